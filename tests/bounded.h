@@ -17,12 +17,17 @@
 
 namespace tessera {
 
-/// `act` must throw a UserError of code 2 or 3 with these texts, in a process of its own.
-inline void expect_refused_cheaply(const std::function<void()>& act, const std::vector<std::string>& texts) {
+struct Bounded {
+  int status = -1;  ///< as waitpid gives it; the exit code is that of what was thrown
+  std::string told;
+};
+
+/// Runs it in a process of its own.
+inline Bounded run_bounded(const std::function<void()>& act) {
   int ends[2];
-  ASSERT_EQ(::pipe(ends), 0);
+  Bounded result;
+  if (::pipe(ends) != 0) return result;
   const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
   if (child == 0) {
     constexpr rlim_t kMemory = rlim_t{2} << 30, kSeconds = 60;
     const rlimit processor{kSeconds, kSeconds};
@@ -44,12 +49,24 @@ inline void expect_refused_cheaply(const std::function<void()>& act, const std::
     ::_exit(code);
   }
   ::close(ends[1]);
-  std::string told(4096, '\0');
-  const ssize_t got = ::read(ends[0], told.data(), told.size());
-  told.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  result.told.resize(4096);
+  const ssize_t got = ::read(ends[0], result.told.data(), result.told.size());
+  result.told.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
   ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
+  if (child > 0) ::waitpid(child, &result.status, 0);
+  return result;
+}
+
+/// `act` must return.
+inline void expect_done_cheaply(const std::function<void()>& act) {
+  const auto [status, told] = run_bounded(act);
+  ASSERT_TRUE(WIFEXITED(status)) << "died of signal " << WTERMSIG(status) << " (24: it took more than a minute)";
+  EXPECT_EQ(WEXITSTATUS(status), 0) << told;
+}
+
+/// `act` must throw a UserError of code 2 or 3 with these texts.
+inline void expect_refused_cheaply(const std::function<void()>& act, const std::vector<std::string>& texts) {
+  const auto [status, told] = run_bounded(act);
   ASSERT_TRUE(WIFEXITED(status)) << "died of signal " << WTERMSIG(status) << " (24: it took more than a minute)";
   EXPECT_TRUE(WEXITSTATUS(status) == 2 || WEXITSTATUS(status) == 3) << "code " << WEXITSTATUS(status) << ": " << told;
   for (const std::string& each : texts) EXPECT_NE(told.find(each), std::string::npos) << each << " in: " << told;

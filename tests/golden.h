@@ -7,21 +7,13 @@
 //   expect_close(actual, tensors.at("out.0"), golden.tolerance("out"), "out.0");
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "need_goldens.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/torch_headers.h"
-
-#define TESSERA_NEED_GOLDENS()                                                                    \
-  if (!std::filesystem::exists(TESSERA_GOLDENS)) {                                                \
-    const char* ci = std::getenv("CI");                                                           \
-    if (ci && std::string(ci) == "true") FAIL() << "no golden cases at " << TESSERA_GOLDENS;      \
-    GTEST_SKIP() << "no golden cases at " << TESSERA_GOLDENS << " (cmake -DTESSERA_GOLDENS=DIR)"; \
-  }                                                                                               \
-  static_assert(true)
 
 namespace tessera {
 

@@ -2,6 +2,7 @@
 #include "bounded.h"
 #include "checkpoint/files.h"
 #include "checkpoint/torch_bytes.h"
+#include "tessera/checkpoint/lora_settings.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/torch_file.h"
@@ -58,6 +59,35 @@ TEST_F(Attacks, ATensorOfAMillionDimensionsIsRefused) {
 TEST_F(Attacks, AFileWithoutEndIsNotReadIntoMemory) {
   std::filesystem::resize_file(write("manifest.json", "{"), int64_t{1} << 40);  // a hole: it takes no room
   expect_refused_cheaply([&] { load_manifest(folder_); }, {"manifest.json", "expected at most"});
+}
+
+/// peft reads each key as a regular expression; the usual executor of these goes back for ever, or as deep as a name is long.
+TEST_F(Attacks, AlphasOfALoraThatAreEndlessExpressionsAreRefusedOrCheap) {
+  const auto settings = [&](const std::string& patterns) {
+    write("adapter_config.json", "{\"lora_alpha\": 1, \"alpha_pattern\": {" + patterns + "}}");
+    return read_lora_settings({}, folder_, "a.safetensors");
+  };
+  const std::string name = "blocks.0." + std::string(500, 'q');
+  expect_done_cheaply([&] {
+    const auto alpha = settings("\"(q*)*x\": 2, \"blocks..(q|q)*\": 3").alpha_of(name);
+    check_internal(alpha == 1, "test", "another alpha");
+  });
+  EXPECT_EQ(settings("\"(q*)*\": 2").alpha_of(name), 2);
+  expect_refused_cheaply([&] { settings("\"(?=(q*)*x)q\": 2"); }, {"alpha_pattern", "regular expression"});
+  expect_refused_cheaply([&] { settings("\"" + std::string(300, 'q') + "*\": 2"); }, {"alpha_pattern"});
+  std::string many = "\"q*0\": 1";
+  for (int i = 1; i < 17; ++i) many += ", \"q*" + std::to_string(i) + "\": 1";
+  expect_refused_cheaply([&] { settings(many); }, {"more than 16 regular expressions"});
+}
+
+TEST_F(Attacks, AlphasByNameAreThoseOfTheModuleOrOfTheEndOfItsPath) {
+  LoraSettings settings;
+  settings.alpha = 1;
+  settings.alphas = {{"attn1.to_q", 2}, {"blocks.3.attn1.to_q", 3}};
+  EXPECT_EQ(settings.alpha_of("blocks.3.attn1.to_q"), 3);
+  EXPECT_EQ(settings.alpha_of("blocks.4.attn1.to_q"), 2);
+  EXPECT_EQ(settings.alpha_of("attn1.to_q"), 2);
+  EXPECT_EQ(settings.alpha_of("xattn1.to_q"), 1);
 }
 
 }  // namespace tessera::checkpoint

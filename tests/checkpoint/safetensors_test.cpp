@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "checkpoint/files.h"
+#include "need_goldens.h"
 
 namespace tessera::checkpoint {
 
@@ -192,11 +193,7 @@ TEST_F(Safetensors, AFullDiskIsExitSevenAndLeavesNothing) {
 }
 
 TEST_F(Safetensors, EveryGoldenFileOpensAndReads) {
-  if (!std::filesystem::is_directory(TESSERA_GOLDENS)) {
-    const char* ci = std::getenv("CI");
-    if (ci && std::string(ci) == "true") FAIL() << TESSERA_GOLDENS << " is missing, CI must have it";
-    GTEST_SKIP() << "no goldens at " << TESSERA_GOLDENS;
-  }
+  TESSERA_NEED_GOLDENS();
   int files = 0;
   for (const auto& item : std::filesystem::recursive_directory_iterator(TESSERA_GOLDENS)) {
     if (item.path().extension() != ".safetensors") continue;

@@ -1,11 +1,14 @@
 #include "tessera/data/text/bpe.h"
 
+#include "bounded.h"
 #include "data/scene.h"
+#include "need_goldens.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/data/text/text.h"
 #include "tessera/data/text/tokenizer.h"
+#include "tessera/data/text/tokenizer_model.h"
 
 namespace tessera::data {
 
@@ -51,13 +54,42 @@ TEST(Bpe, OtherCharactersBecomeBytesAndTokensOfTheirOwnAreCutOutFirst) {
   expect_error(Exit::input, {"small", "merge 4"}, [&] { Bpe(table, "small"); });
 }
 
+TEST(Bpe, IdsThatAreNoIdsAndTooManyTokensOfTheirOwnAreRefused) {
+  for (const int64_t id : {int64_t{-1}, int64_t{1} << 24, int64_t{1} << 62}) {
+    BpeTable table = small_table();
+    table.pieces.emplace_back("c", id);
+    expect_error(Exit::input, {"small", "the id of 'c' is " + std::to_string(id)}, [&] { Bpe(table, "small"); });
+  }
+  BpeTable table = small_table();
+  for (int i = 0; i < 5000; ++i) table.own.emplace_back("<" + std::to_string(i), 0);
+  expect_error(Exit::input, {"small", "special tokens, expected at most 4096"}, [&] { Bpe(table, "small"); });
+}
+
+/// Every way to cut a piece in two is looked for, and a text of that size fills no memory either.
+TEST(Bpe, AModelWithOnePieceOfMegabytesIsRefused) {
+  const auto field = [](int number, const std::string& bytes) {
+    std::string length;
+    for (size_t rest = bytes.size();; rest >>= 7) {
+      length += static_cast<char>((rest & 0x7F) | (rest > 0x7F ? 0x80 : 0));
+      if (rest <= 0x7F) break;
+    }
+    return std::string(1, static_cast<char>(number << 3 | 2)) + length + bytes;
+  };
+  // byte-pair encoding with byte fallback, no prefix, spaces stay
+  const std::string settings =
+      field(2, std::string("\x18\x02\x98\x02\x01", 5)) + field(3, std::string("\x18\x00\x20\x00", 4));
+  EXPECT_NE(open_bpe_model(field(1, field(1, "a")) + settings), nullptr);
+  expect_refused_cheaply([&] { open_bpe_model(field(1, field(1, std::string(8 << 20, 'a'))) + settings); },
+                         {"a piece of more than 1024 bytes"});
+  const std::string no_number("\x15\x00\x00\xc0\x7f", 5);
+  expect_refused_cheaply([&] { open_bpe_model(field(1, field(1, "a") + no_number) + settings); }, {"no number"});
+}
+
 class GemmaTokenizer : public FolderTest {
  protected:
   void SetUp() override {
     FolderTest::SetUp();
-    if (std::filesystem::exists(golden_)) return;
-    ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << "no golden cases at " << golden_;
-    GTEST_SKIP() << "no golden cases at " << golden_;
+    TESSERA_NEED_GOLDENS();
   }
   const Path golden_ = Path(TESSERA_GOLDENS) / "tokenizers/gemma";
 };

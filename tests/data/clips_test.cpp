@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "data/scene.h"
+#include "need_goldens.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/data/aspect_ratios.h"
@@ -57,11 +58,8 @@ TEST(Buckets, AreWrittenAsFramesHeightWidth) {
 
 /// The published tables and which of their sizes a picture goes to, recorded from diffusers.
 TEST(AspectRatios, AreThoseOfTheReferenceAndSoIsWhatAPictureGoesTo) {
+  TESSERA_NEED_GOLDENS();
   const Path golden = Path(TESSERA_GOLDENS) / "aspect_ratios";
-  if (!std::filesystem::exists(golden)) {
-    ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << "no golden cases at " << golden;
-    GTEST_SKIP() << "no golden cases at " << golden;
-  }
   const auto json = [&](const char* name) {
     return checkpoint::parse_json(checkpoint::read_text(golden / name), name);
   };

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "data/scene.h"
+#include "need_goldens.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/data/text/prompt_ids.h"
@@ -16,9 +17,7 @@ class PromptTokenizers : public FolderTest {
  protected:
   void SetUp() override {
     FolderTest::SetUp();
-    if (std::filesystem::exists(goldens_)) return;
-    ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << "no golden cases at " << goldens_;
-    GTEST_SKIP() << "no golden cases at " << goldens_;
+    TESSERA_NEED_GOLDENS();
   }
 
   checkpoint::Json rows(const char* name) const {

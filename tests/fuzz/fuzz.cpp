@@ -51,7 +51,7 @@ class Mutator {
 
   void mutate(std::string& bytes) {
     const size_t at = below(bytes.size() + 1), run = below(40);
-    switch (below(8)) {
+    switch (below(10)) {
       case 0:
         if (at < bytes.size()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
         break;
@@ -76,6 +76,13 @@ class Mutator {
       case 6:  // lies about sizes
         for (size_t i = at; i < std::min(bytes.size(), at + 1 + run % 8); ++i) bytes[i] = static_cast<char>(-(run & 1));
         break;
+      case 7:
+      case 8: {  // a value becomes another: of another type, as a rule
+        const size_t begin = bytes.find_first_of(":=,[", at);
+        if (begin == bytes.npos) break;
+        bytes.replace(begin + 1, bytes.find_first_of(",}]\n", begin + 1) - begin - 1, any(reader_.words));
+        break;
+      }
       default:
         bytes.insert(at, any(reader_.words));
     }

@@ -130,10 +130,8 @@ const std::vector<std::string> kTomlWords = {"[",        "]",
                                              "-1",       "1979-05-27T07:32:00Z",
                                              "\xc3\xa9", "0x"};
 
-}  // namespace
-
-const std::vector<Reader>& readers() {
-  static const std::vector<Reader> all = {
+std::vector<Reader> basic_readers() {
+  return {
       {"json", read_json, ".json", {R"({"a": [1, -2.5e3, "x\u00e9", null], "b": {"c": true}})"}, kJsonWords},
       {"recipe",
        read_recipe,
@@ -240,6 +238,16 @@ const std::vector<Reader>& readers() {
         "torchrun --nproc_per_node 8 --nnodes 2 generate.py --task s2v-14B --ckpt_dir D --infer_frames 80 --size '1024*704' --ulysses_size 8"},
        {"'", "\"", "\\\n", "--", "=", "$(", "2147483648", "-1", "1e400", "[["}},
   };
+}
+
+}  // namespace
+
+const std::vector<Reader>& readers() {
+  static const std::vector<Reader> all = [] {
+    std::vector<Reader> result = basic_readers();
+    for (const auto& more : {data_readers(), store_readers()}) result.insert(result.end(), more.begin(), more.end());
+    return result;
+  }();
   return all;
 }
 

@@ -17,4 +17,8 @@ struct Reader {
 
 const std::vector<Reader>& readers();
 
+// Parts of it.
+std::vector<Reader> data_readers();
+std::vector<Reader> store_readers();
+
 }  // namespace tessera::fuzz

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "checkpoint/torch_bytes.h"
+#include "need_goldens.h"
 #include "program.h"
 #include "tessera/checkpoint/torch_write.h"
 #include "tessera/checkpoint/weights.h"
@@ -20,10 +21,7 @@ using checkpoint::WeightSet;
 class Convert : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!fs::exists(goldens_)) {
-      ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << goldens_ << " is not there";
-      GTEST_SKIP() << goldens_ << " is not there";
-    }
+    TESSERA_NEED_GOLDENS();
     std::string pattern = (fs::temp_directory_path() / "tessera-convert-XXXXXX").string();
     folder_ = mkdtemp(pattern.data());
   }

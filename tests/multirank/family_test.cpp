@@ -6,6 +6,7 @@
 
 #include "layout_table.h"
 #include "matrix.h"
+#include "planned_memory.h"
 
 namespace tessera::testing {
 namespace {
@@ -127,14 +128,6 @@ void train_one(const Trained& family, const std::string& kind, const std::vector
   train(family, layout_of("dp_shard=1"), kind + "-start", still);
 }
 
-void expect_memory(const nlohmann::json& last_step) {
-  for (const auto& rank : last_step["ranks"]) {
-    const double peak = rank["peak_bytes"], predicted = rank["predicted_peak_bytes"];
-    EXPECT_LE(peak, predicted);
-    EXPECT_GE(peak, predicted - std::max(0.02 * predicted, 1048576.0));
-  }
-}
-
 void expect_same_run(const Trained& family, const std::string& kind, const Layout& layout, const std::string& name,
                      const std::optional<Bounds>& bounds, double loss = kSameLoss) {
   const auto steps = family.run.metrics(name);
@@ -142,7 +135,7 @@ void expect_same_run(const Trained& family, const std::string& kind, const Layou
   if (bounds) expect_same_weights(family.run, kind + "-one", name, kind + "-start", *bounds);
   ASSERT_FALSE(steps.empty());
   expect_as_planned(steps.back(), layout.mesh);
-  expect_memory(steps.back());
+  expect_planned_peaks(steps.back(), name);
 }
 
 const std::vector<std::string> kLayouts = {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "matrix.h"
+#include "planned_memory.h"
 #include "processes.h"
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
@@ -164,11 +165,7 @@ TEST(Gate, TakesTheMemoryThatWasPredicted) {
   for (const char* hard : {"true", "false"}) {
     const std::string name = std::string("memory-") + hard;
     train(2, name, gate_of(3) + Flags{"--train.micro_batch", "1", "--experts.hard", hard}, 4);
-    for (const auto& rank : gated().metrics(name).back()["ranks"]) {
-      const auto peak = rank["peak_bytes"].get<double>(), predicted = rank["predicted_peak_bytes"].get<double>();
-      EXPECT_LE(peak, predicted) << name;
-      EXPECT_LE(predicted, std::max(1.02 * peak, peak + (1 << 20))) << name;
-    }
+    expect_planned_peaks(gated().metrics(name).back(), name);
   }
 }
 

@@ -1,11 +1,12 @@
 // A library that is loaded ahead of the C library (LD_PRELOAD) and ends a process at one instant: before or behind the
 // n-th call of a kind on a path of a form. Or it makes that call fail, as a disk does.
 //
-//   TESSERA_KILL_AT="call=rename path=*/manifest.json nth=2 when=before who=0 end=self"
+//   TESSERA_KILL_AT="call=rename path=*/manifest.json nth=2 when=before who=0 end=self; call=..."
 //
-// who: the rank, or "launcher"; end: self, launcher (whose ranks die with it), sleep (a minute, whatever signals come), or
-// the name of an error (ENOSPC ...).
-// A file that TESSERA_KILL_DONE names is made when it has happened: it happens once, also across restarts.
+// call, path: patterns of fnmatch, @(a|b) too; who: the rank, or "launcher"; end: self, launcher (whose ranks die with it),
+// all (both at once), sleep (a minute, whatever signals come), or the name of an error (ENOSPC ...).
+// The file TESSERA_KILL_DONE-0 is made when the first order has happened, -1 with the second: next is always the first that
+// has not happened, so that each happens once and in its turn, across restarts of ranks and launchers.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fnmatch.h>
@@ -13,6 +14,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
@@ -21,11 +23,12 @@
 #include <cstring>
 #include <ctime>
 #include <string>
+#include <vector>
 
 namespace {
 
 struct Order {
-  std::string call, path, when = "before", end = "self";
+  std::string call, path, when = "before", end = "self", done;
   int nth = 1;
   bool here = false;  // for this process
 };
@@ -37,25 +40,44 @@ std::string value_of(const std::string& text, const std::string& key) {
   return text.substr(begin, text.find(' ', begin) - begin);
 }
 
-const Order& order() {
-  static const Order order = [] {
-    Order o;
-    const char* text = std::getenv("TESSERA_KILL_AT");
-    if (!text) return o;
-    const char* rank = std::getenv("RANK");
-    o.here = value_of(text, "who") == (rank ? rank : "launcher");
-    o.call = value_of(text, "call"), o.path = value_of(text, "path");
-    o.when = value_of(text, "when"), o.end = value_of(text, "end");
-    o.nth = std::atoi(value_of(text, "nth").c_str());
-    return o;
-  }();
-  return order;
+Order read_order(const std::string& text, const std::string& done) {
+  Order o;
+  const char* rank = std::getenv("RANK");
+  o.here = value_of(text, "who") == (rank ? rank : "launcher");
+  o.call = value_of(text, "call"), o.path = value_of(text, "path");
+  o.when = value_of(text, "when"), o.end = value_of(text, "end");
+  o.nth = std::atoi(value_of(text, "nth").c_str());
+  o.done = done;
+  return o;
 }
 
-bool first_to_do_it() {
-  const char* done = std::getenv("TESSERA_KILL_DONE");
-  if (!done) return true;
-  const int fd = static_cast<int>(::openat(AT_FDCWD, done, O_WRONLY | O_CREAT | O_EXCL, 0644));
+std::vector<Order> read_orders() {
+  std::vector<Order> all;
+  const char *text = std::getenv("TESSERA_KILL_AT"), *done = std::getenv("TESSERA_KILL_DONE");
+  if (!text || !done) return all;
+  const std::string orders = text;
+  for (size_t begin = 0; begin < orders.size();) {
+    const size_t end = std::min(orders.find(';', begin), orders.size());
+    all.push_back(read_order(orders.substr(begin, end - begin), std::string(done) + "-" + std::to_string(all.size())));
+    begin = end + 1;
+  }
+  return all;
+}
+
+std::atomic<int> seen{0};  // calls of the order that is next
+
+/// The first that has not happened: another process may have done it, and this one may live on after its disk failed.
+const Order& order() {
+  static const std::vector<Order> all = read_orders();
+  static const Order none;
+  static std::atomic<size_t> next{0};
+  for (size_t i = next; i < all.size() && ::access(all[i].done.c_str(), F_OK) == 0; i = next)
+    if (next.compare_exchange_strong(i, i + 1)) seen = 0;
+  return next < all.size() ? all[next] : none;
+}
+
+bool first_to_do_it(const Order& o) {
+  const int fd = static_cast<int>(::openat(AT_FDCWD, o.done.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644));
   if (fd >= 0) ::close(fd);
   return fd >= 0;
 }
@@ -72,32 +94,33 @@ std::string path_of(int fd) {
 }
 
 /// Whether this is the call that was ordered.
-bool is_it(const char* call, const std::string& path) {
-  static std::atomic<int> seen{0};
-  const Order& o = order();
-  return o.here && o.call == call && ::fnmatch(o.path.c_str(), path.c_str(), 0) == 0 && ++seen == o.nth;
+bool is_it(const Order& o, const char* call, const std::string& path) {
+  return o.here && ::fnmatch(o.call.c_str(), call, FNM_EXTMATCH) == 0 &&
+         ::fnmatch(o.path.c_str(), path.c_str(), FNM_EXTMATCH) == 0 && ++seen == o.nth;
 }
 
-[[noreturn]] void end() {
-  ::kill(order().end == "launcher" ? ::getppid() : ::getpid(), SIGKILL);
+[[noreturn]] void end(const Order& o) {
+  if (o.end != "self") ::kill(::getppid(), SIGKILL);
+  if (o.end != "launcher") ::kill(::getpid(), SIGKILL);
   for (;;) ::pause();  // a rank dies with its launcher
 }
 
 /// Does the call, or what was ordered instead.
 template <class Call>
 auto through(const char* name, const std::string& path, const Call& call) -> decltype(call()) {
-  if (!is_it(name, path) || !first_to_do_it()) return call();
-  if (const int error = error_of(order().end)) {
+  const Order& o = order();
+  if (!is_it(o, name, path) || !first_to_do_it(o)) return call();
+  if (const int error = error_of(o.end)) {
     errno = error;
     return -1;
   }
-  if (order().end == "sleep") {
+  if (o.end == "sleep") {
     for (const std::time_t until = std::time(nullptr) + 60; std::time(nullptr) < until;) ::usleep(100'000);
     return call();
   }
-  if (order().when == "before") end();
+  if (o.when == "before") end(o);
   call();
-  end();
+  end(o);
 }
 
 template <class Function>

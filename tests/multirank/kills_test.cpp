@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <random>
 
 #include "matrix.h"
@@ -25,6 +26,18 @@ struct Instant {
   const char *call, *path;
   int nth = 1;
 };
+/// One thing that happens to a run.
+struct Order {
+  Instant at;
+  const char *when = "before", *who = "0", *end = "self";
+
+  bool is_kill() const { return end[0] != 'E'; }
+  std::string text() const {
+    return std::string("call=") + at.call + " path=" + at.path + " nth=" + std::to_string(at.nth) + " when=" + when +
+           " who=" + who + " end=" + end;
+  }
+};
+using Orders = std::vector<Order>;
 // The way of a start, of a step and its checkpoint, and of a run's end. What needs something of a run that was killed
 // comes behind the kill that leaves it there.
 constexpr Instant kInstants[] = {
@@ -47,30 +60,34 @@ constexpr Instant kInstants[] = {
     {"rename", "*/checkpoints/step-??????"},
     {"rename", "*/checkpoints/step-??????.partial"},
     {"remove", "*/manifest.json"},
+    {"rename", "*/samples/*.mp4"},
     {"rename", "*/model/*"},
     {"rename", "*/trace.json"},
     {"rename", "*/report.html"},
 };
-constexpr int kInstantCount = static_cast<int>(std::size(kInstants));
 
 class Kills : public ::testing::Test {
  protected:
   static constexpr int kSteps = 60;
 
   static Flags flags() {
-    return {"--run.steps", std::to_string(kSteps), "--checkpoint.every", "2", "--checkpoint.keep", "2"};
+    return {"--run.steps",        std::to_string(kSteps),
+            "--checkpoint.every", "2",
+            "--checkpoint.keep",  "2",
+            "--sample.every",     "6",
+            "--sample.steps",     "1",
+            "--sample.prompts",   "a square"};
   }
 
-  /// The run that is left alone, once for all tests.
-  static const TinyRun& undisturbed() {
-    static const TinyRun* run = [] {
-      auto* made = new TinyRun("kills-alone");
-      std::atexit([] { delete &undisturbed(); });
-      const Result r = made->train(1, "run", flags());
-      EXPECT_EQ(r.code, 0) << r.output;
-      return made;
-    }();
-    return *run;
+  /// The run that is left alone, once for all tests. Sums of gradients differ between worlds, so each has its own.
+  static const TinyRun& undisturbed(int ranks = 1) {
+    static std::map<int, TinyRun> runs;  // ends before the tests' program does
+    const auto [run, is_new] = runs.try_emplace(ranks, "kills-alone");
+    if (!is_new) return run->second;
+    if (ranks != 1) give_the_same_clips(run->second);
+    const Result r = run->second.train(ranks, "run", flags());
+    EXPECT_EQ(r.code, 0) << r.output;
+    return run->second;
   }
 
   /// A run on the same clips: an encoder need not write the same frames the same way twice.
@@ -86,20 +103,43 @@ class Kills : public ::testing::Test {
     return argv;
   }
 
-  /// Started with this order; gives its code.
-  Result start(const TinyRun& run, int ranks, int restarts, const std::string& order, const std::string& done) {
-    return run_program(
-        command(run, ranks, restarts),
-        {{"OMP_NUM_THREADS", "1"}, {"LD_PRELOAD", KILL_AT}, {"TESSERA_KILL_AT", order}, {"TESSERA_KILL_DONE", done}});
+  static fs::path done(const TinyRun& run, size_t order) { return run.folder() / ("done-" + std::to_string(order)); }
+
+  /// Starts the run again and again until all of the orders have happened, and once more to its end. Gives how often a
+  /// launcher restarted ranks.
+  static size_t carry_out(const TinyRun& run, int ranks, const Orders& orders, const std::vector<int>& restarts) {
+    std::string text;
+    for (const Order& order : orders) text += (text.empty() ? "" : ";") + order.text();
+    size_t restarted = 0;
+    for (size_t start = 0; start <= 2 * orders.size(); ++start) {
+      const Result r = run_program(command(run, ranks, restarts[start % restarts.size()]),
+                                   {{"OMP_NUM_THREADS", "1"},
+                                    {"LD_PRELOAD", KILL_AT},
+                                    {"TESSERA_KILL_AT", text},
+                                    {"TESSERA_KILL_DONE", (run.folder() / "done").string()}},
+                                   300);
+      for (size_t at = r.output.find("restarting from the last"); at != r.output.npos;
+           at = r.output.find("restarting from the last", at + 1))
+        ++restarted;
+      EXPECT_EQ(r.output.find("terminate called"), std::string::npos) << r.output;
+      EXPECT_TRUE(r.code == 0 || r.code == 5 || r.code == 7 || r.code == 128 + SIGKILL) << r.code << "\n" << r.output;
+      if (r.code == 0) break;
+      if (HasFailure()) return restarted;
+    }
+    for (size_t i = 0; i < orders.size(); ++i)
+      EXPECT_TRUE(fs::exists(done(run, i))) << "never came: " << orders[i].text() << ", number " << i;
+    const Result last = run.train(ranks, "run", flags());
+    EXPECT_EQ(last.code, 0) << last.output;
+    return restarted;
   }
 
-  static void expect_same_numbers(const TinyRun& run) {
-    const auto lines = run.metrics("run"), expected = undisturbed().metrics("run");
+  static void expect_same_numbers(const TinyRun& run, int ranks) {
+    const auto lines = run.metrics("run"), expected = undisturbed(ranks).metrics("run");
     ASSERT_EQ(lines.size(), expected.size());
     for (size_t s = 0; s < lines.size(); ++s)
       for (const char* key : {"step", "loss", "grad_norm", "lr", "samples", "tokens"})
         EXPECT_EQ(lines[s][key], expected[s][key]) << key << " of line " << s;
-    EXPECT_EQ(run.model("run"), undisturbed().model("run"));
+    EXPECT_EQ(run.model("run"), undisturbed(ranks).model("run"));
   }
 
   static void expect_whole_checkpoints(const TinyRun& run) {
@@ -113,13 +153,20 @@ class Kills : public ::testing::Test {
         }
   }
 
-  /// A line for every checkpoint, once, and for every restart.
+  /// A line for every checkpoint and every sample, once, and for every restart.
   static void expect_complete_events(const TinyRun& run, size_t restarts) {
     std::vector<int> saved;
     for (const auto& line : run.metrics("run", "checkpoint")) saved.push_back(line["step"]);
     std::vector<int> all;
     for (int s = 2; s <= kSteps; s += 2) all.push_back(s);
     EXPECT_EQ(saved, all);
+    std::vector<int> sampled, wanted;
+    for (const auto& line : run.metrics("run", "sample")) {
+      sampled.push_back(line["step"]);
+      EXPECT_TRUE(fs::exists(fs::path(run.out()) / line["file"].get<std::string>())) << line;
+    }
+    for (int s = 6; s <= kSteps; s += 6) wanted.push_back(s);
+    EXPECT_EQ(sampled, wanted);
     size_t restarted = 0;  // a busy machine may have a slow rank too
     for (const auto& line : run.metrics("run", "fault")) restarted += line["kind"] == "restart";
     EXPECT_EQ(restarted, restarts);
@@ -137,16 +184,11 @@ class Kills : public ::testing::Test {
       EXPECT_EQ(entry.path().filename().string().find("tessera"), std::string::npos) << entry.path();
   }
 
-  static void expect_as_if_left_alone(const TinyRun& run, size_t restarts) {
-    expect_same_numbers(run);
+  static void expect_as_if_left_alone(const TinyRun& run, int ranks, size_t restarts) {
+    expect_same_numbers(run, ranks);
     expect_whole_checkpoints(run);
     expect_complete_events(run, restarts);
     expect_nothing_left(run);
-  }
-
-  static std::string order(const Instant& at, int nth, const char* when, const char* who, const char* end) {
-    return std::string("call=") + at.call + " path=" + at.path + " nth=" + std::to_string(nth) + " when=" + when +
-           " who=" + who + " end=" + end;
   }
 };
 
@@ -155,87 +197,97 @@ TEST_F(Kills, AtEveryChosenInstantLoseNothing) {
   const TinyRun run("kills");
   give_the_same_clips(run);
   ASSERT_EQ(run.tessera({"prepare", run.recipe()}).code, 0);
-  (void)undisturbed();
-  int kills = 0;
-  for (int i = 0; i < 2 * kInstantCount; ++i) {
-    const Instant& at = kInstants[i / 2];
-    const fs::path done = run.folder() / ("done-" + std::to_string(i));
-    const Result r = start(run, 1, 0, order(at, at.nth, i % 2 ? "behind" : "before", "0", "self"), done.string());
-    EXPECT_TRUE(fs::exists(done)) << "never came: " << at.call << " " << at.path << ", number " << i;
-    EXPECT_EQ(r.code, 5) << at.call << " " << at.path << "\n" << r.output;
-    ++kills;
-    if (HasFailure()) return;
-  }
-  const Result last = run.train(1, "run", flags());
-  EXPECT_EQ(last.code, 0) << last.output;
-  EXPECT_GE(kills, 30);
-  expect_as_if_left_alone(run, 0);
-  std::printf("%d kills in %.1f s\n", kills,
+  Orders orders;
+  for (const Instant& at : kInstants)
+    for (const char* when : {"before", "behind"}) orders.push_back({at, when});
+  EXPECT_GE(orders.size(), 30u);
+  const size_t restarts = carry_out(run, 1, orders, {100});
+  EXPECT_EQ(restarts, orders.size());
+  expect_as_if_left_alone(run, 1, restarts);
+  std::printf("%zu kills in %.1f s\n", orders.size(),
               std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
 }
 
-/// A random order: who, where, the how many-th time, and what happens.
-struct Draw {
-  Instant at;
-  int ranks, restarts, nth;
-  const char *when, *who, *end;
+/// What comes at every start, in every few steps, and at the end of a run.
+constexpr Instant kAtStart[] = {
+    {"write", "*/plan.json.*"}, {"rename", "*/recipe.toml"}, {"write", "*/plan.txt.*"}, {"rename", "*/plan.toml"}};
+constexpr Instant kUnderWay[] = {
+    {"write", "*/events.out.tfevents*"},
+    {"write", "*/metrics.jsonl"},
+    {"write", "*/metrics.jsonl", 2},
+    {"write", "*/metrics.jsonl", 3},
+    {"@(ftruncate|rename)", "*/@(metrics.jsonl|manifest.json)"},  // cut where there is something to cut
+    {"mkdir", "*/step-??????.partial"},
+    {"write", "*/rank-00000.safetensors.*"},
+    {"fsync", "*/rank-00000.safetensors.*"},
+    {"rename", "*/rank-00000.safetensors"},
+    {"rename", "*.parts.json"},
+    {"fdatasync", "*/metrics.jsonl"},
+    {"write", "*/manifest.json.*"},
+    {"rename", "*/manifest.json"},
+    {"rename", "*/checkpoints/step-??????"},
+    {"rename", "*/checkpoints/step-??????.partial"},
+    {"remove", "*/manifest.json"},
+    {"write", "*/samples/*"},
+    {"rename", "*/samples/*.mp4"},
 };
-Draw draw(int i) {
-  std::mt19937 random(static_cast<uint32_t>(i) + 1);
-  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint32_t>(n)); };
-  constexpr const char* kEnds[] = {"self", "self", "launcher", "ENOSPC", "EIO", "EDQUOT"};
-  Draw d{};
-  d.at = kInstants[below(kInstantCount)];
-  d.ranks = 1 + below(2), d.restarts = below(2), d.nth = 1 + below(3);
-  d.when = below(2) ? "before" : "behind", d.who = "0", d.end = kEnds[below(6)];
-  return d;
+constexpr Instant kOfRankOne[] = {{"write", "*/rank-00001.parts.json.*"}, {"rename", "*/rank-00001.parts.json"}};
+constexpr Instant kAtEnd[] = {{"rename", "*/model/*"}, {"rename", "*/trace.json"}, {"rename", "*/report.html"}};
+
+constexpr int kRounds = 100, kKills = 10, kFailures = 2;  // of a round
+
+/// Ten kills, of the rank, its launcher or all, and two failures of the disk, the last at the run's end.
+Orders draw(int round, int ranks) {
+  std::mt19937 random(static_cast<uint32_t>(round) + 1);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random()) % n; };
+  const auto any = [&](const auto& all) { return all[below(std::size(all))]; };
+  constexpr const char *kEnds[] = {"self", "self", "launcher", "all"}, *kErrors[] = {"ENOSPC", "EIO", "EDQUOT"};
+  Orders orders;
+  for (int i = 0; i < kKills + kFailures; ++i) {
+    Order order{any(kUnderWay)};
+    if (i == kKills + kFailures - 1)
+      order.at = any(kAtEnd);
+    else if (below(5) == 0)
+      order.at = any(kAtStart);
+    else if (ranks > 1 && below(4) == 0)
+      order = {any(kOfRankOne), "before", "1"};
+    order.when = below(2) ? "before" : "behind";
+    order.end = i % 6 == 4 ? any(kErrors) : any(kEnds);
+    // a run goes on without a sample that could not be written
+    if (!order.is_kill() && std::string_view(order.at.path).starts_with("*/samples/")) order.at = kUnderWay[1];
+    orders.push_back(order);
+  }
+  return orders;
 }
 
 TEST_F(Kills, OfRanksAndLaunchersAndFailuresOfTheDiskLoseNothing) {
-  constexpr int kStarts = 10;  // of one run
-  MatrixPart part("kills", 1000 / kStarts);
-  int happened = 0;
+  MatrixPart part("kills, ten a round", kRounds);
+  int kills = 0;
   for (int round : part) {
     const TinyRun run("kills");
+    const int ranks = 1 + (round % 3 == 2);
     give_the_same_clips(run);
-    size_t restarts = 0;
-    int ranks = 1;
-    for (int i = round * kStarts; i < (round + 1) * kStarts; ++i) {
-      const Draw d = draw(i);
-      ranks = 1 + round % 2;  // sums of gradients differ between worlds: a run keeps its own
-      const fs::path done = run.folder() / ("done-" + std::to_string(i));
-      const Result r = start(run, ranks, d.restarts, order(d.at, d.nth, d.when, d.who, d.end), done.string());
-      happened += fs::exists(done);
-      if (r.output.find("restart 1 of 1") != std::string::npos) ++restarts;
-      const bool killed = fs::exists(done) && d.end != std::string("launcher");
-      EXPECT_TRUE(r.code == 0 || r.code == 5 || r.code == 7 || (!killed && r.code == 128 + SIGKILL))
-          << r.code << " " << d.at.call << " " << d.at.path << " " << d.end << "\n"
-          << r.output;
-      EXPECT_EQ(r.output.find("terminate called"), std::string::npos) << r.output;
-    }
-    const Result last = run.train(ranks, "run", flags());
-    EXPECT_EQ(last.code, 0) << last.output;
-    if (ranks == 1) expect_same_numbers(run);
-    expect_whole_checkpoints(run);
-    expect_complete_events(run, restarts);
-    expect_nothing_left(run);
+    const Orders orders = draw(round, ranks);
+    const size_t restarts = carry_out(run, ranks, orders, {0, 3, 1});
+    expect_as_if_left_alone(run, ranks, restarts);
+    for (const Order& order : orders) kills += order.is_kill();
     if (HasFailure()) return;
   }
-  EXPECT_GT(happened, part.size());
+  EXPECT_EQ(kills, kKills * part.size());
 }
 
 TEST_F(Kills, ASignalWhileDataArePreparedIsObeyedAtOnceAndNamed) {
   for (const auto& [signal, name] : {std::pair{SIGTERM, "SIGTERM"}, std::pair{SIGINT, "SIGINT"}}) {
     const TinyRun run("stopped-early");
-    const std::string log = (run.folder() / "log.txt").string(), done = (run.folder() / "done").string();
-    const pid_t launcher =
-        start_program(command(run, 1, 0), log,
-                      {{"OMP_NUM_THREADS", "1"},
-                       {"LD_PRELOAD", KILL_AT},
-                       {"TESSERA_KILL_AT", order({"write", "*/cache/*.safetensors.*"}, 1, "before", "0", "sleep")},
-                       {"TESSERA_KILL_DONE", done}});
-    for (int i = 0; i < 1500 && !fs::exists(done); ++i) sleep_seconds(0.02);
-    ASSERT_TRUE(fs::exists(done)) << text_of(log);
+    const std::string log = (run.folder() / "log.txt").string();
+    const Order sleep{{"write", "*/cache/*.safetensors.*"}, "before", "0", "sleep"};
+    const pid_t launcher = start_program(command(run, 1, 0), log,
+                                         {{"OMP_NUM_THREADS", "1"},
+                                          {"LD_PRELOAD", KILL_AT},
+                                          {"TESSERA_KILL_AT", sleep.text()},
+                                          {"TESSERA_KILL_DONE", (run.folder() / "done").string()}});
+    for (int i = 0; i < 1500 && !fs::exists(done(run, 0)); ++i) sleep_seconds(0.02);
+    ASSERT_TRUE(fs::exists(done(run, 0))) << text_of(log);
     const auto before = std::chrono::steady_clock::now();
     kill(launcher, signal);
     EXPECT_EQ(wait_program(launcher, 20), 75) << text_of(log);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "planned_memory.h"
 #include "program.h"
 #include "tessera/checkpoint/weights.h"
 
@@ -131,15 +132,11 @@ double worst(const std::string& a, const std::string& b) {
   return most;
 }
 
-/// Peak within 2 % or 1 MiB below what was predicted, on every rank.
+/// Peaks are those that were planned, on every rank.
 void expect_predicted_memory(const std::string& run) {
   const auto steps = shared().metrics(run);
   ASSERT_FALSE(steps.empty());
-  for (const auto& rank : steps.back()["ranks"]) {
-    const double peak = rank["peak_bytes"], predicted = rank["predicted_peak_bytes"];
-    EXPECT_LE(peak, predicted) << run;
-    EXPECT_GE(peak, predicted - std::max(0.02 * predicted, 1048576.0)) << run;
-  }
+  expect_planned_peaks(steps.back(), run);
 }
 
 // A result is rounded to 8 bits in bf16, at random over thousands of them: what is left in the loss is a tenth of a

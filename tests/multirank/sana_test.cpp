@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "layout_table.h"
+#include "need_goldens.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/data/image.h"
 #include "tessera/data/video.h"
@@ -55,14 +56,8 @@ config = { num_layers = 3, caption_channels = 64, caption_length = 24 })";
 class SanaPictures : public ::testing::Test {
  protected:
   void SetUp() override {
+    TESSERA_NEED_GOLDENS();
     const fs::path goldens = TESSERA_GOLDENS;
-    if (!fs::exists(goldens / "dc_ae")) {
-      const char* ci = std::getenv("CI");
-      ASSERT_FALSE(ci && std::string(ci) == "true") << goldens / "dc_ae"
-                                                    << " is not there";
-      GTEST_SKIP() << goldens / "dc_ae"
-                   << " is not there";
-    }
     write_pictures(run_.folder() / "pictures", kCaptions);
     write_pictures(run_.folder() / "turned", {kCaptions[1], kCaptions[2], kCaptions[3], kCaptions[0]});
     flags_ = {"--data.path",

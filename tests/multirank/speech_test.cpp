@@ -7,6 +7,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "need_goldens.h"
 #include "program.h"
 #include "sound.h"
 #include "tessera/checkpoint/safetensors.h"
@@ -42,8 +43,8 @@ std::map<std::string, std::vector<int64_t>> cached_shapes(const TinyRun& run) {
 }  // namespace
 
 TEST(Speech, TheReferenceIsMetOnAnyLayout) {
+  TESSERA_NEED_GOLDENS();
   const fs::path goldens = TESSERA_GOLDENS;
-  if (!fs::exists(goldens)) GTEST_SKIP() << goldens << " is not there";
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2", "sp=3", "cp=2"}) {
     const Result r = run_program(
         {TESSERA_BINARY, "verify", "--mesh", mesh, (goldens / "wan22_s2v").string(), (goldens / "wav2vec").string()},

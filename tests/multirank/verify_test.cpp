@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 
+#include "need_goldens.h"
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
 
@@ -16,11 +17,7 @@ namespace fs = std::filesystem;
 
 class Verify : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (fs::exists(goldens_)) return;
-    ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << goldens_ << " is not there";
-    GTEST_SKIP() << goldens_ << " is not there";
-  }
+  void SetUp() override { TESSERA_NEED_GOLDENS(); }
   Result verify(std::vector<std::string> arguments) const {
     const char* on_device =
         std::getenv("TESSERA_VERIFY_ON_DEVICE");  // a program that has one (multirank/CMakeLists.txt)

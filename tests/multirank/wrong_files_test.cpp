@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "need_goldens.h"
 #include "program.h"
 #include "tessera/checkpoint/weights.h"
 
@@ -27,9 +28,7 @@ const std::string kTransformer = kGoldens + "/wan21_t2v/model.safetensors",
 
 class WrongFiles : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (!fs::exists(kText)) GTEST_SKIP() << "no golden cases at " << kGoldens;
-  }
+  void SetUp() override { TESSERA_NEED_GOLDENS(); }
   Result plan(std::vector<std::string> more) const { return command("plan", std::move(more)); }
   Result command(const std::string& name, std::vector<std::string> more) const {
     more.insert(more.begin(), {name, run_.recipe()});

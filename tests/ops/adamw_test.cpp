@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "need_goldens.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -36,8 +37,8 @@ std::map<std::string, at::Tensor> read_case(const std::filesystem::path& path) {
 }  // namespace
 
 TEST(AdamW, FollowsTheGoldenRunsOfFiftySteps) {
+  TESSERA_NEED_GOLDENS();
   const std::filesystem::path folder = std::filesystem::path(TESSERA_GOLDENS) / "adamw";
-  if (!exists(folder)) GTEST_SKIP() << "no golden cases at " << TESSERA_GOLDENS;
   auto golden = read_case(folder / "case.safetensors");
   const auto config = nlohmann::json::parse(std::ifstream(folder / "config.json"));
   for (const std::string run : {"sched", "sched_clip", "const", "const_clip", "const_bigeps_nowd"}) {

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <tuple>
 
+#include "need_goldens.h"
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/safetensors.h"
@@ -41,8 +42,8 @@ fps = 8
 class EncoderMemory : public ::testing::Test {
  protected:
   void SetUp() override {
+    TESSERA_NEED_GOLDENS();
     vae_ = fs::path(TESSERA_GOLDENS) / "wan21_vae";
-    if (!fs::exists(vae_)) GTEST_SKIP() << vae_ << " is not there";
     if (!data::has_video()) GTEST_SKIP() << "needs a build with FFmpeg";
     std::string pattern = (fs::temp_directory_path() / "tessera-encoders-XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);

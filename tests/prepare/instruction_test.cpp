@@ -91,6 +91,7 @@ TEST_F(InstructionTest, InstructionAndPromptMergeWhereTheyMeet) {
 
 TEST_F(InstructionTest, ATokenizerWithoutABeginningIsRefused) {
   if (!data::has_tokenizer()) GTEST_SKIP() << "built without SentencePiece";
+  TESSERA_NEED_GOLDENS();
   EXPECT_THROW(data::PromptTokenizer(Golden("tokenizers").path("t5/spiece.model"), "Rewrite: ", 300), UserError);
 }
 

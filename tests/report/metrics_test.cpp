@@ -88,7 +88,10 @@ TEST_F(Metrics, AHistoryKnowsWhichEventsOfTheCheckpointsStepItHas) {
     MetricsWriter metrics(file(), 2);
     metrics.checkpoint(2, "checkpoints/step-000002", 0.5);
     metrics.restart(2, "rank 1 was killed", 1234);
+    metrics.sample(2, "runs/a/samples/step-000002-0.mp4", "a cat", std::nullopt, std::nullopt);
   }
+  EXPECT_EQ(read_history(file(), 2).samples, std::set<std::string>{"step-000002-0.mp4"});
+  EXPECT_TRUE(read_history(file(), 1).samples.empty());
   EXPECT_TRUE(read_history(file(), 2).has("checkpoint"));
   EXPECT_TRUE(read_history(file(), 2).fault_times.contains(1234));
   EXPECT_FALSE(read_history(file(), 1).has("checkpoint"));

@@ -1,9 +1,9 @@
 #include "tessera/checkpoint/lora_settings.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
-#include <regex>
 #include <set>
 
 #include "tessera/base/check.h"
@@ -37,12 +37,33 @@ bool flag(const Json& object, const std::string& key, const std::string& what) {
   return value->get<bool>();
 }
 
+constexpr size_t kMostPatterns = 16;  // each is tried with every module
+constexpr size_t kLongestModule = 1024;
+
+/// peft reads every key as an expression; nearly all are names.
+void add_alpha(const std::string& module, double alpha, const std::string& what, LoraSettings& settings) {
+  const bool is_name = std::ranges::all_of(module, [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' ||
+           c == '-';
+  });
+  if (is_name) return void(settings.alphas.emplace(module, alpha));
+  const auto pattern = BoundedRegex::parse("(.*\\.)?(" + module + ")");
+  check_input(pattern.has_value(), "lora",
+              what + ": alpha_pattern " + shown(module) + " is no regular expression within our bounds (" +
+                  BoundedRegex::kBounds + ")",
+              "name the modules there one by one");
+  check_input(settings.alpha_patterns.size() < kMostPatterns, "lora",
+              what + ": alpha_pattern has more than " + std::to_string(kMostPatterns) + " regular expressions",
+              "name the modules there one by one");
+  settings.alpha_patterns.emplace_back(*pattern, alpha);
+}
+
 void read_config(const Json& config, const std::string& what, LoraSettings& settings) {
   check_input(config.is_object(), "lora", what + ": expected an object");
   if (const Json* alpha = member(config, "lora_alpha")) settings.alpha = number(*alpha, what + ": lora_alpha");
   if (const Json* patterns = member(config, "alpha_pattern"); patterns && patterns->is_object())
     for (const auto& [module, alpha] : patterns->items())
-      settings.alphas.emplace_back(module, number(alpha, what + ": alpha_pattern"));
+      add_alpha(module, number(alpha, what + ": alpha_pattern"), what, settings);
   settings.rslora = flag(config, "use_rslora", what);
   settings.dora = flag(config, "use_dora", what);
 }
@@ -88,13 +109,14 @@ std::string target_of(const std::string& module) {
 }
 
 std::optional<double> LoraSettings::alpha_of(const std::string& module) const {
-  for (const auto& [pattern, value] : alphas) {
-    try {
-      if (std::regex_match(module, std::regex("(.*\\.)?(" + pattern + ")"))) return value;
-    } catch (const std::regex_error&) {
-      throw UserError(Exit::input, "lora", "alpha_pattern " + shown(pattern) + " is no regular expression");
-    }
+  // the module's whole path, or an end of it
+  for (size_t at = 0; at != module.npos && module.size() <= kLongestModule; at = module.find('.', at)) {
+    if (at > 0) ++at;
+    if (const auto found = alphas.find(std::string_view(module).substr(at)); found != alphas.end())
+      return found->second;
   }
+  for (const auto& [pattern, value] : alpha_patterns)
+    if (pattern.matches(module)) return value;
   return alpha;
 }
 

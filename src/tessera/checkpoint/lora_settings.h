@@ -5,19 +5,22 @@
 //   LoraSettings settings = read_lora_settings(metadata, folder_of_the_file, "lora.safetensors");
 //   settings.alpha_of("blocks.0.attn1.to_q");            // nothing when the file does not say
 //   lora_scale(alpha, rank, settings.rslora);
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/base/bounded_regex.h"
 #include "tessera/checkpoint/safetensors.h"
 
 namespace tessera::checkpoint {
 
 struct LoraSettings {
-  std::optional<double> alpha;                         ///< of all modules
-  std::vector<std::pair<std::string, double>> alphas;  ///< by module: peft's alpha_pattern, a regular expression each
-  bool rslora = false;                                 ///< the scale is alpha / sqrt(rank)
+  std::optional<double> alpha;                        ///< of all modules
+  std::map<std::string, double, std::less<>> alphas;  ///< by module: peft's alpha_pattern, those that are mere names
+  std::vector<std::pair<BoundedRegex, double>> alpha_patterns;  ///< those that are regular expressions
+  bool rslora = false;                                          ///< the scale is alpha / sqrt(rank)
   bool dora = false;
   std::optional<double> folded_alpha;  ///< ours: B holds alpha / rank as a factor already, and this is alpha
 

@@ -26,6 +26,9 @@ void take(History& history, const AnyJson& event, int64_t done) {
   const std::string type = event.at("type");
   if (type == "step" || type == "skip") history.last_step = std::max(history.last_step, step);
   if (step == done) history.at_done.insert(type);
+  if (const auto sample = event.find("file");
+      step == done && type == "sample" && sample != event.end() && sample->is_string())
+    history.samples.insert(std::filesystem::path(sample->get<std::string>()).filename().string());
   if (const auto time = event.find("time"); type == "fault" && time != event.end() && time->is_number_integer())
     history.fault_times.insert(time->get<int64_t>());
 }

@@ -18,6 +18,7 @@ struct History {
   int64_t last_step = 0;          ///< of the kept `step` and `skip` lines; 0: there are none
   std::vector<int64_t> strays;    ///< numbers, from 1, of kept lines that are no events
   std::set<std::string> at_done;  ///< types of the kept lines of step `done`
+  std::set<std::string> samples;  ///< names of the files of the kept `sample` lines of step `done`
   std::set<int64_t> fault_times;  ///< of the kept `fault` lines that have one
 
   bool has(const std::string& type) const { return at_done.contains(type); }

@@ -250,13 +250,15 @@ void Run::sample(const plan::Visit& visit) {
     attempt(visit.step, "sample", [&] { validation_->write(visit.step, *finished, *run_log_); });
 }
 
-/// Whether samples of the step that the run goes on from are missing: making them failed, or was stopped.
+/// Whether samples of the step that the run goes on from are missing, or their lines: making them failed, or was stopped.
 bool Run::owes_samples() {
   const plan::RunShape& run = planned().run;
   if (!own_checkpoint() || run.sample_every == 0 || (done_ % run.sample_every != 0 && done_ != run.steps)) return false;
   bool missing = false;  // as rank 0 sees the folder
-  for (int prompt = 0; rank_ == 0 && prompt < run.sample_prompts; ++prompt)
-    missing = missing || !fs::is_regular_file(sample::Validation::file(out_, done_, prompt));
+  for (int prompt = 0; rank_ == 0 && prompt < run.sample_prompts; ++prompt) {
+    const fs::path file = sample::Validation::file(out_, done_, prompt);
+    missing = missing || !fs::is_regular_file(file) || !run_log_->found().samples.contains(file.filename());
+  }
   const bool owes =
       comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({missing ? 1. : 0.})[0][0] > 0;
   if (owes && rank_ == 0) log::info("samples of step " + std::to_string(done_) + " are missing: they are made up");

@@ -6,12 +6,15 @@
 #include <tuple>
 
 #include "tessera/base/check.h"
+#include "tessera/base/printable.h"
 
 namespace tessera::data {
 
 namespace {
 
 constexpr std::string_view kSpace = "\u2581";
+constexpr int64_t kLargestId = (1 << 24) - 1;
+constexpr size_t kMostOwn = 4096;
 
 uint64_t key(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -27,6 +30,16 @@ size_t character_length(std::string_view rest) {
 }  // namespace
 
 Bpe::Bpe(const BpeTable& table, const std::string& file) {
+  for (const auto& list : {table.pieces, table.own})
+    for (const auto& [piece, id] : list)
+      check_input(id >= 0 && id <= kLargestId, "data.tokenizer",
+                  file + ": the id of '" + printable(piece.substr(0, 40)) + "' is " + std::to_string(id) +
+                      ", expected 0 to " + std::to_string(kLargestId),
+                  "the file is damaged: fetch it again");
+  check_input(table.own.size() <= kMostOwn, "data.tokenizer",
+              file + ": " + std::to_string(table.own.size()) + " special tokens, expected at most " +
+                  std::to_string(kMostOwn) + ": each is looked for at every character of a caption",
+              "give the tokenizer that came with the text encoder");
   for (const auto& [piece, id] : table.pieces) pieces_.emplace(piece, static_cast<int32_t>(id));
   for (size_t byte = 0; byte < bytes_.size(); ++byte) {
     char name[8];
@@ -38,8 +51,8 @@ Bpe::Bpe(const BpeTable& table, const std::string& file) {
     const auto& [left, right] = table.merges[rank];
     const auto a = pieces_.find(left), b = pieces_.find(right), both = pieces_.find(left + right);
     check_input(a != pieces_.end() && b != pieces_.end() && both != pieces_.end(), "data.tokenizer",
-                file + ": merge " + std::to_string(rank) + " joins '" + left + "' and '" + right +
-                    "', which are no pieces or make none",
+                file + ": merge " + std::to_string(rank) + " joins '" + printable(left.substr(0, 40)) + "' and '" +
+                    printable(right.substr(0, 40)) + "', which are no pieces or make none",
                 "the file is damaged: fetch it again");
     merges_.try_emplace(key(a->second, b->second), Merge{static_cast<int32_t>(rank), both->second});
   }

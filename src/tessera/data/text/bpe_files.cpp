@@ -1,6 +1,7 @@
 // Gemma's tokenizer from either of its files: tokenizer.json of transformers, and SentencePiece's tokenizer.model, a
 // protocol buffer of which only pieces, scores and a few settings are read.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <tuple>
 #include <unordered_map>
@@ -39,19 +40,20 @@ class JsonFile {
 
   OpenTokenizer open() const {
     const Json& model = member(json_, "model");
-    expect(model.value("type", "") == "BPE" && model.value("byte_fallback", false),
+    expect(text(model, "type") == "BPE" && flag(model, "byte_fallback"),
            "model is not byte-pair encoding with byte fallback");
     const Json space = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
     expect(member(json_, "normalizer") == space, "normalizer does something else than spaces to U+2581");
     const Json& split = member(json_, "pre_tokenizer");  // there are no spaces left to split at
-    expect(split.is_null() || split.value("pattern", Json()) == space["pattern"], "pre_tokenizer splits the text");
+    expect(split.is_null() || (split.is_object() && split.value("pattern", Json()) == space["pattern"]),
+           "pre_tokenizer splits the text");
 
     BpeTable table;
     for (const auto& [piece, id] : member(model, "vocab").items())
       table.pieces.emplace_back(piece, checkpoint::json_integer(id, file_ + ": model.vocab"));
     read_merges(model, table);
     read_own(table);
-    table.unk = id_of(table, model.value("unk_token", "<unk>"));
+    table.unk = id_of(table, model.contains("unk_token") ? text(model, "unk_token") : "<unk>");
     auto result = std::make_unique<BpeModel>(table, file_);
     result->unk = table.unk;
     result->pad = id_of(table, "<pad>");
@@ -68,6 +70,16 @@ class JsonFile {
                 "give the tokenizer that came with the text encoder");
   }
   const Json& member(const Json& object, const char* key) const { return checkpoint::json_member(object, key, file_); }
+
+  /// A member of that type, else what an absent one means.
+  static std::string text(const Json& object, const char* key) {
+    const auto found = object.find(key);
+    return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+  }
+  static bool flag(const Json& object, const char* key) {
+    const auto found = object.find(key);
+    return found != object.end() && found->is_boolean() && found->get<bool>();
+  }
 
   static int64_t id_of(const BpeTable& table, const std::string& name) {
     for (const auto* list : {&table.own, &table.pieces})
@@ -91,8 +103,8 @@ class JsonFile {
 
   void read_own(BpeTable& table) const {
     for (const Json& token : checkpoint::json_array(member(json_, "added_tokens"), file_ + ": added_tokens")) {
-      for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"})
-        expect(!token.value(flag, false), std::string("an added token has the flag ") + flag);
+      for (const char* name : {"single_word", "lstrip", "rstrip", "normalized"})
+        expect(!flag(token, name), std::string("an added token has the flag ") + name);
       table.own.emplace_back(checkpoint::json_string(member(token, "content"), file_),
                              checkpoint::json_integer(member(token, "id"), file_));
     }
@@ -102,12 +114,12 @@ class JsonFile {
   int64_t first_token(const BpeTable& table) const {
     const Json& after = member(json_, "post_processor");
     if (after.is_null()) return -1;
-    expect(after.value("type", "") == "TemplateProcessing", "post_processor is no template");
+    expect(text(after, "type") == "TemplateProcessing", "post_processor is no template");
     const Json& single = checkpoint::json_array(member(after, "single"), file_ + ": post_processor.single");
     const bool begins = !single.empty() && single[0].contains("SpecialToken");
     expect(single.size() == (begins ? 2U : 1U) && single.back().contains("Sequence"),
            "post_processor adds other tokens than one at the beginning");
-    return begins ? id_of(table, single[0]["SpecialToken"].value("id", "")) : -1;
+    return begins ? id_of(table, text(single[0].at("SpecialToken"), "id")) : -1;
   }
 
   const std::string file_;
@@ -176,6 +188,7 @@ class Fields {
 
 // Field numbers and values of sentencepiece_model.proto.
 constexpr int kPieces = 1, kTrainer = 2, kNormalizer = 3;
+constexpr size_t kLongestPiece = 1024;                                         // bytes
 constexpr uint64_t kBpe = 2;                                                   // TrainerSpec.model_type
 constexpr uint64_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4;  // SentencePiece.type
 
@@ -190,6 +203,7 @@ struct ModelFile {
   uint64_t algorithm = 1;  // unigram
   bool byte_fallback = false, dummy_prefix = true, removes_spaces = true, changes_characters = false;
   int64_t unk = 0, bos = 1, eos = 2, pad = -1;
+  bool whole = true;  ///< pieces are what pieces can be
 
   explicit ModelFile(std::string_view bytes) {
     for (Fields field(bytes); field.next();) {
@@ -211,6 +225,8 @@ struct ModelFile {
       if (field.number == 2) piece.score = field.real();
       if (field.number == 3) piece.type = field.value;
     }
+    // of a longer piece every way to cut it in two would take for ever; of no number there is no order
+    whole = whole && piece.text.size() <= kLongestPiece && !std::isnan(piece.score);
     pieces.push_back(std::move(piece));
   }
   void read_trainer(std::string_view bytes) {
@@ -276,6 +292,10 @@ OpenTokenizer open_bpe_json(const std::string& text, const std::filesystem::path
 OpenTokenizer open_bpe_model(const std::string& bytes) {
   const ModelFile file(bytes);
   if (!file.plain_bpe()) return nullptr;
+  check_input(file.whole, "data.tokenizer",
+              "the tokenizer's model has a piece of more than " + std::to_string(kLongestPiece) +
+                  " bytes, or one whose score is no number",
+              "the file is damaged: fetch it again");
   BpeTable table;
   for (size_t i = 0; i < file.pieces.size(); ++i) {
     const auto& [text, score, type] = file.pieces[i];

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <regex>
 #include <set>
 
+#include "tessera/base/bounded_regex.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/models/common/initial.h"
@@ -20,7 +20,7 @@ constexpr std::string_view kWeight = ".weight";
 /// A target as the user wrote it, and the expression that a whole module name has to match.
 struct Target {
   std::string text;
-  std::regex expression;
+  BoundedRegex expression;
 };
 
 std::string escaped(const std::string& text) {
@@ -35,13 +35,12 @@ std::string escaped(const std::string& text) {
 Target parse_target(const std::string& text) {
   const bool is_regex = text.find_first_of("()[]|^$+\\") != text.npos;
   const bool is_pattern = text.find('*') != text.npos;
-  try {
-    if (is_regex) return {text, std::regex(text + ".*")};
-    return {text, std::regex((is_pattern ? "" : "(.*\\.)?") + escaped(text))};
-  } catch (const std::regex_error&) {
-    throw UserError(Exit::usage, "lora.targets", "'" + text + "' is no regular expression",
+  const auto expression = BoundedRegex::parse(is_regex ? text + ".*" : (is_pattern ? "" : "(.*\\.)?") + escaped(text));
+  if (!expression)
+    throw UserError(Exit::usage, "lora.targets",
+                    "'" + text + "' is no regular expression within our bounds (" + BoundedRegex::kBounds + ")",
                     "name modules (q,k,v,o,ffn.0,ffn.2) or write patterns with *");
-  }
+  return {text, *expression};
 }
 
 /// A linear of a unit that may have an adapter.
@@ -73,7 +72,7 @@ class Targets {
     for (size_t i = 0; i < targets_.size(); ++i) {
       const auto& [text, expression] = targets_[i];
       const bool match = text == "all" ? unit.kind != "stem" && unit.kind != "head"
-                                       : std::regex_match(module, expression) || std::regex_match(foreign, expression);
+                                       : expression.matches(module) || expression.matches(foreign);
       found_[i] = found_[i] || match;
       taken = taken || match;
     }
