@@ -95,7 +95,9 @@ TEST(EncodersBytes, ArePlannedWhereTheyAre) {
     std::ifstream in(run.out(place) + "/plan.json");
     const nlohmann::json plan = nlohmann::json::parse(in);
     plans[place] = plan.is_array() ? plan[0] : plan;
-    for (const auto& rank : run.metrics(place).back()["ranks"]) {
+    const auto steps = run.metrics(place);
+    ASSERT_EQ(steps.size(), 5u);
+    for (const auto& rank : steps.back()["ranks"]) {
       peaks[place] = std::max(peaks[place], rank["peak_bytes"].get<int64_t>());
       hosts[place] = std::max(hosts[place], rank["bytes"]["host"].get<int64_t>());
       EXPECT_LE(rank["peak_bytes"].get<int64_t>(), rank["predicted_peak_bytes"].get<int64_t>()) << place;
@@ -126,12 +128,14 @@ TEST(EncodersBytes, OfALargeEncoderShardsTakeLess) {
   const TinyRun run("encoders-shards");
   const auto planned = [&](const std::string& place) {
     const Result r = run.tessera({"plan", run.recipe(), "--json", "--mesh", "dp_shard=4", "--data.encoders", place,
-                                  "--data.text_encoder", "umt5-xxl", "--model.config.text_dim", "4096"});
-    const size_t first = r.output.find("\n{");
-    const nlohmann::json json = nlohmann::json::parse(r.output.starts_with("{")    ? r.output
-                                                      : first == std::string::npos ? "{}"
-                                                                                   : r.output.substr(first),
-                                                      nullptr, false);
+                                  "--data.text_encoder", "umt5-xxl", "--model.config.text_dim", "4096", "--plan.budget",
+                                  "64GiB", "--plan.host_budget", "256GiB"});
+    const size_t first = r.output.find("{\n"), last = r.output.rfind("\n}");
+    const nlohmann::json json = last == std::string::npos
+                                    ? nlohmann::json::object()
+                                    : nlohmann::json::parse(r.output.substr(first, last + 2 - first), nullptr, false);
+    if (!json.is_object()) ADD_FAILURE() << r.output;
+    if (!json.is_object()) return std::pair(int64_t{0}, int64_t{0});
     EXPECT_TRUE(json.contains("encoders")) << r.output;
     return std::pair(json.value(nlohmann::json::json_pointer("/encoders/text_held_bytes"), int64_t{0}),
                      json.value(nlohmann::json::json_pointer("/device/peak_bytes"), int64_t{0}));

@@ -280,7 +280,7 @@ TEST_F(Prepare, SeveralFoldersTrainAsTheOneThatHoldsTheirClips) {
   const std::string resolved = text_of(run_.out("folders") + "/recipe.toml");
   EXPECT_NE(resolved.find("path = [\"" + b + "\", \"" + a + "\"]"), std::string::npos) << resolved;
   write(all / "metadata.csv", table);
-  ASSERT_EQ(run_.train(1, "one", {"--run.steps", "5", "--data.path", all.string()}).code, 0);
+  ASSERT_EQ(run_.train(2, "one", {"--run.steps", "5", "--data.path", all.string()}).code, 0);
   EXPECT_EQ(losses("folders"), losses("one"));
 
   const Result refused = prepare(1, {"--data.metadata", (all / "metadata.csv").string()});
