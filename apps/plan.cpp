@@ -239,10 +239,14 @@ std::vector<std::string> lines_of(const std::string& path) {
 /// How many prompts are sampled. Planning may come before the data: then the most that are ever taken from captions.
 int prompts_of(const recipe::Recipe& recipe) {
   const bool listed = !recipe.sample.prompts.empty();
-  const std::string& data = recipe.data.metadata.empty() ? recipe.data.path : recipe.data.metadata;
-  if (!listed && !std::filesystem::exists(data)) {
+  const std::vector<std::string> data =
+      recipe.data.metadata.empty() ? recipe.data.paths : std::vector{recipe.data.metadata};
+  const auto missing =
+      std::ranges::find_if(data, [](const std::string& path) { return !std::filesystem::exists(path); });
+  if (!listed && (data.empty() || missing != data.end())) {
     constexpr int kMost = 4;
-    log::warn("plan: '" + data + "' is not there yet; counting " + std::to_string(kMost) + " prompts to sample");
+    log::warn("plan: '" + (data.empty() ? "" : *missing) + "' is not there yet; counting " + std::to_string(kMost) +
+              " prompts to sample");
     return kMost;
   }
   return static_cast<int>(

@@ -13,6 +13,7 @@ const OptionTable& table() {
                                     {"train.lr", Kind::number, "1e-4", "learning rate"},
                                     {"plan.budget", Kind::bytes, "24GiB", "device memory"},
                                     {"data.encoders", Kind::choice, "cached", "where", "cached|host|device"},
+                                    {"data.path", Kind::paths, "", "folders"},
                                     {"sample.prompts", Kind::list, "", "texts"}});
   return options;
 }
@@ -56,6 +57,17 @@ TEST(Options, ListsAreSplitAtCommasUnlessTheyCameAsLists) {
   EXPECT_TRUE(split_list("").empty());
   const std::string listed = std::string("a, b") + kListSeparator + "c" + kListSeparator;
   EXPECT_EQ(split_list(listed), (std::vector<std::string>{"a, b", "c"}));
+}
+
+TEST(Options, OnePathIsWrittenAsATextAndSeveralAsAList) {
+  Values values = table().defaults();
+  const auto written = [&](const std::string& paths) {
+    values["data.path"] = paths;
+    const std::string toml = table().to_toml(values);
+    return toml.substr(toml.find("path = "), toml.find('\n', toml.find("path = ")) - toml.find("path = "));
+  };
+  EXPECT_EQ(written("clips, of May"), "path = \"clips, of May\"");
+  EXPECT_EQ(written(std::string("a, b") + kListSeparator + "1" + kListSeparator), "path = [\"a, b\", \"1\"]");
 }
 
 TEST(Options, TomlHasEveryOption) {

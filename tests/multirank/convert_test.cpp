@@ -8,6 +8,7 @@
 #include "checkpoint/torch_bytes.h"
 #include "need_goldens.h"
 #include "program.h"
+#include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/torch_write.h"
 #include "tessera/checkpoint/weights.h"
 
@@ -108,6 +109,32 @@ TEST_F(Convert, RowsThatFilesHoldTogetherComeApartAndTogetherBitForBit) {
     convert(there, back, {"--to", "official"});
     expect_equal(back, in);
   }
+  // a checkpoint of the official trainer has more of its own: a table of positions, and a layer of its loss
+  const fs::path more = folder_ / "more.safetensors", more_there = folder_ / "more-there.safetensors";
+  {
+    const auto in = checkpoint::SafetensorsFile::open(goldens_ / "sana/original.safetensors");
+    std::vector<std::vector<std::byte>> bytes;
+    std::vector<checkpoint::TensorData> tensors;
+    for (const auto& entry : in.entries()) {
+      bytes.push_back(in.bytes(entry.name));
+      tensors.push_back({entry.name, entry.dtype, entry.shape, nullptr});
+    }
+    for (const auto& [name, shape] : {std::pair<std::string, checkpoint::Shape>("pos_embed", {1, 4, 6}),
+                                      {"logvar_linear.weight", {1, 6}},
+                                      {"logvar_linear.bias", {1}}}) {
+      std::vector<float> values(static_cast<size_t>(*checkpoint::element_count(shape)));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = 0.1f * static_cast<float>(i) - 3;
+      const auto* first = reinterpret_cast<const std::byte*>(values.data());
+      bytes.emplace_back(first, first + 4 * values.size());
+      tensors.push_back({name, DType::f32, shape, nullptr});
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].data = bytes[i].data();
+    checkpoint::write_safetensors(more, tensors);
+  }
+  convert(more, more_there, {"--to", "diffusers"});
+  expect_equal(more_there, goldens_ / "sana/model.safetensors");
+  convert(more_there, folder_ / "more-back.safetensors", {"--to", "official"});
+  expect_equal(folder_ / "more-back.safetensors", more);
   // the same from file to file, as the official program has them
   const fs::path there = folder_ / "sana.safetensors", back = folder_ / "sana.pth";
   convert(goldens_ / "sana/original.safetensors", there, {"--to", "diffusers"});

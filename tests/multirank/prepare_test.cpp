@@ -258,6 +258,40 @@ TEST_F(Prepare, OnlineIsTheSameTrainingWithoutACache) {
   EXPECT_FALSE(fs::exists("online"));
 }
 
+TEST_F(Prepare, SeveralFoldersTrainAsTheOneThatHoldsTheirClips) {
+  const fs::path all = run_.folder() / "all";
+  std::string table = "video,prompt\n";
+  for (const auto& [name, kind] : {std::pair("b/clip0", 3), {"a, of 2026/clip0", 8}, {"a, of 2026/clip1", 11}}) {
+    fs::create_directories((all / name).parent_path());
+    data::write_mp4(all / (name + std::string(".mp4")), moving(8, 32, 32, kind));
+    write(all / (name + std::string(".txt")), "a square " + std::to_string(kind));
+    table += "\"" + std::string(name) + ".mp4\",a square " + std::to_string(kind) + "\n";
+  }
+  const std::string a = (all / "a, of 2026").string(), b = (all / "b").string();
+  std::string recipe = text_of(run_.recipe());
+  const size_t path = recipe.find("path = "), end = recipe.find('\n', path);
+  recipe.replace(path, end - path, "path = [\"" + b + "\", \"" + a + "\"]");
+  write(run_.recipe(), recipe);
+  const Result r = prepare(2);
+  ASSERT_EQ(r.code, 0) << r.output;
+  expect_text(r, {"3 rows", b + " 1, " + a + " 2"});
+  EXPECT_EQ(entries(cache()), 3u) << "clips of one name in two folders are two clips";
+  ASSERT_EQ(run_.train(2, "folders", {"--run.steps", "5"}).code, 0);
+  const std::string resolved = text_of(run_.out("folders") + "/recipe.toml");
+  EXPECT_NE(resolved.find("path = [\"" + b + "\", \"" + a + "\"]"), std::string::npos) << resolved;
+  write(all / "metadata.csv", table);
+  ASSERT_EQ(run_.train(2, "one", {"--run.steps", "5", "--data.path", all.string()}).code, 0);
+  EXPECT_EQ(losses("folders"), losses("one"));
+
+  const Result refused = prepare(1, {"--data.metadata", (all / "metadata.csv").string()});
+  EXPECT_EQ(refused.code, 2);
+  expect_text(refused, {"data.path names 2 folders beside data.metadata"});
+  fs::remove_all(a);
+  const Result missing = prepare(1);
+  EXPECT_EQ(missing.code, 3);
+  expect_text(missing, {a + ": no such folder"});
+}
+
 TEST_F(Prepare, EachEpochDrawsOneOfSeveralCaptions) {
   write(data() / "metadata.jsonl", R"({"video":"clip0.mp4","prompt":["a square","a bright square","it moves"]})");
   const Result r = prepare(1);

@@ -95,7 +95,7 @@ TEST_F(Verify, TwoStreamsThatMeetInJointAttentionOnSeveralLayouts) {
 }
 
 TEST_F(Verify, AnAdapterAsDiffusersWritesItItsBaseAndWhatItIsMergedInto) {
-  for (const char* mesh : {"dp_shard=1", "tp=2"}) {
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "lora_sana").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
     EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
@@ -236,6 +236,13 @@ TEST_F(Verify, WhatIsWrittenIsWhatWasComputed) {
 }
 
 // Autoencoder and text encoder.
+
+TEST_F(Verify, EncodersOfSanaOnAxesThatShareNoSamples) {
+  for (const char* mesh : {"tp=2", "sp=2", "cp=2", "pp=2"}) {
+    const Result r = verify({"--mesh", mesh, (goldens_ / "gemma2").string(), (goldens_ / "dc_ae").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
 
 TEST_F(Verify, AutoencoderAndTextEncoderOnOneAndTwoRanks) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "dp_replicate=2"}) {

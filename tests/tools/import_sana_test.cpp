@@ -282,6 +282,21 @@ TEST(ImportSana, CaptionsAreDrawnByScoresOrByShares) {
            "  external_data_filter:\n    toy:\n      _unimatch: {min: 1.0, max: 30}\nimage_data:\n  data_dir: [x]\n"));
 }
 
+TEST(ImportSana, AllFoldersOfADataSetAreTrainedOn) {
+  const Folder folder;
+  const auto read = [&](const std::string& folders) {
+    return import_file(folder.file("c.yaml",
+                                   "model:\n  model: SanaMSVideo_2000M_P2_D20\n  mixed_precision: bf16\ntrain:\n"
+                                   "  use_fsdp: false\ndata:\n  type: SanaZipDataset\n  data_dir: " +
+                                       folders + "\n"),
+                       {});
+  };
+  check({"a list", {{"data.path", "toy,more"}}}, read("[toy, more]"));
+  check({"a table", {{"data.path", "toy,more"}}}, read("\n    first: toy\n    second: more"));
+  check({"one of a table", {{"data.path", "toy"}}}, read("\n    first: toy"));
+  check({"none", {{"data.data_dir", "refused"}}}, read("[]"));
+}
+
 TEST(ImportSana, MotionScoresAreOfTheFilesThatAreNamedSo) {
   const Folder folder;
   const auto read = [&](const std::string& thresholds, const std::string& of) {

@@ -113,6 +113,7 @@ TEST(Import, CommandsBecomeRecipeKeys) {
        "--blocks_to_swap 20 --timestep_sampling shift --discrete_flow_shift 3.0 --max_train_steps 900 "
        "--save_every_n_steps 100 --seed 42 --output_dir O --output_name N --lr_scheduler cosine --lr_warmup_steps 5",
        {{"model.path", "d.safetensors"},
+        {"model.preset", "wan2.1-t2v-14b"},
         {"data.vae", "v.pth"},
         {"data.text_encoder_path", "t.pth"},
         {"plan.moments", "int8"},
@@ -135,6 +136,36 @@ TEST(Import, CommandsBecomeRecipeKeys) {
     SCOPED_TRACE(c.text);
     check(c, import_command(c.text, {.ranks = c.ranks}));
   }
+}
+
+TEST(Import, ArgumentsOfProdigyAndWhatOthersMakeOfThem) {
+  const std::string command =
+      "python src/musubi_tuner/wan_train_network.py --task t2v-1.3B --dit d/x.safetensors --optimizer_type ";
+  check({"Prodigy",
+         {{"model.preset", "wan2.1-t2v-1.3b"},
+          {"train.optimizer", "prodigy"},
+          {"train.d_coef", "2.0"},
+          {"train.d0", "1e-5"},
+          {"train.beta3", ""},
+          {"train.bias_correction", "true"},
+          {"train.safeguard_warmup", "false"},
+          {"train.weight_decay", "0.01"},
+          {"train.betas", "0.9,0.99"}}},
+        import_command(command + "prodigyopt.Prodigy --optimizer_args decouple=True weight_decay=0.01 betas=0.9,0.99 "
+                                 "d_coef=2.0 d0=1e-5 beta3=None use_bias_correction=True safeguard_warmup=False",
+                       {}));
+  check({"nothing to set", {{"--optimizer_args", "implied"}}},
+        import_command(command + "prodigy --optimizer_args decouple=True growth_rate=inf", {}));
+  for (const char* other : {"prodigy --optimizer_args decouple=False", "prodigy --optimizer_args slice_p=11",
+                            "prodigy --optimizer_args growth_rate=1.02", "AdamW --optimizer_args d_coef=2"})
+    check({other, {{"--optimizer_args", "refused"}}}, import_command(command + other, {}));
+
+  const Folder folder;  // a config.json says more than a task
+  folder.file("m/config.json", "{}");
+  check({"config.json", {{"model.preset", ""}, {"data.fps", "16"}}},
+        import_command("python src/musubi_tuner/wan_train_network.py --task t2v-1.3B --dit " +
+                           (folder.path / "m" / "x.safetensors").string(),
+                       {}));
 }
 
 TEST(Import, OptimisersByTheNamesOfTheirClasses) {

@@ -107,10 +107,11 @@ std::string OptionTable::to_toml(const Values& values) const {
     if ((option.kind == Kind::integer && parses_as_integer(value)) ||
         (option.kind == Kind::number && parses_as_number(value)))
       shown = value;
-    if (option.kind == Kind::list) {
+    const bool paths = option.kind == Kind::paths && value.find(kListSeparator) != std::string::npos;
+    if (option.kind == Kind::list || paths) {
       shown = "[";
       for (const auto& item : split_list(value))
-        shown += (shown.size() > 1 ? ", " : "") + (parses_as_number(item) ? item : in_quotes(item));
+        shown += (shown.size() > 1 ? ", " : "") + (parses_as_number(item) && !paths ? item : in_quotes(item));
       shown += "]";
     }
     text += key + " = " + shown + "\n";

@@ -17,6 +17,7 @@ enum class Kind {
   number,
   bytes,   ///< "24GiB"
   list,    ///< texts, separated by commas on the command line
+  paths,   ///< a path, or a list of them
   choice,  ///< one of `choices`
 };
 

@@ -3,6 +3,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/own_weights.h"
+#include "tessera/device/backend.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/families/registry.h"
 #include "tessera/job/codec.h"
@@ -124,6 +125,25 @@ void check_same_form(const recipe::Recipe& recipe, const net::Denoiser& model, c
 
 }  // namespace
 
+namespace {
+
+void check_beside(const recipe::Recipe& recipe, const Job& job) {
+  if (!recipe.data.beside()) return;
+  const std::string asked = "data.encoders = \"" + recipe.values.at("data.encoders") + "\"";
+  if (job.model->conditions().audio_dim > 0)
+    throw UserError(Exit::usage, "data.encoders",
+                    asked + " with a model that hears: the memory of its speech encoder beside a step is not planned",
+                    "use data.encoders = \"cached\"");
+  if (recipe.data.encoders == recipe::Encoders::host && !device::here().is_cpu())
+    throw UserError(Exit::usage, "data.encoders",
+                    asked +
+                        " on a GPU: encoders run on the device that the process computes on, and their weights are "
+                        "not streamed there from the host",
+                    "use \"device\", \"sharded\" or \"cached\"");
+}
+
+}  // namespace
+
 Job make_job(const recipe::Recipe& recipe) {
   check_exports(recipe);
   Job job;
@@ -151,6 +171,7 @@ Job make_job(const recipe::Recipe& recipe) {
                     "does data.text_encoder belong to this model? Else set model.config.text_dim to that number");
   job.context_length = job.model->context_length();
   job.pooled = open_pooled_encoder(recipe, job.model->conditions());
+  check_beside(recipe, job);
   return job;
 }
 

@@ -24,14 +24,17 @@ StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, con
 
 EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh) {
   EncoderBytes most;
+  most.place = recipe.data.encoders;
+  const bool whole = recipe.data.beside() && most.place != recipe::Encoders::sharded;
+  const Mesh text_mesh = whole ? Mesh{} : mesh;
   most.tile = job.vae_tile;
   most.tile_frames = job.vae_tile_frames;
   const int64_t tokens = job::longest_prompt(recipe, job.context_length);
   const std::vector<int64_t> longest(static_cast<size_t>(tokens), 0);
-  most.text = stack_bytes(job.text->units(), job.text->pack({longest}), mesh);
+  most.text = stack_bytes(job.text->units(), job.text->pack({longest}), text_mesh);
   if (job.pooled) {
     const std::vector<int64_t> most_ids(static_cast<size_t>(std::min(tokens, job.pooled->most_tokens())), 0);
-    most.pooled = stack_bytes(job.pooled->units(), job.pooled->pack({most_ids}), mesh);
+    most.pooled = stack_bytes(job.pooled->units(), job.pooled->pack({most_ids}), text_mesh);
   }
   if (job.image) {
     const int64_t side = job.image->config().image_size;
@@ -45,6 +48,14 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
   }
   most.decode = job::codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width).decode;
   return most;
+}
+
+int64_t EncoderBytes::online(int64_t pictures) const {
+  const int64_t clip = encode + pictures;
+  if (place == recipe::Encoders::cached) return codec_weights + clip;
+  const int64_t caption = std::max(text.work, pooled.work), held = codec_weights + text.held + pooled.held;
+  // one thread encodes clips and captions in turn; captions of sharded encoders another, which need not wait for it
+  return held + (place == recipe::Encoders::sharded ? clip + caption : std::max(clip, caption));
 }
 
 }  // namespace tessera::planning

@@ -10,7 +10,8 @@
 // autoencoder is replicated, and every rank encodes its own clips. Both are freed at the end. Training on the cache has
 // neither in memory. To decode a sample, rank 0 loads the autoencoder between two steps and frees it afterwards. With
 // data.cache = "online" the autoencoder stays loaded, because each step encodes its clips; captions are still encoded
-// once, before step 1. All bytes are measured by running the same code on meta tensors (engine/measure.h).
+// once, before step 1. With data.encoders = "host", "device" or "sharded" text encoders stay loaded too: whole on every
+// rank, or sharded as in `prepare` ([Note: encoders beside a step] in prepare/text_beside.h). All bytes are measured by running the same code on meta tensors (engine/measure.h).
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -39,12 +40,16 @@ struct EncoderBytes {
   StackBytes text;          ///< for a caption with the most tokens
   StackBytes pooled;        ///< the second text encoder, for models that use one
   StackBytes image;         ///< CLIP's image tower, for models that use it
+  recipe::Encoders place = recipe::Encoders::cached;  ///< where they are beside a step: data.encoders
 
   int64_t prepare() const {
     return text.held + pooled.held + image.held + codec_weights +
            std::max({encode, text.work, pooled.work, image.work});
   }
   int64_t decoding() const { return codec_weights + decode; }
+  /// Beside a step that encodes its own samples (recipe::Recipe::Data::online): on the device, or with data.encoders =
+  /// "host" in host memory. `pictures`: of a clip as numbers, for models that take pictures.
+  int64_t online(int64_t pictures) const;
 };
 
 /// For all buckets of `recipe` (one stage of a run).

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/plan_rows.h"
@@ -27,6 +28,16 @@ int64_t host_share(const recipe::Recipe& recipe, const plan::Profile& profile, i
   int64_t bytes = recipe.plan.host_budget;
   if (bytes < 0) bytes = profile.devices > 0 ? profile.host_memory / 10 * 9 : 0;
   return bytes / (profile.devices > 0 ? std::min(profile.devices, world) : world);
+}
+
+/// What is left of a rank's host memory beside encoders that stay there.
+int64_t without_encoders(int64_t host, const PlanRequest& request) {
+  if (host <= 0 || request.host_encoders == 0) return host;
+  if (host > request.host_encoders) return host - request.host_encoders;
+  throw UserError(Exit::no_fit, "data.encoders",
+                  "\"host\" takes " + format_bytes(request.host_encoders) + " a rank, its share of host memory is " +
+                      format_bytes(host),
+                  "use \"sharded\" or \"cached\", fewer ranks a node, or raise plan.host_budget");
 }
 
 /// Default device budget of a rank: a share of the device, or of this machine's memory on CPU ranks.
@@ -188,7 +199,8 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.resident = job.resident + prompt_bytes(job, prompts);
   const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
   if (recipe.data.online())  // every step reads clips
-    request.resident += encoders.codec_weights + encoders.encode + picture_bytes(recipe, *job.model);
+    (encoders.place == recipe::Encoders::host ? request.host_encoders : request.resident) +=
+        encoders.online(picture_bytes(recipe, *job.model));
   if (job.experts.gated && !recipe.experts.hard) {
     const int64_t own = div_up(recipe.train.global_batch, mesh.dp_size());
     request.resident += mixed_bytes(own, recipe.train.micro_batch > 0 ? recipe.train.micro_batch : own,
@@ -218,7 +230,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   if (recipe.plan.update == plan::Update::in_backward)
     check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
   request.planner.may_update_in_backward = why_not_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce).empty();
-  request.planner.host_budget = host_share(recipe, request.machine.profile, mesh.world());
+  request.planner.host_budget = without_encoders(host_share(recipe, request.machine.profile, mesh.world()), request);
   request.planner.nvme = !recipe.plan.nvme.empty();
   request.machine.update_bytes =
       static_cast<double>(size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);

@@ -130,6 +130,9 @@ std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& mem
   std::vector<Fact> facts = {{"host, a rank", format_bytes(memory.host.total()), tier_text(memory.host) + budget}};
   facts.push_back({"samples, a rank", format_bytes(planned.loader_bytes()),
                    "host memory beside that: of this step, and of the next while they are made"});
+  if (planned.host_encoders > 0)
+    facts.push_back({"encoders, a rank", format_bytes(planned.host_encoders),
+                     "host memory beside that: their weights, and what they work in"});
   if (memory.nvme.total() > 0)
     facts.push_back({"nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme)});
   const int64_t saved = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
@@ -162,7 +165,8 @@ Json encoders_json(const EncoderBytes& e) {
 
 void encoder_rows(Table& table, const EncoderBytes& e) {
   if (e.prepare() == 0) return;
-  table.title("frozen encoders, a rank: only while they are used");
+  table.title(e.place == recipe::Encoders::cached ? "frozen encoders, a rank: only while they are used"
+                                                  : "frozen encoders, a rank: beside every step");
   table.row("prepare", format_bytes(e.prepare()), "at its peak; beside it a clip's pixels, " + format_bytes(e.clip));
   const auto stack = [&](const char* label, const StackBytes& bytes, const char* input) {
     if (bytes.held > 0)
@@ -248,7 +252,8 @@ std::string plan_json(const Planned& planned) {
        {{"peak_bytes", memory.host.total()},
         {"budget_bytes", planned.host_budget},
         {"by_part", tier_json(memory.host)},
-        {"samples_bytes", planned.loader_bytes()}}},
+        {"samples_bytes", planned.loader_bytes()},
+        {"encoders_bytes", planned.host_encoders}}},
       {"encoders", encoders_json(planned.encoders)},
       {"disk",
        {{"checkpoint_bytes", checkpoint_bytes(planned)},

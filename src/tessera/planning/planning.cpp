@@ -137,6 +137,7 @@ Planned measured(const PlanRequest& request, int64_t samples) {
   planned.host_budget = request.planner.host_budget;
   planned.cache_entry = request.cache_entry;
   planned.host_sample = request.host_sample;
+  planned.host_encoders = request.host_encoders;
   planned.checkpoints_kept = request.checkpoints_kept;
   planned.encoders = request.encoders;
   plan::Measured model = measure_model(request, samples);

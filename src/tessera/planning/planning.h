@@ -45,6 +45,7 @@ struct PlanRequest {
   int checkpoints_kept = 0;   ///< 0: all checkpoints of the run
   int64_t cache_entry = 0;    ///< bytes of a cached sample with the longest text; 0: no cache
   int64_t host_sample = 0;    ///< host bytes of a training sample with noise and target (train/loader.h)
+  int64_t host_encoders = 0;  ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
 };
 
 struct Planned {
@@ -58,6 +59,7 @@ struct Planned {
   int checkpoints_kept = 0;                    ///< 0: all of the run
   int64_t cache_entry = 0;                     ///< see PlanRequest
   int64_t host_sample = 0;                     ///< see PlanRequest
+  int64_t host_encoders = 0;                   ///< see PlanRequest
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;

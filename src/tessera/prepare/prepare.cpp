@@ -24,15 +24,6 @@ namespace {
 
 constexpr size_t kChunk = 8;  // clips a rank encodes between two barriers; their embeddings are in memory
 
-data::CachedTensor cached(const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.to(at::kFloat).contiguous();
-  return {dense.sizes().vec(), {dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel()}};
-}
-
-CachedText cached(const EncodedText& text) {
-  return {cached(text.context), text.pooled.defined() ? cached(text.pooled) : data::CachedTensor{}};
-}
-
 }  // namespace
 
 /// The steps of prepare(), in order. Every rank comes to the same lists from the same files.
@@ -60,6 +51,7 @@ class Preparation {
       plan();
       pace.barrier();
       comm_.check_agreement("clips of the data set", clips());
+      if (recipe_.data.beside()) return encode_beside(pace);
       TextPass text(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
       if (online_) {
         text.load();
@@ -76,16 +68,12 @@ class Preparation {
         pace.barrier();  // every rank has looked before any rank writes, so all have the same list
         encode(text, pace);
       }
-      const bool drops =
-          options_.null_caption && (recipe_.diffusion.caption_dropout > 0 || recipe_.diffusion.pooled_dropout > 0);
-      if (options_.prompts || drops) {
+      if (options_.prompts || drops()) {
         text.load();
         load_conditioner();
         pace.barrier();
       }
-      for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode(prompt));
-      if (options_.prompts) data_.negative_ = text.encode_negative(recipe_.sample.negative_prompt);
-      if (drops) data_.null_caption_ = text.encode_negative("");
+      encode_prompts(text);
       condition_prompts(pace);
       conditioner_.reset();
       pace.barrier();
@@ -102,6 +90,34 @@ class Preparation {
     int64_t clip = 0;
     std::vector<int> entries;
   };
+
+  bool drops() const {
+    return options_.null_caption && (recipe_.diffusion.caption_dropout > 0 || recipe_.diffusion.pooled_dropout > 0);
+  }
+
+  /// TextPass or TextBeside.
+  template <class Text>
+  void encode_prompts(Text& text) {
+    for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode(prompt));
+    if (options_.prompts) data_.negative_ = text.encode_negative(recipe_.sample.negative_prompt);
+    if (drops()) data_.null_caption_ = text.encode_negative("");
+  }
+
+  /// Nothing of the data set but features of pictures: its text encoders stay.
+  void encode_beside(Pace& pace) {
+    data_.beside_ = options_.text_beside;
+    if (!data_.beside_)
+      data_.beside_ = std::make_shared<TextBeside>(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
+    data_.beside_->load();
+    load_conditioner();
+    pace.barrier();
+    look_at_all();
+    keep(std::vector<char>(data_.plan_.clips.size(), 0));
+    encode_prompts(*data_.beside_);
+    condition_prompts(pace);
+    conditioner_.reset();
+    pace.barrier();
+  }
 
   void load_conditioner() {
     if (!conditioner_) conditioner_.emplace(recipe_, job_, mesh_, comm_, rank_);
@@ -439,8 +455,10 @@ class Preparation {
     data_.seed_ = static_cast<uint64_t>(recipe_.run.seed);
     data_.job_ = &job_;
     data_.codec_ = job_.codec.get();
+    data_.encoders_ = recipe_.data.encoders;
     if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);
-    if (!online_) job::release(*job_.codec);  // [Note: frozen encoders] in encoder_bytes.h
+    // [Note: frozen encoders] in encoder_bytes.h; with data.encoders = "host" the Loader's thread reads them again, there
+    if (!online_ || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);
   }
 
   const recipe::Recipe& recipe_;

@@ -5,7 +5,8 @@
 //   data.sample(index, epoch).latent;                               // [C, f, h, w]; stage_data.h has the order
 //
 // Work that a kill interrupts goes on where it stopped: an entry of the cache is there whole or not at all. With
-// data.cache = "online" nothing is stored: sample() decodes and encodes, embeddings of the captions stay in memory.
+// data.cache = "online" nothing is stored: sample() decodes and encodes, embeddings of the captions stay in memory. With
+// data.encoders = "host", "device" or "sharded" captions too are encoded when they come (text_beside.h).
 #include <map>
 #include <optional>
 
@@ -17,6 +18,7 @@
 #include "tessera/job/job.h"
 #include "tessera/prepare/encoded_text.h"
 #include "tessera/prepare/sounds.h"
+#include "tessera/prepare/text_beside.h"
 
 namespace tessera::prepare {
 
@@ -31,7 +33,8 @@ struct PrepareOptions {
   bool verify = false;       ///< all bytes of the cache are read, and entries that are damaged are made anew
   bool prompts = true;       ///< those that are sampled are encoded as well
   bool null_caption = true;  ///< the empty caption is encoded as well, where diffusion.caption_dropout needs it
-  bool tolerant = false;     ///< any number of faulty rows is left out; else more than data.allow_bad end it
+  std::shared_ptr<TextBeside> text_beside = {};  ///< of another part of the run; empty: prepare makes its own
+  bool tolerant = false;  ///< any number of faulty rows is left out; else more than data.allow_bad end it
 };
 
 class PreparedData {
@@ -40,6 +43,17 @@ class PreparedData {
   int64_t size() const { return static_cast<int64_t>(samples_.size()); }
   /// With the caption that the clip has in this epoch. Throws UserError (input) when its file or entry has gone.
   PreparedSample sample(int64_t index, int64_t epoch = 0) const;
+  /// A sample of an epoch.
+  using Place = std::pair<int64_t, int64_t>;
+  /// With data.encoders = "sharded" before sample() of what each dp rank needs of a step, by all ranks together; else
+  /// nothing happens. `mine`: this rank's place in the list.
+  void encode_captions(const std::vector<std::vector<Place>>& of_ranks, size_t mine) const;
+  /// Bytes of encoders' weights in host memory, data.encoders = "host".
+  int64_t host_encoder_bytes() const;
+  /// The text encoders that stay in memory; none where captions are encoded before step 1.
+  const std::shared_ptr<TextBeside>& text_beside() const { return beside_; }
+  /// Of the first epoch, [C, f, h, w] fp32.
+  at::Tensor latent(int64_t index) const;
   /// Its text embedding [n, D] alone.
   data::CachedTensor context(int64_t index, int64_t epoch = 0) const;
   /// The clip's file, for messages.
@@ -67,6 +81,7 @@ class PreparedData {
  private:
   friend class Preparation;
   std::map<std::string, at::Tensor> online_extras(int64_t index) const;
+  CachedText text_of(const std::string& caption) const;
   size_t caption(int64_t index, int64_t epoch) const;
   struct Entries {
     int64_t clip = 0;          // in plan_.clips
@@ -79,9 +94,11 @@ class PreparedData {
   std::vector<data::Item> items_;
   data::ClipPlan plan_;
   std::vector<Entries> samples_;
-  std::optional<data::CacheReader> cache_;      // nothing when online
-  std::map<std::string, CachedText> texts_;     // by caption, when online; no tensors: they are no part of the planned
-                                                // memory
+  std::optional<data::CacheReader> cache_;   // nothing when online
+  std::map<std::string, CachedText> texts_;  // by caption, when online; no tensors: they are no part of the planned
+                                             // memory
+  std::shared_ptr<TextBeside> beside_;       // makes them when they are needed, in place of `texts_`
+  recipe::Encoders encoders_ = recipe::Encoders::cached;
   std::map<int64_t, data::CachedTensor> seen_;  // CLIP features by clip, when online
   const job::Job* job_ = nullptr;
   const net::VideoCodec* codec_ = nullptr;
@@ -104,7 +121,7 @@ std::vector<std::string> moving_prompts(const recipe::Recipe& recipe, std::vecto
 /// The prompts a run samples: sample.prompts with that ending, or the data set's first captions (at most four), which have
 /// their own, when there are none.
 std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std::vector<data::Item>& items);
-/// The readable rows of the data set.
+/// The readable rows of the data set: those of all of data.path, one after the other.
 std::vector<data::Item> read_items(const recipe::Recipe& recipe);
 std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems);
 

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <iterator>
 
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/files/npy.h"
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
+#include "tessera/models/vae/video_vae.h"
 #include "tessera/prepare/encoded.h"
 #include "tessera/prepare/pictures.h"
 #include "tessera/prepare/prepare.h"
@@ -37,18 +39,45 @@ size_t PreparedData::caption(int64_t index, int64_t epoch) const {
 
 data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
   const size_t caption = this->caption(index, epoch);
-  if (!cache_) return texts_.at(item(index).captions[caption]).context;
+  if (!cache_) return text_of(item(index).captions[caption]).context;
   return cache_->load(samples_.at(index).entries.at(caption)).context;
+}
+
+CachedText PreparedData::text_of(const std::string& caption) const {
+  return beside_ ? beside_->caption(caption) : texts_.at(caption);
+}
+
+void PreparedData::encode_captions(const std::vector<std::vector<Place>>& of_ranks, size_t mine) const {
+  if (!beside_ || !beside_->sharded()) return;
+  std::vector<std::vector<std::string>> captions;
+  for (const auto& places : of_ranks) {
+    std::vector<std::string>& own = captions.emplace_back();
+    for (const auto& [index, epoch] : places) {
+      const std::string& text = item(index).captions[caption(index, epoch)];
+      if (std::ranges::find(own, text) == own.end()) own.push_back(text);
+    }
+  }
+  beside_->together(captions, mine);
+}
+
+int64_t PreparedData::host_encoder_bytes() const {
+  if (encoders_ != recipe::Encoders::host) return 0;
+  const auto* vae = dynamic_cast<const models::VideoVae*>(codec_);
+  return beside_->host_bytes() + (vae ? vae->weight_bytes() : 0);
+}
+
+at::Tensor PreparedData::latent(int64_t index) const {
+  if (cache_) return sample(index).latent;
+  const data::Path& path = item(index).path;
+  if (data::is_latent(path)) return tensor_of(stored_latent(path));
+  return encoded(encoders_, [&] { return job::encode_frames(*codec_, frames(index)); });
 }
 
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
   const size_t caption = this->caption(index, epoch);
   if (!cache_) {
-    const CachedText& text = texts_.at(item(index).captions[caption]);
-    PreparedSample sample{data::is_latent(item(index).path) ? tensor_of(stored_latent(item(index).path)) : encoded([&] {
-                            return job::encode_frames(*codec_, frames(index));
-                          }),
-                          tensor_of(text.context), online_extras(index)};
+    const CachedText text = text_of(item(index).captions[caption]);
+    PreparedSample sample{latent(index), tensor_of(text.context), online_extras(index)};
     if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
     return sample;
   }
@@ -65,7 +94,8 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) con
   if (!wanted.takes_images()) return {};
   const Pictures pictures = clip_pictures(item(index), spec, wanted);
   std::map<std::string, at::Tensor> extras;
-  extras["y"] = encoded([&] { return picture_latent(*codec_, pictures, spec.frames, wanted.mask_channels); });
+  extras["y"] =
+      encoded(encoders_, [&] { return picture_latent(*codec_, pictures, spec.frames, wanted.mask_channels); });
   if (const auto seen = seen_.find(samples_.at(index).clip); seen != seen_.end())
     extras[wanted.image_extra] = tensor_of(seen->second);
   return extras;
@@ -82,13 +112,26 @@ int64_t PreparedData::clip_of_prompt(int prompt) const {
 }
 
 std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems) {
-  return data::read_dataset({.path = recipe.data.path,
-                             .metadata = recipe.data.metadata,
-                             .repeats = static_cast<int>(recipe.data.repeats),
-                             .caption = recipe.data.caption,
-                             .captions = recipe.data.captions,
-                             .latents = recipe.data.latents},
-                            problems);
+  data::DatasetSpec spec{.metadata = recipe.data.metadata,
+                         .repeats = static_cast<int>(recipe.data.repeats),
+                         .caption = recipe.data.caption,
+                         .captions = recipe.data.captions,
+                         .latents = recipe.data.latents};
+  const std::vector<std::string>& paths = recipe.data.paths;
+  if (paths.size() < 2) {
+    if (!paths.empty()) spec.path = paths[0];
+    return data::read_dataset(spec, problems);
+  }
+  std::vector<data::Item> items;
+  std::string counts;
+  for (const std::string& path : paths) {
+    spec.path = path;
+    std::vector<data::Item> more = data::read_dataset(spec, problems);
+    counts += (counts.empty() ? "" : ", ") + path + " " + std::to_string(more.size());
+    items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  }
+  problems.note("rows of each of data.path: " + counts);
+  return items;
 }
 
 std::vector<data::Item> read_items(const recipe::Recipe& recipe) {

@@ -78,7 +78,8 @@ std::map<std::string, at::Tensor> Listener::extras(const data::Item& item, const
     const double length = rows.offset + rows.seconds() + kMargin;
     extras["audio"] = rows_of(clip_sound(item, encoder_->sizes().sample_rate, spec.start, length), rows);
   }
-  if (wanted_.pose_dim > 0 && !item.pose.empty()) extras["pose"] = encoded([&] { return pose(item.pose, spec); });
+  if (wanted_.pose_dim > 0 && !item.pose.empty())
+    extras["pose"] = encoded(recipe_.data.encoders, [&] { return pose(item.pose, spec); });
   return extras;
 }
 

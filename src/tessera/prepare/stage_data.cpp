@@ -18,6 +18,7 @@ std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job
   options.prompts = options.prompts && recipe::any_samples(recipe::run_parts(recipe));
   const auto first = std::make_shared<const PreparedData>(prepare(recipe, job, mesh, comm, rank, options));
   recipe.set("data.tokenizer", first->tokenizer().string());
+  options.text_beside = first->text_beside();
   std::vector<StageData> result;
   const std::vector<recipe::RunPart> parts = recipe::run_parts(recipe);
   for (size_t p = 0; p < parts.size(); ++p) {

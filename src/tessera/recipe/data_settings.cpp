@@ -1,3 +1,5 @@
+#include <filesystem>
+
 #include "tessera/families/registry.h"
 #include "tessera/recipe/settings.h"
 
@@ -23,10 +25,25 @@ void read_text_encoder(Recipe& recipe, const Given& given) {
   recipe.data.text_encoder = given.text == "auto" ? families::standard().text_encoder : given.text;
 }
 
+
+void read_encoders(Recipe& recipe, const Given& given) {
+  constexpr std::pair<const char*, Encoders> kPlaces[] = {{"cached", Encoders::cached},
+                                                          {"host", Encoders::host},
+                                                          {"device", Encoders::device},
+                                                          {"sharded", Encoders::sharded}};
+  for (const auto& [name, place] : kPlaces)
+    if (given.text == name) recipe.data.encoders = place;
+}
 void read_vae_tile(Recipe& recipe, const Given& given) { recipe.data.vae_tile = automatic(given).value_or(-1); }
 
 void read_vae_tile_frames(Recipe& recipe, const Given& given) {
   recipe.data.vae_tile_frames = automatic(given).value_or(-1);
+}
+
+/// One path, even with commas, where there is such a one.
+void read_paths(Recipe& recipe, const Given& given) {
+  std::error_code unseen;
+  recipe.data.paths = std::filesystem::exists(given.text, unseen) ? std::vector{given.text} : split_list(given.text);
 }
 
 std::vector<std::string> autoencoder_names() {
@@ -67,10 +84,10 @@ const Needs kNoBuckets = {[](const Facts& f) { return f.recipe.values.at("data.b
 std::vector<Setting> data_settings() {
   return {
       {"data.path",
-       Kind::text,
+       Kind::paths,
        "",
-       "folder of clips with a .txt beside each; or of a metadata file; or one clip",
-       data_key<&Recipe::Data::path>,
+       "folder of clips with a .txt beside each; or of a metadata file; or one clip; or a list of such: all are trained on",
+       read_paths,
        {.in_stages = true}},
       {"data.metadata",
        Kind::text,
@@ -159,9 +176,18 @@ std::vector<Setting> data_settings() {
        "frame rate that clips are resampled to; 0: the file's own",
        read_fps,
        {.range = at_least(0), .in_stages = true}},
-      {"data.cache", Kind::text, "cache",
+      {"data.cache",
+       Kind::text,
+       "cache",
        "folder of the cache of encoded samples; online: no cache, each step encodes its clips",
-       data_key<&Recipe::Data::cache>},
+       data_key<&Recipe::Data::cache>,
+       {.needs = {{[](const Facts& f) { return !f.recipe.data.beside(); }, "data.encoders caches nothing"}}}},
+      {"data.encoders",
+       Kind::choice,
+       "cached",
+       "cached: clips and captions are encoded before step 1, and the encoders are gone; host, device: each rank encodes beside its steps, with encoders in host or device memory; sharded: on devices, text encoders' weights sharded over the ranks",
+       read_encoders,
+       {.choices = "cached|host|device|sharded"}},
       {"data.repeats",
        Kind::integer,
        "1",

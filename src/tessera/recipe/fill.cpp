@@ -162,8 +162,28 @@ void resolve_base(Recipe& r) {
   r.lora.base = dtype_of(base, "recipe: lora.base_dtype", plan::kStoredTypes);
 }
 
+void check_paths(const Recipe& r) {
+  if (r.data.paths.size() < 2 || r.data.metadata.empty()) return;
+  throw UserError(
+      Exit::usage, "recipe",
+      "data.path names " + std::to_string(r.data.paths.size()) +
+          " folders beside data.metadata, whose clips lie in one",
+      "give each folder its own metadata.csv or .jsonl and leave data.metadata out, or name one folder that "
+      "holds all");
+}
+
+void check_encoders(const Recipe& r) {
+  if (r.data.encoders == Encoders::sharded && r.experts.router == "gate")
+    throw UserError(Exit::usage, "recipe",
+                    "data.encoders = \"sharded\" with experts.router = \"gate\": a gate may ask for captions of other "
+                    "ranks' samples, and sharded encoders make those of a rank's own",
+                    "use \"cached\", \"host\" or \"device\"");
+}
+
 /// The rules about a whole recipe, when all rows are read.
 void resolve(Recipe& r) {
+  check_paths(r);
+  check_encoders(r);
   r.model.config = model_config(r.values);
   resolve_buckets(r);
   r.train.lr *= scale_of(r.values).factor;

@@ -22,6 +22,14 @@ struct Stage {
   Values changes;
 };
 
+/// Where and when clips and captions are encoded (data.encoders).
+enum class Encoders {
+  cached,   ///< before step 1, into the cache; or as data.cache = "online" says
+  host,     ///< beside the steps, by whole encoders in each rank's host memory
+  device,   ///< likewise on its device
+  sharded,  ///< text encoders have their weights sharded over the ranks; the autoencoder is whole
+};
+
 struct Recipe {
   struct Run {
     std::string out, resume, on_nan, device;
@@ -32,7 +40,8 @@ struct Recipe {
     std::string config;  ///< JSON of model.config, empty when none was given
   } model;
   struct Data {
-    std::string path, metadata, cache, vae, text_encoder, text_encoder_path, tokenizer;
+    std::vector<std::string> paths;  ///< folders or clips, all of them; none: data.metadata says where
+    std::string metadata, cache, vae, text_encoder, text_encoder_path, tokenizer;
     std::string instruction;                                 ///< in front of every prompt, or a file with it
     int64_t height = 0, width = 0, frames = 0, repeats = 1;  ///< the shape that is sampled: the first bucket
     double fps = 0;
@@ -47,7 +56,11 @@ struct Recipe {
     std::string audio_encoder;                                          ///< a preset, a path, or auto
     int64_t vae_tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
     int64_t vae_tile_frames = 0;  ///< and their frames
-    bool online() const { return cache == "online"; }
+    Encoders encoders = Encoders::cached;
+    /// Samples are encoded when they come; nothing is written to a cache.
+    bool online() const { return cache == "online" || beside(); }
+    /// Captions too: text encoders stay in memory.
+    bool beside() const { return encoders != Encoders::cached; }
   } data;
   struct Train {
     int64_t global_batch = 1, micro_batch = 0;  ///< micro_batch 0: auto

@@ -145,7 +145,8 @@ void Validation::write(int64_t step, const Finished& finished, report::RunLog& l
   std::optional<double> psnr;
   if (const int64_t clip = data_.clip_of_prompt(finished.prompt); clip >= 0)
     psnr = data::psnr(frames, reconstruction(finished.prompt, clip));
-  if (!recipe_.data.online()) job::release(*job_.codec);  // steps on cached samples do not need it
+  // Steps on cached samples do not need it; beside those of host encoders it is host memory, and read anew.
+  if (!recipe_.data.online() || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);
   log.sample({step, finished.prompt, file.string(), data_.prompt_text(finished.prompt), psnr, finished.audio_effect},
              frames);
 }
@@ -156,7 +157,7 @@ const data::Frames& Validation::reconstruction(int prompt, int64_t clip) {
   const std::string name = "-" + std::to_string(prompt) + ".mp4";
   checkpoint::make_folder(folder, "check run.out");
   data::write_mp4(folder / ("source" + name), data_.frames(clip));
-  const data::Frames frames = job::to_frames(job_.codec->decode(data_.sample(clip).latent), sample_fps(recipe_));
+  const data::Frames frames = job::to_frames(job_.codec->decode(data_.latent(clip)), sample_fps(recipe_));
   data::write_mp4(folder / ("reconstruction" + name), frames);
   return reconstructions_.emplace(prompt, frames).first->second;
 }

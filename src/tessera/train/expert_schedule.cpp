@@ -38,9 +38,20 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
                       data_[e][part_].samples->null_caption().pooled});
 }
 
-std::vector<int64_t> ExpertSchedule::own_places() const {
-  std::vector<int64_t> places(static_cast<size_t>(own_samples()));
-  std::iota(places.begin(), places.end(), plan().slice(dp_rank(), 0).first);
+std::vector<int64_t> ExpertSchedule::places_of(int dp_rank) const {
+  int64_t samples = 0;
+  for (int64_t m = 0; m < plan().accumulation(); ++m) samples += plan().slice(dp_rank, m).count;
+  std::vector<int64_t> places(static_cast<size_t>(samples));
+  std::iota(places.begin(), places.end(), plan().slice(dp_rank, 0).first);
+  return places;
+}
+
+/// With those that it runs only where it has no sample of a micro-batch.
+std::vector<int64_t> ExpertSchedule::wanted_places(int dp_rank) const {
+  std::vector<int64_t> places = places_of(dp_rank);
+  for (int64_t m = 0; needs_spares_ && m < plan().accumulation(); ++m)
+    if (const int64_t spare = diffusion::spare_place(plan(), dp_rank, m); plan().slice(dp_rank, m).count == 0)
+      if (std::ranges::find(places, spare) == places.end()) places.push_back(spare);
   return places;
 }
 
@@ -50,16 +61,32 @@ int64_t ExpertSchedule::own_samples() const {
   return samples;
 }
 
+void ExpertSchedule::encode_captions(int64_t step) {
+  if (recipe_.data.encoders != recipe::Encoders::sharded) return;
+  if (std::tuple now(part_, step, plan().shares); now != captions_of_)
+    captions_of_ = std::move(now);
+  else
+    return;
+  const size_t expert = expert_order_.expert(step), place_of_data = experts_.gated ? 0 : expert;
+  const int64_t own_step = expert_order_.own_step(step);
+  const prepare::StageData& data = data_[place_of_data][part_];
+  std::vector<std::vector<prepare::PreparedData::Place>> of_ranks;
+  for (int d = 0; d < plan().mesh.dp_size(); ++d) {
+    auto& own = of_ranks.emplace_back();
+    for (const int64_t place : wanted_places(d)) {
+      const auto pick = data.pick(own_step, place);
+      own.emplace_back(pick.index, pick.epoch);
+    }
+  }
+  data.samples->encode_captions(of_ranks, static_cast<size_t>(dp_rank()));
+}
+
 std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
   const size_t expert = expert_order_.expert(step), place_of_data = experts_.gated ? 0 : expert;
   const int64_t own_step = expert_order_.own_step(step);
   const prepare::StageData& data = data_[place_of_data][part_];
-  std::vector<int64_t> places = own_places();
-  for (int64_t m = 0; needs_spares_ && m < plan().accumulation(); ++m)
-    if (const int64_t spare = diffusion::spare_place(plan(), dp_rank(), m); plan().slice(dp_rank(), m).count == 0)
-      if (std::ranges::find(places, spare) == places.end()) places.push_back(spare);
   std::vector<Wanted> wanted;
-  for (const int64_t place : places) {
+  for (const int64_t place : wanted_places(dp_rank())) {
     const auto [index, epoch] = data.pick(own_step, place);
     const auto make = [samples = data.samples, noise = noise_[place_of_data], takes = model_->conditions(), own_step,
                        place, index = index, epoch = epoch] {

@@ -43,6 +43,8 @@ class ExpertSchedule {
   size_t expert_of(int64_t step) const { return expert_order_.expert(step); }
   /// The samples that this rank needs of a step of this part. `shares` may have changed since it began.
   std::vector<Wanted> wanted(int64_t step) const;
+  /// Before wanted(step) is made: what encoders make of it that talk to other ranks. All ranks together, between steps.
+  void encode_captions(int64_t step);
   /// What is run of the step, the same passes in the same order on every rank.
   virtual std::vector<ExpertPass> passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
                                          engine::Engine& engine);
@@ -82,7 +84,8 @@ class ExpertSchedule {
  protected:
   const plan::Plan& plan() const { return programs_.train->plan; }
   int dp_rank() const { return plan().mesh.dp_rank(rank_); }
-  std::vector<int64_t> own_places() const;
+  std::vector<int64_t> own_places() const { return places_of(dp_rank()); }
+  std::vector<int64_t> places_of(int dp_rank) const;
   size_t place() const { return experts_.gated ? 0 : expert_; }
   double learning_rate(size_t expert, int64_t own_step) const;
 
@@ -99,11 +102,13 @@ class ExpertSchedule {
 
  private:
   void check_steps(size_t expert, int64_t done, int64_t step) const;
+  std::vector<int64_t> wanted_places(int dp_rank) const;
 
   const recipe::Recipe& recipe_;  // of the whole run
   const diffusion::ExpertOrder expert_order_;
-  std::vector<std::vector<prepare::StageData>> data_;  // of each of experts_.places() and part
-  std::vector<diffusion::NoiseSettings> noise_;        // likewise, of the part that runs
+  std::vector<std::vector<prepare::StageData>> data_;                // of each of experts_.places() and part
+  std::vector<diffusion::NoiseSettings> noise_;                      // likewise, of the part that runs
+  std::tuple<size_t, int64_t, std::vector<int64_t>> captions_of_{};  // part, step and shares that were encoded last
 };
 
 }  // namespace tessera::train

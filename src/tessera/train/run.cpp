@@ -70,8 +70,12 @@ diffusion::TrainingSamples Run::samples(const plan::Visit& visit) {
   if (visit.step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
   engine_->executor().keep_lines(visit.step <= first_step_ + 1);
   watch_.phase(visit.step, "waiting for samples");
+  experts_->encode_captions(visit.step);
   diffusion::TrainingSamples samples = loader_->take(experts_->wanted(visit.step));
-  if (visit.step < plans_[part_].part.last) loader_->ahead(experts_->wanted(visit.step + 1));
+  if (visit.step < plans_[part_].part.last) {
+    experts_->encode_captions(visit.step + 1);
+    loader_->ahead(experts_->wanted(visit.step + 1));
+  }
   sample_bytes_ = 0;
   for (const auto& [place, sample] : samples) sample_bytes_ += diffusion::host_bytes(*sample);
   if (experts_->router()) watch_.phase(visit.step, "agreeing on experts");
@@ -108,7 +112,7 @@ StepReport Run::numbers(bool last) {
   r.stop = stop_signal();
   r.read_meter();
   r.predicted = static_cast<double>(predicted_.peak);
-  r.host = static_cast<double>(engine_->host_bytes());
+  r.host = static_cast<double>(engine_->host_bytes() + experts_->data().samples->host_encoder_bytes());
   r.samples = static_cast<double>(sample_bytes_);
   r.work = work_;
   const engine::CompressionError error = executor.take_compression_error();

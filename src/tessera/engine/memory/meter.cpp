@@ -24,7 +24,10 @@ constexpr size_t kHuge = size_t{4} << 20;  // from here on blocks are aligned fo
 constexpr std::array<const char*, kParts> kPartNames = {"parameters", "gradients", "states", "slots",
                                                         "activations and temporaries"};
 
-thread_local Part current_part = Part::compute;
+thread_local Part innermost_part = Part::compute;
+thread_local std::optional<Part> only_part;
+
+Part current_part() { return only_part.value_or(innermost_part); }
 
 struct Count {
   std::array<int64_t, kParts> live{};
@@ -85,7 +88,7 @@ class CountingAllocator final : public c10::Allocator {
 
   void* take(size_t size) {
     const std::lock_guard lock(books().mutex);
-    const Part part = books().device ? Part::host : current_part;
+    const Part part = books().device ? Part::host : current_part();
     books().check(part, size);
     void* data = nullptr;
     auto& kept = free_[size];
@@ -167,7 +170,7 @@ class DeviceAllocator final : public c10::Allocator {
  private:
   void* take(size_t size) {
     const std::lock_guard lock(books().mutex);
-    books().check(current_part, size);
+    books().check(current_part(), size);
     void* data = reserve_.take(static_cast<int64_t>(size));
     if (!data)  // as LibTorch's own allocator throws it, for libraries that then try with less
       TORCH_CHECK_WITH(OutOfMemoryError, false, "engine.memory: a tensor of ", format_bytes(size),
@@ -175,8 +178,8 @@ class DeviceAllocator final : public c10::Allocator {
                        format_bytes(reserve_.size() - reserve_.used()), " are free, the largest piece has ",
                        format_bytes(reserve_.largest()), "; ", books().story(),
                        ". Lower plan.budget, so that the plan leaves more room");
-    books().count.add(current_part, size);
-    blocks_[data] = {size, current_part};
+    books().count.add(current_part(), size);
+    blocks_[data] = {size, current_part()};
     return data;
   }
   static void give_raw(void* data);
@@ -291,8 +294,10 @@ std::string Meter::story() {
   return books().story();
 }
 
-Meter::Scope::Scope(Part part) : before_(current_part) { current_part = part; }
-Meter::Scope::~Scope() { current_part = before_; }
+Meter::Scope::Scope(Part part) : before_(innermost_part) { innermost_part = part; }
+Meter::Scope::~Scope() { innermost_part = before_; }
+Meter::Only::Only(Part part) : before_(only_part) { only_part = part; }
+Meter::Only::~Only() { only_part = before_; }
 
 Meter::MetaCount::MetaCount() { meta_count = Count{}; }
 Meter::MetaCount::~MetaCount() = default;

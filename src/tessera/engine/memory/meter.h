@@ -12,6 +12,7 @@
 // training, and no formula has to follow the code (measure.h).
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "tessera/device/backend.h"
@@ -49,6 +50,18 @@ class Meter {
 
    private:
     Part before_;
+  };
+
+  /// While it lives, all allocations of this thread count for `part`, whatever scopes inside it say: memory of a whole
+  /// engine that another plan counts as one thing.
+  class Only {
+   public:
+    explicit Only(Part part);
+    ~Only();
+    Only(const Only&) = delete;
+
+   private:
+    std::optional<Part> before_;
   };
 
   /// While it lives, counts the meta tensors that are allocated; only one may live at a time.

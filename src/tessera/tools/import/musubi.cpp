@@ -23,6 +23,11 @@ void musubi_models(Translator& t) {
     t.imply("--task", std::string("a ") + task.type + " model, by its weights" +
                           (task.two_experts ? ": an expert, or two in one folder" : ""));
     t.assume("data.fps", number_text(task.fps), std::string(task.name) + "'s rate");
+    const fs::path dit = t.value("--dit");  // one file, as a rule, which does not say the size
+    std::error_code unseen;
+    const fs::path beside = fs::is_directory(dit, unseen) ? dit : dit.parent_path();
+    if (t.has("--dit") && !fs::exists(beside / "config.json", unseen))
+      t.assume("model.preset", task.preset, std::string("the size of ") + task.name + ": there is no config.json");
   }
   const std::string low = t.value("--dit"), high = t.value("--dit_high_noise");
   if (t.has("--dit") && t.has("--dit_high_noise")) {
@@ -169,9 +174,37 @@ void musubi_together(Translator& t) {
   t.assume("train.clip_norm", "1.0", "musubi-tuner's clipping");
 }
 
+/// An argument of prodigyopt's Prodigy; false: of this name it has none, or not with this value.
+bool prodigy_argument(Translator& t, const std::string& option, const std::string& name, const std::string& value) {
+  struct Known {
+    const char *name, *key;  ///< no key: `only` is what it does anyway
+    const char* only;
+  };
+  static constexpr Known kKnown[] = {{"d_coef", "train.d_coef", nullptr},
+                                     {"d0", "train.d0", nullptr},
+                                     {"beta3", "train.beta3", nullptr},
+                                     {"use_bias_correction", "train.bias_correction", nullptr},
+                                     {"safeguard_warmup", "train.safeguard_warmup", nullptr},
+                                     {"decouple", nullptr, "true"},
+                                     {"growth_rate", nullptr, "inf"},
+                                     {"slice_p", nullptr, "1"}};
+  const std::string word = lower_case(value);
+  for (const Known& known : kKnown) {
+    if (name != known.name) continue;
+    if (!known.key) return word == known.only || word == std::string("float('") + known.only + "')";
+    if (name == "beta3" && word == "none") return true;
+    t.set(known.key, word == "true" || word == "false" ? word : value, {option});
+    return true;
+  }
+  return name == "fsdp_in_use";  // sums are over all ranks in any case
+}
+
 void optimiser_arguments(Translator& t, const Given& g) {
-  if (split_list(g.value).empty()) return t.imply(g.name, "no arguments");
-  for (const std::string& pair : split_list(g.value)) {
+  const std::vector<std::string> pairs = split_list(g.value);
+  if (pairs.empty()) return t.imply(g.name, "no arguments");
+  const std::string type = t.value("--optimizer_type");
+  const bool prodigy = lower_case(type.substr(type.rfind('.') + 1)) == "prodigy";
+  for (const std::string& pair : pairs) {
     const std::string name = pair.substr(0, pair.find('=')), value = pair.substr(pair.find('=') + 1);
     const char* key = name == "weight_decay" ? "train.weight_decay" : name == "eps" ? "train.eps" : nullptr;
     if (name == "betas") {
@@ -180,10 +213,13 @@ void optimiser_arguments(Translator& t, const Given& g) {
       t.set("train.betas", list, {g.name});
     } else if (key) {
       t.set(key, value, {g.name});
-    } else {
-      return t.refuse(g.name, "'" + name + "': weight_decay, betas and eps are supported");
+    } else if (!prodigy || !prodigy_argument(t, g.name, name, value)) {
+      return t.refuse(g.name, "'" + pair +
+                                  "': weight_decay, betas and eps are supported, and of Prodigy d_coef, d0, "
+                                  "beta3, use_bias_correction, safeguard_warmup and decouple=True");
     }
   }
+  if (!t.is_answered(g.name)) t.imply(g.name, "what Prodigy does in any case");
 }
 
 std::vector<Rule> musubi_rules() {
@@ -191,7 +227,7 @@ std::vector<Rule> musubi_rules() {
   const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
   const char* const kHub = "metrics are not uploaded";
   std::vector<Rule> table = {
-      joined("--task", "checks the model in `model.path`; `data.fps`"),
+      joined("--task", "`data.fps`; `model.preset`, where the weights have no config.json"),
       joined("--dit", "`model.path`"),
       joined("--dit_high_noise", "`model.path`: the folder of both experts"),
       joined("--timestep_boundary", "`experts.boundary`, as a share of 1"),
@@ -201,7 +237,9 @@ std::vector<Rule> musubi_rules() {
       joined("--dataset_config", "the data set's options, below"),
       sets("--learning_rate", "train.lr"),
       joined("--optimizer_type", "`train.optimizer`, `plan.moments`: AdamW, Lion, Adafactor, CAME and 8-bit forms"),
-      by("--optimizer_args", "`train.weight_decay`, `train.betas`, `train.eps`", optimiser_arguments, Takes::many),
+      by("--optimizer_args",
+         "`train.weight_decay`, `train.betas`, `train.eps`; of Prodigy `train.d_coef`, `train.d0`, ...",
+         optimiser_arguments, Takes::many),
       joined("--lr_scheduler", "`train.schedule`"),
       sets("--lr_warmup_steps", "train.warmup_steps"),
       sets("--lr_scheduler_num_cycles", "train.num_cycles"),

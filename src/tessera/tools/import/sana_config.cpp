@@ -55,12 +55,18 @@ void dropout_of_captions(Translator& t, const Given& g) { t.set("diffusion.capti
 
 // ---- data ---------------------------------------------------------------------------------------------------------
 
-void data_dir(Translator& t, const Given& g) {
-  const std::vector<std::string> folders = items_of(g.value);
-  const auto* set = t.result().find("data.path");
-  if (folders.size() != 1 || set)
-    return t.refuse(g.name, "one data set is trained on: put the archives or pictures of all into one folder");
-  t.set("data.path", folders[0], {g.name});
+/// A folder, a list of them, or a table of folders by name (data.data_dir.NAME).
+void data_dirs(Translator& t) {
+  std::vector<std::string> options, folders;
+  for (const Given& g : t.given()) {
+    if (g.name != "data.data_dir" && !g.name.starts_with("data.data_dir.")) continue;
+    options.push_back(g.name);
+    for (const std::string& folder : items_of(g.value)) folders.push_back(folder);
+  }
+  if (folders.empty())
+    for (const std::string& option : options) t.refuse(option, "names no folder: set data.path");
+  else if (!options.empty())
+    t.set("data.path", folders.size() == 1 ? folders[0] : list_of(folders), options);
 }
 
 void suffixes(Translator& t, const Given& g, const char* key) {
@@ -312,6 +318,7 @@ void averages(Translator& t) {
 void sana_together(Translator& t) {
   set_sana_model(t);
   shapes(t);
+  data_dirs(t);
   captions(t);
   motion(t);
   image_data(t);
@@ -325,7 +332,7 @@ void sana_together(Translator& t) {
 
 std::vector<Rule> data_rules() {
   return {
-      by("data.data_dir", "`data.path`; several refused", data_dir, Takes::many),
+      of_table(joined("data.data_dir", "`data.path`, of all folders", Takes::many), Covers::both),
       only("data.type", {"SanaWebDatasetMS", "SanaWebDataset", "SanaImgDataset", "SanaZipDataset"},
            "archives, lists and folders are told apart by what data.path holds", "that reader of data is not there"),
       joined("data.image_size", "`data.size`, with `model.multi_scale` off"),

@@ -1,0 +1,85 @@
+#include "tessera/prepare/text_beside.h"
+
+#include "tessera/base/check.h"
+
+namespace tessera::prepare {
+
+namespace {
+
+EncodedText copy_of(const EncodedText& text) {
+  return {text.context.clone(), text.pooled.defined() ? text.pooled.clone() : at::Tensor()};
+}
+
+}  // namespace
+
+data::CachedTensor cached(const at::Tensor& tensor) {
+  const at::Tensor dense = tensor.to(at::kFloat).contiguous();
+  return {dense.sizes().vec(), {dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel()}};
+}
+
+CachedText cached(const EncodedText& text) {
+  return {cached(text.context), text.pooled.defined() ? cached(text.pooled) : data::CachedTensor{}};
+}
+
+TextBeside::TextBeside(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
+                       const std::filesystem::path& tokenizer)
+    : place_(recipe.data.encoders),
+      alone_(sharded() ? std::optional<comm::Comm>()
+                       : std::optional<comm::Comm>(std::in_place, comm::Rendezvous{}, Mesh{})),
+      pass_(recipe, job, sharded() ? mesh : Mesh{}, alone_ ? *alone_ : comm, alone_ ? 0 : rank, tokenizer) {}
+
+void TextBeside::load() {
+  const engine::Meter::Only place(part_of(place_));
+  const int64_t before = engine::Meter::live(engine::Part::host);
+  pass_.load();
+  host_bytes_ += engine::Meter::live(engine::Part::host) - before;
+}
+
+EncodedText TextBeside::encode(const std::string& text) {
+  const std::lock_guard hold(mutex_);
+  EncodedText made;
+  {
+    const engine::Meter::Only place(part_of(place_));
+    made = pass_.encode(text);
+  }
+  return copy_of(made);
+}
+
+EncodedText TextBeside::encode_negative(const std::string& text) {
+  const std::lock_guard hold(mutex_);
+  EncodedText made;
+  {
+    const engine::Meter::Only place(part_of(place_));
+    made = pass_.encode_negative(text);
+  }
+  return copy_of(made);
+}
+
+CachedText TextBeside::caption(const std::string& text) {
+  const std::lock_guard hold(mutex_);
+  if (!sharded()) {
+    const engine::Meter::Only place(part_of(place_));
+    return cached(pass_.encode(text));
+  }
+  for (const auto* texts : {&now_, &before_})
+    if (const auto found = texts->find(text); found != texts->end()) return found->second;
+  throw InternalError("prepare.text", "a caption that no rank asked for: " + text);
+}
+
+void TextBeside::together(const std::vector<std::vector<std::string>>& of_ranks, size_t mine) {
+  size_t rounds = 0;
+  for (const auto& texts : of_ranks) rounds = std::max(rounds, texts.size());
+  const auto any = std::ranges::find_if(of_ranks, [](const auto& texts) { return !texts.empty(); });
+  if (any == of_ranks.end()) return;
+  const std::vector<std::string>& own = of_ranks.at(mine).empty() ? *any : of_ranks.at(mine);
+  std::map<std::string, CachedText> made;
+  for (size_t round = 0; round < rounds; ++round) {  // a rank that has fewer takes part with its last
+    const std::string& text = own[std::min(round, own.size() - 1)];
+    const engine::Meter::Only place(part_of(place_));
+    made[text] = cached(pass_.encode(text));
+  }
+  const std::lock_guard hold(mutex_);
+  before_ = std::exchange(now_, std::move(made));
+}
+
+}  // namespace tessera::prepare
