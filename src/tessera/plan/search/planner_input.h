@@ -19,6 +19,9 @@ struct PlannerInput : PlanKeys {
   bool first_that_fits = false;         ///< stop at the first plan that fits, to compare many layouts quickly
   bool may_update_in_backward = false;  ///< no gradient clipping, loss scaling or skipped steps
   int experts = 1;                      ///< see Plan
+  /// A plan of this model, mesh and batch that the search begins with, as with a smaller budget: where it fits, the
+  /// choice is never slower.
+  std::optional<Plan> incumbent = {};
 };
 
 }  // namespace tessera::plan
