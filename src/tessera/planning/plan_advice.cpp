@@ -16,7 +16,7 @@ namespace tessera::planning {
 namespace {
 
 constexpr int kMostRanksMore = 64;  // limit, as a multiple of the request's ranks
-constexpr size_t kMostFixes = 4;    // changes of formats and budgets that advice names
+constexpr size_t kMostFixes = 6;    // changes of formats and budgets that advice names
 
 std::string cost_text(const Planned& planned) {
   return format_bytes(planned.choice.memory.peak) + " a rank, a step of " +
