@@ -17,6 +17,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/composes.h"
+#include "tessera/planning/more_memory.h"
 #include "tessera/planning/plan_advice.h"
 #include "tessera/planning/plan_layouts.h"
 #include "tessera/planning/plan_page.h"
@@ -220,6 +221,19 @@ std::string file_of(const std::string& file, const recipe::RunPart& part) {
       .string();
 }
 
+/// A line for each part of the run that more memory would make faster.
+void print_more_memory(const std::vector<planning::PartPlan>& plans, const job::Job& job, const Mesh& mesh,
+                       const std::vector<int>& prompts) {
+  for (size_t p = 0; p < plans.size(); ++p)
+    recipe::in_part(plans[p].part, [&] {
+      const planning::PlanRequest request =
+          planning::plan_request(plans[p].part.recipe, job, plans[p].shapes, mesh, prompts[p]);
+      const std::string text = planning::more_memory(request, plans[p].planned);
+      const std::string part = plans.size() > 1 ? " (" + plans[p].part.name() + ")" : "";
+      if (!text.empty()) std::printf("more memory%s: %s\n", part.c_str(), text.c_str());
+    });
+}
+
 /// A file for each part of the run, told when there are several.
 void write_parts(const std::vector<planning::PartPlan>& plans, const std::string& file,
                  const std::function<std::string(const planning::Planned&)>& text) {
@@ -299,6 +313,7 @@ int run(const Arguments& arguments) {
   const std::vector<planning::PartPlan> plans = planning::plan_parts(parts, job, recipe.mesh, prompts);
   const std::string text = arguments.has("--json") ? planning::plans_json(plans) : planning::plans_text(plans);
   std::fputs(text.c_str(), stdout);
+  if (!arguments.has("--json")) print_more_memory(plans, job, recipe.mesh, prompts);
   if (arguments.has("--write"))
     write_parts(plans, arguments.value("--write"),
                 [](const planning::Planned& planned) { return planned.plan().to_toml(planned.unit_names()); });

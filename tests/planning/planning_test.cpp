@@ -8,10 +8,12 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
+#include "tessera/base/units.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/schedule_json.h"
 #include "tessera/planning/make_plan.h"
+#include "tessera/planning/more_memory.h"
 #include "tessera/planning/plan_advice.h"
 #include "tessera/planning/plan_page.h"
 #include "tessera/planning/plan_request.h"
@@ -141,8 +143,90 @@ TEST_F(Planning, WhatDoesNotFitIsAnsweredWithPlansThatDo) {
   r.planner.budget = make_plan_as_is(smaller).choice.memory.peak + (1 << 20);
   const Planned planned = make_plan(r);
   ASSERT_FALSE(planned.choice.fits);
-  EXPECT_NE(planned.choice.advice.find("What fits: train.micro_batch = "), std::string::npos) << planned.choice.advice;
+  EXPECT_EQ(planned.choice.advice.find("infeasible: no plan with these settings takes less than "), 0u)
+      << planned.choice.advice;
+  EXPECT_NE(planned.choice.advice.find("What fits: "), std::string::npos) << planned.choice.advice;
+  EXPECT_NE(planned.choice.advice.find("train.micro_batch = "), std::string::npos) << planned.choice.advice;
   EXPECT_NE(planned.choice.advice.find("a rank, a step of"), std::string::npos) << planned.choice.advice;
+}
+
+/// The least device memory of any plan.
+int64_t least_of(PlanRequest request) {
+  request.planner.budget = 1;
+  return make_plan_as_is(request).choice.memory.peak;
+}
+
+TEST_F(Planning, FormatsThatMakeARunFitAreNamedAloneOrTheFewestTogether) {
+  PlanRequest r = request("single", 1);
+  r.latent = {16, 1, 4, 4};  // so few tokens that parameters, gradients and states are what counts
+  r.planner.compute = r.planner.param_dtype = DType::bf16;
+  PlanRequest moments = r, gradients = r, masters = r;
+  moments.planner.states.moments = plan::Moments::int8;
+  gradients.planner.grad = DType::bf16;
+  masters.planner.states.masters = plan::Masters::split;
+  PlanRequest both = moments;
+  both.planner.grad = DType::bf16;
+  const int64_t alone = least_of(moments), two = least_of(both);
+  ASSERT_LT(two, std::min({alone, least_of(gradients), least_of(masters)}));
+
+  r.planner.budget = alone;
+  const std::string one = make_plan(r).choice.advice;
+  PlanRequest asked = moments;
+  asked.planner.budget = alone;
+  EXPECT_NE(one.find("plan.moments = int8: " + format_bytes(make_plan_as_is(asked).choice.memory.peak) + " a rank"),
+            std::string::npos)
+      << one;
+  EXPECT_EQ(one.find(" and plan.", one.find("What fits: ")), std::string::npos) << "one is enough: " << one;
+
+  r.planner.budget = two;
+  const std::string together = make_plan(r).choice.advice;
+  const size_t first = together.find("plan.grad_dtype = bf16"), second = together.find(" and plan.moments = int8: ");
+  ASSERT_NE(first, std::string::npos) << together;
+  ASSERT_NE(second, std::string::npos) << together;
+  EXPECT_LT(first, second) << together;
+}
+
+TEST_F(Planning, AFrozenBaseIn8BitsIsNamedWithWhatItReallyTakes) {
+  const auto adapted = [&](DType base) {
+    model_ = models::make_denoiser({.config_text = kConfig});
+    models::adapt(*model_, {.rank = 4, .base = base, .targets = {"all"}});
+    PlanRequest r = request("single", 1);
+    r.latent = {16, 1, 4, 4};
+    r.planner.compute = r.planner.param_dtype = DType::bf16;
+    return r;
+  };
+  const int64_t budget = least_of(adapted(DType::i8)) + 4096;
+  PlanRequest codes = adapted(DType::i8);
+  codes.planner.budget = budget;
+  const auto takes = static_cast<double>(make_plan_as_is(codes).choice.memory.peak);
+  PlanRequest half = adapted(DType::bf16);
+  half.planner.budget = budget;
+  const Planned planned = make_plan(half);
+  ASSERT_FALSE(planned.choice.fits);
+  const std::string key = "lora.base_dtype = int8: ";
+  const size_t at = planned.choice.advice.find(key);
+  ASSERT_NE(at, std::string::npos) << planned.choice.advice;
+  const std::string said = planned.choice.advice.substr(at + key.size());
+  ASSERT_EQ(said.find(" KiB a rank, a step of "), said.find(' ')) << said;
+  // the spec of a base in bf16 with other bytes: kernels of int8 take a little less beside them
+  EXPECT_NEAR(std::stod(said) * 1024, takes, 0.005 * takes) << said;
+}
+
+TEST_F(Planning, WhatMoreMemoryBuysIsPlannedAndSaidUnlessNothingIsLeftToBuy) {
+  PlanRequest r = request("dp_shard=2");
+  const int64_t roomy = make_plan_as_is(r).choice.memory.peak;
+  r.planner.budget = tight(r);
+  const Planned planned = make_plan_as_is(r);
+  ASSERT_TRUE(planned.choice.fits);
+  const std::string text = more_memory(r, planned);
+  PlanRequest more = r;
+  more.planner.budget += r.planner.budget / 4;
+  const double seconds = make_plan_as_is(more).choice.seconds;
+  ASSERT_LT(seconds, planned.choice.seconds * 0.98);
+  EXPECT_NE(text.find("+" + format_bytes(r.planner.budget / 4) + " of device memory: -"), std::string::npos) << text;
+  EXPECT_NE(text.find("device memory binds"), std::string::npos) << text;
+  r.planner.budget = 2 * roomy;
+  EXPECT_EQ(more_memory(r, make_plan_as_is(r)), "");
 }
 
 TEST_F(Planning, MicroBatchesAreAsLargeAsFitsAndIsFastest) {

@@ -8,11 +8,12 @@ Planned make_plan(const PlanRequest& request) {
   Planned planned = make_plan_as_is(request);
   if (!planned.choice.fits) {
     const std::string changes = advice(request);
-    planned.choice.advice += !changes.empty() ? ". What fits: " + changes
-                                              : "; no change of micro-batch, host memory, ranks or frames alone makes "
-                                                "it fit: raise plan.budget and use more "
-                                                "ranks (--mesh dp_shard=" +
-                                                    std::to_string(2 * request.mesh.shard_size()) + ") together";
+    planned.choice.advice += !changes.empty()
+                                 ? ". What fits: " + changes
+                                 : "; no change of micro-batch, formats, host memory, ranks or frames alone makes "
+                                   "it fit: raise plan.budget and use more "
+                                   "ranks (--mesh dp_shard=" +
+                                       std::to_string(2 * request.mesh.shard_size()) + ") together";
   }
   for (const std::string& warning :
        {advice_without_disk(request, planned), useless_grad_dtype(planned), useless_offload_to(request, planned),

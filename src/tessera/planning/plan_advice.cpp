@@ -4,16 +4,19 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
+#include "tessera/plan/optimizers.h"
 
 namespace tessera::planning {
 
 namespace {
 
 constexpr int kMostRanksMore = 64;  // limit, as a multiple of the request's ranks
+constexpr size_t kMostFixes = 6;    // changes of formats and budgets that advice names
 
 std::string cost_text(const Planned& planned) {
   return format_bytes(planned.choice.memory.peak) + " a rank, a step of " +
@@ -26,83 +29,188 @@ PlanRequest without_file(PlanRequest request) {
   return request;
 }
 
-std::optional<std::string> smaller_micro_batch(const PlanRequest& request) {
+/// Whether some plan of the request fits, found by the first that does.
+bool fits_at_all(PlanRequest request) {
+  request.planner.first_that_fits = true;
+  return make_plan_as_is(request).choice.fits;
+}
+
+/// A change after which the run fits, with the plan that was made for it.
+struct Fix {
+  std::string text;
+  double seconds = 0;
+  int loses = 0;  ///< how much exactness: see Format::loses
+};
+
+Fix fix_of(const std::string& change, const Planned& planned, int loses = 0) {
+  return {change + ": " + cost_text(planned), planned.prediction.step.total, loses};
+}
+
+std::optional<Fix> smaller_micro_batch(const PlanRequest& request) {
   if (request.any_micro_batch && !request.by_hand) return std::nullopt;  // already tried
   PlanRequest tried = without_file(request);
   tried.any_micro_batch = false;
   while (tried.planner.micro_batch > 1) {
     tried.planner.micro_batch /= 2;
-    const Planned planned = make_plan_as_is(tried);
-    if (planned.choice.fits)
-      return "train.micro_batch = " + std::to_string(tried.planner.micro_batch) + ": " + cost_text(planned);
+    if (fits_at_all(tried))
+      return fix_of("train.micro_batch = " + std::to_string(tried.planner.micro_batch), make_plan_as_is(tried));
   }
   return std::nullopt;
 }
 
-std::optional<std::string> gradients_in_bf16(const PlanRequest& request) {
-  if (request.planner.grad != DType::f32 || request.by_hand) return std::nullopt;
-  PlanRequest tried = request;
-  tried.planner.grad = DType::bf16;
-  tried.machine.update_bytes -= 2;
-  const Planned planned = make_plan_as_is(tried);
-  if (!planned.choice.fits) return std::nullopt;
-  return "plan.grad_dtype = bf16 (reduced gradients are stored rounded): " + cost_text(planned);
+/// A format or tier that takes less memory. `apply` changes the request; false where that changes nothing.
+struct Format {
+  std::string_view text;
+  int loses;  ///< 0: the same bits; 1: rounded weights in products; 2: rounded gradients or moments
+  bool (*apply)(PlanRequest&);
+};
+
+void count_update_bytes(PlanRequest& request) {
+  request.machine.update_bytes =
+      static_cast<double>(size_of(request.planner.grad)) + 2 * plan::bytes_per_parameter(request.planner.states);
 }
 
-std::optional<std::string> more_ranks(const PlanRequest& request) {
+constexpr Format kFormats[] = {
+    {"plan.nvme = FOLDER (a disk)", 0,
+     [](PlanRequest& r) { return r.planner.host_budget > 0 && !std::exchange(r.planner.nvme, true); }},
+    {"plan.masters = split (exact masters, gathered in bf16)", 1,
+     [](PlanRequest& r) {
+       plan::PlannerInput& p = r.planner;
+       if (p.states.masters != plan::Masters::fp32 || p.compute == DType::f16) return false;
+       p.states.masters = plan::Masters::split, p.param_dtype = DType::bf16;
+       return true;
+     }},
+    {"plan.compute_dtype = bf16", 1,
+     [](PlanRequest& r) {
+       if (r.planner.compute != DType::f32) return false;
+       r.planner.compute = r.planner.param_dtype = DType::bf16;
+       if (r.machine.profile.device.gemm.contains("bf16")) r.machine.dtype = "bf16";
+       return true;
+     }},
+    {"plan.grad_dtype = bf16 (reduced gradients are stored rounded)", 2,
+     [](PlanRequest& r) { return std::exchange(r.planner.grad, DType::bf16) == DType::f32; }},
+    {"plan.moments = int8", 2,
+     [](PlanRequest& r) {
+       if (!plan::row(r.planner.states.optimizer).first) return false;
+       return std::exchange(r.planner.states.moments, plan::Moments::int8) != plan::Moments::int8;
+     }},
+};
+
+/// The request with these formats; empty if one of them changes nothing.
+std::optional<PlanRequest> with_formats(PlanRequest request, const std::vector<const Format*>& formats) {
+  for (const Format* format : formats)
+    if (!format->apply(request)) return std::nullopt;
+  count_update_bytes(request);
+  return request;
+}
+
+std::optional<Fix> in_formats(const PlanRequest& request, const std::vector<const Format*>& formats) {
+  const std::optional<PlanRequest> tried = with_formats(request, formats);
+  if (!tried || !fits_at_all(*tried)) return std::nullopt;
+  std::string text;
+  int loses = 0;
+  for (const Format* format : formats)
+    text += (text.empty() ? "" : " and ") + std::string(format->text), loses += format->loses;
+  return fix_of(text, make_plan_as_is(*tried), loses);
+}
+
+/// The fewest formats that make the run fit: single ones, else pairs, else all of them.
+std::vector<Fix> smaller_formats(const PlanRequest& request) {
+  std::vector<Fix> fixes;
+  if (request.by_hand) return fixes;
+  std::vector<const Format*> useful;
+  for (const Format& format : kFormats)
+    if (with_formats(request, {&format})) useful.push_back(&format);
+  const auto add = [&](const std::vector<const Format*>& formats) {
+    if (std::optional<Fix> fix = in_formats(request, formats)) fixes.push_back(std::move(*fix));
+  };
+  for (const Format* format : useful) add({format});
+  for (size_t i = 0; i < useful.size() && fixes.empty(); ++i)
+    for (size_t j = i + 1; j < useful.size(); ++j) add({useful[i], useful[j]});
+  if (fixes.empty() && useful.size() > 2) add(useful);
+  return fixes;
+}
+
+/// LoRA: the frozen base in 8 bits instead of 16.
+std::optional<Fix> base_in_int8(const PlanRequest& request) {
+  if (request.by_hand) return std::nullopt;
+  plan::Measured measured = measure_model(request, request.any_micro_batch ? 1 : request.planner.micro_batch);
+  bool changed = false;
+  for (plan::UnitSpec& unit : measured.model.units)
+    for (plan::ParamSpec& param : unit.params)
+      if (!param.trainable && param.stored == DType::bf16) param.stored = DType::i8, changed = true;
+  if (!changed) return std::nullopt;
+  plan::PlannerInput input = request.planner;
+  if (request.any_micro_batch) input.micro_batch = 1;
+  const plan::Choice choice = plan::choose(measured.model, request.mesh, input, measured.machine);
+  if (!choice.fits) return std::nullopt;
+  return Fix{"lora.base_dtype = int8: " + format_bytes(choice.memory.peak) + " a rank, a step of " +
+                 format_seconds(choice.seconds),
+             choice.seconds, 2};
+}
+
+std::optional<Fix> more_ranks(const PlanRequest& request) {
   PlanRequest tried = without_file(request);
   const int before = request.mesh[Axis::dp_shard];
   for (int times = 2; times <= kMostRanksMore; times *= 2) {
     tried.mesh[Axis::dp_shard] = before * times;
     const int64_t share = div_up(tried.planner.global_batch, tried.mesh.dp_size());
     tried.planner.micro_batch = std::min(request.planner.micro_batch, share);
-    const Planned planned = make_plan_as_is(tried);
-    if (planned.choice.fits)
-      return "--mesh " + tried.mesh.to_string() + " (" + std::to_string(tried.mesh.world()) +
-             " ranks): " + cost_text(planned);
+    if (fits_at_all(tried))
+      return fix_of("--mesh " + tried.mesh.to_string() + " (" + std::to_string(tried.mesh.world()) + " ranks)",
+                    make_plan_as_is(tried));
   }
   return std::nullopt;
 }
 
-std::optional<std::string> host_memory(const PlanRequest& request) {
+std::optional<Fix> host_memory(const PlanRequest& request) {
   PlanRequest tried = without_file(request);
   tried.planner.host_budget = int64_t{1} << 50;
   const Planned planned = make_plan_as_is(tried);
   if (!planned.choice.fits) return std::nullopt;
   const plan::Profile& profile = request.machine.profile;
   const int world = request.mesh.world(), here = profile.devices > 0 ? std::min(profile.devices, world) : world;
-  return "plan.host_budget = " + format_bytes(planned.choice.memory.host.total() * here) +
-         " of host memory on each node: " + cost_text(planned);
+  return fix_of(
+      "plan.host_budget = " + format_bytes(planned.choice.memory.host.total() * here) + " of host memory on each node",
+      planned);
 }
 
 /// The first latent frame of a speech-to-video model is its reference image.
 int64_t fewest_latent_frames(const PlanRequest& request) { return request.model->conditions().audio_dim > 0 ? 2 : 1; }
 
-std::optional<std::string> fewer_frames(const PlanRequest& request) {
+std::optional<Fix> fewer_frames(const PlanRequest& request) {
   PlanRequest tried = without_file(request);
-  const int64_t before = request.latent[1];
+  const int64_t before = request.latent[1], none = fewest_latent_frames(request) - 1;
   // The most frames that fit, by bisection: memory grows with frames.
-  int64_t fits = fewest_latent_frames(request) - 1, over = before;
-  std::optional<Planned> best;
+  int64_t fits = none, over = before;
   while (over - fits > 1) {
     tried.latent[1] = (fits + over) / 2;
-    Planned planned = make_plan_as_is(tried);
-    if (planned.choice.fits)
-      fits = tried.latent[1], best = std::move(planned);
-    else
-      over = tried.latent[1];
+    (fits_at_all(tried) ? fits : over) = tried.latent[1];
   }
-  if (!best) return std::nullopt;
-  return std::to_string(fits) + " latent frames instead of " + std::to_string(before) +
-         " (data.frames): " + cost_text(*best);
+  if (fits == none) return std::nullopt;
+  tried.latent[1] = fits;
+  return fix_of(std::to_string(fits) + " latent frames instead of " + std::to_string(before) + " (data.frames)",
+                make_plan_as_is(tried));
 }
 
 }  // namespace
 
 std::string advice(const PlanRequest& request) {
+  std::vector<Fix> fixes = smaller_formats(request);
+  const auto add = [&](std::optional<Fix> fix) {
+    if (fix) fixes.push_back(std::move(*fix));
+  };
+  for (const auto& way : {smaller_micro_batch, base_in_int8, host_memory}) add(way(request));
+  // The fastest first; of steps within a percent of each other, the one that loses least exactness.
+  std::ranges::stable_sort(fixes, {}, &Fix::seconds);
+  for (size_t i = 1; i < fixes.size(); ++i)
+    for (size_t j = i; j > 0 && fixes[j].loses < fixes[j - 1].loses && fixes[j].seconds < 1.01 * fixes[j - 1].seconds;
+         --j)
+      std::swap(fixes[j], fixes[j - 1]);
+  if (fixes.size() > kMostFixes) fixes.resize(kMostFixes);
+  for (const auto& way : {more_ranks, fewer_frames}) add(way(request));  // another machine, other data
   std::string text;
-  for (const auto& way : {smaller_micro_batch, gradients_in_bf16, host_memory, more_ranks, fewer_frames})
-    if (const auto found = way(request)) text += (text.empty() ? "" : "; ") + *found;
+  for (const Fix& fix : fixes) text += (text.empty() ? "" : "; ") + fix.text;
   return text;
 }
 
@@ -148,9 +256,11 @@ std::string advice_without_disk(const PlanRequest& request, const Planned& plann
   if (memory.by_part.gradients + memory.host.gradients + memory.nvme.gradients == 0) return {};
   PlanRequest tried = request;
   tried.planner.nvme = false;
-  const auto found = gradients_in_bf16(tried);
+  const auto grad = std::ranges::find(kFormats, std::string_view("plan.grad_dtype"),
+                                      [](const Format& f) { return f.text.substr(0, f.text.find(' ')); });
+  const std::optional<Fix> found = in_formats(tried, {&*grad});
   return found ? "this plan needs the disk, a step of " + format_seconds(planned.prediction.step.total) +
-                     "; without it fits " + *found
+                     "; without it fits " + found->text
                : std::string();
 }
 

@@ -238,7 +238,8 @@ std::string faster_in_bf16(const Planned& planned) {
 Planned make_plan_as_is(const PlanRequest& request) {
   check_mesh(request.mesh, *request.model, request.latent);
   Planned planned = request.by_hand ? plan_by_hand(request) : best_plan(request);
-  if (!request.by_hand && planned.choice.fits && plan::set_by_hand(request.planner)) {
+  const bool compared = !request.by_hand && !request.planner.first_that_fits;
+  if (compared && planned.choice.fits && plan::set_by_hand(request.planner)) {
     plan::PlannerInput free = request.planner;
     free.micro_batch = planned.plan().micro_batch, free.idle = planned.plan().idle;
     planned.choice.warning =

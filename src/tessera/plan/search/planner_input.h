@@ -21,6 +21,9 @@ struct PlannerInput : PlanKeys {
   int experts = 1;                             ///< see Plan
   std::vector<std::string> expert_names = {};  ///< that `units` may begin with; empty: it is of all experts
   std::vector<double> expert_shares = {};      ///< of the steps; empty: alike
+  /// A plan of this model, mesh and batch that the search begins with, as with a smaller budget: where it fits, the
+  /// choice is never slower.
+  std::optional<Plan> incumbent = {};
 };
 
 }  // namespace tessera::plan

@@ -34,6 +34,26 @@ std::string describe_gain(const Candidate& moved, double before) {
   return "; its updates " + updates(moved.plan) + " make a step " + now + " instead of " + waited;
 }
 
+Shortage shortage_of(const PlannerInput& input, const std::vector<Candidate>& tried) {
+  Shortage shortage;
+  for (const Candidate& c : tried) {
+    if (shortage.device == 0 || c.peak < shortage.device) shortage.device = c.peak;
+    if (shortage.both == 0 || c.peak + c.host < shortage.both) shortage.both = c.peak + c.host;
+  }
+  shortage.infeasible = (input.budget > 0 && shortage.device > input.budget) ||
+                        (input.host_budget > 0 && !input.nvme && shortage.both > input.budget + input.host_budget);
+  return shortage;
+}
+
+std::string describe(const Shortage& shortage, const PlannerInput& input) {
+  const std::string least = shortage.device > input.budget
+                                ? format_bytes(shortage.device) + " of device memory a rank"
+                                : format_bytes(shortage.both) + " of device and host memory a rank together";
+  if (shortage.infeasible) return "infeasible: no plan with these settings takes less than " + least + "; ";
+  return "not found: some plan takes no more than the budgets, " + least +
+         ", but none that was tried holds both of them; ";
+}
+
 std::string describe_shortage(const PlannerInput& input, const Candidate& smallest, const MemoryParts& held) {
   const std::string host = " needs " + format_bytes(smallest.host) +
                            " of host memory a rank, and its share of plan.host_budget is " +

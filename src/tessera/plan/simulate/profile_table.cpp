@@ -12,7 +12,7 @@ constexpr int64_t kGB = 1000000000;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 /// One row. TFLOP/s; GB/s in one direction; microseconds.
-struct Row {
+struct ProfileRow {
   const char* gpu;
   int devices;
   const char* source;
@@ -41,7 +41,7 @@ struct Row {
 constexpr double kGemmStart = 8e-6, kAttentionStart = 15e-6, kOperatorStart = 5e-6;
 
 // clang-format off
-const Row kRows[] = {
+const ProfileRow kRows[] = {
     {.gpu = "h200",
      .devices = 8,
      .source = "NVIDIA H200 data sheet (989 TF bf16, 4.8 TB/s, NVLink 450 GB/s); products at 650 TF, attention 600/480 "
@@ -86,7 +86,7 @@ const Row kRows[] = {
 };
 // clang-format on
 
-Profile profile(const Row& row, int devices) {
+Profile profile(const ProfileRow& row, int devices) {
   Profile p;
   p.name = devices == row.devices ? row.gpu : std::to_string(devices) + "x" + row.gpu;
   p.source = row.source;
@@ -140,7 +140,7 @@ Profile cpu() {
 const std::vector<Profile>& shipped_profiles() {
   static const std::vector<Profile> all = [] {
     std::vector<Profile> list = {cpu()};
-    for (const Row& row : kRows) {
+    for (const ProfileRow& row : kRows) {
       list.push_back(profile(row, row.devices));
       if (row.devices > 1) list.push_back(profile(row, 1));
     }

@@ -1,0 +1,187 @@
+#include "tessera/plan/search/evaluator.h"
+
+#include "tessera/base/units.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/search/planner_messages.h"
+
+namespace tessera::plan {
+
+/// Bytes of the arenas that a run makes.
+struct Evaluator::Arenas {
+  int64_t device = 0, host = 0;
+  void cover(const Schedule& schedule) {
+    device = std::max(device, schedule.arena), host = std::max(host, schedule.host_arena);
+  }
+  bool operator==(const Arenas&) const = default;
+};
+
+/// Peak over all schedules of a run. Just-in-time updates also run alone before a sample or a checkpoint, and the
+/// first step has none: these arenas have another layout and may be larger. They are not compiled if the step alone
+/// is over the budget. `least`: arenas that other experts' steps need.
+MemoryCurve Evaluator::whole_run(const Plan& plan, const RankGroup& group, const Arenas& least) const {
+  Arenas arenas = least;
+  arenas.cover(group.schedule);
+  MemoryCurve curve = memory_curve(model, plan, group.schedule, group.rank, arenas.device, arenas.host);
+  const bool over = (input.budget > 0 && curve.peak > input.budget) ||
+                    (input.host_budget > 0 && curve.host.total() > input.host_budget);
+  if (plan.update != Update::just_in_time || over) return curve;
+  const Arenas step = arenas;
+  arenas.cover(compile_updates(model, plan, group.rank));
+  arenas.cover(compile_train(model, plan, group.rank, /*pending=*/false));
+  if (arenas == step) return curve;
+  return memory_curve(model, plan, group.schedule, group.rank, arenas.device, arenas.host);
+}
+
+std::vector<Plan> Evaluator::steps_of(const Plan& plan) const {
+  if (!by_hand.any_of_one_expert()) return {plan};
+  const Plan whole = by_hand.with_experts(plan);
+  std::vector<Plan> steps;
+  for (int e = 0; e < plan.experts; ++e) steps.push_back(whole.as_of(e));
+  return steps;
+}
+
+double Evaluator::seconds(Plan plan) const {
+  by_hand.apply(plan.units);
+  std::vector<double> seconds;
+  for (const Plan& step : steps_of(plan)) seconds.push_back(predict(model, step, machine).step.total);
+  return mean_seconds(seconds, input.expert_shares);
+}
+
+Evaluated Evaluator::evaluate(Plan plan) const {
+  Evaluated e;
+  by_hand.apply(plan.units);
+  // Host updates need all of their buffers on the host; otherwise the device updates the unit.
+  for (UnitPlan& unit : plan.units)
+    if (unit.parameters != Tier::host || unit.gradients != Tier::host || unit.states != Tier::host)
+      unit.update_on = Tier::device;
+  e.candidate.plan = std::move(plan);
+  Candidate& c = e.candidate;
+  const std::vector<Plan> steps = steps_of(c.plan);
+  std::vector<std::vector<RankGroup>> groups;
+  Arenas arenas;
+  for (const Plan& step : steps)
+    for (const RankGroup& group : groups.emplace_back(rank_groups(model, step)))
+      if (steps.size() > 1) arenas.cover(group.schedule);
+  for (size_t s = 0; s < steps.size(); ++s)
+    for (const RankGroup& group : groups[s]) {
+      MemoryCurve curve = whole_run(steps[s], group, arenas);
+      c.host = std::max(c.host, curve.host.total());
+      if (curve.peak > e.memory.peak) e.memory = std::move(curve);
+    }
+  c.peak = e.memory.peak;
+  const bool device = input.budget <= 0 || c.peak <= input.budget;
+  const bool host = c.host == 0 || input.host_budget <= 0 || c.host <= input.host_budget;
+  c.fits = device && host;
+  c.why = !device            ? format_bytes(c.peak - input.budget) + " over the budget"
+          : !host            ? format_bytes(c.host - input.host_budget) + " over the host's budget"
+          : input.budget > 0 ? "fits with " + format_bytes(input.budget - c.peak) + " to spare"
+                             : "fits";
+  std::vector<double> seconds;
+  for (size_t s = 0; s < steps.size() && c.fits; ++s)
+    seconds.push_back(predict(model, steps[s], machine, std::move(groups[s])).step.total);
+  if (c.fits) c.seconds = seconds.size() == 1 ? seconds[0] : mean_seconds(seconds, input.expert_shares);
+  return e;
+}
+
+namespace {
+
+std::string_view key_of(Tier UnitPlan::*part) {
+  return part == &UnitPlan::gradients ? "gradients" : part == &UnitPlan::parameters ? "parameters" : "states";
+}
+
+}  // namespace
+
+Evaluated Evaluator::within_host_budget(Evaluated e) const {
+  if (e.candidate.fits || over_host(input, e.candidate) <= 0 || over_device(input, e.candidate) > 0) return e;
+  Evaluated less = unload_host(e.candidate);
+  return less.candidate.fits ? less : e;
+}
+
+/// The same plan with units' buffers moved back to the device until the host budget holds. For units updated on the
+/// host, all three buffers of the first units first: their gradients are complete last, so the next step waits for
+/// their updates.
+Evaluated Evaluator::unload_host(const Candidate& from) const {
+  Plan plan = from.plan;
+  int64_t over = over_host(input, from);
+  const StatesOf states = states_of(plan.states);
+  const auto move_to_device = [&](size_t u, Tier UnitPlan::*part) {
+    if (plan.units[u].*part != Tier::host || input.*user_tier_of(part) || by_hand.sets(u, key_of(part))) return;
+    const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
+    over -= part == &UnitPlan::gradients    ? plan.gradient_bytes(layout)
+            : part == &UnitPlan::parameters ? shard_bytes(layout, plan.states.masters)
+                                            : state_layout(model.units[u], layout, plan.held(layout, 0), states).bytes;
+    plan.units[u].*part = Tier::device;
+  };
+  for (size_t u = 0; u < plan.units.size() && over > 0; ++u)
+    if (plan.units[u].update_on == Tier::host)
+      for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters})
+        move_to_device(u, part);
+  for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters})
+    for (size_t u = plan.units.size(); u-- > 0 && over > 0;) move_to_device(u, part);
+  return evaluate(std::move(plan));
+}
+
+/// `change(plan, n)` of the smallest n up to `limit` that fits; empty if none does.
+template <typename Change>
+std::optional<Evaluated> Evaluator::least(const Candidate& from, size_t limit, const Change& change) const {
+  const auto with = [&](int n) {
+    Plan plan = from.plan;
+    change(plan, static_cast<size_t>(n));
+    return evaluate(std::move(plan));
+  };
+  if (limit == 0) return std::nullopt;
+  Evaluated all = with(static_cast<int>(limit));
+  if (!all.candidate.fits) return std::nullopt;
+  return fewest(static_cast<int>(limit), std::move(all), with);
+}
+
+std::optional<Evaluated> Evaluator::spill_to_disk(const Candidate& from) const {
+  std::vector<size_t> activations, states;
+  for (size_t u = 0; u < from.plan.units.size(); ++u) {
+    if (offloaded_bytes(model, from.plan, static_cast<int>(u)) > 0) activations.push_back(u);
+    if (from.plan.units[u].states == Tier::host && from.plan.units[u].update_on == Tier::device) states.push_back(u);
+  }
+  if (input.offload_to) activations.clear();
+  if (input.states_tier) states.clear();
+  std::optional<Evaluated> best = least(from, activations.size(), [&](Plan& plan, size_t n) {
+    // the first units reload last
+    for (size_t i = 0; i < n; ++i) plan.units[activations[i]].offload_to = Tier::nvme;
+  });
+  std::optional<Evaluated> other = least(from, states.size(), [&](Plan& plan, size_t n) {
+    for (size_t i = 0; i < states.size(); ++i)  // evenly spread, so that disk transfers overlap the units between
+      if ((i + 1) * n / states.size() > i * n / states.size()) plan.units[states[i]].states = Tier::nvme;
+  });
+  return other && (!best || is_better(other->candidate, best->candidate)) ? other : best;
+}
+
+std::optional<Tier> Choices::*user_tier_of(Tier UnitPlan::*part) {
+  return part == &UnitPlan::gradients    ? &Choices::gradients
+         : part == &UnitPlan::parameters ? &Choices::parameters
+                                         : &Choices::states_tier;
+}
+
+bool is_better(const Candidate& a, const Candidate& b) {
+  if (a.seconds < b.seconds * (1 - 1e-9)) return true;
+  return a.seconds <= b.seconds * (1 + 1e-9) && a.host < b.host;
+}
+
+bool Pool::consider(Evaluated e) {
+  const PlannerInput& input = evaluator_.input;
+  e = evaluator_.within_host_budget(std::move(e));
+  if (!e.candidate.fits && over_host(input, e.candidate) > 0 && over_device(input, e.candidate) <= 0 && input.nvme)
+    if (std::optional<Evaluated> onward = evaluator_.spill_to_disk(e.candidate)) e = std::move(*onward);
+  const bool better = e.candidate.fits && (!best || is_better(e.candidate, best->candidate));
+  const auto excess = [&](const Evaluated& x) {
+    return std::pair(
+        std::max<int64_t>(0, over_device(input, x.candidate)) + std::max<int64_t>(0, over_host(input, x.candidate)),
+        x.candidate.peak);
+  };
+  if (!smallest || excess(e) < excess(*smallest)) smallest = e;
+  if (better) best = e;
+  e.candidate.plan = evaluator_.by_hand.with_experts(std::move(e.candidate.plan));
+  candidates.push_back(std::move(e.candidate));
+  return better;
+}
+
+}  // namespace tessera::plan

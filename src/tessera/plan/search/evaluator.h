@@ -1,0 +1,113 @@
+#pragma once
+// Memory and time of one plan, and the nearest plans that hold the budgets. Internal to the planner.
+//
+//   Evaluator evaluator(model, input, machine, by_hand, blocks);
+//   Pool pool(evaluator);
+//   pool.consider(evaluator.evaluate(plan));                   // the best is in pool.best
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tessera/plan/compile/memory.h"
+#include "tessera/plan/search/candidate.h"
+#include "tessera/plan/search/planner_input.h"
+#include "tessera/plan/simulate/predict.h"
+#include "tessera/plan/unit_keys.h"
+
+namespace tessera::plan {
+
+struct Evaluated {
+  Candidate candidate;
+  MemoryCurve memory;
+};
+
+/// Faster; at equal time, the one with less host memory.
+bool is_better(const Candidate& a, const Candidate& b);
+
+/// The user's setting of the placement of a unit's parameters, gradients or states.
+std::optional<Tier> Choices::*user_tier_of(Tier UnitPlan::*part);
+
+class Evaluator {
+ public:
+  /// Keeps references to model, input, machine and `by_hand`, which every plan takes. `blocks`: the units that may
+  /// recompute or offload activations.
+  Evaluator(const ModelSpec& model, const PlannerInput& input, const Machine& machine, const UnitsByHand& by_hand,
+            std::vector<size_t> blocks)
+      : model(model), input(input), machine(machine), by_hand(by_hand), blocks(std::move(blocks)) {}
+
+  /// The steps of the plan's experts: one where all have the same.
+  std::vector<Plan> steps_of(const Plan& plan) const;
+  /// Seconds of a step, memory aside: the mean of all experts'.
+  double seconds(Plan plan) const;
+  /// Memory of the plan, and its time if it fits: of the expert that needs most, and the mean of all.
+  Evaluated evaluate(Plan plan) const;
+  /// If only host memory is too small: the same plan with enough units' buffers moved back to the device.
+  Evaluated within_host_budget(Evaluated e) const;
+  Evaluated within_host_budget(Plan plan) const { return within_host_budget(evaluate(std::move(plan))); }
+  /// The same plan with the smallest number of activations or of states on disk that fits the host budget, whichever is
+  /// faster. Empty if neither fits.
+  std::optional<Evaluated> spill_to_disk(const Candidate& from) const;
+
+  /// `evaluated(n)` of the smallest n that fits, by bisection; `found` is the result for `count`, which fits.
+  template <typename Make>
+  Evaluated fewest(int count, Evaluated found, const Make& evaluated) const {
+    for (int over = 0; count - over > 1;) {
+      const int middle = (count + over) / 2;
+      Evaluated tried = evaluated(middle);
+      (tried.candidate.fits ? count : over) = middle;
+      if (tried.candidate.fits) found = std::move(tried);
+    }
+    return found;
+  }
+
+  const ModelSpec& model;
+  const PlannerInput& input;
+  const Machine& machine;
+  const UnitsByHand& by_hand;
+  const std::vector<size_t> blocks;
+
+ private:
+  struct Arenas;
+  MemoryCurve whole_run(const Plan& plan, const RankGroup& group, const Arenas& least) const;
+  Evaluated unload_host(const Candidate& from) const;
+  template <typename Change>
+  std::optional<Evaluated> least(const Candidate& from, size_t limit, const Change& change) const;
+};
+
+/// The plans that a search has considered.
+class Pool {
+ public:
+  explicit Pool(const Evaluator& evaluator) : evaluator_(evaluator) {}
+
+  /// Keeps the plan (on disk, if only that fits the host) if it is better than the best; whether it was.
+  bool consider(Evaluated e);
+
+  /// The largest n up to `limit` for which `change(plan, n)` of the best plan fits, by bisection, is considered; n is a
+  /// number of units.
+  template <typename Change>
+  void most(int limit, const Change& change) {
+    const Plan from = best->candidate.plan;
+    std::optional<Evaluated> found;
+    int fits = 0, over = limit + 1;
+    for (int tried = limit; over - fits > 1; tried = (fits + over) / 2) {  // all of them first
+      Plan plan = from;
+      change(plan, tried);
+      Evaluated e = evaluator_.evaluate(std::move(plan));
+      if (e.candidate.fits)
+        found = std::move(e), fits = tried;
+      else
+        over = tried;
+    }
+    if (found) consider(std::move(*found));
+  }
+
+  std::optional<Evaluated> best;      ///< the fastest that fits
+  std::optional<Evaluated> smallest;  ///< the one that exceeds the budgets least
+  std::vector<Candidate> candidates;
+
+ private:
+  const Evaluator& evaluator_;
+};
+
+}  // namespace tessera::plan

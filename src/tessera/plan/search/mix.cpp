@@ -1,0 +1,371 @@
+#include "tessera/plan/search/mix.h"
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/search/planner_messages.h"
+#include "tessera/plan/search/search_space.h"
+
+namespace tessera::plan {
+
+namespace {
+
+constexpr size_t kRows = 257, kColumns = 17;  // of a table: parts of what is kept, parts of what is sent
+
+/// The part of `parts` parts of `whole` in which `value` lies.
+size_t part_of(int64_t value, int64_t whole, size_t parts) {
+  return static_cast<size_t>(static_cast<double>(value) / static_cast<double>(std::max<int64_t>(1, whole)) *
+                             static_cast<double>(parts - 1));
+}
+
+bool ahead(const MixOption& a, const MixOption& b) {
+  return std::tuple(a.seconds, a.kept, a.sent) < std::tuple(b.seconds, b.kept, b.sent);
+}
+
+/// The best choice of the blocks so far whose sums lie in one cell of the table.
+struct State {
+  MixOption sum;
+  int before = 0;  ///< index of the state that it extends
+  int option = 0;
+};
+
+/// What a block does with its activations.
+struct Way {
+  Policy activations;
+  std::map<std::string, Policy> sites;
+  bool operator==(const Way&) const = default;
+};
+
+class Mixer {
+ public:
+  Mixer(Pool& pool, const Evaluator& evaluator) : pool_(pool), evaluator_(evaluator), blocks_(evaluator.blocks) {
+    const ModelSpec& model = evaluator.model;
+    for (const size_t u : blocks_)
+      if (!kinds_.contains(model.units[u].kind)) kinds_[model.units[u].kind] = ways_of(u);
+    for (auto& [kind, ways] : kinds_) measure(ways);
+  }
+
+  void run() {
+    if (blocks_.empty()) return;
+    seed();
+    if (!pool_.best) shrink();
+    if (pool_.best) polish();
+  }
+
+ private:
+  struct Measured {
+    Way way;
+    MixOption option;
+  };
+
+  std::vector<Measured> ways_of(size_t u) const {
+    const UnitSpec& unit = evaluator_.model.units[u];
+    const PlannerInput& input = evaluator_.input;
+    std::vector<Measured> ways = {{{Policy::keep, {}}, {}}};
+    for (const Saving& saving : savings(input)) {
+      if (saving.host() && input.host_budget <= 0) continue;
+      Way way{saving.recomputes() ? Policy::recompute : saving.activations, {}};
+      if (saving.recomputes() && leaves_device(saving.activations))
+        way.sites[std::string(kBlockInput)] = Policy::offload;
+      if (saving.recomputes() && saving.results != Policy::recompute)
+        for (const std::string& site : kept_sites(unit, evaluator_.machine, saving.sites))
+          way.sites[site] = saving.results;
+      const auto same = [&](const Measured& m) { return m.way == way; };
+      if (std::ranges::none_of(ways, same)) ways.push_back({way, {}});
+    }
+    for (Measured& m : ways) m.option.kept = static_cast<int64_t>(u);  // a block of the kind, for measure()
+    return ways;
+  }
+
+  void measure(std::vector<Measured>& ways) const {
+    const ModelSpec& model = evaluator_.model;
+    for (Measured& m : ways) {
+      const auto u = static_cast<size_t>(m.option.kept);
+      Plan plan = start().candidate.plan;
+      assign(plan, u, m.way);
+      const UnitPlan& choice = plan.units[u];
+      const CostModel cost(model, plan, evaluator_.machine);
+      const int unit = static_cast<int>(u);
+      m.option.seconds = (choice.recomputes() ? cost.forward_seconds(unit, true) : 0) +
+                         (choice.selective() ? cost.rebuild_seconds(unit) : 0);
+      m.option.sent = offloaded_bytes(model, plan, unit);
+      const Footprint& f = model.units[u].cost;
+      int64_t held = f.graph(choice.selective()).saved;
+      if (choice.recomputes()) {
+        held = u > 0 ? model.units[u - 1].cost.out : 0;
+        for (const auto& [site, bytes] : f.results) held += choice.policy(site) != Policy::recompute ? bytes : 0;
+      }
+      m.option.kept = std::max<int64_t>(0, held - m.option.sent);
+    }
+  }
+
+  static void assign(Plan& plan, size_t u, const Way& way) {
+    plan.units[u].activations = way.activations;
+    plan.units[u].sites = way.sites;
+  }
+
+  const std::vector<Measured>& ways(size_t u) const { return kinds_.at(evaluator_.model.units[u].kind); }
+
+  /// The way of block `u` in the plan; empty if it is none of those known.
+  const Measured* way_in(const Plan& plan, size_t u) const {
+    for (const Measured& m : ways(u))
+      if (m.way.activations == plan.units[u].activations && m.way.sites == plan.units[u].sites) return &m;
+    return nullptr;
+  }
+
+  /// Sums over the blocks of a plan; nothing if one has a way that is not known.
+  std::optional<MixOption> sum_of(const Plan& plan) const {
+    MixOption sum;
+    for (const size_t u : blocks_) {
+      const Measured* way = way_in(plan, u);
+      if (!way) return std::nullopt;
+      sum.seconds += way->option.seconds, sum.kept += way->option.kept, sum.sent += way->option.sent;
+    }
+    return sum;
+  }
+
+  /// The best plan, or the smallest if none fits.
+  const Evaluated& start() const { return pool_.best ? *pool_.best : *pool_.smallest; }
+
+  /// `plan` with the knapsack's choice. Blocks of a kind that keep least come first, because theirs live longest.
+  Plan with(Plan plan, const std::vector<int>& choice) const {
+    std::map<std::string, std::vector<size_t>> places;
+    std::map<std::string, std::vector<const Measured*>> chosen;
+    for (size_t b = 0; b < blocks_.size(); ++b) {
+      const std::string& kind = evaluator_.model.units[blocks_[b]].kind;
+      places[kind].push_back(blocks_[b]);
+      chosen[kind].push_back(&ways(blocks_[b])[static_cast<size_t>(choice[b])]);
+    }
+    for (auto& [kind, list] : chosen) {
+      std::ranges::stable_sort(list, {}, [](const Measured* m) { return m->option.kept; });
+      for (size_t i = 0; i < list.size(); ++i) assign(plan, places[kind][i], list[i]->way);
+    }
+    return plan;
+  }
+
+  /// Considers the knapsack's plans for several limits of what is sent, each with the device bytes that it really has.
+  void seed() {
+    const PlannerInput& input = evaluator_.input;
+    const Evaluated start = this->start();
+    const std::optional<MixOption> base = sum_of(start.candidate.plan);
+    if (!base || input.budget <= 0) return;
+    const auto micros = static_cast<double>(start.candidate.plan.accumulation());
+    std::vector<std::vector<MixOption>> options;
+    int64_t most_sent = 0;
+    for (const size_t u : blocks_) {
+      int64_t most = 0;
+      options.emplace_back();
+      for (const Measured& m : ways(u)) options.back().push_back(m.option), most = std::max(most, m.option.sent);
+      most_sent += most;
+    }
+    // What the host has room for beside the plan's other buffers there.
+    int64_t room = 0;
+    if (input.host_budget > 0) room = std::max<int64_t>(0, input.host_budget - start.candidate.host + base->sent);
+    // More than the link carries in a forward only waits.
+    const double seconds_a_byte =
+        evaluator_.machine.profile.host_link > 0 ? 1 / evaluator_.machine.profile.host_link : 0;
+    const double window =
+        seconds_a_byte > 0 && start.candidate.fits ? start.candidate.seconds / (3 * micros) / seconds_a_byte : 1e18;
+    const auto limit = static_cast<int64_t>(std::min(window, static_cast<double>(std::min(most_sent, room))));
+    std::set<std::vector<int>> tried;
+    for (const int quarter : {0, 1, 2, 3, 4}) {
+      if (quarter > 0 && limit <= 0) break;
+      int64_t kept = input.budget - (start.candidate.peak - base->kept);
+      constexpr int kCorrections = 4;
+      for (int i = 0; i < kCorrections && kept > 0; ++i) {
+        const std::vector<int> choice = best_mix(options, kept, limit / 4 * quarter);
+        if (choice.empty() || !tried.insert(choice).second) break;
+        Evaluated e = evaluator_.evaluate(with(start.candidate.plan, choice));
+        const int64_t spare = input.budget - e.candidate.peak;
+        pool_.consider(std::move(e));
+        kept += spare;
+      }
+    }
+  }
+
+  /// One or two blocks that change their way.
+  struct Move {
+    double gain;  ///< expected seconds, or bytes
+    size_t first, second;
+    const Measured *to, *other;
+  };
+
+  /// Blocks that stand for those of the same kind and way: the first and the last of each. All, of few.
+  std::vector<size_t> representatives(const Plan& plan) const {
+    if (blocks_.size() <= kFew) return blocks_;
+    std::map<std::pair<std::string, const Measured*>, std::pair<size_t, size_t>> ends;
+    for (const size_t u : blocks_) {
+      const auto [it, is_new] = ends.try_emplace({evaluator_.model.units[u].kind, way_in(plan, u)}, u, u);
+      it->second.second = u;
+    }
+    std::set<size_t> result;
+    for (const auto& [key, pair] : ends) result.insert({pair.first, pair.second});
+    return {result.begin(), result.end()};
+  }
+
+  /// All changes of one or two blocks of `plan` that stand for others: `each(change of the sums, move)`.
+  template <typename Each>
+  void each_move(const Plan& plan, const Each& each) const {
+    const auto add = [&](size_t u, const Measured* to, size_t v, const Measured* other) {
+      const Measured *from = way_in(plan, u), *before = other ? way_in(plan, v) : nullptr;
+      if (!from || (other && !before)) return;
+      MixOption change{to->option.seconds - from->option.seconds, 0, to->option.sent - from->option.sent};
+      // The backward of the last block comes at once: what it computes again takes the room that it would have kept.
+      if (u != blocks_.back()) change.kept = to->option.kept - from->option.kept;
+      if (other) {
+        change.seconds += other->option.seconds - before->option.seconds;
+        change.sent += other->option.sent - before->option.sent;
+        if (v != blocks_.back()) change.kept += other->option.kept - before->option.kept;
+      }
+      each(change, Move{0, u, v, to, other});
+    };
+    const std::vector<size_t> some = representatives(plan);
+    for (const size_t u : some)
+      for (const Measured& to : ways(u)) {
+        if (&to == way_in(plan, u)) continue;
+        add(u, &to, u, nullptr);
+        for (const size_t v : some)
+          if (v != u)
+            for (const Measured& other : ways(v))
+              if (&other != way_in(plan, v) && (v > u || to.way != other.way)) add(u, &to, v, &other);
+      }
+  }
+
+  static void largest_gain_first(std::vector<Move>& moves) {
+    std::ranges::stable_sort(moves, [](const Move& a, const Move& b) { return a.gain > b.gain; });
+  }
+
+  /// Moves that may make the best plan faster, the largest expected gain first. `waits`: seconds of copies that compute
+  /// waits for.
+  std::vector<Move> faster_moves(double waits) const {
+    const PlannerInput& input = evaluator_.input;
+    const Candidate& best = pool_.best->candidate;
+    const int64_t spare = input.budget > 0 ? input.budget - best.peak : INT64_MAX / 4;
+    // the sum is not quite the peak
+    const int64_t tolerance = blocks_.size() <= kFew ? best.peak : best.peak / 16;
+    const double link = evaluator_.machine.profile.host_link, seconds_a_byte = link > 0 ? 2 / link : 0;
+    const auto micros = static_cast<double>(best.plan.accumulation());
+    std::vector<Move> result;
+    each_move(best.plan, [&](const MixOption& change, Move move) {
+      if (change.kept > spare + tolerance) return;
+      // Copies count while compute waits for some; without a wait more of them may still hide.
+      const double copies = static_cast<double>(change.sent) * seconds_a_byte;
+      move.gain = -micros * (change.seconds + (copies < 0 ? std::max(copies, -waits) : waits > 0 ? copies : 0));
+      if (move.gain > best.seconds * 1e-6 || (waits > 0 && move.gain >= 0)) result.push_back(move);
+    });
+    largest_gain_first(result);
+    return result;
+  }
+
+  /// Moves after which the smallest plan may fit, what exceeds the budgets least first.
+  std::vector<Move> smaller_moves() const {
+    const Candidate& smallest = pool_.smallest->candidate;
+    const auto lacking = [&](int64_t kept, int64_t sent) {
+      return static_cast<double>(std::max<int64_t>(0, over_device(evaluator_.input, smallest) + kept) +
+                                 std::max<int64_t>(0, over_host(evaluator_.input, smallest) + sent));
+    };
+    std::vector<Move> result;
+    each_move(smallest.plan, [&](const MixOption& change, Move move) {
+      move.gain = lacking(0, 0) - lacking(change.kept, change.sent);
+      result.push_back(move);
+    });
+    largest_gain_first(result);
+    return result;
+  }
+
+  Plan moved(Plan plan, const Move& move) const {
+    assign(plan, move.first, move.to->way);
+    if (move.other) assign(plan, move.second, move.other->way);
+    return plan;
+  }
+
+  /// How many plans of changed blocks are evaluated: fewer of models of many units, which take longer.
+  int evaluations() const { return static_cast<int>(kEvaluations / evaluator_.model.units.size()); }
+
+  /// Changes single blocks and pairs of the smallest plan until something fits or nothing becomes smaller.
+  void shrink() {
+    int left = evaluations();
+    for (bool smaller = true; smaller && !pool_.best && left > 0;) {
+      smaller = false;
+      const Plan from = pool_.smallest->candidate.plan;
+      for (const Move& move : smaller_moves()) {
+        if (left-- <= 0) break;
+        pool_.consider(evaluator_.evaluate(moved(from, move)));
+        smaller = pool_.smallest->candidate.plan != from;
+        if (smaller || pool_.best) break;
+      }
+    }
+  }
+
+  /// Changes single blocks and pairs while the simulator finds that faster.
+  void polish() {
+    int left = evaluations();
+    for (bool better = true; better && left > 0;) {
+      better = false;
+      const Prediction now = predict(evaluator_.model, pool_.best->candidate.plan, evaluator_.machine);
+      for (const Move& move : faster_moves(now.step.exposed_copy)) {
+        if (left-- <= 0) break;
+        Evaluated e = evaluator_.evaluate(moved(pool_.best->candidate.plan, move));
+        if (!e.candidate.fits || !is_better(e.candidate, pool_.best->candidate)) continue;
+        better = pool_.consider(std::move(e));
+        break;
+      }
+    }
+  }
+
+  static constexpr size_t kEvaluations = 4000, kFew = 8;
+
+  Pool& pool_;
+  const Evaluator& evaluator_;
+  const std::vector<size_t>& blocks_;
+  std::map<std::string, std::vector<Measured>> kinds_;
+};
+
+}  // namespace
+
+std::vector<int> best_mix(const std::vector<std::vector<MixOption>>& blocks, int64_t kept, int64_t sent) {
+  std::vector<std::vector<State>> tables = {{State{}}};
+  for (const std::vector<MixOption>& options : blocks) {
+    const std::vector<State>& before = tables.back();
+    std::vector<State> cells(kRows * kColumns, State{{INFINITY, 0, 0}, -1, 0});
+    for (size_t b = 0; b < before.size(); ++b)
+      for (size_t o = 0; o < options.size(); ++o) {
+        const MixOption sum{before[b].sum.seconds + options[o].seconds, before[b].sum.kept + options[o].kept,
+                            before[b].sum.sent + options[o].sent};
+        if (sum.kept > kept || sum.sent > sent) continue;
+        State& cell = cells[part_of(sum.kept, kept, kRows) * kColumns + part_of(sum.sent, sent, kColumns)];
+        if (cell.before < 0 || ahead(sum, cell.sum)) cell = {sum, static_cast<int>(b), static_cast<int>(o)};
+      }
+    // Drops what computes no less than another that keeps less and sends no more.
+    std::vector<State> states;
+    std::vector<double> least(kColumns, INFINITY);
+    for (size_t c = 0; c < cells.size(); ++c) {
+      const State& state = cells[c];
+      if (state.before < 0) continue;
+      const auto column = static_cast<std::ptrdiff_t>(c % kColumns);
+      if (state.sum.seconds >= *std::min_element(least.begin(), least.begin() + column + 1)) continue;
+      least[static_cast<size_t>(column)] = state.sum.seconds;
+      states.push_back(state);
+    }
+    if (states.empty()) return {};
+    tables.push_back(std::move(states));
+  }
+  const std::vector<State>& last = tables.back();
+  int at = 0;
+  for (size_t i = 1; i < last.size(); ++i)
+    if (last[i].sum.seconds < last[static_cast<size_t>(at)].sum.seconds) at = static_cast<int>(i);
+  std::vector<int> choice(blocks.size());
+  for (size_t b = blocks.size(); b-- > 0;) {
+    const State& state = tables[b + 1][static_cast<size_t>(at)];
+    choice[b] = state.option, at = state.before;
+  }
+  return choice;
+}
+
+void mix_activations(Pool& pool, const Evaluator& evaluator) { Mixer(pool, evaluator).run(); }
+
+}  // namespace tessera::plan
