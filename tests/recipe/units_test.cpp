@@ -11,7 +11,7 @@ namespace {
 class UnitTables : public FolderTest {
  protected:
   Recipe load(const std::string& text, const Overrides& overrides = {}) const {
-    write("recipe.toml", "[run]\nsteps = 20\n" + text);
+    write("recipe.toml", text.find("[run]") == text.npos ? "[run]\nsteps = 20\n" + text : text);
     return load_recipe((folder_ / "recipe.toml").string(), overrides);
   }
   std::string refusal(const std::string& text) const {
