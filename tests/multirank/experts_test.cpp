@@ -156,10 +156,9 @@ TEST(Experts, HaveAStrategyOfTheirOwnEachWithTheSameBits) {
     EXPECT_EQ(curve(name), curve(both())) << name;
     for (const char* expert : {"high_noise", "low_noise"})
       EXPECT_EQ(files(model(name, expert)), files(model(both(), expert))) << name;
-    std::map<std::string, int64_t> sent;  // by expert; a line has the bytes of the step before
+    std::map<std::string, int64_t> sent;  // by expert, of its gathers and reductions
     const auto steps = experts().metrics(name);
-    for (size_t i = 1; i < steps.size(); ++i)
-      sent[steps[i - 1]["expert"]] = steps[i]["ranks"][0]["sent_bytes"]["dp_shard"].get<int64_t>();
+    for (const auto& step : steps) sent[step["expert"]] = step["ranks"][0]["sent_bytes"]["dp_shard"].get<int64_t>();
     EXPECT_LT(sent.at("high_noise"), sent.at("low_noise")) << name;
     for (const auto& step : steps)
       for (const auto& rank : step["ranks"])
