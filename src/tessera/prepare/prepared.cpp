@@ -37,24 +37,35 @@ size_t PreparedData::caption(int64_t index, int64_t epoch) const {
 
 data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
   const size_t caption = this->caption(index, epoch);
-  if (!cache_) return texts_.at(item(index).captions[caption]).context;
-  return cache_->load(samples_.at(index).entries.at(caption)).context;
+  return text(index, caption).context;
+}
+
+data::CachedText PreparedData::text(int64_t index, size_t caption) const {
+  if (online_) return texts_.at(item(index).captions[caption]);
+  return data::read_caption(text_entries_.at(samples_.at(index).entries.texts.at(caption)));
+}
+
+std::set<data::Path> PreparedData::cache_files() const {
+  std::set<data::Path> files;
+  for (const auto& entry : clip_entries_) files.insert(entry.file);
+  for (const auto& entry : text_entries_) files.insert(entry.file);
+  return files;
 }
 
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
-  const size_t caption = this->caption(index, epoch);
-  if (!cache_) {
-    const CachedText& text = texts_.at(item(index).captions[caption]);
-    PreparedSample sample{data::is_latent(item(index).path) ? tensor_of(stored_latent(item(index).path)) : encoded([&] {
-                            return job::encode_frames(*codec_, frames(index));
-                          }),
-                          tensor_of(text.context), online_extras(index)};
-    if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
-    return sample;
+  const data::CachedText text = this->text(index, caption(index, epoch));
+  PreparedSample sample{{}, tensor_of(text.context)};
+  if (online_) {
+    sample.latent = data::is_latent(item(index).path)
+                        ? tensor_of(stored_latent(item(index).path))
+                        : encoded([&] { return job::encode_frames(*codec_, frames(index)); });
+    sample.extra = online_extras(index);
+  } else {
+    const data::CachedClip clip = data::read_clip(clip_entries_.at(samples_.at(index).entries.clip));
+    sample.latent = tensor_of(clip.latent);
+    for (const auto& [name, value] : clip.extras) sample.extra[name] = tensor_of(value);
   }
-  const data::CachedSample loaded = cache_->load(samples_.at(index).entries.at(caption));
-  PreparedSample sample{tensor_of(loaded.latent), tensor_of(loaded.context)};
-  for (const auto& [name, value] : loaded.extras) sample.extra[name] = tensor_of(value);
+  if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
   return sample;
 }
 
