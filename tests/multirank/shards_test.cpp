@@ -103,7 +103,8 @@ TEST_F(Shards, TheLargestBatchIsFoundForEachShape) {
                                           "--plan.budget", "12MiB",       "--largest",      "batch"};
   const Result text = run_.tessera(flags);
   ASSERT_EQ(text.code, 0) << text.output;
-  for (const char* words : {"\n  1x64x96, 1x96x64: a micro-batch of ", "\n  1x32x32: a micro-batch of "})
+  for (const char* words : {"\n  1x64x96, 1x96x64: a micro-batch of ", "\n  1x32x32: a micro-batch of ",
+                            "plan: a micro-batch of 1 sample fits\n", " samples does not fit\n"})
     EXPECT_NE(text.output.find(words), std::string::npos) << words << "\n" << text.output;
   std::vector<std::string> with_json = flags;
   with_json.push_back("--json");
