@@ -146,7 +146,7 @@ TEST_F(Shards, LatentsInTheirPlaceTrainAsThePicturesDo) {
         "(" + std::to_string(s[0]) + ", " + std::to_string(s[2]) + ", " + std::to_string(s[3]) + ")";
     const std::string key = fs::path(file.metadata().at("source")).stem().string();
     write("latents/" + key + ".npy", data::npy_bytes("<f4", shape, values));
-    write("latents/" + key + ".json", R"({"prompt": ")" + file.metadata().at("caption") + "\"}");
+    write("latents/" + key + ".json", R"({"prompt": "picture )" + key.substr(1) + "\"}");
     ++found;
   }
   ASSERT_EQ(found, 3);
