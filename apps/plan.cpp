@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -25,6 +27,7 @@
 #include "tessera/planning/run_plan.h"
 #include "tessera/prepare/prepare.h"
 #include "tessera/recipe/load_recipe.h"
+#include "tessera/report/terminal_text.h"
 
 namespace tessera::apps {
 
@@ -298,7 +301,8 @@ int run(const Arguments& arguments) {
   }
   const std::vector<planning::PartPlan> plans = planning::plan_parts(parts, job, recipe.mesh, prompts);
   const std::string text = arguments.has("--json") ? planning::plans_json(plans) : planning::plans_text(plans);
-  std::fputs(text.c_str(), stdout);
+  const int columns = arguments.has("--json") ? 0 : report::terminal_columns(STDOUT_FILENO);
+  std::fputs(report::wrapped(text, columns).c_str(), stdout);
   if (arguments.has("--write"))
     write_parts(plans, arguments.value("--write"),
                 [](const planning::Planned& planned) { return planned.plan().to_toml(planned.unit_names()); });

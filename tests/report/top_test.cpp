@@ -131,6 +131,27 @@ TEST_F(Top, TheNewestRunIsFoundByItself) {
   EXPECT_THROW(newest_run(base / "empty"), UserError);
 }
 
+TEST(Wrapped, LinesGoOnUnderTheirLastColumn) {
+  const std::string text =
+      "a title\n  plan          keep 6 of 8 units, recompute 2, prefetch 1\n  total         1 MiB   while it runs\n";
+  EXPECT_EQ(wrapped(text, 0), text);
+  EXPECT_EQ(wrapped(text, 200), text);
+  EXPECT_EQ(wrapped(text, 40),
+            "a title\n"
+            "  plan          keep 6 of 8 units,\n"
+            "                recompute 2, prefetch 1\n"
+            "  total         1 MiB   while it runs\n");
+  EXPECT_EQ(wrapped("averylongwordthatcannotbebroken", 10), "averylongwordthatcannotbebroken");
+  EXPECT_EQ(wrapped("averylongwordthatcannotbebroken and more", 10), "averylongwordthatcannotbebroken\nand more");
+  EXPECT_EQ(wrapped("\u00d7\u00d7\u00d7 \u00d7\u00d7\u00d7", 7), "\u00d7\u00d7\u00d7 \u00d7\u00d7\u00d7")
+      << "columns, not bytes";
+  for (int width = 1; width < 60; ++width) {
+    std::string joined;
+    for (char c : wrapped(text, width)) joined += c == ' ' || c == '\n' ? "" : std::string(1, c);
+    EXPECT_EQ(joined.size(), 64u) << width << ": no word is lost\n" << wrapped(text, width);
+  }
+}
+
 TEST_F(Top, NoLineIsWiderThanTheTerminal) {
   const RunFolder run = run_of(1000, 30, 6);
   for (int width : {20, 32, 47, 64, 80, 97, 132, 200})
