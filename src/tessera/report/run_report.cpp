@@ -278,18 +278,16 @@ std::vector<ReportInput::Strip> strips(const RunFolder& run) {
     const std::string stem = fs::path(all.back()->file).stem().string(), index = stem.substr(stem.rfind('-') + 1);
     const size_t shown = std::min(all.size(), kMostSamples);
     ReportInput::Strip strip{prompt, {}};
-    if (shown < all.size())
-      strip.caption += " (" + std::to_string(shown) + " of " + std::to_string(all.size()) + " samples)";
+    if (shown < all.size()) strip.caption += print(" (%zu of %zu samples)", shown, all.size());
     std::vector<std::pair<fs::path, std::string>> rows = {
         {run.folder() / "references" / ("source-" + index + ".mp4"), "source"},
         {run.folder() / "references" / ("reconstruction-" + index + ".mp4"),
          "reconstruction: what the autoencoder keeps"}};
     for (size_t i = 0; i < shown; ++i) {
       const RunEvent& event = *all[shown == 1 ? all.size() - 1 : i * (all.size() - 1) / (shown - 1)];
-      rows.emplace_back(
-          run.folder() / "samples" / fs::path(event.file).filename(),
-          "sample of step " + std::to_string(event.step) +
-              (event.psnr ? ", PSNR " + print("%.1f dB", *event.psnr) + " against the reconstruction" : ""));
+      rows.emplace_back(run.folder() / "samples" / fs::path(event.file).filename(),
+                        "sample of step " + std::to_string(event.step) +
+                            (event.psnr ? print(", PSNR %.1f dB against the reconstruction", *event.psnr) : ""));
     }
     for (const auto& [file, label] : rows)
       if (auto jpegs = pictures(file); !jpegs.empty()) strip.rows.push_back({label, std::move(jpegs)});
