@@ -138,7 +138,8 @@ class Preparation {
     comm_.check_agreement("data set", rows());
     data_.tokenizer_ = tokenizer_file(recipe_, captions_);
     if (rank_ == 0) {
-      if (!online_) checkpoint::remove_dead_partials(folder_);
+      if (!online_)
+        for (const fs::path& folder : {folder_, folder_ / "texts"}) checkpoint::remove_dead_partials(folder);
       make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
       if (!online_ && data::has_video()) look_into_files();
     }
