@@ -25,7 +25,6 @@ void read_text_encoder(Recipe& recipe, const Given& given) {
   recipe.data.text_encoder = given.text == "auto" ? families::standard().text_encoder : given.text;
 }
 
-
 void read_encoders(Recipe& recipe, const Given& given) {
   constexpr std::pair<const char*, Encoders> kPlaces[] = {{"cached", Encoders::cached},
                                                           {"host", Encoders::host},
