@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -26,6 +28,7 @@
 #include "tessera/planning/run_plan.h"
 #include "tessera/prepare/prepare.h"
 #include "tessera/recipe/load_recipe.h"
+#include "tessera/report/terminal_text.h"
 
 namespace tessera::apps {
 
@@ -128,6 +131,10 @@ void print_json(const std::vector<recipe::RunPart>& parts, const std::vector<std
   std::printf(parts.size() > 1 ? "[\n%s\n]\n" : "%s\n", all.c_str());
 }
 
+/// A size that was planned while the largest is looked for: each takes seconds. Beside the answer, which a program may
+/// read.
+void tell_tried(const std::string& size) { std::fprintf(stderr, "plan: %s\n", size.c_str()); }
+
 /// The largest batch of each bucket. Those of as many tokens take as much, and share a row.
 struct BucketBatch {
   std::vector<std::string> buckets;
@@ -147,7 +154,7 @@ std::vector<BucketBatch> bucket_batches(const recipe::Recipe& recipe, const job:
     one.data.width = alike.front().width;
     const job::Shapes own = job::shapes_of(one, *job.model, *job.codec);
     const planning::PlanRequest request = planning::plan_request(one, job, own, mesh, prompts);
-    BucketBatch row{{}, planning::largest(request, planning::GrowthAxis::batch, scale_of(one, job, own))};
+    BucketBatch row{{}, planning::largest(request, planning::GrowthAxis::batch, scale_of(one, job, own), tell_tried)};
     for (const data::Bucket& bucket : alike) row.buckets.push_back(bucket.text());
     rows.push_back(std::move(row));
   }
@@ -164,7 +171,7 @@ void print_largest(const std::vector<recipe::RunPart>& parts, const job::Job& jo
       const job::Shapes shapes = job::shapes_of(recipe, *job.model, *job.codec);
       const planning::PlanRequest request = planning::plan_request(recipe, job, shapes, mesh, prompts[p]);
       const planning::Largest found =
-          planning::largest(request, planning::growth_axis_of(what), scale_of(recipe, job, shapes));
+          planning::largest(request, planning::growth_axis_of(what), scale_of(recipe, job, shapes), tell_tried);
       if (!found.found) throw UserError(Exit::no_fit, "plan.largest", "not even the smallest fits: " + found.limit);
       const bool each =
           planning::growth_axis_of(what) == planning::GrowthAxis::batch && recipe.data.clips.buckets.size() > 1;
@@ -223,14 +230,15 @@ std::string file_of(const std::string& file, const recipe::RunPart& part) {
 
 /// A line for each part of the run that more memory would make faster.
 void print_more_memory(const std::vector<planning::PartPlan>& plans, const job::Job& job, const Mesh& mesh,
-                       const std::vector<int>& prompts) {
+                       const std::vector<int>& prompts, int columns) {
   for (size_t p = 0; p < plans.size(); ++p)
     recipe::in_part(plans[p].part, [&] {
       const planning::PlanRequest request =
           planning::plan_request(plans[p].part.recipe, job, plans[p].shapes, mesh, prompts[p]);
       const std::string text = planning::more_memory(request, plans[p].planned);
       const std::string part = plans.size() > 1 ? " (" + plans[p].part.name() + ")" : "";
-      if (!text.empty()) std::printf("more memory%s: %s\n", part.c_str(), text.c_str());
+      if (!text.empty())
+        std::fputs(report::wrapped("more memory" + part + ": " + text + "\n", columns).c_str(), stdout);
     });
 }
 
@@ -312,8 +320,9 @@ int run(const Arguments& arguments) {
   }
   const std::vector<planning::PartPlan> plans = planning::plan_parts(parts, job, recipe.mesh, prompts);
   const std::string text = arguments.has("--json") ? planning::plans_json(plans) : planning::plans_text(plans);
-  std::fputs(text.c_str(), stdout);
-  if (!arguments.has("--json")) print_more_memory(plans, job, recipe.mesh, prompts);
+  const int columns = arguments.has("--json") ? 0 : report::terminal_columns(STDOUT_FILENO);
+  std::fputs(report::wrapped(text, columns).c_str(), stdout);
+  if (!arguments.has("--json")) print_more_memory(plans, job, recipe.mesh, prompts, columns);
   if (arguments.has("--write"))
     write_parts(plans, arguments.value("--write"),
                 [](const planning::Planned& planned) { return planned.plan().to_toml(planned.unit_names()); });

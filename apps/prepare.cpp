@@ -3,7 +3,9 @@
 #include "foreign.h"
 #include "look_over.h"
 #include "tessera/base/log.h"
+#include "tessera/base/units.h"
 #include "tessera/comm/world.h"
+#include "tessera/data/cache_search.h"
 #include "tessera/job/device.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/prepare/stage_data.h"
@@ -11,6 +13,28 @@
 #include "tessera/sample/sampling.h"
 
 namespace tessera::apps {
+
+namespace {
+
+/// Removes what the data of no stage uses. Not where rows were left out: their entries may only wait for a disk.
+void prune(const recipe::Recipe& recipe, const std::vector<prepare::StageData>& stages) {
+  if (recipe.data.online()) return log::info("prepare: --prune: this recipe caches nothing, there are no entries");
+  std::set<data::Path> used;
+  int64_t problems = 0;
+  for (const prepare::StageData& stage : stages) {
+    used.merge(stage.samples->cache_files());
+    problems += stage.samples->problems();
+  }
+  if (problems > 0)
+    return log::warn("prepare: --prune: nothing was removed, because " + std::to_string(problems) +
+                     " rows were left out, and their entries may be good; mend or remove these rows");
+  const data::Removed removed = data::remove_unused(recipe.data.cache, used);
+  log::info("prepare: --prune: removed " + std::to_string(removed.entries) +
+            " entries that this recipe does not use (" + format_bytes(removed.bytes) + "), kept " +
+            std::to_string(used.size()));
+}
+
+}  // namespace
 
 Command prepare_command() {
   Command c;
@@ -21,8 +45,12 @@ Command prepare_command() {
   c.example = "tessera launch -n 2 prepare recipes/wan-tiny_demo_cpu.toml";
   c.recipe_keys = true;
   c.foreign = training_flags();
-  c.flags = {{"--rebuild", "", "encode stale entries again (damaged ones always are)"},
-             {"--strict", "", "stop at the first faulty row of the data set"}};
+  c.flags = {
+      {"--rebuild", "", "encode stale entries again (damaged ones always are)"},
+      {"--strict", "", "stop at the first faulty row of the data set"},
+      {"--trust", "",
+       "do not check content: use entries whose clips have another size or time, and do not read the bytes of entries"},
+      {"--prune", "", "remove entries that no clip or caption of the data set uses"}};
   c.run = [](const Arguments& arguments) {
     recipe::Overrides overrides = arguments.overrides;
     if (arguments.has("--strict")) overrides.emplace_back("data.strict", "true");
@@ -41,6 +69,7 @@ Command prepare_command() {
                                                                            .verify = true,
                                                                            .prompts = false,
                                                                            .null_caption = false,
+                                                                           .trust = arguments.has("--trust"),
                                                                            .tolerant = true});
     const prepare::PreparedData* before = nullptr;
     for (const prepare::StageData& stage : stages) {
@@ -55,6 +84,8 @@ Command prepare_command() {
         log::info(who + "`tessera train` refuses to leave out " + std::to_string(data.problems()) +
                   " rows unless data.allow_bad says so");
     }
+    comm.barrier();  // no rank reads or writes entries any more
+    if (arguments.has("--prune") && place.rank == 0) prune(recipe, stages);
     comm.barrier();
     return 0;
   };

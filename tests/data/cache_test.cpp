@@ -1,128 +1,262 @@
 #include "tessera/data/cache.h"
 
 #include "data/scene.h"
+#include "tessera/checkpoint/crc32c.h"
+#include "tessera/data/cache_search.h"
 
 namespace tessera::data {
 
+namespace fs = std::filesystem;
+
 class Cache : public FolderTest {
  protected:
-  CacheKey key(const std::string& caption = "a road") const {
-    return cache_key(folder_ / "a.mp4", caption, "wavelet+umt5:12ab", "16x64x96", "cover+crop, 16 fps");
+  CacheKey clip(std::vector<RowFile> files = {}) const {
+    return clip_key({.source = folder_ / "a.mp4",
+                     .encoder = "wavelet",
+                     .shape = "16x64x96",
+                     .preprocessing = "cover+crop, 16 fps",
+                     .files = std::move(files),
+                     .encoder_before = "wavelet+umt5:12ab"});
   }
+  CacheKey text(const std::string& caption = "a road") const { return text_key(caption, "umt5", "wavelet+umt5:12ab"); }
   void SetUp() override {
     FolderTest::SetUp();
     write("a.mp4", "pixels");
     cache_ = folder_ / "cache";
   }
-  CachedSample sample() const {
-    CachedSample made;
-    made.latent = {{2, 1, 2, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12.5}};
-    made.context = {{2, 2}, {-1, 0.25, 3e-30f, 4}};
-    made.extras["y"] = {{1, 3}, {7, 8, 9}};
-    return made;
+  static CachedClip made() {
+    CachedClip clip{{{2, 1, 2, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12.5}}, {}};
+    clip.extras["y"] = {{1, 3}, {7, 8, 9}};
+    return clip;
+  }
+  static CachedText encoded() { return {{{2, 2}, {-1, 0.25, 3e-30f, 4}}, {{3}, {5, 6, 7}}}; }
+  CacheSearch search(int64_t rows = 2) const {
+    return {cache_, Contents(cache_ / "contents.jsonl"), [rows](const std::string&) { return rows; }};
+  }
+  void write_both() const {
+    write_clip(cache_, clip(), made(), {});
+    write_caption(cache_, text(), encoded());
+  }
+  /// An entry as version 1 wrote it, with the stamp that the clip has now: both in one file.
+  Path write_first_version(const std::string& caption, bool checksums = true) const {
+    checkpoint::Metadata fields = {{"source", (folder_ / "a.mp4").string()}, {"caption", caption},
+                                   {"encoder", "wavelet+umt5:12ab"},         {"shape", "16x64x96"},
+                                   {"preprocessing", "cover+crop, 16 fps"},  {"version", "1"}};
+    const Path path = cache_ / (CacheKey{fields, {}, {}}.hash() + ".safetensors");
+    fields["stamp"] = file_stamp(folder_ / "a.mp4");
+    const CachedClip latent = made();
+    const CachedText context = encoded();
+    const auto checksum = [&](const char* name, const CachedTensor& tensor) {
+      char digits[16];
+      std::snprintf(digits, sizeof digits, "%08x", checkpoint::crc32c(tensor.values.data(), 4 * tensor.values.size()));
+      if (checksums) fields[std::string("crc32c.") + name] = digits;
+    };
+    checksum("latent", latent.latent), checksum("context", context.context);
+    checkpoint::make_folder(cache_);
+    checkpoint::write_safetensors(path,
+                                  {{"latent", DType::f32, latent.latent.shape, latent.latent.values.data()},
+                                   {"context", DType::f32, context.context.shape, context.context.values.data()},
+                                   {"pooled", DType::f32, context.pooled.shape, context.pooled.values.data()}},
+                                  fields);
+    return path;
+  }
+  void touch(const Path& path, int hours) const {
+    fs::last_write_time(path, fs::last_write_time(path) + std::chrono::hours(hours));
   }
   Path cache_;
 };
 
-TEST_F(Cache, WhatIsWrittenIsLoaded) {
-  EXPECT_EQ(cache_problem(cache_, key()), "missing");
-  write_cached(cache_, key(), sample());
-  EXPECT_EQ(cache_problem(cache_, key()), std::nullopt);
-  const CacheReader reader(cache_, {key()});
-  const CachedSample back = reader.load(0);
-  EXPECT_EQ(reader.size(), 1);
-  EXPECT_EQ(back.source, (folder_ / "a.mp4").string());
-  EXPECT_EQ(back.latent.shape, sample().latent.shape);
-  EXPECT_EQ(back.latent.values, sample().latent.values);
-  EXPECT_EQ(back.context.values, sample().context.values);
-  EXPECT_EQ(back.extras.at("y").values, sample().extras.at("y").values);
+TEST_F(Cache, WhatIsWrittenIsRead) {
+  EXPECT_FALSE(search().find(clip()).entry.has_value());
+  EXPECT_EQ(search().find(clip()).stale, "") << "missing is not stale";
+  write_both();
+  const auto found = search().find(clip()), caption = search().find(text());
+  ASSERT_TRUE(found.entry && caption.entry) << found.stale << caption.stale;
+  EXPECT_EQ(found.entry->name, (folder_ / "a.mp4").string());
+  const CachedClip back = read_clip(*found.entry);
+  EXPECT_EQ(back.latent.shape, made().latent.shape);
+  EXPECT_EQ(back.latent.values, made().latent.values);
+  ASSERT_EQ(back.extras.size(), 1u);
+  EXPECT_EQ(back.extras.at("y").values, made().extras.at("y").values);
+  EXPECT_EQ(read_caption(*caption.entry).context.values, encoded().context.values);
+  EXPECT_EQ(read_caption(*caption.entry).pooled.values, encoded().pooled.values);
+}
+
+TEST_F(Cache, AnotherCaptionNeedsAnotherTextAndTheSameClip) {
+  write_both();
+  EXPECT_TRUE(search().find(clip()).entry.has_value());
+  EXPECT_FALSE(search().find(text("a long road")).entry.has_value());
 }
 
 TEST_F(Cache, TheFileSaysWhatItWasMadeFrom) {
-  write_cached(cache_, key(), sample());
-  const auto metadata = checkpoint::SafetensorsFile::open(key().file(cache_)).metadata();
-  for (const char* field : {"source", "encoder", "shape", "preprocessing", "version"})
-    EXPECT_TRUE(metadata.contains(field)) << field;
-  EXPECT_EQ(metadata.at("encoder"), "wavelet+umt5:12ab");
-  EXPECT_EQ(key().file(cache_).filename().string().size(), 32 + std::string(".safetensors").size());
+  write_both();
+  const auto header = checkpoint::SafetensorsFile::open(clip().file(cache_)).metadata();
+  for (const char* field : {"source", "encoder", "shape", "preprocessing", "stamp", "content"})
+    EXPECT_TRUE(header.contains(field)) << field;
+  EXPECT_EQ(header.at("encoder"), "wavelet");
+  EXPECT_EQ(header.at("version"), "2");
+  EXPECT_EQ(checkpoint::SafetensorsFile::open(text().file(cache_)).metadata().at("caption"), "a road");
+  EXPECT_EQ(clip().file(cache_).filename().string().size(), 32 + std::string(".safetensors").size());
+  EXPECT_EQ(clip().file(cache_).parent_path(), cache_);
+  EXPECT_EQ(text().file(cache_).parent_path(), cache_ / "texts");
 }
 
 TEST_F(Cache, EveryFieldOfTheKeyMakesAnotherEntry) {
-  std::vector<std::string> hashes = {key().hash()};
-  for (std::string CacheKey::*field :
-       {&CacheKey::source, &CacheKey::caption, &CacheKey::encoder, &CacheKey::shape, &CacheKey::preprocessing}) {
-    CacheKey other = key();
-    other.*field += "x";
-    EXPECT_EQ(std::count(hashes.begin(), hashes.end(), other.hash()), 0);
-    hashes.push_back(other.hash());
+  write("b.png", "a picture");
+  for (const CacheKey& key : {clip({{"first", folder_ / "b.png"}}), text()}) {
+    std::vector<std::string> hashes = {key.hash()};
+    for (const auto& [name, value] : key.fields) {
+      CacheKey other = key;
+      other.fields[name] += "x";
+      EXPECT_EQ(std::count(hashes.begin(), hashes.end(), other.hash()), 0) << name;
+      hashes.push_back(other.hash());
+    }
   }
+  EXPECT_NE(clip({{"first", folder_ / "b.png"}}).hash(), clip().hash());
 }
 
-TEST_F(Cache, AReplacedClipMakesItsEntryStale) {
-  write_cached(cache_, key(), sample());
+TEST_F(Cache, AReplacedClipMakesItsEntryStaleAndATouchedOneDoesNot) {
+  write("b.png", "a picture");
+  const auto key = [this] { return clip({{"first", folder_ / "b.png"}}); };
+  write_clip(cache_, key(), made(), {});
+  touch(folder_ / "a.mp4", 3), touch(folder_ / "b.png", 5);
+  ASSERT_EQ(search().changed({key()}), (std::vector<Path>{folder_ / "a.mp4", folder_ / "b.png"}));
+  EXPECT_TRUE(search().find(key()).entry.has_value()) << search().find(key()).stale;
+
+  write("b.png", "a paintin");
+  EXPECT_NE(search().find(key()).stale.find("stale: stamp.first is"), std::string::npos) << "as long as before";
+  write("b.png", "a picture"), write("a.mp4", "other pixels");
+  const std::string stale = search().find(key()).stale;
+  for (const char* part : {"stale: stamp is '6 bytes, ", "expected '12 bytes, ", "content is '6 bytes, crc32c "})
+    EXPECT_NE(stale.find(part), std::string::npos) << stale;
+  write_clip(cache_, key(), made(), {});
+  EXPECT_TRUE(search().find(key()).entry.has_value()) << "encoding again mends it";
+}
+
+TEST_F(Cache, ContentIsReadOnceForAStamp) {
+  const Path file = cache_ / "contents.jsonl", clip = folder_ / "a.mp4";
+  int64_t done = 0;
+  update_contents(file, {clip, clip}, [&](int64_t n) { done = n; });
+  EXPECT_EQ(done, 1) << "each file once";
+  EXPECT_TRUE(Contents(file).knows(clip));
+  EXPECT_EQ(Contents(file).of(clip), file_content(clip));
+  update_contents(file, {clip}, [&](int64_t) { ADD_FAILURE() << "it is known"; });
+  touch(clip, 1);
+  EXPECT_FALSE(Contents(file).knows(clip));
+  write("cache/contents.jsonl", "no JSON\n" + read(file));
+  EXPECT_EQ(Contents(file).of(clip), "6 bytes, crc32c " + file_content(clip).substr(16));
+}
+
+TEST_F(Cache, TrustTakesFilesForWhatTheyWereAndRemembersIt) {
+  write_both();
   write("a.mp4", "other pixels");
-  EXPECT_NE(cache_problem(cache_, key()).value_or("").find("stale: stamp"), std::string::npos);
-  expect_error(Exit::input, {"1 of 2 samples are not prepared", "a.mp4", "tessera prepare RECIPE"}, [&] {
-    const CacheKey fresh = key("another caption");
-    write_cached(cache_, fresh, sample());
-    CacheReader(cache_, {fresh, key()});
-  });
-  write_cached(cache_, key(), sample());
-  EXPECT_EQ(cache_problem(cache_, key()), std::nullopt) << "preparing again mends it";
+  ASSERT_FALSE(search().find(clip()).entry.has_value());
+  CacheSearch trusting = search();
+  EXPECT_EQ(trusting.trust({clip()}), 1);
+  EXPECT_TRUE(trusting.find(clip()).entry.has_value());
+  trusting.contents().write(cache_ / "contents.jsonl");
+  EXPECT_TRUE(search().find(clip()).entry.has_value()) << "the next program reads it";
+  write("a.mp4", "pixels again");
+  EXPECT_FALSE(search().find(clip()).entry.has_value()) << "what comes later is not trusted";
 }
 
-TEST_F(Cache, AnEntryLostOrDamagedLaterIsNamed) {
-  write_cached(cache_, key(), sample());
-  const CacheReader reader(cache_, {key()});
-  const Path path = key().file(cache_);
-  const std::string whole = read(path);
-  write("cache/" + path.filename().string(), whole.substr(0, whole.size() - 5));
-  expect_error(Exit::input, {path.filename().string()}, [&] { reader.load(0); });
-  EXPECT_NE(cache_problem(cache_, key()).value_or("").find("unreadable"), std::string::npos);
-  std::filesystem::remove(path);
-  expect_error(Exit::input, {"a.mp4", "missing", "tessera prepare RECIPE"}, [&] { reader.load(0); });
+TEST_F(Cache, EntriesOfVersionOneAreUsedWhereTheyAreRight) {
+  write_first_version("a road");
+  const auto found = search().find(clip()), caption = search().find(text());
+  ASSERT_TRUE(found.entry && caption.entry) << found.stale << caption.stale;
+  EXPECT_EQ(found.entry->file, caption.entry->file) << "one file has both";
+  EXPECT_EQ(read_clip(*found.entry).latent.values, made().latent.values);
+  EXPECT_EQ(read_clip(*found.entry).extras.size(), 0u) << "context and pooled are the text's";
+  EXPECT_EQ(read_caption(*caption.entry).context.values, encoded().context.values);
+  EXPECT_EQ(read_caption(*caption.entry).pooled.values, encoded().pooled.values);
+
+  EXPECT_FALSE(search().find(text("a long road")).entry.has_value());
+  EXPECT_FALSE(search(/*rows=*/5).find(text()).entry.has_value()) << "it was cut at two tokens";
+  EXPECT_FALSE(search(/*rows=*/-1).find(text()).entry.has_value()) << "the encoder's dtype is another";
+  CacheKey other = clip();
+  other.before["encoder"] = "another";
+  EXPECT_FALSE(search().find(other).entry.has_value());
+  other = clip();
+  other.before["shape"] = "16x64x64";
+  EXPECT_FALSE(search().find(other).entry.has_value());
+}
+
+TEST_F(Cache, AVersionOneEntryOfAChangedClipIsStaleUnlessTrusted) {
+  write_first_version("a road");
+  touch(folder_ / "a.mp4", 1);
+  EXPECT_NE(search().find(clip()).stale.find("stale: stamp is"), std::string::npos) << "it does not say its content";
+  EXPECT_TRUE(search().find(text()).entry.has_value()) << "a text is of no clip";
+  CacheSearch trusting = search();
+  EXPECT_EQ(trusting.trust({clip()}), 1);
+  EXPECT_TRUE(trusting.find(clip()).entry.has_value());
+}
+
+TEST_F(Cache, AnEntryLostOrReplacedLaterIsNamed) {
+  write_both();
+  const CacheEntry entry = *search().find(clip()).entry;
+  const std::string whole = read(entry.file), name = entry.file.filename().string();
+  write("cache/" + name, whole.substr(0, whole.size() - 5));
+  expect_error(Exit::input, {name}, [&] { read_clip(entry); });
+  EXPECT_NE(search().find(clip()).stale.find("unreadable"), std::string::npos);
+  write("a.mp4", "other pixels");
+  write_clip(cache_, clip(), made(), {});
+  expect_error(Exit::input, {name, "a.mp4", "stale: content is", "tessera prepare RECIPE"}, [&] { read_clip(entry); });
+  fs::remove(entry.file);
+  expect_error(Exit::input, {"a.mp4", "missing", "tessera prepare RECIPE"}, [&] { read_clip(entry); });
 }
 
 TEST_F(Cache, BytesThatAreNotThoseThatWereWrittenAreFoundWhenTheyAreRead) {
-  write_cached(cache_, key(), sample());
-  const std::string name = key().file(cache_).filename().string(), whole = read(key().file(cache_));
-  EXPECT_EQ(cache_damage(cache_, key()), std::nullopt);
-  const CacheReader reader(cache_, {key()});
-  for (const size_t from_end : {1, 9, 20, 70}) {  // in every tensor: a bit, or zeros where a block was lost
-    std::string flipped = whole;
-    flipped[whole.size() - from_end] ^= 0x10;
-    write("cache/" + name, flipped);
-    EXPECT_EQ(cache_problem(cache_, key()), std::nullopt) << "the header tells nothing of it";
-    expect_error(Exit::input, {name, "damaged: the bytes of", "was written", "tessera prepare RECIPE"},
-                 [&] { reader.load(0); });
-    EXPECT_NE(cache_damage(cache_, key()).value_or("").find("damaged"), std::string::npos);
+  write_both();
+  for (const CacheKey& key : {clip(), text()}) {
+    const CacheEntry entry = *search().find(key).entry;
+    const std::string name = fs::relative(entry.file, folder_).string(), whole = read(entry.file);
+    EXPECT_EQ(damage(entry), std::nullopt);
+    for (const size_t from_end : {1, 17}) {  // in every tensor
+      std::string flipped = whole;
+      flipped[whole.size() - from_end] ^= 0x10;
+      write(name, flipped);
+      EXPECT_TRUE(search().find(key).entry.has_value()) << "the header tells nothing of it";
+      EXPECT_NE(damage(entry).value_or("").find("damaged: the bytes of"), std::string::npos);
+    }
+    write(name, whole.substr(0, whole.size() - 12) + std::string(12, '\0'));
+    expect_error(Exit::input, {entry.file.filename().string(), "damaged", "was written", "tessera prepare RECIPE"},
+                 [&] { key.is_text() ? void(read_caption(entry)) : void(read_clip(entry)); });
   }
-  write("cache/" + name, whole.substr(0, whole.size() - 40) + std::string(40, '\0'));
-  expect_error(Exit::input, {name, "damaged"}, [&] { reader.load(0); });
 }
 
 TEST_F(Cache, EntriesWithoutChecksumsStayReadable) {
-  const CachedSample made = sample();
-  checkpoint::make_folder(cache_);
-  checkpoint::write_safetensors(key().file(cache_),
-                                {{"latent", DType::f32, made.latent.shape, made.latent.values.data()},
-                                 {"context", DType::f32, made.context.shape, made.context.values.data()}},
-                                key().metadata());
-  EXPECT_EQ(cache_problem(cache_, key()), std::nullopt);
-  EXPECT_EQ(cache_damage(cache_, key()), std::nullopt);
-  EXPECT_EQ(CacheReader(cache_, {key()}).load(0).latent.values, made.latent.values);
+  write_first_version("a road", /*checksums=*/false);
+  const auto found = search().find(clip());
+  ASSERT_TRUE(found.entry.has_value());
+  EXPECT_EQ(damage(*found.entry), std::nullopt);
+  EXPECT_EQ(read_clip(*found.entry).latent.values, made().latent.values);
 }
 
 TEST_F(Cache, TensorsOfAnotherFormAreRefused) {
-  CachedSample flat = sample();
+  CachedClip flat = made();
   flat.latent.shape = {12};
-  write_cached(cache_, key(), flat);
+  write_clip(cache_, clip(), flat, {});
   expect_error(Exit::input, {"latent: expected [C, f, h, w], found [12]"},
-               [&] { CacheReader(cache_, {key()}).load(0); });
+               [&] { read_clip(*search().find(clip()).entry); });
 }
 
 TEST_F(Cache, AMissingSourceIsNamed) {
-  expect_error(Exit::input, {"gone.mp4", "no such file"}, [&] { cache_key(folder_ / "gone.mp4", "", "", "", ""); });
+  expect_error(Exit::input, {"gone.mp4", "no such file"}, [&] { clip_key({.source = folder_ / "gone.mp4"}); });
+}
+
+TEST_F(Cache, EntriesThatNobodyNeedsAreRemovedAndNothingElse) {
+  write_both();
+  const Path old = write_first_version("an old caption");
+  write_caption(cache_, text("an old caption"), encoded());
+  write("cache/contents.jsonl", ""), write("cache/tokenizer-0123456789abcdef.model", "");
+  write("cache/a model of somebody.safetensors", "");
+  const auto removed = remove_unused(cache_, {clip().file(cache_), text().file(cache_)});
+  EXPECT_EQ(removed.entries, 2);
+  EXPECT_GT(removed.bytes, 200);
+  EXPECT_FALSE(fs::exists(old));
+  EXPECT_TRUE(search().find(clip()).entry && search().find(text()).entry);
+  for (const char* name : {"contents.jsonl", "tokenizer-0123456789abcdef.model", "a model of somebody.safetensors"})
+    EXPECT_TRUE(fs::exists(cache_ / name)) << name;
 }
 
 }  // namespace tessera::data

@@ -14,7 +14,7 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/torch_zip.h"
 #include "tessera/checkpoint/weights.h"
-#include "tessera/data/cache.h"
+#include "tessera/data/cache_search.h"
 #include "tessera/data/captions.h"
 #include "tessera/data/files/npy.h"
 #include "tessera/data/files/tar.h"
@@ -175,24 +175,43 @@ void read_weight_index(const std::string& bytes, const std::string& file) {
   for (const std::string& name : weights.names()) weights.at(name);
 }
 
-data::CacheKey cache_key() {
-  return {
-      .source = "a.mp4", .stamp = "1@2", .caption = "a cat", .encoder = "e", .shape = "1x8x8", .preprocessing = "p"};
+/// The stamp decides, and the clip itself is read only where that differs.
+data::CacheKey clip_key(const fs::path& clip = "a.mp4") {
+  return {.fields = {{"source", "a.mp4"},
+                     {"encoder", "e"},
+                     {"shape", "1x8x8"},
+                     {"preprocessing", "p"},
+                     {"version", std::to_string(data::kCacheVersion)}},
+          .sources = {{"", clip, "1@2"}},
+          .before = {}};
 }
+data::CacheKey caption_key() { return data::text_key("a cat", "e", "before"); }
 void read_cache_entry(const std::string& bytes, const std::string& file) {
   const fs::path folder = folder_beside(file);
-  write(cache_key().file(folder), bytes);
-  data::cache_problem(folder, cache_key());
-  data::cache_damage(folder, cache_key());
-  data::CacheReader(folder, {cache_key()}).load(0);
+  data::CacheSearch search(folder, {}, [](const std::string&) { return 1; });
+  for (const data::CacheKey& key : {clip_key(), caption_key()}) {
+    checkpoint::make_folder(key.file(folder).parent_path());
+    write(key.file(folder), bytes);
+    const auto found = search.find(key).entry;
+    if (!found) continue;
+    data::damage(*found);
+    if (key.is_text())
+      data::read_caption(*found);
+    else
+      data::read_clip(*found);
+  }
 }
-std::string cache_seed() {
+std::vector<std::string> cache_seeds() {
   std::string name = (fs::temp_directory_path() / "tessera-fuzz-cache-XXXXXX").string();
   check_internal(::mkdtemp(name.data()) != nullptr, "fuzz", "no folder");
-  data::write_cached(name, cache_key(), {.latent = {{1, 1, 2, 2}, {1, 2, 3, 4}}, .context = {{1, 2}, {5, 6}}});
-  const std::string bytes = checkpoint::read_text(cache_key().file(name));
+  write(fs::path(name) / "a.mp4", "pixels");
+  data::write_clip(name, clip_key(fs::path(name) / "a.mp4"), {.latent = {{1, 1, 2, 2}, {1, 2, 3, 4}}, .extras = {}},
+                   {});
+  data::write_caption(name, caption_key(), {.context = {{1, 2}, {5, 6}}});
+  std::vector<std::string> seeds;
+  for (const data::CacheKey& key : {clip_key(), caption_key()}) seeds.push_back(checkpoint::read_text(key.file(name)));
   fs::remove_all(name);
-  return bytes;
+  return seeds;
 }
 
 void read_history(const std::string&, const std::string& file) { report::read_history(file, 1).told_strays(); }
@@ -279,7 +298,7 @@ std::vector<Reader> data_readers() {
        ".json",
        {R"({"metadata": {"total_size": 4}, "weight_map": {"a": "model-00001-of-00001.safetensors"}})"},
        json},
-      {"cache-entry", read_cache_entry, ".safetensors", {cache_seed()}, json},
+      {"cache-entry", read_cache_entry, ".safetensors", cache_seeds(), json},
       {"history",
        read_history,
        ".jsonl",

@@ -319,7 +319,7 @@ TEST_F(Convert, TheFilesOfARunAreKnownAndItsCheckpointsBecomeModels) {
   const auto model = inspect(fs::path(run.out()) / "model");
   EXPECT_EQ(model["parameters"], what["parameters"]);
   EXPECT_EQ(model["layout"], "safetensors file");
-  for (const auto& item : fs::directory_iterator(run.folder() / "cache"))
+  for (const auto& item : fs::recursive_directory_iterator(run.folder() / "cache"))
     if (item.path().extension() == ".safetensors") {
       what = inspect(item.path());
       EXPECT_EQ(what["kind"], "cache entry") << what;

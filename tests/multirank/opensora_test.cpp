@@ -29,10 +29,10 @@ class TwoTextEncoders : public ::testing::Test {
     for (const auto& step : run_.metrics(name)) losses.push_back(step.at("loss").get<double>());
     return losses;
   }
-  /// The entries of the cache.
+  /// The captions' entries of the cache.
   std::vector<fs::path> entries() const {
     std::vector<fs::path> files;
-    for (const auto& item : fs::directory_iterator(run_.folder() / "cache"))
+    for (const auto& item : fs::directory_iterator(run_.folder() / "cache/texts"))
       if (item.path().extension() == ".safetensors") files.push_back(item.path());
     return files;
   }

@@ -84,7 +84,7 @@ TEST(Pictures, EveryKindLearnsOnTwoRanksWithinItsPlanAndSamples) {
     EXPECT_TRUE(fs::exists(fs::path(run.out()) / "samples")) << r.output;
     for (const fs::path& file : cached(run)) {
       const auto entry = checkpoint::SafetensorsFile::open(file);
-      EXPECT_EQ(entry.entries().size(), 2 + kind.extras.size()) << kind.name;
+      EXPECT_EQ(entry.entries().size(), 1 + kind.extras.size()) << kind.name;
       for (const auto& [name, shape] : kind.extras) EXPECT_EQ(entry.at(name).shape, shape) << kind.name << " " << name;
     }
   }

@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <random>
+#include <set>
 
 #include "matrix.h"
 #include "multirank/processes.h"
@@ -40,11 +41,12 @@ data::Frames moving(int frames, int height, int width, int kind) {
 /// Every file below the folder and its bytes.
 std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder))
-    files[entry.path().filename().string()] = text_of(entry.path().string());
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) files[fs::relative(entry.path(), folder).string()] = text_of(entry.path().string());
   return files;
 }
 
+/// Of clips; those of captions are in its texts/.
 size_t entries(const fs::path& folder) {
   std::error_code none;
   size_t count = 0;
@@ -106,6 +108,7 @@ TEST_F(Prepare, AThousandClipsKilledAtRandomGiveTheCacheOfAnUndisturbedRun) {
   expect_text(undisturbed, {"1000 of 1000", "free", "1000 samples ready"});
   const auto whole = contents(run_.folder() / "whole");
   ASSERT_EQ(entries(run_.folder() / "whole"), static_cast<size_t>(kClips));
+  ASSERT_EQ(entries(run_.folder() / "whole/texts"), static_cast<size_t>(kClips));
 
   const fs::path broken = run_.folder() / "broken";
   const std::string log = (run_.folder() / "log.txt").string();
@@ -296,9 +299,94 @@ TEST_F(Prepare, EachEpochDrawsOneOfSeveralCaptions) {
   write(data() / "metadata.jsonl", R"({"video":"clip0.mp4","prompt":["a square","a bright square","it moves"]})");
   const Result r = prepare(1);
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_EQ(entries(cache()), 3u) << "an entry a caption";
-  expect_text(r, {"3 of 3"});
+  EXPECT_EQ(entries(cache()), 1u);
+  EXPECT_EQ(entries(cache() / "texts"), 3u);
+  expect_text(r, {"1 of 1 clips", "3 of 3 captions"});
   EXPECT_EQ(run_.train(2, "run").code, 0);
+}
+
+TEST_F(Prepare, ACorrectedCaptionEncodesTextAlone) {
+  // A tokenizer that is made of the captions would change with them.
+  ASSERT_EQ(prepare(1).code, 0);
+  const auto before = contents(cache());
+  const std::string tokenizer = [&] {
+    for (const auto& [name, bytes] : before)
+      if (name.starts_with("tokenizer-")) return (cache() / name).string();
+    return std::string();
+  }();
+  ASSERT_EQ(prepare(1, {"--data.tokenizer", tokenizer}).code, 0);
+  write(data() / "clip1.txt", "a square that moves, corrected");
+  const Result r = prepare(2, {"--data.tokenizer", tokenizer});
+  ASSERT_EQ(r.code, 0) << r.output;
+  expect_text(r, {"0 of 3 clips and 1 of 3 captions"});
+  const auto after = contents(cache());
+  EXPECT_EQ(after.size(), before.size() + 1);
+  for (const auto& [name, bytes] : before) EXPECT_TRUE(after.at(name) == bytes) << name;
+
+  const Result pruned = prepare(1, {"--data.tokenizer", tokenizer, "--prune"});
+  expect_text(pruned, {"removed 1 entries"});
+  EXPECT_EQ(entries(cache() / "texts"), 3u);
+  EXPECT_EQ(entries(cache()), 3u);
+  EXPECT_EQ(run_.train(2, "run", {"--data.tokenizer", tokenizer}).code, 0);
+
+  fs::remove(data() / "clip2.mp4");
+  write(data() / "metadata.csv", "video,prompt\nclip0.mp4,one\nclip2.mp4,two\n");
+  const Result kept = prepare(1, {"--prune"});
+  EXPECT_EQ(kept.code, 0) << kept.output;
+  expect_text(kept, {"nothing was removed, because 1 rows were left out"});
+  EXPECT_EQ(entries(cache()), 3u);
+}
+
+TEST_F(Prepare, TouchedClipsAreNotEncodedAgainAndTrustDoesNotLook) {
+  ASSERT_EQ(prepare(1).code, 0);
+  const auto before = contents(cache());
+  const auto touch = [&](const char* name) {
+    fs::last_write_time(data() / name, fs::last_write_time(data() / name) + std::chrono::hours(2));
+  };
+  touch("clip0.mp4"), touch("clip2.mp4");
+  for (const int ranks : {1, 2}) {
+    const Result r = prepare(ranks);
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_EQ(r.output.find("encoding"), std::string::npos) << r.output;
+  }
+  EXPECT_EQ(run_.train(2, "touched").code, 0);
+  for (const auto& [name, bytes] : before)
+    if (name != "probes.jsonl") EXPECT_TRUE(contents(cache()).at(name) == bytes) << name;
+
+  data::write_mp4(data() / "clip1.mp4", moving(8, 32, 32, 3));
+  EXPECT_EQ(prepare(1).code, 3);
+  const Result trusted = prepare(2, {"--trust"});
+  EXPECT_EQ(trusted.code, 0) << trusted.output;
+  expect_text(trusted, {"--trust: 1 files have another size or time", "nobody compared the content"});
+  EXPECT_EQ(trusted.output.find("encoding"), std::string::npos) << trusted.output;
+  EXPECT_EQ(run_.train(2, "trusted").code, 0) << "it is written down";
+}
+
+TEST_F(Prepare, CaptionsThatWereCutAreEncodedAgainForALongerText) {
+  std::string longer = "a square";
+  for (int i = 0; i < 30; ++i) longer += " moves and then rests";
+  write(data() / "clip1.txt", longer);
+  ASSERT_EQ(prepare(1).code, 0);
+  std::string recipe = text_of(run_.recipe());
+  const size_t length = recipe.find("text_len = 16");
+  ASSERT_NE(length, std::string::npos);
+  write(run_.recipe(), recipe.replace(length, 13, "text_len = 40"));
+  const Result r = prepare(1);
+  ASSERT_EQ(r.code, 0) << r.output;
+  expect_text(r, {"0 of 3 clips and 3 of 3 captions"});
+  std::multiset<int64_t> rows;
+  for (const auto& entry : fs::directory_iterator(cache() / "texts"))
+    rows.insert(checkpoint::SafetensorsFile::open(entry.path()).at("context").shape[0]);
+  EXPECT_GE(rows.count(16), 1u) << "cut at 16";
+  EXPECT_GE(rows.count(40), 1u) << "and at 40";
+}
+
+TEST_F(Prepare, RanksShareTheCaptionsAndWriteWhatOneRankWrites) {
+  ASSERT_EQ(prepare(1).code, 0);
+  const auto one = contents(cache());
+  fs::remove_all(cache());
+  ASSERT_EQ(prepare(2).code, 0);
+  EXPECT_TRUE(contents(cache()) == one);
 }
 
 TEST_F(Prepare, ADiskThatIsTooSmallIsToldBeforeAnythingIsWritten) {

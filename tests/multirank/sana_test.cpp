@@ -178,7 +178,7 @@ TEST_F(SanaPictures, WithoutACaptionTrainAndSampleWithWhatTheCheckpointLearnedFo
   for (size_t i = 0; i < 3; ++i) EXPECT_NE(captioned[i], empty.at(i)) << "step " << i;
 
   std::vector<float> rows;
-  for (const auto& item : fs::directory_iterator(cache))
+  for (const auto& item : fs::directory_iterator(cache / "texts"))
     if (item.path().extension() == ".safetensors" && rows.empty()) {
       const auto entry = checkpoint::SafetensorsFile::open(item.path());
       rows.resize(static_cast<size_t>(entry.at("context").count()));

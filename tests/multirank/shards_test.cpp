@@ -85,10 +85,13 @@ TEST_F(Shards, TrainTheSameOnEveryLayoutAndWhenResumed) {
   ASSERT_EQ(one.size(), 9u);
   ASSERT_EQ(two.size(), 9u) << "every rank takes every step";
   for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-5 * one[i]) << i;
-  size_t entries = 0;
-  for (const auto& entry : fs::directory_iterator(folder() / "cache"))
-    entries += entry.path().extension() == ".safetensors";
-  EXPECT_EQ(entries, 10u) << "two captions a picture";
+  const auto entries = [](const fs::path& folder) {
+    size_t count = 0;
+    for (const auto& entry : fs::directory_iterator(folder)) count += entry.path().extension() == ".safetensors";
+    return count;
+  };
+  EXPECT_EQ(entries(folder() / "cache"), 5u);
+  EXPECT_EQ(entries(folder() / "cache/texts"), 10u) << "two captions a picture";
 
   ASSERT_EQ(run_.train(1, "parts", flags("4"), 300).code, 0);
   ASSERT_EQ(run_.train(1, "parts", flags("9"), 300).code, 0);
@@ -100,7 +103,8 @@ TEST_F(Shards, TheLargestBatchIsFoundForEachShape) {
                                           "--plan.budget", "12MiB",       "--largest",      "batch"};
   const Result text = run_.tessera(flags);
   ASSERT_EQ(text.code, 0) << text.output;
-  for (const char* words : {"\n  1x64x96, 1x96x64: a micro-batch of ", "\n  1x32x32: a micro-batch of "})
+  for (const char* words : {"\n  1x64x96, 1x96x64: a micro-batch of ", "\n  1x32x32: a micro-batch of ",
+                            "plan: a micro-batch of 1 sample fits\n", " samples does not fit\n"})
     EXPECT_NE(text.output.find(words), std::string::npos) << words << "\n" << text.output;
   std::vector<std::string> with_json = flags;
   with_json.push_back("--json");
@@ -142,7 +146,7 @@ TEST_F(Shards, LatentsInTheirPlaceTrainAsThePicturesDo) {
         "(" + std::to_string(s[0]) + ", " + std::to_string(s[2]) + ", " + std::to_string(s[3]) + ")";
     const std::string key = fs::path(file.metadata().at("source")).stem().string();
     write("latents/" + key + ".npy", data::npy_bytes("<f4", shape, values));
-    write("latents/" + key + ".json", R"({"prompt": ")" + file.metadata().at("caption") + "\"}");
+    write("latents/" + key + ".json", R"({"prompt": "picture )" + key.substr(1) + "\"}");
     ++found;
   }
   ASSERT_EQ(found, 3);

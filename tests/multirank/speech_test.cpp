@@ -32,7 +32,7 @@ double mean_loss(const std::vector<nlohmann::json>& steps, size_t first, size_t 
 
 std::map<std::string, std::vector<int64_t>> cached_shapes(const TinyRun& run) {
   std::map<std::string, std::vector<int64_t>> shapes;
-  for (const auto& item : fs::directory_iterator(run.folder() / "cache")) {
+  for (const auto& item : fs::recursive_directory_iterator(run.folder() / "cache")) {
     if (item.path().extension() != ".safetensors") continue;
     const auto file = checkpoint::SafetensorsFile::open(item.path());
     for (const auto& entry : file.entries()) shapes[entry.name] = entry.shape;

@@ -178,7 +178,7 @@ TEST_F(Vae, PicturesAndInstructedPromptsTrainOnTwoRanksAndSample) {
 
   const auto entries = [&] {
     int count = 0;
-    for (const auto& item : fs::directory_iterator(run_.folder() / "cache"))
+    for (const auto& item : fs::directory_iterator(run_.folder() / "cache/texts"))
       count += item.path().extension() == ".safetensors";
     return count;
   };

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "multirank/processes.h"
 #include "need_goldens.h"
 #include "program.h"
 #include "tessera/checkpoint/weights.h"
@@ -314,6 +315,24 @@ TEST(WrongRecipes, AFullDiskIsToldBeforeStepOne) {
       run.train(1, "run", {"--run.steps", "100000000", "--checkpoint.every", "1", "--checkpoint.keep", "0"});
   expect(r, 7, {"checkpoint.keep", "free", "run.out"});
   EXPECT_EQ(r.output.find("step 1/"), std::string::npos) << r.output;
+}
+
+/// What ComfyUI's users have: one file, nothing beside it.
+TEST(SingleFile, TrainsAsItIsWhereAPresetHasItsShapes) {
+  const TinyRun run("single-file", TESSERA_BINARY, "preset = \"wan-demo\"");
+  ASSERT_EQ(run.train(1, "first", {"--run.steps", "1"}).code, 0);
+  std::string recipe = text_of(run.recipe());
+  const size_t preset = recipe.find("preset = \"wan-demo\"");
+  ASSERT_NE(preset, std::string::npos);
+  const fs::path alone = run.folder() / "alone/comfy.safetensors";
+  fs::create_directories(alone.parent_path());
+  const Result converted = run.tessera({"convert", run.out("first") + "/model", alone.string(), "--to", "comfyui"});
+  ASSERT_EQ(converted.code, 0) << converted.output;
+  std::ofstream(run.recipe(), std::ios::trunc) << recipe.replace(preset, 19, "path = \"" + alone.string() + "\"");
+  const Result trained = run.train(1, "second", {"--run.steps", "1"});
+  EXPECT_EQ(trained.code, 0) << trained.output;
+  for (const char* said : {"model: ", "report: ", "sample it: tessera sample "})
+    EXPECT_NE(trained.output.find(said), std::string::npos) << said << "\n" << trained.output;
 }
 
 }  // namespace

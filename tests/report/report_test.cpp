@@ -2,6 +2,7 @@
 #include "tessera/report/run_report.h"
 
 #include "report/run_files.h"
+#include "tessera/data/video.h"
 #include "tessera/report/report_charts.h"
 
 namespace tessera::report {
@@ -51,6 +52,35 @@ TEST_F(Report, TellsWhatEachRankMadeOfItsDeviceAndOfItsLanes) {
   for (const char* wanted : {"Utilisation, mean of the steps", "<td>25.0 %</td>", "<td>50.0 %</td>", "<td>80 %</td>",
                              "compute busy", "<td>10 %</td>", "37.5 % of 160 GFLOP/s a rank"})
     EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
+}
+
+TEST_F(Report, BeginsWithTheCurvesAndEverySampleOfAPrompt) {
+  if (!data::has_video()) GTEST_SKIP() << "needs a build with FFmpeg";
+  const auto path = new_run("run", 6);
+  std::filesystem::create_directories(path / "samples");
+  {
+    MetricsWriter metrics(path / "metrics.jsonl", 0);
+    for (int64_t s = 1; s <= 6; ++s) {
+      metrics.step(step(s, 1.0));
+      if (s % 2 != 0) continue;
+      data::Frames clip{.count = 1, .height = 16, .width = 16, .fps = 8, .rgb = std::vector<uint8_t>(16 * 16 * 3, 90)};
+      const std::string name = "samples/step-00000" + std::to_string(s) + "-0.mp4";
+      data::write_mp4(path / name, clip);
+      metrics.sample(s, name, "a cat", 20.0 + static_cast<double>(s), {});
+    }
+  }
+  const std::string html = page({path});
+  size_t before = html.find("<h2>Loss");
+  ASSERT_NE(before, std::string::npos);
+  for (const char* next :
+       {"sample of step 2, PSNR 22.0 dB against the reconstruction<", "sample of step 4, PSNR 24.0 dB",
+        "sample of step 6, PSNR 26.0 dB", "What compute waited for", "<b>rank 1</b>"}) {
+    const size_t at = html.find(next);
+    ASSERT_NE(at, std::string::npos) << next;
+    EXPECT_GT(at, before) << next;
+    before = at;
+  }
+  EXPECT_NE(html.find("PSNR of the last sample against its clip&#39;s reconstruction"), std::string::npos);
 }
 
 TEST_F(Report, NeedsNothingElseAndFitsAPhone) {

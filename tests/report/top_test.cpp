@@ -1,4 +1,8 @@
 // The screen of `tessera top`: everything on it, within the width and height there is.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include "report/run_files.h"
 #include "tessera/report/top_screen.h"
 
@@ -87,6 +91,65 @@ TEST_F(Top, UtilisationOfLanesIsWhatTheRanksMeasured) {
   EXPECT_NE(text.find("63%"), std::string::npos) << text;
   EXPECT_NE(text.find("17%"), std::string::npos) << text;
   EXPECT_EQ(text.find("80%"), std::string::npos) << "a step's seconds do not count where the span is known\n" << text;
+}
+
+TEST_F(Top, AStopThatWasAskedForIsNoStuckRun) {
+  const auto path = new_run("run", 30);
+  {
+    MetricsWriter metrics(path / "metrics.jsonl", 0);
+    metrics.step(step(1, 0.5));
+    metrics.stop(1, "stopped by SIGTERM");
+  }
+  const auto shown = [&] { return joined(top_screen(RunFolder(path), {.width = 160})); };
+  EXPECT_NE(shown().find("stopped by SIGTERM at step 1; the same command goes on"), std::string::npos) << shown();
+  MetricsWriter(path / "metrics.jsonl", 1).step(step(2, 0.4));
+  EXPECT_NE(shown().find("running"), std::string::npos) << "it went on\n" << shown();
+
+  std::ofstream(path / ".lock") << "";
+  EXPECT_EQ(RunFolder(path).held(), false);
+  EXPECT_NE(shown().find("ended without a word"), std::string::npos) << shown();
+  const int lock = ::open((path / ".lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
+  EXPECT_EQ(RunFolder(path).held(), true);
+  EXPECT_NE(shown().find("running"), std::string::npos) << shown();
+  std::filesystem::last_write_time(path / "metrics.jsonl",
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+  EXPECT_NE(shown().find("stuck or very slow, its processes are there"), std::string::npos) << shown();
+  ::close(lock);
+}
+
+TEST_F(Top, TheNewestRunIsFoundByItself) {
+  const auto base = new_run("runs/old", 30).parent_path();
+  const auto newest = new_run("runs/new", 30);
+  for (const char* name : {"old", "new"}) MetricsWriter(base / name / "metrics.jsonl", 0).step(step(1, 0.5));
+  const auto now = std::filesystem::file_time_type::clock::now();
+  std::filesystem::last_write_time(base / "old/metrics.jsonl", now - std::chrono::hours(2));
+  EXPECT_EQ(std::filesystem::weakly_canonical(newest_run(base.parent_path())),
+            std::filesystem::weakly_canonical(newest));
+  EXPECT_EQ(std::filesystem::weakly_canonical(newest_run(newest)), std::filesystem::weakly_canonical(newest));
+  std::filesystem::create_directories(base / "empty");
+  EXPECT_THROW(newest_run(base / "empty"), UserError);
+}
+
+TEST(Wrapped, LinesGoOnUnderTheirLastColumn) {
+  const std::string text =
+      "a title\n  plan          keep 6 of 8 units, recompute 2, prefetch 1\n  total         1 MiB   while it runs\n";
+  EXPECT_EQ(wrapped(text, 0), text);
+  EXPECT_EQ(wrapped(text, 200), text);
+  EXPECT_EQ(wrapped(text, 40),
+            "a title\n"
+            "  plan          keep 6 of 8 units,\n"
+            "                recompute 2, prefetch 1\n"
+            "  total         1 MiB   while it runs\n");
+  EXPECT_EQ(wrapped("averylongwordthatcannotbebroken", 10), "averylongwordthatcannotbebroken");
+  EXPECT_EQ(wrapped("averylongwordthatcannotbebroken and more", 10), "averylongwordthatcannotbebroken\nand more");
+  EXPECT_EQ(wrapped("\u00d7\u00d7\u00d7 \u00d7\u00d7\u00d7", 7), "\u00d7\u00d7\u00d7 \u00d7\u00d7\u00d7")
+      << "columns, not bytes";
+  for (int width = 1; width < 60; ++width) {
+    std::string joined;
+    for (char c : wrapped(text, width)) joined += c == ' ' || c == '\n' ? "" : std::string(1, c);
+    EXPECT_EQ(joined.size(), 64u) << width << ": no word is lost\n" << wrapped(text, width);
+  }
 }
 
 TEST_F(Top, NoLineIsWiderThanTheTerminal) {

@@ -6,7 +6,6 @@
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/crc32c.h"
-#include "tessera/data/probes.h"
 #include "tessera/data/text/text.h"
 
 namespace tessera::data {
@@ -19,6 +18,17 @@ using checkpoint::SafetensorsFile;
 namespace {
 
 constexpr const char* kPrepareHint = "run `tessera prepare RECIPE`";
+constexpr const char* kFirstVersion = "1";
+
+/// In a header, the state of one of a clip's files: "stamp", "content.first".
+std::string field_of(const char* what, const std::string& role) { return role.empty() ? what : what + ("." + role); }
+
+std::string value_of(const Metadata& header, const std::string& name) {
+  const auto found = header.find(name);
+  return found == header.end() ? "" : found->second;
+}
+
+bool is_first_version(const Metadata& header) { return value_of(header, "version") == kFirstVersion; }
 
 std::optional<std::string> difference(const Metadata& found, const Metadata& expected) {
   for (const auto& [name, value] : expected) {
@@ -60,109 +70,162 @@ CachedTensor read_ranked(const SafetensorsFile& file, const char* name, size_t d
   return read_tensor(file, entry);
 }
 
-}  // namespace
+bool is_of_text(const std::string& tensor) { return tensor == "context" || tensor == "pooled"; }
 
-Metadata CacheKey::metadata() const {
-  return {{"source", source},
-          {"stamp", stamp},
-          {"caption", caption},
-          {"encoder", encoder},
-          {"shape", shape},
-          {"preprocessing", preprocessing},
-          {"version", std::to_string(kCacheVersion)}};
+/// The file, if it is still the one that was found.
+SafetensorsFile open_again(const CacheEntry& entry) {
+  check_input(fs::exists(entry.file), "data.cache", entry.name + ": " + entry.file.string() + ": missing",
+              kPrepareHint);
+  SafetensorsFile file = SafetensorsFile::open(entry.file);
+  const auto problem = difference(file.metadata(), entry.header);
+  check_input(!problem, "data.cache", entry.name + ": " + entry.file.string() + ": " + problem.value_or(""),
+              kPrepareHint);
+  return file;
 }
+
+void write(const Path& path, const std::vector<std::pair<std::string, const CachedTensor*>>& tensors, Metadata header) {
+  std::vector<checkpoint::TensorData> data;
+  for (const auto& [name, tensor] : tensors) {
+    check_internal(
+        checkpoint::element_count(tensor->shape) == static_cast<int64_t>(tensor->values.size()), "data.cache",
+        name + ": " + std::to_string(tensor->values.size()) + " values for " + checkpoint::shape_text(tensor->shape));
+    data.push_back({name, DType::f32, tensor->shape, tensor->values.data()});
+    header[checksum_field(name)] = checksum(tensor->values);
+  }
+  checkpoint::make_folder(path.parent_path(), "check data.cache");
+  checkpoint::write_safetensors(path, data, header);
+}
+
+void check_name(const Path& path) {
+  check_input(invalid_utf8(path.string()) == std::string::npos, "data.cache", path.string() + ": the name is not UTF-8",
+              "rename the file; a cache entry could not say what it was made from");
+}
+
+}  // namespace
 
 std::string CacheKey::hash() const {
   std::string text;
-  for (const auto& [name, value] : metadata())
-    if (name != "stamp") text += name + '=' + std::to_string(value.size()) + ':' + value + ';';
-  // two 64-bit hashes; were two keys ever to meet, the metadata would tell them apart
+  for (const auto& [name, value] : fields) text += name + '=' + std::to_string(value.size()) + ':' + value + ';';
+  // two 64-bit hashes; were two keys ever to meet, the header would tell them apart
   char digits[33];
   std::snprintf(digits, sizeof digits, "%016llx%016llx", static_cast<unsigned long long>(hash_text(text)),
                 static_cast<unsigned long long>(hash_text("tessera cache " + text)));
   return digits;
 }
 
-Path CacheKey::file(const Path& folder) const { return folder / (hash() + ".safetensors"); }
-
-CacheKey cache_key(const Path& source, std::string caption, std::string encoder, std::string shape,
-                   std::string preprocessing) {
-  std::string stamp = file_stamp(source);
-  check_input(invalid_utf8(source.string()) == std::string::npos, "data.cache",
-              source.string() + ": the name is not UTF-8",
-              "rename the file; a cache entry could not say what it was made from");
-  return {source.string(),    std::move(stamp), std::move(caption),
-          std::move(encoder), std::move(shape), std::move(preprocessing)};
+Path CacheKey::file(const Path& folder) const {
+  return (is_text() ? folder / "texts" : folder) / (hash() + ".safetensors");
 }
 
-std::optional<std::string> cache_problem(const Path& folder, const CacheKey& key) {
-  const Path path = key.file(folder);
-  if (!fs::exists(path)) return "missing";
-  try {
-    return difference(SafetensorsFile::open(path).metadata(), key.metadata());
-  } catch (const UserError& error) {
-    return std::string("unreadable: ") + error.what();
+std::string CacheKey::name() const {
+  return is_text() ? "caption '" + value_of(fields, "caption") + "'" : value_of(fields, "source");
+}
+
+CacheKey clip_key(const ClipKey& clip) {
+  CacheKey key;
+  std::string preprocessing = clip.preprocessing, before = clip.preprocessing;
+  const auto add = [&key](const std::string& role, const Path& path) {
+    check_name(path);
+    key.sources.push_back({role, path, file_stamp(path)});
+  };
+  add("", clip.source);
+  for (const auto& [role, path] : clip.files) {
+    add(role, path);
+    preprocessing += " " + role + "=" + path.string();
+    before += " " + role + "=" + path.string() + "@" + key.sources.back().stamp;
   }
+  key.fields = {{"source", clip.source.string()},
+                {"encoder", clip.encoder},
+                {"shape", clip.shape},
+                {"preprocessing", preprocessing},
+                {"version", std::to_string(kCacheVersion)}};
+  if (!clip.encoder_before.empty())
+    key.before = {{"source", clip.source.string()},
+                  {"encoder", clip.encoder_before},
+                  {"shape", clip.shape},
+                  {"preprocessing", before},
+                  {"version", kFirstVersion}};
+  return key;
 }
 
-std::optional<std::string> cache_damage(const Path& folder, const CacheKey& key) {
+CacheKey text_key(const std::string& caption, const std::string& encoder, const std::string& encoder_before) {
+  CacheKey key;
+  key.fields = {{"caption", caption}, {"encoder", encoder}, {"version", std::to_string(kCacheVersion)}};
+  if (!encoder_before.empty())
+    key.before = {{"caption", caption}, {"encoder", encoder_before}, {"version", kFirstVersion}};
+  return key;
+}
+
+std::vector<CacheKey::Source> changed_files(const Metadata& header, const CacheKey& key) {
+  std::vector<CacheKey::Source> changed;
+  for (const CacheKey::Source& source : key.sources) {
+    if (is_first_version(header) && !source.role.empty()) continue;  // its stamp stands in `preprocessing`
+    if (value_of(header, field_of("stamp", source.role)) != source.stamp) changed.push_back(source);
+  }
+  return changed;
+}
+
+std::string content_in(const Metadata& header, const CacheKey::Source& source) {
+  return is_first_version(header) ? "as of " + value_of(header, "stamp")
+                                  : value_of(header, field_of("content", source.role));
+}
+
+std::optional<std::string> header_problem(const Metadata& header, const CacheKey& key, const Contents& contents) {
+  if (const auto differs = difference(header, is_first_version(header) ? key.before : key.fields)) return differs;
+  for (const CacheKey::Source& source : changed_files(header, key)) {
+    const std::string content = content_in(header, source);
+    const bool known = !is_first_version(header);  // what the content was
+    if (known ? contents.is(source.path, content) : contents.taken_for(source.path, content)) continue;
+    const std::string field = field_of("stamp", source.role);
+    return "stale: " + field + " is '" + value_of(header, field) + "', expected '" + source.stamp + "'" +
+           (known ? "; content is '" + content + "', expected '" + contents.of(source.path) + "'" : "");
+  }
+  return std::nullopt;
+}
+
+void write_clip(const Path& folder, const CacheKey& key, const CachedClip& clip, const Contents& contents) {
+  std::vector<std::pair<std::string, const CachedTensor*>> tensors = {{"latent", &clip.latent}};
+  for (const auto& [name, tensor] : clip.extras) tensors.emplace_back(name, &tensor);
+  Metadata header = key.fields;
+  for (const CacheKey::Source& source : key.sources) {
+    header[field_of("stamp", source.role)] = source.stamp;
+    header[field_of("content", source.role)] = contents.of(source.path);
+  }
+  write(key.file(folder), tensors, std::move(header));
+}
+
+void write_caption(const Path& folder, const CacheKey& key, const CachedText& text) {
+  std::vector<std::pair<std::string, const CachedTensor*>> tensors = {{"context", &text.context}};
+  if (!text.pooled.shape.empty()) tensors.emplace_back("pooled", &text.pooled);
+  write(key.file(folder), tensors, key.fields);
+}
+
+CachedClip read_clip(const CacheEntry& entry) {
+  const SafetensorsFile file = open_again(entry);
+  CachedClip clip{read_ranked(file, "latent", 4, "[C, f, h, w]"), {}};
+  for (const SafetensorsFile::Entry& tensor : file.entries())
+    if (tensor.name != "latent" && !is_of_text(tensor.name)) clip.extras[tensor.name] = read_tensor(file, tensor);
+  return clip;
+}
+
+CachedText read_caption(const CacheEntry& entry) {
+  const SafetensorsFile file = open_again(entry);
+  CachedText text{read_ranked(file, "context", 2, "[n, D]")};
+  if (const SafetensorsFile::Entry* pooled = file.find("pooled")) text.pooled = read_tensor(file, *pooled);
+  return text;
+}
+
+std::optional<std::string> damage(const CacheEntry& entry) {
   try {
-    const SafetensorsFile file = SafetensorsFile::open(key.file(folder));
-    for (const SafetensorsFile::Entry& entry : file.entries()) read_tensor(file, entry);
+    if (entry.is_text)
+      read_caption(entry);
+    else
+      read_clip(entry);
     return std::nullopt;
   } catch (const UserError& error) {
     if (error.code() != Exit::input) throw;
     return error.what();
   }
-}
-
-void write_cached(const Path& folder, const CacheKey& key, const CachedSample& sample) {
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  if (failed) throw UserError(Exit::disk, "data.cache", folder.string() + ": " + failed.message(), "check data.cache");
-  std::vector<checkpoint::TensorData> tensors;
-  Metadata metadata = key.metadata();
-  const auto add = [&](const std::string& name, const CachedTensor& tensor) {
-    check_internal(
-        checkpoint::element_count(tensor.shape) == static_cast<int64_t>(tensor.values.size()), "data.cache",
-        name + ": " + std::to_string(tensor.values.size()) + " values for " + checkpoint::shape_text(tensor.shape));
-    tensors.push_back({name, DType::f32, tensor.shape, tensor.values.data()});
-    metadata[checksum_field(name)] = checksum(tensor.values);
-  };
-  add("latent", sample.latent);
-  add("context", sample.context);
-  for (const auto& [name, tensor] : sample.extras) add(name, tensor);
-  write_safetensors(key.file(folder), tensors, metadata);
-}
-
-CacheReader::CacheReader(Path folder, std::vector<CacheKey> keys) : folder_(std::move(folder)), keys_(std::move(keys)) {
-  int64_t wrong = 0;
-  std::string first;
-  for (const CacheKey& key : keys_) {
-    const auto problem = cache_problem(folder_, key);
-    if (problem && wrong++ == 0) first = key.source + ": " + key.file(folder_).string() + ": " + *problem;
-  }
-  check_input(
-      wrong == 0, "data.cache",
-      std::to_string(wrong) + " of " + std::to_string(keys_.size()) + " samples are not prepared; first: " + first,
-      kPrepareHint);
-}
-
-CachedSample CacheReader::load(int64_t index) const {
-  const CacheKey& key = keys_.at(static_cast<size_t>(index));
-  const Path path = key.file(folder_);
-  check_input(fs::exists(path), "data.cache", key.source + ": " + path.string() + ": missing", kPrepareHint);
-  const SafetensorsFile file = SafetensorsFile::open(path);
-  const auto problem = difference(file.metadata(), key.metadata());
-  check_input(!problem, "data.cache", key.source + ": " + path.string() + ": " + problem.value_or(""), kPrepareHint);
-
-  CachedSample sample;
-  sample.source = key.source;
-  sample.latent = read_ranked(file, "latent", 4, "[C, f, h, w]");
-  sample.context = read_ranked(file, "context", 2, "[n, D]");
-  for (const SafetensorsFile::Entry& entry : file.entries())
-    if (entry.name != "latent" && entry.name != "context") sample.extras[entry.name] = read_tensor(file, entry);
-  return sample;
 }
 
 }  // namespace tessera::data

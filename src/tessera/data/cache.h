@@ -1,81 +1,113 @@
 #pragma once
-// Encoded samples on disk: one <hash>.safetensors each, with what it was made from in its metadata.
+// Encoded samples on disk: an entry for each clip and one for each caption, with what it was made from in its header.
 //
-//   CacheKey key = cache_key(item.path, item.caption, encoder_hash, "16x64x96", "cover+crop fps=16");
-//   if (cache_problem(folder, key)) write_cached(folder, key, sample);        // `tessera prepare`
-//   CacheReader cache(folder, keys);                                          // `tessera train`
-//   CachedSample sample = cache.load(index);
+//   CacheKey clip = clip_key({.source = item.path, .encoder = hash, .shape = "16x64x96", .preprocessing = "cover+crop"});
+//   CacheKey text = text_key("a road", text_hash);
+//   CacheSearch search(folder, contents);                             // cache_search.h
+//   if (!search.find(clip).entry) write_clip(folder, clip, sample, contents);     // `tessera prepare`
+//   CachedClip back = read_clip(*search.find(clip).entry);                        // `tessera train`
 //
-// The hash names what the sample is (source, caption, encoder, shape, preprocessing, version), so several recipes share
-// a folder. The source's size and time stand only in the metadata: a clip that was replaced is found stale, by name.
+// [Note: keys of the cache] The name of an entry is a hash of what it is, so several recipes share a folder:
+//
+//   entry  file                      the hash is of                                               its header has besides
+//   clip   <hash>.safetensors        source, its row's other files, encoder, shape,               stamp, content of each
+//                                    preprocessing, version 2                                     of these files
+//   text   texts/<hash>.safetensors  caption, encoder, version 2
+//   both   <hash>.safetensors        source, caption, encoder, shape, preprocessing, version 1    stamp of the source
+//
+// `encoder` is, of a clip, a hash of what makes latents and conditions (autoencoder, CLIP, speech model); of a text, of
+// text encoder, its weights and their dtype, tokenizer, instruction, and the most tokens of a caption (text_len). In
+// version 1 it is one hash of all of them but dtype and length. Entries of version 1 are not written any more. Their
+// clip is used for any caption; their text where it has as many rows as the caption has now.
+//
+// A clip's entry is right while its files have the stamp (size and time) that the header says, or else the content.
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/data/contents.h"
 
 namespace tessera::data {
 
-using Path = checkpoint::Path;
-
-inline constexpr int kCacheVersion = 1;
+inline constexpr int kCacheVersion = 2;
 
 struct CacheKey {
-  std::string source;  ///< the clip's path as the dataset gives it
-  std::string stamp;   ///< its size and modification time
-  std::string caption;
-  std::string encoder;        ///< hash of everything that encodes (autoencoder, text encoder, tokenizer)
-  std::string shape;          ///< of the pixels: "16x64x96"
-  std::string preprocessing;  ///< how pixels were made from the file
+  /// A file that a clip is made from: its role ("" of the clip itself, "first", "pose", ...) and its state.
+  struct Source {
+    std::string role;
+    Path path;
+    std::string stamp;
+  };
+  checkpoint::Metadata fields;  ///< what the hash is of
+  std::vector<Source> sources;  ///< none: a text
+  /// What an entry of version 1 says of the same.
+  checkpoint::Metadata before;
 
-  std::string hash() const;               ///< 32 hex digits
-  Path file(const Path& folder) const;    ///< folder/<hash>.safetensors
-  checkpoint::Metadata metadata() const;  ///< all fields and the version
+  bool is_text() const { return sources.empty(); }
+  std::string hash() const;             ///< 32 hex digits
+  Path file(const Path& folder) const;  ///< where an entry of it is written
+  std::string name() const;             ///< for messages: the clip, or the caption in quotes
 };
 
-/// Fills in the stamp; throws UserError (input) when the source is not there.
-CacheKey cache_key(const Path& source, std::string caption, std::string encoder, std::string shape,
-                   std::string preprocessing);
+/// A file of the clip's row, which the clip's entry is made from too: its role and path.
+using RowFile = std::pair<std::string, Path>;
+
+struct ClipKey {
+  Path source;  ///< as the data set gives it
+  std::string encoder, shape, preprocessing;
+  std::vector<RowFile> files = {};
+  std::string encoder_before = {};  ///< of entries of version 1; empty: these are not looked for
+};
+/// Takes the stamps. Throws UserError (input) when a file is not there.
+CacheKey clip_key(const ClipKey& clip);
+CacheKey text_key(const std::string& caption, const std::string& encoder, const std::string& encoder_before = {});
 
 struct CachedTensor {
   checkpoint::Shape shape;
   std::vector<float> values;
 };
 
-struct CachedSample {
+struct CachedClip {
   CachedTensor latent;                         ///< [C, f, h, w]
-  CachedTensor context;                        ///< [n, D]
   std::map<std::string, CachedTensor> extras;  ///< y, clip_fea, audio: what the model family adds
-  std::string source;
 };
 
-/// Nothing when the entry is there and was made from this key; else what is wrong ("missing", "stale: encoder ...",
-/// "unreadable: ..."). Looks at its header alone.
-std::optional<std::string> cache_problem(const Path& folder, const CacheKey& key);
-
-/// Nothing when the bytes of the entry are those that were written; else which are not. Reads all of it. Entries of
-/// versions that wrote no checksums have none to differ from.
-std::optional<std::string> cache_damage(const Path& folder, const CacheKey& key);
-
-/// Creates the folder where needed; the entry appears whole or not at all. `sample.source` is taken from the key.
-void write_cached(const Path& folder, const CacheKey& key, const CachedSample& sample);
-
-/// The samples of a dataset, by index. Nothing is held open or in memory; any number of threads may load.
-class CacheReader {
- public:
-  /// Throws UserError (input) naming the first entry that is missing or stale and how many there are.
-  CacheReader(Path folder, std::vector<CacheKey> keys);
-
-  int64_t size() const { return static_cast<int64_t>(keys_.size()); }
-  const std::string& source(int64_t index) const { return keys_.at(static_cast<size_t>(index)).source; }
-  /// Throws UserError (input) naming the entry where its bytes are not those that were written.
-  CachedSample load(int64_t index) const;
-
- private:
-  Path folder_;
-  std::vector<CacheKey> keys_;
+struct CachedText {
+  CachedTensor context, pooled = {};  ///< [n, D]; [P], no shape where there is none
 };
+
+/// Where a clip or a text lies, and what its header said when it was found.
+struct CacheEntry {
+  Path file;
+  checkpoint::Metadata header;
+  bool is_text = false;
+  std::string name;  ///< for messages
+};
+
+/// Nothing when the header is that of the key and its files are those it was made from; else what differs ("stale:
+/// ..."). `contents` is asked for files of another stamp. `header` is of version 1 where it says so.
+std::optional<std::string> header_problem(const checkpoint::Metadata& header, const CacheKey& key,
+                                          const Contents& contents);
+
+/// Files whose stamp is not the header's: their content decides.
+std::vector<CacheKey::Source> changed_files(const checkpoint::Metadata& header, const CacheKey& key);
+/// What the header says of a file's content, as Contents knows it. Of version 1, which had none, the stamp.
+std::string content_in(const checkpoint::Metadata& header, const CacheKey::Source& source);
+
+/// The entry appears whole or not at all; the folder is made where needed.
+void write_clip(const Path& folder, const CacheKey& key, const CachedClip& clip, const Contents& contents);
+void write_caption(const Path& folder, const CacheKey& key, const CachedText& text);
+
+/// Throw UserError (input) naming the entry where it has gone or been replaced, or its bytes are not those that were
+/// written. Entries of the first versions have no checksums to differ from.
+CachedClip read_clip(const CacheEntry& entry);
+CachedText read_caption(const CacheEntry& entry);
+/// Nothing when all of it can be read and is what was written.
+std::optional<std::string> damage(const CacheEntry& entry);
 
 }  // namespace tessera::data

@@ -95,12 +95,43 @@ ModelChoice without_type(ModelChoice choice) {
   return choice;
 }
 
-/// The model of a preset or a config.json; null when the choice has neither.
+/// Whether the tensors of a file are there for every parameter of the model, in its shapes.
+bool has_shapes(const net::Denoiser& model, const Shapes& weights) {
+  for (const auto& unit : model.units())
+    for (const plan::ParamSpec& param : unit->spec().params) {
+      const auto found = weights.find(param.name);
+      if (found == weights.end() || found->second != param.shape) return false;
+    }
+  return true;
+}
+
+/// The model of the presets whose shapes the weights have: a released file needs no config.json beside it. Null when
+/// there is none. Throws UserError (usage) naming the presets where these differ in something that shapes do not tell.
+std::unique_ptr<net::Denoiser> model_of_shapes(const Family& family, const ModelChoice& choice) {
+  const Shapes weights = official_weights(choice);
+  std::unique_ptr<net::Denoiser> found;
+  std::string first;
+  for (const std::string& preset : family.presets()) {
+    auto model = family.from_preset(preset);
+    if (!has_shapes(*model, weights)) continue;
+    if (found && model->config_json() != found->config_json())
+      throw UserError(Exit::usage, "model.path",
+                      choice.path + ": there is no config.json beside the weights, which have the shapes of " + first +
+                          " and of " + preset,
+                      "set model.preset to the one it is");
+    if (!found) found = std::move(model), first = preset;
+  }
+  return found;
+}
+
+/// The model of a preset, a config.json or known shapes; null when the choice has none of them.
 std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoice& choice) {
   if (choice.config.empty() && !choice.preset.empty()) return family.from_preset(choice.preset);
   if (choice.config.empty() && choice.path.empty()) return nullptr;
   // a folder of weights needs no config.json when the recipe has the sizes
   if (choice.config.empty() && !choice.config_text.empty() && !has_config(choice.path)) return nullptr;
+  if (choice.config.empty() && !has_config(choice.path))
+    if (auto model = model_of_shapes(family, choice)) return model;
   const std::string model = identify(choice.weights).model;
   const std::vector<std::string> presets = family.presets();
   const std::string likely = std::ranges::find(presets, model) == presets.end() ? "" : model;

@@ -14,8 +14,8 @@
 namespace tessera::models {
 
 /// The [model] table of a recipe. A family is "wan", or "wan-i2v" to override the type in config.json and weights.
-/// Sizes come from the first of these that is set: config (a file), preset, path (its config.json); fields of
-/// config_text replace fields of that source, or are the only source.
+/// Sizes come from the first of these that is set: config (a file), preset, path (its config.json, else the preset
+/// whose shapes its tensors have); fields of config_text replace fields of that source, or are the only source.
 struct ModelChoice {
   std::string family = {};  ///< empty: that of the preset, of the config.json or of the weights, else the standard one
   std::string preset = {};

@@ -1,8 +1,7 @@
 #include "tessera/planning/encoder_bytes.h"
 
-#include <utility>
-
 #include "tessera/engine/measure.h"
+#include "tessera/job/encoder_plan.h"
 #include "tessera/job/job.h"
 #include "tessera/job/text_weights.h"
 #include "tessera/plan/compile/compile.h"
@@ -10,13 +9,11 @@
 
 namespace tessera::planning {
 
-StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
-                       const Mesh& mesh) {
-  const plan::ModelSpec spec = engine::measure(units, batch, "encoder", {.train = false});
-  plan::Plan plan;
-  plan.mesh = mesh;
-  plan.mesh[Axis::dp_replicate] *= std::exchange(plan.mesh[Axis::pp], 1);  // EncoderRun folds pp into dp_replicate
-  plan.units.resize(spec.units.size());
+StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, const Mesh& mesh,
+                       DType held) {
+  plan::ModelSpec spec = engine::measure(units, batch, "encoder", {.train = false});
+  job::hold_as(spec, held);
+  const plan::Plan plan = job::encoder_plan(spec, mesh);
   const plan::Schedule schedule = plan::compile_forward(spec, plan, /*rank=*/0, "encode", 1);
   const plan::MemoryParts parts = plan::memory_curve(spec, plan, schedule, 0).by_part;
   return {parts.parameters + parts.slots, parts.activations + parts.temporaries};
@@ -31,7 +28,7 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
   most.tile_frames = job.vae_tile_frames;
   const int64_t tokens = job::longest_prompt(recipe, job.context_length);
   const std::vector<int64_t> longest(static_cast<size_t>(tokens), 0);
-  most.text = stack_bytes(job.text->units(), job.text->pack({longest}), text_mesh);
+  most.text = stack_bytes(job.text->units(), job.text->pack({longest}), text_mesh, job::text_storage(recipe).dtype);
   if (job.pooled) {
     const std::vector<int64_t> most_ids(static_cast<size_t>(std::min(tokens, job.pooled->most_tokens())), 0);
     most.pooled = stack_bytes(job.pooled->units(), job.pooled->pack({most_ids}), text_mesh);

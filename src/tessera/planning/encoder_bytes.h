@@ -6,12 +6,14 @@
 //   bytes.prepare();                     // peak of a rank while `prepare` encodes a clip or a caption
 //   bytes.decoding();                    // peak while a sample is decoded, in addition to training
 //
-// [Note: frozen encoders] `prepare` shards the text encoder over the mesh and gathers one unit at a time; the
-// autoencoder is replicated, and every rank encodes its own clips. Both are freed at the end. Training on the cache has
-// neither in memory. To decode a sample, rank 0 loads the autoencoder between two steps and frees it afterwards. With
-// data.cache = "online" the autoencoder stays loaded, because each step encodes its clips; captions are still encoded
-// once, before step 1. With data.encoders = "host", "device" or "sharded" text encoders stay loaded too: whole on every
-// rank, or sharded as in `prepare` ([Note: encoders beside a step] in prepare/text_beside.h). All bytes are measured by running the same code on meta tensors (engine/measure.h).
+// [Note: frozen encoders] `prepare` encodes captions first: the text encoder is sharded over the mesh, one unit at a
+// time gathered, and every rank encodes its own captions. It is freed before the clips: the autoencoder is replicated,
+// and every rank encodes its own. Training on the cache has neither in memory. To decode a sample, rank 0 loads the
+// autoencoder between two steps and frees it afterwards. With data.cache = "online" the autoencoder stays loaded,
+// because each step encodes its clips; captions are still encoded once, before step 1. With data.encoders = "host",
+// "device" or "sharded" text encoders stay loaded too: whole on every rank, or sharded as in `prepare`
+// ([Note: encoders beside a step] in prepare/text_beside.h). All bytes are measured by running the same code on meta
+// tensors (engine/measure.h).
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -43,8 +45,11 @@ struct EncoderBytes {
   recipe::Encoders place = recipe::Encoders::cached;  ///< where they are beside a step: data.encoders
 
   int64_t prepare() const {
-    return text.held + pooled.held + image.held + codec_weights +
-           std::max({encode, text.work, pooled.work, image.work});
+    if (place != recipe::Encoders::cached)  // the text encoders stay
+      return text.held + pooled.held + image.held + codec_weights +
+             std::max({encode, text.work, pooled.work, image.work});
+    return std::max(text.held + pooled.held + std::max(text.work, pooled.work),
+                    image.held + codec_weights + std::max(encode, image.work));
   }
   int64_t decoding() const { return codec_weights + decode; }
   /// Beside a step that encodes its own samples (recipe::Recipe::Data::online): on the device, or with data.encoders =
@@ -56,6 +61,7 @@ struct EncoderBytes {
 EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh);
 
 /// On the first rank, for inputs of that size.
-StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, const Mesh& mesh);
+StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, const Mesh& mesh,
+                       DType held = DType::f32);
 
 }  // namespace tessera::planning

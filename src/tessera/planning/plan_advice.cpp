@@ -341,13 +341,15 @@ int64_t most_of(GrowthAxis grow) { return grow == GrowthAxis::resolution ? 512 :
 
 }  // namespace
 
-Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& scale) {
+Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& scale,
+                const std::function<void(const std::string&)>& told) {
   const Row row = row_of(request, grow, scale);
   Largest result;
   int64_t fits = 0, over = 0;
   std::string limit;
   const auto fits_at = [&](int64_t n) {
     const Planned planned = make_plan_as_is(row.request(n));
+    if (told) told(row.name(n) + (planned.choice.fits ? " fits" : " does not fit"));
     if (planned.choice.fits) {
       result = {true, row.name(n), "", planned.choice.memory.peak, planned.prediction.step.total, row.sizes(n)};
     } else {

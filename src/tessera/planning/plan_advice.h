@@ -4,6 +4,7 @@
 //
 //   log::warn(advice(request));          // "train.micro_batch = 1: 3.1 GiB a rank, a step of 1.2 s; ..."
 //   largest(request, Grow::frames);
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,9 @@ struct VideoScale {
 };
 
 /// The largest number of frames, samples a rank or pixels (of the same aspect ratio) that fits the request's budget.
-Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& scale);
+/// `told` hears of each size that was planned: "81 frames fits".
+Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& scale,
+                const std::function<void(const std::string&)>& told = {});
 
 /// {"largest":{"frames":121},"text","peak_bytes","step_seconds","limit"}; height and width of a resolution.
 std::string largest_json(const Largest& found);

@@ -12,9 +12,6 @@ struct EncodedText {
   at::Tensor pooled = {};  ///< [P] fp32 of the second text encoder; undefined for models without one
 };
 
-/// The same in host memory, for the cache.
-struct CachedText {
-  data::CachedTensor context, pooled = {};  ///< pooled has no shape where there is none
-};
+using data::CachedText;  // the same in host memory
 
 }  // namespace tessera::prepare

@@ -1,21 +1,17 @@
 #include "tessera/prepare/encoder_run.h"
 
-#include <utility>
-
+#include "tessera/job/encoder_plan.h"
 #include "tessera/job/text_weights.h"
 
 namespace tessera::prepare {
 
 EncoderRun::EncoderRun(const std::vector<std::unique_ptr<net::Unit>>& units, const std::string& name, const Mesh& mesh,
-                       comm::Comm& comm, int rank) {
+                       comm::Comm& comm, int rank, DType held) {
   // The schedule needs the units' parameters only: what a prompt's or a picture's tokens take is small beside them.
   spec_.name = name;
   for (const auto& unit : units) spec_.units.push_back(unit->spec());
-  // The input is too small for a pipeline: every stage's ranks run the whole encoder.
-  plan::Plan plan;
-  plan.mesh = mesh;
-  plan.mesh[Axis::dp_replicate] *= std::exchange(plan.mesh[Axis::pp], 1);
-  plan.units.resize(spec_.units.size());
+  job::hold_as(spec_, held);
+  const plan::Plan plan = job::encoder_plan(spec_, mesh);
   program_ = std::make_shared<const plan::Program>(plan, plan::compile_forward(spec_, plan, rank, "encode", 1));
   engine_ = std::make_unique<engine::Engine>(units, spec_, plan, comm, rank,
                                              engine::EngineOptions{.trainable = false, .cut_tokens = false});

@@ -1,6 +1,7 @@
 #pragma once
 // A frozen encoder that is a list of units, run by the engine: its weights sharded over the mesh, one unit at a time
-// gathered. UMT5-XXL (21 GiB in fp32) so takes 21 GiB / ranks and two units' slots on each.
+// gathered (small ones whole on every rank: job/encoder_plan.h). UMT5-XXL (11 GiB in bf16) so takes 11 GiB / ranks and
+// two units' slots on each.
 //
 //   EncoderRun run(encoder.units(), encoder.fingerprint(), mesh, comm, rank);
 //   load_text(run, encoder, "models_t5_umt5-xxl-enc-bf16.pth");
@@ -13,9 +14,9 @@ namespace tessera::prepare {
 
 class EncoderRun {
  public:
-  /// Borrows units and comm.
+  /// Borrows units and comm. `held`: the dtype of the weights in memory; arithmetic is fp32.
   EncoderRun(const std::vector<std::unique_ptr<net::Unit>>& units, const std::string& name, const Mesh& mesh,
-             comm::Comm& comm, int rank);
+             comm::Comm& comm, int rank, DType held = DType::f32);
 
   void fill(const engine::Fill& values) { engine::fill_shards(engine_->store(), values); }
   /// The last unit's boundary tensor. Ranks may have inputs of their own, of the same shapes.

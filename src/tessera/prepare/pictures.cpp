@@ -43,14 +43,14 @@ Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const
   return pictures;
 }
 
-std::string picture_stamp(const data::Item& item, const net::Conditions& wanted) {
-  std::string text;
-  const auto add = [&](const char* name, const data::Path& path) {
-    if (!path.empty()) text += std::string(" ") + name + "=" + path.string() + "@" + data::file_stamp(path);
+std::vector<data::RowFile> picture_files(const data::Item& item, const net::Conditions& wanted) {
+  std::vector<data::RowFile> files;
+  const auto add = [&](const char* role, const data::Path& path) {
+    if (!path.empty()) files.emplace_back(role, path);
   };
   if (wanted.first_image || wanted.always_clean) add("first", item.first_image);
   if (wanted.last_image) add("last", item.last_image);
-  return text;
+  return files;
 }
 
 std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/data/cache.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/video.h"
 #include "tessera/net/model.h"
@@ -23,9 +24,8 @@ struct Pictures {
 /// size. Throws UserError (input) naming the file.
 Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const net::Conditions& wanted);
 
-/// What the row's own pictures add to how a clip's pixels were made, for cache keys: their names and states. Empty for
-/// a row without.
-std::string picture_stamp(const data::Item& item, const net::Conditions& wanted);
+/// The row's own pictures, by the role that they have in the key of the clip's entry.
+std::vector<data::RowFile> picture_files(const data::Item& item, const net::Conditions& wanted);
 
 /// The images of each prompt: the files of sample.image and sample.last_image, repeated if there are fewer ("clip": of
 /// the prompt's own clip). If these are empty, the images of its clip if the model needs one, else none. A prompt's

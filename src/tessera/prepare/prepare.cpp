@@ -6,6 +6,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
+#include "tessera/data/cache_search.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kChunk = 8;  // clips a rank encodes between two barriers; their embeddings are in memory
+constexpr size_t kChunk = 8;  // clips of a rank whose CLIP features are in memory at once
 
 }  // namespace
 
@@ -52,28 +53,23 @@ class Preparation {
       pace.barrier();
       comm_.check_agreement("clips of the data set", clips());
       if (recipe_.data.beside()) return encode_beside(pace);
-      TextPass text(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
+      {
+        TextPass text(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
+        if (!online_) {
+          find_entries(text, pace);
+          check_disk(text);
+          pace.barrier();  // every rank has looked before any rank writes, so all have the same list
+        }
+        encode_texts(text, pace);
+      }  // the text encoder goes before the others come
+      if (online_ || !work_.empty() || options_.prompts) load_conditioner();
+      pace.barrier();  // every rank has its encoders
       if (online_) {
-        text.load();
-        load_conditioner();
-        pace.barrier();  // every rank has its encoders
-        for (const std::string& caption : captions_) data_.texts_[caption] = cached(text.encode(caption));
         look_at_all();
         keep(std::vector<char>(data_.plan_.clips.size(), 0));
       } else {
-        find_damaged(pace);
-        find_missing();
-        check_disk(text);
-        if (!work_.empty()) text.load(), load_conditioner();
-        pace.barrier();  // every rank has looked before any rank writes, so all have the same list
-        encode(text, pace);
+        encode_clips(pace);
       }
-      if (options_.prompts || drops()) {
-        text.load();
-        load_conditioner();
-        pace.barrier();
-      }
-      encode_prompts(text);
       condition_prompts(pace);
       conditioner_.reset();
       pace.barrier();
@@ -84,11 +80,10 @@ class Preparation {
   }
 
  private:
-  using Keys = std::vector<data::CacheKey>;
-  /// Pixels to encode once: a clip, and the entries of its captions.
-  struct Work {
-    int64_t clip = 0;
-    std::vector<int> entries;
+  /// An entry of the cache that the data set needs, and where it is if it is there and right.
+  struct Wanted {
+    data::CacheKey key;
+    std::optional<data::CacheEntry> entry;
   };
 
   bool drops() const {
@@ -117,6 +112,11 @@ class Preparation {
     condition_prompts(pace);
     conditioner_.reset();
     pace.barrier();
+  }
+
+  /// Where an entry that is written now will be.
+  data::CacheEntry entry_of(const data::CacheKey& key) const {
+    return {key.file(folder_), key.fields, key.is_text(), key.name()};
   }
 
   void load_conditioner() {
@@ -159,7 +159,8 @@ class Preparation {
     comm_.check_agreement("data set", rows());
     data_.tokenizer_ = tokenizer_file(recipe_, captions_);
     if (rank_ == 0) {
-      if (!online_) checkpoint::remove_dead_partials(folder_);
+      if (!online_)
+        for (const fs::path& folder : {folder_, folder_ / "texts"}) checkpoint::remove_dead_partials(folder);
       make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
       tell_cut_captions(recipe_, job_, captions_, data_.tokenizer_);
       if (!online_ && data::has_video()) look_into_files();
@@ -189,24 +190,31 @@ class Preparation {
     judge(data_.plan_.clips.empty());
     data::check_no_bucket_is_empty(data_.plan_);
     if (online_) return;
-    const std::string encoder = encoder_hash(recipe_, job_, data_.tokenizer_);
-    std::unordered_map<std::string, int> known;         // repeats share their entries
-    std::unordered_map<std::string, int64_t> pictures;  // rows of one clip share its pixels
+    const EncoderHashes encoders = encoder_hashes(recipe_, job_, data_.tokenizer_);
+    same_texts_ = encoders.same_texts;
+    std::unordered_map<std::string, int> known_clips, known_texts;  // repeats share their entries
     for (size_t c = 0; c < data_.plan_.clips.size(); ++c) {
       const data::Clip& clip = data_.plan_.clips[c];
       const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
-      std::vector<int>& entries = entries_.emplace_back();
+      std::vector<data::RowFile> files = picture_files(item, wanted_);
+      for (data::RowFile& file : sound_files(item, wanted_)) files.push_back(std::move(file));
+      data::CacheKey key = data::clip_key({.source = item.path,
+                                           .encoder = encoders.clip,
+                                           .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
+                                           .preprocessing = data_.plan_.preprocessing(clip),
+                                           .files = std::move(files),
+                                           .encoder_before = encoders.both});
+      Entries& entries = entries_.emplace_back();
+      const auto [place, fresh] = known_clips.emplace(key.hash(), static_cast<int>(clips_.size()));
+      if (fresh) {
+        clips_.push_back({std::move(key), {}});
+        first_clip_.push_back(static_cast<int64_t>(c));
+      }
+      entries.clip = place->second;
       for (const std::string& caption : item.captions) {
-        data::CacheKey key = data::cache_key(
-            item.path, caption, encoder, data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
-            data_.plan_.preprocessing(clip) + picture_stamp(item, wanted_) + sound_stamp(item, wanted_));
-        const auto [place, fresh] = known.emplace(key.hash(), static_cast<int>(keys_.size()));
-        if (fresh) {
-          const std::string picture = key.source + '\n' + key.shape + '\n' + key.preprocessing;
-          picture_of_.push_back(pictures.emplace(picture, static_cast<int64_t>(c)).first->second);
-          keys_.push_back(std::move(key));
-        }
-        entries.push_back(place->second);
+        const auto [text, is_new] = known_texts.emplace(caption, static_cast<int>(texts_.size()));
+        if (is_new) texts_.push_back({data::text_key(caption, encoders.text, encoders.both), {}});
+        entries.texts.push_back(text->second);
       }
     }
   }
@@ -245,75 +253,114 @@ class Preparation {
            digest(data_.plan_.clips.size(), path, [&](size_t c) {
              std::string text = path(c) + '\n' + data_.plan_.preprocessing(data_.plan_.clips[c]) + '\n';
              if (!online_)
-               for (const int e : entries_[c]) text += keys_[static_cast<size_t>(e)].stamp + '\n';
+               for (const auto& source : clips_[static_cast<size_t>(entries_[c].clip)].key.sources)
+                 text += source.stamp + '\n';
              return text;
            });
   }
 
+  std::vector<Wanted*> all_wanted() {
+    std::vector<Wanted*> all;
+    for (Wanted& clip : clips_) all.push_back(&clip);
+    for (Wanted& text : texts_) all.push_back(&text);
+    return all;
+  }
+
+  /// What is in the cache and right; the rest is to be encoded.
+  void find_entries(const TextPass& text, Pace& pace) {
+    std::vector<data::CacheKey> keys;
+    for (const Wanted& clip : clips_) keys.push_back(clip.key);
+    const fs::path file = folder_ / "contents.jsonl";
+    const auto rows = [&](const std::string& caption) { return same_texts_ ? text.token_count(caption) : -1; };
+    if (rank_ == 0 && !options_.trust) {
+      const auto changed = data::CacheSearch(folder_, {}, rows).changed(keys);
+      report::CountProgress progress(true, "prepare: changed times, comparing content of", "files",
+                                     static_cast<int64_t>(changed.size()));
+      data::update_contents(file, changed, [&](int64_t done) { progress.at(done); });
+    }
+    pace.barrier();
+    data::CacheSearch search(folder_, data::Contents(file), rows);
+    if (options_.trust) trust(search, keys, pace);
+    int64_t stale = 0;
+    std::string first;
+    for (Wanted* wanted : all_wanted()) {
+      auto found = search.find(wanted->key);
+      if (found.unreadable && options_.verify)
+        log::warn("prepare: " + found.stale + "; it is made again");
+      else if (!found.stale.empty() && stale++ == 0)
+        first = wanted->key.name() + ": " + found.stale;
+      wanted->entry = std::move(found.entry);
+    }
+    contents_ = search.contents();
+    find_damaged(pace);
+    for (size_t c = 0; c < clips_.size(); ++c)
+      if (!clips_[c].entry) work_.push_back(c);
+    for (size_t t = 0; t < texts_.size(); ++t)
+      if (!texts_[t].entry) missing_texts_.push_back(t);
+    if (stale == 0) return;
+    check_input(options_.rebuild, "data.cache",
+                std::to_string(stale) + " of " + std::to_string(clips_.size()) +
+                    " entries are stale or damaged; first: " + first,
+                "run `tessera prepare RECIPE --rebuild` to encode them again, or with --trust to use them as they are");
+    log::info("prepare: rebuilding " + std::to_string(stale) + " entries; first: " + first);
+  }
+
+  /// Every rank takes the files for what they were, and rank 0 writes it down for the runs to come.
+  void trust(data::CacheSearch& search, const std::vector<data::CacheKey>& keys, Pace& pace) const {
+    const int64_t files = search.trust(keys);
+    pace.barrier();  // every rank has read what was known
+    if (files == 0 || rank_ != 0) return;
+    search.contents().write(folder_ / "contents.jsonl");
+    log::warn("prepare: --trust: " + std::to_string(files) +
+              " files have another size or time than when they were encoded; their entries are used, and nobody "
+              "compared the content");
+  }
+
   /// Ranks share the reading, and what they found.
   void find_damaged(Pace& pace) {
-    damaged_.assign(keys_.size(), 0);
-    if (!options_.verify) return;
-    std::vector<double> mine(keys_.size());
-    report::CountProgress progress(rank_ == 0, "prepare: checking", "entries", static_cast<int64_t>(keys_.size()));
-    for (size_t e = static_cast<size_t>(rank_); e < keys_.size(); e += static_cast<size_t>(mesh_.world())) {
+    if (!options_.verify || options_.trust) return;
+    const std::vector<Wanted*> all = all_wanted();
+    std::vector<double> mine(all.size());
+    report::CountProgress progress(rank_ == 0, "prepare: checking", "entries", static_cast<int64_t>(all.size()));
+    for (size_t e = static_cast<size_t>(rank_); e < all.size(); e += static_cast<size_t>(mesh_.world())) {
       progress.at(static_cast<int64_t>(e));
-      if (!fs::exists(keys_[e].file(folder_))) continue;
-      const auto damage = data::cache_damage(folder_, keys_[e]);
+      if (!all[e]->entry) continue;
+      const auto damage = data::damage(*all[e]->entry);
       if (!damage) continue;
       mine[e] = 1;
-      log::warn("prepare: " + keys_[e].source + ": " + *damage + "; it is made again");
+      log::warn("prepare: " + all[e]->key.name() + ": " + *damage + "; it is made again");
     }
     pace.barrier();  // every rank has read its share
     for (const auto& row : comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles(mine))
-      for (size_t e = 0; e < row.size(); ++e) damaged_[e] |= row[e] != 0;
-  }
-
-  void find_missing() {
-    int64_t stale = 0;
-    std::string first;
-    std::map<int64_t, size_t> work;  // by clip
-    for (size_t e = 0; e < keys_.size(); ++e) {
-      const auto problem = data::cache_problem(folder_, keys_[e]);
-      if (!problem && !damaged_[e]) continue;
-      if (!damaged_[e] && *problem != "missing" && stale++ == 0)
-        first = keys_[e].source + ": " + keys_[e].file(folder_).string() + ": " + *problem;
-      const auto [place, fresh] = work.emplace(picture_of_[e], work_.size());
-      if (fresh) work_.push_back({picture_of_[e], {}});
-      work_[place->second].entries.push_back(static_cast<int>(e));
-      ++missing_;
-    }
-    if (stale == 0) return;
-    check_input(options_.rebuild, "data.cache",
-                std::to_string(stale) + " of " + std::to_string(keys_.size()) +
-                    " entries are stale or damaged; first: " + first,
-                "run `tessera prepare RECIPE --rebuild` to encode them again");
-    log::info("prepare: rebuilding " + std::to_string(stale) + " entries; first: " + first);
+      for (size_t e = 0; e < row.size(); ++e)
+        if (row[e] != 0) all[e]->entry.reset();
   }
 
   /// Logs the disk space that is needed before anything is written, and throws if there is too little.
   void check_disk(const TextPass& text) {
-    if (work_.empty() || rank_ != 0) return;
+    if ((work_.empty() && missing_texts_.empty()) || rank_ != 0) return;
     int64_t need = 0;
-    for (const Work& work : work_) {
-      const data::Bucket& bucket =
-          data_.plan_.rules.buckets[static_cast<size_t>(data_.plan_.clips[static_cast<size_t>(work.clip)].bucket)];
+    for (const size_t w : work_) {
+      const data::Clip& clip = clip_of(w);
+      const data::Bucket& bucket = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)];
       const auto latent = job_.codec->latent_shape(bucket.frames, bucket.height, bucket.width);
       int64_t numbers = latent[0] * latent[1] * latent[2] * latent[3];
       if (wanted_.takes_images() || wanted_.audio_dim > 0)
         for (const auto& [name, value] : job_.model->blank(latent).extra) numbers += value.numel();
-      for (const int e : work.entries) {
-        const data::CacheKey& key = keys_[static_cast<size_t>(e)];
-        need += 4 * (numbers + text.token_count(key.caption) * job_.model->context_dim() + wanted_.pooled_dim) + 1024 +
-                static_cast<int64_t>(key.caption.size() + key.source.size());
-      }
+      need += 4 * numbers + 1024;
+    }
+    for (const size_t t : missing_texts_) {
+      const std::string& caption = texts_[t].key.fields.at("caption");
+      need += 4 * (text.token_count(caption) * job_.model->context_dim() + wanted_.pooled_dim) + 1024 +
+              static_cast<int64_t>(caption.size());
     }
     std::error_code failed;
     fs::create_directories(folder_, failed);
     const fs::space_info space = fs::space(folder_, failed);
     const int64_t free = failed ? -1 : static_cast<int64_t>(space.available);
-    log::info("prepare: encoding " + std::to_string(missing_) + " of " + std::to_string(keys_.size()) +
-              " samples into " + folder_.string() + ", " + format_bytes(need) +
+    log::info("prepare: encoding " + std::to_string(work_.size()) + " of " + std::to_string(clips_.size()) +
+              " clips and " + std::to_string(missing_texts_.size()) + " of " + std::to_string(texts_.size()) +
+              " captions into " + folder_.string() + ", " + format_bytes(need) +
               (free < 0 ? "" : " of " + format_bytes(free) + " free"));
     if (free >= 0 && need > free)
       throw UserError(
@@ -322,35 +369,68 @@ class Preparation {
           "free space, set data.cache to another disk, or to \"online\" to store nothing");
   }
 
-  /// Chunk by chunk: texts together, then each rank its share of the clips.
-  void encode(TextPass& text, Pace& pace) {
-    {
-      const std::lock_guard<std::mutex> guard(shown_);
-      progress_.emplace(rank_ == 0, "prepare", "clips", static_cast<int64_t>(work_.size()));
+  /// Shows how many of `total` things are done, until the progress goes.
+  void begin_progress(const std::string& things, size_t total) {
+    const std::lock_guard<std::mutex> guard(shown_);
+    progress_.emplace(rank_ == 0, "prepare", things, static_cast<int64_t>(total));
+  }
+  void end_progress() {
+    const std::lock_guard<std::mutex> guard(shown_);
+    progress_.reset();
+  }
+
+  /// Captions that the cache lacks, and the texts of this run that are never stored.
+  void encode_texts(TextPass& text, Pace& pace) {
+    if (!online_ && missing_texts_.empty() && !options_.prompts && !drops()) return;
+    text.load();
+    pace.barrier();  // every rank has its encoder
+    if (online_)
+      for (const std::string& caption : captions_) data_.texts_[caption] = cached(text.encode(caption));
+    else
+      cache_texts(text, pace);
+    encode_prompts(text);
+  }
+
+  /// In each round every rank encodes a caption of its own and writes it. A rank without one does the last again,
+  /// because it has shards of the encoder.
+  void cache_texts(TextPass& text, Pace& pace) {
+    if (missing_texts_.empty()) return;
+    begin_progress("captions", missing_texts_.size());
+    const auto world = static_cast<size_t>(mesh_.world()), me = static_cast<size_t>(rank_);
+    int64_t done = 0;
+    for (size_t begin = 0; begin < missing_texts_.size(); begin += world) {
+      const bool mine = begin + me < missing_texts_.size();
+      const data::CacheKey& key = texts_[mine ? missing_texts_[begin + me] : missing_texts_.back()].key;
+      const CachedText made = cached(text.encode(key.fields.at("caption")));
+      if (!mine) continue;
+      data::write_caption(folder_, key, made);
+      pace.report(++done);
     }
+    pace.barrier();
+    end_progress();
+    pace.report(0);  // clips are counted from none
+    for (const size_t t : missing_texts_) texts_[t].entry = entry_of(texts_[t].key);
+  }
+
+  /// The first clip that has the entry.
+  const data::Clip& clip_of(size_t entry) const { return data_.plan_.clips[static_cast<size_t>(first_clip_[entry])]; }
+
+  /// Each rank its share of the clips.
+  void encode_clips(Pace& pace) {
+    begin_progress("clips", work_.size());
     const auto world = static_cast<size_t>(mesh_.world()), me = static_cast<size_t>(rank_);
     Failures failures(work_.size());
     int64_t done = 0;
     for (size_t begin = 0; begin < work_.size(); begin += kChunk * world) {
       const size_t end = std::min(work_.size(), begin + kChunk * world);
-      pace.barrier();  // so that no rank waits for another in a collective of the text encoder
-      std::map<std::string, CachedText> texts;
-      for (size_t w = begin; w < end; ++w)
-        for (const int e : work_[w].entries)
-          if (const std::string& caption = keys_[static_cast<size_t>(e)].caption; !texts.contains(caption))
-            texts[caption] = cached(text.encode(caption));
       const std::map<size_t, at::Tensor> seen = look_at_mine(begin, end, pace);
-      for (size_t w = begin; w < end; ++w) {
-        if (w % world != me) continue;
-        encode_clip(w, texts, seen, failures);
+      for (size_t w = begin + me; w < end; w += world) {
+        encode_clip(w, seen, failures);
         pace.report(++done);
       }
     }
     pace.barrier();
-    {
-      const std::lock_guard<std::mutex> guard(shown_);
-      progress_.reset();
-    }
+    end_progress();
     failures.share(comm_, mesh_, rank_);
     leave_out(failures);
   }
@@ -364,7 +444,7 @@ class Preparation {
     for (size_t w = begin + static_cast<size_t>(rank_); w < begin + div_up(end - begin, world) * world; w += world) {
       mine.emplace_back(w, Pictures());
       try {
-        if (w < end) mine.back().second = pictures_of(work_[w].clip);
+        if (w < end) mine.back().second = pictures_of(first_clip_[work_[w]]);
       } catch (const UserError&) {  // encode_clip meets the same fault, and books it
       }
     }
@@ -374,23 +454,21 @@ class Preparation {
     return seen;
   }
 
-  void encode_clip(size_t w, const std::map<std::string, CachedText>& texts, const std::map<size_t, at::Tensor>& seen,
-                   Failures& failures) {
-    const Work& work = work_[w];
-    const data::Clip& clip = data_.plan_.clips[static_cast<size_t>(work.clip)];
+  void encode_clip(size_t w, const std::map<size_t, at::Tensor>& seen, Failures& failures) {
+    const data::Clip& clip = clip_of(work_[w]);
     const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
-    data::CachedSample sample;
+    data::CachedClip made;
     try {
-      sample.latent =
-          data::is_latent(item.path)
-              ? stored_latent(item.path)
-              : cached(job::encode_frames(*job_.codec, data::decode_clip(item.path, data_.plan_.spec(clip))));
+      made.latent = data::is_latent(item.path)
+                        ? stored_latent(item.path)
+                        : cached(job::encode_frames(*job_.codec, data::decode_clip(item.path, data_.plan_.spec(clip))));
       if (wanted_.takes_images())
-        for (const auto& [name, value] : conditioner_->extras(
-                 pictures_of(work.clip), seen.count(w) ? seen.at(w) : at::Tensor(), data_.plan_.spec(clip).frames))
-          sample.extras[name] = cached(value);
+        for (const auto& [name, value] :
+             conditioner_->extras(pictures_of(first_clip_[work_[w]]), seen.count(w) ? seen.at(w) : at::Tensor(),
+                                  data_.plan_.spec(clip).frames))
+          made.extras[name] = cached(value);
       for (const auto& [name, value] : conditioner_->extras(item, data_.plan_.spec(clip)))
-        sample.extras[name] = cached(value);
+        made.extras[name] = cached(value);
     } catch (const UserError& error) {
       if (error.code() != Exit::input) throw;
       data::Problems found(problems_.strict());
@@ -398,41 +476,28 @@ class Preparation {
       failures.add(w, found.list().front().what);
       return;
     }
-    for (const int e : work.entries) {
-      const data::CacheKey& key = keys_[static_cast<size_t>(e)];
-      const CachedText& text = texts.at(key.caption);
-      sample.context = text.context;
-      if (wanted_.pooled_dim > 0) sample.extras["pooled"] = text.pooled;
-      data::write_cached(folder_, key, sample);
-    }
+    data::write_clip(folder_, clips_[work_[w]].key, made, contents_);
   }
 
   /// Clips whose pixels could not be made go, with all that share them.
   void leave_out(const Failures& failures) {
-    std::vector<char> failed_entry(keys_.size(), 0);
     for (size_t w = 0; w < work_.size(); ++w) {
-      if (!failures.failed(w)) continue;
-      const data::Clip& clip = data_.plan_.clips[static_cast<size_t>(work_[w].clip)];
-      problems_.add(data_.items_[static_cast<size_t>(clip.item)].where, failures.text(w));
-      for (const int e : work_[w].entries) failed_entry[static_cast<size_t>(e)] = 1;
+      if (failures.failed(w))
+        problems_.add(data_.items_[static_cast<size_t>(clip_of(work_[w]).item)].where, failures.text(w));
+      else
+        clips_[work_[w]].entry = entry_of(clips_[work_[w]].key);
     }
     std::vector<char> failed(data_.plan_.clips.size(), 0);
-    for (size_t c = 0; c < failed.size(); ++c)
-      for (const int e : entries_[c]) failed[c] |= failed_entry[static_cast<size_t>(e)];
+    for (size_t c = 0; c < failed.size(); ++c) failed[c] = !clips_[static_cast<size_t>(entries_[c].clip)].entry;
     keep(failed);
     judge(data_.samples_.empty());
-    Keys kept;
-    std::vector<int> place(keys_.size(), -1);
-    for (size_t e = 0; e < keys_.size(); ++e)
-      if (!failed_entry[e]) place[e] = static_cast<int>(kept.size()), kept.push_back(std::move(keys_[e]));
-    for (auto& sample : data_.samples_)
-      for (int& e : sample.entries) e = place[static_cast<size_t>(e)];
-    data_.cache_.emplace(folder_, std::move(kept));
+    for (Wanted& clip : clips_) data_.clip_entries_.push_back(clip.entry.value_or(data::CacheEntry{}));
+    for (Wanted& text : texts_) data_.text_entries_.push_back(*text.entry);
   }
 
   void keep(const std::vector<char>& failed) {
     for (size_t c = 0; c < data_.plan_.clips.size(); ++c)
-      if (!failed[c]) data_.samples_.push_back({static_cast<int64_t>(c), online_ ? std::vector<int>() : entries_[c]});
+      if (!failed[c]) data_.samples_.push_back({static_cast<int64_t>(c), online_ ? Entries() : entries_[c]});
   }
 
   /// Throws if no row is left, or more were left out than the user allows; rank 0 lists them.
@@ -453,6 +518,7 @@ class Preparation {
     for (const auto& sample : data_.samples_)
       data_.buckets_.push_back(data_.plan_.clips[static_cast<size_t>(sample.clip)].bucket);
     data_.seed_ = static_cast<uint64_t>(recipe_.run.seed);
+    data_.online_ = online_;
     data_.job_ = &job_;
     data_.codec_ = job_.codec.get();
     data_.encoders_ = recipe_.data.encoders;
@@ -472,13 +538,14 @@ class Preparation {
   const fs::path folder_;
   data::Problems problems_;
   PreparedData data_;
-  std::vector<std::string> captions_;      // of the data set, each once
-  Keys keys_;                              // entries of the cache, each once
-  std::vector<int64_t> picture_of_;        // of each entry, the clip its pixels are made from
-  std::vector<std::vector<int>> entries_;  // of each clip, one a caption
-  std::vector<char> damaged_;              // of each entry, whether its bytes are not those that were written
-  std::vector<Work> work_;
-  int64_t missing_ = 0;
+  std::vector<std::string> captions_;  // of the data set, each once
+  std::vector<Wanted> clips_, texts_;  // entries of the cache, each once
+  std::vector<int64_t> first_clip_;    // of each entry of a clip, the first clip that has it
+  using Entries = PreparedData::Entries;
+  std::vector<Entries> entries_;  // of each clip
+  bool same_texts_ = false;       // EncoderHashes::same_texts
+  data::Contents contents_;
+  std::vector<size_t> work_, missing_texts_;  // in clips_ and texts_, what is to be encoded
   std::optional<Conditioner> conditioner_;
   std::mutex shown_;
   std::optional<report::CountProgress> progress_;  // of encoding; the pace's thread shows it

@@ -9,6 +9,7 @@
 // data.encoders = "host", "device" or "sharded" captions too are encoded when they come (text_beside.h).
 #include <map>
 #include <optional>
+#include <set>
 
 #include "tessera/comm/comm.h"
 #include "tessera/data/cache.h"
@@ -34,6 +35,7 @@ struct PrepareOptions {
   bool prompts = true;       ///< those that are sampled are encoded as well
   bool null_caption = true;  ///< the empty caption is encoded as well, where diffusion.caption_dropout needs it
   std::shared_ptr<TextBeside> text_beside = {};  ///< of another part of the run; empty: prepare makes its own
+  bool trust = false;                            ///< neither the content of files nor the bytes of entries is checked
   bool tolerant = false;  ///< any number of faulty rows is left out; else more than data.allow_bad end it
 };
 
@@ -62,6 +64,8 @@ class PreparedData {
   data::Frames frames(int64_t index) const;
   const std::vector<int>& buckets() const { return buckets_; }  ///< of each sample
   int64_t problems() const { return problems_; }                ///< rows that were left out
+  /// Files of the cache that it reads.
+  std::set<data::Path> cache_files() const;
 
   int prompts() const { return static_cast<int>(prompts_.size()); }
   const std::string& prompt_text(int prompt) const { return prompts_.at(prompt); }
@@ -81,11 +85,15 @@ class PreparedData {
  private:
   friend class Preparation;
   std::map<std::string, at::Tensor> online_extras(int64_t index) const;
-  CachedText text_of(const std::string& caption) const;
   size_t caption(int64_t index, int64_t epoch) const;
-  struct Entries {
-    int64_t clip = 0;          // in plan_.clips
-    std::vector<int> entries;  // of the cache, one a caption
+  data::CachedText text(int64_t index, size_t caption) const;
+  struct Entries {  // of a clip, in clip_entries_ and text_entries_
+    int clip = 0;
+    std::vector<int> texts;  // one a caption
+  };
+  struct Sample {
+    int64_t clip = 0;  // in plan_.clips
+    Entries entries = {};
   };
   const data::Clip& clip(int64_t index) const { return plan_.clips.at(samples_.at(index).clip); }
   const data::Item& item(int64_t index) const { return items_.at(clip(index).item); }
@@ -93,8 +101,9 @@ class PreparedData {
   uint64_t seed_ = 0;
   std::vector<data::Item> items_;
   data::ClipPlan plan_;
-  std::vector<Entries> samples_;
-  std::optional<data::CacheReader> cache_;   // nothing when online
+  std::vector<Sample> samples_;
+  bool online_ = false;
+  std::vector<data::CacheEntry> clip_entries_, text_entries_;  // none when online
   std::map<std::string, CachedText> texts_;  // by caption, when online; no tensors: they are no part of the planned
                                              // memory
   std::shared_ptr<TextBeside> beside_;       // makes them when they are needed, in place of `texts_`

@@ -39,12 +39,20 @@ size_t PreparedData::caption(int64_t index, int64_t epoch) const {
 
 data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
   const size_t caption = this->caption(index, epoch);
-  if (!cache_) return text_of(item(index).captions[caption]).context;
-  return cache_->load(samples_.at(index).entries.at(caption)).context;
+  return text(index, caption).context;
 }
 
-CachedText PreparedData::text_of(const std::string& caption) const {
-  return beside_ ? beside_->caption(caption) : texts_.at(caption);
+data::CachedText PreparedData::text(int64_t index, size_t caption) const {
+  if (!online_) return data::read_caption(text_entries_.at(samples_.at(index).entries.texts.at(caption)));
+  const std::string& words = item(index).captions[caption];
+  return beside_ ? beside_->caption(words) : texts_.at(words);
+}
+
+std::set<data::Path> PreparedData::cache_files() const {
+  std::set<data::Path> files;
+  for (const auto& entry : clip_entries_) files.insert(entry.file);
+  for (const auto& entry : text_entries_) files.insert(entry.file);
+  return files;
 }
 
 void PreparedData::encode_captions(const std::vector<std::vector<Place>>& of_ranks, size_t mine) const {
@@ -67,23 +75,24 @@ int64_t PreparedData::host_encoder_bytes() const {
 }
 
 at::Tensor PreparedData::latent(int64_t index) const {
-  if (cache_) return sample(index).latent;
+  if (!online_) return tensor_of(data::read_clip(clip_entries_.at(samples_.at(index).entries.clip)).latent);
   const data::Path& path = item(index).path;
   if (data::is_latent(path)) return tensor_of(stored_latent(path));
   return encoded(encoders_, [&] { return job::encode_frames(*codec_, frames(index)); });
 }
 
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
-  const size_t caption = this->caption(index, epoch);
-  if (!cache_) {
-    const CachedText text = text_of(item(index).captions[caption]);
-    PreparedSample sample{latent(index), tensor_of(text.context), online_extras(index)};
-    if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
-    return sample;
+  const data::CachedText text = this->text(index, caption(index, epoch));
+  PreparedSample sample{{}, tensor_of(text.context)};
+  if (online_) {
+    sample.latent = latent(index);
+    sample.extra = online_extras(index);
+  } else {
+    const data::CachedClip clip = data::read_clip(clip_entries_.at(samples_.at(index).entries.clip));
+    sample.latent = tensor_of(clip.latent);
+    for (const auto& [name, value] : clip.extras) sample.extra[name] = tensor_of(value);
   }
-  const data::CachedSample loaded = cache_->load(samples_.at(index).entries.at(caption));
-  PreparedSample sample{tensor_of(loaded.latent), tensor_of(loaded.context)};
-  for (const auto& [name, value] : loaded.extras) sample.extra[name] = tensor_of(value);
+  if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
   return sample;
 }
 

@@ -113,14 +113,14 @@ std::string audio_encoder_of(const recipe::Recipe& recipe, const net::Conditions
   return name;
 }
 
-std::string sound_stamp(const data::Item& item, const net::Conditions& wanted) {
-  std::string text;
-  const auto add = [&](const char* name, const data::Path& path) {
-    if (!path.empty()) text += std::string(" ") + name + "=" + path.string() + "@" + data::file_stamp(path);
+std::vector<data::RowFile> sound_files(const data::Item& item, const net::Conditions& wanted) {
+  std::vector<data::RowFile> files;
+  const auto add = [&](const char* role, const data::Path& path) {
+    if (!path.empty()) files.emplace_back(role, path);
   };
   if (wanted.audio_dim > 0) add("sound", item.sound);
   if (wanted.pose_dim > 0) add("pose", item.pose);
-  return text;
+  return files;
 }
 
 std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/data/cache.h"
 #include "tessera/data/dataset.h"
 #include "tessera/job/audio_encoder.h"
 #include "tessera/job/job.h"
@@ -52,8 +53,8 @@ class Listener {
 /// a model without audio input. Throws UserError (usage) if the two do not fit together.
 std::string audio_encoder_of(const recipe::Recipe& recipe, const net::Conditions& wanted);
 
-/// The part of a cache key for a row's audio and pose files.
-std::string sound_stamp(const data::Item& item, const net::Conditions& wanted);
+/// The row's audio and pose files, by the role that they have in the key of the clip's entry.
+std::vector<data::RowFile> sound_files(const data::Item& item, const net::Conditions& wanted);
 
 /// The audio of each prompt: the files of sample.audio, repeated if there are fewer ("clip" or empty: the audio of the
 /// prompt's own clip). `seconds`: its length, 0: to the end, nullopt: one clip. Empty for a model without audio input.

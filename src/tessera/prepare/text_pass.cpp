@@ -4,7 +4,9 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/base/log.h"
 #include "tessera/base/random.h"
+#include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/job/null_caption.h"
@@ -20,6 +22,7 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
     : job_(job),
       weights_(recipe.data.text_encoder_path),
       pooled_weights_(recipe.data.pooled_encoder_path),
+      storage_(job::text_storage(recipe)),
       mesh_(mesh),
       comm_(comm),
       rank_(rank),
@@ -30,15 +33,29 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
 
 void TextPass::load() {
   if (run_) return;
-  const auto open = [&](std::optional<EncoderRun>& run, const net::TextEncoder& encoder, const std::string& weights) {
-    run.emplace(encoder.units(), encoder.fingerprint(), mesh_, comm_, rank_);
+  const auto open = [&](std::optional<EncoderRun>& run, const net::TextEncoder& encoder, const std::string& weights,
+                        DType held) {
+    run.emplace(encoder.units(), encoder.fingerprint(), mesh_, comm_, rank_, held);
     if (weights.empty())
       initialise(*run, encoder, 0);
     else
       load_text(*run, encoder, weights);
   };
-  open(run_, *job_.text, weights_);
-  if (job_.pooled) open(pooled_run_, *job_.pooled, pooled_weights_);
+  open(run_, *job_.text, weights_, storage_.dtype);
+  if (job_.pooled) open(pooled_run_, *job_.pooled, pooled_weights_, DType::f32);
+  if (storage_.dtype != DType::f32) log::info(held_text());
+}
+
+/// What the text encoder takes, in a line.
+std::string TextPass::held_text() const {
+  int64_t bytes = 0;
+  for (const plan::UnitSpec& unit : run_->spec().units)
+    for (const plan::ParamSpec& param : unit.params) bytes += plan::stored_bytes(param.stored, param.numel());
+  return "text encoder: " + format_bytes(bytes) + " in bf16, " +
+         (storage_.rounded ? "rounded as plan.compute_dtype says" : "as its file has them") +
+         (run_->spec().units.empty() || mesh_.world() == 1 || bytes <= job::kWholeEncoder
+              ? ""
+              : ", spread over " + std::to_string(mesh_.world()) + " ranks");
 }
 
 EncodedText TextPass::encode_negative(const std::string& text) {
@@ -93,18 +110,26 @@ fs::path pooled_tokenizer_file(const recipe::Recipe& recipe, const fs::path& tok
                   "tokenizer/ of a diffusers pipeline, with vocab.json and merges.txt");
 }
 
-std::string encoder_hash(const recipe::Recipe& recipe, const job::Job& job, const fs::path& tokenizer) {
-  std::string text = job.codec->fingerprint() + "|" + job.text->fingerprint() + "|" + data::tokenizer_text(tokenizer);
+EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, const fs::path& tokenizer) {
+  const auto hash = [](const std::string& text) {
+    char hex[20];
+    std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));
+    return std::string(hex);
+  };
+  const std::string conditions = conditioner_fingerprint(recipe, job);
+  std::string text = job.text->fingerprint() + "|" + data::tokenizer_text(tokenizer);
   if (const std::string instruction = job::instruction_text(recipe); !instruction.empty()) text += "|" + instruction;
   text += weights_stamp(recipe.data.text_encoder_path);
   if (job.model->conditions().padded_text) text += "|padded to " + std::to_string(job.context_length);
   if (job.pooled)
     text += "|" + job.pooled->fingerprint() + "|" + data::tokenizer_text(pooled_tokenizer_file(recipe, tokenizer)) +
             weights_stamp(recipe.data.pooled_encoder_path);
-  text += conditioner_fingerprint(recipe, job);
-  char hex[20];
-  std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));
-  return hex;
+  const job::TextStorage storage = job::text_storage(recipe);
+  return {.clip = hash(job.codec->fingerprint() + conditions),
+          .text = hash(text + "|" + std::string(name(storage.dtype)) + "|at most " +
+                       std::to_string(job.context_length) + " tokens"),
+          .both = hash(job.codec->fingerprint() + "|" + text + conditions),
+          .same_texts = !storage.rounded};
 }
 
 std::vector<std::string> distinct_captions(const std::vector<data::Item>& items) {

@@ -1,6 +1,6 @@
 #pragma once
 // Texts to embeddings with a text encoder of any size: a unit list under a forward-only schedule, sharded over the
-// run's mesh. All ranks encode the same text at the same time.
+// run's mesh. All ranks encode at the same time, the same text or each its own.
 //
 //   TextPass text(recipe, job, mesh, comm, rank, tokenizer_file(recipe, captions));
 //   EncodedText caption = text.encode("a cat");
@@ -15,6 +15,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/text/prompt_ids.h"
+#include "tessera/job/encoder_plan.h"
 #include "tessera/job/job.h"
 #include "tessera/prepare/encoded_text.h"
 #include "tessera/prepare/encoder_run.h"
@@ -39,9 +40,11 @@ class TextPass {
  private:
   at::Tensor encode(const data::PromptIds& prompt);
   at::Tensor pool(const std::string& text);
+  std::string held_text() const;
 
   const job::Job& job_;
   const std::string weights_, pooled_weights_;
+  const job::TextStorage storage_;
   const Mesh mesh_;
   comm::Comm& comm_;
   const int rank_;
@@ -60,8 +63,13 @@ at::Tensor kept_rows(const at::Tensor& hidden, const data::PromptIds& prompt);
 /// weights without a tokenizer.
 std::filesystem::path pooled_tokenizer_file(const recipe::Recipe& recipe, const std::filesystem::path& tokenizer);
 
-/// What encodes, as a hash: a change of any of it makes other cache entries.
-std::string encoder_hash(const recipe::Recipe& recipe, const job::Job& job, const std::filesystem::path& tokenizer);
+/// What encodes, as hashes: a change of any of it makes other cache entries ([Note: keys of the cache]).
+struct EncoderHashes {
+  std::string clip, text;
+  std::string both;         ///< of entries of version 1
+  bool same_texts = false;  ///< the texts of those have the same values, but for where they were cut
+};
+EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, const std::filesystem::path& tokenizer);
 
 /// Captions of a data set, each once, in their order.
 std::vector<std::string> distinct_captions(const std::vector<data::Item>& items);

@@ -228,6 +228,10 @@ void MetricsWriter::resume(int64_t step, const std::string& from) {
   write(text_of(Json{{"type", "resume"}, {"step", step}, {"from", from}}));
 }
 
+void MetricsWriter::stop(int64_t step, const std::string& text) {
+  write(text_of(Json{{"type", "stop"}, {"step", step}, {"text", text}}));
+}
+
 void MetricsWriter::change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
                            const std::string& text) {
   write(text_of(

@@ -124,6 +124,7 @@ class MetricsWriter {
   void base(const std::string& form, double error, double worst, const std::string& worst_linear);
   /// The run goes on from a checkpoint of `step`.
   void resume(int64_t step, const std::string& from);
+  void stop(int64_t step, const std::string& text);
   /// And one key has another value than it had there; `text` is for people.
   void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
               const std::string& text);

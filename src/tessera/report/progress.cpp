@@ -35,11 +35,15 @@ void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
   shown_ = now;
 
   const int64_t peak = m.ranks.empty() ? 0 : m.ranks.front().peak_bytes;
-  char loss[32], speed[32];
-  std::snprintf(loss, sizeof loss, "loss %.4f", smooth_loss_);
+  char loss[64], norm[32], lr[32], speed[32];
+  std::snprintf(loss, sizeof loss, "loss %.4f, mean %.4f", m.loss, smooth_loss_);
+  std::snprintf(norm, sizeof norm, "grad norm %.3g", m.grad_norm);
+  std::snprintf(lr, sizeof lr, "lr %.3g", m.lr);
   std::snprintf(speed, sizeof speed, "%.0f tokens/s", static_cast<double>(m.tokens) / smooth_seconds_);
   std::vector<std::string> fields = {"step " + std::to_string(m.step) + "/" + std::to_string(steps_),
                                      loss,
+                                     norm,
+                                     lr,
                                      format_seconds(smooth_seconds_) + "/step",
                                      speed,
                                      format_bytes(peak) + " of " + format_bytes(predicted_peak) + " planned",
@@ -59,9 +63,9 @@ void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
   ioctl(STDERR_FILENO, TIOCGWINSZ, &size);
   const int width = size.ws_col > 0 ? size.ws_col : 100;
   const auto room = [&] { return width - static_cast<int>(line.size()) - 4; };
-  // A narrow terminal shows the bar and leaves out memory, which is constant, and tokens/s, which follows from the
-  // step.
-  for (size_t dispensable : {4, 3, 2}) {
+  // A narrow terminal shows the bar and leaves out memory, which is constant, tokens/s, which follows from the step, and
+  // then what changes least.
+  for (size_t dispensable : {6, 5, 3, 4, 2}) {
     if (room() >= kLeastBar) break;
     fields[dispensable].clear();
     line = joined();

@@ -58,13 +58,13 @@ std::string render_report(const ReportInput& in) {
   for (const auto& [label, value] : in.facts)
     out << "<div><span class=soft>" << escape_html(label) << "</span><b>" << escape_html(value) << "</b></div>";
   out << "</div>" << run_legend(in.runs);
-  for (const auto& table : in.tables) out << table_card(table);
-  // Of one run the clips say most; of several, the curves.
-  std::string clips;
-  for (const auto& strip : in.strips) clips += strip_card(strip);
+  std::string tables;
+  for (const auto& table : in.tables) tables += table_card(table);
+  // What a run learned comes first; of several, which they are.
   const bool several = in.runs.size() > 1;
-  out << (several ? "" : clips) << curves(in.runs) << (several ? clips : "") << memory_card(in.ranks)
-      << lanes_card(in.lanes, in.lanes_title);
+  out << (several ? tables : "") << curves(in.runs);
+  for (const auto& strip : in.strips) out << strip_card(strip);
+  out << (several ? "" : tables) << memory_card(in.ranks) << lanes_card(in.lanes, in.lanes_title);
   for (const auto& [heading, text] : in.texts)
     out << "<div class=card><details><summary>" << escape_html(heading) << "</summary><pre>" << escape_html(text)
         << "</pre></details></div>";

@@ -1,5 +1,10 @@
 #include "tessera/report/run_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -38,8 +43,8 @@ RunEvent read_event(const AnyJson& json, const JsonFields& in) {
     const double seconds = in.real("seconds", NAN);
     event.text = event.file + (std::isfinite(seconds) ? " in " + format_seconds(seconds) : "");
   } else if (event.type == "sample") {
-    char db[32] = "";
-    if (event.psnr) std::snprintf(db, sizeof db, "  %.1f dB", *event.psnr);
+    char db[80] = "";
+    if (event.psnr) std::snprintf(db, sizeof db, ", PSNR %.1f dB against its clip's reconstruction", *event.psnr);
     event.text = event.file + db;
   } else if (event.type == "resume" && in.has("text")) {
     event.text = in.text("text");
@@ -236,6 +241,48 @@ std::optional<RankMetrics::CompressionError> RunFolder::compression_error() cons
   if (compression_.count == 0) return std::nullopt;
   return RankMetrics::CompressionError{compression_.sum_of_means / static_cast<double>(compression_.count),
                                        compression_.most};
+}
+
+const RunEvent* RunFolder::stop() const {
+  if (events_.empty() || events_.back().type != "stop" || events_.back().step < last_step_) return nullptr;
+  return &events_.back();
+}
+
+std::optional<bool> RunFolder::held() const {
+  const int file = ::open((folder_ / ".lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  const bool free = ::flock(file, LOCK_SH | LOCK_NB) == 0;  // a run that starts at this instant tries again
+  const bool held = !free && errno == EWOULDBLOCK;
+  ::close(file);
+  return free || held ? std::optional<bool>(held) : std::nullopt;
+}
+
+fs::path newest_run(const fs::path& base) {
+  constexpr int kDeep = 3;
+  fs::path newest;
+  fs::file_time_type written;
+  std::error_code none;
+  const auto look = [&](const fs::path& folder) {
+    std::error_code missing;
+    const auto time = fs::last_write_time(folder / "metrics.jsonl", missing);
+    if (missing || !fs::exists(folder / "recipe.toml", missing)) return;
+    if (newest.empty() || time > written) newest = folder, written = time;
+  };
+  look(base);
+  for (fs::recursive_directory_iterator entry(base, fs::directory_options::skip_permission_denied, none), end;
+       !none && entry != end; entry.increment(none)) {
+    std::error_code unreadable;
+    if (!entry->is_directory(unreadable) || entry->path().filename().string().starts_with(".")) {
+      entry.disable_recursion_pending();
+      continue;
+    }
+    look(entry->path());
+    if (entry.depth() + 1 >= kDeep) entry.disable_recursion_pending();
+  }
+  if (newest.empty())
+    throw UserError(Exit::usage, "run", "no run is in " + fs::absolute(base).string() + " or up to three folders below",
+                    "give the folder of a run: run.out of its recipe");
+  return newest;
 }
 
 std::optional<std::chrono::duration<double>> RunFolder::quiet() const {

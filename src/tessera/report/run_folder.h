@@ -66,6 +66,10 @@ class RunFolder {
     std::map<std::string, double> lanes;
   };
   std::vector<Utilisation> utilisation() const;
+  /// The line of a stop that was asked for, if nothing came after it.
+  const RunEvent* stop() const;
+  /// Whether a process of this machine trains in the folder; nothing where it has no lock that can be asked.
+  std::optional<bool> held() const;
   /// Since metrics.jsonl was last written to; nothing when there is none.
   std::optional<std::chrono::duration<double>> quiet() const;
 
@@ -95,5 +99,8 @@ class RunFolder {
   int64_t offset_ = 0;     ///< bytes of metrics.jsonl that were read, whole lines only
   std::string last_line_;  ///< the one that ends at offset_: when it is no longer there, the file was cut back
 };
+
+/// The run below `base` (at most three folders deep) that was written to last. Throws UserError (usage) when there is none.
+std::filesystem::path newest_run(const std::filesystem::path& base);
 
 }  // namespace tessera::report

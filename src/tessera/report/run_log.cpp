@@ -89,6 +89,8 @@ void RunLog::base(const std::string& form, double error, double worst, const std
 
 void RunLog::resume(int64_t step, const std::string& from) { metrics_.resume(step, from); }
 
+void RunLog::stop(int64_t step, const std::string& text) { metrics_.stop(step, text); }
+
 void RunLog::change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
                     const std::string& text) {
   metrics_.change(step, key, before, now, text);

@@ -38,6 +38,8 @@ class RunLog {
   void restart(int64_t step, const std::string& text, int64_t time);
   void base(const std::string& form, double error, double worst, const std::string& worst_linear);
   void resume(int64_t step, const std::string& from);
+  /// The run ends before its last step because it was asked to.
+  void stop(int64_t step, const std::string& text);
   void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
               const std::string& text);
   void warning(int64_t step, const std::string& what, const std::string& text);

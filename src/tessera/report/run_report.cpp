@@ -27,6 +27,7 @@ using AnyJson = nlohmann::json;
 
 // Of a strip: enough to judge a clip by, small enough for a page that is sent to a phone.
 constexpr int kFrames = 8, kSide = 264;
+constexpr size_t kMostSamples = 40;  // of a prompt
 
 template <typename... Values>
 std::string print(const char* format, Values... values) {
@@ -148,7 +149,7 @@ std::vector<std::pair<std::string, std::string>> facts(const RunFolder& run) {
   }
   for (auto event = run.events().rbegin(); event != run.events().rend(); ++event)
     if (event->psnr) {
-      facts.emplace_back("sample against reconstruction", print("%.1f dB", *event->psnr));
+      facts.emplace_back("PSNR of the last sample against its clip's reconstruction", print("%.1f dB", *event->psnr));
       break;
     }
   return facts;
@@ -264,21 +265,30 @@ std::vector<std::vector<uint8_t>> pictures(const fs::path& clip) {
   return jpegs;
 }
 
-/// The newest sample of each prompt, under what the clip of that caption looks like where the run keeps it.
+/// The samples of each prompt by step, under what the clip of that caption looks like where the run keeps it. Of very
+/// many, kMostSamples from the first to the last.
 std::vector<ReportInput::Strip> strips(const RunFolder& run) {
-  std::map<std::string, const RunEvent*> newest;
+  std::map<std::string, std::map<int64_t, const RunEvent*>> samples;  // by prompt and step: the newest of a step
   for (const RunEvent& event : run.events())
-    if (event.type == "sample") newest[event.prompt] = &event;
+    if (event.type == "sample") samples[event.prompt][event.step] = &event;
   std::vector<ReportInput::Strip> strips;
-  for (const auto& [prompt, event] : newest) {
-    const fs::path sample = run.folder() / "samples" / fs::path(event->file).filename();
-    const std::string stem = sample.stem().string(), index = stem.substr(stem.rfind('-') + 1);
+  for (const auto& [prompt, by_step] : samples) {
+    std::vector<const RunEvent*> all;
+    for (const auto& [step, event] : by_step) all.push_back(event);
+    const std::string stem = fs::path(all.back()->file).stem().string(), index = stem.substr(stem.rfind('-') + 1);
+    const size_t shown = std::min(all.size(), kMostSamples);
     ReportInput::Strip strip{prompt, {}};
-    const std::pair<fs::path, std::string> rows[] = {
+    if (shown < all.size()) strip.caption += print(" (%zu of %zu samples)", shown, all.size());
+    std::vector<std::pair<fs::path, std::string>> rows = {
         {run.folder() / "references" / ("source-" + index + ".mp4"), "source"},
         {run.folder() / "references" / ("reconstruction-" + index + ".mp4"),
-         "reconstruction: what the autoencoder keeps"},
-        {sample, "sample of step " + std::to_string(event->step)}};
+         "reconstruction: what the autoencoder keeps"}};
+    for (size_t i = 0; i < shown; ++i) {
+      const RunEvent& event = *all[shown == 1 ? all.size() - 1 : i * (all.size() - 1) / (shown - 1)];
+      rows.emplace_back(run.folder() / "samples" / fs::path(event.file).filename(),
+                        "sample of step " + std::to_string(event.step) +
+                            (event.psnr ? print(", PSNR %.1f dB against the reconstruction", *event.psnr) : ""));
+    }
     for (const auto& [file, label] : rows)
       if (auto jpegs = pictures(file); !jpegs.empty()) strip.rows.push_back({label, std::move(jpegs)});
     if (!strip.rows.empty()) strips.push_back(std::move(strip));

@@ -35,6 +35,24 @@ int columns_of(const char* name) {
   return value ? std::atoi(value) : 0;
 }
 
+int columns_in(std::string_view text) {
+  return static_cast<int>(std::ranges::count_if(text, [](char c) { return !continues(c); }));
+}
+
+/// Where the rest of a line goes on: behind its last gap of two spaces, if that leaves half of the width.
+int hanging_indent(const std::string& line, int width) {
+  const size_t first = line.find_first_not_of(' ');
+  int indent = first == std::string::npos ? 0 : static_cast<int>(first);
+  for (size_t at = line.find("  ", static_cast<size_t>(indent)); at != std::string::npos; at = line.find("  ", at)) {
+    at = line.find_first_not_of(' ', at);
+    if (at == std::string::npos) break;
+    const int column = columns_in(std::string_view(line).substr(0, at));
+    if (column > width / 2) break;
+    indent = column;
+  }
+  return indent;
+}
+
 }  // namespace
 
 TerminalStyle TerminalStyle::of(int fd) {
@@ -51,6 +69,38 @@ TerminalStyle TerminalStyle::of(int fd) {
   style.colour = terminal && !dumb && !std::getenv("NO_COLOR");
   style.utf8 = utf8_locale() && !(terminal && dumb);
   return style;
+}
+
+int terminal_columns(int fd) {
+  winsize size{};
+  return isatty(fd) == 1 && ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+std::string wrapped(const std::string& text, int width) {
+  if (width <= 0) return text;
+  std::string out;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    const std::string indent(static_cast<size_t>(hanging_indent(line, width)), ' ');
+    while (columns_in(line) > width) {
+      size_t cut = std::string::npos;  // the last space that leaves something before it and fits
+      int column = 0;
+      for (size_t i = 0; i < line.size() && column <= width; ++i) {
+        if (line[i] == ' ' && line.find_first_not_of(' ') < i && i > indent.size()) cut = i;
+        column += !continues(line[i]);
+      }
+      if (cut == std::string::npos) cut = line.find(' ', std::max(indent.size(), line.find_first_not_of(' ')));
+      const size_t next = cut == std::string::npos ? cut : line.find_first_not_of(' ', cut);
+      if (next == std::string::npos) break;
+      out += line.substr(0, line.find_last_not_of(' ', cut) + 1) + "\n";
+      line = indent + line.substr(next);
+    }
+    out += line;
+    if (end < text.size()) out += '\n';
+    begin = end + 1;
+  }
+  return out;
 }
 
 Line& Line::add(std::string_view text, Ink ink) {

@@ -19,6 +19,13 @@ struct TerminalStyle {
   static TerminalStyle of(int fd);
 };
 
+/// Columns of the terminal behind `fd`; 0: it is none, and nothing should be wrapped for it.
+int terminal_columns(int fd);
+
+/// Lines of more columns than `width` are broken between words and go on under the last column of their table (two
+/// spaces or more stand before it), or under their indent. 0: as it is. A word that is too long stays whole.
+std::string wrapped(const std::string& text, int width);
+
 enum class Ink { plain, strong, soft, green, orange, red, olive, blue, purple, grey };
 
 class Line {

@@ -56,6 +56,7 @@ class Run {
   void serve(const plan::Visit& visit);
   /// Exports the model and writes the report; gives the exit code.
   int finish();
+  void tell_results() const;
   /// Logs where this rank was when the run ended so.
   void tell(const UserError& error) const { watch_.tell(error); }
 

@@ -300,8 +300,10 @@ void Run::log_base(const engine::Roundings& rounded) {
 int Run::finish() {
   progress_->finish();
   if (stopping_) {
-    if (rank_ == 0)
+    if (rank_ == 0) {
+      run_log_->stop(done_ + steps_, "stopped by " + signal_name(stopping_));
       log::warn("stopped by " + signal_name(stopping_) + " after a complete checkpoint; start again to resume");
+    }
     return static_cast<int>(Exit::again);
   }
   watch_.phase(done_, "exporting the model");
@@ -322,7 +324,23 @@ int Run::finish() {
   for (const auto& row :
        comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({static_cast<double>(code)}))
     worst = std::max(worst, row[0]);
+  if (rank_ == 0 && worst == 0) tell_results();
   return static_cast<int>(worst);
+}
+
+/// Where what came of the run is, and the command that samples it.
+void Run::tell_results() const {
+  const fs::path model = out_ / "model";
+  if (recipe_.lora.on) {
+    std::string files;
+    for (const auto& entry : fs::recursive_directory_iterator(model))
+      if (entry.path().extension() == ".safetensors") files += "\n  " + entry.path().string();
+    log::info("LoRA, under the names of several programs:" + files);
+  } else {
+    log::info("model: " + model.string());
+  }
+  log::info("report: " + (out_ / "report.html").string());
+  log::info("sample it: tessera sample " + (out_ / "recipe.toml").string() + " --prompt \"...\" --out sample.mp4");
 }
 
 /// Each by itself: where one fails, the others are written. Gives the code of what failed.

@@ -98,7 +98,9 @@ std::string kind_name(ModelKind kind) {
 }
 
 bool is_cache_entry(const checkpoint::WeightSet& weights) {
-  return weights.contains("latent") && weights.contains("context") && weights.metadata().count("preprocessing") > 0;
+  const auto& header = weights.metadata();
+  return header.contains("version") && ((weights.contains("latent") && header.contains("preprocessing")) ||
+                                        (weights.contains("context") && header.contains("caption")));
 }
 
 /// Of a LoRA: how many modules, which, their rank and alpha, where the file says them.

@@ -245,7 +245,7 @@ const Dialect& diffusion_pipe_command() {
           joined("--config", "its options, below"),
           implied("--deepspeed", "not needed: tessera launch starts ranks", Takes::nothing),
           implied("--cache_only", "tessera prepare does that", Takes::nothing),
-          implied("--trust_cache", "not needed: cached samples are keyed by what they are made of", Takes::nothing),
+          implied("--trust_cache", "tessera prepare --trust does that", Takes::nothing),
           implied("--regenerate_cache", "tessera prepare --rebuild does that", Takes::nothing),
           implied("--i_know_what_i_am_doing", "not needed: it silences a warning of diffusion-pipe", Takes::nothing),
           implied("--resume_from_checkpoint", "run.resume = \"auto\": a run goes on from its newest checkpoint",

@@ -1,0 +1,32 @@
+#pragma once
+// How a frozen encoder that is a list of units lies on the ranks while data are prepared.
+//
+//   plan::ModelSpec spec = ...;                                    // of the encoder's units
+//   hold_as(spec, text_storage(recipe).dtype);
+//   const plan::Plan plan = encoder_plan(spec, mesh);
+#include "tessera/plan/plan.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::job {
+
+/// Encoders that take no more are whole on every rank, which encodes without waiting for others: a gather of a small
+/// unit takes longer than its arithmetic.
+inline constexpr int64_t kWholeEncoder = int64_t{64} << 20;
+
+/// In what the weights of the text encoder are held. Its arithmetic is fp32 in any case: a unit is widened when it is
+/// gathered.
+struct TextStorage {
+  DType dtype = DType::f32;
+  bool rounded = false;  ///< values are not those of the file
+};
+/// bf16 where the file has bf16 (the released UMT5-XXL: 11 GiB, not 21) or the recipe computes in 16 bits; fp32 for
+/// random weights. By headers alone; a file that is not there counts as fp32.
+TextStorage text_storage(const recipe::Recipe& recipe);
+
+void hold_as(plan::ModelSpec& spec, DType dtype);
+
+/// Sharded over the mesh, a unit at a time gathered; encoders up to kWholeEncoder whole on every rank. The input is too
+/// small for a pipeline: the ranks of every stage run all units.
+plan::Plan encoder_plan(const plan::ModelSpec& spec, const Mesh& mesh);
+
+}  // namespace tessera::job

@@ -1,0 +1,195 @@
+// What `prepare` finds in a cache and what it makes again: a cache of version 1, and weights of text encoders that are
+// held in bf16.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "folder_test.h"
+#include "tessera/base/random.h"
+#include "tessera/comm/world.h"
+#include "tessera/data/cache_search.h"
+#include "tessera/data/text/tokenizer.h"
+#include "tessera/data/video.h"
+#include "tessera/job/encoder_plan.h"
+#include "tessera/prepare/prepare.h"
+#include "tessera/prepare/text_pass.h"
+#include "tessera/recipe/load_recipe.h"
+
+namespace tessera::prepare {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRecipe = R"(
+[model]
+family = "wan"
+config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 1, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 64, text_len = 16 }
+[data]
+size = [32, 32]
+frames = 4
+fps = 8
+)";
+
+class CachedTexts : public FolderTest {
+ protected:
+  void SetUp() override {
+    FolderTest::SetUp();
+    if (!data::has_video()) GTEST_SKIP() << "needs a build with FFmpeg";
+    engine::Meter::install();
+    fs::create_directories(folder_ / "data");
+    for (const char* name : {"a", "b"}) {
+      data::Frames clip{.count = 4, .height = 32, .width = 32, .fps = 8, .rgb = {}};
+      for (size_t i = 0; i < clip.frame_bytes() * 4; ++i) clip.rgb.push_back(static_cast<uint8_t>(i / 57 + name[0]));
+      data::write_mp4(folder_ / "data" / (std::string(name) + ".mp4"), clip);
+      std::ofstream(folder_ / "data" / (std::string(name) + ".txt")) << "clip " << name;
+    }
+    std::ofstream(folder_ / "recipe.toml") << kRecipe;
+  }
+
+  recipe::Recipe recipe(const recipe::Overrides& more = {}) const {
+    recipe::Overrides all = {{"data.path", (folder_ / "data").string()},
+                             {"data.cache", (folder_ / "cache").string()},
+                             {"run.out", (folder_ / "run").string()}};
+    all.insert(all.end(), more.begin(), more.end());
+    return recipe::load_recipe((folder_ / "recipe.toml").string(), all);
+  }
+
+  PreparedData prepared(const recipe::Recipe& r, const job::Job& job) const {
+    comm::Comm comm(comm::rendezvous_from_env(), Mesh{}, 60);
+    return prepare(r, job, Mesh{}, comm, 0, {.prompts = false});
+  }
+
+  /// Rewrites the cache as version 1 had it: clip and text in one file, under the key of both.
+  void write_first_version(const recipe::Recipe& r, const job::Job& job, const PreparedData& data) const {
+    const fs::path cache = folder_ / "cache";
+    std::vector<std::pair<data::Path, data::CachedText>> texts;
+    for (const auto& file : fs::directory_iterator(cache / "texts"))
+      texts.emplace_back(file.path(), data::read_caption({file.path(), {}, true, ""}));
+    const std::string encoder = encoder_hashes(r, job, data.tokenizer()).both;
+    std::vector<fs::path> clips;
+    for (const auto& file : fs::directory_iterator(cache))
+      if (file.path().extension() == ".safetensors") clips.push_back(file.path());
+    for (const fs::path& file : clips) {
+      const auto header = checkpoint::SafetensorsFile::open(file).metadata();
+      const data::CachedClip clip = data::read_clip({file, {}, false, ""});
+      for (const auto& [path, text] : texts) {
+        const std::string caption = checkpoint::SafetensorsFile::open(path).metadata().at("caption");
+        if (!header.at("source").ends_with(caption.substr(5) + ".mp4")) continue;  // "clip a" of a.mp4
+        checkpoint::Metadata fields = {
+            {"source", header.at("source")}, {"caption", caption}, {"encoder", encoder},
+            {"shape", header.at("shape")},   {"version", "1"},     {"preprocessing", header.at("preprocessing")}};
+        const std::string name = data::CacheKey{fields, {}, {}}.hash() + ".safetensors";
+        fields["stamp"] = header.at("stamp");
+        checkpoint::write_safetensors(cache / name,
+                                      {{"latent", DType::f32, clip.latent.shape, clip.latent.values.data()},
+                                       {"context", DType::f32, text.context.shape, text.context.values.data()}},
+                                      fields);
+      }
+      fs::remove(file);
+    }
+    fs::remove_all(cache / "texts");
+  }
+
+  size_t entries(const char* folder) const {
+    std::error_code none;
+    size_t count = 0;
+    for (const auto& file : fs::directory_iterator(folder_ / folder, none))
+      count += file.path().extension() == ".safetensors";
+    return count;
+  }
+
+  /// The weights of the demo's encoder, rounded to bf16, in a file of bf16 or of fp32.
+  fs::path encoder_file(const job::Job& job, DType dtype, bool rounded) const {
+    std::vector<std::vector<float>> wide;
+    std::vector<std::vector<uint16_t>> narrow;
+    std::vector<checkpoint::TensorData> tensors;
+    for (const auto& unit : job.text->units())
+      for (const plan::ParamSpec& param : unit->spec().params) {
+        std::vector<float>& values = wide.emplace_back(static_cast<size_t>(param.numel()));
+        std::vector<uint16_t>& halves = narrow.emplace_back(values.size());
+        job.text->initialise(param, 3, 0, param.numel(), values.data());
+        const at::Tensor as = at::from_blob(values.data(), {param.numel()}, at::kFloat).to(at::kBFloat16).contiguous();
+        std::memcpy(halves.data(), as.const_data_ptr(), 2 * halves.size());
+        if (rounded) std::memcpy(values.data(), as.to(at::kFloat).const_data_ptr(), 4 * values.size());
+        const void* data = dtype == DType::bf16 ? static_cast<const void*>(halves.data()) : values.data();
+        tensors.push_back({param.name, dtype, param.shape, data});
+      }
+    const fs::path path = folder_ / ((rounded ? "rounded-" : "exact-") + std::string(name(dtype)) + ".safetensors");
+    checkpoint::write_safetensors(path, tensors, {});
+    return path;
+  }
+};
+
+TEST_F(CachedTexts, ACacheOfVersionOneIsUsedWhereItIsRight) {
+  const recipe::Recipe r = recipe();
+  const job::Job job = job::make_job(r);
+  const PreparedData made = prepared(r, job);
+  const std::string tokenizer = made.tokenizer().string();
+  const recipe::Recipe fixed = recipe({{"data.tokenizer", tokenizer}});
+  const std::vector<PreparedSample> samples = {made.sample(0), made.sample(1)};
+  write_first_version(fixed, job, made);
+  ASSERT_EQ(entries("cache"), 2u);
+
+  const PreparedData found = prepared(fixed, job);
+  EXPECT_EQ(entries("cache"), 2u) << "nothing was encoded";
+  EXPECT_EQ(entries("cache/texts"), 0u);
+  for (int64_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(found.sample(i).latent.equal(samples[static_cast<size_t>(i)].latent)) << i;
+    EXPECT_TRUE(found.sample(i).context.equal(samples[static_cast<size_t>(i)].context)) << i;
+  }
+
+  std::ofstream(folder_ / "data/a.txt") << "clip a, corrected";
+  const PreparedData corrected = prepared(fixed, job);
+  EXPECT_EQ(entries("cache"), 2u) << "the latent of another caption's entry is that of the clip";
+  EXPECT_EQ(entries("cache/texts"), 1u);
+  EXPECT_TRUE(corrected.sample(0).latent.equal(samples[0].latent));
+  EXPECT_FALSE(corrected.sample(0).context.equal(samples[0].context));
+}
+
+TEST_F(CachedTexts, TheHashOfVersionOneIsThatOfAllEncodersTogether) {
+  const recipe::Recipe r = recipe();
+  const job::Job job = job::make_job(r);
+  const fs::path tokenizer = prepared(r, job).tokenizer();
+  char hex[20];
+  std::snprintf(hex, sizeof hex, "%016llx",
+                static_cast<unsigned long long>(hash_text(job.codec->fingerprint() + "|" + job.text->fingerprint() +
+                                                          "|" + data::tokenizer_text(tokenizer))));
+  EXPECT_EQ(encoder_hashes(r, job, tokenizer).both, hex);
+}
+
+TEST_F(CachedTexts, TheEncoderIsHeldInTheDtypeOfItsFileOrOfTheRecipe) {
+  const job::Job job = job::make_job(recipe());
+  const std::string bf16 = encoder_file(job, DType::bf16, true), same = encoder_file(job, DType::f32, true),
+                    exact = encoder_file(job, DType::f32, false);
+  const std::string tokenizer = prepared(recipe(), job).tokenizer().string();
+  const auto with = [&](const std::string& weights, const char* compute) {
+    return recipe({{"data.text_encoder_path", weights},
+                   {"data.tokenizer", tokenizer},
+                   {"plan.compute_dtype", compute},
+                   {"data.cache", (folder_ / ("cache-" + fs::path(weights).stem().string() + compute)).string()}});
+  };
+  const auto held = [&](const recipe::Recipe& r) { return job::text_storage(r).dtype; };
+  EXPECT_EQ(held(recipe()), DType::f32);
+  EXPECT_EQ(held(recipe({{"plan.compute_dtype", "bf16"}})), DType::f32) << "random weights have no file";
+  EXPECT_EQ(held(with(same, "fp32")), DType::f32);
+  EXPECT_EQ(held(with(bf16, "fp32")), DType::bf16);
+  EXPECT_EQ(held(with(exact, "bf16")), DType::bf16);
+  EXPECT_FALSE(job::text_storage(with(bf16, "bf16")).rounded);
+  EXPECT_TRUE(job::text_storage(with(exact, "bf16")).rounded);
+
+  const auto context = [&](const recipe::Recipe& r) { return prepared(r, job).sample(0).context; };
+  const at::Tensor plain = context(with(same, "fp32"));
+  EXPECT_TRUE(context(with(bf16, "fp32")).equal(plain)) << "the bits of fp32 weights of the same values";
+  EXPECT_TRUE(context(with(exact, "bf16")).equal(plain)) << "rounded once, computed in fp32";
+  EXPECT_FALSE(context(with(exact, "fp32")).equal(plain)) << "a recipe in fp32 rounds nothing";
+
+  const auto hashes = [&](const recipe::Recipe& r) { return encoder_hashes(r, job, tokenizer); };
+  EXPECT_NE(hashes(with(exact, "bf16")).text, hashes(with(exact, "fp32")).text);
+  EXPECT_EQ(hashes(with(exact, "bf16")).clip, hashes(with(exact, "fp32")).clip) << "clips do not depend on it";
+  EXPECT_FALSE(hashes(with(exact, "bf16")).same_texts) << "version 1 did not round";
+  EXPECT_TRUE(hashes(with(bf16, "bf16")).same_texts);
+}
+
+}  // namespace
+}  // namespace tessera::prepare
