@@ -9,7 +9,7 @@ Command top_command() {
   Command c;
   c.name = "top";
   c.summary =
-      "Shows a run live in the terminal: steps, memory, lanes. Without RUN it is the newest one below this folder.";
+      "Shows a run live in the terminal: steps, memory, lanes.\nWithout RUN it is the newest one below this folder.";
   c.usage = "top [RUN] [--once]";
   c.example = "tessera top runs/demo/run";
   c.flags = {{"--once", "", "print one screen and exit, as in a pipe"}};

@@ -218,6 +218,17 @@ std::vector<Reader> basic_readers() {
         "  train_batch_size: 4\n  use_fsdp: true\n  gradient_clip: 0.1\n  optimizer:\n    type: CAMEWrapper\n    lr: 1.0e-4\n"
         "    betas: [0.9, 0.999, 0.9999]\n  lr_schedule: constant\n  lr_schedule_args:\n    num_warmup_steps: 10\n"},
        {"- ", ": ", "&a ", "*a", "[", "]", "{", "}", "? ", "!!", "|", ">", "\"", "\n  ", "---", "<<: "}},
+      {"import-python",
+       import_config,
+       ".py",
+       {"\"\"\"stage\"\"\"\nlr = 5e-5  # rate\nbucket_config = {\n  \"256px\": {1: (1.0, 45), 33: (0.5, 12)},\n  \"_delete_\": True,\n}\n"
+        "model = dict(type=\"flux\", axes_dim=[16, 56, 56], theta=10_000, mlp_ratio=4.0)\noptim = dict(cls='HybridAdam', lr=lr)\n"
+        "pin_memory_cache_pre_alloc_numels = [(260 + 20) * 1024 * 1024] * 24 + [54 * 2**20] * 4\nplugin = \"hybrid\"\n"
+        "plugin_config = dict(tp_size=2, sp_size=4, sequence_parallelism_mode=\"ring_attn\", zero_stage=2)\nema_decay = None\n"
+        "condition_config = dict(t2v=1, i2v_head=5)\nlora_config = dict(r=16, target_modules=['q'])\n"},
+       {"dict(", "(",    ")",      "[",  "{",   "**",        "//",       "%",    "-",
+        "*",     "\\\n", "\"\"\"", "r'", "x1",  "_base_ = ", "_delete_", "None", "9223372036854775807",
+        "1e308", "0x",   " for ",  "lr", "\n  "}},
       {"import-toml",
        import_config,
        ".toml",
