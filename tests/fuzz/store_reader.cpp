@@ -1,11 +1,7 @@
 // The rendezvous store's frames: what a client sends to a store that serves, and what either end takes off a buffer.
-#include <arpa/inet.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <memory>
 
+#include "comm/raw_connection.h"
 #include "fuzz/readers.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/store_server.h"
@@ -28,14 +24,10 @@ void take_frames(std::string buffer) {
   }
 }
 
-class Connection {
+/// One that the store has admitted.
+class Connection : public testing::RawConnection {
  public:
-  explicit Connection(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<in_port_t>(port));
-    check_internal(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0, "fuzz", "no connection");
+  explicit Connection(int port) : RawConnection(port) {
     const std::string hello = read(comm::wire::kHello);
     check_internal(hello.size() == comm::wire::kHello, "fuzz", "the store does not greet");
     const std::string mine(comm::wire::kNonce, 'n'), theirs = hello.substr(comm::wire::kMagic.size() + 1);
@@ -43,28 +35,10 @@ class Connection {
          std::string(bytes_of(comm::wire::proof("", comm::wire::End::client, theirs, mine))));
     check_internal(read(comm::wire::kAnswer).size() == comm::wire::kAnswer, "fuzz", "the store admits nobody");
   }
-  ~Connection() { close(fd_); }
-  Connection(const Connection&) = delete;
-
-  void send(const std::string& bytes) const { ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  void end() const { shutdown(fd_, SHUT_WR); }
-  std::string read(size_t bytes) const {
-    std::string text(bytes, '\0');
-    size_t have = 0;
-    for (pollfd waiting{fd_, POLLIN, 0}; have < bytes && poll(&waiting, 1, 20'000) == 1;) {
-      const ssize_t got = recv(fd_, text.data() + have, bytes - have, 0);
-      if (got <= 0) break;
-      have += static_cast<size_t>(got);
-    }
-    return text.substr(0, have);
-  }
   void read_all() const {
     while (!read(1 << 16).empty()) {
     }
   }
-
- private:
-  const int fd_;
 };
 
 struct Host {

@@ -35,24 +35,22 @@ void TextBeside::load() {
   host_bytes_ += engine::Meter::live(engine::Part::host) - before;
 }
 
-EncodedText TextBeside::encode(const std::string& text) {
+template <class Make>
+EncodedText TextBeside::made_beside(const Make& make) {
   const std::lock_guard hold(mutex_);
-  EncodedText made;
-  {
+  const EncodedText made = [&] {
     const engine::Meter::Only place(part_of(place_));
-    made = pass_.encode(text);
-  }
-  return copy_of(made);
+    return make();
+  }();
+  return copy_of(made);  // of the caller's part of memory
+}
+
+EncodedText TextBeside::encode(const std::string& text) {
+  return made_beside([&] { return pass_.encode(text); });
 }
 
 EncodedText TextBeside::encode_negative(const std::string& text) {
-  const std::lock_guard hold(mutex_);
-  EncodedText made;
-  {
-    const engine::Meter::Only place(part_of(place_));
-    made = pass_.encode_negative(text);
-  }
-  return copy_of(made);
+  return made_beside([&] { return pass_.encode_negative(text); });
 }
 
 CachedText TextBeside::caption(const std::string& text) {

@@ -40,6 +40,9 @@ class TextBeside {
   int64_t host_bytes() const { return host_bytes_; }
 
  private:
+  template <class Make>
+  EncodedText made_beside(const Make& make);
+
   const recipe::Encoders place_;
   std::optional<comm::Comm> alone_;  // this rank's own, where the encoder is whole
   TextPass pass_;

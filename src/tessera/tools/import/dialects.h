@@ -18,8 +18,7 @@ const Dialect& diffusion_pipe_dataset();  ///< the data set TOML it names
 const Dialect& training_line();           ///< --task s2v-14B --ckpt_dir D ... --max_steps N
 const Dialect& sana_config();             ///< NVlabs' YAML of Sana, and its keys without their dashes
 const Dialect& sana_command();        ///< torchrun train.py --config_path C.yaml --train.lr ...: those keys as flags
-const Dialect& opensora_config();     ///< Open-Sora 2.0's configurations in Python
-const Dialect& opensora_command();    ///< torchrun train.py C.py --dataset.data-path X.csv: those names as flags
+const Dialect& opensora_config();     ///< Open-Sora 2.0\'s configurations in Python, and flags over them
 const Dialect& dreambooth_command();  ///< diffusers' train_dreambooth_lora_sana.py
 const Dialect& generate_line();       ///< Wan's generate.py
 

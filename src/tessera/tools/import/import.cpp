@@ -90,7 +90,7 @@ const Dialect& of_command(const CommandLine& line) {
   if (script.starts_with("train_dreambooth"))
     throw UserError(Exit::usage, "import", script + " trains another model",
                     "of these scripts train_dreambooth_lora_sana.py is read");
-  if (line.words.size() > 1 && line.words[0] == "--config" && line.words[1].ends_with(".py")) return opensora_command();
+  if (line.words.size() > 1 && line.words[0] == "--config" && line.words[1].ends_with(".py")) return opensora_config();
   const Dialect* best = nullptr;
   size_t most = 0;
   for (const auto& dialect : {diffsynth_command, musubi_command, training_line, generate_line, diffusion_pipe_command,
@@ -167,7 +167,7 @@ Translation translate_opensora(const CommandLine& line, const ImportContext& con
   std::vector<Given> given = flat_options(config, file);
   opensora_options(given);
   Translation result = translate(opensora_config(), std::move(given), context);
-  result.from = opensora_command().from;
+  result.from = "a command of Open-Sora's train.py";
   return result;
 }
 
@@ -242,7 +242,7 @@ Translation import_command(const std::string& text, const ImportContext& context
     if (inside.ranks == 0) inside.ranks = launcher.ranks;
     inside.accumulation = launcher.accumulation;
   }
-  const bool opensora = &dialect == &opensora_command();
+  const bool opensora = &dialect == &opensora_config();
   std::vector<Given> given = opensora ? std::vector<Given>{} : read_options(dialect, line.words);
   if (&dialect == &musubi_command())  // keys of its file are flags, and flags win
     for (const Given& g : std::vector<Given>(given))

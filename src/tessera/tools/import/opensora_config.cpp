@@ -19,19 +19,12 @@ std::string joined_text(const std::vector<std::string>& items) {
   return text;
 }
 
-/// A path that may be None, or a name of a hub.
-void path_of(Translator& t, const std::string& option, const std::string& key) {
-  const std::string path = t.value(option);
-  if (is_none(path))
-    t.imply(option, "none is given");
-  else
-    t.set(key, path, {option});
-}
-
 // ---- the model --------------------------------------------------------------------------------------------------
 
+constexpr const char* kModel = "Open-Sora 2.0's model (type flux) is there; that of 1.x is not";
+
 void model_type(Translator& t, const Given& g) {
-  if (g.value != "flux") return t.refuse(g.name, "2.0's model (type flux) is there; that of 1.x is not");
+  if (g.value != "flux") return t.refuse(g.name, kModel);
   t.set("model.family", "opensora", {g.name}, "its MMDiT");
 }
 
@@ -225,7 +218,6 @@ void opensora_together(Translator& t) {
   if (t.has("accumulation_steps")) t.imply("accumulation_steps", "counted into train.global_batch");
   if (t.has("ae.from_pretrained") && !t.is_answered("ae.from_pretrained"))
     t.refuse("ae.from_pretrained", "ae.type says of what");
-  if (t.has("model.from_pretrained")) path_of(t, "model.from_pretrained", "model.path");
   const bool pictures = t.flag("model.cond_embed");
   if (t.has("model.cond_embed"))
     t.set("model.preset", pictures ? "opensora2-11b" : "opensora2-11b-t2v", {"model.cond_embed"});
@@ -251,7 +243,11 @@ void opensora_together(Translator& t) {
 std::vector<Rule> opensora_model_rules() {
   std::vector<Rule> rules = {
       by("model.type", "flux `model.family`", model_type),
-      joined("model.from_pretrained", "`model.path`"),
+      by("model.from_pretrained", "`model.path`",
+         [](Translator& t, const Given& g) {
+           if (is_none(g.value)) return t.imply(g.name, "none is given");
+           t.set("model.path", g.value, {g.name});
+         }),
       joined("model.cond_embed", "`model.preset`: true opensora2-11b, false opensora2-11b-t2v", Takes::perhaps),
       implied("model.strict_load", "every tensor of a file is known or named", Takes::perhaps),
       only("model.guidance_embed", {"false"}, "the model has none", "train flux-dev's form: model.preset",
@@ -375,9 +371,7 @@ std::vector<Rule> opensora_training_rules() {
 void opensora_options(std::vector<Given>& given) {
   for (const Given& g : given)
     if (g.name == "model.type" && g.value != "flux")
-      throw UserError(Exit::usage, "import",
-                      g.shown() + ": Open-Sora 2.0's model (type flux) is there; that of 1.x is not",
-                      "tessera list presets lists what can train");
+      throw UserError(Exit::usage, "import", g.shown() + ": " + kModel, "tessera list presets lists what can train");
   const std::string name = "bucket_config", prefix = name + ".";
   std::string buckets;
   for (const Given& g : given) {
@@ -398,19 +392,6 @@ const Dialect& opensora_config() {
     Dialect d{"Open-Sora's configurations and its train.py", "a configuration of Open-Sora", {}, opensora_together};
     for (const auto& rules : {opensora_model_rules(), opensora_training_rules()})
       d.rules.insert(d.rules.end(), rules.begin(), rules.end());
-    return d;
-  }();
-  return dialect;
-}
-
-const Dialect& opensora_command() {
-  static const Dialect dialect = [] {
-    Dialect d{"Open-Sora's train.py", "a command of Open-Sora's train.py", {}, {}};
-    for (Rule rule : opensora_config().rules) {
-      rule.option = "--" + rule.option;
-      rule.takes = Takes::value;  // every flag of it has a value: --wandb True
-      d.rules.push_back(std::move(rule));
-    }
     return d;
   }();
   return dialect;
