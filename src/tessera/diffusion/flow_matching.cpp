@@ -59,14 +59,14 @@ net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m) cons
   return batch;
 }
 
-/// Keeps only this rank's rows, so that the others can be freed.
+/// Keeps this rank's rows alone, which the executor copies (Objective::compared).
 void FlowMatching::cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const {
   const plan::TokenRange here = plan::token_share(tokens.total(), pass_.plan->mesh, rank_);
   for (size_t s = 0; s < targets.size(); ++s) {
     const auto row = [&, rows = targets[s].rows.size(0)](int64_t token) {
       return std::clamp<int64_t>(token - tokens.offsets[s], 0, rows);
     };
-    targets[s] = {targets[s].rows.slice(0, row(here.begin), row(here.end)).clone(), row(here.begin)};
+    targets[s] = {targets[s].rows.slice(0, row(here.begin), row(here.end)), row(here.begin)};
   }
 }
 

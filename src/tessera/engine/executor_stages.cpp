@@ -9,6 +9,17 @@ namespace tessera::engine {
 
 namespace {
 
+/// Ranks that share its tokens pack a micro-batch in host memory and copy their share of it, targets too.
+net::Batch packed(net::Objective& objective, int micro, const Parallel& parallel) {
+  if (!parallel.cuts_tokens()) return objective.batch(micro);
+  const net::Batch whole = [&] {
+    const Meter::Scope host(Part::host);
+    return objective.batch(micro);
+  }();
+  for (Tensor* compared : objective.compared(micro)) *compared = compared->clone();
+  return slice(whole, parallel);
+}
+
 bool defers_weights(const plan::Plan& plan) { return plan.pipeline.schedule == plan::PipelineSchedule::zero_bubble; }
 
 }  // namespace
@@ -17,10 +28,10 @@ bool defers_weights(const plan::Plan& plan) { return plan.pipeline.schedule == p
 MicroRun& Executor::load(Run& run, int index) {
   Micro& micro = run.micros[index];
   if (std::exchange(micro.loaded, true)) return micro;
-  net::Batch batch = run.batches ? (*run.batches)[index] : run.objective->batch(index);
+  net::Batch batch = run.batches ? slice((*run.batches)[index], parallel_) : packed(*run.objective, index, parallel_);
   run.tokens[index] = batch.tokens.total();
   run.samples[index] = static_cast<int64_t>(batch.tokens.offsets.size()) - 1;
-  micro.batch = on_device(slice(std::move(batch), parallel_), store_.device(), uploads_);
+  micro.batch = on_device(std::move(batch), store_.device(), uploads_);
   if (!messages_.active()) return micro;
   micro.shapes = boundary_shapes(units_, micro.batch);
   if (!run.plan().owns(rank_, 0)) micro.batch.inputs.clear();

@@ -20,8 +20,6 @@ class Probe {
  public:
   Probe(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& whole, MeasureOptions options, int rank)
       : units_(units), options_(options), parallel_(options.mesh, rank) {
-    // Ranks that share tokens copy their rows out of the whole batch, which is freed before the first unit runs.
-    if (parallel_.cuts_tokens()) loading_ = allocated_bytes(whole.inputs) + table_bytes(whole.tokens);
     const net::Batch batch = slice(whole, parallel_);
     for (const Tensor& t : batch.inputs) inputs_.push_back(to_meta(t));
     tokens_ = batch.tokens;
@@ -33,7 +31,6 @@ class Probe {
     spec.name = std::move(name);
     spec.tables = table_bytes(tokens_);
     spec.inputs = allocated_bytes(inputs_) + spec.tables;
-    spec.loading = loading_;
     spec.samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
     spec.tokens = tokens_.count();
     if (parallel_.cuts_tokens()) spec.sequence = tokens_.total();
@@ -181,7 +178,6 @@ class Probe {
   const MeasureOptions options_;
   bool want_cond_ = false;  // gradients of the shared conditioning
   const Parallel parallel_;
-  int64_t loading_ = 0;  // bytes of the whole batch, beside this rank's inputs, while a micro-batch is loaded
   std::vector<Tensor> inputs_;
   net::Tokens tokens_;
 };

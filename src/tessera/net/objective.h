@@ -20,7 +20,8 @@ class Objective {
   virtual Tensor gradient(const Tensor& prediction, const Batch& batch, int micro) = 0;
   /// Whether this step's gradients are computed where the predictions are, by LibTorch's operators.
   virtual bool compares_on_device() const { return false; }
-  /// The tensors with which gradient() of the micro-batch then compares: the engine replaces each by a copy on the device.
+  /// The tensors with which gradient() of the micro-batch compares: the engine replaces each by a copy of its own where
+  /// ranks share tokens, and on the device with compares_on_device().
   virtual std::vector<Tensor*> compared(int) { return {}; }
   /// Numbers of the step that gradient() has left where the predictions are, [n] of fp64; undefined: none.
   virtual Tensor numbers() { return {}; }

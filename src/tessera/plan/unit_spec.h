@@ -131,8 +131,6 @@ struct ModelSpec {
   int64_t between_steps = 0;  ///< further bytes resident only between steps, while a sample is decoded
   int64_t inputs = 0;         ///< bytes of a micro-batch's input tensors, live during the micro-batch
   int64_t tables = 0;         ///< bytes of token tables among them (rows, rotary angles), which every stage needs
-  /// Further bytes while a micro-batch is loaded whole before each rank keeps only its token share.
-  int64_t loading = 0;
   std::vector<int64_t> conditioning = {};  ///< bytes of each shared conditioning tensor
   int64_t targets = 0;                     ///< bytes of the targets, live until the loss
   int64_t loss_peak = 0;                   ///< peak of the objective above its start, gradient of the output included

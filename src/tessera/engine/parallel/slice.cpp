@@ -9,6 +9,8 @@ namespace tessera::engine {
 
 namespace {
 
+Tensor copy_of(const Tensor& t) { return t.defined() ? t.clone() : t; }
+
 /// A copy, so that the whole tensor can be freed.
 Tensor rows_of(const Tensor& t, int64_t begin, int64_t end) {
   return t.defined() ? t.slice(0, begin, end).clone(at::MemoryFormat::Contiguous) : t;
@@ -55,15 +57,23 @@ net::Batch slice(net::Batch batch, const Parallel& parallel) {
                     "give cp, sp and tp a product of at most " + std::to_string(total));
   const plan::TokenRange here = parallel.share(total);
   const auto cut = [&](Tensor& t) { t = rows_of(t, here.begin, here.end); };
-  for (int input : batch.token_inputs) {
-    check_internal(batch.inputs.at(input).size(0) == total, "engine.slice",
-                   "input " + std::to_string(input) + " has no row for each token");
-    cut(batch.inputs[input]);
+  for (int input = 0; input < static_cast<int>(batch.inputs.size()); ++input) {
+    Tensor& t = batch.inputs[input];
+    if (std::find(batch.token_inputs.begin(), batch.token_inputs.end(), input) == batch.token_inputs.end()) {
+      t = copy_of(t);
+      continue;
+    }
+    check_internal(t.size(0) == total, "engine.slice", "input " + std::to_string(input) + " has no row for each token");
+    cut(t);
   }
   const plan::TokenRange tp_group = parallel.tp_group(total);
   for (net::Space& space : tokens.spaces)
-    if (!space.ranges.empty()) cut_space(space, here, tp_group);
+    if (space.ranges.empty())
+      for (Tensor* table : {&space.rows.of_token, &space.cos, &space.sin}) *table = copy_of(*table);
+    else
+      cut_space(space, here, tp_group);
   cut_space(tokens, here, tp_group);
+  for (net::Segments& segments : tokens.segments) segments.order = copy_of(segments.order);
   if (parallel.cp() > 1)
     for (net::Segments& segments : tokens.segments) cut_segments(segments, parallel.block(total, parallel.cp_rank()));
   return batch;

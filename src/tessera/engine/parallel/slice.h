@@ -9,8 +9,9 @@
 
 namespace tessera::engine {
 
-/// The rank's share of `batch`, copied; inputs without a row for each token stay whole. Throws UserError (usage) when
-/// there are fewer tokens than ranks that share them.
+/// The rank's share of `batch`, a copy of all that it keeps: `batch` may lie in memory that the rank frees. Inputs without
+/// a row for each token stay whole. Where ranks share no tokens, `batch` itself. Throws UserError (usage) when there are
+/// fewer tokens than ranks that share them.
 net::Batch slice(net::Batch batch, const Parallel& parallel);
 
 /// The batch with its inputs and tables on the device; what only the host reads stays there.

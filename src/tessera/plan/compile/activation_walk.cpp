@@ -100,7 +100,7 @@ ActivationWalk::Micro& ActivationWalk::load(int micro) {
   if (is_new) {
     it->second.inputs = has_first_ ? model_.inputs : model_.tables;
     live_ += it->second.inputs + (train_ && has_last_ ? model_.targets : 0);
-    loading_ = live_ + model_.inputs - it->second.inputs + model_.loading;
+    loading_ = live_ + model_.inputs - it->second.inputs;
   }
   return it->second;
 }
