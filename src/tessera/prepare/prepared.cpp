@@ -121,7 +121,8 @@ int64_t PreparedData::clip_of_prompt(int prompt) const {
 }
 
 std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems) {
-  data::DatasetSpec spec{.metadata = recipe.data.metadata,
+  data::DatasetSpec spec{.path = {},
+                         .metadata = recipe.data.metadata,
                          .repeats = static_cast<int>(recipe.data.repeats),
                          .caption = recipe.data.caption,
                          .captions = recipe.data.captions,
