@@ -18,7 +18,7 @@ struct Step {
     times.push_back({begin, end});
     return *this;
   }
-  Exposed exposed() const { return exposed_time(list, times); }
+  Exposed exposed() const { return exposed_time(list, waited_for(list, times)); }
 };
 
 TEST(ExposedTime, IsWhatComputingWaitedForAndNotWhatLanesTook) {

@@ -10,6 +10,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/device/streams.h"
 #include "tessera/engine/exposed.h"
+#include "tessera/engine/in_effect.h"
 #include "tessera/engine/memory/disk.h"
 #include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/memory/lane.h"
@@ -79,6 +80,8 @@ class Executor {
   CompressionError take_compression_error() { return std::exchange(compression_error_, {}); }
   /// The last executed schedule as lines of schedule.jsonl with times (for reports).
   const std::vector<std::string>& last_lines() const { return last_lines_; }
+  /// What the last training step did by each mechanism of its plan, where lines are kept.
+  const InEffect& last_effect() const { return in_effect_; }
   void keep_lines(bool keep) { keep_lines_ = keep; }
 
  private:
@@ -158,6 +161,7 @@ class Executor {
   bool in_step_ = false;  // between run and finish
   std::ofstream trace_;
   bool keep_lines_ = false;
+  InEffect in_effect_;
   std::vector<std::string> last_lines_;
   int64_t traced_step_ = -1;
   int base_ = 0;

@@ -30,8 +30,9 @@ double* share_of(Exposed& exposed, plan::Lane lane) {
 
 }  // namespace
 
-Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vector<std::array<double, 2>>& times) {
-  Exposed exposed;
+std::vector<double> waited_for(const std::vector<plan::Instruction>& list,
+                               const std::vector<std::array<double, 2>>& times) {
+  std::vector<double> waited(list.size());
   const int count = static_cast<int>(list.size());
   std::vector<int> before(list.size(), -1);  // on the same lane
   std::array<int, plan::kLaneCount> newest;
@@ -48,7 +49,7 @@ Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vect
     while (i >= 0 && to > from) {
       const int earlier = last_of(list[i].wait, before[i]);
       const double begin = earlier < 0 ? from : std::clamp(times[earlier][1], from, to);
-      if (double* share = share_of(exposed, list[i].lane)) *share += to - begin;
+      waited[i] += to - begin;
       to = begin, i = earlier;
     }
   };
@@ -62,6 +63,13 @@ Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vect
   int end = -1;  // the step ends with its last instruction, on whichever lane
   for (int i = 0; i < count; ++i) end = later(end, i);
   if (end >= 0) blame(end, computed, times[end][1]);
+  return waited;
+}
+
+Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vector<double>& waited) {
+  Exposed exposed;
+  for (size_t i = 0; i < list.size(); ++i)
+    if (double* share = share_of(exposed, list[i].lane)) *share += waited[i];
   return exposed;
 }
 

@@ -2,8 +2,9 @@
 // Exposed time: the seconds of a step in which the compute lane waited, by cause. Computed from the times at which
 // instructions ran; the simulator computes the same for a predicted step (plan/simulate/simulate.h).
 //
-//   Exposed waited = exposed_time(schedule.list, times);
-//   waited.copy;                                        // seconds that copies kept it waiting
+//   const std::vector<double> waited = waited_for(schedule.list, times);
+//   waited[3];                                           // seconds that instruction 3 kept it waiting
+//   exposed_time(schedule.list, waited).copy;            // that copies did
 #include <array>
 #include <vector>
 
@@ -21,8 +22,11 @@ struct Exposed {
   }
 };
 
-/// `times[i]`: when instruction i began, after all that it waits for, and when it ended. The result does not include
-/// the collectives inside compute instructions.
-Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vector<std::array<double, 2>>& times);
+/// The seconds for which each instruction kept the compute lane waiting. `times[i]`: when instruction i began, after all
+/// that it waits for, and when it ended.
+std::vector<double> waited_for(const std::vector<plan::Instruction>& list,
+                               const std::vector<std::array<double, 2>>& times);
+/// Their sums by cause, without the collectives inside compute instructions.
+Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vector<double>& waited);
 
 }  // namespace tessera::engine

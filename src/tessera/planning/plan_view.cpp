@@ -236,6 +236,7 @@ std::string plan_json(const Planned& planned) {
        {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.all_tokens()}}},
       {"frozen_base", base_json(planned.spec)},
       {"summary", planned.plan().summary()},
+      {"plan_hash", planned.prediction.plan_hash},
       {"update",
        {{"when", std::string(name(planned.plan().update))},
         {"units_on_host", std::count_if(units.begin(), units.end(),

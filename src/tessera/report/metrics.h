@@ -83,6 +83,7 @@ struct StepMetrics {
   };
   std::optional<Gate> gate;
   std::vector<RankMetrics> ranks;
+  std::string plan_hash = {};  ///< of the plan that the step executed (plan/plan_hash.h)
 
   /// Sets every `mfu`, from `seconds` and the ranks' model_flops.
   void count_mfu(double peak_flops_of_a_rank);

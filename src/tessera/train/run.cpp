@@ -13,6 +13,7 @@
 #include "tessera/job/lora_run.h"
 #include "tessera/job/null_caption.h"
 #include "tessera/job/optimiser.h"
+#include "tessera/plan/plan_hash.h"
 #include "tessera/sample/expert_passes.h"
 #include "tessera/train/export.h"
 #include "tessera/train/stop_signal.h"
@@ -44,6 +45,9 @@ void Run::begin_part(size_t part) {
   const bool samples = now.planned.run.sample_every > 0;
   static_cast<job::Shapes&>(job_) = now.shapes;
   programs_ = plan::Programs(now.planned.plan(), now.planned.schedules(rank_), samples);
+  take_plan();
+  check_internal(plan_hash_ == now.planned.prediction.plan_hash, "train.plan",
+                 "plan " + plan_hash_ + " was compiled, but " + now.planned.prediction.plan_hash + " was priced");
   predicted_ = now.planned.memory(rank_);
   peak_flops_ = peak_flops(now.planned.machine, !device::here().is_cpu(), at::get_num_threads());
   if (span_began_ == 0) span_began_ = seconds_now();
@@ -91,6 +95,9 @@ const ExpertPass& Run::armed(ExpertPass& pass) {
                                        {experts_->count_update(pass.pass.expert), experts_->learning_rate(pass), 1});
   return pass;
 }
+
+/// Names the plan of the programs, which metrics and checkpoints repeat.
+void Run::take_plan() { plan_hash_ = plan::plan_hash(programs_.train->plan); }
 
 /// Model FLOPs of this rank in a sample of the bucket.
 double Run::sample_flops(const planning::PartPlan& part, size_t bucket) {
@@ -166,6 +173,10 @@ void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
   const int64_t own = experts_->own_samples();
   work_ = own > 0 ? work / static_cast<double>(own) : 0;
   if (visit.step <= first_step_ + 1) step_lines_ = engine_->executor().last_lines();
+  if (visit.step == first_step_ + 1 && rank_ == 0)
+    log::info("plan " + plan_hash_ + " as rank 0 executed it in step " + std::to_string(visit.step) + ": " +
+              engine_->executor().last_effect().text());
+  metrics.plan_hash = plan_hash_;
   const engine::Store::Moved moved = engine_->store().take_moved();
   metrics.moved = {moved.bytes, moved.seconds, moved.waited};
   metrics.samples = recipe().train.global_batch;
@@ -214,6 +225,7 @@ void Run::give_shares(int64_t step, const std::vector<int64_t>& shares) {
   plan::Programs programs(changed.plan(), changed.schedules(rank_), planned().run.sample_every > 0);
   programs.sample = programs_.sample, programs.checkpoint = programs_.checkpoint;
   programs_ = programs;
+  take_plan();
   predicted_ = memory;
   engine_->use(programs_, experts_->arena());
   experts_->change(programs_);
@@ -337,6 +349,7 @@ void Run::save(int64_t step) {
         save_facts(facts_, recipe_values(planning::resolved(recipe_, plans_, place_)), manifest);
         if (const auto rule = job::adapter_rule(recipe())) manifest.extra["lora"] = job::lora_json(*rule, job_.adapted);
         manifest.extra["model"] = planned().spec.name;
+        manifest.extra["plan_hash"] = plan_hash_;
         if (!resume_.line.empty()) manifest.extra[checkpoint::kResumedFrom] = resume_.line;
         run_log_->flush();  // a checkpoint never has a history that is older than itself
         checkpoint::commit_with(partial, final, place_.world, manifest, [&] { save_beside(step, partial); });

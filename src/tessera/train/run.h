@@ -77,6 +77,7 @@ class Run {
   bool restarted() const { return !place_.restarted_after.empty(); }
   void log_base(const engine::Roundings& rounded);
   void begin_part(size_t part);
+  void take_plan();
   void watch_gpu();
   void tell_links();
   StepReport numbers(bool last);
@@ -140,6 +141,7 @@ class Run {
   double flops_ = 0;                    // that the model takes of this rank
   double work_ = 0;                     // seconds a sample took this rank in the step before
   std::vector<std::string> step_lines_;
+  std::string plan_hash_;
   int64_t done_ = 0;                // steps before this process
   int64_t first_step_ = 1;          // of this process in this part
   int stopping_ = 0;                // the signal by which; 0: none

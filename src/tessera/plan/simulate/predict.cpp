@@ -3,6 +3,7 @@
 #include <map>
 
 #include "tessera/plan/compile/compile.h"
+#include "tessera/plan/plan_hash.h"
 
 namespace tessera::plan {
 
@@ -79,6 +80,7 @@ Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& mach
   options.steal = machine.profile.steal;
   Timeline timeline = simulate(tasks, options);
   Prediction p;
+  p.plan_hash = plan_hash(plan);
   p.slowest = timeline.slowest;
   const RankTimeline& slowest = timeline.ranks[timeline.slowest];
   p.step = {timeline.seconds,           slowest.share(Share::compute),   slowest.share(Share::comm),
