@@ -214,7 +214,9 @@ std::vector<std::string> cache_seeds() {
   return seeds;
 }
 
-void read_history(const std::string&, const std::string& file) { report::read_history(file, 1).told_strays(); }
+void read_history(const std::string&, const std::string& file) {
+  report::told_strays(report::read_history(file, 1).strays);
+}
 
 /// One member of 20 bytes, by POSIX.
 std::string tar_seed() {

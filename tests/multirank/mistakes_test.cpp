@@ -1,12 +1,14 @@
 // What users get wrong, each with its message and code, and nothing lost.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <fstream>
 #include <iterator>
 
 #include "program.h"
+#include "tessera/checkpoint/torch_zip.h"
 #include "tessera/checkpoint/training.h"
 
 namespace tessera::testing {
@@ -327,6 +329,75 @@ TEST(Mistakes, AProcessThatCannotSeeProcSaysSo) {
     expect(hidden(std::string("exec " TESSERA_BINARY " ") + start + run.recipe()), 2,
            {"this process cannot see /proc", "mount -t proc proc /proc"});
 }
+/// Strangers' files and numbers that nobody means, as the program is started with them: each is an error with its place,
+/// within 20 s of a processor and 2 GiB of addresses. Which readers refuse them is tested in their rooms.
+TEST(Mistakes, HostileInputsAreRefusedInLittleTimeAndMemory) {
+  const TinyRun run("hostile");
+  const auto in_run = [&](const std::string& name) { return (run.folder() / name).string(); };
+  const auto data = [&](const std::string& folder, const std::string& row) {
+    fs::create_directories(in_run(folder));
+    write(in_run(folder + "/metadata.csv"), "video,prompt,audio\n" + row + "\n");
+    return in_run(folder);
+  };
+  const auto pth = [&](const std::string& name, const std::string& pickle) {
+    checkpoint::ZipWriter zip(in_run(name), 1 << 20);
+    zip.add("archive/data.pkl", pickle.data(), static_cast<int64_t>(pickle.size()));
+    zip.commit();
+    return in_run(name);
+  };
+  std::string key = "\x80\x02}X" + std::string("\0\0\x40\0", 4) + std::string(4 << 20, 'k') + std::string("q\0000(", 4);
+  for (int i = 0; i < 2'000'000; ++i) key += std::string("h\0N", 3);
+  std::string sound(44 + 2000, '\0');  // a WAV of one channel of 16 bits that claims 167 MHz
+  const auto put = [&](size_t at, const std::string& bytes) { sound.replace(at, bytes.size(), bytes); };
+  put(0, "RIFF"), put(4, "\xf4\x07"), put(8, "WAVEfmt \x10"), put(20, "\x01"), put(22, "\x01"), put(32, "\x02");
+  put(24, std::string("\xc0\x2f\xf4\x09", 4)), put(34, "\x10"), put(36, "data"), put(40, "\xd0\x07");
+  const std::string many(260, 'n'), talk = data("sound", "clip.mp4,x,loud.wav");
+  for (const auto& entry : fs::recursive_directory_iterator(run.folder()))
+    if (entry.path().extension() == ".mp4" && !fs::exists(talk + "/clip.mp4"))
+      fs::copy(entry.path(), talk + "/clip.mp4");
+  write(talk + "/loud.wav", sound);
+  fs::create_symlink("loop.mp4", data("loop", "loop.mp4,x,") + "/loop.mp4");
+  ASSERT_EQ(::mkfifo(in_run("pipe").c_str(), 0600), 0);
+  fs::create_directories(in_run("deep_model"));
+  write(in_run("deep_model/config.json"),
+        R"({"model_type": "t2v", "dim": 32, "ffn_dim": 64, "num_heads": 2, "in_dim": 16,
+    "out_dim": 16, "freq_dim": 16, "text_dim": 16, "text_len": 8, "num_layers": 1000000000})");
+  const std::string recipe = run.recipe(), pipe = in_run("pipe"), zero = "/dev/zero";
+  const struct {
+    std::vector<std::string> arguments;
+    int code;
+    const char* word;
+  } rows[] = {
+      {{"inspect", pth("tuples.pth", "\x80\x02" + std::string(60 << 20, ')') + ".")}, 3, "tuples.pth"},
+      {{"inspect", pth("key.pth", key + "u.")}, 3, "key.pth"},
+      {{"prepare", recipe, "--data.path", data("caption", "a.mp4," + std::string(10 << 20, 'c') + ",")}, 3, "caption"},
+      {{"prepare", recipe, "--data.path", in_run("loop")}, 3, "loop.mp4"},
+      {{"prepare", recipe, "--data.path", data("names", many + ".mp4,x,")}, 3, "metadata.csv"},
+      {{"prepare", TESSERA_SOURCE_DIR "/recipes/wan2.2-s2v_demo_cpu.toml", "--data.path", talk, "--data.frames", "8"},
+       3,
+       "loud.wav"},
+      {{"plan", recipe, "--model.path", in_run("deep_model")}, 3, "num_layers is 1000000000"},
+      {{"plan", pipe}, 3, "is no regular file"},
+      {{"plan", zero}, 3, "is no regular file"},
+      {{"plan", recipe, "--plan.profile", pipe}, 3, "is no regular file"},
+      {{"plan", recipe, "--plan.file", zero}, 3, "/dev/zero"},
+      {{"top", pipe, "--once"}, 3, "pipe"},
+      {{"report", zero}, 3, "/dev/zero"},
+      {{"plan", recipe, "--mesh", "dp_shard=1000000"}, 2, "more than 131072 ranks"},
+      {{"plan", recipe, "--data.repeats", "9223372036854775807"}, 2, "data.repeats"},
+      {{"plan", recipe, "--fault.timeout", "1e300"}, 2, "fault.timeout"},
+  };
+  for (const auto& [arguments, code, word] : rows) {
+    std::vector<std::string> argv = {"/bin/bash", "-c", "ulimit -t 20 -v 2097152; exec \"$@\"", "hostile",
+                                     TESSERA_BINARY};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    if (arguments[0] == "prepare")
+      argv.insert(argv.end(), {"--run.out", run.out("hostile"), "--data.cache", in_run("hostile-cache")});
+    SCOPED_TRACE(arguments[0] + " " + arguments.back().substr(0, 80));
+    expect(run_program(argv), code, {word});
+  }
+}
+
 TEST(Mistakes, VerifyTellsWhatItCannotRead) {
   const TinyRun run("m");
   expect(run.tessera({"verify", (run.folder() / "nothing").string()}), 3, {"case.json"});

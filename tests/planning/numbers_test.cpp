@@ -1,6 +1,10 @@
 // Numbers that the documents name, as the planner gives them for real models on shipped profiles.
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/job/job.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/planning.h"
@@ -31,25 +35,19 @@ recipe::Recipe lora_of_i2v(const std::string& frames, const std::string& host, c
                                   {"plan.host_budget", host}});
 }
 
-/// docs/simulator.md: one sample of 32,760 tokens on eight A100, in the 43 GB that the published run is far above. The aim
-/// of 3.7 s a step is missed: 3.60 s are the model's products and attention, and what is left of the step is the copies of
-/// 14 to 17 GB of activations, which wait for the compute that takes their memory, and norms that are computed again.
-TEST(Numbers, S2vOnEightA100TakesAtMost43GBAndTheTimesOfTheTable) {
-  const auto plan = [](const std::string& mesh, const std::string& budget) {
-    return planned(recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/wan2.2-s2v-14b_full_a100.toml",
-                                       {{"mesh", mesh}, {"plan.budget", budget}, {"data.text_encoder_path", ""}}));
-  };
-  for (const auto& [mesh, seconds] : {std::pair("cp=8", 3.78), {"sp=8", 3.82}}) {
-    const Planned tight = plan(mesh, "43000000000");
-    ASSERT_TRUE(tight.choice.fits) << mesh;
-    EXPECT_LE(tight.choice.memory.peak, 43'000'000'000) << mesh;
-    EXPECT_LE(tight.choice.seconds, seconds) << mesh;
-    const plan::MemoryParts& held = tight.choice.memory.by_part;
+/// docs/simulator.md: one sample of 32,760 tokens on eight A100, in the 43 GB that the published run is far above.
+TEST(Numbers, S2vOnEightA100TakesAtMost43GBAnd3700MsByRingAndByUlysses) {
+  for (const std::string mesh : {"cp=8", "sp=8"}) {
+    const Planned plan =
+        planned(recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/wan2.2-s2v-14b_full_a100.toml",
+                                    {{"mesh", mesh}, {"plan.budget", "43000000000"}, {"data.text_encoder_path", ""}}));
+    ASSERT_TRUE(plan.choice.fits) << mesh;
+    EXPECT_LE(plan.choice.memory.peak, 43'000'000'000) << mesh;
+    EXPECT_LE(plan.choice.seconds, 3.7) << mesh;
+    const plan::MemoryParts& held = plan.choice.memory.by_part;
     EXPECT_LE(held.parameters + held.gradients + held.states, 21'600'000'000) << mesh;
-    EXPECT_LE(tight.prediction.step.exposed_comm, 0.05 * tight.choice.seconds) << mesh;
+    EXPECT_LE(plan.prediction.step.exposed_comm, 0.05 * plan.choice.seconds) << mesh;
   }
-  const Planned whole = plan("cp=8", "");
-  EXPECT_LE(whole.choice.seconds, 3.7) << "with the whole GPU the ring is within the aim";
 }
 
 TEST(Numbers, LoraOfI2v14BFitsOneA100At81FramesWithoutHostMemoryAndAt129WithIt) {
@@ -63,20 +61,75 @@ TEST(Numbers, LoraOfI2v14BFitsOneA100At81FramesWithoutHostMemoryAndAt129WithIt) 
   EXPECT_GT(with.choice.memory.host.total(), 0);
 }
 
-/// docs/plans.md: where all results of self-attention have room, recompute adds little; where few of them do, 24 % and more.
+/// docs/plans.md: where all results of self-attention have room, recompute adds little to forward and backward. (LoRA has
+/// no gradients of frozen weights, so the same work is a larger part of its step: 13 to 14 %.)
 TEST(Numbers, RecomputeAddsAtMost13PercentOfComputeWhereTheAttentionsResultsFit) {
-  const Planned tight = planned(lora_of_i2v("81", "0", "int8"));
-  int recomputed = 0;
-  for (size_t u = 0; u < tight.spec.units.size(); ++u) {
-    const plan::UnitPlan& unit = tight.plan().units[u];
-    recomputed += unit.recomputes();
-    if (unit.recomputes()) EXPECT_EQ(unit.policy("self_attn"), plan::Policy::keep) << tight.spec.units[u].name;
+  for (const std::string node : {"a100-80", "h100"}) {
+    const auto full = [&](const std::string& budget) {
+      return planned(recipe::load_recipe("", {{"model.preset", "wan2.1-t2v-14b"},
+                                              {"data.vae", "wan2.1-vae"},
+                                              {"data.text_encoder", "umt5-xxl"},
+                                              {"data.frames", "81"},
+                                              {"data.size", "480,832"},
+                                              {"train.global_batch", "8"},
+                                              {"train.micro_batch", "1"},
+                                              {"mesh", "dp_shard=8"},
+                                              {"plan.compute_dtype", "bf16"},
+                                              {"plan.masters", "split"},
+                                              {"plan.moments", "int8"},
+                                              {"plan.profile", node},
+                                              {"plan.budget", budget},
+                                              {"plan.host_budget", "0"}}));
+    };
+    const Planned tight = full(""), free = full("1TiB");
+    int recomputed = 0;
+    for (size_t u = 0; u < tight.spec.units.size(); ++u) {
+      const plan::UnitPlan& unit = tight.plan().units[u];
+      recomputed += unit.recomputes();
+      if (unit.recomputes()) EXPECT_EQ(unit.policy("self_attn"), plan::Policy::keep) << tight.spec.units[u].name;
+    }
+    EXPECT_GT(recomputed, 30) << node;
+    EXPECT_EQ(free.plan().units[10].activations, plan::Policy::keep) << node;
+    EXPECT_LE(tight.prediction.step.compute, 1.13 * free.prediction.step.compute) << node;
   }
-  EXPECT_GT(recomputed, 30);
-  recipe::Recipe all = lora_of_i2v("81", "0", "int8");
-  all.set("plan.budget", "1TiB");
-  const Planned free = planned(all);
-  EXPECT_LE(tight.prediction.step.compute, 1.13 * free.prediction.step.compute);
+}
+
+/// docs/plans.md, One recipe anywhere: the recipe as it is, with a preset in place of the folders of weights that it
+/// names, on three machines. Each row of the page is what is planned. Micro-batches of one sample are what the search of
+/// all sizes takes too; it looks at ten times as many plans.
+TEST(Numbers, OneRecipeIsPlannedOnALaptopOneGpuAndEightNodesAsThePageSays) {
+  const std::string page = checkpoint::read_text(TESSERA_SOURCE_DIR "/docs/plans.md");
+  const std::vector<std::pair<std::string, recipe::Overrides>> machines = {
+      {"a laptop, 28 GiB of memory | `tessera plan RECIPE --plan.budget 28GiB`", {{"plan.budget", "28GiB"}}},
+      {"one H200 | `tessera plan RECIPE --gpu 1xh200`", {{"plan.profile", "1xh200"}}},
+      {"eight nodes of eight H100 | `tessera plan RECIPE --gpu h100 --nodes 8`",
+       {{"plan.profile", "h100"}, {"mesh", "dp_shard=64"}}}};
+  std::map<std::string, std::string> trained;  // what decides the loss curve, alike on all of them
+  for (const auto& [machine, flags] : machines) {
+    recipe::Overrides changes = {{"model.path", ""},         {"model.preset", "wan2.1-t2v-1.3b"},
+                                 {"data.vae", "wan2.1-vae"}, {"data.text_encoder_path", ""},
+                                 {"data.tokenizer", ""},     {"train.micro_batch", "1"}};
+    changes.insert(changes.end(), flags.begin(), flags.end());
+    const recipe::Recipe recipe =
+        recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/wan2.1-t2v-1.3b_full_anywhere.toml", changes);
+    std::map<std::string, std::string> values = recipe.values;
+    std::erase_if(
+        values, [](const auto& entry) { return entry.first.starts_with("plan.") || entry.first.starts_with("mesh"); });
+    std::erase_if(values, [](const auto& entry) { return entry.first == "train.micro_batch"; });
+    if (trained.empty()) trained = values;
+    EXPECT_EQ(values, trained) << machine;
+    const Planned plan = planned(recipe);
+    ASSERT_TRUE(plan.choice.fits) << machine;
+    EXPECT_EQ(plan.plan().global_batch, 64) << machine;
+    char row[512];
+    const std::string summary = plan.plan().summary();
+    std::snprintf(row, sizeof row, "| %s | %.1f | %.1f | %s, %s | %s |", machine.c_str(),
+                  static_cast<double>(plan.choice.memory.peak) / (int64_t{1} << 30),
+                  static_cast<double>(plan.choice.memory.host.total()) / (int64_t{1} << 30),
+                  summary.substr(0, summary.find(", masters")).c_str(),
+                  summary.substr(summary.find("global batch")).c_str(), format_seconds(plan.choice.seconds).c_str());
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+  }
 }
 
 }  // namespace

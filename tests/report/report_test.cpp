@@ -54,6 +54,27 @@ TEST_F(Report, TellsWhatEachRankMadeOfItsDeviceAndOfItsLanes) {
     EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
 }
 
+TEST_F(Report, TellsWhatTheDriversOfGpusSaid) {
+  const auto path = new_run("run", 4);
+  MetricsWriter metrics(path / "metrics.jsonl", 0);
+  for (int64_t s = 1; s <= 4; ++s) metrics.step(gpu_step(s));  // the first step warms up and does not count
+  const std::string html = page({path});
+  for (const char* wanted :
+       {"<th>GPU busy, by its driver</th><th>power</th><th>most memory taken</th>",
+        "<td>93 %</td><td>403 W</td><td>74.00 GiB</td>", "<td>not known</td><td>not known</td><td>not known</td>"})
+    EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
+  EXPECT_EQ(page({trained("other", 4, 4)}).find("by its driver"), std::string::npos);
+}
+
+TEST_F(Report, LinesThatAreNoEventsAreSkippedWithAWord) {
+  const auto path = trained("run", 5, 5);
+  std::ofstream(path / "metrics.jsonl", std::ios::app) << std::string(200'000, '[') << "\n";
+  ::testing::internal::CaptureStderr();
+  EXPECT_NE(page({path}).find("<h2>Loss"), std::string::npos);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("metrics.jsonl: line 7 is no event of a run: skipped"), std::string::npos) << said;
+}
+
 TEST_F(Report, BeginsWithTheCurvesAndEverySampleOfAPrompt) {
   if (!data::has_video()) GTEST_SKIP() << "needs a build with FFmpeg";
   const auto path = new_run("run", 6);

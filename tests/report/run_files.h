@@ -36,6 +36,18 @@ class RunTest : public FolderTest {
     return m;
   }
 
+  /// The same on GPUs whose drivers say how they do; the last rank's says nothing.
+  static StepMetrics gpu_step(int64_t number, int ranks = 2) {
+    StepMetrics m = step(number, 1.0, ranks);
+    for (RankMetrics& rank : m.ranks) {
+      rank.utilisation = {{"compute", 0.5}};
+      if (rank.rank + 1 < ranks)
+        rank.driver = {0.9 + 0.01 * static_cast<double>(number), 400.0 + static_cast<double>(number),
+                       (int64_t{70} << 30) + (number << 30)};
+    }
+    return m;
+  }
+
   /// recipe.toml and plan.json of a run of `steps` steps in folder `name`.
   std::filesystem::path new_run(const std::string& name, int64_t steps) const {
     write(name + "/recipe.toml", "[run]\nsteps = " + std::to_string(steps) + "\n[train]\nglobal_batch = 4\n");

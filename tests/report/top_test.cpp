@@ -93,6 +93,34 @@ TEST_F(Top, UtilisationOfLanesIsWhatTheRanksMeasured) {
   EXPECT_EQ(text.find("80%"), std::string::npos) << "a step's seconds do not count where the span is known\n" << text;
 }
 
+TEST_F(Top, TellsWhatTheDriversOfGpusSay) {
+  const auto path = new_run("run", 6);
+  MetricsWriter metrics(path / "metrics.jsonl", 0);
+  metrics.step(gpu_step(3));
+  const auto shown = [&](TerminalStyle style) { return joined(top_screen(RunFolder(path), style)); };
+  const std::string text = shown({.width = 100});
+  EXPECT_NE(text.find("GPU by its driver"), std::string::npos) << text;
+  EXPECT_NE(text.find(" 93%  403 W  73.00 GiB taken"), std::string::npos) << text;
+  EXPECT_EQ(text.find(" taken"), text.rfind(" taken")) << "rank 1's says nothing\n" << text;
+  EXPECT_NE(shown({.width = 47}).find(" 93%  403 W  73.00 GiB taken"), std::string::npos);
+  metrics.step(step(4, 0.5));
+  EXPECT_EQ(shown({.width = 100}).find("GPU by its driver"), std::string::npos) << "no driver said anything";
+  metrics.step(gpu_step(5, 9));
+  for (int width : {20, 32, 64, 130})
+    for (const auto& line : top_screen(RunFolder(path), {.width = width, .colour = true, .utf8 = true}))
+      EXPECT_LE(columns(line), width) << line;
+}
+
+TEST_F(Top, LinesThatAreNoEventsAreSkippedWithAWord) {
+  const auto path = new_run("run", 3);
+  MetricsWriter(path / "metrics.jsonl", 0).step(step(1, 0.5));
+  EXPECT_EQ(joined(top_screen(RunFolder(path), {.width = 100})).find("skipped"), std::string::npos);
+  std::ofstream(path / "metrics.jsonl", std::ios::app) << std::string(200'000, '[') << "\n5\n";
+  const std::string text = joined(top_screen(RunFolder(path), {.width = 100}));
+  EXPECT_NE(text.find("metrics.jsonl: lines 2, 3 are no events of a run: skipped"), std::string::npos) << text;
+  EXPECT_NE(text.find("1/3"), std::string::npos) << text;
+}
+
 TEST_F(Top, AStopThatWasAskedForIsNoStuckRun) {
   const auto path = new_run("run", 30);
   {

@@ -35,7 +35,7 @@ void take(History& history, const AnyJson& event, int64_t done) {
 
 }  // namespace
 
-std::string History::told_strays() const {
+std::string told_strays(const std::vector<int64_t>& strays) {
   constexpr size_t kNamed = 8;
   if (strays.empty()) return "";
   std::string text = strays.size() == 1 ? "line " : "lines ";

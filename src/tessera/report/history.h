@@ -22,9 +22,10 @@ struct History {
   std::set<int64_t> fault_times;  ///< of the kept `fault` lines that have one
 
   bool has(const std::string& type) const { return at_done.contains(type); }
-  /// One line for people about the strays; empty where there are none.
-  std::string told_strays() const;
 };
+
+/// One line for people about these lines; empty where there are none.
+std::string told_strays(const std::vector<int64_t>& lines);
 
 /// Lines are in the order of their steps, so all lines after the first one beyond `done` are beyond it too. Throws
 /// UserError (disk) when a file that is there cannot be read: nothing of it is known then.

@@ -106,6 +106,7 @@ void RunFolder::restart() {
   waited_.clear();
   waited_steps_ = 0;
   used_.clear();
+  strays_.clear();
   last_line_.clear();
   last_step_ = offset_ = line_ = 0;
   read_facts();
@@ -148,7 +149,10 @@ bool RunFolder::poll() {
 void RunFolder::take_line(const std::string& line) {
   ++line_;
   const AnyJson json = json_or_nothing(line);
-  if (!json.is_object()) return;
+  if (!json.is_object()) {
+    strays_.push_back(line_);
+    return;
+  }
   const JsonFields in(json, (folder_ / "metrics.jsonl").string() + ", line " + std::to_string(line_));
   const std::string type = in.text("type");
   const bool step = type == "step";
@@ -191,6 +195,11 @@ void RunFolder::take_line(const std::string& line) {
       ranks_.push_back(read_rank(rank));
       Used& used = used_[ranks_.back().rank];
       if (ranks_.back().mfu && steps_.size() > 1) used.mfu += *ranks_.back().mfu, ++used.mfu_steps;
+      if (const auto& driver = ranks_.back().driver; driver && steps_.size() > 1) {
+        ++used.driver_steps;
+        used.driver.utilisation += driver->utilisation, used.driver.watts += driver->watts;
+        used.driver.memory_bytes = std::max(used.driver.memory_bytes, driver->memory_bytes);
+      }
       if (counts && !ranks_.back().utilisation.empty()) {
         ++used.lane_steps;
         for (const auto& [lane, share] : ranks_.back().utilisation) used.lanes[lane] += share;
@@ -228,11 +237,13 @@ std::vector<RunFolder::Waits> RunFolder::waits() const {
 std::vector<RunFolder::Utilisation> RunFolder::utilisation() const {
   std::vector<Utilisation> list;
   for (const auto& [rank, used] : used_) {
-    if (used.mfu_steps + used.lane_steps == 0) continue;
+    if (used.mfu_steps + used.lane_steps + used.driver_steps == 0) continue;
     Utilisation& mean = list.emplace_back();
     mean.rank = rank;
     if (used.mfu_steps > 0) mean.mfu = used.mfu / static_cast<double>(used.mfu_steps);
     for (const auto& [lane, sum] : used.lanes) mean.lanes[lane] = sum / static_cast<double>(used.lane_steps);
+    if (const auto steps = static_cast<double>(used.driver_steps); steps > 0)
+      mean.driver = {used.driver.utilisation / steps, used.driver.watts / steps, used.driver.memory_bytes};
   }
   return list;
 }

@@ -58,16 +58,19 @@ class RunFolder {
     RankMetrics::Exposed seconds;
   };
   std::vector<Waits> waits() const;
-  /// By rank, the mean over all steps but the first: MFU (nothing where no step has one), and the share in which each
-  /// lane was busy.
+  /// By rank, the mean over all steps but the first: MFU (nothing where no step has one), the share in which each lane
+  /// was busy, and what the GPU's driver said (nothing without one; of its memory the most).
   struct Utilisation {
     int rank = 0;
     std::optional<double> mfu;
     std::map<std::string, double> lanes;
+    std::optional<RankMetrics::Driver> driver;
   };
   std::vector<Utilisation> utilisation() const;
   /// The line of a stop that was asked for, if nothing came after it.
   const RunEvent* stop() const;
+  /// Numbers, from 1, of the lines that are no events; they are skipped.
+  const std::vector<int64_t>& strays() const { return strays_; }
   /// Whether a process of this machine trains in the folder; nothing where it has no lock that can be asked.
   std::optional<bool> held() const;
   /// Since metrics.jsonl was last written to; nothing when there is none.
@@ -92,7 +95,10 @@ class RunFolder {
     double mfu = 0;
     int64_t mfu_steps = 0, lane_steps = 0;
     std::map<std::string, double> lanes;
+    RankMetrics::Driver driver;
+    int64_t driver_steps = 0;
   };
+  std::vector<int64_t> strays_;
   std::map<int, Used> used_;  ///< by rank, sums over these steps
   int64_t last_step_ = 0;
   int64_t line_ = 0;       ///< lines that were read

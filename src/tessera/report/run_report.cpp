@@ -11,10 +11,12 @@
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
+#include "tessera/base/log.h"
 #include "tessera/base/printable.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/clip_format.h"
+#include "tessera/report/history.h"
 #include "tessera/report/report.h"
 #include "tessera/report/run_folder.h"
 
@@ -237,7 +239,7 @@ ReportInput::Table waits_table(const RunFolder& run) {
   return table;
 }
 
-/// MFU and the busy share of each lane, by rank.
+/// MFU, the busy share of each lane and what the GPU's driver says, by rank.
 ReportInput::Table utilisation_table(const RunFolder& run) {
   ReportInput::Table table{"Utilisation, mean of the steps", {"rank", "MFU"}, {}};
   const auto list = run.utilisation();
@@ -245,6 +247,9 @@ ReportInput::Table utilisation_table(const RunFolder& run) {
   for (const auto& rank : list)
     for (const auto& [lane, share] : rank.lanes) lanes.insert(lane);
   for (const std::string& lane : lanes) table.head.push_back(printable(lane) + " busy");
+  const bool driver = std::ranges::any_of(list, [](const auto& rank) { return rank.driver.has_value(); });
+  if (driver)
+    for (const char* said : {"GPU busy, by its driver", "power", "most memory taken"}) table.head.emplace_back(said);
   for (const auto& rank : list) {
     auto& row = table.rows.emplace_back();
     row = {"rank " + std::to_string(rank.rank), rank.mfu ? print("%.1f %%", 100 * *rank.mfu) : "not known"};
@@ -252,6 +257,11 @@ ReportInput::Table utilisation_table(const RunFolder& run) {
       const auto found = rank.lanes.find(lane);
       row.push_back(print("%.0f %%", found == rank.lanes.end() ? 0.0 : 100 * found->second));
     }
+    if (!driver) continue;
+    const RankMetrics::Driver said = rank.driver.value_or(RankMetrics::Driver{});
+    for (const std::string& cell :
+         {print("%.0f %%", 100 * said.utilisation), print("%.0f W", said.watts), format_bytes(said.memory_bytes)})
+      row.push_back(rank.driver ? cell : "not known");
   }
   return table;
 }
@@ -349,7 +359,11 @@ ReportInput compared(const std::vector<RunFolder>& runs) {
 void write_run_report(const std::vector<fs::path>& paths, const fs::path& file) {
   check_internal(!paths.empty(), "train.report", "no run to report on");
   std::vector<RunFolder> runs;
-  for (const auto& path : paths) runs.emplace_back(path);
+  for (const auto& path : paths) {
+    const RunFolder& run = runs.emplace_back(path);
+    if (!run.strays().empty())
+      log::warn(printable((run.folder() / "metrics.jsonl").string()) + ": " + told_strays(run.strays()));
+  }
   checkpoint::write_text(file, render_report(runs.size() == 1 ? single(runs.front()) : compared(runs)));
 }
 

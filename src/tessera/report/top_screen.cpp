@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/units.h"
+#include "tessera/report/history.h"
 
 namespace tessera::report {
 
@@ -50,6 +51,7 @@ class Screen {
     } else {
       memory();
       busy();
+      drivers();
       waits();
     }
     events();
@@ -94,6 +96,7 @@ class Screen {
     if (facts.mesh.find(' ') != std::string::npos && facts.mesh != "one rank") about += " (" + facts.mesh + ")";
     if (facts.global_batch > 0) about += dot() + ("global batch " + std::to_string(facts.global_batch));
     text(about, Ink::soft);
+    if (!run_.strays().empty()) text("metrics.jsonl: " + told_strays(run_.strays()), Ink::orange);
     text("");
   }
 
@@ -257,6 +260,34 @@ class Screen {
     if (shown < ranks.size()) text(formatted("%zu more", ranks.size() - shown), Ink::soft);
   }
 
+  /// What the driver of each rank's GPU says.
+  void drivers() {
+    std::vector<const RankMetrics*> told;
+    for (const RankMetrics& r : run_.ranks())
+      if (r.driver) told.push_back(&r);
+    if (told.empty() || !room_for_more()) return;
+    text("");
+    const size_t shown = std::min(told.size(), rows(told.size() + 1, run_.events().empty() ? 0 : 3));
+    put(line().add("GPU", Ink::strong).add(" by its driver, means since the step before", Ink::soft));
+    for (size_t i = 0; i < shown; ++i) {
+      const RankMetrics::Driver& driver = *told[i]->driver;
+      const std::string after = formatted(" %.0f%%  %.0f W  ", 100 * driver.utilisation, driver.watts) +
+                                format_bytes(driver.memory_bytes) + " taken";
+      Line row = line();
+      row.add("rank " + std::to_string(told[i]->rank), Ink::soft).pad_to(kLabel);
+      const int cells = std::min(24, row.left() - static_cast<int>(after.size()));
+      if (cells >= 4) row.bar({{std::min(driver.utilisation, 1.0), Ink::green, '#'}}, cells);
+      put(row.add(after));
+    }
+    if (shown < told.size()) text(formatted("%zu more", told.size() - shown), Ink::soft);
+  }
+
+  /// For a heading, a rank, what is left out and an event; with less room other things matter more.
+  bool room_for_more() const {
+    constexpr int kLeast = 6;
+    return style_.height <= 0 || style_.height - static_cast<int>(lines_.size()) >= kLeast;
+  }
+
   /// What computing stood still for, of ranks that did.
   void waits() {
     const auto& steps = run_.steps();
@@ -269,9 +300,7 @@ class Screen {
     std::vector<const RankMetrics*> waiting;
     for (const RankMetrics& r : run_.ranks())
       if (r.exposed.comm + r.exposed.copy + r.exposed.stages + r.exposed.data > 0) waiting.push_back(&r);
-    if (waiting.empty() || !(seconds > 0)) return;
-    constexpr int kLeast = 6;  // a heading, a rank, what is left out and an event; with less room others matter more
-    if (style_.height > 0 && style_.height - static_cast<int>(lines_.size()) < kLeast) return;
+    if (waiting.empty() || !(seconds > 0) || !room_for_more()) return;
     text("");
     const size_t shown = std::min(waiting.size(), rows(waiting.size() + 1, run_.events().empty() ? 0 : 3));
     put(line().add("waits", Ink::strong).add(" share of the step before in which compute waited", Ink::soft));

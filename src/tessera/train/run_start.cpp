@@ -258,7 +258,7 @@ bool Run::own_checkpoint() const {
 void Run::open_log() {
   run_log_ = std::make_unique<report::RunLog>(out_, done_);
   const report::History& found = run_log_->found();
-  if (!found.strays.empty()) log::warn((out_ / "metrics.jsonl").string() + ": " + found.told_strays());
+  if (!found.strays.empty()) log::warn((out_ / "metrics.jsonl").string() + ": " + report::told_strays(found.strays));
   const bool own = own_checkpoint();
   const bool begun_elsewhere = found.last_step == 0 && !resume_.line.empty();
   if (own && !begun_elsewhere && found.last_step < done_) {
