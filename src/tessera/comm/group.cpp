@@ -207,10 +207,13 @@ void Group::all_reduce(at::Tensor tensor) {
 }
 
 void Group::all_to_all(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
-  if (in[index_].scalar_type() == out[index_].scalar_type() && in[index_].device() == out[index_].device())
-    copy_to(static_cast<char*>(in[index_].mutable_data_ptr()), out[index_]);
+  const at::Tensor &own = out[index_], &place = in[index_];
+  const bool same_form = place.scalar_type() == own.scalar_type() && place.device() == own.device() &&
+                         place.sizes() == own.sizes() && place.is_contiguous() && own.is_contiguous();
+  if (same_form)
+    copy_to(static_cast<char*>(place.mutable_data_ptr()), own);
   else
-    at::Tensor(in[index_]).copy_(out[index_]);
+    at::Tensor(place).copy_(own);
   const auto others = [&](const std::vector<at::Tensor>& all) {
     std::vector<at::Tensor> result = all;
     for (int i = 0; i < size(); ++i)
