@@ -13,6 +13,7 @@
 
 #include "memory.h"
 #include "operators.h"
+#include "stand_in.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/blockwise.h"
@@ -47,10 +48,6 @@ device::Properties properties(int index) {
   out.bytes = memory().capacity();
   out.free = out.bytes - memory().taken(index);
   return out;
-}
-
-std::unique_ptr<comm::Transport> make_transport(c10d::Store&, int, int, double) {
-  TORCH_CHECK(false, "the simulated device has no transport of its own: its ranks exchange host copies through Gloo");
 }
 
 // Memory
@@ -287,7 +284,7 @@ void give(void* data) {
   memory().give(data);
 }
 
-constexpr device::Backend kTable = {
+const device::Backend kTable = {
     .version = device::kBackendVersion,
     .name = "simulated",
     .torch_version = TORCH_VERSION,
@@ -312,7 +309,7 @@ constexpr device::Backend kTable = {
         [](const void* data, int64_t bytes, bool writes) {
           if (is_pinned(data, bytes)) timeline().host_uses({data, bytes, writes});
         },
-    .make_transport = make_transport,
+    .communicators = &stand_in_communicators(),
     .take = take,
     .give = give,
     .allocate_by = allocate_by,

@@ -10,9 +10,9 @@
 // CPU with TESSERA_KERNELS=aten; where CUDA refuses operands of two devices, so does it. The functions of the table check
 // that each range is on the device, within one allocation and aligned, and compute with our functions of CPUs.
 //
-// It has streams and events; timeline.h says how work in no order is found.
+// It has streams and events; timeline.h says how work in no order is found. Ranks send by a stand-in of NCCL (stand_in.h).
 //
-// What it does not show: NCCL, and what CUDA's own kernels refuse.
+// What it does not show: NCCL itself, and what CUDA's own kernels refuse.
 #include "tessera/device/backend.h"
 
 namespace tessera::testing {

@@ -33,7 +33,10 @@ const char* setting(const char* name) {
 Timeline::Timeline() {
   compares_ = setting("TESSERA_SIMULATED_RECORD") == std::string("1");
   seed_ = static_cast<unsigned>(std::atoi(setting("TESSERA_SIMULATED_DELAY")));
+  late_ = seed_ != 0;
 }
+
+void Timeline::work_late() { late_ = true; }
 
 void Timeline::compare_uses(bool on) {
   const std::lock_guard lock(mutex_);
@@ -64,9 +67,7 @@ Timeline::StreamState& Timeline::add_stream() {
 
 device::Stream Timeline::make_stream() {
   const std::lock_guard lock(mutex_);
-  StreamState& made = add_stream();
-  if (delays()) made.thread = std::thread([this, &made] { serve(made); });
-  return &made;
+  return &add_stream();
 }
 
 void Timeline::free_stream(device::Stream stream) {
@@ -280,6 +281,7 @@ std::string Timeline::describe(const LastUse& use) const {
 // A delayed device
 
 void Timeline::push(StreamState& stream, std::function<void()> work) {
+  if (!stream.thread.joinable()) stream.thread = std::thread([this, &stream] { serve(stream); });
   stream.queue.push_back(std::move(work));
   ++stream.given;
   moved_.notify_all();
@@ -298,7 +300,7 @@ void Timeline::serve(StreamState& stream) {
     const std::function<void()> work = std::move(stream.queue.front());
     stream.queue.pop_front();
     lock.unlock();
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 1000));
+    if (seed_) std::this_thread::sleep_for(std::chrono::microseconds(random() % 1000));
     work();
     lock.lock();
     ++stream.done;

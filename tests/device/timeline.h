@@ -12,6 +12,7 @@
 //
 // With TESSERA_SIMULATED_DELAY=1 (or another seed) copies and functions of the table on streams other than the first are done
 // by a thread of the stream, each after a random time, and the first stream and the host really wait for events.
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -47,7 +48,9 @@ struct HostCounts {
 class Timeline {
  public:
   Timeline();
-  bool delays() const { return seed_ != 0; }
+  bool delays() const { return late_; }
+  /// From here on as with TESSERA_SIMULATED_DELAY, without the random times if it is not set.
+  void work_late();
   void compare_uses(bool on);  ///< as TESSERA_SIMULATED_RECORD
 
   device::Stream make_stream();
@@ -142,6 +145,7 @@ class Timeline {
   std::set<std::string> texts_;
   bool compares_ = false;
   unsigned seed_ = 0;
+  std::atomic<bool> late_ = false;
   HostCounts counts_;
   std::string forgotten_waiter_, forgotten_recorder_;
 };

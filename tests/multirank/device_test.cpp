@@ -137,6 +137,36 @@ TEST(OnDeviceRuns, SamplesAreThoseOfTheCpu) {
   }
 }
 
+/// The host of rank 0 has gone on, its device waits in a message.
+TEST(OnDeviceRuns, ARankThatDiesOrHangsIsNamedWithItsInstruction) {
+  for (const auto& [act, words] : {std::pair("kill", "rank 1 was killed by signal 9 (Killed) at step 2"),
+                                   {"hang", "rank 1 has made no progress for 2 s (fault.timeout)"}}) {
+    auto environment = kOnDevice;
+    environment["TESSERA_DRILL"] = std::string("rank=1,step=2,op=reduce,do=") + act;
+    const Result r = run_program(
+        {ON_DEVICE, "launch", "-n", "2", "train", shared().recipe(), "--run.out",
+         shared().out(std::string("lost-") + act), "--run.steps", "3", "--mesh", "dp_shard=2", "--fault.timeout", "2"},
+        environment, 120);
+    EXPECT_EQ(r.code, 5) << r.output;
+    EXPECT_NE(r.output.find(words), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find("on reduce:dp_shard[0,1]"), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find("communicators by NCCL (a stand-in), enqueued on streams, within this machine"),
+              std::string::npos)
+        << r.output;
+  }
+}
+
+TEST(OnDeviceRuns, WithoutNcclCopiesGoByGlooAndTheLogSaysWhy) {
+  auto environment = kOnDevice;
+  environment["TESSERA_SIMULATED_WITHOUT_NCCL"] = "NCCL is not there";
+  const Result r = run_program({ON_DEVICE, "launch", "-n", "2", "train", shared().recipe(), "--run.out",
+                                shared().out("gloo"), "--run.steps", "1", "--mesh", "dp_shard=2"},
+                               environment, 120);
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("no NCCL between GPUs: rank 0: NCCL is not there"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("sent as copies in host memory"), std::string::npos) << r.output;
+}
+
 TEST(OnDeviceRuns, TwoRanksOnOneGpuAreRefusedByName) {
   std::vector<std::string> words = {ON_DEVICE, "launch",          "-n",        "2",
                                     "train",   shared().recipe(), "--run.out", shared().out("same")};

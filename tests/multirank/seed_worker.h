@@ -34,6 +34,7 @@ int run_seeds(int argc, char** argv, const Check& check) {
   }
   const Mesh mesh = Mesh::parse(argv[1]);
   comm::Comm comm(place, mesh);
+  if (device::used() && !place.single()) comm.use_device_links();
   const Family& family = family_of(argc > 4 ? argv[4] : "wan");
   for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) try {
       check(family, mesh, place.rank, comm, static_cast<uint64_t>(seed));

@@ -6,9 +6,12 @@
 //   gather.all_gather(slot, shard);
 //
 // Each (purpose, axes) has its own communicator, so gathers, reductions and control never wait for each other. All
-// calls block the calling thread; different groups may be used from different threads at once. Tensors may lie on the
-// process's device (device/backend.h): Gloo sends copies of them in host memory. In a group of one, a collective does what it
-// means for one rank. Collectives allocate no memory, except 4 MiB for all_reduce.
+// calls block the calling thread; different groups may be used from different threads at once. In a group of one, a
+// collective does what it means for one rank. Collectives allocate no memory, except 4 MiB for all_reduce.
+//
+// Tensors may lie on the process's device (device/backend.h). Where the ranks have agreed on it (use_device_links), these are
+// sent by the device's own communicators: a collective is enqueued on the calling thread's stream and returns, as a copy
+// does, and the tensors must stay until the stream has done it. Otherwise Gloo sends copies of them in host memory.
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,20 +23,32 @@
 #include "tessera/comm/rendezvous.h"
 #include "tessera/torch_headers.h"
 
+namespace tessera::device {
+struct Communicators;
+}
+
 namespace tessera::comm {
+
+class DeviceLinks;
 
 /// Point-to-point transport of one group, implemented by a backend.
 class Transport {
  public:
   virtual ~Transport() = default;
   /// Sends `out[i]` to member i and receives `in[i]` from it, for every other member (undefined tensor: nothing).
-  /// Returns when all transfers are done. Throws on time-out or a lost peer.
-  virtual void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) = 0;
+  /// Returns when all transfers are done, or enqueued. Throws on time-out or a lost peer. `what`: "all_gather".
+  virtual void exchange(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) = 0;
+  /// The members' `in`, one after the other. False: the transport has nothing better than an exchange.
+  virtual bool all_gather(const at::Tensor& /*out*/, const at::Tensor& /*in*/) { return false; }
 };
 
 /// Called by the thread of a collective when it begins to wait for others (true) and when it is done (false). There is
 /// no second call after a failure, so the failed collective stays known.
 using Watch = std::function<void(bool waits)>;
+
+/// Called by a thread of its own when the device has been in the messages of `doing` for a while (true), and when it no
+/// longer is.
+using DeviceWatch = std::function<void(const std::string& doing, bool waits)>;
 
 /// Seconds that the calling thread has spent in collectives, waiting included; never decreases.
 double seconds_in_collectives();
@@ -41,6 +56,13 @@ double seconds_in_collectives();
 class Group {
  public:
   Group(std::string name, std::string axis, std::vector<int> members, int index, std::unique_ptr<Transport> transport);
+
+  /// Makes the communicator for tensors on the device where use_device_links() has chosen them; does nothing elsewhere, or
+  /// the second time. All members call it in the same order, while nothing else is under way. A group that has none sends
+  /// copies.
+  void connect();
+  /// Whether tensors on the device are sent by its own communicator.
+  bool by_device() const { return device_transport_ != nullptr; }
 
   const std::string& name() const { return name_; }
   const std::string& axis() const { return axis_; }  ///< "dp_shard"; empty for a group of one
@@ -74,12 +96,17 @@ class Group {
   void waits(bool inside) const;
 
  private:
+  friend class Comm;
   void run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
+  template <class Act>
+  void guarded(const char* what, int64_t bytes, Act act);
 
   const std::string name_, axis_;
   const std::vector<int> members_;
   const int index_;
-  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Transport> transport_, device_transport_;
+  DeviceLinks* links_ = nullptr;  // null: none are used
+  std::function<std::unique_ptr<Transport>()> connect_;
   static constexpr int64_t kAllReducePiece = 1 << 20;  // values reduced at a time
   at::Tensor buffer(at::Device device, int64_t values);
   std::vector<float> buffer_;  // memory of all_reduce, reused
@@ -107,6 +134,15 @@ class Comm {
   /// A group of the given ranks along `axis`, which include this one: a pair of neighbour stages.
   Group& group_of(std::string_view purpose, const std::string& axis, const std::vector<int>& members);
   void barrier();
+  struct DeviceLinking {
+    bool used;
+    std::string how;  ///< "NCCL 2.28.9"; or why not
+  };
+  /// Groups that are made from here on send what lies on the device by its own communicators, once they connect(), if every
+  /// rank can. The same answer on all ranks, which all call it once. `against`: why this rank must not; empty: nothing.
+  DeviceLinking use_device_links(std::string against = {});
+  /// Whether use_device_links() has chosen them.
+  bool by_device() const;
   /// Of the groups of several ranks that there are, as this rank sends.
   std::vector<Link> links() const;
   /// Throws UserError (usage) on every rank if ranks have different texts, naming the first that differs from rank 0.
@@ -115,9 +151,11 @@ class Comm {
   std::map<std::string, int64_t> take_sent_bytes();
   /// Watches all groups, including those created later.
   void watch(Watch watch);
+  void watch_device(DeviceWatch watch);
 
  private:
   struct Backend;
+  void make_device_links(const device::Communicators& table);
   const Rendezvous place_;
   const Mesh mesh_;
   std::unique_ptr<Backend> backend_;

@@ -14,6 +14,7 @@
 #include "tessera/base/check.h"
 #include "tessera/comm/c10d_store.h"
 #include "tessera/comm/comm.h"
+#include "tessera/comm/device_links.h"
 #include "tessera/comm/environment.h"
 #include "tessera/comm/gloo_yield.h"
 #include "tessera/comm/interface.h"
@@ -54,7 +55,7 @@ class GlooTransport final : public Transport {
   }
 
   /// What lies on a device travels as a copy in host memory.
-  void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
+  void exchange(const char* /*what*/, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
     const auto far = [](const at::Tensor& t) { return t.defined() && !t.is_cpu(); };
     if (std::ranges::none_of(out, far) && std::ranges::none_of(in, far)) return exchange_host(out, in);
     std::vector<at::Tensor> send = out, receive = in;
@@ -190,6 +191,7 @@ struct Comm::Backend {
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout;
   std::optional<Watchdog> watchdog;
+  std::unique_ptr<DeviceLinks> links;  // null: what lies on a device is sent as copies
 };
 
 namespace {
@@ -263,9 +265,10 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
   const int size = static_cast<int>(members.size());
   const int index = static_cast<int>(std::find(members.begin(), members.end(), place_.rank) - members.begin());
   std::unique_ptr<Transport> transport;
+  c10::intrusive_ptr<c10d::Store> store;
   if (size > 1) {
     try {
-      const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store);
+      store = c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store);
       transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_, *backend_->watchdog);
     } catch (const std::exception& error) {
       throw UserError(Exit::rank_lost, "comm",
@@ -275,18 +278,59 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
   }
   slot = std::make_unique<Group>(key, axis, members, index, std::move(transport));
   slot->watch(watch_);
+  if (size == 1 || !backend_->links) return *slot;
+  slot->links_ = backend_->links.get();
+  slot->connect_ = [links = slot->links_, store, key, index, size] {
+    const auto agree = [&](const std::string& mine) {
+      if (!mine.empty()) store->set("device", std::vector<uint8_t>(mine.begin(), mine.end()));
+      const std::vector<uint8_t> found = store->get("device");
+      return std::string(found.begin(), found.end());
+    };
+    return links->connect(key, index, size, agree);
+  };
   return *slot;
 }
+
+/// Groups that are there already send nothing that lies on the device, but learn of its failures.
+void Comm::make_device_links(const device::Communicators& table) {
+  const double seconds = std::chrono::duration<double>(backend_->timeout).count();
+  backend_->links = std::make_unique<DeviceLinks>(table, seconds);
+  for (auto& [key, group] : groups_) group->links_ = backend_->links.get();
+}
+
+bool Comm::by_device() const { return backend_->links != nullptr; }
+
+void Comm::watch_device(DeviceWatch watch) {
+  if (backend_->links) backend_->links->watch(std::move(watch));
+}
+
+namespace {
+
+/// What of the way is known before anything is measured: NCCL finds NVLink, PCIe and the network itself.
+std::string between(const std::vector<int>& members, const Rendezvous& place) {
+  const auto machine = [&](int rank) { return rank / place.local_world; };
+  const bool one = std::ranges::all_of(members, [&](int rank) { return machine(rank) == machine(members[0]); });
+  return std::string(", enqueued on streams, ") + (one ? "within this machine" : "between machines") +
+         " (NCCL_DEBUG=INFO tells which links it found)";
+}
+
+}  // namespace
 
 std::vector<Link> Comm::links() const {
   if (place_.single()) return {};
   const std::string leaves = env::text("GLOO_SOCKET_IFNAME").value_or(own_address(place_));
   const Interface way = interface_of(leaves);
   const std::string by = "Gloo, " + describe(way, leaves);
-  const std::string warning = slow_way(way, place_.local_world, place_.world, device::used() != nullptr);
+  const std::string warning = slow_way(way, place_.local_world, place_.world, device::used() && !backend_->links);
   std::vector<Link> links;
-  for (const auto& [key, group] : groups_)
-    if (group->size() > 1) links.push_back({group->name(), group->size(), by, warning});
+  for (const auto& [key, group] : groups_) {
+    if (group->size() == 1) continue;
+    if (group->by_device())
+      links.push_back(
+          {group->name(), group->size(), backend_->links->version() + between(group->members(), place_), ""});
+    else
+      links.push_back({group->name(), group->size(), by, warning});
+  }
   return links;
 }
 

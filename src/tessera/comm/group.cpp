@@ -6,6 +6,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/comm/comm.h"
+#include "tessera/comm/device_links.h"
 #include "tessera/comm/peer_error.h"
 #include "tessera/device/backend.h"
 
@@ -91,22 +92,35 @@ void Group::waits(bool inside) const {
   if (watch_) watch_(inside);
 }
 
-void Group::run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
-  sent_ += bytes_of(out);
+template <class Act>
+void Group::guarded(const char* what, int64_t bytes, Act act) {
   waits(true);
   try {
-    transport_->exchange(out, in);
+    if (links_) links_->check();
+    act();
+    if (links_) links_->check();
     waits(false);
   } catch (const std::exception& error) {
     const auto* peer = dynamic_cast<const PeerError*>(&error);
     const std::string who =
         peer ? "rank " + std::to_string(members_[static_cast<size_t>(peer->member())]) : std::string("a rank");
     throw UserError(Exit::rank_lost, "comm",
-                    std::string(what) + " of " + std::to_string(std::max(bytes_of(out), bytes_of(in))) + " bytes on " +
-                        name_ + " did not finish: " + who + " died or did not come within fault.timeout (" +
-                        first_line(error) + ")",
+                    std::string(what) + " of " + std::to_string(bytes) + " bytes on " + name_ + " did not finish: " +
+                        who + " died or did not come within fault.timeout (" + first_line(error) + ")",
                     "the launcher names the rank that began it; restart to resume from the last checkpoint");
   }
+}
+
+void Group::run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
+  sent_ += bytes_of(out);
+  const auto far = [](const at::Tensor& t) { return t.defined() && !t.is_cpu(); };
+  const bool on_device = device_transport_ && (std::ranges::any_of(out, far) || std::ranges::any_of(in, far));
+  guarded(what, std::max(bytes_of(out), bytes_of(in)),
+          [&] { (on_device ? device_transport_ : transport_)->exchange(what, out, in); });
+}
+
+void Group::connect() {
+  if (!device_transport_ && connect_) guarded("connecting", 0, [&] { device_transport_ = connect_(); });
 }
 
 void Group::all_gather(at::Tensor out, const at::Tensor& in) {
@@ -118,7 +132,16 @@ void Group::all_gather(at::Tensor out, const at::Tensor& in) {
     receive[i] = out.narrow(0, i * n, n);
   }
   copy_to(static_cast<char*>(out.mutable_data_ptr()) + index_ * in.nbytes(), in);
-  if (size() > 1) run("all_gather", send, receive);
+  if (size() == 1) return;
+  if (device_transport_ && !in.is_cpu()) {
+    bool done = false;
+    guarded("all_gather", static_cast<int64_t>(in.nbytes()), [&] { done = device_transport_->all_gather(out, in); });
+    if (done) {
+      sent_ += bytes_of(send);
+      return;
+    }
+  }
+  run("all_gather", send, receive);
 }
 
 void Group::reduce_scatter(at::Tensor shard, const at::Tensor& flat, at::Tensor scratch, bool accumulate) {
@@ -184,7 +207,13 @@ void Group::all_reduce(at::Tensor tensor) {
 }
 
 void Group::all_to_all(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
-  at::Tensor(in[index_]).copy_(out[index_]);
+  const at::Tensor &own = out[index_], &place = in[index_];
+  const bool same_form = place.scalar_type() == own.scalar_type() && place.device() == own.device() &&
+                         place.sizes() == own.sizes() && place.is_contiguous() && own.is_contiguous();
+  if (same_form)
+    copy_to(static_cast<char*>(place.mutable_data_ptr()), own);
+  else
+    at::Tensor(place).copy_(own);
   const auto others = [&](const std::vector<at::Tensor>& all) {
     std::vector<at::Tensor> result = all;
     for (int i = 0; i < size(); ++i)
@@ -254,8 +283,6 @@ void Comm::watch(Watch watch) {
   for (auto& [key, group] : groups_) group->watch(watch_);
 }
 
-void Comm::barrier() { group("control", {kAllAxes.begin(), kAllAxes.end()}).barrier(); }
-
 namespace {
 
 /// What member `root` has, on all of them.
@@ -266,6 +293,36 @@ std::string text_of(Group& group, int root, std::string_view mine) {
   if (!text.empty()) group.broadcast(at::from_blob(text.data(), {static_cast<int64_t>(text.size())}, at::kChar), root);
   return text;
 }
+
+}  // namespace
+
+Comm::DeviceLinking Comm::use_device_links(std::string against) {
+  Group& all = group("control", {kAllAxes.begin(), kAllAxes.end()});
+  const device::Backend* gpu = device::used();
+  const device::Communicators* table = gpu ? gpu->communicators : nullptr;
+  if (against.empty() && !table) against = "the device has no communicators";
+  if (against.empty()) against = table->absence();
+  const std::string version = against.empty() ? table->version() : "";
+  // as two halves of a hash, which doubles hold exactly
+  const uint64_t id = hash_text(version);
+  const auto rows = all.all_gather_doubles(
+      {against.empty() ? 1.0 : 0.0, static_cast<double>(id >> 32), static_cast<double>(id & 0xFFFFFFFFu)});
+  for (size_t rank = 0; rank < rows.size(); ++rank)
+    if (rows[rank][0] == 0)
+      return {false, "rank " + std::to_string(rank) + ": " + text_of(all, static_cast<int>(rank), against)};
+  const auto other = std::ranges::find_if(rows, [&](const auto& row) { return row != rows[0]; });
+  if (other != rows.end()) {
+    const auto rank = static_cast<int>(other - rows.begin());
+    const std::string first = text_of(all, 0, version), second = text_of(all, rank, version);
+    return {false, "rank 0 has " + first + ", rank " + std::to_string(rank) + " has " + second};
+  }
+  if (!place_.single()) make_device_links(*table);
+  return {true, version};
+}
+
+void Comm::barrier() { group("control", {kAllAxes.begin(), kAllAxes.end()}).barrier(); }
+
+namespace {
 
 /// The first line in which two texts differ, of each of them.
 std::pair<std::string, std::string> first_difference(const std::string& one, const std::string& other) {

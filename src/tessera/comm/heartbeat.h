@@ -27,7 +27,7 @@ struct Activity {
   std::atomic<int32_t> instruction;
   std::array<char, 164> text;
 };
-inline constexpr int kActivities = 12;  ///< one for each lane of the executor; 0 is the compute lane
+inline constexpr int kActivities = 13;  ///< one for each lane of the executor, 0 the compute lane, and the device
 
 /// One rank's slot in the file.
 struct StatusSlot {

@@ -1,6 +1,7 @@
 // A build without Gloo: supports one rank and refuses more.
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
+#include "tessera/comm/device_links.h"
 
 namespace tessera::comm {
 
@@ -25,6 +26,10 @@ Group& Comm::group_of(std::string_view purpose, const std::string&, const std::v
   if (!slot) slot = std::make_unique<Group>(std::string(purpose) + ":", "", std::vector<int>{0}, 0, nullptr);
   return *slot;
 }
+
+void Comm::make_device_links(const device::Communicators&) {}
+bool Comm::by_device() const { return false; }
+void Comm::watch_device(DeviceWatch) {}
 
 std::vector<Link> Comm::links() const { return {}; }
 

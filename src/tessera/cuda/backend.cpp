@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -278,6 +279,8 @@ void dequantise_fp8(float* out, const uint8_t* codes, const float* scales, const
 
 extern "C" const tessera::device::Backend* tessera_cuda_register() {
   using namespace tessera::cuda;
+  // Before the first context: with fewer queues than streams, one stream waits for what another was given.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   static const tessera::device::Backend table = {
       .version = tessera::device::kBackendVersion,
       .name = "cuda",
@@ -300,7 +303,7 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .seconds_between = seconds_between,
       .label = nullptr,
       .host_uses = nullptr,
-      .make_transport = make_nccl_transport,
+      .communicators = &nccl_communicators(),
       .take = take,
       .give = give,
       .allocate_by = allocate_by,

@@ -1,48 +1,214 @@
 #include "tessera/cuda/nccl.h"
 
-#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <type_traits>
 
 namespace tessera::cuda {
 
 namespace {
 
-/// All sends and receives of an exchange are one NCCL group: they start together and cannot wait for each other.
-class NcclTransport final : public comm::Transport {
- public:
-  NcclTransport(c10d::Store& store, int index, int size, double timeout_seconds) {
-    auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
-    options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
-    group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::intrusive_ptr<c10d::Store>::reclaim_copy(&store), index,
-                                                         size, options);
-    group_->setBoundDeviceId(at::Device(at::kCUDA, c10::cuda::current_device()));
-  }
+using device::Communicator;
+using device::Message;
 
-  void exchange(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
-    group_->startCoalescing();
-    for (size_t peer = 0; peer < in.size(); ++peer) {
-      if (!in[peer].defined()) continue;
-      std::vector<at::Tensor> one = {in[peer]};
-      group_->recv(one, static_cast<int>(peer), 0);
-    }
-    for (size_t peer = 0; peer < out.size(); ++peer) {
-      if (!out[peer].defined()) continue;
-      std::vector<at::Tensor> one = {out[peer]};
-      group_->send(one, static_cast<int>(peer), 0);
-    }
-    if (const auto work = group_->endCoalescing()) work->wait();
-    c10::cuda::getCurrentCUDAStream().synchronize();  // the Transport's contract: done on return
-  }
-
- private:
-  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+/// The functions of libnccl that are used, of the copy that LibTorch has loaded.
+struct Library {
+  std::string absence;
+  int version = 0;
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRankConfig) init = nullptr;
+  decltype(&ncclCommGetAsyncError) get_async_error = nullptr;
+  decltype(&ncclCommAbort) abort = nullptr;
+  decltype(&ncclCommDestroy) destroy = nullptr;
+  decltype(&ncclCommFinalize) finalize = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) recv = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclGetErrorString) error_string = nullptr;
+  decltype(&ncclGetLastError) last_error = nullptr;
 };
+
+constexpr int kOldest = NCCL_VERSION(2, 18, 0);  // communicators that do not block, and abort of what they began
+
+Library load() {
+  Library found;
+  void* library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
+  if (!library) {
+    found.absence = std::string("NCCL cannot be loaded (") + dlerror() + ")";
+    return found;
+  }
+  const auto get = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    if (!function) found.absence = std::string("libnccl.so.2 has no ") + name;
+  };
+  get(found.get_version, "ncclGetVersion");
+  get(found.get_unique_id, "ncclGetUniqueId");
+  get(found.init, "ncclCommInitRankConfig");
+  get(found.get_async_error, "ncclCommGetAsyncError");
+  get(found.abort, "ncclCommAbort");
+  get(found.destroy, "ncclCommDestroy");
+  get(found.finalize, "ncclCommFinalize");
+  get(found.group_start, "ncclGroupStart");
+  get(found.group_end, "ncclGroupEnd");
+  get(found.send, "ncclSend");
+  get(found.recv, "ncclRecv");
+  get(found.all_gather, "ncclAllGather");
+  get(found.error_string, "ncclGetErrorString");
+  get(found.last_error, "ncclGetLastError");
+  if (!found.absence.empty()) return found;
+  // The belt of [Note: one order of issue]: what the host issues in one order begins in it, also where streams differ.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  if (found.get_version(&found.version) != ncclSuccess || found.version < kOldest)
+    found.absence = "NCCL is older than 2.18 (" + std::to_string(found.version) + ")";
+  return found;
+}
+
+const Library& library() {
+  static const Library once = load();
+  return once;
+}
+
+/// A communicator, and what has failed. All calls hold its lock; none of them blocks, as the communicator does not.
+struct Link {
+  std::string name;
+  std::mutex lock;
+  ncclComm_t comm = nullptr;  // null once aborted
+  std::string fault;
+  bool aborted() const { return !comm; }
+};
+Link& link_of(Communicator communicator) { return *static_cast<Link*>(communicator); }
+
+/// Remembers a failure of a call. A call that is not done yet is none.
+void note(Link& link, ncclResult_t result) {
+  if (result == ncclSuccess || result == ncclInProgress || !link.fault.empty()) return;
+  const char* last = link.aborted() ? nullptr : library().last_error(link.comm);
+  link.fault = std::string("NCCL: ") + library().error_string(result) + (last && *last ? std::string(", ") + last : "");
+}
+
+/// What the communicator is doing, failures noted.
+ncclResult_t look(Link& link) {
+  ncclResult_t state = ncclSuccess;
+  if (!link.aborted()) note(link, library().get_async_error(link.comm, &state)), note(link, state);
+  return state;
+}
+
+std::string fault(Communicator communicator) {
+  Link& link = link_of(communicator);
+  const std::lock_guard lock(link.lock);
+  look(link);
+  return link.fault;
+}
+
+std::string version() {
+  const int v = library().version;
+  return "NCCL " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+}
+
+std::string new_id() {
+  ncclUniqueId id;
+  const ncclResult_t result = library().get_unique_id(&id);
+  TORCH_CHECK(result == ncclSuccess, "NCCL makes no id: ", library().error_string(result));
+  return {id.internal, sizeof id.internal};
+}
+
+Communicator connect(const std::string& id, int size, int index, const std::string& name) {
+  ncclUniqueId unique;
+  TORCH_CHECK(id.size() == sizeof unique.internal, "an id of NCCL has ", sizeof unique.internal, " bytes, this one ",
+              id.size());
+  std::memcpy(unique.internal, id.data(), id.size());
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // a call that cannot go on returns, and the deadline is ours
+  auto link = std::make_unique<Link>();
+  link->name = name;
+  config.commName = link->name.c_str();
+  const ncclResult_t result = library().init(&link->comm, size, unique, index, &config);
+  TORCH_CHECK(result == ncclSuccess || result == ncclInProgress, "NCCL does not begin to connect ", name, ": ",
+              library().error_string(result));
+  return link.release();
+}
+
+bool settled(Communicator communicator) {
+  Link& link = link_of(communicator);
+  const std::lock_guard lock(link.lock);
+  const ncclResult_t state = look(link);
+  if (!link.fault.empty()) throw std::runtime_error(link.fault);
+  return state != ncclInProgress;
+}
+
+/// All sends and receives of an exchange are one group: they begin together and cannot wait for each other.
+void exchange(Communicator communicator, const std::vector<Message>& out, const std::vector<Message>& in) {
+  Link& link = link_of(communicator);
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+  const std::lock_guard lock(link.lock);
+  if (link.aborted()) return;
+  note(link, library().group_start());
+  for (size_t i = 0; i < in.size(); ++i)
+    if (in[i].bytes)
+      note(link, library().recv(in[i].data, static_cast<size_t>(in[i].bytes), ncclInt8, static_cast<int>(i), link.comm,
+                                stream));
+  for (size_t i = 0; i < out.size(); ++i)
+    if (out[i].bytes)
+      note(link, library().send(out[i].data, static_cast<size_t>(out[i].bytes), ncclInt8, static_cast<int>(i),
+                                link.comm, stream));
+  note(link, library().group_end());
+}
+
+void all_gather(Communicator communicator, void* out, const void* in, int64_t bytes) {
+  Link& link = link_of(communicator);
+  const std::lock_guard lock(link.lock);
+  if (link.aborted()) return;
+  note(link, library().all_gather(in, out, static_cast<size_t>(bytes), ncclInt8, link.comm,
+                                  c10::cuda::getCurrentCUDAStream().stream()));
+}
+
+void abort(Communicator communicator) {
+  Link& link = link_of(communicator);
+  const std::lock_guard lock(link.lock);
+  if (!link.aborted()) static_cast<void>(library().abort(link.comm));
+  link.comm = nullptr;
+}
+
+/// Communicators that do not block are flushed first. One that does not end so is aborted: the process goes on.
+void free(Communicator communicator) {
+  constexpr int kMilliseconds = 1000;
+  const std::unique_ptr<Link> link(&link_of(communicator));
+  if (link->aborted()) return;
+  ncclResult_t state = library().finalize(link->comm);
+  for (int i = 0; i < kMilliseconds && state == ncclInProgress; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    state = look(*link);
+  }
+  static_cast<void>(state == ncclSuccess ? library().destroy(link->comm) : library().abort(link->comm));
+}
 
 }  // namespace
 
-std::unique_ptr<comm::Transport> make_nccl_transport(c10d::Store& store, int index, int size, double timeout_seconds) {
-  return std::make_unique<NcclTransport>(store, index, size, timeout_seconds);
+const device::Communicators& nccl_communicators() {
+  static const device::Communicators table = {
+      .absence = [] { return library().absence; },
+      .version = version,
+      .new_id = new_id,
+      .connect = connect,
+      .settled = settled,
+      .fault = fault,
+      .exchange = tessera::cuda::exchange,
+      .all_gather = all_gather,
+      .abort = tessera::cuda::abort,
+      .free = tessera::cuda::free,
+  };
+  return table;
 }
 
 }  // namespace tessera::cuda

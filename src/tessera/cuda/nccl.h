@@ -1,15 +1,9 @@
 #pragma once
-// NCCL through c10d behind comm's Transport: one communicator for each group.
-#include <memory>
-
-#include "tessera/comm/comm.h"
-
-namespace c10d {
-class Store;
-}
+// NCCL as the table of device/communicators.h. The library is LibTorch's own; nothing links to it.
+#include "tessera/device/communicators.h"
 
 namespace tessera::cuda {
 
-std::unique_ptr<comm::Transport> make_nccl_transport(c10d::Store& store, int index, int size, double timeout_seconds);
+const device::Communicators& nccl_communicators();
 
 }  // namespace tessera::cuda

@@ -17,18 +17,10 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 namespace c10 {
 struct Allocator;
-}
-namespace c10d {
-class Store;
-}
-
-namespace tessera::comm {
-class Transport;
 }
 namespace tessera::ops {
 struct AdamWStep;
@@ -40,7 +32,7 @@ struct Fp8Tiles;
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 4;
+inline constexpr int kBackendVersion = 5;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -52,6 +44,8 @@ struct Properties {
 /// Handles of a stream and of an event, which only the table can read.
 using Stream = void*;
 using Event = void*;
+
+struct Communicators;
 
 struct Backend {
   int version;                ///< kBackendVersion of the library's build
@@ -92,9 +86,8 @@ struct Backend {
   /// Code of the host reads or writes page-locked memory, which copies use too.
   void (*host_uses)(const void* data, int64_t bytes, bool writes);
 
-  /// NCCL between the `size` ranks of `store`, for tensors on the current device. Calls return when all transfers are
-  /// done.
-  std::unique_ptr<comm::Transport> (*make_transport)(c10d::Store& store, int index, int size, double timeout_seconds);
+  /// Messages between the devices of ranks (communicators.h); null: there are none.
+  const Communicators* communicators;
 
   // Memory.
   /// From the driver, aligned to 512 bytes; null where it has not so much.

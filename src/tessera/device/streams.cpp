@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -39,7 +40,16 @@ bool serial() {
   return wanted && std::string_view(wanted) == "1";
 }
 
+thread_local std::string doing;
+
 }  // namespace
+
+void label(const std::string& what) {
+  doing = what;
+  if (used() && used()->label) used()->label(what);
+}
+
+const std::string& labelled() { return doing; }
 
 bool has_streams() {
   static const bool one = serial();

@@ -20,10 +20,10 @@ bool has_streams();
 /// `first`: its work goes before that of other streams.
 void own_stream(bool first = false);
 
-/// Tells a device that checks order what the calling thread does, and which page-locked memory it reads or writes itself.
-inline void label(const std::string& what) {
-  if (used() && used()->label) used()->label(what);
-}
+/// What the calling thread does, for messages of failures and for devices that check order; which page-locked memory it
+/// reads or writes itself.
+void label(const std::string& what);
+const std::string& labelled();
 inline void host_uses(const void* data, int64_t bytes, bool writes) {
   if (used() && used()->host_uses) used()->host_uses(data, bytes, writes);
 }

@@ -10,6 +10,7 @@
 #include "tessera/plan/compile/traffic.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/optimizers.h"
+#include "tessera/plan/order/issue.h"
 
 namespace tessera::engine {
 
@@ -43,6 +44,7 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
       outer_(comm.group("reduce_outer", {Axis::dp_replicate})),
       world_(comm.group("control", kWorldAxes)),
       parallel_(options_.cut_tokens ? plan.mesh : Mesh{}, options_.cut_tokens ? rank : 0, &comm),
+      by_device_(ops::on_device(store.device()) && comm.by_device()),
       far_(ops::on_device(store.device())),
       gather_lane_(/*first=*/true),
       reduce_lane_(/*first=*/true),
@@ -52,9 +54,11 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
          {plan::Lane::send_next, plan::Lane::recv_prev, plan::Lane::send_prev, plan::Lane::recv_next})
       message_lanes_[lane] = std::make_unique<LaneThread>();
   // Communicators are made here, by all ranks in the same order.
+  outer_.connect();
   const auto made = [&](const char* purpose, const std::vector<Axis>& axes, bool used) -> comm::Group* {
     if (!used) return nullptr;
     comm::Group& group = comm.group(purpose, axes);
+    if (std::string_view(purpose) != plan::kSums && std::string_view(purpose) != plan::kHostSums) group.connect();
     return group.size() > 1 ? &group : nullptr;
   };
   for (int u = 0; u < store.units(); ++u) {
@@ -151,6 +155,12 @@ void Executor::begin(Run& run) {
   run.tokens.resize(run.micros.size());
   run.samples.resize(run.micros.size());
   events_.reset(count);
+  if (by_device_) {
+    run.issued_before.assign(count, -1);
+    int before = -1;
+    for (const int i : plan::issue_order(run.schedule()))
+      run.issued_before[static_cast<size_t>(i)] = std::exchange(before, i);
+  }
   if (far_) {
     device::label("");
     store_.rest(nullptr);
@@ -176,6 +186,7 @@ void Executor::interpret(const std::shared_ptr<Run>& shared, int begin, int end)
       continue;
     }
     events_.await(list[i].wait);
+    await_turn(*shared, i);
     here([&] { follow(*shared, list[i]), perform(shared, i); });
   }
 }
@@ -195,6 +206,7 @@ void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
     try {
       const plan::Instruction& own = shared->schedule().list[index];
       events_.await(own.wait);
+      await_turn(*shared, index);
       follow(*shared, own);
       if (far_ && (own.op == plan::Op::send || own.op == plan::Op::recv)) prepared_[index].order();
       perform(shared, index);
@@ -217,6 +229,13 @@ void Executor::follow(Run& run, const plan::Instruction& in) {
   if (!std::exchange(begun, true) && in.lane != plan::Lane::compute) after(start_);
   for (const int earlier : in.wait)
     if (run.schedule().list[earlier].lane != in.lane) after(marks_[earlier]);
+}
+
+/// An instruction that gives messages to streams does it after the one before it in the list has: [Note: one order of issue].
+void Executor::await_turn(const Run& run, int index) {
+  if (!by_device_) return;
+  const int before = run.issued_before[static_cast<size_t>(index)];
+  if (before >= 0) events_.await({before});
 }
 
 /// What comes after the schedule comes after all of its lanes.

@@ -93,6 +93,7 @@ class Executor {
   void issue(const std::shared_ptr<Run>& shared, int index);
   void perform(const std::shared_ptr<Run>& shared, int index);
   void follow(Run& run, const plan::Instruction& in);
+  void await_turn(const Run& run, int index);
   void join_lanes(const Run& run);
   void end(Run& run);
   void run_whole(const std::shared_ptr<Run>& shared);
@@ -139,7 +140,8 @@ class Executor {
   /// Likewise, of sums over tensors: of updates on the compute lane and on the host lane, which may run at once.
   std::vector<std::vector<comm::Group*>> sums_, host_sums_;
   Events events_;
-  const bool far_;  // computes on a device: `events_` say what was given to it, marks what is done
+  const bool by_device_;  // messages of tensors are enqueued on streams
+  const bool far_;        // computes on a device: `events_` say what was given to it, marks what is done
   std::vector<device::Mark> marks_, prepared_;  // by instruction: what it did, and its message made
   device::Mark start_, end_;                    // of the schedule, on the compute lane
   Uploads uploads_;

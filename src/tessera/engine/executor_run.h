@@ -46,6 +46,7 @@ struct ScheduleRun {
   double norm = 0;                                // from the exchange at `norm`
   std::vector<std::vector<double>> ranks = {};    // likewise: the report of each rank
   double start = 0, in_collectives = 0;           // when it began, and the seconds spent in collectives until then
+  std::vector<int> issued_before = {};            // by instruction: the one whose messages are issued first; -1: none
   std::array<bool, plan::kLaneCount> begun = {};  // lanes that have waited for what was before the schedule
 
   const plan::Schedule& schedule() const { return program->schedule; }

@@ -36,10 +36,12 @@ StageMessages::StageMessages(comm::Comm& comm, const plan::Plan& plan, int rank)
     const std::string suffix = wraps ? "_wrap" : "";
     comm::Group& forward = comm.group_of("activations" + suffix, "pp", pair);
     comm::Group& back = comm.group_of("gradients" + suffix, "pp", pair);
+    forward.connect(), back.connect();
     if (sends) pairs_[plan::Lane::send_next] = &forward, pairs_[plan::Lane::recv_next] = &back;
     if (receives) pairs_[plan::Lane::recv_prev] = &forward, pairs_[plan::Lane::send_prev] = &back;
   }
   results_ = &comm.group("results", {Axis::pp});
+  results_->connect();
   last_rank_ = (plan.stages() - 1) % ranks_;
   has_last_ = here == last_rank_;
 }

@@ -65,6 +65,7 @@ void check_devices(comm::Comm& comm) {
   // as two halves of a hash, which doubles hold exactly
   const uint64_t id = gpu ? hash_text(gpu->properties(device::here().index()).uuid) : 0;
   const auto rows = all.all_gather_doubles({static_cast<double>(id >> 32), static_cast<double>(id & 0xFFFFFFFFu)});
+  bool shared = false;
   for (size_t i = 0; i < rows.size(); ++i) {
     const bool on_gpu = rows[i][0] != 0 || rows[i][1] != 0, first = rows[0][0] != 0 || rows[0][1] != 0;
     if (on_gpu != first)
@@ -72,15 +73,26 @@ void check_devices(comm::Comm& comm) {
                       "rank " + std::to_string(i) + " computes on " + (on_gpu ? "a GPU" : "the CPU") + ", rank 0 on " +
                           (first ? "a GPU" : "the CPU"),
                       "set run.device = \"cuda\" to see why a rank has none, or \"cpu\"");
-    if (!on_gpu || shares()) continue;
-    for (size_t j = 0; j < i; ++j)
-      if (rows[i] == rows[j])
+    if (!on_gpu) continue;
+    for (size_t j = 0; j < i; ++j) {
+      if (rows[i] != rows[j]) continue;
+      shared = true;
+      if (!shares())
         throw UserError(
             Exit::usage, "run.device",
             "ranks " + std::to_string(j) + " and " + std::to_string(i) + " have the same GPU",
             "start one rank for each GPU; or set TESSERA_SHARE_GPU=1, then they share it, each with a part of "
             "its memory");
+    }
   }
+  if (!gpu || rows.size() == 1) return;
+  const char* wanted = std::getenv("TESSERA_NCCL");
+  std::string against;
+  if (wanted && std::string_view(wanted) == "0") against = "TESSERA_NCCL is 0";
+  if (shared) against = "ranks share a GPU (TESSERA_SHARE_GPU)";
+  const auto linking = comm.use_device_links(against);
+  if (!linking.used && all.rank() == 0)
+    log::info("no NCCL between GPUs: " + linking.how + "; Gloo sends copies in host memory");
 }
 
 }  // namespace tessera::job

@@ -9,7 +9,8 @@ namespace tessera::train {
 
 namespace {
 
-static_assert(plan::kLaneCount <= comm::kActivities, "the status has no place for a lane");
+constexpr int kDeviceActivity = comm::kActivities - 1;  // of the GPU, in a message that it was given
+static_assert(plan::kLaneCount <= kDeviceActivity, "the status has no place for a lane");
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -38,6 +39,19 @@ RankWatch::RankWatch(const comm::Rendezvous& place)
 
 void RankWatch::follow(comm::Comm& comm) {
   comm.watch([this](bool waits) { heartbeat_.waits(waits); });
+}
+
+void RankWatch::follow_device(comm::Comm& comm) {
+  comm.watch_device([this](const std::string& doing, bool waits) {
+    if (!waits) return heartbeat_.done(kDeviceActivity);
+    int64_t step = 0;
+    {
+      const std::lock_guard hold(lock_);
+      step = step_;
+    }
+    heartbeat_.at(step, -1, doing + " on the GPU", kDeviceActivity);
+    heartbeat_.waits(true);
+  });
 }
 
 void RankWatch::follow(engine::Executor& executor) {

@@ -24,6 +24,8 @@ class RankWatch {
   explicit RankWatch(const comm::Rendezvous& place);
 
   void follow(comm::Comm& comm);
+  /// Once the device's own communicators were chosen (job::check_devices).
+  void follow_device(comm::Comm& comm);
   void follow(engine::Executor& executor);
   /// The main thread does something that is no instruction.
   void phase(int64_t step, const std::string& what);

@@ -75,6 +75,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
       trace_(std::move(trace)) {
   watch_.follow(comm_);
   job::check_devices(comm_);
+  watch_.follow_device(comm_);
   comm_.check_agreement("program", program());
   comm_.check_agreement("recipe", recipe_.to_toml());
   job_ = job::make_job(recipe_);

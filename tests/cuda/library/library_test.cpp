@@ -125,7 +125,7 @@ TEST(DeviceLibrary, OfTheBuildOpensWithoutADriverAndReportsNoDevice) {
   EXPECT_GE(table->cuda_version, 12000);
   EXPECT_EQ(table->type, at::kCUDA);
   const Backend& t = *table;
-  EXPECT_TRUE(t.properties && t.place && t.wait && t.make_transport && t.take && t.give && t.allocate_by && t.pin &&
+  EXPECT_TRUE(t.properties && t.place && t.wait && t.communicators && t.take && t.give && t.allocate_by && t.pin &&
               t.unpin && t.copy && t.enqueue_copy);
   EXPECT_TRUE(t.make_stream && t.free_stream && t.set_stream && t.make_event && t.free_event && t.record &&
               t.wait_for && t.await && t.has_happened && t.seconds_between);

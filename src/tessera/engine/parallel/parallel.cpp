@@ -24,7 +24,17 @@ Parallel::Parallel(const Mesh& mesh, int rank, comm::Comm* comm) : mesh_(mesh), 
   ring_ = &comm->group("ring", {Axis::cp});
   tensor_ = &comm->group("tensor", {Axis::tp});
   norms_ = &comm->group("norms", {Axis::tp});
+  if (comm->by_device()) connect();
   if (cp() > 1) lane_ = std::make_unique<LaneThread>();
+}
+
+/// All groups that units may use, as communicators are made while nothing else is under way.
+void Parallel::connect() const {
+  for (comm::Group* group : {sequence_, ring_, tensor_, norms_}) group->connect();
+  comm_->group("blocks", {Axis::cp}).connect();
+  for (const char* purpose : {"reach", "states"})
+    for (const auto* axes : {&kCpSpAxes, &plan::kSequenceAxes}) comm_->group(purpose, *axes).connect();
+  for (const char* purpose : {"tokens", "sums"}) comm_->group(purpose, plan::kSequenceAxes).connect();
 }
 
 void Parallel::exchange_heads(const std::vector<Tensor>& out, const std::vector<Tensor>& in, plan::Rows rows,
@@ -40,7 +50,8 @@ Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_
   sent += static_cast<int64_t>(out.nbytes());
   Transfer transfer;
   if (!ring_) return transfer;
-  // The thread drops its references before the future is ready: memory is freed at the instruction that frees it.
+  // The thread drops its references before the future is ready: memory is freed at the instruction that frees it. What is
+  // only enqueued by then stays in the transfer until this thread's stream comes after it.
   const auto issued = std::make_shared<device::Mark>();
   transfer.passed_ = std::make_shared<device::Mark>();
   issued->record();
@@ -53,6 +64,10 @@ Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_
   transfer.ring_ = ring_;
   transfer.done_ = task->get_future();
   lane_->push([task] { (*task)(); });
+  if (ring_->by_device()) {
+    transfer.under_way_ = {out, in};
+    transfer.done_.wait();  // issued in this instruction's turn: [Note: one order of issue]
+  }
   return transfer;
 }
 
@@ -61,6 +76,7 @@ void Parallel::Transfer::wait() {
   ring_->waits(true);
   done_.get();
   passed_->order();
+  under_way_.clear();
   ring_->waits(false);
 }
 

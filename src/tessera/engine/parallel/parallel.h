@@ -44,6 +44,7 @@ class Parallel {
     const comm::Group* ring_ = nullptr;  // marks the waiting thread (comm::Group::waits)
     std::future<void> done_;
     std::shared_ptr<device::Mark> passed_;  // on the thread of the ring
+    std::vector<Tensor> under_way_;
   };
 
   /// Without `comm` nothing is sent: collectives allocate and are recorded, as measurement needs.
@@ -131,6 +132,7 @@ class Parallel {
   };
 
  private:
+  void connect() const;
   void note(const plan::Traffic& traffic, int64_t sent) const;
 
   const Mesh mesh_;

@@ -1,0 +1,272 @@
+#include "tessera/comm/device_links.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "tessera/comm/patience.h"
+#include "tessera/comm/peer_error.h"
+#include "tessera/device/streams.h"
+
+namespace tessera::comm {
+
+namespace {
+
+constexpr auto kPeriod = std::chrono::milliseconds(50);
+constexpr double kTold = 0.2;  // seconds in a message until it is told
+
+std::vector<device::Message> messages(const std::vector<at::Tensor>& tensors) {
+  std::vector<device::Message> all;
+  all.reserve(tensors.size());
+  for (const at::Tensor& t : tensors)
+    all.push_back(t.defined() ? device::Message{t.mutable_data_ptr(), static_cast<int64_t>(t.nbytes())}
+                              : device::Message{});
+  return all;
+}
+
+}  // namespace
+
+/// A message that was given to a stream, or is about to be.
+struct DeviceLinks::Outstanding {
+  const Link* link;
+  const char* what;
+  int64_t bytes;
+  std::string label;        // of the instruction
+  device::Mark begin, end;  // on its stream
+  bool given = false;       // `end` is recorded
+  double began = -1;        // when the device was seen in it; negative: not yet
+  bool told = false;
+};
+
+/// What the thread looks at.
+class DeviceLinks::Watched {
+ public:
+  Watched(const device::Communicators& table, double seconds) : table(table), seconds(seconds) {
+    thread_ = std::thread([this] { look(); });
+  }
+  ~Watched() {
+    {
+      const std::lock_guard hold(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  using Entry = std::list<Outstanding>::iterator;
+  Entry begins(const Link& link, const char* what, int64_t bytes) {
+    device::Mark begin;
+    begin.record();
+    const std::lock_guard hold(mutex_);
+    return list_.insert(list_.end(), Outstanding{&link, what, bytes, device::labelled(), std::move(begin), {}});
+  }
+  void given(Entry entry) {
+    device::Mark end;
+    end.record();
+    const std::lock_guard hold(mutex_);
+    entry->end = std::move(end);
+    entry->given = true;
+  }
+  void forget(Entry entry) {
+    const std::lock_guard hold(mutex_);
+    list_.erase(entry);
+  }
+  void add(const Link& link) {
+    const std::lock_guard hold(mutex_);
+    links_.insert(&link);
+  }
+  void remove(const Link& link) {
+    const std::lock_guard hold(mutex_);
+    links_.erase(&link);
+    std::erase_if(list_, [&](const Outstanding& o) { return o.link == &link; });
+  }
+  /// The process sends nothing more.
+  void fail(const std::string& why) {
+    const std::lock_guard hold(mutex_);
+    fail_held(why);
+  }
+  void check() const {
+    if (!failed_.load(std::memory_order_acquire)) return;
+    const std::lock_guard hold(mutex_);
+    throw std::runtime_error(failure_);
+  }
+  void watch(DeviceWatch watch) {
+    const std::lock_guard hold(mutex_);
+    watch_ = std::move(watch);
+  }
+
+  const device::Communicators& table;
+  const double seconds;
+
+ private:
+  void fail_held(const std::string& why);
+  void look();
+  void look_at(Outstanding& message);
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  std::list<Outstanding> list_;
+  std::set<const Link*> links_;
+  DeviceWatch watch_;
+  double awake_ = 0;  // seconds in which this process was awake
+  std::atomic<bool> failed_ = false;
+  std::string failure_;
+  std::thread thread_;
+};
+
+class DeviceLinks::Link final : public Transport {
+ public:
+  Link(Watched& watched, std::string name) : watched_(watched), name_(std::move(name)) {}
+  ~Link() override {
+    if (!made_) return;
+    watched_.remove(*this);
+    watched_.table.free(made_);
+  }
+
+  void open(int index, int size, const Agree& agree) {
+    index_ = index;
+    const std::string id = agree(index == 0 ? watched_.table.new_id() : "");
+    made_ = watched_.table.connect(id, size, index, name_);
+    watched_.add(*this);
+    settle("connecting");
+    greet(index, size);
+  }
+
+  void exchange(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
+    const std::vector<device::Message> sent = messages(out), received = messages(in);
+    int64_t bytes = 0;
+    for (const auto* side : {&sent, &received})
+      for (const device::Message& m : *side) bytes = std::max(bytes, m.bytes);
+    give(what, bytes, [&] { watched_.table.exchange(made_, sent, received); });
+  }
+
+  /// This member's part lies in its place already.
+  bool all_gather(const at::Tensor& out, const at::Tensor& in) override {
+    const auto bytes = static_cast<int64_t>(in.nbytes());
+    if (bytes == 0) return true;
+    char* all = static_cast<char*>(out.mutable_data_ptr());
+    give("all_gather", bytes, [&] { watched_.table.all_gather(made_, all, all + index_ * bytes, bytes); });
+    return true;
+  }
+
+  const std::string& name() const { return name_; }
+  std::string fault() const { return watched_.table.fault(made_); }
+  void abort() const { watched_.table.abort(made_); }
+
+ private:
+  template <class Act>
+  void give(const char* what, int64_t bytes, Act act) {
+    watched_.check();
+    const auto entry = watched_.begins(*this, what, bytes);
+    try {
+      act();
+      settle(what);
+    } catch (...) {
+      watched_.forget(entry);
+      throw;
+    }
+    watched_.given(entry);
+  }
+
+  /// Waits until the host has done its part, which is no more than to launch once all are connected.
+  void settle(const char* what) {
+    std::optional<Patience> patience;
+    for (int looks = 0; !watched_.table.settled(made_); ++looks) {
+      watched_.check();
+      if (!patience) patience.emplace(watched_.seconds);
+      if (patience->over()) {
+        watched_.fail(std::string(what) + " on " + name_ + " was not begun by all members in that time");
+        watched_.check();
+      }
+      looks < 100 ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    watched_.check();
+  }
+
+  /// A byte from each to each: what is connected by the first message between two is connected now, while nothing else is
+  /// under way.
+  void greet(int index, int size) {
+    constexpr int64_t kApart = 16;
+    auto* bytes = static_cast<char*>(device::scratch(0, 2 * kApart * size));
+    if (!bytes) throw std::runtime_error("the device has no memory left for messages: lower plan.budget");
+    std::vector<device::Message> out(static_cast<size_t>(size)), in(out);
+    for (int i = 0; i < size; ++i) {
+      if (i == index) continue;
+      out[static_cast<size_t>(i)] = {bytes + kApart * i, 1};
+      in[static_cast<size_t>(i)] = {bytes + kApart * (size + i), 1};
+    }
+    give("connecting", 1, [&] { watched_.table.exchange(made_, out, in); });
+    device::Mark done;
+    done.record();
+    done.await();
+    watched_.check();
+  }
+
+  Watched& watched_;
+  const std::string name_;
+  int index_ = 0;
+  device::Communicator made_ = nullptr;
+};
+
+void DeviceLinks::Watched::fail_held(const std::string& why) {
+  if (failed_.load(std::memory_order_relaxed)) return;
+  failure_ = why;
+  failed_.store(true, std::memory_order_release);
+  for (const Link* link : links_) link->abort();
+}
+
+void DeviceLinks::Watched::look() {
+  device::enter_thread();
+  using Clock = std::chrono::steady_clock;
+  std::unique_lock hold(mutex_);
+  for (auto looked = Clock::now(); !stop_;) {
+    changed_.wait_for(hold, kPeriod);
+    const auto now = Clock::now();
+    awake_ += std::min(std::chrono::duration<double>(now - looked).count(), kPause);
+    looked = now;
+    for (auto at = list_.begin(); at != list_.end();) {
+      const bool done = at->given && at->end.passed();
+      if (done && at->told && watch_) watch_("", false);
+      if (!done) look_at(*at);
+      at = done ? list_.erase(at) : std::next(at);
+    }
+    for (const Link* link : links_)
+      if (!failed_)
+        if (const std::string fault = link->fault(); !fault.empty()) fail_held(fault + " (" + link->name() + ")");
+  }
+}
+
+void DeviceLinks::Watched::look_at(Outstanding& message) {
+  if (failed_ || !message.begin.passed()) return;
+  if (message.began < 0) message.began = awake_;
+  const double inside = awake_ - message.began;
+  const std::string text =
+      message.label.empty() ? "a message on " + message.link->name() : message.label + " on " + message.link->name();
+  if (inside > kTold && !std::exchange(message.told, true) && watch_) watch_(text, true);
+  if (inside > seconds)
+    fail_held(std::string(message.what) + " of " + std::to_string(message.bytes) + " bytes, " + text +
+              ", began on the device and did not end");
+}
+
+DeviceLinks::DeviceLinks(const device::Communicators& table, double seconds)
+    : watched_(std::make_unique<Watched>(table, seconds)) {}
+DeviceLinks::~DeviceLinks() = default;
+
+std::unique_ptr<Transport> DeviceLinks::connect(const std::string& name, int index, int size, const Agree& agree) {
+  auto link = std::make_unique<Link>(*watched_, name);
+  link->open(index, size, agree);
+  return link;
+}
+
+void DeviceLinks::check() const { watched_->check(); }
+void DeviceLinks::watch(DeviceWatch watch) { watched_->watch(std::move(watch)); }
+std::string DeviceLinks::version() const { return watched_->table.version(); }
+
+}  // namespace tessera::comm

@@ -1,0 +1,46 @@
+#pragma once
+// Messages of groups whose tensors lie on the device: enqueued on the calling thread's stream by the device's communicators
+// (device/communicators.h), without a wait of the host. Internal to the room.
+//
+//   DeviceLinks links(*device::used()->communicators, timeout + 10);
+//   const auto transport = links.connect("gather:dp_shard", index, size, agree);   // all members, in one order
+//   transport->exchange("all_gather", out, in);                                    // returns when the stream has it
+//   links.check();                                                                 // throws what has failed since
+//
+// A thread looks at what the device was given. What has begun and does not end within the deadline, or is known to have
+// failed, ends all communicators of the process, so that no stream and no host waits any more, and check() says what it
+// was. The deadline counts the time in which this process is awake (patience.h).
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tessera/comm/comm.h"
+#include "tessera/device/communicators.h"
+
+namespace tessera::comm {
+
+class DeviceLinks {
+ public:
+  DeviceLinks(const device::Communicators& table, double seconds);
+  ~DeviceLinks();
+  DeviceLinks(const DeviceLinks&) = delete;
+  DeviceLinks& operator=(const DeviceLinks&) = delete;
+
+  /// What member 0 passes, on all members.
+  using Agree = std::function<std::string(const std::string& mine)>;
+  /// A communicator, which has sent a byte from each member to each: no message connects anything later.
+  std::unique_ptr<Transport> connect(const std::string& name, int index, int size, const Agree& agree);
+  /// Throws PeerError or std::runtime_error if a message has failed.
+  void check() const;
+  /// Called by the thread when the device has been in a message for a while, and when it no longer is.
+  void watch(DeviceWatch watch);
+  std::string version() const;
+
+ private:
+  class Link;
+  struct Outstanding;
+  class Watched;
+  const std::unique_ptr<Watched> watched_;
+};
+
+}  // namespace tessera::comm

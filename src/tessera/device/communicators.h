@@ -1,0 +1,50 @@
+#pragma once
+// Messages between the devices of several ranks, enqueued on streams: NCCL (cuda/nccl.cpp), in tests a stand-in. comm gives
+// them deadlines and names (comm/device_links.h).
+//
+//   const Communicators& nccl = *used()->communicators;
+//   Communicator pair = nccl.connect(id, 2, index, "gather:dp_shard");     // begins; every member calls it
+//   while (!nccl.settled(pair)) ...;                                       // connected
+//   nccl.exchange(pair, {{}, {x, bytes}}, {{}, {y, bytes}});               // on the current stream
+//   while (!nccl.settled(pair)) ...;                                       // the stream has it
+//
+// A communicator is used by one thread at a time; `fault` and `abort` by any. The messages of all communicators of a process
+// are given to their streams in one order, the same on all ranks: [Note: one order of issue] in plan/order/issue.h.
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace tessera::device {
+
+using Communicator = void*;
+
+/// Memory of the device; 0 bytes: nothing is sent.
+struct Message {
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
+struct Communicators {
+  /// Why there are none on this machine; empty: they can be used.
+  std::string (*absence)();
+  std::string (*version)();  ///< "NCCL 2.28.9"; ranks with different ones do not connect
+  /// By which the members find each other: one of them makes it, all get it.
+  std::string (*new_id)();
+  /// Begins to connect `size` members for the calling thread's device.
+  Communicator (*connect)(const std::string& id, int size, int index, const std::string& name);
+  /// Whether what was begun last has been done by the host. Throws what fault() says.
+  bool (*settled)(Communicator communicator);
+  /// What is known to have failed, on the device too; empty: nothing.
+  std::string (*fault)(Communicator communicator);
+  /// Sends out[i] to member i and receives in[i] from it, after what the current stream was given before.
+  void (*exchange)(Communicator communicator, const std::vector<Message>& out, const std::vector<Message>& in);
+  /// out: the `bytes` of every member, one after the other. `in` may be its own place in `out`.
+  void (*all_gather)(Communicator communicator, void* out, const void* in, int64_t bytes);
+  /// Ends what is under way, and its streams go on; nothing more is sent.
+  void (*abort)(Communicator communicator);
+  /// All that it was given is done, or it was aborted.
+  void (*free)(Communicator communicator);
+};
+
+}  // namespace tessera::device

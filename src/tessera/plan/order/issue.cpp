@@ -1,0 +1,140 @@
+#include "tessera/plan/order/issue.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+namespace tessera::plan {
+
+bool sends_on_device(const Instruction& in) {
+  switch (in.op) {
+    case Op::norm:
+    case Op::flush:
+    case Op::update:  // sums over tensors, a number each
+      return false;
+    default:
+      return !in.comm.empty();
+  }
+}
+
+std::vector<int> issue_order(const Schedule& schedule) {
+  std::vector<int> order;
+  for (size_t i = 0; i < schedule.list.size(); ++i)
+    if (sends_on_device(schedule.list[i])) order.push_back(static_cast<int>(i));
+  return order;
+}
+
+namespace {
+
+/// The number of ranks that a group's name lists: "gather:dp_shard[0,1]".
+int members_of(const std::string& group) {
+  const size_t open = group.find('[');
+  return 1 + static_cast<int>(std::count(group.begin() + static_cast<std::ptrdiff_t>(open), group.end(), ','));
+}
+
+bool is_message(const Instruction& in) { return in.op == Op::send || in.op == Op::recv; }
+
+/// A message that all members of a group take part in: the group, and how many it had before.
+using Meeting = std::pair<std::string, int>;
+
+struct RankState {
+  const Schedule* schedule;
+  std::vector<int> order;
+  std::vector<int> before;       // in the order of issue; -1: the first, or none
+  std::vector<int> together;     // likewise, the last one before it that is no message between stages
+  std::vector<int> lane_before;  // on its lane; -1: the first
+  std::vector<size_t> begun;     // by instruction: messages that have begun
+  std::vector<char> done;
+  std::map<std::string, int> meetings;  // by group: how many this rank has begun
+  std::vector<Meeting> current;         // by instruction: its last message
+};
+
+class Devices {
+ public:
+  explicit Devices(const std::vector<IssuedList>& ranks) {
+    for (const IssuedList& given : ranks) {
+      RankState rank{given.schedule, given.order, {}, {}, {}, {}, {}, {}, {}};
+      const size_t n = given.schedule->list.size();
+      rank.before.assign(n, -1), rank.together.assign(n, -1), rank.lane_before.assign(n, -1);
+      rank.begun.assign(n, 0), rank.done.assign(n, 0), rank.current.resize(n);
+      int before = -1, together = -1;
+      for (const int i : given.order) {
+        const auto at = static_cast<size_t>(i);
+        rank.before[at] = std::exchange(before, i);
+        if (!is_message(given.schedule->list[at])) rank.together[at] = std::exchange(together, i);
+      }
+      std::array<int, kLaneCount> last;
+      last.fill(-1);
+      for (size_t i = 0; i < n; ++i)
+        rank.lane_before[i] =
+            std::exchange(last[static_cast<size_t>(given.schedule->list[i].lane)], static_cast<int>(i));
+      ranks_.push_back(std::move(rank));
+    }
+  }
+
+  std::string run() {
+    while (step()) {
+    }
+    std::string stuck;
+    for (size_t r = 0; r < ranks_.size(); ++r) stuck += describe(r);
+    return stuck;
+  }
+
+ private:
+  bool step() {
+    bool moved = false;
+    for (RankState& rank : ranks_)
+      for (size_t i = 0; i < rank.done.size(); ++i)
+        if (!rank.done[i]) moved = advance(rank, i) || moved;
+    return moved;
+  }
+
+  bool advance(RankState& rank, size_t i) {
+    const Instruction& in = rank.schedule->list[i];
+    if (!ready(rank, i)) return false;
+    if (!sends_on_device(in)) return rank.done[i] = 1, true;
+    bool moved = false;
+    for (; rank.begun[i] <= in.comm.size(); moved = true) {
+      if (rank.begun[i] > 0 && met_[rank.current[i]] < members_of(rank.current[i].first)) return moved;
+      if (rank.begun[i] == in.comm.size()) return rank.done[i] = 1, true;
+      const std::string& group = in.comm[rank.begun[i]++].group;
+      rank.current[i] = {group, rank.meetings[group]++};
+      ++met_[rank.current[i]];
+    }
+    return moved;
+  }
+
+  bool ready(const RankState& rank, size_t i) const {
+    const auto is_done = [&](int j) { return j < 0 || rank.done[static_cast<size_t>(j)]; };
+    for (const int w : rank.schedule->list[i].wait)
+      if (!is_done(w)) return false;
+    const int before = rank.before[i];
+    const bool begun = before < 0 || rank.begun[static_cast<size_t>(before)] ==
+                                         rank.schedule->list[static_cast<size_t>(before)].comm.size();
+    return is_done(rank.lane_before[i]) && is_done(rank.together[i]) && begun;
+  }
+
+  /// What a rank is in, or has not begun because of the order.
+  std::string describe(size_t r) const {
+    const RankState& rank = ranks_[r];
+    for (const int i : rank.order) {
+      const auto at = static_cast<size_t>(i);
+      if (rank.done[at]) continue;
+      const Instruction& in = rank.schedule->list[at];
+      const bool inside = rank.begun[at] > 0;
+      return "rank " + std::to_string(r) + (inside ? " is in " : " has not begun ") + std::string(name(in.op)) + " " +
+             in.name + " (i " + std::to_string(i) + ") on " + (inside ? rank.current[at].first : in.group) + "\n";
+    }
+    return "";
+  }
+
+  std::vector<RankState> ranks_;
+  std::map<Meeting, int> met_;  // members that have begun it
+};
+
+}  // namespace
+
+std::string issue_deadlock(const std::vector<IssuedList>& ranks) { return Devices(ranks).run(); }
+
+}  // namespace tessera::plan

@@ -1,0 +1,231 @@
+#include "stand_in.h"
+
+#include <c10/util/Exception.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "memory.h"
+#include "timeline.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using device::Communicator;
+using device::Message;
+
+std::string random_text() {
+  std::random_device random;
+  return std::to_string((static_cast<uint64_t>(random()) << 32) | random());
+}
+
+/// Process and, where ranks are threads, the thread: no two are the same, however often processes get the same number.
+thread_local std::string thread_name;
+std::string who_am_i() {
+  static const std::string process = std::to_string(getpid()) + "." + random_text();
+  return process + thread_name;
+}
+bool is_alive(const std::string& who) { return kill(std::stoi(who), 0) == 0 || errno != ESRCH; }
+
+fs::path folder() {
+  const fs::path path = fs::temp_directory_path() / "tessera-stand-in";
+  fs::create_directories(path);
+  return path;
+}
+
+void write_whole(const fs::path& path, const std::string& text, const void* data, int64_t bytes) {
+  const fs::path draft = path.string() + ".draft";
+  std::ofstream out(draft, std::ios::binary);
+  out << text << '\n';
+  if (bytes) out.write(static_cast<const char*>(data), bytes);
+  out.close();
+  fs::rename(draft, path);
+}
+
+struct Member {
+  std::string who;
+  int64_t messages = 0;  // of this communicator, given to both
+};
+
+struct Link {
+  std::string id, name;
+  int index = 0;
+  std::vector<Member> members;
+  std::atomic<bool> aborted = false;
+  std::mutex mutex;
+  std::string fault;
+
+  bool between_stages() const { return name.starts_with("activations") || name.starts_with("gradients"); }
+  void fail(const std::string& why) {
+    const std::lock_guard lock(mutex);
+    if (fault.empty()) fault = why;
+  }
+};
+Link& link_of(Communicator communicator) { return *static_cast<Link*>(communicator); }
+
+/// How many messages a rank has issued with another, over all communicators that are compared.
+struct Turns {
+  std::mutex mutex;
+  std::map<std::pair<std::string, std::string>, int64_t> count;
+};
+Turns& turns() {
+  static auto* once = new Turns;
+  return *once;
+}
+
+/// One direction of a message with one member.
+struct Part {
+  int member;
+  void* data;
+  int64_t bytes;
+  std::string path;  // the file's name, without its folder
+  std::string text;  // its first line
+};
+
+std::string describe(const Link& link, int64_t number) { return link.name + " number " + std::to_string(number); }
+
+/// Waits for a part and takes it. Empty: it came.
+std::string take(Link& link, const Part& part) {
+  const fs::path path = folder() / part.path;
+  const std::string& who = link.members[static_cast<size_t>(part.member)].who;
+  for (int looks = 0; !fs::exists(path); ++looks) {
+    if (link.aborted) return "aborted";
+    if (looks % 100 == 99 && !is_alive(who) && !fs::exists(path))
+      return "the process of member " + std::to_string(part.member) + " has ended";
+    std::this_thread::sleep_for(std::chrono::microseconds(looks < 100 ? 50 : 500));
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::string text;
+  std::getline(in, text);
+  fs::remove(path);
+  if (text != part.text)
+    return "order of issue: between these ranks the next message is \"" + part.text + "\" here, and \"" + text +
+           "\" on member " + std::to_string(part.member) + ": GPUs might wait for each other for ever";
+  in.read(static_cast<char*>(part.data), part.bytes);
+  return in.gcount() == part.bytes ? "" : "a message is shorter than " + std::to_string(part.bytes) + " bytes";
+}
+
+void* bytes_at(const Message& m) { return memory().shadow_bytes(m.data, m.bytes); }
+
+void exchange(Communicator communicator, const std::vector<Message>& out, const std::vector<Message>& in) {
+  Link& link = link_of(communicator);
+  std::vector<Part> sent, received;
+  std::vector<Use> uses;
+  const std::string me = who_am_i();
+  for (size_t i = 0; i < link.members.size(); ++i) {
+    const Message o = i < out.size() ? out[i] : Message{}, n = i < in.size() ? in[i] : Message{};
+    if (!o.bytes && !n.bytes) continue;
+    Member& member = link.members[i];
+    const int64_t number = member.messages++;
+    std::string turn = link.id + "-" + std::to_string(number);
+    if (!link.between_stages()) {
+      const std::lock_guard lock(turns().mutex);
+      turn = "turn-" + std::to_string(turns().count[{me, member.who}]++);
+    }
+    const auto part = [&](const Message& m, const std::string& from, const std::string& to) {
+      return Part{static_cast<int>(i), bytes_at(m), m.bytes, from + "-" + to + "-" + turn,
+                  describe(link, number) + " of " + std::to_string(m.bytes) + " bytes"};
+    };
+    if (o.bytes) sent.push_back(part(o, me, member.who)), uses.push_back(read(o.data, o.bytes));
+    if (n.bytes) received.push_back(part(n, member.who, me)), uses.push_back(written(n.data, n.bytes));
+  }
+  timeline().run("message", uses, [&link, sent, received] {
+    try {
+      for (const Part& p : sent) write_whole(folder() / p.path, p.text, p.data, p.bytes);
+      for (const Part& p : received)
+        if (const std::string why = take(link, p); !why.empty()) return link.fail(why);
+    } catch (const std::exception& error) {
+      link.fail(error.what());
+    }
+  });
+}
+
+void all_gather(Communicator communicator, void* out, const void* in, int64_t bytes) {
+  Link& link = link_of(communicator);
+  std::vector<Message> send(link.members.size()), receive(send);
+  for (size_t i = 0; i < send.size(); ++i) {
+    char* place = static_cast<char*>(out) + static_cast<int64_t>(i) * bytes;
+    if (static_cast<int>(i) == link.index) {
+      TORCH_CHECK(in == place, "the stand-in of NCCL gathers in place");
+      continue;
+    }
+    send[i] = {const_cast<void*>(in), bytes}, receive[i] = {place, bytes};
+  }
+  exchange(communicator, send, receive);
+}
+
+/// Members tell each other who they are. The host waits here, as it does in NCCL until all are connected.
+Communicator connect(const std::string& id, int size, int index, const std::string& name) {
+  timeline().work_late();
+  auto link = std::make_unique<Link>();
+  link->id = id, link->name = name, link->index = index;
+  const auto path = [&](int member) { return folder() / (id + "-member-" + std::to_string(member)); };
+  write_whole(path(index), who_am_i(), nullptr, 0);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (int i = 0; i < size; ++i) {
+    while (!fs::exists(path(i))) {
+      TORCH_CHECK(std::chrono::steady_clock::now() < until, "member ", i, " of ", name, " did not connect");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::ifstream in(path(i));
+    std::getline(in, link->members.emplace_back().who);
+  }
+  return link.release();
+}
+
+std::string fault(Communicator communicator) {
+  Link& link = link_of(communicator);
+  const std::lock_guard lock(link.mutex);
+  return link.fault;
+}
+
+bool settled(Communicator communicator) {
+  if (const std::string why = fault(communicator); !why.empty()) throw std::runtime_error(why);
+  return true;
+}
+
+}  // namespace
+
+void become_rank(const std::string& name) { thread_name = "." + name; }
+
+const device::Communicators& stand_in_communicators() {
+  static constexpr device::Communicators table = {
+      .absence =
+          [] {
+            const char* without = std::getenv("TESSERA_SIMULATED_WITHOUT_NCCL");
+            return std::string(without ? without : "");
+          },
+      .version = [] { return std::string("NCCL (a stand-in)"); },
+      .new_id = random_text,
+      .connect = connect,
+      .settled = settled,
+      .fault = fault,
+      .exchange = tessera::testing::exchange,
+      .all_gather = all_gather,
+      .abort = [](Communicator communicator) { link_of(communicator).aborted = true; },
+      .free =
+          [](Communicator communicator) {
+            link_of(communicator).aborted = true;
+            timeline().await_all();  // what is queued still looks at it
+            Link& link = link_of(communicator);
+            std::error_code ignored;
+            fs::remove(folder() / (link.id + "-member-" + std::to_string(link.index)), ignored);
+            delete &link;
+          },
+  };
+  return table;
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,19 @@
+#pragma once
+// NCCL for the simulated device, between processes of one machine: the table of device/communicators.h. Messages are files in
+// the temporary folder, written and read when the stream comes to them; from the first communicator on all streams but a
+// device's first work late (timeline.h), so the host does not wait for the others, as on a GPU.
+//
+// What each rank issues is compared. Two ranks that share several communicators have to issue the messages that both take part
+// in in one order; the first one that differs is an error that names both, because GPUs might wait for each other for ever.
+// Messages between stages (activations, gradients) are compared within their communicator alone: [Note: one order of issue].
+// Sizes are compared too. A member whose process has ended is named.
+#include "tessera/device/communicators.h"
+
+namespace tessera::testing {
+
+const device::Communicators& stand_in_communicators();
+
+/// Ranks that are threads of one process: who the calling one is, from here on.
+void become_rank(const std::string& name);
+
+}  // namespace tessera::testing

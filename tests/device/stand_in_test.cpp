@@ -1,0 +1,110 @@
+// The stand-in of NCCL on the simulated device: two ranks, which are threads here, each with a stream of its own.
+#include "stand_in.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "simulated.h"
+#include "tessera/device/streams.h"
+
+namespace tessera::testing {
+namespace {
+
+using device::Communicator;
+using device::Message;
+
+struct Pair {
+  Communicator gather, reduce;
+};
+
+/// Runs `act(rank, communicators)` on two ranks.
+template <class Act>
+void on_two_ranks(Act act) {
+  device::use(simulated_device(), 0);
+  const device::Communicators& table = stand_in_communicators();
+  const std::string ids[2] = {table.new_id(), table.new_id()};
+  static int runs = 0;
+  const std::string run = std::to_string(runs++) + "-";
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      become_rank(run + std::to_string(rank));
+      device::enter_thread();
+      device::own_stream();
+      const Pair pair = {table.connect(ids[0], 2, rank, "gather:dp_shard"),
+                         table.connect(ids[1], 2, rank, "reduce:dp_shard")};
+      act(rank, pair);
+      device::used()->wait();
+      table.free(pair.gather), table.free(pair.reduce);
+    });
+  for (std::thread& rank : ranks) rank.join();
+}
+
+/// A float of the device; `give` and `take` see it from the host.
+struct Value {
+  void* data = device::used()->take(4);
+  ~Value() { device::used()->give(data); }
+  void give(float x) const { device::used()->copy(data, &x, 4); }
+  float take() const {
+    float x = 0;
+    device::used()->copy(&x, data, 4);
+    return x;
+  }
+};
+
+/// Sends `x` to the other rank and receives `y`.
+void swap(Communicator by, int rank, const Value& x, const Value& y) {
+  std::vector<Message> out(2), in(2);
+  out[static_cast<size_t>(1 - rank)] = {x.data, 4}, in[static_cast<size_t>(1 - rank)] = {y.data, 4};
+  stand_in_communicators().exchange(by, out, in);
+}
+
+TEST(StandIn, MessagesComeAfterWhatTheirStreamWasGivenAndBeforeWhatFollows) {
+  on_two_ranks([](int rank, const Pair& pair) {
+    const Value x, y, sum;
+    for (int round = 0; round < 20; ++round) {
+      x.give(static_cast<float>(10 * rank + round));
+      swap(round % 2 ? pair.gather : pair.reduce, rank, x, y);
+      const float* parts[] = {static_cast<float*>(x.data), static_cast<float*>(y.data)};
+      device::used()->sum_in_order(static_cast<float*>(sum.data), parts, 2, 1, false);
+      EXPECT_EQ(sum.take(), static_cast<float>(10 + 2 * round));
+    }
+    EXPECT_EQ(stand_in_communicators().fault(pair.gather), "");
+  });
+}
+
+TEST(StandIn, RanksThatIssueInDifferentOrdersAreTold) {
+  std::string faults[2];
+  on_two_ranks([&](int rank, const Pair& pair) {
+    const Value x, y;
+    x.give(1);
+    swap(rank ? pair.gather : pair.reduce, rank, x, y);
+    swap(rank ? pair.reduce : pair.gather, rank, x, y);
+    device::used()->wait();
+    for (const Communicator by : {pair.gather, pair.reduce}) faults[rank] += stand_in_communicators().fault(by) + "\n";
+  });
+  EXPECT_NE(faults[0].find("order of issue: between these ranks the next message is \"reduce:dp_shard number 0 of 4 "
+                           "bytes\" here, and \"gather:dp_shard number 0 of 4 bytes\" on member 1"),
+            std::string::npos)
+      << faults[0];
+  EXPECT_NE(faults[1].find("is \"gather:dp_shard number 0 of 4 bytes\" here"), std::string::npos) << faults[1];
+}
+
+TEST(StandIn, AnAbortEndsWhatWaits) {
+  on_two_ranks([](int rank, const Pair& pair) {
+    if (rank == 1) return;  // sends nothing
+    const Value x, y;
+    x.give(1);
+    swap(pair.gather, rank, x, y);
+    device::Mark after;
+    after.record();
+    EXPECT_FALSE(after.passed());
+    stand_in_communicators().abort(pair.gather);
+    after.await();
+    EXPECT_NE(stand_in_communicators().fault(pair.gather).find("aborted"), std::string::npos);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing
