@@ -133,6 +133,38 @@ TEST_F(Cache, AReplacedClipMakesItsEntryStaleAndATouchedOneDoesNot) {
   EXPECT_TRUE(search().find(key()).entry.has_value()) << "encoding again mends it";
 }
 
+/// A data set in another folder: its content decides, also of the row's other files.
+TEST_F(Cache, AMovedClipKeepsItsEntryWhileItsContentIsTheSame) {
+  const auto in = [&](const std::string& folder, const std::string& clip) {
+    return clip_key({.source = folder_ / folder / clip,
+                     .encoder = "wavelet",
+                     .shape = "16x64x96",
+                     .preprocessing = "cover+crop start=8",
+                     .files = {{"first", folder_ / folder / "pictures/first.png"}}});
+  };
+  const auto make = [&](const std::string& folder) {
+    fs::create_directories(folder_ / folder / "pictures");
+    write(folder + "/a.mp4", "pixels"), write(folder + "/b.mp4", "others"),
+        write(folder + "/pictures/first.png", "png");
+  };
+  make("set");
+  write_clip(cache_, in("set", "a.mp4"), made(), {});
+  const Path entry = in("set", "a.mp4").file(cache_);
+  make("deep/er");  // written again: another time
+  const CacheKey moved = in("deep/er", "a.mp4");
+  EXPECT_EQ(search().changed({moved, in("deep/er", "b.mp4")}),
+            (std::vector<Path>{moved.sources[0].path, moved.sources[1].path}));
+  const auto found = search().find(moved);
+  ASSERT_TRUE(found.entry && found.moved) << found.stale;
+  EXPECT_EQ(found.entry->file, entry);
+  EXPECT_EQ(read_clip(*found.entry).latent.values, made().latent.values);
+  EXPECT_FALSE(search().find(in("deep/er", "b.mp4")).entry) << "another clip";
+  write("deep/er/pictures/first.png", "gif");
+  EXPECT_FALSE(search().find(moved).entry) << "the picture of its row is another one";
+  make("deep/er"), write("deep/er/a.mp4", "pixelz");
+  EXPECT_FALSE(search().find(in("deep/er", "a.mp4")).entry) << "of the same size, with other content";
+}
+
 TEST_F(Cache, ContentIsReadOnceForAStamp) {
   const Path file = cache_ / "contents.jsonl", clip = folder_ / "a.mp4";
   int64_t done = 0;

@@ -152,7 +152,7 @@ TEST(Clips, StartsFollowTheMode) {
   for (const ClipMode mode : {ClipMode::chunks, ClipMode::slide, ClipMode::uniform})
     EXPECT_EQ(starts(mode, 16, 16), Starts({0}));
   EXPECT_EQ(clip_mode_of("slide"), ClipMode::slide);
-  expect_error(Exit::usage, {"'tail'", "head, uniform, chunks or slide"}, [] { clip_mode_of("tail"); });
+  expect_error(Exit::usage, {"'tail'", "head, uniform, chunks, slide or full"}, [] { clip_mode_of("tail"); });
 }
 
 class CutClips : public FolderTest {
@@ -194,6 +194,37 @@ TEST_F(CutClips, ChunksTogetherAreTheWholeClip) {
     EXPECT_EQ(plan.preprocessing(plan.clips[0]).find("start"), std::string::npos);
     EXPECT_NE(plan.preprocessing(plan.clips[1]).find("start=4"), std::string::npos);
   }
+}
+
+/// musubi-tuner's items of videos of 23, 9 and 6 frames, as "FRAMES@START": each length of target_frames by itself, and of
+/// full the first 4 n + 1, at most max_frames.
+TEST_F(CutClips, EveryLengthAndFullGiveTheItemsOfMusubi) {
+  const std::pair<const char*, int> videos[] = {{"a", 23}, {"b", 9}, {"c", 6}};
+  for (const auto& [name, frames] : videos)
+    write_mp4(folder_ / (std::string(name) + ".mp4"), scene(frames, 16, 16, 8)), write(std::string(name) + ".txt", "x");
+  Problems problems;
+  const auto items = read_dataset({.path = folder_}, problems);
+  const auto made = [&](ClipMode mode, const std::vector<Bucket>& buckets) {
+    const ClipRules rules{.buckets = buckets, .mode = mode, .stride = 6, .samples = 3, .every_length = true};
+    const ClipPlan plan = plan_clips(items, Probes(), rules, problems);
+    std::vector<std::string> texts(3);
+    for (const Clip& clip : plan.clips) {
+      const int64_t frames = buckets[static_cast<size_t>(clip.bucket)].frames;
+      texts[static_cast<size_t>(clip.item)] += std::to_string(frames) + "@" + std::to_string(clip.start) + " ";
+    }
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  const std::vector<Bucket> lengths = {{1, 16, 16}, {5, 16, 16}, {9, 16, 16}};
+  EXPECT_EQ(made(ClipMode::head, lengths), Texts({"9@0 5@0 1@0 ", "9@0 5@0 1@0 ", "5@0 1@0 "}));
+  EXPECT_EQ(made(ClipMode::chunks, {{5, 16, 16}, {9, 16, 16}}),
+            Texts({"9@0 9@9 5@0 5@5 5@10 5@15 ", "9@0 5@0 ", "5@0 "}));
+  EXPECT_EQ(made(ClipMode::slide, {{5, 16, 16}, {9, 16, 16}}),
+            Texts({"9@0 9@6 9@12 5@0 5@6 5@12 5@18 ", "9@0 5@0 ", "5@0 "}));
+  EXPECT_EQ(made(ClipMode::uniform, {{5, 16, 16}, {9, 16, 16}}),
+            Texts({"9@0 9@7 9@14 5@0 5@9 5@18 ", "9@0 5@0 5@2 5@4 ", "5@0 5@1 "}));
+  EXPECT_EQ(made(ClipMode::full, buckets_of_full({19, 16, 16})), Texts({"17@0 ", "9@0 ", "5@0 "}));
+  EXPECT_TRUE(problems.empty());
 }
 
 TEST_F(CutClips, TheSummarySaysWhatIsEnlargedAndCutOff) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
 #include "tessera/families/registry.h"
@@ -85,6 +86,55 @@ TEST(Registry, SizesComeFromTheConfigBesideTheWeights) {
   EXPECT_EQ(read->context_dim(), tiny->context_dim());
   expect_error(Exit::input, "cannot be opened", [&] { make_denoiser({.config = (folder / "none.json").string()}); });
   std::filesystem::remove_all(folder);
+}
+
+namespace {
+
+/// The tensors of a model, by their names in a file of its program.
+Shapes file_of(const net::Denoiser& model, const std::string& prefix = {}) {
+  Shapes shapes;
+  for (const auto& unit : model.units())
+    for (const plan::ParamSpec& param : unit->spec().params) shapes[prefix + param.name] = param.shape;
+  return shapes;
+}
+
+std::string field(const net::Denoiser& model, const char* key) {
+  return nlohmann::json::parse(model.config_json()).at(key).dump();
+}
+
+}  // namespace
+
+/// A file alone, of sizes that no preset has: what shapes tell is taken from them, the rest is asked for by its key.
+TEST(Registry, SizesComeFromTheShapesOfAFileAlone) {
+  const std::string beside = "/nowhere/model.safetensors";
+  const auto pruned = make_denoiser({.config_text = R"({"dim": 1536, "ffn_dim": 8960, "num_heads": 12, "num_layers": 7,
+                                                         "freq_dim": 256, "text_dim": 4096, "in_dim": 36, "out_dim": 16,
+                                                         "model_type": "i2v"})"});
+  const auto found =
+      make_denoiser({.path = beside, .weights = file_of(*pruned, "model.diffusion_model.")});  // as ComfyUI has it
+  EXPECT_EQ(found->config_json(), pruned->config_json());
+
+  const std::string other = R"({"dim": 64, "ffn_dim": 96, "num_heads": 4, "num_layers": 3, "freq_dim": 32,
+                                "text_dim": 24, "text_len": 9, "in_dim": 4, "out_dim": 4})";
+  const auto small = make_denoiser({.config_text = other});
+  const Shapes weights = file_of(*small);
+  expect_error(Exit::usage, "model.config.num_heads, model.config.text_len",
+               [&] { make_denoiser({.path = beside, .weights = weights}); });
+  expect_error(Exit::usage, "model.config.text_len",
+               [&] { make_denoiser({.path = beside, .config_text = R"({"num_heads": 4})", .weights = weights}); });
+  const auto told =
+      make_denoiser({.path = beside, .config_text = R"({"num_heads": 4, "text_len": 9})", .weights = weights});
+  EXPECT_EQ(told->config_json(), small->config_json());
+
+  const auto sana = make_denoiser({.preset = "sana-tiny", .config_text = R"({"num_layers": 3})"});
+  const std::string heads = R"({"num_attention_heads": )" + field(*sana, "num_attention_heads") +
+                            R"(, "num_cross_attention_heads": )" + field(*sana, "num_cross_attention_heads") +
+                            R"(, "caption_length": )" + field(*sana, "caption_length") + R"(, "sample_size": )" +
+                            field(*sana, "sample_size") + "}";
+  expect_error(Exit::usage, "model.config.num_attention_heads",
+               [&] { make_denoiser({.path = beside, .weights = file_of(*sana)}); });
+  EXPECT_EQ(make_denoiser({.path = beside, .config_text = heads, .weights = file_of(*sana)})->units().size(),
+            sana->units().size());
 }
 
 TEST(Registry, FieldsOfTheRecipeReplaceThoseOfThePreset) {

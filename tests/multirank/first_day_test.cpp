@@ -190,7 +190,14 @@ TEST(Words, OfOtherTrainersLeadToTheKeysOfRecipes) {
                                                                   {"output", "run.out"},
                                                                   {"timestep_sampling", "diffusion.timesteps"},
                                                                   {"adam_epsilon", "train.eps"},
-                                                                  {"warmup", "train.warmup_steps"}};
+                                                                  {"warmup", "train.warmup_steps"},
+                                                                  {"caption_dropout_rate", "diffusion.caption_dropout"},
+                                                                  {"lora_target_modules", "lora.targets"},
+                                                                  {"grad_clip", "train.clip_norm"},
+                                                                  {"accumulate_grad_batches", "train.micro_batch"},
+                                                                  {"ema_decay", "train.ema"},
+                                                                  {"target_frames", "data.frames"},
+                                                                  {"text_encoder1", "data.text_encoder_path"}};
   for (const auto& [word, key] : words) {
     expect(run.tessera({"plan", run.recipe(), "--" + word, "1"}), 2, {"unknown flag --" + word, "did you mean " + key});
     expect(run.tessera({"plan", run.recipe(), "--train." + word, "1"}), 2, {"did you mean " + key});

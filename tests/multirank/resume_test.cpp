@@ -107,6 +107,22 @@ TEST(ResumeChanges, ThatMayBeAreToldALineEachAndTheEarlierRecipeStays) {
   EXPECT_FALSE(lines.back().contains("key")) << "nothing was changed since step 4";
 }
 
+/// Who edits RUN/recipe.toml overwrites the text by which the run went.
+TEST(ResumeChanges, ARunFromItsOwnEditedRecipeKeepsTheEarlierOne) {
+  const TinyRun run("resume");
+  ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--train.lr", "1e-3"}).code, 0);
+  const std::string file = run.out() + "/recipe.toml", recipe = read(file);
+  std::string edited = recipe;
+  const size_t lr = edited.find("lr = 1e-3");
+  ASSERT_NE(lr, std::string::npos) << edited;
+  edited.replace(lr, 9, "lr = 1e-5");
+  std::ofstream(file, std::ios::trunc) << edited;
+  const Result r = run.tessera({"train", file, "--run.steps", "3"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(read(run.out() + "/recipe-1.toml"), recipe);
+  EXPECT_NE(read(file).find("lr = 1e-5"), std::string::npos);
+}
+
 TEST(ResumeChanges, ResumeNoMovesTheOldLineAway) {
   const TinyRun run("resume");
   const Flags flags = {"--run.steps", "4", "--checkpoint.every", "2"};

@@ -335,5 +335,26 @@ TEST(SingleFile, TrainsAsItIsWhereAPresetHasItsShapes) {
     EXPECT_NE(trained.output.find(said), std::string::npos) << said << "\n" << trained.output;
 }
 
+/// Sizes that no preset has: the shapes tell them, and heads and text tokens are asked for by their keys.
+TEST(SingleFile, OfOtherSizesTrainsWithWhatItsShapesDoNotTell) {
+  const TinyRun run("single-file");
+  ASSERT_EQ(run.train(1, "first", {"--run.steps", "1"}).code, 0);
+  const fs::path alone = run.folder() / "alone/comfy.safetensors";
+  fs::create_directories(alone.parent_path());
+  const Result converted = run.tessera({"convert", run.out("first") + "/model", alone.string(), "--to", "comfyui"});
+  ASSERT_EQ(converted.code, 0) << converted.output;
+  std::string recipe = text_of(run.recipe());
+  const size_t config = recipe.find("config = {"), end = recipe.find('\n', config);
+  ASSERT_NE(config, std::string::npos) << recipe;
+  std::ofstream(run.recipe(), std::ios::trunc)
+      << recipe.replace(config, end - config, "path = \"" + alone.string() + "\"");
+  expect(run.train(1, "asked", {"--run.steps", "1"}), 2,
+         {"no config.json beside the weights", "model.config.num_heads, model.config.text_len"});
+  const Result told =
+      run.train(1, "second", {"--run.steps", "1", "--model.config.num_heads", "4", "--model.config.text_len", "16"});
+  EXPECT_EQ(told.code, 0) << told.output;
+  EXPECT_EQ(text_of(run.out("second") + "/model/config.json"), text_of(run.out("first") + "/model/config.json"));
+}
+
 }  // namespace
 }  // namespace tessera::testing

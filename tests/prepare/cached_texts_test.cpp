@@ -99,25 +99,30 @@ class CachedTexts : public FolderTest {
     return count;
   }
 
-  /// The weights of the demo's encoder, rounded to bf16, in a file of bf16 or of fp32.
-  fs::path encoder_file(const job::Job& job, DType dtype, bool rounded) const {
+  /// The weights of an encoder, rounded to bf16, in a file of bf16 or of fp32.
+  template <class Encoder>
+  fs::path weights_of(const Encoder& encoder, const std::string& name, DType dtype, bool rounded) const {
     std::vector<std::vector<float>> wide;
     std::vector<std::vector<uint16_t>> narrow;
     std::vector<checkpoint::TensorData> tensors;
-    for (const auto& unit : job.text->units())
+    for (const auto& unit : encoder.units())
       for (const plan::ParamSpec& param : unit->spec().params) {
         std::vector<float>& values = wide.emplace_back(static_cast<size_t>(param.numel()));
         std::vector<uint16_t>& halves = narrow.emplace_back(values.size());
-        job.text->initialise(param, 3, 0, param.numel(), values.data());
+        encoder.initialise(param, 3, 0, param.numel(), values.data());
         const at::Tensor as = at::from_blob(values.data(), {param.numel()}, at::kFloat).to(at::kBFloat16).contiguous();
         std::memcpy(halves.data(), as.const_data_ptr(), 2 * halves.size());
         if (rounded) std::memcpy(values.data(), as.to(at::kFloat).const_data_ptr(), 4 * values.size());
         const void* data = dtype == DType::bf16 ? static_cast<const void*>(halves.data()) : values.data();
         tensors.push_back({param.name, dtype, param.shape, data});
       }
-    const fs::path path = folder_ / ((rounded ? "rounded-" : "exact-") + std::string(name(dtype)) + ".safetensors");
+    const fs::path path =
+        folder_ / (name + (rounded ? "rounded-" : "exact-") + std::string(tessera::name(dtype)) + ".safetensors");
     checkpoint::write_safetensors(path, tensors, {});
     return path;
+  }
+  fs::path encoder_file(const job::Job& job, DType dtype, bool rounded) const {
+    return weights_of(*job.text, "", dtype, rounded);
   }
 };
 
@@ -189,6 +194,44 @@ TEST_F(CachedTexts, TheEncoderIsHeldInTheDtypeOfItsFileOrOfTheRecipe) {
   EXPECT_EQ(hashes(with(exact, "bf16")).clip, hashes(with(exact, "fp32")).clip) << "clips do not depend on it";
   EXPECT_FALSE(hashes(with(exact, "bf16")).same_texts) << "version 1 did not round";
   EXPECT_TRUE(hashes(with(bf16, "bf16")).same_texts);
+}
+
+/// CLIP's image tower and a second text encoder follow the same rule.
+TEST_F(CachedTexts, TheImageEncoderIsHeldInTheDtypeOfItsFileOrOfTheRecipe) {
+  const auto looking = [&](const std::string& weights, const char* compute) {
+    return recipe({{"model.config.model_type", "i2v"},
+                   {"model.config.in_dim", "28"},
+                   {"model.config.image_dim", "24"},
+                   {"model.config.image_len", "5"},
+                   {"data.image_encoder_path", weights},
+                   {"plan.compute_dtype", compute},
+                   {"data.cache", (folder_ / ("cache-" + fs::path(weights).stem().string() + compute)).string()}});
+  };
+  const job::Job job = job::make_job(looking("", "fp32"));
+  ASSERT_TRUE(job.image);
+  const std::string bf16 = weights_of(*job.image, "clip-", DType::bf16, true),
+                    same = weights_of(*job.image, "clip-", DType::f32, true),
+                    exact = weights_of(*job.image, "clip-", DType::f32, false);
+  EXPECT_EQ(job::image_storage(looking("", "bf16")).dtype, DType::f32) << "random weights have no file";
+  EXPECT_EQ(job::image_storage(looking(same, "fp32")).dtype, DType::f32);
+  EXPECT_EQ(job::image_storage(looking(bf16, "fp32")).dtype, DType::bf16);
+  EXPECT_EQ(job::pooled_storage(recipe({{"data.pooled_encoder_path", bf16}})).dtype, DType::bf16);
+  EXPECT_TRUE(
+      job::pooled_storage(recipe({{"data.pooled_encoder_path", exact}, {"plan.compute_dtype", "bf16"}})).rounded);
+
+  const auto seen = [&](const std::string& weights, const char* compute) {
+    const recipe::Recipe r = looking(weights, compute);
+    return prepared(r, job::make_job(r)).sample(0).extra.at("clip_fea");
+  };
+  const at::Tensor plain = seen(same, "fp32");
+  EXPECT_TRUE(seen(bf16, "fp32").equal(plain)) << "the bits of fp32 weights of the same values";
+  EXPECT_TRUE(seen(exact, "bf16").equal(plain)) << "rounded once, computed in fp32";
+  EXPECT_FALSE(seen(exact, "fp32").equal(plain)) << "a recipe in fp32 rounds nothing";
+
+  const recipe::Recipe rounded = looking(exact, "bf16"), not_rounded = looking(exact, "fp32");
+  const std::string tokenizer = prepared(rounded, job).tokenizer().string();
+  EXPECT_NE(encoder_hashes(rounded, job, tokenizer).clip, encoder_hashes(not_rounded, job, tokenizer).clip);
+  EXPECT_FALSE(encoder_hashes(rounded, job, tokenizer).same_clips) << "version 1 did not round";
 }
 
 }  // namespace

@@ -303,6 +303,8 @@ frame_extraction = "uniform"
 frame_sample = 4
 )",
         {{"data.buckets", "1x480x832,25x480x832,45x480x832"},
+         {"data.clip_lengths", "every"},
+         {"data.fps", "0"},
          {"data.path", "videos"},
          {"data.cache", "cache"},
          {"data.repeats", "5"},
@@ -311,6 +313,32 @@ frame_sample = 4
          {"train.global_batch", "8"},
          {"general.enable_bucket", "refused"}},
         4}},
+      {"full.toml",
+       {R"([general]
+resolution = [832, 480]
+batch_size = 1
+[[datasets]]
+video_directory = "videos"
+target_frames = [25, 45]
+frame_extraction = "full"
+max_frames = 81
+source_fps = 30.0
+)",
+        {{"data.frames", "81"},
+         {"data.size", "480,832"},
+         {"data.clip_mode", "full"},
+         {"data.fps", "16"},
+         {"datasets.0.target_frames", "implied"}}}},
+      {"slide.toml",
+       {R"([general]
+resolution = [832, 480]
+batch_size = 1
+[[datasets]]
+video_directory = "videos"
+target_frames = [45, 25, 45]
+frame_extraction = "slide"
+)",
+        {{"data.buckets", "25x480x832,45x480x832"}, {"data.clip_mode", "slide"}, {"data.clip_stride", "1"}}}},
       {"pipe.toml",
        {R"(output_dir = "out"
 max_steps = 50

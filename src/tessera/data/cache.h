@@ -20,7 +20,8 @@
 // version 1 it is one hash of all of them but dtype and length. Entries of version 1 are not written any more. Their
 // clip is used for any caption; their text where it has as many rows as the caption has now.
 //
-// A clip's entry is right while its files have the stamp (size and time) that the header says, or else the content.
+// A clip's entry is right while its files have the stamp (size and time) that the header says, or else the content; one
+// of the same files under another path is used too ([Note: moved clips], cache_search.h).
 #include <cstdint>
 #include <functional>
 #include <map>

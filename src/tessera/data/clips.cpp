@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <optional>
+#include <functional>
 #include <set>
 
 #include "tessera/base/check.h"
@@ -16,10 +16,11 @@ namespace tessera::data {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, ClipMode>, 4> kModes = {{{"head", ClipMode::head},
+constexpr std::array<std::pair<const char*, ClipMode>, 5> kModes = {{{"head", ClipMode::head},
                                                                      {"uniform", ClipMode::uniform},
                                                                      {"chunks", ClipMode::chunks},
-                                                                     {"slide", ClipMode::slide}}};
+                                                                     {"slide", ClipMode::slide},
+                                                                     {"full", ClipMode::full}}};
 
 std::string number(const char* form, double value) {
   char text[48];
@@ -27,28 +28,57 @@ std::string number(const char* form, double value) {
   return text;
 }
 
-/// Bucket of one file and what it does to the picture; nothing, and a problem booked, when none fits.
-std::optional<BucketChoice> place(const Item& item, const Probes& probes, const ClipRules& rules, ClipSize& size,
-                                  double& rate, Problems& problems) {
+/// Among the buckets of each number of frames the best one for the clip, longest first; of mode full the longest alone.
+/// A video goes to one frame too. None, and why, where none fits.
+std::vector<BucketChoice> choose_lengths(const ClipRules& rules, const ClipSize& size, std::string& problem) {
+  std::set<int64_t, std::greater<>> lengths;
+  for (const Bucket& bucket : rules.buckets) lengths.insert(bucket.frames);
+  std::vector<BucketChoice> chosen;
+  for (const int64_t frames : lengths) {
+    std::vector<Bucket> same;
+    std::vector<int> indices;
+    for (size_t b = 0; b < rules.buckets.size(); ++b)
+      if (rules.buckets[b].frames == frames) same.push_back(rules.buckets[b]), indices.push_back(static_cast<int>(b));
+    BucketChoice choice = choose_bucket(same, size, rules.max_crop);
+    if (choice.bucket < 0) {
+      problem = choice.problem;  // in the end the one of the shortest
+      continue;
+    }
+    choice.bucket = indices[static_cast<size_t>(choice.bucket)];
+    chosen.push_back(choice);
+    if (!rules.every_length || rules.mode == ClipMode::full) break;
+  }
+  return chosen;
+}
+
+/// Buckets of one file and what each does to the picture; none, and a problem booked, when none fits.
+std::vector<BucketChoice> place(const Item& item, const Probes& probes, const ClipRules& rules, ClipSize& size,
+                                double& rate, Problems& problems) {
   try {
     if (is_latent(item.path)) {
       BucketChoice choice;
       choice.bucket = bucket_of_latent(rules, item.path);
       size.frames = rules.buckets[static_cast<size_t>(choice.bucket)].frames;
-      return choice;
+      return {choice};
     }
     const VideoInfo info = probes.info(item.path);
     size = {info.height, info.width, frames_at(info, rules.fps), is_image(item.path) || info.frames == 1};
     rate = rules.fps > 0 ? rules.fps : info.fps > 0 ? info.fps : kFolderFps;
   } catch (const UserError& error) {
     problems.add(item.where, error);
-    return std::nullopt;
+    return {};
   }
-  BucketChoice choice = choose_bucket(rules.buckets, size, rules.max_crop);
-  if (choice.bucket >= 0) return choice;
+  std::string problem;
+  if (rules.every_length || rules.mode == ClipMode::full) {
+    if (auto chosen = choose_lengths(rules, size, problem); !chosen.empty()) return chosen;
+  } else {
+    const BucketChoice choice = choose_bucket(rules.buckets, size, rules.max_crop);
+    if (choice.bucket >= 0) return {choice};
+    problem = choice.problem;
+  }
   const bool named = item.where == item.path.string();
-  problems.add(item.where, (named ? "" : item.path.string() + ": ") + choice.problem);
-  return std::nullopt;
+  problems.add(item.where, (named ? "" : item.path.string() + ": ") + problem);
+  return {};
 }
 
 }  // namespace
@@ -57,7 +87,16 @@ ClipMode clip_mode_of(std::string_view name) {
   for (const auto& [known, mode] : kModes)
     if (name == known) return mode;
   throw UserError(Exit::usage, "data.clip_mode",
-                  "'" + std::string(name) + "': expected head, uniform, chunks or slide");
+                  "'" + std::string(name) + "': expected head, uniform, chunks, slide or full");
+}
+
+std::vector<Bucket> buckets_of_full(const Bucket& most) {
+  constexpr int64_t kFrames = 4;  // that a latent frame stands for, but for the first
+  const double ratio = static_cast<double>(most.height) / static_cast<double>(most.width);
+  std::vector<Bucket> buckets;
+  for (int64_t n = (most.frames - 1) / kFrames; n >= 0; --n)
+    buckets.push_back({kFrames * n + 1, most.height, most.width, most.ratio > 0 ? most.ratio : ratio});
+  return buckets;
 }
 
 int64_t frames_at(const VideoInfo& info, double fps) {
@@ -69,7 +108,7 @@ int64_t frames_at(const VideoInfo& info, double fps) {
 std::vector<int64_t> clip_starts(const ClipRules& rules, int64_t available, int64_t frames) {
   std::vector<int64_t> starts = {0};
   const int64_t last = available - frames;
-  if (last <= 0 || rules.mode == ClipMode::head) return starts;
+  if (last <= 0 || rules.mode == ClipMode::head || rules.mode == ClipMode::full) return starts;
   if (rules.mode == ClipMode::uniform) {
     for (int64_t k = 1; k < rules.samples; ++k)
       if (const int64_t start = last * k / (rules.samples - 1); start > starts.back()) starts.push_back(start);
@@ -146,26 +185,22 @@ ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const 
   for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
     if (told.contains(item.where)) continue;
-    BucketChoice choice;
-    choice.bucket = 0;
+    std::vector<BucketChoice> choices(1);
+    choices[0].bucket = 0;
     ClipSize size;
     double rate = 1;
-    if (!blind) {
-      const auto placed = place(item, probes, rules, size, rate, problems);
-      if (!placed) {
-        told.insert(item.where);
-        continue;
+    if (!blind) choices = place(item, probes, rules, size, rate, problems);
+    if (choices.empty()) told.insert(item.where);
+    for (const BucketChoice& choice : choices) {
+      const int64_t frames = rules.buckets[static_cast<size_t>(choice.bucket)].frames;
+      for (const int64_t start : clip_starts(rules, blind ? frames : size.frames, frames)) {
+        plan.clips.push_back({static_cast<int64_t>(i), choice.bucket, start, static_cast<double>(start) / rate});
+        ClipPlan::Use& use = plan.uses[static_cast<size_t>(choice.bucket)];
+        ++use.clips;
+        use.enlarged += choice.enlarge > 1;
+        use.most_enlarged = std::max(use.most_enlarged, choice.enlarge);
+        use.most_crop = std::max(use.most_crop, choice.crop);
       }
-      choice = *placed;
-    }
-    const int64_t frames = rules.buckets[static_cast<size_t>(choice.bucket)].frames;
-    for (const int64_t start : clip_starts(rules, blind ? frames : size.frames, frames)) {
-      plan.clips.push_back({static_cast<int64_t>(i), choice.bucket, start, static_cast<double>(start) / rate});
-      ClipPlan::Use& use = plan.uses[static_cast<size_t>(choice.bucket)];
-      ++use.clips;
-      use.enlarged += choice.enlarge > 1;
-      use.most_enlarged = std::max(use.most_enlarged, choice.enlarge);
-      use.most_crop = std::max(use.most_crop, choice.crop);
     }
   }
   return plan;

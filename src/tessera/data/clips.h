@@ -21,7 +21,8 @@ enum class ClipMode {
   head,     ///< the first F
   uniform,  ///< `samples` of F frames, their starts spread evenly from the first to the last possible one
   chunks,   ///< F after F; what is left at the end and shorter than F is not used
-  slide     ///< as many as there are, `stride` frames from start to start
+  slide,    ///< as many as there are, `stride` frames from start to start
+  full      ///< the first 4 n + 1, as many as there are, at most F: buckets_of_full() lists their shapes
 };
 ClipMode clip_mode_of(std::string_view name);  ///< throws UserError (usage)
 
@@ -31,6 +32,8 @@ struct ClipRules {
   ClipMode mode = ClipMode::head;
   int64_t stride = 0;   ///< of slide; 0: half a clip
   int64_t samples = 2;  ///< of uniform
+  /// A file goes to a bucket of every listed number of frames that it is long enough for, not to the longest alone.
+  bool every_length = false;
   double max_crop = 1;  ///< share of a picture that may be cut off, 0..1
   /// [C, f, h, w] that a bucket's clips are encoded to, where clips may be latents already.
   std::function<NpyShape(const Bucket&)> latent_of = nullptr;
@@ -59,6 +62,10 @@ struct ClipPlan {
   };
   std::vector<Use> uses;  ///< of each bucket
 };
+
+/// What mode full makes of a listed shape: itself, cut to 4 n + 1 frames, and the shorter ones down to one frame. As
+/// musubi-tuner's frame_extraction = "full" has them, max_frames being the bucket's.
+std::vector<Bucket> buckets_of_full(const Bucket& most);
 
 /// Frames of a source that decode_clip finds at `fps` (0: as it is).
 int64_t frames_at(const VideoInfo& info, double fps);

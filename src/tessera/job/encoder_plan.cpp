@@ -5,20 +5,40 @@
 #include <utility>
 
 #include "tessera/checkpoint/weights.h"
+#include "tessera/job/image_encoder.h"
 
 namespace tessera::job {
 
-TextStorage text_storage(const recipe::Recipe& recipe) {
-  const std::string& path = recipe.data.text_encoder_path;
+namespace {
+
+template <class Open>
+HeldWeights storage(const recipe::Recipe& recipe, const std::string& path, const Open& open) {
   if (path.empty()) return {};
   bool narrow = false;
   if (std::filesystem::exists(path)) {
-    const checkpoint::WeightSet weights = checkpoint::open_weights(path);
+    const checkpoint::WeightSet weights = open(path);
     narrow = std::ranges::all_of(weights.names(),
                                  [&](const std::string& name) { return weights.at(name).dtype == DType::bf16; });
   }
   const bool asked = recipe.plan.compute != DType::f32;
   return {narrow || asked ? DType::bf16 : DType::f32, asked && !narrow};
+}
+
+checkpoint::WeightSet open_text(const std::string& path) { return checkpoint::open_weights(path); }
+
+}  // namespace
+
+HeldWeights text_storage(const recipe::Recipe& recipe) {
+  return storage(recipe, recipe.data.text_encoder_path, open_text);
+}
+
+HeldWeights pooled_storage(const recipe::Recipe& recipe) {
+  return storage(recipe, recipe.data.pooled_encoder_path, open_text);
+}
+
+HeldWeights image_storage(const recipe::Recipe& recipe) {
+  return storage(recipe, recipe.data.image_encoder_path,
+                 [](const std::string& path) { return open_image_weights(path); });
 }
 
 void hold_as(plan::ModelSpec& spec, DType dtype) {

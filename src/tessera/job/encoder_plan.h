@@ -2,7 +2,7 @@
 // How a frozen encoder that is a list of units lies on the ranks while data are prepared.
 //
 //   plan::ModelSpec spec = ...;                                    // of the encoder's units
-//   hold_as(spec, text_storage(recipe).dtype);
+//   hold_as(spec, text_storage(recipe).dtype);                     // pooled_storage, image_storage
 //   const plan::Plan plan = encoder_plan(spec, mesh);
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
@@ -13,15 +13,18 @@ namespace tessera::job {
 /// unit takes longer than its arithmetic.
 inline constexpr int64_t kWholeEncoder = int64_t{64} << 20;
 
-/// In what the weights of the text encoder are held. Its arithmetic is fp32 in any case: a unit is widened when it is
+/// In what the weights of an encoder are held. Its arithmetic is fp32 in any case: a unit is widened when it is
 /// gathered.
-struct TextStorage {
+struct HeldWeights {
   DType dtype = DType::f32;
   bool rounded = false;  ///< values are not those of the file
 };
 /// bf16 where the file has bf16 (the released UMT5-XXL: 11 GiB, not 21) or the recipe computes in 16 bits; fp32 for
 /// random weights. By headers alone; a file that is not there counts as fp32.
-TextStorage text_storage(const recipe::Recipe& recipe);
+HeldWeights text_storage(const recipe::Recipe& recipe);
+/// The same of the second text encoder, and of CLIP's image tower (2.4 GiB in fp32).
+HeldWeights pooled_storage(const recipe::Recipe& recipe);
+HeldWeights image_storage(const recipe::Recipe& recipe);
 
 void hold_as(plan::ModelSpec& spec, DType dtype);
 

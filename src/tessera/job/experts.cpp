@@ -5,11 +5,16 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/base/json.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/families/registry.h"
+#include "tessera/weights/experts_file.h"
 
 namespace tessera::job {
 
@@ -100,6 +105,33 @@ std::vector<double> shares_by_hand(const recipe::Recipe& recipe, size_t experts)
   return shares;
 }
 
+/// Of experts.json in the base's folder, or beside the one expert that model.path names; nothing where there is none.
+/// Says where the recipe shifts otherwise than the base was trained.
+std::optional<double> exported_boundary(const recipe::Recipe& recipe) {
+  const fs::path path = fs::path(recipe.model.path).lexically_normal();
+  fs::path file;
+  for (const fs::path& folder : {path, path.has_filename() ? path.parent_path() : path.parent_path().parent_path()})
+    if (file.empty() && fs::exists(folder / weights::kExpertsFile)) file = folder / weights::kExpertsFile;
+  if (recipe.model.path.empty() || file.empty()) return {};
+  const auto facts = json_or_nothing(checkpoint::read_text(file));
+  const auto number = [&](const char* key) -> std::optional<double> {
+    return facts.is_object() && facts.contains(key) && facts[key].is_number() ? std::optional(facts[key].get<double>())
+                                                                              : std::nullopt;
+  };
+  const auto boundary = number("boundary"), shift = number("flow_shift");
+  check_input(boundary && *boundary > 0 && *boundary < 1, "experts.boundary",
+              file.string() + " has no boundary between 0 and 1",
+              "set experts.boundary, or remove the file for that of the model's release");
+  const std::string& ours = recipe.values.at("diffusion.shift");
+  if (shift && *shift != recipe.diffusion.shift) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", *shift);
+    log::info(file.string() + ": the experts were trained with diffusion.shift = " + text + ", this recipe has " +
+              ours);
+  }
+  return boundary;
+}
+
 }  // namespace
 
 Experts find_experts(const recipe::Recipe& recipe) {
@@ -133,8 +165,11 @@ double parse_boundary(const std::string& text) {
 
 void place_boundary(Experts& experts, const recipe::Recipe& recipe, const net::Denoiser& model) {
   const std::string& text = recipe.experts.boundary;
-  experts.boundary = text != "auto" ? parse_boundary(text) : model.released_boundary();
   const std::vector<Expert> both = experts_of(recipe);
+  const bool asked = text == "auto" && !experts.gated && !experts.list.front().name.empty();
+  experts.boundary = text != "auto" ? parse_boundary(text)
+                     : asked        ? exported_boundary(recipe).value_or(model.released_boundary())
+                                    : model.released_boundary();
   for (Expert& expert : experts.list) {
     if (both.empty() || expert.name.empty() || experts.gated) continue;
     expert.window =

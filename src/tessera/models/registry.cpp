@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
@@ -95,14 +96,16 @@ ModelChoice without_type(ModelChoice choice) {
   return choice;
 }
 
-/// Whether the tensors of a file are there for every parameter of the model, in its shapes.
+/// Whether the tensors of a file are there for every parameter of the model, in its shapes, and no blocks besides.
 bool has_shapes(const net::Denoiser& model, const Shapes& weights) {
+  Shapes ours;
   for (const auto& unit : model.units())
     for (const plan::ParamSpec& param : unit->spec().params) {
       const auto found = weights.find(param.name);
       if (found == weights.end() || found->second != param.shape) return false;
+      ours.insert(*found);
     }
-  return true;
+  return count_blocks(ours) == count_blocks(weights);
 }
 
 /// The model of the presets whose shapes the weights have: a released file needs no config.json beside it. Null when
@@ -124,14 +127,49 @@ std::unique_ptr<net::Denoiser> model_of_shapes(const Family& family, const Model
   return found;
 }
 
+/// The model of the recipe's fields alone; null where they do not suffice.
+std::unique_ptr<net::Denoiser> model_of_text(const Family& family, const ModelChoice& choice) {
+  if (choice.config_text.empty()) return nullptr;
+  try {
+    return family.from_json(choice.config_text, std::string(kRecipeConfig), official_weights(choice));
+  } catch (const UserError&) {
+    return nullptr;  // told where nothing else says what is missing
+  }
+}
+
+/// The config.json that follows from weights without one: their shapes, and what the recipe says of it. Nothing where
+/// they are of no denoiser of the family. Throws UserError (usage) naming the keys of what shapes do not tell.
+std::optional<std::string> config_of_weights(const Family& family, const ModelChoice& choice) {
+  const Identity identity = identify(choice.weights);
+  if (identity.kind != ModelKind::denoiser || &family_of(identity) != &family || !identity.form->config) return {};
+  const Shapes official = official_shapes(identity, choice.weights);
+  const auto alone = model_of_text(family, choice);
+  if (alone && has_shapes(*alone, official)) return {};
+  const auto said = choice.config_text.empty() ? nlohmann::ordered_json::object()
+                                               : parse_ordered_json(choice.config_text, std::string(kRecipeConfig));
+  std::string keys;
+  if (identity.form->untold)
+    for (const std::string& field : identity.form->untold(official, identity))
+      if (!said.contains(field)) keys += (keys.empty() ? "" : ", ") + std::string(kRecipeConfig) + "." + field;
+  if (!keys.empty() && alone) return {};  // the recipe has sizes, and the loader says how these weights differ
+  if (!keys.empty())
+    throw UserError(Exit::usage, "model.path",
+                    choice.path + ": there is no config.json beside the weights of " + identity.model +
+                        ", whose shapes are those of no preset and do not tell " + keys,
+                    "set them as the model was made, or put its config.json beside the weights");
+  return identity.form->config({false, identity, Sizes{official}, {said}, choice.path}).dump();
+}
+
 /// The model of a preset, a config.json or known shapes; null when the choice has none of them.
 std::unique_ptr<net::Denoiser> named_model(const Family& family, const ModelChoice& choice) {
   if (choice.config.empty() && !choice.preset.empty()) return family.from_preset(choice.preset);
   if (choice.config.empty() && choice.path.empty()) return nullptr;
-  // a folder of weights needs no config.json when the recipe has the sizes
-  if (choice.config.empty() && !choice.config_text.empty() && !has_config(choice.path)) return nullptr;
-  if (choice.config.empty() && !has_config(choice.path))
-    if (auto model = model_of_shapes(family, choice)) return model;
+  if (choice.config.empty() && !has_config(choice.path)) {
+    if (auto model = choice.config_text.empty() ? model_of_shapes(family, choice) : nullptr) return model;
+    if (const auto config = config_of_weights(family, choice))
+      return family.from_json(*config, choice.path, official_weights(choice));
+    if (!choice.config_text.empty()) return nullptr;  // the recipe has the sizes
+  }
   const std::string model = identify(choice.weights).model;
   const std::vector<std::string> presets = family.presets();
   const std::string likely = std::ranges::find(presets, model) == presets.end() ? "" : model;

@@ -31,11 +31,13 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
   most.text = stack_bytes(job.text->units(), job.text->pack({longest}), text_mesh, job::text_storage(recipe).dtype);
   if (job.pooled) {
     const std::vector<int64_t> most_ids(static_cast<size_t>(std::min(tokens, job.pooled->most_tokens())), 0);
-    most.pooled = stack_bytes(job.pooled->units(), job.pooled->pack({most_ids}), text_mesh);
+    most.pooled =
+        stack_bytes(job.pooled->units(), job.pooled->pack({most_ids}), text_mesh, job::pooled_storage(recipe).dtype);
   }
   if (job.image) {
     const int64_t side = job.image->config().image_size;
-    most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh);
+    most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh,
+                             job::image_storage(recipe).dtype);
   }
   for (const data::Bucket& b : recipe.data.clips.buckets) {
     const job::CodecBytes one = job::codec_bytes(*job.codec, b.frames, b.height, b.width);

@@ -1,6 +1,7 @@
 #include "tessera/prepare/conditioner.h"
 
 #include "tessera/base/check.h"
+#include "tessera/base/log.h"
 #include "tessera/job/image_encoder.h"
 
 namespace tessera::prepare {
@@ -25,7 +26,9 @@ Conditioner::Conditioner(const recipe::Recipe& recipe, const job::Job& job, cons
                          int rank)
     : recipe_(recipe), job_(job), wanted_(job.model->conditions()), listener_(recipe, job) {
   if (!job.image) return;
-  run_ = std::make_unique<EncoderRun>(job.image->units(), job.image->fingerprint(), mesh, comm, rank);
+  const job::HeldWeights held = job::image_storage(recipe);
+  run_ = std::make_unique<EncoderRun>(job.image->units(), job.image->fingerprint(), mesh, comm, rank, held.dtype);
+  if (held.dtype != DType::f32) log::info(run_->held_text("image encoder", held, mesh));
   if (recipe.data.image_encoder_path.empty())
     initialise(*run_, *job.image, 0);
   else

@@ -1,6 +1,6 @@
 #include "tessera/prepare/encoder_run.h"
 
-#include "tessera/job/encoder_plan.h"
+#include "tessera/base/units.h"
 #include "tessera/job/text_weights.h"
 
 namespace tessera::prepare {
@@ -16,6 +16,17 @@ EncoderRun::EncoderRun(const std::vector<std::unique_ptr<net::Unit>>& units, con
   engine_ = std::make_unique<engine::Engine>(units, spec_, plan, comm, rank,
                                              engine::EngineOptions{.trainable = false, .cut_tokens = false});
   engine_->use(*program_);
+}
+
+std::string EncoderRun::held_text(const std::string& encoder, const job::HeldWeights& held, const Mesh& mesh) const {
+  int64_t bytes = 0;
+  for (const plan::UnitSpec& unit : spec_.units)
+    for (const plan::ParamSpec& param : unit.params) bytes += plan::stored_bytes(param.stored, param.numel());
+  return encoder + ": " + format_bytes(bytes) + " in bf16, " +
+         (held.rounded ? "rounded as plan.compute_dtype says" : "as its file has them") +
+         (spec_.units.empty() || mesh.world() == 1 || bytes <= job::kWholeEncoder
+              ? ""
+              : ", spread over " + std::to_string(mesh.world()) + " ranks");
 }
 
 void load_text(EncoderRun& run, const net::TextEncoder& encoder, const std::string& path) {

@@ -8,6 +8,7 @@
 //   Tensor hidden = run.forward(encoder.pack({ids}));              // [T, dim]; all ranks together
 #include "tessera/engine/engine.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/job/encoder_plan.h"
 #include "tessera/net/text_encoder.h"
 
 namespace tessera::prepare {
@@ -21,6 +22,8 @@ class EncoderRun {
   void fill(const engine::Fill& values) { engine::fill_shards(engine_->store(), values); }
   /// The last unit's boundary tensor. Ranks may have inputs of their own, of the same shapes.
   at::Tensor forward(const net::Batch& batch) { return engine_->forward(program_, {batch})[0]; }
+  /// "ENCODER: 1.2 GiB in bf16, as its file has them": what its weights take, and why so.
+  std::string held_text(const std::string& encoder, const job::HeldWeights& held, const Mesh& mesh) const;
   engine::Store& store() { return engine_->store(); }
   const plan::ModelSpec& spec() const { return spec_; }
 

@@ -203,7 +203,7 @@ class Preparation {
                                            .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
                                            .preprocessing = data_.plan_.preprocessing(clip),
                                            .files = std::move(files),
-                                           .encoder_before = encoders.both});
+                                           .encoder_before = encoders.same_clips ? encoders.both : ""});
       Entries& entries = entries_.emplace_back();
       const auto [place, fresh] = known_clips.emplace(key.hash(), static_cast<int>(clips_.size()));
       if (fresh) {
@@ -281,16 +281,20 @@ class Preparation {
     pace.barrier();
     data::CacheSearch search(folder_, data::Contents(file), rows);
     if (options_.trust) trust(search, keys, pace);
-    int64_t stale = 0;
+    int64_t stale = 0, moved = 0;
     std::string first;
     for (Wanted* wanted : all_wanted()) {
       auto found = search.find(wanted->key);
+      moved += found.moved;
       if (found.unreadable && options_.verify)
         log::warn("prepare: " + found.stale + "; it is made again");
       else if (!found.stale.empty() && stale++ == 0)
         first = wanted->key.name() + ": " + found.stale;
       wanted->entry = std::move(found.entry);
     }
+    if (moved > 0)
+      log::info("prepare: " + std::to_string(moved) +
+                " clips were encoded under another path and have the same content");
     contents_ = search.contents();
     find_damaged(pace);
     for (size_t c = 0; c < clips_.size(); ++c)

@@ -6,7 +6,6 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/random.h"
-#include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/job/null_caption.h"
@@ -23,6 +22,7 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
       weights_(recipe.data.text_encoder_path),
       pooled_weights_(recipe.data.pooled_encoder_path),
       storage_(job::text_storage(recipe)),
+      pooled_storage_(job::pooled_storage(recipe)),
       mesh_(mesh),
       comm_(comm),
       rank_(rank),
@@ -42,20 +42,10 @@ void TextPass::load() {
       load_text(*run, encoder, weights);
   };
   open(run_, *job_.text, weights_, storage_.dtype);
-  if (job_.pooled) open(pooled_run_, *job_.pooled, pooled_weights_, DType::f32);
-  if (storage_.dtype != DType::f32) log::info(held_text());
-}
-
-/// What the text encoder takes, in a line.
-std::string TextPass::held_text() const {
-  int64_t bytes = 0;
-  for (const plan::UnitSpec& unit : run_->spec().units)
-    for (const plan::ParamSpec& param : unit.params) bytes += plan::stored_bytes(param.stored, param.numel());
-  return "text encoder: " + format_bytes(bytes) + " in bf16, " +
-         (storage_.rounded ? "rounded as plan.compute_dtype says" : "as its file has them") +
-         (run_->spec().units.empty() || mesh_.world() == 1 || bytes <= job::kWholeEncoder
-              ? ""
-              : ", spread over " + std::to_string(mesh_.world()) + " ranks");
+  if (job_.pooled) open(pooled_run_, *job_.pooled, pooled_weights_, pooled_storage_.dtype);
+  if (storage_.dtype != DType::f32) log::info(run_->held_text("text encoder", storage_, mesh_));
+  if (pooled_storage_.dtype != DType::f32)
+    log::info(pooled_run_->held_text("pooled text encoder", pooled_storage_, mesh_));
 }
 
 EncodedText TextPass::encode_negative(const std::string& text) {
@@ -124,12 +114,15 @@ EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, 
   if (job.pooled)
     text += "|" + job.pooled->fingerprint() + "|" + data::tokenizer_text(pooled_tokenizer_file(recipe, tokenizer)) +
             weights_stamp(recipe.data.pooled_encoder_path);
-  const job::TextStorage storage = job::text_storage(recipe);
-  return {.clip = hash(job.codec->fingerprint() + conditions),
-          .text = hash(text + "|" + std::string(name(storage.dtype)) + "|at most " +
-                       std::to_string(job.context_length) + " tokens"),
+  const job::HeldWeights storage = job::text_storage(recipe);
+  const bool rounded_pooled = job.pooled && job::pooled_storage(recipe).rounded;
+  const bool rounded_image = job.image && job::image_storage(recipe).rounded;
+  return {.clip = hash(job.codec->fingerprint() + conditions + (rounded_image ? "|in bf16" : "")),
+          .text = hash(text + "|" + std::string(name(storage.dtype)) + (rounded_pooled ? "|pooled in bf16" : "") +
+                       "|at most " + std::to_string(job.context_length) + " tokens"),
           .both = hash(job.codec->fingerprint() + "|" + text + conditions),
-          .same_texts = !storage.rounded};
+          .same_texts = !storage.rounded && !rounded_pooled,
+          .same_clips = !rounded_image};
 }
 
 std::vector<std::string> distinct_captions(const std::vector<data::Item>& items) {

@@ -40,11 +40,10 @@ class TextPass {
  private:
   at::Tensor encode(const data::PromptIds& prompt);
   at::Tensor pool(const std::string& text);
-  std::string held_text() const;
 
   const job::Job& job_;
   const std::string weights_, pooled_weights_;
-  const job::TextStorage storage_;
+  const job::HeldWeights storage_, pooled_storage_;
   const Mesh mesh_;
   comm::Comm& comm_;
   const int rank_;
@@ -68,6 +67,7 @@ struct EncoderHashes {
   std::string clip, text;
   std::string both;         ///< of entries of version 1
   bool same_texts = false;  ///< the texts of those have the same values, but for where they were cut
+  bool same_clips = false;  ///< so have their features of pictures
 };
 EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, const std::filesystem::path& tokenizer);
 

@@ -17,6 +17,7 @@ void read_fps(Recipe& recipe, const Given& given) {
   recipe.data.clips.fps = recipe.data.fps;
 }
 void read_clip_mode(Recipe& recipe, const Given& given) { recipe.data.clips.mode = data::clip_mode_of(given.text); }
+void read_clip_lengths(Recipe& recipe, const Given& given) { recipe.data.clips.every_length = given.text == "every"; }
 void read_vae(Recipe& recipe, const Given& given) {
   recipe.data.vae = given.text == "auto" ? families::standard().codec : given.text;
 }
@@ -75,6 +76,7 @@ const Needs kScores = {draws_by_scores, "it belongs to data.score_files"};
 
 bool slides(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::slide; }
 bool uniform(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::uniform; }
+bool takes_some_length(const Facts& f) { return f.recipe.data.clips.mode != data::ClipMode::full; }
 const Needs kNoBuckets = {[](const Facts& f) { return f.recipe.values.at("data.buckets").empty(); },
                           "data.buckets lists the shapes"};
 
@@ -252,7 +254,15 @@ std::vector<Setting> data_settings() {
        "head",
        "which parts of a longer video are used",
        read_clip_mode,
-       {.choices = "head|uniform|chunks|slide", .in_stages = true}},
+       {.choices = "head|uniform|chunks|slide|full", .in_stages = true}},
+      {"data.clip_lengths",
+       Kind::choice,
+       "longest",
+       "of data.buckets with several numbers of frames: a video goes to the longest that it is long enough for, or to every one",
+       read_clip_lengths,
+       {.choices = "longest|every",
+        .needs = {{takes_some_length, "data.clip_mode = \"full\" takes all frames of a video"}},
+        .in_stages = true}},
       {"data.clip_stride",
        Kind::integer,
        "0",

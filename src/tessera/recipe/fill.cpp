@@ -1,4 +1,5 @@
 // From the texts of a recipe to its fields: each value by its row, then what several of them decide together.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -56,6 +57,13 @@ void resolve_buckets(Recipe& r) {
   }
   const bool listed = !rules.buckets.empty();
   if (!listed) rules.buckets = {{to_integer(r.values.at("data.frames")), height, width}};
+  if (rules.mode == data::ClipMode::full) {
+    std::vector<data::Bucket> all;
+    for (const data::Bucket& most : rules.buckets)
+      for (const data::Bucket& bucket : data::buckets_of_full(most))
+        if (std::ranges::find(all, bucket) == all.end()) all.push_back(bucket);
+    rules.buckets = std::move(all);
+  }
   for (const data::Bucket& bucket : rules.buckets) {
     constexpr int64_t kMostPixels = int64_t{1} << 40;  // of a sample: 30,000 frames of 8K are fewer
     const int64_t pixels = checked_product({bucket.frames, bucket.height, bucket.width}, "recipe: " + bucket.text());

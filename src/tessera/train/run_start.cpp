@@ -54,6 +54,20 @@ fs::path next_recipe(const fs::path& run) {
     if (const fs::path name = run / ("recipe-" + std::to_string(n) + ".toml"); !fs::exists(name)) return name;
 }
 
+/// Keeps the texts that `recipe` replaces, each as the next recipe-N.toml: the one by which the run last went, which who
+/// edits RUN/recipe.toml has overwritten, and one that stands there and never ran. Then writes it.
+void write_recipe(const fs::path& run, const std::string& recipe) {
+  const fs::path file = run / "recipe.toml", copy = run / ".recipe.toml";
+  std::string before;
+  if (fs::exists(copy)) before = checkpoint::read_text(copy);
+  if (!before.empty() && before != recipe) checkpoint::write_text(next_recipe(run), before);
+  if (fs::exists(file))
+    if (const std::string there = checkpoint::read_text(file); there != recipe && there != before)
+      checkpoint::publish(file, next_recipe(run));
+  checkpoint::write_text(file, recipe);
+  checkpoint::write_text(copy, recipe);
+}
+
 /// The tokenizer that was made of the captions, in the run's folder: captions and cache may go.
 fs::path keep_tokenizer(const fs::path& made, const fs::path& run) {
   const fs::path kept = run / "tokenizer.model";
@@ -156,11 +170,8 @@ void Run::write_plan() {
   if (tokenizer.parent_path() == fs::path(recipe_.data.cache) &&
       tokenizer.filename().string().starts_with("tokenizer-"))
     resolved.set("data.tokenizer", keep_tokenizer(tokenizer, out_).string());
-  const std::string recipe = resolved.to_toml();
-  const fs::path file = out_ / "recipe.toml";
-  if (fs::exists(file) && checkpoint::read_text(file) != recipe) checkpoint::publish(file, next_recipe(out_));
   checkpoint::write_text(out_ / "plan.json", planning::plans_json(plans_));
-  checkpoint::write_text(file, recipe);
+  write_recipe(out_, resolved.to_toml());
   checkpoint::write_text(out_ / "plan.txt", planning::plans_text(plans_));
   for (const planning::PartPlan& p : plans_) {
     const std::string plan = p.part.number == 0 ? "plan.toml" : "plan-stage-" + std::to_string(p.part.number) + ".toml";

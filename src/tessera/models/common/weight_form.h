@@ -58,6 +58,9 @@ struct WeightForm {
   /// The fields of a config.json, of either form. Throws UserError (input), nlohmann's errors for fields of other
   /// types.
   std::function<nlohmann::ordered_json(const ConfigSource& source)> config = {};
+  /// Fields of an official config.json that neither the shapes tell nor, for sizes that were released, the release; a
+  /// file without a config.json is refused without them. Null: there are none.
+  std::vector<std::string> (*untold)(const Shapes& official, const Identity& identity) = nullptr;
   std::vector<std::string> config_marks = {};  ///< a config.json of such a model has one of these fields
 };
 

@@ -77,7 +77,13 @@ Json config_json(const ConfigSource& source) {
   source.size("img_in.weight", 0), source.size("txt_in.weight", 1), source.size(kHeadNorm, 0);
   Config c = sizes_of(source.size.shapes);
   if (!source.given.json.empty()) {
-    const Config given = parse_config(source.given.json.dump(), source.file);
+    const Json& said = source.given.json;
+    Json whole = said;
+    if (!said.contains("depth_single_blocks") && !said.contains("num_single_layers")) {  // some fields, of a recipe
+      whole = Json::parse(to_json(c));
+      whole.merge_patch(said);
+    }
+    const Config given = parse_config(whole.dump(), source.file);
     c.axes = given.axes, c.context_len = given.context_len;
     if (c.cond || given.patch == 1) c.patch = given.patch;
   }
@@ -87,6 +93,12 @@ Json config_json(const ConfigSource& source) {
                         " channels are rotated by frames, rows and columns does not follow from the weights",
                     "put the model's config.json beside them");
   return Json::parse(source.diffusers ? to_diffusers_json(c) : to_json(c));
+}
+
+/// How heads of another width than the released ones are rotated.
+std::vector<std::string> untold(const Shapes& ours, const Identity&) {
+  return sizes_of(ours).axes[0] == 0 ? std::vector<std::string>{"axes_dim", "context_length"}
+                                     : std::vector<std::string>();
 }
 
 }  // namespace
@@ -107,6 +119,7 @@ WeightForm weight_form() {
                 if (!preset.empty()) identity.model = preset;
               },
           .config = config_json,
+          .untold = untold,
           .config_marks = {"depth_single_blocks", "num_single_layers"}};
 }
 

@@ -80,6 +80,16 @@ Json config_json(Type type, const ConfigSource& source) {
   return out;
 }
 
+/// Heads of another width than the released ones, and for which latents the table of positions was made.
+template <Type type>
+std::vector<std::string> untold(const Shapes& ours, const Identity&) {
+  std::vector<std::string> fields;
+  if (usual_heads(type, size_of(ours, "x_embedder.proj.weight", 0)).self == 0)
+    fields = {"num_attention_heads", "num_cross_attention_heads", "caption_length"};
+  if (type == Type::image) fields.emplace_back("sample_size");
+  return fields;
+}
+
 WeightForm form_of(Type type) {
   std::vector<std::string> marks = {"x_embedder.proj.weight", "y_embedder.y_proj.fc1.weight", "blocks.0.attn.q.weight",
                                     "blocks.0.mlp.point_conv.conv.weight"};
@@ -100,6 +110,9 @@ WeightForm form_of(Type type) {
                 identity.model = preset.empty() ? "sana-" + std::string(name(type)) : preset;
               },
           .config = [type](const ConfigSource& source) { return config_json(type, source); },
+          .untold = type == Type::video    ? untold<Type::video>
+                    : type == Type::sprint ? untold<Type::sprint>
+                                           : untold<Type::image>,
           .config_marks = {"num_cross_attention_heads"}};
 }
 

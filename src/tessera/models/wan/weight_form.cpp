@@ -1,5 +1,7 @@
 #include "tessera/models/wan/weight_form.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/models/wan/config.h"
 #include "tessera/models/wan/parameters.h"
@@ -131,6 +133,24 @@ Json config_json(const ConfigSource& source) {
   return out;
 }
 
+/// All heads of the released widths have 128 channels and read 512 rows of UMT5-XXL; of other models no tensor tells.
+std::vector<std::string> untold(const Shapes& official, const Identity& identity) {
+  const auto has = [&](const char* name) { return official.count(name) > 0; };
+  const int64_t dim = size_of(official, "patch_embedding.weight", 0);
+  const bool released = std::ranges::any_of(presets(), [&](const auto& preset) {
+    const Config& known = preset.second;
+    return known.dim == dim && known.text_dim == Config().text_dim && known.head_dim() == kHeadDim;
+  });
+  if (released && size_of(official, "text_embedding.0.weight", 1) == Config().text_dim) return {};
+  std::vector<std::string> fields = {"num_heads", "text_len"};
+  const bool wide =
+      identity.variant == "ti2v" || (identity.variant == "t2v" && size_of(official, "patch_embedding.weight", 1) == 48);
+  if (wide) fields.emplace_back("model_type");  // the same tensors, with or without a clean first frame
+  if (has("img_emb.proj.1.weight") && !has("img_emb.emb_pos")) fields.emplace_back("image_len");
+  if (identity.variant == "s2v") fields.emplace_back("audio_inject_layers");
+  return fields;
+}
+
 /// Of the released tower.
 constexpr const char* kImageProcessor = R"({
   "image_processor_type": "CLIPImageProcessor",
@@ -163,6 +183,7 @@ WeightForm weight_form() {
                 identity.model = model_of(identity.variant, official);
               },
           .config = config_json,
+          .untold = untold,
           .config_marks = {"in_dim", "num_attention_heads"}};
 }
 

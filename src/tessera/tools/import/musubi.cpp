@@ -22,7 +22,6 @@ void musubi_models(Translator& t) {
     const WanTask& task = wan_task(t.value("--task"));
     t.imply("--task", std::string("a ") + task.type + " model, by its weights" +
                           (task.two_experts ? ": an expert, or two in one folder" : ""));
-    t.assume("data.fps", number_text(task.fps), std::string(task.name) + "'s rate");
     const fs::path dit = t.value("--dit");  // one file, as a rule, which does not say the size
     std::error_code unseen;
     const fs::path beside = fs::is_directory(dit, unseen) ? dit : dit.parent_path();
@@ -163,6 +162,10 @@ void musubi_together(Translator& t) {
     } else {
       t.refuse("--dataset_config", file + " was not found: set data.*");
     }
+  }
+  if (t.has("--task")) {  // where no data set says it
+    const WanTask& task = wan_task(t.value("--task"));
+    t.assume("data.fps", number_text(task.fps), std::string(task.name) + "'s rate");
   }
   musubi_saving(t);
   musubi_prompts(t);

@@ -1,4 +1,6 @@
 // musubi-tuner's data set TOML. Its [general] table and its one [[datasets]] come under one name each.
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/tools/import/dialects.h"
 
@@ -22,51 +24,74 @@ void source(Translator& t) {
                     "give one of video_directory, video_jsonl_file, image_directory, image_jsonl_file");
 }
 
-/// Every listed length at the one resolution: a shape each where there are several.
+bool of_images(const Translator& t) { return t.has("image_directory") || t.has("image_jsonl_file"); }
+
+/// The lengths that it trains: each once, shortest first.
+std::vector<std::string> lengths(Translator& t, bool full) {
+  if (of_images(t)) return {"1"};
+  if (full) return {t.value("max_frames", "129")};
+  std::vector<std::string> frames = split_list(t.value("target_frames", "1"));
+  const auto shorter = [](const std::string& a, const std::string& b) {
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  };
+  std::ranges::sort(frames, shorter);
+  const auto same = std::ranges::unique(frames);
+  frames.erase(same.begin(), same.end());
+  return frames;
+}
+
+/// Every listed length at the one resolution: a shape each where there are several, and a video is in all of them that
+/// it is long enough for.
 void musubi_shapes(Translator& t) {
   const std::vector<std::string> size = split_list(t.value("resolution", "960,544"));
   if (size.size() != 2)
     throw UserError(Exit::usage, "import", "resolution: expected [width, height]", "for example [832, 480]");
-  const bool images = t.has("image_directory") || t.has("image_jsonl_file");
-  const std::vector<std::string> frames =
-      images ? std::vector<std::string>{"1"} : split_list(t.value("target_frames", "1"));
+  const bool full = t.value("frame_extraction", "head") == "full";
+  const char* longest = full ? "max_frames" : "target_frames";
+  const std::vector<std::string> frames = lengths(t, full);
   std::vector<std::string> options;
-  for (const char* option : {"resolution", "target_frames"})
+  for (const char* option : {"resolution", longest})
     if (t.has(option)) options.push_back(option);
-  if (options.empty()) return;
+  if (full && t.has("target_frames")) t.imply("target_frames", "frame_extraction = full takes all frames of a video");
+  if (options.empty() && !full) return;
   if (frames.size() == 1) {
-    t.set("data.frames", frames[0], options);
-    t.set("data.size", size[1] + "," + size[0], options, "height, width");
+    if (options.empty())
+      t.assume("data.frames", frames[0], "musubi-tuner's max_frames");
+    else
+      t.set("data.frames", frames[0], options);
+    if (t.has("resolution")) t.set("data.size", size[1] + "," + size[0], options, "height, width");
     return;
   }
   std::string buckets;
   for (const std::string& f : frames) buckets += f + "x" + size[1] + "x" + size[0] + kListSeparator;
   t.set("data.buckets", buckets, options, "frames x height x width");
+  t.set("data.clip_lengths", "every", options, "a video is an item of each length that it has");
 }
 
 void extraction(Translator& t) {
   static const std::pair<const char*, const char*> kModes[] = {
-      {"head", "head"}, {"chunk", "chunks"}, {"slide", "slide"}, {"uniform", "uniform"}};
+      {"head", "head"}, {"chunk", "chunks"}, {"slide", "slide"}, {"uniform", "uniform"}, {"full", "full"}};
   const std::string mode = t.value("frame_extraction", "head");
   if (t.has("frame_extraction")) {
-    bool known = mode == "full";
+    bool known = false;
     for (const auto& [theirs, ours] : kModes)
       if (mode == theirs) t.set("data.clip_mode", ours, {"frame_extraction"}), known = true;
-    if (mode == "full") t.refuse("frame_extraction", "a clip has the frames of its shape: head, chunk, slide, uniform");
     if (!known)
       throw UserError(Exit::usage, "import", t.find("frame_extraction")->shown() + " is not known",
                       "did you mean " + nearest(mode, {"head", "chunk", "slide", "uniform", "full"}).front() + "?");
   }
   const auto belongs = [&](const char* option, const char* to, const char* key) {
-    if (!t.has(option)) return;
-    if (mode == to)
+    if (mode != to) {
+      if (t.has(option)) t.imply(option, std::string("it belongs to frame_extraction = ") + to);
+    } else if (t.has(option)) {
       t.set(key, t.value(option), {option});
-    else
-      t.imply(option, std::string("it belongs to frame_extraction = ") + to);
+    } else {
+      t.assume(key, "1", std::string("musubi-tuner's ") + option);
+    }
   };
   belongs("frame_stride", "slide", "data.clip_stride");
   belongs("frame_sample", "uniform", "data.clip_samples");
-  if (t.has("max_frames")) t.imply("max_frames", "it belongs to frame_extraction = full");
+  if (t.has("max_frames") && mode != "full") t.imply("max_frames", "it belongs to frame_extraction = full");
 }
 
 void musubi_dataset_together(Translator& t) {
@@ -79,21 +104,24 @@ void musubi_dataset_together(Translator& t) {
                 t.value("batch_size") + " x " + std::to_string(t.context().accumulation) + " (accumulation)");
   else
     t.assume("train.global_batch", std::to_string(batch * t.dp_size().value_or(1)), "musubi-tuner's batch of 1");
-  t.assume("data.fps", "16", "musubi-tuner resamples to the model's rate");
+  if (t.has("source_fps"))
+    t.assume("data.fps", "16", "musubi-tuner resamples to the model's rate");
+  else
+    t.assume("data.fps", "0", "without source_fps musubi-tuner takes every frame");
 }
 
 std::vector<Rule> musubi_dataset_rules() {
   std::vector<Rule> table = {
       joined("resolution", "`data.size`, height first, or `data.buckets`"),
-      joined("target_frames", "`data.frames`, or a shape each in `data.buckets`"),
+      joined("target_frames", "`data.frames`, or a shape each in `data.buckets` with `data.clip_lengths = \"every\"`"),
       joined("video_directory", "`data.path`"),
       joined("image_directory", "`data.path`, with `data.frames = 1`"),
       joined("video_jsonl_file", "`data.metadata`"),
       joined("image_jsonl_file", "`data.metadata`, with `data.frames = 1`"),
-      joined("frame_extraction", "`data.clip_mode`: head, chunk chunks, slide, uniform; full is refused"),
+      joined("frame_extraction", "`data.clip_mode`: head, chunk chunks, slide, uniform, full"),
       joined("frame_stride", "`data.clip_stride`, of slide"),
       joined("frame_sample", "`data.clip_samples`, of uniform"),
-      joined("max_frames", "belongs to full"),
+      joined("max_frames", "`data.frames`, of full"),
       sets("cache_directory", "data.cache"),
       sets("num_repeats", "data.repeats"),
       joined("batch_size", "its share of `train.global_batch`"),
@@ -101,7 +129,7 @@ std::vector<Rule> musubi_dataset_rules() {
       only("enable_bucket", {"false"}, "data.frames and data.size are one shape",
            "shapes are not derived: list them in data.buckets"),
       implied("bucket_no_upscale", "tessera prepare says how many clips are enlarged"),
-      implied("source_fps", "not needed: the frame rate is read from the file"),
+      implied("source_fps", "the frame rate is read from the file; without it no frame is left out, `data.fps = 0`"),
       refused("datasets", "several data sets are not supported: put all clips into one folder or table"),
       implied("skip_existing", "always on: cached samples are not encoded again"),
   };
