@@ -14,7 +14,6 @@
 #include "tessera/job/codec_bytes.h"
 #include "tessera/job/job.h"
 #include "tessera/models/vae/hunyuan_layers.h"
-#include "tessera/models/vae/video_vae.h"
 #include "tessera/recipe/load_recipe.h"
 
 namespace tessera::job {
@@ -44,48 +43,6 @@ TEST(Codec, TilesInTimeBoundTheMemoryOfOneThatCodesAllFramesAtOnceAndOthersRefus
   expect_refused("multiples of 4", [] { open_codec("hunyuan-vae", 16, 0, 18); });
   expect_refused("codes a clip in chunks of frames", [] { open_codec("wan2.1-vae", 16, 0, 64); });
   expect_refused("no use for tiles", [] { open_codec("haar", 12, 0, 64); });
-}
-
-/// A convolution of 3 x 3 from three colours to eight numbers, then a product of these with themselves.
-class Counted final : public models::VideoVae {
- public:
-  std::string fingerprint() const override { return "counted"; }
-  std::array<int64_t, 4> latent_shape(int64_t frames, int64_t height, int64_t width) const override {
-    return {8, frames, height, width};
-  }
-  at::Tensor encode(const at::Tensor&) const override { return {}; }
-  at::Tensor decode(const at::Tensor&) const override { return {}; }
-  models::Posterior posterior(const at::Tensor&) const override { return {}; }
-  const at::Tensor& latent_mean() const override { return none_; }
-  const at::Tensor& latent_std() const override { return none_; }
-  int64_t weight_bytes() const override { return 0; }
-  void release() const override {}
-  /// By tiles of half of the side.
-  int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const models::CountBytes& count) const override {
-    const auto meta = [](at::IntArrayRef shape, at::ScalarType type) {
-      return at::empty(shape, at::TensorOptions(type).device(at::kMeta));
-    };
-    return count([&] {
-      const at::Tensor pixels = meta({frames, 3, height / 2, width / 2}, at::kByte).to(at::kFloat);
-      const at::Tensor y = at::conv2d(pixels, meta({8, 3, 3, 3}, at::kFloat), {}, 1, 1);
-      at::matmul(y.permute({0, 2, 3, 1}).reshape({-1, 8}), meta({8, 5}, at::kFloat));
-    });
-  }
-  int64_t decode_bytes(int64_t, int64_t, int64_t, const models::CountBytes&) const override { return 0; }
-
- private:
-  at::Tensor none_;
-};
-
-TEST(Codec, FlopsAreThoseOfItsConvolutionsAndProductsByPixels) {
-  EXPECT_EQ(encode_flops(Counted(), 5, 32, 48), 2.0 * (27 * 8 + 8 * 5) * 5 * 32 * 48);
-  for (const char* name : {"wan2.1-vae", "hunyuan-vae"}) {
-    const auto codec = open_codec(name, 16, 0, 0), tiled = open_codec(name, 16, 64, 0);
-    const double one = encode_flops(*codec, 17, 64, 64);
-    EXPECT_GT(one, 1e5 * 17 * 64 * 64) << name << ": at least 100,000 for each pixel";
-    EXPECT_NEAR(encode_flops(*tiled, 17, 128, 128), 4 * one, 0.01 * one) << name;
-  }
-  EXPECT_EQ(encode_flops(*open_codec("haar", 12, 0, 0), 1, 64, 64), 0);
 }
 
 TEST(Codec, TilesFollowFromTheBudgetFirstInTimeThenInSpace) {

@@ -2,7 +2,6 @@
 // What an autoencoder takes for a clip, found by running its own code on meta tensors.
 //
 //   codec_bytes(*job.codec, 81, 480, 832).decode;
-//   encode_flops(*job.codec, 81, 480, 832);
 #include <cstdint>
 
 #include "tessera/net/model.h"
@@ -19,9 +18,5 @@ struct CodecBytes {
 
 /// For a clip of that size in pixels.
 CodecBytes codec_bytes(const net::VideoCodec& codec, int64_t frames, int64_t height, int64_t width);
-
-/// Of the convolutions and products while such a clip is encoded; 0 without weights. A tile's or a chunk's are counted
-/// and scaled by pixels; what tiles share is counted once.
-double encode_flops(const net::VideoCodec& codec, int64_t frames, int64_t height, int64_t width);
 
 }  // namespace tessera::job

@@ -170,9 +170,7 @@ Json encoders_json(const Planned& planned) {
           {"clip_bytes", e.clip},
           {"captions", s.captions},
           {"caption_seconds", s.caption},
-          {"clips", s.clips},
-          {"clip_seconds", s.clip},
-          {"seconds", s.total()},
+          {"captions_seconds", s.total()},
           {"hidden_seconds", hidden_encoding(planned)}};
 }
 
@@ -196,12 +194,10 @@ void encoder_rows(Table& table, const EncoderBytes& e) {
                 (e.tile_frames > 0 ? ", " + std::to_string(e.tile_frames) + " frames at a time" : std::string()));
 }
 
-/// "8 captions of 3.1 ms, 8 clips of 40 ms, 0.2 s hidden behind the step".
+/// "8 captions of 3.1 ms, 20 ms hidden behind the step".
 std::string encoding_text(const Planned& planned) {
   const EncoderSeconds& s = planned.encoding;
-  std::string text;
-  if (s.captions > 0) text = std::to_string(s.captions) + " captions of " + format_seconds(s.caption);
-  if (s.clips > 0) text += (text.empty() ? "" : ", ") + std::to_string(s.clips) + " clips of " + format_seconds(s.clip);
+  std::string text = std::to_string(s.captions) + " captions of " + format_seconds(s.caption);
   text += ", " + format_seconds(hidden_encoding(planned)) + " hidden behind the step";
   if (s.place == recipe::Encoders::sharded)
     text += "; captions are not: all ranks gather for them between two steps, in one order with the step's";
