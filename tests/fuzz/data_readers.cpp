@@ -16,6 +16,7 @@
 #include "tessera/checkpoint/weights.h"
 #include "tessera/data/cache_search.h"
 #include "tessera/data/captions.h"
+#include "tessera/data/files/archive.h"
 #include "tessera/data/files/npy.h"
 #include "tessera/data/files/tar.h"
 #include "tessera/data/shards.h"
@@ -125,6 +126,12 @@ std::vector<std::string> unigram_seed() {
 
 void read_tar(const std::string&, const std::string& file) { data::read_tar(checkpoint::ReadFile(file)); }
 void read_zip(const std::string&, const std::string& file) { checkpoint::read_zip(checkpoint::ReadFile(file)); }
+/// The same with deflated entries, and what they inflate to; corpus/zip-deflated has one of Python's zipfile.
+void read_deflated(const std::string&, const std::string& name) {
+  const checkpoint::ReadFile file(name);
+  for (const checkpoint::ZipEntry& entry : checkpoint::read_zip(file, checkpoint::Deflated::take))
+    data::read_member(file, {entry.name, entry.begin, entry.bytes, entry.packed, entry.crc32});
+}
 void read_npy(const std::string&, const std::string& file) {
   data::latent_shape(data::npy_shape(file));
   data::read_npy(file);
@@ -274,6 +281,11 @@ std::vector<Reader> data_readers() {
        ".zip",
        {zip_seed()},
        {"PK\x01\x02", "PK\x03\x04", "PK\x05\x06", "PK\x06\x06", "\xff\xff\xff\xff"}},
+      {"zip-deflated",
+       read_deflated,
+       ".zip",
+       {zip_seed()},
+       {"PK\x01\x02", "PK\x03\x04", std::string("\x08\x00", 2), "\xff\xff\xff\xff", "\x4b\x4c", "\xed\xc1"}},
       {"npy",
        read_npy,
        ".npy",

@@ -97,11 +97,14 @@ TEST(EncodersBytes, ArePlannedWhereTheyAre) {
     plans[place] = plan.is_array() ? plan[0] : plan;
     const auto steps = run.metrics(place);
     ASSERT_EQ(steps.size(), 5u);
+    int64_t predicted = 0;
     for (const auto& rank : steps.back()["ranks"]) {
+      predicted = std::max(predicted, rank["predicted_peak_bytes"].get<int64_t>());
       peaks[place] = std::max(peaks[place], rank["peak_bytes"].get<int64_t>());
       hosts[place] = std::max(hosts[place], rank["bytes"]["host"].get<int64_t>());
       EXPECT_LE(rank["peak_bytes"].get<int64_t>(), rank["predicted_peak_bytes"].get<int64_t>()) << place;
     }
+    EXPECT_EQ(plans[place]["device"]["peak_bytes"].get<int64_t>(), predicted) << place << ": one number everywhere";
     std::printf("%s: device %ld of %ld bytes, host %ld of %ld\n", place.c_str(), static_cast<long>(peaks[place]),
                 static_cast<long>(plans[place]["device"]["peak_bytes"].get<int64_t>()), static_cast<long>(hosts[place]),
                 static_cast<long>(plans[place]["host"]["encoders_bytes"].get<int64_t>()));
@@ -122,6 +125,61 @@ TEST(EncodersBytes, ArePlannedWhereTheyAre) {
               plans["cached"]["device"]["peak_bytes"].get<int64_t>() + text(place));
     EXPECT_GE(peaks[place], peaks["cached"] + text(place)) << place << ": the weights are there in every step";
   }
+}
+
+/// Seconds of each place in the plan: what encoding takes a step, what the step hides of it, and the step with the rest.
+TEST(EncodersSeconds, ArePlannedAndLengthenTheStepThatDoesNotHideThem) {
+  const TinyRun run("encoders-seconds", TESSERA_BINARY, kSana);
+  const auto planned = [&](const std::string& place, const Flags& more = {}) {
+    Flags all = {"plan", run.recipe(), "--json", "--mesh", "dp_shard=2", "--train.global_batch", "6"};
+    const Flags of_place = with(families()[1], place, more);
+    all.insert(all.end(), of_place.begin(), of_place.end());
+    const Result r = run.tessera(all);
+    const size_t first = r.output.find("{\n"), last = r.output.rfind("\n}");
+    if (r.code != 0 || last == std::string::npos) ADD_FAILURE() << place << "\n" << r.output;
+    return r.code == 0 ? nlohmann::json::parse(r.output.substr(first, last + 2 - first)) : nlohmann::json::object();
+  };
+  std::map<std::string, nlohmann::json> steps;
+  for (const std::string place : {"cached", "host", "device", "sharded"}) {
+    const nlohmann::json plan = planned(place);
+    ASSERT_TRUE(plan.contains("encoders")) << place;
+    const auto& encoders = plan["encoders"];
+    const auto& step = steps[place] = plan["step_seconds"];
+    const auto seconds = [](const nlohmann::json& of, const char* key) { return of[key].get<double>(); };
+    double parts = 0;
+    for (const char* part : {"compute", "exposed_comm", "exposed_copy", "bubble", "optimizer", "encoders"})
+      parts += seconds(step, part);
+    EXPECT_NEAR(parts, seconds(step, "total"), 1e-9) << place;
+    EXPECT_NEAR(seconds(encoders, "hidden_seconds") + seconds(step, "encoders"), seconds(encoders, "captions_seconds"),
+                1e-9);
+    if (place == "cached") {
+      EXPECT_EQ(seconds(encoders, "captions_seconds"), 0);
+      continue;
+    }
+    EXPECT_EQ(encoders["captions"], 3) << "of six samples on two ranks";
+    EXPECT_GT(seconds(encoders, "caption_seconds"), 0);
+    EXPECT_NEAR(seconds(encoders, "captions_seconds"), 3 * seconds(encoders, "caption_seconds"), 1e-12);
+    if (place == "sharded")
+      EXPECT_NEAR(seconds(step, "encoders"), seconds(encoders, "captions_seconds"), 1e-12) << "none hidden";
+    if (place == "host") EXPECT_LE(seconds(step, "encoders"), seconds(steps["cached"], "total"));
+  }
+  const auto total = [&](const char* place) { return steps[place]["total"].get<double>(); };
+  EXPECT_GT(total("sharded"), total("cached"));
+  EXPECT_GE(total("device"), total("host")) << "there they share the device with the step";
+  EXPECT_GE(total("host"), total("cached"));
+
+  const auto small = planned("sharded"),
+             large = planned("sharded", {"--data.text_encoder", "gemma-2-2b", "--model.config.caption_channels", "2304",
+                                         "--plan.budget", "64GiB"});
+  EXPECT_GT(large["encoders"]["caption_seconds"].get<double>(),
+            100 * small["encoders"]["caption_seconds"].get<double>())
+      << "two billion parameters, gathered from two ranks";
+  Flags text = {"plan", run.recipe(), "--mesh", "dp_shard=2"};
+  const Flags sharded = with(families()[1], "sharded");
+  text.insert(text.end(), sharded.begin(), sharded.end());
+  const std::string said = run.tessera(text).output;
+  for (const char* words : {"captions of", "hidden behind the step", "between two steps"})
+    EXPECT_NE(said.find(words), std::string::npos) << words << " in\n" << said;
 }
 
 TEST(EncodersBytes, OfALargeEncoderShardsTakeLess) {

@@ -156,6 +156,32 @@ TEST_F(SanaPictures, TrainAlongOneCurveOnEveryLayout) {
   }
 }
 
+TEST_F(SanaPictures, AdaptersAndTheAverageGoAlongOneCurveOnOtherLayouts) {
+  constexpr int kSteps = 10;
+  ASSERT_EQ(train(1, "base", {"--run.steps", "1"}).size(), 1u);
+  const std::string base = run_.out("base") + "/model", steps = std::to_string(kSteps);
+  const std::pair<std::string, Flags> ways[] = {
+      {"lora", {"--run.steps", steps, "--model.path", base, "--train.mode", "lora", "--lora.rank", "4"}},
+      {"ema",
+       {"--run.steps", steps, "--train.ema", "0.9", "--train.lr", "3e-3", "--sample.weights", "ema", "--sample.every",
+        steps, "--sample.prompts", kCaptions[0], "--sample.steps", "2"}}};
+  for (const auto& [name, flags] : ways) {
+    const auto one = train(1, name, flags);
+    for (const std::string mesh : {"dp_shard=2", "tp=2"}) {
+      SCOPED_TRACE(name + " " + mesh);
+      Flags on = flags;
+      on.insert(on.end(), {"--mesh", mesh});
+      expect_same_curve(one, train(2, name + mesh, on), kSteps);
+      const auto sampled = run_.metrics(name, "sample"), other = run_.metrics(name + mesh, "sample");
+      ASSERT_EQ(sampled.size(), name == "ema" ? 1u : 0u);
+      ASSERT_EQ(other.size(), sampled.size());
+      for (size_t i = 0; i < sampled.size(); ++i)
+        EXPECT_NEAR(other[i].at("psnr").get<double>(), sampled[i].at("psnr").get<double>(), 0.05)
+            << "the average is that of one rank";
+    }
+  }
+}
+
 /// Where all captions are dropped, a checkpoint that learned an embedding of none trains with that: here it is the one of
 /// the only caption, and has rows beyond it.
 TEST_F(SanaPictures, WithoutACaptionTrainAndSampleWithWhatTheCheckpointLearnedForIt) {

@@ -70,7 +70,8 @@ TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
 }
 
 TEST_F(Verify, OptimisersAndTheAverageOfWeightsWhoseStatesAreSharded) {
-  for (const char* mesh : {"dp_shard=1", "dp_shard=3", "dp_shard=2,tp=2"}) {
+  for (const char* mesh :
+       {"dp_shard=1", "dp_shard=2", "dp_shard=3", "tp=2", "sp=2", "cp=2", "pp=2", "dp_shard=2,tp=2"}) {
     std::vector<std::string> arguments = {"--mesh", mesh};
     for (const char* name : {"adamw", "adam8bit", "lion", "adafactor", "came", "prodigy", "ema"})
       arguments.push_back((goldens_ / name).string());
@@ -239,7 +240,8 @@ TEST_F(Verify, WhatIsWrittenIsWhatWasComputed) {
 
 TEST_F(Verify, EncodersOfSanaOnAxesThatShareNoSamples) {
   for (const char* mesh : {"tp=2", "sp=2", "cp=2", "pp=2"}) {
-    const Result r = verify({"--mesh", mesh, (goldens_ / "gemma2").string(), (goldens_ / "dc_ae").string()});
+    const Result r = verify({"--mesh", mesh, (goldens_ / "gemma2").string(), (goldens_ / "dc_ae").string(),
+                             (goldens_ / "dc_ae_tiled").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }
@@ -273,6 +275,56 @@ TEST_F(Verify, TimestepsLossAndGuidanceThatFollowFromASamplesSize) {
       if (n == wanted) reinterpret_cast<float*>(bytes.data())[0] += 0.5f;
     });
     EXPECT_EQ(verify({changed.string()}).code, 1) << tensor;
+  }
+}
+
+TEST_F(Verify, PromptsBehindAnInstructionOnSeveralLayouts) {
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2"}) {
+    const Result r = verify({"--mesh", mesh, (goldens_ / "sana_prompt").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+    EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
+  }
+  for (const char* tensor : {"out.own_instruction.input_ids", "out.plain.prompt_embeds", "out.negative.select",
+                             "out.negative_list.negative_embeds", "out.default_instruction.prompt_attention_mask"}) {
+    fs::remove_all(run_.folder() / "sana_prompt");
+    const fs::path changed = copy("sana_prompt");
+    rewrite(changed / "case.safetensors", [&](const std::string& n, auto& bytes) {
+      if (n == tensor) bytes[2] ^= std::byte{0x55}, bytes[6] ^= std::byte{0x55};
+    });
+    EXPECT_EQ(verify({changed.string()}).code, 1) << tensor;
+  }
+}
+
+TEST_F(Verify, SchedulersTokenizersAndPublishedTables) {
+  for (const char* name : {"sampling_sana", "tokenizers", "aspect_ratios", "published_shapes"}) {
+    const Result r = verify({(goldens_ / name).string()});
+    EXPECT_EQ(r.code, 0) << r.output;
+    if (name == std::string("published_shapes"))
+      EXPECT_NE(r.output.find("720p"), std::string::npos) << "told as refused\n" << r.output;
+  }
+  for (const char* tensor : {"in.x", "in.scm.noise", "in.train.normal", "out.euler.sigmas", "out.train.index"}) {
+    fs::remove_all(run_.folder() / "sampling_sana");
+    const fs::path changed = copy("sampling_sana");
+    rewrite(changed / "case.safetensors", [&](const std::string& n, auto& bytes) {
+      if (n == tensor) bytes[2] ^= std::byte{0x55}, bytes[6] ^= std::byte{0x55};
+    });
+    EXPECT_EQ(verify({changed.string()}).code, 1) << tensor;
+  }
+  const std::vector<std::array<const char*, 4>> altered = {
+      {"tokenizers", "gemma/tokens.json", "\"n\": 1}", "\"n\": 2}"},
+      {"aspect_ratios", "sizes.json", "\"bin\": [256, 256]", "\"bin\": [256, 272]"},
+      {"published_shapes", "sana_600m_1024.json", "\"scale_shift_table\"", "\"scale_table\""}};
+  for (const auto& [name, file, from, to] : altered) {
+    const fs::path changed = copy(name) / file;
+    std::string text;
+    {
+      std::ifstream in(changed);
+      text.assign(std::istreambuf_iterator<char>(in), {});
+    }
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << file;
+    std::ofstream(changed) << text.replace(at, std::string(from).size(), to);
+    EXPECT_EQ(verify({(run_.folder() / name).string()}).code, 1) << file;
   }
 }
 

@@ -56,6 +56,30 @@ TEST(Predict, OnlyTheFirstGatherAndTheLastReductionAreExposedWhenComputeIsLonger
   EXPECT_GT(p.groups[0].busy_link, p.step.exposed_comm);
 }
 
+// Of encoders beside the step: on the device they fill what its compute leaves free, on the host the whole step.
+TEST(Predict, EncodersTakeWhatTheStepDoesNotHide) {
+  const ModelSpec spec = even_model(2);
+  const Plan plan = toy::plan(spec, "dp_shard=2", 2, 1, 1);
+  const Prediction alone = predict(spec, plan, slow_machine());
+  const double total = alone.step.total, free = alone.step.exposed_comm;
+  ASSERT_GT(free, 2000);
+  const auto with = [&](Beside beside) {
+    Machine machine = slow_machine();
+    machine.beside = beside;
+    const StepSeconds step = predict(spec, plan, machine).step;
+    EXPECT_NEAR(step.total, total + step.encoders, 1e-6);
+    EXPECT_NEAR(step.compute, alone.step.compute, 1e-6);
+    return step.encoders;
+  };
+  EXPECT_EQ(alone.step.encoders, 0);
+  EXPECT_NEAR(with({.between = 10}), 10, 1e-6);
+  EXPECT_NEAR(with({.device = free - 1}), 0, 1e-6);
+  EXPECT_NEAR(with({.device = free + 5}), 5, 1e-6);
+  EXPECT_NEAR(with({.host = total - 1}), 0, 1e-6);
+  EXPECT_NEAR(with({.host = total + 7}), 7, 1e-6);
+  EXPECT_NEAR(with({.between = 10, .device = free + 5}), 15, 1e-6);
+}
+
 TEST(Predict, WithoutPrefetchEveryGatherIsExposed) {
   const ModelSpec spec = even_model(2);
   Plan with = toy::plan(spec, "dp_shard=2", 2, 1, 1), without = toy::plan(spec, "dp_shard=2", 2, 1, 0);

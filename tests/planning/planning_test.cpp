@@ -117,7 +117,7 @@ TEST_F(Planning, JsonHasTheFieldsOfTheContractAndSharesAddUp) {
   const double total = step["total"];
   EXPECT_GT(total, 0);
   EXPECT_NEAR(step["compute"].get<double>() + step["exposed_comm"].get<double>() + step["exposed_copy"].get<double>() +
-                  step["optimizer"].get<double>(),
+                  step["optimizer"].get<double>() + step["encoders"].get<double>(),
               total, 1e-9 * total + 1e-12);
   int64_t parts = 0;
   for (const auto& [part, bytes] : json["device"]["by_part"].items()) parts += bytes.get<int64_t>();

@@ -19,7 +19,9 @@ constexpr uint32_t kEnd64 = 0x06064b50, kEnd64Locator = 0x07064b50;
 constexpr int64_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr int64_t kMaxDirectory = int64_t{64} << 20;  // 600'000 tensors
 constexpr uint16_t kZip64Extra = 1, kPaddingExtra = 0x4246, kEncrypted = 1;
-constexpr uint32_t kIn64 = UINT32_MAX;  // in a 32-bit field: the value is in the zip64 record
+constexpr uint16_t kStored = 0, kDeflated = 8;
+constexpr uint64_t kMostInflation = 1032;  // a code of two bits for a run of 258 bytes
+constexpr uint32_t kIn64 = UINT32_MAX;     // in a 32-bit field: the value is in the zip64 record
 
 std::string read_bytes(const ReadFile& file, int64_t begin, int64_t bytes, const Cursor& at) {
   if (begin < 0 || bytes < 0 || begin > file.size() - bytes)
@@ -90,7 +92,8 @@ void take_zip64(std::string_view extra, const std::string& what, const std::vect
 }
 
 /// One entry of the directory, and where its data begins, which only its local header tells.
-ZipEntry read_entry(const ReadFile& file, Cursor& at, const std::string& path, const char* store_again) {
+ZipEntry read_entry(const ReadFile& file, Cursor& at, const std::string& path, Deflated deflated,
+                    const char* store_again) {
   if (at.number<uint32_t>() != kCentral) at.refuse("an entry without its mark");
   at.take(4);
   const auto flags = at.number<uint16_t>();
@@ -108,12 +111,24 @@ ZipEntry read_entry(const ReadFile& file, Cursor& at, const std::string& path, c
   take_zip64(at.take(extra_bytes), what, {&bytes, &packed, &header});
   at.take(comment_bytes);
 
-  if (flags & kEncrypted || method != 0)
-    throw UserError(Exit::input, "checkpoint.zip", what + " is " + (method != 0 ? "compressed" : "encrypted"),
+  const bool inflates = method == kDeflated && deflated == Deflated::take;
+  if (flags & kEncrypted || (method != kStored && !inflates))
+    throw UserError(Exit::input, "checkpoint.zip",
+                    what + " is " + (flags & kEncrypted ? "encrypted" : "compressed") +
+                        (deflated == Deflated::take && !(flags & kEncrypted)
+                             ? " by method " + std::to_string(method) + ", expected 0 (stored) or 8 (deflated)"
+                             : ""),
                     store_again);
   Cursor local_at({}, what);
-  if (packed != bytes || bytes > static_cast<uint64_t>(file.size()) || header > static_cast<uint64_t>(file.size()))
-    local_at.refuse(std::to_string(bytes) + " bytes at byte " + std::to_string(header) + ", the file has " +
+  if (inflates && bytes / kMostInflation > packed)
+    local_at.refuse(std::to_string(packed) + " bytes that would inflate to " + std::to_string(bytes) +
+                    ", more than deflated bytes can");
+  if (inflates)
+    entry.packed = static_cast<int64_t>(packed);
+  else if (packed != bytes)
+    local_at.refuse(std::to_string(packed) + " bytes stored of " + std::to_string(bytes));
+  if (packed > static_cast<uint64_t>(file.size()) || header > static_cast<uint64_t>(file.size()))
+    local_at.refuse(std::to_string(packed) + " bytes at byte " + std::to_string(header) + ", the file has " +
                     std::to_string(file.size()) + " (truncated?)");
   const std::string local = read_bytes(file, static_cast<int64_t>(header), kLocalBytes, local_at);
   Cursor names(local, what);
@@ -122,8 +137,9 @@ ZipEntry read_entry(const ReadFile& file, Cursor& at, const std::string& path, c
   const auto local_name = names.number<uint16_t>(), local_extra = names.number<uint16_t>();
   entry.begin = static_cast<int64_t>(header) + kLocalBytes + local_name + local_extra;
   entry.bytes = static_cast<int64_t>(bytes);
-  if (entry.begin > file.size() - entry.bytes)
-    local_at.refuse("ends at byte " + std::to_string(entry.begin + entry.bytes) + ", the file has " +
+  const auto stored = static_cast<int64_t>(packed);
+  if (entry.begin > file.size() - stored)
+    local_at.refuse("ends at byte " + std::to_string(entry.begin + stored) + ", the file has " +
                     std::to_string(file.size()) + " (truncated?)");
   return entry;
 }
@@ -135,7 +151,7 @@ void number(std::string& bytes, T value) {
 
 }  // namespace
 
-std::vector<ZipEntry> read_zip(const ReadFile& file, const char* store_again) {
+std::vector<ZipEntry> read_zip(const ReadFile& file, Deflated deflated, const char* store_again) {
   const std::string path = file.path().string(), what = path + ": zip directory";
   const Directory directory = find_directory(file, path);
   Cursor outside({}, what);
@@ -150,7 +166,7 @@ std::vector<ZipEntry> read_zip(const ReadFile& file, const char* store_again) {
   std::vector<ZipEntry> entries;
   std::set<std::string> names;
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    entries.push_back(read_entry(file, at, path, store_again));
+    entries.push_back(read_entry(file, at, path, deflated, store_again));
     if (!names.insert(entries.back().name).second) outside.refuse("name " + shown(entries.back().name) + " used twice");
   }
   return entries;
@@ -179,7 +195,7 @@ void ZipWriter::add(const std::string& name, const void* data, int64_t bytes) {
   number(extra, padding);
   extra.append(padding, 'Z');
 
-  Written entry{{name, bare + padding, bytes, crc32_zip(data, static_cast<size_t>(bytes))}, position_};
+  Written entry{{name, bare + padding, bytes, -1, crc32_zip(data, static_cast<size_t>(bytes))}, position_};
   std::string header;
   number(header, kLocal);
   number<uint16_t>(header, large ? 45 : 20);  // version needed

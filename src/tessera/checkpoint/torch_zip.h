@@ -1,5 +1,6 @@
 #pragma once
 // Zip archives as torch.save writes them: entries that are stored, not compressed, with zip64 where something is large.
+// Those of other programs may have deflated entries; whoever asks for them inflates them.
 //
 //   ReadFile file("model.pth");
 //   for (const ZipEntry& entry : read_zip(file)) file.read(entry.begin, entry.bytes, to);
@@ -17,17 +18,22 @@ namespace tessera::checkpoint {
 
 struct ZipEntry {
   std::string name;
-  int64_t begin = 0, bytes = 0;  ///< where its data lies in the file
-  uint32_t crc32 = 0;            ///< as the archive has it, not verified; 0 also where a writer left it out
+  int64_t begin = 0, bytes = 0;  ///< where its data lies in the file, and its size
+  int64_t packed = -1;           ///< it is deflated, in so many bytes of the file; -1: stored
+  uint32_t crc32 = 0;  ///< as the archive has it, not verified; 0 also where a writer of stored entries left it out
 };
 
 /// What to do about an entry that is compressed.
 inline constexpr const char* kStoreAgain =
     "torch.save stores its files plainly; save it again with torch.save, or convert it to safetensors";
 
-/// The directory of the archive. Every entry lies inside the file; compressed and encrypted ones, several disks, names
+enum class Deflated { refuse, take };
+
+/// The directory of the archive. Every entry lies inside the file, and no deflated one says that it is larger than what
+/// its bytes can become (1032 times as many). Encrypted entries and those of another compression, several disks, names
 /// used twice and everything else that is out of place is a UserError (input) that names the file.
-std::vector<ZipEntry> read_zip(const ReadFile& file, const char* store_again = kStoreAgain);
+std::vector<ZipEntry> read_zip(const ReadFile& file, Deflated deflated = Deflated::refuse,
+                               const char* store_again = kStoreAgain);
 
 /// Writes beside `path` and renames (file.h). Data begins at multiples of 64 bytes, as readers that map the file like.
 class ZipWriter {

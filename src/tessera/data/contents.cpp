@@ -25,18 +25,18 @@ struct Fingerprint {
   int64_t bytes = 0;
   uint32_t crc = 0;
 
-  void add(const Path& path, int64_t begin, int64_t count) {
-    const checkpoint::ReadFile file(path);
+  void add(const Path& path) {
+    const OpenFile file(path);
+    const int64_t count = file.size();
     std::vector<char> piece(static_cast<size_t>(std::min<int64_t>(count, 1 << 20)));
     for (int64_t at = 0; at < count;) {
       const int64_t now = std::min(count - at, static_cast<int64_t>(piece.size()));
-      file.read(begin + at, now, piece.data());
+      file.read(at, now, piece.data());
       crc = checkpoint::crc32c(piece.data(), static_cast<size_t>(now), crc);
       at += now;
     }
     bytes += count;
   }
-  void add(const Path& path) { add(path, 0, checkpoint::ReadFile(path).size()); }
 };
 
 }  // namespace
@@ -48,8 +48,6 @@ std::string file_content(const Path& path) {
     const std::vector<Path> frames = frames_of(path);
     for (const Path& frame : frames) all.add(frame);
     of = std::to_string(frames.size()) + " frames, ";
-  } else if (const auto range = range_in_archive(path)) {
-    all.add(range->file, range->begin, range->bytes);
   } else {
     all.add(path);
   }

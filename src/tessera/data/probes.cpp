@@ -23,8 +23,9 @@ using checkpoint::Json;
 
 std::string file_stamp(const Path& path) {
   if (fs::is_directory(path)) return folder_stamp(path);
-  if (const auto range = range_in_archive(path))
-    return file_stamp(range->file) + ", from byte " + std::to_string(range->begin) + " " + std::to_string(range->bytes);
+  if (const auto place = find_in_archive(path))
+    return file_stamp(place->archive) + ", from byte " + std::to_string(place->member.begin) + " " +
+           std::to_string(place->member.bytes);
   struct stat info {};
   check_input(::stat(path.c_str(), &info) == 0, "data.cache", path.string() + ": no such file",
               "check data.path and data.metadata");

@@ -92,9 +92,7 @@ class ArchiveReader {
     check_input(member.bytes <= kMostText, "data.dataset",
                 where + ": " + member.name + " has " + std::to_string(member.bytes) + " bytes, expected a text",
                 "remove it");
-    std::string text(static_cast<size_t>(member.bytes), '\0');
-    file_.read(member.begin, member.bytes, text.data());
-    return text;
+    return read_member(file_, member);
   }
 
   Item item_of(const Sample& sample, const std::string& where) const {

@@ -30,15 +30,57 @@ constexpr int64_t kMostPixels = int64_t{1} << 28;  // FFmpeg's own limit, in av_
 constexpr const char* kMend = "a file cut short must be copied again, another encoded again or removed";
 
 /// FFmpeg's name of a file, or of the bytes of one that lies in an archive.
-std::string url_of(const Path& path) {
-  const auto range = range_in_archive(path);
-  if (!range) return "file:" + path.string();
-  return "subfile,,start," + std::to_string(range->begin) + ",end," + std::to_string(range->begin + range->bytes) +
-         ",,:file:" + range->file.string();
+std::string url_of(const Path& path, const std::optional<InArchive>& place) {
+  if (!place) return "file:" + path.string();
+  const Member& member = place->member;
+  return "subfile,,start," + std::to_string(member.begin) + ",end," + std::to_string(member.begin + member.bytes) +
+         ",,:file:" + place->archive.string();
 }
 
 struct CloseInput {
   void operator()(AVFormatContext* format) const { avformat_close_input(&format); }
+};
+
+/// A file that is deflated in its archive, for FFmpeg to read from memory.
+class InMemory {
+ public:
+  explicit InMemory(const Path& path) : bytes_(read_bytes(path)) {
+    constexpr int kBuffer = 1 << 15;
+    auto* buffer = static_cast<unsigned char*>(av_malloc(kBuffer));
+    input_.reset(buffer ? avio_alloc_context(buffer, kBuffer, /*write_flag=*/0, this, read, nullptr, seek) : nullptr);
+    if (!input_) av_free(buffer), throw Error(Exit::memory, "data.video", "no memory to read " + path.string());
+  }
+  InMemory(const InMemory&) = delete;
+  AVIOContext* input() const { return input_.get(); }
+
+ private:
+  static int read(void* self, uint8_t* to, int most) {
+    auto& file = *static_cast<InMemory*>(self);
+    const size_t count = std::min(file.bytes_.size() - file.at_, static_cast<size_t>(most));
+    if (count == 0) return AVERROR_EOF;
+    std::memcpy(to, file.bytes_.data() + file.at_, count);
+    file.at_ += count;
+    return static_cast<int>(count);
+  }
+  static int64_t seek(void* self, int64_t offset, int whence) {
+    auto& file = *static_cast<InMemory*>(self);
+    const auto size = static_cast<int64_t>(file.bytes_.size());
+    if (whence & AVSEEK_SIZE) return size;
+    whence &= ~AVSEEK_FORCE;
+    const int64_t from = whence == SEEK_CUR ? static_cast<int64_t>(file.at_) : whence == SEEK_END ? size : 0;
+    if (offset < -from || offset > size - from) return AVERROR(EINVAL);
+    file.at_ = static_cast<size_t>(from + offset);
+    return from + offset;
+  }
+  struct Free {
+    void operator()(AVIOContext* input) const {
+      av_freep(&input->buffer);
+      avio_context_free(&input);
+    }
+  };
+  const std::string bytes_;
+  size_t at_ = 0;
+  std::unique_ptr<AVIOContext, Free> input_;
 };
 
 /// One file's video stream, decoded frame by frame.
@@ -67,6 +109,7 @@ class Source {
   bool feed();
 
   std::string name_;
+  std::unique_ptr<InMemory> inflated_;  ///< where it is deflated in its archive
   std::unique_ptr<AVFormatContext, CloseInput> format_;
   AVStream* stream_ = nullptr;
   CodecPtr codec_;
@@ -85,7 +128,16 @@ Source::Source(const Path& path) : name_(path.string()) {
   AVDictionary* options = nullptr;
   av_dict_set(&options, "protocol_whitelist", "file,subfile", 0);
   AVFormatContext* opened = nullptr;
-  int status = avformat_open_input(&opened, url_of(path).c_str(), nullptr, &options);
+  const auto place = find_in_archive(path);
+  std::string url = url_of(path, place);
+  if (place && place->member.packed >= 0) {
+    inflated_ = std::make_unique<InMemory>(path);
+    opened = avformat_alloc_context();
+    if (!opened) throw Error(Exit::memory, "data.video", "no memory to read " + name_);
+    opened->pb = inflated_->input();
+    url.clear();  // what it is is known by its bytes alone
+  }
+  int status = avformat_open_input(&opened, url.c_str(), nullptr, &options);
   av_dict_free(&options);
   if (status < 0) fail("cut short, or not a video or image that FFmpeg knows", status);
   format_.reset(opened);

@@ -9,13 +9,26 @@
 
 namespace tessera::planning {
 
+EncoderForward encoder_forward(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
+                               const Mesh& mesh, DType held) {
+  EncoderForward forward;
+  forward.spec = engine::measure(units, batch, "encoder", {.train = false});
+  job::hold_as(forward.spec, held);
+  forward.plan = job::encoder_plan(forward.spec, mesh);
+  forward.schedule = plan::compile_forward(forward.spec, forward.plan, /*rank=*/0, "encode", 1);
+  return forward;
+}
+
+net::Batch longest_caption(const recipe::Recipe& recipe, const job::Job& job, const net::TextEncoder& encoder) {
+  int64_t tokens = job::longest_prompt(recipe, job.context_length);
+  if (&encoder == job.pooled.get()) tokens = std::min(tokens, encoder.most_tokens());
+  return encoder.pack({std::vector<int64_t>(static_cast<size_t>(tokens), 0)});
+}
+
 StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, const Mesh& mesh,
                        DType held) {
-  plan::ModelSpec spec = engine::measure(units, batch, "encoder", {.train = false});
-  job::hold_as(spec, held);
-  const plan::Plan plan = job::encoder_plan(spec, mesh);
-  const plan::Schedule schedule = plan::compile_forward(spec, plan, /*rank=*/0, "encode", 1);
-  const plan::MemoryParts parts = plan::memory_curve(spec, plan, schedule, 0).by_part;
+  const EncoderForward forward = encoder_forward(units, batch, mesh, held);
+  const plan::MemoryParts parts = plan::memory_curve(forward.spec, forward.plan, forward.schedule, 0).by_part;
   return {parts.parameters + parts.slots, parts.activations + parts.temporaries};
 }
 
@@ -26,14 +39,11 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
   const Mesh text_mesh = whole ? Mesh{} : mesh;
   most.tile = job.vae_tile;
   most.tile_frames = job.vae_tile_frames;
-  const int64_t tokens = job::longest_prompt(recipe, job.context_length);
-  const std::vector<int64_t> longest(static_cast<size_t>(tokens), 0);
-  most.text = stack_bytes(job.text->units(), job.text->pack({longest}), text_mesh, job::text_storage(recipe).dtype);
-  if (job.pooled) {
-    const std::vector<int64_t> most_ids(static_cast<size_t>(std::min(tokens, job.pooled->most_tokens())), 0);
-    most.pooled =
-        stack_bytes(job.pooled->units(), job.pooled->pack({most_ids}), text_mesh, job::pooled_storage(recipe).dtype);
-  }
+  most.text = stack_bytes(job.text->units(), longest_caption(recipe, job, *job.text), text_mesh,
+                          job::text_storage(recipe).dtype);
+  if (job.pooled)
+    most.pooled = stack_bytes(job.pooled->units(), longest_caption(recipe, job, *job.pooled), text_mesh,
+                              job::pooled_storage(recipe).dtype);
   if (job.image) {
     const int64_t side = job.image->config().image_size;
     most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh,

@@ -60,7 +60,19 @@ struct EncoderBytes {
 /// For all buckets of `recipe` (one stage of a run).
 EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh);
 
-/// On the first rank, for inputs of that size.
+/// The forward of an encoder on the first rank, for inputs of that size.
+struct EncoderForward {
+  plan::ModelSpec spec;
+  plan::Plan plan;
+  plan::Schedule schedule;
+};
+EncoderForward encoder_forward(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
+                               const Mesh& mesh, DType held);
+
+/// Of the longest prompt, for the text encoder and the second one.
+net::Batch longest_caption(const recipe::Recipe& recipe, const job::Job& job, const net::TextEncoder& encoder);
+
+/// Likewise.
 StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, const Mesh& mesh,
                        DType held = DType::f32);
 

@@ -154,18 +154,17 @@ std::string shares(const Planned& planned, const plan::MemoryCurve& memory) {
   for (const auto& [name, bytes] : parts)
     out << row(name, static_cast<double>(bytes), static_cast<double>(memory.peak), format_bytes(bytes));
   const plan::StepSeconds& s = planned.prediction.step;
-  const std::pair<const char*, double> times[] = {{"compute", s.compute},
-                                                  {"exposed comm", s.exposed_comm},
-                                                  {"exposed copies", s.exposed_copy},
-                                                  {"bubble", s.bubble},
-                                                  {"optimiser", s.optimizer}};
+  const std::pair<const char*, double> times[] = {
+      {"compute", s.compute}, {"exposed comm", s.exposed_comm}, {"exposed copies", s.exposed_copy},
+      {"bubble", s.bubble},   {"optimiser", s.optimizer},       {"encoders", s.encoders}};
   for (const Fact& fact : elsewhere(planned, memory))
     out << "<tr><td>" << escape_html(fact.name) << "</td><td class=n>" << escape_html(fact.value)
         << "</td><td colspan=2 class=soft>" << escape_html(fact.note) << "</td></tr>";
   out << "</table></div><div class=card><h2>Seconds of a step, " << seconds(s.total) << " with profile "
       << escape_html(planned.machine.profile.name) << "</h2><table class=plain>";
   for (const auto& [name, time] : times)
-    if (time > 0 || name != std::string_view("bubble")) out << row(name, time, s.total, seconds(time));
+    if (time > 0 || (name != std::string_view("bubble") && name != std::string_view("encoders")))
+      out << row(name, time, s.total, seconds(time));
   out << "</table></div></div>";
   return out.str();
 }

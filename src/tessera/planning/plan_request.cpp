@@ -222,6 +222,8 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;
   request.any_micro_batch = recipe.train.micro_batch == 0;
   request.machine.profile = plan::find_profile(recipe.plan.profile);
+  request.encoding = encoder_seconds(recipe, job, mesh, request.machine.profile);
+  request.machine.beside = request.encoding.beside();
   request.planner.budget =
       recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(request.machine.profile, mesh.world());
   static_cast<plan::PlanKeys&>(request.planner) = recipe.plan;

@@ -146,8 +146,15 @@ std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& mem
 
 namespace {
 
-/// Memory that `prepare` needs on a rank, and the part that training keeps.
-Json encoders_json(const EncoderBytes& e) {
+/// Of the seconds that encoders take for a step, those behind which the step goes on.
+double hidden_encoding(const Planned& planned) {
+  return std::max(0.0, planned.encoding.total() - planned.prediction.step.encoders);
+}
+
+/// Memory that `prepare` needs on a rank, the part that training keeps, and the time beside a step.
+Json encoders_json(const Planned& planned) {
+  const EncoderBytes& e = planned.encoders;
+  const EncoderSeconds& s = planned.encoding;
   return {{"prepare_peak_bytes", e.prepare()},
           {"vae_weight_bytes", e.codec_weights},
           {"vae_encode_bytes", e.encode},
@@ -160,7 +167,11 @@ Json encoders_json(const EncoderBytes& e) {
           {"pooled_work_bytes", e.pooled.work},
           {"image_held_bytes", e.image.held},
           {"image_work_bytes", e.image.work},
-          {"clip_bytes", e.clip}};
+          {"clip_bytes", e.clip},
+          {"captions", s.captions},
+          {"caption_seconds", s.caption},
+          {"captions_seconds", s.total()},
+          {"hidden_seconds", hidden_encoding(planned)}};
 }
 
 void encoder_rows(Table& table, const EncoderBytes& e) {
@@ -183,6 +194,16 @@ void encoder_rows(Table& table, const EncoderBytes& e) {
                 (e.tile_frames > 0 ? ", " + std::to_string(e.tile_frames) + " frames at a time" : std::string()));
 }
 
+/// "8 captions of 3.1 ms, 20 ms hidden behind the step".
+std::string encoding_text(const Planned& planned) {
+  const EncoderSeconds& s = planned.encoding;
+  std::string text = std::to_string(s.captions) + " captions of " + format_seconds(s.caption);
+  text += ", " + format_seconds(hidden_encoding(planned)) + " hidden behind the step";
+  if (s.place == recipe::Encoders::sharded)
+    text += "; captions are not: all ranks gather for them between two steps, in one order with the step's";
+  return text;
+}
+
 void time_rows(Table& table, const Planned& planned) {
   const plan::StepSeconds& step = planned.prediction.step;
   table.title("a step, predicted with profile " + planned.machine.profile.name + ", computing in " +
@@ -197,6 +218,7 @@ void time_rows(Table& table, const Planned& planned) {
   if (planned.plan().mesh[Axis::pp] > 1) part("bubble", step.bubble, "waiting for other stages of the pipeline");
   part("exposed copies", step.exposed_copy, "of " + format_seconds(slowest.busy_copy) + " to and from host and disk");
   part("optimiser", step.optimizer, "norm and updates");
+  if (planned.encoding.total() > 0) part("encoders", step.encoders, encoding_text(planned));
   for (const SecondsRow& row : expert_rows(planned)) table.row(row.label, row.value, row.note);
 }
 
@@ -208,7 +230,8 @@ nlohmann::ordered_json seconds_json(const plan::StepSeconds& step) {
           {"exposed_comm", step.exposed_comm},
           {"exposed_copy", step.exposed_copy},
           {"bubble", step.bubble},
-          {"optimizer", step.optimizer}};
+          {"optimizer", step.optimizer},
+          {"encoders", step.encoders}};
 }
 
 double candidate_seconds(const Planned& planned, const plan::Candidate& candidate) {
@@ -255,7 +278,7 @@ std::string plan_json(const Planned& planned) {
         {"by_part", tier_json(memory.host)},
         {"samples_bytes", planned.loader_bytes()},
         {"encoders_bytes", planned.host_encoders}}},
-      {"encoders", encoders_json(planned.encoders)},
+      {"encoders", encoders_json(planned)},
       {"disk",
        {{"checkpoint_bytes", checkpoint_bytes(planned)},
         {"checkpoints", checkpoints_on_disk(planned)},

@@ -78,10 +78,39 @@ void Planned::warn(const std::string& message) {
   if (!message.empty()) warning += (warning.empty() ? "" : "; ") + message;
 }
 
+namespace {
+
+/// Bytes of optimiser states on a rank's device.
+int64_t device_states(const plan::ModelSpec& spec, const plan::Plan& plan, int rank) {
+  const plan::StatesOf states = plan::states_of(plan.states);
+  int64_t bytes = 0;
+  for (size_t u = 0; u < spec.units.size(); ++u) {
+    if (!plan.owns(rank, static_cast<int>(u))) continue;
+    const plan::Tier tier = plan.units[u].states;
+    const int copies =
+        (tier == plan::Tier::device) + (plan.inactive_tier(tier) == plan::Tier::device) * (plan.experts - 1);
+    if (copies == 0) continue;
+    const plan::UnitLayout layout = plan.layout(spec.units[u], static_cast<int>(u));
+    bytes += copies * plan::state_layout(spec.units[u], layout, plan.held(layout, rank), states).bytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
 int Planned::highest_rank() const {
-  int highest = prediction.groups.front().rank;
-  for (const auto& group : prediction.groups)
-    if (memory(group.rank).peak > memory(highest).peak) highest = group.rank;
+  // Ranks of a group run the same schedule and differ in their states alone: a state begins at a multiple of 64 bytes in
+  // each tensor's part of a shard, the end of the last shard has none, and factored ones belong to whole tensors.
+  std::map<std::vector<int64_t>, std::pair<int64_t, int>> heaviest;
+  for (int rank = 0; rank < plan().mesh.world(); ++rank) {
+    auto& [bytes, of] = heaviest.try_emplace(plan::rank_kind(plan(), rank), -1, rank).first->second;
+    if (const int64_t own = device_states(spec, plan(), rank); own > bytes) bytes = own, of = rank;
+  }
+  int highest = -1;
+  int64_t peak = -1;
+  for (const auto& [kind, found] : heaviest)
+    if (const int64_t own = memory(found.second).peak; own > peak || (own == peak && found.second < highest))
+      peak = own, highest = found.second;
   return highest;
 }
 
@@ -140,6 +169,7 @@ Planned measured(const PlanRequest& request, int64_t samples) {
   planned.host_encoders = request.host_encoders;
   planned.checkpoints_kept = request.checkpoints_kept;
   planned.encoders = request.encoders;
+  planned.encoding = request.encoding;
   plan::Measured model = measure_model(request, samples);
   planned.spec = std::move(model.model);
   planned.machine = std::move(model.machine);

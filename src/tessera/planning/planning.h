@@ -11,6 +11,7 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/search/layouts.h"
 #include "tessera/planning/encoder_bytes.h"
+#include "tessera/planning/encoder_seconds.h"
 
 namespace tessera::planning {
 
@@ -42,6 +43,7 @@ struct PlanRequest {
   int64_t resident = 0;       ///< bytes of tensors resident through the run beside the engine's
   int64_t between_steps = 0;  ///< further bytes resident only between steps, while a sample is decoded
   EncoderBytes encoders;      ///< memory of `prepare` and of sampling, for reports
+  EncoderSeconds encoding;    ///< what machine.beside was made of, for reports
   int checkpoints_kept = 0;   ///< 0: all checkpoints of the run
   int64_t cache_entry = 0;    ///< bytes of a cached sample with the longest text; 0: no cache
   int64_t host_sample = 0;    ///< host bytes of a training sample with noise and target (train/loader.h)
@@ -64,6 +66,7 @@ struct Planned {
   Routing routing;
   int guidance_branches = 2;
   EncoderBytes encoders;
+  EncoderSeconds encoding;
 
   const plan::Plan& plan() const { return choice.plan; }
   plan::RunSchedules schedules(int rank) const;

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/torch_zip.h"
 #include "tessera/data/files/file_kinds.h"
+#include "tessera/data/files/inflate.h"
 #include "tessera/data/files/tar.h"
 
 namespace tessera::data {
@@ -38,8 +40,9 @@ std::vector<Member> read_members(const Path& archive) {
   if (ending_of(archive) == ".tar") return read_tar(file);
   std::vector<Member> members;
   for (checkpoint::ZipEntry& entry :
-       checkpoint::read_zip(file, "clips are read from where they lie: store them uncompressed (zip -0)"))
-    if (!entry.name.ends_with('/')) members.push_back({std::move(entry.name), entry.begin, entry.bytes});
+       checkpoint::read_zip(file, checkpoint::Deflated::take, "archive them again as they are: zip -0"))
+    if (!entry.name.ends_with('/'))
+      members.push_back({std::move(entry.name), entry.begin, entry.bytes, entry.packed, entry.crc32});
   return members;
 }
 
@@ -65,6 +68,12 @@ std::shared_ptr<const Index> index_of(const Path& archive) {
   return known[archive] = std::move(index);
 }
 
+/// What a deflated member becomes.
+std::string inflated_member(const checkpoint::ReadFile& archive, const Member& member, int64_t most) {
+  return inflated(archive, {member.begin, member.packed, member.bytes, member.crc32},
+                  archive.path().string() + "/" + member.name, most);
+}
+
 /// The archive that a path leads through, and the name in it.
 std::optional<std::pair<Path, std::string>> split_at_archive(const Path& path) {
   std::error_code unseen;
@@ -83,15 +92,21 @@ bool is_archive(const Path& path) {
 
 std::shared_ptr<const std::vector<Member>> members_of(const Path& archive) { return index_of(archive)->members; }
 
-std::optional<ByteRange> range_in_archive(const Path& path) {
+std::string read_member(const checkpoint::ReadFile& archive, const Member& member) {
+  if (member.packed >= 0) return inflated_member(archive, member, kMostInflated);
+  std::string text(static_cast<size_t>(member.bytes), '\0');
+  archive.read(member.begin, member.bytes, text.data());
+  return text;
+}
+
+std::optional<InArchive> find_in_archive(const Path& path) {
   const auto parts = split_at_archive(path);
   if (!parts) return std::nullopt;
   const auto index = index_of(parts->first);
   const auto found = index->places.find(parts->second);
   check_input(found != index->places.end(), "data.archive",
               parts->first.string() + ": holds no " + checkpoint::shown(parts->second), "fix or remove the row");
-  const Member& member = (*index->members)[found->second];
-  return ByteRange{parts->first, member.begin, member.bytes};
+  return InArchive{parts->first, (*index->members)[found->second]};
 }
 
 bool is_file(const Path& path) {
@@ -102,15 +117,27 @@ bool is_file(const Path& path) {
 }
 
 std::string read_bytes(const Path& path, int64_t most) {
-  const std::optional<ByteRange> range = range_in_archive(path);
-  const checkpoint::ReadFile file(range ? range->file : path);
-  const int64_t begin = range ? range->begin : 0, bytes = range ? range->bytes : file.size();
-  check_input(bytes <= most, "data.archive",
-              path.string() + ": has " + std::to_string(bytes) + " bytes, expected at most " + std::to_string(most),
-              "is it what its name says?");
-  std::string text(static_cast<size_t>(bytes), '\0');
-  file.read(begin, bytes, text.data());
+  const OpenFile file(path, most);
+  check_input(
+      file.size() <= most, "data.archive",
+      path.string() + ": has " + std::to_string(file.size()) + " bytes, expected at most " + std::to_string(most),
+      "is it what its name says?");
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  file.read(0, file.size(), text.data());
   return text;
+}
+
+OpenFile::OpenFile(const Path& path, int64_t most_inflated)
+    : place_(find_in_archive(path)), file_(place_ ? place_->archive : path), bytes_(file_.size()) {
+  if (!place_) return;
+  begin_ = place_->member.begin, bytes_ = place_->member.bytes;
+  if (place_->member.packed >= 0) inflated_ = inflated_member(file_, place_->member, most_inflated);
+}
+
+void OpenFile::read(int64_t begin, int64_t bytes, void* to) const {
+  check_internal(begin >= 0 && bytes >= 0 && begin <= size() - bytes, "data.archive", "read past the end of a file");
+  if (!inflated_) return file_.read(begin_ + begin, bytes, to);
+  if (bytes > 0) std::memcpy(to, inflated_->data() + begin, static_cast<size_t>(bytes));
 }
 
 }  // namespace tessera::data

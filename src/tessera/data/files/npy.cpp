@@ -8,7 +8,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/dtype.h"
-#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
 
 namespace tessera::data {
@@ -30,10 +29,7 @@ struct Header {
 /// An .npy wherever it lies.
 class NpyFile {
  public:
-  explicit NpyFile(const Path& path)
-      : path_(path), range_(range_in_archive(path).value_or(ByteRange{path, 0, -1})), file_(range_.file) {
-    if (range_.bytes < 0) range_.bytes = file_.size();
-  }
+  explicit NpyFile(const Path& path) : path_(path), file_(path) {}
 
   Header header() const {
     const std::string head = bytes(0, 10);
@@ -57,8 +53,8 @@ class NpyFile {
       header.count *= size;
     }
     const int64_t needed = header.data + header.count * size_of(header.type);
-    if (needed != range_.bytes)
-      refuse("has " + std::to_string(range_.bytes) + " bytes, its header needs " + std::to_string(needed));
+    if (needed != file_.size())
+      refuse("has " + std::to_string(file_.size()) + " bytes, its header needs " + std::to_string(needed));
     return header;
   }
 
@@ -78,9 +74,9 @@ class NpyFile {
   }
 
   std::string bytes(int64_t begin, int64_t count) const {
-    if (begin > range_.bytes - count) refuse("ends at byte " + std::to_string(range_.bytes) + " (cut short?)");
+    if (begin > file_.size() - count) refuse("ends at byte " + std::to_string(file_.size()) + " (cut short?)");
     std::string text(static_cast<size_t>(count), '\0');
-    file_.read(range_.begin + begin, count, text.data());
+    file_.read(begin, count, text.data());
     return text;
   }
 
@@ -120,8 +116,7 @@ class NpyFile {
   }
 
   Path path_;
-  ByteRange range_;
-  checkpoint::ReadFile file_;
+  OpenFile file_;
 };
 
 }  // namespace

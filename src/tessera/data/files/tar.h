@@ -12,7 +12,9 @@ namespace tessera::data {
 
 struct Member {
   std::string name;              ///< as in the archive, without a leading "./"
-  int64_t begin = 0, bytes = 0;  ///< where its bytes lie in the archive
+  int64_t begin = 0, bytes = 0;  ///< where its bytes lie in the archive, and its size
+  int64_t packed = -1;           ///< of zips: it is deflated, in so many bytes; -1: its bytes are there as they are
+  uint32_t crc32 = 0;            ///< of a deflated one's content
 };
 
 /// The regular files in their order. Every header's checksum is checked, every member lies inside the file. Throws

@@ -49,6 +49,7 @@ struct TextEncoderCase {
   /// `hidden`: the last unit's output. `parameter`: gathers a whole parameter by its official name; all ranks call it.
   NamedTensors (*results)(const net::TextEncoder& encoder, const CaseTensors& file, const at::Tensor& hidden,
                           const std::function<at::Tensor(const std::string& name)>& parameter);
+  std::string prompts = {};  ///< kind of a case of prompts, from their text to the rows that a denoiser gets; or empty
 };
 
 struct AudioEncoderCase {

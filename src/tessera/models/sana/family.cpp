@@ -29,7 +29,8 @@ Family family() {
           .classes = {"Sana"},
           .weights = weight_forms(),
           .pipeline_files = pipeline_files,
-          .cases = sana_cases()};
+          .cases = sana_cases(),
+          .sampling_cases = {"sampling_sana"}};
 }
 
 }  // namespace tessera::models::sana

@@ -33,7 +33,7 @@ TextEncoderMake text_encoder() {
             return std::make_unique<Gemma2>(parse_config(json, file));
           },
           .weights = weight_form(),
-          .verify = {.kind = "gemma2", .pack = pack_case, .results = case_results}};
+          .verify = {.kind = "gemma2", .pack = pack_case, .results = case_results, .prompts = "sana_prompt"}};
 }
 
 }  // namespace tessera::models::gemma2

@@ -21,6 +21,14 @@
 
 namespace tessera::plan {
 
+/// Seconds of a rank's work for a step that no instruction does: frozen encoders, which prepare the samples of the next
+/// step while this one runs.
+struct Beside {
+  double between = 0;  ///< between two steps: nothing hides them
+  double device = 0;   ///< hidden where the step leaves the device's compute free: exposed transfers, bubbles
+  double host = 0;     ///< on the host's processors: hidden while the step runs
+};
+
 /// The machine that a plan runs on, and the dtypes it runs in.
 struct Machine {
   Profile profile = find_profile("cpu");
@@ -28,6 +36,7 @@ struct Machine {
   std::string dtype = "fp32";  ///< of products and attention
   double wire = 1;             ///< bytes on a link for each byte in the schedule (0.5: bf16)
   double update_bytes = 28;    ///< bytes an optimiser step moves for each element
+  Beside beside = {};
 };
 
 /// The resource that a phase of an instruction uses; concurrent phases share a resource evenly.

@@ -1,5 +1,6 @@
 #include "tessera/plan/simulate/predict.h"
 
+#include <algorithm>
 #include <map>
 
 #include "tessera/plan/compile/compile.h"
@@ -7,15 +8,17 @@
 
 namespace tessera::plan {
 
+std::vector<int64_t> rank_kind(const Plan& plan, int rank) {
+  std::vector<int64_t> kind = {plan.mesh.coordinate(rank, Axis::pp)};
+  for (int64_t m = 0; m < plan.accumulation(); ++m) kind.push_back(plan.slice(plan.mesh.dp_rank(rank), m).count);
+  return kind;
+}
+
 std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan) {
-  // Ranks differ in their stages and in the number of samples of their micro-batches.
   std::map<std::vector<int64_t>, size_t> known;
   std::vector<RankGroup> groups;
-  const int64_t micros = plan.accumulation();
   for (int rank = 0; rank < plan.mesh.world(); ++rank) {
-    std::vector<int64_t> counts = {plan.mesh.coordinate(rank, Axis::pp)};
-    for (int64_t m = 0; m < micros; ++m) counts.push_back(plan.slice(plan.mesh.dp_rank(rank), m).count);
-    const auto [it, is_new] = known.emplace(counts, groups.size());
+    const auto [it, is_new] = known.emplace(rank_kind(plan, rank), groups.size());
     if (is_new)
       groups.push_back({.rank = rank, .ranks = 1, .schedule = compile_train(model, plan, rank), .spans = {}});
     else
@@ -69,6 +72,12 @@ double model_flops(const ModelSpec& model, const Plan& plan) {
   return flops * static_cast<double>(plan.accumulation()) / plan.mesh[Axis::pp];
 }
 
+/// What a step without them does not hide.
+double exposed(const Beside& beside, const StepSeconds& step) {
+  const double free = step.total - step.compute - step.optimizer;
+  return beside.between + std::max({0.0, beside.device - free, beside.host - step.total});
+}
+
 }  // namespace
 
 Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& machine, std::vector<RankGroup> groups) {
@@ -85,6 +94,8 @@ Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& mach
   const RankTimeline& slowest = timeline.ranks[timeline.slowest];
   p.step = {timeline.seconds,           slowest.share(Share::compute),   slowest.share(Share::comm),
             slowest.share(Share::copy), slowest.share(Share::optimizer), slowest.share(Share::bubble)};
+  p.step.encoders = exposed(machine.beside, p.step);
+  p.step.total += p.step.encoders;
   for (size_t g = 0; g < groups.size(); ++g) {
     const auto& busy = timeline.ranks[g].busy;
     groups[g].spans = std::move(timeline.ranks[g].spans);

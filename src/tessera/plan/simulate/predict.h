@@ -14,7 +14,8 @@ namespace tessera::plan {
 /// Seconds of the rank that ends last; the parts sum to `total`.
 struct StepSeconds {
   double total = 0, compute = 0, exposed_comm = 0, exposed_copy = 0, optimizer = 0;
-  double bubble = 0;  ///< waiting for other pipeline stages
+  double bubble = 0;    ///< waiting for other pipeline stages
+  double encoders = 0;  ///< Machine::beside, but for what is hidden behind the step
 };
 
 /// Ranks with identical schedules.
@@ -36,6 +37,8 @@ struct Prediction {
   double flops_per_second = 0;
 };
 
+/// What the schedules of ranks differ in: the stage, and the number of samples of each micro-batch.
+std::vector<int64_t> rank_kind(const Plan& plan, int rank);
 /// Groups of identical ranks with the schedule of the first.
 std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan);
 /// `groups`: the result of rank_groups, if already computed.

@@ -121,11 +121,16 @@ CaseResults verify_clip_vision(const CaseContext& context);
 CaseResults verify_optimiser(const CaseContext& context);
 CaseResults verify_ema(const CaseContext& context);
 CaseResults verify_adam8bit(const CaseContext& context);
+CaseResults verify_tokenizers(const CaseContext& context);
+CaseResults verify_aspect_ratios(const CaseContext& context);
+CaseResults verify_published_shapes(const CaseContext& context);
 CaseResults verify_grad_scaler(const CaseContext& context);
 CaseResults verify_fp8(const CaseContext& context);
 // Kinds that a model's folder brings.
+CaseResults verify_schedulers(const CaseContext& context);
 CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCase& kind);
 CaseResults verify_text_encoder(const CaseContext& context, const models::TextEncoderMake& make);
+CaseResults verify_prompts(const CaseContext& context, const models::TextEncoderMake& make);
 CaseResults verify_audio_encoder(const CaseContext& context, const models::AudioEncoderMake& make);
 
 }  // namespace tessera::tools

@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using CaseFunction = std::function<CaseResults(const CaseContext&)>;
+constexpr const char* kPublishedShapes = "published_shapes";  // has a file for each model in place of config.json
 using Kinds = std::map<std::string, CaseFunction>;
 
 Kinds all_kinds() {
@@ -42,6 +43,9 @@ Kinds all_kinds() {
                  {"ema", verify_ema},
                  {"grad_scaler", verify_grad_scaler},
                  {"fp8", verify_fp8},
+                 {"tokenizers", verify_tokenizers},
+                 {"aspect_ratios", verify_aspect_ratios},
+                 {kPublishedShapes, verify_published_shapes},
                  {"opensora_timesteps", verify_size_timesteps},
                  {"opensora_loss", verify_size_loss},
                  {"sampling_opensora", verify_size_sampling}};
@@ -49,11 +53,16 @@ Kinds all_kinds() {
     for (const std::string& kind : make.picture_cases) kinds[kind] = verify_pictures;
     for (const std::string& kind : make.clip_cases) kinds[kind] = verify_clips;
   }
-  for (const models::Family& family : models::families())
+  for (const models::Family& family : models::families()) {
+    for (const std::string& kind : family.sampling_cases) kinds[kind] = verify_schedulers;
     for (const models::DenoiserCase& kind : family.cases)
       kinds[kind.kind] = [&kind](const CaseContext& context) { return verify_denoiser(context, kind); };
-  for (const models::TextEncoderMake& make : models::text_encoders())
+  }
+  for (const models::TextEncoderMake& make : models::text_encoders()) {
     kinds[make.verify.kind] = [&make](const CaseContext& context) { return verify_text_encoder(context, make); };
+    if (!make.verify.prompts.empty())
+      kinds[make.verify.prompts] = [&make](const CaseContext& context) { return verify_prompts(context, make); };
+  }
   for (const models::AudioEncoderMake& make : models::audio_encoders())
     kinds[make.verify.kind] = [&make](const CaseContext& context) { return verify_audio_encoder(context, make); };
   return kinds;
@@ -73,7 +82,7 @@ CaseContext open_case(const fs::path& folder) {
   context.name = fs::absolute(folder).lexically_normal().filename().string();
   if (context.name.empty()) context.name = fs::absolute(folder).lexically_normal().parent_path().filename().string();
   context.description = read_json(folder / "case.json");
-  context.config = read_json(folder / "config.json");
+  if (context.description.value("kind", Json()) != kPublishedShapes) context.config = read_json(folder / "config.json");
   return context;
 }
 
@@ -93,7 +102,9 @@ void print(const CaseFile& file) {
   if (worst) std::printf(", worst %s: %.3g of %.3g", printable(worst->name).c_str(), worst->max_abs, worst->bound);
   std::printf("\n");
   for (const auto& [key, value] : file.notes().items())
-    if (value.is_number()) std::printf("       %s: %s\n", key.c_str(), value.dump().c_str());
+    if (value.is_number() || value.is_string())
+      std::printf("       %s: %s\n", key.c_str(),
+                  printable(value.is_string() ? value.get<std::string>() : value.dump()).c_str());
   if (const auto left = file.notes().find("not_compared"); left != file.notes().end())
     std::printf("       not compared: %zu expected values, %s%s\n", left->size(), left->front().dump().c_str(),
                 left->size() > 1 ? " ..." : "");
@@ -198,7 +209,8 @@ int verify(const VerifyOptions& options) {
       if (place.rank != 0) continue;
       print(file);
       // The same tensors come from every set of weights; the first one is stored.
-      if (!options.write.empty() && stored.insert(file.file_name()).second) store(file, options.write);
+      if (!options.write.empty() && stored.insert(file.case_name() + "/" + file.file_name()).second)
+        store(file, options.write);
     }
   }
   if (place.rank == 0 && !options.json.empty()) checkpoint::write_text(options.json, report.dump(1) + "\n");

@@ -1,0 +1,172 @@
+// Kinds that are tables: tokenizers' ids, published sizes of pictures, published names and shapes of models' tensors.
+// A mesh means nothing to them.
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/base/json.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/row_part.h"
+#include "tessera/data/aspect_ratios.h"
+#include "tessera/data/text/text.h"
+#include "tessera/data/text/tokenizer.h"
+#include "tessera/models/registry.h"
+#include "tessera/tools/verify/case.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Expected = std::map<std::string, at::Tensor>;
+
+Json read(const fs::path& path) { return parse_ordered_json(checkpoint::read_text(path), path.string()); }
+
+at::Tensor whole_numbers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
+
+/// The file of a tokenizer, and how its pipeline calls it.
+struct Way {
+  const char* file;
+  std::vector<int64_t> (data::Tokenizer::*encode)(std::string_view, int64_t) const;
+};
+constexpr Way kWays[] = {{"tokenizer.json", &data::Tokenizer::encode_clean},
+                         {"tokenizer.model", &data::Tokenizer::encode_clean},
+                         {"spiece.model", &data::Tokenizer::encode_written},
+                         {"vocab.json", &data::Tokenizer::encode}};
+
+/// ids.<row> and n.<row> of a folder's tokens.json.
+CaseFile check_tokenizer(const std::string& name, const fs::path& folder, const Way& way, const Json& facts) {
+  const fs::path path = folder / "tokens.json";
+  const Json rows = read(path);
+  Expected expected;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    expected["out.ids." + std::to_string(i)] = whole_numbers(rows[i].at("ids"));
+    expected["out.n." + std::to_string(i)] = at::tensor(rows[i].at("n").get<int64_t>(), at::kLong);
+  }
+  CaseFile file(name, path, std::move(expected));
+  const data::Tokenizer tokenizer(way.file == std::string("vocab.json") ? folder : folder / way.file);
+  const bool composes = data::compose("e\u0301") == "\u00E9";  // a build with ICU
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Json& row = rows[i];
+    const auto text = row.at("text").get<std::string>();
+    // text that was decoded wrongly is left as it is; accents are joined by ICU
+    const bool ascii = std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+    if (row.value("ftfy", "") == "mojibake" || (row.contains("ftfy") && !ascii && !composes)) continue;
+    const auto length = row.value("max_length", facts.at("max_length").get<int64_t>());
+    std::vector<int64_t> ids = (tokenizer.*way.encode)(text, length);
+    const auto count = static_cast<int64_t>(ids.size());
+    ids.resize(static_cast<size_t>(length), facts.at("pad_id").get<int64_t>());
+    file.compare("out.ids." + std::to_string(i), whole_numbers(ids), 0.0);
+    file.compare("out.n." + std::to_string(i), at::tensor(count, at::kLong), 0.0);
+  }
+  return file;
+}
+
+/// Height and width of each row of a table of sizes.
+struct Sizes {
+  std::vector<int64_t> recorded, ours;
+  void add(const Json& size, const data::Bucket* bucket) {
+    for (const Json& side : size) recorded.push_back(side.get<int64_t>());
+    ours.push_back(bucket ? bucket->height : -1), ours.push_back(bucket ? bucket->width : -1);
+  }
+};
+
+CaseFile compared(const CaseContext& context, const char* file_name, const std::map<std::string, Sizes>& tables) {
+  Expected expected;
+  for (const auto& [name, sizes] : tables) expected["out." + name] = whole_numbers(sizes.recorded).view({-1, 2});
+  CaseFile file(context.name, context.folder / file_name, std::move(expected));
+  for (const auto& [name, sizes] : tables) file.compare("out." + name, whole_numbers(sizes.ours).view({-1, 2}), 0.0);
+  return file;
+}
+
+using Shapes = std::map<std::string, std::vector<int64_t>>;
+
+/// Names and shapes of what a model's files hold under a naming.
+Shapes shapes_under(const net::Denoiser& model, const std::string& naming) {
+  Shapes shapes;
+  for (const auto& unit : model.units())
+    for (const plan::ParamSpec& param : unit->spec().params) {
+      const std::string name = model.foreign_name(param.name, naming);
+      const auto part = checkpoint::row_part(name);
+      shapes[checkpoint::whole_name(name)] = part ? checkpoint::stored_shape(*part, param.shape) : param.shape;
+    }
+  return shapes;
+}
+
+/// The embedding of no caption in official files: it is no parameter, and travels beside the model (job/null_caption.h).
+constexpr const char* kNoParameter = "y_embedder.y_embedding";
+
+CaseFile check_published(const CaseContext& context, const fs::path& path) {
+  const Json published = read(path);
+  Json config = published.at("config");
+  config["_class_name"] = published.at("_class_name");
+  const std::pair<const char*, const char*> namings[] = {{"tensors", "diffusers"}, {"original", "official"}};
+  Expected expected;
+  expected["out.parameters"] = at::tensor(published.at("parameters").get<int64_t>(), at::kLong);
+  for (const auto& [field, naming] : namings)
+    for (const auto& [name, shape] : published.at(field).items())
+      if (name != kNoParameter) expected["out." + std::string(naming) + "." + name] = whole_numbers(shape);
+  CaseFile file(context.name, path, std::move(expected));
+  std::unique_ptr<net::Denoiser> model;
+  try {
+    model = models::make_denoiser({.config_text = config.dump()});
+  } catch (const UserError& error) {
+    file.note("refused", error.what());
+    return file;
+  }
+  int64_t parameters = 0;
+  for (const auto& unit : model->units())
+    for (const plan::ParamSpec& param : unit->spec().params) parameters += param.numel();
+  file.compare("out.parameters", at::tensor(parameters, at::kLong), 0.0);
+  for (const auto& [field, naming] : namings) {
+    const std::string out = "out." + std::string(naming) + ".";
+    const Shapes ours = shapes_under(*model, naming);
+    for (const auto& [name, shape] : ours) file.compare(out + name, whole_numbers(shape), 0.0);
+    for (const std::string& name : file.names(out))
+      if (!ours.contains(name.substr(out.size()))) file.fail(name);
+  }
+  return file;
+}
+
+}  // namespace
+
+CaseResults verify_tokenizers(const CaseContext& context) {
+  CaseResults results;
+  for (const auto& [name, facts] : context.config.items()) {
+    const fs::path folder = context.folder / facts.at("folder").get<std::string>();
+    for (const Way& way : kWays)
+      if (fs::exists(folder / way.file))
+        results.push_back(check_tokenizer(context.name + "/" + name + "/" + way.file, folder, way, facts));
+  }
+  return results;
+}
+
+CaseResults verify_aspect_ratios(const CaseContext& context) {
+  const Json tables = read(context.folder / "tables.json"), sizes = read(context.folder / "sizes.json");
+  std::map<std::string, Sizes> bins, chosen;
+  for (const auto& [name, table] : tables.items()) {
+    const std::vector<data::Bucket> buckets = data::aspect_buckets("ASPECT_RATIO_" + name + "_BIN");
+    for (const Json& bin : table.at("bins")) {
+      const auto found = std::ranges::find(buckets, std::stod(bin.at(0).get<std::string>()), &data::Bucket::ratio);
+      bins[name].add({bin.at(1), bin.at(2)}, found == buckets.end() ? nullptr : &*found);
+    }
+    if (buckets.size() != table.at("bins").size()) bins[name].ours.push_back(0), bins[name].ours.push_back(0);
+    for (const Json& row : sizes.at(name)) {
+      const data::ClipSize picture{.height = row.at("height"), .width = row.at("width"), .frames = 1, .image = true};
+      const data::BucketChoice choice = data::choose_bucket(buckets, picture, 1);
+      chosen[name].add(row.at("bin"), choice.bucket < 0 ? nullptr : &buckets[static_cast<size_t>(choice.bucket)]);
+    }
+  }
+  CaseResults results;
+  results.push_back(compared(context, "tables.json", bins));
+  results.push_back(compared(context, "sizes.json", chosen));
+  return results;
+}
+
+CaseResults verify_published_shapes(const CaseContext& context) {
+  CaseResults results;
+  for (const auto& [name, facts] : context.description.at("models").items())
+    results.push_back(check_published(context, context.folder / (name + ".json")));
+  return results;
+}
+
+}  // namespace tessera::tools
