@@ -1,6 +1,7 @@
 // Lanes on a device: their streams are in order under every plan, and each wait that the plan names is one that is missed.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "engine/toy_engine.h"
@@ -101,6 +102,19 @@ TEST_P(Lanes, LetTheHostWaitOnceAStep) {
   int64_t numbers = 0;
   for (int u = 0; u < rank.store().units(); ++u) numbers += static_cast<int64_t>(rank.store().layout(u).buffers.size());
   EXPECT_EQ(counts.bytes_back, numbers * static_cast<int64_t>(sizeof(double))) << "nothing else goes to the host";
+}
+
+/// The last gather, reduction and copy that lanes were given, by the streams of their threads.
+TEST(LanePriorities, GathersGoBeforeReductionsAndBothBeforeCopies) {
+  const Toy toy{4};
+  ToyRank rank(toy, toy.plan({.activations = Policy::offload}));
+  rank.run(1);
+  std::map<std::string, std::set<device::Priority>> by;
+  for (const auto& [label, priority] : timeline().priorities()) by[label.substr(0, label.find(' '))].insert(priority);
+  EXPECT_EQ(by["gather"], std::set{device::Priority::highest});
+  EXPECT_EQ(by["reduce"], std::set{device::Priority::high});
+  EXPECT_EQ(by["stash"], std::set{device::Priority::normal});
+  EXPECT_EQ(by["fetch"], std::set{device::Priority::normal});
 }
 
 /// An instruction as the executor labels it.

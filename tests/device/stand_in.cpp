@@ -166,6 +166,25 @@ void all_gather(Communicator communicator, void* out, const void* in, int64_t by
   exchange(communicator, send, receive);
 }
 
+/// What the members of this process told the others. They lie there until the process ends: a member that has freed its
+/// communicator may be looked for by one that is late.
+struct Told {
+  std::mutex mutex;
+  std::vector<fs::path> files;
+  void add(const fs::path& file) {
+    const std::lock_guard lock(mutex);
+    files.push_back(file);
+  }
+  ~Told() {
+    std::error_code ignored;
+    for (const fs::path& file : files) fs::remove(file, ignored);
+  }
+};
+Told& told() {
+  static Told once;
+  return once;
+}
+
 /// Members tell each other who they are. The host waits here, as it does in NCCL until all are connected.
 Communicator connect(const std::string& id, int size, int index, const std::string& name) {
   timeline().work_late();
@@ -173,6 +192,7 @@ Communicator connect(const std::string& id, int size, int index, const std::stri
   link->id = id, link->name = name, link->index = index;
   const auto path = [&](int member) { return folder() / (id + "-member-" + std::to_string(member)); };
   write_whole(path(index), who_am_i(), nullptr, 0);
+  told().add(path(index));
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   for (int i = 0; i < size; ++i) {
     while (!fs::exists(path(i))) {
@@ -219,10 +239,7 @@ const device::Communicators& stand_in_communicators() {
           [](Communicator communicator) {
             link_of(communicator).aborted = true;
             timeline().await_all();  // what is queued still looks at it
-            Link& link = link_of(communicator);
-            std::error_code ignored;
-            fs::remove(folder() / (link.id + "-member-" + std::to_string(link.index)), ignored);
-            delete &link;
+            delete &link_of(communicator);
           },
   };
   return table;

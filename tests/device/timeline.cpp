@@ -65,9 +65,19 @@ Timeline::StreamState& Timeline::add_stream() {
   return *streams_.back();
 }
 
-device::Stream Timeline::make_stream() {
+device::Stream Timeline::make_stream(device::Priority priority) {
   const std::lock_guard lock(mutex_);
-  return &add_stream();
+  StreamState& made = add_stream();
+  made.priority = priority;
+  return &made;
+}
+
+std::map<std::string, device::Priority> Timeline::priorities() {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, device::Priority> by;
+  for (const auto& stream : streams_)
+    if (!stream->label.empty()) by[stream->label] = stream->priority;
+  return by;
 }
 
 void Timeline::free_stream(device::Stream stream) {
@@ -141,7 +151,12 @@ void Timeline::await_all() {
   }
 }
 
-void Timeline::label(const std::string& what) { mine().label = what; }
+void Timeline::label(const std::string& what) {
+  mine().label = what;
+  if (!mine().stream) return;
+  const std::lock_guard lock(mutex_);
+  mine().stream->label = what;
+}
 
 void Timeline::run(const char* what, const std::vector<Use>& uses, std::function<void()> work) {
   {

@@ -53,7 +53,9 @@ class Timeline {
   void work_late();
   void compare_uses(bool on);  ///< as TESSERA_SIMULATED_RECORD
 
-  device::Stream make_stream();
+  device::Stream make_stream(device::Priority priority);
+  /// Of the streams that were made, by what their threads were last labelled with.
+  std::map<std::string, device::Priority> priorities();
   void free_stream(device::Stream stream);
   void set_stream(device::Stream stream);  ///< of the calling thread; null: the first of its device
   device::Event make_event();
@@ -90,6 +92,8 @@ class Timeline {
   struct StreamState {
     int index = 0;
     bool first = false, host = false;
+    device::Priority priority{};
+    std::string label;  // of its thread
     Clock clock;
     uint64_t given = 0;
     // of a delayed device

@@ -34,7 +34,7 @@ class Streams : public ::testing::Test {
   void SetUp() override {
     timeline().compare_uses(true);
     for (float*& range : ranges) range = static_cast<float*>(gpu.take(kBytes));
-    for (device::Stream& stream : streams) stream = gpu.make_stream(false);
+    for (device::Stream& stream : streams) stream = gpu.make_stream(device::Priority::normal);
   }
   void TearDown() override {
     gpu.set_stream(nullptr);

@@ -120,7 +120,7 @@ TEST(ResumeChanges, ARunFromItsOwnEditedRecipeKeepsTheEarlierOne) {
   const Result r = run.tessera({"train", file, "--run.steps", "3"});
   ASSERT_EQ(r.code, 0) << r.output;
   EXPECT_EQ(read(run.out() + "/recipe-1.toml"), recipe);
-  EXPECT_NE(read(file).find("lr = 1e-5"), std::string::npos);
+  EXPECT_NE(read(file).find("lr = 1e-05"), std::string::npos) << read(file);
 }
 
 TEST(ResumeChanges, ResumeNoMovesTheOldLineAway) {

@@ -163,8 +163,8 @@ TEST_F(SanaPictures, AdaptersAndTheAverageGoAlongOneCurveOnOtherLayouts) {
   const std::pair<std::string, Flags> ways[] = {
       {"lora", {"--run.steps", steps, "--model.path", base, "--train.mode", "lora", "--lora.rank", "4"}},
       {"ema",
-       {"--run.steps", steps, "--train.ema", "0.9", "--train.lr", "3e-3", "--sample.weights", "ema", "--sample.every",
-        steps, "--sample.prompts", kCaptions[0], "--sample.steps", "2"}}};
+       {"--run.steps", steps, "--train.ema", "0.9", "--sample.weights", "ema", "--sample.every", steps,
+        "--sample.prompts", kCaptions[0], "--sample.steps", "2"}}};
   for (const auto& [name, flags] : ways) {
     const auto one = train(1, name, flags);
     for (const std::string mesh : {"dp_shard=2", "tp=2"}) {

@@ -60,11 +60,14 @@ void wait() { c10::cuda::device_synchronize(); }
 
 /// Does not wait for the first stream, as streams do by default. LibTorch's pool would give the 33rd again what the first
 /// has.
-device::Stream make_stream(bool first) {
-  int low = 0, high = 0;
-  C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&low, &high));
+device::Stream make_stream(device::Priority priority) {
+  int lowest = 0, highest = 0;  // a smaller number goes first
+  C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   cudaStream_t made = nullptr;
-  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, first ? high : low));
+  C10_CUDA_CHECK(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking,
+                                              priority == device::Priority::highest ? highest
+                                              : priority == device::Priority::high  ? std::min(highest + 1, lowest)
+                                                                                    : lowest));
   return made;
 }
 

@@ -43,6 +43,8 @@ struct Properties {
 
 /// Handles of a stream and of an event, which only the table can read.
 using Stream = void*;
+/// Whose work a device does first where that of several streams is ready.
+enum class Priority { normal, high, highest };
 using Event = void*;
 
 struct Communicators;
@@ -62,8 +64,8 @@ struct Backend {
   void (*wait)();
 
   // Streams and events of the current device.
-  /// A stream that no other waits for by itself. `first`: its work goes before that of other streams where both are ready.
-  Stream (*make_stream)(bool first);
+  /// A stream that no other waits for by itself. A device that knows fewer priorities takes neighbours for one.
+  Stream (*make_stream)(Priority priority);
   /// No thread has it as its current stream any more. What it was given is still done.
   void (*free_stream)(Stream stream);
   /// The calling thread's current stream from here on, of LibTorch's operators too; null: the device's first stream.

@@ -25,9 +25,9 @@ class OwnStream {
   ~OwnStream() {
     if (stream_) used()->free_stream(stream_);
   }
-  void make(bool first) {
+  void make(Priority priority) {
     if (stream_) return;
-    stream_ = used()->make_stream(first);
+    stream_ = used()->make_stream(priority);
     used()->set_stream(stream_);
   }
 
@@ -56,9 +56,9 @@ bool has_streams() {
   return used() && !one;
 }
 
-void own_stream(bool first) {
+void own_stream(Priority priority) {
   static thread_local OwnStream stream;
-  if (has_streams()) stream.make(first);
+  if (has_streams()) stream.make(priority);
 }
 
 Mark::~Mark() {

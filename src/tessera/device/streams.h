@@ -17,8 +17,7 @@ namespace tessera::device {
 bool has_streams();
 
 /// Gives the calling thread a stream of its own until it ends; without has_streams() it keeps the device's first one.
-/// `first`: its work goes before that of other streams.
-void own_stream(bool first = false);
+void own_stream(Priority priority = Priority::normal);
 
 /// What the calling thread does, for messages of failures and for devices that check order; which page-locked memory it
 /// reads or writes itself.

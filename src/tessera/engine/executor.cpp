@@ -46,8 +46,8 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
       parallel_(options_.cut_tokens ? plan.mesh : Mesh{}, options_.cut_tokens ? rank : 0, &comm),
       by_device_(ops::on_device(store.device()) && comm.by_device()),
       far_(ops::on_device(store.device())),
-      gather_lane_(/*first=*/true),
-      reduce_lane_(/*first=*/true),
+      gather_lane_(device::Priority::highest),  // a gather keeps computing waiting, a reduction the step's end alone
+      reduce_lane_(device::Priority::high),
       messages_(comm, plan, rank) {
   if (messages_.active())
     for (const plan::Lane lane :

@@ -193,6 +193,7 @@ bool uneven(const net::Tokens& tokens) {
 plan::ModelSpec measure(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, std::string name,
                         MeasureOptions options) {
   Meter::install();
+  if (options.rank >= 0) return Probe(units, batch, options, options.rank).run(std::move(name));
   // The last rank has the most tokens and, with samples of equal length, the longest run of one sample.
   const int last = options.mesh.world() - 1;
   plan::ModelSpec spec = Probe(units, batch, options, last).run(std::move(name));

@@ -36,7 +36,7 @@ EncoderSeconds encoder_seconds(const recipe::Recipe& recipe, const job::Job& job
   };
   seconds.captions = div_up(recipe.train.global_batch, mesh.dp_size());
   seconds.caption = caption(*job.text, job::text_storage(recipe).dtype);
-  if (job.pooled) seconds.caption += caption(*job.pooled, DType::f32);
+  if (job.pooled) seconds.caption += caption(*job.pooled, job::pooled_storage(recipe).dtype);
   return seconds;
 }
 

@@ -251,7 +251,7 @@ TEST_F(Table, SumsHaveTheCpusBits) {
 
 /// A long chain on one stream, and a copy on another that waits for its event alone.
 TEST_F(Table, StreamsAreOrderedByTheirEvents) {
-  const Stream first = gpu->make_stream(true), second = gpu->make_stream(false);
+  const Stream first = gpu->make_stream(device::Priority::highest), second = gpu->make_stream(device::Priority::normal);
   const Event begun = gpu->make_event(true), summed = gpu->make_event(true);
   const std::vector<float> ones(size_t{1} << 24, 1.0f);
   Range<float> sum(std::vector<float>(ones.size(), 0.0f)), part(ones);

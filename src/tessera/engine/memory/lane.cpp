@@ -45,7 +45,7 @@ void Events::await_all() {
   if (error_) std::rethrow_exception(error_);
 }
 
-LaneThread::LaneThread(bool first) : thread_([this, first] { loop(first); }) {}
+LaneThread::LaneThread(device::Priority priority) : thread_([this, priority] { loop(priority); }) {}
 
 LaneThread::~LaneThread() {
   {
@@ -64,9 +64,9 @@ void LaneThread::push(std::function<void()> work) {
   changed_.notify_one();
 }
 
-void LaneThread::loop(bool first) {
+void LaneThread::loop(device::Priority priority) {
   device::enter_thread();
-  device::own_stream(first);
+  device::own_stream(priority);
   for (;;) {
     std::function<void()> work;
     {

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "tessera/device/backend.h"
+
 namespace tessera::engine {
 
 /// The instructions of the running schedule that are done. A failed instruction wakes every waiter with its exception.
@@ -33,13 +35,13 @@ class Events {
 
 class LaneThread {
  public:
-  /// `first`: on a device its work goes before that of other lanes.
-  explicit LaneThread(bool first = false);
+  /// `priority`: of its stream, where it has one.
+  explicit LaneThread(device::Priority priority = device::Priority::normal);
   ~LaneThread();
   void push(std::function<void()> work);
 
  private:
-  void loop(bool first);
+  void loop(device::Priority priority);
 
   std::mutex mutex_;
   std::condition_variable changed_;
