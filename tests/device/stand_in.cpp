@@ -187,7 +187,7 @@ Told& told() {
 
 /// Members tell each other who they are. The host waits here, as it does in NCCL until all are connected.
 Communicator connect(const std::string& id, int size, int index, const std::string& name) {
-  timeline().work_late();
+  timeline().work_late(true);
   auto link = std::make_unique<Link>();
   link->id = id, link->name = name, link->index = index;
   const auto path = [&](int member) { return folder() / (id + "-member-" + std::to_string(member)); };

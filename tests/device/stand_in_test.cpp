@@ -7,6 +7,7 @@
 
 #include "simulated.h"
 #include "tessera/device/streams.h"
+#include "timeline.h"
 
 namespace tessera::testing {
 namespace {
@@ -39,6 +40,7 @@ void on_two_ranks(Act act) {
       table.free(pair.gather), table.free(pair.reduce);
     });
   for (std::thread& rank : ranks) rank.join();
+  timeline().work_late(false);  // for the tests that follow
 }
 
 /// A float of the device; `give` and `take` see it from the host.

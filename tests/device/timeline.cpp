@@ -36,7 +36,7 @@ Timeline::Timeline() {
   late_ = seed_ != 0;
 }
 
-void Timeline::work_late() { late_ = true; }
+void Timeline::work_late(bool late) { late_ = late; }
 
 void Timeline::compare_uses(bool on) {
   const std::lock_guard lock(mutex_);

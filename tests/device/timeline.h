@@ -50,7 +50,7 @@ class Timeline {
   Timeline();
   bool delays() const { return late_; }
   /// From here on as with TESSERA_SIMULATED_DELAY, without the random times if it is not set.
-  void work_late();
+  void work_late(bool late);
   void compare_uses(bool on);  ///< as TESSERA_SIMULATED_RECORD
 
   device::Stream make_stream(device::Priority priority);

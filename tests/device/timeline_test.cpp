@@ -32,6 +32,7 @@ class Pinned {
 class Streams : public ::testing::Test {
  protected:
   void SetUp() override {
+    device::use(simulated_device(), 0);
     timeline().compare_uses(true);
     for (float*& range : ranges) range = static_cast<float*>(gpu.take(kBytes));
     for (device::Stream& stream : streams) stream = gpu.make_stream(device::Priority::normal);
