@@ -56,10 +56,10 @@ const ProfileRow kRows[] = {
      .host = {54, 400, 2000}, .disk = {48, 26, 30000, 8}},
     {.gpu = "a100-80",
      .devices = 8,
-     .source = "NVIDIA A100 80 GB data sheet (312 TF bf16, 2.04 TB/s, NVLink 300 GB/s); products at 0.83, attention 224/196 "
-     "TF (FlashAttention-2 paper, 16K tokens); 1 TB host memory, 4 TB NVMe RAID of Gen4 drives (DeepNVMe: 10/5 GB/s), "
-     "one 200 Gb/s NIC",
-     .products = {15, 120, 260, 260}, .attention = {224, 196}, .memory = {79.2, 1750}, .link = {235, 4}, .nic = 23,
+     .source = "NVIDIA A100 80 GB data sheet (312 TF bf16, 2.04 TB/s, NVLink 300 GB/s); products at 0.83, attention of "
+     "FlashAttention-2's paper (200/165 TF); 1 TB host memory, 4 TB NVMe RAID of Gen4 drives (DeepNVMe: 10/5 "
+     "GB/s), one 200 Gb/s NIC",
+     .products = {15, 120, 260, 260}, .attention = {200, 165}, .memory = {79.2, 1750}, .link = {235, 4}, .nic = 23,
      .host = {24, 280, 1000}, .disk = {10, 5, 4000, 4}},
     {.gpu = "l40s",
      .devices = 4,
