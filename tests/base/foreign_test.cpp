@@ -99,6 +99,10 @@ TEST(Toml, WhatTheParserWouldNotSurviveIsRefusedWithItsLine) {
   EXPECT_EQ(problem_of("x = 1\n\n\xc3\xa9 = 1"), "3: a letter beyond ASCII outside of quotes");
   EXPECT_EQ(problem_of("x = '\xff'"), "1: not UTF-8");
   EXPECT_EQ(problem_of("# \xed\xa0\x80"), "1: not UTF-8") << "a surrogate";
+  for (const char* text :
+       {"a = 21474\"s\xc3\xa9\"", "a = [1, 2.'\xc3\xa9']", "a = 2024-01-01 \"\xc3\xa9\"", "a = {b = +1\"\xc3\xa9\"}",
+        "a = [\n1\"\xc3\xa9\"]", "a = [[1], 0\"\xc3\xa9\"]", "a = {b = {c = 1}, d = 1'\xc3\xa9'}"})
+    EXPECT_NE(problem_of(text).find("a quote within a value"), std::string::npos) << text;
   EXPECT_NE(problem_of(std::string(9 << 20, ' ')), "");
   EXPECT_THROW(parse_toml("a = " + repeated("[", 200'000)), toml::parse_error);
   EXPECT_THROW(parse_toml("\xc3\xa9 = 1"), toml::parse_error);
@@ -110,6 +114,11 @@ TEST(Toml, WhatStandsInQuotesAndCommentsIsLeftAlone) {
                            "\\'\nc = \"\"\"\n" + brackets +
                            "\"\n\xe2\x82\xac\\\"\"\"\"\n\"\xc3\xa9\" = " + "[[1, 2.5], {d.e = '\xc3\xa9'}]\n";
   EXPECT_EQ(problem_of(text), "");
+  const std::string quotes =
+      "[a.'\xc3\xa9'.\"b\"] # 'c\n[[d . '\xc3\xa9']]\n1.'\xc3\xa9' = [1.5, '\xc3\xa9', [\n2, '\xc3\xa9']]\r\n" +
+      std::string("e = {f.'\xc3\xa9' = 1, '\xc3\xa9' = [{g = 1}, '\xc3\xa9']}\nh = 1\n'\xc3\xa9' = true");
+  EXPECT_EQ(problem_of(quotes), "");
+  EXPECT_NO_THROW(parse_toml(quotes));
   EXPECT_EQ(parse_toml(text)["\xc3\xa9"][1]["d"]["e"].value_or(std::string()), "\xc3\xa9");
 }
 

@@ -1,5 +1,7 @@
 #include "tessera/base/toml_text.h"
 
+#include <vector>
+
 #include "tessera/base/utf8.h"
 
 namespace tessera {
@@ -26,22 +28,57 @@ class Scan {
   void step() {
     const char c = text_[at_];
     if (c == '#') return quoted("\n", false);
-    for (const std::string_view quotes : {"\"\"\"", "'''", "\"", "'"})
-      if (text_.substr(at_).starts_with(quotes)) {
-        at_ += quotes.size();
-        return quoted(quotes, c == '"');
-      }
+    if (c == '"' || c == '\'') return string(c);
     if (static_cast<unsigned char>(c) >= 0x80) {
       what_ = utf8_at(text_, at_).valid ? "a letter beyond ASCII outside of quotes" : "not UTF-8";
       return;
     }
-    if (c == '[' || c == '{') ++depth_, dots_ = 0;
-    if (c == ']' || c == '}') depth_ -= depth_ > 0;
-    if (c == ',' || c == '=' || c == '\n') dots_ = 0;
-    if (c == '\n') ++line_;
+    if (c == '[' || c == '{')
+      open(c);
+    else if (c == ']' || c == '}')
+      close();
+    else if (c == ',' || c == '=' || c == '\n')
+      next(c);
+    else if (c == '.' && !value_)
+      bare_ = false;  // of a dotted key
+    else if (c != ' ' && c != '\t' && c != '\r')
+      bare_ = true;
     if (c == '.') ++dots_;
-    if (depth_ > kMostDepth || dots_ > kMostDepth) what_ = "nested deeper than 32";
+    if (brackets_.size() > kMostDepth || dots_ > kMostDepth) what_ = "nested deeper than 32";
     ++at_;
+  }
+
+  void open(char bracket) {
+    brackets_.push_back(bracket == '[' && value_);
+    if (bracket == '{') value_ = false;  // keys come first
+    bare_ = false;
+    dots_ = 0;
+  }
+
+  void close() {
+    if (!brackets_.empty()) brackets_.pop_back();
+    value_ = bare_ = true;  // nothing but a comma, a bracket or the line's end comes behind it
+  }
+
+  /// Behind a comma, an equals sign or the end of a line: whether a value stands there, or a key.
+  void next(char c) {
+    value_ = c == '=' || (!brackets_.empty() && brackets_.back());
+    bare_ = false;
+    dots_ = 0;
+    line_ += c == '\n';
+  }
+
+  /// toml++ 3.3 reads on over a quote behind the first letter of a number or date, into undefined behaviour at a letter
+  /// beyond ASCII; TOML has no quote there.
+  void string(char quote) {
+    if (bare_) {
+      what_ = "a quote within a value or key that began without one";
+      return;
+    }
+    const std::string_view longest = quote == '"' ? "\"\"\"" : "'''";
+    const std::string_view quotes = text_.substr(at_).starts_with(longest) ? longest : longest.substr(0, 1);
+    at_ += quotes.size();
+    quoted(quotes, quote == '"');
   }
 
   /// To behind `end`. A string of one line ends with its line at the latest: what it lacks is the parser's to say.
@@ -64,7 +101,10 @@ class Scan {
 
   const std::string_view text_;
   size_t at_ = 0;
-  int line_ = 1, depth_ = 0, dots_ = 0;
+  int line_ = 1, dots_ = 0;
+  std::vector<bool> brackets_;  ///< of those open: whether it is an array's
+  bool value_ = false;          ///< a value stands here, not a key
+  bool bare_ = false;           ///< behind the first letter of what has no quotes
   const char* what_ = nullptr;
 };
 

@@ -144,6 +144,7 @@ void plugin(Translator& t) {
   const std::string how = t.value(mode, name == "zero2-seq" ? "all_to_all" : "");
   if (t.integer(sp, 1) > 1 && (!several || (t.has(on) && !t.flag(on)))) {
     t.refuse(sp, several ? on + " is off" : "it belongs to plugin = \"hybrid\" or \"zero2-seq\"");
+    if (t.has(mode)) t.imply(mode, "it belongs to sp_size");
   } else if (t.has(sp)) {
     std::vector<std::string> of = {sp};
     if (t.has(mode)) of.push_back(mode);
