@@ -3,7 +3,7 @@
 //
 //   TESSERA_KILL_AT="call=rename path=*/manifest.json nth=2 when=before who=0 end=self; call=..."
 //
-// call, path: patterns of fnmatch, @(a|b) too; who: the rank, or "launcher"; end: self, launcher (whose ranks die with it),
+// call, path: patterns of fnmatch, @(a|b) too; text (may be left out): what is written holds it; who: the rank, or "launcher"; end: self, launcher (whose ranks die with it),
 // all (both at once), sleep (a minute, whatever signals come), or the name of an error (ENOSPC ...).
 // The file TESSERA_KILL_DONE-0 is made when the first order has happened, -1 with the second: next is always the first that
 // has not happened, so that each happens once and in its turn, across restarts of ranks and launchers.
@@ -12,6 +12,7 @@
 #include <fnmatch.h>
 #include <signal.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,12 +24,13 @@
 #include <cstring>
 #include <ctime>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
 
 struct Order {
-  std::string call, path, when = "before", end = "self", done;
+  std::string call, path, text, when = "before", end = "self", done;
   int nth = 1;
   bool here = false;  // for this process
 };
@@ -44,7 +46,7 @@ Order read_order(const std::string& text, const std::string& done) {
   Order o;
   const char* rank = std::getenv("RANK");
   o.here = value_of(text, "who") == (rank ? rank : "launcher");
-  o.call = value_of(text, "call"), o.path = value_of(text, "path");
+  o.call = value_of(text, "call"), o.path = value_of(text, "path"), o.text = value_of(text, "text");
   o.when = value_of(text, "when"), o.end = value_of(text, "end");
   o.nth = std::atoi(value_of(text, "nth").c_str());
   o.done = done;
@@ -94,9 +96,10 @@ std::string path_of(int fd) {
 }
 
 /// Whether this is the call that was ordered.
-bool is_it(const Order& o, const char* call, const std::string& path) {
+bool is_it(const Order& o, const char* call, const std::string& path, std::string_view written) {
   return o.here && ::fnmatch(o.call.c_str(), call, FNM_EXTMATCH) == 0 &&
-         ::fnmatch(o.path.c_str(), path.c_str(), FNM_EXTMATCH) == 0 && ++seen == o.nth;
+         ::fnmatch(o.path.c_str(), path.c_str(), FNM_EXTMATCH) == 0 && written.find(o.text) != written.npos &&
+         ++seen == o.nth;
 }
 
 [[noreturn]] void end(const Order& o) {
@@ -107,9 +110,10 @@ bool is_it(const Order& o, const char* call, const std::string& path) {
 
 /// Does the call, or what was ordered instead.
 template <class Call>
-auto through(const char* name, const std::string& path, const Call& call) -> decltype(call()) {
+auto through(const char* name, const std::string& path, const Call& call, std::string_view written = {})
+    -> decltype(call()) {
   const Order& o = order();
-  if (!is_it(o, name, path) || !first_to_do_it(o)) return call();
+  if (!is_it(o, name, path, written) || !first_to_do_it(o)) return call();
   if (const int error = error_of(o.end)) {
     errno = error;
     return -1;
@@ -141,7 +145,19 @@ Function next(const char* name) {
     return order().here ? through(#name, path, [&] { return real arguments; }) : real arguments; \
   }
 
-TESSERA_ON_FD(write, ssize_t, (int fd, const void* data, size_t bytes), (fd, data, bytes))
+extern "C" ssize_t write(int fd, const void* data, size_t bytes) {
+  static const auto real = next<ssize_t (*)(int, const void*, size_t)>("write");
+  const auto call = [&] { return real(fd, data, bytes); };
+  return order().here ? through("write", path_of(fd), call, {static_cast<const char*>(data), bytes}) : call();
+}
+extern "C" ssize_t writev(int fd, const iovec* parts, int count) {
+  static const auto real = next<ssize_t (*)(int, const iovec*, int)>("writev");
+  const auto call = [&] { return real(fd, parts, count); };
+  if (!order().here) return call();
+  std::string text;
+  for (int i = 0; i < count; ++i) text.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
+  return through("writev", path_of(fd), call, text);
+}
 TESSERA_ON_FD(ftruncate, int, (int fd, off_t bytes), (fd, bytes))
 TESSERA_ON_FD(fsync, int, (int fd), (fd))
 TESSERA_ON_FD(fdatasync, int, (int fd), (fd))

@@ -21,10 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 using Flags = std::vector<std::string>;
 
-/// The how many-th call on a path of this form.
+/// The how many-th call on a path of this form, that writes this text.
 struct Instant {
   const char *call, *path;
   int nth = 1;
+  const char* written = "";
 };
 /// One thing that happens to a run.
 struct Order {
@@ -33,8 +34,8 @@ struct Order {
 
   bool is_kill() const { return end[0] != 'E'; }
   std::string text() const {
-    return std::string("call=") + at.call + " path=" + at.path + " nth=" + std::to_string(at.nth) + " when=" + when +
-           " who=" + who + " end=" + end;
+    return std::string("call=") + at.call + " path=" + at.path + " nth=" + std::to_string(at.nth) +
+           " text=" + at.written + " when=" + when + " who=" + who + " end=" + end;
   }
 };
 using Orders = std::vector<Order>;
@@ -274,6 +275,20 @@ TEST_F(Kills, OfRanksAndLaunchersAndFailuresOfTheDiskLoseNothing) {
     if (HasFailure()) return;
   }
   EXPECT_EQ(kills, kKills * part.size());
+}
+
+TEST_F(Kills, AFailureOfTheDiskWhereASampleIsWrittenDownEndsTheRunAndLosesNoLine) {
+  const TinyRun run("kills");
+  give_the_same_clips(run);
+  Orders orders;
+  for (const char* error : {"ENOSPC", "EIO"})
+    for (const Instant& at : {Instant{"write", "*/metrics.jsonl", 1, "\"type\":\"sample\""},
+                              Instant{"write*", "*/events.out.tfevents*", 1, "samples/0"}})
+      orders.push_back({at, "before", "0", error});
+  const size_t restarts = carry_out(run, 1, orders, {100});
+  EXPECT_EQ(restarts, 0u);  // on a full disk ranks would end alike
+  expect_as_if_left_alone(run, 1, restarts);
+  EXPECT_TRUE(run.metrics("run", "warning").empty());
 }
 
 TEST_F(Kills, ASignalWhileDataArePreparedIsObeyedAtOnceAndNamed) {

@@ -129,8 +129,8 @@ class MetricsWriter {
   /// And one key has another value than it had there; `text` is for people.
   void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
               const std::string& text);
-  /// What the user was warned of and will want to know later. `what`: "history", "transport", or what failed and is
-  /// made up at the next start: "sample", "report", "export".
+  /// What the user was warned of and will want to know later. `what`: "history", "transport", or what failed
+  /// without ending the run: "sample", "report", "export".
   void warning(int64_t step, const std::string& what, const std::string& text);
   /// A stage begins: `step` is its first, `changes` and `plan` are for people, one line each.
   void stage(int64_t step, int number, const std::string& changes, const std::string& plan);

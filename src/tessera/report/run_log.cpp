@@ -9,6 +9,11 @@ namespace {
 constexpr int kPictureSide = 320, kPictureFrames = 33;
 }  // namespace
 
+Picture picture_of(const data::Frames& frames) {
+  const data::Frames small = data::thumbnail(frames, kPictureSide, kPictureFrames);
+  return {small.height, small.width, data::encode_gif(small)};
+}
+
 std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
   std::vector<std::pair<std::string, double>> values = {{"train/loss", m.loss},
                                                         {"train/grad_norm", m.grad_norm},
@@ -62,14 +67,13 @@ void RunLog::skip(int64_t step, const std::string& why, std::optional<double> lo
   board_.scalars(step, {{"train/skipped", 1}});
 }
 
-void RunLog::sample(const Sample& sample, const data::Frames& frames) {
+void RunLog::sample(const Sample& sample) {
   if (found().samples.contains(std::filesystem::path(sample.file).filename())) return;  // made up: its line is there
-  metrics_.sample(sample.step, sample.file, sample.text, sample.psnr, sample.audio_effect);
-  const data::Frames small = data::thumbnail(frames, kPictureSide, kPictureFrames);
   const std::string prompt = "samples/" + std::to_string(sample.prompt);
-  board_.image(sample.step, prompt, small.height, small.width, data::encode_gif(small));
+  board_.image(sample.step, prompt, sample.picture.height, sample.picture.width, sample.picture.gif);
   if (sample.psnr) board_.scalars(sample.step, {{prompt + "/psnr", *sample.psnr}});
   if (sample.audio_effect) board_.scalars(sample.step, {{prompt + "/audio_effect", *sample.audio_effect}});
+  metrics_.sample(sample.step, sample.file, sample.text, sample.psnr, sample.audio_effect);
 }
 
 void RunLog::checkpoint(int64_t step, const std::string& folder, std::optional<double> seconds) {

@@ -3,7 +3,7 @@
 //
 //   RunLog log("runs/a", /*done=*/100);
 //   log.step(metrics);
-//   log.sample({.step = 200, .prompt = 0, .file = "samples/step-000200-0.mp4", .text = "a cat"}, frames);
+//   log.sample({.step = 200, .file = "samples/step-000200-0.mp4", .text = "a cat", .picture = picture_of(frames)});
 #include <optional>
 
 #include "tessera/data/video.h"
@@ -11,6 +11,13 @@
 #include "tessera/report/tensorboard.h"
 
 namespace tessera::report {
+
+/// A sample as TensorBoard shows it: small, as a GIF.
+struct Picture {
+  int height = 0, width = 0;
+  std::vector<uint8_t> gif;
+};
+Picture picture_of(const data::Frames& frames);
 
 class RunLog {
  public:
@@ -23,6 +30,7 @@ class RunLog {
     std::string file, text;  ///< where it is, what was asked for
     std::optional<double> psnr;
     std::optional<double> audio_effect = {};  ///< see Denoising
+    Picture picture;
   };
 
   const History& found() const { return metrics_.found(); }  ///< what metrics.jsonl held
@@ -31,7 +39,8 @@ class RunLog {
 
   void step(const StepMetrics& metrics);
   void skip(int64_t step, const std::string& why, std::optional<double> loss_scale = {});
-  void sample(const Sample& sample, const data::Frames& frames);
+  /// Writes the line of metrics.jsonl last: a sample that has one lacks nothing.
+  void sample(const Sample& sample);
   void checkpoint(int64_t step, const std::string& folder, std::optional<double> seconds);
   void fault(int64_t step, const std::string& kind, const std::string& text, int rank = -1,
              const std::vector<int64_t>& shares = {});

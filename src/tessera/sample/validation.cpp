@@ -137,7 +137,7 @@ std::filesystem::path Validation::file(const std::filesystem::path& out, int64_t
   return out / "samples" / name;
 }
 
-void Validation::write(int64_t step, const Finished& finished, report::RunLog& log) {
+report::RunLog::Sample Validation::write(int64_t step, const Finished& finished) {
   const std::filesystem::path file = this->file(out_, step, finished.prompt);
   const data::Frames frames = job::to_frames(job_.codec->decode(finished.latent), sample_fps(recipe_));
   data::write_mp4(file, frames, data_.prompt_sound(finished.prompt));
@@ -147,8 +147,13 @@ void Validation::write(int64_t step, const Finished& finished, report::RunLog& l
     psnr = data::psnr(frames, reconstruction(finished.prompt, clip));
   // Steps on cached samples do not need it; beside those of host encoders it is host memory, and read anew.
   if (!recipe_.data.online() || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);
-  log.sample({step, finished.prompt, file.string(), data_.prompt_text(finished.prompt), psnr, finished.audio_effect},
-             frames);
+  return {.step = step,
+          .prompt = finished.prompt,
+          .file = file.string(),
+          .text = data_.prompt_text(finished.prompt),
+          .psnr = psnr,
+          .audio_effect = finished.audio_effect,
+          .picture = report::picture_of(frames)};
 }
 
 const data::Frames& Validation::reconstruction(int prompt, int64_t clip) {

@@ -5,7 +5,7 @@
 //   validation.pass(step, [&](const auto& batches, double t, const at::Tensor&) {
 //     return executor.forward(schedule, step, batches);
 //   });
-//   if (auto done = validation.take_finished()) validation.write(step, *done, log);
+//   if (auto done = validation.take_finished()) log.sample(validation.write(step, *done));
 #include <filesystem>
 
 #include "tessera/data/video.h"
@@ -73,9 +73,9 @@ class Validation {
   /// One sampler step of one prompt; prompts run one after another.
   void pass(int64_t step, const RunBranches& run);
   std::optional<Finished> take_finished();
-  /// Decodes and writes samples/step-000100-0.mp4 and logs it. If the prompt is a clip's own caption, the first call
-  /// also writes that clip and its reconstruction by the autoencoder to references/, for the report.
-  void write(int64_t step, const Finished& finished, report::RunLog& log);
+  /// Decodes and writes samples/step-000100-0.mp4; gives what is logged of it. If the prompt is a clip's own caption, the
+  /// first call also writes that clip and its reconstruction by the autoencoder to references/, for the report.
+  report::RunLog::Sample write(int64_t step, const Finished& finished);
 
  private:
   const data::Frames& reconstruction(int prompt, int64_t clip);

@@ -262,8 +262,11 @@ void Run::sample(const plan::Visit& visit) {
   validation_->pass(visit.step,
                     sample::expert_passes(job_, experts_->router(), *engine_, programs_.sample, visit.step));
   const auto finished = validation_->take_finished();
-  if (finished && rank_ == 0)
-    attempt(visit.step, "sample", [&] { validation_->write(visit.step, *finished, *run_log_); });
+  if (!finished || rank_ != 0) return;
+  std::optional<report::RunLog::Sample> written;
+  attempt(visit.step, "sample", "the run goes on without it, and a start that resumes from this step makes it up",
+          [&] { written = validation_->write(visit.step, *finished); });
+  if (written) run_log_->sample(*written);  // a history that cannot be written ends the run, as for a step's line
 }
 
 /// Whether samples of the step that the run goes on from are missing, or their lines: making them failed, or was stopped.
@@ -281,9 +284,9 @@ bool Run::owes_samples() {
   return owes;
 }
 
-/// Runs `act`, for which no other rank waits and which the next start can repeat: a failure is logged and the run goes
-/// on. Returns the exit code of the failure.
-Exit Run::attempt(int64_t step, const std::string& what, const std::function<void()>& act) {
+/// Runs `act`, for which no other rank waits and without which training loses nothing: a failure is logged with what
+/// `then` becomes of it, and the run goes on. Returns the exit code of the failure.
+Exit Run::attempt(int64_t step, const std::string& what, const std::string& then, const std::function<void()>& act) {
   Exit code = Exit::internal;
   std::string text;
   try {
@@ -297,8 +300,7 @@ Exit Run::attempt(int64_t step, const std::string& what, const std::function<voi
   } catch (const std::exception& error) {
     text = error.what();
   }
-  log::warn("step " + std::to_string(step) + ": the " + what +
-            " failed, and is made up when the run is started again: " + text);
+  log::warn("step " + std::to_string(step) + ": the " + what + " failed; " + then + ": " + text);
   if (rank_ == 0) run_log_->warning(step, what, text);
   return code;
 }
@@ -309,7 +311,8 @@ void Run::save_beside(int64_t step, const fs::path& folder) {
   if (wanted == "none" || (wanted == "lora" && !recipe().lora.on)) return;
   const auto saved = std::make_shared<checkpoint::TrainingCheckpoint>(folder);
   const fs::path to = folder / (recipe().lora.on ? "lora" : "model");
-  const Exit code = attempt(step, "export", [&] {
+  const std::string then = "the checkpoint is whole without it, and tessera convert makes it from there";
+  const Exit code = attempt(step, "export", then, [&] {
     for (const job::Expert& expert : job_.experts.list) {
       const bool several = job_.experts.several();
       const weights::Source source = weights::open_training(saved, several ? expert.folder + "." : "");

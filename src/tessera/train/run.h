@@ -84,7 +84,7 @@ class Run {
   double sample_flops(const planning::PartPlan& part, size_t bucket);
   void sample(const plan::Visit& visit);
   bool owes_samples();
-  Exit attempt(int64_t step, const std::string& what, const std::function<void()>& act);
+  Exit attempt(int64_t step, const std::string& what, const std::string& then, const std::function<void()>& act);
   Exit export_models();
   void write_experts_file(const std::filesystem::path& model) const;
   void write_report();

@@ -40,6 +40,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// What becomes of an export or a report that failed.
+constexpr const char* kNextStart = "start the run again to make it up";
+
 /// This build, by the bytes of its file.
 std::string program() {
   const std::string bytes = checkpoint::read_text(this_program());
@@ -325,7 +328,7 @@ int Run::finish() {
   for (const auto& line : step_lines_) lines << line << '\n';
   lines.close();
   comm_.barrier();
-  if (rank_ == 0) attempt(recipe_.run.steps, "report", [&] { write_report(); });
+  if (rank_ == 0) attempt(recipe_.run.steps, "report", kNextStart, [&] { write_report(); });
   if (code == Exit::done && steps_ > 0 && skips_ == steps_ && recipe_.run.on_nan == "skip") {
     code = Exit::not_finite;
     if (rank_ == 0)
@@ -359,7 +362,7 @@ void Run::tell_results() const {
 Exit Run::export_models() {
   Exit code = Exit::done;
   const auto attempted = [&](const std::function<void()>& act) {
-    if (const Exit failed = attempt(recipe_.run.steps, "export", act); failed != Exit::done) code = failed;
+    if (const Exit failed = attempt(recipe_.run.steps, "export", kNextStart, act); failed != Exit::done) code = failed;
   };
   const auto exported = [&](const fs::path& model) {
     job::each_expert(engine_->store(), job_.experts, [&](size_t e, const std::string&) {
