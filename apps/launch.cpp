@@ -2,7 +2,9 @@
 #include "foreign.h"
 #include "look_over.h"
 #include "tessera/base/check.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/launcher.h"
+#include "tessera/device/open.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::apps {
@@ -26,6 +28,16 @@ recipe::Recipe recipe_of(const Command& command, const Arguments& arguments, int
                                   : look_over(std::move(recipe), world);  // what it samples need not be model.path
 }
 
+/// Ranks on this machine where none are asked for: one for each GPU that it shows, unless the recipe computes on the CPU.
+int ranks_here(const Command& command, const Arguments& arguments) {
+  const int gpus = device::count_in_child();
+  if (gpus < 2) return 1;
+  if (command.recipe_keys && recipe_from(arguments, arguments.overrides, gpus).recipe.run.device == "cpu") return 1;
+  log::info("launch: a rank for each of the " + std::to_string(gpus) +
+            " GPUs of this machine; -n N starts as many as you say");
+  return gpus;
+}
+
 int run(const Arguments& arguments) {
   if (arguments.words.empty())
     throw UserError(Exit::usage, "launch", "no command to launch", "tessera launch -n 2 train RECIPE");
@@ -44,7 +56,8 @@ int run(const Arguments& arguments) {
   }
   const Arguments rest = parse(*target, {arguments.words.begin() + 1, arguments.words.end()});
   comm::LaunchOptions options;
-  options.nproc = whole(arguments, "--nproc-per-node", 1);
+  options.nproc =
+      arguments.value("--nproc-per-node").empty() ? ranks_here(*target, rest) : whole(arguments, "--nproc-per-node", 1);
   options.nnodes = whole(arguments, "--nnodes", 1);
   options.node_rank = whole(arguments, "--node-rank", 0);
   options.endpoint = arguments.value("--rdzv-endpoint");
@@ -71,7 +84,11 @@ Command launch_command() {
       "...";
   c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml";
   c.rest_is_verbatim = true;
-  c.flags = {{"--nproc-per-node", "N", "ranks on this machine", "-n", {"--n", "-np", "--np", "--nproc", "--ntasks"}},
+  c.flags = {{"--nproc-per-node",
+              "N",
+              "ranks on this machine; without it one, or one for each GPU",
+              "-n",
+              {"--n", "-np", "--np", "--nproc", "--ntasks"}},
              {"--nnodes", "K", "machines of the run, one launcher each"},
              {"--node-rank", "I", "number of this machine, from 0"},
              {"--rdzv-endpoint", "HOST:PORT", "rendezvous of the launchers: an address of machine 0"},

@@ -53,7 +53,53 @@ device::Properties properties(int index) {
 // Memory
 
 void* take(int64_t bytes) { return memory().take(bytes, current_device()); }
-void allocate_by(c10::Allocator* allocator) { c10::SetAllocator(at::kPrivateUse1, allocator, /*priority=*/1); }
+/// Another allocator, whose memory becomes NaN when it is given back: as work of the stream of the thread that gives it back,
+/// after what was given to that stream, so that a use by a stream that nobody waited for shows.
+class PoisoningAllocator final : public c10::Allocator {
+ public:
+  explicit PoisoningAllocator(c10::Allocator* inner) : inner_(inner) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::DataPtr piece = inner_->allocate(bytes);
+    const c10::Device device = piece.device();
+    void* data = piece.release_context();
+    const std::lock_guard lock(mutex_);
+    if (data) sizes_[data] = static_cast<int64_t>(bytes);
+    return {data, data, &give, device};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { inner_->copy_data(to, from, bytes); }
+
+ private:
+  static void give(void* data);
+
+  c10::Allocator* const inner_;
+  std::mutex mutex_;
+  std::map<void*, int64_t> sizes_;
+};
+
+PoisoningAllocator*& poisoning() {
+  static PoisoningAllocator* once = nullptr;  // outlives every tensor
+  return once;
+}
+
+void PoisoningAllocator::give(void* data) {
+  if (!data) return;
+  PoisoningAllocator& self = *poisoning();
+  int64_t bytes = 0;
+  {
+    const std::lock_guard lock(self.mutex_);
+    bytes = self.sizes_.extract(data).mapped();
+  }
+  timeline().run("freed", {written(data, bytes)},
+                 [=, at = memory().shadow_bytes(data, bytes)] { std::memset(at, 0xff, static_cast<size_t>(bytes)); });
+  self.inner_->raw_deleter()(data);
+}
+
+void allocate_by(c10::Allocator* allocator) {
+  if (std::getenv("TESSERA_SIMULATED_POISON")) allocator = poisoning() = new PoisoningAllocator(allocator);
+  c10::SetAllocator(at::kPrivateUse1, allocator, /*priority=*/1);
+}
 
 struct Pins {
   std::mutex mutex;

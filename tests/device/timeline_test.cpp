@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "simulated.h"
@@ -63,6 +65,23 @@ class Streams : public ::testing::Test {
   device::Stream streams[2] = {};
   Pinned host;
 };
+
+using StreamsDeathTest = Streams;
+TEST_F(StreamsDeathTest, MemoryThatIsGivenBackWhileAStreamUsesItIsFound) {
+  const auto give_back = [&](bool waits) {
+    setenv("TESSERA_SIMULATED_POISON", "1", 1);
+    gpu.allocate_by(c10::GetAllocator(at::kPrivateUse1));
+    std::optional<at::Tensor> x = at::zeros({kCount}, at::TensorOptions(at::kPrivateUse1).dtype(at::kFloat));
+    gpu.wait();
+    on(1), gpu.label("stash mid");
+    gpu.enqueue_copy(host.data(), x->const_data_ptr(), kBytes);
+    if (waits) gpu.wait();
+    on(0), x.reset();
+    std::exit(0);
+  };
+  EXPECT_DEATH(give_back(false), "freed.* writes bytes that .*stash mid");
+  EXPECT_EXIT(give_back(true), ::testing::ExitedWithCode(0), "");
+}
 
 TEST_F(Streams, AreInNoOrderWithoutAnEvent) {
   on(1), gpu.label("gather mid"), write(0);

@@ -21,6 +21,7 @@ const std::map<std::string, std::string> kOnCpu = {{"TESSERA_KERNELS", "aten"}, 
 const std::map<std::string, std::string> kOnDevice = {{"OMP_NUM_THREADS", "1"},
                                                       {"TESSERA_KERNELS", "aten"},
                                                       {"TESSERA_SIMULATED_BYTES", "1073741824"},
+                                                      {"TESSERA_SIMULATED_POISON", "1"},
                                                       {"TESSERA_SIMULATED_RECORD", "1"}};
 
 Result train(const char* program, int ranks, const std::string& name, const std::vector<std::string>& more) {
@@ -179,6 +180,25 @@ TEST(OnDeviceRuns, TwoRanksOnOneGpuAreRefusedByName) {
   words.insert(words.end(), {"--run.steps", "2"});
   const Result shares = run_program(words, environment, 120);
   EXPECT_EQ(shares.code, 0) << shares.output;
+}
+
+TEST(OnDeviceRuns, ALaunchWithoutACountStartsARankForEachGpu) {
+  auto environment = kOnDevice;
+  environment["TESSERA_SIMULATED_DEVICES"] = "2";
+  const std::vector<std::string> words = {
+      ON_DEVICE, "launch", "train", shared().recipe(), "--run.out", shared().out("counted"), "--run.steps", "1"};
+  const Result both = run_program(words, environment, 120);
+  EXPECT_EQ(both.code, 0) << both.output;
+  EXPECT_NE(both.output.find("a rank for each of the 2 GPUs of this machine"), std::string::npos) << both.output;
+  EXPECT_NE(both.output.find("mesh dp_shard=2"), std::string::npos) << both.output;
+
+  std::vector<std::string> on_cpu = words;
+  on_cpu[5] = shared().out("not-counted");
+  on_cpu.insert(on_cpu.end(), {"--run.device", "cpu"});
+  const Result alone = run_program(on_cpu, environment, 120);
+  EXPECT_EQ(alone.code, 0) << alone.output;
+  EXPECT_EQ(alone.output.find("a rank for each"), std::string::npos) << alone.output;
+  EXPECT_EQ(alone.output.find("mesh dp_shard=2"), std::string::npos) << alone.output;
 }
 
 TEST(OnDeviceRuns, RandomPlansGiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {

@@ -2,6 +2,10 @@
 
 #include <ATen/Version.h>
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 namespace tessera::device {
 
@@ -103,6 +107,32 @@ const Opened& open() {
     return open_library({.library = program.parent_path() / "libtessera_cuda.so", .torch = at::show_config});
   }();
   return once;
+}
+
+int count_in_child() {
+  int ends[2];
+  if (::pipe(ends) != 0) return 0;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int count = 0;
+    try {
+      if (const Backend* table = open().table) count = table->count();
+    } catch (...) {
+    }
+    const ssize_t sent = ::write(ends[1], &count, sizeof count);
+    ::_exit(sent == sizeof count ? 0 : 1);
+  }
+  ::close(ends[1]);
+  int count = 0;
+  ssize_t got = 0;
+  if (child > 0) {
+    while ((got = ::read(ends[0], &count, sizeof count)) < 0 && errno == EINTR) {
+    }
+    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  ::close(ends[0]);
+  return got == sizeof count ? std::max(count, 0) : 0;
 }
 
 Opened open_library(const Places& places) {

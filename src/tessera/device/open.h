@@ -22,6 +22,10 @@ struct Opened {
 /// there is a CUDA library, and remembers.
 const Opened& open();
 
+/// How many devices open() finds, asked in a process of its own: a driver leaves threads and files in one that starts it.
+/// 0 where there is none, and where that process ends otherwise than by an answer.
+int count_in_child();
+
 /// The table that open() gives in place of the library's, before its first call. For programs of tests.
 void offer(const Backend& table);
 

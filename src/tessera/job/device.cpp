@@ -56,6 +56,9 @@ int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, in
   engine::Meter::use_device(gpu, std::min(usable, planned + planned / 32 + (int64_t{64} << 20)));
   log::info("run.device: " + properties.name + ", " + format_bytes(planned) + " of its " +
             format_bytes(properties.bytes) + " for the plan");
+  if (place.world == 1 && count > 1)
+    log::info("run.device: this machine shows " + std::to_string(count) +
+              " GPUs and one rank was started; tessera launch starts a rank for each");
   return planned;
 }
 
