@@ -18,7 +18,7 @@ struct Step {
     times.push_back({begin, end});
     return *this;
   }
-  Exposed exposed() const { return exposed_time(list, waited_for(list, times)); }
+  Exposed exposed() const { return exposed_time(list, times, waited_for(list, times)); }
 };
 
 TEST(ExposedTime, IsWhatComputingWaitedForAndNotWhatLanesTook) {
@@ -60,6 +60,16 @@ TEST(ExposedTime, IncludesWhatIsLeftAfterTheLastUpdate) {
   Step step;
   step.add(Op::update, Lane::compute, 0, 2).add(Op::stash, Lane::d2h, 2, 3, {0}).add(Op::stash, Lane::disk, 3, 7, {1});
   EXPECT_DOUBLE_EQ(step.exposed().copy, 5);
+}
+
+TEST(ExposedTime, BetweenTwoInstructionsThatWaitForNothingIsDispatch) {
+  Step step;
+  step.add(Op::gather, Lane::gather, 0, 3)
+      .add(Op::forward, Lane::compute, 4, 5, {0})  // a second after its gather
+      .add(Op::forward, Lane::compute, 7, 8)       // two after the forward before it
+      .add(Op::forward, Lane::compute, 8, 9, {0});
+  EXPECT_DOUBLE_EQ(step.exposed().dispatch, 1 + 2);
+  EXPECT_DOUBLE_EQ(step.exposed().comm, 3);
 }
 
 TEST(ExposedTime, OfNothingIsNothing) {

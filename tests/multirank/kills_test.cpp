@@ -237,6 +237,13 @@ constexpr Instant kAtEnd[] = {{"rename", "*/model/*"}, {"rename", "*/trace.json"
 
 constexpr int kRounds = 100, kKills = 10, kFailures = 2;  // of a round
 
+/// Whether the newest order ends no run, so that no start follows it: an old checkpoint that cannot be deleted is a warning.
+bool goes_on(const Orders& orders) {
+  if (orders.empty() || orders.back().is_kill()) return false;
+  const std::string_view call = orders.back().at.call, path = orders.back().at.path;
+  return call == "remove" || (call == "rename" && path.ends_with(".partial"));
+}
+
 /// Ten kills, of the rank, its launcher or all, and two failures of the disk, the last at the run's end.
 Orders draw(int round, int ranks) {
   std::mt19937 random(static_cast<uint32_t>(round) + 1);
@@ -248,7 +255,7 @@ Orders draw(int round, int ranks) {
     Order order{any(kUnderWay)};
     if (i == kKills + kFailures - 1)
       order.at = any(kAtEnd);
-    else if (below(5) == 0)
+    else if (below(5) == 0 && !goes_on(orders))
       order.at = any(kAtStart);
     else if (ranks > 1 && below(4) == 0)
       order = {any(kOfRankOne), "before", "1"};

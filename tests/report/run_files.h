@@ -30,7 +30,7 @@ class RunTest : public FolderTest {
       rank.reserved_bytes = 10 << 20;
       rank.sent_bytes = {{"dp_shard", 1000}};
       rank.busy = {{"compute", 0.2}, {"gather", 0.05}};
-      rank.exposed = {.comm = 0.03, .copy = 0.01 * r, .stages = 0};
+      rank.exposed = {.comm = 0.03, .copy = 0.01 * r, .stages = 0, .data = 0.02, .dispatch = 0.005};
       m.ranks.push_back(rank);
     }
     return m;

@@ -65,10 +65,23 @@ TEST_F(RunFolderTest, WhatTheTrainerWritesComesBackWhole) {
   EXPECT_EQ(run.ranks()[1].utilisation, first.ranks[1].utilisation);
   EXPECT_EQ(run.ranks()[1].model_flops, 8.2e11);
   EXPECT_DOUBLE_EQ(run.ranks()[1].mfu.value(), 0.82);
-  EXPECT_DOUBLE_EQ(run.ranks()[1].exposed.comm, first.ranks[1].exposed.comm);
-  EXPECT_DOUBLE_EQ(run.ranks()[1].exposed.copy, first.ranks[1].exposed.copy);
+  for (const auto& [what, field] : kExposed)
+    EXPECT_DOUBLE_EQ(run.ranks()[1].exposed.*field, first.ranks[1].exposed.*field) << what;
   EXPECT_EQ(run.ranks()[1].sent_bytes, first.ranks[1].sent_bytes);
   EXPECT_EQ(run.ranks()[1].reserved_bytes, 10 << 20);
+}
+
+TEST_F(RunFolderTest, WhatComputeWaitedForIsTheMeanOfAllStepsButTheFirstForEachCause) {
+  const auto path = new_run("run", 5);
+  MetricsWriter metrics(path / "metrics.jsonl", 0);
+  for (int s = 1; s <= 4; ++s) {  // a line tells of the step before it
+    StepMetrics m = step(s, 0.5);
+    for (const auto& [what, field] : kExposed) m.ranks[1].exposed.*field = s <= 2 ? 100 : s * 0.01;
+    metrics.step(m);
+  }
+  const RunFolder run(path);
+  ASSERT_EQ(run.waits().size(), 2u);
+  for (const auto& [what, field] : kExposed) EXPECT_DOUBLE_EQ(run.waits()[1].seconds.*field, 0.035) << what;
 }
 
 TEST_F(RunFolderTest, PollReadsWholeLinesAndOnlyWhatWasAdded) {

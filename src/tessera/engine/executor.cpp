@@ -278,7 +278,7 @@ void Executor::end(Run& run) {
   if (far_) join_lanes(run);
   if (run.schedule().phase == "train") {
     const std::vector<double> waited = waited_for(run.schedule().list, run.times);
-    exposed_ += exposed_time(run.schedule().list, waited);
+    exposed_ += exposed_time(run.schedule().list, run.times, waited);
     if (keep_lines_) in_effect_ = in_effect(run.schedule().list, run.times, waited);
     exposed_.comm += comm::seconds_in_collectives() - run.in_collectives;
   }

@@ -66,8 +66,16 @@ std::vector<double> waited_for(const std::vector<plan::Instruction>& list,
   return waited;
 }
 
-Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vector<double>& waited) {
+Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vector<std::array<double, 2>>& times,
+                     const std::vector<double>& waited) {
   Exposed exposed;
+  double ready = 0;  // when the compute lane could begin its next instruction
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i].lane != plan::Lane::compute) continue;
+    for (const int awaited : list[i].wait) ready = std::max(ready, times[static_cast<size_t>(awaited)][1]);
+    exposed.dispatch += std::max(0.0, times[i][0] - ready);
+    ready = times[i][1];
+  }
   for (size_t i = 0; i < list.size(); ++i)
     if (double* share = share_of(exposed, list[i].lane)) *share += waited[i];
   return exposed;

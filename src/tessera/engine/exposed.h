@@ -4,7 +4,7 @@
 //
 //   const std::vector<double> waited = waited_for(schedule.list, times);
 //   waited[3];                                           // seconds that instruction 3 kept it waiting
-//   exposed_time(schedule.list, waited).copy;            // that copies did
+//   exposed_time(schedule.list, times, waited).copy;     // that copies did
 #include <array>
 #include <vector>
 
@@ -13,11 +13,12 @@
 namespace tessera::engine {
 
 /// Seconds that the compute lane waited, by the kind of instruction that it waited for: collectives (of other lanes, or
-/// inside its own instructions), copies between device, host and disk, and messages of other pipeline stages.
+/// inside its own instructions), copies between device, host and disk, and messages of other pipeline stages; `dispatch`:
+/// with nothing to wait for, until its next instruction began.
 struct Exposed {
-  double comm = 0, copy = 0, stages = 0;
+  double comm = 0, copy = 0, stages = 0, dispatch = 0;
   Exposed& operator+=(const Exposed& other) {
-    comm += other.comm, copy += other.copy, stages += other.stages;
+    comm += other.comm, copy += other.copy, stages += other.stages, dispatch += other.dispatch;
     return *this;
   }
 };
@@ -27,6 +28,7 @@ struct Exposed {
 std::vector<double> waited_for(const std::vector<plan::Instruction>& list,
                                const std::vector<std::array<double, 2>>& times);
 /// Their sums by cause, without the collectives inside compute instructions.
-Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vector<double>& waited);
+Exposed exposed_time(const std::vector<plan::Instruction>& list, const std::vector<std::array<double, 2>>& times,
+                     const std::vector<double>& waited);
 
 }  // namespace tessera::engine

@@ -39,21 +39,21 @@ constexpr std::pair<const char*, int64_t Bytes::*> kParts[] = {{"parameters", &B
 Json rank_json(const RankMetrics& m) {
   Json bytes = Json::object();
   for (const auto& [part, field] : kParts) bytes[part] = m.bytes.*field;
-  Json json = {
-      {"rank", m.rank},
-      {"bytes", bytes},
-      {"peak_bytes", m.peak_bytes},
-      {"persistent_bytes", m.persistent_bytes},
-      {"predicted_peak_bytes", m.predicted_peak_bytes},
-      {"reserved_bytes", m.reserved_bytes},
-      {"samples_bytes", m.samples_bytes},
-      {"sent_bytes", m.sent_bytes},
-      {"busy", m.busy},
-      {"utilisation", m.utilisation},
-      {"model_flops", m.model_flops},
-      {"exposed",
-       {{"comm", m.exposed.comm}, {"copy", m.exposed.copy}, {"stages", m.exposed.stages}, {"data", m.exposed.data}}},
-      {"sample_seconds", m.sample_seconds}};
+  Json exposed = Json::object();
+  for (const auto& [what, field] : kExposed) exposed[what] = m.exposed.*field;
+  Json json = {{"rank", m.rank},
+               {"bytes", bytes},
+               {"peak_bytes", m.peak_bytes},
+               {"persistent_bytes", m.persistent_bytes},
+               {"predicted_peak_bytes", m.predicted_peak_bytes},
+               {"reserved_bytes", m.reserved_bytes},
+               {"samples_bytes", m.samples_bytes},
+               {"sent_bytes", m.sent_bytes},
+               {"busy", m.busy},
+               {"utilisation", m.utilisation},
+               {"model_flops", m.model_flops},
+               {"exposed", exposed},
+               {"sample_seconds", m.sample_seconds}};
   if (m.mfu) json["mfu"] = *m.mfu;
   if (m.driver)
     json["driver"] = {
@@ -102,7 +102,7 @@ RankMetrics read_rank(const JsonFields& in) {
   m.utilisation = in.object("utilisation").reals();
   m.model_flops = in.real("model_flops");
   if (in.has("mfu")) m.mfu = in.real("mfu");
-  m.exposed = {exposed.real("comm"), exposed.real("copy"), exposed.real("stages"), exposed.real("data")};
+  for (const auto& [what, field] : kExposed) m.exposed.*field = exposed.real(what);
   m.sample_seconds = in.real("sample_seconds");
   if (in.has("driver")) {
     const JsonFields driver = in.object("driver");

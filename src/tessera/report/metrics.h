@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/json.h"
@@ -32,9 +33,10 @@ struct RankMetrics {
   double model_flops = 0;     ///< that the model takes of this rank in this step: forward and backward, no recompute
   std::optional<double> mfu;  ///< of this step: model_flops a second over StepMetrics::peak_flops
   /// Seconds of the step before in which computing stood still: for collectives, for copies between device, host and
-  /// disk, for other stages of a pipeline; and before this step for its samples.
+  /// disk, for other stages of a pipeline, and with nothing to wait for between two instructions; and before this step for
+  /// its samples.
   struct Exposed {
-    double comm = 0, copy = 0, stages = 0, data = 0;
+    double comm = 0, copy = 0, stages = 0, data = 0, dispatch = 0;
   } exposed;
   /// Of activations that the plan keeps in fewer bits: relative errors, the mean over all saved tensors of the step and
   /// the largest. Absent where nothing was compressed.
@@ -51,6 +53,14 @@ struct RankMetrics {
   std::optional<Driver> driver;
   double sample_seconds = 0;  ///< of the rank's own work for a sample, of the step before; 0: it had none
 };
+
+/// The causes for which computing stood still, as metrics.jsonl names them.
+inline constexpr std::pair<const char*, double RankMetrics::Exposed::*> kExposed[] = {
+    {"comm", &RankMetrics::Exposed::comm},
+    {"copy", &RankMetrics::Exposed::copy},
+    {"stages", &RankMetrics::Exposed::stages},
+    {"data", &RankMetrics::Exposed::data},
+    {"dispatch", &RankMetrics::Exposed::dispatch}};
 
 struct StepMetrics {
   int64_t step = 0;

@@ -206,8 +206,7 @@ void RunFolder::take_line(const std::string& line) {
       }
       if (counts) {
         RankMetrics::Exposed& sum = waited_[ranks_.back().rank];
-        const RankMetrics::Exposed& here = ranks_.back().exposed;
-        sum.comm += here.comm, sum.copy += here.copy, sum.stages += here.stages;
+        for (const auto& [what, field] : kExposed) sum.*field += ranks_.back().exposed.*field;
       }
       if (const auto& error = ranks_.back().compression_error) {
         compression_.sum_of_means += error->mean, ++compression_.count;
@@ -229,8 +228,10 @@ double RunFolder::step_seconds() const {
 std::vector<RunFolder::Waits> RunFolder::waits() const {
   std::vector<Waits> waits;
   const auto steps = static_cast<double>(waited_steps_);
-  for (const auto& [rank, sum] : waited_)
-    waits.push_back({rank, {sum.comm / steps, sum.copy / steps, sum.stages / steps}});
+  for (const auto& [rank, sum] : waited_) {
+    waits.push_back({rank, sum});
+    for (const auto& [what, field] : kExposed) waits.back().seconds.*field /= steps;
+  }
   return waits;
 }
 

@@ -46,10 +46,7 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
       values.emplace_back("driver/" + name + "watts", rank.driver->watts);
       values.emplace_back("driver/" + name + "memory", static_cast<double>(rank.driver->memory_bytes));
     }
-    values.emplace_back("exposed/" + name + "comm", rank.exposed.comm);
-    values.emplace_back("exposed/" + name + "copy", rank.exposed.copy);
-    if (rank.exposed.data > 0) values.emplace_back("exposed/" + name + "data", rank.exposed.data);
-    if (rank.exposed.stages > 0) values.emplace_back("exposed/" + name + "stages", rank.exposed.stages);
+    for (const auto& [what, field] : kExposed) values.emplace_back("exposed/" + name + what, rank.exposed.*field);
   }
   return values;
 }

@@ -220,7 +220,8 @@ ReportInput::Table waits_table(const RunFolder& run) {
   for (const auto& [what, field] : {std::pair("collectives (exposed communication)", &Exposed::comm),
                                     {"copies (exposed transfers)", &Exposed::copy},
                                     {"other stages", &Exposed::stages},
-                                    {"samples (data loading)", &Exposed::data}}) {
+                                    {"samples (data loading)", &Exposed::data},
+                                    {"nothing: the host between two instructions (dispatch)", &Exposed::dispatch}}) {
     double sum = 0, most = 0;
     int rank = waits.front().rank;
     for (const RunFolder::Waits& here : waits) {

@@ -296,10 +296,13 @@ class Screen {
     const std::pair<const char*, double Exposed::*> kinds[] = {{"collectives", &Exposed::comm},
                                                                {"copies", &Exposed::copy},
                                                                {"other stages", &Exposed::stages},
-                                                               {"samples", &Exposed::data}};
+                                                               {"samples", &Exposed::data},
+                                                               {"dispatch", &Exposed::dispatch}};
     std::vector<const RankMetrics*> waiting;
     for (const RankMetrics& r : run_.ranks())
-      if (r.exposed.comm + r.exposed.copy + r.exposed.stages + r.exposed.data > 0) waiting.push_back(&r);
+      if (std::any_of(std::begin(kExposed), std::end(kExposed),
+                      [&](const auto& kind) { return r.exposed.*kind.second > 0; }))
+        waiting.push_back(&r);
     if (waiting.empty() || !(seconds > 0) || !room_for_more()) return;
     text("");
     const size_t shown = std::min(waiting.size(), rows(waiting.size() + 1, run_.events().empty() ? 0 : 3));

@@ -123,11 +123,11 @@ StepReport Run::numbers(bool last) {
   r.samples = static_cast<double>(sample_bytes_);
   r.work = work_;
   const engine::CompressionError error = executor.take_compression_error();
-  r.compressed = static_cast<double>(error.count);
-  r.compression_error = error.sum;
+  if (error.count > 0) r.compression_error = error.sum / static_cast<double>(error.count);
   r.most_compression_error = error.most;
   const engine::Exposed waited = executor.take_exposed();
-  r.exposed_comm = waited.comm, r.exposed_copy = waited.copy, r.exposed_stages = waited.stages;
+  r.exposed_comm = waited.comm, r.exposed_copy = waited.copy, r.exposed_stages = waited.stages,
+  r.exposed_dispatch = waited.dispatch;
   r.exposed_data = loader_->take_waited();
   for (const auto& [axis, bytes] : comm_.take_sent_bytes()) sent_[axis] += bytes;
   r.totals = engine_->store().take_totals();

@@ -19,13 +19,13 @@ void each_number(Report& r, Visit&& visit) {
                       &r.host,
                       &r.samples,
                       &r.work,
-                      &r.compressed,
                       &r.compression_error,
                       &r.most_compression_error,
                       &r.exposed_comm,
                       &r.exposed_copy,
                       &r.exposed_stages,
                       &r.exposed_data,
+                      &r.exposed_dispatch,
                       &r.span,
                       &r.flops,
                       &r.gpu_utilisation,
@@ -94,10 +94,10 @@ report::RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh&
   m.reserved_bytes = whole(report.reserved);
   m.sample_seconds = report.work;
   m.model_flops = report.flops;
-  m.exposed = {report.exposed_comm, report.exposed_copy, report.exposed_stages, report.exposed_data};
+  m.exposed = {report.exposed_comm, report.exposed_copy, report.exposed_stages, report.exposed_data,
+               report.exposed_dispatch};
   if (report.gpu_bytes > 0) m.driver = {report.gpu_utilisation, report.gpu_watts, whole(report.gpu_bytes)};
-  if (report.compressed > 0)
-    m.compression_error = {report.compression_error / report.compressed, report.most_compression_error};
+  if (report.compression_error >= 0) m.compression_error = {report.compression_error, report.most_compression_error};
   for (size_t a = 0; a < kAxes; ++a)
     if (mesh[kAllAxes[a]] > 1) m.sent_bytes[std::string(axis_name(kAllAxes[a]))] = whole(report.sent[a]);
   for (int lane = 0; lane < plan::kLaneCount; ++lane)

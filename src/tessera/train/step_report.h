@@ -21,14 +21,14 @@ struct StepReport {
   double bad_sample = 0;  ///< 1 + dataset index of a sample with a NaN or infinite loss, 0: none
   double stop = 0;        ///< the signal that asked for the end; 0: none
   double peak = 0, persistent = 0, predicted = 0, reserved = 0;
-  double host = 0;                               ///< bytes on the host tier
-  double compressed = 0, compression_error = 0,  ///< activations compressed in the step, the sum of their relative
-      most_compression_error = 0;                ///< errors and the largest
-  double samples = 0;                            ///< host bytes of the step's samples; the next ones take as much
-  double work = 0;                               ///< seconds a sample took in the step before; 0: it had none
+  double host = 0;  ///< bytes on the host tier
+  /// Of activations compressed in the step: the mean of their relative errors and the largest; -1: none was.
+  double compression_error = -1, most_compression_error = 0;
+  double samples = 0;  ///< host bytes of the step's samples; the next ones take as much
+  double work = 0;     ///< seconds a sample took in the step before; 0: it had none
   /// Seconds in which computing waited in the step before: for collectives, copies, other stages (engine/exposed.h);
   /// and before this step for its samples.
-  double exposed_comm = 0, exposed_copy = 0, exposed_stages = 0, exposed_data = 0;
+  double exposed_comm = 0, exposed_copy = 0, exposed_stages = 0, exposed_data = 0, exposed_dispatch = 0;
   net::Totals totals{};                          ///< of updates ([Note: totals] of net/unit_update.h)
   std::array<double, engine::kParts> at_peak{};  ///< bytes by engine::Part when the peak was reached
   std::array<double, kAxes> sent{};              ///< bytes of the step before, by mesh axis; a group over several
