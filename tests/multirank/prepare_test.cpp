@@ -357,9 +357,51 @@ TEST_F(Prepare, TouchedClipsAreNotEncodedAgainAndTrustDoesNotLook) {
   EXPECT_EQ(prepare(1).code, 3);
   const Result trusted = prepare(2, {"--trust"});
   EXPECT_EQ(trusted.code, 0) << trusted.output;
-  expect_text(trusted, {"--trust: 1 files have another size or time", "nobody compared the content"});
+  expect_text(trusted, {"--trust: 1 files have another size, time or path", "nobody compared the content"});
   EXPECT_EQ(trusted.output.find("encoding"), std::string::npos) << trusted.output;
   EXPECT_EQ(run_.train(2, "trusted").code, 0) << "it is written down";
+}
+
+TEST_F(Prepare, RenamedClipsAreNotEncodedAgain) {
+  ASSERT_EQ(prepare(1).code, 0);
+  const auto before = contents(cache());
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    for (const char* type : {".mp4", ".txt"}) fs::rename(data() / (from + type), data() / (to + type));
+  };
+  rename("clip1", "street at night");
+  const Result renamed = prepare(2);
+  ASSERT_EQ(renamed.code, 0) << renamed.output;
+  expect_text(renamed, {"1 clips were encoded under another path"});
+  EXPECT_EQ(renamed.output.find("encoding"), std::string::npos) << renamed.output;
+  for (const auto& [name, bytes] : before)
+    if (name != "probes.jsonl") EXPECT_TRUE(contents(cache()).at(name) == bytes) << name;
+  EXPECT_EQ(entries(cache()), 3u);
+  EXPECT_EQ(run_.train(2, "renamed").code, 0);
+
+  // Another clip under the earlier name: its entry replaces the one that the renamed clip used.
+  data::write_mp4(data() / "clip1.mp4", moving(8, 32, 32, 3));
+  write(data() / "clip1.txt", "another clip");
+  EXPECT_EQ(prepare(1).code, 3) << "that entry is stale";
+  const Result both = prepare(2, {"--rebuild"});
+  ASSERT_EQ(both.code, 0) << both.output;
+  expect_text(both, {"2 of 4 clips"});
+  EXPECT_EQ(run_.train(2, "both").code, 0);
+
+  // Nobody looks at what a trusted clip has.
+  const fs::path file = data() / "clip2.mp4";
+  const auto time = fs::last_write_time(file);
+  {
+    std::fstream out(file, std::ios::binary | std::ios::in | std::ios::out);
+    out.seekp(static_cast<std::streamoff>(fs::file_size(file)) - 1), out.put('x');
+  }
+  fs::last_write_time(file, time);
+  rename("clip2", "a walk");
+  const Result trusted = prepare(2, {"--trust"});
+  ASSERT_EQ(trusted.code, 0) << trusted.output;
+  EXPECT_EQ(trusted.output.find("encoding"), std::string::npos) << trusted.output;
+  const Result later = prepare(1);
+  EXPECT_EQ(later.code, 0) << later.output;
+  EXPECT_EQ(later.output.find("encoding"), std::string::npos) << "it is written down\n" << later.output;
 }
 
 TEST_F(Prepare, CaptionsThatWereCutAreEncodedAgainForALongerText) {
