@@ -362,6 +362,22 @@ TEST_F(Prepare, TouchedClipsAreNotEncodedAgainAndTrustDoesNotLook) {
   EXPECT_EQ(run_.train(2, "trusted").code, 0) << "it is written down";
 }
 
+TEST_F(Prepare, ALengthThatNoVideoHasIsToldAndTheOthersTrain) {
+  const std::vector<std::string> lengths = {"--data.buckets", "4x32x32,8x32x32,12x32x32"};
+  const Result one_each = prepare(1, lengths);
+  EXPECT_EQ(one_each.code, 3) << one_each.output;
+  expect_text(one_each, {"no clip is of the shape"});
+  std::vector<std::string> every = lengths;
+  every.insert(every.end(), {"--data.clip_lengths", "every"});
+  const Result r = prepare(2, every);
+  ASSERT_EQ(r.code, 0) << r.output;
+  expect_text(r, {"4x32x32: 3 clips", "8x32x32: 3 clips", "12x32x32: 0 clips", "6 of 6 clips"});
+  every.insert(every.end(), {"--run.steps", "4", "--sample.every", "4", "--sample.steps", "2"});
+  const Result trained = run_.train(2, "run", every);
+  EXPECT_EQ(trained.code, 0) << trained.output;
+  EXPECT_EQ(run_.metrics("run").size(), 4u);
+}
+
 TEST_F(Prepare, RenamedClipsAreNotEncodedAgain) {
   ASSERT_EQ(prepare(1).code, 0);
   const auto before = contents(cache());

@@ -188,7 +188,8 @@ class Preparation {
     log::info("data: " + std::to_string(data_.items_.size()) + " rows, " + std::to_string(data_.plan_.clips.size()) +
               " clips of frames x height x width\n" + data_.plan_.summary());
     judge(data_.plan_.clips.empty());
-    data::check_no_bucket_is_empty(data_.plan_);
+    if (!rules.every_length)
+      data::check_no_bucket_is_empty(data_.plan_);  // the summary tells of lengths that no video has
     if (online_) return;
     const EncoderHashes encoders = encoder_hashes(recipe_, job_, data_.tokenizer_);
     same_texts_ = encoders.same_texts;
