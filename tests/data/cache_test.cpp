@@ -144,15 +144,15 @@ TEST_F(Cache, AMovedClipKeepsItsEntryWhileItsContentIsTheSame) {
   };
   const auto make = [&](const std::string& folder) {
     fs::create_directories(folder_ / folder / "pictures");
-    write(folder + "/a.mp4", "pixels"), write(folder + "/b.mp4", "others"),
-        write(folder + "/pictures/first.png", "png");
+    write(folder + "/a.mp4", "pixels"), write(folder + "/b.mp4", "longer"), write(folder + "/c.mp4", "of another size");
+    write(folder + "/pictures/first.png", "png");
   };
   make("set");
   write_clip(cache_, in("set", "a.mp4"), made(), {});
   const Path entry = in("set", "a.mp4").file(cache_);
   make("deep/er");  // written again: another time
   const CacheKey moved = in("deep/er", "a.mp4");
-  EXPECT_EQ(search().changed({moved, in("deep/er", "b.mp4")}),
+  EXPECT_EQ(search().changed({moved, in("deep/er", "c.mp4")}),
             (std::vector<Path>{moved.sources[0].path, moved.sources[1].path}));
   const auto found = search().find(moved);
   ASSERT_TRUE(found.entry && found.moved) << found.stale;
@@ -163,6 +163,83 @@ TEST_F(Cache, AMovedClipKeepsItsEntryWhileItsContentIsTheSame) {
   EXPECT_FALSE(search().find(moved).entry) << "the picture of its row is another one";
   make("deep/er"), write("deep/er/a.mp4", "pixelz");
   EXPECT_FALSE(search().find(in("deep/er", "a.mp4")).entry) << "of the same size, with other content";
+}
+
+TEST_F(Cache, ARenamedClipKeepsItsEntryAndOnlyFilesOfItsSizeAreRead) {
+  const auto named = [&](const std::string& clip, const std::string& picture, const std::string& made = "cover+crop") {
+    return clip_key({.source = folder_ / clip,
+                     .encoder = "wavelet",
+                     .shape = "16x64x96",
+                     .preprocessing = made,
+                     .files = {{"first", folder_ / picture}, {"last", folder_ / "end.png"}}});
+  };
+  write("end.png", "end"), write("b.png", "a picture");
+  write_clip(cache_, named("a.mp4", "b.png"), made(), {});
+  EXPECT_TRUE(search().changed({named("a.mp4", "b.png")}).empty()) << "nothing changed: nothing is read";
+  fs::rename(folder_ / "a.mp4", folder_ / "new first=name.mp4"), fs::rename(folder_ / "b.png", folder_ / "c.png");
+  write("d.mp4", "another clip"), write("e.mp4", "sixels"), write("f.mkv", "pixels");
+  const CacheKey renamed = named("new first=name.mp4", "c.png");
+  EXPECT_EQ(search().changed({renamed}).size(), 3u);
+  EXPECT_TRUE(search().changed({named("d.mp4", "c.png")}).empty()) << "no entry is of a clip of its size";
+  const auto found = search().find(renamed);
+  ASSERT_TRUE(found.entry && found.moved) << found.stale;
+  EXPECT_EQ(read_clip(*found.entry).latent.values, made().latent.values);
+  EXPECT_FALSE(search().find(named("e.mp4", "c.png")).entry) << "its content differs";
+  EXPECT_FALSE(search().find(named("f.mkv", "c.png")).entry) << "another kind of file";
+  EXPECT_FALSE(search().find(named("new first=name.mp4", "end.png")).entry) << "another picture";
+  EXPECT_FALSE(search().find(named("new first=name.mp4", "c.png", "cover+crop start=8")).entry) << "another part";
+  EXPECT_FALSE(search().find(named("new first=name.mp4", "c.png", "cover")).entry) << "made in another way";
+}
+
+TEST_F(Cache, ClipsThatTradeTheirNamesTradeTheirEntries) {
+  write("b.mp4", "others");
+  const auto key = [&](const char* clip) {
+    return clip_key({.source = folder_ / clip, .encoder = "wavelet", .shape = "1x1x1", .preprocessing = "cover"});
+  };
+  for (const char* clip : {"a.mp4", "b.mp4"}) write_clip(cache_, key(clip), made(), {});
+  write("a.mp4", "others"), write("b.mp4", "pixels");
+  touch(folder_ / "a.mp4", 1), touch(folder_ / "b.mp4", 1);
+  const auto traded = search().find({key("a.mp4"), key("b.mp4")});
+  ASSERT_TRUE(traded[0].entry && traded[1].entry) << traded[0].stale << traded[1].stale;
+  EXPECT_EQ(traded[0].entry->file, key("b.mp4").file(cache_));
+  EXPECT_EQ(traded[1].entry->file, key("a.mp4").file(cache_));
+
+  write("c.mp4", "others");
+  EXPECT_TRUE(search().find(key("c.mp4")).entry.has_value()) << "of a clip that is not in this data set";
+  write_clip(cache_, key("a.mp4"), made(), {});
+  write_clip(cache_, key("b.mp4"), made(), {});
+  const std::vector<CacheKey> copies = {key("a.mp4"), key("b.mp4"), key("c.mp4")};
+  EXPECT_TRUE(search().changed(copies).empty()) << "no content is read to find copies";
+  EXPECT_FALSE(search().find(copies)[2].entry) << "a copy beside its clip has an entry of its own";
+}
+
+TEST_F(Cache, TrustTakesAMovedClipByNameOrTimeAndReadsNothing) {
+  const auto key = [&](const std::string& clip) {
+    return clip_key({.source = folder_ / clip, .encoder = "wavelet", .shape = "1x1x1", .preprocessing = "cover"});
+  };
+  const auto trusted = [&](const std::string& clip) {
+    CacheSearch trusting = search();
+    const int64_t files = trusting.trust({key(clip)});
+    EXPECT_EQ(files, trusting.find(key(clip)).entry ? 1 : 0) << clip;
+    trusting.contents().write(cache_ / "contents.jsonl");
+    return files == 1;
+  };
+  write_clip(cache_, key("a.mp4"), made(), {});
+  const auto time = fs::last_write_time(folder_ / "a.mp4");
+  fs::create_directories(folder_ / "set");
+  write("set/a.mp4", "sixels"), write("b.mp4", "sixels"), write("c.mp4", "pixels");
+  fs::last_write_time(folder_ / "b.mp4", time), touch(folder_ / "c.mp4", 1), touch(folder_ / "set/a.mp4", 1);
+  EXPECT_TRUE(trusted("set/a.mp4")) << "of the same name and size";
+  EXPECT_TRUE(trusted("b.mp4")) << "of the same size and time";
+  EXPECT_FALSE(trusted("c.mp4")) << "only its content would tell";
+  EXPECT_TRUE(search().changed({key("b.mp4")}).empty()) << "it is written down, and not read later either";
+  EXPECT_TRUE(search().find(key("b.mp4")).entry.has_value());
+
+  fs::create_directories(folder_ / "other");
+  write("other/a.mp4", "others"), write("d.mp4", "others");
+  fs::last_write_time(folder_ / "other/a.mp4", time), fs::last_write_time(folder_ / "d.mp4", time);
+  write_clip(cache_, key("other/a.mp4"), made(), {});
+  EXPECT_FALSE(trusted("d.mp4")) << "it may be either of two";
 }
 
 TEST_F(Cache, ContentIsReadOnceForAStamp) {

@@ -96,6 +96,42 @@ TEST_F(TwoTextEncoders, TrainTheSameOnEveryLayoutCachedOrNot) {
   EXPECT_NE(losses("all"), losses("without")) << "the pooled caption is an input of the model";
 }
 
+TEST_F(TwoTextEncoders, EncodeTrainAndSampleFromAnEmptyCacheOnEveryAxis) {
+  const auto from_nothing = [&](int ranks, const std::string& name, const Flags& more) {
+    const fs::path cache = run_.folder() / ("cache-" + name);
+    Flags flags = {"--data.cache",
+                   cache.string(),
+                   "--run.steps",
+                   "4",
+                   "--sample.every",
+                   "2",
+                   "--sample.steps",
+                   "2",
+                   "--sample.prompts",
+                   "x",
+                   "--sample.image",
+                   "clip",
+                   "--sample.sampler",
+                   "euler_by_size",
+                   "--sample.guidance",
+                   "4",
+                   "--sample.image_guidance",
+                   "2"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Result r = train(ranks, name, flags);
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_EQ(run_.metrics(name, "sample").size(), 2u);
+  };
+  ASSERT_NO_FATAL_FAILURE(from_nothing(1, "one", {}));
+  for (const char* line : {"dp_shard=2", "dp_replicate=2", "cp=2", "tp=2", "pp=2 --train.micro_batch 1",
+                           "pp=2 --train.micro_batch 2", "pp=2 --train.micro_batch 4"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    ASSERT_NO_FATAL_FAILURE(from_nothing(layout.ranks, line, layout.flags));
+    expect_same_curve(run_.metrics("one"), run_.metrics(line), 4);
+  }
+}
+
 TEST_F(TwoTextEncoders, AreUsedWhereSamplesAreMade) {
   Result r = train(2, "run",
                    {"--sample.every", "6", "--sample.steps", "3", "--sample.guidance", "4", "--sample.sampler",

@@ -357,9 +357,67 @@ TEST_F(Prepare, TouchedClipsAreNotEncodedAgainAndTrustDoesNotLook) {
   EXPECT_EQ(prepare(1).code, 3);
   const Result trusted = prepare(2, {"--trust"});
   EXPECT_EQ(trusted.code, 0) << trusted.output;
-  expect_text(trusted, {"--trust: 1 files have another size or time", "nobody compared the content"});
+  expect_text(trusted, {"--trust: 1 files have another size, time or path", "nobody compared the content"});
   EXPECT_EQ(trusted.output.find("encoding"), std::string::npos) << trusted.output;
   EXPECT_EQ(run_.train(2, "trusted").code, 0) << "it is written down";
+}
+
+TEST_F(Prepare, ALengthThatNoVideoHasIsToldAndTheOthersTrain) {
+  const std::vector<std::string> lengths = {"--data.buckets", "4x32x32,8x32x32,12x32x32"};
+  const Result one_each = prepare(1, lengths);
+  EXPECT_EQ(one_each.code, 3) << one_each.output;
+  expect_text(one_each, {"no clip is of the shape"});
+  std::vector<std::string> every = lengths;
+  every.insert(every.end(), {"--data.clip_lengths", "every"});
+  const Result r = prepare(2, every);
+  ASSERT_EQ(r.code, 0) << r.output;
+  expect_text(r, {"4x32x32: 3 clips", "8x32x32: 3 clips", "12x32x32: 0 clips", "6 of 6 clips"});
+  every.insert(every.end(), {"--run.steps", "4", "--sample.every", "4", "--sample.steps", "2"});
+  const Result trained = run_.train(2, "run", every);
+  EXPECT_EQ(trained.code, 0) << trained.output;
+  EXPECT_EQ(run_.metrics("run").size(), 4u);
+}
+
+TEST_F(Prepare, RenamedClipsAreNotEncodedAgain) {
+  ASSERT_EQ(prepare(1).code, 0);
+  const auto before = contents(cache());
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    for (const char* type : {".mp4", ".txt"}) fs::rename(data() / (from + type), data() / (to + type));
+  };
+  rename("clip1", "street at night");
+  const Result renamed = prepare(2);
+  ASSERT_EQ(renamed.code, 0) << renamed.output;
+  expect_text(renamed, {"1 clips were encoded under another path"});
+  EXPECT_EQ(renamed.output.find("encoding"), std::string::npos) << renamed.output;
+  for (const auto& [name, bytes] : before)
+    if (name != "probes.jsonl") EXPECT_TRUE(contents(cache()).at(name) == bytes) << name;
+  EXPECT_EQ(entries(cache()), 3u);
+  EXPECT_EQ(run_.train(2, "renamed").code, 0);
+
+  // Another clip under the earlier name: its entry replaces the one that the renamed clip used.
+  data::write_mp4(data() / "clip1.mp4", moving(8, 32, 32, 3));
+  write(data() / "clip1.txt", "another clip");
+  EXPECT_EQ(prepare(1).code, 3) << "that entry is stale";
+  const Result both = prepare(2, {"--rebuild"});
+  ASSERT_EQ(both.code, 0) << both.output;
+  expect_text(both, {"2 of 4 clips"});
+  EXPECT_EQ(run_.train(2, "both").code, 0);
+
+  // Nobody looks at what a trusted clip has.
+  const fs::path file = data() / "clip2.mp4";
+  const auto time = fs::last_write_time(file);
+  {
+    std::fstream out(file, std::ios::binary | std::ios::in | std::ios::out);
+    out.seekp(static_cast<std::streamoff>(fs::file_size(file)) - 1), out.put('x');
+  }
+  fs::last_write_time(file, time);
+  rename("clip2", "a walk");
+  const Result trusted = prepare(2, {"--trust"});
+  ASSERT_EQ(trusted.code, 0) << trusted.output;
+  EXPECT_EQ(trusted.output.find("encoding"), std::string::npos) << trusted.output;
+  const Result later = prepare(1);
+  EXPECT_EQ(later.code, 0) << later.output;
+  EXPECT_EQ(later.output.find("encoding"), std::string::npos) << "it is written down\n" << later.output;
 }
 
 TEST_F(Prepare, CaptionsThatWereCutAreEncodedAgainForALongerText) {

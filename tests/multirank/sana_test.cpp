@@ -149,10 +149,23 @@ TEST_F(SanaPictures, AreLearntByHeartAndAdaptersLearnOtherCaptionsOfThem) {
 
 TEST_F(SanaPictures, TrainAlongOneCurveOnEveryLayout) {
   constexpr int kSteps = 20;
-  const auto one = train(1, "one", {"--run.steps", std::to_string(kSteps)});
-  for (const std::string mesh : {"dp_shard=2", "cp=2", "pp=2"}) {
-    SCOPED_TRACE(mesh);
-    expect_same_curve(one, train(2, mesh, {"--run.steps", std::to_string(kSteps), "--mesh", mesh}), kSteps);
+  const auto from_nothing = [&](int ranks, const std::string& name, const Flags& more) {  // with samples on the way
+    Flags flags = {"--data.cache",      (run_.folder() / ("cache-" + name)).string(),
+                   "--run.steps",       std::to_string(kSteps),
+                   "--sample.every",    std::to_string(kSteps / 2),
+                   "--sample.steps",    "2",
+                   "--sample.prompts",  kCaptions[0],
+                   "--sample.guidance", "4"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    auto steps = train(ranks, name, flags);
+    EXPECT_EQ(run_.metrics(name, "sample").size(), 2u);
+    return steps;
+  };
+  const auto one = from_nothing(1, "one", {});
+  for (const char* line : {"dp_shard=2", "cp=2", "pp=2", "pp=2 --train.micro_batch 2"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    expect_same_curve(one, from_nothing(layout.ranks, line, layout.flags), kSteps);
   }
 }
 

@@ -253,7 +253,7 @@ TEST_F(WrongFiles, ACheckpointThatIsNotWholeIsNotResumed) {
 }
 TEST_F(WrongFiles, LatentChannelsAndTextWidthMustFit) {
   expect(plan({"--data.vae", kVae, "--data.frames", "9"}), 2, {"12 channels", "makes", "data.vae"});
-  expect(plan({"--model.config.text_dim", "32"}), 2, {"width 32", "umt5-demo", "makes 64"});
+  expect(plan({"--model.config.text_dim", "32"}), 2, {"width 32", "umt5-demo", "makes 64", "tessera list presets"});
 }
 TEST_F(WrongFiles, SizesThatTheAutoencoderCannotTakeAreAnsweredWithOnesItCan) {
   expect(plan({"--data.frames", "7"}), 2, {"7 x 32 x 32 (frames x height x width)", "for instance to 4 x 32 x 32"});

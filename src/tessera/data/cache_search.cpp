@@ -48,46 +48,50 @@ std::string text_in(const Metadata& header, const std::string& name) {
   return found == header.end() ? "" : found->second;
 }
 
-/// What an entry of a clip has in common with that of the clip in another folder.
-std::string name_of_clip(const Metadata& fields) {
-  return Path(text_in(fields, "source")).filename().string() + '\n' + text_in(fields, "encoder") + '\n' +
-         text_in(fields, "shape");
-}
-
-/// The two folders in which one and the same path lies: "old/set" and "new" of old/set/a/1.mp4 and new/a/1.mp4.
-std::pair<Path, Path> roots(Path before, Path now) {
-  while (before.has_filename() && now.has_filename() && before.filename() == now.filename()) {
-    before = before.parent_path();
-    now = now.parent_path();
-  }
-  return {before, now};
-}
-
-/// The path as it was before `now` was `before`.
-Path moved_back(const Path& path, const Path& before, const Path& now) {
-  const Path inside = path.lexically_relative(now.empty() ? Path(".") : now);
-  return inside.empty() || *inside.begin() == ".." ? path : before / inside;
-}
-
-/// The key of the same clip when its files were in another folder.
-CacheKey key_before(CacheKey key, const Path& before, const Path& now) {
-  key.fields.at("source") = moved_back(key.fields.at("source"), before, now).string();
-  std::string& text = key.fields.at("preprocessing");
-  size_t from = 0;  // clip_key() adds the files in this order
-  for (const CacheKey::Source& source : key.sources) {
-    const std::string path = source.path.string();
-    if (source.role.empty()) continue;
-    const size_t at = text.find(" " + source.role + "=" + path, from);
-    if (at == std::string::npos) continue;
-    const std::string there = " " + source.role + "=" + moved_back(source.path, before, now).string();
-    text.replace(at, source.role.size() + 2 + path.size(), there);
-    from = at + there.size();
-  }
-  return key;
-}
-
 /// Size and nothing more of a stamp: files of other sizes need not be read.
 std::string size_in(const std::string& stamp) { return stamp.substr(0, stamp.find(',')); }
+
+std::string name_of(const Path& path) { return path.filename().string(); }
+
+/// How a clip's entry is looked for in CacheSearch::clips_with_: among those of its kind of file, encoders and shape.
+std::string place_of(const char* what, const Metadata& made, const std::string& value) {
+  return Path(text_in(made, "source")).extension().string() + '\n' + text_in(made, "encoder") + '\n' +
+         text_in(made, "shape") + '\n' + what + '\n' + value;
+}
+
+/// How the key's clip is made, without the paths of its row's files: clip_key() adds them in the order of the sources.
+std::string preprocessing_alone(const CacheKey& key) {
+  const std::string& text = key.fields.at("preprocessing");
+  size_t files = 0;
+  for (const CacheKey::Source& source : key.sources)
+    if (!source.role.empty()) files += source.role.size() + 2 + source.path.string().size();
+  return text.substr(0, text.size() - files);
+}
+
+/// The paths of an entry's clip and of its row's files, in the order of the key's; nothing where the entry was made in
+/// another way or of other kinds of files.
+std::optional<std::vector<Path>> files_in(const Metadata& header, const CacheKey& key) {
+  const std::string text = text_in(header, "preprocessing"), alone = preprocessing_alone(key);
+  const auto stamps = std::ranges::count_if(header, [](const auto& field) { return field.first.starts_with("stamp"); });
+  if (!text.starts_with(alone) || static_cast<size_t>(stamps) != key.sources.size()) return std::nullopt;
+  std::vector<Path> files = {text_in(header, "source")};
+  size_t at = alone.size();
+  for (size_t i = 1; i < key.sources.size(); ++i) {
+    const std::string role = " " + key.sources[i].role + "=";
+    if (text.compare(at, role.size(), role) != 0) return std::nullopt;
+    at += role.size();
+    const size_t end = i + 1 < key.sources.size() ? text.find(" " + key.sources[i + 1].role + "=", at) : text.size();
+    if (end == std::string::npos) return std::nullopt;
+    files.emplace_back(text.substr(at, end - at));
+    at = end;
+  }
+  if (at != text.size()) return std::nullopt;
+  return files;
+}
+
+std::string stamp_in(const Metadata& header, const CacheKey::Source& source) {
+  return text_in(header, source.role.empty() ? "stamp" : "stamp." + source.role);
+}
 
 /// What is asked again when the entry is read: all but checksums.
 Metadata without_checksums(Metadata header) {
@@ -125,23 +129,78 @@ void CacheSearch::look_for_others() {
     old_clips_[same_fields(old.header, kOldClip)].push_back(&old);
     old_texts_[same_fields(old.header, kOldText)].push_back(&old);
   }
-  for (const Old& clip : clips_) clips_named_[name_of_clip(clip.header)].push_back(&clip);
 }
 
-std::vector<std::pair<const CacheSearch::Old*, CacheKey>> CacheSearch::moved_entries(const CacheKey& key) {
-  std::vector<std::pair<const Old*, CacheKey>> found;
-  if (key.is_text()) return found;
+const std::vector<const CacheSearch::Old*>& CacheSearch::clips_with(const char* what, const Metadata& made,
+                                                                    const std::string& value) {
+  static const std::vector<const Old*> kNone;
   look_for_others();
-  const auto named = clips_named_.find(name_of_clip(key.fields));
-  if (named == clips_named_.end()) return found;
-  for (const Old* clip : named->second) {
-    const auto [before, now] = roots(clip->header.at("source"), key.fields.at("source"));
-    CacheKey there = key_before(key, before, now);
-    const bool same = std::ranges::all_of(
-        there.fields, [&](const auto& field) { return text_in(clip->header, field.first) == field.second; });
-    if (same && size_in(text_in(clip->header, "stamp")) == size_in(key.sources.front().stamp))
-      found.emplace_back(clip, std::move(there));
+  if (!indexed_) {
+    indexed_ = true;
+    for (const Old& clip : clips_) {
+      if (owned_.contains(clip.file)) continue;
+      const std::string stamp = text_in(clip.header, "stamp");
+      const std::pair<const char*, std::string> places[] = {{"size", size_in(stamp)},
+                                                            {"stamp", stamp},
+                                                            {"name", name_of(text_in(clip.header, "source"))},
+                                                            {"content", text_in(clip.header, "content")}};
+      for (const auto& [kind, value_of_it] : places)
+        clips_with_[place_of(kind, clip.header, value_of_it)].push_back(&clip);
+    }
   }
+  const auto found = clips_with_.find(place_of(what, made, value));
+  return found == clips_with_.end() ? kNone : found->second;
+}
+
+const CacheSearch::Old* CacheSearch::moved_entry(const CacheKey& key, const std::optional<Metadata>& own, bool read) {
+  const auto content_now = [&](const CacheKey::Source& source) -> std::string {
+    if (own && stamp_in(*own, source) == source.stamp) return content_in(*own, source);
+    if (!read) return {};
+    try {
+      return contents_.of(source.path);
+    } catch (const UserError&) {
+      return {};  // decoding it tells
+    }
+  };
+  const auto is_of = [&](const CacheKey::Source& source, const std::string& content) {
+    return !content.empty() && (contents_.taken_for(source.path, content) || content_now(source) == content);
+  };
+  const CacheKey::Source& clip = key.sources.front();
+  std::vector<std::string> contents = contents_.taken(clip.path);
+  if (own || !clips_with("size", key.fields, size_in(clip.stamp)).empty()) contents.push_back(content_now(clip));
+  for (const std::string& content : contents)
+    for (const Old* entry : content.empty() ? std::vector<const Old*>() : clips_with("content", key.fields, content)) {
+      const auto same = [&](const CacheKey::Source& source) {
+        return source.role.empty() || is_of(source, content_in(entry->header, source));
+      };
+      if (files_in(entry->header, key) && std::ranges::all_of(key.sources, same)) return entry;
+    }
+  return nullptr;
+}
+
+const CacheSearch::Old* CacheSearch::trusted_entry(const CacheKey& key) {
+  const auto could_be = [&](const Old& entry) {
+    const auto files = files_in(entry.header, key);
+    for (size_t i = 0; files && i < files->size(); ++i) {
+      const CacheKey::Source& source = key.sources[i];
+      const std::string stamp = stamp_in(entry.header, source);
+      const bool named_so = name_of((*files)[i]) == name_of(source.path) && size_in(stamp) == size_in(source.stamp);
+      if (!named_so && stamp != source.stamp) return false;
+    }
+    return files.has_value();
+  };
+  const CacheKey::Source& clip = key.sources.front();
+  const Old* found = nullptr;
+  for (const auto* entries :
+       {&clips_with("stamp", key.fields, clip.stamp), &clips_with("name", key.fields, name_of(clip.path))})
+    for (const Old* entry : *entries) {
+      if (!could_be(*entry)) continue;
+      const auto differs = [&](const CacheKey::Source& source) {
+        return content_in(found->header, source) != content_in(entry->header, source);
+      };
+      if (found && std::ranges::any_of(key.sources, differs)) return nullptr;  // only reading would tell which it is
+      found = entry;
+    }
   return found;
 }
 
@@ -154,7 +213,7 @@ const std::vector<const CacheSearch::Old*>& CacheSearch::old_entries(const Cache
   return found == known.end() ? kNone : found->second;
 }
 
-CacheSearch::Found CacheSearch::find(const CacheKey& key) {
+CacheSearch::Found CacheSearch::find_at_its_path(const CacheKey& key, std::optional<Metadata>& own) {
   Found found;
   const auto take = [&](const Path& file, const Metadata& header) {
     if (const auto problem = header_problem(header, key, contents_))
@@ -163,10 +222,7 @@ CacheSearch::Found CacheSearch::find(const CacheKey& key) {
       found.entry = CacheEntry{file, without_checksums(header), key.is_text(), key.name()};
   };
   try {
-    if (const auto header = header_of(key)) {
-      take(key.file(folder_), *header);
-      return found;
-    }
+    if ((own = header_of(key))) return take(key.file(folder_), *own), found;
   } catch (const UserError& error) {
     found.unreadable = true;
     found.stale = key.file(folder_).string() + ": unreadable: " + error.what();
@@ -177,39 +233,60 @@ CacheSearch::Found CacheSearch::find(const CacheKey& key) {
     take(old->file, old->header);
     if (found.entry) return found.stale.clear(), found;
   }
-  for (const auto& [clip, there] : moved_entries(key)) {
-    const auto is_same = [&, entry = clip](const CacheKey::Source& source) {
-      return contents_.is(source.path, content_in(entry->header, source));
-    };
-    if (!std::ranges::all_of(key.sources, is_same)) continue;
-    found.entry = CacheEntry{clip->file, without_checksums(clip->header), false, key.name()};
-    found.stale.clear();
-    found.moved = true;
-    return found;
-  }
   return found;
+}
+
+std::vector<CacheSearch::Found> CacheSearch::find(const std::vector<CacheKey>& keys) {
+  std::vector<Found> all;
+  std::map<size_t, std::optional<Metadata>>
+      elsewhere;  // may be under another path, and the header of the one at its own
+  for (const CacheKey& key : keys) {
+    std::optional<Metadata> own;
+    all.push_back(find_at_its_path(key, own));
+    const Found& found = all.back();
+    if (found.entry)
+      owned_.insert(found.entry->file);
+    else if (!key.is_text() && !found.unreadable)
+      elsewhere.emplace(all.size() - 1, std::move(own));
+  }
+  for (const auto& [k, own] : elsewhere)
+    if (const Old* entry = moved_entry(keys[k], own, !trusting_))
+      all[k] = {CacheEntry{entry->file, without_checksums(entry->header), false, keys[k].name()}, "", false, true};
+  return all;
 }
 
 std::vector<Path> CacheSearch::changed(const std::vector<CacheKey>& keys) {
   std::vector<Path> files;
+  std::vector<const CacheKey*> elsewhere;
   for (const CacheKey& key : keys) {
+    if (key.is_text()) continue;
     try {
-      if (const auto header = header_of(key)) {
-        for (const CacheKey::Source& source : changed_files(*header, key)) files.push_back(source.path);
-      } else if (!moved_entries(key).empty()) {
-        for (const CacheKey::Source& source : key.sources) files.push_back(source.path);
+      const auto header = header_of(key);
+      if (!header) {
+        elsewhere.push_back(&key);
+        continue;
       }
+      const std::vector<CacheKey::Source> differ = changed_files(*header, key);
+      if (differ.empty()) owned_.insert(key.file(folder_));
+      for (const CacheKey::Source& source : differ)
+        if (!contents_.taken_for(source.path, content_in(*header, source))) files.push_back(source.path);
     } catch (const UserError&) {
       continue;  // find() tells
     }
+  }
+  for (const CacheKey* key : elsewhere) {
+    const std::string size = size_in(key->sources.front().stamp);
+    if (clips_with("size", key->fields, size).empty() || moved_entry(*key, {}, /*read=*/false)) continue;
+    for (const CacheKey::Source& source : key->sources) files.push_back(source.path);
   }
   return files;
 }
 
 int64_t CacheSearch::trust(const std::vector<CacheKey>& keys) {
+  trusting_ = true;
   int64_t files = 0;
-  const auto take = [&](const Metadata& header, const CacheKey& key) {
-    for (const CacheKey::Source& source : changed_files(header, key)) {
+  const auto take = [&](const Metadata& header, const std::vector<CacheKey::Source>& sources) {
+    for (const CacheKey::Source& source : sources) {
       const std::string content = content_in(header, source);
       if (contents_.taken_for(source.path, content)) continue;
       if (contents_.knows(source.path) && contents_.of(source.path) == content) continue;
@@ -217,17 +294,22 @@ int64_t CacheSearch::trust(const std::vector<CacheKey>& keys) {
       ++files;
     }
   };
+  std::vector<const CacheKey*> elsewhere;
   for (const CacheKey& key : keys) {
     try {
       if (const auto header = header_of(key)) {
-        take(*header, key);
+        take(*header, changed_files(*header, key));
+        owned_.insert(key.file(folder_));
         continue;
       }
     } catch (const UserError&) {
       continue;
     }
-    for (const Old* old : old_entries(key)) take(old->header, key);
+    for (const Old* old : old_entries(key)) take(old->header, changed_files(old->header, key));
+    if (!key.is_text()) elsewhere.push_back(&key);
   }
+  for (const CacheKey* key : elsewhere)
+    if (const Old* entry = trusted_entry(*key)) take(entry->header, key->sources);
   return files;
 }
 

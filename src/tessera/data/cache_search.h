@@ -1,13 +1,14 @@
 #pragma once
 // Which entries of a cache are there and right, those of version 1 among them, and which nobody needs.
 //
-// [Note: moved clips] A clip at a path that has no entry may be one that was encoded under another path: a data set in
-// another folder, or a recipe started elsewhere. An entry is taken for it whose clip had the same name, and differs from
-// what is wanted in the folder alone, of the clip and of its row's files, where all of these files have the content that
-// the entry says.
+// [Note: moved clips] A clip at a path that has no entry, or a wrong one, may be one that was encoded under another path
+// or name: a data set in another folder, a renamed clip. Its content decides. A file is read for that where an entry of a
+// clip of its kind and size is there; where that has the same content, as the files of its row have, and was made in the
+// same way, it is taken. Not from a clip of this data set that is still there: copies have an entry each.
 //
 //   CacheSearch search(folder, contents);
-//   if (const auto found = search.find(key); found.entry) read_clip(*found.entry);
+//   const auto found = search.find(keys);                                             // of each key
+//   if (found[0].entry) read_clip(*found[0].entry);
 //   remove_unused(folder, files_in_use);                                              // `tessera prepare --prune`
 #include <set>
 
@@ -30,12 +31,15 @@ class CacheSearch {
   /// `rows` must be right for texts of version 1 to be used.
   CacheSearch(Path folder, Contents contents, Rows rows);
 
-  Found find(const CacheKey& key);
+  /// Of each key of a data set. An entry that is one key's own is taken by no other.
+  std::vector<Found> find(const std::vector<CacheKey>& keys);
+  Found find(const CacheKey& key) { return std::move(find(std::vector{key}).front()); }
   /// Files of clips whose stamp is not that of their entry, or that may have been moved: their content decides, and
-  /// contents.jsonl should know it.
+  /// contents.jsonl should know it. Those that trust() took for an entry's are not among them.
   std::vector<Path> changed(const std::vector<CacheKey>& keys);
   /// Takes the files of these clips for those that their entries were made from, without a look; says how many that
-  /// were. contents() then holds it.
+  /// were. contents() then holds it. A clip without an entry is taken for the one of its name or of its size and time,
+  /// where that is one alone. From now on find() reads no file.
   int64_t trust(const std::vector<CacheKey>& keys);
   const Contents& contents() const { return contents_; }
 
@@ -47,8 +51,15 @@ class CacheSearch {
   };
   std::optional<checkpoint::Metadata> header_of(const CacheKey& key) const;
   const std::vector<const Old*>& old_entries(const CacheKey& key);
-  /// Entries of clips that `key`'s may have been before it was moved, and the key that each would then have had.
-  std::vector<std::pair<const Old*, CacheKey>> moved_entries(const CacheKey& key);
+  const std::vector<const Old*>& clips_with(const char* what, const checkpoint::Metadata& made,
+                                            const std::string& value);
+  /// A clip's entry under another path, by what its files are taken for and, where they may be read, by their content.
+  /// `own` is the header of the entry at its path.
+  const Old* moved_entry(const CacheKey& key, const std::optional<checkpoint::Metadata>& own, bool read);
+  /// The entry at the key's path, or one of version 1; `own` gets the header of the one at its path.
+  Found find_at_its_path(const CacheKey& key, std::optional<checkpoint::Metadata>& own);
+  /// The one that trust() takes a clip for.
+  const Old* trusted_entry(const CacheKey& key);
   void look_for_others();
 
   const Path folder_;
@@ -57,7 +68,9 @@ class CacheSearch {
   bool looked_ = false;
   std::vector<Old> old_, clips_;  // of version 1; of this version
   std::map<std::string, std::vector<const Old*>> old_clips_, old_texts_;
-  std::map<std::string, std::vector<const Old*>> clips_named_;  // by file name, encoder and shape
+  std::map<std::string, std::vector<const Old*>> clips_with_;  // by size, stamp, name and content, of those made alike
+  bool indexed_ = false, trusting_ = false;
+  std::set<Path> owned_;  // entries of this data set's clips, right where they are: clips_with_ leaves them out
 };
 
 struct Removed {

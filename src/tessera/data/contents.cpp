@@ -86,6 +86,11 @@ bool Contents::knows(const Path& path) const {
 
 std::string Contents::of(const Path& path) const { return knows(path) ? find(path)->content : file_content(path); }
 
+std::vector<std::string> Contents::taken(const Path& path) const {
+  const Known* known = find(path);
+  return known ? known->taken : std::vector<std::string>();
+}
+
 bool Contents::taken_for(const Path& path, const std::string& content) const {
   const Known* known = find(path);
   return known && std::ranges::find(known->taken, content) != known->taken.end();

@@ -27,7 +27,8 @@ class Contents {
   bool knows(const Path& path) const;  ///< as it is now, by size and time
   /// What is known of the file as it is now, else read now.
   std::string of(const Path& path) const;
-  /// Whether it was taken for this content by take_for().
+  /// Contents that it was taken for by take_for(), as the file is now.
+  std::vector<std::string> taken(const Path& path) const;
   bool taken_for(const Path& path, const std::string& content) const;
   /// Whether it has this content, or was taken for it.
   bool is(const Path& path, const std::string& content) const {

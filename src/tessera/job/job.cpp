@@ -168,7 +168,8 @@ Job make_job(const recipe::Recipe& recipe) {
     throw UserError(Exit::usage, "model",
                     "the model takes text embeddings of width " + std::to_string(job.model->context_dim()) +
                         ", text encoder '" + recipe.data.text_encoder + "' makes " + std::to_string(job.text->dim()),
-                    "does data.text_encoder belong to this model? Else set model.config.text_dim to that number");
+                    "name the text encoder that the model was trained with (tessera list presets), or set the model's "
+                    "width of texts in model.config to that number");
   job.context_length = job.model->context_length();
   job.pooled = open_pooled_encoder(recipe, job.model->conditions());
   check_beside(recipe, job);

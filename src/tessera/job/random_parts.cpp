@@ -11,7 +11,10 @@ namespace tessera::job {
 
 namespace {
 
-bool is_random_base(const recipe::Recipe& recipe) { return recipe.model.path.empty() || recipe.model.init == "random"; }
+/// model.init = "load" without a path: sampling takes the weights from elsewhere.
+bool is_random_base(const recipe::Recipe& recipe) {
+  return recipe.model.init == "random" || (recipe.model.path.empty() && recipe.model.init != "load");
+}
 
 bool is_random_codec(const recipe::Recipe& recipe) {
   return std::ranges::count(models::autoencoder_presets(), recipe.data.vae) > 0;

@@ -188,7 +188,8 @@ class Preparation {
     log::info("data: " + std::to_string(data_.items_.size()) + " rows, " + std::to_string(data_.plan_.clips.size()) +
               " clips of frames x height x width\n" + data_.plan_.summary());
     judge(data_.plan_.clips.empty());
-    data::check_no_bucket_is_empty(data_.plan_);
+    if (!rules.every_length)
+      data::check_no_bucket_is_empty(data_.plan_);  // the summary tells of lengths that no video has
     if (online_) return;
     const EncoderHashes encoders = encoder_hashes(recipe_, job_, data_.tokenizer_);
     same_texts_ = encoders.same_texts;
@@ -268,12 +269,13 @@ class Preparation {
 
   /// What is in the cache and right; the rest is to be encoded.
   void find_entries(const TextPass& text, Pace& pace) {
+    const std::vector<Wanted*> all = all_wanted();
     std::vector<data::CacheKey> keys;
-    for (const Wanted& clip : clips_) keys.push_back(clip.key);
+    for (const Wanted* wanted : all) keys.push_back(wanted->key);
     const fs::path file = folder_ / "contents.jsonl";
     const auto rows = [&](const std::string& caption) { return same_texts_ ? text.token_count(caption) : -1; };
     if (rank_ == 0 && !options_.trust) {
-      const auto changed = data::CacheSearch(folder_, {}, rows).changed(keys);
+      const auto changed = data::CacheSearch(folder_, data::Contents(file), rows).changed(keys);
       report::CountProgress progress(true, "prepare: changed times, comparing content of", "files",
                                      static_cast<int64_t>(changed.size()));
       data::update_contents(file, changed, [&](int64_t done) { progress.at(done); });
@@ -283,8 +285,10 @@ class Preparation {
     if (options_.trust) trust(search, keys, pace);
     int64_t stale = 0, moved = 0;
     std::string first;
-    for (Wanted* wanted : all_wanted()) {
-      auto found = search.find(wanted->key);
+    std::vector<data::CacheSearch::Found> entries = search.find(keys);
+    for (size_t e = 0; e < all.size(); ++e) {
+      Wanted* wanted = all[e];
+      data::CacheSearch::Found& found = entries[e];
       moved += found.moved;
       if (found.unreadable && options_.verify)
         log::warn("prepare: " + found.stale + "; it is made again");
@@ -297,6 +301,7 @@ class Preparation {
                 " clips were encoded under another path and have the same content");
     contents_ = search.contents();
     find_damaged(pace);
+    give_back_replaced();
     for (size_t c = 0; c < clips_.size(); ++c)
       if (!clips_[c].entry) work_.push_back(c);
     for (size_t t = 0; t < texts_.size(); ++t)
@@ -309,6 +314,19 @@ class Preparation {
     log::info("prepare: rebuilding " + std::to_string(stale) + " entries; first: " + first);
   }
 
+  /// [Note: moved clips] An entry that is made anew has its own clip's content from then on: who used it under another path
+  /// is encoded too.
+  void give_back_replaced() {
+    for (bool again = true; again;) {
+      again = false;
+      std::set<fs::path> replaced;
+      for (const Wanted& clip : clips_)
+        if (!clip.entry) replaced.insert(clip.key.file(folder_));
+      for (Wanted& clip : clips_)
+        if (clip.entry && replaced.contains(clip.entry->file)) clip.entry.reset(), again = true;
+    }
+  }
+
   /// Every rank takes the files for what they were, and rank 0 writes it down for the runs to come.
   void trust(data::CacheSearch& search, const std::vector<data::CacheKey>& keys, Pace& pace) const {
     const int64_t files = search.trust(keys);
@@ -316,7 +334,7 @@ class Preparation {
     if (files == 0 || rank_ != 0) return;
     search.contents().write(folder_ / "contents.jsonl");
     log::warn("prepare: --trust: " + std::to_string(files) +
-              " files have another size or time than when they were encoded; their entries are used, and nobody "
+              " files have another size, time or path than when they were encoded; their entries are used, and nobody "
               "compared the content");
   }
 

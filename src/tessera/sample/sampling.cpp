@@ -172,7 +172,9 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
   comm::Comm comm(place, mesh, recipe.fault.timeout);
   job::check_devices(comm);
-  const job::Job job = job::make_job(recipe);
+  recipe::Recipe trained = recipe;
+  if (!recipe.lora.on) trained.model.init = "load";  // from a checkpoint or a file: none of it is random
+  const job::Job job = job::make_job(trained);
   planning::check_mesh(mesh, *job.model, job.latent);
   std::vector<std::string> prompts = prepare::moving_prompts(recipe, options.prompts);
   if (prompts.empty())

@@ -43,7 +43,9 @@ void pipe_shapes(Translator& t) {
 
 void pipe_dataset_together(Translator& t) {
   if (t.has("enable_ar_bucket"))
-    t.imply("enable_ar_bucket", "data.buckets lists the shapes; a clip goes to the one that fits best");
+    t.imply("enable_ar_bucket", t.flag("enable_ar_bucket") && t.has("resolutions") && !t.has("size_buckets")
+                                    ? "its shapes are to be listed: see resolutions"
+                                    : "data.buckets lists the shapes; a clip goes to the one that fits best");
   pipe_shapes(t);
   t.assume("data.fps", "16", "diffusion-pipe resamples to the model's rate");
 }

@@ -1,5 +1,7 @@
 // musubi-tuner's data set TOML. Its [general] table and its one [[datasets]] come under one name each.
 #include <algorithm>
+#include <charconv>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/tools/import/dialects.h"
@@ -26,18 +28,37 @@ void source(Translator& t) {
 
 bool of_images(const Translator& t) { return t.has("image_directory") || t.has("image_jsonl_file"); }
 
-/// The lengths that it trains: each once, shortest first.
-std::vector<std::string> lengths(Translator& t, bool full) {
-  if (of_images(t)) return {"1"};
-  if (full) return {t.value("max_frames", "129")};
-  std::vector<std::string> frames = split_list(t.value("target_frames", "1"));
-  const auto shorter = [](const std::string& a, const std::string& b) {
-    return a.size() != b.size() ? a.size() < b.size() : a < b;
-  };
-  std::ranges::sort(frames, shorter);
-  const auto same = std::ranges::unique(frames);
-  frames.erase(same.begin(), same.end());
+/// Its autoencoders make a latent frame of each 4 frames after the first.
+constexpr int64_t kFramesOfLatent = 4;
+
+int64_t frame_count(const Translator& t, const std::string& text) {
+  int64_t frames = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, frames);
+  if (error != std::errc() || stop != end || frames < 1)
+    throw UserError(Exit::usage, "import",
+                    t.find("target_frames")->shown() + ": '" + text + "': expected whole numbers of frames from 1 on",
+                    "for example [1, 25, 45]");
   return frames;
+}
+
+/// The lengths that it trains: each cut to 4 n + 1 frames, once, shortest first.
+std::vector<std::string> lengths(const Translator& t, bool full) {
+  if (of_images(t)) return {"1"};
+  if (full) return {t.value("max_frames", "129")};  // cut for each video, as data.clip_mode = "full" does
+  std::set<int64_t> frames;
+  for (const std::string& text : split_list(t.value("target_frames", "1")))
+    frames.insert((frame_count(t, text) - 1) / kFramesOfLatent * kFramesOfLatent + 1);
+  std::vector<std::string> texts;
+  for (const int64_t f : frames) texts.push_back(std::to_string(f));
+  return texts;
+}
+
+/// What a reader of the recipe is told where a listed length was cut; else nothing.
+std::string told_of_cut(const Translator& t, const std::vector<std::string>& lengths) {
+  for (const std::string& text : split_list(t.value("target_frames", "1")))
+    if (std::ranges::find(lengths, text) == lengths.end()) return "cut to 4 n + 1 frames, as musubi-tuner does";
+  return {};
 }
 
 /// Every listed length at the one resolution: a shape each where there are several, and a video is in all of them that
@@ -58,13 +79,14 @@ void musubi_shapes(Translator& t) {
     if (options.empty())
       t.assume("data.frames", frames[0], "musubi-tuner's max_frames");
     else
-      t.set("data.frames", frames[0], options);
+      t.set("data.frames", frames[0], options, full || of_images(t) ? "" : told_of_cut(t, frames));
     if (t.has("resolution")) t.set("data.size", size[1] + "," + size[0], options, "height, width");
     return;
   }
   std::string buckets;
   for (const std::string& f : frames) buckets += f + "x" + size[1] + "x" + size[0] + kListSeparator;
-  t.set("data.buckets", buckets, options, "frames x height x width");
+  const std::string cut = told_of_cut(t, frames);
+  t.set("data.buckets", buckets, options, "frames x height x width" + (cut.empty() ? "" : "; " + cut));
   t.set("data.clip_lengths", "every", options, "a video is an item of each length that it has");
 }
 
@@ -113,7 +135,9 @@ void musubi_dataset_together(Translator& t) {
 std::vector<Rule> musubi_dataset_rules() {
   std::vector<Rule> table = {
       joined("resolution", "`data.size`, height first, or `data.buckets`"),
-      joined("target_frames", "`data.frames`, or a shape each in `data.buckets` with `data.clip_lengths = \"every\"`"),
+      joined(
+          "target_frames",
+          "`data.frames`, or a shape each in `data.buckets` with `data.clip_lengths = \"every\"`; cut to 4 n + 1 frames"),
       joined("video_directory", "`data.path`"),
       joined("image_directory", "`data.path`, with `data.frames = 1`"),
       joined("video_jsonl_file", "`data.metadata`"),
