@@ -151,18 +151,24 @@ TEST(EncodersSeconds, ArePlannedAndLengthenTheStepThatDoesNotHideThem) {
     for (const char* part : {"compute", "exposed_comm", "exposed_copy", "bubble", "optimizer", "encoders"})
       parts += seconds(step, part);
     EXPECT_NEAR(parts, seconds(step, "total"), 1e-9) << place;
-    EXPECT_NEAR(seconds(encoders, "hidden_seconds") + seconds(step, "encoders"), seconds(encoders, "captions_seconds"),
-                1e-9);
+    const double captions = seconds(encoders, "captions_seconds"), clips = seconds(encoders, "clips_seconds");
+    const double hidden = seconds(encoders, "hidden_seconds");
+    EXPECT_NEAR(hidden + seconds(step, "encoders"), captions + clips, 1e-9) << place;
     if (place == "cached") {
-      EXPECT_EQ(seconds(encoders, "captions_seconds"), 0);
+      EXPECT_EQ(captions, 0);
+      EXPECT_EQ(clips, 0);
       continue;
     }
-    EXPECT_EQ(encoders["captions"], 3) << "of six samples on two ranks";
-    EXPECT_GT(seconds(encoders, "caption_seconds"), 0);
-    EXPECT_NEAR(seconds(encoders, "captions_seconds"), 3 * seconds(encoders, "caption_seconds"), 1e-12);
-    if (place == "sharded")
-      EXPECT_NEAR(seconds(step, "encoders"), seconds(encoders, "captions_seconds"), 1e-12) << "none hidden";
-    if (place == "host") EXPECT_LE(seconds(step, "encoders"), seconds(steps["cached"], "total"));
+    for (const std::string what : {"caption", "clip"}) {
+      EXPECT_EQ(encoders[what + "s"], 3) << what << "s of six samples on two ranks";
+      const double each = seconds(encoders, (what + "_seconds").c_str());
+      EXPECT_GT(each, 0) << what;
+      EXPECT_NEAR(seconds(encoders, (what + "s_seconds").c_str()), 3 * each, 1e-12) << what;
+    }
+    const double cached = seconds(steps["cached"], "total");
+    if (place == "host") EXPECT_NEAR(hidden, std::min(captions + clips, cached), 1e-12) << "behind the whole step";
+    if (place == "sharded") EXPECT_GE(seconds(step, "encoders"), captions - 1e-12) << "none of the captions";
+    if (place != "host") EXPECT_LT(hidden, cached) << "the step computes for a part of it";
   }
   const auto total = [&](const char* place) { return steps[place]["total"].get<double>(); };
   EXPECT_GT(total("sharded"), total("cached"));
@@ -175,11 +181,19 @@ TEST(EncodersSeconds, ArePlannedAndLengthenTheStepThatDoesNotHideThem) {
   EXPECT_GT(large["encoders"]["caption_seconds"].get<double>(),
             100 * small["encoders"]["caption_seconds"].get<double>())
       << "two billion parameters, gathered from two ranks";
+  // clips alone where captions are encoded before the steps, none where latents are read
+  const auto online = planned("cached", {"--data.cache", "online"})["encoders"];
+  EXPECT_EQ(online["captions"], 0);
+  EXPECT_EQ(online["clip_seconds"], small["encoders"]["clip_seconds"]);
+  EXPECT_EQ(planned("device", {"--data.latents", "npy"})["encoders"]["clips"], 0);
+  const auto released = planned("device", {"--data.vae", "dc-ae-f32c32", "--data.size", "32,32",
+                                           "--model.config.in_channels", "32", "--plan.budget", "8GiB"});
+  EXPECT_GT(released["encoders"]["clip_seconds"].get<double>(), 100 * small["encoders"]["clip_seconds"].get<double>());
   Flags text = {"plan", run.recipe(), "--mesh", "dp_shard=2"};
   const Flags sharded = with(families()[1], "sharded");
   text.insert(text.end(), sharded.begin(), sharded.end());
   const std::string said = run.tessera(text).output;
-  for (const char* words : {"captions of", "hidden behind the step", "between two steps"})
+  for (const char* words : {"captions of", "clips of", "hidden behind the step", "between two steps"})
     EXPECT_NE(said.find(words), std::string::npos) << words << " in\n" << said;
 }
 

@@ -242,6 +242,29 @@ TEST(ImportSana, OptimisersAreNamedAsTheyAreHere) {
   check({"8 bit", {{"train.optimizer", "adamw"}, {"plan.moments", "int8"}}}, small);
 }
 
+/// Keys of SANA-1.5's published 4.8B, and of the trainer's file of defaults.
+TEST(ImportSana, WhatIsLoadedOfATrainersStateIsSaid) {
+  const Folder folder;
+  std::string yaml = fsdp_yaml("toy", "CAME8BitWrapper\n    block_size: 2048\n    min_8bit_size: 16384",
+                               "  load_from_optimizer: false\n  load_from_lr_scheduler: false\n"
+                               "  resume_lr_scheduler: false\n");
+  yaml.replace(yaml.find("  load_from:\n"), 0,
+               "  resume_from:\n    checkpoint:\n    load_ema: false\n    resume_lr_scheduler: true\n");
+  check({"published",
+         {{"train.optimizer", "came8bit"},
+          {"train.optimizer.block_size", "implied"},
+          {"train.optimizer.min_8bit_size", "implied"},
+          {"model.resume_from.load_ema", "implied"},
+          {"model.resume_from.resume_lr_scheduler", "implied"},
+          {"train.load_from_optimizer", "implied"},
+          {"train.load_from_lr_scheduler", "implied"},
+          {"train.resume_lr_scheduler", "implied"}}},
+        import_file(folder.file("c.yaml", yaml), {.ranks = 1}));
+  EXPECT_EQ(found(import_file(folder.file("d.yaml", fsdp_yaml("toy", "AdamW", "  load_from_optimizer: true\n")), {}),
+                  "train.load_from_optimizer"),
+            "refused");
+}
+
 TEST(ImportSana, AveragesOfTheWeightsAreKept) {
   const Folder folder;
   const auto with = [&](const std::string& keys) {

@@ -32,4 +32,15 @@ CodecBytes codec_bytes(const net::VideoCodec& codec, int64_t frames, int64_t hei
   return bytes;
 }
 
+plan::UnitWork codec_work(const net::VideoCodec& codec, int64_t frames, int64_t height, int64_t width) {
+  if (const auto* vae = dynamic_cast<const models::VideoVae*>(&codec)) return vae->encode_work(frames, height, width);
+  // the wavelet: a product of every block of 4 x 8 x 8 pixels, cut out of the clip as numbers
+  constexpr double kBlock = 3 * 4 * 8 * 8;
+  const auto [channels, f, h, w] = codec.latent_shape(frames, height, width);
+  const auto blocks = static_cast<double>(f * h * w);
+  return {.products = {2 * kBlock * blocks * static_cast<double>(channels)},
+          .streamed = 2 * sizeof(float) * kBlock * blocks,
+          .operators = 1};
+}
+
 }  // namespace tessera::job

@@ -1,10 +1,12 @@
 #pragma once
-// What an autoencoder takes for a clip, found by running its own code on meta tensors.
+// What an autoencoder takes for a clip: bytes, found by running its own code on meta tensors, and work.
 //
 //   codec_bytes(*job.codec, 81, 480, 832).decode;
+//   codec_work(*job.codec, 81, 480, 832).products;      // FLOPs of each convolution of encode()
 #include <cstdint>
 
 #include "tessera/net/model.h"
+#include "tessera/plan/simulate/work.h"
 
 namespace tessera::job {
 
@@ -18,5 +20,8 @@ struct CodecBytes {
 
 /// For a clip of that size in pixels.
 CodecBytes codec_bytes(const net::VideoCodec& codec, int64_t frames, int64_t height, int64_t width);
+
+/// Of encode() of such a clip.
+plan::UnitWork codec_work(const net::VideoCodec& codec, int64_t frames, int64_t height, int64_t width);
 
 }  // namespace tessera::job

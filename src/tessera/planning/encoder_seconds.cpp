@@ -1,6 +1,9 @@
 #include "tessera/planning/encoder_seconds.h"
 
+#include <algorithm>
+
 #include "tessera/engine/work.h"
+#include "tessera/job/codec_bytes.h"
 #include "tessera/job/encoder_plan.h"
 #include "tessera/plan/simulate/predict.h"
 #include "tessera/planning/encoder_bytes.h"
@@ -17,11 +20,21 @@ double forward_seconds(const std::vector<std::unique_ptr<net::Unit>>& units, con
   return plan::simulate({plan::tasks_of(forward.schedule, cost, /*rank=*/0)}, {.steal = profile.steal}).seconds;
 }
 
+/// Of operators one after the other.
+double seconds_of(plan::UnitWork work, const plan::Profile& profile) {
+  plan::ModelSpec spec;
+  spec.units.resize(1);
+  spec.units[0].kind = "autoencoder";
+  const plan::Plan plan;
+  const plan::CostModel cost(spec, plan, {.profile = profile, .work = {{"autoencoder", std::move(work)}}});
+  return cost.forward_seconds(0, /*replay=*/false);
+}
+
 }  // namespace
 
 plan::Beside EncoderSeconds::beside() const {
   if (place == recipe::Encoders::host) return {.host = total()};
-  if (place == recipe::Encoders::sharded) return {.between = total()};
+  if (place == recipe::Encoders::sharded) return {.between = of_captions(), .device = of_clips()};
   return {.device = total()};
 }
 
@@ -29,14 +42,22 @@ EncoderSeconds encoder_seconds(const recipe::Recipe& recipe, const job::Job& job
                                const plan::Profile& profile) {
   EncoderSeconds seconds;
   seconds.place = recipe.data.encoders;
-  if (!recipe.data.beside()) return seconds;
-  const Mesh text_mesh = seconds.place == recipe::Encoders::sharded ? mesh : Mesh{};
-  const auto caption = [&](const net::TextEncoder& encoder, DType held) {
-    return forward_seconds(encoder.units(), longest_caption(recipe, job, encoder), text_mesh, held, profile);
-  };
-  seconds.captions = div_up(recipe.train.global_batch, mesh.dp_size());
-  seconds.caption = caption(*job.text, job::text_storage(recipe).dtype);
-  if (job.pooled) seconds.caption += caption(*job.pooled, job::pooled_storage(recipe).dtype);
+  if (!recipe.data.online()) return seconds;
+  const int64_t own = div_up(recipe.train.global_batch, mesh.dp_size());
+  if (recipe.data.beside()) {
+    const Mesh text_mesh = seconds.place == recipe::Encoders::sharded ? mesh : Mesh{};
+    const auto caption = [&](const net::TextEncoder& encoder, DType held) {
+      return forward_seconds(encoder.units(), longest_caption(recipe, job, encoder), text_mesh, held, profile);
+    };
+    seconds.captions = own;
+    seconds.caption = caption(*job.text, job::text_storage(recipe).dtype);
+    if (job.pooled) seconds.caption += caption(*job.pooled, job::pooled_storage(recipe).dtype);
+  }
+  if (recipe.data.latents) return seconds;
+  seconds.clips = job.model->conditions().takes_images() ? 2 * own : own;
+  for (const data::Bucket& b : recipe.data.clips.buckets)
+    seconds.clip =
+        std::max(seconds.clip, seconds_of(job::codec_work(*job.codec, b.frames, b.height, b.width), profile));
   return seconds;
 }
 

@@ -170,7 +170,10 @@ Json encoders_json(const Planned& planned) {
           {"clip_bytes", e.clip},
           {"captions", s.captions},
           {"caption_seconds", s.caption},
-          {"captions_seconds", s.total()},
+          {"captions_seconds", s.of_captions()},
+          {"clips", s.clips},
+          {"clip_seconds", s.clip},
+          {"clips_seconds", s.of_clips()},
           {"hidden_seconds", hidden_encoding(planned)}};
 }
 
@@ -194,10 +197,15 @@ void encoder_rows(Table& table, const EncoderBytes& e) {
                 (e.tile_frames > 0 ? ", " + std::to_string(e.tile_frames) + " frames at a time" : std::string()));
 }
 
-/// "8 captions of 3.1 ms, 20 ms hidden behind the step".
+/// "8 captions of 3.1 ms, 8 clips of 40 ms, 0.2 s hidden behind the step".
 std::string encoding_text(const Planned& planned) {
   const EncoderSeconds& s = planned.encoding;
-  std::string text = std::to_string(s.captions) + " captions of " + format_seconds(s.caption);
+  const auto several = [](int64_t count, const char* what, double each) {
+    return std::to_string(count) + what + (count == 1 ? " of " : "s of ") + format_seconds(each);
+  };
+  std::string text;
+  if (s.captions > 0) text = several(s.captions, " caption", s.caption);
+  if (s.clips > 0) text += (text.empty() ? "" : ", ") + several(s.clips, " clip", s.clip);
   text += ", " + format_seconds(hidden_encoding(planned)) + " hidden behind the step";
   if (s.place == recipe::Encoders::sharded)
     text += "; captions are not: all ranks gather for them between two steps, in one order with the step's";

@@ -115,6 +115,19 @@ int64_t DcAe::encode_bytes(int64_t frames, int64_t height, int64_t width, const 
   return pass + 4 * c * f * h * w + (tiled ? stitched_bytes(tiles_, c, h, w) : 0);
 }
 
+plan::UnitWork DcAe::encode_work(int64_t frames, int64_t height, int64_t width) const {
+  const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const int64_t cell = config_.stride();
+  const auto parts = [&](int64_t cells) {
+    return applies(tiles_, h, w) ? parts_of(tiles_, cells) : std::vector<Part>{{0, cells}};
+  };
+  PassWork work(parameters(config_));
+  for (int64_t frame = 0; frame < f; ++frame)
+    for (const Part& y : parts(h))
+      for (const Part& x : parts(w)) add_work(encoder_, config_.head_dim, y.length * cell, x.length * cell, work);
+  return work.work();
+}
+
 int64_t DcAe::decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);

@@ -35,6 +35,7 @@ class DcAe final : public VideoVae {
   void release() const override { weights_.release(); }
   int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
   int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
+  plan::UnitWork encode_work(int64_t frames, int64_t height, int64_t width) const override;
 
   const Config& config() const { return config_; }
 

@@ -146,6 +146,20 @@ int64_t HunyuanVae::encode_bytes(int64_t frames, int64_t height, int64_t width, 
   });
 }
 
+plan::UnitWork HunyuanVae::encode_work(int64_t frames, int64_t height, int64_t width) const {
+  const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const auto parts = [](const StitchedTiles& tiles, bool cut, int64_t cells) {
+    return cut ? parts_of(tiles, cells) : std::vector<Part>{{0, cells}};
+  };
+  const bool in_space = applies(tiles_, h, w);
+  PassWork work(parameters(config_));
+  for (const Part& groups : parts(time_tiles_, cut_in_time(f - 1), f - 1))
+    for (const Part& y : parts(tiles_, in_space, h))
+      for (const Part& x : parts(tiles_, in_space, w))
+        add_work(encoder_, 1 + groups.length * kTimeStride, y.length * kStride, x.length * kStride, work);
+  return work.work();
+}
+
 int64_t HunyuanVae::decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);

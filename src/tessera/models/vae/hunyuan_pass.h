@@ -7,6 +7,7 @@
 // frames at a time is normalised, enlarged and padded, so that the pass needs the memory of two feature maps, or three
 // where the channels change.
 #include "tessera/models/vae/hunyuan_layers.h"
+#include "tessera/models/vae/pass_work.h"
 #include "tessera/net/plain_context.h"
 
 namespace tessera::models::hunyuan_vae {
@@ -19,5 +20,8 @@ inline constexpr int64_t kChunk = int64_t{8} << 20;  ///< numbers of the frames 
 /// bytes of the same pass on a CPU, including those of oneDNN's convolutions.
 Tensor run_layers(const std::vector<Layer>& layers, int64_t groups, const net::WeightMap& weights, const Tensor& x,
                   int64_t chunk = kChunk);
+
+/// What the encoder's pass over a clip of so many pixels does.
+void add_work(const std::vector<Layer>& encoder, int64_t frames, int64_t height, int64_t width, PassWork& work);
 
 }  // namespace tessera::models::hunyuan_vae

@@ -38,6 +38,13 @@ StitchedTiles in_cells(int64_t size, int64_t overlap, int64_t cell, const char* 
   return {size / cell, (size - overlap) / cell};
 }
 
+std::vector<Part> parts_of(const StitchedTiles& tiles, int64_t length) {
+  std::vector<Part> parts;
+  for (int64_t begin = 0; begin < length; begin += tiles.stride)
+    parts.push_back({begin, std::min(tiles.size, length - begin)});
+  return parts;
+}
+
 bool applies(const StitchedTiles& tiles, int64_t h, int64_t w) {
   return tiles.size > 0 && (h > tiles.size || w > tiles.size);
 }
@@ -47,11 +54,13 @@ Tensor stitch_tiles(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t sc
   const int64_t shared = (tiles.size - tiles.stride) * scale;
   Tensor result;
   std::vector<Tensor> above;  // the last rows of each tile of the row before, whole and blended
-  for (int64_t y = 0; y < h; y += tiles.stride) {
+  for (const Part& part_y : parts_of(tiles, h)) {
+    const int64_t y = part_y.begin;
     std::vector<Tensor> bottoms;
     Tensor left;
-    for (int64_t x = 0; x < w; x += tiles.stride) {
-      Tensor tile = run({y, std::min(tiles.size, h - y)}, {x, std::min(tiles.size, w - x)});
+    for (const Part& part_x : parts_of(tiles, w)) {
+      const int64_t x = part_x.begin;
+      Tensor tile = run(part_y, part_x);
       if (!result.defined()) result = at::empty({tile.size(0), h * scale, w * scale}, tile.options());
       if (y > 0) blend(above[bottoms.size()], tile, 1);
       if (x > 0) blend(left, tile, 2);
@@ -79,9 +88,9 @@ Tensor stitch_frames(const StitchedTiles& tiles, int64_t groups, int64_t scale,
                      const std::function<Tensor(const Part& groups)>& run) {
   const int64_t shared = (tiles.size - tiles.stride) * scale;
   Tensor result, before;  // before: the last frames of the tile before, blended
-  for (int64_t begin = 0; begin < groups; begin += tiles.stride) {
-    const int64_t length = std::min(tiles.size, groups - begin), lead = begin == 0 ? 1 : 0;
-    const Tensor whole = run({begin, length});
+  for (const Part& part : parts_of(tiles, groups)) {
+    const int64_t begin = part.begin, length = part.length, lead = begin == 0 ? 1 : 0;
+    const Tensor whole = run(part);
     Tensor tile = whole.narrow(1, 1 - lead, lead + length * scale);
     if (!result.defined())
       result = at::empty({tile.size(0), 1 + groups * scale, tile.size(2), tile.size(3)}, tile.options());

@@ -5,6 +5,7 @@
 //   if (applies(tiles, h, w))
 //     picture = stitch_tiles(tiles, h, w, 32, [&](const Part& y, const Part& x) { return decode(cut(latent, y, x)); });
 #include <functional>
+#include <vector>
 
 #include "tessera/ops/tensor.h"
 
@@ -23,6 +24,9 @@ StitchedTiles in_cells(int64_t size, int64_t overlap, int64_t cell, const char* 
 struct Part {
   int64_t begin = 0, length = 0;
 };
+
+/// The tiles along a side of so many cells.
+std::vector<Part> parts_of(const StitchedTiles& tiles, int64_t length);
 
 /// Whether a grid of h x w is larger than a tile; then a side that fits in one tile is cut at the stride as well.
 bool applies(const StitchedTiles& tiles, int64_t h, int64_t w);

@@ -25,11 +25,6 @@ Tensor ramp(const Span& span, int64_t scale) {
   return weight;
 }
 
-std::vector<Span> spans_of(const Tiling& tiling, int64_t cell, int64_t length) {
-  if (tiling.size == 0) return {{0, length, 0, 0}};
-  return tile_spans(length, tiling.size / cell, div_up(tiling.overlap, cell));
-}
-
 }  // namespace
 
 std::vector<Span> tile_spans(int64_t length, int64_t size, int64_t overlap) {
@@ -50,13 +45,18 @@ std::vector<Span> tile_spans(int64_t length, int64_t size, int64_t overlap) {
   return spans;
 }
 
+std::vector<Span> tile_spans(const Tiling& tiling, int64_t cell, int64_t length) {
+  if (tiling.size == 0) return {{0, length, 0, 0}};
+  return tile_spans(length, tiling.size / cell, div_up(tiling.overlap, cell));
+}
+
 int64_t tile_length(const Tiling& tiling, int64_t cell, int64_t length) {
-  return spans_of(tiling, cell, length).front().length();
+  return tile_spans(tiling, cell, length).front().length();
 }
 
 Tensor blend_tiles(const Tiling& tiling, int64_t cell, int64_t h, int64_t w, int64_t scale,
                    const std::function<Tensor(const Span& y, const Span& x)>& run) {
-  const std::vector<Span> rows = spans_of(tiling, cell, h), columns = spans_of(tiling, cell, w);
+  const std::vector<Span> rows = tile_spans(tiling, cell, h), columns = tile_spans(tiling, cell, w);
   if (rows.size() == 1 && columns.size() == 1) return run(rows[0], columns[0]);
   Tensor sum, weights = at::zeros({h * scale, w * scale}, at::kFloat);
   for (const Span& y : rows) {

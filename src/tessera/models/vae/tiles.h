@@ -31,6 +31,9 @@ struct Span {
 /// Spans of `size` that cover 0 .. length, neighbours sharing `overlap` or more (the last one ends at `length`).
 std::vector<Span> tile_spans(int64_t length, int64_t size, int64_t overlap);
 
+/// The same of a side of `length` cells, each `cell` pixels; one span where nothing is tiled.
+std::vector<Span> tile_spans(const Tiling& tiling, int64_t cell, int64_t length);
+
 /// Runs every tile of an [h, w] grid whose cells have a side of `cell` pixels; `run` returns [C, F, n * scale,
 /// m * scale] for spans of n and m cells. Where tiles overlap the result is their mean, weighted by ramps that fall
 /// towards a tile's edge. One tile alone is returned as it is.

@@ -15,6 +15,7 @@
 #include "tessera/models/common/weight_form.h"
 #include "tessera/models/vae/tiles.h"
 #include "tessera/net/model.h"
+#include "tessera/plan/simulate/work.h"
 
 namespace tessera::models {
 
@@ -43,6 +44,9 @@ class VideoVae : public net::VideoCodec {
   /// without weights, input and scratch memory of LibTorch's kernels.
   virtual int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const = 0;
   virtual int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const = 0;
+  /// The work of encode() of such a clip, of all tiles and chunks: each convolution and projection a product, an
+  /// attention by its site; what is applied to each channel alone is streamed, depthwise convolutions too.
+  virtual plan::UnitWork encode_work(int64_t frames, int64_t height, int64_t width) const = 0;
   /// Whether it codes all frames of a clip at once, so that Tiling::frames bound its memory.
   virtual bool tiles_in_time() const { return false; }
 };

@@ -164,6 +164,16 @@ int64_t WanVae::encode_bytes(int64_t frames, int64_t height, int64_t width, cons
   return with_tiles(encode_chunk_bytes(th * cell, tw * cell, count), cells * th * tw, cells * h * w, h * w * 4);
 }
 
+plan::UnitWork WanVae::encode_work(int64_t frames, int64_t height, int64_t width) const {
+  const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const int64_t cell = config_.stride();
+  PassWork work(parameters(config_));
+  for (const Span& y : tile_spans(tiling_, cell, h))
+    for (const Span& x : tile_spans(tiling_, cell, w))
+      add_work(encoder_, config_.time_stride(), frames, y.length() * cell, x.length() * cell, work);
+  return work.work();
+}
+
 int64_t WanVae::decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const int64_t cell = config_.stride(), th = tile_length(tiling_, cell, h), tw = tile_length(tiling_, cell, w);

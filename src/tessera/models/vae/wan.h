@@ -32,6 +32,7 @@ class WanVae final : public VideoVae {
   void release() const override { weights_.release(); }
   int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
   int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
+  plan::UnitWork encode_work(int64_t frames, int64_t height, int64_t width) const override;
 
   /// Encodes the first frame, then four at a time: [3, 1 or 4, H, W] -> mean and log variance, [2C, 1, h, w], unscaled.
   Tensor encode_chunk(const Tensor& pixels, FeatureCache& cache) const;

@@ -10,6 +10,7 @@
 // the second one, zeros precede their input.
 #include <map>
 
+#include "tessera/models/vae/pass_work.h"
 #include "tessera/models/vae/wan_layers.h"
 #include "tessera/net/plain_context.h"
 
@@ -42,5 +43,9 @@ struct ChunkBytes {
 /// may be bytes); `prepare` converts it to the input of the layers.
 ChunkBytes chunk_bytes(const std::vector<Layer>& layers, const net::WeightMap& meta_weights, const Tensor& chunk,
                        const std::function<Tensor(const Tensor&)>& prepare, const CountBytes& count);
+
+/// What the encoder's pass over the chunks of a clip of so many pixels does.
+void add_work(const std::vector<Layer>& encoder, int64_t time_stride, int64_t frames, int64_t height, int64_t width,
+              PassWork& work);
 
 }  // namespace tessera::models::wan_vae

@@ -275,6 +275,9 @@ void optimiser(Translator& t) {
   if (t.has(prefix + "lr")) t.set("train.lr", t.value(prefix + "lr"), {prefix + "lr"});
   if (t.has(prefix + "weight_decay"))
     t.set("train.weight_decay", t.value(prefix + "weight_decay"), {prefix + "weight_decay"});
+  for (const char* option : {"block_size", "min_8bit_size"})
+    if (t.has(prefix + option) && lower_case(t.value(prefix + "type")).find("8bit") != std::string::npos)
+      t.imply(prefix + option, "a scale for every 256 values of a moment, in tensors of any size");
   for (const Given& g : t.given())
     if (g.name.starts_with(prefix) && !t.is_answered(g.name))
       t.refuse(g.name, "type, lr, betas, eps and weight_decay of an optimiser are known");
@@ -383,7 +386,8 @@ std::vector<Rule> model_rules() {
       only("model.fp32_attention", {"true"}, "the linear attention computes in fp32",
            "the linear attention computes in fp32", Takes::perhaps),
       by("model.load_from", "`model.path`", load_from),
-      by("model.resume_from", "latest `run.resume`; else refused: `model.path` takes weights", resume_from),
+      of_table(by("model.resume_from", "latest `run.resume`; else refused: `model.path` takes weights", resume_from),
+               Covers::both),
       joined("model.aspect_ratio_type", "`data.buckets`"),
       joined("model.multi_scale", "true: `data.buckets` of the aspect ratios", Takes::perhaps),
       joined("model.qk_norm", "checks or chooses the preset", Takes::perhaps),
@@ -484,12 +488,16 @@ std::vector<Rule> train_rules() {
       refused("train.training_hours", "runs end by run.steps, and stop with a checkpoint at a signal"),
       joined("train.train_batch_size_image", "refused, unless train.joint_training_interval is 0"),
       joined("train.joint_training_interval", "0: off; else refused: one data set is trained on"),
+      implied("train.resume_lr_scheduler", "a run resumes all of its state", Takes::perhaps),
       by("load_from", "`model.path`", load_from),
       by("resume_from", "latest `run.resume`", resume_from),
       only("caching", {"false"}, "samples are cached in any case: data.cache", "tessera prepare fills the cache",
            Takes::perhaps),
       only("report_to", {"tensorboard"}, kLog, "metrics are not uploaded; TensorBoard's file is written"),
   };
+  for (const char* name : {"train.load_from_optimizer", "train.load_from_lr_scheduler"})
+    rules.push_back(only(name, {"false"}, "weights alone are loaded",
+                         "a checkpoint of that trainer gives its weights, not its training state", Takes::perhaps));
   for (const char* name :
        {"num_workers", "eval_batch_size", "use_flash_attn", "null_embed_root", "valid_prompt_embed_root"})
     rules.push_back(implied(std::string("train.") + name, "not needed: samples are decoded, encoded and cached ahead",

@@ -1,0 +1,24 @@
+#include "tessera/models/vae/pass_work.h"
+
+#include "tessera/base/check.h"
+
+namespace tessera::models {
+
+PassWork::PassWork(const std::vector<Parameter>& parameters) {
+  for (const Parameter& parameter : parameters) shapes_[parameter.name] = parameter.shape;
+}
+
+void PassWork::filter(const std::string& site, int64_t cells) {
+  const auto it = shapes_.find(site + ".weight");
+  check_internal(it != shapes_.end(), "models.vae", "no weight " + site + ".weight");
+  const std::vector<int64_t>& shape = it->second;  // [out, in of a group, ...]
+  if (shape[1] == 1) return change(shape[0] * cells);
+  work_.products.push_back(2.0 * static_cast<double>(c10::multiply_integers(shape)) * static_cast<double>(cells));
+}
+
+void PassWork::stream(int64_t numbers, int operators) {
+  work_.streamed += static_cast<double>(sizeof(float)) * static_cast<double>(numbers);
+  work_.operators += operators;
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,169 @@
+// The work that autoencoders say encode() has, beside the operators that it calls.
+#include <ATen/Functions.h>
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "tessera/job/codec_bytes.h"
+#include "tessera/models/vae/dc_ae.h"
+#include "tessera/models/vae/haar.h"
+#include "tessera/models/vae/hunyuan.h"
+#include "tessera/models/vae/wan.h"
+
+namespace tessera::job {
+namespace {
+
+using at::Tensor;
+using models::Parameter;
+using models::Tiling;
+namespace dc_ae = models::dc_ae;
+namespace hunyuan_vae = models::hunyuan_vae;
+namespace wan_vae = models::wan_vae;
+
+double numbers(const Tensor& x) { return static_cast<double>(x.numel()); }
+
+/// FLOPs of the operators that this thread calls, convolutions of single channels left out.
+class OperatorFlops {
+ public:
+  OperatorFlops() {
+    counts() = {};
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(began, ended)
+                                             .needsInputs(true)
+                                             .needsOutputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~OperatorFlops() { at::removeCallback(handle_); }
+  OperatorFlops(const OperatorFlops&) = delete;
+
+  struct Counts {
+    double products = 0, attention = 0;
+    int filters = 0;
+  };
+  static Counts& counts() {
+    static thread_local Counts all;
+    return all;
+  }
+
+ private:
+  /// A convolution that has begun: its inputs are there at the beginning alone, its result at the end.
+  struct Convolution final : at::ObserverContext {
+    double of_result = 0;  ///< FLOPs of each number of the result
+  };
+  static bool is(const at::RecordFunction& function, const char* name) {
+    return std::strcmp(function.name(), name) == 0;
+  }
+  static std::unique_ptr<at::ObserverContext> began(const at::RecordFunction& function) {
+    const auto inputs = function.inputs();
+    const auto tensor = [&](size_t i) { return inputs[i].toTensor(); };
+    if (is(function, "aten::mkldnn_convolution") || is(function, "aten::convolution")) {
+      const Tensor kernel = tensor(1);
+      if (kernel.size(1) == 1) return nullptr;
+      auto convolution = std::make_unique<Convolution>();
+      convolution->of_result = 2 * numbers(kernel) / static_cast<double>(kernel.size(0));
+      return convolution;
+    }
+    if (is(function, "aten::linear")) {
+      counts().products += 2 * numbers(tensor(0)) * static_cast<double>(tensor(1).size(0));
+      ++counts().filters;
+    }
+    if (is(function, "aten::bmm"))
+      counts().attention += 2 * numbers(tensor(0)) * static_cast<double>(tensor(1).size(2));
+    if (is(function, "aten::scaled_dot_product_attention"))
+      counts().attention += 4 * numbers(tensor(0)) * static_cast<double>(tensor(1).size(-2));
+    return nullptr;
+  }
+  static void ended(const at::RecordFunction& function, at::ObserverContext* context) {
+    const auto* convolution = dynamic_cast<const Convolution*>(context);
+    if (!convolution) return;
+    counts().products += convolution->of_result * numbers(function.outputs()[0].toTensor());
+    ++counts().filters;
+  }
+
+  at::CallbackHandle handle_;
+};
+
+models::ReadWeight values_of(const std::vector<Parameter>& parameters) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const Parameter& p : parameters) shapes[p.name] = p.shape;
+  return [shapes](const std::string& name) { return at::full(shapes.at(name), 0.01, at::kFloat); };
+}
+
+/// `chunked`: convolutions may run on a part of the frames at a time.
+void expect_work(const net::VideoCodec& vae, int64_t frames, int64_t height, int64_t width, bool chunked = false) {
+  SCOPED_TRACE(std::to_string(frames) + " frames of " + std::to_string(height) + " x " + std::to_string(width));
+  const plan::UnitWork said = codec_work(vae, frames, height, width);
+  OperatorFlops::Counts seen;
+  {
+    const OperatorFlops count;
+    vae.encode(at::zeros({3, frames, height, width}, at::kByte));
+    seen = OperatorFlops::counts();
+  }
+  double products = 0, attention = 0;
+  for (const double flops : said.products) products += flops;
+  for (const auto& [site, flops] : said.attention) attention += flops;
+  EXPECT_GT(seen.products, 0);
+  EXPECT_DOUBLE_EQ(products, seen.products);
+  EXPECT_DOUBLE_EQ(attention, seen.attention);
+  if (!chunked) EXPECT_EQ(static_cast<int>(said.products.size()), seen.filters);
+  EXPECT_GT(said.streamed, 20.0 * static_cast<double>(3 * frames * height * width)) << "maps are wider than pixels";
+  EXPECT_GT(said.operators, 0);
+}
+
+TEST(AutoencodersWork, OfDcAeIsThatOfItsOperators) {
+  dc_ae::Config config;
+  for (dc_ae::Stage& stage : config.encoder) stage.width /= 4, stage.depth = 1;
+  for (const int64_t tile : {0, 96}) {
+    const dc_ae::DcAe vae(config, values_of(dc_ae::parameters(config)), {.size = tile, .overlap = tile / 3});
+    expect_work(vae, 2, 32, 64);
+    expect_work(vae, 1, 160, 96);  // attention over more cells than a head is wide, and less
+  }
+}
+
+TEST(AutoencodersWork, OfWansIsThatOfTheirOperators) {
+  for (wan_vae::Config config : {wan_vae::Config{}, wan_vae::wan22_config()}) {
+    config.dim = config.decoder_dim = 16;
+    for (const int64_t tile : {0, 64}) {
+      const wan_vae::WanVae vae(config, values_of(wan_vae::parameters(config)), {.size = tile, .overlap = tile / 4});
+      expect_work(vae, 1, 32, 32);
+      expect_work(vae, 9, 64, 96);
+    }
+  }
+}
+
+TEST(AutoencodersWork, OfHunyuansIsThatOfItsOperators) {
+  hunyuan_vae::Config config;
+  config.widths = {32, 32, 32, 32};
+  config.layers = 1;
+  const Tiling tilings[] = {
+      {}, {.size = 32, .overlap = 16}, {.size = 32, .overlap = 8, .frames = 8, .shared_frames = 4}};
+  for (const Tiling& tiling : tilings) {
+    const hunyuan_vae::HunyuanVae vae(config, values_of(hunyuan_vae::parameters(config)), tiling);
+    expect_work(vae, 1, 32, 48);
+    expect_work(vae, 13, 32, 48, true);
+  }
+}
+
+TEST(AutoencodersWork, OfTheWaveletIsAProduct) {
+  const models::Haar wavelet(48);
+  const plan::UnitWork work = codec_work(wavelet, 16, 64, 96);
+  EXPECT_EQ(work.products, std::vector<double>{2.0 * 3 * 16 * 64 * 96 * 48});
+}
+
+/// Of the releases, per pixel: Sana's compresses 32 times a side and is the least work.
+TEST(AutoencodersWork, OfReleasesIsWhatTheirSizesSay) {
+  const auto flops = [](const net::VideoCodec& vae, int64_t frames, int64_t side) {
+    const std::vector<double> all = codec_work(vae, frames, side, side).products;
+    return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(frames * side * side);
+  };
+  const dc_ae::DcAe sana({}, nullptr, {});
+  const wan_vae::WanVae wan({}, nullptr, {});
+  EXPECT_DOUBLE_EQ(flops(sana, 1, 1024), flops(sana, 1, 512)) << "linear in pixels";
+  EXPECT_DOUBLE_EQ(flops(sana, 3, 512), flops(sana, 1, 512)) << "frame by frame";
+  EXPECT_GT(flops(wan, 81, 512), flops(sana, 1, 512));
+  EXPECT_GT(flops(wan, 1, 512), flops(wan, 81, 512)) << "the first frame is not halved in time";
+}
+
+}  // namespace
+}  // namespace tessera::job
