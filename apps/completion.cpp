@@ -33,7 +33,8 @@ std::string choices_of(const std::string& value) {
 std::vector<Offered> own_flags(const Command& command) {
   std::vector<Offered> offered;
   for (const Flag& flag : command.flags) {
-    offered.push_back({flag.name, flag.help, !flag.value.empty(), choices_of(flag.value)});
+    const bool takes_value = !flag.value.empty() && flag.value != kOptionalPicture;
+    offered.push_back({flag.name, flag.help, takes_value, choices_of(flag.value)});
     if (!flag.alias.empty()) offered.push_back({flag.alias, flag.help, !flag.value.empty(), ""});
   }
   for (const Flag& flag : command.foreign)

@@ -47,6 +47,14 @@ const Flag* find_foreign(const Command& command, const std::string& name) {
 
 bool is_bool(const std::string& word) { return word == "true" || word == "false" || word == "True" || word == "False"; }
 
+/// Whether a flag's value may be left out.
+bool is_optional(const Flag& flag) { return flag.value == kOptionalBool || flag.value == kOptionalPicture; }
+
+/// Whether the word after a flag with an optional value is that value.
+bool is_value_of(const Flag& flag, const std::string& word) {
+  return flag.value == kOptionalBool ? is_bool(word) : word.ends_with(".svg") || word.ends_with(".html");
+}
+
 /// What to do about a flag that the command lacks.
 std::string instead_of(const Command& command, const std::string& name) {
   for (const Elsewhere& other : command.elsewhere)
@@ -115,9 +123,8 @@ Arguments parse(const Command& command, const std::vector<std::string>& typed) {
         command.recipe_keys && word.starts_with("--") && (word == "--mesh" || word.find('.') != std::string::npos);
     if (!flag && !recipe_key) unknown_flag(command, word);
     if (!flag && word != "--mesh" && !recipe::recipe_table().find(word.substr(2))) unknown_flag(command, word);
-    const bool may_follow = flag && flag->value == kOptionalBool;
-    if (!attached && may_follow) {
-      if (i + 1 < typed.size() && is_bool(typed[i + 1])) value = typed[++i];
+    if (!attached && flag && is_optional(*flag)) {
+      if (i + 1 < typed.size() && is_value_of(*flag, typed[i + 1])) value = typed[++i];
     } else if (!attached && (!flag || !flag->value.empty())) {
       if (i + 1 >= typed.size())
         throw UserError(Exit::usage, command.name, word + " needs a value", "see tessera " + command.name + " --help");

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "commands.h"
 #include "foreign.h"
@@ -19,6 +20,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/composes.h"
+#include "tessera/planning/frontier.h"
 #include "tessera/planning/more_memory.h"
 #include "tessera/planning/plan_advice.h"
 #include "tessera/planning/plan_layouts.h"
@@ -28,6 +30,7 @@
 #include "tessera/planning/run_plan.h"
 #include "tessera/prepare/prepare.h"
 #include "tessera/recipe/load_recipe.h"
+#include "tessera/report/count_progress.h"
 #include "tessera/report/terminal_text.h"
 
 namespace tessera::apps {
@@ -228,6 +231,34 @@ std::string file_of(const std::string& file, const recipe::RunPart& part) {
       .string();
 }
 
+/// The plans of many budgets for each part of the run: a table or JSON, and the picture that `file` names.
+void print_frontier(const std::vector<recipe::RunPart>& parts, const job::Job& job, const Mesh& mesh,
+                    const std::vector<int>& prompts, const std::string& file, bool json) {
+  std::vector<std::string> texts;
+  for (size_t p = 0; p < parts.size(); ++p)
+    recipe::in_part(parts[p], [&] {
+      const recipe::Recipe& recipe = parts[p].recipe;
+      const job::Shapes shapes = job::shapes_of(recipe, *job.model, *job.codec);
+      std::optional<report::CountProgress> progress;
+      const planning::Frontier found = planning::find_frontier(
+          planning::plan_request(recipe, job, shapes, mesh, prompts[p]), [&](int64_t done, int64_t total) {
+            if (!progress) progress.emplace(true, "plan", "plans", total);
+            progress->at(done);
+          });
+      progress.reset();
+      if (!file.empty())
+        checkpoint::write_text(file_of(file, parts[p]),
+                               file.ends_with(".svg") ? planning::frontier_svg(found) : planning::frontier_page(found));
+      if (json) {
+        texts.push_back(planning::frontier_json(found));
+        return;
+      }
+      if (parts.size() > 1) std::printf("%s\n", parts[p].name().c_str());
+      std::fputs(planning::frontier_text(found).c_str(), stdout);
+    });
+  if (json) print_json(parts, texts);
+}
+
 /// A line for each part of the run that more memory would make faster.
 void print_more_memory(const std::vector<planning::PartPlan>& plans, const job::Job& job, const Mesh& mesh,
                        const std::vector<int>& prompts, int columns) {
@@ -277,7 +308,7 @@ int prompts_of(const recipe::Recipe& recipe) {
 
 /// What is asked for instead of a plan takes none of the flags that write one.
 void check_flags(const Arguments& arguments) {
-  constexpr const char* kInstead[] = {"--composes", "--check", "--largest", "--layouts"};
+  constexpr const char* kInstead[] = {"--composes", "--check", "--largest", "--layouts", "--frontier"};
   constexpr const char* kOfPlan[] = {"--html", "--trace", "--executed", "--schedule", "--write"};
   std::string instead;
   for (const char* flag : kInstead) {
@@ -291,6 +322,10 @@ void check_flags(const Arguments& arguments) {
                       instead + " is in place of a plan: run it apart");
   if (arguments.has("--json") && (instead == "--check" || instead == "--composes"))
     throw UserError(Exit::usage, "plan", instead + " has no JSON", "leave --json away");
+  const std::string picture = arguments.value("--frontier");
+  if (!picture.empty() && !picture.ends_with(".svg") && !picture.ends_with(".html"))
+    throw UserError(Exit::usage, "plan", "--frontier " + picture + ": a picture is an .svg or an .html file",
+                    "give the file one of these endings, or none for a table alone");
   if (arguments.has("--executed") && !arguments.has("--trace"))
     throw UserError(Exit::usage, "plan", "--executed without --trace", "add --trace FILE: both are drawn there");
 }
@@ -316,6 +351,10 @@ int run(const Arguments& arguments) {
   }
   if (arguments.has("--layouts")) {
     print_layouts(parts, job, recipe.mesh, prompts, arguments.has("--json"));
+    return 0;
+  }
+  if (arguments.has("--frontier")) {
+    print_frontier(parts, job, recipe.mesh, prompts, arguments.value("--frontier"), arguments.has("--json"));
     return 0;
   }
   const std::vector<planning::PartPlan> plans = planning::plan_parts(parts, job, recipe.mesh, prompts);
@@ -347,11 +386,11 @@ Command plan_command() {
       "Predicts memory and step time of a run before it starts.\nIt loads no weights; where the run does not fit it suggests what would.";
   c.usage =
       "plan RECIPE [--json] [--gpu NAME --nodes N] [--html FILE] [--trace FILE] [--largest WHAT] [--layouts] "
-      "[--schedule FILE] [--write FILE] | plan --check FILE | plan --composes";
+      "[--frontier [FILE]] [--schedule FILE] [--write FILE] | plan --check FILE | plan --composes";
   c.example = "tessera plan recipes/wan-tiny_demo_cpu.toml --mesh dp_shard=2 --html p.html";
   c.recipe_keys = true;
   c.foreign = training_flags();
-  c.flags = {{"--json", "", "print JSON; also with --largest and --layouts"},
+  c.flags = {{"--json", "", "print JSON; also of --largest, --layouts, --frontier"},
              {"--gpu", "NAME", "plan for h200, 1xh200, a100-80, l40s, rtx4090, ..."},
              {"--nodes", "N", "with --gpu: dp_shard over all GPUs of N nodes"},
              {"--html", "FILE", "page with timeline, memory curve and candidates"},
@@ -359,6 +398,7 @@ Command plan_command() {
              {"--executed", "FILE", "with --trace: add one from train --trace-schedule"},
              {"--largest", "frames|batch|resolution", "print the largest that fits instead of the plan"},
              {"--layouts", "", "print all meshes of this many ranks, fastest first"},
+             {"--frontier", kOptionalPicture, "step time over device and host memory, planned"},
              {"--composes", "", "print docs/what-composes.md; needs no recipe"},
              {"--schedule", "FILE", "write the instructions of all ranks and steps"},
              {"--write", "FILE", "write the plan as TOML, to edit, for plan.file"},

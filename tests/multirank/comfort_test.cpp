@@ -179,6 +179,23 @@ std::string completed(const std::vector<std::string>& words) {
   return run_program({"/bin/bash", "-c", script}).output;
 }
 
+TEST(Frontier, IsATableJsonAndAPicture) {
+  const TinyRun run("comfort");
+  const auto plan = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "plan");
+    const Result r = run.tessera(flags);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return r.output;
+  };
+  const std::string table = plan({"--frontier", run.recipe()});  // the recipe is no picture
+  EXPECT_NE(table.find("frontier of "), std::string::npos) << table;
+  const fs::path svg = run.folder() / "f.svg", html = run.folder() / "f.html";
+  plan({run.recipe(), "--frontier", svg.string()});
+  EXPECT_TRUE(read(svg).starts_with("<svg ")) << read(svg);
+  EXPECT_NE(plan({run.recipe(), "--frontier", html.string(), "--json"}).find("\"points\": ["), std::string::npos);
+  EXPECT_TRUE(read(html).starts_with("<!doctype html>"));
+}
+
 TEST(Completion, OffersCommandsFlagsKeysAndChoicesInBash) {
   EXPECT_EQ(completed({"tessera", "sam"}), "sample\n");
   EXPECT_EQ(completed({"tessera", "top", "r", "--o"}), "--once\n");

@@ -116,6 +116,8 @@ TEST(Mistakes, FlagsOfPlanThatWouldDoNothingAreRefused) {
       {{"--largest", "frames", "--schedule", "s.jsonl"}, "--schedule has nothing to write with --largest"},
       {{"--layouts", "--html", "p.html"}, "--html has nothing to write with --layouts"},
       {{"--layouts", "--largest", "frames"}, "exclude each other"},
+      {{"--frontier", "--html", "p.html"}, "--html has nothing to write with --frontier"},
+      {{"--frontier=p.png"}, "a picture is an .svg or an .html file"},
       {{"--executed", "s.jsonl"}, "--executed without --trace"},
       {{"--gpu", "h200", "--plan.profile", "h100"}, "name two machines"},
   };

@@ -157,7 +157,7 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
 namespace {
 
 /// A Planned measured for micro-batches of `samples`, without a plan yet.
-Planned measured(const PlanRequest& request, int64_t samples) {
+Planned measured(const PlanRequest& request, int64_t samples, MeasuredModels& known) {
   Planned planned;
   planned.run = request.run;
   planned.routing = request.routing;
@@ -170,9 +170,10 @@ Planned measured(const PlanRequest& request, int64_t samples) {
   planned.checkpoints_kept = request.checkpoints_kept;
   planned.encoders = request.encoders;
   planned.encoding = request.encoding;
-  plan::Measured model = measure_model(request, samples);
-  planned.spec = std::move(model.model);
-  planned.machine = std::move(model.machine);
+  auto found = known.find(samples);
+  if (found == known.end()) found = known.emplace(samples, measure_model(request, samples)).first;
+  planned.spec = found->second.model;
+  planned.machine = found->second.machine;
   return planned;
 }
 
@@ -184,7 +185,8 @@ Planned plan_by_hand(const PlanRequest& request) {
                     "use --mesh " + plan.mesh.to_string() + " or plan.file = \"auto\"");
   const int64_t asked = plan.micro_batch, share = div_up(plan.global_batch, plan.mesh.dp_size());
   plan.micro_batch = std::min(asked, share);  // a rank never has more samples, so measuring more would overestimate
-  Planned planned = measured(request, plan.micro_batch);
+  MeasuredModels known;
+  Planned planned = measured(request, plan.micro_batch, known);
   planned.choice.plan = plan;
   evaluate(planned, request);
   planned.choice.why = "written by hand";
@@ -200,10 +202,11 @@ Planned plan_by_hand(const PlanRequest& request) {
 }
 
 /// Plans for micro-batches of `samples`.
-Planned plan_for(const PlanRequest& request, int64_t samples) {
-  Planned planned = measured(request, samples);
+Planned plan_for(const PlanRequest& request, int64_t samples, MeasuredModels& known) {
+  Planned planned = measured(request, samples, known);
   plan::PlannerInput input = request.planner;
   input.micro_batch = samples;
+  if (input.incumbent && input.incumbent->micro_batch != samples) input.incumbent.reset();
   planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
   // An inactive expert costs no time on the device, so it is offloaded only if memory requires it.
   std::vector<plan::Tier> elsewhere;
@@ -225,30 +228,6 @@ bool better(const plan::Choice& a, const plan::Choice& b) {
   return a.fits ? a.seconds < b.seconds * (1 - 1e-9) : a.memory.peak < b.memory.peak;
 }
 
-/// The best plan over all sizes of micro-batches allowed.
-Planned best_plan(const PlanRequest& request) {
-  const int64_t most = request.planner.micro_batch;
-  Planned best = plan_for(request, most);
-  if (!request.any_micro_batch || most == 1) return best;
-  // Halves micro-batches repeatedly: that halves activations, but costs gathers and small kernels. Once a plan that
-  // fits is slower than the one before, all smaller micro-batches are slower too.
-  std::vector<plan::Candidate> considered = std::move(best.choice.candidates);
-  std::string sizes = std::to_string(most);
-  for (int64_t times = 2, samples = most; samples > 1; times *= 2) {
-    samples = div_up(most, times);
-    Planned tried = plan_for(request, samples);
-    std::move(tried.choice.candidates.begin(), tried.choice.candidates.end(), std::back_inserter(considered));
-    sizes += ", " + std::to_string(samples);
-    const bool is_better = better(tried.choice, best.choice), fitted = best.choice.fits;
-    if (is_better) best = std::move(tried);
-    if (fitted && !is_better) break;
-  }
-  best.choice.candidates = std::move(considered);
-  best.choice.why += "; micro-batches of " + sizes + " samples were tried, " +
-                     std::to_string(best.choice.candidates.size()) + " candidates in all";
-  return best;
-}
-
 /// Both times where products in bf16 are over four times as fast as those in fp32, which the plan computes with; else
 /// empty.
 std::string faster_in_bf16(const Planned& planned) {
@@ -265,9 +244,33 @@ std::string faster_in_bf16(const Planned& planned) {
 
 }  // namespace
 
+Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
+  const int64_t most = request.planner.micro_batch;
+  Planned best = plan_for(request, most, known);
+  if (!request.any_micro_batch || most == 1) return best;
+  // Halves micro-batches repeatedly: that halves activations, but costs gathers and small kernels. Once a plan that
+  // fits is slower than the one before, all smaller micro-batches are slower too.
+  std::vector<plan::Candidate> considered = std::move(best.choice.candidates);
+  std::string sizes = std::to_string(most);
+  for (int64_t times = 2, samples = most; samples > 1; times *= 2) {
+    samples = div_up(most, times);
+    Planned tried = plan_for(request, samples, known);
+    std::move(tried.choice.candidates.begin(), tried.choice.candidates.end(), std::back_inserter(considered));
+    sizes += ", " + std::to_string(samples);
+    const bool is_better = better(tried.choice, best.choice), fitted = best.choice.fits;
+    if (is_better) best = std::move(tried);
+    if (fitted && !is_better) break;
+  }
+  best.choice.candidates = std::move(considered);
+  best.choice.why += "; micro-batches of " + sizes + " samples were tried, " +
+                     std::to_string(best.choice.candidates.size()) + " candidates in all";
+  return best;
+}
+
 Planned make_plan_as_is(const PlanRequest& request) {
   check_mesh(request.mesh, *request.model, request.latent);
-  Planned planned = request.by_hand ? plan_by_hand(request) : best_plan(request);
+  MeasuredModels known;
+  Planned planned = request.by_hand ? plan_by_hand(request) : search_plan(request, known);
   const bool compared = !request.by_hand && !request.planner.first_that_fits;
   if (compared && planned.choice.fits && plan::set_by_hand(request.planner)) {
     plan::PlannerInput free = request.planner;

@@ -83,6 +83,13 @@ struct Planned {
 /// The model and its work on one rank of the request's mesh, for micro-batches of `samples`.
 plan::Measured measure_model(const PlanRequest& request, int64_t samples);
 
+/// Models that were measured already, by the samples of a micro-batch: of one model, mesh and computing dtype.
+using MeasuredModels = std::map<int64_t, plan::Measured>;
+
+/// The plan that the search finds, over all sizes of micro-batches allowed; a plan file and warnings apart. `known` gains
+/// what is measured, so that plans of the same request with other budgets measure nothing again.
+Planned search_plan(const PlanRequest& request, MeasuredModels& known);
+
 /// Measures the model, chooses (or takes) the plan and simulates it.
 Planned make_plan_as_is(const PlanRequest& request);
 

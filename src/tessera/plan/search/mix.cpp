@@ -53,7 +53,9 @@ class Mixer {
     if (blocks_.empty()) return;
     seed();
     if (!pool_.best) shrink();
-    if (pool_.best) polish();
+    if (!pool_.best) return;
+    polish();
+    for (int round = 0; round < kRounds && relieve(); ++round) polish();
   }
 
  private:
@@ -317,12 +319,68 @@ class Mixer {
     }
   }
 
+  /// Blocks whose copied activations the compute lane waits for, the longest wait first.
+  std::vector<size_t> waited_for() const {
+    const Prediction p = predict(evaluator_.model, pool_.best->candidate.plan, evaluator_.machine);
+    const RankGroup& slowest = p.groups[static_cast<size_t>(p.slowest)];
+    const std::vector<Instruction>& list = slowest.schedule.list;
+    std::map<size_t, double> waits;
+    double free = 0;  // when the compute lane has ended what came before
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (list[i].lane != Lane::compute) continue;
+      int last = -1;
+      for (const int w : list[i].wait)
+        if (last < 0 || slowest.spans[static_cast<size_t>(w)].end > slowest.spans[static_cast<size_t>(last)].end)
+          last = w;
+      const double wait = slowest.spans[i].begin - free;
+      if (wait > p.step.total * kShortWait && last >= 0 && list[static_cast<size_t>(last)].part == Part::activations)
+        waits[static_cast<size_t>(list[static_cast<size_t>(last)].unit)] += wait;
+      free = slowest.spans[i].end;
+    }
+    std::vector<size_t> units;
+    for (const size_t u : blocks_)
+      if (waits.contains(u)) units.push_back(u);
+    std::ranges::stable_sort(units, [&](size_t a, size_t b) { return waits[a] > waits[b]; });
+    return units;
+  }
+
+  /// Exchanges the way of a block that compute waits for with that of a block of its kind nearby: the sums stay as they
+  /// are, and the copy lies beside other compute. Whether that made the best plan faster.
+  bool relieve() {
+    const double before = pool_.best->candidate.seconds;
+    for (bool better = true; better && relieving_ > 0;) {
+      better = false;
+      const Plan from = pool_.best->candidate.plan;
+      for (const size_t u : waited_for()) {
+        const Measured* way = way_in(from, u);
+        std::vector<size_t> others;
+        for (const size_t v : blocks_)
+          if (way && evaluator_.model.units[v].kind == evaluator_.model.units[u].kind && way_in(from, v) &&
+              way_in(from, v) != way)
+            others.push_back(v);
+        std::ranges::stable_sort(others, {}, [&](size_t v) { return v > u ? v - u : u - v; });
+        if (others.size() > kNear) others.resize(kNear);
+        for (const size_t v : others) {
+          if (better || relieving_-- <= 0) break;
+          Evaluated e = evaluator_.evaluate(moved(from, Move{0, u, v, way_in(from, v), way}));
+          if (e.candidate.fits && is_better(e.candidate, pool_.best->candidate)) better = pool_.consider(std::move(e));
+        }
+        if (better) break;
+      }
+    }
+    return pool_.best->candidate.seconds < before * (1 - kShortWait);
+  }
+
   static constexpr size_t kEvaluations = 4000, kFew = 8;
+  static constexpr size_t kNear = 4;          // blocks that one may exchange with
+  static constexpr int kRounds = 3;           // of exchanges, each followed by the other changes
+  static constexpr double kShortWait = 1e-3;  // of a step: less is not looked at
 
   Pool& pool_;
   const Evaluator& evaluator_;
   const std::vector<size_t>& blocks_;
   std::map<std::string, std::vector<Measured>> kinds_;
+  int relieving_ = evaluations();  // exchanges that may still be evaluated
 };
 
 }  // namespace

@@ -8,7 +8,8 @@
 // compute again. So the best mix under a limit of device bytes and of bytes sent is a knapsack, solved over the blocks
 // by tables of (bytes kept, bytes sent) -> least seconds. Peak memory is not quite that sum, so the limit moves by what
 // the compiled plan takes more or less than expected, a few times. Then single blocks and pairs of blocks change while
-// the simulator finds that faster: copies in the open, and what the sum does not see.
+// the simulator finds that faster: copies in the open, and what the sum does not see. At last the timeline says which
+// block's copies compute waits for: that block exchanges its way with one nearby, whose copy has more compute beside it.
 #include "tessera/plan/search/evaluator.h"
 
 namespace tessera::plan {
