@@ -113,8 +113,8 @@ inline const Family& family_of(std::string_view name) {
                                  {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
                                  {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},
                                  {"opensora", opensora_config, {"attn"}, {}},
-                                 {"stdit:1.2", stdit12_config, {"attn", "cross_attn"}, {"mlp.fc2"}},
-                                 {"stdit:1.3", stdit13_config, {"attn", "cross_attn"}, {"mlp.fc2"}}};
+                                 {"stdit:1.2", stdit12_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3},
+                                 {"stdit:1.3", stdit13_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3}};
   for (const Family& family : table)
     if (family.name == name) return family;
   throw UserError(Exit::usage, "families", "no family " + std::string(name));
