@@ -5,6 +5,7 @@
 #include "tessera/models/audio/wav2vec2.h"
 #include "tessera/models/opensora/config.h"
 #include "tessera/models/sana/config.h"
+#include "tessera/models/stdit/config.h"
 #include "tessera/models/text/gemma2.h"
 #include "tessera/models/text/umt5.h"
 #include "tessera/models/vae/wan_config.h"
@@ -23,6 +24,7 @@ TEST(ModelAttacks, ABillionLayersAreRefused) {
       {"", "num_layers", [&](const std::string& text) { sana::parse_config(text, file); }},
       {"", "depth", [&](const std::string& text) { opensora::parse_config(text, file); }},
       {"", "depth_single_blocks", [&](const std::string& text) { opensora::parse_config(text, file); }},
+      {"", "depth", [&](const std::string& text) { stdit::parse_config(text, file); }},
       {"", "num_res_blocks", [&](const std::string& text) { wan_vae::parse_config(text, file); }},
       {"", "num_hidden_layers", [&](const std::string& text) { wav2vec::parse_config(text, file); }},
       {R"("vocab_size":8,"num_heads":1,)", "num_layers",

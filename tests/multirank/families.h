@@ -20,7 +20,7 @@ inline int64_t draw(Random& random, int64_t least, int64_t most) {
 
 /// The fields of a config.json, and the sites of its blocks that plans may treat apart.
 struct Family {
-  std::string_view name;
+  std::string_view name;  ///< of the family, and maybe ":" and which of its models
   std::string (*config)(Random& random, const Mesh& mesh);
   std::vector<const char*> attentions, results;
   int64_t most_frames = 4;  ///< of a sample
@@ -29,7 +29,8 @@ struct Family {
   double bound = 2e-4;
 
   std::unique_ptr<net::Denoiser> model(Random& random, const Mesh& mesh) const {
-    return models::make_denoiser({.family = std::string(name), .config_text = config(random, mesh)});
+    return models::make_denoiser(
+        {.family = std::string(name.substr(0, name.find(':'))), .config_text = config(random, mesh)});
   }
 };
 
@@ -89,12 +90,31 @@ inline std::string opensora_config(Random& random, const Mesh& mesh) {
          R"(,"cond_embed":)" + (cond ? "true" : "false") + R"(,"guidance_embed":)" + (cond ? "false" : "true") + "}";
 }
 
+/// Heads that sp and tp share. 1.3 has windows, which may be larger than a frame, a rotation in both kinds of blocks, and
+/// heads of six channels and more.
+inline std::string stdit_config(Random& random, const Mesh& mesh, bool first) {
+  const int64_t heads = 2 * mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 2);
+  const auto number = [](int64_t n) { return std::to_string(n); };
+  return R"({"_class_name":"STDiT3","hidden_size":)" + number(heads * (first ? 2 : 6) * draw(random, 1, 3)) +
+         R"(,"num_heads":)" + number(heads) + R"(,"depth":)" + number(draw(random, 1, 2)) + R"(,"mlp_ratio":)" +
+         number(draw(random, 1, 4)) + R"(,"in_channels":4,"caption_channels":)" + number(draw(random, 3, 40)) +
+         R"(,"model_max_length":)" + number(draw(random, 3, 9)) + R"(,"pred_sigma":)" +
+         (draw(random, 0, 1) ? "true" : "false") +
+         (first ? "}"
+                : R"(,"kernel_size":[)" + number(draw(random, 1, 3)) + "," + number(draw(random, 1, 3)) +
+                      R"(,-1],"use_spatial_rope":)" + (draw(random, 0, 1) ? "true}" : "false}"));
+}
+inline std::string stdit12_config(Random& random, const Mesh& mesh) { return stdit_config(random, mesh, true); }
+inline std::string stdit13_config(Random& random, const Mesh& mesh) { return stdit_config(random, mesh, false); }
+
 inline const Family& family_of(std::string_view name) {
   static const Family table[] = {{"wan", wan_config, {"self_attn", "cross_attn"}, {"ffn.2"}},
                                  {"toy", toy_config, {"joint", "time"}, {}},
                                  {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
                                  {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},
-                                 {"opensora", opensora_config, {"attn"}, {}}};
+                                 {"opensora", opensora_config, {"attn"}, {}},
+                                 {"stdit:1.2", stdit12_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3},
+                                 {"stdit:1.3", stdit13_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3}};
   for (const Family& family : table)
     if (family.name == name) return family;
   throw UserError(Exit::usage, "families", "no family " + std::string(name));

@@ -19,7 +19,7 @@ Result run(const char* worker, const Layout& layout, std::vector<std::string> mo
 }
 
 /// Those of families.h but the standard one, which has tests of its own.
-const std::vector<std::string> kFamilies = {"toy", "sana", "sana-video", "opensora"};
+const std::vector<std::string> kFamilies = {"toy", "sana", "sana-video", "opensora", "stdit:1.2", "stdit:1.3"};
 
 TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
   const std::vector<std::string> always = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
@@ -98,6 +98,12 @@ config = { dim = 48, num_heads = 4, num_layers = 3, ffn_dim = 60, text_dim = 64,
     static const Trained mmdit{TinyRun("opensora", TESSERA_BINARY, R"(preset = "opensora2-tiny"
 config = { in_channels = 48, context_in_dim = 64, context_length = 5, vec_in_dim = 32 })")};
     return mmdit;
+  }
+  if (name == "stdit") {
+    static const Trained stdit{TinyRun("stdit", TESSERA_BINARY, R"(preset = "opensora1.2-tiny"
+config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })"),
+                               {"--train.eps", "1e-5"}};  // the bias of its keys has a gradient of rounding alone
+    return stdit;
   }
   static const Trained sana{TinyRun("sana", TESSERA_BINARY, "preset = \"sana-tiny-norms\"\n" + fields),
                             {"--data.frames", "1"}};
@@ -182,7 +188,7 @@ class FamilyTraining : public ::testing::TestWithParam<const char*> {
  protected:
   const Trained& family_ = trained(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::Values("toy", "sana", "sana_video", "opensora"),
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::Values("toy", "sana", "sana_video", "opensora", "stdit"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(FamilyTraining, EndsWithTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredicted) {

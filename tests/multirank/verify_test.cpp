@@ -95,6 +95,13 @@ TEST_F(Verify, TwoStreamsThatMeetInJointAttentionOnSeveralLayouts) {
   }
 }
 
+TEST_F(Verify, AttentionWithinFramesAndOverThemOnSeveralLayouts) {
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "cp=2,tp=2"}) {
+    const Result r = verify({"--mesh", mesh, (goldens_ / "stdit3_v12").string(), (goldens_ / "stdit3_v13").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
 TEST_F(Verify, AnAdapterAsDiffusersWritesItItsBaseAndWhatItIsMergedInto) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "lora_sana").string()});

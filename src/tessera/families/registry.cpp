@@ -4,12 +4,13 @@
 
 #include "tessera/families/opensora.h"
 #include "tessera/families/sana.h"
+#include "tessera/families/stdit.h"
 #include "tessera/families/wan.h"
 
 namespace tessera::families {
 
 const std::vector<Family>& all() {
-  static const std::vector<Family> table = {wan(), sana(), opensora()};
+  static const std::vector<Family> table = {wan(), sana(), opensora(), stdit()};
   return table;
 }
 

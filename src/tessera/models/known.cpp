@@ -4,6 +4,7 @@
 #include "tessera/models/clip/weight_form.h"
 #include "tessera/models/opensora/family.h"
 #include "tessera/models/sana/family.h"
+#include "tessera/models/stdit/family.h"
 #include "tessera/models/text/clip_text_make.h"
 #include "tessera/models/text/gemma2_make.h"
 #include "tessera/models/text/umt5_make.h"
@@ -18,7 +19,7 @@ namespace tessera::models {
 namespace {
 
 std::deque<Family>& family_rows() {
-  static std::deque<Family> rows = {wan::family(), sana::family(), opensora::family()};
+  static std::deque<Family> rows = {wan::family(), sana::family(), opensora::family(), stdit::family()};
   return rows;
 }
 

@@ -4,6 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/patches.h"
+#include "tessera/models/common/positions.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/sana/network.h"
 #include "tessera/models/sana/parameters.h"
@@ -69,22 +70,11 @@ Times times_of(const net::Sample& sample, const Config& c) {
   return times;
 }
 
-/// Half of the channels for the column, half for the row, each [sin | cos] of the position in units of the grid that
-/// the model was trained on.
+/// In units of the grid that the model was trained on.
 void put_positions(const Tensor& rows, const Grid3& grid, const Config& c) {
   const auto base = static_cast<double>(c.sample_size / c.patch[1]);
-  const int64_t h = grid[1], w = grid[2], half = c.dim() / 2;
-  const Tensor to = rows.view({grid[0], h, w, c.dim()});
-  const auto put = [&](int64_t count, int64_t first, at::IntArrayRef shape) {
-    std::vector<double> at(static_cast<size_t>(count));
-    const double unit = base / static_cast<double>(count) / *c.interpolation_scale;
-    for (int64_t i = 0; i < count; ++i) at[static_cast<size_t>(i)] = static_cast<double>(i) * unit;
-    Angles angles(std::move(at), half / 2);
-    to.narrow(3, first, half / 2).copy_(angles.sin().view(shape));
-    to.narrow(3, first + half / 2, half / 2).copy_(angles.cos().view(shape));
-  };
-  put(w, 0, {1, 1, w, half / 2});
-  put(h, half, {1, h, 1, half / 2});
+  const auto unit = [&](int64_t count) { return base / static_cast<double>(count) / *c.interpolation_scale; };
+  fill_positions(rows, grid, {unit(grid[1]), unit(grid[2])});
 }
 
 /// What pack() returns, its tensors filled sample by sample: no other memory is needed than the plan counts.

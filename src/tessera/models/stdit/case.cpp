@@ -1,0 +1,80 @@
+#include "tessera/models/stdit/case.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+
+namespace tessera::models::stdit {
+
+namespace {
+
+using at::Tensor;
+
+/// The rows of caption i that its mask keeps, which come first.
+int64_t rows_of(const CaseTensors& file, int64_t i) {
+  const Tensor mask = file.tensor("in.mask")[i];
+  const auto rows = mask.sum().item<int64_t>();
+  check_input(mask.slice(0, 0, rows).min().item<int64_t>() == 1, "verify",
+              file.label() + ": the padding of caption " + std::to_string(i) + " is not at its end");
+  return rows;
+}
+
+std::vector<net::Sample> samples(const CaseTensors& file, const std::string&) {
+  const auto in = [&](const std::string& name) { return file.tensor("in." + name); };
+  const Tensor x = in("x"), t = in("timestep").to(at::kDouble), text = in("y"), target = in("target");
+  std::vector<net::Sample> samples;
+  for (int64_t i = 0; i < x.size(0); ++i) {
+    net::Sample sample;
+    sample.x = x[i];
+    sample.t = t[i].item<double>();
+    sample.target = -target[i];  // its program predicts data - noise
+    const int64_t rows = rows_of(file, i);
+    sample.context = text[i][0].slice(0, 0, rows);
+    sample.extra["fps"] = in("fps")[i].reshape({1});
+    for (const char* side : {"height", "width"}) sample.extra[side] = in(side)[0].reshape({1});  // the first one's
+    if (file.has("in.cond")) {
+      for (const char* given : {"cond", "cond_mask"}) sample.extra[given] = in(given)[i];
+      sample.extra["mask_index"] = in("mask_index");
+      sample.extra["y_null"] = in("y_null")[i][0].slice(0, 0, rows);
+    }
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+NamedTensors outputs(const std::vector<Tensor>& predictions) { return {{"out.sample", -at::stack(predictions)}}; }
+
+/// Rows of captions that the mask leaves out have no gradient.
+NamedTensors input_grads(const std::vector<std::map<std::string, Tensor>>& of_samples, const CaseTensors& file) {
+  const Tensor text = at::zeros_like(file.tensor("in.y"));
+  std::vector<Tensor> x;
+  for (size_t i = 0; i < of_samples.size(); ++i) {
+    x.push_back(of_samples[i].at("x"));
+    const Tensor& rows = of_samples[i].at("context");
+    text[static_cast<int64_t>(i)][0].slice(0, 0, rows.size(0)).copy_(rows);
+  }
+  return {{"grad_in.x", at::stack(x)}, {"grad_in.y", text}};
+}
+
+/// Cases compare all channels of the head.
+std::string with_sigma(const std::string& json, const CaseTensors&) {
+  auto config = nlohmann::ordered_json::parse(json);
+  config["keeps_sigma"] = true;
+  return config.dump();
+}
+
+}  // namespace
+
+std::vector<DenoiserCase> stdit_cases() {
+  std::vector<DenoiserCase> cases;
+  for (const char* kind : {"stdit3_v12", "stdit3_v13"})
+    cases.push_back({.kind = kind,
+                     .samples = samples,
+                     .outputs = outputs,
+                     .input_grads = input_grads,
+                     .grad_naming = "official",
+                     .config = with_sigma});
+  return cases;
+}
+
+}  // namespace tessera::models::stdit

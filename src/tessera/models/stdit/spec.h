@@ -1,0 +1,54 @@
+#pragma once
+// The STDiT3 denoisers: their units, how latents become packed tokens and back, and the names of their tensors.
+//
+//   Stdit model(config);
+//   net::Batch batch = model.pack({{.x = latent, .t = 750, .context = caption}});
+//   std::vector<Tensor> velocity = model.unpack(net::run_plain(model.units(), weights, batch), batch);
+//
+// Its program predicts data - noise; predictions here are noise - data, as those of the other families. Latents whose
+// sides are no multiples of the patch are padded with zeros on the right and at the bottom, and what is predicted there
+// is left out. Extras of a sample:
+//   fps [1]           frames a second; without it 24, and 120 for a picture, as in its program
+//   height, width [1] of the video in pixels; without them eight times those of the latent
+//   image_latent      [C, 1, H, W]: the first latent frame, without noise, which is then not predicted
+//   x_mask [F]        0: the frame is given in x without noise; such frames are predicted, too
+// and of 1.3, for pictures and videos that are continued:
+//   cond, cond_mask   [C, F, H, W]: given latent frames, zeros elsewhere, and 1 where they are
+//   mask_index [n]    the given frames, which read y_null in place of the caption
+//   y_null [m, D]     the caption of no words
+#include "tessera/models/stdit/config.h"
+#include "tessera/net/model.h"
+
+namespace tessera::models::stdit {
+
+class Stdit final : public net::Denoiser {
+ public:
+  explicit Stdit(const Config& config);
+
+  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
+  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
+  net::Batch pack(const std::vector<net::Sample>& samples) const override;
+  net::Conditions conditions() const override;
+  net::Sample blank(const std::array<int64_t, 4>& latent) const override;
+  std::vector<std::map<std::string, at::Tensor>> unpack_input_grads(
+      const std::vector<at::Tensor>& grads, const net::Batch& batch,
+      const std::vector<net::Sample>& samples) const override;
+  std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override;
+  at::Tensor pack_target(const at::Tensor& target) const override;
+  int64_t token_count(const std::array<int64_t, 4>& latent) const override;
+  std::string foreign_name(const std::string& name, const std::string& naming) const override;
+  void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
+  std::string config_json() const override { return to_json(config_); }
+  int64_t heads() const override { return config_.num_heads; }
+  int64_t in_channels() const override { return config_.in_channels; }
+  int64_t context_dim() const override { return config_.caption_dim; }
+  int64_t context_length() const override { return config_.caption_len; }
+
+  const Config& config() const { return config_; }
+
+ private:
+  const Config config_;
+  std::vector<std::unique_ptr<net::Unit>> units_;
+};
+
+}  // namespace tessera::models::stdit
