@@ -186,6 +186,14 @@ TEST(Flow, TheShiftFollowsFromTheSizeOfEachSample) {
   EXPECT_EQ(draw_of(options, 0.7301).t, 1000 * sigma);
 }
 
+TEST(Flow, TheShiftFollowsFromTheAreaOfEachSample) {
+  Options options;
+  parse_timesteps("by_area", options);
+  EXPECT_DOUBLE_EQ(of_size(options, {4, 1, 64, 64}).shift, 1) << "512 x 512 pixels";
+  EXPECT_DOUBLE_EQ(of_size(options, {4, 9, 64, 256}).shift, 6) << "four times the area, nine frames";
+  EXPECT_EQ(options.least_noise, 0) << "the first sample of a path is noise alone";
+}
+
 TEST(Flow, TimestepNamesAreRead) {
   Options options;
   parse_timesteps("logit_normal(0.5, 1.25)", options);

@@ -270,11 +270,11 @@ TEST_F(Verify, TimestepsLossAndGuidanceThatFollowFromASamplesSize) {
     const Result r = verify({(goldens_ / name).string()});
     EXPECT_EQ(r.code, 0) << r.output;
   }
-  const std::vector<std::array<const char*, 2>> altered = {{"opensora_timesteps", "in.v2.normal"},
-                                                           {"opensora_loss", "in.v2.noise"},
-                                                           {"opensora_loss", "in.v2.fp32.pred"},
-                                                           {"sampling_opensora", "in.v2.txt"},
-                                                           {"sampling_opensora", "in.v2.masked_ref"}};
+  const std::vector<std::array<const char*, 2>> altered = {
+      {"opensora_timesteps", "in.v2.normal"},   {"opensora_timesteps", "in.v1.t"},
+      {"sampling_opensora", "in.v12.z"},        {"opensora_loss", "in.v2.noise"},
+      {"opensora_loss", "in.v2.fp32.pred"},     {"sampling_opensora", "in.v2.txt"},
+      {"sampling_opensora", "in.v2.masked_ref"}};
   for (const auto& [name, tensor] : altered) {
     fs::remove_all(run_.folder() / name);
     const fs::path changed = copy(name);

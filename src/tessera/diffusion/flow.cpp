@@ -76,6 +76,7 @@ double draw_anywhere(const Options& options, const RandomKey& key) {
     case Timesteps::nvlabs:
     case Timesteps::diffusers:
     case Timesteps::by_size:
+    case Timesteps::by_area:
       return 1 / (1 + std::exp(-(options.mean + options.scale * key.normal(0))));
     case Timesteps::diffsynth:
       return 1 - static_cast<double>(key.below(0, static_cast<uint64_t>(kFlowSteps))) / kFlowSteps;
@@ -134,9 +135,11 @@ void parse_timesteps(const std::string& text, Options& options) {
     options.timesteps = Timesteps::diffusers;
   else if (text == "by_size")
     options.timesteps = Timesteps::by_size, options.least_noise = kLeastNoise;
+  else if (text == "by_area")
+    options.timesteps = Timesteps::by_area;
   else
     unknown("diffusion.timesteps", text,
-            {"uniform", "shift", "logit_normal", "diffsynth", "sana", "diffusers", "by_size"});
+            {"uniform", "shift", "logit_normal", "diffsynth", "sana", "diffusers", "by_size", "by_area"});
 }
 
 Weighting parse_weighting(const std::string& text) {
@@ -173,10 +176,23 @@ double size_shift(double tokens_per_frame, int64_t frames) {
   return line * std::sqrt(static_cast<double>(frames));
 }
 
+double area_shift(double pixels, int64_t frames) {
+  constexpr double kSquare = 512;
+  return std::sqrt(pixels / (kSquare * kSquare)) * std::sqrt(static_cast<double>(frames));
+}
+
+double area_shift(at::IntArrayRef latent) {
+  constexpr int64_t kPixels = 8;  // of height and width, of a latent value
+  return area_shift(static_cast<double>(kPixels * latent[2] * kPixels * latent[3]), latent[1]);
+}
+
+bool shifts_each(Timesteps timesteps) { return timesteps == Timesteps::by_size || timesteps == Timesteps::by_area; }
+
 Options of_size(Options options, at::IntArrayRef latent) {
   constexpr int64_t kPlaces = 4;  // of a token, whatever the model's patch is
   if (options.timesteps == Timesteps::by_size)
     options.shift = size_shift(static_cast<double>(latent[2] * latent[3] / kPlaces), latent[1]);
+  if (options.timesteps == Timesteps::by_area) options.shift = area_shift(latent);
   return options;
 }
 

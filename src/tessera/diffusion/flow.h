@@ -26,6 +26,7 @@ enum class Timesteps {
   nvlabs,     ///< i / 1000, the cleanest first, and t truncated to an integer, as in NVlabs' trainer
   diffusers,  ///< 1 - i / 1000, the noisiest first, as in diffusers' trainers
   by_size,  ///< u = sigmoid(normal), and the shift is that of the sample's size (of_size), as in Open-Sora 2.0's trainer
+  by_area,  ///< logit_normal, and the shift is that of the sample's area and frames, as in Open-Sora 1.2's trainer
 };
 enum class Weighting {
   none,
@@ -41,7 +42,7 @@ struct Window {
 
 struct Options {
   Timesteps timesteps = Timesteps::uniform;
-  double mean = 0, scale = 1;  ///< of logit_normal, nvlabs and diffusers
+  double mean = 0, scale = 1;  ///< of logit_normal, nvlabs, diffusers and by_area
   double shift = 1;
   Weighting weighting = Weighting::none;
   Window window = {};  ///< draws are conditioned on lying in it
@@ -53,10 +54,18 @@ struct Options {
 /// The shift of a clip with that many tokens a frame (places of 2 x 2 latent values) and latent frames, in Open-Sora 2.0
 /// (Peng et al. 2025): the line through (256, 1) and (4096, 3), times the root of the frames.
 double size_shift(double tokens_per_frame, int64_t frames);
-/// The options of a sample whose latent is [C, F, H, W]: by_size gets the shift of its size, others stay.
+/// The shift of a video of that many pixels a frame and latent frames, in Open-Sora 1.2 (Zheng et al. 2024): the root of
+/// the area, in squares of 512 pixels, times the root of the frames.
+double area_shift(double pixels, int64_t frames);
+/// The same of a latent [C, F, H, W], whose values are of 8 x 8 pixels.
+double area_shift(at::IntArrayRef latent);
+/// Whether each sample's shift follows from its size.
+bool shifts_each(Timesteps timesteps);
+/// The options of a sample whose latent is [C, F, H, W]: by_size and by_area get the shift of its size, others stay.
 Options of_size(Options options, at::IntArrayRef latent);
 
-/// "uniform", "shift" (a synonym), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth", "sana", "diffusers", "by_size".
+/// "uniform", "shift" (a synonym), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth", "sana", "diffusers", "by_size",
+/// "by_area".
 /// Throws UserError (usage) naming the nearest known name.
 void parse_timesteps(const std::string& text, Options& options);
 Weighting parse_weighting(const std::string& text);

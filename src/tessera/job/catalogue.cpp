@@ -164,7 +164,8 @@ Partners partners_of(const std::string& preset) {
     return {family.codec, reads(family.text_encoder) ? family.text_encoder : ""};
   Partners found{.autoencoder = {}, .text_encoder = *released};
   std::vector<std::string> candidates = family.autoencoders;
-  for (const std::string& name : models::autoencoder_presets()) candidates.push_back(name);
+  if (!candidates.empty())  // else its own are not here: others of as many channels make other latents
+    for (const std::string& name : models::autoencoder_presets()) candidates.push_back(name);
   for (const std::string& name : candidates)
     if (found.autoencoder.empty() && sizes_of(*models::make_preset_vae(name, {})).latent[0] == model->in_channels())
       found.autoencoder = name;

@@ -198,13 +198,14 @@ diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& 
   options.weighting = diffusion::parse_weighting(recipe.diffusion.weighting);
   options.window = {std::max(expert.window.low, recipe.diffusion.min_t),
                     std::min(expert.window.high, recipe.diffusion.max_t)};
-  if (options.timesteps == diffusion::Timesteps::by_size) {
+  if (diffusion::shifts_each(options.timesteps)) {
     if (options.window != diffusion::Window{})
       throw UserError(Exit::usage, "diffusion.timesteps",
-                      "by_size shifts the timesteps of each sample by its size, so no share of them lies in one window",
+                      recipe.diffusion.timesteps +
+                          " shifts the timesteps of each sample by its size, so no share of them lies in one window",
                       expert.name.empty() ? "leave diffusion.min_t and diffusion.max_t out"
                                           : "two experts need a shift for all samples: choose logit_normal");
-    options.rounds_to_bf16 = recipe.plan.compute == DType::bf16;
+    options.rounds_to_bf16 = options.timesteps == diffusion::Timesteps::by_size && recipe.plan.compute == DType::bf16;
   }
   if (options.window.low < options.window.high && diffusion::window_mass(options, options.window) > 0) return options;
   char window[64];

@@ -1,5 +1,6 @@
 // Kinds of the objective whose shift follows from a sample's size (Open-Sora 2.0): shifts, schedules, noisy latents,
-// targets, losses and guidance. The mesh means nothing here. Of 1.x, whose objective is not here, nothing is compared.
+// targets, losses and guidance. The mesh means nothing here. Of 1.2 shifts, noisy latents and the sampler's path are
+// compared, of 1.3 nothing.
 #include <cmath>
 
 #include "tessera/diffusion/flow.h"
@@ -54,6 +55,26 @@ std::vector<double> schedule_of(int steps, double shift) {
   return diffusion::make_sampler("euler_by_size", steps, shift)->sigmas();
 }
 
+/// Timesteps of 1.2 for each row (height, width, frames in pixels) and each t, both in 0..1000. Its autoencoder makes five
+/// latent frames of 17, and one of a picture.
+Tensor area_timesteps(const std::vector<std::array<int64_t, 3>>& sizes, const Tensor& t, double scale) {
+  std::vector<Tensor> rows;
+  for (const auto& [height, width, frames] : sizes) {
+    const double shift =
+        scale * diffusion::area_shift(static_cast<double>(height * width), frames == 1 ? 1 : frames / 17 * 5);
+    std::vector<double> row;
+    for (int64_t i = 0; i < t.numel(); ++i)
+      row.push_back(1000 * diffusion::shift_sigma(t[i].item<double>() / 1000, shift));
+    rows.push_back(doubles(row));
+  }
+  return at::stack(rows).to(at::kFloat);
+}
+std::vector<std::array<int64_t, 3>> sizes_of(const Json& rows) {
+  std::vector<std::array<int64_t, 3>> sizes;
+  for (const Json& row : rows) sizes.push_back(row.get<std::array<int64_t, 3>>());
+  return sizes;
+}
+
 }  // namespace
 
 CaseResults verify_size_timesteps(const CaseContext& context) {
@@ -90,6 +111,10 @@ CaseResults verify_size_timesteps(const CaseContext& context) {
     moved.push_back(doubles(row));
   }
   file.compare("out.shift.t", at::stack(moved), context.bound("out"));
+  for (const auto& [scale, name] : {std::pair(1.0, "scale1.0"), {2.5, "scale2.5"}})
+    file.compare(std::string("out.v12.fp32.") + name,
+                 area_timesteps(sizes_of(context.config.at("hwf")), file.tensor("in.v1.t"), scale),
+                 context.bound("out"));
   const int steps = context.config.at("steps").get<int>();
   const Tensor rows = file.tensor("in.v2.sample.row_seq_frames");
   std::vector<double> of_rows;
@@ -164,6 +189,34 @@ void check_training(CaseFile& file, const CaseContext& context) {
   file.compare("out.v2.train.target", at::stack(targets), 1e-4);
 }
 
+/// 1.2: timesteps, noisy latents, and a path with guidance. Its model predicts data - noise, in time 0..1000.
+void check_area(CaseFile& file, const CaseContext& context) {
+  const auto sizes = sizes_of(context.config.at("hwf"));
+  for (const int scale : {1, 2})
+    file.compare("out.v12.transform_scale" + std::to_string(scale), area_timesteps(sizes, file.tensor("in.t"), scale),
+                 relative(1e-6));
+  const Tensor t = file.tensor("in.rf.t"), x0 = file.tensor("in.rf.x_start"), noise = file.tensor("in.rf.noise");
+  std::vector<Tensor> noisy;
+  for (int64_t i = 0; i < t.numel(); ++i)
+    noisy.push_back(diffusion::add_noise(x0[i], noise[i], t[i].item<double>() / 1000));
+  file.compare("out.rf.x_t", at::stack(noisy), 1e-4);
+  const int steps = context.config.at("steps").get<int>();
+  const auto [height, width, frames] = sizes.back();
+  const auto sampler = diffusion::make_sampler(
+      "euler", steps, diffusion::area_shift(static_cast<double>(height * width), frames / 17 * 5));
+  const std::vector<double> times = sampler->timesteps();
+  file.compare("out.v12.timesteps", doubles(times), relative(1e-6));
+  const double guidance = context.config.at("v12_cfg_scale").get<double>();
+  Tensor x = file.tensor("in.v12.z");
+  for (int i = 0; i < steps; ++i) {
+    const auto branch = [&](double text) {
+      return -(at::sin(x) * 0.3 + 0.1 * times[static_cast<size_t>(i)] / 1000 + 0.2 * text);
+    };
+    x = sampler->step(i, x, diffusion::guided(branch(-0.4), branch(0.7), guidance));
+  }
+  file.compare("out.v12.sample", x, 1e-4);
+}
+
 /// The recorded model, of packed tokens [N, C * 4].
 Tensor velocity(const Tensor& rows, double t, double guidance) {
   return at::sin(rows).mul(0.3).add(0.1 * t + 0.01 * guidance);
@@ -234,6 +287,7 @@ CaseResults verify_size_sampling(const CaseContext& context) {
     file.compare("out.v2.schedule" + std::to_string(k), doubles(schedule_of(steps, shift)), relative(1e-6));
   }
   file.compare("out.v2.schedule_noshift", doubles(schedule_of(steps, 1)), relative(1e-6));
+  check_area(file, context);
   check_training(file, context);
   check_guidance(file, context);
   CaseResults results;
