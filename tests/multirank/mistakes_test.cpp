@@ -386,6 +386,8 @@ TEST(Mistakes, HostileInputsAreRefusedInLittleTimeAndMemory) {
       {{"top", pipe, "--once"}, 3, "pipe"},
       {{"report", zero}, 3, "/dev/zero"},
       {{"plan", recipe, "--mesh", "dp_shard=1000000"}, 2, "more than 131072 ranks"},
+      {{"plan", recipe, "--train.global_batch", "16777216", "--train.micro_batch", "1"}, 2, "micro-batches a step"},
+      {{"plan", recipe, "--mesh", "dp_shard=131072", "--train.global_batch", "1048576"}, 4, "plan.budget"},
       {{"plan", recipe, "--data.repeats", "9223372036854775807"}, 2, "data.repeats"},
       {{"plan", recipe, "--fault.timeout", "1e300"}, 2, "fault.timeout"},
   };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 
 #include "plan/toy.h"
 #include "tessera/base/check.h"
@@ -104,6 +105,22 @@ TEST(Predict, AlikeRanksAreOneGroup) {
   ASSERT_EQ(uneven.size(), 2u);
   EXPECT_EQ(uneven[0].ranks + uneven[1].ranks, 4);
   EXPECT_EQ(std::max(uneven[0].ranks, uneven[1].ranks), 3);  // one rank has two samples
+}
+
+TEST(Predict, GroupsAreTheRanksOfAKind) {
+  const ModelSpec spec = even_model(2);
+  for (const char* mesh : {"dp_shard=5", "dp_replicate=2,dp_shard=4,sp=2", "pp=2,dp_shard=3", "dp_shard=8,tp=2"})
+    for (int64_t batch = 1; batch <= 17; ++batch) {
+      Plan plan = toy::plan(spec, mesh, batch, 2, 1);
+      std::map<std::array<int64_t, 2>, int> counted;
+      for (int rank = 0; rank < plan.mesh.world(); ++rank) ++counted[rank_kind(plan, rank)];
+      const auto groups = rank_groups(spec, plan);
+      ASSERT_EQ(groups.size(), counted.size()) << mesh << " " << batch;
+      for (const RankGroup& group : groups) {
+        EXPECT_EQ(group.ranks, counted.at(rank_kind(plan, group.rank))) << mesh << " " << batch;
+        for (int rank = 0; rank < group.rank; ++rank) EXPECT_NE(rank_kind(plan, rank), rank_kind(plan, group.rank));
+      }
+    }
 }
 
 TEST(Predict, IdleRanksWaitForTheBusyOnes) {

@@ -1,13 +1,13 @@
 #include "tessera/engine/group_check.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <string>
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
+#include "tessera/base/rank_grid.h"
 #include "tessera/plan/schedule_json.h"
 
 namespace tessera::engine {
@@ -33,14 +33,11 @@ uint64_t hash_of(const Sequence& sequence) {
 }
 
 /// "gather:dp_shard[0,2]" -> 0, 2.
-std::vector<int> members(const std::string& group) {
-  std::vector<int> ranks;
-  for (size_t at = group.find('['); at != group.npos && at + 1 < group.size(); at = group.find(',', at + 1)) {
-    int rank = 0;
-    std::from_chars(group.data() + at + 1, group.data() + group.size(), rank);
-    ranks.push_back(rank);
-  }
-  return ranks;
+std::vector<int> members(const std::string& group, int world) {
+  const size_t open = group.find('[');
+  check_internal(open != group.npos && group.ends_with(']'), "engine.groups", "group " + group + " names no ranks");
+  const std::string_view ranks = std::string_view(group).substr(open + 1, group.size() - open - 2);
+  return *read_ranks(ranks, static_cast<size_t>(world));
 }
 
 class GroupCheck {
@@ -86,7 +83,7 @@ class GroupCheck {
 
   std::optional<Difference> find() const {
     for (const auto& [group, sequence] : sequences_)
-      for (int member : members(group)) {
+      for (int member : members(group, world_.size())) {
         const auto& theirs = hashes_.at(static_cast<size_t>(member));
         const auto found = theirs.find(hash_text(group));
         if (found == theirs.end() || found->second != hash_of(sequence)) return Difference{group, member};

@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/names.h"
+#include "tessera/base/rank_grid.h"
 
 namespace tessera::plan {
 
@@ -92,8 +93,7 @@ std::vector<Held> Plan::held(const UnitLayout& layout, int rank) const {
   for (const Buffer& buffer : layout.buffers) {
     Held& mine = held.emplace_back(shard_rank(buffer, rank));
     if (buffer.partitions == 1) continue;
-    const std::vector<int> alike = mesh.group(rank, outer_axes(buffer));
-    mine.partition = static_cast<int>(std::find(alike.begin(), alike.end(), rank) - alike.begin());
+    mine.partition = RankGrid(mesh, rank, outer_axes(buffer)).below(rank);
   }
   return held;
 }

@@ -152,7 +152,8 @@ std::optional<Fix> base_in_int8(const PlanRequest& request) {
 std::optional<Fix> more_ranks(const PlanRequest& request) {
   PlanRequest tried = without_file(request);
   const int before = request.mesh[Axis::dp_shard];
-  for (int times = 2; times <= kMostRanksMore; times *= 2) {
+  constexpr int kMostRanks = 1 << 17;  // of a mesh
+  for (int times = 2; times <= kMostRanksMore && times <= kMostRanks / request.mesh.world(); times *= 2) {
     tried.mesh[Axis::dp_shard] = before * times;
     const int64_t share = div_up(tried.planner.global_batch, tried.mesh.dp_size());
     tried.planner.micro_batch = std::min(request.planner.micro_batch, share);

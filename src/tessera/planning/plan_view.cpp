@@ -59,9 +59,16 @@ Json base_json(const plan::ModelSpec& model) {
       {"form", name(base->form)}, {"linears", base->linears}, {"bytes", base->bytes}, {"fp32_bytes", base->fp32_bytes}};
 }
 
+/// What each group runs. Of many ranks those that stand for the others tell it.
 Json group_hashes(const Planned& planned) {
+  constexpr int kAllOf = 256;
+  std::vector<int> ranks;
+  const int world = planned.plan().mesh.world();
+  for (int r = 0; r < world && world <= kAllOf; ++r) ranks.push_back(r);
+  for (const plan::RankGroup& alike : planned.prediction.groups)
+    if (world > kAllOf) ranks.push_back(alike.rank);
   Json hashes = Json::object();
-  for (int r = 0; r < planned.plan().mesh.world(); ++r) {
+  for (const int r : ranks) {
     std::map<std::string, std::string> sequence;
     for (const auto& in : plan::compile_train(planned.spec, planned.plan(), r).list)
       for (const auto& comm : in.comm) sequence[in.group] += comm.kind + ":" + std::to_string(comm.bytes) + ";";

@@ -80,31 +80,50 @@ void Planned::warn(const std::string& message) {
 
 namespace {
 
-/// Bytes of optimiser states on a rank's device.
-int64_t device_states(const plan::ModelSpec& spec, const plan::Plan& plan, int rank) {
-  const plan::StatesOf states = plan::states_of(plan.states);
-  int64_t bytes = 0;
-  for (size_t u = 0; u < spec.units.size(); ++u) {
-    if (!plan.owns(rank, static_cast<int>(u))) continue;
-    const plan::Tier tier = plan.units[u].states;
-    const int copies =
-        (tier == plan::Tier::device) + (plan.inactive_tier(tier) == plan::Tier::device) * (plan.experts - 1);
-    if (copies == 0) continue;
-    const plan::UnitLayout layout = plan.layout(spec.units[u], static_cast<int>(u));
-    bytes += copies * plan::state_layout(spec.units[u], layout, plan.held(layout, rank), states).bytes;
+/// Bytes of optimiser states on the ranks' devices.
+class DeviceStates {
+ public:
+  DeviceStates(const plan::ModelSpec& spec, const plan::Plan& plan)
+      : spec_(spec), plan_(plan), states_(plan::states_of(plan.states)) {
+    for (size_t u = 0; u < spec.units.size(); ++u) {
+      const plan::Tier tier = plan.units[u].states;
+      const int copies =
+          (tier == plan::Tier::device) + (plan.inactive_tier(tier) == plan::Tier::device) * (plan.experts - 1);
+      if (copies > 0) units_.push_back({static_cast<int>(u), copies, plan.layout(spec.units[u], static_cast<int>(u))});
+    }
   }
-  return bytes;
-}
+
+  int64_t of(int rank) const {
+    int64_t bytes = 0;
+    for (const auto& [unit, copies, layout] : units_)
+      if (plan_.owns(rank, unit))
+        bytes +=
+            copies *
+            plan::state_layout(spec_.units[static_cast<size_t>(unit)], layout, plan_.held(layout, rank), states_).bytes;
+    return bytes;
+  }
+
+ private:
+  struct Kept {
+    int unit, copies;
+    plan::UnitLayout layout;
+  };
+  const plan::ModelSpec& spec_;
+  const plan::Plan& plan_;
+  const plan::StatesOf states_;
+  std::vector<Kept> units_;
+};
 
 }  // namespace
 
 int Planned::highest_rank() const {
   // Ranks of a group run the same schedule and differ in their states alone: a state begins at a multiple of 64 bytes in
   // each tensor's part of a shard, the end of the last shard has none, and factored ones belong to whole tensors.
-  std::map<std::vector<int64_t>, std::pair<int64_t, int>> heaviest;
+  std::map<std::array<int64_t, 2>, std::pair<int64_t, int>> heaviest;
+  const DeviceStates states(spec, plan());
   for (int rank = 0; rank < plan().mesh.world(); ++rank) {
     auto& [bytes, of] = heaviest.try_emplace(plan::rank_kind(plan(), rank), -1, rank).first->second;
-    if (const int64_t own = device_states(spec, plan(), rank); own > bytes) bytes = own, of = rank;
+    if (const int64_t own = states.of(rank); own > bytes) bytes = own, of = rank;
   }
   int highest = -1;
   int64_t peak = -1;

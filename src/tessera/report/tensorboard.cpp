@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <bit>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/crc32c.h"
@@ -90,9 +92,11 @@ void TensorBoardWriter::event(std::string_view body) {
   std::string record = Message().number(event_field::wall_time, wall_time()).str();
   record += body;
   const std::string length = raw(static_cast<uint64_t>(record.size()));
+  errno = 0;
   out_ << length << raw(masked_crc32c(length)) << record << raw(masked_crc32c(record)) << std::flush;
   if (!out_)
-    throw UserError(Exit::disk, "train.tensorboard", path_.string() + ": a write failed",
+    throw UserError(Exit::disk, "train.tensorboard",
+                    path_.string() + ": a write failed: " + std::strerror(errno ? errno : EIO),
                     "free space; the run resumes from its last complete checkpoint");
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/rank_grid.h"
 #include "tessera/plan/compile/compiler.h"
 
 namespace tessera::plan {
@@ -33,9 +34,7 @@ Compiler::GroupName Compiler::group_name(const std::string& purpose, const std::
   for (Axis a : axes)
     if (plan_.mesh[a] > 1) group.axis += (group.axis.empty() ? "" : "+") + std::string(axis_name(a));
   if (group.axis.empty()) return group;
-  std::string ranks;
-  for (int r : plan_.mesh.group(rank_, axes)) ranks += (ranks.empty() ? "" : ",") + std::to_string(r);
-  group.name = purpose + ":" + group.axis + "[" + ranks + "]";
+  group.name = purpose + ":" + group.axis + "[" + RankGrid(plan_.mesh, rank_, axes).text() + "]";
   return group;
 }
 
@@ -102,6 +101,16 @@ Schedule Compiler::done() {
 }
 
 Schedule Compiler::train(bool pending) {
+  // The list of a step's instructions: this many uses of units are 1 GiB of it, and 4 s of planning.
+  constexpr int64_t kMostUses = 1 << 18;
+  const auto units = static_cast<int64_t>(model_.units.size());
+  if (plan_.accumulation() > kMostUses / units)
+    throw UserError(Exit::usage, "train.global_batch",
+                    std::to_string(plan_.global_batch) + " samples on " + std::to_string(plan_.mesh.dp_size()) +
+                        " dp ranks in micro-batches of " + std::to_string(plan_.micro_batch) + " are " +
+                        std::to_string(plan_.accumulation()) + " micro-batches a step, expected at most " +
+                        std::to_string(kMostUses / units) + " of " + std::to_string(units) + " units",
+                    "take more ranks, a larger train.micro_batch or a smaller train.global_batch");
   schedule_.micros = static_cast<int>(plan_.accumulation());
   std::vector<Visit> visits;
   for (const PipelineAct& act :

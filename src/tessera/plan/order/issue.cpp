@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "tessera/base/rank_grid.h"
+
 namespace tessera::plan {
 
 bool sends_on_device(const Instruction& in) {
@@ -27,10 +29,12 @@ std::vector<int> issue_order(const Schedule& schedule) {
 
 namespace {
 
-/// The number of ranks that a group's name lists: "gather:dp_shard[0,1]".
+/// The number of ranks that a group's name gives: "gather:dp_shard[0,1]".
 int members_of(const std::string& group) {
+  constexpr size_t kMostRanks = 1 << 17;
   const size_t open = group.find('[');
-  return 1 + static_cast<int>(std::count(group.begin() + static_cast<std::ptrdiff_t>(open), group.end(), ','));
+  const std::string_view ranks = std::string_view(group).substr(open + 1, group.size() - open - 2);
+  return static_cast<int>(read_ranks(ranks, kMostRanks).value().size());
 }
 
 bool is_message(const Instruction& in) { return in.op == Op::send || in.op == Op::recv; }

@@ -1,10 +1,11 @@
 #include "tessera/plan/rules/checker.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <tuple>
 #include <unordered_map>
+
+#include "tessera/base/rank_grid.h"
 
 namespace tessera::plan {
 
@@ -32,23 +33,19 @@ Needs needs(Op op) {
   }
 }
 
-Group read_group(const std::string& name) {
+/// `left`: ranks that names may still give without listing them: such a name is short, whatever their number.
+Group read_group(const std::string& name, size_t& left) {
+  constexpr size_t kMostRanks = 1 << 13;
   Group group{name, "", {}};
   const size_t colon = name.find(':'), open = name.find('[');
   if (colon == std::string::npos || open == std::string::npos || open < colon || name.back() != ']') return group;
   group.axis = name.substr(colon + 1, open - colon - 1);
-  const char* at = name.data() + open + 1;
-  const char* const end = name.data() + name.size() - 1;
-  while (at < end) {
-    int rank = 0;
-    const auto [next, error] = std::from_chars(at, end, rank);
-    const bool more = next != end;
-    if (error != std::errc() || rank < 0 || (more && *next != ',')) return {name, "", {}};
-    group.ranks.push_back(rank);
-    at = next + more;
-  }
+  const std::string_view ranks = std::string_view(name).substr(open + 1, name.size() - open - 2);
+  const bool listed = ranks.find('+') == ranks.npos;
+  group.ranks = read_ranks(ranks, listed ? kMostRanks : std::min(left, kMostRanks)).value_or(std::vector<int>());
+  if (!listed) left -= group.ranks.size();
   const auto unsorted = std::adjacent_find(group.ranks.begin(), group.ranks.end(), std::greater_equal<>());
-  return unsorted == group.ranks.end() && group.ranks.size() <= (1u << 13) ? group : Group{name, "", {}};
+  return unsorted == group.ranks.end() ? group : Group{name, "", {}};
 }
 
 int intern(std::unordered_map<std::string, int>& ids, const std::string& name) {
@@ -83,7 +80,8 @@ void Checker::number() {
   units_.resize(unit_ids.size());
   for (const auto& [name, id] : unit_ids) units_[id] = name;
   groups_.resize(group_ids_.size());
-  for (const auto& [name, id] : group_ids_) groups_[id] = read_group(name);
+  size_t left = 1 << 20;
+  for (const auto& [name, id] : group_ids_) groups_[id] = read_group(name, left);
 }
 
 int Checker::group(const Comm& comm) const {

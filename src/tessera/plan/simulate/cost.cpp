@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
+#include "tessera/base/rank_grid.h"
 #include "tessera/plan/compile/saved_bytes.h"
 
 namespace tessera::plan {
@@ -101,8 +102,8 @@ double CostModel::attention_seconds(const Instruction& in) const {
 }
 
 double CostModel::collective_seconds(const Comm& comm, int rank) const {
-  const std::vector<int> group = plan_.mesh.group(rank, axes_of(comm.axis));
-  const int members = static_cast<int>(group.size());
+  const RankGrid group(plan_.mesh, rank, axes_of(comm.axis));
+  const int members = group.size();
   if (members <= 1) return 0;
   const Profile& profile = machine_.profile;
   const bool reduces = comm.kind != "all_gather";
@@ -111,8 +112,8 @@ double CostModel::collective_seconds(const Comm& comm, int rank) const {
   if (comm.kind == "all_reduce") bytes *= 2.0 * (members - 1) / members, hops *= 2;
   const auto bandwidth = [&](const LinkProfile& link) { return reduces ? link.reduce : link.gather; };
   const int per_node = profile.devices > 0 ? profile.devices : plan_.mesh.world();
-  int here = 0;  // members on this rank's node
-  for (int member : group) here += member / per_node == rank / per_node;
+  const int node = rank / per_node * per_node, behind = std::min(node + per_node, plan_.mesh.world());
+  const int here = group.below(behind) - group.below(node);  // members on this rank's node
   double fastest = here > 1 || members == here ? bandwidth(profile.link) : 0;
   double latency = hops * profile.link.latency;
   if (here < members) {

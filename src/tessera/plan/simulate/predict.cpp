@@ -1,29 +1,68 @@
 #include "tessera/plan/simulate/predict.h"
 
 #include <algorithm>
-#include <map>
 
+#include "tessera/base/check.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/plan_hash.h"
 
 namespace tessera::plan {
 
-std::vector<int64_t> rank_kind(const Plan& plan, int rank) {
-  std::vector<int64_t> kind = {plan.mesh.coordinate(rank, Axis::pp)};
-  for (int64_t m = 0; m < plan.accumulation(); ++m) kind.push_back(plan.slice(plan.mesh.dp_rank(rank), m).count);
-  return kind;
+namespace {
+
+/// Samples of a step; those of its micro-batches follow from their number.
+int64_t samples_of(const Plan& plan, int dp_rank) {
+  if (!plan.shares.empty()) return plan.shares[static_cast<size_t>(dp_rank)];
+  const int64_t ranks = plan.mesh.dp_size();
+  return (dp_rank + 1) * plan.global_batch / ranks - dp_rank * plan.global_batch / ranks;
 }
 
-std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan) {
-  std::map<std::vector<int64_t>, size_t> known;
-  std::vector<RankGroup> groups;
-  for (int rank = 0; rank < plan.mesh.world(); ++rank) {
-    const auto [it, is_new] = known.emplace(rank_kind(plan, rank), groups.size());
-    if (is_new)
-      groups.push_back({.rank = rank, .ranks = 1, .schedule = compile_train(model, plan, rank), .spans = {}});
-    else
-      ++groups[it->second].ranks;
+}  // namespace
+
+std::array<int64_t, 2> rank_kind(const Plan& plan, int rank) {
+  return {plan.mesh.coordinate(rank, Axis::pp), samples_of(plan, plan.mesh.dp_rank(rank))};
+}
+
+namespace {
+
+/// dp ranks with as many samples.
+struct Alike {
+  int64_t samples;
+  int first, count;
+};
+
+/// In the order of their first.
+std::vector<Alike> kinds_of(const Plan& plan) {
+  const int ranks = plan.mesh.dp_size();
+  std::vector<Alike> kinds;
+  if (plan.shares.empty()) {  // found without asking each of many ranks, which a search would do hundreds of times
+    const int more = static_cast<int>(plan.global_batch % ranks);
+    kinds.push_back({samples_of(plan, 0), 0, ranks - more});
+    if (more > 0) kinds.push_back({samples_of(plan, 0) + 1, static_cast<int>(div_up(ranks, more)) - 1, more});
+    return kinds;
   }
+  for (int d = 0; d < ranks; ++d) {
+    const auto known = std::ranges::find(kinds, samples_of(plan, d), &Alike::samples);
+    if (known == kinds.end())
+      kinds.push_back({samples_of(plan, d), d, 1});
+    else
+      ++known->count;
+  }
+  return kinds;
+}
+
+}  // namespace
+
+std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan) {
+  const std::vector<Alike> kinds = kinds_of(plan);
+  const int inner = plan.mesh.world() / (plan.mesh[Axis::pp] * plan.mesh.dp_size());  // ranks that share samples
+  std::vector<RankGroup> groups;
+  for (int stage = 0; stage < plan.mesh[Axis::pp]; ++stage)
+    for (const Alike& kind : kinds) {
+      const int rank = (stage * plan.mesh.dp_size() + kind.first) * inner;
+      groups.push_back(
+          {.rank = rank, .ranks = kind.count * inner, .schedule = compile_train(model, plan, rank), .spans = {}});
+    }
   return groups;
 }
 

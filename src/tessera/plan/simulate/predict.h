@@ -7,6 +7,8 @@
 //
 // Ranks with the same stages and the same micro-batch sizes run the same schedule. They form one group, which is
 // compiled and simulated once.
+#include <array>
+
 #include "tessera/plan/simulate/simulate.h"
 
 namespace tessera::plan {
@@ -37,8 +39,8 @@ struct Prediction {
   double flops_per_second = 0;
 };
 
-/// What the schedules of ranks differ in: the stage, and the number of samples of each micro-batch.
-std::vector<int64_t> rank_kind(const Plan& plan, int rank);
+/// What the schedules of ranks differ in: the stage, and the number of samples of a step.
+std::array<int64_t, 2> rank_kind(const Plan& plan, int rank);
 /// Groups of identical ranks with the schedule of the first.
 std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan);
 /// `groups`: the result of rank_groups, if already computed.
