@@ -28,7 +28,14 @@ class Scan {
   void step() {
     const char c = text_[at_];
     if (c == '#') return quoted("\n", false);
-    if (c == '"' || c == '\'') return string(c);
+    const bool quote = c == '"' || c == '\'';
+    // toml++ 3.3 reads on behind the first letter of a number or date, over these, into undefined behaviour at a letter
+    // beyond ASCII. TOML has none of them there.
+    if (bare_ && (quote || (value_ && (c == '[' || c == '{' || c == '=')))) {
+      what_ = "a quote, bracket or equals sign within a value or key that began without one";
+      return;
+    }
+    if (quote) return string(c);
     if (static_cast<unsigned char>(c) >= 0x80) {
       what_ = utf8_at(text_, at_).valid ? "a letter beyond ASCII outside of quotes" : "not UTF-8";
       return;
@@ -68,13 +75,7 @@ class Scan {
     line_ += c == '\n';
   }
 
-  /// toml++ 3.3 reads on over a quote behind the first letter of a number or date, into undefined behaviour at a letter
-  /// beyond ASCII; TOML has no quote there.
   void string(char quote) {
-    if (bare_) {
-      what_ = "a quote within a value or key that began without one";
-      return;
-    }
     const std::string_view longest = quote == '"' ? "\"\"\"" : "'''";
     const std::string_view quotes = text_.substr(at_).starts_with(longest) ? longest : longest.substr(0, 1);
     at_ += quotes.size();

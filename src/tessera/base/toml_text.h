@@ -18,8 +18,8 @@ struct TomlProblem {
 
 inline constexpr int64_t kMostTomlBytes = int64_t{8} << 20;
 
-/// The first of: more than kMostTomlBytes, what is no UTF-8, a letter beyond ASCII outside of quotes and comments or a quote within a
-/// number (toml++ 3.3 runs into undefined behaviour there), brackets within brackets or dotted keys of more than 32 levels.
+/// The first of: more than kMostTomlBytes, what is no UTF-8, a letter beyond ASCII outside of quotes and comments or a quote, bracket or
+/// equals sign within a number (toml++ 3.3 runs into undefined behaviour there), brackets within brackets or dotted keys of more than 32 levels.
 std::optional<TomlProblem> toml_problem(std::string_view text);
 
 inline toml::table parse_toml(std::string_view text, const std::string& file = {}) {
