@@ -23,7 +23,7 @@ struct Elsewhere {
 /// The value of a flag that may be followed by true or false.
 inline constexpr const char* kOptionalBool = "[true|false]";
 /// The value of a flag that may be followed by the file of a picture, known by its ending.
-inline constexpr const char* kOptionalPicture = "[FILE.svg|FILE.html]";
+inline constexpr const char* kOptionalPicture = "[FILE]";
 
 struct Command {
   std::string name, summary, usage, example;

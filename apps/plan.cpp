@@ -398,7 +398,7 @@ Command plan_command() {
              {"--executed", "FILE", "with --trace: add one from train --trace-schedule"},
              {"--largest", "frames|batch|resolution", "print the largest that fits instead of the plan"},
              {"--layouts", "", "print all meshes of this many ranks, fastest first"},
-             {"--frontier", kOptionalPicture, "step time over device and host memory, planned"},
+             {"--frontier", kOptionalPicture, "step time over memory; also as FILE.svg or FILE.html"},
              {"--composes", "", "print docs/what-composes.md; needs no recipe"},
              {"--schedule", "FILE", "write the instructions of all ranks and steps"},
              {"--write", "FILE", "write the plan as TOML, to edit, for plan.file"},
