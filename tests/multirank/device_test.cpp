@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "curves.h"
+#include "seed_jobs.h"
 
 namespace tessera::testing {
 namespace {
@@ -90,12 +91,7 @@ TEST(OnDeviceRuns, LateWorkChangesNoBit) {
   environment["TESSERA_SIMULATED_BYTES"] = "2147483648";
   environment["TESSERA_SIMULATED_DELAY"] = "11";
   environment["TESSERA_TEST_DEVICE"] = "1";
-  for (const auto& [ranks, mesh, first] : {std::tuple(1, "dp_shard=1", 60), {2, "dp_shard=2", 64}}) {
-    const Result r = run_program({PLAN_WORKER_ON_DEVICE, "launch", std::to_string(ranks), mesh, std::to_string(first),
-                                  std::to_string(first + 3)},
-                                 environment, 300);
-    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
-  }
+  expect_jobs_pass(PLAN_WORKER_ON_DEVICE, {{"dp_shard=1", 60, 63}, {"dp_shard=2", 64, 67}}, environment);
 }
 
 /// From the CPU to the device and back, no step is lost.
@@ -205,19 +201,15 @@ TEST(OnDeviceRuns, RandomPlansGiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
   auto environment = kOnDevice;
   environment["TESSERA_TEST_DEVICE"] = "1";
   environment["TESSERA_SIMULATED_BYTES"] = "2147483648";
-  const std::tuple<int, const char*, int> layouts[] = {{1, "dp_shard=1", 20},
-                                                       {2, "dp_shard=2", 24},
-                                                       {2, "sp=2", 28},
-                                                       {2, "cp=2", 32},
-                                                       {2, "tp=2", 36},
-                                                       {2, "pp=2", 40},
-                                                       {4, "dp_replicate=2,dp_shard=2", 44}};
-  for (const auto& [ranks, mesh, first] : layouts) {
-    const Result r = run_program({PLAN_WORKER_ON_DEVICE, "launch", std::to_string(ranks), mesh, std::to_string(first),
-                                  std::to_string(first + 3)},
-                                 environment, 300);
-    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
-  }
+  expect_jobs_pass(PLAN_WORKER_ON_DEVICE,
+                   {{"dp_shard=1", 20, 23},
+                    {"dp_shard=2", 24, 27},
+                    {"sp=2", 28, 31},
+                    {"cp=2", 32, 35},
+                    {"tp=2", 36, 39},
+                    {"pp=2", 40, 43},
+                    {"dp_replicate=2,dp_shard=2", 44, 47}},
+                   environment);
 }
 
 }  // namespace

@@ -7,16 +7,12 @@
 #include "layout_table.h"
 #include "matrix.h"
 #include "planned_memory.h"
+#include "seed_jobs.h"
 
 namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-Result run(const char* worker, const Layout& layout, std::vector<std::string> more) {
-  more.insert(more.begin(), {worker, "launch", std::to_string(layout.ranks), layout.mesh});
-  return run_program(more, {{"OMP_NUM_THREADS", "1"}}, 300);
-}
 
 /// Those of families.h but the standard one, which has tests of its own.
 const std::vector<std::string> kFamilies = {"toy", "sana", "sana-video", "opensora", "stdit:1.2", "stdit:1.3"};
@@ -25,19 +21,13 @@ TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
   const std::vector<std::string> always = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
   const std::vector<std::string> table = {"cp=3",      "sp=3",           "tp=3",      "cp=4", "cp=2,sp=2",
                                           "sp=2,tp=2", "cp=2,sp=2,tp=2", "cp=3,tp=2", "cp=5"};
+  std::vector<Job> jobs;
   for (const std::string& family : kFamilies) {
-    for (const std::string& mesh : always) {
-      const Result r = run(FAMILY_WORKER, layout_of(mesh), {"0", "3", family});
-      EXPECT_EQ(r.code, 0) << family << " " << mesh << "\n" << r.output;
-    }
+    for (const std::string& mesh : always) jobs.push_back({mesh, 0, 3, family});
     MatrixPart part("gradients of a family", 2 * static_cast<int>(table.size()));
-    for (const int i : part) {
-      const std::string& mesh = table[static_cast<size_t>(i) % table.size()];
-      const Result r =
-          run(FAMILY_WORKER, layout_of(mesh), {std::to_string(10 * i), std::to_string(10 * i + 5), family});
-      EXPECT_EQ(r.code, 0) << family << " " << mesh << "\n" << r.output;
-    }
+    for (const int i : part) jobs.push_back({table[static_cast<size_t>(i) % table.size()], 10 * i, 10 * i + 5, family});
   }
+  expect_jobs_pass(FAMILY_WORKER, jobs);
 }
 
 TEST(Families, TakeRandomPlansWithoutAChangeOfBits) {
@@ -59,19 +49,14 @@ TEST(Families, TakeRandomPlansWithoutAChangeOfBits) {
                                           "pp=2,cp=2",
                                           "pp=2,tp=2",
                                           "dp_replicate=2,dp_shard=2"};
+  std::vector<Job> jobs;
   for (const std::string& family : kFamilies) {
-    for (const char* mesh : {"sp=2", "cp=2", "tp=2", "pp=2"}) {
-      const Result r = run(PLAN_WORKER, layout_of(mesh), {"40", "42", family});
-      EXPECT_EQ(r.code, 0) << family << " " << mesh << "\n" << r.output;
-    }
+    for (const char* mesh : {"sp=2", "cp=2", "tp=2", "pp=2"}) jobs.push_back({mesh, 40, 42, family});
     MatrixPart part("random plans of a family", 4 * static_cast<int>(table.size()));
-    for (const int i : part) {
-      const std::string& mesh = table[static_cast<size_t>(i) % table.size()];
-      const Result r =
-          run(PLAN_WORKER, layout_of(mesh), {std::to_string(100 + 5 * i), std::to_string(105 + 5 * i), family});
-      EXPECT_EQ(r.code, 0) << family << " " << mesh << "\n" << r.output;
-    }
+    for (const int i : part)
+      jobs.push_back({table[static_cast<size_t>(i) % table.size()], 100 + 5 * i, 105 + 5 * i, family});
   }
+  expect_jobs_pass(PLAN_WORKER, jobs);
 }
 
 /// A family that a program trains. Three samples a step, of tokens that no two ranks have as many of. Adam makes of a

@@ -1,7 +1,7 @@
 // Runs a small model of a family on ranks that share its sequences and holds its output and the gradients of all its
 // weights against the plain context on one rank.
 //
-//   family_worker launch RANKS MESH FIRST LAST FAMILY       # shapes drawn by the seeds FIRST..LAST-1
+//   family_worker launch MESH/FIRST/LAST/FAMILY...       # shapes drawn by the seeds FIRST..LAST-1
 #include <ATen/Parallel.h>
 
 #include "families.h"

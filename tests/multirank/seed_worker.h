@@ -1,9 +1,12 @@
 #pragma once
-// A program whose ranks check random cases of a model family: "launch RANKS MESH FIRST LAST [FAMILY]" starts the ranks,
-// which run cases FIRST..LAST-1 each.
+// A program whose ranks check random cases of model families, job after job: "launch JOB..." starts the ranks, as many as
+// every job's mesh has. A job is MESH/FIRST/LAST[/FAMILY], cases FIRST..LAST-1 of the family: "cp=2,tp=2/0/10/stdit:1.2".
 #include <cstdio>
 #include <cstdlib>
+#include <list>
+#include <sstream>
 #include <string_view>
+#include <vector>
 
 #include "families.h"
 #include "tessera/base/check.h"
@@ -15,33 +18,69 @@
 
 namespace tessera::testing {
 
+struct SeedJob {
+  explicit SeedJob(const std::string& job) : text(job) {
+    std::istringstream in(job);
+    std::string field[4] = {"", "", "", "wan"};
+    for (std::string& f : field) std::getline(in, f, '/');
+    mesh = Mesh::parse(field[0]);
+    first = std::stoi(field[1]), last = std::stoi(field[2]);
+    if (!field[3].empty()) family = field[3];
+  }
+  std::string text, family = "wan";
+  Mesh mesh;
+  int first = 0, last = 0;
+};
+
+inline std::vector<SeedJob> seed_jobs(int argc, char** argv, int from) {
+  std::vector<SeedJob> jobs;
+  for (int i = from; i < argc; ++i) jobs.emplace_back(argv[i]);
+  for (const SeedJob& job : jobs)
+    if (job.mesh.world() != jobs.front().mesh.world())
+      throw UserError(Exit::usage, "worker", job.text + " has other ranks than " + jobs.front().text);
+  return jobs;
+}
+
+/// Calls check(job's family, seed) for every case of the jobs; the first Error that it throws is printed and its code returned.
+template <class Check>
+int run_seeds(const SeedJob& job, const std::string& who, const Check& check) {
+  const Family& family = family_of(job.family);
+  for (int seed = job.first; seed < job.last; ++seed) try {
+      check(family, static_cast<uint64_t>(seed));
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s, %s, seed %d: %s\n", job.text.c_str(), who.c_str(), seed, error.what());
+      return static_cast<int>(error.code());
+    }
+  return 0;
+}
+
 /// `check(family, mesh, rank, comm, seed)` throws Error with what is wrong; the first one ends the program with its code.
 template <class Check>
-int run_seeds(int argc, char** argv, const Check& check) {
+int run_jobs(int argc, char** argv, const Check& check) {
   engine::Meter::install();
   at::set_num_threads(1);
   if (std::string_view(argv[1]) == "launch") {
     comm::LaunchOptions options;
-    options.nproc = std::stoi(argv[2]);
-    return comm::launch(options, {argv + 3, argv + argc});
+    options.nproc = seed_jobs(argc, argv, 2).at(0).mesh.world();
+    return comm::launch(options, {argv + 2, argv + argc});
   }
-  const comm::Rendezvous place = comm::rendezvous_from_env();
+  comm::Rendezvous place = comm::rendezvous_from_env();
   if (std::getenv("TESSERA_TEST_DEVICE")) {  // the GPU, or what stands in for it
     const device::Opened& opened = device::open();
     if (!opened.table) throw UserError(Exit::usage, "worker", opened.absence);
     device::use(*opened.table, place.local_rank % opened.table->count());
     engine::Meter::use_device(*opened.table, int64_t{1} << 30);
   }
-  const Mesh mesh = Mesh::parse(argv[1]);
-  comm::Comm comm(place, mesh);
-  if (device::used() && !place.single()) comm.use_device_links();
-  const Family& family = family_of(argc > 4 ? argv[4] : "wan");
-  for (int seed = std::stoi(argv[2]); seed < std::stoi(argv[3]); ++seed) try {
-      check(family, mesh, place.rank, comm, static_cast<uint64_t>(seed));
-    } catch (const Error& error) {
-      std::fprintf(stderr, "rank %d, seed %d: %s\n", place.rank, seed, error.what());
-      return static_cast<int>(error.code());
-    }
+  std::list<comm::Comm> comms;  // to the end: a peer may still read what this rank sent
+  for (const SeedJob& job : seed_jobs(argc, argv, 1)) {
+    ++place.attempt;  // the store keeps the keys of earlier jobs
+    comm::Comm& comm = comms.emplace_back(place, job.mesh);
+    if (device::used() && !place.single()) comm.use_device_links();
+    if (const int code = run_seeds(job, "rank " + std::to_string(place.rank), [&](const Family& family, uint64_t seed) {
+          check(family, job.mesh, place.rank, comm, seed);
+        }))
+      return code;
+  }
   return 0;
 }
 
@@ -50,7 +89,7 @@ template <class Check>
 [[noreturn]] void seed_worker(int argc, char** argv, const Check& check) {
   int code = 0;
   try {
-    code = run_seeds(argc, argv, check);
+    code = run_jobs(argc, argv, check);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     code = static_cast<int>(error.code());
