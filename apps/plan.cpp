@@ -144,7 +144,7 @@ struct BucketBatch {
   planning::Largest found;
 };
 std::vector<BucketBatch> bucket_batches(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh,
-                                        int prompts) {
+                                        int prompts, int64_t near) {
   const std::vector<data::Bucket>& buckets = recipe.data.clips.buckets;
   const job::Shapes shapes = job::shapes_of(recipe, *job.model, *job.codec);
   std::map<int64_t, std::vector<data::Bucket>, std::greater<>> by_tokens;
@@ -157,7 +157,12 @@ std::vector<BucketBatch> bucket_batches(const recipe::Recipe& recipe, const job:
     one.data.width = alike.front().width;
     const job::Shapes own = job::shapes_of(one, *job.model, *job.codec);
     const planning::PlanRequest request = planning::plan_request(one, job, own, mesh, prompts);
-    BucketBatch row{{}, planning::largest(request, planning::GrowthAxis::batch, scale_of(one, job, own), tell_tried)};
+    const std::string name = alike.front().text() + ": ";
+    BucketBatch row{{},
+                    planning::largest(
+                        request, planning::GrowthAxis::batch, scale_of(one, job, own),
+                        [&](const std::string& tried) { tell_tried(name + tried); }, near)};
+    near = row.found.count;
     for (const data::Bucket& bucket : alike) row.buckets.push_back(bucket.text());
     rows.push_back(std::move(row));
   }
@@ -178,7 +183,7 @@ void print_largest(const std::vector<recipe::RunPart>& parts, const job::Job& jo
       if (!found.found) throw UserError(Exit::no_fit, "plan.largest", "not even the smallest fits: " + found.limit);
       const bool each =
           planning::growth_axis_of(what) == planning::GrowthAxis::batch && recipe.data.clips.buckets.size() > 1;
-      const auto rows = each ? bucket_batches(recipe, job, mesh, prompts[p]) : std::vector<BucketBatch>();
+      const auto rows = each ? bucket_batches(recipe, job, mesh, prompts[p], found.count) : std::vector<BucketBatch>();
       if (json) {
         auto object = nlohmann::ordered_json::parse(planning::largest_json(found));
         for (const BucketBatch& row : rows) {

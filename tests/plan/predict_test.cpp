@@ -57,15 +57,17 @@ TEST(Predict, OnlyTheFirstGatherAndTheLastReductionAreExposedWhenComputeIsLonger
   EXPECT_GT(p.groups[0].busy_link, p.step.exposed_comm);
 }
 
-// Of encoders beside the step: on the device they fill what its compute leaves free, on the host the whole step.
+// Of encoders beside the step: on a GPU they fill what its compute leaves free, on its host the whole step.
 TEST(Predict, EncodersTakeWhatTheStepDoesNotHide) {
   const ModelSpec spec = even_model(2);
   const Plan plan = toy::plan(spec, "dp_shard=2", 2, 1, 1);
   const Prediction alone = predict(spec, plan, slow_machine());
   const double total = alone.step.total, free = alone.step.exposed_comm;
   ASSERT_GT(free, 2000);
+  int devices = 8;
   const auto with = [&](Beside beside) {
     Machine machine = slow_machine();
+    machine.profile.devices = devices;
     machine.beside = beside;
     const StepSeconds step = predict(spec, plan, machine).step;
     EXPECT_NEAR(step.total, total + step.encoders, 1e-6);
@@ -79,6 +81,9 @@ TEST(Predict, EncodersTakeWhatTheStepDoesNotHide) {
   EXPECT_NEAR(with({.host = total - 1}), 0, 1e-6);
   EXPECT_NEAR(with({.host = total + 7}), 7, 1e-6);
   EXPECT_NEAR(with({.between = 10, .device = free + 5}), 15, 1e-6);
+  devices = 0;  // the cores of a CPU: nothing is beside compute
+  EXPECT_NEAR(with({.between = 10, .device = 5}), 15, 1e-6);
+  EXPECT_NEAR(with({.host = 7}), 7, 1e-6);
 }
 
 TEST(Predict, WithoutPrefetchEveryGatherIsExposed) {

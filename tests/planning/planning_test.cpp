@@ -336,6 +336,15 @@ TEST_F(Planning, TheLargestFitsAndTheNextDoesNot) {
     EXPECT_LE(found.peak, r.planner.budget) << found.text;
     EXPECT_NE(found.limit.find(" would take "), std::string::npos) << found.limit;
   }
+  const Largest alone = largest(r, GrowthAxis::batch, {});
+  for (const int64_t near : {int64_t{1}, alone.count - 1, alone.count, alone.count + 1, 5 * alone.count}) {
+    int tried = 0;
+    const Largest found = largest(
+        r, GrowthAxis::batch, {}, [&](const std::string&) { ++tried; }, near);
+    EXPECT_EQ(found.count, alone.count) << near;
+    EXPECT_EQ(found.limit, alone.limit) << near;
+    if (near == alone.count) EXPECT_EQ(tried, 2) << "the answer of a request like it, and the next";
+  }
   r.planner.budget = 1;
   EXPECT_FALSE(largest(r, GrowthAxis::batch, {}).found);
   EXPECT_THROW(growth_axis_of("frame_count"), UserError);

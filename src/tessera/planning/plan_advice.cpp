@@ -343,7 +343,7 @@ int64_t most_of(GrowthAxis grow) { return grow == GrowthAxis::resolution ? 512 :
 }  // namespace
 
 Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& scale,
-                const std::function<void(const std::string&)>& told) {
+                const std::function<void(const std::string&)>& told, int64_t near) {
   const Row row = row_of(request, grow, scale);
   Largest result;
   int64_t fits = 0, over = 0;
@@ -352,7 +352,7 @@ Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& s
     const Planned planned = make_plan_as_is(row.request(n));
     if (told) told(row.name(n) + (planned.choice.fits ? " fits" : " does not fit"));
     if (planned.choice.fits) {
-      result = {true, row.name(n), "", planned.choice.memory.peak, planned.prediction.step.total, row.sizes(n)};
+      result = {true, row.name(n), "", n, planned.choice.memory.peak, planned.prediction.step.total, row.sizes(n)};
     } else {
       const int64_t host = planned.choice.memory.host.total(), host_budget = request.planner.host_budget;
       const bool device = request.planner.budget > 0 && planned.choice.memory.peak > request.planner.budget;
@@ -362,12 +362,14 @@ Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& s
     }
     return planned.choice.fits;
   };
-  for (int64_t n = 1; over == 0; n *= 2) {  // double until it exceeds the budget, then bisect
-    if (n > most_of(grow)) break;
-    if (fits_at(n))
-      fits = n;
-    else
-      over = n;
+  // From `near` on in steps that double, down to what fits and up to what exceeds the budget; then bisect.
+  const int64_t most = most_of(grow), start = std::clamp<int64_t>(near, 1, most);
+  for (int64_t n = start, step = 1;; step *= 2) {
+    const bool fit = fits_at(n);
+    (fit ? fits : over) = n;
+    if (fit ? over > 0 || n == most : fits > 0 || n == 1) break;
+    if (near == 0) step = n;
+    n = std::clamp<int64_t>(fit ? n + step : n - step, 1, most);
   }
   while (over > 0 && over - fits > 1) {
     const int64_t middle = (fits + over) / 2;

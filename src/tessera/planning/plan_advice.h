@@ -41,6 +41,7 @@ struct Largest {
   bool found = false;  ///< false: not even the smallest size fits
   std::string text;    ///< "121 frames", "micro-batch of 6 samples", "768 x 1344 pixels"
   std::string limit;   ///< the next larger size, and the bytes by which it exceeds the budget
+  int64_t count = 0;   ///< how many of the smallest steps of growth: `near` of a request like this one
   int64_t peak = 0;
   double seconds = 0;
   /// the sizes as numbers: "frames", "height", "micro_batch"
@@ -54,9 +55,10 @@ struct VideoScale {
 };
 
 /// The largest number of frames, samples a rank or pixels (of the same aspect ratio) that fits the request's budget.
-/// `told` hears of each size that was planned: "81 frames fits".
+/// `told` hears of each size that was planned: "81 frames fits". `near`: the answer of a request like this one, where the
+/// search begins; 0: at the smallest size.
 Largest largest(const PlanRequest& request, GrowthAxis grow, const VideoScale& scale,
-                const std::function<void(const std::string&)>& told = {});
+                const std::function<void(const std::string&)>& told = {}, int64_t near = 0);
 
 /// {"largest":{"frames":121},"text","peak_bytes","step_seconds","limit"}; height and width of a resolution.
 std::string largest_json(const Largest& found);

@@ -16,9 +16,11 @@ namespace tessera::planning {
 
 namespace {
 
-/// A micro-batch of the request's shapes, used for its sizes only.
+/// A micro-batch of the request's shapes, used for its sizes only. Captions of hundreds of samples would be gigabytes.
 net::Batch representative_batch(const net::Denoiser& model, const std::array<int64_t, 4>& latent, int64_t samples) {
-  return model.pack(std::vector<net::Sample>(static_cast<size_t>(samples), model.blank(latent)));
+  net::Sample blank = model.blank(latent);
+  blank.context = blank.context.to(at::kMeta);
+  return model.pack(std::vector<net::Sample>(static_cast<size_t>(samples), blank));
 }
 
 }  // namespace

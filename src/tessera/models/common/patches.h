@@ -15,6 +15,10 @@ using Patch = std::array<int64_t, 3>;  ///< frames, height, width
 at::Tensor to_rows(const at::Tensor& latent, const Patch& patch);
 /// The same into rows that are there.
 void fill_rows(const at::Tensor& rows, const at::Tensor& latent, const Patch& patch);
+/// Copies a caption's rows. On meta, where a plan asks for sizes alone, there are none and `rows` stay as they are.
+inline void copy_caption(const at::Tensor& rows, const at::Tensor& caption) {
+  if (!caption.is_meta()) rows.copy_(caption);
+}
 at::Tensor from_rows(const at::Tensor& rows, at::IntArrayRef latent_shape, const Patch& patch);
 
 /// The channel is the fastest dimension of a row, as in the head's output.

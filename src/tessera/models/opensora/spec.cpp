@@ -125,7 +125,7 @@ class Packing {
     const auto [frames, h, w] = grid_of(sample.x.sizes(), c_);
     fill_rows(batch_.inputs[0].slice(0, begin, end), sample.x, c_.patches());
     if (c_.cond) fill_cond(batch_.inputs[1].slice(0, begin, end), sample, h * w);
-    text_rows().narrow(0, text.offsets[s], sample.context.size(0)).copy_(sample.context);
+    copy_caption(text_rows().narrow(0, text.offsets[s], sample.context.size(0)), sample.context);
     if (const Tensor* pooled = extra_of(sample, "pooled"))
       batch_.inputs.back()[static_cast<int64_t>(s)].copy_(pooled->reshape({-1}));
     fill_rotary(tokens.cos.slice(0, begin, end), tokens.sin.slice(0, begin, end), clip_grid(frames, h, w),

@@ -133,7 +133,7 @@ class Packing {
     fill_rows(here(batch_.inputs[0]), sample.x, c_.patch);
     if (const auto image = sample.extra.find("image_latent"); image != sample.extra.end())
       fill_rows(batch_.inputs[0].slice(0, begin, begin + grid[1] * grid[2]), image->second, c_.patch);
-    batch_.inputs[1].slice(0, text.offsets[s], text.offsets[s + 1]).copy_(sample.context);
+    copy_caption(batch_.inputs[1].slice(0, text.offsets[s], text.offsets[s + 1]), sample.context);
     if (c_.interpolation_scale) put_positions(here(batch_.inputs.back()), grid, c_);
     if (c_.is_video()) fill_rotary(here(tokens.cos), here(tokens.sin), clip_grid(grid[0], grid[1], grid[2]));
     const Times times = times_of(sample, c_);

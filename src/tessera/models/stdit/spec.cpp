@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/models/common/patches.h"
 #include "tessera/models/common/positions.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/stdit/network.h"
@@ -230,7 +231,7 @@ class Packing {
     int64_t row = text().offsets[s];
     for (const TextRun& run : text_runs(sample)) {
       const Tensor& words = text_of(sample, run);
-      batch_.inputs[kTexts].narrow(0, row, words.size(0)).copy_(words);
+      copy_caption(batch_.inputs[kTexts].narrow(0, row, words.size(0)), words);
       row += words.size(0);
     }
     fill_kept(batch_.inputs[kKeptPlaces].narrow(0, kEdges * index, kEdges), sample.x.sizes(), c_);

@@ -111,8 +111,9 @@ double model_flops(const ModelSpec& model, const Plan& plan) {
   return flops * static_cast<double>(plan.accumulation()) / plan.mesh[Axis::pp];
 }
 
-/// What a step without them does not hide.
-double exposed(const Beside& beside, const StepSeconds& step) {
+/// What a step without them does not hide. Where ranks are processes of a CPU, encoders take the cores that compute does.
+double exposed(const Beside& beside, const StepSeconds& step, const Profile& profile) {
+  if (profile.devices == 0) return beside.between + beside.device + beside.host;
   const double free = step.total - step.compute - step.optimizer;
   return beside.between + std::max({0.0, beside.device - free, beside.host - step.total});
 }
@@ -133,7 +134,7 @@ Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& mach
   const RankTimeline& slowest = timeline.ranks[timeline.slowest];
   p.step = {timeline.seconds,           slowest.share(Share::compute),   slowest.share(Share::comm),
             slowest.share(Share::copy), slowest.share(Share::optimizer), slowest.share(Share::bubble)};
-  p.step.encoders = exposed(machine.beside, p.step);
+  p.step.encoders = exposed(machine.beside, p.step, machine.profile);
   p.step.total += p.step.encoders;
   for (size_t g = 0; g < groups.size(); ++g) {
     const auto& busy = timeline.ranks[g].busy;
