@@ -16,6 +16,9 @@ namespace tessera::planning {
 
 namespace {
 
+/// Samples of a micro-batch at most: what is measured is packed, a megabyte of latents a sample or so.
+constexpr int64_t kMostSamples = 1 << 14;
+
 /// A micro-batch of the request's shapes, used for its sizes only. Captions of hundreds of samples would be gigabytes.
 net::Batch representative_batch(const net::Denoiser& model, const std::array<int64_t, 4>& latent, int64_t samples) {
   net::Sample blank = model.blank(latent);
@@ -157,6 +160,11 @@ void evaluate(Planned& planned, const PlanRequest& request) {
 }
 
 plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
+  if (samples > kMostSamples)
+    throw UserError(
+        Exit::usage, "train.micro_batch",
+        std::to_string(samples) + " samples a micro-batch, expected at most " + std::to_string(kMostSamples),
+        "take a smaller train.micro_batch, or leave it out");
   plan::Measured result{.model = {}, .machine = request.machine};
   const net::Batch batch = representative_batch(*request.model, request.latent, samples);
   plan::ModelSpec& spec = result.model;
@@ -266,7 +274,8 @@ std::string faster_in_bf16(const Planned& planned) {
 }  // namespace
 
 Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
-  const int64_t most = request.planner.micro_batch;
+  const int64_t most =
+      request.any_micro_batch ? std::min(request.planner.micro_batch, kMostSamples) : request.planner.micro_batch;
   Planned best = plan_for(request, most, known);
   if (!request.any_micro_batch || most == 1) return best;
   // Halves micro-batches repeatedly: that halves activations, but costs gathers and small kernels. Once a plan that
