@@ -110,6 +110,7 @@ TEST(TargetMemory, ADefaultBudgetLeavesRoomForWhatLiesBesideIt) {
 Planned planned(const char* profile) {
   const recipe::Recipe recipe = recipe::load_recipe("", {{"model.preset", "wan2.1-t2v-1.3b"},
                                                          {"data.vae", "haar"},
+                                                         {"data.text_encoder", "umt5-xxl"},
                                                          {"data.frames", "16"},
                                                          {"data.size", "256,256"},
                                                          {"train.global_batch", "1"},
