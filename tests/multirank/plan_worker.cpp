@@ -26,6 +26,7 @@
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/target.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
@@ -369,6 +370,11 @@ struct Measured {
   int64_t most = 0;    // samples in it
 };
 
+/// On a device plans are measured for a target, as on a machine that has neither.
+ops::TargetScope measured_for() {
+  return ops::TargetScope(device::used() ? std::optional(target("sm_90", "plan_worker")) : std::nullopt);
+}
+
 /// The model, measured on the fullest micro-batch there is, the most samples and text.
 Measured measured(const Case& c) {
   net::Batch fullest;
@@ -381,6 +387,7 @@ Measured measured(const Case& c) {
       if (const int64_t rows = batch.tokens.space(1).total(); count > most || rows > text)
         most = count, text = rows, fullest = std::move(batch);
     }
+  const ops::TargetScope scope = measured_for();
   plan::ModelSpec spec = measure(c.model->units(), fullest, "random", {.mesh = c.plan.mesh});
   return {std::move(spec), std::move(fullest), most};
 }
@@ -494,7 +501,10 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   }
   // Of ranks that share tokens the plan takes the largest numbers, which need not be one rank's: this rank's own tell
   // whether it takes less than it should.
-  const plan::ModelSpec own_spec = measure(c.model->units(), fullest, "random", {.mesh = c.plan.mesh, .rank = rank});
+  const plan::ModelSpec own_spec = [&] {
+    const ops::TargetScope scope = measured_for();
+    return measure(c.model->units(), fullest, "random", {.mesh = c.plan.mesh, .rank = rank});
+  }();
   const plan::Programs own_programs(c.plan, plan::compile_all(own_spec, c.plan, rank, 1), /*samples=*/false);
   const int64_t own_peak = plan::memory_curve(own_spec, c.plan, own_programs.train->schedule, rank, arena).peak;
   const std::string numbers = std::to_string(peak) + " bytes at " + at + ", predicted " + std::to_string(curve.peak) +

@@ -27,7 +27,7 @@ TEST(Profile, ARateReachesHalfOfItsTopAtItsHalf) {
 
 TEST(Profile, ShippedNodesAreWholeAndNameTheirSources) {
   for (const char* name : {"8xh200", "8xh100", "8xa100-80", "4xl40s", "8xrtx4090", "4xrtx3090", "rtx5090", "1xh200",
-                           "1xh100", "1xa100-80", "1xl40s", "1xrtx4090", "1xrtx3090"}) {
+                           "h200-128gib", "1xh100", "1xa100-80", "1xl40s", "1xrtx4090", "1xrtx3090"}) {
     const Profile p = find_profile(name);
     EXPECT_GT(p.devices, 0) << name;
     EXPECT_FALSE(p.source.empty()) << name;

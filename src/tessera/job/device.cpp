@@ -1,5 +1,6 @@
 #include "tessera/job/device.h"
 
+#include <atomic>
 #include <cstdlib>
 
 #include "tessera/base/check.h"
@@ -29,9 +30,19 @@ int index_of(const comm::Rendezvous& place, int count) {
                   "start as many ranks as there are GPUs, or set TESSERA_SHARE_GPU=1 to let ranks share them");
 }
 
+std::atomic<bool> computes = false;  // choose_device() was called
+
 }  // namespace
 
-int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, int64_t budget) {
+std::string plan_target(const plan::Profile& profile) {
+  constexpr const char* kMost = "sm_90";  // of chips by which a machine's profile does not say, none takes more
+  if (const device::Backend* gpu = device::used())
+    return gpu->type != c10::DeviceType::CUDA ? "" : profile.target.empty() ? kMost : profile.target;
+  return computes ? "" : profile.target;
+}
+
+int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, int64_t budget, int64_t beside) {
+  computes = true;
   if (wanted == "cpu") return budget;
   const device::Opened& opened = device::open();
   if (!opened.table) {
@@ -45,15 +56,16 @@ int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, in
   device::use(gpu, index);
   const device::Properties properties = gpu.properties(index);
   const int64_t sharers = shares() ? div_up(place.local_world, count) : 1;
-  const int64_t usable = plan::without_reserve(properties.bytes) / sharers;
+  const int64_t reserve = plan::without_reserve(properties.bytes) / sharers;
+  const int64_t room = beside > 0 ? properties.bytes / sharers - beside : reserve;  // for one block
+  const int64_t usable = beside > 0 ? std::min(reserve, plan::without_gaps(room)) : reserve;
   if (budget > usable)
     throw UserError(Exit::usage, "plan.budget",
                     format_bytes(budget) + " are more than " + properties.name + " gives a rank: " +
                         format_bytes(properties.bytes) + ", of which " + format_bytes(usable) + " can be planned",
                     "leave plan.budget out, or set at most " + format_bytes(usable));
   const int64_t planned = budget > 0 ? budget : usable;
-  // what lies between tensors, at most 3 %
-  engine::Meter::use_device(gpu, std::min(usable, planned + planned / 32 + (int64_t{64} << 20)));
+  engine::Meter::use_device(gpu, std::min(room, plan::with_gaps(planned)));
   log::info("run.device: " + properties.name + ", " + format_bytes(planned) + " of its " +
             format_bytes(properties.bytes) + " for the plan");
   if (place.world == 1 && count > 1)

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "tessera/comm/comm.h"
+#include "tessera/plan/simulate/profile.h"
 
 namespace tessera::job {
 
@@ -16,7 +17,12 @@ namespace tessera::job {
 /// of its number on its machine, or the one that it sees (srun --gpus-per-task=1). All that the device has, less what stays
 /// free for libraries, is reserved now; `budget` bytes (plan.budget) if that is not 0. Returns the bytes that a plan may use:
 /// `budget`, or of a GPU what was reserved. TESSERA_SHARE_GPU=1 lets the ranks of a machine share GPUs; each then has its part.
-int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, int64_t budget);
+/// `beside`: bytes that the driver and NCCL will take (planning::beside_plan()); 0: not known.
+int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, int64_t budget, int64_t beside = 0);
+
+/// The target that plans of this process are measured for (base/target.h): that of `profile` where it only plans; else that
+/// of the device that choose_device() took, empty for a CPU.
+std::string plan_target(const plan::Profile& profile);
 
 /// Throws UserError (usage) on every rank if two ranks have the same GPU and TESSERA_SHARE_GPU is not set, or if some ranks
 /// compute on GPUs and others do not.

@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/device/backend.h"
+#include "tessera/ops/target.h"
 
 namespace tessera::ops {
 
@@ -29,8 +30,9 @@ std::atomic<const Kernels*>& of_cpu() {
 
 const Kernels& kernels(const Tensor& x) {
   if (x.is_cpu()) return *of_cpu().load(std::memory_order_relaxed);
-  // meta tensors stand for those that the process computes with
-  return x.is_meta() && !device::used() ? *of_cpu().load(std::memory_order_relaxed) : aten_kernels();
+  // meta tensors stand for those that the process computes with, or of a target
+  const bool on_cpu = x.is_meta() && !meta_target() && !device::used();
+  return on_cpu ? *of_cpu().load(std::memory_order_relaxed) : aten_kernels();
 }
 
 CpuKernelsScope::CpuKernelsScope(const Kernels& table) : before_(*of_cpu().exchange(&table)) {}

@@ -143,23 +143,23 @@ std::string row(const std::string& kind, double part, double whole, const std::s
   return out.str();
 }
 
+std::string fact_row(const Fact& fact) {
+  return "<tr><td>" + escape_html(fact.name) + "</td><td class=n>" + escape_html(fact.value) +
+         "</td><td colspan=2 class=soft>" + escape_html(fact.note) + "</td></tr>";
+}
+
 std::string shares(const Planned& planned, const plan::MemoryCurve& memory) {
   std::ostringstream out;
-  const plan::MemoryParts& p = memory.by_part;
-  const std::pair<const char*, int64_t> parts[] = {{"parameters", p.parameters},   {"gradients", p.gradients},
-                                                   {"states", p.states},           {"slots", p.slots},
-                                                   {"activations", p.activations}, {"temporaries", p.temporaries}};
   out << "<div class=two><div class=card><h2>Bytes of a rank at its peak, " << format_bytes(memory.peak)
       << "</h2><table class=plain>";
-  for (const auto& [name, bytes] : parts)
-    out << row(name, static_cast<double>(bytes), static_cast<double>(memory.peak), format_bytes(bytes));
+  for (const MemoryRow& part : memory_rows(planned, memory))
+    out << row(part.name, static_cast<double>(part.bytes), static_cast<double>(memory.peak), format_bytes(part.bytes));
+  for (const Fact& fact : beside_rows(planned, memory)) out << fact_row(fact);
   const plan::StepSeconds& s = planned.prediction.step;
   const std::pair<const char*, double> times[] = {
       {"compute", s.compute}, {"exposed comm", s.exposed_comm}, {"exposed copies", s.exposed_copy},
       {"bubble", s.bubble},   {"optimiser", s.optimizer},       {"encoders", s.encoders}};
-  for (const Fact& fact : elsewhere(planned, memory))
-    out << "<tr><td>" << escape_html(fact.name) << "</td><td class=n>" << escape_html(fact.value)
-        << "</td><td colspan=2 class=soft>" << escape_html(fact.note) << "</td></tr>";
+  for (const Fact& fact : elsewhere(planned, memory)) out << fact_row(fact);
   out << "</table></div><div class=card><h2>Seconds of a step, " << seconds(s.total) << " with profile "
       << escape_html(planned.machine.profile.name) << "</h2><table class=plain>";
   for (const auto& [name, time] : times)

@@ -7,11 +7,14 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/job/device.h"
 #include "tessera/models/registry.h"
+#include "tessera/ops/target.h"
 #include "tessera/plan/plan_rows.h"
 #include "tessera/plan/search/plan_warnings.h"
-#include "tessera/plan/simulate/reserve.h"
+#include "tessera/plan/simulate/libraries.h"
 #include "tessera/planning/encoder_bytes.h"
+#include "tessera/planning/mesh_checks.h"
 
 namespace tessera::planning {
 
@@ -41,10 +44,16 @@ int64_t without_encoders(int64_t host, const PlanRequest& request) {
 }
 
 /// Default device budget of a rank: a share of the device, or of this machine's memory on CPU ranks.
-int64_t default_budget(const plan::Profile& profile, int ranks) {
-  if (profile.device.memory > 0 && profile.devices > 0) return plan::without_reserve(profile.device.memory);
+int64_t rank_budget(const plan::Profile& profile, const Mesh& mesh) {
+  if (profile.device.memory > 0 && profile.devices > 0) return plan::default_budget(profile, mesh);
   const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return total / 10 * 9 / ranks;
+  return total / 10 * 9 / mesh.world();
+}
+
+/// Threads that compute on the device: the step's, and those of encoders beside it (EncoderBytes::online).
+int device_threads(const recipe::Recipe& recipe) {
+  if (!recipe.data.online() || recipe.data.encoders == recipe::Encoders::host) return 1;
+  return recipe.data.encoders == recipe::Encoders::sharded ? 3 : 2;
 }
 
 /// Why updates in the backward are impossible: something that needs all gradients of the step. Empty if nothing does.
@@ -132,6 +141,12 @@ void check_formats(const recipe::Recipe& recipe, const plan::Plan& plan) {
 
 }  // namespace
 
+int64_t beside_plan(const recipe::Recipe& recipe, const comm::Rendezvous& place) {
+  const plan::Profile profile = plan::find_profile(recipe.plan.profile);
+  if (profile.target.empty()) return 0;
+  return plan::bytes_of(plan::beside_plan(profile, fill_mesh(recipe.mesh, std::max(place.asked_world, place.world))));
+}
+
 int64_t prompt_bytes(const job::Job& job, int prompts) {
   int64_t pictures = 0;
   for (const auto& [name, value] : job.model->blank(job.latent).extra)
@@ -196,6 +211,10 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.mesh = mesh;
   request.notes = other_tokens(recipe, job, shapes.latent);
   request.guidance_branches = shapes.guidance_branches;
+  request.machine.profile = plan::find_profile(recipe.plan.profile);
+  request.machine.profile.target = job::plan_target(request.machine.profile);
+  request.device_threads = device_threads(recipe);
+  const ops::TargetScope scope(measured_target(request.machine.profile));
   request.resident = job.resident + prompt_bytes(job, prompts);
   const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
   if (recipe.data.online())  // every step reads clips
@@ -221,11 +240,9 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
   request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;
   request.any_micro_batch = recipe.train.micro_batch == 0;
-  request.machine.profile = plan::find_profile(recipe.plan.profile);
   request.encoding = encoder_seconds(recipe, job, mesh, request.machine.profile);
   request.machine.beside = request.encoding.beside();
-  request.planner.budget =
-      recipe.plan.budget > 0 ? recipe.plan.budget : default_budget(request.machine.profile, mesh.world());
+  request.planner.budget = recipe.plan.budget > 0 ? recipe.plan.budget : rank_budget(request.machine.profile, mesh);
   static_cast<plan::PlanKeys&>(request.planner) = recipe.plan;
   if (job.experts.gated) request.planner.update = plan::Update::end;
   if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");

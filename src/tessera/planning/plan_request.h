@@ -3,6 +3,7 @@
 //
 //   const PlanRequest request = plan_request(recipe, job, shapes, mesh, prompts);
 //   make_plan(request);
+#include "tessera/comm/rendezvous.h"
 #include "tessera/job/job.h"
 #include "tessera/planning/planning.h"
 
@@ -16,6 +17,9 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
 /// is as large as rows are wide, or frames are large.
 std::vector<std::array<int64_t, 4>> wider_than(const std::array<int64_t, 4>& largest,
                                                const std::vector<std::array<int64_t, 4>>& latents);
+
+/// Bytes that the driver and NCCL take of a rank's GPU in a training, where plan.profile has a target; else 0, not known.
+int64_t beside_plan(const recipe::Recipe& recipe, const comm::Rendezvous& place);
 
 /// Bytes of the embeddings of the sampled prompts and the negative prompt.
 int64_t prompt_bytes(const job::Job& job, int prompts);

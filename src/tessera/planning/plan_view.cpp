@@ -8,6 +8,7 @@
 #include "tessera/base/units.h"
 #include "tessera/job/base_report.h"
 #include "tessera/plan/compile/compile.h"
+#include "tessera/plan/simulate/reserve.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/expert_seconds.h"
 
@@ -17,20 +18,35 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Name, bytes and description, in the order of every table and chart of memory.
-struct PartRow {
-  const char* name;
-  int64_t plan::MemoryParts::*bytes;
-  const char* what;
-};
-constexpr PartRow kParts[] = {
-    {"parameters", &plan::MemoryParts::parameters, "this rank's shards"},
-    {"gradients", &plan::MemoryParts::gradients, "reduced, this rank's shards"},
-    {"states", &plan::MemoryParts::states, "the optimiser's moments"},
-    {"slots", &plan::MemoryParts::slots, "gathered parameters, gradients and receive buffers in flight"},
-    {"activations", &plan::MemoryParts::activations, "what forward leaves for backward, inputs, tables"},
-    {"temporaries", &plan::MemoryParts::temporaries, "inside the instruction that runs"},
-};
+/// The bytes of the plan's device whose peak takes `peak`, as a run reserves them.
+int64_t planned_bytes(const Planned& planned, const plan::MemoryCurve& memory) {
+  return planned.budget > 0 ? planned.budget : memory.peak;
+}
+
+/// Lines of libraries as JSON.
+Json library_json(const std::vector<plan::LibraryBytes>& lines) {
+  Json list = Json::array();
+  for (const plan::LibraryBytes& line : lines)
+    list.push_back({{"name", line.name}, {"bytes", line.bytes}, {"note", line.note}});
+  return list;
+}
+
+Json device_json(const Planned& planned, const plan::MemoryCurve& memory) {
+  Json parts = Json::object();
+  for (const MemoryRow& part : memory_rows(planned, memory)) parts[part.name] = part.bytes;
+  Json device = {{"peak_bytes", memory.peak},
+                 {"persistent_bytes", memory.persistent},
+                 {"budget_bytes", planned.budget},
+                 {"at", memory.at_name},
+                 {"by_part", parts}};
+  const plan::Profile& profile = planned.machine.profile;
+  if (profile.target.empty()) return device;
+  device["target"] = profile.target;
+  device["libraries"] = library_json(planned.workspaces());
+  device["beside"] = library_json(planned.beside());
+  device["driver_bytes"] = plan::driver_bytes(profile, planned.plan().mesh, planned_bytes(planned, memory));
+  return device;
+}
 
 /// Bytes of a tier by part, as JSON; buffers in transit between tiers count as buffers.
 Json tier_json(const plan::MemoryParts& parts) {
@@ -130,6 +146,34 @@ std::vector<const plan::Candidate*> notable(const plan::Choice& choice, size_t f
     if ((c->fits ? fit < fitting : over < others) && seen.emplace(c->plan.summary(), c->peak).second)
       ++(c->fits ? fit : over), chosen.push_back(c);
   return chosen;
+}
+
+std::vector<MemoryRow> memory_rows(const Planned& planned, const plan::MemoryCurve& memory) {
+  const std::vector<plan::LibraryBytes> workspaces = planned.workspaces();
+  const int64_t libraries = plan::bytes_of(workspaces);  // counted as bytes that are there through the run
+  const plan::MemoryParts& parts = memory.by_part;
+  std::vector<MemoryRow> rows = {
+      {"parameters", parts.parameters, "this rank's shards"},
+      {"gradients", parts.gradients, "reduced, this rank's shards"},
+      {"states", parts.states, "the optimiser's moments"},
+      {"slots", parts.slots, "gathered parameters, gradients and receive buffers in flight"},
+      {"activations", parts.activations - libraries, "what forward leaves for backward, inputs, tables"},
+      {"temporaries", parts.temporaries, "inside the instruction that runs"}};
+  if (libraries > 0) rows.push_back({"libraries", libraries, workspaces.front().name + ": " + workspaces.front().note});
+  return rows;
+}
+
+std::vector<Fact> beside_rows(const Planned& planned, const plan::MemoryCurve& memory) {
+  std::vector<Fact> rows;
+  for (const plan::LibraryBytes& line : planned.beside())
+    rows.push_back({line.name, format_bytes(line.bytes), line.note});
+  if (rows.empty()) return rows;
+  const int64_t budget = planned_bytes(planned, memory);
+  const plan::Profile& profile = planned.machine.profile;
+  rows.push_back({"the driver says", format_bytes(plan::driver_bytes(profile, planned.plan().mesh, budget)),
+                  "with the block of " + format_bytes(plan::with_gaps(budget)) + " that a run takes for its " +
+                      (planned.budget > 0 ? "budget" : "plan") + "; of " + format_bytes(profile.device.memory)});
+  return rows;
 }
 
 std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& memory) {
@@ -261,8 +305,6 @@ std::string plan_json(const Planned& planned) {
   const plan::MemoryCurve memory = planned.memory(rank);
   Json mesh = Json::object();
   for (Axis axis : kAllAxes) mesh[std::string(axis_name(axis))] = planned.plan().mesh[axis];
-  Json parts = Json::object();
-  for (const PartRow& part : kParts) parts[part.name] = memory.by_part.*part.bytes;
   const plan::StepSeconds& step = planned.prediction.step;
   const plan::RankGroup& slowest = planned.prediction.groups[planned.prediction.slowest];
   const auto& units = planned.plan().units;
@@ -281,12 +323,7 @@ std::string plan_json(const Planned& planned) {
                                         [](const plan::UnitPlan& u) { return u.update_on == plan::Tier::host; })},
         {"threads", planned.plan().update_threads}}},
       {"profile", planned.machine.profile.name},
-      {"device",
-       {{"peak_bytes", memory.peak},
-        {"persistent_bytes", memory.persistent},
-        {"budget_bytes", planned.budget},
-        {"at", memory.at_name},
-        {"by_part", parts}}},
+      {"device", device_json(planned, memory)},
       {"host",
        {{"peak_bytes", memory.host.total()},
         {"budget_bytes", planned.host_budget},
@@ -331,10 +368,12 @@ std::string plan_text(const Planned& planned) {
             "while " + memory.at_name + " runs" +
                 (planned.budget > 0 ? ", budget " + format_bytes(planned.budget) : std::string()) +
                 (planned.choice.fits ? "" : "  DOES NOT FIT"));
-  for (const PartRow& part : kParts) {
-    const int64_t bytes = memory.by_part.*part.bytes;
-    table.row(part.name, format_bytes(bytes),
-              percent(static_cast<double>(bytes), static_cast<double>(memory.peak)) + "  " + part.what);
+  for (const MemoryRow& part : memory_rows(planned, memory))
+    table.row(part.name, format_bytes(part.bytes),
+              percent(static_cast<double>(part.bytes), static_cast<double>(memory.peak)) + "  " + part.what);
+  if (const std::vector<Fact> beside = beside_rows(planned, memory); !beside.empty()) {
+    table.title("beside it on the GPU, for " + planned.machine.profile.target);
+    for (const Fact& fact : beside) table.row(fact.name, fact.value, fact.note);
   }
   table.title("elsewhere");
   for (const Fact& fact : elsewhere(planned, memory)) table.row(fact.name, fact.value, fact.note);

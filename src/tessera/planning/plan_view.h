@@ -26,6 +26,18 @@ struct Fact {
 };
 std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& memory);
 
+/// A plan's device bytes at their peak by part, in the order of every table and chart of memory. Libraries' workspaces are a
+/// part of their own where the profile has a target.
+struct MemoryRow {
+  std::string name;
+  int64_t bytes;
+  std::string what;
+};
+std::vector<MemoryRow> memory_rows(const Planned& planned, const plan::MemoryCurve& memory);
+
+/// What lies beside the plan on the GPU, and last what its driver says that the rank uses. Empty without a target.
+std::vector<Fact> beside_rows(const Planned& planned, const plan::MemoryCurve& memory);
+
 /// The candidates to show, without duplicates: the fastest that fit, then those that nearly fit.
 std::vector<const plan::Candidate*> notable(const plan::Choice& choice, size_t fitting, size_t others);
 

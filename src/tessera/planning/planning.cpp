@@ -8,6 +8,7 @@
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/work.h"
+#include "tessera/ops/target.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/unit_keys.h"
 #include "tessera/planning/mesh_checks.h"
@@ -77,6 +78,11 @@ int64_t Planned::loader_bytes() const {
   }
   return 2 * most * host_sample;
 }
+
+std::vector<plan::LibraryBytes> Planned::workspaces() const {
+  return plan::workspaces(machine.profile, device_threads);
+}
+std::vector<plan::LibraryBytes> Planned::beside() const { return plan::beside_plan(machine.profile, plan().mesh); }
 
 void Planned::warn(const std::string& message) {
   std::string& warning = choice.warning;
@@ -159,6 +165,11 @@ void evaluate(Planned& planned, const PlanRequest& request) {
                             format_bytes(budget) + "; recompute more units in the plan or raise the budget";
 }
 
+std::optional<Target> measured_target(const plan::Profile& profile) {
+  if (profile.target.empty()) return std::nullopt;
+  return target(profile.target, "plan.profile");
+}
+
 plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   if (samples > kMostSamples)
     throw UserError(
@@ -167,13 +178,14 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
         "take a smaller train.micro_batch, or leave it out");
   plan::Measured result{.model = {}, .machine = request.machine};
   const net::Batch batch = representative_batch(*request.model, request.latent, samples);
+  const ops::TargetScope scope(measured_target(request.machine.profile));
   plan::ModelSpec& spec = result.model;
   const engine::MeasureOptions options{.mesh = request.mesh, .compute = request.planner.compute};
   spec = engine::measure(request.model->units(), batch, request.model_name, options);
   if (engine::has_halos(batch, request.mesh))
     for (const auto& latent : request.wider)
       engine::cover(spec, request.model->units(), representative_batch(*request.model, latent, samples), options);
-  spec.resident += request.resident;
+  spec.resident += request.resident + plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads));
   spec.between_steps = request.between_steps;
   plan::WorkTable& work = result.machine.work;
   work = engine::count_work(request.model->units(),
@@ -191,6 +203,7 @@ Planned measured(const PlanRequest& request, int64_t samples, MeasuredModels& kn
   planned.run = request.run;
   planned.routing = request.routing;
   planned.guidance_branches = request.guidance_branches;
+  planned.device_threads = request.device_threads;
   planned.budget = request.planner.budget;
   planned.host_budget = request.planner.host_budget;
   planned.cache_entry = request.cache_entry;

@@ -7,9 +7,11 @@
 #include <array>
 #include <map>
 
+#include "tessera/base/target.h"
 #include "tessera/net/model.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/search/layouts.h"
+#include "tessera/plan/simulate/libraries.h"
 #include "tessera/planning/encoder_bytes.h"
 #include "tessera/planning/encoder_seconds.h"
 
@@ -40,6 +42,7 @@ struct PlanRequest {
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;  ///< forward passes of one sampler step
+  int device_threads = 1;     ///< that compute on the device: the step's, and those of encoders beside it
   int64_t resident = 0;       ///< bytes of tensors resident through the run beside the engine's
   int64_t between_steps = 0;  ///< further bytes resident only between steps, while a sample is decoded
   EncoderBytes encoders;      ///< memory of `prepare` and of sampling, for reports
@@ -65,6 +68,7 @@ struct Planned {
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;
+  int device_threads = 1;  ///< see PlanRequest
   EncoderBytes encoders;
   EncoderSeconds encoding;
 
@@ -76,11 +80,18 @@ struct Planned {
   std::vector<std::string> unit_names() const;
   int64_t loader_bytes()
       const;  ///< host bytes of a rank for the samples of a step and of the next one, which is loaded meanwhile
+  /// Workspaces of libraries, within the peak as activations; and what lies beside it on the GPU. None without a target.
+  std::vector<plan::LibraryBytes> workspaces() const;
+  std::vector<plan::LibraryBytes> beside() const;
   void warn(const std::string& message);  ///< appends to choice.warning; ignores an empty message
   int highest_rank() const;               ///< the first rank with the highest peak
 };
 
-/// The model and its work on one rank of the request's mesh, for micro-batches of `samples`.
+/// What meta tensors stand for while a plan for `profile` is measured (ops/target.h).
+std::optional<Target> measured_target(const plan::Profile& profile);
+
+/// The model and its work on one rank of the request's mesh, for micro-batches of `samples`. Memory is that of the profile's
+/// target, where it has one.
 plan::Measured measure_model(const PlanRequest& request, int64_t samples);
 
 /// Models that were measured already, by the samples of a micro-batch: of one model, mesh and computing dtype.

@@ -129,7 +129,7 @@ std::vector<Setting> plan_settings() {
        "machine to plan for: cpu, a shipped node (h200, 1xh200, a100-80 ...) or a file from tessera probe",
        plan_key<&Recipe::Planning::profile>},
       {"plan.budget", Kind::bytes, "",
-       "device memory of a rank, e.g. 24GiB; empty: the profile's device less 3 GiB and 3 % (small ones: less a tenth); with profile cpu nine tenths of this machine, shared by its ranks",
+       "device memory of a rank, e.g. 24GiB; empty: the profile's device less 3 GiB and 3 % (small ones: less a tenth), or what its driver and NCCL take if that is more; with profile cpu nine tenths of this machine, shared by its ranks",
        read_budget},
       {"plan.host_budget", Kind::bytes, "",
        "host memory for offload, all ranks of a node together; empty: nine tenths of the profile's node, none with profile cpu",

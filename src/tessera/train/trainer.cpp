@@ -9,6 +9,7 @@
 #include "tessera/comm/token.h"
 #include "tessera/comm/world.h"
 #include "tessera/job/device.h"
+#include "tessera/planning/plan_request.h"
 #include "tessera/train/run.h"
 #include "tessera/train/stop_signal.h"
 
@@ -58,7 +59,8 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
   std::signal(SIGXFSZ, SIG_IGN);  // a full quota is an error to report, not a reason to die
   try {
     require_addresses(kAddresses);
-    recipe.plan.budget = job::choose_device(recipe.run.device, place, recipe.plan.budget);
+    recipe.plan.budget =
+        job::choose_device(recipe.run.device, place, recipe.plan.budget, planning::beside_plan(recipe, place));
     auto* run = new Run(std::move(recipe), flags.trace, place);  // never destroyed: see train()'s contract
     stop_behind_steps();
     try {

@@ -2,8 +2,10 @@
 // time, in fp32.
 #include <cmath>
 
+#include "tessera/base/check.h"
 #include "tessera/ops/aten/aten.h"
 #include "tessera/ops/aten/parts.h"
+#include "tessera/ops/target.h"
 
 namespace tessera::ops::aten {
 
@@ -22,7 +24,75 @@ void each_sample(const Offsets& q_at, const Offsets& k_at, const Body& body) {
   for (size_t s = 0; s + 1 < q_at.size(); ++s) body(q_at[s], q_at[s + 1] - q_at[s], k_at[s], k_at[s + 1] - k_at[s]);
 }
 
-bool runs_flash(const Tensor& q) { return q.is_cuda() && is_half(q); }
+bool runs_flash(const Tensor& q) { return (q.is_cuda() || (q.is_meta() && meta_target())) && is_half(q); }
+
+/// What LibTorch 2.11's kernel allocates (flash_api.cpp, mha_fwd and mha_bwd), without its work.
+namespace on_meta {
+
+using Forward = std::tuple<Tensor, Tensor>;           // out, log-sum-exp
+using Backward = std::tuple<Tensor, Tensor, Tensor>;  // of q, k, v
+
+/// Keys are divided among thread blocks, whose results are added up, where heads and queries are too few to fill the chip:
+/// into as few parts as fill it 0.85 times as well as the best number does.
+int64_t key_parts(int64_t heads, int64_t queries, int64_t keys, int64_t head_dim) {
+  const int64_t slots = 2 * meta_target()->multiprocessors, blocks = heads * div_up(queries, 64),
+                key_blocks = div_up(keys, head_dim <= 64    ? 256
+                                          : head_dim <= 128 ? 128
+                                                            : 64);
+  if (10 * blocks >= 8 * slots) return 1;
+  const auto filled = [&](int64_t parts) {
+    const auto waves = static_cast<double>(blocks * parts) / static_cast<double>(slots);
+    return waves / std::ceil(waves);
+  };
+  const auto differs = [&](int64_t parts) {  // from one part less
+    return parts == 1 || div_up(key_blocks, parts) != div_up(key_blocks, parts - 1);
+  };
+  const int64_t most = std::min({int64_t{128}, slots, key_blocks});
+  double best = 0;
+  for (int64_t parts = 1; parts <= most; ++parts)
+    if (differs(parts)) best = std::max(best, filled(parts));
+  int64_t chosen = 1;
+  while (chosen < most && (!differs(chosen) || filled(chosen) < 0.85 * best)) ++chosen;
+  return chosen;
+}
+
+/// Of a head's dimensions in the kernel's fp32 sums.
+int64_t padded_dim(int64_t head_dim) { return round_up(head_dim, head_dim <= 128 ? 32 : 64); }
+
+struct RandomState {  // of a dropout that is off: two numbers and one that is not used
+  explicit RandomState(const Tensor& like)
+      : state(at::empty({2}, like.options().dtype(at::kLong))), unused(at::empty({}, state.options())) {}
+  Tensor state, unused;
+};
+
+/// q, k [1, heads, rows, d].
+Forward forward(const Tensor& q, const Tensor& k) {
+  const int64_t heads = q.size(1), queries = q.size(2), d = q.size(3);
+  const at::TensorOptions floats = q.options().dtype(at::kFloat);
+  const Tensor out = at::empty_like(q), lse = at::empty({1, heads, queries}, floats);
+  Tensor part_lse, part_out;
+  if (const int64_t parts = key_parts(heads, queries, k.size(2), d); parts > 1) {
+    part_lse = at::empty({parts, 1, heads, queries}, floats);
+    part_out = at::empty({parts, 1, heads, queries, padded_dim(d)}, floats);
+  }
+  const RandomState random(q);
+  return {out, lse};
+}
+
+Backward backward(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const int64_t heads = q.size(1), queries = round_up(q.size(2), 128), d = q.size(3);
+  const at::TensorOptions floats = q.options().dtype(at::kFloat);
+  Backward grads = {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+  const Tensor delta = at::empty({1, heads, queries}, floats);
+  const int64_t copies =
+      at::globalContext().deterministicAlgorithms()  // each multiprocessor's sums apart, added in order
+          ? div_up(meta_target()->multiprocessors, heads)
+          : 1;
+  const Tensor dq_sums = at::empty({copies, 1, queries, heads, padded_dim(d)}, floats);
+  return grads;
+}
+
+}  // namespace on_meta
 
 /// The flash kernels' form of rows: [1, heads, rows, d].
 Tensor batch_of(const Tensor& x, int64_t heads, int64_t first, int64_t rows) {
@@ -33,11 +103,14 @@ void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const
                    const AttentionResult& result) {
   each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
     if (queries == 0) return;
-    const auto got = at::_scaled_dot_product_flash_attention(
-        batch_of(in.q, heads, q, queries), batch_of(in.k, heads, k, keys), batch_of(in.v, heads, k, keys),
-        /*dropout_p=*/0.0, /*is_causal=*/false, /*return_debug_mask=*/false, scale);
-    heads_of(result.out, heads, q, queries).copy_(std::get<0>(got).squeeze(0));
-    result.lse.narrow(1, q, queries).copy_(std::get<1>(got).squeeze(0).narrow(1, 0, queries));
+    const Tensor query = batch_of(in.q, heads, q, queries), key = batch_of(in.k, heads, k, keys);
+    const auto take = [&](const auto& got) {
+      heads_of(result.out, heads, q, queries).copy_(std::get<0>(got).squeeze(0));
+      result.lse.narrow(1, q, queries).copy_(std::get<1>(got).squeeze(0).narrow(1, 0, queries));
+    };
+    if (query.is_meta()) return take(on_meta::forward(query, key));
+    take(at::_scaled_dot_product_flash_attention(query, key, batch_of(in.v, heads, k, keys), /*dropout_p=*/0.0,
+                                                 /*is_causal=*/false, /*return_debug_mask=*/false, scale));
   });
 }
 
@@ -49,14 +122,19 @@ void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
       for (const Tensor& grad : {grads.k, grads.v}) grad.narrow(0, k, keys).zero_();
       return;
     }
-    const auto got = at::_scaled_dot_product_flash_attention_backward(
-        batch_of(d_out, heads, q, queries), batch_of(in.q, heads, q, queries), batch_of(in.k, heads, k, keys),
-        batch_of(in.v, heads, k, keys), batch_of(out, heads, q, queries),
-        lse.narrow(1, q, queries).unsqueeze(0).contiguous(), /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, queries, keys,
-        /*dropout_p=*/0.0, /*is_causal=*/false, none, none, 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads)));
-    heads_of(grads.q, heads, q, queries).copy_(std::get<0>(got).squeeze(0));
-    heads_of(grads.k, heads, k, keys).copy_(std::get<1>(got).squeeze(0));
-    heads_of(grads.v, heads, k, keys).copy_(std::get<2>(got).squeeze(0));
+    const Tensor query = batch_of(in.q, heads, q, queries), key = batch_of(in.k, heads, k, keys),
+                 value = batch_of(in.v, heads, k, keys),
+                 sums = lse.narrow(1, q, queries).unsqueeze(0).contiguous();  // a copy where there are several samples
+    const auto take = [&](const auto& got) {
+      heads_of(grads.q, heads, q, queries).copy_(std::get<0>(got).squeeze(0));
+      heads_of(grads.k, heads, k, keys).copy_(std::get<1>(got).squeeze(0));
+      heads_of(grads.v, heads, k, keys).copy_(std::get<2>(got).squeeze(0));
+    };
+    if (query.is_meta()) return take(on_meta::backward(query, key, value));
+    take(at::_scaled_dot_product_flash_attention_backward(
+        batch_of(d_out, heads, q, queries), query, key, value, batch_of(out, heads, q, queries), sums,
+        /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, queries, keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none,
+        1 / std::sqrt(static_cast<double>(in.q.size(1) / heads))));
   });
 }
 

@@ -8,6 +8,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/quotes.h"
+#include "tessera/base/target.h"
 #include "tessera/base/toml_text.h"
 
 namespace tessera::plan {
@@ -66,7 +67,9 @@ class Reader {
     p.name = root_["name"].value_or(std::filesystem::path(file_).stem().string());
     p.source = root_["source"].value_or(std::string());
     p.devices = static_cast<int>(root_["devices"].value_or(int64_t{0}));
-    known_.insert(known_.end(), {"name", "source", "devices"});
+    p.target = root_["target"].value_or(std::string());
+    if (!p.target.empty()) target(p.target, "plan.profile: " + file_);
+    known_.insert(known_.end(), {"name", "source", "target", "devices"});
     each_number(p, [&](const std::string& key, auto& value) { read_number(key, value); });
     each_table(p, [&](const std::string& table, RateByDtype& rates) { read_rates(table, rates); });
     refuse_unknown(root_, "");
@@ -128,8 +131,9 @@ class Reader {
 std::string Profile::to_toml() const {
   std::string text =
       "# Rates of one node: bytes, bytes/s, FLOP/s, seconds. A rate is [of large work, work done at half of it].\n";
-  text +=
-      "name = " + in_quotes(name) + "\nsource = " + in_quotes(source) + "\ndevices = " + std::to_string(devices) + "\n";
+  text += "name = " + in_quotes(name) + "\nsource = " + in_quotes(source) + "\n" +
+          (target.empty() ? "" : "target = " + in_quotes(target) + "\n") + "devices = " + std::to_string(devices) +
+          "\n";
   std::string table;
   each_number(*this, [&](const std::string& key, const auto& value) {
     const size_t dot = key.find('.');

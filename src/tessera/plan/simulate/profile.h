@@ -38,6 +38,8 @@ struct LinkProfile {
 
 struct Profile {
   std::string name, source;
+  std::string target =
+      {};  ///< the devices' architecture (base/target.h): "sm_90"; empty: plans are measured as on this process's device
   int devices = 0;  ///< devices of a node; 0: any number of ranks shares it (CPU)
   DeviceProfile device;
   LinkProfile link;                      ///< between the devices of a node; per device

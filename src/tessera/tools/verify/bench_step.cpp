@@ -79,6 +79,7 @@ int bench_step(const BenchOptions& options) {
   request.planner.global_batch = place.world;
   request.planner.recompute_units = options.recompute;
   request.machine.profile = plan::find_profile(options.profile);
+  request.machine.profile.target = job::plan_target(request.machine.profile);
   request.planner.budget = options.budget;
   if (options.states_on_host) {
     request.planner.states_tier = plan::Tier::host;

@@ -1,0 +1,38 @@
+#pragma once
+// Memory of a GPU that libraries take: workspaces, which lie among the tensors and count within plan.budget, and what the
+// driver and NCCL take beside them. None of a profile without a target. Numbers marked [E] are estimates, as a profile's are.
+//
+//   const Profile node = find_profile("h200");
+//   bytes_of(workspaces(node, 1));                // within the budget: 32 MiB
+//   bytes_of(beside_plan(node, mesh));            // beside it
+//   default_budget(node, mesh);                   // what is left for a plan
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/base/mesh.h"
+#include "tessera/plan/simulate/profile.h"
+
+namespace tessera::plan {
+
+struct LibraryBytes {
+  std::string name;  ///< "cuBLAS"
+  int64_t bytes;
+  std::string note;
+};
+int64_t bytes_of(const std::vector<LibraryBytes>& lines);
+
+/// `threads`: that compute on the device, each with a handle of its own.
+std::vector<LibraryBytes> workspaces(const Profile& profile, int threads);
+
+/// Of the rank with most in a run on `mesh`, whose ranks fill one node after the other.
+std::vector<LibraryBytes> beside_plan(const Profile& profile, const Mesh& mesh);
+
+/// Device bytes of a rank that can be planned: without_reserve() of the device, less where what lies beside the plan takes more
+/// than that reserve.
+int64_t default_budget(const Profile& profile, const Mesh& mesh);
+
+/// What the driver then says that the rank uses (NVML): the block that a run reserves for `budget` bytes, and what lies beside.
+int64_t driver_bytes(const Profile& profile, const Mesh& mesh, int64_t budget);
+
+}  // namespace tessera::plan

@@ -1,0 +1,142 @@
+// Plans for a GPU, made without one: what its kernels and libraries take.
+#include "tessera/base/target.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+#include "tessera/engine/memory/meter.h"
+#include "tessera/job/job.h"
+#include "tessera/ops/kernels.h"
+#include "tessera/ops/target.h"
+#include "tessera/plan/simulate/reserve.h"
+#include "tessera/planning/plan_request.h"
+#include "tessera/planning/plan_view.h"
+#include "tessera/recipe/load_recipe.h"
+
+namespace tessera::planning {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+at::Tensor on_meta(std::vector<int64_t> shape, at::ScalarType type) {
+  return at::empty(shape, at::TensorOptions(at::kMeta).dtype(type));
+}
+
+/// Bytes beside the results while `run` runs.
+template <class Run>
+int64_t taken(const Run& run) {
+  const engine::Meter::MetaCount count;
+  run();
+  EXPECT_EQ(count.live(), 0);
+  return count.peak();
+}
+
+/// Of `rows` queries and keys, 40 heads of 128 in bf16.
+struct Attention {
+  static constexpr int64_t kHeads = 40, kWidth = 40 * 128;
+  explicit Attention(int64_t rows)
+      : at({0, rows}),
+        x(on_meta({rows, kWidth}, at::kBFloat16)),
+        dx(at::empty_like(x)),
+        lse(on_meta({kHeads, rows}, at::kFloat)) {}
+  int64_t forward() const {
+    return taken([&] { ops::kernels(x).attention({x, x, x}, {}, kHeads, 1, at, at, {dx, lse}); });
+  }
+  int64_t backward() const {
+    return taken([&] { ops::kernels(x).attention_backward({x, x, x}, x, x, lse, {}, kHeads, at, at, {dx, dx, dx}); });
+  }
+  const ops::Offsets at;
+  const at::Tensor x, dx, lse;
+};
+
+/// LibTorch's flash_api.cpp: the results and two small tensors forward; backward three gradients, the rows' sums in fp32, and
+/// the gradient of the queries in fp32, of rows in multiples of 128.
+TEST(TargetMemory, AttentionOnMetaTakesWhatTheFlashKernelOfTheTargetTakes) {
+  engine::Meter::install();
+  const Attention attention(1000);
+  const int64_t rows = 1000 * Attention::kWidth * 2, lse = 1000 * 40 * 4;
+  {
+    const ops::TargetScope scope(target("sm_90", "test"));
+    EXPECT_EQ(attention.forward(), rows + lse + 128);
+    EXPECT_EQ(attention.backward(), 3 * rows + 1024 * 40 * 4 + 1024 * Attention::kWidth * 4 + 64);
+  }
+  EXPECT_NE(attention.backward(), 3 * rows + 1024 * 40 * 4 + 1024 * Attention::kWidth * 4 + 64)
+      << "without a target it is the CPU's kernel that is measured";
+}
+
+/// 40 heads of 64 queries are 40 blocks of work for 264 places: keys are divided, and the parts are added in fp32.
+TEST(TargetMemory, FewQueriesAreAttendedToInPartsWhichTakeMemory) {
+  engine::Meter::install();
+  const ops::TargetScope scope(target("sm_90", "test"));
+  const Attention few(64);
+  const at::Tensor keys = on_meta({4096, Attention::kWidth}, at::kBFloat16);
+  const ops::Offsets k_at = {0, 4096};
+  const int64_t bytes = taken([&] {
+    ops::kernels(few.x).attention({few.x, keys, keys}, {}, Attention::kHeads, 1, few.at, k_at, {few.dx, few.lse});
+  });
+  const int64_t whole = 64 * Attention::kWidth * 2 + 64 * 40 * 4 + 128, part = 64 * Attention::kWidth * 4 + 64 * 40 * 4;
+  EXPECT_EQ((bytes - whole) % part, 0);
+  EXPECT_EQ((bytes - whole) / part, 6) << "6 parts of 40 blocks fill 240 of 264 places";
+}
+
+TEST(TargetMemory, TheWorkspaceOfCublasIsThatOfTheArchitectureAndOneAThread) {
+  const auto bytes = [](const char* gpu, int threads) {
+    return plan::bytes_of(plan::workspaces(plan::find_profile(gpu), threads));
+  };
+  EXPECT_EQ(bytes("1xh200", 1), 32 * kMiB);
+  EXPECT_EQ(bytes("1xh200", 2), 64 * kMiB);
+  EXPECT_EQ(bytes("1xa100-80", 1), 8 * kMiB + 128 * 1024);
+  EXPECT_EQ(bytes("cpu", 1), 0);
+  EXPECT_THROW(target("sm_91", "test"), UserError);
+}
+
+TEST(TargetMemory, ADefaultBudgetLeavesRoomForWhatLiesBesideIt) {
+  for (const plan::Profile& profile : plan::shipped_profiles()) {
+    for (const char* mesh : {"dp_shard=1", "dp_shard=8", "cp=8", "sp=4,dp_shard=16"}) {
+      const Mesh ranks = Mesh::parse(mesh);
+      if (profile.target.empty()) {
+        EXPECT_TRUE(plan::beside_plan(profile, ranks).empty());
+        continue;
+      }
+      const int64_t budget = plan::default_budget(profile, ranks);
+      EXPECT_LE(budget, plan::without_reserve(profile.device.memory)) << profile.name;
+      EXPECT_LE(plan::driver_bytes(profile, ranks, budget), profile.device.memory) << profile.name << ", " << mesh;
+    }
+  }
+}
+
+Planned planned(const char* profile) {
+  const recipe::Recipe recipe = recipe::load_recipe("", {{"model.preset", "wan2.1-t2v-1.3b"},
+                                                         {"data.vae", "haar"},
+                                                         {"data.text_encoder", "umt5-xxl"},
+                                                         {"data.frames", "16"},
+                                                         {"data.size", "256,256"},
+                                                         {"train.global_batch", "1"},
+                                                         {"plan.compute_dtype", "bf16"},
+                                                         {"plan.profile", profile},
+                                                         {"plan.budget", "60GiB"}});
+  const job::Job job = job::make_job(recipe);
+  return make_plan_as_is(
+      plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/0));
+}
+
+TEST(TargetMemory, APlanForAGpuHasItsLibrariesAsLinesAndOneForTheCpuNone) {
+  const auto gpu = nlohmann::json::parse(plan_json(planned("1xh200"))).at("device");
+  int64_t sum = 0;
+  for (const auto& [part, bytes] : gpu.at("by_part").items()) sum += bytes.get<int64_t>();
+  EXPECT_EQ(sum, gpu.at("peak_bytes"));
+  EXPECT_EQ(gpu.at("by_part").at("libraries"), 32 * kMiB);
+  EXPECT_EQ(gpu.at("target"), "sm_90");
+  int64_t beside = 0;
+  for (const auto& line : gpu.at("beside")) beside += line.at("bytes").get<int64_t>();
+  EXPECT_EQ(gpu.at("driver_bytes"), plan::with_gaps(int64_t{60} << 30) + beside);
+  EXPECT_NE(plan_text(planned("1xh200")).find("the driver says"), std::string::npos);
+  const auto cpu = nlohmann::json::parse(plan_json(planned("cpu"))).at("device");
+  for (const char* key : {"target", "libraries", "beside", "driver_bytes"}) EXPECT_FALSE(cpu.contains(key)) << key;
+  EXPECT_FALSE(cpu.at("by_part").contains("libraries"));
+}
+
+}  // namespace
+}  // namespace tessera::planning
