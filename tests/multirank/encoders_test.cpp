@@ -132,7 +132,8 @@ TEST(EncodersBytes, ArePlannedWhereTheyAre) {
 TEST(EncodersSeconds, ArePlannedAndLengthenTheStepThatDoesNotHideThem) {
   const TinyRun run("encoders-seconds", TESSERA_BINARY, kSana);
   const auto planned = [&](const std::string& place, const Flags& more = {}) {
-    Flags all = {"plan", run.recipe(), "--json", "--mesh", "dp_shard=2", "--train.global_batch", "6"};
+    Flags all = {"plan", run.recipe(),     "--json", "--mesh", "dp_shard=2", "--train.global_batch",
+                 "6",    "--plan.profile", "h200"};
     const Flags of_place = with(families()[1], place, more);
     all.insert(all.end(), of_place.begin(), of_place.end());
     const Result r = run.tessera(all);
@@ -170,16 +171,19 @@ TEST(EncodersSeconds, ArePlannedAndLengthenTheStepThatDoesNotHideThem) {
     if (place == "sharded") EXPECT_GE(seconds(step, "encoders"), captions - 1e-12) << "none of the captions";
     if (place != "host") EXPECT_LT(hidden, cached) << "the step computes for a part of it";
   }
+  for (const std::string place : {"host", "device", "sharded"})
+    EXPECT_EQ(planned(place, {"--plan.profile", "cpu"})["encoders"]["hidden_seconds"], 0)
+        << place << ": one set of cores";
   const auto total = [&](const char* place) { return steps[place]["total"].get<double>(); };
   EXPECT_GT(total("sharded"), total("cached"));
   EXPECT_GE(total("device"), total("host")) << "there they share the device with the step";
   EXPECT_GE(total("host"), total("cached"));
 
-  const auto small = planned("sharded"),
+  const auto small = planned("sharded"), on_cpu = planned("sharded", {"--plan.profile", "cpu"}),
              large = planned("sharded", {"--data.text_encoder", "gemma-2-2b", "--model.config.caption_channels", "2304",
-                                         "--plan.budget", "64GiB"});
+                                         "--plan.budget", "64GiB", "--plan.profile", "cpu"});
   EXPECT_GT(large["encoders"]["caption_seconds"].get<double>(),
-            100 * small["encoders"]["caption_seconds"].get<double>())
+            100 * on_cpu["encoders"]["caption_seconds"].get<double>())
       << "two billion parameters, gathered from two ranks";
   // clips alone where captions are encoded before the steps, none where latents are read
   const auto online = planned("cached", {"--data.cache", "online"})["encoders"];
