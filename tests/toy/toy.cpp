@@ -9,6 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/config_reader.h"
 #include "tessera/models/common/initial.h"
+#include "tessera/models/common/patches.h"
 #include "tessera/models/known.h"
 
 namespace tessera::toy {
@@ -304,7 +305,8 @@ class Model final : public net::Denoiser {
     const auto [video, end] = batch.predicted[s];
     const int64_t begin = batch.tokens.offsets[s], stream = 2 * static_cast<int64_t>(s);
     const Tensor &rows = batch.inputs[0], &order = batch.tokens.segments[kTime].order;
-    rows.slice(0, begin, begin + sample.context.size(0)).narrow(1, 0, c_.text_dim).copy_(sample.context);
+    models::copy_caption(rows.slice(0, begin, begin + sample.context.size(0)).narrow(1, 0, c_.text_dim),
+                         sample.context);
     put_patches(rows.slice(0, video, end), sample.x);
     for (int64_t i = 0; i < 2; ++i)
       batch.inputs[1][stream + i].copy_(at::cos(at::arange(kFrequencies, at::kFloat) * (sample.t / 100 + i)));
