@@ -205,7 +205,7 @@ std::vector<Setting> data_settings() {
        "side of the VAE's tiles in pixels, neighbours overlap by a quarter or an eighth; 0: no tiles; auto: the largest tile that needs at most a quarter of plan.budget, no tiles without a budget",
        read_vae_tile},
       {"data.vae_tile_frames", Kind::text, "auto",
-       "frames of the VAE's tiles in time, which share a quarter, for one that codes all frames of a clip at once (hunyuan-vae); 0: no such tiles; auto: none, or 64 or 16 where whole clips need more than a quarter of plan.budget",
+       "frames of the VAE's tiles in time, which share a quarter, for one that codes all frames of a clip at once (hunyuan-vae, dc-ae-f32t4c128); 0: no such tiles; auto: none, or 64 or 16 where whole clips need more than a quarter of plan.budget",
        read_vae_tile_frames},
       {"data.text_encoder", Kind::text, "auto",
        "text encoder preset; auto: " + families::standard().text_encoder + ", which trained weights want by its name",
