@@ -161,6 +161,7 @@ Job make_job(const recipe::Recipe& recipe) {
             random_parts(recipe, job.image != nullptr));
   const int64_t before = engine::Meter::live();
   open_tiled(recipe, job);
+  for (Expert& expert : job.experts.list) expert.piece = overlapping_piece(*job.codec);
   job.resident = engine::Meter::live() - before;
   job.text = models::make_text_encoder({.preset = recipe.data.text_encoder});
   static_cast<Shapes&>(job) = shapes_of(recipe, *job.model, *job.codec);

@@ -97,7 +97,7 @@ bool schedule_is(const Facts& f) {
 }
 
 bool shifts_by_hand(const Facts& f) {
-  return f.recipe.diffusion.timesteps != "by_size" || f.recipe.sample.sampler != "euler_by_size";
+  return !f.recipe.diffusion.timesteps.starts_with("by_") || !f.recipe.sample.sampler.starts_with("euler_by_");
 }
 bool windows(const Facts& f) { return f.gated() || f.own_windows(f.recipe); }
 const Needs kOfLora = {[](const Facts& f) { return f.recipe.lora.on; }, "train.mode = \"lora\" trains adapters"};
@@ -411,8 +411,7 @@ std::vector<Setting> diffusion_settings() {
        diffusion<&Recipe::Diffusion::shift>,
        {.range = above(0),
         .needs = {{shifts_by_hand,
-                   "diffusion.timesteps = \"by_size\" and sample.sampler = \"euler_by_size\" take the "
-                   "shift of a sample's size"}},
+                   "timesteps and samplers that are by_size or by_area take the shift of a sample's size"}},
         .in_stages = true}},
       {"diffusion.weighting",
        Kind::choice,
