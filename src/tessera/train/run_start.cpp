@@ -150,6 +150,7 @@ void Run::plan_run() {
   std::vector<int> prompts;
   for (const prepare::StageData& data : data_) prompts.push_back(data.samples->prompts());
   experts_ = make_expert_schedule(job_, recipe_, data_, comm_, mesh_, rank_);
+  plan::check_machine(plan::find_profile(recipe_.plan.profile));
   plans_ = planning::plan_parts(recipe::run_parts(recipe_), job_, mesh_, prompts);
   if (rank_ == 0) {
     log::info(planning::plans_text(plans_));
