@@ -240,7 +240,7 @@ std::vector<Setting> data_settings() {
       {"data.buckets",
        Kind::list,
        "",
-       "training shapes, FRAMESxHEIGHTxWIDTH: 33x480x832,1x768x768; or a table of aspect ratios: ASPECT_RATIO_1024, 81xASPECT_RATIO_VIDEO_480_MS, 129x256px; samples have the first; empty: data.frames and data.size",
+       "training shapes, FRAMESxHEIGHTxWIDTH: 33x480x832,1x768x768; or a table of aspect ratios: ASPECT_RATIO_1024, 81xASPECT_RATIO_VIDEO_480_MS, 129x256px, 33xAREA_832x480; samples have the first; empty: data.frames and data.size",
        nullptr,
        {.in_stages = true}},
       {"data.max_crop",
