@@ -6,8 +6,8 @@
 #include "tessera/base/json.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/folders/wan_folder.h"
 #include "tessera/tools/import/parts.h"
-#include "tessera/tools/import/wan_folder.h"
 
 namespace tessera::tools {
 

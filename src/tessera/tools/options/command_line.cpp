@@ -23,7 +23,7 @@ bool is_option(const std::string& word) {
 
 std::string launcher_of(const std::string& word) {
   const std::string name = word.substr(word.rfind('/') + 1);
-  for (const char* known : {"accelerate", "torchrun", "deepspeed"})
+  for (const char* known : {"accelerate", "torchrun", "deepspeed", "colossalai"})
     if (name == known) return name;
   return name.starts_with("python") ? "python" : "";
 }
@@ -173,11 +173,11 @@ CommandLine read_command(const std::string& text) {
     if (next != script) line.launcher = launcher_of(*next);
     if (next != script && line.launcher.empty())
       throw UserError(Exit::usage, "import", "'" + *next + "' before " + *script + " is no launcher",
-                      "accelerate launch, torchrun, deepspeed and python are read");
+                      "accelerate launch, torchrun, deepspeed, colossalai run and python are read");
     for (; next != script; ++next)  // python -m torch.distributed.run is torchrun
       if (*next == "torch.distributed.run" || *next == "torch.distributed.launch")
         line.launcher = "torchrun";
-      else if (*next != "launch" && *next != "-m" && launcher_of(*next).empty())
+      else if (*next != "launch" && *next != "run" && *next != "-m" && launcher_of(*next).empty())
         line.launcher_words.push_back(*next);
     next = script + 1;
     if (next != words.end() && next->ends_with(".py")) line.words = {"--config", *next++};

@@ -12,7 +12,7 @@ namespace tessera::tools {
 
 struct CommandLine {
   std::vector<std::string> variables;  ///< "NAME=VALUE"
-  std::string launcher;                ///< "accelerate", "torchrun", "deepspeed", "python", or empty
+  std::string launcher;                ///< "accelerate", "torchrun", "deepspeed", "colossalai", "python", or empty
   std::vector<std::string> launcher_words;
   std::string script;              ///< "examples/wanvideo/train_wan_t2v.py"; empty: options alone
   std::vector<std::string> words;  ///< after it
