@@ -1,5 +1,9 @@
 #include "tessera/job/job.h"
 
+#include <ATen/Context.h>
+
+#include <cstdlib>
+
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/own_weights.h"
@@ -144,7 +148,18 @@ void check_beside(const recipe::Recipe& recipe, const Job& job) {
 
 }  // namespace
 
+/// Kernels of GPUs, in a plan for one too: LibTorch's deterministic ones take other memory.
+void choose_kernels(const recipe::Recipe& recipe) {
+  const bool same_bits = recipe.values.at("run.deterministic") == "true";
+  at::Context& torch = at::globalContext();
+  torch.setDeterministicAlgorithms(same_bits, /*warn_only=*/false);
+  torch.setDeterministicFillUninitializedMemory(false);  // for those who read it; a step would be up to 15 % slower
+  torch.setDeterministicCuDNN(same_bits);
+  if (same_bits) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS asks for it
+}
+
 Job make_job(const recipe::Recipe& recipe) {
+  choose_kernels(recipe);
   check_exports(recipe);
   Job job;
   job.experts = find_experts(recipe);
