@@ -127,7 +127,6 @@ TEST(ImportOpenSora, TakesALineOverTheConfiguration) {
 
 TEST(ImportOpenSora, RefusesWithAReasonWhatIsNotThere) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"ae = dict(type='dc_ae', from_pretrained='F32T4C128_AE.safetensors')\n", "ae.type"},
       {"condition_config = dict(t2v=1, v2v_head=1)\n", "condition_config.v2v_head"},
       {"plugin = 'gemini'\nplugin_config = dict(tp_size=2, zero_stage=1)\n", "plugin"},
       {"plugin = 'zero2'\nplugin_config = dict(sp_size=2)\n", "plugin_config.sp_size"},
