@@ -144,4 +144,8 @@ std::vector<Bucket> aspect_buckets(const std::string& text) {
   return buckets;
 }
 
+std::vector<Bucket> buckets_of(const std::string& shape) {
+  return names_aspect_ratios(shape) ? aspect_buckets(shape) : std::vector<Bucket>{parse_bucket(shape)};
+}
+
 }  // namespace tessera::data

@@ -19,4 +19,7 @@ bool names_aspect_ratios(const std::string& text);
 /// nearest table.
 std::vector<Bucket> aspect_buckets(const std::string& text);
 
+/// The shapes of an item of data.buckets, one or those of a table. Throws UserError (usage) as these do.
+std::vector<Bucket> buckets_of(const std::string& shape);
+
 }  // namespace tessera::data

@@ -1,6 +1,6 @@
 // Kinds of the objective whose shift follows from a sample's size (Open-Sora 2.0): shifts, schedules, noisy latents,
-// targets, losses and guidance. The mesh means nothing here. Of 1.2 shifts, noisy latents and the sampler's path are
-// compared, of 1.3 nothing.
+// targets, losses and guidance. The mesh means nothing here. Of 1.2 shifts, noisy latents, losses and the sampler's
+// path are compared, of 1.3 losses without frames beside the noisy ones.
 #include <cmath>
 
 #include "tessera/diffusion/flow.h"
@@ -69,6 +69,38 @@ Tensor area_timesteps(const std::vector<std::array<int64_t, 3>>& sizes, const Te
   }
   return at::stack(rows).to(at::kFloat);
 }
+/// Noisy latents and losses of 1.x, whose fake model sees `text` (a number a sample) beside them; frames with a mask of 0
+/// are given without noise and do not count. An undefined mask gives none.
+struct AreaLoss {
+  Tensor noisy, losses;
+};
+AreaLoss area_loss(const Tensor& x0, const Tensor& noise, const Tensor& t, const Tensor& mask, const Tensor& text) {
+  std::vector<Tensor> noisy, losses;
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    const double time = t[i].item<double>() / 1000;
+    const int64_t frames = x0.size(2);
+    Tensor x = diffusion::add_noise(x0[i], noise[i], time);
+    std::vector<double> weights;
+    for (int64_t f = 0; mask.defined() && f < frames; ++f) {
+      const bool given = mask[i][f].item<int64_t>() == 0;
+      weights.push_back(given ? 0 : static_cast<double>(frames) / static_cast<double>(mask[i].sum().item<int64_t>()));
+      if (given) x.select(1, f).copy_(x0[i].select(1, f));
+    }
+    const auto rows = [](const Tensor& latent) {
+      return models::to_rows(latent, {1, 1, 1}).to(at::kFloat).contiguous();
+    };
+    const Tensor prediction = rows(-(0.3 * at::sin(x) + 0.1 * time + text[i].item<double>()));
+    net::Batch batch;
+    batch.tokens.offsets = {0, prediction.size(0)};
+    losses.push_back(
+        at::scalar_tensor(diffusion::sample_error(prediction, batch, 0, {rows(diffusion::velocity(x0[i], noise[i]))}, 1,
+                                                  at::zeros_like(prediction), weights),
+                          at::kFloat));
+    noisy.push_back(x);
+  }
+  return {at::stack(noisy), at::stack(losses)};
+}
+
 std::vector<std::array<int64_t, 3>> sizes_of(const Json& rows) {
   std::vector<std::array<int64_t, 3>> sizes;
   for (const Json& row : rows) sizes.push_back(row.get<std::array<int64_t, 3>>());
@@ -165,6 +197,16 @@ CaseResults verify_size_loss(const CaseContext& context) {
     file.compare(out + "loss", mean, context.bound("out"));
     file.compare("grad_in.v2." + dtype + "pred", gradient, context.bound("grad"));
   }
+  // 1.3 without frames beside the noisy ones, with and without a mask
+  const Tensor text = 0.02 * file.tensor("in.v13.y").flatten(1).mean(1);
+  for (const auto& [run, mask] :
+       {std::pair<std::string, Tensor>("t2v", {}), {"t2v_mask", file.tensor("in.v13.frame_mask")}}) {
+    const AreaLoss found =
+        area_loss(file.tensor("in.v13.x"), file.tensor("in.v13.noise"), file.tensor("in.v13.t"), mask, text);
+    file.compare("out.v13." + run + ".x_t", found.noisy, context.bound("out"));
+    file.compare("out.v13." + run + ".loss", found.losses, context.bound("out"));
+    file.compare("out.v13." + run + ".mean", found.losses.mean(), context.bound("out"));
+  }
   CaseResults results;
   results.push_back(std::move(file));
   return results;
@@ -196,10 +238,11 @@ void check_area(CaseFile& file, const CaseContext& context) {
     file.compare("out.v12.transform_scale" + std::to_string(scale), area_timesteps(sizes, file.tensor("in.t"), scale),
                  relative(1e-6));
   const Tensor t = file.tensor("in.rf.t"), x0 = file.tensor("in.rf.x_start"), noise = file.tensor("in.rf.noise");
-  std::vector<Tensor> noisy;
-  for (int64_t i = 0; i < t.numel(); ++i)
-    noisy.push_back(diffusion::add_noise(x0[i], noise[i], t[i].item<double>() / 1000));
-  file.compare("out.rf.x_t", at::stack(noisy), 1e-4);
+  for (const auto& [suffix, mask] : {std::pair<std::string, Tensor>("", {}), {"_masked", file.tensor("in.rf.mask")}}) {
+    const AreaLoss found = area_loss(x0, noise, t, mask, at::zeros({t.numel()}));
+    file.compare("out.rf.x_t" + suffix, found.noisy, 1e-4);
+    file.compare("out.rf.loss" + suffix, found.losses, 1e-4);
+  }
   const int steps = context.config.at("steps").get<int>();
   const auto [height, width, frames] = sizes.back();
   const auto sampler = diffusion::make_sampler(
