@@ -23,8 +23,13 @@ int run(const Arguments& arguments) {
   if (arguments.has("--device")) options.device = arguments.value("--device");
   if (arguments.has("--budget")) options.budget = parse_bytes(arguments.value("--budget"), "--budget");
   options.states_on_host = arguments.has("--offload-states");
+  options.mesh = arguments.value("--mesh");
+  options.plan = arguments.value("--plan");
+  options.nvme = arguments.value("--nvme", options.nvme);
+  options.trace = arguments.value("--trace");
   options.profile = arguments.value("--profile", options.profile);
   options.steps = std::stoi(arguments.value("--steps", "8"));
+  options.seconds = std::stod(arguments.value("--seconds", "0"));
   options.warmup = std::stoi(arguments.value("--warmup", "3"));
   return tools::bench_step(options);
 }
@@ -37,7 +42,8 @@ Command bench_command() {
   c.summary = "Times a training step on synthetic data (used by make bench).";
   c.usage =
       "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--budget SIZE] "
-      "[--offload-states] [--steps N] [--warmup N]";
+      "[--offload-states] [--mesh AXIS=N,...] [--plan FILE] [--trace FILE] [--steps N] [--seconds S] "
+      "[--warmup N]";
   c.example =
       "tessera launch -n 2 bench --latent 16,4,16,16 \\\n"
       "    --config '{\"dim\":512,\"num_heads\":8,\"num_layers\":8,\"ffn_dim\":2048}'";
@@ -47,8 +53,13 @@ Command bench_command() {
              {"--device", "cpu|cuda|auto", "where to compute; cpu without it"},
              {"--budget", "SIZE", "device memory of a rank, for the planner"},
              {"--offload-states", "", "keep optimiser states on the host"},
+             {"--mesh", "AXIS=N,...", "mesh of the ranks; dp_shard over all without it"},
+             {"--plan", "FILE", "run the plan of this file, with its mesh and batch"},
+             {"--nvme", "DIR", "folder of what such a plan has on disk [current folder]"},
+             {"--trace", "FILE", "rank 0's instructions as executed, and as predicted in FILE.planned"},
              {"--profile", "NAME|FILE", "machine of the planner; adds predicted_seconds"},
-             {"--steps", "N", "steps that are timed"},
+             {"--steps", "N", "steps that are timed; 0: only predict"},
+             {"--seconds", "S", "time further steps, until all take about so long"},
              {"--warmup", "N", "steps before those"}};
   c.run = run;
   return c;

@@ -1,32 +1,67 @@
 #!/usr/bin/env python3
-"""How near predicted step times are on this machine: probe, then ten plans, into docs/simulator.md.
+"""How near predicted step times are on this machine: probe, then plans drawn at random, into docs/simulator.md.
 
-    python3 bench/accuracy.py            # after `make build`, about six minutes; nothing else should run
+    python3 bench/accuracy.py                  # after `make build`, about four minutes; nothing else should run
+    python3 bench/accuracy.py --keep DIR       # leaves profile, plans and measurements in DIR
+    python3 bench/accuracy.py --again DIR      # predicts the plans of DIR anew and measures nothing
 
-The model is that of `make bench` (bench/shapes.py) on two ranks of one thread; a time is the median of the measured steps.
+Two ranks of one thread run Wan models of random width, depth and sample under random meshes, policies and tiers. A time is the
+median of the measured steps, each the slower rank's.
 """
+import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import shapes
-
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/simulator.md"
 BEGIN, END = "<!-- bench/accuracy.py begins -->", "<!-- bench/accuracy.py ends -->"
-LAUNCH = [ROOT / "build/bin/tessera", "launch", "-n", str(shapes.RANKS)]
-BLOCKS = shapes.MODEL["num_layers"]
+TESSERA = ROOT / "build/bin/tessera"
+LAUNCH = [TESSERA, "launch", "-n", "2"]
+SEED = 20261124
+AXES = ("dp_shard", "dp_shard", "dp_replicate", "sp", "tp", "cp", "pp")
+ALL = ("parameters", "gradients", "states")
 
-# what the page says, flags of `tessera bench`
-PLANS = [("nothing recomputed", ["--recompute", "0"]),
-         ("half of the blocks recomputed", ["--recompute", str(BLOCKS // 2)]),
-         ("all blocks recomputed", ["--recompute", str(BLOCKS)]),
-         ("states on the host", ["--recompute", "0", "--offload-states"]),
-         ("all blocks recomputed, states on the host", ["--recompute", str(BLOCKS), "--offload-states"])]
+
+def draw(number, seed):
+    """One case: a model, a sample, and a plan as the text of its file. Layouts take turns; all else is random."""
+    rng = random.Random(f"{seed} {number}")
+    axis = AXES[number % len(AXES)]
+    dim = rng.choice([128, 192, 256, 384, 512, 768])
+    layers = rng.randint(3, 8 if dim < 512 else 5)
+    model = dict(dim=dim, num_heads=dim // 64 if dim % 128 == 0 else dim // 32, num_layers=layers,
+                 ffn_dim=rng.choice([2, 4]) * dim + rng.choice([0, 64]), in_dim=16, out_dim=16, freq_dim=256,
+                 text_dim=rng.choice([128, 512]), text_len=rng.choice([16, 64]))
+    frames, height, width = rng.choice([(1, 4, 6), (2, 4, 6), (3, 4, 8), (2, 8, 10), (4, 8, 8), (5, 8, 10), (6, 10, 10)])
+    latent = (16, frames, 2 * height, 2 * width)
+    samples, micro = rng.choice([(2, 1), (4, 1), (4, 2)])
+    if axis in ("sp", "tp", "cp"):
+        samples, micro = rng.choice([(1, 1), (2, 1), (2, 2)])
+    if axis == "pp":
+        samples, micro = 4, 1
+    policy = rng.choice(["keep", "keep", "recompute", "recompute", "rebuild", "offload"])
+    changed = rng.choice([layers, max(1, layers // 2)])
+    strategy = "no_shard" if axis == "dp_replicate" else rng.choice(["full_shard", "full_shard", "shard_grad_op"])
+    tier = rng.choice(["", "", "states = \"host\"", "all"])
+    update = rng.choice(["end", "end", "just_in_time"])
+    text = [f"global_batch = {samples}", f"micro_batch = {micro}", f"prefetch = {rng.choice([0, 1, 1, 2])}",
+            f"update = \"{update}\"", "[mesh]", f"{axis} = 2"]
+    if axis == "pp":
+        text += ["[pipeline]", f"schedule = \"{rng.choice(['gpipe', '1f1b', 'zero_bubble'])}\""]
+    text += ["[[units]]", "name = \"*\"", f"strategy = \"{strategy}\""]
+    text += [f"{part} = \"host\"" for part in ALL] if tier == "all" else [tier]
+    text += ["[[units]]", f"name = \"blocks.0-{changed - 1}\"", f"activations = \"{policy}\""]
+    said = [policy if changed == layers or policy == "keep" else f"{policy} {changed} of {layers} blocks"]
+    said += [f"{strategy}"] if axis == "dp_shard" else []
+    said += ["all on the host"] if tier == "all" else ["states on the host"] if tier else []
+    said += ["updates just in time"] if update == "just_in_time" else []
+    return dict(number=number, model=model, latent=latent, plan="\n".join(text) + "\n", axis=axis, batch=f"{samples}/{micro}",
+                tokens=frames * height * width, words=", ".join(said))
 
 
 def run(command):
@@ -36,27 +71,79 @@ def run(command):
     return done.stdout
 
 
+def bench(case, folder, launch, *flags):
+    plan = folder / f"{case['number']}.toml"
+    plan.write_text(case["plan"])
+    line = run([*launch, "bench", "--config", json.dumps(case["model"]), "--latent", ",".join(map(str, case["latent"])),
+                "--profile", folder / "machine.toml", "--plan", plan, "--nvme", folder, *flags])
+    return json.loads(next(text for text in line.splitlines() if text.startswith("{")))
+
+
+def measure(folder, draws, seconds, trace):
+    cases = []
+    for number in range(draws):
+        case = draw(number, SEED)
+        flags = ["--trace", folder / f"{number}.jsonl"] if trace else []
+        found = bench(case, folder, LAUNCH, "--warmup", "3", "--steps", "9", "--seconds", str(seconds), *flags)
+        cases.append({**case, "measured": statistics.median(found["seconds"]), "predicted": found["predicted_seconds"]})
+        print(row(cases[-1]), flush=True)
+        (folder / "cases.json").write_text(json.dumps(cases, indent=1))
+    return cases
+
+
+def row(case):
+    shape = case["model"]
+    return (f"| {shape['dim']} x {shape['num_layers']}, ffn {shape['ffn_dim']} | {case['tokens']} | {case['axis']} | {case['batch']} | "
+            f"{case['words']} | {1000 * case['measured']:.1f} | {1000 * case['predicted']:.1f} | {100 * error(case):+.0f} % |")
+
+
+def error(case):
+    return case["predicted"] / case["measured"] - 1
+
+
+def summary(cases):
+    errors = [error(case) for case in cases]
+    sizes = sorted(map(abs, errors))
+    lines = [f"{len(cases)} plans. Median of the errors' sizes {100 * statistics.median(sizes):.1f} %, nine of ten within "
+             f"{100 * sizes[int(0.9 * (len(sizes) - 1))]:.1f} %, largest {100 * sizes[-1]:.1f} %; {sum(e <= 0.05 for e in sizes)} are within 5 %. "
+             f"Bias {100 * statistics.mean(errors):+.1f} %, spread (standard deviation) {100 * statistics.pstdev(errors):.1f} %.", ""]
+    for axis in dict.fromkeys(AXES):
+        own = [error(case) for case in cases if case["axis"] == axis]
+        if own:
+            lines.append(f"- `{axis}`: {len(own)} plans, bias {100 * statistics.mean(own):+.1f} %, largest {100 * max(map(abs, own)):.1f} %")
+    return "\n".join(lines)
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=36)
+    parser.add_argument("--seconds", type=float, default=0.6, help="of measured steps for each plan, about")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--again", type=Path)
+    parser.add_argument("--trace", action="store_true", help="keep what each instruction took")
+    parser.add_argument("--page", action="store_true", help=f"write the table into docs/{PAGE.name}")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        if options.again:
+            cases = json.loads((options.again / "cases.json").read_text())
+            for case in cases:
+                flags = ["--trace", options.again / f"{case['number']}.jsonl"] if options.trace else []
+                case["predicted"] = bench(case, options.again, [TESSERA], "--steps", "0", *flags)["predicted_seconds"]
+                print(row(case), flush=True)
+        else:
+            folder = options.keep or Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
+            run([*LAUNCH, "probe", "--out", folder / "machine.toml"])
+            cases = measure(folder, options.draws, options.seconds, options.trace)
+    print(summary(cases))
+    if not options.page:
+        return
     head, found, rest = PAGE.read_text().partition(BEGIN)
     if not found or END not in rest:
         sys.exit(f"accuracy: {PAGE.name} has lost its marks {BEGIN} and {END}")
-    rows, errors = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        profile = Path(folder) / "machine.toml"
-        run([*LAUNCH, "probe", "--out", profile])
-        for tokens, latent in sorted(shapes.LATENTS.items()):
-            for name, flags in PLANS:
-                line = run([*LAUNCH, "bench", "--config", json.dumps(shapes.MODEL), "--latent", ",".join(map(str, latent)),
-                            "--profile", profile, "--steps", "7", "--warmup", "2", *flags])
-                ours = json.loads(next(text for text in line.splitlines() if text.startswith("{")))
-                measured, predicted = statistics.median(ours["seconds"]), ours["predicted_seconds"]
-                errors.append(abs(predicted / measured - 1))
-                rows.append(f"| {tokens} | {name} | {measured:.3f} | {predicted:.3f} | {100 * (predicted / measured - 1):+.0f} % |")
-                print(rows[-1], flush=True)
-    summary = f"Median of the errors: {100 * statistics.median(errors):.0f} %, largest {100 * max(errors):.0f} %."
-    print(summary)
-    table = "\n".join(["| tokens | plan | measured s | predicted s | off by |", "|---|---|---|---|---|", *rows])
-    PAGE.write_text(f"{head}{BEGIN}\n{table}\n\n{summary}\n{END}{rest.split(END)[1]}")
+    table = "\n".join(["| width x blocks | tokens | mesh of 2 | batch/micro | plan | measured ms | predicted ms | off by |",
+                       "|---|---|---|---|---|---|---|---|", *map(row, cases)])
+    PAGE.write_text(f"{head}{BEGIN}\n{table}\n\n{summary(cases)}\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,44 @@ TEST_F(TorchFiles, EveryDtypeComesBackAsItWasWritten) {
   }
 }
 
+/// made by torch 2.11 on two ranks of gloo: FSDP(Linear(3, 2), use_orig_params=True) after two steps of AdamW, {"model":
+/// model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer), "step": 2}, of both kinds of state_dict. Its
+/// tensors have attributes of Python.
+TEST_F(TorchFiles, WhatFsdpSavedIsRead) {
+  const Path folder = Path(TESSERA_SOURCE_DIR) / "tests/checkpoint";
+  const TorchFile model = TorchFile::open(folder / "fsdp_full.pth");
+  EXPECT_EQ(values(model, "weight"), (std::vector<float>{-0.5, 0.5, 1.5, 2.5, 3.5, 4.5}));
+  EXPECT_EQ(values(model, "bias"), (std::vector<float>{0, -1.5}));
+  const TorchTree whole(folder / "fsdp_full.pth");
+  EXPECT_EQ(whole.metadata().at("step"), "2");
+  for (const auto& [name, value] :
+       {std::pair{"bias.exp_avg", 6.75F}, {"bias.exp_avg_sq", 6.75F}, {"weight.exp_avg", 0.75F}}) {
+    const TorchFile::Entry* entry = whole.find(std::string("optimizer.state.") + name);
+    ASSERT_TRUE(entry) << name;
+    std::vector<float> read(static_cast<size_t>(entry->count()));
+    whole.read_f32(*entry, 0, entry->count(), read.data());
+    for (const float x : read) EXPECT_EQ(x, value) << name;
+  }
+  expect_error(Exit::input, {"ShardedTensor", "nothing was run"},
+               [&] { TorchFile::open(folder / "fsdp_sharded.pth"); });
+}
+
+TEST_F(TorchFiles, ATensorOfAnotherClassIsRefusedByItsName) {
+  const std::string plain = PickleMaker::tensor("0", 6, 0, {6}, {1});
+  const auto of_class = [&](const std::string& type) {  // function, class, arguments, attributes
+    const size_t arguments = plain.find('(');
+    const std::string call = "ctorch._tensor\n_rebuild_from_type_v2\n(" + plain.substr(0, arguments) + type +
+                             plain.substr(arguments, plain.size() - arguments - 1) + "}tR";
+    PickleMaker made;
+    made.dict({{"x", call}});
+    return archive("typed.pth", made.bytes());
+  };
+  EXPECT_EQ(values(TorchFile::open(of_class("ctorch\nTensor\n")), "x"), (std::vector<float>{0, 1, 2, 3, 4, 5}));
+  expect_error(Exit::input, {"'x'", "torch.Size", "plain tensor"},
+               [&] { TorchFile::open(of_class("ctorch\nSize\n")); });
+  expect_error(Exit::input, {"MaskedTensor"}, [&] { TorchFile::open(of_class("ctorch.masked\nMaskedTensor\n")); });
+}
+
 TEST_F(TorchFiles, AFileThatTorchSavedIsRead) {
   // made by torch 2.11: {"model_state": Linear(3, 2).state_dict() with views, every kind of dtype, a Parameter, ...;
   // "step"}

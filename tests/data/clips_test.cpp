@@ -6,7 +6,7 @@
 #include "need_goldens.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
-#include "tessera/data/aspect_ratios.h"
+#include "tessera/data/buckets/aspect_ratios.h"
 
 namespace tessera::data {
 
@@ -112,6 +112,30 @@ TEST(AspectRatios, AreOpenSorasWhereTheyAreNamedByPixels) {
   EXPECT_TRUE(names_aspect_ratios("129x480p"));
   for (const char* text : {"px", "33xpx", "0x256px", "33x256pt"})
     EXPECT_ANY_THROW(names_aspect_ratios(text) ? aspect_buckets(text) : std::vector{parse_bucket(text)}) << text;
+}
+
+/// Computed by the two programs' own code for 832 x 480 and for their example of a data set.
+TEST(AspectRatios, OfAnAreaAreThoseOfMusubiAndOfDiffusionPipe) {
+  std::vector<std::string> sizes;
+  for (const Bucket& bucket : aspect_buckets("33xAREA_832x480")) sizes.push_back(bucket.text());
+  EXPECT_EQ(sizes[0], "33x480x832") << "samples have the first shape";
+  EXPECT_EQ(sizes.size(), 42u);
+  for (const char* size : {"33x832x480", "33x304x1312", "33x624x640", "33x640x624", "33x496x800", "33x1312x304"})
+    EXPECT_EQ(std::ranges::count(sizes, size), 1) << size;
+  sizes.clear();
+  for (const Bucket& bucket : aspect_buckets("RATIOS_512_0.5_2_7")) sizes.push_back(bucket.text());
+  EXPECT_EQ(sizes, (std::vector<std::string>{"1x512x512", "1x720x368", "1x640x400", "1x576x464", "1x464x576",
+                                             "1x400x640", "1x368x720"}));
+  const auto goes_to = [](const std::string& table, int64_t height, int64_t width) {
+    const std::vector<Bucket> buckets = aspect_buckets(table);
+    const ClipSize picture{.height = height, .width = width, .frames = 1, .image = true};
+    return buckets.at(static_cast<size_t>(choose_bucket(buckets, picture, 1).bucket)).text();
+  };
+  EXPECT_EQ(goes_to("AREA_832x480", 1080, 1920), "1x480x832");
+  EXPECT_EQ(goes_to("RATIOS_512_0.5_2_7", 1000, 1500), "1x400x640");
+  for (const char* text : {"AREA_", "AREA_832", "AREA_8x8", "AREA_832x480x2", "AREA_99999x99999", "RATIOS_512",
+                           "RATIOS_512_2_0.5_7", "RATIOS_512_0.5_2_0", "RATIOS_512_0.5_2_9999", "RATIOS_512_nan_2_7"})
+    expect_error(Exit::usage, {text, "AREA_WIDTHxHEIGHT"}, [&] { aspect_buckets(text); });
 }
 
 TEST(AspectRatios, HaveFramesForVideosAndTellTheNearestName) {

@@ -16,7 +16,11 @@ using c10::Storage;
 
 namespace {
 
-constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1), kHostKeys(c10::DispatchKey::CPU);
+constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
+
+c10::DispatchKeySet host_keys() {
+  return c10::DispatchKeySet(sizes_alone() ? c10::DispatchKey::Meta : c10::DispatchKey::CPU);
+}
 
 /// A tensor over a storage with another's shape.
 Tensor over(const Storage& storage, c10::DispatchKeySet keys, const Tensor& like) {
@@ -33,14 +37,16 @@ int64_t bytes_spanned(const Tensor& t) {
 
 }  // namespace
 
+c10::Device host_device() { return sizes_alone() ? at::kMeta : at::kCPU; }
+
 Storage HostForms::of(const Storage& storage) {
   for (const StorageForm& known : storages_)
     if (known.device.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) return known.host;
   const auto bytes = static_cast<int64_t>(storage.nbytes());
-  void* data = memory().shadow_bytes(storage.data(), storage.data() ? bytes : 0);
+  void* data = sizes_alone() ? nullptr : memory().shadow_bytes(storage.data(), storage.data() ? bytes : 0);
   // resizable: an operator may enlarge its result
-  const Storage host(Storage::use_byte_size_t(), storage.data() ? bytes : 0, c10::DataPtr(data, at::kCPU),
-                     c10::GetCPUAllocator(), /*resizable=*/true);
+  const Storage host(Storage::use_byte_size_t(), storage.data() ? bytes : 0, c10::DataPtr(data, host_device()),
+                     c10::GetAllocator(host_device().type()), /*resizable=*/true);
   storages_.push_back({storage, host, data});
   return host;
 }
@@ -49,7 +55,7 @@ Tensor HostForms::of(const Tensor& t) {
   if (!t.defined() || !t.is_privateuseone()) return t;
   for (const Form& known : tensors_)
     if (known.device.is_same(t)) return known.host;
-  tensors_.push_back({t, over(of(t.storage()), kHostKeys, t)});
+  tensors_.push_back({t, over(of(t.storage()), host_keys(), t)});
   return tensors_.back().host;
 }
 
@@ -72,7 +78,7 @@ Tensor HostForms::back(const Tensor& result) {
     if (form.host.is_same(result)) return form.device;
   if (const Storage storage = storage_behind(result.storage())) return over(storage, kDeviceKeys, result);
   Tensor out = empty_on_device(result.sizes(), result.strides(), result.scalar_type(), device());
-  if (result.numel() == 0) return out;
+  if (result.numel() == 0 || sizes_alone()) return out;
   const int64_t bytes = bytes_spanned(result);
   timeline().also({use_of(out, true)});
   std::memcpy(memory().shadow_bytes(out.storage().data(), bytes), result.const_data_ptr(), bytes);
@@ -86,7 +92,7 @@ void HostForms::settle() {
     const c10::DeviceGuard guard(form.device.device());
     c10::DataPtr grown = c10::GetAllocator(at::kPrivateUse1)->allocate(bytes);
     timeline().also({written(grown.get(), bytes)});
-    if (bytes) std::memcpy(memory().shadow_bytes(grown.get(), bytes), form.host.data(), bytes);
+    if (bytes && !sizes_alone()) std::memcpy(memory().shadow_bytes(grown.get(), bytes), form.host.data(), bytes);
     form.device.set_data_ptr_noswap(std::move(grown));
     form.device.set_nbytes(bytes);
   }
@@ -114,7 +120,7 @@ Tensor empty_on_device(c10::IntArrayRef sizes, c10::IntArrayRef strides, at::Sca
   const c10::DeviceGuard guard(device);
   const Tensor out =
       at::detail::empty_strided_generic(sizes, strides, c10::GetAllocator(at::kPrivateUse1), kDeviceKeys, type);
-  if (const auto bytes = static_cast<int64_t>(out.storage().nbytes()))
+  if (const auto bytes = static_cast<int64_t>(out.storage().nbytes()); bytes && !sizes_alone())
     std::memset(memory().shadow_bytes(out.storage().data(), bytes), 0xff, bytes);
   return out;
 }

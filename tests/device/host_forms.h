@@ -1,5 +1,6 @@
 #pragma once
-// The operands of one call on the simulated device, as tensors of the CPU over the same bytes, and the results back.
+// The operands of one call on the simulated device, as tensors of the CPU over the same bytes, and the results back. With
+// sizes alone (memory.h) they are meta tensors.
 //
 //   HostForms host;
 //   const at::Tensor y = host.back(at::mm(host.of(a), host.of(b)));    // a new tensor of the device
@@ -40,6 +41,9 @@ class HostForms {
   std::vector<Form> tensors_;
   std::vector<StorageForm> storages_;
 };
+
+/// That of the forms: a CPU's, or with sizes alone meta.
+c10::Device host_device();
 
 /// The bytes between the first and the last element of a tensor of the device, for the timeline.
 Use use_of(const at::Tensor& t, bool writes);

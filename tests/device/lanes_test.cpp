@@ -1,8 +1,11 @@
 // Lanes on a device: their streams are in order under every plan, and each wait that the plan names is one that is missed.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
+#include <optional>
 #include <set>
+#include <thread>
 
 #include "engine/toy_engine.h"
 #include "simulated.h"
@@ -104,6 +107,71 @@ TEST_P(Lanes, LetTheHostWaitOnceAStep) {
   EXPECT_EQ(counts.bytes_back, numbers * static_cast<int64_t>(sizeof(double))) << "nothing else goes to the host";
 }
 
+/// An instruction as the executor labels it.
+std::string label(const plan::Instruction& in) {
+  return std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name);
+}
+
+/// Work of lanes is done late, by their own threads.
+class LateLanes : public Lanes {
+ protected:
+  void SetUp() override { timeline().work_late(true); }
+  void TearDown() override {
+    timeline().slow_down("", 0);
+    timeline().await_all();
+    timeline().work_late(false);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, LateLanes, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+struct Timed {
+  plan::Instruction in;
+  double began, ended;
+};
+std::vector<Timed> times_of(ToyRank& rank) {
+  std::vector<Timed> found;
+  for (const std::string& line : rank.executor().last_lines()) {
+    const auto number = [&](const char* key) { return std::stod(line.substr(line.find(key) + std::strlen(key))); };
+    found.push_back({rank.schedule().list[found.size()], number("\"t0\":"), number("\"t1\":")});
+  }
+  return found;
+}
+
+/// Both clocks, of the device and of lanes that work on the host, tell one order: an instruction begins behind what it waits
+/// for. By the host's clock alone what copies does no time at all.
+TEST_P(LateLanes, TimesAreThoseOfTheDevice) {
+  constexpr double kSlow = 0.02, kNear = 2e-3;  // seconds
+  ToyRank rank(toy, GetParam().plan(toy));
+  rank.executor().read_times();
+  rank.run(1);
+  rank.executor().keep_lines(true);
+  (void)rank.executor().take_busy();
+  timeline().slow_down("stash", kSlow);
+  rank.run(2);
+  const std::vector<Timed> times = times_of(rank);
+  ASSERT_EQ(times.size(), rank.schedule().list.size());
+  double stashes = 0;
+  for (const Timed& one : times) {
+    EXPECT_LE(one.began, one.ended);
+    for (const int earlier : one.in.wait)
+      EXPECT_GE(one.began, times[static_cast<size_t>(earlier)].ended - kNear)
+          << label(one.in) << " behind " << label(times[static_cast<size_t>(earlier)].in);
+    if (one.in.op != plan::Op::stash || one.in.lane != plan::Lane::d2h) continue;
+    EXPECT_GE(one.ended - one.began, kSlow) << label(one.in);
+    stashes += one.ended - one.began;
+  }
+  const auto busy = rank.executor().take_busy();
+  EXPECT_NEAR(busy.contains("d2h") ? busy.at("d2h") : 0, stashes, 1e-2 + 0.1 * stashes);
+  EXPECT_GT(rank.executor().take_work(), 0);
+}
+
+/// LibTorch's convolutions would round their operands to 10 bits.
+TEST(Fp32, IsFp32OnADevice) {
+  EXPECT_FALSE(at::globalContext().allowTF32CuDNN());
+  EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
+}
+
 /// Priorities of the streams of lanes, by what a lane was given last. On one rank gradients that rest in 16 bits are stashed
 /// by the lane of reductions, and what is offloaded by that of copies.
 std::map<std::string, std::set<device::Priority>> priorities_of(const Toy& toy, const plan::Plan& plan) {
@@ -127,9 +195,36 @@ TEST(LanePriorities, GathersGoBeforeReductionsAndBothBeforeCopies) {
   EXPECT_EQ(by["fetch"], std::set{device::Priority::normal});
 }
 
-/// An instruction as the executor labels it.
-std::string label(const plan::Instruction& in) {
-  return std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name);
+/// The host has given the stash and goes on; the device has not done it.
+TEST(LaneProgress, NamesWhatALaneHasFinishedAndWhatItIsAtOnTheDevice) {
+  const Toy toy{4};
+  ToyRank rank(toy, toy.plan({.activations = Policy::offload}));
+  rank.run(1);
+  timeline().work_late(true);
+  timeline().slow_down("stash mid1", 0.5);
+  std::optional<engine::LaneProgress> seen;
+  rank.executor().on_instruction([&](int64_t, int, const plan::Instruction& in, bool ends) {
+    if (ends || in.op != plan::Op::forward || in.name != "mid2" || in.micro != 0) return;
+    const auto look = [&] {
+      for (const engine::LaneProgress& lane : rank.executor().progress()->look())
+        if (lane.lane == plan::Lane::d2h) seen = lane;
+      return seen && seen->next && label(seen->next->instruction()) == "stash mid1";
+    };
+    for (int i = 0; i < 10'000 && !look(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  rank.run(2);
+  rank.executor().on_instruction({});
+  ASSERT_TRUE(seen && seen->next && seen->finished);
+  EXPECT_EQ(label(seen->next->instruction()), "stash mid1");
+  EXPECT_EQ(label(seen->finished->instruction()), "stash mid");
+  EXPECT_EQ(seen->next->step, 2);
+  timeline().slow_down("", 0);
+  timeline().await_all();
+  for (const engine::LaneProgress& lane : rank.executor().progress()->look()) {
+    EXPECT_FALSE(lane.next) << label(lane.next->instruction());
+    EXPECT_TRUE(lane.finished);
+  }
+  timeline().work_late(false);
 }
 
 /// Whether an instruction of the kind uses less than the plan says, so that nothing is missed without the wait.

@@ -67,4 +67,8 @@ class SimulatedMemory {
 /// That of this process.
 SimulatedMemory& memory();
 
+/// TESSERA_SIMULATED_SIZES=1: the device has sizes and addresses alone. Operators allocate their results and compute
+/// nothing, so a model of any size takes a step in a second; what the host reads of it means nothing.
+bool sizes_alone();
+
 }  // namespace tessera::testing

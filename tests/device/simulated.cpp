@@ -6,6 +6,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -91,8 +92,9 @@ void PoisoningAllocator::give(void* data) {
     const std::lock_guard lock(self.mutex_);
     bytes = self.sizes_.extract(data).mapped();
   }
-  timeline().run("freed", {written(data, bytes)},
-                 [=, at = memory().shadow_bytes(data, bytes)] { std::memset(at, 0xff, static_cast<size_t>(bytes)); });
+  if (timeline().fault().empty())  // what is freed when the device has failed is given no work
+    timeline().run("freed", {written(data, bytes)},
+                   [=, at = memory().shadow_bytes(data, bytes)] { std::memset(at, 0xff, static_cast<size_t>(bytes)); });
   self.inner_->raw_deleter()(data);
 }
 
@@ -165,6 +167,14 @@ void enqueue_copy(void* to, const void* from, int64_t bytes) {
                  [=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
   if (memory().contains(from) && !memory().contains(to)) timeline().copied_back(bytes);
   if (is_pageable(to, bytes) || is_pageable(from, bytes)) timeline().host_waited();
+}
+
+/// As CUDA, to page-locked memory alone.
+bool write_word(uint32_t* to, uint32_t value) {
+  if (is_pageable(to, sizeof *to)) return false;
+  timeline().run("word", {written(to, sizeof *to)},
+                 [=] { std::atomic_ref(*to).store(value, std::memory_order_release); });
+  return true;
 }
 
 void copy(void* to, const void* from, int64_t bytes) {
@@ -343,13 +353,15 @@ const device::Backend kTable = {
     .make_stream = [](device::Priority priority) { return timeline().make_stream(priority); },
     .free_stream = [](device::Stream stream) { timeline().free_stream(stream); },
     .set_stream = [](device::Stream stream) { timeline().set_stream(stream); },
-    .make_event = [](bool) { return timeline().make_event(); },
+    .make_event = [](bool timed) { return timeline().make_event(timed); },
     .free_event = [](device::Event event) { timeline().free_event(event); },
     .record = [](device::Event event) { timeline().record(event); },
     .wait_for = [](device::Event event) { timeline().wait_for(event); },
     .await = [](device::Event event) { timeline().await(event); },
     .has_happened = [](device::Event event) { return timeline().has_happened(event); },
     .seconds_between = [](device::Event from, device::Event to) { return timeline().seconds_between(from, to); },
+    .write_word = write_word,
+    .fault = [] { return timeline().fault(); },
     .label = [](const std::string& what) { timeline().label(what); },
     .host_uses =
         [](const void* data, int64_t bytes, bool writes) {

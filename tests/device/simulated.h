@@ -12,6 +12,8 @@
 //
 // It has streams and events; timeline.h says how work in no order is found. Ranks send by a stand-in of NCCL (stand_in.h).
 //
+// With TESSERA_SIMULATED_SIZES=1 it has sizes and addresses alone (memory.h).
+//
 // What it does not show: NCCL itself, and what CUDA's own kernels refuse.
 #include "tessera/device/backend.h"
 

@@ -4,12 +4,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +20,7 @@
 
 #include "memory.h"
 #include "timeline.h"
+#include "torch_device.h"
 
 namespace tessera::testing {
 namespace {
@@ -62,6 +65,7 @@ struct Member {
 struct Link {
   std::string id, name;
   int index = 0;
+  Message lent;
   std::vector<Member> members;
   std::atomic<bool> aborted = false;
   std::mutex mutex;
@@ -117,12 +121,13 @@ std::string take(Link& link, const Part& part) {
   return in.gcount() == part.bytes ? "" : "a message is shorter than " + std::to_string(part.bytes) + " bytes";
 }
 
-void* bytes_at(const Message& m) { return memory().shadow_bytes(m.data, m.bytes); }
+/// What a message of the stand-in's own has lies in host memory.
+void* bytes_at(const Message& m) { return memory().contains(m.data) ? memory().shadow_bytes(m.data, m.bytes) : m.data; }
 
-void exchange(Communicator communicator, const std::vector<Message>& out, const std::vector<Message>& in) {
-  Link& link = link_of(communicator);
+/// `then`: done by the stream behind the messages; `uses`: what it does with memory of the device.
+void pass(Link& link, const std::vector<Message>& out, const std::vector<Message>& in, std::vector<Use> uses,
+          std::function<void()> then) {
   std::vector<Part> sent, received;
-  std::vector<Use> uses;
   const std::string me = who_am_i();
   for (size_t i = 0; i < link.members.size(); ++i) {
     const Message o = i < out.size() ? out[i] : Message{}, n = i < in.size() ? in[i] : Message{};
@@ -139,17 +144,53 @@ void exchange(Communicator communicator, const std::vector<Message>& out, const 
                   describe(link, number) + " of " + std::to_string(m.bytes) + " bytes"};
     };
     if (o.bytes) sent.push_back(part(o, me, member.who)), uses.push_back(read(o.data, o.bytes));
-    if (n.bytes) received.push_back(part(n, member.who, me)), uses.push_back(written(n.data, n.bytes));
+    if (n.bytes) received.push_back(part(n, member.who, me));
+    if (n.bytes && memory().contains(n.data)) uses.push_back(written(n.data, n.bytes));
   }
-  timeline().run("message", uses, [&link, sent, received] {
+  timeline().run("message", uses, [&link, sent, received, then = std::move(then)] {
     try {
       for (const Part& p : sent) write_whole(folder() / p.path, p.text, p.data, p.bytes);
       for (const Part& p : received)
         if (const std::string why = take(link, p); !why.empty()) return link.fail(why);
+      if (then) then();
     } catch (const std::exception& error) {
       link.fail(error.what());
     }
   });
+}
+
+void exchange(Communicator communicator, const std::vector<Message>& out, const std::vector<Message>& in) {
+  pass(link_of(communicator), out, in, {}, {});
+}
+
+/// out [n] = the members' values [n], added from the last member to the first: an order that is not that of ranks. Member i
+/// sends the others what `part_of` says of them.
+void sum(Link& link, float* out, const float* in, int64_t n, const std::function<const float*(int)>& part_of) {
+  const int members = static_cast<int>(link.members.size()), me = link.index;
+  const auto parts =
+      std::make_shared<std::vector<std::vector<float>>>(members, std::vector<float>(static_cast<size_t>(n)));
+  const int64_t bytes = n * static_cast<int64_t>(sizeof(float));
+  std::vector<Message> send(link.members.size()), receive(send);
+  for (int i = 0; i < members; ++i)
+    if (i != me) send[i] = {const_cast<float*>(part_of(i)), bytes}, receive[i] = {(*parts)[i].data(), bytes};
+  pass(link, send, receive, {read(in, bytes), written(out, bytes)},
+       [=, from = memory().shadow(in, n), to = memory().shadow(out, n)] {
+         std::copy_n(from, n, (*parts)[me].data());
+         for (int64_t v = 0; v < n; ++v) {
+           float total = (*parts)[members - 1][v];
+           for (int i = members - 2; i >= 0; --i) total += (*parts)[i][v];
+           to[v] = total;
+         }
+       });
+}
+
+void reduce_scatter(Communicator communicator, float* out, const float* in, int64_t n) {
+  Link& link = link_of(communicator);
+  sum(link, out, in + link.index * n, n, [&](int member) { return in + member * n; });
+}
+
+void all_reduce(Communicator communicator, float* values, int64_t n) {
+  sum(link_of(communicator), values, values, n, [&](int) { return values; });
 }
 
 void all_gather(Communicator communicator, void* out, const void* in, int64_t bytes) {
@@ -185,6 +226,28 @@ Told& told() {
   return once;
 }
 
+/// As NCCL logs it. TESSERA_SIMULATED_WAY="NET/Socket/0" is another way than from GPU to GPU.
+std::mutex log_mutex;
+std::string log_text;
+void write_log(int index, int size) {
+  const char* wanted = std::getenv("TESSERA_SIMULATED_WAY");
+  const std::lock_guard lock(log_mutex);
+  for (int i = 0; i < size; ++i)
+    if (i != index)
+      log_text += "host:1:2 [0] NCCL INFO Channel 00/0 : " + std::to_string(index) + "[0] -> " + std::to_string(i) +
+                  "[0] via " + (wanted ? wanted : "P2P/CUMEM") + "\n";
+}
+
+/// What is lent must be memory of the device, and is lent once.
+bool lend(Communicator communicator, void* data, int64_t bytes) {
+  Link& link = link_of(communicator);
+  memory().shadow_bytes(data, bytes);
+  TORCH_CHECK(!link.lent.data, link.name, " is lent a second block");
+  if (std::getenv("TESSERA_SIMULATED_TAKES_NO_BLOCK")) return false;
+  link.lent = {data, bytes};
+  return true;
+}
+
 /// Members tell each other who they are. The host waits here, as it does in NCCL until all are connected.
 Communicator connect(const std::string& id, int size, int index, const std::string& name) {
   timeline().work_late(true);
@@ -202,6 +265,7 @@ Communicator connect(const std::string& id, int size, int index, const std::stri
     std::ifstream in(path(i));
     std::getline(in, link->members.emplace_back().who);
   }
+  write_log(index, size);
   return link.release();
 }
 
@@ -230,10 +294,20 @@ const device::Communicators& stand_in_communicators() {
       .version = [] { return std::string("NCCL (a stand-in)"); },
       .new_id = random_text,
       .connect = connect,
+      .told =
+          [] {
+            const std::lock_guard lock(log_mutex);
+            return std::exchange(log_text, {});
+          },
+      .take = [](int64_t bytes) { return memory().take(bytes, current_device()); },
+      .give = [](void* data) { memory().give(data); },
+      .lend = lend,
       .settled = settled,
       .fault = fault,
       .exchange = tessera::testing::exchange,
       .all_gather = all_gather,
+      .reduce_scatter = reduce_scatter,
+      .all_reduce = all_reduce,
       .abort = [](Communicator communicator) { link_of(communicator).aborted = true; },
       .free =
           [](Communicator communicator) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "memory.h"
 #include "torch_device.h"
 
 namespace tessera::testing {
@@ -30,11 +31,25 @@ const char* setting(const char* name) {
 
 }  // namespace
 
-Timeline::Timeline() {
+Timeline::Timeline() : fails_at_(setting("TESSERA_SIMULATED_FAULT")), hangs_at_(setting("TESSERA_SIMULATED_SLOW")) {
   compares_ = setting("TESSERA_SIMULATED_RECORD") == std::string("1");
   seed_ = static_cast<unsigned>(std::atoi(setting("TESSERA_SIMULATED_DELAY")));
   late_ = seed_ != 0;
 }
+
+bool Timeline::is_at(const std::string& place) const {
+  const size_t comma = place.find(',');
+  return comma != std::string::npos && std::atoi(place.c_str()) == current_device() &&
+         mine().label.starts_with(place.substr(comma + 1));
+}
+
+/// The work that the thread is about to give is the device's last.
+void Timeline::fail_if_wanted() {
+  if (is_at(fails_at_)) failed_ = true;
+  if (setting("TESSERA_SERIAL") == std::string("1")) check();
+}
+
+void Timeline::check() const { TORCH_CHECK(!failed_, "CUDA error: ", kFault); }
 
 void Timeline::work_late(bool late) { late_ = late; }
 
@@ -92,14 +107,22 @@ void Timeline::free_stream(device::Stream stream) {
 
 void Timeline::set_stream(device::Stream stream) { mine().stream = static_cast<StreamState*>(stream); }
 
-device::Event Timeline::make_event() { return new EventState; }
+device::Event Timeline::make_event(bool timed) {
+  auto* event = new EventState;
+  event->timed = timed;
+  return event;
+}
 void Timeline::free_event(device::Event event) { delete static_cast<EventState*>(event); }
 
 void Timeline::record(device::Event event) {
   const std::lock_guard lock(mutex_);
   StreamState& stream = current();
+  check();
   issue(stream, {});
-  *static_cast<EventState*>(event) = {stream.clock, mine().label, &stream, stream.given, now()};
+  auto& state = *static_cast<EventState*>(event);
+  const auto seconds = state.timed ? std::make_shared<std::atomic<double>>(now()) : nullptr;
+  if (seconds && delays() && !stream.first) push(stream, [seconds] { *seconds = now(); });
+  state = {stream.clock, mine().label, &stream, stream.given, state.timed, seconds};
 }
 
 bool Timeline::forgets(const EventState& event) const {
@@ -109,6 +132,7 @@ bool Timeline::forgets(const EventState& event) const {
 
 void Timeline::wait_for(device::Event event) {
   std::unique_lock lock(mutex_);
+  check();
   const EventState seen = *static_cast<EventState*>(event);  // as it is now: it may be recorded again
   if (forgets(seen)) return;
   StreamState& stream = current();
@@ -123,6 +147,7 @@ void Timeline::wait_for(device::Event event) {
 
 void Timeline::await(device::Event event) {
   std::unique_lock lock(mutex_);
+  check();
   const EventState seen = *static_cast<EventState*>(event);
   if (forgets(seen)) return;
   ++counts_.waits;
@@ -132,6 +157,7 @@ void Timeline::await(device::Event event) {
 
 bool Timeline::has_happened(device::Event event) {
   const std::lock_guard lock(mutex_);
+  check();
   const auto& seen = *static_cast<EventState*>(event);
   if (pending(seen)) return false;
   join(mine().known, seen.clock);
@@ -139,7 +165,16 @@ bool Timeline::has_happened(device::Event event) {
 }
 
 double Timeline::seconds_between(device::Event from, device::Event to) {
-  return static_cast<EventState*>(to)->seconds - static_cast<EventState*>(from)->seconds;
+  const std::lock_guard lock(mutex_);
+  const auto &first = *static_cast<EventState*>(from), &second = *static_cast<EventState*>(to);
+  TORCH_CHECK(first.seconds && second.seconds, "seconds between events that are not timed, or were not recorded");
+  TORCH_CHECK(!pending(first) && !pending(second), "seconds between events that have not happened");
+  return *second.seconds - *first.seconds;
+}
+
+void Timeline::slow_down(std::string label, double seconds) {
+  const std::lock_guard lock(mutex_);
+  slowed_ = std::move(label), slowed_by_ = seconds;
 }
 
 void Timeline::await_all() {
@@ -161,16 +196,21 @@ void Timeline::label(const std::string& what) {
 void Timeline::run(const char* what, const std::vector<Use>& uses, std::function<void()> work) {
   {
     std::unique_lock lock(mutex_);
+    check();
+    fail_if_wanted();
     StreamState& stream = current();
     mine().what = interned(what);
     issue(stream, uses);
     if (delays() && !stream.first) return push(stream, std::move(work));
   }
-  work();
+  const bool computes = !sizes_alone() || std::string_view(what) == "word";  // progress is the host's to read
+  if (!failed_ && computes) work();
 }
 
 void Timeline::begin(const std::string& what, const std::vector<Use>& uses) {
   std::unique_lock lock(mutex_);
+  check();
+  fail_if_wanted();
   StreamState& stream = current();
   mine().what = interned(what);
   issue(stream, uses);
@@ -297,7 +337,7 @@ std::string Timeline::describe(const LastUse& use) const {
 
 void Timeline::push(StreamState& stream, std::function<void()> work) {
   if (!stream.thread.joinable()) stream.thread = std::thread([this, &stream] { serve(stream); });
-  stream.queue.push_back(std::move(work));
+  stream.queue.push_back({mine().label, std::move(work), is_at(hangs_at_)});
   ++stream.given;
   moved_.notify_all();
 }
@@ -312,11 +352,15 @@ void Timeline::serve(StreamState& stream) {
   for (;;) {
     moved_.wait(lock, [&] { return stream.stop || !stream.queue.empty(); });
     if (stream.queue.empty()) return;
-    const std::function<void()> work = std::move(stream.queue.front());
+    const Job job = std::move(stream.queue.front());
     stream.queue.pop_front();
+    const bool slow = !slowed_.empty() && job.label.starts_with(slowed_);
+    const double seconds = slow ? slowed_by_ : 0;
     lock.unlock();
+    if (job.hangs) std::this_thread::sleep_for(std::chrono::minutes(1));
+    if (slow) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     if (seed_) std::this_thread::sleep_for(std::chrono::microseconds(random() % 1000));
-    work();
+    if (!failed_) job.work();
     lock.lock();
     ++stream.done;
     moved_.notify_all();

@@ -12,6 +12,11 @@
 //
 // With TESSERA_SIMULATED_DELAY=1 (or another seed) copies and functions of the table on streams other than the first are done
 // by a thread of the stream, each after a random time, and the first stream and the host really wait for events.
+//
+// With TESSERA_SIMULATED_FAULT="1,backward blocks.1" device 1 fails for good at the first work of that label, as a GPU at an
+// illegal address: that call returns, what is given to the device from then on is not done, and calls throw. With
+// TESSERA_SERIAL=1 that call throws. With TESSERA_SIMULATED_SLOW="1,stash" work of that label takes a minute on device 1,
+// where it has a stream other than the first.
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -58,14 +63,15 @@ class Timeline {
   std::map<std::string, device::Priority> priorities();
   void free_stream(device::Stream stream);
   void set_stream(device::Stream stream);  ///< of the calling thread; null: the first of its device
-  device::Event make_event();
+  device::Event make_event(bool timed);
   void free_event(device::Event event);
   void record(device::Event event);
   void wait_for(device::Event event);
   void await(device::Event event);
   bool has_happened(device::Event event);
-  double seconds_between(device::Event from, device::Event to);
+  double seconds_between(device::Event from, device::Event to);  ///< as CUDA, of timed events that have happened
   void await_all();
+  std::string fault() const { return failed_ ? kFault : ""; }
   void label(const std::string& what);
 
   /// Work of the table.
@@ -86,9 +92,17 @@ class Timeline {
   /// From here on streams do not wait for events where `waiter` begins what the thread is labelled with, and `recorder` what
   /// the event's thread was; empty words: all do again. A wait of the host is forgotten too.
   void forget_waits(std::string waiter, std::string recorder);
+  /// From here on work on other streams than the first takes so much longer where its label begins so.
+  void slow_down(std::string label, double seconds);
 
  private:
   using Clock = std::vector<uint64_t>;  // by stream: how much of its work is done
+  static constexpr const char* kFault = "an illegal memory access was encountered (cudaErrorIllegalAddress)";
+  struct Job {
+    std::string label;
+    std::function<void()> work;
+    bool hangs = false;
+  };
   struct StreamState {
     int index = 0;
     bool first = false, host = false;
@@ -98,7 +112,7 @@ class Timeline {
     uint64_t given = 0;
     // of a delayed device
     uint64_t done = 0;
-    std::deque<std::function<void()>> queue;
+    std::deque<Job> queue;
     std::thread thread;
     bool stop = false;
   };
@@ -107,7 +121,8 @@ class Timeline {
     std::string label;
     StreamState* stream = nullptr;
     uint64_t place = 0;
-    double seconds = 0;
+    bool timed = false;
+    std::shared_ptr<std::atomic<double>> seconds;  // when the stream came to it
   };
   struct LastUse {
     int stream;
@@ -139,6 +154,8 @@ class Timeline {
   void push(StreamState& stream, std::function<void()> work);
   void drain(StreamState& stream, uint64_t place, std::unique_lock<std::mutex>& lock);
   void serve(StreamState& stream);
+  void fail_if_wanted();
+  void check() const;
   bool pending(const EventState& event) const { return event.stream && event.stream->done < event.place; }
 
   std::mutex mutex_;
@@ -152,6 +169,12 @@ class Timeline {
   std::atomic<bool> late_ = false;
   HostCounts counts_;
   std::string forgotten_waiter_, forgotten_recorder_;
+  std::string slowed_;
+  /// "1,backward blocks.1", of the environment: whether the calling thread's device is at that label.
+  bool is_at(const std::string& place) const;
+  const std::string fails_at_, hangs_at_;
+  double slowed_by_ = 0;
+  std::atomic<bool> failed_ = false;
 };
 
 Timeline& timeline();

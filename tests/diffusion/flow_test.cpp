@@ -286,6 +286,10 @@ TEST(Flow, TheShiftFollowsFromTheAreaOfEachSample) {
   EXPECT_DOUBLE_EQ(of_size(options, {4, 1, 64, 64}).shift, 1) << "512 x 512 pixels";
   EXPECT_DOUBLE_EQ(of_size(options, {4, 9, 64, 256}).shift, 6) << "four times the area, nine frames";
   EXPECT_EQ(options.least_noise, 0) << "the first sample of a path is noise alone";
+  options.piece = 5;  // 113 frames are seven pieces of 17, each of which begins with the last frame of the one before
+  EXPECT_DOUBLE_EQ(of_size(options, {16, 35, 64, 64}).shift, std::sqrt((113 - 1) / 4));
+  EXPECT_DOUBLE_EQ(of_size(options, {16, 12, 64, 64}).shift, std::sqrt(9)) << "37 frames: pieces of 17, 17 and 5";
+  EXPECT_DOUBLE_EQ(of_size(options, {16, 1, 64, 64}).shift, 1) << "a picture";
 }
 
 TEST(Flow, TimestepNamesAreRead) {

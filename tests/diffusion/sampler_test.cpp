@@ -168,6 +168,9 @@ TEST(Sampler, TwoGuidancesAlternateAndFollowTheFrames) {
                "without given frames it is that of the text");
   EXPECT_TRUE(shifts_by_size("euler_by_size"));
   EXPECT_FALSE(shifts_by_size("euler"));
+  EXPECT_TRUE(shifts_by_area("euler_by_area"));
+  EXPECT_FALSE(shifts_by_area("euler_by_size"));
+  EXPECT_EQ(make_sampler("euler_by_area", 7, 2.5)->sigmas(), make_sampler("euler", 7, 2.5)->sigmas());
 }
 
 }  // namespace tessera::diffusion

@@ -52,6 +52,9 @@ TEST(Catalogue, AutoencodersSayWhatALatentCovers) {
   EXPECT_EQ(sizes["wan2.2-vae"], "4 x 16 x 16");
   EXPECT_EQ(sizes["dc-ae-f32c32"], "1 x 32 x 32");
   EXPECT_EQ(sizes["hunyuan-vae"], "4 x 8 x 8");
+  EXPECT_EQ(sizes["dc-ae-f32t4c128"], "4 x 32 x 32");
+  EXPECT_EQ(sizes["opensora1.2-vae"], "4 x 8 x 8");
+  EXPECT_EQ(sizes["opensora1.3-vae"], "4 x 8 x 8");
 }
 
 TEST(Catalogue, PresetsOfOursGoWithEncodersWithoutFiles) {
@@ -71,10 +74,7 @@ TEST(Catalogue, EachPresetGoesWithTheEncodersBesideIt) {
   for (const Entry& entry : catalogue_kind("presets").entries()) {
     SCOPED_TRACE(entry.name);
     const Partners partners = partners_of(entry.name);
-    if (partners.autoencoder.empty()) {  // video autoencoders that are not here yet
-      EXPECT_TRUE(entry.name == "opensora2-11b-dc-ae" || entry.name.starts_with("opensora1.")) << entry.name;
-      continue;
-    }
+    ASSERT_FALSE(partners.autoencoder.empty());
     if (partners.text_encoder.empty()) {  // sizes of tests and benchmarks, whose embeddings come from files of theirs
       EXPECT_TRUE(entry.name.find("-tiny") != std::string::npos || entry.name.find("-bench") != std::string::npos);
       continue;

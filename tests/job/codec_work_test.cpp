@@ -11,6 +11,9 @@
 #include "tessera/models/vae/dc_ae.h"
 #include "tessera/models/vae/haar.h"
 #include "tessera/models/vae/hunyuan.h"
+#include "tessera/models/vae/opensora/dc_ae_video.h"
+#include "tessera/models/vae/opensora/opensora12.h"
+#include "tessera/models/vae/opensora/opensora13.h"
 #include "tessera/models/vae/wan.h"
 
 namespace tessera::job {
@@ -21,6 +24,8 @@ using models::Parameter;
 using models::Tiling;
 namespace dc_ae = models::dc_ae;
 namespace hunyuan_vae = models::hunyuan_vae;
+namespace opensora12_vae = models::opensora12_vae;
+namespace opensora13_vae = models::opensora13_vae;
 namespace wan_vae = models::wan_vae;
 
 double numbers(const Tensor& x) { return static_cast<double>(x.numel()); }
@@ -71,8 +76,11 @@ class OperatorFlops {
     }
     if (is(function, "aten::bmm"))
       counts().attention += 2 * numbers(tensor(0)) * static_cast<double>(tensor(1).size(2));
-    if (is(function, "aten::scaled_dot_product_attention"))
-      counts().attention += 4 * numbers(tensor(0)) * static_cast<double>(tensor(1).size(-2));
+    if (is(function, "aten::scaled_dot_product_attention")) {
+      const auto keys = static_cast<double>(tensor(1).size(-2));
+      const bool causal = inputs[5].toBool();  // a query sees as many keys as there are up to its own, 1 to all of them
+      counts().attention += 4 * numbers(tensor(0)) * (causal ? (keys + 1) / 2 : keys);
+    }
     return nullptr;
   }
   static void ended(const at::RecordFunction& function, at::ObserverContext* context) {
@@ -151,6 +159,36 @@ TEST_F(AutoencodersWork, OfHunyuansIsThatOfItsOperators) {
     const hunyuan_vae::HunyuanVae vae(config, values_of(hunyuan_vae::parameters(config)), tiling);
     expect_work(vae, 1, 32, 48);
     expect_work(vae, 13, 32, 48, true);
+  }
+}
+
+TEST_F(AutoencodersWork, OfOpenSoraOnesIsThatOfTheirOperators) {
+  opensora12_vae::Config first;
+  first.widths = first.time_widths = {32, 32, 32, 32};
+  first.layers = first.time_layers = 1;
+  opensora13_vae::Config second;
+  second.widths = {32, 32, 32, 32};
+  second.layers = 1, second.piece = 9;
+  for (const Tiling& tiling : {Tiling{}, Tiling{.size = 32, .overlap = 16}}) {
+    const opensora12_vae::OpenSoraVae12 vae12(first, values_of(opensora12_vae::parameters(first)), tiling);
+    const opensora13_vae::OpenSoraVae13 vae13(second, values_of(opensora13_vae::parameters(second)), tiling);
+    expect_work(vae12, 1, 32, 48);
+    expect_work(vae12, 21, 32, 48, true);
+    expect_work(vae13, 1, 32, 48);
+    expect_work(vae13, 13, 32, 48, true);
+  }
+}
+
+TEST_F(AutoencodersWork, OfTheVideoDcAeIsThatOfItsOperators) {
+  models::dc_ae_video::Config config;
+  for (models::dc_ae_video::Stage& stage : config.stages)
+    stage.width /= 8, stage.encoder_depth = stage.decoder_depth = 1;
+  config.head_dim = 16;
+  const Tiling tilings[] = {{}, {.size = 64, .overlap = 32, .frames = 12, .shared_frames = 4}};
+  for (const Tiling& tiling : tilings) {
+    const models::dc_ae_video::DcAeVideo vae(config, values_of(models::dc_ae_video::parameters(config)), tiling);
+    expect_work(vae, 1, 32, 96, true);
+    expect_work(vae, 16, 32, 96, true);
   }
 }
 

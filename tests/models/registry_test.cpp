@@ -49,19 +49,24 @@ TEST(Registry, ReleasedAutoencodersAreKnownByNameWithTheirSizes) {
   for (const families::Family& family : families::all())
     named.insert(named.end(), family.autoencoders.begin(), family.autoencoders.end());
   EXPECT_EQ(named, autoencoder_presets()) << "recipes' help lists what there is";
-  // parameters of the released files, and the shape of a latent
-  const std::map<std::string, std::pair<int64_t, std::array<int64_t, 4>>> expected = {
-      {"wan2.1-vae", {126892531, {16, 2, 16, 24}}},
-      {"wan2.2-vae", {704688668, {48, 2, 8, 12}}},
-      {"dc-ae-f32c32", {312250275, {32, 5, 4, 6}}},
-      {"hunyuan-vae", {246478803, {16, 2, 16, 24}}},
+  // parameters of the released files, and the shape of a latent of as many frames as each takes
+  struct Expected {
+    int64_t parameters, frames;
+    std::array<int64_t, 4> latent;
+  };
+  const std::map<std::string, Expected> expected = {
+      {"wan2.1-vae", {126892531, 5, {16, 2, 16, 24}}},        {"wan2.2-vae", {704688668, 5, {48, 2, 8, 12}}},
+      {"dc-ae-f32c32", {312250275, 5, {32, 5, 4, 6}}},        {"hunyuan-vae", {246478803, 5, {16, 2, 16, 24}}},
+      {"dc-ae-f32t4c128", {459462147, 8, {128, 2, 4, 6}}},    {"opensora1.2-vae", {393341007, 17, {4, 5, 16, 24}}},
+      {"opensora1.3-vae", {259163811, 33, {16, 10, 16, 24}}},
   };
   for (const std::string& name : named) {
     const auto vae = make_preset_vae(name, {});
     ASSERT_TRUE(vae) << name;
-    const auto& [parameters, latent] = expected.at(name);
+    ASSERT_TRUE(expected.contains(name)) << name;
+    const auto& [parameters, frames, latent] = expected.at(name);
     EXPECT_EQ(vae->weight_bytes(), 4 * parameters) << name;
-    EXPECT_EQ(vae->latent_shape(5, 128, 192), latent) << name;
+    EXPECT_EQ(vae->latent_shape(frames, 128, 192), latent) << name;
   }
   EXPECT_FALSE(make_preset_vae("haar", {}));
 }

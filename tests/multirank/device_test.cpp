@@ -147,10 +147,63 @@ TEST(OnDeviceRuns, ARankThatDiesOrHangsIsNamedWithItsInstruction) {
     EXPECT_EQ(r.code, 5) << r.output;
     EXPECT_NE(r.output.find(words), std::string::npos) << r.output;
     EXPECT_NE(r.output.find("on reduce:dp_shard[0,1]"), std::string::npos) << r.output;
-    EXPECT_NE(r.output.find("communicators by NCCL (a stand-in), enqueued on streams, within this machine"),
-              std::string::npos)
+    EXPECT_NE(
+        r.output.find("communicators by NCCL (a stand-in), enqueued on streams, within this machine, by PCIe from "
+                      "GPU to GPU: "),
+        std::string::npos)
         << r.output;
   }
+}
+
+/// The host of rank 1 has given the copy and waits behind it: its GPU is named with what it is at, and what it did last.
+TEST(OnDeviceRuns, AGpuThatHangsIsNamedWithWhatItIsAt) {
+  auto environment = kOnDevice;
+  environment["TESSERA_SIMULATED_SLOW"] = "1,stash blocks.1";
+  const Result r =
+      run_program({ON_DEVICE, "launch", "-n", "2", "train", shared().recipe(), "--run.out", shared().out("hangs"),
+                   "--run.steps", "3", "--mesh", "dp_shard=2", "--plan.activations", "offload", "--fault.timeout", "2"},
+                  environment, 120);
+  EXPECT_EQ(r.code, 5) << r.output;
+  EXPECT_NE(r.output.find("rank 1 has made no progress for 2 s (fault.timeout)"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("stash blocks.1 (micro-batch 0), activations on lane d2h, after stash blocks.0"),
+            std::string::npos)
+      << r.output;
+  EXPECT_NE(r.output.find(", on the GPU"), std::string::npos) << r.output;
+}
+
+/// An illegal address ends all that a GPU does, and shows at a later call of any thread.
+TEST(OnDeviceRuns, AGpuThatFailsForGoodIsNamedWithItsInstruction) {
+  auto environment = kOnDevice;
+  environment["TESSERA_SIMULATED_FAULT"] = "1,backward blocks.1";
+  std::vector<std::string> words = {ON_DEVICE,
+                                    "launch",
+                                    "-n",
+                                    "2",
+                                    "train",
+                                    shared().recipe(),
+                                    "--run.out",
+                                    shared().out("fails"),
+                                    "--run.steps",
+                                    "2",
+                                    "--mesh",
+                                    "dp_shard=2",
+                                    "--fault.timeout",
+                                    "20"};
+  const Result two = run_program(words, environment, 120);
+  EXPECT_EQ(two.code, 5) << two.output;
+  EXPECT_NE(two.output.find("rank 1 was lost: the GPU failed: an illegal memory access was encountered "
+                            "(cudaErrorIllegalAddress)"),
+            std::string::npos)
+      << two.output;
+  EXPECT_NE(two.output.find("on the GPU backward blocks.1 (micro-batch 0)"), std::string::npos) << two.output;
+
+  environment["TESSERA_SIMULATED_FAULT"] = "0,backward blocks.1";
+  environment["TESSERA_SERIAL"] = "1";
+  const Result serial = run_program(
+      {ON_DEVICE, "train", shared().recipe(), "--run.out", shared().out("fails-serial"), "--run.steps", "2"},
+      environment, 120);
+  EXPECT_EQ(serial.code, 5) << serial.output;
+  EXPECT_NE(serial.output.find("(cudaErrorIllegalAddress), in aten::"), std::string::npos) << serial.output;
 }
 
 TEST(OnDeviceRuns, WithoutNcclCopiesGoByGlooAndTheLogSaysWhy) {
@@ -162,6 +215,44 @@ TEST(OnDeviceRuns, WithoutNcclCopiesGoByGlooAndTheLogSaysWhy) {
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_NE(r.output.find("no NCCL between GPUs: rank 0: NCCL is not there"), std::string::npos) << r.output;
   EXPECT_NE(r.output.find("sent as copies in host memory"), std::string::npos) << r.output;
+}
+
+/// NCCL finds the links itself, and falls back without a word.
+TEST(OnDeviceRuns, ASlowWayBetweenGpusIsAWarningAndABlockThatIsNotTakenChangesNothing) {
+  auto environment = kOnDevice;
+  environment["TESSERA_SIMULATED_WAY"] = "SHM/direct/direct";
+  environment["TESSERA_SIMULATED_TAKES_NO_BLOCK"] = "1";
+  const Result r =
+      run_program({ON_DEVICE, "launch", "-n", "2", "train", shared().recipe(), "--run.out", shared().out("slow-way"),
+                   "--run.steps", std::to_string(kSteps), "--mesh", "dp_shard=2", "--plan.recompute", "all"},
+                  environment, 120);
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("within this machine, by memory of the host, from copies of its own: "), std::string::npos)
+      << r.output;
+  EXPECT_NE(r.output.find("GPUs of this machine send by memory of the host: they do not reach each other"),
+            std::string::npos)
+      << r.output;
+  const Result plain = train(ON_DEVICE, 2, "plain-way", {"--mesh", "dp_shard=2", "--plan.recompute", "all"});
+  ASSERT_EQ(plain.code, 0) << plain.output;
+  EXPECT_EQ(curve_of(shared(), "slow-way"), curve_of(shared(), "plain-way"));
+}
+
+/// Of three ranks the stand-in of NCCL adds the last one first.
+TEST(OnDeviceRuns, SumsByTheLibraryDifferInTheirLastBitsAlone) {
+  const std::vector<std::string> flags = {"--mesh", "dp_shard=3", "--train.global_batch", "3"};
+  std::vector<std::string> library = flags;
+  library.insert(library.end(), {"--run.sums", "library"});
+  for (const auto& [name, more] : {std::pair("in-order", flags), {"by-library", library}}) {
+    const Result r = train(ON_DEVICE, 3, name, more);
+    ASSERT_EQ(r.code, 0) << r.output;
+  }
+  const auto in_order = curve_of(shared(), "in-order"), by_library = curve_of(shared(), "by-library");
+  ASSERT_EQ(in_order.size(), kSteps);
+  ASSERT_EQ(by_library.size(), kSteps);
+  EXPECT_NE(in_order, by_library) << "the sums were in the order of ranks";
+  for (size_t step = 0; step < in_order.size(); ++step)
+    for (size_t i = 0; i < 2; ++i)
+      EXPECT_NEAR(by_library[step][i], in_order[step][i], 2e-6 * in_order[step][i]) << "step " << step + 1;
 }
 
 TEST(OnDeviceRuns, TwoRanksOnOneGpuAreRefusedByName) {

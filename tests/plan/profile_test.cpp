@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tessera/base/check.h"
 #include "tessera/plan/simulate/reserve.h"
 
@@ -90,6 +92,65 @@ TEST(Profile, AnUnknownNameAnswersWithTheNearest) {
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), Exit::usage);
     EXPECT_NE(std::string(error.what()).find("did you mean h200"), std::string::npos) << error.what();
+  }
+}
+
+/// The smallest profile with measured times.
+constexpr std::string_view kMeasured = R"(
+[device]
+stream = 1e9
+[gemm]
+fp32 = [1e9, 0]
+[operators]
+norm = [2e9, 10, 1e9, 20]
+[products.fp32]
+rows = [10, 1000]
+in = [4]
+out = [8, 16]
+forward = [1, 2, 10, 20]
+input_gradient = [1, 1, 1, 1]
+weight_gradient = [3, 3, 3, 3]
+)";
+
+TEST(Profile, TimesBySignatureAreReadBackAndInterpolated) {
+  const Profile p = parse_profile(kMeasured, "p.toml");
+  EXPECT_EQ(parse_profile(p.to_toml(), "p.toml").to_toml(), p.to_toml());
+  EXPECT_EQ(p.device.operators.at("norm").backward, (Rate{1e9, 20}));
+  const TimeGrid& grid = p.device.products.at("fp32");
+  EXPECT_DOUBLE_EQ(grid.at("forward", {10, 4, 8}), 1);
+  EXPECT_DOUBLE_EQ(grid.at("forward", {1000, 4, 16}), 20);
+  EXPECT_NEAR(grid.at("forward", {100, 4, 8}), std::sqrt(10.0), 1e-9);  // half of the way as powers go
+  EXPECT_NEAR(grid.at("forward", {100, 4, 16}), 2 * std::sqrt(10.0), 1e-9);
+  EXPECT_NEAR(grid.at("forward", {2000, 8, 32}), 20 * 2 * 2 * 2, 1e-9);  // beyond all three
+  EXPECT_NEAR(grid.at("input_gradient", {31, 4, 9}), 1, 1e-12);
+}
+
+TEST(Profile, TimesThatDoNotFitTheirSizesAreRefusedByKey) {
+  const auto with = [](const std::string& from, const std::string& to) {
+    std::string text(kMeasured);
+    text.replace(text.find(from), from.size(), to);
+    return refusal(text);
+  };
+  EXPECT_NE(with("[1, 2, 10, 20]", "[1, 2, 10]").find("products.fp32.forward: expected 4 times"), std::string::npos);
+  EXPECT_NE(with("[10, 1000]", "[10, 10]").find("products.fp32.rows: expected ascending sizes"), std::string::npos);
+  EXPECT_NE(with("[3, 3, 3, 3]", "[3, 0, 3, 3]").find("weight_gradient: expected a list of numbers above zero"),
+            std::string::npos);
+  EXPECT_NE(with("[2e9, 10, 1e9, 20]", "[2e9]").find("operators.norm: expected [bytes/s"), std::string::npos);
+  EXPECT_NE(with("in = [4]", "inn = [4]").find("products.fp32.in: expected a list"), std::string::npos);
+}
+
+TEST(Profile, OneOfAnotherMachineIsRefusedWithBoth) {
+  Profile p = find_profile("h200");
+  check_machine(p);  // shipped ones are for planning
+  p.machine = this_machine();
+  check_machine(p);
+  p.machine = "Another, 3 cores";
+  try {
+    check_machine(p);
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("(Another, 3 cores), this is " + this_machine()), std::string::npos);
   }
 }
 

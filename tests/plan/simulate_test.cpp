@@ -139,5 +139,26 @@ TEST(Simulate, ListsThatWaitForEachOtherAreNamed) {
   }
 }
 
+TEST(Simulate, ATransferBesideComputeIsSlowerWhereItNeedsTheSameProcessor) {
+  // 2 s of a transfer at half of its rate: 4 s beside compute, which does 3 s of its 5 meanwhile
+  const Timeline t = simulate({{{transfer(kGather, 2), compute(5)}}}, {.steal = 0.25, .beside = 0.5});
+  EXPECT_DOUBLE_EQ(t.ranks[0].spans[0].end, 4);
+  EXPECT_DOUBLE_EQ(t.seconds, 4 + 2);
+  // alone it has its own rate
+  EXPECT_DOUBLE_EQ(simulate({{{transfer(kGather, 2), compute(1, {0})}}}, {.beside = 0.5}).seconds, 3);
+}
+
+TEST(Simulate, ACopyTakesItsShareOfCompute) {
+  const Timeline t = simulate({{{copy(2), compute(4)}}}, {.copy_steal = 0.25});
+  EXPECT_DOUBLE_EQ(t.seconds, 4.5);
+}
+
+TEST(Simulate, AThreadThatWaitsIsWokenAndOneThatComesLaterIsNot) {
+  // copy 0-1, woken, compute 1.25-2.25
+  EXPECT_DOUBLE_EQ(simulate({{{copy(1), compute(1, {0})}}}, {.wake = 0.25}).seconds, 2.25);
+  // compute that comes at 3 finds the copy done long ago
+  EXPECT_DOUBLE_EQ(simulate({{{copy(1), compute(3), compute(1, {0})}}}, {.wake = 0.25}).seconds, 4);
+}
+
 }  // namespace
 }  // namespace tessera::plan

@@ -414,5 +414,18 @@ TEST_F(Planning, APlanWrittenByHandIsKeptAndTheFasterOneNamed) {
   EXPECT_NE(planned.choice.warning.find("set by hand"), std::string::npos) << planned.choice.warning;
 }
 
+TEST_F(Planning, AMeshThatIsSlowerThanFewerRanksSaysSoWithBothTimes) {
+  PlanRequest r = request("tp=2");
+  r.machine.profile.link = {1e6, 1e6, 0.01};  // whatever is exchanged takes longer than to compute it twice
+  const Planned slow = make_plan(r);
+  const double alone = make_plan(request("single")).choice.seconds;
+  ASSERT_GT(slow.choice.seconds, 2 * alone);
+  const std::string sentence = "a step on tp=2 takes " + format_seconds(slow.choice.seconds) +
+                               ", as predicted; on one rank the same batch takes " + format_seconds(alone);
+  EXPECT_NE(slow.choice.warning.find(sentence), std::string::npos) << slow.choice.warning << "\n" << sentence;
+  r.machine.profile.link = {1e12, 1e12, 0};
+  EXPECT_EQ(make_plan(r).choice.warning.find("a step on tp=2"), std::string::npos) << make_plan(r).choice.warning;
+}
+
 }  // namespace
 }  // namespace tessera::planning

@@ -122,6 +122,18 @@ Planned planned(const char* profile) {
       plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/0));
 }
 
+/// Each of Hopper's 132 multiprocessors adds up gradients of queries of its own, by heads.
+TEST(TargetMemory, ADeterministicRunTakesTheMemoryOfItsAttention) {
+  engine::Meter::install();
+  const ops::TargetScope scope(target("sm_90", "test"));
+  const Attention attention(1000);
+  const int64_t fast = attention.backward();
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  const int64_t same_bits = attention.backward();
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  EXPECT_EQ(same_bits - fast, 3 * 1024 * Attention::kWidth * 4) << "four copies of 40 heads' sums in place of one";
+}
+
 TEST(TargetMemory, APlanForAGpuHasItsLibrariesAsLinesAndOneForTheCpuNone) {
   const auto gpu = nlohmann::json::parse(plan_json(planned("1xh200"))).at("device");
   int64_t sum = 0;

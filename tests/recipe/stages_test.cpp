@@ -22,6 +22,19 @@ global_batch = 4
 lr = 1e-3
 )";
 
+/// NCCL adds in an order that no two libraries or machines share.
+TEST(Sums, ByTheLibraryAreRefusedInADeterministicRun) {
+  EXPECT_NO_THROW(load_recipe("", {{"run.sums", "library"}}));
+  EXPECT_NO_THROW(load_recipe("", {{"run.deterministic", "true"}}));
+  try {
+    load_recipe("", {{"run.sums", "library"}, {"run.deterministic", "true"}});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("run.sums = \"in_order\""), std::string::npos) << error.what();
+  }
+}
+
 class Stages : public FolderTest {
  protected:
   Recipe load(const std::string& stages, const Overrides& overrides = {}) const {

@@ -93,6 +93,18 @@ TEST_F(Top, UtilisationOfLanesIsWhatTheRanksMeasured) {
   EXPECT_EQ(text.find("80%"), std::string::npos) << "a step's seconds do not count where the span is known\n" << text;
 }
 
+/// A rank that waited while the other wrote a sample waited longer than the step took.
+TEST_F(Top, WaitsAreAShareOfTheTimeThatTheyAreMeasuredIn) {
+  const auto path = new_run("run", 3);
+  StepMetrics m = step(1, 0.5);  // 250 ms
+  m.ranks[1].busy = {{"compute", 0.05}, {"gather", 0.8}};
+  m.ranks[1].utilisation = {{"compute", 0.05}, {"gather", 0.8}};
+  m.ranks[1].exposed.comm = 0.75;
+  MetricsWriter(path / "metrics.jsonl", 0).step(m);
+  const std::string text = joined(top_screen(RunFolder(path), {.width = 100}));
+  EXPECT_NE(text.find("collectives 75%"), std::string::npos) << text;
+}
+
 TEST_F(Top, TellsWhatTheDriversOfGpusSay) {
   const auto path = new_run("run", 6);
   MetricsWriter metrics(path / "metrics.jsonl", 0);

@@ -45,5 +45,31 @@ TEST(ImportLengths, ThatAreNoNumbersOfFramesAreNamed) {
                  {"target_frames", word, "whole numbers of frames from 1 on", "[1, 25, 45]"});
 }
 
+TEST(ImportLengths, OfBucketsHaveTheShapesOfTheArea) {
+  EXPECT_EQ(found(translated("[26, 1]", "enable_bucket = true\n"), "data.buckets"), "1xAREA_832x480,25xAREA_832x480");
+  EXPECT_EQ(found(translated("[25]", "enable_bucket = true\n"), "data.buckets"), "25xAREA_832x480");
+  EXPECT_EQ(found(translated("[25]", "enable_bucket = false\n"), "data.size"), "480,832");
+}
+
+/// diffusion-pipe's own example of a data set.
+TEST(ImportLengths, OfDiffusionPipeHaveTheShapesOfItsRatios) {
+  const Folder folder;
+  const std::string ratios = "enable_ar_bucket = true\nmin_ar = 0.5\nmax_ar = 2.0\nnum_ar_buckets = 7\n",
+                    directory = "[[directory]]\npath = 'pictures'\n";
+  const auto translated_set = [&](const std::string& text) {
+    return import_file(folder.file("dataset.toml", text + directory), {});
+  };
+  const Translation t = translated_set("resolutions = [512]\nframe_buckets = [1, 33]\n" + ratios);
+  EXPECT_EQ(found(t, "data.buckets"), "1xRATIOS_512_0.5_2_7,33xRATIOS_512_0.5_2_7");
+  EXPECT_TRUE(t.refused.empty()) << t.to_toml();
+  EXPECT_EQ(found(translated_set("resolutions = [512]\nframe_buckets = [33]\n" + ratios), "data.buckets"),
+            "1xRATIOS_512_0.5_2_7,33xRATIOS_512_0.5_2_7")
+      << "there is always a shape for pictures";
+  EXPECT_EQ(found(translated_set("resolutions = [512, 1024]\n" + ratios), "resolutions"), "refused")
+      << "a picture is trained at both there";
+  EXPECT_EQ(found(translated_set("resolutions = [512]\nenable_ar_bucket = true\nar_buckets = [1.0]\n"), "resolutions"),
+            "refused");
+}
+
 }  // namespace
 }  // namespace tessera::tools

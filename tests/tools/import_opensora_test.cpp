@@ -146,10 +146,10 @@ TEST(ImportOpenSora, RefusesWithAReasonWhatIsNotThere) {
   }
   const Folder folder;
   try {
-    import_file(folder.file("config.py", "seed = 1\nmodel = dict(type='STDiT3-XL/2', qk_norm=True)\n"), {});
-    ADD_FAILURE() << "1.x has another model";
+    import_file(folder.file("config.py", "seed = 1\nmodel = dict(type='STDiT2-XL/2', qk_norm=True)\n"), {});
+    ADD_FAILURE() << "1.1 has another model";
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("model.type = STDiT3-XL/2"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("model.type = STDiT2-XL/2"), std::string::npos) << error.what();
   }
   EXPECT_THROW(import_file(folder.file("config.py", "seed = 1\nlerning_rate = 1\n"), {}), UserError);
   EXPECT_THROW(import_file(folder.file("config.py", "bucket_config = {'256px': 3}\nseed = 1\n"), {}), UserError);

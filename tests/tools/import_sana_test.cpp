@@ -363,6 +363,18 @@ TEST(ImportSana, ModelsAreFoundByTheirNamesAndNorms) {
   check({"unknown", {{"model.model", "refused"}}}, preset("  model: SanaMS_9000M_P1_D99\n"));
 }
 
+TEST(ImportSana, ControlNetsAreRefusedInWords) {
+  const Folder folder;
+  const Translation t =
+      import_file(folder.file("controlnet.yaml",
+                              "model:\n  model: SanaMSControlNet_600M_P1_D28\n  qk_norm: false\n"
+                              "data:\n  data_dir: [toy]\ncontrolnet:\n  control_signal_type: scribble\n"),
+                  {});
+  for (const char* option : {"model.model", "controlnet.control_signal_type"})
+    EXPECT_EQ(found(t, option), "refused") << option;
+  expect_words(message([&] { t.refuse_to("train"); }), {"ControlNets are not trained"});
+}
+
 TEST(ImportSana, SprintIsRefusedInWords) {
   const Folder folder;
   const std::string yaml = folder.file(

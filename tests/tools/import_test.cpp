@@ -302,7 +302,7 @@ target_frames = [1, 25, 45]
 frame_extraction = "uniform"
 frame_sample = 4
 )",
-        {{"data.buckets", "1x480x832,25x480x832,45x480x832"},
+        {{"data.buckets", "1xAREA_832x480,25xAREA_832x480,45xAREA_832x480"},
          {"data.clip_lengths", "every"},
          {"data.fps", "0"},
          {"data.path", "videos"},
@@ -310,8 +310,7 @@ frame_sample = 4
          {"data.repeats", "5"},
          {"data.clip_mode", "uniform"},
          {"data.clip_samples", "4"},
-         {"train.global_batch", "8"},
-         {"general.enable_bucket", "refused"}},
+         {"train.global_batch", "8"}},
         4}},
       {"full.toml",
        {R"([general]

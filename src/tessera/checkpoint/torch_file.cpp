@@ -45,6 +45,8 @@ constexpr TypeRow kDTypes[] = {{"torch.float64", DType::f64},
                                {"torch.int8", DType::i8},
                                {"torch.uint8", DType::u8},
                                {"torch.bool", DType::boolean}};
+// A tensor with attributes of Python, as FSDP's state_dict has them: (function, class, its arguments, attributes).
+constexpr std::string_view kWithAttributes = "torch._tensor._rebuild_from_type_v2";
 // What else a file of tensors may refer to. None of it does anything; see pickle.h. The dtypes are those that we do not
 // have: a tensor of one is refused by its own name. The arrays are states of random generators, which trainers save beside
 // the weights.
@@ -54,6 +56,9 @@ constexpr std::string_view kOthers[] = {"collections.OrderedDict",
                                         "torch._utils._rebuild_tensor_v3",
                                         "torch._utils._rebuild_parameter",
                                         "torch._utils._rebuild_parameter_with_state",
+                                        kWithAttributes,
+                                        "torch.Tensor",
+                                        "torch._utils._rebuild_wrapper_subclass",  // so that its class is named
                                         "torch.uint16",
                                         "torch.uint32",
                                         "torch.uint64",
@@ -133,7 +138,8 @@ class Collector {
   }
 
   bool is_tensor(Ref ref) const {
-    return at(ref).kind == Kind::call && at(ref).text.starts_with("torch._utils._rebuild_");
+    return at(ref).kind == Kind::call &&
+           (at(ref).text.starts_with("torch._utils._rebuild_") || at(ref).text == kWithAttributes);
   }
 
   /// The dict within that holds the weights, where there is exactly one that may and no tensor stands beside it.
@@ -202,9 +208,20 @@ class Collector {
     return row == end ? nullptr : &row->dtype;
   }
 
+  /// The call that makes the tensor alone. Classes of tensors with other contents than a plain one's are refused.
+  Value without_attributes(const Value& call, const std::string& what) const {
+    const std::string& type = argument(call, 1, Kind::global, what).text;
+    if (type != "torch.Tensor") refuse(what + ": is a " + shown(type), "save it as a plain tensor");
+    Value made = argument(call, 2, Kind::tuple, what);
+    made.kind = Kind::call, made.text = argument(call, 0, Kind::global, what).text;
+    return made;
+  }
+
   void add(Ref ref, const std::string& name) {
     const std::string what = file_ + ": tensor " + shown(name);
+    Value inner;
     const Value* call = &at(ref);
+    if (call->text == kWithAttributes) inner = without_attributes(*call, what), call = &inner;
     for (int depth = 0; call->text.starts_with("torch._utils._rebuild_parameter");
          ++depth) {  // (tensor, requires_grad, ...)
       if (depth > 1) refuse(what + ": a parameter of a parameter");

@@ -25,7 +25,8 @@
 
 namespace tessera::device {
 struct Communicators;
-}
+class Ways;
+}  // namespace tessera::device
 
 namespace tessera::comm {
 
@@ -40,6 +41,14 @@ class Transport {
   virtual void exchange(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) = 0;
   /// The members' `in`, one after the other. False: the transport has nothing better than an exchange.
   virtual bool all_gather(const at::Tensor& /*out*/, const at::Tensor& /*in*/) { return false; }
+  /// out [n] = the sum over members of this member's part of their in [members * n]; in place the sum of all: in the order of
+  /// the transport's library. False: it has none.
+  virtual bool reduce_scatter(const at::Tensor& /*out*/, const at::Tensor& /*in*/) { return false; }
+  virtual bool all_reduce(const at::Tensor& /*values*/) { return false; }
+  /// How it reaches the others, where that is known.
+  virtual const device::Ways* ways() const { return nullptr; }
+  /// Whether messages go from where tensors lie, without a copy of the library's own.
+  virtual bool lends() const { return false; }
 };
 
 /// Called by the thread of a collective when it begins to wait for others (true) and when it is done (false). There is
@@ -52,6 +61,10 @@ using DeviceWatch = std::function<void(const std::string& doing, bool waits)>;
 
 /// Seconds that the calling thread has spent in collectives, waiting included; never decreases.
 double seconds_in_collectives();
+/// From here on messages that the calling thread gives to the device are timed there.
+void time_device_messages();
+/// Seconds that the device was in the calling thread's messages, of those that are known to be done; never decreases.
+double seconds_in_device_messages();
 
 class Group {
  public:
@@ -63,6 +76,7 @@ class Group {
   void connect();
   /// Whether tensors on the device are sent by its own communicator.
   bool by_device() const { return device_transport_ != nullptr; }
+  const Transport* device_transport() const { return device_transport_.get(); }
 
   const std::string& name() const { return name_; }
   const std::string& axis() const { return axis_; }  ///< "dp_shard"; empty for a group of one
@@ -100,6 +114,7 @@ class Group {
   void run(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
   template <class Act>
   void guarded(const char* what, int64_t bytes, Act act);
+  bool library_sums(const at::Tensor& tensor) const;
 
   const std::string name_, axis_;
   const std::vector<int> members_;
@@ -109,6 +124,7 @@ class Group {
   std::function<std::unique_ptr<Transport>()> connect_;
   static constexpr int64_t kAllReducePiece = 1 << 20;  // values reduced at a time
   at::Tensor buffer(at::Device device, int64_t values);
+  bool library_sums_ = false;
   std::vector<float> buffer_;  // memory of all_reduce, reused
   int64_t sent_ = 0;
   Watch watch_;
@@ -136,13 +152,17 @@ class Comm {
   void barrier();
   struct DeviceLinking {
     bool used;
-    std::string how;  ///< "NCCL 2.28.9"; or why not
+    std::string how;           ///< "NCCL 2.28.9"; or why not
+    std::string warning = {};  ///< of what it may fail at on this machine; empty: nothing
   };
   /// Groups that are made from here on send what lies on the device by its own communicators, once they connect(), if every
   /// rank can. The same answer on all ranks, which all call it once. `against`: why this rank must not; empty: nothing.
   DeviceLinking use_device_links(std::string against = {});
   /// Whether use_device_links() has chosen them.
   bool by_device() const;
+  /// From here on sums over tensors on the device are the library's, in its order, where use_device_links() has chosen it:
+  /// faster, and not the same bits as on another layout, library or machine. Others stay in the order of ranks.
+  void sum_by_library();
   /// Of the groups of several ranks that there are, as this rank sends.
   std::vector<Link> links() const;
   /// Throws UserError (usage) on every rank if ranks have different texts, naming the first that differs from rank 0.
@@ -160,6 +180,7 @@ class Comm {
   const Mesh mesh_;
   std::unique_ptr<Backend> backend_;
   std::map<std::string, std::unique_ptr<Group>> groups_;
+  bool library_sums_ = false;
   Watch watch_;
 };
 

@@ -12,6 +12,7 @@
 
 #include "tessera/comm/patience.h"
 #include "tessera/comm/peer_error.h"
+#include "tessera/device/nccl_ways.h"
 #include "tessera/device/streams.h"
 
 namespace tessera::comm {
@@ -20,6 +21,9 @@ namespace {
 
 constexpr auto kPeriod = std::chrono::milliseconds(50);
 constexpr double kTold = 0.2;  // seconds in a message until it is told
+
+/// Seconds that the device was in a thread's messages, which the thread that looks adds up; null: they are not timed.
+thread_local std::shared_ptr<std::atomic<double>> timed_seconds;
 
 std::vector<device::Message> messages(const std::vector<at::Tensor>& tensors) {
   std::vector<device::Message> all;
@@ -37,10 +41,11 @@ struct DeviceLinks::Outstanding {
   const Link* link;
   const char* what;
   int64_t bytes;
-  std::string label;        // of the instruction
-  device::Mark begin, end;  // on its stream
-  bool given = false;       // `end` is recorded
-  double began = -1;        // when the device was seen in it; negative: not yet
+  std::string label;                                            // of the instruction
+  std::shared_ptr<std::atomic<double>> timed;                   // of the thread that gave it
+  device::Mark begin{timed != nullptr}, end{timed != nullptr};  // on its stream
+  bool given = false;                                           // `end` is recorded
+  double began = -1;                                            // when the device was seen in it; negative: not yet
   bool told = false;
 };
 
@@ -61,16 +66,14 @@ class DeviceLinks::Watched {
 
   using Entry = std::list<Outstanding>::iterator;
   Entry begins(const Link& link, const char* what, int64_t bytes) {
-    device::Mark begin;
-    begin.record();
+    Outstanding message{&link, what, bytes, device::labelled(), timed_seconds};
+    message.begin.record();
     const std::lock_guard hold(mutex_);
-    return list_.insert(list_.end(), Outstanding{&link, what, bytes, device::labelled(), std::move(begin), {}});
+    return list_.insert(list_.end(), std::move(message));
   }
   void given(Entry entry) {
-    device::Mark end;
-    end.record();
+    entry->end.record();  // nobody looks at it before it is given
     const std::lock_guard hold(mutex_);
-    entry->end = std::move(end);
     entry->given = true;
   }
   void forget(Entry entry) {
@@ -107,6 +110,7 @@ class DeviceLinks::Watched {
  private:
   void fail_held(const std::string& why);
   void look();
+  void look_at_all();
   void look_at(Outstanding& message);
 
   mutable std::mutex mutex_;
@@ -136,7 +140,10 @@ class DeviceLinks::Link final : public Transport {
     made_ = watched_.table.connect(id, size, index, name_);
     watched_.add(*this);
     settle("connecting");
+    if (const device::Block block = device::block(); block.data)
+      lends_ = watched_.table.lend(made_, block.data, block.bytes);
     greet(index, size);
+    ways_.read(watched_.table.told());
   }
 
   void exchange(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
@@ -156,6 +163,21 @@ class DeviceLinks::Link final : public Transport {
     return true;
   }
 
+  bool reduce_scatter(const at::Tensor& out, const at::Tensor& in) override {
+    give("reduce_scatter", static_cast<int64_t>(in.nbytes()), [&] {
+      watched_.table.reduce_scatter(made_, out.mutable_data_ptr<float>(), in.const_data_ptr<float>(), out.numel());
+    });
+    return true;
+  }
+
+  bool all_reduce(const at::Tensor& values) override {
+    give("all_reduce", static_cast<int64_t>(values.nbytes()),
+         [&] { watched_.table.all_reduce(made_, values.mutable_data_ptr<float>(), values.numel()); });
+    return true;
+  }
+
+  const device::Ways* ways() const override { return &ways_; }
+  bool lends() const override { return lends_; }
   const std::string& name() const { return name_; }
   std::string fault() const { return watched_.table.fault(made_); }
   void abort() const { watched_.table.abort(made_); }
@@ -190,7 +212,7 @@ class DeviceLinks::Link final : public Transport {
     watched_.check();
   }
 
-  /// A byte from each to each: what is connected by the first message between two is connected now, while nothing else is
+  /// A byte from each to each, by both kinds of messages: what is connected by the first message between two is connected now, while nothing else is
   /// under way.
   void greet(int index, int size) {
     constexpr int64_t kApart = 16;
@@ -203,6 +225,7 @@ class DeviceLinks::Link final : public Transport {
       in[static_cast<size_t>(i)] = {bytes + kApart * (size + i), 1};
     }
     give("connecting", 1, [&] { watched_.table.exchange(made_, out, in); });
+    give("connecting", 1, [&] { watched_.table.all_gather(made_, bytes, bytes + kApart * index, kApart); });
     device::Mark done;
     done.record();
     done.await();
@@ -212,6 +235,8 @@ class DeviceLinks::Link final : public Transport {
   Watched& watched_;
   const std::string name_;
   int index_ = 0;
+  bool lends_ = false;
+  device::Ways ways_;
   device::Communicator made_ = nullptr;
 };
 
@@ -231,16 +256,26 @@ void DeviceLinks::Watched::look() {
     const auto now = Clock::now();
     awake_ += std::min(std::chrono::duration<double>(now - looked).count(), kPause);
     looked = now;
-    for (auto at = list_.begin(); at != list_.end();) {
-      const bool done = at->given && at->end.passed();
-      if (done && at->told && watch_) watch_("", false);
-      if (!done) look_at(*at);
-      at = done ? list_.erase(at) : std::next(at);
+    try {
+      look_at_all();
+    } catch (const std::exception& error) {  // the device has failed for good
+      const std::string text = error.what();
+      fail_held(text.substr(0, text.find('\n')));
     }
-    for (const Link* link : links_)
-      if (!failed_)
-        if (const std::string fault = link->fault(); !fault.empty()) fail_held(fault + " (" + link->name() + ")");
   }
+}
+
+void DeviceLinks::Watched::look_at_all() {
+  for (auto at = list_.begin(); at != list_.end();) {
+    const bool done = at->given && at->end.passed();
+    if (done && at->told && watch_) watch_("", false);
+    if (done && at->timed) *at->timed += at->end.seconds_since(at->begin);
+    if (!done) look_at(*at);
+    at = done ? list_.erase(at) : std::next(at);
+  }
+  for (const Link* link : links_)
+    if (!failed_)
+      if (const std::string fault = link->fault(); !fault.empty()) fail_held(fault + " (" + link->name() + ")");
 }
 
 void DeviceLinks::Watched::look_at(Outstanding& message) {
@@ -264,6 +299,11 @@ std::unique_ptr<Transport> DeviceLinks::connect(const std::string& name, int ind
   link->open(index, size, agree);
   return link;
 }
+
+void time_device_messages() {
+  if (!timed_seconds) timed_seconds = std::make_shared<std::atomic<double>>(0);
+}
+double seconds_in_device_messages() { return timed_seconds ? timed_seconds->load() : 0; }
 
 void DeviceLinks::check() const { watched_->check(); }
 void DeviceLinks::watch(DeviceWatch watch) { watched_->watch(std::move(watch)); }

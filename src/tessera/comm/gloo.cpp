@@ -25,6 +25,7 @@
 #include "tessera/comm/token.h"
 #include "tessera/comm/watchdog.h"
 #include "tessera/device/backend.h"
+#include "tessera/device/nccl_ways.h"
 
 namespace tessera::comm {
 
@@ -278,6 +279,7 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
   }
   slot = std::make_unique<Group>(key, axis, members, index, std::move(transport));
   slot->watch(watch_);
+  slot->library_sums_ = library_sums_;
   if (size == 1 || !backend_->links) return *slot;
   slot->links_ = backend_->links.get();
   slot->connect_ = [links = slot->links_, store, key, index, size] {
@@ -306,12 +308,19 @@ void Comm::watch_device(DeviceWatch watch) {
 
 namespace {
 
-/// What of the way is known before anything is measured: NCCL finds NVLink, PCIe and the network itself.
-std::string between(const std::vector<int>& members, const Rendezvous& place) {
+bool on_one_machine(const std::vector<int>& members, const Rendezvous& place) {
   const auto machine = [&](int rank) { return rank / place.local_world; };
-  const bool one = std::ranges::all_of(members, [&](int rank) { return machine(rank) == machine(members[0]); });
-  return std::string(", enqueued on streams, ") + (one ? "within this machine" : "between machines") +
-         " (NCCL_DEBUG=INFO tells which links it found)";
+  return std::ranges::all_of(members, [&](int rank) { return machine(rank) == machine(members[0]); });
+}
+
+/// Of a group whose tensors on the device are sent by its own communicator.
+Link device_link(const Group& group, const std::string& version, bool one_machine) {
+  const Transport& transport = *group.device_transport();
+  const device::Ways& ways = *transport.ways();
+  std::string by = version + ", enqueued on streams, " + (one_machine ? "within this machine" : "between machines");
+  by += ways.known() ? ", by " + ways.text() : " (NCCL_DEBUG=INFO tells which links it found)";
+  if (!transport.lends()) by += ", from copies of its own";
+  return {group.name(), group.size(), by, ways.warning(one_machine)};
 }
 
 }  // namespace
@@ -326,8 +335,7 @@ std::vector<Link> Comm::links() const {
   for (const auto& [key, group] : groups_) {
     if (group->size() == 1) continue;
     if (group->by_device())
-      links.push_back(
-          {group->name(), group->size(), backend_->links->version() + between(group->members(), place_), ""});
+      links.push_back(device_link(*group, backend_->links->version(), on_one_machine(group->members(), place_)));
     else
       links.push_back({group->name(), group->size(), by, warning});
   }

@@ -1,3 +1,5 @@
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include "tessera/comm/device_links.h"
 #include "tessera/comm/peer_error.h"
 #include "tessera/device/backend.h"
+#include "tessera/device/nccl_ways.h"
 
 namespace tessera::comm {
 
@@ -144,8 +147,28 @@ void Group::all_gather(at::Tensor out, const at::Tensor& in) {
   run("all_gather", send, receive);
 }
 
+bool Group::library_sums(const at::Tensor& tensor) const {
+  return library_sums_ && device_transport_ && !tensor.is_cpu() && size() > 1;
+}
+
+void Comm::sum_by_library() {
+  library_sums_ = true;
+  for (auto& [key, group] : groups_) group->library_sums_ = true;
+}
+
 void Group::reduce_scatter(at::Tensor shard, const at::Tensor& flat, at::Tensor scratch, bool accumulate) {
   const int64_t n = shard.numel();
+  if (library_sums(shard) && n > 0) {
+    const at::Tensor sum = accumulate ? scratch.narrow(0, 0, n) : shard;
+    bool done = false;
+    guarded("reduce_scatter", static_cast<int64_t>(flat.nbytes()),
+            [&] { done = device_transport_->reduce_scatter(sum, flat); });
+    if (done) {
+      sent_ += static_cast<int64_t>(shard.nbytes()) * (size() - 1);
+      if (accumulate) sum_parts(shard, {sum.mutable_data_ptr<float>()}, true);
+      return;
+    }
+  }
   std::vector<at::Tensor> send(size()), receive(size());
   std::vector<float*> parts(size());
   for (int i = 0; i < size(); ++i) {
@@ -174,6 +197,14 @@ at::Tensor Group::buffer(at::Device device, int64_t values) {
 
 void Group::all_reduce(at::Tensor tensor) {
   if (size() == 1) return;
+  if (library_sums(tensor) && tensor.numel() > 0) {
+    bool done = false;
+    guarded("all_reduce", static_cast<int64_t>(tensor.nbytes()), [&] { done = device_transport_->all_reduce(tensor); });
+    if (done) {
+      sent_ += 2 * static_cast<int64_t>(tensor.nbytes()) * (size() - 1) / size();
+      return;
+    }
+  }
   // Reduces in chunks to bound the memory: each member sums its part of a chunk, then sends the sum to the others.
   const int64_t piece = kAllReducePiece / size() * size();
   const at::Tensor received = buffer(tensor.device(), piece);
@@ -317,7 +348,10 @@ Comm::DeviceLinking Comm::use_device_links(std::string against) {
     return {false, "rank 0 has " + first + ", rank " + std::to_string(rank) + " has " + second};
   }
   if (!place_.single()) make_device_links(*table);
-  return {true, version};
+  struct statvfs shared {};
+  if (statvfs("/dev/shm", &shared) != 0) return {true, version};
+  return {true, version,
+          device::small_shared_memory(static_cast<int64_t>(shared.f_blocks * shared.f_frsize), place_.local_world)};
 }
 
 void Comm::barrier() { group("control", {kAllAxes.begin(), kAllAxes.end()}).barrier(); }

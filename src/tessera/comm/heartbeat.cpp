@@ -28,8 +28,16 @@ int64_t milliseconds() {
   return duration_cast<std::chrono::milliseconds>(steady_clock::now().time_since_epoch()).count() + 1;
 }
 
-std::string text_of(const Activity& activity) {
-  return {activity.text.data(), strnlen(activity.text.data(), activity.text.size())};
+template <size_t kSize>
+std::string text_of(const std::array<char, kSize>& text) {
+  return {text.data(), strnlen(text.data(), text.size())};
+}
+
+template <size_t kSize>
+void write_text(std::array<char, kSize>& to, const std::string& text) {
+  const size_t length = std::min(text.size(), to.size() - 1);
+  std::memcpy(to.data(), text.data(), length);
+  to[length] = 0;
 }
 
 /// The lane of the calling thread's last activity; -1 for threads that never report one (a Pace).
@@ -61,12 +69,14 @@ StatusBoard::Status StatusBoard::read(int rank) const {
   Status status;
   status.beats = slot.beats.load();
   status.step = slot.lanes[0].step.load();
-  status.text = text_of(slot.lanes[0]);
+  status.text = text_of(slot.lanes[0].text);
+  status.failure = text_of(slot.failure);
   for (const Activity& lane : slot.lanes) {
     const int64_t since = lane.since.load(), waiting = lane.waiting.load();
     if (since == 0) continue;
     const auto seconds = [&](int64_t then) { return static_cast<double>(now - std::max(then, woke_)) / 1000; };
-    status.activities.push_back({lane.step.load(), text_of(lane), seconds(since), waiting ? seconds(waiting) : -1});
+    status.activities.push_back(
+        {lane.step.load(), text_of(lane.text), seconds(since), waiting ? seconds(waiting) : -1});
   }
   return status;
 }
@@ -123,14 +133,16 @@ void Heartbeat::at(int64_t step, int instruction, const std::string& text, int l
   activity.waiting = 0;
   activity.step = step;
   activity.instruction = instruction;
-  const size_t length = std::min(text.size(), activity.text.size() - 1);
-  std::memcpy(activity.text.data(), text.data(), length);
-  activity.text[length] = 0;
+  write_text(activity.text, text);
   activity.since = milliseconds();
 }
 
 void Heartbeat::done(int lane) {
   if (slot_) slot_->lanes[static_cast<size_t>(lane)].since = 0;
+}
+
+void Heartbeat::fails(const std::string& why) {
+  if (slot_) write_text(slot_->failure, why);
 }
 
 void Heartbeat::waits(bool inside) {

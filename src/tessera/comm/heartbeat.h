@@ -27,12 +27,16 @@ struct Activity {
   std::atomic<int32_t> instruction;
   std::array<char, 164> text;
 };
-inline constexpr int kActivities = 13;  ///< one for each lane of the executor, 0 the compute lane, and the device
+inline constexpr int kLanes = 12;             ///< of the executor; 0 is the compute lane
+inline constexpr int kInMessage = kLanes;     ///< activity of the device, in a message
+inline constexpr int kOnDevice = kLanes + 1;  ///< the first of as many: what the device is at in each lane
+inline constexpr int kActivities = kOnDevice + kLanes;
 
 /// One rank's slot in the file.
 struct StatusSlot {
   std::atomic<uint64_t> beats;  ///< 0: this rank sends no heartbeat
   std::array<Activity, kActivities> lanes;
+  std::array<char, 500> failure;  ///< written before the process ends for it
 };
 
 class StatusBoard {
@@ -54,6 +58,7 @@ class StatusBoard {
     int64_t step = 0;                         ///< last step of the compute lane
     std::string text;                         ///< last activity of the compute lane
     std::vector<CurrentActivity> activities;  ///< current activities, the compute lane's first
+    std::string failure;                      ///< of its machine, for which it ended; empty: none
 
     /// " at step 13, forward blocks.3; gather blocks.4"; " before the first step" if nothing is known.
     std::string where() const;
@@ -85,6 +90,8 @@ class Heartbeat {
   void at(int64_t step, int instruction, const std::string& text, int lane = 0);
   /// The lane's activity is done.
   void done(int lane = 0);
+  /// The rank is about to end with the code of a lost one, because its own machine failed.
+  void fails(const std::string& why);
   /// This thread enters (or leaves) a collective within its current activity.
   void waits(bool inside);
 

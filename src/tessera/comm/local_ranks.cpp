@@ -188,6 +188,9 @@ std::optional<Verdict> LocalRanks::failed() const {
     if (code == Exit::done || code == Exit::rank_lost || code == Exit::again) continue;
     return Verdict{code, name(*rank) + " ended with code " + std::to_string(WEXITSTATUS(rank->status)) + where(*rank)};
   }
+  for (const Rank* rank : ended_)
+    if (const std::string why = board_.read(local(*rank)).failure; !why.empty())
+      return Verdict{Exit::rank_lost, name(*rank) + " was lost: " + why};
   const double since_failure = failed_at_ ? seconds_since(*failed_at_) : 0;
   // The others are ending; one may still be writing the checkpoint.
   if (asked && (over() || since_failure > start_.timeout)) return Verdict{Exit::again, ""};

@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 #include <torch/version.h>
 
@@ -15,6 +16,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/nccl.h"
@@ -71,7 +73,8 @@ device::Stream make_stream(device::Priority priority) {
   return made;
 }
 
-void free_stream(device::Stream stream) { C10_CUDA_CHECK(cudaStreamDestroy(static_cast<cudaStream_t>(stream))); }
+/// Threads end with their streams, also after the device has failed.
+void free_stream(device::Stream stream) { static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream))); }
 
 void set_stream(device::Stream stream) {
   const auto index = static_cast<c10::DeviceIndex>(c10::cuda::current_device());
@@ -108,6 +111,41 @@ double seconds_between(device::Event from, device::Event to) {
   float milliseconds = 0;
   C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, event_of(from), event_of(to)));
   return static_cast<double>(milliseconds) * 1e-3;
+}
+
+/// cuStreamWriteValue32, which CUDA's runtime does not have; null where the driver has none.
+auto stream_write() {
+  static const auto function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &found, 12000, cudaEnableDefault, &result);
+    if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) {
+      static_cast<void>(cudaGetLastError());
+      found = nullptr;
+    }
+    return reinterpret_cast<CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned)>(found);
+  }();
+  return function;
+}
+
+bool write_word(uint32_t* to, uint32_t value) {
+  void* there = nullptr;  // where the device has the page-locked word
+  if (!stream_write() || cudaHostGetDevicePointer(&there, to, 0) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  return stream_write()(stream(), reinterpret_cast<CUdeviceptr>(there), value, 0) == CUDA_SUCCESS;
+}
+
+/// An error that stays is given by every call from then on, also by one that only asks.
+std::string fault() {
+  const cudaError_t error = cudaStreamQuery(nullptr);
+  if (error == cudaSuccess || error == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());
+    return "";
+  }
+  return std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")";
 }
 
 // --- memory
@@ -284,6 +322,9 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
   using namespace tessera::cuda;
   // Before the first context: with fewer queues than streams, one stream waits for what another was given.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  // TESSERA_SERIAL=1 waits after each instruction, and so after each kernel: what fails is what was launched last.
+  if (const char* serial = std::getenv("TESSERA_SERIAL"); serial && serial == std::string_view("1"))
+    setenv("CUDA_LAUNCH_BLOCKING", "1", /*overwrite=*/0);
   static const tessera::device::Backend table = {
       .version = tessera::device::kBackendVersion,
       .name = "cuda",
@@ -304,6 +345,8 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .await = tessera::cuda::await,
       .has_happened = has_happened,
       .seconds_between = seconds_between,
+      .write_word = write_word,
+      .fault = tessera::cuda::fault,
       .label = nullptr,
       .host_uses = nullptr,
       .communicators = &nccl_communicators(),

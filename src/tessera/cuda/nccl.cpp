@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <nccl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -36,14 +38,33 @@ struct Library {
   decltype(&ncclSend) send = nullptr;
   decltype(&ncclRecv) recv = nullptr;
   decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
   decltype(&ncclGetLastError) last_error = nullptr;
+  // null in libraries before 2.19
+  decltype(&ncclMemAlloc) mem_alloc = nullptr;
+  decltype(&ncclMemFree) mem_free = nullptr;
+  decltype(&ncclCommRegister) register_range = nullptr;
+  int log = -1;  // a file in memory that the library writes its log to; negative: somebody else reads it
 };
 
 constexpr int kOldest = NCCL_VERSION(2, 18, 0);  // communicators that do not block, and abort of what they began
 
+/// What NCCL finds of ways between GPUs it tells in its log alone. Where nobody has asked for that, it goes to us.
+int open_log() {
+  if (std::getenv("NCCL_DEBUG") || std::getenv("NCCL_DEBUG_FILE")) return -1;
+  const int file = memfd_create("nccl-log", 0);
+  if (file < 0) return -1;
+  setenv("NCCL_DEBUG", "INFO", 1);
+  setenv("NCCL_DEBUG_SUBSYS", "INIT,GRAPH", /*overwrite=*/0);
+  setenv("NCCL_DEBUG_FILE", ("/proc/self/fd/" + std::to_string(file)).c_str(), 1);
+  return file;
+}
+
 Library load() {
   Library found;
+  found.log = open_log();
   void* library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
   if (!library) {
     found.absence = std::string("NCCL cannot be loaded (") + dlerror() + ")";
@@ -65,9 +86,16 @@ Library load() {
   get(found.send, "ncclSend");
   get(found.recv, "ncclRecv");
   get(found.all_gather, "ncclAllGather");
+  get(found.reduce_scatter, "ncclReduceScatter");
+  get(found.all_reduce, "ncclAllReduce");
   get(found.error_string, "ncclGetErrorString");
   get(found.last_error, "ncclGetLastError");
   if (!found.absence.empty()) return found;
+  const auto try_get = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+  };
+  try_get(found.mem_alloc, "ncclMemAlloc"), try_get(found.mem_free, "ncclMemFree");
+  try_get(found.register_range, "ncclCommRegister");
   // The belt of [Note: one order of issue]: what the host issues in one order begins in it, also where streams differ.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   if (found.get_version(&found.version) != ncclSuccess || found.version < kOldest)
@@ -139,6 +167,39 @@ Communicator connect(const std::string& id, int size, int index, const std::stri
   return link.release();
 }
 
+/// Lines that are whole.
+std::string told() {
+  static std::mutex mutex;
+  static off_t read = 0;
+  const std::lock_guard lock(mutex);
+  std::string text;
+  if (library().log < 0) return text;
+  char piece[4096];
+  for (ssize_t got = 0; (got = pread(library().log, piece, sizeof piece, read + static_cast<off_t>(text.size()))) > 0;)
+    text.append(piece, static_cast<size_t>(got));
+  text.resize(text.rfind('\n') + 1);
+  read += static_cast<off_t>(text.size());
+  return text;
+}
+
+/// In NCCL's own form (cuMem), which other GPUs of the machine can be shown.
+void* take(int64_t bytes) {
+  void* data = nullptr;
+  if (!library().mem_alloc || !library().mem_free) return nullptr;
+  return library().mem_alloc(&data, static_cast<size_t>(bytes)) == ncclSuccess ? data : nullptr;
+}
+void give(void* data) { static_cast<void>(library().mem_free(data)); }
+
+/// Ranges stay registered until the communicator ends. Symmetric windows (2.28) want a tensor at one offset on all members,
+/// which the addresses of different ranks' allocators are not.
+bool lend(Communicator communicator, void* data, int64_t bytes) {
+  Link& link = link_of(communicator);
+  const std::lock_guard lock(link.lock);
+  void* handle = nullptr;
+  if (link.aborted() || !library().register_range) return false;
+  return library().register_range(link.comm, data, static_cast<size_t>(bytes), &handle) == ncclSuccess;
+}
+
 bool settled(Communicator communicator) {
   Link& link = link_of(communicator);
   const std::lock_guard lock(link.lock);
@@ -173,6 +234,22 @@ void all_gather(Communicator communicator, void* out, const void* in, int64_t by
                                   c10::cuda::getCurrentCUDAStream().stream()));
 }
 
+void reduce_scatter(Communicator communicator, float* out, const float* in, int64_t n) {
+  Link& link = link_of(communicator);
+  const std::lock_guard lock(link.lock);
+  if (link.aborted()) return;
+  note(link, library().reduce_scatter(in, out, static_cast<size_t>(n), ncclFloat, ncclSum, link.comm,
+                                      c10::cuda::getCurrentCUDAStream().stream()));
+}
+
+void all_reduce(Communicator communicator, float* values, int64_t n) {
+  Link& link = link_of(communicator);
+  const std::lock_guard lock(link.lock);
+  if (link.aborted()) return;
+  note(link, library().all_reduce(values, values, static_cast<size_t>(n), ncclFloat, ncclSum, link.comm,
+                                  c10::cuda::getCurrentCUDAStream().stream()));
+}
+
 void abort(Communicator communicator) {
   Link& link = link_of(communicator);
   const std::lock_guard lock(link.lock);
@@ -201,10 +278,16 @@ const device::Communicators& nccl_communicators() {
       .version = version,
       .new_id = new_id,
       .connect = connect,
+      .told = told,
+      .take = tessera::cuda::take,
+      .give = tessera::cuda::give,
+      .lend = lend,
       .settled = settled,
       .fault = fault,
       .exchange = tessera::cuda::exchange,
       .all_gather = all_gather,
+      .reduce_scatter = reduce_scatter,
+      .all_reduce = all_reduce,
       .abort = tessera::cuda::abort,
       .free = tessera::cuda::free,
   };

@@ -1,5 +1,7 @@
 #include "tessera/device/backend.h"
 
+#include <ATen/Context.h>
+
 #include <atomic>
 
 namespace tessera::device {
@@ -8,14 +10,21 @@ namespace {
 
 std::atomic<const Backend*> chosen = nullptr;
 std::atomic<int> chosen_index = 0;
+Block chosen_block;  // set before there are other threads
 
 }  // namespace
 
 void use(const Backend& backend, int index) {
+  // fp32 means fp32: by default LibTorch lets convolutions round their operands to TF32, with 10 bits
+  at::globalContext().setAllowTF32CuBLAS(false);
+  at::globalContext().setAllowTF32CuDNN(false);
   chosen_index = index;
   chosen = &backend;
   enter_thread();
 }
+
+void set_block(Block block) { chosen_block = block; }
+Block block() { return chosen_block; }
 
 const Backend* used() { return chosen.load(std::memory_order_acquire); }
 

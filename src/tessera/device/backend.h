@@ -32,7 +32,7 @@ struct Fp8Tiles;
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 5;
+inline constexpr int kBackendVersion = 6;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -82,6 +82,11 @@ struct Backend {
   bool (*has_happened)(Event event);
   /// Of two timed events that have happened.
   double (*seconds_between)(Event from, Event to);
+  /// `value` to page-locked memory of the host, when the current stream comes to it: how far a stream is can then be read
+  /// without a call, also once the device has failed. False where the device cannot.
+  bool (*write_word)(uint32_t* to, uint32_t value);
+  /// Why the device does nothing more, for good, as CUDA after an illegal address; empty: it works. Waits for nothing.
+  std::string (*fault)();
   // For devices that check order; null on others.
   /// Names what the calling thread issues from here on.
   void (*label)(const std::string& what);
@@ -143,6 +148,13 @@ const Backend* used();
 c10::Device here();
 /// Makes the device current for a thread of our own; does nothing on a CPU.
 void enter_thread();
+/// The block from which all tensors of the device come, as the engine has taken it; communicators are lent it.
+struct Block {
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+void set_block(Block block);
+Block block();
 /// Memory of the device for intermediate values of the calling thread, beside what the engine plans: at least `bytes`,
 /// kept until the thread ends. `which` in 0..2 selects separate buffers. Null where the driver has none left.
 void* scratch(int which, int64_t bytes);

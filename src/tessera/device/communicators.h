@@ -33,6 +33,14 @@ struct Communicators {
   std::string (*new_id)();
   /// Begins to connect `size` members for the calling thread's device.
   Communicator (*connect)(const std::string& id, int size, int index, const std::string& name);
+  /// What the library has logged since the last call: how it reaches the others. Empty where somebody else reads its log.
+  std::string (*told)();
+  /// Memory that can be lent; null: there is none. give() takes it back.
+  void* (*take)(int64_t bytes);
+  void (*give)(void* data);
+  /// From here on messages of the communicator whose bytes lie in the range need no copy of the library's own, where it can.
+  /// Every member calls it. False where it cannot: they are sent all the same.
+  bool (*lend)(Communicator communicator, void* data, int64_t bytes);
   /// Whether what was begun last has been done by the host. Throws what fault() says.
   bool (*settled)(Communicator communicator);
   /// What is known to have failed, on the device too; empty: nothing.
@@ -41,6 +49,10 @@ struct Communicators {
   void (*exchange)(Communicator communicator, const std::vector<Message>& out, const std::vector<Message>& in);
   /// out: the `bytes` of every member, one after the other. `in` may be its own place in `out`.
   void (*all_gather)(Communicator communicator, void* out, const void* in, int64_t bytes);
+  /// out [n] = the sum over members of this member's part of their in [members * n], in fp32 and an order of the library's.
+  void (*reduce_scatter)(Communicator communicator, float* out, const float* in, int64_t n);
+  /// In place, likewise; every member has the same bits.
+  void (*all_reduce)(Communicator communicator, float* values, int64_t n);
   /// Ends what is under way, and its streams go on; nothing more is sent.
   void (*abort)(Communicator communicator);
   /// All that it was given is done, or it was aborted.

@@ -19,6 +19,14 @@ struct Memory {
   unsigned long long total = 0, free = 0, used = 0;  // bytes
 };
 
+using EventSet = void*;
+struct EventData {
+  Gpu gpu = nullptr;
+  unsigned long long type = 0, data = 0;  // of an Xid: its number
+  unsigned gpu_instance = 0, compute_instance = 0;
+};
+constexpr unsigned long long kXid = 8;
+
 struct Nvml {
   int (*start)() = nullptr;
   int (*end)() = nullptr;
@@ -26,7 +34,42 @@ struct Nvml {
   int (*utilisation)(Gpu, Utilisation*) = nullptr;
   int (*power)(Gpu, unsigned* milliwatts) = nullptr;
   int (*memory)(Gpu, Memory*) = nullptr;
+  // null in drivers that tell no events
+  int (*make_events)(EventSet*) = nullptr;
+  int (*register_events)(Gpu, unsigned long long types, EventSet) = nullptr;
+  int (*wait_for_event)(EventSet, EventData*, unsigned milliseconds) = nullptr;
+  int (*free_events)(EventSet) = nullptr;
+  bool tells_events() const { return make_events && register_events && wait_for_event && free_events; }
 };
+
+/// Of NVIDIA's list of Xids what ends a program, and what then has to be done.
+struct Xid {
+  unsigned number;
+  const char* text;
+};
+constexpr Xid kXids[] = {
+    {13, "a kernel was stopped for what it did: a fault of the program"},
+    {31, "a kernel used an address that is not its own: a fault of the program"},
+    {43, "the GPU stopped a program for its fault, and is well"},
+    {45, "the GPU's work was ended, after an earlier error"},
+    {48, "memory of the GPU has an error of two bits: reset the GPU, and replace it if that comes again"},
+    {63, "the GPU has put away a row of bad memory: reset it at the next occasion"},
+    {64, "the GPU could not put away a row of bad memory: replace it"},
+    {74, "NVLink has an error: look at nvidia-smi nvlink --errorcounters, and at what connects the GPUs"},
+    {79, "the GPU has fallen off the bus: look at its power, its heat and its slot, and reboot"},
+    {94, "memory of the GPU has an error, which ended this program alone: start again"},
+    {95, "memory of the GPU has an error that was not contained: reset the GPU"},
+    {119, "the GPU's system processor does not answer: reset the GPU or reboot"},
+    {120, "the GPU's system processor has an error: reset the GPU or reboot"},
+    {140, "memory of the GPU has an error that is not corrected: reset the GPU"},
+};
+
+std::string describe_xid(unsigned long long number) {
+  std::string text = "Xid " + std::to_string(number);
+  for (const Xid& known : kXids)
+    if (known.number == number) text += std::string(" (") + known.text + ")";
+  return text;
+}
 
 /// "GPU-" and the digits in groups of 8, 4, 4, 4 and 12, as NVML and nvidia-smi -L write them.
 std::string as_nvml_writes(const std::string& uuid) {
@@ -48,6 +91,8 @@ std::string open_nvml(const std::string& name, Nvml& nvml) {
                      load(nvml.utilisation, "nvmlDeviceGetUtilizationRates") &&
                      load(nvml.power, "nvmlDeviceGetPowerUsage") && load(nvml.memory, "nvmlDeviceGetMemoryInfo");
   if (!whole) return "the driver's numbers are not to be had: " + name + " lacks functions of NVML";
+  load(nvml.make_events, "nvmlEventSetCreate"), load(nvml.register_events, "nvmlDeviceRegisterEvents");
+  load(nvml.wait_for_event, "nvmlEventSetWait_v2"), load(nvml.free_events, "nvmlEventSetFree");
   if (const int code = nvml.start())
     return "the driver's numbers are not to be had: NVML does not start (error " + std::to_string(code) + ")";
   return "";
@@ -58,6 +103,14 @@ std::string open_nvml(const std::string& name, Nvml& nvml) {
 struct DriverWatch::Driver {
   Nvml nvml;
   Gpu gpu = nullptr;
+  EventSet events = nullptr;  // null: the driver tells none
+
+  void listen() {
+    if (!nvml.tells_events() || nvml.make_events(&events) != 0) return;
+    if (nvml.register_events(gpu, kXid, events) == 0) return;
+    nvml.free_events(events);
+    events = nullptr;
+  }
 
   std::mutex lock;
   std::condition_variable wake;
@@ -100,6 +153,7 @@ DriverWatch::DriverWatch(const std::string& uuid, const std::string& library, st
     driver->nvml.end();
     return;
   }
+  driver->listen();
   driver_ = std::move(driver);
   driver_->thread = std::thread([this, period] { driver_->run(period); });
 }
@@ -112,7 +166,15 @@ DriverWatch::~DriverWatch() {
   }
   driver_->wake.notify_all();
   driver_->thread.join();
+  if (driver_->events) driver_->nvml.free_events(driver_->events);
   driver_->nvml.end();
+}
+
+std::string DriverWatch::take_fault(std::chrono::milliseconds wait) {
+  if (!driver_ || !driver_->events) return "";
+  EventData event;
+  if (driver_->nvml.wait_for_event(driver_->events, &event, static_cast<unsigned>(wait.count())) != 0) return "";
+  return event.type & kXid ? describe_xid(event.data) : "";
 }
 
 std::optional<DriverNumbers> DriverWatch::take() {

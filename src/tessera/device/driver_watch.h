@@ -4,6 +4,7 @@
 //
 //   DriverWatch watch(properties.uuid);                 // does nothing where there is no NVML
 //   if (const auto numbers = watch.take()) ...          // the means since the last call
+//   watch.take_fault(milliseconds(500));                // "Xid 79 (the GPU has fallen off the bus)", if the driver says one
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,9 @@ class DriverWatch {
   /// The means of what was read since the last call; of a call before the next reading, the last one. Empty where the
   /// driver says nothing, or stopped to.
   std::optional<DriverNumbers> take();
+  /// The error of the GPU that the driver tells within `wait`, by its number and what that means; empty: none. An Xid is what
+  /// the kernel's log has of a GPU that failed.
+  std::string take_fault(std::chrono::milliseconds wait);
 
  private:
   struct Driver;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <vector>
 
 namespace tessera::device {
 
@@ -76,6 +77,33 @@ std::string load_fault(const std::string& message) {
                             : ": the library was built for another LibTorch; build again with the one in use");
 }
 
+/// cuDNN and cuBLAS open these by their bare names when they first compile a kernel. They lie in packages of their own, where
+/// the loader does not look; Python loads them with torch, and here nobody else does. A library that is there already is found
+/// by its name.
+void preload(const std::filesystem::path& site) {
+  namespace fs = std::filesystem;
+  constexpr const char* kNames[] = {"libnvJitLink.so.", "libnvrtc-builtins.so.",
+                                    "libnvrtc.so."};  // each before who needs it
+  std::error_code ignored;
+  std::vector<fs::path> folders = {site / "torch" / "lib"};
+  for (const auto& package : fs::directory_iterator(site / "nvidia", ignored))
+    folders.push_back(package.path() / "lib");
+  for (const char* name : kNames)
+    for (const fs::path& folder : folders)
+      for (const auto& file : fs::directory_iterator(folder, ignored))
+        if (file.path().filename().string().starts_with(name))
+          static_cast<void>(dlopen(file.path().c_str(), RTLD_LAZY | RTLD_LOCAL));
+}
+
+/// The folder above torch/lib, which has the library of this function.
+std::filesystem::path site_of_torch() {
+  Dl_info found;
+  const auto* function = reinterpret_cast<const void*>(&at::show_config);
+  if (!dladdr(function, &found) || !found.dli_fname) return {};
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(found.dli_fname, ignored).parent_path().parent_path().parent_path();
+}
+
 /// Why a library that was opened does not fit this program, its LibTorch or the driver; empty if it does.
 std::string misfit(const Backend* table, const Places& places, const Driver& driver) {
   const std::string path = places.library.string();
@@ -104,7 +132,8 @@ const Opened& open() {
     if (offered) return {offered, ""};
     std::error_code ignored;
     const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
-    return open_library({.library = program.parent_path() / "libtessera_cuda.so", .torch = at::show_config});
+    return open_library(
+        {.library = program.parent_path() / "libtessera_cuda.so", .torch = at::show_config, .site = site_of_torch()});
   }();
   return once;
 }
@@ -141,6 +170,7 @@ Opened open_library(const Places& places) {
   std::error_code ignored;
   if (!std::filesystem::exists(places.library, ignored))
     return {nullptr, places.library.string() + " does not exist: build on a machine with nvcc"};
+  if (!places.site.empty()) preload(places.site);
   // bound lazily: of cuDNN and others, LibTorch's library names more than any run calls
   void* library = dlopen(places.library.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (!library) return {nullptr, load_fault(dlerror())};

@@ -34,6 +34,7 @@ struct Places {
   std::string driver = "libcuda.so.1";
   std::filesystem::path library;  ///< libtessera_cuda.so
   std::string (*torch)();  ///< at::show_config() of the LibTorch of this process; called after the library is there
+  std::filesystem::path site = {};  ///< the folder of Python packages that has that LibTorch, and those of NVIDIA
 };
 Opened open_library(const Places& places);
 

@@ -1,6 +1,10 @@
 #include "tessera/device/streams.h"
 
+#include <ATen/record_function.h>
+
+#include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -15,9 +19,9 @@ struct Pool {
   std::mutex mutex;
   std::vector<Event> events;
 };
-Pool& pool() {
-  static auto* once = new Pool;  // marks of other statics may go after it would
-  return *once;
+Pool& pool(bool timed) {
+  static auto* once = new Pool[2];  // marks of other statics may go after it would
+  return once[timed];
 }
 
 class OwnStream {
@@ -35,9 +39,19 @@ class OwnStream {
   Stream stream_ = nullptr;
 };
 
+std::atomic<const char*> newest_operator = nullptr;
+
+/// Names are the dispatcher's, which keeps them.
+std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& function) {
+  newest_operator = function.name();
+  return nullptr;
+}
+
 bool serial() {
   const char* wanted = std::getenv("TESSERA_SERIAL");
-  return wanted && std::string_view(wanted) == "1";
+  const bool is = wanted && std::string_view(wanted) == "1";
+  if (is) at::addGlobalCallback(at::RecordFunctionCallback(&note_operator).scopes({at::RecordScope::FUNCTION}));
+  return is;
 }
 
 thread_local std::string doing;
@@ -51,6 +65,11 @@ void label(const std::string& what) {
 
 const std::string& labelled() { return doing; }
 
+std::string last_operator() {
+  const char* name = newest_operator;
+  return name ? name : "";
+}
+
 bool has_streams() {
   static const bool one = serial();
   return used() && !one;
@@ -63,17 +82,19 @@ void own_stream(Priority priority) {
 
 Mark::~Mark() {
   if (!event_) return;
-  const std::lock_guard lock(pool().mutex);
-  pool().events.push_back(event_);
+  Pool& mine = pool(timed_);
+  const std::lock_guard lock(mine.mutex);
+  mine.events.push_back(event_);
 }
 
 void Mark::record() {
   if (!used()) return;
   if (!event_) {
-    const std::lock_guard lock(pool().mutex);
-    if (!pool().events.empty()) event_ = pool().events.back(), pool().events.pop_back();
+    Pool& mine = pool(timed_);
+    const std::lock_guard lock(mine.mutex);
+    if (!mine.events.empty()) event_ = mine.events.back(), mine.events.pop_back();
   }
-  if (!event_) event_ = used()->make_event(/*timed=*/false);
+  if (!event_) event_ = used()->make_event(timed_);
   used()->record(event_);
 }
 

@@ -7,6 +7,7 @@
 //   copied.record();
 //   copied.order();                      // on another thread: what its stream is given next comes after the copy
 //   copied.await();                      // or the host waits
+#include <string>
 #include <utility>
 
 #include "tessera/device/backend.h"
@@ -15,6 +16,8 @@ namespace tessera::device {
 
 /// Whether work of several threads overlaps on a device: there is one, and TESSERA_SERIAL is not 1.
 bool has_streams();
+/// The operator of LibTorch that began last, "aten::mm", known with TESSERA_SERIAL=1 alone: then it is the one that failed.
+std::string last_operator();
 
 /// Gives the calling thread a stream of its own until it ends; without has_streams() it keeps the device's first one.
 void own_stream(Priority priority = Priority::normal);
@@ -32,9 +35,11 @@ inline void host_uses(const void* data, int64_t bytes, bool writes) {
 class Mark {
  public:
   Mark() = default;
-  Mark(Mark&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  /// `timed`: for seconds_since(), which makes its event dearer.
+  explicit Mark(bool timed) : timed_(timed) {}
+  Mark(Mark&& other) noexcept : event_(std::exchange(other.event_, nullptr)), timed_(other.timed_) {}
   Mark& operator=(Mark&& other) noexcept {
-    std::swap(event_, other.event_);
+    std::swap(event_, other.event_), std::swap(timed_, other.timed_);
     return *this;
   }
   ~Mark();
@@ -51,9 +56,12 @@ class Mark {
   void await() const {
     if (event_) used()->await(event_);
   }
+  /// Of the device's own clock. Both are timed, were recorded and are passed.
+  double seconds_since(const Mark& earlier) const { return used()->seconds_between(earlier.event_, event_); }
 
  private:
   Event event_ = nullptr;
+  bool timed_ = false;
 };
 
 }  // namespace tessera::device

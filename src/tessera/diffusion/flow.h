@@ -48,6 +48,7 @@ struct Options {
   Window window = {};  ///< draws are conditioned on lying in it
   /// Of by_size. The noisy latent is (1 - sigma) x0 + (sigma + least_noise (1 - sigma)) eps.
   double least_noise = 0;
+  int64_t piece = 0;            ///< of by_area: that of area_shift()
   bool rounds_to_bf16 = false;  ///< sigma and t are numbers of bf16, as in a trainer that computes in it
 };
 
@@ -57,8 +58,10 @@ double size_shift(double tokens_per_frame, int64_t frames);
 /// The shift of a video of that many pixels a frame and latent frames, in Open-Sora 1.2 (Zheng et al. 2024): the root of
 /// the area, in squares of 512 pixels, times the root of the frames.
 double area_shift(double pixels, int64_t frames);
-/// The same of a latent [C, F, H, W], whose values are of 8 x 8 pixels.
-double area_shift(at::IntArrayRef latent);
+/// The same of a latent [C, F, H, W], whose values are of 8 x 8 pixels. `piece`: 0, or the latent frames of a piece of the
+/// video; the first of each is then not counted, as in Open-Sora 1.3, whose pieces begin with the frame before them. A
+/// picture is one frame.
+double area_shift(at::IntArrayRef latent, int64_t piece = 0);
 /// Whether each sample's shift follows from its size.
 bool shifts_each(Timesteps timesteps);
 /// The options of a sample whose latent is [C, F, H, W]: by_size and by_area get the shift of its size, others stay.

@@ -1,9 +1,9 @@
 #pragma once
 // The tensor of the frames that Open-Sora 2.0's trainer and sampler give beside the noisy latent: a mask, and latents.
-// Which frames those are is in families/given_frames.h.
+// Which frames those are is in families/frames/given_frames.h.
 //
 //   sample.extra["cond"] = condition(latent, given_frames("i2v_head", 33, 9, true), {encode(first frame)});
-#include "tessera/families/given_frames.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::diffusion {

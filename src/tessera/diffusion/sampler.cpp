@@ -100,7 +100,7 @@ class Consistency final : public Sampler {
   }
 };
 
-constexpr const char* kBySize = "euler_by_size";
+constexpr const char *kBySize = "euler_by_size", *kByArea = "euler_by_area";
 
 struct Entry {
   std::string name;
@@ -119,6 +119,7 @@ const std::vector<Entry>& samplers() {
       {"unipc", unipc_schedule, make<UniPc>},       {"unipc_diffusers", diffusers_unipc_schedule, make<UniPc>},
       {"dpmpp", dpmpp_schedule, make<DpmPlusPlus>}, {"dpmpp_diffusers", diffusers_dpmpp_schedule, make<DpmPlusPlus>},
       {"scm", scm_schedule, make<Consistency>},     {kBySize, plain_schedule, make<Euler>},
+      {kByArea, plain_schedule, make<Euler>},
   };
   return table;
 }
@@ -143,6 +144,7 @@ std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double
 }
 
 bool shifts_by_size(const std::string& name) { return name == kBySize; }
+bool shifts_by_area(const std::string& name) { return name == kByArea; }
 
 Tensor guided(const Tensor& uncond, const Tensor& cond, double scale) { return uncond + (cond - uncond) * scale; }
 

@@ -43,12 +43,14 @@ class Sampler {
 
 /// "euler" (even u from 1, as in DiffSynth), "euler_diffusers" (FlowMatchEuler, which shifts its end points twice),
 /// "unipc" and "dpmpp" (the official programs: integer timesteps), "unipc_diffusers", "dpmpp_diffusers", "scm" (of
-/// models that predict the end from anywhere: each step goes there and adds fresh noise), "euler_by_size".
-/// Throws UserError (usage) naming the nearest known name.
+/// models that predict the end from anywhere: each step goes there and adds fresh noise), "euler_by_size" and
+/// "euler_by_area". Throws UserError (usage) naming the nearest known name.
 std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double shift);
 std::vector<std::string> sampler_names();
-/// Of "euler_by_size", whose shift is size_shift() of the video (flow.h): the caller gives it.
+/// Of "euler_by_size" and of "euler_by_area", whose shifts are size_shift() and area_shift() of the video (flow.h): the
+/// caller gives them.
 bool shifts_by_size(const std::string& name);
+bool shifts_by_area(const std::string& name);
 
 /// Classifier-free guidance: uncond + scale * (cond - uncond).
 at::Tensor guided(const at::Tensor& uncond, const at::Tensor& cond, double scale);

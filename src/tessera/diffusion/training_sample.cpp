@@ -4,7 +4,7 @@
 
 #include "tessera/base/random.h"
 #include "tessera/diffusion/given_frames.h"
-#include "tessera/families/frame_masks.h"
+#include "tessera/families/frames/frame_masks.h"
 
 namespace tessera::diffusion {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tessera/diffusion/flow.h"
-#include "tessera/families/given_frames.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/net/model.h"
 
 namespace tessera::diffusion {

@@ -77,7 +77,9 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
       host_sums.push_back(made(plan::kHostSums, over, summed && buffer.trainable));
     }
   }
+  if (far_) progress_ = std::make_shared<DeviceProgress>();
   if (!options_.trace.empty()) {
+    read_times();
     trace_.open(options_.trace, std::ios::trunc);
     if (!trace_)
       throw UserError(Exit::disk, "engine.trace", options_.trace + ": cannot be written", "choose another file");
@@ -166,6 +168,7 @@ void Executor::begin(Run& run) {
     store_.rest(nullptr);
     if (marks_.size() < count) marks_.resize(count), prepared_.resize(count);
     start_.record();
+    if (times_read_) run.timed = std::make_unique<DeviceTimes>(run.program, run.step);
   }
   run.start = now(), run.in_collectives = comm::seconds_in_collectives();
 }
@@ -223,7 +226,7 @@ void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
 void Executor::follow(Run& run, const plan::Instruction& in) {
   if (!far_) return;
   device::label(std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name));
-  const bool host = in.lane == plan::Lane::disk || in.lane == plan::Lane::host;
+  const bool host = works_on_host(in.lane);
   const auto after = [&](const device::Mark& mark) { host ? mark.await() : mark.order(); };
   bool& begun = run.begun[static_cast<size_t>(in.lane)];
   if (!std::exchange(begun, true) && in.lane != plan::Lane::compute) after(start_);
@@ -254,12 +257,17 @@ void Executor::join_lanes(const Run& run) {
 void Executor::perform(const std::shared_ptr<Run>& shared, int index) {
   Run& run = *shared;
   const plan::Instruction& in = run.schedule().list[index];
+  const bool enqueues = far_ && !works_on_host(in.lane);
   const double t0 = now();  // an injected delay counts as the instruction's time
+  if (enqueues) progress_->begins(in.lane, {run.program, run.step, index});
+  if (enqueues && run.timed) run.timed->began(index);
   if (whereabouts_) whereabouts_(run.step, index, in, false);
   execute(run, index, run.comm[index]);
-  if (far_) marks_[index].record();
-  if (far_ && !device::has_streams()) marks_[index].await();
   run.times[index] = {t0 - run.start, now() - run.start};
+  if (enqueues && run.timed) run.timed->ended(index);
+  if (enqueues) progress_->given(in.lane);
+  if (far_) marks_[index].record();  // last: who waits for it waits for these too
+  if (far_ && !device::has_streams()) marks_[index].await();
   if (whereabouts_) whereabouts_(run.step, index, in, true);
   const auto same = [](const plan::Comm& ran, const plan::Comm& expected) {
     if (expected.bytes != kAnyBytes) return ran.same_traffic(expected);
@@ -276,30 +284,12 @@ void Executor::perform(const std::shared_ptr<Run>& shared, int index) {
 void Executor::end(Run& run) {
   events_.await_all();
   if (far_) join_lanes(run);
-  if (run.schedule().phase == "train") {
-    const std::vector<double> waited = waited_for(run.schedule().list, run.times);
-    exposed_ += exposed_time(run.schedule().list, run.times, waited);
-    if (keep_lines_) in_effect_ = in_effect(run.schedule().list, run.times, waited);
-    exposed_.comm += comm::seconds_in_collectives() - run.in_collectives;
+  if (!run.timed) {
+    if (!far_) note_times(*run.program, run.step, run.times, comm::seconds_in_collectives() - run.in_collectives);
+    return;
   }
-  record(run);
-}
-
-/// Adds the schedule's times and trace lines to those of the executor.
-void Executor::record(Run& run) {
-  const auto& list = run.schedule().list;
-  if (run.step != traced_step_) traced_step_ = run.step, base_ = 0;
-  if (keep_lines_) last_lines_.clear();
-  for (size_t i = 0; i < list.size(); ++i) {
-    busy_[std::string(name(list[i].lane))] += run.times[i][1] - run.times[i][0];
-    if (!trace_.is_open() && !keep_lines_) continue;
-    const std::string line = plan::to_json(list[i], run.schedule().phase, rank_, run.step, static_cast<int>(i), base_,
-                                           run.times[i][0], run.times[i][1]);
-    if (trace_.is_open()) trace_ << line << '\n';
-    if (keep_lines_) last_lines_.push_back(line);
-  }
-  if (trace_.is_open()) trace_.flush();
-  base_ += static_cast<int>(list.size());
+  run.timed->close(std::move(run.times));
+  unsettled_.push_back(std::move(run.timed));
 }
 
 /// The file of offloaded activations grows only; it holds nothing between two schedules.
@@ -559,7 +549,5 @@ Workers& Executor::workers(int threads) {
   }
   return *workers_;
 }
-
-std::map<std::string, double> Executor::take_busy() { return std::exchange(busy_, {}); }
 
 }  // namespace tessera::engine

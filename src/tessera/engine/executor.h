@@ -9,6 +9,8 @@
 
 #include "tessera/comm/comm.h"
 #include "tessera/device/streams.h"
+#include "tessera/engine/device_progress.h"
+#include "tessera/engine/device_times.h"
 #include "tessera/engine/exposed.h"
 #include "tessera/engine/in_effect.h"
 #include "tessera/engine/memory/disk.h"
@@ -72,17 +74,24 @@ class Executor {
   /// Host memory for offloaded activations and for buffers on their way from or to the disk.
   int64_t host_bytes() const { return host_.size(); }
   int64_t disk_bytes() const { return disk_ ? disk_->size() : 0; }  ///< of activations
+  /// The numbers below are asked for from here on. A CPU has them always; on a device they are those of its events, of the
+  /// schedules that it is known to have ended: when a step's `norm` reports, of all before that step.
+  void read_times();
   /// Seconds that each lane worked since the last call, by lane name.
   std::map<std::string, double> take_busy();
   /// The time that compute waited in training steps since the last call, by cause.
-  Exposed take_exposed() { return std::exchange(exposed_, {}); }
+  Exposed take_exposed();
+  /// Seconds of forwards and backwards since the last call: what its samples cost this rank.
+  double take_work();
   /// The error of the activations that were quantised since the last call.
   CompressionError take_compression_error() { return std::exchange(compression_error_, {}); }
-  /// The last executed schedule as lines of schedule.jsonl with times (for reports).
-  const std::vector<std::string>& last_lines() const { return last_lines_; }
-  /// What the last training step did by each mechanism of its plan, where lines are kept.
-  const InEffect& last_effect() const { return in_effect_; }
-  void keep_lines(bool keep) { keep_lines_ = keep; }
+  /// The last executed schedule as lines of schedule.jsonl with times (for reports). Waits for its end.
+  const std::vector<std::string>& last_lines();
+  /// What the last training step did by each mechanism of its plan, where lines are kept. Waits likewise.
+  const InEffect& last_effect();
+  void keep_lines(bool keep);
+  /// Where each lane of the device is; null on a CPU.
+  const std::shared_ptr<DeviceProgress>& progress() const { return progress_; }
 
  private:
   using Micro = MicroRun;
@@ -97,7 +106,8 @@ class Executor {
   void join_lanes(const Run& run);
   void end(Run& run);
   void run_whole(const std::shared_ptr<Run>& shared);
-  void record(Run& run);
+  void note_times(const plan::Program& program, int64_t step, const DeviceTimes::Seconds& times, double in_collectives);
+  void settle_times(bool wait);
   void reserve_disk(int64_t bytes);
   void execute(Run& run, int index, std::vector<plan::Comm>& done);
   void forward_unit(Run& run, const plan::Instruction& in);
@@ -146,6 +156,10 @@ class Executor {
   device::Mark start_, end_;                    // of the schedule, on the compute lane
   Uploads uploads_;
   std::unique_ptr<NumbersOnDevice> numbers_;  // null on a CPU
+  std::shared_ptr<DeviceProgress> progress_;  // likewise
+  bool times_read_ = false;
+  std::deque<std::unique_ptr<DeviceTimes>> unsettled_;  // of schedules that the device may not have ended
+  double in_messages_ = 0;                              // seconds of the device, of settled schedules
   LaneThread gather_lane_, reduce_lane_, disk_lane_, fetch_lane_, stash_lane_;
   StageMessages messages_;
   std::map<plan::Lane, std::unique_ptr<LaneThread>> message_lanes_;
@@ -154,6 +168,7 @@ class Executor {
   Whereabouts whereabouts_;
   std::vector<std::vector<Tensor>> input_grads_;
   std::map<std::string, double> busy_;
+  double work_ = 0;
   Exposed exposed_;
   CompressionError compression_error_;
   std::unique_ptr<Workers> workers_;       // made when first used

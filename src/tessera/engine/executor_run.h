@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "tessera/engine/device_times.h"
 #include "tessera/engine/stage_messages.h"
 #include "tessera/engine/step_run.h"
 #include "tessera/engine/unit_run.h"
@@ -45,6 +46,7 @@ struct ScheduleRun {
   std::vector<int64_t> samples = {};
   double norm = 0;                                // from the exchange at `norm`
   std::vector<std::vector<double>> ranks = {};    // likewise: the report of each rank
+  std::unique_ptr<DeviceTimes> timed = {};        // on a device, where times are read
   double start = 0, in_collectives = 0;           // when it began, and the seconds spent in collectives until then
   std::vector<int> issued_before = {};            // by instruction: the one whose messages are issued first; -1: none
   std::array<bool, plan::kLaneCount> begun = {};  // lanes that have waited for what was before the schedule

@@ -1,169 +1,16 @@
 #include "tessera/engine/work.h"
 
-#include <algorithm>
 #include <set>
 
-#include "tessera/base/check.h"
-#include "tessera/engine/store/store.h"
-#include "tessera/net/adapters.h"
+#include "tessera/engine/signatures.h"
 
 namespace tessera::engine {
 
-namespace {
-
 using at::Tensor;
-
-/// Returns tensors of the right shapes and counts the work of computing them.
-class CountingContext final : public net::Context {
- public:
-  CountingContext(const net::Unit& unit, const net::Tokens& tokens, plan::UnitWork& work, DType compute)
-      : unit_(unit), tokens_(tokens), work_(work), type_(unit.spec().narrow ? scalar_type(compute) : at::kFloat) {}
-
-  const net::Tokens& tokens() const override { return tokens_; }
-
-  Tensor linear(std::string_view site, const Tensor& input, const net::Linear& how) override {
-    if (how.act == net::Act::gelu_tanh) {
-      streams({input, input});
-      const Tensor y = product(site, input);
-      work_.results[std::string(site)] = 2 * static_cast<double>(input.numel() * y.size(1));
-      return y;
-    }
-    if (how.act != net::Act::none) streams({input, input});
-    return product(site, input);
-  }
-  Tensor norm(std::string_view, const Tensor& x, const net::Norm& how, int) override {
-    return how.kind == net::Norm::rms ? same(x) : normed(x);
-  }
-  Tensor rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle, int) override { return same(x); }
-  Tensor residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor*, int) override {
-    streams({x, y, x});
-    return made(x, x.sizes());
-  }
-  Tensor attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t,
-                   const net::Segments& segments, const net::Softmax& softmax) override {
-    work_.attention[std::string(site)] += 4 * pairs(segments, softmax, q, v) * static_cast<double>(q.size(1));
-    return made(q, {q.size(0), v.size(1)});
-  }
-  Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t heads, double,
-                          const net::Rotated&) override {
-    // each row adds to a state of [d, d] and is multiplied by the sum
-    work_.attention[std::string(site)] += 4 * static_cast<double>(q.numel() * (q.size(1) / heads));
-    return made(q, {q.size(0), v.size(1)});
-  }
-  Tensor conv(std::string_view, const Tensor& x, const net::Conv&, int) override { return normed(x); }
-  Tensor unfold(std::string_view, const Tensor& x, const net::Conv& how, int) override {
-    const Tensor y = made(x, {x.size(0), x.size(1) * how.kernel[0] * how.kernel[1] * how.kernel[2]});
-    streams({x, y});
-    return y;
-  }
-  Tensor param(std::string_view site) override {
-    return at::empty(parameter(site, "").shape, at::TensorOptions(at::kFloat).device(at::kMeta));
-  }
-  Tensor embedding(std::string_view site, const Tensor& ids) override {
-    const Tensor rows =
-        at::empty({ids.numel(), parameter(site, ".weight").shape[1]}, at::TensorOptions(at::kFloat).device(at::kMeta));
-    streams({rows, rows});
-    return rows;
-  }
-
- private:
-  Tensor product(std::string_view site, const Tensor& x) {
-    const std::vector<int64_t>& shape = parameter(site, ".weight").shape;  // [out, in, ...]
-    const plan::ParamSpec& weight = parameter(site, ".weight");
-    const int64_t in = numel(shape) / shape[0], rows = x.numel() / in;
-    const double flops = 2.0 * static_cast<double>(rows * in);  // for each column of the result
-    work_.add_product(flops * static_cast<double>(shape[0]), weight.trainable);
-    if (const plan::ParamSpec* a = find(site, net::kLoraA)) {  // A x, then B (A x)
-      const auto rank = static_cast<double>(a->shape[0]);
-      work_.add_product(flops * rank, true);
-      work_.add_product(2.0 * static_cast<double>(rows * shape[0]) * rank, true);
-      streams({result(x, {rows, shape[0]})});
-    }
-    return result(x, {rows, shape[0]});
-  }
-  static int64_t numel(const std::vector<int64_t>& shape) {
-    int64_t product = 1;
-    for (int64_t n : shape) product *= n;
-    return product;
-  }
-  const plan::ParamSpec* find(std::string_view site, std::string_view suffix) const {
-    const std::string name = unit_.prefix() + std::string(site) + std::string(suffix);
-    for (const auto& param : unit_.spec().params)
-      if (param.name == name) return &param;
-    return nullptr;
-  }
-  const plan::ParamSpec& parameter(std::string_view site, std::string_view suffix) const {
-    const plan::ParamSpec* param = find(site, suffix);
-    check_internal(param, "engine.work",
-                   "unit " + unit_.spec().name + " has no parameter " + std::string(site) + std::string(suffix));
-    return *param;
-  }
-  static Tensor made(const Tensor& like, at::IntArrayRef shape) { return at::empty(shape, like.options()); }
-  /// The result of an operator in the unit's compute dtype.
-  Tensor result(const Tensor& like, at::IntArrayRef shape) const {
-    return at::empty(shape, like.options().dtype(type_));
-  }
-  /// Counts one operator that reads or writes these tensors.
-  void streams(const std::vector<Tensor>& tensors) {
-    for (const Tensor& t : tensors) work_.streamed += static_cast<double>(t.numel() * t.element_size());
-    ++work_.operators;
-  }
-  Tensor same(const Tensor& x) {
-    streams({x, x});
-    return made(x, x.sizes());
-  }
-  Tensor normed(const Tensor& x) {
-    const Tensor y = result(x, x.sizes());
-    streams({x, y});
-    return y;
-  }
-  /// Query-key pairs of this rank.
-  double pairs(const net::Segments& segments, const net::Softmax& softmax, const Tensor& q, const Tensor& v) const {
-    if (softmax.bias) return static_cast<double>(q.size(0) * v.size(0));
-    if (segments.q == 0 && segments.k == 0 && segments.ranges.empty()) return tokens_.pairs();
-    const net::Space& queries = tokens_.space(segments.q);
-    const net::SegmentOffsets offsets = net::segment_offsets(tokens_, segments);
-    const bool ordered = segments.order.defined();  // then a rank's tokens are spread evenly over the segments
-    double sum = 0;
-    for (size_t s = 0; s + 1 < offsets.q_offsets.size(); ++s) {
-      const auto here = [&](int64_t at) {
-        return ordered ? at : std::clamp(at, queries.begin, queries.begin + queries.count());
-      };
-      sum += static_cast<double>(here(offsets.q_offsets[s + 1]) - here(offsets.q_offsets[s])) *
-             static_cast<double>(offsets.k_offsets[s + 1] - offsets.k_offsets[s]);
-    }
-    return ordered ? sum * static_cast<double>(queries.count()) / static_cast<double>(queries.total()) : sum;
-  }
-
-  const net::Unit& unit_;
-  const net::Tokens& tokens_;
-  plan::UnitWork& work_;
-  const at::ScalarType type_;  // of products and attention
-};
-
-Tensor shape_of(const Tensor& t) {
-  return t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t;
-}
-
-}  // namespace
 
 plan::WorkTable count_work(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
                            DType compute) {
-  plan::WorkTable work;
-  net::Flow flow;
-  bool trains = false;  // this unit or an earlier one has a trained parameter
-  for (const Tensor& t : batch.inputs) flow.stream.push_back(shape_of(t));
-  for (const auto& unit : units) {
-    if (work.contains(unit->spec().kind)) continue;  // a unit of a known kind leaves the shapes as they are
-    const auto& params = unit->spec().params;
-    trains = trains || std::any_of(params.begin(), params.end(), [](const auto& param) { return param.trainable; });
-    work[unit->spec().kind].backward = trains;
-    CountingContext context(*unit, batch.tokens, work[unit->spec().kind], compute);
-    net::Flow out = unit->forward(context, flow);
-    flow.stream = std::move(out.stream);
-    if (!out.cond.empty()) flow.cond = std::move(out.cond);
-  }
-  return work;
+  return count_signatures(units, batch, compute).work;
 }
 
 BoundaryShapes boundary_shapes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch) {
@@ -175,13 +22,13 @@ BoundaryShapes boundary_shapes(const std::vector<std::unique_ptr<net::Unit>>& un
   BoundaryShapes result;
   std::set<std::string> known;
   plan::UnitWork unused;
+  plan::UnitSignatures no_sizes;
   net::Flow flow;
   for (const Tensor& t : batch.inputs) flow.stream.push_back(shape_of(t));
   for (const auto& unit : units) {
     result.stream.push_back(shapes(flow.stream));
     if (!known.insert(unit->spec().kind).second) continue;  // a unit of a known kind leaves the shapes as they are
-    CountingContext context(*unit, batch.tokens, unused, DType::f32);  // boundaries are
-    net::Flow out = unit->forward(context, flow);
+    net::Flow out = count_unit(*unit, flow, batch.tokens, DType::f32, unused, no_sizes);  // boundaries are fp32
     flow.stream = std::move(out.stream);
     if (!out.cond.empty()) flow.cond = std::move(out.cond);
   }

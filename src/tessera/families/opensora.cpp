@@ -21,7 +21,7 @@ Family opensora() {
   };
   family.codec = "haar";
   family.text_encoders = {"t5-v1_1-xxl"};
-  family.autoencoders = {"hunyuan-vae"};
+  family.autoencoders = {"hunyuan-vae", "dc-ae-f32t4c128"};
   family.files = {{.role = "vae",
                    .variant = {},
                    .mark = "hunyuan_vae",

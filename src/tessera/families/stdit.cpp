@@ -19,6 +19,7 @@ Family stdit() {
       {"input_sq_size", Kind::integer, "side in pixels of the square that is the unit of positions"},
   };
   family.codec = "haar";
+  family.autoencoders = {"opensora1.2-vae", "opensora1.3-vae"};
   family.text_encoders = {"t5-v1_1-xxl"};
   family.text_encoder = "umt5-demo";
   return family;

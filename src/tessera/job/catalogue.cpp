@@ -50,16 +50,16 @@ std::vector<std::string> text_encoder_presets() {
   return all;
 }
 
-/// Frames of a clip of 512 x 512 that an autoencoder takes, and its latents: [channels, frames, height, width].
+/// Frames of a clip of 512 x 512 that an autoencoder takes as one piece, and its latents: [channels, frames, height, width].
 struct Sizes {
   int64_t frames;
   std::array<int64_t, 4> latent;
 };
 Sizes sizes_of(const net::VideoCodec& codec) {
   try {
-    return {65, codec.latent_shape(65, 512, 512)};
+    return {17, codec.latent_shape(17, 512, 512)};
   } catch (const UserError&) {  // it takes whole groups of frames alone
-    return {64, codec.latent_shape(64, 512, 512)};
+    return {16, codec.latent_shape(16, 512, 512)};
   }
 }
 

@@ -47,7 +47,8 @@ VaeFiles find_vae(const fs::path& path) {
 
 }  // namespace
 
-std::unique_ptr<models::VideoVae> open_vae(const fs::path& path, const fs::path& config, const models::Tiling& tiling) {
+std::unique_ptr<models::VideoVae> open_vae_as(const fs::path& path, const std::string& config,
+                                              const std::string& config_file, const models::Tiling& tiling) {
   const auto weights = std::make_shared<const checkpoint::WeightSet>(checkpoint::open_weights(path));
   models::WeightSource source;
   source.file = path.string();
@@ -59,8 +60,11 @@ std::unique_ptr<models::VideoVae> open_vae(const fs::path& path, const fs::path&
     weights->read_f32(name, 0, value.numel(), value.mutable_data_ptr<float>());
     return value;
   };
-  return models::make_vae(config.empty() ? std::string() : checkpoint::read_text(config), config.string(), source,
-                          tiling);
+  return models::make_vae(config, config_file, source, tiling);
+}
+
+std::unique_ptr<models::VideoVae> open_vae(const fs::path& path, const fs::path& config, const models::Tiling& tiling) {
+  return open_vae_as(path, config.empty() ? std::string() : checkpoint::read_text(config), config.string(), tiling);
 }
 
 at::Tensor encode_frames(const net::VideoCodec& codec, const data::Frames& frames) {
@@ -77,6 +81,11 @@ void release(const net::VideoCodec& codec) {
 bool tiles_in_time(const net::VideoCodec& codec) {
   const auto* vae = dynamic_cast<const models::VideoVae*>(&codec);
   return vae && vae->tiles_in_time();
+}
+
+int64_t overlapping_piece(const net::VideoCodec& codec) {
+  const auto* vae = dynamic_cast<const models::VideoVae*>(&codec);
+  return vae ? vae->overlapping_piece() : 0;
 }
 
 namespace {

@@ -23,6 +23,9 @@ std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t cha
 /// Whether it codes all frames of a clip at once (models::VideoVae::tiles_in_time).
 bool tiles_in_time(const net::VideoCodec& codec);
 
+/// models::VideoVae::overlapping_piece; 0 without weights.
+int64_t overlapping_piece(const net::VideoCodec& codec);
+
 /// The latent of a clip. An autoencoder takes its pixels as the bytes they are, so nothing the size of the clip is
 /// made.
 at::Tensor encode_frames(const net::VideoCodec& codec, const data::Frames& frames);
@@ -33,5 +36,8 @@ void release(const net::VideoCodec& codec);
 /// From a file or folder of weights; `config` may be empty: sizes are those of the weights.
 std::unique_ptr<models::VideoVae> open_vae(const std::filesystem::path& weights, const std::filesystem::path& config,
                                            const models::Tiling& tiling);
+/// The same of a config.json's text; `config_file` names it in messages.
+std::unique_ptr<models::VideoVae> open_vae_as(const std::filesystem::path& weights, const std::string& config,
+                                              const std::string& config_file, const models::Tiling& tiling);
 
 }  // namespace tessera::job

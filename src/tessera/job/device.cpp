@@ -65,7 +65,7 @@ int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, in
                         format_bytes(properties.bytes) + ", of which " + format_bytes(usable) + " can be planned",
                     "leave plan.budget out, or set at most " + format_bytes(usable));
   const int64_t planned = budget > 0 ? budget : usable;
-  engine::Meter::use_device(gpu, std::min(room, plan::with_gaps(planned)));
+  engine::Meter::use_device(gpu, std::min(room, plan::with_gaps(planned)), /*lent=*/place.world > 1 && sharers == 1);
   log::info("run.device: " + properties.name + ", " + format_bytes(planned) + " of its " +
             format_bytes(properties.bytes) + " for the plan");
   if (place.world == 1 && count > 1)
@@ -106,6 +106,7 @@ void check_devices(comm::Comm& comm) {
   if (wanted && std::string_view(wanted) == "0") against = "TESSERA_NCCL is 0";
   if (shared) against = "ranks share a GPU (TESSERA_SHARE_GPU)";
   const auto linking = comm.use_device_links(against);
+  if (!linking.warning.empty() && all.rank() == 0) log::warn(linking.warning);
   if (!linking.used && all.rank() == 0)
     log::info("no NCCL between GPUs: " + linking.how + "; Gloo sends copies in host memory");
 }

@@ -195,6 +195,7 @@ diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& 
   diffusion::Options options;
   diffusion::parse_timesteps(recipe.diffusion.timesteps, options);
   options.shift = recipe.diffusion.shift;
+  options.piece = expert.piece;
   options.weighting = diffusion::parse_weighting(recipe.diffusion.weighting);
   options.window = {std::max(expert.window.low, recipe.diffusion.min_t),
                     std::min(expert.window.high, recipe.diffusion.max_t)};

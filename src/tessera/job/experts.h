@@ -25,6 +25,7 @@ struct Expert {
   std::string path;    ///< of its weights; empty: the initial ones of the seed
   std::string folder;  ///< of its weights in an exported model: high_noise_model, expert_0
   diffusion::Window window = {};
+  int64_t piece = 0;  ///< of a shift by area (diffusion::area_shift), that of the run's autoencoder
 };
 
 struct Experts {

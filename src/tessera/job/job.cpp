@@ -1,6 +1,10 @@
 #include "tessera/job/job.h"
 #include "tessera/job/given_checks.h"
 
+#include <ATen/Context.h>
+
+#include <cstdlib>
+
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/own_weights.h"
@@ -147,7 +151,18 @@ void check_beside(const recipe::Recipe& recipe, const Job& job) {
 
 }  // namespace
 
+/// Kernels of GPUs, in a plan for one too: LibTorch's deterministic ones take other memory.
+void choose_kernels(const recipe::Recipe& recipe) {
+  const bool same_bits = recipe.values.at("run.deterministic") == "true";
+  at::Context& torch = at::globalContext();
+  torch.setDeterministicAlgorithms(same_bits, /*warn_only=*/false);
+  torch.setDeterministicFillUninitializedMemory(false);  // for those who read it; a step would be up to 15 % slower
+  torch.setDeterministicCuDNN(same_bits);
+  if (same_bits) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS asks for it
+}
+
 Job make_job(const recipe::Recipe& recipe) {
+  choose_kernels(recipe);
   check_exports(recipe);
   Job job;
   job.experts = find_experts(recipe);
@@ -164,6 +179,7 @@ Job make_job(const recipe::Recipe& recipe) {
             random_parts(recipe, job.image != nullptr));
   const int64_t before = engine::Meter::live();
   open_tiled(recipe, job);
+  for (Expert& expert : job.experts.list) expert.piece = overlapping_piece(*job.codec);
   job.resident = engine::Meter::live() - before;
   job.text = models::make_text_encoder({.preset = recipe.data.text_encoder});
   static_cast<Shapes&>(job) = shapes_of(recipe, *job.model, *job.codec);

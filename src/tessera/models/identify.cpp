@@ -44,7 +44,9 @@ Identity identify(const Shapes& tensors) {
       for (const std::string& prefix : kOptionalPrefixes) {
         const bool found = std::all_of(form->marks.begin(), form->marks.end(), [&](const std::string& mark) {
           const std::string theirs = to_foreign(*map, mark);
-          return tensors.count(prefix + checkpoint::whole_name(theirs)) > 0;
+          const auto tensor = tensors.find(prefix + checkpoint::whole_name(theirs));
+          const bool first = form->mark_dims > 0 && &mark == &form->marks.front();
+          return tensor != tensors.end() && (!first || tensor->second.size() == form->mark_dims);
         });
         if (!found) continue;
         Identity result{form->kind, form->model, form->variant, "", prefix, &form->names, form};

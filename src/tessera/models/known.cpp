@@ -11,6 +11,9 @@
 #include "tessera/models/vae/dc_ae_make.h"
 #include "tessera/models/vae/haar.h"
 #include "tessera/models/vae/hunyuan_make.h"
+#include "tessera/models/vae/opensora/dc_ae_video_make.h"
+#include "tessera/models/vae/opensora/opensora12_make.h"
+#include "tessera/models/vae/opensora/opensora13_make.h"
 #include "tessera/models/vae/wan_make.h"
 #include "tessera/models/wan/family.h"
 
@@ -40,8 +43,9 @@ const std::vector<AudioEncoderMake>& audio_encoders() {
 }
 
 const std::vector<AutoencoderMake>& autoencoders() {
-  static const std::vector<AutoencoderMake> rows = {wan_vae::autoencoder(), dc_ae::autoencoder(),
-                                                    hunyuan_vae::autoencoder()};
+  static const std::vector<AutoencoderMake> rows = {wan_vae::autoencoder(),        dc_ae::autoencoder(),
+                                                    hunyuan_vae::autoencoder(),    dc_ae_video::autoencoder(),
+                                                    opensora12_vae::autoencoder(), opensora13_vae::autoencoder()};
   return rows;
 }
 

@@ -1,6 +1,7 @@
 #include "tessera/planning/make_plan.h"
 
 #include "tessera/planning/plan_advice.h"
+#include "tessera/planning/slower_mesh.h"
 
 namespace tessera::planning {
 
@@ -17,7 +18,7 @@ Planned make_plan(const PlanRequest& request) {
   }
   for (const std::string& warning :
        {advice_without_disk(request, planned), useless_grad_dtype(planned), useless_offload_to(request, planned),
-        useless_prefetch(request, planned), useless_update_threads(request, planned)})
+        useless_prefetch(request, planned), useless_update_threads(request, planned), slower_mesh(request, planned)})
     planned.warn(warning);
   return planned;
 }

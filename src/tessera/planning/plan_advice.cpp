@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/optimizers.h"
+#include "tessera/planning/mesh_checks.h"
 
 namespace tessera::planning {
 
@@ -29,11 +32,28 @@ PlanRequest without_file(PlanRequest request) {
   return request;
 }
 
-/// Whether some plan of the request fits, found by the first that does.
-bool fits_at_all(PlanRequest request) {
-  request.planner.first_that_fits = true;
-  return make_plan_as_is(request).choice.fits;
-}
+/// Plans changed jobs. Models that differ in no size are measured once.
+class Jobs {
+ public:
+  Planned plan(const PlanRequest& request) {
+    check_mesh(request.mesh, *request.model, request.latent);
+    MeasuredModels& known = known_[{request.latent, request.mesh.size, request.planner.compute}];
+    for (auto& [samples, measured] : known) {
+      plan::Machine machine = request.machine;
+      machine.work = std::move(measured.machine.work), machine.sizes = std::move(measured.machine.sizes);
+      measured.machine = std::move(machine);
+    }
+    return search_plan(request, known);
+  }
+  /// Whether some plan of the request fits, found by the first that does.
+  bool fit(PlanRequest request) {
+    request.planner.first_that_fits = true;
+    return plan(request).choice.fits;
+  }
+
+ private:
+  std::map<std::tuple<std::array<int64_t, 4>, std::array<int, kAxes>, DType>, MeasuredModels> known_;
+};
 
 /// A change after which the run fits, with the plan that was made for it.
 struct Fix {
@@ -46,14 +66,14 @@ Fix fix_of(const std::string& change, const Planned& planned, int loses = 0) {
   return {change + ": " + cost_text(planned), planned.prediction.step.total, loses};
 }
 
-std::optional<Fix> smaller_micro_batch(const PlanRequest& request) {
+std::optional<Fix> smaller_micro_batch(const PlanRequest& request, Jobs& jobs) {
   if (request.any_micro_batch && !request.by_hand) return std::nullopt;  // already tried
   PlanRequest tried = without_file(request);
   tried.any_micro_batch = false;
   while (tried.planner.micro_batch > 1) {
     tried.planner.micro_batch /= 2;
-    if (fits_at_all(tried))
-      return fix_of("train.micro_batch = " + std::to_string(tried.planner.micro_batch), make_plan_as_is(tried));
+    if (jobs.fit(tried))
+      return fix_of("train.micro_batch = " + std::to_string(tried.planner.micro_batch), jobs.plan(tried));
   }
   return std::nullopt;
 }
@@ -104,25 +124,25 @@ std::optional<PlanRequest> with_formats(PlanRequest request, const std::vector<c
   return request;
 }
 
-std::optional<Fix> in_formats(const PlanRequest& request, const std::vector<const Format*>& formats) {
+std::optional<Fix> in_formats(const PlanRequest& request, const std::vector<const Format*>& formats, Jobs& jobs) {
   const std::optional<PlanRequest> tried = with_formats(request, formats);
-  if (!tried || !fits_at_all(*tried)) return std::nullopt;
+  if (!tried || !jobs.fit(*tried)) return std::nullopt;
   std::string text;
   int loses = 0;
   for (const Format* format : formats)
     text += (text.empty() ? "" : " and ") + std::string(format->text), loses += format->loses;
-  return fix_of(text, make_plan_as_is(*tried), loses);
+  return fix_of(text, jobs.plan(*tried), loses);
 }
 
 /// The fewest formats that make the run fit: single ones, else pairs, else all of them.
-std::vector<Fix> smaller_formats(const PlanRequest& request) {
+std::vector<Fix> smaller_formats(const PlanRequest& request, Jobs& jobs) {
   std::vector<Fix> fixes;
   if (request.by_hand) return fixes;
   std::vector<const Format*> useful;
   for (const Format& format : kFormats)
     if (with_formats(request, {&format})) useful.push_back(&format);
   const auto add = [&](const std::vector<const Format*>& formats) {
-    if (std::optional<Fix> fix = in_formats(request, formats)) fixes.push_back(std::move(*fix));
+    if (std::optional<Fix> fix = in_formats(request, formats, jobs)) fixes.push_back(std::move(*fix));
   };
   for (const Format* format : useful) add({format});
   for (size_t i = 0; i < useful.size() && fixes.empty(); ++i)
@@ -132,7 +152,7 @@ std::vector<Fix> smaller_formats(const PlanRequest& request) {
 }
 
 /// LoRA: the frozen base in 8 bits instead of 16.
-std::optional<Fix> base_in_int8(const PlanRequest& request) {
+std::optional<Fix> base_in_int8(const PlanRequest& request, Jobs&) {
   if (request.by_hand) return std::nullopt;
   plan::Measured measured = measure_model(request, request.any_micro_batch ? 1 : request.planner.micro_batch);
   bool changed = false;
@@ -149,7 +169,7 @@ std::optional<Fix> base_in_int8(const PlanRequest& request) {
              choice.seconds, 2};
 }
 
-std::optional<Fix> more_ranks(const PlanRequest& request) {
+std::optional<Fix> more_ranks(const PlanRequest& request, Jobs& jobs) {
   PlanRequest tried = without_file(request);
   const int before = request.mesh[Axis::dp_shard];
   constexpr int kMostRanks = 1 << 17;  // of a mesh
@@ -157,17 +177,17 @@ std::optional<Fix> more_ranks(const PlanRequest& request) {
     tried.mesh[Axis::dp_shard] = before * times;
     const int64_t share = div_up(tried.planner.global_batch, tried.mesh.dp_size());
     tried.planner.micro_batch = std::min(request.planner.micro_batch, share);
-    if (fits_at_all(tried))
+    if (jobs.fit(tried))
       return fix_of("--mesh " + tried.mesh.to_string() + " (" + std::to_string(tried.mesh.world()) + " ranks)",
-                    make_plan_as_is(tried));
+                    jobs.plan(tried));
   }
   return std::nullopt;
 }
 
-std::optional<Fix> host_memory(const PlanRequest& request) {
+std::optional<Fix> host_memory(const PlanRequest& request, Jobs& jobs) {
   PlanRequest tried = without_file(request);
   tried.planner.host_budget = int64_t{1} << 50;
-  const Planned planned = make_plan_as_is(tried);
+  const Planned planned = jobs.plan(tried);
   if (!planned.choice.fits) return std::nullopt;
   const plan::Profile& profile = request.machine.profile;
   const int world = request.mesh.world(), here = profile.devices > 0 ? std::min(profile.devices, world) : world;
@@ -179,29 +199,30 @@ std::optional<Fix> host_memory(const PlanRequest& request) {
 /// The first latent frame of a speech-to-video model is its reference image.
 int64_t fewest_latent_frames(const PlanRequest& request) { return request.model->conditions().audio_dim > 0 ? 2 : 1; }
 
-std::optional<Fix> fewer_frames(const PlanRequest& request) {
+std::optional<Fix> fewer_frames(const PlanRequest& request, Jobs& jobs) {
   PlanRequest tried = without_file(request);
   const int64_t before = request.latent[1], none = fewest_latent_frames(request) - 1;
   // The most frames that fit, by bisection: memory grows with frames.
   int64_t fits = none, over = before;
   while (over - fits > 1) {
     tried.latent[1] = (fits + over) / 2;
-    (fits_at_all(tried) ? fits : over) = tried.latent[1];
+    (jobs.fit(tried) ? fits : over) = tried.latent[1];
   }
   if (fits == none) return std::nullopt;
   tried.latent[1] = fits;
   return fix_of(std::to_string(fits) + " latent frames instead of " + std::to_string(before) + " (data.frames)",
-                make_plan_as_is(tried));
+                jobs.plan(tried));
 }
 
 }  // namespace
 
 std::string advice(const PlanRequest& request) {
-  std::vector<Fix> fixes = smaller_formats(request);
+  Jobs jobs;
+  std::vector<Fix> fixes = smaller_formats(request, jobs);
   const auto add = [&](std::optional<Fix> fix) {
     if (fix) fixes.push_back(std::move(*fix));
   };
-  for (const auto& way : {smaller_micro_batch, base_in_int8, host_memory}) add(way(request));
+  for (const auto& way : {smaller_micro_batch, base_in_int8, host_memory}) add(way(request, jobs));
   // The fastest first; of steps within a percent of each other, the one that loses least exactness.
   std::ranges::stable_sort(fixes, {}, &Fix::seconds);
   for (size_t i = 1; i < fixes.size(); ++i)
@@ -209,7 +230,7 @@ std::string advice(const PlanRequest& request) {
          --j)
       std::swap(fixes[j], fixes[j - 1]);
   if (fixes.size() > kMostFixes) fixes.resize(kMostFixes);
-  for (const auto& way : {more_ranks, fewer_frames}) add(way(request));  // another machine, other data
+  for (const auto& way : {more_ranks, fewer_frames}) add(way(request, jobs));  // another machine, other data
   std::string text;
   for (const Fix& fix : fixes) text += (text.empty() ? "" : "; ") + fix.text;
   return text;
@@ -259,7 +280,8 @@ std::string advice_without_disk(const PlanRequest& request, const Planned& plann
   tried.planner.nvme = false;
   const auto grad = std::ranges::find(kFormats, std::string_view("plan.grad_dtype"),
                                       [](const Format& f) { return f.text.substr(0, f.text.find(' ')); });
-  const std::optional<Fix> found = in_formats(tried, {&*grad});
+  Jobs jobs;
+  const std::optional<Fix> found = in_formats(tried, {&*grad}, jobs);
   return found ? "this plan needs the disk, a step of " + format_seconds(planned.prediction.step.total) +
                      "; without it fits " + found->text
                : std::string();

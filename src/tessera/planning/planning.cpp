@@ -7,7 +7,7 @@
 #include "tessera/base/units.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
-#include "tessera/engine/work.h"
+#include "tessera/engine/signatures.h"
 #include "tessera/ops/target.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/unit_keys.h"
@@ -192,10 +192,11 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
                   representative_batch(*request.model, other.latent, div_up(share(other.samples), rounds)), options);
   spec.resident += request.resident + plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads));
   spec.between_steps = request.between_steps;
-  plan::WorkTable& work = result.machine.work;
-  work = engine::count_work(request.model->units(),
-                            engine::slice(batch, engine::Parallel(request.mesh, request.mesh.world() - 1)),
-                            request.planner.compute);
+  const engine::Parallel parallel(request.mesh, request.mesh.world() - 1);
+  engine::Counted counted =
+      engine::count_signatures(request.model->units(), engine::slice(batch, parallel), request.planner.compute);
+  const plan::WorkTable& work = result.machine.work = std::move(counted.work);
+  result.machine.sizes = std::move(counted.signatures);
   for (plan::UnitSpec& unit : spec.units) unit.cost.backward_flops = work.at(unit.kind).backward_flops();
   return result;
 }

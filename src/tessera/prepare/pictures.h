@@ -10,7 +10,7 @@
 #include "tessera/data/cache.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/video.h"
-#include "tessera/families/given_frames.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/net/model.h"
 #include "tessera/recipe/recipe.h"
 

@@ -5,7 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
-#include "tessera/data/aspect_ratios.h"
+#include "tessera/data/buckets/aspect_ratios.h"
 #include "tessera/data/text/text.h"
 #include "tessera/plan/optimizers.h"
 #include "tessera/recipe/lr_scale.h"
@@ -210,6 +210,9 @@ void resolve(Recipe& r) {
   r.lr_schedule.total_steps = r.run.steps;
   if (r.lora.dora && r.lora.dropout > 0)
     throw UserError(Exit::usage, "recipe", "lora.dropout and lora.dora exclude each other", "set lora.dropout = 0");
+  if (r.values.at("run.deterministic") == "true" && r.values.at("run.sums") == "library")
+    throw UserError(Exit::usage, "recipe", "run.deterministic = true: run.sums = \"library\" has no order of its own",
+                    "set run.sums = \"in_order\"");
   check_disk(r);
   resolve_optimiser(r);
   resolve_types(r);

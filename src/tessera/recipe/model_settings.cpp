@@ -74,6 +74,18 @@ std::vector<Setting> run_settings() {
        "processor that computes; auto: the GPU where this version can use one",
        run<&Recipe::Run::device>,
        {.choices = "auto|cpu|cuda"}},
+      {"run.sums",
+       Kind::choice,
+       "in_order",
+       "sums over GPUs: in_order, that of the ranks; library: NCCL's own, faster, in an order that nobody promises",
+       nullptr,
+       {.choices = "in_order|library"}},
+      {"run.deterministic",
+       Kind::choice,
+       "false",
+       "on a GPU: kernels that give the same bits each time; one that LibTorch has no such form of ends the run by its name",
+       nullptr,
+       {.choices = "true|false"}},
   };
 }
 

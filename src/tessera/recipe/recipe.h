@@ -10,7 +10,7 @@
 #include "tessera/base/mesh.h"
 #include "tessera/base/options.h"
 #include "tessera/data/clips.h"
-#include "tessera/families/given_frames.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/optim/schedule/lr_schedule.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/plan_keys.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
-#include "tessera/families/frame_masks.h"
+#include "tessera/families/frames/frame_masks.h"
 #include "tessera/families/lora_namings.h"
 #include "tessera/families/registry.h"
 #include "tessera/plan/optimizers.h"
@@ -131,7 +131,7 @@ bool schedule_is(const Facts& f) {
 }
 
 bool shifts_by_hand(const Facts& f) {
-  return f.recipe.diffusion.timesteps != "by_size" || f.recipe.sample.sampler != "euler_by_size";
+  return !f.recipe.diffusion.timesteps.starts_with("by_") || !f.recipe.sample.sampler.starts_with("euler_by_");
 }
 const Needs kDrawnOtherwise = {
     [](const Facts& f) { return f.recipe.diffusion.conditions.empty() && f.recipe.diffusion.mask_ratios.empty(); },
@@ -448,8 +448,7 @@ std::vector<Setting> diffusion_settings() {
        diffusion<&Recipe::Diffusion::shift>,
        {.range = above(0),
         .needs = {{shifts_by_hand,
-                   "diffusion.timesteps = \"by_size\" and sample.sampler = \"euler_by_size\" take the "
-                   "shift of a sample's size"}},
+                   "timesteps and samplers that are by_size or by_area take the shift of a sample's size"}},
         .in_stages = true}},
       {"diffusion.weighting",
        Kind::choice,

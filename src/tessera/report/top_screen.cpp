@@ -288,6 +288,15 @@ class Screen {
     return style_.height <= 0 || style_.height - static_cast<int>(lines_.size()) >= kLeast;
   }
 
+  /// Seconds that a rank's waits are a part of: its step and what followed, where its lanes say how long that was.
+  static double span_of(const RankMetrics& rank, double step_seconds) {
+    double span = step_seconds;
+    for (const auto& [lane, share] : rank.utilisation)
+      if (const auto busy = rank.busy.find(lane); busy != rank.busy.end() && share > 0)
+        span = std::max(span, busy->second / share);
+    return span;
+  }
+
   /// What computing stood still for, of ranks that did.
   void waits() {
     const auto& steps = run_.steps();
@@ -306,12 +315,12 @@ class Screen {
     if (waiting.empty() || !(seconds > 0) || !room_for_more()) return;
     text("");
     const size_t shown = std::min(waiting.size(), rows(waiting.size() + 1, run_.events().empty() ? 0 : 3));
-    put(line().add("waits", Ink::strong).add(" share of the step before in which compute waited", Ink::soft));
+    put(line().add("waits", Ink::strong).add(" of compute, share of the step before and what followed it", Ink::soft));
     for (size_t i = 0; i < shown; ++i) {
       Line row = line();
       row.add("rank " + std::to_string(waiting[i]->rank), Ink::soft).pad_to(kLabel);
       for (const auto& [kind, field] : kinds)
-        if (const double share = waiting[i]->exposed.*field / seconds; share > 0)
+        if (const double share = waiting[i]->exposed.*field / span_of(*waiting[i], seconds); share > 0)
           row.add(std::string(kind) + " ", Ink::soft).add(formatted("%.0f%%   ", 100 * share));
       put(row);
     }

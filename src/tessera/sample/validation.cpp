@@ -25,8 +25,11 @@ prepare::EncodedText beside(const prepare::EncodedText& prompt, prepare::Encoded
   return negative;
 }
 
-/// A sampler whose shift is that of the video's size takes it from the latent: its tokens a frame, and its frames.
+/// A sampler whose shift is that of the video's size takes it from the latent: its tokens a frame, or its area, and its
+/// frames.
 double shift_of(const recipe::Recipe& recipe, const job::Job& job) {
+  if (diffusion::shifts_by_area(recipe.sample.sampler))
+    return diffusion::area_shift(job.latent, job::overlapping_piece(*job.codec));
   if (!diffusion::shifts_by_size(recipe.sample.sampler)) return recipe.diffusion.shift;
   const auto tokens = [&](int64_t frames) {
     return job.model->token_count({job.latent[0], frames, job.latent[2], job.latent[3]});

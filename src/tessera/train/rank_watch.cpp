@@ -4,20 +4,21 @@
 #include <utility>
 
 #include "tessera/base/log.h"
+#include "tessera/device/streams.h"
 
 namespace tessera::train {
 
 namespace {
 
-constexpr int kDeviceActivity = comm::kActivities - 1;  // of the GPU, in a message that it was given
-static_assert(plan::kLaneCount <= kDeviceActivity, "the status has no place for a lane");
+static_assert(plan::kLaneCount == comm::kLanes, "the status has a place for each lane");
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+constexpr std::chrono::milliseconds kLooks(200);  // at the device
 
-/// What a sample costs its rank. (`norm` waits for the others; updates cost the same however many samples there are.)
-bool is_work(plan::Op op) {
-  using plan::Op;
-  return op == Op::forward || op == Op::loss || op == Op::recompute || op == Op::backward || op == Op::weight_grad;
+/// "backward blocks.3 (micro-batch 0), after recompute blocks.3 (micro-batch 0)"
+std::string lane_text(const engine::LaneProgress& lane) {
+  std::string text = describe(lane.next->instruction());
+  if (lane.finished) text += ", after " + describe(lane.finished->instruction());
+  return text;
 }
 
 }  // namespace
@@ -43,13 +44,13 @@ void RankWatch::follow(comm::Comm& comm) {
 
 void RankWatch::follow_device(comm::Comm& comm) {
   comm.watch_device([this](const std::string& doing, bool waits) {
-    if (!waits) return heartbeat_.done(kDeviceActivity);
+    if (!waits) return heartbeat_.done(comm::kInMessage);
     int64_t step = 0;
     {
       const std::lock_guard hold(lock_);
       step = step_;
     }
-    heartbeat_.at(step, -1, doing + " on the GPU", kDeviceActivity);
+    heartbeat_.at(step, -1, doing + " on the GPU", comm::kInMessage);
     heartbeat_.waits(true);
   });
 }
@@ -57,6 +58,50 @@ void RankWatch::follow_device(comm::Comm& comm) {
 void RankWatch::follow(engine::Executor& executor) {
   executor.on_instruction(
       [this](int64_t step, int index, const plan::Instruction& in, bool ends) { instruction(step, index, in, ends); });
+  progress_ = executor.progress();
+  if (progress_ && !thread_.joinable()) thread_ = std::thread([this] { look_at_device(); });
+}
+
+RankWatch::~RankWatch() {
+  {
+    const std::lock_guard hold(lock_);
+    ending_ = true;
+  }
+  ends_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+/// A collective waits for others on the device, and says so.
+void RankWatch::look_at_device() {
+  std::array<std::pair<int64_t, int>, comm::kLanes> told;  // step and index
+  told.fill({-1, -1});
+  std::unique_lock hold(lock_);
+  while (!ends_.wait_for(hold, kLooks, [this] { return ending_; })) {
+    hold.unlock();
+    for (const engine::LaneProgress& lane : progress_->look()) {
+      auto& [step, index] = told[static_cast<size_t>(lane.lane)];
+      const int activity = comm::kOnDevice + static_cast<int>(lane.lane);
+      if (!lane.next) {
+        if (std::exchange(index, -1) >= 0) heartbeat_.done(activity);
+        continue;
+      }
+      if (std::exchange(step, lane.next->step) == lane.next->step &&
+          std::exchange(index, lane.next->index) == lane.next->index)
+        continue;
+      index = lane.next->index;
+      heartbeat_.at(step, index, lane_text(lane) + ", on the GPU", activity);
+      heartbeat_.waits(!lane.next->instruction().comm.empty());
+    }
+    hold.lock();
+  }
+}
+
+std::string RankWatch::on_device() const {
+  std::string words;
+  if (!progress_) return words;
+  for (const engine::LaneProgress& lane : progress_->look())
+    if (lane.next) words += (words.empty() ? "" : "; ") + lane_text(lane);
+  return words;
 }
 
 void RankWatch::note(plan::Lane lane, int64_t step, std::string what) {
@@ -70,7 +115,23 @@ std::string RankWatch::where() const {
   std::string words;
   for (const std::string& what : doing_)
     if (!what.empty()) words += (words.empty() ? ": " : "; ") + what;
+  const std::string device = on_device();
+  if (!device.empty()) words += (words.empty() ? ": on the GPU " : "; on the GPU ") + device;
   return "at step " + std::to_string(step_) + words;
+}
+
+std::optional<UserError> RankWatch::device_failure(device::DriverWatch* driver) {
+  const std::string fault = device::used() ? device::used()->fault() : "";
+  if (fault.empty()) return std::nullopt;
+  constexpr std::chrono::milliseconds kUntilTold(500);
+  std::string what = "the GPU failed: " + fault;
+  if (const std::string xid = driver ? driver->take_fault(kUntilTold) : ""; !xid.empty()) what += ", " + xid;
+  if (const std::string name = device::last_operator(); !name.empty()) what += ", in " + name;
+  what += "; " + where();
+  heartbeat_.fails(what);
+  return UserError(Exit::rank_lost, "device", what,
+                   "start again to go on from the newest checkpoint; if it comes again at one place, TESSERA_SERIAL=1 "
+                   "names the operator");
 }
 
 void RankWatch::tell(const UserError& error) const {
@@ -84,12 +145,8 @@ void RankWatch::phase(int64_t step, const std::string& what) {
   in_phase_ = true;
 }
 
-double RankWatch::take_work() { return std::exchange(work_, 0.0); }
-
 void RankWatch::instruction(int64_t step, int index, const plan::Instruction& in, bool ends) {
-  const bool counts = in.lane == plan::Lane::compute && is_work(in.op);
   if (ends) {
-    if (counts) work_ += now() - began_;
     heartbeat_.done(static_cast<int>(in.lane));
     note(in.lane, step, "");
     return;
@@ -99,7 +156,6 @@ void RankWatch::instruction(int64_t step, int index, const plan::Instruction& in
     heartbeat_.done();
     note(plan::Lane::compute, step, "");
   }
-  if (counts) began_ = now();
   heartbeat_.at(step, index, describe(in), static_cast<int>(in.lane));
   note(in.lane, step, describe(in));
   if (injected_fault_) injected_fault_->at(step, in);

@@ -1,19 +1,24 @@
 #pragma once
-// Reports this rank's activity to its launcher (heartbeats), and measures how long its own work takes.
+// Reports this rank's activity to its launcher (heartbeats), and says where a run that failed was.
 //
 //   RankWatch watch(place);
 //   watch.follow(comm), watch.follow(executor);
 //   watch.phase(0, "loading the weights");
-//   double seconds = watch.take_work();                  // computing, without waiting for anyone
+//
+// On a device the host runs ahead: what its lanes have finished there, and are at, is read from DeviceProgress by a thread.
 #include <array>
 #include <atomic>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/heartbeat.h"
+#include "tessera/device/driver_watch.h"
 #include "tessera/engine/executor.h"
 #include "tessera/train/fault_injection.h"
 
@@ -22,6 +27,7 @@ namespace tessera::train {
 class RankWatch {
  public:
   explicit RankWatch(const comm::Rendezvous& place);
+  ~RankWatch();
 
   void follow(comm::Comm& comm);
   /// Once the device's own communicators were chosen (job::check_devices).
@@ -31,12 +37,17 @@ class RankWatch {
   void phase(int64_t step, const std::string& what);
   /// "at step 12: forward blocks.3 (micro-batch 0); gather blocks.5 ...": what is under way, or failed.
   std::string where() const;
+  /// "forward blocks.3 (micro-batch 0), after forward blocks.2 (micro-batch 0)": of each lane that has something to do on the
+  /// device; empty: none has, or it cannot be known.
+  std::string on_device() const;
+  /// The device of this rank has failed for good: that, in place of the error that followed from it, told to the launcher
+  /// too. Empty: it works. `driver`: null where there is none to ask.
+  std::optional<UserError> device_failure(device::DriverWatch* driver);
   /// Logs where this rank was when the run ended so: where another was lost, or its own disk or memory failed.
   void tell(const UserError& error) const;
-  /// Seconds of forwards and backwards since the last call.
-  double take_work();
 
  private:
+  void look_at_device();
   void note(plan::Lane lane, int64_t step, std::string what);
   void instruction(int64_t step, int index, const plan::Instruction& in, bool ends);
 
@@ -44,9 +55,12 @@ class RankWatch {
   const std::optional<InjectedFault> injected_fault_;
   std::atomic<bool> in_phase_{false};
   mutable std::mutex lock_;
-  int64_t step_ = 0;                                 // of what began last
-  std::array<std::string, plan::kLaneCount> doing_;  // by lane
-  double began_ = 0, work_ = 0;                      // of the compute lane
+  int64_t step_ = 0;                                  // of what began last
+  std::array<std::string, plan::kLaneCount> doing_;   // by lane
+  std::shared_ptr<engine::DeviceProgress> progress_;  // null on a CPU
+  std::condition_variable ends_;
+  bool ending_ = false;
+  std::thread thread_;
 };
 
 /// "reduce blocks.2 (micro-batch 0) on reduce:dp_shard[0,1]", "fetch blocks.2, states on lane disk".

@@ -131,7 +131,7 @@ StepReport Run::numbers(bool last) {
   r.exposed_data = loader_->take_waited();
   for (const auto& [axis, bytes] : comm_.take_sent_bytes()) sent_[axis] += bytes;
   r.totals = engine_->store().take_totals();
-  if (last) r.take(std::exchange(sent_, {}), busy_);
+  if (last) r.take(std::exchange(sent_, {}), executor.take_busy());
   r.span = span_, r.flops = flops_;
   if (const auto gpu = driver_ ? driver_->take() : std::nullopt)
     r.gpu_utilisation = gpu->utilisation, r.gpu_watts = gpu->watts, r.gpu_bytes = gpu->memory_bytes;
@@ -166,10 +166,9 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
 
 void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
   watch_.phase(visit.step, "what follows a step");
-  busy_ = engine_->executor().take_busy();
   const double now = seconds_now();
   span_ = now - std::exchange(span_began_, now);
-  const double work = watch_.take_work();
+  const double work = engine_->executor().take_work();
   const int64_t own = experts_->own_samples();
   work_ = own > 0 ? work / static_cast<double>(own) : 0;
   if (visit.step <= first_step_ + 1) step_lines_ = engine_->executor().last_lines();

@@ -59,6 +59,8 @@ class Run {
   void tell_results() const;
   /// Logs where this rank was when the run ended so.
   void tell(const UserError& error) const { watch_.tell(error); }
+  /// What failed for good, if that is the device of this rank.
+  std::optional<UserError> device_failure() { return watch_.device_failure(driver_ ? &*driver_ : nullptr); }
 
   engine::Engine& engine() { return *engine_; }
   ExpertSchedule& experts() { return *experts_; }
@@ -136,10 +138,9 @@ class Run {
   std::vector<StepReport> ranks_;
   std::string skipped_;
   std::map<std::string, int64_t> sent_;
-  std::map<std::string, double> busy_;  // of the step before
-  double span_ = 0, span_began_ = 0;    // of these seconds: how long, and since when the next are counted
-  double flops_ = 0;                    // that the model takes of this rank
-  double work_ = 0;                     // seconds a sample took this rank in the step before
+  double span_ = 0, span_began_ = 0;  // of these seconds: how long, and since when the next are counted
+  double flops_ = 0;                  // that the model takes of this rank
+  double work_ = 0;                   // seconds a sample took this rank in the step before
   std::vector<std::string> step_lines_;
   std::string plan_hash_;
   int64_t done_ = 0;                // steps before this process

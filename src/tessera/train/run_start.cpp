@@ -93,6 +93,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   watch_.follow(comm_);
   job::check_devices(comm_);
   watch_.follow_device(comm_);
+  if (recipe_.values.at("run.sums") == "library") comm_.sum_by_library();
   comm_.check_agreement("program", program());
   comm_.check_agreement("recipe", recipe_.to_toml());
   job_ = job::make_job(recipe_);
@@ -150,6 +151,7 @@ void Run::plan_run() {
   std::vector<int> prompts;
   for (const prepare::StageData& data : data_) prompts.push_back(data.samples->prompts());
   experts_ = make_expert_schedule(job_, recipe_, data_, comm_, mesh_, rank_);
+  plan::check_machine(plan::find_profile(recipe_.plan.profile));
   plans_ = planning::plan_parts(recipe::run_parts(recipe_), job_, mesh_, prompts);
   if (rank_ == 0) {
     log::info(planning::plans_text(plans_));
@@ -194,6 +196,7 @@ void Run::start() {
     log::info("train.optimizer = \"" + recipe_.values.at("train.optimizer") +
               "\" has no kernels for this device: its updates run on the host, on copies");
   engine_->optimise(std::move(optimiser));
+  engine_->executor().read_times();
   watch_.follow(engine_->executor());
   watch_gpu();
   objective_.emplace(*job_.model, rank_);

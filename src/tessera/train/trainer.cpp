@@ -65,8 +65,9 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
     stop_behind_steps();
     try {
       leave(train_steps(*run));
-    } catch (const UserError& error) {
-      run->tell(error);
+    } catch (const std::exception& error) {
+      if (const auto failure = run->device_failure()) throw *failure;
+      if (const auto* told = dynamic_cast<const UserError*>(&error)) run->tell(*told);
       throw;
     }
   } catch (const Error& error) {

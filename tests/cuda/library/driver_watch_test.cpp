@@ -76,5 +76,19 @@ TEST(DriverWatch, ADriverThatStopsToAnswerIsNotAskedAgain) {
   EXPECT_EQ(calls("nvml_stops").readings, 2);
 }
 
+/// What the kernel's log has of a GPU that failed.
+TEST(DriverWatch, TellsTheXidOfAGpuThatFailedAndWhatItMeans) {
+  DriverWatch watch(kGpu, file("nvml_xid"), hours(1));
+  EXPECT_EQ(watch.take_fault(milliseconds(1)),
+            "Xid 79 (the GPU has fallen off the bus: look at its power, its heat and its slot, and reboot)");
+  EXPECT_EQ(watch.take_fault(milliseconds(1)), "") << "it was told";
+  DriverWatch unknown(kGpu, file("nvml_xid_unknown"), hours(1));
+  EXPECT_EQ(unknown.take_fault(milliseconds(1)), "Xid 9999");
+  DriverWatch silent(kGpu, file("nvml"), hours(1));
+  EXPECT_EQ(silent.take_fault(milliseconds(1)), "") << "a driver without events";
+  DriverWatch none(kGpu, file("no_such_nvml"));
+  EXPECT_EQ(none.take_fault(milliseconds(1)), "");
+}
+
 }  // namespace
 }  // namespace tessera::device

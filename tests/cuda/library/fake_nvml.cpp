@@ -1,5 +1,6 @@
 // An NVML of one GPU that answers and counts: the first reading has 40 %, 100 W and 1 GiB, each that follows 10 points,
-// 50 W and 1 GiB more, up to STOPS_AFTER of them. fake_nvml_calls() gives what was called. START is what nvmlInit_v2 gives.
+// 50 W and 1 GiB more, up to STOPS_AFTER of them. With XID it tells that error of the GPU. fake_nvml_calls() gives what was
+// called. START is what nvmlInit_v2 gives.
 #include <atomic>
 #include <cstring>
 
@@ -30,6 +31,25 @@ int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
   *milliwatts = 100000 + 50000 * readings++;  // asked last
   return device == &gpu ? 0 : 15;
 }
+
+#ifdef XID
+int events = 0;
+int nvmlEventSetCreate(void** set) { return *set = &events, 0; }
+int nvmlDeviceRegisterEvents(void* device, unsigned long long types, void* set) {
+  return device == &gpu && types == 8 && set == &events ? 0 : 2;
+}
+struct EventData {
+  void* device;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+};
+/// Each is told once.
+int nvmlEventSetWait_v2(void*, EventData* event, unsigned) {
+  if (events++ > 0) return 10;  // NVML_ERROR_TIMEOUT
+  return *event = {&gpu, 8, XID, ~0u, ~0u}, 0;
+}
+int nvmlEventSetFree(void*) { return 0; }
+#endif
 
 struct NvmlCalls {
   int starts, ends, readings;

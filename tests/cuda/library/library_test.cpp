@@ -96,6 +96,23 @@ TEST(DeviceLibrary, ALibraryThatTheLoaderRefusesSaysWhatItLacks) {
                {"undefined symbol: function_of_another_library", "build again with the one in use"});
 }
 
+/// cuDNN opens libnvrtc by its bare name, which Python loads with torch and nobody here (pytorch#145580).
+TEST(DeviceLibrary, WhatLibrariesOpenByTheirBareNamesIsLoadedBeforeThem) {
+  const char* names[] = {"libnvrtc.so.13", "libnvrtc-builtins.so.13", "libnvJitLink.so.13"};
+  const auto found = [](const char* name) { return dlopen(name, RTLD_LAZY | RTLD_NOLOAD) != nullptr; };
+  config = kTorch;
+  const auto open_with = [](const std::string& site) {
+    return open_library(
+        {.driver = file("driver"), .library = file("library"), .torch = show_config, .site = LIBRARY_FOLDER + site});
+  };
+  for (const char* name : names)
+    if (found(name)) GTEST_SKIP() << name << " is loaded already";
+  EXPECT_TRUE(open_with("/no_such_site").table);
+  for (const char* name : names) EXPECT_FALSE(found(name)) << name;
+  EXPECT_TRUE(open_with("/site").table);
+  for (const char* name : names) EXPECT_TRUE(found(name)) << name;
+}
+
 TEST(DeviceLibrary, ADriverThatHidesItsDevicesNamesTheVariable) {
   expect_words(absence("driver", "library_without_device"),
                {"shows no device to this process: see CUDA_VISIBLE_DEVICES"});
@@ -128,7 +145,7 @@ TEST(DeviceLibrary, OfTheBuildOpensWithoutADriverAndReportsNoDevice) {
   EXPECT_TRUE(t.properties && t.place && t.wait && t.communicators && t.take && t.give && t.allocate_by && t.pin &&
               t.unpin && t.copy && t.enqueue_copy);
   EXPECT_TRUE(t.make_stream && t.free_stream && t.set_stream && t.make_event && t.free_event && t.record &&
-              t.wait_for && t.await && t.has_happened && t.seconds_between);
+              t.wait_for && t.await && t.has_happened && t.seconds_between && t.write_word && t.fault);
   EXPECT_TRUE(t.narrow && t.widen && t.narrow_in_place && t.widen_in_place && t.high_half && t.round);
   EXPECT_TRUE(t.sum_in_order && t.sum_halves && t.sum_halves_rounded && t.sum_of_squares);
   EXPECT_TRUE(t.adamw && t.quantise_int8 && t.dequantise_int8 && t.quantise_fp8 && t.dequantise_fp8);

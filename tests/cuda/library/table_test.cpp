@@ -280,6 +280,20 @@ TEST_F(Table, StreamsAreOrderedByTheirEvents) {
   gpu->free_stream(first), gpu->free_stream(second);
 }
 
+/// Behind a chain of sums the stream says that it came there.
+TEST_F(Table, AStreamWritesHowFarItIs) {
+  std::vector<uint32_t> words(1024, 0);
+  const auto bytes = static_cast<int64_t>(words.size() * sizeof(uint32_t));
+  EXPECT_FALSE(gpu->write_word(words.data(), 1)) << "memory that is not page-locked";
+  ASSERT_TRUE(gpu->pin(words.data(), bytes));
+  EXPECT_TRUE(gpu->write_word(words.data() + 16, 7));
+  gpu->wait();
+  EXPECT_EQ(words[16], 7u);
+  EXPECT_EQ(words[0], 0u);
+  EXPECT_EQ(gpu->fault(), "");
+  gpu->unpin(words.data());
+}
+
 TEST_F(Table, UpdatesHaveTheCpusBits) {
   const std::vector<float> zeros(kValues, 0.0f), g = numbers(8);
   const size_t blocks = (kValues + 255) / 256;

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "tessera/data/text/html_entities.h"
+#include "tessera/data/text/mojibake.h"
 
 namespace tessera::data {
 
@@ -179,7 +180,7 @@ std::string resolved_entities(std::string_view text) {
 }  // namespace
 
 std::string clean_text(std::string_view text) {
-  const std::string resolved = resolved_entities(text);
+  const std::string resolved = repair_encoding(resolved_entities(text));
   std::string plain;
   for (size_t at = 0; at < resolved.size();) append_plain(plain, next(resolved, at));
   return single_spaces(unescape_html(unescape_html(compose(std::move(plain)))));
@@ -224,7 +225,7 @@ bool append_fixed(std::string& to, int32_t point) {
 }  // namespace
 
 std::string fix_text(std::string_view text) {
-  const std::string resolved = resolved_entities(text);
+  const std::string resolved = repair_encoding(resolved_entities(text));
   std::string fixed;
   for (size_t at = 0; at < resolved.size();) {
     if (const size_t escape = escape_length(std::string_view(resolved).substr(at)); escape > 0) {

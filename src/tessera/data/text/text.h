@@ -22,10 +22,10 @@ std::string compose(std::string text);
 
 /// What text pipelines of Wan do: the common part of ftfy (straight quotes, ligatures and full-width letters as plain
 /// ones, no control characters, canonical composition), HTML unescaped twice, runs of Unicode white space one space,
-/// none at the ends. ftfy's repair of wrongly decoded text is left out.
+/// none at the ends. Of ftfy's repair of wrongly decoded text the part that mojibake.h has.
 std::string clean_text(std::string_view text);
 
-/// What ftfy.fix_text does, but its repair of wrongly decoded text: of clean_text without its white space, and also
+/// What ftfy.fix_text does, with mojibake.h's part of its repair: of clean_text without its white space, and also
 /// ligatures of every kind, half-width letters, escapes of terminals and control characters of Latin-1. A build without
 /// ICU leaves half-width letters.
 std::string fix_text(std::string_view text);

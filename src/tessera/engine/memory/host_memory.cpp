@@ -31,7 +31,7 @@ bool touch(void* mapped, size_t size) {
 HostMemory::~HostMemory() { unmap(); }
 
 void HostMemory::unmap() {
-  if (pinned_) {
+  if (pinned_ && device::used()->fault().empty()) {
     device::used()->wait();  // a copy may be under way
     device::used()->unpin(data_);
   }

@@ -12,6 +12,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/device/communicators.h"
 #include "tessera/engine/memory/reserve.h"
 #include "tessera/torch_headers.h"
 
@@ -241,14 +242,17 @@ void Meter::install() {
   (void)once;
 }
 
-void Meter::use_device(const device::Backend& backend, int64_t bytes) {
-  void* block = backend.take(bytes);
+void Meter::use_device(const device::Backend& backend, int64_t bytes, bool lent) {
+  const device::Communicators* messages = lent ? backend.communicators : nullptr;
+  void* block = messages && messages->absence().empty() ? messages->take(bytes) : nullptr;
+  if (!block) block = backend.take(bytes);
   if (!block)
     throw UserError(Exit::memory, "engine.memory",
                     "the device does not give " + format_bytes(bytes) + " in one block; " +
                         format_bytes(backend.properties(device::here().index()).free) + " of it are free",
                     "end other programs that use it (nvidia-smi lists them), or lower plan.budget");
   check_internal(!of_device(), "engine.memory", "a process uses one device");
+  device::set_block({block, bytes});
   of_device() = new DeviceAllocator(block, bytes);  // outlives every tensor
   backend.allocate_by(of_device());
   const std::lock_guard lock(books().mutex);

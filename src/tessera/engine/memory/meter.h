@@ -27,8 +27,8 @@ class Meter {
   static void install();
   /// From here on the device tier is the memory of a GPU: one block of `bytes` from its driver, from which all of the
   /// device's tensors come. Tensors of the CPU count as host memory. Once. Throws UserError (memory) where the driver has
-  /// not so much in one piece.
-  static void use_device(const device::Backend& backend, int64_t bytes);
+  /// not so much in one piece. `lent`: it will be lent to communicators.
+  static void use_device(const device::Backend& backend, int64_t bytes, bool lent = false);
   /// That tensors of the kind of device are allocated by.
   static c10::Allocator* allocator(c10::DeviceType type);
   static int64_t live();

@@ -47,6 +47,8 @@ struct WeightForm {
   std::string title;               ///< of such models, for messages; empty: there is no other naming
   std::string model, variant;      ///< of Identity, unless the sizes determine them
   std::vector<std::string> marks;  ///< official names: a file is of this form if it has all of them
+  size_t mark_dims =
+      0;  ///< dimensions of the first mark's tensor, where files of another form have the same names; 0: any
   ForeignNames names;
   /// Tensors of official files that are no parameters, as in NamePattern: they have no place in other namings.
   std::vector<std::string> official_only = {};

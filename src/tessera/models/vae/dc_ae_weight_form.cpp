@@ -38,6 +38,7 @@ std::vector<WeightForm> weight_forms() {
   original.variant = "efficientvit";
   original.marks = {"encoder.project_in.conv.weight", "decoder.project_in.main.conv.weight",
                     "decoder.project_out.op_list.0.bias"};
+  original.mark_dims = 4;  // of pictures
   original.config = nullptr;
   return {diffusers, original};
 }

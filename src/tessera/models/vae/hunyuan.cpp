@@ -12,23 +12,6 @@
 
 namespace tessera::models::hunyuan_vae {
 
-namespace {
-
-/// A pass over tiles of [C, F, h * cell, w * cell], cut in height and width where they are larger than a tile.
-Tensor in_tiles(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t scale,
-                const std::function<Tensor(const Part& y, const Part& x)>& run) {
-  if (!applies(tiles, h, w)) return run({0, h}, {0, w});
-  int64_t channels = 0;
-  const Tensor flat = stitch_tiles(tiles, h, w, scale, [&](const Part& y, const Part& x) {
-    const Tensor tile = run(y, x);
-    channels = tile.size(0);
-    return tile.flatten(0, 1);  // frames are blended alike
-  });
-  return flat.unflatten(0, {channels, -1});
-}
-
-}  // namespace
-
 int64_t usual_overlap(int64_t tile) { return tile / 4 / kStride * kStride; }
 
 HunyuanVae::HunyuanVae(Config config, ReadWeight read, const Tiling& tiling)
@@ -49,12 +32,7 @@ std::string HunyuanVae::fingerprint() const {
   hash = hash_tensor(hash, at::full({1}, config_.groups, at::kLong));
   char text[96];
   std::snprintf(text, sizeof text, "hunyuan-vae-%016llx-v1", static_cast<unsigned long long>(hash));
-  const auto cut = [](const char* what, const StitchedTiles& tiles, int64_t cell) {
-    return tiles.size == 0
-               ? std::string()
-               : what + std::to_string(tiles.size * cell) + "+" + std::to_string((tiles.size - tiles.stride) * cell);
-  };
-  fingerprint_ = text + cut("-tiles", tiles_, kStride) + cut("-frames", time_tiles_, kTimeStride);
+  fingerprint_ = text + tiles_text("-tiles", tiles_, kStride) + tiles_text("-frames", time_tiles_, kTimeStride);
   return fingerprint_;
 }
 
@@ -76,7 +54,7 @@ Tensor HunyuanVae::moments(const Tensor& pixels) const {
               "give a clip of three colours in [-1, 1]");
   const auto [c, f, h, w] = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
   const auto of_frames = [&, h = h, w = w](const Tensor& clip) {
-    return in_tiles(tiles_, h, w, 1, [&](const Part& y, const Part& x) {
+    return stitch_clips(tiles_, h, w, 1, [&](const Part& y, const Part& x) {
       const Tensor tile = clip.narrow(2, y.begin * kStride, y.length * kStride)
                               .narrow(3, x.begin * kStride, x.length * kStride)
                               .to(device::here());
@@ -92,7 +70,7 @@ Tensor HunyuanVae::moments(const Tensor& pixels) const {
 Tensor HunyuanVae::pixels(const Tensor& unscaled) const {
   const int64_t f = unscaled.size(1), h = unscaled.size(2), w = unscaled.size(3);
   const auto of_frames = [&](const Tensor& latent) {
-    return in_tiles(tiles_, h, w, kStride, [&](const Part& y, const Part& x) {
+    return stitch_clips(tiles_, h, w, kStride, [&](const Part& y, const Part& x) {
       const Tensor tile = latent.narrow(2, y.begin, y.length).narrow(3, x.begin, x.length).to(device::here());
       return run_layers(decoder_, config_.groups, weights_.loaded(), tile).cpu();
     });
@@ -148,14 +126,11 @@ int64_t HunyuanVae::encode_bytes(int64_t frames, int64_t height, int64_t width, 
 
 plan::UnitWork HunyuanVae::encode_work(int64_t frames, int64_t height, int64_t width) const {
   const auto [c, f, h, w] = latent_shape(frames, height, width);
-  const auto parts = [](const StitchedTiles& tiles, bool cut, int64_t cells) {
-    return cut ? parts_of(tiles, cells) : std::vector<Part>{{0, cells}};
-  };
-  const bool in_space = applies(tiles_, h, w);
+  const std::vector<Part> groups_of = cut_in_time(f - 1) ? parts_of(time_tiles_, f - 1) : std::vector<Part>{{0, f - 1}};
   PassWork work(parameters(config_));
-  for (const Part& groups : parts(time_tiles_, cut_in_time(f - 1), f - 1))
-    for (const Part& y : parts(tiles_, in_space, h))
-      for (const Part& x : parts(tiles_, in_space, w))
+  for (const Part& groups : groups_of)
+    for (const Part& y : parts_of_grid(tiles_, h, w, h))
+      for (const Part& x : parts_of_grid(tiles_, h, w, w))
         add_work(encoder_, 1 + groups.length * kTimeStride, y.length * kStride, x.length * kStride, work);
   return work.work();
 }

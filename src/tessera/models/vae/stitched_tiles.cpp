@@ -76,6 +76,28 @@ Tensor stitch_tiles(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t sc
   return result;
 }
 
+Tensor stitch_clips(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t scale,
+                    const std::function<Tensor(const Part& y, const Part& x)>& run) {
+  if (!applies(tiles, h, w)) return run({0, h}, {0, w});
+  int64_t channels = 0;
+  const Tensor flat = stitch_tiles(tiles, h, w, scale, [&](const Part& y, const Part& x) {
+    const Tensor tile = run(y, x);
+    channels = tile.size(0);
+    return tile.flatten(0, 1);  // frames are blended alike
+  });
+  return flat.unflatten(0, {channels, -1});
+}
+
+std::vector<Part> parts_of_grid(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t length) {
+  return applies(tiles, h, w) ? parts_of(tiles, length) : std::vector<Part>{{0, length}};
+}
+
+std::string tiles_text(const char* what, const StitchedTiles& tiles, int64_t cell) {
+  return tiles.size == 0
+             ? std::string()
+             : what + std::to_string(tiles.size * cell) + "+" + std::to_string((tiles.size - tiles.stride) * cell);
+}
+
 int64_t stitched_bytes(const StitchedTiles& tiles, int64_t channels, int64_t h, int64_t w) {
   const int64_t shared = tiles.size - tiles.stride;
   const auto columns = [&](int64_t n) {
@@ -97,6 +119,26 @@ Tensor stitch_frames(const StitchedTiles& tiles, int64_t groups, int64_t scale,
     if (before.defined()) blend(before, tile, 1);
     const int64_t kept = lead + std::min(tiles.stride, groups - begin) * scale;
     result.narrow(1, 1 - lead + begin * scale, kept).copy_(tile.narrow(1, 0, kept));
+    before = last(tile, 1, shared);
+  }
+  return result;
+}
+
+Tensor stitch_parts(const StitchedTiles& tiles, int64_t cells, int64_t shared,
+                    const std::function<int64_t(int64_t cells)>& frames,
+                    const std::function<Tensor(const Part& part)>& run) {
+  const int64_t most = frames(tiles.size) - shared;  // that are kept of a tile
+  const std::vector<Part> parts = parts_of(tiles, cells);
+  int64_t all = 0, done = 0;
+  for (const Part& part : parts) all += std::min(most, frames(part.length));
+  Tensor result, before;  // before: the last frames of the tile before, blended
+  for (const Part& part : parts) {
+    Tensor tile = run(part);
+    if (!result.defined()) result = at::empty({tile.size(0), all, tile.size(2), tile.size(3)}, tile.options());
+    if (before.defined()) blend(before, tile, 1);
+    const int64_t kept = std::min(most, tile.size(1));
+    result.narrow(1, done, kept).copy_(tile.narrow(1, 0, kept));
+    done += kept;
     before = last(tile, 1, shared);
   }
   return result;

@@ -5,6 +5,7 @@
 //   if (applies(tiles, h, w))
 //     picture = stitch_tiles(tiles, h, w, 32, [&](const Part& y, const Part& x) { return decode(cut(latent, y, x)); });
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "tessera/ops/tensor.h"
@@ -37,6 +38,16 @@ bool applies(const StitchedTiles& tiles, int64_t h, int64_t w);
 at::Tensor stitch_tiles(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t scale,
                         const std::function<at::Tensor(const Part& y, const Part& x)>& run);
 
+/// The same of clips: `run` returns [C, F, n * scale, m * scale]. A grid that is no larger than a tile is one part.
+at::Tensor stitch_clips(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t scale,
+                        const std::function<at::Tensor(const Part& y, const Part& x)>& run);
+
+/// The tiles of an [h, w] grid along one of its sides, of so many cells: one where it is no larger than a tile.
+std::vector<Part> parts_of_grid(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t length);
+
+/// "-tiles256+64" for cells of `cell` pixels, of the names of what autoencoders make; empty without tiles.
+std::string tiles_text(const char* what, const StitchedTiles& tiles, int64_t cell);
+
 /// Bytes of stitch_tiles beside one `run`, for results of `channels` fp32 numbers a cell.
 int64_t stitched_bytes(const StitchedTiles& tiles, int64_t channels, int64_t h, int64_t w);
 
@@ -45,5 +56,12 @@ int64_t stitched_bytes(const StitchedTiles& tiles, int64_t channels, int64_t h, 
 /// the first tile alone. The clip must have as many groups as a tile, or more.
 at::Tensor stitch_frames(const StitchedTiles& tiles, int64_t groups, int64_t scale,
                          const std::function<at::Tensor(const Part& groups)>& run);
+
+/// The same for clips without such a frame, that are not causal: `run` is given a part of `cells` latent frames and returns
+/// [C, frames(part's length), h, w], of which those that the next tile does not begin with are kept; neighbours share
+/// `shared` frames. A result may be shorter than the clip, where frames() of a last short part is.
+at::Tensor stitch_parts(const StitchedTiles& tiles, int64_t cells, int64_t shared,
+                        const std::function<int64_t(int64_t cells)>& frames,
+                        const std::function<at::Tensor(const Part& part)>& run);
 
 }  // namespace tessera::models

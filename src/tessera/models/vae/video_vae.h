@@ -49,6 +49,21 @@ class VideoVae : public net::VideoCodec {
   virtual plan::UnitWork encode_work(int64_t frames, int64_t height, int64_t width) const = 0;
   /// Whether it codes all frames of a clip at once, so that Tiling::frames bound its memory.
   virtual bool tiles_in_time() const { return false; }
+  /// Latent frames of a piece of a clip that begins with the last frame of the piece before; 0: no frame is coded twice.
+  virtual int64_t overlapping_piece() const { return 0; }
+};
+
+/// An autoencoder of pictures, and over its latents one in time, each with a distribution. Means are used throughout;
+/// this is for noise that is given (golden cases), of any number of frames.
+class TwoStageVae : public VideoVae {
+ public:
+  /// Mean and log variance of each picture, [3, F, H, W] -> [2c, F, h, w].
+  virtual Tensor picture_moments(const Tensor& pixels) const = 0;
+  virtual double picture_factor() const = 0;  ///< latents of pictures times it go into the second
+  /// Those of the latent [c, F, h, w] -> [2C, f, h, w].
+  virtual Tensor time_moments(const Tensor& pictures) const = 0;
+  /// A denoiser's latent to so many frames, of those that have as many latent frames.
+  virtual Tensor decode_frames(const Tensor& latent, int64_t frames) const = 0;
 };
 
 /// The tensors of a file, whatever its format.

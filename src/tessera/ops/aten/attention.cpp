@@ -24,7 +24,8 @@ void each_sample(const Offsets& q_at, const Offsets& k_at, const Body& body) {
   for (size_t s = 0; s + 1 < q_at.size(); ++s) body(q_at[s], q_at[s + 1] - q_at[s], k_at[s], k_at[s + 1] - k_at[s]);
 }
 
-bool runs_flash(const Tensor& q) { return (q.is_cuda() || (q.is_meta() && meta_target())) && is_half(q); }
+/// On a GPU, and where tensors without values stand for those of one.
+bool runs_flash(const Tensor& q) { return (q.is_cuda() || (!q.is_cpu() && meta_target())) && is_half(q); }
 
 /// What LibTorch 2.11's kernel allocates (flash_api.cpp, mha_fwd and mha_bwd), without its work.
 namespace on_meta {
@@ -108,7 +109,7 @@ void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const
       heads_of(result.out, heads, q, queries).copy_(std::get<0>(got).squeeze(0));
       result.lse.narrow(1, q, queries).copy_(std::get<1>(got).squeeze(0).narrow(1, 0, queries));
     };
-    if (query.is_meta()) return take(on_meta::forward(query, key));
+    if (!query.is_cuda()) return take(on_meta::forward(query, key));
     take(at::_scaled_dot_product_flash_attention(query, key, batch_of(in.v, heads, k, keys), /*dropout_p=*/0.0,
                                                  /*is_causal=*/false, /*return_debug_mask=*/false, scale));
   });
@@ -130,7 +131,7 @@ void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
       heads_of(grads.k, heads, k, keys).copy_(std::get<1>(got).squeeze(0));
       heads_of(grads.v, heads, k, keys).copy_(std::get<2>(got).squeeze(0));
     };
-    if (query.is_meta()) return take(on_meta::backward(query, key, value));
+    if (!query.is_cuda()) return take(on_meta::backward(query, key, value));
     take(at::_scaled_dot_product_flash_attention_backward(
         batch_of(d_out, heads, q, queries), query, key, value, batch_of(out, heads, q, queries), sums,
         /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, queries, keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none,

@@ -49,6 +49,8 @@ struct Scenario {
   std::optional<double> seconds;         ///< of a step
   std::optional<double> tokens_per_gpu;  ///< tokens/s of each GPU
   std::optional<double> teraflops;       ///< model TFLOP/s of each GPU
+  /// Comparison::error() that `note` explains; none: within 15 %. A test holds each run to it.
+  std::optional<double> off;
 };
 
 struct ScenarioResult {

@@ -31,6 +31,7 @@ class RunReader {
     get("search", s.search);
     get("products", s.products), get("update_bytes", s.machine.update_bytes);
     get("seconds", s.seconds), get("tokens_per_gpu", s.tokens_per_gpu), get("teraflops", s.teraflops);
+    get("off", s.off);
     std::string text;
     if (get("mesh", text)) s.mesh = Mesh::parse(text);
     if (get("profile", text)) s.machine.profile = find_profile(text);

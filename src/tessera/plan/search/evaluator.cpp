@@ -1,5 +1,7 @@
 #include "tessera/plan/search/evaluator.h"
 
+#include <tuple>
+
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
@@ -41,14 +43,34 @@ std::vector<Plan> Evaluator::steps_of(const Plan& plan) const {
   return steps;
 }
 
+namespace {
+
+constexpr int64_t kMicros = 3;  // the first, one like all others between, and the last
+
+/// The plan with kMicros micro-batches, and how many it has more: [Note: many micro-batches]. Every dp rank has so many
+/// full micro-batches less, and stages of a pipeline hold more of them at once.
+std::pair<Plan, int64_t> shortened(Plan plan) {
+  const int64_t more = plan.accumulation() - kMicros;
+  if (more <= 0 || plan.mesh[Axis::pp] > 1 || !plan.shares.empty()) return {std::move(plan), 0};
+  plan.global_batch -= more * plan.micro_batch * plan.mesh.dp_size();
+  return {std::move(plan), more};
+}
+
+}  // namespace
+
+Prediction Evaluator::predicted(const Plan& plan) const {
+  const auto [step, more] = shortened(plan);
+  return predict(model, step, machine, {}, more);
+}
+
 double Evaluator::seconds(Plan plan) const {
   by_hand.apply(plan.units);
   std::vector<double> seconds;
-  for (const Plan& step : steps_of(plan)) seconds.push_back(predict(model, step, machine).step.total);
+  for (const Plan& step : steps_of(plan)) seconds.push_back(predicted(step).step.total);
   return mean_seconds(seconds, input.expert_shares);
 }
 
-Evaluated Evaluator::evaluate(Plan plan) const {
+Evaluated Evaluator::evaluate(Plan plan, bool whole) const {
   Evaluated e;
   by_hand.apply(plan.units);
   // Host updates need all of their buffers on the host; otherwise the device updates the unit.
@@ -57,7 +79,10 @@ Evaluated Evaluator::evaluate(Plan plan) const {
       unit.update_on = Tier::device;
   e.candidate.plan = std::move(plan);
   Candidate& c = e.candidate;
-  const std::vector<Plan> steps = steps_of(c.plan);
+  std::vector<Plan> steps = steps_of(c.plan);
+  int64_t more = 0;
+  if (!whole)
+    for (Plan& step : steps) std::tie(step, more) = shortened(std::move(step));
   std::vector<std::vector<RankGroup>> groups;
   Arenas arenas;
   for (const Plan& step : steps)
@@ -79,7 +104,7 @@ Evaluated Evaluator::evaluate(Plan plan) const {
                              : "fits";
   std::vector<double> seconds;
   for (size_t s = 0; s < steps.size() && c.fits; ++s)
-    seconds.push_back(predict(model, steps[s], machine, std::move(groups[s])).step.total);
+    seconds.push_back(predict(model, steps[s], machine, std::move(groups[s]), more).step.total);
   if (c.fits) c.seconds = seconds.size() == 1 ? seconds[0] : mean_seconds(seconds, input.expert_shares);
   return e;
 }

@@ -40,8 +40,12 @@ class Evaluator {
   std::vector<Plan> steps_of(const Plan& plan) const;
   /// Seconds of a step, memory aside: the mean of all experts'.
   double seconds(Plan plan) const;
-  /// Memory of the plan, and its time if it fits: of the expert that needs most, and the mean of all.
-  Evaluated evaluate(Plan plan) const;
+  /// Memory of the plan, and its time if it fits: of the expert that needs most, and the mean of all. [Note: many
+  /// micro-batches] Of more than kMicros only so many are compiled and simulated, as the others repeat the second of them;
+  /// `whole`: all are.
+  Evaluated evaluate(Plan plan, bool whole = false) const;
+  /// What compute waits for in a step of the plan, with the schedule of as many micro-batches as evaluate has.
+  Prediction predicted(const Plan& plan) const;
   /// If only host memory is too small: the same plan with enough units' buffers moved back to the device.
   Evaluated within_host_budget(Evaluated e) const;
   Evaluated within_host_budget(Plan plan) const { return within_host_budget(evaluate(std::move(plan))); }

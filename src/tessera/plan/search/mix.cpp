@@ -308,7 +308,7 @@ class Mixer {
     int left = evaluations();
     for (bool better = true; better && left > 0;) {
       better = false;
-      const Prediction now = predict(evaluator_.model, pool_.best->candidate.plan, evaluator_.machine);
+      const Prediction now = evaluator_.predicted(pool_.best->candidate.plan);
       for (const Move& move : faster_moves(now.step.exposed_copy)) {
         if (left-- <= 0) break;
         Evaluated e = evaluator_.evaluate(moved(pool_.best->candidate.plan, move));
@@ -321,7 +321,7 @@ class Mixer {
 
   /// Blocks whose copied activations the compute lane waits for, the longest wait first.
   std::vector<size_t> waited_for() const {
-    const Prediction p = predict(evaluator_.model, pool_.best->candidate.plan, evaluator_.machine);
+    const Prediction p = evaluator_.predicted(pool_.best->candidate.plan);
     const RankGroup& slowest = p.groups[static_cast<size_t>(p.slowest)];
     const std::vector<Instruction>& list = slowest.schedule.list;
     std::map<size_t, double> waits;

@@ -71,6 +71,10 @@ class Search {
               if ((!input_.first_that_fits || !pool_.best) && (!on_host || tiers == kOnHost))
                 level(tiers, strategy, depth);
     };
+    if (input_.first_that_fits && lasting_bytes_exceed_memory()) {
+      pool_.consider(evaluator_.evaluate(plan_of(tier_choices(input_).back(), strategies.back(), 0, Saving{}, 0)));
+      return finish();
+    }
     if (input_.incumbent) pool_.consider(evaluator_.evaluate(*input_.incumbent));
     for (const Update when : whens) search(when, false);
     if (!pool_.best && may_mix() && !input_.first_that_fits) mix_activations(pool_, evaluator_);
@@ -129,6 +133,24 @@ class Search {
       for (UnitPlan& unit : plan.units)  // their only use directly follows
         if (unit.update_on == Tier::device) unit.gradients = Tier::device;
     return plan;
+  }
+
+  /// Whether device and host together have no room for what a rank keeps between steps, sharded as far as it can be:
+  /// parameters, states and, where updates wait for the norm, gradients. Then no plan fits.
+  bool lasting_bytes_exceed_memory() const {
+    if (input_.budget <= 0 || input_.nvme || mesh_[Axis::pp] > 1 || mesh_[Axis::dp_replicate] > 1) return false;
+    const bool whole_is_asked_for = input_.strategy == Strategy::no_shard;
+    const Plan plan =
+        plan_of(kOnDevice, whole_is_asked_for ? Strategy::no_shard : Strategy::full_shard, 0, Saving{}, 0);
+    const StatesOf states = states_of(plan.states);
+    int64_t bytes = 0;
+    for (size_t u = 0; u < model_.units.size(); ++u) {
+      const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));
+      bytes += input_.experts * (shard_bytes(layout, plan.states.masters) +
+                                 state_layout(model_.units[u], layout, plan.held(layout, 0), states).bytes);
+      if (!input_.may_update_in_backward) bytes += plan.gradient_bytes(layout);
+    }
+    return bytes > input_.budget + std::max<int64_t>(0, input_.host_budget);
   }
 
   /// Lower bound of the step time of these plans: saving memory only adds work.
@@ -223,7 +245,29 @@ class Search {
   /// Whether each block may save in its own way.
   bool may_mix() const { return !input_.recompute_units && !input_.activations; }
 
+  /// The best plan with all of its micro-batches ([Note: many micro-batches]); where that does not fit after all, or the
+  /// incumbent is faster after all, the next best.
+  void evaluate_whole() {
+    if (!pool_.best) return;
+    constexpr size_t kMost = 16;  // so many plans are looked at
+    std::vector<const Candidate*> fitting;
+    for (const Candidate& c : pool_.candidates)
+      if (c.fits) fitting.push_back(&c);
+    std::ranges::stable_sort(fitting, [](const Candidate* a, const Candidate* b) { return is_better(*a, *b); });
+    std::optional<Evaluated> best = evaluator_.evaluate(pool_.best->candidate.plan, true);
+    for (size_t i = 0; i < std::min(kMost, fitting.size()) && !best->candidate.fits; ++i)
+      best = evaluator_.evaluate(fitting[i]->plan, true);
+    if (input_.incumbent && *input_.incumbent != best->candidate.plan) {
+      Evaluated incumbent = evaluator_.evaluate(*input_.incumbent, true);
+      if (incumbent.candidate.fits && (!best->candidate.fits || is_better(incumbent.candidate, best->candidate)))
+        best = std::move(incumbent);
+    }
+    if (!best->candidate.fits) pool_.smallest = std::exchange(best, std::nullopt);
+    pool_.best = std::move(best);
+  }
+
   Choice finish() {
+    evaluate_whole();
     Choice choice;
     choice.fits = pool_.best.has_value();
     const Evaluated& winner = pool_.best ? *pool_.best : *pool_.smallest;

@@ -40,6 +40,11 @@ double ranks_of_node(const Profile& profile, const Mesh& mesh) {
 
 }  // namespace
 
+struct CostModel::Priced {
+  const UnitWork& work;
+  const UnitSignatures* sizes;  ///< null: not known
+};
+
 CostModel::CostModel(const ModelSpec& model, const Plan& plan, Machine machine)
     : model_(model), plan_(plan), machine_(std::move(machine)) {
   const DeviceProfile& device = machine_.profile.device;
@@ -52,38 +57,106 @@ CostModel::CostModel(const ModelSpec& model, const Plan& plan, Machine machine)
   };
   attention_ = attention(device.attention);
   attention_backward_ = attention(device.attention_backward);
+  const auto grid = [&](const std::map<std::string, TimeGrid>& grids) {
+    const auto it = grids.find(machine_.dtype);
+    return it == grids.end() ? nullptr : &it->second;
+  };
+  products_ = grid(machine_.profile.device.products), attentions_ = grid(machine_.profile.device.attentions);
+  for (const auto& [kind, work] : machine_.work) of_kind_.emplace(kind, of_kind(priced(kind)));
+}
+
+namespace {
+
+/// Bytes of a weight's element as products read it.
+double element_bytes(const std::string& dtype) { return dtype == "fp8" ? 1 : dtype == "bf16" ? 2 : 4; }
+
+}  // namespace
+
+CostModel::Priced CostModel::priced(const std::string& kind) const {
+  const auto sizes = machine_.sizes.find(kind);
+  return {machine_.work.at(kind), sizes == machine_.sizes.end() ? nullptr : &sizes->second};
+}
+
+double CostModel::product_seconds(double flops, const Product* sizes, const char* call) const {
+  const DeviceProfile& device = machine_.profile.device;
+  const double calls = std::string_view(call) == "forward" ? 1 : 2;
+  if (!sizes) return product_.seconds(flops);
+  if (products_) return calls * device.dispatch + products_->at(call, {sizes->rows, sizes->in, sizes->out});
+  return std::max(product_.seconds(flops), sizes->in * sizes->out * element_bytes(machine_.dtype) / device.stream.top);
+}
+
+double CostModel::products_seconds(const std::vector<double>& flops, const std::vector<Product>* sizes,
+                                   const char* call) const {
+  const bool known = sizes && sizes->size() == flops.size();
+  double seconds = 0;
+  for (size_t i = 0; i < flops.size(); ++i) seconds += product_seconds(flops[i], known ? &(*sizes)[i] : nullptr, call);
+  return seconds;
+}
+
+double CostModel::site_seconds(const Priced& priced, const std::string& site, bool backward) const {
+  const double flops = priced.work.attention.at(site);
+  if (attentions_ && priced.sizes && priced.sizes->segments.contains(site)) {
+    constexpr double kWidth = 64;  // of the measured head
+    const auto [queries, keys] = priced.sizes->segments.at(site);
+    const double heads = flops / (4 * queries * keys * kWidth);
+    return (backward ? 2 : 1) * machine_.profile.device.dispatch +
+           heads * attentions_->at(backward ? "backward" : "forward", {queries, keys});
+  }
+  return backward ? attention_backward_.seconds(2.5 * flops) : attention_.seconds(flops);
+}
+
+double CostModel::others_seconds(const Priced& priced, bool backward) const {
+  const DeviceProfile& device = machine_.profile.device;
+  const auto streaming = [&](double bytes, int operators) {
+    return (backward ? 2 : 1) * (bytes + device.stream.half * operators) / device.stream.top;
+  };
+  if (device.operators.empty() || !priced.sizes) return streaming(priced.work.streamed, priced.work.operators);
+  double seconds = 0;
+  for (const auto& [kind, of_kind] : priced.sizes->kinds) {
+    const auto measured = device.operators.find(kind);
+    if (measured == device.operators.end()) {
+      seconds += streaming(of_kind.bytes, of_kind.operators);
+      continue;
+    }
+    const Rate& rate = backward ? measured->second.backward : measured->second.forward;
+    seconds += (of_kind.bytes + rate.half * of_kind.operators) / rate.top;
+  }
+  return seconds;
+}
+
+CostModel::OfKind CostModel::of_kind(const Priced& priced) const {
+  const UnitWork& work = priced.work;
+  const auto* products = priced.sizes ? &priced.sizes->products : nullptr;
+  OfKind seconds = {others_seconds(priced, false) + products_seconds(work.products, products, "forward"), 0};
+  for (const auto& [site, flops] : work.attention) seconds.forward += site_seconds(priced, site, false);
+  if (!work.backward) return seconds;
+  seconds.backward =
+      others_seconds(priced, true) + products_seconds(work.input_grads, products, "input_gradient") +
+      products_seconds(work.weight_grads, priced.sizes ? &priced.sizes->weight_grads : nullptr, "weight_gradient");
+  for (const auto& [site, flops] : work.attention) seconds.backward += site_seconds(priced, site, true);
+  return seconds;
 }
 
 double CostModel::forward_seconds(int unit, bool replay) const {
   const UnitSpec& spec = model_.units[unit];
   const auto it = machine_.work.find(spec.kind);
   if (it == machine_.work.end()) return product_.seconds(spec.cost.forward_flops);
-  const UnitWork& work = it->second;
-  const Rate& stream = machine_.profile.device.stream;
-  double seconds = (work.streamed + stream.half * work.operators) / stream.top;
-  for (double flops : work.products) seconds += product_.seconds(flops);
+  double seconds = of_kind_.at(spec.kind).forward;
+  if (!replay) return seconds;
   // A recomputed unit may keep a site's result, which is then not recomputed.
-  for (const auto& [site, flops] : work.results)
-    if (replay && plan_.units[unit].policy(site) != Policy::recompute) seconds -= product_.seconds(flops);
-  for (const auto& [site, flops] : work.attention) {
-    if (replay && plan_.units[unit].policy(site) != Policy::recompute) continue;
-    seconds += attention_.seconds(flops);
-  }
+  const auto kept = [&](const std::string& site) { return plan_.units[unit].policy(site) != Policy::recompute; };
+  const Priced all = priced(spec.kind);
+  for (const auto& [site, flops] : all.work.results)
+    if (kept(site)) seconds -= product_seconds(flops, all.sizes ? &all.sizes->results.at(site) : nullptr, "forward");
+  for (const auto& [site, flops] : all.work.attention)
+    if (kept(site)) seconds -= site_seconds(all, site, false);
   return seconds;
 }
 
 double CostModel::backward_seconds(int unit) const {
   const UnitSpec& spec = model_.units[unit];
-  const auto it = machine_.work.find(spec.kind);
-  if (it == machine_.work.end()) return product_.seconds(spec.cost.backward_flops);
-  const UnitWork& work = it->second;
-  if (!work.backward) return 0;
-  const Rate& stream = machine_.profile.device.stream;
-  double seconds = 2 * (work.streamed + stream.half * work.operators) / stream.top;
-  for (const auto* products : {&work.input_grads, &work.weight_grads})
-    for (double flops : *products) seconds += product_.seconds(flops);
-  for (const auto& [site, flops] : work.attention) seconds += attention_backward_.seconds(2.5 * flops);
-  return seconds;
+  const auto it = of_kind_.find(spec.kind);
+  return it == of_kind_.end() ? product_.seconds(spec.cost.backward_flops) : it->second.backward;
 }
 
 double CostModel::rebuild_seconds(int unit) const {
@@ -97,7 +170,7 @@ double CostModel::attention_seconds(const Instruction& in) const {
   if (it == machine_.work.end()) return 0;
   double most = 0;  // self-attention; text attention is far shorter
   for (const auto& [site, flops] : it->second.attention)
-    most = std::max(most, in.op == Op::backward ? attention_backward_.seconds(2.5 * flops) : attention_.seconds(flops));
+    most = std::max(most, site_seconds(priced(it->first), site, in.op == Op::backward));
   return most;
 }
 
@@ -133,9 +206,8 @@ double CostModel::weight_grad_seconds(int unit) const {
   const UnitSpec& spec = model_.units[unit];
   const auto it = machine_.work.find(spec.kind);
   if (it == machine_.work.end()) return product_.seconds(spec.cost.backward_flops) / 2;
-  double seconds = 0;
-  for (double flops : it->second.weight_grads) seconds += product_.seconds(flops);
-  return seconds;
+  const Priced all = priced(spec.kind);
+  return products_seconds(all.work.weight_grads, all.sizes ? &all.sizes->weight_grads : nullptr, "weight_gradient");
 }
 
 double CostModel::message_seconds(int64_t bytes, Lane lane, int rank) const {

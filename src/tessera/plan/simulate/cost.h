@@ -5,10 +5,13 @@
 //   for (const Phase& phase : cost.phases(instruction, rank)) phase.seconds;
 //
 // [Note: cost model]
-//   product    (FLOPs + half) / top of the profile's dtype; a backward has two for each product of the forward
+//   product    (FLOPs + half) / top of the profile's dtype, and no less than its weight takes to be read; a backward has
+//              two for each product of the forward
 //   attention  forward FLOPs at one rate, 2.5 times as many at the rate of the backward
 //   others     bytes read and written at the streaming rate; a backward streams twice as much, plus the tensors that
 //              selective recompute recomputes (GraphCost::rebuilt)
+//   Products, attention and others by the measured times of their signatures and kinds, where the profile has these;
+//   each call then also takes the time to dispatch it
 //   update     at the plain bandwidth: parameter, gradient and both moments read, all but the gradient written: 28
 //              bytes an fp32 element; on the host at the lower of the rank's share of host memory bandwidth and the
 //              rate of its threads
@@ -17,6 +20,7 @@
 //   message    bytes / bandwidth of the link between the two ranks + one hop
 //   copy       bytes / host link, or its share of host memory bandwidth; the disk is shared by the node's ranks
 #include "tessera/plan/simulate/profile.h"
+#include "tessera/plan/simulate/signatures.h"
 #include "tessera/plan/simulate/work.h"
 
 namespace tessera::plan {
@@ -33,6 +37,7 @@ struct Beside {
 struct Machine {
   Profile profile = find_profile("cpu");
   WorkTable work = {};         ///< empty: Footprint's FLOPs at the rate of products
+  SignatureTable sizes = {};   ///< of the work, where they were counted
   std::string dtype = "fp32";  ///< of products and attention
   double wire = 1;             ///< bytes on a link for each byte in the schedule (0.5: bf16)
   double update_bytes = 28;    ///< bytes an optimiser step moves for each element
@@ -57,6 +62,7 @@ class CostModel {
  public:
   /// Keeps references to `model` and `plan`. Throws UserError (usage) if the profile has no rate of the dtype.
   CostModel(const ModelSpec& model, const Plan& plan, Machine machine);
+  CostModel(const CostModel&) = delete;
 
   /// The phases of `in`, in order; empty if it takes no time.
   std::vector<Phase> phases(const Instruction& in, int rank) const;
@@ -75,6 +81,14 @@ class CostModel {
   const Plan& plan() const { return plan_; }
 
  private:
+  struct Priced;  // a unit's work with its sizes
+  Priced priced(const std::string& kind) const;
+  /// Of product `index` of `flops`; `call` as in DeviceProfile::products.
+  double product_seconds(double flops, const Product* sizes, const char* call) const;
+  double products_seconds(const std::vector<double>& flops, const std::vector<Product>* sizes, const char* call) const;
+  double site_seconds(const Priced& priced, const std::string& site, bool backward) const;
+  /// Of operators that are neither product nor attention.
+  double others_seconds(const Priced& priced, bool backward) const;
   double copy_seconds(double bytes) const;
   /// Seconds of an update that moves so many bytes on the device or host.
   double update_seconds(double bytes, bool on_host) const;
@@ -84,6 +98,13 @@ class CostModel {
   const Plan& plan_;
   const Machine machine_;
   Rate product_, attention_, attention_backward_;
+  const TimeGrid* products_ = nullptr;    ///< measured times of the dtype, if there are
+  const TimeGrid* attentions_ = nullptr;  ///< likewise
+  struct OfKind {
+    double forward, backward;
+  };
+  OfKind of_kind(const Priced& priced) const;
+  std::map<std::string, OfKind> of_kind_;  ///< of units with all their sites, by UnitSpec::kind
 };
 
 }  // namespace tessera::plan

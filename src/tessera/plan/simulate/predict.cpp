@@ -120,13 +120,37 @@ double exposed(const Beside& beside, const StepSeconds& step, const Profile& pro
 
 }  // namespace
 
-Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& machine, std::vector<RankGroup> groups) {
+namespace {
+
+/// Adds to `step` what `times` further micro-batches take, each as long as from the begin of the second one to that of the
+/// third. What of it is no compute counts as exposed copies where there are any, else as communication.
+void repeat_second(const std::vector<Instruction>& list, const std::vector<Span>& spans, int64_t times,
+                   StepSeconds& step) {
+  double begin[2] = {-1, -1}, compute = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const int micro = list[i].micro;
+    if (list[i].lane != Lane::compute || (micro != 1 && micro != 2)) continue;
+    if (begin[micro - 1] < 0) begin[micro - 1] = spans[i].begin;
+    if (micro == 1) compute += spans[i].end - spans[i].begin;
+  }
+  check_internal(begin[0] >= 0 && begin[1] >= 0, "plan.predict", "fewer than three micro-batches to repeat one of");
+  const auto n = static_cast<double>(times);
+  const double period = begin[1] - begin[0], computed = std::min(compute, period);
+  step.total += n * period, step.compute += n * computed;
+  (step.exposed_copy > step.exposed_comm ? step.exposed_copy : step.exposed_comm) += n * (period - computed);
+}
+
+}  // namespace
+
+Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& machine, std::vector<RankGroup> groups,
+                   int64_t repeated) {
   if (groups.empty()) groups = rank_groups(model, plan);
   const CostModel cost(model, plan, machine);
   std::vector<RankTasks> tasks;
   for (const RankGroup& group : groups) tasks.push_back(tasks_of(group.schedule, cost, group.rank));
   SimulateOptions options;
-  options.steal = machine.profile.steal;
+  options.steal = machine.profile.steal, options.copy_steal = machine.profile.copy_steal;
+  options.beside = machine.profile.beside, options.wake = machine.profile.wake;
   Timeline timeline = simulate(tasks, options);
   Prediction p;
   p.plan_hash = plan_hash(plan);
@@ -134,6 +158,8 @@ Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& mach
   const RankTimeline& slowest = timeline.ranks[timeline.slowest];
   p.step = {timeline.seconds,           slowest.share(Share::compute),   slowest.share(Share::comm),
             slowest.share(Share::copy), slowest.share(Share::optimizer), slowest.share(Share::bubble)};
+  if (repeated > 0)
+    repeat_second(groups[static_cast<size_t>(p.slowest)].schedule.list, slowest.spans, repeated, p.step);
   p.step.encoders = exposed(machine.beside, p.step, machine.profile);
   p.step.total += p.step.encoders;
   for (size_t g = 0; g < groups.size(); ++g) {

@@ -43,9 +43,10 @@ struct Prediction {
 std::array<int64_t, 2> rank_kind(const Plan& plan, int rank);
 /// Groups of identical ranks with the schedule of the first.
 std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan);
-/// `groups`: the result of rank_groups, if already computed.
-Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& machine,
-                   std::vector<RankGroup> groups = {});
+/// `groups`: the result of rank_groups, if already computed. `repeated`: so many further micro-batches, like the second of
+/// `plan`, have a part in the times of the step; plan must have three or more, and one pipeline stage.
+Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& machine, std::vector<RankGroup> groups = {},
+                   int64_t repeated = 0);
 
 /// The instructions with their costs, as input of the simulator.
 RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank);

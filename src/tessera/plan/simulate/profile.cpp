@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
@@ -24,15 +26,19 @@ void each_number(P& p, const Visit& visit) {
   visit("node.disk", p.disk);
   visit("node.disk_read", p.disk_read);
   visit("node.disk_write", p.disk_write);
+  visit("node.copy_steal", p.copy_steal);
+  visit("node.wake", p.wake);
   visit("device.memory", p.device.memory);
   visit("device.bandwidth", p.device.bandwidth.top);
   visit("device.bandwidth_half", p.device.bandwidth.half);
   visit("device.stream", p.device.stream.top);
   visit("device.stream_half", p.device.stream.half);
+  visit("device.dispatch", p.device.dispatch);
   visit("link.gather", p.link.gather);
   visit("link.reduce", p.link.reduce);
   visit("link.latency", p.link.latency);
   visit("link.steal", p.steal);
+  visit("link.beside", p.beside);
   visit("nic.gather", p.nic.gather);
   visit("nic.reduce", p.nic.reduce);
   visit("nic.latency", p.nic.latency);
@@ -45,11 +51,26 @@ void each_table(P& p, const Visit& visit) {
   visit("attention_backward", p.device.attention_backward);
 }
 
+/// A profile's grids: their table, the names of their axes, the kinds of call.
+template <class P, class Visit>
+void each_grid(P& p, const Visit& visit) {
+  visit("products", p.device.products, std::vector<std::string>{"rows", "in", "out"},
+        std::vector<std::string>{"forward", "input_gradient", "weight_gradient"});
+  visit("attentions", p.device.attentions, std::vector<std::string>{"queries", "keys"},
+        std::vector<std::string>{"forward", "backward"});
+}
+
 std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g", value);
   const std::string written = text;
   return written.find_first_of(".e") == std::string::npos ? written + ".0" : written;
+}
+
+std::string list(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) text += (text.empty() ? "" : ", ") + number(value);
+  return "[" + text + "]";
 }
 
 class Reader {
@@ -68,11 +89,16 @@ class Reader {
     p.source = root_["source"].value_or(std::string());
     p.devices = static_cast<int>(root_["devices"].value_or(int64_t{0}));
     p.target = root_["target"].value_or(std::string());
+    p.machine = root_["machine"].value_or(std::string());
     if (!p.target.empty()) target(p.target, "plan.profile: " + file_);
-    known_.insert(known_.end(), {"name", "source", "target", "devices"});
+    known_.insert(known_.end(), {"name", "source", "machine", "target", "devices"});
     each_number(p, [&](const std::string& key, auto& value) { read_number(key, value); });
     each_table(p, [&](const std::string& table, RateByDtype& rates) { read_rates(table, rates); });
+    each_grid(p, [&](const std::string& table, std::map<std::string, TimeGrid>& grids, const auto& axes,
+                     const auto& kinds) { read_grids(table, grids, axes, kinds); });
+    read_operators(p.device.operators);
     refuse_unknown(root_, "");
+    if (p.beside <= 0 || p.beside > 1) fail("link.beside", "expected a share, above 0 and at most 1");
     if (p.device.gemm.empty()) fail("gemm", "no rate of any dtype, for example fp32 = [100e9, 1e6]");
     if (p.device.stream.top <= 0) fail("device.stream", "expected bytes/s above zero");
     if (p.device.bandwidth.top <= 0) p.device.bandwidth = p.device.stream;
@@ -110,6 +136,62 @@ class Reader {
     }
   }
 
+  void read_grids(const std::string& name, std::map<std::string, TimeGrid>& grids, const std::vector<std::string>& axes,
+                  const std::vector<std::string>& kinds) {
+    const toml::table* table = root_[name].as_table();
+    if (!table) return;
+    for (const auto& [dtype, node] : *table) {
+      const std::string place = name + "." + std::string(dtype.str());
+      const toml::table* of_dtype = node.as_table();
+      if (!of_dtype) fail(place, "expected a table with " + axes.front() + " and the other sizes, and the times");
+      TimeGrid& grid = grids[std::string(dtype.str())];
+      size_t points = 1;
+      for (const std::string& axis : axes) {
+        grid.axes.push_back(numbers(*of_dtype, place + ".", axis));
+        const std::vector<double>& sizes = grid.axes.back();
+        if (std::ranges::adjacent_find(sizes, std::greater_equal<>()) != sizes.end())
+          fail(place + "." + axis, "expected ascending sizes");
+        points *= sizes.size();
+      }
+      for (const std::string& kind : kinds) {
+        grid.seconds[kind] = numbers(*of_dtype, place + ".", kind);
+        if (grid.seconds[kind].size() != points)
+          fail(place + "." + kind, "expected " + std::to_string(points) + " times, one for each point of the sizes");
+      }
+    }
+  }
+
+  /// Numbers above zero, at least one.
+  std::vector<double> numbers(const toml::table& table, const std::string& prefix, const std::string& key) {
+    known_.push_back(prefix + key);
+    std::vector<double> result;
+    constexpr size_t kMost = 4096;
+    if (const toml::array* list = table[key].as_array())
+      for (const toml::node& item : *list) {
+        const auto found = item.value<double>();
+        if (!found || !(*found > 0) || result.size() == kMost)
+          fail(prefix + key, "expected a list of numbers above zero, at most " + std::to_string(kMost));
+        result.push_back(*found);
+      }
+    if (result.empty()) fail(prefix + key, "expected a list of numbers above zero");
+    return result;
+  }
+
+  void read_operators(std::map<std::string, OperatorRates>& operators) {
+    const toml::table* table = root_["operators"].as_table();
+    if (!table) return;
+    for (const auto& [kind, node] : *table) {
+      const std::string place = "operators." + std::string(kind.str());
+      known_.push_back(place);
+      std::vector<double> four;
+      if (const toml::array* list = node.as_array())
+        for (const toml::node& item : *list) four.push_back(item.value<double>().value_or(-1));
+      if (four.size() != 4 || !(four[0] > 0) || !(four[1] >= 0) || !(four[2] > 0) || !(four[3] >= 0))
+        fail(place, "expected [bytes/s, bytes done at half of it, and both of the backward]");
+      operators[std::string(kind.str())] = {{four[0], four[1]}, {four[2], four[3]}};
+    }
+  }
+
   void refuse_unknown(const toml::table& table, const std::string& prefix) const {
     for (const auto& [key, node] : table) {
       const std::string name = prefix + std::string(key.str());
@@ -132,6 +214,7 @@ std::string Profile::to_toml() const {
   std::string text =
       "# Rates of one node: bytes, bytes/s, FLOP/s, seconds. A rate is [of large work, work done at half of it].\n";
   text += "name = " + in_quotes(name) + "\nsource = " + in_quotes(source) + "\n" +
+          (machine.empty() ? "" : "machine = " + in_quotes(machine) + "\n") +
           (target.empty() ? "" : "target = " + in_quotes(target) + "\n") + "devices = " + std::to_string(devices) +
           "\n";
   std::string table;
@@ -148,7 +231,38 @@ std::string Profile::to_toml() const {
     for (const auto& [dtype, rate] : rates)
       text += dtype + " = [" + number(rate.top) + ", " + number(rate.half) + "]\n";
   });
+  if (!device.operators.empty()) text += "\n[operators]\n";
+  for (const auto& [kind, rates] : device.operators)
+    text += kind + " = [" + number(rates.forward.top) + ", " + number(rates.forward.half) + ", " +
+            number(rates.backward.top) + ", " + number(rates.backward.half) + "]\n";
+  each_grid(*this,
+            [&](const std::string& name, const std::map<std::string, TimeGrid>& grids, const auto& axes, const auto&) {
+              for (const auto& [dtype, grid] : grids) {
+                text += "\n[" + name + "." + dtype + "]\n";
+                for (size_t a = 0; a < axes.size(); ++a) text += axes[a] + " = " + list(grid.axes[a]) + "\n";
+                for (const auto& [kind, seconds] : grid.seconds) text += kind + " = " + list(seconds) + "\n";
+              }
+            });
   return text;
+}
+
+std::string this_machine() {
+  std::string processor = "unknown processor";
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (const size_t colon = line.find(':'); line.starts_with("model name") && colon + 2 < line.size()) {
+      processor = line.substr(colon + 2);
+      break;
+    }
+  return processor + ", " + std::to_string(std::thread::hardware_concurrency()) + " cores";
+}
+
+void check_machine(const Profile& profile) {
+  if (profile.machine.empty() || profile.machine == this_machine()) return;
+  throw UserError(Exit::usage, "plan.profile",
+                  "profile " + profile.name + " was measured on another machine (" + profile.machine + "), this is " +
+                      this_machine(),
+                  "tessera probe --out FILE measures this one");
 }
 
 Profile parse_profile(std::string_view text, const std::string& file) { return Reader(text, file).read(); }

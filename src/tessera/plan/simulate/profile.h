@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/plan/simulate/time_grid.h"
+
 namespace tessera::plan {
 
 /// A rate that small work does not reach: at `half` work the rate is half of `top`. Work is FLOPs or bytes.
@@ -20,12 +22,25 @@ struct Rate {
 
 using RateByDtype = std::map<std::string, Rate>;  ///< "fp32", "tf32", "bf16", "fp8"
 
+/// Of operators of one kind, by the bytes that their forward reads and writes.
+struct OperatorRates {
+  Rate forward, backward;
+  bool operator==(const OperatorRates&) const = default;
+};
+
 struct DeviceProfile {
   int64_t memory = 0;  ///< bytes
   Rate bandwidth;      ///< bytes/s of elementwise work on long buffers: optimiser, gradient norms
   Rate stream;         ///< bytes/s of the operators between products (norms, gates, GELU)
   RateByDtype gemm;    ///< FLOP/s of matrix products
   RateByDtype attention, attention_backward;  ///< FLOP/s; a backward counts 2.5 times the forward's FLOPs
+  // Measured by signature, where `tessera probe` was here; they then take the place of the rates above.
+  /// Of products, by dtype: rows, in, out; "forward", "input_gradient" and "weight_gradient".
+  std::map<std::string, TimeGrid> products = {};
+  /// Of attention with one head of 64, by dtype: queries, keys; "forward" and "backward".
+  std::map<std::string, TimeGrid> attentions = {};
+  std::map<std::string, OperatorRates> operators = {};  ///< of the operators between products, by kind
+  double dispatch = 0;  ///< seconds that calling an operator takes before it works; a backward calls twice as many
   bool operator==(const DeviceProfile&) const = default;
 };
 
@@ -38,6 +53,7 @@ struct LinkProfile {
 
 struct Profile {
   std::string name, source;
+  std::string machine = {};  ///< that was measured, as this_machine() names it; empty: a shipped profile
   std::string target =
       {};  ///< the devices' architecture (base/target.h): "sm_90"; empty: plans are measured as on this process's device
   int devices = 0;  ///< devices of a node; 0: any number of ranks shares it (CPU)
@@ -51,6 +67,9 @@ struct Profile {
   int64_t disk = 0;                      ///< bytes of the node
   /// Share of compute throughput lost during a collective (SMs and memory on a GPU, whole cores on a CPU).
   double steal = 0;
+  double copy_steal = 0;  ///< likewise during a copy between device and host
+  double beside = 1;      ///< rate of a collective while the rank computes, of its rate alone
+  double wake = 0;  ///< seconds from the end of an instruction to the begin of one on another lane that waits for it
   bool operator==(const Profile&) const = default;
 
   std::string to_toml() const;
@@ -62,6 +81,10 @@ const std::vector<Profile>& shipped_profiles();
 /// A shipped name, or the path of a file that `tessera probe --out` wrote. Throws UserError: usage for an unknown name,
 /// with the nearest one; input for a bad file, with its key.
 Profile find_profile(std::string_view name_or_file);
+/// The processor of this process and how many of them it has: "AMD EPYC, 2 cores".
+std::string this_machine();
+/// Throws UserError (usage) naming both for a profile that was measured on another machine.
+void check_machine(const Profile& profile);
 Profile parse_profile(std::string_view text, const std::string& file);
 
 }  // namespace tessera::plan

@@ -78,8 +78,15 @@ class Simulator {
 
   const Task& task(int rank, const LaneState& lane) const { return input_[rank].tasks[lane.task()]; }
 
-  bool ready(const State& s, const Task& t) const {
-    return std::all_of(t.wait.begin(), t.wait.end(), [&](int w) { return s.done[w]; });
+  /// When the lane's next task may begin: at once, or once its thread has been woken; kNever while it waits.
+  double ready_at(int r, const Task& t) const {
+    const State& s = ranks_[r];
+    double at = now_;
+    for (const int w : t.wait) {
+      if (!s.done[w]) return kNever;
+      if (options_.wake > 0 && input_[r].tasks[w].lane != t.lane) at = std::max(at, s.out.spans[w].end + options_.wake);
+    }
+    return at;
   }
 
   void enter_phase(int r, LaneState& lane) {
@@ -113,7 +120,7 @@ class Simulator {
         if (lane.task() < 0) continue;
         const Task& t = task(static_cast<int>(r), lane);
         if (!lane.begun) {
-          if (!ready(s, t)) continue;
+          if (ready_at(static_cast<int>(r), t) > now_) continue;
           lane.begun = changed = true, lane.phase = 0;
           s.out.spans[lane.task()].begin = now_;
           if (t.phases.empty()) {
@@ -145,15 +152,23 @@ class Simulator {
       std::array<int, kResources> users = {};
       for (const LaneState& lane : ranks_[r].lanes)
         if (running(lane)) ++users[resource(static_cast<int>(r), lane)];
-      const bool transfer = users[static_cast<int>(Resource::link)] > 0;
+      const auto busy = [&](Resource on) { return users[static_cast<int>(on)] > 0; };
+      const bool transfer = busy(Resource::link), copies = busy(Resource::h2d) || busy(Resource::d2h);
       for (LaneState& lane : ranks_[r].lanes) {
         lane.rate = 0;
         if (!running(lane)) continue;
         const int on = resource(static_cast<int>(r), lane);
         lane.rate = 1.0 / users[on];
-        if (on == static_cast<int>(Resource::compute) && transfer) lane.rate *= 1 - options_.steal;
+        if (on == static_cast<int>(Resource::compute))
+          lane.rate *= (transfer ? 1 - options_.steal : 1) * (copies ? 1 - options_.copy_steal : 1);
+        if (on == static_cast<int>(Resource::link) && busy(Resource::compute)) lane.rate *= options_.beside;
         step = std::min(step, lane.left / lane.rate);
       }
+      if (options_.wake <= 0) continue;
+      for (const LaneState& lane : ranks_[r].lanes)  // whose threads are being woken
+        if (lane.task() >= 0 && !lane.begun)
+          if (const double at = ready_at(static_cast<int>(r), task(static_cast<int>(r), lane)); at < kNever)
+            step = std::min(step, std::max(at - now_, 1e-9));
     }
     return step;
   }

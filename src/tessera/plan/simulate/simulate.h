@@ -6,8 +6,8 @@
 //
 // [Note: simulation]
 // Instructions of a lane run in order, each after its waits. Concurrent phases on one resource get equal parts of it (a
-// gather and a reduction on one link); during a transfer compute runs at rate 1 - steal. The n-th collective of a
-// communicator starts when its last member arrives. Identical ranks are simulated once.
+// gather and a reduction on one link); during a transfer compute runs at rate 1 - steal and the transfer at `beside`. The
+// n-th collective of a communicator starts when its last member arrives. Identical ranks are simulated once.
 //
 // Every moment of a rank's step counts as exactly one share, so the shares sum to the step time: the share of what the
 // compute lane does or, if it is stalled, of what it waits for. Compute lost to `steal` counts as exposed
@@ -54,7 +54,10 @@ struct Timeline {
 
 struct SimulateOptions {
   int compute_lane = static_cast<int>(Lane::compute);
-  double steal = 0;  ///< share of compute lost during a transfer
+  double steal = 0;       ///< share of compute lost during a transfer
+  double copy_steal = 0;  ///< likewise during a copy
+  double beside = 1;      ///< rate of a transfer while the rank computes
+  double wake = 0;        ///< seconds from the end of a task to the begin of one that waits for it on another lane
 };
 
 /// Throws InternalError naming the waiting tasks if the lists deadlock.

@@ -305,7 +305,13 @@ std::vector<Rule> accelerate_rules() {
            "all ranks start from the same weights"),
       refused("tpu_use_cluster", "TPUs are not supported"),
       refused("tpu_use_sudo", "TPUs are not supported"),
-      refused("tpu_env", "TPUs are not supported"),
+      by("tpu_env", "empty: there is none; else refused: TPUs are not supported",
+         [](Translator& t, const Given& g) {
+           if (g.value.empty() || is_false(g.value))
+             t.imply(g.name, "there is none");
+           else
+             t.refuse(g.name, "TPUs are not supported");
+         }),
       refused("use_megatron_lm", "Megatron is not used: see mesh.tp and mesh.pp"),
   };
   for (const char* name : {"auto_wrap_policy", "transformer_layer_cls_to_wrap", "transformer_layer_cls",

@@ -6,8 +6,8 @@
 #include "tessera/base/json.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/folders/wan_folder.h"
 #include "tessera/tools/import/parts.h"
-#include "tessera/tools/import/wan_folder.h"
 
 namespace tessera::tools {
 
@@ -61,12 +61,12 @@ void activations(Translator& t) {
 }
 
 /// "Wan-AI/Wan2.1-T2V-1.3B:models_t5*.pth,..." are kept below models/ by DiffSynth.
-std::vector<std::string> files_of_ids(const std::string& text) {
+std::vector<std::string> files_of_ids(const std::string& text, const std::string& option) {
   std::vector<std::string> files;
   for (const std::string& item : split_list(text)) {
     const size_t colon = item.find(':');
     if (colon == std::string::npos)
-      throw UserError(Exit::usage, "import", "--model_id_with_origin_paths: '" + item + "' has no file",
+      throw UserError(Exit::usage, "import", option + ": '" + item + "' has no file",
                       "write REPOSITORY:FILE,REPOSITORY:FILE");
     files.push_back((fs::path("models") / item.substr(0, colon) / item.substr(colon + 1)).string());
   }
@@ -94,7 +94,8 @@ std::vector<std::string> files_of_json(const std::string& text, const std::strin
 
 void models(Translator& t) {
   if (t.has("--model_id_with_origin_paths"))
-    set_weight_files(t, files_of_ids(t.value("--model_id_with_origin_paths")), "--model_id_with_origin_paths");
+    set_weight_files(t, files_of_ids(t.value("--model_id_with_origin_paths"), "--model_id_with_origin_paths"),
+                     "--model_id_with_origin_paths");
   if (t.has("--model_paths"))
     set_weight_files(t, files_of_json(t.value("--model_paths"), "--model_paths"), "--model_paths");
   if (t.has("--dit_path")) {  // a file, or the shards of one model: separated by commas, or a JSON list
@@ -111,6 +112,18 @@ void models(Translator& t) {
   }
   if (t.has("--tokenizer_path"))
     t.set("data.tokenizer", tokenizer_in(t.value("--tokenizer_path")), {"--tokenizer_path"});
+}
+
+/// It is where the speech encoder's configuration lies; its weights are of another option, where they are given.
+void sound(Translator& t) {
+  const std::string option = "--audio_processor_path";
+  if (!t.has(option)) return;
+  const std::string given = t.value(option);
+  const bool id = !fs::exists(given) && given.find(':') != std::string::npos;
+  if (t.result().find("data.audio_encoder"))
+    t.imply(option, "sound is prepared as the speech encoder expects: data.audio_encoder");
+  else
+    t.set("data.audio_encoder", id ? files_of_ids(given, option).front() : given, {option});
 }
 
 /// Where DiffSynth looks for what no option names: beside the weights, and the tokenizer in the folder of Wan 2.1.
@@ -229,6 +242,7 @@ void diffsynth_amount(Translator& t) {
 
 void diffsynth_together(Translator& t) {
   models(t);
+  sound(t);
   encoders(t);
   mode(t);
   shape(t);
@@ -270,7 +284,7 @@ std::vector<Rule> diffsynth_rules() {
       sets("--vae_path", "data.vae"),
       sets("--image_encoder_path", "data.image_encoder_path"),
       joined("--tokenizer_path", "`data.tokenizer`"),
-      sets("--audio_processor_path", "data.audio_encoder"),
+      joined("--audio_processor_path", "`data.audio_encoder`, where the weights of one are not given"),
       sets("--learning_rate", "train.lr"),
       sets("--weight_decay", "train.weight_decay"),
       by("--customized_optimizer", "`train.optimizer`, `plan.moments`: AdamW, Lion, Adafactor, CAME and 8-bit forms",
@@ -290,6 +304,7 @@ std::vector<Rule> diffsynth_rules() {
       joined("--lora_alpha", "`lora.alpha`"),
       sets("--lora_checkpoint", "lora.init"),
       sets("--pretrained_lora_path", "lora.init"),
+      refused("--framewise_decoding", "Wan-Dancer is not supported", Takes::nothing),
       refused("--preset_lora_path", "merge it first: tessera convert --merge"),
       refused("--preset_lora_model", "merge it first: tessera convert --merge"),
       by("--training_strategy", "`plan.strategy`; _offload: `plan.states`, `plan.gradients`, `plan.parameters` = host",

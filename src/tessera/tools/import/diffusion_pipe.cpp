@@ -3,9 +3,9 @@
 
 #include "tessera/base/check.h"
 #include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/folders/wan_folder.h"
 #include "tessera/tools/import/import.h"
 #include "tessera/tools/import/parts.h"
-#include "tessera/tools/import/wan_folder.h"
 #include "tessera/tools/options/config_file.h"
 
 namespace tessera::tools {
@@ -70,8 +70,10 @@ void batch(Translator& t) {
   std::vector<std::string> options;
   for (const std::string& option : {micro, steps})
     if (t.has(option)) options.push_back(option);
-  if (t.has(micro) && t.value(micro).find(kListSeparator) != std::string::npos)
+  if (t.has(micro) && t.value(micro).find(kListSeparator) != std::string::npos) {
+    if (t.has(steps)) t.imply(steps, "it multiplies micro_batch_size_per_gpu: set train.global_batch");
     return t.refuse(micro, "a batch holds one shape and has one size: give a number");
+  }
   const int64_t each = t.integer(micro, 1), times = t.integer(steps, 1);
   if (options.empty()) return t.assume("train.global_batch", std::to_string(t.dp_size().value_or(1)), "a clip a rank");
   t.set_batch(each * times, options, std::to_string(each) + " x " + std::to_string(times));
@@ -114,6 +116,15 @@ void pipe_together(Translator& t) {
   if (t.has("optimizer.type")) set_optimiser(t, "optimizer.type");
   if (t.has("lr_scheduler")) set_schedule(t, "lr_scheduler");
   t.assume("train.schedule", "constant_with_warmup", "diffusion-pipe's schedule");
+}
+
+/// What the table has no line for: of another family it goes with the family, else it is a mistake.
+void other_model_key(Translator& t, const Given& g) {
+  if (t.value("model.type", "wan") != "wan") return t.imply(g.name, "it belongs to model.type");
+  std::vector<std::string> names;
+  for (const Rule& rule : diffusion_pipe_config().rules) names.push_back(rule.option);
+  throw UserError(Exit::usage, "import", "a diffusion-pipe configuration has no option " + g.name,
+                  "did you mean " + nearest(g.name, names).front() + "? tessera import --table lists all");
 }
 
 void checkpointing(Translator& t, const Given& g) {
@@ -186,6 +197,7 @@ std::vector<Rule> pipe_rules() {
       sets("ema_decay", "train.ema"),
       refused("eval_datasets", kEval),
       joined("model.type", "`model.family`"),
+      of_table(by("model", "of another model.type than wan: refused with it", other_model_key)),
       joined("model.ckpt_path", "`model.path`, `data.vae`, `data.text_encoder_path`, `data.tokenizer`"),
       joined("model.transformer_path", "`model.path`"),
       joined("model.llm_path", "`data.text_encoder_path`"),
@@ -209,6 +221,7 @@ std::vector<Rule> pipe_rules() {
       sets("optimizer.betas", "train.betas"),
       sets("optimizer.weight_decay", "train.weight_decay"),
       sets("optimizer.eps", "train.eps"),
+      only("optimizer.stabilize", {"false"}, "it is off", "updates are not normed by their size: see train.clip_norm"),
       implied("optimizer.gradient_release", "plan.update says when a unit is updated"),
       refused("optimizer.beta2_half_life", "give betas"),
       implied("monitoring.log_dir", "not needed: metrics are in the run folder"),

@@ -1,7 +1,7 @@
 // Wan's generate.py. What it does not say it takes from the task, as the releases' configurations do.
 #include "tessera/base/check.h"
 #include "tessera/tools/import/dialects.h"
-#include "tessera/tools/import/wan_folder.h"
+#include "tessera/tools/import/folders/wan_folder.h"
 
 namespace tessera::tools {
 

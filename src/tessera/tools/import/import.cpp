@@ -63,7 +63,6 @@ const FileForm kFiles[] = {
     {".toml", accelerate_config, bare_words},
     {".yaml", sana_config, nullptr},
     {".yml", sana_config, nullptr},
-    {".py", opensora_config, opensora_options},
 };
 
 /// Options that the dialect knows.
@@ -146,27 +145,38 @@ Translation translate_sana(const CommandLine& line, std::vector<Given> flags, co
   return result;
 }
 
+/// A configuration of Open-Sora, of 1.x or 2.0 by what it has.
+Translation translate_opensora_config(std::vector<Given> given, const ImportContext& context) {
+  const bool first = is_opensora1(given);
+  if (first)
+    opensora1_options(given);
+  else
+    opensora_options(given);
+  return translate(first ? opensora1_config() : opensora_config(), std::move(given), context);
+}
+
 /// Flags stand over the names of the file: --optim.lr 1e-5, with - or _ between words.
 Translation translate_opensora(const CommandLine& line, const ImportContext& context) {
   const std::string file = file_beside(context, line.words[1]);
   nlohmann::ordered_json config = read_python_config(file);
-  for (size_t i = 2; i < line.words.size(); i += 2) {
+  const bool first = is_opensora1(flat_options(config, file));
+  for (size_t i = 2; i < line.words.size(); ++i) {
     std::string name = line.words[i];
-    if (!strip_prefix(name, "--") || name.empty() || i + 1 == line.words.size())
+    const bool is_switch = first && (name == "--start-from-scratch" || name == "--record-time");
+    if (!strip_prefix(name, "--") || name.empty() || (!is_switch && i + 1 == line.words.size()))
       throw UserError(Exit::usage, "import", "'" + line.words[i] + "': expected --NAME VALUE",
                       "every flag of this trainer has a value, --wandb True");
     std::ranges::replace(name, '-', '_');
+    if (first) name = opensora1_key(name);
     nlohmann::ordered_json* at = &config;
     for (size_t begin = 0, dot = 0; dot != std::string::npos; begin = dot + 1) {
       dot = name.find('.', begin);
       if (!at->is_object()) *at = nlohmann::ordered_json::object();
       at = &(*at)[name.substr(begin, dot - begin)];
     }
-    *at = python_value(line.words[i + 1]);
+    *at = is_switch ? nlohmann::ordered_json(true) : python_value(line.words[++i]);
   }
-  std::vector<Given> given = flat_options(config, file);
-  opensora_options(given);
-  Translation result = translate(opensora_config(), std::move(given), context);
+  Translation result = translate_opensora_config(flat_options(config, file), context);
   result.from = "a command of Open-Sora's train.py";
   return result;
 }
@@ -200,6 +210,11 @@ Translation import_file(const std::string& path, const ImportContext& context) {
     return import_command(checkpoint::read_text(path), inside);
   }
   const std::vector<Given> given = read_config(path);
+  if (ending == ".py" && known_options(opensora_config(), given) + known_options(opensora1_config(), given) > 0) {
+    Translation result = translate_opensora_config(given, inside);
+    result.from += ", " + path;
+    return result;
+  }
   const FileForm* best = nullptr;
   size_t most = 0;
   std::vector<Given> options;

@@ -1,4 +1,4 @@
-// torchrun's and deepspeed's launchers: the number of ranks, and their rendezvous.
+// torchrun's, deepspeed's and ColossalAI's launchers: the number of ranks, and their rendezvous.
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
 #include "tessera/tools/import/dialects.h"
@@ -34,7 +34,7 @@ void launchers_together(Translator& t) {
 
 const Dialect& torchrun_launcher() {
   static const Dialect dialect = [] {
-    Dialect d{"torchrun and deepspeed", "a launcher's options", {}, launchers_together};
+    Dialect d{"torchrun, deepspeed and colossalai run", "a launcher's options", {}, launchers_together};
     for (const char* name : {"--nproc_per_node", "--nproc-per-node", "--num_gpus"})
       d.rules.push_back(joined(name, "`tessera launch -n`"));
     for (const char* name : {"--nnodes", "--num_nodes"}) d.rules.push_back(joined(name, "`tessera launch --nnodes`"));
@@ -47,7 +47,7 @@ const Dialect& torchrun_launcher() {
       d.rules.push_back(implied(name, "not needed: --rdzv-endpoint is enough"));
     for (const char* name : {"--max_restarts", "--max-restarts"})
       d.rules.push_back(implied(name, "tessera launch --max-restarts"));
-    for (const char* name : {"--hostfile", "--include", "--exclude"})
+    for (const char* name : {"--hostfile", "--host", "--include", "--exclude"})
       d.rules.push_back(refused(name, "start each machine with tessera launch --nnodes, or all with srun or mpirun"));
     d.rules.push_back(implied("--standalone", "one machine needs no rendezvous", Takes::nothing));
     return d;

@@ -5,9 +5,9 @@
 #include "tessera/base/foreign_file.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/folders/wan_folder.h"
 #include "tessera/tools/import/import.h"
 #include "tessera/tools/import/parts.h"
-#include "tessera/tools/import/wan_folder.h"
 #include "tessera/tools/options/config_file.h"
 
 namespace tessera::tools {

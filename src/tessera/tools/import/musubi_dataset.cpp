@@ -61,6 +61,17 @@ std::string told_of_cut(const Translator& t, const std::vector<std::string>& len
   return {};
 }
 
+/// Every listed length at the shapes of the one area, as a video or picture has its own; a video is in all of the lengths
+/// that it is long enough for.
+void musubi_buckets(Translator& t, const std::vector<std::string>& size, const std::vector<std::string>& frames,
+                    std::vector<std::string> options, const std::string& cut) {
+  options.push_back("enable_bucket");
+  std::string buckets;
+  for (const std::string& f : frames) buckets += f + "xAREA_" + size[0] + "x" + size[1] + kListSeparator;
+  t.set("data.buckets", buckets, options, "shapes of this area, in steps of 16" + (cut.empty() ? "" : "; " + cut));
+  if (frames.size() > 1) t.set("data.clip_lengths", "every", options, "a video is an item of each length that it has");
+}
+
 /// Every listed length at the one resolution: a shape each where there are several, and a video is in all of them that
 /// it is long enough for.
 void musubi_shapes(Translator& t) {
@@ -74,6 +85,8 @@ void musubi_shapes(Translator& t) {
   for (const char* option : {"resolution", longest})
     if (t.has(option)) options.push_back(option);
   if (full && t.has("target_frames")) t.imply("target_frames", "frame_extraction = full takes all frames of a video");
+  if (t.flag("enable_bucket")) return musubi_buckets(t, size, frames, options, full ? "" : told_of_cut(t, frames));
+  if (t.has("enable_bucket")) t.imply("enable_bucket", "all clips have one shape");
   if (options.empty() && !full) return;
   if (frames.size() == 1) {
     if (options.empty())
@@ -150,8 +163,7 @@ std::vector<Rule> musubi_dataset_rules() {
       sets("num_repeats", "data.repeats"),
       joined("batch_size", "its share of `train.global_batch`"),
       only("caption_extension", {".txt"}, "captions are .txt files beside the clips", "captions are .txt files"),
-      only("enable_bucket", {"false"}, "data.frames and data.size are one shape",
-           "shapes are not derived: list them in data.buckets"),
+      joined("enable_bucket", "`data.buckets` = FRAMESxAREA_WIDTHxHEIGHT: shapes of the resolution's area"),
       implied("bucket_no_upscale", "tessera prepare says how many clips are enlarged"),
       implied("source_fps", "the frame rate is read from the file; without it no frame is left out, `data.fps = 0`"),
       refused("datasets", "several data sets are not supported: put all clips into one folder or table"),

@@ -5,8 +5,10 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
-#include "tessera/families/given_frames.h"
+#include "tessera/families/frames/given_frames.h"
+#include "tessera/families/opensora.h"
 #include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/opensora_parts.h"
 #include "tessera/tools/import/parts.h"
 
 namespace tessera::tools {
@@ -23,7 +25,8 @@ std::string joined_text(const std::vector<std::string>& items) {
 
 // ---- the model --------------------------------------------------------------------------------------------------
 
-constexpr const char* kModel = "Open-Sora 2.0's model (type flux) is there; that of 1.x is not";
+constexpr const char* kModel =
+    "this trainer's models are flux, of 2.0, and STDiT3-XL/2 and STDiT3-3B/2, of 1.2 and 1.3";
 
 void model_type(Translator& t, const Given& g) {
   if (g.value != "flux") return t.refuse(g.name, kModel);
@@ -31,10 +34,13 @@ void model_type(Translator& t, const Given& g) {
 }
 
 void video_autoencoder(Translator& t, const Given& g) {
-  if (g.value != "hunyuan_vae")
-    return t.refuse(g.name, "hunyuan_vae is there; the video autoencoder of high compression is not yet");
+  const std::string preset = g.value == "hunyuan_vae" ? "hunyuan-vae" : g.value == "dc_ae" ? "dc-ae-f32t4c128" : "";
+  const auto there = families::opensora().autoencoders;
+  if (preset.empty() || std::ranges::find(there, preset) == there.end())
+    return t.refuse(g.name, preset.empty() ? "hunyuan_vae and dc_ae are the autoencoders of this model"
+                                           : "this version has no " + preset);
   const std::string file = t.value("ae.from_pretrained");
-  t.set("data.vae", is_none(file) ? "hunyuan-vae" : file,
+  t.set("data.vae", is_none(file) ? preset : file,
         t.has("ae.from_pretrained") ? std::vector<std::string>{g.name, "ae.from_pretrained"}
                                     : std::vector<std::string>{g.name});
 }
@@ -148,9 +154,10 @@ void plugin(Translator& t) {
     for (const Given& g : t.given())
       if (g.name.starts_with(prefix) && !t.is_answered(g.name)) t.imply(g.name, "it belongs to the plugin");
   };
-  if (!hybrid && name != "zero1" && name != "zero2" && name != "zero2-seq")
-    return refuse("plugin", "zero1, zero2, zero2-seq and hybrid are there");
-  const int64_t stage = hybrid ? t.integer(prefix + "zero_stage", 0) : name == "zero1" ? 1 : 2;
+  const bool seq = name.ends_with("-seq");
+  if (!hybrid && name != "zero1" && name != "zero2" && name != "zero1-seq" && name != "zero2-seq")
+    return refuse("plugin", "zero1, zero2, zero1-seq, zero2-seq and hybrid are there");
+  const int64_t stage = hybrid ? t.integer(prefix + "zero_stage", 0) : name.starts_with("zero1") ? 1 : 2;
   constexpr const char* kStrategies[] = {"no_shard", "shard_states", "shard_grad_op"};
   if (stage < 0 || stage > 2) return refuse(prefix + "zero_stage", "the plugin knows stages 0, 1 and 2");
   std::vector<std::string> options;
@@ -163,7 +170,7 @@ void plugin(Translator& t) {
     t.set("plan.strategy", kStrategies[stage], options, because);
   const std::string tp = prefix + "tp_size", pp = prefix + "pp_size", sp = prefix + "sp_size",
                     mode = prefix + "sequence_parallelism_mode", on = prefix + "enable_sequence_parallelism";
-  const bool several = hybrid || name == "zero2-seq";
+  const bool several = hybrid || seq;
   for (const auto& [option, key] : {std::pair(tp, "mesh.tp"), {pp, "mesh.pp"}}) {
     if (!t.has(option)) continue;
     if (several)
@@ -171,9 +178,9 @@ void plugin(Translator& t) {
     else
       t.refuse(option, "it belongs to plugin = \"hybrid\"");
   }
-  const std::string how = t.value(mode, name == "zero2-seq" ? "all_to_all" : "");
+  const std::string how = t.value(mode, seq ? "all_to_all" : "");
   if (t.integer(sp, 1) > 1 && (!several || (t.has(on) && !t.flag(on)))) {
-    t.refuse(sp, several ? on + " is off" : "it belongs to plugin = \"hybrid\" or \"zero2-seq\"");
+    t.refuse(sp, several ? on + " is off" : "it belongs to plugin = \"hybrid\", \"zero1-seq\" or \"zero2-seq\"");
     if (t.has(mode)) t.imply(mode, "it belongs to sp_size");
   } else if (t.has(sp)) {
     std::vector<std::string> of = {sp};
@@ -254,12 +261,7 @@ void opensora_together(Translator& t) {
     t.set("model.preset", pictures ? "opensora2-11b" : "opensora2-11b-t2v", {"model.cond_embed"});
   else
     t.assume("model.preset", "opensora2-11b-t2v", "without model.cond_embed");
-  if (t.has("epochs")) {
-    if (is_none(t.value("epochs")))
-      t.imply("epochs", "run.steps says it");
-    else
-      set_epochs(t, "epochs", t.integer("epochs", 1));
-  }
+  set_opensora_epochs(t);
   if (t.has("ema_decay")) {
     if (is_none(t.value("ema_decay")))
       t.imply("ema_decay", "no average is kept");
@@ -292,12 +294,17 @@ std::vector<Rule> opensora_model_rules() {
          [](Translator& t, const Given& g) {
            t.set("model.config.axes_dim", joined_text(split_list(g.value)), {g.name});
          }),
-      by("ae.type", "hunyuan_vae `data.vae`", video_autoencoder),
+      by("ae.type", "hunyuan_vae, dc_ae: `data.vae`", video_autoencoder),
       joined("ae.from_pretrained", "`data.vae`"),
       implied("ae.use_spatial_tiling", "data.vae_tile: tiles where memory asks for them", Takes::perhaps),
       implied("ae.use_temporal_tiling", "data.vae_tile_frames: tiles where memory asks for them", Takes::perhaps),
-      only("is_causal_vae", {"true"}, "the autoencoder's", "hunyuan_vae is there", Takes::perhaps),
-      refused("ae_spatial_compression", "it belongs to the video autoencoder of high compression"),
+      implied("is_causal_vae", "the autoencoder is or is not", Takes::perhaps),
+      only("ae_spatial_compression", {"16"}, "sides are multiples of 16",
+           "sizes by their pixels have sides of multiples of 16: list shapes of multiples of 32 in data.buckets"),
+      only("ae.model_name", {"dc-ae-f32t4c128"}, "the autoencoder of this name", "dc-ae-f32t4c128 is there"),
+      only("ae.scaling_factor", {"0.493"}, "the autoencoder's", "0.493 is there"),
+      implied("ae.from_scratch", "weights are read with their own names", Takes::perhaps),
+      implied("patch_size", "model.patch_size counts"),
       by("t5.from_pretrained", "`data.text_encoder`",
          [](Translator& t, const Given& g) {
            encoder(t, g, "t5-v1_1-xxl", "t5-v1_1-xxl", "data.text_encoder", "data.tokenizer");
@@ -317,6 +324,8 @@ std::vector<Rule> opensora_model_rules() {
     rules.push_back(sets(std::string("model.") + key, std::string("model.config.") + key));
   for (const char* key : {"ae.in_channels", "ae.out_channels", "ae.layers_per_block", "ae.latent_channels"})
     rules.push_back(implied(key, "the autoencoder's own config has it"));
+  for (const char* key : {"ae.spatial_tile_size", "ae.temporal_tile_size", "ae.tile_overlap_factor"})
+    rules.push_back(implied(key, "data.vae_tile, data.vae_tile_frames: tiles where memory asks for them"));
   for (const char* key : {"t5.type", "t5.cache_dir", "t5.shardformer", "clip.type", "clip.cache_dir"})
     rules.push_back(implied(key, "the encoder's own config has it", Takes::perhaps));
   return rules;
@@ -367,7 +376,9 @@ std::vector<Rule> opensora_training_rules() {
                     "a checkpoint of that trainer gives its weights, not its training state: set model.path to it");
          }),
       by("dtype", "`plan.compute_dtype`", set_compute_type),
-      joined("plugin", "`plan.strategy`: zero1 shard_states, zero2 and zero2-seq shard_grad_op, hybrid by zero_stage"),
+      joined(
+          "plugin",
+          "`plan.strategy`: zero1 and zero1-seq shard_states, zero2 and zero2-seq shard_grad_op, hybrid by zero_stage"),
       joined("plugin_config.zero_stage", "`plan.strategy`"),
       joined("plugin_config.tp_size", "`mesh.tp`"),
       joined("plugin_config.pp_size", "`mesh.pp`"),
@@ -400,6 +411,20 @@ std::vector<Rule> opensora_training_rules() {
 }
 
 }  // namespace
+
+void set_opensora_buckets(Translator& t) { buckets(t); }
+void set_opensora_plugin(Translator& t) { plugin(t); }
+void set_opensora_epochs(Translator& t) {
+  if (!t.has("epochs")) return;
+  if (is_none(t.value("epochs")))
+    t.imply("epochs", "run.steps says it");
+  else
+    set_epochs(t, "epochs", t.integer("epochs", 1));
+}
+void set_opensora_encoder(Translator& t, const Given& g, const char* name, const char* preset, const std::string& key,
+                          const char* tokenizer) {
+  encoder(t, g, name, preset, key, tokenizer);
+}
 
 void opensora_options(std::vector<Given>& given) {
   for (const Given& g : given)

@@ -5,7 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/data/dataset.h"
-#include "tessera/tools/import/wan_folder.h"
+#include "tessera/tools/import/folders/wan_folder.h"
 
 namespace tessera::tools {
 

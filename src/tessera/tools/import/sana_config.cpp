@@ -374,6 +374,7 @@ std::vector<Rule> data_rules() {
       implied("data.json_cache_dir", "archives are read once a run"),
       only("data.hq_only", {"false"}, "it is off", "all clips are used", Takes::perhaps),
       only("data.valid_num", {"0"}, "it is off", "all clips are trained on"),
+      refused("controlnet", "ControlNets are not trained"),
       of_table(joined("image_data", "refused, unless train.joint_training_interval is 0")),
   };
 }

@@ -70,6 +70,10 @@ void set_sana_model(Translator& t) {
     t.refuse(option, kSprint);
     return imply_all(t, "it belongs to model.model");
   }
+  if (name.starts_with("SanaMSControlNet")) {
+    t.refuse(option, "ControlNets are not trained");
+    return imply_all(t, "it belongs to model.model");
+  }
   if (t.result().find("model.path")) {
     if (t.has(option)) t.imply(option, "the weights say what they are of");
     return imply_all(t, "the weights say it");

@@ -70,7 +70,7 @@ const std::vector<const Dialect*>& dialects() {
       &training_line(),          &generate_line(),         &deepspeed_config(),       &accelerate_config(),
       &torchrun_launcher(),      &diffsynth_command(),     &musubi_command(),         &musubi_dataset(),
       &diffusion_pipe_command(), &diffusion_pipe_config(), &diffusion_pipe_dataset(), &sana_config(),
-      &opensora_config(),        &dreambooth_command()};
+      &opensora_config(),        &opensora1_config(),      &dreambooth_command()};
   return all;
 }
 

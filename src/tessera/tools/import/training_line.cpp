@@ -1,7 +1,7 @@
 // The launch line that Wan trainers of the field share: one task, one folder, how it is sharded, and the batch.
 #include "tessera/base/check.h"
 #include "tessera/tools/import/dialects.h"
-#include "tessera/tools/import/wan_folder.h"
+#include "tessera/tools/import/folders/wan_folder.h"
 
 namespace tessera::tools {
 

@@ -23,7 +23,7 @@ bool is_option(const std::string& word) {
 
 std::string launcher_of(const std::string& word) {
   const std::string name = word.substr(word.rfind('/') + 1);
-  for (const char* known : {"accelerate", "torchrun", "deepspeed"})
+  for (const char* known : {"accelerate", "torchrun", "deepspeed", "colossalai"})
     if (name == known) return name;
   return name.starts_with("python") ? "python" : "";
 }
@@ -60,32 +60,59 @@ std::string filled_in(const std::string& word, const Variables& variables) {
   return text;
 }
 
+struct Word {
+  std::string text;
+  int line;  ///< of the text, where its command begins; from 1 on
+};
+
+/// Throws where several lines of a script start a trainer: options of one would count for the other.
+void check_one_command(const std::vector<Word>& words) {
+  std::vector<int> lines;
+  int line = 0;
+  for (const Word& word : words) {
+    if (word.line == line || is_variable(word.text)) continue;
+    line = word.line;
+    if (!launcher_of(word.text).empty()) lines.push_back(line);
+  }
+  if (lines.size() < 2) return;
+  throw UserError(Exit::usage, "import",
+                  std::to_string(lines.size()) + " commands start a trainer, in lines " + std::to_string(lines[0]) +
+                      " and " + std::to_string(lines[1]) + (lines.size() > 2 ? " and below" : ""),
+                  "one command becomes one recipe: put each into a file of its own, or give one with --from");
+}
+
 /// The words of the command that starts ranks, where others stand before it; the same words where none do.
-std::vector<std::string> launching_words(const std::vector<std::string>& words) {
-  const auto starts = [](const std::string& word) { return !launcher_of(word).empty(); };
+std::vector<std::string> launching_words(const std::vector<Word>& words) {
+  check_one_command(words);
+  const auto starts = [](const Word& word) { return !launcher_of(word.text).empty(); };
   auto launcher = std::find_if(words.begin(), words.end(), starts);
-  if (launcher == words.end()) return words;
-  const bool command = std::all_of(words.begin(), launcher, is_variable);
-  Variables variables;
-  if (!command)
-    for (auto word = words.begin(); word != launcher; ++word)
-      if (is_assignment(*word)) variables[word->substr(0, word->find('='))] = word->substr(word->find('=') + 1);
-  while (launcher != words.begin() && is_variable(*(launcher - 1))) --launcher;  // of the command itself
   std::vector<std::string> result;
-  for (auto word = command ? words.begin() : launcher; word != words.end(); ++word)
-    if (*word != "$@") result.push_back(command ? *word : filled_in(*word, variables));
+  if (launcher == words.end()) {
+    for (const Word& word : words) result.push_back(word.text);
+    return result;
+  }
+  auto begin = launcher;  // with the variables of the command itself
+  while (begin != words.begin() && (begin - 1)->line == launcher->line && is_variable((begin - 1)->text)) --begin;
+  Variables variables;
+  for (auto word = words.begin(); word != begin; ++word)
+    if (is_assignment(word->text))
+      variables[word->text.substr(0, word->text.find('='))] = word->text.substr(word->text.find('=') + 1);
+  const bool command = begin == words.begin();
+  for (auto word = begin; word != words.end(); ++word)
+    if (word->text != "$@") result.push_back(command ? word->text : filled_in(word->text, variables));
   return result;
 }
 
-}  // namespace
-
-std::vector<std::string> shell_words(const std::string& text) {
-  std::vector<std::string> words;
+std::vector<Word> words_of(const std::string& text) {
+  std::vector<Word> words;
+  int line = 1, command = 1;  // the line here, and where the command that stands in it begins
+  const auto add = [&](const std::string& word) { words.push_back({word, command}); };
   std::string word;
   bool begun = false;
   char quote = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
+    if (c == '\n') ++line;
     if (quote) {
       if (c == quote)
         quote = 0;
@@ -97,10 +124,14 @@ std::vector<std::string> shell_words(const std::string& text) {
       quote = c, begun = true;
     } else if (c == '\\' && i + 1 < text.size()) {
       if (text[++i] == '\r' && i + 1 < text.size()) ++i;
-      if (text[i] != '\n') word += text[i], begun = true;
+      if (text[i] == '\n')
+        ++line;
+      else
+        word += text[i], begun = true;
     } else if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
-      if (begun) words.push_back(word);
+      if (begun) add(word);
       word.clear(), begun = false;
+      if (c == '\n') command = line;
     } else if (c == '#' && !begun) {
       i = std::min(text.find('\n', i), text.size()) - 1;
     } else {
@@ -110,12 +141,20 @@ std::vector<std::string> shell_words(const std::string& text) {
   if (quote)
     throw UserError(Exit::usage, "import", std::string("a quote ") + quote + " does not end in the command line",
                     "put the whole command between quotes of the other kind");
-  if (begun) words.push_back(word);
+  if (begun) add(word);
+  return words;
+}
+
+}  // namespace
+
+std::vector<std::string> shell_words(const std::string& text) {
+  std::vector<std::string> words;
+  for (Word& word : words_of(text)) words.push_back(std::move(word.text));
   return words;
 }
 
 CommandLine read_command(const std::string& text) {
-  std::vector<std::string> words = launching_words(shell_words(text));
+  std::vector<std::string> words = launching_words(words_of(text));
   CommandLine line;
   auto next = words.begin();
   while (next != words.end() && is_variable(*next)) line.variables.push_back(*next++);
@@ -134,11 +173,11 @@ CommandLine read_command(const std::string& text) {
     if (next != script) line.launcher = launcher_of(*next);
     if (next != script && line.launcher.empty())
       throw UserError(Exit::usage, "import", "'" + *next + "' before " + *script + " is no launcher",
-                      "accelerate launch, torchrun, deepspeed and python are read");
+                      "accelerate launch, torchrun, deepspeed, colossalai run and python are read");
     for (; next != script; ++next)  // python -m torch.distributed.run is torchrun
       if (*next == "torch.distributed.run" || *next == "torch.distributed.launch")
         line.launcher = "torchrun";
-      else if (*next != "launch" && *next != "-m" && launcher_of(*next).empty())
+      else if (*next != "launch" && *next != "run" && *next != "-m" && launcher_of(*next).empty())
         line.launcher_words.push_back(*next);
     next = script + 1;
     if (next != words.end() && next->ends_with(".py")) line.words = {"--config", *next++};

@@ -12,7 +12,7 @@ namespace tessera::tools {
 
 struct CommandLine {
   std::vector<std::string> variables;  ///< "NAME=VALUE"
-  std::string launcher;                ///< "accelerate", "torchrun", "deepspeed", "python", or empty
+  std::string launcher;                ///< "accelerate", "torchrun", "deepspeed", "colossalai", "python", or empty
   std::vector<std::string> launcher_words;
   std::string script;              ///< "examples/wanvideo/train_wan_t2v.py"; empty: options alone
   std::vector<std::string> words;  ///< after it
@@ -23,8 +23,9 @@ struct CommandLine {
 std::vector<std::string> shell_words(const std::string& text);
 
 /// Of a script that is more than a command, the first that starts ranks, with the script's variables ($NAME, ${NAME})
-/// filled in; "$@" stands for nothing. `bash X.sh C.yaml ...` is X.sh with --config_path C.yaml, `X.py C.py ...` is X.py with --config C.py. Throws UserError (usage)
-/// naming a variable that is not set.
+/// filled in; "$@" stands for nothing. `bash X.sh C.yaml ...` is X.sh with --config_path C.yaml, `X.py C.py ...` is X.py
+/// with --config C.py. Throws UserError (usage) naming a variable that is not set, and where several lines start a
+/// trainer, with their numbers.
 CommandLine read_command(const std::string& text);
 
 /// Options with what belongs to them by the dialect's table; --name=value as well. An unknown one takes the words up to

@@ -5,10 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <thread>
 
 #include "tessera/base/check.h"
@@ -16,6 +20,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/ops.h"
+#include "tessera/tools/probe/signatures.h"
 
 namespace tessera::tools {
 
@@ -27,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-Tensor random(at::IntArrayRef shape) { return at::rand(shape, at::kFloat).sub_(0.5); }
+Tensor random(at::IntArrayRef shape) { return at::randn(shape, at::kFloat); }
 
 /// Work done and what it took.
 struct Point {
@@ -51,11 +56,17 @@ class Probe {
     p.name = options_.name;
     p.source = "measured by tessera probe: " + std::to_string(place_.world) + " ranks at once, " +
                std::to_string(at::get_num_threads()) + " threads each";
+    p.machine = plan::this_machine();
+    warm_up();
     p.device.gemm["fp32"] = products();
     attention(p.device);
     p.device.stream = operators();
     p.device.bandwidth = bandwidth();
+    // many points, each for a part of the time: all of them together are sustained
+    measure_signatures(p.device, [&](const Call& call) { return time(call, kOfAPoint); });
+    p.wake = wake();
     p.host_link = copies();
+    p.copy_steal = beside_copies();
     p.host_bandwidth = p.host_link * place_.world;
     p.host_memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
     disk(p);
@@ -78,24 +89,31 @@ class Probe {
   }
   comm::Group& control() { return comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}); }
 
-  /// Seconds of one call, the fastest fifth's slowest: what else the machine does for a moment is not its rate. All
-  /// ranks call equally often.
-  double time(const std::function<void()>& call) {
+  /// Seconds of one call: the median of the second half of as many as fill `share` of options_.seconds. All ranks call
+  /// equally often.
+  double time(const Call& call, double share = 1) {
     call();
     comm_.barrier();
     const auto first = Clock::now();
     call();
     const double once = agreed(since(first));
-    const int count = std::clamp(static_cast<int>(options_.seconds / std::max(once, 1e-6)), 5, 2000);
+    const int count = std::clamp(static_cast<int>(share * options_.seconds / std::max(once, 1e-6)), 6, 4000);
     comm_.barrier();
     std::vector<double> seconds;
     for (int i = 0; i < count; ++i) {
       const auto start = Clock::now();
       call();
-      seconds.push_back(since(start));
+      if (i >= count / 2) seconds.push_back(since(start));
     }
-    std::nth_element(seconds.begin(), seconds.begin() + count / 5, seconds.end());
-    return agreed(seconds[count / 5]);
+    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+    std::nth_element(seconds.begin(), middle, seconds.end());
+    return agreed(*middle);
+  }
+
+  /// A processor that was idle runs faster for a moment than it does for long.
+  void warm_up() {
+    const Tensor x = random({512, 512}), y = at::empty({512, 512});
+    for (const auto start = Clock::now(); since(start) < kWarmUp;) ops::gemm(y, x, x.t());
   }
 
   /// The three products of a linear, X W^T, dY W, dY^T X, with the shapes of a block's and by the kernel that linears
@@ -216,33 +234,83 @@ class Probe {
     };
     const Rate g = line(gathers(1 << 10), gathers(1 << 19)), r = line(reductions(1 << 10), reductions(1 << 19));
     p.link = {g.top, r.top, g.half / g.top / (n - 1)};
-    p.steal = stolen(gather);
+    beside_gathers(gather, p);
   }
 
-  /// Compute with a gather beside it takes longer by this share of the gather's time.
-  double stolen(comm::Group& gather) {
-    const Tensor x = random({1024, 512}), w = random({2048, 512});
-    const Tensor y = at::empty({1024, 2048});
-    const int64_t shard = 1 << 19;
+  /// Runs `call` so often on a thread of its own while this one computes. Returns the seconds of a call, and the share of
+  /// compute that was lost meanwhile.
+  std::array<double, 2> beside_compute(int times, const Call& call) {
+    const Tensor x = random({256, 512}), w = random({512, 512}), y = at::empty({256, 512});
+    const auto compute = [&] { ops::gemm(y, x, w.t()); };
+    const double alone = time(compute);
+    comm_.barrier();
+    std::atomic<bool> done = false;
+    const auto start = Clock::now();
+    std::thread beside([&] {
+      for (int i = 0; i < times; ++i) call();
+      done = true;
+    });
+    int computed = 0;
+    for (; !done; ++computed) compute();
+    const double took = agreed(since(start));
+    beside.join();
+    return {took / times, std::clamp(1 - agreed(computed) * alone / took, 0.0, 0.95)};
+  }
+
+  void beside_gathers(comm::Group& gather, plan::Profile& p) {
+    const int64_t shard = 1 << 18;
     Tensor out = at::zeros({shard * place_.world});
     const Tensor in = out.narrow(0, shard * gather.rank(), shard);
-    const auto compute = [&] {
-      for (int i = 0; i < 8; ++i) ops::gemm(y, x, w.t());
-    };
-    const double alone = time(compute);
-    const double transfer = time([&] { gather.all_gather(out, in); });
-    // fewer gathers than fill the compute, so that compute ends last
-    const int times = std::max(1, static_cast<int>(0.5 * alone / transfer));
-    const double both = time([&] {
-      std::thread beside([&] {
-        for (int i = 0; i < times; ++i) gather.all_gather(out, in);
-      });
-      compute();
-      beside.join();
-    });
-    return std::clamp((both - alone) / (times * transfer), 0.0, 0.95);
+    const Call call = [&] { gather.all_gather(out, in); };
+    const double alone = time(call);
+    const auto [beside, lost] = beside_compute(std::max(8, static_cast<int>(options_.seconds / alone)), call);
+    p.steal = lost, p.beside = std::clamp(alone / beside, 0.05, 1.0);
   }
 
+  double beside_copies() {
+    constexpr size_t kBytes = size_t{2} << 20;
+    std::vector<char> from(kBytes, 1), to(kBytes, 2);
+    const Call call = [&] { std::memcpy(to.data(), from.data(), kBytes); };
+    const double alone = time(call);
+    return beside_compute(std::max(8, static_cast<int>(options_.seconds / alone)), call)[1];
+  }
+
+  /// Seconds until a thread that waits for this one runs, while this one goes on to compute.
+  double wake() {
+    const Tensor x = random({64, 256}), y = at::empty({64, 64});
+    std::mutex mutex;
+    std::condition_variable changed;
+    int told = 0, heard = 0;
+    Clock::time_point at;
+    std::vector<double> seconds;
+    constexpr int kTimes = 400;
+    std::thread waiting([&] {
+      std::unique_lock lock(mutex);
+      for (int i = 1; i <= kTimes; ++i) {
+        changed.wait(lock, [&] { return told == i; });
+        seconds.push_back(since(at));
+        heard = i;
+      }
+    });
+    for (int i = 1; i <= kTimes; ++i) {
+      {
+        const std::lock_guard lock(mutex);
+        at = Clock::now(), told = i;
+        changed.notify_one();
+      }
+      for (bool known = false; !known;) {
+        ops::gemm(y, x, x.t());
+        const std::lock_guard lock(mutex);
+        known = heard == i;
+      }
+    }
+    waiting.join();
+    std::nth_element(seconds.begin(), seconds.begin() + kTimes / 2, seconds.end());
+    return agreed(seconds[kTimes / 2]);
+  }
+
+  static constexpr double kWarmUp = 2.5;     // seconds
+  static constexpr double kOfAPoint = 0.15;  // of the time of a measurement
   const ProbeOptions options_;
   const comm::Rendezvous place_;
   comm::Comm comm_;

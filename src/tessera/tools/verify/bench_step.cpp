@@ -6,7 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/base/foreign_file.h"
 #include "tessera/base/random.h"
+#include "tessera/base/toml_text.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/comm/world.h"
 #include "tessera/diffusion/loss.h"
 #include "tessera/engine/engine.h"
@@ -14,6 +17,7 @@
 #include "tessera/job/device.h"
 #include "tessera/models/registry.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/plan/schedule_json.h"
 #include "tessera/planning/make_plan.h"
 #include "tessera/planning/planning.h"
 
@@ -29,23 +33,121 @@ at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
   return t;
 }
 
-/// The same batch in every step.
-class OneBatch final : public net::Objective {
+/// The same batches in every step, packed once: a step reads nothing else.
+class SameBatches final : public net::Objective {
  public:
-  OneBatch(const net::Batch& batch, const at::Tensor& target, int world)
-      : batch_(batch), target_(target), world_(world) {}
-  net::Batch batch(int) override { return batch_; }
-  at::Tensor gradient(const at::Tensor& prediction, const net::Batch&, int) override {
+  SameBatches(const net::Denoiser& model, const BenchOptions& options, const plan::Plan& plan, int rank)
+      : scale_(1.0 / static_cast<double>(plan.global_batch)) {
+    const int dp_rank = plan.mesh.dp_rank(rank);
+    for (int64_t m = 0; m < plan.accumulation(); ++m) {
+      const auto slice = plan.slice(dp_rank, m);
+      std::vector<net::Sample> samples;
+      std::vector<at::Tensor> targets;
+      for (int64_t s = slice.first; s < slice.first + slice.count; ++s) {
+        net::Sample& sample = samples.emplace_back(model.blank(options.latent));
+        sample.x = random_tensor(options.latent, 1 + static_cast<uint64_t>(s));
+        sample.context = random_tensor({model.context_length(), model.context_dim()}, 100);
+        sample.t = 500;
+        targets.push_back(model.pack_target(random_tensor(options.latent, 200)));
+      }
+      const bool dummy = samples.empty();
+      batches_.push_back(dummy ? net::Batch() : model.pack(samples));
+      targets_.push_back(dummy ? at::Tensor() : at::cat(targets));
+    }
+  }
+  net::Batch batch(int micro) override { return batches_[static_cast<size_t>(micro)]; }
+  at::Tensor gradient(const at::Tensor& prediction, const net::Batch&, int micro) override {
     at::Tensor gradient = at::empty_like(prediction);
-    diffusion::mean_squared_error(prediction, target_, 1.0 / world_, gradient);
+    diffusion::mean_squared_error(prediction, targets_[static_cast<size_t>(micro)], scale_, gradient);
     return gradient;
   }
 
  private:
-  const net::Batch& batch_;
-  const at::Tensor& target_;
-  const int world_;
+  const double scale_;
+  std::vector<net::Batch> batches_;
+  std::vector<at::Tensor> targets_;
 };
+
+std::vector<std::string> unit_names(const net::Denoiser& model) {
+  std::vector<std::string> names;
+  for (const auto& unit : model.units()) names.push_back(unit->spec().name);
+  return names;
+}
+
+/// What to plan. A plan file has mesh and batch of its own.
+planning::PlanRequest request_of(const BenchOptions& options, const net::Denoiser& model, Mesh mesh) {
+  planning::PlanRequest request;
+  request.model = &model;
+  request.model_name = "bench";
+  request.latent = options.latent;
+  request.planner.global_batch = mesh.dp_size();
+  request.planner.recompute_units = options.recompute;
+  if (!options.plan.empty()) {
+    request.by_hand =
+        plan::Plan::from_toml(read_foreign(options.plan, kMostTomlBytes, "bench"), options.plan, unit_names(model));
+    mesh = request.by_hand->mesh;
+    request.planner.global_batch = request.by_hand->global_batch;
+    request.planner.micro_batch = request.by_hand->micro_batch;
+  }
+  request.mesh = mesh;
+  request.machine.profile = plan::find_profile(options.profile);
+  plan::check_machine(request.machine.profile);
+  request.machine.profile.target = job::plan_target(request.machine.profile);
+  request.planner.budget = options.budget;
+  if (options.states_on_host || request.by_hand) request.planner.host_budget = kHostBudget;
+  if (options.states_on_host) request.planner.states_tier = plan::Tier::host;
+  request.run.steps = options.warmup + options.steps;
+  const auto samples = static_cast<int64_t>(div_up(request.planner.global_batch, mesh.dp_size()));
+  const auto target = static_cast<int64_t>(model.pack_target(random_tensor(options.latent, 200)).nbytes());
+  request.resident = samples * round_up(target, 64);
+  return request;
+}
+
+/// The instructions of this rank as they are predicted, in the form of those executed.
+void write_predicted(const planning::Planned& planned, int rank, const std::string& file) {
+  const plan::Schedule schedule = planned.schedules(rank).train;
+  std::string text;
+  for (const plan::RankGroup& group : planned.prediction.groups) {
+    if (plan::rank_kind(planned.plan(), group.rank) != plan::rank_kind(planned.plan(), rank)) continue;
+    for (size_t i = 0; i < schedule.list.size(); ++i)
+      text += plan::to_json({.rank = rank,
+                             .i = static_cast<int>(i),
+                             .phase = schedule.phase,
+                             .in = schedule.list[i],
+                             .executed = true,
+                             .t0 = group.spans[i].begin,
+                             .t1 = group.spans[i].end}) +
+              "\n";
+  }
+  checkpoint::write_text(file, text);
+}
+
+/// Seconds of every timed step.
+std::vector<double> time_steps(const BenchOptions& options, const net::Denoiser& model,
+                               const planning::Planned& planned, engine::Engine& engine, comm::Comm& comm, int rank) {
+  const auto program = std::make_shared<const plan::Program>(planned.plan(), planned.schedules(rank).train);
+  engine.use(*program);
+  engine::fill_shards(engine.store(), [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+    model.initialise(param, 0, first, count, out);
+  });
+  engine.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{}));
+  SameBatches objective(model, options, planned.plan(), rank);
+  comm::Group& control = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
+  std::vector<double> seconds;
+  int64_t last = options.warmup + options.steps;
+  for (int64_t step = 1; step <= last; ++step) {
+    comm.barrier();
+    const auto start = std::chrono::steady_clock::now();
+    engine.finish(engine.run({.program = program, .step = step}, objective, {}), net::StepControl{step, 1e-4, 1.0});
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (step > options.warmup) seconds.push_back(took);
+    if (step == 1) engine::Meter::reset_peak();
+    if (step != options.warmup) continue;
+    const double agreed = control.all_gather_doubles({took})[0][0];
+    last = std::max(last, step + static_cast<int64_t>(options.seconds / agreed));
+  }
+  return seconds;
+}
 
 }  // namespace
 
@@ -53,60 +155,32 @@ int bench_step(const BenchOptions& options) {
   engine::Meter::install();
   at::set_num_threads(1);
   const comm::Rendezvous place = comm::rendezvous_from_env();
-  Mesh mesh;
-  mesh[Axis::dp_shard] = place.world;
+  Mesh mesh = Mesh::parse(options.mesh);
+  if (options.mesh.empty()) mesh[Axis::dp_shard] = place.world;
   job::choose_device(options.device, place, options.budget);
-  comm::Comm comm(place, mesh, 300);
-  job::check_devices(comm);
   const auto model = models::make_denoiser({.config_text = options.config});
-
-  const auto make_batch = [&] {
-    net::Sample sample = model->blank(options.latent);
-    sample.x = random_tensor(options.latent, 1 + static_cast<uint64_t>(place.rank));
-    sample.context = random_tensor({model->context_length(), model->context_dim()}, 100);
-    sample.t = 500;
-    return model->pack({sample});
-  };
-  const net::Batch batch = make_batch();  // packed once: a step reads nothing else
-  const at::Tensor target = model->pack_target(random_tensor(options.latent, 200));
-
-  planning::PlanRequest request;
-  request.resident = round_up(static_cast<int64_t>(target.nbytes()), 64);
-  request.model = model.get();
-  request.model_name = "bench";
-  request.latent = options.latent;
-  request.mesh = mesh;
-  request.planner.global_batch = place.world;
-  request.planner.recompute_units = options.recompute;
-  request.machine.profile = plan::find_profile(options.profile);
-  request.machine.profile.target = job::plan_target(request.machine.profile);
-  request.planner.budget = options.budget;
-  if (options.states_on_host) {
-    request.planner.states_tier = plan::Tier::host;
-    request.planner.host_budget = kHostBudget;
-  }
-  request.run.steps = options.warmup + options.steps;
+  const planning::PlanRequest request = request_of(options, *model, mesh);
+  if (options.steps > 0 && request.mesh.world() != place.world)
+    throw UserError(Exit::usage, "bench",
+                    "the mesh " + request.mesh.to_string() + " has " + std::to_string(request.mesh.world()) +
+                        " ranks, there are " + std::to_string(place.world),
+                    "start it with tessera launch -n " + std::to_string(request.mesh.world()));
   const planning::Planned planned = planning::make_plan(request);
   if (!planned.choice.fits) throw UserError(Exit::no_fit, "bench", planned.choice.advice);
-  const auto program = std::make_shared<const plan::Program>(planned.plan(), planned.schedules(place.rank).train);
-
-  engine::Engine engine(model->units(), planned.spec, planned.plan(), comm, place.rank);
-  engine.use(*program);
-  engine::fill_shards(engine.store(), [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-    model->initialise(param, 0, first, count, out);
-  });
-  engine.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{}));
-
-  OneBatch objective(batch, target, place.world);
-  std::vector<double> seconds;
-  for (int64_t step = 1; step <= options.warmup + options.steps; ++step) {
-    comm.barrier();
-    const auto start = std::chrono::steady_clock::now();
-    engine.finish(engine.run({.program = program, .step = step}, objective, {}), net::StepControl{step, 1e-4, 1.0});
-    if (step > options.warmup)
-      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    if (step == 1) engine::Meter::reset_peak();
+  nlohmann::ordered_json line = {{"predicted_seconds", planned.choice.seconds}, {"plan", planned.plan().summary()}};
+  if (!options.trace.empty() && place.rank == 0) write_predicted(planned, place.rank, options.trace + ".planned");
+  if (options.steps == 0) {
+    if (place.rank == 0) std::printf("%s\n", line.dump().c_str());
+    return 0;
   }
+
+  comm::Comm comm(place, request.mesh, 300);
+  job::check_devices(comm);
+  engine::Engine engine(
+      model->units(), planned.spec, planned.plan(), comm, place.rank,
+      {.nvme = {.folder = options.nvme}, .trace = place.rank == 0 ? options.trace : "", .local_ranks = place.world});
+  const std::vector<double> seconds = time_steps(options, *model, planned, engine, comm, place.rank);
+
   using engine::Meter;
   using engine::Part;
   std::vector<double> mine = {
@@ -119,13 +193,11 @@ int bench_step(const BenchOptions& options) {
   for (const auto& row : comm.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles(mine))
     for (size_t i = 0; i < row.size(); ++i) worst[i] = std::max(worst[i], row[i]);
   if (place.rank == 0) {
-    const nlohmann::ordered_json line = {{"seconds", std::vector<double>(worst.begin() + bytes, worst.end())},
-                                         {"peak_bytes", static_cast<int64_t>(worst[0])},
-                                         {"persistent_bytes", static_cast<int64_t>(worst[1])},
-                                         {"host_bytes", static_cast<int64_t>(worst[2])},
-                                         {"predicted_peak_bytes", static_cast<int64_t>(worst[3])},
-                                         {"predicted_seconds", planned.choice.seconds},
-                                         {"plan", planned.plan().summary()}};
+    line.update({{"seconds", std::vector<double>(worst.begin() + bytes, worst.end())},
+                 {"peak_bytes", static_cast<int64_t>(worst[0])},
+                 {"persistent_bytes", static_cast<int64_t>(worst[1])},
+                 {"host_bytes", static_cast<int64_t>(worst[2])},
+                 {"predicted_peak_bytes", static_cast<int64_t>(worst[3])}});
     std::printf("%s\n", line.dump().c_str());
   }
   comm.barrier();

@@ -15,13 +15,18 @@ struct BenchOptions {
   std::optional<int> recompute;     ///< blocks that recompute; none: the planner decides
   int64_t budget = 0;               ///< bytes a rank for the planner; 0: unlimited
   bool states_on_host = false;      ///< masters and moments are offloaded to the host
-  std::string profile = "cpu";      ///< rates for the planner: a shipped name or a file
-  std::string device = "cpu";       ///< as run.device
-  int steps = 8, warmup = 3;
+  std::string mesh;                 ///< "sp=2"; empty: dp_shard over all ranks
+  std::string plan;                 ///< a plan file: its mesh, batch and units; overrides the choices above
+  std::string nvme = ".";           ///< folder of what such a plan has on disk
+  std::string trace;  ///< file of this rank's instructions as executed, FILE.planned as predicted; empty: none
+  std::string profile = "cpu";  ///< rates for the planner: a shipped name or a file
+  std::string device = "cpu";   ///< as run.device
+  int steps = 8, warmup = 3;    ///< steps = 0: only the prediction
+  double seconds = 0;           ///< further steps are timed until all took about so long together
 };
 
 /// Joins the ranks of the environment; rank 0 prints one JSON line {"seconds":[...],"peak_bytes","persistent_bytes",
-/// "host_bytes","predicted_peak_bytes","plan"}: seconds of every step and bytes, the largest of the ranks; host_bytes
+/// "host_bytes","predicted_peak_bytes","predicted_seconds","plan"}: seconds of every step and bytes, the largest of the ranks; host_bytes
 /// is what is offloaded to the host and the buffers on the way there. Returns the exit code.
 int bench_step(const BenchOptions& options);
 

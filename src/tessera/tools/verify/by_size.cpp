@@ -1,11 +1,12 @@
 // Kinds of the objective whose shift follows from a sample's size (Open-Sora 2.0): shifts, schedules, noisy latents,
 // targets, losses and guidance. The mesh means nothing here. Of 1.2 shifts, noisy latents, losses and the sampler's
-// path are compared, of 1.3 losses without frames beside the noisy ones.
+// path are compared, of 1.3 shifts, drawn timesteps and losses without frames beside the noisy ones.
 #include <cmath>
 
 #include "tessera/diffusion/flow.h"
 #include "tessera/diffusion/loss.h"
 #include "tessera/diffusion/sampler.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/tools/verify/case.h"
 
@@ -55,13 +56,26 @@ std::vector<double> schedule_of(int steps, double shift) {
   return diffusion::make_sampler("euler_by_size", steps, shift)->sigmas();
 }
 
-/// Timesteps of 1.2 for each row (height, width, frames in pixels) and each t, both in 0..1000. Its autoencoder makes five
-/// latent frames of 17, and one of a picture.
-Tensor area_timesteps(const std::vector<std::array<int64_t, 3>>& sizes, const Tensor& t, double scale) {
+using Size = std::array<int64_t, 3>;  // height, width and frames, in pixels
+
+/// The shift of 1.2, whose autoencoder makes five latent frames of 17, and of 1.3, which counts those that begin no piece
+/// and scales those of videos alone.
+double shift_of_first(const Size& size, double scale) {
+  const auto [height, width, frames] = size;
+  return scale * diffusion::area_shift(static_cast<double>(height * width), frames == 1 ? 1 : frames / 17 * 5);
+}
+double shift_of_second(const Size& size, double scale) {
+  const auto [height, width, frames] = size;
+  const auto pixels = static_cast<double>(height * width);
+  return frames == 1 ? diffusion::area_shift(pixels, 1) : scale * diffusion::area_shift(pixels, (frames - 1) / 4);
+}
+
+/// Timesteps for each row of sizes and each t, both in 0..1000.
+Tensor area_timesteps(const std::vector<Size>& sizes, const Tensor& t, double scale,
+                      double (*shift_of)(const Size& size, double scale) = shift_of_first) {
   std::vector<Tensor> rows;
-  for (const auto& [height, width, frames] : sizes) {
-    const double shift =
-        scale * diffusion::area_shift(static_cast<double>(height * width), frames == 1 ? 1 : frames / 17 * 5);
+  for (const Size& size : sizes) {
+    const double shift = shift_of(size, scale);
     std::vector<double> row;
     for (int64_t i = 0; i < t.numel(); ++i)
       row.push_back(1000 * diffusion::shift_sigma(t[i].item<double>() / 1000, shift));
@@ -101,9 +115,9 @@ AreaLoss area_loss(const Tensor& x0, const Tensor& noise, const Tensor& t, const
   return {at::stack(noisy), at::stack(losses)};
 }
 
-std::vector<std::array<int64_t, 3>> sizes_of(const Json& rows) {
-  std::vector<std::array<int64_t, 3>> sizes;
-  for (const Json& row : rows) sizes.push_back(row.get<std::array<int64_t, 3>>());
+std::vector<Size> sizes_of(const Json& rows) {
+  std::vector<Size> sizes;
+  for (const Json& row : rows) sizes.push_back(row.get<Size>());
   return sizes;
 }
 
@@ -143,10 +157,22 @@ CaseResults verify_size_timesteps(const CaseContext& context) {
     moved.push_back(doubles(row));
   }
   file.compare("out.shift.t", at::stack(moved), context.bound("out"));
-  for (const auto& [scale, name] : {std::pair(1.0, "scale1.0"), {2.5, "scale2.5"}})
-    file.compare(std::string("out.v12.fp32.") + name,
-                 area_timesteps(sizes_of(context.config.at("hwf")), file.tensor("in.v1.t"), scale),
+  const std::vector<Size> by_area = sizes_of(context.config.at("hwf"));
+  for (const auto& [scale, name] : {std::pair(1.0, "scale1.0"), {2.5, "scale2.5"}}) {
+    const Tensor given = file.tensor("in.v1.t");
+    file.compare(std::string("out.v12.fp32.") + name, area_timesteps(by_area, given, scale), context.bound("out"));
+    file.compare(std::string("out.v13.fp32.") + name, area_timesteps(by_area, given, scale, shift_of_second),
                  context.bound("out"));
+  }
+  if (file.has("in.v13.sample.logit_normal")) {  // of the last size
+    Options drawn;
+    diffusion::parse_timesteps("by_area", drawn);
+    drawn.shift = shift_of_second(by_area.back(), 1);
+    const Tensor draws = 1 / (1 + at::exp(-file.tensor("in.v13.sample.logit_normal").to(at::kDouble)));
+    std::vector<double> times;
+    for (int64_t i = 0; i < draws.numel(); ++i) times.push_back(diffusion::draw_of(drawn, draws[i].item<double>()).t);
+    file.compare("out.v13.sample.logit_normal", doubles(times).to(at::kFloat), context.bound("out"));
+  }
   const int steps = context.config.at("steps").get<int>();
   const Tensor rows = file.tensor("in.v2.sample.row_seq_frames");
   std::vector<double> of_rows;
@@ -199,8 +225,9 @@ CaseResults verify_size_loss(const CaseContext& context) {
   }
   // 1.3 without frames beside the noisy ones, with and without a mask
   const Tensor text = 0.02 * file.tensor("in.v13.y").flatten(1).mean(1);
+  const std::string none = families::kind_giving(false, false, false);
   for (const auto& [run, mask] :
-       {std::pair<std::string, Tensor>("t2v", {}), {"t2v_mask", file.tensor("in.v13.frame_mask")}}) {
+       {std::pair<std::string, Tensor>(none, {}), {none + "_mask", file.tensor("in.v13.frame_mask")}}) {
     const AreaLoss found =
         area_loss(file.tensor("in.v13.x"), file.tensor("in.v13.noise"), file.tensor("in.v13.t"), mask, text);
     file.compare("out.v13." + run + ".x_t", found.noisy, context.bound("out"));
@@ -234,9 +261,11 @@ void check_training(CaseFile& file, const CaseContext& context) {
 /// 1.2: timesteps, noisy latents, and a path with guidance. Its model predicts data - noise, in time 0..1000.
 void check_area(CaseFile& file, const CaseContext& context) {
   const auto sizes = sizes_of(context.config.at("hwf"));
-  for (const int scale : {1, 2})
-    file.compare("out.v12.transform_scale" + std::to_string(scale), area_timesteps(sizes, file.tensor("in.t"), scale),
-                 relative(1e-6));
+  for (const int scale : {1, 2}) {
+    const std::string name = ".transform_scale" + std::to_string(scale);
+    file.compare("out.v12" + name, area_timesteps(sizes, file.tensor("in.t"), scale), relative(1e-6));
+    file.compare("out.v13" + name, area_timesteps(sizes, file.tensor("in.t"), scale, shift_of_second), relative(1e-6));
+  }
   const Tensor t = file.tensor("in.rf.t"), x0 = file.tensor("in.rf.x_start"), noise = file.tensor("in.rf.noise");
   for (const auto& [suffix, mask] : {std::pair<std::string, Tensor>("", {}), {"_masked", file.tensor("in.rf.mask")}}) {
     const AreaLoss found = area_loss(x0, noise, t, mask, at::zeros({t.numel()}));
@@ -244,9 +273,7 @@ void check_area(CaseFile& file, const CaseContext& context) {
     file.compare("out.rf.loss" + suffix, found.losses, 1e-4);
   }
   const int steps = context.config.at("steps").get<int>();
-  const auto [height, width, frames] = sizes.back();
-  const auto sampler = diffusion::make_sampler(
-      "euler", steps, diffusion::area_shift(static_cast<double>(height * width), frames / 17 * 5));
+  const auto sampler = diffusion::make_sampler("euler_by_area", steps, shift_of_first(sizes.back(), 1));
   const std::vector<double> times = sampler->timesteps();
   file.compare("out.v12.timesteps", doubles(times), relative(1e-6));
   const double guidance = context.config.at("v12_cfg_scale").get<double>();

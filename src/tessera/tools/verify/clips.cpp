@@ -1,6 +1,8 @@
 // Kinds of clips: batches of them [B, 3, F, H, W] and of their latents, through an autoencoder with tiles in space and
-// time and without. Two forms: inputs of fixed names with diffusers' tiling, and a table of cases with Open-Sora's.
+// time and without. Two forms: inputs of fixed names with diffusers' tiling, and a table of cases with Open-Sora's, each
+// with fields of the configuration that it changes.
 #include <algorithm>
+#include <array>
 
 #include "tessera/base/check.h"
 #include "tessera/job/codec.h"
@@ -17,6 +19,12 @@ struct Row {
   std::string video, moments, latent, decoded;  // tensors of the case
   Tiling tiling;
   bool scaled = false;
+  Json changed = Json::object();  // fields of config.json
+  std::string name = {};          // of a case of a table
+
+  /// Further tensors of such a case.
+  std::string in(const char* what) const { return "in." + name + "." + what; }
+  std::string out(const char* what) const { return "out." + name + "." + what; }
 };
 
 const Json& config_field(const CaseContext& context, const Json& of, const char* key) {
@@ -51,19 +59,29 @@ std::vector<Row> named_rows(const CaseContext& context) {
           {"in.video", "out.untiled_moments", "in.small_z", "out.untiled_decoded", {}}};
 }
 
+/// Tiles of a side, or of frames, that a case switches on: their size is under one of two names. They share a quarter, or
+/// as the configuration says.
+void read_tiles(const CaseContext& context, const Json& given, const char* flag,
+                const std::array<const char*, 2>& sizes, int64_t& size, int64_t& shared) {
+  if (!given.contains(flag) || given[flag] != true) return;
+  size = config_number(context, context.config, sizes[context.config.contains(sizes[0]) ? 0 : 1]);
+  shared =
+      size - static_cast<int64_t>(static_cast<double>(size) * (1 - context.config.value("tile_overlap_factor", 0.25)));
+}
+
 std::vector<Row> listed_rows(const CaseContext& context) {
   std::vector<Row> rows;
   for (const auto& [name, given] : context.config["cases"].items()) {
-    const auto text = [&, &given = given](const char* key) {
-      return "in." + config_field(context, given, key).get<std::string>();
+    const auto input = [&, &name = name, &given = given](const char* key) {
+      return "in." + (given.contains(key) ? config_field(context, given, key).get<std::string>() : name + "." + key);
     };
-    Tiling tiling;
-    if (config_field(context, given, "spatial") == true)
-      tiling.size = config_number(context, context.config, "sample_size"), tiling.overlap = Tiling::kUsual;
-    if (config_field(context, given, "temporal") == true)
-      tiling.frames = config_number(context, context.config, "sample_tsize"), tiling.shared_frames = Tiling::kUsual;
-    const std::string out = "out." + name;
-    rows.push_back({text("video"), out + ".moments", text("latent"), out + ".decoded", tiling, true});
+    Row row = {
+        input("video"), "out." + name + ".moments", input("latent"), "out." + name + ".decoded", {}, true, given, name};
+    read_tiles(context, given, "spatial", {"sample_size", "spatial_tile_size"}, row.tiling.size, row.tiling.overlap);
+    read_tiles(context, given, "temporal", {"sample_tsize", "temporal_tile_size"}, row.tiling.frames,
+               row.tiling.shared_frames);
+    if (given.value("is_training", false)) row.scaled = false;  // of the autoencoder, whose latents stay as they are
+    rows.push_back(row);
   }
   return rows;
 }
@@ -92,14 +110,49 @@ void check_row(const models::VideoVae& vae, CaseFile& file, const Row& row,
       file.compare("out.std", (parts[1].clamp(-30, 20) * 0.5).exp(), bound);
     }
   }
-  if (const std::string z = row.moments.substr(0, row.moments.rfind('.')) + ".z"; row.scaled && file.has(z))
-    file.compare(z, each(file.tensor(video), [&](const at::Tensor& clip) { return vae.encode(clip); }), bound);
+  if (const std::string z = row.moments.substr(0, row.moments.rfind('.')) + ".z"; file.has(z))
+    file.compare(z,
+                 each(file.tensor(video),
+                      [&](const at::Tensor& clip) { return row.scaled ? vae.encode(clip) : vae.posterior(clip).mean; }),
+                 bound);
   if (!file.has(row.decoded)) return;
   const at::Tensor deviation = vae.latent_std().view({-1, 1, 1, 1}), mean = vae.latent_mean().view({-1, 1, 1, 1});
   file.compare(row.decoded,
                each(file.tensor(row.latent),
                     [&](const at::Tensor& z) { return vae.decode(row.scaled ? z : (z - mean) / deviation); }),
                bound);
+}
+
+at::Tensor sampled(const at::Tensor& moments, const at::Tensor& noise) {
+  const auto parts = moments.chunk(2, 1);
+  return parts[0] + noise * (parts[1].clamp(-30, 20) * 0.5).exp();
+}
+
+/// An autoencoder of two with the noise of both. Pictures are [B * T, c, h, w], sample after sample.
+void check_stages(const models::TwoStageVae& vae, CaseFile& file, const Row& row,
+                  const std::function<double(double)>& bound) {
+  const at::Tensor video = file.tensor(row.video);
+  const int64_t samples = video.size(0), frames = video.size(2);
+  const at::Tensor moments =
+      each(video, [&](const at::Tensor& clip) { return vae.picture_moments(clip).transpose(0, 1); }).flatten(0, 1);
+  file.compare(row.out("moments_2d"), moments, bound);
+  const at::Tensor pictures = sampled(moments, file.tensor(row.in("eps2d"))) * vae.picture_factor();
+  file.compare(row.out("latent_2d"), pictures, bound);
+  const at::Tensor in_time = each(pictures.unflatten(0, {samples, frames}),
+                                  [&](const at::Tensor& clip) { return vae.time_moments(clip.transpose(0, 1)); });
+  file.compare(row.out("moments_t"), in_time, bound);
+  const at::Tensor mean = vae.latent_mean().view({-1, 1, 1, 1}), deviation = vae.latent_std().view({-1, 1, 1, 1});
+  file.compare(row.out("z"), (sampled(in_time, file.tensor(row.in("epst"))) - mean) / deviation, bound);
+  file.compare(row.decoded,
+               each(file.tensor(row.latent), [&](const at::Tensor& z) { return vae.decode_frames(z, frames); }), bound);
+}
+
+std::unique_ptr<models::VideoVae> open(const CaseContext& context, const Row& row) {
+  Json config = context.config;
+  config.erase("cases");
+  config.update(row.changed);
+  return job::open_vae_as(context.folder / "model.safetensors", config.dump(),
+                          (context.folder / "config.json").string(), row.tiling);
 }
 
 }  // namespace
@@ -109,9 +162,14 @@ CaseResults verify_clips(const CaseContext& context) {
   CaseResults results;
   for (const auto& path : context.case_files()) {
     CaseFile file(context.name, path, "model.safetensors");
-    for (const Row& row : rows)
-      check_row(*job::open_vae(context.folder / "model.safetensors", context.folder / "config.json", row.tiling), file,
-                row, context.bound("out"));
+    for (const Row& row : rows) {
+      const auto vae = open(context, row);
+      const auto* stages = dynamic_cast<const models::TwoStageVae*>(vae.get());
+      if (stages && file.has(row.in("eps2d")))
+        check_stages(*stages, file, row, context.bound("out"));
+      else
+        check_row(*vae, file, row, context.bound("out"));
+    }
     for (const std::string& name : file.names("out.")) {
       const bool compared =
           std::ranges::any_of(file.comparisons(), [&](const Comparison& c) { return c.name == name; });

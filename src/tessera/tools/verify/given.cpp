@@ -1,7 +1,7 @@
 // Kinds of the frames that a clip is given in training and sampling, from recorded draws: beside the noisy latent (a
 // mask and latents), or without noise among the noisy frames. Everything is exact, and a mesh means nothing here.
 #include "tessera/diffusion/given_frames.h"
-#include "tessera/families/frame_masks.h"
+#include "tessera/families/frames/frame_masks.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/tools/verify/case.h"
 

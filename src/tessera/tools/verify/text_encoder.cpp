@@ -64,7 +64,6 @@ std::vector<Prompt> read_prompts(const fs::path& path) {
     try {
       const Json& row = rows[i];
       Prompt prompt{row.at("text"), row.at("clean"), "", row.at("ids"), row.at("n")};
-      if (row.value("ftfy", std::string()) == "mojibake") prompt.may_differ = "mojibake";
       if (row.value("special_in_text", false)) prompt.may_differ = "special_in_text";
       prompts.push_back(std::move(prompt));
     } catch (const Json::exception& error) {

@@ -1,4 +1,4 @@
-#include "tessera/families/frame_masks.h"
+#include "tessera/families/frames/frame_masks.h"
 
 #include <algorithm>
 #include <array>

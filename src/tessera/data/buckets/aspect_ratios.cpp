@@ -1,11 +1,12 @@
 // The published tables of PixArt and of the programs after it, in diffusers' values, and Open-Sora's.
-#include "tessera/data/aspect_ratios.h"
+#include "tessera/data/buckets/aspect_ratios.h"
 
 #include <algorithm>
 #include <cmath>
 #include <span>
 
 #include "tessera/base/check.h"
+#include "tessera/data/buckets/area_buckets.h"
 
 namespace tessera::data {
 
@@ -115,8 +116,9 @@ int64_t frames_of(const std::string& head) {
 size_t table_at(const std::string& text) {
   const size_t named = text.find("ASPECT_RATIO"), times = text.find('x');
   if (named != std::string::npos) return named;
-  if (pixels_of(text) > 0) return 0;
-  return times != std::string::npos && pixels_of(text.substr(times + 1)) > 0 ? times + 1 : std::string::npos;
+  const auto computed = [](const std::string& name) { return names_area(name) || pixels_of(name) > 0; };
+  if (computed(text)) return 0;
+  return times != std::string::npos && computed(text.substr(times + 1)) ? times + 1 : std::string::npos;
 }
 
 }  // namespace
@@ -129,6 +131,7 @@ std::vector<Bucket> aspect_buckets(const std::string& text) {
   if (begin == std::string::npos || frames < 1)
     throw UserError(Exit::usage, "data.buckets", "'" + text + "': expected FRAMESxTABLE",
                     "for example 81xASPECT_RATIO_VIDEO_480_MS");
+  if (names_area(text.substr(begin))) return area_buckets(text.substr(begin), frames);
   std::vector<Bucket> buckets;
   if (const int64_t pixels = pixels_of(text.substr(begin)); pixels > 0) {
     buckets = sizes_of(pixels, frames);

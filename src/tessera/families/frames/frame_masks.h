@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/families/given_frames.h"
+#include "tessera/families/frames/given_frames.h"
 
 namespace tessera::families {
 

@@ -1,4 +1,4 @@
-#include "tessera/data/buckets.h"
+#include "tessera/data/buckets/buckets.h"
 
 #include <algorithm>
 #include <cmath>

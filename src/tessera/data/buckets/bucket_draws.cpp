@@ -1,4 +1,4 @@
-#include "tessera/data/bucket_draws.h"
+#include "tessera/data/buckets/bucket_draws.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "tessera/families/given_frames.h"
+#include "tessera/families/frames/given_frames.h"
 
 #include <algorithm>
 #include <set>

@@ -1,0 +1,63 @@
+#pragma once
+// How far the lanes of a device are. Behind each instruction its stream writes a number to page-locked memory of the host,
+// which any thread can read without asking the device, and also once the device has failed.
+//
+//   DeviceProgress progress;
+//   progress.begins(lane, {program, step, index});   // on the lane's thread, before it gives an instruction to its stream
+//   progress.given(lane);                            // and behind it
+//   for (const LaneProgress& lane : progress.look()) ...;
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "tessera/engine/memory/host_memory.h"
+#include "tessera/plan/compile/program.h"
+
+namespace tessera::engine {
+
+/// An instruction of a step.
+struct ProgramPlace {
+  plan::ProgramPtr program;
+  int64_t step = 0;
+  int index = 0;
+  const plan::Instruction& instruction() const { return program->schedule.list[static_cast<size_t>(index)]; }
+};
+
+/// What a lane finished last on the device, and what it was given and has not finished: the next one.
+struct LaneProgress {
+  plan::Lane lane;
+  std::optional<ProgramPlace> finished, next;
+};
+
+class DeviceProgress {
+ public:
+  DeviceProgress();
+
+  void begins(plan::Lane lane, ProgramPlace place);
+  void given(plan::Lane lane);
+  /// Of the lanes that were given anything. Empty where the device cannot write to the host. Any thread may ask.
+  std::vector<LaneProgress> look();
+
+ private:
+  struct Open {
+    uint32_t number;
+    ProgramPlace place;
+  };
+  struct LaneState {
+    uint32_t begun = 0;  // instructions, counted round
+    std::deque<Open> open;
+    std::optional<ProgramPlace> finished;
+  };
+  void forget_finished(plan::Lane lane);
+  uint32_t* word(plan::Lane lane) const;
+
+  HostMemory words_;
+  std::mutex mutex_;
+  bool works_ = true;
+  std::array<LaneState, plan::kLaneCount> lanes_;
+};
+
+}  // namespace tessera::engine

@@ -1,0 +1,197 @@
+#include "tessera/engine/signatures.h"
+
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/engine/store/store.h"
+#include "tessera/net/adapters.h"
+
+namespace tessera::engine {
+
+namespace {
+
+using at::Tensor;
+
+/// Returns tensors of the right shapes and counts the work of computing them.
+class CountingContext final : public net::Context {
+ public:
+  CountingContext(const net::Unit& unit, const net::Tokens& tokens, plan::UnitWork& work, plan::UnitSignatures& sizes,
+                  DType compute)
+      : unit_(unit),
+        tokens_(tokens),
+        work_(work),
+        sizes_(sizes),
+        type_(unit.spec().narrow ? scalar_type(compute) : at::kFloat) {}
+
+  const net::Tokens& tokens() const override { return tokens_; }
+
+  Tensor linear(std::string_view site, const Tensor& input, const net::Linear& how) override {
+    if (how.act == net::Act::gelu_tanh) {
+      streams("gelu", {input, input});
+      const size_t index = sizes_.products.size();
+      const Tensor y = product(site, input);
+      sizes_.results[std::string(site)] = sizes_.products[index];
+      work_.results[std::string(site)] = 2 * static_cast<double>(input.numel() * y.size(1));
+      return y;
+    }
+    if (how.act != net::Act::none) streams("activation", {input, input});
+    return product(site, input);
+  }
+  Tensor norm(std::string_view, const Tensor& x, const net::Norm& how, int) override {
+    if (how.kind == net::Norm::rms) return same(how.rope > 0 ? "rms_norm_rope" : "rms_norm", x);
+    return normed("norm", x);
+  }
+  Tensor rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle, int) override { return same("rope", x); }
+  Tensor residual(std::string_view, const Tensor& x, const Tensor& y, const Tensor*, int) override {
+    streams("residual", {x, y, x});
+    return made(x, x.sizes());
+  }
+  Tensor attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t,
+                   const net::Segments& segments, const net::Softmax& softmax) override {
+    const double of_site = pairs(segments, softmax, q, v), samples = static_cast<double>(tokens_.offsets.size()) - 1;
+    work_.attention[std::string(site)] += 4 * of_site * static_cast<double>(q.size(1));
+    if (of_site > 0 && samples > 0) {
+      const double rows = static_cast<double>(q.size(0));
+      sizes_.segments[std::string(site)] = {rows / samples, of_site / rows};
+    }
+    return made(q, {q.size(0), v.size(1)});
+  }
+  Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor&, const Tensor& v, int64_t heads, double,
+                          const net::Rotated&) override {
+    // each row adds to a state of [d, d] and is multiplied by the sum
+    work_.attention[std::string(site)] += 4 * static_cast<double>(q.numel() * (q.size(1) / heads));
+    return made(q, {q.size(0), v.size(1)});
+  }
+  Tensor conv(std::string_view, const Tensor& x, const net::Conv&, int) override { return normed("conv", x); }
+  Tensor unfold(std::string_view, const Tensor& x, const net::Conv& how, int) override {
+    const Tensor y = made(x, {x.size(0), x.size(1) * how.kernel[0] * how.kernel[1] * how.kernel[2]});
+    streams("unfold", {x, y});
+    return y;
+  }
+  Tensor param(std::string_view site) override {
+    return at::empty(parameter(site, "").shape, at::TensorOptions(at::kFloat).device(at::kMeta));
+  }
+  Tensor embedding(std::string_view site, const Tensor& ids) override {
+    const Tensor rows =
+        at::empty({ids.numel(), parameter(site, ".weight").shape[1]}, at::TensorOptions(at::kFloat).device(at::kMeta));
+    streams("embedding", {rows, rows});
+    return rows;
+  }
+
+ private:
+  Tensor product(std::string_view site, const Tensor& x) {
+    const std::vector<int64_t>& shape = parameter(site, ".weight").shape;  // [out, in, ...]
+    const plan::ParamSpec& weight = parameter(site, ".weight");
+    const int64_t in = numel(shape) / shape[0], rows = x.numel() / in;
+    const double flops = 2.0 * static_cast<double>(rows * in);  // for each column of the result
+    const auto r = static_cast<double>(rows), i = static_cast<double>(in), o = static_cast<double>(shape[0]);
+    work_.add_product(flops * o, weight.trainable);
+    add_sizes({r, i, o}, weight.trainable);
+    if (const plan::ParamSpec* a = find(site, net::kLoraA)) {  // A x, then B (A x)
+      const auto rank = static_cast<double>(a->shape[0]);
+      work_.add_product(flops * rank, true);
+      add_sizes({r, i, rank}, true), add_sizes({r, rank, o}, true);
+      work_.add_product(2.0 * static_cast<double>(rows * shape[0]) * rank, true);
+      streams("adapter", {result(x, {rows, shape[0]})});
+    }
+    return result(x, {rows, shape[0]});
+  }
+  static int64_t numel(const std::vector<int64_t>& shape) {
+    int64_t product = 1;
+    for (int64_t n : shape) product *= n;
+    return product;
+  }
+  const plan::ParamSpec* find(std::string_view site, std::string_view suffix) const {
+    const std::string name = unit_.prefix() + std::string(site) + std::string(suffix);
+    for (const auto& param : unit_.spec().params)
+      if (param.name == name) return &param;
+    return nullptr;
+  }
+  const plan::ParamSpec& parameter(std::string_view site, std::string_view suffix) const {
+    const plan::ParamSpec* param = find(site, suffix);
+    check_internal(param, "engine.work",
+                   "unit " + unit_.spec().name + " has no parameter " + std::string(site) + std::string(suffix));
+    return *param;
+  }
+  static Tensor made(const Tensor& like, at::IntArrayRef shape) { return at::empty(shape, like.options()); }
+  /// The result of an operator in the unit's compute dtype.
+  Tensor result(const Tensor& like, at::IntArrayRef shape) const {
+    return at::empty(shape, like.options().dtype(type_));
+  }
+  void add_sizes(const plan::Product& product, bool trained) {
+    sizes_.products.push_back(product);
+    if (trained) sizes_.weight_grads.push_back(product);
+  }
+  /// Counts one operator of the kind that reads or writes these tensors.
+  void streams(const std::string& kind, const std::vector<Tensor>& tensors) {
+    double bytes = 0;
+    for (const Tensor& t : tensors) bytes += static_cast<double>(t.numel() * t.element_size());
+    work_.streamed += bytes, ++work_.operators;
+    sizes_.kinds[kind].bytes += bytes, ++sizes_.kinds[kind].operators;
+  }
+  Tensor same(const std::string& kind, const Tensor& x) {
+    streams(kind, {x, x});
+    return made(x, x.sizes());
+  }
+  Tensor normed(const std::string& kind, const Tensor& x) {
+    const Tensor y = result(x, x.sizes());
+    streams(kind, {x, y});
+    return y;
+  }
+  /// Query-key pairs of this rank.
+  double pairs(const net::Segments& segments, const net::Softmax& softmax, const Tensor& q, const Tensor& v) const {
+    if (softmax.bias) return static_cast<double>(q.size(0) * v.size(0));
+    if (segments.q == 0 && segments.k == 0 && segments.ranges.empty()) return tokens_.pairs();
+    const net::Space& queries = tokens_.space(segments.q);
+    const net::SegmentOffsets offsets = net::segment_offsets(tokens_, segments);
+    const bool ordered = segments.order.defined();  // then a rank's tokens are spread evenly over the segments
+    double sum = 0;
+    for (size_t s = 0; s + 1 < offsets.q_offsets.size(); ++s) {
+      const auto here = [&](int64_t at) {
+        return ordered ? at : std::clamp(at, queries.begin, queries.begin + queries.count());
+      };
+      sum += static_cast<double>(here(offsets.q_offsets[s + 1]) - here(offsets.q_offsets[s])) *
+             static_cast<double>(offsets.k_offsets[s + 1] - offsets.k_offsets[s]);
+    }
+    return ordered ? sum * static_cast<double>(queries.count()) / static_cast<double>(queries.total()) : sum;
+  }
+
+  const net::Unit& unit_;
+  const net::Tokens& tokens_;
+  plan::UnitWork& work_;
+  plan::UnitSignatures& sizes_;
+  const at::ScalarType type_;  // of products and attention
+};
+
+}  // namespace
+
+net::Flow count_unit(const net::Unit& unit, const net::Flow& flow, const net::Tokens& tokens, DType compute,
+                     plan::UnitWork& work, plan::UnitSignatures& sizes) {
+  CountingContext context(unit, tokens, work, sizes, compute);
+  return unit.forward(context, flow);
+}
+
+Tensor shape_of(const Tensor& t) {
+  return t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t;
+}
+
+Counted count_signatures(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, DType compute) {
+  Counted counted;
+  plan::WorkTable& work = counted.work;
+  net::Flow flow;
+  bool trains = false;  // this unit or an earlier one has a trained parameter
+  for (const Tensor& t : batch.inputs) flow.stream.push_back(shape_of(t));
+  for (const auto& unit : units) {
+    if (work.contains(unit->spec().kind)) continue;  // a unit of a known kind leaves the shapes as they are
+    const auto& params = unit->spec().params;
+    trains = trains || std::any_of(params.begin(), params.end(), [](const auto& param) { return param.trainable; });
+    work[unit->spec().kind].backward = trains;
+    net::Flow out =
+        count_unit(*unit, flow, batch.tokens, compute, work[unit->spec().kind], counted.signatures[unit->spec().kind]);
+    flow.stream = std::move(out.stream);
+    if (!out.cond.empty()) flow.cond = std::move(out.cond);
+  }
+  return counted;
+}
+
+}  // namespace tessera::engine

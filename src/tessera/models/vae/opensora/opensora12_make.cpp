@@ -1,0 +1,66 @@
+#include "tessera/models/vae/opensora/opensora12_make.h"
+
+#include <map>
+
+#include "tessera/base/check.h"
+#include "tessera/models/vae/opensora/opensora12.h"
+#include "tessera/models/vae/opensora/opensora12_weight_form.h"
+#include "tessera/models/vae/stored_weights.h"
+
+namespace tessera::models::opensora12_vae {
+
+namespace {
+
+/// A buffer of the file, which counts more than what a config.json says.
+void take_stored(const WeightSource& weights, const std::string& name, std::vector<double>& values) {
+  if (!has_tensor(weights, name)) return;
+  const Tensor stored = weights.read(name).to(at::kDouble).flatten().contiguous();
+  check_input(stored.numel() == static_cast<int64_t>(values.size()), "models.vae",
+              weights.file + ": tensor '" + name + "' has " + std::to_string(stored.numel()) +
+                  " numbers, expected one for each of " + std::to_string(values.size()) + " latent channels",
+              "fetch the file again");
+  values.assign(stored.const_data_ptr<double>(), stored.const_data_ptr<double>() + stored.numel());
+}
+
+std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string& config_file,
+                               const WeightSource& weights, const Tiling& tiling) {
+  const auto same = [](const std::string& name, const std::string&) { return name; };
+  const std::string prefix =
+      detect_naming({"spatial_vae.module.encoder.conv_in.weight", "temporal_vae.encoder.conv_in.conv.weight"}, same,
+                    {"official"}, weights.names, weights.file)
+          .prefix;
+  Config config = config_of_weights(
+      [&](const std::string& name) {
+        return has_tensor(weights, prefix + name) ? weights.shape(prefix + name) : std::vector<int64_t>{};
+      },
+      weights.file);
+  if (!config_text.empty()) check_config(config_text, config_file, config);
+  check_groups(config, weights.file);
+  for (const Parameter& parameter : parameters(config))
+    expect_tensor(weights, prefix + parameter.name, parameter.shape,
+                  "these are not weights of Open-Sora 1.2's autoencoder");
+  take_stored(weights, prefix + "shift", config.mean);
+  take_stored(weights, prefix + "scale", config.std);
+  return std::make_unique<OpenSoraVae12>(
+      std::move(config), [prefix, read = weights.read](const std::string& name) { return read(prefix + name); },
+      tiling);
+}
+
+std::unique_ptr<VideoVae> released(const Tiling& tiling) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const Parameter& parameter : parameters({})) shapes[parameter.name] = parameter.shape;
+  const auto read = [shapes](const std::string& name) { return random_tensor(name, shapes.at(name)); };
+  return std::make_unique<OpenSoraVae12>(Config{}, read, tiling);
+}
+
+}  // namespace
+
+AutoencoderMake autoencoder() {
+  return {.weights = {weight_form()},
+          .make = make,
+          .usual_overlap = usual_overlap,
+          .clip_cases = {"opensora_vae12"},
+          .presets = {{"opensora1.2-vae", released}}};
+}
+
+}  // namespace tessera::models::opensora12_vae

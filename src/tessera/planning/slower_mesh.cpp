@@ -1,0 +1,53 @@
+#include "tessera/planning/slower_mesh.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "tessera/base/check.h"
+#include "tessera/base/distinct_seconds.h"
+
+namespace tessera::planning {
+
+namespace {
+
+constexpr double kCounts = 0.05;  // a smaller share of a step is within what predictions are off by
+
+/// Seconds of the step on `mesh`: first of a plan without limits, which no other plan of it is faster than, then of the
+/// first that fits; empty where either is no faster than `limit`.
+std::optional<double> faster_on(const PlanRequest& request, const Mesh& mesh, double limit) {
+  PlanRequest tried = request;
+  tried.mesh = mesh;
+  const int64_t share = div_up(tried.planner.global_batch, mesh.dp_size());
+  tried.planner.micro_batch = request.any_micro_batch ? 1 : std::min(request.planner.micro_batch, share);
+  const plan::Measured measured = measure_model(tried, tried.planner.micro_batch);
+  plan::PlannerInput input = tried.planner;
+  static_cast<plan::Choices&>(input) = {};
+  input.first_that_fits = true, input.incumbent.reset();
+  plan::PlannerInput unlimited = input;
+  unlimited.budget = unlimited.host_budget = 0;
+  if (plan::choose(measured.model, mesh, unlimited, measured.machine).seconds >= limit) return std::nullopt;
+  const plan::Choice choice = plan::choose(measured.model, mesh, input, measured.machine);
+  if (!choice.fits || choice.seconds >= limit) return std::nullopt;
+  return choice.seconds;
+}
+
+}  // namespace
+
+std::string slower_mesh(const PlanRequest& request, const Planned& planned) {
+  const int ranks = request.mesh.world();
+  if (request.by_hand || request.planner.first_that_fits || !planned.choice.fits || ranks == 1) return {};
+  Mesh plain;
+  plain[Axis::dp_shard] = ranks;
+  std::vector<Mesh> others = {Mesh{}};
+  if (plain != request.mesh && request.planner.global_batch >= ranks) others.push_back(plain);
+  double fastest = planned.choice.seconds * (1 - kCounts);
+  std::optional<Mesh> found;
+  for (const Mesh& mesh : others)
+    if (const std::optional<double> seconds = faster_on(request, mesh, fastest)) fastest = *seconds, found = mesh;
+  if (!found) return {};
+  const auto [there, here] = format_distinct_seconds(fastest, planned.choice.seconds);
+  return "a step on " + request.mesh.to_string() + " takes " + here + ", as predicted; on " +
+         (found->world() == 1 ? "one rank" : found->to_string()) + " the same batch takes " + there;
+}
+
+}  // namespace tessera::planning

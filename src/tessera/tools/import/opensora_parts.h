@@ -1,0 +1,21 @@
+#pragma once
+// What the configurations of Open-Sora 1.x and 2.0 say in the same words.
+#include <string>
+
+#include "tessera/tools/options/dialect.h"
+
+namespace tessera::tools {
+
+/// data.buckets and train.global_batch of "bucket_config", whose items are 33x256px=TAKE,BATCH or
+/// 33x256px=TAKE,SKIP,BATCH. Throws UserError (usage) showing an item that is neither. After the plugin: a batch is of
+/// the ranks that share a sample.
+void set_opensora_buckets(Translator& t);
+/// plan.strategy and the mesh, of "plugin" and "plugin_config.*".
+void set_opensora_plugin(Translator& t);
+/// An encoder, `preset`, of a given name or folder, which has to hold `name`; `key` is the recipe's.
+void set_opensora_encoder(Translator& t, const Given& g, const char* name, const char* preset, const std::string& key,
+                          const char* tokenizer);
+/// run.steps of "epochs".
+void set_opensora_epochs(Translator& t);
+
+}  // namespace tessera::tools
