@@ -18,6 +18,7 @@
 #include "tessera/base/printable.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/data/buckets/aspect_ratios.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/composes.h"
 #include "tessera/planning/frontier.h"
@@ -169,13 +170,45 @@ std::vector<BucketBatch> bucket_batches(const recipe::Recipe& recipe, const job:
   return rows;
 }
 
-/// A line for each part of the run, and for a batch one for each of its buckets.
+/// The recipe with the batches that fit: of each item of data.buckets the smallest of its shapes, else one for all.
+std::string filled_recipe(recipe::Recipe recipe, const Mesh& mesh, const planning::Largest& found,
+                          const std::vector<BucketBatch>& rows) {
+  const auto batch = [&](const planning::Largest& largest) { return largest.count * mesh.dp_size(); };
+  recipe.set("train.micro_batch", "auto");
+  if (rows.empty()) {
+    recipe.set("train.global_batch", std::to_string(batch(found)));
+    return recipe.to_toml();
+  }
+  std::string items;
+  for (const std::string& text : split_list(recipe.values.at("data.buckets"))) {
+    data::BucketItem item = data::parse_bucket_item(text);
+    item.batch = 0;
+    for (const data::Bucket& bucket : data::buckets_of(item.shape))
+      for (const BucketBatch& row : rows) {
+        if (std::ranges::find(row.buckets, bucket.text()) == row.buckets.end()) continue;
+        if (!row.found.found)
+          throw UserError(Exit::no_fit, "plan.largest", bucket.text() + ": not even one sample a rank fits",
+                          "leave " + item.shape + " out of data.buckets");
+        item.batch = item.batch == 0 ? batch(row.found) : std::min(item.batch, batch(row.found));
+      }
+    items += (items.empty() ? "" : std::string(1, kListSeparator)) + item.text();
+  }
+  recipe.set("data.buckets", items);
+  return recipe.to_toml();
+}
+
+/// A line for each part of the run, and for a batch one for each of its buckets; `write`: the file of filled_recipe().
 void print_largest(const std::vector<recipe::RunPart>& parts, const job::Job& job, const Mesh& mesh,
-                   const std::vector<int>& prompts, const std::string& what, bool json) {
+                   const std::vector<int>& prompts, const std::string& what, bool json, const std::string& write) {
+  if (!write.empty() && parts.size() > 1)
+    throw UserError(Exit::usage, "plan", "--write with --largest batch: each stage has a batch of its own",
+                    "plan a recipe without stages, and set theirs by hand");
   std::vector<std::string> texts;
   for (size_t p = 0; p < parts.size(); ++p)
     recipe::in_part(parts[p], [&] {
-      const recipe::Recipe& recipe = parts[p].recipe;
+      recipe::Recipe recipe = parts[p].recipe;
+      if (planning::growth_axis_of(what) == planning::GrowthAxis::batch)
+        for (data::Bucket& bucket : recipe.data.clips.buckets) bucket.batch = 0;  // they are what is looked for
       const job::Shapes shapes = job::shapes_of(recipe, *job.model, *job.codec);
       const planning::PlanRequest request = planning::plan_request(recipe, job, shapes, mesh, prompts[p]);
       const planning::Largest found =
@@ -184,6 +217,7 @@ void print_largest(const std::vector<recipe::RunPart>& parts, const job::Job& jo
       const bool each =
           planning::growth_axis_of(what) == planning::GrowthAxis::batch && recipe.data.clips.buckets.size() > 1;
       const auto rows = each ? bucket_batches(recipe, job, mesh, prompts[p], found.count) : std::vector<BucketBatch>();
+      if (!write.empty()) checkpoint::write_text(write, filled_recipe(recipe, mesh, found, rows));
       if (json) {
         auto object = nlohmann::ordered_json::parse(planning::largest_json(found));
         for (const BucketBatch& row : rows) {
@@ -322,7 +356,8 @@ void check_flags(const Arguments& arguments) {
     instead = flag;
   }
   for (const char* flag : kOfPlan)
-    if (!instead.empty() && arguments.has(flag))
+    if (!instead.empty() && arguments.has(flag) &&
+        !(flag == std::string_view("--write") && arguments.value("--largest") == "batch"))
       throw UserError(Exit::usage, "plan", std::string(flag) + " has nothing to write with " + instead,
                       instead + " is in place of a plan: run it apart");
   if (arguments.has("--json") && (instead == "--check" || instead == "--composes"))
@@ -351,7 +386,8 @@ int run(const Arguments& arguments) {
   const bool samples = recipe::any_samples(parts);
   for (const recipe::RunPart& part : parts) prompts.push_back(samples ? prompts_of(part.recipe) : 0);
   if (arguments.has("--largest")) {
-    print_largest(parts, job, recipe.mesh, prompts, arguments.value("--largest"), arguments.has("--json"));
+    print_largest(parts, job, recipe.mesh, prompts, arguments.value("--largest"), arguments.has("--json"),
+                  arguments.value("--write"));
     return 0;
   }
   if (arguments.has("--layouts")) {
@@ -406,7 +442,8 @@ Command plan_command() {
              {"--frontier", kOptionalPicture, "step time over memory; also as FILE.svg or FILE.html"},
              {"--composes", "", "print docs/what-composes.md; needs no recipe"},
              {"--schedule", "FILE", "write the instructions of all ranks and steps"},
-             {"--write", "FILE", "write the plan as TOML, to edit, for plan.file"},
+             {"--write", "FILE",
+              "write the plan as TOML, to edit, for plan.file; with --largest batch the recipe, its batches filled"},
              {"--check", "FILE", "check a schedule file; name the line that is wrong"}};
   c.run = run;
   return c;

@@ -106,7 +106,7 @@ TEST_F(Damage, OfAWholeTableStopsEither) {
   refused("a.csv", "", {"a.csv: empty"});
   refused("a.csv", "video,video,prompt\n", {"a.csv: row 1", "twice"});
   refused("a.csv", "clip,prompt\ngood.mp4,x\n", {"a.csv: expected a column video", "found clip, prompt"});
-  refused("a.parquet", "PAR1", {"a.parquet: unknown kind of table", ".jsonl"});
+  refused("a.parquet", "PAR1", {"a.parquet: this build reads no Parquet", "a.csv"});
   refused("a.csv", "video,prompt\ngone.mp4,x\nlost.mp4,y\n", {"2 rows have problems", "row 2", "row 3", "lost.mp4"});
   write("prompt.txt", "one line\n");
   refused("videos.txt", "good.mp4\nalso.mp4\n", {"videos.txt has 2 lines", "prompt.txt has 1"});

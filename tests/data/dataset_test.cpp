@@ -112,6 +112,36 @@ TEST_F(Dataset, ColumnsThatAreNotUsedAreTold) {
   EXPECT_NE(problems.notes()[0].find("columns that are not used: control_video"), std::string::npos);
 }
 
+TEST_F(Dataset, CaptionsEndInTheColumnsThatAreNamedWhereARowHasThem) {
+  for (const char* name : {"a.mp4", "b.mp4", "c.png"}) write(name, "");
+  write("metadata.csv",
+        "path,text,num_frames,height,width,aspect_ratio,resolution,fps,motion_score\n"
+        "a.mp4,a cat,50,480,832,0.58,399360,29.97,4.6\n"
+        "b.mp4,a dog,50,480,832,0.58,399360,nan,\n"
+        "c.png,a house,1,480,832,0.58,399360,120,7\n");
+  const auto texts = [&](double fps) {
+    Problems problems(/*strict=*/false);
+    DatasetSpec spec{.path = folder_};
+    spec.captions.columns = {"fps", "motion_score"};
+    spec.captions.fps = fps;
+    std::vector<std::string> all;
+    for (const Item& item : read_dataset(spec, problems)) all.push_back(item.caption());
+    EXPECT_TRUE(problems.notes().empty()) << "every column of that trainer is known";
+    return all;
+  };
+  EXPECT_EQ(texts(0), (std::vector<std::string>{"a cat 30 FPS, 5 motion score.", "a dog", "a house 7 motion score."}));
+  EXPECT_EQ(texts(24)[0], "a cat 24 FPS, 5 motion score.") << "the rate that it is resampled to";
+  EXPECT_EQ(items()[0].caption(), "a cat") << "only where it is asked for";
+  write("metadata.csv", "path,text,fps\na.mp4,a cat,fast\nb.mp4,a dog,24\n");
+  Problems problems(/*strict=*/false);
+  DatasetSpec spec{.path = folder_};
+  spec.captions.columns = {"fps", "motion_score"};
+  EXPECT_EQ(read_dataset(spec, problems).size(), 1u);
+  EXPECT_NE(problems.text().find("row 2: column fps has 'fast'"), std::string::npos) << problems.text();
+  ASSERT_EQ(problems.notes().size(), 1u);
+  EXPECT_NE(problems.notes()[0].find("no column motion_score"), std::string::npos);
+}
+
 TEST_F(Dataset, FaultsOfATableNameItsRow) {
   write("a.mp4", "");
   write("metadata.csv", "video,prompt\na.mp4,one\nb.mp4,two\n");

@@ -1,6 +1,7 @@
 #include "tessera/data/order.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "data/scene.h"
@@ -142,6 +143,63 @@ TEST(BatchOrder, WithSeveralBucketsBatchesOfAnotherSizeBeginWhereABatchBegins) {
   EXPECT_EQ(position, 12);
   for (int64_t i = 0; i < 6; ++i)
     EXPECT_EQ(buckets[static_cast<size_t>(after.at(position + i).index)], after.bucket(position / 6));
+}
+
+/// Three buckets of 30, 12 and 7 samples with batches of 6, 4 and 1.
+std::vector<int> three_buckets() {
+  std::vector<int> buckets(30, 0);
+  buckets.resize(42, 1);
+  buckets.resize(49, 2);
+  return buckets;
+}
+
+TEST(BatchOrder, BucketsHaveBatchesOfTheirOwnAndEveryClipComesEquallyOften) {
+  const std::vector<int> buckets = three_buckets();
+  const std::map<int, int64_t> batches = {{0, 6}, {1, 4}, {2, 1}};
+  const BatchOrder order(5, buckets, 8, batches);
+  EXPECT_EQ(order.stride(), 6);
+  std::vector<int64_t> used(3), seen(buckets.size());
+  const std::vector<int64_t> sizes = {30, 12, 7};
+  int64_t samples = 0;
+  for (int64_t step = 0; step < 15 * 40; ++step) {
+    const int bucket = order.bucket(step);
+    ASSERT_EQ(order.batch_size(step), batches.at(bucket));
+    ASSERT_EQ(order.consumed(step * order.stride()), samples);
+    for (int64_t place = 0; place < order.batch_size(step); ++place) {
+      const BatchOrder::Pick pick = order.at(step * order.stride() + place);
+      ASSERT_EQ(buckets[static_cast<size_t>(pick.index)], bucket) << "a step has one bucket";
+      ASSERT_EQ(pick.epoch, seen[static_cast<size_t>(pick.index)]++) << "each sample once in an epoch of its bucket";
+    }
+    samples += order.batch_size(step);
+    used[static_cast<size_t>(bucket)] += order.batch_size(step);
+    for (size_t b = 0; b < 3; ++b) {
+      const double due = static_cast<double>(samples) * static_cast<double>(sizes[b]) / 49;
+      ASSERT_NEAR(static_cast<double>(used[b]), due, 2 * 6) << "step " << step;
+    }
+  }
+  // 5 + 3 + 7 batches are an epoch of all three
+  EXPECT_EQ(used, (std::vector<int64_t>{40 * 30, 40 * 12, 40 * 7}));
+}
+
+TEST(BatchOrder, BatchesOfSeveralSizesAreFoundAnywhereAndGoOnWhereOthersEnded) {
+  const BatchOrder whole(5, three_buckets(), 8, {{0, 6}, {1, 4}, {2, 1}});
+  std::vector<int> turns;
+  for (int64_t step = 0; step < 100; ++step) turns.push_back(whole.bucket(step));
+  for (const int64_t step : {99, 3, 40, 41})
+    EXPECT_EQ(BatchOrder(5, three_buckets(), 8, {{0, 6}, {1, 4}, {2, 1}}).bucket(step),
+              turns[static_cast<size_t>(step)]);
+  for (const int64_t step : {0, 1, 17, 60}) {
+    const int64_t position = step * whole.stride();
+    EXPECT_EQ(whole.go_on(whole.consumed(position)), position) << "at the batch that comes next";
+  }
+}
+
+TEST(BatchOrder, EqualBatchesAreThoseOfOneGlobalBatch) {
+  const BatchOrder one(5, three_buckets(), 4), each(5, three_buckets(), 9, {{0, 4}, {1, 4}, {2, 4}});
+  for (int64_t position = 0; position < 400; ++position) {
+    EXPECT_EQ(one.at(position).index, each.at(position).index);
+    EXPECT_EQ(one.go_on(position), each.go_on(position));
+  }
 }
 
 }  // namespace tessera::data

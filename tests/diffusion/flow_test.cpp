@@ -1,9 +1,11 @@
 #include "tessera/diffusion/flow.h"
 
+#include <map>
 #include <set>
 
 #include "golden.h"
 #include "tessera/base/check.h"
+#include "tessera/diffusion/loss.h"
 #include "tessera/diffusion/training_sample.h"
 
 namespace tessera::diffusion {
@@ -159,6 +161,98 @@ TEST(Flow, APooledCaptionIsDroppedByADrawOfItsOwn) {
   EXPECT_NEAR(captions / 4000.0, 0.25, 0.03);
   EXPECT_NEAR(pooled / 4000.0, 0.5, 0.03);
   EXPECT_NEAR(both / 4000.0, 0.125, 0.03) << "independent of one another";
+}
+
+TEST(Flow, GivenFramesAreDrawnByWeightAndAClipHasThoseThatItIsLongEnoughFor) {
+  const net::Conditions takes{.given_frames = true};
+  const NoiseSettings settings{.seed = 3, .conditions = {{"t2v", 1}, {"i2v_head", 2}, {"v2v_head", 1}}};
+  std::map<int64_t, int> counts;  // by the frames that are given, 0: none
+  for (int64_t step = 0; step < 4000; ++step) {
+    const auto given = given_frames(settings, takes, 37, 10, step, 1);
+    ++counts[given.empty() ? 0 : given[0].count];
+    EXPECT_EQ(given, given_frames(settings, takes, 37, 10, step, 1));
+    for (const families::GivenFrames& of_short : given_frames(settings, takes, 33, 9, step, 1))
+      EXPECT_EQ(of_short.count, 1) << "33 frames are not longer than 33";
+  }
+  EXPECT_NEAR(counts[0], 1000, 130);
+  EXPECT_NEAR(counts[1], 2000, 130);
+  EXPECT_NEAR(counts[33], 1000, 130);
+  EXPECT_TRUE(given_frames(settings, takes, 1, 1, 0, 0).empty()) << "a picture";
+  EXPECT_TRUE(given_frames(settings, {}, 37, 10, 0, 0).empty()) << "another model";
+}
+
+TEST(Flow, GivenFramesComeInCondAndChangeNeitherNoiseNorTarget) {
+  const at::Tensor latent = at::randn({4, 3, 2, 2}), first = at::randn({4, 1, 2, 2});
+  const net::Conditions takes{.clean_first = true, .given_frames = true};
+  const NoiseSettings plain{.seed = 3}, gives{.seed = 3, .conditions = {{"i2v_head", 1}}};
+  const TrainingSample without = noised(plain, {}, {latent, at::ones({3, 8})}, 5, 1);
+  const TrainingSample sample =
+      noised(gives, takes, {latent, at::ones({3, 8}), {}, given_frames(gives, takes, 9, 3, 5, 1), {first}}, 5, 1);
+  EXPECT_TRUE(sample.input.x.equal(without.input.x));
+  EXPECT_TRUE(sample.velocity.equal(without.velocity));
+  EXPECT_FALSE(sample.input.extra.count("image_latent"));
+  const at::Tensor cond = sample.input.extra.at("cond");
+  EXPECT_TRUE(cond.slice(0, 1).slice(1, 0, 1).equal(first)) << "as it was encoded on its own";
+  EXPECT_TRUE(cond[0].equal(at::tensor({1.0F, 0.0F, 0.0F}).view({3, 1, 1}).expand({3, 2, 2})));
+  EXPECT_EQ(cond.slice(1, 1).abs().max().item<float>(), 0);
+}
+
+TEST(Flow, MaskedFramesHaveNoNoiseAndTheLossIsTheMeanOverTheOthers) {
+  const at::Tensor latent = at::randn({2, 6, 3, 3});
+  const net::Conditions takes{.frame_masks = true};
+  const NoiseSettings plain{.seed = 3}, masks{.seed = 3, .mask_ratios = {{"random", 0.3}, {"image_head", 0.2}}};
+  int none = 0, heads = 0;
+  for (int64_t step = 0; step < 2000; ++step) {
+    const TrainingSample without = noised(plain, {}, {latent, at::ones({3, 8})}, step, 1),
+                         sample = noised(masks, takes, {latent, at::ones({3, 8})}, step, 1);
+    ASSERT_TRUE(sample.velocity.equal(without.velocity));
+    if (sample.frame_weights.empty()) {
+      ++none;
+      ASSERT_TRUE(sample.input.x.equal(without.input.x));
+      ASSERT_FALSE(sample.input.extra.count("x_mask"));
+      continue;
+    }
+    const at::Tensor mask = sample.input.extra.at("x_mask");
+    double weights = 0;
+    for (int64_t f = 0; f < 6; ++f) {
+      const bool given = mask[f].item<float>() == 0;
+      const double weight = sample.frame_weights[static_cast<size_t>(f)];
+      ASSERT_EQ(weight == 0, given);
+      ASSERT_TRUE(sample.input.x.select(1, f).equal((given ? latent : without.input.x).select(1, f)));
+      weights += weight;
+    }
+    ASSERT_NEAR(weights, 6, 1e-9) << "a mean: at least one frame is trained";
+    heads += mask[0].item<float>() == 0 && mask.sum().item<float>() == 5;
+  }
+  EXPECT_NEAR(none / 2000.0, 0.5, 0.04);
+  EXPECT_GT(heads, 300);
+}
+
+TEST(Flow, FrameWeightsAreTheSameLossWhateverRowsARankHas) {
+  const int64_t rows = 5;  // of a frame
+  const std::vector<double> weights = {0, 2, 2, 0, 1.5, 0.5};
+  net::Batch batch;
+  batch.tokens.offsets = {0, 6 * rows};
+  const at::Tensor prediction = at::randn({6 * rows, 4}), target = at::randn({6 * rows, 4});
+  double expected = 0;
+  for (size_t f = 0; f < weights.size(); ++f) {
+    const auto frame = static_cast<int64_t>(f) * rows;
+    expected += weights[f] / 6 *
+                (prediction.narrow(0, frame, rows) - target.narrow(0, frame, rows)).square().mean().item<double>();
+  }
+  at::Tensor whole = at::zeros_like(prediction);
+  EXPECT_NEAR(sample_error(prediction, batch, 0, {target}, 1, whole, weights), expected, 1e-6);
+  EXPECT_EQ(whole.narrow(0, 0, rows).abs().max().item<float>(), 0) << "frames that are given have no gradient";
+  double sum = 0;
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>(0, 13), {13, 30}}) {
+    net::Batch part = batch;
+    part.tokens.begin = begin, part.tokens.end = end;
+    at::Tensor gradient = at::zeros({end - begin, 4});
+    sum += sample_error(prediction.slice(0, begin, end).contiguous(), part, 0, {target.slice(0, begin, end), begin}, 1,
+                        gradient, weights);
+    EXPECT_TRUE(at::allclose(gradient, whole.slice(0, begin, end), 1e-5, 1e-8)) << begin;
+  }
+  EXPECT_NEAR(sum, expected, 1e-6);
 }
 
 TEST(Flow, TheShiftFollowsFromTheSizeOfEachSample) {

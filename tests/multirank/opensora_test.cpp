@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "layout_table.h"
 #include "need_goldens.h"
@@ -94,6 +95,122 @@ TEST_F(TwoTextEncoders, TrainTheSameOnEveryLayoutCachedOrNot) {
   r = train(1, "without", {"--diffusion.pooled_dropout", "1"});
   ASSERT_EQ(r.code, 0) << r.output;
   EXPECT_NE(losses("all"), losses("without")) << "the pooled caption is an input of the model";
+}
+
+/// Entries of clips in the cache, and what they hold besides the latent.
+std::vector<std::set<std::string>> clip_entries(const fs::path& cache) {
+  std::vector<std::set<std::string>> all;
+  for (const auto& item : fs::directory_iterator(cache)) {
+    if (item.path().extension() != ".safetensors") continue;
+    auto& names = all.emplace_back();
+    for (const auto& entry : checkpoint::SafetensorsFile::open(item.path()).entries())
+      if (entry.name != "latent") names.insert(entry.name);
+  }
+  return all;
+}
+
+TEST_F(TwoTextEncoders, GivenFramesAreDrawnAlikeOnEveryLayoutCachedOrNotAndGoOn) {
+  const Flags given = {"--diffusion.conditions", "t2v=1,i2v_head=2,i2v_tail=1,i2v_loop=1"};
+  const auto with = [&](Flags more) {
+    more.insert(more.end(), given.begin(), given.end());
+    return more;
+  };
+  Result r = train(1, "one", given);
+  ASSERT_EQ(r.code, 0) << r.output;
+  for (const auto& names : clip_entries(run_.folder() / "cache"))
+    EXPECT_EQ(names, (std::set<std::string>{"given.0-1", "given.7-8"}))
+        << "the first frame and the last, by themselves";
+  for (const auto& step : run_.metrics("one"))
+    for (const auto& rank : step.at("ranks"))
+      ASSERT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>());
+  r = train(1, "online", with({"--data.cache", "online"}));
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(losses("one"), losses("online"));
+  for (const char* line : {"dp_shard=2", "cp=2", "sp=2", "tp=2", "pp=2"}) {
+    r = train(2, line, with({"--mesh", line}));
+    ASSERT_EQ(r.code, 0) << r.output;
+    expect_same_curve(run_.metrics("one"), run_.metrics(line), 6);
+  }
+  r = train(1, "plain", {"--diffusion.conditions", "t2v=1"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(losses("plain"), losses("one"));
+  ASSERT_EQ(train(1, "parts", with({"--run.steps", "3"})).code, 0);
+  r = train(2, "parts", with({"--mesh", "tp=2"}));
+  ASSERT_EQ(r.code, 0) << r.output;
+  expect_same_curve(run_.metrics("one"), run_.metrics("parts"), 6);
+  r = train(1, "parts", {"--diffusion.conditions", "t2v=1,i2v_head=9", "--run.steps", "8"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("diffusion.conditions"), std::string::npos) << r.output;
+}
+
+TEST_F(TwoTextEncoders, VideosAreContinuedWhereClipsAreLongEnoughAndSamplesHaveTheFramesThatTheyAreGiven) {
+  const Flags longer = {"--data.frames",          "36",        "--data.fps", "30", "--run.steps", "3",
+                        "--diffusion.conditions", "v2v_head=1"};
+  Result r = train(1, "run", longer);
+  ASSERT_EQ(r.code, 0) << r.output;
+  for (const auto& names : clip_entries(run_.folder() / "cache"))
+    EXPECT_TRUE(names.empty()) << "under this autoencoder they are slices of the clip's latent";
+  r = train(1, "short", {"--diffusion.conditions", "v2v_head=1"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("are too short for each of them"), std::string::npos) << r.output;
+  const auto sample = [&](const std::string& name, const Flags& more) {
+    Flags line = {
+        "sample",    run_.recipe(),         "--prompt",       "a square", "--out",       run_.out(name) + ".mp4",
+        "--weights", run_.out() + "/model", "--sample.steps", "2",        "--data.size", "32,48"};
+    line.insert(line.end(), more.begin(), more.end());
+    return run_.tessera(line);
+  };
+  const std::string clip = (run_.folder() / "data/clip0.mp4").string();
+  const Flags video = {"--sample.video", clip, "--data.frames", "36", "--data.fps", "30"};
+  r = sample("goes-on", video);
+  EXPECT_EQ(r.code, 0) << r.output;
+  Flags both = video;
+  both.insert(both.end(), {"--sample.image", "clip"});
+  r = sample("both", both);
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("sample.condition = \"v2v_head\" takes none"), std::string::npos) << r.output;
+  r = sample("loop", {"--sample.image", "clip", "--sample.last_image", "clip"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  r = sample("tail", {"--sample.last_image", "clip", "--sample.condition", "i2v_tail"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  r = sample("longer", {"--sample.video", clip});
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("v2v_head gives 8 of the sample's 2 latent frames"), std::string::npos) << r.output;
+}
+
+TEST(FrameMasks, TrainTheSameOnEveryLayoutAndGoOn) {
+  const TinyRun run("stdit-masks", TESSERA_BINARY, R"(preset = "opensora1.2-tiny"
+config = { in_channels = 48, caption_channels = 64, model_max_length = 40 })");
+  const auto train = [&](int ranks, const std::string& name, Flags more) {
+    const Flags masks = {"--data.size",
+                         "32,48",
+                         "--data.frames",
+                         "16",
+                         "--diffusion.timesteps",
+                         "by_area",
+                         "--diffusion.mask_ratios",
+                         "random=0.3,image_head=0.2,image_tail=0.2,quarter_head_tail=0.2"};
+    more.insert(more.begin(), masks.begin(), masks.end());
+    return run.train(ranks, name, more, 300);
+  };
+  Result r = train(1, "one", {});
+  ASSERT_EQ(r.code, 0) << r.output;
+  for (const char* line : {"dp_shard=2", "cp=2", "sp=2", "tp=2", "pp=2"}) {
+    r = train(2, line, {"--mesh", line});
+    ASSERT_EQ(r.code, 0) << r.output;
+    expect_same_curve(run.metrics("one"), run.metrics(line), 6);
+    for (const auto& step : run.metrics(line))
+      for (const auto& rank : step.at("ranks"))
+        ASSERT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>()) << line;
+  }
+  ASSERT_EQ(train(1, "parts", {"--run.steps", "3"}).code, 0);
+  r = train(2, "parts", {"--mesh", "cp=2"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  expect_same_curve(run.metrics("one"), run.metrics("parts"), 6);
+  r = run.train(1, "none", {"--data.size", "32,48", "--data.frames", "16", "--diffusion.conditions", "i2v_head=1"},
+                300);
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("diffusion.mask_ratios gives it frames without noise"), std::string::npos) << r.output;
 }
 
 TEST_F(TwoTextEncoders, EncodeTrainAndSampleFromAnEmptyCacheOnEveryAxis) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 
 #include "data/archive_files.h"
 #include "program.h"
@@ -116,6 +117,74 @@ TEST_F(Shards, TheLargestBatchIsFoundForEachShape) {
                 small = json["buckets"][1]["largest"]["micro_batch"];
   EXPECT_EQ(json["largest"]["micro_batch"], large) << "of the shape with most tokens";
   EXPECT_GT(small, large);
+}
+
+TEST_F(Shards, TheLargestBatchesAreWrittenIntoARecipeThatTrainsWithThem) {
+  const std::string file = (folder() / "filled.toml").string();
+  Result r = run_.tessera({"plan", run_.recipe(), "--data.buckets", "1x32x32,1x64x96=4:0.5", "--plan.budget", "12MiB",
+                           "--mesh", "dp_shard=2", "--largest", "batch", "--json", "--write", file});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto json = nlohmann::json::parse(r.output.substr(r.output.find('{')), nullptr, false);
+  ASSERT_TRUE(json.is_object() && json.contains("buckets")) << r.output;
+  const auto batch = [&](size_t row) {
+    return std::to_string(2 * json["buckets"][row]["largest"]["micro_batch"].get<int64_t>());
+  };
+  std::ifstream in(file);
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::string small = "\"1x32x32=" + batch(1) + "\"", large = "\"1x64x96=" + batch(0) + ":0.5\"";
+  EXPECT_NE(text.find("buckets = [" + small + ", " + large + "]"), std::string::npos) << text;
+  r = run_.tessera({"plan", file, "--plan.budget", "12MiB"});
+  EXPECT_EQ(r.code, 0) << "a plan for both fits: " << r.output;
+  r = run_.tessera({"plan", run_.recipe(), "--largest", "frames", "--write", file});
+  EXPECT_EQ(r.code, 2) << r.output;
+}
+
+TEST_F(Shards, BucketsHaveBatchesOfTheirOwnOnEveryLayoutAndWhenResumed) {
+  for (int i = 0; i < 6; ++i) {
+    write_picture("raw/w" + std::to_string(i) + ".png", picture(i < 4 ? 32 : 64, i < 4 ? 48 : 64, i));
+    write("raw/w" + std::to_string(i) + ".txt", "picture " + std::to_string(i));
+  }
+  const auto flags = [&](const std::string& steps, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"--data.path", (folder() / "raw").string(), "--data.buckets", "1x32x48=5,1x64x64=2",
+                             "--run.steps", steps});
+    return more;
+  };
+  Result r = run_.train(1, "one", flags("9"), 300);
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto one = run_.metrics("one");
+  std::map<int64_t, int64_t> steps;  // by samples
+  for (const auto& step : one) {
+    ++steps[step.at("samples").get<int64_t>()];
+    EXPECT_LE(step.at("ranks")[0].at("peak_bytes").get<int64_t>(),
+              step.at("ranks")[0].at("predicted_peak_bytes").get<int64_t>());
+  }
+  ASSERT_EQ(steps.size(), 2u) << "a step has one bucket, and its batch";
+  // 4 clips in batches of 5 and 2 in batches of 2: 4 of the first for 5 of the second use each clip equally often
+  EXPECT_EQ(steps[5], 4);
+  EXPECT_EQ(steps[2], 5);
+  for (const char* line : {"dp_shard=2", "dp_replicate=2", "cp=2", "pp=2"}) {
+    r = run_.train(2, line, flags("9", {"--mesh", line}), 300);
+    ASSERT_EQ(r.code, 0) << r.output;
+    const auto other = run_.metrics(line);
+    ASSERT_EQ(other.size(), one.size()) << "every rank takes every step";
+    for (size_t i = 0; i < one.size(); ++i) {
+      EXPECT_NEAR(one[i].at("loss").get<double>(), other[i].at("loss").get<double>(),
+                  1e-5 * one[i].at("loss").get<double>())
+          << line << " step " << i << ": the mean over all samples, 5 of which two ranks share as 3 and 2";
+      for (const auto& rank : other[i].at("ranks"))
+        EXPECT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>()) << line;
+    }
+  }
+  ASSERT_EQ(run_.train(1, "parts", flags("4"), 300).code, 0);
+  r = run_.train(2, "parts", flags("9"), 300);
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto parts = losses("parts"), whole = losses("one");
+  ASSERT_EQ(parts.size(), whole.size());
+  for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-5 * whole[i]) << i;
+  r = run_.tessera({"plan", run_.recipe(), "--mesh", "dp_shard=4", "--data.buckets", "1x32x48=8,1x64x64=3"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("1x64x64=3: a step of its shape has fewer samples than the 4 ranks"), std::string::npos)
+      << r.output;
 }
 
 TEST_F(Shards, LatentsInTheirPlaceTrainAsThePicturesDo) {

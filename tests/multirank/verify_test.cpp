@@ -289,6 +289,27 @@ TEST_F(Verify, TimestepsLossAndGuidanceThatFollowFromASamplesSize) {
   }
 }
 
+TEST_F(Verify, GivenFramesMasksAndBucketsFromRecordedDraws) {
+  for (const char* name : {"opensora_condition", "opensora_masks", "opensora_buckets"}) {
+    const Result r = verify({(goldens_ / name).string()});
+    EXPECT_EQ(r.code, 0) << r.output;
+  }
+  const std::vector<std::array<const char*, 2>> altered = {
+      {"opensora_condition", "in.causal_long.enc4"},  {"opensora_condition", "out.plain_long.cond"},
+      {"opensora_condition", "out.infer4.masks"},     {"opensora_masks", "in.v12_T30.ints"},
+      {"opensora_masks", "out.index.mask"},           {"opensora_masks", "out.all_masked_v13"},
+      {"opensora_buckets", "out.v2_mixed.bucket"},    {"opensora_buckets", "out.v12_stage1.bucket"},
+      {"opensora_buckets", "out.v13_ar_first.bucket"}};
+  for (const auto& [name, tensor] : altered) {
+    fs::remove_all(run_.folder() / name);
+    const fs::path changed = copy(name);
+    rewrite(changed / "case.safetensors", [&, wanted = std::string(tensor)](const std::string& n, auto& bytes) {
+      for (size_t i = 0; n == wanted && i < bytes.size(); i += 8) bytes[i] ^= std::byte{0x01};
+    });
+    EXPECT_EQ(verify({changed.string()}).code, 1) << tensor;
+  }
+}
+
 TEST_F(Verify, PromptsBehindAnInstructionOnSeveralLayouts) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "sana_prompt").string()});

@@ -75,10 +75,9 @@ TEST(ImportOpenSora, TakesAConfigurationWithItsBases) {
                 {"data.vae", "./ckpts/hunyuan_vae.safetensors"},
                 {"data.text_encoder", "t5-v1_1-xxl"},
                 {"data.pooled_encoder", "clip-l"},
-                {"data.buckets", "1x256px,33x256px,129x256px,33x768px"},
+                {"data.buckets", "1x256px=260,33x256px=28,129x256px=12,33x768px=12"},
                 {"train.global_batch", "12"},  // 8 ranks, 4 of them share a sample; 6 is the smallest batch
-                {"bucket_config", "warned"},
-                {"diffusion.image_share", "0.8"},
+                {"diffusion.conditions", "t2v=1,i2v_head=4,i2v_loop=0"},
                 {"diffusion.caption_dropout", "0.31622777"},
                 {"diffusion.pooled_dropout", "0.31622777"},
                 {"diffusion.timesteps", "by_size"},
@@ -91,7 +90,6 @@ TEST(ImportOpenSora, TakesAConfigurationWithItsBases) {
                 {"train.eps", "1e-15"},
                 {"train.clip_norm", "1"},
                 {"checkpoint.keep", "20"},
-                {"condition_config.i2v_loop", "implied"},
                 {"dataset.vmaf", "warned"},
                 {"pin_memory_cache_pre_alloc_numels", "implied"}},
                8};

@@ -91,6 +91,16 @@ Captions choose_captions(const NamedCaptions& named, const NamedNumbers& scores,
   return captions;
 }
 
+std::string column_ending(const NamedNumbers& numbers) {
+  std::string text;
+  for (const auto& [column, number] : numbers) {
+    std::string words = column == "fps" ? "FPS" : column;
+    std::ranges::replace(words, '_', ' ');
+    text += (text.empty() ? " " : ", ") + std::to_string(std::llround(number)) + " " + words;
+  }
+  return text.empty() ? text : text + ".";
+}
+
 std::string motion_ending(double score) {
   return " motion score: " + std::to_string(static_cast<int64_t>(score)) + ".";
 }

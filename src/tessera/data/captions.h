@@ -35,6 +35,9 @@ struct CaptionRules {
   /// numbers for a clip the mean, or the largest.
   std::vector<std::string> motion_files = {};
   bool largest_motion = false;
+  /// Columns of a table whose numbers end the captions of a row: column_ending().
+  std::vector<std::string> columns = {};
+  double fps = 0;                ///< that clips are resampled to, which column fps then says; 0: they are not
   double score_temperature = 1;  ///< a caption is drawn by score^(1 / temperature); least 0.01
 
   bool any() const {
@@ -44,6 +47,10 @@ struct CaptionRules {
 
 /// " motion score: 12.", with which captions of SANA-Video end; the score is cut to a whole number.
 std::string motion_ending(double score);
+
+/// " 24 FPS, 5 motion score.", with which captions of Open-Sora 2.0 end: of columns fps and motion_score. Numbers are
+/// rounded to whole ones; none: an empty text.
+std::string column_ending(const NamedNumbers& numbers);
 
 /// At least one text; `weights` of each, empty where all are drawn alike.
 struct Captions {

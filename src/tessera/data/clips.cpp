@@ -9,6 +9,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/dtype.h"
+#include "tessera/data/buckets/bucket_draws.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/frame_folder.h"
 
@@ -53,7 +54,7 @@ std::vector<BucketChoice> choose_lengths(const ClipRules& rules, const ClipSize&
 
 /// Buckets of one file and what each does to the picture; none, and a problem booked, when none fits.
 std::vector<BucketChoice> place(const Item& item, const Probes& probes, const ClipRules& rules, ClipSize& size,
-                                double& rate, Problems& problems) {
+                                double& rate, int64_t& left_out, Problems& problems) {
   try {
     if (is_latent(item.path)) {
       BucketChoice choice;
@@ -72,8 +73,14 @@ std::vector<BucketChoice> place(const Item& item, const Probes& probes, const Cl
   if (rules.every_length || rules.mode == ClipMode::full) {
     if (auto chosen = choose_lengths(rules, size, problem); !chosen.empty()) return chosen;
   } else {
-    const BucketChoice choice = choose_bucket(rules.buckets, size, rules.max_crop);
+    const BucketChoice choice = rules.draws()
+                                    ? choose_drawn(rules.buckets, size, rules.max_crop, rules.seed, item.path.string())
+                                    : choose_bucket(rules.buckets, size, rules.max_crop);
     if (choice.bucket >= 0) return {choice};
+    if (choice.problem.empty()) {
+      ++left_out;
+      return {};
+    }
     problem = choice.problem;
   }
   const bool named = item.where == item.path.string();
@@ -88,6 +95,10 @@ ClipMode clip_mode_of(std::string_view name) {
     if (name == known) return mode;
   throw UserError(Exit::usage, "data.clip_mode",
                   "'" + std::string(name) + "': expected head, uniform, chunks, slide or full");
+}
+
+bool ClipRules::draws() const {
+  return std::ranges::any_of(buckets, [](const Bucket& b) { return b.take < 1 || b.keep < 1; });
 }
 
 std::vector<Bucket> buckets_of_full(const Bucket& most) {
@@ -181,6 +192,7 @@ ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const 
   const auto is_encoded = [](const Item& item) { return is_latent(item.path); };
   const bool blind = !has_video() && !std::any_of(items.begin(), items.end(), is_encoded) &&
                      rules.buckets.size() == 1 && rules.mode == ClipMode::head;
+  int64_t left_out = 0;
   std::set<std::string> told;  // repeats of an item that does not fit
   for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
@@ -189,7 +201,7 @@ ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const 
     choices[0].bucket = 0;
     ClipSize size;
     double rate = 1;
-    if (!blind) choices = place(item, probes, rules, size, rate, problems);
+    if (!blind) choices = place(item, probes, rules, size, rate, left_out, problems);
     if (choices.empty()) told.insert(item.where);
     for (const BucketChoice& choice : choices) {
       const int64_t frames = rules.buckets[static_cast<size_t>(choice.bucket)].frames;
@@ -203,6 +215,9 @@ ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const 
       }
     }
   }
+  if (left_out > 0)
+    problems.note("the draws of data.buckets leave out " + std::to_string(left_out) + " of " +
+                  std::to_string(items.size()) + " clips");
   return plan;
 }
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/data/buckets.h"
+#include "tessera/data/buckets/buckets.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/files/npy.h"
 #include "tessera/data/probes.h"
@@ -34,6 +34,8 @@ struct ClipRules {
   int64_t samples = 2;  ///< of uniform
   /// A file goes to a bucket of every listed number of frames that it is long enough for, not to the longest alone.
   bool every_length = false;
+  uint64_t seed = 0;    ///< of the draws where buckets take shares of the clips
+  bool draws() const;   ///< whether they do
   double max_crop = 1;  ///< share of a picture that may be cut off, 0..1
   /// [C, f, h, w] that a bucket's clips are encoded to, where clips may be latents already.
   std::function<NpyShape(const Bucket&)> latent_of = nullptr;

@@ -1,6 +1,8 @@
 #include "tessera/data/dataset.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
@@ -30,7 +32,7 @@ const Names kSoundColumns = {"audio", "input_audio", "audio_path"};
 const Names kPoseColumns = families::column_names({"pose", "pose_video"}, "pose");
 // Facts that are read from the clip itself.
 const Names kKnownColumns = {"type", "num_frames", "height", "width", "aspect_ratio", "resolution", "fps", "duration"};
-const Names kTables = {"metadata.csv",  "metadata.json", "metadata.jsonl", "videos2caption.json",
+const Names kTables = {"metadata.csv",  "metadata.json", "metadata.jsonl", "metadata.parquet", "videos2caption.json",
                        "captions.json", "videos.txt",    "meta_data.json", "wids-meta.json"};
 const Names kFolders = {"", "videos", "train"};  // where a relative path is looked for
 const Names kSoundEndings = {".wav", ".mp3", ".flac", ".m4a", ".ogg"};
@@ -281,6 +283,25 @@ Item item_of(const Row& row, const Path& folder, const std::string& otherwise) {
   return item;
 }
 
+/// What the row's numbers end its captions in. A picture has no rate.
+std::string ending_of(const Row& row, const Path& clip, const CaptionRules& rules) {
+  NamedNumbers numbers;
+  for (const std::string& column : rules.columns) {
+    const auto found = row.fields.find(column);
+    const bool rate = column == "fps";
+    if (found == row.fields.end() || found->second.empty() || found->second[0].empty() || (rate && is_image(clip)))
+      continue;
+    const std::string& text = found->second[0];
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (text == "nan" || text == "NaN") continue;
+    check_input(error == std::errc() && end == text.data() + text.size() && std::abs(number) < 1e9, "data.dataset",
+                row.where + ": column " + column + " has '" + text + "', expected a number", kMend);
+    numbers.emplace_back(column, rate && rules.fps > 0 ? rules.fps : number);
+  }
+  return column_ending(numbers);
+}
+
 void check_columns(const RowTable& table, const Path& file, const DatasetSpec& spec, Problems& problems) {
   const auto has_one = [&](const Names& names) {
     return std::any_of(names.begin(), names.end(), [&](auto& name) { return contains(table.columns, name); });
@@ -292,9 +313,13 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
                 "rename the column");
   const std::vector<const Names*> kRead = {&kPathColumns,  &kCaptionColumns, &kFirstColumns, &kLastColumns,
                                            &kSoundColumns, &kPoseColumns,    &kKnownColumns};
+  for (const std::string& column : spec.captions.columns)
+    if (!contains(table.columns, column))
+      problems.note(file.string() + ": no column " + column + ", with which data.caption_columns ends captions");
   Names unused;
   for (const std::string& column : table.columns)
-    if (std::none_of(kRead.begin(), kRead.end(), [&](const Names* names) { return contains(*names, column); }))
+    if (std::none_of(kRead.begin(), kRead.end(), [&](const Names* names) { return contains(*names, column); }) &&
+        !contains(spec.captions.columns, column))
       unused.push_back(column);
   if (!unused.empty()) problems.note(file.string() + ": columns that are not used: " + joined(unused));
 }
@@ -307,7 +332,10 @@ std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder)
   std::vector<Item> items;
   for (const Row& row : table.rows) {
     try {
-      items.push_back(item_of(row, path, folder.spec.caption));
+      Item item = item_of(row, path, folder.spec.caption);
+      const std::string ending = ending_of(row, item.path, folder.spec.captions);
+      for (std::string& caption : item.captions) caption += ending;
+      items.push_back(std::move(item));
     } catch (const UserError& error) {
       folder.problems.add(row.where, error);
     }

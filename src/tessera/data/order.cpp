@@ -35,16 +35,25 @@ std::vector<int64_t> SampleOrder::batch(int64_t position, int64_t global_batch, 
   return indices;
 }
 
-BatchOrder::BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t global_batch)
+BatchOrder::BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t global_batch,
+                       const std::map<int, int64_t>& batches)
     : size_(static_cast<int64_t>(buckets.size())), global_batch_(global_batch) {
   check_input(size_ > 0, "data.order", "the dataset is empty", "check data.path and data.metadata");
   check_internal(global_batch >= 1, "data.order", "a global batch of " + std::to_string(global_batch));
   std::map<int, std::vector<int64_t>> by_bucket;
   for (int64_t i = 0; i < size_; ++i) by_bucket[buckets[static_cast<size_t>(i)]].push_back(i);
+  std::vector<int64_t> own;
   for (auto& [name, members] : by_bucket) {
     orders_.emplace_back(seed, static_cast<int64_t>(members.size()), orders_.size());
     names_.push_back(name);
     members_.push_back(std::move(members));
+    const auto batch = batches.find(name);
+    own.push_back(batch == batches.end() ? global_batch : batch->second);
+  }
+  global_batch_ = *std::ranges::max_element(own);
+  if (std::ranges::count(own, global_batch_) < static_cast<int64_t>(own.size())) {
+    batches_ = std::move(own);
+    return;
   }
   if (members_.size() == 1) return;  // every turn is the same bucket's
   // Batch j of a bucket of n samples is due at (j + 1/2) / n of the cycle.
@@ -57,22 +66,93 @@ BatchOrder::BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t g
   });
 }
 
-int BatchOrder::bucket(int64_t batch) const {
-  return cycle_.empty() ? names_[0] : names_[static_cast<size_t>(cycle_[static_cast<size_t>(batch % size_)].bucket)];
+// [Note: batches of several sizes] Batch j of a bucket of n samples, s of them in a batch, is due when its samples have
+// been used (j + 1/2) s / n times; batches are taken as they are due, equal ones in the order of the buckets. That is the
+// cycle above where all have the same s. The turn of batch number k is found by halving: it is the bucket's batch that
+// has k batches of all before it.
+
+int64_t BatchOrder::due_before(int32_t bucket, int64_t number, int32_t other) const {
+  const auto samples = [&](int32_t b) { return static_cast<__int128>(members_[static_cast<size_t>(b)].size()); };
+  const auto batch = [&](int32_t b) { return static_cast<__int128>(batches_[static_cast<size_t>(b)]); };
+  // (2 i + 1) batch(other) / samples(other) < (2 number + 1) batch(bucket) / samples(bucket), or equal and earlier
+  const __int128 due = (2 * static_cast<__int128>(number) + 1) * batch(bucket) * samples(other);
+  const __int128 each = batch(other) * samples(bucket);
+  const __int128 whole = due / each;  // 2 i + 1 up to this is due, the last one only where it is not equal
+  __int128 count = (whole + 1) / 2;
+  if (count > 0 && (2 * count - 1) * each == due && other >= bucket) --count;
+  return static_cast<int64_t>(count);
 }
 
-int64_t BatchOrder::go_on(int64_t position) const {
-  return cycle_.empty() ? position : round_up(position, global_batch_);
+BatchOrder::Turn BatchOrder::turn_of_several_sizes(int64_t batch) const {
+  const auto buckets = static_cast<int32_t>(members_.size());
+  for (int32_t b = 0; b < buckets; ++b) {
+    const auto before = [&](int64_t number) {
+      int64_t all = number;
+      for (int32_t other = 0; other < buckets; ++other) all += other == b ? 0 : due_before(b, number, other);
+      return all;
+    };
+    int64_t low = 0, high = batch;  // the first batch of b with `batch` or more before it
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (before(middle) < batch)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    if (before(low) == batch) return {b, low};
+  }
+  throw InternalError("data.order", "no bucket has batch " + std::to_string(batch));
+}
+
+/// `number` counts the bucket's batches from the first on.
+BatchOrder::Turn BatchOrder::turn(int64_t batch) const {
+  if (!batches_.empty()) {
+    if (turn_batch_ != batch) turn_ = turn_of_several_sizes(batch), turn_batch_ = batch;
+    return turn_;
+  }
+  if (cycle_.empty()) return {0, batch};
+  Turn turn = cycle_[static_cast<size_t>(batch % size_)];
+  turn.number += batch / size_ * static_cast<int64_t>(members_[static_cast<size_t>(turn.bucket)].size());
+  return turn;
+}
+
+int BatchOrder::bucket(int64_t batch) const { return names_[static_cast<size_t>(turn(batch).bucket)]; }
+
+int64_t BatchOrder::batch_size(int64_t batch) const {
+  return batches_.empty() ? global_batch_ : batches_[static_cast<size_t>(turn(batch).bucket)];
+}
+
+int64_t BatchOrder::consumed(int64_t position) const {
+  if (batches_.empty()) return position;
+  const int64_t batch = position / global_batch_;
+  const Turn next = turn(batch);
+  int64_t samples = position % global_batch_;
+  for (int32_t b = 0; b < static_cast<int32_t>(members_.size()); ++b)
+    samples +=
+        (b == next.bucket ? next.number : due_before(next.bucket, next.number, b)) * batches_[static_cast<size_t>(b)];
+  return samples;
+}
+
+int64_t BatchOrder::go_on(int64_t samples) const {
+  if (batches_.empty()) return cycle_.empty() ? samples : round_up(samples, global_batch_);
+  int64_t low = 0, high = samples;  // batches have at least one sample
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (consumed(middle * global_batch_) < samples)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low * global_batch_;
 }
 
 BatchOrder::Pick BatchOrder::at(int64_t position) const {
   check_internal(position >= 0, "data.order", "position " + std::to_string(position) + " is negative");
   const int64_t batch = position / global_batch_, place = position % global_batch_;
-  const Turn turn = cycle_.empty() ? Turn{0, batch} : cycle_[static_cast<size_t>(batch % size_)];
-  const auto bucket = static_cast<size_t>(turn.bucket);
+  const Turn now = turn(batch);
+  const auto bucket = static_cast<size_t>(now.bucket);
   const auto count = static_cast<int64_t>(members_[bucket].size());
-  const int64_t before = cycle_.empty() ? turn.number : batch / size_ * count + turn.number;
-  const int64_t own = before * global_batch_ + place;
+  const int64_t own = now.number * (batches_.empty() ? global_batch_ : batches_[bucket]) + place;
   return {members_[bucket][static_cast<size_t>(orders_[bucket].at(own))], own / count};
 }
 

@@ -7,6 +7,7 @@
 //
 // There is no state to save beyond the position: a run resumed from (epoch, cursor) continues as if never stopped.
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -49,19 +50,27 @@ class SampleOrder {
 class BatchOrder {
  public:
   /// `buckets`: of each sample, by index; numbers need not be contiguous.
-  BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t global_batch);
+  /// `batches`: samples of a global batch by bucket, for those that have another number than the others.
+  BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t global_batch,
+             const std::map<int, int64_t>& batches = {});
 
   int64_t size() const { return size_; }
-  SampleOrder::Place place(int64_t position) const { return {position / size_, position % size_}; }
+  SampleOrder::Place place(int64_t position) const { return {consumed(position) / size_, consumed(position) % size_}; }
+  /// Positions from the first of a batch to the first of the next one: the samples of the largest batch. A smaller batch
+  /// uses the first of its positions.
+  int64_t stride() const { return global_batch_; }
+  /// Samples of the batches before `position`.
+  int64_t consumed(int64_t position) const;
+  int64_t batch_size(int64_t batch) const;  ///< samples of global batch number `batch`
 
   struct Pick {
     int64_t index = 0;
     int64_t epoch = 0;  ///< how often this sample's bucket was gone through before
   };
   Pick at(int64_t position) const;
-  /// Where batches of this size go on after `position` samples of another size: there, so that none is left out; with
+  /// Where batches of this size go on after `samples` samples of another size: there, so that none is left out; with
   /// several buckets at the next batch, because a batch holds one.
-  int64_t go_on(int64_t position) const;
+  int64_t go_on(int64_t samples) const;
   int bucket(int64_t batch) const;  ///< of global batch number `batch`, from 0
 
  private:
@@ -69,7 +78,15 @@ class BatchOrder {
     int32_t bucket = 0;  // in members_
     int64_t number = 0;  // how many batches the bucket had in the cycle before
   };
+  Turn turn(int64_t batch) const;  // of batch number `batch`
+  Turn turn_of_several_sizes(int64_t batch) const;
+  /// Batches of bucket `other` that are due before batch `number` of `bucket`.
+  int64_t due_before(int32_t bucket, int64_t number, int32_t other) const;
+
   int64_t size_, global_batch_;
+  std::vector<int64_t> batches_;     // samples of a bucket's global batch, by bucket; empty: global_batch_ of each
+  mutable int64_t turn_batch_ = -1;  // of which turn_ is
+  mutable Turn turn_;
   std::vector<int> names_;                     // of buckets, as the caller numbers them
   std::vector<std::vector<int64_t>> members_;  // sample indices by bucket
   std::vector<SampleOrder> orders_;

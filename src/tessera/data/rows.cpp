@@ -143,6 +143,12 @@ constexpr Format kFormats[] = {
 
 RowTable read_rows(const Path& file, Problems& problems) {
   check_input(fs::is_regular_file(file), "data.dataset", file.string() + ": no such file", "check data.metadata");
+  if (file.extension() == ".parquet") {
+    const std::string csv = Path(file).replace_extension(".csv").string();
+    throw UserError(Exit::input, "data.dataset", file.string() + ": this build reads no Parquet",
+                    "convert it: python3 -c 'import pandas; pandas.read_parquet(\"" + file.string() + "\").to_csv(\"" +
+                        csv + "\", index=False)', and give " + csv);
+  }
   std::string known;
   for (const Format& format : kFormats) {
     if (file.extension() == format.ending) return format.read(file, problems);

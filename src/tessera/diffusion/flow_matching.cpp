@@ -4,12 +4,13 @@
 #include <cmath>
 
 #include "tessera/ops/kernels.h"
+#include "tessera/plan/shares.h"
 #include "tessera/plan/token_shares.h"
 
 namespace tessera::diffusion {
 
-int64_t spare_place(const plan::Plan& plan, int dp_rank, int64_t micro) {
-  return std::min(plan.slice(dp_rank, micro).first, plan.global_batch - 1);
+int64_t spare_place(const plan::Plan& plan, int64_t batch, int dp_rank, int64_t micro) {
+  return std::min(plan::slice_of(plan, batch, dp_rank, micro).first, batch - 1);
 }
 
 void FlowMatching::begin(PassData pass) {
@@ -23,10 +24,14 @@ void FlowMatching::begin(PassData pass) {
 }
 
 /// Index of this dp rank's first sample in the plan's slices.
-int64_t FlowMatching::first_sample() const { return pass_.plan->slice(pass_.plan->mesh.dp_rank(rank_), 0).first; }
+int64_t FlowMatching::first_sample() const { return slice(0).first; }
+
+plan::Plan::Slice FlowMatching::slice(int64_t micro) const {
+  return plan::slice_of(*pass_.plan, batch_samples(), pass_.plan->mesh.dp_rank(rank_), micro);
+}
 
 net::Batch FlowMatching::batch(int micro) {
-  const auto slice = pass_.plan->slice(pass_.plan->mesh.dp_rank(rank_), micro);
+  const auto slice = this->slice(micro);
   Micro& m = micros_[micro];
   m.first = slice.first - first_sample();
   const auto begin = pass_.places.begin() + m.first;
@@ -35,9 +40,9 @@ net::Batch FlowMatching::batch(int micro) {
 
 net::Batch FlowMatching::inputs(int micro) const {
   const int dp_rank = pass_.plan->mesh.dp_rank(rank_);
-  const auto slice = pass_.plan->slice(dp_rank, micro);
+  const auto slice = this->slice(micro);
   Micro unused;
-  if (slice.count == 0) return pack({spare_place(*pass_.plan, dp_rank, micro)}, unused);
+  if (slice.count == 0) return pack({spare_place(*pass_.plan, batch_samples(), dp_rank, micro)}, unused);
   const auto begin = pass_.places.begin() + (slice.first - first_sample());
   return pack({begin, begin + slice.count}, unused);
 }
@@ -49,6 +54,7 @@ net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m) cons
     const TrainingSample& sample = *pass_.samples->at(place);
     if (has_loss) m.targets.push_back({model_.pack_target(sample.velocity)});
     m.weights.push_back(sample.weight);
+    m.frame_weights.push_back(sample.frame_weights);
     m.indices.push_back(sample.index);
     samples.push_back(sample.input);
   }
@@ -72,24 +78,33 @@ void FlowMatching::cut_targets(std::vector<Target>& targets, const net::Tokens& 
 
 at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch& batch, int micro) {
   const Micro m = std::move(micros_.extract(micro).mapped());
-  at::Tensor gradient = batch.predicted.empty() ? at::empty_like(prediction) : at::zeros_like(prediction);
+  const bool all_count =
+      batch.predicted.empty() && std::ranges::all_of(m.frame_weights, [](const auto& f) { return f.empty(); });
+  at::Tensor gradient = all_count ? at::empty_like(prediction) : at::zeros_like(prediction);
   const at::Tensor answer = with_sums(prediction, batch, m);
   const bool here = compares_on_device() && &ops::kernels(prediction) == &ops::aten_kernels();
   for (size_t s = 0; s < m.targets.size(); ++s) {
-    const double share = m.weights[s] / static_cast<double>(pass_.plan->global_batch);
+    const double share = m.weights[s] / static_cast<double>(batch_samples());
     if (here) {
-      const Compared rows = diffusion::compared(batch, s, m.targets[s]);
-      losses_.push_back({0, share, m.indices[s]});
-      if (rows.count == 0) continue;  // the sample's predictions are on other ranks
-      const at::Tensor part = prediction.narrow(0, rows.begin, rows.count);
-      losses_.back().mean = rows.part / static_cast<double>(part.numel());
-      sums_.push_back(at::empty({1}, prediction.options().dtype(at::kDouble)));
-      sum_squared_error(part, m.targets[s].rows.narrow(0, rows.at, rows.count),
-                        share * pass_.gradient_scale * rows.part, gradient.narrow(0, rows.begin, rows.count),
-                        sums_.back());
+      double first = 0;  // what makes the sum of squares of the first run the sample's error
+      for (const Compared& rows : diffusion::compared(batch, s, m.targets[s], m.frame_weights[s])) {
+        const at::Tensor part = prediction.narrow(0, rows.begin, rows.count);
+        const at::Tensor sum = at::empty({1}, prediction.options().dtype(at::kDouble));
+        sum_squared_error(part, m.targets[s].rows.narrow(0, rows.at, rows.count),
+                          share * pass_.gradient_scale * rows.part, gradient.narrow(0, rows.begin, rows.count), sum);
+        const double mean = rows.part / static_cast<double>(part.numel());
+        if (first > 0) {
+          sums_.back().add_(sum, mean / first);
+          continue;
+        }
+        first = mean;
+        losses_.push_back({0, share, m.indices[s], mean});
+        sums_.push_back(sum);
+      }
       continue;
     }
-    const double error = sample_error(answer, batch, s, m.targets[s], share * pass_.gradient_scale, gradient);
+    const double error =
+        sample_error(answer, batch, s, m.targets[s], share * pass_.gradient_scale, gradient, m.frame_weights[s]);
     losses_.push_back({error, share, m.indices[s]});
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
   }

@@ -21,6 +21,7 @@ struct PassData {
   const plan::Plan* plan = nullptr;  ///< its slices assign samples to this rank
   const TrainingSamples* samples = nullptr;
   std::vector<int64_t> places;  ///< positions of these samples in the global batch, in the order of the slices
+  int64_t batch = 0;            ///< samples of the step, of all ranks; 0: the plan's global batch
   int64_t step = 0;             ///< key of the dropout draws
   double gradient_scale = 1;    ///< multiplies gradients but not losses (optim/grad_scaler.h)
 
@@ -66,6 +67,7 @@ class FlowMatching final : public net::Objective {
   struct Micro {
     std::vector<Target> targets;
     std::vector<double> weights;
+    std::vector<std::vector<double>> frame_weights;
     std::vector<int64_t> indices;
     int64_t first = 0;  // index of its first sample among this dp rank's samples
   };
@@ -80,6 +82,8 @@ class FlowMatching final : public net::Objective {
   at::Tensor with_sums(const at::Tensor& prediction, const net::Batch& batch, const Micro& micro) const;
   void weigh(const at::Tensor& prediction, const net::Batch& batch, size_t s, int64_t own, at::Tensor& gradient);
   int64_t first_sample() const;
+  int64_t batch_samples() const { return pass_.batch > 0 ? pass_.batch : pass_.plan->global_batch; }
+  plan::Plan::Slice slice(int64_t micro) const;
 
   const net::Denoiser& model_;
   const int rank_;
@@ -94,6 +98,6 @@ class FlowMatching final : public net::Objective {
 };
 
 /// The sample that a rank without one in micro-batch `micro` runs, if all ranks must run one.
-int64_t spare_place(const plan::Plan& plan, int dp_rank, int64_t micro);
+int64_t spare_place(const plan::Plan& plan, int64_t batch, int dp_rank, int64_t micro);
 
 }  // namespace tessera::diffusion

@@ -27,13 +27,16 @@ void sum_squared_error(const at::Tensor& prediction, const at::Tensor& target, d
 /// What a sample's loss compares: rows of this rank's predictions and of the target.
 struct Compared {
   int64_t begin = 0, count = 0, at = 0;  ///< first row of the prediction, number of rows, first row of the target
-  double part = 0;                       ///< of all rows of the sample
+  double part = 0;                       ///< of all rows of the sample, times their weight
 };
-Compared compared(const net::Batch& batch, size_t s, const Target& target);
+/// Runs of rows of one weight: one run without `frame_weights`, which are those of TrainingSample. Rows of weight 0 are
+/// in none.
+std::vector<Compared> compared(const net::Batch& batch, size_t s, const Target& target,
+                               const std::vector<double>& frame_weights = {});
 
 /// mean_squared_error for sample `s` of a batch: this rank's part of the mean over all of the sample's predictions. `gradient`
-/// has the shape of the whole `prediction`.
+/// has the shape of the whole `prediction`; rows of frames of weight 0 are left as they are.
 double sample_error(const at::Tensor& prediction, const net::Batch& batch, size_t s, const Target& target, double scale,
-                    const at::Tensor& gradient);
+                    const at::Tensor& gradient, const std::vector<double>& frame_weights = {});
 
 }  // namespace tessera::diffusion

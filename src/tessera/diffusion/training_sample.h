@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tessera/diffusion/flow.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/net/model.h"
 
 namespace tessera::diffusion {
@@ -16,7 +17,9 @@ struct TrainingSample {
   net::Sample input;    ///< noisy latent and other inputs of the model
   at::Tensor velocity;  ///< [C, F, H, W], the target
   double weight = 1;    ///< of the sample's loss
-  int64_t index = 0;    ///< index in the data set
+  /// Of each latent frame in the mean over frames that the loss is; empty: 1 each. Frames that are given have 0.
+  std::vector<double> frame_weights = {};
+  int64_t index = 0;  ///< index in the data set
 };
 /// The samples of a step in host memory, by position in the global batch.
 using TrainingSamples = std::map<int64_t, std::shared_ptr<const TrainingSample>>;
@@ -26,6 +29,8 @@ struct CleanSample {
   at::Tensor latent;   ///< [C, F, H, W] fp32
   at::Tensor context;  ///< [n, D] fp32
   std::map<std::string, at::Tensor> extra = {};
+  std::vector<families::GivenFrames> given = {};  ///< of this draw: what given_frames() said
+  std::vector<at::Tensor> pieces = {};            ///< latents of those that are encoded on their own
 };
 
 /// Bytes of the sample's tensors.
@@ -36,11 +41,19 @@ struct NoiseSettings {
   Options timesteps = {};
   /// share of samples that begin with a clean frame, for models that support it (net::Conditions)
   double image_share = 0;
+  /// Kinds of given frames by their weights, in place of image_share; for models with Conditions::given_frames.
+  std::vector<families::Weighted> conditions = {};
+  /// Kinds of masks of frames without noise by their ratios, likewise; for models with Conditions::frame_masks.
+  std::vector<families::Weighted> mask_ratios = {};
   double caption_dropout = 0;    ///< share of samples whose context is replaced by that of an empty caption:
   at::Tensor null_context = {};  ///< [n, D] fp32; needed for a share above 0
   double pooled_dropout = 0;     ///< likewise of extra "pooled", by a draw of its own:
   at::Tensor null_pooled = {};   ///< [D] fp32
 };
+
+/// The frames of a clip that are given beside the noisy ones in this draw; none without `settings.conditions`.
+std::vector<families::GivenFrames> given_frames(const NoiseSettings& settings, const net::Conditions& conditions,
+                                                int64_t frames, int64_t latent_frames, int64_t step, int64_t place);
 
 TrainingSample noised(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,
                       int64_t step, int64_t place);

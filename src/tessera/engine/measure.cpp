@@ -213,6 +213,7 @@ bool has_halos(const net::Batch& batch, const Mesh& mesh) {
 void cover(plan::ModelSpec& spec, const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
            MeasureOptions options) {
   const plan::ModelSpec other = measure(units, batch, spec.name, options);
+  spec.inputs = std::max(spec.inputs, other.inputs), spec.tables = std::max(spec.tables, other.tables);
   for (size_t u = 0; u < spec.units.size(); ++u) take_larger_shape(spec.units[u].cost, other.units[u].cost);
 }
 

@@ -1,4 +1,5 @@
 #include "tessera/job/job.h"
+#include "tessera/job/given_checks.h"
 
 #include <ATen/Context.h>
 
@@ -34,10 +35,12 @@ Shapes shapes_of(const recipe::Recipe& recipe, const net::Denoiser& model, const
                     "does data.vae belong to this model? Else set model.config.in_dim and out_dim to that number");
   for (const data::Bucket& bucket : recipe.data.clips.buckets) {
     const auto latent = codec.latent_shape(bucket.frames, bucket.height, bucket.width);
+    const int64_t batch = bucket.batch > 0 ? bucket.batch : recipe.train.global_batch;
     shapes.bucket_tokens.push_back(model.token_count(latent));
-    if (shapes.bucket_tokens.back() <= shapes.tokens) continue;
+    if (shapes.bucket_tokens.back() * batch <= shapes.tokens * shapes.batch) continue;
     shapes.tokens = shapes.bucket_tokens.back();
     shapes.largest = latent;
+    shapes.batch = batch;
   }
   const bool guided = recipe.sample.guidance != 1, by_images = recipe.sample.image_guidance != 1;
   shapes.guidance_branches = !guided ? 1 : by_images && model.conditions().clean_beside ? 3 : 2;
@@ -189,6 +192,7 @@ Job make_job(const recipe::Recipe& recipe) {
   job.context_length = job.model->context_length();
   job.pooled = open_pooled_encoder(recipe, job.model->conditions());
   check_beside(recipe, job);
+  check_given(recipe, *job.model, *job.codec);
   return job;
 }
 

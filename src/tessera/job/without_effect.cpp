@@ -7,6 +7,7 @@
 #include "tessera/models/registry.h"
 #include "tessera/plan/optimizers.h"
 #include "tessera/recipe/settings.h"
+#include "tessera/recipe/stages.h"
 
 namespace tessera::job {
 
@@ -71,7 +72,7 @@ std::vector<std::string> without_effect(const recipe::Recipe& recipe, const Mesh
     notes.push_back(
         "plan.strategy = two_level has no effect: with mesh.dp_replicate = 1 there is one replica, "
         "and it is full_shard");
-  if (mesh.dp_size() > recipe.train.global_batch)
+  if (mesh.dp_size() > recipe.train.global_batch && recipe::batches(recipe).empty())
     notes.push_back("train.global_batch = " + std::to_string(recipe.train.global_batch) + " leaves " +
                     std::to_string(mesh.dp_size() - recipe.train.global_batch) + " of " +
                     std::to_string(mesh.dp_size()) + " ranks without a sample, which wait for the others");

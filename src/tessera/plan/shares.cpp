@@ -4,6 +4,14 @@
 
 namespace tessera::plan {
 
+Plan::Slice slice_of(const Plan& plan, int64_t batch, int dp_rank, int64_t micro) {
+  if (batch == plan.global_batch) return plan.slice(dp_rank, micro);
+  const int64_t ranks = plan.mesh.dp_size(), micros = plan.accumulation();
+  const int64_t first = dp_rank * batch / ranks, own = (dp_rank + 1) * batch / ranks - first;
+  const int64_t begin = own * micro / micros;
+  return {first + begin, own * (micro + 1) / micros - begin};
+}
+
 std::vector<int64_t> shares_by_cost(int64_t global_batch, const std::vector<double>& seconds) {
   const auto ranks = static_cast<int64_t>(seconds.size());
   std::vector<int64_t> shares(seconds.size(), global_batch >= ranks ? 1 : 0);

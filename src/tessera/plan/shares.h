@@ -7,7 +7,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/plan/plan.h"
+
 namespace tessera::plan {
+
+/// The plan's slice of a step of `batch` samples. Where these are not the plan's own number, ranks share them alike and
+/// each divides its own over as many micro-batches as the plan has: the schedule is the plan's.
+Plan::Slice slice_of(const Plan& plan, int64_t batch, int dp_rank, int64_t micro);
 
 /// `seconds[r]`: time of one sample on dp rank r, above 0. Returns the shares with the earliest finish of the slowest
 /// rank; ties go to lower ranks. Each rank keeps at least one sample if there are enough, so that its speed is still

@@ -7,6 +7,7 @@
 #include "tessera/job/encoder_plan.h"
 #include "tessera/plan/simulate/predict.h"
 #include "tessera/planning/encoder_bytes.h"
+#include "tessera/recipe/stages.h"
 
 namespace tessera::planning {
 
@@ -43,7 +44,9 @@ EncoderSeconds encoder_seconds(const recipe::Recipe& recipe, const job::Job& job
   EncoderSeconds seconds;
   seconds.place = recipe.data.encoders;
   if (!recipe.data.online()) return seconds;
-  const int64_t own = div_up(recipe.train.global_batch, mesh.dp_size());
+  int64_t batch = recipe::batches(recipe).empty() ? recipe.train.global_batch : 0;
+  for (const auto& [bucket, samples] : recipe::batches(recipe)) batch = std::max(batch, samples);
+  const int64_t own = div_up(batch, mesh.dp_size());
   if (recipe.data.beside()) {
     const Mesh text_mesh = seconds.place == recipe::Encoders::sharded ? mesh : Mesh{};
     const auto caption = [&](const net::TextEncoder& encoder, DType held) {

@@ -8,6 +8,7 @@
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/job/device.h"
+#include "tessera/job/given_checks.h"
 #include "tessera/models/registry.h"
 #include "tessera/ops/target.h"
 #include "tessera/plan/plan_rows.h"
@@ -15,6 +16,7 @@
 #include "tessera/plan/simulate/libraries.h"
 #include "tessera/planning/encoder_bytes.h"
 #include "tessera/planning/mesh_checks.h"
+#include "tessera/recipe/stages.h"
 
 namespace tessera::planning {
 
@@ -151,7 +153,10 @@ int64_t prompt_bytes(const job::Job& job, int prompts) {
   int64_t pictures = 0;
   for (const auto& [name, value] : job.model->blank(job.latent).extra)
     pictures += round_up(static_cast<int64_t>(value.nbytes()), 64);
-  if (job.model->conditions().clean_first) pictures += round_up(4 * c10::multiply_integers(job.latent), 64);
+  if (const net::Conditions takes = job.model->conditions(); takes.given_frames)
+    pictures += round_up(4 * (job.latent[0] + 1) * job.latent[1] * job.latent[2] * job.latent[3], 64);
+  else if (takes.clean_first)
+    pictures += round_up(4 * c10::multiply_integers(job.latent), 64);
   const int64_t text = round_up(job.context_length * job.model->context_dim() * 4, 64);
   return (std::max(prompts, 1) + 1) * text + prompts * pictures;
 }
@@ -171,12 +176,13 @@ int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) 
 namespace {
 
 /// Bytes of one training sample: noisy latent, target, longest text, and the model's other inputs.
-int64_t host_sample_bytes(const job::Job& job, const job::Shapes& shapes) {
+int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes) {
   constexpr int64_t kBlock = 64;  // allocation granularity of a tensor
   int64_t bytes = 2 * round_up(4 * c10::multiply_integers(shapes.largest), kBlock) +
                   round_up(4 * job.context_length * job.model->context_dim(), kBlock);
   for (const auto& [name, value] : job.model->blank(shapes.largest).extra)
     bytes += round_up(static_cast<int64_t>(value.nbytes()), kBlock);
+  bytes += round_up(job::given_bytes(recipe, job.model->conditions(), shapes.largest), kBlock);
   return bytes;
 }
 
@@ -198,6 +204,35 @@ std::vector<std::array<int64_t, 4>> wider_than(const std::array<int64_t, 4>& lar
   return kept;
 }
 
+namespace {
+
+/// Shapes with batches of their own run under one schedule: each micro-batch has samples of a rank's, of every shape.
+void add_batches(PlanRequest& request, const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes) {
+  const std::map<int, int64_t> batches = recipe::batches(recipe);
+  for (const auto& [index, samples] : batches) {
+    const data::Bucket& bucket = recipe.data.clips.buckets[static_cast<size_t>(index)];
+    const int64_t least = samples / request.mesh.dp_size();  // of a rank
+    if (least < 1)
+      throw UserError(
+          Exit::usage, "data.buckets",
+          bucket.text() + "=" + std::to_string(samples) + ": a step of its shape has fewer samples than the " +
+              std::to_string(request.mesh.dp_size()) + " ranks that share them",
+          "give it " + std::to_string(request.mesh.dp_size()) + " or more, or let fewer ranks share samples");
+    request.most_rounds = request.most_rounds == 0 ? least : std::min(request.most_rounds, least);
+    const auto latent = job.codec->latent_shape(bucket.frames, bucket.height, bucket.width);
+    const auto same = [&](const PlanRequest::OtherBatch& o) { return o.latent == latent && o.samples >= samples; };
+    if ((latent != shapes.largest || samples != shapes.batch) && std::ranges::none_of(request.others, same))
+      request.others.push_back({latent, samples});
+  }
+  if (batches.empty() || !job.experts.gated) return;
+  throw UserError(
+      Exit::usage, "data.buckets",
+      "batches of their own with experts.router = \"gate\", whose samples choose among experts of one batch",
+      "set train.global_batch for all of them");
+}
+
+}  // namespace
+
 PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
                          int prompts) {
   PlanRequest request;
@@ -209,6 +244,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     latents.push_back(job.codec->latent_shape(b.frames, b.height, b.width));
   request.wider = wider_than(request.latent, latents);
   request.mesh = mesh;
+  add_batches(request, recipe, job, shapes);
   request.notes = other_tokens(recipe, job, shapes.latent);
   request.guidance_branches = shapes.guidance_branches;
   request.machine.profile = plan::find_profile(recipe.plan.profile);
@@ -230,14 +266,21 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     request.between_steps = encoders.decoding() + kLatents * 4 * c10::multiply_integers(shapes.latent);
   }
   request.encoders = encoders;
-  request.host_sample = host_sample_bytes(job, shapes);
+  request.host_sample = host_sample_bytes(recipe, job, shapes);
   if (!recipe.data.online()) {
     int64_t numbers = c10::multiply_integers(shapes.largest) + job.context_length * job.model->context_dim();
     for (const auto& [name, value] : job.model->blank(shapes.largest).extra) numbers += value.numel();
+    for (const data::Bucket& b : recipe.data.clips.buckets) {
+      const auto latent = job.codec->latent_shape(b.frames, b.height, b.width);
+      if (latent != shapes.largest) continue;
+      for (const families::GivenFrames& given : families::all_given(recipe.diffusion.conditions, b.frames, latent[1]))
+        numbers += latent[0] * given.latents * latent[2] * latent[3];
+      break;
+    }
     request.cache_entry = 4 * numbers;
   }
-  request.planner.global_batch = recipe.train.global_batch;
-  const int64_t share = div_up(recipe.train.global_batch, mesh.dp_size());
+  request.planner.global_batch = shapes.batch;
+  const int64_t share = div_up(shapes.batch, mesh.dp_size());
   request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;
   request.any_micro_batch = recipe.train.micro_batch == 0;
   request.encoding = encoder_seconds(recipe, job, mesh, request.machine.profile);

@@ -185,6 +185,11 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   if (engine::has_halos(batch, request.mesh))
     for (const auto& latent : request.wider)
       engine::cover(spec, request.model->units(), representative_batch(*request.model, latent, samples), options);
+  const auto share = [&](int64_t batch) { return div_up(batch, request.mesh.dp_size()); };
+  const int64_t rounds = div_up(share(request.planner.global_batch), samples);
+  for (const PlanRequest::OtherBatch& other : request.others)
+    engine::cover(spec, request.model->units(),
+                  representative_batch(*request.model, other.latent, div_up(share(other.samples), rounds)), options);
   spec.resident += request.resident + plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads));
   spec.between_steps = request.between_steps;
   const engine::Parallel parallel(request.mesh, request.mesh.world() - 1);
@@ -197,6 +202,17 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
 }
 
 namespace {
+
+/// Every micro-batch of a step has samples on every rank, whatever the shape of the step.
+void check_rounds(const PlanRequest& request, int64_t micro_batch) {
+  const int64_t rounds = div_up(div_up(request.planner.global_batch, request.mesh.dp_size()), micro_batch);
+  if (request.most_rounds == 0 || rounds <= request.most_rounds) return;
+  throw UserError(Exit::usage, "train.micro_batch",
+                  std::to_string(micro_batch) + " makes " + std::to_string(rounds) +
+                      " micro-batches of a rank's samples, and its smallest batch of data.buckets has " +
+                      std::to_string(request.most_rounds) + (request.most_rounds == 1 ? " sample" : " samples"),
+                  "take a larger train.micro_batch, or make that batch larger");
+}
 
 /// A Planned measured for micro-batches of `samples`, without a plan yet.
 Planned measured(const PlanRequest& request, int64_t samples, MeasuredModels& known) {
@@ -227,6 +243,7 @@ Planned plan_by_hand(const PlanRequest& request) {
                     "the plan is for mesh " + plan.mesh.to_string() + ", the run has " + request.mesh.to_string(),
                     "use --mesh " + plan.mesh.to_string() + " or plan.file = \"auto\"");
   const int64_t asked = plan.micro_batch, share = div_up(plan.global_batch, plan.mesh.dp_size());
+  check_rounds(request, asked);
   plan.micro_batch = std::min(asked, share);  // a rank never has more samples, so measuring more would overestimate
   MeasuredModels known;
   Planned planned = measured(request, plan.micro_batch, known);
@@ -290,6 +307,7 @@ std::string faster_in_bf16(const Planned& planned) {
 Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
   const int64_t most =
       request.any_micro_batch ? std::min(request.planner.micro_batch, kMostSamples) : request.planner.micro_batch;
+  if (!request.any_micro_batch) check_rounds(request, most);
   Planned best = plan_for(request, most, known);
   if (!request.any_micro_batch || most == 1) return best;
   // Halves micro-batches repeatedly: that halves activations, but costs gathers and small kernels. Once a plan that
@@ -298,6 +316,7 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
   std::string sizes = std::to_string(most);
   for (int64_t times = 2, samples = most; samples > 1; times *= 2) {
     samples = div_up(most, times);
+    if (request.most_rounds > 0 && div_up(most, samples) > request.most_rounds) break;
     Planned tried = plan_for(request, samples, known);
     std::move(tried.choice.candidates.begin(), tried.choice.candidates.end(), std::back_inserter(considered));
     sizes += ", " + std::to_string(samples);

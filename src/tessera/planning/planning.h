@@ -32,6 +32,13 @@ struct PlanRequest {
   std::array<int64_t, 4> latent{};  ///< [C, F, H, W] of one sample
   /// Of the run's other shapes those with larger halos, though no more tokens: their memory is planned for as well.
   std::vector<std::array<int64_t, 4>> wider;
+  /// Shapes whose global batches have numbers of samples of their own.
+  struct OtherBatch {
+    std::array<int64_t, 4> latent{};
+    int64_t samples = 1;
+  };
+  std::vector<OtherBatch> others = {};
+  int64_t most_rounds = 0;  ///< micro-batches of a rank, so that each has a sample of every shape; 0: any number
   Mesh mesh;
   plan::PlannerInput planner;
   bool any_idle = false;              ///< inactive experts may be offloaded if nothing fits otherwise

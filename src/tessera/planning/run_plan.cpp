@@ -71,9 +71,9 @@ void unify_placement(std::vector<PartPlan>& plans, const std::vector<PlanRequest
 }
 
 /// A plan file has the recipe's batch; a stage that changes the batch runs it with its own.
-void check_by_hand(PlanRequest& request, const recipe::RunPart& part) {
+void check_by_hand(PlanRequest& request, const recipe::RunPart& part, int64_t batch) {
   if (!request.by_hand) return;
-  const int64_t batch = part.recipe.train.global_batch, file = request.by_hand->global_batch;
+  const int64_t file = request.by_hand->global_batch;
   if (part.number == 0 && file != batch)
     throw UserError(Exit::usage, "plan.file",
                     part.recipe.plan.file + " has global_batch = " + std::to_string(file) +
@@ -124,7 +124,7 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
       const job::Shapes shapes = job::shapes_of(part.recipe, *job.model, *job.codec);
       PlanRequest request = plan_request(part.recipe, job, shapes, mesh, prompts[p]);
       request.resident += all - embeddings[p];
-      check_by_hand(request, part);
+      check_by_hand(request, part, shapes.batch);
       request.run.first_step = part.first;
       request.run.last_step = part.last;
       request.run.expert_of = expert_of;

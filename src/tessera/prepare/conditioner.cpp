@@ -1,7 +1,12 @@
 #include "tessera/prepare/conditioner.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/data/video.h"
+#include "tessera/diffusion/given_frames.h"
+#include "tessera/job/codec.h"
 #include "tessera/job/image_encoder.h"
 
 namespace tessera::prepare {
@@ -10,6 +15,8 @@ namespace fs = std::filesystem;
 
 std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job& job) {
   const net::Conditions wanted = job.model->conditions();
+  if (const std::string given = families::given_text(recipe.diffusion.conditions); !given.empty())
+    return "|given " + given;
   if (wanted.audio_dim > 0) return "|" + job::audio_fingerprint(audio_encoder_of(recipe, wanted));
   if (!wanted.takes_images()) return {};
   std::string text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_image ? "+last" : "");
@@ -67,9 +74,42 @@ at::Tensor Conditioner::first_latent(const at::Tensor& picture) const {
   return job_.codec->encode(picture.unsqueeze(1)).contiguous();
 }
 
+/// cond of a sample that begins or ends with pictures, or with a video.
+at::Tensor Conditioner::given(const std::string& kind, const Pictures& pictures, int64_t frames) const {
+  const families::GivenPlaces places = families::places_of(kind);
+  const auto latent = job_.codec->latent_shape(frames, recipe_.data.height, recipe_.data.width);
+  const bool causal = families::is_causal(frames, latent[1]);
+  std::vector<at::Tensor> references;
+  if (places.pictures) {
+    if (places.head) references.push_back(first_latent(pictures.first));
+    if (places.tail) references.push_back(first_latent(pictures.last));
+    return diffusion::reference_condition(kind, latent, references, causal);
+  }
+  const int64_t latents = families::latents_given(kind, causal), each = frames / latent[1];
+  const int64_t count =
+      causal ? frames - (latent[1] - latents) * ((frames - 1) / std::max<int64_t>(latent[1] - 1, 1)) : latents * each;
+  check_input(
+      latents < latent[1], "sample.condition",
+      kind + " gives " + std::to_string(latents) + " of the sample's " + std::to_string(latent[1]) + " latent frames",
+      "sample longer videos: data.frames above " + std::to_string(count));
+  data::ClipSpec spec{static_cast<int>(count), static_cast<int>(recipe_.data.height),
+                      static_cast<int>(recipe_.data.width), recipe_.data.fps};
+  const int64_t there = data::frames_at(data::probe(pictures.video), recipe_.data.fps);
+  check_input(there >= count, "sample.video",
+              pictures.video.string() + " has " + std::to_string(there) + " frames, " + kind + " takes " +
+                  std::to_string(count),
+              "give a longer one");
+  const double rate = recipe_.data.fps > 0 ? recipe_.data.fps : data::probe(pictures.video).fps;
+  if (places.tail) spec.start = static_cast<double>(there - count) / rate;
+  references.push_back(job::encode_frames(*job_.codec, data::decode_clip(pictures.video, spec)));
+  return diffusion::reference_condition(kind, latent, references, causal);
+}
+
 Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames,
                                  const data::Path& poses, double pose_start) {
   if (wanted_.takes_images()) return extras(pictures, look(pictures), frames);
+  if (const std::string kind = sampled_condition(recipe_, wanted_); families::places_of(kind).any())
+    return {{"cond", given(kind, pictures, frames)}};
   Extras extras = listener_.extras(sound, frames);
   if (pictures.first.defined() && wanted_.clean_first) extras["image_latent"] = first_latent(pictures.first);
   if (!poses.empty())

@@ -37,6 +37,7 @@ class Conditioner {
 
  private:
   at::Tensor first_latent(const at::Tensor& picture) const;
+  at::Tensor given(const std::string& kind, const Pictures& pictures, int64_t frames) const;
 
   const recipe::Recipe& recipe_;
   const job::Job& job_;

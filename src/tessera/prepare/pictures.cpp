@@ -2,6 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/data/probes.h"
+#include "tessera/job/codec.h"
 #include "tessera/job/pixels.h"
 
 namespace tessera::prepare {
@@ -25,6 +26,25 @@ const data::Item& item_of(const std::vector<data::Item>& items, const std::strin
   for (const data::Item& item : items)
     if (item.caption() == prompt) return item;
   return items.front();
+}
+
+/// The video of each prompt; its own clip where none is named.
+std::vector<Pictures> prompt_videos(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
+                                    const std::function<std::vector<data::Item>()>& clips) {
+  const auto& videos = recipe.sample.videos;
+  std::vector<Pictures> result(prompts.size());
+  std::vector<data::Item> items;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    const std::string video = videos.empty() ? kOwnClip : videos[p % videos.size()];
+    if (video == kOwnClip) {
+      if (items.empty()) items = clips();
+      if (items.empty())
+        throw UserError(Exit::usage, "sample.video", "the sample goes on from a video, and there is no clip to take",
+                        "give --sample.video FILE");
+    }
+    result[p].video = video == kOwnClip ? item_of(items, prompts[p]).path : data::Path(video);
+  }
+  return result;
 }
 
 }  // namespace
@@ -53,9 +73,39 @@ std::vector<data::RowFile> picture_files(const data::Item& item, const net::Cond
   return files;
 }
 
+std::string sampled_condition(const recipe::Recipe& recipe, const net::Conditions& wanted) {
+  const auto& sample = recipe.sample;
+  const auto refuse = [](const std::string& key, const std::string& what, const std::string& hint) {
+    throw UserError(Exit::usage, key, what, hint);
+  };
+  if (!wanted.given_frames) {
+    const std::string key = !sample.videos.empty() ? "sample.video" : "sample.condition";
+    if (!sample.videos.empty() || sample.condition != "auto")
+      refuse(key, "the model reads no frames beside the noisy ones", "leave " + key + " out");
+    return families::kind_giving(false, false, false);
+  }
+  std::string kind = sample.condition;
+  if (kind == "auto")
+    kind = families::kind_giving(!sample.images.empty(), !sample.last_images.empty(), !sample.videos.empty());
+  const families::GivenPlaces places = families::places_of(kind);
+  const bool video = !places.pictures && (places.head || places.tail);
+  for (const auto& [key, given, taken] :
+       {std::tuple("sample.image", !sample.images.empty(), places.pictures && places.head),
+        {"sample.last_image", !sample.last_images.empty(), places.pictures && places.tail},
+        {"sample.video", !sample.videos.empty(), video}})
+    if (given && !taken)
+      refuse(key, "sample.condition = \"" + kind + "\" takes none", "leave it out, or choose another condition");
+  return kind;
+}
+
 std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
                                       const std::function<std::vector<data::Item>()>& clips,
-                                      const net::Conditions& wanted) {
+                                      const net::Conditions& model) {
+  const std::string kind = sampled_condition(recipe, model);
+  const families::GivenPlaces given = families::places_of(kind);
+  if (given.any() && !given.pictures) return prompt_videos(recipe, prompts, clips);
+  net::Conditions wanted = model;
+  if (given.pictures) wanted.first_image = given.head, wanted.last_image = given.tail;
   const auto& firsts = recipe.sample.images;
   const auto& lasts = recipe.sample.last_images;
   if (!firsts.empty() && !wanted.first_image && !wanted.clean_first)
@@ -70,7 +120,8 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
   const data::ClipSpec spec{static_cast<int>(recipe.data.frames), height, width, recipe.data.fps};
   std::vector<data::Item> items;
   for (size_t p = 0; p < prompts.size(); ++p) {
-    const std::string first = firsts.empty() ? kOwnClip : firsts[p % firsts.size()];
+    const bool no_first = given.pictures && !given.head;
+    const std::string first = no_first ? "" : firsts.empty() ? kOwnClip : firsts[p % firsts.size()];
     const std::string last = !wanted.last_image ? "" : lasts.empty() ? kOwnClip : lasts[p % lasts.size()];
     if (first == kOwnClip || last == kOwnClip) {
       if (items.empty()) items = clips();
@@ -80,10 +131,16 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
                         "give --sample.image FILE" + std::string(wanted.last_image ? " --sample.last_image FILE" : ""));
       result[p] = clip_pictures(item_of(items, prompts[p]), spec, wanted);
     }
-    if (first != kOwnClip) result[p].first = read_picture(first, height, width);
+    if (!first.empty() && first != kOwnClip) result[p].first = read_picture(first, height, width);
     if (!last.empty() && last != kOwnClip) result[p].last = read_picture(last, height, width);
   }
   return result;
+}
+
+at::Tensor encode_given(const net::VideoCodec& codec, const data::Frames& clip, const families::GivenFrames& given) {
+  data::Frames part{static_cast<int>(given.count), clip.height, clip.width, clip.fps, {}};
+  part.rgb.assign(clip.frame(static_cast<int>(given.begin)), clip.frame(static_cast<int>(given.begin + given.count)));
+  return job::encode_frames(codec, part);
 }
 
 at::Tensor picture_latent(const net::VideoCodec& codec, const Pictures& pictures, int64_t frames,

@@ -10,6 +10,7 @@
 #include "tessera/data/cache.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/video.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/net/model.h"
 #include "tessera/recipe/recipe.h"
 
@@ -18,7 +19,12 @@ namespace tessera::prepare {
 /// [3, H, W] in [-1, 1]; undefined: there is none.
 struct Pictures {
   at::Tensor first, last;
+  data::Path video = {};  ///< that the sample goes on from or leads to; empty: none
 };
+
+/// Which frames a sample is given, for models that are given some beside the noisy ones: sample.condition, or what the
+/// other keys make of auto; none for other models. Throws UserError (usage) where keys do not go together.
+std::string sampled_condition(const recipe::Recipe& recipe, const net::Conditions& wanted);
 
 /// The pictures that the row names, else the clip's first and last frame, as many as the model takes, in the clip's
 /// size. Throws UserError (input) naming the file.
@@ -34,6 +40,9 @@ std::vector<data::RowFile> picture_files(const data::Item& item, const net::Cond
 std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
                                       const std::function<std::vector<data::Item>()>& clips,
                                       const net::Conditions& wanted);
+
+/// The latent [C, f, h, w] of some of a clip's frames, encoded on their own.
+at::Tensor encode_given(const net::VideoCodec& codec, const data::Frames& clip, const families::GivenFrames& given);
 
 /// y: where pictures are given, as `mask_channels` channels of 0 and 1, and the latent of the clip of these pictures
 /// with grey between them. The mask has a channel for each frame that a latent frame stands for; the first latent frame

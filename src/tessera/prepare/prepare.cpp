@@ -476,14 +476,25 @@ class Preparation {
     return seen;
   }
 
+  /// The clip's latent, and those of the frames that diffusion.conditions may give.
+  void encode_frames(const data::Item& item, const data::ClipSpec& spec, data::CachedClip& made) const {
+    if (data::is_latent(item.path)) {
+      made.latent = stored_latent(item.path);
+      return;
+    }
+    const data::Frames frames = data::decode_clip(item.path, spec);
+    made.latent = cached(job::encode_frames(*job_.codec, frames));
+    for (const families::GivenFrames& given :
+         families::all_given(recipe_.diffusion.conditions, frames.count, made.latent.shape.at(1)))
+      made.extras[given.name()] = cached(encode_given(*job_.codec, frames, given));
+  }
+
   void encode_clip(size_t w, const std::map<size_t, at::Tensor>& seen, Failures& failures) {
     const data::Clip& clip = clip_of(work_[w]);
     const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
     data::CachedClip made;
     try {
-      made.latent = data::is_latent(item.path)
-                        ? stored_latent(item.path)
-                        : cached(job::encode_frames(*job_.codec, data::decode_clip(item.path, data_.plan_.spec(clip))));
+      encode_frames(item, data_.plan_.spec(clip), made);
       if (wanted_.takes_images())
         for (const auto& [name, value] :
              conditioner_->extras(pictures_of(first_clip_[work_[w]]), seen.count(w) ? seen.at(w) : at::Tensor(),

@@ -24,10 +24,14 @@
 namespace tessera::prepare {
 
 struct PreparedSample {
-  at::Tensor latent;                             ///< [C, f, h, w] fp32
-  at::Tensor context;                            ///< [n, D] fp32
-  std::map<std::string, at::Tensor> extra = {};  ///< what the model takes besides: y, clip_fea, pooled
+  at::Tensor latent;                              ///< [C, f, h, w] fp32
+  at::Tensor context;                             ///< [n, D] fp32
+  std::map<std::string, at::Tensor> extra = {};   ///< what the model takes besides: y, clip_fea, pooled
+  std::vector<families::GivenFrames> given = {};  ///< frames that are given, where they were asked for
+  std::vector<at::Tensor> pieces = {};            ///< [C, f, h, w] of those that are encoded on their own, in order
 };
+/// Which frames of a clip of `frames` frames and so many latent ones are given to the model.
+using ChooseGiven = std::function<std::vector<families::GivenFrames>(int64_t frames, int64_t latent_frames)>;
 
 struct PrepareOptions {
   bool rebuild = false;      ///< entries that are stale are made anew instead of refused
@@ -44,7 +48,8 @@ class PreparedData {
   /// Clips of the data set, each as often as data.repeats says.
   int64_t size() const { return static_cast<int64_t>(samples_.size()); }
   /// With the caption that the clip has in this epoch. Throws UserError (input) when its file or entry has gone.
-  PreparedSample sample(int64_t index, int64_t epoch = 0) const;
+  /// `given` is asked where diffusion.conditions give frames; null: none are.
+  PreparedSample sample(int64_t index, int64_t epoch = 0, const ChooseGiven& given = {}) const;
   /// A sample of an epoch.
   using Place = std::pair<int64_t, int64_t>;
   /// With data.encoders = "sharded" before sample() of what each dp rank needs of a step, by all ranks together; else
@@ -85,6 +90,7 @@ class PreparedData {
  private:
   friend class Preparation;
   std::map<std::string, at::Tensor> online_extras(int64_t index) const;
+  void encode_online(int64_t index, PreparedSample& sample, const ChooseGiven& given) const;
   size_t caption(int64_t index, int64_t epoch) const;
   data::CachedText text(int64_t index, size_t caption) const;
   struct Entries {  // of a clip, in clip_entries_ and text_entries_

@@ -81,19 +81,36 @@ at::Tensor PreparedData::latent(int64_t index) const {
   return encoded(encoders_, [&] { return job::encode_frames(*codec_, frames(index)); });
 }
 
-PreparedSample PreparedData::sample(int64_t index, int64_t epoch) const {
+PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGiven& given) const {
   const data::CachedText text = this->text(index, caption(index, epoch));
   PreparedSample sample{{}, tensor_of(text.context)};
   if (online_) {
-    sample.latent = latent(index);
+    encode_online(index, sample, given);
     sample.extra = online_extras(index);
   } else {
     const data::CachedClip clip = data::read_clip(clip_entries_.at(samples_.at(index).entries.clip));
     sample.latent = tensor_of(clip.latent);
-    for (const auto& [name, value] : clip.extras) sample.extra[name] = tensor_of(value);
+    if (given) sample.given = given(plan_.spec(this->clip(index)).frames, sample.latent.size(1));
+    for (const families::GivenFrames& frames : sample.given)
+      if (frames.count > 0) sample.pieces.push_back(tensor_of(clip.extras.at(frames.name())));
+    for (const auto& [name, value] : clip.extras)
+      if (!families::is_given_name(name)) sample.extra[name] = tensor_of(value);
   }
   if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
   return sample;
+}
+
+/// Its latent, and those of the frames that are given: the clip is decoded once.
+void PreparedData::encode_online(int64_t index, PreparedSample& sample, const ChooseGiven& given) const {
+  const data::Path& path = item(index).path;
+  const bool stored = data::is_latent(path);
+  const data::Frames frames = stored ? data::Frames{} : this->frames(index);
+  sample.latent =
+      stored ? tensor_of(stored_latent(path)) : encoded(encoders_, [&] { return job::encode_frames(*codec_, frames); });
+  if (!given || stored) return;
+  sample.given = given(frames.count, sample.latent.size(1));
+  for (const families::GivenFrames& one : sample.given)
+    if (one.count > 0) sample.pieces.push_back(encoded(encoders_, [&] { return encode_given(*codec_, frames, one); }));
 }
 
 std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) const {
@@ -150,6 +167,14 @@ std::vector<data::Item> read_items(const recipe::Recipe& recipe) {
 }
 
 std::vector<std::string> moving_prompts(const recipe::Recipe& recipe, std::vector<std::string> prompts) {
+  if (!recipe.data.captions.columns.empty()) {
+    data::NamedNumbers numbers;
+    for (const std::string& column : recipe.data.captions.columns)
+      if (const double number = column == "fps" ? recipe.data.fps : recipe.sample.motion_score; number > 0)
+        numbers.emplace_back(column, number);
+    for (std::string& prompt : prompts) prompt += data::column_ending(numbers);
+    return prompts;
+  }
   if (recipe.sample.motion_score > 0)
     for (std::string& prompt : prompts) prompt += data::motion_ending(recipe.sample.motion_score);
   return prompts;

@@ -8,7 +8,7 @@ std::vector<StageData> data_of_expert(const std::vector<StageData>& data, const 
   std::vector<StageData> own = data;
   for (size_t p = 0; p < own.size(); ++p) {
     own[p].first_step = first_steps.at(p);
-    if (p > 0) own[p].position = own[p].order.go_on(own[p - 1].position_of(own[p].first_step));
+    if (p > 0) own[p].position = own[p].order.go_on(own[p - 1].samples_before(own[p].first_step));
   }
   return own;
 }
@@ -30,10 +30,11 @@ std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job
         return std::make_shared<const PreparedData>(prepare(part.recipe, job, mesh, comm, rank, options));
       });
     }
-    const int64_t batch = part.recipe.train.global_batch;
-    data::BatchOrder order(static_cast<uint64_t>(recipe.run.seed), samples->buckets(), batch);
-    const int64_t position = p == 0 ? 0 : order.go_on(result.back().position_of(part.first));
-    result.push_back({samples, std::move(order), part.first, position, batch});
+    data::BatchOrder order(static_cast<uint64_t>(recipe.run.seed), samples->buckets(), part.recipe.train.global_batch,
+                           recipe::batches(part.recipe));
+    const int64_t position = p == 0 ? 0 : order.go_on(result.back().samples_before(part.first));
+    const int64_t stride = order.stride();
+    result.push_back({samples, std::move(order), part.first, position, stride});
   }
   return result;
 }

@@ -17,11 +17,15 @@ struct StageData {
   data::BatchOrder order;
   int64_t first_step = 1;
   int64_t position = 0;  ///< of the first sample of the first step
-  int64_t global_batch = 1;
+  int64_t stride = 1;    ///< of the order: the samples of a global batch, or of the largest
 
-  int64_t position_of(int64_t step) const { return position + (step - first_step) * global_batch; }
+  int64_t position_of(int64_t step) const { return position + (step - first_step) * stride; }
   data::BatchOrder::Pick pick(int64_t step, int64_t place) const { return order.at(position_of(step) + place); }
-  int bucket(int64_t step) const { return order.bucket(position_of(step) / global_batch); }
+  int bucket(int64_t step) const { return order.bucket(position_of(step) / stride); }
+  /// Samples of the step, of all ranks.
+  int64_t batch(int64_t step) const { return order.batch_size(position_of(step) / stride); }
+  /// Samples of all steps before it.
+  int64_t samples_before(int64_t step) const { return order.consumed(position_of(step)); }
   /// Epoch and cursor after a step, for checkpoints.
   data::SampleOrder::Place place_after(int64_t step) const { return order.place(position_of(step + 1)); }
 };

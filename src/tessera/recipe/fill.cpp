@@ -5,7 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
-#include "tessera/data/aspect_ratios.h"
+#include "tessera/data/buckets/aspect_ratios.h"
 #include "tessera/data/text/text.h"
 #include "tessera/plan/optimizers.h"
 #include "tessera/recipe/lr_scale.h"
@@ -50,11 +50,21 @@ void resolve_buckets(Recipe& r) {
   const auto [height, width] = size_of_clips(r.values);
   data::ClipRules& rules = r.data.clips;
   rules.buckets.clear();
+  rules.seed = static_cast<uint64_t>(r.run.seed);
+  std::vector<std::string> sizes;
   for (const std::string& text : split_list(r.values.at("data.buckets"))) {
-    const bool table = data::names_aspect_ratios(text);
-    const auto more = table ? data::aspect_buckets(text) : std::vector<data::Bucket>{data::parse_bucket(text)};
-    rules.buckets.insert(rules.buckets.end(), more.begin(), more.end());
+    const data::BucketItem item = data::parse_bucket_item(text);
+    auto size = std::ranges::find(sizes, item.size());
+    if (size == sizes.end()) size = sizes.insert(size, item.size());
+    for (data::Bucket bucket : data::buckets_of(item.shape)) {
+      bucket.batch = item.batch, bucket.take = item.take, bucket.keep = item.keep;
+      bucket.level = static_cast<int>(size - sizes.begin());
+      rules.buckets.push_back(bucket);
+    }
   }
+  if (std::ranges::any_of(rules.buckets, [](const data::Bucket& b) { return b.batch > 0; }))
+    for (data::Bucket& bucket : rules.buckets)
+      if (bucket.batch == 0) bucket.batch = to_integer(r.values.at("train.global_batch"));
   const bool listed = !rules.buckets.empty();
   if (!listed) rules.buckets = {{to_integer(r.values.at("data.frames")), height, width}};
   if (rules.mode == data::ClipMode::full) {
@@ -193,6 +203,7 @@ void resolve(Recipe& r) {
   check_paths(r);
   check_encoders(r);
   r.model.config = model_config(r.values);
+  r.data.captions.fps = r.data.fps;
   resolve_buckets(r);
   r.train.lr *= scale_of(r.values).factor;
   r.lr_schedule.lr = r.train.lr;

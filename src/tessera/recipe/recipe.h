@@ -10,6 +10,7 @@
 #include "tessera/base/mesh.h"
 #include "tessera/base/options.h"
 #include "tessera/data/clips.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/optim/schedule/lr_schedule.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/plan_keys.h"
@@ -90,10 +91,12 @@ struct Recipe {
   struct Diffusion {
     std::string timesteps, weighting;
     double shift = 1;
-    double image_share = 0;       ///< of samples, for models that may begin with a clean frame
-    double caption_dropout = 0;   ///< share of samples that train with the empty caption
-    double pooled_dropout = 0;    ///< share of samples whose pooled caption is that of the empty one
-    double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
+    double image_share = 0;                       ///< of samples, for models that may begin with a clean frame
+    std::vector<families::Weighted> conditions;   ///< kinds of given frames by weight, in place of image_share
+    std::vector<families::Weighted> mask_ratios;  ///< kinds of masks of frames by ratio, likewise
+    double caption_dropout = 0;                   ///< share of samples that train with the empty caption
+    double pooled_dropout = 0;                    ///< share of samples whose pooled caption is that of the empty one
+    double min_t = 0, max_t = 1;                  ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;
   struct ExpertKeys {
     std::string train;             ///< auto, both, high_noise or low_noise
@@ -127,6 +130,8 @@ struct Recipe {
     std::vector<std::string> prompts;
     double motion_score = 0;                                 ///< with which prompts end; 0: none
     std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
+    std::vector<std::string> videos = {};                    ///< likewise, that a video goes on from or leads to
+    std::string condition;                                   ///< a kind of given frames, or auto
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts
   } sample;

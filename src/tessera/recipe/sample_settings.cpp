@@ -1,4 +1,5 @@
 #include "tessera/base/check.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
@@ -17,6 +18,13 @@ void read_clips(Recipe& recipe, const Given& given) {
   if (recipe.sample.clips < 1 && given.text != "auto")
     throw UserError(Exit::usage, "recipe", given.key + " = " + given.text + ": expected at least 1",
                     "or auto, as many as the audio lasts");
+}
+
+/// "auto|t2v|i2v_head|..."
+std::string condition_choices() {
+  std::string choices = "auto";
+  for (const std::string& kind : families::given_kinds()) choices += "|" + kind;
+  return choices;
 }
 
 bool is_guided(const Facts& f) { return f.recipe.sample.guidance != 1; }
@@ -73,9 +81,21 @@ std::vector<Setting> sample_settings() {
       {"sample.last_image",
        Kind::list,
        "",
-       "last frames of samples of first-last-frame models, likewise",
+       "last frames of samples of models that take one, likewise",
        sample<&Recipe::Sample::last_images>,
        {.in_stages = true}},
+      {"sample.video",
+       Kind::list,
+       "",
+       "videos that samples go on from or lead to, for models that are given frames, likewise: their first or last 33 or 65 frames, by sample.condition",
+       sample<&Recipe::Sample::videos>,
+       {.in_stages = true}},
+      {"sample.condition",
+       Kind::choice,
+       "auto",
+       "which frames samples are given; auto: the first, last or both of sample.image and sample.last_image, v2v_head with sample.video, else none",
+       sample<&Recipe::Sample::condition>,
+       {.choices = condition_choices(), .in_stages = true}},
       {"sample.audio",
        Kind::list,
        "",

@@ -72,6 +72,14 @@ void add_stages(Recipe& recipe, const RecipeFile& file) {
   }
 }
 
+std::map<int, int64_t> batches(const Recipe& recipe) {
+  std::map<int, int64_t> all;
+  const std::vector<data::Bucket>& buckets = recipe.data.clips.buckets;
+  for (size_t b = 0; b < buckets.size(); ++b)
+    if (buckets[b].batch > 0) all[static_cast<int>(b)] = buckets[b].batch;
+  return all;
+}
+
 std::string RunPart::name() const {
   return number == 0 ? "the start" : "stage " + std::to_string(number) + " (from step " + std::to_string(first) + ")";
 }

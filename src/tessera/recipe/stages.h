@@ -24,6 +24,9 @@ struct RunPart {
 /// The parts of a run in their order. A stage that begins after run.steps has none.
 std::vector<RunPart> run_parts(const Recipe& recipe);
 
+/// Samples of a global batch by bucket, where data.buckets says them; else empty.
+std::map<int, int64_t> batches(const Recipe& recipe);
+
 /// Whether any of them makes samples: then the prompts of all are encoded before step one.
 bool any_samples(const std::vector<RunPart>& parts);
 

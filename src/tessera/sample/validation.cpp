@@ -5,6 +5,7 @@
 #include "tessera/data/image.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/pixels.h"
+#include "tessera/prepare/pictures.h"
 
 namespace tessera::sample {
 
@@ -112,6 +113,13 @@ void Denoising::measure_audio_effect(const RunBranches& run) {
 /// A given first frame stays unchanged, whatever the model predicts for it: from the first step on, or where the model
 /// reads it elsewhere after the last.
 void Denoising::hold_first_frame() {
+  if (const auto cond = extra_.find("cond"); cond != extra_.end() && done()) {
+    const at::Tensor& given =
+        cond->second;  // a mask, and latents; of a video it goes on from it is as it was predicted
+    const std::string kind = prepare::sampled_condition(recipe_, job_.model->conditions());
+    if (families::places_of(kind).pictures) x_ = at::where(given.slice(0, 0, 1) > 0, given.slice(0, 1), x_);
+    return;
+  }
   const auto given = extra_.find("image_latent");
   if (given == extra_.end() || (job_.model->conditions().clean_beside && !done())) return;
   x_ = at::cat({given->second, x_.slice(1, 1)}, 1);

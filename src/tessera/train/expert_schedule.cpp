@@ -7,6 +7,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/plan/shares.h"
 
 namespace tessera::train {
 
@@ -33,33 +34,30 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
   noise_.clear();
   for (size_t e = 0; e < experts_.places(); ++e)
     noise_.push_back({static_cast<uint64_t>(now_->run.seed), job::timestep_options(*now_, experts_.list[e]),
-                      now_->diffusion.image_share, now_->diffusion.caption_dropout,
-                      data_[e][part_].samples->null_caption().context, now_->diffusion.pooled_dropout,
-                      data_[e][part_].samples->null_caption().pooled});
+                      now_->diffusion.image_share, now_->diffusion.conditions, now_->diffusion.mask_ratios,
+                      now_->diffusion.caption_dropout, data_[e][part_].samples->null_caption().context,
+                      now_->diffusion.pooled_dropout, data_[e][part_].samples->null_caption().pooled});
 }
 
-std::vector<int64_t> ExpertSchedule::places_of(int dp_rank) const {
+std::vector<int64_t> ExpertSchedule::places_of(int dp_rank, int64_t batch) const {
   int64_t samples = 0;
-  for (int64_t m = 0; m < plan().accumulation(); ++m) samples += plan().slice(dp_rank, m).count;
+  for (int64_t m = 0; m < plan().accumulation(); ++m) samples += plan::slice_of(plan(), batch, dp_rank, m).count;
   std::vector<int64_t> places(static_cast<size_t>(samples));
-  std::iota(places.begin(), places.end(), plan().slice(dp_rank, 0).first);
+  std::iota(places.begin(), places.end(), plan::slice_of(plan(), batch, dp_rank, 0).first);
   return places;
 }
 
 /// With those that it runs only where it has no sample of a micro-batch.
-std::vector<int64_t> ExpertSchedule::wanted_places(int dp_rank) const {
-  std::vector<int64_t> places = places_of(dp_rank);
+std::vector<int64_t> ExpertSchedule::wanted_places(int dp_rank, int64_t batch) const {
+  std::vector<int64_t> places = places_of(dp_rank, batch);
   for (int64_t m = 0; needs_spares_ && m < plan().accumulation(); ++m)
-    if (const int64_t spare = diffusion::spare_place(plan(), dp_rank, m); plan().slice(dp_rank, m).count == 0)
+    if (const int64_t spare = diffusion::spare_place(plan(), batch, dp_rank, m);
+        plan::slice_of(plan(), batch, dp_rank, m).count == 0)
       if (std::ranges::find(places, spare) == places.end()) places.push_back(spare);
   return places;
 }
 
-int64_t ExpertSchedule::own_samples() const {
-  int64_t samples = 0;
-  for (int64_t m = 0; m < plan().accumulation(); ++m) samples += plan().slice(dp_rank(), m).count;
-  return samples;
-}
+int64_t ExpertSchedule::own_samples() const { return static_cast<int64_t>(own_places().size()); }
 
 void ExpertSchedule::encode_captions(int64_t step) {
   if (recipe_.data.encoders != recipe::Encoders::sharded) return;
@@ -73,7 +71,7 @@ void ExpertSchedule::encode_captions(int64_t step) {
   std::vector<std::vector<prepare::PreparedData::Place>> of_ranks;
   for (int d = 0; d < plan().mesh.dp_size(); ++d) {
     auto& own = of_ranks.emplace_back();
-    for (const int64_t place : wanted_places(d)) {
+    for (const int64_t place : wanted_places(d, data.batch(own_step))) {
       const auto pick = data.pick(own_step, place);
       own.emplace_back(pick.index, pick.epoch);
     }
@@ -86,13 +84,19 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
   const int64_t own_step = expert_order_.own_step(step);
   const prepare::StageData& data = data_[place_of_data][part_];
   std::vector<Wanted> wanted;
-  for (const int64_t place : wanted_places(dp_rank())) {
+  for (const int64_t place : wanted_places(dp_rank(), data.batch(own_step))) {
     const auto [index, epoch] = data.pick(own_step, place);
     const auto make = [samples = data.samples, noise = noise_[place_of_data], takes = model_->conditions(), own_step,
                        place, index = index, epoch = epoch] {
-      prepare::PreparedSample clean = samples->sample(index, epoch);
-      diffusion::TrainingSample sample = diffusion::noised(
-          noise, takes, {std::move(clean.latent), std::move(clean.context), std::move(clean.extra)}, own_step, place);
+      const auto given = [&](int64_t frames, int64_t latent_frames) {
+        return diffusion::given_frames(noise, takes, frames, latent_frames, own_step, place);
+      };
+      prepare::PreparedSample clean = samples->sample(index, epoch, given);
+      diffusion::TrainingSample sample =
+          diffusion::noised(noise, takes,
+                            {std::move(clean.latent), std::move(clean.context), std::move(clean.extra),
+                             std::move(clean.given), std::move(clean.pieces)},
+                            own_step, place);
       sample.index = index;
       return sample;
     };
@@ -109,7 +113,11 @@ std::vector<ExpertPass> ExpertSchedule::passes(const plan::Visit& visit, const d
   const plan::ProgramPtr& program = programs_.step(visit.pending, static_cast<int>(expert_));
   ExpertPass pass;
   pass.pass = {.program = program, .step = visit.step, .expert = expert_};
-  pass.data = {.plan = &program->plan, .samples = &samples, .places = own_places(), .step = own_step_};
+  pass.data = {.plan = &program->plan,
+               .samples = &samples,
+               .places = own_places(),
+               .batch = data().batch(own_step_),
+               .step = own_step_};
   return {pass};
 }
 

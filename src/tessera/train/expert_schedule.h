@@ -84,8 +84,8 @@ class ExpertSchedule {
  protected:
   const plan::Plan& plan() const { return programs_.train->plan; }
   int dp_rank() const { return plan().mesh.dp_rank(rank_); }
-  std::vector<int64_t> own_places() const { return places_of(dp_rank()); }
-  std::vector<int64_t> places_of(int dp_rank) const;
+  std::vector<int64_t> own_places() const { return places_of(dp_rank(), data().batch(own_step_)); }
+  std::vector<int64_t> places_of(int dp_rank, int64_t batch) const;
   size_t place() const { return experts_.gated ? 0 : expert_; }
   double learning_rate(size_t expert, int64_t own_step) const;
 
@@ -102,7 +102,7 @@ class ExpertSchedule {
 
  private:
   void check_steps(size_t expert, int64_t done, int64_t step) const;
-  std::vector<int64_t> wanted_places(int dp_rank) const;
+  std::vector<int64_t> wanted_places(int dp_rank, int64_t batch) const;
 
   const recipe::Recipe& recipe_;  // of the whole run
   const diffusion::ExpertOrder expert_order_;

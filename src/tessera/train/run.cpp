@@ -178,7 +178,7 @@ void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
   metrics.plan_hash = plan_hash_;
   const engine::Store::Moved moved = engine_->store().take_moved();
   metrics.moved = {moved.bytes, moved.seconds, moved.waited};
-  metrics.samples = recipe().train.global_batch;
+  metrics.samples = experts_->data().batch(experts_->own_step());
   metrics.tokens = metrics.samples * job_.bucket_tokens[experts_->data().bucket(experts_->own_step())];
   for (size_t r = 0; r < ranks_.size(); ++r)
     metrics.ranks.push_back(rank_metrics(static_cast<int>(r), ranks_[r], mesh_, predicted_.by_part.temporaries));
@@ -208,7 +208,7 @@ void Run::look_for_slow_ranks(int64_t step) {
     log::warn(slow.text());
     run_log_->fault(step, "slow_rank", slow.text(), slow.rank);
   }
-  if (!recipe_.fault.rebalance || !experts_->rebalances()) return;
+  if (!recipe_.fault.rebalance || !experts_->rebalances() || !recipe::batches(recipe()).empty()) return;
   if (const auto shares = slow_.better_shares(programs_.train->plan)) give_shares(step, *shares);
 }
 

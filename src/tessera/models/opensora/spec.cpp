@@ -172,7 +172,7 @@ OpenSora::OpenSora(const Config& config) : config_(config), units_(make_units(co
 
 net::Conditions OpenSora::conditions() const {
   net::Conditions wants;
-  wants.clean_first = wants.clean_beside = config_.cond;
+  wants.clean_first = wants.clean_beside = wants.given_frames = config_.cond;
   wants.padded_text = true;
   wants.pooled_dim = config_.pooled_dim;
   return wants;

@@ -9,7 +9,7 @@
 // captions padded to that length and attends to the padding: rows that a caption lacks are zero here. Extras of a sample:
 // "pooled" [D] (CLIP's pooled text; zeros without it), "guidance" [1] (models with its embedding; 4 without it), and of
 // models with `cond` one of "image_latent" [C, 1, H, W] (the first latent frame) and "cond" [1 + C, F, H, W] (the mask of
-// the frames that are given, and these: condition.h). Predictions are noise - data of every frame, also of given ones.
+// the frames that are given, and these: diffusion/given_frames.h). Predictions are noise - data of every frame, also of given ones.
 #include "tessera/models/opensora/config.h"
 #include "tessera/net/model.h"
 

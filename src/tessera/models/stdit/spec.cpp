@@ -333,7 +333,7 @@ Stdit::Stdit(const Config& config) : config_(config), units_(make_units(config))
 
 net::Conditions Stdit::conditions() const {
   net::Conditions wants;
-  wants.clean_first = true;
+  wants.clean_first = wants.frame_masks = true;
   return wants;
 }
 

@@ -4,6 +4,8 @@
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/base/checked.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/families/opensora.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/opensora_parts.h"
@@ -59,59 +61,87 @@ void encoder(Translator& t, const Given& g, const char* name, const char* preset
 
 // ---- data -------------------------------------------------------------------------------------------------------
 
-/// "33x256px=1.0,12": all shapes, one batch. There each bucket has a batch and a share of its own.
+/// A bucket as it is written there, "33x256px=1.0,12" or "33x256px=0.4,0.6,12": the share of the clips that it takes, the
+/// share that these frames are passed over for, samples of a rank.
+struct BucketEntry {
+  std::string shape;
+  double take = 1, skip = 0;
+  int64_t batch = 0;  ///< 0: none
+};
+BucketEntry bucket_entry(const std::string& text) {
+  const size_t equal = text.find('=');
+  const auto fail = [&](const std::string& hint) {
+    throw UserError(Exit::usage, "import", "bucket_config: " + text, hint);
+  };
+  BucketEntry entry{text.substr(0, equal)};
+  const std::vector<std::string> numbers =
+      equal == text.npos ? std::vector<std::string>() : split_list(text.substr(equal + 1));
+  if (numbers.size() != 2 && numbers.size() != 3) fail("expected {RESOLUTION: {FRAMES: (share, batch)}}");
+  entry.take = std::atof(numbers[0].c_str());
+  if (numbers.size() == 3) entry.skip = std::atof(numbers[1].c_str());
+  const std::string& batch = numbers.back();
+  if (is_none(batch)) return entry;
+  const bool whole = batch.size() <= 6 && batch.find_first_not_of("0123456789") == batch.npos;
+  entry.batch = whole ? std::stoll(batch) : 0;
+  if (entry.batch < 1) fail("its batch has to be a number from 1 on");
+  return entry;
+}
+
+/// Shapes with their batches and shares; where all have one batch and take every clip, the shapes alone.
 void buckets(Translator& t) {
   if (!t.has("bucket_config")) return;
-  std::vector<std::string> shapes;
+  std::vector<BucketEntry> entries;
   std::set<int64_t> batches;
   bool shares = false;
   for (const std::string& bucket : split_list(t.value("bucket_config"))) {
-    const size_t equal = bucket.find('='), comma = bucket.rfind(',');
-    const std::string batch = comma == std::string::npos ? "" : bucket.substr(comma + 1);
-    if (equal == std::string::npos || comma == std::string::npos || comma < equal)
-      throw UserError(Exit::usage, "import", "bucket_config: " + bucket,
-                      "expected {RESOLUTION: {FRAMES: (share, batch)}}");
-    shapes.push_back(bucket.substr(0, equal));
-    shares = shares || std::atof(bucket.substr(equal + 1).c_str()) < 1;
-    if (is_none(batch)) continue;
-    const int64_t samples =
-        batch.size() > 6 || batch.find_first_not_of("0123456789") != std::string::npos ? 0 : std::stoll(batch);
-    if (samples < 1)
-      throw UserError(Exit::usage, "import", "bucket_config: " + bucket, "its batch has to be a number from 1 on");
-    batches.insert(samples);
+    entries.push_back(bucket_entry(bucket));
+    shares = shares || entries.back().take < 1 || entries.back().skip > 0;
+    if (entries.back().batch > 0) batches.insert(entries.back().batch);
   }
-  t.set("data.buckets", joined_text(shapes), {"bucket_config"}, "clips go to the shape nearest to theirs");
-  if (shares) t.warn("bucket_config", "shares below 1 are not drawn: a bucket has the share that its clips have");
+  const int64_t rounds = std::clamp<int64_t>(t.integer("accumulation_steps", 1), 1, 1'000'000);
+  const bool each = !batches.empty() && (batches.size() > 1 || shares);
+  std::vector<std::string> shapes;
+  for (const BucketEntry& entry : entries) {
+    const int64_t batch = (entry.batch > 0 ? entry.batch : batches.empty() ? 1 : *batches.begin()) * rounds;
+    shapes.push_back(entry.shape);
+    if (!each) continue;
+    shapes.back() += "=" + std::to_string(checked_product({batch, t.dp_size().value_or(1)}, "import: a global batch"));
+    if (entry.take < 1 || entry.skip > 0) shapes.back() += ":" + number_text(entry.take);
+    if (entry.skip > 0) shapes.back() += ":" + number_text(1 - entry.skip);
+  }
+  t.set("data.buckets", joined_text(shapes), {"bucket_config"},
+        each ? "global batches: those of a rank times the ranks that have samples of their own"
+             : "clips go to the shape nearest to theirs");
+  if (shares && !each) t.warn("bucket_config", "shares below 1 are not drawn without batches");
+  if (shares && each) t.warn("bucket_config", "which clips a bucket takes is drawn once, there in every epoch anew");
   if (batches.empty()) return;
-  if (batches.size() > 1)
-    t.warn("bucket_config", "a step has one batch size, here the smallest, " + std::to_string(*batches.begin()) +
-                                " a rank; tessera plan --largest batch finds what fits");
-  const int64_t rounds = t.integer("accumulation_steps", 1);
-  t.set_batch(*batches.begin() * std::clamp<int64_t>(rounds, 1, 1'000'000), {"bucket_config"},
+  t.set_batch(*batches.begin() * rounds, {"bucket_config"},
               "the smallest batch of a bucket" + (rounds > 1 ? " x " + std::to_string(rounds) : std::string()));
 }
 
-/// Kinds of conditions by weight: the first picture alone can be trained on.
+/// Kinds of given frames with their weights, by the names that both have.
 void conditions(Translator& t) {
   const std::string prefix = "condition_config.";
-  double text = 0, picture = 0;
-  std::vector<std::string> options;
+  const std::vector<std::string> known = families::given_kinds();
+  std::vector<std::string> options, kinds;
+  double sum = 0;
   for (const Given& g : t.given()) {
     if (!g.name.starts_with(prefix)) continue;
     const std::string kind = g.name.substr(prefix.size());
     const double weight = t.number(g.name, 0);
-    if (kind == "t2v")
-      text += weight, options.push_back(g.name);
-    else if (kind == "i2v_head")
-      picture += weight, options.push_back(g.name);
-    else if (weight == 0)
-      t.imply(g.name, "its weight is 0");
-    else
-      t.refuse(g.name, "samples are conditioned on their first picture (i2v_head) or on none (t2v)");
+    if (std::ranges::find(known, kind) == known.end() || weight < 0) {
+      if (weight == 0)
+        t.imply(g.name, "its weight is 0");
+      else
+        t.refuse(g.name, weight < 0 ? "a weight is at least 0" : "there are " + joined_text(known));
+      continue;
+    }
+    options.push_back(g.name), sum += weight;
+    kinds.push_back(kind + "=" + number_text(weight));
   }
   if (options.empty()) return;
-  if (text + picture <= 0) return t.refuse(options[0], "the weights of t2v and i2v_head are 0");
-  t.set("diffusion.image_share", number_text(picture / (text + picture)), options);
+  if (sum <= 0) return t.refuse(options[0], "all weights are 0");
+  t.set("diffusion.conditions", joined_text(kinds), options);
 }
 
 // ---- ranks and memory ---------------------------------------------------------------------------------------------
@@ -287,7 +317,7 @@ std::vector<Rule> opensora_model_rules() {
       only("clip.max_length", {"77"}, "the encoder's", "the encoder has 77 positions"),
       sets("dropout_ratio.t5", "diffusion.caption_dropout"),
       sets("dropout_ratio.clip", "diffusion.pooled_dropout"),
-      of_table(joined("condition_config", "t2v and i2v_head: `diffusion.image_share`; others refused")),
+      of_table(joined("condition_config", "`diffusion.conditions`")),
   };
   for (const char* key : {"in_channels", "vec_in_dim", "context_in_dim", "hidden_size", "num_heads", "depth",
                           "depth_single_blocks", "patch_size"})
@@ -309,9 +339,11 @@ std::vector<Rule> opensora_training_rules() {
            "clips and pictures with texts are there"),
       only("dataset.transform_name", {"resize_crop"}, "scaled and cut at the centre", "resize_crop is there"),
       sets("dataset.fps_max", "data.fps"),
-      warned("dataset.vmaf", "captions are as they are: write their scores into the text", Takes::perhaps),
+      warned("dataset.vmaf", "captions are as they are: data.caption_columns ends them in columns of the table",
+             Takes::perhaps),
       implied("dataset.memory_efficient", "not needed: the table is read once", Takes::perhaps),
-      joined("bucket_config", "`data.buckets`, and `train.global_batch` of the smallest batch"),
+      joined("bucket_config",
+             "`data.buckets` with their batches and shares, `train.global_batch` of the smallest batch"),
       refused("cached_video", "latents of that trainer's cache are not read: they are encoded and cached again",
               Takes::perhaps),
       refused("cached_text", "texts of that trainer's cache are not read: they are encoded and cached again",

@@ -1,11 +1,12 @@
 // Kinds of the objective whose shift follows from a sample's size (Open-Sora 2.0): shifts, schedules, noisy latents,
-// targets, losses and guidance. The mesh means nothing here. Of 1.2 shifts, noisy latents and the sampler's path are
-// compared, of 1.3 shifts and drawn timesteps.
+// targets, losses and guidance. The mesh means nothing here. Of 1.2 shifts, noisy latents, losses and the sampler's
+// path are compared, of 1.3 shifts, drawn timesteps and losses without frames beside the noisy ones.
 #include <cmath>
 
 #include "tessera/diffusion/flow.h"
 #include "tessera/diffusion/loss.h"
 #include "tessera/diffusion/sampler.h"
+#include "tessera/families/frames/given_frames.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/tools/verify/case.h"
 
@@ -82,6 +83,38 @@ Tensor area_timesteps(const std::vector<Size>& sizes, const Tensor& t, double sc
   }
   return at::stack(rows).to(at::kFloat);
 }
+/// Noisy latents and losses of 1.x, whose fake model sees `text` (a number a sample) beside them; frames with a mask of 0
+/// are given without noise and do not count. An undefined mask gives none.
+struct AreaLoss {
+  Tensor noisy, losses;
+};
+AreaLoss area_loss(const Tensor& x0, const Tensor& noise, const Tensor& t, const Tensor& mask, const Tensor& text) {
+  std::vector<Tensor> noisy, losses;
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    const double time = t[i].item<double>() / 1000;
+    const int64_t frames = x0.size(2);
+    Tensor x = diffusion::add_noise(x0[i], noise[i], time);
+    std::vector<double> weights;
+    for (int64_t f = 0; mask.defined() && f < frames; ++f) {
+      const bool given = mask[i][f].item<int64_t>() == 0;
+      weights.push_back(given ? 0 : static_cast<double>(frames) / static_cast<double>(mask[i].sum().item<int64_t>()));
+      if (given) x.select(1, f).copy_(x0[i].select(1, f));
+    }
+    const auto rows = [](const Tensor& latent) {
+      return models::to_rows(latent, {1, 1, 1}).to(at::kFloat).contiguous();
+    };
+    const Tensor prediction = rows(-(0.3 * at::sin(x) + 0.1 * time + text[i].item<double>()));
+    net::Batch batch;
+    batch.tokens.offsets = {0, prediction.size(0)};
+    losses.push_back(
+        at::scalar_tensor(diffusion::sample_error(prediction, batch, 0, {rows(diffusion::velocity(x0[i], noise[i]))}, 1,
+                                                  at::zeros_like(prediction), weights),
+                          at::kFloat));
+    noisy.push_back(x);
+  }
+  return {at::stack(noisy), at::stack(losses)};
+}
+
 std::vector<Size> sizes_of(const Json& rows) {
   std::vector<Size> sizes;
   for (const Json& row : rows) sizes.push_back(row.get<Size>());
@@ -190,6 +223,17 @@ CaseResults verify_size_loss(const CaseContext& context) {
     file.compare(out + "loss", mean, context.bound("out"));
     file.compare("grad_in.v2." + dtype + "pred", gradient, context.bound("grad"));
   }
+  // 1.3 without frames beside the noisy ones, with and without a mask
+  const Tensor text = 0.02 * file.tensor("in.v13.y").flatten(1).mean(1);
+  const std::string none = families::kind_giving(false, false, false);
+  for (const auto& [run, mask] :
+       {std::pair<std::string, Tensor>(none, {}), {none + "_mask", file.tensor("in.v13.frame_mask")}}) {
+    const AreaLoss found =
+        area_loss(file.tensor("in.v13.x"), file.tensor("in.v13.noise"), file.tensor("in.v13.t"), mask, text);
+    file.compare("out.v13." + run + ".x_t", found.noisy, context.bound("out"));
+    file.compare("out.v13." + run + ".loss", found.losses, context.bound("out"));
+    file.compare("out.v13." + run + ".mean", found.losses.mean(), context.bound("out"));
+  }
   CaseResults results;
   results.push_back(std::move(file));
   return results;
@@ -223,10 +267,11 @@ void check_area(CaseFile& file, const CaseContext& context) {
     file.compare("out.v13" + name, area_timesteps(sizes, file.tensor("in.t"), scale, shift_of_second), relative(1e-6));
   }
   const Tensor t = file.tensor("in.rf.t"), x0 = file.tensor("in.rf.x_start"), noise = file.tensor("in.rf.noise");
-  std::vector<Tensor> noisy;
-  for (int64_t i = 0; i < t.numel(); ++i)
-    noisy.push_back(diffusion::add_noise(x0[i], noise[i], t[i].item<double>() / 1000));
-  file.compare("out.rf.x_t", at::stack(noisy), 1e-4);
+  for (const auto& [suffix, mask] : {std::pair<std::string, Tensor>("", {}), {"_masked", file.tensor("in.rf.mask")}}) {
+    const AreaLoss found = area_loss(x0, noise, t, mask, at::zeros({t.numel()}));
+    file.compare("out.rf.x_t" + suffix, found.noisy, 1e-4);
+    file.compare("out.rf.loss" + suffix, found.losses, 1e-4);
+  }
   const int steps = context.config.at("steps").get<int>();
   const auto sampler = diffusion::make_sampler("euler_by_area", steps, shift_of_first(sizes.back(), 1));
   const std::vector<double> times = sampler->timesteps();

@@ -114,6 +114,10 @@ CaseResults verify_flow(const CaseContext& context);
 CaseResults verify_size_timesteps(const CaseContext& context);
 CaseResults verify_size_loss(const CaseContext& context);
 CaseResults verify_size_sampling(const CaseContext& context);
+CaseResults verify_buckets(const CaseContext& context);
+// Of frames that are given.
+CaseResults verify_given_frames(const CaseContext& context);
+CaseResults verify_frame_masks(const CaseContext& context);
 CaseResults verify_vae(const CaseContext& context);
 CaseResults verify_pictures(const CaseContext& context);
 CaseResults verify_clips(const CaseContext& context);

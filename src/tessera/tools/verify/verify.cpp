@@ -48,6 +48,9 @@ Kinds all_kinds() {
                  {kPublishedShapes, verify_published_shapes},
                  {"opensora_timesteps", verify_size_timesteps},
                  {"opensora_loss", verify_size_loss},
+                 {"opensora_condition", verify_given_frames},
+                 {"opensora_masks", verify_frame_masks},
+                 {"opensora_buckets", verify_buckets},
                  {"sampling_opensora", verify_size_sampling}};
   for (const models::AutoencoderMake& make : models::autoencoders()) {
     for (const std::string& kind : make.picture_cases) kinds[kind] = verify_pictures;

@@ -13,12 +13,29 @@ namespace tessera::data {
 struct Bucket {
   int64_t frames = 0, height = 0, width = 0;  ///< pixels
   double ratio = 0;                           ///< height by width as a table of ratios has it; 0: of no table
+  int64_t batch = 0;                          ///< samples of its global batches; 0: as many as all have
+  /// Shares of the clips that are drawn (bucket_draws.h), and which buckets are of one size: those of one level.
+  double take = 1, keep = 1;
+  int level = 0;
   bool operator==(const Bucket&) const = default;
   std::string text() const;  ///< "33x480x832"
 };
 
 /// "33x480x832", frames x height x width. Throws UserError (usage) showing the text.
 Bucket parse_bucket(const std::string& text);
+
+/// An item of data.buckets: a shape or a table, and after it what is said of them all, "33x256px=12:0.5:0.3": samples of
+/// a global batch, take, keep.
+struct BucketItem {
+  std::string shape;
+  int64_t batch = 0;
+  double take = 1, keep = 1;
+  /// The size, without the frames: "256px".
+  std::string size() const;
+  std::string text() const;  ///< as it is parsed
+};
+/// Throws UserError (usage) showing the text.
+BucketItem parse_bucket_item(const std::string& text);
 
 /// A clip as it would be cut: shown size in pixels, frames at the rate of training.
 struct ClipSize {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/buckets.h"
+#include "tessera/data/buckets/buckets.h"
 
 namespace tessera::data {
 
@@ -18,5 +18,8 @@ bool names_aspect_ratios(const std::string& text);
 /// names with _BIN; Open-Sora 2.0's sizes by their pixels, 256px or 480p; shapes of an area, area_buckets.h. The square comes
 /// first, because samples have the first shape. Throws UserError (usage) naming the nearest table.
 std::vector<Bucket> aspect_buckets(const std::string& text);
+
+/// The shapes of an item of data.buckets, one or those of a table. Throws UserError (usage) as these do.
+std::vector<Bucket> buckets_of(const std::string& shape);
 
 }  // namespace tessera::data

@@ -1,17 +1,20 @@
-#include "tessera/models/opensora/condition.h"
+#include "tessera/diffusion/given_frames.h"
 
 #include "golden.h"
 #include "tessera/base/check.h"
-#include "tessera/models/common/patches.h"
 
-namespace tessera::models::opensora {
+namespace tessera::diffusion {
+
+using families::chosen;
+using families::fitting;
+using families::given_frames;
 
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::vector<ConditionWeight> weights_of(const Json& config) {
-  std::vector<ConditionWeight> weights;
+std::vector<families::Weighted> weights_of(const Json& config) {
+  std::vector<families::Weighted> weights;
   for (const auto& [kind, weight] : config.items()) weights.push_back({kind, weight.get<double>()});
   return weights;
 }
@@ -49,22 +52,20 @@ void compare(const Run& run, const TensorMap& file) {
     if (!run.u.empty()) EXPECT_EQ(kind, run.about.at("chosen").at(static_cast<size_t>(s)));
     const auto given = given_frames(kind, frames, latent.size(1), causal);
     std::vector<at::Tensor> pieces;
-    for (const GivenFrames& one : given) {
+    for (const families::GivenFrames& one : given) {
       if (one.count == 0) continue;
       EXPECT_EQ(run.about.at("encodes").at(next).at("frames"), (Json{one.begin, one.begin + one.count})) << kind;
       pieces.push_back(encoded());
     }
     const at::Tensor cond = condition(latent, given, pieces);
     EXPECT_TRUE(cond.equal(out("cond")[s])) << kind;
-    for (const int64_t patch : {1, 2})
-      EXPECT_TRUE(to_rows(cond, {1, patch, patch}).equal(out("cond_packed" + std::to_string(patch))[s])) << kind;
   }
   if (!run.u.empty()) EXPECT_EQ(next, run.about.at("encodes").size());
 }
 
 }  // namespace
 
-TEST(OpenSoraCondition, ATrainersChoicesGivenFramesAndMasksAreTheRecordedOnes) {
+TEST(GivenFrames, ATrainersChoicesGivenFramesAndMasksAreTheRecordedOnes) {
   TESSERA_NEED_GOLDENS();
   const Golden golden("opensora_condition");
   const TensorMap file = golden.tensors("case.safetensors");
@@ -73,7 +74,7 @@ TEST(OpenSoraCondition, ATrainersChoicesGivenFramesAndMasksAreTheRecordedOnes) {
       compare({name, about, draws(golden.path("case.safetensors"), "in." + name + ".u")}, file);
 }
 
-TEST(OpenSoraCondition, ASamplersReferencesAreGivenWhereTheRecordedOnesAre) {
+TEST(GivenFrames, ASamplersReferencesAreGivenWhereTheRecordedOnesAre) {
   TESSERA_NEED_GOLDENS();
   const Golden golden("opensora_condition");
   const TensorMap file = golden.tensors("case.safetensors");
@@ -91,9 +92,9 @@ TEST(OpenSoraCondition, ASamplersReferencesAreGivenWhereTheRecordedOnesAre) {
   }
 }
 
-TEST(OpenSoraCondition, UnknownKindsAndNoWeightsAreRefused) {
+TEST(GivenFrames, UnknownKindsAndNoWeightsAreRefused) {
   EXPECT_THROW(given_frames("i2v_middle", 33, 9, true), UserError);
   EXPECT_THROW(chosen({{"t2v", 0}}, 0.5), UserError);
 }
 
-}  // namespace tessera::models::opensora
+}  // namespace tessera::diffusion

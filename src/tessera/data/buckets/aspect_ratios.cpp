@@ -1,12 +1,12 @@
 // The published tables of PixArt and of the programs after it, in diffusers' values, and Open-Sora's.
-#include "tessera/data/aspect_ratios.h"
+#include "tessera/data/buckets/aspect_ratios.h"
 
 #include <algorithm>
 #include <cmath>
 #include <span>
 
 #include "tessera/base/check.h"
-#include "tessera/data/area_buckets.h"
+#include "tessera/data/buckets/area_buckets.h"
 
 namespace tessera::data {
 
@@ -145,6 +145,10 @@ std::vector<Bucket> aspect_buckets(const std::string& text) {
   });
   std::rotate(buckets.begin(), square, square + 1);
   return buckets;
+}
+
+std::vector<Bucket> buckets_of(const std::string& shape) {
+  return names_aspect_ratios(shape) ? aspect_buckets(shape) : std::vector<Bucket>{parse_bucket(shape)};
 }
 
 }  // namespace tessera::data

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/buckets.h"
+#include "tessera/data/buckets/buckets.h"
 
 namespace tessera::data {
 

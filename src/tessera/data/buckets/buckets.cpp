@@ -1,8 +1,9 @@
-#include "tessera/data/buckets.h"
+#include "tessera/data/buckets/buckets.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 #include <tuple>
 
 #include "tessera/base/check.h"
@@ -61,6 +62,42 @@ Bucket parse_bucket(const std::string& text) {
     throw UserError(Exit::usage, "data.buckets", "'" + text + "': expected frames x height x width",
                     "for example data.buckets = [\"33x480x832\", \"33x832x480\", \"1x768x768\"]");
   return {f, h, w};
+}
+
+std::string BucketItem::size() const {
+  const size_t frames = shape.find_first_not_of("0123456789");
+  return frames != std::string::npos && frames > 0 && shape[frames] == 'x' ? shape.substr(frames + 1) : shape;
+}
+
+std::string BucketItem::text() const {
+  std::ostringstream text;
+  text << shape;
+  if (batch > 0) text << "=" << batch;
+  if (batch > 0 && (take < 1 || keep < 1)) text << ":" << take;
+  if (batch > 0 && keep < 1) text << ":" << keep;
+  return text.str();
+}
+
+BucketItem parse_bucket_item(const std::string& text) {
+  const size_t equal = text.find('=');
+  BucketItem item{text.substr(0, equal)};
+  if (equal == std::string::npos) return item;
+  long long batch = 0;
+  int end = 0;
+  const std::string rest = text.substr(equal + 1);
+  const auto whole = [&] { return static_cast<size_t>(end) == rest.size(); };
+  const bool read =
+      (std::sscanf(rest.c_str(), "%9lld%n", &batch, &end) == 1 && whole()) ||
+      (std::sscanf(rest.c_str(), "%9lld:%lf%n", &batch, &item.take, &end) == 2 && whole()) ||
+      (std::sscanf(rest.c_str(), "%9lld:%lf:%lf%n", &batch, &item.take, &item.keep, &end) == 3 && whole());
+  const auto share = [](double p) { return p >= 0 && p <= 1; };
+  if (!read || batch < 1 || !share(item.take) || !share(item.keep))
+    throw UserError(
+        Exit::usage, "data.buckets",
+        "'" + text + "': expected SHAPE=BATCH, SHAPE=BATCH:TAKE or SHAPE=BATCH:TAKE:KEEP, shares from 0 to 1",
+        "for example data.buckets = [\"33x256px=96\", \"129x256px=24:1:0.4\"]");
+  item.batch = batch;
+  return item;
 }
 
 BucketChoice choose_bucket(const std::vector<Bucket>& buckets, const ClipSize& clip, double max_crop) {

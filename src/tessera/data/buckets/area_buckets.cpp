@@ -1,4 +1,4 @@
-#include "tessera/data/area_buckets.h"
+#include "tessera/data/buckets/area_buckets.h"
 
 #include <algorithm>
 #include <cmath>

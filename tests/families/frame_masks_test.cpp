@@ -1,0 +1,83 @@
+#include "tessera/families/frames/frame_masks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tessera/base/check.h"
+
+namespace tessera::families {
+
+namespace {
+
+/// Always the least or the most that may be drawn.
+MaskDraws ends(bool most) {
+  return {[most](int64_t a, int64_t b) { return most ? b : a; }, [most](double a, double b) { return most ? b : a; },
+          [](int64_t frame) { return frame % 2 == 0 ? 0.05 : 0.95; }};
+}
+
+std::string text(const std::vector<char>& mask) {
+  std::string all;
+  for (const char m : mask) all += m ? 'x' : '.';
+  return all;
+}
+
+}  // namespace
+
+TEST(FrameMasks, GiveTheFramesOfTheirKind) {
+  const auto mask = [](const char* kind, int64_t frames, bool most = false) {
+    return text(frame_mask(kind, frames, ends(most)));
+  };
+  EXPECT_EQ(mask("identity", 8), "xxxxxxxx");
+  EXPECT_EQ(mask("image_head", 8), ".xxxxxxx");
+  EXPECT_EQ(mask("image_tail", 8), "xxxxxxx.");
+  EXPECT_EQ(mask("image_head_tail", 8), ".xxxxxx.");
+  EXPECT_EQ(mask("image_random", 8, true), "xxxxxxx.");
+  EXPECT_EQ(mask("quarter_head", 8, true), "..xxxxxx");
+  EXPECT_EQ(mask("quarter_head_tail", 8, true), "..xxxx..");
+  EXPECT_EQ(mask("quarter_random", 8), ".xxxxxxx");
+  EXPECT_EQ(mask("interpolate", 5), ".x.x.");
+  EXPECT_EQ(mask("intepolate", 5, true), "x.x.x") << "as its programs spell it";
+  EXPECT_EQ(mask("random", 4), ".x.x");
+}
+
+TEST(FrameMasks, TrainAtLeastOneFrameAndNeverMaskAPicture) {
+  EXPECT_EQ(text(frame_mask("image_head_tail", 2, ends(false))), ".x");
+  EXPECT_EQ(text(frame_mask("random", 4, ends(true))), ".x.x") << "0.95 is above 0.9, 0.05 is not";
+  for (const std::string& kind : mask_kinds()) {
+    EXPECT_EQ(text(frame_mask(kind, 1, ends(true))), "x") << kind;
+    for (int64_t frames = 2; frames < 9; ++frames)
+      for (const bool most : {false, true})
+        EXPECT_NE(std::ranges::count(frame_mask(kind, frames, ends(most)), 1), 0) << kind << frames;
+  }
+}
+
+TEST(FrameMasks, AreDrawnByRatiosAndUnknownOnesAreRefused) {
+  const std::vector<Weighted> ratios = {{"random", 0.25}, {"image_head", 0.5}};
+  EXPECT_EQ(masked_by(ratios, 0.1), "random");
+  EXPECT_EQ(masked_by(ratios, 0.25), "image_head");
+  EXPECT_EQ(masked_by(ratios, 0.75), "identity");
+  try {
+    frame_mask("image_haed", 4, ends(false));
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean image_head?"), std::string::npos) << error.what();
+  }
+}
+
+TEST(GivenFrames, AreAskedForOnceAndNamedInKeys) {
+  const std::vector<Weighted> kinds = {{"t2v", 1}, {"i2v_head", 2}, {"i2v_loop", 1}, {"v2v_tail", 1}, {"v2v_head", 0}};
+  EXPECT_EQ(given_text(kinds), "first last last33");
+  EXPECT_EQ(given_text({{"t2v", 1}}), "");
+  const auto longer = all_given(kinds, 37, 10);
+  ASSERT_EQ(longer.size(), 3u);
+  EXPECT_EQ(longer[0].name(), "given.0-1");
+  EXPECT_EQ(longer[1].name(), "given.36-37");
+  EXPECT_EQ(longer[2].name(), "given.4-37");
+  EXPECT_EQ(all_given(kinds, 33, 9).size(), 2u) << "33 of 33 frames are no condition";
+  EXPECT_TRUE(all_given(kinds, 1, 1).empty());
+  EXPECT_TRUE(is_given_name("given.0-1"));
+  EXPECT_FALSE(is_given_name("y"));
+}
+
+}  // namespace tessera::families
