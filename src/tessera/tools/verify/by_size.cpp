@@ -56,25 +56,25 @@ std::vector<double> schedule_of(int steps, double shift) {
   return diffusion::make_sampler("euler_by_size", steps, shift)->sigmas();
 }
 
-using Size = std::array<int64_t, 3>;  // height, width and frames, in pixels
+using VideoSize = std::array<int64_t, 3>;  // height, width and frames, in pixels
 
 /// The shift of 1.2, whose autoencoder makes five latent frames of 17, and of 1.3, which counts those that begin no piece
 /// and scales those of videos alone.
-double shift_of_first(const Size& size, double scale) {
+double shift_of_first(const VideoSize& size, double scale) {
   const auto [height, width, frames] = size;
   return scale * diffusion::area_shift(static_cast<double>(height * width), frames == 1 ? 1 : frames / 17 * 5);
 }
-double shift_of_second(const Size& size, double scale) {
+double shift_of_second(const VideoSize& size, double scale) {
   const auto [height, width, frames] = size;
   const auto pixels = static_cast<double>(height * width);
   return frames == 1 ? diffusion::area_shift(pixels, 1) : scale * diffusion::area_shift(pixels, (frames - 1) / 4);
 }
 
 /// Timesteps for each row of sizes and each t, both in 0..1000.
-Tensor area_timesteps(const std::vector<Size>& sizes, const Tensor& t, double scale,
-                      double (*shift_of)(const Size& size, double scale) = shift_of_first) {
+Tensor area_timesteps(const std::vector<VideoSize>& sizes, const Tensor& t, double scale,
+                      double (*shift_of)(const VideoSize& size, double scale) = shift_of_first) {
   std::vector<Tensor> rows;
-  for (const Size& size : sizes) {
+  for (const VideoSize& size : sizes) {
     const double shift = shift_of(size, scale);
     std::vector<double> row;
     for (int64_t i = 0; i < t.numel(); ++i)
@@ -115,9 +115,9 @@ AreaLoss area_loss(const Tensor& x0, const Tensor& noise, const Tensor& t, const
   return {at::stack(noisy), at::stack(losses)};
 }
 
-std::vector<Size> sizes_of(const Json& rows) {
-  std::vector<Size> sizes;
-  for (const Json& row : rows) sizes.push_back(row.get<Size>());
+std::vector<VideoSize> sizes_of(const Json& rows) {
+  std::vector<VideoSize> sizes;
+  for (const Json& row : rows) sizes.push_back(row.get<VideoSize>());
   return sizes;
 }
 
@@ -157,7 +157,7 @@ CaseResults verify_size_timesteps(const CaseContext& context) {
     moved.push_back(doubles(row));
   }
   file.compare("out.shift.t", at::stack(moved), context.bound("out"));
-  const std::vector<Size> by_area = sizes_of(context.config.at("hwf"));
+  const std::vector<VideoSize> by_area = sizes_of(context.config.at("hwf"));
   for (const auto& [scale, name] : {std::pair(1.0, "scale1.0"), {2.5, "scale2.5"}}) {
     const Tensor given = file.tensor("in.v1.t");
     file.compare(std::string("out.v12.fp32.") + name, area_timesteps(by_area, given, scale), context.bound("out"));
