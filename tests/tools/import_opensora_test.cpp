@@ -125,7 +125,7 @@ TEST(ImportOpenSora, TakesALineOverTheConfiguration) {
 
 TEST(ImportOpenSora, RefusesWithAReasonWhatIsNotThere) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"condition_config = dict(t2v=1, v2v_head=1)\n", "condition_config.v2v_head"},
+      {"condition_config = dict(t2v=1, v2v_head_noisy=1)\n", "condition_config.v2v_head_noisy"},
       {"plugin = 'gemini'\nplugin_config = dict(tp_size=2, zero_stage=1)\n", "plugin"},
       {"plugin = 'zero2'\nplugin_config = dict(sp_size=2)\n", "plugin_config.sp_size"},
       {"plugin_config = dict(sp_size=4, sequence_parallelism_mode='ring_attn')\n", "plugin_config.sp_size"},
