@@ -213,7 +213,12 @@ bool has_halos(const net::Batch& batch, const Mesh& mesh) {
 void cover(plan::ModelSpec& spec, const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
            MeasureOptions options) {
   const plan::ModelSpec other = measure(units, batch, spec.name, options);
-  spec.inputs = std::max(spec.inputs, other.inputs), spec.tables = std::max(spec.tables, other.tables);
+  for (int64_t plan::ModelSpec::*most :
+       {&plan::ModelSpec::inputs, &plan::ModelSpec::tables, &plan::ModelSpec::targets, &plan::ModelSpec::loss_peak,
+        &plan::ModelSpec::loss_grad, &plan::ModelSpec::tokens, &plan::ModelSpec::sequence})
+    spec.*most = std::max(spec.*most, other.*most);
+  for (size_t c = 0; c < spec.conditioning.size(); ++c)
+    spec.conditioning[c] = std::max(spec.conditioning[c], other.conditioning.at(c));
   for (size_t u = 0; u < spec.units.size(); ++u) take_larger_shape(spec.units[u].cost, other.units[u].cost);
 }
 

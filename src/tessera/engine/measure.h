@@ -24,7 +24,7 @@ plan::ModelSpec measure(const std::vector<std::unique_ptr<net::Unit>>& units, co
 /// halos as large as its frames, or its rows, are wide.
 bool has_halos(const net::Batch& batch, const Mesh& mesh);
 
-/// Raises what inputs, tables and units cost to what they cost with `batch`, which has another shape.
+/// Raises all bytes, of inputs, messages and units, to those of `batch`, which has another shape.
 void cover(plan::ModelSpec& spec, const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
            MeasureOptions options);
 
