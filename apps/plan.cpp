@@ -442,8 +442,7 @@ Command plan_command() {
              {"--frontier", kOptionalPicture, "step time over memory; also as FILE.svg or FILE.html"},
              {"--composes", "", "print docs/what-composes.md; needs no recipe"},
              {"--schedule", "FILE", "write the instructions of all ranks and steps"},
-             {"--write", "FILE",
-              "write the plan as TOML, to edit, for plan.file; with --largest batch the recipe, its batches filled"},
+             {"--write", "FILE", "write the plan, or with --largest batch the recipe"},
              {"--check", "FILE", "check a schedule file; name the line that is wrong"}};
   c.run = run;
   return c;
