@@ -103,7 +103,8 @@ std::vector<std::set<std::string>> clip_entries(const fs::path& cache) {
   for (const auto& item : fs::directory_iterator(cache)) {
     if (item.path().extension() != ".safetensors") continue;
     auto& names = all.emplace_back();
-    for (const auto& entry : checkpoint::SafetensorsFile::open(item.path()).entries())
+    const auto file = checkpoint::SafetensorsFile::open(item.path());
+    for (const auto& entry : file.entries())
       if (entry.name != "latent") names.insert(entry.name);
   }
   return all;
@@ -144,7 +145,7 @@ TEST_F(TwoTextEncoders, GivenFramesAreDrawnAlikeOnEveryLayoutCachedOrNotAndGoOn)
 }
 
 TEST_F(TwoTextEncoders, VideosAreContinuedWhereClipsAreLongEnoughAndSamplesHaveTheFramesThatTheyAreGiven) {
-  const Flags longer = {"--data.frames",          "36",        "--data.fps", "30", "--run.steps", "3",
+  const Flags longer = {"--data.frames",          "36",        "--data.fps", "40", "--run.steps", "3",
                         "--diffusion.conditions", "v2v_head=1"};
   Result r = train(1, "run", longer);
   ASSERT_EQ(r.code, 0) << r.output;
@@ -161,7 +162,7 @@ TEST_F(TwoTextEncoders, VideosAreContinuedWhereClipsAreLongEnoughAndSamplesHaveT
     return run_.tessera(line);
   };
   const std::string clip = (run_.folder() / "data/clip0.mp4").string();
-  const Flags video = {"--sample.video", clip, "--data.frames", "36", "--data.fps", "30"};
+  const Flags video = {"--sample.video", clip, "--data.frames", "36", "--data.fps", "40"};
   r = sample("goes-on", video);
   EXPECT_EQ(r.code, 0) << r.output;
   Flags both = video;
@@ -186,6 +187,8 @@ config = { in_channels = 48, caption_channels = 64, model_max_length = 40 })");
                          "32,48",
                          "--data.frames",
                          "16",
+                         "--data.fps",
+                         "16",
                          "--diffusion.timesteps",
                          "by_area",
                          "--diffusion.mask_ratios",
@@ -207,8 +210,9 @@ config = { in_channels = 48, caption_channels = 64, model_max_length = 40 })");
   r = train(2, "parts", {"--mesh", "cp=2"});
   ASSERT_EQ(r.code, 0) << r.output;
   expect_same_curve(run.metrics("one"), run.metrics("parts"), 6);
-  r = run.train(1, "none", {"--data.size", "32,48", "--data.frames", "16", "--diffusion.conditions", "i2v_head=1"},
-                300);
+  r = run.train(
+      1, "none",
+      {"--data.size", "32,48", "--data.frames", "16", "--data.fps", "16", "--diffusion.conditions", "i2v_head=1"}, 300);
   EXPECT_EQ(r.code, 2) << r.output;
   EXPECT_NE(r.output.find("diffusion.mask_ratios gives it frames without noise"), std::string::npos) << r.output;
 }
