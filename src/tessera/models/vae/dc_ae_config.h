@@ -4,11 +4,12 @@
 //
 //   dc_ae::Config config = dc_ae::config_of_weights(shape, "vae/diffusion_pytorch_model.safetensors");
 //   dc_ae::check_config(text, "vae/config.json", config);            // and takes its scaling_factor
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tessera/models/vae/shape_of.h"
 
 namespace tessera::models::dc_ae {
 
@@ -29,9 +30,6 @@ struct Config {
 
   int64_t stride() const { return int64_t{1} << (encoder.size() - 1); }  ///< pixels of a latent cell along a side
 };
-
-/// The shape of a tensor by its diffusers name; empty when it is not there.
-using ShapeOf = std::function<std::vector<int64_t>(const std::string& name)>;
 
 /// Everything but the scaling follows from the weights. Throws UserError (input) where they are of another architecture
 /// or not whole.

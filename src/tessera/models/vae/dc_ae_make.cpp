@@ -80,10 +80,7 @@ std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string
 }
 
 std::unique_ptr<VideoVae> released(const Tiling& tiling) {
-  std::map<std::string, std::vector<int64_t>> shapes;
-  for (const Parameter& parameter : parameters({})) shapes[parameter.name] = parameter.shape;
-  const auto read = [shapes](const std::string& name) { return random_tensor(name, shapes.at(name)); };
-  return std::make_unique<DcAe>(Config{}, read, tiling);
+  return std::make_unique<DcAe>(Config{}, random_weights(parameters({})), tiling);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tessera/models/vae/dc_ae_weight_form.h"
 
 #include "tessera/models/vae/dc_ae_config.h"
+#include "tessera/models/vae/stored_weights.h"
 
 namespace tessera::models::dc_ae {
 
@@ -9,11 +10,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json config_of(const ConfigSource& source) {
-  const ShapeOf shape = [&](const std::string& name) {
-    const auto found = source.size.shapes.find(name);
-    return found == source.size.shapes.end() ? std::vector<int64_t>() : found->second;
-  };
-  Config config = config_of_weights(shape, source.file);
+  Config config = config_of_weights(shapes_of(source), source.file);
   config.scaling_factor = source.given.get<double>("scaling_factor", "scaling_factor", config.scaling_factor);
   Json out = source.given.base("attention_head_dim");
   out.update(config_json(config));

@@ -4,11 +4,12 @@
 //
 //   hunyuan_vae::Config config = hunyuan_vae::config_of_weights(shape, "hunyuan_vae.safetensors");
 //   hunyuan_vae::check_config(text, "vae/config.json", config);          // and takes its groups and scaling
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tessera/models/vae/shape_of.h"
 
 namespace tessera::models::hunyuan_vae {
 
@@ -26,9 +27,6 @@ struct Config {
   /// A denoiser's latents are (latent - shift_factor) * scaling_factor.
   double scaling_factor = 0.476986, shift_factor = 0;
 };
-
-/// The shape of a tensor by its name; empty when it is not there.
-using ShapeOf = std::function<std::vector<int64_t>(const std::string& name)>;
 
 /// Widths, layers and channels; groups and scaling are those of the release. Throws UserError (input) for another
 /// architecture.

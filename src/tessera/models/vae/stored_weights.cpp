@@ -1,6 +1,7 @@
 #include "tessera/models/vae/stored_weights.h"
 
 #include <algorithm>
+#include <map>
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/initial.h"
@@ -41,6 +42,41 @@ Tensor random_tensor(const std::string& name, const std::vector<int64_t>& shape)
                                                   : Initial::normal(1 / std::sqrt(static_cast<double>(inputs)));
   draw_initial(initial, kSeed, name, 0, value.numel(), value.mutable_data_ptr<float>());
   return value;
+}
+
+ReadWeight random_weights(const std::vector<Parameter>& parameters) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const Parameter& parameter : parameters) shapes[parameter.name] = parameter.shape;
+  return [shapes = std::move(shapes)](const std::string& name) { return random_tensor(name, shapes.at(name)); };
+}
+
+ShapeOf shapes_of(const ConfigSource& source) {
+  return [&shapes = source.size.shapes](const std::string& name) {
+    const auto found = shapes.find(name);
+    return found == shapes.end() ? std::vector<int64_t>() : found->second;
+  };
+}
+
+StoredWeights::StoredWeights(const WeightSource& source, const std::vector<std::string>& marks,
+                             const std::string& naming)
+    : source_(source) {
+  const auto same = [](const std::string& name, const std::string&) { return name; };
+  prefix_ = detect_naming(marks, same, {naming}, source.names, source.file).prefix;
+}
+
+ShapeOf StoredWeights::shapes() const {
+  return [this](const std::string& name) {
+    return has_tensor(source_, full(name)) ? source_.shape(full(name)) : std::vector<int64_t>{};
+  };
+}
+
+void StoredWeights::expect(const std::vector<Parameter>& parameters, const std::string& title) const {
+  for (const Parameter& parameter : parameters)
+    expect_tensor(source_, full(parameter.name), parameter.shape, "these are not weights of " + title);
+}
+
+ReadWeight StoredWeights::reader() const {
+  return [prefix = prefix_, read = source_.read](const std::string& name) { return read(prefix + name); };
 }
 
 }  // namespace tessera::models

@@ -3,11 +3,12 @@
 //
 //   dc_ae_video::Config config = dc_ae_video::config_of_weights(shape, "F32T4C128_AE.safetensors");
 //   dc_ae_video::check_config(text, "vae/config.json", config);            // and takes its scaling_factor
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tessera/models/vae/shape_of.h"
 
 namespace tessera::models::dc_ae_video {
 
@@ -30,9 +31,6 @@ struct Config {
   int64_t stride() const { return int64_t{1} << (stages.size() - 1); }  ///< pixels of a latent cell along a side
   int64_t time_stride() const;                                          ///< frames of a latent frame
 };
-
-/// The shape of a tensor by its name; empty when it is not there.
-using ShapeOf = std::function<std::vector<int64_t>(const std::string& name)>;
 
 /// Everything but the scaling and where time is halved follows from the weights; these are those of the release. Throws
 /// UserError (input) where they are of another architecture or not whole.

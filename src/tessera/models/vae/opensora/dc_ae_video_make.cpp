@@ -1,7 +1,5 @@
 #include "tessera/models/vae/opensora/dc_ae_video_make.h"
 
-#include <map>
-
 #include "tessera/models/vae/opensora/dc_ae_video.h"
 #include "tessera/models/vae/opensora/dc_ae_video_weight_form.h"
 #include "tessera/models/vae/stored_weights.h"
@@ -18,29 +16,17 @@ Tiling with_shared_frames(Tiling tiling, const Config& config) {
 
 std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string& config_file,
                                const WeightSource& weights, const Tiling& tiling) {
-  const auto same = [](const std::string& name, const std::string&) { return name; };
-  const std::string prefix = detect_naming({"encoder.project_in.conv.weight", "decoder.project_in.main.conv.weight"},
-                                           same, {"official"}, weights.names, weights.file)
-                                 .prefix;
-  Config config = config_of_weights(
-      [&](const std::string& name) {
-        return has_tensor(weights, prefix + name) ? weights.shape(prefix + name) : std::vector<int64_t>{};
-      },
-      weights.file);
+  const StoredWeights stored(weights, {"encoder.project_in.conv.weight", "decoder.project_in.main.conv.weight"},
+                             "official");
+  Config config = config_of_weights(stored.shapes(), weights.file);
   if (!config_text.empty()) check_config(config_text, config_file, config);
-  for (const Parameter& parameter : parameters(config))
-    expect_tensor(weights, prefix + parameter.name, parameter.shape,
-                  "these are not weights of Open-Sora 2.0's video DC-AE");
+  stored.expect(parameters(config), "Open-Sora 2.0's video DC-AE");
   const Tiling tiles = with_shared_frames(tiling, config);
-  return std::make_unique<DcAeVideo>(
-      std::move(config), [prefix, read = weights.read](const std::string& name) { return read(prefix + name); }, tiles);
+  return std::make_unique<DcAeVideo>(std::move(config), stored.reader(), tiles);
 }
 
 std::unique_ptr<VideoVae> released(const Tiling& tiling) {
-  std::map<std::string, std::vector<int64_t>> shapes;
-  for (const Parameter& parameter : parameters({})) shapes[parameter.name] = parameter.shape;
-  const auto read = [shapes](const std::string& name) { return random_tensor(name, shapes.at(name)); };
-  return std::make_unique<DcAeVideo>(Config{}, read, with_shared_frames(tiling, {}));
+  return std::make_unique<DcAeVideo>(Config{}, random_weights(parameters({})), with_shared_frames(tiling, {}));
 }
 
 }  // namespace

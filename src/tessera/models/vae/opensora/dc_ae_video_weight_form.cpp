@@ -1,27 +1,14 @@
 #include "tessera/models/vae/opensora/dc_ae_video_weight_form.h"
 
-#include "tessera/base/check.h"
 #include "tessera/models/vae/opensora/dc_ae_video_config.h"
+#include "tessera/models/vae/opensora/official_config.h"
 
 namespace tessera::models::dc_ae_video {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json config_of(const ConfigSource& source) {
-  if (source.diffusers)
-    throw UserError(Exit::input, "models.config", "diffusers has no class for this autoencoder",
-                    "convert it to official names");
-  const ShapeOf shape = [&](const std::string& name) {
-    const auto found = source.size.shapes.find(name);
-    return found == source.size.shapes.end() ? std::vector<int64_t>() : found->second;
-  };
-  Config config = config_of_weights(shape, source.file);
-  check_config(source.given.json.dump(), source.file, config);
-  Json out = source.given.base("temporal_downsample");
-  out.merge_patch(config_json(config));
-  return out;
+nlohmann::ordered_json config_of(const ConfigSource& source) {
+  return official_config(source, "temporal_downsample", config_of_weights, check_config, config_json);
 }
 
 }  // namespace

@@ -4,11 +4,12 @@
 //
 //   opensora12_vae::Config config = opensora12_vae::config_of_weights(shape, "model.safetensors");
 //   opensora12_vae::check_config(text, "vae/config.json", config);          // and takes its groups and piece
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tessera/models/vae/shape_of.h"
 
 namespace tessera::models::opensora12_vae {
 
@@ -34,9 +35,6 @@ struct Config {
   int64_t time_stride() const;  ///< frames of a latent frame
   int64_t latent_piece() const { return (piece + time_stride() - 1) / time_stride(); }
 };
-
-/// The shape of a tensor by its name; empty when it is not there.
-using ShapeOf = std::function<std::vector<int64_t>(const std::string& name)>;
 
 /// Widths, layers and channels; groups, scaling and piece are those of the release. Throws UserError (input) for another
 /// architecture.

@@ -1,7 +1,5 @@
 #include "tessera/models/vae/opensora/opensora12_make.h"
 
-#include <map>
-
 #include "tessera/base/check.h"
 #include "tessera/models/vae/opensora/opensora12.h"
 #include "tessera/models/vae/opensora/opensora12_weight_form.h"
@@ -24,33 +22,19 @@ void take_stored(const WeightSource& weights, const std::string& name, std::vect
 
 std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string& config_file,
                                const WeightSource& weights, const Tiling& tiling) {
-  const auto same = [](const std::string& name, const std::string&) { return name; };
-  const std::string prefix =
-      detect_naming({"spatial_vae.module.encoder.conv_in.weight", "temporal_vae.encoder.conv_in.conv.weight"}, same,
-                    {"official"}, weights.names, weights.file)
-          .prefix;
-  Config config = config_of_weights(
-      [&](const std::string& name) {
-        return has_tensor(weights, prefix + name) ? weights.shape(prefix + name) : std::vector<int64_t>{};
-      },
-      weights.file);
+  const StoredWeights stored(
+      weights, {"spatial_vae.module.encoder.conv_in.weight", "temporal_vae.encoder.conv_in.conv.weight"}, "official");
+  Config config = config_of_weights(stored.shapes(), weights.file);
   if (!config_text.empty()) check_config(config_text, config_file, config);
   check_groups(config, weights.file);
-  for (const Parameter& parameter : parameters(config))
-    expect_tensor(weights, prefix + parameter.name, parameter.shape,
-                  "these are not weights of Open-Sora 1.2's autoencoder");
-  take_stored(weights, prefix + "shift", config.mean);
-  take_stored(weights, prefix + "scale", config.std);
-  return std::make_unique<OpenSoraVae12>(
-      std::move(config), [prefix, read = weights.read](const std::string& name) { return read(prefix + name); },
-      tiling);
+  stored.expect(parameters(config), "Open-Sora 1.2's autoencoder");
+  take_stored(weights, stored.full("shift"), config.mean);
+  take_stored(weights, stored.full("scale"), config.std);
+  return std::make_unique<OpenSoraVae12>(std::move(config), stored.reader(), tiling);
 }
 
 std::unique_ptr<VideoVae> released(const Tiling& tiling) {
-  std::map<std::string, std::vector<int64_t>> shapes;
-  for (const Parameter& parameter : parameters({})) shapes[parameter.name] = parameter.shape;
-  const auto read = [shapes](const std::string& name) { return random_tensor(name, shapes.at(name)); };
-  return std::make_unique<OpenSoraVae12>(Config{}, read, tiling);
+  return std::make_unique<OpenSoraVae12>(Config{}, random_weights(parameters({})), tiling);
 }
 
 }  // namespace

@@ -3,11 +3,12 @@
 //
 //   opensora13_vae::Config config = opensora13_vae::config_of_weights(shape, "model.safetensors");
 //   opensora13_vae::check_config(text, "vae/config.json", config);          // and takes its piece and scaling
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tessera/models/vae/shape_of.h"
 
 namespace tessera::models::opensora13_vae {
 
@@ -35,9 +36,6 @@ struct Config {
 
   int64_t latent_piece() const { return (piece - 1) / kTimeStride + 1; }
 };
-
-/// The shape of a tensor by its name; empty when it is not there.
-using ShapeOf = std::function<std::vector<int64_t>(const std::string& name)>;
 
 /// Widths, layers and channels; the rest is that of the release. Throws UserError (input) for another architecture.
 Config config_of_weights(const ShapeOf& shape, const std::string& file);
