@@ -251,6 +251,30 @@ TEST_F(CutClips, EveryLengthAndFullGiveTheItemsOfMusubi) {
   EXPECT_TRUE(problems.empty());
 }
 
+TEST_F(CutClips, SharesOfAMovedDataSetAreDrawnAlike) {
+  const auto drawn = [&](const std::string& folder) {
+    std::string table = "path,text\n";
+    for (int i = 0; i < 24; ++i) {
+      const std::string name = (i % 2 ? "odd/" : "even/") + std::to_string(i) + ".mp4";
+      write(folder + "/" + name, "");  // makes the folders
+      write_mp4(folder_ / folder / name, scene(4, 32, 32, 8));
+      table += name + ",x\n";
+    }
+    write(folder + "/metadata.csv", table);
+    Problems problems;
+    const ClipRules rules{.buckets = {{4, 32, 32, 0, 8, 0.5, 1, 0}, {4, 16, 16, 0, 8, 1, 1, 1}}};
+    const auto items = read_dataset({.path = folder_ / folder}, problems);
+    std::vector<int> buckets;
+    for (const Clip& clip : plan_clips(items, Probes(), rules, problems).clips) buckets.push_back(clip.bucket);
+    EXPECT_EQ(buckets.size(), 24u) << problems.text();
+    return buckets;
+  };
+  const std::vector<int> here = drawn("here");
+  EXPECT_EQ(drawn("there/of/another/name"), here);
+  EXPECT_GT(std::ranges::count(here, 0), 4);
+  EXPECT_GT(std::ranges::count(here, 1), 4);
+}
+
 TEST_F(CutClips, TheSummarySaysWhatIsEnlargedAndCutOff) {
   write_mp4(folder_ / "a.mp4", scene(4, 16, 32, 8)), write("a.txt", "x");
   write_mp4(folder_ / "b.mp4", scene(4, 64, 64, 8)), write("b.txt", "x");

@@ -244,6 +244,18 @@ TEST(Planner, StatesThatTheHostHasNoRoomForGoToTheDiskEvenly) {
   for (size_t i = 1; i < on_disk.size(); ++i) EXPECT_GT(on_disk[i] - on_disk[i - 1], 1) << choice.plan.summary();
 }
 
+TEST(Planner, AnEarlyRefusalLeavesRoomThatIsChosenByHand) {
+  const ModelSpec spec = toy::dear_model(12, 12);
+  PlannerInput in = input(0);  // a host without a budget of its own
+  in.recompute_units = 12, in.prefetch = 1, in.update = Update::end, in.strategy = Strategy::full_shard;
+  in.parameters = in.gradients = in.states_tier = Tier::host;
+  const MemoryCurve memory = choose(spec, kTwo, in, machine()).memory;
+  ASSERT_LT(memory.peak, memory.host.total()) << "what lasts is more than the device has";
+  in.budget = memory.peak, in.first_that_fits = true, in.recompute_units.reset();
+  const Choice choice = choose(spec, kTwo, in, machine());
+  EXPECT_TRUE(choice.fits) << choice.advice;
+}
+
 TEST(Planner, ActivationsGoOnToTheDiskWhereTheHostHasNoRoomAndNoMoreOfThem) {
   const ModelSpec spec = model();
   PlannerInput in = input(0, 1 << 30);

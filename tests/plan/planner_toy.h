@@ -13,20 +13,20 @@ inline PlannerInput input(int64_t budget, int64_t host = 0) {
 }
 
 /// Blocks whose forward is dear and whose attention is half of it, on a machine where time is what was computed.
-inline ModelSpec dear_model(int blocks = 6) {
+/// `more`: times the activations of toy::model, which are then what fills the device.
+inline ModelSpec dear_model(int blocks = 6, int64_t more = 50) {
   ModelSpec spec = model(blocks, 400);
   for (auto& unit : spec.units) {
     Footprint& f = unit.cost;
     f.forward_flops = 1e12, f.backward_flops = 2e12;
-    constexpr int64_t kMore = 50;  // activations are what fills the device
     for (int64_t* bytes : {&f.out, &f.saved, &f.keep_peak, &f.forward_peak, &f.recompute_saved, &f.recompute_peak,
                            &f.backward_peak, &f.grad_in})
-      *bytes *= kMore;
+      *bytes *= more;
     for (auto* list : {&f.saved_by_site, &f.results})
-      for (auto& [site, bytes] : *list) bytes *= kMore;
+      for (auto& [site, bytes] : *list) bytes *= more;
     for (auto& [sites, replay] : f.replays) {
       replay.forward_flops = 5e11;
-      for (int64_t* bytes : {&replay.forward_peak, &replay.recompute_saved, &replay.recompute_peak}) *bytes *= kMore;
+      for (int64_t* bytes : {&replay.forward_peak, &replay.recompute_saved, &replay.recompute_peak}) *bytes *= more;
     }
   }
   return spec;

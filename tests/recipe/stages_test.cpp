@@ -35,6 +35,22 @@ TEST(Sums, ByTheLibraryAreRefusedInADeterministicRun) {
   }
 }
 
+TEST(Buckets, WhatIsSaidOfListedShapesIsRefusedWhereOthersAreMadeOfThem) {
+  const std::string shares = "9x64x64=4:0.5,1x64x64=8", batches = "9x64x64=4,1x64x64=8";
+  EXPECT_NO_THROW(load_recipe("", {{"data.buckets", shares}}));
+  const std::tuple<std::string, std::string, std::string> cases[] = {
+      {shares, "data.clip_lengths", "every"}, {shares, "data.latents", "npy"}, {batches, "data.clip_mode", "full"}};
+  for (const auto& [buckets, key, value] : cases) {
+    try {
+      load_recipe("", {{"data.buckets", buckets}, {key, value}});
+      ADD_FAILURE() << key;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+      EXPECT_NE(std::string(error.what()).find(key + " = \"" + value), std::string::npos) << error.what();
+    }
+  }
+}
+
 class Stages : public FolderTest {
  protected:
   Recipe load(const std::string& stages, const Overrides& overrides = {}) const {

@@ -52,9 +52,31 @@ std::vector<BucketChoice> choose_lengths(const ClipRules& rules, const ClipSize&
   return chosen;
 }
 
+/// What names a clip in the draws: its path below the folder that all clips share, so that a moved data set draws alike.
+class DrawNames {
+ public:
+  explicit DrawNames(const std::vector<Item>& items) {
+    for (const Item& item : items) {
+      const Path folder = item.path.parent_path();
+      if (&item == &items.front()) root_ = folder;
+      const auto [end, other] = std::mismatch(root_.begin(), root_.end(), folder.begin(), folder.end());
+      if (end == root_.end()) continue;
+      Path shared;
+      for (auto part = root_.begin(); part != end; ++part) shared /= *part;
+      root_ = shared;
+    }
+  }
+  std::string of(const Item& item) const {
+    return root_.empty() ? item.path.string() : item.path.lexically_relative(root_).string();
+  }
+
+ private:
+  Path root_;
+};
+
 /// Buckets of one file and what each does to the picture; none, and a problem booked, when none fits.
 std::vector<BucketChoice> place(const Item& item, const Probes& probes, const ClipRules& rules, ClipSize& size,
-                                double& rate, int64_t& left_out, Problems& problems) {
+                                double& rate, const DrawNames& names, int64_t& left_out, Problems& problems) {
   try {
     if (is_latent(item.path)) {
       BucketChoice choice;
@@ -74,7 +96,7 @@ std::vector<BucketChoice> place(const Item& item, const Probes& probes, const Cl
     if (auto chosen = choose_lengths(rules, size, problem); !chosen.empty()) return chosen;
   } else {
     const BucketChoice choice = rules.draws()
-                                    ? choose_drawn(rules.buckets, size, rules.max_crop, rules.seed, item.path.string())
+                                    ? choose_drawn(rules.buckets, size, rules.max_crop, rules.seed, names.of(item))
                                     : choose_bucket(rules.buckets, size, rules.max_crop);
     if (choice.bucket >= 0) return {choice};
     if (choice.problem.empty()) {
@@ -192,6 +214,7 @@ ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const 
   const auto is_encoded = [](const Item& item) { return is_latent(item.path); };
   const bool blind = !has_video() && !std::any_of(items.begin(), items.end(), is_encoded) &&
                      rules.buckets.size() == 1 && rules.mode == ClipMode::head;
+  const DrawNames names(items);
   int64_t left_out = 0;
   std::set<std::string> told;  // repeats of an item that does not fit
   for (size_t i = 0; i < items.size(); ++i) {
@@ -201,7 +224,7 @@ ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const 
     choices[0].bucket = 0;
     ClipSize size;
     double rate = 1;
-    if (!blind) choices = place(item, probes, rules, size, rate, left_out, problems);
+    if (!blind) choices = place(item, probes, rules, size, rate, names, left_out, problems);
     if (choices.empty()) told.insert(item.where);
     for (const BucketChoice& choice : choices) {
       const int64_t frames = rules.buckets[static_cast<size_t>(choice.bucket)].frames;

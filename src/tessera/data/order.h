@@ -46,7 +46,7 @@ class SampleOrder {
 /// Samples of several shapes (buckets): a global batch holds one shape. Each bucket has a SampleOrder of its own and
 /// its batches are spread evenly: after any number of steps a bucket is within one batch of its due share, so its
 /// samples come as often as those of every other, and none is dropped at the end of an epoch. With one bucket this is
-/// SampleOrder.
+/// SampleOrder. It keeps what was asked last, so one object serves one thread.
 class BatchOrder {
  public:
   /// `buckets`: of each sample, by index; numbers need not be contiguous.

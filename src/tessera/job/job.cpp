@@ -1,5 +1,4 @@
 #include "tessera/job/job.h"
-#include "tessera/job/given_checks.h"
 
 #include <ATen/Context.h>
 
@@ -13,6 +12,7 @@
 #include "tessera/families/registry.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/codec_bytes.h"
+#include "tessera/job/given_checks.h"
 #include "tessera/job/image_encoder.h"
 #include "tessera/job/lora_init.h"
 #include "tessera/job/lora_run.h"
@@ -149,17 +149,17 @@ void check_beside(const recipe::Recipe& recipe, const Job& job) {
                     "use \"device\", \"sharded\" or \"cached\"");
 }
 
-}  // namespace
-
 /// Kernels of GPUs, in a plan for one too: LibTorch's deterministic ones take other memory.
 void choose_kernels(const recipe::Recipe& recipe) {
-  const bool same_bits = recipe.values.at("run.deterministic") == "true";
+  const bool same_bits = recipe.run.deterministic;
   at::Context& torch = at::globalContext();
   torch.setDeterministicAlgorithms(same_bits, /*warn_only=*/false);
   torch.setDeterministicFillUninitializedMemory(false);  // for those who read it; a step would be up to 15 % slower
   torch.setDeterministicCuDNN(same_bits);
   if (same_bits) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS asks for it
 }
+
+}  // namespace
 
 Job make_job(const recipe::Recipe& recipe) {
   choose_kernels(recipe);

@@ -13,9 +13,8 @@ namespace tessera::job {
 
 /// What follows from the sizes of a recipe's data; stages have their own.
 struct Shapes {
-  std::array<int64_t, 4> latent{};  ///< [C, F, H, W] of one sample of the first bucket, which is what is sampled
-  std::array<int64_t, 4>
-      largest{};  ///< of the bucket with most tokens (in a step, where batches differ), which is what is planned for
+  std::array<int64_t, 4> latent{};     ///< [C, F, H, W] of one sample of the first bucket, which is what is sampled
+  std::array<int64_t, 4> largest{};    ///< of the bucket that is planned for: that with most tokens in a step
   int64_t tokens = 0;                  ///< of one sample of that
   int64_t batch = 0;                   ///< samples of its global batches
   std::vector<int64_t> bucket_tokens;  ///< of one sample of each bucket

@@ -46,6 +46,24 @@ std::pair<int64_t, int64_t> size_of_clips(const Values& values) {
 }
 
 /// data.buckets, or the one bucket of data.frames and data.size; the first is what is sampled.
+/// What is said of listed shapes, beside keys that make other shapes of them or leave no choice among them.
+void check_batches_and_shares(const Recipe& r) {
+  const data::ClipRules& rules = r.data.clips;
+  const auto refuse = [](const std::string& what, const std::string& hint) {
+    throw UserError(Exit::usage, "data.buckets", what, hint);
+  };
+  const bool batches = std::ranges::any_of(rules.buckets, [](const data::Bucket& b) { return b.batch > 0; });
+  if (batches && rules.mode == data::ClipMode::full)
+    refuse("batches of listed shapes with data.clip_mode = \"full\", which trains in shapes that are not listed",
+           "list each length, or set train.global_batch for all");
+  if (rules.draws() && rules.every_length)
+    refuse("shares of the clips with data.clip_lengths = \"every\", which takes each clip in each length",
+           "leave the shares out, or data.clip_lengths");
+  if (rules.draws() && r.data.latents)
+    refuse("shares of the clips with data.latents = \"npy\", whose latents have one shape each",
+           "leave the shares out, or train on the clips");
+}
+
 void resolve_buckets(Recipe& r) {
   const auto [height, width] = size_of_clips(r.values);
   data::ClipRules& rules = r.data.clips;
@@ -65,6 +83,7 @@ void resolve_buckets(Recipe& r) {
   if (std::ranges::any_of(rules.buckets, [](const data::Bucket& b) { return b.batch > 0; }))
     for (data::Bucket& bucket : rules.buckets)
       if (bucket.batch == 0) bucket.batch = to_integer(r.values.at("train.global_batch"));
+  check_batches_and_shares(r);
   const bool listed = !rules.buckets.empty();
   if (!listed) rules.buckets = {{to_integer(r.values.at("data.frames")), height, width}};
   if (rules.mode == data::ClipMode::full) {
@@ -210,7 +229,7 @@ void resolve(Recipe& r) {
   r.lr_schedule.total_steps = r.run.steps;
   if (r.lora.dora && r.lora.dropout > 0)
     throw UserError(Exit::usage, "recipe", "lora.dropout and lora.dora exclude each other", "set lora.dropout = 0");
-  if (r.values.at("run.deterministic") == "true" && r.values.at("run.sums") == "library")
+  if (r.run.deterministic && r.run.library_sums())
     throw UserError(Exit::usage, "recipe", "run.deterministic = true: run.sums = \"library\" has no order of its own",
                     "set run.sums = \"in_order\"");
   check_disk(r);

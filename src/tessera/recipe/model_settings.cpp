@@ -36,6 +36,9 @@ Kind kind_of(families::ConfigKey::Kind kind) {
                                : Kind::list;
 }
 
+const Needs kOnGpus = {[](const Facts& f) { return f.recipe.run.device != "cpu"; },
+                       "run.device = \"cpu\" sums in the order of the ranks and gives the same bits each time"};
+
 bool loads_weights(const Facts& f) { return f.recipe.model.init != "random"; }
 
 }  // namespace
@@ -78,14 +81,14 @@ std::vector<Setting> run_settings() {
        Kind::choice,
        "in_order",
        "sums over GPUs: in_order, that of the ranks; library: NCCL's own, faster, in an order that nobody promises",
-       nullptr,
-       {.choices = "in_order|library"}},
+       run<&Recipe::Run::sums>,
+       {.choices = "in_order|library", .needs = {kOnGpus}}},
       {"run.deterministic",
        Kind::choice,
        "false",
        "on a GPU: kernels that give the same bits each time; one that LibTorch has no such form of ends the run by its name",
-       nullptr,
-       {.choices = "true|false"}},
+       run<&Recipe::Run::deterministic>,
+       {.choices = "true|false", .needs = {kOnGpus}}},
   };
 }
 

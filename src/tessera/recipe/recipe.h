@@ -33,8 +33,10 @@ enum class Encoders {
 
 struct Recipe {
   struct Run {
-    std::string out, resume, on_nan, device;
+    std::string out, resume, on_nan, device, sums;
     int64_t seed = 0, steps = 0;
+    bool deterministic = false;  ///< kernels of a GPU give the same bits each time
+    bool library_sums() const { return sums == "library"; }
   } run;
   struct Model {
     std::string preset, path, family, init;

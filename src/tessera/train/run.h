@@ -67,6 +67,7 @@ class Run {
   diffusion::FlowMatching& objective() { return *objective_; }
 
  private:
+  void warn_without_gpu() const;
   void check_start();
   void plan_run();
   void start();

@@ -93,7 +93,8 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   watch_.follow(comm_);
   job::check_devices(comm_);
   watch_.follow_device(comm_);
-  if (recipe_.values.at("run.sums") == "library") comm_.sum_by_library();
+  if (recipe_.run.library_sums()) comm_.sum_by_library();
+  warn_without_gpu();
   comm_.check_agreement("program", program());
   comm_.check_agreement("recipe", recipe_.to_toml());
   job_ = job::make_job(recipe_);
@@ -111,6 +112,16 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   plan_run();
   watch_.phase(0, "loading the weights");
   start();
+}
+
+/// Keys that this rank cannot obey, of a recipe that leaves the device to the machine.
+void Run::warn_without_gpu() const {
+  if (rank_ != 0 || recipe_.run.device == "cpu") return;  // a recipe for a CPU is told where it is read
+  if (recipe_.run.library_sums() && !comm_.by_device())
+    log::warn(
+        "run.sums = library has no effect: NCCL sends nothing here, and other sums are in the order of the ranks");
+  if (recipe_.run.deterministic && !device::used())
+    log::warn("run.deterministic = true has no effect: CPU ranks give the same bits each time");
 }
 
 /// All that may refuse the run for what its folder holds, before anything there is written.

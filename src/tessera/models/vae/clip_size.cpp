@@ -15,4 +15,14 @@ void refuse_size(const char* where, const ClipSize& clip, const std::string& rul
                   "change data.frames, data.size or data.buckets, for instance to " + text(nearest));
 }
 
+void check_pixels(const at::Tensor& pixels) {
+  check_input(pixels.dim() == 4 && pixels.size(0) == 3, "models.vae", "pixels of another shape than [3, F, H, W]",
+              "give a clip of three colours in [-1, 1]");
+}
+
+void check_latent(const at::Tensor& latent, int64_t channels) {
+  check_input(latent.dim() == 4 && latent.size(0) == channels && latent.numel() > 0, "models.vae",
+              "a latent of another shape than [" + std::to_string(channels) + ", f, h, w]", "run prepare again");
+}
+
 }  // namespace tessera::models

@@ -1,7 +1,9 @@
 #pragma once
-// Sizes of clips in messages of autoencoders.
+// What autoencoders refuse: clips of sizes that they do not take, and tensors that are none.
 #include <cstdint>
 #include <string>
+
+#include "tessera/ops/tensor.h"
 
 namespace tessera::models {
 
@@ -12,5 +14,11 @@ struct ClipSize {
 /// Throws UserError (usage) with the clip's size, the rule that it breaks, and the nearest smaller size that is valid.
 [[noreturn]] void refuse_size(const char* where, const ClipSize& clip, const std::string& rule,
                               const ClipSize& nearest);
+
+/// Throws UserError (input) where these are not pixels [3, F, H, W].
+void check_pixels(const at::Tensor& pixels);
+
+/// Throws UserError (input) where this is not a latent [channels, f, h, w] that has a cell.
+void check_latent(const at::Tensor& latent, int64_t channels);
 
 }  // namespace tessera::models

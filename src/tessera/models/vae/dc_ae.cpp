@@ -92,9 +92,7 @@ Tensor DcAe::encode(const Tensor& pixels) const {
 
 Tensor DcAe::decode(const Tensor& latent) const {
   const at::NoGradGuard no_grad;
-  check_input(latent.dim() == 4 && latent.size(0) == config_.latent_channels && latent.numel() > 0, "models.vae",
-              "a latent of another shape than [" + std::to_string(config_.latent_channels) + ", f, h, w]",
-              "run prepare again");
+  check_latent(latent, config_.latent_channels);
   const int64_t cell = config_.stride();
   const Tensor unscaled = latent.to(at::kFloat) / config_.scaling_factor;
   Tensor pixels = at::empty({3, latent.size(1), latent.size(2) * cell, latent.size(3) * cell}, at::kFloat);

@@ -50,8 +50,7 @@ std::array<int64_t, 4> HunyuanVae::latent_shape(int64_t frames, int64_t height, 
 }
 
 Tensor HunyuanVae::moments(const Tensor& pixels) const {
-  check_input(pixels.dim() == 4 && pixels.size(0) == 3, "models.vae", "pixels of another shape than [3, F, H, W]",
-              "give a clip of three colours in [-1, 1]");
+  check_pixels(pixels);
   const auto [c, f, h, w] = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
   const auto of_frames = [&, h = h, w = w](const Tensor& clip) {
     return stitch_clips(tiles_, h, w, 1, [&](const Part& y, const Part& x) {
@@ -94,9 +93,7 @@ Tensor HunyuanVae::encode(const Tensor& pixels) const {
 
 Tensor HunyuanVae::decode(const Tensor& latent) const {
   const at::NoGradGuard no_grad;
-  check_input(latent.dim() == 4 && latent.size(0) == config_.latent_channels && latent.numel() > 0, "models.vae",
-              "a latent of another shape than [" + std::to_string(config_.latent_channels) + ", f, h, w]",
-              "run prepare again");
+  check_latent(latent, config_.latent_channels);
   return pixels((latent.to(at::kFloat) / config_.scaling_factor).add_(config_.shift_factor));
 }
 

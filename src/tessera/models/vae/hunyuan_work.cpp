@@ -6,48 +6,33 @@ namespace tessera::models::hunyuan_vae {
 using Kind = Layer::Kind;
 
 void add_work(const std::vector<Layer>& encoder, int64_t frames, int64_t height, int64_t width, PassWork& work) {
-  int64_t t = frames, h = height, w = width;
-  const auto conv = [&](const std::string& site, int64_t channels) {
-    work.change(t * h * w * channels);  // read into a map with a border
-    work.filter(site, t * h * w);
-  };
-  const auto norm = [&](int64_t channels) {  // statistics; applied and activated as the convolution reads
-    work.stream(t * h * w * channels);
-    work.stream(4 * t * h * w * channels, 2);
-  };
+  MapWork map{work, frames, height, width};
+  int64_t &t = map.frames, &h = map.height, &w = map.width;
   for (const auto& [kind, name, in, out, temporal] : encoder) {
     switch (kind) {
       case Kind::conv:
-        conv(name + ".conv", in);
+        map.conv(name + ".conv", in);
         break;
       case Kind::pointwise:
-        work.filter(name, t * h * w);
+        work.filter(name, map.cells());
         break;
       case Kind::residual:
-        norm(in);
-        conv(name + ".conv1.conv", in);
-        norm(out);
-        conv(name + ".conv2.conv", out);
-        if (in != out) work.filter(name + ".conv_shortcut.conv", t * h * w);
-        work.add(t * h * w * out);
+        map.residual(name + ".conv1.conv", name + ".conv2.conv", name + ".conv_shortcut.conv", in, out);
         break;
       case Kind::attention: {
         const auto cells = static_cast<double>(h * w), pairs = cells * cells * static_cast<double>(t * (t + 1) / 2);
-        norm(in);
-        for (const char* site : {".to_q", ".to_k", ".to_v", ".to_out.0"}) work.filter(name + site, t * h * w);
-        work.attention(4 * pairs * static_cast<double>(in));
-        work.add(t * h * w * in);
+        map.attention({name + ".to_q", name + ".to_k", name + ".to_v", name + ".to_out.0"}, pairs, in);
         break;
       }
       case Kind::down:
-        work.change(t * h * w * in);
+        work.change(map.cells() * in);
         if (temporal) t = (t - 1) / 2 + 1;
         h /= 2, w /= 2;
-        work.filter(name + ".conv", t * h * w);
+        work.filter(name + ".conv", map.cells());
         break;
       case Kind::head:
-        norm(in);
-        conv(name + ".conv_out.conv", in);
+        map.norm(in);
+        map.conv(name + ".conv_out.conv", in);
         break;
       case Kind::up:
         check_internal(false, "models.vae", "a layer of the decoder: " + name);

@@ -21,4 +21,31 @@ void PassWork::stream(int64_t numbers, int operators) {
   work_.operators += operators;
 }
 
+void MapWork::conv(const std::string& site, int64_t channels) const {
+  pass.change(cells() * channels);
+  pass.filter(site, cells());
+}
+
+void MapWork::norm(int64_t channels) const {
+  pass.stream(cells() * channels);
+  pass.stream(4 * cells() * channels, 2);
+}
+
+void MapWork::residual(const std::string& conv1, const std::string& conv2, const std::string& shortcut, int64_t in,
+                       int64_t out) const {
+  norm(in);
+  conv(conv1, in);
+  norm(out);
+  conv(conv2, out);
+  if (in != out) pass.filter(shortcut, cells());
+  pass.add(cells() * out);
+}
+
+void MapWork::attention(const std::vector<std::string>& projections, double pairs, int64_t channels) const {
+  norm(channels);
+  for (const std::string& site : projections) pass.filter(site, cells());
+  pass.attention(4 * pairs * static_cast<double>(channels));
+  pass.add(cells() * channels);
+}
+
 }  // namespace tessera::models

@@ -33,4 +33,22 @@ class PassWork {
   plan::UnitWork work_;
 };
 
+/// The work of layers over a feature map of `frames` x `height` x `width` cells, as feature_map.h runs them. A layer that
+/// makes another map says so by changing these.
+struct MapWork {
+  PassWork& pass;
+  int64_t frames, height, width;
+
+  int64_t cells() const { return frames * height * width; }
+  /// Of `channels`, read into a map with a border.
+  void conv(const std::string& site, int64_t channels) const;
+  /// Statistics; applied and activated as a convolution reads.
+  void norm(int64_t channels) const;
+  /// Norm, conv, norm, conv, added to the input, which `shortcut` projects where the channels change.
+  void residual(const std::string& conv1, const std::string& conv2, const std::string& shortcut, int64_t in,
+                int64_t out) const;
+  /// Norm, the four projections, products of so many pairs of cells, added to the input.
+  void attention(const std::vector<std::string>& projections, double pairs, int64_t channels) const;
+};
+
 }  // namespace tessera::models

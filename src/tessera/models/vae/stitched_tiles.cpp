@@ -144,4 +144,11 @@ Tensor stitch_parts(const StitchedTiles& tiles, int64_t cells, int64_t shared,
   return result;
 }
 
+int64_t tiled_bytes(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t numbers,
+                    const std::function<int64_t(int64_t h, int64_t w)>& pass) {
+  const bool tiled = applies(tiles, h, w);
+  const int64_t tile_h = tiled ? std::min(tiles.size, h) : h, tile_w = tiled ? std::min(tiles.size, w) : w;
+  return pass(tile_h, tile_w) + 4 * numbers * tile_h * tile_w + (tiled ? stitched_bytes(tiles, numbers, h, w) : 0);
+}
+
 }  // namespace tessera::models

@@ -51,6 +51,11 @@ std::string tiles_text(const char* what, const StitchedTiles& tiles, int64_t cel
 /// Bytes of stitch_tiles beside one `run`, for results of `channels` fp32 numbers a cell.
 int64_t stitched_bytes(const StitchedTiles& tiles, int64_t channels, int64_t h, int64_t w);
 
+/// Bytes of stitch_clips where the largest tile, or the grid where there is none, takes `pass(h, w)` and makes `numbers` fp32
+/// numbers a cell.
+int64_t tiled_bytes(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t numbers,
+                    const std::function<int64_t(int64_t h, int64_t w)>& pass);
+
 /// The same along time, for a clip of a first frame and `groups` of further ones, causal in time: `run` is given a part
 /// of the groups, and returns [C, 1 + n * scale, h, w]: what became of them and of the frame before them, which counts in
 /// the first tile alone. The clip must have as many groups as a tile, or more.

@@ -101,8 +101,7 @@ Tensor WanVae::decode_tile(const Tensor& latent) const {
 
 Tensor WanVae::moments(const Tensor& pixels) const {
   const at::NoGradGuard no_grad;
-  check_input(pixels.dim() == 4 && pixels.size(0) == 3, "models.vae", "pixels of another shape than [3, F, H, W]",
-              "give a clip of three colours in [-1, 1]");
+  check_pixels(pixels);
   const int64_t cell = config_.stride();
   const auto [c, f, h, w] = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
   return blend_tiles(tiling_, cell, h, w, 1, [&](const Span& y, const Span& x) {
@@ -124,8 +123,7 @@ Tensor WanVae::encode(const Tensor& pixels) const {
 
 Tensor WanVae::decode(const Tensor& latent) const {
   const at::NoGradGuard no_grad;
-  check_input(latent.dim() == 4 && latent.size(0) == config_.z_dim && latent.numel() > 0, "models.vae",
-              "a latent of another shape than [" + std::to_string(config_.z_dim) + ", f, h, w]", "run prepare again");
+  check_latent(latent, config_.z_dim);
   const Tensor unscaled = (latent.to(at::kFloat) / per_channel(1 / std_)).add_(per_channel(mean_));
   return blend_tiles(tiling_, config_.stride(), latent.size(2), latent.size(3), config_.stride(),
                      [&](const Span& y, const Span& x) {

@@ -139,6 +139,9 @@ class Search {
   /// parameters, states and, where updates wait for the norm, gradients. Then no plan fits.
   bool lasting_bytes_exceed_memory() const {
     if (input_.budget <= 0 || input_.nvme || mesh_[Axis::pp] > 1 || mesh_[Axis::dp_replicate] > 1) return false;
+    const auto by_hand = [](const std::optional<Tier>& tier) { return tier.value_or(Tier::device) != Tier::device; };
+    if (by_hand(input_.parameters) || by_hand(input_.gradients) || by_hand(input_.states_tier) || by_hand(input_.idle))
+      return false;  // room that no budget names may be meant
     const bool whole_is_asked_for = input_.strategy == Strategy::no_shard;
     const Plan plan =
         plan_of(kOnDevice, whole_is_asked_for ? Strategy::no_shard : Strategy::full_shard, 0, Saving{}, 0);

@@ -66,8 +66,7 @@ std::array<int64_t, 4> DcAeVideo::latent_shape(int64_t frames, int64_t height, i
 }
 
 Tensor DcAeVideo::latents(const Tensor& pixels) const {
-  check_input(pixels.dim() == 4 && pixels.size(0) == 3, "models.vae", "pixels of another shape than [3, F, H, W]",
-              "give a clip of three colours in [-1, 1]");
+  check_pixels(pixels);
   const int64_t cell = config_.stride(), time = config_.time_stride();
   const auto [c, one, h, w] = latent_shape(1, pixels.size(2), pixels.size(3));
   const int64_t frames = pixels.size(1), f = frames == 1 ? 1 : frames / time;
@@ -113,9 +112,7 @@ Tensor DcAeVideo::encode(const Tensor& pixels) const {
 
 Tensor DcAeVideo::decode(const Tensor& latent) const {
   const at::NoGradGuard no_grad;
-  check_input(latent.dim() == 4 && latent.size(0) == config_.latent_channels && latent.numel() > 0, "models.vae",
-              "a latent of another shape than [" + std::to_string(config_.latent_channels) + ", f, h, w]",
-              "run prepare again");
+  check_latent(latent, config_.latent_channels);
   return pixels(latent.to(at::kFloat) * config_.scaling_factor);
 }
 

@@ -17,11 +17,6 @@ namespace {
 Tensor constants(const std::vector<double>& values) { return at::tensor(values, at::kDouble).to(at::kFloat); }
 Tensor per_channel(const Tensor& values) { return values.view({-1, 1, 1, 1}); }
 
-void check_pixels(const Tensor& pixels) {
-  check_input(pixels.dim() == 4 && pixels.size(0) == 3, "models.vae", "pixels of another shape than [3, F, H, W]",
-              "give a clip of three colours in [-1, 1]");
-}
-
 }  // namespace
 
 int64_t usual_overlap(int64_t tile) { return tile / 4 / kStride * kStride; }
@@ -154,9 +149,7 @@ Tensor OpenSoraVae12::encode(const Tensor& pixels) const {
 }
 
 Tensor OpenSoraVae12::unscaled(const Tensor& latent) const {
-  check_input(latent.dim() == 4 && latent.size(0) == config_.latent_channels && latent.numel() > 0, "models.vae",
-              "a latent of another shape than [" + std::to_string(config_.latent_channels) + ", f, h, w]",
-              "run prepare again");
+  check_latent(latent, config_.latent_channels);
   return (latent.to(at::kFloat) * per_channel(std_)).add_(per_channel(mean_));
 }
 
@@ -188,18 +181,11 @@ Tensor OpenSoraVae12::decode(const Tensor& latent) const {
   });
 }
 
-int64_t OpenSoraVae12::tiled_bytes(int64_t h, int64_t w, int64_t numbers,
-                                   const std::function<int64_t(int64_t h, int64_t w)>& pass) const {
-  const bool tiled = applies(tiles_, h, w);
-  const int64_t tile_h = tiled ? std::min(tiles_.size, h) : h, tile_w = tiled ? std::min(tiles_.size, w) : w;
-  return pass(tile_h, tile_w) + 4 * numbers * tile_h * tile_w + (tiled ? stitched_bytes(tiles_, numbers, h, w) : 0);
-}
-
 int64_t OpenSoraVae12::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const net::WeightMap meta = weights_.meta();
-  return tiled_bytes(h, w, 2 * c * f, [&](int64_t tile_h, int64_t tile_w) {
+  return tiled_bytes(tiles_, h, w, 2 * c * f, [&](int64_t tile_h, int64_t tile_w) {
     const Tensor piece = at::empty({3, std::min(frames, config_.piece), tile_h * kStride, tile_w * kStride},
                                    at::TensorOptions(at::kByte).device(at::kMeta));
     return count([&] { encode_piece(piece, meta); });
@@ -211,7 +197,7 @@ int64_t OpenSoraVae12::decode_bytes(int64_t frames, int64_t height, int64_t widt
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const net::WeightMap meta = weights_.meta();
   const int64_t all = 4 * c * f * h * w, cell = 3 * kStride * kStride;
-  return all + tiled_bytes(h, w, cell * frames, [&, c = c, f = f](int64_t tile_h, int64_t tile_w) {
+  return all + tiled_bytes(tiles_, h, w, cell * frames, [&, c = c, f = f](int64_t tile_h, int64_t tile_w) {
            const Tensor piece = at::empty({c, std::min(f, config_.latent_piece()), tile_h, tile_w},
                                           at::TensorOptions(at::kFloat).device(at::kMeta));
            const int64_t shown = std::min(frames, config_.piece);

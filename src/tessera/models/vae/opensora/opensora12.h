@@ -66,11 +66,7 @@ class OpenSoraVae12 final : public TwoStageVae {
 
   Tensor moments(const Tensor& pixels) const;
   Tensor unscaled(const Tensor& latent) const;
-  Tensor decoded(const Tensor& unscaled, int64_t frames) const;  ///< of a tile
-  /// Bytes of a pass over tiles, each of which `pass` counts, with `numbers` for a cell of the result.
-  int64_t tiled_bytes(int64_t h, int64_t w, int64_t numbers,
-                      const std::function<int64_t(int64_t h, int64_t w)>& pass) const;
-
+  Tensor decoded(const Tensor& unscaled, int64_t frames) const;
   const Config config_;
   const WeightsOnDemand weights_;
   const StitchedTiles tiles_;  // in latent cells

@@ -107,8 +107,7 @@ std::array<int64_t, 4> OpenSoraVae13::latent_shape(int64_t frames, int64_t heigh
 }
 
 Tensor OpenSoraVae13::moments(const Tensor& pixels) const {
-  check_input(pixels.dim() == 4 && pixels.size(0) == 3, "models.vae", "pixels of another shape than [3, F, H, W]",
-              "give a clip of three colours in [-1, 1]");
+  check_pixels(pixels);
   const auto [c, one, h, w] = latent_shape(1, pixels.size(2), pixels.size(3));
   const int64_t f = latent_frames(pixels.size(1));
   return stitch_clips(tiles_, h, w, 1, [&, c = c](const Part& y, const Part& x) {
@@ -171,9 +170,7 @@ Tensor OpenSoraVae13::decoded(const Tensor& unscaled) const {
 
 Tensor OpenSoraVae13::decode(const Tensor& latent) const {
   const at::NoGradGuard no_grad;
-  check_input(latent.dim() == 4 && latent.size(0) == config_.latent_channels && latent.numel() > 0, "models.vae",
-              "a latent of another shape than [" + std::to_string(config_.latent_channels) + ", f, h, w]",
-              "run prepare again");
+  check_latent(latent, config_.latent_channels);
   const auto [mean, deviation] = statistics(latent.size(1));
   const Tensor unscaled = (latent.to(at::kFloat) * deviation).add_(mean);
   return stitch_clips(tiles_, latent.size(2), latent.size(3), kStride, [&](const Part& y, const Part& x) {
@@ -181,18 +178,11 @@ Tensor OpenSoraVae13::decode(const Tensor& latent) const {
   });
 }
 
-int64_t OpenSoraVae13::tiled_bytes(int64_t h, int64_t w, int64_t numbers,
-                                   const std::function<int64_t(int64_t h, int64_t w)>& pass) const {
-  const bool tiled = applies(tiles_, h, w);
-  const int64_t tile_h = tiled ? std::min(tiles_.size, h) : h, tile_w = tiled ? std::min(tiles_.size, w) : w;
-  return pass(tile_h, tile_w) + 4 * numbers * tile_h * tile_w + (tiled ? stitched_bytes(tiles_, numbers, h, w) : 0);
-}
-
 int64_t OpenSoraVae13::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const net::WeightMap meta = weights_.meta();
-  return tiled_bytes(h, w, 2 * c * f, [&](int64_t tile_h, int64_t tile_w) {
+  return tiled_bytes(tiles_, h, w, 2 * c * f, [&](int64_t tile_h, int64_t tile_w) {
     const Tensor piece = at::empty({3, pieces(frames).front().length, tile_h * kStride, tile_w * kStride},
                                    at::TensorOptions(at::kByte).device(at::kMeta));
     return count([&] { run_layers(encoder_, config_.groups, meta, in_range(piece)); });
@@ -204,7 +194,7 @@ int64_t OpenSoraVae13::decode_bytes(int64_t frames, int64_t height, int64_t widt
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const net::WeightMap meta = weights_.meta();
   const int64_t unscaled = 4 * c * f * h * w, cell = 3 * kStride * kStride;
-  return unscaled + tiled_bytes(h, w, cell * frames, [&, c = c, f = f](int64_t tile_h, int64_t tile_w) {
+  return unscaled + tiled_bytes(tiles_, h, w, cell * frames, [&, c = c, f = f](int64_t tile_h, int64_t tile_w) {
            const Tensor piece = at::empty({c, latent_pieces(f).front().length, tile_h, tile_w},
                                           at::TensorOptions(at::kFloat).device(at::kMeta));
            return count([&] { run_layers(decoder_, config_.groups, meta, piece); });

@@ -57,8 +57,6 @@ class OpenSoraVae13 final : public VideoVae {
   // Mean and deviation of so many latent frames, [C, f or 1, 1, 1].
   std::pair<Tensor, Tensor> statistics(int64_t latent_frames) const;
   // Bytes of a pass over tiles, each of which `pass` counts, with `numbers` for a cell of the result.
-  int64_t tiled_bytes(int64_t h, int64_t w, int64_t numbers,
-                      const std::function<int64_t(int64_t h, int64_t w)>& pass) const;
 
   const Config config_;
   const WeightsOnDemand weights_;
