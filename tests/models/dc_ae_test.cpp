@@ -1,9 +1,7 @@
 #include "tessera/models/vae/dc_ae.h"
 
-#include <ATen/Parallel.h>
-
 #include "models/autoencoder_case.h"
-#include "ops/byte_count.h"
+#include "models/vae_bytes.h"
 #include "tessera/base/check.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
@@ -150,25 +148,7 @@ DcAe sized(int64_t scale, const Tiling& tiling) {
       config, [shapes](const std::string& name) { return at::full(shapes->at(name), 0.01, at::kFloat); }, tiling);
 }
 
-int64_t count_meta(const std::function<void()>& run) {
-  const testing::ByteCount count(at::kMeta);
-  run();
-  return count.peak();
-}
-
-/// Within a tenth below what was said, never above.
-void expect_bytes(int64_t measured, int64_t said, const std::string& what) {
-  std::cout << what << ": " << measured << " of " << said << " bytes\n";
-  EXPECT_LE(measured, said) << what;
-  EXPECT_GE(static_cast<double>(measured), 0.9 * static_cast<double>(said)) << what;
-}
-
-class DcAeMemory : public ::testing::Test {
- protected:
-  void SetUp() override { at::set_num_threads(1); }  // counting is of one thread
-  void TearDown() override { at::set_num_threads(threads_); }
-  const int threads_ = at::get_num_threads();
-};
+class DcAeMemory : public OneThread {};
 
 }  // namespace
 
@@ -185,18 +165,7 @@ TEST_F(DcAeMemory, APictureTakesWhatIsSaidTiledOrNot) {
     const DcAe vae = sized(scale, tiling);
     const std::string what = std::to_string(height) + " x " + std::to_string(width) + ", widths / " +
                              std::to_string(scale) + ", tiles of " + std::to_string(tiling.size);
-    const int64_t encode = vae.encode_bytes(frames, height, width, count_meta);
-    const int64_t decode = vae.decode_bytes(frames, height, width, count_meta);
-    const Tensor clip = at::randint(0, 256, {3, frames, height, width}, at::kByte);
-    Tensor latent = vae.encode(clip);  // weights are not counted
-    {
-      const testing::ByteCount count(at::kCPU);
-      latent = vae.encode(clip);
-      expect_bytes(count.peak(), encode, "encode, " + what);
-    }
-    const testing::ByteCount count(at::kCPU);
-    vae.decode(latent);
-    expect_bytes(count.peak(), decode, "decode, " + what);
+    expect_bytes(vae, {frames, height, width}, what);
   }
 }
 

@@ -1,9 +1,7 @@
 #include "tessera/models/vae/opensora/dc_ae_video.h"
 
-#include <ATen/Parallel.h>
-
 #include "models/autoencoder_case.h"
-#include "ops/byte_count.h"
+#include "models/vae_bytes.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
@@ -30,20 +28,14 @@ class DcAeVideoTest : public ::testing::Test {
   void SetUp() override { TESSERA_NEED_GOLDENS(); }
 };
 
+class DcAeVideoMemory : public OneThread {};
+
 /// Sizes at which convolutions run as they do at full size; no value matters here.
 DcAeVideo sized(const Tiling& tiling) {
   Config config;
   for (Stage& stage : config.stages) stage.width /= 4, stage.encoder_depth = stage.decoder_depth = 1;
   config.latent_channels = 32;
-  const auto shapes = std::make_shared<std::map<std::string, std::vector<int64_t>>>();
-  for (const Parameter& p : parameters(config)) (*shapes)[p.name] = p.shape;
-  return {config, [shapes](const std::string& name) { return random_tensor(name, shapes->at(name)); }, tiling};
-}
-
-int64_t count_meta(const std::function<void()>& run) {
-  const testing::ByteCount count(at::kMeta);
-  run();
-  return count.peak();
+  return {config, random_weights(parameters(config)), tiling};
 }
 
 }  // namespace
@@ -129,31 +121,14 @@ TEST(DcAeVideo, TheReleasedOneHasThePublishedSizes) {
   EXPECT_NEAR(static_cast<double>(encoder) / 1e6, 220.4, 0.05);
 }
 
-TEST(DcAeVideo, TakesWhatIsSaidTiledOrNot) {
-  const int threads = at::get_num_threads();
-  at::set_num_threads(1);  // counting is of one thread
+TEST_F(DcAeVideoMemory, TakesWhatIsSaidTiledOrNot) {
   const Tiling tilings[] = {
       {}, {.size = 64, .overlap = 32}, {.size = 64, .overlap = 32, .frames = 12, .shared_frames = 4}};
   for (const Tiling& tiling : tilings) {
     const DcAeVideo vae = sized(tiling);
-    vae.encode(clip_of(1, 32, 32));  // loads the weights, which are not counted
-    for (const auto& [frames, side] : {std::pair<int64_t, int64_t>{1, 128}, {24, 64}}) {
-      const std::string what = std::to_string(frames) + " frames, " + vae.fingerprint();
-      const Tensor clip = clip_of(frames, side, 128);
-      const auto expect = [&](const char* pass, int64_t said, const std::function<void()>& run) {
-        const testing::ByteCount count(at::kCPU);
-        run();
-        const int64_t measured = count.peak();
-        std::cout << pass << ", " << what << ": " << measured << " of " << said << " bytes\n";
-        EXPECT_LE(measured, said) << pass << ", " << what;
-        EXPECT_GE(static_cast<double>(measured), 0.9 * static_cast<double>(said)) << pass << ", " << what;
-      };
-      Tensor latent;
-      expect("encode", vae.encode_bytes(frames, side, 128, count_meta), [&] { latent = vae.encode(clip); });
-      expect("decode", vae.decode_bytes(frames, side, 128, count_meta), [&] { vae.decode(latent); });
-    }
+    for (const auto& [frames, side] : {std::pair<int64_t, int64_t>{1, 128}, {24, 64}})
+      expect_bytes(vae, {frames, side, 128}, std::to_string(frames) + " frames, " + vae.fingerprint());
   }
-  at::set_num_threads(threads);
 }
 
 }  // namespace tessera::models::dc_ae_video

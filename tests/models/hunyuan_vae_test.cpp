@@ -1,9 +1,7 @@
-#include <ATen/Parallel.h>
-
 #include <set>
 
 #include "models/autoencoder_case.h"
-#include "ops/byte_count.h"
+#include "models/vae_bytes.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
@@ -184,30 +182,10 @@ namespace {
 
 /// Widths at which convolutions run as they do at full size; no value matters here.
 HunyuanVae sized(const Config& config, const Tiling& tiling) {
-  const auto shapes = std::make_shared<std::map<std::string, std::vector<int64_t>>>();
-  for (const Parameter& p : parameters(config)) (*shapes)[p.name] = p.shape;
-  return {config, [shapes](const std::string& name) { return random_tensor(name, shapes->at(name)); }, tiling};
+  return {config, random_weights(parameters(config)), tiling};
 }
 
-int64_t count_meta(const std::function<void()>& run) {
-  const testing::ByteCount count(at::kMeta);
-  run();
-  return count.peak();
-}
-
-/// Within a tenth below what was said, never above.
-void expect_bytes(int64_t measured, int64_t said, const std::string& what) {
-  std::cout << what << ": " << measured << " of " << said << " bytes\n";
-  EXPECT_LE(measured, said) << what;
-  EXPECT_GE(static_cast<double>(measured), 0.9 * static_cast<double>(said)) << what;
-}
-
-class HunyuanVaeMemory : public ::testing::Test {
- protected:
-  void SetUp() override { at::set_num_threads(1); }  // counting is of one thread
-  void TearDown() override { at::set_num_threads(threads_); }
-  const int threads_ = at::get_num_threads();
-};
+class HunyuanVaeMemory : public OneThread {};
 
 }  // namespace
 
@@ -230,19 +208,7 @@ TEST_F(HunyuanVaeMemory, AClipTakesWhatIsSaidTiledOrNotInChunksOrNot) {
     const std::string what = std::to_string(frames) + " frames of " + std::to_string(height) + " x " +
                              std::to_string(width) + ", tiles of " + std::to_string(tiling.size) + " and " +
                              std::to_string(tiling.frames);
-    const int64_t encode = vae.encode_bytes(frames, height, width, count_meta);
-    const int64_t decode = vae.decode_bytes(frames, height, width, count_meta);
-    const Tensor clip = at::randint(0, 256, {3, frames, height, width}, at::kByte);
-    vae.encode(clip.narrow(1, 0, 1));  // loads the weights, which are not counted
-    Tensor latent;
-    {
-      const testing::ByteCount count(at::kCPU);
-      latent = vae.encode(clip);
-      expect_bytes(count.peak(), encode, "encode, " + what);
-    }
-    const testing::ByteCount count(at::kCPU);
-    vae.decode(latent);
-    expect_bytes(count.peak(), decode, "decode, " + what);
+    expect_bytes(vae, {frames, height, width}, what);
   }
 }
 

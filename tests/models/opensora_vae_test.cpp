@@ -1,9 +1,7 @@
-#include <ATen/Parallel.h>
-
 #include <set>
 
 #include "models/autoencoder_case.h"
-#include "ops/byte_count.h"
+#include "models/vae_bytes.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
@@ -148,46 +146,17 @@ namespace {
 /// Widths at which convolutions run as they do at full size; no value matters here.
 template <class Vae, class Config>
 Vae sized(const Config& config, const std::vector<Parameter>& parameters, const Tiling& tiling) {
-  const auto shapes = std::make_shared<std::map<std::string, std::vector<int64_t>>>();
-  for (const Parameter& p : parameters) (*shapes)[p.name] = p.shape;
-  return {config, [shapes](const std::string& name) { return random_tensor(name, shapes->at(name)); }, tiling};
+  return {config, random_weights(parameters), tiling};
 }
 
-int64_t count_meta(const std::function<void()>& run) {
-  const testing::ByteCount count(at::kMeta);
-  run();
-  return count.peak();
-}
-
-/// Within a tenth below what was said, never above. With tiles within 15 %: the rows that tiles share are counted for two
-/// whole rows of tiles, of pictures that are hardly larger than a tile.
-void expect_bytes(const VideoVae& vae, int64_t frames, int64_t height, int64_t width) {
+/// With tiles down to 15 % below what is said: the rows that tiles share are counted for two whole rows of tiles, of pictures
+/// that are hardly larger than a tile.
+void expect_bytes_of(const VideoVae& vae, const ClipSize& size) {
   const double least = vae.fingerprint().find("tiles") == std::string::npos ? 0.9 : 0.85;
-  const std::string what = std::to_string(frames) + " frames of " + std::to_string(height) + " x " +
-                           std::to_string(width) + ", " + vae.fingerprint();
-  const auto expect = [&](const char* pass, int64_t said, const std::function<void()>& run) {
-    const testing::ByteCount count(at::kCPU);
-    run();
-    const int64_t measured = count.peak();
-    std::cout << pass << ", " << what << ": " << measured << " of " << said << " bytes\n";
-    EXPECT_LE(measured, said) << pass << ", " << what;
-    EXPECT_GE(static_cast<double>(measured), least * static_cast<double>(said)) << pass << ", " << what;
-  };
-  const Tensor clip = clip_of(frames, height, width);
-  vae.encode(clip.narrow(1, 0, 1));  // loads the weights, which are not counted
-  const int64_t encode = vae.encode_bytes(frames, height, width, count_meta),
-                decode = vae.decode_bytes(frames, height, width, count_meta);
-  Tensor latent;
-  expect("encode", encode, [&] { latent = vae.encode(clip); });
-  expect("decode", decode, [&] { vae.decode(latent); });
+  expect_bytes(vae, size, std::to_string(size.frames) + " frames, " + vae.fingerprint(), least);
 }
 
-class OpenSoraVaeMemory : public ::testing::Test {
- protected:
-  void SetUp() override { at::set_num_threads(1); }  // counting is of one thread
-  void TearDown() override { at::set_num_threads(threads_); }
-  const int threads_ = at::get_num_threads();
-};
+class OpenSoraVaeMemory : public OneThread {};
 
 }  // namespace
 
@@ -200,8 +169,8 @@ TEST_F(OpenSoraVaeMemory, PiecesTakeWhatIsSaidTiledOrNot) {
   for (const Tiling& tiling : {Tiling{}, Tiling{.size = 64, .overlap = 16}}) {
     const auto vae12 = sized<OpenSoraVae12>(first, opensora12_vae::parameters(first), tiling);
     const auto vae13 = sized<OpenSoraVae13>(second, opensora13_vae::parameters(second), tiling);
-    for (const int64_t frames : {1, 34}) expect_bytes(vae12, frames, 96, 128);
-    for (const int64_t frames : {1, 17}) expect_bytes(vae13, frames, 96, 128);
+    for (const int64_t frames : {1, 34}) expect_bytes_of(vae12, {frames, 96, 128});
+    for (const int64_t frames : {1, 17}) expect_bytes_of(vae13, {frames, 96, 128});
   }
 }
 
