@@ -77,8 +77,14 @@ BucketEntry bucket_entry(const std::string& text) {
   const std::vector<std::string> numbers =
       equal == text.npos ? std::vector<std::string>() : split_list(text.substr(equal + 1));
   if (numbers.size() != 2 && numbers.size() != 3) fail("expected {RESOLUTION: {FRAMES: (share, batch)}}");
-  entry.take = std::atof(numbers[0].c_str());
-  if (numbers.size() == 3) entry.skip = std::atof(numbers[1].c_str());
+  const auto share = [&](const std::string& number) {
+    char* end = nullptr;
+    const double value = std::strtod(number.c_str(), &end);
+    if (number.empty() || *end != '\0' || !(value >= 0 && value <= 1)) fail("a share of the clips is from 0 to 1");
+    return value;
+  };
+  entry.take = share(numbers[0]);
+  if (numbers.size() == 3) entry.skip = share(numbers[1]);
   const std::string& batch = numbers.back();
   if (is_none(batch)) return entry;
   const bool whole = batch.size() <= 6 && batch.find_first_not_of("0123456789") == batch.npos;
@@ -298,7 +304,7 @@ std::vector<Rule> opensora_model_rules() {
       joined("ae.from_pretrained", "`data.vae`"),
       implied("ae.use_spatial_tiling", "data.vae_tile: tiles where memory asks for them", Takes::perhaps),
       implied("ae.use_temporal_tiling", "data.vae_tile_frames: tiles where memory asks for them", Takes::perhaps),
-      implied("is_causal_vae", "the autoencoder is or is not", Takes::perhaps),
+      implied("is_causal_vae", "it follows from ae.type", Takes::perhaps),
       only("ae_spatial_compression", {"16"}, "sides are multiples of 16",
            "sizes by their pixels have sides of multiples of 16: list shapes of multiples of 32 in data.buckets"),
       only("ae.model_name", {"dc-ae-f32t4c128"}, "the autoencoder of this name", "dc-ae-f32t4c128 is there"),
