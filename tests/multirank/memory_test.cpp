@@ -283,10 +283,12 @@ TEST_P(Updates, GiveTheBitsOfUpdatesAtTheEndInTheMemoryTheyPredict) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, Updates,
-                         ::testing::Values(Case{"two", 2, {}},
-                                           Case{"stages", 2, {"--mesh", "pp=2", "--train.micro_batch", "1"}}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    , Updates,
+    // One schedule by hand: left on auto, each way gets the fastest one, and they round otherwise.
+    ::testing::Values(Case{"two", 2, {}},
+                      Case{"stages", 2, {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.pipeline", "1f1b"}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST(JustInTime, ClipsAndResumesInTheMiddleAndLosesNoUpdate) {
   const std::vector<std::string> tiers = {"--run.steps", "4", "--checkpoint.every", "2", "--plan.states", "host"};
