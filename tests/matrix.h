@@ -6,7 +6,7 @@
 //   for (int i : part) crash_at(i);         // prints "matrix crashes: ran 10 of 200" at the end
 //
 // TESSERA_MATRIX_SHARE (0..1, default 0.05) says how much, TESSERA_MATRIX_SEED (any text) which, and the line also goes
-// to the file TESSERA_MATRIX_LOG where that is set. At least one case always runs.
+// to the file TESSERA_MATRIX_LOG where that is set. At least one case always runs, or as many as a third argument says.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace tessera::testing {
 
 class MatrixPart {
  public:
-  MatrixPart(std::string name, int total) : name_(std::move(name)), total_(total) {
+  MatrixPart(std::string name, int total, size_t least = 1) : name_(std::move(name)), total_(total) {
     const char* share_text = std::getenv("TESSERA_MATRIX_SHARE");
     const double share = std::clamp(share_text ? std::atof(share_text) : 0.05, 0.0, 1.0);
     const char* seed = std::getenv("TESSERA_MATRIX_SEED");
@@ -28,7 +28,7 @@ class MatrixPart {
     std::vector<std::pair<uint64_t, int>> order;
     for (int i = 0; i < total; ++i) order.emplace_back(hash(key + "/" + std::to_string(i)), i);
     std::sort(order.begin(), order.end());
-    order.resize(std::min<size_t>(order.size(), std::max<size_t>(1, std::ceil(share * total - 1e-9))));
+    order.resize(std::min<size_t>(order.size(), std::max<size_t>(least, std::lround(share * total))));
     for (const auto& [ignored, i] : order) cases_.push_back(i);
     std::sort(cases_.begin(), cases_.end());
   }

@@ -10,11 +10,11 @@
 
 namespace tessera::testing {
 
-/// At least one of `cases`. Says how many as a MatrixPart does, when the program starts.
+/// At least one of `cases`, or `least`. Says how many as a MatrixPart does, when the program starts.
 template <typename Case, size_t n>
-std::vector<Case> in_turn(const std::string& name, const Case (&cases)[n]) {
+std::vector<Case> in_turn(const std::string& name, const Case (&cases)[n], size_t least = 1) {
   std::vector<Case> chosen;
-  MatrixPart part(name, static_cast<int>(n));
+  MatrixPart part(name, static_cast<int>(n), least);
   for (const int i : part) chosen.push_back(cases[i]);
   return chosen;
 }

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "curves.h"
+#include "matrix_cases.h"
 #include "seed_jobs.h"
 
 namespace tessera::testing {
@@ -59,29 +60,32 @@ TEST_P(OnDevice, TrainsWithTheBitsOfTheCpu) {
   EXPECT_TRUE(weights == shared().model(device)) << "the exported weights differ";
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , OnDevice,
-    ::testing::Values(Case{"alone", 1, {}}, Case{"shards", 2, {"--mesh", "dp_shard=2", "--plan.recompute", "all"}},
-                      Case{"all_tiers_on_the_host",
-                           2,
-                           {"--mesh", "dp_shard=2", "--plan.parameters", "host", "--plan.gradients", "host",
-                            "--plan.states", "host", "--plan.update_on", "device"}},
-                      Case{"states_on_disk", 1, {"--plan.states", "nvme", "--plan.nvme", "/tmp"}},
-                      Case{"updates_on_the_host", 1, {"--plan.states", "host", "--plan.update_on", "host"}},
-                      Case{"split_masters_and_8_bit_moments",
-                           2,
-                           {"--mesh", "dp_shard=2", "--plan.masters", "split", "--plan.moments", "int8"}},
-                      Case{"16_bits_on_the_way",
-                           2,
-                           {"--mesh", "dp_shard=2", "--plan.param_dtype", "bf16", "--plan.reduce_dtype", "bf16",
-                            "--plan.grad_dtype", "bf16"}},
-                      Case{"sums_over_tensors", 2, {"--mesh", "dp_shard=2", "--train.optimizer", "came8bit"}},
-                      Case{"average", 1, {"--train.ema", "0.9"}}, Case{"replicas", 2, {"--mesh", "dp_replicate=2"}},
-                      Case{"ulysses", 2, {"--mesh", "sp=2"}}, Case{"ring", 2, {"--mesh", "cp=2"}},
-                      Case{"tensor", 2, {"--mesh", "tp=2"}}, Case{"stages", 2, {"--mesh", "pp=2"}},
-                      Case{"lora_on_int8", 2, {"--lora.base_dtype", "int8", "--lora.dropout", "0.1"}, true},
-                      Case{"dora", 1, {"--lora.dora", "true"}, true}),
-    [](const auto& info) { return std::string(info.param.name); });
+const Case kOnDeviceCases[] = {{"alone", 1, {}},
+                               {"shards", 2, {"--mesh", "dp_shard=2", "--plan.recompute", "all"}},
+                               {"all_tiers_on_the_host",
+                                2,
+                                {"--mesh", "dp_shard=2", "--plan.parameters", "host", "--plan.gradients", "host",
+                                 "--plan.states", "host", "--plan.update_on", "device"}},
+                               {"states_on_disk", 1, {"--plan.states", "nvme", "--plan.nvme", "/tmp"}},
+                               {"updates_on_the_host", 1, {"--plan.states", "host", "--plan.update_on", "host"}},
+                               {"split_masters_and_8_bit_moments",
+                                2,
+                                {"--mesh", "dp_shard=2", "--plan.masters", "split", "--plan.moments", "int8"}},
+                               {"16_bits_on_the_way",
+                                2,
+                                {"--mesh", "dp_shard=2", "--plan.param_dtype", "bf16", "--plan.reduce_dtype", "bf16",
+                                 "--plan.grad_dtype", "bf16"}},
+                               {"sums_over_tensors", 2, {"--mesh", "dp_shard=2", "--train.optimizer", "came8bit"}},
+                               {"average", 1, {"--train.ema", "0.9"}},
+                               {"replicas", 2, {"--mesh", "dp_replicate=2"}},
+                               {"ulysses", 2, {"--mesh", "sp=2"}},
+                               {"ring", 2, {"--mesh", "cp=2"}},
+                               {"tensor", 2, {"--mesh", "tp=2"}},
+                               {"stages", 2, {"--mesh", "pp=2"}},
+                               {"lora_on_int8", 2, {"--lora.base_dtype", "int8", "--lora.dropout", "0.1"}, true},
+                               {"dora", 1, {"--lora.dora", "true"}, true}};
+INSTANTIATE_TEST_SUITE_P(ByTurns, OnDevice, ::testing::ValuesIn(in_turn("runs on a device", kOnDeviceCases, 6)),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 /// Copies and reductions that are done late, by threads of their streams, after random times: what waits for too little has
 /// other numbers.

@@ -18,12 +18,13 @@ namespace fs = std::filesystem;
 const std::vector<std::string> kFamilies = {"toy", "sana", "sana-video", "opensora", "stdit:1.2", "stdit:1.3"};
 
 TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
-  const std::vector<std::string> always = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
+  const std::vector<std::string> axes = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
   const std::vector<std::string> table = {"cp=3",      "sp=3",           "tp=3",      "cp=4", "cp=2,sp=2",
                                           "sp=2,tp=2", "cp=2,sp=2,tp=2", "cp=3,tp=2", "cp=5"};
   std::vector<Job> jobs;
   for (const std::string& family : kFamilies) {
-    for (const std::string& mesh : always) jobs.push_back({mesh, 0, 3, family});
+    MatrixPart two("gradients of " + family, static_cast<int>(axes.size()), 2);
+    for (const int i : two) jobs.push_back({axes[static_cast<size_t>(i)], 0, 3, family});
     MatrixPart part("gradients of a family", 2 * static_cast<int>(table.size()));
     for (const int i : part) jobs.push_back({table[static_cast<size_t>(i) % table.size()], 10 * i, 10 * i + 5, family});
   }
@@ -31,6 +32,7 @@ TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
 }
 
 TEST(Families, TakeRandomPlansWithoutAChangeOfBits) {
+  const std::vector<std::string> axes = {"sp=2", "cp=2", "tp=2", "pp=2"};
   const std::vector<std::string> table = {"dp_shard=1",
                                           "dp_shard=2",
                                           "dp_replicate=2",
@@ -51,7 +53,8 @@ TEST(Families, TakeRandomPlansWithoutAChangeOfBits) {
                                           "dp_replicate=2,dp_shard=2"};
   std::vector<Job> jobs;
   for (const std::string& family : kFamilies) {
-    for (const char* mesh : {"sp=2", "cp=2", "tp=2", "pp=2"}) jobs.push_back({mesh, 40, 42, family});
+    MatrixPart two("random plans of " + family, static_cast<int>(axes.size()), 2);
+    for (const int i : two) jobs.push_back({axes[static_cast<size_t>(i)], 40, 42, family});
     MatrixPart part("random plans of a family", 4 * static_cast<int>(table.size()));
     for (const int i : part)
       jobs.push_back({table[static_cast<size_t>(i) % table.size()], 100 + 5 * i, 105 + 5 * i, family});

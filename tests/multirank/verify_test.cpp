@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 
+#include "matrix.h"
 #include "need_goldens.h"
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
@@ -50,17 +51,28 @@ class Verify : public ::testing::Test {
   TinyRun run_{"verify"};
 };
 
+/// The first of these meshes and this run's part of the others, two at least. On a simulated device another part.
+std::vector<const char*> drawn(const std::string& what, const std::vector<const char*>& meshes) {
+  std::vector<const char*> part = {meshes[0]};
+  MatrixPart others(what + (std::getenv("TESSERA_VERIFY_ON_DEVICE") ? " on a device" : ""),
+                    static_cast<int>(meshes.size()) - 1, 2);
+  for (const int i : others) part.push_back(meshes[static_cast<size_t>(i) + 1]);
+  return part;
+}
+
 TEST_F(Verify, WanOnOneTwoAndFourRanksThatShareSamplesOrTokens) {
   for (const char* mesh :
-       {"dp_shard=1", "dp_shard=2", "dp_replicate=2", "dp_replicate=2,dp_shard=2", "sp=2", "cp=2", "cp=3", "cp=2,sp=2",
-        "dp_shard=2,sp=2", "tp=2", "pp=2", "pp=3", "pp=4", "pp=2,dp_shard=2", "pp=2,sp=2", "pp=2,tp=2"}) {
+       drawn("verify Wan", {"dp_shard=1", "dp_shard=2", "dp_replicate=2", "dp_replicate=2,dp_shard=2", "sp=2", "cp=2",
+                            "cp=3", "cp=2,sp=2", "dp_shard=2,sp=2", "tp=2", "pp=2", "pp=3", "pp=4", "pp=2,dp_shard=2",
+                            "pp=2,sp=2", "pp=2,tp=2"})) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_t2v").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }
 
 TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
-  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "cp=2,tp=2"}) {
+  for (const char* mesh :
+       drawn("verify Sana", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "cp=2,tp=2"})) {
     std::vector<std::string> arguments = {"--mesh", mesh};
     for (const char* name : {"sana", "sana_qknorm", "sana_sprint", "sana_video", "sana_video_i2v"})
       arguments.push_back((goldens_ / name).string());
@@ -70,8 +82,8 @@ TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
 }
 
 TEST_F(Verify, OptimisersAndTheAverageOfWeightsWhoseStatesAreSharded) {
-  for (const char* mesh :
-       {"dp_shard=1", "dp_shard=2", "dp_shard=3", "tp=2", "sp=2", "cp=2", "pp=2", "dp_shard=2,tp=2"}) {
+  for (const char* mesh : drawn("verify optimisers", {"dp_shard=1", "dp_shard=2", "dp_shard=3", "tp=2", "sp=2", "cp=2",
+                                                      "pp=2", "dp_shard=2,tp=2"})) {
     std::vector<std::string> arguments = {"--mesh", mesh};
     for (const char* name : {"adamw", "adam8bit", "lion", "adafactor", "came", "prodigy", "ema"})
       arguments.push_back((goldens_ / name).string());
@@ -82,8 +94,8 @@ TEST_F(Verify, OptimisersAndTheAverageOfWeightsWhoseStatesAreSharded) {
 }
 
 TEST_F(Verify, TwoStreamsThatMeetInJointAttentionOnSeveralLayouts) {
-  for (const char* mesh :
-       {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "cp=2,tp=2", "sp=2,tp=2", "pp=3"}) {
+  for (const char* mesh : drawn("verify Open-Sora 2", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2",
+                                                       "cp=2,tp=2", "sp=2,tp=2", "pp=3"})) {
     if (mesh == std::string("sp=2,tp=2")) {  // of four heads
       const Result r = verify({"--mesh", mesh, (goldens_ / "opensora2_fused").string()});
       EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
@@ -96,14 +108,15 @@ TEST_F(Verify, TwoStreamsThatMeetInJointAttentionOnSeveralLayouts) {
 }
 
 TEST_F(Verify, AttentionWithinFramesAndOverThemOnSeveralLayouts) {
-  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "cp=2,tp=2"}) {
+  for (const char* mesh :
+       drawn("verify Open-Sora 1", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "cp=2,tp=2"})) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "stdit3_v12").string(), (goldens_ / "stdit3_v13").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
 }
 
 TEST_F(Verify, AnAdapterAsDiffusersWritesItItsBaseAndWhatItIsMergedInto) {
-  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2"}) {
+  for (const char* mesh : drawn("verify adapters", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2"})) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "lora_sana").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
     EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
@@ -111,7 +124,7 @@ TEST_F(Verify, AnAdapterAsDiffusersWritesItItsBaseAndWhatItIsMergedInto) {
 }
 
 TEST_F(Verify, ModelsThatTakePicturesAndExpertsOnSeveralLayouts) {
-  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "sp=3", "cp=2", "pp=2"}) {
+  for (const char* mesh : drawn("verify pictures", {"dp_shard=1", "dp_shard=2", "sp=3", "cp=2", "pp=2"})) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "wan21_i2v").string(), (goldens_ / "wan22_ti2v").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
   }
@@ -246,7 +259,7 @@ TEST_F(Verify, WhatIsWrittenIsWhatWasComputed) {
 // Autoencoder and text encoder.
 
 TEST_F(Verify, EncodersOfSanaOnAxesThatShareNoSamples) {
-  for (const char* mesh : {"tp=2", "sp=2", "cp=2", "pp=2"}) {
+  for (const char* mesh : drawn("verify encoders of Sana", {"tp=2", "sp=2", "cp=2", "pp=2"})) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "gemma2").string(), (goldens_ / "dc_ae").string(),
                              (goldens_ / "dc_ae_tiled").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
@@ -311,7 +324,7 @@ TEST_F(Verify, GivenFramesMasksAndBucketsFromRecordedDraws) {
 }
 
 TEST_F(Verify, PromptsBehindAnInstructionOnSeveralLayouts) {
-  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2"}) {
+  for (const char* mesh : drawn("verify prompts", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2"})) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "sana_prompt").string()});
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
     EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
