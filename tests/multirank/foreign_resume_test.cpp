@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 /// Writes checkpoint_2.pt of the form argv[3] from a checkpoint of a run on one rank, as torch.save does (a zip archive
 /// of a pickle and the storages that it refers to), without torch: its names are stood in for.
 constexpr const char* kWriter = R"(
-import array, collections, json, pickle, sys, types, zipfile
+import array, collections, json, os, pickle, sys, types, zipfile
 folder, out, form = sys.argv[1:4]
 def stand_in(module, name):
     sys.modules.setdefault(module, types.ModuleType(module))
@@ -78,11 +78,35 @@ if form == 'sharded':
     model[names[0]] = Reduced(ShardedTensor, ())
 if form == 'stepless':
     del saved['step']
-with zipfile.ZipFile(out, 'w', zipfile.ZIP_STORED) as z:
-    with z.open('archive/data.pkl', 'w') as f: Pickler(f, 2).dump(saved)
-    z.writestr('archive/byteorder', 'little')
-    for storage in storages: z.writestr('archive/data/' + storage.key, storage.data)
-    z.writestr('archive/version', '3')
+def save(value, out):
+    with zipfile.ZipFile(out, 'w', zipfile.ZIP_STORED) as z:
+        with z.open('archive/data.pkl', 'w') as f: Pickler(f, 2).dump(value)
+        z.writestr('archive/byteorder', 'little')
+        for storage in storages: z.writestr('archive/data/' + storage.key, storage.data)
+        z.writestr('archive/version', '3')
+def pieces(values, folder, stem, index):  # as ColossalAI cuts them, with its index
+    os.makedirs(folder)
+    keys, where = list(values), {}
+    for p in range(2):
+        file = f'{stem}-{p + 1:05d}.bin'
+        part = keys[p * len(keys) // 2:(p + 1) * len(keys) // 2]
+        save({k: values[k] for k in part}, f'{folder}/{file}')
+        where.update({str(k): file for k in part})
+    json.dump({'metadata': {'total_size': 0.1}, 'weight_map': where}, open(f'{folder}/{index}', 'w'), indent=2)
+if form.startswith('folder'):
+    pieces(model, out + '/model', 'pytorch_model', 'pytorch_model.bin.index.json')
+    if form == 'folder_order':
+        state = {i: state[len(names) - 1 - i] for i in range(len(names))}
+    for one in state.values(): one['step'] = 2
+    if form != 'folder_weights':
+        pieces(state, out + '/optimizer', 'pytorch_optim', 'pytorch_optim.bin.index.json')
+    if form == 'folder_short':
+        os.remove(out + '/optimizer/pytorch_optim-00002.bin')
+    average = {n: tensor(tensors[n, 'param'].how[1][0].data, [len(tensors[n, 'param'].how[1][0].data) // 4] if form == 'folder_flat' else tensors[n, 'param'].shape) for n in names}
+    save(average, out + '/ema.pt')
+    json.dump({'epoch': 0, 'step': 2, 'global_step': 2}, open(out + '/running_states.json', 'w'))
+else:
+    save(saved, out)
 )";
 
 class ForeignResume : public ::testing::Test {
@@ -130,6 +154,34 @@ TEST_F(ForeignResume, WeightsMomentsAndStepGoOnAsIfNeverStopped) {
     }
     if (ranks == 1) EXPECT_EQ(run_.model(form), run_.model("whole")) << "the moments count in the second step";
   }
+}
+
+TEST_F(ForeignResume, AFolderOfColossalAIsTrainersGoesOnWithItsMomentsAndItsAverage) {
+  const auto whole = run_.metrics("whole");
+  const std::string folder = saved("folder");
+  Result r = run_.train(1, "one", {"--run.steps", "4", "--run.resume", folder});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("weights, AdamW's moments and step 2 are adopted"), std::string::npos) << r.output;
+  const auto steps = run_.metrics("one");
+  ASSERT_EQ(steps.size(), 2u);
+  for (size_t s = 0; s < 2; ++s) EXPECT_EQ(steps[s].at("loss"), whole[2 + s].at("loss")) << "bit for bit";
+  EXPECT_EQ(run_.model("one"), run_.model("whole"));
+  r = run_.train(2, "averaged", {"--run.steps", "4", "--run.resume", folder, "--train.ema", "0.9", "--mesh", "tp=2"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("AdamW's moments, their average and step 2"), std::string::npos) << r.output;
+  for (size_t s = 0; s < 2; ++s)
+    EXPECT_NEAR(run_.metrics("averaged").at(s).at("loss").get<double>(), whole[2 + s].at("loss").get<double>(), 1e-5);
+  r = run_.train(1, "weights", {"--run.steps", "1", "--model.path", folder, "--model.extra_tensors", "ignore"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  r = run_.train(1, "average", {"--run.steps", "1", "--model.path", folder + "/ema.pt"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  expect_refused("folder_order", 3, {"0.exp_avg of pytorch_optim.bin.index.json: expected", "in another order"});
+  expect_refused("folder_short", 3, {"pytorch_optim-00002.bin, which is not there"});
+  expect_refused("folder_weights", 3, {"has no optimizer/", "model.path"});
+  const Result flat =
+      run_.train(1, "flat", {"--run.steps", "4", "--run.resume", saved("folder_flat"), "--train.ema", "0.9"});
+  EXPECT_EQ(flat.code, 3) << flat.output;
+  EXPECT_NE(flat.output.find("the first rank's part alone"), std::string::npos) << flat.output;
 }
 
 TEST_F(ForeignResume, WhatIsNoWholeStateIsRefusedByName) {
