@@ -12,9 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Writes checkpoint_2.pt of the form argv[3] from a checkpoint of a run on one rank, as torch.save does (a zip archive
-/// of a pickle and the storages that it refers to), without torch: its names are stood in for.
-constexpr const char* kWriter = R"(
+/// torch.save without torch (a zip archive of a pickle and the storages that it refers to): its names are stood in for.
+constexpr const char* kTorch = R"(
 import array, collections, json, os, pickle, sys, types, zipfile
 folder, out, form = sys.argv[1:4]
 def stand_in(module, name):
@@ -40,6 +39,16 @@ def tensor(data, shape):
 class Pickler(pickle._Pickler):
     def persistent_id(self, o):
         if isinstance(o, Storage): return ('storage', FloatStorage, o.key, 'cpu', len(o.data) // 4)
+def save(value, out):
+    with zipfile.ZipFile(out, 'w', zipfile.ZIP_STORED) as z:
+        with z.open('archive/data.pkl', 'w') as f: Pickler(f, 2).dump(value)
+        z.writestr('archive/byteorder', 'little')
+        for storage in storages: z.writestr('archive/data/' + storage.key, storage.data)
+        z.writestr('archive/version', '3')
+)";
+
+/// Writes checkpoint_2.pt of the form argv[3] from a checkpoint of a run on one rank.
+constexpr const char* kWriter = R"(
 manifest = json.load(open(folder + '/manifest.json'))
 files = {}
 def stored(name):
@@ -78,12 +87,6 @@ if form == 'sharded':
     model[names[0]] = Reduced(ShardedTensor, ())
 if form == 'stepless':
     del saved['step']
-def save(value, out):
-    with zipfile.ZipFile(out, 'w', zipfile.ZIP_STORED) as z:
-        with z.open('archive/data.pkl', 'w') as f: Pickler(f, 2).dump(value)
-        z.writestr('archive/byteorder', 'little')
-        for storage in storages: z.writestr('archive/data/' + storage.key, storage.data)
-        z.writestr('archive/version', '3')
 def pieces(values, folder, stem, index):  # as ColossalAI cuts them, with its index
     os.makedirs(folder)
     keys, where = list(values), {}
@@ -109,6 +112,18 @@ else:
     save(saved, out)
 )";
 
+/// Writes adapter_model.bin from a .safetensors file of adapters.
+constexpr const char* kAdapterWriter = R"(
+data = open(folder, 'rb').read()
+n = int.from_bytes(data[:8], 'little')
+save({k: tensor(data[8 + n + v['data_offsets'][0]:8 + n + v['data_offsets'][1]], v['shape'])
+      for k, v in json.loads(data[8:8 + n]).items() if k != '__metadata__'}, out)
+)";
+
+Result write(const std::string& script, const std::string& from, const std::string& to, const std::string& form = "") {
+  return run_program({"/usr/bin/env", "python3", "-c", kTorch + script, from, to, form});
+}
+
 class ForeignResume : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -119,8 +134,7 @@ class ForeignResume : public ::testing::Test {
   /// A file of the form, from the checkpoint after two of the four steps.
   std::string saved(const std::string& form) const {
     const std::string file = (run_.folder() / ("checkpoint_2_" + form + ".pt")).string();
-    const Result r = run_program(
-        {"/usr/bin/env", "python3", "-c", kWriter, run_.out("whole") + "/checkpoints/step-000002", file, form});
+    const Result r = write(kWriter, run_.out("whole") + "/checkpoints/step-000002", file, form);
     EXPECT_EQ(r.code, 0) << r.output;
     return file;
   }
@@ -182,6 +196,40 @@ TEST_F(ForeignResume, AFolderOfColossalAIsTrainersGoesOnWithItsMomentsAndItsAver
       run_.train(1, "flat", {"--run.steps", "4", "--run.resume", saved("folder_flat"), "--train.ema", "0.9"});
   EXPECT_EQ(flat.code, 3) << flat.output;
   EXPECT_NE(flat.output.find("the first rank's part alone"), std::string::npos) << flat.output;
+}
+
+TEST_F(ForeignResume, AdaptersOfATrainersFolderAreGoneOnFrom) {
+  const std::vector<std::string> lora = {"--run.steps", "2", "--train.mode", "lora",
+                                         "--lora.rank", "4", "--model.path", run_.out("whole") + "/model"};
+  const auto train = [&](const std::string& name, const std::string& key, const std::string& value) {
+    auto flags = lora;
+    if (!key.empty()) flags.insert(flags.end(), {key, value});
+    return run_.train(1, name, flags);
+  };
+  Result r = train("adapters", "", "");
+  ASSERT_EQ(r.code, 0) << r.output;
+  const std::string own = run_.out("adapters") + "/model/pytorch_lora_weights.safetensors";
+  const fs::path peft = run_.folder() / "peft", folder = run_.folder() / "epoch0-global_step2";
+  r = run_.tessera({"convert", own, peft.string(), "--to", "peft"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  fs::create_directories(folder / "lora");
+  fs::copy(peft / "adapter_config.json", folder / "lora/adapter_config.json");
+  r = write(kAdapterWriter, peft / "adapter_model.safetensors", folder / "lora/adapter_model.bin");
+  ASSERT_EQ(r.code, 0) << r.output;
+  std::ofstream(folder / "running_states.json")
+      << R"({"epoch": 0, "step": 4, "global_step": 4, "actual_update_step": 2})";
+  std::vector<std::vector<double>> losses;
+  for (const std::string& from : {own, (folder / "lora").string()}) {
+    r = train("from" + std::to_string(losses.size()), "--lora.init", from);
+    ASSERT_EQ(r.code, 0) << r.output;
+    auto& list = losses.emplace_back();
+    for (const auto& step : run_.metrics("from" + std::to_string(losses.size() - 1))) list.push_back(step.at("loss"));
+  }
+  ASSERT_EQ(losses[0].size(), 2u);
+  EXPECT_EQ(losses[0], losses[1]) << "the same adapters";
+  r = train("resumed", "--run.resume", folder.string());
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("lora.init"), std::string::npos) << r.output;
 }
 
 TEST_F(ForeignResume, WhatIsNoWholeStateIsRefusedByName) {

@@ -144,8 +144,9 @@ class Adopted {
 
 void check_run(const recipe::Recipe& recipe, const job::Job& job) {
   const auto refused = [&](const std::string& why) {
-    throw UserError(Exit::usage, "run.resume", recipe.run.resume + ": of another trainer, and " + why,
-                    "resume from a folder of checkpoints/, or give the file's weights as model.path");
+    throw UserError(
+        Exit::usage, "run.resume", recipe.run.resume + ": of another trainer, and " + why,
+        "resume from a folder of checkpoints/, or give its weights as model.path, its adapters as lora.init");
   };
   if (recipe.lora.on) refused("train.mode = \"lora\": it has no adapters by the names of this run");
   if (job.experts.several()) refused("the run trains several experts: such a file is of one model");
