@@ -12,10 +12,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Writes checkpoint_2.pt of the form argv[3] from a checkpoint of a run on one rank, as torch.save does (a zip archive
-/// of a pickle and the storages that it refers to), without torch: its names are stood in for.
-constexpr const char* kWriter = R"(
-import array, collections, json, pickle, sys, types, zipfile
+/// torch.save without torch (a zip archive of a pickle and the storages that it refers to): its names are stood in for.
+constexpr const char* kTorch = R"(
+import array, collections, json, os, pickle, sys, types, zipfile
 folder, out, form = sys.argv[1:4]
 def stand_in(module, name):
     sys.modules.setdefault(module, types.ModuleType(module))
@@ -40,6 +39,16 @@ def tensor(data, shape):
 class Pickler(pickle._Pickler):
     def persistent_id(self, o):
         if isinstance(o, Storage): return ('storage', FloatStorage, o.key, 'cpu', len(o.data) // 4)
+def save(value, out):
+    with zipfile.ZipFile(out, 'w', zipfile.ZIP_STORED) as z:
+        with z.open('archive/data.pkl', 'w') as f: Pickler(f, 2).dump(value)
+        z.writestr('archive/byteorder', 'little')
+        for storage in storages: z.writestr('archive/data/' + storage.key, storage.data)
+        z.writestr('archive/version', '3')
+)";
+
+/// Writes checkpoint_2.pt of the form argv[3] from a checkpoint of a run on one rank.
+constexpr const char* kWriter = R"(
 manifest = json.load(open(folder + '/manifest.json'))
 files = {}
 def stored(name):
@@ -78,12 +87,42 @@ if form == 'sharded':
     model[names[0]] = Reduced(ShardedTensor, ())
 if form == 'stepless':
     del saved['step']
-with zipfile.ZipFile(out, 'w', zipfile.ZIP_STORED) as z:
-    with z.open('archive/data.pkl', 'w') as f: Pickler(f, 2).dump(saved)
-    z.writestr('archive/byteorder', 'little')
-    for storage in storages: z.writestr('archive/data/' + storage.key, storage.data)
-    z.writestr('archive/version', '3')
+def pieces(values, folder, stem, index):  # as ColossalAI cuts them, with its index
+    os.makedirs(folder)
+    keys, where = list(values), {}
+    for p in range(2):
+        file = f'{stem}-{p + 1:05d}.bin'
+        part = keys[p * len(keys) // 2:(p + 1) * len(keys) // 2]
+        save({k: values[k] for k in part}, f'{folder}/{file}')
+        where.update({str(k): file for k in part})
+    json.dump({'metadata': {'total_size': 0.1}, 'weight_map': where}, open(f'{folder}/{index}', 'w'), indent=2)
+if form.startswith('folder'):
+    pieces(model, out + '/model', 'pytorch_model', 'pytorch_model.bin.index.json')
+    if form == 'folder_order':
+        state = {i: state[len(names) - 1 - i] for i in range(len(names))}
+    for one in state.values(): one['step'] = 2
+    if form != 'folder_weights':
+        pieces(state, out + '/optimizer', 'pytorch_optim', 'pytorch_optim.bin.index.json')
+    if form == 'folder_short':
+        os.remove(out + '/optimizer/pytorch_optim-00002.bin')
+    average = {n: tensor(tensors[n, 'param'].how[1][0].data, [len(tensors[n, 'param'].how[1][0].data) // 4] if form == 'folder_flat' else tensors[n, 'param'].shape) for n in names}
+    save(average, out + '/ema.pt')
+    json.dump({'epoch': 0, 'step': 2, 'global_step': 2}, open(out + '/running_states.json', 'w'))
+else:
+    save(saved, out)
 )";
+
+/// Writes adapter_model.bin from a .safetensors file of adapters.
+constexpr const char* kAdapterWriter = R"(
+data = open(folder, 'rb').read()
+n = int.from_bytes(data[:8], 'little')
+save({k: tensor(data[8 + n + v['data_offsets'][0]:8 + n + v['data_offsets'][1]], v['shape'])
+      for k, v in json.loads(data[8:8 + n]).items() if k != '__metadata__'}, out)
+)";
+
+Result write(const std::string& script, const std::string& from, const std::string& to, const std::string& form = "") {
+  return run_program({"/usr/bin/env", "python3", "-c", kTorch + script, from, to, form});
+}
 
 class ForeignResume : public ::testing::Test {
  protected:
@@ -95,8 +134,7 @@ class ForeignResume : public ::testing::Test {
   /// A file of the form, from the checkpoint after two of the four steps.
   std::string saved(const std::string& form) const {
     const std::string file = (run_.folder() / ("checkpoint_2_" + form + ".pt")).string();
-    const Result r = run_program(
-        {"/usr/bin/env", "python3", "-c", kWriter, run_.out("whole") + "/checkpoints/step-000002", file, form});
+    const Result r = write(kWriter, run_.out("whole") + "/checkpoints/step-000002", file, form);
     EXPECT_EQ(r.code, 0) << r.output;
     return file;
   }
@@ -130,6 +168,68 @@ TEST_F(ForeignResume, WeightsMomentsAndStepGoOnAsIfNeverStopped) {
     }
     if (ranks == 1) EXPECT_EQ(run_.model(form), run_.model("whole")) << "the moments count in the second step";
   }
+}
+
+TEST_F(ForeignResume, AFolderOfColossalAIsTrainersGoesOnWithItsMomentsAndItsAverage) {
+  const auto whole = run_.metrics("whole");
+  const std::string folder = saved("folder");
+  Result r = run_.train(1, "one", {"--run.steps", "4", "--run.resume", folder});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("weights, AdamW's moments and step 2 are adopted"), std::string::npos) << r.output;
+  const auto steps = run_.metrics("one");
+  ASSERT_EQ(steps.size(), 2u);
+  for (size_t s = 0; s < 2; ++s) EXPECT_EQ(steps[s].at("loss"), whole[2 + s].at("loss")) << "bit for bit";
+  EXPECT_EQ(run_.model("one"), run_.model("whole"));
+  r = run_.train(2, "averaged", {"--run.steps", "4", "--run.resume", folder, "--train.ema", "0.9", "--mesh", "tp=2"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("AdamW's moments, their average and step 2"), std::string::npos) << r.output;
+  for (size_t s = 0; s < 2; ++s)
+    EXPECT_NEAR(run_.metrics("averaged").at(s).at("loss").get<double>(), whole[2 + s].at("loss").get<double>(), 1e-5);
+  r = run_.train(1, "weights", {"--run.steps", "1", "--model.path", folder, "--model.extra_tensors", "ignore"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  r = run_.train(1, "average", {"--run.steps", "1", "--model.path", folder + "/ema.pt"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  expect_refused("folder_order", 3, {"0.exp_avg of pytorch_optim.bin.index.json: expected", "in another order"});
+  expect_refused("folder_short", 3, {"pytorch_optim-00002.bin, which is not there"});
+  expect_refused("folder_weights", 3, {"has no optimizer/", "model.path"});
+  const Result flat =
+      run_.train(1, "flat", {"--run.steps", "4", "--run.resume", saved("folder_flat"), "--train.ema", "0.9"});
+  EXPECT_EQ(flat.code, 3) << flat.output;
+  EXPECT_NE(flat.output.find("the first rank's part alone"), std::string::npos) << flat.output;
+}
+
+TEST_F(ForeignResume, AdaptersOfATrainersFolderAreGoneOnFrom) {
+  const std::vector<std::string> lora = {"--run.steps", "2", "--train.mode", "lora",
+                                         "--lora.rank", "4", "--model.path", run_.out("whole") + "/model"};
+  const auto train = [&](const std::string& name, const std::string& key, const std::string& value) {
+    auto flags = lora;
+    if (!key.empty()) flags.insert(flags.end(), {key, value});
+    return run_.train(1, name, flags);
+  };
+  Result r = train("adapters", "", "");
+  ASSERT_EQ(r.code, 0) << r.output;
+  const std::string own = run_.out("adapters") + "/model/pytorch_lora_weights.safetensors";
+  const fs::path peft = run_.folder() / "peft", folder = run_.folder() / "epoch0-global_step2";
+  r = run_.tessera({"convert", own, peft.string(), "--to", "peft"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  fs::create_directories(folder / "lora");
+  fs::copy(peft / "adapter_config.json", folder / "lora/adapter_config.json");
+  r = write(kAdapterWriter, peft / "adapter_model.safetensors", folder / "lora/adapter_model.bin");
+  ASSERT_EQ(r.code, 0) << r.output;
+  std::ofstream(folder / "running_states.json")
+      << R"({"epoch": 0, "step": 4, "global_step": 4, "actual_update_step": 2})";
+  std::vector<std::vector<double>> losses;
+  for (const std::string& from : {own, (folder / "lora").string()}) {
+    r = train("from" + std::to_string(losses.size()), "--lora.init", from);
+    ASSERT_EQ(r.code, 0) << r.output;
+    auto& list = losses.emplace_back();
+    for (const auto& step : run_.metrics("from" + std::to_string(losses.size() - 1))) list.push_back(step.at("loss"));
+  }
+  ASSERT_EQ(losses[0].size(), 2u);
+  EXPECT_EQ(losses[0], losses[1]) << "the same adapters";
+  r = train("resumed", "--run.resume", folder.string());
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("lora.init"), std::string::npos) << r.output;
 }
 
 TEST_F(ForeignResume, WhatIsNoWholeStateIsRefusedByName) {

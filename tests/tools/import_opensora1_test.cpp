@@ -175,6 +175,18 @@ TEST(ImportOpenSora1, SequencesAreShardedByTheirPluginAlone) {
   expect_words(error, {"8 ranks do not divide by the 3", "a multiple of 3"});
 }
 
+TEST(ImportOpenSora1, ACheckpointOfItsTrainerIsResumedFrom) {
+  const Folder folder;
+  const std::string head = "model = dict(type='STDiT3-XL/2')\nscheduler = dict(type='rflow')\n";
+  const auto read = [&](const std::string& text) {
+    return import_file(folder.file("config.py", head + "load = 'outputs/000-STDiT3/epoch0-global_step100'\n" + text),
+                       {.ranks = 4});
+  };
+  EXPECT_EQ(found(read(""), "run.resume"), "outputs/000-STDiT3/epoch0-global_step100");
+  EXPECT_EQ(found(read("start_from_scratch = True\n"), "start_from_scratch"), "refused");
+  EXPECT_EQ(found(read("start_from_scratch = False\n"), "start_from_scratch"), "implied");
+}
+
 TEST(ImportOpenSora1, RefusesWithAReasonWhatIsNotThere) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"load_text_features = True\n", "load_text_features"},
@@ -182,7 +194,6 @@ TEST(ImportOpenSora1, RefusesWithAReasonWhatIsNotThere) {
       {"dataset = dict(frame_interval=3)\n", "dataset.frame_interval"},
       {"mask_types = {'i2v_head': 5, 'none': 2}\n", "mask_types.i2v_head"},
       {"noise_augmentation = True\n", "noise_augmentation"},
-      {"load = 'outputs/000-STDiT3/epoch0-global_step100'\n", "load"},
       {"vae = dict(type='VideoAutoencoderKL')\n", "vae.type"},
       {"text_encoder = dict(type='clip')\n", "text_encoder.type"},
       {"scheduler = dict(type='iddpm')\n", "scheduler.type"},

@@ -123,6 +123,13 @@ TEST(ImportOpenSora, TakesALineOverTheConfiguration) {
   EXPECT_EQ(t.ranks, 8);
 }
 
+TEST(ImportOpenSora, ACheckpointOfItsTrainerIsResumedFrom) {
+  const Folder folder;
+  const Translation t =
+      import_file(folder.file("config.py", "seed = 1\nload = 'outputs/epoch0-global_step100'\n"), {.ranks = 4});
+  EXPECT_EQ(found(t, "run.resume"), "outputs/epoch0-global_step100");
+}
+
 TEST(ImportOpenSora, RefusesWithAReasonWhatIsNotThere) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"condition_config = dict(t2v=1, v2v_head_noisy=1)\n", "condition_config.v2v_head_noisy"},
@@ -134,7 +141,6 @@ TEST(ImportOpenSora, RefusesWithAReasonWhatIsNotThere) {
       {"plugin = 'hybrid'\nplugin_config = dict(sp_size=2, tp_size=2, sequence_parallelism_mode='split_gather')\n",
        "plugin_config.sequence_parallelism_mode"},
       {"cached_video = True\n", "cached_video"},
-      {"load = 'outputs/epoch0-global_step100'\n", "load"},
       {"wandb = True\n", "wandb"},
       {"optim = dict(cls='CAME')\n", "optim.cls"},
   };

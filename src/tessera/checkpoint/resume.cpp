@@ -53,4 +53,9 @@ std::string describe(const Resume& resume) {
   return resume.from->string() + " (manifest.json " + sum + ")";
 }
 
+bool is_trainer_folder(const std::filesystem::path& folder) {
+  std::error_code none;
+  return std::filesystem::is_regular_file(folder / "running_states.json", none);
+}
+
 }  // namespace tessera::checkpoint

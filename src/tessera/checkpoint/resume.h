@@ -35,4 +35,8 @@ Resume choose_resume(const std::string& asked, const Path& run, bool restarted);
 /// "checkpoints/step-000050, step 50, manifest 1a2b3c4d", by which ranks compare; "none".
 std::string describe(const Resume& resume);
 
+/// Whether it is a folder as ColossalAI's trainers save it, epoch*-global_step*: weights, states of an optimiser, and
+/// running_states.json.
+bool is_trainer_folder(const std::filesystem::path& folder);
+
 }  // namespace tessera::checkpoint

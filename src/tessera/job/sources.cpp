@@ -105,12 +105,12 @@ void check_sources(const recipe::Recipe& recipe) {
       check_kind("lora.init", init, ModelKind::lora);
   const std::string& resume = recipe.run.resume;
   if (resume != "auto" && resume != "no" && !fs::exists(fs::path(resume) / "manifest.json") &&
-      !fs::is_regular_file(resume) &&                    // another trainer's
-      !checkpoint::has_gone_on(resume, recipe.run.out))  // keep may have pruned it since
+      !fs::is_regular_file(resume) && !checkpoint::is_trainer_folder(resume) &&  // another trainer's
+      !checkpoint::has_gone_on(resume, recipe.run.out))                          // keep may have pruned it since
     throw UserError(
         Exit::input, "run.resume",
         resume + (fs::exists(resume) ? " has no manifest.json: it is not a complete checkpoint" : ": no such folder"),
-        "give a folder of a run's checkpoints/, another trainer's checkpoint_{step}.pt, \"auto\" or \"no\"");
+        "give a folder of a run's checkpoints/, another trainer's checkpoint_{step}.pt or epoch*-global_step* folder, \"auto\" or \"no\"");
 }
 
 }  // namespace tessera::job

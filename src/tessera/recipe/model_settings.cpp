@@ -55,7 +55,7 @@ std::vector<Setting> run_settings() {
        run<&Recipe::Run::steps>,
        {.range = at_least(1)}},
       {"run.resume", Kind::text, "auto",
-       "auto: resume from the newest complete checkpoint in run.out; no: start at step 0, after moving earlier checkpoints to abandoned-1; or a checkpoint folder; or a .pt of another trainer with \"model\", \"optimizer\" (AdamW) and \"step\"",
+       "auto: resume from the newest complete checkpoint in run.out; no: start at step 0, after moving earlier checkpoints to abandoned-1; or a checkpoint folder; or a .pt of another trainer with \"model\", \"optimizer\" (AdamW) and \"step\", or a folder epoch*-global_step* of ColossalAI's",
        run<&Recipe::Run::resume>},
       {"run.started_in", Kind::text, "",
        "in RUN/recipe.toml: the folder in which the run was started, to which its relative paths belong"},

@@ -1,15 +1,15 @@
 #include "tessera/train/foreign_checkpoint.h"
 
 #include <array>
-#include <charconv>
 #include <map>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/resume.h"
-#include "tessera/checkpoint/torch_file.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/models/registry.h"
+#include "tessera/plan/states.h"
+#include "tessera/train/foreign_states.h"
 #include "tessera/train/run_facts.h"
 #include "tessera/weights/named_weights.h"
 
@@ -19,56 +19,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using checkpoint::TorchFile, checkpoint::TorchTree;
-
 constexpr const char* kAdoptedFrom = "adopted_from";  // of Manifest::extra: the file, its bytes and its time
 constexpr const char* kMoments[] = {"exp_avg", "exp_avg_sq"};
-constexpr const char* kWhole =
-    "save whole states: StateDictType.FULL_STATE_DICT with FSDP.optim_state_dict, or torch.distributed.checkpoint's "
-    "get_state_dict with full_state_dict = True";
-
-[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
-  throw UserError(Exit::input, "run.resume", what, hint);
-}
-
-/// A pickle names the classes of its values; those of sharded tensors hold a rank's part, and where to find the others.
-TorchTree open_tree(const std::string& file) {
-  try {
-    return TorchTree(file);
-  } catch (const UserError& error) {
-    const std::string text = error.what();
-    for (const char* sharded : {"ShardedTensor", "DTensor"})
-      if (text.find(sharded) != std::string::npos)
-        refuse(file + ": holds a " + sharded + ", a rank's part of a tensor (" + text + ")", kWhole);
-    throw;
-  }
-}
-
-int64_t step_of(const TorchTree& tree) {
-  int64_t step = -1;
-  const auto found = tree.metadata().find("step");
-  if (found != tree.metadata().end()) {
-    const std::string& text = found->second;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
-    if (error != std::errc() || end != text.data() + text.size()) step = -1;
-  }
-  if (step < 0)
-    refuse(tree.path().string() + ": has no step, expected a dict {\"model\", \"optimizer\", \"step\"}",
-           "save the number of steps that are done as \"step\"; weights alone are model.path");
-  return step;
-}
-
-/// What identifies the file: a conversion is made once.
-std::string identity(const fs::path& file) {
-  return fs::weakly_canonical(fs::absolute(file)).string() + ", " + std::to_string(fs::file_size(file)) + " bytes, " +
-         std::to_string(fs::last_write_time(file).time_since_epoch().count());
-}
 
 /// The file's tensors by the parameters of the model.
 class Adopted {
  public:
   Adopted(const recipe::Recipe& recipe, const job::Job& job)
-      : tree_(open_tree(recipe.run.resume)),
+      : states_(open_foreign_states(recipe.run.resume)),
         weights_(
             recipe.run.resume, job.model->units(),
             [&model = *job.model](const std::string& name, const std::string& naming) {
@@ -83,9 +41,13 @@ class Adopted {
       for (const plan::ParamSpec& param : unit->spec().params) params_.push_back({&param, name(param.name), {}});
     number();
     for (Param& param : params_) find_moments(param);
+    if (recipe.train.ema > 0) find_average();
   }
 
-  int64_t step() const { return step_of(tree_); }
+  int64_t step() const { return states_->step(); }
+  /// A conversion is made once of the same, and anew where the run has an average that the file can give.
+  std::string identity() const { return states_->identity() + (average_ ? ", averaged" : ""); }
+  bool averaged() const { return average_.has_value(); }
 
   /// What rank `rank` of `world` converts.
   std::vector<checkpoint::Piece> pieces(int rank, int world) {
@@ -95,9 +57,10 @@ class Adopted {
       const int64_t count = param.spec->numel();
       list.push_back(piece(param, "param",
                            [this, &param, count](float* to) { weights_.set().read_f32(param.name, 0, count, to); }));
-      for (size_t m = 0; m < std::size(kMoments); ++m)
-        list.push_back(piece(param, kMoments[m],
-                             [this, &param, count, m](float* to) { tree_.read_f32(*param.moments[m], 0, count, to); }));
+      for (size_t m = 0; m < std::size(kMoments); ++m) list.push_back(piece(param, kMoments[m], param.moments[m].read));
+      if (average_)
+        list.push_back(piece(param, std::string(plan::kAverage),
+                             [this, &param, count](float* to) { average_->read_f32(param.name, 0, count, to); }));
     }
     return list;
   }
@@ -105,47 +68,60 @@ class Adopted {
  private:
   struct Param {
     const plan::ParamSpec* spec;
-    std::string name;                                  // in the file
-    std::array<const TorchFile::Entry*, 2> moments{};  // kMoments
-    int number = -1;                                   // of model.parameters()
+    std::string name;                              // in the file
+    std::array<ForeignStates::Moment, 2> moments;  // kMoments
+    int number = -1;                               // of model.parameters()
   };
 
   /// torch numbers parameters as the model registers them, which is the order of the state_dict without its buffers.
   void number() {
     std::map<std::string, Param*> by_name;
     for (Param& param : params_) by_name[param.name] = &param;
-    const TorchFile model = TorchFile::open(tree_.path());
     int next = 0;
-    for (const TorchFile::Entry& entry : model.entries())
-      if (const auto found = by_name.find(entry.name); found != by_name.end()) found->second->number = next++;
+    for (const std::string& name : states_->order())
+      if (const auto found = by_name.find(name); found != by_name.end()) found->second->number = next++;
   }
 
   void find_moments(Param& param) const {
-    const std::string file = tree_.path().string(), state = "optimizer.state.",
-                      by_number = std::to_string(param.number);
-    const std::string key = tree_.find(state + param.name + ".exp_avg") ? param.name : by_number;
+    const std::string &source = weights_path_, by_number = std::to_string(param.number);
+    const std::string key = states_->find(param.name, kMoments[0]) ? param.name : by_number;
     for (size_t m = 0; m < std::size(kMoments); ++m) {
-      const std::string place = state + key + "." + kMoments[m];
-      const TorchFile::Entry* entry = param.moments[m] = tree_.find(place);
-      if (!entry)
-        refuse(file + ": has no " + place + " (nor " + state + param.name + "." + kMoments[m] + ") for " +
-                   param.spec->name,
-               "expected torch's AdamW state of every parameter, by number or by name: optimizer.state_dict() or "
-               "FSDP.optim_state_dict; to begin with new moments, give the file as model.path");
-      if (entry->shape != param.spec->shape)
-        refuse(file + ": " + place + ": expected " + checkpoint::shape_text(param.spec->shape) + " of " +
-                   param.spec->name + ", found " + checkpoint::shape_text(entry->shape),
-               "were the parameters given to the optimiser in another order than model.parameters()? Save its state by "
-               "name: FSDP.optim_state_dict");
+      const std::string place = states_->place(key, kMoments[m]);
+      const auto moment = states_->find(key, kMoments[m]);
+      if (!moment)
+        refuse_foreign(source + ": has no " + place + " (nor " + states_->place(param.name, kMoments[m]) + ") for " +
+                           param.spec->name,
+                       "expected AdamW's state of every parameter, by number or by name: optimizer.state_dict() or "
+                       "FSDP.optim_state_dict; to begin with new moments, give it as model.path");
+      if (moment->shape != param.spec->shape)
+        refuse_foreign(
+            source + ": " + place + ": expected " + checkpoint::shape_text(param.spec->shape) + " of " +
+                param.spec->name + ", found " + checkpoint::shape_text(moment->shape),
+            "were the parameters given to the optimiser in another order than model.parameters(), or some of them "
+            "frozen, which have no states? Save its state by name: FSDP.optim_state_dict; to begin with new "
+            "moments, give it as model.path");
+      param.moments[m] = *moment;
     }
-    if (key != by_number) return;
-    // Several groups are numbered one after the other: which parameters each has the file does not tell.
-    const auto groups = tree_.metadata().find("optimizer.param_groups");
-    if (groups != tree_.metadata().end() && groups->second != "1")
-      refuse(
-          file + ": its optimiser has " + groups->second +
+    // Which parameters each group has the file does not tell.
+    if (key == by_number && states_->groups() != 1)
+      refuse_foreign(
+          source + ": its optimiser has " + std::to_string(states_->groups()) +
               " groups of parameters and numbers them group by group, so which number is which parameter is not told",
           "save its state by name: FSDP.optim_state_dict, or get_optimizer_state_dict");
+  }
+
+  void find_average() {
+    average_ = states_->average();
+    if (!average_) return;
+    for (const Param& param : params_) {
+      const auto& found = average_->at(param.name);
+      if (found.shape != param.spec->shape)
+        refuse_foreign(average_->path().string() + ": " + param.name + ": expected " +
+                           checkpoint::shape_text(param.spec->shape) + ", found " +
+                           checkpoint::shape_text(found.shape) +
+                           "; where the average was sharded, that trainer saved the first rank's part alone",
+                       "take the file away: the average then begins from the weights");
+    }
   }
 
   checkpoint::Piece piece(const Param& param, const std::string& kind, std::function<void(float*)> read) {
@@ -158,16 +134,19 @@ class Adopted {
     return piece;
   }
 
-  const TorchTree tree_;
+  const std::unique_ptr<ForeignStates> states_;
   const weights::NamedWeights weights_;
+  const std::string weights_path_ = weights_.set().path().string();
   std::vector<Param> params_;
+  std::optional<checkpoint::WeightSet> average_;
   std::vector<float> values_;  // of the piece that was fetched last
 };
 
 void check_run(const recipe::Recipe& recipe, const job::Job& job) {
   const auto refused = [&](const std::string& why) {
-    throw UserError(Exit::usage, "run.resume", recipe.run.resume + ": a file of another trainer, and " + why,
-                    "resume from a folder of checkpoints/, or give the file's weights as model.path");
+    throw UserError(
+        Exit::usage, "run.resume", recipe.run.resume + ": of another trainer, and " + why,
+        "resume from a folder of checkpoints/, or give its weights as model.path, its adapters as lora.init");
   };
   if (recipe.lora.on) refused("train.mode = \"lora\": it has no adapters by the names of this run");
   if (job.experts.several()) refused("the run trains several experts: such a file is of one model");
@@ -179,15 +158,16 @@ void check_run(const recipe::Recipe& recipe, const job::Job& job) {
 
 bool is_foreign_checkpoint(const std::string& asked) {
   std::error_code none;
-  return asked != "auto" && asked != "no" && fs::is_regular_file(asked, none);
+  return asked != "auto" && asked != "no" && (fs::is_regular_file(asked, none) || checkpoint::is_trainer_folder(asked));
 }
 
 fs::path adopt(const recipe::Recipe& recipe, const job::Job& job, const Values& facts, comm::Comm& comm,
                const comm::Rendezvous& place) {
   check_run(recipe, job);
-  const std::string file = recipe.run.resume, of = identity(file);
-  comm.check_agreement("file to resume from", of);
+  const std::string file = recipe.run.resume;
   Adopted adopted(recipe, job);
+  const std::string of = adopted.identity();
+  comm.check_agreement("file to resume from", of);
   const int64_t step = adopted.step();
   const fs::path folder = fs::path(recipe.run.out) / "adopted", partial = checkpoint::partial_folder(folder, step),
                  final = checkpoint::step_folder(folder, step);
@@ -210,8 +190,8 @@ fs::path adopt(const recipe::Recipe& recipe, const job::Job& job, const Values& 
     manifest.extra[kAdoptedFrom] = of;
     save_facts(facts, {}, manifest);  // of another recipe nothing is known
     checkpoint::commit(partial, final, place.world, manifest);
-    log::info("run.resume = " + file + ": weights, AdamW's moments and step " + std::to_string(step) +
-              " are adopted, as the checkpoint " + final.string());
+    log::info("run.resume = " + file + ": weights, AdamW's moments" + (adopted.averaged() ? ", their average" : "") +
+              " and step " + std::to_string(step) + " are adopted, as the checkpoint " + final.string());
   }
   world.all_gather_doubles({0});
   return final;

@@ -1,5 +1,6 @@
 #pragma once
-// A checkpoint that another trainer saved as one file, torch.save({"model", "optimizer", "step"}), made one of a run.
+// A checkpoint of another trainer made one of a run: a file, torch.save({"model", "optimizer", "step"}), or a folder
+// epoch*-global_step* of ColossalAI's trainers, as Open-Sora's (forms: foreign_states.h).
 //
 //   if (is_foreign_checkpoint(recipe.run.resume)) folder = adopt(recipe, job, facts, comm, place);
 //
@@ -13,10 +14,10 @@
 
 namespace tessera::train {
 
-/// Whether run.resume names a file, not a folder or a word.
+/// Whether run.resume names a file or a trainer's folder, not a checkpoint of ours or a word.
 bool is_foreign_checkpoint(const std::string& asked);
 
-/// Writes weights, moments and step of the file run.resume to run.out/adopted/step-000500, a checkpoint from which a run
+/// Writes weights, moments and step of what run.resume names to run.out/adopted/step-000500, a checkpoint from which a run
 /// of any layout resumes, and gives the folder; one that was made of the same file before is kept. All ranks together:
 /// each converts a part. `facts`: of this run. Throws UserError: (input) for a file that is none, lacks a tensor, has
 /// another shape, or pickles of sharded tensors; (usage) for runs whose state such a file cannot have: adapters,

@@ -187,6 +187,14 @@ const std::vector<std::pair<std::string, Config>>& presets() {
 const std::vector<std::pair<std::string, Config>>& t5_presets() {
   static const std::vector<std::pair<std::string, Config>> table = {
       {"t5-v1_1-xxl", {.vocab_size = 32128, .shared_positions = true}},
+      {"t5-demo",
+       {.vocab_size = 1024,
+        .dim = 64,
+        .dim_attn = 64,
+        .dim_ffn = 128,
+        .num_heads = 4,
+        .num_layers = 3,
+        .shared_positions = true}},
   };
   return table;
 }

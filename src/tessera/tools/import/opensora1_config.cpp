@@ -296,13 +296,18 @@ std::vector<Rule> opensora1_training_rules() {
       sets("seed", "run.seed"),
       sets("outputs", "run.out"),
       sets("ckpt_every", "checkpoint.every"),
-      by("load", "refused: its folder gives weights, not a state",
+      by("load", "`run.resume`",
          [](Translator& t, const Given& g) {
            if (nothing_given(g.value)) return t.imply(g.name, "the run begins at its start");
-           t.refuse(g.name,
-                    "a checkpoint of that trainer gives its weights, not its training state: set model.path to it");
+           t.set("run.resume", g.value, {g.name});
          }),
-      implied("start_from_scratch", "it belongs to load", Takes::perhaps),
+      by(
+          "start_from_scratch", "with `load` refused",
+          [](Translator& t, const Given& g) {
+            if (!t.has("load") || is_false(g.value)) return t.imply(g.name, "it belongs to load");
+            t.refuse(g.name, "a run goes on at the step of its checkpoint: set model.path to it for its weights alone");
+          },
+          Takes::perhaps),
       by("from_pretrained_lora", "`lora.init`",
          [](Translator& t, const Given& g) {
            if (nothing_given(g.value)) return t.imply(g.name, "none is given");

@@ -375,11 +375,10 @@ std::vector<Rule> opensora_training_rules() {
       sets("outputs", "run.out"),
       sets("ckpt_every", "checkpoint.every"),
       sets("keep_n_latest", "checkpoint.keep"),
-      by("load", "refused: its folder gives weights, not a state",
+      by("load", "`run.resume`",
          [](Translator& t, const Given& g) {
            if (is_none(g.value)) return t.imply(g.name, "the run begins at its start");
-           t.refuse(g.name,
-                    "a checkpoint of that trainer gives its weights, not its training state: set model.path to it");
+           t.set("run.resume", g.value, {g.name});
          }),
       by("dtype", "`plan.compute_dtype`", set_compute_type),
       joined(

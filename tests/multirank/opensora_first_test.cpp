@@ -1,0 +1,207 @@
+// Open-Sora 1.x from captioned clips to clips again, through the autoencoders of its releases: latents of pieces, timesteps
+// and samples whose shift follows from the area, on any layout; a small one learns four clips by heart.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "layout_table.h"
+#include "need_goldens.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/data/image.h"
+#include "tessera/data/video.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Flags = std::vector<std::string>;
+
+constexpr int kHeight = 32, kWidth = 48, kFrames = 17;
+const std::vector<std::string> kCaptions = {"a red disc goes right", "blue stripes go down", "a green square grows",
+                                            "a slope turns dark"};
+
+std::array<int, 3> colour(size_t clip, int t, int x, int y) {
+  const int from_disc = (x - 8 - 2 * t) * (x - 8 - 2 * t) + (y - 16) * (y - 16);
+  if (clip == 0) return from_disc < 90 ? std::array{230, 30, 40} : std::array{20, 20, 30};
+  if (clip == 1) return (y + t) / 8 % 2 ? std::array{30, 60, 230} : std::array{240, 240, 220};
+  if (clip == 2) return x < 8 + 2 * t && y < 8 + t ? std::array{30, 200, 60} : std::array{200, 180, 150};
+  return {5 * x - 6 * t, 7 * y - 6 * t, 255 - 15 * t};
+}
+
+void write_clips(const fs::path& folder) {
+  fs::create_directories(folder);
+  for (size_t i = 0; i < kCaptions.size(); ++i) {
+    data::Frames frames{kFrames, kHeight, kWidth, 24, {}};
+    for (int t = 0; t < kFrames; ++t)
+      for (int y = 0; y < kHeight; ++y)
+        for (int x = 0; x < kWidth; ++x)
+          for (const int value : colour(i, t, x, y))
+            frames.rgb.push_back(static_cast<uint8_t>(std::clamp(value, 0, 255)));
+    const std::string stem = "clip" + std::to_string(i);
+    data::write_mp4((folder / (stem + ".mp4")).string(), frames);
+    std::ofstream(folder / (stem + ".txt")) << kCaptions[i];
+  }
+}
+
+/// 1.2's autoencoder of its golden case, with a shift and a scale of its latents that these clips have: a mean of 0 and a
+/// spread of one, as the published ones are to clips of their training.
+std::string scaled_vae(const fs::path& folder) {
+  const fs::path golden = fs::path(TESSERA_GOLDENS) / "opensora_vae12", copy = folder / "vae";
+  fs::create_directories(copy);
+  fs::copy_file(golden / "config.json", copy / "config.json");
+  const std::map<std::string, std::array<float, 4>> measured = {{"shift", {0.79f, 0.13f, -0.1f, -0.3f}},
+                                                                {"scale", {1.1f, 0.37f, 0.47f, 0.6f}}};
+  const auto file = checkpoint::SafetensorsFile::open(golden / "model.safetensors");
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<checkpoint::TensorData> tensors;
+  for (const auto& entry : file.entries()) {
+    bytes.push_back(file.bytes(entry.name));
+    const auto own = measured.find(entry.name);
+    tensors.push_back({entry.name, entry.dtype, entry.shape, own == measured.end() ? nullptr : own->second.data()});
+  }
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (!tensors[i].data) tensors[i].data = bytes[i].data();
+  checkpoint::write_safetensors(copy / "model.safetensors", tensors);
+  return copy.string();
+}
+
+/// Autoencoders with random weights, those of their golden cases. A random decoder does not undo its encoder, so a sample
+/// is held against what it makes of the clip's own latent.
+class FirstOpenSora : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    TESSERA_NEED_GOLDENS();
+    write_clips(run_.folder() / "clips");
+  }
+
+  Flags flags(const Flags& more) const {
+    Flags all = {"--data.path",
+                 (run_.folder() / "clips").string(),
+                 "--data.size",
+                 std::to_string(kHeight) + "," + std::to_string(kWidth),
+                 "--data.frames",
+                 std::to_string(kFrames),
+                 "--data.fps",
+                 "24",
+                 "--data.vae",
+                 (fs::path(TESSERA_GOLDENS) / "opensora_vae12").string(),
+                 "--data.text_encoder",
+                 "t5-demo",
+                 "--data.tokenizer",
+                 (fs::path(TESSERA_GOLDENS) / "tokenizers/t5").string(),
+                 "--diffusion.timesteps",
+                 "by_area",
+                 "--sample.sampler",
+                 "euler_by_area",
+                 "--train.global_batch",
+                 "4",
+                 "--train.clip_norm",
+                 "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  void train(int ranks, const std::string& name, const Flags& more) const {
+    const Result r = run_.train(ranks, name, flags(more), 400);
+    ASSERT_EQ(r.code, 0) << r.output;
+    for (const auto& step : run_.metrics(name))
+      for (const auto& rank : step.at("ranks"))
+        EXPECT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>())
+            << "decoding samples is part of the plan";
+  }
+
+  TinyRun run_{"opensora-first", TESSERA_BINARY, R"(preset = "opensora1.2-tiny"
+config = { hidden_size = 64, num_heads = 4, caption_channels = 64, model_max_length = 24 })"};
+};
+
+TEST_F(FirstOpenSora, TrainsAndSamplesAlongOneCurveOnEveryLayout) {
+  constexpr int kSteps = 6;
+  const auto from_nothing = [&](int ranks, const std::string& name, const Flags& more) {
+    Flags all = {"--data.cache",      (run_.folder() / ("cache-" + name)).string(),
+                 "--run.steps",       std::to_string(kSteps),
+                 "--sample.every",    std::to_string(kSteps / 2),
+                 "--sample.steps",    "2",
+                 "--sample.prompts",  kCaptions[0],
+                 "--sample.guidance", "7"};
+    all.insert(all.end(), more.begin(), more.end());
+    train(ranks, name, all);
+    EXPECT_EQ(run_.metrics(name, "sample").size(), 2u);
+    return run_.metrics(name);
+  };
+  const auto one = from_nothing(1, "one", {});
+  for (const char* line : {"dp_shard=2", "cp=2", "tp=2", "pp=2"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    expect_same_curve(one, from_nothing(layout.ranks, line, layout.flags), kSteps);
+  }
+  // half of it on one rank, and from its checkpoint on over two
+  train(1, "parts", {"--run.steps", std::to_string(kSteps / 2)});
+  train(2, "parts", {"--run.steps", std::to_string(kSteps), "--mesh", "tp=2"});
+  expect_same_curve(one, run_.metrics("parts"), kSteps);
+}
+
+/// The later autoencoder has 16 channels, and pieces that share a frame.
+TEST_F(FirstOpenSora, TheSecondAutoencoderMakesLatentsAsWell) {
+  const fs::path vae = fs::path(TESSERA_GOLDENS) / "opensora_vae13";
+  train(2, "run",
+        {"--model.preset", "opensora1.3-tiny", "--model.config.in_channels", "16", "--model.config.hidden_size", "48",
+         "--data.vae", vae.string(), "--run.steps", "2", "--sample.every", "2", "--sample.steps", "2",
+         "--sample.prompts", kCaptions[1]});
+  EXPECT_EQ(run_.metrics("run", "sample").size(), 1u);
+  const Result refused = run_.tessera({"plan", run_.recipe(), "--model.config.in_channels", "16", "--data.vae",
+                                       vae.string(), "--data.frames", "16", "--data.size", "32,48"});
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("13 x 32 x 48"), std::string::npos) << refused.output;
+}
+
+/// Timesteps of no size: by_area's are for areas of 512 x 512 pixels, and hardly reach the noise of so small a clip.
+TEST_F(FirstOpenSora, ClipsAreLearntByHeart) {
+  std::string prompts;
+  for (const std::string& caption : kCaptions) prompts += (prompts.empty() ? "" : ",") + caption;
+  const Flags plainly = {"--data.vae",
+                         scaled_vae(run_.folder()),
+                         "--model.config.hidden_size",
+                         "96",
+                         "--model.config.mlp_ratio",
+                         "4",
+                         "--diffusion.timesteps",
+                         "logit_normal",
+                         "--diffusion.shift",
+                         "1",
+                         "--sample.sampler",
+                         "euler",
+                         "--sample.steps",
+                         "20"};
+  Flags learning = {"--train.global_batch", "8",      "--run.steps", "1000", "--sample.every", "1000",
+                    "--train.schedule",     "cosine", "--train.lr",  "3e-3", "--train.eps",    "1e-8",
+                    "--sample.prompts",     prompts};
+  learning.insert(learning.end(), plainly.begin(), plainly.end());
+  train(2, "run", learning);
+  const auto samples = run_.metrics("run", "sample");
+  ASSERT_EQ(samples.size(), kCaptions.size());
+  std::vector<data::Frames> references;
+  for (size_t i = 0; i < kCaptions.size(); ++i)
+    references.push_back(data::decode_clip(
+        (fs::path(run_.out()) / "references" / ("reconstruction-" + std::to_string(i) + ".mp4")).string(), {}));
+  for (size_t i = 0; i < kCaptions.size(); ++i) {
+    std::printf("%s: %.1f dB\n", kCaptions[i].c_str(), samples[i].at("psnr").get<double>());
+    EXPECT_GE(samples[i].at("psnr").get<double>(), 22) << kCaptions[i];
+    const data::Frames sampled = data::decode_clip(samples[i].at("file").get<std::string>(), {});
+    for (size_t other = 0; other < kCaptions.size(); ++other)
+      if (other != i) {
+        EXPECT_GT(data::psnr(sampled, references[i]), data::psnr(sampled, references[other]) + 3)
+            << kCaptions[i] << " against " << kCaptions[other];
+      }
+  }
+  // the exported model, sampled by a command of its own
+  Flags line = {"sample",   run_.recipe(), "--weights", run_.out() + "/model",
+                "--prompt", kCaptions[0],  "--out",     run_.out("alone") + ".mp4"};
+  for (const std::string& flag : flags(plainly)) line.push_back(flag);
+  const Result made = run_.tessera(line);
+  ASSERT_EQ(made.code, 0) << made.output;
+  EXPECT_GE(data::psnr(data::decode_clip(run_.out("alone") + ".mp4", {}), references[0]), 22);
+}
+
+}  // namespace
+}  // namespace tessera::testing
