@@ -36,18 +36,18 @@ recipe::Recipe lora_of_i2v(const std::string& frames, const std::string& host, c
 }
 
 /// docs/simulator.md: one sample of 32,760 tokens on eight A100, in the 43 GB that the published run is far above. The aim
-/// is 3.7 s a step: 3.60 s are the model's products and attention. The ring is within it. Ulysses is not, with the whole GPU
-/// either: its exchanges alone take 0.09 s. No copy is in the open, though 14 to 17 GB of activations cross the link.
+/// is 3.7 s a step: 3.60 s are the model's products and attention. Ring and Ulysses are within it; Ulysses because all
+/// exchanges of a block but the output's overlap. No copy is in the open, though 14 to 17 GB of activations cross the link.
 TEST(Numbers, S2vOnEightA100TakesAtMost43GBAndTheTimesOfTheTable) {
   const auto plan = [](const std::string& mesh, const std::string& budget) {
     return planned(recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/wan2.2-s2v-14b_full_a100.toml",
                                        {{"mesh", mesh}, {"plan.budget", budget}, {"data.text_encoder_path", ""}}));
   };
-  for (const auto& [mesh, seconds] : {std::pair("cp=8", 3.70), {"sp=8", 3.75}}) {
+  for (const char* mesh : {"cp=8", "sp=8"}) {
     const Planned tight = plan(mesh, "43000000000");
     ASSERT_TRUE(tight.choice.fits) << mesh;
     EXPECT_LE(tight.choice.memory.peak, 43'000'000'000) << mesh;
-    EXPECT_LE(tight.choice.seconds, seconds) << mesh;
+    EXPECT_LE(tight.choice.seconds, 3.7) << mesh;
     const plan::MemoryParts& held = tight.choice.memory.by_part;
     EXPECT_LE(held.parameters + held.gradients + held.states, 21'600'000'000) << mesh;
     EXPECT_LE(tight.prediction.step.exposed_comm, 0.05 * tight.choice.seconds) << mesh;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "tessera/engine/measure.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
 
@@ -54,6 +57,33 @@ TEST(Work, FrozenWeightsHaveNoGradientAndUnitsBeforeTheFirstTrainedOneNoBackward
   EXPECT_LT(block.backward_flops(), 1.5 * block.forward_flops()) << "a full backward takes twice the forward";
   EXPECT_TRUE(work.at("head").backward) << "gradients pass through it";
   EXPECT_TRUE(work.at("head").weight_grads.empty());
+}
+
+/// [Note: what hides an exchange] in engine/parallel/attention.h, of a block of 24 tokens on each of two ranks and 16 rows of
+/// text: q, k, v and o are products of 24 rows each, the text's k and v of 16.
+TEST(Exchanges, OfUlyssesTravelBesideProductsThatTheUnitRunsMeanwhile) {
+  const auto model = models::make_denoiser({.config_text = kConfig});
+  const net::Batch batch = model->pack({model->blank({16, 2, 8, 6}), model->blank({16, 2, 8, 6})});
+  const plan::ModelSpec spec = measure(model->units(), batch, "wan", {.mesh = Mesh::parse("sp=2")});
+  const auto block = std::ranges::find(spec.units, "block", &plan::UnitSpec::kind);
+  ASSERT_NE(block, spec.units.end());
+  using Rows = std::vector<std::array<double, 2>>;  // of results and input gradients, and of weight gradients
+  const auto beside = [](const std::vector<plan::Traffic>& traffic) {
+    constexpr double kRow = 2.0 * 64 * 64;  // FLOPs
+    Rows rows;
+    for (const plan::Traffic& t : traffic) {
+      EXPECT_EQ(t.kind, "all_to_all");
+      rows.push_back(
+          {(t.awaited.products - t.begun.products) / kRow, (t.awaited.weight_grads - t.begun.weight_grads) / kRow});
+    }
+    return rows;
+  };
+  const double text = 16 + 16;
+  EXPECT_EQ(beside(block->cost.traffic), (Rows{{24 + 24 + text, 0}, {24 + text, 0}, {text, 0}, {0, 0}}))
+      << "q, k, v, and the output, which is waited for";
+  EXPECT_EQ(beside(block->cost.backward_traffic),
+            (Rows{{0, 24}, {0, 24}, {text, text}, {24 + text, 24 + text}, {48 + text, 48 + text}}))
+      << "delta and the output's gradient, then those of v, k and q";
 }
 
 }  // namespace

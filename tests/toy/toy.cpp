@@ -121,7 +121,8 @@ class Block final : public Unit {
       return ctx.join({{kText, of("text", text, kText)}, {kVideo, of("video", video, kVideo)}});
     };
     const Tensor q = ctx.rope("joint.rope_q", both(".q", true), c_.heads, net::RopeStyle::half_split);
-    const Tensor k = ctx.rope("joint.rope_k", both(".k", true), c_.heads, net::RopeStyle::half_split);
+    const Tensor turned = ctx.rope("joint.rope_k", both(".k", true), c_.heads, net::RopeStyle::half_split);
+    const Tensor k = ctx.ahead("joint", turned);  // one of three, and not the first: the others are sent by attention
     const Tensor out = ctx.attention("joint", q, k, both(".v", false), c_.heads);
     return ctx.join({{kText, ctx.linear("joint.text.o", ctx.part(out, kText), {.space = kText})},
                      {kVideo, ctx.linear("joint.video.o", ctx.part(out, kVideo), {.space = kVideo})}});
@@ -129,8 +130,8 @@ class Block final : public Unit {
 
   Tensor attention_over_time(Context& ctx, const Tensor& y) const {
     const Norm turned{.kind = Norm::rms, .rope = c_.heads};
-    const Tensor q = ctx.norm("time.norm_q", ctx.linear("time.q", y), turned);
-    const Tensor k = ctx.norm("time.norm_k", ctx.linear("time.k", y), turned);
+    const Tensor q = ctx.ahead("time", ctx.norm("time.norm_q", ctx.linear("time.q", y), turned));
+    const Tensor k = ctx.ahead("time", ctx.norm("time.norm_k", ctx.linear("time.k", y), turned));
     const Tensor v = ctx.linear("time.v", y);
     return ctx.linear("time.o", ctx.attention("time", q, k, v, c_.heads, ctx.tokens().segments.at(kTime)));
   }

@@ -101,12 +101,13 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
   // DoRA's magnitude reads this rank's summand in its backward, and a kept sum does not have it.
   const bool may_stay = gelu && (!cut(site) || !store_.find(unit_, std::string(site).append(net::kLoraMagnitude)));
   const ops::AttentionResult* there = gelu ? known(site) : nullptr;
+  const auto weight_gradients = exchanged_.lock() == x.getIntrusivePtr() ? ops::When::late : ops::When::at_once;
   const RunLinear run = [&](const Tensor& rows, ops::WeightSite* b, const Tensor* result) {
     if (w.frozen)
       return frozen_site(store_, unit_, site, rows, b, tokens_, adapters_, gelu, type_,
                          input_part(site, how.space, rows.size(1)), result);
     return gelu ? ops::gelu_linear(rows, w, b, store_.anchor(unit_), type_, result)
-                : ops::linear(rows, w, b, store_.anchor(unit_), type_);
+                : ops::linear(rows, w, b, store_.anchor(unit_), type_, weight_gradients);
   };
   const Tensor y = linear_as_cut(site, x, how.space, run, there ? &there->out : nullptr);
   if (mode_.on_result && may_stay) mode_.on_result(site, 2 * static_cast<double>(x.numel() * y.size(1)));
@@ -158,12 +159,12 @@ bool ShardContext::has_group_rows(int64_t rows) const {
 
 /// Query-key pairs of this rank. Where tp ranks share the heads, the pairs of the whole tp group: the caller multiplies
 /// them by this rank's columns.
-double ShardContext::pairs(const net::Segments& segments, const Tensor& q, bool shares_heads) const {
+double ShardContext::pairs(const net::Segments& segments, int64_t queries, bool shares_heads) const {
   const bool self = segments.q == 0 && segments.k == 0;
   if (self && segments.ranges.empty()) return tokens_.pairs() * (shares_heads ? mode_.parallel->tp() : 1);
   const net::SegmentOffsets offsets = net::segment_offsets(tokens_, segments);
   if (!self) return attended_pairs(clamped(offsets.q_offsets, query_rows(segments.q, shares_heads)), offsets.k_offsets);
-  return attended_pairs(offsets.q_offsets, offsets.k_offsets) * static_cast<double>(q.size(0)) /
+  return attended_pairs(offsets.q_offsets, offsets.k_offsets) * static_cast<double>(queries) /
          static_cast<double>(std::max<int64_t>(tokens_.total(), 1));
 }
 
@@ -173,12 +174,29 @@ plan::TokenRange ShardContext::query_rows(int space, bool shares_heads) const {
   return rows.within(mode_.parallel->tp_group(tokens_.total()));
 }
 
+Tensor ShardContext::ahead(std::string_view site, const Tensor& x) {
+  SavedStorages::at_site(site);
+  return mode_.parallel ? sent_.send(x, tokens_.total(), *mode_.parallel) : x;
+}
+
+Tensor ShardContext::shared_attention(std::string_view site, const ops::AttentionInputs& in, int64_t heads,
+                                      const net::Segments& segments) {
+  const Parallel& parallel = *mode_.parallel;
+  const ops::AttentionInputs wide = sent_.arrive(in.q, in.k, in.v, tokens_.total(), parallel);
+  Tensor out = segments.ranges.empty()
+                   ? sequence_attention(wide, heads, tokens_, parallel, to_keep(site), known(site))
+                   : segment_attention(wide, heads, tokens_, segments, parallel, to_keep(site), known(site));
+  if (parallel.sp() > 1) exchanged_ = c10::weak_intrusive_ptr<c10::TensorImpl>(out.getIntrusivePtr());
+  return out;
+}
+
 Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                                const net::Segments& segments, const net::Softmax& softmax) {
   if (softmax.bias) return ops::attention_bias(q, k, v, heads, softmax.bias->contiguous());
   SavedStorages::at_site(site);
   gathered_ = Tensor();
-  const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_group_rows(q);
+  const auto [queries, width] = sent_.sizes(q);
+  const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_group_rows(queries);
   if (shares_heads) heads /= mode_.parallel->tp();
   if (self && segments.q > 0 && tokens_.space(segments.q).cut())
     throw UserError(Exit::usage, "mesh",
@@ -188,11 +206,9 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
                     "use dp_shard or pp in place of cp, sp and tp: attention over ranks is of all tokens");
   check_internal(!self || !tensor_parallel() || shares_heads, "engine.context",
                  "self-attention " + std::string(site) + " sees some of the tokens: the model has no table for tp");
-  if (mode_.on_result) mode_.on_result(site, 4 * pairs(segments, q, shares_heads) * static_cast<double>(q.size(1)));
-  const bool shared = self && mode_.parallel && mode_.parallel->cuts_attention();
-  if (shared && segments.ranges.empty())
-    return sequence_attention(q, k, v, heads, tokens_, *mode_.parallel, to_keep(site), known(site));
-  if (shared) return segment_attention(q, k, v, heads, tokens_, segments, *mode_.parallel, to_keep(site), known(site));
+  if (mode_.on_result) mode_.on_result(site, 4 * pairs(segments, queries, shares_heads) * static_cast<double>(width));
+  if (self && mode_.parallel && mode_.parallel->cuts_attention())
+    return shared_attention(site, {q, k, v}, heads, segments);
   net::SegmentOffsets offsets = net::segment_offsets(tokens_, segments);
   if (!self) offsets.q_offsets = clamped(offsets.q_offsets, query_rows(segments.q, shares_heads));
   const auto in_order = [&](const Tensor& x) {

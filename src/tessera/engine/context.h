@@ -2,7 +2,7 @@
 // The engine's Context: the same sites as the plain one, over views of the weights in the unit's slot. Operators write
 // weight gradients straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
 #include "tessera/engine/frozen_site.h"
-#include "tessera/engine/parallel/parallel.h"
+#include "tessera/engine/parallel/ulysses.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/net/context.h"
 #include "tessera/ops/ops.h"
@@ -34,6 +34,7 @@ class ShardContext final : public net::Context {
   Tensor rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, int space = 0) override;
   Tensor residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate = nullptr,
                   int space = 0) override;
+  Tensor ahead(std::string_view site, const Tensor& x) override;
   Tensor attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                    const net::Segments& segments = {}, const net::Softmax& softmax = {}) override;
   Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
@@ -68,7 +69,9 @@ class ShardContext final : public net::Context {
   /// The rows of a space that have queries on this rank.
   plan::TokenRange query_rows(int space, bool shares_heads) const;
   Tensor rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, const net::Space& space);
-  double pairs(const net::Segments& segments, const Tensor& q, bool shares_heads) const;
+  double pairs(const net::Segments& segments, int64_t queries, bool shares_heads) const;
+  Tensor shared_attention(std::string_view site, const ops::AttentionInputs& in, int64_t heads,
+                          const net::Segments& segments);
   ops::WeightSite& weight(std::string_view site, std::string_view suffix);
   ops::WeightSite* bias(std::string_view site);
   /// The unit's anchor. A frozen site has one that requires no gradient, so that no graph begins there.
@@ -83,6 +86,9 @@ class ShardContext final : public net::Context {
   // rows:
   c10::weak_intrusive_ptr<c10::TensorImpl> gathered_of_{c10::intrusive_ptr<c10::TensorImpl>()};
   Tensor gathered_;
+  SentOperands sent_;
+  // The output of attention whose gradient other ranks will be sent: the linear that reads it is late (When::late).
+  c10::weak_intrusive_ptr<c10::TensorImpl> exchanged_{c10::intrusive_ptr<c10::TensorImpl>()};
 };
 
 }  // namespace tessera::engine

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "tessera/ops/late_gradients.h"
+
 namespace tessera::engine {
 
 namespace {
@@ -85,10 +87,12 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
 
   std::vector<Tensor> found(wanted.size());
   const OnThisThread here;
+  const ops::LateGradients late;
   if (!roots.empty() && !wanted.empty())
     found = torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
                                                                   /*create_graph=*/false, /*accumulate_grad=*/false,
                                                                   wanted);
+  ops::LateGradients::run();  // of inputs that nobody sends
   roots.clear(), grads.clear();
   std::vector<Tensor> in_grad(streams);
   size_t at = 0;

@@ -14,7 +14,7 @@
 // | linear           | gather or reduce-scatter of its space's rows  | nothing                                            |
 // | norm             | sums of squares of a sharded width            | nothing                                            |
 // | rope, residual   | nothing                                       | nothing                                            |
-// | attention        | nothing: each rank has some heads             | sp: heads; cp: ring by sample, else gather k and v |
+// | attention, ahead | nothing: each rank has some heads             | sp: heads; cp: ring by sample, else gather k and v |
 // | linear_attention | nothing: each rank has some heads             | sum of [B, heads, d + 1, d]                        |
 // | conv             | nothing: each rank has some channels          | rows that neighbours reach (a halo)                |
 // | unfold           | a halo                                        | a halo                                             |
@@ -85,6 +85,9 @@ class Context {
   /// x + y, or x + y * gate[row] of the space's modulation rows, in the dtype of x: the residual stream stays fp32.
   virtual Tensor residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate = nullptr,
                           int space = 0) = 0;
+  /// An operand of the self-attention that follows at `site`, as soon as it is there: ranks of sp exchange it while the
+  /// unit computes the next one. The result is for attention() alone, in the operand's place. x [rows, heads * d]
+  virtual Tensor ahead(std::string_view /*site*/, const Tensor& x) { return x; }
   /// Softmax attention of the queries to the keys of their segment. q [queries, heads * d], k, v [keys, heads * d].
   virtual Tensor attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                            const Segments& segments = {}, const Softmax& softmax = {}) = 0;

@@ -3,7 +3,9 @@
 #include "tessera/ops/bias.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
+#include "tessera/ops/late_gradients.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/products.h"
 
 namespace tessera::ops {
 
@@ -12,53 +14,70 @@ namespace {
 /// A weight as a matrix: convolutions whose kernel equals their stride are GEMMs over flattened patches.
 Tensor matrix(const Tensor& weight) { return weight.dim() == 2 ? weight : weight.view({weight.size(0), -1}); }
 
+double flops_of(const Tensor& x, const Tensor& weight) {
+  return 2 * static_cast<double>(x.size(0)) * static_cast<double>(weight.numel());
+}
+
 Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* bias, at::ScalarType type, bool gelu) {
   check_internal(x.dim() == 2 && x.is_contiguous() && (x.scalar_type() == at::kFloat || is_half(x)), "ops.linear",
                  "x must be a contiguous matrix of fp32, bf16 or fp16");
   check_internal(weight.value.defined(), "ops.linear", "the weight is used while it is not gathered");
+  product_flops().results += flops_of(x, weight.value);
   return kernels(x).linear(x, matrix(weight.value), bias ? bias->value : Tensor(), gelu, type);
 }
 
 template <bool kGelu>
 struct Linear : Function<Linear<kGelu>> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle weight, Handle bias,
-                        int64_t type, const Tensor* known) {
+                        int64_t type, const Tensor* known, bool late) {
     ctx->saved_data["w"] = weight;
     ctx->saved_data["b"] = bias;
+    ctx->saved_data["late"] = late;
     ctx->save_for_backward({x});
     if (known) return known->detach();
     return run_forward(x, *site_of(weight), site_of(bias), static_cast<at::ScalarType>(type), kGelu);
   }
 
   static void weight_gradients(const Tensor& x, const Tensor& dy, WeightSite& weight, WeightSite* bias) {
-    if (weight.grad.defined())
+    if (weight.grad.defined()) {
+      product_flops().weight_grads += flops_of(x, weight.grad);
       kernels(x).linear_weight_gradient(matrix(weight.grad), dy, x, kGelu, !std::exchange(weight.fresh, false));
+    }
     if (bias && bias->grad.defined()) bias_gradient(dy, *bias);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
+    const bool wants_input = ctx->needs_input_grad(0);
     DeferredGradients* deferred = DeferredGradients::current();
-    if (!deferred)
+    // It holds x, which then has another owner: only where it is needed.
+    const auto work = [&] { return [x, dy, &weight, bias] { weight_gradients(x, dy, weight, bias); }; };
+    const bool learns = weight.grad.defined() || (bias && bias->grad.defined());
+    if (!deferred && wants_input && learns && ctx->saved_data["late"].toBool())
+      LateGradients::add(work());
+    else if (!deferred)
       weight_gradients(x, dy, weight, bias);
     else if (deferred->wants(weight) || (bias && deferred->wants(*bias)))
-      deferred->add([x, dy, &weight, bias] { weight_gradients(x, dy, weight, bias); });
+      deferred->add(work());
     Tensor dx;
-    if (ctx->needs_input_grad(0))
+    if (wants_input) {
+      product_flops().results += flops_of(x, weight.value);
       dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), x, kGelu, kGelu && is_sole_owner(x));
-    return {dx, {}, {}, {}, {}, {}};
+    }
+    return {dx, {}, {}, {}, {}, {}, {}};
   }
 };
 
 template <bool kGelu>
 Tensor apply(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type,
-             const Tensor* known = nullptr) {
+             const Tensor* known, When weight_gradients) {
   if (known)
     check_internal(known->size(0) == x.size(0) && known->scalar_type() == type, "ops.linear",
                    "the known result is not that of these rows");
   if (!wants_graph({&x, &anchor})) return known ? *known : run_forward(x, weight, bias, type, kGelu);
-  return Linear<kGelu>::apply(x, anchor, handle(&weight), handle(bias), static_cast<int64_t>(type), known);
+  return Linear<kGelu>::apply(x, anchor, handle(&weight), handle(bias), static_cast<int64_t>(type), known,
+                              weight_gradients == When::late);
 }
 
 }  // namespace
@@ -67,13 +86,14 @@ void bias_gradient(const Tensor& dy, WeightSite& bias) {
   kernels(dy).bias_gradient(bias.grad, dy, !std::exchange(bias.fresh, false));
 }
 
-Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type) {
-  return apply<false>(x, weight, bias, anchor, type);
+Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type,
+              When weight_gradients) {
+  return apply<false>(x, weight, bias, anchor, type, nullptr, weight_gradients);
 }
 
 Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type,
                    const Tensor* known) {
-  return apply<true>(x, weight, bias, anchor, type, known);
+  return apply<true>(x, weight, bias, anchor, type, known, When::at_once);
 }
 
 }  // namespace tessera::ops

@@ -23,9 +23,11 @@ using at::Tensor;
 // (rebuild.h) is open on the thread, these operators register how, so that a graph need not keep the results.
 
 /// y = x W^T + b. x [T, in], W [out, in], b [out] or null. Saves x only. dW and db go to the sites' gradients.
-/// Frozen sites (undefined grad) cost no weight gradient.
+/// Frozen sites (undefined grad) cost no weight gradient. `late`: dW and db may wait until dx is under way to other
+/// ranks (late_gradients.h).
+enum class When { at_once, late };
 Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
-              at::ScalarType type = at::kFloat);
+              at::ScalarType type = at::kFloat, When weight_gradients = When::at_once);
 
 /// LayerNorm with affine weight and bias (fp32 statistics). x [T, D]. Saves x and (mean, rstd) [T].
 Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor,

@@ -53,6 +53,12 @@ enum class Rows {
   reached,    ///< halo gradients: tokens of other ranks that convolutions on this rank read
 };
 
+/// How far an instruction is: FLOPs of the matrix products of linears that it has run.
+struct WorkDone {
+  double products = 0;      ///< results and gradients of inputs
+  double weight_grads = 0;  ///< gradients of weights, which a zero-bubble pipeline leaves for later
+};
+
 /// A collective inside a unit, independent of the number of tokens. The engine records it during measurement
 /// (engine/measure.h), the compiler declares it in the schedule, and the executor compares what ran with the
 /// declaration.
@@ -66,6 +72,8 @@ struct Traffic {
   /// of every shape.
   std::array<int64_t, 2> part = {0, -1};
   int64_t reach = 0;  ///< halo: rows of the part before and after a rank's own, for Rows::reach and Rows::reached
+  /// What the measured rank computes while this is under way; the same twice: it waits at once.
+  WorkDone begun = {}, awaited = {};
 
   bool several(const Mesh& mesh) const;  ///< its group has more than one rank
   /// `samples`: samples of the micro-batch, for rows of the conditioning.

@@ -3,6 +3,7 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/parallel/ring.h"
 #include "tessera/engine/parallel/ulysses.h"
+#include "tessera/ops/late_gradients.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/rows.h"
 
@@ -15,24 +16,29 @@ using ops::Function;
 using ops::variable_list;
 using Offsets = std::vector<int64_t>;
 
-ops::AttentionInputs scattered(const Tensor& q, const Tensor& k, const Tensor& v, int64_t tokens,
-                               const Parallel& parallel) {
-  std::vector<Tensor> wide = scatter_heads({q, k, v}, tokens, parallel);
-  return {std::move(wide[0]), std::move(wide[1]), std::move(wide[2])};
+/// Sends the output's gradient and its row-wise product with the output, delta [heads, tokens here], to the ranks of the
+/// heads; computes meanwhile the weight gradients of the linear that reads the output. delta is then [tokens of the block,
+/// heads / sp].
+void send_output_gradient(Tensor& d_out, Tensor& delta, int64_t tokens, const Parallel& parallel) {
+  delta = delta.t();
+  HeadsUnderWay first = scatter_heads(delta, tokens, parallel), second = scatter_heads(d_out, tokens, parallel);
+  if (parallel.sp() > 1) delta = d_out = Tensor();
+  ops::LateGradients::run();
+  delta = first.arrive(), d_out = second.arrive();
 }
 
 /// The ring, and the exchange of its output: the result has the output of this rank's tokens.
 ops::AttentionResult attend(const ops::AttentionInputs& wide, int64_t heads, const Offsets& offsets,
                             const Parallel& parallel) {
   ops::AttentionResult result = ring_forward(wide, heads / parallel.sp(), offsets, parallel);
-  result.out = gather_heads({std::exchange(result.out, Tensor())}, offsets.back(), parallel)[0];
+  result.out = gather_heads(std::exchange(result.out, Tensor()), offsets.back(), parallel).arrive();
   return result;
 }
 
 struct SequenceAttention : Function<SequenceAttention> {
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                         const Offsets& offsets, const Parallel* parallel, const ops::AttentionResult* known) {
-    const ops::AttentionInputs wide = scattered(q, k, v, offsets.back(), *parallel);
+    const ops::AttentionInputs wide = {q, k, v};
     const ops::AttentionResult result = known ? *known : attend(wide, heads, offsets, *parallel);
     const Tensor out = known ? result.out.detach() : result.out;
     ctx->save_for_backward({wide.q, wide.k, wide.v, out, result.lse.unsqueeze(-1)});
@@ -50,16 +56,11 @@ struct SequenceAttention : Function<SequenceAttention> {
     const Parallel& parallel = *reinterpret_cast<const Parallel*>(ctx->saved_data["parallel"].toInt());
     Tensor d_out = grads[0].contiguous();
     Tensor delta = ops::attention_delta(out, d_out, heads);  // [heads, tokens here]
-    if (parallel.sp() > 1) {
-      std::vector<Tensor> wide = scatter_heads({delta.t(), d_out}, offsets.back(), parallel);
-      d_out = std::move(wide[1]);
-      delta = wide[0].t().contiguous();  // [heads / sp, tokens of the block], fp32
-    }
-    ops::AttentionInputs d = ring_backward({q, k, v}, d_out, lse, delta, heads / parallel.sp(), offsets, parallel);
-    d_out = Tensor();
-    const std::vector<Tensor> own =
-        gather_heads({std::move(d.q), std::move(d.k), std::move(d.v)}, offsets.back(), parallel);
-    return {own[0], own[1], own[2], {}, {}, {}, {}};
+    send_output_gradient(d_out, delta, offsets.back(), parallel);
+    delta = delta.t().contiguous();  // [heads / sp, tokens of the block], fp32
+    const ops::AttentionInputs d =
+        ring_backward({q, k, v}, d_out, lse, delta, heads / parallel.sp(), offsets, parallel);
+    return {d.q, d.k, d.v, {}, {}, {}, {}};
   }
 };
 
@@ -131,14 +132,14 @@ struct SegmentAttention : Function<SegmentAttention> {
                                    at::empty({heads, in.q.size(0)}, in.q.options().dtype(at::kFloat))};
     ops::attention_forward(in, heads, order.q_at, order.k_at, result);
     result.out = out_of_order(std::exchange(result.out, Tensor()), order.q_order);
-    result.out = gather_heads({std::exchange(result.out, Tensor())}, tokens, parallel)[0];
+    result.out = gather_heads(std::exchange(result.out, Tensor()), tokens, parallel).arrive();
     return result;
   }
 
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                         const Ordered& order, int64_t tokens, const Parallel* parallel,
                         const ops::AttentionResult* known) {
-    const ops::AttentionInputs wide = scattered(q, k, v, tokens, *parallel);
+    const ops::AttentionInputs wide = {q, k, v};
     const ops::AttentionResult result = known ? *known : run(wide, heads / parallel->sp(), order, tokens, *parallel);
     const Tensor out = known ? result.out.detach() : result.out;
     ctx->save_for_backward({wide.q, wide.k, wide.v, out, result.lse.unsqueeze(-1), order.q_order, order.k_order});
@@ -157,13 +158,10 @@ struct SegmentAttention : Function<SegmentAttention> {
                         saved[6]};
     const Parallel& parallel = *reinterpret_cast<const Parallel*>(ctx->saved_data["parallel"].toInt());
     Tensor d_out = grads[0].contiguous();
-    Tensor delta = ops::attention_delta(out, d_out, heads).t().contiguous();  // [tokens here, heads]
-    if (parallel.sp() > 1) {
-      std::vector<Tensor> wide = scatter_heads({delta, d_out}, tokens, parallel);
-      delta = std::move(wide[0]), d_out = std::move(wide[1]);
-    }
+    Tensor delta = ops::attention_delta(out, d_out, heads);  // [heads, tokens here]
+    send_output_gradient(d_out, delta, tokens, parallel);
     d_out = in_order(d_out, order.q_order);
-    delta = in_order(delta, order.q_order).t().contiguous();
+    delta = in_order(delta.contiguous(), order.q_order).t().contiguous();
     ops::AttentionInputs in = ordered_inputs({saved[0], saved[1], saved[2]}, order, tokens, parallel);
     const auto sums = [&](const Tensor& t) {
       return at::empty(t.sizes(), t.options().dtype(parallel.cp() > 1 ? at::kFloat : t.scalar_type()));
@@ -175,8 +173,7 @@ struct SegmentAttention : Function<SegmentAttention> {
     d.q = out_of_order(std::exchange(d.q, Tensor()), order.q_order);
     for (Tensor* t : {&d.k, &d.v})
       *t = sum_blocks(out_of_order(std::exchange(*t, Tensor()), order.k_order), parallel).to(type);
-    const std::vector<Tensor> own = gather_heads({std::move(d.q), std::move(d.k), std::move(d.v)}, tokens, parallel);
-    return {own[0], own[1], own[2], {}, {}, {}, {}, {}};
+    return {d.q, d.k, d.v, {}, {}, {}, {}, {}};
   }
 };
 
@@ -201,34 +198,34 @@ struct SumStates : Function<SumStates> {
 
 }  // namespace
 
-Tensor sequence_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const net::Tokens& tokens,
+Tensor sequence_attention(const ops::AttentionInputs& wide, int64_t heads, const net::Tokens& tokens,
                           const Parallel& parallel, ops::AttentionResult* keep, const ops::AttentionResult* known) {
   div_exact(heads, parallel.sp(), "engine.parallel: heads / sp");
-  check_internal(!known || (known->out.defined() && known->out.sizes() == q.sizes()), "engine.parallel",
-                 "the known result is not that of these queries");
-  if (ops::wants_graph({&q, &k, &v})) {
+  check_internal(!known || (known->out.defined() && known->out.size(1) == wide.q.size(1) * parallel.sp() &&
+                            known->lse.size(1) == wide.q.size(0)),
+                 "engine.parallel", "the known result is not that of these queries");
+  if (ops::wants_graph({&wide.q, &wide.k, &wide.v})) {
     check_internal(!keep, "engine.parallel", "a result is kept of a pass without a graph only");
-    return SequenceAttention::apply(q, k, v, heads, tokens.offsets, &parallel, known);
+    return SequenceAttention::apply(wide.q, wide.k, wide.v, heads, tokens.offsets, &parallel, known);
   }
   if (known) return known->out;
-  const ops::AttentionResult result =
-      attend(scattered(q, k, v, tokens.total(), parallel), heads, tokens.offsets, parallel);
+  const ops::AttentionResult result = attend(wide, heads, tokens.offsets, parallel);
   if (keep) *keep = result;
   return result.out;
 }
 
-Tensor segment_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const net::Tokens& tokens,
+Tensor segment_attention(const ops::AttentionInputs& wide, int64_t heads, const net::Tokens& tokens,
                          const net::Segments& segments, const Parallel& parallel, ops::AttentionResult* keep,
                          const ops::AttentionResult* known) {
   div_exact(heads, parallel.sp(), "engine.parallel: heads / sp");
   const Ordered order = ordered(tokens, segments, parallel);
-  if (ops::wants_graph({&q, &k, &v})) {
+  if (ops::wants_graph({&wide.q, &wide.k, &wide.v})) {
     check_internal(!keep, "engine.parallel", "a result is kept of a pass without a graph only");
-    return SegmentAttention::apply(q, k, v, heads, order, tokens.total(), &parallel, known);
+    return SegmentAttention::apply(wide.q, wide.k, wide.v, heads, order, tokens.total(), &parallel, known);
   }
   if (known) return known->out;
-  const ops::AttentionResult result = SegmentAttention::run(scattered(q, k, v, tokens.total(), parallel),
-                                                            heads / parallel.sp(), order, tokens.total(), parallel);
+  const ops::AttentionResult result =
+      SegmentAttention::run(wide, heads / parallel.sp(), order, tokens.total(), parallel);
   if (keep) *keep = result;
   return result.out;
 }

@@ -1,30 +1,39 @@
 #pragma once
 // Self-attention of tokens that several ranks share: Ulysses over sp, the ring over cp, or one within the other.
 //
-//   Tensor out = sequence_attention(q, k, v, heads, ctx.tokens(), parallel);      // [t, heads * d], as q
+//   ops::AttentionInputs wide = sent.arrive(q, k, v, T, parallel);                  // ulysses.h
+//   Tensor out = sequence_attention(wide, heads, ctx.tokens(), parallel);           // [t, heads * d], as q
 //
 // Over sp, ranks exchange q, k and v of their tokens for q, k and v of all tokens of the block and their own heads
-// (ulysses.h). Then the queries of each rank of cp attend to the keys of all blocks (ring.h), and the output goes back
-// to the ranks that own the tokens. The graph saves the exchanged q, k and v. It does not save the exchanged output:
-// the backward needs only its row-wise product with the gradient, which is computed by the owner and sent with the
-// gradient.
+// (SentOperands in ulysses.h). Then the queries of each rank of cp attend to the keys of all blocks (ring.h), and the
+// output goes back to the ranks that own the tokens. The graph saves the exchanged q, k and v. It does not save the
+// exchanged output: the backward needs only its row-wise product with the gradient, which is computed by the owner and
+// sent before the gradient.
+//
+// [Note: what hides an exchange] The units say when an operand is ready (net::Context::ahead): q travels while k and v are
+// computed, k while v is, and the last one while a unit computes what reads nothing of attention (Wan's keys and values of the
+// text), else it is waited for. In the backward the three gradients are sent together, and each is awaited by the backward of
+// what made it, in the opposite order: v's travels beside the text's, k's and q's also while those of v and k run. The
+// output's gradient travels while the linear that reads the output computes its weight gradient (ops/late_gradients.h). The
+// output itself is waited for. What is computed meanwhile is measured (plan::Traffic), and the cost model lets so much of an
+// exchange vanish (plan/simulate/cost.h).
 #include "tessera/engine/parallel/parallel.h"
 #include "tessera/net/context.h"
 #include "tessera/ops/ops.h"
 
 namespace tessera::engine {
 
-/// q, k, v [tokens here, heads * d]; sp must divide heads. `keep` and `known` as in ops::attention: their output is
-/// that of this rank's tokens, their log-sum-exp that of the block's tokens and this rank's heads. With `known`, a
-/// recompute repeats the exchange of q, k and v but not the ring.
-Tensor sequence_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const net::Tokens& tokens,
+/// q, k, v [tokens of the block, heads / sp * d]; sp must divide heads. `keep` and `known` as in ops::attention: their
+/// output is that of this rank's tokens, their log-sum-exp that of the block's tokens and this rank's heads. With `known`,
+/// a recompute repeats the exchange of q, k and v but not the ring.
+Tensor sequence_attention(const ops::AttentionInputs& wide, int64_t heads, const net::Tokens& tokens,
                           const Parallel& parallel, ops::AttentionResult* keep = nullptr,
                           const ops::AttentionResult* known = nullptr);
 
 /// The same for segments that are not whole samples: ranks of cp gather the keys and values of all blocks, and each
 /// rank computes the queries of its own block. The gradients of keys and values are reduce-scattered to their blocks,
 /// in rank order.
-Tensor segment_attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads, const net::Tokens& tokens,
+Tensor segment_attention(const ops::AttentionInputs& wide, int64_t heads, const net::Tokens& tokens,
                          const net::Segments& segments, const Parallel& parallel, ops::AttentionResult* keep = nullptr,
                          const ops::AttentionResult* known = nullptr);
 

@@ -25,7 +25,7 @@ Parallel::Parallel(const Mesh& mesh, int rank, comm::Comm* comm) : mesh_(mesh), 
   tensor_ = &comm->group("tensor", {Axis::tp});
   norms_ = &comm->group("norms", {Axis::tp});
   if (comm->by_device()) connect();
-  if (cp() > 1) lane_ = std::make_unique<LaneThread>();
+  if (cuts_attention()) lane_ = std::make_unique<LaneThread>();
 }
 
 /// All groups that units may use, as communicators are made while nothing else is under way.
@@ -37,51 +37,68 @@ void Parallel::connect() const {
   for (const char* purpose : {"tokens", "sums"}) comm_->group(purpose, plan::kSequenceAxes).connect();
 }
 
-void Parallel::exchange_heads(const std::vector<Tensor>& out, const std::vector<Tensor>& in, plan::Rows rows,
-                              int64_t row_bytes) const {
-  if (sequence_)
-    sequence_->all_to_all(out, in);
-  else
-    in[sp_rank()].copy_(out[sp_rank()]);
-  note({"sequence", {Axis::sp}, "all_to_all", rows, row_bytes}, bytes_to_others(out, sp_rank()));
-}
-
-Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_t& sent) const {
-  sent += static_cast<int64_t>(out.nbytes());
+Parallel::Transfer Parallel::start(comm::Group* group, Send send, const std::vector<Tensor>& out,
+                                   const std::vector<Tensor>& in) const {
   Transfer transfer;
-  if (!ring_) return transfer;
+  if (!group) return transfer;
   // The thread drops its references before the future is ready: memory is freed at the instruction that frees it. What is
   // only enqueued by then stays in the transfer until this thread's stream comes after it.
   const auto issued = std::make_shared<device::Mark>();
   transfer.passed_ = std::make_shared<device::Mark>();
   issued->record();
   auto task = std::make_shared<std::packaged_task<void()>>(
-      [ring = ring_, out = out, in = in, issued, passed = transfer.passed_]() mutable {
+      [group, send, out = out, in = in, issued, passed = transfer.passed_]() mutable {
         issued->order();
-        ring->shift(std::exchange(out, Tensor()), std::exchange(in, Tensor()));
+        send(*group, std::exchange(out, {}), std::exchange(in, {}));
         passed->record();
       });
-  transfer.ring_ = ring_;
+  transfer.group_ = group;
   transfer.done_ = task->get_future();
   lane_->push([task] { (*task)(); });
-  if (ring_->by_device()) {
-    transfer.under_way_ = {out, in};
+  if (group->by_device()) {
+    transfer.under_way_ = out;
+    transfer.under_way_.insert(transfer.under_way_.end(), in.begin(), in.end());
     transfer.done_.wait();  // issued in this instruction's turn: [Note: one order of issue]
   }
   return transfer;
 }
 
+Parallel::Transfer Parallel::exchange_heads(const std::vector<Tensor>& out, const std::vector<Tensor>& in,
+                                            plan::Rows rows, int64_t row_bytes) const {
+  if (!sequence_) in[sp_rank()].copy_(out[sp_rank()]);
+  Transfer transfer = start(
+      sequence_, [](comm::Group& group, const auto& to, const auto& from) { group.all_to_all(to, from); }, out, in);
+  note({"sequence", {Axis::sp}, "all_to_all", rows, row_bytes}, bytes_to_others(out, sp_rank()));
+  if (traffic_)
+    transfer.awaited_ = [this, notes = traffic_, at = traffic_->size() - 1] {
+      if (traffic_ == notes) (*notes)[at].awaited = work_done();
+    };
+  return transfer;
+}
+
+Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_t& sent) const {
+  sent += static_cast<int64_t>(out.nbytes());
+  return start(ring_, [](comm::Group& group, const auto& to, const auto& from) { group.shift(to[0], from[0]); }, {out},
+               {in});
+}
+
 void Parallel::Transfer::wait() {
+  if (awaited_) std::exchange(awaited_, nullptr)();
   if (!done_.valid()) return;
-  ring_->waits(true);
+  group_->waits(true);
   done_.get();
   passed_->order();
   under_way_.clear();
-  ring_->waits(false);
+  group_->waits(false);
 }
 
 Parallel::Transfer::~Transfer() {
   if (done_.valid()) done_.wait();  // on the way out of a failure: the tensors are still in use
+}
+
+plan::WorkDone Parallel::work_done() const {
+  const ops::ProductFlops now = ops::product_flops();
+  return {now.results - before_.results, now.weight_grads - before_.weight_grads};
 }
 
 void Parallel::note_ring(plan::Rows rows, int64_t row_bytes, int64_t sent) const {
@@ -184,7 +201,10 @@ void Parallel::note(const plan::Traffic& traffic, int64_t sent) const {
   for (Axis axis : traffic.axes)
     if (mesh_[axis] > 1) names += (names.empty() ? "" : "+") + std::string(axis_name(axis));
   if (names.empty()) return;
-  if (traffic_) traffic_->push_back(traffic);
+  if (traffic_) {
+    traffic_->push_back(traffic);
+    traffic_->back().begun = traffic_->back().awaited = work_done();
+  }
   if (ran_) ran_->push_back({names, traffic.kind, sent});
 }
 

@@ -10,6 +10,7 @@
 // operators but self-attention work on that share alone. Every rank has the whole text, so cross-attention needs no
 // communication. Gradients of the shared conditioning stay partial sums: the stem's backward is linear in them, and its
 // weight gradients are summed over the shard group, which includes cp and sp. A group of one sends nothing.
+#include <functional>
 #include <future>
 #include <memory>
 
@@ -17,6 +18,7 @@
 #include "tessera/device/streams.h"
 #include "tessera/engine/memory/lane.h"
 #include "tessera/ops/ops.h"
+#include "tessera/ops/products.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/token_shares.h"
 
@@ -28,9 +30,15 @@ using at::Tensor;
 using SamplePart = std::array<int64_t, 2>;
 inline constexpr SamplePart kWholeSample = {0, -1};
 
+/// Of a matrix [rows, width].
+inline int64_t bytes_of_row(const Tensor& x) { return x.size(1) * static_cast<int64_t>(x.element_size()); }
+
 class Parallel {
  public:
-  /// A block that is being passed around the ring; keeps both tensors alive until it has arrived.
+  /// Tensors that are being sent and received while this thread computes; keeps them alive until they have arrived. What
+  /// is sent follows what the compute lane was given before the call that starts it, and what the lane is given after wait()
+  /// follows the transfer: tensors received may be memory that was freed just before, as in [Note: memory at a place] of
+  /// plan/schedule.h. Transfers of this rank run one after another, in the order in which they are started.
   class Transfer {
    public:
     Transfer() = default;
@@ -41,10 +49,11 @@ class Parallel {
 
    private:
     friend class Parallel;
-    const comm::Group* ring_ = nullptr;  // marks the waiting thread (comm::Group::waits)
+    const comm::Group* group_ = nullptr;  // marks the waiting thread (comm::Group::waits)
     std::future<void> done_;
-    std::shared_ptr<device::Mark> passed_;  // on the thread of the ring
+    std::shared_ptr<device::Mark> passed_;  // on the thread that sends
     std::vector<Tensor> under_way_;
+    std::function<void()> awaited_;  // measurement: notes what was computed meanwhile
   };
 
   /// Without `comm` nothing is sent: collectives allocate and are recorded, as measurement needs.
@@ -78,12 +87,10 @@ class Parallel {
   }
 
   // Collectives; each is recorded with the rows that it is expected to send (plan::Traffic).
-  /// An all_to_all over sp: sends out[i] to member i and receives in[i] from it; this rank's own is copied.
-  void exchange_heads(const std::vector<Tensor>& out, const std::vector<Tensor>& in, plan::Rows rows,
-                      int64_t row_bytes) const;
-  /// Starts sending `out` to the next rank of cp while `in` comes from the one before; adds the bytes to `sent`. The
-  /// transfer follows what the compute lane was given before the call, and what it is given after wait() follows the
-  /// transfer: `in` may be memory that was freed just before, as in [Note: memory at a place] of plan/schedule.h.
+  /// Starts an all_to_all over sp: sends out[i] to member i and receives in[i] from it; this rank's own is copied.
+  Transfer exchange_heads(const std::vector<Tensor>& out, const std::vector<Tensor>& in, plan::Rows rows,
+                          int64_t row_bytes) const;
+  /// Starts sending `out` to the next rank of cp while `in` comes from the one before; adds the bytes to `sent`.
   Transfer pass_on(const Tensor& out, const Tensor& in, int64_t& sent) const;
   /// Records what was sent around the ring.
   void note_ring(plan::Rows rows, int64_t row_bytes, int64_t sent) const;
@@ -121,7 +128,7 @@ class Parallel {
    public:
     Notes(const Parallel& parallel, std::vector<plan::Comm>& ran) : parallel_(parallel) { parallel.ran_ = &ran; }
     Notes(const Parallel& parallel, std::vector<plan::Traffic>& traffic) : parallel_(parallel) {
-      parallel.traffic_ = &traffic;
+      parallel.traffic_ = &traffic, parallel.before_ = ops::product_flops();
     }
     ~Notes() { parallel_.ran_ = nullptr, parallel_.traffic_ = nullptr; }
     Notes(const Notes&) = delete;
@@ -134,15 +141,20 @@ class Parallel {
  private:
   void connect() const;
   void note(const plan::Traffic& traffic, int64_t sent) const;
+  using Send = void (*)(comm::Group&, const std::vector<Tensor>& out, const std::vector<Tensor>& in);
+  Transfer start(comm::Group* group, Send send, const std::vector<Tensor>& out, const std::vector<Tensor>& in) const;
+  /// Measurement: what the instruction has computed so far.
+  plan::WorkDone work_done() const;
 
   const Mesh mesh_;
   const int rank_;
   comm::Comm* const comm_;
   comm::Group *sequence_ = nullptr, *ring_ = nullptr, *tensor_ = nullptr, *norms_ = nullptr;
   mutable std::map<std::array<int64_t, 5>, ops::SharedWidth> widths_;
-  std::unique_ptr<LaneThread> lane_;  // of the ring: sends a block while another is computed
+  std::unique_ptr<LaneThread> lane_;  // of cp and sp: sends while this thread computes
   mutable std::vector<plan::Comm>* ran_ = nullptr;
   mutable std::vector<plan::Traffic>* traffic_ = nullptr;
+  mutable ops::ProductFlops before_;  // at the start of these notes
 };
 
 }  // namespace tessera::engine

@@ -21,8 +21,6 @@ plan::TokenRange reached(const Reach& r, size_t owner, size_t reader) {
   return plan::overlap(r.rows[owner], plan::widened(r.rows[reader], r.farthest));
 }
 
-int64_t bytes_of_row(const Tensor& x) { return x.size(1) * static_cast<int64_t>(x.element_size()); }
-
 Tensor widen(const Tensor& x, const Reach& r, const Parallel& parallel) {
   const auto self = static_cast<size_t>(r.self);
   const Tensor mine = x.contiguous(), wide = at::empty({r.wide().count(), x.size(1)}, x.options());

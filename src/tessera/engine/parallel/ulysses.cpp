@@ -1,109 +1,155 @@
 #include "tessera/engine/parallel/ulysses.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
+#include "tessera/ops/node.h"
 
 namespace tessera::engine {
 
 namespace {
 
-/// The part of a tensor that is sent: a number of columns of a dtype.
-struct Columns {
-  int64_t width;
-  at::ScalarType type;
-  int64_t bytes() const { return width * static_cast<int64_t>(c10::elementSize(type)); }
-};
-
-/// One flat buffer for each member of sp: for every tensor its rows, one tensor after the other. Wider types come
-/// first, so that every tensor begins at a multiple of its element.
-class Parcels {
- public:
-  Parcels(const std::vector<int64_t>& rows, const std::vector<Columns>& columns, const at::TensorOptions& options)
-      : rows_(rows), columns_(columns) {
-    for (size_t i = 1; i < columns.size(); ++i)
-      check_internal(c10::elementSize(columns[i].type) <= c10::elementSize(columns[i - 1].type), "engine.ulysses",
-                     "a wider type follows a narrower one");
-    for (int64_t n : rows) whole_.push_back(at::empty({n * row_bytes()}, options.dtype(at::kByte)));
+/// The rows of each member in a tensor of the block's tokens.
+std::vector<Tensor> rows_by_member(const Tensor& block, int64_t tokens, const Parallel& parallel) {
+  std::vector<Tensor> rows;
+  for (int64_t at = 0, i = 0; i < parallel.sp(); ++i) {
+    const int64_t count = parallel.part(tokens, static_cast<int>(i)).count();
+    rows.push_back(block.narrow(0, at, count));
+    at += count;
   }
-  const std::vector<Tensor>& all() const { return whole_; }
-  /// Tensor i of a member, [rows, width].
-  Tensor part(size_t member, size_t i) const {
-    int64_t before = 0;
-    for (size_t j = 0; j < i; ++j) before += columns_[j].bytes();
-    const int64_t rows = rows_[member];
-    const Tensor bytes = whole_[member].narrow(0, rows * before, rows * columns_[i].bytes());
-    return bytes.view(columns_[i].type).view({rows, columns_[i].width});
-  }
-  int64_t row_bytes() const {
-    int64_t bytes = 0;
-    for (const Columns& c : columns_) bytes += c.bytes();
-    return bytes;
-  }
-
- private:
-  std::vector<Tensor> whole_;
-  std::vector<int64_t> rows_;
-  std::vector<Columns> columns_;
-};
-
-std::vector<int64_t> rows_by_member(int64_t tokens, const Parallel& parallel) {
-  std::vector<int64_t> rows;
-  for (int i = 0; i < parallel.sp(); ++i) rows.push_back(parallel.part(tokens, i).count());
   return rows;
 }
 
 }  // namespace
 
-std::vector<Tensor> scatter_heads(const std::vector<Tensor>& tensors, int64_t tokens, const Parallel& parallel) {
+HeadsUnderWay scatter_heads(const Tensor& x, int64_t tokens, const Parallel& parallel) {
+  HeadsUnderWay heads;
   const int n = parallel.sp();
-  if (n == 1) return tensors;
-  const std::vector<int64_t> rows = rows_by_member(tokens, parallel);
-  const auto& options = tensors[0].options();
-  std::vector<Columns> columns;
-  for (const Tensor& t : tensors)
-    columns.push_back({div_exact(t.size(1), n, "engine.ulysses: columns / sp"), t.scalar_type()});
-  const Parcels in(rows, columns, options);
-  {
-    const Parcels out(std::vector<int64_t>(n, rows[parallel.sp_rank()]), columns, options);
-    for (size_t i = 0; i < tensors.size(); ++i)
-      for (int member = 0; member < n; ++member)
-        out.part(member, i).copy_(tensors[i].narrow(1, member * columns[i].width, columns[i].width));
-    parallel.exchange_heads(out.all(), in.all(), plan::Rows::own, out.row_bytes() * (n - 1));
-  }
-  std::vector<Tensor> result;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    std::vector<Tensor> parts;
-    for (int member = 0; member < n; ++member) parts.push_back(in.part(member, i));
-    result.push_back(at::cat(parts));
-  }
-  return result;
+  heads.received_ = x;
+  if (n == 1) return heads;
+  const int64_t width = div_exact(x.size(1), n, "engine.ulysses: columns / sp");
+  const int64_t block = parallel.block(tokens, parallel.cp_rank()).count();
+  heads.received_ = at::empty({block, width}, x.options());
+  heads.sent_ = at::empty({n, x.size(0), width}, x.options());
+  heads.sent_.copy_(x.view({x.size(0), n, width}).transpose(0, 1));
+  heads.transfer_ = std::make_unique<Parallel::Transfer>(
+      parallel.exchange_heads(heads.sent_.unbind(0), rows_by_member(heads.received_, tokens, parallel), plan::Rows::own,
+                              bytes_of_row(heads.received_) * (n - 1)));
+  return heads;
 }
 
-std::vector<Tensor> gather_heads(const std::vector<Tensor>& tensors, int64_t tokens, const Parallel& parallel) {
+HeadsUnderWay gather_heads(const Tensor& x, int64_t tokens, const Parallel& parallel) {
+  HeadsUnderWay heads;
   const int n = parallel.sp();
-  if (n == 1) return tensors;
-  const std::vector<int64_t> rows = rows_by_member(tokens, parallel);
-  const int64_t mine = rows[parallel.sp_rank()];
-  const auto& options = tensors[0].options();
-  std::vector<Columns> columns;
-  for (const Tensor& t : tensors) columns.push_back({t.size(1), t.scalar_type()});
-  const Parcels in(std::vector<int64_t>(n, mine), columns, options);
-  {
-    const Parcels out(rows, columns, options);
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      int64_t at = 0;
-      for (int member = 0; member < n; at += rows[member++])
-        out.part(member, i).copy_(tensors[i].narrow(0, at, rows[member]));
+  heads.received_ = x;
+  if (n == 1) return heads;
+  heads.sent_ = x;
+  heads.received_ = at::empty({n, parallel.part(tokens, parallel.sp_rank()).count(), x.size(1)}, x.options());
+  heads.by_member_ = true;
+  heads.transfer_ = std::make_unique<Parallel::Transfer>(parallel.exchange_heads(
+      rows_by_member(x, tokens, parallel), heads.received_.unbind(0), plan::Rows::others, bytes_of_row(x)));
+  return heads;
+}
+
+Tensor HeadsUnderWay::arrive() {
+  if (transfer_) transfer_->wait();
+  transfer_.reset();
+  sent_ = Tensor();
+  Tensor result = std::exchange(received_, Tensor());
+  if (!by_member_) return result;
+  const int64_t rows = result.size(1), width = result.size(0) * result.size(2);
+  return result.transpose(0, 1).reshape({rows, width});
+}
+
+namespace {
+
+using Journey = SentOperands::Journey;
+using Shared = c10::intrusive_ptr<Journey>;
+
+void save(ops::AutogradContext* ctx, const Shared& journey) {
+  ctx->saved_data["journey"] = c10::IValue::make_capsule(journey);
+}
+Shared saved(ops::AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<Journey>(ctx->saved_data["journey"].toCapsule());
+}
+
+/// x -> the place of its heads. The backward waits for its gradient.
+struct Depart : ops::Function<Depart> {
+  static Tensor forward(ops::AutogradContext* ctx, const Tensor& x, int64_t tokens, const Parallel* parallel,
+                        const Shared& journey) {
+    journey->there.emplace(scatter_heads(x, tokens, *parallel));
+    save(ctx, journey);
+    return journey->there->place().detach();
+  }
+  static ops::variable_list backward(ops::AutogradContext* ctx, ops::variable_list) {
+    const Shared journey = saved(ctx);
+    check_internal(journey->back.has_value(), "engine.ulysses", "no gradient of this operand was sent");
+    Tensor dx = journey->back->arrive();
+    journey->back.reset();
+    return {dx, {}, {}, {}};
+  }
+};
+
+/// The place -> the heads, which are there. The backward sends their gradient.
+struct Arrive : ops::Function<Arrive> {
+  static Tensor forward(ops::AutogradContext* ctx, const Tensor& place, int64_t tokens, const Parallel* parallel,
+                        const Shared& journey) {
+    journey->there->arrive();
+    journey->there.reset();
+    save(ctx, journey);
+    ctx->saved_data["tokens"] = tokens;
+    ctx->saved_data["parallel"] = reinterpret_cast<int64_t>(parallel);
+    return place.detach();
+  }
+  static ops::variable_list backward(ops::AutogradContext* ctx, ops::variable_list grads) {
+    const Tensor d = grads[0].contiguous();
+    saved(ctx)->back.emplace(gather_heads(d, ctx->saved_data["tokens"].toInt(),
+                                          *reinterpret_cast<const Parallel*>(ctx->saved_data["parallel"].toInt())));
+    return {d, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+Tensor SentOperands::send(const Tensor& x, int64_t tokens, const Parallel& parallel) {
+  if (parallel.sp() == 1) return x;
+  Sent sent{{}, {x.size(0), x.size(1)}, c10::make_intrusive<Journey>()};
+  if (ops::wants_graph({&x})) {
+    sent.wide = Depart::apply(x, tokens, &parallel, sent.journey);
+  } else {
+    sent.journey->there.emplace(scatter_heads(x, tokens, parallel));
+    sent.wide = sent.journey->there->place();
+  }
+  sent_.push_back(std::move(sent));
+  return sent_.back().wide;
+}
+
+const SentOperands::Sent* SentOperands::find(const Tensor& wide) const {
+  const auto at = std::ranges::find_if(sent_, [&](const Sent& sent) { return sent.wide.is_same(wide); });
+  return at == sent_.end() ? nullptr : &*at;
+}
+
+std::array<int64_t, 2> SentOperands::sizes(const Tensor& x) const {
+  const Sent* sent = find(x);
+  return sent ? sent->sizes : std::array<int64_t, 2>{x.size(0), x.size(1)};
+}
+
+ops::AttentionInputs SentOperands::arrive(const Tensor& q, const Tensor& k, const Tensor& v, int64_t tokens,
+                                          const Parallel& parallel) {
+  if (parallel.sp() == 1) return {q, k, v};
+  const auto place = [&](const Tensor& x) { return find(x) ? x : send(x, tokens, parallel); };
+  std::array<Tensor, 3> operands = {place(q), place(k), place(v)};
+  for (Sent& sent : sent_) {
+    if (!sent.wide.requires_grad() || !at::GradMode::is_enabled()) {
+      sent.journey->there->arrive();
+      continue;
     }
-    parallel.exchange_heads(out.all(), in.all(), plan::Rows::others, out.row_bytes());
+    const Tensor there = Arrive::apply(sent.wide, tokens, &parallel, sent.journey);
+    for (Tensor& operand : operands)
+      if (operand.is_same(sent.wide)) operand = there;
   }
-  std::vector<Tensor> result;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const int64_t width = columns[i].width;
-    Tensor whole = at::empty({mine, width * n}, tensors[i].options());
-    for (int member = 0; member < n; ++member) whole.narrow(1, member * width, width).copy_(in.part(member, i));
-    result.push_back(std::move(whole));
-  }
-  return result;
+  sent_.clear();
+  return {operands[0], operands[1], operands[2]};
 }
 
 }  // namespace tessera::engine

@@ -52,9 +52,12 @@ class MmditUnit : public net::Unit {
   Norm by_head() const { return {.kind = Norm::rms, .eps = 1e-6, .heads = c_.num_heads}; }
   /// Attention of all tokens of a sample to each other, with their positions.
   Tensor joint_attention(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v) const {
-    const Tensor turned_q = ctx.rope("attn.rope_q", q, c_.num_heads, net::RopeStyle::half_split);
-    const Tensor turned_k = ctx.rope("attn.rope_k", k, c_.num_heads, net::RopeStyle::half_split);
-    return ctx.attention("attn", turned_q, turned_k, v, c_.num_heads);
+    const Tensor sent_v = ctx.ahead("attn", v);
+    const auto turned = [&](const char* site, const Tensor& x) {
+      return ctx.ahead("attn", ctx.rope(site, x, c_.num_heads, net::RopeStyle::half_split));
+    };
+    const Tensor turned_q = turned("attn.rope_q", q), turned_k = turned("attn.rope_k", k);
+    return ctx.attention("attn", turned_q, turned_k, sent_v, c_.num_heads);
   }
 
   const Config c_;

@@ -108,8 +108,8 @@ class Block final : public StditUnit {
     const Norm by_head{
         .kind = Norm::rms, .heads = c_.num_heads, .rope = temporal_ || c_.spatial_rope ? c_.num_heads : 0};
     const int rotated = temporal_ || !c_.spatial_rope ? kTokens : kSameTokens;
-    const Tensor q = ctx.norm("attn.q_norm", ctx.linear("attn.q", y), by_head, rotated);
-    const Tensor k = ctx.norm("attn.k_norm", ctx.linear("attn.k", y), by_head, rotated);
+    const Tensor q = ctx.ahead("attn", ctx.norm("attn.q_norm", ctx.linear("attn.q", y), by_head, rotated));
+    const Tensor k = ctx.ahead("attn", ctx.norm("attn.k_norm", ctx.linear("attn.k", y), by_head, rotated));
     const Tensor v = ctx.linear("attn.v", y);  // q, k, v [T, d]
     return ctx.linear("attn.proj", ctx.attention("attn", q, k, v, c_.num_heads, ctx.tokens().segments.at(table())));
   }

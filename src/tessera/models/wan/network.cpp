@@ -94,9 +94,10 @@ class Block final : public WanUnit {
       return Norm{.eps = c_.eps, .shift = &shift, .scale = &scale};
     };
     Tensor y = ctx.norm("norm1", x, modulated(m[0], m[1]));  // y [T, d]
-    x = ctx.residual("gate1", x, self_attention(ctx, y), &m[2]);
+    KeysAndValues text;
+    x = ctx.residual("gate1", x, self_attention(ctx, y, in.cond[kContext], text), &m[2]);
     y = ctx.norm("norm3", x, {.eps = c_.eps});
-    x = ctx.residual("sum", x, cross_attention(ctx, y, in.cond));
+    x = ctx.residual("sum", x, cross_attention(ctx, y, text, in.cond));
     y = ctx.norm("norm2", x, modulated(m[3], m[4]));
     y = ctx.linear("ffn.2", ctx.linear("ffn.0", y), {.act = Act::gelu_tanh});  // through [T, ffn]
     x = ctx.residual("gate2", x, y, &m[5]);
@@ -114,21 +115,28 @@ class Block final : public WanUnit {
   }
 
  private:
-  Tensor self_attention(Context& ctx, const Tensor& y) const {
+  struct KeysAndValues {
+    Tensor k, v;  // [B * n, d]
+  };
+
+  /// Also makes the text's keys and values, which read nothing of the video: while v travels to other ranks, and its gradient
+  /// back.
+  Tensor self_attention(Context& ctx, const Tensor& y, const Tensor& context, KeysAndValues& text) const {
     const Norm turned{.kind = Norm::rms, .eps = c_.eps, .rope = c_.num_heads};
-    const Tensor q = ctx.norm("self_attn.norm_q", ctx.linear("self_attn.q", y), turned);
-    const Tensor k = ctx.norm("self_attn.norm_k", ctx.linear("self_attn.k", y), turned);
-    const Tensor v = ctx.linear("self_attn.v", y);
+    const Tensor q = ctx.ahead("self_attn", ctx.norm("self_attn.norm_q", ctx.linear("self_attn.q", y), turned));
+    const Tensor k = ctx.ahead("self_attn", ctx.norm("self_attn.norm_k", ctx.linear("self_attn.k", y), turned));
+    const Tensor v = ctx.ahead("self_attn", ctx.linear("self_attn.v", y));
+    text.k = ctx.norm("cross_attn.norm_k", ctx.linear("cross_attn.k", context, kOfText),
+                      {.kind = Norm::rms, .eps = c_.eps}, kText);
+    text.v = ctx.linear("cross_attn.v", context, kOfText);
     return ctx.linear("self_attn.o", ctx.attention("self_attn", q, k, v, c_.num_heads));
   }
 
-  Tensor cross_attention(Context& ctx, const Tensor& y, const std::vector<Tensor>& cond) const {
-    const Tensor& context = cond[kContext];
+  Tensor cross_attention(Context& ctx, const Tensor& y, const KeysAndValues& text,
+                         const std::vector<Tensor>& cond) const {
     const Norm norm{.kind = Norm::rms, .eps = c_.eps};
     const Tensor q = ctx.norm("cross_attn.norm_q", ctx.linear("cross_attn.q", y), norm);  // [T, d]
-    const Tensor k = ctx.norm("cross_attn.norm_k", ctx.linear("cross_attn.k", context, kOfText), norm, kText);
-    const Tensor v = ctx.linear("cross_attn.v", context, kOfText);  // k, v [B * n, d]
-    Tensor out = ctx.attention("cross_attn", q, k, v, c_.num_heads, {.k = kText});
+    Tensor out = ctx.attention("cross_attn", q, text.k, text.v, c_.num_heads, {.k = kText});
     if (c_.has_image_branch()) out = ctx.residual("cross_attn_sum", out, image_attention(ctx, q, cond[kPicture]));
     return ctx.linear("cross_attn.o", out);
   }

@@ -6,6 +6,8 @@
 #include "tessera/base/check.h"
 #include "tessera/base/rank_grid.h"
 #include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/compile/traffic.h"
+#include "tessera/plan/simulate/exchanges.h"
 
 namespace tessera::plan {
 
@@ -202,6 +204,26 @@ double CostModel::collective_seconds(const Comm& comm, int rank) const {
   return bytes / fastest + latency;
 }
 
+std::vector<double> CostModel::exposed_exchanges(const Instruction& in, int rank) const {
+  const bool later = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;  // weight gradients hide nothing here
+  const auto seconds_at = [&](const WorkDone& p) { return (p.products + (later ? 0 : p.weight_grads)) / product_.top; };
+  std::vector<Traffic> sent;
+  for (const Traffic& t : traffic_of(model_.units[in.unit], plan_.units[in.unit], in.op))
+    if (t.several(plan_.mesh)) sent.push_back(t);
+  std::vector<Exchange> exchanges;
+  for (size_t i = 0; i < in.comm.size(); ++i) {
+    const WorkDone begun = i < sent.size() ? sent[i].begun : WorkDone(),
+                   awaited = i < sent.size() ? sent[i].awaited : begun;
+    double seconds = collective_seconds(in.comm[i], rank);
+    if (in.comm[i].kind == "ring") seconds = std::max(0.0, seconds - attention_seconds(in));
+    exchanges.push_back({seconds_at(begun), seconds_at(awaited), seconds});
+  }
+  std::vector<double> open = exposed(exchanges);
+  for (size_t i = 0; i < open.size(); ++i)  // what is hidden slows compute down as any transfer does
+    open[i] += machine_.profile.steal * (exchanges[i].seconds - open[i]);
+  return open;
+}
+
 double CostModel::weight_grad_seconds(int unit) const {
   const UnitSpec& spec = model_.units[unit];
   const auto it = machine_.work.find(spec.kind);
@@ -312,23 +334,28 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     if (rate > 0 && in.bytes > 0)
       result.push_back({Resource::disk, Share::copy, static_cast<double>(in.bytes) / rate, false});
   }
-  const auto exchange = [&](const Comm& comm, bool is_collective) {
-    double seconds = collective_seconds(comm, rank);
-    if (comm.kind == "ring") seconds = std::max(0.0, seconds - attention_seconds(in));
+  const auto on_link = [&](double seconds, bool is_collective) {
     if (seconds > 0) result.push_back({Resource::link, Share::comm, seconds, is_collective});
   };
+  const bool of_unit = in.op == Op::forward || in.op == Op::recompute || in.op == Op::backward;
+  // Ranks that share tokens are identical: one of them is simulated and waits for no others.
   if (in.op == Op::send || in.op == Op::recv)
-    result.push_back({Resource::link, Share::comm, message_seconds(in.bytes, in.lane, rank), true});
+    on_link(message_seconds(in.bytes, in.lane, rank), true);
+  else if (of_unit)
+    for (const double seconds : exposed_exchanges(in, rank)) on_link(seconds, false);
   else
-    // Ranks that share tokens are identical: one of them is simulated and waits for no others.
-    for (const Comm& comm : in.comm) exchange(comm, !carries_tokens(in.op) || comm.kind == "broadcast");
-  if (in.op == Op::forward || in.op == Op::recompute || in.op == Op::backward) {
+    for (const Comm& comm : in.comm)
+      on_link(collective_seconds(comm, rank), !carries_tokens(in.op) || comm.kind == "broadcast");
+  if (of_unit) {
     const auto it = machine_.work.find(model_.units[in.unit].kind);
     // members of such a group compute parts of the same samples, so they are identical
     if (it != machine_.work.end()) {
       const bool attention_kept = in.op == Op::recompute && plan_.units[in.unit].replays();
       for (const Comm& comm : in.op == Op::backward ? it->second.backward_comm : it->second.comm)
-        if (comm.kind != "ring" || !attention_kept) exchange(comm, false);
+        if (comm.kind != "ring")
+          on_link(collective_seconds(comm, rank), false);
+        else if (!attention_kept)
+          on_link(std::max(0.0, collective_seconds(comm, rank) - attention_seconds(in)), false);
     }
   }
   return result;

@@ -17,6 +17,8 @@
 //              rate of its threads
 //   collective a ring: bytes sent / bandwidth + (n - 1) hops. A group within a node uses the device's link; a group
 //              across nodes also the node's NIC, shared by all groups that leave the node together; the slower counts
+//              Inside a unit: one around the ring overlaps self-attention; another, what the unit was measured to compute
+//              between its begin and its wait (plan::Traffic, exchanges.h), at the top rate of products
 //   message    bytes / bandwidth of the link between the two ranks + one hop
 //   copy       bytes / host link, or its share of host memory bandwidth; the disk is shared by the node's ranks
 #include "tessera/plan/simulate/profile.h"
@@ -94,6 +96,8 @@ class CostModel {
   double update_seconds(double bytes, bool on_host) const;
   /// Seconds of self-attention in a forward, recompute or backward; ring communication overlaps it.
   double attention_seconds(const Instruction& in) const;
+  /// Of each collective of a unit's forward, recompute or backward, the seconds that nothing hides.
+  std::vector<double> exposed_exchanges(const Instruction& in, int rank) const;
   const ModelSpec& model_;
   const Plan& plan_;
   const Machine machine_;
