@@ -26,7 +26,8 @@ const std::vector<Command>& commands() {
 namespace {
 
 std::string overview() {
-  std::string text = "tessera trains large video diffusion transformers\n\nUsage: tessera COMMAND ...\n\n";
+  std::string text =
+      "tessera trains large diffusion transformers of videos and pictures\n\nUsage: tessera COMMAND ...\n\n";
   for (const auto& command : commands())
     text += "  " + command.name + std::string(12 - command.name.size(), ' ') +
             command.summary.substr(0, command.summary.find('\n')) + "\n";

@@ -48,7 +48,7 @@ int run(const Arguments& arguments) {
 Command sample_command() {
   Command c;
   c.name = "sample";
-  c.summary = "Generates videos from trained weights.";
+  c.summary = "Generates videos and pictures from trained weights.";
   c.usage =
       "sample RECIPE [--weights DIR] [--lora FILE:STRENGTH,...] [--strengths S,...] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
       "[--format F] [--table.key VALUE ...]";
@@ -61,8 +61,8 @@ Command sample_command() {
              {"--prompt", "TEXT", "prompt; may be repeated [sample.prompts]"},
              {"--negative", "TEXT", "negative prompt; needs sample.guidance above 1"},
              {"--seed", "N", "seed; repeated, a video for each [sample.seed]"},
-             {"--out", "FILE|DIR", "an .mp4 or .gif, or a folder [RUN/samples]"},
-             {"--format", "mp4|gif|frames", "frames: a folder of images for each video"}};
+             {"--out", "FILE|DIR", "an .mp4 or .gif, a .png of a picture, or a folder [RUN/samples]"},
+             {"--format", "mp4|gif|png|frames", "frames: a folder of images for each video"}};
   c.run = run;
   return c;
 }

@@ -19,6 +19,7 @@ TEST(ClipFormat, IsKnownByNameAndByEnding) {
   EXPECT_EQ(parse_clip_format("gif"), ClipFormat::gif);
   EXPECT_EQ(clip_format_of("a/b.mp4"), ClipFormat::mp4);
   EXPECT_EQ(clip_format_of("a/b.gif"), ClipFormat::gif);
+  EXPECT_EQ(clip_format_of("a/b.png"), ClipFormat::png);
   EXPECT_EQ(clip_format_of("a/b"), std::nullopt);
   expect_error(Exit::usage, {"'fgi'", "gif"}, [] { parse_clip_format("fgi"); });
 }
@@ -50,6 +51,15 @@ TEST_F(ClipFormats, FramesAreNumberedPicturesWithoutLoss) {
     const Frames back = decode_clip(folder_ / ("clip/frame-000" + std::to_string(i) + ".png"), {});
     EXPECT_TRUE(std::equal(back.rgb.begin(), back.rgb.end(), clip.frame(i))) << i;
   }
+}
+
+TEST_F(ClipFormats, APictureIsAFileAndAClipOfMoreFramesIsNone) {
+  const Frames picture = scene(1, 16, 24, 8);
+  write_clip(folder_ / "a.png", picture, ClipFormat::png);
+  EXPECT_EQ(decode_clip(folder_ / "a.png", {}).rgb, picture.rgb);
+  expect_error(Exit::usage, {"b.png", "holds one frame", "has 3", "--format frames"},
+               [&] { write_clip(folder_ / "b.png", scene(3, 16, 24, 8), ClipFormat::png); });
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "b.png"));
 }
 
 TEST_F(ClipFormats, AShorterClipLeavesNoFramesOfTheOneBefore) {

@@ -272,6 +272,33 @@ TEST_F(Convert, WholeReleasesChangeTheirLayoutAndBack) {
   EXPECT_TRUE(fs::exists(back / "google/umt5-xxl/spiece.model"));
 }
 
+/// The release of Sana's trainer is the denoiser alone: the other parts have the same name of a file as it.
+TEST_F(Convert, APipelineOfSanaGoesThereAndBackWithEveryPart) {
+  const fs::path copy = folder_ / "copy", there = folder_ / "there", back = folder_ / "back";
+  for (const char* part : {"transformer", "vae", "tokenizer"}) fs::create_directories(copy / part);
+  for (const auto& [part, golden] : {std::pair("transformer", "sana"), std::pair("vae", "dc_ae")}) {
+    fs::copy(goldens_ / golden / "model.safetensors", copy / part / "diffusion_pytorch_model.safetensors");
+    fs::copy(goldens_ / golden / "config.json", copy / part / "config.json");
+  }
+  std::ofstream(copy / "tokenizer/tokenizer.json") << "{}";
+  const auto same = [&](const fs::path& folder) {
+    expect_equal(folder / "transformer", goldens_ / "sana/model.safetensors");
+    expect_equal(folder / "vae", goldens_ / "dc_ae/model.safetensors");
+    EXPECT_EQ(json_of(folder / "transformer/config.json")["num_attention_heads"], 4);
+    EXPECT_EQ(json_of(folder / "vae/config.json")["latent_channels"], 4);
+    EXPECT_TRUE(fs::exists(folder / "tokenizer/tokenizer.json"));
+  };
+  convert(copy, folder_ / "whole", {"--to", "diffusers"});  // without model_index.json, which it gets
+  same(folder_ / "whole");
+  EXPECT_EQ(json_of(folder_ / "whole/model_index.json")["transformer"][1], "SanaTransformer2DModel");
+
+  convert(folder_ / "whole", there, {"--to", "official"});
+  EXPECT_GT(open_weights(there / "diffusion_pytorch_model.safetensors").names().size(), 0u);
+  EXPECT_EQ(inspect(there)["parts"]["vae"]["model"], "dc-ae-f32c32");
+  convert(there, back, {"--to", "diffusers"});
+  same(back);
+}
+
 TEST_F(Convert, DtypesAreRoundedAndWholeNumbersStay) {
   convert(goldens_ / "wan21_t2v/model.safetensors", folder_ / "half.safetensors", {"--dtype", "bf16"});
   const WeightSet half = open_weights(folder_ / "half.safetensors"),

@@ -1,50 +1,13 @@
 // docs/lora-in-an-hour.md as a reader types it: its recipe with the sizes of a tiny model, its commands word for word.
-#include <gtest/gtest.h>
-
-#include <fstream>
-#include <regex>
-
-#include "program.h"
+#include "page.h"
 
 namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string text_of(const fs::path& file) {
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-struct Page {
-  std::string recipe;
-  std::vector<std::string> commands;
-};
-
-Page page() {
-  std::istringstream text(text_of(TESSERA_SOURCE_DIR "/docs/lora-in-an-hour.md"));
-  Page found;
-  bool in_recipe = false;
-  for (std::string line; std::getline(text, line);) {
-    if (line.starts_with("```"))
-      in_recipe = line == "```toml";
-    else if (in_recipe)
-      found.recipe += line + "\n";
-    else if (line.starts_with("    tessera "))
-      found.commands.push_back(line.substr(4));
-  }
-  return found;
-}
-
-/// The value of a key that stands alone on its line.
-void put(std::string& recipe, const std::string& key, const std::string& value) {
-  const std::regex line("(^|\n)" + key + " = [^\n]*");
-  ASSERT_TRUE(std::regex_search(recipe, line)) << key;
-  recipe = std::regex_replace(recipe, line, value.empty() ? "$1" : "$01" + key + " = " + value);
-}
-
 TEST(FirstLora, EachCommandOfThePageDoesWhatItSays) {
-  Page p = page();
+  Page p = page("lora-in-an-hour.md");
   ASSERT_GE(p.commands.size(), 9u);
   // released weights, and the sizes and encoders of a tiny model
   const TinyRun run("first-lora");
@@ -66,10 +29,8 @@ TEST(FirstLora, EachCommandOfThePageDoesWhatItSays) {
   p.recipe += "steps = 2\n";  // of [sample], the last table
   std::ofstream(run.folder() / "my-lora.toml") << p.recipe;
 
-  const std::string bin = fs::path(TESSERA_BINARY).parent_path().string();
   for (const std::string& command : p.commands) {
-    const Result r =
-        run_program({"/bin/sh", "-c", "cd " + run.folder().string() + " && PATH=" + bin + ":$PATH && exec " + command});
+    const Result r = type(run.folder(), command);
     ASSERT_EQ(r.code, 0) << command << "\n" << r.output;
     EXPECT_FALSE(r.output.empty()) << command;
   }

@@ -126,7 +126,7 @@ TEST_F(Starting, FlagsOfOtherLaunchersAreAnsweredByName) {
 TEST(FirstLook, TheProgramAloneListsItsCommandsAndAnExample) {
   const TinyRun run("look");
   expect(run.tessera({}), 2, {"train", "plan", "tessera launch -n 2 train"});
-  expect(run.tessera({"--help"}), 0, {"tessera COMMAND --help"});
+  expect(run.tessera({"--help"}), 0, {"tessera COMMAND --help", "videos and pictures"});
   expect(run.tessera({"--version"}), 0, {"tessera ", "LibTorch "});
 }
 TEST(FirstLook, EveryCommandExplainsItselfWithAnExample) {

@@ -139,6 +139,16 @@ TEST(Profile, TimesThatDoNotFitTheirSizesAreRefusedByKey) {
   EXPECT_NE(with("in = [4]", "inn = [4]").find("products.fp32.in: expected a list"), std::string::npos);
 }
 
+TEST(Profile, ANumberOfGpusIsToldWithTheMeshThatMeansThem) {
+  try {
+    find_profile("2xrtx4090");
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("--gpu rtx4090 --mesh dp_shard=2"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Profile, OneOfAnotherMachineIsRefusedWithBoth) {
   Profile p = find_profile("h200");
   check_machine(p);  // shipped ones are for planning

@@ -18,6 +18,7 @@ SampleOptions to(const std::string& out, std::vector<int64_t> seeds = {},
 
 TEST(SampleFiles, OneClipGoesWhereItIsTold) {
   EXPECT_EQ(sample_files(to("a/cat.gif"), "run", 1), Files{"a/cat.gif"});
+  EXPECT_EQ(sample_files(to("cat.png"), "run", 1), Files{"cat.png"}) << "a picture";
   EXPECT_EQ(sample_files(to("no-such/cat", {}, data::ClipFormat::frames), "run", 1), Files{"no-such/cat"});
   EXPECT_EQ(sample_files(to("no-such/clips"), "run", 1), Files{"no-such/clips/sample-0.mp4"});
   EXPECT_EQ(sample_files(to(""), "run", 1), Files{"run/samples/sample-0.mp4"});
@@ -45,6 +46,8 @@ TEST(SampleFiles, ContradictionsAreRefused) {
   refused(to("a.mp4"), 2);
   refused(to("a.gif", {1, 2}), 1);
   refused(to("a.webm"), 1);
+  refused(to("a.jpg"), 1);
+  refused(to("a.png", {}, data::ClipFormat::frames), 1);
 }
 
 }  // namespace

@@ -148,6 +148,9 @@ TEST(ImportSana, TheFsdpConfigurationIsARecipeWithNothingRefused) {
           {"train.num_epochs", "refused"}}},  // fewer samples than a global batch: no step to an epoch
         t);
   EXPECT_EQ(t.refused.size(), 1u) << t.refused.front().option;
+  EXPECT_NE(t.refused.front().why.find("the 70 samples of the data set are fewer than a global batch of 256"),
+            std::string::npos)
+      << t.refused.front().why;
   const recipe::Recipe recipe = recipe::load_recipe(folder.file("recipe.toml", t.to_toml()), {});
   EXPECT_EQ(recipe.data.clips.buckets.size(), 33u);
   EXPECT_EQ(recipe.data.height, 1024);

@@ -50,11 +50,23 @@ ModelFolder official_parts(const Path& folder, const families::Family& family) {
   }
   const size_t transformers = found.parts.size();
   add_official_files(folder, family, found);
+  for (const char* role : {"text_encoder", "vae", "image_encoder"})  // where the release is the denoiser alone
+    if (const Path part = folder / role; !found.find(role) && fs::is_directory(part))
+      found.parts.push_back({role, part, config_in(part)});
   const bool alone = transformers == 1 && found.parts.size() == 1 && found.parts[0].weights == folder;
   if (transformers == 0 || alone) return {"single", {{"model", folder, config_in(folder)}}};
-  if (const Path tokenizer = folder / family.tokenizer; !family.tokenizer.empty() && fs::is_directory(tokenizer))
-    found.parts.push_back({"tokenizer", tokenizer});
+  for (const std::string& tokenizer : {family.tokenizer, std::string("tokenizer")})
+    if (!tokenizer.empty() && !found.find("tokenizer") && fs::is_directory(folder / tokenizer))
+      found.parts.push_back({"tokenizer", folder / tokenizer});
   return found;
+}
+
+/// Also without its model_index.json, as a copy of some of its folders has none.
+bool is_pipeline(const Path& folder) {
+  if (fs::exists(folder / "model_index.json")) return true;
+  const fs::directory_iterator items(folder);
+  return fs::is_directory(folder / "transformer") &&
+         std::none_of(begin(items), end(items), [](const auto& item) { return is_weight_file(item.path()); });
 }
 
 }  // namespace
@@ -73,7 +85,7 @@ ModelFolder find_parts(const Path& path) {
     found.parts.push_back({"model", path, config_in(path.has_parent_path() ? path.parent_path() : Path("."))});
     return found;
   }
-  if (fs::exists(path / "model_index.json")) {
+  if (is_pipeline(path)) {
     found.layout = "diffusers";
     for (const char* role : kDiffusersParts)
       if (fs::is_directory(path / role)) found.parts.push_back({role, path / role, config_in(path / role)});

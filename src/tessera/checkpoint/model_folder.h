@@ -15,6 +15,8 @@
 // | image_encoder | models_clip_*.pth                            | image_encoder/   |
 // | tokenizer     | google/umt5-xxl/                             | tokenizer/       |
 //
+// Where a family's release is the denoiser alone, the other parts lie in folders beside it, as diffusers calls them.
+//
 // A run with a gate exports expert_0/, expert_1/ ... and gate.safetensors: layout "gate", each a part by its name.
 #include <optional>
 #include <string>

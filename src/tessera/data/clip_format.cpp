@@ -14,13 +14,14 @@ ClipFormat parse_clip_format(std::string_view name) {
     if (kClipFormats[i] == name) return static_cast<ClipFormat>(i);
   const std::vector<std::string> known(kClipFormats.begin(), kClipFormats.end());
   throw UserError(Exit::usage, "sample", "unknown clip format '" + std::string(name) + "'",
-                  "did you mean '" + nearest(name, known).front() + "'? There are mp4, gif and frames");
+                  "did you mean '" + nearest(name, known).front() + "'? There are mp4, gif, png and frames");
 }
 
 std::optional<ClipFormat> clip_format_of(const Path& path) {
   const std::string ending = path.extension().string();
   if (ending == ".mp4") return ClipFormat::mp4;
   if (ending == ".gif") return ClipFormat::gif;
+  if (ending == ".png") return ClipFormat::png;
   return std::nullopt;
 }
 
@@ -61,6 +62,12 @@ void write_clip(const Path& path, const Frames& frames, ClipFormat format) {
       return checkpoint::write_text(path, text(encode_gif(frames)));
     case ClipFormat::frames:
       return write_frames(path, frames);
+    case ClipFormat::png:
+      if (frames.count != 1)
+        throw UserError(Exit::usage, "data.encode",
+                        path.string() + ": a .png holds one frame, the clip has " + std::to_string(frames.count),
+                        "name an .mp4 or a .gif, or a folder with --format frames");
+      return checkpoint::write_text(path, text(write_png(frames, 0)));
   }
 }
 

@@ -1,8 +1,9 @@
 #pragma once
-// The forms a sampled clip is handed over in: .mp4, .gif, or a folder of numbered pictures.
+// The forms a sampled clip is handed over in: .mp4, .gif, a folder of numbered pictures, or a picture of its only frame.
 //
 //   write_clip("cat.gif", clip, ClipFormat::gif);
 //   write_clip("cat", clip, ClipFormat::frames);        // cat/frame-0000.png, cat/frame-0001.png, ...
+//   write_clip("cat.png", picture, ClipFormat::png);
 //
 // A program built without FFmpeg (no_video.cpp) has the same functions; those that encode throw a UserError saying so.
 #include <array>
@@ -14,18 +15,19 @@
 
 namespace tessera::data {
 
-enum class ClipFormat { mp4, gif, frames };
+enum class ClipFormat { mp4, gif, frames, png };
 
-inline constexpr std::array<std::string_view, 3> kClipFormats = {"mp4", "gif", "frames"};  ///< names, by ClipFormat
+inline constexpr std::array<std::string_view, 4> kClipFormats = {"mp4", "gif", "frames",
+                                                                 "png"};  ///< names, by ClipFormat
 /// Throws UserError (usage) naming the nearest known one.
 ClipFormat parse_clip_format(std::string_view name);
-/// By the ending of a file's name: .mp4, .gif; nothing for any other.
+/// By the ending of a file's name: .mp4, .gif, .png; nothing for any other.
 std::optional<ClipFormat> clip_format_of(const Path& path);
-/// ".mp4", ".gif"; empty for a folder of frames.
+/// ".mp4", ".gif", ".png"; empty for a folder of frames.
 std::string extension(ClipFormat format);
 
 /// `path` is the file, or the folder of frames (made when missing; pictures of a longer clip in it are removed).
-/// Each file appears whole or not at all. Throws UserError (disk).
+/// Each file appears whole or not at all. Throws UserError (disk), and (usage) where a .png is to hold more than one frame.
 void write_clip(const Path& path, const Frames& frames, ClipFormat format);
 
 /// The whole .gif: one palette of 256 colours for all frames, ordered dither, played in an endless loop. The format

@@ -292,9 +292,10 @@ fs::path newest_run(const fs::path& base) {
     if (entry.depth() + 1 >= kDeep) entry.disable_recursion_pending();
   }
   if (newest.empty())
-    throw UserError(Exit::usage, "run", "no run is in " + fs::absolute(base).string() + " or up to three folders below",
+    throw UserError(Exit::usage, "run",
+                    "no run is in " + fs::weakly_canonical(base).string() + " or up to three folders below",
                     "give the folder of a run: run.out of its recipe");
-  return newest;
+  return newest.lexically_normal();
 }
 
 std::optional<std::chrono::duration<double>> RunFolder::quiet() const {

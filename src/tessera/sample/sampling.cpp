@@ -125,10 +125,10 @@ std::vector<std::string> sample_files(const SampleOptions& options, const std::s
   if (by_name)
     throw UserError(Exit::usage, "sample", std::to_string(clips) + " clips do not fit in one file, " + options.out,
                     "give a folder with --out");
-  for (const char* other : {".avi", ".mov", ".mkv", ".webm", ".png", ".jpg"})
+  for (const char* other : {".avi", ".mov", ".mkv", ".webm", ".jpg", ".webp"})
     if (fs::path(options.out).extension() == other)
       throw UserError(Exit::usage, "sample", "--out " + options.out + ": " + other + " is not a supported format",
-                      "give an .mp4 or .gif, or a folder with --format frames for pictures");
+                      "give an .mp4 or .gif, a .png for a picture, or a folder with --format frames for all frames");
   const fs::path folder = options.out.empty() ? fs::path(run_out) / "samples" : fs::path(options.out);
   std::vector<std::string> files;
   for (size_t i = 0; i < clips; ++i) {
@@ -181,6 +181,10 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
     prompts = prepare::sample_prompts(
         recipe, recipe.sample.prompts.empty() ? prepare::read_items(recipe) : std::vector<data::Item>{});
   const std::vector<std::string> files = sample_files(options, recipe.run.out, prompts.size());
+  if (format_of(options) == data::ClipFormat::png && recipe.data.frames != 1)
+    throw UserError(Exit::usage, "sample",
+                    "a .png holds one frame, the samples have " + std::to_string(recipe.data.frames),
+                    "name an .mp4 or a .gif, or a folder with --format frames");
   if (!recipe.sample.negative_prompt.empty() && recipe.sample.guidance == 1)
     log::warn("sample: the negative prompt has no effect at guidance 1; set --sample.guidance, 5 is usual");
   const std::vector<prepare::EncodedText> texts =

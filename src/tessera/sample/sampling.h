@@ -24,7 +24,7 @@ struct SampleOptions {
 };
 
 /// The output path of each clip, prompts in the outer loop and seeds in the inner. A single clip goes to `out` if that
-/// is an .mp4, a .gif or a new folder of frames; otherwise clips go into folder `out` as sample-0.mp4, or
+/// is an .mp4, a .gif, a .png or a new folder of frames; otherwise clips go into folder `out` as sample-0.mp4, or
 /// sample-0-seed-7.mp4 with several seeds. Throws UserError (usage) if the extension of `out` contradicts the format,
 /// is not supported, or names a file for several clips.
 std::vector<std::string> sample_files(const SampleOptions& options, const std::string& run_out, size_t prompts);

@@ -369,7 +369,8 @@ void Run::tell_results() const {
     log::info("model: " + model.string());
   }
   log::info("report: " + (out_ / "report.html").string());
-  log::info("sample it: tessera sample " + (out_ / "recipe.toml").string() + " --prompt \"...\" --out sample.mp4");
+  log::info("sample it: tessera sample " + (out_ / "recipe.toml").string() + " --prompt \"...\" --out sample." +
+            (recipe_.data.frames == 1 ? "png" : "mp4"));
 }
 
 /// Each by itself: where one fails, the others are written. Gives the code of what failed.

@@ -281,6 +281,13 @@ Profile find_profile(std::string_view name_or_file) {
   if (file.find_first_of("./") != std::string::npos)
     throw UserError(Exit::input, "plan.profile", file + ": cannot be opened",
                     "tessera probe --out " + file + " writes one");
+  if (const size_t x = file.find('x'); x > 0 && x < 6 && file.find_first_not_of("0123456789") == x)
+    if (const std::string one = file.substr(x + 1), count = file.substr(0, x);
+        std::find(known.begin(), known.end(), one) != known.end())
+      throw UserError(Exit::usage, "plan.profile",
+                      "unknown profile '" + file + "': a machine of " + one + " has " +
+                          std::to_string(std::max(1, find_profile(one).devices)),
+                      "plan " + count + " of them with --gpu " + one + " --mesh dp_shard=" + count);
   std::string all;
   for (const auto& name : known) all += (all.empty() ? "" : ", ") + name;
   throw UserError(

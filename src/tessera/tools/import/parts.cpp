@@ -35,16 +35,16 @@ int64_t clips_an_epoch(Translator& t) {
   }
 }
 
-/// Optimiser steps of an epoch; 0 where they are not known.
-int64_t epoch_steps(Translator& t) {
-  const auto* batch = t.result().find("train.global_batch");
-  return clips_an_epoch(t) / std::max<int64_t>(1, batch ? to_integer(batch->value) : 1);
-}
-
 void set_epoch_steps(Translator& t, const std::string& key, const std::string& option, int64_t epochs) {
-  const int64_t steps = epoch_steps(t);
-  if (steps < 1)
+  const auto* set = t.result().find("train.global_batch");
+  const int64_t batch = std::max<int64_t>(1, set ? to_integer(set->value) : 1), clips = clips_an_epoch(t);
+  const int64_t steps = clips / batch;
+  if (clips < 1)
     t.refuse(option, "steps are counted, not epochs, and the data set is not here to count: set " + key);
+  else if (steps < 1)
+    t.refuse(option, "steps are counted, not epochs, and the " + std::to_string(clips) +
+                         " samples of the data set are fewer than a global batch of " + std::to_string(batch) +
+                         ": set " + key);
   else
     t.set(key, std::to_string(epochs * steps), {option}, "of " + std::to_string(steps) + " steps");
 }
