@@ -297,6 +297,10 @@ TEST_F(Convert, APipelineOfSanaGoesThereAndBackWithEveryPart) {
   EXPECT_EQ(inspect(there)["parts"]["vae"]["model"], "dc-ae-f32c32");
   convert(there, back, {"--to", "diffusers"});
   same(back);
+
+  convert(folder_ / "whole", folder_ / "comfy", {"--to", "comfyui"});
+  for (const char* folder : {"diffusion_models", "vae"})
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "comfy" / folder), {}), 1) << folder;
 }
 
 TEST_F(Convert, DtypesAreRoundedAndWholeNumbersStay) {

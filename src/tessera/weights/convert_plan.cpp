@@ -42,6 +42,9 @@ Place place_of(const std::string& to, const std::string& role, const models::Ide
     return {role, of_transformers ? "model" : "diffusion_pytorch_model", "safetensors"};
   families::Expert expert;  // of two transformers; else none
   if (two_experts && family.experts.size() == 2) expert = family.experts[role == "transformer" ? 0 : 1];
+  if (to == "comfyui" && identity.kind != ModelKind::denoiser)  // its folders, a file's name for each model
+    return {role == "vae" ? "vae" : role == "image_encoder" ? "clip_vision" : "text_encoders", identity.model,
+            "safetensors"};
   if (to == "comfyui")
     return {"diffusion_models", identity.model + (expert.name.empty() ? "" : "_" + expert.name), "safetensors"};
   return {expert.folder, "diffusion_pytorch_model", "safetensors"};
@@ -318,17 +321,15 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
     part.files.push_back({place.folder / "official_only.safetensors", "safetensors", std::move(beside)});
 
   // the official layout has no config of text encoder and autoencoder, ComfyUI none at all
-  const bool in_own_folder = place.folder == fs::path(source.role);
+  const bool in_own_folder = to != "comfyui" && place.folder == fs::path(source.role);
+  const std::string form = in_own_folder ? "diffusers" : to == "comfyui" ? "official" : to;
   const bool wants_config =
       alone || to == "diffusers" || in_own_folder || (to == "official" && part.identity.kind == ModelKind::denoiser);
   if (wants_config) {
-    const std::string config = part.identity.names
-                                   ? models::config_for(in_own_folder     ? "diffusers"
-                                                        : to == "comfyui" ? "official"
-                                                                          : to,
-                                                        part.identity, models::official_shapes(part.identity, shapes),
-                                                        given, config_file.string())
-                                   : given;
+    const std::string config =
+        part.identity.names ? models::config_for(form, part.identity, models::official_shapes(part.identity, shapes),
+                                                 given, config_file.string())
+                            : given;
     if (!config.empty()) plan.texts[place.folder / "config.json"] = config;
   }
   plan.parts.push_back(std::move(part));
@@ -379,10 +380,9 @@ ConvertPlan plan_conversion(const ConvertOptions& options) {
 
   for (const auto& part : folder.parts) {
     if (part.role == "tokenizer") {
-      plan.copies.emplace_back(
-          part.weights, options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers") ? "tokenizer"
-                        : family_of(plan, {}).tokenizer.empty()                                           ? "tokenizer"
-                                                                : family_of(plan, {}).tokenizer);
+      const bool diffusers = options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers");
+      const std::string released = diffusers ? "" : family_of(plan, {}).tokenizer;
+      plan.copies.emplace_back(part.weights, released.empty() ? "tokenizer" : released);
     } else if (part.role == "image_encoder" && options.to.empty()) {
       plan.copies.emplace_back(part.weights, part.weights.filename());
     } else {
