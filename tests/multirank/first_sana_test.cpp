@@ -2,11 +2,10 @@
 // the large one, and the sizes of that in the recipes that they make.
 #include <cmath>
 
+#include "learnt_clips.h"
 #include "need_goldens.h"
 #include "page.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/data/image.h"
-#include "tessera/data/video.h"
 
 namespace tessera::testing {
 namespace {
@@ -19,16 +18,10 @@ config = { caption_channels = 64, caption_length = 24 })";
 
 /// Four pictures, each with its caption beside it.
 void write_pictures(const fs::path& folder) {
-  fs::create_directories(folder);
   for (int i = 0; i < 4; ++i) {
-    data::Frames frames{1, 128, 128, 8, {}};
-    for (int y = 0; y < 128; ++y)
-      for (int x = 0; x < 128; ++x)
-        for (const int value : {x * (i + 1) % 256, y, 64 * i}) frames.rgb.push_back(static_cast<uint8_t>(value));
-    const std::vector<uint8_t> png = data::write_png(frames, 0);
-    const std::string stem = "000" + std::to_string(i + 1);
-    std::ofstream(folder / (stem + ".png"), std::ios::binary) << std::string(png.begin(), png.end());
-    std::ofstream(folder / (stem + ".txt")) << "a photo of sks dog, number " << i;
+    const auto colour = [i](int, int x, int y) { return std::array{x * (i + 1) % 256, y, 64 * i}; };
+    write_captioned(folder, "000" + std::to_string(i + 1), painted({1, 128, 128, 8, {}}, colour),
+                    "a photo of sks dog, number " + std::to_string(i));
   }
 }
 

@@ -6,9 +6,8 @@
 #include <fstream>
 
 #include "layout_table.h"
+#include "learnt_clips.h"
 #include "need_goldens.h"
-#include "tessera/data/image.h"
-#include "tessera/data/video.h"
 
 namespace tessera::testing {
 namespace {
@@ -32,9 +31,8 @@ std::array<int, 3> colour(size_t clip, int frame, int x, int y) {
 
 /// One frame of a clip, of its pixels alone.
 data::Frames frame_of(const data::Frames& clip, int frame) {
-  const auto size = static_cast<ptrdiff_t>(clip.height) * clip.width * 3;
   data::Frames one{1, clip.height, clip.width, clip.fps, {}};
-  one.rgb.assign(clip.rgb.begin() + frame * size, clip.rgb.begin() + (frame + 1) * size);
+  one.rgb.assign(clip.frame(frame), clip.frame(frame) + clip.frame_bytes());
   return one;
 }
 
@@ -58,17 +56,10 @@ class OpenSoraClips : public ::testing::Test {
   void SetUp() override {
     TESSERA_NEED_GOLDENS();
     const fs::path clips = run_.folder() / "learnt";
-    fs::create_directories(clips);
     for (size_t i = 0; i < kCaptions.size(); ++i) {
-      data::Frames frames{kFrames, kHeight, kWidth, 8, {}};
-      for (int frame = 0; frame < kFrames; ++frame)
-        for (int y = 0; y < kHeight; ++y)
-          for (int x = 0; x < kWidth; ++x)
-            for (const int value : colour(i, frame, x, y))
-              frames.rgb.push_back(static_cast<uint8_t>(std::clamp(value, 0, 255)));
-      const std::string stem = "clip" + std::to_string(i);
-      data::write_mp4(clips / (stem + ".mp4"), frames);
-      std::ofstream(clips / (stem + ".txt")) << kCaptions[i];
+      const auto of_clip = [i](int frame, int x, int y) { return colour(i, frame, x, y); };
+      write_captioned(clips, "clip" + std::to_string(i), painted({kFrames, kHeight, kWidth, 8, {}}, of_clip),
+                      kCaptions[i]);
       prompts_ += (i > 0 ? "," : "") + kCaptions[i];
     }
     flags_ = {"--data.path",
@@ -121,32 +112,6 @@ class OpenSoraClips : public ::testing::Test {
     ASSERT_EQ(run_.metrics(name, "sample").size(), kCaptions.size());
   }
 
-  static data::Frames clip(const fs::path& file) { return data::decode_clip(file.string(), {}); }
-  std::vector<data::Frames> references(const std::string& name) const {
-    std::vector<data::Frames> clips;
-    for (size_t i = 0; i < kCaptions.size(); ++i)
-      clips.push_back(clip(fs::path(run_.out(name)) / "references" / ("reconstruction-" + std::to_string(i) + ".mp4")));
-    return clips;
-  }
-
-  /// Every sample is at least `psnr` from what the decoder makes of its own clip's latent, and nearer to it than to what
-  /// it makes of the others.
-  void expect_learnt(const std::string& name, double psnr) const {
-    const auto samples = run_.metrics(name, "sample");
-    const std::vector<data::Frames> own = references(name);
-    for (size_t i = 0; i < kCaptions.size(); ++i) {
-      const data::Frames sampled = clip(samples[i].at("file").get<std::string>());
-      ASSERT_EQ(sampled.count, kFrames);
-      std::printf("%s, %s: %.1f dB\n", name.c_str(), kCaptions[i].c_str(), samples[i].at("psnr").get<double>());
-      EXPECT_GE(samples[i].at("psnr").get<double>(), psnr) << kCaptions[i];
-      for (size_t other = 0; other < kCaptions.size(); ++other) {
-        if (other == i) continue;
-        EXPECT_GT(data::psnr(sampled, own[i]), data::psnr(sampled, own[other]) + 3)
-            << kCaptions[i] << " against " << kCaptions[other];
-      }
-    }
-  }
-
   TinyRun run_{"opensora-clips", TESSERA_BINARY, R"(preset = "opensora2-tiny"
 config = { hidden_size = 64, depth = 2, axes_dim = [4, 6, 6], context_in_dim = 64, context_length = 24, vec_in_dim = 32 })"};
   Flags flags_;
@@ -159,7 +124,7 @@ TEST_F(OpenSoraClips, AreLearntByHeartOnEveryLayout) {
     SCOPED_TRACE(line);
     const Layout layout = layout_of(line);
     ASSERT_NO_FATAL_FAILURE(learn(line, layout.ranks, 500, layout.flags));
-    ASSERT_NO_FATAL_FAILURE(expect_learnt(line, 21));
+    ASSERT_NO_FATAL_FAILURE(expect_learnt(run_, line, kCaptions, 21, 3));
     const auto first = run_.metrics("dp_shard=2"), now = run_.metrics(line);
     expect_same_curve({first.begin(), first.begin() + kSteps}, {now.begin(), now.begin() + kSteps}, kSteps);
     const auto samples = run_.metrics("dp_shard=2", "sample"), same = run_.metrics(line, "sample");
@@ -178,11 +143,11 @@ TEST_F(OpenSoraClips, GoOnFromAPictureWhichStaysTheirFirstFrame) {
             {"--data.vae", scaled_vae(run_.folder(), "wan21_vae", scales), "--model.config.in_channels", "64",
              "--model.config.hidden_size", "128", "--model.config.axes_dim", "8,12,12", "--train.lr", "2e-3",
              "--diffusion.conditions", "t2v=1,i2v_head=5", "--sample.image", "clip"}));
-  ASSERT_NO_FATAL_FAILURE(expect_learnt("picture", 35));
+  ASSERT_NO_FATAL_FAILURE(expect_learnt(run_, "picture", kCaptions, 35, 3));
   const auto samples = run_.metrics("picture", "sample");
-  const std::vector<data::Frames> own = references("picture");
+  const std::vector<data::Frames> own = reconstructions(run_, "picture", kCaptions.size());
   for (size_t i = 0; i < kCaptions.size(); ++i) {
-    const data::Frames first = frame_of(clip(samples[i].at("file").get<std::string>()), 0);
+    const data::Frames first = frame_of(data::decode_clip(samples[i].at("file").get<std::string>(), {}), 0);
     const double kept = data::psnr(first, frame_of(own[i], 0));
     std::printf("its first frame: %.1f dB\n", kept);
     EXPECT_GE(kept, 40) << kCaptions[i];

@@ -7,10 +7,9 @@
 #include <fstream>
 
 #include "layout_table.h"
+#include "learnt_clips.h"
 #include "need_goldens.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/data/image.h"
-#include "tessera/data/video.h"
 
 namespace tessera::testing {
 namespace {
@@ -31,19 +30,9 @@ std::array<int, 3> colour(size_t picture, int x, int y) {
 
 /// A folder with the pictures, each with its caption of these.
 void write_pictures(const fs::path& folder, const std::vector<std::string>& captions) {
-  fs::create_directories(folder);
   for (size_t i = 0; i < kCaptions.size(); ++i) {
-    data::Frames frames{1, kSide, kSide, 8, {}};
-    for (int y = 0; y < kSide; ++y)
-      for (int x = 0; x < kSide; ++x)
-        for (const int value : colour(i, x, y)) frames.rgb.push_back(static_cast<uint8_t>(std::clamp(value, 0, 255)));
-    const std::string png = [&] {
-      const std::vector<uint8_t> bytes = data::write_png(frames, 0);
-      return std::string(bytes.begin(), bytes.end());
-    }();
-    const std::string stem = "picture" + std::to_string(i);
-    std::ofstream(folder / (stem + ".png"), std::ios::binary) << png;
-    std::ofstream(folder / (stem + ".txt")) << captions[i];
+    const auto of_picture = [i](int, int x, int y) { return colour(i, x, y); };
+    write_captioned(folder, "picture" + std::to_string(i), painted({1, kSide, kSide, 8, {}}, of_picture), captions[i]);
   }
 }
 
@@ -104,29 +93,6 @@ class SanaPictures : public ::testing::Test {
     train(2, name, all);
   }
 
-  /// Every sample is at least `psnr` from what the decoder makes of its own picture's latent, and nearer to it than to
-  /// what it makes of the others.
-  void expect_learnt(const std::string& name, double psnr) const {
-    auto samples = run_.metrics(name, "sample");
-    ASSERT_GE(samples.size(), kCaptions.size());
-    samples.erase(samples.begin(), samples.end() - static_cast<ptrdiff_t>(kCaptions.size()));  // the last
-    const auto clip = [&](const fs::path& file) { return data::decode_clip(file.string(), {}); };
-    std::vector<data::Frames> references;
-    for (size_t i = 0; i < kCaptions.size(); ++i)
-      references.push_back(
-          clip(fs::path(run_.out(name)) / "references" / ("reconstruction-" + std::to_string(i) + ".mp4")));
-    for (size_t i = 0; i < kCaptions.size(); ++i) {
-      std::printf("%s, %s: %.1f dB\n", name.c_str(), kCaptions[i].c_str(), samples[i].at("psnr").get<double>());
-      EXPECT_GE(samples[i].at("psnr").get<double>(), psnr) << kCaptions[i];
-      const data::Frames sampled = clip(samples[i].at("file").get<std::string>());
-      for (size_t other = 0; other < kCaptions.size(); ++other)
-        if (other != i) {
-          EXPECT_GT(data::psnr(sampled, references[i]), data::psnr(sampled, references[other]) + 6)
-              << kCaptions[i] << " against " << kCaptions[other];
-        }
-    }
-  }
-
   TinyRun run_{"sana-pictures", TESSERA_BINARY, kModel};
   Flags flags_;
 };
@@ -136,15 +102,15 @@ TEST_F(SanaPictures, AreLearntByHeartAndAdaptersLearnOtherCaptionsOfThem) {
   Flags trained = averaged, average = averaged;
   trained.insert(trained.end(), {"--sample.weights", "trained"});
   learn("full", 700, trained);
-  ASSERT_NO_FATAL_FAILURE(expect_learnt("full", 22));
+  ASSERT_NO_FATAL_FAILURE(expect_learnt(run_, "full", kCaptions, 22, 6));
   average.insert(average.end(), {"--sample.weights", "ema"});
   learn("full", 701, average);  // a step further, at the end of the schedule
   ASSERT_EQ(run_.metrics("full", "sample").size(), 2 * kCaptions.size());
-  ASSERT_NO_FATAL_FAILURE(expect_learnt("full", 22));
+  ASSERT_NO_FATAL_FAILURE(expect_learnt(run_, "full", kCaptions, 22, 6));
   learn("lora", 400,
         {"--data.path", (run_.folder() / "turned").string(), "--model.path", run_.out("full") + "/model",
          "--train.mode", "lora", "--lora.rank", "16", "--train.lr", "1e-2", "--train.global_batch", "4"});
-  ASSERT_NO_FATAL_FAILURE(expect_learnt("lora", 20));
+  ASSERT_NO_FATAL_FAILURE(expect_learnt(run_, "lora", kCaptions, 20, 6));
 }
 
 TEST_F(SanaPictures, TrainAlongOneCurveOnEveryLayout) {

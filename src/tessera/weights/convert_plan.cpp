@@ -43,8 +43,10 @@ Place place_of(const std::string& to, const std::string& role, const models::Ide
   families::Expert expert;  // of two transformers; else none
   if (two_experts && family.experts.size() == 2) expert = family.experts[role == "transformer" ? 0 : 1];
   if (to == "comfyui" && identity.kind != ModelKind::denoiser)  // its folders, a file's name for each model
-    return {role == "vae" ? "vae" : role == "image_encoder" ? "clip_vision" : "text_encoders", identity.model,
-            "safetensors"};
+    return {role == "vae"             ? "vae"
+            : role == "image_encoder" ? "clip_vision"
+                                      : "text_encoders",
+            identity.model, "safetensors"};
   if (to == "comfyui")
     return {"diffusion_models", identity.model + (expert.name.empty() ? "" : "_" + expert.name), "safetensors"};
   return {expert.folder, "diffusion_pytorch_model", "safetensors"};

@@ -204,6 +204,11 @@ double CostModel::collective_seconds(const Comm& comm, int rank) const {
   return bytes / fastest + latency;
 }
 
+double CostModel::seconds_beside_attention(const Comm& comm, const Instruction& in, int rank) const {
+  const double seconds = collective_seconds(comm, rank);
+  return comm.kind == "ring" ? std::max(0.0, seconds - attention_seconds(in)) : seconds;
+}
+
 std::vector<double> CostModel::exposed_exchanges(const Instruction& in, int rank) const {
   const bool later = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;  // weight gradients hide nothing here
   const auto seconds_at = [&](const WorkDone& p) { return (p.products + (later ? 0 : p.weight_grads)) / product_.top; };
@@ -214,9 +219,7 @@ std::vector<double> CostModel::exposed_exchanges(const Instruction& in, int rank
   for (size_t i = 0; i < in.comm.size(); ++i) {
     const WorkDone begun = i < sent.size() ? sent[i].begun : WorkDone(),
                    awaited = i < sent.size() ? sent[i].awaited : begun;
-    double seconds = collective_seconds(in.comm[i], rank);
-    if (in.comm[i].kind == "ring") seconds = std::max(0.0, seconds - attention_seconds(in));
-    exchanges.push_back({seconds_at(begun), seconds_at(awaited), seconds});
+    exchanges.push_back({seconds_at(begun), seconds_at(awaited), seconds_beside_attention(in.comm[i], in, rank)});
   }
   std::vector<double> open = exposed(exchanges);
   for (size_t i = 0; i < open.size(); ++i)  // what is hidden slows compute down as any transfer does
@@ -352,10 +355,7 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     if (it != machine_.work.end()) {
       const bool attention_kept = in.op == Op::recompute && plan_.units[in.unit].replays();
       for (const Comm& comm : in.op == Op::backward ? it->second.backward_comm : it->second.comm)
-        if (comm.kind != "ring")
-          on_link(collective_seconds(comm, rank), false);
-        else if (!attention_kept)
-          on_link(std::max(0.0, collective_seconds(comm, rank) - attention_seconds(in)), false);
+        if (comm.kind != "ring" || !attention_kept) on_link(seconds_beside_attention(comm, in, rank), false);
     }
   }
   return result;

@@ -96,6 +96,8 @@ class CostModel {
   double update_seconds(double bytes, bool on_host) const;
   /// Seconds of self-attention in a forward, recompute or backward; ring communication overlaps it.
   double attention_seconds(const Instruction& in) const;
+  /// Of a collective inside an instruction: around a ring, what self-attention does not hide.
+  double seconds_beside_attention(const Comm& comm, const Instruction& in, int rank) const;
   /// Of each collective of a unit's forward, recompute or backward, the seconds that nothing hides.
   std::vector<double> exposed_exchanges(const Instruction& in, int rank) const;
   const ModelSpec& model_;
