@@ -293,6 +293,13 @@ TEST(Mistakes, ARunThatSkippedEveryStepDoesNotEndWell) {
   more.insert(more.end(), {"--run.steps", "9"});
   expect(run.train(2, "run", more), 6, {"every step was skipped"});
 }
+TEST(Mistakes, AHundredSkippedStepsInARowEndTheRun) {
+  const TinyRun run("m");
+  expect(run.train(2, "run",
+                   {"--train.lr", "1e30", "--train.clip_norm", "0", "--run.on_nan", "skip", "--run.steps", "300"}),
+         6, {"100th in a row that was skipped: loss nan, gradient norm nan", "train.lr"});
+  EXPECT_EQ(run.metrics("run", "skip").size(), 100u);
+}
 TEST(Mistakes, AFullDiskWhileSavingKeepsTheLastCheckpoint) {
   const TinyRun run("m");
   ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--checkpoint.every", "1"}).code, 0);

@@ -68,7 +68,7 @@ std::vector<Setting> run_settings() {
       {"run.on_nan",
        Kind::choice,
        "stop",
-       "on a NaN or infinite loss: stop the run or skip the step",
+       "on a NaN or infinite loss: stop the run or skip the step (100 skipped in a row stop it too)",
        run<&Recipe::Run::on_nan>,
        {.choices = "stop|skip", .in_stages = true}},
       {"run.device",

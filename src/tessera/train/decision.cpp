@@ -1,6 +1,9 @@
 #include "tessera/train/decision.h"
 
+#include <array>
 #include <cmath>
+#include <cstdio>
+#include <limits>
 
 #include "tessera/base/check.h"
 #include "tessera/optim/adamw.h"
@@ -9,9 +12,20 @@ namespace tessera::train {
 
 namespace {
 
+/// A number that is none has no sign either: printf gives it one.
+double without_sign_of_nan(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
+
+std::string six_digits(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.6g", value);
+  return text.data();
+}
+
 /// What a step that is not finite says of itself; `bad`: data-set index of a sample, -1 for none.
 std::string not_finite(const Decision& d, int64_t bad, const DecisionRules& rules) {
-  return "loss " + std::to_string(d.loss) + ", gradient norm " + std::to_string(d.norm) +
+  return "loss " + six_digits(d.loss) + ", gradient norm " + six_digits(d.norm) +
          (bad >= 0 ? ", sample " + rules.source(bad) : ", every sample's own loss was finite");
 }
 
@@ -29,7 +43,8 @@ Decision decide(double norm, const std::vector<std::vector<double>>& ranks, cons
   }
   d.rate = rules.rate;
   d.loss_scale = loss_scale.scale();
-  d.norm = norm / d.loss_scale.value_or(1);
+  d.loss = without_sign_of_nan(d.loss);
+  d.norm = without_sign_of_nan(norm / d.loss_scale.value_or(1));
   const bool finite = std::isfinite(d.loss) && std::isfinite(d.norm);
   // Of a loss that is not finite no scale is the cause.
   if (std::isfinite(d.loss)) d.skipped = loss_scale.end_step(rules.step, finite);

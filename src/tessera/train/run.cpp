@@ -24,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kHopelessSkips = 100;
+
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -185,7 +187,6 @@ void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
   metrics.seconds = seconds_now() - began_;
   if (peak_flops_) metrics.count_mfu(*peak_flops_);
   ++steps_;
-  if (!skipped_.empty()) ++skips_;
   if (rank_ == 0) {
     if (skipped_.empty())
       run_log_->step(metrics);
@@ -193,8 +194,23 @@ void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
       run_log_->skip(visit.step, skipped_, metrics.loss_scale);
     progress_->step(metrics, predicted_.peak);
   }
+  count_skip(visit.step);
   look_for_slow_ranks(visit.step);
   if (stopping_) walk_->stop();
+}
+
+/// Ends a run that only skips: its weights stay what they are, so nothing but another sample could mend it. Every rank
+/// counts the same.
+void Run::count_skip(int64_t step) {
+  skips_in_a_row_ = skipped_.empty() ? 0 : skips_in_a_row_ + 1;
+  if (skipped_.empty()) return;
+  ++skips_;
+  if (skips_in_a_row_ == kHopelessSkips)
+    throw UserError(Exit::not_finite, "train",
+                    "step " + std::to_string(step) + " is the " + std::to_string(kHopelessSkips) +
+                        "th in a row that was skipped: " + skipped_,
+                    "lower train.lr and go on from a checkpoint of before (run.resume = DIR), or see where it begins "
+                    "with run.on_nan = \"stop\"");
 }
 
 /// Names ranks that have become slow and, where the recipe says so, gives them fewer samples. Every rank has the same

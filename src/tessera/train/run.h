@@ -93,6 +93,7 @@ class Run {
   void write_report();
   void save(int64_t step);
   void save_beside(int64_t step, const std::filesystem::path& folder);
+  void count_skip(int64_t step);
   void look_for_slow_ranks(int64_t step);
   void give_shares(int64_t step, const std::vector<int64_t>& shares);
 
@@ -144,10 +145,11 @@ class Run {
   double work_ = 0;                   // seconds a sample took this rank in the step before
   std::vector<std::string> step_lines_;
   std::string plan_hash_;
-  int64_t done_ = 0;                // steps before this process
-  int64_t first_step_ = 1;          // of this process in this part
-  int stopping_ = 0;                // the signal by which; 0: none
-  int64_t steps_ = 0, skips_ = 0;   // of this process
+  int64_t done_ = 0;               // steps before this process
+  int64_t first_step_ = 1;         // of this process in this part
+  int stopping_ = 0;               // the signal by which; 0: none
+  int64_t steps_ = 0, skips_ = 0;  // of this process
+  int64_t skips_in_a_row_ = 0;
   std::unique_ptr<Loader> loader_;  // ends first: it uses the data
 };
 
