@@ -228,6 +228,60 @@ TEST(Flow, MaskedFramesHaveNoNoiseAndTheLossIsTheMeanOverTheOthers) {
   EXPECT_GT(heads, 300);
 }
 
+TEST(Flow, FramesBesideAreDrawnByTheirWeightsAndLeftOutByTheirDraw) {
+  const at::Tensor latent = at::randn({2, 6, 3, 3}), noisy = at::randn({2, 6, 3, 3}), caption = at::randn({3, 8}),
+                   null = at::randn({5, 8});
+  const net::Conditions takes{.given_frames = true, .frame_masks = true};
+  const NoiseSettings plain{.seed = 3, .caption_dropout = 1, .null_context = null},
+      beside{.seed = 3,
+             .mask_ratios = {{"image_head", 1}},
+             .mask_types = {{"none", 2}, {"i2v_head", 1}, {"i2v_loop", 1}, {"v2v_head_noisy", 1}, {"other", 1}},
+             .drop_condition = {{"cond", 1}, {"text", 1}, {"null", 1}, {"keep", 1}},
+             .caption_dropout = 1,
+             .null_context = null};
+  std::map<std::string, int> kinds;
+  std::map<std::pair<bool, bool>, int> drops;  // caption, frames
+  for (int64_t step = 0; step < 3000; ++step) {
+    const auto given = given_frames(beside, takes, 21, 6, step, 1);
+    const CleanSample clean{latent, caption, {}, given, given.empty() ? std::vector<at::Tensor>() : std::vector{noisy}};
+    const TrainingSample without = noised(plain, {}, clean, step, 1), sample = noised(beside, takes, clean, step, 1);
+    ASSERT_TRUE(sample.velocity.equal(without.velocity));
+    const at::Tensor index = sample.input.extra.at("mask_index");
+    std::string mask(6, '.');
+    for (int64_t i = 0; i < index.numel(); ++i) mask[static_cast<size_t>(index[i].item<int64_t>())] = 'x';
+    ++kinds[mask];
+    if (index.numel() == 0) {
+      ASSERT_TRUE(sample.input.extra.count("x_mask")) << "frames without noise belong to the others";
+      ASSERT_TRUE(sample.input.context.equal(null.slice(0, 0, 3))) << "and so do captions that are dropped";
+      continue;
+    }
+    ASSERT_FALSE(sample.input.extra.count("x_mask"));
+    ASSERT_TRUE(sample.frame_weights.empty()) << "the loss counts all frames";
+    ASSERT_TRUE(sample.input.x.equal(without.input.x)) << "they have noise in x";
+    ASSERT_TRUE(sample.input.extra.at("y_null").equal(null.slice(0, 0, 3))) << "as many rows as the caption";
+    const bool has_caption = sample.input.context.equal(caption), has_frames = sample.input.extra.count("cond");
+    ASSERT_TRUE(has_caption || sample.input.context.equal(null.slice(0, 0, 3)));
+    ++drops[{has_caption, has_frames}];
+    if (!has_frames) continue;
+    ASSERT_TRUE(given.empty() || (given[0].noisy && given[0].name() == "given.noisy"));
+    const at::Tensor& source = given.empty() ? latent : noisy;
+    for (int64_t f = 0; f < 6; ++f) {
+      const at::Tensor frame = sample.input.extra.at("cond").select(1, f);
+      ASSERT_TRUE(mask[static_cast<size_t>(f)] == 'x' ? frame.equal(source.select(1, f))
+                                                      : frame.abs().max().item<float>() == 0);
+    }
+  }
+  EXPECT_NEAR(kinds["......"] / 3000.0, 2 / 6.0, 0.03);
+  EXPECT_NEAR(kinds["x....x"] / 3000.0, 1 / 6.0, 0.03);
+  EXPECT_NEAR(kinds["xxx..."] / 3000.0, 1 / 6.0 + 1 / 6.0 / 2 / 4, 0.03) << "half of them, and one of four of other";
+  EXPECT_EQ(drops.size(), 4U);
+  for (const auto& [what, count] : drops) EXPECT_NEAR(count / 2000.0, 0.25, 0.04);
+  const CleanSample picture{latent.slice(1, 0, 1).contiguous(), caption};
+  const TrainingSample still = noised(beside, takes, picture, 5, 1);
+  EXPECT_EQ(still.input.extra.at("mask_index").numel(), 0);
+  EXPECT_TRUE(given_frames(beside, takes, 1, 1, 5, 1).empty());
+}
+
 TEST(Flow, FrameWeightsAreTheSameLossWhateverRowsARankHas) {
   const int64_t rows = 5;  // of a frame
   const std::vector<double> weights = {0, 2, 2, 0, 1.5, 0.5};

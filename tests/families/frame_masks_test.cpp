@@ -65,6 +65,47 @@ TEST(FrameMasks, AreDrawnByRatiosAndUnknownOnesAreRefused) {
   }
 }
 
+TEST(FramesBeside, AreThoseOfTheirKindAndNeverAllOfOther) {
+  const auto given = [](const char* kind, int64_t frames, bool most = false) {
+    return text(frames_beside(kind, frames, ends(most)));
+  };
+  EXPECT_EQ(given("none", 5), ".....");
+  EXPECT_EQ(given("i2v", 5), "x....") << "as its program calls i2v_head as well";
+  EXPECT_EQ(given("i2v_tail", 5), "....x");
+  EXPECT_EQ(given("i2v_loop", 5), "x...x");
+  EXPECT_EQ(given("v2v_head_noisy", 5), "xx...");
+  EXPECT_EQ(given("v2v_tail", 5), "..xxx");
+  EXPECT_EQ(given("other", 5), "x....") << "from the begin, one frame";
+  EXPECT_EQ(given("other", 5, true), "...xx") << "to the end, from the last frame that may be the first";
+  for (int64_t frames = 2; frames < 7; ++frames)
+    for (const bool most : {false, true}) {
+      const std::string both = given("other_noisy", frames, most);
+      EXPECT_NE(both.find('x'), both.npos) << frames;
+      EXPECT_NE(both.find('.'), both.npos) << frames;
+    }
+  EXPECT_TRUE(gives_noisy("v2v_head_noisy", frames_beside("v2v_head_noisy", 5, {})));
+  EXPECT_FALSE(gives_noisy("other_noisy", frames_beside("other", 5, ends(true)))) << "the first frame is none of them";
+  EXPECT_FALSE(gives_noisy("v2v_head", frames_beside("v2v_head", 5, {})));
+  EXPECT_TRUE(any_noisy({{"none", 1}, {"v2v_head_noisy", 2}}));
+  EXPECT_FALSE(any_noisy({{"v2v_head", 1}, {"v2v_head_noisy", 0}}));
+  EXPECT_FALSE(any_beside({{"none", 1}, {"i2v_head", 0}}));
+  try {
+    beside_kind("v2v_haed");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean v2v_head?"), std::string::npos) << error.what();
+  }
+}
+
+TEST(FramesBeside, ThePlanTakesTheKindThatPartsAClipMostOften) {
+  using Frames = std::vector<int64_t>;
+  EXPECT_EQ(most_parted({{"none", 1}, {"i2v_loop", 1}, {"v2v_head", 1}}, 5), (Frames{0, 4}));
+  EXPECT_EQ(most_parted({{"i2v_loop", 0}, {"other", 1}}, 5), (Frames{0}));
+  EXPECT_EQ(most_parted({{"i2v_loop", 1}, {"i2v_head", 1}}, 2), (Frames{0})) << "both are neighbours";
+  EXPECT_EQ(most_parted({{"none", 1}}, 5), (Frames{}));
+  EXPECT_EQ(most_parted({{"i2v_loop", 1}}, 1), (Frames{})) << "a picture";
+}
+
 TEST(GivenFrames, AreAskedForOnceAndNamedInKeys) {
   const std::vector<Weighted> kinds = {{"t2v", 1}, {"i2v_head", 2}, {"i2v_loop", 1}, {"v2v_tail", 1}, {"v2v_head", 0}};
   EXPECT_EQ(given_text(kinds), "first last last33");

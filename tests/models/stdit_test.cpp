@@ -225,6 +225,27 @@ TEST(Stdit, TheFrameRateAndTheSizeInPixelsChangeThePrediction) {
   }
 }
 
+TEST(Stdit, GivenFramesAreMarkedByTheirIndexAloneAndNoneIsAnAnswerToo) {
+  const Stdit model(preset("opensora1.3-tiny"));
+  const net::WeightMap weights = lively_weights(model);
+  net::Sample plain = sample(model.config(), 3, 5, 6, 3);
+  plain.extra["mask_index"] = at::tensor({0, 2}, at::kLong);
+  plain.extra["y_null"] = at::randn({3, model.config().caption_dim});
+  net::Sample marked = plain;
+  marked.extra["cond"] = at::zeros_like(plain.x);
+  marked.extra["cond_mask"] = at::zeros_like(plain.x);
+  for (const int64_t frame : {0, 2}) marked.extra["cond_mask"].select(1, frame).fill_(1);
+  EXPECT_TRUE(predict(model, weights, plain).equal(predict(model, weights, marked))) << "frames that are left out";
+  for (const int64_t frame : {0, 2}) marked.extra["cond"].select(1, frame).normal_();
+  plain.extra["cond"] = marked.extra["cond"];
+  EXPECT_TRUE(predict(model, weights, plain).equal(predict(model, weights, marked)));
+  net::Sample none = sample(model.config(), 3, 5, 6, 3), untold = none, zeros = none;
+  none.extra["mask_index"] = at::empty({0}, at::kLong);
+  zeros.extra["cond"] = zeros.extra["cond_mask"] = at::zeros_like(none.x);
+  EXPECT_TRUE(predict(model, weights, none).equal(predict(model, weights, zeros))) << "both embedders' biases";
+  EXPECT_FALSE(predict(model, weights, none).equal(predict(model, weights, untold)));
+}
+
 TEST(Stdit, WhatDoesNotFitIsRefused) {
   const Stdit model(preset("opensora1.2-tiny")), later(preset("opensora1.3-tiny"));
   const Config& c = model.config();

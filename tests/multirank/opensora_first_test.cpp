@@ -141,6 +141,25 @@ TEST_F(FirstOpenSora, TheSecondAutoencoderMakesLatentsAsWell) {
          "--data.vae", vae.string(), "--run.steps", "2", "--sample.every", "2", "--sample.steps", "2",
          "--sample.prompts", kCaptions[1]});
   EXPECT_EQ(run_.metrics("run", "sample").size(), 1u);
+  // clips with noise on their pixels are encoded by it too, cached or not
+  for (const char* cache : {"cached", "online"}) {
+    Flags noisy = {"--model.preset",
+                   "opensora1.3-tiny",
+                   "--model.config.in_channels",
+                   "16",
+                   "--model.config.hidden_size",
+                   "48",
+                   "--data.vae",
+                   vae.string(),
+                   "--run.steps",
+                   "2",
+                   "--diffusion.mask_types",
+                   "v2v_head_noisy=1"};
+    if (cache == std::string("online")) noisy.insert(noisy.end(), {"--data.cache", "online"});
+    train(2, cache, noisy);
+  }
+  for (size_t step = 0; step < 2; ++step)
+    EXPECT_EQ(run_.metrics("cached")[step].at("loss"), run_.metrics("online")[step].at("loss"));
   const Result refused = run_.tessera({"plan", run_.recipe(), "--model.config.in_channels", "16", "--data.vae",
                                        vae.string(), "--data.frames", "16", "--data.size", "32,48"});
   EXPECT_EQ(refused.code, 2) << refused.output;

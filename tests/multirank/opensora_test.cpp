@@ -217,6 +217,121 @@ config = { in_channels = 48, caption_channels = 64, model_max_length = 40 })");
   EXPECT_NE(r.output.find("diffusion.mask_ratios gives it frames without noise"), std::string::npos) << r.output;
 }
 
+class FramesBeside : public ::testing::Test {
+ protected:
+  Result train(int ranks, const std::string& name, Flags more) const {
+    const Flags shape = {"--data.size", "32,48", "--data.frames",         "16",
+                         "--data.fps",  "16",    "--diffusion.timesteps", "by_area"};
+    more.insert(more.begin(), shape.begin(), shape.end());
+    return run_.train(ranks, name, more, 300);
+  }
+  std::vector<double> losses(const std::string& name) const {
+    std::vector<double> losses;
+    for (const auto& step : run_.metrics(name)) losses.push_back(step.at("loss").get<double>());
+    return losses;
+  }
+  void expect_planned(const std::string& name) const {
+    for (const auto& step : run_.metrics(name))
+      for (const auto& rank : step.at("ranks"))
+        ASSERT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>()) << name;
+  }
+
+  const TinyRun run_{"stdit-beside", TESSERA_BINARY, R"(preset = "opensora1.3-tiny"
+config = { in_channels = 48, caption_channels = 64, model_max_length = 40 })"};
+  const Flags drawn_ = {"--diffusion.mask_types",      "none=1,i2v_head=1,i2v_loop=2,v2v_head_noisy=2,other=1",
+                        "--diffusion.drop_condition",  "cond=1,text=1,null=1,keep=3",
+                        "--diffusion.caption_dropout", "0.2"};
+};
+
+TEST_F(FramesBeside, AreDrawnAlikeOnEveryLayoutCachedOrNotAndGoOn) {
+  const auto with = [&](Flags more) {
+    more.insert(more.end(), drawn_.begin(), drawn_.end());
+    return more;
+  };
+  Result r = train(1, "one", drawn_);
+  ASSERT_EQ(r.code, 0) << r.output;
+  expect_planned("one");
+  for (const auto& names : clip_entries(run_.folder() / "cache"))
+    EXPECT_EQ(names, std::set<std::string>{"given.noisy"}) << "the whole clip with some noise on its pixels";
+  r = train(1, "online", with({"--data.cache", "online"}));
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(losses("one"), losses("online"));
+  expect_planned("online");
+  for (const char* line : {"dp_shard=2", "cp=2", "sp=2", "tp=2", "pp=2"}) {
+    r = train(2, line, with({"--mesh", line}));
+    ASSERT_EQ(r.code, 0) << r.output;
+    expect_same_curve(run_.metrics("one"), run_.metrics(line), 6);
+    expect_planned(line);
+  }
+  ASSERT_EQ(train(1, "parts", with({"--run.steps", "3"})).code, 0);
+  r = train(2, "parts", with({"--mesh", "sp=2"}));
+  ASSERT_EQ(r.code, 0) << r.output;
+  expect_same_curve(run_.metrics("one"), run_.metrics("parts"), 6);
+  r = train(1, "parts", {"--diffusion.mask_types", "none=1", "--run.steps", "8"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("diffusion.mask_types"), std::string::npos) << r.output;
+}
+
+TEST_F(FramesBeside, EachKindChangesTheRunAndSamplesAreGivenThem) {
+  const auto trained = [&](const std::string& name, const std::string& types, const Flags& more = {}) {
+    Flags flags = {"--diffusion.mask_types", types, "--run.steps", "2"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Result r = train(1, name, flags);
+    EXPECT_EQ(r.code, 0) << r.output;
+    expect_planned(name);
+    return losses(name);
+  };
+  const std::vector<std::vector<double>> all = {
+      trained("none", "none=1"),
+      trained("loop", "i2v_loop=1"),
+      trained("half", "v2v_head=1"),
+      trained("noisy", "v2v_head_noisy=1"),
+      trained("text", "v2v_head=1", {"--diffusion.drop_condition", "text=1"}),
+      trained("cond", "v2v_head=1", {"--diffusion.drop_condition", "cond=1"})};
+  for (size_t i = 0; i < all.size(); ++i)
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(all[i][1], all[j][1]) << i << " and " << j;
+  // captions as long as the plan's: what frames read in their place is counted
+  for (const char* types : {"none=1", "i2v_loop=1"}) {
+    const std::string name = std::string("longest-") + types;
+    trained(name, types, {"--model.config.model_max_length", "2"});
+    for (const auto& step : run_.metrics(name))
+      for (const auto& rank : step.at("ranks"))
+        EXPECT_GE(rank.at("peak_bytes").get<double>(), 0.98 * rank.at("predicted_peak_bytes").get<double>()) << name;
+  }
+  const Flags samples = {"--sample.every",    "2", "--sample.steps",          "2", "--sample.prompts", "a square",
+                         "--sample.guidance", "4", "--sample.image_guidance", "2", "--sample.image",   "clip"};
+  trained("sampled", "i2v_head=1,i2v_loop=1", samples);
+  EXPECT_EQ(run_.metrics("sampled", "sample").size(), 1U);
+  const auto sample = [&](const std::string& name, const Flags& more) {
+    Flags line = {"sample",         run_.recipe(),
+                  "--prompt",       "a square",
+                  "--out",          run_.out(name) + ".mp4",
+                  "--weights",      run_.out("sampled") + "/model",
+                  "--sample.steps", "2",
+                  "--data.size",    "32,48",
+                  "--data.frames",  "16",
+                  "--data.fps",     "16"};
+    line.insert(line.end(), more.begin(), more.end());
+    return run_.tessera(line);
+  };
+  const std::string clip = (run_.folder() / "data/clip0.mp4").string();
+  Result r = sample("goes-on", {"--sample.video", clip});
+  EXPECT_EQ(r.code, 0) << r.output;
+  r = sample("loops", {"--sample.image", "clip", "--sample.last_image", "clip", "--sample.condition", "i2v_loop"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  r = sample("easy", {"--sample.video", clip, "--sample.condition", "v2v_head_easy"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("the model is given half of a video"), std::string::npos) << r.output;
+  r = sample("written", {"--sample.video", clip, "--sample.negative_prompt", "noise"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  r = train(1, "wrong", {"--diffusion.conditions", "i2v_head=1"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("diffusion.mask_types gives it frames beside them"), std::string::npos) << r.output;
+  r = train(1, "wrong", {"--model.preset", "opensora1.2-tiny", "--diffusion.mask_types", "i2v_head=1"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("diffusion.mask_ratios gives it frames without noise"), std::string::npos) << r.output;
+}
+
 TEST_F(TwoTextEncoders, EncodeTrainAndSampleFromAnEmptyCacheOnEveryAxis) {
   const auto from_nothing = [&](int ranks, const std::string& name, const Flags& more) {
     const fs::path cache = run_.folder() / ("cache-" + name);

@@ -136,7 +136,7 @@ TEST(ImportOpenSora1, TakesTheThirdVersionAndItsLine) {
        {"model.preset", "opensora1.3"},
        {"model.path", "ckpts/stdit3"},
        {"data.path", "x.csv"},
-       {"diffusion.image_share", "0"},
+       {"diffusion.mask_types", "none=1"},
        {"train.lr", "2e-05"},
        {"train.global_batch", "16"},  // 8 ranks, 2 rounds, 1 is the smallest batch
        {"plan.strategy", "shard_states"},
@@ -149,6 +149,42 @@ TEST(ImportOpenSora1, TakesTheThirdVersionAndItsLine) {
   check(c, t);
   EXPECT_EQ(t.ranks, 8);
   expect_refused_alone(t, {"vae."});
+}
+
+TEST(ImportOpenSora1, AMethodThatIsRefusedWithItsTransformIsAnswered) {
+  const Folder folder;
+  const Translation t = import_file(folder.file("config.py",
+                                                "model = dict(type='STDiT3-XL/2')\nscheduler = dict(type='rflow', "
+                                                "use_timestep_transform=True, sample_method='uniform')\n"),
+                                    {.ranks = 4});
+  EXPECT_EQ(found(t, "scheduler.use_timestep_transform"), "refused");
+  EXPECT_EQ(found(t, "scheduler.sample_method"), "implied");
+}
+
+TEST(ImportOpenSora1, FramesBesideTheNoisyOnesAreThoseOfTheThirdVersion) {
+  const Folder folder;
+  const auto read = [&](const std::string& text) {
+    return import_file(folder.file("config.py",
+                                   "model = dict(type='STDiT3-XL/2', kernel_size=(8, 8, -1), "
+                                   "use_spatial_rope=True)\n" +
+                                       text),
+                       {.ranks = 4});
+  };
+  const std::string drops =
+      "drop_condition = {'cond': 0.05, 'text': 0.05, 'null': 0.05, 'keep': 0.85}\n"
+      "scheduler = dict(type='rflow', drop_condition=drop_condition)\n";
+  const Translation t = read("mask_types = {'i2v': 5, 'v2v_head_noisy': 2, 'other': 0, 'none': 2}\n" + drops);
+  check({"adapt_i2v",
+         {{"diffusion.mask_types", "i2v_head=5,v2v_head_noisy=2,other=0,none=2"},
+          {"diffusion.drop_condition", "cond=0.05,text=0.05,null=0.05,keep=0.85"},
+          {"drop_condition", "implied"}}},
+        t);
+  expect_refused_alone(t, {});
+  const Translation none = read(drops);
+  EXPECT_EQ(found(none, "diffusion.mask_types"), "none=1") << "its trainer tells the model that no frame is given";
+  EXPECT_EQ(found(none, "scheduler.drop_condition.cond"), "implied");
+  EXPECT_EQ(found(read("mask_types = {'i2v_haed': 1}\n" + drops), "mask_types.i2v_haed"), "refused");
+  EXPECT_EQ(found(read("mask_types = {'none': 0}\n" + drops), "mask_types.none"), "refused");
 }
 
 TEST(ImportOpenSora1, SequencesAreShardedByTheirPluginAlone) {
@@ -192,7 +228,10 @@ TEST(ImportOpenSora1, RefusesWithAReasonWhatIsNotThere) {
       {"load_text_features = True\n", "load_text_features"},
       {"dataset = dict(type='BatchFeatureDataset')\n", "dataset.type"},
       {"dataset = dict(frame_interval=3)\n", "dataset.frame_interval"},
-      {"mask_types = {'i2v_head': 5, 'none': 2}\n", "mask_types.i2v_head"},
+      {"mask_types = {'i2v_head': 5, 'none': 2}\n", "mask_types.i2v_head"},  // 1.2
+      {"scheduler = dict(type='rflow', drop_condition={'cond': 0.05})\n", "scheduler.drop_condition.cond"},
+      {"scheduler = dict(type='rflow', x_cond_weight=0.5)\n", "scheduler.x_cond_weight"},
+      {"model = dict(type='STDiT3-XL/2', v2v_noise_max_weight=0.5)\n", "model.v2v_noise_max_weight"},
       {"noise_augmentation = True\n", "noise_augmentation"},
       {"vae = dict(type='VideoAutoencoderKL')\n", "vae.type"},
       {"text_encoder = dict(type='clip')\n", "text_encoder.type"},

@@ -130,9 +130,21 @@ TEST(ImportOpenSora, ACheckpointOfItsTrainerIsResumedFrom) {
   EXPECT_EQ(found(t, "run.resume"), "outputs/epoch0-global_step100");
 }
 
+/// Its trainer looks for "v2v_head" in the name.
+TEST(ImportOpenSora, NoisyFramesAreThoseOfTheKindWithoutNoise) {
+  const Folder folder;
+  const auto read = [&](const std::string& kinds) {
+    return import_file(folder.file("config.py", "seed = 1\ncondition_config = dict(" + kinds + ")\n"), {.ranks = 4});
+  };
+  EXPECT_EQ(found(read("t2v=1, v2v_head_noisy=2"), "diffusion.conditions"), "t2v=1,v2v_head=2");
+  const Translation both = read("v2v_head=1, v2v_head_noisy=2, v2v_tail_easy_noisy=1");
+  EXPECT_EQ(found(both, "diffusion.conditions"), "v2v_head=3,v2v_tail_easy=1");
+  EXPECT_EQ(found(both, "condition_config.v2v_head_noisy"), "warned");
+}
+
 TEST(ImportOpenSora, RefusesWithAReasonWhatIsNotThere) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"condition_config = dict(t2v=1, v2v_head_noisy=1)\n", "condition_config.v2v_head_noisy"},
+      {"condition_config = dict(t2v=1, i2v_middle=1)\n", "condition_config.i2v_middle"},
       {"plugin = 'gemini'\nplugin_config = dict(tp_size=2, zero_stage=1)\n", "plugin"},
       {"plugin = 'zero2'\nplugin_config = dict(sp_size=2)\n", "plugin_config.sp_size"},
       {"plugin_config = dict(sp_size=4, sequence_parallelism_mode='ring_attn')\n", "plugin_config.sp_size"},

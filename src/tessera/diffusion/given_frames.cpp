@@ -21,6 +21,25 @@ void put(const Tensor& cond, int64_t at, const Tensor& piece) {
 
 }  // namespace
 
+Tensor frame_index(const std::vector<char>& given) {
+  std::vector<int64_t> index;
+  for (size_t f = 0; f < given.size(); ++f)
+    if (given[f]) index.push_back(static_cast<int64_t>(f));
+  return at::tensor(index, at::kLong);
+}
+
+BesideInput beside_input(const std::string& drop, const Tensor& latent, const Tensor& index, const Tensor& caption,
+                         const Tensor& null) {
+  BesideInput input{drop == "cond" || drop == "null" ? null : caption, {}};
+  if (drop == "text" || drop == "null") return input;
+  input.cond = at::zeros_like(latent);
+  for (int64_t i = 0; i < index.numel(); ++i) {
+    const auto frame = index[i].item<int64_t>();
+    input.cond.select(1, frame).copy_(latent.select(1, frame));
+  }
+  return input;
+}
+
 Tensor condition(const Tensor& latent, const std::vector<GivenFrames>& given, const std::vector<Tensor>& pieces) {
   const Tensor cond = nothing(latent.sizes(), latent.options());
   size_t next = 0;

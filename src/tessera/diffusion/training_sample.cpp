@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/diffusion/given_frames.h"
 #include "tessera/families/frames/frame_masks.h"
@@ -11,7 +12,8 @@ namespace tessera::diffusion {
 namespace {
 
 /// Indices of these draws in the sample's timestep stream, beyond the draws of the timestep itself.
-constexpr uint64_t kConditionDraw = 1000, kCaptionDraw = 1001, kPooledDraw = 1002, kGivenDraw = 1003, kMaskDraw = 1004;
+constexpr uint64_t kConditionDraw = 1000, kCaptionDraw = 1001, kPooledDraw = 1002, kGivenDraw = 1003, kMaskDraw = 1004,
+                   kDropDraw = 1005;
 /// Of the frames of a mask: those of a kind, and one a frame.
 constexpr uint64_t kMaskDraws = 2000, kFrameDraws = 3000;
 
@@ -19,7 +21,7 @@ constexpr uint64_t kMaskDraws = 2000, kFrameDraws = 3000;
 bool begins_clean(const NoiseSettings& settings, const net::Conditions& takes, const at::Tensor& latent, int64_t step,
                   int64_t place) {
   if (!takes.clean_first || latent.size(1) < 2) return false;
-  if (!settings.conditions.empty() || !settings.mask_ratios.empty()) return false;
+  if (!settings.conditions.empty() || !settings.mask_ratios.empty() || !settings.mask_types.empty()) return false;
   if (takes.always_clean) return true;
   return RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kConditionDraw) < settings.image_share;
 }
@@ -34,17 +36,57 @@ at::Tensor in_place_of(const at::Tensor& caption, const at::Tensor& null_context
   return null_context.slice(0, 0, std::min(null_context.size(0), caption.size(0)));
 }
 
+/// Of a sample whose frames are drawn.
+families::MaskDraws frame_draws(const RandomKey& key) {
+  const auto next = std::make_shared<uint64_t>(kMaskDraws);
+  return {[=](int64_t least, int64_t most) {
+            return least + static_cast<int64_t>(key.below((*next)++, static_cast<uint64_t>(most - least + 1)));
+          },
+          [=](double least, double most) { return least + (most - least) * key.uniform((*next)++); },
+          [=](int64_t frame) { return key.uniform(kFrameDraws + static_cast<uint64_t>(frame)); }};
+}
+
 /// The frames of the sample that have noise, by draws of its own.
 std::vector<char> noised_frames(const NoiseSettings& settings, int64_t frames, int64_t step, int64_t place) {
   const RandomKey key(settings.seed, Purpose::timestep, step, place);
-  uint64_t next = kMaskDraws;
-  const families::MaskDraws draws{
-      [&](int64_t least, int64_t most) {
-        return least + static_cast<int64_t>(key.below(next++, static_cast<uint64_t>(most - least + 1)));
-      },
-      [&](double least, double most) { return least + (most - least) * key.uniform(next++); },
-      [&](int64_t frame) { return key.uniform(kFrameDraws + static_cast<uint64_t>(frame)); }};
-  return families::frame_mask(families::masked_by(settings.mask_ratios, key.uniform(kMaskDraw)), frames, draws);
+  return families::frame_mask(families::masked_by(settings.mask_ratios, key.uniform(kMaskDraw)), frames,
+                              frame_draws(key));
+}
+
+/// The frames of the sample that are given beside the noisy ones, of 1.3; pictures have none.
+struct Beside {
+  std::vector<char> given;
+  bool noisy = false;
+};
+Beside drawn_beside(const NoiseSettings& settings, int64_t frames, int64_t step, int64_t place) {
+  if (frames < 2) return {};
+  const RandomKey key(settings.seed, Purpose::timestep, step, place);
+  const std::string kind = families::chosen(settings.mask_types, key.uniform(kGivenDraw));
+  Beside beside{families::frames_beside(kind, frames, frame_draws(key))};
+  beside.noisy = families::gives_noisy(kind, beside.given);
+  return beside;
+}
+
+/// [Note: frames beside] As 1.3's trainer has it: every sample says which frames are given, also that none is, because the
+/// model adds the biases of both embedders then. Where some are, captions are dropped by settings.drop_condition alone,
+/// and the mask of the frames stays when their latents are left out.
+void give_beside(TrainingSample& sample, const NoiseSettings& settings, const CleanSample& clean, const Beside& beside,
+                 int64_t step, int64_t place) {
+  auto& extra = sample.input.extra;
+  const at::Tensor index = frame_index(beside.given);
+  extra["mask_index"] = index;
+  if (index.numel() == 0) return;
+  const at::Tensor null = in_place_of(clean.context, settings.null_context);
+  std::string drop = "keep";
+  if (!settings.drop_condition.empty())
+    drop = families::chosen(settings.drop_condition,
+                            RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kDropDraw));
+  check_internal(!beside.noisy || !clean.pieces.empty(), "condition", "the latent of noisy frames is missing");
+  const BesideInput input =
+      beside_input(drop, beside.noisy ? clean.pieces.front() : clean.latent, index, clean.context, null);
+  sample.input.context = input.context;
+  extra["y_null"] = null;
+  if (input.cond.defined()) extra["cond"] = input.cond;
 }
 
 /// Frames that are given have no noise, and do not count: the loss is the mean over the others.
@@ -66,6 +108,10 @@ void give_frames(TrainingSample& sample, const at::Tensor& latent, const std::ve
 
 std::vector<families::GivenFrames> given_frames(const NoiseSettings& settings, const net::Conditions& takes,
                                                 int64_t frames, int64_t latent_frames, int64_t step, int64_t place) {
+  if (reads_beside(takes)) {
+    if (settings.mask_types.empty() || !drawn_beside(settings, latent_frames, step, place).noisy) return {};
+    return {{0, frames, 0, latent_frames, true}};
+  }
   if (settings.conditions.empty() || !takes.given_frames || latent_frames < 2) return {};
   const bool causal = families::is_causal(frames, latent_frames);
   const double u = RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kGivenDraw);
@@ -96,8 +142,17 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
     sample.input.extra["pooled"] = settings.null_pooled;
   if (begins_clean(settings, conditions, clean.latent, step, place) && !clean.extra.count("image_latent"))
     sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1).contiguous();
-  if (!clean.given.empty()) sample.input.extra["cond"] = condition(clean.latent, clean.given, clean.pieces);
-  if (!settings.mask_ratios.empty() && conditions.frame_masks && clean.latent.size(1) > 1) {
+  Beside beside;
+  if (reads_beside(conditions)) {
+    if (!settings.mask_types.empty()) {
+      beside = drawn_beside(settings, clean.latent.size(1), step, place);
+      give_beside(sample, settings, clean, beside, step, place);
+    }
+  } else if (!clean.given.empty()) {
+    sample.input.extra["cond"] = condition(clean.latent, clean.given, clean.pieces);
+  }
+  const bool masked = std::ranges::count(beside.given, 1) == 0 && clean.latent.size(1) > 1;
+  if (!settings.mask_ratios.empty() && conditions.frame_masks && masked) {
     const std::vector<char> mask = noised_frames(settings, clean.latent.size(1), step, place);
     if (std::ranges::count(mask, 0) > 0) give_frames(sample, clean.latent, mask);
   }

@@ -45,13 +45,16 @@ struct NoiseSettings {
   std::vector<families::Weighted> conditions = {};
   /// Kinds of masks of frames without noise by their ratios, likewise; for models with Conditions::frame_masks.
   std::vector<families::Weighted> mask_ratios = {};
+  /// 1.3's kinds of frames beside the noisy ones by their weights, for models that reads_beside(), and what is left out.
+  std::vector<families::Weighted> mask_types = {}, drop_condition = {};
   double caption_dropout = 0;    ///< share of samples whose context is replaced by that of an empty caption:
   at::Tensor null_context = {};  ///< [n, D] fp32; needed for a share above 0
   double pooled_dropout = 0;     ///< likewise of extra "pooled", by a draw of its own:
   at::Tensor null_pooled = {};   ///< [D] fp32
 };
 
-/// The frames of a clip that are given beside the noisy ones in this draw; none without `settings.conditions`.
+/// The frames of a clip that are given beside the noisy ones in this draw, so far as they are encoded or sliced by
+/// themselves; none without `settings.conditions` or a noisy kind of `settings.mask_types`.
 std::vector<families::GivenFrames> given_frames(const NoiseSettings& settings, const net::Conditions& conditions,
                                                 int64_t frames, int64_t latent_frames, int64_t step, int64_t place);
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/units.h"
+#include "tessera/diffusion/given_frames.h"
+#include "tessera/families/frames/frame_masks.h"
 #include "tessera/recipe/stages.h"
 
 namespace tessera::job {
@@ -29,34 +32,95 @@ void check_lengths(const recipe::Recipe& recipe, const net::VideoCodec& codec) {
   }
 }
 
+/// What would give a model frames in place of a key that does not.
+const char* other_key(const net::Conditions& takes) {
+  if (diffusion::reads_beside(takes)) return "diffusion.mask_types gives it frames beside them";
+  if (takes.frame_masks) return "diffusion.mask_ratios gives it frames without noise";
+  return takes.given_frames ? "diffusion.conditions gives it frames beside them" : "leave it out";
+}
+
+void check_latents(const char* key, const recipe::Recipe& recipe, bool encodes) {
+  if (!recipe.data.latents || !encodes) return;
+  refuse(key, recipe,
+         "frames that are given are encoded on their own, and data.latents = \"npy\" has latents of whole clips",
+         "train on the clips, or leave it out");
+}
+
+bool has_conditions(const recipe::Recipe& recipe) {
+  return std::ranges::any_of(recipe.diffusion.conditions, [](const families::Weighted& kind) {
+    return kind.weight > 0 && families::places_of(kind.name).any();
+  });
+}
+
+/// The frames of the kind, of training or of samples, that parts a clip most often.
+std::vector<int64_t> most_parted(const recipe::Recipe& recipe, int64_t latent_frames) {
+  std::vector<families::Weighted> kinds = recipe.diffusion.mask_types;
+  const auto& sample = recipe.sample;
+  std::string sampled = sample.condition;
+  if (sampled == "auto")
+    sampled = families::kind_giving(!sample.images.empty(), !sample.last_images.empty(), !sample.videos.empty());
+  const bool none = sampled == families::kind_giving(false, false, false);
+  if (!none && (sample.condition != "auto" || !sample.videos.empty() || !kinds.empty())) kinds.push_back({sampled, 1});
+  return families::most_parted(kinds, latent_frames);
+}
+
 }  // namespace
 
 void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec) {
   const net::Conditions takes = model.conditions();
+  const bool beside = diffusion::reads_beside(takes);
   if (!recipe.diffusion.conditions.empty()) {
-    if (!takes.given_frames)
-      refuse("diffusion.conditions", recipe, "the model reads no frames beside the noisy ones",
-             takes.frame_masks ? "diffusion.mask_ratios gives it frames without noise" : "leave it out");
-    if (recipe.data.latents && !families::given_text(recipe.diffusion.conditions).empty())
-      refuse("diffusion.conditions", recipe,
-             "frames that are given are encoded on their own, and data.latents = \"npy\" has latents of whole clips",
-             "train on the clips, or leave it out");
+    if (!takes.given_frames || beside)
+      refuse(
+          "diffusion.conditions", recipe,
+          beside ? "the model is given frames by kinds of its own" : "the model reads no frames beside the noisy ones",
+          other_key(takes));
+    check_latents("diffusion.conditions", recipe, !families::given_text(recipe.diffusion.conditions).empty());
+  }
+  if (!recipe.diffusion.mask_types.empty()) {
+    if (!beside)
+      refuse("diffusion.mask_types", recipe, "the model is given no frames by these kinds", other_key(takes));
+    check_latents("diffusion.mask_types", recipe, families::any_noisy(recipe.diffusion.mask_types));
   }
   for (const recipe::RunPart& part : recipe::run_parts(recipe)) {
     if (!part.recipe.diffusion.conditions.empty()) recipe::in_part(part, [&] { check_lengths(part.recipe, codec); });
     if (!part.recipe.diffusion.mask_ratios.empty() && !takes.frame_masks)
       refuse("diffusion.mask_ratios", part.recipe, "the model takes no frames without noise among the noisy ones",
-             takes.given_frames ? "diffusion.conditions gives it frames beside them" : "leave it out");
+             other_key(takes));
   }
 }
 
-int64_t given_bytes(const recipe::Recipe& recipe, const net::Conditions& takes, const std::array<int64_t, 4>& latent) {
+int64_t given_bytes(const recipe::Recipe& recipe, const net::Denoiser& model, const std::array<int64_t, 4>& latent) {
+  const net::Conditions takes = model.conditions();
+  constexpr int64_t kFloat = 4, kIndex = 8, kBlock = 64;
+  const int64_t mask = takes.frame_masks && !recipe.diffusion.mask_ratios.empty() ? kFloat * latent[1] : 0;
   if (latent[1] < 2) return 0;
-  const bool gives = std::ranges::any_of(recipe.diffusion.conditions, [](const families::Weighted& kind) {
-    return kind.weight > 0 && families::places_of(kind.name).any();
-  });
-  if (takes.given_frames && gives) return 4 * (latent[0] + 1) * latent[1] * latent[2] * latent[3];
-  return takes.frame_masks && !recipe.diffusion.mask_ratios.empty() ? 4 * latent[1] : 0;
+  const int64_t frames = kFloat * latent[0] * latent[1] * latent[2] * latent[3];
+  if (diffusion::reads_beside(takes)) {
+    if (!families::any_beside(recipe.diffusion.mask_types)) return mask;
+    return round_up(frames, kBlock) + round_up(kFloat * model.context_length() * model.context_dim(), kBlock) +
+           kIndex * latent[1];
+  }
+  if (takes.given_frames && has_conditions(recipe)) return frames + frames / latent[0];
+  return mask;
+}
+
+std::vector<families::GivenFrames> encoded_given(const recipe::Recipe& recipe, int64_t frames, int64_t latent_frames) {
+  std::vector<families::GivenFrames> all = families::all_given(recipe.diffusion.conditions, frames, latent_frames);
+  if (latent_frames > 1 && families::any_noisy(recipe.diffusion.mask_types))
+    all.push_back({0, frames, 0, latent_frames, true});
+  return all;
+}
+
+net::Sample blank_sample(const recipe::Recipe& recipe, const net::Denoiser& model,
+                         const std::array<int64_t, 4>& latent) {
+  net::Sample sample = model.blank(latent);
+  if (!diffusion::reads_beside(model.conditions())) return sample;
+  const std::vector<int64_t> given = most_parted(recipe, latent[1]);
+  if (given.empty()) return sample;
+  sample.extra["mask_index"] = at::tensor(given, at::kLong);
+  sample.extra["y_null"] = sample.context.to(at::kMeta);
+  return sample;
 }
 
 }  // namespace tessera::job

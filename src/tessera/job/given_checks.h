@@ -1,5 +1,6 @@
 #pragma once
-// Whether a run's model is given frames as its recipe says: diffusion.conditions and diffusion.mask_ratios.
+// Whether a run's model is given frames as its recipe says: diffusion.conditions, mask_ratios and mask_types; and what
+// such frames take.
 //
 //   check_given(recipe, *job.model, *job.codec);
 #include "tessera/net/model.h"
@@ -12,6 +13,14 @@ namespace tessera::job {
 void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec);
 
 /// Bytes of what a training sample has of them, for a latent of this shape.
-int64_t given_bytes(const recipe::Recipe& recipe, const net::Conditions& takes, const std::array<int64_t, 4>& latent);
+int64_t given_bytes(const recipe::Recipe& recipe, const net::Denoiser& model, const std::array<int64_t, 4>& latent);
+
+/// All that clips of this length may be asked for and that is encoded beside the whole clip, each once.
+std::vector<families::GivenFrames> encoded_given(const recipe::Recipe& recipe, int64_t frames, int64_t latent_frames);
+
+/// net::Denoiser::blank with the frames that make a sample of this recipe largest: where frames read another text than
+/// the others, each run of them has rows of its own.
+net::Sample blank_sample(const recipe::Recipe& recipe, const net::Denoiser& model,
+                         const std::array<int64_t, 4>& latent);
 
 }  // namespace tessera::job

@@ -43,7 +43,9 @@ Shapes shapes_of(const recipe::Recipe& recipe, const net::Denoiser& model, const
     shapes.batch = batch;
   }
   const bool guided = recipe.sample.guidance != 1, by_images = recipe.sample.image_guidance != 1;
-  shapes.guidance_branches = !guided ? 1 : by_images && model.conditions().clean_beside ? 3 : 2;
+  const net::Conditions takes = model.conditions();
+  const bool apart = by_images && (takes.clean_beside || takes.given_frames);
+  shapes.guidance_branches = !guided ? 1 : apart ? 3 : 2;
   return shapes;
 }
 

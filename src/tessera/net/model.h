@@ -35,7 +35,8 @@ struct Conditions {
   bool padded_text = false;
   int64_t pooled_dim =
       0;  ///< width of extra "pooled", one vector a caption from a second text encoder; 0: no such input
-  /// Accepts extra "cond", [1 + C, F, h, w]: a mask of frames that are given, and their latents, beside the noisy ones.
+  /// Accepts extra "cond", [1 + C, F, h, w]: a mask of frames that are given, and their latents, beside the noisy ones;
+  /// with frame_masks instead [C, F, h, w] of the frames "mask_index", which read "y_null" (diffusion/given_frames.h).
   bool given_frames = false;
   bool frame_masks = false;  ///< accepts extra "x_mask", [F]: frames of x with a 0 are given, without noise
   int64_t pose_dim = 0;  ///< channels of extra "pose", a latent of the size of x, zeros when absent; 0: no such input

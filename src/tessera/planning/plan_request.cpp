@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/device.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/models/registry.h"
@@ -153,7 +154,7 @@ int64_t prompt_bytes(const job::Job& job, int prompts) {
   int64_t pictures = 0;
   for (const auto& [name, value] : job.model->blank(job.latent).extra)
     pictures += round_up(static_cast<int64_t>(value.nbytes()), 64);
-  if (const net::Conditions takes = job.model->conditions(); takes.given_frames)
+  if (const net::Conditions takes = job.model->conditions(); takes.given_frames)  // 1.3's has no mask, and an index
     pictures += round_up(4 * (job.latent[0] + 1) * job.latent[1] * job.latent[2] * job.latent[3], 64);
   else if (takes.clean_first)
     pictures += round_up(4 * c10::multiply_integers(job.latent), 64);
@@ -163,10 +164,10 @@ int64_t prompt_bytes(const job::Job& job, int prompts) {
 
 namespace {
 
-/// Floats of the largest clip's pixels, from which y is encoded; a clip's own pixels are bytes.
+/// Floats of the largest clip's pixels, from which y or a noisy clip is encoded; a clip's own pixels are bytes.
 int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) {
   int64_t most = 0;
-  if (!model.conditions().takes_images()) return most;
+  if (!model.conditions().takes_images() && !families::any_noisy(recipe.diffusion.mask_types)) return most;
   for (const data::Bucket& b : recipe.data.clips.buckets) most = std::max(most, b.frames * b.height * b.width);
   return most * 3 * static_cast<int64_t>(sizeof(float));
 }
@@ -182,7 +183,7 @@ int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, con
                   round_up(4 * job.context_length * job.model->context_dim(), kBlock);
   for (const auto& [name, value] : job.model->blank(shapes.largest).extra)
     bytes += round_up(static_cast<int64_t>(value.nbytes()), kBlock);
-  bytes += round_up(job::given_bytes(recipe, job.model->conditions(), shapes.largest), kBlock);
+  bytes += round_up(job::given_bytes(recipe, *job.model, shapes.largest), kBlock);
   return bytes;
 }
 
@@ -238,6 +239,9 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   PlanRequest request;
   request.model = job.model.get();
   request.model_name = job.name;
+  request.blank = [recipe, model = job.model.get()](const std::array<int64_t, 4>& latent) {
+    return job::blank_sample(recipe, *model, latent);
+  };
   request.latent = shapes.largest;  // smaller buckets use the same schedule
   std::vector<std::array<int64_t, 4>> latents;
   for (const data::Bucket& b : recipe.data.clips.buckets)
@@ -273,7 +277,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     for (const data::Bucket& b : recipe.data.clips.buckets) {
       const auto latent = job.codec->latent_shape(b.frames, b.height, b.width);
       if (latent != shapes.largest) continue;
-      for (const families::GivenFrames& given : families::all_given(recipe.diffusion.conditions, b.frames, latent[1]))
+      for (const families::GivenFrames& given : job::encoded_given(recipe, b.frames, latent[1]))
         numbers += latent[0] * given.latents * latent[2] * latent[3];
       break;
     }

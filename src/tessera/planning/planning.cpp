@@ -21,10 +21,10 @@ namespace {
 constexpr int64_t kMostSamples = 1 << 14;
 
 /// A micro-batch of the request's shapes, used for its sizes only. Captions of hundreds of samples would be gigabytes.
-net::Batch representative_batch(const net::Denoiser& model, const std::array<int64_t, 4>& latent, int64_t samples) {
-  net::Sample blank = model.blank(latent);
+net::Batch representative_batch(const PlanRequest& request, const std::array<int64_t, 4>& latent, int64_t samples) {
+  net::Sample blank = request.blank ? request.blank(latent) : request.model->blank(latent);
   blank.context = blank.context.to(at::kMeta);
-  return model.pack(std::vector<net::Sample>(static_cast<size_t>(samples), blank));
+  return request.model->pack(std::vector<net::Sample>(static_cast<size_t>(samples), blank));
 }
 
 }  // namespace
@@ -177,19 +177,19 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
         std::to_string(samples) + " samples a micro-batch, expected at most " + std::to_string(kMostSamples),
         "take a smaller train.micro_batch, or leave it out");
   plan::Measured result{.model = {}, .machine = request.machine};
-  const net::Batch batch = representative_batch(*request.model, request.latent, samples);
+  const net::Batch batch = representative_batch(request, request.latent, samples);
   const ops::TargetScope scope(measured_target(request.machine.profile));
   plan::ModelSpec& spec = result.model;
   const engine::MeasureOptions options{.mesh = request.mesh, .compute = request.planner.compute};
   spec = engine::measure(request.model->units(), batch, request.model_name, options);
   if (engine::has_halos(batch, request.mesh))
     for (const auto& latent : request.wider)
-      engine::cover(spec, request.model->units(), representative_batch(*request.model, latent, samples), options);
+      engine::cover(spec, request.model->units(), representative_batch(request, latent, samples), options);
   const auto share = [&](int64_t batch) { return div_up(batch, request.mesh.dp_size()); };
   const int64_t rounds = div_up(share(request.planner.global_batch), samples);
   for (const PlanRequest::OtherBatch& other : request.others)
     engine::cover(spec, request.model->units(),
-                  representative_batch(*request.model, other.latent, div_up(share(other.samples), rounds)), options);
+                  representative_batch(request, other.latent, div_up(share(other.samples), rounds)), options);
   spec.resident += request.resident + plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads));
   spec.between_steps = request.between_steps;
   const engine::Parallel parallel(request.mesh, request.mesh.world() - 1);

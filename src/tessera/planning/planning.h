@@ -5,6 +5,7 @@
 //   Planned planned = make_plan_as_is(request);                // make_plan.h adds advice
 //   planned.schedules(rank).train;
 #include <array>
+#include <functional>
 #include <map>
 
 #include "tessera/base/target.h"
@@ -30,6 +31,8 @@ struct PlanRequest {
   const net::Denoiser* model = nullptr;
   std::string model_name;
   std::array<int64_t, 4> latent{};  ///< [C, F, H, W] of one sample
+  /// The largest sample of a latent (job::blank_sample); empty: model->blank.
+  std::function<net::Sample(const std::array<int64_t, 4>&)> blank = {};
   /// Of the run's other shapes those with larger halos, though no more tokens: their memory is planned for as well.
   std::vector<std::array<int64_t, 4>> wider;
   /// Shapes whose global batches have numbers of samples of their own.

@@ -6,6 +6,7 @@
 #include "tessera/base/log.h"
 #include "tessera/data/video.h"
 #include "tessera/diffusion/given_frames.h"
+#include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/image_encoder.h"
 
@@ -17,6 +18,7 @@ std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job
   const net::Conditions wanted = job.model->conditions();
   if (const std::string given = families::given_text(recipe.diffusion.conditions); !given.empty())
     return "|given " + given;
+  if (families::any_noisy(recipe.diffusion.mask_types)) return "|given noisy";
   if (wanted.audio_dim > 0) return "|" + job::audio_fingerprint(audio_encoder_of(recipe, wanted));
   if (!wanted.takes_images()) return {};
   std::string text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_image ? "+last" : "");
@@ -74,6 +76,36 @@ at::Tensor Conditioner::first_latent(const at::Tensor& picture) const {
   return job_.codec->encode(picture.unsqueeze(1)).contiguous();
 }
 
+/// So many frames of a video, its first or, where the kind says so, its last.
+data::Frames Conditioner::video_part(const std::string& kind, const data::Path& video, int64_t count) const {
+  data::ClipSpec spec{static_cast<int>(count), static_cast<int>(recipe_.data.height),
+                      static_cast<int>(recipe_.data.width), recipe_.data.fps};
+  const int64_t there = data::frames_at(data::probe(video), recipe_.data.fps);
+  check_input(there >= count, "sample.video",
+              video.string() + " has " + std::to_string(there) + " frames, " + kind + " takes " + std::to_string(count),
+              "give a longer one");
+  const double rate = recipe_.data.fps > 0 ? recipe_.data.fps : data::probe(video).fps;
+  if (families::places_of(kind).tail) spec.start = static_cast<double>(there - count) / rate;
+  return data::decode_clip(video, spec);
+}
+
+/// What a model that reads_beside() is given of a sample's frames: the caption that they read comes with the prompt.
+Extras Conditioner::given_beside(const std::string& kind, const Pictures& pictures, int64_t frames) const {
+  const families::GivenPlaces places = families::places_of(kind);
+  const auto latent = job_.codec->latent_shape(frames, recipe_.data.height, recipe_.data.width);
+  if (latent[1] < 2) return {};  // a picture
+  const at::Tensor index = diffusion::frame_index(families::frames_beside(kind, latent[1], {}));
+  at::Tensor whole;
+  if (places.pictures) {
+    whole = at::zeros(latent, at::kFloat);
+    if (places.head) whole.narrow(1, 0, 1).copy_(first_latent(pictures.first));
+    if (places.tail) whole.narrow(1, latent[1] - 1, 1).copy_(first_latent(pictures.last));
+  } else {
+    whole = job::encode_frames(*job_.codec, video_part(kind, pictures.video, frames));
+  }
+  return {{"mask_index", index}, {"cond", diffusion::beside_input("keep", whole, index, {}, {}).cond}};
+}
+
 /// cond of a sample that begins or ends with pictures, or with a video.
 at::Tensor Conditioner::given(const std::string& kind, const Pictures& pictures, int64_t frames) const {
   const families::GivenPlaces places = families::places_of(kind);
@@ -92,24 +124,17 @@ at::Tensor Conditioner::given(const std::string& kind, const Pictures& pictures,
       latents < latent[1], "sample.condition",
       kind + " gives " + std::to_string(latents) + " of the sample's " + std::to_string(latent[1]) + " latent frames",
       "sample longer videos: data.frames above " + std::to_string(count));
-  data::ClipSpec spec{static_cast<int>(count), static_cast<int>(recipe_.data.height),
-                      static_cast<int>(recipe_.data.width), recipe_.data.fps};
-  const int64_t there = data::frames_at(data::probe(pictures.video), recipe_.data.fps);
-  check_input(there >= count, "sample.video",
-              pictures.video.string() + " has " + std::to_string(there) + " frames, " + kind + " takes " +
-                  std::to_string(count),
-              "give a longer one");
-  const double rate = recipe_.data.fps > 0 ? recipe_.data.fps : data::probe(pictures.video).fps;
-  if (places.tail) spec.start = static_cast<double>(there - count) / rate;
-  references.push_back(job::encode_frames(*job_.codec, data::decode_clip(pictures.video, spec)));
+  references.push_back(job::encode_frames(*job_.codec, video_part(kind, pictures.video, count)));
   return diffusion::reference_condition(kind, latent, references, causal);
 }
 
 Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames,
                                  const data::Path& poses, double pose_start) {
   if (wanted_.takes_images()) return extras(pictures, look(pictures), frames);
-  if (const std::string kind = sampled_condition(recipe_, wanted_); families::places_of(kind).any())
+  if (const std::string kind = sampled_condition(recipe_, wanted_); families::places_of(kind).any()) {
+    if (diffusion::reads_beside(wanted_)) return given_beside(kind, pictures, frames);
     return {{"cond", given(kind, pictures, frames)}};
+  }
   Extras extras = listener_.extras(sound, frames);
   if (pictures.first.defined() && wanted_.clean_first) extras["image_latent"] = first_latent(pictures.first);
   if (!poses.empty())

@@ -38,6 +38,8 @@ class Conditioner {
  private:
   at::Tensor first_latent(const at::Tensor& picture) const;
   at::Tensor given(const std::string& kind, const Pictures& pictures, int64_t frames) const;
+  Extras given_beside(const std::string& kind, const Pictures& pictures, int64_t frames) const;
+  data::Frames video_part(const std::string& kind, const data::Path& video, int64_t count) const;
 
   const recipe::Recipe& recipe_;
   const job::Job& job_;

@@ -1,7 +1,10 @@
 #include "tessera/prepare/pictures.h"
 
 #include "tessera/base/check.h"
+#include "tessera/base/random.h"
 #include "tessera/data/probes.h"
+#include "tessera/diffusion/given_frames.h"
+#include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/pixels.h"
 
@@ -78,7 +81,9 @@ std::string sampled_condition(const recipe::Recipe& recipe, const net::Condition
   const auto refuse = [](const std::string& key, const std::string& what, const std::string& hint) {
     throw UserError(Exit::usage, key, what, hint);
   };
-  if (!wanted.given_frames) {
+  const bool beside = diffusion::reads_beside(wanted);
+  const bool asked = sample.condition != "auto" || !sample.videos.empty() || !recipe.diffusion.mask_types.empty();
+  if (!wanted.given_frames || (beside && !asked)) {  // 1.3's may begin with a first frame without noise as well
     const std::string key = !sample.videos.empty() ? "sample.video" : "sample.condition";
     if (!sample.videos.empty() || sample.condition != "auto")
       refuse(key, "the model reads no frames beside the noisy ones", "leave " + key + " out");
@@ -89,6 +94,14 @@ std::string sampled_condition(const recipe::Recipe& recipe, const net::Condition
     kind = families::kind_giving(!sample.images.empty(), !sample.last_images.empty(), !sample.videos.empty());
   const families::GivenPlaces places = families::places_of(kind);
   const bool video = !places.pictures && (places.head || places.tail);
+  if (beside && places.any()) {
+    const std::vector<std::string> known = families::beside_kinds();
+    if (std::ranges::find(known, kind) == known.end())
+      refuse("sample.condition", kind + ": the model is given half of a video", "choose v2v_head or v2v_tail");
+    if (!sample.negative_prompt.empty())
+      refuse("sample.negative_prompt", "given frames of this model read the caption of no words, and so does guidance",
+             "leave it out");
+  }
   for (const auto& [key, given, taken] :
        {std::tuple("sample.image", !sample.images.empty(), places.pictures && places.head),
         {"sample.last_image", !sample.last_images.empty(), places.pictures && places.tail},
@@ -137,7 +150,33 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
   return result;
 }
 
+namespace {
+
+/// [3, F, H, W] of the clip with noise whose share and numbers are those of its bytes: every rank and every run has the
+/// same, cached or not.
+at::Tensor noisy_pixels(const data::Frames& clip) {
+  const auto bytes = std::string_view(reinterpret_cast<const char*>(clip.rgb.data()), clip.rgb.size());
+  const RandomKey key(hash_text(bytes), Purpose::noise);
+  const double share = families::kLeastNoise + (families::kMostNoise - families::kLeastNoise) * key.uniform(0);
+  at::Tensor pixels = at::empty({3, clip.count, clip.height, clip.width}, at::kFloat);
+  const int64_t places = static_cast<int64_t>(clip.height) * clip.width;
+  constexpr uint64_t kFirst = 8;  // numbers of the share come before
+  auto* out = pixels.mutable_data_ptr<float>();
+  key.normal(out, kFirst, static_cast<size_t>(pixels.numel()));
+  for (int64_t channel = 0; channel < 3; ++channel)
+    for (int64_t f = 0; f < clip.count; ++f) {
+      const uint8_t* from = clip.frame(static_cast<int>(f)) + channel;
+      float* to = out + (channel * clip.count + f) * places;
+      for (int64_t i = 0; i < places; ++i)
+        to[i] = static_cast<float>(share * to[i] + (1 - share) * (from[3 * i] / 127.5 - 1));
+    }
+  return pixels;
+}
+
+}  // namespace
+
 at::Tensor encode_given(const net::VideoCodec& codec, const data::Frames& clip, const families::GivenFrames& given) {
+  if (given.noisy) return codec.encode(noisy_pixels(clip));
   data::Frames part{static_cast<int>(given.count), clip.height, clip.width, clip.fps, {}};
   part.rgb.assign(clip.frame(static_cast<int>(given.begin)), clip.frame(static_cast<int>(given.begin + given.count)));
   return job::encode_frames(codec, part);

@@ -9,7 +9,9 @@
 #include "tessera/data/cache_search.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/video.h"
+#include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/codec.h"
+#include "tessera/job/given_checks.h"
 #include "tessera/prepare/conditioner.h"
 #include "tessera/prepare/failures.h"
 #include "tessera/prepare/pace.h"
@@ -87,7 +89,8 @@ class Preparation {
   };
 
   bool drops() const {
-    return options_.null_caption && (recipe_.diffusion.caption_dropout > 0 || recipe_.diffusion.pooled_dropout > 0);
+    return options_.null_caption && (recipe_.diffusion.caption_dropout > 0 || recipe_.diffusion.pooled_dropout > 0 ||
+                                     families::any_beside(recipe_.diffusion.mask_types));
   }
 
   /// TextPass or TextBeside.
@@ -369,6 +372,8 @@ class Preparation {
       int64_t numbers = latent[0] * latent[1] * latent[2] * latent[3];
       if (wanted_.takes_images() || wanted_.audio_dim > 0)
         for (const auto& [name, value] : job_.model->blank(latent).extra) numbers += value.numel();
+      for (const families::GivenFrames& given : job::encoded_given(recipe_, bucket.frames, latent[1]))
+        numbers += latent[0] * given.latents * latent[2] * latent[3];
       need += 4 * numbers + 1024;
     }
     for (const size_t t : missing_texts_) {
@@ -476,7 +481,7 @@ class Preparation {
     return seen;
   }
 
-  /// The clip's latent, and those of the frames that diffusion.conditions may give.
+  /// The clip's latent, and those of the frames that may be given.
   void encode_frames(const data::Item& item, const data::ClipSpec& spec, data::CachedClip& made) const {
     if (data::is_latent(item.path)) {
       made.latent = stored_latent(item.path);
@@ -484,8 +489,7 @@ class Preparation {
     }
     const data::Frames frames = data::decode_clip(item.path, spec);
     made.latent = cached(job::encode_frames(*job_.codec, frames));
-    for (const families::GivenFrames& given :
-         families::all_given(recipe_.diffusion.conditions, frames.count, made.latent.shape.at(1)))
+    for (const families::GivenFrames& given : job::encoded_given(recipe_, frames.count, made.latent.shape.at(1)))
       made.extras[given.name()] = cached(encode_given(*job_.codec, frames, given));
   }
 

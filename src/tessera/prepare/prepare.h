@@ -37,7 +37,7 @@ struct PrepareOptions {
   bool rebuild = false;      ///< entries that are stale are made anew instead of refused
   bool verify = false;       ///< all bytes of the cache are read, and entries that are damaged are made anew
   bool prompts = true;       ///< those that are sampled are encoded as well
-  bool null_caption = true;  ///< the empty caption is encoded as well, where diffusion.caption_dropout needs it
+  bool null_caption = true;  ///< the empty caption is encoded as well, where the recipe's draws need it
   std::shared_ptr<TextBeside> text_beside = {};  ///< of another part of the run; empty: prepare makes its own
   bool trust = false;                            ///< neither the content of files nor the bytes of entries is checked
   bool tolerant = false;  ///< any number of faulty rows is left out; else more than data.allow_bad end it
@@ -48,7 +48,7 @@ class PreparedData {
   /// Clips of the data set, each as often as data.repeats says.
   int64_t size() const { return static_cast<int64_t>(samples_.size()); }
   /// With the caption that the clip has in this epoch. Throws UserError (input) when its file or entry has gone.
-  /// `given` is asked where diffusion.conditions give frames; null: none are.
+  /// `given` is asked which frames are given, so far as they are encoded or sliced by themselves; null: none are.
   PreparedSample sample(int64_t index, int64_t epoch = 0, const ChooseGiven& given = {}) const;
   /// A sample of an epoch.
   using Place = std::pair<int64_t, int64_t>;
@@ -81,7 +81,7 @@ class PreparedData {
     return prompt_sounds_.empty() ? data::Sound{} : prompt_sounds_.at(prompt);
   }
   const EncodedText& negative() const { return negative_; }
-  /// Of an empty caption, for diffusion.caption_dropout and pooled_dropout; undefined without them.
+  /// Of an empty caption, for diffusion.caption_dropout, pooled_dropout and mask_types; undefined without them.
   const EncodedText& null_caption() const { return null_caption_; }
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   /// A clip of the shape that is sampled (the first bucket) whose first caption the prompt is, or -1.

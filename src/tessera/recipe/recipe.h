@@ -96,9 +96,11 @@ struct Recipe {
     double image_share = 0;                       ///< of samples, for models that may begin with a clean frame
     std::vector<families::Weighted> conditions;   ///< kinds of given frames by weight, in place of image_share
     std::vector<families::Weighted> mask_ratios;  ///< kinds of masks of frames by ratio, likewise
-    double caption_dropout = 0;                   ///< share of samples that train with the empty caption
-    double pooled_dropout = 0;                    ///< share of samples whose pooled caption is that of the empty one
-    double min_t = 0, max_t = 1;                  ///< sigmas after the shift, between which timesteps are drawn
+    /// Kinds of frames that are given as in Open-Sora 1.3, and of what is left out of such samples, by weight.
+    std::vector<families::Weighted> mask_types, drop_condition;
+    double caption_dropout = 0;   ///< share of samples that train with the empty caption
+    double pooled_dropout = 0;    ///< share of samples whose pooled caption is that of the empty one
+    double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;
   struct ExpertKeys {
     std::string train;             ///< auto, both, high_noise or low_noise

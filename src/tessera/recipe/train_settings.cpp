@@ -5,6 +5,7 @@
 #include "tessera/families/lora_namings.h"
 #include "tessera/families/registry.h"
 #include "tessera/plan/optimizers.h"
+#include "tessera/recipe/given_keys.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
@@ -80,39 +81,6 @@ void read_image_share(Recipe& recipe, const Given& given) {
     throw UserError(Exit::usage, "recipe", given.key + " = " + given.text + ": expected a share from 0 to 1");
 }
 
-/// "t2v=1,i2v_head=5"; each of `known`.
-std::vector<families::Weighted> weighted(const Given& given, std::string (*known)(const std::string&)) {
-  std::vector<families::Weighted> all;
-  for (const std::string& item : split_list(given.text)) {
-    const size_t equal = item.find('=');
-    if (equal == std::string::npos || equal == 0) given.fail("KIND=WEIGHT");
-    const double weight = checked_number(given, item.substr(equal + 1), "KIND=WEIGHT");
-    if (weight < 0) given.fail("weights of at least 0");
-    all.push_back({known(item.substr(0, equal)), weight});
-  }
-  return all;
-}
-
-std::string given_kind(const std::string& name) {
-  families::places_of(name);
-  return name;
-}
-
-void read_conditions(Recipe& recipe, const Given& given) {
-  recipe.diffusion.conditions = weighted(given, given_kind);
-  double sum = 0;
-  for (const families::Weighted& kind : recipe.diffusion.conditions) sum += kind.weight;
-  if (!recipe.diffusion.conditions.empty() && !(sum > 0)) given.fail("a kind with a weight above 0");
-}
-
-void read_mask_ratios(Recipe& recipe, const Given& given) {
-  constexpr double kRounding = 1e-9;  // of ratios that sum to 1
-  recipe.diffusion.mask_ratios = weighted(given, families::mask_kind);
-  double sum = 0;
-  for (const families::Weighted& kind : recipe.diffusion.mask_ratios) sum += kind.weight;
-  if (sum > 1 + kRounding) given.fail("ratios that sum to at most 1", "the rest has no frame that is given");
-}
-
 void read_shares(Recipe& recipe, const Given& given) {
   recipe.experts.shares.clear();
   for (const std::string& share : split_list(given.text))
@@ -134,8 +102,13 @@ bool shifts_by_hand(const Facts& f) {
   return !f.recipe.diffusion.timesteps.starts_with("by_") || !f.recipe.sample.sampler.starts_with("euler_by_");
 }
 const Needs kDrawnOtherwise = {
-    [](const Facts& f) { return f.recipe.diffusion.conditions.empty() && f.recipe.diffusion.mask_ratios.empty(); },
-    "diffusion.conditions or diffusion.mask_ratios say which frames are given"};
+    [](const Facts& f) {
+      const auto& diffusion = f.recipe.diffusion;
+      return diffusion.conditions.empty() && diffusion.mask_ratios.empty() && diffusion.mask_types.empty();
+    },
+    "diffusion.conditions, diffusion.mask_ratios or diffusion.mask_types say which frames are given"};
+const Needs kOfMaskTypes = {[](const Facts& f) { return families::any_beside(f.recipe.diffusion.mask_types); },
+                            "it belongs to diffusion.mask_types"};
 bool windows(const Facts& f) { return f.gated() || f.own_windows(f.recipe); }
 const Needs kOfLora = {[](const Facts& f) { return f.recipe.lora.on; }, "train.mode = \"lora\" trains adapters"};
 const Needs kOfFp16 = {[](const Facts& f) {
@@ -475,6 +448,19 @@ std::vector<Setting> diffusion_settings() {
        "frames that are given without noise, KIND=RATIO: random=0.05,image_head=0.1, and interpolate, quarter_ or image_ with random, head, tail or head_tail; the rest of the samples has none; empty: diffusion.image_share",
        read_mask_ratios,
        {.in_stages = true}},
+      {"diffusion.mask_types",
+       Kind::list,
+       "",
+       "frames that are given beside the noisy ones as in Open-Sora 1.3, KIND=WEIGHT: " + families::beside_examples() +
+           "; empty: diffusion.image_share or diffusion.mask_ratios",
+       read_mask_types,
+       {}},
+      {"diffusion.drop_condition",
+       Kind::list,
+       "",
+       "what samples with such frames are trained without, KIND=WEIGHT: cond=0.05,text=0.05,null=0.05,keep=0.85, where cond drops the caption, text the frames, null both; empty: nothing is left out",
+       read_drop_condition,
+       {.needs = {kOfMaskTypes}, .in_stages = true}},
       {"diffusion.caption_dropout",
        Kind::number,
        "0",

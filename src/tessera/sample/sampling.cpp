@@ -14,6 +14,7 @@
 #include "tessera/engine/store/transfer.h"
 #include "tessera/families/registry.h"
 #include "tessera/job/device.h"
+#include "tessera/job/given_checks.h"
 #include "tessera/job/pixels.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/planning.h"
@@ -210,7 +211,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
 
   planning::Planned planned;
   planned.guidance_branches = job.guidance_branches;
-  const net::Batch shape = job.model->pack({job.model->blank(job.latent)});
+  const net::Batch shape = job.model->pack({job::blank_sample(recipe, *job.model, job.latent)});
   planned.spec = engine::measure(job.model->units(), shape, job.name,
                                  {.train = false, .mesh = mesh, .compute = recipe.plan.compute});
   planned.choice.plan.mesh = mesh;

@@ -25,6 +25,12 @@ prepare::EncodedText beside(const prepare::EncodedText& prompt, prepare::Encoded
   return negative;
 }
 
+/// Frames that are given beside the noisy ones may read the caption of no words.
+std::map<std::string, at::Tensor> with_null(std::map<std::string, at::Tensor> extra, const prepare::EncodedText& null) {
+  if (extra.count("mask_index")) extra["y_null"] = null.context;
+  return extra;
+}
+
 /// A sampler whose shift is that of the video's size takes it from the latent: its tokens a frame, or its area, and its
 /// frames.
 double shift_of(const recipe::Recipe& recipe, const job::Job& job) {
@@ -45,7 +51,7 @@ Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, int prom
       job_(job),
       text_(std::move(text)),
       negative_(beside(text_, std::move(negative), recipe.sample.negative_prompt)),
-      extra_(std::move(extra)),
+      extra_(with_null(std::move(extra), negative_)),
       sampler_(
           diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps), shift_of(recipe, job))),
       x_(at::empty(job.latent, at::kFloat)) {
@@ -113,6 +119,7 @@ void Denoising::measure_audio_effect(const RunBranches& run) {
 /// A given first frame stays unchanged, whatever the model predicts for it: from the first step on, or where the model
 /// reads it elsewhere after the last.
 void Denoising::hold_first_frame() {
+  if (extra_.count("mask_index")) return;  // what is given beside the noisy frames is predicted, too
   if (const auto cond = extra_.find("cond"); cond != extra_.end() && done()) {
     const at::Tensor& given =
         cond->second;  // a mask, and latents; of a video it goes on from it is as it was predicted

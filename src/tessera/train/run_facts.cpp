@@ -151,7 +151,8 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
     facts[key] = recipe.values.at(key);
   if (recipe.diffusion.caption_dropout > 0)  // a checkpoint of a run without it need not say so
     facts["diffusion.caption_dropout"] = number_text(recipe.diffusion.caption_dropout);
-  for (const char* key : {"diffusion.conditions", "diffusion.mask_ratios"})
+  for (const char* key :
+       {"diffusion.conditions", "diffusion.mask_ratios", "diffusion.mask_types", "diffusion.drop_condition"})
     if (const std::string& kinds = recipe.values.at(key); !kinds.empty()) facts[key] = kinds;
   if (recipe.diffusion.pooled_dropout > 0)
     facts["diffusion.pooled_dropout"] = number_text(recipe.diffusion.pooled_dropout);

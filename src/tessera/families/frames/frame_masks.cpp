@@ -93,7 +93,25 @@ std::vector<char> frame_mask(const std::string& kind, int64_t frames, const Mask
   return noised;
 }
 
-std::vector<char> frames_beside(const std::string& kind, int64_t frames, const MaskDraws& draws) {
+std::vector<std::string> beside_kinds() {
+  return {"none", "i2v_head", "i2v_tail", "i2v_loop", "v2v_head", "v2v_head_noisy", "v2v_tail", "other", "other_noisy"};
+}
+
+std::string beside_kind(const std::string& name) {
+  if (name == "i2v") return "i2v_head";
+  const std::vector<std::string> known = beside_kinds();
+  if (std::ranges::find(known, name) == known.end()) unknown(name, known);
+  return name;
+}
+
+std::string beside_examples() {
+  return "none=8,i2v_head=2,i2v_tail=2,i2v_loop=2,v2v_head=1,v2v_head_noisy=2,v2v_tail=1,other=1";
+}
+
+std::vector<std::string> drop_kinds() { return {"cond", "text", "null", "keep"}; }
+
+std::vector<char> frames_beside(const std::string& name, int64_t frames, const MaskDraws& draws) {
+  const std::string kind = beside_kind(name);
   const int64_t half = frames / 2;
   const auto range = [&](int64_t begin, int64_t end) {
     std::vector<char> given(static_cast<size_t>(frames), 0);
@@ -110,11 +128,28 @@ std::vector<char> frames_beside(const std::string& kind, int64_t frames, const M
     given.back() = 1;
     return given;
   }
-  if (kind != "other")
-    unknown(kind, {"none", "i2v_head", "i2v_tail", "i2v_loop", "v2v_head", "v2v_head_noisy", "v2v_tail", "other"});
   const bool at_begin = draws.real(0, 1) < 0.5;
-  const int64_t edge = draws.whole(1, frames - 2);
+  const int64_t edge = draws.whole(1, std::max<int64_t>(1, frames - 2));
   return at_begin ? range(0, edge) : range(edge, frames);
+}
+
+bool gives_noisy(const std::string& kind, const std::vector<char>& given) {
+  return kind.ends_with("_noisy") && !given.empty() && given.front() == 1;
+}
+
+bool any_noisy(const std::vector<Weighted>& kinds) {
+  return std::ranges::any_of(kinds, [](const Weighted& k) { return k.weight > 0 && k.name.ends_with("_noisy"); });
+}
+
+bool any_beside(const std::vector<Weighted>& kinds) {
+  return std::ranges::any_of(kinds, [](const Weighted& k) { return k.weight > 0 && k.name != "none"; });
+}
+
+std::vector<int64_t> most_parted(const std::vector<Weighted>& kinds, int64_t frames) {
+  if (frames < 2 || !any_beside(kinds)) return {};
+  const bool loops = std::ranges::any_of(kinds, [](const Weighted& k) { return k.weight > 0 && k.name == "i2v_loop"; });
+  if (!loops || frames < 3) return {0};
+  return {0, frames - 1};
 }
 
 }  // namespace tessera::families

@@ -38,9 +38,30 @@ std::vector<char> frame_mask(const std::string& kind, int64_t frames, const Mask
 /// The same where all may be given: 1.2 leaves one only where the kind is random.
 std::vector<char> frame_mask_of_1_2(const std::string& kind, int64_t frames, const MaskDraws& draws);
 
-/// 1.3's frames that are given beside the noisy ones, 1 for each of them: i2v_head, i2v_tail, i2v_loop as above,
-/// v2v_head and v2v_head_noisy the first half, v2v_tail the second, other: some at either end, none. Throws UserError
-/// (usage) for an unknown kind.
+/// 1.3's kinds of frames that are given beside the noisy ones, in the order of the table.
+std::vector<std::string> beside_kinds();
+/// "i2v", as its program calls it as well, is i2v_head. Throws UserError (usage) for an unknown kind.
+std::string beside_kind(const std::string& name);
+/// How a recipe writes them, for help.
+std::string beside_examples();
+/// 1 for each latent frame that is given: i2v_head, i2v_tail, i2v_loop as above, v2v_head and v2v_head_noisy the first
+/// half, v2v_tail the second, other and other_noisy: some at either end, none. Throws UserError (usage) for an unknown
+/// kind.
 std::vector<char> frames_beside(const std::string& kind, int64_t frames, const MaskDraws& draws);
+/// Whether the frames that a kind gives, the first one among them, have some noise: `kind` says so.
+bool gives_noisy(const std::string& kind, const std::vector<char>& given);
+/// Whether one of these kinds may, by its weight.
+bool any_noisy(const std::vector<Weighted>& kinds);
+/// Whether one of them gives any frame.
+bool any_beside(const std::vector<Weighted>& kinds);
+/// Frames of such a clip that are given by the kind that parts the clip most often into given frames and others: the
+/// first and the last, one of them, or none.
+std::vector<int64_t> most_parted(const std::vector<Weighted>& kinds, int64_t latent_frames);
+/// Shares of noise in the pixels of a noisy kind: ratio * noise + (1 - ratio) * pixels, drawn between these.
+inline constexpr double kLeastNoise = 0.1, kMostNoise = 0.3;
+
+/// What is left out where frames are given beside: "cond" the caption, "text" the frames, "null" both (named by what
+/// stays, as in its program), "keep" nothing.
+std::vector<std::string> drop_kinds();
 
 }  // namespace tessera::families

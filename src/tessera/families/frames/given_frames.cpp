@@ -91,7 +91,9 @@ std::string chosen(const std::vector<Weighted>& weights, double u) {
 
 bool is_causal(int64_t frames, int64_t latent_frames) { return frames == kStride * (latent_frames - 1) + 1; }
 
-std::string GivenFrames::name() const { return kNames + std::to_string(begin) + "-" + std::to_string(begin + count); }
+std::string GivenFrames::name() const {
+  return kNames + (noisy ? "noisy" : std::to_string(begin) + "-" + std::to_string(begin + count));
+}
 
 bool is_given_name(const std::string& name) { return name.starts_with(kNames); }
 

@@ -39,7 +39,8 @@ bool is_causal(int64_t frames, int64_t latent_frames);
 struct GivenFrames {
   int64_t begin, count;  ///< of the clip, encoded on their own; count 0: a slice of the clip's latent
   int64_t at, latents;
-  std::string name() const;  ///< of their latent in a cache: "given.0-33"
+  bool noisy = false;        ///< encoded with some noise on the pixels (frame_masks.h)
+  std::string name() const;  ///< of their latent in a cache: "given.0-33", "given.noisy"
   bool operator==(const GivenFrames&) const = default;
 };
 /// Of a picture, none. Throws UserError (usage) for an unknown kind.

@@ -46,8 +46,9 @@ void check_extras(const net::Sample& sample, const Config& c) {
     check_input(c.cond || !extra_of(sample, name), "stdit.pack",
                 std::string(name) + ": 1.2 takes no frames beside the latent", "use a preset of 1.3");
   }
-  check_input(!extra_of(sample, "cond") == !extra_of(sample, "cond_mask"), "stdit.pack",
-              "cond and cond_mask belong together", "give both or none");
+  check_input(extra_of(sample, "cond") ? extra_of(sample, "cond_mask") || extra_of(sample, "mask_index")
+                                       : !extra_of(sample, "cond_mask"),
+              "stdit.pack", "cond and cond_mask belong together", "give both or none, or mask_index beside cond");
   if (const Tensor* given = extra_of(sample, "mask_index"); given && given->numel() > 0)
     check_input(c.cond && extra_of(sample, "y_null") && given->min().item<int64_t>() >= 0 &&
                     given->max().item<int64_t>() < x.size(1),
@@ -248,11 +249,24 @@ class Packing {
     fill_input(here(batch_.inputs[kPatches]), sample.x, c_.patch);
     if (const Tensor* image = extra_of(sample, "image_latent"))
       fill_input(here(batch_.inputs[kPatches]).slice(0, 0, grid[1] * grid[2]), *image, c_.patch);
-    if (const Tensor* cond = extra_of(sample, "cond")) {
-      fill_input(here(batch_.inputs[kGivenPatches]), *cond, c_.patch);
-      fill_input(here(batch_.inputs[kMaskPatches]), *extra_of(sample, "cond_mask"), c_.patch);
-      batch_.inputs[kHasGiven].narrow(0, 2 * s, 2).fill_(1);
-    }
+    if (c_.cond) fill_given(sample, here, grid, s);
+  }
+
+  template <class Here>
+  void fill_given(const net::Sample& sample, const Here& here, const Grid3& grid, int64_t s) {
+    const Tensor *cond = extra_of(sample, "cond"), *mask = extra_of(sample, "cond_mask"),
+                 *index = extra_of(sample, "mask_index");
+    if (!cond && !index) return;
+    batch_.inputs[kHasGiven].narrow(0, 2 * s, 2).fill_(1);
+    if (cond) fill_input(here(batch_.inputs[kGivenPatches]), *cond, c_.patch);
+    const Tensor masks = here(batch_.inputs[kMaskPatches]);
+    if (mask) return fill_input(masks, *mask, c_.patch);
+    static float one = 1;  // no tensor's memory
+    const Tensor ones =
+        at::from_blob(&one, {c_.in_channels, 1, sample.x.size(2), sample.x.size(3)}, {0, 0, 0, 0}, at::kFloat);
+    const int64_t in_frame = grid[1] * grid[2];
+    for (int64_t i = 0; i < index->numel(); ++i)
+      fill_input(masks.narrow(0, (*index)[i].item<int64_t>() * in_frame, in_frame), ones, c_.patch);
   }
 
   /// Positions: added ones, and the angles of both kinds of blocks.
@@ -334,6 +348,7 @@ Stdit::Stdit(const Config& config) : config_(config), units_(make_units(config))
 net::Conditions Stdit::conditions() const {
   net::Conditions wants;
   wants.clean_first = wants.frame_masks = true;
+  wants.given_frames = config_.cond;
   return wants;
 }
 

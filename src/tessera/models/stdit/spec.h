@@ -13,8 +13,9 @@
 //   image_latent      [C, 1, H, W]: the first latent frame, without noise, which is then not predicted
 //   x_mask [F]        0: the frame is given in x without noise; such frames are predicted, too
 // and of 1.3, for pictures and videos that are continued:
-//   cond, cond_mask   [C, F, H, W]: given latent frames, zeros elsewhere, and 1 where they are
-//   mask_index [n]    the given frames, which read y_null in place of the caption
+//   mask_index [n]    int64: the given frames, which read y_null in place of the caption; none: the model says so
+//   cond, cond_mask   [C, F, H, W]: given latent frames, zeros elsewhere and where they are left out; and 1 where they
+//                     are, without it in the frames of mask_index
 //   y_null [m, D]     the caption of no words
 #include "tessera/models/stdit/config.h"
 #include "tessera/net/model.h"

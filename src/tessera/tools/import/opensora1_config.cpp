@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/families/frames/frame_masks.h"
 #include "tessera/families/stdit.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/opensora_parts.h"
@@ -71,8 +72,11 @@ void drawn_timesteps(Translator& t) {
   std::vector<std::string> options;
   for (const std::string& option : {by_size, method})
     if (t.has(option)) options.push_back(option);
-  if (transformed && !normal)
-    return t.refuse(by_size, "with it timesteps are drawn by sample_method = \"logit-normal\"");
+  if (transformed && !normal) {
+    t.refuse(by_size, "with it timesteps are drawn by sample_method = \"logit-normal\"");
+    if (t.has(method)) t.imply(method, "use_timestep_transform is refused with it");
+    return;
+  }
   const std::string value = transformed ? "by_area" : normal ? "logit_normal" : "uniform";
   if (options.empty())
     t.assume("diffusion.timesteps", value, "this trainer's");
@@ -104,10 +108,28 @@ void mask_ratios(Translator& t) {
   if (sum > 1 + kRounding)
     throw UserError(Exit::usage, "import", "mask_ratios sum to " + number_text(sum), "they sum to at most 1");
   if (t.has("mask_ratios")) t.imply("mask_ratios", "no frames are given");
-  if (options.empty())
-    t.assume("diffusion.image_share", "0", "no frames are given");
-  else
+  if (!options.empty())
     t.set("diffusion.mask_ratios", kinds, options, "kinds of given frames by their share of the samples");
+  else if (!is_third(t))
+    t.assume("diffusion.image_share", "0", "no frames are given");
+}
+
+/// Frames beside the noisy ones, of 1.3, whose trainer tells the model also that none is given; of 1.2 there are none.
+void mask_types(Translator& t) {
+  const std::string types = "mask_types", drops = "scheduler.drop_condition";
+  const auto own = [](const std::string& name) { return name == "i2v" ? "i2v_head" : name; };
+  const bool third = is_third(t);
+  const bool given = third && set_opensora_weights(t, types, "diffusion.mask_types", families::beside_kinds(), own);
+  if (given) set_opensora_weights(t, drops, "diffusion.drop_condition", families::drop_kinds(), own);
+  if (third && !given)
+    t.assume("diffusion.mask_types", "none=1", "this trainer's: the model is told that none is given");
+  for (const Given& g : t.given()) {
+    if (t.is_answered(g.name) || !(g.name.starts_with(types) || g.name.starts_with(drops))) continue;
+    if (third)
+      t.imply(g.name, "no frames are given");
+    else
+      t.refuse(g.name, "1.2's models are given no frames beside the noisy ones: mask_ratios gives some without noise");
+  }
 }
 
 void recomputes(Translator& t) {
@@ -160,6 +182,7 @@ void opensora1_together(Translator& t) {
   one_shape(t);
   drawn_timesteps(t);
   mask_ratios(t);
+  mask_types(t);
   recomputes(t);
   warm_up(t);
   set_opensora_epochs(t);
@@ -236,13 +259,13 @@ std::vector<Rule> opensora1_model_rules() {
       only("model.adapt_16ch", {"false"}, "the file's channels are the model's",
            "weights of 1.2 are not adapted to 1.3", Takes::perhaps),
       implied("model.use_cond", "1.3 has it", Takes::perhaps),
-      of_table(refused("scheduler.drop_condition", "1.3's frames beside the noisy latent are not drawn in training"),
-               Covers::both),
+      of_table(joined("scheduler.drop_condition", "`diffusion.drop_condition`, KIND=WEIGHT"), Covers::both),
       of_table(joined("mask_ratios", "`diffusion.mask_ratios`, KIND=RATIO"), Covers::both),
-      of_table(refused("mask_types",
-                       "1.3's frames beside the noisy latent are not drawn in training: mask_ratios gives "
-                       "frames without noise"),
-               Covers::both),
+      of_table(joined("mask_types", "1.3 `diffusion.mask_types`, KIND=WEIGHT; 1.2 refused"), Covers::both),
+      only("scheduler.x_cond_weight", {"1", "1.0"}, "1: all frames count alike",
+           "given frames count as the others in the loss"),
+      only("model.v2v_noise_min_weight", {"0.1"}, "0.1", "noisy frames have a share of 0.1 to 0.3"),
+      only("model.v2v_noise_max_weight", {"0.3"}, "0.3", "noisy frames have a share of 0.1 to 0.3"),
   };
   for (const char* key : {"hidden_size", "num_heads", "depth", "in_channels", "mlp_ratio", "patch_size",
                           "caption_channels", "model_max_length", "input_sq_size"})

@@ -125,29 +125,12 @@ void buckets(Translator& t) {
               "the smallest batch of a bucket" + (rounds > 1 ? " x " + std::to_string(rounds) : std::string()));
 }
 
-/// Kinds of given frames with their weights, by the names that both have.
-void conditions(Translator& t) {
-  const std::string prefix = "condition_config.";
-  const std::vector<std::string> known = families::given_kinds();
-  std::vector<std::string> options, kinds;
-  double sum = 0;
-  for (const Given& g : t.given()) {
-    if (!g.name.starts_with(prefix)) continue;
-    const std::string kind = g.name.substr(prefix.size());
-    const double weight = t.number(g.name, 0);
-    if (std::ranges::find(known, kind) == known.end() || weight < 0) {
-      if (weight == 0)
-        t.imply(g.name, "its weight is 0");
-      else
-        t.refuse(g.name, weight < 0 ? "a weight is at least 0" : "there are " + joined_text(known));
-      continue;
-    }
-    options.push_back(g.name), sum += weight;
-    kinds.push_back(kind + "=" + number_text(weight));
-  }
-  if (options.empty()) return;
-  if (sum <= 0) return t.refuse(options[0], "all weights are 0");
-  t.set("diffusion.conditions", joined_text(kinds), options);
+/// Its trainer looks for "v2v_head" and "v2v_tail" in the name, and for "easy". So "v2v_head_noisy", which 1.3 has, gives
+/// v2v_head's frames as they are, without noise.
+std::string given_kind_of(const std::string& name) {
+  for (const std::string kind : {"v2v_head", "v2v_tail"})
+    if (name.find(kind) != name.npos) return kind + (name.find("easy") != name.npos ? "_easy" : "");
+  return name;
 }
 
 // ---- ranks and memory ---------------------------------------------------------------------------------------------
@@ -256,7 +239,7 @@ void lora(Translator& t) {
 void opensora_together(Translator& t) {
   plugin(t);  // first: a batch is of the ranks that share a sample
   buckets(t);
-  conditions(t);
+  set_opensora_weights(t, "condition_config", "diffusion.conditions", families::given_kinds(), given_kind_of);
   recompute(t);
   lora(t);
   if (t.has("accumulation_steps")) t.imply("accumulation_steps", "counted into train.global_batch");
@@ -416,6 +399,35 @@ std::vector<Rule> opensora_training_rules() {
 }
 
 }  // namespace
+
+bool set_opensora_weights(Translator& t, const std::string& table, const std::string& key,
+                          const std::vector<std::string>& known, std::string (*kind_of)(const std::string& name)) {
+  std::vector<std::string> options, kinds;
+  std::vector<families::Weighted> weights;
+  double sum = 0;
+  for (const Given& g : t.given()) {
+    if (!g.name.starts_with(table + ".")) continue;
+    const std::string name = g.name.substr(table.size() + 1), kind = kind_of(name);
+    const double weight = t.number(g.name, 0);
+    if (std::ranges::find(known, kind) == known.end() || weight < 0) {
+      if (weight == 0)
+        t.imply(g.name, "its weight is 0");
+      else
+        t.refuse(g.name, weight < 0 ? "a weight is at least 0" : "there are " + joined_text(known));
+      continue;
+    }
+    if (kind != name) t.warn(g.name, "that trainer takes it as " + kind);
+    options.push_back(g.name), sum += weight;
+    const auto same = std::ranges::find(weights, kind, &families::Weighted::name);
+    (same == weights.end() ? weights.emplace_back(kind, 0.0) : *same).weight += weight;
+  }
+  if (options.empty()) return false;
+  for (const families::Weighted& kind : weights) kinds.push_back(kind.name + "=" + number_text(kind.weight));
+  if (sum > 0) t.set(key, joined_text(kinds), options);
+  for (const std::string& option : options)
+    if (sum <= 0) t.refuse(option, "all weights are 0");
+  return sum > 0;
+}
 
 void set_opensora_buckets(Translator& t) { buckets(t); }
 void set_opensora_plugin(Translator& t) { plugin(t); }

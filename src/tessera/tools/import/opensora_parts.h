@@ -15,6 +15,9 @@ void set_opensora_plugin(Translator& t);
 /// An encoder, `preset`, of a given name or folder, which has to hold `name`; `key` is the recipe's.
 void set_opensora_encoder(Translator& t, const Given& g, const char* name, const char* preset, const std::string& key,
                           const char* tokenizer);
+/// `key` = KIND=WEIGHT of the items TABLE.NAME, by `kind_of` their names: false where there is none that has a weight.
+bool set_opensora_weights(Translator& t, const std::string& table, const std::string& key,
+                          const std::vector<std::string>& known, std::string (*kind_of)(const std::string& name));
 /// run.steps of "epochs".
 void set_opensora_epochs(Translator& t);
 

@@ -1,9 +1,10 @@
 // Kinds of the objective whose shift follows from a sample's size (Open-Sora 2.0): shifts, schedules, noisy latents,
 // targets, losses and guidance. The mesh means nothing here. Of 1.2 shifts, noisy latents, losses and the sampler's
-// path are compared, of 1.3 shifts, drawn timesteps and losses without frames beside the noisy ones.
+// path are compared, of 1.3 shifts, drawn timesteps, and losses with frames beside the noisy ones and without.
 #include <cmath>
 
 #include "tessera/diffusion/flow.h"
+#include "tessera/diffusion/given_frames.h"
 #include "tessera/diffusion/loss.h"
 #include "tessera/diffusion/sampler.h"
 #include "tessera/families/frames/given_frames.h"
@@ -84,11 +85,13 @@ Tensor area_timesteps(const std::vector<VideoSize>& sizes, const Tensor& t, doub
   return at::stack(rows).to(at::kFloat);
 }
 /// Noisy latents and losses of 1.x, whose fake model sees `text` (a number a sample) beside them; frames with a mask of 0
-/// are given without noise and do not count. An undefined mask gives none.
+/// are given without noise and do not count. An undefined mask gives none. `beside`: what the model adds of given frames,
+/// [N, C, F, h, w] or undefined.
 struct AreaLoss {
   Tensor noisy, losses;
 };
-AreaLoss area_loss(const Tensor& x0, const Tensor& noise, const Tensor& t, const Tensor& mask, const Tensor& text) {
+AreaLoss area_loss(const Tensor& x0, const Tensor& noise, const Tensor& t, const Tensor& mask, const Tensor& text,
+                   const Tensor& beside = {}) {
   std::vector<Tensor> noisy, losses;
   for (int64_t i = 0; i < t.numel(); ++i) {
     const double time = t[i].item<double>() / 1000;
@@ -103,7 +106,9 @@ AreaLoss area_loss(const Tensor& x0, const Tensor& noise, const Tensor& t, const
     const auto rows = [](const Tensor& latent) {
       return models::to_rows(latent, {1, 1, 1}).to(at::kFloat).contiguous();
     };
-    const Tensor prediction = rows(-(0.3 * at::sin(x) + 0.1 * time + text[i].item<double>()));
+    Tensor predicted = 0.3 * at::sin(x) + 0.1 * time + text[i].item<double>();
+    if (beside.defined()) predicted = predicted + beside[i];
+    const Tensor prediction = rows(-predicted);
     net::Batch batch;
     batch.tokens.offsets = {0, prediction.size(0)};
     losses.push_back(
@@ -119,6 +124,37 @@ std::vector<VideoSize> sizes_of(const Json& rows) {
   std::vector<VideoSize> sizes;
   for (const Json& row : rows) sizes.push_back(row.get<VideoSize>());
   return sizes;
+}
+
+/// 1.3 with frames beside the noisy ones, which count as the others: what each drop leaves, what the model reads, the loss.
+void check_beside_loss(CaseFile& file, const CaseContext& context) {
+  const Tensor x = file.tensor("in.v13.x"), y = file.tensor("in.v13.y"), null = file.tensor("in.v13.y_embedding");
+  for (const auto& [name, run] : context.config.at("v13_runs").items()) {
+    if (!run.at("mask_index").is_array() || run.at("mask_index").empty()) continue;
+    if (run.at("x_cond_weight") != 1.0 || !run.at("uses").empty()) continue;
+    const std::string out = "out.v13." + name + ".";
+    const Tensor index = at::tensor(run.at("mask_index").get<std::vector<int64_t>>(), at::kLong);
+    std::vector<families::Weighted> drops;
+    for (const auto& [kind, weight] : context.config.at("v13_drop_condition").items())
+      drops.push_back({kind, weight.get<double>()});
+    const std::string drop = families::chosen(drops, run.at("drop_u").get<double>());
+    if (Json(drop) != run.at("drop")) file.fail(out + "y: another choice of what is left out, " + drop);
+    std::vector<Tensor> conds, texts, masks;
+    for (int64_t i = 0; i < x.size(0); ++i) {
+      const diffusion::BesideInput input = diffusion::beside_input(drop, x[i], index, y[i][0], null);
+      conds.push_back(input.cond.defined() ? input.cond : at::zeros_like(x[i]));
+      texts.push_back(input.context.unsqueeze(0));
+      masks.push_back(at::zeros_like(x[i]).index_fill_(1, index, 1));
+    }
+    const Tensor cond = at::stack(conds), text = at::stack(texts);
+    const AreaLoss found = area_loss(x, file.tensor("in.v13.noise"), file.tensor("in.v13.t"), {},
+                                     0.02 * text.flatten(1).mean(1), 0.2 * cond + 0.05 * at::stack(masks));
+    file.compare(out + "cond", cond, 0.0);
+    file.compare(out + "y", text, 0.0);
+    file.compare(out + "x_t", found.noisy, context.bound("out"));
+    file.compare(out + "loss", found.losses, context.bound("out"));
+    file.compare(out + "mean", found.losses.mean(), context.bound("out"));
+  }
 }
 
 }  // namespace
@@ -234,6 +270,7 @@ CaseResults verify_size_loss(const CaseContext& context) {
     file.compare("out.v13." + run + ".loss", found.losses, context.bound("out"));
     file.compare("out.v13." + run + ".mean", found.losses.mean(), context.bound("out"));
   }
+  check_beside_loss(file, context);
   CaseResults results;
   results.push_back(std::move(file));
   return results;
