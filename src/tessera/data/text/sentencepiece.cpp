@@ -81,12 +81,22 @@ struct SentencePieceModel final : TokenizerModel {
   }
 };
 
+/// What the library finds wrong; empty: nothing. Its index of pieces throws where the others return: a piece may be empty.
+std::string load(sentencepiece::SentencePieceProcessor& processor, const std::string& bytes) {
+  try {
+    const auto status = processor.LoadFromSerializedProto(bytes);
+    return status.ok() ? "" : status.ToString();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 OpenTokenizer open_sentencepiece(const std::string& bytes, const Path& path) {
   auto model = std::make_unique<SentencePieceModel>();
-  const auto status = model->processor.LoadFromSerializedProto(bytes);
-  check_input(status.ok(), "data.tokenizer", path.string() + ": not a SentencePiece model (" + status.ToString() + ")",
+  const std::string fault = load(model->processor, bytes);
+  check_input(fault.empty(), "data.tokenizer", path.string() + ": not a SentencePiece model (" + fault + ")",
               "give the spiece.model, tokenizer.model or tokenizer.json of the text encoder");
   model->pad = model->processor.pad_id();
   model->bos = model->processor.bos_id();
