@@ -24,6 +24,9 @@ install(TARGETS tessera RUNTIME DESTINATION ${TESSERA_LIBEXEC} COMPONENT program
 if(TARGET tessera_cuda)
   install(TARGETS tessera_cuda LIBRARY DESTINATION ${TESSERA_LIBEXEC} COMPONENT program)  # looked for beside the program
 endif()
+if(TARGET tessera_parquet)
+  install(TARGETS tessera_parquet LIBRARY DESTINATION ${TESSERA_LIBEXEC} COMPONENT program)  # likewise
+endif()
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/recipes DESTINATION share/tessera COMPONENT program)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/ DESTINATION share/doc/tessera COMPONENT program)
 # The program writes its own man page and completions.
@@ -77,6 +80,8 @@ install(PROGRAMS ${CMAKE_SOURCE_DIR}/scripts/demo ${CMAKE_SOURCE_DIR}/scripts/fe
 
 # what scripts/install, scripts/dist and scripts/wheel need built, and no test
 add_custom_target(tessera_package DEPENDS tessera tessera_wheel ${rooms})
-if(TARGET tessera_cuda)
-  add_dependencies(tessera_package tessera_cuda)
-endif()
+foreach(opened tessera_cuda tessera_parquet)
+  if(TARGET ${opened})
+    add_dependencies(tessera_package ${opened})
+  endif()
+endforeach()

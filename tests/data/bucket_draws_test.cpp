@@ -78,6 +78,19 @@ TEST(BucketDraws, AShareOfALengthIsPassedOverForShorterOnesAndTheLastMayLeaveCli
       << "too short is a fault of the clip";
 }
 
+/// Two tables of one area are two sizes all the same, and an area is the one that the table names.
+TEST(BucketDraws, TablesOfOneAreaAreSizesOfTheirOwn) {
+  const auto buckets = buckets_of_items({"1xASPECT_RATIO_2880=8:0.5", "1xASPECT_RATIO_4K=8"});
+  const auto found = where(buckets, {.height = 3840, .width = 2160, .frames = 1, .image = true});
+  EXPECT_NEAR(found.at("1x3840x2112"), 2000, 150);
+  EXPECT_NEAR(found.at("1x3840x2160"), 2000, 150);
+  const auto small = buckets_of_items({"1xASPECT_RATIO_240P=8"});
+  const ClipSize least{.height = 192, .width = 426, .frames = 1, .image = true};  // 0.8 of 102,240, not of 320 x 320
+  ASSERT_EQ(drawn_sizes(small).size(), 1u);
+  EXPECT_EQ(drawn_sizes(small)[0].area, 102240);
+  EXPECT_TRUE(draw_bucket(drawn_sizes(small), least, DrawStyle::shares, [](Drawn) { return 0.5; }));
+}
+
 TEST(BucketDraws, DependOnSeedAndNameAlone) {
   const auto buckets = buckets_of_items({"33x256px=8", "33x768px=2:0.5"});
   const ClipSize clip{.height = 1024, .width = 1024, .frames = 50};

@@ -114,6 +114,36 @@ TEST(AspectRatios, AreOpenSorasWhereTheyAreNamedByPixels) {
     EXPECT_ANY_THROW(names_aspect_ratios(text) ? aspect_buckets(text) : std::vector{parse_bucket(text)}) << text;
 }
 
+/// Open-Sora 1.2's and 1.3's, recorded.
+TEST(AspectRatios, AreThoseOfOpenSora12ByTheNamesOfItsTables) {
+  const Path golden = Path(TESSERA_GOLDENS) / "opensora_buckets";
+  if (!std::filesystem::exists(golden)) {
+    ASSERT_STRNE(std::getenv("CI") ? std::getenv("CI") : "", "true") << "no golden cases at " << golden;
+    GTEST_SKIP() << "no golden cases at " << golden;
+  }
+  const checkpoint::Json all = checkpoint::parse_json(checkpoint::read_text(golden / "aspect.json"), "aspect.json");
+  int64_t compared = 0;
+  for (const auto& [version, rounded] : {std::pair("v12", ""), {"v13", "_16D"}})
+    for (const auto& [name, table] : all.at(version).at("tables").items()) {
+      std::string ours = name.substr(0, name.find('_'));
+      if (const char last = ours.back(); last == 'p' || last == 'k') ours.back() = last == 'p' ? 'P' : 'K';
+      if (ours == "256" || ours == "512" || ours == "1024") ours += "_40";
+      const std::vector<Bucket> buckets = aspect_buckets("51xASPECT_RATIO_" + ours + rounded);
+      ASSERT_EQ(buckets.size(), table.at("sizes").size()) << name;
+      EXPECT_EQ(buckets[0].height, buckets[0].width) << name << ": samples have the first shape";
+      const int64_t area = buckets[0].area > 0 ? buckets[0].area : buckets[0].height * buckets[0].width;
+      EXPECT_EQ(area, table.at("area").get<int64_t>()) << name;
+      for (const auto& [ratio, size] : table.at("sizes").items()) {
+        const auto found = std::ranges::find(buckets, std::stod(ratio), &Bucket::ratio);
+        ASSERT_NE(found, buckets.end()) << name << " has no " << ratio;
+        EXPECT_EQ(found->height, size.at(0).get<int64_t>()) << name << " " << ratio;
+        EXPECT_EQ(found->width, size.at(1).get<int64_t>()) << name << " " << ratio;
+        ++compared;
+      }
+    }
+  EXPECT_EQ(compared, 2 * (8 * 17 + 5 * 40));
+}
+
 /// Computed by the two programs' own code for 832 x 480 and for their example of a data set.
 TEST(AspectRatios, OfAnAreaAreThoseOfMusubiAndOfDiffusionPipe) {
   std::vector<std::string> sizes;

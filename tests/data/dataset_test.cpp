@@ -207,6 +207,7 @@ TEST_F(FrameFolders, AreFoundByATableAndCutLikeVideos) {
       plan_clips(items, Probes(), {.buckets = {{2, 32, 48}}, .fps = 16, .mode = ClipMode::chunks}, problems);
   ASSERT_EQ(plan.clips.size(), 3u);
   for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(plan.clips[i].rate, 16);
     const Frames clip = decode_clip(items[0].path, plan.spec(plan.clips[i]));
     EXPECT_TRUE(std::equal(clip.rgb.begin(), clip.rgb.end(), clip_.frame(2 * i))) << i;
   }

@@ -339,6 +339,8 @@ TEST(Flow, TheShiftFollowsFromTheAreaOfEachSample) {
   parse_timesteps("by_area", options);
   EXPECT_DOUBLE_EQ(of_size(options, {4, 1, 64, 64}).shift, 1) << "512 x 512 pixels";
   EXPECT_DOUBLE_EQ(of_size(options, {4, 9, 64, 256}).shift, 6) << "four times the area, nine frames";
+  EXPECT_DOUBLE_EQ(of_size(options, {4, 4, 29, 30}, 235.0 * 256).shift, 2 * std::sqrt(235.0 * 256 / (512 * 512)))
+      << "pixels that are given count, not the latent's cells";
   EXPECT_EQ(options.least_noise, 0) << "the first sample of a path is noise alone";
   options.piece = 5;  // 113 frames are seven pieces of 17, each of which begins with the last frame of the one before
   EXPECT_DOUBLE_EQ(of_size(options, {16, 35, 64, 64}).shift, std::sqrt((113 - 1) / 4));

@@ -101,7 +101,7 @@ TEST_F(OpenSoraVaes, FilesAreKnownWithTheirConfigsAndWhatDoesNotFitIsNamed) {
         name == "opensora_vae12" ? "temporal_vae.decoder.norm1.bias" : "decoder.mid.attn_1.v.conv.bias";
     cut.erase(lost);
     expect_error(lost, [&] { make_vae(golden.text("config.json"), "config.json", source_of(cut, "cut.st"), {}); });
-    EXPECT_THROW(open(name)->latent_shape(17, 60, 64), UserError);
+    EXPECT_THROW(open(name)->latent_shape(17, 7, 64), UserError);
     EXPECT_THROW(open(name, {.size = 36, .overlap = 8}), UserError);
     EXPECT_NE(open(name, {.size = 64, .overlap = 16})->fingerprint(), open(name)->fingerprint());
   }
@@ -112,6 +112,33 @@ TEST_F(OpenSoraVaes, FilesAreKnownWithTheirConfigsAndWhatDoesNotFitIsNamed) {
   expect_error("ch_mult", [] { open("opensora_vae13", {}, {{"encoder", {{"ch_mult", {1, 2, 4, 4}}}}}); });
   expect_error("micro_frame_size", [] { open("opensora_vae13", {}, {{"micro_frame_size", 16}}); });
   expect_error("video_9frames", [] { open("opensora_vae13", {}, {{"normalization", "video_9frames"}}); });
+}
+
+/// Each layer halves what it is given: the first autoencoder rounds down three times, the second once and up twice.
+TEST_F(OpenSoraVaes, SidesThatAreNoMultiplesOf8HaveTheCellsThatTheLayersMake) {
+  const auto first = open("opensora_vae12"), second = open("opensora_vae13");
+  for (const int64_t side : {8, 9, 13, 15, 16, 21, 23, 30, 35}) {
+    for (const VideoVae* vae : {first.get(), second.get()}) {
+      const Tensor clip = clip_of(vae == first.get() ? 1 : 5, side, 16);
+      EXPECT_EQ(vae->encode(clip).sizes(), at::IntArrayRef(vae->latent_shape(clip.size(1), side, 16))) << side;
+    }
+    EXPECT_EQ(first->latent_shape(1, side, 16)[2], side / 8);
+  }
+  EXPECT_EQ(second->latent_shape(1, 294, 784)[2], 37);
+  EXPECT_EQ(second->latent_shape(1, 294, 784)[3], 98);
+  const Tensor clip = clip_of(1, 21, 16), other = clip.clone();
+  other.slice(2, 20, 21).bitwise_xor_(0x80);
+  EXPECT_FALSE(at::equal(first->encode(clip), first->encode(other))) << "rows below the last whole cell count";
+}
+
+TEST_F(OpenSoraVaes, TheLastTilesHaveWhatIsLeftOfThePicture) {
+  for (const std::string name : {"opensora_vae12", "opensora_vae13"}) {
+    const auto tiled = open(name, {.size = 32, .overlap = 16}), whole = open(name);
+    for (const int64_t side : {32, 37, 61, 69, 71}) {
+      const Tensor clip = clip_of(1, side, 40);
+      EXPECT_EQ(tiled->encode(clip).sizes(), whole->encode(clip).sizes()) << name << " " << side;
+    }
+  }
 }
 
 /// What a file stores counts more than its config.json: its code loads it last.
@@ -171,6 +198,8 @@ TEST_F(OpenSoraVaeMemory, PiecesTakeWhatIsSaidTiledOrNot) {
     const auto vae13 = sized<OpenSoraVae13>(second, opensora13_vae::parameters(second), tiling);
     for (const int64_t frames : {1, 34}) expect_bytes_of(vae12, {frames, 96, 128});
     for (const int64_t frames : {1, 17}) expect_bytes_of(vae13, {frames, 96, 128});
+    expect_bytes_of(vae12, {1, 103, 125});
+    expect_bytes_of(vae13, {1, 101, 125});
   }
 }
 

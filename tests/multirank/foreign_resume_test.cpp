@@ -79,6 +79,15 @@ if form == 'groups':
     groups = [dict(group, params=list(state)[:3]), dict(group, params=list(state)[3:])]
 if form == 'missing':
     del state[4]
+frozen = {'folder_frozen': 'text_embedding.', 'folder_zeros': 'text_embedding.', 'folder_frozen_block': 'blocks.0.'}.get(form)
+if form == 'folder_zeros':  # as if it had trained without a gradient
+    for i, n in enumerate(names):
+        if n.startswith(frozen):
+            for kind in ('exp_avg', 'exp_avg_sq'): state[i][kind] = tensor(bytes(len(tensors[n, kind].how[1][0].data)), tensors[n, kind].shape)
+elif frozen:  # filter(lambda p: p.requires_grad, model.parameters()) numbers the others
+    state = dict(enumerate(state[i] for i, n in enumerate(names) if not n.startswith(frozen)))
+    assert len(state) < len(names)
+    group['params'] = list(state)
 if form == 'order':
     a = next(i for i in range(len(names)) if state[i]['exp_avg'].shape != state[0]['exp_avg'].shape)
     state[0], state[a] = state[a], state[0]
@@ -103,6 +112,7 @@ if form.startswith('folder'):
     for one in state.values(): one['step'] = 2
     if form != 'folder_weights':
         pieces(state, out + '/optimizer', 'pytorch_optim', 'pytorch_optim.bin.index.json')
+        save(groups, out + '/optimizer/pytorch_optim_group.bin')
     if form == 'folder_short':
         os.remove(out + '/optimizer/pytorch_optim-00002.bin')
     average = {n: tensor(tensors[n, 'param'].how[1][0].data, [len(tensors[n, 'param'].how[1][0].data) // 4] if form == 'folder_flat' else tensors[n, 'param'].shape) for n in names}
@@ -196,6 +206,19 @@ TEST_F(ForeignResume, AFolderOfColossalAIsTrainersGoesOnWithItsMomentsAndItsAver
       run_.train(1, "flat", {"--run.steps", "4", "--run.resume", saved("folder_flat"), "--train.ema", "0.9"});
   EXPECT_EQ(flat.code, 3) << flat.output;
   EXPECT_NE(flat.output.find("the first rank's part alone"), std::string::npos) << flat.output;
+}
+
+/// Its optimiser has the other parameters alone, numbered without them.
+TEST_F(ForeignResume, AModuleThatItsTrainerFrozeBeginsWithMomentsOfZero) {
+  for (const std::string form : {"folder_zeros", "folder_frozen"}) {
+    const Result r = run_.train(1, form, {"--run.steps", "4", "--run.resume", saved(form)});
+    ASSERT_EQ(r.code, 0) << r.output;
+    const bool told = r.output.find("text_embedding has no moments there (4 parameters") != std::string::npos;
+    EXPECT_EQ(told, form == "folder_frozen") << r.output;
+  }
+  EXPECT_EQ(run_.model("folder_frozen"), run_.model("folder_zeros"));
+  EXPECT_NE(run_.model("folder_frozen"), run_.model("whole"));
+  expect_refused("folder_frozen_block", 3, {"without each of blocks.0, blocks.1", "which of these was frozen"});
 }
 
 TEST_F(ForeignResume, AdaptersOfATrainersFolderAreGoneOnFrom) {

@@ -133,6 +133,52 @@ TEST_F(FirstOpenSora, TrainsAndSamplesAlongOneCurveOnEveryLayout) {
   expect_same_curve(one, run_.metrics("parts"), kSteps);
 }
 
+/// As most of its tables' sizes: a latent cell is of 8 x 8 pixels, and what is left over is seen by the last one.
+TEST_F(FirstOpenSora, SizesThatAreNoMultiplesOf8TrainAndSampleInWholeCells) {
+  train(1, "odd",
+        {"--data.size", "37,53", "--run.steps", "2", "--sample.every", "2", "--sample.steps", "2", "--sample.prompts",
+         kCaptions[0]});
+  EXPECT_EQ(run_.metrics("odd", "sample").size(), 1u);
+  const Result r = run_.train(
+      2, "table", flags({"--data.buckets", "17xASPECT_RATIO_144P", "--mesh", "tp=2", "--run.steps", "1"}), 400);
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("17x156x234: 4 clips, 4 enlarged"), std::string::npos) << r.output;
+}
+
+/// A folder as releases of 1.x lie on the hub: bf16 weights, and a config.json with what transformers writes into it.
+TEST_F(FirstOpenSora, AFolderAsItIsPublishedIsInspectedImportedAndTrained) {
+  train(1, "made", {"--run.steps", "1"});
+  const fs::path release = run_.folder() / "OpenSora-STDiT";
+  const Result made = run_.tessera({"convert", run_.out("made") + "/model", release.string(), "--dtype", "bf16"});
+  ASSERT_EQ(made.code, 0) << made.output;
+  std::ifstream in(release / "config.json");
+  nlohmann::json config = nlohmann::json::parse(in);
+  config.erase("_class_name");
+  config.update({{"architectures", {"STDiT3"}},
+                 {"auto_map", {{"AutoConfig", "a.b"}, {"AutoModel", "a.c"}}},
+                 {"freeze_y_embedder", true},
+                 {"enable_flash_attn", true},
+                 {"torch_dtype", "bfloat16"},
+                 {"transformers_version", "4.36.2"}});
+  std::ofstream(release / "config.json") << config.dump(2);
+  const Result seen = run_.tessera({"inspect", release.string()});
+  EXPECT_EQ(seen.code, 0) << seen.output;
+  EXPECT_NE(seen.output.find("stdit3"), std::string::npos) << seen.output;
+  const std::string python = (run_.folder() / "stage.py").string(), recipe = (run_.folder() / "stage.toml").string();
+  std::ofstream(python) << "model = dict(type='STDiT3-XL/2', from_pretrained='" << release.string() << "')\n"
+                        << "scheduler = dict(type='rflow', use_timestep_transform=True, sample_method='logit-normal')\n"
+                        << "bucket_config = {'144p': {17: (1.0, 4)}}\nlr = 1e-4\nload = None\n";
+  const Result imported = run_.tessera({"import", python, "--ranks", "1", "-o", recipe});
+  ASSERT_EQ(imported.code, 0) << imported.output;
+  Flags line = {"launch", "-n", "1", "train", recipe, "--run.out", run_.out("release"), "--run.steps", "1"};
+  const Flags more = flags({"--diffusion.caption_dropout", "0", "--data.cache", (run_.folder() / "cache").string()});
+  for (size_t i = 0; i < more.size(); i += 2)
+    if (more[i] != "--data.size" && more[i] != "--data.frames") line.insert(line.end(), {more[i], more[i + 1]});
+  const Result trained = run_.tessera(line, 400);
+  EXPECT_EQ(trained.code, 0) << trained.output;
+  EXPECT_EQ(run_.metrics("release").size(), 1u);
+}
+
 /// The later autoencoder has 16 channels, and pieces that share a frame.
 TEST_F(FirstOpenSora, TheSecondAutoencoderMakesLatentsAsWell) {
   const fs::path vae = fs::path(TESSERA_GOLDENS) / "opensora_vae13";

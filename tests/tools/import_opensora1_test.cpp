@@ -95,7 +95,6 @@ TEST(ImportOpenSora1, TakesTheSecondVersion) {
           {"train.schedule", "opensora_linear_warmup"},
           {"checkpoint.every", "200"},
           {"model.freeze_y_embedder", "warned"},
-          {"bucket_config", "warned"},
           {"mask_ratios.image_random", "implied"},
           {"epochs", "implied"},
           {"vae.micro_batch_size", "implied"},
@@ -103,7 +102,9 @@ TEST(ImportOpenSora1, TakesTheSecondVersion) {
           {"load", "implied"},
           {"num_bucket_build_workers", "implied"}}},
         t);
-  EXPECT_NE(found(t, "data.buckets").find("1x256px"), std::string::npos) << "a size without a letter is a square";
+  EXPECT_NE(found(t, "data.buckets").find("51xASPECT_RATIO_144P=408,"), std::string::npos) << found(t, "data.buckets");
+  EXPECT_NE(found(t, "data.buckets").find("1xASPECT_RATIO_256_40="), std::string::npos) << "its table has 40 ratios";
+  for (const auto& remark : t.warned) EXPECT_EQ(remark.why.find("2.0"), std::string::npos) << remark.why;
   expect_refused_alone(t, {"vae.", "mask_ratios."});
 }
 
@@ -123,7 +124,17 @@ TEST(ImportOpenSora1, KeepsAreToldAsTheSharesThatPassOver) {
   EXPECT_EQ(given[0].name, "plugin_config.sp_size");
   EXPECT_EQ(given[0].shown(), "sp_size = 2");
   EXPECT_EQ(split_list(given[1].value),
-            (std::vector<std::string>{"102x144p=1,0.6699999999999999,27", "1x512px=0.1,141", "1x1440p=0.1,5"}));
+            (std::vector<std::string>{"102xASPECT_RATIO_144P=1,0.6699999999999999,27", "1xASPECT_RATIO_512_40=0.1,141",
+                                      "1xASPECT_RATIO_2K=0.1,5"}));
+  std::vector<Given> rounded = {{"bucket_config.720p_16d.49",
+                                 "1\x1f"
+                                 "2\x1f"}};
+  opensora1_options(rounded);
+  EXPECT_EQ(split_list(rounded[0].value), (std::vector<std::string>{"49xASPECT_RATIO_720P_16D=1,2"}));
+  std::vector<Given> unknown = {{"bucket_config.300p.1",
+                                 "1\x1f"
+                                 "2\x1f"}};
+  expect_words(message([&] { opensora1_options(unknown); }), {"'300p'", "144p", "4k"});
 }
 
 TEST(ImportOpenSora1, TakesTheThirdVersionAndItsLine) {
@@ -185,6 +196,31 @@ TEST(ImportOpenSora1, FramesBesideTheNoisyOnesAreThoseOfTheThirdVersion) {
   EXPECT_EQ(found(none, "scheduler.drop_condition.cond"), "implied");
   EXPECT_EQ(found(read("mask_types = {'i2v_haed': 1}\n" + drops), "mask_types.i2v_haed"), "refused");
   EXPECT_EQ(found(read("mask_types = {'none': 0}\n" + drops), "mask_types.none"), "refused");
+}
+
+/// As hpcai-tech publishes them: a folder with config.json and model.safetensors, or its name on the hub.
+TEST(ImportOpenSora1, TakesAPublishedFolderAsItsConfigSaysAndNamesWhatToDownload) {
+  const Folder folder;
+  folder.file("v4/config.json", R"({"model_type": "STDiT3", "kernel_size": null, "use_spatial_rope": false})");
+  const auto read = [&](const std::string& model) {
+    return import_file(
+        folder.file("config.py", "model = dict(type='STDiT3-XL/2', kernel_size=None, from_pretrained='" + model +
+                                     "')\nscheduler = dict(type='rflow')\nvae = dict(type='OpenSoraVAE_V1_3', "
+                                     "from_pretrained='hpcai-tech/OpenSora-VAE-v1.3')\n"),
+        {.ranks = 1});
+  };
+  const std::string here = (folder.path / "v4").string();
+  const Translation local = read(here);
+  EXPECT_EQ(found(local, "model.path"), here);
+  EXPECT_EQ(found(local, "model.family"), "stdit");
+  EXPECT_EQ(found(local, "model.preset"), "") << "it would count more than the folder's config.json";
+  EXPECT_EQ(found(local, "model.kernel_size"), "implied");
+  EXPECT_TRUE(local.refused.empty());
+  EXPECT_EQ(found(local, "data.vae"), "opensora1.3-vae");
+  EXPECT_EQ(found(local, "vae.from_pretrained"), "warned");
+  const Translation named = read("hpcai-tech/OpenSora-STDiT-v4");
+  EXPECT_EQ(found(named, "model.path"), "");
+  EXPECT_EQ(found(named, "model.from_pretrained"), "warned");
 }
 
 TEST(ImportOpenSora1, SequencesAreShardedByTheirPluginAlone) {

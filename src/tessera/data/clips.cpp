@@ -223,13 +223,14 @@ ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const 
     std::vector<BucketChoice> choices(1);
     choices[0].bucket = 0;
     ClipSize size;
-    double rate = 1;
+    double rate = 0;
     if (!blind) choices = place(item, probes, rules, size, rate, names, left_out, problems);
     if (choices.empty()) told.insert(item.where);
     for (const BucketChoice& choice : choices) {
       const int64_t frames = rules.buckets[static_cast<size_t>(choice.bucket)].frames;
       for (const int64_t start : clip_starts(rules, blind ? frames : size.frames, frames)) {
-        plan.clips.push_back({static_cast<int64_t>(i), choice.bucket, start, static_cast<double>(start) / rate});
+        plan.clips.push_back({static_cast<int64_t>(i), choice.bucket, start,
+                              start > 0 ? static_cast<double>(start) / rate : 0, size.image ? 0 : rate});
         ClipPlan::Use& use = plan.uses[static_cast<size_t>(choice.bucket)];
         ++use.clips;
         use.enlarged += choice.enlarge > 1;

@@ -46,6 +46,7 @@ struct Clip {
   int bucket = 0;
   int64_t start = 0;   ///< frames at the rate of training
   double seconds = 0;  ///< the same as time from the first frame
+  double rate = 0;     ///< its frames a second; 0: a picture, or unknown
 };
 
 struct ClipPlan {

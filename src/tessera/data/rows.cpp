@@ -5,6 +5,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/data/files/csv.h"
+#include "tessera/data/files/parquet.h"
 
 namespace tessera::data {
 
@@ -132,23 +133,34 @@ RowTable from_two_lists(const Path& file, Problems&) {
   return table;
 }
 
+RowTable from_parquet(const Path& file, Problems&) {
+  RowTable table;
+  const auto begin_row = [&] { table.rows.push_back({row_name(file, table.rows.size() + 1), {}}); };
+  read_parquet(file, {.columns = [&](std::vector<std::string> names) { table.columns = std::move(names); },
+                      .row = begin_row,
+                      .text =
+                          [&](size_t column, std::string_view text) {
+                            table.rows.back().fields[table.columns.at(column)].emplace_back(text);
+                          }});
+  check_input(!table.columns.empty(), "data.dataset", file.string() + ": has no column of texts or numbers",
+              "expected columns such as path and text");
+  return table;
+}
+
 struct Format {
   const char* ending;
   RowTable (*read)(const Path&, Problems&);
 };
-constexpr Format kFormats[] = {
-    {".csv", from_csv}, {".json", from_json}, {".jsonl", from_jsonl}, {".txt", from_two_lists}};
+constexpr Format kFormats[] = {{".csv", from_csv},
+                               {".json", from_json},
+                               {".jsonl", from_jsonl},
+                               {".txt", from_two_lists},
+                               {".parquet", from_parquet}};
 
 }  // namespace
 
 RowTable read_rows(const Path& file, Problems& problems) {
   check_input(fs::is_regular_file(file), "data.dataset", file.string() + ": no such file", "check data.metadata");
-  if (file.extension() == ".parquet") {
-    const std::string csv = Path(file).replace_extension(".csv").string();
-    throw UserError(Exit::input, "data.dataset", file.string() + ": this build reads no Parquet",
-                    "convert it: python3 -c 'import pandas; pandas.read_parquet(\"" + file.string() + "\").to_csv(\"" +
-                        csv + "\", index=False)', and give " + csv);
-  }
   std::string known;
   for (const Format& format : kFormats) {
     if (file.extension() == format.ending) return format.read(file, problems);

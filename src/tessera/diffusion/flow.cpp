@@ -181,19 +181,20 @@ double area_shift(double pixels, int64_t frames) {
   return std::sqrt(pixels / (kSquare * kSquare)) * std::sqrt(static_cast<double>(frames));
 }
 
-double area_shift(at::IntArrayRef latent, int64_t piece) {
+double area_shift(at::IntArrayRef latent, int64_t piece, double pixels) {
   constexpr int64_t kPixels = 8;  // of height and width, of a latent value
   const int64_t frames = latent[1], begins = piece > 0 && frames > 1 ? div_up(frames, piece) : 0;
-  return area_shift(static_cast<double>(kPixels * latent[2] * kPixels * latent[3]), frames - begins);
+  if (pixels <= 0) pixels = static_cast<double>(kPixels * latent[2] * kPixels * latent[3]);
+  return area_shift(pixels, frames - begins);
 }
 
 bool shifts_each(Timesteps timesteps) { return timesteps == Timesteps::by_size || timesteps == Timesteps::by_area; }
 
-Options of_size(Options options, at::IntArrayRef latent) {
+Options of_size(Options options, at::IntArrayRef latent, double pixels) {
   constexpr int64_t kPlaces = 4;  // of a token, whatever the model's patch is
   if (options.timesteps == Timesteps::by_size)
     options.shift = size_shift(static_cast<double>(latent[2] * latent[3] / kPlaces), latent[1]);
-  if (options.timesteps == Timesteps::by_area) options.shift = area_shift(latent, options.piece);
+  if (options.timesteps == Timesteps::by_area) options.shift = area_shift(latent, options.piece, pixels);
   return options;
 }
 

@@ -58,14 +58,15 @@ double size_shift(double tokens_per_frame, int64_t frames);
 /// The shift of a video of that many pixels a frame and latent frames, in Open-Sora 1.2 (Zheng et al. 2024): the root of
 /// the area, in squares of 512 pixels, times the root of the frames.
 double area_shift(double pixels, int64_t frames);
-/// The same of a latent [C, F, H, W], whose values are of 8 x 8 pixels. `piece`: 0, or the latent frames of a piece of the
+/// The same of a latent [C, F, H, W], whose values are of 8 x 8 pixels where the video's are not given. `piece`: 0, or the latent frames of a piece of the
 /// video; the first of each is then not counted, as in Open-Sora 1.3, whose pieces begin with the frame before them. A
 /// picture is one frame.
-double area_shift(at::IntArrayRef latent, int64_t piece = 0);
+double area_shift(at::IntArrayRef latent, int64_t piece = 0, double pixels = 0);
 /// Whether each sample's shift follows from its size.
 bool shifts_each(Timesteps timesteps);
 /// The options of a sample whose latent is [C, F, H, W]: by_size and by_area get the shift of its size, others stay.
-Options of_size(Options options, at::IntArrayRef latent);
+/// `pixels` of a frame, for by_area, where they are known.
+Options of_size(Options options, at::IntArrayRef latent, double pixels = 0);
 
 /// "uniform", "shift" (a synonym), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth", "sana", "diffusers", "by_size",
 /// "by_area".

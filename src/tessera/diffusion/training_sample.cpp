@@ -104,6 +104,13 @@ void give_frames(TrainingSample& sample, const at::Tensor& latent, const std::ve
   sample.input.extra["x_mask"] = mask;
 }
 
+/// Of a frame, where the sample says them; else 0.
+double pixels_of(const std::map<std::string, at::Tensor>& extra) {
+  const auto height = extra.find("height"), width = extra.find("width");
+  return height == extra.end() || width == extra.end() ? 0
+                                                       : height->second.item<double>() * width->second.item<double>();
+}
+
 }  // namespace
 
 std::vector<families::GivenFrames> given_frames(const NoiseSettings& settings, const net::Conditions& takes,
@@ -127,7 +134,7 @@ int64_t host_bytes(const TrainingSample& sample) {
 
 TrainingSample noised(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,
                       int64_t step, int64_t place) {
-  const Options timesteps = of_size(settings.timesteps, clean.latent.sizes());
+  const Options timesteps = of_size(settings.timesteps, clean.latent.sizes(), pixels_of(clean.extra));
   const TrainingDraw drawn = draw(timesteps, settings.seed, step, place);
   const at::Tensor noise = at::empty(clean.latent.sizes(), at::kFloat);
   RandomKey(settings.seed, Purpose::noise, step, place).normal(noise.mutable_data_ptr<float>(), 0, noise.numel());

@@ -557,6 +557,7 @@ class Preparation {
     data_.seed_ = static_cast<uint64_t>(recipe_.run.seed);
     data_.online_ = online_;
     data_.job_ = &job_;
+    data_.takes_ = inputs_of(*job_.model, job_.latent);
     data_.codec_ = job_.codec.get();
     data_.encoders_ = recipe_.data.encoders;
     if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);

@@ -116,6 +116,7 @@ class PreparedData {
   recipe::Encoders encoders_ = recipe::Encoders::cached;
   std::map<int64_t, data::CachedTensor> seen_;  // CLIP features by clip, when online
   const job::Job* job_ = nullptr;
+  std::set<std::string> takes_;  // extras of the model
   const net::VideoCodec* codec_ = nullptr;
   std::vector<int> buckets_;
   std::vector<std::string> prompts_;
@@ -127,6 +128,17 @@ class PreparedData {
   std::filesystem::path tokenizer_;
   int64_t problems_ = 0;
 };
+
+/// A video as it is shown: pixels, frames a second.
+struct ShownSize {
+  double height = 0, width = 0;
+  double rate = 0;  ///< 0: a picture, or unknown
+};
+/// Extras "height", "width" and "fps", [1] each, of which a model that does not take them is told nothing: a latent does not
+/// say them where its cells are of 8 x 8 pixels and a side is no multiple of 8.
+void tell_size(const std::set<std::string>& takes, const ShownSize& size, std::map<std::string, at::Tensor>& extra);
+/// Names of the extras that a model takes.
+std::set<std::string> inputs_of(const net::Denoiser& model, const std::array<int64_t, 4>& latent);
 
 /// A latent [C, f, h, w] that another program encoded (.npy). Throws UserError (input) naming the file.
 data::CachedTensor stored_latent(const data::Path& path);

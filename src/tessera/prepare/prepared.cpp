@@ -28,6 +28,17 @@ data::CachedTensor stored_latent(const data::Path& path) {
   return {data::latent_shape(array.shape), std::move(array.values)};
 }
 
+void tell_size(const std::set<std::string>& takes, const ShownSize& size, std::map<std::string, at::Tensor>& extra) {
+  for (const auto& [name, number] : {std::pair("height", size.height), {"width", size.width}, {"fps", size.rate}})
+    if (number > 0 && takes.contains(name)) extra[name] = at::full({1}, number, at::kFloat);
+}
+
+std::set<std::string> inputs_of(const net::Denoiser& model, const std::array<int64_t, 4>& latent) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : model.blank(latent).extra) names.insert(name);
+  return names;
+}
+
 /// Which of its captions the sample has in an epoch.
 size_t PreparedData::caption(int64_t index, int64_t epoch) const {
   const auto count = static_cast<int64_t>(item(index).captions.size());
@@ -97,6 +108,9 @@ PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGi
       if (!families::is_given_name(name)) sample.extra[name] = tensor_of(value);
   }
   if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
+  const data::Clip& clip = this->clip(index);
+  const data::ClipSpec spec = plan_.spec(clip);
+  tell_size(takes_, {.height = spec.height, .width = spec.width, .rate = clip.rate}, sample.extra);
   return sample;
 }
 

@@ -35,12 +35,24 @@ std::map<std::string, at::Tensor> with_null(std::map<std::string, at::Tensor> ex
 /// frames.
 double shift_of(const recipe::Recipe& recipe, const job::Job& job) {
   if (diffusion::shifts_by_area(recipe.sample.sampler))
-    return diffusion::area_shift(job.latent, job::overlapping_piece(*job.codec));
+    return diffusion::area_shift(job.latent, job::overlapping_piece(*job.codec),
+                                 static_cast<double>(recipe.data.height * recipe.data.width));
   if (!diffusion::shifts_by_size(recipe.sample.sampler)) return recipe.diffusion.shift;
   const auto tokens = [&](int64_t frames) {
     return job.model->token_count({job.latent[0], frames, job.latent[2], job.latent[3]});
   };
   return diffusion::size_shift(static_cast<double>(tokens(2) - tokens(1)), job.latent[1]);
+}
+
+/// The model is told the size and the rate of the video where it takes them.
+std::map<std::string, at::Tensor> with_size(const recipe::Recipe& recipe, const job::Job& job,
+                                            std::map<std::string, at::Tensor> extra) {
+  prepare::tell_size(prepare::inputs_of(*job.model, job.latent),
+                     {.height = static_cast<double>(recipe.data.height),
+                      .width = static_cast<double>(recipe.data.width),
+                      .rate = recipe.data.frames > 1 ? recipe.data.fps : 0},
+                     extra);
+  return extra;
 }
 
 }  // namespace
@@ -51,7 +63,7 @@ Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, int prom
       job_(job),
       text_(std::move(text)),
       negative_(beside(text_, std::move(negative), recipe.sample.negative_prompt)),
-      extra_(with_null(std::move(extra), negative_)),
+      extra_(with_null(with_size(recipe, job, std::move(extra)), negative_)),
       sampler_(
           diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps), shift_of(recipe, job))),
       x_(at::empty(job.latent, at::kFloat)) {

@@ -1,5 +1,6 @@
 #include "tessera/train/foreign_checkpoint.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 
@@ -48,6 +49,13 @@ class Adopted {
   /// A conversion is made once of the same, and anew where the run has an average that the file can give.
   std::string identity() const { return states_->identity() + (average_ ? ", averaged" : ""); }
   bool averaged() const { return average_.has_value(); }
+  /// What has no moments there, for the log; empty: nothing.
+  std::string begins_anew() const {
+    if (frozen_.empty()) return "";
+    const auto count = std::ranges::count(params_, true, &Param::frozen);
+    return frozen_ + " has no moments there (" + std::to_string(count) +
+           " parameters that its trainer froze): they begin at 0, and it trains from here on";
+  }
 
   /// What rank `rank` of `world` converts.
   std::vector<checkpoint::Piece> pieces(int rank, int world) {
@@ -71,18 +79,65 @@ class Adopted {
     std::string name;                              // in the file
     std::array<ForeignStates::Moment, 2> moments;  // kMoments
     int number = -1;                               // of model.parameters()
+    bool frozen = false;                           // by that trainer: it has no number and no moments
   };
 
-  /// torch numbers parameters as the model registers them, which is the order of the state_dict without its buffers.
+  /// torch numbers parameters as the model registers them, which is the order of the state_dict without its buffers, and
+  /// those alone that its optimiser was given.
   void number() {
     std::map<std::string, Param*> by_name;
     for (Param& param : params_) by_name[param.name] = &param;
-    int next = 0;
+    std::vector<Param*> ordered;
     for (const std::string& name : states_->order())
-      if (const auto found = by_name.find(name); found != by_name.end()) found->second->number = next++;
+      if (const auto found = by_name.find(name); found != by_name.end()) ordered.push_back(found->second);
+    frozen_ = frozen_module(ordered);
+    int next = 0;
+    for (Param* param : ordered)
+      if (param->frozen = is_of(param->name, frozen_); !param->frozen) param->number = next++;
+  }
+
+  /// Whether the parameter belongs to the module; to "" none does.
+  static bool is_of(const std::string& name, const std::string& module) {
+    return !module.empty() && name.starts_with(module + ".");
+  }
+
+  /// Where the optimiser has fewer parameters than the model: the module without which their shapes are those of its
+  /// moments, in order. Empty where there is none.
+  std::string frozen_module(const std::vector<Param*>& ordered) const {
+    std::vector<checkpoint::Shape> shapes;  // of the moments, up to the last one
+    for (size_t i = 0; i < ordered.size(); ++i)
+      if (const auto moment = states_->find(std::to_string(i), kMoments[0]))
+        shapes.resize(i), shapes.push_back(moment->shape);
+    if (shapes.empty() || shapes.size() == ordered.size()) return "";
+    std::map<std::string, size_t> modules;
+    for (const Param* param : ordered)
+      for (size_t dot = param->name.find('.'); dot != std::string::npos; dot = param->name.find('.', dot + 1))
+        ++modules[param->name.substr(0, dot)];
+    std::vector<std::string> fitting;
+    for (const auto& [module, count] : modules) {
+      if (count != ordered.size() - shapes.size()) continue;
+      size_t next = 0;
+      const bool fits = std::ranges::all_of(ordered, [&](const Param* param) {
+        return is_of(param->name, module) || param->spec->shape == shapes[next++];
+      });
+      const bool within = !fitting.empty() && is_of(module, fitting.back());  // the same parameters
+      if (fits && !within) fitting.push_back(module);
+    }
+    if (fitting.size() < 2) return fitting.empty() ? "" : fitting.front();
+    std::string all;
+    for (const std::string& module : fitting) all += (all.empty() ? "" : ", ") + module;
+    refuse_foreign(weights_path_ + ": its optimiser has " + std::to_string(shapes.size()) + " of " +
+                       std::to_string(ordered.size()) + " parameters, and their shapes are those without each of " +
+                       all + ": which of these was frozen is not told",
+                   "save its state by name: FSDP.optim_state_dict; to begin with new moments, give it as model.path");
   }
 
   void find_moments(Param& param) const {
+    if (param.frozen) {
+      const int64_t count = param.spec->numel();
+      param.moments.fill({param.spec->shape, [count](float* to) { std::fill_n(to, count, 0.0F); }});
+      return;
+    }
     const std::string &source = weights_path_, by_number = std::to_string(param.number);
     const std::string key = states_->find(param.name, kMoments[0]) ? param.name : by_number;
     for (size_t m = 0; m < std::size(kMoments); ++m) {
@@ -98,7 +153,7 @@ class Adopted {
             source + ": " + place + ": expected " + checkpoint::shape_text(param.spec->shape) + " of " +
                 param.spec->name + ", found " + checkpoint::shape_text(moment->shape),
             "were the parameters given to the optimiser in another order than model.parameters(), or some of them "
-            "frozen, which have no states? Save its state by name: FSDP.optim_state_dict; to begin with new "
+            "frozen, which have no states and are no module? Save its state by name: FSDP.optim_state_dict; to begin with new "
             "moments, give it as model.path");
       param.moments[m] = *moment;
     }
@@ -138,6 +193,7 @@ class Adopted {
   const weights::NamedWeights weights_;
   const std::string weights_path_ = weights_.set().path().string();
   std::vector<Param> params_;
+  std::string frozen_;  // module that has no moments; empty: none
   std::optional<checkpoint::WeightSet> average_;
   std::vector<float> values_;  // of the piece that was fetched last
 };
@@ -192,6 +248,7 @@ fs::path adopt(const recipe::Recipe& recipe, const job::Job& job, const Values& 
     checkpoint::commit(partial, final, place.world, manifest);
     log::info("run.resume = " + file + ": weights, AdamW's moments" + (adopted.averaged() ? ", their average" : "") +
               " and step " + std::to_string(step) + " are adopted, as the checkpoint " + final.string());
+    if (const std::string anew = adopted.begins_anew(); !anew.empty()) log::warn("run.resume: " + anew);
   }
   world.all_gather_doubles({0});
   return final;

@@ -1,65 +1,46 @@
-// The published tables of PixArt and of the programs after it, in diffusers' values, and Open-Sora's.
+// The published tables by their names, and Open-Sora 2.0's sizes, which are computed.
 #include "tessera/data/buckets/aspect_ratios.h"
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "tessera/base/check.h"
 #include "tessera/data/buckets/area_buckets.h"
+#include "tessera/data/buckets/ratio_tables.h"
 
 namespace tessera::data {
 
 namespace {
-
-/// A ratio of height to width as the tables name it, and sides in units of the table.
-struct RatioRow {
-  double ratio;
-  int height, width;
-};
-constexpr RatioRow kPictures[] = {
-    {0.25, 8, 32},  {0.28, 8, 29},  {0.32, 9, 28},  {0.33, 9, 27},  {0.35, 9, 26},  {0.4, 10, 25},  {0.42, 10, 24},
-    {0.48, 11, 23}, {0.5, 11, 22},  {0.52, 11, 21}, {0.57, 12, 21}, {0.6, 12, 20},  {0.68, 13, 19}, {0.72, 13, 18},
-    {0.78, 14, 18}, {0.82, 14, 17}, {0.88, 15, 17}, {0.94, 15, 16}, {1.0, 16, 16},  {1.07, 16, 15}, {1.13, 17, 15},
-    {1.21, 17, 14}, {1.29, 18, 14}, {1.38, 18, 13}, {1.46, 19, 13}, {1.67, 20, 12}, {1.75, 21, 12}, {2.0, 22, 11},
-    {2.09, 23, 11}, {2.4, 24, 10},  {2.5, 25, 10},  {3.0, 27, 9},   {4.0, 32, 8}};
-constexpr RatioRow kLargePictures[] = {
-    {0.25, 8, 32},  {0.26, 8, 31},  {0.27, 8, 30},  {0.28, 8, 29},  {0.32, 9, 28},  {0.33, 9, 27},  {0.35, 9, 26},
-    {0.4, 10, 25},  {0.42, 10, 24}, {0.48, 11, 23}, {0.5, 11, 22},  {0.52, 11, 21}, {0.57, 12, 21}, {0.6, 12, 20},
-    {0.68, 13, 19}, {0.72, 13, 18}, {0.78, 14, 18}, {0.82, 14, 17}, {0.88, 15, 17}, {0.94, 15, 16}, {1.0, 16, 16},
-    {1.07, 16, 15}, {1.13, 17, 15}, {1.21, 17, 14}, {1.29, 18, 14}, {1.38, 18, 13}, {1.46, 19, 13}, {1.67, 20, 12},
-    {1.75, 21, 12}, {2.0, 22, 11},  {2.09, 23, 11}, {2.4, 24, 10},  {2.5, 25, 10},  {2.89, 26, 9},  {3.0, 27, 9},
-    {3.11, 28, 9},  {3.62, 29, 8},  {3.75, 30, 8},  {3.88, 31, 8},  {4.0, 32, 8}};
-constexpr RatioRow kVideo480[] = {{0.5, 28, 56},  {0.57, 30, 52}, {0.68, 33, 48}, {0.78, 35, 45},
-                                  {1.0, 39, 39},  {1.13, 42, 37}, {1.29, 45, 35}, {1.46, 48, 33},
-                                  {1.67, 51, 31}, {1.75, 52, 30}, {2.0, 56, 28}};
-constexpr RatioRow kVideo720[] = {{0.5, 21, 42},  {0.57, 22, 40}, {0.68, 25, 36}, {0.78, 26, 34},
-                                  {1.0, 30, 30},  {1.13, 32, 28}, {1.29, 34, 26}, {1.46, 36, 25},
-                                  {1.67, 39, 23}, {1.75, 40, 22}, {2.0, 42, 21}};
-
-struct RatioTable {
-  const char* name;
-  int unit;  ///< pixels
-  std::span<const RatioRow> rows;
-};
-const RatioTable kRatioTables[] = {
-    {"ASPECT_RATIO_256", 16, kPictures},          {"ASPECT_RATIO_512", 32, kPictures},
-    {"ASPECT_RATIO_1024", 64, kPictures},         {"ASPECT_RATIO_2048", 128, kLargePictures},
-    {"ASPECT_RATIO_4096", 256, kLargePictures},   {"ASPECT_RATIO_VIDEO_480_MS", 16, kVideo480},
-    {"ASPECT_RATIO_VIDEO_720_MS", 32, kVideo720},
-};
 
 const RatioTable& table_of(const std::string& name) {
   std::string bare = name;
   if (bare.ends_with("_BIN")) bare.resize(bare.size() - 4);
   if (bare == "ASPECT_RATIO_480" || bare == "ASPECT_RATIO_720") bare = "ASPECT_RATIO_VIDEO_" + bare.substr(13) + "_MS";
   std::vector<std::string> names;
-  for (const RatioTable& table : kRatioTables) {
+  for (const RatioTable& table : ratio_tables()) {
     if (bare == table.name) return table;
     names.push_back(table.name);
   }
   throw UserError(Exit::usage, "data.buckets", "'" + name + "' is no table of aspect ratios",
                   "did you mean " + nearest(name, names).front() + "? Shapes can be listed too: 1x1024x1024");
+}
+
+/// TABLE, or TABLE_16D: sides rounded down to multiples of 16.
+std::vector<Bucket> buckets_of_table(const std::string& name, int64_t frames) {
+  constexpr std::string_view kRounded = "_16D";
+  constexpr int64_t kCell = 16;
+  const bool rounded = name.ends_with(kRounded);
+  const RatioTable& table = table_of(rounded ? name.substr(0, name.size() - kRounded.size()) : name);
+  const auto pixels = [&](int side) {
+    const int64_t length = int64_t{side} * table.unit;
+    return rounded ? length / kCell * kCell : length;
+  };
+  std::vector<Bucket> buckets;
+  for (const RatioRow& row : table.rows) {
+    buckets.push_back({frames, pixels(row.height), pixels(row.width), row.ratio});
+    buckets.back().area = table.area;
+  }
+  return buckets;
 }
 
 // ---- Open-Sora 2.0: sizes of about so many pixels, computed ------------------------------------------------------
@@ -136,9 +117,7 @@ std::vector<Bucket> aspect_buckets(const std::string& text) {
   if (const int64_t pixels = pixels_of(text.substr(begin)); pixels > 0) {
     buckets = sizes_of(pixels, frames);
   } else {
-    const RatioTable& table = table_of(text.substr(begin));
-    for (const RatioRow& row : table.rows)
-      buckets.push_back({frames, int64_t{row.height} * table.unit, int64_t{row.width} * table.unit, row.ratio});
+    buckets = buckets_of_table(text.substr(begin), frames);
   }
   const auto square = std::min_element(buckets.begin(), buckets.end(), [](const Bucket& a, const Bucket& b) {
     return std::abs(a.ratio - 1) < std::abs(b.ratio - 1);

@@ -28,9 +28,6 @@ bool takes_video(const DrawnLength& length, DrawStyle style, const std::function
   return style == DrawStyle::more_frames ? u < length.take : u <= length.take;
 }
 
-/// The buckets of one entry of data.buckets are of one size and length.
-bool same_length(const Bucket& a, const Bucket& b) { return a.frames == b.frames && a.level == b.level; }
-
 }  // namespace
 
 std::optional<Drawn> draw_bucket(const std::vector<DrawnSize>& sizes, const ClipSize& clip, DrawStyle style,
@@ -59,7 +56,9 @@ std::vector<DrawnSize> drawn_sizes(const std::vector<Bucket>& buckets) {
   std::vector<DrawnSize> sizes;
   for (const auto& [level, members] : levels) {
     DrawnSize& size = sizes.emplace_back();
-    size.area = members.front()->height * members.front()->width;  // the square of a table
+    const Bucket& first = *members.front();
+    size.area = first.area > 0 ? first.area : first.height * first.width;  // the square of a table
+    size.level = level;
     for (const Bucket* bucket : members)
       if (std::ranges::none_of(size.lengths, [&](const DrawnLength& l) { return l.frames == bucket->frames; }))
         size.lengths.push_back(
@@ -85,12 +84,11 @@ BucketChoice choose_drawn(const std::vector<Bucket>& buckets, const ClipSize& cl
   }
   const DrawnSize& size = sizes[found->size];
   const int64_t frames = size.lengths[found->length].frames;
-  const auto first = std::ranges::find_if(
-      buckets, [&](const Bucket& b) { return b.frames == frames && b.height * b.width == size.area; });
   std::vector<Bucket> alike;
   std::vector<int> places;
   for (size_t b = 0; b < buckets.size(); ++b)
-    if (same_length(buckets[b], *first)) alike.push_back(buckets[b]), places.push_back(static_cast<int>(b));
+    if (buckets[b].frames == frames && buckets[b].level == size.level)
+      alike.push_back(buckets[b]), places.push_back(static_cast<int>(b));
   BucketChoice choice = choose_bucket(alike, clip, max_crop);
   if (choice.bucket >= 0) choice.bucket = places[static_cast<size_t>(choice.bucket)];
   return choice;

@@ -26,6 +26,7 @@ struct DrawnLength {
 struct DrawnSize {
   int64_t area = 0;                  ///< pixels
   std::vector<DrawnLength> lengths;  ///< longest first
+  int level = 0;                     ///< of its buckets
 };
 
 /// What differs between its versions and here: which comparisons include their ends, and that 1.x wants more frames than

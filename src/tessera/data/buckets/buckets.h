@@ -17,6 +17,7 @@ struct Bucket {
   /// Shares of the clips that are drawn (bucket_draws.h), and which buckets are of one size: those of one level.
   double take = 1, keep = 1;
   int level = 0;
+  int64_t area = 0;  ///< pixels that a clip is held against by these draws; 0: those of the shape, of a table its first
   bool operator==(const Bucket&) const = default;
   std::string text() const;  ///< "33x480x832"
 };

@@ -357,6 +357,10 @@ net::Sample Stdit::blank(const std::array<int64_t, 4>& latent) const {
   sample.x = at::zeros(latent, at::kFloat);
   sample.t = 500;
   sample.context = at::zeros({config_.caption_len, config_.caption_dim}, at::kFloat);
+  const auto number = [](double value) { return at::full({1}, value, at::kFloat); };
+  sample.extra = {{"height", number(static_cast<double>(kPixels * latent[2]))},
+                  {"width", number(static_cast<double>(kPixels * latent[3]))},
+                  {"fps", number(latent[1] == 1 ? kPictureRate : kUsualRate)}};
   return sample;
 }
 

@@ -92,6 +92,18 @@ std::vector<Part> parts_of_grid(const StitchedTiles& tiles, int64_t h, int64_t w
   return applies(tiles, h, w) ? parts_of(tiles, length) : std::vector<Part>{{0, length}};
 }
 
+Part pixels_of(const Part& part, int64_t cells, int64_t cell, int64_t pixels) {
+  const bool last = part.begin + part.length == cells;
+  return {part.begin * cell, last ? pixels - part.begin * cell : part.length * cell};
+}
+
+int64_t most_pixels(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t cells, int64_t cell, int64_t pixels) {
+  int64_t most = 0;
+  for (const Part& part : parts_of_grid(tiles, h, w, cells))
+    most = std::max(most, pixels_of(part, cells, cell, pixels).length);
+  return most;
+}
+
 std::string tiles_text(const char* what, const StitchedTiles& tiles, int64_t cell) {
   return tiles.size == 0
              ? std::string()

@@ -45,6 +45,12 @@ at::Tensor stitch_clips(const StitchedTiles& tiles, int64_t h, int64_t w, int64_
 /// The tiles of an [h, w] grid along one of its sides, of so many cells: one where it is no larger than a tile.
 std::vector<Part> parts_of_grid(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t length);
 
+/// Where a part of a side of `cells` cells lies in the `pixels` that the side was encoded from, `cell` to a cell: the last
+/// part has what is left of them, a few more or less than whole cells.
+Part pixels_of(const Part& part, int64_t cells, int64_t cell, int64_t pixels);
+/// Those of the largest tile of an [h, w] grid along one of its sides.
+int64_t most_pixels(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t cells, int64_t cell, int64_t pixels);
+
 /// "-tiles256+64" for cells of `cell` pixels, of the names of what autoencoders make; empty without tiles.
 std::string tiles_text(const char* what, const StitchedTiles& tiles, int64_t cell);
 

@@ -1,5 +1,6 @@
 // The Python configurations of Open-Sora 1.2 and 1.3 and the flags of their train.py over them (--data-path X.csv).
 #include <algorithm>
+#include <filesystem>
 
 #include "tessera/base/check.h"
 #include "tessera/families/frames/frame_masks.h"
@@ -18,6 +19,24 @@ constexpr const char* kReports = "RUN/metrics.jsonl, TensorBoard's file and RUN/
 
 bool nothing_given(const std::string& value) { return value.empty() || value == "null" || value == "None"; }
 
+/// A release by its name on the hub, which no folder has.
+bool is_published(const std::string& value) {
+  std::error_code none;
+  return value.starts_with("hpcai-tech/") && !std::filesystem::exists(value, none);
+}
+
+std::string download(const std::string& name, const std::string& key) {
+  return "a release: hf download " + name + " --local-dir DIR, and set " + key +
+         " to that folder; to plan, its preset is enough";
+}
+
+/// Whether the model's folder is here, and says what the model is.
+bool folder_tells(const Translator& t) {
+  const std::string folder = t.value("model.from_pretrained");
+  std::error_code none;
+  return !nothing_given(folder) && std::filesystem::exists(std::filesystem::path(folder) / "config.json", none);
+}
+
 // ---- the model ----------------------------------------------------------------------------------------------------
 
 /// 1.3 differs from 1.2 by its autoencoder, or by the windows that its model names.
@@ -29,6 +48,7 @@ void stdit_denoiser(Translator& t) {
   const bool third = is_third(t), large = t.value("model.type") == "STDiT3-3B/2";
   const std::string preset = third ? kThird : large ? "opensora1.2-3b" : "opensora1.2";
   if (!t.has("model.type")) return;
+  if (folder_tells(t)) return t.set("model.family", "stdit", {"model.type"}, "its config.json says the rest");
   t.set("model.family", "stdit", {"model.type"}, preset);
   t.assume("model.preset", preset, third ? "its autoencoder or its windows are those of 1.3" : "1.2's");
   if (third && large) t.refuse("model.type", "1.3 has STDiT3-XL/2 alone");
@@ -40,6 +60,7 @@ void stdit_denoiser(Translator& t) {
 
 void stdit_window(Translator& t, const Given& g) {
   const std::vector<std::string> sides = split_list(g.value);
+  if (folder_tells(t)) return t.imply(g.name, "the config.json of its folder counts");
   if (sides == std::vector<std::string>{"8", "8", "-1"}) return t.imply(g.name, "those of 1.3");
   t.refuse(g.name,
            "1.3's preset has windows of 8 x 8 places over all frames: set model.path to a folder whose "
@@ -61,7 +82,9 @@ void stdit_autoencoder(Translator& t, const Given& g) {
                            : "this version has no " + preset + ": encode the latents elsewhere, data.latents");
     return;
   }
-  t.set("data.vae", nothing_given(file) ? preset : file, options);
+  const bool published = is_published(file);
+  t.set("data.vae", nothing_given(file) || published ? preset : file, options);
+  if (published) t.warn("vae.from_pretrained", download(file, "data.vae"));
 }
 
 // ---- training -----------------------------------------------------------------------------------------------------
@@ -177,8 +200,6 @@ void opensora1_together(Translator& t) {
   set_opensora_plugin(t);
   stdit_denoiser(t);
   set_opensora_buckets(t);
-  if (t.has("bucket_config"))
-    t.warn("bucket_config", "sides are multiples of 16, by the ratios of 2.0, of about as many pixels: 1.x's are even");
   one_shape(t);
   drawn_timesteps(t);
   mask_ratios(t);
@@ -204,10 +225,11 @@ std::vector<Rule> opensora1_model_rules() {
   std::vector<Rule> rules = {
       joined(
           "model.type",
-          "`model.family`: STDiT3-XL/2 and STDiT3-3B/2, whose preset is that of 1.3 with its autoencoder or windows, else that of 1.2"),
-      by("model.from_pretrained", "`model.path`",
+          "`model.family`: STDiT3-XL/2 and STDiT3-3B/2, whose preset is that of 1.3 with its autoencoder or windows, else that of 1.2; none where model.from_pretrained is a folder with a config.json"),
+      by("model.from_pretrained", "`model.path`; a warning for the name of a release",
          [](Translator& t, const Given& g) {
            if (nothing_given(g.value)) return t.imply(g.name, "none is given");
+           if (is_published(g.value)) return t.warn(g.name, download(g.value, "model.path"));
            t.set("model.path", g.value, {g.name});
          }),
       only("model.qk_norm", {"true"}, "they are normed", "queries and keys of these models are normed", Takes::perhaps),
@@ -298,7 +320,9 @@ std::vector<Rule> opensora1_training_rules() {
       joined("dataset.image_size", "without bucket_config `data.size`"),
       only("dataset.dummy_text_feature", {"false"}, "texts are encoded", "it belongs to features of that trainer",
            Takes::perhaps),
-      joined("bucket_config", "`data.buckets`, and `train.global_batch` of the smallest batch"),
+      joined(
+          "bucket_config",
+          "`data.buckets`, shapes of the tables ASPECT_RATIO_144P and so on, and `train.global_batch` of the smallest batch"),
       joined("batch_size", "without bucket_config `train.global_batch`"),
       only("load_text_features", {"false"}, "texts are encoded", "that trainer's features are not read",
            Takes::perhaps),
@@ -352,16 +376,30 @@ std::vector<Rule> opensora1_training_rules() {
   return rules;
 }
 
-/// "51x144p=0.4,0.67,20" of a bucket 144p, 51 frames and (0.4, 0.33), 20: its second probability is that to keep the
-/// frames, where 2.0 has that to pass over them, and sizes without a letter are squares.
+/// The table of sizes that "144p", "512" or "720p_16d" names.
+std::string ratio_table(const std::string& resolution) {
+  constexpr std::string_view kRounded = "_16d";
+  const bool rounded = resolution.ends_with(kRounded);
+  const std::string bare = rounded ? resolution.substr(0, resolution.size() - kRounded.size()) : resolution;
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"144p", "144P"}, {"240p", "240P"},    {"360p", "360P"}, {"480p", "480P"},  {"720p", "720P"},
+      {"2k", "2K"},     {"1080p", "1080P"},  {"4k", "4K"},     {"256", "256_40"}, {"512", "512_40"},
+      {"2048", "2048"}, {"1024", "1024_40"}, {"2880", "2880"}};
+  const auto found = std::ranges::find(names, bare, &std::pair<std::string, std::string>::first);
+  if (found == names.end())
+    throw UserError(
+        Exit::usage, "import", "bucket_config: '" + resolution + "' is no resolution of this trainer",
+        "it has 144p, 240p, 360p, 480p, 720p, 1080p, 2k, 4k, 256, 512, 1024, 2048, 2880, in 1.3 also with _16d");
+  return "ASPECT_RATIO_" + found->second + (rounded ? "_16D" : "");
+}
+
+/// "51xASPECT_RATIO_144P=0.4,0.67,20" of a bucket 144p, 51 frames and (0.4, 0.33), 20: its second probability is that to
+/// keep the frames, where 2.0 has that to pass over them.
 std::string bucket_item(const Given& g) {
   constexpr size_t kResolution = std::string_view("bucket_config.").size();
   const size_t dot = g.name.rfind('.');
-  std::string resolution = g.name.substr(kResolution, dot - kResolution), shares;
-  if (resolution == "2k" || resolution == "4k")
-    resolution = resolution == "2k" ? "1440p" : "2160p";
-  else if (resolution.find_first_not_of("0123456789") == std::string::npos)
-    resolution += "px";
+  const std::string table = ratio_table(g.name.substr(kResolution, dot - kResolution));
+  std::string shares;
   std::vector<std::string> numbers = split_list(g.value);
   if (numbers.size() == 2 && numbers[0].find(',') != std::string::npos) {
     const std::string keep = numbers[0].substr(numbers[0].find(',') + 1);
@@ -374,7 +412,7 @@ std::string bucket_item(const Given& g) {
     numbers.insert(numbers.begin() + 1, number_text(1 - kept));
   }
   for (const std::string& number : numbers) shares += (shares.empty() ? "" : ",") + number;
-  return g.name.substr(dot + 1) + "x" + resolution + "=" + shares;
+  return g.name.substr(dot + 1) + "x" + table + "=" + shares;
 }
 
 }  // namespace

@@ -59,15 +59,14 @@ int64_t OpenSoraVae12::frames_of(int64_t latent_frames) const {
 
 std::array<int64_t, 4> OpenSoraVae12::latent_shape(int64_t frames, int64_t height, int64_t width) const {
   const auto tells = [&](int64_t n) { return n > 0 && frames_of(latent_frames(n)) == n; };
-  if (!tells(frames) || height <= 0 || height % kStride != 0 || width <= 0 || width % kStride != 0) {
-    const auto near = [](int64_t n) { return std::max(kStride, n / kStride * kStride); };
+  if (!tells(frames) || height < kStride || width < kStride) {
     int64_t fewer = std::max<int64_t>(1, frames);
     while (!tells(fewer)) --fewer;
     refuse_size("models.vae", {frames, height, width},
                 "the autoencoder takes 1 frame, " + std::to_string(config_.piece) + "n, or " +
                     std::to_string(config_.piece) + "n and a multiple of " + std::to_string(config_.time_stride()) +
-                    ", sizes in multiples of " + std::to_string(kStride),
-                {fewer, near(height), near(width)});
+                    ", sides of " + std::to_string(kStride) + " pixels or more",
+                {fewer, std::max(kStride, height), std::max(kStride, width)});
   }
   return {config_.latent_channels, latent_frames(frames), height / kStride, width / kStride};
 }
@@ -122,9 +121,9 @@ Tensor OpenSoraVae12::moments(const Tensor& pixels) const {
   check_pixels(pixels);
   const auto [c, one, h, w] = latent_shape(1, pixels.size(2), pixels.size(3));
   const int64_t f = latent_frames(pixels.size(1));
-  return stitch_clips(tiles_, h, w, 1, [&, c = c](const Part& y, const Part& x) {
-    const Tensor tile =
-        pixels.narrow(2, y.begin * kStride, y.length * kStride).narrow(3, x.begin * kStride, x.length * kStride);
+  return stitch_clips(tiles_, h, w, 1, [&, c = c, h = h, w = w](const Part& y, const Part& x) {
+    const Part rows = pixels_of(y, h, kStride, pixels.size(2)), columns = pixels_of(x, w, kStride, pixels.size(3));
+    const Tensor tile = pixels.narrow(2, rows.begin, rows.length).narrow(3, columns.begin, columns.length);
     Tensor result = at::empty({2 * c, f, y.length, x.length}, at::kFloat);
     int64_t done = 0;
     for (const Part& part : pieces(pixels.size(1))) {
@@ -185,8 +184,9 @@ int64_t OpenSoraVae12::encode_bytes(int64_t frames, int64_t height, int64_t widt
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const net::WeightMap meta = weights_.meta();
-  return tiled_bytes(tiles_, h, w, 2 * c * f, [&](int64_t tile_h, int64_t tile_w) {
-    const Tensor piece = at::empty({3, std::min(frames, config_.piece), tile_h * kStride, tile_w * kStride},
+  return tiled_bytes(tiles_, h, w, 2 * c * f, [&, h = h, w = w](int64_t, int64_t) {
+    const Tensor piece = at::empty({3, std::min(frames, config_.piece), most_pixels(tiles_, h, w, h, kStride, height),
+                                    most_pixels(tiles_, h, w, w, kStride, width)},
                                    at::TensorOptions(at::kByte).device(at::kMeta));
     return count([&] { encode_piece(piece, meta); });
   });
@@ -212,7 +212,8 @@ plan::UnitWork OpenSoraVae12::encode_work(int64_t frames, int64_t height, int64_
     for (const Part& x : parts_of_grid(tiles_, h, w, w))
       for (const Part& piece : pieces(frames)) {
         for (int64_t i = 0; i < piece.length; ++i)
-          add_work(picture_encoder_, 1, y.length * kStride, x.length * kStride, work);
+          add_work(picture_encoder_, 1, pixels_of(y, h, kStride, height).length, pixels_of(x, w, kStride, width).length,
+                   work);
         add_work(time_encoder_, round_up(piece.length, config_.time_stride()), y.length, x.length, work);
       }
   return work.work();

@@ -28,8 +28,8 @@ class OpenSoraVae12 final : public TwoStageVae {
   OpenSoraVae12(Config config, ReadWeight read, const Tiling& tiling);
 
   std::string fingerprint() const override;
-  /// Throws UserError (usage) naming the nearest where a latent would not tell the frames, or height or width are no
-  /// multiples of 8.
+  /// Throws UserError (usage) naming the nearest where a latent would not tell the frames, or height or width are
+  /// less than 8.
   std::array<int64_t, 4> latent_shape(int64_t frames, int64_t height, int64_t width) const override;
   /// [3, F, H, W] -> [C, f, h, w], scaled; of any number of frames, but decode() gives those of latent_shape() alone.
   Tensor encode(const Tensor& pixels) const override;

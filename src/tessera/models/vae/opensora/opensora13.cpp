@@ -18,6 +18,8 @@ namespace {
 /// What the code decodes to less than 4 frames a latent frame: as many as it has of the first.
 constexpr int64_t kLead = kTimeStride - 1;
 
+/// Of a side: it is halved rounding down, then twice rounding up.
+int64_t cells_of(int64_t pixels) { return div_up(div_up(pixels / 2, 2), 2); }
 int64_t latents_of(int64_t frames) { return (frames - 1) / kTimeStride + 1; }
 int64_t shown(int64_t latents) { return latents * kTimeStride - kLead; }
 
@@ -92,27 +94,26 @@ int64_t OpenSoraVae13::frames_of(int64_t latent_frames) const {
 
 std::array<int64_t, 4> OpenSoraVae13::latent_shape(int64_t frames, int64_t height, int64_t width) const {
   const auto comes_back = [&](int64_t n) { return n > 0 && frames_of(latent_frames(n)) == n; };
-  if (!comes_back(frames) || height <= 0 || height % kStride != 0 || width <= 0 || width % kStride != 0) {
-    const auto near = [](int64_t n) { return std::max(kStride, n / kStride * kStride); };
+  if (!comes_back(frames) || height < kStride || width < kStride) {
     const std::string piece = std::to_string(config_.piece);
     int64_t fewer = std::max<int64_t>(1, frames);
     while (!comes_back(fewer)) --fewer;
     refuse_size("models.vae", {frames, height, width},
                 "the autoencoder takes " +
                     (config_.overlap || config_.piece == 0 ? "" : piece + "k, or " + piece + "k + ") +
-                    "1 + 4n frames, sizes in multiples of " + std::to_string(kStride),
-                {fewer, near(height), near(width)});
+                    "1 + 4n frames, sides of " + std::to_string(kStride) + " pixels or more",
+                {fewer, std::max(kStride, height), std::max(kStride, width)});
   }
-  return {config_.latent_channels, latent_frames(frames), height / kStride, width / kStride};
+  return {config_.latent_channels, latent_frames(frames), cells_of(height), cells_of(width)};
 }
 
 Tensor OpenSoraVae13::moments(const Tensor& pixels) const {
   check_pixels(pixels);
   const auto [c, one, h, w] = latent_shape(1, pixels.size(2), pixels.size(3));
   const int64_t f = latent_frames(pixels.size(1));
-  return stitch_clips(tiles_, h, w, 1, [&, c = c](const Part& y, const Part& x) {
-    const Tensor tile =
-        pixels.narrow(2, y.begin * kStride, y.length * kStride).narrow(3, x.begin * kStride, x.length * kStride);
+  return stitch_clips(tiles_, h, w, 1, [&, c = c, h = h, w = w](const Part& y, const Part& x) {
+    const Part rows = pixels_of(y, h, kStride, pixels.size(2)), columns = pixels_of(x, w, kStride, pixels.size(3));
+    const Tensor tile = pixels.narrow(2, rows.begin, rows.length).narrow(3, columns.begin, columns.length);
     Tensor result = at::empty({2 * c, f, y.length, x.length}, at::kFloat);
     int64_t done = 0;
     for (const Part& part : pieces(pixels.size(1))) {
@@ -182,8 +183,9 @@ int64_t OpenSoraVae13::encode_bytes(int64_t frames, int64_t height, int64_t widt
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const net::WeightMap meta = weights_.meta();
-  return tiled_bytes(tiles_, h, w, 2 * c * f, [&](int64_t tile_h, int64_t tile_w) {
-    const Tensor piece = at::empty({3, pieces(frames).front().length, tile_h * kStride, tile_w * kStride},
+  return tiled_bytes(tiles_, h, w, 2 * c * f, [&, h = h, w = w](int64_t, int64_t) {
+    const Tensor piece = at::empty({3, pieces(frames).front().length, most_pixels(tiles_, h, w, h, kStride, height),
+                                    most_pixels(tiles_, h, w, w, kStride, width)},
                                    at::TensorOptions(at::kByte).device(at::kMeta));
     return count([&] { run_layers(encoder_, config_.groups, meta, in_range(piece)); });
   });
@@ -207,7 +209,8 @@ plan::UnitWork OpenSoraVae13::encode_work(int64_t frames, int64_t height, int64_
   for (const Part& y : parts_of_grid(tiles_, h, w, h))
     for (const Part& x : parts_of_grid(tiles_, h, w, w))
       for (const Part& piece : pieces(frames))
-        add_work(encoder_, piece.length, y.length * kStride, x.length * kStride, work);
+        add_work(encoder_, piece.length, pixels_of(y, h, kStride, height).length,
+                 pixels_of(x, w, kStride, width).length, work);
   return work.work();
 }
 

@@ -28,7 +28,7 @@ class OpenSoraVae13 final : public VideoVae {
 
   std::string fingerprint() const override;
   /// Throws UserError (usage) naming the nearest for frames that do not come back when they are decoded, or where height
-  /// or width are no multiples of 8.
+  /// or width are less than 8.
   std::array<int64_t, 4> latent_shape(int64_t frames, int64_t height, int64_t width) const override;
   /// [3, F, H, W] -> [C, f, h, w], scaled; of any number of frames, but decode() gives those of latent_shape() alone.
   Tensor encode(const Tensor& pixels) const override;

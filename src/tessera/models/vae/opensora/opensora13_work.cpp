@@ -25,7 +25,7 @@ void add_work(const std::vector<Layer>& encoder, int64_t frames, int64_t height,
       case Kind::down_time:
         work.change(map.cells() * in);
         if (kind == Kind::down_time) map.frames = (map.frames - 1) / 2 + 1;
-        map.height /= 2, map.width /= 2;
+        for (int64_t* side : {&map.height, &map.width}) *side = (*side + (kind == Kind::down_time ? 1 : 0)) / 2;
         work.filter(name, map.cells());
         break;
       case Kind::head:
