@@ -110,7 +110,9 @@ PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGi
   if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
   const data::Clip& clip = this->clip(index);
   const data::ClipSpec spec = plan_.spec(clip);
-  tell_size(takes_, {.height = spec.height, .width = spec.width, .rate = clip.rate}, sample.extra);
+  tell_size(takes_,
+            {.height = static_cast<double>(spec.height), .width = static_cast<double>(spec.width), .rate = clip.rate},
+            sample.extra);
   return sample;
 }
 

@@ -7,10 +7,10 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/tools/import/dialects.h"
-#include "tessera/tools/import/fsdp_words.h"
 #include "tessera/tools/import/sana_parts.h"
 #include "tessera/tools/options/command_line.h"
 #include "tessera/tools/options/config_file.h"
+#include "tessera/tools/options/fsdp_words.h"
 #include "tessera/tools/options/python_config.h"
 
 namespace tessera::tools {

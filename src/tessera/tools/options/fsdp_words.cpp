@@ -1,4 +1,4 @@
-#include "tessera/tools/import/fsdp_words.h"
+#include "tessera/tools/options/fsdp_words.h"
 
 #include <algorithm>
 
