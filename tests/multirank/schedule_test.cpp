@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <set>
 
 #include "program.h"
 
@@ -65,6 +66,18 @@ TEST(Schedule, WhatIsPlannedIsExecutedWhereAnExpertHasUnitsOfItsOwn) {
       2, "dp_shard=2,tp=1",
       {"--experts.train", "both", "--plan.units",
        "low_noise.* strategy=shard_grad_op,high_noise.blocks.* strategy=full_shard activations=recompute"});
+}
+
+TEST(Schedule, EverySecondBlockIsWhatIsRecomputedAlsoOnStages) {
+  for (const char* mesh : {"dp_shard=2", "pp=2"}) {
+    expect_planned_is_executed(2, mesh, {"--plan.recompute", "every 2"});
+    std::set<std::string> recomputed;  // of the model's three blocks
+    for (const std::string& text : read_lines(shared().out("executed.jsonl"))) {
+      const auto line = nlohmann::json::parse(text);
+      if (line["op"] == "recompute") recomputed.insert(line["unit"]);
+    }
+    EXPECT_EQ(recomputed, (std::set<std::string>{"blocks.0", "blocks.2"})) << mesh;
+  }
 }
 
 class Broken : public ::testing::Test {

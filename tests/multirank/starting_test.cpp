@@ -78,6 +78,61 @@ TEST_F(Starting, MpirunsRanksMakeOneRun) {
       });
 }
 
+TEST_F(Starting, OneRankPlansAndTheTimeBeforeTheFirstStepIsToldByPhase) {
+  const Result r = run_.train(2, "phases", {"--run.steps", "1"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto starts = run_.metrics("phases", "start");
+  ASSERT_EQ(starts.size(), 1u);
+  const auto& ranks = starts[0].at("ranks");
+  ASSERT_EQ(ranks.size(), 2u);
+  for (const auto& rank : ranks) {
+    double sum = 0;
+    for (const auto& [phase, seconds] : rank.at("phases").items()) {
+      EXPECT_GT(seconds.get<double>(), 0) << phase;
+      sum += seconds.get<double>();
+    }
+    EXPECT_NEAR(sum, rank.at("seconds").get<double>(), 1e-9);
+    EXPECT_LT(sum, r.seconds);
+    for (const char* phase : {"connecting", "preparing the data", "measuring the model", "compiling the plan",
+                              "loading the weights"})
+      EXPECT_TRUE(rank.at("phases").contains(phase)) << phase << " of " << rank;
+  }
+  EXPECT_TRUE(ranks[0].at("phases").contains("planning")) << ranks;
+  EXPECT_FALSE(ranks[0].at("phases").contains("waiting for the plan")) << ranks;
+  EXPECT_TRUE(ranks[1].at("phases").contains("waiting for the plan")) << ranks;
+  EXPECT_FALSE(ranks[1].at("phases").contains("planning")) << ranks << ": rank 1 searched too";
+  const std::string line = starts[0].at("text").get<std::string>() + "\n";
+  const size_t told = r.output.find(line), step = r.output.find("step 1/1");
+  ASSERT_NE(told, std::string::npos) << line << r.output;
+  ASSERT_NE(step, std::string::npos) << r.output;
+  EXPECT_LT(told, step);
+  EXPECT_EQ(r.output.find(line, told + 1), std::string::npos) << "told once";
+}
+
+TEST_F(Starting, WhatEndsTheSearchIsToldByRankZeroAloneAndEndsAllWithItsCode) {
+  const auto refused = [&](int code, const std::vector<std::string>& words, const std::vector<std::string>& flags) {
+    std::vector<pid_t> tasks;
+    const auto log = [&](int task) { return (run_.folder() / ("task" + std::to_string(task))).string(); };
+    for (int task = 0; task < 2; ++task) {
+      std::vector<std::string> argv = {TESSERA_BINARY, "train", run_.recipe(), "--run.out", run_.out("refused")};
+      argv.insert(argv.end(), flags.begin(), flags.end());
+      tasks.push_back(start_program(argv, log(task),
+                                    {{"SLURM_PROCID", std::to_string(task)},
+                                     {"SLURM_LOCALID", std::to_string(task)},
+                                     {"SLURM_NTASKS", "2"},
+                                     {"SLURM_NNODES", "1"},
+                                     {"SLURM_JOB_ID", std::to_string(getpid() + code)},
+                                     {"OMP_NUM_THREADS", "1"}}));
+    }
+    for (int task = 0; task < 2; ++task) EXPECT_EQ(wait_program(tasks[task], 60), code) << text_of(log(task));
+    for (const std::string& word : words) EXPECT_NE(text_of(log(0)).find(word), std::string::npos) << text_of(log(0));
+    EXPECT_EQ(text_of(log(1)).find("error"), std::string::npos) << text_of(log(1));
+    EXPECT_TRUE(run_.metrics("refused").empty());
+  };
+  refused(4, {"error: ", "[plan]", "fits"}, {"--plan.budget", "300KiB"});
+  refused(2, {"error: ", "2 blocks with plan.activations"}, {"--plan.recompute", "2", "--plan.activations", "keep"});
+}
+
 TEST_F(Starting, VariablesThatContradictEachOtherAreNamed) {
   const auto with = [&](const Variables& variables) {
     return run_program({TESSERA_BINARY, "train", run_.recipe()}, variables);

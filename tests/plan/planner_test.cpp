@@ -458,6 +458,30 @@ TEST(Planner, UpdatesInBackwardMakeRoomWhereNothingClips) {
   EXPECT_EQ(found.plan.update, Update::in_backward);
 }
 
+TEST(Planner, EveryFourthBlockOfTheModelRecomputesOnAnyStageAndOfEachExpert) {
+  const ModelSpec spec = toy::dear_model(11);
+  const std::vector<std::string> names = toy::names(spec);
+  const std::set<std::string> wanted = {"blocks.0", "blocks.4", "blocks.8"};
+  for (const char* mesh : {"dp_shard=2", "pp=2", "pp=3"})
+    for (const int experts : {1, 2})
+      for (const std::optional<Policy> activations : {std::optional<Policy>(), {Policy::recompute}}) {
+        PlannerInput in = input(0);
+        in.global_batch = 6, in.experts = experts, in.activations = activations;
+        in.recompute_every = 4;
+        const Choice choice = choose(spec, Mesh::parse(mesh), in, machine());
+        ASSERT_TRUE(choice.fits) << choice.advice;
+        const Plan plan = Plan::from_toml(choice.plan.to_toml(names), "plan.toml", names);
+        std::set<std::string> planned, run;
+        for (size_t u = 0; u < plan.units.size(); ++u)
+          if (plan.units[u].recomputes()) planned.insert(names[u]);
+        EXPECT_EQ(planned, wanted) << mesh << ": " << plan.summary();
+        for (int rank = 0; rank < plan.mesh.world(); ++rank)
+          for (const Instruction& in : compile_train(spec, plan, rank).list)
+            if (in.op == Op::recompute) run.insert(in.name);
+        EXPECT_EQ(run, wanted) << mesh;
+      }
+}
+
 TEST(Planner, AnUpdateOnTheHostByHandHasItsBuffersThere) {
   PlannerInput in = input(0, 1 << 30);
   in.update_on = Tier::host;

@@ -1,6 +1,7 @@
 // Numbers that the documents name, as the planner gives them for real models on shipped profiles.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 
 #include "tessera/base/units.h"
@@ -118,6 +119,56 @@ TEST(Numbers, OneRecipeIsPlannedOnALaptopOneGpuAndEightNodesAsThePageSays) {
                   static_cast<double>(plan.choice.memory.host.total()) / (int64_t{1} << 30),
                   summary.substr(0, summary.find(", masters")).c_str(),
                   summary.substr(summary.find("global batch")).c_str(), format_seconds(plan.choice.seconds).c_str());
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+  }
+}
+
+/// A shipped recipe on the GPU of its row in docs/plans.md, with presets for the files that it names.
+struct Shipped {
+  std::string gpu;
+  int devices = 1;
+  recipe::Overrides changes = {};
+};
+
+recipe::Overrides presets(const std::string& model, const std::string& vae, const std::string& micro_batch) {
+  return {{"model.path", ""},
+          {"model.preset", model},
+          {"data.vae", vae},
+          {"data.text_encoder_path", ""},
+          {"data.tokenizer", ""},
+          {"train.micro_batch", micro_batch}};
+}
+
+/// Micro-batches are those that the search of all sizes takes.
+const std::map<std::string, Shipped> kShipped = {
+    {"wan2.1-t2v-14b_full_h200", {"h200", 8}},
+    {"wan2.2-t2v-a14b_full_h200", {"h200", 8}},
+    {"wan2.2-s2v-14b_full_a100", {"a100-80", 1, {{"data.text_encoder_path", ""}}}},  // its mesh is its own
+    {"wan2.1-t2v-1.3b_lora", {"1xrtx4090", 1, presets("wan2.1-t2v-1.3b", "wan2.1-vae", "1")}},
+    {"wan2.1-t2v-1.3b_full_anywhere", {"1xh200", 1, presets("wan2.1-t2v-1.3b", "wan2.1-vae", "1")}},
+    {"sana-1.6b_lora_24gb", {"1xrtx4090", 1, presets("sana-1.6b", "dc-ae-f32c32", "1")}},
+    {"sana1.5-1.6b_full_h100", {"h100", 8, {{"train.micro_batch", "1"}}}}};
+
+TEST(Numbers, EachShippedRecipeForGpusComputesInBf16AndIsPlannedAsThePageSays) {
+  const std::string page = checkpoint::read_text(TESSERA_SOURCE_DIR "/docs/plans.md");
+  for (const auto& file : std::filesystem::directory_iterator(TESSERA_SOURCE_DIR "/recipes")) {
+    const std::string name = file.path().stem().string();
+    if (name.ends_with("_cpu")) continue;
+    ASSERT_TRUE(kShipped.contains(name)) << name << " has no row";
+    const Shipped& shipped = kShipped.at(name);
+    recipe::Overrides changes = shipped.changes;
+    changes.emplace_back("plan.profile", shipped.gpu);
+    if (shipped.devices > 1) changes.emplace_back("mesh.dp_shard", std::to_string(shipped.devices));
+    const recipe::Recipe recipe = recipe::load_recipe(file.path(), changes);
+    EXPECT_EQ(recipe.values.at("plan.compute_dtype"), "bf16") << name;
+    const Planned plan = planned(recipe);
+    ASSERT_TRUE(plan.choice.fits) << name;
+    EXPECT_EQ(plan.machine.dtype, "bf16") << name;
+    char row[512];
+    const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (int64_t{1} << 30); };
+    std::snprintf(row, sizeof row, "| %s | %s | %.1f | %.1f | %.1f | %.2f s |", name.c_str(), shipped.gpu.c_str(),
+                  gib(plan.budget), gib(plan.choice.memory.peak), gib(plan.choice.memory.host.total()),
+                  plan.choice.seconds);
     EXPECT_NE(page.find(row), std::string::npos) << row;
   }
 }

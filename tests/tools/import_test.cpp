@@ -28,6 +28,7 @@ TEST(Import, CommandsBecomeRecipeKeys) {
         {"checkpoint.every", "5000"},
         {"plan.strategy", "full_shard"},
         {"plan.recompute", "auto"},
+        {"plan.compute_dtype", "bf16"},
         {"--t5_fsdp", "implied"},
         {"--log_interval", "implied"},
         {"model.path", "no/such"},
@@ -56,7 +57,8 @@ TEST(Import, CommandsBecomeRecipeKeys) {
         {"data.fps", "24"},
         {"sample.sampler", "unipc"},
         {"sample.guidance", "5"},
-        {"sample.steps", "50"}}},
+        {"sample.steps", "50"},
+        {"plan.compute_dtype", "bf16"}}},
       // DiffSynth, the old form
       {"python examples/wanvideo/train_wan_t2v.py --task train --train_architecture full --dataset_path data "
        "--output_path out --dit_path m/a.safetensors,m/b.safetensors --num_frames 129 --height 480 --width 832 "

@@ -230,7 +230,11 @@ Planned measured(const PlanRequest& request, int64_t samples, MeasuredModels& kn
   planned.encoders = request.encoders;
   planned.encoding = request.encoding;
   auto found = known.find(samples);
-  if (found == known.end()) found = known.emplace(samples, measure_model(request, samples)).first;
+  if (found == known.end()) {
+    if (request.on_phase) request.on_phase(PlanPhase::measuring);
+    found = known.emplace(samples, measure_model(request, samples)).first;
+    if (request.on_phase) request.on_phase(PlanPhase::searching);
+  }
   planned.spec = found->second.model;
   planned.machine = found->second.machine;
   return planned;
@@ -303,6 +307,28 @@ std::string faster_in_bf16(const Planned& planned) {
 }
 
 }  // namespace
+
+Planned take_plan(const PlanRequest& request, const std::string& plan, int rank) {
+  std::vector<std::string> names;
+  for (const auto& unit : request.model->units()) names.push_back(unit->spec().name);
+  plan::Plan chosen = plan::Plan::from_toml(plan, "the plan of rank 0", names);
+  MeasuredModels known;
+  Planned planned = measured(request, chosen.micro_batch, known);
+  planned.choice.plan = std::move(chosen);
+  planned.choice.why = "found by rank 0";
+  planned.choice.memory = planned.memory(rank);
+  const auto check = [rank](int64_t bytes, int64_t budget, const char* where, const char* key) {
+    if (budget <= 0 || bytes <= budget) return;
+    throw UserError(Exit::no_fit, "plan",
+                    "the plan of rank 0 takes " + format_bytes(bytes) + " of the " + where + " on rank " +
+                        std::to_string(rank) + ", which has " + format_bytes(budget),
+                    std::string("set ") + key + " to what the smallest rank has");
+  };
+  check(planned.choice.memory.peak, request.planner.budget, "device", "plan.budget");
+  check(planned.choice.memory.host.total(), request.planner.host_budget, "host", "plan.host_budget");
+  planned.choice.fits = true;
+  return planned;
+}
 
 Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
   const int64_t most =

@@ -27,6 +27,10 @@ struct Routing {
   std::vector<double> shares = {};      ///< likewise: of the steps, as numbers of steps
 };
 
+/// What planning is about to do, for those who say where the time goes.
+enum class PlanPhase { measuring, searching };
+using OnPlanPhase = std::function<void(PlanPhase)>;
+
 struct PlanRequest {
   const net::Denoiser* model = nullptr;
   std::string model_name;
@@ -61,6 +65,7 @@ struct PlanRequest {
   int64_t cache_entry = 0;    ///< bytes of a cached sample with the longest text; 0: no cache
   int64_t host_sample = 0;    ///< host bytes of a training sample with noise and target (train/loader.h)
   int64_t host_encoders = 0;  ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
+  OnPlanPhase on_phase = {};
 };
 
 struct Planned {
@@ -113,6 +118,10 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known);
 
 /// Measures the model, chooses (or takes) the plan and simulates it.
 Planned make_plan_as_is(const PlanRequest& request);
+
+/// The request with a plan that another rank found for it, as text (Plan::to_toml): the model is measured, nothing is
+/// searched or simulated. Throws UserError (no_fit) where the budgets of `rank`, this one, are less than the plan needs.
+Planned take_plan(const PlanRequest& request, const std::string& plan, int rank);
 
 /// Simulates planned.choice.plan: time, memory, whether it fits, and advice if it does not.
 void evaluate(Planned& planned, const PlanRequest& request);

@@ -99,10 +99,11 @@ Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan:
   return routing;
 }
 
-}  // namespace
-
-std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
-                                 const std::vector<int>& prompts) {
+/// The stages, each with the plan that `planned` makes for it; their requests go to `requests`.
+std::vector<PartPlan> each_part(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
+                                const std::vector<int>& prompts, const OnPlanPhase& on_phase,
+                                const std::function<Planned(const PlanRequest&, size_t part)>& planned,
+                                std::vector<PlanRequest>& requests) {
   // Prompt embeddings of all stages are resident for the whole run.
   std::vector<int64_t> embeddings;
   int64_t all = 0;
@@ -117,7 +118,6 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
       return static_cast<int>(order.expert(step));
     };
   std::vector<PartPlan> plans;
-  std::vector<PlanRequest> requests;
   for (size_t p = 0; p < parts.size(); ++p) {
     recipe::RunPart& part = parts[p];
     recipe::in_part(part, [&] {
@@ -130,15 +130,36 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
       request.run.expert_of = expert_of;
       request.routing = routing_of(job, part, request.run);
       request.planner.expert_shares = request.routing.shares;
-      plans.push_back({part, shapes, make_plan(request)});
+      request.on_phase = on_phase;
+      plans.push_back({part, shapes, planned(request, p)});
       // a plan.file may use nvme, which the recipe's checks did not see
       if (plan::uses_nvme(plans.back().planned.plan()))
         plan::require_nvme_folder(part.recipe.plan.nvme, "the plan puts buffers on nvme");
       requests.push_back(std::move(request));
     });
   }
+  return plans;
+}
+
+}  // namespace
+
+std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
+                                 const std::vector<int>& prompts, const OnPlanPhase& on_phase) {
+  std::vector<PlanRequest> requests;
+  std::vector<PartPlan> plans = each_part(
+      std::move(parts), job, mesh, prompts, on_phase,
+      [](const PlanRequest& request, size_t) { return make_plan(request); }, requests);
   unify_placement(plans, requests);
   return plans;
+}
+
+std::vector<PartPlan> take_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
+                                 const std::vector<int>& prompts, const std::vector<std::string>& plans, int rank,
+                                 const OnPlanPhase& on_phase) {
+  std::vector<PlanRequest> requests;
+  return each_part(
+      std::move(parts), job, mesh, prompts, on_phase,
+      [&](const PlanRequest& request, size_t part) { return take_plan(request, plans.at(part), rank); }, requests);
 }
 
 void require_fit(const std::vector<PartPlan>& plans) {

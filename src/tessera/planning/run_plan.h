@@ -23,7 +23,13 @@ struct PartPlan {
 /// `prompts`: number sampled in each stage. Throws UserError (usage) naming the stage whose shapes the model or the
 /// autoencoder does not support.
 std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
-                                 const std::vector<int>& prompts);
+                                 const std::vector<int>& prompts, const OnPlanPhase& on_phase = {});
+
+/// The same stages with the plans that plan_parts found on another rank, as texts (Plan::to_toml), for this one: see
+/// take_plan.
+std::vector<PartPlan> take_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
+                                 const std::vector<int>& prompts, const std::vector<std::string>& plans, int rank,
+                                 const OnPlanPhase& on_phase = {});
 
 /// Throws UserError (no_fit) with the advice for the first stage that does not fit, naming it.
 void require_fit(const std::vector<PartPlan>& plans);

@@ -37,7 +37,7 @@ int every_of(const Given& given) {
   const std::string number = given.text.substr(word.size());
   const bool whole = !number.empty() && number.size() < 6 && number.find_first_not_of("0123456789") == number.npos;
   if (!whole || to_integer(number) < 1)
-    given.fail("a number from 1 on after every", "\"every 4\" recomputes one block in four");
+    given.fail("a number from 1 on after every", "\"every 4\" recomputes blocks 0, 4, 8 and so on");
   return static_cast<int>(to_integer(number));
 }
 
@@ -144,7 +144,7 @@ std::vector<Setting> plan_settings() {
       {"plan.recompute",
        Kind::text,
        "auto",
-       "blocks that recompute (activation checkpointing): auto, none, all, a number, or \"every 4\", one block in four",
+       "blocks that recompute (activation checkpointing): auto, none, all, a number (the first so many), or \"every 4\" (blocks 0, 4, 8 and so on of the whole model)",
        read_recompute,
        {.needs = {kSearched}, .in_stages = true}},
       {"plan.strategy",

@@ -225,6 +225,18 @@ void MetricsWriter::base(const std::string& form, double error, double worst, co
                      {"worst_linear", worst_linear}}));
 }
 
+void MetricsWriter::start(int64_t step, const std::string& text, const std::vector<Phases>& ranks) {
+  Json rows = Json::array();
+  for (const Phases& phases : ranks) {
+    Json row = {{"rank", rows.size()}, {"seconds", 0.0}, {"phases", Json::object()}};
+    double seconds = 0;
+    for (const auto& [what, took] : phases) row["phases"][what] = took, seconds += took;
+    row["seconds"] = seconds;
+    rows.push_back(std::move(row));
+  }
+  write(text_of(Json{{"type", "start"}, {"step", step}, {"text", text}, {"ranks", rows}}));
+}
+
 void MetricsWriter::resume(int64_t step, const std::string& from) {
   write(text_of(Json{{"type", "resume"}, {"step", step}, {"from", from}}));
 }

@@ -62,6 +62,9 @@ inline constexpr std::pair<const char*, double RankMetrics::Exposed::*> kExposed
     {"data", &RankMetrics::Exposed::data},
     {"dispatch", &RankMetrics::Exposed::dispatch}};
 
+/// What a rank did, in order, and the seconds that each took.
+using Phases = std::vector<std::pair<std::string, double>>;
+
 struct StepMetrics {
   int64_t step = 0;
   double loss = 0, grad_norm = 0, lr = 0;  ///< 17 digits: bit-identity is said of these
@@ -133,6 +136,8 @@ class MetricsWriter {
   void restart(int64_t step, const std::string& text, int64_t time);
   /// Before the first step: a frozen base is stored in `form`; |stored - w| / |w| of all of it and of its worst linear.
   void base(const std::string& form, double error, double worst, const std::string& worst_linear);
+  /// The time from the start to the first step after `step`: `text` of rank 0 for people, the phases of every rank.
+  void start(int64_t step, const std::string& text, const std::vector<Phases>& ranks);
   /// The run goes on from a checkpoint of `step`.
   void resume(int64_t step, const std::string& from);
   void stop(int64_t step, const std::string& text);

@@ -46,7 +46,7 @@ RunEvent read_event(const AnyJson& json, const JsonFields& in) {
     char db[80] = "";
     if (event.psnr) std::snprintf(db, sizeof db, ", PSNR %.1f dB against its clip's reconstruction", *event.psnr);
     event.text = event.file + db;
-  } else if (event.type == "resume" && in.has("text")) {
+  } else if ((event.type == "resume" || event.type == "start") && in.has("text")) {
     event.text = in.text("text");
   } else {  // skip, fault, stage, and what a later version adds: its texts
     for (const auto& [key, value] : json.items())

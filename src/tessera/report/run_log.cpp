@@ -88,6 +88,10 @@ void RunLog::base(const std::string& form, double error, double worst, const std
   metrics_.base(form, error, worst, worst_linear);
 }
 
+void RunLog::start(int64_t step, const std::string& text, const std::vector<Phases>& ranks) {
+  metrics_.start(step, text, ranks);
+}
+
 void RunLog::resume(int64_t step, const std::string& from) { metrics_.resume(step, from); }
 
 void RunLog::stop(int64_t step, const std::string& text) { metrics_.stop(step, text); }

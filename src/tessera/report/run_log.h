@@ -46,6 +46,7 @@ class RunLog {
              const std::vector<int64_t>& shares = {});
   void restart(int64_t step, const std::string& text, int64_t time);
   void base(const std::string& form, double error, double worst, const std::string& worst_linear);
+  void start(int64_t step, const std::string& text, const std::vector<Phases>& ranks);
   void resume(int64_t step, const std::string& from);
   /// The run ends before its last step because it was asked to.
   void stop(int64_t step, const std::string& text);

@@ -26,16 +26,23 @@
 #include "tessera/train/rank_watch.h"
 #include "tessera/train/run_facts.h"
 #include "tessera/train/slow_ranks.h"
+#include "tessera/train/start_times.h"
 #include "tessera/train/step_size.h"
 #include "tessera/train/utilisation.h"
 
 namespace tessera::train {
 
+/// Ends a rank because of what rank 0 found and has told.
+struct ToldByRankZero {
+  Exit code;
+};
+
 class Run {
  public:
-  /// All ranks together. `trace`: file of every executed instruction; empty: none. Throws UserError for what the
-  /// recipe, the data, the weights or the plan do not allow.
-  Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place);
+  /// All ranks together. `trace`: file of every executed instruction; empty: none. `started`: of this process, in
+  /// StartPhase::connect. Throws UserError for what the recipe, the data, the weights or the plan do not allow; where rank
+  /// 0 has told it, ToldByRankZero.
+  Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place, StartTimes started);
 
   /// What comes next; begins the parts of the run as they come. Nothing when the run is over, or stopped.
   std::optional<plan::Visit> next();
@@ -69,8 +76,11 @@ class Run {
  private:
   void warn_without_gpu() const;
   void check_start();
+  void phase(StartPhase phase);
   void plan_run();
+  std::vector<std::string> searched_plans(const std::vector<int>& prompts);
   void start();
+  void tell_start();
   void load();
   void claim_folder();
   void open_log();
@@ -105,6 +115,7 @@ class Run {
   const comm::Rendezvous place_;
   const int rank_;
   const Mesh mesh_;
+  StartTimes started_;
   RankWatch watch_;
   comm::Comm comm_;
   SlowRanks slow_;

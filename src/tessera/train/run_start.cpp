@@ -22,6 +22,7 @@
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_view.h"
+#include "tessera/prepare/pace.h"
 #include "tessera/recipe/run_recipe.h"
 #include "tessera/report/run_report.h"
 #include "tessera/train/elastic.h"
@@ -71,6 +72,14 @@ void write_recipe(const fs::path& run, const std::string& recipe) {
   checkpoint::write_text(copy, recipe);
 }
 
+/// What rank 0 has in `text`, on every rank.
+std::string text_of_rank_zero(comm::Comm& comm, std::string text) {
+  comm::Group& all = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
+  text.resize(static_cast<size_t>(all.all_gather_doubles({static_cast<double>(text.size())})[0][0]));
+  all.broadcast(at::from_blob(text.data(), {static_cast<int64_t>(text.size())}, at::kChar), 0);
+  return text;
+}
+
 /// The tokenizer that was made of the captions, in the run's folder: captions and cache may go.
 fs::path keep_tokenizer(const fs::path& made, const fs::path& run) {
   const fs::path kept = run / "tokenizer.model";
@@ -81,11 +90,12 @@ fs::path keep_tokenizer(const fs::path& made, const fs::path& run) {
 
 }  // namespace
 
-Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place)
+Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place, StartTimes started)
     : recipe_(std::move(recipe)),
       place_(place),
       rank_(place.rank),
       mesh_(elastic_mesh(recipe_.mesh, place)),
+      started_(started),
       watch_(place),
       comm_(place, mesh_, recipe_.fault.timeout),
       slow_(mesh_, {recipe_.fault.slow_factor, recipe_.fault.slow_steps}),
@@ -97,6 +107,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   warn_without_gpu();
   comm_.check_agreement("program", program());
   comm_.check_agreement("recipe", recipe_.to_toml());
+  phase(StartPhase::model);
   job_ = job::make_job(recipe_);
   planning::check_mesh(mesh_, *job_.model, job_.latent);  // before hours of encoding
   job::check_trainable(job_);
@@ -106,12 +117,17 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   out_ = recipe_.run.out;
   checkpoints_ = out_ / "checkpoints";
   check_start();
-  watch_.phase(0, "preparing the data");
+  phase(StartPhase::data);
   data_ = prepare::prepare_parts(recipe_, job_, mesh_, comm_, rank_);
-  watch_.phase(0, "planning");
   plan_run();
-  watch_.phase(0, "loading the weights");
   start();
+  started_.end();
+  tell_start();
+}
+
+void Run::phase(StartPhase phase) {
+  started_.begin(phase);
+  watch_.phase(0, name(phase));
 }
 
 /// Keys that this rank cannot obey, of a recipe that leaves the device to the machine.
@@ -158,19 +174,50 @@ void Run::claim_folder() {
   write_plan();
 }
 
+/// The plans of all parts of the run as text, the same on every rank. Rank 0 searches and tells what it found, or why
+/// the run ends; the others wait for as long as that takes.
+std::vector<std::string> Run::searched_plans(const std::vector<int>& prompts) {
+  phase(rank_ == 0 ? StartPhase::plan : StartPhase::wait);
+  prepare::Pace pace(comm_, mesh_);
+  const auto search = [&] {
+    if (rank_ != 0) return;
+    plans_ = planning::plan_parts(recipe::run_parts(recipe_), job_, mesh_, prompts, [this](planning::PlanPhase next) {
+      phase(next == planning::PlanPhase::measuring ? StartPhase::measure : StartPhase::plan);
+    });
+    log::info(planning::plans_text(plans_));
+    for (const std::string& line : experts_->describe()) log::info(line);
+    planning::require_fit(plans_);
+    for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_, resume_.beyond);
+  };
+  pace.run(search);
+  try {
+    pace.barrier();
+  } catch (const UserError& error) {
+    if (error.code() == Exit::rank_lost) throw;
+    throw ToldByRankZero{error.code()};
+  }
+  std::vector<std::string> texts(recipe::run_parts(recipe_).size());
+  for (size_t p = 0; p < texts.size(); ++p) {
+    if (rank_ == 0) texts[p] = plans_[p].planned.plan().to_toml(plans_[p].planned.unit_names());
+    texts[p] = text_of_rank_zero(comm_, texts[p]);
+  }
+  return texts;
+}
+
 void Run::plan_run() {
   std::vector<int> prompts;
   for (const prepare::StageData& data : data_) prompts.push_back(data.samples->prompts());
   experts_ = make_expert_schedule(job_, recipe_, data_, comm_, mesh_, rank_);
   plan::check_machine(plan::find_profile(recipe_.plan.profile));
-  plans_ = planning::plan_parts(recipe::run_parts(recipe_), job_, mesh_, prompts);
-  if (rank_ == 0) {
-    log::info(planning::plans_text(plans_));
-    for (const std::string& line : experts_->describe()) log::info(line);
-  }
-  planning::require_fit(plans_);
+  const std::vector<std::string> found = searched_plans(prompts);
+  if (rank_ != 0)
+    plans_ = planning::take_parts(recipe::run_parts(recipe_), job_, mesh_, prompts, found, rank_,
+                                  [this](planning::PlanPhase next) {
+                                    phase(next == planning::PlanPhase::measuring ? StartPhase::measure
+                                                                                 : StartPhase::compile);
+                                  });
+  phase(StartPhase::compile);
   std::string all;
-  for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_, resume_.beyond);
   for (const planning::PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());
   comm_.check_agreement("plan", all);
   model_flops_.emplace(*job_.model);
@@ -196,6 +243,7 @@ void Run::write_plan() {
 }
 
 void Run::start() {
+  phase(StartPhase::buffers);
   engine::EngineOptions options;
   options.poison = std::getenv("TESSERA_POISON") != nullptr;
   options.local_ranks = place_.local_world, options.nvme = recipe_.plan.disk();
@@ -213,7 +261,9 @@ void Run::start() {
   objective_.emplace(*job_.model, rank_);
   loss_scale_ = LossScale(planned().plan(), recipe_);
   step_size_ = StepSize(recipe_, job_.experts.size());
+  phase(StartPhase::weights);
   load();
+  phase(StartPhase::compile);
   progress_ = std::make_unique<report::Progress>(rank_ == 0, recipe_.run.steps, done_);
   if (recipe_.plan.budget > 0) engine::Meter::set_budget(recipe_.plan.budget);
   loader_ = std::make_unique<Loader>(/*threads=*/1);
@@ -221,6 +271,20 @@ void Run::start() {
   while (part + 1 < plans_.size() && plans_[part].part.last <= done_) ++part;
   begin_part(part);
   if (owes_samples()) walk_->make_up_samples();
+}
+
+/// Where the time before the first step went, on every rank.
+void Run::tell_start() {
+  const StartSeconds& own = started_.seconds();
+  const auto ranks =
+      comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({own.begin(), own.end()});
+  if (rank_ != 0) return;
+  std::vector<report::Phases> phases(ranks.size());
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    for (size_t p = 0; p < own.size(); ++p)
+      if (ranks[rank][p] > 0) phases[rank].emplace_back(name(static_cast<StartPhase>(p)), ranks[rank][p]);
+  log::info(describe(own));
+  run_log_->start(done_, describe(own), phases);
 }
 
 void Run::watch_gpu() {

@@ -51,6 +51,7 @@ constexpr int64_t kAddresses = int64_t{1} << 30;
 }  // namespace
 
 int train(recipe::Recipe recipe, const TrainFlags& flags) {
+  StartTimes started;
   engine::Meter::install();
   const comm::Rendezvous place = comm::rendezvous_from_env();
   comm::set_token_folder(recipe.run.out);
@@ -61,7 +62,8 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
     require_addresses(kAddresses);
     recipe.plan.budget =
         job::choose_device(recipe.run.device, place, recipe.plan.budget, planning::beside_plan(recipe, place));
-    auto* run = new Run(std::move(recipe), flags.trace, place);  // never destroyed: see train()'s contract
+    started.begin(StartPhase::connect);
+    auto* run = new Run(std::move(recipe), flags.trace, place, started);  // never destroyed: see train()'s contract
     stop_behind_steps();
     try {
       leave(train_steps(*run));
@@ -70,6 +72,8 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
       if (const auto* told = dynamic_cast<const UserError*>(&error)) run->tell(*told);
       throw;
     }
+  } catch (const ToldByRankZero& told) {
+    leave(static_cast<int>(told.code));
   } catch (const Error& error) {
     log::error(error.what());
     leave(static_cast<int>(error.code()));

@@ -6,7 +6,7 @@
 namespace tessera::plan {
 
 PlannerInput reconciled(PlannerInput input, int blocks) {
-  if (input.recompute_every > 0) input.recompute_units = blocks / input.recompute_every;
+  if (input.recompute_every > 0) input.recompute_units = (blocks + input.recompute_every - 1) / input.recompute_every;
   if (!input.activations || !input.recompute_units) return input;
   const bool recompute = input.activations->graph == Graph::recompute;
   const std::string recomputed = *input.recompute_units >= blocks ? "all" : std::to_string(*input.recompute_units);

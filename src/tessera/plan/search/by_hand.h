@@ -6,7 +6,8 @@
 
 namespace tessera::plan {
 
-/// Resolves recompute_every, for a model with so many blocks. Throws UserError (usage) where recompute and activations disagree.
+/// Sets recompute_units from recompute_every, for a model with so many blocks: block 0 and each at a multiple of it
+/// recompute. Throws UserError (usage) where recompute and activations disagree.
 PlannerInput reconciled(PlannerInput input, int blocks);
 
 /// Updates on the host place their buffers there, unless these are set too. Throws UserError (usage) where they are set

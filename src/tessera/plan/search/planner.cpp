@@ -110,7 +110,9 @@ class Search {
     plan.experts = input_.experts;
     plan.idle = input_.idle.value_or(Tier::device);
     if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
-    // The first blocks recompute or offload, because their activations live longest.
+    // The first blocks recompute or offload, because their activations live longest; with recompute_every, blocks at
+    // its multiples do.
+    int block = -1;
     for (const auto& unit : model_.units) {
       UnitPlan choice;
       choice.strategy = strategy;
@@ -118,8 +120,9 @@ class Search {
       choice.parameters = tiers.parameters, choice.gradients = tiers.gradients, choice.states = tiers.states;
       choice.update_on = input_.update_on.value_or(on_host_ ? Tier::host : Tier::device);
       choice.offload_to = input_.offload_to.value_or(Tier::host);
-      if (is_block(unit) && saving_blocks > 0) {
-        --saving_blocks;
+      block += is_block(unit);
+      if (is_block(unit) && saving_blocks > 0 &&
+          (input_.recompute_every > 0 ? block % input_.recompute_every == 0 : block < saving_blocks)) {
         choice.activations = saving.recomputes() ? Policy::recompute : saving.activations;
         if (saving.activations == kRecomputeOffload.policy) choice.sites[std::string(kBlockInput)] = Policy::offload;
         if (saving.recomputes() && saving.results != Policy::recompute)

@@ -59,6 +59,7 @@ void generate_together(Translator& t) {
     t.imply("--task", std::string("a ") + task.type + " model" + (task.two_experts ? " of two experts" : ""));
   set_wan_folder(t, task, t.value("--ckpt_dir"), {"--ckpt_dir"});
   sampling(t, task);
+  t.assume("plan.compute_dtype", "bf16", "generate.py computes in bf16");
   // as many clips as the audio lasts, unless an option gives their number
   if (std::string_view(task.type) == "s2v" && !t.has("--num_clip")) t.set("sample.clips", "auto", {"--task"});
   if (t.has("--base_seed")) {

@@ -29,7 +29,7 @@ refused with the nearest known one. Recipe keys typed as flags win over everythi
 accumulation are multiplied by the number of ranks that the command starts, divided by the ranks that share a sample (`mesh.pp`, `cp`,
 `sp`, `tp`). `--ranks N` gives the number where the command does not.
 
-Defaults of the other program (its schedule, its clipping) are written to the recipe as well, with a comment. If you pass a recipe too,
+Defaults of the other program (its schedule, its clipping, the dtype it computes in) are written to the recipe as well, with a comment. If you pass a recipe too,
 its values win over these defaults.
 
 Weights are read as the other trainer saved them: `model.path` takes NVlabs' `epoch_1_step_500.pth` (of which it reads `state_dict`), the `pytorch_model_fsdp.bin` of
