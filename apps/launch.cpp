@@ -3,7 +3,7 @@
 #include "look_over.h"
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/comm/launcher.h"
+#include "tessera/comm/launch/launcher.h"
 #include "tessera/device/open.h"
 #include "tessera/recipe/recipe.h"
 

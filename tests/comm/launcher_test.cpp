@@ -1,5 +1,5 @@
 // What the launcher refuses before it starts anything; what it does with ranks is in tests/multirank.
-#include "tessera/comm/launcher.h"
+#include "tessera/comm/launch/launcher.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/comm/heartbeat.h"
-#include "tessera/comm/nodes.h"
+#include "tessera/comm/launch/nodes.h"
 #include "tessera/comm/store.h"
 
 namespace tessera::comm {

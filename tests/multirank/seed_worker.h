@@ -11,7 +11,7 @@
 #include "families.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
-#include "tessera/comm/launcher.h"
+#include "tessera/comm/launch/launcher.h"
 #include "tessera/comm/world.h"
 #include "tessera/device/open.h"
 #include "tessera/engine/memory/meter.h"

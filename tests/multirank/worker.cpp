@@ -19,7 +19,7 @@
 #include "tessera/base/random.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/heartbeat.h"
-#include "tessera/comm/launcher.h"
+#include "tessera/comm/launch/launcher.h"
 #include "tessera/comm/world.h"
 
 namespace tessera::comm {

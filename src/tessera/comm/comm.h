@@ -12,6 +12,9 @@
 // Tensors may lie on the process's device (device/backend.h). Where the ranks have agreed on it (use_device_links), these are
 // sent by the device's own communicators: a collective is enqueued on the calling thread's stream and returns, as a copy
 // does, and the tensors must stay until the stream has done it. Otherwise Gloo sends copies of them in host memory.
+//
+// Between ranks of one machine tensors in host memory travel through memory that the processes share ([Note: shared rings]);
+// between machines, and where that memory cannot be had, by Gloo. TESSERA_SHARED_MEMORY=0 takes Gloo everywhere.
 #include <functional>
 #include <map>
 #include <memory>
@@ -47,6 +50,8 @@ class Transport {
   virtual bool all_reduce(const at::Tensor& /*values*/) { return false; }
   /// How it reaches the others, where that is known.
   virtual const device::Ways* ways() const { return nullptr; }
+  /// Whether host memory travels through memory that the members share, not through sockets.
+  virtual bool by_shared_memory() const { return false; }
   /// Whether messages go from where tensors lie, without a copy of the library's own.
   virtual bool lends() const { return false; }
 };
@@ -77,6 +82,7 @@ class Group {
   /// Whether tensors on the device are sent by its own communicator.
   bool by_device() const { return device_transport_ != nullptr; }
   const Transport* device_transport() const { return device_transport_.get(); }
+  bool by_shared_memory() const { return transport_ && transport_->by_shared_memory(); }
 
   const std::string& name() const { return name_; }
   const std::string& axis() const { return axis_; }  ///< "dp_shard"; empty for a group of one

@@ -9,7 +9,7 @@
 #include "tessera/base/random.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/device_links.h"
-#include "tessera/comm/peer_error.h"
+#include "tessera/comm/shared/peer_error.h"
 #include "tessera/device/backend.h"
 #include "tessera/device/nccl_ways.h"
 

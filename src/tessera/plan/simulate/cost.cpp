@@ -309,7 +309,8 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
       for (int u = 0; in.unit < 0 && u < static_cast<int>(model_.units.size()); ++u)
         if (plan_.owns(rank, u) && plan_.units[u].gradients == Tier::device && !plan_.rounds_gradients())
           bytes += 4.0 * static_cast<double>(plan_.layout(model_.units[u], u).grad_partition);
-      work(Share::optimizer, bandwidth.seconds(bytes));
+      const Rate& squares = machine_.profile.device.norm;
+      work(Share::optimizer, (squares.top > 0 ? squares : bandwidth).seconds(bytes));
       break;
     }
     case Op::update: {

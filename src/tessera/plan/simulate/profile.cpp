@@ -31,6 +31,8 @@ void each_number(P& p, const Visit& visit) {
   visit("device.memory", p.device.memory);
   visit("device.bandwidth", p.device.bandwidth.top);
   visit("device.bandwidth_half", p.device.bandwidth.half);
+  visit("device.norm", p.device.norm.top);
+  visit("device.norm_half", p.device.norm.half);
   visit("device.stream", p.device.stream.top);
   visit("device.stream_half", p.device.stream.half);
   visit("device.dispatch", p.device.dispatch);

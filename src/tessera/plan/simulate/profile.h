@@ -30,7 +30,8 @@ struct OperatorRates {
 
 struct DeviceProfile {
   int64_t memory = 0;  ///< bytes
-  Rate bandwidth;      ///< bytes/s of elementwise work on long buffers: optimiser, gradient norms
+  Rate bandwidth;      ///< bytes/s of elementwise work on long buffers: the optimiser
+  Rate norm = {};      ///< bytes/s of gradients that are squared and summed; 0: as bandwidth
   Rate stream;         ///< bytes/s of the operators between products (norms, gates, GELU)
   RateByDtype gemm;    ///< FLOP/s of matrix products
   RateByDtype attention, attention_backward;  ///< FLOP/s; a backward counts 2.5 times the forward's FLOPs

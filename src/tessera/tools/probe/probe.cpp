@@ -18,6 +18,7 @@
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/world.h"
+#include "tessera/ops/adamw.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/ops.h"
 #include "tessera/tools/probe/signatures.h"
@@ -61,7 +62,7 @@ class Probe {
     p.device.gemm["fp32"] = products();
     attention(p.device);
     p.device.stream = operators();
-    p.device.bandwidth = bandwidth();
+    updates(p.device);
     // many points, each for a part of the time: all of them together are sustained
     measure_signatures(p.device, [&](const Call& call) { return time(call, kOfAPoint); });
     p.wake = wake();
@@ -174,13 +175,26 @@ class Probe {
     return one;
   }
 
-  Rate bandwidth() {
+  /// A pass over ranges of flat buffers that are not in the cache when their turn comes, as the shards of a model are not.
+  Rate pass(double bytes_of_element, const std::function<void(int64_t first, int64_t count)>& over) {
     const auto measure = [&](int64_t count) {
-      Tensor a = random({count});
-      const Tensor b = random({count});
-      return Point{12.0 * static_cast<double>(count), time([&] { a.add_(b, 1e-9); })};
+      int64_t first = 0;
+      return Point{bytes_of_element * static_cast<double>(count), time([&] {
+                     over(first, count);
+                     first = first + 2 * count > kFlat ? 0 : first + count;
+                   })};
     };
-    return line(measure(1 << 16), measure(1 << 23));
+    return line(measure(1 << 14), measure(1 << 20));
+  }
+
+  /// The optimiser's update, by the 28 bytes that the cost model counts for an fp32 element, and the squares of gradients.
+  void updates(plan::DeviceProfile& device) {
+    const Tensor p = random({kFlat}), m = random({kFlat}), v = random({kFlat}).square_(), g = random({kFlat});
+    const auto at = [](const Tensor& t, int64_t first) { return t.mutable_data_ptr<float>() + first; };
+    device.bandwidth = pass(28, [&](int64_t first, int64_t n) {
+      ops::adamw(at(p, first), at(m, first), at(v, first), at(g, first), n, {.step = 1, .lr = 1e-9});
+    });
+    device.norm = pass(4, [&](int64_t first, int64_t n) { ops::sum_of_squares(at(g, first), n); });
   }
 
   double copies() {
@@ -222,17 +236,29 @@ class Probe {
     comm::Group& reduce = comm_.group("reduce", kShardAxes);
     const int n = place_.world;
     const auto sent = [&](int64_t shard) { return 4.0 * static_cast<double>(shard * (n - 1)); };
+    // each from and to memory of its own turn: a unit's slot and shard are not in the cache
+    const auto turns = [&](int64_t shard, const std::function<void(int64_t first)>& act) {
+      int64_t first = 0;
+      return Point{sent(shard), time([&] {
+                     act(first);
+                     first = first + 2 * shard * n > kFlat ? 0 : first + shard * n;
+                   })};
+    };
+    const Tensor flat = random({kFlat}), scratch = at::empty({kFlat});
     const auto gathers = [&](int64_t shard) {
-      Tensor out = at::zeros({shard * n});
-      const Tensor in = out.narrow(0, shard * gather.rank(), shard);
-      return Point{sent(shard), time([&] { gather.all_gather(out, in); })};
+      return turns(shard, [&](int64_t first) {
+        const Tensor out = scratch.narrow(0, first, shard * n);
+        gather.all_gather(out, flat.narrow(0, first, shard));
+      });
     };
     const auto reductions = [&](int64_t shard) {
-      const Tensor flat = random({shard * n});
-      Tensor own = at::zeros({shard}), scratch = at::empty({shard * n});
-      return Point{sent(shard), time([&] { reduce.reduce_scatter(own, flat, scratch, false); })};
+      Tensor own = at::zeros({shard});
+      return turns(shard, [&](int64_t first) {
+        reduce.reduce_scatter(own, flat.narrow(0, first, shard * n), scratch.narrow(0, first, shard * n), false);
+      });
     };
-    const Rate g = line(gathers(1 << 10), gathers(1 << 19)), r = line(reductions(1 << 10), reductions(1 << 19));
+    const int64_t large = std::min<int64_t>(1 << 20, kFlat / (4 * n));
+    const Rate g = line(gathers(1 << 10), gathers(large)), r = line(reductions(1 << 10), reductions(large));
     p.link = {g.top, r.top, g.half / g.top / (n - 1)};
     beside_gathers(gather, p);
   }
@@ -310,6 +336,7 @@ class Probe {
   }
 
   static constexpr double kWarmUp = 2.5;     // seconds
+  static constexpr int64_t kFlat = 1 << 24;  // elements of a flat buffer, 64 MiB
   static constexpr double kOfAPoint = 0.15;  // of the time of a measurement
   const ProbeOptions options_;
   const comm::Rendezvous place_;

@@ -1,4 +1,4 @@
-#include "tessera/comm/stop_signals.h"
+#include "tessera/comm/launch/stop_signals.h"
 
 #include <signal.h>
 

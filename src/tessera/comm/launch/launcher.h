@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/launch_options.h"
+#include "tessera/comm/launch/launch_options.h"
 
 namespace tessera::comm {
 

@@ -1,4 +1,4 @@
-#include "tessera/comm/nodes.h"
+#include "tessera/comm/launch/nodes.h"
 
 #include <unistd.h>
 
@@ -10,9 +10,9 @@
 
 #include "tessera/base/log.h"
 #include "tessera/base/printable.h"
+#include "tessera/comm/launch/stop_signals.h"
 #include "tessera/comm/patience.h"
 #include "tessera/comm/rendezvous_endpoint.h"
-#include "tessera/comm/stop_signals.h"
 #include "tessera/comm/token.h"
 
 namespace tessera::comm {

@@ -1,4 +1,4 @@
-#include "tessera/comm/launcher.h"
+#include "tessera/comm/launch/launcher.h"
 
 #include <charconv>
 #include <chrono>
@@ -9,11 +9,11 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/comm/local_ranks.h"
-#include "tessera/comm/nodes.h"
+#include "tessera/comm/launch/local_ranks.h"
+#include "tessera/comm/launch/nodes.h"
+#include "tessera/comm/launch/stop_signals.h"
 #include "tessera/comm/patience.h"
 #include "tessera/comm/run_lock.h"
-#include "tessera/comm/stop_signals.h"
 
 namespace tessera::comm {
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/launch_options.h"
-#include "tessera/comm/local_ranks.h"
+#include "tessera/comm/launch/launch_options.h"
+#include "tessera/comm/launch/local_ranks.h"
 #include "tessera/comm/store.h"
 
 namespace tessera::comm {

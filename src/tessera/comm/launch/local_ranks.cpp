@@ -1,4 +1,4 @@
-#include "tessera/comm/local_ranks.h"
+#include "tessera/comm/launch/local_ranks.h"
 
 #include <signal.h>
 #include <sys/prctl.h>

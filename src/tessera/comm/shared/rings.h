@@ -1,0 +1,73 @@
+#pragma once
+// Messages between ranks of one machine, through memory that their processes share.
+//
+//   const auto first = SharedRings::create(/*size=*/2);            // member 0; its address travels by the store
+//   const auto second = SharedRings::join(address, /*index=*/1, 2);
+//   second->exchange({{}, {}}, {{data, bytes}, {}});               // receives from member 0
+//
+// [Note: shared rings]
+// Each ordered pair of members has a ring of bytes with one writer and one reader, so no lock is needed: the writer moves
+// `written`, the reader `read`. The thread of a collective copies into its rings and out of them itself; where it can do
+// neither, it sleeps in the kernel (futex) on its member's bell, which whoever fills or empties one of its rings rings. A
+// message through Gloo passes four threads and the kernel's sockets; with as many ranks as cores each of these hand-overs
+// waits for a core that computes.
+// A message begins with its size, so ranks that disagree fail instead of reading the next one.
+//
+// The memory is an unnamed file (memfd): nothing can be left behind in /dev/shm, whose size does not matter, and the kernel
+// frees it with the last process. Each member holds a lock on its byte of the file, which ends with its process: that is how
+// a member learns that another one died.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::comm {
+
+class SharedRings {
+ public:
+  /// Bytes of a message; null: there is none.
+  struct Bytes {
+    void* data = nullptr;
+    size_t size = 0;
+  };
+
+  /// As member 0 of `size`. Null for more than 16 members, and where the system has no such files.
+  static std::unique_ptr<SharedRings> create(int size);
+  /// As member `index`, at the address() of member 0. Null where it cannot be reached: another machine, another user, a
+  /// container of its own.
+  static std::unique_ptr<SharedRings> join(const std::string& address, int index, int size);
+  ~SharedRings();
+  SharedRings(const SharedRings&) = delete;
+  SharedRings& operator=(const SharedRings&) = delete;
+
+  /// Where others join: process, file and a number that no other memory has.
+  std::string address() const;
+
+  /// Sends `out[i]` to member i and receives `in[i]` from it. Several threads may be in it at once where no two of them
+  /// send to, or receive from, the same member. Throws PeerError: the member died, sent another size, or abort() was called
+  /// while it was awaited.
+  void exchange(const std::vector<Bytes>& out, const std::vector<Bytes>& in);
+  /// Ends all exchanges of this member, from any thread, for good.
+  void abort();
+
+ private:
+  struct Layout;
+  struct Ring;
+  struct Bell;
+  struct Transfer;
+  SharedRings(int file, int index, int size);
+  Ring& ring(int from, int to) const;
+  Bell& bell(int member) const;
+  bool advance(Transfer& transfer) const;
+  bool wait(uint32_t seen) const;
+  bool lives(int member) const;
+
+  const int file_, index_, size_;
+  const size_t capacity_;  ///< bytes of a ring
+  char* memory_ = nullptr;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace tessera::comm
