@@ -13,10 +13,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <map>
 #include <mutex>
-#include <string_view>
 
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/nccl.h"
@@ -162,7 +160,9 @@ void* take(int64_t bytes) {
   return data;
 }
 
-void give(void* data) { C10_CUDA_CHECK(cudaFree(data)); }
+/// Threads and owners end with it, also after the device has failed: then every call gives that error again, and who
+/// waits for the device says which it was.
+void give(void* data) { static_cast<void>(cudaFree(data)); }
 
 /// LibTorch asks with a device and a stream: there is one device, and only the first stream's threads allocate.
 void allocate_by(c10::Allocator* allocator) {
@@ -320,11 +320,6 @@ void dequantise_fp8(float* out, const uint8_t* codes, const float* scales, const
 
 extern "C" const tessera::device::Backend* tessera_cuda_register() {
   using namespace tessera::cuda;
-  // Before the first context: with fewer queues than streams, one stream waits for what another was given.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-  // TESSERA_SERIAL=1 waits after each instruction, and so after each kernel: what fails is what was launched last.
-  if (const char* serial = std::getenv("TESSERA_SERIAL"); serial && serial == std::string_view("1"))
-    setenv("CUDA_LAUNCH_BLOCKING", "1", /*overwrite=*/0);
   static const tessera::device::Backend table = {
       .version = tessera::device::kBackendVersion,
       .name = "cuda",

@@ -99,7 +99,7 @@ struct Backend {
   // Memory.
   /// From the driver, aligned to 512 bytes; null where it has not so much.
   void* (*take)(int64_t bytes);
-  void (*give)(void* data);
+  void (*give)(void* data);  ///< never throws: destructors call it
   /// All tensors of the device are allocated by `allocator` from now on, which must outlive them. Once, before the first.
   void (*allocate_by)(c10::Allocator* allocator);
   /// Page-locks host memory, so that copies run at full speed. False where the system refuses.
