@@ -20,6 +20,7 @@
 #include "tessera/cuda/nccl.h"
 #include "tessera/device/open.h"
 #include "tessera/ops/blockwise.h"
+#include "tessera/ops/dropout.h"
 #include "tessera/ops/fp8.h"
 
 namespace tessera::cuda {
@@ -277,10 +278,12 @@ const float* on_device(const ops::DynamicMap& map) {
   return table;
 }
 
+DeviceRounding elements_of(const RandomKey& key, uint64_t first) {
+  const std::array<uint32_t, 4> words = key.words();
+  return {{words[0], words[1], words[2], words[3]}, first};
+}
 DeviceRounding rounding_of(const ops::Rounding& rounding) {
-  if (!rounding.key) return {};
-  const std::array<uint32_t, 4> words = rounding.key->words();
-  return {{words[0], words[1], words[2], words[3]}, rounding.first};
+  return rounding.key ? elements_of(*rounding.key, rounding.first) : DeviceRounding{};
 }
 
 DeviceMasters masters_of(const ops::MasterRange& p) { return {p.fp32, p.bf16, p.low, rounding_of(p.rounding)}; }
@@ -312,6 +315,13 @@ void quantise_fp8(uint8_t* codes, float* scales, const float* x, const ops::Fp8T
 }
 void dequantise_fp8(float* out, const uint8_t* codes, const float* scales, const ops::Fp8Tiles& tiles) {
   C10_CUDA_CHECK(launch_dequantise_fp8(out, codes, scales, matrix_of(tiles), stream()));
+}
+
+void drop(void* x, c10::ScalarType type, const ops::DropRange& range) {
+  const DropRows rows = {range.rows,   range.cols, range.stride, range.width, elements_of(range.key, range.first),
+                         range.border, range.scale};
+  C10_CUDA_CHECK(type == c10::kFloat ? launch_drop_floats(static_cast<float*>(x), rows, stream())
+                                     : launch_drop_halves(static_cast<uint16_t*>(x), type_of(type), rows, stream()));
 }
 
 }  // namespace
@@ -367,6 +377,7 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .dequantise_int8 = dequantise_int8,
       .quantise_fp8 = quantise_fp8,
       .dequantise_fp8 = dequantise_fp8,
+      .drop = drop,
   };
   return &table;
 }
