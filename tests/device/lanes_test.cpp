@@ -188,6 +188,43 @@ TEST(LanePriorities, GathersGoBeforeReductionsAndBothBeforeCopies) {
   const Toy toy{4};
   plan::Plan rounded = toy.plan();
   rounded.grad = DType::bf16;
+/// cuBLAS may divide the sum of a product among thread blocks, but adds the parts in fp32.
+TEST(Fp32, IsWhatProductsOf16BitOperandsAreAddedUpIn) {
+  constexpr auto kFp32 = at::CuBLASReductionOption::DisallowReducedPrecisionAllowSplitK;
+  EXPECT_EQ(at::globalContext().allowFP16ReductionCuBLAS(), kFp32);
+  EXPECT_EQ(at::globalContext().allowBF16ReductionCuBLAS(), kFp32);
+}
+
+/// cuDNN catches LibTorch's error and tries a convolution with less workspace; whoever does not is told of the budget.
+TEST(Budget, OfADeviceIsExceededByTheErrorThatLibrariesCatch) {
+  const auto bytes = [](int64_t count) {
+    return at::empty({count}, at::TensorOptions(at::kByte).device(device::here()));
+  };
+  engine::Meter::set_budget(engine::Meter::live() + 4096);
+  bool tried = false;
+  try {
+    bytes(1 << 20);
+  } catch (const c10::OutOfMemoryError& error) {
+    tried = true;
+    EXPECT_NO_THROW(bytes(2048)) << "less";
+    const std::optional<UserError> told = engine::out_of_memory(error);
+    ASSERT_TRUE(told);
+    EXPECT_EQ(told->code(), Exit::memory);
+    for (const char* words :
+         {"a tensor of 1.00 MiB would exceed plan.budget", "held now: parameters", "plan.recompute"})
+      EXPECT_NE(std::string(told->what()).find(words), std::string::npos) << told->what();
+  }
+  engine::Meter::set_budget(0);
+  EXPECT_TRUE(tried);
+  try {
+    bytes(int64_t{1} << 40);
+  } catch (const c10::Error& error) {
+    const std::optional<UserError> told = engine::out_of_memory(error);
+    ASSERT_TRUE(told);
+    EXPECT_NE(std::string(told->what()).find("has no room in one piece"), std::string::npos) << told->what();
+  }
+}
+
   auto by = priorities_of(toy, rounded);
   EXPECT_EQ(by["gather"], std::set{device::Priority::highest});
   EXPECT_EQ(by["stash"], std::set{device::Priority::high});
