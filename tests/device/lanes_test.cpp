@@ -107,6 +107,22 @@ TEST_P(Lanes, LetTheHostWaitOnceAStep) {
   EXPECT_EQ(counts.bytes_back, numbers * static_cast<int64_t>(sizeof(double))) << "nothing else goes to the host";
 }
 
+/// A thread that makes samples computes on the stream of the compute lane, out of the same memory, and at any time: also
+/// between an instruction and a fetch that waits for it. The fetch then may get what the thread has just freed.
+TEST_P(Lanes, FetchesComeAfterWorkOfOtherThreadsInTheMemoryThatTheyGet) {
+  ToyRank rank(toy, GetParam().plan(toy));
+  rank.executor().on_instruction([&](int64_t, int, const plan::Instruction& in, bool ends) {
+    if (!ends || in.lane != plan::Lane::compute) return;
+    std::thread([] {
+      device::enter_thread();
+      for (int64_t bytes = 256; bytes <= 8192; bytes += 256)  // the same request gets the same address
+        at::empty({bytes}, at::TensorOptions(at::kByte).device(device::here())).zero_();
+    }).join();
+  });
+  EXPECT_NO_THROW(rank.run(1));
+  rank.executor().on_instruction({});
+}
+
 /// An instruction as the executor labels it.
 std::string label(const plan::Instruction& in) {
   return std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name);
@@ -172,22 +188,6 @@ TEST(Fp32, IsFp32OnADevice) {
   EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
 }
 
-/// Priorities of the streams of lanes, by what a lane was given last. On one rank gradients that rest in 16 bits are stashed
-/// by the lane of reductions, and what is offloaded by that of copies.
-std::map<std::string, std::set<device::Priority>> priorities_of(const Toy& toy, const plan::Plan& plan) {
-  const std::map<std::string, device::Priority> before = timeline().priorities();
-  ToyRank rank(toy, plan);
-  rank.run(1);
-  std::map<std::string, std::set<device::Priority>> by;
-  for (const auto& [label, priority] : timeline().priorities())
-    if (!before.contains(label)) by[label.substr(0, label.find(' '))].insert(priority);
-  return by;
-}
-
-TEST(LanePriorities, GathersGoBeforeReductionsAndBothBeforeCopies) {
-  const Toy toy{4};
-  plan::Plan rounded = toy.plan();
-  rounded.grad = DType::bf16;
 /// cuBLAS may divide the sum of a product among thread blocks, but adds the parts in fp32.
 TEST(Fp32, IsWhatProductsOf16BitOperandsAreAddedUpIn) {
   constexpr auto kFp32 = at::CuBLASReductionOption::DisallowReducedPrecisionAllowSplitK;
@@ -225,6 +225,22 @@ TEST(Budget, OfADeviceIsExceededByTheErrorThatLibrariesCatch) {
   }
 }
 
+/// Priorities of the streams of lanes, by what a lane was given last. On one rank gradients that rest in 16 bits are stashed
+/// by the lane of reductions, and what is offloaded by that of copies.
+std::map<std::string, std::set<device::Priority>> priorities_of(const Toy& toy, const plan::Plan& plan) {
+  const std::map<std::string, device::Priority> before = timeline().priorities();
+  ToyRank rank(toy, plan);
+  rank.run(1);
+  std::map<std::string, std::set<device::Priority>> by;
+  for (const auto& [label, priority] : timeline().priorities())
+    if (!before.contains(label)) by[label.substr(0, label.find(' '))].insert(priority);
+  return by;
+}
+
+TEST(LanePriorities, GathersGoBeforeReductionsAndBothBeforeCopies) {
+  const Toy toy{4};
+  plan::Plan rounded = toy.plan();
+  rounded.grad = DType::bf16;
   auto by = priorities_of(toy, rounded);
   EXPECT_EQ(by["gather"], std::set{device::Priority::highest});
   EXPECT_EQ(by["stash"], std::set{device::Priority::high});
@@ -262,6 +278,26 @@ TEST(LaneProgress, NamesWhatALaneHasFinishedAndWhatItIsAtOnTheDevice) {
     EXPECT_TRUE(lane.finished);
   }
   timeline().work_late(false);
+}
+
+/// Squares of rounded activations stay on the device until `norm`.
+TEST(LossyLanes, LetTheHostWaitOnceAStepAndTellTheErrorOfAll) {
+  const Toy toy{4};
+  for (const DType form : {DType::i8, DType::bf16}) {
+    ToyRank rank(toy, toy.plan({.activations = {plan::Graph::rebuild, form}}));
+    rank.run(1);
+    (void)rank.executor().take_compression_error();
+    (void)timeline().take_counts();
+    rank.run(2);
+    EXPECT_EQ(timeline().take_counts().waits, 1);
+    const engine::CompressionError error = rank.executor().take_compression_error();
+    EXPECT_GT(error.count, 0);
+    EXPECT_GT(error.sum, 0);
+    EXPECT_LT(error.most, 1e-2);
+    EXPECT_EQ(error.unread, 0);
+    rank.run(3);
+    EXPECT_EQ(rank.executor().take_compression_error().count, error.count) << "those of a step of its own";
+  }
 }
 
 /// Whether an instruction of the kind uses less than the plan says, so that nothing is missed without the wait.
