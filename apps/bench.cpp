@@ -21,6 +21,8 @@ int run(const Arguments& arguments) {
   if (recompute != "auto")
     options.recompute = recompute == "all" ? 1 << 20 : recompute == "none" ? 0 : std::stoi(recompute);
   if (arguments.has("--device")) options.device = arguments.value("--device");
+  if (arguments.has("--compute"))
+    options.compute = dtype_of(arguments.value("--compute"), "bench: --compute", kComputeTypes);
   if (arguments.has("--budget")) options.budget = parse_bytes(arguments.value("--budget"), "--budget");
   options.states_on_host = arguments.has("--offload-states");
   options.mesh = arguments.value("--mesh");
@@ -41,7 +43,7 @@ Command bench_command() {
   c.name = "bench";
   c.summary = "Times a training step on synthetic data (used by make bench).";
   c.usage =
-      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--budget SIZE] "
+      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--compute bf16] [--budget SIZE] "
       "[--offload-states] [--mesh AXIS=N,...] [--plan FILE] [--trace FILE] [--steps N] [--seconds S] "
       "[--warmup N]";
   c.example =
@@ -51,6 +53,7 @@ Command bench_command() {
              {"--latent", "C,F,H,W", "shape of each rank's latent"},
              {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner chooses"},
              {"--device", "cpu|cuda|auto", "where to compute; cpu without it"},
+             {"--compute", "fp32|bf16|fp16", "dtype of the blocks' products and attention; fp32 without it"},
              {"--budget", "SIZE", "device memory of a rank, for the planner"},
              {"--offload-states", "", "keep optimiser states on the host"},
              {"--mesh", "AXIS=N,...", "mesh of the ranks; dp_shard over all without it"},

@@ -8,8 +8,8 @@
 #include "commands.h"
 #include "help.h"
 #include "tessera/base/check.h"
-#include "tessera/base/limits.h"
 #include "tessera/base/log.h"
+#include "tessera/engine/memory/meter.h"
 #include "version.h"
 
 namespace tessera::apps {
@@ -100,7 +100,7 @@ int run(int argc, char** argv) {
                       code == std::errc::invalid_argument;
     return static_cast<int>(name ? Exit::input : Exit::disk);  // a name that no file can have is no fault of the disk
   } catch (const std::exception& error) {
-    if (const auto short_of = shortage(error)) {
+    if (const auto short_of = engine::out_of_memory(error)) {
       log::error(short_of->what());
       return static_cast<int>(short_of->code());
     }

@@ -38,6 +38,8 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "widen_overlapping": (40, 0),
     "high_halves": (40, 0),
     "round_range": (40, 0),
+    "drop_floats": (40, 0),
+    "drop_halves": (40, 0),
 }
 WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
     "adamw": ("ld.global.nc.v4.f32", "ld.global.nc.v4.u32", "ld.global.v4.f32", "ld.global.v4.u32", "ld.global.v4.u16",
@@ -52,6 +54,8 @@ WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
     "widen_range": ("ld.global.nc.v4.u32", "st.global.wb.v4.u32"),
     "high_halves": ("ld.global.nc.v4.f32", "st.global.wb.v4.u32"),
     "round_range": ("ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "drop_floats": ("ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "drop_halves": ("ld.global.v4.u32", "st.global.wb.v4.u32"),
 }
 COMPILED = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
                       r"(\d+) bytes spill loads.*?Used (\d+) registers([^\n]*)", re.S)

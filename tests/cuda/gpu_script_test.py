@@ -6,6 +6,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -14,10 +15,17 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-loader = SourceFileLoader("gpu", str(ROOT / "scripts/gpu"))
-spec = importlib.util.spec_from_loader("gpu", loader)
-gpu = importlib.util.module_from_spec(spec)
-loader.exec_module(gpu)
+
+
+def script(name):
+    loader = SourceFileLoader(name.replace("-", "_"), str(ROOT / "scripts" / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    sys.modules[loader.name] = module  # dataclasses look for it
+    loader.exec_module(module)
+    return module
+
+
+gpu, demo = script("gpu"), script("gpu-demo")
 
 
 def stage(name, command, limit=20):
@@ -98,6 +106,14 @@ class Stages(unittest.TestCase):
         self.assertEqual(results, {"skips": "skipped"})
         self.assertIn("no CUDA device", self.table.getvalue())
 
+    def test_a_stage_whose_tool_the_machine_does_not_take_is_skipped_with_the_reason(self):
+        checks = gpu.Stage("check", 20, "", "echo '========= Error: Device not supported.'; exit 1", lacks=gpu.NO_SANITIZER)
+        results, _ = self.run_stages(checks, stage("fails", "echo Device not supported; exit 1"))
+        self.assertEqual(results, {"check": "skipped", "fails": "failed"})
+        self.assertIn("Error: Device not supported.", self.table.getvalue())
+        absent = gpu.Stage("absent", 20, "", "PATH=/nowhere compute-sanitizer --version", lacks=gpu.NO_SANITIZER)
+        self.assertEqual(self.run_stages(absent)[0], {"absent": "skipped"})
+
     def test_every_stage_of_the_script_has_a_command_and_a_limit(self):
         names = [s.name for s in gpu.STAGES]
         self.assertEqual(len(set(names)), len(names))
@@ -105,6 +121,19 @@ class Stages(unittest.TestCase):
             self.assertTrue(s.command, s.name)
             self.assertLessEqual(s.limit, 100, s.name)
         self.assertLessEqual(sum(s.limit for s in gpu.STAGES), 540 - gpu.SPARE)
+
+
+class Demo(unittest.TestCase):
+    def test_a_curve_that_is_short_or_not_a_number_or_elsewhere_is_seen(self):
+        curve = {step: (1.0 / step, 0.5) for step in range(1, demo.STEPS + 1)}
+        self.assertEqual(demo.largest_difference(curve, curve, 1), 0)
+        off = {**curve, 15: (1.002 / 15, 0.5)}
+        self.assertAlmostEqual(demo.largest_difference(off, curve, 1), 2e-3)
+        self.assertAlmostEqual(demo.largest_difference(off, curve, 15), 2e-3)
+        self.assertEqual(demo.largest_difference(off, curve, 16), 0)
+        short = {step: curve[step] for step in range(1, demo.STEPS)}
+        self.assertEqual(demo.largest_difference(short, curve, 1), float("inf"))
+        self.assertEqual(demo.largest_difference({**curve, 3: (float("nan"), 0.5)}, curve, 1), float("inf"))
 
 
 if __name__ == "__main__":

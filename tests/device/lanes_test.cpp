@@ -107,6 +107,22 @@ TEST_P(Lanes, LetTheHostWaitOnceAStep) {
   EXPECT_EQ(counts.bytes_back, numbers * static_cast<int64_t>(sizeof(double))) << "nothing else goes to the host";
 }
 
+/// A thread that makes samples computes on the stream of the compute lane, out of the same memory, and at any time: also
+/// between an instruction and a fetch that waits for it. The fetch then may get what the thread has just freed.
+TEST_P(Lanes, FetchesComeAfterWorkOfOtherThreadsInTheMemoryThatTheyGet) {
+  ToyRank rank(toy, GetParam().plan(toy));
+  rank.executor().on_instruction([&](int64_t, int, const plan::Instruction& in, bool ends) {
+    if (!ends || in.lane != plan::Lane::compute) return;
+    std::thread([] {
+      device::enter_thread();
+      for (int64_t bytes = 256; bytes <= 8192; bytes += 256)  // the same request gets the same address
+        at::empty({bytes}, at::TensorOptions(at::kByte).device(device::here())).zero_();
+    }).join();
+  });
+  EXPECT_NO_THROW(rank.run(1));
+  rank.executor().on_instruction({});
+}
+
 /// An instruction as the executor labels it.
 std::string label(const plan::Instruction& in) {
   return std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name);
@@ -172,6 +188,43 @@ TEST(Fp32, IsFp32OnADevice) {
   EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
 }
 
+/// cuBLAS may divide the sum of a product among thread blocks, but adds the parts in fp32.
+TEST(Fp32, IsWhatProductsOf16BitOperandsAreAddedUpIn) {
+  constexpr auto kFp32 = at::CuBLASReductionOption::DisallowReducedPrecisionAllowSplitK;
+  EXPECT_EQ(at::globalContext().allowFP16ReductionCuBLAS(), kFp32);
+  EXPECT_EQ(at::globalContext().allowBF16ReductionCuBLAS(), kFp32);
+}
+
+/// cuDNN catches LibTorch's error and tries a convolution with less workspace; whoever does not is told of the budget.
+TEST(Budget, OfADeviceIsExceededByTheErrorThatLibrariesCatch) {
+  const auto bytes = [](int64_t count) {
+    return at::empty({count}, at::TensorOptions(at::kByte).device(device::here()));
+  };
+  engine::Meter::set_budget(engine::Meter::live() + 4096);
+  bool tried = false;
+  try {
+    bytes(1 << 20);
+  } catch (const c10::OutOfMemoryError& error) {
+    tried = true;
+    EXPECT_NO_THROW(bytes(2048)) << "less";
+    const std::optional<UserError> told = engine::out_of_memory(error);
+    ASSERT_TRUE(told);
+    EXPECT_EQ(told->code(), Exit::memory);
+    for (const char* words :
+         {"a tensor of 1.00 MiB would exceed plan.budget", "held now: parameters", "plan.recompute"})
+      EXPECT_NE(std::string(told->what()).find(words), std::string::npos) << told->what();
+  }
+  engine::Meter::set_budget(0);
+  EXPECT_TRUE(tried);
+  try {
+    bytes(int64_t{1} << 40);
+  } catch (const c10::Error& error) {
+    const std::optional<UserError> told = engine::out_of_memory(error);
+    ASSERT_TRUE(told);
+    EXPECT_NE(std::string(told->what()).find("has no room in one piece"), std::string::npos) << told->what();
+  }
+}
+
 /// Priorities of the streams of lanes, by what a lane was given last. On one rank gradients that rest in 16 bits are stashed
 /// by the lane of reductions, and what is offloaded by that of copies.
 std::map<std::string, std::set<device::Priority>> priorities_of(const Toy& toy, const plan::Plan& plan) {
@@ -225,6 +278,26 @@ TEST(LaneProgress, NamesWhatALaneHasFinishedAndWhatItIsAtOnTheDevice) {
     EXPECT_TRUE(lane.finished);
   }
   timeline().work_late(false);
+}
+
+/// Squares of rounded activations stay on the device until `norm`.
+TEST(LossyLanes, LetTheHostWaitOnceAStepAndTellTheErrorOfAll) {
+  const Toy toy{4};
+  for (const DType form : {DType::i8, DType::bf16}) {
+    ToyRank rank(toy, toy.plan({.activations = {plan::Graph::rebuild, form}}));
+    rank.run(1);
+    (void)rank.executor().take_compression_error();
+    (void)timeline().take_counts();
+    rank.run(2);
+    EXPECT_EQ(timeline().take_counts().waits, 1);
+    const engine::CompressionError error = rank.executor().take_compression_error();
+    EXPECT_GT(error.count, 0);
+    EXPECT_GT(error.sum, 0);
+    EXPECT_LT(error.most, 1e-2);
+    EXPECT_EQ(error.unread, 0);
+    rank.run(3);
+    EXPECT_EQ(rank.executor().take_compression_error().count, error.count) << "those of a step of its own";
+  }
 }
 
 /// Whether an instruction of the kind uses less than the plan says, so that nothing is missed without the wait.

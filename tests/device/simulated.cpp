@@ -18,6 +18,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/blockwise.h"
+#include "tessera/ops/dropout.h"
 #include "tessera/ops/fp8.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/int8.h"
@@ -317,6 +318,15 @@ void dequantise_int8(float* out, const int8_t* q, const float* scales, int64_t n
                    ops::dequantise_int8(to, from, by, n);
                  });
 }
+void drop(void* x, c10::ScalarType type, const ops::DropRange& range) {
+  if (range.rows == 0 || range.cols == 0) return;
+  const int64_t n = (range.rows - 1) * range.stride + range.cols;
+  const bool whole = type == at::kFloat;
+  timeline().run("drop", {written(x, (whole ? 4 : 2) * n)},
+                 [=, to = whole ? static_cast<void*>(shadow(static_cast<float*>(x), n)) : halves(x, n)] {
+                   ops::drop_range(to, type, range);
+                 });
+}
 void quantise_fp8(uint8_t* codes, float* scales, const float* x, const ops::Fp8Tiles& tiles) {
   const int64_t n = tiles.rows * tiles.cols;
   timeline().run("quantise_fp8", {read(x, 4 * n), written(codes, n), written(scales, 4 * tiles.count())},
@@ -390,6 +400,7 @@ const device::Backend kTable = {
     .dequantise_int8 = dequantise_int8,
     .quantise_fp8 = quantise_fp8,
     .dequantise_fp8 = dequantise_fp8,
+    .drop = drop,
 };
 
 }  // namespace

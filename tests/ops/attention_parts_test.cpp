@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tables.h"
+#include "tessera/ops/aten/parts.h"
 #include "tessera/ops/ops.h"
 
 namespace tessera::ops {
@@ -74,6 +75,23 @@ TEST_P(AttentionParts, OfOperandsOf16BitsAreAddedUpInFp32) {
     const auto whole = run(at::kFloat, kKeys), blocks = run(type, 37);
     for (size_t i = 0; i < whole.size(); ++i)
       EXPECT_LE((whole[i] - blocks[i]).abs().max().item<float>(), 3e-6) << "result " << i;
+  }
+}
+
+// A product with the output that the flash kernel is given instead is delta, also where output and gradient are nearly
+// orthogonal, large or 0.
+TEST(FlashBackward, TheOutputAlongItsGradientHasItsDelta) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    at::manual_seed(4);
+    const Tensor d_out = at::randn({kQueries, kWidth}), out = at::randn({kQueries, kWidth});
+    d_out[5].zero_(), d_out[6].mul_(200), d_out[7].mul_(1e-3);
+    const Tensor up = d_out.to(type), delta = attention_delta(out.to(type), up, kHeads);
+    const Tensor along = aten::output_along(up, delta, kHeads);
+    EXPECT_EQ(along.scalar_type(), type);
+    const Tensor found = attention_delta(along, up, kHeads);
+    const double half_ulp = type == at::kHalf ? 0x1p-11 : 0x1p-9;
+    EXPECT_LE(((found - delta).abs() - half_ulp * delta.abs()).max().item<float>(), 1e-6);
+    EXPECT_EQ(along[5].abs().max().item<float>(), 0);
   }
 }
 

@@ -66,6 +66,38 @@ TEST(TargetMemory, AttentionOnMetaTakesWhatTheFlashKernelOfTheTargetTakes) {
       << "without a target it is the CPU's kernel that is measured";
 }
 
+/// Ranks of sp and cp have delta and no output: it is flash attention all the same, and takes no scores.
+TEST(TargetMemory, AttentionByDeltaTakesWhatTheFlashKernelTakesAndOneTensor) {
+  engine::Meter::install();
+  const ops::TargetScope scope(target("sm_90", "test"));
+  const Attention attention(1000);
+  const at::Tensor &x = attention.x, &dx = attention.dx;
+  const int64_t with_output = attention.backward(),
+                with_delta = taken([&] {
+                  ops::kernels(x).attention_backward({x, x, x}, {}, x, attention.lse, attention.lse, Attention::kHeads,
+                                                     attention.at, attention.at, {dx, dx, dx});
+                });
+  EXPECT_EQ(with_delta - with_output, 1000 * Attention::kWidth * 2);
+}
+
+/// "head_size must be a multiple of 8": other heads are multiplied and added in fp32, and so measured.
+TEST(TargetMemory, HeadsThatTheFlashKernelDoesNotTakeHaveTheMemoryOfProducts) {
+  engine::Meter::install();
+  const ops::TargetScope scope(target("sm_90", "test"));
+  const auto scores = [](int64_t head_dim) {
+    const int64_t rows = 1000, heads = 40, at_once = 512;  // rows of scores
+    const at::Tensor x = on_meta({rows, heads * head_dim}, at::kBFloat16), lse = on_meta({heads, rows}, at::kFloat);
+    const ops::Offsets at = {0, rows};
+    return taken([&] {
+             ops::kernels(x).attention({x, x, x}, {}, heads, 1, at, at, {x, lse});
+           }) > heads * at_once * rows * 4;
+  };
+  EXPECT_FALSE(scores(128));
+  EXPECT_FALSE(scores(256));
+  EXPECT_TRUE(scores(20));
+  EXPECT_TRUE(scores(264));
+}
+
 /// 40 heads of 64 queries are 40 blocks of work for 264 places: keys are divided, and the parts are added in fp32.
 TEST(TargetMemory, FewQueriesAreAttendedToInPartsWhichTakeMemory) {
   engine::Meter::install();

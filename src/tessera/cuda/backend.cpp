@@ -13,15 +13,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <map>
 #include <mutex>
-#include <string_view>
 
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/nccl.h"
 #include "tessera/device/open.h"
 #include "tessera/ops/blockwise.h"
+#include "tessera/ops/dropout.h"
 #include "tessera/ops/fp8.h"
 
 namespace tessera::cuda {
@@ -162,7 +161,9 @@ void* take(int64_t bytes) {
   return data;
 }
 
-void give(void* data) { C10_CUDA_CHECK(cudaFree(data)); }
+/// Threads and owners end with it, also after the device has failed: then every call gives that error again, and who
+/// waits for the device says which it was.
+void give(void* data) { static_cast<void>(cudaFree(data)); }
 
 /// LibTorch asks with a device and a stream: there is one device, and only the first stream's threads allocate.
 void allocate_by(c10::Allocator* allocator) {
@@ -277,10 +278,12 @@ const float* on_device(const ops::DynamicMap& map) {
   return table;
 }
 
+DeviceRounding elements_of(const RandomKey& key, uint64_t first) {
+  const std::array<uint32_t, 4> words = key.words();
+  return {{words[0], words[1], words[2], words[3]}, first};
+}
 DeviceRounding rounding_of(const ops::Rounding& rounding) {
-  if (!rounding.key) return {};
-  const std::array<uint32_t, 4> words = rounding.key->words();
-  return {{words[0], words[1], words[2], words[3]}, rounding.first};
+  return rounding.key ? elements_of(*rounding.key, rounding.first) : DeviceRounding{};
 }
 
 DeviceMasters masters_of(const ops::MasterRange& p) { return {p.fp32, p.bf16, p.low, rounding_of(p.rounding)}; }
@@ -314,17 +317,19 @@ void dequantise_fp8(float* out, const uint8_t* codes, const float* scales, const
   C10_CUDA_CHECK(launch_dequantise_fp8(out, codes, scales, matrix_of(tiles), stream()));
 }
 
+void drop(void* x, c10::ScalarType type, const ops::DropRange& range) {
+  const DropRows rows = {range.rows,   range.cols, range.stride, range.width, elements_of(range.key, range.first),
+                         range.border, range.scale};
+  C10_CUDA_CHECK(type == c10::kFloat ? launch_drop_floats(static_cast<float*>(x), rows, stream())
+                                     : launch_drop_halves(static_cast<uint16_t*>(x), type_of(type), rows, stream()));
+}
+
 }  // namespace
 
 }  // namespace tessera::cuda
 
 extern "C" const tessera::device::Backend* tessera_cuda_register() {
   using namespace tessera::cuda;
-  // Before the first context: with fewer queues than streams, one stream waits for what another was given.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-  // TESSERA_SERIAL=1 waits after each instruction, and so after each kernel: what fails is what was launched last.
-  if (const char* serial = std::getenv("TESSERA_SERIAL"); serial && serial == std::string_view("1"))
-    setenv("CUDA_LAUNCH_BLOCKING", "1", /*overwrite=*/0);
   static const tessera::device::Backend table = {
       .version = tessera::device::kBackendVersion,
       .name = "cuda",
@@ -372,6 +377,7 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .dequantise_int8 = dequantise_int8,
       .quantise_fp8 = quantise_fp8,
       .dequantise_fp8 = dequantise_fp8,
+      .drop = drop,
   };
   return &table;
 }

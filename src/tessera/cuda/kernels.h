@@ -52,7 +52,7 @@ cudaError_t launch_quantise_fp8(uint8_t* codes, float* scales, const float* x, F
 cudaError_t launch_dequantise_fp8(float* out, const uint8_t* codes, const float* scales, Fp8Matrix matrix,
                                   cudaStream_t stream);
 
-/// Random numbers of stochastic rounding: RandomKey::words() and the first element.
+/// 16 random bits an element, of stochastic rounding and dropout: RandomKey::words() and the first element.
 struct DeviceRounding {
   uint32_t words[4];
   uint64_t first;
@@ -74,5 +74,15 @@ struct DeviceMoment {
 };
 cudaError_t launch_adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const ops::GradientRange& g, int64_t n,
                          ops::AdamWFactors factors, bool keep_sign, cudaStream_t stream);
+
+/// ops::DropRange.
+struct DropRows {
+  int64_t rows, cols, stride, width;
+  DeviceRounding key;
+  uint32_t border;
+  float scale;
+};
+cudaError_t launch_drop_floats(float* x, const DropRows& rows, cudaStream_t stream);
+cudaError_t launch_drop_halves(uint16_t* x, HalfType type, const DropRows& rows, cudaStream_t stream);
 
 }  // namespace tessera::cuda

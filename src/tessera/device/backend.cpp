@@ -18,6 +18,9 @@ void use(const Backend& backend, int index) {
   // fp32 means fp32: by default LibTorch lets convolutions round their operands to TF32, with 10 bits
   at::globalContext().setAllowTF32CuBLAS(false);
   at::globalContext().setAllowTF32CuDNN(false);
+  // sums of products are fp32: by default cuBLAS may add the parts of a product of 16-bit operands in 16 bits
+  at::globalContext().setAllowFP16ReductionCuBLAS(false);
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
   chosen_index = index;
   chosen = &backend;
   enter_thread();

@@ -28,11 +28,12 @@ struct MasterRange;
 struct MomentRange;
 struct GradientRange;
 struct Fp8Tiles;
+struct DropRange;
 }  // namespace tessera::ops
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 6;
+inline constexpr int kBackendVersion = 7;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -99,7 +100,7 @@ struct Backend {
   // Memory.
   /// From the driver, aligned to 512 bytes; null where it has not so much.
   void* (*take)(int64_t bytes);
-  void (*give)(void* data);
+  void (*give)(void* data);  ///< never throws: destructors call it
   /// All tensors of the device are allocated by `allocator` from now on, which must outlive them. Once, before the first.
   void (*allocate_by)(c10::Allocator* allocator);
   /// Page-locks host memory, so that copies run at full speed. False where the system refuses.
@@ -137,6 +138,7 @@ struct Backend {
   void (*dequantise_int8)(float* out, const int8_t* q, const float* scales, int64_t n);
   void (*quantise_fp8)(uint8_t* codes, float* scales, const float* x, const ops::Fp8Tiles& tiles);
   void (*dequantise_fp8)(float* out, const uint8_t* codes, const float* scales, const ops::Fp8Tiles& tiles);
+  void (*drop)(void* x, c10::ScalarType type, const ops::DropRange& range);  ///< ops::drop_range
 };
 
 /// From here on the process computes on device `index` of `backend`; the calling thread and, by enter_thread(), others.

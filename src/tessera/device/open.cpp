@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <string_view>
 #include <vector>
 
 namespace tessera::device {
@@ -47,6 +49,15 @@ std::string init_fault(int code) {
   for (const InitFault& fault : kInitFaults)
     if (fault.code == code) return fault.text;
   return "the NVIDIA driver does not start (cuInit gives " + std::to_string(code) + "): does nvidia-smi work?";
+}
+
+/// What the driver reads at cuInit, and never again.
+void set_environment() {
+  // With fewer queues than streams, one stream waits for what another was given.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  // TESSERA_SERIAL=1 waits after each instruction, and so after each kernel: what fails is what was launched last.
+  if (const char* serial = std::getenv("TESSERA_SERIAL"); serial && serial == std::string_view("1"))
+    setenv("CUDA_LAUNCH_BLOCKING", "1", /*overwrite=*/0);
 }
 
 /// The driver's version, or why it cannot be used. It is asked itself, because files below /proc and /dev say nothing on
@@ -165,6 +176,7 @@ int count_in_child() {
 }
 
 Opened open_library(const Places& places) {
+  set_environment();
   const Driver driver = start_driver(places.driver);
   if (!driver.fault.empty()) return {nullptr, driver.fault};
   std::error_code ignored;

@@ -203,15 +203,17 @@ void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
     for (auto& saved : run.micros[in.micro].runs[in.unit].offloaded) take_memory(saved);
   const bool message = in.op == plan::Op::send || in.op == plan::Op::recv;
   if (message) prepare_message(run, index);
-  if (message && far_) prepared_[index].record();
+  // What it gets may have been freed since the last instruction, by a thread that makes samples on this stream.
+  const bool prepared = far_ && (message || plan::takes_memory(in));
+  if (prepared) prepared_[index].record();
   // Each lane shares ownership of the run: after a failure it may outlive the call.
-  lane(in.lane).push([this, shared, index] {
+  lane(in.lane).push([this, shared, index, prepared] {
     try {
       const plan::Instruction& own = shared->schedule().list[index];
       events_.await(own.wait);
       await_turn(*shared, index);
       follow(*shared, own);
-      if (far_ && (own.op == plan::Op::send || own.op == plan::Op::recv)) prepared_[index].order();
+      if (prepared) prepared_[index].order();
       perform(shared, index);
     } catch (...) {
       events_.fail(std::current_exception());

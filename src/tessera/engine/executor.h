@@ -152,7 +152,7 @@ class Executor {
   Events events_;
   const bool by_device_;  // messages of tensors are enqueued on streams
   const bool far_;        // computes on a device: `events_` say what was given to it, marks what is done
-  std::vector<device::Mark> marks_, prepared_;  // by instruction: what it did, and its message made
+  std::vector<device::Mark> marks_, prepared_;  // by instruction: what it did; its memory taken, its message made
   device::Mark start_, end_;                    // of the schedule, on the compute lane
   Uploads uploads_;
   std::unique_ptr<NumbersOnDevice> numbers_;  // null on a CPU

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <latch>
-#include <tuple>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
@@ -13,7 +12,8 @@
 
 namespace tessera::engine {
 
-/// Squared gradients by unit and buffer, in memory of the device beside what the plan counts; what no rank counts is 0.
+/// Squared gradients by unit and buffer, and those of quantised activations, in memory of the device beside what the plan
+/// counts; what no rank counts is 0.
 class NumbersOnDevice {
  public:
   explicit NumbersOnDevice(const Store& store) : device_(store.device()) {
@@ -27,32 +27,39 @@ class NumbersOnDevice {
       throw UserError(Exit::memory, "engine.norm", "the device has no " + format_bytes(bytes()) + " left for norms",
                       "leave more of the device free: lower plan.budget");
     at(0, count_).zero_();
+    host_.reserve(bytes() + kMore);
   }
   ~NumbersOnDevice() { device::used()->give(data_); }
   NumbersOnDevice(const NumbersOnDevice&) = delete;
 
   Tensor of(int unit) const { return at(first_[unit], first_[unit + 1]); }
+  Tensor compression() const { return at(count_, count_ + 2 * kCompressed).view({kCompressed, 2}); }
 
-  /// The sums and `more`, in one wait: by unit, and the rest.
-  std::pair<std::vector<double>, std::vector<double>> read(const Tensor& more) {
-    const int64_t extra = more.defined() ? more.numel() : 0, each = sizeof(double);
-    host_.reserve(std::max<int64_t>((count_ + extra) * each, 64 << 10));
+  struct Numbers {
+    std::vector<double> units, compression, more;
+  };
+  /// The sums by unit, the squares of so many compressed storages, and `more`, in one wait.
+  Numbers read(int64_t compressed, const Tensor& more) {
+    const int64_t extra = more.defined() ? more.numel() : 0, each = sizeof(double), own = count_ + 2 * compressed;
+    host_.reserve((own + extra) * each);
     auto* found = reinterpret_cast<double*>(host_.at(0));
-    ops::enqueue_copy(found, data_, bytes(), true);
-    if (extra) ops::enqueue_copy(found + count_, ops::read_address(more), extra * each, true);
+    ops::enqueue_copy(found, data_, own * each, true);
+    if (extra) ops::enqueue_copy(found + own, ops::read_address(more), extra * each, true);
     copied_.record();
     copied_.await();
-    device::host_uses(found, (count_ + extra) * each, /*writes=*/false);
+    device::host_uses(found, (own + extra) * each, /*writes=*/false);
     std::vector<double> units;
     for (size_t u = 0; u + 1 < first_.size(); ++u) {
       double& sum = units.emplace_back(0);
       for (int64_t i = first_[u]; i < first_[u + 1]; ++i) sum += found[i];
     }
-    return {units, {found + count_, found + count_ + extra}};
+    return {units, {found + count_, found + own}, {found + own, found + own + extra}};
   }
 
  private:
-  int64_t bytes() const { return std::max<int64_t>(1, count_) * static_cast<int64_t>(sizeof(double)); }
+  static constexpr int64_t kCompressed = 4096;  ///< storages in a step whose errors wait for its norm
+  static constexpr int64_t kMore = 64 << 10;    ///< bytes of what an objective reads
+  int64_t bytes() const { return (count_ + 2 * kCompressed) * static_cast<int64_t>(sizeof(double)); }
   Tensor at(int64_t begin, int64_t end) const {
     return at::from_blob(static_cast<double*>(data_) + begin, {end - begin},
                          at::TensorOptions(at::kDouble).device(device_));
@@ -84,6 +91,7 @@ Executor::~Executor() {
 
 void Executor::make_numbers() {
   if (far_ && !numbers_) numbers_ = std::make_unique<NumbersOnDevice>(store_);
+  if (numbers_) compression_error_.squares = numbers_->compression();
 }
 
 std::vector<Tensor> Executor::loss(Run& run, Micro& micro, int index) {
@@ -111,10 +119,13 @@ double Executor::read_numbers(Run& run) {
     if (run.shares[u] < 0) note_share(run, u, store_.grad(u));
   const Tensor more = run.objective->numbers();
   std::vector<double> on_device(static_cast<size_t>(store_.units()), 0.0), numbers;
-  if (numbers_)
-    std::tie(on_device, numbers) = numbers_->read(more);
-  else if (more.defined())
+  if (numbers_) {
+    NumbersOnDevice::Numbers read = numbers_->read(compression_error_.unread, more);
+    on_device = std::move(read.units), numbers = std::move(read.more);
+    compression_error_.settle(read.compression);
+  } else if (more.defined()) {
     numbers.assign(more.const_data_ptr<double>(), more.const_data_ptr<double>() + more.numel());
+  }
   double squares = 0;
   for (int u = 0; u < store_.units(); ++u) squares += run.shares[u] + on_device[u];
   run.objective->read(numbers);

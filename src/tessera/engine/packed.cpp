@@ -185,16 +185,31 @@ void each_device_piece(const SavedStorage& saved, DType form, bool read, const P
   }
 }
 
-double write_codes_on_device(char* packed, const SavedStorage& saved, DType form) {
-  double error = 0, whole = 0;
+double relative(double error, double whole) { return whole > 0 ? std::sqrt(error / whole) : 0; }
+
+/// Adds the squares of the error and of the values to `squares`, fp64 [2] on the device.
+void write_codes_on_device(char* packed, const SavedStorage& saved, DType form, const Tensor& squares) {
+  squares.zero_();
+  const Tensor of_piece = at::empty_like(squares);
   each_device_piece(saved, form, true, [&](int64_t first, const Tensor& x, const Tensor& spare) {
     const Codes codes = codes_of(packed, saved, form, first);
     encode_on_device(codes, saved, form, x, spare);
     decode_on_device(spare, codes, saved, form);
-    error += ops::sum_of_squares(Tensor(spare).sub_(x));
-    whole += ops::sum_of_squares(x);
+    ops::sum_of_squares(of_piece.narrow(0, 0, 1), Tensor(spare).sub_(x));
+    ops::sum_of_squares(of_piece.narrow(0, 1, 1), x);
+    Tensor(squares).add_(of_piece);
   });
-  return whole > 0 ? std::sqrt(error / whole) : 0;
+}
+
+/// The same; notes the relative error, or leaves it to `error.squares`.
+void write_codes_on_device(char* packed, const SavedStorage& saved, DType form, CompressionError& error) {
+  if (error.squares.defined() && error.unread < error.squares.size(0))
+    return write_codes_on_device(packed, saved, form, error.squares[error.unread++]);
+  const Tensor squares = at::empty({2}, at::TensorOptions(at::kDouble).device(saved.storage.device()));
+  write_codes_on_device(packed, saved, form, squares);
+  std::array<double, 2> read;
+  ops::copy_bytes(read.data(), ops::read_address(squares), sizeof(read), true);
+  error.add(relative(read[0], read[1]));
 }
 
 void read_codes_on_device(char* packed, const SavedStorage& saved, DType form) {
@@ -203,9 +218,9 @@ void read_codes_on_device(char* packed, const SavedStorage& saved, DType form) {
   });
 }
 
-/// Writes the codes of a storage and returns their relative error.
-double write_codes(char* packed, const SavedStorage& saved, DType form) {
-  if (!saved.storage.device().is_cpu()) return write_codes_on_device(packed, saved, form);
+/// Writes the codes of a storage and notes their relative error.
+void write_codes(char* packed, const SavedStorage& saved, DType form, CompressionError& noted) {
+  if (!saved.storage.device().is_cpu()) return write_codes_on_device(packed, saved, form, noted);
   std::vector<std::array<double, 2>> squares(static_cast<size_t>(pieces_of(saved, form)), {0, 0});
   each_piece(saved, form, [&](int64_t p, int64_t first, int64_t count) {
     std::vector<float> x(static_cast<size_t>(count)), rounded(x.size());
@@ -223,7 +238,7 @@ double write_codes(char* packed, const SavedStorage& saved, DType form) {
   });
   double error = 0, whole = 0;  // in the order of the pieces, whichever thread did which
   for (const auto& piece : squares) error += piece[0], whole += piece[1];
-  return whole > 0 ? std::sqrt(error / whole) : 0;
+  noted.add(relative(error, whole));
 }
 
 void read_codes(char* packed, const SavedStorage& saved, DType form) {
@@ -241,6 +256,11 @@ void CompressionError::add(double relative) {
   sum += relative;
   most = std::max(most, relative);
   ++count;
+}
+
+void CompressionError::settle(const std::vector<double>& read) {
+  for (size_t i = 0; i + 1 < read.size(); i += 2) add(relative(read[i], read[i + 1]));
+  unread = 0;
 }
 
 bool can_pack(const SavedStorage& saved, DType form) {
@@ -265,7 +285,7 @@ void Packed::compress(CompressionError& error) {
                   at::empty({bytes_}, at::TensorOptions(at::kByte).device(members_[0].saved.storage.device())));
   auto* data = static_cast<char*>(buffer_->storage.mutable_data());
   for (Member& member : members_) {
-    error.add(write_codes(data + member.at, member.saved, member.form));
+    write_codes(data + member.at, member.saved, member.form, error);
     free_memory(member.saved);
   }
 }

@@ -18,6 +18,13 @@ struct CompressionError {
   double sum = 0, most = 0;
   int64_t count = 0;
   void add(double relative);
+
+  /// On a device, fp64 [storages, 2] there: squares of the errors and of the values of those that the host has not read, so
+  /// that it need not wait for each. Storages beyond its rows are read at once, and all without it.
+  at::Tensor squares = {};
+  int64_t unread = 0;
+  /// `read`: the first `unread` rows.
+  void settle(const std::vector<double>& read);
 };
 
 /// Rows shorter than this are statistics (a norm's 1/sigma, the log-sum-exp of attention). They are small, and their

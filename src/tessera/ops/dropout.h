@@ -4,10 +4,12 @@
 //
 //   Dropout drop{.p = 0.05, .seed = 1, .step = 7, .site = hash_text("blocks.3.self_attn.q"), .runs = {{0, 96, 4, 0}}};
 //   drop_rows(x, drop, 0);                         // ops.h: rows of x [T, width] scaled by 0 or 1 / (1 - p), in place
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <vector>
 
-#include "tessera/ops/tensor.h"
+#include "tessera/base/random.h"
 
 namespace tessera::ops {
 
@@ -25,5 +27,21 @@ struct Dropout {
   int64_t first_column = 0;
   bool active() const { return p > 0; }
 };
+
+/// Rows that have one key. Element (r, c), at r * stride + c, becomes 0 where half-word first + r * width + c of the key is
+/// below `border`, else it is scaled.
+struct DropRange {
+  int64_t row, rows, cols, stride, width;  ///< row: of x, where the range begins
+  uint64_t first;
+  RandomKey key;
+  uint32_t border;
+  float scale;
+};
+
+/// Of x [rows, cols], whose row 0 is row `first_row` of what the dropout's runs describe. Throws where a row has no run.
+std::vector<DropRange> drop_ranges(const Dropout& drop, int64_t first_row, int64_t rows, int64_t cols, int64_t stride);
+
+/// `x`: the first element of the range, fp32 or 16 bits (computed in fp32, rounded to nearest even).
+void drop_range(void* x, c10::ScalarType type, const DropRange& range);
 
 }  // namespace tessera::ops

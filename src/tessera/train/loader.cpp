@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tessera/device/backend.h"
 #include "tessera/engine/memory/meter.h"
 
 namespace tessera::train {
@@ -36,6 +37,7 @@ Loader::EntryPtr Loader::next_open() const {
 }
 
 void Loader::loop() {
+  device::enter_thread();  // an autoencoder computes on the device's first stream, as the compute lane does
   at::init_num_threads();  // kernels use as many threads here as on the main thread: the same bits
   std::unique_lock lock(mutex_);
   while (true) {

@@ -310,6 +310,8 @@ Exit Run::attempt(int64_t step, const std::string& what, const std::string& then
   } catch (const Error& error) {
     code = error.code(), text = error.what();
     if (code == Exit::rank_lost || code == Exit::memory) throw;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const c10::Error& error) {
     text = error.what_without_backtrace();
   } catch (const std::exception& error) {

@@ -8,6 +8,7 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/token.h"
 #include "tessera/comm/world.h"
+#include "tessera/engine/memory/meter.h"
 #include "tessera/job/device.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/train/run.h"
@@ -69,7 +70,9 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
       leave(train_steps(*run));
     } catch (const std::exception& error) {
       if (const auto failure = run->device_failure()) throw *failure;
-      if (const auto* told = dynamic_cast<const UserError*>(&error)) run->tell(*told);
+      const std::optional<UserError> short_of = engine::out_of_memory(error);
+      const auto* told = short_of ? &*short_of : dynamic_cast<const UserError*>(&error);
+      if (told) run->tell(*told);
       throw;
     }
   } catch (const ToldByRankZero& told) {
@@ -78,7 +81,7 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
     log::error(error.what());
     leave(static_cast<int>(error.code()));
   } catch (const std::exception& error) {
-    if (const auto short_of = shortage(error)) {
+    if (const auto short_of = engine::out_of_memory(error)) {
       log::error(short_of->what());
       leave(static_cast<int>(short_of->code()));
     }

@@ -38,6 +38,27 @@ TEST(DeviceLibrary, IsTakenWhereDriverLibraryAndLibTorchFit) {
   EXPECT_EQ(opened.table->count(), 2);
 }
 
+/// The driver reads its environment at cuInit, and no later.
+TEST(DeviceLibrary, TheDriverStartsWithAsManyQueuesAsThereAreStreams) {
+  void* driver = dlopen(file("driver").c_str(), RTLD_LAZY | RTLD_LOCAL);
+  ASSERT_TRUE(driver) << dlerror();
+  const auto noted = [&](const char* name) {
+    const char* const* word = static_cast<const char* const*>(dlsym(driver, name));
+    return std::string(word && *word ? *word : "");
+  };
+  for (const char* name : {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"}) unsetenv(name);
+  absence("driver", "library");
+  EXPECT_EQ(noted("connections_at_init"), "32");
+  EXPECT_EQ(noted("blocking_at_init"), "");
+  setenv("TESSERA_SERIAL", "1", 1);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
+  absence("driver", "library");
+  EXPECT_EQ(noted("connections_at_init"), "8") << "who sets it knows why";
+  EXPECT_EQ(noted("blocking_at_init"), "1");
+  for (const char* name : {"TESSERA_SERIAL", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"}) unsetenv(name);
+  dlclose(driver);
+}
+
 TEST(DeviceLibrary, WithoutADriverSaysSo) {
   expect_words(absence("no_such_driver", "library"),
                {"this machine has no NVIDIA driver", "in a container, pass the GPU on"});
@@ -148,7 +169,8 @@ TEST(DeviceLibrary, OfTheBuildOpensWithoutADriverAndReportsNoDevice) {
               t.wait_for && t.await && t.has_happened && t.seconds_between && t.write_word && t.fault);
   EXPECT_TRUE(t.narrow && t.widen && t.narrow_in_place && t.widen_in_place && t.high_half && t.round);
   EXPECT_TRUE(t.sum_in_order && t.sum_halves && t.sum_halves_rounded && t.sum_of_squares);
-  EXPECT_TRUE(t.adamw && t.quantise_int8 && t.dequantise_int8 && t.quantise_fp8 && t.dequantise_fp8);
+  EXPECT_NO_THROW(t.give(nullptr)) << "threads end with it, also where every call of CUDA fails, as here";
+  EXPECT_TRUE(t.adamw && t.quantise_int8 && t.dequantise_int8 && t.quantise_fp8 && t.dequantise_fp8 && t.drop);
 #endif
 }
 

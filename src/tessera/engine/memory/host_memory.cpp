@@ -1,5 +1,6 @@
 #include "tessera/engine/memory/host_memory.h"
 
+#include <c10/util/Exception.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -31,10 +32,11 @@ bool touch(void* mapped, size_t size) {
 HostMemory::~HostMemory() { unmap(); }
 
 void HostMemory::unmap() {
-  if (pinned_ && device::used()->fault().empty()) {
-    device::used()->wait();  // a copy may be under way
-    device::used()->unpin(data_);
-  }
+  if (pinned_ && device::used()->fault().empty()) try {
+      device::used()->wait();  // a copy may be under way
+      device::used()->unpin(data_);
+    } catch (const c10::Error&) {  // what was under way failed: who waits for it says so
+    }
   pinned_ = false;
   if (data_) munmap(data_, static_cast<size_t>(size_));
   data_ = nullptr, size_ = 0;

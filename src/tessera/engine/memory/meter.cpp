@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 #include "tessera/base/units.h"
 #include "tessera/device/communicators.h"
 #include "tessera/engine/memory/reserve.h"
@@ -56,10 +57,10 @@ struct Books {
   int64_t budget = 0;
   c10::Allocator* device = nullptr;  // of the device tier, if that is not host memory
 
-  /// Throws where `size` more bytes would exceed the budget.
-  void check(Part part, size_t size) const {
-    if (budget <= 0 || part == Part::host || count.total + static_cast<int64_t>(size) <= budget) return;
-    throw UserError(
+  /// What there is to say where `size` more bytes would exceed the budget.
+  std::optional<UserError> excess(Part part, size_t size) const {
+    if (budget <= 0 || part == Part::host || count.total + static_cast<int64_t>(size) <= budget) return std::nullopt;
+    return UserError(
         Exit::memory, "engine.memory",
         "a tensor of " + format_bytes(size) + " would exceed plan.budget " + format_bytes(budget) + "; " + story(),
         "raise plan.budget, or let the planner recompute more (plan.recompute = \"all\")");
@@ -90,7 +91,7 @@ class CountingAllocator final : public c10::Allocator {
   void* take(size_t size) {
     const std::lock_guard lock(books().mutex);
     const Part part = books().device ? Part::host : current_part();
-    books().check(part, size);
+    if (const auto excess = books().excess(part, size)) throw *excess;
     void* data = nullptr;
     auto& kept = free_[size];
     if (!kept.empty()) {
@@ -152,6 +153,14 @@ void CountingAllocator::give_raw(void* data) {
   if (data) cpu().give(data);
 }
 
+/// As LibTorch's own allocator throws it, for libraries that then try with less; out_of_memory() finds what to tell.
+class NoRoom final : public c10::OutOfMemoryError {
+ public:
+  explicit NoRoom(UserError what)
+      : c10::OutOfMemoryError(c10::SourceLocation{__func__, __FILE__, __LINE__}, what.what()), told(std::move(what)) {}
+  const UserError told;
+};
+
 /// Memory of a GPU: pieces of one block that its driver gave.
 class DeviceAllocator final : public c10::Allocator {
  public:
@@ -171,14 +180,15 @@ class DeviceAllocator final : public c10::Allocator {
  private:
   void* take(size_t size) {
     const std::lock_guard lock(books().mutex);
-    books().check(current_part(), size);
+    if (auto excess = books().excess(current_part(), size)) throw NoRoom(std::move(*excess));
     void* data = reserve_.take(static_cast<int64_t>(size));
-    if (!data)  // as LibTorch's own allocator throws it, for libraries that then try with less
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "engine.memory: a tensor of ", format_bytes(size),
-                       " has no room in one piece: of the ", format_bytes(reserve_.size()), " reserved ",
-                       format_bytes(reserve_.size() - reserve_.used()), " are free, the largest piece has ",
-                       format_bytes(reserve_.largest()), "; ", books().story(),
-                       ". Lower plan.budget, so that the plan leaves more room");
+    if (!data)
+      throw NoRoom(UserError(Exit::memory, "engine.memory",
+                             "a tensor of " + format_bytes(size) + " has no room in one piece: of the " +
+                                 format_bytes(reserve_.size()) + " reserved " +
+                                 format_bytes(reserve_.size() - reserve_.used()) + " are free, the largest piece has " +
+                                 format_bytes(reserve_.largest()) + "; " + books().story(),
+                             "lower plan.budget, so that the plan leaves more room"));
     books().count.add(current_part(), size);
     blocks_[data] = {size, current_part()};
     return data;
@@ -293,6 +303,13 @@ void Meter::set_budget(int64_t bytes) {
   const std::lock_guard lock(books().mutex);
   books().budget = bytes;
 }
+std::optional<UserError> out_of_memory(const std::exception& error) {
+  if (const auto* ours = dynamic_cast<const NoRoom*>(&error)) return ours->told;
+  if (const auto* torch = dynamic_cast<const c10::OutOfMemoryError*>(&error))
+    return UserError(Exit::memory, "engine.memory", torch->what_without_backtrace(), "lower plan.budget");
+  return shortage(error);
+}
+
 std::string Meter::story() {
   const std::lock_guard lock(books().mutex);
   return books().story();

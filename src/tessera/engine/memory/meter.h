@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "tessera/base/check.h"
 #include "tessera/device/backend.h"
 
 namespace tessera::engine {
@@ -38,8 +39,9 @@ class Meter {
   static void reset_peak();
   /// Live plus blocks kept for reuse; of a GPU's block the part that was in use since reset_peak, with its gaps.
   static int64_t reserved();
-  static void set_budget(int64_t bytes);  ///< allocations over it throw UserError (memory); 0: no budget
-  static std::string story();             ///< live bytes by part, for error messages
+  /// Allocations over it throw UserError (memory), on a GPU what out_of_memory() takes for one; 0: no budget.
+  static void set_budget(int64_t bytes);
+  static std::string story();  ///< live bytes by part, for error messages
 
   /// While it lives, allocations of this thread count for `part` (otherwise for compute).
   class Scope {
@@ -74,5 +76,9 @@ class Meter {
     void reset_peak();
   };
 };
+
+/// What the user is told of an error that means too little memory: of a GPU, where allocations throw c10::OutOfMemoryError,
+/// because libraries catch it and try with less (cuDNN its convolutions' workspaces), or of the machine (base/limits.h).
+std::optional<UserError> out_of_memory(const std::exception& error);
 
 }  // namespace tessera::engine

@@ -24,8 +24,11 @@ void each_sample(const Offsets& q_at, const Offsets& k_at, const Body& body) {
   for (size_t s = 0; s + 1 < q_at.size(); ++s) body(q_at[s], q_at[s + 1] - q_at[s], k_at[s], k_at[s + 1] - k_at[s]);
 }
 
-/// On a GPU, and where tensors without values stand for those of one.
-bool runs_flash(const Tensor& q) { return (q.is_cuda() || (!q.is_cpu() && meta_target())) && is_half(q); }
+/// On a GPU, and where tensors without values stand for those of one. The kernel takes heads of 8, 16, ... 256 values.
+bool runs_flash(const Tensor& q, int64_t heads) {
+  const int64_t d = q.size(1) / heads;
+  return (q.is_cuda() || (!q.is_cpu() && meta_target())) && is_half(q) && d % 8 == 0 && d <= 256;
+}
 
 /// What LibTorch 2.11's kernel allocates (flash_api.cpp, mha_fwd and mha_bwd), without its work.
 namespace on_meta {
@@ -115,6 +118,19 @@ void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const
   });
 }
 
+}  // namespace
+
+Tensor output_along(const Tensor& d_out, const Tensor& delta, int64_t heads) {
+  const Tensor up = d_out.view({d_out.size(0), heads, -1});
+  Tensor factor = at::linalg_vector_norm(up, 2, at::IntArrayRef{2}, /*keepdim=*/true, at::kFloat).square_();
+  factor = at::div(delta.t().unsqueeze(2), factor).masked_fill_(factor == 0, 0);
+  Tensor along = at::empty_like(up);
+  at::mul_out(along, up, factor);
+  return along.view(d_out.sizes());
+}
+
+namespace {
+
 void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse, int64_t heads,
                     const Offsets& q_at, const Offsets& k_at, const AttentionInputs& grads) {
   const Tensor none = at::zeros({2}, in.q.options().dtype(at::kLong));  // the state of a dropout that is off
@@ -143,7 +159,7 @@ void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
 
 void attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale, const Offsets& q_at,
                const Offsets& k_at, const AttentionResult& result) {
-  if (runs_flash(in.q) && !bias.defined()) return flash_forward(in, heads, scale, q_at, k_at, result);
+  if (runs_flash(in.q, heads) && !bias.defined()) return flash_forward(in, heads, scale, q_at, k_at, result);
   each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
     const Tensor key = as_floats(heads_of(in.k, heads, k, keys)), value = as_floats(heads_of(in.v, heads, k, keys));
     for (int64_t at = 0; at < queries; at += kQueries) {
@@ -163,7 +179,9 @@ void attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, dou
 void attention_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
                         const Tensor& delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
                         const AttentionInputs& grads) {
-  if (runs_flash(in.q) && out.defined()) return flash_backward(in, out, d_out, lse, heads, q_at, k_at, grads);
+  if (runs_flash(in.q, heads))
+    return flash_backward(in, out.defined() ? out : output_along(d_out, delta, heads), d_out, lse, heads, q_at, k_at,
+                          grads);  // [Note: delta for flash]
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads));
   each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
     const Tensor key = as_floats(heads_of(in.k, heads, k, keys)), value = as_floats(heads_of(in.v, heads, k, keys));

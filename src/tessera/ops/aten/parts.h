@@ -12,6 +12,12 @@ Tensor product(const Tensor& a, const Tensor& b, at::ScalarType type);
 /// out = a b, or adds to it; out may be fp32 with 16-bit operands.
 void product_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add);
 
+/// [Note: delta for flash] The flash backward takes the output, of which it needs out . d_out of each query and head alone. Whoever
+/// has only that, delta [heads, rows] (ranks of sp and cp), gives it this instead: out' = d_out delta / |d_out|^2, the part of
+/// the output along its gradient. It is no larger than the output, and as all terms of its product with d_out have one sign,
+/// that is delta to within the rounding of out', with nothing lost by cancellation.
+Tensor output_along(const Tensor& d_out, const Tensor& delta, int64_t heads);
+
 /// x[index] of dim 0. LibTorch's index_select has no meta form.
 inline Tensor selected(const Tensor& x, const Tensor& index) {
   if (!x.is_meta()) return x.index_select(0, index);

@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/base/random.h"
 #include "tessera/ops/aten/aten.h"
 #include "tessera/ops/aten/parts.h"
+#include "tessera/ops/ranges.h"
 
 namespace tessera::ops::aten {
 
@@ -87,12 +87,13 @@ void embedding_gradient(const Tensor& grad, const Tensor& ids, const Tensor& dy)
   grad.index_put_({ids}, as_floats(dy), /*accumulate=*/true);
 }
 
-/// The mask is made on the host, from the same random words as that of CPUs (cpu/dropout.cpp), and copied.
+/// The same random words as on CPUs, drawn where x lies.
 void drop_rows(const Tensor& x, const Dropout& drop, int64_t first_row) {
   if (!drop.active() || x.is_meta()) return;
-  const Tensor mask = at::ones(x.sizes(), at::TensorOptions().dtype(at::kFloat));
-  cpu_kernels().drop_rows(mask, drop, first_row);
-  x.mul_(mask.to(x.device()));
+  if (!on_device(x)) return cpu_kernels().drop_rows(x, drop, first_row);
+  const int64_t row_bytes = x.stride(0) * static_cast<int64_t>(x.element_size());
+  for (const DropRange& range : drop_ranges(drop, first_row, x.size(0), x.size(1), x.stride(0)))
+    device::used()->drop(static_cast<char*>(address(x)) + range.row * row_bytes, x.scalar_type(), range);
 }
 
 }  // namespace tessera::ops::aten

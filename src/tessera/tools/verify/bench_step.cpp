@@ -82,12 +82,14 @@ planning::PlanRequest request_of(const BenchOptions& options, const net::Denoise
   request.latent = options.latent;
   request.planner.global_batch = mesh.dp_size();
   request.planner.recompute_units = options.recompute;
+  request.planner.compute = request.planner.param_dtype = options.compute;  // as "auto" of plan.param_dtype
   if (!options.plan.empty()) {
     request.by_hand =
         plan::Plan::from_toml(read_foreign(options.plan, kMostTomlBytes, "bench"), options.plan, unit_names(model));
     mesh = request.by_hand->mesh;
     request.planner.global_batch = request.by_hand->global_batch;
     request.planner.micro_batch = request.by_hand->micro_batch;
+    request.planner.compute = request.by_hand->compute;  // shapes are measured in it
   }
   request.mesh = mesh;
   request.machine.profile = plan::find_profile(options.profile);

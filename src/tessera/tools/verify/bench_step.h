@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "tessera/base/dtype.h"
+
 namespace tessera::tools {
 
 struct BenchOptions {
@@ -21,6 +23,7 @@ struct BenchOptions {
   std::string trace;  ///< file of this rank's instructions as executed, FILE.planned as predicted; empty: none
   std::string profile = "cpu";  ///< rates for the planner: a shipped name or a file
   std::string device = "cpu";   ///< as run.device
+  DType compute = DType::f32;   ///< as plan.compute_dtype, which parameters are gathered in; a plan file has its own
   int steps = 8, warmup = 3;    ///< steps = 0: only the prediction
   double seconds = 0;           ///< further steps are timed until all took about so long together
 };

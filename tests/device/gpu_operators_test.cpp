@@ -1,0 +1,219 @@
+// Every operator of ops on a GPU against its reference in fp64: fp32, and the 16-bit ways (products with fp32 results, flash
+// attention) that no CPU takes. New memory is NaN there, so that a result which nobody wrote is seen. The same file runs on the
+// simulated device (ops_simulated); without any device it is skipped.
+#include <c10/core/AutogradState.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "../ops/operators.h"
+#include "tessera/device/open.h"
+#include "tessera/ops/kernels.h"
+
+namespace tessera::testing {
+
+namespace {
+
+/// Memory of the driver, all bits set.
+class Poisoned final : public c10::Allocator {
+ public:
+  /// Larger requests are refused, as by a budget that is used up.
+  static inline size_t largest = std::numeric_limits<size_t>::max();
+  static inline int refused = 0;
+
+  c10::DataPtr allocate(size_t bytes) override {
+    refused += bytes > largest;
+    TORCH_CHECK_WITH(OutOfMemoryError, bytes <= largest, "a tensor of ", bytes, " bytes has no room");
+    void* data = bytes ? table().take(static_cast<int64_t>(bytes)) : nullptr;
+    TORCH_CHECK(data || bytes == 0, "the device has no ", bytes, " bytes left");
+    const std::vector<char> ones(bytes, '\xff');
+    if (data) table().copy(data, ones.data(), static_cast<int64_t>(bytes));
+    return {data, data, &give, c10::Device(table().type, 0)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    table().copy(to, from, static_cast<int64_t>(bytes));
+  }
+
+ private:
+  static const device::Backend& table() { return *device::open().table; }
+  /// A kernel may still use it: what the stream is given next could otherwise get it first.
+  static void give(void* data) {
+    if (!data) return;
+    table().wait();
+    table().give(data);
+  }
+};
+
+/// The library comes before LibTorch is asked for anything, and the allocator before the first tensor.
+class FirstThings final : public ::testing::Environment {
+  void SetUp() override {
+    static Poisoned allocator;
+    if (!device::open().table) return;
+    device::open().table->place(0);
+    device::open().table->allocate_by(&allocator);
+    device::use(*device::open().table, 0);
+  }
+};
+[[maybe_unused]] const auto* const first_things = ::testing::AddGlobalTestEnvironment(new FirstThings);
+
+/// Of the largest value of a result: sums in fp32; several roundings to 8 bits in bf16, to 11 in fp16.
+double bound_of(at::ScalarType type) { return type == at::kFloat ? 1e-5 : 4 * (type == at::kHalf ? 0x1p-11 : 0x1p-8); }
+
+void expect_close(const Tensor& found, const Tensor& expected, at::ScalarType type, const std::string& what) {
+  ASSERT_TRUE(found.defined()) << what;
+  ASSERT_EQ(found.sizes(), expected.sizes()) << what;
+  EXPECT_EQ(found.device(), device::here()) << what;
+  const Tensor got = found.detach().cpu().to(at::kDouble), want = expected.detach();
+  EXPECT_LE((got - want).abs().max().item<double>(), bound_of(type) * want.abs().max().item<double>())
+      << what;  // NaN too
+}
+
+Tensor on_device(const Tensor& t) { return t.to(device::here(), /*non_blocking=*/false, /*copy=*/true); }
+Tensor on_cpu(const Tensor& t) { return t.to(at::kDouble).requires_grad_(); }
+
+class GpuOperators : public ::testing::TestWithParam<std::tuple<at::ScalarType, Operator>> {
+ protected:
+  void SetUp() override {
+    if (!device::open().table) GTEST_SKIP() << device::open().absence;
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);  // as the engine's backward
+  }
+};
+
+/// As stored: tables of modulations, alone of three dims, are always fp32.
+Tensor rounded(const Tensor& t, at::ScalarType type) { return t.dim() == 3 ? t : t.to(type); }
+
+TEST_P(GpuOperators, AreTheReference) {
+  const auto& [type, op] = GetParam();
+  Tensors inputs, leaves, constants, reference_constants;
+  Sites sites;
+  for (const Tensor& t : op.inputs) {
+    inputs.push_back(on_device(rounded(t, type)).requires_grad_());
+    leaves.push_back(on_cpu(rounded(t, type)));
+  }
+  for (const Tensor& w : op.weights) {
+    sites.sites.push_back({on_device(w.to(type)), on_device(at::full_like(w, NAN)), true});
+    leaves.push_back(on_cpu(w.to(type)));
+  }
+  for (const Tensor& c : op.constants) {
+    constants.push_back(on_device(c));
+    reference_constants.push_back(c.is_floating_point() ? c.to(at::kDouble) : c);
+  }
+  sites.anchor = at::zeros({1}, at::TensorOptions(device::here())).requires_grad_();
+
+  const auto count = static_cast<std::ptrdiff_t>(inputs.size());
+  const Tensor expected = op.reference({leaves.begin(), leaves.begin() + count}, {leaves.begin() + count, leaves.end()},
+                                       reference_constants);
+  const Tensor y = op.fast(inputs, sites, constants);
+  expect_close(y, expected, type, "value");
+  const Tensor dy = at::randn(expected.sizes(), at::detail::createCPUGenerator(8), at::kFloat).to(y.scalar_type());
+  const Tensors wanted = torch::autograd::grad({expected}, leaves, {dy.to(at::kDouble)});
+  Tensors of = inputs;
+  of.push_back(sites.anchor);
+  const Tensors found = torch::autograd::grad({y}, of, {on_device(dy)}, {}, false, /*allow_unused=*/true);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    expect_close(found[i], wanted[i], type, "gradient of input " + std::to_string(i));
+  for (size_t w = 0; w < sites.sites.size(); ++w)
+    expect_close(sites[w].grad, wanted[inputs.size() + w], type, "gradient of weight " + std::to_string(w));
+}
+
+INSTANTIATE_TEST_SUITE_P(, GpuOperators,
+                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                                            ::testing::ValuesIn(all_operators())),
+                         [](const auto& info) {
+                           return std::get<1>(info.param).name + "_" + c10::toString(std::get<0>(info.param));
+                         });
+
+/// Ranks of sp and cp have the rows' products with the output's gradient and not the output ([Note: delta for flash]), keys
+/// in parts, and heads of every size: those that the flash kernel takes, and others.
+class GpuAttention : public ::testing::TestWithParam<std::tuple<at::ScalarType, int64_t>> {
+ protected:
+  void SetUp() override {
+    if (!device::open().table) GTEST_SKIP() << device::open().absence;
+  }
+};
+
+TEST_P(GpuAttention, OfKeysInPartsIsThatOfAll) {
+  const auto& [type, head_dim] = GetParam();
+  const int64_t heads = 3, width = heads * head_dim, queries = 150, keys = 333, cut = 128;
+  const auto drawn = [&, type = type](int64_t rows, uint64_t seed) {
+    return at::randn({rows, width}, at::detail::createCPUGenerator(seed), at::kFloat).to(type);
+  };
+  const Tensor q = drawn(queries, 1), k = drawn(keys, 2), v = drawn(keys, 3), dy = drawn(queries, 4);
+  const auto heads_of = [&](const Tensor& t) { return t.view({t.size(0), heads, -1}).transpose(0, 1); };
+  const Tensors leaves = {on_cpu(q), on_cpu(k), on_cpu(v)};
+  const Tensor scores =
+      heads_of(leaves[0]).bmm(heads_of(leaves[1]).transpose(1, 2)) / std::sqrt(static_cast<double>(head_dim));
+  const Tensor expected = scores.softmax(2).bmm(heads_of(leaves[2])).transpose(0, 1).reshape({queries, width});
+  const Tensors wanted = torch::autograd::grad({expected}, leaves, {dy.to(at::kDouble)});
+
+  const at::TensorOptions wide = at::TensorOptions(at::kFloat).device(device::here());
+  const Tensor dq = on_device(q), dk = on_device(k), dv = on_device(v),
+               up = on_device(dy);  // their copies on the device
+  const auto result = [&] {
+    return ops::AttentionResult{at::empty({queries, width}, wide), at::empty({heads, queries}, wide)};
+  };
+  const std::pair<int64_t, int64_t> parts[] = {{0, cut}, {cut, keys - cut}};
+  const ops::AttentionResult sum = result(), part = result();
+  for (const auto& [first, count] : parts) {
+    ops::attention_forward({dq, dk.narrow(0, first, count), dv.narrow(0, first, count)}, heads, {0, queries},
+                           {0, count}, first == 0 ? sum : part);
+    if (first > 0) ops::merge_attention(sum, part, heads);
+  }
+  expect_close(sum.out, expected, type, "value");
+  const Tensor delta = ops::attention_delta(sum.out.to(type), up, heads), grad_q = at::zeros({queries, width}, wide);
+  const ops::AttentionInputs grads = {at::empty({queries, width}, wide), at::empty({keys, width}, wide),
+                                      at::empty({keys, width}, wide)};
+  for (const auto& [first, count] : parts) {
+    ops::attention_backward({dq, dk.narrow(0, first, count), dv.narrow(0, first, count)}, up, sum.lse, delta, heads,
+                            {0, queries}, {0, count},
+                            {grads.q, grads.k.narrow(0, first, count), grads.v.narrow(0, first, count)});
+    Tensor(grad_q).add_(grads.q);
+  }
+  expect_close(grad_q, wanted[0], type, "gradient of the queries");
+  expect_close(grads.k, wanted[1], type, "gradient of the keys");
+  expect_close(grads.v, wanted[2], type, "gradient of the values");
+}
+
+INSTANTIATE_TEST_SUITE_P(, GpuAttention,
+                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                                            ::testing::Values(20, 64, 72, 128, 256)),
+                         [](const auto& info) {
+                           return std::string(c10::toString(std::get<0>(info.param))) + "_of_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+/// cuDNN's first choice may want a workspace beyond the budget: it then takes a way with less, and computes the same.
+TEST(GpuMemory, AConvolutionWithoutRoomForItsWorkspaceIsComputedAllTheSame) {
+  if (!device::open().table) GTEST_SKIP() << device::open().absence;
+  const auto drawn = [](at::IntArrayRef shape, uint64_t seed) {
+    return at::randn(shape, at::detail::createCPUGenerator(seed), at::kFloat);
+  };
+  const Tensor x = drawn({1, 64, 6, 40, 40}, 1), w = drawn({64, 64, 3, 3, 3}, 2);
+  const Tensor expected = at::conv3d(x.to(at::kDouble), w.to(at::kDouble), {}, 1, 1);
+  const Tensor there = on_device(x), weight = on_device(w);
+  Poisoned::largest = expected.nbytes() / 2, Poisoned::refused = 0;  // of its fp32 result
+  expect_close(at::conv3d(there, weight, {}, 1, 1), expected, at::kFloat, "a convolution in three dimensions");
+  RecordProperty("refused", Poisoned::refused);
+  EXPECT_THROW(at::empty({static_cast<int64_t>(Poisoned::largest) + 1}, there.options().dtype(at::kByte)),
+               c10::OutOfMemoryError);
+  EXPECT_TRUE(at::ones({100}, there.options()).sum().item<float>() == 100) << "the device goes on";
+  Poisoned::largest = std::numeric_limits<size_t>::max();
+}
+
+/// What a backward notes by thread, weight gradients left for later and what a unit recomputes, is the caller's.
+TEST(GpuAutograd, RunsABackwardOnTheThreadThatAskedForIt) {
+  if (!device::open().table) GTEST_SKIP() << device::open().absence;
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  const Tensor x = at::ones({8}, at::TensorOptions(device::here())).requires_grad_(), y = x * 2;
+  std::thread::id seen;
+  y.register_hook([&](const Tensor&) { seen = std::this_thread::get_id(); });
+  torch::autograd::grad({y.sum()}, {x});
+  EXPECT_EQ(seen, std::this_thread::get_id());
+}
+
+}  // namespace
+
+}  // namespace tessera::testing
