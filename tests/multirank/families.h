@@ -9,6 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/mesh.h"
 #include "tessera/base/random.h"
+#include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::testing {
@@ -27,10 +28,14 @@ struct Family {
   int64_t least_side = 1;   ///< of half its latents' sides: eight ranks share the smallest sample
   /// Of the largest gradient of a parameter, what may be off. A ReLU's has a step, and rounding may take a value over it.
   double bound = 2e-4;
+  bool adapters = false;               ///< trained by LoRA
+  std::array<int64_t, 3> latent = {};  ///< frames, height and width of a sample; zeros: drawn
 
   std::unique_ptr<net::Denoiser> model(Random& random, const Mesh& mesh) const {
-    return models::make_denoiser(
+    std::unique_ptr<net::Denoiser> made = models::make_denoiser(
         {.family = std::string(name.substr(0, name.find(':'))), .config_text = config(random, mesh)});
+    if (adapters) models::adapt(*made, {.rank = draw(random, 1, 6), .targets = {"q", "k", "v", "o", "ffn.0", "ffn.2"}});
+    return made;
   }
 };
 
@@ -41,6 +46,23 @@ inline std::string wan_config(Random& random, const Mesh&) {
          R"(,"text_dim":32,"text_len":)" + std::to_string(draw(random, 3, 9)) +
          R"(,"freq_dim":32,"in_dim":4,"out_dim":4})";
 }
+
+inline std::string wan_fields(int64_t heads, int64_t width, int64_t ffn, int64_t layers) {
+  return R"({"dim":)" + std::to_string(heads * width) + R"(,"num_heads":)" + std::to_string(heads) + R"(,"ffn_dim":)" +
+         std::to_string(ffn) + R"(,"num_layers":)" + std::to_string(layers) +
+         R"(,"text_dim":32,"text_len":5,"freq_dim":32,"out_dim":4)";
+}
+constexpr const char* kNoPicture = R"(,"in_dim":4})";
+constexpr const char* kPicture = R"(,"model_type":"i2v","in_dim":12,"image_dim":24,"image_len":5})";
+/// Wan of other widths, half of them picture-to-video.
+inline std::string wan_shapes_config(Random& random, const Mesh& mesh) {
+  const int64_t heads = mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 3), width = 2 * draw(random, 4, 24);
+  const int64_t ffn = mesh[Axis::tp] * draw(random, 20, 400);
+  return wan_fields(heads, width, ffn, draw(random, 1, 6)) + (draw(random, 0, 1) ? kPicture : kNoPicture);
+}
+/// Seven units, three heads of 32.
+inline std::string wan_seven_config(Random&, const Mesh&) { return wan_fields(3, 32, 168, 5) + kNoPicture; }
+inline std::string wan_seven_pictures_config(Random&, const Mesh&) { return wan_fields(3, 32, 168, 5) + kPicture; }
 
 /// Odd where it may be: sp and tp share heads, tp the feed-forward.
 inline std::string toy_config(Random& random, const Mesh& mesh) {
@@ -108,13 +130,21 @@ inline std::string stdit12_config(Random& random, const Mesh& mesh) { return std
 inline std::string stdit13_config(Random& random, const Mesh& mesh) { return stdit_config(random, mesh, false); }
 
 inline const Family& family_of(std::string_view name) {
-  static const Family table[] = {{"wan", wan_config, {"self_attn", "cross_attn"}, {"ffn.2"}},
-                                 {"toy", toy_config, {"joint", "time"}, {}},
-                                 {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
-                                 {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},
-                                 {"opensora", opensora_config, {"attn"}, {}},
-                                 {"stdit:1.2", stdit12_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3},
-                                 {"stdit:1.3", stdit13_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3}};
+  static const std::vector<const char*> wan_attentions = {"self_attn", "cross_attn"}, wan_results = {"ffn.2"};
+  static const Family seven = {"wan:seven", wan_seven_config, wan_attentions, wan_results, 4, 1, 2e-4,
+                               false,       {5, 6, 6}};
+  static const Family table[] = {
+      {"wan", wan_config, wan_attentions, wan_results},
+      {"wan:shapes", wan_shapes_config, wan_attentions, wan_results},
+      {"wan:lora", wan_shapes_config, wan_attentions, wan_results, 4, 1, 2e-4, true},
+      seven,
+      {"wan:seven-lora", wan_seven_pictures_config, wan_attentions, wan_results, 4, 1, 2e-4, true, seven.latent},
+      {"toy", toy_config, {"joint", "time"}, {}},
+      {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
+      {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},
+      {"opensora", opensora_config, {"attn"}, {}},
+      {"stdit:1.2", stdit12_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3},
+      {"stdit:1.3", stdit13_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3}};
   for (const Family& family : table)
     if (family.name == name) return family;
   throw UserError(Exit::usage, "families", "no family " + std::string(name));

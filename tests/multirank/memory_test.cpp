@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "matrix_cases.h"
 #include "planned_memory.h"
@@ -173,6 +174,49 @@ const Case kPipelines[] = {
     {"four", 4, {"--mesh", "pp=4", "--train.micro_batch", "1", "--plan.chunks", "2"}}};
 INSTANTIATE_TEST_SUITE_P(ByTurns, Pipelines, ::testing::ValuesIn(in_turn("memory of pipelines", kPipelines)), name_of);
 
+/// 1F1B holds other numbers of micro-batches on each stage: seven units on two and three of them, for every number of
+/// samples in a micro-batch.
+TEST(PipelinesOfSevenUnits, AreWithinTheirPlansForEveryMicroBatch) {
+  const std::vector<std::string> seven = {"--run.steps",
+                                          "3",
+                                          "--model.config.dim",
+                                          "96",
+                                          "--model.config.ffn_dim",
+                                          "168",
+                                          "--model.config.num_layers",
+                                          "5",
+                                          "--model.config.num_heads",
+                                          "3",
+                                          "--data.size",
+                                          "48,48",
+                                          "--plan.pipeline",
+                                          "1f1b",
+                                          "--train.global_batch",
+                                          "6"};
+  const std::vector<std::string> pictures = {"--train.mode",
+                                             "lora",
+                                             "--model.init",
+                                             "random",
+                                             "--model.config.model_type",
+                                             "i2v",
+                                             "--model.config.in_dim",
+                                             "28",
+                                             "--model.config.image_dim",
+                                             "24",
+                                             "--model.config.image_len",
+                                             "5"};
+  for (const int stages : {2, 3})
+    for (const char* samples : {"1", "2", "4", "6"}) {
+      std::vector<std::string> flags = seven;
+      if (stages == 3) flags.insert(flags.end(), pictures.begin(), pictures.end());
+      flags.insert(flags.end(), {"--mesh", "pp=" + std::to_string(stages), "--train.micro_batch", samples});
+      const std::string name = "seven-" + std::to_string(stages) + "-" + samples;
+      const Result r = shared().train(stages, name, flags);
+      ASSERT_EQ(r.code, 0) << r.output;
+      expect_planned_peaks(shared().metrics(name).back(), name);
+    }
+}
+
 /// What rests elsewhere, or leaves between forward and backward.
 class Tiers : public Memory {};
 
@@ -242,6 +286,33 @@ const Case kCheckpoints[] = {
     {"lora", 2, {"--train.mode", "lora", "--model.init", "random"}},
     {"two_experts", 1, {"--experts.train", "both", "--experts.turn", "1"}}};
 INSTANTIATE_TEST_SUITE_P(, CheckpointBytes, ::testing::ValuesIn(kCheckpoints), name_of);
+
+/// Where a batch does not divide, ranks have other numbers of samples: each is held to its own prediction.
+class UnevenShares : public Memory {};
+
+TEST_P(UnevenShares, EachRankIsWithinItsOwnPlan) {
+  std::vector<std::string> flags = kWide;
+  flags.insert(flags.end(), GetParam().flags.begin(), GetParam().flags.end());
+  const std::string name = std::string("uneven-") + GetParam().name;
+  const Result r = shared().train(GetParam().ranks, name, flags);
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto steps = shared().metrics(name);
+  ASSERT_FALSE(steps.empty());
+  expect_planned_peaks(steps.back(), name);
+  std::set<double> planned;
+  for (const auto& rank : steps.back()["ranks"]) planned.insert(rank["predicted_peak_bytes"].get<double>());
+  EXPECT_GE(planned.size(), 2u) << name << ": ranks of fewer samples take less";
+}
+
+const Case kUneven[] = {{"experts",
+                         4,
+                         {"--mesh", "dp_shard=4", "--train.global_batch", "6", "--experts.train", "both",
+                          "--experts.turn", "1", "--plan.states", "host", "--plan.update", "just_in_time"}},
+                        {"lora",
+                         2,
+                         {"--mesh", "dp_shard=2", "--train.global_batch", "5", "--plan.recompute", "all",
+                          "--train.mode", "lora", "--model.init", "random"}}};
+INSTANTIATE_TEST_SUITE_P(, UnevenShares, ::testing::ValuesIn(kUneven), name_of);
 
 /// When and where updates run: the bits of updates at the end, in the memory that was predicted.
 class Updates : public Memory {};

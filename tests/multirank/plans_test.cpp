@@ -67,6 +67,24 @@ TEST(RandomPlans, ThatKeepGradientsInBf16GiveTheBitsOfAPlainLoopThatRoundsItsOwn
   expect_jobs_pass(PLAN_WORKER, jobs);
 }
 
+/// Models of other widths and depths, picture-to-video among them, trained in full and by LoRA.
+TEST(RandomPlans, OfRandomShapesTakeTheMemoryTheyPredict) {
+  std::vector<Job> jobs;
+  int first = 0;
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2", "pp=2", "dp_shard=3", "pp=3", "tp=2"})
+    for (const char* family : {"wan:shapes", "wan:lora"}) jobs.push_back({mesh, first, first + 3, family}), first += 3;
+  MatrixPart part("random plans of random shapes", 80);
+  for (int i : part)
+    jobs.push_back({kLayouts[static_cast<size_t>(i) % std::size(kLayouts)], 1000 + 5 * i, 1005 + 5 * i,
+                    i / std::size(kLayouts) % 2 ? "wan:lora" : "wan:shapes"});
+  expect_jobs_pass(PLAN_WORKER, jobs);
+}
+
+/// Seven units on stages, 45 tokens a sample: in full, and a picture-to-video model by LoRA.
+TEST(RandomPlans, OfSevenUnitsOnStagesTakeTheMemoryTheyPredict) {
+  expect_jobs_pass(PLAN_WORKER, {{"pp=2", 0, 8, "wan:seven"}, {"pp=3", 0, 8, "wan:seven-lora"}});
+}
+
 TEST(RandomPlans, GiveTheSameOverManyMore) {
   std::vector<Job> jobs;
   MatrixPart part("random plans executed", 120);

@@ -1,6 +1,7 @@
 #include "tessera/plan/shares.h"
 
 #include <algorithm>
+#include <set>
 
 namespace tessera::plan {
 
@@ -10,6 +11,16 @@ Plan::Slice slice_of(const Plan& plan, int64_t batch, int dp_rank, int64_t micro
   const int64_t first = dp_rank * batch / ranks, own = (dp_rank + 1) * batch / ranks - first;
   const int64_t begin = own * micro / micros;
   return {first + begin, own * (micro + 1) / micros - begin};
+}
+
+std::vector<int64_t> smaller_micro_batches(const Plan& plan) {
+  const int64_t even = plan.global_batch / plan.mesh.dp_size(), more = plan.global_batch % plan.mesh.dp_size();
+  std::set<int64_t> shares(plan.shares.begin(), plan.shares.end());
+  if (shares.empty()) shares = {even, more > 0 ? even + 1 : even};
+  std::set<int64_t> counts;
+  for (const int64_t share : shares) counts.insert(share % plan.micro_batch);
+  counts.erase(0);
+  return {counts.begin(), counts.end()};
 }
 
 std::vector<int64_t> shares_by_cost(int64_t global_batch, const std::vector<double>& seconds) {

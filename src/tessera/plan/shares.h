@@ -15,6 +15,9 @@ namespace tessera::plan {
 /// each divides its own over as many micro-batches as the plan has: the schedule is the plan's.
 Plan::Slice slice_of(const Plan& plan, int64_t batch, int dp_rank, int64_t micro);
 
+/// Numbers of samples that micro-batches of the plan have beside the largest and 0, in order: those that end a rank's share.
+std::vector<int64_t> smaller_micro_batches(const Plan& plan);
+
 /// `seconds[r]`: time of one sample on dp rank r, above 0. Returns the shares with the earliest finish of the slowest
 /// rank; ties go to lower ranks. Each rank keeps at least one sample if there are enough, so that its speed is still
 /// measured. Deterministic.

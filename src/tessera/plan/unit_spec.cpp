@@ -23,6 +23,11 @@ int64_t ParamSpec::numel() const {
   return product;
 }
 
+const ModelSpec& ModelSpec::on(int64_t count) const {
+  const auto found = std::ranges::lower_bound(smaller, count, {}, &ModelSpec::samples);
+  return found == smaller.end() ? *this : *found;
+}
+
 int64_t ModelSpec::numel() const {
   int64_t sum = 0;
   for (const auto& unit : units)

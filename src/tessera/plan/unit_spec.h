@@ -140,6 +140,10 @@ struct ModelSpec {
   int64_t sequence = 0;                    ///< tokens on all ranks that share them, else 0
   int64_t all_tokens() const { return sequence > 0 ? sequence : tokens; }
   int64_t prediction_row = 0;  ///< bytes of one token's prediction
+  /// The model on micro-batches of fewer samples, in their order: those that end a rank's share of a batch.
+  std::vector<ModelSpec> smaller = {};
+  /// The model on micro-batches of `count` samples, or of the fewest beyond that it was measured on.
+  const ModelSpec& on(int64_t count) const;
   int64_t numel() const;
 };
 

@@ -37,15 +37,14 @@ Layouts find_layouts(const PlanRequest& request) {
   plan::PlannerInput input = request.planner;
   if (request.any_micro_batch) input.micro_batch = 1;
   // Cost and memory of a rank depend on how tokens and features are shared, not on the other dp ranks.
-  std::map<std::array<int, 3>, plan::Measured> known;
+  std::map<std::array<int, 3>, MeasuredModels> known;
   const auto measure = [&](const Mesh& mesh) {
-    const std::array key = {mesh[Axis::cp], mesh[Axis::sp], mesh[Axis::tp]};
-    const auto it = known.find(key);
-    if (it != known.end()) return it->second;
     PlanRequest there = request;
     there.mesh = Mesh{};
     for (Axis axis : plan::kSequenceAxes) there.mesh[axis] = mesh[axis];
-    return known.emplace(key, measure_model(there, input.micro_batch)).first->second;
+    plan::Plan batch;
+    batch.mesh = mesh, batch.global_batch = input.global_batch, batch.micro_batch = input.micro_batch;
+    return measure_batch(there, batch, known[{mesh[Axis::cp], mesh[Axis::sp], mesh[Axis::tp]}]);
   };
   Layouts found{bounds.world, input.global_batch, input.micro_batch, plan::search_layouts(bounds, input, measure)};
   if (found.list.empty())

@@ -297,7 +297,9 @@ double candidate_seconds(const Planned& planned, const plan::Candidate& candidat
   if (candidate.seconds > 0) return candidate.seconds;
   // For another micro-batch than the measured one, scaled in proportion.
   const double samples = static_cast<double>(candidate.plan.micro_batch) / static_cast<double>(planned.spec.samples);
-  return samples * plan::predict(planned.spec, candidate.plan, planned.machine).step.total;
+  plan::ModelSpec measured = planned.spec;
+  measured.smaller.clear();
+  return samples * plan::predict(measured, candidate.plan, planned.machine).step.total;
 }
 
 std::string plan_json(const Planned& planned) {

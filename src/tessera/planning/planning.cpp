@@ -10,6 +10,7 @@
 #include "tessera/engine/signatures.h"
 #include "tessera/ops/target.h"
 #include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/shares.h"
 #include "tessera/plan/unit_keys.h"
 #include "tessera/planning/mesh_checks.h"
 
@@ -201,6 +202,22 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   return result;
 }
 
+plan::Measured measure_batch(const PlanRequest& request, const plan::Plan& batch, MeasuredModels& known) {
+  const auto of = [&](int64_t samples) -> const plan::Measured& {
+    auto found = known.find(samples);
+    if (found == known.end()) found = known.emplace(samples, measure_model(request, samples)).first;
+    return found->second;
+  };
+  plan::Measured result = of(batch.micro_batch);
+  if (!request.others.empty()) return result;
+  for (const int64_t samples : plan::smaller_micro_batches(batch)) {
+    const plan::Measured& smaller = of(samples);
+    result.model.smaller.push_back(smaller.model);
+    result.machine.smaller[samples] = {smaller.machine.work, smaller.machine.sizes};
+  }
+  return result;
+}
+
 namespace {
 
 /// Every micro-batch of a step has samples on every rank, whatever the shape of the step.
@@ -214,8 +231,16 @@ void check_rounds(const PlanRequest& request, int64_t micro_batch) {
                   "take a larger train.micro_batch, or make that batch larger");
 }
 
-/// A Planned measured for micro-batches of `samples`, without a plan yet.
-Planned measured(const PlanRequest& request, int64_t samples, MeasuredModels& known) {
+/// The request's batch in micro-batches of `samples`.
+plan::Plan batch_of(const PlanRequest& request, int64_t samples) {
+  plan::Plan batch;
+  batch.mesh = request.mesh;
+  batch.global_batch = request.planner.global_batch, batch.micro_batch = samples;
+  return batch;
+}
+
+/// A Planned measured for the micro-batches of `batch`, without a plan yet.
+Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredModels& known) {
   Planned planned;
   planned.run = request.run;
   planned.routing = request.routing;
@@ -229,6 +254,7 @@ Planned measured(const PlanRequest& request, int64_t samples, MeasuredModels& kn
   planned.checkpoints_kept = request.checkpoints_kept;
   planned.encoders = request.encoders;
   planned.encoding = request.encoding;
+<<<<<<< HEAD
   auto found = known.find(samples);
   if (found == known.end()) {
     if (request.on_phase) request.on_phase(PlanPhase::measuring);
@@ -237,6 +263,11 @@ Planned measured(const PlanRequest& request, int64_t samples, MeasuredModels& kn
   }
   planned.spec = found->second.model;
   planned.machine = found->second.machine;
+=======
+  plan::Measured found = measure_batch(request, batch, known);
+  planned.spec = std::move(found.model);
+  planned.machine = std::move(found.machine);
+>>>>>>> 62828fe290626e0e939517f657d3a88cf7be78b1
   return planned;
 }
 
@@ -250,7 +281,7 @@ Planned plan_by_hand(const PlanRequest& request) {
   check_rounds(request, asked);
   plan.micro_batch = std::min(asked, share);  // a rank never has more samples, so measuring more would overestimate
   MeasuredModels known;
-  Planned planned = measured(request, plan.micro_batch, known);
+  Planned planned = measured(request, plan, known);
   planned.choice.plan = plan;
   evaluate(planned, request);
   planned.choice.why = "written by hand";
@@ -267,7 +298,7 @@ Planned plan_by_hand(const PlanRequest& request) {
 
 /// Plans for micro-batches of `samples`.
 Planned plan_for(const PlanRequest& request, int64_t samples, MeasuredModels& known) {
-  Planned planned = measured(request, samples, known);
+  Planned planned = measured(request, batch_of(request, samples), known);
   plan::PlannerInput input = request.planner;
   input.micro_batch = samples;
   if (input.incumbent && input.incumbent->micro_batch != samples) input.incumbent.reset();

@@ -112,6 +112,10 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples);
 /// Models that were measured already, by the samples of a micro-batch: of one model, mesh and computing dtype.
 using MeasuredModels = std::map<int64_t, plan::Measured>;
 
+/// The model for all micro-batches of `batch`, of which only the numbers of samples and ranks are read; with those that
+/// end a rank's share. (Where steps have other batches, these divide theirs otherwise, so that all count as the largest.)
+plan::Measured measure_batch(const PlanRequest& request, const plan::Plan& batch, MeasuredModels& known);
+
 /// The plan that the search finds, over all sizes of micro-batches allowed; a plan file and warnings apart. `known` gains
 /// what is measured, so that plans of the same request with other budgets measure nothing again.
 Planned search_plan(const PlanRequest& request, MeasuredModels& known);

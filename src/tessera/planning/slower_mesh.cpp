@@ -19,7 +19,10 @@ std::optional<double> faster_on(const PlanRequest& request, const Mesh& mesh, do
   tried.mesh = mesh;
   const int64_t share = div_up(tried.planner.global_batch, mesh.dp_size());
   tried.planner.micro_batch = request.any_micro_batch ? 1 : std::min(request.planner.micro_batch, share);
-  const plan::Measured measured = measure_model(tried, tried.planner.micro_batch);
+  plan::Plan batch;
+  batch.mesh = mesh, batch.global_batch = tried.planner.global_batch, batch.micro_batch = tried.planner.micro_batch;
+  MeasuredModels known;
+  const plan::Measured measured = measure_batch(tried, batch, known);
   plan::PlannerInput input = tried.planner;
   static_cast<plan::Choices&>(input) = {};
   input.first_that_fits = true, input.incumbent.reset();

@@ -1,5 +1,6 @@
 #include "tessera/plan/compile/activation_walk.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "tessera/plan/compile/saved_bytes.h"
@@ -17,12 +18,24 @@ bool goes_forward(Lane lane) { return lane == Lane::send_next || lane == Lane::r
 ActivationWalk::ActivationWalk(const ModelSpec& model, const Plan& plan, int rank, bool train)
     : model_(model),
       plan_(plan),
+      dp_rank_(plan.mesh.dp_rank(rank)),
       train_(train),
       has_first_(plan.owns(rank, 0)),
       has_last_(plan.owns(rank, static_cast<int>(model.units.size()) - 1)),
       defers_(train && plan.pipeline.schedule == PipelineSchedule::zero_bubble),
       first_unit_(plan.first_unit(plan.mesh.coordinate(rank, Axis::pp))) {
-  for (size_t u = 0; u < model.units.size(); ++u) units_.push_back(facts(static_cast<int>(u)));
+  const auto add = [&](const ModelSpec& of) {
+    Costs& costs = costs_.emplace_back(Costs{of, {}});
+    for (size_t u = 0; u < of.units.size(); ++u) costs.units.push_back(facts(of, static_cast<int>(u)));
+  };
+  for (const ModelSpec& smaller : model.smaller) add(smaller);
+  add(model);
+}
+
+const ActivationWalk::Costs& ActivationWalk::costs(int micro) const {
+  if (!train_ || micro < 0 || model_.smaller.empty()) return costs_.back();
+  const ModelSpec& model = model_.on(plan_.slice(dp_rank_, micro).count);
+  return *std::ranges::find(costs_, &model, [](const Costs& costs) { return &costs.model; });
 }
 
 int64_t ActivationWalk::run(const Instruction& in) {
@@ -33,21 +46,22 @@ int64_t ActivationWalk::run(const Instruction& in) {
 
 int64_t ActivationWalk::highest_in(const Instruction& in) {
   const int64_t before = live_;
+  const auto& [model, units] = costs(in.micro);
   switch (in.op) {
     case Op::forward:
       return forward(in.unit, in.micro);
     case Op::loss:
-      live_ += model_.loss_grad - model_.targets;
-      live_ -= model_.units.back().cost.out;  // the prediction
-      return before + model_.loss_peak;
+      live_ += model.loss_grad - model.targets;
+      live_ -= model.units.back().cost.out;  // the prediction
+      return before + model.loss_peak;
     case Op::finish:
       load(in.micro);
-      live_ -= has_last_ ? model_.units.back().cost.out : 0;
+      live_ -= has_last_ ? model.units.back().cost.out : 0;
       end(in.micro);
-      return before + (has_last_ ? 0 : model_.units.back().cost.out);
+      return before + (has_last_ ? 0 : model.units.back().cost.out);
     case Op::recompute:
-      live_ += units_[in.unit].rebuilt;
-      return before + units_[in.unit].recompute_peak;
+      live_ += units[in.unit].rebuilt;
+      return before + units[in.unit].recompute_peak;
     case Op::backward:
       return backward(in.unit, in.micro);
     case Op::weight_grad:
@@ -56,12 +70,12 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
       live_ -= in.part == Part::activations || in.part == Part::message ? in.bytes : 0;
       return before;
     case Op::compress: {
-      const Compressed c = compressed_bytes(model_, plan_, in.unit);
+      const Compressed c = compressed_bytes(model, plan_, in.unit);
       live_ += c.bytes() - c.whole;
       return before + c.bytes();
     }
     case Op::expand: {
-      const Compressed c = compressed_bytes(model_, plan_, in.unit);
+      const Compressed c = compressed_bytes(model, plan_, in.unit);
       live_ += c.whole - c.bytes();
       return before + c.whole;
     }
@@ -78,13 +92,13 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
   }
 }
 
-ActivationWalk::Facts ActivationWalk::facts(int unit) const {
-  const Footprint& f = model_.units[unit].cost;
+ActivationWalk::Facts ActivationWalk::facts(const ModelSpec& model, int unit) const {
+  const Footprint& f = model.units[unit].cost;
   if (!train_) return {f.forward_peak, 0, 0, 0, &f};
   const UnitPlan& plan = plan_.units[unit];
   const GraphCost& graph = f.graph(plan.selective());
   if (!plan.recomputes()) return {graph.keep_peak, graph.saved, 0, 0, &graph};
-  const std::string sites = replayed_sites(model_.units[unit], plan);
+  const std::string sites = replayed_sites(model.units[unit], plan);
   if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved, &graph};
   const Footprint::Replay& replay = f.replays.at(sites);
   int64_t kept = 0;
@@ -98,26 +112,29 @@ ActivationWalk::Facts ActivationWalk::facts(int unit) const {
 ActivationWalk::Micro& ActivationWalk::load(int micro) {
   const auto [it, is_new] = micros_.try_emplace(micro);
   if (is_new) {
-    it->second.inputs = has_first_ ? model_.inputs : model_.tables;
-    live_ += it->second.inputs + (train_ && has_last_ ? model_.targets : 0);
-    loading_ = live_ + model_.inputs - it->second.inputs;
+    const ModelSpec& model = costs(micro).model;
+    it->second.inputs = has_first_ ? model.inputs : model.tables;
+    live_ += it->second.inputs + (train_ && has_last_ ? model.targets : 0);
+    loading_ = live_ + model.inputs - it->second.inputs;
   }
   return it->second;
 }
 
 int64_t ActivationWalk::forward(int unit, int micro) {
   Micro& m = load(micro);
-  const Footprint& f = model_.units[unit].cost;
-  const int64_t peak = live_ + units_[unit].forward_peak;
-  live_ += f.out + f.cond + units_[unit].kept;
+  const auto& [model, units] = costs(micro);
+  const Footprint& f = model.units[unit].cost;
+  const int64_t peak = live_ + units[unit].forward_peak;
+  live_ += f.out + f.cond + units[unit].kept;
   m.conditioning += f.cond;
-  if (!train_ && unit > 0) live_ -= model_.units[unit - 1].cost.out;
+  if (!train_ && unit > 0) live_ -= model.units[unit - 1].cost.out;
   return peak;
 }
 
 int64_t ActivationWalk::backward(int unit, int micro) {
   Micro& m = load(micro);
-  const Footprint& f = model_.units[unit].cost;
+  const auto& [model, units] = costs(micro);
+  const Footprint& f = model.units[unit].cost;
   m.cond_grad.resize(std::max({m.cond_grad.size(), f.grad_cond.size(), m.received.size()}));
   if (unit == m.received_by) {
     for (size_t c = 0; c < m.received.size(); ++c) {  // added to the existing gradient, or kept as the first one
@@ -129,13 +146,13 @@ int64_t ActivationWalk::backward(int unit, int micro) {
     m.received.clear();
     m.received_by = -1;
   }
-  const GraphCost& graph = *units_[unit].graph;
+  const GraphCost& graph = *units[unit].graph;
   const int64_t peak = live_ + (defers_ ? graph.deferred_peak : graph.backward_peak);
   live_ += defers_ ? graph.deferred : 0;
-  live_ -= units_[unit].kept + units_[unit].rebuilt;
-  if (unit > 0) live_ -= model_.units[unit - 1].cost.out;  // this unit's input, used here for the last time
+  live_ -= units[unit].kept + units[unit].rebuilt;
+  if (unit > 0) live_ -= model.units[unit - 1].cost.out;  // this unit's input, used here for the last time
   const bool ends_stage = plan_.first_unit(plan_.stage_of(unit) + 1) == unit + 1;
-  live_ -= is_last(unit) ? model_.loss_grad : ends_stage ? f.out : model_.units[unit + 1].cost.grad_in;
+  live_ -= is_last(unit) ? model.loss_grad : ends_stage ? f.out : model.units[unit + 1].cost.grad_in;
   live_ += f.grad_in;
   for (size_t c = 0; c < f.grad_cond.size(); ++c) {
     if (m.cond_grad[c] > 0) continue;
@@ -151,7 +168,7 @@ int64_t ActivationWalk::backward(int unit, int micro) {
 
 /// The deferred weight gradients also hold inputs and conditioning: the micro-batch ends with the last of them.
 int64_t ActivationWalk::weight_grad(int unit, int micro) {
-  const GraphCost& graph = *units_[unit].graph;
+  const GraphCost& graph = *costs(micro).units[unit].graph;
   const int64_t peak = live_ + graph.weight_grad_peak;
   live_ -= graph.deferred;
   if (unit == first_unit_) end(micro);
@@ -168,10 +185,11 @@ void ActivationWalk::receive(const Instruction& in) {
   Micro& m = load(in.micro);
   live_ += in.bytes;
   if (!carries_conditioning(in)) return;
+  const std::vector<int64_t>& conditioning = costs(in.micro).model.conditioning;
   if (goes_forward(in.lane))
-    m.conditioning += sum(model_.conditioning);
+    m.conditioning += sum(conditioning);
   else
-    m.received = model_.conditioning, m.received_by = in.unit;
+    m.received = conditioning, m.received_by = in.unit;
 }
 
 int64_t ActivationWalk::send(const Instruction& in) {
@@ -179,9 +197,10 @@ int64_t ActivationWalk::send(const Instruction& in) {
   if (goes_forward(in.lane)) return before;
   // Outputs that were not computed are sent as zeros. The zeros are allocated while the micro-batch is still held, and
   // a head that is alone in its stage allocates more for them than its backward needs.
-  live_ += model_.units[in.unit].cost.out - model_.units[in.unit + 1].cost.grad_in;
+  const ModelSpec& model = costs(in.micro).model;
+  live_ += model.units[in.unit].cost.out - model.units[in.unit + 1].cost.grad_in;
   if (!carries_conditioning(in)) return std::max(before, live_);
-  live_ += sum(model_.conditioning) - sum(micros_[in.micro].cond_grad);
+  live_ += sum(model.conditioning) - sum(micros_[in.micro].cond_grad);
   const int64_t highest = std::max(before, live_);
   if (!defers_) end(in.micro);
   return highest;

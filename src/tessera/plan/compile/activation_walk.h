@@ -29,6 +29,11 @@ class ActivationWalk {
     int64_t rebuilt;         // further bytes of a recomputed graph
     const GraphCost* graph;  // costs of the backward's graph
   };
+  /// The model on micro-batches of one number of samples, with the costs of its units.
+  struct Costs {
+    const ModelSpec& model;
+    std::vector<Facts> units;
+  };
   /// A micro-batch in flight.
   struct Micro {
     int64_t inputs = 0;                  // batch and tables
@@ -39,7 +44,8 @@ class ActivationWalk {
   };
 
   int64_t highest_in(const Instruction& in);
-  Facts facts(int unit) const;
+  Facts facts(const ModelSpec& model, int unit) const;
+  const Costs& costs(int micro) const;
   Micro& load(int micro);
   int64_t forward(int unit, int micro);
   int64_t backward(int unit, int micro);
@@ -52,9 +58,10 @@ class ActivationWalk {
 
   const ModelSpec& model_;
   const Plan& plan_;
+  const int dp_rank_;
   const bool train_, has_first_, has_last_, defers_;
-  const int first_unit_;  // of the rank's first stage, which ends a micro-batch
-  std::vector<Facts> units_;
+  const int first_unit_;      // of the rank's first stage, which ends a micro-batch
+  std::vector<Costs> costs_;  // of ModelSpec::smaller, then of the largest micro-batch
   std::map<int, Micro> micros_;
   int64_t live_ = 0;
   int64_t loading_ = 0;  // peak while the instruction's micro-batch was loaded, 0 if it was not

@@ -10,7 +10,7 @@ namespace tessera::plan {
 
 /// Quantises what the forward saved. Returns the instruction after which the quantised copy exists.
 int Compiler::compress(const Visit& visit, int forward) {
-  const Compressed compressed = compressed_bytes(model_, plan_, visit.unit);
+  const Compressed compressed = compressed_bytes(on(visit.micro), plan_, visit.unit);
   if (compressed.whole == 0) return forward;
   Instruction in = make(Op::compress, Lane::compute, visit.unit, visit.micro);
   in.part = Part::activations;
@@ -21,7 +21,7 @@ int Compiler::compress(const Visit& visit, int forward) {
 
 /// Dequantises before the recompute or backward.
 void Compiler::expand(const Visit& visit) {
-  const Compressed compressed = compressed_bytes(model_, plan_, visit.unit);
+  const Compressed compressed = compressed_bytes(on(visit.micro), plan_, visit.unit);
   if (compressed.whole == 0) return;
   Instruction in = make(Op::expand, Lane::compute, visit.unit, visit.micro);
   in.part = Part::activations;
@@ -33,7 +33,7 @@ void Compiler::expand(const Visit& visit) {
 
 void Compiler::stash(const Visit& visit, int forward) {
   drop_all();  // the copy of the previous forward's activations overlapped this forward
-  const int64_t bytes = offloaded_bytes(model_, plan_, visit.unit);
+  const int64_t bytes = offloaded_bytes(on(visit.micro), plan_, visit.unit);
   if (bytes == 0) return;
   Instruction in = make(Op::stash, Lane::d2h, visit.unit, visit.micro);
   in.part = Part::activations;

@@ -73,6 +73,7 @@ class Compiler {
   // traffic.cpp: collectives inside units
   int64_t tokens(int micro) const;
   int64_t samples(int micro) const;
+  const ModelSpec& on(int micro) const { return forward_only_ ? model_ : model_.on(samples(micro)); }
   void declare(Instruction& in, const std::vector<Traffic>& traffic) const;
   Instruction output(int micro) const;
 

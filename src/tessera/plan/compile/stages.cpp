@@ -44,11 +44,11 @@ std::optional<Instruction> Compiler::message(Op op, bool forward, int stage, int
   const int cut = plan_.first_unit(stage);
   Instruction in = make(op, lane, forward ? cut : cut - 1, micro);
   in.part = Part::message;
-  in.bytes = model_.units[cut - 1].cost.out;
+  in.bytes = on(micro).units[cut - 1].cost.out;
   // Each rank receives conditioning once, with its first stage of the micro-batch, and sends its gradient back from
   // there.
   if (stage < plan_.mesh[Axis::pp])
-    for (int64_t bytes : model_.conditioning) in.bytes += bytes;
+    for (int64_t bytes : on(micro).conditioning) in.bytes += bytes;
   const GroupName group = pair_name(forward, stage);
   in.group = group.name;
   in.comm = {{group.axis, sends ? "send" : "recv", sends ? in.bytes : 0, group.name}};
@@ -99,7 +99,7 @@ void Compiler::drop_sent(Lane lane) {
   Instruction in = make(Op::drop, Lane::compute, sent.unit, sent.micro);
   in.part = Part::message;
   // The rank keeps conditioning that it sent forward, because its own units read it.
-  in.bytes = lane == Lane::send_next ? model_.units[sent.unit - 1].cost.out : sent.bytes;
+  in.bytes = lane == Lane::send_next ? on(sent.micro).units[sent.unit - 1].cost.out : sent.bytes;
   in.wait = {found->second};
   add(std::move(in));
   sent_.erase(found);

@@ -65,6 +65,21 @@ CostModel::CostModel(const ModelSpec& model, const Plan& plan, Machine machine)
   };
   products_ = grid(machine_.profile.device.products), attentions_ = grid(machine_.profile.device.attentions);
   for (const auto& [kind, work] : machine_.work) of_kind_.emplace(kind, of_kind(priced(kind)));
+  for (const ModelSpec& smaller : model.smaller) {
+    Machine own = machine_;
+    if (const auto counted = machine_.smaller.find(smaller.samples); counted != machine_.smaller.end())
+      own.work = counted->second.work, own.sizes = counted->second.sizes;
+    own.smaller.clear();
+    smaller_.push_back(std::make_unique<CostModel>(smaller, plan, std::move(own)));
+  }
+}
+
+const CostModel& CostModel::of_micro(const Instruction& in, int rank) const {
+  if (smaller_.empty() || in.micro < 0) return *this;
+  const ModelSpec& model = model_.on(plan_.slice(plan_.mesh.dp_rank(rank), in.micro).count);
+  for (const auto& smaller : smaller_)
+    if (&smaller->model_ == &model) return *smaller;
+  return *this;
 }
 
 namespace {
@@ -267,6 +282,7 @@ double CostModel::update_seconds(double bytes, bool on_host) const {
 }
 
 std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
+  if (const CostModel& own = of_micro(in, rank); &own != this) return own.phases(in, rank);
   std::vector<Phase> result;
   const Rate& bandwidth = machine_.profile.device.bandwidth;
   const auto work = [&](Share share, double seconds) {

@@ -21,6 +21,8 @@
 //              between its begin and its wait (plan::Traffic, exchanges.h), at the top rate of products
 //   message    bytes / bandwidth of the link between the two ranks + one hop
 //   copy       bytes / host link, or its share of host memory bandwidth; the disk is shared by the node's ranks
+#include <memory>
+
 #include "tessera/plan/simulate/profile.h"
 #include "tessera/plan/simulate/signatures.h"
 #include "tessera/plan/simulate/work.h"
@@ -38,11 +40,16 @@ struct Beside {
 /// The machine that a plan runs on, and the dtypes it runs in.
 struct Machine {
   Profile profile = find_profile("cpu");
-  WorkTable work = {};         ///< empty: Footprint's FLOPs at the rate of products
-  SignatureTable sizes = {};   ///< of the work, where they were counted
-  std::string dtype = "fp32";  ///< of products and attention
-  double wire = 1;             ///< bytes on a link for each byte in the schedule (0.5: bf16)
-  double update_bytes = 28;    ///< bytes an optimiser step moves for each element
+  WorkTable work = {};        ///< empty: Footprint's FLOPs at the rate of products
+  SignatureTable sizes = {};  ///< of the work, where they were counted
+  struct Counted {
+    WorkTable work;
+    SignatureTable sizes;
+  };
+  std::map<int64_t, Counted> smaller = {};  ///< the work of ModelSpec::smaller, by samples
+  std::string dtype = "fp32";               ///< of products and attention
+  double wire = 1;                          ///< bytes on a link for each byte in the schedule (0.5: bf16)
+  double update_bytes = 28;                 ///< bytes an optimiser step moves for each element
   Beside beside = {};
 };
 
@@ -85,6 +92,8 @@ class CostModel {
  private:
   struct Priced;  // a unit's work with its sizes
   Priced priced(const std::string& kind) const;
+  /// The costs of the instruction's micro-batch.
+  const CostModel& of_micro(const Instruction& in, int rank) const;
   /// Of product `index` of `flops`; `call` as in DeviceProfile::products.
   double product_seconds(double flops, const Product* sizes, const char* call) const;
   double products_seconds(const std::vector<double>& flops, const std::vector<Product>* sizes, const char* call) const;
@@ -110,7 +119,8 @@ class CostModel {
     double forward, backward;
   };
   OfKind of_kind(const Priced& priced) const;
-  std::map<std::string, OfKind> of_kind_;  ///< of units with all their sites, by UnitSpec::kind
+  std::map<std::string, OfKind> of_kind_;            ///< of units with all their sites, by UnitSpec::kind
+  std::vector<std::unique_ptr<CostModel>> smaller_;  ///< of ModelSpec::smaller
 };
 
 }  // namespace tessera::plan
