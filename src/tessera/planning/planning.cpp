@@ -205,7 +205,11 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
 plan::Measured measure_batch(const PlanRequest& request, const plan::Plan& batch, MeasuredModels& known) {
   const auto of = [&](int64_t samples) -> const plan::Measured& {
     auto found = known.find(samples);
-    if (found == known.end()) found = known.emplace(samples, measure_model(request, samples)).first;
+    if (found == known.end()) {
+      if (request.on_phase) request.on_phase(PlanPhase::measuring);
+      found = known.emplace(samples, measure_model(request, samples)).first;
+      if (request.on_phase) request.on_phase(PlanPhase::searching);
+    }
     return found->second;
   };
   plan::Measured result = of(batch.micro_batch);
@@ -254,20 +258,9 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   planned.checkpoints_kept = request.checkpoints_kept;
   planned.encoders = request.encoders;
   planned.encoding = request.encoding;
-<<<<<<< HEAD
-  auto found = known.find(samples);
-  if (found == known.end()) {
-    if (request.on_phase) request.on_phase(PlanPhase::measuring);
-    found = known.emplace(samples, measure_model(request, samples)).first;
-    if (request.on_phase) request.on_phase(PlanPhase::searching);
-  }
-  planned.spec = found->second.model;
-  planned.machine = found->second.machine;
-=======
   plan::Measured found = measure_batch(request, batch, known);
   planned.spec = std::move(found.model);
   planned.machine = std::move(found.machine);
->>>>>>> 62828fe290626e0e939517f657d3a88cf7be78b1
   return planned;
 }
 
