@@ -131,12 +131,8 @@ struct Shipped {
 };
 
 recipe::Overrides presets(const std::string& model, const std::string& vae, const std::string& micro_batch) {
-  return {{"model.path", ""},
-          {"model.preset", model},
-          {"data.vae", vae},
-          {"data.text_encoder_path", ""},
-          {"data.tokenizer", ""},
-          {"train.micro_batch", micro_batch}};
+  return {{"model.path", ""},     {"model.preset", model},           {"data.vae", vae}, {"data.text_encoder_path", ""},
+          {"data.tokenizer", ""}, {"train.micro_batch", micro_batch}};
 }
 
 /// Micro-batches are those that the search of all sizes takes.

@@ -44,8 +44,7 @@ std::string describe(const Interface& way, const std::string& address) {
 }
 
 std::string slow_way(const Interface& way, int here, int world, bool on_gpu) {
-  if (on_gpu)
-    return "tensors on GPUs are sent as copies in host memory: communication takes longer than a plan says";
+  if (on_gpu) return "tensors on GPUs are sent as copies in host memory: communication takes longer than a plan says";
   if (here == world) return "";
   if (way.loopback)
     return "the ranks are on several machines and messages leave by the loopback " + way.name +

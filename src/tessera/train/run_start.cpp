@@ -211,11 +211,10 @@ void Run::plan_run() {
   plan::check_machine(plan::find_profile(recipe_.plan.profile));
   const std::vector<std::string> found = searched_plans(prompts);
   if (rank_ != 0)
-    plans_ = planning::take_parts(recipe::run_parts(recipe_), job_, mesh_, prompts, found, rank_,
-                                  [this](planning::PlanPhase next) {
-                                    phase(next == planning::PlanPhase::measuring ? StartPhase::measure
-                                                                                 : StartPhase::compile);
-                                  });
+    plans_ = planning::take_parts(
+        recipe::run_parts(recipe_), job_, mesh_, prompts, found, rank_, [this](planning::PlanPhase next) {
+          phase(next == planning::PlanPhase::measuring ? StartPhase::measure : StartPhase::compile);
+        });
   phase(StartPhase::compile);
   std::string all;
   for (const planning::PartPlan& p : plans_) all += p.planned.plan().to_toml(p.planned.unit_names());

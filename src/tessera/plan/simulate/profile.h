@@ -29,11 +29,11 @@ struct OperatorRates {
 };
 
 struct DeviceProfile {
-  int64_t memory = 0;  ///< bytes
-  Rate bandwidth;      ///< bytes/s of elementwise work on long buffers: the optimiser
-  Rate norm = {};      ///< bytes/s of gradients that are squared and summed; 0: as bandwidth
-  Rate stream;         ///< bytes/s of the operators between products (norms, gates, GELU)
-  RateByDtype gemm;    ///< FLOP/s of matrix products
+  int64_t memory = 0;                         ///< bytes
+  Rate bandwidth;                             ///< bytes/s of elementwise work on long buffers: the optimiser
+  Rate norm = {};                             ///< bytes/s of gradients that are squared and summed; 0: as bandwidth
+  Rate stream;                                ///< bytes/s of the operators between products (norms, gates, GELU)
+  RateByDtype gemm;                           ///< FLOP/s of matrix products
   RateByDtype attention, attention_backward;  ///< FLOP/s; a backward counts 2.5 times the forward's FLOPs
   // Measured by signature, where `tessera probe` was here; they then take the place of the rates above.
   /// Of products, by dtype: rows, in, out; "forward", "input_gradient" and "weight_gradient".
