@@ -137,13 +137,23 @@ void mask_ratios(Translator& t) {
     t.assume("diffusion.image_share", "0", "no frames are given");
 }
 
+/// Our name of a kind. An unknown one stays, and is refused with the rest of the table.
+std::string known_beside(const std::string& name) {
+  try {
+    return families::beside_kind(name);
+  } catch (const UserError&) {
+    return name;
+  }
+}
+
 /// Frames beside the noisy ones, of 1.3, whose trainer tells the model also that none is given; of 1.2 there are none.
 void mask_types(Translator& t) {
   const std::string types = "mask_types", drops = "scheduler.drop_condition";
-  const auto own = [](const std::string& name) { return name == "i2v" ? "i2v_head" : name; };
+  const auto same = [](const std::string& name) { return name; };
   const bool third = is_third(t);
-  const bool given = third && set_opensora_weights(t, types, "diffusion.mask_types", families::beside_kinds(), own);
-  if (given) set_opensora_weights(t, drops, "diffusion.drop_condition", families::drop_kinds(), own);
+  const bool given =
+      third && set_opensora_weights(t, types, "diffusion.mask_types", families::beside_kinds(), known_beside);
+  if (given) set_opensora_weights(t, drops, "diffusion.drop_condition", families::drop_kinds(), same);
   if (third && !given)
     t.assume("diffusion.mask_types", "none=1", "this trainer's: the model is told that none is given");
   for (const Given& g : t.given()) {
