@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/net/audio_encoder.h"
+#include "tessera/net/model.h"
 #include "tessera/net/text_encoder.h"
 
 namespace tessera::models {
@@ -28,6 +29,13 @@ class CaseTensors {
 /// Results under the names of the case, in the order of the report. Integers are compared exactly.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+/// A further recorded call with the same weights, of which the output alone is expected.
+struct DenoiserCall {
+  std::string output;  ///< its name in the case
+  /// Makes sample i of the case that of the call.
+  void (*change)(net::Sample& sample, const CaseTensors& file, int64_t i);
+};
+
 /// For denoisers whose cases have inputs beside in.x, in.context and extras.
 struct DenoiserCase {
   std::string kind;  ///< of case.json
@@ -41,6 +49,9 @@ struct DenoiserCase {
   /// Its config.json with sizes that it leaves to the tensors of a file; null: it has all.
   std::string (*config)(const std::string& json, const CaseTensors& file) = nullptr;
   std::string adapter = {};  ///< file of a LoRA, of which config.json's "_lora" tells rank, alpha and targets; or empty
+  std::vector<DenoiserCall> calls = {};
+  /// What the case has of the inputs that the model makes of samples; null: nothing.
+  NamedTensors (*inputs)(const net::Denoiser& model, const std::vector<net::Sample>& samples) = nullptr;
 };
 
 struct TextEncoderCase {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/models/stdit/network.h"
 
 namespace tessera::models::stdit {
 
@@ -56,6 +57,29 @@ NamedTensors input_grads(const std::vector<std::map<std::string, Tensor>>& of_sa
   return {{"grad_in.x", at::stack(x)}, {"grad_in.y", text}};
 }
 
+void without_given_frames(net::Sample& sample, const CaseTensors&, int64_t) {
+  for (const char* given : {"cond", "cond_mask", "mask_index", "y_null"}) sample.extra.erase(given);
+}
+
+/// Frames that its mask leaves out have no noise.
+void with_clean_frames(net::Sample& sample, const CaseTensors& file, int64_t i) {
+  without_given_frames(sample, file, i);
+  sample.extra["x_mask"] = file.tensor("in.x_mask")[i];
+}
+
+void with_padding_of_text(net::Sample& sample, const CaseTensors& file, int64_t i) {
+  sample.context = file.tensor("in.y")[i][0];
+}
+
+/// Positions of a frame, of which all frames have the same.
+NamedTensors positions(const net::Denoiser& model, const std::vector<net::Sample>& samples) {
+  const Tensor rows = model.pack({samples.front()}).inputs[kPositions];
+  const int64_t frames = samples.front().x.size(1), of_frame = rows.size(0) / frames;
+  const Tensor all = rows.reshape({frames, of_frame, -1});
+  check_internal(all.eq(all.narrow(0, 0, 1)).all().item<bool>(), "verify", "frames have other positions");
+  return {{"out.pos_emb", all.narrow(0, 0, 1).cpu()}};
+}
+
 /// Cases compare all channels of the head.
 std::string with_sigma(const std::string& json, const CaseTensors&) {
   auto config = nlohmann::ordered_json::parse(json);
@@ -66,14 +90,19 @@ std::string with_sigma(const std::string& json, const CaseTensors&) {
 }  // namespace
 
 std::vector<DenoiserCase> stdit_cases() {
+  const DenoiserCall masked = {"out.sample_xmask", with_clean_frames};
+  const std::pair<const char*, DenoiserCall> kinds[] = {{"stdit3_v12", {"out.sample_nomask", with_padding_of_text}},
+                                                        {"stdit3_v13", {"out.sample_t2v", without_given_frames}}};
   std::vector<DenoiserCase> cases;
-  for (const char* kind : {"stdit3_v12", "stdit3_v13"})
+  for (const auto& [kind, call] : kinds)
     cases.push_back({.kind = kind,
                      .samples = samples,
                      .outputs = outputs,
                      .input_grads = input_grads,
                      .grad_naming = "official",
-                     .config = with_sigma});
+                     .config = with_sigma,
+                     .calls = {masked, call},
+                     .inputs = positions});
   return cases;
 }
 

@@ -230,6 +230,13 @@ void check_own_file(const CaseContext& context, const models::DenoiserCase& kind
     for (const auto& [name, value] : models::stored_together(
              run.grads, [&](const std::string& name) { return model.foreign_name(name, kind.grad_naming); }))
       file.compare("grad." + name, value, bound_of(context, "grad"));
+  if (kind.inputs) file.compare_all(kind.inputs(model, samples), bound_of(context, "out"));
+  for (const models::DenoiserCall& call : kind.calls) {
+    std::vector<net::Sample> changed = samples;
+    for (size_t i = 0; i < changed.size(); ++i) call.change(changed[i], file, static_cast<int64_t>(i));
+    const DitRun other = run_dit(context, model, changed, context.folder / file.weights(), changed.size());
+    file.compare(call.output, kind.outputs(other.outputs).front().second, bound_of(context, "out"));
+  }
 }
 
 }  // namespace
