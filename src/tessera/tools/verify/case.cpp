@@ -1,6 +1,7 @@
 #include "tessera/tools/verify/case.h"
 
 #include <algorithm>
+#include <set>
 
 #include "tessera/base/check.h"
 
@@ -39,6 +40,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 double largest(const at::Tensor& t) { return t.numel() ? t.abs().max().item<double>() : 0; }
 
 }  // namespace
+
+at::Tensor whole_numbers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
 DType file_dtype(at::ScalarType dtype) {
   for (const auto& [stored, ours] : kDTypes)
@@ -109,6 +112,25 @@ void CaseFile::compare_each(const std::string& name, const at::Tensor& computed,
 }
 
 void CaseFile::fail(const std::string& name) { comparisons_.push_back({name, kInfinity, kInfinity, 0, false}); }
+
+Json CaseFile::not_compared() const {
+  std::set<std::string> seen;
+  for (const auto& c : comparisons_) seen.insert(c.name);
+  Json reasons = Json::object();
+  for (const char* prefix : {"out.", "grad.", "grad_in.", "expect"})
+    for (const std::string& name : names(prefix)) {
+      if (seen.count(name)) continue;
+      const auto why = std::ranges::find_if(left_out_, [&](const auto& rule) { return name.starts_with(rule.first); });
+      reasons[why == left_out_.end() ? "" : why->second].push_back(name);
+    }
+  return reasons;
+}
+
+void CaseFile::fail_the_rest() {
+  const Json rest = not_compared();
+  for (const auto& [why, names] : rest.items())
+    for (const Json& name : names) fail(name.get<std::string>());
+}
 
 bool CaseFile::passed() const {
   return std::all_of(comparisons_.begin(), comparisons_.end(), [](const Comparison& c) { return c.ok; });

@@ -64,6 +64,13 @@ class CaseFile final : public models::CaseTensors {
   const Json& notes() const { return notes_; }
   /// Books a failure that is not a difference of values.
   void fail(const std::string& name);
+  /// Says why expected values whose names begin like this are not compared; those that are compared all the same, or that
+  /// the case lacks, are not reported.
+  void leave_out(const std::string& prefix, const std::string& why) { left_out_.emplace_back(prefix, why); }
+  /// By the reason, "" where none was given: names of expected values that nothing was compared with.
+  Json not_compared() const;
+  /// Books a failure of each of these, for cases that are compared whole.
+  void fail_the_rest();
 
   bool passed() const;
   const std::vector<Comparison>& comparisons() const { return comparisons_; }
@@ -76,9 +83,13 @@ class CaseFile final : public models::CaseTensors {
   std::optional<checkpoint::SafetensorsFile> file_;
   std::map<std::string, at::Tensor> expected_;  ///< where there is no such file
   Json notes_ = Json::object();
+  std::vector<std::pair<std::string, std::string>> left_out_;  ///< how names begin, and why
   std::vector<Comparison> comparisons_;
   std::vector<std::pair<std::string, at::Tensor>> computed_;
 };
+
+/// [n] int64.
+at::Tensor whole_numbers(const std::vector<int64_t>& values);
 
 /// The dtype under which a computed tensor is stored.
 DType file_dtype(at::ScalarType dtype);

@@ -1,6 +1,7 @@
 // Kinds of the frames that a clip is given in training and sampling, from recorded draws: beside the noisy latent (a
 // mask and latents), or without noise among the noisy frames. Everything is exact, and a mesh means nothing here.
 #include "tessera/diffusion/given_frames.h"
+#include "tessera/diffusion/training_sample.h"
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/tools/verify/case.h"
@@ -24,14 +25,15 @@ CaseResults one(CaseFile file) {
   return results;
 }
 
-/// Samples of a training run, with what was encoded of each in the order of the program's calls.
+/// Samples of a training run, with what was encoded of each in the order of the program's calls. Clips are never padded
+/// here: of a run that pads, which frames were encoded is not compared.
 void check_run(CaseFile& file, const std::string& name, const Json& run) {
   const std::string in = "in." + name + ".", out = "out." + name + ".";
   const bool images = !file.has(in + "u");
   const Tensor u = images ? Tensor() : file.tensor(in + "u");
   const auto weights = weighted(run.at("config_before"));
   const auto frames = run.at("frames").get<int64_t>();
-  const bool causal = run.at("causal").get<bool>();
+  const bool causal = run.at("causal").get<bool>(), padded = run.at("pad").get<bool>();
   size_t calls = 0;
   const auto encoded = [&] { return file.tensor(in + "enc" + std::to_string(calls++))[0]; };
   std::vector<Tensor> latents, conds, packed[2];
@@ -45,7 +47,7 @@ void check_run(CaseFile& file, const std::string& name, const Json& run) {
     std::vector<Tensor> pieces;
     for (const GivenFrames& part : given) {
       if (part.count == 0) continue;
-      if (run.at("encodes").at(calls).at("frames") != Json({part.begin, part.begin + part.count}))
+      if (!padded && run.at("encodes").at(calls).at("frames") != Json({part.begin, part.begin + part.count}))
         file.fail(out + "cond: other frames of sample " + std::to_string(s));
       pieces.push_back(encoded());
     }
@@ -64,7 +66,8 @@ void check_references(CaseFile& file, const std::string& name, const Json& run) 
   std::vector<Tensor> references, conds;
   for (size_t i = 0; i < run.at("ref_latent_frames").size(); ++i)
     references.push_back(file.tensor("in." + name + ".ref" + std::to_string(i)));
-  const auto shape = file.tensor(out + "masked")[0].sizes().vec();
+  auto shape = references.front().sizes().vec();
+  shape[1] = run.at("latent_frames").get<int64_t>();
   for (const bool with : {true, false})
     conds.push_back(diffusion::reference_condition(run.at("condition").get<std::string>(), shape,
                                                    with ? references : std::vector<Tensor>(),
@@ -72,6 +75,36 @@ void check_references(CaseFile& file, const std::string& name, const Json& run) 
   const Tensor both = at::stack(conds);
   file.compare(out + "masks", both.narrow(1, 0, 1), 0.0);
   file.compare(out + "masked", both.narrow(1, 1, both.size(1) - 1), 0.0);
+}
+
+/// Which samples a recorded draw leaves something out of: those below its share, `entry` of the configuration.
+std::vector<char> left_out(const CaseFile& file, const Json::const_iterator& entry) {
+  const Tensor draws = file.tensor("in.drop.u_" + entry.key());
+  std::vector<char> samples;
+  for (int64_t s = 0; s < draws.numel(); ++s) samples.push_back(draws[s].item<double>() < entry->get<double>());
+  return samples;
+}
+
+/// `shares`: of captions, and of pooled captions. Training has draws of its own, which a share of 1 or 0 makes sure. The
+/// case has all captions at one length: the last row is repeated.
+void check_dropped(CaseFile& file, const Json& shares) {
+  const auto in = [&](const char* name) { return file.tensor(std::string("in.drop.") + name); };
+  const Tensor captions = in("txt"), pooled = in("vec");
+  const std::vector<char> no_caption = left_out(file, shares.begin()), no_pooled = left_out(file, ++shares.begin());
+  std::vector<Tensor> texts, vectors;
+  for (int64_t s = 0; s < captions.size(0); ++s) {
+    diffusion::NoiseSettings settings;
+    settings.caption_dropout = no_caption.at(static_cast<size_t>(s));
+    settings.pooled_dropout = no_pooled.at(static_cast<size_t>(s));
+    settings.null_context = in("null_txt")[0], settings.null_pooled = in("null_vec")[0];
+    const diffusion::CleanSample clean{at::zeros({1, 1, 1, 1}), captions[s], {{"pooled", pooled[s]}}};
+    const net::Sample made = diffusion::noised(settings, {}, clean, /*step=*/1, /*place=*/s).input;
+    const Tensor& rows = made.context;
+    texts.push_back(at::cat({rows, rows.slice(0, rows.size(0) - 1).expand({captions.size(1) - rows.size(0), -1})}));
+    vectors.push_back(made.extra.at("pooled"));
+  }
+  file.compare("out.drop.txt", at::stack(texts), 0.0);
+  file.compare("out.drop.vec", at::stack(vectors), 0.0);
 }
 
 /// Recorded numbers of sample `s`, in the order in which they were drawn.
@@ -108,7 +141,7 @@ void check_masks(CaseFile& file, const std::string& name, const Json& run, Mask 
 void check_beside(CaseFile& file, const Json& run) {
   const Tensor u = file.tensor("in.index.u"), frames = file.tensor("in.index.latent_frames"),
                edge = file.tensor("in.index.edge_u"), whole = file.tensor("in.index.int");
-  const Tensor masks = at::zeros_like(file.tensor("out.index.mask"));
+  const Tensor masks = at::zeros({u.size(0), frames.max().item<int64_t>()}, at::kLong);
   for (int64_t s = 0; s < u.size(0); ++s) {
     const families::MaskDraws draws{[&](int64_t, int64_t) { return whole[s].item<int64_t>(); },
                                     [&](double, double) { return edge[s].item<double>(); }, nullptr};
@@ -125,16 +158,9 @@ void check_beside(CaseFile& file, const Json& run) {
 
 CaseResults verify_given_frames(const CaseContext& context) {
   CaseFile file(context.name, context.case_files().front());
-  Json left = file.names("out.drop.");  // captions that are dropped have draws of their own here
-  for (const auto& [name, run] : context.config.at("runs").items()) {
-    if (!run.at("pad").get<bool>()) {
-      check_run(file, name, run);
-      continue;
-    }
-    for (const std::string& tensor : file.names("out." + name + ".")) left.push_back(tensor);  // no trainer asks for it
-  }
+  for (const auto& [name, run] : context.config.at("runs").items()) check_run(file, name, run);
   for (const auto& [name, run] : context.config.at("inference").items()) check_references(file, name, run);
-  file.note("not_compared", left);
+  check_dropped(file, context.config.at("dropout"));
   return one(std::move(file));
 }
 

@@ -21,8 +21,6 @@ using Expected = std::map<std::string, at::Tensor>;
 
 Json read(const fs::path& path) { return parse_ordered_json(checkpoint::read_text(path), path.string()); }
 
-at::Tensor whole_numbers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
-
 /// The file of a tokenizer, and how its pipeline calls it.
 struct Way {
   const char* file;

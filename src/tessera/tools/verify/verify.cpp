@@ -108,9 +108,11 @@ void print(const CaseFile& file) {
     if (value.is_number() || value.is_string())
       std::printf("       %s: %s\n", key.c_str(),
                   printable(value.is_string() ? value.get<std::string>() : value.dump()).c_str());
-  if (const auto left = file.notes().find("not_compared"); left != file.notes().end())
-    std::printf("       not compared: %zu expected values, %s%s\n", left->size(), left->front().dump().c_str(),
-                left->size() > 1 ? " ..." : "");
+  const Json left_out = file.not_compared();
+  for (const auto& [why, names] : left_out.items())
+    std::printf("       not compared: %zu expected value%s, %s%s%s%s\n", names.size(), names.size() > 1 ? "s" : "",
+                printable(names.front().dump()).c_str(), names.size() > 1 ? " ..." : "", why.empty() ? "" : ": ",
+                why.c_str());
   if (failed == 0) return;
   for (const auto& c : file.comparisons())
     if (!c.ok) std::printf("       %s: differs by %.3g, allowed %.3g\n", printable(c.name).c_str(), c.max_abs, c.bound);
@@ -145,15 +147,14 @@ CaseResults compute(const CaseFunction& kind, const CaseContext& context) {
   }
 }
 
-/// Says which expected values nothing was compared with, so that none of them passes unseen.
+/// Says which expected values nothing was compared with, so that none of them passes unseen, and why.
 void note_left_out(CaseFile& file) {
-  std::set<std::string> seen;
-  for (const auto& c : file.comparisons()) seen.insert(c.name);
-  Json left = Json::array();
-  for (const char* prefix : {"out.", "grad.", "grad_in."})
-    for (const std::string& name : file.names(prefix))
-      if (!seen.count(name)) left.push_back(name);
-  if (!left.empty()) file.note("not_compared", left);
+  Json reasons = file.not_compared(), all = Json::array();
+  for (const auto& [why, names] : reasons.items()) all.insert(all.end(), names.begin(), names.end());
+  if (all.empty()) return;
+  file.note("not_compared", all);
+  reasons.erase("");
+  file.note("not_compared_because", reasons);
 }
 
 /// A text of every computed value's bits, for comparing ranks.
