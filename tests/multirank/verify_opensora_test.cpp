@@ -1,4 +1,4 @@
-// Open-Sora's recorded draws, losses, and schedules: every expected value is compared, or reported with the
+// Open-Sora's recorded draws, losses, schedules and checkpoint folders: every expected value is compared, or reported with the
 // reason why it is not.
 #include <cstring>
 #include <fstream>
@@ -39,12 +39,15 @@ class VerifyOpenSora : public Verify {
     ASSERT_NE(at, std::string::npos) << file;
     std::ofstream(file) << text.replace(at, from.size(), to);
   }
+  const fs::path saved_ = "checkpoint_async/epoch0-global_step12",
+                 saved_whole_ = "checkpoint_sync/epoch0-global_step12";
 };
 
 TEST_F(VerifyOpenSora, EveryExpectedValueIsComparedOrReportedWithTheReason) {
   const std::map<std::string, size_t> not_compared = {
-      {"opensora_loss", 0},     {"opensora_timesteps", 12}, {"opensora_condition", 0}, {"opensora_masks", 0},
-      {"opensora_buckets", 24}, {"sampling_opensora", 0},   {"stdit3_v12", 0},         {"stdit3_v13", 0}};
+      {"opensora_loss", 0},       {"opensora_timesteps", 12}, {"opensora_condition", 0},
+      {"opensora_masks", 0},      {"opensora_buckets", 24},   {"sampling_opensora", 0},
+      {"opensora_checkpoint", 0}, {"stdit3_v12", 0},          {"stdit3_v13", 0}};
   for (const auto& [name, left_out] : not_compared) {
     SCOPED_TRACE(name);
     const fs::path changed = fresh(name), file = changed / "case.safetensors";
@@ -94,6 +97,7 @@ TEST_F(VerifyOpenSora, AMissingExpectedValueFails) {
   const std::vector<std::array<const char*, 2>> missing = {{"opensora_loss", "out.v2.bf16.target"},
                                                            {"opensora_timesteps", "out.v2.t"},
                                                            {"opensora_buckets", "out.v2_mixed.bucket"},
+                                                           {"opensora_checkpoint", "expect_master.img_in.weight"},
                                                            {"stdit3_v12", "out.sample_xmask"}};
   for (const auto& [name, value] : missing) {
     const fs::path changed = fresh(name);
@@ -109,6 +113,70 @@ TEST_F(VerifyOpenSora, FurtherRecordedCallsOnTwoRanks) {
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
     EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
   }
+}
+
+TEST_F(VerifyOpenSora, CheckpointFoldersOnOneAndTwoRanks) {
+  for (const char* mesh : {"dp_shard=1", "dp_shard=2"}) {
+    const Result r = verify(
+        {"--mesh", mesh, "--write", (run_.folder() / "written").string(), (goldens_ / "opensora_checkpoint").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+    EXPECT_NE(r.output.find("checkpoint_sync"), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find("checkpoint_async"), std::string::npos) << r.output;
+  }
+  const auto mine = checkpoint::SafetensorsFile::open(run_.folder() / "written/opensora_checkpoint/case.safetensors");
+  const auto theirs = checkpoint::SafetensorsFile::open(goldens_ / "opensora_checkpoint/case.safetensors");
+  for (const auto& entry : theirs.entries()) EXPECT_EQ(mine.at(entry.name).shape, entry.shape) << entry.name;
+}
+
+TEST_F(VerifyOpenSora, AlteredCheckpointFoldersAndListingsFail) {
+  const auto altered = [&](const fs::path& file, const std::string& tensor) {
+    const fs::path changed = fresh("opensora_checkpoint");
+    rewrite(changed / file, [&](const std::string& name, std::vector<std::byte>& bytes) {
+      if (name == tensor) bytes[0] ^= std::byte{0x10};
+    });
+    EXPECT_EQ(verify({changed.string()}).code, 1) << file << " " << tensor;
+  };
+  altered(saved_ / "model/model-00001.safetensors", "img_in.weight");
+  altered(saved_ / "model/model-00002.safetensors",
+          "single_blocks.0.linear2.weight");  // no recorded value: the other form's
+  altered(saved_whole_ / "master.safetensors", "final_layer.linear.weight");
+  altered(saved_ / "optimizer/optimizer-00001.safetensors", "state.0.exp_avg");
+  altered(saved_ / "optimizer/optimizer-00004.safetensors", "state.25.exp_avg_sq");
+
+  const std::vector<std::array<std::string, 3>> texts = {
+      {"listing.json", "\"actual_update_step\": 12", "\"actual_update_step\": 13"},
+      {"listing.json", "\"F32\"", "\"F16\""},
+      {"listing.json", "\"float32\",", "\"float32\", [7],"},  // a shape of a moment
+      {saved_ / "running_states.json", "\"actual_update_step\": 12", "\"actual_update_step\": 24"},
+      {"config.json", "\"img_in.weight\",\n  \"img_in.bias\"", "\"img_in.bias\",\n  \"img_in.weight\""}};
+  for (const auto& [file, from, to] : texts) {
+    const fs::path changed = fresh("opensora_checkpoint");
+    replace(changed / file, from, to);
+    EXPECT_EQ(verify({changed.string()}).code, 1) << file << " " << to;
+  }
+}
+
+TEST_F(VerifyOpenSora, WhatIsMissingInACheckpointFolderIsUnreadable) {
+  const std::vector<fs::path> files = {"listing.json",
+                                       "case.safetensors",
+                                       saved_whole_ / "master.safetensors",
+                                       saved_whole_ / "ema.pt",
+                                       saved_whole_ / "optimizer/pytorch_optim-00003.bin",
+                                       saved_ / "ema.safetensors",
+                                       saved_ / "running_states.json",
+                                       saved_ / "model/model-00002.safetensors",
+                                       saved_ / "optimizer/optimizer.safetensors.index.json"};
+  for (const fs::path& file : files) {
+    const fs::path changed = fresh("opensora_checkpoint");
+    ASSERT_TRUE(fs::remove(changed / file)) << file;
+    EXPECT_EQ(verify({changed.string()}).code, 3) << file;
+  }
+  const fs::path cut = fresh("opensora_checkpoint");
+  fs::resize_file(cut / saved_ / "optimizer/optimizer-00002.safetensors", 200);
+  EXPECT_EQ(verify({cut.string()}).code, 3);
+  const fs::path other = fresh("opensora_checkpoint");
+  replace(other / "config.json", "\"depth\": 1", "\"depth\": 2");
+  EXPECT_EQ(verify({other.string()}).code, 3) << "the model has other weights";
 }
 
 TEST_F(VerifyOpenSora, TimestepsLossAndGuidanceThatFollowFromASamplesSize) {

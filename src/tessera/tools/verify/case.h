@@ -129,6 +129,8 @@ CaseResults verify_buckets(const CaseContext& context);
 // Of frames that are given.
 CaseResults verify_given_frames(const CaseContext& context);
 CaseResults verify_frame_masks(const CaseContext& context);
+// Of folders that another trainer saved.
+CaseResults verify_trainer_folders(const CaseContext& context);
 CaseResults verify_vae(const CaseContext& context);
 CaseResults verify_pictures(const CaseContext& context);
 CaseResults verify_clips(const CaseContext& context);

@@ -51,6 +51,7 @@ Kinds all_kinds() {
                  {"opensora_condition", verify_given_frames},
                  {"opensora_masks", verify_frame_masks},
                  {"opensora_buckets", verify_buckets},
+                 {"opensora_checkpoint", verify_trainer_folders},
                  {"sampling_opensora", verify_size_sampling}};
   for (const models::AutoencoderMake& make : models::autoencoders()) {
     for (const std::string& kind : make.picture_cases) kinds[kind] = verify_pictures;
