@@ -337,7 +337,7 @@ Planned take_plan(const PlanRequest& request, const std::string& plan, int rank)
   for (const auto& unit : request.model->units()) names.push_back(unit->spec().name);
   plan::Plan chosen = plan::Plan::from_toml(plan, "the plan of rank 0", names);
   MeasuredModels known;
-  Planned planned = measured(request, chosen.micro_batch, known);
+  Planned planned = measured(request, chosen, known);
   planned.choice.plan = std::move(chosen);
   planned.choice.why = "found by rank 0";
   planned.choice.memory = planned.memory(rank);
