@@ -93,8 +93,8 @@ TEST_F(Starting, OneRankPlansAndTheTimeBeforeTheFirstStepIsToldByPhase) {
     }
     EXPECT_NEAR(sum, rank.at("seconds").get<double>(), 1e-9);
     EXPECT_LT(sum, r.seconds);
-    for (const char* phase : {"connecting", "preparing the data", "measuring the model", "compiling the plan",
-                              "loading the weights"})
+    for (const char* phase :
+         {"connecting", "preparing the data", "measuring the model", "compiling the plan", "loading the weights"})
       EXPECT_TRUE(rank.at("phases").contains(phase)) << phase << " of " << rank;
   }
   EXPECT_TRUE(ranks[0].at("phases").contains("planning")) << ranks;

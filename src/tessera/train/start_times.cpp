@@ -8,10 +8,17 @@ namespace tessera::train {
 
 namespace {
 
-constexpr std::array<const char*, kStartPhases> kNames = {
-    "starting the program", "connecting",           "building the model",    "preparing the data",
-    "measuring the model",  "planning",             "waiting for the plan",  "compiling the plan",
-    "allocating buffers",   "loading the weights",  "sampling"};
+constexpr std::array<const char*, kStartPhases> kNames = {"starting the program",
+                                                          "connecting",
+                                                          "building the model",
+                                                          "preparing the data",
+                                                          "measuring the model",
+                                                          "planning",
+                                                          "waiting for the plan",
+                                                          "compiling the plan",
+                                                          "allocating buffers",
+                                                          "loading the weights",
+                                                          "sampling"};
 
 }  // namespace
 
@@ -33,7 +40,8 @@ double total(const StartSeconds& seconds) { return std::accumulate(seconds.begin
 std::string describe(const StartSeconds& seconds) {
   std::string phases;
   for (size_t p = 0; p < seconds.size(); ++p)
-    if (seconds[p] >= 5e-4) phases += (phases.empty() ? "" : ", ") + std::string(kNames[p]) + " " + format_seconds(seconds[p]);
+    if (seconds[p] >= 5e-4)
+      phases += (phases.empty() ? "" : ", ") + std::string(kNames[p]) + " " + format_seconds(seconds[p]);
   return format_seconds(total(seconds)) + " from the start: " + phases;
 }
 

@@ -12,17 +12,17 @@
 namespace tessera::train {
 
 enum class StartPhase {
-  program,    ///< arguments, recipe, the device
-  connect,    ///< to the other ranks
-  model,      ///< the model without weights, and the checks of recipe, weights and folder
-  data,       ///< clips and captions that are not in the cache yet
-  measure,    ///< the model's memory and work
-  plan,       ///< the search, by rank 0
-  wait,       ///< of the other ranks, for rank 0's plan
-  compile,    ///< the plan to instructions, and their communicators
-  buffers,    ///< the engine's memory
-  weights,    ///< of a checkpoint or of published files
-  samples,    ///< that a run owes when it goes on
+  program,  ///< arguments, recipe, the device
+  connect,  ///< to the other ranks
+  model,    ///< the model without weights, and the checks of recipe, weights and folder
+  data,     ///< clips and captions that are not in the cache yet
+  measure,  ///< the model's memory and work
+  plan,     ///< the search, by rank 0
+  wait,     ///< of the other ranks, for rank 0's plan
+  compile,  ///< the plan to instructions, and their communicators
+  buffers,  ///< the engine's memory
+  weights,  ///< of a checkpoint or of published files
+  samples,  ///< that a run owes when it goes on
 };
 inline constexpr int kStartPhases = static_cast<int>(StartPhase::samples) + 1;
 

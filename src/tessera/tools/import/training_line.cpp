@@ -53,10 +53,9 @@ void together(Translator& t) {
   t.assume("train.eps", "1e-8", "this line's AdamW");
   t.assume("train.clip_norm", "1.0", "this line's clipping");
   t.assume("plan.compute_dtype", "bf16", "this line computes in bf16; masters and states are fp32");
-  t.assume(
-      "plan.recompute", "auto",
-      "this line recomputes every 4th block; the plan may, and takes what is faster and fits: \"every 4\" (blocks "
-      "0, 4, 8, ...) holds it to that");
+  t.assume("plan.recompute", "auto",
+           "this line recomputes every 4th block; the plan may, and takes what is faster and fits: \"every 4\" (blocks "
+           "0, 4, 8, ...) holds it to that");
 }
 
 const char* const kEncoders = "not needed: frozen encoders run before training, their outputs are cached";
