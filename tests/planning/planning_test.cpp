@@ -212,13 +212,18 @@ TEST_F(Planning, AFrozenBaseIn8BitsIsNamedWithWhatItReallyTakes) {
   EXPECT_NEAR(std::stod(said) * 1024, takes, 0.005 * takes) << said;
 }
 
+Planned priced(const PlanRequest& request, Planned planned) {
+  planned.prices = memory_prices(request, planned);
+  return planned;
+}
+
 TEST_F(Planning, WhatMoreMemoryBuysIsPlannedAndSaidUnlessNothingIsLeftToBuy) {
   PlanRequest r = request("dp_shard=2");
   const int64_t roomy = make_plan_as_is(r).choice.memory.peak;
   r.planner.budget = tight(r);
   const Planned planned = make_plan_as_is(r);
   ASSERT_TRUE(planned.choice.fits);
-  const std::string text = more_memory(r, planned);
+  const std::string text = more_memory(priced(r, planned));
   PlanRequest more = r;
   more.planner.budget += r.planner.budget / 4;
   const double seconds = make_plan_as_is(more).choice.seconds;
@@ -226,7 +231,7 @@ TEST_F(Planning, WhatMoreMemoryBuysIsPlannedAndSaidUnlessNothingIsLeftToBuy) {
   EXPECT_NE(text.find("+" + format_bytes(r.planner.budget / 4) + " of device memory: -"), std::string::npos) << text;
   EXPECT_NE(text.find("device memory binds"), std::string::npos) << text;
   r.planner.budget = 2 * roomy;
-  EXPECT_EQ(more_memory(r, make_plan_as_is(r)), "");
+  EXPECT_EQ(more_memory(priced(r, make_plan_as_is(r))), "");
 }
 
 TEST_F(Planning, MicroBatchesAreAsLargeAsFitsAndIsFastest) {

@@ -8,9 +8,10 @@ namespace tessera::planning {
 Planned make_plan(const PlanRequest& request) {
   Planned planned = make_plan_as_is(request);
   if (!planned.choice.fits) {
-    const std::string changes = advice(request);
-    planned.choice.advice += !changes.empty()
-                                 ? ". What fits: " + changes
+    const Advice changes = advice(request);
+    planned.choice.evaluated += changes.evaluated;
+    planned.choice.advice += !changes.text.empty()
+                                 ? ". What fits: " + changes.text
                                  : "; no change of micro-batch, formats, host memory, ranks or frames alone makes "
                                    "it fit: raise plan.budget and use more "
                                    "ranks (--mesh dp_shard=" +
