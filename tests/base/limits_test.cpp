@@ -40,6 +40,29 @@ TEST(Limits, AnErrorThatNoLimitCausesNamesNone) {
   EXPECT_EQ(limit_behind(ENOSPC), "");
 }
 
+TEST(Limits, AreFoundInTheMessagesOfLibraries) {
+  const Lowered files(RLIMIT_NOFILE, 64);
+  ASSERT_TRUE(files.set());
+  EXPECT_EQ(limit_behind(std::string_view("[loop.cc:47] rv != -1. pipe: Too many open files")),
+            "; the limit of open files is 64 (ulimit -n)");
+  EXPECT_EQ(limit_behind(std::string_view("Connection refused")), "");
+}
+
+TEST(Limits, OfOpenFilesIsToldBeforeFilesFailToOpen) {
+  EXPECT_NO_THROW(require_files(8));
+  const Lowered files(RLIMIT_NOFILE, 64);
+  ASSERT_TRUE(files.set());
+  EXPECT_NO_THROW(require_files(64));
+  try {
+    require_files(65);
+    ADD_FAILURE() << "more open files than the limit";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("needs 65 open files"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("is 64 (ulimit -n)"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Limits, BehindAnErrorThatTwoCauseAreBothNamed) {
   const Lowered addresses(RLIMIT_AS, rlim_t{64} << 30), processes(RLIMIT_NPROC, 5000);
   ASSERT_TRUE(addresses.set() && processes.set());

@@ -256,7 +256,8 @@ std::vector<Reader> basic_readers() {
 const std::vector<Reader>& readers() {
   static const std::vector<Reader> all = [] {
     std::vector<Reader> result = basic_readers();
-    for (const auto& more : {data_readers(), store_readers()}) result.insert(result.end(), more.begin(), more.end());
+    for (const auto& more : {data_readers(), media_readers(), model_readers(), store_readers()})
+      result.insert(result.end(), more.begin(), more.end());
     return result;
   }();
   return all;

@@ -19,6 +19,8 @@ const std::vector<Reader>& readers();
 
 // Parts of it.
 std::vector<Reader> data_readers();
+std::vector<Reader> media_readers();
+std::vector<Reader> model_readers();
 std::vector<Reader> store_readers();
 
 }  // namespace tessera::fuzz

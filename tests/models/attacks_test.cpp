@@ -3,12 +3,15 @@
 
 #include "bounded.h"
 #include "tessera/models/audio/wav2vec2.h"
+#include "tessera/models/clip/config.h"
 #include "tessera/models/opensora/config.h"
 #include "tessera/models/sana/config.h"
 #include "tessera/models/stdit/config.h"
 #include "tessera/models/text/gemma2.h"
 #include "tessera/models/text/umt5.h"
+#include "tessera/models/vae/opensora/opensora13_config.h"
 #include "tessera/models/vae/wan_config.h"
+#include "tessera/models/wan/config.h"
 
 namespace tessera::models {
 namespace {
@@ -38,6 +41,52 @@ TEST(ModelAttacks, ABillionLayersAreRefused) {
       expect_refused_cheaply([&] { reader.read("{" + reader.before + "\"" + reader.field + "\":" + layers + "}"); },
                              {"config.json: ", reader.field.starts_with("depth") ? "depth" : reader.field, "expected"});
     }
+}
+
+TEST(ModelAttacks, WidthsThatFollowFromOtherFieldsAreBounded) {
+  const std::string file = "config.json";
+  struct Case {
+    std::string text, told;
+    std::function<void(const std::string&)> read;
+  };
+  const Case cases[] = {
+      {R"("num_attention_heads":1048576,"attention_head_dim":1048576)", "attention_head_dim is 1099511627776",
+       [&](const std::string& text) { wan::parse_config(text, file); }},
+      {R"("num_attention_heads":1048576,"attention_head_dim":32)", "attention_head_dim is 33554432",
+       [&](const std::string& text) { sana::parse_config(text, file); }},
+      {R"("mlp_ratio":1e300)", "mlp_ratio", [&](const std::string& text) { sana::parse_config(text, file); }},
+      {R"("mlp_ratio":1e300)", "mlp_ratio", [&](const std::string& text) { opensora::parse_config(text, file); }},
+      {R"("mlp_ratio":-1e300)", "mlp_ratio", [&](const std::string& text) { stdit::parse_config(text, file); }},
+      {R"("dim":16,"num_heads":2,"num_layers":3,"mlp_ratio":1e300)", "mlp_ratio",
+       [&](const std::string& text) { clip::parse_config(text, file); }},
+      {R"("vocab_size":8,"num_layers":1,"num_heads":1048576,"d_model":8,"d_ff":8,"d_kv":2)", "d_kv times num_heads",
+       [&](const std::string& text) { umt5::parse_config(text, file); }},
+      {R"("conv_dim":[8,8,8,8],"conv_kernel":[9,9,9,9],"conv_stride":[1048576,1048576,1048576,1048576])", "conv_stride",
+       [&](const std::string& text) { wav2vec::parse_config(text, file); }},
+      {R"("dim":1048576,"dim_mult":[1,2,4,4])", "dim times dim_mult",
+       [&](const std::string& text) { wan_vae::parse_config(text, file); }},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.text);
+    expect_refused_cheaply([&] { one.read("{" + one.text + "}"); }, {"config.json: ", one.told, "at most 1048576"});
+  }
+}
+
+TEST(ModelAttacks, TensorsWithoutElementsAreRefusedWhereSizesFollowFromThem) {
+  for (const int64_t side : {int64_t{0}, int64_t{1} << 40}) {
+    const ShapeOf shape = [side](const std::string& name) {
+      const bool there = name.starts_with("encoder.down.") && name.ends_with(".block.0.conv1.conv.weight");
+      return there ? std::vector<int64_t>{side, 1, 3, 3, 3} : std::vector<int64_t>{};
+    };
+    expect_refused_cheaply([&] { opensora13_vae::config_of_weights(shape, "model.safetensors"); },
+                           {"model.safetensors: tensor 'encoder.down.0.block.0.conv1.conv.weight'", "expected 1 to"});
+  }
+}
+
+TEST(ModelAttacks, AClipTowerWithoutPositionsIsRefused) {
+  const Shapes shapes = {{"visual.patch_embedding.weight", {24, 3, 14, 14}},
+                         {"visual.transformer.0.mlp.0.weight", {48, 24}}};
+  expect_refused_cheaply([&] { clip::config_of(shapes, "clip.pth"); }, {"clip.pth: visual.pos_embedding is missing"});
 }
 
 }  // namespace

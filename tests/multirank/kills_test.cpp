@@ -134,6 +134,15 @@ class Kills : public ::testing::Test {
     return restarted;
   }
 
+  /// Sends it to a start that has made no step.
+  static void expect_obeyed(pid_t launcher, int signal, const std::string& name, const std::string& log) {
+    const auto before = std::chrono::steady_clock::now();
+    kill(launcher, signal);
+    EXPECT_EQ(wait_program(launcher, 20), 75) << text_of(log);
+    EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count(), 5) << name;
+    EXPECT_NE(text_of(log).find("stopped by " + name + " before the first step"), std::string::npos) << text_of(log);
+  }
+
   static void expect_same_numbers(const TinyRun& run, int ranks) {
     const auto lines = run.metrics("run"), expected = undisturbed(ranks).metrics("run");
     ASSERT_EQ(lines.size(), expected.size());
@@ -310,15 +319,29 @@ TEST_F(Kills, ASignalWhileDataArePreparedIsObeyedAtOnceAndNamed) {
                                           {"TESSERA_KILL_DONE", (run.folder() / "done").string()}});
     for (int i = 0; i < 1500 && !fs::exists(done(run, 0)); ++i) sleep_seconds(0.02);
     ASSERT_TRUE(fs::exists(done(run, 0))) << text_of(log);
-    const auto before = std::chrono::steady_clock::now();
-    kill(launcher, signal);
-    EXPECT_EQ(wait_program(launcher, 20), 75) << text_of(log);
-    EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count(), 5) << name;
-    EXPECT_NE(text_of(log).find(std::string("stopped by ") + name + " before the first step"), std::string::npos)
-        << text_of(log);
+    expect_obeyed(launcher, signal, name, log);
     EXPECT_EQ(run.train(1, "run", {"--run.steps", "1"}).code, 0);
     expect_nothing_left(run);
   }
+}
+
+TEST_F(Kills, ASignalWhileARunIsPlannedIsObeyedAtOnceAndNamed) {
+  const TinyRun run("stopped-planning");
+  ASSERT_EQ(run.tessera({"prepare", run.recipe()}).code, 0);
+  // Of so many layers and so little memory the planner tries plans for many seconds.
+  Flags argv = command(run, 1, 0);
+  for (const char* flag : {"--model.config.num_layers", "400", "--plan.budget", "60MiB"}) argv.emplace_back(flag);
+  for (const auto& [signal, name] : {std::pair{SIGTERM, "SIGTERM"}, std::pair{SIGINT, "SIGINT"}}) {
+    const std::string log = (run.folder() / (std::string(name) + ".txt")).string();
+    const pid_t launcher = start_program(argv, log, {{"OMP_NUM_THREADS", "1"}});
+    for (int i = 0; i < 3000 && text_of(log).find("data: 3 rows") == std::string::npos; ++i) sleep_seconds(0.02);
+    sleep_seconds(1);  // nothing is left to encode
+    expect_obeyed(launcher, signal, name, log);
+    EXPECT_EQ(text_of(log).find("encoding"), std::string::npos) << "it was not planned yet\n" << text_of(log);
+    EXPECT_EQ(text_of(log).find("a step, predicted"), std::string::npos) << "it was planned already\n" << text_of(log);
+  }
+  EXPECT_EQ(run.train(1, "run", {"--run.steps", "1"}).code, 0);
+  expect_nothing_left(run);
 }
 
 }  // namespace

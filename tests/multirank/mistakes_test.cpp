@@ -262,6 +262,23 @@ TEST(Mistakes, RanksWhoseDataSetsDifferAreRefused) {
                                          {"/usr/bin/env", "unshare", "-rm", "/bin/sh", "-c", second}}))
     expect(r, 2, {"data set"});
 }
+TEST(Mistakes, RanksThatWouldGoOnFromDifferentCheckpointsAreRefused) {
+  // On the second rank's machine the folder of checkpoints lacks the newest.
+  const TinyRun run("m");
+  ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--checkpoint.every", "1"}).code, 0);
+  const fs::path checkpoints = fs::path(run.out()) / "checkpoints", other = run.folder() / "other";
+  fs::copy(checkpoints, other, fs::copy_options::recursive);
+  fs::remove_all(other / "step-000002");
+  const std::string mount = "mount --bind " + other.string() + " " + checkpoints.string();
+  if (const Result may = run_program({"/usr/bin/env", "unshare", "-rm", "/bin/sh", "-c", mount}); may.code != 0)
+    GTEST_SKIP() << "a folder cannot be mounted here: " << may.output;
+  const std::string train = "exec " TESSERA_BINARY " train " + run.recipe() + " --run.steps 4";
+  for (const Result& r : two_ranks(run, {std::vector<std::string>{"/bin/sh", "-c", train},
+                                         {"/usr/bin/env", "unshare", "-rm", "/bin/sh", "-c", mount + " && " + train}}))
+    expect(r, 2, {"rank 1 has another checkpoint to go on from than rank 0", "step-000001", "step-000002"});
+  EXPECT_EQ(run.metrics("run").size(), 2u) << "no step ran";
+  EXPECT_TRUE(fs::exists(checkpoints / "step-000002/manifest.json"));
+}
 TEST(Mistakes, ValuesThatAreNotUtf8AreNamedWithTheByte) {
   const TinyRun run("m");
   expect(run.tessera({"train", run.recipe(), "--run.out", run.out("caf\xe9")}), 2, {"run.out is not UTF-8 at byte"});
@@ -325,6 +342,19 @@ TEST(Mistakes, TooFewAddressesAreNamedAsTheLimitTheyAre) {
   while (least < 65536 && limited(least, "--version").code != 0) least += 256;
   for (const char* start : {"train ", "launch -n 2 train "})
     expect(limited(least + 256, start + run.recipe()), 8, {"the limit of addresses is", "(ulimit -v)"});
+}
+TEST(Mistakes, LimitsOfFilesAreNamedWhereNothingCanStart) {
+  const TinyRun run("m");
+  const auto limited = [&](const std::string& limit, const std::string& start) {
+    return run_program({"/bin/bash", "-c", "ulimit " + limit + "; exec " TESSERA_BINARY " " + start + run.recipe()},
+                       {{"OMP_NUM_THREADS", "1"}});
+  };
+  for (const char* start : {"train ", "launch -n 2 train "}) {
+    SCOPED_TRACE(start);
+    expect(limited("-f 0", start), 7, {"the limit of a file's size is 0 B (ulimit -f)"});
+    expect(limited("-n 16", start), 2, {"the limit of open files is 16 (ulimit -n)"});
+  }
+  EXPECT_TRUE(run.metrics("run").empty()) << "no step ran";
 }
 TEST(Mistakes, AProcessThatCannotSeeProcSaysSo) {
   const TinyRun run("m");

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <cstring>
 #include <new>
 #include <system_error>
 
@@ -39,6 +40,12 @@ std::string limit_behind(int error) {
   return words;
 }
 
+std::string limit_behind(std::string_view message) {
+  for (const Row& row : kRows)
+    if (message.find(std::strerror(row.error)) != message.npos) return limit_behind(row.error);
+  return "";
+}
+
 std::optional<UserError> shortage(const std::exception& error) {
   const std::string text = error.what(), line = text.substr(0, text.find('\n'));
   const auto* system = dynamic_cast<const std::system_error*>(&error);
@@ -65,6 +72,15 @@ void require_addresses(int64_t bytes) {
                     "this process needs " + format_bytes(bytes) + " more of addresses for threads and buffers" + limit,
                     "raise that limit: ulimit -v unlimited");
   munmap(there, static_cast<size_t>(bytes));
+}
+
+void require_files(int64_t count) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(count)) return;
+  throw UserError(Exit::usage, "",
+                  "this process needs " + std::to_string(count) + " open files for data, checkpoints and other ranks" +
+                      limit_behind(EMFILE),
+                  "raise that limit: ulimit -n 1024");
 }
 
 std::filesystem::path this_program() {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 #include "tessera/comm/c10d_store.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/device_links.h"
@@ -341,9 +342,10 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
       else
         transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_, *backend_->watchdog);
     } catch (const std::exception& error) {
-      throw UserError(Exit::rank_lost, "comm",
-                      "the group " + prefix + " could not be created (" + first_line(error) + ")",
-                      "a rank did not start; see its messages");
+      const std::string limit = limit_behind(first_line(error));
+      throw UserError(limit.empty() ? Exit::rank_lost : Exit::usage, "comm",
+                      "the group " + prefix + " could not be created (" + first_line(error) + ")" + limit,
+                      limit.empty() ? "a rank did not start; see its messages" : "raise that limit");
     }
   }
   slot = std::make_unique<Group>(key, axis, members, index, std::move(transport));

@@ -3,18 +3,15 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/base/json.h"
 #include "tessera/base/log.h"
-#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/families/registry.h"
-#include "tessera/weights/experts_file.h"
 
 namespace tessera::job {
 
@@ -111,14 +108,9 @@ std::optional<double> exported_boundary(const recipe::Recipe& recipe) {
   const fs::path path = fs::path(recipe.model.path).lexically_normal();
   fs::path file;
   for (const fs::path& folder : {path, path.has_filename() ? path.parent_path() : path.parent_path().parent_path()})
-    if (file.empty() && fs::exists(folder / weights::kExpertsFile)) file = folder / weights::kExpertsFile;
+    if (file.empty() && fs::exists(folder / checkpoint::kExpertsFile)) file = folder / checkpoint::kExpertsFile;
   if (recipe.model.path.empty() || file.empty()) return {};
-  const auto facts = json_or_nothing(checkpoint::read_text(file));
-  const auto number = [&](const char* key) -> std::optional<double> {
-    return facts.is_object() && facts.contains(key) && facts[key].is_number() ? std::optional(facts[key].get<double>())
-                                                                              : std::nullopt;
-  };
-  const auto boundary = number("boundary"), shift = number("flow_shift");
+  const auto [boundary, shift] = checkpoint::read_experts_file(file);
   check_input(boundary && *boundary > 0 && *boundary < 1, "experts.boundary",
               file.string() + " has no boundary between 0 and 1",
               "set experts.boundary, or remove the file for that of the model's release");

@@ -6,17 +6,18 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/foreign/foreign_states.h"
 #include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/states.h"
-#include "tessera/train/foreign_states.h"
 #include "tessera/train/run_facts.h"
 #include "tessera/weights/named_weights.h"
 
 namespace tessera::train {
 
 namespace fs = std::filesystem;
+using checkpoint::ForeignStates, checkpoint::refuse_foreign;
 
 namespace {
 
@@ -27,7 +28,7 @@ constexpr const char* kMoments[] = {"exp_avg", "exp_avg_sq"};
 class Adopted {
  public:
   Adopted(const recipe::Recipe& recipe, const job::Job& job)
-      : states_(open_foreign_states(recipe.run.resume)),
+      : states_(checkpoint::open_foreign_states(recipe.run.resume)),
         weights_(
             recipe.run.resume, job.model->units(),
             [&model = *job.model](const std::string& name, const std::string& naming) {

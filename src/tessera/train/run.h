@@ -99,7 +99,6 @@ class Run {
   bool owes_samples();
   Exit attempt(int64_t step, const std::string& what, const std::string& then, const std::function<void()>& act);
   Exit export_models();
-  void write_experts_file(const std::filesystem::path& model) const;
   void write_report();
   void save(int64_t step);
   void save_beside(int64_t step, const std::filesystem::path& folder);

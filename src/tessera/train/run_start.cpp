@@ -2,13 +2,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
 #include "tessera/base/limits.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/damaged.h"
+#include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/device/backend.h"
 #include "tessera/engine/store/average.h"
@@ -33,7 +33,6 @@
 #include "tessera/train/rank_files.h"
 #include "tessera/train/run.h"
 #include "tessera/train/stop_signal.h"
-#include "tessera/weights/experts_file.h"
 
 namespace tessera::train {
 
@@ -457,16 +456,13 @@ Exit Run::export_models() {
   };
   exported(out_ / "model");
   if (rank_ == 0 && job_.experts.several() && !job_.experts.gated)
-    attempted([&] { write_experts_file(out_ / "model"); });
+    attempted([&] {
+      checkpoint::write_experts_file(out_ / "model" / checkpoint::kExpertsFile,
+                                     {job_.experts.boundary, recipe_.diffusion.shift});
+    });
   if (planned().plan().states.ema) exported(out_ / "model_ema");
   attempted([&] { experts_->save_model(out_ / "model"); });
   return code;
-}
-
-/// Where the experts meet and how timesteps were shifted, for who samples from the exported folder.
-void Run::write_experts_file(const fs::path& model) const {
-  const nlohmann::ordered_json facts = {{"boundary", job_.experts.boundary}, {"flow_shift", recipe_.diffusion.shift}};
-  checkpoint::write_text(model / weights::kExpertsFile, facts.dump(2) + "\n");
 }
 
 /// By rank 0, when all have written their lines.

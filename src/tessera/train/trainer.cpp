@@ -44,6 +44,9 @@ int train_steps(Run& run) {
 /// Of the lanes' and LibTorch's threads, each with its stack and the allocator's arena of 64 MiB.
 constexpr int64_t kAddresses = int64_t{1} << 30;
 
+/// Two ranks take 36; more take one more for each other rank in each group, and are told of the limit where they meet it.
+constexpr int64_t kOpenFiles = 64;
+
 [[noreturn]] void leave(int code) {
   std::fflush(nullptr);
   std::_Exit(code);
@@ -61,6 +64,7 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
   std::signal(SIGXFSZ, SIG_IGN);  // a full quota is an error to report, not a reason to die
   try {
     require_addresses(kAddresses);
+    require_files(kOpenFiles);
     recipe.plan.budget =
         job::choose_device(recipe.run.device, place, recipe.plan.budget, planning::beside_plan(recipe, place));
     started.begin(StartPhase::connect);

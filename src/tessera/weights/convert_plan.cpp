@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/json.h"
+#include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/weights.h"
@@ -14,7 +15,6 @@
 #include "tessera/models/known.h"
 #include "tessera/models/registry.h"
 #include "tessera/weights/convert_clip.h"
-#include "tessera/weights/experts_file.h"
 #include "tessera/weights/extra_tensors.h"
 
 namespace tessera::weights {
@@ -257,17 +257,17 @@ void add_pipeline(const fs::path& source, const checkpoint::ModelFolder& folder,
   }
   if (!family->pipeline_files) return;
   for (const auto& [path, text] : family->pipeline_files(parts)) plan.texts[path] = text;
-  if (!parts.has("transformer_2") || !fs::exists(source / kExpertsFile)) return;
-  const auto facts = json_or_nothing(checkpoint::read_text(source / kExpertsFile));
-  const auto tell = [&](const char* file, const char* key, const char* fact) {
+  if (!parts.has("transformer_2") || !fs::exists(source / checkpoint::kExpertsFile)) return;
+  const auto [boundary, shift] = checkpoint::read_experts_file(source / checkpoint::kExpertsFile);
+  const auto tell = [&](const char* file, const char* key, const std::optional<double>& fact) {
     const auto text = plan.texts.find(file);
-    if (text == plan.texts.end() || !facts.is_object() || !facts.contains(fact) || !facts[fact].is_number()) return;
+    if (text == plan.texts.end() || !fact) return;
     auto json = parse_ordered_json(text->second, file);
-    json[key] = facts[fact];
+    json[key] = *fact;
     text->second = json.dump(2) + "\n";
   };
-  tell("model_index.json", "boundary_ratio", "boundary");
-  tell("scheduler/scheduler_config.json", "flow_shift", "flow_shift");
+  tell("model_index.json", "boundary_ratio", boundary);
+  tell("scheduler/scheduler_config.json", "flow_shift", shift);
 }
 
 /// The config.json that came with the weights; for a training checkpoint the one of the run's model/, if it is there.
@@ -398,9 +398,9 @@ ConvertPlan plan_conversion(const ConvertOptions& options) {
       for (const char* given : {"model_index.json", "scheduler/scheduler_config.json"})
         if (fs::exists(options.in / given)) plan.texts[given] = checkpoint::read_text(options.in / given);
   }
-  if (const fs::path facts = options.in / kExpertsFile;
+  if (const fs::path facts = options.in / checkpoint::kExpertsFile;
       folder.find("transformer_2") && options.to != "diffusers" && fs::exists(facts))
-    plan.texts[kExpertsFile] = checkpoint::read_text(facts);
+    plan.texts[checkpoint::kExpertsFile] = checkpoint::read_text(facts);
   check_scaled_fp8(options, plan);
   for (const auto& part : plan.parts)
     if (!part.left_out.empty())

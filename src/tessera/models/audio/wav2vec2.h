@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/models/audio/wav2vec2_config.h"
 #include "tessera/net/audio_encoder.h"
 #include "tessera/net/plain_context.h"
 
@@ -19,26 +20,6 @@ using at::Tensor;
 
 inline constexpr int kSampleRate = 16000;  ///< Hz that the model was trained with
 
-struct Config {
-  int64_t hidden_size = 1024;
-  int64_t num_layers = 24;
-  int64_t num_heads = 16;
-  int64_t ffn_dim = 4096;
-  std::vector<int64_t> conv_dim = std::vector<int64_t>(7, 512);
-  std::vector<int64_t> conv_kernel = {10, 3, 3, 3, 3, 2, 2};
-  std::vector<int64_t> conv_stride = {5, 2, 2, 2, 2, 2, 2};
-  int64_t position_kernel = 128, position_groups = 16;
-  double eps = 1e-5;
-
-  int64_t states() const { return num_layers + 1; }
-  /// The least number of samples that gives a row.
-  int64_t shortest() const;
-  bool operator==(const Config&) const = default;
-};
-
-/// transformers' config.json. Throws UserError (input) naming file and field, also for the base models' layout (group
-/// norm, norms after the layers), which is another network.
-Config parse_config(std::string_view json, const std::string& file);
 const std::vector<std::pair<std::string, Config>>& presets();
 
 inline net::AudioSizes sizes_of(const Config& config) {

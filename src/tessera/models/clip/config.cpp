@@ -22,7 +22,10 @@ Config parse_official(const ConfigReader& json) {
   json.expect("activation", "gelu");
   Config c;
   c.dim = json.size("dim");
-  c.mlp_dim = static_cast<int64_t>(std::llround(json.real("mlp_ratio", 4) * static_cast<double>(c.dim)));
+  const double mlp_dim = json.real("mlp_ratio", 4) * static_cast<double>(c.dim);
+  json.expect_narrow("mlp_ratio times dim", mlp_dim);
+  c.mlp_dim = std::llround(mlp_dim);
+  if (c.mlp_dim < 1) json.fail("mlp_ratio makes a feed-forward without a channel");
   c.num_heads = json.size("num_heads");
   c.num_layers = json.size("num_layers");
   c.eps = json.real("norm_eps", c.eps);
@@ -72,10 +75,11 @@ Config config_of(const std::map<std::string, std::vector<int64_t>>& official, co
   c.dim = size("visual.patch_embedding.weight", 0);
   c.patch = size("visual.patch_embedding.weight", 2);
   c.mlp_dim = size("visual.transformer.0.mlp.0.weight", 0);
-  const auto& positions = official.at("visual.pos_embedding");  // [1, rows, dim] or [rows, dim]
-  check_input(positions.size() >= 2, "models.clip",
-              file + ": visual.pos_embedding has another form than [1, rows, dim]");
-  const int64_t rows = positions[positions.size() - 2];
+  const auto positions = official.find("visual.pos_embedding");  // [1, rows, dim] or [rows, dim]
+  const size_t dims = positions == official.end() ? 0 : positions->second.size();
+  check_input(dims >= 2 && positions->second[dims - 2] >= 1, "models.clip",
+              file + ": visual.pos_embedding is missing, or has another form than [1, rows, dim]");
+  const int64_t rows = positions->second[dims - 2];
   const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(rows - 1))));
   check_input(side * side + 1 == rows, "models.clip",
               file + ": " + std::to_string(rows) + " positions are not one and a square's");

@@ -3,6 +3,7 @@
 //
 //   ConfigReader config(text, "Wan2.1-T2V-1.3B/config.json");
 //   int64_t dim = config.size("dim", 2048);            // positive; the default when the field is absent or null
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -32,7 +33,8 @@ class ConfigReader {
 
   bool is_list(const char* key) const { return json_.contains(key) && json_[key].is_array(); }
 
-  /// A whole number in 1 .. kMostSize: products of four sizes fit 64 bits with the bytes of an element.
+  /// A whole number in 1 .. kMostSize: the bytes of a tensor of two sizes and a small kernel fit 64 bits, those of
+  /// kMostLayers layers too. Widths that are products of sizes are held to the same bound by expect_narrow.
   int64_t size(const char* key, std::optional<int64_t> absent = std::nullopt) const {
     if (!has(key)) return or_fail(key, absent);
     const auto& value = json_[key];
@@ -77,6 +79,11 @@ class ConfigReader {
   void expect(const char* key, const nlohmann::json& expected) const {
     if (has(key) && json_[key] != expected)
       fail(std::string(key) + " is " + shown(key) + ", supported is " + expected.dump());
+  }
+  /// Throws unless a width that follows from several fields, which `what` names, is within the bound of a size.
+  void expect_narrow(const std::string& what, double width) const {
+    if (!(std::abs(width) <= static_cast<double>(kMostSize)))
+      fail(what + " is " + nlohmann::json(width).dump() + ", expected at most " + std::to_string(kMostSize));
   }
   void expect_absent(const char* key, const std::string& meaning) const {
     if (has(key)) fail(std::string(key) + " is set: " + meaning);

@@ -46,7 +46,7 @@ int64_t count_blocks(const Shapes& official) {
     int64_t index = 0;
     if (!list.ends_with(kBlocks) || list.size() == name.size()) continue;
     const auto [end, error] = std::from_chars(name.data() + list.size() + 1, name.data() + name.size(), index);
-    if (error == std::errc() && *end == '.') most[list] = std::max(most[list], index + 1);
+    if (error == std::errc() && *end == '.' && index < kMostBlocks) most[list] = std::max(most[list], index + 1);
   }
   int64_t sum = 0;
   for (const auto& [list, count] : most) sum += count;

@@ -54,6 +54,9 @@ struct Identity {
 /// The same tensors under their official names.
 Shapes official_shapes(const Identity& identity, const Shapes& stored);
 
+/// What a file numbers from here on is no block: no model has so many.
+inline constexpr int64_t kMostBlocks = int64_t{1} << 20;
+
 /// One more than the highest N of "blocks.N.", summed over the lists whose names end in "blocks": the number of layers.
 int64_t count_blocks(const Shapes& official);
 /// A size of a tensor; 0 where there is no such tensor or dimension.

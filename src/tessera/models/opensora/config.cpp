@@ -18,6 +18,9 @@ void check_sizes(const ConfigReader& json, const Config& c) {
   const auto number = [](int64_t n) { return std::to_string(n); };
   if (const int64_t deepest = std::max(c.depth, c.depth_single); deepest > ConfigReader::kMostLayers)
     json.fail("a depth of " + number(deepest) + " blocks, expected at most " + number(ConfigReader::kMostLayers));
+  json.expect_narrow("the width", static_cast<double>(c.hidden_size));
+  json.expect_narrow("mlp_ratio times hidden_size",
+                     static_cast<double>(c.mlp_ratio) * static_cast<double>(c.hidden_size));
   if (c.hidden_size % c.num_heads != 0)
     json.fail("hidden_size " + number(c.hidden_size) + " is not a multiple of num_heads " + number(c.num_heads));
   if (c.in_channels % (c.patch * c.patch) != 0)
@@ -68,6 +71,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   Config c;
   json.expect("theta", 10000);
   const double ratio = json.real("mlp_ratio", static_cast<double>(c.mlp_ratio));
+  json.expect_narrow("mlp_ratio", ratio);
   c.mlp_ratio = static_cast<int64_t>(ratio);
   if (ratio < 1 || static_cast<double>(c.mlp_ratio) != ratio) json.fail("mlp_ratio is no whole number from 1 on");
   json.expect("qkv_bias", true);

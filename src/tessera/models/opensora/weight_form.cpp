@@ -37,7 +37,7 @@ int64_t count_of(const Shapes& ours, const std::string& list) {
     int64_t index = 0;
     if (!name.starts_with(list + ".")) continue;
     const char *at = name.data() + list.size() + 1, *end = name.data() + name.size();
-    if (std::from_chars(at, end, index).ec == std::errc()) most = std::max(most, index + 1);
+    if (std::from_chars(at, end, index).ec == std::errc() && index < kMostBlocks) most = std::max(most, index + 1);
   }
   return most;
 }
@@ -76,6 +76,12 @@ std::string preset_of(const Shapes& ours) {
 Json config_json(const ConfigSource& source) {
   source.size("img_in.weight", 0), source.size("txt_in.weight", 1), source.size(kHeadNorm, 0);
   Config c = sizes_of(source.size.shapes);
+  if (c.num_heads < 1 || c.mlp_ratio < 1)
+    throw UserError(Exit::input, "models.config",
+                    "heads of " + std::to_string(source.size(kHeadNorm, 0)) + " channels and feed-forwards of " +
+                        std::to_string(size_of(source.size.shapes, "double_blocks.0.img_mlp.0.weight", 0)) +
+                        " do not belong to a model of " + std::to_string(c.hidden_size),
+                    "the file is not whole: fetch it again");
   if (!source.given.json.empty()) {
     const Json& said = source.given.json;
     Json whole = said;

@@ -47,6 +47,12 @@ void refuse_unsupported(const ConfigReader& json) {
 
 void check_sizes(const ConfigReader& json, const Config& c, bool of_recipe) {
   const auto number = [](int64_t n) { return std::to_string(n); };
+  const auto dim = static_cast<double>(c.dim());
+  json.expect_narrow("num_attention_heads times attention_head_dim", dim);
+  json.expect_narrow("mlp_ratio times the width", c.mlp_ratio * dim);
+  json.expect_narrow(
+      "in_channels times the places of a patch",
+      static_cast<double>(c.in_channels) * static_cast<double>(c.patch[1]) * static_cast<double>(c.patch[2]));
   if (c.dim() % c.cross_heads != 0)
     json.fail("the width " + number(c.dim()) + " is not a multiple of num_cross_attention_heads " +
               number(c.cross_heads));

@@ -1,5 +1,6 @@
 #include "tessera/models/sana/weight_form.h"
 
+#include "tessera/base/check.h"
 #include "tessera/models/sana/config.h"
 #include "tessera/models/sana/parameters.h"
 
@@ -63,7 +64,7 @@ Json config_json(Type type, const ConfigSource& source) {
   const auto given = [&](const char* key, auto absent) { return source.given.get(key, key, absent); };
   c.num_heads = given("num_attention_heads", c.num_heads);
   c.cross_heads = given("num_cross_attention_heads", c.cross_heads);
-  if (c.num_heads <= 0 || dim % c.num_heads != 0 || dim % c.cross_heads != 0 ||
+  if (c.num_heads <= 0 || c.cross_heads <= 0 || dim % c.num_heads != 0 || dim % c.cross_heads != 0 ||
       (usual_heads(type, dim).self == 0 && source.given.json.empty()))
     throw UserError(Exit::input, "models.config",
                     "how many heads " + std::to_string(dim) + " channels have does not follow from the weights",

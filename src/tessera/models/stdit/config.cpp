@@ -46,6 +46,9 @@ void check_sizes(const ConfigReader& json, const Config& c) {
   const auto number = [](int64_t n) { return std::to_string(n); };
   if (c.depth > ConfigReader::kMostLayers)
     json.fail("a depth of " + number(c.depth) + " blocks, expected at most " + number(ConfigReader::kMostLayers));
+  json.expect_narrow("mlp_ratio times hidden_size", c.mlp_ratio * static_cast<double>(c.hidden_size));
+  json.expect_narrow("in_channels times the places of a patch",
+                     static_cast<double>(c.in_channels) * static_cast<double>(c.places()));
   if (c.hidden_size % c.num_heads != 0)
     json.fail("hidden_size " + number(c.hidden_size) + " is not a multiple of num_heads " + number(c.num_heads));
   if (c.hidden_size % 4 != 0)

@@ -6,23 +6,11 @@
 //   net::Batch batch = encoder.pack({{49406, 320, 2368, 49407}});                // unpadded: later tokens change nothing
 //   Tensor hidden = net::run_plain(encoder.units(), weights, batch);            // [4, dim]
 //   Tensor pooled = hidden[encoder.pooled_row(ids)];
+#include "tessera/models/text/clip_text_config.h"
 #include "tessera/net/text_encoder.h"
 
 namespace tessera::models::clip_text {
 
-struct Config {
-  int64_t vocab_size = 49408;
-  int64_t dim = 768;
-  int64_t dim_ffn = 3072;
-  int64_t num_layers = 12;
-  int64_t num_heads = 12;
-  int64_t most_tokens = 77;
-  int64_t eos = 2;  ///< 2, which older configs have for every vocabulary: the row of the largest id is pooled
-  double eps = 1e-5;
-};
-
-/// transformers' config.json (CLIPTextModel). Throws UserError (input).
-Config parse_config(std::string_view json, const std::string& file);
 /// "clip-l" is the released one, "clip-text-demo" a tiny one for runs without weights, with the end token that tokenizers
 /// made from captions have.
 const std::vector<std::pair<std::string, Config>>& presets();

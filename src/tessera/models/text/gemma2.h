@@ -8,28 +8,11 @@
 //
 // Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size", 2024; the numbers are those of
 // transformers' Gemma2Model with eager attention (kernels without the cap give others).
+#include "tessera/models/text/gemma2_config.h"
 #include "tessera/net/text_encoder.h"
 
 namespace tessera::models::gemma2 {
 
-/// Defaults are those of Gemma 2 2B (2,614,341,888 parameters).
-struct Config {
-  int64_t vocab_size = 256000;
-  int64_t dim = 2304;
-  int64_t dim_ffn = 9216;
-  int64_t num_layers = 26;
-  int64_t num_heads = 8;
-  int64_t num_kv_heads = 4;
-  int64_t head_dim = 256;
-  int64_t sliding_window = 4096;       ///< keys that a query of the layers 0, 2, 4, ... sees, itself among them
-  double query_pre_attn_scalar = 256;  ///< scores are divided by its root
-  double score_cap = 50;               ///< c in c * tanh(score / c)
-  double rope_theta = 10000;
-  double eps = 1e-6;
-};
-
-/// transformers' config.json. Throws UserError (input).
-Config parse_config(std::string_view json, const std::string& file);
 const std::vector<std::pair<std::string, Config>>& presets();
 
 class Gemma2 final : public net::TextEncoder {

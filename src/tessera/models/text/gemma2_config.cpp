@@ -1,5 +1,6 @@
+#include "tessera/models/text/gemma2_config.h"
+
 #include "tessera/models/common/config_reader.h"
-#include "tessera/models/text/gemma2.h"
 
 namespace tessera::models::gemma2 {
 
@@ -34,6 +35,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.rope_theta = json.real("rope_theta", c.rope_theta);
   c.eps = json.real("rms_norm_eps", c.eps);
   expect_alternating(json, c.num_layers);
+  json.expect_narrow("num_attention_heads times head_dim", static_cast<double>(c.num_heads * c.head_dim));
   if (c.num_heads % c.num_kv_heads != 0)
     json.fail("num_attention_heads " + std::to_string(c.num_heads) + " is not a multiple of num_key_value_heads " +
               std::to_string(c.num_kv_heads));

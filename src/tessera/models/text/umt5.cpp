@@ -1,7 +1,6 @@
 #include "tessera/models/text/umt5.h"
 
 #include "tessera/base/check.h"
-#include "tessera/models/common/config_reader.h"
 #include "tessera/models/common/initial.h"
 #include "tessera/models/common/names.h"
 #include "tessera/models/text/frozen_unit.h"
@@ -144,37 +143,6 @@ double deviation(std::string_view name, const Config& c) {
 }
 
 }  // namespace
-
-Config parse_config(std::string_view text, const std::string& file) {
-  const ConfigReader json(text, file);
-  Config c;
-  c.vocab_size = json.size("vocab_size");
-  c.num_heads = json.size("num_heads");
-  c.num_layers = json.size("num_layers");
-  if (json.has("d_model")) {
-    json.expect("feed_forward_proj", "gated-gelu");
-    c.shared_positions = json.text("model_type", "") == "t5";
-    c.dim = json.size("d_model");
-    c.dim_attn = json.size("d_kv") * c.num_heads;
-    c.dim_ffn = json.size("d_ff");
-    c.num_buckets = json.size("relative_attention_num_buckets", c.num_buckets);
-    c.max_distance = json.size("relative_attention_max_distance", c.max_distance);
-    c.eps = json.real("layer_norm_epsilon", c.eps);
-  } else {
-    json.expect("shared_pos", false);
-    c.dim = json.size("dim");
-    c.dim_attn = json.size("dim_attn");
-    c.dim_ffn = json.size("dim_ffn");
-    c.num_buckets = json.size("num_buckets", c.num_buckets);
-  }
-  if (c.dim_attn % c.num_heads != 0)
-    json.fail("dim_attn " + std::to_string(c.dim_attn) + " is not a multiple of num_heads " +
-              std::to_string(c.num_heads));
-  if (c.num_buckets % 4 != 0) json.fail("num_buckets " + std::to_string(c.num_buckets) + " is not a multiple of 4");
-  if (c.max_distance <= c.num_buckets / 4)
-    json.fail("max_distance " + std::to_string(c.max_distance) + " is too small for the buckets");
-  return c;
-}
 
 const std::vector<std::pair<std::string, Config>>& presets() {
   static const std::vector<std::pair<std::string, Config>> table = {

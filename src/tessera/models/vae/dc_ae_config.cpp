@@ -80,7 +80,8 @@ void expect_all(const ConfigReader& json, const char* key, const char* value, co
 
 }  // namespace
 
-Config config_of_weights(const ShapeOf& shape, const std::string& file) {
+Config config_of_weights(const ShapeOf& any, const std::string& file) {
+  const ShapeOf shape = usable_shapes(any, file);
   Config config;
   config.encoder = stages_of("encoder.down_blocks", shape, false, file, config.head_dim);
   config.decoder = stages_of("decoder.up_blocks", shape, true, file, config.head_dim);
@@ -88,6 +89,9 @@ Config config_of_weights(const ShapeOf& shape, const std::string& file) {
   if (config.encoder.empty() || latent.size() != 4)
     refuse(file, "its tensors do not tell the sizes of DC-AE (no encoder.down_blocks.0, or no encoder.conv_out)");
   config.latent_channels = latent[0];
+  if (config.encoder.size() > kMostLevels)
+    refuse(file, "its encoder has " + std::to_string(config.encoder.size()) + " stages, expected at most " +
+                     std::to_string(kMostLevels));
   if (config.encoder.size() != config.decoder.size())
     refuse(file, "its encoder has " + std::to_string(config.encoder.size()) + " stages, its decoder " +
                      std::to_string(config.decoder.size()));

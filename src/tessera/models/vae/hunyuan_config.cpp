@@ -16,7 +16,8 @@ constexpr size_t kLevels = 4;
 
 }  // namespace
 
-Config config_of_weights(const ShapeOf& shape, const std::string& file) {
+Config config_of_weights(const ShapeOf& any, const std::string& file) {
+  const ShapeOf shape = usable_shapes(any, file);
   Config config;
   config.widths.clear();
   const auto conv1 = [&](size_t level, int64_t block) {

@@ -29,6 +29,9 @@ void check_vae_sizes(const Config& c, const ConfigReader& json) {
   if (c.levels() > 8 || c.temporal_downsample.size() + 1 != c.dim_mult.size())
     json.fail("temperal_downsample has " + std::to_string(c.temporal_downsample.size()) + " entries, dim_mult " +
               std::to_string(c.dim_mult.size()) + ": expected one less, between neighbouring levels");
+  const auto widest =
+      static_cast<double>(std::max(c.dim, c.decoder_dim)) * static_cast<double>(std::ranges::max(c.dim_mult));
+  json.expect_narrow("dim times dim_mult", widest);
   const auto channels = static_cast<size_t>(c.z_dim);
   if (c.mean.size() != channels || c.std.size() != channels)
     json.fail("mean and std have " + std::to_string(c.mean.size()) + " and " + std::to_string(c.std.size()) +
@@ -74,8 +77,8 @@ Config parse_config(std::string_view text, const std::string& file) {
   return c;
 }
 
-Config config_of_weights(bool version_22, const std::function<std::vector<int64_t>(const std::string&)>& shape,
-                         const std::string& file) {
+Config config_of_weights(bool version_22, const ShapeOf& any, const std::string& file) {
+  const ShapeOf shape = usable_shapes(any, file);
   Config c = version_22 ? wan22_config() : Config{};
   const auto refuse = [&](const std::string& what) {
     throw UserError(Exit::input, "models.vae", file + ": " + what,

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/models/vae/video_vae.h"
+#include "tessera/models/vae/shape_of.h"
 #include "tessera/models/vae/wan_statistics.h"
 
 namespace tessera::models::wan_vae {
@@ -39,7 +39,6 @@ Config parse_config(std::string_view json, const std::string& file);
 
 /// The sizes of weights that come without a config.json, as the .pth files do; the scaling is the published one.
 /// `official` gives a tensor's shape by its official name, empty when it is not there.
-Config config_of_weights(bool version_22, const std::function<std::vector<int64_t>(const std::string& official)>& shape,
-                         const std::string& file);
+Config config_of_weights(bool version_22, const ShapeOf& shape, const std::string& file);
 
 }  // namespace tessera::models::wan_vae

@@ -34,6 +34,7 @@ Config parse_diffusers(const ConfigReader& json) {
   Config c;
   c.num_heads = json.size("num_attention_heads");
   c.dim = c.num_heads * json.size("attention_head_dim");
+  json.expect_narrow("num_attention_heads times attention_head_dim", static_cast<double>(c.dim));
   c.in_dim = json.size("in_channels", c.in_dim);
   c.out_dim = json.size("out_channels", c.out_dim);
   c.image_dim = json.has("image_dim") ? json.size("image_dim") : 0;
@@ -69,14 +70,16 @@ Config parse_official(const ConfigReader& json, const std::string& file) {
 }
 
 /// Sizes that only the tensors determine.
-void take_from_weights(const Shapes& weights, Config& c) {
+void take_from_weights(const ConfigReader& json, const Shapes& weights, Config& c) {
   if (weights.empty() || !c.takes_images()) return;
   const auto branch = weights.find("img_emb.proj.1.weight");
   c.image_dim = branch == weights.end() || branch->second.empty() ? 0 : branch->second.back();
+  json.expect_narrow("the width of img_emb.proj.1.weight", static_cast<double>(c.image_dim));
   const auto positions = weights.find("img_emb.emb_pos");
   if (positions == weights.end() || positions->second.size() != 3) return;
   c.type = Type::flf2v;
   c.image_len = positions->second[1] / 2;
+  json.expect_narrow("the length of img_emb.emb_pos", static_cast<double>(c.image_len));
 }
 
 void check_sizes(const ConfigReader& json, const Config& c) {
@@ -119,7 +122,7 @@ Config parse_config(std::string_view text, const std::string& file, const Shapes
   c.text_len = json.size("text_len", c.text_len);
   c.eps = json.real("eps", c.eps);
   c.image_len = json.size("image_len", c.image_len);
-  take_from_weights(weights, c);
+  take_from_weights(json, weights, c);
   check_sizes(json, c);
   return c;
 }

@@ -18,7 +18,10 @@ std::vector<int64_t> parse_layers(const ConfigReader& json, int64_t num_layers) 
   constexpr const char* kKey = "audio_inject_layers";
   if (!json.has(kKey) && num_layers == kReleasedLayers) return kReleasedInjectors;
   std::vector<int64_t> layers;
-  for (const double layer : json.reals(kKey, {})) layers.push_back(static_cast<int64_t>(layer));
+  for (const double layer : json.reals(kKey, {})) {
+    const bool there = layer >= 0 && layer < static_cast<double>(num_layers);
+    layers.push_back(there ? static_cast<int64_t>(layer) : -1);
+  }
   const bool rising = std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
   if (layers.empty() || !rising || layers.front() < 0 || layers.back() >= num_layers)
     json.fail(std::string(kKey) + ": expected rising numbers of blocks, 0 to " + std::to_string(num_layers - 1));

@@ -151,25 +151,6 @@ Json CaseFile::to_json() const {
   return json;
 }
 
-double CaseContext::tolerance(const std::string& key) const {
-  const auto it = description.find("tolerance");
-  if (it == description.end() || !it->is_object() || !it->contains(key) || !(*it)[key].is_number())
-    throw UserError(Exit::input, "verify",
-                    (folder / "case.json").string() + ": tolerance." + key + " is missing or not a number");
-  return (*it)[key].get<double>();
-}
-
-std::function<double(double)> CaseContext::bound(const std::string& key) const {
-  const Json rule = description.value("tolerance", Json::object()).value(key, Json());
-  if (!rule.is_object()) return [number = tolerance(key)](double) { return number; };
-  for (const char* field : {"rtol_of_max", "atol"})
-    check_input(rule.contains(field) && rule[field].is_number(), "verify",
-                (folder / "case.json").string() + ": tolerance." + key + "." + field + " is missing or not a number");
-  return [share = rule["rtol_of_max"].get<double>(), least = rule["atol"].get<double>()](double largest) {
-    return share * largest + least;
-  };
-}
-
 std::vector<fs::path> CaseContext::case_files() const {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder)) {

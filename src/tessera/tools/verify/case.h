@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/comm/comm.h"
 #include "tessera/models/common/family.h"
+#include "tessera/tools/verify/case_json.h"
 
 namespace tessera::tools {
 
@@ -98,18 +99,15 @@ DType file_dtype(at::ScalarType dtype);
 struct CaseContext {
   std::filesystem::path folder;
   std::string name;
-  Json description;  ///< case.json
-  Json config;       ///< config.json
+  CaseDescription description;
+  Json config;  ///< config.json
   comm::Comm* comm = nullptr;
   Mesh mesh;
   int rank = 0;
   std::filesystem::path write;  ///< empty: nothing is stored
 
-  /// A number of "tolerance"; throws UserError (input) naming it when it is not there.
-  double tolerance(const std::string& key) const;
-  /// The same as a bound by the largest expected magnitude: a number is one for all, {rtol_of_max, atol} gives
-  /// rtol_of_max * magnitude + atol.
-  std::function<double(double)> bound(const std::string& key) const;
+  double tolerance(const std::string& key) const { return description.tolerance(key); }
+  std::function<double(double)> bound(const std::string& key) const { return description.bound(key); }
   std::vector<std::filesystem::path> case_files() const;  ///< case*.safetensors, sorted
 };
 

@@ -162,7 +162,7 @@ CaseResults check_dit_files(const CaseContext& context, const fs::path& part, Di
 /// The allowed difference for a largest value: cases of diffusers' models give a share of it and a least one for
 /// outputs (and the loss), and for gradients; ours a bound of outputs, and a share of gradients.
 std::function<double(double)> bound_of(const CaseContext& context, const std::string& key) {
-  const Json& all = context.description.value("tolerance", Json::object());
+  const Json& all = context.description.json.value("tolerance", Json::object());
   const std::string group = key.starts_with("grad") ? "grad" : "out";
   if (const auto rule = all.find(group); rule != all.end() && rule->is_object())
     return [share = rule->value("rtol_of_max", 0.0), least = rule->value("atol", 0.0)](double largest) {
@@ -212,7 +212,7 @@ void check_own_adapter(const CaseContext& context, const models::DenoiserCase& k
 /// A case of a family's own kind.
 void check_own_file(const CaseContext& context, const models::DenoiserCase& kind, const net::Denoiser& model,
                     CaseFile& file) {
-  const Json files = context.description.value("files", Json::object());
+  const Json files = context.description.json.value("files", Json::object());
   const std::vector<net::Sample> samples = kind.samples(file, files.value(file.file_name(), std::string()));
   const DitRun run = run_dit(context, model, samples, context.folder / file.weights(), samples.size());
   if (!kind.adapter.empty()) {

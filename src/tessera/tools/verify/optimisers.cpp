@@ -155,7 +155,7 @@ class Given final : public net::UnitUpdate {
 
 CaseResults verify_optimiser(const CaseContext& context) {
   CaseFile file(context.name, context.case_files().front());
-  const std::string kind = context.description.at("kind");
+  const std::string kind = context.description.json.at("kind");
   for (const auto& name : optimiser_runs(file))
     kind == plan::name(plan::Optimizer::prodigy) ? check_prodigy(context, file, name)
                                                  : check_run(context, file, kind, name);

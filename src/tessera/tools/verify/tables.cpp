@@ -162,7 +162,7 @@ CaseResults verify_aspect_ratios(const CaseContext& context) {
 
 CaseResults verify_published_shapes(const CaseContext& context) {
   CaseResults results;
-  for (const auto& [name, facts] : context.description.at("models").items())
+  for (const auto& [name, facts] : context.description.json.at("models").items())
     results.push_back(check_published(context, context.folder / (name + ".json")));
   return results;
 }

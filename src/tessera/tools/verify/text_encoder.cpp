@@ -132,7 +132,7 @@ CaseResults verify_text_encoder(const CaseContext& context, const models::TextEn
     if (other && !fs::exists(context.folder / weights)) continue;
     check_hidden(context, make, weights, config, results);
   }
-  if (context.description.contains("tokenizer") || fs::exists(context.folder / "tokens.json"))
+  if (context.description.json.contains("tokenizer") || fs::exists(context.folder / "tokens.json"))
     results.push_back(check_tokens(context));
   return results;
 }

@@ -5,8 +5,6 @@
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/base/foreign_file.h"
-#include "tessera/base/json.h"
 #include "tessera/base/log.h"
 #include "tessera/base/printable.h"
 #include "tessera/checkpoint/file.h"
@@ -72,21 +70,13 @@ Kinds all_kinds() {
   return kinds;
 }
 
-Json read_json(const fs::path& path) {
-  constexpr int64_t kMost = int64_t{64} << 20;
-  Json json =
-      parse_ordered_json(read_foreign(path, kMost, "verify", "give the folder of a golden case"), path.string());
-  check_input(json.is_object(), "verify", path.string() + ": expected an object", "give the folder of a golden case");
-  return json;
-}
-
 CaseContext open_case(const fs::path& folder) {
   CaseContext context;
   context.folder = folder;
   context.name = fs::absolute(folder).lexically_normal().filename().string();
   if (context.name.empty()) context.name = fs::absolute(folder).lexically_normal().parent_path().filename().string();
-  context.description = read_json(folder / "case.json");
-  if (context.description.value("kind", Json()) != kPublishedShapes) context.config = read_json(folder / "config.json");
+  context.description = CaseDescription(folder / "case.json");
+  if (context.description.kind() != kPublishedShapes) context.config = read_case_object(folder / "config.json");
   return context;
 }
 
@@ -144,7 +134,7 @@ CaseResults compute(const CaseFunction& kind, const CaseContext& context) {
     throw UserError(Exit::input, "verify",
                     context.folder.string() + ": case.json or config.json lacks a field, or has one of another type: " +
                         printable(error.what()),
-                    "compare them with those of another case of kind " + context.description.value("kind", ""));
+                    "compare them with those of another case of kind " + context.description.kind());
   }
 }
 
@@ -192,8 +182,7 @@ int verify(const VerifyOptions& options) {
     context.comm = &comm;
     context.mesh = options.mesh;
     context.rank = place.rank;
-    const Json named = context.description.value("kind", Json());
-    const std::string kind = named.is_string() ? named.get<std::string>() : "";
+    const std::string kind = context.description.kind();
     const auto it = kinds.find(kind);
     if (it == kinds.end()) {
       std::string known;

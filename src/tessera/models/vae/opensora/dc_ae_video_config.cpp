@@ -50,7 +50,8 @@ int64_t Config::time_stride() const {
   return int64_t{1} << std::ranges::count_if(stages, [](const Stage& s) { return s.halves_time; });
 }
 
-Config config_of_weights(const ShapeOf& shape, const std::string& file) {
+Config config_of_weights(const ShapeOf& any, const std::string& file) {
+  const ShapeOf shape = usable_shapes(any, file);
   Config config;
   const std::vector<Stage> released = std::move(config.stages);
   config.stages.clear();
@@ -82,6 +83,9 @@ Config config_of_weights(const ShapeOf& shape, const std::string& file) {
     refuse(file,
            "its tensors do not tell the sizes of a video DC-AE (no encoder.stages.0 of three dimensions, or no "
            "encoder.project_out)");
+  if (config.stages.size() > kMostLevels)
+    refuse(file,
+           "has " + std::to_string(config.stages.size()) + " stages, expected at most " + std::to_string(kMostLevels));
   config.latent_channels = latent[0];
   check_widths(config, file);
   return config;

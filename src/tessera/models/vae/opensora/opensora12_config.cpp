@@ -34,7 +34,8 @@ std::vector<double> per_channel(const ConfigReader& json, const char* key, const
 
 int64_t Config::time_stride() const { return int64_t{1} << std::ranges::count(halved, true); }
 
-Config config_of_weights(const ShapeOf& shape, const std::string& file) {
+Config config_of_weights(const ShapeOf& any, const std::string& file) {
+  const ShapeOf shape = usable_shapes(any, file);
   Config config;
   config.widths.clear();
   const std::string pictures = "spatial_vae.module.", time = "temporal_vae.encoder.";
@@ -60,7 +61,9 @@ Config config_of_weights(const ShapeOf& shape, const std::string& file) {
     if (level > 0)
       config.halved.push_back(!shape(time + "conv_blocks." + std::to_string(level - 1) + ".conv.weight").empty());
   }
-  if (config.time_widths.empty()) refuse(file, "has no levels in temporal_vae.encoder.block_res_blocks");
+  if (config.time_widths.empty() || config.time_widths.size() > kMostLevels)
+    refuse(file, "has " + std::to_string(config.time_widths.size()) +
+                     " levels in temporal_vae.encoder.block_res_blocks, expected 1 to " + std::to_string(kMostLevels));
   for (config.time_layers = 0; !time_conv1(0, config.time_layers).empty();) ++config.time_layers;
   if (config.latent_channels != static_cast<int64_t>(config.mean.size()))
     config.mean.assign(static_cast<size_t>(config.latent_channels), 0),

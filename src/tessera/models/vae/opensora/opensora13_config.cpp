@@ -36,7 +36,8 @@ void check_half(const nlohmann::json& all, const std::string& file, const char* 
 
 }  // namespace
 
-Config config_of_weights(const ShapeOf& shape, const std::string& file) {
+Config config_of_weights(const ShapeOf& any, const std::string& file) {
+  const ShapeOf shape = usable_shapes(any, file);
   Config config;
   config.widths.clear();
   const auto conv1 = [&](size_t level, int64_t block) {

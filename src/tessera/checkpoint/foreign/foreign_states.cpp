@@ -1,17 +1,17 @@
-#include "tessera/train/foreign_states.h"
+#include "tessera/checkpoint/foreign/foreign_states.h"
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
 #include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/torch_file.h"
 
-namespace tessera::train {
+namespace tessera::checkpoint {
 
 namespace fs = std::filesystem;
 
@@ -21,8 +21,7 @@ void refuse_foreign(const std::string& what, const std::string& hint) {
 
 namespace {
 
-using checkpoint::TorchFile, checkpoint::TorchTree;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kWhole =
     "save whole states: StateDictType.FULL_STATE_DICT with FSDP.optim_state_dict, or torch.distributed.checkpoint's "
@@ -34,10 +33,20 @@ std::string identity_of(const fs::path& named, const fs::path& file) {
          std::to_string(fs::last_write_time(file).time_since_epoch().count());
 }
 
-Json read_json(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  return parse_ordered_json(text, path.string());
+OrderedJson read_json(const fs::path& path) {
+  constexpr int64_t kMost = int64_t{64} << 20;
+  return parse_ordered_json(read_foreign(path, kMost, "run.resume", "copy the folder again, whole"), path.string());
+}
+
+/// A text or number of the file's outermost dict as a whole number from 0 on; nothing where it is none.
+std::optional<int64_t> whole_number(const Metadata& metadata, const char* key) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return std::nullopt;
+  const std::string& text = found->second;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = error == std::errc() && end == text.data() + text.size() && number >= 0;
+  return whole ? std::optional(number) : std::nullopt;
 }
 
 /// A pickle names the classes of its values; those of sharded tensors hold a rank's part, and where to find the others.
@@ -65,17 +74,11 @@ class FileStates : public ForeignStates {
   explicit FileStates(const std::string& file) : tree_(open_tree(file)) {}
 
   int64_t step() const override {
-    int64_t step = -1;
-    const auto found = tree_.metadata().find("step");
-    if (found != tree_.metadata().end()) {
-      const std::string& text = found->second;
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
-      if (error != std::errc() || end != text.data() + text.size()) step = -1;
-    }
-    if (step < 0)
+    const std::optional<int64_t> step = whole_number(tree_.metadata(), "step");
+    if (!step)
       refuse_foreign(tree_.path().string() + ": has no step, expected a dict {\"model\", \"optimizer\", \"step\"}",
                      "save the number of steps that are done as \"step\"; weights alone are model.path");
-    return step;
+    return *step;
   }
 
   std::vector<std::string> order() const override {
@@ -92,11 +95,8 @@ class FileStates : public ForeignStates {
     return "optimizer.state." + parameter + "." + kind;
   }
 
-  int groups() const override {
-    const auto groups = tree_.metadata().find("optimizer.param_groups");
-    return groups == tree_.metadata().end() ? 1 : std::stoi(groups->second);
-  }
-  std::optional<checkpoint::WeightSet> average() const override { return std::nullopt; }
+  int64_t groups() const override { return whole_number(tree_.metadata(), "optimizer.param_groups").value_or(1); }
+  std::optional<WeightSet> average() const override { return std::nullopt; }
   std::string identity() const override { return identity_of(tree_.path(), tree_.path()); }
 
  private:
@@ -118,7 +118,7 @@ class FolderStates : public ForeignStates {
   }
 
   int64_t step() const override {
-    const Json running = read_json(folder_ / kRunning);
+    const OrderedJson running = read_json(folder_ / kRunning);
     for (const char* key : {"actual_update_step", "global_step"})  // 1.x has the second alone, which counts updates
       if (running.contains(key) && running[key].is_number_integer() && running[key].get<int64_t>() >= 0)
         return running[key].get<int64_t>();
@@ -141,7 +141,7 @@ class FolderStates : public ForeignStates {
     const auto found = file_of_.find(parameter);
     if (found == file_of_.end()) return std::nullopt;
     if (found->second->tree) return moment_of(*found->second->tree, parameter + "." + kind);
-    const checkpoint::SafetensorsFile& file = *found->second->safetensors;
+    const SafetensorsFile& file = *found->second->safetensors;
     const auto* entry = file.find("state." + parameter + "." + kind);
     if (!entry) return std::nullopt;
     return Moment{entry->shape, [&file, entry](float* to) { file.read_f32(entry->name, 0, entry->count(), to); }};
@@ -149,11 +149,11 @@ class FolderStates : public ForeignStates {
   std::string place(const std::string& parameter, const std::string& kind) const override {
     return parameter + "." + kind + " of " + index_.filename().string();
   }
-  int groups() const override { return 1; }
+  int64_t groups() const override { return 1; }
 
-  std::optional<checkpoint::WeightSet> average() const override {
+  std::optional<WeightSet> average() const override {
     for (const char* name : {"ema.safetensors", "ema.pt"})
-      if (fs::exists(folder_ / name)) return checkpoint::open_weights(folder_ / name);
+      if (fs::exists(folder_ / name)) return open_weights(folder_ / name);
     return std::nullopt;
   }
   std::string identity() const override { return identity_of(folder_, folder_ / kRunning); }
@@ -161,12 +161,12 @@ class FolderStates : public ForeignStates {
  private:
   struct Piece {
     std::optional<TorchTree> tree;
-    std::optional<checkpoint::SafetensorsFile> safetensors;
+    std::optional<SafetensorsFile> safetensors;
   };
 
   static std::vector<std::pair<std::string, std::string>> map_of(const fs::path& index) {
     std::vector<std::pair<std::string, std::string>> pairs;
-    const Json json = read_json(index);
+    const OrderedJson json = read_json(index);
     if (json.contains("weight_map") && json["weight_map"].is_object())
       for (const auto& [key, value] : json["weight_map"].items())
         if (value.is_string()) pairs.emplace_back(key, value.get<std::string>());
@@ -182,7 +182,7 @@ class FolderStates : public ForeignStates {
                      "copy the folder again, whole");
     piece = std::make_shared<Piece>();
     if (file.extension() == ".safetensors")
-      piece->safetensors.emplace(checkpoint::SafetensorsFile::open(file));
+      piece->safetensors.emplace(SafetensorsFile::open(file));
     else
       piece->tree.emplace(open_tree(file.string()));
     return piece;
@@ -196,8 +196,8 @@ class FolderStates : public ForeignStates {
 }  // namespace
 
 std::unique_ptr<ForeignStates> open_foreign_states(const std::string& path) {
-  if (checkpoint::is_trainer_folder(path)) return std::make_unique<FolderStates>(path);
+  if (is_trainer_folder(path)) return std::make_unique<FolderStates>(path);
   return std::make_unique<FileStates>(path);
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::checkpoint

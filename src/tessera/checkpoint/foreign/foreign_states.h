@@ -19,12 +19,12 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/weights.h"
 
-namespace tessera::train {
+namespace tessera::checkpoint {
 
 class ForeignStates {
  public:
   struct Moment {
-    checkpoint::Shape shape;
+    Shape shape;
     std::function<void(float*)> read;  ///< all of it, of any floating dtype; valid while the states live
   };
 
@@ -37,10 +37,10 @@ class ForeignStates {
   virtual std::optional<Moment> find(const std::string& parameter, const std::string& kind) const = 0;
   virtual std::string place(const std::string& parameter, const std::string& kind) const = 0;  ///< for messages
   /// Of more than one group parameters are numbered group by group.
-  virtual int groups() const = 0;
+  virtual int64_t groups() const = 0;
   /// The average of the weights, of the same names; nothing where none was saved. Throws UserError (input) where only
   /// a rank's part of it is there.
-  virtual std::optional<checkpoint::WeightSet> average() const = 0;
+  virtual std::optional<WeightSet> average() const = 0;
   /// What tells these states from others: path, bytes and time.
   virtual std::string identity() const = 0;
 };
@@ -51,4 +51,4 @@ std::unique_ptr<ForeignStates> open_foreign_states(const std::string& path);
 /// Throws the refusal of what run.resume names.
 [[noreturn]] void refuse_foreign(const std::string& what, const std::string& hint);
 
-}  // namespace tessera::train
+}  // namespace tessera::checkpoint
