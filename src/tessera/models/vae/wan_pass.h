@@ -11,6 +11,7 @@
 #include <map>
 
 #include "tessera/models/vae/pass_work.h"
+#include "tessera/models/vae/video_vae.h"
 #include "tessera/models/vae/wan_layers.h"
 #include "tessera/net/plain_context.h"
 

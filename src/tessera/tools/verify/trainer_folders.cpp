@@ -7,10 +7,10 @@
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
 #include "tessera/checkpoint/dtype.h"
+#include "tessera/checkpoint/foreign/foreign_states.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/registry.h"
 #include "tessera/tools/verify/case.h"
-#include "tessera/train/foreign_states.h"
 #include "tessera/weights/named_weights.h"
 
 namespace tessera::tools {
@@ -39,7 +39,7 @@ struct Saved {
   std::string form;  ///< "checkpoint_sync"
   fs::path folder;
   Json files;  ///< of listing.json
-  std::unique_ptr<train::ForeignStates> states;
+  std::unique_ptr<checkpoint::ForeignStates> states;
   std::optional<WeightSet> weights, masters, average;
 
   /// What a run goes on from.
@@ -50,7 +50,7 @@ Saved open_saved(const CaseContext& context, const std::string& mode, const Json
   Saved saved;
   saved.form = "checkpoint_" + mode, saved.files = about.at("files");
   saved.folder = context.folder / saved.form / about.at("folder").get<std::string>();
-  saved.states = train::open_foreign_states(saved.folder.string());
+  saved.states = checkpoint::open_foreign_states(saved.folder.string());
   saved.weights = checkpoint::open_weights(saved.folder / "model");
   if (saved.files.contains(kMasters)) {
     saved.masters = checkpoint::open_weights(saved.folder);
