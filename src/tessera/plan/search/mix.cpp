@@ -51,6 +51,7 @@ class Mixer {
 
   void run() {
     if (blocks_.empty()) return;
+    learn(start().candidate.plan);
     seed();
     if (!pool_.best) shrink();
     if (!pool_.best) return;
@@ -102,6 +103,17 @@ class Mixer {
         for (const auto& [site, bytes] : f.results) held += choice.policy(site) != Policy::recompute ? bytes : 0;
       }
       m.option.kept = std::max<int64_t>(0, held - m.option.sent);
+    }
+  }
+
+  /// Adds the ways of a plan's blocks to those known: earlier passes keep results that no saving names together.
+  void learn(const Plan& plan) {
+    for (const size_t u : blocks_) {
+      if (way_in(plan, u)) continue;
+      std::vector<Measured> own = {{{plan.units[u].activations, plan.units[u].sites}, {}}};
+      own.front().option.kept = static_cast<int64_t>(u);
+      measure(own);
+      kinds_.at(evaluator_.model.units[u].kind).push_back(own.front());
     }
   }
 
@@ -181,9 +193,13 @@ class Mixer {
       for (int i = 0; i < kCorrections && kept > 0; ++i) {
         const std::vector<int> choice = best_mix(options, kept, limit / 4 * quarter);
         if (choice.empty() || !tried.insert(choice).second) break;
-        Evaluated e = evaluator_.evaluate(with(start.candidate.plan, choice));
+        Plan plan = with(start.candidate.plan, choice);
+        Evaluated e = evaluator_.evaluate(plan);
         const int64_t spare = input.budget - e.candidate.peak;
+        const bool fits = e.candidate.fits;
         pool_.consider(std::move(e));
+        if (Plan spread = alternate_offloading(plan, evaluator_, kUnchanged); fits && spread != plan)
+          pool_.consider(evaluator_.evaluate(std::move(spread)));
         kept += spare;
       }
     }
@@ -372,6 +388,7 @@ class Mixer {
   }
 
   static constexpr size_t kEvaluations = 4000, kFew = 8;
+  static constexpr size_t kUnchanged = 4;     // blocks at the end that copies of others do not come between
   static constexpr size_t kNear = 4;          // blocks that one may exchange with
   static constexpr int kRounds = 3;           // of exchanges, each followed by the other changes
   static constexpr double kShortWait = 1e-3;  // of a step: less is not looked at
@@ -422,6 +439,22 @@ std::vector<int> best_mix(const std::vector<std::vector<MixOption>>& blocks, int
     choice[b] = state.option, at = state.before;
   }
   return choice;
+}
+
+Plan alternate_offloading(Plan plan, const Evaluator& evaluator, size_t last) {
+  std::map<std::string, std::vector<size_t>> kinds;
+  for (const size_t u : evaluator.blocks) kinds[evaluator.model.units[u].kind].push_back(u);
+  for (auto& [kind, units] : kinds) {
+    for (size_t i = 0; i < last && !units.empty() && !plan.units[units.back()].offloads(); ++i) units.pop_back();
+    std::vector<UnitPlan> away, near;
+    for (const size_t u : units) (plan.units[u].offloads() ? away : near).push_back(plan.units[u]);
+    for (size_t i = 0, sent = 0; i < units.size(); ++i) {
+      const bool offloads_next = (i + 1) * away.size() / units.size() > sent;
+      plan.units[units[i]] = offloads_next ? away[sent] : near[i - sent];
+      sent += offloads_next;
+    }
+  }
+  return plan;
 }
 
 void mix_activations(Pool& pool, const Evaluator& evaluator) { Mixer(pool, evaluator).run(); }

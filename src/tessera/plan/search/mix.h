@@ -27,4 +27,8 @@ std::vector<int> best_mix(const std::vector<std::vector<MixOption>>& blocks, int
 
 void mix_activations(Pool& pool, const Evaluator& evaluator);
 
+/// The plan with blocks that offload between blocks that do not, so that each copy overlaps the compute of several.
+/// `last`: so many blocks of a kind at the end, where the peak is, stay as they are.
+Plan alternate_offloading(Plan plan, const Evaluator& evaluator, size_t last);
+
 }  // namespace tessera::plan

@@ -1,6 +1,5 @@
 #include "tessera/plan/search/spend.h"
 
-#include <map>
 #include <string>
 
 #include "tessera/plan/search/mix.h"
@@ -26,7 +25,10 @@ class Passes {
     } while (pool_.best->candidate.seconds < before);
     offload_instead();
     if (!evaluator_.input.recompute_units && !evaluator_.input.activations) {
-      for (const size_t last : {8, 4, 2, 0}) alternate_offloading(last);
+      for (const size_t last : {8, 4, 2, 0})
+        if (Plan plan = alternate_offloading(pool_.best->candidate.plan, evaluator_, last);
+            plan != pool_.best->candidate.plan)
+          pool_.consider(evaluator_.evaluate(std::move(plan)));
       mix_activations(pool_, evaluator_);
     }
     if (!evaluator_.input.strategy && mesh_.shard_size() > 1) {
@@ -107,25 +109,6 @@ class Passes {
       change(plan, static_cast<int>(n));
       pool_.consider(evaluator_.evaluate(std::move(plan)));
     }
-  }
-
-  /// Alternates units that offload with units that do not, so that each copy overlaps the compute of several units.
-  /// `last`: so many units at the end, where the peak is, stay unchanged.
-  void alternate_offloading(size_t last) {
-    Plan plan = pool_.best->candidate.plan;
-    std::map<std::string, std::vector<size_t>> kinds;
-    for (const size_t u : evaluator_.blocks) kinds[evaluator_.model.units[u].kind].push_back(u);
-    for (auto& [kind, units] : kinds) {
-      for (size_t i = 0; i < last && !units.empty() && !plan.units[units.back()].offloads(); ++i) units.pop_back();
-      std::vector<UnitPlan> away, near;
-      for (const size_t u : units) (plan.units[u].offloads() ? away : near).push_back(plan.units[u]);
-      for (size_t i = 0, sent = 0; i < units.size(); ++i) {
-        const bool offloads_next = (i + 1) * away.size() / units.size() > sent;
-        plan.units[units[i]] = offloads_next ? away[sent] : near[i - sent];
-        sent += offloads_next;
-      }
-    }
-    if (plan != pool_.best->candidate.plan) pool_.consider(evaluator_.evaluate(std::move(plan)));
   }
 
   /// Keeps the results of these sites in as many recomputed units as fit.
