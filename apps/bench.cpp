@@ -9,7 +9,7 @@ namespace tessera::apps {
 
 namespace {
 
-int run(const Arguments& arguments) {
+int run_bench(const Arguments& arguments) {
   tools::BenchOptions options;
   options.config = arguments.value("--config");
   if (options.config.empty())
@@ -64,7 +64,7 @@ Command bench_command() {
              {"--steps", "N", "steps that are timed; 0: only predict"},
              {"--seconds", "S", "time further steps, until all take about so long"},
              {"--warmup", "N", "steps before those"}};
-  c.run = run;
+  c.run = run_bench;
   return c;
 }
 

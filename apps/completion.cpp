@@ -164,7 +164,7 @@ std::string fish() {
   return out;
 }
 
-int run(const Arguments& arguments) {
+int run_completion(const Arguments& arguments) {
   static const std::vector<std::pair<std::string, std::string (*)()>> shells = {
       {"bash", bash}, {"zsh", zsh}, {"fish", fish}};
   const std::string& wanted = arguments.only_word("shell");
@@ -187,7 +187,7 @@ Command completion_command() {
   c.summary = "Prints a shell script that completes commands, flags and keys.";
   c.usage = "completion bash|zsh|fish";
   c.example = "source <(tessera completion bash)";
-  c.run = run;
+  c.run = run_completion;
   return c;
 }
 

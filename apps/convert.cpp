@@ -28,7 +28,7 @@ double strength(const std::string& text) {
   throw UserError(Exit::usage, "convert", "--scale '" + text + "' is no number", "write 0.8");
 }
 
-int run(const Arguments& arguments) {
+int run_convert(const Arguments& arguments) {
   if (arguments.words.size() != 2)
     throw UserError(Exit::usage, "convert",
                     std::to_string(arguments.words.size()) + " paths are given, expected two: IN and OUT",
@@ -81,7 +81,7 @@ Command convert_command() {
       {"--extra-tensors", "WHAT",
        "tensors that the model has no parameter for: refuse, drop, or keep under their names [refuse]"},
       {"--force", "", "overwrite OUT"}};
-  c.run = run;
+  c.run = run_convert;
   return c;
 }
 

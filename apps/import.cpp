@@ -21,7 +21,7 @@ int ranks_of(const Arguments& arguments) {
   return ranks;
 }
 
-int run(const Arguments& arguments) {
+int run_import(const Arguments& arguments) {
   if (arguments.has("--table")) {
     std::fputs(tools::import_table().c_str(), stdout);
     return 0;
@@ -63,7 +63,7 @@ Command import_command() {
       {"--out", "FILE", "write the recipe to FILE instead of printing it", "-o"},
       {"--ranks", "N", "ranks, for the global batch [those the command starts]"},
       {"--table", "", "print every option and its key: docs/coming-from.md"}};
-  c.run = run;
+  c.run = run_import;
   return c;
 }
 

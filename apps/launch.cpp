@@ -38,7 +38,7 @@ int ranks_here(const Command& command, const Arguments& arguments) {
   return gpus;
 }
 
-int run(const Arguments& arguments) {
+int run_launch(const Arguments& arguments) {
   if (arguments.words.empty())
     throw UserError(Exit::usage, "launch", "no command to launch", "tessera launch -n 2 train RECIPE");
   const auto& inner = arguments.words.front();
@@ -101,7 +101,7 @@ Command launch_command() {
                  {"--master-port", kRendezvous},
                  {"--rdzv-backend", "leave it out: there is one rendezvous"},
                  {"--rdzv-id", "leave it out: all launchers of one endpoint are one run"}};
-  c.run = run;
+  c.run = run_launch;
   return c;
 }
 

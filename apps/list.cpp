@@ -45,7 +45,7 @@ void print_table(const job::Kind& kind, const std::vector<job::Entry>& entries) 
   }
 }
 
-int run(const Arguments& arguments) {
+int run_list(const Arguments& arguments) {
   if (arguments.words.empty())
     throw UserError(Exit::usage, "list", "what is to be listed is missing", "give one of " + kinds());
   const job::Kind& kind = job::catalogue_kind(arguments.only_word("kind"));
@@ -64,7 +64,7 @@ Command list_command() {
   c.usage = "list presets|autoencoders|encoders|profiles|optimizers [--json]";
   c.flags = {{"--json", "", "print JSON"}};
   c.example = "tessera list presets";
-  c.run = run;
+  c.run = run_list;
   return c;
 }
 

@@ -102,7 +102,7 @@ std::string page() {
   return out;
 }
 
-int run(const Arguments& arguments) {
+int run_man(const Arguments& arguments) {
   if (!arguments.words.empty())
     throw UserError(Exit::usage, "man", "'" + arguments.words.front() + "' is one word too many", "tessera man");
   std::fputs(page().c_str(), stdout);
@@ -117,7 +117,7 @@ Command man_command() {
   c.summary = "Prints the manual page, in troff.";
   c.usage = "man";
   c.example = "tessera man | man -l -";
-  c.run = run;
+  c.run = run_man;
   return c;
 }
 

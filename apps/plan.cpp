@@ -370,7 +370,7 @@ void check_flags(const Arguments& arguments) {
     throw UserError(Exit::usage, "plan", "--executed without --trace", "add --trace FILE: both are drawn there");
 }
 
-int run(const Arguments& arguments) {
+int run_plan(const Arguments& arguments) {
   check_flags(arguments);
   if (arguments.has("--composes")) return std::fputs(plan::composition_page().c_str(), stdout) < 0;
   if (arguments.has("--check")) return check_file(arguments.value("--check"));
@@ -444,7 +444,7 @@ Command plan_command() {
              {"--schedule", "FILE", "write the instructions of all ranks and steps"},
              {"--write", "FILE", "write the plan, or with --largest batch the recipe"},
              {"--check", "FILE", "check a schedule file; name the line that is wrong"}};
-  c.run = run;
+  c.run = run_plan;
   return c;
 }
 

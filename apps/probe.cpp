@@ -11,7 +11,7 @@ namespace tessera::apps {
 
 namespace {
 
-int run(const Arguments& arguments) {
+int run_probe(const Arguments& arguments) {
   if (!arguments.words.empty())
     throw UserError(Exit::usage, "probe", "'" + arguments.words.front() + "' is one word too many",
                     "tessera probe --out FILE");
@@ -44,7 +44,7 @@ Command probe_command() {
              {"--name", "NAME", "name of the profile"},
              {"--folder", "DIR", "folder on the disk to measure [current folder]"},
              {"--show", "NAME|FILE", "print a shipped profile or check a file; no measuring"}};
-  c.run = run;
+  c.run = run_probe;
   return c;
 }
 

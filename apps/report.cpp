@@ -9,7 +9,7 @@ namespace tessera::apps {
 
 namespace {
 
-int run(const Arguments& arguments) {
+int run_report(const Arguments& arguments) {
   const std::vector<std::filesystem::path> runs(arguments.words.begin(), arguments.words.end());
   if (runs.empty())
     throw UserError(Exit::usage, "report", "no run folder given", "tessera " + arguments.command->usage);
@@ -33,7 +33,7 @@ Command report_command() {
   c.usage = "report RUN [RUN ...] [--out FILE]";
   c.example = "tessera report runs/a runs/b --out compare.html";
   c.flags = {{"--out", "FILE", "the page [RUN/report.html]"}};
-  c.run = run;
+  c.run = run_report;
   return c;
 }
 

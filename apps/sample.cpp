@@ -19,7 +19,7 @@ int64_t seed(const std::string& text) {
   return value;
 }
 
-int run(const Arguments& arguments) {
+int run_sample(const Arguments& arguments) {
   recipe::Overrides overrides = arguments.overrides;
   if (arguments.has("--negative")) overrides.emplace_back("sample.negative_prompt", arguments.value("--negative"));
   sample::SampleOptions options;
@@ -63,7 +63,7 @@ Command sample_command() {
              {"--seed", "N", "seed; repeated, a video for each [sample.seed]"},
              {"--out", "FILE|DIR", "an .mp4 or .gif, a .png of a picture, or a folder [RUN/samples]"},
              {"--format", "mp4|gif|png|frames", "frames: a folder of images for each video"}};
-  c.run = run;
+  c.run = run_sample;
   return c;
 }
 

@@ -58,7 +58,7 @@ int print_json(const std::vector<plan::Scenario>& scenarios) {
   return 0;
 }
 
-int run(const Arguments& arguments) {
+int run_simulate(const Arguments& arguments) {
   const std::string& file = arguments.only_word("file of runs");
   const auto scenarios = plan::parse_scenarios(checkpoint::read_text(file), file);
   if (arguments.has("--json")) return print_json(scenarios);
@@ -84,7 +84,7 @@ Command simulate_command() {
   c.usage = "simulate FILE [--json]";
   c.flags = {{"--json", "", "print JSON: layout, plan, seconds by kind, memory"}};
   c.example = "tessera simulate bench/published.toml";
-  c.run = run;
+  c.run = run_simulate;
   return c;
 }
 

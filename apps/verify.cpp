@@ -8,7 +8,7 @@ namespace tessera::apps {
 
 namespace {
 
-int run(const Arguments& arguments) {
+int run_verify(const Arguments& arguments) {
   tools::VerifyOptions options;
   for (const auto& word : arguments.words) options.cases.emplace_back(word);
   options.mesh = Mesh::parse(arguments.value("--mesh"));
@@ -38,7 +38,7 @@ Command verify_command() {
              {"--device", "cpu|cuda|auto", "where to compute; cpu without it"},
              {"--json", "FILE", "write the results as JSON"},
              {"--write", "DIR", "store everything computed, DIR/CASE/FILE.safetensors"}};
-  c.run = run;
+  c.run = run_verify;
   return c;
 }
 

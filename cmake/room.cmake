@@ -8,9 +8,11 @@ function(tessera_unity target)
 endfunction()
 
 # For executables whose files see LibTorch: 14 s a file without the rooms' precompiled header, 3 with it. It fits only what
-# is compiled as the rooms are.
+# is compiled as the rooms are. tessera_precompiled(TARGET HEADERS) takes those of another target.
 function(tessera_precompiled target)
-  target_precompile_headers(${target} REUSE_FROM tessera_pch)
+  set(headers tessera_pch ${ARGN})
+  list(GET headers -1 headers)
+  target_precompile_headers(${target} REUSE_FROM ${headers})
   target_compile_options(${target} PRIVATE -fPIC)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
 endfunction()
@@ -36,6 +38,8 @@ function(tessera_room folder)
     target_compile_options(tessera_${name} PRIVATE -Wall -Wextra -Wno-unused-parameter)
     if(R_TORCH)
       target_precompile_headers(tessera_${name} REUSE_FROM tessera_pch)
+    else()
+      target_precompile_headers(tessera_${name} REUSE_FROM tessera_pch_without_torch)
     endif()
     tessera_unity(tessera_${name})
     foreach(file ${R_ALONE})

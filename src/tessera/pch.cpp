@@ -1,1 +1,1 @@
-// Holds the precompiled header that every room with LibTorch reuses.
+// Holds the precompiled headers that rooms and tests reuse.

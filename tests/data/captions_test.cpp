@@ -9,7 +9,7 @@ namespace tessera::data {
 
 namespace {
 
-Captions choose(const NamedCaptions& named, const NamedNumbers& scores, const CaptionRules& rules,
+Captions chosen(const NamedCaptions& named, const NamedNumbers& scores, const CaptionRules& rules,
                 bool lenient = false) {
   return choose_captions(named, scores, rules, "clip", lenient);
 }
@@ -20,27 +20,27 @@ using Weights = std::vector<double>;
 
 TEST(CaptionShares, TheShareOfANameThatAClipLacksGoesToItsPrompt) {
   const CaptionRules rules{.shares = {{"prompt", 5}, {"_long", 20}, {"_other", 75}}};
-  const Captions all = choose({{"prompt", "p"}, {"_long", "l"}, {"_other", "o"}}, {}, rules);
+  const Captions all = chosen({{"prompt", "p"}, {"_long", "l"}, {"_other", "o"}}, {}, rules);
   EXPECT_EQ(all.texts, (Texts{"p", "l", "o"}));
   EXPECT_EQ(all.weights, (Weights{5, 20, 75}));
-  const Captions lacking = choose({{"prompt", "p"}, {"_long", "l"}}, {}, rules);
+  const Captions lacking = chosen({{"prompt", "p"}, {"_long", "l"}}, {}, rules);
   EXPECT_EQ(lacking.texts, (Texts{"p", "l", "p"}));
   EXPECT_EQ(lacking.weights, (Weights{5, 20, 75}));
-  const Captions lenient = choose({{"prompt", "p"}, {"_long", "l"}}, {}, rules, /*lenient=*/true);
+  const Captions lenient = chosen({{"prompt", "p"}, {"_long", "l"}}, {}, rules, /*lenient=*/true);
   EXPECT_EQ(lenient.weights, (Weights{5, 20})) << "or is left out, as for archives of videos";
-  EXPECT_EQ(choose({{"prompt", "p"}}, {}, {}).texts, Texts{"p"});
-  EXPECT_EQ(choose({{"caption", "c"}}, {}, {}).texts, Texts{"c"});
-  expect_error(Exit::input, {"clip: no caption to draw", "'x'"}, [] { choose({{"x", "c"}}, {}, {}); });
+  EXPECT_EQ(chosen({{"prompt", "p"}}, {}, {}).texts, Texts{"p"});
+  EXPECT_EQ(chosen({{"caption", "c"}}, {}, {}).texts, Texts{"c"});
+  expect_error(Exit::input, {"clip: no caption to draw", "'x'"}, [] { chosen({{"x", "c"}}, {}, {}); });
 }
 
 TEST(CaptionScores, DrawByTheirPowerFromTheLeastScoreOn) {
   const CaptionRules rules{.score_files = {"_s"}, .score_min = 25, .score_temperature = 0.1};
   const NamedCaptions named = {{"a", "A"}, {"b", "B"}, {"c", "C"}};
-  const Captions two = choose(named, {{"a", 30}, {"b", 27}, {"c", 24}, {"gone", 40}}, rules);
+  const Captions two = chosen(named, {{"a", 30}, {"b", 27}, {"c", 24}, {"gone", 40}}, rules);
   EXPECT_EQ(two.texts, (Texts{"A", "B"}));
   EXPECT_NEAR(two.weights[1] / two.weights[0], std::pow(27.0 / 30.0, 10), 1e-12);
-  EXPECT_EQ(choose(named, {{"a", 20}, {"b", 24}}, rules).texts, Texts{"B"}) << "none is good enough: the best";
-  EXPECT_EQ(choose({{"prompt", "p"}, {"a", "A"}}, {}, rules).texts, Texts{"p"}) << "no scores";
+  EXPECT_EQ(chosen(named, {{"a", 20}, {"b", 24}}, rules).texts, Texts{"B"}) << "none is good enough: the best";
+  EXPECT_EQ(chosen({{"prompt", "p"}, {"a", "A"}}, {}, rules).texts, Texts{"p"}) << "no scores";
 }
 
 class CaptionSets : public FolderTest {};

@@ -6,6 +6,7 @@
 
 #include "layout_table.h"
 #include "matrix.h"
+#include "matrix_cases.h"
 #include "planned_memory.h"
 #include "seed_jobs.h"
 
@@ -93,6 +94,12 @@ config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })"),
                                {"--train.eps", "1e-5"}};  // the bias of its keys has a gradient of rounding alone
     return stdit;
   }
+  if (name == "stdit_windows") {  // 1.3: attention in windows, and positions by rotation
+    static const Trained stdit{TinyRun("stdit-windows", TESSERA_BINARY, R"(preset = "opensora1.3-tiny"
+config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })"),
+                               {"--train.eps", "1e-5"}};
+    return stdit;
+  }
   static const Trained sana{TinyRun("sana", TESSERA_BINARY, "preset = \"sana-tiny-norms\"\n" + fields),
                             {"--data.frames", "1"}};
   return sana;
@@ -172,11 +179,20 @@ void check(const Trained& family, const std::string& matrix, const std::string& 
   }
 }
 
+/// All of them; of a family's two generations one, by turns.
+std::vector<const char*> families_in_turn() {
+  constexpr const char* kGenerations[] = {"stdit", "stdit_windows"};
+  std::vector<const char*> all = {"toy", "sana", "sana_video", "opensora"};
+  const auto chosen = in_turn("generations of STDiT3", kGenerations);
+  all.insert(all.end(), chosen.begin(), chosen.end());
+  return all;
+}
+
 class FamilyTraining : public ::testing::TestWithParam<const char*> {
  protected:
   const Trained& family_ = trained(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::Values("toy", "sana", "sana_video", "opensora", "stdit"),
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTraining, ::testing::ValuesIn(families_in_turn()),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(FamilyTraining, EndsWithTheSameWeightsOnEveryLayoutInTheMemoryThatWasPredicted) {

@@ -31,7 +31,7 @@ void expect(const std::vector<Violation>& found, int line, const std::string& ru
     for (const auto& part : parts) all = all && v.text.find(part) != std::string::npos;
     if (all) return;
   }
-  ADD_FAILURE() << "expected line " << line << " [" << rule << "] " << testing::PrintToString(parts) << ", found:\n"
+  ADD_FAILURE() << "expected line " << line << " [" << rule << "] " << ::testing::PrintToString(parts) << ", found:\n"
                 << toy::text(found);
 }
 

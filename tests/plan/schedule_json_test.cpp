@@ -15,7 +15,7 @@ const char kLine[] =
     R"("group":"reduce:dp_shard[0,1]","grad":4096,"scratch":0,"wait":[5,6],)"
     R"("comm":[{"axis":"dp_shard","kind":"reduce_scatter","bytes":1024}]})";
 
-std::string refusal(const std::string& text) {
+std::string line_refusal(const std::string& text) {
   try {
     parse_line(text);
   } catch (const UserError& error) {
@@ -93,7 +93,7 @@ TEST(ScheduleJson, SchedulesOfAStepNumberOn) {
 
 TEST(ScheduleJson, ErrorsNameTheField) {
   const auto expect = [](const std::string& text, const std::string& part) {
-    EXPECT_NE(refusal(text).find(part), std::string::npos) << refusal(text);
+    EXPECT_NE(line_refusal(text).find(part), std::string::npos) << line_refusal(text);
   };
   expect("{\"rank\":0", "not JSON");
   expect("[1]", "one JSON object");

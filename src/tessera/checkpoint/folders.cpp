@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "step-", kPartial = ".partial", kOld = ".old";
 
-[[noreturn]] void fail(const Path& path, const std::string& act, const std::string& reason) {
+[[noreturn]] void fail_at(const Path& path, const std::string& act, const std::string& reason) {
   throw UserError(Exit::disk, "checkpoint.folder", path.string() + ": cannot " + act + ": " + reason,
                   "check that disk and its permissions");
 }
@@ -53,7 +53,8 @@ void warn(const std::string& problem) {
 }
 
 void rename_entry(const Path& from, const Path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) fail(from, "rename to " + to.filename().string(), std::strerror(errno));
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    fail_at(from, "rename to " + to.filename().string(), std::strerror(errno));
 }
 
 std::vector<Path> entries(const Path& folder) {
@@ -61,7 +62,7 @@ std::vector<Path> entries(const Path& folder) {
   std::error_code error;
   if (!fs::exists(folder, error)) return result;
   for (const auto& item : fs::directory_iterator(folder, error)) result.push_back(item.path());
-  if (error) fail(folder, "list", error.message());
+  if (error) fail_at(folder, "list", error.message());
   std::sort(result.begin(), result.end());
   return result;
 }
@@ -144,7 +145,7 @@ void publish(const Path& partial, const Path& final) {
   // A step may be saved twice (a signal right after a regular save). The exchange leaves no instant without it.
   if (::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) != 0) {
     if (errno != EINVAL && errno != ENOSYS)
-      fail(partial, "exchange with " + final.filename().string(), std::strerror(errno));
+      fail_at(partial, "exchange with " + final.filename().string(), std::strerror(errno));
     Path old = final;  // a file system without exchange: clean_partials() mends what a kill leaves between the renames
     old += kOld;
     old += kPartial;

@@ -6,12 +6,12 @@ namespace tessera::checkpoint {
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& what, const std::string& problem) {
+[[noreturn]] void refuse_json(const std::string& what, const std::string& problem) {
   throw UserError(Exit::input, "json", what + ": " + problem, "the file is damaged or not what its name says");
 }
 
 [[noreturn]] void wrong_type(const std::string& what, std::string_view expected, const Json& found) {
-  refuse(what, "expected " + std::string(expected) + ", found " + shown(dump_json(found)));
+  refuse_json(what, "expected " + std::string(expected) + ", found " + shown(dump_json(found)));
 }
 
 }  // namespace
@@ -19,7 +19,7 @@ namespace {
 const Json& json_member(const Json& object, const char* key, const std::string& what) {
   if (!object.is_object()) wrong_type(what, "an object", object);
   auto found = object.find(key);
-  if (found == object.end()) refuse(what, "'" + std::string(key) + "' is missing");
+  if (found == object.end()) refuse_json(what, "'" + std::string(key) + "' is missing");
   return *found;
 }
 

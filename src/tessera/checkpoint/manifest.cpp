@@ -16,7 +16,8 @@ constexpr std::string_view kOtherRelease = "use the release that wrote it";
 const std::set<std::string> kOwnFields = {"format", "version", "step",        "mesh",   "tensors",
                                           "data",   "rng",     "schedule_lr", "experts"};
 
-[[noreturn]] void refuse(const std::string& what, std::string_view hint = "resume from an earlier checkpoint") {
+[[noreturn]] void refuse_manifest(const std::string& what,
+                                  std::string_view hint = "resume from an earlier checkpoint") {
   throw UserError(Exit::input, "checkpoint.load", what, hint);
 }
 
@@ -30,7 +31,8 @@ Mesh parse_mesh(const Json& json, const std::string& what) {
   Mesh mesh;
   for (Axis axis : kAllAxes) {
     int64_t size = json_integer(json_member(json, std::string(axis_name(axis)).c_str(), what), what);
-    if (size < 1 || size > 1 << 24) refuse(what + ": " + std::string(axis_name(axis)) + " = " + std::to_string(size));
+    if (size < 1 || size > 1 << 24)
+      refuse_manifest(what + ": " + std::string(axis_name(axis)) + " = " + std::to_string(size));
     mesh[axis] = static_cast<int>(size);
   }
   return mesh;
@@ -38,7 +40,8 @@ Mesh parse_mesh(const Json& json, const std::string& what) {
 
 std::pair<int64_t, int64_t> parse_range(const Json& json, const std::string& what) {
   Shape pair = json_shape(json, what);
-  if (pair.size() != 2 || pair[0] > pair[1]) refuse(what + ": expected [first, last], found " + shape_text(pair));
+  if (pair.size() != 2 || pair[0] > pair[1])
+    refuse_manifest(what + ": expected [first, last], found " + shape_text(pair));
   return {pair[0], pair[1]};
 }
 
@@ -46,13 +49,14 @@ Part parse_part(const Json& json, const std::string& what) {
   Part part;
   part.file = json_string(json_member(json, "file", what), what + ": file");
   if (Path(part.file).filename() != Path(part.file) || part.file == "." || part.file == "..")
-    refuse(what + ": file " + shown(part.file) + ", expected a plain file name");
+    refuse_manifest(what + ": file " + shown(part.file) + ", expected a plain file name");
   part.key = json_string(json_member(json, "key", what), what + ": key");
   for (const Json& side : json_array(json_member(json, "box", what), what + ": box"))
     part.box.push_back(parse_range(side, what + ": box"));
   std::tie(part.begin, part.end) = parse_range(json_member(json, "flat", what), what + ": flat");
   int64_t crc = json_integer(json_member(json, "crc32c", what), what + ": crc32c");
-  if (crc < 0 || crc > UINT32_MAX) refuse(what + ": crc32c " + std::to_string(crc) + " is not a 32-bit number");
+  if (crc < 0 || crc > UINT32_MAX)
+    refuse_manifest(what + ": crc32c " + std::to_string(crc) + " is not a 32-bit number");
   part.crc32c = static_cast<uint32_t>(crc);
   return part;
 }
@@ -64,7 +68,7 @@ TensorRecord parse_tensor(const Json& json, const std::string& file) {
   const std::string what = file + ": " + tensor.kind + " of " + shown(tensor.name);
   std::string dtype = json_string(json_member(json, "dtype", what), what + ": dtype");
   std::optional<DType> known = parse_dtype(dtype);
-  if (!known) refuse(what + ": unknown dtype " + shown(dtype));
+  if (!known) refuse_manifest(what + ": unknown dtype " + shown(dtype));
   tensor.dtype = *known;
   tensor.shape = json_shape(json_member(json, "shape", what), what + ": shape");
   for (const Json& part : json_array(json_member(json, "parts", what), what + ": parts"))
@@ -120,11 +124,11 @@ std::vector<TensorRecord> parse_tensors(const Json& json, const std::string& wha
 }
 
 Manifest parse_manifest(const Json& json, const std::string& what) {
-  if (json_member(json, "format", what) != "tessera") refuse(what + ": not a checkpoint of this program");
+  if (json_member(json, "format", what) != "tessera") refuse_manifest(what + ": not a checkpoint of this program");
   int64_t version = json_integer(json_member(json, "version", what), what + ": version");
   if (version != kVersion)
-    refuse(what + ": expected version " + std::to_string(kVersion) + ", found " + std::to_string(version),
-           kOtherRelease);
+    refuse_manifest(what + ": expected version " + std::to_string(kVersion) + ", found " + std::to_string(version),
+                    kOtherRelease);
 
   Manifest m;
   m.step = json_integer(json_member(json, "step", what), what + ": step");
@@ -134,10 +138,10 @@ Manifest parse_manifest(const Json& json, const std::string& what) {
   m.epoch = json_integer(json_member(data, "epoch", what), what + ": data.epoch");
   m.cursor = json_integer(json_member(data, "cursor", what), what + ": data.cursor");
   const Json& seed = json_member(json_member(json, "rng", what), "seed", what);
-  if (!seed.is_number_unsigned()) refuse(what + ": rng.seed: expected a whole number of 0 and more");
+  if (!seed.is_number_unsigned()) refuse_manifest(what + ": rng.seed: expected a whole number of 0 and more");
   m.seed = seed.get<uint64_t>();
   const Json& lr = json_member(json, "schedule_lr", what);
-  if (!lr.is_number()) refuse(what + ": schedule_lr: expected a number");
+  if (!lr.is_number()) refuse_manifest(what + ": schedule_lr: expected a number");
   m.schedule_lr = lr.get<double>();
   m.experts = json_member(json, "experts", what);
   for (const auto& [key, value] : json.items())
@@ -184,8 +188,8 @@ Manifest read_manifest(const Path& path) {
   std::set<std::pair<std::string, std::string>> seen;
   for (const TensorRecord& tensor : manifest.tensors) {
     std::string what = path.string() + ": " + tensor.kind + " of " + shown(tensor.name);
-    if (!seen.emplace(tensor.name, tensor.kind).second) refuse(what + " is listed twice");
-    if (auto problem = tiling_problem(tensor)) refuse(what + ": " + *problem);
+    if (!seen.emplace(tensor.name, tensor.kind).second) refuse_manifest(what + " is listed twice");
+    if (auto problem = tiling_problem(tensor)) refuse_manifest(what + ": " + *problem);
   }
   return manifest;
 }
@@ -194,7 +198,8 @@ Manifest read_manifest(const Path& path) {
 
 Manifest load_manifest(const Path& folder) {
   const Path path = folder / "manifest.json";
-  if (!std::filesystem::exists(path)) refuse(folder.string() + ": no manifest.json, this is not a complete checkpoint");
+  if (!std::filesystem::exists(path))
+    refuse_manifest(folder.string() + ": no manifest.json, this is not a complete checkpoint");
   try {
     return read_manifest(path);
   } catch (const UserError& error) {

@@ -16,7 +16,7 @@ constexpr int64_t kPrefix = 8;               // the header's length, little endi
 constexpr int64_t kMaxHeader = 100'000'000;  // the limit of the format's own library
 constexpr std::string_view kDamaged = "the file is damaged or only partly copied: fetch it again";
 
-[[noreturn]] void refuse(const std::string& what, std::string_view hint = kDamaged) {
+[[noreturn]] void refuse_file(const std::string& what, std::string_view hint = kDamaged) {
   throw UserError(Exit::input, "safetensors.open", what, hint);
 }
 
@@ -26,21 +26,21 @@ SafetensorsFile::Entry parse_entry(const std::string& name, const Json& value, c
   std::string dtype = json_string(json_member(value, "dtype", what), what + ": dtype");
   std::optional<DType> known = parse_dtype(dtype);
   if (!known)
-    refuse(what + ": unknown dtype " + shown(dtype) + ", expected one of " + dtype_names(),
-           "convert the file to one of these");
+    refuse_file(what + ": unknown dtype " + shown(dtype) + ", expected one of " + dtype_names(),
+                "convert the file to one of these");
   entry.dtype = *known;
   entry.shape = json_shape(json_member(value, "shape", what), what + ": shape");
 
   Shape offsets = json_shape(json_member(value, "data_offsets", what), what + ": data_offsets");
   if (offsets.size() != 2 || offsets[0] > offsets[1])
-    refuse(what + ": data_offsets " + shape_text(offsets) + ", expected [begin, end] with begin <= end");
+    refuse_file(what + ": data_offsets " + shape_text(offsets) + ", expected [begin, end] with begin <= end");
   entry.begin = offsets[0], entry.end = offsets[1];
 
   std::optional<int64_t> bytes = byte_count(entry.shape, entry.dtype);
-  if (!bytes) refuse(what + ": shape " + shape_text(entry.shape) + " has more than 2^63 bytes");
+  if (!bytes) refuse_file(what + ": shape " + shape_text(entry.shape) + " has more than 2^63 bytes");
   if (entry.end - entry.begin != *bytes)
-    refuse(what + ": data_offsets " + shape_text(offsets) + " hold " + std::to_string(entry.end - entry.begin) +
-           " bytes, shape " + shape_text(entry.shape) + " of " + dtype + " needs " + std::to_string(*bytes));
+    refuse_file(what + ": data_offsets " + shape_text(offsets) + " hold " + std::to_string(entry.end - entry.begin) +
+                " bytes, shape " + shape_text(entry.shape) + " of " + dtype + " needs " + std::to_string(*bytes));
   return entry;
 }
 
@@ -50,18 +50,18 @@ void check_tiling(const std::vector<SafetensorsFile::Entry>& entries, int64_t da
   for (const auto& entry : entries) {
     std::string what = file + ": tensor " + shown(entry.name);
     if (entry.end > data_bytes)
-      refuse(what + " ends at byte " + std::to_string(entry.end) + " of the data, the file has only " +
-             std::to_string(data_bytes) + " (truncated?)");
+      refuse_file(what + " ends at byte " + std::to_string(entry.end) + " of the data, the file has only " +
+                  std::to_string(data_bytes) + " (truncated?)");
     if (entry.begin < end)
-      refuse(what + " begins at byte " + std::to_string(entry.begin) +
-             " and overlaps the tensor before it, which ends at " + std::to_string(end));
+      refuse_file(what + " begins at byte " + std::to_string(entry.begin) +
+                  " and overlaps the tensor before it, which ends at " + std::to_string(end));
     if (entry.begin > end)
-      refuse(what + " begins at byte " + std::to_string(entry.begin) + ", expected " + std::to_string(end) +
-             ": a hole in the data");
+      refuse_file(what + " begins at byte " + std::to_string(entry.begin) + ", expected " + std::to_string(end) +
+                  ": a hole in the data");
     end = entry.end;
   }
   if (end != data_bytes)
-    refuse(file + ": " + std::to_string(data_bytes - end) + " bytes after the last tensor, expected none");
+    refuse_file(file + ": " + std::to_string(data_bytes - end) + " bytes after the last tensor, expected none");
 }
 
 }  // namespace
@@ -71,8 +71,8 @@ SafetensorsFile SafetensorsFile::open(const Path& path) {
   const ReadFile& file = result.file_;
   const std::string name = path.string();
   if (file.size() < kPrefix)
-    refuse(name + ": truncated, " + std::to_string(file.size()) + " bytes, a safetensors file has at least " +
-           std::to_string(kPrefix));
+    refuse_file(name + ": truncated, " + std::to_string(file.size()) + " bytes, a safetensors file has at least " +
+                std::to_string(kPrefix));
 
   char prefix[kPrefix];
   uint64_t header_bytes;
@@ -80,22 +80,22 @@ SafetensorsFile SafetensorsFile::open(const Path& path) {
   std::memcpy(&header_bytes, prefix, kPrefix);
   if (header_bytes > static_cast<uint64_t>(kMaxHeader)) {
     const std::string other = what_else(file);
-    refuse(name + ": header of " + std::to_string(header_bytes) + " bytes, at most " + std::to_string(kMaxHeader) +
-               " are allowed",
-           other.empty() ? std::string(kDamaged) : "it is " + other);
+    refuse_file(name + ": header of " + std::to_string(header_bytes) + " bytes, at most " + std::to_string(kMaxHeader) +
+                    " are allowed",
+                other.empty() ? std::string(kDamaged) : "it is " + other);
   }
   if (static_cast<int64_t>(header_bytes) > file.size() - kPrefix)
-    refuse(name + ": header of " + std::to_string(header_bytes) + " bytes, the file has only " +
-           std::to_string(file.size() - kPrefix) + " after the length (truncated?)");
+    refuse_file(name + ": header of " + std::to_string(header_bytes) + " bytes, the file has only " +
+                std::to_string(file.size() - kPrefix) + " after the length (truncated?)");
 
   std::string text(header_bytes, '\0');
   file.read(kPrefix, static_cast<int64_t>(header_bytes), text.data());
   const Json header = parse_json(text, name + ": header");
-  if (!header.is_object()) refuse(name + ": header: expected an object of tensors");
+  if (!header.is_object()) refuse_file(name + ": header: expected an object of tensors");
 
   for (const auto& [key, value] : header.items()) {
     if (key == "__metadata__") {
-      if (!value.is_object()) refuse(name + ": __metadata__: expected an object of strings");
+      if (!value.is_object()) refuse_file(name + ": __metadata__: expected an object of strings");
       for (const auto& [k, v] : value.items())
         result.metadata_[k] = json_string(v, name + ": __metadata__ " + shown(k));
     } else {

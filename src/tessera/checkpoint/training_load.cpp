@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kOther =
     "this is the checkpoint of another model or optimiser: name the right one, or start at step 0 with run.resume = \"no\"";
 
-[[noreturn]] void refuse(const std::string& what, std::string_view hint) {
+[[noreturn]] void refuse_checkpoint(const std::string& what, std::string_view hint) {
   throw UserError(Exit::input, "checkpoint.load", what, hint);
 }
 
@@ -35,7 +35,7 @@ TrainingCheckpoint::TrainingCheckpoint(const Path& folder) : folder_(folder), ma
   }
   for (const std::string& file : files)
     if (!std::filesystem::exists(folder_ / file))
-      refuse((folder_ / file).string() + ": missing, manifest.json names it", earlier_than(folder_));
+      refuse_checkpoint((folder_ / file).string() + ": missing, manifest.json names it", earlier_than(folder_));
 }
 
 const TensorRecord& TrainingCheckpoint::record(const TensorRange& range) const {
@@ -43,18 +43,18 @@ const TensorRecord& TrainingCheckpoint::record(const TensorRange& range) const {
   if (found != index_.end()) {
     const TensorRecord& tensor = *found->second;
     if (tensor.shape != range.shape)
-      refuse(folder_.string() + ": " + range.kind + " of " + shown(range.name) + ": expected " +
-                 shape_text(range.shape) + ", file has " + shape_text(tensor.shape),
-             kOther);
+      refuse_checkpoint(folder_.string() + ": " + range.kind + " of " + shown(range.name) + ": expected " +
+                            shape_text(range.shape) + ", file has " + shape_text(tensor.shape),
+                        kOther);
     return tensor;
   }
   std::vector<std::string> names;
   for (const auto& [key, tensor] : index_)
     if (key.second == range.kind) names.push_back(key.first);
   std::vector<std::string> near = nearest(range.name, names);
-  refuse(folder_.string() + ": no " + range.kind + " of " + shown(range.name) +
-             (near.empty() ? ", nor of any other tensor" : ", the nearest is " + shown(near[0])),
-         kOther);
+  refuse_checkpoint(folder_.string() + ": no " + range.kind + " of " + shown(range.name) +
+                        (near.empty() ? ", nor of any other tensor" : ", the nearest is " + shown(near[0])),
+                    kOther);
 }
 
 const SafetensorsFile& TrainingCheckpoint::verified(const TensorRecord& tensor, const Part& part) {
@@ -66,10 +66,10 @@ const SafetensorsFile& TrainingCheckpoint::verified(const TensorRecord& tensor, 
   const std::string what = file.path().string() + ": " + tensor.kind + " of " + shown(tensor.name);
   const SafetensorsFile::Entry& entry = file.at(part.key);
   if (entry.dtype != tensor.dtype || entry.count() != part.end - part.begin)
-    refuse(what + ": expected " + std::to_string(part.end - part.begin) + " elements of " +
-               std::string(dtype_name(tensor.dtype)) + ", file has " + std::to_string(entry.count()) + " of " +
-               std::string(dtype_name(entry.dtype)),
-           earlier_than(folder_));
+    refuse_checkpoint(what + ": expected " + std::to_string(part.end - part.begin) + " elements of " +
+                          std::string(dtype_name(tensor.dtype)) + ", file has " + std::to_string(entry.count()) +
+                          " of " + std::string(dtype_name(entry.dtype)),
+                      earlier_than(folder_));
   constexpr int64_t kChunk = 1 << 20;  // elements
   std::vector<char> buffer(static_cast<size_t>(std::min(kChunk, entry.count()) * size_of(entry.dtype)));
   uint32_t crc = 0;
@@ -79,9 +79,9 @@ const SafetensorsFile& TrainingCheckpoint::verified(const TensorRecord& tensor, 
     crc = crc32c(buffer.data(), static_cast<size_t>(now * size_of(entry.dtype)), crc);
   }
   if (crc != part.crc32c)
-    refuse(what + ": checksum " + std::to_string(crc) + ", expected " + std::to_string(part.crc32c) +
-               ": the file was damaged",
-           earlier_than(folder_));
+    refuse_checkpoint(what + ": checksum " + std::to_string(crc) + ", expected " + std::to_string(part.crc32c) +
+                          ": the file was damaged",
+                      earlier_than(folder_));
   verified_.emplace(part.file, part.key);
   return file;
 }
@@ -91,9 +91,9 @@ void TrainingCheckpoint::read(const TensorRange& wanted, void* to) {
   const TensorRange range = resolved(wanted, "checkpoint.load");
   const std::string what = folder_.string() + ": " + range.kind + " of " + shown(range.name);
   if (tensor.dtype != range.dtype)
-    refuse(what + ": expected " + std::string(dtype_name(range.dtype)) + ", file has " +
-               std::string(dtype_name(tensor.dtype)),
-           "resume with the dtypes it was saved with");
+    refuse_checkpoint(what + ": expected " + std::string(dtype_name(range.dtype)) + ", file has " +
+                          std::string(dtype_name(tensor.dtype)),
+                      "resume with the dtypes it was saved with");
 
   const int64_t size = size_of(tensor.dtype);
   int64_t filled = 0;
@@ -115,9 +115,9 @@ void TrainingCheckpoint::read_f32(const TensorRange& wanted, float* to) {
   range.dtype = record(wanted).dtype;
   if (range.dtype == DType::f32) return read(range, to);
   if (!is_floating(range.dtype))
-    refuse(folder_.string() + ": " + range.kind + " of " + shown(range.name) +
-               ": expected a floating dtype, file has " + std::string(dtype_name(range.dtype)),
-           kOther);
+    refuse_checkpoint(folder_.string() + ": " + range.kind + " of " + shown(range.name) +
+                          ": expected a floating dtype, file has " + std::string(dtype_name(range.dtype)),
+                      kOther);
   range = resolved(range, "checkpoint.load");
   std::vector<char> raw(static_cast<size_t>((range.end - range.begin) * size_of(range.dtype)));
   read(range, raw.data());

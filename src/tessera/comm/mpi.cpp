@@ -22,7 +22,8 @@ constexpr Family kFamilies[] = {
     {"MPI_LOCALRANKID", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
-constexpr const char* kHint = "mpirun sets these for the processes it starts; check that nothing between drops them";
+constexpr const char* kMpirunHint =
+    "mpirun sets these for the processes it starts; check that nothing between drops them";
 
 /// Open MPI 4 gives every rank the address of mpirun, which in an allocation is the first host:
 /// "12.0;tcp://10.0.0.1,...:41".
@@ -65,7 +66,7 @@ std::optional<Rendezvous> from_mpi() {
   if (!family) return std::nullopt;
   const auto rank = env::number(family->rank), size = env::number(family->size);
   if (!rank || !size || *rank >= *size)
-    env::refuse(env::describe(family->rank) + " and " + env::describe(family->size), kHint);
+    env::refuse(env::describe(family->rank) + " and " + env::describe(family->size), kMpirunHint);
 
   Rendezvous place;
   place.rank = *rank;
@@ -77,7 +78,7 @@ std::optional<Rendezvous> from_mpi() {
   if (place.local_rank >= place.local_world || place.local_world > place.world)
     env::refuse(env::describe(family->local_rank) + ", " + env::describe(family->local_size) + " and " +
                     env::describe(family->size),
-                kHint);
+                kMpirunHint);
   const bool one_host = place.local_world == place.world && place.local_rank == place.rank;
   if (const auto host = env::text("MASTER_ADDR")) {
     place.host = *host;

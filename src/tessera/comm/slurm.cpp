@@ -11,7 +11,7 @@ namespace tessera::comm {
 
 namespace {
 
-constexpr const char* kHint = "start the ranks with srun, one task a rank";
+constexpr const char* kSrunHint = "start the ranks with srun, one task a rank";
 
 /// The first of the variables that is set; if none is, the first name, for messages. A step's variables come before the
 /// allocation's, because a step may be smaller.
@@ -51,7 +51,7 @@ int count_range(const std::string& text) {
 int port_of_step() {
   if (const int port = env::master_port()) return port;
   const auto job = env::text("SLURM_JOB_ID") ? env::text("SLURM_JOB_ID") : env::text("SLURM_JOBID");
-  if (!job) env::refuse("neither MASTER_PORT nor SLURM_JOB_ID is set: the rendezvous port is unknown", kHint);
+  if (!job) env::refuse("neither MASTER_PORT nor SLURM_JOB_ID is set: the rendezvous port is unknown", kSrunHint);
   return env::port_of("slurm " + *job + "." + env::text("SLURM_STEP_ID").value_or("0"));
 }
 
@@ -99,7 +99,7 @@ std::optional<Rendezvous> from_slurm() {
   const char* tasks_name = first_set({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
   const auto rank = env::number("SLURM_PROCID"), tasks = env::number(tasks_name), local = env::number("SLURM_LOCALID");
   if (!rank) {
-    if (local) env::refuse("SLURM_LOCALID is " + std::to_string(*local) + " and SLURM_PROCID is not set", kHint);
+    if (local) env::refuse("SLURM_LOCALID is " + std::to_string(*local) + " and SLURM_PROCID is not set", kSrunHint);
     return std::nullopt;
   }
   const bool batch_script = env::text("ENVIRONMENT") == "BATCH" && !env::text("SLURM_STEP_ID");
@@ -110,7 +110,7 @@ std::optional<Rendezvous> from_slurm() {
     return std::nullopt;
   }
   if (!tasks || *rank >= *tasks)
-    env::refuse(env::describe("SLURM_PROCID") + " and " + env::describe(tasks_name), kHint);
+    env::refuse(env::describe("SLURM_PROCID") + " and " + env::describe(tasks_name), kSrunHint);
 
   Rendezvous place;
   place.rank = *rank;
@@ -122,7 +122,7 @@ std::optional<Rendezvous> from_slurm() {
                         .value_or(nodelist ? count_hosts(*nodelist) : 0);
   const bool one_host = nodes == 1;
 
-  if (!local && !one_host) env::refuse("SLURM_PROCID is set and SLURM_LOCALID is not", kHint);
+  if (!local && !one_host) env::refuse("SLURM_PROCID is set and SLURM_LOCALID is not", kSrunHint);
   place.local_rank = local.value_or(place.rank);
   const auto counts = env::text(first_set({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}));
   const int here = counts ? tasks_of_node(*counts, env::number("SLURM_NODEID").value_or(0)) : 0;
@@ -132,12 +132,13 @@ std::optional<Rendezvous> from_slurm() {
     place.local_world = one_host || nodes == 0 ? place.world : (place.world + nodes - 1) / nodes;
   if (place.local_rank >= place.local_world)
     env::refuse(env::describe("SLURM_LOCALID") + ", but this node runs " + std::to_string(place.local_world) + " tasks",
-                kHint);
+                kSrunHint);
 
   if (const auto host = env::text("MASTER_ADDR")) {
     place.host = *host;
   } else if (!one_host) {
-    if (!nodelist) env::refuse("neither MASTER_ADDR nor SLURM_NODELIST is set: the rendezvous host is unknown", kHint);
+    if (!nodelist)
+      env::refuse("neither MASTER_ADDR nor SLURM_NODELIST is set: the rendezvous host is unknown", kSrunHint);
     place.host = first_host(*nodelist);
     if (place.host.empty()) env::refuse(env::describe(list_name) + ", which is no list of hosts", "set MASTER_ADDR");
   }

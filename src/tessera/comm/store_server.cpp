@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "tessera/base/limits.h"
+#include "tessera/comm/clock.h"
 
 namespace tessera::comm {
 
@@ -31,10 +32,6 @@ constexpr double kCrowded = 0.5;             // seconds that it has while others
 constexpr size_t kLargestStore = 1ul << 30;  // bytes
 constexpr size_t kUnread = 64ul << 20;       // bytes that a client may leave unread
 constexpr int kTick = 50;                    // milliseconds
-
-double seconds_since(std::chrono::steady_clock::time_point then) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
-}
 
 void watch(int epoll, int how, int fd, uint32_t events) {
   epoll_event event{};

@@ -42,14 +42,18 @@ struct Family {
   std::string preset;                  ///< one of its sizes, as an example
   std::vector<ConfigKey> config_keys;  ///< in the order of help and of resolved recipes
   std::string codec, text_encoder;     ///< of runs without weights: what data.vae and data.text_encoder are by default
-  std::vector<std::string> autoencoders;   ///< released ones that data.vae knows by name, to plan without their files
-  std::vector<std::string> text_encoders;  ///< released ones of its sizes
-  std::string audio_encoder;               ///< likewise of models with an audio input; else empty
-  std::vector<Expert> experts;             ///< two, high noise first; none where the family has single models alone
-  std::vector<ReleasedFile> files;         ///< of several variants the usual one first
-  std::string tokenizer;                   ///< folder in the official release
-  std::string lora_network;                ///< network module of LoRA files in kohya's form
+  std::vector<std::string> autoencoders;  ///< released ones that data.vae knows by name, to plan without their files
+  std::vector<std::string> whole_clip_autoencoders;  ///< of these the ones that code all frames of a clip at once
+  std::vector<std::string> text_encoders;            ///< released ones of its sizes
+  std::vector<std::string> image_encoders;           ///< of first frames: the released one, then a small one to try out
+  std::vector<std::string> pooled_encoders;          ///< of one vector a caption, likewise
+  std::string audio_encoder;                         ///< likewise of models with an audio input; else empty
+  std::vector<Expert> experts;      ///< two, high noise first; none where the family has single models alone
+  std::vector<ReleasedFile> files;  ///< of several variants the usual one first
+  std::string tokenizer;            ///< folder in the official release
+  std::string lora_network;         ///< network module of LoRA files in kohya's form
   std::vector<Column> columns;
+  std::vector<std::string> shift_by_size;  ///< its programs that shift timesteps by the size of a sample
 };
 
 }  // namespace tessera::families

@@ -22,6 +22,9 @@ Family opensora() {
   family.codec = "haar";
   family.text_encoders = {"t5-v1_1-xxl"};
   family.autoencoders = {"hunyuan-vae", "dc-ae-f32t4c128"};
+  family.whole_clip_autoencoders = family.autoencoders;
+  family.pooled_encoders = {"clip-l", "clip-text-demo"};
+  family.shift_by_size = {"Open-Sora 2.0"};
   family.files = {{.role = "vae",
                    .variant = {},
                    .mark = "hunyuan_vae",

@@ -50,6 +50,14 @@ std::vector<std::string> column_names(std::vector<std::string> names, std::strin
   return names;
 }
 
+std::vector<std::string> names_in(std::vector<std::string> Family::*field) {
+  std::vector<std::string> names;
+  for (const Family& family : all())
+    for (const std::string& name : family.*field)
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  return names;
+}
+
 std::vector<std::string> expert_folders(const Family& family) {
   std::vector<std::string> folders;
   for (const Expert& expert : family.experts) folders.push_back(expert.folder);

@@ -25,6 +25,9 @@ const ReleasedFile* released_file(const Family& family, std::string_view role, s
 /// Ours and every family's names of a column.
 std::vector<std::string> column_names(std::vector<std::string> names, std::string_view column);
 
+/// What the families list in a field, each name once: names_in(&Family::autoencoders).
+std::vector<std::string> names_in(std::vector<std::string> Family::*field);
+
 /// Folders of its two experts, high noise first; their names.
 std::vector<std::string> expert_folders(const Family& family);
 std::vector<std::string> expert_names(const Family& family);

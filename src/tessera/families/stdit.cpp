@@ -21,6 +21,7 @@ Family stdit() {
   family.codec = "haar";
   family.autoencoders = {"opensora1.2-vae", "opensora1.3-vae"};
   family.text_encoders = {"t5-v1_1-xxl"};
+  family.shift_by_size = {"Open-Sora 1.2"};
   family.text_encoder = "umt5-demo";
   return family;
 }

@@ -68,13 +68,17 @@ Family wan() {
           .codec = "haar",
           .text_encoder = "umt5-demo",
           .autoencoders = {"wan2.1-vae", "wan2.2-vae"},
+          .whole_clip_autoencoders = {},
           .text_encoders = {"umt5-xxl"},
+          .image_encoders = {"clip-vit-h", "clip-demo"},
+          .pooled_encoders = {},
           .audio_encoder = "wav2vec-demo",
           .experts = {{"high_noise", "high_noise_model"}, {"low_noise", "low_noise_model"}},
           .files = released_files(),
           .tokenizer = "google/umt5-xxl",
           .lora_network = "networks.lora_wan",
-          .columns = {{"pose", "s2v_pose_video"}}};
+          .columns = {{"pose", "s2v_pose_video"}},
+          .shift_by_size = {}};
 }
 
 }  // namespace tessera::families

@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/families/registry.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::job {
@@ -39,7 +40,7 @@ std::vector<Untrained> untrained_encoders(const recipe::Recipe& recipe, bool loo
                      "text encoder " + recipe.data.text_encoder + " has random weights",
                      "data.text_encoder_path = the released text encoder's file or folder, and data.tokenizer"});
   if (looks && recipe.data.image_encoder_path.empty())
-    found.push_back({"data.image_encoder", "clip-vit-h",
+    found.push_back({"data.image_encoder", families::names_in(&families::Family::image_encoders).front(),
                      "image encoder " + recipe.data.image_encoder + " has random weights",
                      "data.image_encoder_path = the released image encoder's file or folder"});
   return found;

@@ -213,11 +213,18 @@ const TextEncoderMake& text_encoder_of(const std::string& json) {
 
 }  // namespace
 
-std::string pooled_preset(int64_t width) {
+std::vector<std::pair<std::string, int64_t>> pooled_presets() {
+  std::vector<std::pair<std::string, int64_t>> found;
   for (const TextEncoderMake& make : text_encoders())
     for (const std::string& preset : make.presets())
-      if (const auto encoder = make.from_preset(preset); encoder->dim() == width && encoder->pooled_row({0}) >= 0)
-        return preset;
+      if (const auto encoder = make.from_preset(preset); encoder->pooled_row({0}) >= 0)
+        found.emplace_back(preset, encoder->dim());
+  return found;
+}
+
+std::string pooled_preset(int64_t width) {
+  for (const auto& [preset, dim] : pooled_presets())
+    if (dim == width) return preset;
   return {};
 }
 

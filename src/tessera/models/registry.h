@@ -28,7 +28,9 @@ struct ModelChoice {
 /// All throw UserError (usage) naming the nearest known name, or (input) for an unreadable config.
 std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice);
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice);  ///< family is not read
-/// The first preset of a text encoder that has a pooled row (net::TextEncoder) of that width; empty: none has.
+/// Presets of text encoders that have a pooled row (net::TextEncoder), each with its width.
+std::vector<std::pair<std::string, int64_t>> pooled_presets();
+/// The first of them of that width; empty: none has it.
 std::string pooled_preset(int64_t width);
 /// An autoencoder without weights, "haar" or "haar:CHANNELS". `channels`: the default if the name has none; 0: the
 /// autoencoder's own default.

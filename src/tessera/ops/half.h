@@ -11,23 +11,12 @@
 
 #include "tessera/ops/host.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/ops/widen.h"
 
 namespace tessera::ops {
 
 inline bool is_half(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
 inline bool is_half(const at::Tensor& t) { return is_half(t.scalar_type()); }
-
-/// Converts `n` values of `type` (kBFloat16 or kHalf) to fp32, and back. In fp16, values beyond 65504 become infinite.
-void widen(float* out, const void* x, at::ScalarType type, int64_t n);
-void narrow(void* out, const float* x, at::ScalarType type, int64_t n);
-
-/// The same in place. Widening: bytes [2n, 4n) have values of `type` before, [0, 4n) fp32 after; narrowing: [0, 4n)
-/// have fp32 before, [0, 2n) values of `type` after.
-void widen_in_place(float* values, at::ScalarType type, int64_t n);
-void narrow_in_place(float* values, at::ScalarType type, int64_t n);
-
-/// Scratch memory of this thread for `n` floats, reused; `which` in 0..3 selects separate buffers.
-float* half_scratch(int which, int64_t n);
 
 /// Number of rows that row kernels process at once if a tensor is 16-bit.
 inline constexpr int64_t kHalfRows = 8;

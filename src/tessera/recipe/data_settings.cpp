@@ -46,11 +46,9 @@ void read_paths(Recipe& recipe, const Given& given) {
   recipe.data.paths = std::filesystem::exists(given.text, unseen) ? std::vector{given.text} : split_list(given.text);
 }
 
-std::vector<std::string> autoencoder_names() {
-  std::vector<std::string> names;
-  for (const families::Family& family : families::all())
-    names.insert(names.end(), family.autoencoders.begin(), family.autoencoders.end());
-  return names;
+/// "a, b or c" of what the families list in a field.
+std::string known(std::vector<std::string> families::Family::*field) {
+  return families::listed(families::names_in(field), "or");
 }
 
 template <auto member>
@@ -205,13 +203,15 @@ std::vector<Setting> data_settings() {
        "autoencoder: " + families::standard().codec +
            " (built in, no weights, for trying out; auto is the same, but trained weights want it by its name), or a released one: its file, a diffusers vae folder or a model "
            "folder, or with random weights, to plan, its name: " +
-           families::listed(autoencoder_names(), "or"),
+           known(&families::Family::autoencoders),
        read_vae},
       {"data.vae_tile", Kind::text, "auto",
        "side of the VAE's tiles in pixels, neighbours overlap by a quarter or an eighth; 0: no tiles; auto: the largest tile that needs at most a quarter of plan.budget, no tiles without a budget",
        read_vae_tile},
       {"data.vae_tile_frames", Kind::text, "auto",
-       "frames of the VAE's tiles in time, which share a quarter, for one that codes all frames of a clip at once (hunyuan-vae, dc-ae-f32t4c128); 0: no such tiles; auto: none, or 64 or 16 where whole clips need more than a quarter of plan.budget",
+       "frames of the VAE's tiles in time, which share a quarter, for one that codes all frames of a clip at once (" +
+           known(&families::Family::whole_clip_autoencoders) +
+           "); 0: no such tiles; auto: none, or 64 or 16 where whole clips need more than a quarter of plan.budget",
        read_vae_tile_frames},
       {"data.text_encoder", Kind::text, "auto",
        "text encoder preset; auto: " + families::standard().text_encoder + ", which trained weights want by its name",
@@ -219,13 +219,15 @@ std::vector<Setting> data_settings() {
       {"data.text_encoder_path", Kind::text, "", "weights of data.text_encoder; empty: random ones from a fixed seed",
        data_key<&Recipe::Data::text_encoder_path>},
       {"data.image_encoder", Kind::text, "auto",
-       "CLIP image encoder, for image-to-video models: clip-vit-h, clip-demo; auto: by the model's width",
+       "CLIP image encoder, for image-to-video models: " + known(&families::Family::image_encoders) +
+           "; auto: by the model's width",
        data_key<&Recipe::Data::image_encoder>},
       {"data.image_encoder_path", Kind::text, "",
        "weights of data.image_encoder: models_clip_*.pth, image_encoder/ of diffusers or a model folder; empty: random ones from a fixed seed",
        data_key<&Recipe::Data::image_encoder_path>},
       {"data.pooled_encoder", Kind::text, "auto",
-       "second text encoder, for models that take one vector a caption beside the text: clip-l, clip-text-demo; auto: by the model's width",
+       "second text encoder, for models that take one vector a caption beside the text: " +
+           known(&families::Family::pooled_encoders) + "; auto: by the model's width",
        data_key<&Recipe::Data::pooled_encoder>},
       {"data.pooled_encoder_path", Kind::text, "",
        "weights of data.pooled_encoder; empty: random ones from a fixed seed",

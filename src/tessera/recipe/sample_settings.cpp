@@ -1,5 +1,6 @@
 #include "tessera/base/check.h"
 #include "tessera/families/frames/given_frames.h"
+#include "tessera/families/registry.h"
 #include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
@@ -129,7 +130,8 @@ std::vector<Setting> sample_settings() {
       {"sample.sampler",
        Kind::choice,
        "euler",
-       "sampling algorithm; euler_by_size and euler_by_area: euler with the shift of the video's resolution and frames, as in Open-Sora 2.0 and 1.x",
+       "sampling algorithm; euler_by_size and euler_by_area: euler with the shift of the video's resolution and frames, as in " +
+           families::listed(families::names_in(&families::Family::shift_by_size), "and"),
        sample<&Recipe::Sample::sampler>,
        {.choices = "euler|euler_diffusers|unipc|unipc_diffusers|dpmpp|dpmpp_diffusers|scm|euler_by_size|euler_by_area",
         .in_stages = true}},

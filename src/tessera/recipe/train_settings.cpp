@@ -411,7 +411,8 @@ std::vector<Setting> diffusion_settings() {
       {"diffusion.timesteps",
        Kind::choice,
        "uniform",
-       "distribution of training timesteps, before the shift; by_size and by_area: logit_normal, and the shift follows from a sample's resolution and frames, as in Open-Sora 2.0 and 1.2",
+       "distribution of training timesteps, before the shift; by_size and by_area: logit_normal, and the shift follows from a sample's resolution and frames, as in " +
+           families::listed(families::names_in(&families::Family::shift_by_size), "and"),
        diffusion<&Recipe::Diffusion::timesteps>,
        {.choices = "uniform|shift|logit_normal|diffsynth|sana|diffusers|by_size|by_area", .in_stages = true}},
       {"diffusion.shift",
@@ -451,7 +452,7 @@ std::vector<Setting> diffusion_settings() {
       {"diffusion.mask_types",
        Kind::list,
        "",
-       "frames that are given beside the noisy ones as in Open-Sora 1.3, KIND=WEIGHT: " + families::beside_examples() +
+       "frames that are given beside the noisy ones, KIND=WEIGHT: " + families::beside_examples() +
            "; empty: diffusion.image_share or diffusion.mask_ratios",
        read_mask_types,
        {}},

@@ -129,7 +129,7 @@ class Adopted {
     for (const std::string& module : fitting) all += (all.empty() ? "" : ", ") + module;
     refuse_foreign(weights_path_ + ": its optimiser has " + std::to_string(shapes.size()) + " of " +
                        std::to_string(ordered.size()) + " parameters, and their shapes are those without each of " +
-                       all + ": which of these was frozen is not told",
+                       all + ": the checkpoint does not say which of these was frozen",
                    "save its state by name: FSDP.optim_state_dict; to begin with new moments, give it as model.path");
   }
 
@@ -162,7 +162,7 @@ class Adopted {
     if (key == by_number && states_->groups() != 1)
       refuse_foreign(
           source + ": its optimiser has " + std::to_string(states_->groups()) +
-              " groups of parameters and numbers them group by group, so which number is which parameter is not told",
+              " groups of parameters and numbers them group by group, and does not say which number is which parameter",
           "save its state by name: FSDP.optim_state_dict, or get_optimizer_state_dict");
   }
 

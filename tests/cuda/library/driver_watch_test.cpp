@@ -6,20 +6,21 @@
 
 #include <thread>
 
+#include "stand_ins.h"
+
 namespace tessera::device {
 namespace {
 
 using std::chrono::hours, std::chrono::milliseconds;
 
 constexpr char kGpu[] = "00112233445566778899aabbccddeeff";
-std::string file(const std::string& name) { return LIBRARY_FOLDER "/lib" + name + ".so"; }
 
 struct Calls {
   int starts, ends, readings;
   const char* asked_for;
 };
 Calls calls(const std::string& name) {
-  void* library = dlopen(file(name).c_str(), RTLD_LAZY | RTLD_LOCAL);
+  void* library = dlopen(stand_in(name).c_str(), RTLD_LAZY | RTLD_LOCAL);
   return reinterpret_cast<Calls (*)()>(dlsym(library, "fake_nvml_calls"))();
 }
 
@@ -31,7 +32,7 @@ DriverNumbers first(DriverWatch& watch) {
 
 TEST(DriverWatch, GivesWhatNvmlSaysOfTheGpuWithTheUuidOfThisProcess) {
   {
-    DriverWatch watch(kGpu, file("nvml"), hours(1));
+    DriverWatch watch(kGpu, stand_in("nvml"), hours(1));
     EXPECT_EQ(watch.absence(), "");
     const DriverNumbers numbers = first(watch);
     EXPECT_EQ(numbers, (DriverNumbers{0.4, 100, double(1ULL << 30)}));
@@ -43,7 +44,7 @@ TEST(DriverWatch, GivesWhatNvmlSaysOfTheGpuWithTheUuidOfThisProcess) {
 }
 
 TEST(DriverWatch, GivesTheMeansOfAllReadingsSinceTheLastCall) {
-  DriverWatch watch(kGpu, file("nvml_often"), milliseconds(1));
+  DriverWatch watch(kGpu, stand_in("nvml_often"), milliseconds(1));
   while (calls("nvml_often").readings < 3) std::this_thread::sleep_for(milliseconds(1));
   const int before = calls("nvml_often").readings;
   const auto numbers = watch.take();
@@ -56,21 +57,21 @@ TEST(DriverWatch, GivesTheMeansOfAllReadingsSinceTheLastCall) {
 }
 
 TEST(DriverWatch, SaysNothingWhereThereIsNoDriverOrItDoesNotKnowTheGpu) {
-  DriverWatch none(kGpu, file("no_such_nvml"));
+  DriverWatch none(kGpu, stand_in("no_such_nvml"));
   EXPECT_NE(none.absence().find("no_such_nvml"), std::string::npos) << none.absence();
   EXPECT_FALSE(none.take());
-  DriverWatch other("ffffffffffffffffffffffffffffffff", file("nvml_other"));
+  DriverWatch other("ffffffffffffffffffffffffffffffff", stand_in("nvml_other"));
   EXPECT_NE(other.absence().find("NVML knows no GPU-ffffffff-ffff-ffff-ffff-ffffffffffff (error 6)"), std::string::npos)
       << other.absence();
   EXPECT_FALSE(other.take());
-  DriverWatch ill(kGpu, file("nvml_ill"));
+  DriverWatch ill(kGpu, stand_in("nvml_ill"));
   EXPECT_NE(ill.absence().find("NVML does not start (error 9)"), std::string::npos) << ill.absence();
-  DriverWatch lacking(kGpu, file("driver"));
+  DriverWatch lacking(kGpu, stand_in("driver"));
   EXPECT_NE(lacking.absence().find("lacks functions of NVML"), std::string::npos) << lacking.absence();
 }
 
 TEST(DriverWatch, ADriverThatStopsToAnswerIsNotAskedAgain) {
-  DriverWatch watch(kGpu, file("nvml_stops"), milliseconds(1));
+  DriverWatch watch(kGpu, stand_in("nvml_stops"), milliseconds(1));
   while (calls("nvml_stops").readings < 2) std::this_thread::sleep_for(milliseconds(1));
   while (watch.take()) std::this_thread::sleep_for(milliseconds(1));
   EXPECT_EQ(calls("nvml_stops").readings, 2);
@@ -78,15 +79,15 @@ TEST(DriverWatch, ADriverThatStopsToAnswerIsNotAskedAgain) {
 
 /// What the kernel's log has of a GPU that failed.
 TEST(DriverWatch, TellsTheXidOfAGpuThatFailedAndWhatItMeans) {
-  DriverWatch watch(kGpu, file("nvml_xid"), hours(1));
+  DriverWatch watch(kGpu, stand_in("nvml_xid"), hours(1));
   EXPECT_EQ(watch.take_fault(milliseconds(1)),
             "Xid 79 (the GPU has fallen off the bus: look at its power, its heat and its slot, and reboot)");
   EXPECT_EQ(watch.take_fault(milliseconds(1)), "") << "it was told";
-  DriverWatch unknown(kGpu, file("nvml_xid_unknown"), hours(1));
+  DriverWatch unknown(kGpu, stand_in("nvml_xid_unknown"), hours(1));
   EXPECT_EQ(unknown.take_fault(milliseconds(1)), "Xid 9999");
-  DriverWatch silent(kGpu, file("nvml"), hours(1));
+  DriverWatch silent(kGpu, stand_in("nvml"), hours(1));
   EXPECT_EQ(silent.take_fault(milliseconds(1)), "") << "a driver without events";
-  DriverWatch none(kGpu, file("no_such_nvml"));
+  DriverWatch none(kGpu, stand_in("no_such_nvml"));
   EXPECT_EQ(none.take_fault(milliseconds(1)), "");
 }
 

@@ -3,12 +3,11 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include "stand_ins.h"
 #include "tessera/device/open.h"
 
 namespace tessera::device {
 namespace {
-
-std::string file(const std::string& name) { return LIBRARY_FOLDER "/lib" + name + ".so"; }
 
 constexpr char kTorch[] =
     "PyTorch built with:\n  - Build settings: CUDA_VERSION=13.0, TORCH_VERSION=2.11.0, USE_CUDA=ON\n";
@@ -20,7 +19,7 @@ std::string show_config() { return ++asked, config; }
 
 std::string absence(const std::string& driver, const std::string& library, const std::string& torch = kTorch) {
   config = torch;
-  const Opened opened = open_library({.driver = file(driver), .library = file(library), .torch = show_config});
+  const Opened opened = open_library({.driver = stand_in(driver), .library = stand_in(library), .torch = show_config});
   EXPECT_EQ(opened.table == nullptr, !opened.absence.empty());
   return opened.absence;
 }
@@ -32,7 +31,8 @@ void expect_words(const std::string& text, const std::vector<std::string>& all) 
 
 TEST(DeviceLibrary, IsTakenWhereDriverLibraryAndLibTorchFit) {
   config = kTorch;
-  const Opened opened = open_library({.driver = file("driver"), .library = file("library"), .torch = show_config});
+  const Opened opened =
+      open_library({.driver = stand_in("driver"), .library = stand_in("library"), .torch = show_config});
   ASSERT_TRUE(opened.table) << opened.absence;
   EXPECT_STREQ(opened.table->name, "fake");
   EXPECT_EQ(opened.table->count(), 2);
@@ -98,11 +98,11 @@ TEST(DeviceLibrary, LibTorchIsAskedOnlyOnceTheLibraryIsLoaded) {
   absence("driver", "no_such_library");
   absence("driver", "library_needs_symbol");
   EXPECT_EQ(asked, 0) << "there was no library";
-  static const std::string path = file("library_of_one_test");
+  static const std::string path = stand_in("library_of_one_test");
   const auto loaded = [] { return dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD) != nullptr; };
   ASSERT_FALSE(loaded());
   static std::vector<bool> seen;
-  const Opened opened = open_library({.driver = file("driver"), .library = path, .torch = [] {
+  const Opened opened = open_library({.driver = stand_in("driver"), .library = path, .torch = [] {
                                         seen.push_back(dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD) != nullptr);
                                         return std::string(kTorch);
                                       }});
@@ -123,8 +123,10 @@ TEST(DeviceLibrary, WhatLibrariesOpenByTheirBareNamesIsLoadedBeforeThem) {
   const auto found = [](const char* name) { return dlopen(name, RTLD_LAZY | RTLD_NOLOAD) != nullptr; };
   config = kTorch;
   const auto open_with = [](const std::string& site) {
-    return open_library(
-        {.driver = file("driver"), .library = file("library"), .torch = show_config, .site = LIBRARY_FOLDER + site});
+    return open_library({.driver = stand_in("driver"),
+                         .library = stand_in("library"),
+                         .torch = show_config,
+                         .site = LIBRARY_FOLDER + site});
   };
   for (const char* name : names)
     if (found(name)) GTEST_SKIP() << name << " is loaded already";
@@ -148,7 +150,7 @@ TEST(DeviceLibrary, OfTheBuildOpensWithoutADriverAndReportsNoDevice) {
     GTEST_SKIP() << "this machine has an NVIDIA driver";
   }
   const Opened opened =
-      open_library({.driver = file("driver"), .library = TESSERA_CUDA_LIBRARY, .torch = at::show_config});
+      open_library({.driver = stand_in("driver"), .library = TESSERA_CUDA_LIBRARY, .torch = at::show_config});
   EXPECT_FALSE(opened.table);
   expect_words(opened.absence, {"shows no device to this process"});
 

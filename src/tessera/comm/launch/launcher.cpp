@@ -9,6 +9,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/comm/clock.h"
 #include "tessera/comm/launch/local_ranks.h"
 #include "tessera/comm/launch/nodes.h"
 #include "tessera/comm/launch/stop_signals.h"
@@ -19,11 +20,7 @@ namespace tessera::comm {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr double kOtherNodes = 6;  // seconds in which another node reports why a rank lost its peers
-
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 struct Endpoint {
   std::string host = "127.0.0.1";

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "tessera/base/limits.h"
+#include "tessera/comm/clock.h"
 #include "tessera/comm/run_lock.h"
 #include "tessera/comm/token.h"
 
@@ -21,14 +22,11 @@ namespace tessera::comm {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 constexpr double kCauseSeconds = 1.5;    // seconds in which the rank that caused other ranks' errors is identified
 constexpr double kBeatSeconds = 0.6;     // seconds in which a running rank beats several times
 constexpr double kArrivalSeconds = 0.4;  // seconds in which other ranks reach the collective that misses the lost rank
-
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 std::string signal_name(int number) { return "signal " + std::to_string(number) + " (" + strsignal(number) + ")"; }
 

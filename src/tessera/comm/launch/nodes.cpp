@@ -10,6 +10,7 @@
 
 #include "tessera/base/log.h"
 #include "tessera/base/printable.h"
+#include "tessera/comm/clock.h"
 #include "tessera/comm/launch/stop_signals.h"
 #include "tessera/comm/patience.h"
 #include "tessera/comm/rendezvous_endpoint.h"
@@ -19,16 +20,12 @@ namespace tessera::comm {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr double kBeat = 0.5;         // seconds between the launchers' heartbeats
 constexpr double kGoneSeconds = 3;    // seconds after which a silent launcher counts as gone if its ranks are gone too
 constexpr double kRejoinSeconds = 5;  // seconds for the remaining nodes to rejoin, if fewer nodes may continue
 constexpr double kLeaveSeconds = 5;   // seconds that node 0 waits for the others to acknowledge the end
 constexpr double kAnswerSeconds = 5;  // seconds beyond fault.timeout after which a silent store is gone
 constexpr char kSeparator = '\x1f';   // separates texts in one value
-
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 

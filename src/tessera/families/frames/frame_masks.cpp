@@ -105,7 +105,7 @@ std::string beside_kind(const std::string& name) {
 }
 
 std::string beside_examples() {
-  return "none=8, i2v_head=2, i2v_tail=2, i2v_loop=2, v2v_head=1, v2v_head_noisy=2, v2v_tail=1, other=1";
+  return "none=8, i2v_head=2, i2v_tail=2, i2v_loop=2, v2v_head=1, v2v_head_noisy=2, v2v_tail=1, other=1 as in Open-Sora 1.3";
 }
 
 std::vector<std::string> drop_kinds() { return {"cond", "text", "null", "keep"}; }

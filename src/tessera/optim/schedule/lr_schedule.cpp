@@ -60,7 +60,7 @@ double torch_linear_then_cosine(const LrSchedule& s, double i) {
   if (warming(s, i)) return s.lr * (s.start_factor + (1 - s.start_factor) * i / warmup);
   return s.eta_min + (s.lr - s.eta_min) * (1 + std::cos(kPi * progress(s, i))) / 2;
 }
-double opensora_linear_warmup(const LrSchedule& s, double i) {
+double linear_warmup_from_initial(const LrSchedule& s, double i) {
   if (!warming(s, i)) return s.lr;
   return s.initial_lr + (s.lr - s.initial_lr) * (i + 1) / static_cast<double>(s.warmup_steps + 1);
 }
@@ -75,7 +75,7 @@ const std::map<std::string, Formula> kFormulas = {{"constant", constant},
                                                   {"polynomial", polynomial},
                                                   {"wsd", wsd},
                                                   {"torch_linear_then_cosine", torch_linear_then_cosine},
-                                                  {"opensora_linear_warmup", opensora_linear_warmup}};
+                                                  {"opensora_linear_warmup", linear_warmup_from_initial}};
 
 }  // namespace
 

@@ -99,7 +99,7 @@ std::vector<Given> read_config(const std::string& path) {
   if (fs::path(path).extension() == ".py") return flat_options(read_python_config(path), path);
   check_input(fs::exists(path) && !fs::is_directory(path), "import", path + ": there is no such file",
               "give a DeepSpeed .json, an accelerate .yaml, the .toml of musubi-tuner or diffusion-pipe, or "
-              "Open-Sora's .py");
+              "a trainer's .py");
   constexpr int64_t kMost = int64_t{8} << 20;
   const std::string text = read_foreign(path, kMost, "import"), ending = fs::path(path).extension().string();
   if (ending == ".json") return read_json(text, path);

@@ -1,4 +1,4 @@
-#include "tessera/ops/half.h"
+#include "tessera/ops/widen.h"
 
 #include <algorithm>
 #include <array>
@@ -30,13 +30,13 @@ TESSERA_KERNEL void to_fp16(c10::Half* __restrict out, const float* __restrict x
 
 void widen(float* out, const void* x, at::ScalarType type, int64_t n) {
   if (type == at::kBFloat16) return from_bf16(out, static_cast<const uint16_t*>(x), n);
-  check_internal(type == at::kHalf, "ops.half", "neither bf16 nor fp16");
+  check_internal(type == at::kHalf, "ops.widen", "neither bf16 nor fp16");
   from_fp16(out, static_cast<const c10::Half*>(x), n);
 }
 
 void narrow(void* out, const float* x, at::ScalarType type, int64_t n) {
   if (type == at::kBFloat16) return to_bf16(static_cast<uint16_t*>(out), x, n);
-  check_internal(type == at::kHalf, "ops.half", "neither bf16 nor fp16");
+  check_internal(type == at::kHalf, "ops.widen", "neither bf16 nor fp16");
   to_fp16(static_cast<c10::Half*>(out), x, n);
 }
 
