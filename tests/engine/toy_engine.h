@@ -72,10 +72,10 @@ struct ToyStep {
 class Toy {
  public:
   explicit Toy(int blocks = 1) {
-    units_.push_back(std::make_unique<Layer>("in", "in", 3, kWidth));
+    units_.push_back(std::make_unique<Layer>("in", "stem", 3, kWidth));
     for (int b = 0; b < blocks; ++b)
       units_.push_back(std::make_unique<Layer>("mid" + (b ? std::to_string(b) : ""), "block", kWidth, kWidth));
-    units_.push_back(std::make_unique<Layer>("out", "out", kWidth, 2));
+    units_.push_back(std::make_unique<Layer>("out", "head", kWidth, 2));
     spec_ = measure(units_, batch(0, 2), "toy", {});
   }
   const std::vector<std::unique_ptr<net::Unit>>& units() const { return units_; }

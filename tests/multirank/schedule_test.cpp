@@ -70,7 +70,7 @@ TEST(Schedule, WhatIsPlannedIsExecutedWhereAnExpertHasUnitsOfItsOwn) {
 }
 
 TEST(Schedule, EverySecondBlockIsWhatIsRecomputedAlsoOnStages) {
-  for (const char* mesh : {"dp_shard=2", "pp=2"}) {
+  for (const char* mesh : {"dp_shard=2,cp=1", "pp=2"}) {
     expect_planned_is_executed(2, mesh, {"--plan.recompute", "every 2"});
     std::set<std::string> recomputed;  // of the model's three blocks
     for (const std::string& text : read_lines(shared().out("executed.jsonl"))) {

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "tessera/engine/executor.h"
+#include "tessera/plan/is_block.h"
 
 namespace tessera::engine {
 
@@ -34,7 +35,11 @@ void Executor::note_times(const plan::Program& program, int64_t step, const Devi
   if (program.schedule.phase == "train") {
     const std::vector<double> waited = waited_for(list, times);
     exposed_ += exposed_time(list, times, waited);
-    if (keep_lines_) in_effect_ = in_effect(list, times, waited);
+    if (keep_lines_) {
+      std::vector<bool> blocks;
+      for (const auto& unit : units_) blocks.push_back(plan::is_block(unit->spec()));
+      in_effect_ = in_effect(list, times, waited, blocks);
+    }
     exposed_.comm += in_collectives;
   }
   if (step != traced_step_) traced_step_ = step, base_ = 0;

@@ -1,5 +1,7 @@
 #include "tessera/engine/in_effect.h"
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 namespace tessera::engine {
@@ -28,10 +30,30 @@ InEffect::Hidden* kind_of(InEffect& did, plan::Op op) {
   }
 }
 
+/// See InEffect::pending.
+int most_pending(const std::vector<plan::Instruction>& list, const std::vector<std::array<double, 2>>& times) {
+  std::map<int, double> complete;  // by unit: when its gradient was
+  std::vector<std::pair<double, int>> changes;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const plan::Instruction& in = list[i];
+    if (in.op == plan::Op::backward || in.op == plan::Op::weight_grad || in.op == plan::Op::reduce ||
+        in.op == plan::Op::reduce_outer)
+      complete[in.unit] = times[i][1];
+    if (in.op != plan::Op::update) continue;
+    const auto found = complete.find(in.unit);
+    changes.emplace_back(found == complete.end() ? times.front()[0] : found->second, 1);
+    changes.emplace_back(times[i][1], -1);
+  }
+  std::ranges::sort(changes);
+  int now = 0, most = 0;
+  for (const auto& [when, change] : changes) most = std::max(most, now += change);
+  return most;
+}
+
 }  // namespace
 
 InEffect in_effect(const std::vector<plan::Instruction>& list, const std::vector<std::array<double, 2>>& times,
-                   const std::vector<double>& waited) {
+                   const std::vector<double>& waited, const std::vector<bool>& blocks) {
   InEffect did;
   std::set<int> computed, recomputed, offloaded, compressed;
   bool backwards = false, norm = false;
@@ -51,8 +73,11 @@ InEffect in_effect(const std::vector<plan::Instruction>& list, const std::vector
     did.host_updates += in.lane == plan::Lane::host;
     if (!norm) ++(backwards ? did.early_updates : did.late_updates);
   }
-  const auto count = [](const std::set<int>& units) { return static_cast<int>(units.size()); };
-  did.units = count(computed), did.recomputed = count(recomputed);
+  const auto count = [&](const std::set<int>& units) {
+    return static_cast<int>(std::ranges::count_if(units, [&](int u) { return blocks[static_cast<size_t>(u)]; }));
+  };
+  did.pending = most_pending(list, times);
+  did.blocks = count(computed), did.recomputed = count(recomputed);
   did.offloaded = count(offloaded), did.compressed = count(compressed);
   return did;
 }
@@ -63,9 +88,9 @@ std::string InEffect::text() const {
     if (n > 0) text += (text.empty() ? "" : "; ") + words;
   };
   const auto of = [](int n, int all) { return std::to_string(n) + " of " + std::to_string(all); };
-  add(recomputed, "recomputed " + of(recomputed, units) + " units");
-  add(offloaded, "offloaded activations of " + of(offloaded, units) + " units");
-  add(compressed, "compressed activations of " + of(compressed, units) + " units");
+  add(recomputed, "recomputed " + of(recomputed, blocks) + " blocks");
+  add(offloaded, "offloaded activations of " + of(offloaded, blocks) + " blocks");
+  add(compressed, "compressed activations of " + of(compressed, blocks) + " blocks");
   const std::pair<const char*, Hidden> kinds[] = {{"gathers", gathers},
                                                   {"reductions", reductions},
                                                   {"fetches", fetches},
@@ -75,6 +100,8 @@ std::string InEffect::text() const {
   add(late_updates, std::to_string(late_updates) + " updates of the step before just in time");
   add(early_updates, std::to_string(early_updates) + " updates in the backward");
   add(host_updates, std::to_string(host_updates) + " updates on the host");
+  if (late_updates + early_updates + host_updates > 0)  // else all are, at the end
+    add(pending, std::to_string(pending) + " updates pending at most");
   return text.empty() ? "kept all activations, moved nothing" : text;
 }
 

@@ -48,8 +48,7 @@ void Run::begin_part(size_t part) {
   static_cast<job::Shapes&>(job_) = now.shapes;
   programs_ = plan::Programs(now.planned.plan(), now.planned.schedules(rank_), samples);
   take_plan();
-  check_internal(plan_hash_ == now.planned.prediction.plan_hash, "train.plan",
-                 "plan " + plan_hash_ + " was compiled, but " + now.planned.prediction.plan_hash + " was priced");
+  planning::require_priced(programs_.train->schedule, priced_.at(part), rank_);
   predicted_ = now.planned.memory(rank_);
   peak_flops_ = peak_flops(now.planned.machine, !device::here().is_cpu(), at::get_num_threads());
   if (span_began_ == 0) span_began_ = seconds_now();

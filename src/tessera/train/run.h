@@ -17,6 +17,7 @@
 #include "tessera/device/driver_watch.h"
 #include "tessera/engine/engine.h"
 #include "tessera/job/job.h"
+#include "tessera/planning/priced.h"
 #include "tessera/planning/run_plan.h"
 #include "tessera/prepare/stage_data.h"
 #include "tessera/report/progress.h"
@@ -126,7 +127,8 @@ class Run {
   std::unique_ptr<checkpoint::TrainingCheckpoint> resumed_;  // resume_.from, until it is loaded
   std::vector<prepare::StageData> data_;                     // of each part of the run
   std::vector<planning::PartPlan> plans_;
-  size_t part_ = 0;  // the one that runs, in both
+  std::vector<planning::PricedStep> priced_;  // of each part: what rank 0 priced for this rank
+  size_t part_ = 0;                           // the one that runs, in all three
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<ExpertSchedule> experts_;
   std::optional<diffusion::FlowMatching> objective_;

@@ -199,6 +199,12 @@ std::vector<std::string> Run::searched_plans(const std::vector<int>& prompts) {
   for (size_t p = 0; p < texts.size(); ++p) {
     if (rank_ == 0) texts[p] = plans_[p].planned.plan().to_toml(plans_[p].planned.unit_names());
     texts[p] = text_of_rank_zero(comm_, texts[p]);
+    std::vector<planning::PricedStep> priced(static_cast<size_t>(place_.world));
+    if (rank_ == 0) priced = planning::priced_steps(plans_[p].planned);
+    const auto bytes = static_cast<int64_t>(priced.size() * sizeof(planning::PricedStep));
+    comm_.group("control", {kAllAxes.begin(), kAllAxes.end()})
+        .broadcast(at::from_blob(priced.data(), {bytes}, at::kChar), 0);
+    priced_.push_back(priced[static_cast<size_t>(rank_)]);
   }
   return texts;
 }

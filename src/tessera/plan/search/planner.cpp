@@ -312,8 +312,6 @@ class Search {
 
 }  // namespace
 
-bool is_block(const UnitSpec& unit) { return unit.kind != "stem" && unit.kind != "head"; }
-
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
   const PlannerInput input =
       placed(reconciled(by_hand, static_cast<int>(std::ranges::count_if(model.units, is_block))));

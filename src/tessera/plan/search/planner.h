@@ -17,14 +17,12 @@
 #include <vector>
 
 #include "tessera/plan/compile/memory.h"
+#include "tessera/plan/is_block.h"
 #include "tessera/plan/search/candidate.h"
 #include "tessera/plan/search/planner_input.h"
 #include "tessera/plan/simulate/predict.h"
 
 namespace tessera::plan {
-
-/// Whether the unit is a block, neither stem nor head; only blocks recompute or offload activations.
-bool is_block(const UnitSpec& unit);
 
 struct Choice {
   bool fits = false;
