@@ -346,8 +346,9 @@ TEST(Mistakes, TooFewAddressesAreNamedAsTheLimitTheyAre) {
 TEST(Mistakes, LimitsOfFilesAreNamedWhereNothingCanStart) {
   const TinyRun run("m");
   const auto limited = [&](const std::string& limit, const std::string& start) {
-    return run_program({"/bin/bash", "-c", "ulimit " + limit + "; exec " TESSERA_BINARY " " + start + run.recipe()},
-                       {{"OMP_NUM_THREADS", "1"}});
+    // What it says goes through a pipe: a file would have the limit too.
+    const std::string limited = "(ulimit " + limit + "; exec " TESSERA_BINARY " " + start + run.recipe() + ")";
+    return run_program({"/bin/bash", "-c", limited + " 2>&1 | cat; exit ${PIPESTATUS[0]}"}, {{"OMP_NUM_THREADS", "1"}});
   };
   for (const char* start : {"train ", "launch -n 2 train "}) {
     SCOPED_TRACE(start);
