@@ -186,7 +186,7 @@ TEST(MadeUp, ASampleThatCannotBeWrittenIsAWarningAndIsMadeAtTheNextStart) {
   const Result again = run.train(2, "run", flags);
   ASSERT_EQ(again.code, 0) << again.output;
   EXPECT_TRUE(fs::is_regular_file(sample));
-  EXPECT_EQ(types_of(run, 4), "step checkpoint warning resume sample");
+  EXPECT_EQ(types_of(run, 4), "step checkpoint warning resume start sample");
   const Result nothing_owed = run.train(2, "run", flags);
   EXPECT_EQ(nothing_owed.output.find("made up"), std::string::npos) << nothing_owed.output;
 }

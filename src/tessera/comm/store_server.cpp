@@ -27,7 +27,7 @@ using wire::Op;
 using wire::Status;
 
 constexpr size_t kStrangers = 128;           // connections that have proved nothing, at a time
-constexpr double kGreeting = 10;             // seconds that one of them has
+constexpr double kProof = 10;                // seconds that one of them has
 constexpr double kCrowded = 0.5;             // seconds that it has while others wait
 constexpr size_t kLargestStore = 1ul << 30;  // bytes
 constexpr size_t kUnread = 64ul << 20;       // bytes that a client may leave unread
@@ -147,7 +147,7 @@ void StoreServer::drop_strangers() {
   if (strangers_ == 0) return;
   std::vector<int> late;
   for (const auto& [fd, connection] : connections_)
-    if (!connection.admitted && seconds_since(connection.since) > kGreeting) late.push_back(fd);
+    if (!connection.admitted && seconds_since(connection.since) > kProof) late.push_back(fd);
   for (const int fd : late) drop(fd);
 }
 

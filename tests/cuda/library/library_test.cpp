@@ -40,7 +40,7 @@ TEST(DeviceLibrary, IsTakenWhereDriverLibraryAndLibTorchFit) {
 
 /// The driver reads its environment at cuInit, and no later.
 TEST(DeviceLibrary, TheDriverStartsWithAsManyQueuesAsThereAreStreams) {
-  void* driver = dlopen(file("driver").c_str(), RTLD_LAZY | RTLD_LOCAL);
+  void* driver = dlopen(stand_in("driver").c_str(), RTLD_LAZY | RTLD_LOCAL);
   ASSERT_TRUE(driver) << dlerror();
   const auto noted = [&](const char* name) {
     const char* const* word = static_cast<const char* const*>(dlsym(driver, name));
