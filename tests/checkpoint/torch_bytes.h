@@ -17,6 +17,8 @@ class PickleMaker {
 
   /// The outermost value.
   void dict(const Items& items) { bytes_ = "\x80\x02" + inner(items) + "."; }
+  /// The outermost value is that of these instructions: of torch.save(tensor, PATH).
+  void value(const std::string& code) { bytes_ = "\x80\x02" + code + "."; }
   const std::string& bytes() const { return bytes_; }
 
   static std::string inner(const Items& items) {
@@ -48,5 +50,19 @@ class PickleMaker {
   }
   std::string bytes_;
 };
+
+/// The file of torch.save of one fp32 tensor.
+inline void write_one_tensor(const Path& path, const std::vector<int64_t>& shape, const std::vector<float>& values) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t dim = shape.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * shape[dim];
+  const auto count = static_cast<int64_t>(values.size());
+  PickleMaker pickle;
+  pickle.value(PickleMaker::tensor("0", count, 0, shape, strides));
+  ZipWriter zip(path, 0);
+  zip.add("archive/data.pkl", pickle.bytes().data(), static_cast<int64_t>(pickle.bytes().size()));
+  zip.add("archive/byteorder", "little", 6);
+  zip.add("archive/data/0", values.data(), count * static_cast<int64_t>(sizeof(float)));
+  zip.commit();
+}
 
 }  // namespace tessera::checkpoint

@@ -56,6 +56,15 @@ TEST(Buckets, AreWrittenAsFramesHeightWidth) {
     expect_error(Exit::usage, {std::string("'") + text + "'", "frames x height x width"}, [&] { parse_bucket(text); });
 }
 
+TEST(ClipPlans, ALatentThatNobodyAskedForIsAFaultOfItsRow) {
+  Problems problems(/*strict=*/false);
+  const ClipRules rules{.buckets = {{1, 32, 32}}};
+  EXPECT_TRUE(plan_clips({{"a.pt", {"a cat"}, "set.csv: row 2"}}, Probes(), rules, problems).clips.empty());
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_NE(problems.text().find("set.csv: row 2"), std::string::npos);
+  EXPECT_NE(problems.text().find("data.latents"), std::string::npos) << problems.text();
+}
+
 /// The published tables and which of their sizes a picture goes to, recorded from diffusers.
 TEST(AspectRatios, AreThoseOfTheReferenceAndSoIsWhatAPictureGoesTo) {
   TESSERA_NEED_GOLDENS();

@@ -142,6 +142,28 @@ TEST(ImportOpenSora, NoisyFramesAreThoseOfTheKindWithoutNoise) {
   EXPECT_EQ(found(both, "condition_config.v2v_head_noisy"), "warned");
 }
 
+TEST(ImportOpenSora, CachedLatentsAndTextsAreReadFromTheTablesColumns) {
+  const Folder folder;
+  const auto read = [&](const std::string& more) {
+    return import_file(folder.file("config.py", "seed = 1\ncached_video = True\ncached_text = True\n" + more),
+                       {.ranks = 4});
+  };
+  const Translation both = read(
+      "dataset = dict(type='cached_video_text', data_path='set.csv', cached_video=True, cached_text=True, "
+      "return_latents_path=True, load_original_video=False)\ndropout_ratio = {'t5': 0.3, 'clip': 0.3}\n");
+  EXPECT_TRUE(both.refused.empty()) << both.refused[0].option;
+  EXPECT_EQ(found(both, "data.latents"), "column");
+  EXPECT_EQ(found(both, "data.texts"), "column");
+  EXPECT_NE(both.find("data.texts")->because.find("data.null_text"), std::string::npos);
+  const recipe::Recipe r = recipe::load_recipe("", both.overrides());
+  EXPECT_TRUE(r.data.latents && r.data.latent_column && r.data.texts);
+  EXPECT_EQ(read("").find("data.texts")->because.find("data.null_text"), std::string::npos) << "none is dropped";
+  const Translation neither =
+      import_file(folder.file("config.py", "seed = 1\ncached_video = False\ncached_text = False\n"), {.ranks = 4});
+  EXPECT_EQ(neither.find("data.latents"), nullptr);
+  EXPECT_EQ(found(neither, "cached_text"), "implied");
+}
+
 TEST(ImportOpenSora, RefusesWithAReasonWhatIsNotThere) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"condition_config = dict(t2v=1, i2v_middle=1)\n", "condition_config.i2v_middle"},
@@ -152,7 +174,6 @@ TEST(ImportOpenSora, RefusesWithAReasonWhatIsNotThere) {
        "plugin_config.sp_size"},
       {"plugin = 'hybrid'\nplugin_config = dict(sp_size=2, tp_size=2, sequence_parallelism_mode='split_gather')\n",
        "plugin_config.sequence_parallelism_mode"},
-      {"cached_video = True\n", "cached_video"},
       {"wandb = True\n", "wandb"},
       {"optim = dict(cls='CAME')\n", "optim.cls"},
   };

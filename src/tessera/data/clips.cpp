@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/dtype.h"
 #include "tessera/data/buckets/bucket_draws.h"
 #include "tessera/data/files/file_kinds.h"
+#include "tessera/data/files/tensor_file.h"
 #include "tessera/data/frame_folder.h"
 
 namespace tessera::data {
@@ -183,8 +184,9 @@ std::string ClipPlan::summary() const {
 }
 
 int bucket_of_latent(const ClipRules& rules, const Path& latent) {
-  check_internal(rules.latent_of != nullptr, "data.clips", "latents, and nothing says what buckets are encoded to");
-  const NpyShape stored = npy_shape(latent), shape = latent_shape(stored);
+  check_input(rules.latent_of != nullptr, "data.clips", latent.string() + ": latents, expected a picture or a video",
+              "train on latents: data.latents = \"npy\", or \"column\" for those that a column of the table names");
+  const NpyShape stored = tensor_shape(latent), shape = latent_shape(stored);
   std::string shapes;
   for (size_t b = 0; b < rules.buckets.size(); ++b) {
     const NpyShape wanted = rules.latent_of(rules.buckets[b]);

@@ -30,6 +30,10 @@ const Names kFirstColumns = {"input_image", "first_image", "first_frame", "image
 const Names kLastColumns = {"end_image", "last_image", "last_frame"};
 const Names kSoundColumns = {"audio", "input_audio", "audio_path"};
 const Names kPoseColumns = families::column_names({"pose", "pose_video"}, "pose");
+// Files that another program encoded.
+const Names kLatentColumns = families::column_names({}, "latents");
+const Names kContextColumns = families::column_names({}, "context");
+const Names kPooledColumns = families::column_names({}, "pooled");
 // Facts that are read from the clip itself.
 const Names kKnownColumns = {"type", "num_frames", "height", "width", "aspect_ratio", "resolution", "fps", "duration"};
 const Names kTables = {"metadata.csv",  "metadata.json", "metadata.jsonl", "metadata.parquet", "videos2caption.json",
@@ -127,7 +131,7 @@ void tell_subfolder(const Path& inner, Folder& folder) {
   std::error_code unseen;
   int64_t clips = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator(inner, unseen))
-    clips += folder.spec.latents ? is_latent(entry.path()) : is_clip(entry.path());
+    clips += folder.spec.latents ? is_npy(entry.path()) : is_clip(entry.path());
   if (clips > 0)
     folder.problems.note(inner.string() + ": a folder with " + std::to_string(clips) +
                          (clips == 1 ? " clip" : " clips") +
@@ -138,7 +142,7 @@ std::vector<Item> read_folder(const Path& path, Folder& folder) {
   std::vector<Path> clips;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const Path& clip = entry.path();
-    const auto wanted = [&] { return folder.spec.latents ? is_latent(clip) : is_clip(clip); };
+    const auto wanted = [&] { return folder.spec.latents ? is_npy(clip) : is_clip(clip); };
     const bool file = is_file(clip);
     if (!file && !is_folder(clip) && wanted())
       folder.problems.add(clip.string(), "is no file: a link to nowhere or to itself, a pipe or a device", "remove it");
@@ -250,13 +254,25 @@ void check_type(const Row& row, const Path& clip) {
               row.where + ": " + clip.string() + ": type says " + type + ", the file's name says otherwise", kMend);
 }
 
-Item item_of(const Row& row, const Path& folder, const std::string& otherwise) {
-  std::string column;
-  const auto* path = filled(row, kPathColumns, &column);
-  check_input(path != nullptr, "data.dataset",
-              row.where + (column.empty() ? ": no path, expected one of " + joined(kPathColumns)
-                                          : ": no path in column " + column),
+/// A file of tensors of the row, which another program encoded.
+Path tensor_of(const Row& row, const Names& columns, const Path& folder) {
+  const Path file = file_of(row, columns, folder);
+  check_input(!file.empty(), "data.dataset", row.where + ": no file in column " + joined(columns),
               "fill it in or remove the row");
+  check_input(is_latent(file), "data.dataset",
+              row.where + ": " + file.string() + ": expected a file of one tensor, " + joined(tensor_endings()), kMend);
+  return file;
+}
+
+Item item_of(const Row& row, const Path& folder, const DatasetSpec& spec) {
+  const std::string& otherwise = spec.caption;
+  std::string column;
+  const Names& paths = spec.latent_column ? kLatentColumns : kPathColumns;
+  const auto* path = filled(row, paths, &column);
+  check_input(
+      path != nullptr, "data.dataset",
+      row.where + (column.empty() ? ": no path, expected one of " + joined(paths) : ": no path in column " + column),
+      "fill it in or remove the row");
   check_input(path->size() == 1, "data.dataset",
               row.where + ": " + std::to_string(path->size()) + " paths in column " + column + ", expected one", kMend);
   const std::string clip_column = column;
@@ -274,8 +290,12 @@ Item item_of(const Row& row, const Path& folder, const std::string& otherwise) {
                 row.where + ": " + path->front() + ": one of its captions in column " + column + " is empty", kMend);
     check_caption(caption, row.where);
   }
-  Item item{find_clip(path->front(), folder, row.where), *captions, row.where};
-  check_type(row, item.path);
+  Item item{spec.latent_column ? tensor_of(row, paths, folder) : find_clip(path->front(), folder, row.where), *captions,
+            row.where};
+  if (!spec.latent_column) check_type(row, item.path);
+  if (spec.text_columns) item.context = tensor_of(row, kContextColumns, folder);
+  if (spec.text_columns && row.fields.contains(kPooledColumns.front()))
+    item.pooled = tensor_of(row, kPooledColumns, folder);
   item.first_image = picture_of(row, kFirstColumns, clip_column, folder);
   item.last_image = picture_of(row, kLastColumns, clip_column, folder);
   item.sound = file_of(row, kSoundColumns, folder);
@@ -306,19 +326,23 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
   const auto has_one = [&](const Names& names) {
     return std::any_of(names.begin(), names.end(), [&](auto& name) { return contains(table.columns, name); });
   };
-  for (const Names* names : {&kPathColumns, &kCaptionColumns})
+  std::vector<const Names*> needed = {spec.latent_column ? &kLatentColumns : &kPathColumns, &kCaptionColumns};
+  if (spec.text_columns) needed.push_back(&kContextColumns);
+  for (const Names* names : needed)
     check_input(table.columns.empty() || has_one(*names) || (names == &kCaptionColumns && !spec.caption.empty()),
                 "data.dataset",
                 file.string() + ": expected a column " + joined(*names) + ", found " + joined(table.columns),
                 "rename the column");
-  const std::vector<const Names*> kRead = {&kPathColumns,  &kCaptionColumns, &kFirstColumns, &kLastColumns,
-                                           &kSoundColumns, &kPoseColumns,    &kKnownColumns};
+  std::vector<const Names*> read = {&kPathColumns,  &kCaptionColumns, &kFirstColumns, &kLastColumns,
+                                    &kSoundColumns, &kPoseColumns,    &kKnownColumns};
+  if (spec.latent_column) read.push_back(&kLatentColumns);
+  if (spec.text_columns) read.insert(read.end(), {&kContextColumns, &kPooledColumns});
   for (const std::string& column : spec.captions.columns)
     if (!contains(table.columns, column))
       problems.note(file.string() + ": no column " + column + ", with which data.caption_columns ends captions");
   Names unused;
   for (const std::string& column : table.columns)
-    if (std::none_of(kRead.begin(), kRead.end(), [&](const Names* names) { return contains(*names, column); }) &&
+    if (std::none_of(read.begin(), read.end(), [&](const Names* names) { return contains(*names, column); }) &&
         !contains(spec.captions.columns, column))
       unused.push_back(column);
   if (!unused.empty()) problems.note(file.string() + ": columns that are not used: " + joined(unused));
@@ -332,7 +356,7 @@ std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder)
   std::vector<Item> items;
   for (const Row& row : table.rows) {
     try {
-      Item item = item_of(row, path, folder.spec.caption);
+      Item item = item_of(row, path, folder.spec);
       const std::string ending = ending_of(row, item.path, folder.spec.captions);
       for (std::string& caption : item.captions) caption += ending;
       items.push_back(std::move(item));
@@ -341,6 +365,12 @@ std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder)
     }
   }
   return items;
+}
+
+/// A table by itself, named in place of its folder. One of archives is read by archives_of().
+bool is_table(const Path& path) {
+  return contains({".csv", ".json", ".jsonl", ".parquet"}, data::ending_of(path)) && is_file(path) &&
+         !is_archive(path) && path.filename() != "wids-meta.json";
 }
 
 Path table_in(const Path& folder) {
@@ -362,6 +392,15 @@ std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
               "set data.path to the folder of your clips, each with a .txt beside it");
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
               "check data.path; relative paths start at the current folder, " + fs::current_path().string());
+  if (is_table(spec.path)) return read_table(spec.path, spec.path.parent_path(), folder);
+  if (spec.latent_column || spec.text_columns) {
+    const Path table = is_folder(spec.path) ? table_in(spec.path) : Path();
+    check_input(!table.empty(), "data.dataset",
+                spec.path.string() + ": no table, and data." + (spec.latent_column ? "latents" : "texts") +
+                    " = \"column\" takes files from the columns of one",
+                "give the table as data.path or data.metadata");
+    return read_table(table, spec.path, folder);
+  }
   const bool is_clip_itself = is_frame_folder(spec.path) && is_file(caption_file(spec.path));
   if (!is_clip_itself && (is_archive(spec.path) || is_folder(spec.path))) {
     if (!is_folder(spec.path)) return read_archives(spec.path, folder);

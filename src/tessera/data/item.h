@@ -21,6 +21,8 @@ struct Item {
   Path sound = {};  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one
   Path pose = {};   ///< of the row: a clip of poses, frame by frame beside this one; or empty
 
+  Path context = {}, pooled = {};  ///< files of the row: the embedding of its caption and its pooled vector; or empty
+
   std::vector<double> weights = {};  ///< of each caption, how often it is drawn; empty: all alike
 
   const std::string& caption() const { return captions.front(); }
@@ -34,6 +36,8 @@ struct DatasetSpec {
   std::string caption = {};    ///< of clips without one of their own; empty: they are faulty
   CaptionRules captions = {};  ///< which of several captions are drawn
   bool latents = false;        ///< the .npy of each clip in place of its picture
+  bool latent_column = false;  ///< the file in a column of the table in place of each clip
+  bool text_columns = false;   ///< the row names files of its caption's embedding
 };
 
 }  // namespace tessera::data

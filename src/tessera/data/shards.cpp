@@ -176,7 +176,7 @@ bool has_archives(const Path& folder) {
   if (!is_folder(folder)) return false;
   if (is_file(folder / kList)) return true;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if ((is_clip(entry.path()) || is_latent(entry.path())) && is_file(entry.path())) return false;
+    if ((is_clip(entry.path()) || is_npy(entry.path())) && is_file(entry.path())) return false;
   return !by_name(folder).empty();
 }
 

@@ -32,6 +32,7 @@ Family opensora() {
                    .comfyui_folder = "vae",
                    .comfyui = "hunyuan_video_vae"}};
   family.text_encoder = "umt5-demo";
+  family.columns = {{"latents", "latents_path"}, {"context", "text_t5_path"}, {"pooled", "text_clip_path"}};
   return family;
 }
 

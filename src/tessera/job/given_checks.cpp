@@ -42,7 +42,8 @@ const char* other_key(const net::Conditions& takes) {
 void check_latents(const char* key, const recipe::Recipe& recipe, bool encodes) {
   if (!recipe.data.latents || !encodes) return;
   refuse(key, recipe,
-         "frames that are given are encoded on their own, and data.latents = \"npy\" has latents of whole clips",
+         "frames that are given are encoded on their own, and data.latents = \"" + recipe.values.at("data.latents") +
+             "\" has latents of whole clips",
          "train on the clips, or leave it out");
 }
 

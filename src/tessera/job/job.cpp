@@ -12,6 +12,7 @@
 #include "tessera/families/registry.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/codec_bytes.h"
+#include "tessera/job/encoders_used.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/job/image_encoder.h"
 #include "tessera/job/lora_init.h"
@@ -136,6 +137,21 @@ void check_same_form(const recipe::Recipe& recipe, const net::Denoiser& model, c
 
 namespace {
 
+void check_texts(const recipe::Recipe& recipe, const Job& job) {
+  const size_t files = recipe.data.null_text.size(), expected = job.pooled ? 2 : 1;
+  if (recipe.data.texts && files > 0 && files != expected)
+    throw UserError(Exit::usage, "data.null_text",
+                    std::to_string(files) + " files, expected " +
+                        (job.pooled ? "2: the embedding and the pooled vector of the caption of no words"
+                                    : "1: the embedding of the caption of no words"),
+                    "give it as that: data.null_text");
+  if (recipe.data.texts && recipe.data.beside())
+    throw UserError(Exit::usage, "data.texts",
+                    "\"column\" with data.encoders = \"" + recipe.values.at("data.encoders") +
+                        "\": no caption is encoded beside a step",
+                    "leave data.encoders out; data.cache = \"online\" encodes clips when they come");
+}
+
 void check_beside(const recipe::Recipe& recipe, const Job& job) {
   if (!recipe.data.beside()) return;
   const std::string asked = "data.encoders = \"" + recipe.values.at("data.encoders") + "\"";
@@ -194,6 +210,7 @@ Job make_job(const recipe::Recipe& recipe) {
   job.context_length = job.model->context_length();
   job.pooled = open_pooled_encoder(recipe, job.model->conditions());
   check_beside(recipe, job);
+  check_texts(recipe, job);
   check_given(recipe, *job.model, *job.codec);
   return job;
 }
@@ -249,7 +266,7 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
   for (size_t e = 0; e < job.experts.size(); ++e)
     if (!recipe.model.path.empty() && recipe.model.init != "random") {
       const recipe::Recipe own = for_expert(recipe, job.experts, e);
-      check_text_encoders(recipe, job, own.model.path);
+      if (encodes_texts(recipe)) check_text_encoders(recipe, job, own.model.path);
       const weights::NamedWeights weights = open_initial_weights(own, job);
       weights.check(job.model->units(), likely_cause);
       if (recipe.values.at("model.extra_tensors") == "refuse")

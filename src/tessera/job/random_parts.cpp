@@ -6,6 +6,7 @@
 #include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/families/registry.h"
+#include "tessera/job/encoders_used.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::job {
@@ -29,13 +30,14 @@ struct Untrained {
 
 std::vector<Untrained> untrained_encoders(const recipe::Recipe& recipe, bool looks) {
   std::vector<Untrained> found;
-  if (models::is_built_in_codec(recipe.data.vae))
+  const bool codes = encodes_clips(recipe), reads = encodes_texts(recipe);
+  if (codes && models::is_built_in_codec(recipe.data.vae))
     found.push_back({"data.vae", recipe.data.vae, recipe.data.vae + " is a wavelet without weights",
                      "data.vae = the released autoencoder's file or folder"});
-  if (is_random_codec(recipe))
+  if (codes && is_random_codec(recipe))
     found.push_back({"data.vae", recipe.data.vae, "autoencoder " + recipe.data.vae + " has random weights",
                      "data.vae = the released autoencoder's file or folder"});
-  if (recipe.data.text_encoder_path.empty())
+  if (reads && recipe.data.text_encoder_path.empty())
     found.push_back({"data.text_encoder", recipe.data.text_encoder,
                      "text encoder " + recipe.data.text_encoder + " has random weights",
                      "data.text_encoder_path = the released text encoder's file or folder, and data.tokenizer"});

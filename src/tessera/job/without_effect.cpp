@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/job/encoders_used.h"
 #include "tessera/job/experts.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/optimizers.h"
@@ -79,11 +80,12 @@ std::vector<std::string> without_effect(const recipe::Recipe& recipe, const Mesh
   if (!recipe.model.path.empty() && recipe.model.init != "random") {
     const char* why =
         " while model.path has pretrained weights, which expect the embeddings and latents they were trained with";
-    if (recipe.data.text_encoder_path.empty())
+    if (encodes_texts(recipe) && recipe.data.text_encoder_path.empty())
       notes.push_back("data.text_encoder_path is empty: '" + recipe.data.text_encoder + "' gets random weights" + why);
-    if (models::is_built_in_codec(recipe.data.vae))
+    const bool codes = encodes_clips(recipe);
+    if (codes && models::is_built_in_codec(recipe.data.vae))
       notes.push_back("data.vae = " + recipe.data.vae + " is a plain wavelet" + why);
-    if (std::ranges::count(models::autoencoder_presets(), recipe.data.vae) > 0)
+    if (codes && std::ranges::count(models::autoencoder_presets(), recipe.data.vae) > 0)
       notes.push_back("data.vae = " + recipe.data.vae + " is a name without a file: it gets random weights" + why);
   }
   return notes;

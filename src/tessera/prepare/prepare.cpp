@@ -4,17 +4,18 @@
 #include <unordered_map>
 
 #include "tessera/base/log.h"
-#include "tessera/base/random.h"
 #include "tessera/base/units.h"
 #include "tessera/data/cache_search.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/video.h"
-#include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/codec.h"
+#include "tessera/job/encoders_used.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/prepare/conditioner.h"
+#include "tessera/prepare/digest.h"
 #include "tessera/prepare/failures.h"
 #include "tessera/prepare/pace.h"
+#include "tessera/prepare/stored_texts.h"
 #include "tessera/prepare/text_pass.h"
 #include "tessera/prepare/told_captions.h"
 #include "tessera/report/count_progress.h"
@@ -56,13 +57,15 @@ class Preparation {
       comm_.check_agreement("clips of the data set", clips());
       if (recipe_.data.beside()) return encode_beside(pace);
       {
-        TextPass text(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
+        std::optional<TextPass> text;
+        if (encodes_texts()) text.emplace(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
         if (!online_) {
           find_entries(text, pace);
           check_disk(text);
           pace.barrier();  // every rank has looked before any rank writes, so all have the same list
         }
-        encode_texts(text, pace);
+        if (text) encode_texts(*text, pace);
+        if (drops() && stored_null()) data_.null_caption_ = stored_null_text(recipe_, job_);
       }  // the text encoder goes before the others come
       if (online_ || !work_.empty() || options_.prompts) load_conditioner();
       pace.barrier();  // every rank has its encoders
@@ -88,17 +91,16 @@ class Preparation {
     std::optional<data::CacheEntry> entry;
   };
 
-  bool drops() const {
-    return options_.null_caption && (recipe_.diffusion.caption_dropout > 0 || recipe_.diffusion.pooled_dropout > 0 ||
-                                     families::any_beside(recipe_.diffusion.mask_types));
-  }
+  bool drops() const { return options_.null_caption && job::drops_captions(recipe_); }
+  bool stored_null() const { return recipe_.data.texts && !recipe_.data.null_text.empty(); }
+  bool encodes_texts() const { return !recipe_.data.texts || options_.prompts || (drops() && !stored_null()); }
 
   /// TextPass or TextBeside.
   template <class Text>
   void encode_prompts(Text& text) {
     for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode(prompt));
     if (options_.prompts) data_.negative_ = text.encode_negative(recipe_.sample.negative_prompt);
-    if (drops()) data_.null_caption_ = text.encode_negative("");
+    if (drops() && !stored_null()) data_.null_caption_ = text.encode_negative("");
   }
 
   /// Nothing of the data set but features of pictures: its text encoders stay.
@@ -157,15 +159,17 @@ class Preparation {
     data_.items_ = read_items(recipe_, problems_);
     for (const std::string& note : problems_.notes()) log::info("data: " + note);
     if (options_.prompts) data_.prompts_ = sample_prompts(recipe_, data_.items_);
+    if (options_.prompts && rank_ == 0) tell_random_prompts(recipe_);
     captions_ = distinct_captions(data_.items_);
     pace.barrier();
     comm_.check_agreement("data set", rows());
-    data_.tokenizer_ = tokenizer_file(recipe_, captions_);
+    const bool encodes = encodes_texts();  // else no tokenizer is made that a later sample would be given
+    data_.tokenizer_ = encodes ? tokenizer_file(recipe_, captions_) : fs::path(recipe_.data.tokenizer);
     if (rank_ == 0) {
       if (!online_)
         for (const fs::path& folder : {folder_, folder_ / "texts"}) checkpoint::remove_dead_partials(folder);
-      make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
-      tell_cut_captions(recipe_, job_, captions_, data_.tokenizer_);
+      if (encodes) make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
+      if (!recipe_.data.texts) tell_cut_captions(recipe_, job_, captions_, data_.tokenizer_);
       if (!online_ && data::has_video()) look_into_files();
     }
     pace.barrier();
@@ -202,6 +206,7 @@ class Preparation {
       const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
       std::vector<data::RowFile> files = picture_files(item, wanted_);
       for (data::RowFile& file : sound_files(item, wanted_)) files.push_back(std::move(file));
+      for (data::RowFile& file : text_files(item)) files.push_back(std::move(file));
       data::CacheKey key = data::clip_key({.source = item.path,
                                            .encoder = encoders.clip,
                                            .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
@@ -215,27 +220,12 @@ class Preparation {
         first_clip_.push_back(static_cast<int64_t>(c));
       }
       entries.clip = place->second;
-      for (const std::string& caption : item.captions) {
+      for (const std::string& caption : recipe_.data.texts ? std::vector<std::string>() : item.captions) {
         const auto [text, is_new] = known_texts.emplace(caption, static_cast<int>(texts_.size()));
         if (is_new) texts_.push_back({data::text_key(caption, encoders.text, encoders.both), {}});
         entries.texts.push_back(text->second);
       }
     }
-  }
-
-  /// A line for every 64 of `count` things, so that ranks with other files name where they differ: the first and last
-  /// path, and a hash of `of(i)` of each.
-  template <class Path, class Of>
-  static std::string digest(size_t count, const Path& path, const Of& of) {
-    constexpr size_t kTogether = 64;
-    std::string text;
-    for (size_t begin = 0; begin < count; begin += kTogether) {
-      const size_t end = std::min(begin + kTogether, count);
-      std::string of_these;
-      for (size_t i = begin; i < end; ++i) of_these += of(i);
-      text += path(begin) + " to " + path(end - 1) + ": " + std::to_string(hash_text(of_these)) + '\n';
-    }
-    return text;
   }
 
   /// The rows of the data set, before anything is made from them.
@@ -271,12 +261,12 @@ class Preparation {
   }
 
   /// What is in the cache and right; the rest is to be encoded.
-  void find_entries(const TextPass& text, Pace& pace) {
+  void find_entries(const std::optional<TextPass>& text, Pace& pace) {
     const std::vector<Wanted*> all = all_wanted();
     std::vector<data::CacheKey> keys;
     for (const Wanted* wanted : all) keys.push_back(wanted->key);
     const fs::path file = folder_ / "contents.jsonl";
-    const auto rows = [&](const std::string& caption) { return same_texts_ ? text.token_count(caption) : -1; };
+    const auto rows = [&](const std::string& caption) { return same_texts_ ? text->token_count(caption) : -1; };
     if (rank_ == 0 && !options_.trust) {
       const auto changed = data::CacheSearch(folder_, data::Contents(file), rows).changed(keys);
       report::CountProgress progress(true, "prepare: changed times, comparing content of", "files",
@@ -362,7 +352,7 @@ class Preparation {
   }
 
   /// Logs the disk space that is needed before anything is written, and throws if there is too little.
-  void check_disk(const TextPass& text) {
+  void check_disk(const std::optional<TextPass>& text) {
     if ((work_.empty() && missing_texts_.empty()) || rank_ != 0) return;
     int64_t need = 0;
     for (const size_t w : work_) {
@@ -374,11 +364,12 @@ class Preparation {
         for (const auto& [name, value] : job_.model->blank(latent).extra) numbers += value.numel();
       for (const families::GivenFrames& given : job::encoded_given(recipe_, bucket.frames, latent[1]))
         numbers += latent[0] * given.latents * latent[2] * latent[3];
+      if (recipe_.data.texts) numbers += job_.context_length * job_.model->context_dim() + wanted_.pooled_dim;
       need += 4 * numbers + 1024;
     }
     for (const size_t t : missing_texts_) {
       const std::string& caption = texts_[t].key.fields.at("caption");
-      need += 4 * (text.token_count(caption) * job_.model->context_dim() + wanted_.pooled_dim) + 1024 +
+      need += 4 * (text->token_count(caption) * job_.model->context_dim() + wanted_.pooled_dim) + 1024 +
               static_cast<int64_t>(caption.size());
     }
     std::error_code failed;
@@ -411,9 +402,9 @@ class Preparation {
     if (!online_ && missing_texts_.empty() && !options_.prompts && !drops()) return;
     text.load();
     pace.barrier();  // every rank has its encoder
-    if (online_)
+    if (online_ && !recipe_.data.texts)
       for (const std::string& caption : captions_) data_.texts_[caption] = cached(text.encode(caption));
-    else
+    else if (!online_)
       cache_texts(text, pace);
     encode_prompts(text);
   }
@@ -499,6 +490,7 @@ class Preparation {
     data::CachedClip made;
     try {
       encode_frames(item, data_.plan_.spec(clip), made);
+      if (recipe_.data.texts) put_text(stored_text(item.context, item.pooled, job_), made);
       if (wanted_.takes_images())
         for (const auto& [name, value] :
              conditioner_->extras(pictures_of(first_clip_[work_[w]]), seen.count(w) ? seen.at(w) : at::Tensor(),
@@ -557,6 +549,7 @@ class Preparation {
     data_.seed_ = static_cast<uint64_t>(recipe_.run.seed);
     data_.online_ = online_;
     data_.job_ = &job_;
+    data_.stored_texts_ = recipe_.data.texts;
     data_.takes_ = inputs_of(*job_.model, job_.latent);
     data_.codec_ = job_.codec.get();
     data_.encoders_ = recipe_.data.encoders;

@@ -108,7 +108,7 @@ class PreparedData {
   std::vector<data::Item> items_;
   data::ClipPlan plan_;
   std::vector<Sample> samples_;
-  bool online_ = false;
+  bool online_ = false, stored_texts_ = false;
   std::vector<data::CacheEntry> clip_entries_, text_entries_;  // none when online
   std::map<std::string, CachedText> texts_;  // by caption, when online; no tensors: they are no part of the planned
                                              // memory
@@ -140,7 +140,7 @@ void tell_size(const std::set<std::string>& takes, const ShownSize& size, std::m
 /// Names of the extras that a model takes.
 std::set<std::string> inputs_of(const net::Denoiser& model, const std::array<int64_t, 4>& latent);
 
-/// A latent [C, f, h, w] that another program encoded (.npy). Throws UserError (input) naming the file.
+/// A latent [C, f, h, w] that another program encoded (.npy, .pt). Throws UserError (input) naming the file.
 data::CachedTensor stored_latent(const data::Path& path);
 
 /// Prompts of a user with the ending that sample.motion_score names.

@@ -2,13 +2,14 @@
 #include <iterator>
 
 #include "tessera/data/files/file_kinds.h"
-#include "tessera/data/files/npy.h"
+#include "tessera/data/files/tensor_file.h"
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
 #include "tessera/models/vae/video_vae.h"
 #include "tessera/prepare/encoded.h"
 #include "tessera/prepare/pictures.h"
 #include "tessera/prepare/prepare.h"
+#include "tessera/prepare/stored_texts.h"
 #include "tessera/prepare/text_pass.h"
 
 namespace tessera::prepare {
@@ -24,7 +25,7 @@ at::Tensor tensor_of(const data::CachedTensor& cached) {
 }  // namespace
 
 data::CachedTensor stored_latent(const data::Path& path) {
-  data::NpyArray array = data::read_npy(path);
+  data::NpyArray array = data::read_tensor_file(path);
   return {data::latent_shape(array.shape), std::move(array.values)};
 }
 
@@ -54,6 +55,11 @@ data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
 }
 
 data::CachedText PreparedData::text(int64_t index, size_t caption) const {
+  if (stored_texts_ && online_) return stored_text(item(index).context, item(index).pooled, *job_);
+  if (stored_texts_) {
+    data::CachedClip clip = data::read_clip(clip_entries_.at(samples_.at(index).entries.clip));
+    return take_text(clip);
+  }
   if (!online_) return data::read_caption(text_entries_.at(samples_.at(index).entries.texts.at(caption)));
   const std::string& words = item(index).captions[caption];
   return beside_ ? beside_->caption(words) : texts_.at(words);
@@ -93,13 +99,14 @@ at::Tensor PreparedData::latent(int64_t index) const {
 }
 
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGiven& given) const {
-  const data::CachedText text = this->text(index, caption(index, epoch));
+  data::CachedClip clip;
+  if (!online_) clip = data::read_clip(clip_entries_.at(samples_.at(index).entries.clip));
+  const data::CachedText text = stored_texts_ && !online_ ? take_text(clip) : this->text(index, caption(index, epoch));
   PreparedSample sample{{}, tensor_of(text.context)};
   if (online_) {
     encode_online(index, sample, given);
     sample.extra = online_extras(index);
   } else {
-    const data::CachedClip clip = data::read_clip(clip_entries_.at(samples_.at(index).entries.clip));
     sample.latent = tensor_of(clip.latent);
     if (given) sample.given = given(plan_.spec(this->clip(index)).frames, sample.latent.size(1));
     for (const families::GivenFrames& frames : sample.given)
@@ -108,10 +115,11 @@ PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGi
       if (!families::is_given_name(name)) sample.extra[name] = tensor_of(value);
   }
   if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
-  const data::Clip& clip = this->clip(index);
-  const data::ClipSpec spec = plan_.spec(clip);
+  const data::ClipSpec spec = plan_.spec(this->clip(index));
   tell_size(takes_,
-            {.height = static_cast<double>(spec.height), .width = static_cast<double>(spec.width), .rate = clip.rate},
+            {.height = static_cast<double>(spec.height),
+             .width = static_cast<double>(spec.width),
+             .rate = this->clip(index).rate},
             sample.extra);
   return sample;
 }
@@ -159,7 +167,9 @@ std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems&
                          .repeats = static_cast<int>(recipe.data.repeats),
                          .caption = recipe.data.caption,
                          .captions = recipe.data.captions,
-                         .latents = recipe.data.latents};
+                         .latents = recipe.data.latents,
+                         .latent_column = recipe.data.latent_column,
+                         .text_columns = recipe.data.texts};
   const std::vector<std::string>& paths = recipe.data.paths;
   if (paths.size() < 2) {
     if (!paths.empty()) spec.path = paths[0];
@@ -215,6 +225,7 @@ std::vector<EncodedText> encode_prompts(const recipe::Recipe& recipe, const job:
     if (rank == 0) make_tokenizer(recipe, job, captions, tokenizer);
     comm.barrier();
   }
+  if (rank == 0) tell_random_prompts(recipe);
   TextPass pass(recipe, job, mesh, comm, rank, tokenizer);
   std::vector<EncodedText> texts;
   for (const auto& prompt : prompts) texts.push_back(pass.encode(prompt));

@@ -11,6 +11,7 @@
 #include "tessera/job/null_caption.h"
 #include "tessera/job/text_weights.h"
 #include "tessera/prepare/conditioner.h"
+#include "tessera/prepare/stored_texts.h"
 
 namespace tessera::prepare {
 
@@ -107,6 +108,9 @@ EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, 
     return std::string(hex);
   };
   const std::string conditions = conditioner_fingerprint(recipe, job);
+  const bool rounded_image = job.image && job::image_storage(recipe).rounded;
+  const std::string clip = job.codec->fingerprint() + conditions + (rounded_image ? "|in bf16" : "");
+  if (recipe.data.texts) return {.clip = hash(clip + text_form(recipe, job)), .text = {}, .both = {}};
   std::string text = job.text->fingerprint() + "|" + data::tokenizer_text(tokenizer);
   if (const std::string instruction = job::instruction_text(recipe); !instruction.empty()) text += "|" + instruction;
   text += weights_stamp(recipe.data.text_encoder_path);
@@ -116,8 +120,7 @@ EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, 
             weights_stamp(recipe.data.pooled_encoder_path);
   const job::HeldWeights storage = job::text_storage(recipe);
   const bool rounded_pooled = job.pooled && job::pooled_storage(recipe).rounded;
-  const bool rounded_image = job.image && job::image_storage(recipe).rounded;
-  return {.clip = hash(job.codec->fingerprint() + conditions + (rounded_image ? "|in bf16" : "")),
+  return {.clip = hash(clip),
           .text = hash(text + "|" + std::string(name(storage.dtype)) + (rounded_pooled ? "|pooled in bf16" : "") +
                        "|at most " + std::to_string(job.context_length) + " tokens"),
           .both = hash(job.codec->fingerprint() + "|" + text + conditions),

@@ -53,7 +53,14 @@ std::string known(std::vector<std::string> families::Family::*field) {
 
 template <auto member>
 constexpr Read caption_rule = into<&Recipe::data, &Recipe::Data::captions, member>;
-void read_latents(Recipe& recipe, const Given& given) { recipe.data.latents = given.text == "npy"; }
+void read_latents(Recipe& recipe, const Given& given) {
+  recipe.data.latents = given.text != "no";
+  recipe.data.latent_column = given.text == "column";
+}
+void read_texts(Recipe& recipe, const Given& given) { recipe.data.texts = given.text == "column"; }
+
+/// "latents_path", the column of a table that holds files of this kind.
+std::string file_column(const char* kind) { return families::listed(families::column_names({}, kind), "or"); }
 
 /// "prompt=5,_long=95"; a name alone has the share 1.
 void read_shares_of_captions(Recipe& recipe, const Given& given) {
@@ -85,7 +92,7 @@ std::vector<Setting> data_settings() {
       {"data.path",
        Kind::paths,
        "",
-       "folder of clips with a .txt beside each; or of a metadata file; or one clip; or a list of such: all are trained on",
+       "folder of clips with a .txt beside each; or of a metadata file; or that file; or one clip; or a list of such: all are trained on",
        read_paths,
        {.in_stages = true}},
       {"data.metadata",
@@ -160,9 +167,25 @@ std::vector<Setting> data_settings() {
       {"data.latents",
        Kind::choice,
        "no",
-       "npy: train on latents that another program encoded, the .npy of each clip, as the model takes them; no: on pictures and videos",
+       "train on latents that another program encoded, as the model takes them; npy: the .npy of each clip; column: the .pt or .npy in column " +
+           file_column("latents") + " of the table; no: on pictures and videos",
        read_latents,
-       {.choices = "no|npy", .in_stages = true}},
+       {.choices = "no|npy|column", .in_stages = true}},
+      {"data.texts",
+       Kind::choice,
+       "no",
+       "column: train on embeddings that another program made of the captions, the .pt or .npy in columns " +
+           file_column("context") + " and, of models with a pooled caption, " + file_column("pooled") +
+           " of the table: text encoders are needed for samples alone; no: captions are encoded",
+       read_texts,
+       {.choices = "no|column", .in_stages = true}},
+      {"data.null_text",
+       Kind::list,
+       "",
+       "files of the caption of no words as data.texts has them, its embedding and its pooled vector, for dropped captions; empty: text encoders make it",
+       data_key<&Recipe::Data::null_text>,
+       {.needs = {{[](const Facts& f) { return f.recipe.data.texts; }, "it belongs to data.texts"}},
+        .in_stages = true}},
       {"data.size",
        Kind::list,
        "64,96",

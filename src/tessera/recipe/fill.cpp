@@ -60,7 +60,8 @@ void check_batches_and_shares(const Recipe& r) {
     refuse("shares of the clips with data.clip_lengths = \"every\", which takes each clip in each length",
            "leave the shares out, or data.clip_lengths");
   if (rules.draws() && r.data.latents)
-    refuse("shares of the clips with data.latents = \"npy\", whose latents have one shape each",
+    refuse("shares of the clips with data.latents = \"" + r.values.at("data.latents") +
+               "\", whose latents have one shape each",
            "leave the shares out, or train on the clips");
 }
 

@@ -53,7 +53,10 @@ struct Recipe {
     data::ClipRules clips;  ///< at least one bucket
     std::string caption;    ///< of clips without one; empty: they are faulty
     data::CaptionRules captions;
-    bool latents = false;  ///< .npy files in place of pictures
+    bool latents = false;                ///< files of latents in place of pictures
+    bool latent_column = false;          ///< of these, those that a column of the table names
+    bool texts = false;                  ///< files of embeddings in place of captions
+    std::vector<std::string> null_text;  ///< of the caption of no words: its embedding, its pooled vector
     std::string image_encoder, image_encoder_path;
     std::string pooled_encoder, pooled_encoder_path, pooled_tokenizer;  ///< of the second text encoder
     std::string audio_encoder;                                          ///< a preset, a path, or auto

@@ -11,6 +11,7 @@ using Names = std::vector<std::string>;
 
 const Names kVideoEndings = {".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".gif", ".mpg", ".mpeg", ".ts", ".wmv"};
 const Names kImageEndings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"};
+const Names kTensorEndings = {".npy", ".pt", ".pth"};
 
 /// ._NAME, which macOS writes beside a file on disks of others: it has the file's ending and none of its content.
 bool is_finder_file(const Path& path) { return path.filename().native().starts_with("._"); }
@@ -33,10 +34,12 @@ bool is_folder(const Path& path) {
   return std::filesystem::is_directory(path, unseen);
 }
 bool is_image(const Path& path) { return ends_in(path, kImageEndings); }
-bool is_latent(const Path& path) { return ending_of(path) == ".npy" && !is_finder_file(path); }
+bool is_npy(const Path& path) { return ends_in(path, {".npy"}); }
+bool is_latent(const Path& path) { return ends_in(path, kTensorEndings); }
 bool is_clip(const Path& path) { return ends_in(path, kVideoEndings) || is_image(path); }
 
 const std::vector<std::string>& video_endings() { return kVideoEndings; }
 const std::vector<std::string>& image_endings() { return kImageEndings; }
+const std::vector<std::string>& tensor_endings() { return kTensorEndings; }
 
 }  // namespace tessera::data

@@ -15,7 +15,8 @@ bool is_clip(const Path& path);  ///< a video or image
 bool is_folder(const Path& path);
 bool is_image(const Path& path);
 
-bool is_latent(const Path& path);  ///< an .npy of a clip that is already encoded
+bool is_npy(const Path& path);
+bool is_latent(const Path& path);  ///< a clip that is already encoded: .npy, .pt, .pth
 
 /// ".png" of "a.PNG".
 std::string ending_of(const Path& path);
@@ -23,5 +24,6 @@ std::string ending_of(const Path& path);
 /// ".mp4", ".mov", ...; for messages.
 const std::vector<std::string>& video_endings();
 const std::vector<std::string>& image_endings();
+const std::vector<std::string>& tensor_endings();
 
 }  // namespace tessera::data

@@ -236,6 +236,22 @@ void lora(Translator& t) {
       t.refuse(g.name, "r, lora_alpha, lora_dropout and target_modules of an adapter are known");
 }
 
+void cached_video(Translator& t, const Given& g) {
+  if (!t.flag(g.name)) return t.imply(g.name, "clips are encoded");
+  t.set("data.latents", "column", {g.name}, "latents_path of the table");
+}
+
+/// Its trainer reads the empty caption's files from paths of one machine.
+void cached_text(Translator& t, const Given& g) {
+  if (!t.flag(g.name)) return t.imply(g.name, "captions are encoded");
+  const bool drops = t.number("dropout_ratio.t5", 0) > 0 || t.number("dropout_ratio.clip", 0) > 0;
+  t.set("data.texts", "column", {g.name},
+        std::string("text_t5_path and text_clip_path of the table") +
+            (drops ? "; dropout_ratio drops captions: give its null_t5.pt and null_clip.pt as data.null_text, or the "
+                     "weights of both encoders"
+                   : ""));
+}
+
 void opensora_together(Translator& t) {
   plugin(t);  // first: a batch is of the ranks that share a sample
   buckets(t);
@@ -324,8 +340,8 @@ std::vector<Rule> opensora_training_rules() {
   const char* const kMemory = "not needed: buffers are planned, pinned and filled ahead";
   std::vector<Rule> rules = {
       sets("dataset.data_path", "data.path"),
-      only("dataset.type", {"video_text", "image_text", "text"}, "clips and pictures with their texts",
-           "clips and pictures with texts are there"),
+      only("dataset.type", {"video_text", "image_text", "text", "cached_video_text"},
+           "clips and pictures with their texts", "clips and pictures with texts are there"),
       only("dataset.transform_name", {"resize_crop"}, "scaled and cut at the centre", "resize_crop is there"),
       sets("dataset.fps_max", "data.fps"),
       warned("dataset.vmaf", "captions are as they are: data.caption_columns ends them in columns of the table",
@@ -333,10 +349,8 @@ std::vector<Rule> opensora_training_rules() {
       implied("dataset.memory_efficient", "not needed: the table is read once", Takes::perhaps),
       joined("bucket_config",
              "`data.buckets` with their batches and shares, `train.global_batch` of the smallest batch"),
-      refused("cached_video", "latents of that trainer's cache are not read: they are encoded and cached again",
-              Takes::perhaps),
-      refused("cached_text", "texts of that trainer's cache are not read: they are encoded and cached again",
-              Takes::perhaps),
+      by("cached_video", "true: `data.latents = column`", cached_video, Takes::perhaps),
+      by("cached_text", "true: `data.texts = column`", cached_text, Takes::perhaps),
       only("optim.cls", {"HybridAdam"}, "adamw", "HybridAdam is there: see train.optimizer for others"),
       only("optim.adamw_mode", {"true"}, "adamw", "decay is decoupled from the gradient", Takes::perhaps),
       sets("optim.lr", "train.lr"),
@@ -392,6 +406,10 @@ std::vector<Rule> opensora_training_rules() {
     rules.push_back(implied(key, kMemory, Takes::perhaps));
   for (const char* key : {"save_master_weights", "load_master_weights"})
     rules.push_back(implied(key, "checkpoints hold the fp32 masters", Takes::perhaps));
+  for (const char* key : {"dataset.cached_video", "dataset.cached_text"})
+    rules.push_back(implied(key, "cached_video and cached_text say it", Takes::perhaps));
+  for (const char* key : {"dataset.return_latents_path", "dataset.load_original_video"})
+    rules.push_back(implied(key, "a clip is read where its latents are not", Takes::perhaps));
   for (const char* key : {"log_every", "wandb_project", "exp_name", "record_time", "record_barrier", "nsys"})
     rules.push_back(
         implied(key, "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written", Takes::perhaps));

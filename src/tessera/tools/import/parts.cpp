@@ -27,7 +27,9 @@ int64_t clips_an_epoch(Translator& t) {
                             .metadata = text("data.metadata"),
                             .repeats = repeats.empty() ? 1 : static_cast<int>(to_integer(repeats)),
                             .caption = text("data.caption"),
-                            .latents = text("data.latents") == "npy"},
+                            .latents = text("data.latents") == "npy",
+                            .latent_column = text("data.latents") == "column",
+                            .text_columns = text("data.texts") == "column"},
                            problems)
             .size());
   } catch (const UserError&) {
