@@ -10,6 +10,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/job/encoders_used.h"
 #include "tessera/job/experts.h"
 #include "tessera/job/job.h"
 #include "tessera/job/pooled_encoder.h"
@@ -38,6 +39,20 @@ std::string said(const recipe::Overrides& overrides, const std::string& mesh = "
   for (const std::string& words : without_effect(recipe::load_recipe(kDemo, overrides), Mesh::parse(mesh)))
     all += words + "\n";
   return all;
+}
+
+TEST(EncodersUsed, AreThoseThatFilesDoNotReplace) {
+  const auto texts = [](const recipe::Overrides& given) { return encodes_texts(recipe::load_recipe("", given)); };
+  const auto clips = [](const recipe::Overrides& given) { return encodes_clips(recipe::load_recipe("", given)); };
+  using Keys = recipe::Overrides;
+  EXPECT_TRUE(texts({}) && clips({}));
+  const Keys::value_type files = {"data.texts", "column"}, latents = {"data.latents", "column"};
+  EXPECT_FALSE(texts({files}));
+  EXPECT_TRUE(clips({files}));
+  EXPECT_FALSE(clips({latents}));
+  EXPECT_TRUE(texts({files, {"sample.every", "5"}}) && clips({latents, {"sample.every", "5"}})) << "samples do";
+  EXPECT_TRUE(texts({files, {"diffusion.caption_dropout", "0.1"}})) << "the caption of no words";
+  EXPECT_FALSE(texts({files, {"diffusion.caption_dropout", "0.1"}, {"data.null_text", "a.pt,b.pt"}}));
 }
 
 TEST(Experts, AreTheFamilysAndAFamilyWithoutRefusesThem) {

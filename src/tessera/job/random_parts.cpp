@@ -26,21 +26,22 @@ bool is_random_codec(const recipe::Recipe& recipe) {
 struct Untrained {
   const char* key;
   std::string name, what, give;
+  bool in_training = true;  ///< else samples alone use it: what it makes of the data set comes from files
 };
 
 std::vector<Untrained> untrained_encoders(const recipe::Recipe& recipe, bool looks) {
   std::vector<Untrained> found;
   const bool codes = encodes_clips(recipe), reads = encodes_texts(recipe);
-  if (codes && models::is_built_in_codec(recipe.data.vae))
+  if (models::is_built_in_codec(recipe.data.vae))
     found.push_back({"data.vae", recipe.data.vae, recipe.data.vae + " is a wavelet without weights",
-                     "data.vae = the released autoencoder's file or folder"});
-  if (codes && is_random_codec(recipe))
+                     "data.vae = the released autoencoder's file or folder", codes});
+  if (is_random_codec(recipe))
     found.push_back({"data.vae", recipe.data.vae, "autoencoder " + recipe.data.vae + " has random weights",
-                     "data.vae = the released autoencoder's file or folder"});
-  if (reads && recipe.data.text_encoder_path.empty())
+                     "data.vae = the released autoencoder's file or folder", codes});
+  if (recipe.data.text_encoder_path.empty())
     found.push_back({"data.text_encoder", recipe.data.text_encoder,
                      "text encoder " + recipe.data.text_encoder + " has random weights",
-                     "data.text_encoder_path = the released text encoder's file or folder, and data.tokenizer"});
+                     "data.text_encoder_path = the released text encoder's file or folder, and data.tokenizer", reads});
   if (looks && recipe.data.image_encoder_path.empty())
     found.push_back({"data.image_encoder", families::names_in(&families::Family::image_encoders).front(),
                      "image encoder " + recipe.data.image_encoder + " has random weights",
@@ -52,7 +53,8 @@ std::vector<Untrained> untrained_encoders(const recipe::Recipe& recipe, bool loo
 
 std::string random_parts(const recipe::Recipe& recipe, bool looks) {
   std::string text = is_random_base(recipe) ? "; the model has random weights" : "";
-  for (const Untrained& encoder : untrained_encoders(recipe, looks)) text += "; " + encoder.what;
+  for (const Untrained& encoder : untrained_encoders(recipe, looks))
+    text += "; " + encoder.what + (encoder.in_training ? "" : ", which samples alone use");
   return text;
 }
 
@@ -71,7 +73,7 @@ void check_random_parts(const recipe::Recipe& recipe, const Experts& experts, bo
   };
   if (std::ranges::all_of(experts.list, own)) return;
   for (const Untrained& encoder : untrained_encoders(recipe, looks))
-    if (recipe.values.at(encoder.key) == "auto")
+    if (encoder.in_training && recipe.values.at(encoder.key) == "auto")
       throw UserError(
           Exit::usage, encoder.key,
           encoder.what + ", and " + recipe.model.path +
