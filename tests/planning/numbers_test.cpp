@@ -140,8 +140,8 @@ const std::map<std::string, Shipped> kShipped = {
     {"wan2.1-t2v-14b_full_h200", {"h200", 8}},
     {"wan2.2-t2v-a14b_full_h200", {"h200", 8}},
     {"wan2.2-s2v-14b_full_a100", {"a100-80", 1, {{"data.text_encoder_path", ""}}}},  // its mesh is its own
-    {"wan2.1-t2v-1.3b_lora", {"1xrtx4090", 1, presets("wan2.1-t2v-1.3b", "wan2.1-vae", "2")}},
-    {"wan2.1-t2v-1.3b_full_anywhere", {"1xh200", 1, presets("wan2.1-t2v-1.3b", "wan2.1-vae", "1")}},
+    {"wan2.1-t2v-1.3b_lora", {"1xrtx4090", 1, presets("wan2.1-t2v-1.3b", "wan2.1-vae", "1")}},
+    {"wan2.1-t2v-1.3b_full_anywhere", {"1xh200", 1, presets("wan2.1-t2v-1.3b", "wan2.1-vae", "2")}},
     {"sana-1.6b_lora_24gb", {"1xrtx4090", 1, presets("sana-1.6b", "dc-ae-f32c32", "4")}},
     {"sana1.5-1.6b_full_h100", {"h100", 8, {{"train.micro_batch", "16"}}}}};
 
