@@ -1,10 +1,14 @@
 #pragma once
 // Writes pickles by hand, as torch.save would: tests need ones that our own writer never makes.
+#include <unistd.h>
+
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/torch_zip.h"
 
 namespace tessera::checkpoint {
@@ -50,6 +54,23 @@ class PickleMaker {
   }
   std::string bytes_;
 };
+
+/// The bytes of an archive with these members.
+inline std::string zip_bytes(const std::vector<std::pair<std::string, std::string>>& members) {
+  const Path path = std::filesystem::temp_directory_path() / ("tessera-zip-bytes-" + std::to_string(::getpid()));
+  ZipWriter zip(path, 4096);
+  for (const auto& [name, bytes] : members) zip.add(name, bytes.data(), static_cast<int64_t>(bytes.size()));
+  zip.commit();
+  std::string bytes = read_text(path);
+  std::filesystem::remove(path);
+  return bytes;
+}
+
+/// Of torch.save's file with this pickle and one fp32 storage, "0".
+inline std::string torch_file_bytes(const PickleMaker& pickle, const std::vector<float>& values) {
+  return zip_bytes({{"archive/data.pkl", pickle.bytes()},
+                    {"archive/data/0", {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}}});
+}
 
 /// The file of torch.save of one fp32 tensor.
 inline void write_one_tensor(const Path& path, const std::vector<int64_t>& shape, const std::vector<float>& values) {

@@ -6,13 +6,13 @@
 #include <fstream>
 #include <memory>
 
+#include "checkpoint/torch_bytes.h"
 #include "data/archive_files.h"
 #include "fuzz/readers.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/checkpoint/torch_zip.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/data/cache_search.h"
 #include "tessera/data/captions.h"
@@ -244,16 +244,7 @@ std::string tar_seed() {
   header.replace(148, 8, std::string(text, 7) + ' ');
   return header + "twenty bytes of text" + std::string(492 + 1024, '\0');
 }
-std::string zip_seed() {
-  const fs::path file = fs::temp_directory_path() / ("tessera-fuzz-zip-" + std::to_string(::getpid()));
-  checkpoint::ZipWriter zip(file, 4096);
-  zip.add("a.txt", "twenty bytes of text", 20);
-  zip.add("b/c.mp4", "x", 1);
-  zip.commit();
-  const std::string bytes = checkpoint::read_text(file);
-  fs::remove(file);
-  return bytes;
-}
+std::string zip_seed() { return checkpoint::zip_bytes({{"a.txt", "twenty bytes of text"}, {"b/c.mp4", "x"}}); }
 
 }  // namespace
 

@@ -219,18 +219,10 @@ void read_state_file(const std::string&, const std::string& file) {
   read_states(*checkpoint::open_foreign_states(file));
 }
 
-std::string torch_file(const std::string& folder, const checkpoint::PickleMaker::Items& items) {
+std::string torch_file(const checkpoint::PickleMaker::Items& items) {
   checkpoint::PickleMaker pickle;
   pickle.dict(items);
-  const fs::path file = fs::path(folder) / "made.pt";
-  const float values[2] = {1, 2};
-  checkpoint::ZipWriter zip(file, 4096);
-  zip.add("archive/data.pkl", pickle.bytes().data(), static_cast<int64_t>(pickle.bytes().size()));
-  zip.add("archive/data/0", values, sizeof values);
-  zip.commit();
-  const std::string bytes = checkpoint::read_text(file);
-  fs::remove(file);
-  return bytes;
+  return checkpoint::torch_file_bytes(pickle, {1, 2});
 }
 std::string two_values() { return checkpoint::PickleMaker::tensor("0", 2, 0, {2}, {1}); }
 
@@ -240,8 +232,7 @@ std::string moments() {
 }
 std::string state_seed() {
   using checkpoint::PickleMaker;
-  return torch_file(fs::temp_directory_path(),
-                    {{"model", PickleMaker::inner({{"a", two_values()}})},
+  return torch_file({{"model", PickleMaker::inner({{"a", two_values()}})},
                      {"optimizer", PickleMaker::inner({{"state", PickleMaker::inner({{"a", moments()}})}})},
                      {"step", PickleMaker::integer(7)}});
 }
@@ -249,15 +240,14 @@ std::string state_seed() {
 /// The files of a folder of ColossalAI's trainers that are read.
 const std::vector<std::pair<const char*, std::string>>& folder_parts() {
   using checkpoint::PickleMaker;
-  static const std::string folder = fs::temp_directory_path();
   static const std::vector<std::pair<const char*, std::string>> parts = {
       {"running_states.json", R"({"epoch": 0, "step": 12, "global_step": 12, "actual_update_step": 6})"},
       {"optimizer/pytorch_optim.bin.index.json",
        R"({"metadata": {"total_size": 8}, "weight_map": {"0": "part.bin", "a": "part.bin"}})"},
       {"model/model.safetensors.index.json",
        R"({"metadata": {"total_size": 8}, "weight_map": {"a": "model-00001.safetensors"}})"},
-      {"ema.pt", torch_file(folder, {{"a", two_values()}})},
-      {"optimizer/part.bin", torch_file(folder, {{"0", moments()}, {"a", moments()}})}};
+      {"ema.pt", torch_file({{"a", two_values()}})},
+      {"optimizer/part.bin", torch_file({{"0", moments()}, {"a", moments()}})}};
   return parts;
 }
 /// The input is the part that its first byte numbers; the others are whole.

@@ -88,15 +88,7 @@ std::string torch_seed() {
   pickle.dict({{"a", PickleMaker::tensor("0", 6, 0, {2, 3}, {3, 1})},
                {"b", "}(" + PickleMaker::text("c") + PickleMaker::tensor("0", 6, 2, {2}, {2}) + "u"},
                {"step", PickleMaker::integer(7)}});
-  const fs::path file = fs::temp_directory_path() / ("tessera-fuzz-seed-" + std::to_string(::getpid()));
-  const float values[6] = {};
-  checkpoint::ZipWriter zip(file, 4096);
-  zip.add("archive/data.pkl", pickle.bytes().data(), static_cast<int64_t>(pickle.bytes().size()));
-  zip.add("archive/data/0", values, sizeof values);
-  zip.commit();
-  const std::string bytes = checkpoint::read_text(file);
-  fs::remove(file);
-  return bytes;
+  return checkpoint::torch_file_bytes(pickle, std::vector<float>(6));
 }
 
 const std::vector<std::string> kJsonWords = {"{",

@@ -1,13 +1,12 @@
 // Open-Sora 2.0 through its two text encoders: captions are padded for the one and pooled by the other, cached or encoded
 // anew, and both reach the model in training and in sampling, on any layout.
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
 #include <set>
 
 #include "layout_table.h"
 #include "need_goldens.h"
+#include "opensora_run.h"
 #include "tessera/checkpoint/safetensors.h"
 
 namespace tessera::testing {
@@ -18,18 +17,8 @@ using Flags = std::vector<std::string>;
 
 constexpr int64_t kLength = 40, kWidth = 64, kPooled = 32;
 
-class TwoTextEncoders : public ::testing::Test {
+class TwoTextEncoders : public OpenSoraRun {
  protected:
-  Result train(int ranks, const std::string& name, const Flags& more = {}) const {
-    Flags flags = {"--data.size", "32,48", "--diffusion.timesteps", "by_size", "--train.eps", "1e-6"};
-    flags.insert(flags.end(), more.begin(), more.end());
-    return run_.train(ranks, name, flags, 300);
-  }
-  std::vector<double> losses(const std::string& name) const {
-    std::vector<double> losses;
-    for (const auto& step : run_.metrics(name)) losses.push_back(step.at("loss").get<double>());
-    return losses;
-  }
   /// The captions' entries of the cache.
   std::vector<fs::path> entries() const {
     std::vector<fs::path> files;
@@ -37,9 +26,6 @@ class TwoTextEncoders : public ::testing::Test {
       if (item.path().extension() == ".safetensors") files.push_back(item.path());
     return files;
   }
-
-  const TinyRun run_{"opensora", TESSERA_BINARY, R"(preset = "opensora2-tiny"
-config = { in_channels = 48, context_in_dim = 64, context_length = 40, vec_in_dim = 32 })"};
 };
 
 TEST_F(TwoTextEncoders, CachedCaptionsArePaddedAndPooled) {

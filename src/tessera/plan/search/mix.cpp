@@ -198,8 +198,9 @@ class Mixer {
         const int64_t spare = input.budget - e.candidate.peak;
         const bool fits = e.candidate.fits;
         pool_.consider(std::move(e));
-        if (Plan spread = alternate_offloading(plan, evaluator_, kUnchanged); fits && spread != plan)
-          pool_.consider(evaluator_.evaluate(std::move(spread)));
+        if (fits)
+          if (Plan spread = alternate_offloading(plan, evaluator_, kUnchanged); spread != plan)
+            pool_.consider(evaluator_.evaluate(std::move(spread)));
         kept += spare;
       }
     }
