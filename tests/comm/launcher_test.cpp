@@ -9,6 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/comm/heartbeat.h"
 #include "tessera/comm/launch/nodes.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/comm/store.h"
 
 namespace tessera::comm {
@@ -39,7 +40,7 @@ TEST(Launch, AsksForAMeetingPointOfSeveralNodes) {
 }
 
 TEST(Rendezvous, OfOneMachineListensOnLoopbackAlone) {
-  if (!TESSERA_HAS_GLOO) GTEST_SKIP() << "this build has no Gloo";
+  if (!has_gloo()) GTEST_SKIP() << "this build has no Gloo";
   const HostedStore store("127.0.0.1", 0, "");
   int listeners = 0;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
@@ -60,7 +61,7 @@ TEST(Rendezvous, OfOneMachineListensOnLoopbackAlone) {
 }
 
 TEST(Rendezvous, WhatAStrangerWritesThereEndsNothingWithSuccess) {
-  if (!TESSERA_HAS_GLOO) GTEST_SKIP() << "this build has no Gloo";
+  if (!has_gloo()) GTEST_SKIP() << "this build has no Gloo";
   for (const std::string text : {"0\x1f"
                                  "all done",
                                  "", "x", "\x1f", "99999999999\x1fz"}) {

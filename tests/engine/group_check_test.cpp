@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tessera/base/check.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/comm/store.h"
 
 namespace tessera::engine {
@@ -60,7 +61,7 @@ std::vector<std::string> check(const std::vector<Schedule>& schedules) {
 class GroupCheck : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!TESSERA_HAS_GLOO) GTEST_SKIP() << "ranks need a build with Gloo";
+    if (!comm::has_gloo()) GTEST_SKIP() << "ranks need a build with Gloo";
   }
 };
 

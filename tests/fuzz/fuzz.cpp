@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string bytes_of(const fs::path& file) {
+std::string whole_file(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -138,13 +138,13 @@ int fuzz(const Options& options) {
     if (options.reader.empty() || options.reader == reader.name) chosen.push_back(&reader);
   if (chosen.empty()) return std::fprintf(stderr, "fuzz: no reader %s\n", options.reader.c_str()), 2;
   for (const Reader* reader : chosen) {
-    for (const std::string& file : options.files) loop.run(*reader, bytes_of(file));
+    for (const std::string& file : options.files) loop.run(*reader, whole_file(file));
     if (!options.files.empty()) continue;
     std::vector<std::string> inputs = reader->seeds;
     std::error_code none;
     for (const auto& entry :
          fs::directory_iterator(fs::path(TESSERA_SOURCE_DIR) / "tests/fuzz/corpus" / reader->name, none))
-      inputs.push_back(bytes_of(entry.path()));
+      inputs.push_back(whole_file(entry.path()));
     std::sort(inputs.begin(), inputs.end());
     const std::string file = name + "/seed" + reader->ending;
     for (const std::string& seed : reader->seeds) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "tessera/comm/rendezvous.h"
 #include "tessera/prepare/failures.h"
 #include "tessera/report/count_progress.h"
 
@@ -49,7 +50,7 @@ void sleep_seconds(double s) { std::this_thread::sleep_for(std::chrono::duration
 class PaceOfRanks : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!TESSERA_HAS_GLOO) GTEST_SKIP() << "ranks need a build with Gloo";
+    if (!comm::has_gloo()) GTEST_SKIP() << "ranks need a build with Gloo";
   }
 };
 class FailuresOfRanks : public PaceOfRanks {};

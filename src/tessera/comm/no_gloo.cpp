@@ -14,6 +14,8 @@ namespace {
 
 struct Comm::Backend {};
 
+bool has_gloo() { return false; }
+
 Comm::Comm(const Rendezvous& place, const Mesh& mesh, double) : place_(place), mesh_(mesh) {
   if (!place.single()) refuse();
 }

@@ -6,6 +6,9 @@
 
 namespace tessera::comm {
 
+/// Whether this build has Gloo; without it a program runs one rank alone.
+bool has_gloo();
+
 struct Rendezvous {
   int rank = 0, world = 1, local_rank = 0, local_world = 1;
   std::string host = "127.0.0.1";
