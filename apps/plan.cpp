@@ -298,18 +298,22 @@ void print_frontier(const std::vector<recipe::RunPart>& parts, const job::Job& j
   if (json) print_json(parts, texts);
 }
 
-/// A line for each part of the run that more memory would make faster.
-void print_more_memory(const std::vector<planning::PartPlan>& plans, const job::Job& job, const Mesh& mesh,
-                       const std::vector<int>& prompts, int columns) {
+void find_prices(std::vector<planning::PartPlan>& plans, const job::Job& job, const Mesh& mesh,
+                 const std::vector<int>& prompts) {
   for (size_t p = 0; p < plans.size(); ++p)
     recipe::in_part(plans[p].part, [&] {
-      const planning::PlanRequest request =
-          planning::plan_request(plans[p].part.recipe, job, plans[p].shapes, mesh, prompts[p]);
-      const std::string text = planning::more_memory(request, plans[p].planned);
-      const std::string part = plans.size() > 1 ? " (" + plans[p].part.name() + ")" : "";
-      if (!text.empty())
-        std::fputs(report::wrapped("more memory" + part + ": " + text + "\n", columns).c_str(), stdout);
+      plans[p].planned.prices = planning::memory_prices(
+          planning::plan_request(plans[p].part.recipe, job, plans[p].shapes, mesh, prompts[p]), plans[p].planned);
     });
+}
+
+/// A line for each part of the run that more memory would make faster.
+void print_more_memory(const std::vector<planning::PartPlan>& plans, int columns) {
+  for (const planning::PartPlan& p : plans) {
+    const std::string text = planning::more_memory(p.planned),
+                      part = plans.size() > 1 ? " (" + p.part.name() + ")" : "";
+    if (!text.empty()) std::fputs(report::wrapped("more memory" + part + ": " + text + "\n", columns).c_str(), stdout);
+  }
 }
 
 /// A file for each part of the run, told when there are several.
@@ -398,11 +402,12 @@ int run_plan(const Arguments& arguments) {
     print_frontier(parts, job, recipe.mesh, prompts, arguments.value("--frontier"), arguments.has("--json"));
     return 0;
   }
-  const std::vector<planning::PartPlan> plans = planning::plan_parts(parts, job, recipe.mesh, prompts);
+  std::vector<planning::PartPlan> plans = planning::plan_parts(parts, job, recipe.mesh, prompts);
+  find_prices(plans, job, recipe.mesh, prompts);
   const std::string text = arguments.has("--json") ? planning::plans_json(plans) : planning::plans_text(plans);
   const int columns = arguments.has("--json") ? 0 : report::terminal_columns(STDOUT_FILENO);
   std::fputs(report::wrapped(text, columns).c_str(), stdout);
-  if (!arguments.has("--json")) print_more_memory(plans, job, recipe.mesh, prompts, columns);
+  if (!arguments.has("--json")) print_more_memory(plans, columns);
   if (arguments.has("--write"))
     write_parts(plans, arguments.value("--write"),
                 [](const planning::Planned& planned) { return planned.plan().to_toml(planned.unit_names()); });

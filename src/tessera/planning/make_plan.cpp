@@ -8,13 +8,13 @@ namespace tessera::planning {
 Planned make_plan(const PlanRequest& request) {
   Planned planned = make_plan_as_is(request);
   if (!planned.choice.fits) {
-    const std::string changes = advice(request);
-    planned.choice.advice += !changes.empty()
-                                 ? ". What fits: " + changes
-                                 : "; no change of micro-batch, formats, host memory, ranks or frames alone makes "
-                                   "it fit: raise plan.budget and use more "
-                                   "ranks (--mesh dp_shard=" +
-                                       std::to_string(2 * request.mesh.shard_size()) + ") together";
+    const Advice changes = advice(request);
+    planned.choice.evaluated += changes.evaluated;
+    planned.choice.advice +=
+        !changes.text.empty() ? ". It fits " + changes.text
+                              : ". No plan was found with other micro-batches, smaller formats, more host memory, "
+                                "more ranks or fewer frames: raise plan.budget and use more ranks (--mesh dp_shard=" +
+                                    std::to_string(2 * request.mesh.shard_size()) + ") together";
   }
   for (const std::string& warning :
        {advice_without_disk(request, planned), useless_grad_dtype(planned), useless_offload_to(request, planned),

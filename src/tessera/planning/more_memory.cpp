@@ -23,10 +23,9 @@ std::string change_text(double seconds, double before) {
 
 }  // namespace
 
-std::string more_memory(const PlanRequest& request, const Planned& planned) {
+std::vector<MemoryPrice> memory_prices(const PlanRequest& request, const Planned& planned) {
   const plan::PlannerInput& asked = request.planner;
   if (!planned.choice.fits || request.by_hand || asked.budget <= 0) return {};
-  const double before = planned.choice.seconds;
   const auto with = [&](int64_t device, int64_t host) {
     plan::PlannerInput input = asked;
     input.micro_batch = planned.plan().micro_batch, input.idle = planned.plan().idle;
@@ -34,25 +33,35 @@ std::string more_memory(const PlanRequest& request, const Planned& planned) {
     input.incumbent = planned.plan();
     return plan::choose(planned.spec, request.mesh, input, planned.machine).seconds;
   };
-  const auto counts = [&](double seconds) { return seconds < before * (1 - kCounts); };
+  const auto counts = [&](double seconds) { return seconds < planned.choice.seconds * (1 - kCounts); };
   if (!counts(with(0, asked.host_budget))) return {};
+  const auto price = [&](plan::Tier memory, int64_t bytes, double seconds) {
+    return MemoryPrice{memory, bytes, seconds, counts(seconds)};
+  };
   const int64_t device = step_of(asked.budget, 8 * kGiB);
-  const double more_device = with(asked.budget + device, asked.host_budget);
-  std::string text = "+" + format_bytes(device) + " of device memory: " + change_text(more_device, before);
-  bool host_binds = false;
+  std::vector<MemoryPrice> prices = {price(plan::Tier::device, device, with(asked.budget + device, asked.host_budget))};
   if (asked.host_budget > 0) {
     const plan::Profile& profile = request.machine.profile;
     const int world = request.mesh.world(), ranks = profile.devices > 0 ? std::min(profile.devices, world) : world;
     const int64_t host = step_of(asked.host_budget * ranks, 16 * kGiB);
-    const double more_host = with(asked.budget, asked.host_budget + host / ranks);
-    host_binds = counts(more_host);
-    text += "; +" + format_bytes(host) + " of host memory: " + change_text(more_host, before);
+    prices.push_back(price(plan::Tier::host, host, with(asked.budget, asked.host_budget + host / ranks)));
   }
-  const bool device_binds = counts(more_device);
-  return text + (device_binds && host_binds ? "; both bind"
-                 : device_binds             ? "; device memory binds"
-                 : host_binds               ? "; host memory binds"
-                                            : "; no such step alone makes it faster");
+  return prices;
+}
+
+std::string more_memory(const Planned& planned) {
+  std::string text;
+  int binding = 0;
+  std::string_view last;
+  for (const MemoryPrice& price : planned.prices) {
+    text += "+" + format_bytes(price.bytes) + " of " + std::string(name(price.memory)) +
+            " memory: " + change_text(price.seconds, planned.choice.seconds) + "; ";
+    if (price.binds) ++binding, last = name(price.memory);
+  }
+  if (text.empty()) return text;
+  return text + (binding > 1    ? "both bind"
+                 : binding == 1 ? std::string(last) + " memory binds"
+                                : "no such step alone makes it faster");
 }
 
 }  // namespace tessera::planning

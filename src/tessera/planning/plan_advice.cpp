@@ -1,8 +1,13 @@
 #include "tessera/planning/plan_advice.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <functional>
+#include <future>
+#include <iterator>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
@@ -12,6 +17,7 @@
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/optimizers.h"
+#include "tessera/plan/search/layouts.h"
 #include "tessera/planning/mesh_checks.h"
 
 namespace tessera::planning {
@@ -19,63 +25,13 @@ namespace tessera::planning {
 namespace {
 
 constexpr int kMostRanksMore = 64;  // limit, as a multiple of the request's ranks
-constexpr size_t kMostFixes = 6;    // changes of formats and budgets that advice names
-
-std::string cost_text(const Planned& planned) {
-  return format_bytes(planned.choice.memory.peak) + " a rank, a step of " +
-         format_seconds(planned.prediction.step.total);
-}
+constexpr size_t kMostChanges = 6;  // of formats, budgets and meshes that advice names
+constexpr double kAlike = 0.01;     // steps within this share of each other count as equally fast
 
 /// A plan file does not apply to a changed job, so the planner chooses freely.
 PlanRequest without_file(PlanRequest request) {
   request.by_hand.reset();
   return request;
-}
-
-/// Plans changed jobs. Models that differ in no size are measured once.
-class Jobs {
- public:
-  Planned plan(const PlanRequest& request) {
-    check_mesh(request.mesh, *request.model, request.latent);
-    MeasuredModels& known = known_[{request.latent, request.mesh.size, request.planner.compute}];
-    for (auto& [samples, measured] : known) {
-      plan::Machine machine = request.machine;
-      machine.work = std::move(measured.machine.work), machine.sizes = std::move(measured.machine.sizes);
-      measured.machine = std::move(machine);
-    }
-    return search_plan(request, known);
-  }
-  /// Whether some plan of the request fits, found by the first that does.
-  bool fit(PlanRequest request) {
-    request.planner.first_that_fits = true;
-    return plan(request).choice.fits;
-  }
-
- private:
-  std::map<std::tuple<std::array<int64_t, 4>, std::array<int, kAxes>, DType>, MeasuredModels> known_;
-};
-
-/// A change after which the run fits, with the plan that was made for it.
-struct Fix {
-  std::string text;
-  double seconds = 0;
-  int loses = 0;  ///< how much exactness: see Format::loses
-};
-
-Fix fix_of(const std::string& change, const Planned& planned, int loses = 0) {
-  return {change + ": " + cost_text(planned), planned.prediction.step.total, loses};
-}
-
-std::optional<Fix> smaller_micro_batch(const PlanRequest& request, Jobs& jobs) {
-  if (request.any_micro_batch && !request.by_hand) return std::nullopt;  // already tried
-  PlanRequest tried = without_file(request);
-  tried.any_micro_batch = false;
-  while (tried.planner.micro_batch > 1) {
-    tried.planner.micro_batch /= 2;
-    if (jobs.fit(tried))
-      return fix_of("train.micro_batch = " + std::to_string(tried.planner.micro_batch), jobs.plan(tried));
-  }
-  return std::nullopt;
 }
 
 /// A format or tier that takes less memory. `apply` changes the request; false where that changes nothing.
@@ -84,15 +40,119 @@ struct Format {
   int loses;  ///< 0: the same bits; 1: rounded weights in products; 2: rounded gradients or moments
   bool (*apply)(PlanRequest&);
 };
+using FormatSet = std::vector<const Format*>;
 
-void count_update_bytes(PlanRequest& request) {
-  request.machine.update_bytes =
-      static_cast<double>(size_of(request.planner.grad)) + 2 * plan::bytes_per_parameter(request.planner.states);
+/// A change after which the run fits.
+struct Change {
+  std::string text;
+  PlanRequest request;
+  double seconds = 0;       ///< of a step: by the first plan that fits, then by the plan made for it
+  FormatSet formats = {};   ///< that it consists of, if it does
+  bool names_host = false;  ///< its text is the host memory that its plan takes
+
+  int loses() const {
+    int sum = 0;
+    for (const Format* format : formats) sum += format->loses;
+    return sum;
+  }
+};
+
+/// Plans changed jobs; `price` does so in two threads. Models that differ in no size are measured once.
+class Jobs {
+ public:
+  Planned plan(PlanRequest request) {
+    check_mesh(request.mesh, *request.model, request.latent);
+    request.on_phase = {};  // its phases are those of the search that found nothing
+    const Key key = {request.latent, request.mesh.size, request.planner.compute, request.base_in_int8};
+    MeasuredModels known;
+    {
+      const std::lock_guard lock(mutex_);
+      known = known_[key];
+    }
+    for (auto& [samples, measured] : known) {
+      plan::Machine machine = request.machine;
+      machine.work = std::move(measured.machine.work), machine.sizes = std::move(measured.machine.sizes);
+      measured.machine = std::move(machine);
+    }
+    Planned planned = search_plan(request, known);
+    const std::lock_guard lock(mutex_);
+    known_[key].merge(known);
+    evaluated_ += planned.choice.evaluated;
+    return planned;
+  }
+  /// The change with the first plan that fits; empty if none does.
+  std::optional<Change> fit(std::string text, const PlanRequest& request, FormatSet formats = {}) {
+    PlanRequest soon = request;
+    soon.planner.first_that_fits = true;
+    if (request.any_micro_batch && request.most_rounds == 0)  // no larger one fits where this does not
+      soon.planner.micro_batch = 1, soon.any_micro_batch = false;
+    const Planned planned = plan(soon);
+    if (!planned.choice.fits) return std::nullopt;
+    return Change{std::move(text), request, planned.choice.seconds, std::move(formats)};
+  }
+  /// Gives each change the plan that is made for it: its time, and its text what it takes.
+  void price(std::vector<Change>& changes) {
+    std::atomic<size_t> next = 0;
+    const auto work = [&] {
+      for (size_t i = next++; i < changes.size(); i = next++) price(changes[i]);
+    };
+    std::future<void> other = std::async(std::launch::async, work);
+    work();
+    other.get();
+  }
+  void price(Change& change) {
+    const Planned planned = plan(change.request);
+    if (change.names_host) {
+      const plan::Profile& profile = change.request.machine.profile;
+      const int world = change.request.mesh.world();
+      const int here = profile.devices > 0 ? std::min(profile.devices, world) : world;
+      change.text = "plan.host_budget = " + format_bytes(planned.choice.memory.host.total() * here) +
+                    " of host memory on each node";
+    }
+    change.seconds = planned.prediction.step.total;
+    change.text +=
+        ": " + format_bytes(planned.choice.memory.peak) + " a rank, a step of " + format_seconds(change.seconds);
+  }
+  int evaluated() const { return evaluated_; }  ///< plans, see Choice
+
+ private:
+  using Key = std::tuple<std::array<int64_t, 4>, std::array<int, kAxes>, DType, bool>;
+  std::mutex mutex_;
+  std::map<Key, MeasuredModels> known_;
+  int evaluated_ = 0;
+};
+
+std::optional<Change> smaller_micro_batch(const PlanRequest& request, Jobs& jobs) {
+  if (request.any_micro_batch && !request.by_hand) return std::nullopt;  // already tried
+  PlanRequest tried = without_file(request);
+  tried.any_micro_batch = false;
+  const int64_t share = div_up(request.planner.global_batch, request.mesh.dp_size());
+  while (tried.planner.micro_batch > 1) {
+    tried.planner.micro_batch /= 2;
+    if (request.most_rounds > 0 && div_up(share, tried.planner.micro_batch) > request.most_rounds) break;
+    if (auto change = jobs.fit("train.micro_batch = " + std::to_string(tried.planner.micro_batch), tried))
+      return change;
+  }
+  return std::nullopt;
 }
 
+/// Bytes that an update moves for each element.
+double update_bytes(const plan::PlannerInput& formats) {
+  return static_cast<double>(size_of(formats.grad)) + 2 * plan::bytes_per_parameter(formats.states);
+}
+
+bool has_bf16_base(const net::Denoiser& model) {
+  const auto of_base = [](const plan::ParamSpec& p) { return !p.trainable && p.stored == DType::bf16; };
+  return std::ranges::any_of(model.units(),
+                             [&](const auto& unit) { return std::ranges::any_of(unit->spec().params, of_base); });
+}
+
+/// A disk: no format, but what may stand beside them.
+constexpr Format kDisk = {"plan.nvme = FOLDER (a disk)", 0, [](PlanRequest& r) {
+                            return r.planner.host_budget > 0 && !std::exchange(r.planner.nvme, true);
+                          }};
+
 constexpr Format kFormats[] = {
-    {"plan.nvme = FOLDER (a disk)", 0,
-     [](PlanRequest& r) { return r.planner.host_budget > 0 && !std::exchange(r.planner.nvme, true); }},
     {"plan.masters = split (exact masters, gathered in bf16)", 1,
      [](PlanRequest& r) {
        plan::PlannerInput& p = r.planner;
@@ -114,62 +174,117 @@ constexpr Format kFormats[] = {
        if (!plan::row(r.planner.states.optimizer).first) return false;
        return std::exchange(r.planner.states.moments, plan::Moments::int8) != plan::Moments::int8;
      }},
+    {"lora.base_dtype = int8", 2,
+     [](PlanRequest& r) { return has_bf16_base(*r.model) && !std::exchange(r.base_in_int8, true); }},
 };
 
 /// The request with these formats; empty if one of them changes nothing.
-std::optional<PlanRequest> with_formats(PlanRequest request, const std::vector<const Format*>& formats) {
+std::optional<PlanRequest> with_formats(PlanRequest request, const FormatSet& formats) {
+  const double before = update_bytes(request.planner);
   for (const Format* format : formats)
     if (!format->apply(request)) return std::nullopt;
-  count_update_bytes(request);
+  if (const double bytes = update_bytes(request.planner); bytes != before) request.machine.update_bytes = bytes;
   return request;
 }
 
-std::optional<Fix> in_formats(const PlanRequest& request, const std::vector<const Format*>& formats, Jobs& jobs) {
+std::optional<Change> in_formats(const PlanRequest& request, const FormatSet& formats, Jobs& jobs) {
   const std::optional<PlanRequest> tried = with_formats(request, formats);
-  if (!tried || !jobs.fit(*tried)) return std::nullopt;
+  if (!tried) return std::nullopt;
   std::string text;
-  int loses = 0;
-  for (const Format* format : formats)
-    text += (text.empty() ? "" : " and ") + std::string(format->text), loses += format->loses;
-  return fix_of(text, jobs.plan(*tried), loses);
+  for (const Format* format : formats) text += (text.empty() ? "" : " and ") + std::string(format->text);
+  return jobs.fit(text, *tried, formats);
 }
 
-/// The fewest formats that make the run fit: single ones, else pairs, else all of them.
-std::vector<Fix> smaller_formats(const PlanRequest& request, Jobs& jobs) {
-  std::vector<Fix> fixes;
-  if (request.by_hand) return fixes;
-  std::vector<const Format*> useful;
+/// The formats that the run still needs in order to fit, if one after the other is left away: the least exact first.
+FormatSet needed(const PlanRequest& request, FormatSet formats, Jobs& jobs) {
+  FormatSet order = formats;
+  std::ranges::stable_sort(order, std::ranges::greater(), &Format::loses);
+  for (const Format* format : order) {
+    FormatSet without = formats;
+    std::erase(without, format);
+    if (in_formats(request, without, jobs)) formats = std::move(without);
+  }
+  return formats;
+}
+
+/// Formats that make the run fit, beside `always`: each that is enough alone, and pairs of the fastest of these with
+/// another; where none is enough alone, each pair that is; where none of these is, as few of all as can be.
+std::vector<Change> fewest_formats(const PlanRequest& request, const FormatSet& always, Jobs& jobs) {
+  FormatSet useful;
   for (const Format& format : kFormats)
     if (with_formats(request, {&format})) useful.push_back(&format);
-  const auto add = [&](const std::vector<const Format*>& formats) {
-    if (std::optional<Fix> fix = in_formats(request, formats, jobs)) fixes.push_back(std::move(*fix));
+  const auto beside = [&](FormatSet formats) {
+    formats.insert(formats.begin(), always.begin(), always.end());
+    return formats;
   };
-  for (const Format* format : useful) add({format});
-  for (size_t i = 0; i < useful.size() && fixes.empty(); ++i)
-    for (size_t j = i + 1; j < useful.size(); ++j) add({useful[i], useful[j]});
-  if (fixes.empty() && useful.size() > 2) add(useful);
-  return fixes;
+  if (useful.empty() || !in_formats(request, beside(useful), jobs)) return {};  // no part of them is enough either
+  std::vector<Change> changes;
+  const auto add = [&](const FormatSet& formats) {
+    std::optional<Change> change = in_formats(request, beside(formats), jobs);
+    if (change) changes.push_back(std::move(*change));
+    return change.has_value();
+  };
+  const Format* fastest = nullptr;
+  double seconds = INFINITY;
+  for (const Format* format : useful)
+    if (add({format}) && changes.back().seconds < seconds) fastest = format, seconds = changes.back().seconds;
+  for (size_t i = 0; i < useful.size(); ++i)
+    for (size_t j = i + 1; j < useful.size(); ++j)
+      if (!fastest || useful[i] == fastest || useful[j] == fastest) add({useful[i], useful[j]});
+  if (changes.empty()) {
+    const FormatSet least = needed(request, beside(useful), jobs);
+    if (std::optional<Change> change = in_formats(request, least, jobs)) changes.push_back(std::move(*change));
+  }
+  return changes;
 }
 
-/// LoRA: the frozen base in 8 bits instead of 16.
-std::optional<Fix> base_in_int8(const PlanRequest& request, Jobs&) {
-  if (request.by_hand) return std::nullopt;
-  plan::Measured measured = measure_model(request, request.any_micro_batch ? 1 : request.planner.micro_batch);
-  bool changed = false;
-  for (plan::UnitSpec& unit : measured.model.units)
-    for (plan::ParamSpec& param : unit.params)
-      if (!param.trainable && param.stored == DType::bf16) param.stored = DType::i8, changed = true;
-  if (!changed) return std::nullopt;
-  plan::PlannerInput input = request.planner;
-  if (request.any_micro_batch) input.micro_batch = 1;
-  const plan::Choice choice = plan::choose(measured.model, request.mesh, input, measured.machine);
-  if (!choice.fits) return std::nullopt;
-  return Fix{"lora.base_dtype = int8: " + format_bytes(choice.memory.peak) + " a rank, a step of " +
-                 format_seconds(choice.seconds),
-             choice.seconds, 2};
+/// What takes less memory: formats, and a disk; both where neither is enough.
+std::vector<Change> smaller_formats(const PlanRequest& request, Jobs& jobs) {
+  if (request.by_hand) return {};
+  std::vector<Change> changes = fewest_formats(request, {}, jobs);
+  if (!with_formats(request, {&kDisk})) return changes;
+  if (std::optional<Change> disk = in_formats(request, {&kDisk}, jobs))
+    changes.push_back(std::move(*disk));
+  else if (changes.empty())
+    changes = fewest_formats(request, {&kDisk}, jobs);
+  return changes;
 }
 
-std::optional<Fix> more_ranks(const PlanRequest& request, Jobs& jobs) {
+/// Leaves out what consists of another change and further formats, with which the step is no faster.
+void drop_needless(std::vector<Change>& changes) {
+  const auto part_of = [](const Change& a, const Change& b) {
+    return !a.formats.empty() && a.formats.size() < b.formats.size() &&
+           std::ranges::all_of(a.formats,
+                               [&](const Format* f) { return std::ranges::find(b.formats, f) != b.formats.end(); });
+  };
+  const std::vector<Change> all = changes;
+  std::erase_if(changes, [&](const Change& change) {
+    return std::ranges::any_of(
+        all, [&](const Change& a) { return part_of(a, change) && change.seconds >= a.seconds * (1 - kAlike); });
+  });
+}
+
+/// As many ranks that share samples otherwise, or shard over all of them. Batches of buckets are for the ranks there are.
+std::optional<Change> another_mesh(const PlanRequest& request, Jobs& jobs) {
+  if (request.by_hand || request.mesh.world() == 1 || request.most_rounds > 0) return std::nullopt;
+  plan::LayoutBounds bounds = layout_bounds(*request.model, request.latent);
+  bounds.world = request.mesh.world(), bounds.node = request.machine.profile.devices;
+  constexpr size_t kMost = 6;  // meshes that are tried, those first whose ranks share a sample least
+  std::vector<Mesh> meshes = plan::sample_sharings(bounds, request.planner.global_batch);
+  std::erase(meshes, request.mesh);
+  if (meshes.size() > kMost) meshes.resize(kMost);
+  for (const Mesh& mesh : meshes) {
+    PlanRequest tried = request;
+    tried.mesh = mesh;
+    tried.planner.micro_batch =
+        std::min(request.planner.micro_batch, div_up(request.planner.global_batch, mesh.dp_size()));
+    if (auto change = jobs.fit("--mesh " + mesh.to_string(), tried)) return change;
+  }
+  return std::nullopt;
+}
+
+std::optional<Change> more_ranks(const PlanRequest& request, Jobs& jobs) {
+  if (request.most_rounds > 0) return std::nullopt;  // as above
   PlanRequest tried = without_file(request);
   const int before = request.mesh[Axis::dp_shard];
   constexpr int kMostRanks = 1 << 17;  // of a mesh
@@ -177,63 +292,72 @@ std::optional<Fix> more_ranks(const PlanRequest& request, Jobs& jobs) {
     tried.mesh[Axis::dp_shard] = before * times;
     const int64_t share = div_up(tried.planner.global_batch, tried.mesh.dp_size());
     tried.planner.micro_batch = std::min(request.planner.micro_batch, share);
-    if (jobs.fit(tried))
-      return fix_of("--mesh " + tried.mesh.to_string() + " (" + std::to_string(tried.mesh.world()) + " ranks)",
-                    jobs.plan(tried));
+    if (auto change =
+            jobs.fit("--mesh " + tried.mesh.to_string() + " (" + std::to_string(tried.mesh.world()) + " ranks)", tried))
+      return change;
   }
   return std::nullopt;
 }
 
-std::optional<Fix> host_memory(const PlanRequest& request, Jobs& jobs) {
+std::optional<Change> host_memory(const PlanRequest& request, Jobs& jobs) {
   PlanRequest tried = without_file(request);
   tried.planner.host_budget = int64_t{1} << 50;
-  const Planned planned = jobs.plan(tried);
-  if (!planned.choice.fits) return std::nullopt;
-  const plan::Profile& profile = request.machine.profile;
-  const int world = request.mesh.world(), here = profile.devices > 0 ? std::min(profile.devices, world) : world;
-  return fix_of(
-      "plan.host_budget = " + format_bytes(planned.choice.memory.host.total() * here) + " of host memory on each node",
-      planned);
+  std::optional<Change> change = jobs.fit("", tried);
+  if (change) change->names_host = true;
+  return change;
 }
 
 /// The first latent frame of a speech-to-video model is its reference image.
 int64_t fewest_latent_frames(const PlanRequest& request) { return request.model->conditions().audio_dim > 0 ? 2 : 1; }
 
-std::optional<Fix> fewer_frames(const PlanRequest& request, Jobs& jobs) {
+std::optional<Change> fewer_frames(const PlanRequest& request, Jobs& jobs) {
   PlanRequest tried = without_file(request);
   const int64_t before = request.latent[1], none = fewest_latent_frames(request) - 1;
   // The most frames that fit, by bisection: memory grows with frames.
   int64_t fits = none, over = before;
   while (over - fits > 1) {
     tried.latent[1] = (fits + over) / 2;
-    (jobs.fit(tried) ? fits : over) = tried.latent[1];
+    (jobs.fit("", tried) ? fits : over) = tried.latent[1];
   }
   if (fits == none) return std::nullopt;
   tried.latent[1] = fits;
-  return fix_of(std::to_string(fits) + " latent frames instead of " + std::to_string(before) + " (data.frames)",
-                jobs.plan(tried));
+  return Change{std::to_string(fits) + " latent frames instead of " + std::to_string(before) + " (data.frames)", tried};
+}
+
+/// The fastest first; of steps that are alike, the one that loses least exactness.
+void sort_by_loss(std::vector<Change>& changes) {
+  std::ranges::stable_sort(changes, {}, &Change::seconds);
+  for (size_t i = 1; i < changes.size(); ++i)
+    for (size_t j = i; j > 0 && changes[j].loses() < changes[j - 1].loses() &&
+                       changes[j].seconds < (1 + kAlike) * changes[j - 1].seconds;
+         --j)
+      std::swap(changes[j], changes[j - 1]);
 }
 
 }  // namespace
 
-std::string advice(const PlanRequest& request) {
+Advice advice(const PlanRequest& request) {
   Jobs jobs;
-  std::vector<Fix> fixes = smaller_formats(request, jobs);
-  const auto add = [&](std::optional<Fix> fix) {
-    if (fix) fixes.push_back(std::move(*fix));
+  std::vector<Change> changes = smaller_formats(request, jobs);
+  const auto add = [&](std::optional<Change> change) {
+    if (change) changes.push_back(std::move(*change));
   };
-  for (const auto& way : {smaller_micro_batch, base_in_int8, host_memory}) add(way(request, jobs));
-  // The fastest first; of steps within a percent of each other, the one that loses least exactness.
-  std::ranges::stable_sort(fixes, {}, &Fix::seconds);
-  for (size_t i = 1; i < fixes.size(); ++i)
-    for (size_t j = i; j > 0 && fixes[j].loses < fixes[j - 1].loses && fixes[j].seconds < 1.01 * fixes[j - 1].seconds;
-         --j)
-      std::swap(fixes[j], fixes[j - 1]);
-  if (fixes.size() > kMostFixes) fixes.resize(kMostFixes);
-  for (const auto& way : {more_ranks, fewer_frames}) add(way(request, jobs));  // another machine, other data
-  std::string text;
-  for (const Fix& fix : fixes) text += (text.empty() ? "" : "; ") + fix.text;
-  return text;
+  for (const auto& way : {smaller_micro_batch, host_memory, another_mesh}) add(way(request, jobs));
+  drop_needless(changes);
+  sort_by_loss(changes);
+  if (changes.size() > kMostChanges) changes.erase(changes.begin() + kMostChanges, changes.end());
+  std::vector<Change> elsewhere;  // on another machine, or with other data
+  for (const auto& way : {more_ranks, fewer_frames})
+    if (std::optional<Change> change = way(request, jobs)) elsewhere.push_back(std::move(*change));
+  jobs.price(changes);
+  jobs.price(elsewhere);
+  drop_needless(changes);
+  sort_by_loss(changes);
+  std::ranges::move(elsewhere, std::back_inserter(changes));
+  Advice advice;
+  for (const Change& change : changes) advice.text += (advice.text.empty() ? "with " : "; with ") + change.text;
+  advice.evaluated = jobs.evaluated();
+  return advice;
 }
 
 std::string useless_grad_dtype(const Planned& planned) {
@@ -281,9 +405,10 @@ std::string advice_without_disk(const PlanRequest& request, const Planned& plann
   const auto grad = std::ranges::find(kFormats, std::string_view("plan.grad_dtype"),
                                       [](const Format& f) { return f.text.substr(0, f.text.find(' ')); });
   Jobs jobs;
-  const std::optional<Fix> found = in_formats(tried, {&*grad}, jobs);
+  std::optional<Change> found = in_formats(tried, {&*grad}, jobs);
+  if (found) jobs.price(*found);
   return found ? "this plan needs the disk, a step of " + format_seconds(planned.prediction.step.total) +
-                     "; without it fits " + found->text
+                     "; without it the run fits with " + found->text
                : std::string();
 }
 

@@ -2,7 +2,7 @@
 // Advice: the nearest plans that fit if the requested one does not, and the largest one that fits if it does. Both
 // measure and plan the changed job instead of estimating.
 //
-//   log::warn(advice(request));          // "train.micro_batch = 1: 3.1 GiB a rank, a step of 1.2 s; ..."
+//   log::warn(advice(request).text);     // "with train.micro_batch = 1: 3.1 GiB a rank, a step of 1.2 s; ..."
 //   largest(request, Grow::frames);
 #include <functional>
 #include <string>
@@ -14,9 +14,13 @@ namespace tessera::planning {
 
 /// One phrase for each change that makes the run fit, with peak and step time of the plan made for it. First, the fastest
 /// before the others and at equal time the most exact before the others: smaller micro-batches, bf16, split masters,
-/// 8-bit moments, gradients in bf16, an int8 base, a disk (alone, else the fewest together) and host memory; then more
-/// ranks and fewer frames. Empty if none does.
-std::string advice(const PlanRequest& request);
+/// 8-bit moments, gradients in bf16, an int8 base, a disk (alone, or together where that is needed or faster), host memory
+/// and another mesh of as many ranks; then more ranks and fewer frames. Empty if none does.
+struct Advice {
+  std::string text;
+  int evaluated = 0;  ///< plans, see plan::Choice
+};
+Advice advice(const PlanRequest& request);
 /// For a plan that needs the disk and stores gradients until the norm: a change that avoids the disk. Empty if there is
 /// none. The change affects numerics, so the planner does not choose it.
 std::string advice_without_disk(const PlanRequest& request, const Planned& planned);

@@ -350,6 +350,12 @@ std::string plan_json(const Planned& planned) {
       {"why", planned.choice.why},
       {"warning", planned.choice.warning},
       {"advice", planned.choice.advice}};
+  for (const MemoryPrice& price : planned.prices)
+    json["prices"].push_back({{"memory", std::string(name(price.memory))},
+                              {"more_bytes", price.bytes},
+                              {"seconds", price.seconds},
+                              {"change", price.seconds / planned.choice.seconds - 1},
+                              {"binds", price.binds}});
   return json.dump(2) + "\n";
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <mutex>
+#include <optional>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
@@ -178,6 +180,8 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
         Exit::usage, "train.micro_batch",
         std::to_string(samples) + " samples a micro-batch, expected at most " + std::to_string(kMostSamples),
         "take a smaller train.micro_batch, or leave it out");
+  static std::mutex measuring;  // the meter counts what all threads take
+  const std::lock_guard lock(measuring);
   plan::Measured result{.model = {}, .machine = request.machine};
   const net::Batch batch = representative_batch(request, request.latent, samples);
   const ops::TargetScope scope(measured_target(request.machine.profile));
@@ -200,6 +204,9 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   const plan::WorkTable& work = result.machine.work = std::move(counted.work);
   result.machine.sizes = std::move(counted.signatures);
   for (plan::UnitSpec& unit : spec.units) unit.cost.backward_flops = work.at(unit.kind).backward_flops();
+  for (plan::UnitSpec& unit : spec.units)
+    for (plan::ParamSpec& param : unit.params)
+      if (request.base_in_int8 && !param.trainable && param.stored == DType::bf16) param.stored = DType::i8;
   return result;
 }
 
@@ -305,7 +312,9 @@ Planned plan_for(const PlanRequest& request, int64_t samples, MeasuredModels& kn
     if (planned.choice.fits) break;
     input.idle = tier;
     plan::Choice moved = plan::choose(planned.spec, request.mesh, input, planned.machine);
+    const int evaluated = planned.choice.evaluated + moved.evaluated;
     if (moved.fits || moved.memory.peak < planned.choice.memory.peak) planned.choice = std::move(moved);
+    planned.choice.evaluated = evaluated;
   }
   planned.predict();
   return planned;
@@ -362,22 +371,35 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
   if (!request.any_micro_batch) check_rounds(request, most);
   Planned best = plan_for(request, most, known);
   if (!request.any_micro_batch || most == 1) return best;
-  // Halves micro-batches repeatedly: that halves activations, but costs gathers and small kernels. Once a plan that
-  // fits is slower than the one before, all smaller micro-batches are slower too.
-  std::vector<plan::Candidate> considered = std::move(best.choice.candidates);
-  std::string sizes = std::to_string(most);
-  for (int64_t times = 2, samples = most; samples > 1; times *= 2) {
-    samples = div_up(most, times);
+  std::vector<int64_t> sizes = {most};  // halved repeatedly
+  for (int64_t times = 2; sizes.back() > 1; times *= 2) {
+    const int64_t samples = div_up(most, times);
     if (request.most_rounds > 0 && div_up(most, samples) > request.most_rounds) break;
-    Planned tried = plan_for(request, samples, known);
+    sizes.push_back(samples);
+  }
+  std::optional<Planned> smallest;
+  if (!best.choice.fits && sizes.size() > 2) {
+    smallest = plan_for(request, sizes.back(), known);
+    if (!smallest->choice.fits) sizes = {sizes.front(), sizes.back()};  // what lies between takes no less
+  }
+  // Smaller micro-batches halve activations, but cost gathers and small kernels. Once a plan that fits is slower than the
+  // one before, all smaller micro-batches are slower too.
+  std::vector<plan::Candidate> considered = std::move(best.choice.candidates);
+  std::string tried_sizes = std::to_string(most);
+  int evaluated = best.choice.evaluated + (smallest ? smallest->choice.evaluated : 0);
+  for (size_t i = 1; i < sizes.size(); ++i) {
+    const bool is_smallest = smallest && sizes[i] == sizes.back();
+    Planned tried = is_smallest ? std::move(*smallest) : plan_for(request, sizes[i], known);
     std::move(tried.choice.candidates.begin(), tried.choice.candidates.end(), std::back_inserter(considered));
-    sizes += ", " + std::to_string(samples);
+    tried_sizes += ", " + std::to_string(sizes[i]);
+    if (!is_smallest) evaluated += tried.choice.evaluated;
     const bool is_better = better(tried.choice, best.choice), fitted = best.choice.fits;
     if (is_better) best = std::move(tried);
     if (fitted && !is_better) break;
   }
   best.choice.candidates = std::move(considered);
-  best.choice.why += "; micro-batches of " + sizes + " samples were tried, " +
+  best.choice.evaluated = evaluated;
+  best.choice.why += "; micro-batches of " + tried_sizes + " samples were tried, " +
                      std::to_string(best.choice.candidates.size()) + " candidates in all";
   return best;
 }

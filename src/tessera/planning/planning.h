@@ -49,6 +49,7 @@ struct PlanRequest {
   Mesh mesh;
   plan::PlannerInput planner;
   bool any_idle = false;              ///< inactive experts may be offloaded if nothing fits otherwise
+  bool base_in_int8 = false;          ///< a frozen base in bf16 is planned in 8 bits instead
   bool any_micro_batch = false;       ///< micro-batches smaller than planner.micro_batch are tried too
   plan::Machine machine;              ///< its work is counted by make_plan
   std::optional<plan::Plan> by_hand;  ///< plan.file: used unchanged
@@ -66,6 +67,14 @@ struct PlanRequest {
   int64_t host_sample = 0;    ///< host bytes of a training sample with noise and target (train/loader.h)
   int64_t host_encoders = 0;  ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
   OnPlanPhase on_phase = {};
+};
+
+/// A step with more memory on one tier: of a rank's device, or of a node's host.
+struct MemoryPrice {
+  plan::Tier memory = plan::Tier::device;
+  int64_t bytes = 0;  ///< more
+  double seconds = 0;
+  bool binds = false;  ///< the step is faster with it
 };
 
 struct Planned {
@@ -86,6 +95,7 @@ struct Planned {
   int device_threads = 1;  ///< see PlanRequest
   EncoderBytes encoders;
   EncoderSeconds encoding;
+  std::vector<MemoryPrice> prices = {};  ///< of more memory, where they were asked for (more_memory.h)
 
   const plan::Plan& plan() const { return choice.plan; }
   plan::RunSchedules schedules(int rank) const;

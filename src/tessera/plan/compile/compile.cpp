@@ -16,17 +16,11 @@ Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::stri
       outer_(group_name("reduce_outer", {Axis::dp_replicate})),
       world_(group_name("control", {kAllAxes.begin(), kAllAxes.end()})),
       pp_rank_(plan.mesh.coordinate(rank, Axis::pp)),
+      sizes_(model, plan, rank),
       resident_(model.units.size()) {
-  check_internal(
-      plan.units.size() == model.units.size(), "plan.compile",
-      "the plan has " + std::to_string(plan.units.size()) + " units, the model " + std::to_string(model.units.size()));
   schedule_.phase = std::move(phase);
-  const StatesOf states = states_of(plan.states);
-  for (size_t u = 0; u < model.units.size(); ++u) {
-    if (plan.owns(rank, static_cast<int>(u))) own_.push_back(static_cast<int>(u));
-    layouts_.push_back(plan.layout(model.units[u], static_cast<int>(u)));
-    state_bytes_.push_back(state_layout(model.units[u], layouts_[u], plan.held(layouts_[u], rank), states).bytes);
-  }
+  for (int u = 0; u < static_cast<int>(model.units.size()); ++u)
+    if (plan.owns(rank, u)) own_.push_back(u);
 }
 
 Compiler::GroupName Compiler::group_name(const std::string& purpose, const std::vector<Axis>& axes) const {
@@ -40,7 +34,7 @@ Compiler::GroupName Compiler::group_name(const std::string& purpose, const std::
 
 void Compiler::collect(Instruction& in, const std::string& purpose, const std::string& kind, Gathered buffers,
                        int64_t element) const {
-  for (const Buffer& buffer : layouts_[in.unit].buffers) {
+  for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
     if (buffer.shards == 1 || (buffers == Gathered::trained && !buffer.trainable)) continue;
     const GroupName group = group_name(purpose, plan_.axes(buffer));
     const int64_t share =
@@ -52,7 +46,7 @@ void Compiler::collect(Instruction& in, const std::string& purpose, const std::s
 
 /// Declares the sum of a unit's gradients over the ranks that hold the same shard, or the same unsharded buffer.
 void Compiler::sum_over_replicas(Instruction& in, int unit) const {
-  const UnitLayout& layout = layouts_[unit];
+  const UnitLayout& layout = sizes_.layout(unit);
   const int64_t element = size_of(plan_.reduce);
   in.bytes = layout.grad_shard * kElement;
   if (layout.partitioned()) return reduce_scatter_partitions(in, unit);
@@ -69,7 +63,7 @@ void Compiler::sum_over_replicas(Instruction& in, int unit) const {
 
 /// With partitions each rank only needs the sum of the partition it updates: a reduce_scatter.
 void Compiler::reduce_scatter_partitions(Instruction& in, int unit) const {
-  for (const Buffer& buffer : layouts_[unit].buffers) {
+  for (const Buffer& buffer : sizes_.layout(unit).buffers) {
     if (!buffer.trainable) continue;
     const GroupName group = group_name(buffer.shards > 1 ? "reduce_outer" : "reduce_whole", plan_.outer_axes(buffer));
     in.comm.push_back({group.axis, "reduce_scatter",
@@ -119,7 +113,7 @@ Schedule Compiler::train(bool pending) {
   if (plan_.update == Update::just_in_time && pending) {
     std::set<int> seen;
     for (const Visit& visit : visits)
-      if (layouts_[visit.unit].grad_total > 0 && seen.insert(visit.unit).second) pending_.push_back(visit.unit);
+      if (sizes_.layout(visit.unit).grad_total > 0 && seen.insert(visit.unit).second) pending_.push_back(visit.unit);
   }
   walk(visits);
   norm();
@@ -147,7 +141,7 @@ Schedule Compiler::forward_only(int micros) {
 
 Schedule Compiler::checkpoint() {
   Instruction in = make(Op::flush, Lane::disk, -1, -1);
-  for (const int u : own_) in.bytes += shard_bytes(layouts_[u], plan_.states.masters) + state_bytes_[u];
+  for (const int u : own_) in.bytes += shard_bytes(sizes_.layout(u), plan_.states.masters) + sizes_.state_bytes(u);
   in.group = world_.name;
   if (!world_.axis.empty()) in.comm.assign(2, {world_.axis, "barrier", 0, world_.name});
   add(in);

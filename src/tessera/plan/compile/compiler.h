@@ -11,6 +11,7 @@
 
 #include "tessera/plan/compile/arena.h"
 #include "tessera/plan/schedule.h"
+#include "tessera/plan/unit_sizes.h"
 
 namespace tessera::plan {
 
@@ -147,8 +148,7 @@ class Compiler {
   const GroupName outer_, world_;
   const int pp_rank_;
   std::vector<int> own_;  // units of this rank's stages
-  std::vector<UnitLayout> layouts_;
-  std::vector<int64_t> state_bytes_;
+  const UnitSizes sizes_;
   std::vector<Resident> resident_;
   std::map<std::pair<int, int>, Offloaded> offloaded_;  // by (unit, micro)
   std::deque<std::pair<int, int>> undropped_;           // offloaded but still on the device, oldest first

@@ -7,7 +7,7 @@ namespace tessera::plan {
 std::optional<int> Compiler::backward(const Visit& visit) {
   const UnitPlan& unit = plan_.units[visit.unit];
   // A unit without trained parameters only passes gradients on.
-  const bool trained = layouts_[visit.unit].grad_total > 0, sharded = trained && layouts_[visit.unit].sharded;
+  const bool trained = sizes_.layout(visit.unit).grad_total > 0, sharded = trained && sizes_.layout(visit.unit).sharded;
   const bool dummy = is_dummy(visit.micro), leaves_arena = trained && gradient_leaves_arena(visit.unit);
   const bool last_micro = visit.micro + 1 == schedule_.micros;
   const auto offloaded = offloaded_.find({visit.unit, visit.micro});
@@ -28,7 +28,7 @@ std::optional<int> Compiler::backward(const Visit& visit) {
   Instruction in = dummy           ? make(Op::idle, Lane::compute, visit.unit, visit.micro)
                    : visit.weights ? make(Op::weight_grad, Lane::compute, visit.unit, visit.micro)
                                    : need(use(Op::backward, visit));
-  in.bytes = layouts_[visit.unit].grad_total * kElement;
+  in.bytes = sizes_.layout(visit.unit).grad_total * kElement;
   in.add = trained && visit.micro > 0 && (!sharded || unit.reduces_once());
   if (sharded && unit.reduces_once() && visit.micro > 0) {
     in.grad = whole_gradients_.at(visit.unit);
@@ -61,7 +61,7 @@ std::optional<int> Compiler::backward(const Visit& visit) {
 }
 
 void Compiler::reduce(const Visit& visit, int backward) {
-  const UnitLayout& layout = layouts_[visit.unit];
+  const UnitLayout& layout = sizes_.layout(visit.unit);
   const bool leaves_arena = gradient_leaves_arena(visit.unit);
   Instruction in = make(Op::reduce, Lane::reduce, visit.unit, visit.micro);
   in.bytes = layout.grad_total * kElement;
@@ -88,7 +88,7 @@ void Compiler::reduce(const Visit& visit, int backward) {
 /// Whether the reduced gradient leaves the arena: offloaded, rounded to bf16, or used at once by an update.
 bool Compiler::gradient_leaves_arena(int unit) const {
   return plan_.units[unit].gradients != Tier::device || plan_.rounds_gradients() ||
-         plan_.transient_gradient(layouts_[unit], unit);
+         plan_.transient_gradient(sizes_.layout(unit), unit);
 }
 
 /// Handles a micro-batch's gradient after `last` summed it at arena offset `target`, or in place (-1). Returns the
@@ -111,7 +111,7 @@ std::optional<Compiler::Use> Compiler::route_gradient(const Visit& visit, int64_
 /// Emits a reduce_outer if there are replicas. Its receive buffer, needed for partitions, is added to `flight`.
 std::optional<int> Compiler::add_outer(Instruction in, Flight& flight) {
   if (in.comm.empty()) return std::nullopt;
-  if (layouts_[in.unit].partitioned()) in.scratch = arena_.take(in.bytes, in.wait);
+  if (sizes_.layout(in.unit).partitioned()) in.scratch = arena_.take(in.bytes, in.wait);
   const int64_t scratch = in.scratch;
   const int at = add(std::move(in));
   if (scratch >= 0) flight.push_back({scratch, at});
@@ -128,7 +128,7 @@ int Compiler::finalise_gradient(int unit, int64_t target, int last, Flight& flig
   in.wait = {last};
   last = add_outer(std::move(in), flight).value_or(last);
   Instruction norm = make(Op::norm, Lane::reduce, unit, -1);
-  norm.bytes = layouts_[unit].grad_partition * kElement;
+  norm.bytes = sizes_.layout(unit).grad_partition * kElement;
   norm.target = target;
   norm.wait = {last};
   last = add(std::move(norm));
@@ -146,12 +146,12 @@ void Compiler::retire(std::deque<Flight>& flights, size_t bound) {
 void Compiler::norm() {
   for (size_t i = own_.size(); i-- > 0;) {
     const int u = own_[i];
-    if (layouts_[u].grad_total == 0) continue;
+    if (sizes_.layout(u).grad_total == 0) continue;
     Instruction in = make(Op::reduce_outer, Lane::reduce, u, -1);
     sum_over_replicas(in, u);
     if (in.comm.empty() || gradient_leaves_arena(u) || plan_.update == Update::in_backward) continue;
-    in.wait = layouts_[u].sharded ? last_reduce_ : last_backward_;
-    if (layouts_[u].partitioned()) retire(plan_.prefetch == 0 ? 0 : 1);
+    in.wait = sizes_.layout(u).sharded ? last_reduce_ : last_backward_;
+    if (sizes_.layout(u).partitioned()) retire(plan_.prefetch == 0 ? 0 : 1);
     Flight flight;
     add_outer(std::move(in), flight);
     if (!flight.empty()) flights_.push_back(std::move(flight));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/plan/compile/activation_walk.h"
+#include "tessera/plan/unit_sizes.h"
 
 namespace tessera::plan {
 
@@ -10,16 +11,16 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
                          int64_t host_arena) {
   MemoryCurve curve;
   MemoryParts base;
-  const StatesOf states = states_of(plan.states);
+  const UnitSizes sizes(model, plan, rank);
   const auto place = [&](Tier tier) -> MemoryParts& {
     return tier == Tier::device ? base : tier == Tier::host ? curve.host : curve.nvme;
   };
   for (size_t u = 0; u < model.units.size(); ++u) {
     if (!plan.owns(rank, static_cast<int>(u))) continue;
-    const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
+    const UnitLayout& layout = sizes.layout(static_cast<int>(u));
     const UnitPlan& unit = plan.units[u];
     const int64_t parameters = shard_bytes(layout, plan.states.masters);
-    const int64_t moments = state_layout(model.units[u], layout, plan.held(layout, rank), states).bytes;
+    const int64_t moments = sizes.state_bytes(static_cast<int>(u));
     place(unit.parameters).parameters += parameters;
     if (!plan.transient_gradient(layout, static_cast<int>(u)))
       // shared by experts: no gradient outlives an expert's step

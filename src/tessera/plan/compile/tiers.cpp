@@ -24,9 +24,9 @@ Tier Compiler::tier(int unit, Part part) const {
 }
 
 int64_t Compiler::bytes(int unit, Part part) const {
-  if (part == Part::states) return state_bytes_[unit];
-  if (part == Part::parameters) return shard_bytes(layouts_[unit], plan_.states.masters);
-  return plan_.gradient_bytes(layouts_[unit]);
+  if (part == Part::states) return sizes_.state_bytes(unit);
+  if (part == Part::parameters) return shard_bytes(sizes_.layout(unit), plan_.states.masters);
+  return plan_.gradient_bytes(sizes_.layout(unit));
 }
 
 /// Copies the buffer to arena offset `at` after `wait`. Returns the instruction after which it is there.

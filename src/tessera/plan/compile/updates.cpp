@@ -11,7 +11,7 @@ void Compiler::update_all() {
   size_t issued = 0;
   std::vector<int> trained;
   for (const int u : own_)
-    if (layouts_[u].grad_total > 0) trained.push_back(u);
+    if (sizes_.layout(u).grad_total > 0) trained.push_back(u);
   for (size_t i = 0; i < trained.size(); ++i) {
     for (; issued < trained.size() && issued <= i + plan_.prefetch; ++issued) staged.push_back(stage(trained[issued]));
     update(trained[i], std::move(staged.front()));
@@ -80,7 +80,7 @@ Compiler::Staged Compiler::stage(int unit) {
 int Compiler::update(int unit, Staged staged) {
   const bool on_host = updates_on_host(unit);
   Instruction in = make(Op::update, on_host ? Lane::host : Lane::compute, unit, -1);
-  in.bytes = layouts_[unit].grad_partition * kElement;
+  in.bytes = sizes_.layout(unit).grad_partition * kElement;
   in.slot = staged.parameters, in.grad = staged.gradients, in.scratch = staged.states;
   in.wait = std::move(staged.wait);
   sum_over_tensors(in);
@@ -107,7 +107,7 @@ int Compiler::update(int unit, Staged staged) {
 /// Declares the sums over tensors of an update ([Note: sums over tensors] of net/unit_update.h).
 void Compiler::sum_over_tensors(Instruction& in) const {
   for (int round = 0; round < row(plan_.states.optimizer).rounds; ++round)
-    for (const Buffer& buffer : layouts_[in.unit].buffers) {
+    for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
       const GroupName group = group_name(in.lane == Lane::host ? kHostSums : kSums, sum_axes(plan_, buffer));
       const int64_t count = sums(plan_, model_.units[in.unit], buffer, round);
       if (!group.axis.empty() && count > 0) in.comm.push_back({group.axis, "all_reduce", count * kElement, group.name});
@@ -118,13 +118,13 @@ void Compiler::sum_over_tensors(Instruction& in) const {
 /// All-gathers the partitions that the replicas updated; nothing without partitions. Returns the instruction after
 /// which the parameter shard is complete. `parameters`: arena offset, -1 if in place.
 int Compiler::gather_partitions(int unit, int64_t parameters, int update) {
-  if (!layouts_[unit].partitioned()) return update;
+  if (!sizes_.layout(unit).partitioned()) return update;
   Instruction in = make(Op::gather_outer, Lane::gather, unit, -1);
   const int64_t element = master_bytes(plan_.states.masters);
-  in.bytes = layouts_[unit].grad_shard * element;
+  in.bytes = sizes_.layout(unit).grad_shard * element;
   in.slot = parameters;
   in.wait = {update};
-  for (const Buffer& buffer : layouts_[unit].buffers) {
+  for (const Buffer& buffer : sizes_.layout(unit).buffers) {
     if (!buffer.trainable) continue;
     const GroupName group = group_name("gather_outer", plan_.outer_axes(buffer));
     in.comm.push_back({group.axis, "all_gather", buffer.partition() * element * (buffer.partitions - 1), group.name});

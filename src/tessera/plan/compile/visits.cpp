@@ -57,7 +57,7 @@ void Compiler::walk(const std::vector<Visit>& visits) {
 void Compiler::gather(int unit, int micro) {
   Instruction in = make(Op::gather, Lane::gather, unit, micro);
   if (const auto updated = updated_.find(unit); updated != updated_.end()) in.wait = {updated->second};
-  const UnitLayout& layout = layouts_[unit];
+  const UnitLayout& layout = sizes_.layout(unit);
   in.bytes = layout.total * kElement;
   in.frozen = in.bytes - layout.trained_bytes;
   const bool narrow = plan_.gathered() != DType::f32;

@@ -6,6 +6,7 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/search/planner_messages.h"
+#include "tessera/plan/unit_sizes.h"
 
 namespace tessera::plan {
 
@@ -71,6 +72,7 @@ double Evaluator::seconds(Plan plan) const {
 }
 
 Evaluated Evaluator::evaluate(Plan plan, bool whole) const {
+  ++evaluated_;
   Evaluated e;
   by_hand.apply(plan.units);
   // Host updates need all of their buffers on the host; otherwise the device updates the unit.
@@ -129,13 +131,13 @@ Evaluated Evaluator::within_host_budget(Evaluated e) const {
 Evaluated Evaluator::unload_host(const Candidate& from) const {
   Plan plan = from.plan;
   int64_t over = over_host(input, from);
-  const StatesOf states = states_of(plan.states);
+  const UnitSizes sizes(model, plan, /*rank=*/0);
   const auto move_to_device = [&](size_t u, Tier UnitPlan::*part) {
     if (plan.units[u].*part != Tier::host || input.*user_tier_of(part) || by_hand.sets(u, key_of(part))) return;
-    const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
+    const UnitLayout& layout = sizes.layout(static_cast<int>(u));
     over -= part == &UnitPlan::gradients    ? plan.gradient_bytes(layout)
             : part == &UnitPlan::parameters ? shard_bytes(layout, plan.states.masters)
-                                            : state_layout(model.units[u], layout, plan.held(layout, 0), states).bytes;
+                                            : sizes.state_bytes(static_cast<int>(u));
     plan.units[u].*part = Tier::device;
   };
   for (size_t u = 0; u < plan.units.size() && over > 0; ++u)

@@ -65,6 +65,8 @@ class Evaluator {
     return found;
   }
 
+  int evaluated() const { return evaluated_; }  ///< calls of evaluate
+
   const ModelSpec& model;
   const PlannerInput& input;
   const Machine& machine;
@@ -73,6 +75,7 @@ class Evaluator {
 
  private:
   struct Arenas;
+  mutable int evaluated_ = 0;
   MemoryCurve whole_run(const Plan& plan, const RankGroup& group, const Arenas& least) const;
   Evaluated unload_host(const Candidate& from) const;
   template <typename Change>

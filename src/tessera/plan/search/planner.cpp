@@ -75,6 +75,12 @@ class Search {
       pool_.consider(evaluator_.evaluate(plan_of(tier_choices(input_).back(), strategies.back(), 0, Saving{}, 0)));
       return finish();
     }
+    if (input_.first_that_fits) {  // what takes least tells at once that nothing fits
+      update_ = whens.back();
+      level(tier_choices(input_).back(), strategies.back(), depths.back());
+      if (!pool_.best) return finish();
+      pool_.best.reset();
+    }
     if (input_.incumbent) pool_.consider(evaluator_.evaluate(*input_.incumbent));
     for (const Update when : whens) search(when, false);
     if (!pool_.best && may_mix() && !input_.first_that_fits) mix_activations(pool_, evaluator_);
@@ -291,6 +297,7 @@ class Search {
                       describe_shortage(input_, winner.candidate, choice.memory.by_part);
     }
     choice.candidates = std::move(pool_.candidates);
+    choice.evaluated = evaluator_.evaluated();
     return choice;
   }
 

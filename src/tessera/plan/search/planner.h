@@ -30,6 +30,7 @@ struct Choice {
   double seconds = 0;  ///< simulated, of one step
   MemoryCurve memory;  ///< of the rank with the highest peak
   std::vector<Candidate> candidates;
+  int evaluated = 0;    ///< plans compiled, of which those that fit were simulated
   std::string why;      ///< reason for the choice
   std::string advice;   ///< what to change if nothing fits
   std::string warning;  ///< a setting of the user makes the step slower, with both times; filled by the caller

@@ -1,0 +1,83 @@
+// What is advised where a released model does not fit on a machine, and what more memory costs.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/job/job.h"
+#include "tessera/planning/make_plan.h"
+#include "tessera/planning/more_memory.h"
+#include "tessera/planning/plan_request.h"
+#include "tessera/planning/plan_view.h"
+#include "tessera/recipe/load_recipe.h"
+
+namespace tessera::planning {
+namespace {
+
+/// A request made of a recipe; the job stays with it.
+struct Asked {
+  recipe::Recipe recipe;
+  job::Job job;
+  PlanRequest request;
+};
+Asked asked(const std::string& file, const recipe::Overrides& overrides) {
+  recipe::Recipe recipe = recipe::load_recipe(file, overrides);
+  job::Job job = job::make_job(recipe);
+  PlanRequest request =
+      plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/0);
+  return {std::move(recipe), std::move(job), std::move(request)};
+}
+/// Wan 1.3B trained in full.
+Asked small(recipe::Overrides overrides) {
+  overrides.insert(overrides.end(), {{"model.preset", "wan2.1-t2v-1.3b"},
+                                     {"data.vae", "haar"},
+                                     {"data.text_encoder", "umt5-xxl"},
+                                     {"data.frames", "16"},
+                                     {"data.size", "480,832"},
+                                     {"plan.compute_dtype", "bf16"}});
+  return asked("", overrides);
+}
+const std::string kPair = TESSERA_SOURCE_DIR "/recipes/wan2.2-t2v-a14b_full_h200.toml";
+
+TEST(Advice, ForA14BsPairOnOneH200With128GiBNamesSplitMastersAndMomentsOf8Bits) {
+  const Asked pair = asked(kPair, {{"plan.profile", "h200-128gib"}});
+  const Planned planned = make_plan(pair.request);
+  ASSERT_FALSE(planned.choice.fits);
+  const std::string& advice = planned.choice.advice;
+  EXPECT_NE(advice.find("plan.masters = split (exact masters, gathered in bf16) and plan.moments = int8: "),
+            std::string::npos)
+      << advice;
+  const Asked smaller =
+      asked(kPair, {{"plan.profile", "h200-128gib"}, {"plan.masters", "split"}, {"plan.moments", "int8"}});
+  EXPECT_TRUE(make_plan_as_is(smaller.request).choice.fits);
+}
+
+TEST(Advice, OnSeveralRanksNamesAnotherMeshOfAsMany) {
+  // Every rank holds all of the model; shards of it would fit.
+  const Asked replicas = small({{"plan.profile", "rtx4090"},
+                                {"mesh", "dp_replicate=8"},
+                                {"train.global_batch", "8"},
+                                {"plan.budget", "12GiB"},
+                                {"plan.host_budget", "0"}});
+  const Planned planned = make_plan(replicas.request);
+  ASSERT_FALSE(planned.choice.fits);
+  EXPECT_NE(planned.choice.advice.find("--mesh dp_shard=8: "), std::string::npos) << planned.choice.advice;
+}
+
+TEST(Advice, PricesOfMemoryAreInTheJsonOfAPlan) {
+  const Asked tight = small({{"plan.profile", "1xrtx4090"}});
+  Planned planned = make_plan_as_is(tight.request);
+  ASSERT_TRUE(planned.choice.fits) << planned.choice.advice;
+  EXPECT_FALSE(nlohmann::json::parse(plan_json(planned)).contains("prices"));
+  planned.prices = memory_prices(tight.request, planned);
+  ASSERT_FALSE(planned.prices.empty());
+  const auto prices = nlohmann::json::parse(plan_json(planned)).at("prices");
+  ASSERT_EQ(prices.size(), planned.prices.size());
+  EXPECT_EQ(prices[0].at("memory"), "device");
+  EXPECT_EQ(prices[0].at("more_bytes"), planned.prices[0].bytes);
+  EXPECT_EQ(prices[0].at("seconds"), planned.prices[0].seconds);
+  EXPECT_LE(prices[0].at("change"), 0);
+  EXPECT_EQ(prices[0].at("binds"), planned.prices[0].binds);
+}
+
+}  // namespace
+}  // namespace tessera::planning
