@@ -60,6 +60,7 @@ void write_whole(const fs::path& path, const std::string& text, const void* data
 struct Member {
   std::string who;
   int64_t messages = 0;  // of this communicator, given to both
+  bool greeted = false;
 };
 
 struct Link {
@@ -70,6 +71,7 @@ struct Link {
   std::atomic<bool> aborted = false;
   std::mutex mutex;
   std::string fault;
+  bool greeted = false, rings = false;  // by messages of a byte, which say what the others will be
 
   bool between_stages() const { return name.starts_with("activations") || name.starts_with("gradients"); }
   void fail(const std::string& why) {
@@ -159,8 +161,28 @@ void pass(Link& link, const std::vector<Message>& out, const std::vector<Message
   });
 }
 
+/// NCCL connects two ranks at their first message, and takes memory for that: it was to be a greeting.
+void connect_or_check(Link& link, const std::vector<Message>& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].bytes == 1)
+      link.greeted = link.members[i].greeted = true;
+    else if (messages[i].bytes > 1 && link.greeted && !link.members[i].greeted)
+      link.fail(link.name + " sends to or receives from member " + std::to_string(i) + ", which was not greeted");
+  }
+}
+
 void exchange(Communicator communicator, const std::vector<Message>& out, const std::vector<Message>& in) {
-  pass(link_of(communicator), out, in, {}, {});
+  Link& link = link_of(communicator);
+  connect_or_check(link, out), connect_or_check(link, in);
+  pass(link, out, in, {}, {});
+}
+
+/// The same of the rings of collectives.
+void connect_or_check_rings(Link& link, int64_t bytes) {
+  if (bytes <= 16)
+    link.greeted = link.rings = true;
+  else if (link.greeted && !link.rings)
+    link.fail(link.name + " has a collective of the library, and its rings were not greeted");
 }
 
 /// out [n] = the members' values [n], added from the last member to the first: an order that is not that of ranks. Member i
@@ -186,15 +208,18 @@ void sum(Link& link, float* out, const float* in, int64_t n, const std::function
 
 void reduce_scatter(Communicator communicator, float* out, const float* in, int64_t n) {
   Link& link = link_of(communicator);
+  connect_or_check_rings(link, n * static_cast<int64_t>(sizeof(float)));
   sum(link, out, in + link.index * n, n, [&](int member) { return in + member * n; });
 }
 
 void all_reduce(Communicator communicator, float* values, int64_t n) {
+  connect_or_check_rings(link_of(communicator), n * static_cast<int64_t>(sizeof(float)));
   sum(link_of(communicator), values, values, n, [&](int) { return values; });
 }
 
 void all_gather(Communicator communicator, void* out, const void* in, int64_t bytes) {
   Link& link = link_of(communicator);
+  connect_or_check_rings(link, bytes);
   std::vector<Message> send(link.members.size()), receive(send);
   for (size_t i = 0; i < send.size(); ++i) {
     char* place = static_cast<char*>(out) + static_cast<int64_t>(i) * bytes;
@@ -204,7 +229,7 @@ void all_gather(Communicator communicator, void* out, const void* in, int64_t by
     }
     send[i] = {const_cast<void*>(in), bytes}, receive[i] = {place, bytes};
   }
-  exchange(communicator, send, receive);
+  pass(link, send, receive, {}, {});
 }
 
 /// What the members of this process told the others. They lie there until the process ends: a member that has freed its
@@ -249,7 +274,7 @@ bool lend(Communicator communicator, void* data, int64_t bytes) {
 }
 
 /// Members tell each other who they are. The host waits here, as it does in NCCL until all are connected.
-Communicator connect(const std::string& id, int size, int index, const std::string& name) {
+Communicator connect(const std::string& id, int size, int index, int channels, const std::string& name) {
   timeline().work_late(true);
   auto link = std::make_unique<Link>();
   link->id = id, link->name = name, link->index = index;

@@ -33,8 +33,8 @@ void on_two_ranks(Act act) {
       become_rank(run + std::to_string(rank));
       device::enter_thread();
       device::own_stream();
-      const Pair pair = {table.connect(ids[0], 2, rank, "gather:dp_shard"),
-                         table.connect(ids[1], 2, rank, "reduce:dp_shard")};
+      const Pair pair = {table.connect(ids[0], 2, rank, 0, "gather:dp_shard"),
+                         table.connect(ids[1], 2, rank, 0, "reduce:dp_shard")};
       act(rank, pair);
       device::used()->wait();
       table.free(pair.gather), table.free(pair.reduce);

@@ -139,6 +139,20 @@ TEST(TargetMemory, ADefaultBudgetLeavesRoomForWhatLiesBesideIt) {
   }
 }
 
+/// Of eight A100 that share the tokens: exchanges over NVLink take 14 MiB a channel and peer.
+TEST(TargetMemory, NcclTakesBuffersForWhatEachCommunicatorSendsAlone) {
+  const auto bytes = [](const char* profile, const char* mesh) {
+    for (const plan::LibraryBytes& line : plan::beside_plan(plan::find_profile(profile), Mesh::parse(mesh)))
+      if (line.name == "NCCL") return line.bytes;
+    return int64_t{0};
+  };
+  const int64_t kMiB = 1 << 20, wide = 7 * 32 * 14, few = 7 * 4 * 14;
+  const int64_t gather = 2 * 24 * 14, ring = 2 * 32 * 14, reduce = wide, blocks = wide, small = 4 * few;
+  EXPECT_EQ(bytes("a100-80", "cp=8"), (gather + ring + reduce + blocks + small) * kMiB);
+  EXPECT_EQ(bytes("a100-80", "dp_shard=8"), (gather + reduce) * kMiB);
+  EXPECT_EQ(bytes("1xa100-80", "dp_shard=1"), 0);
+}
+
 Planned planned(const char* profile) {
   const recipe::Recipe recipe = recipe::load_recipe("", {{"model.preset", "wan2.1-t2v-1.3b"},
                                                          {"data.vae", "haar"},

@@ -134,15 +134,15 @@ class DeviceLinks::Link final : public Transport {
     watched_.table.free(made_);
   }
 
-  void open(int index, int size, const Agree& agree) {
+  void open(int index, int size, const DeviceMessages& messages, const Agree& agree) {
     index_ = index;
     const std::string id = agree(index == 0 ? watched_.table.new_id() : "");
-    made_ = watched_.table.connect(id, size, index, name_);
+    made_ = watched_.table.connect(id, size, index, messages.channels, name_);
     watched_.add(*this);
     settle("connecting");
     if (const device::Block block = device::block(); block.data)
       lends_ = watched_.table.lend(made_, block.data, block.bytes);
-    greet(index, size);
+    greet(index, size, messages);
     ways_.read(watched_.table.told());
   }
 
@@ -212,20 +212,21 @@ class DeviceLinks::Link final : public Transport {
     watched_.check();
   }
 
-  /// A byte from each to each, by both kinds of messages: what is connected by the first message between two is connected now, while nothing else is
-  /// under way.
-  void greet(int index, int size) {
+  /// A byte in each way that messages will go: what the first message between two connects is connected now, while nothing
+  /// else is under way.
+  void greet(int index, int size, const DeviceMessages& messages) {
     constexpr int64_t kApart = 16;
     auto* bytes = static_cast<char*>(device::scratch(0, 2 * kApart * size));
     if (!bytes) throw std::runtime_error("the device has no memory left for messages: lower plan.budget");
     std::vector<device::Message> out(static_cast<size_t>(size)), in(out);
-    for (int i = 0; i < size; ++i) {
-      if (i == index) continue;
+    const std::vector<int> peers = messages.peers_of(index, size);
+    for (const int i : peers) {
       out[static_cast<size_t>(i)] = {bytes + kApart * i, 1};
       in[static_cast<size_t>(i)] = {bytes + kApart * (size + i), 1};
     }
-    give("connecting", 1, [&] { watched_.table.exchange(made_, out, in); });
-    give("connecting", 1, [&] { watched_.table.all_gather(made_, bytes, bytes + kApart * index, kApart); });
+    if (!peers.empty()) give("connecting", 1, [&] { watched_.table.exchange(made_, out, in); });
+    if (messages.rings)
+      give("connecting", 1, [&] { watched_.table.all_gather(made_, bytes, bytes + kApart * index, kApart); });
     device::Mark done;
     done.record();
     done.await();
@@ -294,9 +295,10 @@ DeviceLinks::DeviceLinks(const device::Communicators& table, double seconds)
     : watched_(std::make_unique<Watched>(table, seconds)) {}
 DeviceLinks::~DeviceLinks() = default;
 
-std::unique_ptr<Transport> DeviceLinks::connect(const std::string& name, int index, int size, const Agree& agree) {
+std::unique_ptr<Transport> DeviceLinks::connect(const std::string& name, int index, int size,
+                                                const DeviceMessages& messages, const Agree& agree) {
   auto link = std::make_unique<Link>(*watched_, name);
-  link->open(index, size, agree);
+  link->open(index, size, messages, agree);
   return link;
 }
 

@@ -3,7 +3,7 @@
 // (device/communicators.h), without a wait of the host. Internal to the room.
 //
 //   DeviceLinks links(*device::used()->communicators, timeout + 10);
-//   const auto transport = links.connect("gather:dp_shard", index, size, agree);   // all members, in one order
+//   const auto transport = links.connect("ring:cp", index, size, device_messages("ring"), agree);   // all, in one order
 //   transport->exchange("all_gather", out, in);                                    // returns when the stream has it
 //   links.check();                                                                 // throws what has failed since
 //
@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "tessera/base/device_messages.h"
 #include "tessera/comm/comm.h"
 #include "tessera/device/communicators.h"
 
@@ -28,8 +29,9 @@ class DeviceLinks {
 
   /// What member 0 passes, on all members.
   using Agree = std::function<std::string(const std::string& mine)>;
-  /// A communicator, which has sent a byte from each member to each: no message connects anything later.
-  std::unique_ptr<Transport> connect(const std::string& name, int index, int size, const Agree& agree);
+  /// A communicator, which has sent a byte in each way in which `messages` go: none connects anything later.
+  std::unique_ptr<Transport> connect(const std::string& name, int index, int size, const DeviceMessages& messages,
+                                     const Agree& agree);
   /// Throws PeerError or std::runtime_error if a message has failed.
   void check() const;
   /// Called by the thread when the device has been in a message for a while, and when it no longer is.

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tessera/base/check.h"
+#include "tessera/base/device_messages.h"
 #include "tessera/base/limits.h"
 #include "tessera/comm/c10d_store.h"
 #include "tessera/comm/comm.h"
@@ -355,13 +356,14 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
   slot->library_sums_ = library_sums_;
   if (size == 1 || !backend_->links) return *slot;
   slot->links_ = backend_->links.get();
-  slot->connect_ = [links = slot->links_, store, key, index, size] {
+  slot->connect_ = [group = slot.get(), store, purpose = std::string(purpose)] {
     const auto agree = [&](const std::string& mine) {
       if (!mine.empty()) store->set("device", std::vector<uint8_t>(mine.begin(), mine.end()));
       const std::vector<uint8_t> found = store->get("device");
       return std::string(found.begin(), found.end());
     };
-    return links->connect(key, index, size, agree);
+    return group->links_->connect(group->name(), group->index_, group->size(),
+                                  device_messages(purpose, group->library_sums_), agree);
   };
   return *slot;
 }

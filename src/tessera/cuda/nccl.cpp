@@ -151,13 +151,14 @@ std::string new_id() {
   return {id.internal, sizeof id.internal};
 }
 
-Communicator connect(const std::string& id, int size, int index, const std::string& name) {
+Communicator connect(const std::string& id, int size, int index, int channels, const std::string& name) {
   ncclUniqueId unique;
   TORCH_CHECK(id.size() == sizeof unique.internal, "an id of NCCL has ", sizeof unique.internal, " bytes, this one ",
               id.size());
   std::memcpy(unique.internal, id.data(), id.size());
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // a call that cannot go on returns, and the deadline is ours
+  if (channels > 0) config.maxCTAs = channels;
   auto link = std::make_unique<Link>();
   link->name = name;
   config.commName = link->name.c_str();

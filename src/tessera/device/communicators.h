@@ -3,7 +3,7 @@
 // them deadlines and names (comm/device_links.h).
 //
 //   const Communicators& nccl = *used()->communicators;
-//   Communicator pair = nccl.connect(id, 2, index, "gather:dp_shard");     // begins; every member calls it
+//   Communicator pair = nccl.connect(id, 2, index, 0, "gather:dp_shard");  // begins; every member calls it
 //   while (!nccl.settled(pair)) ...;                                       // connected
 //   nccl.exchange(pair, {{}, {x, bytes}}, {{}, {y, bytes}});               // on the current stream
 //   while (!nccl.settled(pair)) ...;                                       // the stream has it
@@ -31,8 +31,9 @@ struct Communicators {
   std::string (*version)();  ///< "NCCL 2.28.9"; ranks with different ones do not connect
   /// By which the members find each other: one of them makes it, all get it.
   std::string (*new_id)();
-  /// Begins to connect `size` members for the calling thread's device.
-  Communicator (*connect)(const std::string& id, int size, int index, const std::string& name);
+  /// Begins to connect `size` members for the calling thread's device. `channels`: most that it uses at once; 0: its own
+  /// choice.
+  Communicator (*connect)(const std::string& id, int size, int index, int channels, const std::string& name);
   /// What the library has logged since the last call: how it reaches the others. Empty where somebody else reads its log.
   std::string (*told)();
   /// Memory that can be lent; null: there is none. give() takes it back.

@@ -1,8 +1,8 @@
 #include "tessera/plan/simulate/libraries.h"
 
 #include <algorithm>
-#include <map>
 
+#include "tessera/base/device_messages.h"
 #include "tessera/base/target.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/plan/token_shares.h"
@@ -20,27 +20,35 @@ constexpr int64_t kContext = 520 * kMiB;
 // of those with spilled registers have. [E]
 constexpr int64_t kKernels = 256 * kMiB;
 
-/// What a communicator takes for each other rank that it exchanges with, and for each neighbour on its rings.
+/// What a communicator takes by its channels: buffers for three protocols, 10 MiB, and one of 2 MiB, of which the library says no
+/// more.
 struct LinkBytes {
-  int64_t peer, neighbour;
+  int peer_channels, ring_channels;
+  int64_t channel;
+  int64_t peer(int most) const { return (most > 0 ? std::min(most, peer_channels) : peer_channels) * channel; }
+  int64_t neighbour(int most) const { return (most > 0 ? std::min(most, ring_channels) : ring_channels) * channel; }
 };
-// Over NVLink the first exchange of eight H100 took 3.28 GB (nccl#1685: 32 channels a peer, of each a buffer of 10 MiB, for three
-// protocols, and one of 2 MiB): 447 MiB for each of seven. Rings: 24 channels of the same buffers. [E]
-constexpr LinkBytes kNvlink = {447 * kMiB, 24 * 12 * kMiB};
+// Over NVLink the first exchange of eight H100 took 3.28 GB (nccl#1685: 32 channels a peer): 447 MiB for each of seven. Rings:
+// 24 channels of the same buffers. [E]
+constexpr LinkBytes kNvlink = {32, 24, 14 * kMiB};
 // Over PCIe two channels a peer (nccl-tests#307, nccl#1706). [E]
-constexpr LinkBytes kPcie = {2 * 12 * kMiB, 2 * 12 * kMiB};
+constexpr LinkBytes kPcie = {2, 2, 12 * kMiB};
 constexpr double kSlowestNvlink = 100e9;  // bytes/s of a ring, which PCIe does not reach
 // Exchanges with other nodes share one buffer in each communicator (nccl#2363, #2366). [E]
 constexpr int64_t kNetwork = 512 * kMiB;
 
-/// The ranks of each communicator of rank 0. Each purpose has its own; a group of one has none.
-std::map<std::string, std::vector<int>> communicators(const Mesh& mesh) {
-  std::map<std::string, std::vector<int>> all;
-  const auto make = [&](const std::string& purpose, const std::vector<Axis>& axes) {
-    std::string name = purpose;
-    for (const Axis axis : axes)
-      if (mesh[axis] > 1) name += ":" + std::string(axis_name(axis));
-    if (std::vector<int> members = mesh.group(0, axes); members.size() > 1) all[name] = std::move(members);
+struct OfPurpose {
+  std::string purpose;
+  std::vector<int> members;
+};
+
+/// The communicators of rank 0: each purpose has its own; a group of one has none.
+std::vector<OfPurpose> communicators(const Mesh& mesh) {
+  std::vector<OfPurpose> all;
+  const auto make = [&](const char* purpose, const std::vector<Axis>& axes) {
+    const std::vector<int> members = mesh.group(0, axes);
+    const auto same = [&](const OfPurpose& other) { return other.purpose == purpose && other.members == members; };
+    if (members.size() > 1 && std::ranges::none_of(all, same)) all.push_back({purpose, members});
   };
   std::vector<Axis> over_tp = kShardAxes;
   over_tp.push_back(Axis::tp);
@@ -58,7 +66,7 @@ std::map<std::string, std::vector<int>> communicators(const Mesh& mesh) {
   make("results", {Axis::pp});
   const int stages = mesh[Axis::pp], stride = mesh.world() / std::max(1, stages);
   for (int next = 1; next <= std::min(2, stages - 1); ++next)
-    for (const char* purpose : {"activations", "gradients"}) all[purpose + std::to_string(next)] = {0, next * stride};
+    for (const char* purpose : {"activations", "gradients"}) all.push_back({purpose, {0, next * stride}});
   return all;
 }
 
@@ -87,11 +95,15 @@ std::vector<LibraryBytes> beside_plan(const Profile& profile, const Mesh& mesh) 
   const LinkBytes& link = profile.link.gather >= kSlowestNvlink ? kNvlink : kPcie;
   const int node = profile.devices > 0 ? profile.devices : mesh.world();
   int64_t bytes = 0, count = 0;
-  for (const auto& [name, members] : communicators(mesh)) {
-    const int64_t near = std::ranges::count_if(members, [&](int rank) { return rank > 0 && rank < node; });
-    const bool far = near + 1 < static_cast<int64_t>(members.size());
-    bytes += near * link.peer + (far ? kNetwork : 0);
-    if (name.starts_with("gather")) bytes += std::min<int64_t>(2, near + far) * link.neighbour;
+  for (const auto& [purpose, members] : communicators(mesh)) {
+    const int size = static_cast<int>(members.size());
+    const DeviceMessages messages = device_messages(purpose);
+    const auto near = [&](const std::vector<int>& peers) {
+      return std::ranges::count_if(peers, [&](int i) { return members[static_cast<size_t>(i)] < node; });
+    };
+    bytes += near(messages.peers_of(0, size)) * link.peer(messages.channels);
+    if (messages.rings) bytes += std::min(2, size - 1) * link.neighbour(messages.channels);
+    if (members.back() >= node) bytes += kNetwork;
     ++count;
   }
   if (count > 0) lines.push_back({"NCCL", bytes, "buffers of " + count_text(count, "communicator") + " [E]"});
