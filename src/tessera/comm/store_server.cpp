@@ -102,7 +102,7 @@ void StoreServer::serve() {
 void StoreServer::listen(bool on) {
   if (on == listens_) return;
   listens_ = on;
-  watch(epoll_, EPOLL_CTL_MOD, listener_.fd, on ? EPOLLIN : 0);
+  watch(epoll_, EPOLL_CTL_MOD, listener_.fd, on ? uint32_t{EPOLLIN} : 0);
 }
 
 /// Drops the stranger that came first, if it had its time.
@@ -184,7 +184,8 @@ bool StoreServer::admit(Connection& connection) {
     return false;
   }
   const Digest mine = wire::proof(token_, wire::End::server, connection.nonce, theirs);
-  connection.out += '\1' + std::string(bytes_of(mine));
+  connection.out += '\1';
+  connection.out += bytes_of(mine);
   connection.admitted = true;
   connection.in.clear();
   --strangers_;

@@ -27,7 +27,7 @@ constexpr int kLabel = 10;       // columns of "rank 128  "
 std::string grouped(int64_t value) {
   std::string digits = std::to_string(value);
   for (int at = static_cast<int>(digits.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3)
-    digits.insert(static_cast<size_t>(at), ",");
+    digits.insert(static_cast<size_t>(at), 1, ',');
   return digits;
 }
 
