@@ -41,7 +41,7 @@ function(tessera_room folder)
     set(scope PUBLIC)
     target_compile_options(tessera_${name} PRIVATE -Wall -Wextra -Wno-unused-parameter)
     if(NOT name IN_LIST TESSERA_BUSY_ROOMS)
-      target_compile_options(tessera_${name} PRIVATE -O1)
+      target_compile_options(tessera_${name} PRIVATE -O1 -Wno-array-bounds)  # GCC 12 warns of its own strings there
     endif()
     if(R_TORCH)
       target_precompile_headers(tessera_${name} REUSE_FROM tessera_pch)
