@@ -510,6 +510,7 @@ std::vector<Rule> train_rules() {
   for (const char* name : {"loss_type", "huber_c", "mask_loss_coef", "num_ddim_timesteps", "w_max", "w_min",
                            "lora_rank", "ema_decay", "debug_nan", "eval_metric_step", "online_metric_dir"})
     rules.push_back(implied(std::string("train.") + name, "it belongs to what is off"));
+  const std::string refusal = std::string("refused: ") + kSprint;
   for (const char* name : {"model.teacher_model",
                            "model.logvar",
                            "model.cfg_embed",
@@ -532,10 +533,10 @@ std::vector<Rule> train_rules() {
                            "train.train_largest_timestep",
                            "train.largest_timestep",
                            "train.largest_timestep_prob"})
-    rules.push_back(of_table(by(
-                                 name, std::string("refused: ") + kSprint,
-                                 [](Translator& t, const Given& g) { t.refuse(g.name, kSprint); }, Takes::many),
-                             Covers::both));
+    rules.push_back(
+        of_table(by(
+                     name, refusal, [](Translator& t, const Given& g) { t.refuse(g.name, kSprint); }, Takes::many),
+                 Covers::both));
   return rules;
 }
 

@@ -86,7 +86,7 @@ void set_found_encoders(Translator& t, const checkpoint::ModelFolder& found, con
   if (image)
     part("image_encoder", kClip, "data.image_encoder_path",
          [&](const std::string& file) { t.set("data.image_encoder_path", file, options); });
-  part("tokenizer", std::string(kTokenizer) + "/spiece.model", "data.tokenizer",
+  part("tokenizer", (fs::path(kTokenizer) / "spiece.model").string(), "data.tokenizer",
        [&](const std::string& file) { t.set("data.tokenizer", tokenizer_in(file), options); });
 }
 
