@@ -287,6 +287,19 @@ TEST(SimulatedDevice, NewMemoryIsNaN) {
   simulated_device().give(data);
 }
 
+TEST(SimulatedDevice, EachTimeThatAThreadAsksForMemoryIsCounted) {
+  device::use(simulated_device(), 0);
+  std::thread([] {
+    const int64_t before = device::memory_requests();
+    ASSERT_NE(device::scratch(0, 4096), nullptr);
+    EXPECT_EQ(device::memory_requests(), before + 1);
+    device::scratch(0, 4096), device::scratch(0, 512);
+    EXPECT_EQ(device::memory_requests(), before + 1) << "it was there";
+    device::scratch(0, 8192), device::scratch(1, 512);
+    EXPECT_EQ(device::memory_requests(), before + 3);
+  }).join();
+}
+
 TEST(SimulatedDevice, CopiesConvertAndFollowStrides) {
   const Tensor x = normal({7, 6});
   expect_same_bits(on_device(x.t()), x.t(), "transposed");

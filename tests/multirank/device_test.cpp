@@ -54,6 +54,7 @@ TEST_P(OnDevice, TrainsWithTheBitsOfTheCpu) {
   EXPECT_NE(there.output.find("run.device: simulated"), std::string::npos) << there.output;
   ASSERT_EQ(curve_of(shared(), cpu).size(), kSteps);
   EXPECT_EQ(curve_of(shared(), cpu), curve_of(shared(), device));
+  EXPECT_EQ(there.output.find("asked the device's driver"), std::string::npos) << there.output;
   if (GetParam().lora) return;
   const auto weights = shared().model(cpu);
   EXPECT_FALSE(weights.empty());

@@ -52,12 +52,20 @@ struct Buffer {
 
 }  // namespace
 
+namespace {
+std::atomic<int64_t> requests = 0;
+}
+
+int64_t memory_requests() { return requests.load(std::memory_order_relaxed); }
+void count_memory_request() { requests.fetch_add(1, std::memory_order_relaxed); }
+
 void* scratch(int which, int64_t bytes) {
   static thread_local Buffer buffers[3];
   Buffer& buffer = buffers[which];
   if (buffer.bytes >= bytes) return buffer.data;
   if (buffer.data) used()->give(buffer.data);
   buffer.data = used()->take(bytes);
+  count_memory_request();
   buffer.bytes = buffer.data ? bytes : 0;
   return buffer.data;
 }

@@ -161,4 +161,8 @@ Block block();
 /// kept until the thread ends. `which` in 0..2 selects separate buffers. Null where the driver has none left.
 void* scratch(int which, int64_t bytes);
 
+/// How often this process asked the driver for memory, or to page-lock some of the host's. Each time may wait for the device.
+int64_t memory_requests();
+void count_memory_request();
+
 }  // namespace tessera::device

@@ -74,6 +74,7 @@ diffusion::TrainingSamples Run::samples(const plan::Visit& visit) {
   flops_ = 0;
   if (visit.step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
   engine_->executor().keep_lines(visit.step <= first_step_ + 1);
+  memory_requests_ = device::memory_requests();
   watch_.phase(visit.step, "waiting for samples");
   experts_->encode_captions(visit.step);
   diffusion::TrainingSamples samples = loader_->take(experts_->wanted(visit.step));
@@ -165,7 +166,16 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
   return decision;
 }
 
+/// The first step takes its memory as it comes to it, up to the updates behind its norm; then only a larger batch needs more.
+void Run::tell_memory_requests(int64_t step) const {
+  const int64_t requests = device::memory_requests() - memory_requests_;
+  if (step > first_step_ + 1 && requests > 0)
+    log::info("step " + std::to_string(step) + " asked the device's driver for memory " + std::to_string(requests) +
+              " times, which waits for the device: a batch was larger than all before");
+}
+
 void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
+  tell_memory_requests(visit.step);
   watch_.phase(visit.step, "what follows a step");
   const double now = seconds_now();
   span_ = now - std::exchange(span_began_, now);

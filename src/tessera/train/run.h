@@ -76,6 +76,7 @@ class Run {
 
  private:
   void warn_without_gpu() const;
+  void tell_memory_requests(int64_t step) const;
   void check_start();
   void phase(StartPhase phase);
   void plan_run();
@@ -142,6 +143,7 @@ class Run {
   std::unique_ptr<sample::Validation> validation_;
   std::unique_ptr<report::RunLog> run_log_;  // of rank 0
   std::unique_ptr<report::Progress> progress_;
+  int64_t memory_requests_ = 0;                // to the device's driver, before this step
   std::optional<device::DriverWatch> driver_;  // where the run computes on a GPU
   std::set<std::string> told_links_;           // communicators that were logged
   std::string trace_;

@@ -54,7 +54,10 @@ void HostMemory::reserve(int64_t bytes) {
                     "offload less (activations = \"recompute\"), or use more ranks");
   }
   data_ = static_cast<char*>(mapped), size_ = bytes;
-  if (const device::Backend* device = device::used()) pinned_ = device->pin(data_, size_);
+  if (const device::Backend* device = device::used()) {
+    device::count_memory_request();
+    pinned_ = device->pin(data_, size_);
+  }
   if (device::used() && !pinned_) {
     static std::atomic<bool> told = false;
     if (!told.exchange(true))

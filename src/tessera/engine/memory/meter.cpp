@@ -256,6 +256,7 @@ void Meter::use_device(const device::Backend& backend, int64_t bytes, bool lent)
   const device::Communicators* messages = lent ? backend.communicators : nullptr;
   void* block = messages && messages->absence().empty() ? messages->take(bytes) : nullptr;
   if (!block) block = backend.take(bytes);
+  device::count_memory_request();
   if (!block)
     throw UserError(Exit::memory, "engine.memory",
                     "the device does not give " + format_bytes(bytes) + " in one block; " +
