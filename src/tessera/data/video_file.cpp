@@ -27,6 +27,8 @@ FramePtr new_frame(AVPixelFormat format, int width, int height) {
 namespace {
 
 constexpr int64_t kMostPixels = int64_t{1} << 28;  // FFmpeg's own limit, in av_image_check_size
+constexpr double kWidest = 1 << 20;                // pixels of a row
+constexpr int64_t kLargest = int64_t{1} << 28;     // pixels of a frame that is resized to cover what is asked for
 constexpr const char* kMend = "a file cut short must be copied again, another encoded again or removed";
 
 /// FFmpeg's name of a file, or of the bytes of one that lies in an archive.
@@ -185,7 +187,12 @@ double Source::pixel_aspect() const {
 
 VideoInfo Source::info() const {
   VideoInfo info;
-  info.width = static_cast<int>(std::lround(codec_->width * pixel_aspect()));
+  const double width = codec_->width * pixel_aspect();
+  check_input(width >= 0.5 && width < kWidest, "data.decode",
+              name_ + ": its pixels are said to be " + std::to_string(pixel_aspect()) + " times as wide as high, of " +
+                  std::to_string(codec_->width) + " in a row",
+              kMend);
+  info.width = static_cast<int>(std::lround(width));
   info.height = codec_->height;
   if (turns_ % 2 == 1) std::swap(info.width, info.height);
   info.fps = fps();
@@ -263,6 +270,11 @@ class Fit {
         std::max(static_cast<double>(height_) / shown.height, static_cast<double>(width_) / shown.width);
     cover_height_ = std::max(height_, static_cast<int>(std::lround(shown.height * scale)));
     cover_width_ = std::max(width_, static_cast<int>(std::lround(shown.width * scale)));
+    check_input(int64_t{cover_height_} * cover_width_ <= kLargest, "data.decode",
+                "a frame of " + std::to_string(shown.width) + " x " + std::to_string(shown.height) +
+                    " pixels would be " + std::to_string(cover_width_) + " x " + std::to_string(cover_height_) +
+                    " to cover " + std::to_string(width_) + " x " + std::to_string(height_),
+                "cut it to a shape nearer to that");
     const bool across = turns_ % 2 == 1;
     covered_ =
         new_frame(AV_PIX_FMT_RGB24, across ? cover_height_ : cover_width_, across ? cover_width_ : cover_height_);
