@@ -149,6 +149,8 @@ class Comm {
   /// Connects to the other ranks; `timeout` (seconds) bounds every collective. Throws UserError (rank_lost) if a rank
   /// does not arrive.
   Comm(const Rendezvous& place, const Mesh& mesh, double timeout = 60);
+  /// The ranks of `other` in another mesh, by the same store; one for each mesh. Its groups are its own.
+  Comm(const Comm& other, const Mesh& mesh);
   ~Comm();
 
   /// This rank's group for the purpose over the axes; created on first use, which all ranks must do in the same order.
@@ -184,7 +186,8 @@ class Comm {
   void make_device_links(const device::Communicators& table);
   const Rendezvous place_;
   const Mesh mesh_;
-  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<Backend> backend_;
+  const std::string within_;  // what the names of its groups begin with in the store
   std::map<std::string, std::unique_ptr<Group>> groups_;
   bool library_sums_ = false;
   Watch watch_;

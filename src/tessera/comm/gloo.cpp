@@ -294,7 +294,7 @@ bool has_gloo() { return true; }
 
 Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(place), mesh_(mesh) {
   check_internal(mesh.world() == place.world, "comm", "mesh and world differ");
-  backend_ = std::make_unique<Backend>();
+  backend_ = std::make_shared<Backend>();
   // The launcher names a lost rank after fault.timeout. Sockets time out later, so that their errors are not reported
   // first.
   backend_->timeout = std::chrono::milliseconds(static_cast<int64_t>((timeout + 10) * 1000));
@@ -314,6 +314,11 @@ Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(p
                         std::to_string(place.port) + " (" + first_line(error) + ")",
                     "are all ranks started, and is the address right?");
   }
+}
+
+Comm::Comm(const Comm& other, const Mesh& mesh)
+    : place_(other.place_), mesh_(mesh), backend_(other.backend_), within_(mesh.to_string() + "/") {
+  check_internal(mesh.world() == place_.world && mesh != other.mesh_, "comm", "expected another mesh of these ranks");
 }
 
 Comm::~Comm() = default;
@@ -337,7 +342,7 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
   c10::intrusive_ptr<c10d::Store> store;
   if (size > 1) {
     try {
-      store = c10::make_intrusive<c10d::PrefixStore>(prefix, backend_->store);
+      store = c10::make_intrusive<c10d::PrefixStore>(within_ + prefix, backend_->store);
       std::unique_ptr<SharedRings> rings;
       if (on_one_machine(members, place_)) rings = share_memory(*store, index, size);
       if (rings)

@@ -1,72 +1,26 @@
-#include "tessera/tools/verify/bench_step.h"
+#include "tessera/tools/bench/bench_step.h"
 
 #include <ATen/Parallel.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
-#include "tessera/base/random.h"
 #include "tessera/base/toml_text.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/comm/world.h"
-#include "tessera/diffusion/loss.h"
-#include "tessera/engine/engine.h"
-#include "tessera/engine/store/transfer.h"
 #include "tessera/job/device.h"
 #include "tessera/models/registry.h"
-#include "tessera/optim/adamw.h"
 #include "tessera/plan/schedule_json.h"
 #include "tessera/planning/make_plan.h"
 #include "tessera/planning/planning.h"
+#include "tessera/tools/bench/synthetic_run.h"
 
 namespace tessera::tools {
 
 namespace {
 
 constexpr int64_t kHostBudget = int64_t{64} << 30;  // no limit to what is measured
-
-at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
-  at::Tensor t = at::empty(shape, at::kFloat);
-  RandomKey(seed, Purpose::test).normal(t.mutable_data_ptr<float>(), 0, static_cast<size_t>(t.numel()));
-  return t;
-}
-
-/// The same batches in every step, packed once: a step reads nothing else.
-class SameBatches final : public net::Objective {
- public:
-  SameBatches(const net::Denoiser& model, const BenchOptions& options, const plan::Plan& plan, int rank)
-      : scale_(1.0 / static_cast<double>(plan.global_batch)) {
-    const int dp_rank = plan.mesh.dp_rank(rank);
-    for (int64_t m = 0; m < plan.accumulation(); ++m) {
-      const auto slice = plan.slice(dp_rank, m);
-      std::vector<net::Sample> samples;
-      std::vector<at::Tensor> targets;
-      for (int64_t s = slice.first; s < slice.first + slice.count; ++s) {
-        net::Sample& sample = samples.emplace_back(model.blank(options.latent));
-        sample.x = random_tensor(options.latent, 1 + static_cast<uint64_t>(s));
-        sample.context = random_tensor({model.context_length(), model.context_dim()}, 100);
-        sample.t = 500;
-        targets.push_back(model.pack_target(random_tensor(options.latent, 200)));
-      }
-      const bool dummy = samples.empty();
-      batches_.push_back(dummy ? net::Batch() : model.pack(samples));
-      targets_.push_back(dummy ? at::Tensor() : at::cat(targets));
-    }
-  }
-  net::Batch batch(int micro) override { return batches_[static_cast<size_t>(micro)]; }
-  at::Tensor gradient(const at::Tensor& prediction, const net::Batch&, int micro) override {
-    at::Tensor gradient = at::empty_like(prediction);
-    diffusion::mean_squared_error(prediction, targets_[static_cast<size_t>(micro)], scale_, gradient);
-    return gradient;
-  }
-
- private:
-  const double scale_;
-  std::vector<net::Batch> batches_;
-  std::vector<at::Tensor> targets_;
-};
 
 std::vector<std::string> unit_names(const net::Denoiser& model) {
   std::vector<std::string> names;
@@ -100,7 +54,7 @@ planning::PlanRequest request_of(const BenchOptions& options, const net::Denoise
   if (options.states_on_host) request.planner.states_tier = plan::Tier::host;
   request.run.steps = options.warmup + options.steps;
   const auto samples = static_cast<int64_t>(div_up(request.planner.global_batch, mesh.dp_size()));
-  const auto target = static_cast<int64_t>(model.pack_target(random_tensor(options.latent, 200)).nbytes());
+  const auto target = static_cast<int64_t>(model.pack_target(at::empty(options.latent, at::kFloat)).nbytes());
   request.resident = samples * round_up(target, 64);
   return request;
 }
@@ -125,23 +79,12 @@ void write_predicted(const planning::Planned& planned, int rank, const std::stri
 }
 
 /// Seconds of every timed step.
-std::vector<double> time_steps(const BenchOptions& options, const net::Denoiser& model,
-                               const planning::Planned& planned, engine::Engine& engine, comm::Comm& comm, int rank) {
-  const auto program = std::make_shared<const plan::Program>(planned.plan(), planned.schedules(rank).train);
-  engine.use(*program);
-  engine::fill_shards(engine.store(), [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-    model.initialise(param, 0, first, count, out);
-  });
-  engine.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{}));
-  SameBatches objective(model, options, planned.plan(), rank);
+std::vector<double> time_steps(const BenchOptions& options, SyntheticRun& run, comm::Comm& comm) {
   comm::Group& control = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
   std::vector<double> seconds;
   int64_t last = options.warmup + options.steps;
   for (int64_t step = 1; step <= last; ++step) {
-    comm.barrier();
-    const auto start = std::chrono::steady_clock::now();
-    engine.finish(engine.run({.program = program, .step = step}, objective, {}), net::StepControl{step, 1e-4, 1.0});
-    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double took = run.step();
     if (step > options.warmup) seconds.push_back(took);
     if (step == 1) engine::Meter::reset_peak();
     if (step != options.warmup) continue;
@@ -178,17 +121,17 @@ int bench_step(const BenchOptions& options) {
 
   comm::Comm comm(place, request.mesh, 300);
   job::check_devices(comm);
-  engine::Engine engine(
-      model->units(), planned.spec, planned.plan(), comm, place.rank,
+  SyntheticRun run(
+      *model, options.latent, planned.spec, planned.plan(), comm, place.rank,
       {.nvme = {.folder = options.nvme}, .trace = place.rank == 0 ? options.trace : "", .local_ranks = place.world});
-  const std::vector<double> seconds = time_steps(options, *model, planned, engine, comm, place.rank);
+  const std::vector<double> seconds = time_steps(options, run, comm);
 
   using engine::Meter;
   using engine::Part;
   std::vector<double> mine = {
       static_cast<double>(Meter::peak()),
       static_cast<double>(Meter::live(Part::parameters) + Meter::live(Part::gradients) + Meter::live(Part::states)),
-      static_cast<double>(engine.host_bytes()), static_cast<double>(planned.memory(place.rank).peak)};
+      static_cast<double>(run.engine().host_bytes()), static_cast<double>(planned.memory(place.rank).peak)};
   const auto bytes = static_cast<std::ptrdiff_t>(mine.size());
   mine.insert(mine.end(), seconds.begin(), seconds.end());
   std::vector<double> worst(mine.size(), 0);
