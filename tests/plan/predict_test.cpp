@@ -156,6 +156,90 @@ TEST(Predict, WorkByKindOfOperatorTakesThePlaceOfPlainFlops) {
   EXPECT_EQ(CostModel(spec, plan, machine).backward_seconds(0), 0) << "nothing before it or in it is trained";
 }
 
+TEST(Predict, WhatTheEngineAddsCountsForEveryInstructionOfTheComputeLane) {
+  const ModelSpec spec = even_model(2);  // each graph keeps 1 MiB
+  Plan plan = toy::plan(spec, "dp_shard=1", 1, 1, 1);
+  plan.units[2].activations = Policy::recompute;
+  Machine machine = slow_machine();
+  const StepSeconds before = predict(spec, plan, machine).step;
+  machine.profile.starts = {{"forward", 1}, {"recompute", 2}, {"backward", 4}, {"norm", 8}};
+  machine.profile.device.kept_write = 1 << 19, machine.profile.device.kept_read = 1 << 18;
+  const StepSeconds after = predict(spec, plan, machine).step;
+  const double graphs = 3 * (2 + 4);  // written and read, of the three units that are not recomputed
+  EXPECT_NEAR(after.total - before.total, 4 * 1 + 2 + 4 * 4 + 8 + graphs, 1e-6);
+  EXPECT_NEAR(after.optimizer - before.optimizer, 8, 1e-6);
+  EXPECT_NEAR(after.compute - before.compute, 4 * 1 + 2 + 4 * 4 + graphs, 1e-6);
+}
+
+// [Note: handed over in turn]: the gather of the third unit stands after the first forward in the list.
+TEST(Predict, WhereTheEngineWasMeasuredNoLaneBeginsBeforeTheComputeBeforeItHasEnded) {
+  const ModelSpec spec = even_model(2);
+  Plan plan = toy::plan(spec, "dp_shard=2", 2, 1, 1);
+  for (UnitPlan& unit : plan.units) unit.strategy = Strategy::shard_grad_op;  // no gather waits for a slot
+  const auto begins_too_early = [&](const Machine& machine) {
+    const RankGroup group = predict(spec, plan, machine).groups.at(0);
+    double computed = 0;
+    int early = 0;
+    for (size_t i = 0; i < group.spans.size(); ++i)
+      if (group.schedule.list[i].lane == Lane::compute)
+        computed = group.spans[i].end;
+      else
+        early += group.spans[i].begin < computed - 1e-9;
+    return early;
+  };
+  Machine machine = slow_machine();
+  EXPECT_GT(begins_too_early(machine), 0);
+  machine.profile.starts = {{"forward", 1}};
+  EXPECT_EQ(begins_too_early(machine), 0);
+  machine.profile.devices = 8;  // a host hands its devices all there is at once
+  EXPECT_GT(begins_too_early(machine), 0);
+}
+
+/// Seconds on the link of an instruction of unit 1 with these collectives over sp, 100 bytes each.
+double seconds_on_link(const CostModel& cost, Op op, const std::vector<Traffic>& traffic) {
+  Instruction in{.op = op, .lane = Lane::compute, .unit = 1, .name = "blocks.0", .micro = 0};
+  for (const Traffic& t : traffic) in.comm.push_back({"sp", t.kind, 100, t.purpose + ":sp[0,1]"});
+  double seconds = 0;
+  for (const Phase& phase : cost.phases(in, 0))
+    if (phase.resource == Resource::link) seconds += phase.seconds;
+  return seconds;
+}
+
+TEST(CostModel, EachCollectiveInsideAUnitAddsTheWaitOfItsPurpose) {
+  ModelSpec spec = even_model(1);
+  Footprint& block = spec.units[1].cost;
+  block.traffic = {{"sequence", {Axis::sp}, "all_to_all"}, {"sequence", {Axis::sp}, "all_to_all"}};
+  block.backward_traffic = {{"sequence", {Axis::sp}, "all_to_all"}, {"states", {Axis::sp}, "all_gather"}};
+  Machine machine = slow_machine();
+  machine.profile.waits = {{"sequence", {3, 5}}, {"ring", {70, 70}}};
+  const Plan plan = toy::plan(spec, "sp=2", 1, 1, 1);
+  const CostModel cost(spec, plan, machine);
+  EXPECT_NEAR(seconds_on_link(cost, Op::forward, block.traffic), 200 + 2 * 3, 1e-9);
+  EXPECT_NEAR(seconds_on_link(cost, Op::recompute, block.traffic), 200 + 2 * 3, 1e-9);
+  EXPECT_NEAR(seconds_on_link(cost, Op::backward, block.backward_traffic), 200 + 5, 1e-9);
+}
+
+// A rank that has one processor computes nothing while its other thread copies.
+TEST(CostModel, WhatIsHiddenInsideAUnitTakesComputeAsATransferOfAnotherLaneDoes) {
+  ModelSpec spec = even_model(1);
+  Footprint& block = spec.units[1].cost;
+  block.traffic = {{"sequence", {Axis::sp}, "all_to_all"}};
+  block.traffic[0].awaited.products = 1000;  // FLOPs, and so seconds, that hide the exchange
+  block.backward_traffic = {{"ring", {Axis::sp}, "ring"}};
+  Machine machine = slow_machine();
+  machine.work["block"] = {.attention = {{"self_attn", 16}}};  // 16 s in a forward, 40 in a backward
+  const Plan plan = toy::plan(spec, "sp=2", 1, 1, 1);
+  machine.profile.steal = 0.25;
+  const CostModel apart(spec, plan, machine);
+  EXPECT_NEAR(seconds_on_link(apart, Op::forward, block.traffic), 25, 1e-9);
+  EXPECT_NEAR(seconds_on_link(apart, Op::backward, block.backward_traffic), 60, 1e-9)
+      << "attention hides 40 s for free";
+  machine.profile.beside = 0.5;  // twice as long beside compute, and so takes twice as much of it
+  const CostModel together(spec, plan, machine);
+  EXPECT_NEAR(seconds_on_link(together, Op::forward, block.traffic), 50, 1e-9);
+  EXPECT_NEAR(seconds_on_link(together, Op::backward, block.backward_traffic), 60 + 20, 1e-9);
+}
+
 TEST(CostModel, AGroupAcrossNodesSharesTheNicOfEachNode) {
   const ModelSpec spec = even_model(0);
   Machine machine = slow_machine();

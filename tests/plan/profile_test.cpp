@@ -125,6 +125,36 @@ TEST(Profile, TimesBySignatureAreReadBackAndInterpolated) {
   EXPECT_NEAR(grid.at("input_gradient", {31, 4, 9}), 1, 1e-12);
 }
 
+TEST(Profile, WhatTheEngineAddsIsReadBackAndNothingWhereItWasNotMeasured) {
+  const std::string tables = "[starts]\nforward = 5e-05\nnorm = 0.002\n[waits]\nring = [0.0014, 0.0011]\n";
+  std::string text(kMeasured);
+  text.replace(text.find("stream"), 0, "kept_write = 8e9\nkept_read = 5e9\n");
+  const Profile p = parse_profile(text + tables, "p.toml");
+  EXPECT_EQ(parse_profile(p.to_toml(), "p.toml"), p);
+  EXPECT_EQ(p.starts, (decltype(p.starts){{"forward", 5e-5}, {"norm", 2e-3}}));
+  EXPECT_EQ(p.waits, (decltype(p.waits){{"ring", {1.4e-3, 1.1e-3}}}));
+  EXPECT_EQ(p.device.kept_write, 8e9);
+  EXPECT_EQ(p.device.kept_read, 5e9);
+  const Profile without = parse_profile(kMeasured, "p.toml");
+  EXPECT_TRUE(without.starts.empty() && without.waits.empty());
+  EXPECT_EQ(without.device.kept_write + without.device.kept_read, 0);
+  for (const Profile& shipped : shipped_profiles()) {
+    EXPECT_TRUE(shipped.starts.empty() && shipped.waits.empty()) << shipped.name;
+    EXPECT_EQ(shipped.device.kept_write + shipped.device.kept_read, 0) << shipped.name;
+  }
+}
+
+TEST(Profile, StartsAndWaitsAreReadStrictly) {
+  const auto with = [](const std::string& more) { return refusal(std::string(kMeasured) + more); };
+  EXPECT_NE(with("[starts]\nforwards = 1").find("starts.forwards: no instruction has this name; did you mean forward?"),
+            std::string::npos);
+  EXPECT_NE(with("[starts]\nforward = -1").find("starts.forward: expected a number, zero or more"), std::string::npos);
+  EXPECT_NE(with("[starts.forward]\nblock = 1").find("starts.forward"), std::string::npos);
+  EXPECT_NE(with("[waits]\nring = 1").find("waits.ring: expected [seconds"), std::string::npos);
+  EXPECT_NE(with("[waits]\nring = [1, -1]").find("waits.ring: expected [seconds"), std::string::npos);
+  EXPECT_NE(with("[wait]\nring = [1, 1]").find("wait.ring: unknown key"), std::string::npos);
+}
+
 TEST(Profile, TimesThatDoNotFitTheirSizesAreRefusedByKey) {
   const auto with = [](const std::string& from, const std::string& to) {
     std::string text(kMeasured);

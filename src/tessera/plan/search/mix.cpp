@@ -93,8 +93,9 @@ class Mixer {
       const UnitPlan& choice = plan.units[u];
       const CostModel cost(model, plan, evaluator_.machine);
       const int unit = static_cast<int>(u);
-      m.option.seconds = (choice.recomputes() ? cost.forward_seconds(unit, true) : 0) +
-                         (choice.selective() ? cost.rebuild_seconds(unit) : 0);
+      m.option.seconds =
+          (choice.recomputes() ? cost.forward_seconds(unit, true) + cost.start_seconds(Op::recompute) : 0) +
+          (choice.selective() ? cost.rebuild_seconds(unit) : 0);
       m.option.sent = offloaded_bytes(model, plan, unit);
       const Footprint& f = model.units[u].cost;
       int64_t held = f.graph(choice.selective()).saved;

@@ -221,7 +221,10 @@ double CostModel::collective_seconds(const Comm& comm, int rank) const {
 
 double CostModel::seconds_beside_attention(const Comm& comm, const Instruction& in, int rank) const {
   const double seconds = collective_seconds(comm, rank);
-  return comm.kind == "ring" ? std::max(0.0, seconds - attention_seconds(in)) : seconds;
+  if (comm.kind != "ring") return seconds;
+  const Profile& profile = machine_.profile;
+  const double open = std::max(0.0, seconds - attention_seconds(in));
+  return profile.beside < 1 ? open + profile.steal / profile.beside * (seconds - open) : open;
 }
 
 std::vector<double> CostModel::exposed_exchanges(const Instruction& in, int rank) const {
@@ -237,8 +240,13 @@ std::vector<double> CostModel::exposed_exchanges(const Instruction& in, int rank
     exchanges.push_back({seconds_at(begun), seconds_at(awaited), seconds_beside_attention(in.comm[i], in, rank)});
   }
   std::vector<double> open = exposed(exchanges);
-  for (size_t i = 0; i < open.size(); ++i)  // what is hidden slows compute down as any transfer does
-    open[i] += machine_.profile.steal * (exchanges[i].seconds - open[i]);
+  const Profile& profile = machine_.profile;
+  for (size_t i = 0; i < open.size(); ++i) {
+    open[i] += profile.steal / profile.beside * (exchanges[i].seconds - open[i]);
+    if (i >= sent.size()) continue;
+    const auto wait = profile.waits.find(sent[i].purpose);
+    if (wait != profile.waits.end()) open[i] += in.op == Op::backward ? wait->second.backward : wait->second.forward;
+  }
   return open;
 }
 
@@ -248,6 +256,19 @@ double CostModel::weight_grad_seconds(int unit) const {
   if (it == machine_.work.end()) return product_.seconds(spec.cost.backward_flops) / 2;
   const Priced all = priced(spec.kind);
   return products_seconds(all.work.weight_grads, all.sizes ? &all.sizes->weight_grads : nullptr, "weight_gradient");
+}
+
+double CostModel::start_seconds(Op op) const {
+  const auto& starts = machine_.profile.starts;
+  const auto it = starts.find(name(op));
+  return it == starts.end() ? 0 : it->second;
+}
+
+/// None of a recomputed unit: between its recompute and its backward a cache holds most of it.
+double CostModel::kept_seconds(int unit, double rate) const {
+  const UnitPlan& plan = plan_.units[unit];
+  if (rate <= 0 || plan.recomputes()) return 0;
+  return static_cast<double>(model_.units[unit].cost.graph(plan.selective()).saved) / rate;
 }
 
 double CostModel::message_seconds(int64_t bytes, Lane lane, int rank) const {
@@ -284,21 +305,24 @@ double CostModel::update_seconds(double bytes, bool on_host) const {
 std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
   if (const CostModel& own = of_micro(in, rank); &own != this) return own.phases(in, rank);
   std::vector<Phase> result;
-  const Rate& bandwidth = machine_.profile.device.bandwidth;
+  const DeviceProfile& device = machine_.profile.device;
+  const Rate& bandwidth = device.bandwidth;
   const auto work = [&](Share share, double seconds) {
     if (seconds > 0) result.push_back({Resource::compute, share, seconds, false});
   };
+  const bool optimises = in.op == Op::norm || in.op == Op::update;
+  if (in.lane == Lane::compute) work(optimises ? Share::optimizer : Share::compute, start_seconds(in.op));
   switch (in.op) {
     case Op::forward:
-      work(Share::compute, forward_seconds(in.unit, false));
+      work(Share::compute, forward_seconds(in.unit, false) + kept_seconds(in.unit, device.kept_write));
       break;
     case Op::recompute:
       work(Share::compute, forward_seconds(in.unit, true));
       break;
     case Op::backward: {
       const bool later = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;
-      work(Share::compute,
-           backward_seconds(in.unit) + rebuild_seconds(in.unit) - (later ? weight_grad_seconds(in.unit) : 0));
+      work(Share::compute, backward_seconds(in.unit) + rebuild_seconds(in.unit) -
+                               (later ? weight_grad_seconds(in.unit) : 0) + kept_seconds(in.unit, device.kept_read));
       break;
     }
     case Op::compress: {  // read, written, and read again for the error
@@ -325,7 +349,7 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
       for (int u = 0; in.unit < 0 && u < static_cast<int>(model_.units.size()); ++u)
         if (plan_.owns(rank, u) && plan_.units[u].gradients == Tier::device && !plan_.rounds_gradients())
           bytes += 4.0 * static_cast<double>(plan_.layout(model_.units[u], u).grad_partition);
-      const Rate& squares = machine_.profile.device.norm;
+      const Rate& squares = device.norm;
       work(Share::optimizer, (squares.top > 0 ? squares : bandwidth).seconds(bytes));
       break;
     }

@@ -11,14 +11,17 @@
 //   others     bytes read and written at the streaming rate; a backward streams twice as much, plus the tensors that
 //              selective recompute recomputes (GraphCost::rebuilt)
 //   Products, attention and others by the measured times of their signatures and kinds, where the profile has these;
-//   each call then also takes the time to dispatch it
+//   each call then also takes the time to dispatch it, each instruction what the engine adds to it (Profile::starts), and
+//   a graph that is not recomputed its bytes, written and read when no cache holds them
 //   update     at the plain bandwidth: parameter, gradient and both moments read, all but the gradient written: 28
 //              bytes an fp32 element; on the host at the lower of the rank's share of host memory bandwidth and the
 //              rate of its threads
 //   collective a ring: bytes sent / bandwidth + (n - 1) hops. A group within a node uses the device's link; a group
 //              across nodes also the node's NIC, shared by all groups that leave the node together; the slower counts
 //              Inside a unit: one around the ring overlaps self-attention; another, what the unit was measured to compute
-//              between its begin and its wait (plan::Traffic, exchanges.h), at the top rate of products
+//              between its begin and its wait (plan::Traffic, exchanges.h), at the top rate of products. What is hidden
+//              slows compute down as a transfer of another lane does: by `steal`, for as long as it takes `beside` compute.
+//              Each adds its wait for the other ranks (Profile::waits)
 //   message    bytes / bandwidth of the link between the two ranks + one hop
 //   copy       bytes / host link, or its share of host memory bandwidth; the disk is shared by the node's ranks
 #include <memory>
@@ -85,6 +88,8 @@ class CostModel {
   double rebuild_seconds(int unit) const;
   /// The weight-gradient part of a backward.
   double weight_grad_seconds(int unit) const;
+  /// Of an instruction on the compute lane, beside its operators.
+  double start_seconds(Op op) const;
 
   const Machine& machine() const { return machine_; }
   const Plan& plan() const { return plan_; }
@@ -105,6 +110,8 @@ class CostModel {
   double update_seconds(double bytes, bool on_host) const;
   /// Seconds of self-attention in a forward, recompute or backward; ring communication overlaps it.
   double attention_seconds(const Instruction& in) const;
+  /// Of what a unit's graph keeps until the backward, moved at `rate` bytes/s.
+  double kept_seconds(int unit, double rate) const;
   /// Of a collective inside an instruction: around a ring, what self-attention does not hide.
   double seconds_beside_attention(const Comm& comm, const Instruction& in, int rank) const;
   /// Of each collective of a unit's forward, recompute or backward, the seconds that nothing hides.

@@ -90,10 +90,17 @@ std::string communicator_name(const Instruction& in, const Plan& plan, int rank)
 RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank) {
   RankTasks result;
   result.tasks.reserve(schedule.list.size());
+  const Profile& profile = cost.machine().profile;
+  const bool in_turn = profile.devices == 0 && !profile.starts.empty();
+  int computed = -1;  // the last instruction on the compute lane
   for (const Instruction& in : schedule.list) {
     Task task;
     task.lane = static_cast<int>(in.lane);
     task.wait = in.wait;
+    if (in.lane == Lane::compute)
+      computed = static_cast<int>(result.tasks.size());
+    else if (in_turn && computed >= 0)
+      task.wait.push_back(computed);
     task.phases = cost.phases(in, rank);
     task.communicator = communicator_name(in, cost.plan(), rank);
     task.across_stages = in.op == Op::send || in.op == Op::recv || in.group.find(":pp") != std::string::npos;

@@ -12,6 +12,7 @@
 #include "tessera/base/quotes.h"
 #include "tessera/base/target.h"
 #include "tessera/base/toml_text.h"
+#include "tessera/plan/schedule.h"
 
 namespace tessera::plan {
 
@@ -36,6 +37,8 @@ void each_number(P& p, const Visit& visit) {
   visit("device.stream", p.device.stream.top);
   visit("device.stream_half", p.device.stream.half);
   visit("device.dispatch", p.device.dispatch);
+  visit("device.kept_write", p.device.kept_write);
+  visit("device.kept_read", p.device.kept_read);
   visit("link.gather", p.link.gather);
   visit("link.reduce", p.link.reduce);
   visit("link.latency", p.link.latency);
@@ -75,6 +78,12 @@ std::string list(const std::vector<double>& values) {
   return "[" + text + "]";
 }
 
+std::vector<std::string> op_names() {
+  std::vector<std::string> names;
+  for (int op = 0; op <= static_cast<int>(Op::gather_outer); ++op) names.emplace_back(plan::name(static_cast<Op>(op)));
+  return names;
+}
+
 class Reader {
  public:
   Reader(std::string_view text, const std::string& file) : file_(file) {
@@ -99,6 +108,8 @@ class Reader {
     each_grid(p, [&](const std::string& table, std::map<std::string, TimeGrid>& grids, const auto& axes,
                      const auto& kinds) { read_grids(table, grids, axes, kinds); });
     read_operators(p.device.operators);
+    read_starts(p.starts);
+    read_waits(p.waits);
     refuse_unknown(root_, "");
     if (p.beside <= 0 || p.beside > 1) fail("link.beside", "expected a share, above 0 and at most 1");
     if (p.device.gemm.empty()) fail("gemm", "no rate of any dtype, for example fp32 = [100e9, 1e6]");
@@ -184,13 +195,43 @@ class Reader {
     if (!table) return;
     for (const auto& [kind, node] : *table) {
       const std::string place = "operators." + std::string(kind.str());
-      known_.push_back(place);
-      std::vector<double> four;
-      if (const toml::array* list = node.as_array())
-        for (const toml::node& item : *list) four.push_back(item.value<double>().value_or(-1));
+      const std::vector<double> four = items(node, place);
       if (four.size() != 4 || !(four[0] > 0) || !(four[1] >= 0) || !(four[2] > 0) || !(four[3] >= 0))
         fail(place, "expected [bytes/s, bytes done at half of it, and both of the backward]");
       operators[std::string(kind.str())] = {{four[0], four[1]}, {four[2], four[3]}};
+    }
+  }
+
+  /// The numbers of a list under `place`, -1 for what is none.
+  std::vector<double> items(const toml::node& node, const std::string& place) {
+    known_.push_back(place);
+    std::vector<double> found;
+    if (const toml::array* list = node.as_array())
+      for (const toml::node& item : *list) found.push_back(item.value<double>().value_or(-1));
+    return found;
+  }
+
+  void read_starts(std::map<std::string, double, std::less<>>& starts) {
+    const toml::table* table = root_["starts"].as_table();
+    if (!table) return;
+    const std::vector<std::string> ops = op_names();
+    for (const auto& [key, node] : *table) {
+      const std::string op(key.str()), place = "starts." + op;
+      if (std::ranges::find(ops, op) == ops.end())
+        fail(place, "no instruction has this name; did you mean " + nearest(op, ops).front() + "?");
+      read_number(place, starts[op]);
+    }
+  }
+
+  void read_waits(std::map<std::string, Wait, std::less<>>& waits) {
+    const toml::table* table = root_["waits"].as_table();
+    if (!table) return;
+    for (const auto& [purpose, node] : *table) {
+      const std::string place = "waits." + std::string(purpose.str());
+      const std::vector<double> both = items(node, place);
+      if (both.size() != 2 || !(both[0] >= 0) || !(both[1] >= 0))
+        fail(place, "expected [seconds of one in a forward, seconds of one in a backward]");
+      waits[std::string(purpose.str())] = {both[0], both[1]};
     }
   }
 
@@ -237,6 +278,11 @@ std::string Profile::to_toml() const {
   for (const auto& [kind, rates] : device.operators)
     text += kind + " = [" + number(rates.forward.top) + ", " + number(rates.forward.half) + ", " +
             number(rates.backward.top) + ", " + number(rates.backward.half) + "]\n";
+  if (!starts.empty()) text += "\n[starts]\n";
+  for (const auto& [op, seconds] : starts) text += op + " = " + number(seconds) + "\n";
+  if (!waits.empty()) text += "\n[waits]\n";
+  for (const auto& [purpose, wait] : waits)
+    text += purpose + " = [" + number(wait.forward) + ", " + number(wait.backward) + "]\n";
   each_grid(*this,
             [&](const std::string& name, const std::map<std::string, TimeGrid>& grids, const auto& axes, const auto&) {
               for (const auto& [dtype, grid] : grids) {

@@ -42,6 +42,9 @@ struct DeviceProfile {
   std::map<std::string, TimeGrid> attentions = {};
   std::map<std::string, OperatorRates> operators = {};  ///< of the operators between products, by kind
   double dispatch = 0;  ///< seconds that calling an operator takes before it works; a backward calls twice as many
+  /// Bytes/s at which a forward writes what its graph keeps, and its backward reads it, beside what their operators take:
+  /// no cache holds it until then. 0: the rates of the operators are of such memory.
+  double kept_write = 0, kept_read = 0;
   bool operator==(const DeviceProfile&) const = default;
 };
 
@@ -50,6 +53,13 @@ struct LinkProfile {
   double gather = 0, reduce = 0;
   double latency = 0;  ///< seconds of each of the n - 1 hops of a ring
   bool operator==(const LinkProfile&) const = default;
+};
+
+/// Seconds that a collective inside a unit takes beside those of its bytes: its ranks do not arrive at the same time, and the
+/// threads that send need processors.
+struct Wait {
+  double forward = 0, backward = 0;
+  bool operator==(const Wait&) const = default;
 };
 
 struct Profile {
@@ -71,6 +81,11 @@ struct Profile {
   double copy_steal = 0;  ///< likewise during a copy between device and host
   double beside = 1;      ///< rate of a collective while the rank computes, of its rate alone
   double wake = 0;  ///< seconds from the end of an instruction to the begin of one on another lane that waits for it
+  // What the engine adds, where `tessera probe` ran it.
+  /// Seconds of an instruction on the compute lane beside those of its operators, by its name: a unit's graph, its context,
+  /// the hand-over to other lanes.
+  std::map<std::string, double, std::less<>> starts = {};
+  std::map<std::string, Wait, std::less<>> waits = {};  ///< of collectives inside a unit, by Traffic::purpose
   bool operator==(const Profile&) const = default;
 
   std::string to_toml() const;
