@@ -22,6 +22,7 @@ int run_probe(const Arguments& arguments) {
   tools::ProbeOptions options;
   options.name = arguments.value("--name", options.name);
   options.folder = arguments.value("--folder", options.folder);
+  if (arguments.has("--seconds")) options.seconds = std::stod(arguments.value("--seconds"));
   const plan::Profile profile = tools::probe(options);
   if (comm::rendezvous_from_env().rank != 0) return 0;
   if (arguments.has("--out"))
@@ -38,11 +39,12 @@ Command probe_command() {
   c.name = "probe";
   c.summary =
       "Measures this machine's rates into a file for plan.profile.\nUnder tessera launch it measures the collectives between ranks as well.";
-  c.usage = "probe [--out FILE] [--name NAME] [--folder DIR] | probe --show NAME|FILE";
+  c.usage = "probe [--out FILE] [--name NAME] [--folder DIR] [--seconds S] | probe --show NAME|FILE";
   c.example = "tessera launch -n 2 probe --out machine.toml";
   c.flags = {{"--out", "FILE", "write the profile to FILE instead of printing it"},
              {"--name", "NAME", "name of the profile"},
              {"--folder", "DIR", "folder on the disk to measure [current folder]"},
+             {"--seconds", "S", "spent on each measurement, about [0.4]"},
              {"--show", "NAME|FILE", "print a shipped profile or check a file; no measuring"}};
   c.run = run_probe;
   return c;

@@ -8,19 +8,19 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <mutex>
 #include <thread>
 
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/world.h"
+#include "tessera/engine/memory/meter.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/ops.h"
+#include "tessera/tools/probe/engine_times.h"
 #include "tessera/tools/probe/signatures.h"
 
 namespace tessera::tools {
@@ -53,6 +53,7 @@ class Probe {
       : options_(options), place_(place), comm_(place, mesh_of(place.world), 300) {}
 
   plan::Profile run() {
+    engine::Meter::install();  // what operators return lies where it does in a step
     plan::Profile p;
     p.name = options_.name;
     p.source = "measured by tessera probe: " + std::to_string(place_.world) + " ranks at once, " +
@@ -65,13 +66,13 @@ class Probe {
     updates(p.device);
     // many points, each for a part of the time: all of them together are sustained
     measure_signatures(p.device, [&](const Call& call) { return time(call, kOfAPoint); });
-    p.wake = wake();
     p.host_link = copies();
     p.copy_steal = beside_copies();
     p.host_bandwidth = p.host_link * place_.world;
     p.host_memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
     disk(p);
     if (place_.world > 1) collectives(p);
+    measure_engine(p, comm_, place_.rank, place_.world);
     return p;
   }
 
@@ -299,40 +300,6 @@ class Probe {
     const Call call = [&] { std::memcpy(to.data(), from.data(), kBytes); };
     const double alone = time(call);
     return beside_compute(std::max(8, static_cast<int>(options_.seconds / alone)), call)[1];
-  }
-
-  /// Seconds until a thread that waits for this one runs, while this one goes on to compute.
-  double wake() {
-    const Tensor x = random({64, 256}), y = at::empty({64, 64});
-    std::mutex mutex;
-    std::condition_variable changed;
-    int told = 0, heard = 0;
-    Clock::time_point at;
-    std::vector<double> seconds;
-    constexpr int kTimes = 400;
-    std::thread waiting([&] {
-      std::unique_lock lock(mutex);
-      for (int i = 1; i <= kTimes; ++i) {
-        changed.wait(lock, [&] { return told == i; });
-        seconds.push_back(since(at));
-        heard = i;
-      }
-    });
-    for (int i = 1; i <= kTimes; ++i) {
-      {
-        const std::lock_guard lock(mutex);
-        at = Clock::now(), told = i;
-        changed.notify_one();
-      }
-      for (bool known = false; !known;) {
-        ops::gemm(y, x, x.t());
-        const std::lock_guard lock(mutex);
-        known = heard == i;
-      }
-    }
-    waiting.join();
-    std::nth_element(seconds.begin(), seconds.begin() + kTimes / 2, seconds.end());
-    return agreed(seconds[kTimes / 2]);
   }
 
   static constexpr double kWarmUp = 2.5;     // seconds

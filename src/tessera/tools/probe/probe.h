@@ -1,10 +1,11 @@
 #pragma once
 // Measures what this machine does, into a profile that plan.profile takes: products, attention, the operators between
-// them, memory, disk and, under a launcher, collectives among the ranks, alone and beside compute.
+// them, memory, disk, what the engine adds (engine_times.h) and, under a launcher, collectives among the ranks, alone and
+// beside compute.
 //
 //   tessera launch -n 2 probe --out machine.toml
 //
-// All ranks measure at the same time, because they will compute at the same time. Half a minute at most.
+// All ranks measure at the same time, because they will compute at the same time. A minute and a half at most.
 #include <string>
 
 #include "tessera/plan/simulate/profile.h"

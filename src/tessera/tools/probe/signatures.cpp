@@ -14,7 +14,7 @@ using plan::Rate;
 constexpr size_t kNotCached = size_t{48} << 20;  // bytes of operands that calls take turns with: a step's weights are
                                                  // not in the cache when their turn comes
 constexpr int64_t kWidth = 512, kHead = 64;      // of operators between products; of a head of attention
-const std::vector<double> kRows = {16, 64, 256, 1024}, kSizes = {128, 512, 2048}, kSpans = {16, 64, 256, 1024};
+const std::vector<double> kRows = {1, 4, 16, 64, 256, 1024}, kSizes = {128, 512, 2048}, kSpans = {16, 64, 256, 1024};
 
 Tensor normal(at::IntArrayRef shape) { return at::randn(shape, at::kFloat); }
 int64_t whole(double size) { return static_cast<int64_t>(size); }

@@ -1,0 +1,250 @@
+#include "tessera/tools/probe/engine_times.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/check.h"
+#include "tessera/models/registry.h"
+#include "tessera/plan/is_block.h"
+#include "tessera/plan/simulate/predict.h"
+#include "tessera/planning/planning.h"
+#include "tessera/tools/bench/synthetic_run.h"
+
+namespace tessera::tools {
+
+namespace {
+
+constexpr int kBlocks = 4, kMicros = 3, kWarmup = 3, kSteps = 9;
+
+/// A model and a plan for it. Widths and rows are those that products and attention were measured with.
+struct Trial {
+  Axis axis = Axis::dp_replicate;  ///< all ranks lie on it
+  plan::Strategy strategy = plan::Strategy::no_shard;
+  int64_t heads = 2;  ///< of width 64
+  std::array<int64_t, 4> latent = {};
+  int64_t samples = 1;  ///< of a micro-batch
+};
+
+constexpr std::array<int64_t, 4> kTokens64 = {16, 4, 8, 8}, kTokens256 = {16, 4, 16, 16};
+
+/// An instruction of the compute lane.
+struct Timed {
+  plan::Instruction in;
+  double seconds = 0, predicted = 0;
+  double kept = 0;  ///< bytes of the unit's graph, of a block that is not recomputed
+  double extra() const { return seconds - predicted; }
+};
+
+using Times = std::vector<Timed>;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
+std::unique_ptr<net::Denoiser> model_of(const Trial& trial) {
+  const int64_t dim = 64 * trial.heads;
+  const nlohmann::json config = {
+      {"dim", dim},    {"num_heads", trial.heads}, {"num_layers", kBlocks}, {"ffn_dim", 4 * dim}, {"in_dim", 16},
+      {"out_dim", 16}, {"freq_dim", 256},          {"text_dim", 128},       {"text_len", 64}};
+  return models::make_denoiser({.config_text = config.dump()});
+}
+
+/// Half of the blocks are recomputed.
+plan::Plan plan_of(const Trial& trial, const net::Denoiser& model, int world) {
+  plan::Plan plan;
+  plan.mesh[trial.axis] = world;
+  plan.micro_batch = trial.samples;
+  plan.global_batch = trial.samples * kMicros * plan.mesh.dp_size();
+  int blocks = 0;
+  for (const auto& unit : model.units()) {
+    plan::UnitPlan& own = plan.units.emplace_back();
+    own.strategy = trial.strategy;
+    if (plan::is_block(unit->spec()) && blocks++ % 2 == 1) own.activations = plan::Policy::recompute;
+  }
+  return plan;
+}
+
+/// When the instructions of a step begin and end.
+class Clocked {
+ public:
+  Clocked(SyntheticRun& run, size_t count) : run_(run), at_(count) {
+    run_.engine().executor().on_instruction([this](int64_t, int index, const plan::Instruction&, bool ends) {
+      const auto now = std::chrono::steady_clock::now().time_since_epoch();
+      at_[static_cast<size_t>(index)][ends] = std::chrono::duration<double>(now).count();
+    });
+  }
+  ~Clocked() { run_.engine().executor().on_instruction({}); }
+  Clocked(const Clocked&) = delete;
+  double begin(int index) const { return at_[static_cast<size_t>(index)][0]; }
+  double end(int index) const { return at_[static_cast<size_t>(index)][1]; }
+
+ private:
+  SyntheticRun& run_;
+  std::vector<std::array<double, 2>> at_;
+};
+
+/// Seconds from the end of what an instruction waited for on another lane to its begin, of those whose lane was free by then.
+void add_wakes(const std::vector<plan::Instruction>& list, const Clocked& clock, std::vector<double>& wakes) {
+  std::array<double, plan::kLaneCount> free = {};  // when each lane last ended
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto index = static_cast<int>(i);
+    double& own = free[static_cast<size_t>(list[i].lane)];
+    double ready = 0;
+    for (const int w : list[i].wait)
+      if (list[static_cast<size_t>(w)].lane != list[i].lane) ready = std::max(ready, clock.end(w));
+    if (list[i].lane != plan::Lane::compute)  // [Note: handed over in turn]
+      ready = std::max(ready, free[static_cast<size_t>(plan::Lane::compute)]);
+    if (ready > own && own > 0) wakes.push_back(clock.begin(index) - ready);
+    own = clock.end(index);
+  }
+}
+
+class Engines {
+ public:
+  Engines(const plan::Profile& profile, comm::Comm& comm, int rank, int world)
+      : profile_(profile), comm_(comm), rank_(rank), world_(world) {}
+
+  Times times(const Trial& trial) {
+    const std::unique_ptr<net::Denoiser> model = model_of(trial);
+    const plan::Plan plan = plan_of(trial, *model, world_);
+    planning::PlanRequest request;
+    request.model = model.get(), request.model_name = "probe", request.latent = trial.latent;
+    request.mesh = plan.mesh;
+    request.planner.global_batch = plan.global_batch, request.planner.micro_batch = plan.micro_batch;
+    request.machine.profile = profile_;
+    planning::MeasuredModels known;
+    const plan::Measured measured = planning::measure_batch(request, plan, known);
+    const plan::Prediction prediction = plan::predict(measured.model, plan, measured.machine);
+    const std::vector<plan::Span>& spans = prediction.groups.front().spans;
+
+    comm::Comm& comm = under(plan.mesh);
+    SyntheticRun run(*model, trial.latent, measured.model, plan, comm, rank_, {.local_ranks = world_});
+    const std::vector<plan::Instruction>& list = run.schedule().list;
+    const Clocked clock(run, list.size());
+    std::vector<std::vector<double>> took(list.size());
+    for (int step = 0; step < kWarmup + kSteps; ++step) {
+      run.step();
+      if (step < kWarmup) continue;
+      add_wakes(list, clock, wakes_);
+      for (size_t i = 0; i < list.size(); ++i)
+        took[i].push_back(clock.end(static_cast<int>(i)) - clock.begin(static_cast<int>(i)));
+    }
+    std::vector<double> mine;
+    for (const std::vector<double>& seconds : took) mine.push_back(mean(seconds));
+    const std::vector<double> agreed = means(comm, mine);
+    Times times;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (list[i].lane != plan::Lane::compute) continue;
+      Timed& timed = times.emplace_back(Timed{list[i], agreed[i], spans[i].end - spans[i].begin});
+      if (list[i].unit < 0) continue;
+      const auto unit = static_cast<size_t>(list[i].unit);
+      const plan::UnitSpec& spec = measured.model.units[unit];
+      if (plan::is_block(spec) && !plan.units[unit].recomputes())
+        timed.kept = static_cast<double>(spec.cost.graph(plan.units[unit].selective()).saved);
+    }
+    comm.barrier();
+    return times;
+  }
+
+  /// Of all trials.
+  double wake() { return means(comm_, {mean(wakes_)})[0]; }
+
+ private:
+  comm::Comm& under(const Mesh& mesh) {
+    Mesh shards;
+    shards[Axis::dp_shard] = world_;
+    if (mesh == shards) return comm_;
+    auto& other = others_[mesh.to_string()];
+    if (!other) other = std::make_unique<comm::Comm>(comm_, mesh);
+    return *other;
+  }
+
+  std::vector<double> means(comm::Comm& comm, const std::vector<double>& mine) const {
+    std::vector<double> sums(mine.size(), 0);
+    comm::Group& all = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
+    for (const auto& row : all.all_gather_doubles(mine))
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] += row[i] / world_;
+    return sums;
+  }
+
+  const plan::Profile& profile_;
+  comm::Comm& comm_;
+  const int rank_, world_;
+  std::map<std::string, std::unique_ptr<comm::Comm>> others_;  // by mesh
+  std::vector<double> wakes_;                                  // of this rank
+};
+
+/// The median over blocks that keep their graph, and their bytes.
+struct Kept {
+  double bytes = 0, extra = 0;
+};
+Kept of_kept(const Times& times, plan::Op op) {
+  Kept kept;
+  std::vector<double> extra;
+  for (const Timed& timed : times)
+    if (timed.in.op == op && timed.kept > 0) extra.push_back(timed.extra()), kept.bytes = timed.kept;
+  kept.extra = median(std::move(extra));
+  return kept;
+}
+
+/// Start and rate of the line through both: extra = start + bytes / rate. No rate: more bytes do not take longer.
+std::array<double, 2> line(const Kept& few, const Kept& many) {
+  const double slope = (many.extra - few.extra) / (many.bytes - few.bytes);
+  if (!(slope > 0)) return {std::max(0.0, few.extra), 0};
+  return {std::max(0.0, few.extra - slope * few.bytes), 1 / slope};
+}
+
+void starts(plan::Profile& profile, const Times& few, const Times& many) {
+  std::map<plan::Op, std::vector<double>> extra;
+  for (const Timed& timed : few) extra[timed.in.op].push_back(timed.extra());
+  std::map<plan::Op, double> found;
+  for (auto& [op, seconds] : extra) found[op] = std::max(0.0, median(std::move(seconds)));
+  const auto kept = [&](plan::Op op, double& rate) {
+    const auto [start, bytes_per_second] = line(of_kept(few, op), of_kept(many, op));
+    found[op] = start, rate = bytes_per_second;
+  };
+  kept(plan::Op::forward, profile.device.kept_write);
+  kept(plan::Op::backward, profile.device.kept_read);
+  for (const auto& [op, seconds] : found) profile.starts[std::string(name(op))] = seconds;
+}
+
+void waits(plan::Profile& profile, const Times& times) {
+  std::map<std::string, std::array<std::vector<double>, 2>> extra;  // forward and backward
+  for (const Timed& timed : times)
+    for (const plan::Comm& comm : timed.in.comm) {
+      const std::string purpose = comm.group.substr(0, comm.group.find(':'));
+      if (plan::carries_tokens(timed.in.op))
+        extra[purpose][timed.in.op == plan::Op::backward].push_back(timed.extra() /
+                                                                    static_cast<double>(timed.in.comm.size()));
+    }
+  for (const auto& [purpose, both] : extra)
+    profile.waits[purpose] = {std::max(0.0, mean(both[0])), std::max(0.0, mean(both[1]))};
+}
+
+}  // namespace
+
+void measure_engine(plan::Profile& profile, comm::Comm& comm, int rank, int world) {
+  Engines engines(profile, comm, rank, world);
+  const Times few = engines.times({.latent = kTokens64});
+  starts(profile, few, engines.times({.latent = kTokens256, .samples = 4}));
+  if (world > 1) {
+    const int64_t heads = round_up(4, world);
+    for (const Axis axis : {Axis::tp, Axis::sp, Axis::cp})
+      waits(profile, engines.times({.axis = axis, .heads = heads, .latent = kTokens256}));
+    engines.times(
+        {.axis = Axis::dp_shard, .strategy = plan::Strategy::full_shard, .heads = heads, .latent = kTokens256});
+  }
+  profile.wake = engines.wake();
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,52 @@
+// What `tessera probe` measures of a machine: a whole profile, also of what the engine adds to its operators.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "program.h"
+#include "tessera/plan/simulate/profile.h"
+
+namespace tessera::testing {
+namespace {
+
+/// A short measurement: this test runs beside others, so its numbers are of a busy machine.
+plan::Profile probed(int ranks) {
+  const TinyRun run("probe" + std::to_string(ranks));
+  const std::string file = run.out("machine.toml");
+  const Result r = run.tessera({"launch", "-n", std::to_string(ranks), "probe", "--seconds", "0.001", "--folder",
+                                run.folder().string(), "--out", file},
+                               /*timeout=*/600);
+  EXPECT_EQ(r.code, 0) << r.output;
+  return r.code == 0 ? plan::find_profile(file) : plan::Profile();
+}
+
+void expect_positive(const plan::Profile& p) {
+  for (const char* op : {"forward", "recompute", "backward", "loss", "norm", "update", "release"})
+    ASSERT_TRUE(p.starts.contains(op)) << op;
+  for (const auto& [op, seconds] : p.starts) EXPECT_TRUE(seconds >= 0 && seconds < 1) << op << " " << seconds;
+  EXPECT_GT(p.starts.at("release"), 0) << "the cost model has nothing else of it";
+  for (const double value : {p.device.kept_write, p.device.kept_read, p.wake})
+    EXPECT_TRUE(std::isfinite(value) && value >= 0) << value;
+  EXPECT_GT(p.device.gemm.at("fp32").top, 0);
+  EXPECT_EQ(p.device.products.at("fp32").axes[0].front(), 1);
+}
+
+TEST(Probe, OfOneRankHasWhatTheEngineAddsToEachInstruction) {
+  const plan::Profile p = probed(1);
+  expect_positive(p);
+  EXPECT_TRUE(p.waits.empty()) << "one rank shares no tokens";
+}
+
+TEST(Probe, OfTwoRanksHasTheWaitOfEachCollectiveInsideUnits) {
+  const plan::Profile p = probed(2);
+  expect_positive(p);
+  for (const char* purpose : {"tensor", "norms", "sequence", "ring"}) {
+    ASSERT_TRUE(p.waits.contains(purpose)) << purpose;
+    const auto& [forward, backward] = p.waits.at(purpose);
+    EXPECT_TRUE(forward >= 0 && forward < 1 && backward >= 0 && backward < 1) << purpose;
+  }
+  EXPECT_GT(p.link.gather, 0);
+}
+
+}  // namespace
+}  // namespace tessera::testing
