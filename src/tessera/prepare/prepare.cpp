@@ -169,7 +169,7 @@ class Preparation {
       if (!online_)
         for (const fs::path& folder : {folder_, folder_ / "texts"}) checkpoint::remove_dead_partials(folder);
       if (encodes) make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
-      if (!recipe_.data.texts) tell_cut_captions(recipe_, job_, captions_, data_.tokenizer_);
+      if (!recipe_.data.texts && data::has_tokenizer()) tell_cut_captions(recipe_, job_, captions_, data_.tokenizer_);
       if (!online_ && data::has_video()) look_into_files();
     }
     pace.barrier();

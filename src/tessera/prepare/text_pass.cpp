@@ -27,9 +27,17 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
       mesh_(mesh),
       comm_(comm),
       rank_(rank),
-      prompts_(tokenizer, job::instruction_text(recipe), job.context_length, job.model->conditions().padded_text),
+      open_prompts_([tokenizer, instruction = job::instruction_text(recipe), &job] {
+        return data::PromptTokenizer(tokenizer, instruction, job.context_length, job.model->conditions().padded_text);
+      }),
       read_null_caption_([&recipe, &job] { return job::learned_null_caption(recipe, *job.model); }) {
+  if (data::has_tokenizer()) prompts();
   if (job.pooled) pooled_tokenizer_.emplace(pooled_tokenizer_file(recipe, tokenizer));
+}
+
+const data::PromptTokenizer& TextPass::prompts() const {
+  if (!prompts_) prompts_.emplace(open_prompts_());
+  return *prompts_;
 }
 
 void TextPass::load() {
@@ -54,7 +62,7 @@ EncodedText TextPass::encode_negative(const std::string& text) {
     if (!null_caption_) null_caption_ = read_null_caption_();
     if (null_caption_->defined()) return {*null_caption_, pool(text)};
   }
-  return {encode(prompts_.encode_plain(text)), pool(text)};
+  return {encode(prompts().encode_plain(text)), pool(text)};
 }
 
 /// [P] of the second encoder; undefined for models without one.

@@ -31,11 +31,11 @@ class TextPass {
   /// after.
   void load();
   /// Behind data.instruction; all ranks together; loads.
-  EncodedText encode(const std::string& text) { return {encode(prompts_.encode(text)), pool(text)}; }
+  EncodedText encode(const std::string& text) { return {encode(prompts().encode(text)), pool(text)}; }
   /// Of a negative prompt: without the instruction. An empty one is the embedding that the denoiser's weights learned
   /// for it, where they have one (job/null_caption.h): it may have more rows than a caption.
   EncodedText encode_negative(const std::string& text);
-  int64_t token_count(const std::string& text) const { return prompts_.encode(text).kept(); }  ///< n; alone
+  int64_t token_count(const std::string& text) const { return prompts().encode(text).kept(); }  ///< n; alone
 
  private:
   at::Tensor encode(const data::PromptIds& prompt);
@@ -47,7 +47,11 @@ class TextPass {
   const Mesh mesh_;
   comm::Comm& comm_;
   const int rank_;
-  const data::PromptTokenizer prompts_;
+  /// Opened at the start, where this program can: a cache that holds all texts needs none.
+  const data::PromptTokenizer& prompts() const;
+
+  const std::function<data::PromptTokenizer()> open_prompts_;
+  mutable std::optional<const data::PromptTokenizer> prompts_;
   std::optional<const data::Tokenizer> pooled_tokenizer_;  // of models that take a pooled caption
   const std::function<at::Tensor()> read_null_caption_;
   std::optional<at::Tensor> null_caption_;  // once it was asked for; undefined: none was learned
