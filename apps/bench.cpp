@@ -30,9 +30,9 @@ int run_bench(const Arguments& arguments) {
   options.nvme = arguments.value("--nvme", options.nvme);
   options.trace = arguments.value("--trace");
   options.profile = arguments.value("--profile", options.profile);
-  options.steps = std::stoi(arguments.value("--steps", "8"));
-  options.seconds = std::stod(arguments.value("--seconds", "0"));
-  options.warmup = std::stoi(arguments.value("--warmup", "3"));
+  options.steps = static_cast<int>(arguments.number("--steps", 8));
+  options.seconds = arguments.number("--seconds", 0);
+  options.warmup = static_cast<int>(arguments.number("--warmup", 3));
   return tools::bench_step(options);
 }
 

@@ -47,6 +47,8 @@ struct Arguments {
   bool has(const std::string& flag) const;
   std::string value(const std::string& flag, const std::string& absent = {}) const;
   std::vector<std::string> values(const std::string& flag) const;
+  /// The flag's number, at least 0. Throws UserError (usage) for other text.
+  double number(const std::string& flag, double absent) const;
   /// The one word that must be there. Throws UserError (usage) saying what is missing.
   const std::string& only_word(const std::string& what) const;
 };

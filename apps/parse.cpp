@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include "commands.h"
 #include "tessera/base/check.h"
@@ -95,6 +97,15 @@ std::vector<std::string> Arguments::values(const std::string& flag) const {
   for (const auto& [name, value] : flags)
     if (name == flag) found.push_back(value);
   return found;
+}
+double Arguments::number(const std::string& flag, double absent) const {
+  if (!has(flag)) return absent;
+  const std::string text = value(flag);
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || !(number >= 0) || std::isinf(number))
+    throw UserError(Exit::usage, command->name, flag + " " + text + ": expected a number, at least 0");
+  return number;
 }
 const std::string& Arguments::only_word(const std::string& what) const {
   if (words.empty()) throw UserError(Exit::usage, command->name, "no " + what + " given", "tessera " + command->usage);

@@ -22,7 +22,7 @@ int run_probe(const Arguments& arguments) {
   tools::ProbeOptions options;
   options.name = arguments.value("--name", options.name);
   options.folder = arguments.value("--folder", options.folder);
-  if (arguments.has("--seconds")) options.seconds = std::stod(arguments.value("--seconds"));
+  options.seconds = arguments.number("--seconds", options.seconds);
   const plan::Profile profile = tools::probe(options);
   if (comm::rendezvous_from_env().rank != 0) return 0;
   if (arguments.has("--out"))

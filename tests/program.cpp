@@ -174,6 +174,12 @@ std::vector<nlohmann::json> TinyRun::metrics(const std::string& run, const std::
   return lines;
 }
 
+std::vector<double> TinyRun::losses(const std::string& run) const {
+  std::vector<double> losses;
+  for (const auto& step : metrics(run)) losses.push_back(step.at("loss"));
+  return losses;
+}
+
 std::map<std::string, std::vector<float>> TinyRun::model(const std::string& run) const {
   std::map<std::string, std::vector<float>> tensors;
   const auto weights = checkpoint::open_weights(out(run) + "/model");

@@ -48,6 +48,7 @@ class TinyRun {
 
   /// Lines of OUT/metrics.jsonl of a type.
   std::vector<nlohmann::json> metrics(const std::string& run, const std::string& type = "step") const;
+  std::vector<double> losses(const std::string& run) const;  ///< of its steps
   /// Every tensor of the exported model, as raw fp32.
   std::map<std::string, std::vector<float>> model(const std::string& run) const;
 

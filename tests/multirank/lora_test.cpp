@@ -40,14 +40,8 @@ void train(int ranks, const std::string& name, std::vector<std::string> more = {
   ASSERT_EQ(r.code, 0) << r.output;
 }
 
-std::vector<double> losses(const std::string& name) {
-  std::vector<double> values;
-  for (const auto& step : shared().metrics(name)) values.push_back(step["loss"].get<double>());
-  return values;
-}
-
 void expect_same_losses(const std::string& a, const std::string& b) {
-  const auto one = losses(a), other = losses(b);
+  const auto one = shared().losses(a), other = shared().losses(b);
   ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
   ASSERT_EQ(other.size(), one.size());
   for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(other[i] / one[i], 1, 2e-6) << "step " << i + 1;
@@ -63,11 +57,11 @@ TEST(Lora, LearnsAndIsTheSameOnTwoRanks) {
   train(1, "one");
   train(2, "two");
   expect_same_losses("one", "two");
-  const auto curve = losses("one");
+  const auto curve = shared().losses("one");
   EXPECT_NE(curve.front(), curve.back());
   // the same draws without training: what the adapters gained on each step's own samples
   train(1, "still", {"--train.lr", "0"});
-  EXPECT_LT(mean(curve, kSteps / 2, kSteps), mean(losses("still"), kSteps / 2, kSteps));
+  EXPECT_LT(mean(curve, kSteps / 2, kSteps), mean(shared().losses("still"), kSteps / 2, kSteps));
 }
 
 TEST(Lora, TrainsAndKeepsAdaptersAlone) {
@@ -117,14 +111,15 @@ TEST(Lora, MergedItIsAModelThatGoesOnWhereTheAdaptersWere) {
   train(1, "with-adapters", {"--run.steps", "1", "--train.lr", "0", "--lora.init", model + "/lora_kohya.safetensors"});
   const Result full = shared().train(1, "of-merged", {"--run.steps", "1", "--train.lr", "0", "--model.path", merged});
   ASSERT_EQ(full.code, 0) << full.output;
-  EXPECT_NEAR(losses("with-adapters")[0] / losses("of-merged")[0], 1, 1e-5);
+  EXPECT_NEAR(shared().losses("with-adapters")[0] / shared().losses("of-merged")[0], 1, 1e-5);
   train(1, "of-base", {"--run.steps", "1", "--train.lr", "0"});
-  EXPECT_GT(std::abs(losses("of-base")[0] / losses("of-merged")[0] - 1), 1e-4) << "the adapters do something";
+  EXPECT_GT(std::abs(shared().losses("of-base")[0] / shared().losses("of-merged")[0] - 1), 1e-4)
+      << "the adapters do something";
 }
 
 /// How far one curve is from another, at most, relatively.
 double worst(const std::string& a, const std::string& b) {
-  const auto one = losses(a), other = losses(b);
+  const auto one = shared().losses(a), other = shared().losses(b);
   EXPECT_EQ(one.size(), other.size());
   double most = 0;
   for (size_t i = 0; i < std::min(one.size(), other.size()); ++i)
@@ -234,9 +229,9 @@ TEST(LoraBaseIn8Bits, ResumesRestsOnTheHostAndIsMergedIntoTheOriginal) {
   train(1, "q-on-int8", with({"--lora.base_dtype", "int8"}));
   const Result full = shared().train(1, "q-of-merged", {"--run.steps", "1", "--train.lr", "0", "--model.path", merged});
   ASSERT_EQ(full.code, 0) << full.output;
-  EXPECT_NEAR(losses("q-on-fp32")[0] / losses("q-of-merged")[0], 1, 1e-5);
-  EXPECT_NE(losses("q-on-int8")[0], losses("q-on-fp32")[0]);
-  EXPECT_NEAR(losses("q-on-int8")[0] / losses("q-of-merged")[0], 1, 5e-3);
+  EXPECT_NEAR(shared().losses("q-on-fp32")[0] / shared().losses("q-of-merged")[0], 1, 1e-5);
+  EXPECT_NE(shared().losses("q-on-int8")[0], shared().losses("q-on-fp32")[0]);
+  EXPECT_NEAR(shared().losses("q-on-int8")[0] / shared().losses("q-of-merged")[0], 1, 5e-3);
 }
 
 TEST(LoraBaseIn8Bits, DoraStartsAsTheBaseThatComputesAndTrainsAlikeOnTwoRanks) {
@@ -245,7 +240,8 @@ TEST(LoraBaseIn8Bits, DoraStartsAsTheBaseThatComputesAndTrainsAlikeOnTwoRanks) {
   train(2, "q-dora-2", flags);
   expect_same_losses("q-dora", "q-dora-2");
   train(1, "q-pair", {"--lora.base_dtype", "int8"});
-  EXPECT_NEAR(losses("q-dora")[0] / losses("q-pair")[0], 1, 1e-5) << "before the first step both are the base";
+  EXPECT_NEAR(shared().losses("q-dora")[0] / shared().losses("q-pair")[0], 1, 1e-5)
+      << "before the first step both are the base";
 }
 
 /// Every tensor of a file, with its bytes.
@@ -304,7 +300,7 @@ TEST(Lora, ACheckpointSaysItsScaleToWhoeverReadsIt) {
             converted("export.safetensors", {exported, "--to", "comfyui"}));
   train(1, "on-checkpoint", {"--run.steps", "1", "--train.lr", "0", "--lora.targets", "q,k", "--lora.init", saved});
   train(1, "on-export", {"--run.steps", "1", "--train.lr", "0", "--lora.targets", "q,k", "--lora.init", exported});
-  EXPECT_EQ(losses("on-checkpoint"), losses("on-export"));
+  EXPECT_EQ(shared().losses("on-checkpoint"), shared().losses("on-export"));
 }
 
 TEST(Lora, ASampleTakesAnyFileAtAStrength) {

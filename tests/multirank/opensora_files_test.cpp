@@ -69,7 +69,7 @@ TEST_F(EncodedFiles, TrainAsTheClipsDoOnAnyRanksCachedOrNot) {
       const std::string name = "files" + std::to_string(ranks) + (cache == "online" ? cache : "");
       const Result r = train(ranks, name, files({"--data.cache", cache}));
       ASSERT_EQ(r.code, 0) << r.output;
-      EXPECT_EQ(losses(name), losses("clips" + std::to_string(ranks))) << cache;
+      EXPECT_EQ(run_.losses(name), run_.losses("clips" + std::to_string(ranks))) << cache;
       EXPECT_NE(r.output.find("text encoder umt5-demo has random weights, which samples alone use"), std::string::npos)
           << r.output;
     }
@@ -86,7 +86,7 @@ TEST_F(EncodedFiles, DropCaptionsForTheFilesThatStandForTheEmptyOne) {
   const std::string null = file("clip0-t5.pt").string() + "," + file("clip0-clip.pt").string();
   Result r = train(1, "dropped", with({"--data.null_text", null}));
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_NE(losses("dropped"), losses("clips")) << "some captions were dropped";
+  EXPECT_NE(run_.losses("dropped"), run_.losses("clips")) << "some captions were dropped";
   // where every clip has the files of the empty caption, dropping for them changes no bit
   std::ofstream(table_) << "path,text,latents_path,text_t5_path,text_clip_path\n"
                            "clip0.mp4,words,clip0.pt,clip0-t5.pt,clip0-clip.pt\n"
@@ -97,8 +97,8 @@ TEST_F(EncodedFiles, DropCaptionsForTheFilesThatStandForTheEmptyOne) {
   Flags drops = {"--data.null_text", null};
   drops.insert(drops.end(), own_cache.begin(), own_cache.end());
   ASSERT_EQ(train(1, "alike-dropped", with(drops)).code, 0);
-  EXPECT_EQ(losses("alike-dropped"), losses("alike"));
-  EXPECT_NE(losses("alike"), losses("clips"));
+  EXPECT_EQ(run_.losses("alike-dropped"), run_.losses("alike"));
+  EXPECT_NE(run_.losses("alike"), run_.losses("clips"));
   r = train(1, "single", with({"--data.null_text", file("clip0-t5.pt").string()}));
   EXPECT_EQ(r.code, 2) << r.output;
   EXPECT_NE(r.output.find("1 files, expected 2"), std::string::npos) << r.output;

@@ -3,7 +3,7 @@
 //
 //   class EncodedFiles : public OpenSoraRun { ... };
 //   ASSERT_EQ(train(2, "a", {"--mesh", "sp=2"}).code, 0);
-//   EXPECT_EQ(losses("a"), losses("b"));
+//   EXPECT_EQ(run_.losses("a"), run_.losses("b"));
 #include <gtest/gtest.h>
 
 #include <string>
@@ -21,11 +21,6 @@ class OpenSoraRun : public ::testing::Test {
     Flags flags = {"--data.size", "32,48", "--diffusion.timesteps", "by_size", "--train.eps", "1e-6"};
     flags.insert(flags.end(), more.begin(), more.end());
     return run_.train(ranks, name, flags, 300);
-  }
-  std::vector<double> losses(const std::string& name) const {
-    std::vector<double> losses;
-    for (const auto& step : run_.metrics(name)) losses.push_back(step.at("loss").get<double>());
-    return losses;
   }
 
   const TinyRun run_{"opensora", TESSERA_BINARY, R"(preset = "opensora2-tiny"

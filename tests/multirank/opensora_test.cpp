@@ -68,7 +68,7 @@ TEST_F(TwoTextEncoders, TrainTheSameOnEveryLayoutCachedOrNot) {
   online.insert(online.end(), {"--data.cache", "online"});
   r = train(1, "online", online);
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_EQ(losses("one"), losses("online")) << "what is stored is what is encoded";
+  EXPECT_EQ(run_.losses("one"), run_.losses("online")) << "what is stored is what is encoded";
   for (const char* mesh : {"dp_shard=2", "cp=2", "tp=2"}) {
     Flags flags = drops;
     flags.insert(flags.end(), {"--mesh", mesh});
@@ -80,7 +80,7 @@ TEST_F(TwoTextEncoders, TrainTheSameOnEveryLayoutCachedOrNot) {
   ASSERT_EQ(r.code, 0) << r.output;
   r = train(1, "without", {"--diffusion.pooled_dropout", "1"});
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_NE(losses("all"), losses("without")) << "the pooled caption is an input of the model";
+  EXPECT_NE(run_.losses("all"), run_.losses("without")) << "the pooled caption is an input of the model";
 }
 
 /// Entries of clips in the cache, and what they hold besides the latent.
@@ -112,7 +112,7 @@ TEST_F(TwoTextEncoders, GivenFramesAreDrawnAlikeOnEveryLayoutCachedOrNotAndGoOn)
       ASSERT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>());
   r = train(1, "online", with({"--data.cache", "online"}));
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_EQ(losses("one"), losses("online"));
+  EXPECT_EQ(run_.losses("one"), run_.losses("online"));
   for (const char* line : {"dp_shard=2", "cp=2", "sp=2", "tp=2", "pp=2"}) {
     r = train(2, line, with({"--mesh", line}));
     ASSERT_EQ(r.code, 0) << r.output;
@@ -120,7 +120,7 @@ TEST_F(TwoTextEncoders, GivenFramesAreDrawnAlikeOnEveryLayoutCachedOrNotAndGoOn)
   }
   r = train(1, "plain", {"--diffusion.conditions", "t2v=1"});
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_NE(losses("plain"), losses("one"));
+  EXPECT_NE(run_.losses("plain"), run_.losses("one"));
   ASSERT_EQ(train(1, "parts", with({"--run.steps", "3"})).code, 0);
   r = train(2, "parts", with({"--mesh", "tp=2"}));
   ASSERT_EQ(r.code, 0) << r.output;
@@ -211,11 +211,6 @@ class FramesBeside : public ::testing::Test {
     more.insert(more.begin(), shape.begin(), shape.end());
     return run_.train(ranks, name, more, 300);
   }
-  std::vector<double> losses(const std::string& name) const {
-    std::vector<double> losses;
-    for (const auto& step : run_.metrics(name)) losses.push_back(step.at("loss").get<double>());
-    return losses;
-  }
   void expect_planned(const std::string& name) const {
     for (const auto& step : run_.metrics(name))
       for (const auto& rank : step.at("ranks"))
@@ -241,7 +236,7 @@ TEST_F(FramesBeside, AreDrawnAlikeOnEveryLayoutCachedOrNotAndGoOn) {
     EXPECT_EQ(names, std::set<std::string>{"given.noisy"}) << "the whole clip with some noise on its pixels";
   r = train(1, "online", with({"--data.cache", "online"}));
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_EQ(losses("one"), losses("online"));
+  EXPECT_EQ(run_.losses("one"), run_.losses("online"));
   expect_planned("online");
   for (const char* line : {"dp_shard=2", "cp=2", "sp=2", "tp=2", "pp=2"}) {
     r = train(2, line, with({"--mesh", line}));
@@ -265,7 +260,7 @@ TEST_F(FramesBeside, EachKindChangesTheRunAndSamplesAreGivenThem) {
     const Result r = train(1, name, flags);
     EXPECT_EQ(r.code, 0) << r.output;
     expect_planned(name);
-    return losses(name);
+    return run_.losses(name);
   };
   const std::vector<std::vector<double>> all = {
       trained("none", "none=1"),

@@ -70,11 +70,6 @@ class Prepare : public ::testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_.tessera(arguments);
   }
-  std::vector<double> losses(const std::string& name) const {
-    std::vector<double> list;
-    for (const auto& step : run_.metrics(name)) list.push_back(step["loss"]);
-    return list;
-  }
 
   const TinyRun run_;
 };
@@ -238,7 +233,7 @@ TEST_F(Prepare, SeveralShapesTrainTheSameOnEveryLayout) {
     EXPECT_EQ(shapes.size(), 2u) << "8x32x32 and 8x16x64 have as many tokens, stills fewer";
     EXPECT_EQ(shapes.begin()->second, 4) << "two of six clips are stills";
   }
-  const auto one = losses("ranks1"), two = losses("ranks2");
+  const auto one = run_.losses("ranks1"), two = run_.losses("ranks2");
   ASSERT_EQ(one.size(), two.size());
   for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-5 * one[i]) << i;
 
@@ -247,7 +242,7 @@ TEST_F(Prepare, SeveralShapesTrainTheSameOnEveryLayout) {
   five.back() = "5";
   ASSERT_EQ(run_.train(1, "parts", five).code, 0);
   ASSERT_EQ(run_.train(1, "parts", flags).code, 0);
-  EXPECT_EQ(losses("parts"), one);
+  EXPECT_EQ(run_.losses("parts"), one);
 }
 
 TEST_F(Prepare, OnlineIsTheSameTrainingWithoutACache) {
@@ -256,7 +251,7 @@ TEST_F(Prepare, OnlineIsTheSameTrainingWithoutACache) {
   const Result online =
       run_.train(2, "online", {"--data.clip_mode", "chunks", "--data.frames", "4", "--data.cache", "online"});
   ASSERT_EQ(online.code, 0) << online.output;
-  EXPECT_EQ(losses("online"), losses("cached"));
+  EXPECT_EQ(run_.losses("online"), run_.losses("cached"));
   EXPECT_FALSE(fs::exists(cache()));
   EXPECT_FALSE(fs::exists("online"));
 }
@@ -284,7 +279,7 @@ TEST_F(Prepare, SeveralFoldersTrainAsTheOneThatHoldsTheirClips) {
   EXPECT_NE(resolved.find("path = [\"" + b + "\", \"" + a + "\"]"), std::string::npos) << resolved;
   write(all / "metadata.csv", table);
   ASSERT_EQ(run_.train(2, "one", {"--run.steps", "5", "--data.path", all.string()}).code, 0);
-  EXPECT_EQ(losses("folders"), losses("one"));
+  EXPECT_EQ(run_.losses("folders"), run_.losses("one"));
 
   const Result refused = prepare(1, {"--data.metadata", (all / "metadata.csv").string()});
   EXPECT_EQ(refused.code, 2);

@@ -37,6 +37,15 @@ TEST(Probe, OfOneRankHasWhatTheEngineAddsToEachInstruction) {
   EXPECT_TRUE(p.waits.empty()) << "one rank shares no tokens";
 }
 
+TEST(Probe, SecondsThatAreNoNumberAreRefused) {
+  const TinyRun run("probe-seconds");
+  for (const char* seconds : {"soon", "-1", "inf", ""}) {
+    const Result r = run.tessera({"probe", "--seconds", seconds});
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find("expected a number, at least 0"), std::string::npos) << r.output;
+  }
+}
+
 TEST(Probe, OfTwoRanksHasTheWaitOfEachCollectiveInsideUnits) {
   const plan::Profile p = probed(2);
   expect_positive(p);

@@ -42,11 +42,6 @@ class Shards : public ::testing::Test {
     const auto png = data::write_png(frames, 0);
     write(name, std::string(png.begin(), png.end()));
   }
-  std::vector<double> losses(const std::string& name) const {
-    std::vector<double> list;
-    for (const auto& step : run_.metrics(name)) list.push_back(step["loss"]);
-    return list;
-  }
 
   const TinyRun run_;
 };
@@ -82,7 +77,7 @@ TEST_F(Shards, TrainTheSameOnEveryLayoutAndWhenResumed) {
       EXPECT_NE(r.output.find(words), std::string::npos) << words << "\n" << r.output;
     EXPECT_EQ(r.output.find(": 0 clips"), std::string::npos) << "shapes that no picture has are not used";
   }
-  const auto one = losses("ranks1"), two = losses("ranks2");
+  const auto one = run_.losses("ranks1"), two = run_.losses("ranks2");
   ASSERT_EQ(one.size(), 9u);
   ASSERT_EQ(two.size(), 9u) << "every rank takes every step";
   for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-5 * one[i]) << i;
@@ -96,7 +91,7 @@ TEST_F(Shards, TrainTheSameOnEveryLayoutAndWhenResumed) {
 
   ASSERT_EQ(run_.train(1, "parts", flags("4"), 300).code, 0);
   ASSERT_EQ(run_.train(1, "parts", flags("9"), 300).code, 0);
-  EXPECT_EQ(losses("parts"), one);
+  EXPECT_EQ(run_.losses("parts"), one);
 }
 
 TEST_F(Shards, TheLargestBatchIsFoundForEachShape) {
@@ -178,7 +173,7 @@ TEST_F(Shards, BucketsHaveBatchesOfTheirOwnOnEveryLayoutAndWhenResumed) {
   ASSERT_EQ(run_.train(1, "parts", flags("4"), 300).code, 0);
   r = run_.train(2, "parts", flags("9"), 300);
   ASSERT_EQ(r.code, 0) << r.output;
-  const auto parts = losses("parts"), whole = losses("one");
+  const auto parts = run_.losses("parts"), whole = run_.losses("one");
   ASSERT_EQ(parts.size(), whole.size());
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 1e-5 * whole[i]) << i;
   r = run_.tessera({"plan", run_.recipe(), "--mesh", "dp_shard=4", "--data.buckets", "1x32x48=8,1x64x64=3"});
@@ -227,7 +222,7 @@ TEST_F(Shards, LatentsInTheirPlaceTrainAsThePicturesDo) {
         run_.train(1, "latents",
                    with({"--data.path", tars, "--data.latents", "npy", "--data.cache", place, "--run.resume", "no"}));
     ASSERT_EQ(r.code, 0) << r.output;
-    EXPECT_EQ(losses("latents"), losses("pictures")) << place;
+    EXPECT_EQ(run_.losses("latents"), run_.losses("pictures")) << place;
   }
   const Result refused = run_.train(
       1, "refused", {"--data.path", tars, "--data.latents", "npy", "--data.frames", "1", "--data.size", "32,32"});
