@@ -36,6 +36,18 @@ def tables(report):
     return text
 
 
+def out_of_reach(report):
+    """A line for each size at which half of DeepSpeed's time is below the floor."""
+    text = ""
+    for tokens in sorted({r["tokens"] for r in report["rows"]}):
+        seconds = {r["setting"]: r["seconds"] for r in report["rows"] if r["tokens"] == tokens}
+        wanted, floor = 0.5 * seconds["deepspeed default"], seconds["floor"]
+        if wanted < floor:
+            text += (f"- With {tokens:,} tokens the half of DeepSpeed's time that (c) asks for is {wanted:.2f} s, less than the "
+                     f"{floor:.2f} s of the floor, which\n  exchanges and offloads nothing.\n")
+    return text
+
+
 def page(report):
     m = report["model"]
     return f"""# Benchmarks
@@ -56,7 +68,7 @@ once with its default buckets (5e8 elements) and once with those that transforme
   fused AdamW on the half of the parameters that a rank would own. Both hold whole parameters.
 - States on the host: on a CPU, device and host are the same memory, so both are added up for all programs.
 - "Planner free" may choose anything that stays under the peak of FSDP2 without recompute.
-
+{out_of_reach(report)}
 {tables(report)}"""
 
 

@@ -196,8 +196,8 @@ TEST_F(OpenSoraVaeMemory, PiecesTakeWhatIsSaidTiledOrNot) {
   for (const Tiling& tiling : {Tiling{}, Tiling{.size = 64, .overlap = 16}}) {
     const auto vae12 = sized<OpenSoraVae12>(first, opensora12_vae::parameters(first), tiling);
     const auto vae13 = sized<OpenSoraVae13>(second, opensora13_vae::parameters(second), tiling);
-    for (const int64_t frames : {1, 34}) expect_bytes_of(vae12, {frames, 96, 128});
-    for (const int64_t frames : {1, 17}) expect_bytes_of(vae13, {frames, 96, 128});
+    for (const int64_t frames : {1, 34}) expect_bytes_of(vae12, {frames, 64, 96});
+    for (const int64_t frames : {1, 17}) expect_bytes_of(vae13, {frames, 64, 96});
     expect_bytes_of(vae12, {1, 103, 125});
     expect_bytes_of(vae13, {1, 101, 125});
   }
