@@ -3,29 +3,31 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/units.h"
 #include "tessera/job/job.h"
 #include "tessera/planning/make_plan.h"
 #include "tessera/planning/more_memory.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
+#include "tessera/planning/rank_share.h"
 #include "tessera/recipe/load_recipe.h"
 
 namespace tessera::planning {
 namespace {
 
-/// A request made of a recipe; the job stays with it.
+/// A request made of a recipe; the job, to which it refers, stays with it.
 struct Asked {
-  recipe::Recipe recipe;
-  job::Job job;
-  PlanRequest request;
+  Asked(const std::string& file, const recipe::Overrides& overrides)
+      : recipe(recipe::load_recipe(file, overrides)), job(job::make_job(recipe)), request(on(recipe.mesh)) {}
+  Asked(const Asked&) = delete;
+  PlanRequest on(const Mesh& mesh) const {
+    return plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), mesh, /*prompts=*/0);
+  }
+
+  const recipe::Recipe recipe;
+  const job::Job job;
+  const PlanRequest request;
 };
-Asked asked(const std::string& file, const recipe::Overrides& overrides) {
-  recipe::Recipe recipe = recipe::load_recipe(file, overrides);
-  job::Job job = job::make_job(recipe);
-  PlanRequest request =
-      plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/0);
-  return {std::move(recipe), std::move(job), std::move(request)};
-}
 /// Wan 1.3B trained in full.
 Asked small(recipe::Overrides overrides) {
   overrides.insert(overrides.end(), {{"model.preset", "wan2.1-t2v-1.3b"},
@@ -34,20 +36,19 @@ Asked small(recipe::Overrides overrides) {
                                      {"data.frames", "16"},
                                      {"data.size", "480,832"},
                                      {"plan.compute_dtype", "bf16"}});
-  return asked("", overrides);
+  return {"", overrides};
 }
 const std::string kPair = TESSERA_SOURCE_DIR "/recipes/wan2.2-t2v-a14b_full_h200.toml";
 
 TEST(Advice, ForA14BsPairOnOneH200With128GiBNamesSplitMastersAndMomentsOf8Bits) {
-  const Asked pair = asked(kPair, {{"plan.profile", "h200-128gib"}});
+  const Asked pair(kPair, {{"plan.profile", "h200-128gib"}});
   const Planned planned = make_plan(pair.request);
   ASSERT_FALSE(planned.choice.fits);
   const std::string& advice = planned.choice.advice;
   EXPECT_NE(advice.find("plan.masters = split (exact masters, gathered in bf16) and plan.moments = int8: "),
             std::string::npos)
       << advice;
-  const Asked smaller =
-      asked(kPair, {{"plan.profile", "h200-128gib"}, {"plan.masters", "split"}, {"plan.moments", "int8"}});
+  const Asked smaller(kPair, {{"plan.profile", "h200-128gib"}, {"plan.masters", "split"}, {"plan.moments", "int8"}});
   EXPECT_TRUE(make_plan_as_is(smaller.request).choice.fits);
 }
 
@@ -61,6 +62,37 @@ TEST(Advice, OnSeveralRanksNamesAnotherMeshOfAsMany) {
   const Planned planned = make_plan(replicas.request);
   ASSERT_FALSE(planned.choice.fits);
   EXPECT_NE(planned.choice.advice.find("--mesh dp_shard=8: "), std::string::npos) << planned.choice.advice;
+}
+
+/// NCCL connects 3.1 GiB of an A100 under dp_replicate=8 and 3.7 GiB under dp_shard=8.
+TEST(Advice, OnAnotherMeshIsWhatPlanningThatMeshGives) {
+  const Asked replicas = small({{"plan.profile", "a100-80"},
+                                {"mesh", "dp_replicate=8"},
+                                {"train.global_batch", "8"},
+                                {"data.frames", "640"},
+                                {"plan.host_budget", "0"}});
+  const Planned planned = make_plan(replicas.request);
+  ASSERT_FALSE(planned.choice.fits);
+  const Planned sharded = make_plan_as_is(replicas.on(Mesh::parse("dp_shard=8")));
+  ASSERT_TRUE(sharded.choice.fits);
+  EXPECT_LT(sharded.budget, planned.budget) << "gathers are connected too";
+  EXPECT_NE(planned.choice.advice.find("--mesh dp_shard=8: " + format_bytes(sharded.choice.memory.peak) +
+                                       " a rank, a step of " + format_seconds(sharded.prediction.step.total)),
+            std::string::npos)
+      << planned.choice.advice;
+}
+
+TEST(Advice, RanksOfAnotherMeshHaveTheBudgetsAndSamplesOfThatMesh) {
+  const Asked asked(kPair, {{"plan.profile", "h200"}, {"data.cache", "online"}, {"data.encoders", "sharded"}});
+  for (const char* mesh : {"single", "dp_shard=8", "dp_shard=16", "dp_shard=2,cp=4", "sp=8", "tp=2,dp_replicate=4"}) {
+    const PlanRequest there = asked.on(Mesh::parse(mesh)), moved = on_mesh(asked.request, Mesh::parse(mesh)).value();
+    EXPECT_EQ(moved.mesh, there.mesh);
+    EXPECT_EQ(moved.planner.budget, there.planner.budget) << mesh;
+    EXPECT_EQ(moved.planner.host_budget, there.planner.host_budget) << mesh;
+    EXPECT_EQ(moved.planner.micro_batch, there.planner.micro_batch) << mesh;
+    EXPECT_EQ(moved.resident + moved.of_mesh, there.resident + there.of_mesh) << mesh;
+    EXPECT_EQ(moved.encoding.total(), there.encoding.total()) << mesh;
+  }
 }
 
 TEST(Advice, PricesOfMemoryAreInTheJsonOfAPlan) {

@@ -19,6 +19,7 @@
 #include "tessera/plan/optimizers.h"
 #include "tessera/plan/search/layouts.h"
 #include "tessera/planning/mesh_checks.h"
+#include "tessera/planning/rank_share.h"
 
 namespace tessera::planning {
 
@@ -273,28 +274,22 @@ std::optional<Change> another_mesh(const PlanRequest& request, Jobs& jobs) {
   std::vector<Mesh> meshes = plan::sample_sharings(bounds, request.planner.global_batch);
   std::erase(meshes, request.mesh);
   if (meshes.size() > kMost) meshes.resize(kMost);
-  for (const Mesh& mesh : meshes) {
-    PlanRequest tried = request;
-    tried.mesh = mesh;
-    tried.planner.micro_batch =
-        std::min(request.planner.micro_batch, div_up(request.planner.global_batch, mesh.dp_size()));
-    if (auto change = jobs.fit("--mesh " + mesh.to_string(), tried)) return change;
-  }
+  for (const Mesh& mesh : meshes)
+    if (const std::optional<PlanRequest> tried = on_mesh(request, mesh))
+      if (auto change = jobs.fit("--mesh " + mesh.to_string(), *tried)) return change;
   return std::nullopt;
 }
 
 std::optional<Change> more_ranks(const PlanRequest& request, Jobs& jobs) {
   if (request.most_rounds > 0) return std::nullopt;  // as above
-  PlanRequest tried = without_file(request);
-  const int before = request.mesh[Axis::dp_shard];
+  Mesh mesh = request.mesh;
   constexpr int kMostRanks = 1 << 17;  // of a mesh
   for (int times = 2; times <= kMostRanksMore && times <= kMostRanks / request.mesh.world(); times *= 2) {
-    tried.mesh[Axis::dp_shard] = before * times;
-    const int64_t share = div_up(tried.planner.global_batch, tried.mesh.dp_size());
-    tried.planner.micro_batch = std::min(request.planner.micro_batch, share);
-    if (auto change =
-            jobs.fit("--mesh " + tried.mesh.to_string() + " (" + std::to_string(tried.mesh.world()) + " ranks)", tried))
-      return change;
+    mesh[Axis::dp_shard] = request.mesh[Axis::dp_shard] * times;
+    if (const std::optional<PlanRequest> tried = on_mesh(without_file(request), mesh))
+      if (auto change =
+              jobs.fit("--mesh " + mesh.to_string() + " (" + std::to_string(mesh.world()) + " ranks)", *tried))
+        return change;
   }
   return std::nullopt;
 }

@@ -8,6 +8,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/planning/mesh_checks.h"
+#include "tessera/planning/rank_share.h"
 
 namespace tessera::planning {
 
@@ -36,17 +37,20 @@ Layouts find_layouts(const PlanRequest& request) {
   bounds.node = request.machine.profile.devices;
   plan::PlannerInput input = request.planner;
   if (request.any_micro_batch) input.micro_batch = 1;
-  // Cost and memory of a rank depend on how tokens and features are shared, not on the other dp ranks.
-  std::map<std::array<int, 3>, MeasuredModels> known;
-  const auto measure = [&](const Mesh& mesh) {
-    PlanRequest there = request;
+  // Cost and memory of a rank depend on how tokens and features are shared, not on the other dp ranks, but for encoders.
+  std::map<std::array<int64_t, 4>, MeasuredModels> known;
+  const auto measured_on = [&](const Mesh& mesh) {
+    PlanRequest there = on_mesh(request, mesh).value();  // as many ranks: encoders on the host take as much
     there.mesh = Mesh{};
     for (Axis axis : plan::kSequenceAxes) there.mesh[axis] = mesh[axis];
     plan::Plan batch;
     batch.mesh = mesh, batch.global_batch = input.global_batch, batch.micro_batch = input.micro_batch;
-    return measure_batch(there, batch, known[{mesh[Axis::cp], mesh[Axis::sp], mesh[Axis::tp]}]);
+    plan::Measured measured =
+        measure_batch(there, batch, known[{mesh[Axis::cp], mesh[Axis::sp], mesh[Axis::tp], there.of_mesh}]);
+    measured.machine.beside = there.machine.beside;
+    return plan::OnMesh{std::move(measured), there.planner.budget, there.planner.host_budget};
   };
-  Layouts found{bounds.world, input.global_batch, input.micro_batch, plan::search_layouts(bounds, input, measure)};
+  Layouts found{bounds.world, input.global_batch, input.micro_batch, plan::search_layouts(bounds, input, measured_on)};
   if (found.list.empty())
     throw UserError(Exit::usage, "plan.layouts",
                     "no mesh of " + std::to_string(bounds.world) + " ranks takes a global batch of " +

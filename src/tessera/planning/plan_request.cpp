@@ -1,13 +1,10 @@
 #include "tessera/planning/plan_request.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/device.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/models/registry.h"
@@ -17,41 +14,12 @@
 #include "tessera/plan/simulate/libraries.h"
 #include "tessera/planning/encoder_bytes.h"
 #include "tessera/planning/mesh_checks.h"
+#include "tessera/planning/rank_share.h"
 #include "tessera/recipe/stages.h"
 
 namespace tessera::planning {
 
 namespace {
-
-/// Bytes of the predictions that a soft gate keeps during a step: `samples` on a rank, in micro-batches of `micro`.
-int64_t mixed_bytes(int64_t samples, int64_t micro, int64_t prediction_bytes) {
-  constexpr int64_t kBlock = 64;  // allocation granularity of a tensor
-  return (samples + micro) * round_up(prediction_bytes, kBlock);
-}
-
-/// Each rank's share of the host memory that a node may use for offload.
-int64_t host_share(const recipe::Recipe& recipe, const plan::Profile& profile, int world) {
-  int64_t bytes = recipe.plan.host_budget;
-  if (bytes < 0) bytes = profile.devices > 0 ? profile.host_memory / 10 * 9 : 0;
-  return bytes / (profile.devices > 0 ? std::min(profile.devices, world) : world);
-}
-
-/// What is left of a rank's host memory beside encoders that stay there.
-int64_t without_encoders(int64_t host, const PlanRequest& request) {
-  if (host <= 0 || request.host_encoders == 0) return host;
-  if (host > request.host_encoders) return host - request.host_encoders;
-  throw UserError(Exit::no_fit, "data.encoders",
-                  "\"host\" takes " + format_bytes(request.host_encoders) + " a rank, its share of host memory is " +
-                      format_bytes(host),
-                  "use \"sharded\" or \"cached\", fewer ranks a node, or raise plan.host_budget");
-}
-
-/// Default device budget of a rank: a share of the device, or of this machine's memory on CPU ranks.
-int64_t rank_budget(const plan::Profile& profile, const Mesh& mesh) {
-  if (profile.device.memory > 0 && profile.devices > 0) return plan::default_budget(profile, mesh);
-  const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return total / 10 * 9 / mesh.world();
-}
 
 /// Threads that compute on the device: the step's, and those of encoders beside it (EncoderBytes::online).
 int device_threads(const recipe::Recipe& recipe) {
@@ -164,18 +132,6 @@ int64_t prompt_bytes(const job::Job& job, int prompts) {
 
 namespace {
 
-/// Floats of the largest clip's pixels, from which y or a noisy clip is encoded; a clip's own pixels are bytes.
-int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) {
-  int64_t most = 0;
-  if (!model.conditions().takes_images() && !families::any_noisy(recipe.diffusion.mask_types)) return most;
-  for (const data::Bucket& b : recipe.data.clips.buckets) most = std::max(most, b.frames * b.height * b.width);
-  return most * 3 * static_cast<int64_t>(sizeof(float));
-}
-
-}  // namespace
-
-namespace {
-
 /// Bytes of one training sample: noisy latent, target, longest text, and the model's other inputs.
 int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes) {
   constexpr int64_t kBlock = 64;  // allocation granularity of a tensor
@@ -257,14 +213,17 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   const ops::TargetScope scope(measured_target(request.machine.profile));
   request.resident = job.resident + prompt_bytes(job, prompts);
   const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
-  if (recipe.data.online())  // every step reads clips
-    (encoders.place == recipe::Encoders::host ? request.host_encoders : request.resident) +=
-        encoders.online(picture_bytes(recipe, *job.model));
-  if (job.experts.gated && !recipe.experts.hard) {
-    const int64_t own = div_up(recipe.train.global_batch, mesh.dp_size());
-    request.resident += mixed_bytes(own, recipe.train.micro_batch > 0 ? recipe.train.micro_batch : own,
-                                    4 * c10::multiply_integers(shapes.largest));
-  }
+  request.share_on = [recipe, &job, shapes, encoders, profile = request.machine.profile](const Mesh& other) {
+    const ops::TargetScope scope(measured_target(profile));
+    return rank_share(recipe, job, shapes, other, profile,
+                      recipe.data.online() ? encoder_bytes(recipe, job, other) : encoders);
+  };
+  const RankShare share = rank_share(recipe, job, shapes, mesh, request.machine.profile, encoders);
+  if (!set_share(request, share))
+    throw UserError(Exit::no_fit, "data.encoders",
+                    "\"host\" takes " + format_bytes(share.host_encoders) + " a rank, its share of host memory is " +
+                        format_bytes(share.host_budget),
+                    "use \"sharded\" or \"cached\", fewer ranks a node, or raise plan.host_budget");
   if (recipe.sample.every > 0) {
     constexpr int64_t kLatents = 4;  // latents that the sampler keeps
     request.between_steps = encoders.decoding() + kLatents * 4 * c10::multiply_integers(shapes.latent);
@@ -284,19 +243,13 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     request.cache_entry = 4 * numbers;
   }
   request.planner.global_batch = shapes.batch;
-  const int64_t share = div_up(shapes.batch, mesh.dp_size());
-  request.planner.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, share) : share;
   request.any_micro_batch = recipe.train.micro_batch == 0;
-  request.encoding = encoder_seconds(recipe, job, mesh, request.machine.profile);
-  request.machine.beside = request.encoding.beside();
-  request.planner.budget = recipe.plan.budget > 0 ? recipe.plan.budget : rank_budget(request.machine.profile, mesh);
   static_cast<plan::PlanKeys&>(request.planner) = recipe.plan;
   if (job.experts.gated) request.planner.update = plan::Update::end;
   if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");
   if (recipe.plan.update == plan::Update::in_backward)
     check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
   request.planner.may_update_in_backward = why_not_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce).empty();
-  request.planner.host_budget = without_encoders(host_share(recipe, request.machine.profile, mesh.world()), request);
   request.planner.nvme = !recipe.plan.nvme.empty();
   request.machine.update_bytes =
       static_cast<double>(size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);

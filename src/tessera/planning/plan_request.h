@@ -9,7 +9,7 @@
 
 namespace tessera::planning {
 
-/// The planner's input for the job, in the shapes of `recipe`. `prompts`: number of sampled prompts.
+/// The planner's input for the job, to which it refers, in the shapes of `recipe`. `prompts`: number of sampled prompts.
 PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
                          int prompts);
 

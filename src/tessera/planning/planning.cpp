@@ -196,7 +196,8 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   for (const PlanRequest::OtherBatch& other : request.others)
     engine::cover(spec, request.model->units(),
                   representative_batch(request, other.latent, div_up(share(other.samples), rounds)), options);
-  spec.resident += request.resident + plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads));
+  spec.resident += request.resident + request.of_mesh +
+                   plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads));
   spec.between_steps = request.between_steps;
   const engine::Parallel parallel(request.mesh, request.mesh.world() - 1);
   engine::Counted counted =

@@ -31,6 +31,16 @@ struct Routing {
 enum class PlanPhase { measuring, searching };
 using OnPlanPhase = std::function<void(PlanPhase)>;
 
+/// What a rank of a mesh has (rank_share.h).
+struct RankShare {
+  int64_t budget = 0;         ///< device bytes
+  int64_t host_budget = 0;    ///< host bytes, with those of its encoders
+  int64_t micro_batch = 1;    ///< samples of its micro-batches at most
+  int64_t resident = 0;       ///< device bytes of encoders that stay loaded, and of predictions that a soft gate mixes
+  int64_t host_encoders = 0;  ///< see PlanRequest
+  EncoderSeconds encoding;
+};
+
 struct PlanRequest {
   const net::Denoiser* model = nullptr;
   std::string model_name;
@@ -59,6 +69,7 @@ struct PlanRequest {
   int guidance_branches = 2;  ///< forward passes of one sampler step
   int device_threads = 1;     ///< that compute on the device: the step's, and those of encoders beside it
   int64_t resident = 0;       ///< bytes of tensors resident through the run beside the engine's
+  int64_t of_mesh = 0;        ///< further ones, which other meshes have otherwise: RankShare::resident
   int64_t between_steps = 0;  ///< further bytes resident only between steps, while a sample is decoded
   EncoderBytes encoders;      ///< memory of `prepare` and of sampling, for reports
   EncoderSeconds encoding;    ///< what machine.beside was made of, for reports
@@ -66,6 +77,7 @@ struct PlanRequest {
   int64_t cache_entry = 0;    ///< bytes of a cached sample with the longest text; 0: no cache
   int64_t host_sample = 0;    ///< host bytes of a training sample with noise and target (train/loader.h)
   int64_t host_encoders = 0;  ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
+  std::function<RankShare(const Mesh&)> share_on = {};  ///< of other meshes; empty: as here
   OnPlanPhase on_phase = {};
 };
 

@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/distinct_seconds.h"
+#include "tessera/planning/rank_share.h"
 
 namespace tessera::planning {
 
@@ -15,15 +16,14 @@ constexpr double kCounts = 0.05;  // a smaller share of a step is within what pr
 /// Seconds of the step on `mesh`: first of a plan without limits, which no other plan of it is faster than, then of the
 /// first that fits; empty where either is no faster than `limit`.
 std::optional<double> faster_on(const PlanRequest& request, const Mesh& mesh, double limit) {
-  PlanRequest tried = request;
-  tried.mesh = mesh;
-  const int64_t share = div_up(tried.planner.global_batch, mesh.dp_size());
-  tried.planner.micro_batch = request.any_micro_batch ? 1 : std::min(request.planner.micro_batch, share);
+  const std::optional<PlanRequest> tried = on_mesh(request, mesh);
+  if (!tried) return std::nullopt;
+  plan::PlannerInput input = tried->planner;
+  if (request.any_micro_batch) input.micro_batch = 1;
   plan::Plan batch;
-  batch.mesh = mesh, batch.global_batch = tried.planner.global_batch, batch.micro_batch = tried.planner.micro_batch;
+  batch.mesh = mesh, batch.global_batch = input.global_batch, batch.micro_batch = input.micro_batch;
   MeasuredModels known;
-  const plan::Measured measured = measure_batch(tried, batch, known);
-  plan::PlannerInput input = tried.planner;
+  const plan::Measured measured = measure_batch(*tried, batch, known);
   static_cast<plan::Choices&>(input) = {};
   input.first_that_fits = true, input.incumbent.reset();
   plan::PlannerInput unlimited = input;

@@ -6,7 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/plan/search/layouts.h"
-#include "tessera/plan/simulate/reserve.h"
+#include "tessera/plan/simulate/libraries.h"
 
 namespace tessera::plan {
 
@@ -188,7 +188,7 @@ Plan plan_of(const Scenario& s, const ModelSpec& model) {
   return plan;
 }
 
-int64_t budget_of(const Scenario& s) { return without_reserve(s.machine.profile.device.memory); }
+int64_t budget_of(const Scenario& s) { return default_budget(s.machine.profile, s.mesh); }
 
 PlannerInput planner_input(const Scenario& s) {
   PlannerInput input;
@@ -214,7 +214,8 @@ std::pair<Scenario, ScenarioResult> with_best_layout(Scenario s) {
     return there;
   };
   const auto found = search_layouts(bounds, input, [&](const Mesh& mesh) {
-    return Measured{model_of(with(mesh)), machine_of(with(mesh))};
+    const Scenario there = with(mesh);
+    return OnMesh{{model_of(there), machine_of(there)}, budget_of(there)};
   });
   if (found.empty())
     throw UserError(Exit::usage, "plan.scenario",

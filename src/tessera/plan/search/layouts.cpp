@@ -64,9 +64,8 @@ bool faster(const Choice& a, const Choice& b) {
 
 class LayoutSearch {
  public:
-  LayoutSearch(const LayoutBounds& bounds, const PlannerInput& input,
-               const std::function<Measured(const Mesh&)>& measure)
-      : bounds_(bounds), input_(input), measure_(measure) {}
+  LayoutSearch(const LayoutBounds& bounds, const PlannerInput& input, const std::function<OnMesh(const Mesh&)>& on_mesh)
+      : bounds_(bounds), input_(input), on_mesh_(on_mesh) {}
 
   std::vector<Layout> run(int finalists) {
     double before = 0;  // of the fastest mesh with fewer ranks a sample
@@ -100,11 +99,12 @@ class LayoutSearch {
   }
 
   bool plan(const Mesh& mesh, bool soon) {
-    const Measured m = measure_(mesh);
+    const OnMesh there = on_mesh_(mesh);
     PlannerInput input = input_;
+    input.budget = there.budget, input.host_budget = there.host_budget;
     input.first_that_fits = soon;
     if (soon && !input.strategy && mesh.shard_size() > 1) input.strategy = Strategy::full_shard;
-    Choice choice = choose(m.model, mesh, input, m.machine);
+    Choice choice = choose(there.measured.model, mesh, input, there.measured.machine);
     choice.candidates.clear();
     const bool fits = choice.fits;
     const auto known = std::find_if(found_.begin(), found_.end(), [&](const Layout& l) { return l.mesh == mesh; });
@@ -131,7 +131,7 @@ class LayoutSearch {
 
   const LayoutBounds& bounds_;
   const PlannerInput& input_;
-  const std::function<Measured(const Mesh&)>& measure_;
+  const std::function<OnMesh(const Mesh&)>& on_mesh_;
   std::vector<Layout> found_;
 };
 
@@ -192,8 +192,8 @@ std::vector<Mesh> shardings(const Mesh& mesh, int node) {
 }
 
 std::vector<Layout> search_layouts(const LayoutBounds& bounds, const PlannerInput& input,
-                                   const std::function<Measured(const Mesh&)>& measure, int finalists) {
-  return LayoutSearch(bounds, input, measure).run(finalists);
+                                   const std::function<OnMesh(const Mesh&)>& on_mesh, int finalists) {
+  return LayoutSearch(bounds, input, on_mesh).run(finalists);
 }
 
 }  // namespace tessera::plan

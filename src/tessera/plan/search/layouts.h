@@ -3,7 +3,7 @@
 //
 //   const auto found = search_layouts(
 //       {.world = 128, .node = 8, .heads = 40, .features = 1280, .units = 42, .tokens = T}, input,
-//       [&](const Mesh& mesh) { return Measured{model_of(mesh), machine}; });
+//       [&](const Mesh& mesh) { return OnMesh{{model_of(mesh), machine}, budget_of(mesh), host_budget}; });
 //   found.front().mesh; found.front().choice.seconds;
 //
 // [Note: the search for layouts] The search decides how many ranks share a sample (pp x cp x sp x tp) and how. It tries
@@ -45,14 +45,19 @@ struct Measured {
   ModelSpec model;
   Machine machine;
 };
+/// A mesh's ranks: what they see, and the memory that each of them has.
+struct OnMesh {
+  Measured measured;
+  int64_t budget = 0, host_budget = 0;  ///< as in PlannerInput
+};
 struct Layout {
   Mesh mesh;
   Choice choice;
   bool planned = false;  ///< by the full planner; else by the first plan that fits
 };
-/// All meshes that were tried: those that fit first, fastest first. `finalists`: number of ways of sharing a sample
-/// that are planned in full.
+/// All meshes that were tried: those that fit first, fastest first. The budgets of `input` are not read. `finalists`:
+/// number of ways of sharing a sample that are planned in full.
 std::vector<Layout> search_layouts(const LayoutBounds& bounds, const PlannerInput& input,
-                                   const std::function<Measured(const Mesh&)>& measure, int finalists = 2);
+                                   const std::function<OnMesh(const Mesh&)>& on_mesh, int finalists = 2);
 
 }  // namespace tessera::plan

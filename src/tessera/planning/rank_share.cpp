@@ -1,0 +1,79 @@
+#include "tessera/planning/rank_share.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "tessera/families/frames/frame_masks.h"
+#include "tessera/plan/simulate/libraries.h"
+
+namespace tessera::planning {
+
+namespace {
+
+/// Bytes of the predictions that a soft gate keeps during a step: `samples` on a rank, in micro-batches of `micro`.
+int64_t mixed_bytes(int64_t samples, int64_t micro, int64_t prediction_bytes) {
+  constexpr int64_t kBlock = 64;  // allocation granularity of a tensor
+  return (samples + micro) * round_up(prediction_bytes, kBlock);
+}
+
+/// Each rank's share of the host memory that a node may use for offload.
+int64_t host_share(const recipe::Recipe& recipe, const plan::Profile& profile, int world) {
+  int64_t bytes = recipe.plan.host_budget;
+  if (bytes < 0) bytes = profile.devices > 0 ? profile.host_memory / 10 * 9 : 0;
+  return bytes / (profile.devices > 0 ? std::min(profile.devices, world) : world);
+}
+
+/// Default device budget of a rank: a share of the device, or of this machine's memory on CPU ranks.
+int64_t rank_budget(const plan::Profile& profile, const Mesh& mesh) {
+  if (profile.device.memory > 0 && profile.devices > 0)
+    return std::max<int64_t>(1, plan::default_budget(profile, mesh));  // 0 would be no limit
+  const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return total / 10 * 9 / mesh.world();
+}
+
+/// Floats of the largest clip's pixels, from which y or a noisy clip is encoded; a clip's own pixels are bytes.
+int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) {
+  int64_t most = 0;
+  if (!model.conditions().takes_images() && !families::any_noisy(recipe.diffusion.mask_types)) return most;
+  for (const data::Bucket& b : recipe.data.clips.buckets) most = std::max(most, b.frames * b.height * b.width);
+  return most * 3 * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
+
+RankShare rank_share(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
+                     const plan::Profile& profile, const EncoderBytes& encoders) {
+  RankShare share;
+  share.budget = recipe.plan.budget > 0 ? recipe.plan.budget : rank_budget(profile, mesh);
+  share.host_budget = host_share(recipe, profile, mesh.world());
+  const int64_t own = div_up(shapes.batch, mesh.dp_size());
+  share.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, own) : own;
+  if (recipe.data.online())  // every step reads clips
+    (encoders.place == recipe::Encoders::host ? share.host_encoders : share.resident) +=
+        encoders.online(picture_bytes(recipe, *job.model));
+  if (job.experts.gated && !recipe.experts.hard)
+    share.resident += mixed_bytes(own, share.micro_batch, 4 * c10::multiply_integers(shapes.largest));
+  share.encoding = encoder_seconds(recipe, job, mesh, profile);
+  return share;
+}
+
+bool set_share(PlanRequest& request, const RankShare& share) {
+  request.planner.budget = share.budget, request.planner.host_budget = share.host_budget;
+  request.planner.micro_batch = share.micro_batch;
+  request.of_mesh = share.resident, request.host_encoders = share.host_encoders;
+  request.encoding = share.encoding, request.machine.beside = share.encoding.beside();
+  if (share.host_budget <= 0 || share.host_encoders == 0) return true;
+  request.planner.host_budget -= share.host_encoders;
+  return request.planner.host_budget > 0;
+}
+
+std::optional<PlanRequest> on_mesh(PlanRequest request, const Mesh& mesh) {
+  request.mesh = mesh;
+  const int64_t share = div_up(request.planner.global_batch, mesh.dp_size());
+  request.planner.micro_batch = std::min(request.planner.micro_batch, share);
+  if (request.share_on && !set_share(request, request.share_on(mesh))) return std::nullopt;
+  return request;
+}
+
+}  // namespace tessera::planning
