@@ -114,7 +114,7 @@ TEST_F(EncoderMemory, OnlineTheAutoencoderStaysForTheSteps) {
   EXPECT_LE(engine::Meter::peak() - before, said.codec_weights + said.encode + 1024);
   EXPECT_EQ(sample.latent.size(0), 16);
   const PlanRequest request = plan_request(r, job, job, Mesh{}, 0);
-  EXPECT_GE(request.resident, said.codec_weights + said.encode) << "each step has it beside its own";
+  EXPECT_GE(request.of_mesh, said.codec_weights + said.encode) << "each step has it beside its own";
 }
 
 TEST_F(EncoderMemory, TilesFollowFromTheBudgetOfTheRecipe) {
