@@ -27,7 +27,8 @@ double seconds_of(plan::UnitWork work, const plan::Profile& profile) {
   spec.units.resize(1);
   spec.units[0].kind = "autoencoder";
   const plan::Plan plan;
-  const plan::CostModel cost(spec, plan, {.profile = profile, .work = {{"autoencoder", std::move(work)}}});
+  const plan::Machine machine{.profile = profile, .work = {{"autoencoder", std::move(work)}}};
+  const plan::CostModel cost(spec, plan, machine);
   return cost.forward_seconds(0, /*replay=*/false);
 }
 

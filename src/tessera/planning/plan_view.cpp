@@ -8,6 +8,7 @@
 #include "tessera/base/units.h"
 #include "tessera/job/base_report.h"
 #include "tessera/plan/compile/compile.h"
+#include "tessera/plan/plan_hash.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/expert_seconds.h"
@@ -318,7 +319,7 @@ std::string plan_json(const Planned& planned) {
        {{"name", planned.spec.name}, {"parameters", planned.spec.numel()}, {"tokens", planned.spec.all_tokens()}}},
       {"frozen_base", base_json(planned.spec)},
       {"summary", planned.plan().summary()},
-      {"plan_hash", planned.prediction.plan_hash},
+      {"plan_hash", plan::plan_hash(planned.plan())},
       {"update",
        {{"when", std::string(name(planned.plan().update))},
         {"units_on_host", std::count_if(units.begin(), units.end(),

@@ -12,7 +12,6 @@
 #include "tessera/engine/signatures.h"
 #include "tessera/ops/target.h"
 #include "tessera/plan/compile/saved_bytes.h"
-#include "tessera/plan/plan_hash.h"
 #include "tessera/plan/shares.h"
 #include "tessera/plan/unit_keys.h"
 #include "tessera/planning/mesh_checks.h"
@@ -351,7 +350,6 @@ Planned take_plan(const PlanRequest& request, const std::string& plan, int rank)
   Planned planned = measured(request, chosen, known);
   planned.choice.plan = std::move(chosen);
   planned.choice.why = "found by rank 0";
-  planned.prediction.plan_hash = plan::plan_hash(planned.choice.plan);
   planned.choice.memory = planned.memory(rank);
   const auto check = [rank](int64_t bytes, int64_t budget, const char* where, const char* key) {
     if (budget <= 0 || bytes <= budget) return;

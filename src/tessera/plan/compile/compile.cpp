@@ -23,12 +23,15 @@ Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::stri
     if (plan.owns(rank, u)) own_.push_back(u);
 }
 
-Compiler::GroupName Compiler::group_name(const std::string& purpose, const std::vector<Axis>& axes) const {
-  GroupName group;
+const Compiler::GroupName& Compiler::group_name(const std::string& purpose, const std::vector<Axis>& axes) const {
+  const auto known = std::ranges::find_if(
+      groups_, [&](const KnownGroup& other) { return other.purpose == purpose && other.axes == axes; });
+  if (known != groups_.end()) return known->group;
+  GroupName& group = groups_.emplace_back(KnownGroup{purpose, axes, {}}).group;
   for (Axis a : axes)
     if (plan_.mesh[a] > 1) group.axis += (group.axis.empty() ? "" : "+") + std::string(axis_name(a));
-  if (group.axis.empty()) return group;
-  group.name = purpose + ":" + group.axis + "[" + RankGrid(plan_.mesh, rank_, axes).text() + "]";
+  if (!group.axis.empty())
+    group.name = purpose + ":" + group.axis + "[" + RankGrid(plan_.mesh, rank_, axes).text() + "]";
   return group;
 }
 
@@ -36,7 +39,7 @@ void Compiler::collect(Instruction& in, const std::string& purpose, const std::s
                        int64_t element) const {
   for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
     if (buffer.shards == 1 || (buffers == Gathered::trained && !buffer.trainable)) continue;
-    const GroupName group = group_name(purpose, plan_.axes(buffer));
+    const GroupName& group = group_name(purpose, plan_.axes(buffer));
     const int64_t share =
         buffer.stored == DType::f32 ? buffer.shard * element : stored_bytes(buffer.stored, buffer.shard);
     in.comm.push_back({group.axis, kind, share * (buffer.shards - 1), group.name});
@@ -55,7 +58,7 @@ void Compiler::sum_over_replicas(Instruction& in, int unit) const {
   if (!layout.sharded)
     for (const Buffer& buffer : layout.buffers) {
       if (!buffer.trainable) continue;
-      const GroupName group = group_name("reduce_whole", plan_.axes(buffer));
+      const GroupName& group = group_name("reduce_whole", plan_.axes(buffer));
       if (!group.axis.empty()) in.comm.push_back({group.axis, "all_reduce", buffer.shard * element, group.name});
     }
   if (!in.comm.empty()) in.group = in.comm.front().group;
@@ -65,7 +68,7 @@ void Compiler::sum_over_replicas(Instruction& in, int unit) const {
 void Compiler::reduce_scatter_partitions(Instruction& in, int unit) const {
   for (const Buffer& buffer : sizes_.layout(unit).buffers) {
     if (!buffer.trainable) continue;
-    const GroupName group = group_name(buffer.shards > 1 ? "reduce_outer" : "reduce_whole", plan_.outer_axes(buffer));
+    const GroupName& group = group_name(buffer.shards > 1 ? "reduce_outer" : "reduce_whole", plan_.outer_axes(buffer));
     in.comm.push_back({group.axis, "reduce_scatter",
                        buffer.partition() * size_of(plan_.reduce) * (buffer.partitions - 1), group.name});
   }
@@ -115,6 +118,7 @@ Schedule Compiler::train(bool pending) {
     for (const Visit& visit : visits)
       if (sizes_.layout(visit.unit).grad_total > 0 && seen.insert(visit.unit).second) pending_.push_back(visit.unit);
   }
+  schedule_.list.reserve(visits.size() * 8);  // somewhat more than most plans have
   walk(visits);
   norm();
   if (plan_.update == Update::end) update_all();

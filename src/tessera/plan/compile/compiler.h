@@ -44,6 +44,11 @@ class Compiler {
     std::string axis;  // "dp_shard", empty when the group has one member
     std::string name;  // "gather:dp_shard[0,1]"
   };
+  struct KnownGroup {
+    std::string purpose;
+    std::vector<Axis> axes;
+    GroupName group;
+  };
   struct Resident {
     int gather = -1;
     int64_t slot = -1;
@@ -60,7 +65,7 @@ class Compiler {
   };
 
   // compile.cpp
-  GroupName group_name(const std::string& purpose, const std::vector<Axis>& axes) const;
+  const GroupName& group_name(const std::string& purpose, const std::vector<Axis>& axes) const;
   /// Adds one collective for each buffer of the unit that is sharded over several ranks.
   enum class Gathered { all, trained };
   void collect(Instruction& in, const std::string& purpose, const std::string& kind, Gathered buffers,
@@ -145,6 +150,7 @@ class Compiler {
   const ModelSpec& model_;
   const Plan& plan_;
   const int rank_, dp_rank_;
+  mutable std::deque<KnownGroup> groups_;  // those named so far
   const GroupName outer_, world_;
   const int pp_rank_;
   std::vector<int> own_;  // units of this rank's stages

@@ -43,10 +43,13 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     if (highest <= curve.peak) continue;
     curve.peak = highest;
     curve.at = static_cast<int>(i);
-    curve.at_name = std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name);
     curve.by_part = base;
     curve.by_part.activations += held;
     curve.by_part.temporaries = highest - base.total() - held;
+  }
+  if (curve.at >= 0) {
+    const Instruction& in = schedule.list[static_cast<size_t>(curve.at)];
+    curve.at_name = std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name);
   }
   if (const int64_t idle = base.total() + model.between_steps; schedule.phase == "train" && idle > curve.peak) {
     curve.peak = idle;

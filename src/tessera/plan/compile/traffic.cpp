@@ -26,7 +26,7 @@ int64_t Compiler::tokens(int micro) const { return model_.sequence / model_.samp
 void Compiler::declare(Instruction& in, const std::vector<Traffic>& traffic) const {
   for (const Traffic& t : traffic) {
     if (!t.several(plan_.mesh)) continue;
-    const GroupName group = group_name(t.purpose, t.axes);
+    const GroupName& group = group_name(t.purpose, t.axes);
     in.comm.push_back(
         {group.axis, t.kind, t.bytes(tokens(in.micro), plan_.mesh, rank_, samples(in.micro)), group.name});
   }

@@ -108,7 +108,7 @@ int Compiler::update(int unit, Staged staged) {
 void Compiler::sum_over_tensors(Instruction& in) const {
   for (int round = 0; round < row(plan_.states.optimizer).rounds; ++round)
     for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
-      const GroupName group = group_name(in.lane == Lane::host ? kHostSums : kSums, sum_axes(plan_, buffer));
+      const GroupName& group = group_name(in.lane == Lane::host ? kHostSums : kSums, sum_axes(plan_, buffer));
       const int64_t count = sums(plan_, model_.units[in.unit], buffer, round);
       if (!group.axis.empty() && count > 0) in.comm.push_back({group.axis, "all_reduce", count * kElement, group.name});
     }
@@ -126,7 +126,7 @@ int Compiler::gather_partitions(int unit, int64_t parameters, int update) {
   in.wait = {update};
   for (const Buffer& buffer : sizes_.layout(unit).buffers) {
     if (!buffer.trainable) continue;
-    const GroupName group = group_name("gather_outer", plan_.outer_axes(buffer));
+    const GroupName& group = group_name("gather_outer", plan_.outer_axes(buffer));
     in.comm.push_back({group.axis, "all_gather", buffer.partition() * element * (buffer.partitions - 1), group.name});
   }
   in.group = in.comm.front().group;

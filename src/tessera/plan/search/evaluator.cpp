@@ -10,6 +10,13 @@
 
 namespace tessera::plan {
 
+/// The steps of a plan's experts and their schedules.
+struct Evaluated::Compiled {
+  std::vector<Plan> steps;
+  std::vector<std::vector<RankGroup>> groups;
+  int64_t repeated = 0;  ///< micro-batches that are not in them
+};
+
 /// Bytes of the arenas that a run makes.
 struct Evaluator::Arenas {
   int64_t device = 0, host = 0;
@@ -71,7 +78,7 @@ double Evaluator::seconds(Plan plan) const {
   return mean_seconds(seconds, input.expert_shares);
 }
 
-Evaluated Evaluator::evaluate(Plan plan, bool whole) const {
+Evaluated Evaluator::measured(Plan plan, bool whole) const {
   ++evaluated_;
   Evaluated e;
   by_hand.apply(plan.units);
@@ -81,11 +88,11 @@ Evaluated Evaluator::evaluate(Plan plan, bool whole) const {
       unit.update_on = Tier::device;
   e.candidate.plan = std::move(plan);
   Candidate& c = e.candidate;
-  std::vector<Plan> steps = steps_of(c.plan);
-  int64_t more = 0;
+  e.compiled = std::make_shared<Evaluated::Compiled>();
+  auto& [steps, groups, repeated] = *e.compiled;
+  steps = steps_of(c.plan);
   if (!whole)
-    for (Plan& step : steps) std::tie(step, more) = shortened(std::move(step));
-  std::vector<std::vector<RankGroup>> groups;
+    for (Plan& step : steps) std::tie(step, repeated) = shortened(std::move(step));
   Arenas arenas;
   for (const Plan& step : steps)
     for (const RankGroup& group : groups.emplace_back(rank_groups(model, step)))
@@ -104,10 +111,18 @@ Evaluated Evaluator::evaluate(Plan plan, bool whole) const {
           : !host            ? format_bytes(c.host - input.host_budget) + " over the host's budget"
           : input.budget > 0 ? "fits with " + format_bytes(input.budget - c.peak) + " to spare"
                              : "fits";
+  if (!c.fits) e.compiled.reset();
+  return e;
+}
+
+Evaluated Evaluator::timed(Evaluated e) const {
+  if (!e.compiled) return e;
+  auto& [steps, groups, repeated] = *e.compiled;
   std::vector<double> seconds;
-  for (size_t s = 0; s < steps.size() && c.fits; ++s)
-    seconds.push_back(predict(model, steps[s], machine, std::move(groups[s]), more).step.total);
-  if (c.fits) c.seconds = seconds.size() == 1 ? seconds[0] : mean_seconds(seconds, input.expert_shares);
+  for (size_t s = 0; s < steps.size(); ++s)
+    seconds.push_back(predict(model, steps[s], machine, std::move(groups[s]), repeated).step.total);
+  e.candidate.seconds = seconds.size() == 1 ? seconds[0] : mean_seconds(seconds, input.expert_shares);
+  e.compiled.reset();
   return e;
 }
 
@@ -146,7 +161,7 @@ Evaluated Evaluator::unload_host(const Candidate& from) const {
         move_to_device(u, part);
   for (Tier UnitPlan::*part : {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters})
     for (size_t u = plan.units.size(); u-- > 0 && over > 0;) move_to_device(u, part);
-  return evaluate(std::move(plan));
+  return measured(std::move(plan));
 }
 
 /// `change(plan, n)` of the smallest n up to `limit` that fits; empty if none does.
@@ -155,12 +170,12 @@ std::optional<Evaluated> Evaluator::least(const Candidate& from, size_t limit, c
   const auto with = [&](int n) {
     Plan plan = from.plan;
     change(plan, static_cast<size_t>(n));
-    return evaluate(std::move(plan));
+    return measured(std::move(plan));
   };
   if (limit == 0) return std::nullopt;
   Evaluated all = with(static_cast<int>(limit));
   if (!all.candidate.fits) return std::nullopt;
-  return fewest(static_cast<int>(limit), std::move(all), with);
+  return timed(fewest(static_cast<int>(limit), std::move(all), with));
 }
 
 std::optional<Evaluated> Evaluator::spill_to_disk(const Candidate& from) const {
@@ -198,6 +213,7 @@ bool Pool::consider(Evaluated e) {
   e = evaluator_.within_host_budget(std::move(e));
   if (!e.candidate.fits && over_host(input, e.candidate) > 0 && over_device(input, e.candidate) <= 0 && input.nvme)
     if (std::optional<Evaluated> onward = evaluator_.spill_to_disk(e.candidate)) e = std::move(*onward);
+  e = evaluator_.timed(std::move(e));
   const bool better = e.candidate.fits && (!best || is_better(e.candidate, best->candidate));
   const auto excess = [&](const Evaluated& x) {
     return std::pair(

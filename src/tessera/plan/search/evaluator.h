@@ -5,6 +5,7 @@
 //   Pool pool(evaluator);
 //   pool.consider(evaluator.evaluate(plan));                   // the best is in pool.best
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ namespace tessera::plan {
 struct Evaluated {
   Candidate candidate;
   MemoryCurve memory;
+  struct Compiled;
+  std::shared_ptr<Compiled> compiled;  ///< of a plan that was measured and not simulated yet
 };
 
 /// Faster; at equal time, the one with less host memory.
@@ -40,32 +43,35 @@ class Evaluator {
   std::vector<Plan> steps_of(const Plan& plan) const;
   /// Seconds of a step, memory aside: the mean of all experts'.
   double seconds(Plan plan) const;
-  /// Memory of the plan, and its time if it fits: of the expert that needs most, and the mean of all. [Note: many
-  /// micro-batches] Of more than kMicros only so many are compiled and simulated, as the others repeat the second of them;
-  /// `whole`: all are.
-  Evaluated evaluate(Plan plan, bool whole = false) const;
+  /// Memory of the plan, of the expert that needs most. [Note: many micro-batches] Of more than kMicros only so many are
+  /// compiled and simulated, as the others repeat the second of them; `whole`: all are.
+  Evaluated measured(Plan plan, bool whole = false) const;
+  /// With the time of a plan that fits: the mean of all experts'. Unchanged if it was there already.
+  Evaluated timed(Evaluated e) const;
+  /// Both.
+  Evaluated evaluate(Plan plan, bool whole = false) const { return timed(measured(std::move(plan), whole)); }
   /// What compute waits for in a step of the plan, with the schedule of as many micro-batches as evaluate has.
   Prediction predicted(const Plan& plan) const;
   /// If only host memory is too small: the same plan with enough units' buffers moved back to the device.
   Evaluated within_host_budget(Evaluated e) const;
-  Evaluated within_host_budget(Plan plan) const { return within_host_budget(evaluate(std::move(plan))); }
+  Evaluated within_host_budget(Plan plan) const { return within_host_budget(measured(std::move(plan))); }
   /// The same plan with the smallest number of activations or of states on disk that fits the host budget, whichever is
   /// faster. Empty if neither fits.
   std::optional<Evaluated> spill_to_disk(const Candidate& from) const;
 
-  /// `evaluated(n)` of the smallest n that fits, by bisection; `found` is the result for `count`, which fits.
-  template <typename Make>
-  Evaluated fewest(int count, Evaluated found, const Make& evaluated) const {
+  /// `measured_with(n)` of the smallest n that fits, by bisection; `found` is the result for `count`, which fits.
+  template <typename Measure>
+  Evaluated fewest(int count, Evaluated found, const Measure& measured_with) const {
     for (int over = 0; count - over > 1;) {
       const int middle = (count + over) / 2;
-      Evaluated tried = evaluated(middle);
+      Evaluated tried = measured_with(middle);
       (tried.candidate.fits ? count : over) = middle;
       if (tried.candidate.fits) found = std::move(tried);
     }
     return found;
   }
 
-  int evaluated() const { return evaluated_; }  ///< calls of evaluate
+  int evaluated() const { return evaluated_; }  ///< plans measured
 
   const ModelSpec& model;
   const PlannerInput& input;
@@ -87,7 +93,8 @@ class Pool {
  public:
   explicit Pool(const Evaluator& evaluator) : evaluator_(evaluator) {}
 
-  /// Keeps the plan (on disk, if only that fits the host) if it is better than the best; whether it was.
+  /// Keeps the plan (on disk, if only that fits the host) if it is better than the best; whether it was. Simulates it if
+  /// that was not done.
   bool consider(Evaluated e);
 
   /// The largest n up to `limit` for which `change(plan, n)` of the best plan fits, by bisection, is considered; n is a
@@ -100,7 +107,7 @@ class Pool {
     for (int tried = limit; over - fits > 1; tried = (fits + over) / 2) {  // all of them first
       Plan plan = from;
       change(plan, tried);
-      Evaluated e = evaluator_.evaluate(std::move(plan));
+      Evaluated e = evaluator_.measured(std::move(plan));
       if (e.candidate.fits)
         found = std::move(e), fits = tried;
       else

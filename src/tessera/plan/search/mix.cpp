@@ -22,6 +22,24 @@ size_t part_of(int64_t value, int64_t whole, size_t parts) {
                              static_cast<double>(parts - 1));
 }
 
+/// The options but those that compute no less than another one that keeps and sends no more.
+std::vector<int> useful(const std::vector<MixOption>& options) {
+  std::vector<int> indices;
+  for (size_t i = 0; i < options.size(); ++i) {
+    const MixOption& own = options[i];
+    const auto replaces = [&](size_t j) {
+      const MixOption& other = options[j];
+      if (j == i || other.seconds > own.seconds || other.kept > own.kept || other.sent > own.sent) return false;
+      const bool equal = other.seconds == own.seconds && other.kept == own.kept && other.sent == own.sent;
+      return !equal || j < i;
+    };
+    bool needless = false;
+    for (size_t j = 0; j < options.size() && !needless; ++j) needless = replaces(j);
+    if (!needless) indices.push_back(static_cast<int>(i));
+  }
+  return indices;
+}
+
 bool ahead(const MixOption& a, const MixOption& b) {
   return std::tuple(a.seconds, a.kept, a.sent) < std::tuple(b.seconds, b.kept, b.sent);
 }
@@ -195,7 +213,7 @@ class Mixer {
         const std::vector<int> choice = best_mix(options, kept, limit / 4 * quarter);
         if (choice.empty() || !tried.insert(choice).second) break;
         Plan plan = with(start.candidate.plan, choice);
-        Evaluated e = evaluator_.evaluate(plan);
+        Evaluated e = evaluator_.measured(plan);
         const int64_t spare = input.budget - e.candidate.peak;
         const bool fits = e.candidate.fits;
         pool_.consider(std::move(e));
@@ -408,14 +426,16 @@ std::vector<int> best_mix(const std::vector<std::vector<MixOption>>& blocks, int
   std::vector<std::vector<State>> tables = {{State{}}};
   for (const std::vector<MixOption>& options : blocks) {
     const std::vector<State>& before = tables.back();
+    const std::vector<int> some = useful(options);
     std::vector<State> cells(kRows * kColumns, State{{INFINITY, 0, 0}, -1, 0});
     for (size_t b = 0; b < before.size(); ++b)
-      for (size_t o = 0; o < options.size(); ++o) {
-        const MixOption sum{before[b].sum.seconds + options[o].seconds, before[b].sum.kept + options[o].kept,
-                            before[b].sum.sent + options[o].sent};
+      for (const int o : some) {
+        const MixOption& option = options[static_cast<size_t>(o)];
+        const MixOption sum{before[b].sum.seconds + option.seconds, before[b].sum.kept + option.kept,
+                            before[b].sum.sent + option.sent};
         if (sum.kept > kept || sum.sent > sent) continue;
         State& cell = cells[part_of(sum.kept, kept, kRows) * kColumns + part_of(sum.sent, sent, kColumns)];
-        if (cell.before < 0 || ahead(sum, cell.sum)) cell = {sum, static_cast<int>(b), static_cast<int>(o)};
+        if (cell.before < 0 || ahead(sum, cell.sum)) cell = {sum, static_cast<int>(b), o};
       }
     // Drops what computes no less than another that keeps less and sends no more.
     std::vector<State> states;

@@ -93,7 +93,7 @@ class Search {
     // other tiers. So the whole search is repeated with them.
     Evaluated before = *std::exchange(pool_.best, std::nullopt);
     search(Update::just_in_time, false);
-    if (free_to_move()) search(Update::just_in_time, true);
+    if (may_update_on_host(input_)) search(Update::just_in_time, true);
     if (pool_.best) plan::spend(pool_, evaluator_, mesh_, pipelines_);
     if (pool_.best && pool_.best->candidate.seconds < before.candidate.seconds * (1 - 1e-9))
       update_gain_ = describe_gain(pool_.best->candidate, at_end);
@@ -175,7 +175,7 @@ class Search {
     const int by_hand = input_.recompute_units ? std::min(*input_.recompute_units, blocks_) : -1;
     const bool may_save = input_.activations != Policy::keep;
     if (by_hand <= 0 && (!input_.activations || *input_.activations == Policy::keep)) {
-      Evaluated all = evaluator_.evaluate(plan_of(tiers, strategy, prefetch, Saving{}, 0));
+      Evaluated all = evaluator_.measured(plan_of(tiers, strategy, prefetch, Saving{}, 0));
       const bool fits = all.candidate.fits;
       pool_.consider(std::move(all));
       if (fits || !may_save) return;  // saving memory only costs time
@@ -202,7 +202,7 @@ class Search {
       if (saving.sites == Sites::long_attention_and_ffn && !products_) continue;  // attention sites are the only ones
       if (by_hand > 0 || input_.activations) {
         const int blocks = by_hand > 0 ? by_hand : blocks_;
-        Evaluated asked = evaluator_.evaluate(plan_of(tiers, strategy, prefetch, saving, blocks));
+        Evaluated asked = evaluator_.measured(plan_of(tiers, strategy, prefetch, saving, blocks));
         const bool fits = asked.candidate.fits;
         pool_.consider(std::move(asked));
         if (!fits && rebuilds_ && blocks < blocks_)
@@ -227,14 +227,6 @@ class Search {
     });
   }
 
-  /// Whether updates and their buffers may be placed on the host.
-  bool free_to_move() const {
-    const bool all_by_hand = input_.parameters && input_.gradients && input_.states_tier;
-    return !input_.update_on && (input_.host_budget > 0 || all_by_hand) &&
-           input_.parameters.value_or(Tier::host) == Tier::host &&
-           input_.gradients.value_or(Tier::host) == Tier::host && input_.states_tier.value_or(Tier::host) == Tier::host;
-  }
-
   /// Tries the best plan with overlapped updates: just in time, or on the host. There is only something to gain if the
   /// buffers of updates are offloaded.
   void move_updates() {
@@ -244,7 +236,7 @@ class Search {
     if (!input_.update) whens.push_back(Update::just_in_time);
     for (const bool on_host : {false, true})
       for (const Update when : whens) {
-        if ((on_host && !free_to_move()) || (!on_host && when == before.plan.update)) continue;
+        if ((on_host && !may_update_on_host(input_)) || (!on_host && when == before.plan.update)) continue;
         Plan plan = before.plan;
         plan.update = when;
         for (UnitPlan& unit : plan.units)

@@ -86,6 +86,13 @@ std::vector<Tiers> tier_choices(const PlannerInput& input) {
   return result;
 }
 
+bool may_update_on_host(const PlannerInput& input) {
+  const bool all_by_hand = input.parameters && input.gradients && input.states_tier;
+  return !input.update_on && (input.host_budget > 0 || all_by_hand) &&
+         input.parameters.value_or(Tier::host) == Tier::host && input.gradients.value_or(Tier::host) == Tier::host &&
+         input.states_tier.value_or(Tier::host) == Tier::host;
+}
+
 std::vector<Pipeline> pipelines(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input,
                                 const Machine& machine) {
   const bool by_hand = input.pipeline.has_value(), chunks_alone = !by_hand && input.chunks.value_or(1) > 1;

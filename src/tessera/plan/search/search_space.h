@@ -40,6 +40,9 @@ inline constexpr Tiers kOnDevice = {Tier::device, Tier::device, Tier::device},
 /// Placements of all units' buffers, fastest first.
 std::vector<Tiers> tier_choices(const PlannerInput& input);
 
+/// Whether updates and their buffers may be placed on the host.
+bool may_update_on_host(const PlannerInput& input);
+
 /// The pipelines to choose from; only that of the user, if set. Throws UserError (usage) for several chunks with a
 /// schedule that has one.
 std::vector<Pipeline> pipelines(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input,

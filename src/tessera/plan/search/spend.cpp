@@ -23,14 +23,8 @@ class Passes {
       promote_buffers();
       promote_activations();
     } while (pool_.best->candidate.seconds < before);
-    offload_instead();
-    if (!evaluator_.input.recompute_units && !evaluator_.input.activations) {
-      for (const size_t last : {8, 4, 2, 0})
-        if (Plan plan = alternate_offloading(pool_.best->candidate.plan, evaluator_, last);
-            plan != pool_.best->candidate.plan)
-          pool_.consider(evaluator_.evaluate(std::move(plan)));
-      mix_activations(pool_, evaluator_);
-    }
+    save_activations();
+    if (share_updates()) save_activations();  // other ones are best saved where copies have more room
     if (!evaluator_.input.strategy && mesh_.shard_size() > 1) {
       int released = 0;
       for (const UnitPlan& unit : pool_.best->candidate.plan.units) released += unit.strategy == Strategy::full_shard;
@@ -76,6 +70,39 @@ class Passes {
               if (plan.units[u].*part == from) plan.units[u].*part = to, --n;
           });
       }
+  }
+
+  /// Gives each block its way of saving activations.
+  void save_activations() {
+    offload_instead();
+    if (evaluator_.input.recompute_units || evaluator_.input.activations) return;
+    for (const size_t last : {8, 4, 2, 0})
+      if (Plan plan = alternate_offloading(pool_.best->candidate.plan, evaluator_, last);
+          plan != pool_.best->candidate.plan)
+        pool_.consider(evaluator_.evaluate(std::move(plan)));
+    mix_activations(pool_, evaluator_);
+  }
+
+  /// Lets the host update a part of the units whose states it has, with all their buffers there, beside those that the
+  /// device updates: their gradients and states then never cross the link. Evenly spread, so that both go on all the time.
+  /// Whether that made the best plan faster.
+  bool share_updates() {
+    if (!may_update_on_host(evaluator_.input)) return false;
+    const Plan from = pool_.best->candidate.plan;
+    std::vector<size_t> away;
+    for (size_t u = 0; u < from.units.size(); ++u)
+      if (from.units[u].states == Tier::host) away.push_back(u);
+    constexpr size_t kParts = 8;
+    for (size_t part = 0; part <= kParts && away.size() > 1; ++part) {
+      Plan plan = from;
+      for (size_t i = 0; i < away.size(); ++i) {
+        UnitPlan& unit = plan.units[away[i]];
+        unit.update_on = Tier::device;
+        if ((i + 1) * part / kParts > i * part / kParts) unit.parameters = unit.gradients = unit.update_on = Tier::host;
+      }
+      if (plan != from) pool_.consider(evaluator_.evaluate(std::move(plan)));
+    }
+    return pool_.best->candidate.plan != from;
   }
 
   /// Moves as many units' offloaded activations as fit from disk to host memory, last units first, because their

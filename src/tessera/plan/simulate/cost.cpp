@@ -1,13 +1,13 @@
 #include "tessera/plan/simulate/cost.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "tessera/base/check.h"
 #include "tessera/base/rank_grid.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/compile/traffic.h"
 #include "tessera/plan/simulate/exchanges.h"
+#include "tessera/plan/unit_sizes.h"
 
 namespace tessera::plan {
 
@@ -24,10 +24,12 @@ const Rate& rate_of(const RateByDtype& rates, const std::string& dtype, const Pr
 std::vector<Axis> axes_of(const std::string& joined) {
   if (joined == "world") return {kAllAxes.begin(), kAllAxes.end()};
   std::vector<Axis> axes;
-  std::istringstream names(joined);
-  for (std::string part; std::getline(names, part, '+');)
+  for (std::string_view left = joined; !left.empty();) {
+    const std::string_view part = left.substr(0, left.find('+'));
     for (Axis axis : kAllAxes)
       if (axis_name(axis) == part) axes.push_back(axis);
+    left.remove_prefix(std::min(left.size(), part.size() + 1));
+  }
   return axes;
 }
 
@@ -47,8 +49,27 @@ struct CostModel::Priced {
   const UnitSignatures* sizes;  ///< null: not known
 };
 
-CostModel::CostModel(const ModelSpec& model, const Plan& plan, Machine machine)
-    : model_(model), plan_(plan), machine_(std::move(machine)) {
+/// Micro-batches of fewer samples: the machine with their work, and the costs.
+struct CostModel::Smaller {
+  Smaller(const ModelSpec& model, const Plan& plan, const Machine& whole)
+      : machine(own(model, whole)), cost(model, plan, machine) {}
+
+  const Machine machine;
+  const CostModel cost;
+
+ private:
+  static Machine own(const ModelSpec& model, Machine machine) {
+    if (const auto counted = machine.smaller.find(model.samples); counted != machine.smaller.end())
+      machine.work = counted->second.work, machine.sizes = counted->second.sizes;
+    machine.smaller.clear();
+    return machine;
+  }
+};
+
+CostModel::~CostModel() = default;
+
+CostModel::CostModel(const ModelSpec& model, const Plan& plan, const Machine& machine)
+    : model_(model), plan_(plan), machine_(machine) {
   const DeviceProfile& device = machine_.profile.device;
   product_ = rate_of(device.gemm, machine_.dtype, machine_.profile);
   // fp8 and tf32 apply to products; attention runs in another dtype of the profile
@@ -65,20 +86,14 @@ CostModel::CostModel(const ModelSpec& model, const Plan& plan, Machine machine)
   };
   products_ = grid(machine_.profile.device.products), attentions_ = grid(machine_.profile.device.attentions);
   for (const auto& [kind, work] : machine_.work) of_kind_.emplace(kind, of_kind(priced(kind)));
-  for (const ModelSpec& smaller : model.smaller) {
-    Machine own = machine_;
-    if (const auto counted = machine_.smaller.find(smaller.samples); counted != machine_.smaller.end())
-      own.work = counted->second.work, own.sizes = counted->second.sizes;
-    own.smaller.clear();
-    smaller_.push_back(std::make_unique<CostModel>(smaller, plan, std::move(own)));
-  }
+  for (const ModelSpec& smaller : model.smaller) smaller_.push_back(std::make_unique<Smaller>(smaller, plan, machine_));
 }
 
 const CostModel& CostModel::of_micro(const Instruction& in, int rank) const {
   if (smaller_.empty() || in.micro < 0) return *this;
   const ModelSpec& model = model_.on(plan_.slice(plan_.mesh.dp_rank(rank), in.micro).count);
   for (const auto& smaller : smaller_)
-    if (&smaller->model_ == &model) return *smaller;
+    if (&smaller->cost.model_ == &model) return smaller->cost;
   return *this;
 }
 
@@ -346,9 +361,12 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
       break;
     case Op::norm: {  // of one unit whose gradients leave the arena (and are rounded), or of all units in place
       double bytes = static_cast<double>(in.unit >= 0 ? in.bytes : 0) * (plan_.rounds_gradients() ? 3 : 1);
-      for (int u = 0; in.unit < 0 && u < static_cast<int>(model_.units.size()); ++u)
-        if (plan_.owns(rank, u) && plan_.units[u].gradients == Tier::device && !plan_.rounds_gradients())
-          bytes += 4.0 * static_cast<double>(plan_.layout(model_.units[u], u).grad_partition);
+      if (in.unit < 0 && !plan_.rounds_gradients()) {
+        const UnitSizes sizes(model_, plan_, rank);
+        for (int u = 0; u < static_cast<int>(model_.units.size()); ++u)
+          if (plan_.owns(rank, u) && plan_.units[u].gradients == Tier::device)
+            bytes += 4.0 * static_cast<double>(sizes.layout(u).grad_partition);
+      }
       const Rate& squares = device.norm;
       work(Share::optimizer, (squares.top > 0 ? squares : bandwidth).seconds(bytes));
       break;

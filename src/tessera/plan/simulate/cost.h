@@ -72,9 +72,11 @@ struct Phase {
 
 class CostModel {
  public:
-  /// Keeps references to `model` and `plan`. Throws UserError (usage) if the profile has no rate of the dtype.
-  CostModel(const ModelSpec& model, const Plan& plan, Machine machine);
+  /// Keeps references to all three. Throws UserError (usage) if the profile has no rate of the dtype.
+  CostModel(const ModelSpec& model, const Plan& plan, const Machine& machine);
+  CostModel(const ModelSpec& model, const Plan& plan, Machine&& machine) = delete;
   CostModel(const CostModel&) = delete;
+  ~CostModel();
 
   /// The phases of `in`, in order; empty if it takes no time.
   std::vector<Phase> phases(const Instruction& in, int rank) const;
@@ -118,7 +120,7 @@ class CostModel {
   std::vector<double> exposed_exchanges(const Instruction& in, int rank) const;
   const ModelSpec& model_;
   const Plan& plan_;
-  const Machine machine_;
+  const Machine& machine_;
   Rate product_, attention_, attention_backward_;
   const TimeGrid* products_ = nullptr;    ///< measured times of the dtype, if there are
   const TimeGrid* attentions_ = nullptr;  ///< likewise
@@ -126,8 +128,9 @@ class CostModel {
     double forward, backward;
   };
   OfKind of_kind(const Priced& priced) const;
-  std::map<std::string, OfKind> of_kind_;            ///< of units with all their sites, by UnitSpec::kind
-  std::vector<std::unique_ptr<CostModel>> smaller_;  ///< of ModelSpec::smaller
+  std::map<std::string, OfKind> of_kind_;  ///< of units with all their sites, by UnitSpec::kind
+  struct Smaller;
+  std::vector<std::unique_ptr<Smaller>> smaller_;  ///< of ModelSpec::smaller
 };
 
 }  // namespace tessera::plan

@@ -4,7 +4,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/plan/compile/compile.h"
-#include "tessera/plan/plan_hash.h"
 
 namespace tessera::plan {
 
@@ -102,7 +101,8 @@ RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank) {
     else if (in_turn && computed >= 0)
       task.wait.push_back(computed);
     task.phases = cost.phases(in, rank);
-    task.communicator = communicator_name(in, cost.plan(), rank);
+    if (std::ranges::any_of(task.phases, &Phase::is_collective))
+      task.communicator = communicator_name(in, cost.plan(), rank);
     task.across_stages = in.op == Op::send || in.op == Op::recv || in.group.find(":pp") != std::string::npos;
     result.tasks.push_back(std::move(task));
   }
@@ -160,7 +160,6 @@ Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& mach
   options.beside = machine.profile.beside, options.wake = machine.profile.wake;
   Timeline timeline = simulate(tasks, options);
   Prediction p;
-  p.plan_hash = plan_hash(plan);
   p.slowest = timeline.slowest;
   const RankTimeline& slowest = timeline.ranks[timeline.slowest];
   p.step = {timeline.seconds,           slowest.share(Share::compute),   slowest.share(Share::comm),

@@ -31,7 +31,6 @@ struct RankGroup {
 };
 
 struct Prediction {
-  std::string plan_hash;  ///< of the plan that was simulated (plan_hash.h)
   StepSeconds step;
   int slowest = 0;  ///< index of the group that ends last
   std::vector<RankGroup> groups;

@@ -35,7 +35,7 @@ class Simulator {
       s.left = rank.tasks.size();
       std::set<std::string> names;
       for (const Task& task : rank.tasks)
-        if (std::any_of(task.phases.begin(), task.phases.end(), [](const Phase& p) { return p.is_collective; }))
+        if (input.size() > 1 && std::ranges::any_of(task.phases, &Phase::is_collective))
           names.insert(task.communicator);
       for (const std::string& name : names) ++members_[name];
       ranks_.push_back(std::move(s));
