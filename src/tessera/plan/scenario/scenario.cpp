@@ -6,7 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/plan/search/layouts.h"
-#include "tessera/plan/simulate/libraries.h"
+#include "tessera/plan/simulate/reserve.h"
 
 namespace tessera::plan {
 
@@ -188,7 +188,7 @@ Plan plan_of(const Scenario& s, const ModelSpec& model) {
   return plan;
 }
 
-int64_t budget_of(const Scenario& s) { return default_budget(s.machine.profile, s.mesh); }
+int64_t budget_of(const Scenario& s) { return without_reserve(s.machine.profile.device.memory); }
 
 PlannerInput planner_input(const Scenario& s) {
   PlannerInput input;
