@@ -420,7 +420,8 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   store.make_states(adamw);
   c.fill(store);
   check_persistent(store, curve);
-  Executor executor(c.model->units(), store, comm, c.plan, rank, {.poison = true, .nvme = {"/tmp", /*checksum=*/true}});
+  Executor executor(c.model->units(), spec, store, comm, c.plan, rank,
+                    {.poison = true, .nvme = {"/tmp", /*checksum=*/true}});
   std::vector<Tensor> outputs;
   const auto gradient = [&](const Tensor& prediction, int micro) {
     {

@@ -3,13 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/engine/measure.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/job.h"
+#include "tessera/models/registry.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/target.h"
+#include "tessera/plan/device_groups.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
@@ -124,6 +130,16 @@ TEST(TargetMemory, TheWorkspaceOfCublasIsThatOfTheArchitectureAndOneAThread) {
   EXPECT_THROW(target("sm_91", "test"), UserError);
 }
 
+TEST(TargetMemory, ASettingOfCublasIsCountedAsLibTorchReadsIt) {
+  const Target& old = target("sm_80", "test");
+  EXPECT_EQ(cublas_workspace(old, ":4096:8"), 32 * kMiB);
+  EXPECT_EQ(cublas_workspace(old, ":16:8"), 128 * 1024);
+  EXPECT_EQ(cublas_workspace(old, ":4096:2:16:8"), 8 * kMiB + 128 * 1024) << "two pairs";
+  EXPECT_EQ(cublas_workspace(target("sm_90", "test"), ":32768:1"), 32 * kMiB);
+  for (const char* unread : {"", "4096", ":4096", "::", ":big:8"})
+    EXPECT_EQ(cublas_workspace(old, unread), cublas_workspace(old, old.cublas)) << unread;
+}
+
 TEST(TargetMemory, ADefaultBudgetLeavesRoomForWhatLiesBesideIt) {
   for (const plan::Profile& profile : plan::shipped_profiles()) {
     for (const char* mesh : {"dp_shard=1", "dp_shard=8", "cp=8", "sp=4,dp_shard=16"}) {
@@ -147,22 +163,25 @@ TEST(TargetMemory, NcclTakesBuffersForWhatEachCommunicatorSendsAlone) {
     return int64_t{0};
   };
   const int64_t kMiB = 1 << 20, wide = 7 * 32 * 14, few = 7 * 4 * 14;
-  const int64_t gather = 2 * 24 * 14, ring = 2 * 32 * 14, reduce = wide, blocks = wide, small = 4 * few;
+  const int64_t gather = 2 * 24 * 14, ring = 2 * 32 * 14, reduce = wide, blocks = wide, small = 3 * few;
   EXPECT_EQ(bytes("a100-80", "cp=8"), (gather + ring + reduce + blocks + small) * kMiB);
   EXPECT_EQ(bytes("a100-80", "dp_shard=8"), (gather + reduce) * kMiB);
+  EXPECT_EQ(bytes("a100-80", "dp_replicate=8"), reduce * kMiB) << "whole gradients, in one communicator";
   EXPECT_EQ(bytes("1xa100-80", "dp_shard=1"), 0);
 }
 
-Planned planned(const char* profile) {
-  const recipe::Recipe recipe = recipe::load_recipe("", {{"model.preset", "wan2.1-t2v-1.3b"},
-                                                         {"data.vae", "haar"},
-                                                         {"data.text_encoder", "umt5-xxl"},
-                                                         {"data.frames", "16"},
-                                                         {"data.size", "256,256"},
-                                                         {"train.global_batch", "1"},
-                                                         {"plan.compute_dtype", "bf16"},
-                                                         {"plan.profile", profile},
-                                                         {"plan.budget", "60GiB"}});
+Planned planned(const char* profile, const std::map<std::string, std::string>& more = {}) {
+  std::map<std::string, std::string> keys = {{"model.preset", "wan2.1-t2v-1.3b"},
+                                             {"data.vae", "haar"},
+                                             {"data.text_encoder", "umt5-xxl"},
+                                             {"data.frames", "16"},
+                                             {"data.size", "256,256"},
+                                             {"train.global_batch", "1"},
+                                             {"plan.compute_dtype", "bf16"},
+                                             {"plan.profile", profile},
+                                             {"plan.budget", "60GiB"}};
+  for (const auto& [key, value] : more) keys[key] = value;
+  const recipe::Recipe recipe = recipe::load_recipe("", {keys.begin(), keys.end()});
   const job::Job job = job::make_job(recipe);
   return make_plan_as_is(
       plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/0));
@@ -180,6 +199,59 @@ TEST(TargetMemory, ADeterministicRunTakesTheMemoryOfItsAttention) {
   EXPECT_EQ(same_bits - fast, 3 * 1024 * Attention::kWidth * 4) << "four copies of 40 heads' sums in place of one";
 }
 
+/// What make_job() tells LibTorch is what the plan counts, also with the setting that cuBLAS asks for where a run is to give
+/// the same bits: on an A100 four times its own.
+TEST(TargetMemory, TheWorkspaceOfCublasIsThatOfTheSettingThatTheRunMakes) {
+  for (const char* profile : {"1xa100-80", "1xh200"})
+    for (const char* same_bits : {"false", "true"}) {
+      const auto device =
+          nlohmann::json::parse(plan_json(planned(profile, {{"run.deterministic", same_bits}}))).at("device");
+      const int64_t counted = device.at("by_part").at("libraries").get<int64_t>();
+      const Target& chip = target(device.at("target").get<std::string>(), "test");
+      EXPECT_EQ(counted, cublas_workspace(chip, std::getenv("CUBLAS_WORKSPACE_CONFIG")))
+          << profile << ", " << same_bits;
+      const bool small = chip.name == "sm_80" && same_bits == std::string("false");
+      EXPECT_EQ(counted, small ? 8 * kMiB + 128 * 1024 : 32 * kMiB) << profile << ", " << same_bits;
+    }
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
+
+using Names = std::set<std::string>;
+
+/// Purposes of the groups that units of a preset send by.
+Names sent_by(const char* preset, const char* mesh) {
+  const auto model = models::make_denoiser({.preset = preset});
+  const net::Batch batch = model->pack({model->blank({model->in_channels(), 1, 16, 16})});
+  const Mesh ranks = Mesh::parse(mesh);
+  Names names;
+  for (const plan::DeviceGroup& group :
+       plan::unit_groups(engine::measure(model->units(), batch, preset, {.mesh = ranks}), ranks))
+    names.insert(group.purpose);
+  return names;
+}
+
+/// Wan's attention goes around a ring; Open-Sora 1.2's gathers the keys of other blocks; Sana's adds up states, and its
+/// convolutions reach over to neighbours.
+TEST(DeviceGroups, AreThoseOfWhatTheModelSendsAlone) {
+  EXPECT_EQ(sent_by("wan2.1-t2v-1.3b", "cp=2"), (Names{"ring", "tokens"}));
+  EXPECT_EQ(sent_by("wan2.1-t2v-1.3b", "sp=2,tp=2"), (Names{"sequence", "tensor", "norms", "tokens"}));
+  EXPECT_EQ(sent_by("wan2.1-t2v-1.3b", "dp_shard=2"), Names{});
+  EXPECT_EQ(sent_by("opensora1.2", "cp=2"), (Names{"blocks", "tokens"}));
+  EXPECT_EQ(sent_by("sana-1.6b", "cp=2"), (Names{"reach", "states", "tokens"}));
+}
+
+/// All but keys of other blocks, reaches and states: 32 channels of the other rank, and 4 for each of two.
+TEST(DeviceGroups, APlanCountsWhatItsRunConnects) {
+  const auto nccl = [](const std::vector<plan::LibraryBytes>& lines) {
+    for (const plan::LibraryBytes& line : lines)
+      if (line.name == "NCCL") return line.bytes;
+    return int64_t{0};
+  };
+  const Planned wan = planned("a100-80", {{"mesh", "cp=2"}});
+  const int64_t any = nccl(plan::beside_plan(wan.machine.profile, wan.plan().mesh));
+  EXPECT_EQ(any - nccl(wan.beside()), (32 + 2 * 4) * 14 * kMiB);
+}
+
 TEST(TargetMemory, APlanForAGpuHasItsLibrariesAsLinesAndOneForTheCpuNone) {
   const auto gpu = nlohmann::json::parse(plan_json(planned("1xh200"))).at("device");
   int64_t sum = 0;
@@ -190,7 +262,11 @@ TEST(TargetMemory, APlanForAGpuHasItsLibrariesAsLinesAndOneForTheCpuNone) {
   int64_t beside = 0;
   for (const auto& line : gpu.at("beside")) beside += line.at("bytes").get<int64_t>();
   EXPECT_EQ(gpu.at("driver_bytes"), plan::with_gaps(int64_t{60} << 30) + beside);
-  EXPECT_NE(plan_text(planned("1xh200")).find("the driver says"), std::string::npos);
+  const std::string fits = plan_text(planned("1xa100-80")),
+                    beyond = plan_text(planned("1xa100-80", {{"plan.budget", "79GiB"}}));
+  EXPECT_NE(fits.find("the driver says"), std::string::npos);
+  EXPECT_EQ(fits.find("which is less"), std::string::npos) << fits;
+  EXPECT_NE(beyond.find("which is less: set plan.budget to "), std::string::npos) << beyond;
   const auto cpu = nlohmann::json::parse(plan_json(planned("cpu"))).at("device");
   for (const char* key : {"target", "libraries", "beside", "driver_bytes"}) EXPECT_FALSE(cpu.contains(key)) << key;
   EXPECT_FALSE(cpu.at("by_part").contains("libraries"));

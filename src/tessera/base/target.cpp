@@ -1,15 +1,44 @@
 #include "tessera/base/target.h"
 
+#include <charconv>
+#include <cstdlib>
+
 #include "tessera/base/check.h"
 
 namespace tessera {
 
 namespace {
 
-constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 // LibTorch 2.11, ATen/cuda/CublasHandlePool.cpp without CUBLAS_WORKSPACE_CONFIG: two blocks of 4 MiB and eight of 16 KiB, 32
 // MiB on Hopper and Blackwell. cuBLASLt uses the same memory.
-constexpr int64_t kSmall = 2 * 4 * kMiB + 8 * 16 * kKiB, kLarge = 32 * kMiB;
+constexpr std::string_view kSmall = ":4096:2:16:8", kLarge = ":32768:1";
+/// Of the two with which cuBLAS gives the same bits each time, that which costs no time.
+constexpr std::string_view kSameBits = ":4096:8";
+
+/// The first number of `text`, which then begins behind it; negative: it begins with none.
+int64_t number(std::string_view& text) {
+  uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{}) return -1;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return value;
+}
+
+/// The sum over ":KiB:count"; 0: there is none.
+int64_t bytes_in(std::string_view setting) {
+  int64_t sum = 0;
+  for (size_t colon; (colon = setting.find(':')) != setting.npos;) {
+    setting.remove_prefix(colon + 1);
+    std::string_view pair = setting;
+    const int64_t kib = number(pair);
+    if (kib < 0 || !pair.starts_with(':')) continue;
+    pair.remove_prefix(1);
+    const int64_t count = number(pair);
+    if (count < 0) continue;
+    sum += kib * 1024 * count, setting = pair;
+  }
+  return sum;
+}
 
 }  // namespace
 
@@ -33,6 +62,19 @@ const Target& target(std::string_view name, std::string_view where) {
   }
   throw UserError(Exit::input, std::string(where), "unknown target '" + std::string(name) + "'",
                   "did you mean " + nearest(std::string(name), known).front() + "?");
+}
+
+std::string cublas_setting(const Target& target, bool deterministic) {
+  static const std::string given = [] {  // before a run sets it
+    const char* value = std::getenv("CUBLAS_WORKSPACE_CONFIG");
+    return std::string(value ? value : "");
+  }();
+  return !given.empty() ? given : std::string(deterministic ? kSameBits : target.cublas);
+}
+
+int64_t cublas_workspace(const Target& target, std::string_view setting) {
+  const int64_t bytes = bytes_in(setting);
+  return bytes > 0 ? bytes : bytes_in(target.cublas);
 }
 
 }  // namespace tessera

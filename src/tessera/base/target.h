@@ -3,7 +3,7 @@
 // for one can be made on a machine without it.
 //
 //   const Target& hopper = target("sm_90");
-//   hopper.cublas_workspace;                      // 32 MiB
+//   cublas_workspace(hopper, cublas_setting(hopper, /*deterministic=*/false));      // 32 MiB
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,9 +12,9 @@
 namespace tessera {
 
 struct Target {
-  std::string_view name;     ///< nvcc's name of the architecture
-  int multiprocessors;       ///< of its largest chip
-  int64_t cublas_workspace;  ///< bytes of a handle and a stream, from LibTorch's allocator
+  std::string_view name;    ///< nvcc's name of the architecture
+  int multiprocessors;      ///< of its largest chip
+  std::string_view cublas;  ///< CUBLAS_WORKSPACE_CONFIG with LibTorch's own choice: count blocks of so many KiB
 };
 
 /// All that are known, oldest first.
@@ -22,5 +22,13 @@ const std::vector<Target>& targets();
 
 /// Throws UserError (input) with the nearest known name, said to be at `where`.
 const Target& target(std::string_view name, std::string_view where);
+
+/// CUBLAS_WORKSPACE_CONFIG of a run: what the process was started with; else what cuBLAS asks for to give the same bits each
+/// time, or the target's. A run sets it and a plan counts it, so that they agree whatever LibTorch would choose.
+std::string cublas_setting(const Target& target, bool deterministic);
+
+/// Bytes that LibTorch takes from its allocator for a handle and a stream, cuBLASLt's among them, with that setting; the
+/// target's where LibTorch cannot read it.
+int64_t cublas_workspace(const Target& target, std::string_view setting);
 
 }  // namespace tessera

@@ -22,7 +22,7 @@ Engine::Engine(const std::vector<std::unique_ptr<net::Unit>>& units, const plan:
     : comm_(comm),
       store_(spec, prefixes_of(units), plan, rank, device::here(), options.trainable, options.nvme),
       executor_(
-          units, store_, comm, plan, rank,
+          units, spec, store_, comm, plan, rank,
           {options.input_grad, options.poison, options.nvme, options.trace, options.local_ranks, options.cut_tokens}) {}
 
 void Engine::optimise(std::unique_ptr<const net::UnitUpdate> optimiser) {

@@ -8,6 +8,7 @@
 #include "tessera/engine/executor_run.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/plan/compile/traffic.h"
+#include "tessera/plan/device_groups.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/optimizers.h"
 #include "tessera/plan/order/issue.h"
@@ -34,8 +35,8 @@ bool depends_on_more(const plan::Traffic& t) {
 
 }  // namespace
 
-Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& store, comm::Comm& comm,
-                   const plan::Plan& plan, int rank, ExecutorOptions options)
+Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, const plan::ModelSpec& spec, Store& store,
+                   comm::Comm& comm, const plan::Plan& plan, int rank, ExecutorOptions options)
     : units_(units),
       store_(store),
       reduce_dtype_(plan.reduce),
@@ -54,11 +55,10 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
          {plan::Lane::send_next, plan::Lane::recv_prev, plan::Lane::send_prev, plan::Lane::recv_next})
       message_lanes_[lane] = std::make_unique<LaneThread>();
   // Communicators are made here, by all ranks in the same order.
-  outer_.connect();
-  const auto made = [&](const char* purpose, const std::vector<Axis>& axes, bool used) -> comm::Group* {
-    if (!used) return nullptr;
+  parallel_.connect(plan::unit_groups(spec, parallel_.mesh()));
+  if (options_.input_grad) parallel_.connect({{"sums", plan::kSequenceAxes}});
+  const auto made = [&](std::string_view purpose, const std::vector<Axis>& axes) -> comm::Group* {
     comm::Group& group = comm.group(purpose, axes);
-    if (std::string_view(purpose) != plan::kSums && std::string_view(purpose) != plan::kHostSums) group.connect();
     return group.size() > 1 ? &group : nullptr;
   };
   for (int u = 0; u < store.units(); ++u) {
@@ -67,14 +67,16 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& 
     const bool summed = plan::row(plan.states.optimizer).rounds > 0;
     for (size_t b = 0; b < store.layout(u).buffers.size(); ++b) {
       const plan::Buffer& buffer = store.layout(u).buffers[b];
-      const auto &axes = store.axes(u, static_cast<int>(b)), &outer = store.outer_axes(u, static_cast<int>(b));
-      gather.push_back(made("gather", axes, buffer.shards > 1));
-      reduce.push_back(made("reduce", axes, buffer.shards > 1 && buffer.trainable));
-      whole.push_back(made("reduce_whole", axes, buffer.shards == 1 && buffer.trainable));
-      spread.push_back(made("gather_outer", outer, buffer.partitions > 1));
+      std::map<std::string_view, comm::Group*> of;  // by purpose; null: a group of one
+      const std::vector<plan::DeviceGroup> groups = plan::buffer_groups(plan, buffer);
+      for (const auto& [purpose, axes] : groups)
+        if ((of[purpose] = made(purpose, axes))) of[purpose]->connect();
+      gather.push_back(of["gather"]), reduce.push_back(of["reduce"]);
+      whole.push_back(of["reduce_whole"]), spread.push_back(of["gather_outer"]);
       const std::vector<Axis> over = plan::sum_axes(plan, buffer);
-      sums.push_back(made(plan::kSums, over, summed && buffer.trainable));
-      host_sums.push_back(made(plan::kHostSums, over, summed && buffer.trainable));
+      const bool adds = summed && buffer.trainable;
+      sums.push_back(adds ? made(plan::kSums, over) : nullptr);
+      host_sums.push_back(adds ? made(plan::kHostSums, over) : nullptr);
     }
   }
   if (far_) progress_ = std::make_shared<DeviceProgress>();

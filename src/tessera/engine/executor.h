@@ -47,8 +47,9 @@ using Whereabouts = std::function<void(int64_t step, int index, const plan::Inst
 class Executor {
  public:
   /// `plan`: that of any program that will run; mesh, dtypes and the units' strategies are the same in all of them.
-  Executor(const std::vector<std::unique_ptr<net::Unit>>& units, Store& store, comm::Comm& comm, const plan::Plan& plan,
-           int rank, ExecutorOptions options);
+  /// `spec`: what the units were measured to take and to send; read here alone.
+  Executor(const std::vector<std::unique_ptr<net::Unit>>& units, const plan::ModelSpec& spec, Store& store,
+           comm::Comm& comm, const plan::Plan& plan, int rank, ExecutorOptions options);
   ~Executor();
 
   void on_instruction(Whereabouts whereabouts) { whereabouts_ = std::move(whereabouts); }

@@ -6,12 +6,14 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/base/target.h"
 #include "tessera/checkpoint/own_weights.h"
 #include "tessera/device/backend.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/families/registry.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/codec_bytes.h"
+#include "tessera/job/device.h"
 #include "tessera/job/encoders_used.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/job/image_encoder.h"
@@ -174,7 +176,9 @@ void choose_kernels(const recipe::Recipe& recipe) {
   torch.setDeterministicAlgorithms(same_bits, /*warn_only=*/false);
   torch.setDeterministicFillUninitializedMemory(false);  // for those who read it; a step would be up to 15 % slower
   torch.setDeterministicCuDNN(same_bits);
-  if (same_bits) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // cuBLAS asks for it
+  const std::string chip = plan_target(plan::find_profile(recipe.plan.profile));
+  if (!chip.empty())
+    setenv("CUBLAS_WORKSPACE_CONFIG", cublas_setting(target(chip, "plan.profile"), same_bits).c_str(), /*overwrite=*/1);
 }
 
 }  // namespace

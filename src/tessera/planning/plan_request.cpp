@@ -210,6 +210,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.machine.profile = plan::find_profile(recipe.plan.profile);
   request.machine.profile.target = job::plan_target(request.machine.profile);
   request.device_threads = device_threads(recipe);
+  request.deterministic = recipe.run.deterministic;
   const ops::TargetScope scope(measured_target(request.machine.profile));
   request.resident = job.resident + prompt_bytes(job, prompts);
   const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);

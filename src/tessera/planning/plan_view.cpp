@@ -45,7 +45,7 @@ Json device_json(const Planned& planned, const plan::MemoryCurve& memory) {
   device["target"] = profile.target;
   device["libraries"] = library_json(planned.workspaces());
   device["beside"] = library_json(planned.beside());
-  device["driver_bytes"] = plan::driver_bytes(profile, planned.plan().mesh, planned_bytes(planned, memory));
+  device["driver_bytes"] = planned.driver_bytes(planned_bytes(planned, memory));
   return device;
 }
 
@@ -171,9 +171,14 @@ std::vector<Fact> beside_rows(const Planned& planned, const plan::MemoryCurve& m
   if (rows.empty()) return rows;
   const int64_t budget = planned_bytes(planned, memory);
   const plan::Profile& profile = planned.machine.profile;
-  rows.push_back({"the driver says", format_bytes(plan::driver_bytes(profile, planned.plan().mesh, budget)),
+  const int64_t used = planned.driver_bytes(budget), there = profile.device.memory;
+  const std::string beyond =
+      used <= there ? std::string()
+                    : ", which is less: set plan.budget to " +
+                          format_bytes(plan::without_gaps(there - plan::bytes_of(planned.beside()))) + " at most";
+  rows.push_back({"the driver says", format_bytes(used),
                   "with the block of " + format_bytes(plan::with_gaps(budget)) + " that a run takes for its " +
-                      (planned.budget > 0 ? "budget" : "plan") + "; of " + format_bytes(profile.device.memory)});
+                      (planned.budget > 0 ? "budget" : "plan") + "; of " + format_bytes(there) + beyond});
   return rows;
 }
 

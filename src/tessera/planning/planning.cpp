@@ -83,9 +83,12 @@ int64_t Planned::loader_bytes() const {
 }
 
 std::vector<plan::LibraryBytes> Planned::workspaces() const {
-  return plan::workspaces(machine.profile, device_threads);
+  return plan::workspaces(machine.profile, device_threads, deterministic);
 }
-std::vector<plan::LibraryBytes> Planned::beside() const { return plan::beside_plan(machine.profile, plan().mesh); }
+std::vector<plan::LibraryBytes> Planned::beside() const { return plan::beside_plan(machine.profile, {spec, plan()}); }
+int64_t Planned::driver_bytes(int64_t budget) const {
+  return plan::driver_bytes(machine.profile, {spec, plan()}, budget);
+}
 
 void Planned::warn(const std::string& message) {
   std::string& warning = choice.warning;
@@ -195,8 +198,9 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   for (const PlanRequest::OtherBatch& other : request.others)
     engine::cover(spec, request.model->units(),
                   representative_batch(request, other.latent, div_up(share(other.samples), rounds)), options);
-  spec.resident += request.resident + request.of_mesh +
-                   plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads));
+  spec.resident +=
+      request.resident + request.of_mesh +
+      plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads, request.deterministic));
   spec.between_steps = request.between_steps;
   const engine::Parallel parallel(request.mesh, request.mesh.world() - 1);
   engine::Counted counted =
@@ -258,6 +262,7 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   planned.routing = request.routing;
   planned.guidance_branches = request.guidance_branches;
   planned.device_threads = request.device_threads;
+  planned.deterministic = request.deterministic;
   planned.budget = request.planner.budget;
   planned.host_budget = request.planner.host_budget;
   planned.cache_entry = request.cache_entry;

@@ -66,17 +66,18 @@ struct PlanRequest {
   std::string notes;                  ///< warnings about that file and about the autoencoder, reported with the plan
   plan::RunShape run;
   Routing routing;
-  int guidance_branches = 2;  ///< forward passes of one sampler step
-  int device_threads = 1;     ///< that compute on the device: the step's, and those of encoders beside it
-  int64_t resident = 0;       ///< bytes of tensors resident through the run beside the engine's
-  int64_t of_mesh = 0;        ///< further ones, which other meshes have otherwise: RankShare::resident
-  int64_t between_steps = 0;  ///< further bytes resident only between steps, while a sample is decoded
-  EncoderBytes encoders;      ///< memory of `prepare` and of sampling, for reports
-  EncoderSeconds encoding;    ///< what machine.beside was made of, for reports
-  int checkpoints_kept = 0;   ///< 0: all checkpoints of the run
-  int64_t cache_entry = 0;    ///< bytes of a cached sample with the longest text; 0: no cache
-  int64_t host_sample = 0;    ///< host bytes of a training sample with noise and target (train/loader.h)
-  int64_t host_encoders = 0;  ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
+  int guidance_branches = 2;   ///< forward passes of one sampler step
+  int device_threads = 1;      ///< that compute on the device: the step's, and those of encoders beside it
+  bool deterministic = false;  ///< run.deterministic
+  int64_t resident = 0;        ///< bytes of tensors resident through the run beside the engine's
+  int64_t of_mesh = 0;         ///< further ones, which other meshes have otherwise: RankShare::resident
+  int64_t between_steps = 0;   ///< further bytes resident only between steps, while a sample is decoded
+  EncoderBytes encoders;       ///< memory of `prepare` and of sampling, for reports
+  EncoderSeconds encoding;     ///< what machine.beside was made of, for reports
+  int checkpoints_kept = 0;    ///< 0: all checkpoints of the run
+  int64_t cache_entry = 0;     ///< bytes of a cached sample with the longest text; 0: no cache
+  int64_t host_sample = 0;     ///< host bytes of a training sample with noise and target (train/loader.h)
+  int64_t host_encoders = 0;   ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
   std::function<RankShare(const Mesh&)> share_on = {};  ///< of other meshes; empty: as here
   OnPlanPhase on_phase = {};
 };
@@ -104,7 +105,8 @@ struct Planned {
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;
-  int device_threads = 1;  ///< see PlanRequest
+  int device_threads = 1;      ///< see PlanRequest
+  bool deterministic = false;  ///< see PlanRequest
   EncoderBytes encoders;
   EncoderSeconds encoding;
   std::vector<MemoryPrice> prices = {};  ///< of more memory, where they were asked for (more_memory.h)
@@ -120,6 +122,8 @@ struct Planned {
   /// Workspaces of libraries, within the peak as activations; and what lies beside it on the GPU. None without a target.
   std::vector<plan::LibraryBytes> workspaces() const;
   std::vector<plan::LibraryBytes> beside() const;
+  /// plan::driver_bytes() of the run.
+  int64_t driver_bytes(int64_t budget) const;
   void warn(const std::string& message);  ///< appends to choice.warning; ignores an empty message
   int highest_rank() const;               ///< the first rank with the highest peak
 };

@@ -1,5 +1,7 @@
 #include "tessera/engine/parallel/parallel.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 
 namespace tessera::engine {
@@ -20,34 +22,39 @@ int64_t bytes_to_others(const std::vector<Tensor>& out, int self) {
 
 Parallel::Parallel(const Mesh& mesh, int rank, comm::Comm* comm) : mesh_(mesh), rank_(rank), comm_(comm) {
   if (!comm) return;
-  sequence_ = &comm->group("sequence", {Axis::sp});
-  ring_ = &comm->group("ring", {Axis::cp});
-  tensor_ = &comm->group("tensor", {Axis::tp});
-  norms_ = &comm->group("norms", {Axis::tp});
-  if (comm->by_device()) connect();
+  for (const auto& [purpose, axis] :
+       {std::pair("sequence", Axis::sp), {"ring", Axis::cp}, {"tensor", Axis::tp}, {"norms", Axis::tp}})
+    comm->group(purpose, {axis});  // made now, by all ranks in one order: threads use them
   if (cuts_attention()) lane_ = std::make_unique<LaneThread>();
 }
 
-/// All groups that units may use, as communicators are made while nothing else is under way.
-void Parallel::connect() const {
-  for (comm::Group* group : {sequence_, ring_, tensor_, norms_}) group->connect();
-  comm_->group("blocks", {Axis::cp}).connect();
-  for (const char* purpose : {"reach", "states"})
-    for (const auto* axes : {&kCpSpAxes, &plan::kSequenceAxes}) comm_->group(purpose, *axes).connect();
-  for (const char* purpose : {"tokens", "sums"}) comm_->group(purpose, plan::kSequenceAxes).connect();
+void Parallel::connect(const std::vector<plan::DeviceGroup>& groups) const {
+  for (const plan::DeviceGroup& group : groups) comm_->group(group.purpose, group.axes).connect();
 }
 
-Parallel::Transfer Parallel::start(comm::Group* group, Send send, const std::vector<Tensor>& out,
+comm::Group& Parallel::group(const char* purpose, const std::vector<Axis>& axes,
+                             const std::vector<Tensor>& tensors) const {
+  comm::Group& group = comm_->group(purpose, axes);
+  const bool far = std::ranges::any_of(tensors, [](const Tensor& t) { return t.defined() && !t.is_cpu(); });
+  check_internal(!far || !comm_->by_device() || group.size() == 1 || group.by_device(), "engine.parallel",
+                 "no unit was measured to send by " + group.name() + ", which is not connected");
+  return group;
+}
+
+Parallel::Transfer Parallel::start(const char* purpose, Axis axis, Send send, const std::vector<Tensor>& out,
                                    const std::vector<Tensor>& in) const {
   Transfer transfer;
-  if (!group) return transfer;
+  if (!comm_) return transfer;
+  comm::Group* const group = &this->group(purpose, {axis}, out);
   // The thread drops its references before the future is ready: memory is freed at the instruction that frees it. What is
   // only enqueued by then stays in the transfer until this thread's stream comes after it.
   const auto issued = std::make_shared<device::Mark>();
   transfer.passed_ = std::make_shared<device::Mark>();
   issued->record();
-  auto task = std::make_shared<std::packaged_task<void()>>(
-      [group, send, out = out, in = in, issued, passed = transfer.passed_]() mutable {
+  auto task =
+      std::make_shared<std::packaged_task<void()>>([group, send, out = out, in = in, issued, passed = transfer.passed_,
+                                                    label = "beside " + device::labelled()]() mutable {
+        device::label(label);
         issued->order();
         send(*group, std::exchange(out, {}), std::exchange(in, {}));
         passed->record();
@@ -65,9 +72,10 @@ Parallel::Transfer Parallel::start(comm::Group* group, Send send, const std::vec
 
 Parallel::Transfer Parallel::exchange_heads(const std::vector<Tensor>& out, const std::vector<Tensor>& in,
                                             plan::Rows rows, int64_t row_bytes) const {
-  if (!sequence_) in[sp_rank()].copy_(out[sp_rank()]);
+  if (!comm_) in[sp_rank()].copy_(out[sp_rank()]);
   Transfer transfer = start(
-      sequence_, [](comm::Group& group, const auto& to, const auto& from) { group.all_to_all(to, from); }, out, in);
+      "sequence", Axis::sp, [](comm::Group& group, const auto& to, const auto& from) { group.all_to_all(to, from); },
+      out, in);
   note({"sequence", {Axis::sp}, "all_to_all", rows, row_bytes}, bytes_to_others(out, sp_rank()));
   if (traffic_)
     transfer.awaited_ = [this, notes = traffic_, at = traffic_->size() - 1] {
@@ -78,8 +86,8 @@ Parallel::Transfer Parallel::exchange_heads(const std::vector<Tensor>& out, cons
 
 Parallel::Transfer Parallel::pass_on(const Tensor& out, const Tensor& in, int64_t& sent) const {
   sent += static_cast<int64_t>(out.nbytes());
-  return start(ring_, [](comm::Group& group, const auto& to, const auto& from) { group.shift(to[0], from[0]); }, {out},
-               {in});
+  return start("ring", Axis::cp,
+               [](comm::Group& group, const auto& to, const auto& from) { group.shift(to[0], from[0]); }, {out}, {in});
 }
 
 void Parallel::Transfer::wait() {
@@ -107,8 +115,8 @@ void Parallel::note_ring(plan::Rows rows, int64_t row_bytes, int64_t sent) const
 
 void Parallel::exchange_tokens(const std::vector<Tensor>& out, const std::vector<Tensor>& in, const char* kind,
                                plan::Rows rows, int64_t row_bytes, SamplePart part) const {
-  if (tensor_)
-    tensor_->all_to_all(out, in);
+  if (comm_)
+    group("tensor", {Axis::tp}, in).all_to_all(out, in);
   else
     in[tp_rank()].copy_(out[tp_rank()]);
   note({"tensor", {Axis::tp}, kind, rows, row_bytes, part}, bytes_to_others(out, tp_rank()));
@@ -117,7 +125,7 @@ void Parallel::exchange_tokens(const std::vector<Tensor>& out, const std::vector
 void Parallel::exchange_blocks(const std::vector<Tensor>& out, const std::vector<Tensor>& in, const char* kind,
                                plan::Rows rows, int64_t row_bytes) const {
   if (comm_)
-    comm_->group("blocks", {Axis::cp}).all_to_all(out, in);
+    group("blocks", {Axis::cp}, in).all_to_all(out, in);
   else
     in[cp_rank()].copy_(out[cp_rank()]);
   note({"blocks", {Axis::cp}, kind, rows, row_bytes}, bytes_to_others(out, cp_rank()));
@@ -126,7 +134,7 @@ void Parallel::exchange_blocks(const std::vector<Tensor>& out, const std::vector
 void Parallel::exchange_reach(const std::vector<Tensor>& out, const std::vector<Tensor>& in, bool over_tp,
                               plan::Rows rows, int64_t reach, int64_t row_bytes, SamplePart part) const {
   if (comm_)
-    comm_->group("reach", over_tp ? plan::kSequenceAxes : kCpSpAxes).all_to_all(out, in);
+    group("reach", over_tp ? plan::kSequenceAxes : kCpSpAxes, in).all_to_all(out, in);
   else
     in[sharer(over_tp)].copy_(out[sharer(over_tp)]);
   note({"reach", over_tp ? plan::kSequenceAxes : kCpSpAxes, "all_to_all", rows, row_bytes, part, reach},
@@ -140,7 +148,7 @@ void Parallel::sum_states(const Tensor& states, bool over_tp) const {
   std::vector<Tensor> out(n, states.view(-1)), in;
   for (int i = 0; i < n; ++i) in.push_back(all[i]);
   if (comm_)
-    comm_->group("states", over_tp ? plan::kSequenceAxes : kCpSpAxes).all_to_all(out, in);
+    group("states", over_tp ? plan::kSequenceAxes : kCpSpAxes, in).all_to_all(out, in);
   else
     in[self].copy_(out[self]);
   Tensor sum = states.view(-1);
@@ -155,8 +163,8 @@ void Parallel::sum_rows(const Tensor& rows, plan::Rows of, int64_t samples, Samp
   const Tensor all = at::empty({n, rows.numel()}, rows.options());
   std::vector<Tensor> out(n, rows), in;
   for (int i = 0; i < n; ++i) in.push_back(all[i]);
-  if (norms_)
-    norms_->all_to_all(out, in);
+  if (comm_)
+    group("norms", {Axis::tp}, in).all_to_all(out, in);
   else
     in[self].copy_(rows);
   at::sum_out(const_cast<Tensor&>(rows), all, 0);
@@ -183,7 +191,7 @@ Tensor Parallel::gather_tokens(const Tensor& rows, int64_t tokens) const {
     in[i] = whole.narrow(0, range.begin, range.count());
   }
   if (comm_)
-    comm_->group("tokens", plan::kSequenceAxes).all_to_all(out, in);
+    group("tokens", plan::kSequenceAxes, in).all_to_all(out, in);
   else
     in[self].copy_(mine);
   note({"tokens", plan::kSequenceAxes, "all_gather", plan::Rows::share,
@@ -193,7 +201,7 @@ Tensor Parallel::gather_tokens(const Tensor& rows, int64_t tokens) const {
 }
 
 void Parallel::sum(const Tensor& tensor) const {
-  if (comm_) comm_->group("sums", plan::kSequenceAxes).all_reduce(tensor.view(-1));
+  if (comm_) group("sums", plan::kSequenceAxes, {tensor}).all_reduce(tensor.view(-1));
 }
 
 void Parallel::note(const plan::Traffic& traffic, int64_t sent) const {

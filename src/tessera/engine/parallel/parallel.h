@@ -19,6 +19,7 @@
 #include "tessera/engine/memory/lane.h"
 #include "tessera/ops/ops.h"
 #include "tessera/ops/products.h"
+#include "tessera/plan/device_groups.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/token_shares.h"
 
@@ -58,6 +59,9 @@ class Parallel {
 
   /// Without `comm` nothing is sent: collectives allocate and are recorded, as measurement needs.
   Parallel(const Mesh& mesh, int rank, comm::Comm* comm = nullptr);
+  /// Makes the communicators of these groups for tensors on devices, where the ranks use any: all ranks call it in one order,
+  /// while nothing else is under way. Such tensors are sent to no other group.
+  void connect(const std::vector<plan::DeviceGroup>& groups) const;
 
   const Mesh& mesh() const { return mesh_; }
   bool cuts_tokens() const { return plan::sequence_size(mesh_) > 1; }
@@ -139,17 +143,18 @@ class Parallel {
   };
 
  private:
-  void connect() const;
+  /// That of a collective over `tensors`.
+  comm::Group& group(const char* purpose, const std::vector<Axis>& axes, const std::vector<Tensor>& tensors) const;
   void note(const plan::Traffic& traffic, int64_t sent) const;
   using Send = void (*)(comm::Group&, const std::vector<Tensor>& out, const std::vector<Tensor>& in);
-  Transfer start(comm::Group* group, Send send, const std::vector<Tensor>& out, const std::vector<Tensor>& in) const;
+  Transfer start(const char* purpose, Axis axis, Send send, const std::vector<Tensor>& out,
+                 const std::vector<Tensor>& in) const;
   /// Measurement: what the instruction has computed so far.
   plan::WorkDone work_done() const;
 
   const Mesh mesh_;
   const int rank_;
   comm::Comm* const comm_;
-  comm::Group *sequence_ = nullptr, *ring_ = nullptr, *tensor_ = nullptr, *norms_ = nullptr;
   mutable std::map<std::array<int64_t, 5>, ops::SharedWidth> widths_;
   std::unique_ptr<LaneThread> lane_;  // of cp and sp: sends while this thread computes
   mutable std::vector<plan::Comm>* ran_ = nullptr;

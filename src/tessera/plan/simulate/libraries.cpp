@@ -4,8 +4,9 @@
 
 #include "tessera/base/device_messages.h"
 #include "tessera/base/target.h"
+#include "tessera/plan/device_groups.h"
 #include "tessera/plan/simulate/reserve.h"
-#include "tessera/plan/token_shares.h"
+#include "tessera/plan/unit_sizes.h"
 
 namespace tessera::plan {
 
@@ -42,26 +43,44 @@ struct OfPurpose {
   std::vector<int> members;
 };
 
+/// Those of buffers that are sharded where the mesh shards, for what ranks of tp cut and for what each of them has.
+std::vector<DeviceGroup> usual_buffer_groups(const Mesh& mesh) {
+  Plan plan;
+  plan.mesh = mesh;
+  std::vector<DeviceGroup> all;
+  for (const bool over_tp : {false, true}) {
+    Buffer buffer;
+    buffer.over_tp = over_tp, buffer.shards = mesh.shard_size();
+    for (const DeviceGroup& group : buffer_groups(plan, buffer)) all.push_back(group);
+  }
+  return all;
+}
+
+std::vector<DeviceGroup> groups_of(const Connected& run) {
+  if (!run.model) {
+    std::vector<DeviceGroup> all = usual_buffer_groups(run.mesh);
+    std::ranges::move(any_unit_groups(run.mesh), std::back_inserter(all));
+    return all;
+  }
+  std::vector<DeviceGroup> all = unit_groups(*run.model, run.mesh);
+  const UnitSizes sizes(*run.model, *run.plan, /*rank=*/0);
+  for (int u = 0; u < static_cast<int>(run.model->units.size()); ++u)
+    for (const Buffer& buffer : sizes.layout(u).buffers)
+      for (const DeviceGroup& group : buffer_groups(*run.plan, buffer))
+        if (std::ranges::find(all, group) == all.end()) all.push_back(group);
+  return all;
+}
+
 /// The communicators of rank 0: each purpose has its own; a group of one has none.
-std::vector<OfPurpose> communicators(const Mesh& mesh) {
+std::vector<OfPurpose> communicators(const Connected& run) {
+  const Mesh& mesh = run.mesh;
   std::vector<OfPurpose> all;
-  const auto make = [&](const char* purpose, const std::vector<Axis>& axes) {
+  const auto make = [&](const std::string& purpose, const std::vector<Axis>& axes) {
     const std::vector<int> members = mesh.group(0, axes);
     const auto same = [&](const OfPurpose& other) { return other.purpose == purpose && other.members == members; };
     if (members.size() > 1 && std::ranges::none_of(all, same)) all.push_back({purpose, members});
   };
-  std::vector<Axis> over_tp = kShardAxes;
-  over_tp.push_back(Axis::tp);
-  if (mesh.shard_size() > 1)
-    for (const auto* axes : {&kShardAxes, &const_cast<const std::vector<Axis>&>(over_tp)})
-      make("gather", *axes), make("reduce", *axes);
-  make("reduce_outer", {Axis::dp_replicate});
-  // Parallel::connect()
-  make("sequence", {Axis::sp});
-  for (const char* purpose : {"ring", "blocks"}) make(purpose, {Axis::cp});
-  for (const char* purpose : {"tensor", "norms"}) make(purpose, {Axis::tp});
-  for (const char* purpose : {"reach", "states"}) make(purpose, {Axis::cp, Axis::sp}), make(purpose, kSequenceAxes);
-  for (const char* purpose : {"tokens", "sums"}) make(purpose, kSequenceAxes);
+  for (const DeviceGroup& group : groups_of(run)) make(group.purpose, group.axes);
   // stages: with the next and the one before, activations and gradients
   make("results", {Axis::pp});
   const int stages = mesh[Axis::pp], stride = mesh.world() / std::max(1, stages);
@@ -82,20 +101,22 @@ int64_t bytes_of(const std::vector<LibraryBytes>& lines) {
   return sum;
 }
 
-std::vector<LibraryBytes> workspaces(const Profile& profile, int threads) {
+std::vector<LibraryBytes> workspaces(const Profile& profile, int threads, bool deterministic) {
   if (profile.target.empty()) return {};
-  return {{"cuBLAS", threads * target(profile.target, "plan.profile").cublas_workspace,
-           "workspace of " + count_text(threads, "thread") + " that computes, on " + profile.target}};
+  const Target& chip = target(profile.target, "plan.profile");
+  const std::string setting = cublas_setting(chip, deterministic);
+  return {{"cuBLAS", threads * cublas_workspace(chip, setting),
+           "workspace of " + count_text(threads, "thread") + " that computes, " + setting + " on " + profile.target}};
 }
 
-std::vector<LibraryBytes> beside_plan(const Profile& profile, const Mesh& mesh) {
+std::vector<LibraryBytes> beside_plan(const Profile& profile, const Connected& run) {
   if (profile.target.empty()) return {};
   std::vector<LibraryBytes> lines = {{"CUDA context", kContext, "of the driver [E]"},
                                      {"kernels", kKernels, "of libraries and ours, once they have run [E]"}};
   const LinkBytes& link = profile.link.gather >= kSlowestNvlink ? kNvlink : kPcie;
-  const int node = profile.devices > 0 ? profile.devices : mesh.world();
+  const int node = profile.devices > 0 ? profile.devices : run.mesh.world();
   int64_t bytes = 0, count = 0;
-  for (const auto& [purpose, members] : communicators(mesh)) {
+  for (const auto& [purpose, members] : communicators(run)) {
     const int size = static_cast<int>(members.size());
     const DeviceMessages messages = device_messages(purpose);
     const auto near = [&](const std::vector<int>& peers) {
@@ -115,8 +136,8 @@ int64_t default_budget(const Profile& profile, const Mesh& mesh) {
   return std::min(without_reserve(memory), without_gaps(memory - bytes_of(beside_plan(profile, mesh))));
 }
 
-int64_t driver_bytes(const Profile& profile, const Mesh& mesh, int64_t budget) {
-  return with_gaps(budget) + bytes_of(beside_plan(profile, mesh));
+int64_t driver_bytes(const Profile& profile, const Connected& run, int64_t budget) {
+  return with_gaps(budget) + bytes_of(beside_plan(profile, run));
 }
 
 }  // namespace tessera::plan

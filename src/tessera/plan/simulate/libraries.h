@@ -4,13 +4,14 @@
 //
 //   const Profile node = find_profile("h200");
 //   bytes_of(workspaces(node, 1));                // within the budget: 32 MiB
-//   bytes_of(beside_plan(node, mesh));            // beside it
-//   default_budget(node, mesh);                   // what is left for a plan
+//   bytes_of(beside_plan(node, {model, plan}));   // beside it
+//   default_budget(node, mesh);                   // what is left for a plan, of any model
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "tessera/base/mesh.h"
+#include "tessera/plan/plan.h"
 #include "tessera/plan/simulate/profile.h"
 
 namespace tessera::plan {
@@ -22,17 +23,27 @@ struct LibraryBytes {
 };
 int64_t bytes_of(const std::vector<LibraryBytes>& lines);
 
-/// `threads`: that compute on the device, each with a handle of its own.
-std::vector<LibraryBytes> workspaces(const Profile& profile, int threads);
+/// `threads`: that compute on the device, each with a handle of its own. `deterministic`: run.deterministic.
+std::vector<LibraryBytes> workspaces(const Profile& profile, int threads, bool deterministic = false);
 
-/// Of the rank with most in a run on `mesh`, whose ranks fill one node after the other.
-std::vector<LibraryBytes> beside_plan(const Profile& profile, const Mesh& mesh);
+/// What a run connects. Without `model` it is not known yet: all that a model may use with every unit sharded, or with none
+/// where the mesh does not shard.
+struct Connected {
+  Mesh mesh;
+  const ModelSpec* model = nullptr;
+  const Plan* plan = nullptr;
+  Connected(const Mesh& mesh) : mesh(mesh) {}  // NOLINT: a mesh is what is known first
+  Connected(const ModelSpec& model, const Plan& plan) : mesh(plan.mesh), model(&model), plan(&plan) {}
+};
+
+/// Of the rank with most in a run whose ranks fill one node after the other.
+std::vector<LibraryBytes> beside_plan(const Profile& profile, const Connected& run);
 
 /// Device bytes of a rank that can be planned: without_reserve() of the device, less where what lies beside the plan takes more
 /// than that reserve.
 int64_t default_budget(const Profile& profile, const Mesh& mesh);
 
 /// What the driver then says that the rank uses (NVML): the block that a run reserves for `budget` bytes, and what lies beside.
-int64_t driver_bytes(const Profile& profile, const Mesh& mesh, int64_t budget);
+int64_t driver_bytes(const Profile& profile, const Connected& run, int64_t budget);
 
 }  // namespace tessera::plan
