@@ -94,7 +94,7 @@ void PoisoningAllocator::give(void* data) {
     bytes = self.sizes_.extract(data).mapped();
   }
   if (timeline().fault().empty())  // what is freed when the device has failed is given no work
-    timeline().run("freed", {written(data, bytes)},
+    timeline().run("freed", timeline().found() ? std::vector<Use>{} : std::vector<Use>{written(data, bytes)},
                    [=, at = memory().shadow_bytes(data, bytes)] { std::memset(at, 0xff, static_cast<size_t>(bytes)); });
   self.inner_->raw_deleter()(data);
 }

@@ -10,6 +10,8 @@
 // bytes, on the device and in page-locked memory: two uses in no order, one of which writes, are an error that names both.
 // Memory that is freed and taken again is not looked at: what counts are uses of the same bytes, whosever they are.
 //
+// TESSERA_SIMULATED_FORGET="backward,swap" forgets waits from the start (forget_waits()).
+//
 // With TESSERA_SIMULATED_DELAY=1 (or another seed) copies and functions of the table on streams other than the first are done
 // by a thread of the stream, each after a random time, and the first stream and the host really wait for events.
 //
@@ -57,6 +59,8 @@ class Timeline {
   /// From here on as with TESSERA_SIMULATED_DELAY, without the random times if it is not set.
   void work_late(bool late);
   void compare_uses(bool on);  ///< as TESSERA_SIMULATED_RECORD
+  /// Whether two uses were in no order since the last forget_waits(): what is freed on the way out, by destructors, is in none.
+  bool found() const { return found_; }
 
   device::Stream make_stream(device::Priority priority);
   /// Of the streams that were made, by what their threads were last labelled with.
@@ -165,6 +169,7 @@ class Timeline {
   std::map<const char*, Cell> cells_;
   std::set<std::string> texts_;
   bool compares_ = false;
+  std::atomic<bool> found_ = false;
   unsigned seed_ = 0;
   std::atomic<bool> late_ = false;
   HostCounts counts_;

@@ -2,12 +2,14 @@
 // CPU ranks with the kernels of GPUs, in device memory that host code cannot touch, with every use of bytes in order.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "curves.h"
 #include "matrix_cases.h"
 #include "seed_jobs.h"
+#include "tessera/data/video.h"
 
 namespace tessera::testing {
 namespace {
@@ -55,36 +57,41 @@ TEST_P(OnDevice, TrainsWithTheBitsOfTheCpu) {
   ASSERT_EQ(curve_of(shared(), cpu).size(), kSteps);
   EXPECT_EQ(curve_of(shared(), cpu), curve_of(shared(), device));
   EXPECT_EQ(there.output.find("asked the device's driver"), std::string::npos) << there.output;
+  for (const char* unused : {"blocks:cp", "reach:", "states:"})
+    EXPECT_EQ(there.output.find(unused), std::string::npos) << "Wan sends nothing of that kind: " << there.output;
   if (GetParam().lora) return;
   const auto weights = shared().model(cpu);
   EXPECT_FALSE(weights.empty());
   EXPECT_TRUE(weights == shared().model(device)) << "the exported weights differ";
 }
 
-const Case kOnDeviceCases[] = {{"alone", 1, {}},
-                               {"shards", 2, {"--mesh", "dp_shard=2", "--plan.recompute", "all"}},
-                               {"all_tiers_on_the_host",
-                                2,
-                                {"--mesh", "dp_shard=2", "--plan.parameters", "host", "--plan.gradients", "host",
-                                 "--plan.states", "host", "--plan.update_on", "device"}},
-                               {"states_on_disk", 1, {"--plan.states", "nvme", "--plan.nvme", "/tmp"}},
-                               {"updates_on_the_host", 1, {"--plan.states", "host", "--plan.update_on", "host"}},
-                               {"split_masters_and_8_bit_moments",
-                                2,
-                                {"--mesh", "dp_shard=2", "--plan.masters", "split", "--plan.moments", "int8"}},
-                               {"16_bits_on_the_way",
-                                2,
-                                {"--mesh", "dp_shard=2", "--plan.param_dtype", "bf16", "--plan.reduce_dtype", "bf16",
-                                 "--plan.grad_dtype", "bf16"}},
-                               {"sums_over_tensors", 2, {"--mesh", "dp_shard=2", "--train.optimizer", "came8bit"}},
-                               {"average", 1, {"--train.ema", "0.9"}},
-                               {"replicas", 2, {"--mesh", "dp_replicate=2"}},
-                               {"ulysses", 2, {"--mesh", "sp=2"}},
-                               {"ring", 2, {"--mesh", "cp=2"}},
-                               {"tensor", 2, {"--mesh", "tp=2"}},
-                               {"stages", 2, {"--mesh", "pp=2"}},
-                               {"lora_on_int8", 2, {"--lora.base_dtype", "int8", "--lora.dropout", "0.1"}, true},
-                               {"dora", 1, {"--lora.dora", "true"}, true}};
+const Case kOnDeviceCases[] = {
+    {"alone", 1, {}},
+    {"shards", 2, {"--mesh", "dp_shard=2", "--plan.recompute", "all"}},
+    {"all_tiers_on_the_host",
+     2,
+     {"--mesh", "dp_shard=2", "--plan.parameters", "host", "--plan.gradients", "host", "--plan.states", "host",
+      "--plan.update_on", "device"}},
+    {"states_on_disk", 1, {"--plan.states", "nvme", "--plan.nvme", "/tmp"}},
+    {"updates_on_the_host", 1, {"--plan.states", "host", "--plan.update_on", "host"}},
+    {"split_masters_and_8_bit_moments",
+     2,
+     {"--mesh", "dp_shard=2", "--plan.masters", "split", "--plan.moments", "int8"}},
+    {"16_bits_on_the_way",
+     2,
+     {"--mesh", "dp_shard=2", "--plan.param_dtype", "bf16", "--plan.reduce_dtype", "bf16", "--plan.grad_dtype",
+      "bf16"}},
+    {"sums_over_tensors", 2, {"--mesh", "dp_shard=2", "--train.optimizer", "came8bit"}},
+    {"average", 1, {"--train.ema", "0.9"}},
+    {"hard_gate", 2, {"--experts.router", "gate", "--experts.count", "2", "--plan.idle", "host"}},
+    {"soft_gate", 2, {"--experts.router", "gate", "--experts.count", "2", "--experts.hard", "false"}},
+    {"replicas", 2, {"--mesh", "dp_replicate=2"}},
+    {"ulysses", 2, {"--mesh", "sp=2"}},
+    {"ring", 2, {"--mesh", "cp=2"}},
+    {"tensor", 2, {"--mesh", "tp=2"}},
+    {"stages", 2, {"--mesh", "pp=2"}},
+    {"lora_on_int8", 2, {"--lora.base_dtype", "int8", "--lora.dropout", "0.1"}, true},
+    {"dora", 1, {"--lora.dora", "true"}, true}};
 INSTANTIATE_TEST_SUITE_P(ByTurns, OnDevice, ::testing::ValuesIn(in_turn("runs on a device", kOnDeviceCases, 6)),
                          [](const auto& info) { return std::string(info.param.name); });
 
@@ -240,6 +247,61 @@ TEST(OnDeviceRuns, ASlowWayBetweenGpusIsAWarningAndABlockThatIsNotTakenChangesNo
   const Result plain = train(ON_DEVICE, 2, "plain-way", {"--mesh", "dp_shard=2", "--plan.recompute", "all"});
   ASSERT_EQ(plain.code, 0) << plain.output;
   EXPECT_EQ(curve_of(shared(), "slow-way"), curve_of(shared(), "plain-way"));
+}
+
+/// Threads beside the lanes: the one that sends around the ring, and the one that swaps experts. Each of their waits is missed.
+TEST(OnDeviceRuns, AWaitOfTheRingOrOfASwapThatIsForgottenIsFound) {
+  const std::vector<std::string> ring = {"--mesh", "cp=2"},
+                                 swap = {"--experts.router", "gate", "--experts.count", "2", "--plan.idle", "host"};
+  struct Fault {
+    const char *forgotten, *said;
+    int ranks;
+    const std::vector<std::string>& flags;
+  };
+  for (const Fault& fault : {Fault{"beside,forward", "beside forward blocks.", 2, ring},
+                             {"forward,beside", "beside forward blocks.", 2, ring},
+                             {"swap,", "swap of experts", 1, swap},
+                             {"forward,swap", "swap of experts", 1, swap}}) {
+    auto environment = kOnDevice;
+    environment["TESSERA_SIMULATED_FORGET"] = fault.forgotten;
+    std::vector<std::string> words = {ON_DEVICE,     "launch",
+                                      "-n",          std::to_string(fault.ranks),
+                                      "train",       shared().recipe(),
+                                      "--run.out",   shared().out(std::string("forgets-") + fault.forgotten),
+                                      "--run.steps", "2"};
+    words.insert(words.end(), fault.flags.begin(), fault.flags.end());
+    const Result r = run_program(words, environment, 120);
+    EXPECT_NE(r.code, 0) << fault.forgotten;
+    for (const char* word : {"and neither waits for the other", fault.said})
+      EXPECT_NE(r.output.find(word), std::string::npos) << fault.forgotten << ": " << word << " in:\n" << r.output;
+  }
+}
+
+/// What is brought to the device goes through page-locked memory that is there before the first step, also where the first
+/// batches are small.
+TEST(OnDeviceRuns, AStepWhoseBatchIsLargerThanAllBeforeLocksNoMemory) {
+  const TinyRun run("device-buckets");
+  for (int i = 0; i < 27; ++i) {  // of ten batches one is of clips
+    const data::Frames still{.count = 1,
+                             .height = 32,
+                             .width = 32,
+                             .fps = 8,
+                             .rgb = std::vector<uint8_t>(32 * 32 * 3, static_cast<uint8_t>(9 * i))};
+    const std::vector<uint8_t> png = data::write_png(still, 0);
+    const std::string stem = (run.folder() / "data" / ("still" + std::to_string(i))).string();
+    std::ofstream(stem + ".png", std::ios::binary) << std::string(png.begin(), png.end());
+    std::ofstream(stem + ".txt") << "a still one";
+  }
+  const Result r = run_program({ON_DEVICE, "train", run.recipe(), "--run.out", run.out(), "--run.steps", "12",
+                                "--data.buckets", "8x96x96,1x32x32"},
+                               kOnDevice, 300);
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(r.output.find("asked the device's driver"), std::string::npos) << r.output;
+  std::vector<int64_t> tokens;
+  for (const auto& step : run.metrics("run")) tokens.push_back(step["tokens"].get<int64_t>());
+  ASSERT_EQ(tokens.size(), 12);
+  EXPECT_LT(std::max(tokens[0], tokens[1]), *std::max_element(tokens.begin(), tokens.end()))
+      << "the first two steps had small batches alone: " << nlohmann::json(tokens);
 }
 
 /// Of three ranks the stand-in of NCCL adds the last one first.

@@ -20,6 +20,7 @@ std::vector<std::string> prefixes_of(const std::vector<std::unique_ptr<net::Unit
 Engine::Engine(const std::vector<std::unique_ptr<net::Unit>>& units, const plan::ModelSpec& spec,
                const plan::Plan& plan, comm::Comm& comm, int rank, EngineOptions options)
     : comm_(comm),
+      batch_bytes_(spec.inputs + spec.targets),
       store_(spec, prefixes_of(units), plan, rank, device::here(), options.trainable, options.nvme),
       executor_(
           units, spec, store_, comm, plan, rank,
@@ -30,7 +31,7 @@ void Engine::optimise(std::unique_ptr<const net::UnitUpdate> optimiser) {
   if (!std::exchange(has_states_, true)) store_.make_states(*optimiser_);
 }
 
-void Engine::use(const plan::Programs& programs, int64_t arena) {
+void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_arena) {
   const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
   std::vector<const plan::Schedule*> fresh;
   std::vector<plan::ProgramPtr> all = {programs.train, programs.sample, programs.checkpoint};
@@ -41,11 +42,15 @@ void Engine::use(const plan::Programs& programs, int64_t arena) {
     if (std::ranges::find(before, program) == before.end()) fresh.push_back(&program->schedule);
   }
   check_groups(comm_, fresh);
+  executor_.reserve_host(std::max(programs.host_arena, host_arena), programs.train->schedule.micros * batch_bytes_);
   store_.change_arena(std::max(programs.arena, arena));
   store_.place_gradients(programs.train->plan);
 }
 
-void Engine::use(const plan::Program& program) { store_.set_arena(program.schedule.arena); }
+void Engine::use(const plan::Program& program) {
+  executor_.reserve_host(program.schedule.host_arena, program.schedule.micros * batch_bytes_);
+  store_.set_arena(program.schedule.arena);
+}
 
 StepRun Engine::run(const Pass& pass, net::Objective& objective, const Report& report) {
   swap(pass.expert);

@@ -31,8 +31,9 @@ class Engine {
   /// Makes the optimiser's states the first time; later an optimiser of the same form takes over.
   void optimise(std::unique_ptr<const net::UnitUpdate> optimiser);
   /// Makes the arena and the gradient buffers for the programs of a part of a run. `arena`: bytes that other programs
-  /// need. All ranks call it together and compare the collectives that they will run. Parameters and states stay.
-  void use(const plan::Programs& programs, int64_t arena = 0);
+  /// need, and `host_arena` of the host tier. All ranks call it together and compare the collectives that they will run.
+  /// Parameters and states stay. No step page-locks memory after it.
+  void use(const plan::Programs& programs, int64_t arena = 0, int64_t host_arena = 0);
   /// The same for one program that runs forward alone.
   void use(const plan::Program& program);
 
@@ -60,6 +61,7 @@ class Engine {
 
  private:
   comm::Comm& comm_;
+  const int64_t batch_bytes_;  // of a micro-batch, with its targets
   Store store_;
   Executor executor_;
   std::unique_ptr<const net::UnitUpdate> optimiser_;

@@ -25,6 +25,7 @@ double now() {
 const std::vector<Axis> kWorldAxes(kAllAxes.begin(), kAllAxes.end());
 
 constexpr int64_t kAnyBytes = -1;
+constexpr int64_t kUploadSlack = 64 << 10;  // a tensor may not fit behind the others at the end of the ring
 
 /// Whether a collective's bytes follow from more than the number of tokens and samples: sums over the rows of captions
 /// from their lengths, a halo from the width and height of each sample.
@@ -86,6 +87,11 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, const p
     if (!trace_)
       throw UserError(Exit::disk, "engine.trace", options_.trace + ": cannot be written", "choose another file");
   }
+}
+
+void Executor::reserve_host(int64_t arena, int64_t uploads) {
+  host_.reserve(arena);
+  if (far_ && !store_.device().is_meta()) uploads_.reserve(uploads + kUploadSlack);
 }
 
 StepRun Executor::run(const Pass& pass, net::Objective& objective, const Report& report,

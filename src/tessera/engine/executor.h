@@ -52,6 +52,9 @@ class Executor {
            comm::Comm& comm, const plan::Plan& plan, int rank, ExecutorOptions options);
   ~Executor();
 
+  /// Takes, and page-locks for a device, the host memory of programs that will run: their arena, and what they bring to the
+  /// device before the host waits for it.
+  void reserve_host(int64_t arena, int64_t uploads);
   void on_instruction(Whereabouts whereabouts) { whereabouts_ = std::move(whereabouts); }
 
   /// A training step up to and including its `norm`. It runs the updates that the step before deferred.

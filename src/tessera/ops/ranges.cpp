@@ -81,7 +81,7 @@ void enqueue_copy(const Tensor& to, const Tensor& from) {
   enqueue_copy(address(to), read_address(from), static_cast<int64_t>(from.nbytes()), on_device(to) || on_device(from));
 }
 
-void swap_bytes(const Tensor& a, const Tensor& b) {
+void swap_bytes(const Tensor& a, const Tensor& b, void* between, int64_t piece) {
   check_internal(a.nbytes() == b.nbytes(), "ops.ranges", "ranges of different sizes are to change places");
   auto *first = static_cast<char*>(address(a)), *second = static_cast<char*>(address(b));
   const auto bytes = static_cast<int64_t>(a.nbytes());
@@ -89,15 +89,11 @@ void swap_bytes(const Tensor& a, const Tensor& b) {
     std::swap_ranges(first, first + bytes, second);
     return;
   }
-  constexpr int64_t kPiece = 16 << 20;
-  const auto piece = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(std::min(kPiece, bytes)));
-  const auto other = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(std::min(kPiece, bytes)));
-  for (int64_t at = 0; at < bytes; at += kPiece) {
-    const int64_t count = std::min(kPiece, bytes - at);
-    copy_bytes(piece.get(), first + at, count, on_device(a));
-    copy_bytes(other.get(), second + at, count, on_device(b));
-    copy_bytes(first + at, other.get(), count, on_device(a));
-    copy_bytes(second + at, piece.get(), count, on_device(b));
+  for (int64_t at = 0; at < bytes; at += piece) {
+    const int64_t count = std::min(piece, bytes - at);
+    enqueue_copy(between, first + at, count, true);
+    enqueue_copy(first + at, second + at, count, true);
+    enqueue_copy(second + at, between, count, true);
   }
 }
 

@@ -39,6 +39,7 @@ class ExpertSchedule {
                           plan::Programs programs);
   /// Bytes of arena that programs of its own need.
   virtual int64_t arena() const { return 0; }
+  virtual int64_t host_arena() const { return 0; }
 
   size_t expert_of(int64_t step) const { return expert_order_.expert(step); }
   /// The samples that this rank needs of a step of this part. `shares` may have changed since it began.

@@ -29,10 +29,13 @@ void GateSchedule::begin_part(size_t part, const planning::PartPlan& plan, const
   const plan::Plan& whole = this->plan();
   evaluate_ = std::make_shared<const plan::Program>(whole, plan::compile_forward(*spec_, whole, rank_, "evaluate", 1));
   arena_ = router_.hard() ? 0 : evaluate_->schedule.arena;
+  host_arena_ = router_.hard() ? 0 : evaluate_->schedule.host_arena;
   // A step of fewer micro-batches takes no more than the fullest, but for what the order of slots makes of it.
-  for (int64_t micros = 1; micros <= whole.accumulation(); ++micros)
-    arena_ =
-        std::max(arena_, compile(std::vector<int64_t>(mesh_.dp_size(), micros * whole.micro_batch)).schedule.arena);
+  for (int64_t micros = 1; micros <= whole.accumulation(); ++micros) {
+    const plan::Program program = compile(std::vector<int64_t>(mesh_.dp_size(), micros * whole.micro_batch));
+    arena_ = std::max(arena_, program.schedule.arena);
+    host_arena_ = std::max(host_arena_, program.schedule.host_arena);
+  }
   if (!router_.hard()) engine::check_groups(comm_, {&evaluate_->schedule});
 }
 

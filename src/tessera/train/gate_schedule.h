@@ -22,6 +22,7 @@ class GateSchedule final : public ExpertSchedule {
   void begin_part(size_t part, const planning::PartPlan& plan, const net::Denoiser& model,
                   plan::Programs programs) override;
   int64_t arena() const override { return arena_; }
+  int64_t host_arena() const override { return host_arena_; }
   /// A pass for each expert that some sample chose, or of a soft gate for all. Soft, all predict here first, without a
   /// graph, for the sum that the loss is of.
   std::vector<ExpertPass> passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
@@ -66,7 +67,7 @@ class GateSchedule final : public ExpertSchedule {
   comm::Comm& comm_;
   const Mesh mesh_;
   const plan::ModelSpec* spec_ = nullptr;
-  int64_t arena_ = 0;
+  int64_t arena_ = 0, host_arena_ = 0;
   plan::ProgramPtr evaluate_;  // of mix
   /// By expert, micro-batches of the fullest rank, and own samples: all that a rank's program depends on.
   std::map<std::array<int64_t, 3>, plan::ProgramPtr> known_;

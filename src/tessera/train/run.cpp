@@ -53,7 +53,7 @@ void Run::begin_part(size_t part) {
   peak_flops_ = peak_flops(now.planned.machine, !device::here().is_cpu(), at::get_num_threads());
   if (span_began_ == 0) span_began_ = seconds_now();
   experts_->begin_part(part, now, *job_.model, programs_);
-  engine_->use(programs_, experts_->arena());
+  engine_->use(programs_, experts_->arena(), experts_->host_arena());
   tell_links();
   engine_->optimise(job::optimiser_of(recipe(), now.planned.plan().states));
   step_size_.use(recipe());
@@ -251,7 +251,7 @@ void Run::give_shares(int64_t step, const std::vector<int64_t>& shares) {
   programs_ = programs;
   take_plan();
   predicted_ = memory;
-  engine_->use(programs_, experts_->arena());
+  engine_->use(programs_, experts_->arena(), experts_->host_arena());
   experts_->change(programs_);
   if (rank_ != 0) return;
   std::string text = "from now on, samples of a step by dp rank:";

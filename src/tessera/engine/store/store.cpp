@@ -64,6 +64,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
         unit.sites[p].blocks = {place.shape[0], place.numel / place.shape[0]};
     }
   }
+  make_mover();
 }
 
 void Store::place_gradients(const plan::Plan& plan) {

@@ -246,6 +246,7 @@ class Store {
   void settle(const Tensor& buffer);
 
   class Mover;
+  void make_mover();
   /// Makes the inactive expert `index` the active one: swaps the two's buffers, or, if `moving` and their tiers differ,
   /// the bytes in them.
   void swap_with(size_t index, bool moving);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/base/units.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/ops/ranges.h"
 
@@ -25,10 +26,23 @@ double swap_clock() {
 }  // namespace
 
 /// A thread that swaps pairs of buffers while the next step already runs: parameters of all units in their order, then
-/// states, which no instruction needs before the updates.
+/// states, which no instruction needs before the updates. On a device the copies are given to a stream of the thread's own, a
+/// piece at a time by way of memory that it has beside what the plan counts, and no call asks the driver for anything.
 class Store::Mover {
  public:
-  ~Mover() { settle(); }
+  explicit Mover(at::Device device) {
+    if (device.is_cpu() || device.is_meta()) return;
+    device::count_memory_request();
+    between_ = device::used()->take(kPiece);
+    if (!between_)
+      throw UserError(Exit::memory, "engine.experts",
+                      "the device has no " + format_bytes(kPiece) + " left by way of which experts change places",
+                      "leave more of the device free: lower plan.budget");
+  }
+  ~Mover() {
+    settle();
+    if (between_) device::used()->give(between_);
+  }
 
   struct Pair {
     Tensor active, inactive;
@@ -43,15 +57,17 @@ class Store::Mover {
     thread_ = std::thread([this] {
       device::enter_thread();
       device::own_stream();
+      device::label("swap of experts");
       begin_.order();
       const double start = swap_clock();
       for (const Pair& pair : pairs_) {
-        ops::swap_bytes(pair.active, pair.inactive);
+        ops::swap_bytes(pair.active, pair.inactive, between_, kPiece);
         swapped_[done_].record();
         moved_.bytes += 2 * static_cast<int64_t>(pair.active.nbytes());
         done_.fetch_add(1, std::memory_order_release);
         done_.notify_all();
       }
+      if (!pairs_.empty()) swapped_[pairs_.size() - 1].await();  // who joins the thread may read host memory
       moved_.seconds += swap_clock() - start;
     });
   }
@@ -82,6 +98,8 @@ class Store::Mover {
     swapped_[static_cast<size_t>(pair)].order();
   }
 
+  static constexpr int64_t kPiece = 16 << 20;
+  void* between_ = nullptr;  // null on a CPU
   std::vector<Pair> pairs_;
   std::vector<int> param_at_, states_at_;
   device::Mark begin_;                 // on the thread that started it
@@ -91,6 +109,11 @@ class Store::Mover {
   std::atomic<int64_t> waited_ = 0;  // nanoseconds, of all lanes
   Moved moved_;                      // written by the thread, read after it has been joined
 };
+
+/// Where swaps will move bytes: its memory is taken before the first step.
+void Store::make_mover() {
+  if (!inactive_.empty() && idle_ != plan::Tier::device) mover_ = std::make_shared<Mover>(device_);
+}
 
 void Store::await_param(int unit) const {
   if (mover_) mover_->await_param(unit);
@@ -137,7 +160,6 @@ void Store::swap_with(size_t index, bool moving) {
   for (int& at : states_at)
     if (at >= 0) at += static_cast<int>(pairs.size());
   pairs.insert(pairs.end(), states.begin(), states.end());
-  if (!mover_) mover_ = std::make_shared<Mover>();
   mover_->start(std::move(pairs), std::move(param_at), std::move(states_at));
 }
 

@@ -1,5 +1,7 @@
 #include "tessera/plan/compile/program.h"
 
+#include <algorithm>
+
 namespace tessera::plan {
 
 Program::Program(Plan plan, Schedule schedule) : plan(std::move(plan)), schedule(std::move(schedule)) {
@@ -9,7 +11,9 @@ Program::Program(Plan plan, Schedule schedule) : plan(std::move(plan)), schedule
     norm = static_cast<int>(found - list.begin());
 }
 
-Programs::Programs(const Plan& plan, RunSchedules schedules, bool samples) : arena(schedules.arena(samples)) {
+Programs::Programs(const Plan& plan, RunSchedules schedules, bool samples)
+    : arena(schedules.arena(samples)),
+      host_arena(std::max(schedules.host_arena(samples), schedules.checkpoint.host_arena)) {
   const auto program_of = [](const Plan& of, Schedule& schedule) -> ProgramPtr {
     return schedule.list.empty() ? nullptr : std::make_shared<const Program>(of, std::move(schedule));
   };

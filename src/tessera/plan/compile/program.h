@@ -26,6 +26,7 @@ struct Programs {
   ProgramPtr train, sample, checkpoint;
   ProgramPtr first, updates;  ///< as in RunSchedules
   int64_t arena = 0;          ///< device bytes of the largest arena
+  int64_t host_arena = 0;     ///< likewise of the host tier
   struct Own {
     ProgramPtr train, first, updates;
   };
