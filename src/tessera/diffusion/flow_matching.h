@@ -47,9 +47,10 @@ class FlowMatching final : public net::Objective {
   net::Batch inputs(int micro) const;
   /// Mean over the global batch of each sample's weighted mean squared error; returns its gradient [T, C]. Ranks that
   /// share a sample each compute the part of their own tokens, in prediction and loss.
-  /// Where the prediction's kernels are LibTorch's (ops/kernels.h), the host does not wait for the loss.
+  /// Where the prediction's kernels are LibTorch's (ops/kernels.h), the host waits neither for the loss nor for what a gate
+  /// learns from.
   at::Tensor gradient(const at::Tensor& prediction, const net::Batch& batch, int micro) override;
-  bool compares_on_device() const override { return !pass_.weighed && !pass_.sums; }
+  bool compares_on_device() const override { return true; }
   std::vector<at::Tensor*> compared(int micro) override;
   at::Tensor numbers() override;
   void read(std::span<const double> numbers) override;
@@ -80,7 +81,11 @@ class FlowMatching final : public net::Objective {
   net::Batch pack(const std::vector<int64_t>& places, Micro& micro) const;
   void cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const;
   at::Tensor with_sums(const at::Tensor& prediction, const net::Batch& batch, const Micro& micro) const;
+  /// The loss of sample `s` of a micro-batch against `answer`, in numbers().
+  void compare_there(const at::Tensor& answer, const net::Batch& batch, size_t s, const Micro& m,
+                     const at::Tensor& gradient);
   void weigh(const at::Tensor& prediction, const net::Batch& batch, size_t s, int64_t own, at::Tensor& gradient);
+  double share(const Micro& m, size_t s) const { return m.weights[s] / static_cast<double>(batch_samples()); }
   int64_t first_sample() const;
   int64_t batch_samples() const { return pass_.batch > 0 ? pass_.batch : pass_.plan->global_batch; }
   plan::Plan::Slice slice(int64_t micro) const;
@@ -92,6 +97,8 @@ class FlowMatching final : public net::Objective {
   std::vector<PendingLoss> losses_;
   std::vector<at::Tensor>
       sums_;  // of squared errors, where the predictions are; of losses with a `mean`, in their order
+  std::vector<at::Tensor> products_;  // likewise, of gradients and predictions; of samples weighed_there_
+  std::vector<int64_t> weighed_there_;
   std::vector<double> by_weight_;
   double loss_ = 0;
   int64_t bad_sample_ = -1;
