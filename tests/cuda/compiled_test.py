@@ -40,6 +40,7 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "round_range": (40, 0),
     "drop_floats": (40, 0),
     "drop_halves": (40, 0),
+    "spin": (16, 0),
 }
 WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
     "adamw": ("ld.global.nc.v4.f32", "ld.global.nc.v4.u32", "ld.global.v4.f32", "ld.global.v4.u32", "ld.global.v4.u16",

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tessera/cuda/kernels.h"
+
 namespace tessera::on_cpu {
 namespace {
 
@@ -110,6 +112,12 @@ TEST(OnCpu, ThreadsRunInAnOrderThatTheSeedChooses) {
 
 __global__ void visit(std::vector<unsigned>* visits) {
   if (threadIdx.x == 0) ++(*visits)[blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)];
+}
+
+TEST(OnCpu, ASpinGoesOnForItsCycles) {
+  const long long before = clock64();
+  EXPECT_EQ(cuda::launch_spin(1000, nullptr), cudaSuccess);
+  EXPECT_GE(clock64() - before, 1000);
 }
 
 TEST(OnCpu, EveryBlockOfAGridRunsOnce) {

@@ -13,8 +13,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <map>
 #include <mutex>
+#include <random>
 
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/nccl.h"
@@ -92,7 +94,25 @@ device::Event make_event(bool timed) {
 }
 
 void free_event(device::Event event) { C10_CUDA_CHECK(cudaEventDestroy(event_of(event))); }
-void record(device::Event event) { C10_CUDA_CHECK(cudaEventRecord(event_of(event), stream())); }
+/// With TESSERA_SPIN=1, or another seed, the current stream does nothing for a random time of up to a fifth of a
+/// millisecond: work of other streams that should wait for what it is given next then comes too early.
+void spin_at_random() {
+  static const int seed = [] {
+    const char* value = std::getenv("TESSERA_SPIN");
+    return value ? std::atoi(value) : 0;
+  }();
+  if (seed == 0) return;
+  static std::mutex mutex;
+  static std::mt19937 random(static_cast<unsigned>(seed));
+  constexpr int64_t kMost = 300'000;  // cycles
+  const std::lock_guard lock(mutex);
+  C10_CUDA_CHECK(launch_spin(static_cast<int64_t>(random() % kMost), stream()));
+}
+
+void record(device::Event event) {
+  spin_at_random();
+  C10_CUDA_CHECK(cudaEventRecord(event_of(event), stream()));
+}
 void wait_for(device::Event event) { C10_CUDA_CHECK(cudaStreamWaitEvent(stream(), event_of(event), 0)); }
 void await(device::Event event) { C10_CUDA_CHECK(cudaEventSynchronize(event_of(event))); }
 
@@ -189,6 +209,7 @@ bool on_host(const void* data) {
 
 void enqueue_copy(void* to, const void* from, int64_t bytes) {
   if (bytes == 0) return;
+  spin_at_random();
   C10_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream()));
 }
 

@@ -85,4 +85,7 @@ struct DropRows {
 cudaError_t launch_drop_floats(float* x, const DropRows& rows, cudaStream_t stream);
 cudaError_t launch_drop_halves(uint16_t* x, HalfType type, const DropRows& rows, cudaStream_t stream);
 
+/// Keeps the stream busy for so many cycles.
+cudaError_t launch_spin(int64_t cycles, cudaStream_t stream);
+
 }  // namespace tessera::cuda

@@ -37,6 +37,12 @@ inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 // --- in kernels
+/// Goes on with each look.
+inline long long clock64() {
+  static long long looks = 0;
+  return ++looks;
+}
+
 inline void __syncthreads() { tessera::on_cpu::block_barrier(); }
 
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
