@@ -359,15 +359,18 @@ TEST(OnDeviceRuns, RandomPlansGiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
   auto environment = kOnDevice;
   environment["TESSERA_TEST_DEVICE"] = "1";
   environment["TESSERA_SIMULATED_BYTES"] = "2147483648";
-  expect_jobs_pass(PLAN_WORKER_ON_DEVICE,
-                   {{"dp_shard=1", 20, 23},
-                    {"dp_shard=2", 24, 27},
-                    {"sp=2", 28, 31},
-                    {"cp=2", 32, 35},
-                    {"tp=2", 36, 39},
-                    {"pp=2", 40, 43},
-                    {"dp_replicate=2,dp_shard=2", 44, 47}},
-                   environment);
+  expect_jobs_pass(
+      PLAN_WORKER_ON_DEVICE,
+      {{"dp_shard=1", 20, 23},
+       {"dp_shard=2", 24, 27},
+       {"sp=2", 28, 31},
+       {"cp=2", 32, 35},
+       {"cp=2", 0, 2, "sana"},  // states and reaches, and keys of other blocks: each connected where units send so
+       {"cp=2", 0, 2, "stdit:1.2"},
+       {"tp=2", 36, 39},
+       {"pp=2", 40, 43},
+       {"dp_replicate=2,dp_shard=2", 44, 47}},
+      environment);
 }
 
 }  // namespace
