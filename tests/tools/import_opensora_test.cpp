@@ -168,6 +168,7 @@ TEST(ImportOpenSora, RefusesWithAReasonWhatIsNotThere) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"condition_config = dict(t2v=1, i2v_middle=1)\n", "condition_config.i2v_middle"},
       {"plugin = 'gemini'\nplugin_config = dict(tp_size=2, zero_stage=1)\n", "plugin"},
+      {"plugin = 'hybrid'\nplugin_config = dict(tp_size=2, zero_stage=24)\n", "plugin_config.zero_stage"},
       {"plugin = 'zero2'\nplugin_config = dict(sp_size=2)\n", "plugin_config.sp_size"},
       {"plugin_config = dict(sp_size=4, sequence_parallelism_mode='ring_attn')\n", "plugin_config.sp_size"},
       {"plugin = 'hybrid'\nplugin_config = dict(sp_size=4, enable_sequence_parallelism=False, sequence_parallelism_mode='ring_attn')\n",

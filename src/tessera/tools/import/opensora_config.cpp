@@ -141,7 +141,8 @@ void plugin(Translator& t) {
   const auto refuse = [&](const std::string& option, const char* why) {
     t.refuse(option, why);
     for (const Given& g : t.given())
-      if (g.name.starts_with(prefix) && !t.is_answered(g.name)) t.imply(g.name, "it belongs to the plugin");
+      if ((g.name == "plugin" || g.name.starts_with(prefix)) && !t.is_answered(g.name))
+        t.imply(g.name, "it belongs to what is refused");
   };
   const bool seq = name.ends_with("-seq");
   if (!hybrid && name != "zero1" && name != "zero2" && name != "zero1-seq" && name != "zero2-seq")
