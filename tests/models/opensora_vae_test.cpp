@@ -196,7 +196,9 @@ TEST_F(OpenSoraVaeMemory, PiecesTakeWhatIsSaidTiledOrNot) {
   for (const Tiling& tiling : {Tiling{}, Tiling{.size = 64, .overlap = 16}}) {
     const auto vae12 = sized<OpenSoraVae12>(first, opensora12_vae::parameters(first), tiling);
     const auto vae13 = sized<OpenSoraVae13>(second, opensora13_vae::parameters(second), tiling);
-    for (const int64_t frames : {1, 34}) expect_bytes_of(vae12, {frames, 64, 96});
+    // pictures that are hardly larger than a tile share most of their rows
+    const int64_t height = tiling.size > 0 ? 96 : 64, width = tiling.size > 0 ? 128 : 96;
+    for (const int64_t frames : {1, 34}) expect_bytes_of(vae12, {frames, height, width});
     for (const int64_t frames : {1, 17}) expect_bytes_of(vae13, {frames, 64, 96});
     expect_bytes_of(vae12, {1, 103, 125});
     expect_bytes_of(vae13, {1, 101, 125});

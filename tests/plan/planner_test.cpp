@@ -418,10 +418,15 @@ TEST(Planner, UpdatesMoveBesideOtherWorkWhereStatesRestElsewhereAndItSaysWhatTha
   Machine slow = machine();
   slow.profile.host_link /= 100;  // states are slow to bring, and the host computes as fast as ever
   const Choice on_host = choose(model(), kTwo, in, slow);
-  for (const UnitPlan& unit : on_host.plan.units) {
-    EXPECT_EQ(unit.update_on, Tier::host);
-    EXPECT_EQ(unit.parameters, Tier::host);
-  }
+  size_t updated_there = 0;
+  for (const UnitPlan& unit : on_host.plan.units)
+    if (unit.update_on == Tier::host) {
+      ++updated_there;
+      EXPECT_EQ(unit.parameters, Tier::host);
+    }
+  EXPECT_GT(updated_there, on_host.plan.units.size() / 2);
+  in.update_on = Tier::host;
+  EXPECT_LE(on_host.seconds, choose(model(), kTwo, in, slow).seconds) << "both at work are no slower than the host alone";
   in.update_on = Tier::device;
   EXPECT_LT(on_host.seconds, choose(model(), kTwo, in, slow).seconds);
   const Choice near = choose(model(), kTwo, input(0, 1 << 30), machine());
