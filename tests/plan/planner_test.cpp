@@ -426,7 +426,8 @@ TEST(Planner, UpdatesMoveBesideOtherWorkWhereStatesRestElsewhereAndItSaysWhatTha
     }
   EXPECT_GT(updated_there, on_host.plan.units.size() / 2);
   in.update_on = Tier::host;
-  EXPECT_LE(on_host.seconds, choose(model(), kTwo, in, slow).seconds) << "both at work are no slower than the host alone";
+  EXPECT_LE(on_host.seconds, choose(model(), kTwo, in, slow).seconds)
+      << "both at work are no slower than the host alone";
   in.update_on = Tier::device;
   EXPECT_LT(on_host.seconds, choose(model(), kTwo, in, slow).seconds);
   const Choice near = choose(model(), kTwo, input(0, 1 << 30), machine());
