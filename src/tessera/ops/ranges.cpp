@@ -89,6 +89,7 @@ void swap_bytes(const Tensor& a, const Tensor& b, void* between, int64_t piece) 
     std::swap_ranges(first, first + bytes, second);
     return;
   }
+  check_internal(between && piece > 0, "ops.ranges", "ranges of a device change places by way of no memory");
   for (int64_t at = 0; at < bytes; at += piece) {
     const int64_t count = std::min(piece, bytes - at);
     enqueue_copy(between, first + at, count, true);
