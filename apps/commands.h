@@ -54,6 +54,8 @@ struct Arguments {
 };
 
 const std::vector<Command>& commands();
+/// Does what main() does, with the arguments of a rank.
+[[noreturn]] void run_rank(const std::vector<std::string>& arguments, int threads);
 /// Throws UserError (usage) naming the nearest flag or key.
 Arguments parse(const Command& command, const std::vector<std::string>& typed);
 

@@ -69,7 +69,7 @@ int run_launch(const Arguments& arguments) {
     if (target->name == "train") options.run = recipe.run.out;
   }
   options.max_restarts = whole(arguments, "--max-restarts", options.max_restarts);
-  return comm::launch(options, arguments.words);
+  return comm::launch(options, arguments.words, run_rank);
 }
 
 }  // namespace

@@ -1,9 +1,14 @@
 // tessera COMMAND ...: finds the command, runs it, turns errors into messages and exit codes.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <optional>
+#include <span>
 
 #include "commands.h"
 #include "help.h"
@@ -87,9 +92,9 @@ int dispatch(const std::vector<std::string>& typed) {
 }
 
 /// The code that the command ends with; what went wrong is said.
-int run(int argc, char** argv) {
+int run(const std::vector<std::string>& words) {
   try {
-    return dispatch({argv + 1, argv + argc});
+    return dispatch(words);
   } catch (const Error& error) {
     log::error(error.what());
     return static_cast<int>(error.code());
@@ -109,16 +114,40 @@ int run(int argc, char** argv) {
   }
 }
 
-}  // namespace
-}  // namespace tessera::apps
-
-int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error with a name, not a death
-  const int code = tessera::apps::run(argc, argv);
+[[noreturn]] void end(int code) {
   std::fflush(nullptr);
 #ifdef __SANITIZE_ADDRESS__
-  return code;  // leaks are looked for on the way out
+  std::exit(code);  // leaks are looked for on the way out
 #else
   std::_Exit(code);  // LibTorch would take its tables of operators apart: a seventh of a second, for nobody
 #endif
+}
+
+/// The memory of the command line behind the program's name: what `ps` shows.
+std::span<char> shown;
+
+/// A rank is shown as "tessera train RECIPE", without what the launcher was told.
+void show(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += word + '\0';
+  if (text.size() > shown.size()) return;
+  std::ranges::fill(shown, '\0');
+  std::ranges::copy(text, shown.begin());
+}
+
+}  // namespace
+
+void run_rank(const std::vector<std::string>& arguments, int threads) {
+  show(arguments);
+  if (threads > 0) at::set_num_threads(threads);
+  end(run(arguments));
+}
+
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  using namespace tessera::apps;
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error with a name, not a death
+  if (argc > 1) shown = {argv[1], argv[argc - 1] + std::strlen(argv[argc - 1]) + 1};
+  end(run({argv + 1, argv + argc}));
 }

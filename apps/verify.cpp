@@ -21,7 +21,7 @@ int run_verify(const Arguments& arguments) {
     launch.nproc = options.mesh.world();
     std::vector<std::string> words = {"verify"};
     words.insert(words.end(), arguments.all.begin(), arguments.all.end());
-    return comm::launch(launch, words);
+    return comm::launch(launch, words, run_rank);
   }
   return tools::verify(options);
 }

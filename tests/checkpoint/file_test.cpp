@@ -1,6 +1,10 @@
 #include "tessera/checkpoint/file.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <fstream>
 #include <regex>
 #include <thread>
 
@@ -38,6 +42,21 @@ TEST_F(Partials, HaveNamesThatDifferByMoreThanANumberOfAProcess) {
   const std::string name = temporary_name("a").string();
   EXPECT_TRUE(std::regex_match(name, std::regex("a\\.[0-9a-f]{16}-[0-9]+\\.partial"))) << name;
   EXPECT_NE(temporary_name("a"), temporary_name("a"));
+}
+
+TEST_F(Partials, HaveOtherNamesInAForkOfTheProcess) {
+  const std::string before = temporary_name("a").string();
+  const std::string file = path("name").string();
+  const pid_t child = fork();
+  if (child == 0) {
+    std::ofstream(file) << temporary_name("a").string();
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  std::string name;
+  std::ifstream(file) >> name;
+  EXPECT_NE(name.substr(0, name.rfind('-')), before.substr(0, before.rfind('-')));
+  EXPECT_TRUE(name.ends_with(".partial")) << name;
 }
 
 TEST_F(Partials, MayBeTidiedUpWhileOthersBeginFiles) {

@@ -17,7 +17,7 @@ namespace {
 
 std::string refusal(const LaunchOptions& options) {
   try {
-    launch(options, {"train"});
+    launch(options, {"train"}, [](const auto&, int) { std::abort(); });
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), Exit::usage);
     return error.what();

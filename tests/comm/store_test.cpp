@@ -37,6 +37,29 @@ NotAdmitted refusal_of(int port, const StoreAccess& access, double patience = 30
   return {};
 }
 
+TEST(RendezvousStore, KeepsAllWhileItPausesAndAnswersWhenItGoesOn) {
+  HostedStore store("127.0.0.1", 0, kToken);
+  StoreClient client("127.0.0.1", store.port(), {kToken}, 30);
+  client.set("a", "x");
+  for (int round = 0; round < 3; ++round) {
+    store.pause();
+    store.pause();
+    std::atomic<bool> answered = false;
+    std::thread other([&] {
+      StoreClient late("127.0.0.1", store.port(), {kToken}, 30);
+      EXPECT_EQ(late.get("a"), "x");
+      answered = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_FALSE(answered);
+    store.resume();
+    other.join();
+    EXPECT_TRUE(answered);
+    EXPECT_EQ(client.get("a"), "x");
+  }
+  store.pause();  // it may end so
+}
+
 TEST(RendezvousStore, KeepsWhatIsSetUntilItIsErased) {
   const HostedStore store("127.0.0.1", 0, kToken);
   StoreClient one("127.0.0.1", store.port(), {kToken}, 30), two("127.0.0.1", store.port(), {kToken}, 30);

@@ -66,16 +66,26 @@ std::vector<Order> read_orders() {
   return all;
 }
 
-std::atomic<int> seen{0};  // calls of the order that is next
+std::atomic<size_t> coming{0};  // the order that is next
+std::atomic<int> seen{0};       // calls of it
+
+/// The orders for this process. A rank begins as a fork of its launcher and gets its number then: it counts for itself.
+const std::vector<Order>& orders() {
+  static std::atomic<const std::vector<Order>*> all = nullptr;
+  static std::atomic<const char*> of = nullptr;
+  const char* rank = std::getenv("RANK");
+  if (const auto* known = all.load(); known && of == rank) return *known;
+  of = rank, coming = 0, seen = 0;
+  return *(all = new std::vector<Order>(read_orders()));
+}
 
 /// The first that has not happened: another process may have done it, and this one may live on after its disk failed.
 const Order& order() {
-  static const std::vector<Order> all = read_orders();
+  const std::vector<Order>& all = orders();
   static const Order none;
-  static std::atomic<size_t> next{0};
-  for (size_t i = next; i < all.size() && ::access(all[i].done.c_str(), F_OK) == 0; i = next)
-    if (next.compare_exchange_strong(i, i + 1)) seen = 0;
-  return next < all.size() ? all[next] : none;
+  for (size_t i = coming; i < all.size() && ::access(all[i].done.c_str(), F_OK) == 0; i = coming)
+    if (coming.compare_exchange_strong(i, i + 1)) seen = 0;
+  return coming < all.size() ? all[coming] : none;
 }
 
 bool first_to_do_it(const Order& o) {

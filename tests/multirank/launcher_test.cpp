@@ -87,6 +87,16 @@ class Steps {
   double seconds_ = 0;
 };
 
+TEST(Launcher, RanksBeginAsAProgramOfTheirOwnDoes) {
+  const Result r = run_program(launch_words(3, {"begins_afresh"}), {{"OMP_NUM_THREADS", "1"}});
+  EXPECT_EQ(r.code, 0) << r.output;
+  for (const std::string text : {"the launcher, ", "rank 0 began afresh, ", "rank 1 ", "rank 2 "}) {
+    const size_t at = r.output.find(text);
+    ASSERT_NE(at, std::string::npos) << text << " in " << r.output;
+    EXPECT_EQ(r.output.find(text, at + 1), std::string::npos) << r.output;
+  }
+}
+
 TEST(Launcher, NamesAKilledRankAndWhereItWasWithinFiveSeconds) {
   for (int victim : {0, 1}) {
     Steps run(3);

@@ -3,9 +3,10 @@
 // every job's mesh has. A job is MESH/FIRST/LAST[/FAMILY], cases FIRST..LAST-1 of the family: "cp=2,tp=2/0/10/stdit:1.2".
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <list>
 #include <sstream>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "families.h"
@@ -32,9 +33,8 @@ struct SeedJob {
   int first = 0, last = 0;
 };
 
-inline std::vector<SeedJob> seed_jobs(int argc, char** argv, int from) {
-  std::vector<SeedJob> jobs;
-  for (int i = from; i < argc; ++i) jobs.emplace_back(argv[i]);
+inline std::vector<SeedJob> seed_jobs(const std::vector<std::string>& words) {
+  std::vector<SeedJob> jobs(words.begin(), words.end());
   for (const SeedJob& job : jobs)
     if (job.mesh.world() != jobs.front().mesh.world())
       throw UserError(Exit::usage, "worker", job.text + " has other ranks than " + jobs.front().text);
@@ -54,16 +54,21 @@ int run_seeds(const SeedJob& job, const std::string& who, const Check& check) {
   return 0;
 }
 
-/// `check(family, mesh, rank, comm, seed)` throws Error with what is wrong; the first one ends the program with its code.
-template <class Check>
-int run_jobs(int argc, char** argv, const Check& check) {
-  engine::Meter::install();
-  at::set_num_threads(1);
-  if (std::string_view(argv[1]) == "launch") {
-    comm::LaunchOptions options;
-    options.nproc = seed_jobs(argc, argv, 2).at(0).mesh.world();
-    return comm::launch(options, {argv + 2, argv + argc});
+/// Ends the program: peers may hang in what this rank left.
+[[noreturn]] inline void end_worker(const std::function<int()>& run) {
+  int code = 0;
+  try {
+    code = run();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    code = static_cast<int>(error.code());
   }
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
+template <class Check>
+int run_jobs(const std::vector<std::string>& words, const Check& check) {
   comm::Rendezvous place = comm::rendezvous_from_env();
   if (std::getenv("TESSERA_TEST_DEVICE")) {  // the GPU, or what stands in for it
     const device::Opened& opened = device::open();
@@ -72,7 +77,7 @@ int run_jobs(int argc, char** argv, const Check& check) {
     engine::Meter::use_device(*opened.table, int64_t{1} << 30);
   }
   std::list<comm::Comm> comms;  // to the end: a peer may still read what this rank sent
-  for (const SeedJob& job : seed_jobs(argc, argv, 1)) {
+  for (const SeedJob& job : seed_jobs(words)) {
     ++place.attempt;  // the store keeps the keys of earlier jobs
     comm::Comm& comm = comms.emplace_back(place, job.mesh);
     if (device::used() && !place.single()) comm.use_device_links();
@@ -84,18 +89,22 @@ int run_jobs(int argc, char** argv, const Check& check) {
   return 0;
 }
 
-/// For main: never returns.
+/// For main: never returns. `check(family, mesh, rank, comm, seed)` throws Error with what is wrong; the first one ends the
+/// program with its code.
 template <class Check>
 [[noreturn]] void seed_worker(int argc, char** argv, const Check& check) {
-  int code = 0;
-  try {
-    code = run_jobs(argc, argv, check);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    code = static_cast<int>(error.code());
-  }
-  std::fflush(nullptr);
-  std::_Exit(code);  // peers may hang in what this rank left: no orderly end
+  engine::Meter::install();
+  at::set_num_threads(1);
+  end_worker([&] {
+    std::vector<std::string> words(argv + 1, argv + argc);
+    if (words.at(0) != "launch") return run_jobs(words, check);
+    words.erase(words.begin());
+    comm::LaunchOptions options;
+    options.nproc = seed_jobs(words).at(0).mesh.world();
+    return comm::launch(options, words, [&](const std::vector<std::string>& rank, int) {
+      end_worker([&] { return run_jobs(rank, check); });
+    });
+  });
 }
 
 }  // namespace tessera::testing

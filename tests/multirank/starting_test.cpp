@@ -1,6 +1,10 @@
 // The ways to start a run on several ranks give the same run, and what a new user types first is answered.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <thread>
 
 #include "processes.h"
 #include "program.h"
@@ -52,6 +56,44 @@ TEST_F(Starting, TwoLaunchersOnOneHostMakeOneRun) {
             "launch", "-n", "1", "--nnodes", "2", "--node-rank", std::to_string(node), "--rdzv-endpoint", endpoint};
       },
       [](int) { return Variables{}; });
+}
+
+/// LibTorch reads OMP_NUM_THREADS when it is loaded, which the launcher did before it chose a number for its ranks.
+TEST_F(Starting, RanksHaveTheThreadsThatTheLauncherChoseForThem) {
+  const auto peak_flops = [&](const std::string& run, unsigned threads) {
+    std::vector<std::string> argv = {"/usr/bin/env"};
+    if (threads == 0) argv.insert(argv.end(), {"-u", "OMP_NUM_THREADS"});
+    if (threads > 0) argv.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
+    argv.insert(argv.end(), {TESSERA_BINARY, "launch", "-n", "2", "train", run_.recipe(), "--run.out", run_.out(run),
+                             "--run.steps", "1"});
+    const Result r = run_program(argv);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return run_.metrics(run).at(0).at("peak_flops").get<double>();  // the rate of one thread, times the threads
+  };
+  const unsigned cores = std::thread::hardware_concurrency(), share = std::max(1u, cores / 2);
+  const double chosen = peak_flops("chosen", 0);
+  EXPECT_EQ(chosen, peak_flops("share", share));
+  if (cores > 1) EXPECT_LT(chosen, peak_flops("all", 2 * share));
+}
+
+/// What a user looks for with ps and pkill, and what a fork may be made of.
+TEST_F(Starting, RanksAreShownByWhatTheyRunAndTheirLauncherHasNoThreadButTheStores) {
+  const std::string log = run_.out("shown.log");
+  const pid_t launcher = start_program({TESSERA_BINARY, "launch", "-n", "2", "train", run_.recipe(), "--run.out",
+                                        run_.out("shown"), "--run.steps", "100000"},
+                                       log, {{"OMP_NUM_THREADS", "1"}});
+  for (int i = 0; i < 3000 && run_.metrics("shown").empty() && alive(launcher); ++i) sleep_seconds(0.02);
+  const auto ranks = children(launcher);
+  EXPECT_EQ(ranks.size(), 2u);
+  for (const pid_t rank : ranks) {
+    std::string words = text_of("/proc/" + std::to_string(rank) + "/cmdline");
+    std::ranges::replace(words, '\0', ' ');
+    EXPECT_EQ(words.find(TESSERA_BINARY + std::string(" train ") + run_.recipe() + " --run.out "), 0u) << words;
+  }
+  const fs::directory_iterator threads("/proc/" + std::to_string(launcher) + "/task");
+  EXPECT_LE(std::distance(begin(threads), end(threads)), 2);
+  kill(launcher, SIGTERM);
+  EXPECT_EQ(wait_program(launcher, 60), 75) << text_of(log);
 }
 
 TEST_F(Starting, SrunsTasksMakeOneRun) {

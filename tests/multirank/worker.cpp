@@ -4,6 +4,7 @@
 //   comm_worker CASE [ARGUMENT...]
 //
 // A case returns nothing when all is right and throws, says so and gives the code otherwise.
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <iostream>
 #include <thread>
 
@@ -170,6 +172,30 @@ void steps(const Rendezvous& place, const Arguments& arguments) {
   }
 }
 
+/// A rank begins as a program of its own does, though it is a fork.
+void begins_afresh(const Rendezvous& place, const Arguments&) {
+  const auto count = [](const char* folder) {
+    const std::filesystem::directory_iterator all(folder);
+    return std::distance(begin(all), end(all));
+  };
+  expect(count("/proc/self/task") == 1, "it has a thread of the launcher's");
+  for (int fd = 0; fd < 256; ++fd)
+    if (const int flags = fcntl(fd, F_GETFD); flags >= 0)
+      expect((flags & FD_CLOEXEC) == 0, "it has descriptor " + std::to_string(fd) + " of the launcher's");
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) {
+    struct sigaction now {};
+    sigaction(number, nullptr, &now);
+    expect(now.sa_handler == SIG_DFL, "it handles signal " + std::to_string(number) + " as the launcher does");
+  }
+  sigset_t blocked;
+  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  for (int number = 1; number < SIGRTMIN; ++number) expect(sigismember(&blocked, number) == 0, "it blocks signals");
+  expect(std::getenv("RANK") == std::to_string(place.rank), "its variables");
+  Comm(place, mesh_of(place, {})).barrier();
+  std::printf("rank %d began afresh, ", place.rank);  // what is not flushed is written once, by the rank
+  std::exit(0);
+}
+
 /// CODE RANK: that rank ends with the code; the others wait for it in a collective.
 void leave(const Rendezvous& place, const Arguments& arguments) {
   Comm comm(place, mesh_of(place, {}));
@@ -206,6 +232,8 @@ void speed(const Rendezvous& place, const Arguments& arguments) {
   time("all_reduce    ", [&] { group.all_reduce(out); });
 }
 
+[[noreturn]] void run_and_end(const Arguments& words);
+
 int run(const Arguments& words) {
   if (words.at(0) == "launch") {
     LaunchOptions options;
@@ -214,27 +242,26 @@ int run(const Arguments& words) {
     options.node_rank = std::stoi(words.at(3));
     if (words.at(4) != "-") options.endpoint = words[4];
     options.timeout = std::stod(words.at(5));
-    return launch(options, {words.begin() + 6, words.end()});
+    std::printf("the launcher, ");  // not flushed
+    return launch(options, {words.begin() + 6, words.end()}, [](const Arguments& rank, int) { run_and_end(rank); });
   }
-  const std::map<std::string, void (*)(const Rendezvous&, const Arguments&)> cases = {{"collectives", collectives},
-                                                                                      {"lanes", lanes},
-                                                                                      {"absent", absent},
-                                                                                      {"disagree", disagree},
-                                                                                      {"steps", steps},
-                                                                                      {"leave", leave},
-                                                                                      {"speed", speed}};
+  const std::map<std::string, void (*)(const Rendezvous&, const Arguments&)> cases = {
+      {"collectives", collectives}, {"lanes", lanes}, {"absent", absent}, {"begins_afresh", begins_afresh},
+      {"disagree", disagree},       {"steps", steps}, {"leave", leave},   {"speed", speed}};
   cases.at(words.at(0))(rendezvous_from_env(), {words.begin() + 1, words.end()});
   return 0;
+}
+
+void run_and_end(const Arguments& words) {
+  try {
+    std::exit(run(words));
+  } catch (const Error& error) {
+    std::cerr << error.what() << "\n" << std::flush;
+    _exit(static_cast<int>(error.code()));  // peers may hang in what this rank left: no orderly end
+  }
 }
 
 }  // namespace
 }  // namespace tessera::comm
 
-int main(int argc, char** argv) {
-  try {
-    return tessera::comm::run({argv + 1, argv + argc});
-  } catch (const tessera::Error& error) {
-    std::cerr << error.what() << "\n" << std::flush;
-    _exit(static_cast<int>(error.code()));  // peers may hang in what this rank left: no orderly end
-  }
-}
+int main(int argc, char** argv) { tessera::comm::run_and_end({argv + 1, argv + argc}); }

@@ -81,8 +81,10 @@ bool is_temporary(const std::string& name) {
 }  // namespace
 
 Path temporary_name(Path path) {
-  static const std::string tag = process_tag();
-  static std::atomic<int> counter = 0;  // two threads may write the same path
+  thread_local std::string tag;
+  thread_local pid_t process = 0;
+  if (process != ::getpid()) process = ::getpid(), tag = process_tag();  // a rank is a fork of its launcher
+  static std::atomic<int> counter = 0;                                   // two threads may write the same path
   return path += "." + tag + "-" + std::to_string(counter++) + ".partial";
 }
 

@@ -28,6 +28,17 @@ HostedStore::HostedStore(const std::string& host, int port, const std::string& t
 }
 HostedStore::~HostedStore() = default;
 
+void HostedStore::pause() { server_->pause(); }
+
+void HostedStore::resume() {
+  try {
+    server_->resume();
+  } catch (const std::runtime_error& error) {
+    throw UserError(Exit::memory, "comm", std::string("the rendezvous endpoint cannot go on: ") + error.what(),
+                    "raise that limit, or end some processes");
+  }
+}
+
 namespace {
 
 template <class Act>

@@ -37,6 +37,10 @@ class HostedStore {
   ~HostedStore();
   int port() const { return port_; }
 
+  /// Ends its thread: it answers nobody until resume() begins another, which throws UserError (memory) if there is none.
+  void pause();
+  void resume();
+
  private:
   class Server;
   std::unique_ptr<Server> server_;

@@ -54,6 +54,15 @@ StoreServer::StoreServer(Listener listener, std::string token)
   }
   watch(epoll_, EPOLL_CTL_ADD, listener_.fd, EPOLLIN);
   watch(epoll_, EPOLL_CTL_ADD, stop_, EPOLLIN);
+  try {
+    resume();
+  } catch (...) {
+    close_all();
+    throw;
+  }
+}
+
+void StoreServer::resume() {
   sigset_t all, before;  // signals are the main thread's
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -61,17 +70,23 @@ StoreServer::StoreServer(Listener listener, std::string token)
     thread_ = std::thread([this] { serve(); });
   } catch (const std::system_error& error) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    close_all();
     throw std::runtime_error(std::string("no thread for it: ") + error.what() + limit_behind(error.code().value()));
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-StoreServer::~StoreServer() {
-  const uint64_t one = 1;
-  while (::write(stop_, &one, sizeof one) < 0 && errno == EINTR) {
+void StoreServer::pause() {
+  if (!thread_.joinable()) return;
+  uint64_t count = 1;
+  while (::write(stop_, &count, sizeof count) < 0 && errno == EINTR) {
   }
   thread_.join();
+  while (::read(stop_, &count, sizeof count) < 0 && errno == EINTR) {
+  }
+}
+
+StoreServer::~StoreServer() {
+  pause();
   for (const auto& [fd, connection] : connections_) ::close(fd);
   close_all();
 }

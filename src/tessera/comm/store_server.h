@@ -20,6 +20,10 @@ class StoreServer {
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
+  /// Ends the thread; connections wait until resume() begins another, which throws as the constructor does.
+  void pause();
+  void resume();
+
  private:
   using Clock = std::chrono::steady_clock;
   struct Connection {

@@ -42,8 +42,9 @@ Endpoint parse_endpoint(const std::string& text) {
 
 class Launcher {
  public:
-  Launcher(const LaunchOptions& options, const std::vector<std::string>& arguments, const Endpoint& endpoint)
-      : options_(options), arguments_(arguments), nodes_(options, endpoint.host, endpoint.port) {}
+  Launcher(const LaunchOptions& options, const std::vector<std::string>& arguments, const RankProgram& program,
+           const Endpoint& endpoint)
+      : options_(options), forks_(arguments, program), nodes_(options, endpoint.host, endpoint.port) {}
 
   int run() {
     for (int restarts = 0;; ++restarts) {
@@ -85,7 +86,9 @@ class Launcher {
     start.fault = fault_;
     if (lock_) start.locked = std::filesystem::absolute(options_.run);
     start.timeout = options_.timeout;
-    LocalRanks ranks(start, arguments_);
+    nodes_.pause();
+    LocalRanks ranks(start, forks_);
+    nodes_.resume();
     const Verdict end = watch(ranks);
     if (!end.text.empty()) log::error(end.text);
     ranks.end_all();
@@ -135,7 +138,7 @@ class Launcher {
   }
 
   const LaunchOptions options_;
-  const std::vector<std::string> arguments_;
+  const RankForks forks_;  // first: what the others open is not the ranks'
   const std::unique_ptr<const RunLock> lock_ = options_.run.empty() || options_.node_rank > 0
                                                    ? nullptr
                                                    : std::make_unique<const RunLock>(options_.run);
@@ -145,7 +148,7 @@ class Launcher {
 
 }  // namespace
 
-int launch(const LaunchOptions& options, const std::vector<std::string>& arguments) {
+int launch(const LaunchOptions& options, const std::vector<std::string>& arguments, const RankProgram& program) {
   if (options.nproc < 1 || options.nnodes < 1 || options.node_rank < 0 || options.node_rank >= options.nnodes)
     throw UserError(Exit::usage, "launch",
                     "-n " + std::to_string(options.nproc) + ", --nnodes " + std::to_string(options.nnodes) +
@@ -162,7 +165,7 @@ int launch(const LaunchOptions& options, const std::vector<std::string>& argumen
                     "add --rdzv-endpoint HOST:PORT of node 0");
   const Endpoint endpoint = parse_endpoint(options.endpoint);
   count_stop_signals();
-  return Launcher(options, arguments, endpoint).run();
+  return Launcher(options, arguments, program, endpoint).run();
 }
 
 }  // namespace tessera::comm

@@ -1,16 +1,13 @@
 #include "tessera/comm/launch/local_ranks.h"
 
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <thread>
 
 #include "tessera/base/limits.h"
@@ -21,8 +18,6 @@
 namespace tessera::comm {
 
 namespace {
-
-using Variables = std::vector<std::pair<std::string, std::string>>;
 
 constexpr double kCauseSeconds = 1.5;    // seconds in which the rank that caused other ranks' errors is identified
 constexpr double kBeatSeconds = 0.6;     // seconds in which a running rank beats several times
@@ -51,33 +46,12 @@ Exit exit_of(int status, int forwarded) {
   return Exit::internal;
 }
 
-/// This process's environment, overridden by the variables.
-std::vector<std::string> environment(const Variables& variables) {
-  std::vector<std::string> list;
-  for (char** entry = environ; *entry; ++entry) {
-    const std::string text = *entry;
-    const std::string key = text.substr(0, text.find('='));
-    const bool ours = std::any_of(variables.begin(), variables.end(), [&](const auto& v) { return v.first == key; });
-    if (!ours) list.push_back(text);
-  }
-  for (const auto& [key, value] : variables) list.push_back(key + "=" + value);
-  return list;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> list;
-  for (auto& text : texts) list.push_back(text.data());
-  list.push_back(nullptr);
-  return list;
-}
-
 }  // namespace
 
-LocalRanks::LocalRanks(const RanksStart& start, const std::vector<std::string>& arguments)
-    : start_(start), board_(start.ranks) {
+LocalRanks::LocalRanks(const RanksStart& start, const RankForks& forks) : start_(start), board_(start.ranks) {
   ranks_.reserve(static_cast<size_t>(start_.ranks));
   try {
-    for (int i = 0; i < start_.ranks; ++i) fork_rank(i, arguments);
+    for (int i = 0; i < start_.ranks; ++i) fork_rank(i, forks);
   } catch (...) {
     end_all();
     throw;
@@ -86,44 +60,28 @@ LocalRanks::LocalRanks(const RanksStart& start, const std::vector<std::string>& 
 
 LocalRanks::~LocalRanks() { end_all(); }
 
-Variables LocalRanks::variables(int local) const {
-  Variables list = {{"RANK", std::to_string(start_.first_rank + local)},
-                    {"WORLD_SIZE", std::to_string(start_.world)},
-                    {"LOCAL_RANK", std::to_string(local)},
-                    {"LOCAL_WORLD_SIZE", std::to_string(start_.ranks)},
-                    {"MASTER_ADDR", start_.host},
-                    {"MASTER_PORT", std::to_string(start_.port)},
-                    {"TORCHELASTIC_RESTART_COUNT", std::to_string(start_.attempt)},
-                    {"TESSERA_STORE", "launcher"},
-                    {"TESSERA_ASKED_WORLD", std::to_string(start_.asked_world)},
-                    {"TESSERA_RESTARTED_AFTER", start_.fault},
-                    {RunLock::kVariable, start_.locked},
-                    {"TESSERA_STATUS", board_.path()}};
+RankVariables LocalRanks::variables(int local) const {
+  RankVariables list = {{"RANK", std::to_string(start_.first_rank + local)},
+                        {"WORLD_SIZE", std::to_string(start_.world)},
+                        {"LOCAL_RANK", std::to_string(local)},
+                        {"LOCAL_WORLD_SIZE", std::to_string(start_.ranks)},
+                        {"MASTER_ADDR", start_.host},
+                        {"MASTER_PORT", std::to_string(start_.port)},
+                        {"TORCHELASTIC_RESTART_COUNT", std::to_string(start_.attempt)},
+                        {"TESSERA_STORE", "launcher"},
+                        {"TESSERA_ASKED_WORLD", std::to_string(start_.asked_world)},
+                        {"TESSERA_RESTARTED_AFTER", start_.fault},
+                        {RunLock::kVariable, start_.locked},
+                        {"TESSERA_STATUS", board_.path()}};
   if (!start_.token.empty()) list.emplace_back(kTokenVariable, start_.token);
-  const auto unless_set = [&](const char* variable, const std::string& value) {
-    if (!std::getenv(variable)) list.emplace_back(variable, value);
-  };
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  unless_set("OMP_NUM_THREADS", std::to_string(std::max(1, cores / start_.ranks)));
   return list;
 }
 
-void LocalRanks::fork_rank(int local, const std::vector<std::string>& arguments) {
-  // All memory is allocated before the fork: between fork and exec only async-signal-safe calls are allowed.
-  const std::string program = std::filesystem::read_symlink(this_program());
-  std::vector<std::string> words = {program}, settings = environment(variables(local));
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  const std::vector<char*> argv = pointers(words), env = pointers(settings);
+void LocalRanks::fork_rank(int local, const RankForks& forks) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
   Rank rank;
   rank.rank = start_.first_rank + local;
-  const pid_t parent = getpid();
-  rank.pid = fork();
-  if (rank.pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);                  // the launcher died meanwhile
-    execve("/proc/self/exe", argv.data(), env.data());  // works even if a new build replaced the file
-    _exit(127);
-  }
+  rank.pid = forks.fork(variables(local), std::getenv("OMP_NUM_THREADS") ? 0 : std::max(1, cores / start_.ranks));
   if (rank.pid < 0)
     throw UserError(Exit::memory, "launch",
                     std::string("a rank cannot be started: ") + std::strerror(errno) + limit_behind(errno),

@@ -1,7 +1,7 @@
 #pragma once
 // The ranks that a launcher started on its machine in one attempt: processes, exits and diagnosis.
 //
-//   LocalRanks ranks(start, {"train", "recipe.toml"});
+//   LocalRanks ranks(start, forks);
 //   while (!(end = ranks.verdict(0)) && !ranks.over()) ranks.look(false), sleep();
 //   ranks.end_all();                                     // leaves no process in any case
 #include <sys/types.h>
@@ -14,6 +14,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/comm/heartbeat.h"
+#include "tessera/comm/launch/rank_process.h"
 
 namespace tessera::comm {
 
@@ -41,8 +42,8 @@ struct Verdict {
 
 class LocalRanks {
  public:
-  /// Starts this executable with `arguments` once for each rank. Throws UserError if no process can be created.
-  LocalRanks(const RanksStart& start, const std::vector<std::string>& arguments);
+  /// Forks a process for each rank; this process has one thread. Throws UserError if no process can be created.
+  LocalRanks(const RanksStart& start, const RankForks& forks);
   ~LocalRanks();  ///< end_all()
   LocalRanks(const LocalRanks&) = delete;
   LocalRanks& operator=(const LocalRanks&) = delete;
@@ -74,8 +75,8 @@ class LocalRanks {
     Clock::time_point last_beat = Clock::now();
   };
 
-  std::vector<std::pair<std::string, std::string>> variables(int local) const;
-  void fork_rank(int local, const std::vector<std::string>& arguments);
+  RankVariables variables(int local) const;
+  void fork_rank(int local, const RankForks& forks);
   void signal_all(int number);
   int local(const Rank& rank) const { return rank.rank - start_.first_rank; }
   std::string name(const Rank& rank) const { return "rank " + std::to_string(rank.rank); }

@@ -27,7 +27,7 @@ constexpr double kLeaveSeconds = 5;   // seconds that node 0 waits for the other
 constexpr double kAnswerSeconds = 5;  // seconds beyond fault.timeout after which a silent store is gone
 constexpr char kSeparator = '\x1f';   // separates texts in one value
 
-void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
+void wait_a_moment() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 
 std::string this_process() {
   char name[256] = {};
@@ -110,6 +110,14 @@ void Nodes::connect() {
   token_ = link_->token();
 }
 
+void Nodes::pause() {
+  if (store_) store_->pause();
+}
+
+void Nodes::resume() {
+  if (store_) store_->resume();
+}
+
 void Nodes::meanwhile(std::function<void()> act) {
   meanwhile_ = std::move(act);
   if (link_) link_->meanwhile(meanwhile_);
@@ -175,7 +183,7 @@ Nodes::Round Nodes::lead() {
   join();
   const bool fewer = options_.min_nodes > 0 && options_.min_nodes < options_.nnodes;
   const double patience = fewer && round_.number > 0 ? kRejoinSeconds : start_seconds(options_.timeout);
-  for (Patience left(patience);; pause()) {
+  for (Patience left(patience);; wait_a_moment()) {
     beat(0);
     check_refused();
     std::vector<int> here, missing;
@@ -206,7 +214,7 @@ Nodes::Round Nodes::follow() {
   const int last = round_.number;
   const double patience = start_seconds(options_.timeout) + kRejoinSeconds;
   bool joined = false;
-  for (Patience left(patience);; pause()) {
+  for (Patience left(patience);; wait_a_moment()) {
     beat(0);
     check_refused();
     const int number = split(link_->get("round").value_or("-1")).number<int>(0);
@@ -295,7 +303,8 @@ void Nodes::leave() {
     const auto all_left = [&] {
       return std::ranges::all_of(round_.nodes, [&](int node) { return link_->get(key("left", node)).has_value(); });
     };
-    for (const auto start = Clock::now(); leads() && !all_left() && seconds_since(start) < kLeaveSeconds;) pause();
+    for (const auto start = Clock::now(); leads() && !all_left() && seconds_since(start) < kLeaveSeconds;)
+      wait_a_moment();
   } catch (const UserError&) {  // no node is left
   }
 }

@@ -49,6 +49,10 @@ class Nodes {
   /// Longest time in seconds that a rank of another node has been in one collective.
   double others_wait() const { return others_wait_; }
 
+  /// Between the two the store answers nobody, and this process has no thread but the caller's: ranks may be forked.
+  void pause();
+  void resume();
+
   /// Called several times a second while a call of poll() waits for the store.
   void meanwhile(std::function<void()> act);
   /// This launcher was stopped and goes on: what it did not hear in that time is no silence of the others.

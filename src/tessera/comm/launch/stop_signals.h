@@ -8,6 +8,8 @@ namespace tessera::comm {
 
 /// Installs the handlers.
 void count_stop_signals();
+/// Takes them away, in a process that is no launcher.
+void forget_stop_signals();
 int signals_seen();
 /// Number of the last signal; 0 if none has arrived.
 int last_signal();

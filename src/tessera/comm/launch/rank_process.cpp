@@ -1,0 +1,53 @@
+#include "tessera/comm/launch/rank_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "tessera/base/limits.h"
+#include "tessera/comm/launch/stop_signals.h"
+
+namespace tessera::comm {
+
+namespace {
+
+/// Descriptors of this process that exec would close.
+std::set<int> closed_by_exec() {
+  std::set<int> all;
+  for (const auto& entry : std::filesystem::directory_iterator(this_program().parent_path() / "fd")) {
+    const int fd = std::stoi(entry.path().filename().string()), flags = fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) != 0) all.insert(fd);
+  }
+  return all;  // with that of the folder, which is closed by now
+}
+
+}  // namespace
+
+RankForks::RankForks(std::vector<std::string> arguments, RankProgram program)
+    : arguments_(std::move(arguments)), program_(std::move(program)), open_before_(closed_by_exec()) {}
+
+pid_t RankForks::fork(RankVariables variables, int threads) const {
+  if (threads > 0) variables.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
+  const std::set<int> open_now = closed_by_exec();
+  std::fflush(nullptr);  // what is not written yet would be written twice
+  const pid_t parent = getpid(), child = ::fork();
+  if (child != 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);  // the launcher died meanwhile
+  [&]() noexcept {                    // nothing of the launcher may go on here
+    forget_stop_signals();
+    for (const int fd : open_now)
+      if (!open_before_.contains(fd)) close(fd);
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+    program_(arguments_, threads);
+  }();
+  std::abort();
+}
+
+}  // namespace tessera::comm
