@@ -20,11 +20,13 @@ namespace {
 /// Descriptors of this process that exec would close.
 std::set<int> closed_by_exec() {
   std::set<int> all;
-  for (const auto& entry : std::filesystem::directory_iterator(this_program().parent_path() / "fd")) {
-    const int fd = std::stoi(entry.path().filename().string()), flags = fcntl(fd, F_GETFD);
-    if (flags >= 0 && (flags & FD_CLOEXEC) != 0) all.insert(fd);
-  }
-  return all;  // with that of the folder, which is closed by now
+  for (const auto& entry : std::filesystem::directory_iterator(this_program().parent_path() / "fd"))
+    all.insert(std::stoi(entry.path().filename().string()));
+  std::erase_if(all, [](int fd) {  // now that the folder's own is closed
+    const int flags = fcntl(fd, F_GETFD);
+    return flags < 0 || (flags & FD_CLOEXEC) == 0;
+  });
+  return all;
 }
 
 }  // namespace
