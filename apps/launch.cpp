@@ -28,11 +28,16 @@ recipe::Recipe recipe_of(const Command& command, const Arguments& arguments, int
                                   : look_over(std::move(recipe), world);  // what it samples need not be model.path
 }
 
-/// Ranks on this machine where none are asked for: one for each GPU that it shows, unless the recipe computes on the CPU.
-int ranks_here(const Command& command, const Arguments& arguments) {
+/// GPUs of this machine that the command may compute on: none if its recipe computes on the CPU.
+int gpus_here(const Command& command, const Arguments& arguments) {
   const int gpus = device::count_in_child();
+  if (gpus == 0 || !command.recipe_keys) return gpus;
+  return recipe_from(arguments, arguments.overrides, gpus).recipe.run.device == "cpu" ? 0 : gpus;
+}
+
+/// Ranks on this machine where none are asked for: one for each GPU.
+int ranks_here(int gpus) {
   if (gpus < 2) return 1;
-  if (command.recipe_keys && recipe_from(arguments, arguments.overrides, gpus).recipe.run.device == "cpu") return 1;
   log::info("launch: a rank for each of the " + std::to_string(gpus) +
             " GPUs of this machine; -n N starts as many as you say");
   return gpus;
@@ -56,8 +61,10 @@ int run_launch(const Arguments& arguments) {
   }
   const Arguments rest = parse(*target, {arguments.words.begin() + 1, arguments.words.end()});
   comm::LaunchOptions options;
+  const int gpus = gpus_here(*target, rest);
+  options.bind = gpus == 0;
   options.nproc =
-      arguments.value("--nproc-per-node").empty() ? ranks_here(*target, rest) : whole(arguments, "--nproc-per-node", 1);
+      arguments.value("--nproc-per-node").empty() ? ranks_here(gpus) : whole(arguments, "--nproc-per-node", 1);
   options.nnodes = whole(arguments, "--nnodes", 1);
   options.node_rank = whole(arguments, "--node-rank", 0);
   options.endpoint = arguments.value("--rdzv-endpoint");

@@ -9,6 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/comm/heartbeat.h"
 #include "tessera/comm/launch/nodes.h"
+#include "tessera/comm/launch/processors.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/store.h"
 
@@ -28,6 +29,15 @@ std::string refusal(const LaunchOptions& options) {
 TEST(Launch, RefusesCountsThatDoNotGoTogether) {
   EXPECT_NE(refusal({.nproc = 0}).find("-n 0"), std::string::npos);
   EXPECT_NE(refusal({.nproc = 1, .nnodes = 2, .node_rank = 2}).find("--node-rank 2"), std::string::npos);
+}
+
+TEST(Launch, GivesRanksEqualSharesOfTheProcessors) {
+  const std::vector<int> six = {0, 4, 1, 5, 2, 6};
+  EXPECT_EQ(share_of(six, 0, 1), six);
+  EXPECT_EQ(share_of(six, 1, 2), (std::vector<int>{5, 2, 6}));
+  EXPECT_EQ(share_of(six, 0, 4), (std::vector<int>{0}));
+  EXPECT_EQ(share_of(six, 3, 4), (std::vector<int>{2, 6}));
+  EXPECT_TRUE(share_of(six, 0, 7).empty()) << "then the kernel places them";
 }
 
 TEST(Launch, RefusesMoreNodesAtLeastThanThereAre) {

@@ -1,9 +1,12 @@
 // The launcher: who is blamed, with which code, how soon, and that no process is left behind.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <set>
 
 #include "processes.h"
 #include "program.h"
@@ -162,6 +165,31 @@ TEST(Launcher, TakesItsRanksWithItWhenKilled) {
   Steps run(3, "deaf");
   kill(run.launcher(), SIGKILL);
   EXPECT_EQ(run.wait(20), 128 + SIGKILL);
+}
+
+/// The processors that a process may run on.
+std::set<int> processors_of(pid_t pid) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  EXPECT_EQ(sched_getaffinity(pid, sizeof allowed, &allowed), 0);
+  std::set<int> found;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &allowed)) found.insert(i);
+  return found;
+}
+
+TEST(Launcher, BindsEachRankToItsShareOfTheProcessors) {
+  const std::set<int> all = processors_of(0);
+  if (all.size() < 2) GTEST_SKIP() << "one processor cannot be shared";
+  Steps run(2);
+  const std::set<int> first = processors_of(run.rank(0)), second = processors_of(run.rank(1));
+  EXPECT_EQ(first.size(), all.size() / 2);
+  EXPECT_EQ(second.size(), all.size() - first.size());
+  std::set<int> both = first;
+  both.insert(second.begin(), second.end());
+  EXPECT_EQ(both, all) << "and no processor has two ranks";
+  kill(run.launcher(), SIGTERM);
+  EXPECT_EQ(run.wait(20), 75) << run.output();
 }
 
 TEST(Launcher, PassesASignalOnAndEndsWith75) {

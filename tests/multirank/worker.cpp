@@ -242,6 +242,7 @@ int run(const Arguments& words) {
     options.node_rank = std::stoi(words.at(3));
     if (words.at(4) != "-") options.endpoint = words[4];
     options.timeout = std::stod(words.at(5));
+    options.bind = true;
     std::printf("the launcher, ");  // not flushed
     return launch(options, {words.begin() + 6, words.end()}, [](const Arguments& rank, int) { run_and_end(rank); });
   }

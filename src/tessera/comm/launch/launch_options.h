@@ -12,6 +12,7 @@ struct LaunchOptions {
   int node_rank = 0;
   std::string endpoint;  ///< HOST:PORT of the store, hosted by node 0's launcher; empty: this machine, a free port
   double timeout = 60;   ///< seconds without a heartbeat after which a rank counts as lost
+  bool bind = false;     ///< each rank to its share of the processors: [Note: bound ranks]
   /// how often ranks are restarted after one is lost (exit code 5; other failures would repeat)
   int max_restarts = 0;
   std::string run;    ///< folder of the run that is trained, locked by node 0's launcher; empty: none

@@ -76,6 +76,7 @@ class Launcher {
   Verdict attempt(const Nodes::Round& round) {
     RanksStart start;
     start.ranks = options_.nproc;
+    start.bind = options_.bind;
     start.first_rank = round.place * options_.nproc;
     start.world = static_cast<int>(round.nodes.size()) * options_.nproc;
     start.asked_world = options_.nnodes * options_.nproc;

@@ -12,6 +12,7 @@
 
 #include "tessera/base/limits.h"
 #include "tessera/comm/clock.h"
+#include "tessera/comm/launch/processors.h"
 #include "tessera/comm/run_lock.h"
 #include "tessera/comm/token.h"
 
@@ -77,11 +78,21 @@ RankVariables LocalRanks::variables(int local) const {
   return list;
 }
 
+/// What the rank is bound to; empty: to nothing, as when the user asks for more threads than its share has processors.
+std::vector<int> LocalRanks::processors(int local) const {
+  if (!start_.bind) return {};
+  const char* asked = std::getenv("OMP_NUM_THREADS");
+  const std::vector<int> share = share_of(own_processors(), local, start_.ranks);
+  return asked && std::atoi(asked) > static_cast<int>(share.size()) ? std::vector<int>() : share;
+}
+
 void LocalRanks::fork_rank(int local, const RankForks& forks) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const std::vector<int> bound = processors(local);
+  const size_t all = bound.empty() ? std::thread::hardware_concurrency() : own_processors().size();
+  const int equal = std::max(1, static_cast<int>(all) / start_.ranks);
   Rank rank;
   rank.rank = start_.first_rank + local;
-  rank.pid = forks.fork(variables(local), std::getenv("OMP_NUM_THREADS") ? 0 : std::max(1, cores / start_.ranks));
+  rank.pid = forks.fork(variables(local), std::getenv("OMP_NUM_THREADS") ? 0 : equal, bound);
   if (rank.pid < 0)
     throw UserError(Exit::memory, "launch",
                     std::string("a rank cannot be started: ") + std::strerror(errno) + limit_behind(errno),

@@ -23,7 +23,8 @@ struct RanksStart {
   int ranks = 1;       ///< on this machine
   int first_rank = 0;  ///< global rank of the first
   int world = 1;
-  std::string host;  ///< host of the store
+  bool bind = false;  ///< each to its share of the processors
+  std::string host;   ///< host of the store
   int port = 0;
   std::string token;    ///< opens the store; empty: it is open
   int attempt = 0;      ///< number of earlier restarts
@@ -76,6 +77,7 @@ class LocalRanks {
   };
 
   RankVariables variables(int local) const;
+  std::vector<int> processors(int local) const;
   void fork_rank(int local, const RankForks& forks);
   void signal_all(int number);
   int local(const Rank& rank) const { return rank.rank - start_.first_rank; }

@@ -1,6 +1,7 @@
 #include "tessera/comm/launch/rank_process.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -34,7 +35,7 @@ std::set<int> closed_by_exec() {
 RankForks::RankForks(std::vector<std::string> arguments, RankProgram program)
     : arguments_(std::move(arguments)), program_(std::move(program)), open_before_(closed_by_exec()) {}
 
-pid_t RankForks::fork(RankVariables variables, int threads) const {
+pid_t RankForks::fork(RankVariables variables, int threads, const std::vector<int>& processors) const {
   if (threads > 0) variables.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
   const std::set<int> open_now = closed_by_exec();
   std::fflush(nullptr);  // what is not written yet would be written twice
@@ -46,6 +47,10 @@ pid_t RankForks::fork(RankVariables variables, int threads) const {
     forget_stop_signals();
     for (const int fd : open_now)
       if (!open_before_.contains(fd)) close(fd);
+    cpu_set_t bound;
+    CPU_ZERO(&bound);
+    for (const int processor : processors) CPU_SET(processor, &bound);
+    if (CPU_COUNT(&bound) > 0) sched_setaffinity(0, sizeof bound, &bound);
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
     program_(arguments_, threads);
   }();

@@ -2,7 +2,7 @@
 // The process of a rank: a fork of its launcher that begins as a program of its own would.
 //
 //   const RankForks forks({"train", "recipe.toml"}, run_rank);  // before the launcher opens anything of its own
-//   const pid_t pid = forks.fork({{"RANK", "1"}}, /*threads=*/4);
+//   const pid_t pid = forks.fork({{"RANK", "1"}}, /*threads=*/4, {4, 5, 6, 7});
 //
 // [Note: ranks are forked]
 // The launcher does not execute its program again for a rank. Loading LibTorch takes 0.2 CPU-seconds and leaves 64 MiB of
@@ -42,8 +42,9 @@ class RankForks {
   RankForks(std::vector<std::string> arguments, RankProgram program);
 
   /// A process that ends with this one; -1 and errno if there can be none. `variables`: of its environment, beside this
-  /// process's. `threads`: what it is told by OMP_NUM_THREADS too, if not 0.
-  pid_t fork(RankVariables variables, int threads) const;
+  /// process's. `threads`: what it is told by OMP_NUM_THREADS too, if not 0. `processors`: those that it is bound to; where
+  /// there are none, or the machine refuses, it runs on this process's.
+  pid_t fork(RankVariables variables, int threads, const std::vector<int>& processors) const;
 
  private:
   const std::vector<std::string> arguments_;

@@ -295,14 +295,17 @@ std::string Profile::to_toml() const {
 }
 
 std::string this_machine() {
-  std::string processor = "unknown processor";
+  std::string processor;
+  unsigned cores = 0;  // counted here: a C library may count those that this process is bound to
   std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);)
-    if (const size_t colon = line.find(':'); line.starts_with("model name") && colon + 2 < line.size()) {
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(':');
+    if (line.starts_with("processor")) ++cores;
+    if (processor.empty() && line.starts_with("model name") && colon + 2 < line.size())
       processor = line.substr(colon + 2);
-      break;
-    }
-  return processor + ", " + std::to_string(std::thread::hardware_concurrency()) + " cores";
+  }
+  return (processor.empty() ? "unknown processor" : processor) + ", " +
+         std::to_string(cores > 0 ? cores : std::thread::hardware_concurrency()) + " cores";
 }
 
 void check_machine(const Profile& profile) {
