@@ -79,10 +79,10 @@ def bench(case, folder, launch, *flags):
     return json.loads(next(text for text in line.splitlines() if text.startswith("{")))
 
 
-def measure(folder, draws, seconds, trace):
+def measure(folder, seed, draws, seconds, trace):
     cases = []
     for number in range(draws):
-        case = draw(number, SEED)
+        case = draw(number, seed)
         flags = ["--trace", folder / f"{number}.jsonl"] if trace else []
         found = bench(case, folder, LAUNCH, "--warmup", "3", "--steps", "9", "--seconds", str(seconds), *flags)
         cases.append({**case, "measured": statistics.median(found["seconds"]), "predicted": found["predicted_seconds"]})
@@ -117,6 +117,7 @@ def summary(cases):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=36)
+    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--seconds", type=float, default=0.6, help="of measured steps for each plan, about")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--again", type=Path)
@@ -134,7 +135,7 @@ def main():
             folder = options.keep or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
             run([*LAUNCH, "probe", "--out", folder / "machine.toml"])
-            cases = measure(folder, options.draws, options.seconds, options.trace)
+            cases = measure(folder, options.seed, options.draws, options.seconds, options.trace)
     print(summary(cases))
     if not options.page:
         return

@@ -28,7 +28,10 @@ void expect_positive(const plan::Profile& p) {
   for (const double value : {p.device.kept_write, p.device.kept_read, p.wake})
     EXPECT_TRUE(std::isfinite(value) && value >= 0) << value;
   EXPECT_GT(p.device.gemm.at("fp32").top, 0);
-  EXPECT_EQ(p.device.products.at("fp32").axes[0].front(), 1);
+  EXPECT_TRUE(p.copy_beside > 0 && p.copy_beside <= 1) << p.copy_beside;
+  for (const auto* products : {&p.device.products, &p.device.uncached_products})
+    EXPECT_EQ(products->at("fp32").axes[0].front(), 1);
+  EXPECT_TRUE(p.device.cached > 0 && p.device.cached < p.device.uncached);
 }
 
 TEST(Probe, OfOneRankHasWhatTheEngineAddsToEachInstruction) {

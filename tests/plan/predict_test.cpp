@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <map>
 
 #include "plan/toy.h"
@@ -156,6 +157,31 @@ TEST(Predict, WorkByKindOfOperatorTakesThePlaceOfPlainFlops) {
   EXPECT_EQ(CostModel(spec, plan, machine).backward_seconds(0), 0) << "nothing before it or in it is trained";
 }
 
+// The bytes that a rank holds say how much of its weights a cache keeps from step to step.
+TEST(Predict, ProductsAreTimedBetweenCachedAndUncachedWeights) {
+  const ModelSpec spec = even_model(0);  // two buffers of 512 elements: 16 KiB with gradients and moments
+  Machine machine = slow_machine();
+  machine.work["stem"].add_product(5, true);
+  machine.sizes["stem"] = {.products = {{1, 1, 1}}, .weight_grads = {{1, 1, 1}}};
+  const auto grid = [](double seconds) {
+    return TimeGrid{{{1}, {1}, {1}},
+                    {{"forward", {seconds}}, {"input_gradient", {seconds}}, {"weight_gradient", {seconds}}}};
+  };
+  DeviceProfile& device = machine.profile.device;
+  device.products["fp32"] = grid(1);
+  const Plan plan = toy::plan(spec, "dp_shard=1", 1, 1, 1), halves = toy::plan(spec, "dp_shard=2", 2, 1, 1);
+  const auto seconds = [&](const Plan& of) { return CostModel(spec, of, machine).forward_seconds(0, false); };
+  EXPECT_NEAR(seconds(plan), 1, 1e-9);
+  device.uncached_products["fp32"] = grid(100);
+  device.cached = 4096, device.uncached = 4 * 16384;
+  EXPECT_NEAR(seconds(plan), 10, 1e-9) << "half of the way, as powers go";
+  EXPECT_NEAR(seconds(halves), std::pow(100, 0.25), 1e-9) << "a rank holds half";
+  device.cached = 16384;
+  EXPECT_NEAR(seconds(plan), 1, 1e-9);
+  device.cached = 1, device.uncached = 1024;
+  EXPECT_NEAR(seconds(plan), 100, 1e-9) << "no cache holds anything";
+}
+
 TEST(Predict, WhatTheEngineAddsCountsForEveryInstructionOfTheComputeLane) {
   const ModelSpec spec = even_model(2);  // each graph keeps 1 MiB
   Plan plan = toy::plan(spec, "dp_shard=1", 1, 1, 1);
@@ -195,13 +221,14 @@ TEST(Predict, WhereTheEngineWasMeasuredNoLaneBeginsBeforeTheComputeBeforeItHasEn
   EXPECT_GT(begins_too_early(machine), 0);
 }
 
-/// Seconds on the link of an instruction of unit 1 with these collectives over sp, 100 bytes each.
-double seconds_on_link(const CostModel& cost, Op op, const std::vector<Traffic>& traffic) {
+/// Seconds on the link, or of waiting, of an instruction of unit 1 with these collectives over sp, 100 bytes each.
+double seconds_on_link(const CostModel& cost, Op op, const std::vector<Traffic>& traffic,
+                       Resource resource = Resource::link) {
   Instruction in{.op = op, .lane = Lane::compute, .unit = 1, .name = "blocks.0", .micro = 0};
   for (const Traffic& t : traffic) in.comm.push_back({"sp", t.kind, 100, t.purpose + ":sp[0,1]"});
   double seconds = 0;
   for (const Phase& phase : cost.phases(in, 0))
-    if (phase.resource == Resource::link) seconds += phase.seconds;
+    if (phase.resource == resource) seconds += phase.seconds;
   return seconds;
 }
 
@@ -214,9 +241,12 @@ TEST(CostModel, EachCollectiveInsideAUnitAddsTheWaitOfItsPurpose) {
   machine.profile.waits = {{"sequence", {3, 5}}, {"ring", {70, 70}}};
   const Plan plan = toy::plan(spec, "sp=2", 1, 1, 1);
   const CostModel cost(spec, plan, machine);
-  EXPECT_NEAR(seconds_on_link(cost, Op::forward, block.traffic), 200 + 2 * 3, 1e-9);
-  EXPECT_NEAR(seconds_on_link(cost, Op::recompute, block.traffic), 200 + 2 * 3, 1e-9);
-  EXPECT_NEAR(seconds_on_link(cost, Op::backward, block.backward_traffic), 200 + 5, 1e-9);
+  for (const Op op : {Op::forward, Op::recompute}) {
+    EXPECT_NEAR(seconds_on_link(cost, op, block.traffic), 200, 1e-9);
+    EXPECT_NEAR(seconds_on_link(cost, op, block.traffic, Resource::none), 2 * 3, 1e-9);
+  }
+  EXPECT_NEAR(seconds_on_link(cost, Op::backward, block.backward_traffic), 200, 1e-9);
+  EXPECT_NEAR(seconds_on_link(cost, Op::backward, block.backward_traffic, Resource::none), 5, 1e-9);
 }
 
 // A rank that has one processor computes nothing while its other thread copies.

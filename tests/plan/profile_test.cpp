@@ -125,22 +125,33 @@ TEST(Profile, TimesBySignatureAreReadBackAndInterpolated) {
   EXPECT_NEAR(grid.at("input_gradient", {31, 4, 9}), 1, 1e-12);
 }
 
+TEST(Profile, ProductsOfUncachedWeightsAreReadBackBesideTheOthers) {
+  const std::string measured(kMeasured), grid = measured.substr(measured.find("rows = "));
+  const std::string text = measured + "[uncached_products.fp32]\n" + grid;
+  const Profile p = parse_profile(text, "p.toml");
+  EXPECT_EQ(p.device.uncached_products, p.device.products);
+  EXPECT_EQ(parse_profile(p.to_toml(), "p.toml"), p);
+  EXPECT_TRUE(parse_profile(kMeasured, "p.toml").device.uncached_products.empty());
+}
+
 TEST(Profile, WhatTheEngineAddsIsReadBackAndNothingWhereItWasNotMeasured) {
   const std::string tables = "[starts]\nforward = 5e-05\nnorm = 0.002\n[waits]\nring = [0.0014, 0.0011]\n";
   std::string text(kMeasured);
   text.replace(text.find("stream"), 0, "kept_write = 8e9\nkept_read = 5e9\n");
-  const Profile p = parse_profile(text + tables, "p.toml");
+  const Profile p = parse_profile(text + tables + "[node]\ncopy_beside = 0.5\n", "p.toml");
   EXPECT_EQ(parse_profile(p.to_toml(), "p.toml"), p);
   EXPECT_EQ(p.starts, (decltype(p.starts){{"forward", 5e-5}, {"norm", 2e-3}}));
   EXPECT_EQ(p.waits, (decltype(p.waits){{"ring", {1.4e-3, 1.1e-3}}}));
   EXPECT_EQ(p.device.kept_write, 8e9);
   EXPECT_EQ(p.device.kept_read, 5e9);
+  EXPECT_EQ(p.copy_beside, 0.5);
   const Profile without = parse_profile(kMeasured, "p.toml");
   EXPECT_TRUE(without.starts.empty() && without.waits.empty());
   EXPECT_EQ(without.device.kept_write + without.device.kept_read, 0);
   for (const Profile& shipped : shipped_profiles()) {
     EXPECT_TRUE(shipped.starts.empty() && shipped.waits.empty()) << shipped.name;
     EXPECT_EQ(shipped.device.kept_write + shipped.device.kept_read, 0) << shipped.name;
+    EXPECT_EQ(shipped.copy_beside, 0) << shipped.name;
   }
 }
 

@@ -153,6 +153,36 @@ TEST(Simulate, ACopyTakesItsShareOfCompute) {
   EXPECT_DOUBLE_EQ(t.seconds, 4.5);
 }
 
+// [Note: processors in common]: what copies and transfers are given, compute does not get, and the other way round.
+TEST(Simulate, OnProcessorsInCommonACopyBesideComputeTakesLonger) {
+  const SimulateOptions halves = {.copy_steal = 0.5, .copy_beside = 0.5};
+  const Timeline t = simulate({{{copy(2), compute(4)}}}, halves);
+  EXPECT_DOUBLE_EQ(t.ranks[0].spans[0].end, 4);
+  EXPECT_DOUBLE_EQ(t.seconds, 6) << "2 s of copies and 4 s of compute, one after the other or not";
+  EXPECT_DOUBLE_EQ(simulate({{{copy(2), compute(1, {0})}}}, halves).seconds, 3) << "alone it has its own rate";
+}
+
+TEST(Simulate, OnProcessorsInCommonTransfersAndCopiesLeaveComputeAFairShare) {
+  // each alone would take half; a third for each of the three until 3, when 2 s of compute are left
+  const SimulateOptions halves = {.steal = 0.5, .copy_steal = 0.5, .beside = 0.5, .copy_beside = 0.5};
+  const Timeline three = simulate({{{transfer(kGather, 1), copy(1), compute(3)}}}, halves);
+  EXPECT_NEAR(three.ranks[0].spans[0].end, 3, 1e-12);
+  EXPECT_NEAR(three.ranks[0].spans[1].end, 3, 1e-12);
+  EXPECT_NEAR(three.seconds, 5, 1e-12);
+  // without compute two of them have half each
+  const Timeline two = simulate({{{transfer(kGather, 1), copy(1)}}}, halves);
+  EXPECT_NEAR(two.seconds, 2, 1e-12);
+}
+
+TEST(Simulate, AnInstructionThatWaitsForOtherRanksTakesNeitherLinkNorProcessor) {
+  const Task waits = {kCompute, {}, {{Resource::none, Share::comm, 2, false}}, ""};
+  const SimulateOptions halves = {.steal = 0.5, .copy_steal = 0.5, .beside = 0.5, .copy_beside = 0.5};
+  const Timeline t = simulate({{{waits, transfer(kGather, 2)}}}, halves);
+  EXPECT_DOUBLE_EQ(t.ranks[0].spans[0].end, 2);
+  EXPECT_DOUBLE_EQ(t.ranks[0].spans[1].end, 2);
+  EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::comm), 2);
+}
+
 TEST(Simulate, AThreadThatWaitsIsWokenAndOneThatComesLaterIsNot) {
   // copy 0-1, woken, compute 1.25-2.25
   EXPECT_DOUBLE_EQ(simulate({{{copy(1), compute(1, {0})}}}, {.wake = 0.25}).seconds, 2.25);

@@ -1,6 +1,7 @@
 #include "tessera/plan/simulate/cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/base/check.h"
 #include "tessera/base/rank_grid.h"
@@ -40,6 +41,15 @@ constexpr double kThreadBandwidth = 10e9;
 /// Ranks that share a node's host memory or disk at the same time.
 double ranks_of_node(const Profile& profile, const Mesh& mesh) {
   return profile.devices > 0 ? std::min(profile.devices, mesh.world()) : mesh.world();
+}
+
+/// Of parameters, gradients and both moments that a rank goes through in a step, about.
+double state_bytes(const ModelSpec& model, const Plan& plan) {
+  double bytes = 0;
+  for (int u = 0; u < static_cast<int>(model.units.size()); ++u)
+    for (const Buffer& buffer : plan.layout(model.units[u], u).buffers)
+      bytes += (buffer.trainable ? 16.0 : 4.0) * static_cast<double>(buffer.shard);
+  return std::max(1.0, bytes / plan.mesh[Axis::pp]);
 }
 
 }  // namespace
@@ -85,6 +95,10 @@ CostModel::CostModel(const ModelSpec& model, const Plan& plan, const Machine& ma
     return it == grids.end() ? nullptr : &it->second;
   };
   products_ = grid(machine_.profile.device.products), attentions_ = grid(machine_.profile.device.attentions);
+  uncached_ = grid(machine_.profile.device.uncached_products);
+  if (uncached_ && device.cached > 0 && device.uncached > device.cached)
+    uncached_part_ = std::clamp(
+        std::log(state_bytes(model, plan) / device.cached) / std::log(device.uncached / device.cached), 0.0, 1.0);
   for (const auto& [kind, work] : machine_.work) of_kind_.emplace(kind, of_kind(priced(kind)));
   for (const ModelSpec& smaller : model.smaller) smaller_.push_back(std::make_unique<Smaller>(smaller, plan, machine_));
 }
@@ -113,7 +127,12 @@ double CostModel::product_seconds(double flops, const Product* sizes, const char
   const DeviceProfile& device = machine_.profile.device;
   const double calls = std::string_view(call) == "forward" ? 1 : 2;
   if (!sizes) return product_.seconds(flops);
-  if (products_) return calls * device.dispatch + products_->at(call, {sizes->rows, sizes->in, sizes->out});
+  if (products_) {
+    const std::vector<double> at = {sizes->rows, sizes->in, sizes->out};
+    double seconds = products_->at(call, at);
+    if (uncached_part_ > 0) seconds *= std::pow(uncached_->at(call, at) / seconds, uncached_part_);
+    return calls * device.dispatch + seconds;
+  }
   return std::max(product_.seconds(flops), sizes->in * sizes->out * element_bytes(machine_.dtype) / device.stream.top);
 }
 
@@ -242,7 +261,7 @@ double CostModel::seconds_beside_attention(const Comm& comm, const Instruction& 
   return profile.beside < 1 ? open + profile.steal / profile.beside * (seconds - open) : open;
 }
 
-std::vector<double> CostModel::exposed_exchanges(const Instruction& in, int rank) const {
+void CostModel::add_exchanges(const Instruction& in, int rank, std::vector<Phase>& phases) const {
   const bool later = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;  // weight gradients hide nothing here
   const auto seconds_at = [&](const WorkDone& p) { return (p.products + (later ? 0 : p.weight_grads)) / product_.top; };
   std::vector<Traffic> sent;
@@ -254,15 +273,17 @@ std::vector<double> CostModel::exposed_exchanges(const Instruction& in, int rank
                    awaited = i < sent.size() ? sent[i].awaited : begun;
     exchanges.push_back({seconds_at(begun), seconds_at(awaited), seconds_beside_attention(in.comm[i], in, rank)});
   }
-  std::vector<double> open = exposed(exchanges);
   const Profile& profile = machine_.profile;
+  const std::vector<double> open = exposed(exchanges);
+  double waits = 0;
   for (size_t i = 0; i < open.size(); ++i) {
-    open[i] += profile.steal / profile.beside * (exchanges[i].seconds - open[i]);
+    const double hidden = exchanges[i].seconds - open[i], seconds = open[i] + profile.steal / profile.beside * hidden;
+    if (seconds > 0) phases.push_back({Resource::link, Share::comm, seconds, false});
     if (i >= sent.size()) continue;
     const auto wait = profile.waits.find(sent[i].purpose);
-    if (wait != profile.waits.end()) open[i] += in.op == Op::backward ? wait->second.backward : wait->second.forward;
+    if (wait != profile.waits.end()) waits += in.op == Op::backward ? wait->second.backward : wait->second.forward;
   }
-  return open;
+  if (waits > 0) phases.push_back({Resource::none, Share::comm, waits, false});
 }
 
 double CostModel::weight_grad_seconds(int unit) const {
@@ -404,7 +425,7 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
   if (in.op == Op::send || in.op == Op::recv)
     on_link(message_seconds(in.bytes, in.lane, rank), true);
   else if (of_unit)
-    for (const double seconds : exposed_exchanges(in, rank)) on_link(seconds, false);
+    add_exchanges(in, rank, result);
   else
     for (const Comm& comm : in.comm)
       on_link(collective_seconds(comm, rank), !carries_tokens(in.op) || comm.kind == "broadcast");

@@ -10,7 +10,8 @@
 //   attention  forward FLOPs at one rate, 2.5 times as many at the rate of the backward
 //   others     bytes read and written at the streaming rate; a backward streams twice as much, plus the tensors that
 //              selective recompute recomputes (GraphCost::rebuilt)
-//   Products, attention and others by the measured times of their signatures and kinds, where the profile has these;
+//   Products, attention and others by the measured times of their signatures and kinds, where the profile has these, products
+//   between those of cached and of uncached weights by the bytes that a rank holds;
 //   each call then also takes the time to dispatch it, each instruction what the engine adds to it (Profile::starts), and
 //   a graph that is not recomputed its bytes, written and read when no cache holds them
 //   update     at the plain bandwidth: parameter, gradient and both moments read, all but the gradient written: 28
@@ -56,9 +57,9 @@ struct Machine {
   Beside beside = {};
 };
 
-/// The resource that a phase of an instruction uses; concurrent phases share a resource evenly.
-enum class Resource { compute, link, h2d, d2h, disk, host };
-inline constexpr int kResources = 6;
+/// The resource that a phase of an instruction uses; concurrent phases share a resource evenly. None: it waits for other ranks.
+enum class Resource { compute, link, h2d, d2h, disk, host, none };
+inline constexpr int kResources = 7;
 /// The part of a step that a phase's time counts as.
 enum class Share { compute, comm, copy, optimizer, bubble };
 inline constexpr int kShares = 5;
@@ -116,13 +117,15 @@ class CostModel {
   double kept_seconds(int unit, double rate) const;
   /// Of a collective inside an instruction: around a ring, what self-attention does not hide.
   double seconds_beside_attention(const Comm& comm, const Instruction& in, int rank) const;
-  /// Of each collective of a unit's forward, recompute or backward, the seconds that nothing hides.
-  std::vector<double> exposed_exchanges(const Instruction& in, int rank) const;
+  /// Of each collective of a unit's forward, recompute or backward, the seconds that nothing hides; then those that its ranks wait.
+  void add_exchanges(const Instruction& in, int rank, std::vector<Phase>& phases) const;
   const ModelSpec& model_;
   const Plan& plan_;
   const Machine& machine_;
   Rate product_, attention_, attention_backward_;
   const TimeGrid* products_ = nullptr;    ///< measured times of the dtype, if there are
+  const TimeGrid* uncached_ = nullptr;    ///< likewise, of weights that no cache holds
+  double uncached_part_ = 0;              ///< 0: as products_, 1: as uncached_
   const TimeGrid* attentions_ = nullptr;  ///< likewise
   struct OfKind {
     double forward, backward;

@@ -28,6 +28,7 @@ void each_number(P& p, const Visit& visit) {
   visit("node.disk_read", p.disk_read);
   visit("node.disk_write", p.disk_write);
   visit("node.copy_steal", p.copy_steal);
+  visit("node.copy_beside", p.copy_beside);
   visit("node.wake", p.wake);
   visit("device.memory", p.device.memory);
   visit("device.bandwidth", p.device.bandwidth.top);
@@ -37,6 +38,8 @@ void each_number(P& p, const Visit& visit) {
   visit("device.stream", p.device.stream.top);
   visit("device.stream_half", p.device.stream.half);
   visit("device.dispatch", p.device.dispatch);
+  visit("device.cached", p.device.cached);
+  visit("device.uncached", p.device.uncached);
   visit("device.kept_write", p.device.kept_write);
   visit("device.kept_read", p.device.kept_read);
   visit("link.gather", p.link.gather);
@@ -59,8 +62,10 @@ void each_table(P& p, const Visit& visit) {
 /// A profile's grids: their table, the names of their axes, the kinds of call.
 template <class P, class Visit>
 void each_grid(P& p, const Visit& visit) {
-  visit("products", p.device.products, std::vector<std::string>{"rows", "in", "out"},
-        std::vector<std::string>{"forward", "input_gradient", "weight_gradient"});
+  const std::vector<std::string> sizes = {"rows", "in", "out"},
+                                 calls = {"forward", "input_gradient", "weight_gradient"};
+  visit("products", p.device.products, sizes, calls);
+  visit("uncached_products", p.device.uncached_products, sizes, calls);
   visit("attentions", p.device.attentions, std::vector<std::string>{"queries", "keys"},
         std::vector<std::string>{"forward", "backward"});
 }

@@ -38,6 +38,9 @@ struct DeviceProfile {
   // Measured by signature, where `tessera probe` was here; they then take the place of the rates above.
   /// Of products, by dtype: rows, in, out; "forward", "input_gradient" and "weight_gradient".
   std::map<std::string, TimeGrid> products = {};
+  /// Likewise with weights and gradients that no cache holds, and the bytes of weights that both took turns with.
+  std::map<std::string, TimeGrid> uncached_products = {};
+  double cached = 0, uncached = 0;
   /// Of attention with one head of 64, by dtype: queries, keys; "forward" and "backward".
   std::map<std::string, TimeGrid> attentions = {};
   std::map<std::string, OperatorRates> operators = {};  ///< of the operators between products, by kind
@@ -79,8 +82,10 @@ struct Profile {
   /// Share of compute throughput lost during a collective (SMs and memory on a GPU, whole cores on a CPU).
   double steal = 0;
   double copy_steal = 0;  ///< likewise during a copy between device and host
-  double beside = 1;      ///< rate of a collective while the rank computes, of its rate alone
-  double wake = 0;  ///< seconds from the end of an instruction to the begin of one on another lane that waits for it
+  /// Rate of a copy while the rank computes, of its rate alone; 0: compute does not slow it down (a device's copy engines).
+  double copy_beside = 0;
+  double beside = 1;  ///< rate of a collective while the rank computes, of its rate alone
+  double wake = 0;    ///< seconds from the end of an instruction to the begin of one on another lane that waits for it
   // What the engine adds, where `tessera probe` ran it.
   /// Seconds of an instruction on the compute lane beside those of its operators, by its name: a unit's graph, its context,
   /// the hand-over to other lanes.

@@ -162,8 +162,10 @@ class Simulator {
         if (on == static_cast<int>(Resource::compute))
           lane.rate *= (transfer ? 1 - options_.steal : 1) * (copies ? 1 - options_.copy_steal : 1);
         if (on == static_cast<int>(Resource::link) && busy(Resource::compute)) lane.rate *= options_.beside;
-        step = std::min(step, lane.left / lane.rate);
       }
+      if (options_.copy_beside > 0) share_processor(static_cast<int>(r));
+      for (const LaneState& lane : ranks_[r].lanes)
+        if (running(lane)) step = std::min(step, lane.left / lane.rate);
       if (options_.wake <= 0) continue;
       for (const LaneState& lane : ranks_[r].lanes)  // whose threads are being woken
         if (lane.task() >= 0 && !lane.begun)
@@ -171,6 +173,43 @@ class Simulator {
             step = std::min(step, std::max(at - now_, 1e-9));
     }
     return step;
+  }
+
+  /// A transfer or copy beside compute: its rate, and the share of the processor that it takes.
+  struct OnProcessor {
+    double rate, taken;
+  };
+  OnProcessor beside(int r, const LaneState& lane) const {
+    if (resource(r, lane) == static_cast<int>(Resource::link)) return {options_.beside, options_.steal};
+    return {options_.copy_beside, options_.copy_steal};
+  }
+
+  /// The rates of a rank's lanes by [Note: processors in common].
+  void share_processor(int r) {
+    int computing = 0, others = 0;
+    double taken = 0, most = 0;
+    const auto is_other = [&](const LaneState& lane) {
+      const Resource on = task(r, lane).phases[lane.phase].resource;
+      return on == Resource::link || on == Resource::h2d || on == Resource::d2h;
+    };
+    const auto computes = [&](const LaneState& lane) {
+      return task(r, lane).phases[lane.phase].resource == Resource::compute;
+    };
+    for (const LaneState& lane : ranks_[r].lanes) {
+      if (!running(lane)) continue;
+      if (computes(lane)) ++computing;
+      if (!is_other(lane)) continue;
+      const double own = beside(r, lane).taken;
+      ++others, taken += own, most = std::max(most, own);
+    }
+    if (others == 0) return;
+    const double fair = std::max(most, static_cast<double>(others) / (others + computing)),
+                 given = taken > fair ? fair / taken : 1;
+    for (LaneState& lane : ranks_[r].lanes) {
+      if (!running(lane)) continue;
+      if (computes(lane)) lane.rate = (1 - taken * given) / computing;
+      if (is_other(lane)) lane.rate = computing > 0 ? beside(r, lane).rate * given : 1.0 / others;
+    }
   }
 
   bool running(const LaneState& lane) const {

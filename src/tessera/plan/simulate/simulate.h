@@ -9,6 +9,12 @@
 // gather and a reduction on one link); during a transfer compute runs at rate 1 - steal and the transfer at `beside`. The
 // n-th collective of a communicator starts when its last member arrives. Identical ranks are simulated once.
 //
+// [Note: processors in common]
+// Where each lane's thread runs on the processor that computes (SimulateOptions::copy_beside), a transfer or copy beside compute
+// has the rate that was measured for it and takes what it was measured to take (`beside` and `steal`, `copy_beside` and
+// `copy_steal`). Several of them together leave compute what a fair scheduler does: as much as each of them gets. Where nothing
+// computes they share the processor evenly.
+//
 // Every moment of a rank's step counts as exactly one share, so the shares sum to the step time: the share of what the
 // compute lane does or, if it is stalled, of what it waits for. Compute lost to `steal` counts as exposed
 // communication; waiting for another stage to reach an exchange is the pipeline bubble.
@@ -54,10 +60,11 @@ struct Timeline {
 
 struct SimulateOptions {
   int compute_lane = static_cast<int>(Lane::compute);
-  double steal = 0;       ///< share of compute lost during a transfer
-  double copy_steal = 0;  ///< likewise during a copy
-  double beside = 1;      ///< rate of a transfer while the rank computes
-  double wake = 0;        ///< seconds from the end of a task to the begin of one that waits for it on another lane
+  double steal = 0;        ///< share of compute lost during a transfer
+  double copy_steal = 0;   ///< likewise during a copy
+  double beside = 1;       ///< rate of a transfer while the rank computes
+  double copy_beside = 0;  ///< rate of a copy while the rank computes; above 0: [Note: processors in common]
+  double wake = 0;         ///< seconds from the end of a task to the begin of one that waits for it on another lane
 };
 
 /// Throws InternalError naming the waiting tasks if the lists deadlock.

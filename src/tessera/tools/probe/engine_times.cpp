@@ -93,7 +93,19 @@ class Clocked {
   std::vector<std::array<double, 2>> at_;
 };
 
-/// Seconds from the end of what an instruction waited for on another lane to its begin, of those whose lane was free by then.
+/// Whether another lane of the rank runs shortly after that moment, so that a thread shares the processor with it.
+bool runs_beside(const std::vector<plan::Instruction>& list, const Clocked& clock, plan::Lane lane, double moment) {
+  constexpr double kShortly = 50e-6;  // by then a lane that goes on has begun its next instruction
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto index = static_cast<int>(i);
+    if (list[i].lane != lane && clock.begin(index) < moment + kShortly && clock.end(index) > moment + kShortly)
+      return true;
+  }
+  return false;
+}
+
+/// Seconds from the end of what an instruction waited for on another lane to its begin, of those whose lane was free by then
+/// and whose rank ran nothing else.
 void add_wakes(const std::vector<plan::Instruction>& list, const Clocked& clock, std::vector<double>& wakes) {
   std::array<double, plan::kLaneCount> free = {};  // when each lane last ended
   for (size_t i = 0; i < list.size(); ++i) {
@@ -104,7 +116,8 @@ void add_wakes(const std::vector<plan::Instruction>& list, const Clocked& clock,
       if (list[static_cast<size_t>(w)].lane != list[i].lane) ready = std::max(ready, clock.end(w));
     if (list[i].lane != plan::Lane::compute)  // [Note: handed over in turn]
       ready = std::max(ready, free[static_cast<size_t>(plan::Lane::compute)]);
-    if (ready > own && own > 0) wakes.push_back(clock.begin(index) - ready);
+    if (ready > own && own > 0 && !runs_beside(list, clock, list[i].lane, ready))
+      wakes.push_back(clock.begin(index) - ready);
     own = clock.end(index);
   }
 }

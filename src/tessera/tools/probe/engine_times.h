@@ -10,7 +10,8 @@
 //   kept_*       the slope of that line: bytes of the graph that a forward writes and a backward reads
 //   waits        of each collective inside a unit, by purpose, from one plan for each axis whose ranks share tokens. What an
 //                instruction takes too long is divided evenly among its collectives
-//   wake         from the end of what a lane waits for to the begin of its next instruction
+//   wake         from the end of what a lane waits for to the begin of its next instruction, while no other lane of the rank
+//                runs: a thread that wakes beside one shares the processor with it
 // All are means over steps and ranks: most waits are far below their mean, and a step has the sum of them. Starts are medians
 // over instructions. An instruction's prediction is its time in the simulated step, beside the same transfers.
 #include "tessera/comm/comm.h"

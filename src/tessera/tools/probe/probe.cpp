@@ -67,7 +67,7 @@ class Probe {
     // many points, each for a part of the time: all of them together are sustained
     measure_signatures(p.device, [&](const Call& call) { return time(call, kOfAPoint); });
     p.host_link = copies();
-    p.copy_steal = beside_copies();
+    beside_copies(p);
     p.host_bandwidth = p.host_link * place_.world;
     p.host_memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
     disk(p);
@@ -195,7 +195,11 @@ class Probe {
     device.bandwidth = pass(28, [&](int64_t first, int64_t n) {
       ops::adamw(at(p, first), at(m, first), at(v, first), at(g, first), n, {.step = 1, .lr = 1e-9});
     });
-    device.norm = pass(4, [&](int64_t first, int64_t n) { ops::sum_of_squares(at(g, first), n); });
+    const std::array<Tensor, 4> all = {p, m, v, g};
+    size_t turn = 0;  // through all of them: one alone may lie in a large cache
+    device.norm = pass(4, [&](int64_t first, int64_t n) {
+      ops::sum_of_squares(at(all[(turn += first == 0) % all.size()], first), n);
+    });
   }
 
   double copies() {
@@ -236,40 +240,46 @@ class Probe {
     comm::Group& gather = comm_.group("gather", kShardAxes);
     comm::Group& reduce = comm_.group("reduce", kShardAxes);
     const int n = place_.world;
-    const auto sent = [&](int64_t shard) { return 4.0 * static_cast<double>(shard * (n - 1)); };
     // each from and to memory of its own turn: a unit's slot and shard are not in the cache
-    const auto turns = [&](int64_t shard, const std::function<void(int64_t first)>& act) {
-      int64_t first = 0;
-      return Point{sent(shard), time([&] {
-                     act(first);
-                     first = first + 2 * shard * n > kFlat ? 0 : first + shard * n;
-                   })};
+    const auto turns = [n](int64_t shard, const std::function<void(int64_t first)>& act) {
+      return [=, first = int64_t{0}]() mutable {
+        act(first);
+        first = first + 2 * shard * n > kFlat ? 0 : first + shard * n;
+      };
     };
     const Tensor flat = random({kFlat}), scratch = at::empty({kFlat});
-    const auto gathers = [&](int64_t shard) {
-      return turns(shard, [&](int64_t first) {
-        const Tensor out = scratch.narrow(0, first, shard * n);
-        gather.all_gather(out, flat.narrow(0, first, shard));
+    const auto gathers = [&](int64_t shard) -> Call {
+      return turns(shard, [&, shard](int64_t first) {
+        gather.all_gather(scratch.narrow(0, first, shard * n), flat.narrow(0, first, shard));
       });
     };
-    const auto reductions = [&](int64_t shard) {
-      Tensor own = at::zeros({shard});
-      return turns(shard, [&](int64_t first) {
+    const auto reductions = [&](int64_t shard) -> Call {
+      return turns(shard, [&, shard, own = at::zeros({shard})](int64_t first) {
         reduce.reduce_scatter(own, flat.narrow(0, first, shard * n), scratch.narrow(0, first, shard * n), false);
       });
     };
-    const int64_t large = std::min<int64_t>(1 << 20, kFlat / (4 * n));
-    const Rate g = line(gathers(1 << 10), gathers(large)), r = line(reductions(1 << 10), reductions(large));
+    const int64_t small = 1 << 10, large = std::min<int64_t>(1 << 20, kFlat / (4 * n));
+    const auto sent = [&](int64_t shard) { return 4.0 * static_cast<double>(shard * (n - 1)); };
+    const auto through = [&](const auto& calls) {
+      return line(Point{sent(small), time(calls(small))}, Point{sent(large), time(calls(large))});
+    };
+    const Rate g = through(gathers), r = through(reductions);
     p.link = {g.top, r.top, g.half / g.top / (n - 1)};
-    beside_gathers(gather, p);
+    const Beside gathered = beside_compute(gathers(large));
+    p.steal = gathered.lost, p.beside = std::clamp(gathered.rate, 0.05, 1.0);
   }
 
-  /// Runs `call` so often on a thread of its own while this one computes. Returns the seconds of a call, and the share of
-  /// compute that was lost meanwhile.
-  std::array<double, 2> beside_compute(int times, const Call& call) {
+  /// A call on a thread of its own while this one computes: its rate, of that alone, and the share of compute that is lost
+  /// meanwhile.
+  struct Beside {
+    double rate, lost;
+  };
+
+  Beside beside_compute(const Call& call) {
     const Tensor x = random({256, 512}), w = random({512, 512}), y = at::empty({256, 512});
     const auto compute = [&] { ops::gemm(y, x, w.t()); };
-    const double alone = time(compute);
+    const double computing = time(compute), alone = time(call);
+    const int times = std::clamp(static_cast<int>(options_.seconds / alone), 8, 400);  // each may wait for a processor
     comm_.barrier();
     std::atomic<bool> done = false;
     const auto start = Clock::now();
@@ -281,25 +291,14 @@ class Probe {
     for (; !done; ++computed) compute();
     const double took = agreed(since(start));
     beside.join();
-    return {took / times, std::clamp(1 - agreed(computed) * alone / took, 0.0, 0.95)};
+    return {alone * times / took, std::clamp(1 - agreed(computed) * computing / took, 0.0, 0.95)};
   }
 
-  void beside_gathers(comm::Group& gather, plan::Profile& p) {
-    const int64_t shard = 1 << 18;
-    Tensor out = at::zeros({shard * place_.world});
-    const Tensor in = out.narrow(0, shard * gather.rank(), shard);
-    const Call call = [&] { gather.all_gather(out, in); };
-    const double alone = time(call);
-    const auto [beside, lost] = beside_compute(std::max(8, static_cast<int>(options_.seconds / alone)), call);
-    p.steal = lost, p.beside = std::clamp(alone / beside, 0.05, 1.0);
-  }
-
-  double beside_copies() {
+  void beside_copies(plan::Profile& p) {
     constexpr size_t kBytes = size_t{2} << 20;
     std::vector<char> from(kBytes, 1), to(kBytes, 2);
-    const Call call = [&] { std::memcpy(to.data(), from.data(), kBytes); };
-    const double alone = time(call);
-    return beside_compute(std::max(8, static_cast<int>(options_.seconds / alone)), call)[1];
+    const Beside copied = beside_compute([&] { std::memcpy(to.data(), from.data(), kBytes); });
+    p.copy_steal = copied.lost, p.copy_beside = std::clamp(copied.rate, 0.05, 1.0);
   }
 
   static constexpr double kWarmUp = 2.5;     // seconds

@@ -11,9 +11,10 @@ namespace {
 using at::Tensor;
 using plan::Rate;
 
-constexpr size_t kNotCached = size_t{48} << 20;  // bytes of operands that calls take turns with: a step's weights are
-                                                 // not in the cache when their turn comes
-constexpr int64_t kWidth = 512, kHead = 64;      // of operators between products; of a head of attention
+// Bytes of weights that calls take turns with, and of gradients as well: of a small model a large cache holds all of them
+// from step to step, of others none. A cold gradient is written three times as slowly.
+constexpr size_t kCached = size_t{24} << 20, kNotCached = size_t{128} << 20;
+constexpr int64_t kWidth = 512, kHead = 64;  // of operators between products; of a head of attention
 const std::vector<double> kRows = {1, 4, 16, 64, 256, 1024}, kSizes = {128, 512, 2048}, kSpans = {16, 64, 256, 1024};
 
 Tensor normal(at::IntArrayRef shape) { return at::randn(shape, at::kFloat); }
@@ -27,11 +28,11 @@ struct Weights {
 /// Operands of equal calls, in turn.
 class Turns {
  public:
-  Turns(int64_t in, int64_t out) {
-    const auto bytes = static_cast<size_t>(in * out) * 2 * sizeof(float);
-    const size_t count = std::clamp<size_t>(kNotCached / bytes, 1, 64);
+  Turns(int64_t in, int64_t out, size_t bytes) {
+    const size_t count = std::max<size_t>(bytes / (static_cast<size_t>(in * out) * sizeof(float)), 1);
+    const Tensor values = normal({out, in});
     for (size_t i = 0; i < count; ++i)
-      list_.push_back({normal({out, in}), at::zeros({out, in}), normal({out}), at::zeros({out})});
+      list_.push_back({values.clone(), at::zeros({out, in}), normal({out}), at::zeros({out})});
   }
   Weights& next() { return list_[turn_++ % list_.size()]; }
 
@@ -40,14 +41,14 @@ class Turns {
   size_t turn_ = 0;
 };
 
-plan::TimeGrid products(const Timer& time) {
+plan::TimeGrid products(const Timer& time, size_t bytes) {
   plan::TimeGrid grid{.axes = {kRows, kSizes, kSizes}};
   const auto& kernels = ops::kernels(normal({1}));
   for (const double rows : kRows)
     for (const double in : kSizes)
       for (const double out : kSizes) {
         const Tensor x = normal({whole(rows), whole(in)}), dy = normal({whole(rows), whole(out)});
-        Turns turns(whole(in), whole(out));
+        Turns turns(whole(in), whole(out), bytes);
         const auto add = [&](const char* kind, const Call& call) { grid.seconds[kind].push_back(time(call)); };
         add("forward", [&] {
           const Weights& w = turns.next();
@@ -152,7 +153,9 @@ std::map<std::string, plan::OperatorRates> operators(const Timer& time) {
 }  // namespace
 
 void measure_signatures(plan::DeviceProfile& device, const Timer& time) {
-  device.products["fp32"] = products(time);
+  device.products["fp32"] = products(time, kCached);
+  device.uncached_products["fp32"] = products(time, kNotCached);
+  device.cached = kCached, device.uncached = kNotCached;
   device.attentions["fp32"] = attentions(time);
   device.operators = operators(time);
   // A product of nothing to speak of: what is left is its call.
