@@ -44,23 +44,30 @@ class Turns {
 plan::TimeGrid products(const Timer& time, size_t bytes) {
   plan::TimeGrid grid{.axes = {kRows, kSizes, kSizes}};
   const auto& kernels = ops::kernels(normal({1}));
-  for (const double rows : kRows)
-    for (const double in : kSizes)
-      for (const double out : kSizes) {
-        const Tensor x = normal({whole(rows), whole(in)}), dy = normal({whole(rows), whole(out)});
-        Turns turns(whole(in), whole(out), bytes);
-        const auto add = [&](const char* kind, const Call& call) { grid.seconds[kind].push_back(time(call)); };
-        add("forward", [&] {
+  const size_t sizes = kSizes.size();
+  for (size_t i = 0; i < sizes; ++i)
+    for (size_t o = 0; o < sizes; ++o) {
+      const int64_t in = whole(kSizes[i]), out = whole(kSizes[o]);
+      Turns turns(in, out, bytes);  // one for all rows: to fill it takes longer than the calls of a point
+      for (size_t r = 0; r < kRows.size(); ++r) {
+        const Tensor x = normal({whole(kRows[r]), in}), dy = normal({whole(kRows[r]), out});
+        const auto set = [&](const char* kind, const Call& call) {
+          std::vector<double>& seconds = grid.seconds[kind];
+          seconds.resize(kRows.size() * sizes * sizes);
+          seconds[(r * sizes + i) * sizes + o] = time(call);
+        };
+        set("forward", [&] {
           const Weights& w = turns.next();
           kernels.linear(x, w.value, w.bias, false, at::kFloat);
         });
-        add("input_gradient", [&] { kernels.linear_input_gradient(dy, turns.next().value, x, false, false); });
-        add("weight_gradient", [&] {
+        set("input_gradient", [&] { kernels.linear_input_gradient(dy, turns.next().value, x, false, false); });
+        set("weight_gradient", [&] {
           const Weights& w = turns.next();
           kernels.linear_weight_gradient(w.grad, dy, x, false, false);
           kernels.bias_gradient(w.bias_grad, dy, false);
         });
       }
+    }
   return grid;
 }
 
