@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <future>
 #include <map>
 #include <optional>
 #include <set>
@@ -9,6 +10,7 @@
 
 #include "engine/toy_engine.h"
 #include "simulated.h"
+#include "tessera/engine/memory/lane.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/plan/order/races.h"
 #include "timeline.h"
@@ -360,6 +362,16 @@ TEST_P(Lanes, EachWaitThatIsForgottenIsFound) {
   EXPECT_EQ(found > 0, moves) << found << " of " << kinds.size() << " kinds of waits";
   EXPECT_TRUE(c.each.activations != Policy::offload || taken > 0) << "memory that is taken too early";
   RecordProperty("found", found);
+}
+
+TEST(LaneThreads, WhoseStreamADeviceDoesNotMakeAreAnErrorOfWhoMakesThem) {
+  timeline().fail(true);
+  EXPECT_THROW(engine::LaneThread{}, c10::Error);
+  timeline().fail(false);
+  engine::LaneThread lane;
+  std::promise<bool> has;
+  lane.push([&has] { has.set_value(device::has_streams()); });
+  EXPECT_TRUE(has.get_future().get());
 }
 
 }  // namespace

@@ -85,6 +85,7 @@ Timeline::StreamState& Timeline::add_stream() {
 
 device::Stream Timeline::make_stream(device::Priority priority) {
   const std::lock_guard lock(mutex_);
+  check();
   StreamState& made = add_stream();
   made.priority = priority;
   return &made;

@@ -76,6 +76,7 @@ class Timeline {
   double seconds_between(device::Event from, device::Event to);  ///< as CUDA, of timed events that have happened
   void await_all();
   std::string fault() const { return failed_ ? kFault : ""; }
+  void fail(bool fails) { failed_ = fails; }  ///< from here on, as at the label of TESSERA_SIMULATED_FAULT
   void label(const std::string& what);
 
   /// Work of the table.

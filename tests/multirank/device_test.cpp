@@ -218,6 +218,42 @@ TEST(OnDeviceRuns, AGpuThatFailsForGoodIsNamedWithItsInstruction) {
   EXPECT_NE(serial.output.find("(cudaErrorIllegalAddress), in aten::"), std::string::npos) << serial.output;
 }
 
+/// Threads beside the lanes meet the fault first: the one that swaps experts, and the one that sends around the ring.
+TEST(OnDeviceRuns, AGpuThatFailsInAThreadBesideTheLanesEndsTheRankLikeAnyOther) {
+  struct Fault {
+    const char *at, *said;
+    int ranks;
+    std::vector<std::string> flags;
+  };
+  for (const Fault& fault : {Fault{"0,swap of experts",
+                                   "swap of experts 0 and 1: parameters of ",
+                                   1,
+                                   {"--experts.router", "gate", "--experts.count", "2", "--plan.idle", "host"}},
+                             {"1,beside forward blocks.1", "at step 1: forward blocks.1", 2, {"--mesh", "cp=2"}}}) {
+    auto environment = kOnDevice;
+    environment["TESSERA_SIMULATED_FAULT"] = fault.at;
+    std::vector<std::string> words = {ON_DEVICE,
+                                      "launch",
+                                      "-n",
+                                      std::to_string(fault.ranks),
+                                      "train",
+                                      shared().recipe(),
+                                      "--run.out",
+                                      shared().out("fails-beside-" + std::to_string(fault.ranks)),
+                                      "--run.steps",
+                                      "2",
+                                      "--fault.timeout",
+                                      "20"};
+    words.insert(words.end(), fault.flags.begin(), fault.flags.end());
+    const Result r = run_program(words, environment, 120);
+    EXPECT_EQ(r.code, 5) << r.output;
+    EXPECT_NE(r.output.find("the GPU failed: an illegal memory access was encountered (cudaErrorIllegalAddress)"),
+              std::string::npos)
+        << r.output;
+    EXPECT_NE(r.output.find(fault.said), std::string::npos) << fault.said << " in:\n" << r.output;
+  }
+}
+
 TEST(OnDeviceRuns, WithoutNcclCopiesGoByGlooAndTheLogSaysWhy) {
   auto environment = kOnDevice;
   environment["TESSERA_SIMULATED_WITHOUT_NCCL"] = "NCCL is not there";

@@ -4,8 +4,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
+#include <thread>
 
+#include "tessera/device/backend.h"
 #include "tessera/engine/memory/meter.h"
 
 namespace tessera::train {
@@ -77,6 +81,24 @@ TEST(Loader, AnErrorComesOutWhereTheSampleIsTakenNotBefore) {
     EXPECT_STREQ(error.what(), "clip7.mp4: no such file");
   }
   EXPECT_EQ(loader.take(wanted(3, 1)).size(), 1u) << "the loader goes on";
+}
+
+/// CUDA gives an error that stays to every call, also to the one by which a thread chooses its device.
+TEST(Loader, ADeviceThatTakesNoThreadAnyMoreIsAnErrorOfTheSample) {
+  static const std::thread::id main = std::this_thread::get_id();
+  static const device::Backend failed = {
+      .place = [](int) { TORCH_CHECK(std::this_thread::get_id() == main, "an illegal memory access"); }};
+  const auto take = [] {
+    device::use(failed, 0);
+    Loader loader(1);
+    try {
+      loader.take(wanted(1, 1));
+    } catch (const c10::Error& error) {
+      std::fputs(error.what(), stderr);
+      std::_Exit(7);
+    }
+  };
+  EXPECT_EXIT(take(), ::testing::ExitedWithCode(7), "an illegal memory access");
 }
 
 TEST(Loader, WhatItHoldsIsHostMemoryAndNoneOfTheDevice) {

@@ -249,7 +249,6 @@ void DeviceLinks::Watched::fail_held(const std::string& why) {
 }
 
 void DeviceLinks::Watched::look() {
-  device::enter_thread();
   using Clock = std::chrono::steady_clock;
   std::unique_lock hold(mutex_);
   for (auto looked = Clock::now(); !stop_;) {
@@ -258,6 +257,7 @@ void DeviceLinks::Watched::look() {
     awake_ += std::min(std::chrono::duration<double>(now - looked).count(), kPause);
     looked = now;
     try {
+      device::enter_thread();
       look_at_all();
     } catch (const std::exception& error) {  // the device has failed for good
       const std::string text = error.what();

@@ -37,7 +37,6 @@ Loader::EntryPtr Loader::next_open() const {
 }
 
 void Loader::loop() {
-  device::enter_thread();  // an autoencoder computes on the device's first stream, as the compute lane does
   at::init_num_threads();  // kernels use as many threads here as on the main thread: the same bits
   std::unique_lock lock(mutex_);
   while (true) {
@@ -57,6 +56,7 @@ void Loader::loop() {
 
 void Loader::make(Entry& entry) {
   try {
+    device::enter_thread();  // an autoencoder computes on the device's first stream, as the compute lane does
     const at::NoGradGuard no_grad;
     // Reading and noising happen at any time beside a step: none of it may count against the device's plan.
     const engine::Meter::Scope host(engine::Part::host);

@@ -55,10 +55,12 @@ void RankWatch::follow_device(comm::Comm& comm) {
   });
 }
 
-void RankWatch::follow(engine::Executor& executor) {
+void RankWatch::follow(engine::Engine& engine) {
+  engine::Executor& executor = engine.executor();
   executor.on_instruction(
       [this](int64_t step, int index, const plan::Instruction& in, bool ends) { instruction(step, index, in, ends); });
   progress_ = executor.progress();
+  swap_ = engine.store().swap_on_device();
   if (progress_ && !thread_.joinable()) thread_ = std::thread([this] { look_at_device(); });
 }
 
@@ -101,6 +103,7 @@ std::string RankWatch::on_device() const {
   if (!progress_) return words;
   for (const engine::LaneProgress& lane : progress_->look())
     if (lane.next) words += (words.empty() ? "" : "; ") + lane_text(lane);
+  if (const std::string swap = swap_ ? swap_() : ""; !swap.empty()) words += (words.empty() ? "" : "; ") + swap;
   return words;
 }
 

@@ -2,7 +2,7 @@
 // Reports this rank's activity to its launcher (heartbeats), and says where a run that failed was.
 //
 //   RankWatch watch(place);
-//   watch.follow(comm), watch.follow(executor);
+//   watch.follow(comm), watch.follow(engine);
 //   watch.phase(0, "loading the weights");
 //
 // On a device the host runs ahead: what its lanes have finished there, and are at, is read from DeviceProgress by a thread.
@@ -19,7 +19,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/comm/heartbeat.h"
 #include "tessera/device/driver_watch.h"
-#include "tessera/engine/executor.h"
+#include "tessera/engine/engine.h"
 #include "tessera/train/fault_injection.h"
 
 namespace tessera::train {
@@ -32,13 +32,13 @@ class RankWatch {
   void follow(comm::Comm& comm);
   /// Once the device's own communicators were chosen (job::check_devices).
   void follow_device(comm::Comm& comm);
-  void follow(engine::Executor& executor);
+  void follow(engine::Engine& engine);
   /// The main thread does something that is no instruction.
   void phase(int64_t step, const std::string& what);
   /// "at step 12: forward blocks.3 (micro-batch 0); gather blocks.5 ...": what is under way, or failed.
   std::string where() const;
   /// "forward blocks.3 (micro-batch 0), after forward blocks.2 (micro-batch 0)": of each lane that has something to do on the
-  /// device; empty: none has, or it cannot be known.
+  /// device, and of a swap of experts; empty: none has, or it cannot be known.
   std::string on_device() const;
   /// The device of this rank has failed for good: that, in place of the error that followed from it, told to the launcher
   /// too. Empty: it works. `driver`: null where there is none to ask.
@@ -58,6 +58,7 @@ class RankWatch {
   int64_t step_ = 0;                                  // of what began last
   std::array<std::string, plan::kLaneCount> doing_;   // by lane
   std::shared_ptr<engine::DeviceProgress> progress_;  // null on a CPU
+  std::function<std::string()> swap_;                 // Store::swap_on_device()
   std::condition_variable ends_;
   bool ending_ = false;
   std::thread thread_;

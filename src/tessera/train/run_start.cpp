@@ -260,7 +260,7 @@ void Run::start() {
               "\" has no kernels for this device: its updates run on the host, on copies");
   engine_->optimise(std::move(optimiser));
   engine_->executor().read_times();
-  watch_.follow(engine_->executor());
+  watch_.follow(*engine_);
   watch_gpu();
   objective_.emplace(*job_.model, rank_);
   loss_scale_ = LossScale(planned().plan(), recipe_);

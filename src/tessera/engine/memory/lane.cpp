@@ -1,5 +1,7 @@
 #include "tessera/engine/memory/lane.h"
 
+#include <future>
+
 #include "tessera/device/streams.h"
 
 namespace tessera::engine {
@@ -45,7 +47,26 @@ void Events::await_all() {
   if (error_) std::rethrow_exception(error_);
 }
 
-LaneThread::LaneThread(device::Priority priority) : thread_([this, priority] { loop(priority); }) {}
+LaneThread::LaneThread(device::Priority priority) {
+  std::promise<void> begins;
+  std::future<void> begun = begins.get_future();
+  thread_ = std::thread([this, priority, begins = std::move(begins)]() mutable {
+    try {
+      device::enter_thread();
+      device::own_stream(priority);
+    } catch (...) {
+      return begins.set_exception(std::current_exception());
+    }
+    begins.set_value();
+    loop();
+  });
+  try {
+    begun.get();
+  } catch (...) {
+    thread_.join();
+    throw;
+  }
+}
 
 LaneThread::~LaneThread() {
   {
@@ -64,9 +85,7 @@ void LaneThread::push(std::function<void()> work) {
   changed_.notify_one();
 }
 
-void LaneThread::loop(device::Priority priority) {
-  device::enter_thread();
-  device::own_stream(priority);
+void LaneThread::loop() {
   for (;;) {
     std::function<void()> work;
     {

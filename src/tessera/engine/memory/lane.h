@@ -35,13 +35,13 @@ class Events {
 
 class LaneThread {
  public:
-  /// `priority`: of its stream, where it has one.
+  /// `priority`: of its stream, where it has one. Throws where the device makes none.
   explicit LaneThread(device::Priority priority = device::Priority::normal);
   ~LaneThread();
   void push(std::function<void()> work);
 
  private:
-  void loop(device::Priority priority);
+  void loop();
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -189,6 +189,9 @@ class Store {
     double seconds = 0, waited = 0;  ///< of the thread, and of lanes that waited for it
   };
   Moved take_moved();  ///< since the last call; waits for the thread
+  /// Asks, on any thread and after the store too, for what the device is at in a swap: "swap of experts 0 and 1: parameters of
+  /// blocks.3"; an empty text: in none. An empty function: it never moves bytes.
+  std::function<std::string()> swap_on_device() const;
   /// While it lives, another expert is the active one, without moving its bytes: to fill, save or export it. No step
   /// may run meanwhile.
   class ExpertScope {

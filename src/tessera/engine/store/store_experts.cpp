@@ -7,6 +7,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -38,37 +43,37 @@ class Store::Mover {
       throw UserError(Exit::memory, "engine.experts",
                       "the device has no " + format_bytes(kPiece) + " left by way of which experts change places",
                       "leave more of the device free: lower plan.budget");
+    word_.reserve(sizeof(uint32_t));
   }
   ~Mover() {
-    settle();
+    if (thread_.joinable()) thread_.join();
     if (between_) device::used()->give(between_);
   }
 
   struct Pair {
     Tensor active, inactive;
+    std::string what;  // "parameters of blocks.1"
   };
-  /// `param_at`, `states_at`: for each unit, the index of its pair; -1 if nothing moves.
-  void start(std::vector<Pair> pairs, std::vector<int> param_at, std::vector<int> states_at) {
+  /// `swap`: "swap of experts 0 and 1". `param_at`, `states_at`: for each unit, the index of its pair; -1 if nothing moves.
+  void start(const std::string& swap, std::vector<Pair> pairs, std::vector<int> param_at, std::vector<int> states_at) {
     settle();
-    pairs_ = std::move(pairs), param_at_ = std::move(param_at), states_at_ = std::move(states_at);
+    for (Pair& pair : pairs) pair.what = swap + ": " + pair.what;
+    {
+      const std::lock_guard lock(mutex_);  // the thread has ended, on_device() may ask
+      pairs_ = std::move(pairs), before_ = word_at();
+    }
+    param_at_ = std::move(param_at), states_at_ = std::move(states_at);
     done_ = 0;
     begin_.record();
     swapped_.resize(std::max(swapped_.size(), pairs_.size()));
     thread_ = std::thread([this] {
-      device::enter_thread();
-      device::own_stream();
-      device::label("swap of experts");
-      begin_.order();
-      const double start = swap_clock();
-      for (const Pair& pair : pairs_) {
-        ops::swap_bytes(pair.active, pair.inactive, between_, kPiece);
-        swapped_[done_].record();
-        moved_.bytes += 2 * static_cast<int64_t>(pair.active.nbytes());
-        done_.fetch_add(1, std::memory_order_release);
+      try {
+        swap_all();
+      } catch (...) {  // a device that has failed, for one: who waits for a pair throws it
+        error_ = std::current_exception();
+        done_.store(kFailed, std::memory_order_release);
         done_.notify_all();
       }
-      if (!pairs_.empty()) swapped_[pairs_.size() - 1].await();  // who joins the thread may read host memory
-      moved_.seconds += swap_clock() - start;
     });
   }
 
@@ -77,6 +82,7 @@ class Store::Mover {
   void settle() {
     if (!thread_.joinable()) return;
     thread_.join();
+    throw_if_failed(done_);
     if (!pairs_.empty()) swapped_[pairs_.size() - 1].order();
   }
   Moved take() {
@@ -85,7 +91,35 @@ class Store::Mover {
     return std::exchange(moved_, {});
   }
 
+  /// What the device is at: a pair that it was given and has not swapped. Empty: nothing, or it is not known.
+  std::string on_device() const {
+    const std::lock_guard lock(mutex_);
+    if (!word_.size() || !counts_) return "";
+    const uint32_t swapped = word_at() - before_;
+    return swapped < pairs_.size() ? pairs_[swapped].what : "";
+  }
+
  private:
+  void swap_all() {
+    device::enter_thread();
+    device::own_stream();
+    device::label("swap of experts");
+    begin_.order();
+    const double start = swap_clock();
+    uint32_t swapped = before_;
+    for (const Pair& pair : pairs_) {
+      device::label(pair.what);
+      ops::swap_bytes(pair.active, pair.inactive, between_, kPiece);
+      if (counts_ && between_) counts_ = device::used()->write_word(word(), ++swapped);
+      swapped_[static_cast<size_t>(done_)].record();
+      moved_.bytes += 2 * static_cast<int64_t>(pair.active.nbytes());
+      done_.fetch_add(1, std::memory_order_release);
+      done_.notify_all();
+    }
+    if (!pairs_.empty()) swapped_[pairs_.size() - 1].await();  // who joins the thread may read host memory
+    moved_.seconds += swap_clock() - start;
+  }
+
   void await(const std::vector<int>& pair_of, int unit) {
     const int pair = pair_of.empty() ? -1 : pair_of[static_cast<size_t>(unit)];
     if (pair < 0) return;
@@ -95,16 +129,29 @@ class Store::Mover {
       for (; done <= pair; done = done_.load(std::memory_order_acquire)) done_.wait(done);
       waited_ += static_cast<int64_t>((swap_clock() - start) * 1e9);
     }
+    throw_if_failed(done);
     swapped_[static_cast<size_t>(pair)].order();
   }
+  void throw_if_failed(int done) const {
+    if (done == kFailed) std::rethrow_exception(error_);
+  }
+
+  uint32_t* word() const { return reinterpret_cast<uint32_t*>(word_.at(0)); }
+  uint32_t word_at() const { return word_.size() ? std::atomic_ref(*word()).load(std::memory_order_acquire) : 0; }
 
   static constexpr int64_t kPiece = 16 << 20;
-  void* between_ = nullptr;  // null on a CPU
+  static constexpr int kFailed = std::numeric_limits<int>::max();  // of done_
+  void* between_ = nullptr;                                        // null on a CPU
+  HostMemory word_;  // counts pairs that the device has swapped; empty on a CPU
+  std::atomic<bool> counts_ = true;
+  mutable std::mutex mutex_;  // pairs_ as on_device() reads them
+  uint32_t before_ = 0;       // the word at the last start
   std::vector<Pair> pairs_;
   std::vector<int> param_at_, states_at_;
   device::Mark begin_;                 // on the thread that started it
   std::vector<device::Mark> swapped_;  // by pair
   std::thread thread_;
+  std::exception_ptr error_;         // of the thread, once done_ is kFailed
   std::atomic<int> done_ = 0;        // pairs since the last start
   std::atomic<int64_t> waited_ = 0;  // nanoseconds, of all lanes
   Moved moved_;                      // written by the thread, read after it has been joined
@@ -123,6 +170,11 @@ void Store::await_states(int unit) const {
 }
 Store::Moved Store::take_moved() { return mover_ ? mover_->take() : Moved{}; }
 
+std::function<std::string()> Store::swap_on_device() const {
+  if (!mover_) return {};
+  return [mover = mover_] { return mover->on_device(); };
+}
+
 size_t Store::inactive_index(int expert) const {
   const auto found = std::find(inactive_.begin(), inactive_.end(), expert);
   check_internal(found != inactive_.end(), "engine.store", "there is no expert " + std::to_string(expert));
@@ -140,7 +192,7 @@ void Store::swap_with(size_t index, bool moving) {
     Unit::Inactive& inactive = unit.inactive[index];
     if (tiers_differ && unit.plan.parameters == plan::Tier::device) {
       param_at[u] = static_cast<int>(pairs.size());
-      pairs.push_back({unit.param, inactive.param});
+      pairs.push_back({unit.param, inactive.param, "parameters of " + unit.spec.name});
     } else {
       std::swap(unit.param, inactive.param);
       std::swap(unit.param_extent, inactive.param_extent);
@@ -149,18 +201,19 @@ void Store::swap_with(size_t index, bool moving) {
     if (!unit.buffer.defined()) continue;
     if (tiers_differ && unit.plan.states == plan::Tier::device) {
       states_at[u] = static_cast<int>(states.size());
-      states.push_back({unit.buffer, inactive.buffer});
+      states.push_back({unit.buffer, inactive.buffer, "states of " + unit.spec.name});
     } else {
       std::swap(unit.buffer, inactive.buffer);
       std::swap(unit.states_extent, inactive.states_extent);
     }
   }
+  const std::string swap = "swap of experts " + std::to_string(expert_) + " and " + std::to_string(inactive_[index]);
   std::swap(expert_, inactive_[index]);
   if (!tiers_differ) return;
   for (int& at : states_at)
     if (at >= 0) at += static_cast<int>(pairs.size());
   pairs.insert(pairs.end(), states.begin(), states.end());
-  mover_->start(std::move(pairs), std::move(param_at), std::move(states_at));
+  mover_->start(swap, std::move(pairs), std::move(param_at), std::move(states_at));
 }
 
 void Store::switch_to(int expert) {
