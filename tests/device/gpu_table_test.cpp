@@ -59,7 +59,7 @@ class Locked {
     const auto begun = std::chrono::steady_clock::now();
     for (int64_t at = 0; at < bytes; at += 4096) data[at] = 0;
     const auto touched = std::chrono::steady_clock::now();
-    locked = table().pin(data, bytes);
+    locked = table().pin(data, bytes).empty();
     touch_seconds = std::chrono::duration<double>(touched - begun).count();
     lock_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - touched).count();
   }

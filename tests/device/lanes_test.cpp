@@ -10,8 +10,11 @@
 
 #include "engine/toy_engine.h"
 #include "simulated.h"
+#include "tessera/device/staging.h"
+#include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/memory/lane.h"
 #include "tessera/engine/memory/meter.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/plan/order/races.h"
 #include "timeline.h"
 
@@ -372,6 +375,32 @@ TEST(LaneThreads, WhoseStreamADeviceDoesNotMakeAreAnErrorOfWhoMakesThem) {
   std::promise<bool> has;
   lane.push([&has] { has.set_value(device::has_streams()); });
   EXPECT_TRUE(has.get_future().get());
+}
+
+/// What a system refuses to page-lock is staged; words that the device writes are the driver's own memory then.
+TEST(HostTier, IsThereWhereTheSystemPageLocksNone) {
+  const int64_t before = pinned_bytes();
+  setenv("TESSERA_SIMULATED_REFUSES", "pins", 1);
+  constexpr int64_t kBytes = 3'000'000;
+  engine::HostMemory host;
+  host.reserve(kBytes);
+  EXPECT_EQ(pinned_bytes() - before, device::kStagingBytes);
+  EXPECT_EQ(device::staging_bytes(), device::kStagingBytes);
+  const at::Tensor bytes = at::arange(kBytes, at::kByte),
+                   there = at::empty({kBytes}, bytes.options().device(device::here()));
+  std::memcpy(host.at(0), bytes.const_data_ptr(), kBytes);
+  ops::enqueue_copy(there.mutable_data_ptr(), host.at(0), kBytes, true);
+  std::memset(host.at(0), 0, kBytes);
+  ops::enqueue_copy(host.at(0), there.const_data_ptr(), kBytes, true);
+  EXPECT_EQ(std::memcmp(host.at(0), bytes.const_data_ptr(), kBytes), 0) << "it is there at once";
+
+  engine::HostMemory word(engine::HostMemory::Refused::drivers_own);
+  word.reserve(sizeof(uint32_t));
+  auto* const value = reinterpret_cast<uint32_t*>(word.at(0));
+  EXPECT_EQ(*value, 0);
+  EXPECT_TRUE(device::used()->write_word(value, 7));
+  EXPECT_EQ(*value, 7);
+  unsetenv("TESSERA_SIMULATED_REFUSES");
 }
 
 }  // namespace

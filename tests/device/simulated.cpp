@@ -46,7 +46,7 @@ int visible_devices() {
 }
 
 device::Properties properties(int index) {
-  device::Properties out{.name = "simulated", .uuid = "simulated-" + std::to_string(index)};
+  device::Properties out{.name = "simulated", .uuid = "simulated-" + std::to_string(index), .pci = "", .chip = ""};
   out.bytes = memory().capacity();
   out.free = out.bytes - memory().taken(index);
   return out;
@@ -120,16 +120,23 @@ Pins& pins() {
   return *once;
 }
 
+/// TESSERA_SIMULATED_REFUSES, "pins" or "pins,pinned".
+bool refuses(const char* what) {
+  const char* wanted = std::getenv("TESSERA_SIMULATED_REFUSES");
+  return wanted && std::string_view(wanted).find(what) != std::string_view::npos;
+}
+
 /// As CUDA, refuses memory that is pinned already, in part or whole.
-bool pin(void* data, int64_t bytes) {
+std::string pin(void* data, int64_t bytes) {
+  if (refuses("pins")) return "cudaHostRegister: operation not supported (cudaErrorNotSupported)";
   const char* begin = static_cast<const char*>(data);
-  if (!data || bytes <= 0 || memory().contains(data)) return false;
+  if (!data || bytes <= 0 || memory().contains(data)) return "invalid argument (cudaErrorInvalidValue)";
   const std::lock_guard lock(pins().mutex);
   const auto next = pins().ranges.lower_bound(begin);
   if (pins().at(begin) != pins().ranges.end() || (next != pins().ranges.end() && next->first < begin + bytes))
-    return false;
+    return "already mapped (cudaErrorHostMemoryAlreadyRegistered)";
   pins().ranges[begin] = bytes;
-  return true;
+  return "";
 }
 
 void unpin(void* data) {
@@ -138,6 +145,19 @@ void unpin(void* data) {
   TORCH_CHECK(range != pins().ranges.end(), data, " is unpinned and was not pinned");
   timeline().forget(data, range->second);
   pins().ranges.erase(range);
+}
+
+void* take_pinned(int64_t bytes) {
+  if (refuses("pinned")) return nullptr;
+  void* data = std::aligned_alloc(4096, static_cast<size_t>(round_up(bytes, int64_t{4096})));
+  std::memset(data, 0xff, static_cast<size_t>(bytes));
+  const std::lock_guard lock(pins().mutex);
+  pins().ranges[static_cast<const char*>(data)] = bytes;
+  return data;
+}
+void give_pinned(void* data) {
+  unpin(data);
+  std::free(data);
 }
 
 /// Where a side of a copy lies: the shadow of memory of the device, or the host memory itself.
@@ -383,6 +403,8 @@ const device::Backend kTable = {
     .allocate_by = allocate_by,
     .pin = pin,
     .unpin = unpin,
+    .take_pinned = take_pinned,
+    .give_pinned = give_pinned,
     .copy = copy,
     .enqueue_copy = enqueue_copy,
     .narrow = narrow,

@@ -12,6 +12,9 @@
 //
 // It has streams and events; timeline.h says how work in no order is found. Ranks send by a stand-in of NCCL (stand_in.h).
 //
+// With TESSERA_SIMULATED_REFUSES=pins it page-locks no memory of the host, as some systems do, but has some of its own; with
+// "pins,pinned" neither.
+//
 // With TESSERA_SIMULATED_SIZES=1 it has sizes and addresses alone (memory.h).
 //
 // What it does not show: NCCL itself, and what CUDA's own kernels refuse.

@@ -391,6 +391,40 @@ TEST(OnDeviceRuns, ALaunchWithoutACountStartsARankForEachGpu) {
   EXPECT_EQ(alone.output.find("mesh dp_shard=2"), std::string::npos) << alone.output;
 }
 
+/// Containers and virtual machines may refuse it: the host tier is slower then, and no bit is another.
+TEST(OnDeviceRuns, WhereTheSystemPageLocksNothingTheHostTierIsStaged) {
+  const std::vector<std::string> tiers = {"--mesh",           "dp_shard=2", "--plan.parameters",  "host",
+                                          "--plan.gradients", "host",       "--plan.states",      "host",
+                                          "--plan.update_on", "device",     "--plan.activations", "offload"},
+                                 swap = {"--experts.router", "gate", "--experts.count", "2", "--plan.idle", "host"};
+  for (const auto& [name, flags] : {std::pair("tiers", tiers), {"swap", swap}}) {
+    const int ranks = flags[0] == "--mesh" ? 2 : 1;
+    const std::string cpu = std::string("cpu-refused-") + name;
+    const Result here = train(TESSERA_BINARY, ranks, cpu, flags);
+    ASSERT_EQ(here.code, 0) << here.output;
+    for (const auto& [refused, said] :
+         {std::pair("pins", "copies between it and the GPU go by way of 32.00 MiB that the driver has locked"),
+          {"pins,pinned", "the driver has no such memory either, and the host waits for each of its copies"}}) {
+      auto environment = kOnDevice;
+      environment["TESSERA_SIMULATED_REFUSES"] = refused;
+      const std::string run = std::string(refused) + "-" + name;
+      std::vector<std::string> words = {
+          ON_DEVICE,   "launch",          "-n",          std::to_string(ranks), "train", shared().recipe(),
+          "--run.out", shared().out(run), "--run.steps", std::to_string(kSteps)};
+      words.insert(words.end(), flags.begin(), flags.end());
+      const Result there = run_program(words, environment, 300);
+      ASSERT_EQ(there.code, 0) << there.output;
+      EXPECT_NE(
+          there.output.find("does not page-lock the host memory of offloaded tensors (cudaHostRegister: operation "
+                            "not supported"),
+          std::string::npos)
+          << there.output;
+      EXPECT_NE(there.output.find(said), std::string::npos) << there.output;
+      EXPECT_EQ(curve_of(shared(), cpu), curve_of(shared(), run)) << run;
+    }
+  }
+}
+
 TEST(OnDeviceRuns, RandomPlansGiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
   auto environment = kOnDevice;
   environment["TESSERA_TEST_DEVICE"] = "1";
@@ -407,6 +441,17 @@ TEST(OnDeviceRuns, RandomPlansGiveTheBitsOfThePlainLoopInTheMemoryTheyPredict) {
        {"pp=2", 40, 43},
        {"dp_replicate=2,dp_shard=2", 44, 47}},
       environment);
+}
+
+TEST(OnDeviceRuns, RandomPlansGiveTheSameBitsThroughStagingAlsoWithLateCopies) {
+  auto environment = kOnDevice;
+  environment["TESSERA_TEST_DEVICE"] = "1";
+  environment["TESSERA_SIMULATED_BYTES"] = "2147483648";
+  environment["TESSERA_SIMULATED_REFUSES"] = "pins";
+  expect_jobs_pass(PLAN_WORKER_ON_DEVICE, {{"dp_shard=1", 68, 72}, {"dp_shard=2", 72, 75}}, environment);
+  environment["TESSERA_SIMULATED_RECORD"] = "0";
+  environment["TESSERA_SIMULATED_DELAY"] = "13";
+  expect_jobs_pass(PLAN_WORKER_ON_DEVICE, {{"dp_shard=1", 75, 78}, {"dp_shard=2", 78, 81}}, environment);
 }
 
 }  // namespace

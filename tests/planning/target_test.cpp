@@ -252,6 +252,15 @@ TEST(DeviceGroups, APlanCountsWhatItsRunConnects) {
   EXPECT_EQ(any - nccl(wan.beside()), (32 + 2 * 4) * 14 * kMiB);
 }
 
+TEST(TargetMemory, APlanForAGpuWithAHostTierNamesTheMemoryByWayOfWhichItIsStaged) {
+  const auto names_it = [](const char* profile, const char* states) {
+    return plan_text(planned(profile, {{"plan.states", states}})).find("staging, a rank") != std::string::npos;
+  };
+  EXPECT_TRUE(names_it("1xh200", "host"));
+  EXPECT_FALSE(names_it("1xh200", "device"));
+  EXPECT_FALSE(names_it("cpu", "host"));
+}
+
 TEST(TargetMemory, APlanForAGpuHasItsLibrariesAsLinesAndOneForTheCpuNone) {
   const auto gpu = nlohmann::json::parse(plan_json(planned("1xh200"))).at("device");
   int64_t sum = 0;

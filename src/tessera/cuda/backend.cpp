@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -45,6 +46,13 @@ std::string hex_of(const cudaUUID_t& uuid) {
   return text;
 }
 
+std::string address_of(const cudaDeviceProp& found) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", static_cast<unsigned>(found.pciDomainID),
+                static_cast<unsigned>(found.pciBusID), static_cast<unsigned>(found.pciDeviceID));
+  return text;
+}
+
 device::Properties properties(int index) {
   cudaDeviceProp found;
   C10_CUDA_CHECK(cudaGetDeviceProperties(&found, index));
@@ -52,7 +60,12 @@ device::Properties properties(int index) {
       static_cast<c10::DeviceIndex>(index));  // cudaMemGetInfo speaks of the current device
   size_t free = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  return {found.name, hex_of(found.uuid), static_cast<int64_t>(total), static_cast<int64_t>(free)};
+  return {found.name,
+          hex_of(found.uuid),
+          address_of(found),
+          "sm_" + std::to_string(found.major) + std::to_string(found.minor),
+          static_cast<int64_t>(total),
+          static_cast<int64_t>(free)};
 }
 
 void place(int index) { c10::cuda::set_device(static_cast<c10::DeviceIndex>(index)); }
@@ -193,13 +206,22 @@ void allocate_by(c10::Allocator* allocator) {
       [allocator](void* data, size_t, int, cudaStream_t) { allocator->raw_deallocate(data); }));
 }
 
-bool pin(void* data, int64_t bytes) {
-  if (cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterDefault) == cudaSuccess) return true;
-  static_cast<void>(cudaGetLastError());
-  return false;
+std::string pin(void* data, int64_t bytes) {
+  const cudaError_t error = cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterDefault);
+  if (error == cudaSuccess) return "";
+  static_cast<void>(cudaGetLastError());  // the next check must not find it
+  return std::string("cudaHostRegister: ") + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")";
 }
 
 void unpin(void* data) { C10_CUDA_CHECK(cudaHostUnregister(data)); }
+
+void* take_pinned(int64_t bytes) {
+  void* data = nullptr;
+  if (cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault) == cudaSuccess) return data;
+  static_cast<void>(cudaGetLastError());
+  return nullptr;
+}
+void give_pinned(void* data) { static_cast<void>(cudaFreeHost(data)); }
 
 bool on_host(const void* data) {
   cudaPointerAttributes found;
@@ -381,6 +403,8 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .allocate_by = allocate_by,
       .pin = pin,
       .unpin = unpin,
+      .take_pinned = take_pinned,
+      .give_pinned = give_pinned,
       .copy = copy,
       .enqueue_copy = enqueue_copy,
       .narrow = narrow,

@@ -33,12 +33,14 @@ struct DropRange;
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 7;
+inline constexpr int kBackendVersion = 8;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
   std::string name;  ///< "NVIDIA H200"
   std::string uuid;  ///< the same on every process that sees the device
+  std::string pci;   ///< its address on the bus, as sysfs has it: "0000:3b:00.0"; empty: not known
+  std::string chip;  ///< "sm_90"; empty: no architecture that base/target.h may know
   int64_t bytes = 0, free = 0;
 };
 
@@ -103,9 +105,12 @@ struct Backend {
   void (*give)(void* data);  ///< never throws: destructors call it
   /// All tensors of the device are allocated by `allocator` from now on, which must outlive them. Once, before the first.
   void (*allocate_by)(c10::Allocator* allocator);
-  /// Page-locks host memory, so that copies run at full speed. False where the system refuses.
-  bool (*pin)(void* data, int64_t bytes);
+  /// Page-locks host memory, so that copies run at full speed. Empty; else why the system refuses.
+  std::string (*pin)(void* data, int64_t bytes);
   void (*unpin)(void* data);
+  /// Page-locked host memory of the driver's own, for small amounts where pin() is refused; null where it has none.
+  void* (*take_pinned)(int64_t bytes);
+  void (*give_pinned)(void* data);  ///< never throws
   /// Between any two of host and device; the ranges do not overlap.
   void (*copy)(void* to, const void* from, int64_t bytes);
   /// The same, but it returns before it is done: host memory must stay as it is, and not be read, until then. Host memory

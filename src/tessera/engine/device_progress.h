@@ -54,7 +54,7 @@ class DeviceProgress {
   void forget_finished(plan::Lane lane);
   uint32_t* word(plan::Lane lane) const;
 
-  HostMemory words_;
+  HostMemory words_{HostMemory::Refused::drivers_own};
   std::mutex mutex_;
   bool works_ = true;
   std::array<LaneState, plan::kLaneCount> lanes_;

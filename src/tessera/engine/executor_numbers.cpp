@@ -69,7 +69,7 @@ class NumbersOnDevice {
   std::vector<int64_t> first_;
   int64_t count_ = 0;
   void* data_ = nullptr;
-  HostMemory host_;
+  HostMemory host_{HostMemory::Refused::drivers_own};
   device::Mark copied_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
+#include "tessera/device/staging.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/half.h"
@@ -71,7 +72,7 @@ void copy_bytes(const Tensor& to, const Tensor& from) {
 
 void enqueue_copy(void* to, const void* from, int64_t bytes, bool device) {
   if (device)
-    table().enqueue_copy(to, from, bytes);
+    tessera::device::enqueue_copy(to, from, bytes);
   else
     std::memcpy(to, from, static_cast<size_t>(bytes));
 }

@@ -6,6 +6,7 @@
 
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
+#include "tessera/device/staging.h"
 #include "tessera/job/base_report.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/plan_hash.h"
@@ -191,6 +192,9 @@ std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& mem
     facts.push_back({"encoders, a rank", format_bytes(planned.host_encoders),
                      "host memory beside that: their weights, and what they work in"});
   if (memory.nvme.total() > 0)
+  if (memory.host.total() > 0 && !planned.machine.profile.target.empty())
+    facts.push_back({"staging, a rank", format_bytes(device::kStagingBytes),
+                     "host memory beside that, of the driver, where the system page-locks none of ours"});
     facts.push_back({"nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme)});
   const int64_t saved = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
   facts.push_back({"disk, the run", format_bytes(each * saved),

@@ -166,11 +166,13 @@ TEST(DeviceLibrary, OfTheBuildOpensWithoutADriverAndReportsNoDevice) {
   EXPECT_EQ(table->type, at::kCUDA);
   const Backend& t = *table;
   EXPECT_TRUE(t.properties && t.place && t.wait && t.communicators && t.take && t.give && t.allocate_by && t.pin &&
-              t.unpin && t.copy && t.enqueue_copy);
+              t.unpin && t.take_pinned && t.give_pinned && t.copy && t.enqueue_copy);
   EXPECT_TRUE(t.make_stream && t.free_stream && t.set_stream && t.make_event && t.free_event && t.record &&
               t.wait_for && t.await && t.has_happened && t.seconds_between && t.write_word && t.fault);
   EXPECT_TRUE(t.narrow && t.widen && t.narrow_in_place && t.widen_in_place && t.high_half && t.round);
   EXPECT_TRUE(t.sum_in_order && t.sum_halves && t.sum_halves_rounded && t.sum_of_squares);
+  EXPECT_FALSE(t.take_pinned(4096));
+  EXPECT_NO_THROW(t.give_pinned(nullptr));
   EXPECT_NO_THROW(t.give(nullptr)) << "threads end with it, also where every call of CUDA fails, as here";
   EXPECT_TRUE(t.adamw && t.quantise_int8 && t.dequantise_int8 && t.quantise_fp8 && t.dequantise_fp8 && t.drop);
 #endif

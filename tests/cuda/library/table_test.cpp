@@ -159,8 +159,8 @@ TEST_F(Table, CopiesAreDoneWhenTheyReturnToTheHost) {
   for (const bool pinned : {false, true}) {
     std::fill(to.begin(), to.end(), 0.0f);
     if (pinned) {
-      ASSERT_TRUE(gpu->pin(from.data(), bytes));
-      ASSERT_TRUE(gpu->pin(to.data(), bytes));
+      ASSERT_EQ(gpu->pin(from.data(), bytes), "");
+      ASSERT_EQ(gpu->pin(to.data(), bytes), "");
     }
     Range<float> first(from), second(from.size());
     gpu->copy(second.data(), first.data(), bytes);
@@ -173,8 +173,8 @@ TEST_F(Table, CopiesAreDoneWhenTheyReturnToTheHost) {
 
 TEST_F(Table, APinThatIsRefusedLeavesNoErrorBehind) {
   std::vector<char> memory(1 << 16);
-  ASSERT_TRUE(gpu->pin(memory.data(), 1 << 16));
-  EXPECT_FALSE(gpu->pin(memory.data(), 1 << 16)) << "it is pinned already";
+  ASSERT_EQ(gpu->pin(memory.data(), 1 << 16), "");
+  EXPECT_NE(gpu->pin(memory.data(), 1 << 16).find("cudaErrorHostMemoryAlreadyRegistered"), std::string::npos);
   gpu->unpin(memory.data());
   gpu->wait();
   EXPECT_EQ(at::ones({3}, at::kCUDA).sum().item<float>(), 3.0f);
@@ -256,7 +256,7 @@ TEST_F(Table, StreamsAreOrderedByTheirEvents) {
   const std::vector<float> ones(size_t{1} << 24, 1.0f);
   Range<float> sum(std::vector<float>(ones.size(), 0.0f)), part(ones);
   std::vector<float> seen(ones.size());
-  ASSERT_TRUE(gpu->pin(seen.data(), static_cast<int64_t>(seen.size() * sizeof(float))));
+  ASSERT_EQ(gpu->pin(seen.data(), static_cast<int64_t>(seen.size() * sizeof(float))), "");
   gpu->wait();
   EXPECT_TRUE(gpu->has_happened(summed)) << "it was never recorded";
   gpu->set_stream(first);
@@ -285,7 +285,7 @@ TEST_F(Table, AStreamWritesHowFarItIs) {
   std::vector<uint32_t> words(1024, 0);
   const auto bytes = static_cast<int64_t>(words.size() * sizeof(uint32_t));
   EXPECT_FALSE(gpu->write_word(words.data(), 1)) << "memory that is not page-locked";
-  ASSERT_TRUE(gpu->pin(words.data(), bytes));
+  ASSERT_EQ(gpu->pin(words.data(), bytes), "");
   EXPECT_TRUE(gpu->write_word(words.data() + 16, 7));
   gpu->wait();
   EXPECT_EQ(words[16], 7u);

@@ -2,14 +2,16 @@
 
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
-#include "tessera/device/backend.h"
+#include "tessera/device/staging.h"
 
 namespace tessera::engine {
 
@@ -27,6 +29,18 @@ bool touch(void* mapped, size_t size) {
   return true;
 }
 
+/// Once: what the system refused, and what follows.
+void warn_refused(const std::string& why, const std::string& follows) {
+  static std::atomic<bool> told = false;
+  if (told.exchange(true)) return;
+  rlimit limit{};
+  std::string reason = why;
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    reason += ", ulimit -l is " + format_bytes(static_cast<int64_t>(limit.rlim_cur));
+  log::warn("the system does not page-lock the host memory of offloaded tensors (" + reason + "): " + follows +
+            "; raise the limit (ulimit -l unlimited, docker run --ulimit memlock=-1)");
+}
+
 }  // namespace
 
 HostMemory::~HostMemory() { unmap(); }
@@ -38,7 +52,13 @@ void HostMemory::unmap() {
     } catch (const c10::Error&) {  // what was under way failed: who waits for it says so
     }
   pinned_ = false;
-  if (data_) munmap(data_, static_cast<size_t>(size_));
+  if (drivers_own_)
+    device::used()->give_pinned(data_);
+  else if (data_) {
+    if (device::used()) device::unstage(data_);
+    munmap(data_, static_cast<size_t>(size_));
+  }
+  drivers_own_ = false;
   data_ = nullptr, size_ = 0;
 }
 
@@ -54,17 +74,29 @@ void HostMemory::reserve(int64_t bytes) {
                     "offload less (activations = \"recompute\"), or use more ranks");
   }
   data_ = static_cast<char*>(mapped), size_ = bytes;
-  if (const device::Backend* device = device::used()) {
-    device::count_memory_request();
-    pinned_ = device->pin(data_, size_);
+  if (device::used()) lock_pages();
+}
+
+void HostMemory::lock_pages() {
+  const device::Backend& device = *device::used();
+  device::count_memory_request();
+  const std::string refusal = device.pin(data_, size_);
+  pinned_ = refusal.empty();
+  if (pinned_) return;
+  if (refused_ == Refused::drivers_own) {
+    void* own = device.take_pinned(size_);
+    if (!own) return;  // copies wait; what the device would write is not known
+    std::memset(own, 0, static_cast<size_t>(size_));
+    munmap(data_, static_cast<size_t>(size_));
+    data_ = static_cast<char*>(own), drivers_own_ = true;
+    return;
   }
-  if (device::used() && !pinned_) {
-    static std::atomic<bool> told = false;
-    if (!told.exchange(true))
-      log::warn(
-          "the system does not page-lock the host memory of offloaded tensors: copies to the GPU take about twice "
-          "as long; raise the limit (ulimit -l unlimited, docker run --ulimit memlock=-1)");
-  }
+  if (device::stage(data_, size_))
+    warn_refused(refusal, "copies between it and the GPU go by way of " + format_bytes(device::staging_bytes()) +
+                              " that the driver has locked, and a core of the host copies each byte once more, which "
+                              "the plan's times do not count");
+  else
+    warn_refused(refusal, "the driver has no such memory either, and the host waits for each of its copies to the GPU");
 }
 
 }  // namespace tessera::engine

@@ -27,7 +27,7 @@ class Uploads {
     device::Mark copied;
   };
   int64_t place(int64_t bytes);
-  HostMemory memory_;
+  HostMemory memory_{HostMemory::Refused::drivers_own};
   std::deque<Part> under_way_;  // oldest first: a ring in memory_
 };
 
