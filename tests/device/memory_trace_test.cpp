@@ -105,6 +105,9 @@ Flags flags(const Flags& more) {
 }
 
 struct Trace {
+/// Bytes that the device's driver has given.
+int64_t memory_taken() { return memory().taken(0); }
+
   int64_t peak = 0, reserved = 0;
   std::vector<Piece> pieces;
 };
@@ -182,6 +185,29 @@ TEST_P(FullSizes, TakeWhatThePlanSaysWithHardlyAGapAtTheSameAddresses) {
 }
 
 /// What each unit keeps, what is gathered ahead and when updates come, at random.
+/// One of two experts rests on the host: the bytes by way of which they swap are in the plan, and no others are taken.
+TEST(FullSizePlans, CountTheMemoryByWayOfWhichExpertsSwap) {
+  const recipe::Recipe recipe = recipe::load_recipe("", flags({{"model.preset", "wan2.1-t2v-1.3b"},
+                                                               {"model.config.num_layers", "1"},
+                                                               {"model.config.ffn_dim", "1536"},
+                                                               {"experts.router", "gate"},
+                                                               {"experts.count", "2"},
+                                                               {"plan.idle", "host"},
+                                                               {"plan.profile", "1xh200"}}));
+  const job::Job job = job::make_job(recipe);
+  const planning::Planned planned = planning::make_plan_as_is(request_of(recipe, job));
+  const plan::MemoryCurve memory = planned.memory(0);
+  const ops::TargetScope scope(target("sm_90", "test"));
+  const int64_t before = engine::Meter::live(engine::Part::slots), taken = memory_taken();
+  const plan::Programs programs(planned.plan(), plan::compile_all(planned.spec, planned.plan(), 0, 1), false);
+  comm::Comm comm({}, planned.plan().mesh);
+  engine::Engine engine(job.model->units(), planned.spec, planned.plan(), comm, 0);
+  engine.use(programs);
+  EXPECT_EQ(engine::Meter::live(engine::Part::slots) - before, memory.by_part.slots);
+  EXPECT_EQ(memory.by_part.slots - programs.arena, plan::kSwapPiece);
+  EXPECT_LT(memory_taken() - taken, int64_t{1} << 20) << "beside the block: numbers of a step alone";
+}
+
 TEST(FullSizePlans, AtRandomHaveHardlyAGapAndTheSameAddresses) {
   const recipe::Recipe recipe =
       recipe::load_recipe("", flags({{"model.preset", "wan2.1-t2v-1.3b"}, {"plan.profile", "1xh200"}}));

@@ -73,7 +73,7 @@ TEST_F(RangesOnDevice, BytesChangePlaces) {
   const at::Tensor one = values(9'000'001, 0.2), other = values(9'000'001, 0.3);  // more than a piece
   const at::Tensor far = there(one), near = other.clone();
   const at::Tensor between = there(at::empty({1 << 20}));
-  ops::swap_bytes(far, near, ops::address(between), static_cast<int64_t>(between.nbytes()));
+  ops::swap_bytes(far, near, between);
   device::used()->wait();
   expect_bits(far, other);
   expect_bits(near, one);

@@ -261,6 +261,23 @@ TEST(TargetMemory, APlanForAGpuWithAHostTierNamesTheMemoryByWayOfWhichItIsStaged
   EXPECT_FALSE(names_it("cpu", "host"));
 }
 
+/// Of experts of which one rests on the host bytes change places by way of the device's memory.
+TEST(TargetMemory, APlanForAGpuCountsTheMemoryByWayOfWhichExpertsSwap) {
+  const auto swap_of = [](const char* profile, const char* idle) {
+    const auto device =
+        nlohmann::json::parse(
+            plan_json(planned(profile, {{"experts.router", "gate"}, {"experts.count", "2"}, {"plan.idle", idle}})))
+            .at("device");
+    int64_t sum = 0;
+    for (const auto& [part, bytes] : device.at("by_part").items()) sum += bytes.get<int64_t>();
+    EXPECT_EQ(sum, device.at("peak_bytes")) << profile << ", " << idle;
+    return device.at("by_part").value("expert swap", int64_t{0});
+  };
+  EXPECT_EQ(swap_of("1xh200", "host"), 16 * kMiB);
+  EXPECT_EQ(swap_of("1xh200", "device"), 0);
+  EXPECT_EQ(swap_of("cpu", "host"), 0) << "the host swaps bytes itself";
+}
+
 TEST(TargetMemory, APlanForAGpuHasItsLibrariesAsLinesAndOneForTheCpuNone) {
   const auto gpu = nlohmann::json::parse(plan_json(planned("1xh200"))).at("device");
   int64_t sum = 0;

@@ -82,7 +82,7 @@ void enqueue_copy(const Tensor& to, const Tensor& from) {
   enqueue_copy(address(to), read_address(from), static_cast<int64_t>(from.nbytes()), on_device(to) || on_device(from));
 }
 
-void swap_bytes(const Tensor& a, const Tensor& b, void* between, int64_t piece) {
+void swap_bytes(const Tensor& a, const Tensor& b, const Tensor& between) {
   check_internal(a.nbytes() == b.nbytes(), "ops.ranges", "ranges of different sizes are to change places");
   auto *first = static_cast<char*>(address(a)), *second = static_cast<char*>(address(b));
   const auto bytes = static_cast<int64_t>(a.nbytes());
@@ -90,12 +90,14 @@ void swap_bytes(const Tensor& a, const Tensor& b, void* between, int64_t piece) 
     std::swap_ranges(first, first + bytes, second);
     return;
   }
-  check_internal(between && piece > 0, "ops.ranges", "ranges of a device change places by way of no memory");
+  check_internal(between.defined() && between.nbytes() > 0, "ops.ranges",
+                 "ranges of a device change places by way of no memory");
+  const auto piece = static_cast<int64_t>(between.nbytes());
   for (int64_t at = 0; at < bytes; at += piece) {
     const int64_t count = std::min(piece, bytes - at);
-    enqueue_copy(between, first + at, count, true);
+    enqueue_copy(address(between), first + at, count, true);
     enqueue_copy(first + at, second + at, count, true);
-    enqueue_copy(second + at, between, count, true);
+    enqueue_copy(second + at, read_address(between), count, true);
   }
 }
 

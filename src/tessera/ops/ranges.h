@@ -31,8 +31,8 @@ void enqueue_copy(void* to, const void* from, int64_t bytes, bool device);
 void enqueue_copy(const at::Tensor& to, const at::Tensor& from);
 
 /// Exchanges two ranges of one size, of which the device may have `a`: enqueue_copy() then does it a piece at a time by way of
-/// `between`, memory of the device of `piece` bytes.
-void swap_bytes(const at::Tensor& a, const at::Tensor& b, void* between = nullptr, int64_t piece = 0);
+/// `between`, bytes of the device.
+void swap_bytes(const at::Tensor& a, const at::Tensor& b, const at::Tensor& between = {});
 
 /// `out` 16 bits, `x` fp32: rounded to nearest even; widen is the reverse.
 void narrow(const at::Tensor& out, const at::Tensor& x);

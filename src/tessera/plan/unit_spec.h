@@ -129,6 +129,7 @@ struct ModelSpec {
   std::vector<UnitSpec> units;
   int64_t resident = 0;       ///< bytes always resident beside the shards: autoencoder tables, prompts, anchors
   int64_t between_steps = 0;  ///< further bytes resident only between steps, while a sample is decoded
+  int64_t swap_piece = 0;     ///< bytes of a GPU by way of which experts change places with those of other tiers
   int64_t inputs = 0;         ///< bytes of a micro-batch's input tensors, live during the micro-batch
   int64_t tables = 0;         ///< bytes of token tables among them (rows, rotary angles), which every stage needs
   std::vector<int64_t> conditioning = {};  ///< bytes of each shared conditioning tensor

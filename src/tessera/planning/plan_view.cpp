@@ -153,14 +153,18 @@ std::vector<const plan::Candidate*> notable(const plan::Choice& choice, size_t f
 std::vector<MemoryRow> memory_rows(const Planned& planned, const plan::MemoryCurve& memory) {
   const std::vector<plan::LibraryBytes> workspaces = planned.workspaces();
   const int64_t libraries = plan::bytes_of(workspaces);  // counted as bytes that are there through the run
+  const int64_t swap = plan::swap_piece(planned.spec, planned.plan());
   const plan::MemoryParts& parts = memory.by_part;
   std::vector<MemoryRow> rows = {
       {"parameters", parts.parameters, "this rank's shards"},
       {"gradients", parts.gradients, "reduced, this rank's shards"},
       {"states", parts.states, "the optimiser's moments"},
-      {"slots", parts.slots, "gathered parameters, gradients and receive buffers in flight"},
+      {"slots", parts.slots - swap, "gathered parameters, gradients and receive buffers in flight"},
       {"activations", parts.activations - libraries, "what forward leaves for backward, inputs, tables"},
       {"temporaries", parts.temporaries, "inside the instruction that runs"}};
+  if (swap > 0)
+    rows.push_back({"expert swap", swap,
+                    "by way of which experts change places with the " + std::string(name(planned.plan().idle))});
   if (libraries > 0) rows.push_back({"libraries", libraries, workspaces.front().name + ": " + workspaces.front().note});
   return rows;
 }
@@ -188,13 +192,13 @@ std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& mem
   std::vector<Fact> facts = {{"host, a rank", format_bytes(memory.host.total()), tier_text(memory.host) + budget}};
   facts.push_back({"samples, a rank", format_bytes(planned.loader_bytes()),
                    "host memory beside that: of this step, and of the next while they are made"});
+  if (memory.host.total() > 0 && !planned.machine.profile.target.empty())
+    facts.push_back({"staging, a rank", format_bytes(device::kStagingBytes),
+                     "host memory beside that, of the driver, where the system page-locks none of ours"});
   if (planned.host_encoders > 0)
     facts.push_back({"encoders, a rank", format_bytes(planned.host_encoders),
                      "host memory beside that: their weights, and what they work in"});
   if (memory.nvme.total() > 0)
-  if (memory.host.total() > 0 && !planned.machine.profile.target.empty())
-    facts.push_back({"staging, a rank", format_bytes(device::kStagingBytes),
-                     "host memory beside that, of the driver, where the system page-locks none of ours"});
     facts.push_back({"nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme)});
   const int64_t saved = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
   facts.push_back({"disk, the run", format_bytes(each * saved),

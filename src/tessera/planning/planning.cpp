@@ -224,6 +224,7 @@ plan::Measured measure_batch(const PlanRequest& request, const plan::Plan& batch
     }
     return found->second;
   };
+  if (device::used() || !request.machine.profile.target.empty()) spec.swap_piece = plan::kSwapPiece;
   plan::Measured result = of(batch.micro_batch);
   if (!request.others.empty()) return result;
   for (const int64_t samples : plan::smaller_micro_batches(batch)) {

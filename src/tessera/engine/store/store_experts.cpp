@@ -16,9 +16,9 @@
 #include <utility>
 
 #include "tessera/base/check.h"
-#include "tessera/base/units.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/ops/ranges.h"
+#include "tessera/plan/compile/memory.h"
 
 namespace tessera::engine {
 
@@ -32,22 +32,17 @@ double swap_clock() {
 
 /// A thread that swaps pairs of buffers while the next step already runs: parameters of all units in their order, then
 /// states, which no instruction needs before the updates. On a device the copies are given to a stream of the thread's own, a
-/// piece at a time by way of memory that it has beside what the plan counts, and no call asks the driver for anything.
+/// piece at a time by way of memory that the plan counts, and no call asks the driver for anything.
 class Store::Mover {
  public:
   explicit Mover(at::Device device) {
     if (device.is_cpu() || device.is_meta()) return;
-    device::count_memory_request();
-    between_ = device::used()->take(kPiece);
-    if (!between_)
-      throw UserError(Exit::memory, "engine.experts",
-                      "the device has no " + format_bytes(kPiece) + " left by way of which experts change places",
-                      "leave more of the device free: lower plan.budget");
+    const Meter::Scope scope(engine::Part::slots);
+    between_ = at::empty({plan::kSwapPiece}, at::TensorOptions(at::kByte).device(device));
     word_.reserve(sizeof(uint32_t));
   }
   ~Mover() {
     if (thread_.joinable()) thread_.join();
-    if (between_) device::used()->give(between_);
   }
 
   struct Pair {
@@ -109,8 +104,8 @@ class Store::Mover {
     uint32_t swapped = before_;
     for (const Pair& pair : pairs_) {
       device::label(pair.what);
-      ops::swap_bytes(pair.active, pair.inactive, between_, kPiece);
-      if (counts_ && between_) counts_ = device::used()->write_word(word(), ++swapped);
+      ops::swap_bytes(pair.active, pair.inactive, between_);
+      if (counts_ && between_.defined()) counts_ = device::used()->write_word(word(), ++swapped);
       swapped_[static_cast<size_t>(done_)].record();
       moved_.bytes += 2 * static_cast<int64_t>(pair.active.nbytes());
       done_.fetch_add(1, std::memory_order_release);
@@ -139,10 +134,9 @@ class Store::Mover {
   uint32_t* word() const { return reinterpret_cast<uint32_t*>(word_.at(0)); }
   uint32_t word_at() const { return word_.size() ? std::atomic_ref(*word()).load(std::memory_order_acquire) : 0; }
 
-  static constexpr int64_t kPiece = 16 << 20;
   static constexpr int kFailed = std::numeric_limits<int>::max();  // of done_
-  void* between_ = nullptr;                                        // null on a CPU
-  HostMemory word_;  // counts pairs that the device has swapped; empty on a CPU
+  Tensor between_;                                                 // undefined on a CPU
+  HostMemory word_{HostMemory::Refused::drivers_own};  // counts pairs that the device has swapped; empty on a CPU
   std::atomic<bool> counts_ = true;
   mutable std::mutex mutex_;  // pairs_ as on_device() reads them
   uint32_t before_ = 0;       // the word at the last start

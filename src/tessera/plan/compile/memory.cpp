@@ -32,7 +32,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
   curve.host.slots = std::max(host_arena, schedule.host_arena);
   curve.nvme.activations = schedule.disk_arena;
   curve.persistent = base.total();
-  base.slots = std::max(arena, schedule.arena);
+  base.slots = std::max(arena, schedule.arena) + swap_piece(model, plan);
   base.activations = model.resident;
   ActivationWalk walk(model, plan, rank, schedule.phase == "train");
   for (size_t i = 0; i < schedule.list.size(); ++i) {

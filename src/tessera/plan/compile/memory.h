@@ -26,6 +26,13 @@ struct MemoryCurve {
   std::vector<int64_t> live;  ///< peak bytes during each instruction
 };
 
+/// Memory of a GPU by way of which a swap of experts moves the bytes of buffers, a piece at a time.
+inline constexpr int64_t kSwapPiece = int64_t{16} << 20;
+/// Bytes of it that a rank has through the run; 0: experts keep their tiers. They are among the slots.
+inline int64_t swap_piece(const ModelSpec& model, const Plan& plan) {
+  return plan.experts > 1 && plan.idle != Tier::device ? model.swap_piece : 0;
+}
+
 /// `arena`, `host_arena`: bytes of slots. Pass the largest over all schedules of the run, because arenas are allocated
 /// once (0: this schedule's).
 MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank,
