@@ -58,7 +58,8 @@ Command prepare_command() {
     engine::Meter::install();
     const comm::Rendezvous place = comm::rendezvous_from_env();
     log::set_rank(place.rank, place.world);
-    recipe.plan.budget = job::choose_device(recipe.run.device, place, recipe.plan.budget);
+    job::choose_device(recipe.run.device, place);
+    recipe.plan.budget = job::reserve_device(place, recipe.plan.budget);
     const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
     comm::Comm comm(place, mesh, recipe.fault.timeout);
     job::check_devices(comm);

@@ -29,7 +29,9 @@ class OnDevice final : public ::testing::Environment {
   void SetUp() override {
     engine::Meter::install();
     device::use(simulated_device(), 0);
-    engine::Meter::use_device(simulated_device(), int64_t{256} << 20);
+    engine::Meter::use_device(simulated_device());
+    EXPECT_THROW(at::empty({8}, at::TensorOptions().device(device::here())), InternalError) << "no memory is reserved";
+    engine::Meter::reserve(int64_t{256} << 20);
     timeline().compare_uses(true);
   }
 };

@@ -60,7 +60,8 @@ class OnSizes final : public ::testing::Environment {
     setenv("TESSERA_SIMULATED_BYTES", std::to_string(160 * kGiB).c_str(), 1);
     engine::Meter::install();
     device::use(simulated_device(), 0);
-    engine::Meter::use_device(simulated_device(), 150 * kGiB);
+    engine::Meter::use_device(simulated_device());
+    engine::Meter::reserve(150 * kGiB);
     notes() = new Notes(engine::Meter::allocator(at::kPrivateUse1));
     c10::SetAllocator(at::kPrivateUse1, notes(), /*priority=*/2);
   }
@@ -104,10 +105,10 @@ Flags flags(const Flags& more) {
   return all;
 }
 
-struct Trace {
 /// Bytes that the device's driver has given.
 int64_t memory_taken() { return memory().taken(0); }
 
+struct Trace {
   int64_t peak = 0, reserved = 0;
   std::vector<Piece> pieces;
 };
@@ -184,7 +185,6 @@ TEST_P(FullSizes, TakeWhatThePlanSaysWithHardlyAGapAtTheSameAddresses) {
   check(run(recipe, job, planned.spec, planned.plan()), peak, planned.plan().summary());
 }
 
-/// What each unit keeps, what is gathered ahead and when updates come, at random.
 /// One of two experts rests on the host: the bytes by way of which they swap are in the plan, and no others are taken.
 TEST(FullSizePlans, CountTheMemoryByWayOfWhichExpertsSwap) {
   const recipe::Recipe recipe = recipe::load_recipe("", flags({{"model.preset", "wan2.1-t2v-1.3b"},
@@ -208,6 +208,7 @@ TEST(FullSizePlans, CountTheMemoryByWayOfWhichExpertsSwap) {
   EXPECT_LT(memory_taken() - taken, int64_t{1} << 20) << "beside the block: numbers of a step alone";
 }
 
+/// What each unit keeps, what is gathered ahead and when updates come, at random.
 TEST(FullSizePlans, AtRandomHaveHardlyAGapAndTheSameAddresses) {
   const recipe::Recipe recipe =
       recipe::load_recipe("", flags({{"model.preset", "wan2.1-t2v-1.3b"}, {"plan.profile", "1xh200"}}));

@@ -74,7 +74,8 @@ int run_jobs(const std::vector<std::string>& words, const Check& check) {
     const device::Opened& opened = device::open();
     if (!opened.table) throw UserError(Exit::usage, "worker", opened.absence);
     device::use(*opened.table, place.local_rank % opened.table->count());
-    engine::Meter::use_device(*opened.table, int64_t{1} << 30);
+    engine::Meter::use_device(*opened.table);
+    engine::Meter::reserve(int64_t{1} << 30);
   }
   std::list<comm::Comm> comms;  // to the end: a peer may still read what this rank sent
   for (const SeedJob& job : seed_jobs(words)) {

@@ -261,6 +261,19 @@ TEST(TargetMemory, APlanForAGpuWithAHostTierNamesTheMemoryByWayOfWhichItIsStaged
   EXPECT_FALSE(names_it("cpu", "host"));
 }
 
+/// 448 MiB of each of seven others for keys of other blocks, which Wan does not send, and 56 for each of two small ones.
+TEST(DeviceGroups, ADefaultBudgetLeavesRoomForThoseOfItsModel) {
+  const Planned wan = planned("h200", {{"mesh", "cp=8"}, {"plan.budget", ""}, {"train.global_batch", "1"}});
+  const plan::Profile& profile = wan.machine.profile;
+  const Mesh& mesh = wan.plan().mesh;
+  const plan::Connected own(mesh, plan::unit_groups(wan.spec, mesh));
+  EXPECT_EQ(wan.budget, plan::default_budget(profile, own));
+  EXPECT_EQ(plan::bytes_of(plan::beside_plan(profile, mesh)) - plan::bytes_of(plan::beside_plan(profile, own)),
+            7 * (32 + 2 * 4) * 14 * kMiB);
+  EXPECT_GT(wan.budget, plan::default_budget(profile, mesh) + (int64_t{3} << 30));
+  EXPECT_LE(wan.driver_bytes(wan.budget), profile.device.memory);
+}
+
 /// Of experts of which one rests on the host bytes change places by way of the device's memory.
 TEST(TargetMemory, APlanForAGpuCountsTheMemoryByWayOfWhichExpertsSwap) {
   const auto swap_of = [](const char* profile, const char* idle) {

@@ -41,20 +41,25 @@ std::string plan_target(const plan::Profile& profile) {
   return computes ? "" : profile.target;
 }
 
-int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, int64_t budget, int64_t beside) {
+void choose_device(std::string_view wanted, const comm::Rendezvous& place) {
   computes = true;
-  if (wanted == "cpu") return budget;
+  if (wanted == "cpu") return;
   const device::Opened& opened = device::open();
   if (!opened.table) {
     if (wanted == "cuda")
       throw UserError(Exit::usage, "run.device", "\"cuda\": " + opened.absence,
                       "set run.device = \"cpu\" or \"auto\" to train on the CPU");
-    return budget;
+    return;
   }
-  const device::Backend& gpu = *opened.table;
-  const int count = gpu.count(), index = index_of(place, count);
-  device::use(gpu, index);
-  const device::Properties properties = gpu.properties(index);
+  device::use(*opened.table, index_of(place, opened.table->count()));
+  engine::Meter::use_device(*opened.table);
+}
+
+int64_t reserve_device(const comm::Rendezvous& place, int64_t budget, int64_t beside) {
+  if (!device::used()) return budget;
+  const device::Backend& gpu = *device::used();
+  const int count = gpu.count();
+  const device::Properties properties = gpu.properties(device::here().index());
   const int64_t sharers = shares() ? div_up(place.local_world, count) : 1;
   const int64_t reserve = plan::without_reserve(properties.bytes) / sharers;
   const int64_t room = beside > 0 ? properties.bytes / sharers - beside : reserve;  // for one block
@@ -65,7 +70,7 @@ int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, in
                         format_bytes(properties.bytes) + ", of which " + format_bytes(usable) + " can be planned",
                     "leave plan.budget out, or set at most " + format_bytes(usable));
   const int64_t planned = budget > 0 ? budget : usable;
-  engine::Meter::use_device(gpu, std::min(room, plan::with_gaps(planned)), /*lent=*/place.world > 1 && sharers == 1);
+  engine::Meter::reserve(std::min(room, plan::with_gaps(planned)), /*lent=*/place.world > 1 && sharers == 1);
   log::info("run.device: " + properties.name + ", " + format_bytes(planned) + " of its " +
             format_bytes(properties.bytes) + " for the plan");
   if (place.world == 1 && count > 1)

@@ -1,9 +1,10 @@
 #pragma once
 // The device that a process computes on.
 //
-//   recipe.plan.budget = job::choose_device(recipe.run.device, place, recipe.plan.budget);   // before the first tensor
+//   job::choose_device(recipe.run.device, place);                         // before the first tensor
 //   comm::Comm comm(...);
 //   job::check_devices(comm);
+//   recipe.plan.budget = job::reserve_device(place, recipe.plan.budget);  // before the first tensor on the device
 #include <cstdint>
 #include <string_view>
 
@@ -14,11 +15,14 @@ namespace tessera::job {
 
 /// Takes what run.device asks for: "cpu", "cuda", or "auto", which takes a GPU where there is one that can be used and says
 /// so. "cuda" without one is an error with the reason (UserError, Exit::usage), never a run on the CPU. A rank takes the GPU
-/// of its number on its machine, or the one that it sees (srun --gpus-per-task=1). All that the device has, less what stays
-/// free for libraries, is reserved now; `budget` bytes (plan.budget) if that is not 0. Returns the bytes that a plan may use:
-/// `budget`, or of a GPU what was reserved. TESSERA_SHARE_GPU=1 lets the ranks of a machine share GPUs; each then has its part.
-/// `beside`: bytes that the driver and NCCL will take (planning::beside_plan()); 0: not known.
-int64_t choose_device(std::string_view wanted, const comm::Rendezvous& place, int64_t budget, int64_t beside = 0);
+/// of its number on its machine, or the one that it sees (srun --gpus-per-task=1).
+void choose_device(std::string_view wanted, const comm::Rendezvous& place);
+
+/// Reserves the chosen GPU's memory: all that it has, less what stays free for libraries, or `budget` bytes (plan.budget) if
+/// that is not 0. Returns the bytes that a plan may use: `budget`, or of a GPU what was reserved. TESSERA_SHARE_GPU=1 lets the
+/// ranks of a machine share GPUs; each then has its part. `beside`: bytes that the driver and NCCL will take
+/// (planning::beside_plan()); 0: not known.
+int64_t reserve_device(const comm::Rendezvous& place, int64_t budget, int64_t beside = 0);
 
 /// The target that plans of this process are measured for (base/target.h): that of `profile` where it only plans; else that
 /// of the device that choose_device() took, empty for a CPU.

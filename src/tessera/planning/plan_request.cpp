@@ -112,10 +112,10 @@ void check_formats(const recipe::Recipe& recipe, const plan::Plan& plan) {
 
 }  // namespace
 
-int64_t beside_plan(const recipe::Recipe& recipe, const comm::Rendezvous& place) {
+int64_t beside_plan(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh) {
   const plan::Profile profile = plan::find_profile(recipe.plan.profile);
   if (profile.target.empty()) return 0;
-  return plan::bytes_of(plan::beside_plan(profile, fill_mesh(recipe.mesh, std::max(place.asked_world, place.world))));
+  return plan::bytes_of(plan::beside_plan(profile, {mesh, unit_groups(recipe, job)(mesh)}));
 }
 
 int64_t prompt_bytes(const job::Job& job, int prompts) {
@@ -214,12 +214,13 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   const ops::TargetScope scope(measured_target(request.machine.profile));
   request.resident = job.resident + prompt_bytes(job, prompts);
   const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
-  request.share_on = [recipe, &job, shapes, encoders, profile = request.machine.profile](const Mesh& other) {
+  const UnitGroups sent_by = unit_groups(recipe, job);
+  request.share_on = [recipe, &job, shapes, encoders, sent_by, profile = request.machine.profile](const Mesh& other) {
     const ops::TargetScope scope(measured_target(profile));
     return rank_share(recipe, job, shapes, other, profile,
-                      recipe.data.online() ? encoder_bytes(recipe, job, other) : encoders);
+                      recipe.data.online() ? encoder_bytes(recipe, job, other) : encoders, sent_by);
   };
-  const RankShare share = rank_share(recipe, job, shapes, mesh, request.machine.profile, encoders);
+  const RankShare share = rank_share(recipe, job, shapes, mesh, request.machine.profile, encoders, sent_by);
   if (!set_share(request, share))
     throw UserError(Exit::no_fit, "data.encoders",
                     "\"host\" takes " + format_bytes(share.host_encoders) + " a rank, its share of host memory is " +

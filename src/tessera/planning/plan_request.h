@@ -18,8 +18,9 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
 std::vector<std::array<int64_t, 4>> wider_than(const std::array<int64_t, 4>& largest,
                                                const std::vector<std::array<int64_t, 4>>& latents);
 
-/// Bytes that the driver and NCCL take of a rank's GPU in a training, where plan.profile has a target; else 0, not known.
-int64_t beside_plan(const recipe::Recipe& recipe, const comm::Rendezvous& place);
+/// Bytes that the driver and NCCL take of a rank's GPU in a training of the job, where plan.profile has a target; else 0, not
+/// known.
+int64_t beside_plan(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh);
 
 /// Bytes of the embeddings of the sampled prompts and the negative prompt.
 int64_t prompt_bytes(const job::Job& job, int prompts);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -10,6 +12,7 @@
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/signatures.h"
+#include "tessera/job/given_checks.h"
 #include "tessera/ops/target.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/shares.h"
@@ -176,13 +179,32 @@ std::optional<Target> measured_target(const plan::Profile& profile) {
   return target(profile.target, "plan.profile");
 }
 
+namespace {
+std::mutex measuring;  // the meter counts what all threads take
+}
+
+UnitGroups unit_groups(const recipe::Recipe& recipe, const job::Job& job) {
+  const auto known = std::make_shared<std::map<std::string, plan::ModelSpec>>();
+  return [known, recipe, &job](const Mesh& mesh) {
+    Mesh shares;
+    for (const Axis axis : plan::kSequenceAxes) shares[axis] = mesh[axis];
+    const std::lock_guard lock(measuring);
+    const auto [at, is_new] = known->try_emplace(shares.to_string());
+    if (is_new) {
+      net::Sample blank = job::blank_sample(recipe, *job.model, job.largest);
+      blank.context = blank.context.to(at::kMeta);
+      at->second = engine::measure(job.model->units(), job.model->pack({blank}), job.name, {.mesh = shares});
+    }
+    return plan::unit_groups(at->second, mesh);
+  };
+}
+
 plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   if (samples > kMostSamples)
     throw UserError(
         Exit::usage, "train.micro_batch",
         std::to_string(samples) + " samples a micro-batch, expected at most " + std::to_string(kMostSamples),
         "take a smaller train.micro_batch, or leave it out");
-  static std::mutex measuring;  // the meter counts what all threads take
   const std::lock_guard lock(measuring);
   plan::Measured result{.model = {}, .machine = request.machine};
   const net::Batch batch = representative_batch(request, request.latent, samples);
@@ -202,6 +224,7 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
       request.resident + request.of_mesh +
       plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads, request.deterministic));
   spec.between_steps = request.between_steps;
+  if (device::used() || !request.machine.profile.target.empty()) spec.swap_piece = plan::kSwapPiece;
   const engine::Parallel parallel(request.mesh, request.mesh.world() - 1);
   engine::Counted counted =
       engine::count_signatures(request.model->units(), engine::slice(batch, parallel), request.planner.compute);
@@ -224,7 +247,6 @@ plan::Measured measure_batch(const PlanRequest& request, const plan::Plan& batch
     }
     return found->second;
   };
-  if (device::used() || !request.machine.profile.target.empty()) spec.swap_piece = plan::kSwapPiece;
   plan::Measured result = of(batch.micro_batch);
   if (!request.others.empty()) return result;
   for (const int64_t samples : plan::smaller_micro_batches(batch)) {

@@ -135,6 +135,10 @@ std::optional<Target> measured_target(const plan::Profile& profile);
 /// target, where it has one.
 plan::Measured measure_model(const PlanRequest& request, int64_t samples);
 
+/// plan::unit_groups() of the job on any mesh: the model is measured once for each way of sharing tokens. Refers to `job`.
+using UnitGroups = std::function<std::vector<plan::DeviceGroup>(const Mesh&)>;
+UnitGroups unit_groups(const recipe::Recipe& recipe, const job::Job& job);
+
 /// Models that were measured already, by the samples of a micro-batch: of one model, mesh and computing dtype.
 using MeasuredModels = std::map<int64_t, plan::Measured>;
 

@@ -25,9 +25,11 @@ int64_t host_share(const recipe::Recipe& recipe, const plan::Profile& profile, i
 }
 
 /// Default device budget of a rank: a share of the device, or of this machine's memory on CPU ranks.
-int64_t rank_budget(const plan::Profile& profile, const Mesh& mesh) {
-  if (profile.device.memory > 0 && profile.devices > 0)
-    return std::max<int64_t>(1, plan::default_budget(profile, mesh));  // 0 would be no limit
+int64_t rank_budget(const plan::Profile& profile, const Mesh& mesh, const UnitGroups& sent_by) {
+  if (profile.device.memory > 0 && profile.devices > 0) {
+    const plan::Connected run = profile.target.empty() ? plan::Connected(mesh) : plan::Connected(mesh, sent_by(mesh));
+    return std::max<int64_t>(1, plan::default_budget(profile, run));  // 0 would be no limit
+  }
   const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   return total / 10 * 9 / mesh.world();
 }
@@ -43,9 +45,9 @@ int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) 
 }  // namespace
 
 RankShare rank_share(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
-                     const plan::Profile& profile, const EncoderBytes& encoders) {
+                     const plan::Profile& profile, const EncoderBytes& encoders, const UnitGroups& sent_by) {
   RankShare share;
-  share.budget = recipe.plan.budget > 0 ? recipe.plan.budget : rank_budget(profile, mesh);
+  share.budget = recipe.plan.budget > 0 ? recipe.plan.budget : rank_budget(profile, mesh, sent_by);
   share.host_budget = host_share(recipe, profile, mesh.world());
   const int64_t own = div_up(shapes.batch, mesh.dp_size());
   share.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, own) : own;

@@ -9,9 +9,9 @@
 
 namespace tessera::planning {
 
-/// `encoders`: on `mesh`.
+/// `encoders`: on `mesh`. `sent_by`: of the job; asked where the budget of a GPU is not given.
 RankShare rank_share(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
-                     const plan::Profile& profile, const EncoderBytes& encoders);
+                     const plan::Profile& profile, const EncoderBytes& encoders, const UnitGroups& sent_by);
 
 /// Gives the request's ranks this share; false where host memory has no room for their encoders.
 bool set_share(PlanRequest& request, const RankShare& share);

@@ -21,6 +21,7 @@
 #include "tessera/job/random_parts.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/mesh_checks.h"
+#include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
 #include "tessera/prepare/pace.h"
 #include "tessera/recipe/run_recipe.h"
@@ -109,6 +110,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   phase(StartPhase::model);
   job_ = job::make_job(recipe_);
   planning::check_mesh(mesh_, *job_.model, job_.latent);  // before hours of encoding
+  recipe_.plan.budget = job::reserve_device(place_, recipe_.plan.budget, planning::beside_plan(recipe_, job_, mesh_));
   job::check_trainable(job_);
   job::check_weights(recipe_, job_);
   recipe_.set("data.vae_tile", std::to_string(job_.vae_tile));

@@ -10,7 +10,6 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/device.h"
-#include "tessera/planning/plan_request.h"
 #include "tessera/train/run.h"
 #include "tessera/train/stop_signal.h"
 
@@ -65,8 +64,7 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
   try {
     require_addresses(kAddresses);
     require_files(kOpenFiles);
-    recipe.plan.budget =
-        job::choose_device(recipe.run.device, place, recipe.plan.budget, planning::beside_plan(recipe, place));
+    job::choose_device(recipe.run.device, place);
     started.begin(StartPhase::connect);
     auto* run = new Run(std::move(recipe), flags.trace, place, started);  // never destroyed: see train()'s contract
     stop_behind_steps();

@@ -164,8 +164,6 @@ class NoRoom final : public c10::OutOfMemoryError {
 /// Memory of a GPU: pieces of one block that its driver gave.
 class DeviceAllocator final : public c10::Allocator {
  public:
-  DeviceAllocator(void* block, int64_t bytes) : reserve_(block, bytes) {}
-
   c10::DataPtr allocate(size_t bytes) override {
     void* data = bytes == 0 ? nullptr : take(rounded(bytes));
     return {data, data, &give_raw, device::here()};
@@ -175,20 +173,21 @@ class DeviceAllocator final : public c10::Allocator {
     device::used()->copy(to, from, static_cast<int64_t>(count));
   }
 
-  Reserve reserve_;  // of books().mutex
+  std::optional<Reserve> reserve_;  // of books().mutex; once there is a block
 
  private:
   void* take(size_t size) {
     const std::lock_guard lock(books().mutex);
+    check_internal(reserve_.has_value(), "engine.memory", "a tensor of the device before its memory was reserved");
     if (auto excess = books().excess(current_part(), size)) throw NoRoom(std::move(*excess));
-    void* data = reserve_.take(static_cast<int64_t>(size));
+    void* data = reserve_->take(static_cast<int64_t>(size));
     if (!data)
-      throw NoRoom(UserError(Exit::memory, "engine.memory",
-                             "a tensor of " + format_bytes(size) + " has no room in one piece: of the " +
-                                 format_bytes(reserve_.size()) + " reserved " +
-                                 format_bytes(reserve_.size() - reserve_.used()) + " are free, the largest piece has " +
-                                 format_bytes(reserve_.largest()) + "; " + books().story(),
-                             "lower plan.budget, so that the plan leaves more room"));
+      throw NoRoom(UserError(
+          Exit::memory, "engine.memory",
+          "a tensor of " + format_bytes(size) + " has no room in one piece: of the " + format_bytes(reserve_->size()) +
+              " reserved " + format_bytes(reserve_->size() - reserve_->used()) + " are free, the largest piece has " +
+              format_bytes(reserve_->largest()) + "; " + books().story(),
+          "lower plan.budget, so that the plan leaves more room"));
     books().count.add(current_part(), size);
     blocks_[data] = {size, current_part()};
     return data;
@@ -215,7 +214,7 @@ void DeviceAllocator::give_raw(void* data) {
   check_internal(it != self.blocks_.end(), "engine.memory", "device memory is given back that was not taken");
   books().count.add(it->second.part, -static_cast<int64_t>(it->second.size));
   self.blocks_.erase(it);
-  self.reserve_.give(data);
+  self.reserve_->give(data);
 }
 
 Count meta_count;
@@ -252,7 +251,16 @@ void Meter::install() {
   (void)once;
 }
 
-void Meter::use_device(const device::Backend& backend, int64_t bytes, bool lent) {
+void Meter::use_device(const device::Backend& backend) {
+  check_internal(!of_device(), "engine.memory", "a process uses one device");
+  of_device() = new DeviceAllocator;  // outlives every tensor
+  backend.allocate_by(of_device());
+  const std::lock_guard lock(books().mutex);
+  books().device = of_device();
+}
+
+void Meter::reserve(int64_t bytes, bool lent) {
+  const device::Backend& backend = *device::used();
   const device::Communicators* messages = lent ? backend.communicators : nullptr;
   void* block = messages && messages->absence().empty() ? messages->take(bytes) : nullptr;
   if (!block) block = backend.take(bytes);
@@ -262,12 +270,9 @@ void Meter::use_device(const device::Backend& backend, int64_t bytes, bool lent)
                     "the device does not give " + format_bytes(bytes) + " in one block; " +
                         format_bytes(backend.properties(device::here().index()).free) + " of it are free",
                     "end other programs that use it (nvidia-smi lists them), or lower plan.budget");
-  check_internal(!of_device(), "engine.memory", "a process uses one device");
   device::set_block({block, bytes});
-  of_device() = new DeviceAllocator(block, bytes);  // outlives every tensor
-  backend.allocate_by(of_device());
   const std::lock_guard lock(books().mutex);
-  books().device = of_device();
+  of_device()->reserve_.emplace(block, bytes);
 }
 
 c10::Allocator* Meter::allocator(c10::DeviceType type) {
@@ -293,11 +298,11 @@ std::array<int64_t, kParts> Meter::at_peak() {
 void Meter::reset_peak() {
   const std::lock_guard lock(books().mutex);
   books().count.reset();
-  if (of_device()) of_device()->reserve_.reset_reach();
+  if (of_device() && of_device()->reserve_) of_device()->reserve_->reset_reach();
 }
 int64_t Meter::reserved() {
   const std::lock_guard lock(books().mutex);
-  if (of_device()) return of_device()->reserve_.reach();
+  if (of_device()) return of_device()->reserve_ ? of_device()->reserve_->reach() : 0;
   return books().count.total + static_cast<int64_t>(cpu().cached_);
 }
 void Meter::set_budget(int64_t bytes) {

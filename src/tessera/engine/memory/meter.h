@@ -26,10 +26,11 @@ inline constexpr int kParts = 5;  ///< parts of the device tier; `host` is host 
 class Meter {
  public:
   static void install();
-  /// From here on the device tier is the memory of a GPU: one block of `bytes` from its driver, from which all of the
-  /// device's tensors come. Tensors of the CPU count as host memory. Once. Throws UserError (memory) where the driver has
-  /// not so much in one piece. `lent`: it will be lent to communicators.
-  static void use_device(const device::Backend& backend, int64_t bytes, bool lent = false);
+  /// From here on the device tier is the memory of a GPU, and tensors of the CPU count as host memory. Once, before the first.
+  static void use_device(const device::Backend& backend);
+  /// One block of `bytes` from the GPU's driver, from which all of its tensors come. Once, before the first. Throws UserError
+  /// (memory) where the driver has not so much in one piece. `lent`: it will be lent to communicators.
+  static void reserve(int64_t bytes, bool lent = false);
   /// That tensors of the kind of device are allocated by.
   static c10::Allocator* allocator(c10::DeviceType type);
   static int64_t live();

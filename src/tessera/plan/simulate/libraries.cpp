@@ -4,7 +4,6 @@
 
 #include "tessera/base/device_messages.h"
 #include "tessera/base/target.h"
-#include "tessera/plan/device_groups.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/plan/unit_sizes.h"
 
@@ -59,7 +58,7 @@ std::vector<DeviceGroup> usual_buffer_groups(const Mesh& mesh) {
 std::vector<DeviceGroup> groups_of(const Connected& run) {
   if (!run.model) {
     std::vector<DeviceGroup> all = usual_buffer_groups(run.mesh);
-    std::ranges::move(any_unit_groups(run.mesh), std::back_inserter(all));
+    std::ranges::move(run.of_units ? *run.of_units : any_unit_groups(run.mesh), std::back_inserter(all));
     return all;
   }
   std::vector<DeviceGroup> all = unit_groups(*run.model, run.mesh);
@@ -131,9 +130,9 @@ std::vector<LibraryBytes> beside_plan(const Profile& profile, const Connected& r
   return lines;
 }
 
-int64_t default_budget(const Profile& profile, const Mesh& mesh) {
+int64_t default_budget(const Profile& profile, const Connected& run) {
   const int64_t memory = profile.device.memory;
-  return std::min(without_reserve(memory), without_gaps(memory - bytes_of(beside_plan(profile, mesh))));
+  return std::min(without_reserve(memory), without_gaps(memory - bytes_of(beside_plan(profile, run))));
 }
 
 int64_t driver_bytes(const Profile& profile, const Connected& run, int64_t budget) {

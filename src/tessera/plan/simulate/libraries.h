@@ -5,12 +5,15 @@
 //   const Profile node = find_profile("h200");
 //   bytes_of(workspaces(node, 1));                // within the budget: 32 MiB
 //   bytes_of(beside_plan(node, {model, plan}));   // beside it
-//   default_budget(node, mesh);                   // what is left for a plan, of any model
+//   default_budget(node, {mesh, groups});         // what is left for a plan of a model that sends by these groups
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/mesh.h"
+#include "tessera/plan/device_groups.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/simulate/profile.h"
 
@@ -26,13 +29,15 @@ int64_t bytes_of(const std::vector<LibraryBytes>& lines);
 /// `threads`: that compute on the device, each with a handle of its own. `deterministic`: run.deterministic.
 std::vector<LibraryBytes> workspaces(const Profile& profile, int threads, bool deterministic = false);
 
-/// What a run connects. Without `model` it is not known yet: all that a model may use with every unit sharded, or with none
-/// where the mesh does not shard.
+/// What a run connects. Before there is a plan: what a model may use with every unit sharded, or with none where the mesh does
+/// not shard. `of_units`: unit_groups() of the model, where it is known.
 struct Connected {
   Mesh mesh;
+  std::optional<std::vector<DeviceGroup>> of_units = {};
   const ModelSpec* model = nullptr;
   const Plan* plan = nullptr;
   Connected(const Mesh& mesh) : mesh(mesh) {}  // NOLINT: a mesh is what is known first
+  Connected(const Mesh& mesh, std::vector<DeviceGroup> of_units) : mesh(mesh), of_units(std::move(of_units)) {}
   Connected(const ModelSpec& model, const Plan& plan) : mesh(plan.mesh), model(&model), plan(&plan) {}
 };
 
@@ -41,7 +46,7 @@ std::vector<LibraryBytes> beside_plan(const Profile& profile, const Connected& r
 
 /// Device bytes of a rank that can be planned: without_reserve() of the device, less where what lies beside the plan takes more
 /// than that reserve.
-int64_t default_budget(const Profile& profile, const Mesh& mesh);
+int64_t default_budget(const Profile& profile, const Connected& run);
 
 /// What the driver then says that the rank uses (NVML): the block that a run reserves for `budget` bytes, and what lies beside.
 int64_t driver_bytes(const Profile& profile, const Connected& run, int64_t budget);

@@ -102,7 +102,8 @@ int bench_step(const BenchOptions& options) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   Mesh mesh = Mesh::parse(options.mesh);
   if (options.mesh.empty()) mesh[Axis::dp_shard] = place.world;
-  job::choose_device(options.device, place, options.budget);
+  job::choose_device(options.device, place);
+  job::reserve_device(place, options.budget);
   const auto model = models::make_denoiser({.config_text = options.config});
   const planning::PlanRequest request = request_of(options, *model, mesh);
   if (options.steps > 0 && request.mesh.world() != place.world)

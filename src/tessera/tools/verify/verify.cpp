@@ -171,7 +171,8 @@ int verify(const VerifyOptions& options) {
                     "--mesh " + options.mesh.to_string() + " has " + std::to_string(options.mesh.world()) + " ranks, " +
                         std::to_string(place.world) + " were started",
                     "start as many, or run it outside a launcher");
-  job::choose_device(options.device, place, 0);
+  job::choose_device(options.device, place);
+  job::reserve_device(place, 0);
   comm::Comm comm(place, options.mesh);
   job::check_devices(comm);
   const Kinds kinds = all_kinds();
