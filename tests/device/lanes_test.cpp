@@ -14,6 +14,7 @@
 #include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/memory/lane.h"
 #include "tessera/engine/memory/meter.h"
+#include "tessera/engine/memory/uploads.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/plan/order/races.h"
 #include "timeline.h"
@@ -377,6 +378,43 @@ TEST(LaneThreads, WhoseStreamADeviceDoesNotMakeAreAnErrorOfWhoMakesThem) {
   std::promise<bool> has;
   lane.push([&has] { has.set_value(device::has_streams()); });
   EXPECT_TRUE(has.get_future().get());
+}
+
+/// Batches go up through a ring of page-locked memory, whose bytes the host writes over once the device has read them.
+TEST(UploadRing, IsWrittenOverWhereTheDeviceHasReadAndAForgottenWaitIsFound) {
+  for (const bool forgets : {false, true}) {
+    std::string found;
+    device::Mark begun, ended;  // the memory is others', before and afterwards
+    begun.record();
+    std::thread([&] {
+      device::enter_thread();
+      device::own_stream();
+      begun.order();
+      device::label("upload");
+      engine::Uploads uploads;
+      uploads.reserve(8 << 10);
+      if (forgets) timeline().forget_waits("upload", "upload");
+      timeline().work_late(!forgets);
+      timeline().slow_down(forgets ? "" : "upload", 2e-3);
+      try {
+        std::vector<at::Tensor> there;
+        for (int i = 0; i < 12; ++i) there.push_back(uploads.bring(at::full({1000}, i), device::here()));
+        device::used()->wait();
+        for (int i = 0; i < 12; ++i)
+          EXPECT_TRUE(at::equal(there[static_cast<size_t>(i)].cpu(), at::full({1000}, i))) << i;
+      } catch (const c10::Error& error) {
+        found = error.what_without_backtrace();
+      }
+      timeline().forget_waits("", "");
+      timeline().slow_down("", 0);
+      device::used()->wait();
+      timeline().work_late(false);
+      ended.record();
+    }).join();
+    ended.order();
+    EXPECT_EQ(found.find("and neither waits for the other") != std::string::npos, forgets) << found;
+    EXPECT_EQ(found.empty(), !forgets) << found;
+  }
 }
 
 /// What a system refuses to page-lock is staged; words that the device writes are the driver's own memory then.

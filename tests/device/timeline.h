@@ -95,7 +95,7 @@ class Timeline {
 
   HostCounts take_counts();
   /// From here on streams do not wait for events where `waiter` begins what the thread is labelled with, and `recorder` what
-  /// the event's thread was; empty words: all do again. A wait of the host is forgotten too.
+  /// the event's thread was; empty words: all do again. A wait of the host is forgotten too, and where it asks, the event has happened.
   void forget_waits(std::string waiter, std::string recorder);
   /// From here on work on other streams than the first takes so much longer where its label begins so.
   void slow_down(std::string label, double seconds);
