@@ -5,28 +5,35 @@
 #include <sys/resource.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstring>
+#include <optional>
+#include <vector>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/device/staging.h"
+#include "tessera/engine/memory/numa.h"
 
 namespace tessera::engine {
 
 namespace {
 
-/// Takes the pages now, in huge ones where the system has them: a machine with too little memory fails here, before the
-/// first step, and not in the middle of one.
-bool touch(void* mapped, size_t size) {
-  madvise(mapped, size, MADV_HUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-  if (madvise(mapped, size, MADV_POPULATE_WRITE) == 0) return true;
-  if (errno != EINVAL) return false;  // a kernel before 5.14 does not know it
-#endif
-  for (size_t at = 0; at < size; at += 4096) static_cast<volatile char*>(mapped)[at] = 0;
-  return true;
+constexpr int64_t kLarge = int64_t{1} << 30;  // bytes: of fewer nobody notices where they lie
+
+/// The processors near the GPU; empty: any.
+std::vector<int> cpus_near_gpu(int64_t bytes) {
+  if (!device::used()) return {};
+  static const std::string pci = device::used()->properties(device::here().index()).pci;
+  const std::optional<NumaNode> node = near_node(pci);
+  if (!node) return {};
+  static std::atomic<bool> told = false;
+  if (bytes >= kLarge && node->free >= 0 && node->free < bytes && !told.exchange(true))
+    log::warn("NUMA node " + std::to_string(node->number) + ", on which the GPU hangs, has " +
+              format_bytes(node->free) + " free of the " + format_bytes(bytes) +
+              " for offloaded tensors: the rest lies on other nodes, and its copies " +
+              "take longer; offload less, or end what uses that node's memory (numactl -H)");
+  return node->cpus;
 }
 
 /// Once: what the system refused, and what follows.
@@ -67,7 +74,8 @@ void HostMemory::reserve(int64_t bytes) {
   unmap();
   const auto size = static_cast<size_t>(bytes);
   void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED || !touch(mapped, size)) {
+  // taken now: a machine with too little memory fails here, before the first step, and not in the middle of one
+  if (mapped == MAP_FAILED || !touch_pages(mapped, size, cpus_near_gpu(bytes))) {
     if (mapped != MAP_FAILED) munmap(mapped, size);
     throw UserError(Exit::memory, "engine.host",
                     "the host has no " + format_bytes(bytes) + " for what the plan offloads",
