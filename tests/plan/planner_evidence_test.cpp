@@ -7,7 +7,7 @@
 
 #include "matrix.h"
 #include "plan/planner_toy.h"
-#include "tessera/plan/search/mix.h"
+#include "tessera/plan/search/best_mix.h"
 #include "tessera/plan/search/planner_messages.h"
 #include "tessera/plan/search/search_space.h"
 
@@ -230,6 +230,8 @@ TEST(Evidence, TheKnapsackFindsTheLeastSecondsOfAllChoices) {
       for (int o = draw(random, 1, 4); o > 0; --o)
         options.push_back(
             {part(random, 0, 1), draw(random, 0, 200) * 1024, draw(random, 0, 3) ? 0 : draw(random, 0, 99) * 1024});
+    if (n % 3 == 0) blocks.assign(static_cast<size_t>(draw(random, 2, 7)), blocks.front());
+    if (n % 6 == 0) blocks.back().pop_back(), blocks.back().push_back({0.5, 50 * 1024, 0});
     const int64_t kept = draw(random, 0, 700) * 1024, sent = draw(random, 0, 2) * 80 * 1024;
     const std::vector<int> found = best_mix(blocks, kept, sent);
     const auto sum = [&](const std::vector<int>& choice) {

@@ -1,12 +1,11 @@
 #include "tessera/data/contents.h"
 
 #include <algorithm>
-#include <atomic>
 #include <fstream>
 #include <mutex>
-#include <thread>
 
 #include "tessera/base/check.h"
+#include "tessera/base/in_threads.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
@@ -123,24 +122,17 @@ void update_contents(const Path& file, std::vector<Path> paths, const std::funct
   if (paths.empty()) return;
 
   std::mutex lock;
-  std::atomic<size_t> next{0};
   int64_t looked = 0;
-  const auto work = [&] {
-    for (size_t i = next++; i < paths.size(); i = next++) {
-      std::string content;
-      try {
-        content = file_content(paths[i]);
-      } catch (const Error&) {  // told by who asks for it
-      }
-      const std::lock_guard<std::mutex> guard(lock);
-      if (!content.empty()) contents.add(paths[i], std::move(content));
-      if (done) done(++looked);
+  for_each_in_threads(paths.size(), [&](size_t i) {
+    std::string content;
+    try {
+      content = file_content(paths[i]);
+    } catch (const Error&) {  // told by who asks for it
     }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned t = 1; t < std::min(8u, std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
+    const std::lock_guard<std::mutex> guard(lock);
+    if (!content.empty()) contents.add(paths[i], std::move(content));
+    if (done) done(++looked);
+  });
   contents.write(file);
 }
 

@@ -3,12 +3,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <fstream>
 #include <mutex>
-#include <thread>
 
 #include "tessera/base/check.h"
+#include "tessera/base/in_threads.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/data/files/archive.h"
@@ -88,25 +87,18 @@ void update_probes(const Path& file, const std::vector<Path>& paths, const std::
   if (unknown.empty()) return;
 
   std::mutex lock;
-  std::atomic<size_t> next{0};
   int64_t looked = 0;
-  const auto work = [&] {
-    for (size_t i = next++; i < unknown.size(); i = next++) {
-      try {
-        const VideoInfo info = probe(unknown[i]);
-        const std::lock_guard<std::mutex> guard(lock);
-        probes.add(unknown[i], info);
-      } catch (const Error&) {  // told by who asks for it
-      }
+  for_each_in_threads(unknown.size(), [&](size_t i) {
+    try {
+      const VideoInfo info = probe(unknown[i]);
       const std::lock_guard<std::mutex> guard(lock);
-      ++looked;
-      if (done) done(looked);
+      probes.add(unknown[i], info);
+    } catch (const Error&) {  // told by who asks for it
     }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned t = 1; t < std::min(8u, std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
+    const std::lock_guard<std::mutex> guard(lock);
+    ++looked;
+    if (done) done(looked);
+  });
   probes.write(file);
 }
 

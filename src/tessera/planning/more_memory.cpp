@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/base/in_threads.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/search/planner.h"
 
@@ -35,17 +36,21 @@ std::vector<MemoryPrice> memory_prices(const PlanRequest& request, const Planned
   };
   const auto counts = [&](double seconds) { return seconds < planned.choice.seconds * (1 - kCounts); };
   if (!counts(with(0, asked.host_budget))) return {};
-  const auto price = [&](plan::Tier memory, int64_t bytes, double seconds) {
-    return MemoryPrice{memory, bytes, seconds, counts(seconds)};
-  };
   const int64_t device = step_of(asked.budget, 8 * kGiB);
-  std::vector<MemoryPrice> prices = {price(plan::Tier::device, device, with(asked.budget + device, asked.host_budget))};
+  std::vector<MemoryPrice> prices = {{plan::Tier::device, device, 0, false}};
+  int64_t host = 0;  // of a rank
   if (asked.host_budget > 0) {
     const plan::Profile& profile = request.machine.profile;
     const int world = request.mesh.world(), ranks = profile.devices > 0 ? std::min(profile.devices, world) : world;
-    const int64_t host = step_of(asked.host_budget * ranks, 16 * kGiB);
-    prices.push_back(price(plan::Tier::host, host, with(asked.budget, asked.host_budget + host / ranks)));
+    const int64_t bytes = step_of(asked.host_budget * ranks, 16 * kGiB);
+    prices.push_back({plan::Tier::host, bytes, 0, false}), host = bytes / ranks;
   }
+  for_each_in_threads(prices.size(), [&](size_t i) {
+    MemoryPrice& price = prices[i];
+    price.seconds = price.memory == plan::Tier::device ? with(asked.budget + device, asked.host_budget)
+                                                       : with(asked.budget, asked.host_budget + host);
+    price.binds = counts(price.seconds);
+  });
   return prices;
 }
 

@@ -1,10 +1,8 @@
 #include "tessera/planning/plan_advice.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <functional>
-#include <future>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -14,6 +12,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/base/in_threads.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/optimizers.h"
@@ -58,7 +57,8 @@ struct Change {
   }
 };
 
-/// Plans changed jobs; `price` does so in two threads. Models that differ in no size are measured once.
+/// Plans changed jobs, in several threads where they are asked for in several. Models that differ in no size are measured
+/// once.
 class Jobs {
  public:
   Planned plan(PlanRequest request) {
@@ -91,16 +91,7 @@ class Jobs {
     if (!planned.choice.fits) return std::nullopt;
     return Change{std::move(text), request, planned.choice.seconds, std::move(formats)};
   }
-  /// Gives each change the plan that is made for it: its time, and its text what it takes.
-  void price(std::vector<Change>& changes) {
-    std::atomic<size_t> next = 0;
-    const auto work = [&] {
-      for (size_t i = next++; i < changes.size(); i = next++) price(changes[i]);
-    };
-    std::future<void> other = std::async(std::launch::async, work);
-    work();
-    other.get();
-  }
+  /// Gives the change the plan that is made for it: its time, and its text what it takes.
   void price(Change& change) {
     const Planned planned = plan(change.request);
     if (change.names_host) {
@@ -332,20 +323,27 @@ void sort_by_loss(std::vector<Change>& changes) {
 }  // namespace
 
 Advice advice(const PlanRequest& request) {
-  Jobs jobs;
-  std::vector<Change> changes = smaller_formats(request, jobs);
-  const auto add = [&](std::optional<Change> change) {
-    if (change) changes.push_back(std::move(*change));
+  using Way = std::function<std::vector<Change>(const PlanRequest&, Jobs&)>;
+  const auto one = [](std::optional<Change> (*way)(const PlanRequest&, Jobs&)) {
+    return [way](const PlanRequest& r, Jobs& jobs) {
+      std::optional<Change> change = way(r, jobs);
+      return change ? std::vector{std::move(*change)} : std::vector<Change>();
+    };
   };
-  for (const auto& way : {smaller_micro_batch, host_memory, another_mesh}) add(way(request, jobs));
+  const Way ways[] = {smaller_formats,   one(smaller_micro_batch), one(host_memory),
+                      one(another_mesh), one(more_ranks),          one(fewer_frames)};
+  constexpr size_t kElsewhere = 4;  // from here on: on another machine, or with other data
+  Jobs jobs;
+  std::vector<Change> found[std::size(ways)];
+  for_each_in_threads(std::size(ways), [&](size_t w) { found[w] = ways[w](request, jobs); });
+  std::vector<Change> changes, elsewhere;
+  for (size_t w = 0; w < std::size(ways); ++w)
+    std::ranges::move(found[w], std::back_inserter(w < kElsewhere ? changes : elsewhere));
   drop_needless(changes);
   sort_by_loss(changes);
   if (changes.size() > kMostChanges) changes.erase(changes.begin() + kMostChanges, changes.end());
-  std::vector<Change> elsewhere;  // on another machine, or with other data
-  for (const auto& way : {more_ranks, fewer_frames})
-    if (std::optional<Change> change = way(request, jobs)) elsewhere.push_back(std::move(*change));
-  jobs.price(changes);
-  jobs.price(elsewhere);
+  for_each_in_threads(changes.size() + elsewhere.size(),
+                      [&](size_t i) { jobs.price(i < changes.size() ? changes[i] : elsewhere[i - changes.size()]); });
   drop_needless(changes);
   sort_by_loss(changes);
   std::ranges::move(elsewhere, std::back_inserter(changes));

@@ -85,8 +85,8 @@ class Compiler {
 
   // visits.cpp: parameters
   void walk(const std::vector<Visit>& visits);
-  int next_visit(const std::vector<Visit>& visits, int v) const;
-  bool stays_gathered(const std::vector<Visit>& visits, int v) const;
+  std::vector<int> next_uses(const std::vector<Visit>& visits) const;
+  bool stays_gathered(const Visit& visit, int v, int next) const;
   void gather(int unit, int micro);
   void release(int unit, int micro);
   Instruction use(Op op, const Visit& visit) const;

@@ -5,29 +5,35 @@
 
 namespace tessera::plan {
 
-/// The next visit of the same unit after `v`, or -1.
-int Compiler::next_visit(const std::vector<Visit>& visits, int v) const {
-  for (size_t w = v + 1; w < visits.size(); ++w)
-    if (visits[w].unit == visits[v].unit && !visits[w].weights) return static_cast<int>(w);
-  return -1;
+/// For each visit the next one that uses the same unit's parameters, or -1.
+std::vector<int> Compiler::next_uses(const std::vector<Visit>& visits) const {
+  std::vector<int> next(visits.size(), -1), later(model_.units.size(), -1);
+  for (size_t v = visits.size(); v-- > 0;) {
+    int& unit = later[static_cast<size_t>(visits[v].unit)];
+    next[v] = unit;
+    if (!visits[v].weights) unit = static_cast<int>(v);
+  }
+  return next;
 }
 
-/// Whether the unit's parameters stay gathered until its next visit.
-bool Compiler::stays_gathered(const std::vector<Visit>& visits, int v) const {
-  const int next = next_visit(visits, v);
+/// Whether the parameters of the unit that visit `v` uses stay gathered until its `next` one.
+bool Compiler::stays_gathered(const Visit& visit, int v, int next) const {
   if (next < 0) return false;
   // A slot that would be filled again at once is kept: releasing it would free nothing.
-  return plan_.units[visits[v].unit].stays_gathered() || next - v <= plan_.prefetch + 1;
+  return plan_.units[visit.unit].stays_gathered() || next - v <= plan_.prefetch + 1;
 }
 
 bool Compiler::is_dummy(int micro) const { return !forward_only_ && plan_.slice(dp_rank_, micro).count == 0; }
 
 void Compiler::walk(const std::vector<Visit>& visits) {
   const int count = static_cast<int>(visits.size());
-  std::vector<bool> needs_gather(count, true);
+  const std::vector<int> next = next_uses(visits);
+  std::vector<bool> needs_gather(count, true), stays(count, false);
   for (int v = 0; v < count; ++v) {
-    if (visits[v].weights) needs_gather[v] = false;
-    if (!visits[v].weights && stays_gathered(visits, v)) needs_gather[next_visit(visits, v)] = false;
+    if (visits[v].weights)
+      needs_gather[v] = false;
+    else if ((stays[v] = stays_gathered(visits[v], v, next[v])))
+      needs_gather[next[v]] = false;
   }
   int issued = 0, read = 0;
   for (int v = 0; v < count; ++v) {
@@ -41,7 +47,7 @@ void Compiler::walk(const std::vector<Visit>& visits) {
     if (!visits[v].forward) fetch(visits[v]);  // if its forward was too late to fetch ahead
     if (begins_act(visits, v)) receive_for(visits, v);
     const std::optional<int> backward = run(visits[v]);
-    if (!visits[v].weights && !stays_gathered(visits, v)) release(visits[v].unit, visits[v].micro);
+    if (!visits[v].weights && !stays[v]) release(visits[v].unit, visits[v].micro);
     // after the release, so that the receive buffer may reuse the slot's bytes
     if (backward) reduce(visits[v], *backward);
   }

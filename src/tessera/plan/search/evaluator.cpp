@@ -71,11 +71,16 @@ Prediction Evaluator::predicted(const Plan& plan) const {
   return predict(model, step, machine, {}, more);
 }
 
-double Evaluator::seconds(Plan plan) const {
+StepSeconds Evaluator::seconds(Plan plan) const {
   by_hand.apply(plan.units);
-  std::vector<double> seconds;
-  for (const Plan& step : steps_of(plan)) seconds.push_back(predicted(step).step.total);
-  return mean_seconds(seconds, input.expert_shares);
+  std::vector<double> total, compute;
+  for (const Plan& step : steps_of(plan)) {
+    const StepSeconds seconds = predicted(step).step;
+    total.push_back(seconds.total), compute.push_back(seconds.compute);
+  }
+  StepSeconds mean;
+  mean.total = mean_seconds(total, input.expert_shares), mean.compute = mean_seconds(compute, input.expert_shares);
+  return mean;
 }
 
 Evaluated Evaluator::measured(Plan plan, bool whole) const {
@@ -176,6 +181,23 @@ std::optional<Evaluated> Evaluator::least(const Candidate& from, size_t limit, c
   Evaluated all = with(static_cast<int>(limit));
   if (!all.candidate.fits) return std::nullopt;
   return timed(fewest(static_cast<int>(limit), std::move(all), with));
+}
+
+Evaluator::Bound Evaluator::bound(int n, const Candidate& candidate) const {
+  return {n, over_device(input, candidate), over_host(input, candidate)};
+}
+
+int Evaluator::between(const Bound& over, const Bound& fits, int round) {
+  constexpr int kMiddle = 3;
+  const int apart = fits.n - over.n;
+  double share = 1;  // of the way down from what fits
+  const auto met = [&](int64_t inside, int64_t outside) {
+    if (outside > 0 && inside <= 0)
+      share = std::min(share, static_cast<double>(-inside) / static_cast<double>(outside - inside));
+  };
+  met(fits.over_device, over.over_device), met(fits.over_host, over.over_host);
+  const int down = round % kMiddle == kMiddle - 1 ? apart / 2 : static_cast<int>(share * apart);
+  return fits.n - std::clamp(down, 1, apart - 1);
 }
 
 std::optional<Evaluated> Evaluator::spill_to_disk(const Candidate& from) const {

@@ -41,8 +41,8 @@ class Evaluator {
 
   /// The steps of the plan's experts: one where all have the same.
   std::vector<Plan> steps_of(const Plan& plan) const;
-  /// Seconds of a step, memory aside: the mean of all experts'.
-  double seconds(Plan plan) const;
+  /// Seconds of a step and of its compute, memory aside: the mean of all experts'.
+  StepSeconds seconds(Plan plan) const;
   /// Memory of the plan, of the expert that needs most. [Note: many micro-batches] Of more than kMicros only so many are
   /// compiled and simulated, as the others repeat the second of them; `whole`: all are.
   Evaluated measured(Plan plan, bool whole = false) const;
@@ -70,6 +70,18 @@ class Evaluator {
     }
     return found;
   }
+  /// The same in fewer steps, where bytes are nearly proportional to n: `none` is the result for 0, which does not fit.
+  template <typename Measure>
+  Evaluated fewest_of_equal(int count, Evaluated found, const Candidate& none, const Measure& measured_with) const {
+    Bound fits = bound(count, found.candidate), over = bound(0, none);
+    for (int round = 0; fits.n - over.n > 1; ++round) {
+      const int n = between(over, fits, round);
+      Evaluated tried = measured_with(n);
+      (tried.candidate.fits ? fits : over) = bound(n, tried.candidate);
+      if (tried.candidate.fits) found = std::move(tried);
+    }
+    return found;
+  }
 
   int evaluated() const { return evaluated_; }  ///< plans measured
 
@@ -81,6 +93,15 @@ class Evaluator {
 
  private:
   struct Arenas;
+  /// A number of units, and by how many bytes the plan that changes so many exceeds the budgets.
+  struct Bound {
+    int n;
+    int64_t over_device, over_host;
+  };
+  Bound bound(int n, const Candidate& candidate) const;
+  /// The number strictly between these from which on the budgets are met, if bytes are proportional to it; in every third
+  /// round the middle.
+  static int between(const Bound& over, const Bound& fits, int round);
   mutable int evaluated_ = 0;
   MemoryCurve whole_run(const Plan& plan, const RankGroup& group, const Arenas& least) const;
   Evaluated unload_host(const Candidate& from) const;

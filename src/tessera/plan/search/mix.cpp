@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <tuple>
 
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/search/planner_messages.h"
@@ -13,43 +12,6 @@
 namespace tessera::plan {
 
 namespace {
-
-constexpr size_t kRows = 257, kColumns = 17;  // of a table: parts of what is kept, parts of what is sent
-
-/// The part of `parts` parts of `whole` in which `value` lies.
-size_t part_of(int64_t value, int64_t whole, size_t parts) {
-  return static_cast<size_t>(static_cast<double>(value) / static_cast<double>(std::max<int64_t>(1, whole)) *
-                             static_cast<double>(parts - 1));
-}
-
-/// The options but those that compute no less than another one that keeps and sends no more.
-std::vector<int> useful(const std::vector<MixOption>& options) {
-  std::vector<int> indices;
-  for (size_t i = 0; i < options.size(); ++i) {
-    const MixOption& own = options[i];
-    const auto replaces = [&](size_t j) {
-      const MixOption& other = options[j];
-      if (j == i || other.seconds > own.seconds || other.kept > own.kept || other.sent > own.sent) return false;
-      const bool equal = other.seconds == own.seconds && other.kept == own.kept && other.sent == own.sent;
-      return !equal || j < i;
-    };
-    bool needless = false;
-    for (size_t j = 0; j < options.size() && !needless; ++j) needless = replaces(j);
-    if (!needless) indices.push_back(static_cast<int>(i));
-  }
-  return indices;
-}
-
-bool ahead(const MixOption& a, const MixOption& b) {
-  return std::tuple(a.seconds, a.kept, a.sent) < std::tuple(b.seconds, b.kept, b.sent);
-}
-
-/// The best choice of the blocks so far whose sums lie in one cell of the table.
-struct State {
-  MixOption sum;
-  int before = 0;  ///< index of the state that it extends
-  int option = 0;
-};
 
 /// What a block does with its activations.
 struct Way {
@@ -103,25 +65,11 @@ class Mixer {
   }
 
   void measure(std::vector<Measured>& ways) const {
-    const ModelSpec& model = evaluator_.model;
     for (Measured& m : ways) {
       const auto u = static_cast<size_t>(m.option.kept);
       Plan plan = start().candidate.plan;
       assign(plan, u, m.way);
-      const UnitPlan& choice = plan.units[u];
-      const CostModel cost(model, plan, evaluator_.machine);
-      const int unit = static_cast<int>(u);
-      m.option.seconds =
-          (choice.recomputes() ? cost.forward_seconds(unit, true) + cost.start_seconds(Op::recompute) : 0) +
-          (choice.selective() ? cost.rebuild_seconds(unit) : 0);
-      m.option.sent = offloaded_bytes(model, plan, unit);
-      const Footprint& f = model.units[u].cost;
-      int64_t held = f.graph(choice.selective()).saved;
-      if (choice.recomputes()) {
-        held = u > 0 ? model.units[u - 1].cost.out : 0;
-        for (const auto& [site, bytes] : f.results) held += choice.policy(site) != Policy::recompute ? bytes : 0;
-      }
-      m.option.kept = std::max<int64_t>(0, held - m.option.sent);
+      m.option = mix_option(evaluator_.model, plan, evaluator_.machine, u);
     }
   }
 
@@ -422,47 +370,6 @@ class Mixer {
 
 }  // namespace
 
-std::vector<int> best_mix(const std::vector<std::vector<MixOption>>& blocks, int64_t kept, int64_t sent) {
-  std::vector<std::vector<State>> tables = {{State{}}};
-  for (const std::vector<MixOption>& options : blocks) {
-    const std::vector<State>& before = tables.back();
-    const std::vector<int> some = useful(options);
-    std::vector<State> cells(kRows * kColumns, State{{INFINITY, 0, 0}, -1, 0});
-    for (size_t b = 0; b < before.size(); ++b)
-      for (const int o : some) {
-        const MixOption& option = options[static_cast<size_t>(o)];
-        const MixOption sum{before[b].sum.seconds + option.seconds, before[b].sum.kept + option.kept,
-                            before[b].sum.sent + option.sent};
-        if (sum.kept > kept || sum.sent > sent) continue;
-        State& cell = cells[part_of(sum.kept, kept, kRows) * kColumns + part_of(sum.sent, sent, kColumns)];
-        if (cell.before < 0 || ahead(sum, cell.sum)) cell = {sum, static_cast<int>(b), o};
-      }
-    // Drops what computes no less than another that keeps less and sends no more.
-    std::vector<State> states;
-    std::vector<double> least(kColumns, INFINITY);
-    for (size_t c = 0; c < cells.size(); ++c) {
-      const State& state = cells[c];
-      if (state.before < 0) continue;
-      const auto column = static_cast<std::ptrdiff_t>(c % kColumns);
-      if (state.sum.seconds >= *std::min_element(least.begin(), least.begin() + column + 1)) continue;
-      least[static_cast<size_t>(column)] = state.sum.seconds;
-      states.push_back(state);
-    }
-    if (states.empty()) return {};
-    tables.push_back(std::move(states));
-  }
-  const std::vector<State>& last = tables.back();
-  int at = 0;
-  for (size_t i = 1; i < last.size(); ++i)
-    if (last[i].sum.seconds < last[static_cast<size_t>(at)].sum.seconds) at = static_cast<int>(i);
-  std::vector<int> choice(blocks.size());
-  for (size_t b = blocks.size(); b-- > 0;) {
-    const State& state = tables[b + 1][static_cast<size_t>(at)];
-    choice[b] = state.option, at = state.before;
-  }
-  return choice;
-}
-
 Plan alternate_offloading(Plan plan, const Evaluator& evaluator, size_t last) {
   std::map<std::string, std::vector<size_t>> kinds;
   for (const size_t u : evaluator.blocks) kinds[evaluator.model.units[u].kind].push_back(u);
@@ -477,6 +384,22 @@ Plan alternate_offloading(Plan plan, const Evaluator& evaluator, size_t last) {
     }
   }
   return plan;
+}
+
+MixOption mix_option(const ModelSpec& model, const Plan& plan, const Machine& machine, size_t block) {
+  const UnitPlan& choice = plan.units[block];
+  const CostModel cost(model, plan, machine);
+  const int unit = static_cast<int>(block);
+  const int64_t sent = offloaded_bytes(model, plan, unit);
+  const Footprint& f = model.units[block].cost;
+  int64_t held = f.graph(choice.selective()).saved;
+  if (choice.recomputes()) {
+    held = block > 0 ? model.units[block - 1].cost.out : 0;
+    for (const auto& [site, bytes] : f.results) held += choice.policy(site) != Policy::recompute ? bytes : 0;
+  }
+  return {(choice.recomputes() ? cost.forward_seconds(unit, true) + cost.start_seconds(Op::recompute) : 0) +
+              (choice.selective() ? cost.rebuild_seconds(unit) : 0),
+          std::max<int64_t>(0, held - sent), sent};
 }
 
 void mix_activations(Pool& pool, const Evaluator& evaluator) { Mixer(pool, evaluator).run(); }

@@ -5,25 +5,18 @@
 //   mix_activations(pool, evaluator);                          // pool.best is as fast or faster
 //
 // [Note: mixing] What blocks keep on the device and what they send to the host add up, and so do the seconds that they
-// compute again. So the best mix under a limit of device bytes and of bytes sent is a knapsack, solved over the blocks
-// by tables of (bytes kept, bytes sent) -> least seconds. Peak memory is not quite that sum, so the limit moves by what
-// the compiled plan takes more or less than expected, a few times. Then single blocks and pairs of blocks change while
-// the simulator finds that faster: copies in the open, and what the sum does not see. At last the timeline says which
-// block's copies compute waits for: that block exchanges its way with one nearby, whose copy has more compute beside it.
+// compute again. So the best mix under a limit of device bytes and of bytes sent is a knapsack (best_mix.h). Peak memory
+// is not quite that sum, so the limit moves by what the compiled plan takes more or less than expected, a few times. Then
+// single blocks and pairs of blocks change while the simulator finds that faster: copies in the open, and what the sum
+// does not see. At last the timeline says which block's copies compute waits for: that block exchanges its way with one
+// nearby, whose copy has more compute beside it.
+#include "tessera/plan/search/best_mix.h"
 #include "tessera/plan/search/evaluator.h"
 
 namespace tessera::plan {
 
-/// A way of saving of one block as the knapsack sees it.
-struct MixOption {
-  double seconds = 0;  ///< computed again
-  int64_t kept = 0;    ///< bytes on the device between forward and backward
-  int64_t sent = 0;    ///< bytes offloaded in between
-};
-
-/// The options with the least sum of seconds whose `kept` sum to `kept` at most and whose `sent` to `sent` at most: an
-/// index into each block's list. Empty if there are none. Exact up to one part in 256 of `kept` and one in 16 of `sent`.
-std::vector<int> best_mix(const std::vector<std::vector<MixOption>>& blocks, int64_t kept, int64_t sent);
+/// What the block computes again, keeps and sends under the plan.
+MixOption mix_option(const ModelSpec& model, const Plan& plan, const Machine& machine, size_t block);
 
 void mix_activations(Pool& pool, const Evaluator& evaluator);
 

@@ -1,7 +1,9 @@
 #include "tessera/plan/search/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -165,25 +167,57 @@ class Search {
     return bytes > input_.budget + std::max<int64_t>(0, input_.host_budget);
   }
 
-  /// Lower bound of the step time of these plans: saving memory only adds work.
-  double fastest(const Tiers& tiers, Strategy strategy, int prefetch) const {
-    return evaluator_.seconds(plan_of(tiers, strategy, prefetch, Saving{}, 0));
+  /// The plan whose blocks have saved as little as they may so far, over the budget.
+  struct Unsaved {
+    StepSeconds step;    ///< without any saving: work that saving only adds to
+    Candidate none;      ///< keeps all, or what selective recompute keeps
+    Saving saving = {};  ///< of all its blocks
+  };
+
+  /// Lower bound of the compute of a step in which the fewest blocks of such a plan save so: each gives back at most what it
+  /// no longer keeps, and the compute lane computes that again. Infinite where all of them do not give back enough. (What
+  /// the step waits for beside is no bound: where the host's budget is small, buffers return to the device.)
+  double least_seconds(const Unsaved& unsaved, const Saving& saving) const {
+    if (mesh_[Axis::pp] > 1) return 0;  // a stage holds the activations of several micro-batches
+    const Plan before = plan_of(kOnDevice, Strategy::full_shard, 0, unsaved.saving, blocks_),
+               after = plan_of(kOnDevice, Strategy::full_shard, 0, saving, blocks_);
+    double added = INFINITY, already = INFINITY;  // seconds of a block
+    int64_t freed = 0;
+    std::set<std::string> kinds;
+    for (const size_t u : evaluator_.blocks) {
+      if (!kinds.insert(model_.units[u].kind).second) continue;
+      const MixOption old = mix_option(model_, before, machine_, u), own = mix_option(model_, after, machine_, u);
+      const int64_t input = u > 0 ? model_.units[u - 1].cost.out : 0;  // which a saving may send away too
+      freed = std::max(freed, old.kept + input - own.kept);
+      added = std::min(added, own.seconds - old.seconds), already = std::min(already, old.seconds);
+    }
+    const int64_t excess = over_device(input_, unsaved.none);
+    // One block less: what the instruction at the peak takes beside is another one's with another saving.
+    const int64_t fewest = freed > 0 ? std::max<int64_t>(0, div_up(excess, freed) - 1) : blocks_ + 1;
+    if (fewest > blocks_) return INFINITY;
+    const auto micros = static_cast<double>(before.accumulation());
+    const auto saving_blocks = static_cast<double>(added > 0 ? fewest : blocks_);
+    return unsaved.step.compute + micros * (blocks_ * already + saving_blocks * added);
   }
 
   /// Tries all memory savings for one choice of tiers and strategy.
   void level(const Tiers& tiers, Strategy strategy, int prefetch) {
     const int by_hand = input_.recompute_units ? std::min(*input_.recompute_units, blocks_) : -1;
     const bool may_save = input_.activations != Policy::keep;
+    Unsaved unsaved;
     if (by_hand <= 0 && (!input_.activations || *input_.activations == Policy::keep)) {
       Evaluated all = evaluator_.measured(plan_of(tiers, strategy, prefetch, Saving{}, 0));
       const bool fits = all.candidate.fits;
+      unsaved.none = all.candidate;
       pool_.consider(std::move(all));
       if (fits || !may_save) return;  // saving memory only costs time
     }
-    if (!may_save || (pool_.best && fastest(tiers, strategy, prefetch) > pool_.best->candidate.seconds * (1 + 1e-9)))
-      return;
-    // Selective recompute costs little: if it does not fit alone, the blocks without a stronger saving use it.
-    Policy rest = Policy::keep;
+    if (!may_save) return;
+    const auto slower = [&](double seconds) {
+      return pool_.best && seconds > pool_.best->candidate.seconds * (1 + 1e-9);
+    };
+    if (pool_.best) unsaved.step = evaluator_.seconds(plan_of(tiers, strategy, prefetch, Saving{}, 0));
+    if (slower(unsaved.step.total)) return;
     for (const Saving& saving : savings(input_)) {
       if (input_.first_that_fits && pool_.best) return;
       const bool asked_for = is_lossy(saving.activations) ||
@@ -209,15 +243,20 @@ class Search {
           pool_.consider(evaluator_.evaluate(plan_of(tiers, strategy, prefetch, saving, blocks, Policy::rebuild)));
         continue;
       }
-      Evaluated most = evaluator_.within_host_budget(plan_of(tiers, strategy, prefetch, saving, blocks_, rest));
-      if (!most.candidate.fits) {
-        pool_.consider(std::move(most));
-        if (saving.activations == Policy::rebuild) rest = Policy::rebuild;
+      const double least = least_seconds(unsaved, saving);
+      if (slower(least) && (least < INFINITY || saving.activations != Policy::rebuild)) continue;
+      const auto with = [&](int blocks) {
+        const Policy rest = unsaved.saving.activations;
+        return evaluator_.within_host_budget(plan_of(tiers, strategy, prefetch, saving, blocks, rest));
+      };
+      Evaluated most = with(blocks_);
+      if (most.candidate.fits) {
+        pool_.consider(evaluator_.fewest_of_equal(blocks_, std::move(most), unsaved.none, with));
         continue;
       }
-      pool_.consider(evaluator_.fewest(blocks_, std::move(most), [&](int blocks) {
-        return evaluator_.within_host_budget(plan_of(tiers, strategy, prefetch, saving, blocks, rest));
-      }));
+      // Selective recompute costs little: if it does not fit alone, the blocks without a stronger saving use it.
+      if (saving.activations == Policy::rebuild) unsaved.none = most.candidate, unsaved.saving = saving;
+      pool_.consider(std::move(most));
     }
   }
 
