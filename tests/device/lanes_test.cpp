@@ -1,6 +1,7 @@
 // Lanes on a device: their streams are in order under every plan, and each wait that the plan names is one that is missed.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <map>
@@ -264,12 +265,19 @@ TEST(LaneProgress, NamesWhatALaneHasFinishedAndWhatItIsAtOnTheDevice) {
   timeline().work_late(true);
   timeline().slow_down("stash mid1", 0.5);
   std::optional<engine::LaneProgress> seen;
-  rank.executor().on_instruction([&](int64_t, int, const plan::Instruction& in, bool ends) {
+  std::atomic<int> begun = 0;
+  rank.executor().on_instruction([&](int64_t, int index, const plan::Instruction& in, bool ends) {
+    if (!ends && in.lane == plan::Lane::d2h)  // its work comes after this
+      for (const engine::LaneProgress& lane : rank.executor().progress()->look())
+        if (lane.lane == in.lane && lane.next && lane.next->index == index) {
+          EXPECT_FALSE(lane.given) << label(in);
+          ++begun;
+        }
     if (ends || in.op != plan::Op::forward || in.name != "mid2" || in.micro != 0) return;
     const auto look = [&] {
       for (const engine::LaneProgress& lane : rank.executor().progress()->look())
         if (lane.lane == plan::Lane::d2h) seen = lane;
-      return seen && seen->next && label(seen->next->instruction()) == "stash mid1";
+      return seen && seen->next && label(seen->next->instruction()) == "stash mid1" && seen->given;
     };
     for (int i = 0; i < 10'000 && !look(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
@@ -277,6 +285,8 @@ TEST(LaneProgress, NamesWhatALaneHasFinishedAndWhatItIsAtOnTheDevice) {
   rank.executor().on_instruction({});
   ASSERT_TRUE(seen && seen->next && seen->finished);
   EXPECT_EQ(label(seen->next->instruction()), "stash mid1");
+  EXPECT_TRUE(seen->given);
+  EXPECT_GT(begun, 0);
   EXPECT_EQ(label(seen->finished->instruction()), "stash mid");
   EXPECT_EQ(seen->next->step, 2);
   timeline().slow_down("", 0);

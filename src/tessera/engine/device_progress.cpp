@@ -30,7 +30,9 @@ void DeviceProgress::given(plan::Lane lane) {
   {
     const std::lock_guard lock(mutex_);
     if (!works_) return;
-    number = lanes_[static_cast<size_t>(lane)].begun;
+    LaneState& state = lanes_[static_cast<size_t>(lane)];
+    number = state.begun;
+    if (!state.open.empty()) state.open.back().given = true;
   }
   if (device::used()->write_word(word(lane), number)) return;
   const std::lock_guard lock(mutex_);
@@ -56,7 +58,7 @@ std::vector<LaneProgress> DeviceProgress::look() {
     const auto name = static_cast<plan::Lane>(lane);
     forget_finished(name);
     LaneProgress& one = found.emplace_back(LaneProgress{name, state.finished, std::nullopt});
-    if (!state.open.empty()) one.next = state.open.front().place;
+    if (!state.open.empty()) one.next = state.open.front().place, one.given = state.open.front().given;
   }
   return found;
 }

@@ -26,10 +26,11 @@ struct ProgramPlace {
   const plan::Instruction& instruction() const { return program->schedule.list[static_cast<size_t>(index)]; }
 };
 
-/// What a lane finished last on the device, and what it was given and has not finished: the next one.
+/// What a lane finished last on the device, and what it begins next or is at.
 struct LaneProgress {
   plan::Lane lane;
   std::optional<ProgramPlace> finished, next;
+  bool given = false;  ///< the stream has all of the next one: the host's thread is past it
 };
 
 class DeviceProgress {
@@ -45,6 +46,7 @@ class DeviceProgress {
   struct Open {
     uint32_t number;
     ProgramPlace place;
+    bool given = false;
   };
   struct LaneState {
     uint32_t begun = 0;  // instructions, counted round

@@ -73,26 +73,29 @@ RankWatch::~RankWatch() {
   if (thread_.joinable()) thread_.join();
 }
 
-/// A collective waits for others on the device, and says so.
+/// A collective that the device was given waits there for others, and says so. One that the host has not given yet does not:
+/// others wait for this rank.
 void RankWatch::look_at_device() {
-  std::array<std::pair<int64_t, int>, comm::kLanes> told;  // step and index
-  told.fill({-1, -1});
+  struct Told {
+    int64_t step = -1;
+    int index = -1;
+    bool given = false;
+    bool operator==(const Told&) const = default;
+  };
+  std::array<Told, comm::kLanes> told;
   std::unique_lock hold(lock_);
   while (!ends_.wait_for(hold, kLooks, [this] { return ending_; })) {
     hold.unlock();
     for (const engine::LaneProgress& lane : progress_->look()) {
-      auto& [step, index] = told[static_cast<size_t>(lane.lane)];
+      const Told now = lane.next ? Told{lane.next->step, lane.next->index, lane.given} : Told{};
       const int activity = comm::kOnDevice + static_cast<int>(lane.lane);
+      if (std::exchange(told[static_cast<size_t>(lane.lane)], now) == now) continue;
       if (!lane.next) {
-        if (std::exchange(index, -1) >= 0) heartbeat_.done(activity);
+        heartbeat_.done(activity);
         continue;
       }
-      if (std::exchange(step, lane.next->step) == lane.next->step &&
-          std::exchange(index, lane.next->index) == lane.next->index)
-        continue;
-      index = lane.next->index;
-      heartbeat_.at(step, index, lane_text(lane) + ", on the GPU", activity);
-      heartbeat_.waits(!lane.next->instruction().comm.empty());
+      heartbeat_.at(now.step, now.index, lane_text(lane) + ", on the GPU", activity);
+      heartbeat_.waits(now.given && !lane.next->instruction().comm.empty());
     }
     hold.lock();
   }
