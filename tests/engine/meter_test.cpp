@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tessera/base/check.h"
 #include "tessera/torch_headers.h"
 
@@ -34,6 +36,19 @@ TEST(Meter, MetaTensorsCountWithoutMemory) {
   }
   EXPECT_EQ(count.live(), 0);
   EXPECT_EQ(count.peak(), int64_t{1} << 36);
+}
+
+TEST(Meter, MetaTensorsOfOtherThreadsAreNotCounted) {
+  Meter::install();
+  const Meter::MetaCount count;
+  const at::Tensor own = at::empty({1024}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  std::thread([] {
+    const Meter::MetaCount other;
+    const at::Tensor more = at::empty({4096}, at::TensorOptions(at::kFloat).device(at::kMeta));
+    EXPECT_EQ(other.peak(), 4 * 4096);
+  }).join();
+  EXPECT_EQ(count.live(), 4 * 1024);
+  EXPECT_EQ(count.peak(), 4 * 1024);
 }
 
 TEST(Meter, AutogradOnMetaCountsWhatTheCpuWouldTake) {

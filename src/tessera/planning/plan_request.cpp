@@ -1,6 +1,7 @@
 #include "tessera/planning/plan_request.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
@@ -216,6 +217,8 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
   const UnitGroups sent_by = unit_groups(recipe, job);
   request.share_on = [recipe, &job, shapes, encoders, sent_by, profile = request.machine.profile](const Mesh& other) {
+    static std::mutex measuring;  // meshes that advice tries side by side share the encoders
+    const std::lock_guard lock(measuring);
     const ops::TargetScope scope(measured_target(profile));
     return rank_share(recipe, job, shapes, other, profile,
                       recipe.data.online() ? encoder_bytes(recipe, job, other) : encoders, sent_by);

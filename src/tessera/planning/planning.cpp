@@ -180,7 +180,7 @@ std::optional<Target> measured_target(const plan::Profile& profile) {
 }
 
 namespace {
-std::mutex measuring;  // the meter counts what all threads take
+std::mutex measuring;  // jobs that are planned side by side share a model
 }
 
 UnitGroups unit_groups(const recipe::Recipe& recipe, const job::Job& job) {

@@ -49,7 +49,8 @@ Exit exit_of(int status, int forwarded) {
 
 }  // namespace
 
-LocalRanks::LocalRanks(const RanksStart& start, const RankForks& forks) : start_(start), board_(start.ranks) {
+LocalRanks::LocalRanks(const RanksStart& start, const RankForks& forks)
+    : start_(start), processors_(start.bind ? own_processors() : std::vector<int>()), board_(start.ranks) {
   ranks_.reserve(static_cast<size_t>(start_.ranks));
   try {
     for (int i = 0; i < start_.ranks; ++i) fork_rank(i, forks);
@@ -79,16 +80,15 @@ RankVariables LocalRanks::variables(int local) const {
 }
 
 /// What the rank is bound to; empty: to nothing, as when the user asks for more threads than its share has processors.
-std::vector<int> LocalRanks::processors(int local) const {
-  if (!start_.bind) return {};
+std::vector<int> LocalRanks::processors_of(int local) const {
   const char* asked = std::getenv("OMP_NUM_THREADS");
-  const std::vector<int> share = share_of(own_processors(), local, start_.ranks);
+  const std::vector<int> share = share_of(processors_, local, start_.ranks);
   return asked && std::atoi(asked) > static_cast<int>(share.size()) ? std::vector<int>() : share;
 }
 
 void LocalRanks::fork_rank(int local, const RankForks& forks) {
-  const std::vector<int> bound = processors(local);
-  const size_t all = bound.empty() ? std::thread::hardware_concurrency() : own_processors().size();
+  const std::vector<int> bound = processors_of(local);
+  const size_t all = bound.empty() ? std::thread::hardware_concurrency() : processors_.size();
   const int equal = std::max(1, static_cast<int>(all) / start_.ranks);
   Rank rank;
   rank.rank = start_.first_rank + local;

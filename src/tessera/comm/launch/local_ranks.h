@@ -77,7 +77,7 @@ class LocalRanks {
   };
 
   RankVariables variables(int local) const;
-  std::vector<int> processors(int local) const;
+  std::vector<int> processors_of(int local) const;
   void fork_rank(int local, const RankForks& forks);
   void signal_all(int number);
   int local(const Rank& rank) const { return rank.rank - start_.first_rank; }
@@ -90,6 +90,7 @@ class LocalRanks {
   std::optional<Verdict> stuck(double others_wait) const;
 
   const RanksStart start_;
+  const std::vector<int> processors_;  // of this machine's ranks; empty: they are not bound
   StatusBoard board_;
   std::vector<Rank> ranks_;
   std::vector<const Rank*> ended_;              // in order of their exits

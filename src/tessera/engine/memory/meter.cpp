@@ -217,7 +217,7 @@ void DeviceAllocator::give_raw(void* data) {
   self.reserve_->give(data);
 }
 
-Count meta_count;
+thread_local Count meta_count;
 
 /// Meta tensors have no memory: their data pointer is null and the context carries the size.
 class MetaAllocator final : public c10::Allocator {

@@ -67,7 +67,7 @@ class Meter {
     std::optional<Part> before_;
   };
 
-  /// While it lives, counts the meta tensors that are allocated; only one may live at a time.
+  /// While it lives, counts the meta tensors that its thread allocates; only one may live at a time in a thread.
   class MetaCount {
    public:
     MetaCount();

@@ -1,7 +1,7 @@
 #pragma once
 // The knapsack of [Note: mixing] (mix.h): how each block saves so that least is computed again. Internal to the planner.
 //
-//   best_mix({{keep, recompute}, {keep, recompute}}, 10 << 30, 0);          // {1, 0}: the first block recomputes
+//   best_mix({{keep, recompute}, {keep, recompute}}, int64_t{10} << 30, 0);   // {1, 0}: the first block recomputes
 #include <cstdint>
 #include <vector>
 

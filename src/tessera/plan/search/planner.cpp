@@ -243,7 +243,7 @@ class Search {
           pool_.consider(evaluator_.evaluate(plan_of(tiers, strategy, prefetch, saving, blocks, Policy::rebuild)));
         continue;
       }
-      const double least = least_seconds(unsaved, saving);
+      const double least = pool_.best ? least_seconds(unsaved, saving) : 0;
       if (slower(least) && (least < INFINITY || saving.activations != Policy::rebuild)) continue;
       const auto with = [&](int blocks) {
         const Policy rest = unsaved.saving.activations;
