@@ -7,6 +7,8 @@
 namespace tessera::checkpoint {
 namespace {
 
+const std::optional<int64_t> kFirst, kLongAgo = 0;
+
 class ResumeTest : public FileTest {
  protected:
   Path save(const Path& checkpoints, int64_t step, const std::string& line = "") const {
@@ -23,10 +25,10 @@ class ResumeTest : public FileTest {
 };
 
 TEST_F(ResumeTest, AutoTakesTheNewestAndStaysOnItsLine) {
-  EXPECT_EQ(choose_resume("auto", run(), false).from, std::nullopt);
+  EXPECT_EQ(choose_resume("auto", run(), kFirst).from, std::nullopt);
   save(own(), 10);
   const Path newest = save(own(), 20, "checkpoints/step-000005");
-  const Resume resume = choose_resume("auto", run(), false);
+  const Resume resume = choose_resume("auto", run(), kFirst);
   EXPECT_EQ(resume.from, newest);
   EXPECT_EQ(resume.line, "checkpoints/step-000005");
   EXPECT_TRUE(resume.beyond.empty());
@@ -35,17 +37,17 @@ TEST_F(ResumeTest, AutoTakesTheNewestAndStaysOnItsLine) {
 TEST_F(ResumeTest, GoingBackLeavesWhatLiesBeyondAndTheNewLineIsGoneOnWith) {
   const Path back = save(own(), 10);
   const Path later = save(own(), 20), last = save(own(), 30);
-  const Resume first = choose_resume(back.string(), run(), false);
+  const Resume first = choose_resume(back.string(), run(), kFirst);
   EXPECT_EQ(first.from, back);
   EXPECT_EQ(first.beyond, (std::vector<Path>{later, last}));
   EXPECT_EQ(first.line, "checkpoints/step-000010");
 
   std::filesystem::remove_all(later), std::filesystem::remove_all(last);  // they were moved away
-  EXPECT_EQ(choose_resume(back.string(), run(), /*restarted=*/true).from, back) << "until there is a new checkpoint";
+  EXPECT_EQ(choose_resume(back.string(), run(), kLongAgo).from, back) << "until there is a new checkpoint";
 
   const Path fresh = save(own(), 15, first.line);
-  for (const bool restarted : {false, true}) {
-    const Resume again = choose_resume((back / "").string(), run(), restarted);
+  for (const auto& launched : {kFirst, kLongAgo}) {
+    const Resume again = choose_resume((back / "").string(), run(), launched);
     EXPECT_EQ(again.from, fresh);
     EXPECT_TRUE(again.gone_on);
     EXPECT_TRUE(again.beyond.empty());
@@ -53,31 +55,52 @@ TEST_F(ResumeTest, GoingBackLeavesWhatLiesBeyondAndTheNewLineIsGoneOnWith) {
   }
   std::filesystem::remove_all(back);  // pruned by checkpoint.keep
   EXPECT_TRUE(has_gone_on(back.string(), run()));
-  EXPECT_EQ(choose_resume(back.string(), run(), false).from, fresh);
+  EXPECT_EQ(choose_resume(back.string(), run(), kFirst).from, fresh);
   // Another folder than that of the line is another going back.
   const Path middle = save(own(), 12, first.line);
-  EXPECT_EQ(choose_resume(middle.string(), run(), false).beyond, std::vector<Path>{fresh});
+  EXPECT_EQ(choose_resume(middle.string(), run(), kFirst).beyond, std::vector<Path>{fresh});
 }
 
 TEST_F(ResumeTest, AnotherRunsCheckpointIsWhereARestartBeginsToo) {
   const Path foreign = save(path("other/checkpoints"), 100);
-  for (const bool restarted : {false, true}) {
-    const Resume resume = choose_resume(foreign.string(), run(), restarted);
+  for (const auto& launched : {kFirst, kLongAgo}) {
+    const Resume resume = choose_resume(foreign.string(), run(), launched);
     EXPECT_EQ(resume.from, foreign);
     EXPECT_EQ(resume.line, std::filesystem::weakly_canonical(foreign).string());
   }
   save(own(), 50);
-  EXPECT_EQ(choose_resume(foreign.string(), run(), true).from, foreign)
+  EXPECT_EQ(choose_resume(foreign.string(), run(), kLongAgo).from, foreign)
       << "an older line of this run is not the new one";
   const Path fresh = save(own(), 110, std::filesystem::weakly_canonical(foreign).string());
-  EXPECT_EQ(choose_resume(foreign.string(), run(), true).from, fresh);
+  EXPECT_EQ(choose_resume(foreign.string(), run(), kLongAgo).from, fresh);
 }
 
 TEST_F(ResumeTest, NoBeginsAnewAndARestartGoesOnWithWhatItSaved) {
   const Path saved = save(own(), 10);
-  EXPECT_EQ(choose_resume("no", run(), false).from, std::nullopt);
-  EXPECT_EQ(choose_resume("no", run(), false).beyond, std::vector<Path>{saved}) << "it is moved away";
-  EXPECT_EQ(choose_resume("no", run(), true).from, saved);
+  EXPECT_EQ(choose_resume("no", run(), kFirst).from, std::nullopt);
+  EXPECT_EQ(choose_resume("no", run(), kFirst).beyond, std::vector<Path>{saved}) << "it is moved away";
+  EXPECT_EQ(choose_resume("no", run(), kLongAgo).from, saved);
+}
+
+TEST_F(ResumeTest, ARestartBeforeANewRunHasBegunDoesNotGoOnWithTheOldOne) {
+  const Path old = save(own(), 10);
+  const int64_t launched = std::time(nullptr) + 60;
+  const Resume resume = choose_resume("no", run(), launched);
+  EXPECT_EQ(resume.from, std::nullopt);
+  EXPECT_EQ(resume.beyond, std::vector<Path>{old});
+  EXPECT_EQ(choose_resume("no", run(), launched - 120).from, old) << "this one was saved since";
+}
+
+TEST_F(ResumeTest, ADamagedNewestCheckpointDoesNotKeepFromGoingBackToOneBeforeIt) {
+  const Path before = save(own(), 10), damaged = save(own(), 20);
+  write("run/checkpoints/step-000020/manifest.json", "{");
+  const Resume resume = choose_resume(before.string(), run(), kFirst);
+  EXPECT_EQ(resume.from, before);
+  EXPECT_EQ(resume.beyond, std::vector<Path>{damaged});
+  save(own(), 15, resume.line);  // the line goes on, and its newest is the damaged one again
+  const Resume again = choose_resume(before.string(), run(), kFirst);
+  EXPECT_TRUE(again.gone_on);
+  EXPECT_EQ(again.from, damaged) << "which loading refuses, naming the one before";
 }
 
 TEST_F(ResumeTest, RanksTellTheCheckpointByItsPathAndItsManifest) {

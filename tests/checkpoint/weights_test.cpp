@@ -38,6 +38,24 @@ TEST_F(Weights, AFileAFolderAndAnIndexLookTheSame) {
   }
 }
 
+TEST_F(Weights, AStampTellsOtherValuesUnderTheSameNameAndSize) {
+  const std::vector<std::string> folders = {"first", "same", "other"};
+  for (const std::string& folder : folders) {
+    std::vector<float> values(300000);  // more bytes than are read
+    for (size_t i = 0; i < values.size(); ++i) values[i] = folder == "other" ? 1.0f : 2.0f;
+    std::filesystem::create_directories(path(folder));
+    write_safetensors(path(folder + "/model.safetensors"), {{"a", DType::f32, {300000}, values.data()}});
+    save(folder + "-small/model.safetensors", {"a"}, values[0]);
+  }
+  for (const char* size : {"", "-small"}) {
+    std::vector<std::string> stamps;
+    for (const std::string& folder : folders) stamps.push_back(weights_stamp(open_weights(path(folder + size))));
+    EXPECT_EQ(stamps[0], stamps[1]) << size;
+    EXPECT_NE(stamps[0], stamps[2]) << size;
+    EXPECT_EQ(stamps[0].find("|model.safetensors:"), 0u) << stamps[0];
+  }
+}
+
 TEST_F(Weights, IncompleteOrContradictingSetsAreRefused) {
   save("m/model-00001-of-00003.safetensors", {"a"}, 1);
   save("m/model-00003-of-00003.safetensors", {"b"}, 1);

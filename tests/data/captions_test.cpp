@@ -89,6 +89,26 @@ TEST_F(CaptionSets, EndInAMotionScoreWhereAFileKnowsIt) {
   }
 }
 
+TEST_F(CaptionSets, KeysOfFilesAreToldToDoNothingInATableAndThoseOfColumnsInAFolder) {
+  const CaptionRules rules{.shares = {{"_long", 1}}, .motion_files = {"_unimatch"}, .columns = {"fps"}};
+  const auto notes = [&] {
+    Problems problems;
+    read_dataset({.path = folder_, .captions = rules}, problems);
+    std::string text;
+    for (const std::string& note : problems.notes()) text += note + "\n";
+    return text;
+  };
+  write("one.png", "x"), write("one.txt", "a cat");
+  const std::string folder = notes();
+  EXPECT_NE(folder.find("data.caption_columns has no effect"), std::string::npos) << folder;
+  EXPECT_EQ(folder.find("data.captions"), std::string::npos) << folder;
+  write("metadata.csv", "image,prompt,fps\none.png,a cat,\n");
+  const std::string table = notes();
+  EXPECT_NE(table.find("data.captions, data.motion_files have no effect: the captions are columns"), std::string::npos)
+      << table;
+  EXPECT_EQ(table.find("data.caption_columns has"), std::string::npos) << table;
+}
+
 TEST_F(CaptionSets, OneCaptionServesAllThatHaveNone) {
   write("one.png", "x"), write("two.png", "x"), write("two.txt", "its own");
   expect_error(Exit::input, {"one.png: no caption", "data.caption"}, [&] { read_dataset({.path = folder_}); });

@@ -4,7 +4,7 @@
 //   TESSERA_KILL_AT="call=rename path=*/manifest.json nth=2 when=before who=0 end=self; call=..."
 //
 // call, path: patterns of fnmatch, @(a|b) too; text (may be left out): what is written holds it; who: the rank, or "launcher"; end: self, launcher (whose ranks die with it),
-// all (both at once), sleep (a minute, whatever signals come), or the name of an error (ENOSPC ...).
+// all (both at once), sleep or sleep:4 (a minute, or 4 s, whatever signals come), or the name of an error (ENOSPC ...).
 // The file TESSERA_KILL_DONE-0 is made when the first order has happened, -1 with the second: next is always the first that
 // has not happened, so that each happens once and in its turn, across restarts of ranks and launchers.
 #include <dlfcn.h>
@@ -128,8 +128,9 @@ auto through(const char* name, const std::string& path, const Call& call, std::s
     errno = error;
     return -1;
   }
-  if (o.end == "sleep") {
-    for (const std::time_t until = std::time(nullptr) + 60; std::time(nullptr) < until;) ::usleep(100'000);
+  if (o.end.starts_with("sleep")) {
+    const int seconds = o.end == "sleep" ? 60 : std::atoi(o.end.c_str() + std::strlen("sleep:"));
+    for (const std::time_t until = std::time(nullptr) + seconds; std::time(nullptr) < until;) ::usleep(100'000);
     return call();
   }
   if (o.when == "before") end(o);

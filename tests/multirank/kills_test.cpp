@@ -307,6 +307,27 @@ TEST_F(Kills, AFailureOfTheDiskWhereASampleIsWrittenDownEndsTheRunAndLosesNoLine
   EXPECT_TRUE(run.metrics("run", "warning").empty());
 }
 
+/// Of replicas one writes the shards, and one writes the samples: the other one waits, for as long as that takes.
+TEST_F(Kills, WritesThatTakeLongerThanTheTimeoutAreWaitedFor) {
+  const TinyRun run("slow-writes");
+  const Order orders[] = {{{"write", "*/rank-00000.safetensors.*"}, "before", "0", "sleep:6"},
+                          {{"rename", "*/manifest.json"}, "before", "0", "sleep:6"},
+                          {{"rename", "*/samples/*.mp4"}, "before", "0", "sleep:6"}};
+  Flags argv = command(run, 2, 0);
+  for (const char* flag :
+       {"--run.steps", "2", "--sample.every", "2", "--mesh", "dp_replicate=2", "--fault.timeout", "3"})
+    argv.emplace_back(flag);
+  const Result r = run_program(argv,
+                               {{"OMP_NUM_THREADS", "1"},
+                                {"LD_PRELOAD", KILL_AT},
+                                {"TESSERA_KILL_AT", orders[0].text() + ";" + orders[1].text() + ";" + orders[2].text()},
+                                {"TESSERA_KILL_DONE", (run.folder() / "done").string()}},
+                               120);
+  EXPECT_EQ(r.code, 0) << r.output;
+  for (size_t i = 0; i < std::size(orders); ++i) EXPECT_TRUE(fs::exists(done(run, i))) << orders[i].text();
+  EXPECT_EQ(run.metrics().size(), 2u);
+}
+
 TEST_F(Kills, ASignalWhileDataArePreparedIsObeyedAtOnceAndNamed) {
   for (const auto& [signal, name] : {std::pair{SIGTERM, "SIGTERM"}, std::pair{SIGINT, "SIGINT"}}) {
     const TinyRun run("stopped-early");

@@ -71,6 +71,14 @@ TEST(Mistakes, AMeshThatTheModelCannotHaveIsRefusedBeforeAnythingIsEncoded) {
   expect(r, 2, {"sp = 3 does not divide the model's 4 heads"});
   EXPECT_EQ(r.output.find("prepare: encoding"), std::string::npos) << r.output;
 }
+TEST(Mistakes, ASizeThatThePatchesDoNotDivideIsRefusedBeforeAnythingIsEncoded) {
+  const TinyRun run("patches");  // the wavelet makes latents of an eighth, and the patches are 2 wide
+  for (const char* command : {"prepare", "train"})
+    expect(run.tessera({command, run.recipe(), "--data.size", "40,24"}), 2,
+           {"data.size", "40 x 24", "the model's patches do not divide the latent", "choose data.size"});
+  EXPECT_FALSE(std::filesystem::exists(run.folder() / "cache"));
+}
+
 TEST(Mistakes, AGpuThatCannotBeUsedIsRefusedWithTheReasonAndNeverReplacedByTheCpu) {
   const TinyRun run("m");
   for (const std::string command : {"train", "sample", "prepare"}) {

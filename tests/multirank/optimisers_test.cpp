@@ -122,6 +122,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"came8bit_split", {"--train.optimizer", "came8bit", "--plan.masters", "split"}, "dp_replicate=2"}),
     [](const auto& info) { return std::string(info.param.name); });
 
+TEST(QuantisedMoments, OfAnotherTpAreRefusedByNamingTheTpThatTheyWereSavedWith) {
+  const Case int8 = {"int8", {"--plan.moments", "int8", "--run.steps", "2"}};
+  train(int8, 2, "int8", {"--mesh", "dp_shard=2"});
+  const Result r = shared().train(2, "int8",
+                                  {"--plan.moments", "int8", "--run.steps", "3", "--mesh", "tp=2", "--model.config.dim",
+                                   "128", "--model.config.ffn_dim", "512", "--model.config.num_heads", "4"});
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("--mesh.tp 1"), std::string::npos) << r.output;
+}
+
 TEST(Came, TrainsAdapters) {
   train({"came", {"--train.optimizer", "came", "--train.mode", "lora", "--model.init", "random", "--lora.rank", "4"}},
         2, "lora", {});
@@ -197,6 +207,36 @@ TEST(Average, OfEachExpertIsItsOwnAndSamplingGivesAllOfThemTheirWeightsBack) {
       ++files;
     }
   EXPECT_EQ(files, 2);
+}
+
+/// With this seed the first two steps are of one expert.
+TEST(Average, OfAnExpertThatHasNotBegunIsItsWeights) {
+  const Flags flags = {"--experts.train", "both", "--experts.turn", "2", "--train.ema", "0.9", "--run.steps", "2"};
+  train({"experts", flags}, 2, "unbegun", {});
+  const std::string trained = shared().metrics("unbegun").back()["expert"];
+  const std::string idle = trained == "high_noise" ? "low_noise" : "high_noise";
+  const std::string run = shared().out("unbegun");
+  int files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(run + "/model/" + idle + "_model")) {
+    if (file.path().extension() != ".safetensors") continue;
+    const std::string name = "/" + idle + "_model/" + file.path().filename().string();
+    EXPECT_TRUE(bytes_of(file.path()) == bytes_of(run + "/model_ema" + name)) << name;
+    ++files;
+  }
+  EXPECT_EQ(files, 1);
+  EXPECT_EQ(bytes_of(run + "/model_ema/experts.json"), bytes_of(run + "/model/experts.json"));
+  EXPECT_FALSE(bytes_of(run + "/model_ema/experts.json").empty());
+}
+
+TEST(Average, OnDiskChangesPlacesWithTheWeightsUnderTheirChecksums) {
+  const Flags flags = {"--train.ema", "0.9", "--sample.every", "2", "--sample.steps", "1", "--run.steps", "4"};
+  train({"ema", flags}, 2, "in-memory", {});
+  train({"ema", flags}, 2, "on-disk",
+        {"--plan.parameters", "nvme", "--plan.states", "nvme", "--plan.gradients", "host", "--plan.nvme",
+         (shared().folder() / "nvme").string(), "--plan.nvme_checksum", "true"});
+  EXPECT_TRUE(shared().model("on-disk") == shared().model("in-memory"));
+  EXPECT_EQ(shared().metrics("on-disk", "sample").size(), shared().metrics("in-memory", "sample").size());
+  EXPECT_FALSE(shared().metrics("in-memory", "sample").empty());
 }
 
 TEST(Average, IsRefusedWithMastersThatAreRounded) {

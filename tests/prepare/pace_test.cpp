@@ -72,6 +72,21 @@ TEST_F(PaceOfRanks, ARankThatWorksLongerThanTheTimeoutIsWaitedFor) {
   EXPECT_EQ(shown, 21) << "what all ranks have done";
 }
 
+TEST_F(PaceOfRanks, AWaitThatTakesLongNamesTheRankThatIsWaitedFor) {
+  ::testing::internal::CaptureStderr();
+  on_ranks(3, 10, [&](int rank, comm::Comm& comm, const Mesh& mesh) {
+    Pace pace(comm, mesh, {}, Pace::Seconds(0.2));
+    pace.run([&] {
+      if (rank == 1) sleep_seconds(0.7);
+      pace.barrier();
+    });
+  });
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  size_t told = 0;
+  for (size_t at = 0; (at = text.find("waiting for rank 1", at)) != std::string::npos; ++at) ++told;
+  EXPECT_EQ(told, 2u) << "after 0.2 and 0.4 s, by one rank: " << text;
+}
+
 TEST_F(PaceOfRanks, NobodyPassesAMeetingBeforeTheLastHasCome) {
   std::atomic<int> arrived{0};
   on_ranks(3, 10, [&](int rank, comm::Comm& comm, const Mesh& mesh) {

@@ -174,6 +174,17 @@ TEST_F(Stages, DataIsSharedUnlessAKeyOfItDiffers) {
   EXPECT_FALSE(same_data(recipe.at_stage(1), recipe.at_stage(2)));
 }
 
+TEST_F(Stages, WhatSamplesAreGivenIsPreparedAnewWhereAStageChangesIt) {
+  for (const char* key : {"sample.image = [\"a.png\"]", "sample.last_image = [\"a.png\"]", "sample.video = [\"a.mp4\"]",
+                          "sample.condition = \"i2v_head\"", "sample.audio = [\"a.wav\"]", "sample.pose = [\"a.mp4\"]",
+                          "sample.clips = 2", "sample.prompts = [\"a cat\"]", "sample.negative_prompt = \"blur\""}) {
+    const Recipe recipe = load(std::string("[[stage]]\nfrom = 5\n") + key + "\n");
+    EXPECT_FALSE(same_data(recipe.at_stage(0), recipe.at_stage(1))) << key;
+  }
+  const Recipe often = load("[[stage]]\nfrom = 5\nsample.every = 2\nsample.steps = 3\n");
+  EXPECT_TRUE(same_data(often.at_stage(0), often.at_stage(1)));
+}
+
 TEST_F(Stages, TheLearningRateFollowsTheBatch) {
   const auto rate = [&](const char* rule, const char* batch) {
     return load("", {{"train.lr_scale", rule}, {"train.global_batch", batch}}).lr_schedule.lr;

@@ -1,7 +1,10 @@
 #include "tessera/checkpoint/resume.h"
 
+#include <sys/stat.h>
+
 #include <cstdio>
 
+#include "tessera/base/check.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/manifest.h"
 
@@ -25,17 +28,30 @@ std::string line_of(const Manifest& manifest) {
   return found != manifest.extra.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+/// Whether a checkpoint was saved at `time`, in seconds since 1970, or later.
+bool saved_since(const Path& checkpoint, int64_t time) {
+  struct stat manifest {};
+  return stat((checkpoint / "manifest.json").c_str(), &manifest) == 0 && manifest.st_mtime >= time;
+}
+
 }  // namespace
 
 bool has_gone_on(const std::string& asked, const Path& run) {
-  const std::optional<Path> newest = latest(run / "checkpoints");
-  return newest && line_of(load_manifest(*newest)) == name_of(asked, run);
+  const std::vector<Path> whole = whole_checkpoints(run / "checkpoints");
+  for (auto newest = whole.rbegin(); newest != whole.rend(); ++newest) {
+    try {
+      return line_of(load_manifest(*newest)) == name_of(asked, run);
+    } catch (const UserError&) {  // damaged: the one before it tells which line this is
+    }
+  }
+  return false;
 }
 
-Resume choose_resume(const std::string& asked, const Path& run, bool restarted) {
+Resume choose_resume(const std::string& asked, const Path& run, std::optional<int64_t> launched) {
   const Path checkpoints = run / "checkpoints";
-  if (asked == "no" && !restarted) return {std::nullopt, whole_checkpoints(checkpoints), "", false};
   const std::optional<Path> newest = latest(checkpoints);
+  if (asked == "no" && !(launched && newest && saved_since(*newest, *launched)))
+    return {std::nullopt, whole_checkpoints(checkpoints), "", false};
   if (asked == "no" || asked == "auto") return {newest, {}, newest ? line_of(load_manifest(*newest)) : "", false};
   if (has_gone_on(asked, run)) return {newest, {}, name_of(asked, run), /*gone_on=*/true};
   Resume resume{Path(asked), {}, name_of(asked, run), false};

@@ -1,7 +1,7 @@
 #pragma once
 // Which checkpoint a run goes on from, and what it leaves behind when that is an earlier one.
 //
-//   const Resume resume = choose_resume(recipe.run.resume, "runs/a", /*restarted=*/false);
+//   const Resume resume = choose_resume(recipe.run.resume, "runs/a", /*launched=*/std::nullopt);
 //   if (!resume.beyond.empty()) ...                      // going back: these belong to the line that is left
 //
 // [Note: lines] Checkpoints that follow from run.resume = DIR say so ("resumed_from" of their manifests). While none
@@ -24,13 +24,14 @@ struct Resume {
   bool gone_on = false;      ///< run.resume names a folder, and the run has gone on from there already
 };
 
-/// Whether run.resume = `asked` names a folder from which the newest checkpoint of the run follows; it may be pruned by
-/// now.
+/// Whether run.resume = `asked` names a folder from which the newest checkpoint of the run follows, or the newest whose
+/// manifest can be read; it may be pruned by now.
 bool has_gone_on(const std::string& asked, const Path& run);
 
-/// `asked`: run.resume. `restarted`: the launcher started this run before, so run.resume = "no" has had its effect.
-/// Throws UserError (input) for a folder that is no checkpoint.
-Resume choose_resume(const std::string& asked, const Path& run, bool restarted);
+/// `asked`: run.resume. `launched`: this is a restart by a launcher that began then, in seconds since 1970: with run.resume
+/// = "no" the run goes on from what it saved since, and begins anew while that is nothing. Throws UserError (input) for a
+/// folder that is no checkpoint.
+Resume choose_resume(const std::string& asked, const Path& run, std::optional<int64_t> launched);
 
 /// "checkpoints/step-000050, step 50, manifest 1a2b3c4d", by which ranks compare; "none".
 std::string describe(const Resume& resume);

@@ -16,6 +16,13 @@ constexpr std::string_view kOther =
   throw UserError(Exit::input, "checkpoint.load", what, hint);
 }
 
+/// Scales of quantised moments belong to blocks of what tensor parallelism cuts, so another tp has others.
+std::string hint_for(const TensorRange& missing, const Manifest& manifest) {
+  if (!missing.kind.ends_with("_scale") || !manifest.find(missing.name, "param")) return std::string(kOther);
+  return "quantised moments go on under the tp that they were saved with: --mesh.tp " +
+         std::to_string(manifest.mesh[Axis::tp]);
+}
+
 SafetensorsFile open_part(const Path& folder, const std::string& file) {
   try {
     return SafetensorsFile::open(folder / file);
@@ -45,7 +52,7 @@ const TensorRecord& TrainingCheckpoint::record(const TensorRange& range) const {
     if (tensor.shape != range.shape)
       refuse_checkpoint(folder_.string() + ": " + range.kind + " of " + shown(range.name) + ": expected " +
                             shape_text(range.shape) + ", file has " + shape_text(tensor.shape),
-                        kOther);
+                        hint_for(range, manifest_));
     return tensor;
   }
   std::vector<std::string> names;
@@ -54,7 +61,7 @@ const TensorRecord& TrainingCheckpoint::record(const TensorRange& range) const {
   std::vector<std::string> near = nearest(range.name, names);
   refuse_checkpoint(folder_.string() + ": no " + range.kind + " of " + shown(range.name) +
                         (near.empty() ? ", nor of any other tensor" : ", the nearest is " + shown(near[0])),
-                    kOther);
+                    hint_for(range, manifest_));
 }
 
 const SafetensorsFile& TrainingCheckpoint::verified(const TensorRecord& tensor, const Part& part) {

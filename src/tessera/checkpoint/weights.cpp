@@ -1,9 +1,11 @@
 #include "tessera/checkpoint/weights.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/row_part.h"
@@ -274,6 +276,28 @@ WeightSet open_weights(const Path& path, bool averaged) {
       run ? "it is the folder of a run: its model is in " + (path / "model").string() + ", its checkpoints in " +
                 (path / "checkpoints").string()
           : "name the file of weights itself, or the folder that holds it");
+}
+
+std::string weights_stamp(const WeightSet& weights) {
+  constexpr int64_t kPieces = 64, kPiece = 4096;
+  std::string stamp;
+  for (const WeightFile& weight_file : weights.files()) {
+    const ReadFile file(weight_file.path());
+    uint32_t sum = 0;
+    char piece[kPiece];
+    const auto take = [&](int64_t offset, int64_t bytes) {
+      file.read(offset, bytes, piece);
+      sum = crc32c(piece, static_cast<size_t>(bytes), sum);
+    };
+    if (file.size() <= kPieces * kPiece)
+      for (int64_t at = 0; at < file.size(); at += kPiece) take(at, std::min(kPiece, file.size() - at));
+    else
+      for (int64_t i = 0; i < kPieces; ++i) take((file.size() - kPiece) / (kPieces - 1) * i, kPiece);
+    char hex[12];
+    std::snprintf(hex, sizeof hex, "%08x", sum);
+    stamp += "|" + file.path().filename().string() + ":" + std::to_string(file.size()) + ":" + hex;
+  }
+  return stamp;
 }
 
 std::map<std::string, std::vector<int64_t>> stored_shapes(const WeightSet& weights) {

@@ -18,7 +18,6 @@ struct Rendezvous {
   int attempt = 0;
   /// Requested number of ranks; more than `world` if our launcher continues without some nodes. 0: the same as `world`.
   int asked_world = 0;
-  std::string restarted_after;  ///< why the last attempt ended, as our launcher reports it; empty in the first
 
   bool single() const { return world == 1; }
 };

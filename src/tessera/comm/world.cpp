@@ -32,7 +32,6 @@ Rendezvous from_torchrun() {
       env::text("TESSERA_STORE") == "launcher" || env::text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   place.attempt = env::number("TORCHELASTIC_RESTART_COUNT").value_or(0);
   place.asked_world = env::number("TESSERA_ASKED_WORLD").value_or(0);
-  place.restarted_after = env::text("TESSERA_RESTARTED_AFTER").value_or("");
   return place;
 }
 

@@ -92,6 +92,7 @@ struct Folder {
   Problems& problems;
   MissingFiles missing = {};
   bool first_line = false;  ///< of a caption's file, no more
+  bool is_table = false;    ///< its captions are columns, not files
 };
 
 void add_clip(const Path& clip, std::vector<Item>& items, Folder& folder) {
@@ -351,6 +352,7 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
 std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder) {
   if (file.filename() == "wids-meta.json") return read_archives(file, folder);
   if (file.filename() == "meta_data.json") return read_names(file, path, folder);
+  folder.is_table = true;
   const RowTable table = read_rows(file, folder.problems);
   check_columns(table, file, folder.spec, folder.problems);
   std::vector<Item> items;
@@ -413,6 +415,26 @@ std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
   return items;
 }
 
+/// Keys that say where captions are, in a data set that has them elsewhere.
+void tell_unused_rules(const Folder& folder) {
+  const CaptionRules& rules = folder.spec.captions;
+  Names unused;
+  const auto set = [&](bool is_set, const char* key) {
+    if (is_set) unused.push_back(key);
+  };
+  if (folder.is_table) {
+    set(!rules.shares.empty(), "data.captions"), set(!rules.files.empty(), "data.caption_files");
+    set(!rules.score_files.empty(), "data.score_files"), set(rules.drop_below > 0, "data.score_drop");
+    set(!rules.motion_files.empty(), "data.motion_files");
+  } else {
+    set(!rules.columns.empty(), "data.caption_columns");
+  }
+  if (!unused.empty())
+    folder.problems.note(
+        joined(unused) + (unused.size() == 1 ? " has" : " have") + " no effect: the captions are " +
+        (folder.is_table ? "columns of a table, not files beside clips" : "files, not columns of a table"));
+}
+
 /// Captions without a word are allowed: the clip trains without text, which few mean.
 void tell_blank_captions(const std::vector<Item>& items, Problems& problems) {
   int64_t blank = 0;
@@ -433,6 +455,7 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   Folder folder{spec, problems};
   const std::vector<Item> once = read_once(spec, folder);
   folder.missing.tell(problems, "clips or archives");
+  tell_unused_rules(folder);
   const std::string from = (spec.metadata.empty() ? spec.path : spec.metadata).string();
   check_input(!once.empty() || problems.empty(), "data.dataset", from + ": no usable clips, " + problems.text());
   std::string unused;

@@ -66,8 +66,8 @@ class Executor {
   void update(const plan::ProgramPtr& program, int64_t step, const net::UnitUpdate& update);
   /// One result a micro-batch: the last unit's boundary tensor, of all tokens.
   std::vector<Tensor> forward(const plan::ProgramPtr& program, int64_t step, const std::vector<net::Batch>& batches);
-  /// Saves a checkpoint: calls `write` for this rank's shards, waits for all ranks, calls `commit` on rank 0, waits for
-  /// it.
+  /// Saves a checkpoint, all ranks together: calls `write` for this rank's shards and, when all have written, `commit`. The
+  /// ranks wait fault.timeout for each other behind both.
   void checkpoint(const plan::ProgramPtr& program, int64_t step, const std::function<void()>& write,
                   const std::function<void()>& commit);
 

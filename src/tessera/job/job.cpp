@@ -54,6 +54,33 @@ Shapes shapes_of(const recipe::Recipe& recipe, const net::Denoiser& model, const
 
 namespace {
 
+/// Refuses a shape whose latent the model's patches do not divide, before anything is encoded. The model says it of a latent
+/// that is small and leaves the same remainders: patches and windows are powers of two below 64.
+void check_patches(const data::Bucket& bucket, const net::Denoiser& model, const net::VideoCodec& codec) {
+  const auto latent = codec.latent_shape(bucket.frames, bucket.height, bucket.width);
+  auto small = latent;
+  if (small[1] > 8) small[1] = 4 + small[1] % 4;
+  for (size_t side : {2, 3})
+    if (small[side] > 128) small[side] = 64 + small[side] % 64;
+  try {
+    model.pack({model.blank(small)});
+  } catch (const UserError& error) {
+    const auto number = [](int64_t n) { return std::to_string(n); };
+    throw UserError(Exit::usage, "data.size",
+                    number(bucket.frames) + " frames of " + number(bucket.height) + " x " + number(bucket.width) +
+                        ": the model's patches do not divide the latent, " + number(latent[1]) + " x " +
+                        number(latent[2]) + " x " + number(latent[3]),
+                    error.hint());
+  }
+}
+
+void check_patches(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec) {
+  for (const recipe::RunPart& part : recipe::run_parts(recipe))
+    recipe::in_part(part, [&] {
+      for (const data::Bucket& bucket : part.recipe.data.clips.buckets) check_patches(bucket, model, codec);
+    });
+}
+
 /// The most that encoding or decoding takes over all parts of the run.
 int64_t most_bytes(const recipe::Recipe& recipe, const net::VideoCodec& codec) {
   int64_t most = 0;
@@ -205,6 +232,7 @@ Job make_job(const recipe::Recipe& recipe) {
   job.resident = engine::Meter::live() - before;
   job.text = models::make_text_encoder({.preset = recipe.data.text_encoder});
   static_cast<Shapes&>(job) = shapes_of(recipe, *job.model, *job.codec);
+  check_patches(recipe, *job.model, *job.codec);
   if (job.text->dim() != job.model->context_dim())
     throw UserError(Exit::usage, "model",
                     "the model takes text embeddings of width " + std::to_string(job.model->context_dim()) +

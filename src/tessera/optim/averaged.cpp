@@ -39,7 +39,10 @@ void Averaged::update(const net::Slice& slice, const net::StepControl& control) 
   each_block(slice.count(), [&](int64_t at, int64_t count) {
     float block[ops::kUpdateBlock];
     const float* p = ops::load(masters, block, at, count);
-    for (int64_t i = 0; i < count; ++i) average[at + i] -= take * (average[at + i] - p[i]);
+    if (take == 1)  // a copy to the last bit, whatever the average was
+      std::copy_n(p, count, average + at);
+    else
+      for (int64_t i = 0; i < count; ++i) average[at + i] -= take * (average[at + i] - p[i]);
   });
 }
 

@@ -12,8 +12,6 @@
 
 namespace tessera::prepare {
 
-namespace fs = std::filesystem;
-
 std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job& job) {
   const net::Conditions wanted = job.model->conditions();
   if (const std::string given = families::given_text(recipe.diffusion.conditions); !given.empty())
@@ -25,10 +23,7 @@ std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job
   if (!job.image) return text;
   text += "|" + job.image->fingerprint();
   if (recipe.data.image_encoder_path.empty()) return text;
-  const checkpoint::WeightSet weights = job::open_image_weights(recipe.data.image_encoder_path);
-  for (const auto& file : weights.files())
-    text += "|" + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
-  return text;
+  return text + checkpoint::weights_stamp(job::open_image_weights(recipe.data.image_encoder_path));
 }
 
 Conditioner::Conditioner(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,

@@ -1,6 +1,9 @@
 #include "tessera/prepare/pace.h"
 
-#include <chrono>
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/log.h"
 
 namespace tessera::prepare {
 
@@ -13,8 +16,8 @@ struct Pace::Word {
   std::vector<double> pack() const { return {barriers, done, leaving, code}; }
 };
 
-Pace::Pace(comm::Comm& comm, const Mesh& mesh, std::function<void(int64_t)> show)
-    : group_(comm.group("pace", {kAllAxes.begin(), kAllAxes.end()})), show_(std::move(show)) {
+Pace::Pace(comm::Comm& comm, const Mesh& mesh, std::function<void(int64_t)> show, Seconds told)
+    : group_(comm.group("pace", {kAllAxes.begin(), kAllAxes.end()})), show_(std::move(show)), told_(told) {
   if (mesh.world() > 1) thread_ = std::thread([this] { exchange(); });
 }
 
@@ -39,9 +42,9 @@ void Pace::exchange() {
       guard.unlock();
       const auto words = group_.all_gather_doubles(mine.pack());
       double least = words[0][0], done = 0, leaving = 0;
-      int failed = -1;
+      int failed = -1, behind = 0;
       for (size_t rank = 0; rank < words.size(); ++rank) {
-        least = std::min(least, words[rank][0]);
+        if (words[rank][0] < least) least = words[rank][0], behind = static_cast<int>(rank);
         done += words[rank][1];
         leaving += words[rank][2];
         if (failed < 0 && words[rank][3] != 0) failed = static_cast<int>(rank);
@@ -49,6 +52,7 @@ void Pace::exchange() {
       if (show_) show_(static_cast<int64_t>(done));
       guard.lock();
       least_barriers_ = static_cast<int64_t>(least);
+      behind_ = behind;
       failed_rank_ = failed;
       if (failed >= 0) failed_code_ = static_cast<Exit>(words[static_cast<size_t>(failed)][3]);
       changed_.notify_all();
@@ -78,10 +82,17 @@ void Pace::barrier() {
   std::unique_lock<std::mutex> guard(lock_);
   const int64_t number = ++barriers_;
   changed_.notify_all();
-  changed_.wait(guard, [&] { return least_barriers_ >= number || over(); });
+  const auto begun = std::chrono::steady_clock::now();
+  for (Seconds told = told_;
+       !changed_.wait_until(guard, begun + std::chrono::duration_cast<std::chrono::milliseconds>(told),
+                            [&] { return least_barriers_ >= number || over(); });
+       told *= 2)
+    if (group_.rank() == (behind_ == 0 ? 1 : 0))  // one of those that wait
+      log::warn("waiting for rank " + std::to_string(behind_) + " for " + std::to_string(std::lround(told.count())) +
+                " s: it is alive, and slow or stuck in a read or a write of a file");
   if (least_barriers_ >= number) return;
   if (lost_) std::rethrow_exception(lost_);
-  throw UserError(failed_code_, "prepare", "rank " + std::to_string(failed_rank_) + " stopped, so this one stops too",
+  throw UserError(failed_code_, "ranks", "rank " + std::to_string(failed_rank_) + " stopped, so this one stops too",
                   "see that rank's message");
 }
 

@@ -7,9 +7,11 @@
 //     pace.barrier();                                                  // waits for hours, if another rank needs them
 //   });
 //
-// A collective waits fault.timeout for the others, and one clip may take a rank longer than that. So a thread of each
-// rank exchanges a few numbers many times a second: it shows that the rank is alive, however slow its work is, while a
-// lost rank ends the exchange within fault.timeout. A rank that fails ends the others with its exit code.
+// A collective waits fault.timeout for the others, and one clip, or the shards of a checkpoint, may take a rank longer
+// than that. So a thread of each rank exchanges a few numbers many times a second: it shows that the rank is alive,
+// however slow its work is, while a lost rank ends the exchange within fault.timeout. A rank that fails ends the others
+// with its exit code. Whom the others wait for is logged after a minute, two, four, ...
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -23,8 +25,12 @@ namespace tessera::prepare {
 
 class Pace {
  public:
-  /// All ranks make and destroy it together. `show` is called from the thread (from report() on a single rank).
-  Pace(comm::Comm& comm, const Mesh& mesh, std::function<void(int64_t done)> show = {});
+  using Seconds = std::chrono::duration<double>;
+  static constexpr Seconds kTold{60};
+
+  /// All ranks make and destroy it together. `show` is called from the thread (from report() on a single rank). A wait in
+  /// barrier() is logged once it has taken `told`.
+  Pace(comm::Comm& comm, const Mesh& mesh, std::function<void(int64_t done)> show = {}, Seconds told = kTold);
   ~Pace();  ///< waits for the other ranks, unless one of them failed
   Pace(const Pace&) = delete;
   Pace& operator=(const Pace&) = delete;
@@ -44,6 +50,7 @@ class Pace {
 
   comm::Group& group_;
   const std::function<void(int64_t)> show_;
+  const Seconds told_;
   std::mutex lock_;
   std::condition_variable changed_;
   // of this rank
@@ -52,6 +59,7 @@ class Pace {
   Exit code_ = Exit::done;
   // of all ranks
   int64_t least_barriers_ = 0;
+  int behind_ = 0;  // the first rank that has called barrier() so often alone
   int failed_rank_ = -1;
   Exit failed_code_ = Exit::done;
   std::exception_ptr lost_;

@@ -13,6 +13,18 @@ std::vector<StageData> data_of_expert(const std::vector<StageData>& data, const 
   return own;
 }
 
+void go_on_behind(std::vector<StageData>& data, int64_t done, data::SampleOrder::Place seen) {
+  if (done <= 0 || seen == data::SampleOrder::Place{}) return;
+  size_t p = data.size() - 1;
+  while (p > 0 && data[p].first_step > done) --p;
+  const int64_t samples = seen.epoch * data[p].order.size() + seen.cursor;
+  if (samples == data[p].samples_before(done + 1)) return;
+  data[p].first_step = done + 1;
+  data[p].position = data[p].order.go_on(samples);
+  for (size_t next = p + 1; next < data.size(); ++next)
+    data[next].position = data[next].order.go_on(data[next - 1].samples_before(data[next].first_step));
+}
+
 std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,
                                      int rank, PrepareOptions options) {
   options.prompts = options.prompts && recipe::any_samples(recipe::run_parts(recipe));

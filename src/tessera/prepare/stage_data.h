@@ -34,6 +34,11 @@ struct StageData {
 /// With as many as the run has it is the data itself.
 std::vector<StageData> data_of_expert(const std::vector<StageData>& data, const std::vector<int64_t>& first_steps);
 
+/// After step `done` the order goes on behind the samples that the checkpoint's run has seen by then, which a run with
+/// another train.global_batch, or that was resumed with one, does not get from its steps. `seen`: as place_after() of that
+/// run gave it; in epoch 0 at cursor 0 nothing is known, and nothing changes.
+void go_on_behind(std::vector<StageData>& data, int64_t done, data::SampleOrder::Place seen);
+
 /// Encodes what is missing for every part before any of them begins; one for each of run_parts(recipe). Sets
 /// data.tokenizer of the recipe, so that all parts share one. Throws as prepare does, naming the stage.
 std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,

@@ -88,14 +88,9 @@ at::Tensor kept_rows(const at::Tensor& hidden, const data::PromptIds& prompt) {
 
 namespace {
 
-/// Names and sizes of the files with an encoder's weights; empty without weights.
-std::string weights_stamp(const std::string& path) {
-  std::string text;
-  if (path.empty()) return text;
-  const auto weights = checkpoint::open_weights(path);
-  for (const auto& file : weights.files())
-    text += "|" + file.path().filename().string() + ":" + std::to_string(fs::file_size(file.path()));
-  return text;
+/// Of an encoder's weights; empty without weights.
+std::string stamp_of(const std::string& path) {
+  return path.empty() ? std::string() : checkpoint::weights_stamp(checkpoint::open_weights(path));
 }
 
 }  // namespace
@@ -121,11 +116,11 @@ EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, 
   if (recipe.data.texts) return {.clip = hash(clip + text_form(recipe, job)), .text = {}, .both = {}};
   std::string text = job.text->fingerprint() + "|" + data::tokenizer_text(tokenizer);
   if (const std::string instruction = job::instruction_text(recipe); !instruction.empty()) text += "|" + instruction;
-  text += weights_stamp(recipe.data.text_encoder_path);
+  text += stamp_of(recipe.data.text_encoder_path);
   if (job.model->conditions().padded_text) text += "|padded to " + std::to_string(job.context_length);
   if (job.pooled)
     text += "|" + job.pooled->fingerprint() + "|" + data::tokenizer_text(pooled_tokenizer_file(recipe, tokenizer)) +
-            weights_stamp(recipe.data.pooled_encoder_path);
+            stamp_of(recipe.data.pooled_encoder_path);
   const job::HeldWeights storage = job::text_storage(recipe);
   const bool rounded_pooled = job.pooled && job::pooled_storage(recipe).rounded;
   return {.clip = hash(clip),

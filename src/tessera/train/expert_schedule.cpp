@@ -192,9 +192,14 @@ void ExpertSchedule::resume(engine::Store& store, checkpoint::TrainingCheckpoint
       continue;
     }
     const checkpoint::Json& state = manifest.experts.at(experts_.list[e].name);
-    if (!experts_.gated) check_steps(e, state.value("steps", int64_t{0}), manifest.step);
     updates_[e] = state.value("updates", int64_t{0});
+    if (experts_.gated) continue;
+    const int64_t done = state.value("steps", int64_t{0});
+    check_steps(e, done, manifest.step);
+    if (const auto seen = state.find("data"); seen != state.end())
+      prepare::go_on_behind(data_[e], done, {seen->value("epoch", int64_t{0}), seen->value("cursor", int64_t{0})});
   }
+  if (experts_.places() == 1) prepare::go_on_behind(data_[0], manifest.step, {manifest.epoch, manifest.cursor});
   job::each_expert(store, experts_, [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });
 }
 

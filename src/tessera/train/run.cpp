@@ -280,17 +280,31 @@ void Run::serve(const plan::Visit& visit) {
   }
 }
 
+/// All ranks together. Between steps a rank may write, decode or encode for longer than fault.timeout: the others wait for
+/// it in barriers of the pace, the last of them here.
+void Run::wait_for_slowest(const std::function<void(prepare::Pace&)>& act) {
+  prepare::Pace pace(comm_, mesh_);
+  pace.run([&] {
+    act(pace);
+    pace.barrier();
+  });
+}
+
 void Run::sample(const plan::Visit& visit) {
   const Loader::Pause pause(*loader_);  // the autoencoder is one
   const engine::AveragedWeights averaged(engine_->store(), comm_, recipe().sample.weights == "ema");
   validation_->pass(visit.step,
                     sample::expert_passes(job_, experts_->router(), *engine_, programs_.sample, visit.step));
   const auto finished = validation_->take_finished();
-  if (!finished || rank_ != 0) return;
-  std::optional<report::RunLog::Sample> written;
-  attempt(visit.step, "sample", "the run goes on without it, and a start that resumes from this step makes it up",
-          [&] { written = validation_->write(visit.step, *finished); });
-  if (written) run_log_->sample(*written);  // a history that cannot be written ends the run, as for a step's line
+  if (!finished) return;
+  wait_for_slowest([&](prepare::Pace&) {
+    if (rank_ != 0) return;
+    watch_.phase(visit.step, "decoding and writing a sample");
+    std::optional<report::RunLog::Sample> written;
+    attempt(visit.step, "sample", "the run goes on without it, and a start that resumes from this step makes it up",
+            [&] { written = validation_->write(visit.step, *finished); });
+    if (written) run_log_->sample(*written);  // a history that cannot be written ends the run, as for a step's line
+  });
 }
 
 /// Whether samples of the step that the run goes on from are missing, or their lines: making them failed, or was stopped.
@@ -365,25 +379,33 @@ void Run::save(int64_t step) {
       totals.push_back({row[0], row[1]});
     step_size_.take(totals);
   }
-  engine_->checkpoint(
-      programs_.checkpoint, step, [&] { checkpoint::save_rank(partial, rank_, experts_->pieces(engine_->store())); },
-      [&] {
-        checkpoint::Manifest manifest;
-        manifest.step = step;
-        manifest.mesh = mesh_;
-        manifest.seed = recipe().run.seed;
-        experts_->write(step, manifest);
-        loss_scale_.save(manifest);
-        step_size_.save(manifest);
-        save_facts(facts_, recipe_values(planning::resolved(recipe_, plans_, place_)), manifest);
-        if (const auto rule = job::adapter_rule(recipe())) manifest.extra["lora"] = job::lora_json(*rule, job_.adapted);
-        manifest.extra["model"] = planned().spec.name;
-        manifest.extra["plan_hash"] = plan_hash_;
-        if (!resume_.line.empty()) manifest.extra[checkpoint::kResumedFrom] = resume_.line;
-        run_log_->flush();  // a checkpoint never has a history that is older than itself
-        checkpoint::commit_with(partial, final, place_.world, manifest, [&] { save_beside(step, partial); });
-        checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
-      });
+  const auto commit = [&] {
+    checkpoint::Manifest manifest;
+    manifest.step = step;
+    manifest.mesh = mesh_;
+    manifest.seed = recipe().run.seed;
+    experts_->write(step, manifest);
+    loss_scale_.save(manifest);
+    step_size_.save(manifest);
+    save_facts(facts_, recipe_values(planning::resolved(recipe_, plans_, place_)), manifest);
+    if (const auto rule = job::adapter_rule(recipe())) manifest.extra["lora"] = job::lora_json(*rule, job_.adapted);
+    manifest.extra["model"] = planned().spec.name;
+    manifest.extra["plan_hash"] = plan_hash_;
+    if (!resume_.line.empty()) manifest.extra[checkpoint::kResumedFrom] = resume_.line;
+    run_log_->flush();  // a checkpoint never has a history that is older than itself
+    checkpoint::commit_with(partial, final, place_.world, manifest, [&] { save_beside(step, partial); });
+    checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
+  };
+  wait_for_slowest([&](prepare::Pace& pace) {
+    const auto write = [&] {
+      checkpoint::save_rank(partial, rank_, experts_->pieces(engine_->store()));
+      pace.barrier();
+    };
+    engine_->checkpoint(programs_.checkpoint, step, write, [&] {
+      if (rank_ == 0) commit();
+      pace.barrier();
+    });
+  });
   if (rank_ == 0) run_log_->checkpoint(step, final.string(), seconds_now() - start);
 }
 

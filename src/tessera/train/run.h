@@ -19,6 +19,7 @@
 #include "tessera/job/job.h"
 #include "tessera/planning/priced.h"
 #include "tessera/planning/run_plan.h"
+#include "tessera/prepare/pace.h"
 #include "tessera/prepare/stage_data.h"
 #include "tessera/report/progress.h"
 #include "tessera/report/run_log.h"
@@ -89,7 +90,6 @@ class Run {
   void tell_resume();
   void write_plan();
   bool own_checkpoint() const;
-  bool restarted() const { return !place_.restarted_after.empty(); }
   void log_base(const engine::Roundings& rounded);
   void begin_part(size_t part);
   void take_plan();
@@ -97,6 +97,7 @@ class Run {
   void tell_links();
   StepReport numbers(bool last);
   double sample_flops(const planning::PartPlan& part, size_t bucket);
+  void wait_for_slowest(const std::function<void(prepare::Pace&)>& act);
   void sample(const plan::Visit& visit);
   bool owes_samples();
   Exit attempt(int64_t step, const std::string& what, const std::string& then, const std::function<void()>& act);

@@ -1,11 +1,15 @@
 // What a run does before its first step, and after its last.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 
 #include "tessera/base/check.h"
 #include "tessera/base/limits.h"
 #include "tessera/base/log.h"
+#include "tessera/base/quotes.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/damaged.h"
 #include "tessera/checkpoint/experts_file.h"
@@ -50,6 +54,22 @@ std::string program() {
   char sum[16];
   std::snprintf(sum, sizeof sum, "%08x", checkpoint::crc32c(bytes.data(), bytes.size()));
   return "tessera of " + std::to_string(bytes.size()) + " bytes with checksum " + sum;
+}
+
+/// When the launcher began whose child this process is, ours or torchrun's agent, in seconds since 1970; 0 where /proc does
+/// not show it.
+int64_t launcher_start() {
+  const auto text = [](const std::string& file) {
+    std::ifstream in(file);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string process = text("/proc/" + std::to_string(getppid()) + "/stat"), machine = text("/proc/stat");
+  const size_t name_end = process.rfind(')'), boot = machine.find("btime ");
+  if (name_end == std::string::npos || boot == std::string::npos) return 0;
+  std::istringstream fields(process.substr(name_end + 1));
+  std::string field;
+  for (int i = 0; i < 20; ++i) fields >> field;  // the 22nd of all: clock ticks from the machine's start
+  return std::atoll(machine.c_str() + boot + 6) + std::atoll(field.c_str()) / sysconf(_SC_CLK_TCK);
 }
 
 /// The first free one of recipe-1.toml, recipe-2.toml, ...
@@ -148,7 +168,7 @@ void Run::check_start() {
   facts_ = run_facts(recipe_, job_);
   std::string asked = recipe_.run.resume;
   if (is_foreign_checkpoint(asked)) asked = adopt(recipe_, job_, facts_, comm_, place_).string();
-  resume_ = checkpoint::choose_resume(asked, out_, restarted());
+  resume_ = checkpoint::choose_resume(asked, out_, place_.attempt > 0 ? std::optional(launcher_start()) : std::nullopt);
   comm_.check_agreement("checkpoint to go on from", checkpoint::describe(resume_));
   if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
   if (!resumed_) job::check_random_parts(recipe_, job_.experts, job_.image != nullptr);
@@ -337,6 +357,7 @@ void Run::load() {
     experts_->load_model(recipe_.model.path);
     job::each_expert(store, job_.experts, [&](size_t e, const std::string&) {
       job::start_adapters(job::for_expert(recipe_, job_.experts, e), store, comm_);
+      engine::begin_averages(store);
     });
   }
   if (rank_ == 0) {
@@ -407,10 +428,10 @@ int Run::finish() {
   }
   watch_.phase(done_, "exporting the model");
   Exit code = export_models();
-  const std::string schedule = (out_ / "schedule.jsonl").string();
-  std::ofstream lines(schedule + ".rank-" + std::to_string(rank_), std::ios::trunc);
-  for (const auto& line : step_lines_) lines << line << '\n';
-  lines.close();
+  if (steps_ > 0) {  // a start that finds nothing to train keeps those of the run
+    std::ofstream lines((out_ / "schedule.jsonl").string() + ".rank-" + std::to_string(rank_), std::ios::trunc);
+    for (const auto& line : step_lines_) lines << line << '\n';
+  }
   comm_.barrier();
   if (rank_ == 0) attempt(recipe_.run.steps, "report", kNextStart, [&] { write_report(); });
   if (code == Exit::done && steps_ > 0 && skips_ == steps_ && recipe_.run.on_nan == "skip") {
@@ -439,7 +460,9 @@ void Run::tell_results() const {
     log::info("model: " + model.string());
   }
   log::info("report: " + (out_ / "report.html").string());
-  log::info("sample it: tessera sample " + (out_ / "recipe.toml").string() + " --prompt \"...\" --out sample." +
+  std::string recipe = (out_ / "recipe.toml").string();
+  if (recipe.find(' ') != std::string::npos) recipe = in_quotes(recipe);
+  log::info("sample it: tessera sample " + recipe + " --prompt \"...\" --out sample." +
             (recipe_.data.frames == 1 ? "png" : "mp4"));
 }
 
@@ -461,24 +484,26 @@ Exit Run::export_models() {
         if (rank_ == 0 && !recipe_.lora.on) job::save_null_caption(recipe_, *job_.model, folder);
       });
     });
+    if (rank_ == 0 && job_.experts.several() && !job_.experts.gated)
+      attempted([&] {
+        checkpoint::write_experts_file(model / checkpoint::kExpertsFile,
+                                       {job_.experts.boundary, recipe_.diffusion.shift});
+      });
+    attempted([&] { experts_->save_model(model); });
   };
   exported(out_ / "model");
-  if (rank_ == 0 && job_.experts.several() && !job_.experts.gated)
-    attempted([&] {
-      checkpoint::write_experts_file(out_ / "model" / checkpoint::kExpertsFile,
-                                     {job_.experts.boundary, recipe_.diffusion.shift});
-    });
   if (planned().plan().states.ema) exported(out_ / "model_ema");
-  attempted([&] { experts_->save_model(out_ / "model"); });
   return code;
 }
 
 /// By rank 0, when all have written their lines.
 void Run::write_report() {
-  const std::string schedule = (out_ / "schedule.jsonl").string();
   if (!trace_.empty()) join_rank_files(trace_, place_.world);
-  join_rank_files(schedule, place_.world);
-  checkpoint::write_text((out_ / "trace.json").string(), planning::plan_trace(planned(), lines_of(schedule)));
+  if (steps_ > 0) {
+    const std::string schedule = (out_ / "schedule.jsonl").string();
+    join_rank_files(schedule, place_.world);
+    checkpoint::write_text((out_ / "trace.json").string(), planning::plan_trace(planned(), lines_of(schedule)));
+  }
   report::write_run_report({out_}, out_ / "report.html");
 }
 

@@ -84,7 +84,6 @@ class Launcher {
     start.port = nodes_.port();
     start.token = nodes_.token();
     start.attempt = round.number;
-    start.fault = fault_;
     if (lock_) start.locked = std::filesystem::absolute(options_.run);
     start.timeout = options_.timeout;
     nodes_.pause();

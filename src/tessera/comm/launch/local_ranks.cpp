@@ -72,7 +72,6 @@ RankVariables LocalRanks::variables(int local) const {
                         {"TORCHELASTIC_RESTART_COUNT", std::to_string(start_.attempt)},
                         {"TESSERA_STORE", "launcher"},
                         {"TESSERA_ASKED_WORLD", std::to_string(start_.asked_world)},
-                        {"TESSERA_RESTARTED_AFTER", start_.fault},
                         {RunLock::kVariable, start_.locked},
                         {"TESSERA_STATUS", board_.path()}};
   if (!start_.token.empty()) list.emplace_back(kTokenVariable, start_.token);

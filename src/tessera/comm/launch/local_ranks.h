@@ -29,7 +29,6 @@ struct RanksStart {
   std::string token;    ///< opens the store; empty: it is open
   int attempt = 0;      ///< number of earlier restarts
   int asked_world = 1;  ///< requested number of ranks; more than `world` if nodes are missing
-  std::string fault;    ///< reason for the restart; empty in the first attempt
   std::string locked;   ///< the run's folder, where the launcher holds its lock
   double timeout = 60;  ///< fault.timeout
 };

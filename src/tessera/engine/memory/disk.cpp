@@ -130,7 +130,10 @@ void Disk::transfer(bool write, int64_t offset, char* data, int64_t bytes) {
       write ? io_uring_prep_write(sqe, direct_, data + p.at, static_cast<unsigned>(p.end - p.at), offset + p.at)
             : io_uring_prep_read(sqe, direct_, data + p.at, static_cast<unsigned>(p.end - p.at), offset + p.at);
       io_uring_sqe_set_data(sqe, reinterpret_cast<void*>(static_cast<uintptr_t>(i)));
-      io_uring_submit(&ring_->ring);
+      int given = 0;
+      do given = io_uring_submit(&ring_->ring);
+      while (given == -EINTR || given == -EAGAIN);
+      if (given < 0) fail(what, offset, bytes, -given);  // a request that was not taken never ends
     };
     int failed = 0;
     while (next < bytes || flying > 0) {

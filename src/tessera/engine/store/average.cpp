@@ -47,6 +47,7 @@ void AveragedWeights::swap() {
     const Store::ExpertScope active(store_, e);
     swap_active();
   }
+  store_.flush_disk();
 }
 
 void AveragedWeights::swap_active() {

@@ -96,6 +96,9 @@ class Store {
   /// The schedule that uses the store is over, and its streams have come to its end at `after`: who asks for a buffer in
   /// host memory waits for that. Null: a schedule begins, whose instructions are ordered among each other.
   void rest(const device::Mark* after) { after_ = after, settled_ = false; }
+  /// Between steps, after set_masters() and the like: buffers on disk, which were written as mapped memory, reach it, and
+  /// their checksums are not those of before.
+  void flush_disk();
   int64_t host_bytes() const;  ///< of buffers that are offloaded to the host
   int64_t disk_bytes() const;
 

@@ -106,6 +106,10 @@ void Store::round_gradient(const Tensor& shard) const {
   if (grad_type_ != at::kFloat) ops::round_values(shard, grad_type_);
 }
 
+void Store::flush_disk() {
+  if (disk_) disk_->flush();
+}
+
 int64_t Store::host_bytes() const {
   int64_t bytes = 0;
   for (const auto& memory : host_) bytes += memory->size();

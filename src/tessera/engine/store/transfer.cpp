@@ -200,7 +200,7 @@ void read_into(checkpoint::TrainingCheckpoint& from, const checkpoint::TensorRan
   bytes.keep();
 }
 
-/// A checkpoint of a run without an average: it begins as a copy of the weights.
+/// The average of a run that begins, or whose checkpoint has none, is a copy of the weights.
 void begin_average(Store& store, const Store::Part& part, Store::Range to) {
   const int64_t count = part.end - part.begin;
   const ops::HostBytes bytes(to.data, count * 4, to.on_device, ops::HostBytes::Contents::unread);
@@ -250,6 +250,15 @@ void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::stri
       check_moments(part, range, from);
       read_into(from, range, store.state(part, s));
     }
+  }
+}
+
+void begin_averages(Store& store) {
+  for (const auto& part : store.parts()) {
+    if (frozen(store, part)) continue;
+    const auto& states = store.states(part.unit).ranges[part.range].states;
+    for (size_t s = 0; s < states.size(); ++s)
+      if (states[s].kind == plan::kAverage) begin_average(store, part, store.state(part, s));
   }
 }
 

@@ -38,6 +38,9 @@ std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string
 /// The reverse, from any layout. Masters saved in another form are converted; moments in another form throw UserError
 /// (input) that names plan.moments.
 void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::string& prefix = {});
+/// Sets the averages of a run that begins (plan::StateFormat::ema) to the weights, of the active expert. Without averages it
+/// does nothing.
+void begin_averages(Store& store);
 /// Sets the weights to their saved averages (plan::StateFormat::ema), without states: to sample. Throws UserError (input)
 /// for a checkpoint that has none.
 void restore_average(Store& store, checkpoint::TrainingCheckpoint& from, const std::string& prefix = {});
