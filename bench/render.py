@@ -43,8 +43,8 @@ def out_of_reach(report):
         seconds = {r["setting"]: r["seconds"] for r in report["rows"] if r["tokens"] == tokens}
         wanted, floor = 0.5 * seconds["deepspeed default"], seconds["floor"]
         if wanted < floor:
-            text += (f"- With {tokens:,} tokens the half of DeepSpeed's time that (c) asks for is {wanted:.2f} s, less than the "
-                     f"{floor:.2f} s of the floor, which\n  exchanges and offloads nothing.\n")
+            text += (f"- With {tokens:,} tokens (c) asks for half of DeepSpeed's time, {wanted:.2f} s. That is less than the {floor:.2f} s of the\n"
+                     "  floor, which exchanges and offloads nothing.\n")
     return text
 
 
@@ -52,22 +52,25 @@ def page(report):
     m = report["model"]
     return f"""# Benchmarks
 
-`make bench` makes this page: it runs Tessera and its peers in turn on one machine. bench/results.json has the numbers.
+This page compares step time and memory of Tessera with FSDP2 and DeepSpeed ZeRO-3 on two CPU ranks. `make bench` makes it: it
+runs all programs in turn on one machine. bench/results.json has the numbers.
 
-{report['date']}, {report['machine']}, {report['ranks']} Gloo ranks of one thread each, fp32, PyTorch {report['torch']}, diffusers
-{report['diffusers']}. The model is a Wan 2.1 of 36M parameters: dim {m['dim']}, {m['num_heads']} heads, {m['num_layers']} blocks, ffn
-{m['ffn_dim']}, {m['text_len']} text tokens of width {m['text_dim']}; one sample a rank. A step is forward, loss, backward and AdamW.
-FSDP2 is the diffusers class with `fully_shard` of every block and of the root and fused AdamW; its recompute is
-`torch.utils.checkpoint`, non-reentrant, on every block. DeepSpeed {report['deepspeed']} is ZeRO-3 with `offload_optimizer` to the CPU and its own CPU AdamW,
-once with its default buckets (5e8 elements) and once with those that transformers fills in for "auto".
+{report['date']}, {report['machine']}, {report['ranks']} ranks of one thread each (Tessera sends through shared memory, its peers
+through Gloo), fp32, PyTorch {report['torch']}, diffusers {report['diffusers']}. The model is a Wan 2.1 of 36M parameters: dim {m['dim']},
+{m['num_heads']} heads, {m['num_layers']} blocks, ffn {m['ffn_dim']}, {m['text_len']} text tokens of width {m['text_dim']}; one sample a rank. A step is
+forward, loss, backward and AdamW.
 
-- Time is the median over all steps; settings alternate within a round. The range is the fastest to the slowest step.
-- An allocator in front of LibTorch's counts the bytes of all programs by the same rule, from the end of step 1 on. Persistent: the
-  rank's shards of parameters, gradients and both moments. Transient: peak less persistent.
-- The floor is two processes that compute at the same time and exchange nothing: forward and backward of the diffusers model, and
-  fused AdamW on the half of the parameters that a rank would own. Both hold whole parameters.
-- States on the host: on a CPU, device and host are the same memory, so both are added up for all programs.
-- "Planner free" may choose anything that stays under the peak of FSDP2 without recompute.
+- *FSDP2* is the diffusers class with `fully_shard` of every block and of the root, and fused AdamW. Its recompute is
+  `torch.utils.checkpoint`, non-reentrant, on every block.
+- *DeepSpeed* {report['deepspeed']} is ZeRO-3 with `offload_optimizer` to the CPU and its own CPU AdamW, once with its default buckets
+  (5e8 elements) and once with those that transformers fills in for "auto".
+- *Time* is the median over all steps; settings alternate within a round. The range is the fastest to the slowest step.
+- *Memory*: an allocator in front of LibTorch's counts the bytes of all programs by the same rule, from the end of step 1 on.
+  Persistent are the rank's shards of parameters, gradients and both moments. Transient is the peak less persistent.
+- *The floor* is two processes that compute at the same time and exchange nothing: forward and backward of the diffusers model,
+  and fused AdamW on the half of the parameters that a rank would own. Both hold whole parameters.
+- *States on the host*: on a CPU, device and host are the same memory, so both are added up for all programs.
+- *Planner free*: the planner may choose anything that stays under the peak of FSDP2 without recompute.
 {out_of_reach(report)}
 {tables(report)}"""
 
