@@ -92,7 +92,7 @@ std::vector<Setting> data_settings() {
       {"data.path",
        Kind::paths,
        "",
-       "folder of clips with a .txt beside each; or of a metadata file; or that file; or one clip; or a list of such: all are trained on",
+       "folder of clips with a .txt beside each, folder with a metadata file, that file, one clip, or a list of these",
        read_paths,
        {.in_stages = true}},
       {"data.metadata",
@@ -128,7 +128,7 @@ std::vector<Setting> data_settings() {
       {"data.motion_files",
        Kind::list,
        "",
-       "how much clips move, for models that were trained with it, in files named as data.caption_files are: captions end in \" motion score: 12.\"",
+       "files with motion scores, named as data.caption_files are, for models that were trained with them: captions end in \" motion score: 12.\"",
        caption_rule<&data::CaptionRules::motion_files>,
        {.in_stages = true}},
       {"data.motion_of",
@@ -182,7 +182,7 @@ std::vector<Setting> data_settings() {
       {"data.null_text",
        Kind::list,
        "",
-       "files of the caption of no words as data.texts has them, its embedding and its pooled vector, for dropped captions; empty: text encoders make it",
+       "files with the embedding and the pooled vector of the empty caption, for dropped captions with data.texts; empty: text encoders make them",
        data_key<&Recipe::Data::null_text>,
        {.needs = {{[](const Facts& f) { return f.recipe.data.texts; }, "it belongs to data.texts"}},
         .in_stages = true}},
@@ -224,7 +224,7 @@ std::vector<Setting> data_settings() {
        {.range = {.least = 1, .most = 1e6}, .in_stages = true}},
       {"data.vae", Kind::text, "auto",
        "autoencoder: " + families::standard().codec +
-           " (built in, no weights, for trying out; auto is the same, but trained weights want it by its name), or a released one: its file, a diffusers vae folder or a model "
+           " (built in, without weights, for trials; auto is the same, but with trained weights it must be named), or a released one: its file, a diffusers vae folder or a model "
            "folder, or with random weights, to plan, its name: " +
            known(&families::Family::autoencoders),
        read_vae},
@@ -237,7 +237,7 @@ std::vector<Setting> data_settings() {
            "); 0: no such tiles; auto: none, or 64 or 16 where whole clips need more than a quarter of plan.budget",
        read_vae_tile_frames},
       {"data.text_encoder", Kind::text, "auto",
-       "text encoder preset; auto: " + families::standard().text_encoder + ", which trained weights want by its name",
+       "text encoder preset; auto: " + families::standard().text_encoder + ", which must be named with trained weights",
        read_text_encoder},
       {"data.text_encoder_path", Kind::text, "", "weights of data.text_encoder; empty: random ones from a fixed seed",
        data_key<&Recipe::Data::text_encoder_path>},

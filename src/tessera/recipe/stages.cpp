@@ -94,8 +94,8 @@ std::vector<RunPart> run_parts(const Recipe& recipe) {
   for (size_t number = 0; number <= recipe.stages.size(); ++number) {
     const int64_t first = number == 0 ? 1 : recipe.stages[number - 1].from;
     if (first > recipe.run.steps) {
-      log::info("stage " + std::to_string(number) + " begins at step " + std::to_string(first) + ", the run has " +
-                std::to_string(recipe.run.steps) + ": it does not come");
+      log::info("stage " + std::to_string(number) + " begins at step " + std::to_string(first) + ", but the run has " +
+                std::to_string(recipe.run.steps) + " steps: the stage never starts");
       break;
     }
     if (number > 0) parts.back().last = first - 1;

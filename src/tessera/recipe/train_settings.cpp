@@ -117,8 +117,7 @@ const Needs kOfFp16 = {[](const Facts& f) {
                        },
                        "it belongs to plan.compute_dtype or plan.reduce_dtype = \"fp16\""};
 const Needs kOfGate = {[](const Facts& f) { return f.gated(); }, "it belongs to experts.router = \"gate\""};
-const Needs kOfTurns = {[](const Facts& f) { return !f.gated(); },
-                        "with experts.router = \"gate\" every step may train every expert, on all timesteps"};
+const Needs kOfTurns = {[](const Facts& f) { return !f.gated(); }, "it belongs to experts.router = \"turns\""};
 
 /// "auto|both" and every family's experts.
 std::string expert_choices() {
@@ -459,7 +458,7 @@ std::vector<Setting> diffusion_settings() {
       {"diffusion.drop_condition",
        Kind::list,
        "",
-       "what samples with such frames are trained without, KIND=WEIGHT: cond=0.05,text=0.05,null=0.05,keep=0.85, where cond drops the caption, text the frames, null both; empty: nothing is left out",
+       "what is dropped from samples with given frames (diffusion.mask_types), KIND=WEIGHT: cond=0.05,text=0.05,null=0.05,keep=0.85, where cond drops the caption, text the frames, null both; empty: nothing is dropped",
        read_drop_condition,
        {.needs = {kOfMaskTypes}, .in_stages = true}},
       {"diffusion.caption_dropout",
