@@ -100,7 +100,7 @@ void put_on_machine(recipe::Recipe& recipe, const Arguments& arguments) {
       throw UserError(Exit::usage, "plan",
                       "--nodes: the mesh " + recipe.mesh.to_string() + " has " + std::to_string(ranks) +
                           " ranks, which do not divide the " + them,
-                      "change the mesh, or leave --nodes away");
+                      "change the mesh, or leave out --nodes");
     recipe.set("mesh.dp_shard", std::to_string(recipe.mesh[Axis::dp_shard] * (devices / ranks)));
     log::info("plan: the mesh grows to " + recipe.mesh.to_string() + " over the " + them);
   }

@@ -406,7 +406,7 @@ TEST(InBackward, IsRefusedWhereSomethingWaitsForTheNormOfAll) {
     EXPECT_EQ(r.code, 2) << r.output;
     EXPECT_NE(r.output.find(why), std::string::npos) << r.output;
   };
-  refused("train.clip_norm = 1 clips by the norm of all gradients", {"--train.clip_norm", "1"});
+  refused("train.clip_norm = 1 needs the norm of all gradients", {"--train.clip_norm", "1"});
   refused("run.on_nan = \"skip\"", {"--train.clip_norm", "0", "--run.on_nan", "skip"});
   refused("fp16 scales the loss", {"--train.clip_norm", "0", "--plan.reduce_dtype", "fp16"});
 }

@@ -344,7 +344,7 @@ TEST(Evidence, WhatNoPlanCouldTakeIsToldFromWhatWasNotFound) {
     const Choice none = choose(p.model, p.mesh, p.input, p.machine);
     if (none.fits) continue;  // a mix of blocks takes less than the same way for all
     EXPECT_EQ(optimum(p), INFINITY) << i;
-    EXPECT_EQ(none.advice.find("infeasible: no plan with these settings takes less than "), 0u) << none.advice;
+    EXPECT_EQ(none.advice.find("infeasible: every plan with these settings needs at least "), 0u) << none.advice;
   }
   const auto tried = [](int64_t peak, int64_t host) {
     Candidate c;
@@ -358,7 +358,7 @@ TEST(Evidence, WhatNoPlanCouldTakeIsToldFromWhatWasNotFound) {
   EXPECT_EQ(describe(shortage_of(in, apart), in).find("not found: "), 0u);
   EXPECT_TRUE(shortage_of(in, {tried(25 * kGiB, 6 * kGiB), tried(15 * kGiB, 16 * kGiB)}).infeasible);
   EXPECT_EQ(describe(shortage_of(in, {tried(15 * kGiB, 16 * kGiB)}), in),
-            "infeasible: no plan with these settings takes less than 31.00 GiB of device and host memory a rank "
+            "infeasible: every plan with these settings needs at least 31.00 GiB of device and host memory a rank "
             "together; ");
   EXPECT_TRUE(shortage_of(in, {tried(21 * kGiB, 2 * kGiB)}).infeasible) << "device memory is not host memory";
   in.nvme = true;

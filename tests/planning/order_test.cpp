@@ -48,7 +48,7 @@ TEST(PlanRequestOf, AReleasedModelWithTheWaveletSaysHowManyTokensItsAutoencoderM
   };
   EXPECT_EQ(
       notes("sana-1.6b", "haar"),
-      "data.vae = haar makes 16384 tokens of a sample, dc-ae-f32c32 1024: for a plan with that many set data.vae = "
+      "a sample has 16384 tokens with data.vae = haar and 1024 with the released dc-ae-f32c32: to plan for the latter set data.vae = "
       "\"dc-ae-f32c32\" or its path");
   EXPECT_EQ(notes("sana-1.6b", "dc-ae-f32c32"), "");
   EXPECT_EQ(notes("sana-1.6b", "haar", "1000,1000"), "") << "which dc-ae-f32c32 does not take";

@@ -303,7 +303,7 @@ TEST(TargetMemory, APlanForAGpuHasItsLibrariesAsLinesAndOneForTheCpuNone) {
   EXPECT_EQ(gpu.at("driver_bytes"), plan::with_gaps(int64_t{60} << 30) + beside);
   const std::string fits = plan_text(planned("1xa100-80")),
                     beyond = plan_text(planned("1xa100-80", {{"plan.budget", "79GiB"}}));
-  EXPECT_NE(fits.find("the driver says"), std::string::npos);
+  EXPECT_NE(fits.find("in nvidia-smi"), std::string::npos);
   EXPECT_EQ(fits.find("which is less"), std::string::npos) << fits;
   EXPECT_NE(beyond.find("which is less: set plan.budget to "), std::string::npos) << beyond;
   const auto cpu = nlohmann::json::parse(plan_json(planned("cpu"))).at("device");

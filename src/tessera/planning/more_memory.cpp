@@ -66,7 +66,7 @@ std::string more_memory(const Planned& planned) {
   if (text.empty()) return text;
   return text + (binding > 1    ? "both bind"
                  : binding == 1 ? std::string(last) + " memory binds"
-                                : "no such step alone makes it faster");
+                                : "more of one memory alone makes the step no faster");
 }
 
 }  // namespace tessera::planning

@@ -33,7 +33,7 @@ std::string why_not_in_backward(const recipe::Recipe& recipe, DType compute, DTy
   if (recipe.train.clip_norm > 0) {
     char norm[32];
     std::snprintf(norm, sizeof norm, "%g", recipe.train.clip_norm);
-    return std::string("train.clip_norm = ") + norm + " clips by the norm of all gradients (0 clips nothing)";
+    return std::string("train.clip_norm = ") + norm + " needs the norm of all gradients (0 switches clipping off)";
   }
   if (recipe.run.on_nan == "skip") return "run.on_nan = \"skip\" decides by the loss and norm of the whole step";
   if (compute == DType::f16 || reduce == DType::f16)
@@ -61,8 +61,9 @@ std::string other_tokens(const recipe::Recipe& recipe, const job::Job& job, cons
     if (!own || (*own)[0] != latent[0]) continue;
     const int64_t released = job.model->token_count(*own);
     if (released == tokens) return {};
-    note = "data.vae = " + recipe.data.vae + " makes " + std::to_string(tokens) + " tokens of a sample, " + name + " " +
-           std::to_string(released) + ": for a plan with that many set data.vae = \"" + name + "\" or its path";
+    note = "a sample has " + std::to_string(tokens) + " tokens with data.vae = " + recipe.data.vae + " and " +
+           std::to_string(released) + " with the released " + name + ": to plan for the latter set data.vae = \"" +
+           name + "\" or its path";
   }
   return note;
 }
@@ -183,10 +184,9 @@ void add_batches(PlanRequest& request, const recipe::Recipe& recipe, const job::
       request.others.push_back({latent, samples});
   }
   if (batches.empty() || !job.experts.gated) return;
-  throw UserError(
-      Exit::usage, "data.buckets",
-      "batches of their own with experts.router = \"gate\", whose samples choose among experts of one batch",
-      "set train.global_batch for all of them");
+  throw UserError(Exit::usage, "data.buckets",
+                  "a bucket has a batch of its own, and experts.router = \"gate\" needs one batch size for all",
+                  "set train.global_batch for all of them");
 }
 
 }  // namespace

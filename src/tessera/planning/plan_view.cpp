@@ -160,11 +160,12 @@ std::vector<MemoryRow> memory_rows(const Planned& planned, const plan::MemoryCur
       {"gradients", parts.gradients, "reduced, this rank's shards"},
       {"states", parts.states, "the optimiser's moments"},
       {"slots", parts.slots - swap, "gathered parameters, gradients and receive buffers in flight"},
-      {"activations", parts.activations - libraries, "what forward leaves for backward, inputs, tables"},
+      {"activations", parts.activations - libraries, "saved for the backward, inputs, tables"},
       {"temporaries", parts.temporaries, "inside the instruction that runs"}};
   if (swap > 0)
-    rows.push_back({"expert swap", swap,
-                    "by way of which experts change places with the " + std::string(name(planned.plan().idle))});
+    rows.push_back(
+        {"expert swap", swap,
+         "device buffer through which experts are swapped with the " + std::string(name(planned.plan().idle))});
   if (libraries > 0) rows.push_back({"libraries", libraries, workspaces.front().name + ": " + workspaces.front().note});
   return rows;
 }
@@ -181,9 +182,9 @@ std::vector<Fact> beside_rows(const Planned& planned, const plan::MemoryCurve& m
       used <= there ? std::string()
                     : ", which is less: set plan.budget to " +
                           format_bytes(plan::without_gaps(there - plan::bytes_of(planned.beside()))) + " at most";
-  rows.push_back({"the driver says", format_bytes(used),
-                  "with the block of " + format_bytes(plan::with_gaps(budget)) + " that a run takes for its " +
-                      (planned.budget > 0 ? "budget" : "plan") + "; of " + format_bytes(there) + beyond});
+  rows.push_back({"in nvidia-smi", format_bytes(used),
+                  "with the block of " + format_bytes(plan::with_gaps(budget)) + " that a run reserves for its " +
+                      (planned.budget > 0 ? "budget" : "plan") + "; the GPU has " + format_bytes(there) + beyond});
   return rows;
 }
 
@@ -191,13 +192,13 @@ std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& mem
   const std::string budget = planned.host_budget > 0 ? ", budget " + format_bytes(planned.host_budget) : std::string();
   std::vector<Fact> facts = {{"host, a rank", format_bytes(memory.host.total()), tier_text(memory.host) + budget}};
   facts.push_back({"samples, a rank", format_bytes(planned.loader_bytes()),
-                   "host memory beside that: of this step, and of the next while they are made"});
+                   "further host memory: of this step, and of the next while they are loaded"});
   if (memory.host.total() > 0 && !planned.machine.profile.target.empty())
     facts.push_back({"staging, a rank", format_bytes(device::kStagingBytes),
-                     "host memory beside that, of the driver, where the system page-locks none of ours"});
+                     "further host memory: the driver's, used if the system refuses to page-lock the host tier"});
   if (planned.host_encoders > 0)
     facts.push_back({"encoders, a rank", format_bytes(planned.host_encoders),
-                     "host memory beside that: their weights, and what they work in"});
+                     "further host memory: their weights and work buffers"});
   if (memory.nvme.total() > 0)
     facts.push_back({"nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme)});
   const int64_t saved = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
@@ -244,8 +245,8 @@ Json encoders_json(const Planned& planned) {
 
 void encoder_rows(Table& table, const EncoderBytes& e) {
   if (e.prepare() == 0) return;
-  table.title(e.place == recipe::Encoders::cached ? "frozen encoders, a rank: only while they are used"
-                                                  : "frozen encoders, a rank: beside every step");
+  table.title(e.place == recipe::Encoders::cached ? "frozen encoders of a rank, in memory only while they run"
+                                                  : "frozen encoders of a rank, in memory during every step");
   table.row("prepare", format_bytes(e.prepare()), "at its peak; beside it a clip's pixels, " + format_bytes(e.clip));
   const auto stack = [&](const char* label, const StackBytes& bytes, const char* input) {
     if (bytes.held > 0)
@@ -273,7 +274,7 @@ std::string encoding_text(const Planned& planned) {
   if (s.clips > 0) text += (text.empty() ? "" : ", ") + several(s.clips, " clip", s.clip);
   text += ", " + format_seconds(hidden_encoding(planned)) + " hidden behind the step";
   if (s.place == recipe::Encoders::sharded)
-    text += "; captions are not: all ranks gather for them between two steps, in one order with the step's";
+    text += "; captions are not hidden: their gathers run between two steps, in order with the step's collectives";
   return text;
 }
 

@@ -43,7 +43,8 @@ plan::Plan with_placement_of(plan::Plan plan, const plan::Plan& other) {
 /// The same stage under another plan.
 Planned with_plan(Planned planned, plan::Plan plan, const PlanRequest& request) {
   planned.choice.plan = std::move(plan);
-  planned.choice.why = "chosen for all stages together: persistent buffers have the same placement in each";
+  planned.choice.why =
+      "chosen for all stages together: parameters, gradients and states keep their places from stage to stage";
   planned.choice.warning.clear();
   evaluate(planned, request);
   return planned;

@@ -49,8 +49,9 @@ std::string slower_mesh(const PlanRequest& request, const Planned& planned) {
     if (const std::optional<double> seconds = faster_on(request, mesh, fastest)) fastest = *seconds, found = mesh;
   if (!found) return {};
   const auto [there, here] = format_distinct_seconds(fastest, planned.choice.seconds);
-  return "a step on " + request.mesh.to_string() + " takes " + here + ", as predicted; on " +
-         (found->world() == 1 ? "one rank" : found->to_string()) + " the same batch takes " + there;
+  return request.mesh.to_string() + " is predicted to be slower than " +
+         (found->world() == 1 ? "one rank" : found->to_string()) + " with the same batch: " + here + " a step, not " +
+         there;
 }
 
 }  // namespace tessera::planning

@@ -49,9 +49,9 @@ std::string describe(const Shortage& shortage, const PlannerInput& input) {
   const std::string least = shortage.device > input.budget
                                 ? format_bytes(shortage.device) + " of device memory a rank"
                                 : format_bytes(shortage.both) + " of device and host memory a rank together";
-  if (shortage.infeasible) return "infeasible: no plan with these settings takes less than " + least + "; ";
-  return "not found: some plan takes no more than the budgets, " + least +
-         ", but none that was tried holds both of them; ";
+  if (shortage.infeasible) return "infeasible: every plan with these settings needs at least " + least + "; ";
+  return "not found: a plan within the budgets may exist (it needs at least " + least +
+         "), but no plan that was tried stays within both; ";
 }
 
 std::string describe_shortage(const PlannerInput& input, const Candidate& smallest, const MemoryParts& held) {

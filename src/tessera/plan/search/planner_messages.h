@@ -24,7 +24,7 @@ struct Shortage {
   int64_t both = 0;         ///< the least that any takes on device and host together
 };
 Shortage shortage_of(const PlannerInput& input, const std::vector<Candidate>& tried);
-/// "infeasible: no plan with these settings takes less than 61 GiB of device memory a rank; " or "not found: ...; ".
+/// "infeasible: every plan with these settings needs at least 61 GiB of device memory a rank; " or "not found: ...; ".
 std::string describe(const Shortage& shortage, const PlannerInput& input);
 
 /// Compares the needs of the smallest plan with the budgets; `held`: its device memory at the peak.
