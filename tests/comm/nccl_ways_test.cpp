@@ -33,7 +33,7 @@ TEST(NcclWays, AreThoseThatItsLogNames) {
   EXPECT_EQ(read({kNvlink, kPeers}).text(), "NVLink");
   EXPECT_EQ(read({kPcie, kPeers}).text(), "PCIe from GPU to GPU");
   EXPECT_EQ(read({kNvlink, kPeers, kRdma}).text(), "NVLink, RDMA into GPU memory");
-  EXPECT_EQ(read({kHost, kSockets}).text(), "memory of the host, sockets");
+  EXPECT_EQ(read({kHost, kSockets}).text(), "host memory, sockets");
   EXPECT_FALSE(read({kNvlink}).known()) << "a search that found NVLink has not sent by it yet";
 }
 

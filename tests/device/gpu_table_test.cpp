@@ -144,7 +144,7 @@ TEST(PinnedMemory, OfAHostTierIsSentAndComesBack) {
   if (!device::open().table) GTEST_SKIP() << device::open().absence;
   const int64_t bytes = setting("TESSERA_PINNED_MIB", 64) << 20, piece = std::min<int64_t>(bytes / 8, 64 << 20);
   const Locked host(bytes);
-  ASSERT_TRUE(host.locked) << "the system does not page-lock " << (bytes >> 20) << " MiB: ulimit -l";
+  ASSERT_TRUE(host.locked) << "the system refuses to page-lock " << (bytes >> 20) << " MiB: ulimit -l";
   const Bytes there(piece);
   for (const int64_t at : {int64_t{0}, bytes / 2, bytes - 2 * piece}) {
     auto* sent = reinterpret_cast<int32_t*>(host.data + at);

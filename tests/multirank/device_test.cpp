@@ -56,7 +56,7 @@ TEST_P(OnDevice, TrainsWithTheBitsOfTheCpu) {
   EXPECT_NE(there.output.find("run.device: simulated"), std::string::npos) << there.output;
   ASSERT_EQ(curve_of(shared(), cpu).size(), kSteps);
   EXPECT_EQ(curve_of(shared(), cpu), curve_of(shared(), device));
-  EXPECT_EQ(there.output.find("asked the device's driver"), std::string::npos) << there.output;
+  EXPECT_EQ(there.output.find("allocated memory from the GPU's driver"), std::string::npos) << there.output;
   for (const char* unused : {"blocks:cp", "reach:", "states:"})
     EXPECT_EQ(there.output.find(unused), std::string::npos) << "Wan sends nothing of that kind: " << there.output;
   if (GetParam().lora) return;
@@ -275,9 +275,9 @@ TEST(OnDeviceRuns, ASlowWayBetweenGpusIsAWarningAndABlockThatIsNotTakenChangesNo
                    "--run.steps", std::to_string(kSteps), "--mesh", "dp_shard=2", "--plan.recompute", "all"},
                   environment, 120);
   EXPECT_EQ(r.code, 0) << r.output;
-  EXPECT_NE(r.output.find("within this machine, by memory of the host, from copies of its own: "), std::string::npos)
+  EXPECT_NE(r.output.find("within this machine, by host memory, from copies of its own: "), std::string::npos)
       << r.output;
-  EXPECT_NE(r.output.find("GPUs of this machine send by memory of the host: they do not reach each other"),
+  EXPECT_NE(r.output.find("GPUs of this machine send through host memory: they have no peer-to-peer access"),
             std::string::npos)
       << r.output;
   const Result plain = train(ON_DEVICE, 2, "plain-way", {"--mesh", "dp_shard=2", "--plan.recompute", "all"});
@@ -332,7 +332,7 @@ TEST(OnDeviceRuns, AStepWhoseBatchIsLargerThanAllBeforeLocksNoMemory) {
                                 "--data.buckets", "8x96x96,1x32x32"},
                                kOnDevice, 300);
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_EQ(r.output.find("asked the device's driver"), std::string::npos) << r.output;
+  EXPECT_EQ(r.output.find("allocated memory from the GPU's driver"), std::string::npos) << r.output;
   std::vector<int64_t> tokens;
   for (const auto& step : run.metrics("run")) tokens.push_back(step["tokens"].get<int64_t>());
   ASSERT_EQ(tokens.size(), 12);
@@ -403,8 +403,8 @@ TEST(OnDeviceRuns, WhereTheSystemPageLocksNothingTheHostTierIsStaged) {
     const Result here = train(TESSERA_BINARY, ranks, cpu, flags);
     ASSERT_EQ(here.code, 0) << here.output;
     for (const auto& [refused, said] :
-         {std::pair("pins", "copies between it and the GPU go by way of 32.00 MiB that the driver has locked"),
-          {"pins,pinned", "the driver has no such memory either, and the host waits for each of its copies"}}) {
+         {std::pair("pins", "copies to and from the GPU are staged through 32.00 MiB of page-locked memory"),
+          {"pins,pinned", "the driver has no page-locked memory either, so each copy between host and GPU blocks"}}) {
       auto environment = kOnDevice;
       environment["TESSERA_SIMULATED_REFUSES"] = refused;
       const std::string run = std::string(refused) + "-" + name;
@@ -415,7 +415,7 @@ TEST(OnDeviceRuns, WhereTheSystemPageLocksNothingTheHostTierIsStaged) {
       const Result there = run_program(words, environment, 300);
       ASSERT_EQ(there.code, 0) << there.output;
       EXPECT_NE(
-          there.output.find("does not page-lock the host memory of offloaded tensors (cudaHostRegister: operation "
+          there.output.find("refuses to page-lock the host memory of offloaded tensors (cudaHostRegister: operation "
                             "not supported"),
           std::string::npos)
           << there.output;

@@ -204,7 +204,7 @@ class DeviceLinks::Link final : public Transport {
       watched_.check();
       if (!patience) patience.emplace(watched_.seconds);
       if (patience->over()) {
-        watched_.fail(std::string(what) + " on " + name_ + " was not begun by all members in that time");
+        watched_.fail("not all ranks of " + name_ + " started " + what + " within fault.timeout");
         watched_.check();
       }
       looks < 100 ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(200));

@@ -130,7 +130,7 @@ int connect_to(const std::string& host, int port, double seconds) {
     if (patience.over())
       throw UserError(
           Exit::rank_lost, "comm",
-          "nobody answered at the rendezvous endpoint " + host + ":" + std::to_string(port) + " within " +
+          "the rendezvous endpoint " + host + ":" + std::to_string(port) + " did not answer within " +
               std::to_string(std::lround(seconds)) + " s (" + answer + ")",
           "check that node 0 is started, that the address is one of its machine, and that no firewall blocks it");
   }

@@ -79,7 +79,7 @@ std::unique_ptr<StoreClient> StoreClient::another(double patience) const {
 std::string StoreClient::greet(const std::string& token, double seconds) {
   Patience patience(seconds);
   const std::string hello = receive(wire::kHello, patience);
-  if (!hello.starts_with(wire::kMagic)) throw StoreGone("it answers in other words than this program's");
+  if (!hello.starts_with(wire::kMagic)) throw StoreGone("it does not speak this program's protocol");
   const bool closed = hello[wire::kMagic.size()] != 0;
   const std::string theirs = hello.substr(wire::kMagic.size() + 1), mine = wire::nonce();
   if (closed && token.empty()) return "asks for a token, which this process does not have";

@@ -81,7 +81,7 @@ std::string as_nvml_writes(const std::string& uuid) {
 /// Why it cannot be used; empty if it can. The library stays loaded.
 std::string open_nvml(const std::string& name, Nvml& nvml) {
   void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
-  if (!library) return "the driver's numbers are not to be had: " + std::string(dlerror());
+  if (!library) return "no numbers from the driver: " + std::string(dlerror());
   const auto load = [&]<class Function>(Function*& to, const char* symbol) {
     to = reinterpret_cast<Function*>(dlsym(library, symbol));
     return to != nullptr;
@@ -90,11 +90,11 @@ std::string open_nvml(const std::string& name, Nvml& nvml) {
                      load(nvml.gpu_of, "nvmlDeviceGetHandleByUUID") &&
                      load(nvml.utilisation, "nvmlDeviceGetUtilizationRates") &&
                      load(nvml.power, "nvmlDeviceGetPowerUsage") && load(nvml.memory, "nvmlDeviceGetMemoryInfo");
-  if (!whole) return "the driver's numbers are not to be had: " + name + " lacks functions of NVML";
+  if (!whole) return "no numbers from the driver: " + name + " lacks functions of NVML";
   load(nvml.make_events, "nvmlEventSetCreate"), load(nvml.register_events, "nvmlDeviceRegisterEvents");
   load(nvml.wait_for_event, "nvmlEventSetWait_v2"), load(nvml.free_events, "nvmlEventSetFree");
   if (const int code = nvml.start())
-    return "the driver's numbers are not to be had: NVML does not start (error " + std::to_string(code) + ")";
+    return "no numbers from the driver: NVML does not start (error " + std::to_string(code) + ")";
   return "";
 }
 
@@ -148,8 +148,8 @@ DriverWatch::DriverWatch(const std::string& uuid, const std::string& library, st
   absence_ = open_nvml(library, driver->nvml);
   if (!absence_.empty()) return;
   if (const int code = driver->nvml.gpu_of(as_nvml_writes(uuid).c_str(), &driver->gpu)) {
-    absence_ = "the driver's numbers are not to be had: NVML knows no " + as_nvml_writes(uuid) + " (error " +
-               std::to_string(code) + ")";
+    absence_ =
+        "no numbers from the driver: NVML knows no " + as_nvml_writes(uuid) + " (error " + std::to_string(code) + ")";
     driver->nvml.end();
     return;
   }

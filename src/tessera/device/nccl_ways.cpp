@@ -36,13 +36,13 @@ std::string Ways::text() const {
         word = nvlink_ ? "NVLink" : "PCIe from GPU to GPU";
         break;
       case Way::host:
-        word = "memory of the host";
+        word = "host memory";
         break;
       case Way::rdma:
         word = "RDMA into GPU memory";
         break;
       case Way::rdma_by_host:
-        word = "RDMA by memory of the host";
+        word = "RDMA through host memory";
         break;
       case Way::sockets:
         word = "sockets";
@@ -60,11 +60,11 @@ std::string Ways::warning(bool one_machine) const {
     return "GPUs of several machines send by TCP sockets: with RDMA (InfiniBand, RoCE, or the cloud's plugin of NCCL) they "
            "would be several times as fast; NCCL_DEBUG=INFO tells what it found";
   if (found_.contains(Way::rdma_by_host))
-    return "RDMA goes by memory of the host: with GPUDirect (the kernel's module nvidia_peermem, or dma-buf) it would go "
-           "from GPU to GPU";
+    return "RDMA is staged through host memory: with GPUDirect RDMA (the kernel module nvidia_peermem, or dma-buf) it would "
+           "go from GPU to GPU";
   if (found_.contains(Way::host))
-    return "GPUs of this machine send by memory of the host: they do not reach each other (nvidia-smi topo -p2p r), as with "
-           "consumer GPUs, with PCIe's ACS on, or with NCCL_P2P_DISABLE";
+    return "GPUs of this machine send through host memory: they have no peer-to-peer access (nvidia-smi topo -p2p r), as "
+           "with consumer GPUs, with PCIe's ACS on, or with NCCL_P2P_DISABLE";
   return "";
 }
 

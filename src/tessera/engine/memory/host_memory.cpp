@@ -29,10 +29,9 @@ std::vector<int> cpus_near_gpu(int64_t bytes) {
   if (!node) return {};
   static std::atomic<bool> told = false;
   if (bytes >= kLarge && node->free >= 0 && node->free < bytes && !told.exchange(true))
-    log::warn("NUMA node " + std::to_string(node->number) + ", on which the GPU hangs, has " +
-              format_bytes(node->free) + " free of the " + format_bytes(bytes) +
-              " for offloaded tensors: the rest lies on other nodes, and its copies " +
-              "take longer; offload less, or end what uses that node's memory (numactl -H)");
+    log::warn("the GPU's NUMA node " + std::to_string(node->number) + " has only " + format_bytes(node->free) +
+              " free of the " + format_bytes(bytes) + " that offloaded tensors need: the rest is allocated on other " +
+              "nodes, and its copies are slower; offload less, or free memory of that node (numactl -H)");
   return node->cpus;
 }
 
@@ -44,7 +43,7 @@ void warn_refused(const std::string& why, const std::string& follows) {
   std::string reason = why;
   if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
     reason += ", ulimit -l is " + format_bytes(static_cast<int64_t>(limit.rlim_cur));
-  log::warn("the system does not page-lock the host memory of offloaded tensors (" + reason + "): " + follows +
+  log::warn("the system refuses to page-lock the host memory of offloaded tensors (" + reason + "): " + follows +
             "; raise the limit (ulimit -l unlimited, docker run --ulimit memlock=-1)");
 }
 
@@ -100,11 +99,11 @@ void HostMemory::lock_pages() {
     return;
   }
   if (device::stage(data_, size_))
-    warn_refused(refusal, "copies between it and the GPU go by way of " + format_bytes(device::staging_bytes()) +
-                              " that the driver has locked, and a core of the host copies each byte once more, which "
-                              "the plan's times do not count");
+    warn_refused(refusal, "copies to and from the GPU are staged through " + format_bytes(device::staging_bytes()) +
+                              " of page-locked memory, an extra copy on a CPU core that the plan's times leave out");
   else
-    warn_refused(refusal, "the driver has no such memory either, and the host waits for each of its copies to the GPU");
+    warn_refused(refusal,
+                 "the driver has no page-locked memory either, so each copy between host and GPU blocks the host");
 }
 
 }  // namespace tessera::engine
