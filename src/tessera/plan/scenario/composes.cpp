@@ -198,10 +198,10 @@ std::string clash(const Feature& a, const Feature& b) {
 std::string composition_page() {
   std::string page = R"(# What composes with what
 
-`tessera plan --composes > docs/what-composes.md` makes this page; a test compares it with the command. For each pair, a plan of a small
-model chooses both (an axis: two ranks of it), is compiled for all ranks with several micro-batches, and its schedules are checked against
-the rules ([plan/rules/rules.h](../src/tessera/plan/rules/rules.h)), as `plan --check` does. *yes*: the rules hold; **no**: refused, see
-below; –: a plan has only one of this kind.
+This page says which pairs of features a plan can combine. `tessera plan --composes > docs/what-composes.md` makes it, and a test
+compares the two. For each pair, a plan of a small model with both features (for an axis, two ranks of it) is compiled for all ranks with
+several micro-batches, and its schedules are checked against the rules ([plan/rules/rules.h](../src/tessera/plan/rules/rules.h)), as
+`plan --check` does. *yes*: the rules hold; **no**: refused, see below; –: both are values of one setting, so a plan has only one of them.
 
 The model bounds the mesh: `sp` x `tp` must divide the heads, `tp` the widths of the linears it splits; `pp` x `plan.chunks` is at most the
 number of units, `cp` x `sp` x `tp` at most the tokens of a sample. Tokens, frames, the batch and the units of a stage need not divide. A

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kPageHead = R"(# Coming from another trainer
 
-`tessera import --table` prints this page from the tables that convert.
+This page lists the options of other trainers that `tessera import` reads, each with its recipe key. `tessera import --table` prints it.
 
     tessera import ds_config.json                       # prints a recipe; -o recipe.toml writes it
     tessera import --from "accelerate launch --num_processes 8 train.py --dataset_base_path D ..."
@@ -29,11 +29,12 @@ refused with the nearest known one. Recipe keys typed as flags win over everythi
 accumulation are multiplied by the number of ranks that the command starts, divided by the ranks that share a sample (`mesh.pp`, `cp`,
 `sp`, `tp`). `--ranks N` gives the number where the command does not.
 
-Defaults of the other program (its schedule, its clipping, the dtype it computes in) are written to the recipe as well, with a comment. If you pass a recipe too,
-its values win over these defaults.
+Defaults of the other program (its schedule, its clipping, the dtype it computes in) are written to the recipe as well, with a
+comment. If you pass a recipe too, its values win over these defaults.
 
-Weights are read as the other trainer saved them: `model.path` takes NVlabs' `epoch_1_step_500.pth` (of which it reads `state_dict`), the `pytorch_model_fsdp.bin` of
-its FSDP runs, or a folder of diffusers; `tessera convert FILE.pth OUT --ema` takes out the average that such a file holds beside the weights.
+`model.path` reads the other trainer's weights as they are: NVlabs' `epoch_1_step_500.pth` (its `state_dict`), the
+`pytorch_model_fsdp.bin` of NVlabs' FSDP runs, or a diffusers folder. `tessera convert FILE.pth OUT --ema` extracts the average of the
+weights from such a file.
 
 A table for each program follows. Options that only detail another option of the table are left out.
 )";
