@@ -47,7 +47,7 @@ void print_table(const job::Kind& kind, const std::vector<job::Entry>& entries) 
 
 int run_list(const Arguments& arguments) {
   if (arguments.words.empty())
-    throw UserError(Exit::usage, "list", "what is to be listed is missing", "give one of " + kinds());
+    throw UserError(Exit::usage, "list", "the kind of entries is missing", "give one of " + kinds());
   const job::Kind& kind = job::catalogue_kind(arguments.only_word("kind"));
   const std::vector<job::Entry> entries = kind.entries();
   if (arguments.has("--json")) return print_json(entries);

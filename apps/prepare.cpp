@@ -80,7 +80,7 @@ Command prepare_command() {
       const std::string who =
           stages.size() == 1 ? "prepare: " : "prepare, from step " + std::to_string(stage.first_step) + ": ";
       log::info(who + std::to_string(data.size()) + " samples ready " +
-                (recipe.data.online() ? "to be encoded when they come" : "in " + recipe.data.cache));
+                (recipe.data.online() ? "to be encoded in the steps that use them" : "in " + recipe.data.cache));
       if (data.problems() > recipe.data.allow_bad)
         log::info(who + "`tessera train` refuses to leave out " + std::to_string(data.problems()) +
                   " rows unless data.allow_bad says so");

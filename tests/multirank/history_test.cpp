@@ -61,7 +61,7 @@ TEST_F(HistoryTest, GoingBackLeavesTheOtherLineBehindAndTheSameCommandGoesOn) {
 
   // The same command goes on; where it went back to may be pruned by then.
   const Result again = train("10", back);
-  expect(again, 0, {"went on from there already", "resumed from " + checkpoint(6)});
+  expect(again, 0, {"resumed from there before", "resumed from " + checkpoint(6)});
   EXPECT_FALSE(fs::exists(checkpoint(4)));
   expect(train("12", back), 0, {"resumed from " + checkpoint(10)});
   EXPECT_FALSE(fs::exists(out() / "abandoned-2"));
@@ -129,7 +129,7 @@ TEST_F(HistoryTest, StrayLinesAreToldAndAHistoryOlderThanItsCheckpointToo) {
   const fs::path file = out() / "metrics.jsonl";
   const std::string whole = text_of(file.string());
   std::ofstream(file, std::ios::trunc) << "5\n[]\n\xff\n" << whole;
-  expect(train("6"), 0, {"lines 1, 2, 3 are no events of a run: skipped"});
+  expect(train("6"), 0, {"skipped lines 1, 2, 3, which are not events of a run"});
   expect(run_.tessera({"report", run_.out()}), 0, {});
   EXPECT_TRUE(text_of(file.string()).starts_with("5\n[]\n\xff\n" + whole)) << "nothing of it was taken away";
 

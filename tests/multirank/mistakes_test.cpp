@@ -322,7 +322,7 @@ TEST(Mistakes, AHundredSkippedStepsInARowEndTheRun) {
   const TinyRun run("m");
   expect(run.train(2, "run",
                    {"--train.lr", "1e30", "--train.clip_norm", "0", "--run.on_nan", "skip", "--run.steps", "300"}),
-         6, {"100th in a row that was skipped: loss nan, gradient norm nan", "train.lr"});
+         6, {"100 steps in a row were skipped, the last at step ", ": loss nan, gradient norm nan", "train.lr"});
   EXPECT_EQ(run.metrics("run", "skip").size(), 100u);
 }
 TEST(Mistakes, AFullDiskWhileSavingKeepsTheLastCheckpoint) {

@@ -352,7 +352,8 @@ TEST_F(Prepare, TouchedClipsAreNotEncodedAgainAndTrustDoesNotLook) {
   EXPECT_EQ(prepare(1).code, 3);
   const Result trusted = prepare(2, {"--trust"});
   EXPECT_EQ(trusted.code, 0) << trusted.output;
-  expect_text(trusted, {"--trust: 1 files have another size, time or path", "nobody compared the content"});
+  expect_text(trusted, {"--trust: used the entries of 1 files whose size, time or path has changed",
+                        "without comparing their content"});
   EXPECT_EQ(trusted.output.find("encoding"), std::string::npos) << trusted.output;
   EXPECT_EQ(run_.train(2, "trusted").code, 0) << "it is written down";
 }

@@ -51,7 +51,7 @@ TEST_F(ReportAttacks, AGateThatBeginsLateHasItsTable) {
 TEST_F(ReportAttacks, DepthAndLinesWithoutEndTakeNoMemory) {
   const auto run = new_run("run", 3);
   write("run/metrics.jsonl", repeated("[", 200'000) + "\n" + repeated("{\"a\":", 200'000) + "\n");
-  EXPECT_EQ(RunFolder(run).last_step(), 0) << "no event of a run: skipped";
+  EXPECT_EQ(RunFolder(run).last_step(), 0) << "not events of a run";
   EXPECT_EQ(read_history(run / "metrics.jsonl", 5).strays.size(), 2u);
   std::filesystem::resize_file(run / "metrics.jsonl", int64_t{1} << 40);
   expect_refused_cheaply([&] { RunFolder folder(run); }, {"metrics.jsonl, line 3: longer than"});

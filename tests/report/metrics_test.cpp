@@ -75,7 +75,7 @@ TEST_F(Metrics, LinesThatAreNoEventsAreSkippedAndTold) {
   write_steps(3, 4);
   const History history = read_history(file(), 4);
   EXPECT_EQ(history.strays, (std::vector<int64_t>{3, 4, 5, 6, 7, 8}));
-  EXPECT_EQ(told_strays(history.strays), "lines 3, 4, 5, 6, 7, 8 are no events of a run: skipped");
+  EXPECT_EQ(told_strays(history.strays), "skipped lines 3, 4, 5, 6, 7, 8, which are not events of a run");
   EXPECT_EQ(history.last_step, 4);
   EXPECT_EQ(history.kept, history.bytes);
   EXPECT_EQ(read_history(file(), 2).kept, static_cast<int64_t>(two.size() + strays.size()));

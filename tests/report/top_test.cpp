@@ -129,7 +129,7 @@ TEST_F(Top, LinesThatAreNoEventsAreSkippedWithAWord) {
   EXPECT_EQ(joined(top_screen(RunFolder(path), {.width = 100})).find("skipped"), std::string::npos);
   std::ofstream(path / "metrics.jsonl", std::ios::app) << std::string(200'000, '[') << "\n5\n";
   const std::string text = joined(top_screen(RunFolder(path), {.width = 100}));
-  EXPECT_NE(text.find("metrics.jsonl: lines 2, 3 are no events of a run: skipped"), std::string::npos) << text;
+  EXPECT_NE(text.find("metrics.jsonl: skipped lines 2, 3, which are not events of a run"), std::string::npos) << text;
   EXPECT_NE(text.find("1/3"), std::string::npos) << text;
 }
 
@@ -141,20 +141,20 @@ TEST_F(Top, AStopThatWasAskedForIsNoStuckRun) {
     metrics.stop(1, "stopped by SIGTERM");
   }
   const auto shown = [&] { return joined(top_screen(RunFolder(path), {.width = 160})); };
-  EXPECT_NE(shown().find("stopped by SIGTERM at step 1; the same command goes on"), std::string::npos) << shown();
+  EXPECT_NE(shown().find("stopped by SIGTERM at step 1; the same command resumes it"), std::string::npos) << shown();
   MetricsWriter(path / "metrics.jsonl", 1).step(step(2, 0.4));
   EXPECT_NE(shown().find("running"), std::string::npos) << "it went on\n" << shown();
 
   std::ofstream(path / ".lock") << "";
   EXPECT_EQ(RunFolder(path).held(), false);
-  EXPECT_NE(shown().find("ended without a word"), std::string::npos) << shown();
+  EXPECT_NE(shown().find("ago without a stop event"), std::string::npos) << shown();
   const int lock = ::open((path / ".lock").c_str(), O_RDWR);
   ASSERT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
   EXPECT_EQ(RunFolder(path).held(), true);
   EXPECT_NE(shown().find("running"), std::string::npos) << shown();
   std::filesystem::last_write_time(path / "metrics.jsonl",
                                    std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
-  EXPECT_NE(shown().find("stuck or very slow, its processes are there"), std::string::npos) << shown();
+  EXPECT_NE(shown().find("stuck or very slow, its processes are alive"), std::string::npos) << shown();
   ::close(lock);
 }
 
@@ -247,7 +247,7 @@ TEST_F(Top, AFinishedAndASilentRunAreToldApart) {
   std::filesystem::last_write_time(folder_ / "run/metrics.jsonl",
                                    std::filesystem::file_time_type::clock::now() - std::chrono::minutes(10));
   const std::string text = joined(top_screen(stopped, {.width = 80}));
-  EXPECT_NE(text.find("silent for 10 min"), std::string::npos) << text;
+  EXPECT_NE(text.find("no event for 10 min"), std::string::npos) << text;
 }
 
 TEST(Sparkline, SpansTheRangeAndLeavesGapsForNaN) {

@@ -49,7 +49,7 @@ bool is_whole(const Path& path) {
 }
 
 void warn(const std::string& problem) {
-  if (!problem.empty()) log::warn(problem + "; it takes its space, and nothing else");
+  if (!problem.empty()) log::warn(problem + "; it only takes up disk space");
 }
 
 void rename_entry(const Path& from, const Path& to) {

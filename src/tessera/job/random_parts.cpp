@@ -77,7 +77,7 @@ void check_random_parts(const recipe::Recipe& recipe, const Experts& experts, bo
       throw UserError(
           Exit::usage, encoder.key,
           encoder.what + ", and " + recipe.model.path +
-              " was trained with the embeddings and latents of others: it would unlearn what it knows",
+              " was trained with another encoder: training with this one would destroy what it learned",
           "set " + encoder.give + "; or name it by hand to train so: " + encoder.key + " = \"" + encoder.name + "\"");
 }
 

@@ -326,9 +326,8 @@ class Preparation {
     pace.barrier();  // every rank has read what was known
     if (files == 0 || rank_ != 0) return;
     search.contents().write(folder_ / "contents.jsonl");
-    log::warn("prepare: --trust: " + std::to_string(files) +
-              " files have another size, time or path than when they were encoded; their entries are used, and nobody "
-              "compared the content");
+    log::warn("prepare: --trust: used the entries of " + std::to_string(files) +
+              " files whose size, time or path has changed since they were encoded, without comparing their content");
   }
 
   /// Ranks share the reading, and what they found.

@@ -26,9 +26,10 @@ void tell_cut_captions(const recipe::Recipe& recipe, const job::Job& job, const 
     most = std::max(most, tokens);
   }
   if (cut == 0) return;
-  log::warn("data: the model reads " + std::to_string(job.context_length) + " tokens of a caption, " +
-            std::to_string(cut) + " of " + std::to_string(captions.size()) + " have more, up to " +
-            std::to_string(most) + ": what stands behind is not learned; the first of them: " + shown(first) + "...");
+  log::warn("data: " + std::to_string(cut) + " of " + std::to_string(captions.size()) +
+            " captions have more than the " + std::to_string(job.context_length) +
+            " tokens that the model reads (up to " + std::to_string(most) +
+            "): the rest of them is cut off; the first: " + shown(first) + "...");
 }
 
 }  // namespace tessera::prepare

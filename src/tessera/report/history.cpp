@@ -38,10 +38,10 @@ void take(History& history, const AnyJson& event, int64_t done) {
 std::string told_strays(const std::vector<int64_t>& strays) {
   constexpr size_t kNamed = 8;
   if (strays.empty()) return "";
-  std::string text = strays.size() == 1 ? "line " : "lines ";
+  std::string text = strays.size() == 1 ? "skipped line " : "skipped lines ";
   for (size_t i = 0; i < strays.size() && i < kNamed; ++i) text += (i ? ", " : "") + std::to_string(strays[i]);
   if (strays.size() > kNamed) text += " and " + std::to_string(strays.size() - kNamed) + " more";
-  return text + (strays.size() == 1 ? " is no event of a run: skipped" : " are no events of a run: skipped");
+  return text + (strays.size() == 1 ? ", which is not an event of a run" : ", which are not events of a run");
 }
 
 History read_history(const std::filesystem::path& file, int64_t done) {

@@ -54,7 +54,7 @@ std::vector<ReportInput::Run> curves(const RunFolder& run, const std::string& la
 /// The steps of each expert, and the cost of swapping it in.
 ReportInput::Table expert_table(const RunFolder& run) {
   ReportInput::Table table{
-      "Experts", {"expert", "steps", "share", "last loss", "longest rest", "brought in", "a step", "waited for"}, {}};
+      "Experts", {"expert", "steps", "share", "last loss", "longest pause", "swapped", "swapped a step", "waited"}, {}};
   std::map<std::string, std::vector<const StepMetrics*>> own;
   for (const StepMetrics& s : run.steps())
     if (!s.expert.empty()) own[s.expert].push_back(&s);

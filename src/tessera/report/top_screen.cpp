@@ -20,7 +20,7 @@ constexpr PartLook kParts[] = {{"parameters", Ink::green, 'P'}, {"gradients", In
                                {"activations", Ink::blue, 'A'}, {"temporaries", Ink::purple, 'T'}};
 // Lanes in the order of a step; others follow by name.
 const std::vector<std::string> kLanes = {"compute", "gather", "reduce", "control", "h2d", "d2h", "disk"};
-constexpr const char* kGoOn = "; the same command goes on";
+constexpr const char* kGoOn = "; the same command resumes it";
 const std::string kMfu = "MFU";  // a column beside them
 constexpr int kLabel = 10;       // columns of "rank 128  "
 
@@ -73,20 +73,20 @@ class Screen {
     if (const RunEvent* stop = run_.stop()) return stop->text + " at step " + std::to_string(stop->step) + kGoOn;
     const std::optional<bool> held = run_.held();
     if (held == false)
-      return "ended without a word " + format_seconds(quiet->count()) + " ago: killed or failed" + kGoOn;
+      return "ended " + format_seconds(quiet->count()) + " ago without a stop event: killed or failed" + kGoOn;
     // A step may take minutes: silence is judged by what a step takes.
     const double patience = std::max(15.0, 5 * run_.step_seconds());
     if (quiet->count() < patience) return "running";
-    return "silent for " + format_seconds(quiet->count()) +
-           (held ? ": stuck or very slow, its processes are there" : ": stopped or stuck");
+    return "no event for " + format_seconds(quiet->count()) +
+           (held ? ": stuck or very slow, its processes are alive" : ": stopped or stuck");
   }
 
   void header() {
     const RunFacts& facts = run_.facts();
     const std::string now = state();
-    const Ink ink = now == "running"                                        ? Ink::green
-                    : now.starts_with("silent") || now.starts_with("ended") ? Ink::orange
-                                                                            : Ink::plain;
+    const Ink ink = now == "running"                                          ? Ink::green
+                    : now.starts_with("no event") || now.starts_with("ended") ? Ink::orange
+                                                                              : Ink::plain;
     put(line().add("tessera top  ", Ink::soft).add(run_.folder().string(), Ink::strong).add(dot()).add(now, ink));
     std::string about = facts.model;
     if (facts.parameters > 0)

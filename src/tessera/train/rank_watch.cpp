@@ -136,7 +136,7 @@ std::optional<UserError> RankWatch::device_failure(device::DriverWatch* driver) 
   what += "; " + where();
   heartbeat_.fails(what);
   return UserError(Exit::rank_lost, "device", what,
-                   "start again to go on from the newest checkpoint; if it comes again at one place, TESSERA_SERIAL=1 "
+                   "start again to resume from the newest checkpoint; if it recurs at the same place, TESSERA_SERIAL=1 "
                    "names the operator");
 }
 

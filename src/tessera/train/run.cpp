@@ -170,8 +170,8 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
 void Run::tell_memory_requests(int64_t step) const {
   const int64_t requests = device::memory_requests() - memory_requests_;
   if (step > first_step_ + 1 && requests > 0)
-    log::info("step " + std::to_string(step) + " asked the device's driver for memory " + std::to_string(requests) +
-              " times, which waits for the device: a batch was larger than all before");
+    log::info("step " + std::to_string(step) + " allocated memory from the GPU's driver " + std::to_string(requests) +
+              " times, which may wait for the GPU: its batch was larger than any before");
 }
 
 void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
@@ -216,10 +216,10 @@ void Run::count_skip(int64_t step) {
   ++skips_;
   if (skips_in_a_row_ == kHopelessSkips)
     throw UserError(Exit::not_finite, "train",
-                    "step " + std::to_string(step) + " is the " + std::to_string(kHopelessSkips) +
-                        "th in a row that was skipped: " + skipped_,
-                    "lower train.lr and go on from a checkpoint of before (run.resume = DIR), or see where it begins "
-                    "with run.on_nan = \"stop\"");
+                    std::to_string(kHopelessSkips) + " steps in a row were skipped, the last at step " +
+                        std::to_string(step) + ": " + skipped_,
+                    "resume from an earlier checkpoint (run.resume = DIR) with a lower train.lr, or find the first "
+                    "bad step with run.on_nan = \"stop\"");
 }
 
 /// Names ranks that have become slow and, where the recipe says so, gives them fewer samples. Every rank has the same
@@ -301,7 +301,7 @@ void Run::sample(const plan::Visit& visit) {
     if (rank_ != 0) return;
     watch_.phase(visit.step, "decoding and writing a sample");
     std::optional<report::RunLog::Sample> written;
-    attempt(visit.step, "sample", "the run goes on without it, and a start that resumes from this step makes it up",
+    attempt(visit.step, "sample", "the run continues without it, and resuming from this step generates it",
             [&] { written = validation_->write(visit.step, *finished); });
     if (written) run_log_->sample(*written);  // a history that cannot be written ends the run, as for a step's line
   });
@@ -318,7 +318,7 @@ bool Run::owes_samples() {
   }
   const bool owes =
       comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({missing ? 1. : 0.})[0][0] > 0;
-  if (owes && rank_ == 0) log::info("samples of step " + std::to_string(done_) + " are missing: they are made up");
+  if (owes && rank_ == 0) log::info("samples of step " + std::to_string(done_) + " are missing: generating them now");
   return owes;
 }
 
@@ -351,7 +351,7 @@ void Run::save_beside(int64_t step, const fs::path& folder) {
   if (wanted == "none" || (wanted == "lora" && !recipe().lora.on)) return;
   const auto saved = std::make_shared<checkpoint::TrainingCheckpoint>(folder);
   const fs::path to = folder / (recipe().lora.on ? "lora" : "model");
-  const std::string then = "the checkpoint is whole without it, and tessera convert makes it from there";
+  const std::string then = "the checkpoint is complete without it, and tessera convert exports it from there";
   const Exit code = attempt(step, "export", then, [&] {
     for (const job::Expert& expert : job_.experts.list) {
       const bool several = job_.experts.several();

@@ -186,8 +186,9 @@ void require_same(const Values& facts, const checkpoint::Manifest& saved) {
   if (changed.empty()) return;
   std::string all;
   for (const Change& change : changed) all += (all.empty() ? "" : "; ") + change.text();
-  throw UserError(Exit::usage, "run.resume", all,
-                  "keep what it was, use another run.out, or go on all the same: run.resume_changes = \"allow\"");
+  throw UserError(
+      Exit::usage, "run.resume", all,
+      "restore the old value, use another run.out, or resume all the same with run.resume_changes = \"allow\"");
 }
 
 std::vector<Change> changes(const Values& facts, const Values& recipe, const checkpoint::Manifest& saved) {

@@ -46,7 +46,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// What becomes of an export or a report that failed.
-constexpr const char* kNextStart = "start the run again to make it up";
+constexpr const char* kNextStart = "start the run again to repeat it";
 
 /// This build, by the bytes of its file.
 std::string program() {
@@ -189,8 +189,9 @@ void Run::claim_folder() {
   for (const fs::path& folder : {out_, out_ / "samples", out_ / "model"}) checkpoint::remove_dead_partials(folder);
   remove_rank_files(out_ / "schedule.jsonl");
   if (resume_.gone_on)
-    log::info("run.resume = " + recipe_.run.resume + ": the run went on from there already, and now from its newest " +
-              "checkpoint; to go back once more, name another folder");
+    log::info("run.resume = " + recipe_.run.resume +
+              ": this run has resumed from there before, so it now resumes from its " +
+              "newest checkpoint; to go back again, name another checkpoint");
   leave_behind(out_, resumed_ ? resumed_->manifest().step : 0, resume_.beyond);
   write_plan();
 }
