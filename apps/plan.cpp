@@ -362,8 +362,8 @@ void check_flags(const Arguments& arguments) {
   for (const char* flag : kOfPlan)
     if (!instead.empty() && arguments.has(flag) &&
         !(flag == std::string_view("--write") && arguments.value("--largest") == "batch"))
-      throw UserError(Exit::usage, "plan", std::string(flag) + " has nothing to write with " + instead,
-                      instead + " is in place of a plan: run it apart");
+      throw UserError(Exit::usage, "plan", std::string(flag) + " cannot be combined with " + instead,
+                      "run " + instead + " without " + flag);
   if (arguments.has("--json") && (instead == "--check" || instead == "--composes"))
     throw UserError(Exit::usage, "plan", instead + " has no JSON", "leave --json away");
   const std::string picture = arguments.value("--frontier");

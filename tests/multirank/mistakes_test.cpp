@@ -121,10 +121,10 @@ TEST(Mistakes, BuffersOnADiskThatNobodyNamedAreRefusedBeforeTheRun) {
 TEST(Mistakes, FlagsOfPlanThatWouldDoNothingAreRefused) {
   const TinyRun run("m");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"--largest", "frames", "--schedule", "s.jsonl"}, "--schedule has nothing to write with --largest"},
-      {{"--layouts", "--html", "p.html"}, "--html has nothing to write with --layouts"},
+      {{"--largest", "frames", "--schedule", "s.jsonl"}, "--schedule cannot be combined with --largest"},
+      {{"--layouts", "--html", "p.html"}, "--html cannot be combined with --layouts"},
       {{"--layouts", "--largest", "frames"}, "exclude each other"},
-      {{"--frontier", "--html", "p.html"}, "--html has nothing to write with --frontier"},
+      {{"--frontier", "--html", "p.html"}, "--html cannot be combined with --frontier"},
       {{"--frontier=p.png"}, "a picture is an .svg or an .html file"},
       {{"--executed", "s.jsonl"}, "--executed without --trace"},
       {{"--gpu", "h200", "--plan.profile", "h100"}, "name two machines"},

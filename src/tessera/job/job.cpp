@@ -185,9 +185,10 @@ void check_beside(const recipe::Recipe& recipe, const Job& job) {
   if (!recipe.data.beside()) return;
   const std::string asked = "data.encoders = \"" + recipe.values.at("data.encoders") + "\"";
   if (job.model->conditions().audio_dim > 0)
-    throw UserError(Exit::usage, "data.encoders",
-                    asked + " with a model that hears: the memory of its speech encoder beside a step is not planned",
-                    "use data.encoders = \"cached\"");
+    throw UserError(
+        Exit::usage, "data.encoders",
+        asked + " with a model with audio input: no plan counts the memory of its speech encoder during a step",
+        "use data.encoders = \"cached\"");
   if (recipe.data.encoders == recipe::Encoders::host && !device::here().is_cpu())
     throw UserError(Exit::usage, "data.encoders",
                     asked +
@@ -289,7 +290,7 @@ void check_text_encoders(const recipe::Recipe& recipe, const Job& job, const std
   throw UserError(
       Exit::usage, key,
       weights + " was trained with the captions of two text encoders, and " + key +
-          " is empty: that one would have random weights, and the model captions that it does not know",
+          " is empty: that encoder would have random weights, and its captions would mean nothing to the model",
       "give the weights and tokenizers of both: data.text_encoder_path, data.tokenizer, data.pooled_encoder_path, "
       "data.pooled_tokenizer; model.init = \"random\" trains without weights");
 }

@@ -108,7 +108,7 @@ void check_formats(const recipe::Recipe& recipe, const plan::Plan& plan) {
     const std::string key(row.key);
     throw UserError(Exit::usage, "plan.file",
                     recipe.plan.file + " has " + key + " = " + in_plan + ", the recipe plan." + key + " = " + in_recipe,
-                    "say it in one of them");
+                    "set it in one of them");
   }
 }
 

@@ -99,8 +99,8 @@ std::string sampled_condition(const recipe::Recipe& recipe, const net::Condition
     if (std::ranges::find(known, kind) == known.end())
       refuse("sample.condition", kind + ": the model is given half of a video", "choose v2v_head or v2v_tail");
     if (!sample.negative_prompt.empty())
-      refuse("sample.negative_prompt", "given frames of this model read the caption of no words, and so does guidance",
-             "leave it out");
+      refuse("sample.negative_prompt",
+             "guidance of samples with given frames uses the empty caption, as this model was trained", "leave it out");
   }
   for (const auto& [key, given, taken] :
        {std::tuple("sample.image", !sample.images.empty(), places.pictures && places.head),

@@ -438,8 +438,8 @@ int Run::finish() {
   if (code == Exit::done && steps_ > 0 && skips_ == steps_ && recipe_.run.on_nan == "skip") {
     code = Exit::not_finite;
     if (rank_ == 0)
-      log::error("[train] every step was skipped, nothing was learned: the last one because of " + skipped_ +
-                 "; look at the data, lower train.lr, or see where it begins with run.on_nan = \"stop\"");
+      log::error("[train] every step was skipped, so nothing was learned; the last one because of " + skipped_ +
+                 "; look at the data, lower train.lr, or find the first bad step with run.on_nan = \"stop\"");
   }
   double worst = 0;  // the same on every rank
   for (const auto& row :
