@@ -3,7 +3,7 @@
 //
 //   Ways ways;
 //   ways.read("host:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct\n");
-//   ways.text();                          // "memory of the host"
+//   ways.text();                          // "host memory"
 //   ways.warning(/*one_machine=*/true);   // what to look at
 #include <cstdint>
 #include <set>

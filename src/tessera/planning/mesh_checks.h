@@ -1,5 +1,5 @@
 #pragma once
-// Checks before a run what the mesh must divide.
+// Fills in and checks a mesh before a run: its axes against the ranks, heads, features, units and tokens.
 //
 //   check_mesh(mesh, *job.model, job.latent);    // "sp = 3 does not divide the model's 40 heads: ... sp = 2 or sp = 4"
 #include <array>

@@ -1,5 +1,5 @@
 #pragma once
-// What more memory would buy: the same job planned with a larger budget, beginning with the plan that was found.
+// Prices more memory: plans the same job with a larger device or host budget, starting from the plan that was found.
 //
 //   planned.prices = memory_prices(request, planned);
 //   more_memory(planned);              // "+8 GiB of device memory: -2 %; +16 GiB of host memory: -6 %; host memory binds"

@@ -1,5 +1,5 @@
 #pragma once
-// Cost of every mesh with the same number of ranks as the request's.
+// Plans every mesh with the request's number of ranks and sorts them by step time (tessera plan --layouts).
 //
 //   const Layouts found = find_layouts(plan_request(recipe, job, shapes, mesh, prompts));
 //   std::fputs(layouts_text(found).c_str(), stdout);

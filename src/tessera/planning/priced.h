@@ -1,5 +1,5 @@
 #pragma once
-// Whether a rank executes the instructions that were priced: those by whose time and memory its plan was chosen.
+// Checks that a rank executes the instructions that the planner simulated for it to price its time and memory.
 //
 //   const std::vector<PricedStep> priced = priced_steps(planned);          // on the rank that planned: by rank
 //   require_priced(schedules.train, priced[rank], rank);                   // on each rank, of what it will execute

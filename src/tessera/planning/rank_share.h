@@ -1,7 +1,6 @@
 #pragma once
-// What a rank of a mesh has for a plan: budgets and samples, and the memory and seconds of its encoders. Requests for other
-// meshes, which advice and layouts plan, have those of theirs: NCCL connects other bytes under another mesh, and a node's host
-// memory is divided among other numbers of ranks.
+// One rank's share of the machine in a plan: budgets, samples, and the memory and seconds of its encoders. It depends on
+// the mesh (NCCL's buffers, ranks that share a node's host memory), so requests for other meshes compute it anew.
 //
 //   const std::optional<PlanRequest> there = on_mesh(request, Mesh::parse("cp=8"));
 #include "tessera/job/job.h"

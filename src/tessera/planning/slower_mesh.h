@@ -1,7 +1,7 @@
 #pragma once
 // Whether fewer ranks, or as many in the plain mesh, are predicted to be faster than the request's mesh.
 //
-//   planned.warn(slower_mesh(request, planned));    // "a step on tp=4 takes 20 ms; on one rank 4 ms"
+//   planned.warn(slower_mesh(request, planned));    // "tp=4 is predicted to be slower than one rank ..."
 #include <string>
 
 #include "tessera/planning/planning.h"

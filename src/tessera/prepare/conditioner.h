@@ -1,5 +1,5 @@
 #pragma once
-// What a model takes beside latent and text, made from pictures: the extras of its samples.
+// Encodes pictures into the conditions that a model takes beside latent and text: the extras of its samples.
 //
 //   Conditioner conditioner(recipe, job, mesh, comm, rank);            // all ranks; loads CLIP where the model wants
 //   it at::Tensor seen = conditioner.look(pictures);                      // all ranks together, each at its own extras

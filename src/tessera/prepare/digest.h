@@ -1,5 +1,5 @@
 #pragma once
-// What ranks hold against each other of long lists, so that those with other files name where they differ.
+// Digests of long lists that ranks compare, so that ranks with different files can name the first difference.
 //
 //   comm.check_agreement("data set", digest(items.size(), path_of, text_of));
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
-// Memory of what an encoder takes while it runs: the device's, as plans count it, on whatever thread; the host's with
-// data.encoders = "host". What it made belongs to the caller: host memory, where the Loader makes a sample.
+// Accounts for the memory that an encoder takes while it runs: the device's, as plans count it, on whatever thread; the
+// host's with data.encoders = "host". What it made belongs to the caller: host memory, where the Loader makes a sample.
 //
 //   extras["y"] = encoded(place, [&] { return picture_latent(codec, pictures, frames, mask_channels); });
 #include "tessera/engine/memory/meter.h"

@@ -1,5 +1,5 @@
 #pragma once
-// A caption as a model gets it.
+// An encoded caption: the embeddings that a model takes.
 //
 //   EncodedText text = pass.encode("a cat");
 #include "tessera/data/cache.h"

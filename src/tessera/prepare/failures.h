@@ -1,5 +1,5 @@
 #pragma once
-// Which pieces of shared-out work could not be done and why: each rank books its own, then all know all.
+// Collects failures of work that is shared over ranks: each rank records its own, then all ranks know all of them.
 //
 //   Failures failures(pieces);
 //   failures.add(piece, "cut short");                    // on the rank whose piece it was

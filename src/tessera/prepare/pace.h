@@ -1,5 +1,5 @@
 #pragma once
-// Ranks that do unequal work side by side: the progress of all of them, and a barrier without a timeout.
+// Progress and a barrier without a timeout for ranks whose work takes unequal time, such as encoding.
 //
 //   Pace pace(comm, mesh, [&](int64_t done) { progress.at(done); });   // `done`: of all ranks together
 //   pace.run([&] {

@@ -1,5 +1,5 @@
 #pragma once
-// Text encoders that stay in memory through a run, and encode captions beside its steps (data.encoders).
+// Text encoders that stay in memory during training and encode captions concurrently with its steps (data.encoders).
 //
 //   TextBeside text(recipe, job, mesh, comm, rank, tokenizer);      // host, device: a whole encoder on each rank
 //   CachedText caption = text.caption("a cat");                     // on the Loader's thread

@@ -1,5 +1,5 @@
 #pragma once
-// What captions lose on their way to the model, for the log.
+// Warns about captions that are longer than the model reads.
 //
 //   tell_cut_captions(recipe, job, captions, tokenizer);       // one rank
 #include <filesystem>

@@ -1,5 +1,5 @@
 #pragma once
-// What is said of a recipe's path before it is read, and which file it means.
+// Finds the file that a recipe's path or name means, and refuses a path that is none before it is read.
 //
 //   const std::string file = recipe_at("demo");    // in read_recipe_file
 #include <string>

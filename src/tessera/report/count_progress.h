@@ -1,5 +1,5 @@
 #pragma once
-// How far a count of equal things has come, with the time that is left: in a terminal a bar that writes over itself,
+// A progress bar with the remaining time for a count of equal items: one line that is overwritten in a terminal,
 // elsewhere a line now and then.
 //
 //   CountProgress progress(rank == 0, "prepare", "clips", 1000);

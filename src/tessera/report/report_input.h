@@ -1,5 +1,5 @@
 #pragma once
-// What the report's page shows.
+// The data that the report's page draws: curves, memory, lanes, tables and pictures of runs.
 #include <cstdint>
 #include <string>
 #include <utility>

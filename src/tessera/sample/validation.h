@@ -1,6 +1,5 @@
 #pragma once
-// Samples during training: the sampler's loop is divided into passes, because each pass is one run of the `sample`
-// schedule.
+// Generates samples during training: the sampler's loop is divided into passes, each one run of the `sample` schedule.
 //
 //   validation.pass(step, [&](const auto& batches, double t, const at::Tensor&) {
 //     return executor.forward(schedule, step, batches);

@@ -1,5 +1,5 @@
 #pragma once
-// What becomes of a step: every rank decides the same from the same numbers.
+// Whether a step is applied, skipped, or stops the run: every rank decides alike from the same losses and norm.
 //
 //   const Decision decision = decide(step.norm(), step.ranks(), rules, loss_scale);
 //   engine.finish(std::move(step), decision.control);

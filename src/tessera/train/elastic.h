@@ -1,5 +1,5 @@
 #pragma once
-// A run that goes on with fewer ranks than it was asked for (tessera launch --min-nodes).
+// The mesh of a run that continues with fewer ranks than its recipe names (tessera launch --min-nodes).
 //
 //   Mesh mesh = elastic_mesh(recipe.mesh, place);       // dp_shard = 8 of 8 ranks; 4 when half of them are gone
 #include "tessera/base/mesh.h"

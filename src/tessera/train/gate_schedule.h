@@ -1,6 +1,6 @@
 #pragma once
-// Experts behind a learned gate: who has which sample of a step, agreed by all ranks; what each expert then runs; what
-// the gate learns from it.
+// Schedules the experts behind a learned gate: which expert takes which sample of a step, agreed by all ranks; the pass
+// that each expert runs; the gate's own update.
 //
 // [Note: ranks that disagree] An expert's pass is the ordinary program of a step in which each dp rank has as many
 // samples as chose it there (Plan::shares). A rank of which none did runs dummy micro-batches: it joins the gathers, and

@@ -1,6 +1,6 @@
 #pragma once
-// Work of one rank between collectives of all: files written, samples decoded. What fails there must not leave the
-// others waiting in a collective, and need not end a run.
+// Host work of one rank between collectives (writing files, decoding samples). A failure there must not leave the other
+// ranks waiting in a collective, and need not end the run.
 //
 //   HostWork work;
 //   for (...) { all_gather(...); work.run([&] { write(...); }); }

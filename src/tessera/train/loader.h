@@ -1,7 +1,7 @@
 #pragma once
-// Samples of training steps, made ahead on threads of their own while the engine computes: read or decoded, encoded,
-// noised. Making and waiting take host memory, but for what books itself elsewhere (an autoencoder runs on the device);
-// packing is the objective's.
+// Data loader: threads read or decode, encode and noise the samples of coming steps while the engine computes. Making
+// and waiting take host memory, but for what books itself elsewhere (an autoencoder runs on the device); packing is the
+// objective's.
 //
 //   Loader loader(1);
 //   loader.ahead(wanted(step + 1));                      // begins; what nobody wants any more is dropped

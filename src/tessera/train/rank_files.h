@@ -1,5 +1,5 @@
 #pragma once
-// Files that every rank writes a part of: FILE.rank-0, FILE.rank-1, ...
+// Joins files that every rank wrote a part of: FILE.rank-0, FILE.rank-1, ...
 //
 //   join_rank_files(out / "schedule.jsonl", world);           // on one rank, when all have written theirs
 #include <filesystem>

@@ -1,6 +1,6 @@
 #pragma once
-// A training run on this rank: what is made before its first step, and what is done between its steps. The steps
-// themselves are the loop of trainer.cpp.
+// A training run on this rank: the setup before its first step, and the work between its steps (checkpoints, samples,
+// logs). trainer.cpp has the loop of steps.
 //
 //   Run run(recipe, trace, place);
 //   while (const std::optional<plan::Visit> visit = run.next()) ...

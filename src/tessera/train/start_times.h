@@ -1,5 +1,5 @@
 #pragma once
-// How long a rank took from its start to the first step, phase by phase.
+// Measures the time from a rank's start to its first step, phase by phase, for the log.
 //
 //   StartTimes times;                          // the program starts
 //   times.begin(StartPhase::planning);         // ends the phase before

@@ -1,5 +1,5 @@
 #pragma once
-// What the ranks tell each other at the `norm` of every step, as the doubles of the control exchange.
+// The numbers that ranks exchange at the `norm` of every step (loss, memory, times), packed as doubles.
 //
 //   std::vector<double> mine = report.pack();
 //   RankMetrics line = rank_metrics(1, StepReport::unpack(theirs), mesh, temporaries);

@@ -1,6 +1,6 @@
 #pragma once
-// The step sizes that an optimiser finds itself ([Note: totals] of net/unit_update.h), one for each expert. Every rank has
-// the same, because all have the totals of all ranks.
+// Step sizes that an optimiser such as Prodigy estimates itself ([Note: totals] of net/unit_update.h), one for each
+// expert. They are equal on all ranks, because all have the totals of all ranks.
 //
 //   StepSize size(recipe, experts);
 //   size.take(reports);                                           // the totals of the updates before this step

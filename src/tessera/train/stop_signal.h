@@ -1,6 +1,6 @@
 #pragma once
-// Signals that ask a run to stop (SIGINT, SIGTERM, SIGHUP, SIGUSR1): behind its step with a whole checkpoint, and at
-// once while no step was done.
+// Handles signals that stop a run (SIGINT, SIGTERM, SIGHUP, SIGUSR1): after the current step with a complete checkpoint,
+// or at once before the first step.
 //
 //   watch_stop_signals(rank == 0);                       // a run that prepares, plans or loads ends with code 75
 //   stop_behind_steps();                                 // from here on it is asked

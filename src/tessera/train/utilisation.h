@@ -1,5 +1,5 @@
 #pragma once
-// How much of what the devices can do a step made of: model FLOPs utilisation.
+// Model FLOPs utilisation (MFU): the FLOP/s of a step in relation to the peak of the devices.
 //
 //   ModelFlops flops(model);
 //   const double done = samples * flops.of_sample(latent, plan, rank);            // of this rank in the step

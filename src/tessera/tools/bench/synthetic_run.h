@@ -1,5 +1,5 @@
 #pragma once
-// A model that trains on the same random batches in every step, for those who time steps: `tessera bench` and `probe`.
+// Trains a model on the same random batch in every step, to time steps: for `tessera bench` and `probe`.
 //
 //   SyntheticRun run(model, {16, 4, 16, 16}, spec, plan, comm, rank, {});
 //   const double seconds = run.step();

@@ -1,5 +1,5 @@
 #pragma once
-// The part of DeepSpeed's JSON that is about types: what is computed, exchanged and stored in which precision.
+// Imports the dtypes of DeepSpeed's JSON: the precision of compute, communication and storage.
 #include <vector>
 
 #include "tessera/tools/options/dialect.h"

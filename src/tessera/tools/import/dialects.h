@@ -1,5 +1,5 @@
 #pragma once
-// Every dialect, one function and one file each; its table is the whole of what is known of it.
+// The options of every trainer that `tessera import` reads: one function, file and table for each.
 //
 //   const Dialect& d = deepspeed_config();
 #include "tessera/tools/options/dialect.h"

@@ -1,5 +1,5 @@
 #pragma once
-// What the configurations of Open-Sora 1.x and 2.0 say in the same words.
+// Options that the configurations of Open-Sora 1.x and 2.0 share.
 #include <string>
 
 #include "tessera/tools/options/dialect.h"

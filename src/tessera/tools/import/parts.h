@@ -1,5 +1,5 @@
 #pragma once
-// What several dialects have in common: files of weights told apart by their names, epochs, learning-rate schedules.
+// Conversions that several importers share: kinds of weight files by name, epochs to steps, learning-rate schedules.
 #include <string>
 #include <vector>
 

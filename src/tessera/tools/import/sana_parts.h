@@ -1,5 +1,5 @@
 #pragma once
-// What the importers of Sana's two trainers, NVlabs' own and diffusers', have in common.
+// Conversions that the importers of Sana's two trainers share (NVlabs' own and diffusers').
 #include <string>
 
 #include "tessera/tools/options/dialect.h"

@@ -1,5 +1,5 @@
 #pragma once
-// FSDP's words as they are published: below tables of several names, and as calls of Python that a file quotes.
+// Reads FSDP options in the forms that trainers publish: in tables of several names, and as quoted Python calls.
 //
 //   bare_words(given);     // "fsdp.mixed_precision" = "MixedPrecision(param_dtype=torch.bfloat16)" is param_dtype
 #include <vector>

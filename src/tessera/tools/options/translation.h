@@ -1,5 +1,6 @@
 #pragma once
-// What another trainer's options come to in a recipe: keys that they set, what needs no key, and what is refused.
+// The result of importing another trainer's options: recipe keys that they set, options that need none, and refused
+// ones.
 //
 //   Translation t = import_file("ds_config.json", {});
 //   std::cout << t.to_toml();              // lr = 1e-4    # optimizer.params.lr = 1e-4

@@ -1,6 +1,6 @@
 #pragma once
-// What the engine adds to the operators and transfers of a step. It trains a small model for a few steps under short plans;
-// what an instruction then takes beside what the cost model says by the profile as measured so far goes into that profile.
+// Measures the time that the engine adds to the operators and transfers of a step. It trains a small model for a few
+// steps under short plans, and writes the excess over the cost model's prediction into the profile.
 //
 //   measure_engine(profile, comm, rank, world);     // starts, waits, wake, device.kept_write and kept_read
 //

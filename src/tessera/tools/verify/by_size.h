@@ -1,6 +1,6 @@
 #pragma once
-// What the kinds share whose objective depends on a sample's size (Open-Sora's): draws of timesteps, schedules, shifts, and
-// losses of recorded latents by a recorded model.
+// Checks for the kinds of golden cases whose objective depends on a sample's size (Open-Sora's): draws of timesteps,
+// schedules, shifts, and losses of recorded latents by a recorded model.
 //
 //   file.compare("out.v2.t", sigmas_of(by_size(shift), file.tensor("in.v2.normal")), context.bound("out"));
 #include <array>
