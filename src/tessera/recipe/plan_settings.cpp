@@ -198,7 +198,7 @@ std::vector<Setting> plan_settings() {
       {"plan.units",
        Kind::list,
        "",
-       "settings of some units, the planner chooses the rest: [[plan.units]] with match = \"blocks.0-3\" (of one expert: \"high_noise.blocks.*\") and keys of plan.toml: strategy, activations, parameters ...; as text \"blocks.* strategy=shard_grad_op\"",
+       "settings of some units, the planner chooses the rest: [[plan.units]] with match = \"blocks.0-3\" (of one expert: \"EXPERT.blocks.0-3\") and keys of plan.toml: strategy, activations, parameters ...; as text \"blocks.* strategy=shard_grad_op\"",
        read_units,
        {.needs = {kSearched}}},
       {"plan.idle",
