@@ -86,7 +86,7 @@ TEST(RandomParts, BesideTrainedWeightsHaveToBeTyped) {
     return run.train(1, name, more);
   };
   expect(train("run", theirs, {}), 2,
-         {"[data.vae] haar is a wavelet without weights", "unlearn", "data.vae = \"haar\""});
+         {"[data.vae] haar is a wavelet without weights", "destroy what it learned", "data.vae = \"haar\""});
   expect(train("run", theirs, {"--data.vae", "haar"}), 2,
          {"[data.text_encoder] text encoder umt5-demo has random weights", "data.text_encoder_path"});
   EXPECT_FALSE(fs::exists(run.out("run") + "/metrics.jsonl"));
