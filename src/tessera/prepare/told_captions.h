@@ -11,7 +11,7 @@
 namespace tessera::prepare {
 
 /// Says how many captions have more tokens than the model reads (its text_len), by how many at most, and which is the
-/// first: what stands behind is not learned.
+/// first: the rest of them is cut off.
 void tell_cut_captions(const recipe::Recipe& recipe, const job::Job& job, const std::vector<std::string>& captions,
                        const std::filesystem::path& tokenizer);
 
