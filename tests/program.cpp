@@ -40,10 +40,12 @@ std::string read_file(const fs::path& path) {
 constexpr const char* kTinyWan = R"(family = "wan"
 config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 3, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 64, text_len = 16 })";
 
+using Variables = std::map<std::string, std::string>;
+
 int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
 /// This process's variables with these in place of those of their names, each "NAME=VALUE".
-std::vector<std::string> variables_with(const std::map<std::string, std::string>& environment) {
+std::vector<std::string> variables_with(const Variables& environment) {
   std::vector<std::string> variables;
   for (char** e = environ; *e; ++e) {
     const std::string text = *e;
@@ -54,25 +56,56 @@ std::vector<std::string> variables_with(const std::map<std::string, std::string>
 }
 
 /// What commands of TinyRun have beside this process's variables.
-const std::map<std::string, std::string> kOfCommands = {{"OMP_NUM_THREADS", "1"}, {"TESSERA_POISON", "1"}};
+const Variables kOfCommands = {{"OMP_NUM_THREADS", "1"}, {"TESSERA_POISON", "1"}};
 
-/// tessera_warm, which forks for each command: one at a time. It ends with this process.
+/// Whether a fork of a program that was loaded under kOfCommands is what a start under these variables would be: libraries read
+/// others when they are loaded.
+bool forkable(const Variables& environment) {
+  const auto threads = environment.find("OMP_NUM_THREADS");
+  return threads != environment.end() && threads->second == "1" &&
+         environment.size() == 1 + environment.count("TESSERA_POISON");
+}
+
+/// PROGRAM_warm, which forks for each command: one at a time. It ends with this process.
 class WarmProgram {
  public:
-  static WarmProgram& only() {
-    static WarmProgram program;
-    return program;
+  static WarmProgram& of(const std::string& program) {
+    static std::mutex lock;
+    static std::map<std::string, WarmProgram> programs;
+    const std::lock_guard guard(lock);
+    return programs.try_emplace(program, program).first->second;
+  }
+
+  explicit WarmProgram(const std::string& program) {
+    const std::string warm = program + "_warm";
+    int ends[2];
+    if (getenv("TESSERA_TEST_EXEC") || access(warm.c_str(), X_OK) != 0 ||
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+      return;
+    std::vector<std::string> variables = variables_with(kOfCommands);
+    std::vector<char*> env;
+    for (auto& v : variables) env.push_back(v.data());
+    env.push_back(nullptr);
+    char* arguments[] = {const_cast<char*>(warm.c_str()), const_cast<char*>(kWarmWord), nullptr};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], kWarmSocket);
+    pid_t pid = -1;
+    if (posix_spawn(&pid, warm.c_str(), &actions, nullptr, arguments, env.data()) == 0) socket_ = ends[0];
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
   }
 
   /// Nothing where it cannot: it is not built, busy with a command of another thread, or not wanted (TESSERA_TEST_EXEC=1).
-  std::optional<Result> run(const std::vector<std::string>& argv, double timeout) {
+  std::optional<Result> run(const std::vector<std::string>& argv, const Variables& environment, double timeout) {
     const std::unique_lock busy(busy_, std::try_to_lock);
     if (!busy || socket_ < 0) return std::nullopt;
     char name[] = "/tmp/tessera-out-XXXXXX";
     const int output = mkostemp(name, O_CLOEXEC);
     const double start = now();
     int child = -1, status = -1;
-    const bool asked = ask(argv, output) && recv(socket_, &child, sizeof child, 0) == sizeof child && child > 0;
+    const bool asked =
+        ask(argv, environment, output) && recv(socket_, &child, sizeof child, 0) == sizeof child && child > 0;
     close(output);
     Result result;
     pollfd answer{socket_, POLLIN, 0};
@@ -91,30 +124,10 @@ class WarmProgram {
   }
 
  private:
-  WarmProgram() {
-    const std::string program = TESSERA_BINARY "_warm";
-    int ends[2];
-    if (getenv("TESSERA_TEST_EXEC") || access(program.c_str(), X_OK) != 0 ||
-        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-      return;
-    std::vector<std::string> variables = variables_with(kOfCommands);
-    std::vector<char*> env;
-    for (auto& v : variables) env.push_back(v.data());
-    env.push_back(nullptr);
-    char* arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(kWarmWord), nullptr};
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], kWarmSocket);
-    pid_t pid = -1;
-    if (posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, env.data()) == 0) socket_ = ends[0];
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-  }
-
-  bool ask(const std::vector<std::string>& argv, int output) {
+  bool ask(const std::vector<std::string>& argv, const Variables& environment, int output) {
     std::string words, variables;
     for (const std::string& word : argv) words += word + '\0';
-    for (const std::string& variable : variables_with(kOfCommands)) variables += variable + '\0';
+    for (const std::string& variable : variables_with(environment)) variables += variable + '\0';
     std::string packed = pack(fs::current_path().string(), words, variables);
     if (packed.size() > kMostCommand) return false;
     iovec part{packed.data(), packed.size()};
@@ -166,6 +179,8 @@ int wait_program(pid_t pid, double timeout) {
 
 Result run_program(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment,
                    double timeout) {
+  if (forkable(environment))
+    if (std::optional<Result> result = WarmProgram::of(argv[0]).run(argv, environment, timeout)) return *result;
   char name[] = "/tmp/tessera-out-XXXXXX";
   close(mkstemp(name));
   const double start = now();
@@ -246,8 +261,6 @@ TinyRun::~TinyRun() {
 
 Result TinyRun::tessera(std::vector<std::string> arguments, double timeout) const {
   arguments.insert(arguments.begin(), program_);
-  if (program_ == TESSERA_BINARY)
-    if (std::optional<Result> result = WarmProgram::only().run(arguments, timeout)) return *result;
   return run_program(arguments, kOfCommands, timeout);
 }
 

@@ -325,7 +325,7 @@ TEST_F(Kills, WritesThatTakeLongerThanTheTimeoutAreWaitedFor) {
                                120);
   EXPECT_EQ(r.code, 0) << r.output;
   for (size_t i = 0; i < std::size(orders); ++i) EXPECT_TRUE(fs::exists(done(run, i))) << orders[i].text();
-  EXPECT_EQ(run.metrics().size(), 2u);
+  EXPECT_EQ(run.metrics("run").size(), 2u);
 }
 
 TEST_F(Kills, ASignalWhileDataArePreparedIsObeyedAtOnceAndNamed) {
