@@ -171,9 +171,9 @@ void check_texts(const recipe::Recipe& recipe, const Job& job) {
   if (recipe.data.texts && files > 0 && files != expected)
     throw UserError(Exit::usage, "data.null_text",
                     std::to_string(files) + " files, expected " +
-                        (job.pooled ? "2: the embedding and the pooled vector of the caption of no words"
-                                    : "1: the embedding of the caption of no words"),
-                    "give it as that: data.null_text");
+                        (job.pooled ? "2: the embedding and the pooled vector of the empty caption"
+                                    : "1: the embedding of the empty caption"),
+                    "set data.null_text to these");
   if (recipe.data.texts && recipe.data.beside())
     throw UserError(Exit::usage, "data.texts",
                     "\"column\" with data.encoders = \"" + recipe.values.at("data.encoders") +

@@ -80,7 +80,7 @@ std::vector<Setting> run_settings() {
       {"run.sums",
        Kind::choice,
        "in_order",
-       "order of sums over GPUs; in_order: by rank, with the same bits each time; library: NCCL's, faster, but its bits may differ",
+       "order of sums over GPUs; in_order: by rank, with the same bits each time; library: NCCL's, faster, but its bits may differ each time",
        run<&Recipe::Run::sums>,
        {.choices = "in_order|library", .needs = {kOnGpus}}},
       {"run.deterministic",

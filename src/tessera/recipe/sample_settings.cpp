@@ -53,7 +53,7 @@ std::vector<Setting> checkpoint_settings() {
       {"checkpoint.export",
        Kind::choice,
        "lora",
-       "what each checkpoint exports for other programs; lora: LoRA files, named by lora.export; model: these or the full model; none: nothing",
+       "what each checkpoint exports for other programs; lora: the files of a LoRA run, named by lora.export; model: these, or the model of a full run; none: nothing",
        nullptr,
        {.choices = "lora|model|none"}},
   };
