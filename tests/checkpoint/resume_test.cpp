@@ -7,7 +7,7 @@
 namespace tessera::checkpoint {
 namespace {
 
-const std::optional<int64_t> kFirst, kLongAgo = 0;
+const std::optional<double> kFirst, kLongAgo = 0;
 
 class ResumeTest : public FileTest {
  protected:
@@ -84,7 +84,7 @@ TEST_F(ResumeTest, NoBeginsAnewAndARestartGoesOnWithWhatItSaved) {
 
 TEST_F(ResumeTest, ARestartBeforeANewRunHasBegunDoesNotGoOnWithTheOldOne) {
   const Path old = save(own(), 10);
-  const int64_t launched = std::time(nullptr) + 60;
+  const double launched = static_cast<double>(std::time(nullptr)) + 60;
   const Resume resume = choose_resume("no", run(), launched);
   EXPECT_EQ(resume.from, std::nullopt);
   EXPECT_EQ(resume.beyond, std::vector<Path>{old});

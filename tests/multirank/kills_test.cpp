@@ -328,6 +328,24 @@ TEST_F(Kills, WritesThatTakeLongerThanTheTimeoutAreWaitedFor) {
   EXPECT_EQ(run.metrics("run").size(), 2u);
 }
 
+/// The others wait for it and end because of it: with another code, so that the launcher names this one.
+TEST_F(Kills, ARankWhoseShardCannotBeWrittenIsTheOneThatIsNamed) {
+  for (int round = 0; round < 3; ++round) {
+    const TinyRun run("full-disk");
+    const Order full{{"write", "*/rank-00001.safetensors.*"}, "before", "1", "ENOSPC"};
+    Flags argv = command(run, 2, 0);
+    for (const char* flag : {"--run.steps", "2", "--sample.every", "0"}) argv.emplace_back(flag);
+    const Result r = run_program(argv,
+                                 {{"OMP_NUM_THREADS", "1"},
+                                  {"LD_PRELOAD", KILL_AT},
+                                  {"TESSERA_KILL_AT", full.text()},
+                                  {"TESSERA_KILL_DONE", (run.folder() / "done").string()}},
+                                 120);
+    EXPECT_EQ(r.code, 7) << r.output;
+    EXPECT_NE(r.output.find("rank 1 ended with code 7"), std::string::npos) << r.output;
+  }
+}
+
 TEST_F(Kills, ASignalWhileDataArePreparedIsObeyedAtOnceAndNamed) {
   for (const auto& [signal, name] : {std::pair{SIGTERM, "SIGTERM"}, std::pair{SIGINT, "SIGINT"}}) {
     const TinyRun run("stopped-early");

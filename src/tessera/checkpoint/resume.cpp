@@ -29,9 +29,10 @@ std::string line_of(const Manifest& manifest) {
 }
 
 /// Whether a checkpoint was saved at `time`, in seconds since 1970, or later.
-bool saved_since(const Path& checkpoint, int64_t time) {
+bool saved_since(const Path& checkpoint, double time) {
   struct stat manifest {};
-  return stat((checkpoint / "manifest.json").c_str(), &manifest) == 0 && manifest.st_mtime >= time;
+  if (stat((checkpoint / "manifest.json").c_str(), &manifest) != 0) return false;
+  return static_cast<double>(manifest.st_mtim.tv_sec) + 1e-9 * static_cast<double>(manifest.st_mtim.tv_nsec) >= time;
 }
 
 }  // namespace
@@ -47,7 +48,7 @@ bool has_gone_on(const std::string& asked, const Path& run) {
   return false;
 }
 
-Resume choose_resume(const std::string& asked, const Path& run, std::optional<int64_t> launched) {
+Resume choose_resume(const std::string& asked, const Path& run, std::optional<double> launched) {
   const Path checkpoints = run / "checkpoints";
   const std::optional<Path> newest = latest(checkpoints);
   if (asked == "no" && !(launched && newest && saved_since(*newest, *launched)))

@@ -31,7 +31,7 @@ bool has_gone_on(const std::string& asked, const Path& run);
 /// `asked`: run.resume. `launched`: this is a restart by a launcher that began then, in seconds since 1970: with run.resume
 /// = "no" the run goes on from what it saved since, and begins anew while that is nothing. Throws UserError (input) for a
 /// folder that is no checkpoint.
-Resume choose_resume(const std::string& asked, const Path& run, std::optional<int64_t> launched);
+Resume choose_resume(const std::string& asked, const Path& run, std::optional<double> launched);
 
 /// "checkpoints/step-000050, step 50, manifest 1a2b3c4d", by which ranks compare; "none".
 std::string describe(const Resume& resume);

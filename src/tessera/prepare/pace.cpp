@@ -96,6 +96,11 @@ void Pace::barrier() {
                   "see that rank's message");
 }
 
+bool Pace::failed_elsewhere() {
+  const std::lock_guard<std::mutex> guard(lock_);
+  return failed_rank_ >= 0 && failed_rank_ != group_.rank();
+}
+
 void Pace::run(const std::function<void()>& work) {
   const auto fail = [this](Exit code) {
     {

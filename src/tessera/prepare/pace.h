@@ -41,6 +41,8 @@ class Pace {
   void barrier();
   /// Runs `work`; an exception in it ends the other ranks' barriers too.
   void run(const std::function<void()>& work);
+  /// Whether another rank failed first, so that what this one throws only follows from it.
+  bool failed_elsewhere();
 
  private:
   struct Word;  // the message of a rank

@@ -200,7 +200,10 @@ void ExpertSchedule::resume(engine::Store& store, checkpoint::TrainingCheckpoint
       prepare::go_on_behind(data_[e], done, {seen->value("epoch", int64_t{0}), seen->value("cursor", int64_t{0})});
   }
   if (experts_.places() == 1) prepare::go_on_behind(data_[0], manifest.step, {manifest.epoch, manifest.cursor});
-  job::each_expert(store, experts_, [&](size_t, const std::string& prefix) { engine::restore(store, saved, prefix); });
+  job::each_expert(store, experts_, [&](size_t e, const std::string& prefix) {
+    engine::restore(store, saved, prefix);
+    if (updates_[e] == 0) engine::begin_averages(store);  // 0.1 saved zeros for an expert that had not begun
+  });
 }
 
 void ExpertSchedule::check_steps(size_t expert, int64_t done, int64_t step) const {

@@ -284,10 +284,16 @@ void Run::serve(const plan::Visit& visit) {
 /// it in barriers of the pace, the last of them here.
 void Run::wait_for_slowest(const std::function<void(prepare::Pace&)>& act) {
   prepare::Pace pace(comm_, mesh_);
-  pace.run([&] {
-    act(pace);
-    pace.barrier();
-  });
+  try {
+    pace.run([&] {
+      act(pace);
+      pace.barrier();
+    });
+  } catch (const UserError&) {
+    if (!pace.failed_elsewhere()) throw;
+    throw UserError(Exit::rank_lost, "ranks", "another rank failed while this one waited for it",
+                    "see that rank's message");
+  }
 }
 
 void Run::sample(const plan::Visit& visit) {

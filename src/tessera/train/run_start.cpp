@@ -56,20 +56,23 @@ std::string program() {
   return "tessera of " + std::to_string(bytes.size()) + " bytes with checksum " + sum;
 }
 
-/// When the launcher began whose child this process is, ours or torchrun's agent, in seconds since 1970; 0 where /proc does
-/// not show it.
-int64_t launcher_start() {
-  const auto text = [](const std::string& file) {
-    std::ifstream in(file);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  };
-  const std::string process = text("/proc/" + std::to_string(getppid()) + "/stat"), machine = text("/proc/stat");
-  const size_t name_end = process.rfind(')'), boot = machine.find("btime ");
-  if (name_end == std::string::npos || boot == std::string::npos) return 0;
+/// When the launcher began whose child this process is, ours or torchrun's agent, in seconds since 1970, to a hundredth; 0
+/// where /proc does not show it.
+double launcher_start() {
+  std::ifstream in("/proc/" + std::to_string(getppid()) + "/stat");
+  const std::string process(std::istreambuf_iterator<char>(in), {});
+  const size_t name_end = process.rfind(')');
+  if (name_end == std::string::npos) return 0;
   std::istringstream fields(process.substr(name_end + 1));
   std::string field;
   for (int i = 0; i < 20; ++i) fields >> field;  // the 22nd of all: clock ticks from the machine's start
-  return std::atoll(machine.c_str() + boot + 6) + std::atoll(field.c_str()) / sysconf(_SC_CLK_TCK);
+  const auto seconds = [](clockid_t clock) {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  return seconds(CLOCK_REALTIME) - seconds(CLOCK_BOOTTIME) +
+         std::atof(field.c_str()) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 /// The first free one of recipe-1.toml, recipe-2.toml, ...
@@ -432,6 +435,10 @@ int Run::finish() {
   if (steps_ > 0) {  // a start that finds nothing to train keeps those of the run
     std::ofstream lines((out_ / "schedule.jsonl").string() + ".rank-" + std::to_string(rank_), std::ios::trunc);
     for (const auto& line : step_lines_) lines << line << '\n';
+    lines.close();
+    if (!lines)
+      log::warn((out_ / "schedule.jsonl").string() +
+                ": cannot be written, so the run leaves no list of its instructions: is the disk full?");
   }
   comm_.barrier();
   if (rank_ == 0) attempt(recipe_.run.steps, "report", kNextStart, [&] { write_report(); });
