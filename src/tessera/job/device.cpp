@@ -7,6 +7,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
+#include "tessera/device/driver_watch.h"
 #include "tessera/device/open.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/plan/simulate/reserve.h"
@@ -53,6 +54,7 @@ void choose_device(std::string_view wanted, const comm::Rendezvous& place) {
   }
   device::use(*opened.table, index_of(place, opened.table->count()));
   engine::Meter::use_device(*opened.table);
+  device::watch_driver();
 }
 
 int64_t reserve_device(const comm::Rendezvous& place, int64_t budget, int64_t beside) {

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "tessera/device/failure.h"
+
 namespace tessera::prepare {
 
 namespace {
@@ -87,9 +89,10 @@ void Pace::barrier() {
 
 void Pace::run(const std::function<void()>& work) {
   const auto fail = [this](Exit code) {
+    const bool by_device = device::has_failed();
     {
       const std::lock_guard<std::mutex> guard(lock_);
-      code_ = code;
+      code_ = by_device ? Exit::rank_lost : code;
     }
     stop();
   };

@@ -13,6 +13,7 @@
 #include "tessera/engine/measure.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/families/registry.h"
+#include "tessera/job/codec.h"
 #include "tessera/job/device.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/job/pixels.h"
@@ -245,7 +246,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       prepare::Pace pace(comm, mesh);  // the other ranks wait for rank 0 without a time-out
       pace.run([&] {
         if (place.rank == 0 && clip == 0)
-          frames = job::to_frames(job.codec->decode(denoising.latent()), sample_fps(recipe));
+          frames = job::to_frames(job::decode(*job.codec, denoising.latent()), sample_fps(recipe));
         if (place.rank == 0 && clip > 0) chain.append(frames, motion, denoising.latent());
         if (goes_on)
           motion = place.rank == 0 ? chain.motion(frames) : at::empty(chain.motion_shape(clip + 1), at::kFloat);

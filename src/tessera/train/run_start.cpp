@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/device/backend.h"
+#include "tessera/device/driver_watch.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/base_report.h"
 #include "tessera/job/codec.h"
@@ -294,9 +295,9 @@ void Run::tell_start() {
 }
 
 void Run::watch_gpu() {
-  if (device::here().is_cpu()) return;
-  driver_.emplace(device::used()->properties(device::here().index()).uuid);
-  if (rank_ == 0 && !driver_->absence().empty()) log::info(driver_->absence());
+  if (!device::driver()) return;
+  device::driver()->take();  // the numbers of a step begin here
+  if (rank_ == 0 && !device::driver()->absence().empty()) log::info(device::driver()->absence());
 }
 
 /// How the communicators that the programs use send, once each; and what is slower than it need be.
