@@ -1,4 +1,5 @@
 // What a run does before its first step, and after its last.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -255,6 +256,9 @@ void Run::start() {
   options.poison = std::getenv("TESSERA_POISON") != nullptr;
   options.local_ranks = place_.local_world, options.nvme = recipe_.plan.disk();
   if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
+  int64_t host = 0;
+  for (const planning::PartPlan& p : plans_) host = std::max(host, p.planned.memory(rank_).host.total());
+  job::tell_far_memory(comm_, host);
   engine_ =
       std::make_unique<engine::Engine>(job_.model->units(), planned().spec, planned().plan(), comm_, rank_, options);
   auto optimiser = job::optimiser_of(recipe_, planned().plan().states);
