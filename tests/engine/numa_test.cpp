@@ -67,6 +67,31 @@ TEST_F(Numa, IsNoneWhereTheSystemDoesNotSayOrThereIsNoChoice) {
   }
 }
 
+/// Of the eight ranks of two machines those of one node take more than it has; a rank without a node is nobody's.
+TEST(NumaShares, WhatANodeHasNoRoomForIsToldWithBothNumbersAndTheBudgetThatFits) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  std::vector<NodeShare> ranks;
+  for (int rank = 0; rank < 8; ++rank)
+    ranks.push_back({.machine = rank / 4, .node = rank % 4 / 2, .free = 90 * kGiB, .bytes = 40 * kGiB});
+  EXPECT_EQ(beyond_nodes(ranks), std::vector<std::string>()) << "80 of 90 GiB on each of four nodes";
+  ranks[7] = {.machine = 1, .node = -1, .free = -1, .bytes = 500 * kGiB};
+  ranks[4].node = ranks[5].node = ranks[6].node = 1;
+  ranks[5].free = 96 * kGiB;  // read a little earlier
+  EXPECT_EQ(beyond_nodes(ranks),
+            std::vector<std::string>(
+                {"NUMA node 1 has 90.00 GiB free, and the host tiers of ranks 4, 5 and 6, whose GPUs hang on it, take "
+                 "120.00 GiB: 30.00 GiB will lie on other nodes, and their copies cross the link between the sockets; "
+                 "lower plan.host_budget to 120.00 GiB, or end what uses that node's memory (numactl -H)"}));
+  ranks = {{.machine = 0, .node = 0, .free = kGiB, .bytes = 2 * kGiB}};
+  const std::vector<std::string> one = beyond_nodes(ranks);
+  ASSERT_EQ(one.size(), 1);
+  EXPECT_NE(one[0].find("the host tier of rank 0, whose GPU hangs on it, takes"), std::string::npos) << one[0];
+  ranks[0].free = -1;
+  EXPECT_EQ(beyond_nodes(ranks), std::vector<std::string>()) << "the system does not say what is free";
+  EXPECT_EQ(this_machine(), this_machine());
+  EXPECT_GT(this_machine(), 0);
+}
+
 TEST_F(Numa, AThreadStaysOnTheGivenProcessorsAndTheCallerWhereItWas) {
   const std::vector<int> before = allowed();
   std::mutex mutex;

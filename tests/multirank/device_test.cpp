@@ -8,6 +8,7 @@
 
 #include "curves.h"
 #include "matrix_cases.h"
+#include "need_goldens.h"
 #include "seed_jobs.h"
 #include "tessera/data/video.h"
 
@@ -252,6 +253,59 @@ TEST(OnDeviceRuns, AGpuThatFailsInAThreadBesideTheLanesEndsTheRankLikeAnyOther) 
         << r.output;
     EXPECT_NE(r.output.find(fault.said), std::string::npos) << fault.said << " in:\n" << r.output;
   }
+}
+
+/// Whatever a command was at: the model, an encoder, the autoencoder. The driver, here a stand-in, tells the Xid.
+TEST(OnDeviceRuns, AGpuThatFailsForGoodIsNamedByEveryCommand) {
+  const Result base = train(TESSERA_BINARY, 1, "failing-base", {});
+  ASSERT_EQ(base.code, 0) << base.output;
+  const std::vector<std::string> sample = {
+      "sample",   shared().recipe(), "--run.out", shared().out("failing-base"),    "--sample.steps", "1",
+      "--format", "frames",          "--out",     shared().out("failing-samples"), "--prompt",       "a red square"};
+  std::vector<std::string> of_two = {"launch", "-n", "2"};
+  of_two.insert(of_two.end(), sample.begin(), sample.end());
+  of_two.insert(of_two.end(), {"--mesh", "dp_shard=2", "--fault.timeout", "20"});
+  struct Fault {
+    const char *at, *said;
+    std::vector<std::string> words;
+  };
+  const std::vector<Fault> faults = {
+      {"0,forward blocks.1", "on the GPU forward blocks.1 (micro-batch 0)", sample},
+      {"0,gather blocks.1", "gather blocks.1", of_two},
+      {"0,forward",
+       "on the GPU forward ",
+       {"prepare", shared().recipe(), "--data.cache", shared().out("failing-cache")}},
+      {"0,backward blocks.1",
+       "on the GPU backward blocks.1 (micro-batch 0)",
+       {"bench", "--config", R"({"dim":64,"num_heads":2,"num_layers":2,"ffn_dim":128})", "--latent", "16,1,8,8",
+        "--device", "cuda", "--recompute", "none", "--steps", "2", "--warmup", "1"}}};
+  for (const Fault& fault : faults) {
+    auto environment = kOnDevice;
+    environment["TESSERA_SIMULATED_FAULT"] = fault.at;
+    environment["LD_LIBRARY_PATH"] = NVML_OF_DEVICE;
+    std::vector<std::string> words = {ON_DEVICE};
+    words.insert(words.end(), fault.words.begin(), fault.words.end());
+    const Result r = run_program(words, environment, 120);
+    EXPECT_EQ(r.code, 5) << words[1] << ": " << r.output;
+    for (const char* said :
+         {"the GPU failed: an illegal memory access was encountered (cudaErrorIllegalAddress), Xid 31 "
+          "(a kernel used an address that is not its own: a fault of the program); ",
+          fault.said})
+      EXPECT_NE(r.output.find(said), std::string::npos) << words[1] << ": " << said << " in:\n" << r.output;
+  }
+}
+
+TEST(OnDeviceRuns, AGoldenCaseOnAGpuThatFailsIsNotCalledDamaged) {
+  TESSERA_NEED_GOLDENS();
+  auto environment = kOnDevice;
+  environment["TESSERA_SIMULATED_FAULT"] = "0,forward blocks.0";
+  const Result r = run_program({ON_DEVICE, "verify", "--device", "cuda", std::string(TESSERA_GOLDENS) + "/wan21_t2v"},
+                               environment, 120);
+  EXPECT_EQ(r.code, 5) << r.output;
+  EXPECT_NE(r.output.find("the GPU failed: an illegal memory access was encountered (cudaErrorIllegalAddress); "),
+            std::string::npos)
+      << r.output;
+  EXPECT_EQ(r.output.find("do not go together"), std::string::npos) << r.output;
 }
 
 TEST(OnDeviceRuns, WithoutNcclCopiesGoByGlooAndTheLogSaysWhy) {

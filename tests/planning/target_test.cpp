@@ -216,6 +216,39 @@ TEST(TargetMemory, TheWorkspaceOfCublasIsThatOfTheSettingThatTheRunMakes) {
   at::globalContext().setDeterministicAlgorithms(false, false);
 }
 
+/// An autoencoder on the GPU has the memory of cuDNN's workspace, in the phases that use it; the wavelet none, and on CPU ranks
+/// oneDNN has its own.
+TEST(TargetMemory, AConvolutionsWorkspaceIsBoundedByTheSettingThatTheRunMakesAndCountedWhereAutoencodersRun) {
+  const auto encoders = [](const char* profile, const char* vae, const char* frames) {
+    return nlohmann::json::parse(plan_json(planned(profile, {{"data.vae", vae}, {"data.frames", frames}})))
+        .at("encoders");
+  };
+  const auto gpu = encoders("1xh200", "wan2.1-vae", "17"), cpu = encoders("cpu", "wan2.1-vae", "17");
+  const int64_t counted = gpu.at("vae_workspace_bytes").get<int64_t>();
+  EXPECT_EQ(counted, 2048 * kMiB);
+  ASSERT_NE(std::getenv("CUDNN_CONV_WSCAP_DBG"), nullptr) << "the run sets what the plan counts";
+  EXPECT_EQ(counted, cudnn_workspace(std::getenv("CUDNN_CONV_WSCAP_DBG")));
+  for (const char* part : {"vae_encode_bytes", "vae_decode_bytes"})
+    EXPECT_EQ(gpu.at(part).get<int64_t>() - cpu.at(part).get<int64_t>(), counted) << part;
+  EXPECT_EQ(cpu.at("vae_workspace_bytes"), 0);
+  EXPECT_EQ(encoders("1xh200", "haar", "16").at("vae_workspace_bytes"), 0);
+}
+
+TEST(TargetMemory, ASettingOfCudnnIsCountedAsItReadsIt) {
+  EXPECT_EQ(cudnn_workspace("256"), 256 * kMiB);
+  EXPECT_EQ(cudnn_workspace("0"), 0);
+  for (const char* no_number : {"", "much", "1GiB"}) EXPECT_EQ(cudnn_workspace(no_number), 2048 * kMiB) << no_number;
+}
+
+/// Beside a step that encodes its own clips it is there as long as the step.
+TEST(TargetMemory, AStepThatEncodesItsClipsLeavesRoomForAConvolutionsWorkspace) {
+  const Planned online =
+      planned("1xh200", {{"data.vae", "wan2.1-vae"}, {"data.cache", "online"}, {"data.frames", "17"}});
+  EXPECT_EQ(online.encoders.workspace, 2048 * kMiB);
+  EXPECT_GE(online.encoders.encode, online.encoders.workspace);
+  EXPECT_GE(online.spec.resident, online.encoders.codec_weights + online.encoders.encode);
+}
+
 using Names = std::set<std::string>;
 
 /// Purposes of the groups that units of a preset send by.

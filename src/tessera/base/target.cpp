@@ -15,6 +15,12 @@ constexpr std::string_view kSmall = ":4096:2:16:8", kLarge = ":32768:1";
 /// Of the two with which cuBLAS gives the same bits each time, that which costs no time.
 constexpr std::string_view kSameBits = ":4096:8";
 
+// LibTorch, ATen/native/cudnn/Conv_v8.cpp: without cudnn.benchmark each way of the heuristics is tried until one finds its
+// workspace; too little memory is the one limit. The variable is in PyTorch's list of those of CUDA's libraries. Enough for
+// copies in another layout of what most convolutions of Wan's autoencoder read and write for a chunk of 480 x 832: 6 frames
+// and 4 of 96 channels, 1.4 GiB. [E]
+constexpr std::string_view kConvolutionMib = "2048";
+
 /// The first number of `text`, which then begins behind it; negative: it begins with none.
 int64_t number(std::string_view& text) {
   uint32_t value = 0;
@@ -38,6 +44,11 @@ int64_t bytes_in(std::string_view setting) {
     sum += kib * 1024 * count, setting = pair;
   }
   return sum;
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
 }
 
 }  // namespace
@@ -65,16 +76,24 @@ const Target& target(std::string_view name, std::string_view where) {
 }
 
 std::string cublas_setting(const Target& target, bool deterministic) {
-  static const std::string given = [] {  // before a run sets it
-    const char* value = std::getenv("CUBLAS_WORKSPACE_CONFIG");
-    return std::string(value ? value : "");
-  }();
+  static const std::string given = environment("CUBLAS_WORKSPACE_CONFIG");  // before a run sets it
   return !given.empty() ? given : std::string(deterministic ? kSameBits : target.cublas);
 }
 
 int64_t cublas_workspace(const Target& target, std::string_view setting) {
   const int64_t bytes = bytes_in(setting);
   return bytes > 0 ? bytes : bytes_in(target.cublas);
+}
+
+std::string cudnn_setting() {
+  static const std::string given = environment("CUDNN_CONV_WSCAP_DBG");  // likewise
+  return given.empty() ? std::string(kConvolutionMib) : given;
+}
+
+int64_t cudnn_workspace(std::string_view setting) {
+  int64_t mib = number(setting);
+  if (mib < 0 || !setting.empty()) setting = kConvolutionMib, mib = number(setting);
+  return mib << 20;
 }
 
 }  // namespace tessera

@@ -31,4 +31,13 @@ std::string cublas_setting(const Target& target, bool deterministic);
 /// target's where LibTorch cannot read it.
 int64_t cublas_workspace(const Target& target, std::string_view setting);
 
+/// CUDNN_CONV_WSCAP_DBG of a run, MiB: what the process was started with, else 2048. LibTorch takes the first way of a
+/// convolution that cuDNN offers and that there is memory for, whatever its workspace; this bounds those that are offered. A
+/// run sets it and a plan counts it.
+std::string cudnn_setting();
+
+/// Bytes that a convolution takes from LibTorch's allocator with it, at most, while it runs; those of 2048 where it is no
+/// number. That cuDNN keeps to it is NVIDIA's word [E].
+int64_t cudnn_workspace(std::string_view setting);
+
 }  // namespace tessera

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <thread>
 
+#include "tessera/device/backend.h"
+
 namespace tessera::device {
 
 namespace {
@@ -188,5 +190,16 @@ std::optional<DriverNumbers> DriverWatch::take() {
   driver_->sum = {}, driver_->readings = 0;
   return mean;
 }
+
+namespace {
+// Set before there are other threads; never destroyed: its thread may be within NVML.
+DriverWatch* of_process = nullptr;
+}  // namespace
+
+void watch_driver() {
+  if (used() && !of_process) of_process = new DriverWatch(used()->properties(here().index()).uuid);
+}
+
+DriverWatch* driver() { return of_process; }
 
 }  // namespace tessera::device

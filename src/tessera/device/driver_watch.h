@@ -5,6 +5,8 @@
 //   DriverWatch watch(properties.uuid);                 // does nothing where there is no NVML
 //   if (const auto numbers = watch.take()) ...          // the means since the last call
 //   watch.take_fault(milliseconds(500));                // "Xid 79 (the GPU has fallen off the bus)", if the driver says one
+//
+// A process has one, driver(), which hears of errors from the choice of its device on.
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -43,5 +45,10 @@ class DriverWatch {
   std::string absence_;
   std::unique_ptr<Driver> driver_;
 };
+
+/// Begins to ask about the GPU of this process, once, after use(); on a CPU it does nothing.
+void watch_driver();
+/// What watch_driver() began; null: nothing.
+DriverWatch* driver();
 
 }  // namespace tessera::device

@@ -12,6 +12,24 @@ constexpr int64_t kApart = 64;  // bytes: a cache line for each lane's word
 
 }  // namespace
 
+std::string describe(const plan::Instruction& in) {
+  std::string text(name(in.op));
+  if (!in.name.empty()) text += " " + in.name;
+  if (in.micro >= 0) text += " (micro-batch " + std::to_string(in.micro) + ")";
+  const bool moves = in.op == plan::Op::fetch || in.op == plan::Op::stash;
+  if (moves) text += ", " + std::string(name(in.part)) + " on lane " + std::string(name(in.lane));
+  std::string groups;
+  for (const plan::Comm& c : in.comm)
+    if (groups.find(c.group) == groups.npos) groups += (groups.empty() ? " on " : " and ") + c.group;
+  return text + groups;
+}
+
+std::string describe(const LaneProgress& lane) {
+  std::string text = describe(lane.next->instruction());
+  if (lane.finished) text += ", after " + describe(lane.finished->instruction());
+  return text;
+}
+
 DeviceProgress::DeviceProgress() { words_.reserve(plan::kLaneCount * kApart); }
 
 uint32_t* DeviceProgress::word(plan::Lane lane) const {
@@ -61,6 +79,13 @@ std::vector<LaneProgress> DeviceProgress::look() {
     if (!state.open.empty()) one.next = state.open.front().place, one.given = state.open.front().given;
   }
   return found;
+}
+
+std::string DeviceProgress::text() {
+  std::string words;
+  for (const LaneProgress& lane : look())
+    if (lane.next) words += (words.empty() ? "" : "; ") + describe(lane);
+  return words;
 }
 
 }  // namespace tessera::engine

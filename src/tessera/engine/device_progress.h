@@ -11,6 +11,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tessera/engine/memory/host_memory.h"
@@ -33,6 +34,11 @@ struct LaneProgress {
   bool given = false;  ///< the stream has all of the next one: the host's thread is past it
 };
 
+/// "reduce blocks.2 (micro-batch 0) on reduce:dp_shard[0,1]", "fetch blocks.2, states on lane disk".
+std::string describe(const plan::Instruction& instruction);
+/// "forward blocks.3 (micro-batch 0), after forward blocks.2 (micro-batch 0)"; of a lane that has a next one.
+std::string describe(const LaneProgress& lane);
+
 class DeviceProgress {
  public:
   DeviceProgress();
@@ -41,6 +47,8 @@ class DeviceProgress {
   void given(plan::Lane lane);
   /// Of the lanes that were given anything. Empty where the device cannot write to the host. Any thread may ask.
   std::vector<LaneProgress> look();
+  /// describe() of each lane that has something to do; empty: none has, or it cannot be known.
+  std::string text();
 
  private:
   struct Open {

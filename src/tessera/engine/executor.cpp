@@ -80,7 +80,11 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, const p
       host_sums.push_back(adds ? made(plan::kHostSums, over) : nullptr);
     }
   }
-  if (far_) progress_ = std::make_shared<DeviceProgress>();
+  if (far_) {
+    progress_ = std::make_shared<DeviceProgress>();
+    under_way_.emplace([progress = progress_] { return progress->text(); });
+    if (auto swap = store.swap_on_device()) swap_under_way_.emplace(std::move(swap));
+  }
   if (!options_.trace.empty()) {
     read_times();
     trace_.open(options_.trace, std::ios::trunc);

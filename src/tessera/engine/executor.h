@@ -6,8 +6,10 @@
 //   executor.finish(std::move(step), control);                             // and the updates
 //   std::vector<Tensor> out = executor.forward(sample_program, step, {batch_cond, batch_uncond});
 #include <fstream>
+#include <optional>
 
 #include "tessera/comm/comm.h"
+#include "tessera/device/failure.h"
 #include "tessera/device/streams.h"
 #include "tessera/engine/device_progress.h"
 #include "tessera/engine/device_times.h"
@@ -161,6 +163,7 @@ class Executor {
   Uploads uploads_;
   std::unique_ptr<NumbersOnDevice> numbers_;  // null on a CPU
   std::shared_ptr<DeviceProgress> progress_;  // likewise
+  std::optional<device::UnderWay> under_way_, swap_under_way_;
   bool times_read_ = false;
   std::deque<std::unique_ptr<DeviceTimes>> unsettled_;  // of schedules that the device may not have ended
   double in_messages_ = 0;                              // seconds of the device, of settled schedules

@@ -4,6 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/device/streams.h"
 #include "tessera/families/registry.h"
 #include "tessera/job/pixels.h"
 #include "tessera/models/registry.h"
@@ -67,11 +68,29 @@ std::unique_ptr<models::VideoVae> open_vae(const fs::path& path, const fs::path&
   return open_vae_as(path, config.empty() ? std::string() : checkpoint::read_text(config), config.string(), tiling);
 }
 
+namespace {
+
+template <class Act>
+at::Tensor named(const char* what, const Act& act) {
+  device::label(what);
+  at::Tensor result = act();
+  device::label("");
+  return result;
+}
+
+}  // namespace
+
 at::Tensor encode_frames(const net::VideoCodec& codec, const data::Frames& frames) {
-  if (!dynamic_cast<const models::VideoVae*>(&codec)) return codec.encode(to_pixels(frames));
-  const at::Tensor bytes = at::from_blob(const_cast<uint8_t*>(frames.rgb.data()),  // which are only read
-                                         {frames.count, frames.height, frames.width, 3}, at::kByte);
-  return codec.encode(bytes.permute({3, 0, 1, 2}));
+  return named("encoding a clip", [&] {
+    if (!dynamic_cast<const models::VideoVae*>(&codec)) return codec.encode(to_pixels(frames));
+    const at::Tensor bytes = at::from_blob(const_cast<uint8_t*>(frames.rgb.data()),  // which are only read
+                                           {frames.count, frames.height, frames.width, 3}, at::kByte);
+    return codec.encode(bytes.permute({3, 0, 1, 2}));
+  });
+}
+
+at::Tensor decode(const net::VideoCodec& codec, const at::Tensor& latent) {
+  return named("decoding a sample", [&] { return codec.decode(latent); });
 }
 
 void release(const net::VideoCodec& codec) {

@@ -29,6 +29,8 @@ int64_t overlapping_piece(const net::VideoCodec& codec);
 /// The latent of a clip. An autoencoder takes its pixels as the bytes they are, so nothing the size of the clip is
 /// made.
 at::Tensor encode_frames(const net::VideoCodec& codec, const data::Frames& frames);
+/// codec.decode(latent), under a name that the message of a failing device has.
+at::Tensor decode(const net::VideoCodec& codec, const at::Tensor& latent);
 
 /// The weights of an autoencoder leave memory until something is encoded or decoded again.
 void release(const net::VideoCodec& codec);

@@ -7,8 +7,10 @@
 #include "tessera/base/log.h"
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
+#include "tessera/device/driver_watch.h"
 #include "tessera/device/open.h"
 #include "tessera/engine/memory/meter.h"
+#include "tessera/engine/memory/numa.h"
 #include "tessera/plan/simulate/reserve.h"
 
 namespace tessera::job {
@@ -53,6 +55,7 @@ void choose_device(std::string_view wanted, const comm::Rendezvous& place) {
   }
   device::use(*opened.table, index_of(place, opened.table->count()));
   engine::Meter::use_device(*opened.table);
+  device::watch_driver();
 }
 
 int64_t reserve_device(const comm::Rendezvous& place, int64_t budget, int64_t beside) {
@@ -114,6 +117,21 @@ void check_devices(comm::Comm& comm) {
   if (!linking.warning.empty() && all.rank() == 0) log::warn(linking.warning);
   if (!linking.used && all.rank() == 0)
     log::info("no NCCL between GPUs: " + linking.how + "; Gloo sends copies in host memory");
+}
+
+void tell_far_memory(comm::Comm& comm, int64_t host_bytes, const std::string& sysfs) {
+  if (!device::used()) return;
+  engine::NodeShare own{.machine = engine::this_machine(), .bytes = host_bytes};
+  if (const auto node = engine::near_node(device::used()->properties(device::here().index()).pci, sysfs))
+    own.node = node->number, own.free = node->free;
+  comm::Group& all = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
+  std::vector<engine::NodeShare> ranks;
+  for (const auto& row : all.all_gather_doubles({static_cast<double>(own.machine), static_cast<double>(own.node),
+                                                 static_cast<double>(own.free), static_cast<double>(own.bytes)}))
+    ranks.push_back({static_cast<int64_t>(row[0]), static_cast<int>(row[1]), static_cast<int64_t>(row[2]),
+                     static_cast<int64_t>(row[3])});
+  if (all.rank() != 0) return;
+  for (const std::string& warning : engine::beyond_nodes(ranks)) log::warn(warning);
 }
 
 }  // namespace tessera::job

@@ -6,6 +6,7 @@
 //   job::check_devices(comm);
 //   recipe.plan.budget = job::reserve_device(place, recipe.plan.budget);  // before the first tensor on the device
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "tessera/comm/comm.h"
@@ -31,5 +32,10 @@ std::string plan_target(const plan::Profile& profile);
 /// Throws UserError (usage) on every rank if two ranks have the same GPU and TESSERA_SHARE_GPU is not set, or if some ranks
 /// compute on GPUs and others do not.
 void check_devices(comm::Comm& comm);
+
+/// Warns, on rank 0, of NUMA nodes that have less memory free than the host tiers of ranks whose GPUs hang on them take
+/// (engine/memory/numa.h): copies of what lies elsewhere take longer. All ranks together, before any of it is taken.
+/// `host_bytes`: of this rank's. Does nothing on CPU ranks. `sysfs`: where the system says what hangs where.
+void tell_far_memory(comm::Comm& comm, int64_t host_bytes, const std::string& sysfs = "/sys");
 
 }  // namespace tessera::job

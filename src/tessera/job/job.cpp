@@ -205,8 +205,9 @@ void choose_kernels(const recipe::Recipe& recipe) {
   torch.setDeterministicFillUninitializedMemory(false);  // for those who read it; a step would be up to 15 % slower
   torch.setDeterministicCuDNN(same_bits);
   const std::string chip = plan_target(plan::find_profile(recipe.plan.profile));
-  if (!chip.empty())
-    setenv("CUBLAS_WORKSPACE_CONFIG", cublas_setting(target(chip, "plan.profile"), same_bits).c_str(), /*overwrite=*/1);
+  if (chip.empty()) return;
+  setenv("CUBLAS_WORKSPACE_CONFIG", cublas_setting(target(chip, "plan.profile"), same_bits).c_str(), /*overwrite=*/1);
+  setenv("CUDNN_CONV_WSCAP_DBG", cudnn_setting().c_str(), /*overwrite=*/1);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include "tessera/job/encoder_plan.h"
 #include "tessera/job/job.h"
 #include "tessera/job/text_weights.h"
+#include "tessera/models/registry.h"
+#include "tessera/ops/target.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 
@@ -56,6 +58,9 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
     most.clip = std::max(most.clip, one.clip);
   }
   most.decode = job::codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width).decode;
+  if (!ops::meta_target() || models::is_built_in_codec(recipe.data.vae)) return most;
+  most.workspace = cudnn_workspace(cudnn_setting());
+  most.encode += most.workspace, most.decode += most.workspace;
   return most;
 }
 

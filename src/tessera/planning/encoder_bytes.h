@@ -36,6 +36,7 @@ struct EncoderBytes {
   int64_t codec_weights = 0;
   int64_t encode = 0;       ///< while a clip of the largest bucket is encoded: chunk, cached features, latent
   int64_t decode = 0;       ///< while a sample is decoded: chunk, cached features, pixels
+  int64_t workspace = 0;    ///< of either: what cuDNN takes for a convolution on a GPU, at most
   int64_t clip = 0;         ///< the clip's pixels as bytes in host memory, not tensors
   int64_t tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: the whole frame
   int64_t tile_frames = 0;  ///< of its tiles in time; 0: the whole clip, or chunks that take no more for longer clips
@@ -57,7 +58,7 @@ struct EncoderBytes {
   int64_t online(int64_t pictures) const;
 };
 
-/// For all buckets of `recipe` (one stage of a run).
+/// For all buckets of `recipe` (one stage of a run). On a GPU where meta tensors stand for one's (ops/target.h).
 EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh);
 
 /// The forward of an encoder on the first rank, for inputs of that size.

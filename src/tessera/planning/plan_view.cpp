@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tessera/base/random.h"
+#include "tessera/base/target.h"
 #include "tessera/base/units.h"
 #include "tessera/device/staging.h"
 #include "tessera/job/base_report.h"
@@ -225,6 +226,7 @@ Json encoders_json(const Planned& planned) {
           {"vae_weight_bytes", e.codec_weights},
           {"vae_encode_bytes", e.encode},
           {"vae_decode_bytes", e.decode},
+          {"vae_workspace_bytes", e.workspace},
           {"vae_tile", e.tile},
           {"vae_tile_frames", e.tile_frames},
           {"text_held_bytes", e.text.held},
@@ -261,6 +263,9 @@ void encoder_rows(Table& table, const EncoderBytes& e) {
                 " while a sample is decoded" +
                 (e.tile > 0 ? ", in tiles of " + std::to_string(e.tile) + " pixels" : std::string()) +
                 (e.tile_frames > 0 ? ", " + std::to_string(e.tile_frames) + " frames at a time" : std::string()));
+  if (e.workspace > 0)
+    table.row("  cuDNN", format_bytes(e.workspace),
+              "of both, at most: workspace of a convolution, CUDNN_CONV_WSCAP_DBG=" + cudnn_setting() + " [E]");
 }
 
 /// "8 captions of 3.1 ms, 8 clips of 40 ms, 0.2 s hidden behind the step".

@@ -5,6 +5,8 @@
 
 #include "tessera/base/log.h"
 
+#include "tessera/device/failure.h"
+
 namespace tessera::prepare {
 
 namespace {
@@ -103,9 +105,10 @@ bool Pace::failed_elsewhere() {
 
 void Pace::run(const std::function<void()>& work) {
   const auto fail = [this](Exit code) {
+    const bool by_device = device::has_failed();
     {
       const std::lock_guard<std::mutex> guard(lock_);
-      code_ = code;
+      code_ = by_device ? Exit::rank_lost : code;
     }
     stop();
   };

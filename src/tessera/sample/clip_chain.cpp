@@ -94,7 +94,7 @@ at::Tensor ClipChain::motion(const data::Frames& made) const {
 
 void ClipChain::append(data::Frames& made, const at::Tensor& motion, const at::Tensor& latent) const {
   // The autoencoder is causal, so the new frames are decoded after the motion frames that they continue.
-  const at::Tensor pixels = codec_.decode(at::cat({motion, latent.slice(1, 1)}, 1));
+  const at::Tensor pixels = job::decode(codec_, at::cat({motion, latent.slice(1, 1)}, 1));
   const data::Frames more = job::to_frames(pixels.slice(1, pixels.size(1) - added_), made.fps);
   made.rgb.insert(made.rgb.end(), more.rgb.begin(), more.rgb.end());
   made.count += more.count;

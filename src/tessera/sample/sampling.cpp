@@ -13,6 +13,7 @@
 #include "tessera/engine/measure.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/families/registry.h"
+#include "tessera/job/codec.h"
 #include "tessera/job/device.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/job/pixels.h"
@@ -222,6 +223,8 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   planned.choice.plan.compute = recipe.plan.compute;
   planned.choice.plan.units.resize(planned.spec.units.size());
   const auto program = std::make_shared<const plan::Program>(planned.plan(), planned.schedules(place.rank).sample);
+  const plan::MemoryParts host = plan::memory_curve(planned.spec, planned.plan(), program->schedule, place.rank).host;
+  job::tell_far_memory(comm, host.parameters + host.slots);  // of what is not trained there is nothing else
   engine::Engine engine(job.model->units(), planned.spec, planned.plan(), comm, place.rank,
                         {.trainable = false, .nvme = recipe.plan.disk()});
   engine.use(*program);
@@ -245,7 +248,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       prepare::Pace pace(comm, mesh);  // the other ranks wait for rank 0 without a time-out
       pace.run([&] {
         if (place.rank == 0 && clip == 0)
-          frames = job::to_frames(job.codec->decode(denoising.latent()), sample_fps(recipe));
+          frames = job::to_frames(job::decode(*job.codec, denoising.latent()), sample_fps(recipe));
         if (place.rank == 0 && clip > 0) chain.append(frames, motion, denoising.latent());
         if (goes_on)
           motion = place.rank == 0 ? chain.motion(frames) : at::empty(chain.motion_shape(clip + 1), at::kFloat);

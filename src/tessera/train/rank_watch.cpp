@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "tessera/base/log.h"
-#include "tessera/device/streams.h"
 
 namespace tessera::train {
 
@@ -14,26 +13,7 @@ static_assert(plan::kLaneCount == comm::kLanes, "the status has a place for each
 
 constexpr std::chrono::milliseconds kLooks(200);  // at the device
 
-/// "backward blocks.3 (micro-batch 0), after recompute blocks.3 (micro-batch 0)"
-std::string lane_text(const engine::LaneProgress& lane) {
-  std::string text = describe(lane.next->instruction());
-  if (lane.finished) text += ", after " + describe(lane.finished->instruction());
-  return text;
-}
-
 }  // namespace
-
-std::string describe(const plan::Instruction& in) {
-  std::string text(name(in.op));
-  if (!in.name.empty()) text += " " + in.name;
-  if (in.micro >= 0) text += " (micro-batch " + std::to_string(in.micro) + ")";
-  const bool moves = in.op == plan::Op::fetch || in.op == plan::Op::stash;
-  if (moves) text += ", " + std::string(name(in.part)) + " on lane " + std::string(name(in.lane));
-  std::string groups;
-  for (const plan::Comm& c : in.comm)
-    if (groups.find(c.group) == groups.npos) groups += (groups.empty() ? " on " : " and ") + c.group;
-  return text + groups;
-}
 
 RankWatch::RankWatch(const comm::Rendezvous& place)
     : heartbeat_(place), injected_fault_(injected_fault(place.rank, place.attempt)) {}
@@ -60,7 +40,6 @@ void RankWatch::follow(engine::Engine& engine) {
   executor.on_instruction(
       [this](int64_t step, int index, const plan::Instruction& in, bool ends) { instruction(step, index, in, ends); });
   progress_ = executor.progress();
-  swap_ = engine.store().swap_on_device();
   if (progress_ && !thread_.joinable()) thread_ = std::thread([this] { look_at_device(); });
 }
 
@@ -94,20 +73,11 @@ void RankWatch::look_at_device() {
         heartbeat_.done(activity);
         continue;
       }
-      heartbeat_.at(now.step, now.index, lane_text(lane) + ", on the GPU", activity);
+      heartbeat_.at(now.step, now.index, engine::describe(lane) + ", on the GPU", activity);
       heartbeat_.waits(now.given && !lane.next->instruction().comm.empty());
     }
     hold.lock();
   }
-}
-
-std::string RankWatch::on_device() const {
-  std::string words;
-  if (!progress_) return words;
-  for (const engine::LaneProgress& lane : progress_->look())
-    if (lane.next) words += (words.empty() ? "" : "; ") + lane_text(lane);
-  if (const std::string swap = swap_ ? swap_() : ""; !swap.empty()) words += (words.empty() ? "" : "; ") + swap;
-  return words;
 }
 
 void RankWatch::note(plan::Lane lane, int64_t step, std::string what) {
@@ -121,23 +91,15 @@ std::string RankWatch::where() const {
   std::string words;
   for (const std::string& what : doing_)
     if (!what.empty()) words += (words.empty() ? ": " : "; ") + what;
-  const std::string device = on_device();
+  const std::string device = device::under_way();
   if (!device.empty()) words += (words.empty() ? ": on the GPU " : "; on the GPU ") + device;
   return "at step " + std::to_string(step_) + words;
 }
 
-std::optional<UserError> RankWatch::device_failure(device::DriverWatch* driver) {
-  const std::string fault = device::used() ? device::used()->fault() : "";
-  if (fault.empty()) return std::nullopt;
-  constexpr std::chrono::milliseconds kUntilTold(500);
-  std::string what = "the GPU failed: " + fault;
-  if (const std::string xid = driver ? driver->take_fault(kUntilTold) : ""; !xid.empty()) what += ", " + xid;
-  if (const std::string name = device::last_operator(); !name.empty()) what += ", in " + name;
-  what += "; " + where();
-  heartbeat_.fails(what);
-  return UserError(Exit::rank_lost, "device", what,
-                   "start again to resume from the newest checkpoint; if it recurs at the same place, TESSERA_SERIAL=1 "
-                   "names the operator");
+std::optional<device::Failure> RankWatch::device_failure() {
+  auto failed = device::failure(where());
+  if (failed) heartbeat_.fails(failed->account());
+  return failed;
 }
 
 void RankWatch::tell(const UserError& error) const {
@@ -162,8 +124,8 @@ void RankWatch::instruction(int64_t step, int index, const plan::Instruction& in
     heartbeat_.done();
     note(plan::Lane::compute, step, "");
   }
-  heartbeat_.at(step, index, describe(in), static_cast<int>(in.lane));
-  note(in.lane, step, describe(in));
+  heartbeat_.at(step, index, engine::describe(in), static_cast<int>(in.lane));
+  note(in.lane, step, engine::describe(in));
   if (injected_fault_) injected_fault_->at(step, in);
 }
 

@@ -18,7 +18,7 @@
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/heartbeat.h"
-#include "tessera/device/driver_watch.h"
+#include "tessera/device/failure.h"
 #include "tessera/engine/engine.h"
 #include "tessera/train/fault_injection.h"
 
@@ -37,12 +37,9 @@ class RankWatch {
   void phase(int64_t step, const std::string& what);
   /// "at step 12: forward blocks.3 (micro-batch 0); gather blocks.5 ...": what is under way, or failed.
   std::string where() const;
-  /// "forward blocks.3 (micro-batch 0), after forward blocks.2 (micro-batch 0)": of each lane that has something to do on the
-  /// device, and of a swap of experts; empty: none has, or it cannot be known.
-  std::string on_device() const;
   /// The device of this rank has failed for good: that, in place of the error that followed from it, told to the launcher
-  /// too. Empty: it works. `driver`: null where there is none to ask.
-  std::optional<UserError> device_failure(device::DriverWatch* driver);
+  /// too. Empty: it works.
+  std::optional<device::Failure> device_failure();
   /// Logs where this rank was when the run ended so: where another was lost, or its own disk or memory failed.
   void tell(const UserError& error) const;
 
@@ -58,13 +55,9 @@ class RankWatch {
   int64_t step_ = 0;                                  // of what began last
   std::array<std::string, plan::kLaneCount> doing_;   // by lane
   std::shared_ptr<engine::DeviceProgress> progress_;  // null on a CPU
-  std::function<std::string()> swap_;                 // Store::swap_on_device()
   std::condition_variable ends_;
   bool ending_ = false;
   std::thread thread_;
 };
-
-/// "reduce blocks.2 (micro-batch 0) on reduce:dp_shard[0,1]", "fetch blocks.2, states on lane disk".
-std::string describe(const plan::Instruction& instruction);
 
 }  // namespace tessera::train

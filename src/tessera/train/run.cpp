@@ -9,6 +9,8 @@
 #include "tessera/checkpoint/commit.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/training.h"
+#include "tessera/device/driver_watch.h"
+#include "tessera/device/failure.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/lora_run.h"
 #include "tessera/job/null_caption.h"
@@ -135,7 +137,7 @@ StepReport Run::numbers(bool last) {
   r.totals = engine_->store().take_totals();
   if (last) r.take(std::exchange(sent_, {}), executor.take_busy());
   r.span = span_, r.flops = flops_;
-  if (const auto gpu = driver_ ? driver_->take() : std::nullopt)
+  if (const auto gpu = device::driver() ? device::driver()->take() : std::nullopt)
     r.gpu_utilisation = gpu->utilisation, r.gpu_watts = gpu->watts, r.gpu_bytes = gpu->memory_bytes;
   return r;
 }
@@ -342,6 +344,7 @@ Exit Run::attempt(int64_t step, const std::string& what, const std::string& then
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const c10::Error& error) {
+    if (device::has_failed()) throw;  // no step can follow
     text = error.what_without_backtrace();
   } catch (const std::exception& error) {
     text = error.what();

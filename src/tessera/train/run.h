@@ -14,7 +14,6 @@
 #include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/comm/run_lock.h"
-#include "tessera/device/driver_watch.h"
 #include "tessera/engine/engine.h"
 #include "tessera/job/job.h"
 #include "tessera/planning/priced.h"
@@ -69,7 +68,7 @@ class Run {
   /// Logs where this rank was when the run ended so.
   void tell(const UserError& error) const { watch_.tell(error); }
   /// What failed for good, if that is the device of this rank.
-  std::optional<UserError> device_failure() { return watch_.device_failure(driver_ ? &*driver_ : nullptr); }
+  std::optional<device::Failure> device_failure() { return watch_.device_failure(); }
 
   engine::Engine& engine() { return *engine_; }
   ExpertSchedule& experts() { return *experts_; }
@@ -144,9 +143,8 @@ class Run {
   std::unique_ptr<sample::Validation> validation_;
   std::unique_ptr<report::RunLog> run_log_;  // of rank 0
   std::unique_ptr<report::Progress> progress_;
-  int64_t memory_requests_ = 0;                // to the device's driver, before this step
-  std::optional<device::DriverWatch> driver_;  // where the run computes on a GPU
-  std::set<std::string> told_links_;           // communicators that were logged
+  int64_t memory_requests_ = 0;       // to the device's driver, before this step
+  std::set<std::string> told_links_;  // communicators that were logged
   std::string trace_;
 
   // of the step that runs

@@ -1,6 +1,7 @@
 // What a run does before its first step, and after its last.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/device/backend.h"
+#include "tessera/device/driver_watch.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/base_report.h"
 #include "tessera/job/codec.h"
@@ -278,6 +280,9 @@ void Run::start() {
   options.poison = std::getenv("TESSERA_POISON") != nullptr;
   options.local_ranks = place_.local_world, options.nvme = recipe_.plan.disk();
   if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
+  int64_t host = 0;
+  for (const planning::PartPlan& p : plans_) host = std::max(host, p.planned.memory(rank_).host.total());
+  job::tell_far_memory(comm_, host);
   engine_ =
       std::make_unique<engine::Engine>(job_.model->units(), planned().spec, planned().plan(), comm_, rank_, options);
   auto optimiser = job::optimiser_of(recipe_, planned().plan().states);
@@ -318,9 +323,9 @@ void Run::tell_start() {
 }
 
 void Run::watch_gpu() {
-  if (device::here().is_cpu()) return;
-  driver_.emplace(device::used()->properties(device::here().index()).uuid);
-  if (rank_ == 0 && !driver_->absence().empty()) log::info(driver_->absence());
+  if (!device::driver()) return;
+  device::driver()->take();  // the numbers of a step begin here
+  if (rank_ == 0 && !device::driver()->absence().empty()) log::info(device::driver()->absence());
 }
 
 /// How the communicators that the programs use send, once each; and what is slower than it need be.

@@ -1,8 +1,12 @@
 // An NVML of one GPU that answers and counts: the first reading has 40 %, 100 W and 1 GiB, each that follows 10 points,
 // 50 W and 1 GiB more, up to STOPS_AFTER of them. With XID it tells that error of the GPU. fake_nvml_calls() gives what was
-// called. START is what nvmlInit_v2 gives.
+// called. START is what nvmlInit_v2 gives, UUID what it knows the GPU by.
 #include <atomic>
 #include <cstring>
+
+#ifndef UUID
+#define UUID "GPU-00112233-4455-6677-8899-aabbccddeeff"
+#endif
 
 namespace {
 std::atomic<int> starts = 0, ends = 0, readings = 0;
@@ -17,7 +21,7 @@ int nvmlShutdown() { return ++ends, 0; }
 int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   std::strncpy(asked_for, uuid, sizeof asked_for - 1);
   *device = &gpu;
-  return std::strcmp(uuid, "GPU-00112233-4455-6677-8899-aabbccddeeff") == 0 ? 0 : 6;
+  return std::strcmp(uuid, UUID) == 0 ? 0 : 6;
 }
 int nvmlDeviceGetUtilizationRates(void* device, unsigned* percent) {
   percent[0] = 40 + 10 * readings, percent[1] = 99;

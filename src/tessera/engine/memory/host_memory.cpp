@@ -19,20 +19,11 @@ namespace tessera::engine {
 
 namespace {
 
-constexpr int64_t kLarge = int64_t{1} << 30;  // bytes: of fewer nobody notices where they lie
-
 /// The processors near the GPU; empty: any.
-std::vector<int> cpus_near_gpu(int64_t bytes) {
+std::vector<int> cpus_near_gpu() {
   if (!device::used()) return {};
-  static const std::string pci = device::used()->properties(device::here().index()).pci;
-  const std::optional<NumaNode> node = near_node(pci);
-  if (!node) return {};
-  static std::atomic<bool> told = false;
-  if (bytes >= kLarge && node->free >= 0 && node->free < bytes && !told.exchange(true))
-    log::warn("the GPU's NUMA node " + std::to_string(node->number) + " has only " + format_bytes(node->free) +
-              " free of the " + format_bytes(bytes) + " that offloaded tensors need: the rest is allocated on other " +
-              "nodes, and its copies are slower; offload less, or free memory of that node (numactl -H)");
-  return node->cpus;
+  const std::optional<NumaNode> node = near_node(device::used()->properties(device::here().index()).pci);
+  return node ? node->cpus : std::vector<int>();
 }
 
 /// Once: what the system refused, and what follows.
@@ -74,7 +65,7 @@ void HostMemory::reserve(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   // taken now: a machine with too little memory fails here, before the first step, and not in the middle of one
-  if (mapped == MAP_FAILED || !touch_pages(mapped, size, cpus_near_gpu(bytes))) {
+  if (mapped == MAP_FAILED || !touch_pages(mapped, size, cpus_near_gpu())) {
     if (mapped != MAP_FAILED) munmap(mapped, size);
     throw UserError(Exit::memory, "engine.host",
                     "the host has no " + format_bytes(bytes) + " for what the plan offloads",

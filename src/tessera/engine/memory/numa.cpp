@@ -8,11 +8,14 @@
 #include <cerrno>
 #include <charconv>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string_view>
 #include <thread>
 
 #include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/base/units.h"
 
 namespace tessera::engine {
 
@@ -85,6 +88,45 @@ std::optional<NumaNode> near_node(const std::string& pci, const std::string& sys
     if (cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed)) node.cpus.push_back(cpu);
   if (node.cpus.empty()) return std::nullopt;
   return node;
+}
+
+int64_t this_machine() {
+  const std::string boot = line_of("/proc/sys/kernel/random/boot_id");
+  return static_cast<int64_t>(hash_text(boot) >> 11);
+}
+
+std::vector<std::string> beyond_nodes(const std::vector<NodeShare>& ranks) {
+  struct Taken {
+    int64_t free = -1, bytes = 0;
+    std::vector<int> by;
+  };
+  std::map<std::pair<int64_t, int>, Taken> nodes;
+  std::map<int64_t, int64_t> ranks_of;  // by machine
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const NodeShare& share = ranks[rank];
+    ++ranks_of[share.machine];
+    if (share.node < 0 || share.free < 0) continue;
+    Taken& taken = nodes[{share.machine, share.node}];
+    taken.free = taken.by.empty() ? share.free : std::min(taken.free, share.free);
+    taken.bytes += share.bytes;
+    taken.by.push_back(static_cast<int>(rank));
+  }
+  std::vector<std::string> found;
+  for (const auto& [at, taken] : nodes) {
+    if (taken.bytes <= taken.free) continue;
+    const auto count = static_cast<int64_t>(taken.by.size());
+    std::string text = "NUMA node " + std::to_string(at.second) + " has " + format_bytes(taken.free) +
+                       " free, and the host " + (count == 1 ? "tier of rank " : "tiers of ranks ");
+    for (int64_t i = 0; i < count; ++i)
+      text += (i == 0 ? "" : i + 1 == count ? " and " : ", ") + std::to_string(taken.by[static_cast<size_t>(i)]);
+    const int64_t budget = taken.free / count * ranks_of[at.first];  // of a machine, which its ranks share alike
+    found.push_back(text + ", whose " + (count == 1 ? "GPU hangs on it, takes " : "GPUs hang on it, take ") +
+                    format_bytes(taken.bytes) + ": " + format_bytes(taken.bytes - taken.free) +
+                    " will lie on other nodes, and their copies cross the link between the sockets; lower "
+                    "plan.host_budget to " +
+                    format_bytes(budget) + ", or end what uses that node's memory (numactl -H)");
+  }
+  return found;
 }
 
 void on_cpus(const std::vector<int>& cpus, int threads, const std::function<void(int)>& task) {

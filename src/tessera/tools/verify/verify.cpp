@@ -9,6 +9,7 @@
 #include "tessera/base/printable.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/comm/world.h"
+#include "tessera/device/failure.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/device.h"
 #include "tessera/models/known.h"
@@ -126,6 +127,7 @@ CaseResults compute(const CaseFunction& kind, const CaseContext& context) {
   try {
     return kind(context);
   } catch (const c10::Error& error) {
+    if (device::has_failed()) throw;
     const std::string words = error.what_without_backtrace();
     throw UserError(Exit::input, "verify",
                     context.folder.string() + ": its tensors do not go together: " + words.substr(0, words.find('\n')),
