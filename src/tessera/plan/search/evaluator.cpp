@@ -17,28 +17,20 @@ struct Evaluated::Compiled {
   int64_t repeated = 0;  ///< micro-batches that are not in them
 };
 
-/// Bytes of the arenas that a run makes.
-struct Evaluator::Arenas {
-  int64_t device = 0, host = 0;
-  void cover(const Schedule& schedule) {
-    device = std::max(device, schedule.arena), host = std::max(host, schedule.host_arena);
-  }
-  bool operator==(const Arenas&) const = default;
-};
+namespace {
+ArenaBytes arenas_of(const Schedule& schedule) { return {schedule.arena, schedule.host_arena}; }
+}  // namespace
 
 /// Peak over all schedules of a run. Just-in-time updates also run alone before a sample or a checkpoint, and the
 /// first step has none: these arenas have another layout and may be larger. They are not compiled if the step alone
 /// is over the budget. `least`: arenas that other experts' steps need.
-MemoryCurve Evaluator::whole_run(const Plan& plan, const RankGroup& group, const Arenas& least) const {
-  Arenas arenas = least;
-  arenas.cover(group.schedule);
-  MemoryCurve curve = memory_curve(model, plan, group.schedule, group.rank, arenas.device, arenas.host);
+MemoryCurve Evaluator::whole_run(const Plan& plan, const RankGroup& group, const ArenaBytes& least) const {
+  const ArenaBytes step = least.covering(arenas_of(group.schedule));
+  MemoryCurve curve = memory_curve(model, plan, group.schedule, group.rank, step.device, step.host);
   const bool over = (input.budget > 0 && curve.peak > input.budget) ||
                     (input.host_budget > 0 && curve.host.total() > input.host_budget);
   if (plan.update != Update::just_in_time || over) return curve;
-  const Arenas step = arenas;
-  arenas.cover(compile_updates(model, plan, group.rank));
-  arenas.cover(compile_train(model, plan, group.rank, /*pending=*/false));
+  const ArenaBytes arenas = step.covering(arenas_without_pending(model, plan, group.rank));
   if (arenas == step) return curve;
   return memory_curve(model, plan, group.schedule, group.rank, arenas.device, arenas.host);
 }
@@ -98,10 +90,10 @@ Evaluated Evaluator::measured(Plan plan, bool whole) const {
   steps = steps_of(c.plan);
   if (!whole)
     for (Plan& step : steps) std::tie(step, repeated) = shortened(std::move(step));
-  Arenas arenas;
+  ArenaBytes arenas;
   for (const Plan& step : steps)
     for (const RankGroup& group : groups.emplace_back(rank_groups(model, step)))
-      if (steps.size() > 1) arenas.cover(group.schedule);
+      if (steps.size() > 1) arenas = arenas.covering(arenas_of(group.schedule));
   for (size_t s = 0; s < steps.size(); ++s)
     for (const RankGroup& group : groups[s]) {
       MemoryCurve curve = whole_run(steps[s], group, arenas);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/plan/compile/first_step.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/search/candidate.h"
 #include "tessera/plan/search/planner_input.h"
@@ -92,7 +93,6 @@ class Evaluator {
   const std::vector<size_t> blocks;
 
  private:
-  struct Arenas;
   /// A number of units, and by how many bytes the plan that changes so many exceeds the budgets.
   struct Bound {
     int n;
@@ -103,7 +103,7 @@ class Evaluator {
   /// round the middle.
   static int between(const Bound& over, const Bound& fits, int round);
   mutable int evaluated_ = 0;
-  MemoryCurve whole_run(const Plan& plan, const RankGroup& group, const Arenas& least) const;
+  MemoryCurve whole_run(const Plan& plan, const RankGroup& group, const ArenaBytes& least) const;
   Evaluated unload_host(const Candidate& from) const;
   template <typename Change>
   std::optional<Evaluated> least(const Candidate& from, size_t limit, const Change& change) const;
