@@ -96,6 +96,26 @@ TEST(Layouts, ASearchOfEightRanksFindsOneThatFitsAndIsNoSlowerThanPlainSharding)
   EXPECT_LE(best.seconds, run(plain).seconds);
 }
 
+/// Of 101B the first plan that fits computes most blocks again on any mesh: what more ranks a sample have room for, only
+/// plans made for their meshes tell.
+TEST(Layouts, ASearchIsNoSlowerThanThePlanMadeForAnyDegreeOfTheRing) {
+  Scenario s = wan(256, 64);
+  s.sizes = {.dim = 10240, .ffn_dim = 27648, .layers = 72, .text_tokens = 512, .kept = 23, .selective = 14};
+  s.tokens = 75600, s.wire = 0.5;
+  const ScenarioResult best = run(s);
+  EXPECT_TRUE(best.fits);
+  int fitted = 0;
+  for (const char* mesh : {"dp_shard=32,cp=8", "dp_shard=16,cp=16", "dp_shard=8,cp=32", "dp_shard=4,cp=64"}) {
+    Scenario there = s;
+    there.gpus = 0, there.search = true, there.mesh = Mesh::parse(mesh);
+    const ScenarioResult own = run(there);
+    fitted += own.fits;
+    if (own.fits)
+      EXPECT_LE(best.seconds, own.seconds * (1 + 1e-9)) << mesh << " against " << best.plan.mesh.to_string();
+  }
+  EXPECT_GE(fitted, 3);
+}
+
 TEST(Layouts, RanksBeyondTheSamplesShareThem) {
   const ScenarioResult best = run(wan(16, 4));
   EXPECT_LE(best.plan.mesh.dp_size(), 4);

@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/rank_grid.h"
 #include "tessera/plan/compile/compiler.h"
+#include "tessera/plan/compile/first_step.h"
 
 namespace tessera::plan {
 
@@ -35,11 +36,20 @@ const Compiler::GroupName& Compiler::group_name(const std::string& purpose, cons
   return group;
 }
 
-void Compiler::collect(Instruction& in, const std::string& purpose, const std::string& kind, Gathered buffers,
+const Compiler::GroupName& Compiler::group_name(const char* purpose, const Buffer& buffer) const {
+  for (const GroupOfBuffers& known : groups_of_buffers_)  // every gather and reduction asks: without new strings
+    if (known.sharded == (buffer.shards > 1) && known.over_tp == buffer.over_tp && known.purpose == purpose)
+      return *known.group;
+  const GroupName& group = group_name(std::string(purpose), plan_.axes(buffer));
+  groups_of_buffers_.push_back({purpose, buffer.shards > 1, buffer.over_tp, &group});
+  return group;
+}
+
+void Compiler::collect(Instruction& in, const char* purpose, const std::string& kind, Gathered buffers,
                        int64_t element) const {
   for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
     if (buffer.shards == 1 || (buffers == Gathered::trained && !buffer.trainable)) continue;
-    const GroupName& group = group_name(purpose, plan_.axes(buffer));
+    const GroupName& group = group_name(purpose, buffer);
     const int64_t share =
         buffer.stored == DType::f32 ? buffer.shard * element : stored_bytes(buffer.stored, buffer.shard);
     in.comm.push_back({group.axis, kind, share * (buffer.shards - 1), group.name});
@@ -58,7 +68,7 @@ void Compiler::sum_over_replicas(Instruction& in, int unit) const {
   if (!layout.sharded)
     for (const Buffer& buffer : layout.buffers) {
       if (!buffer.trainable) continue;
-      const GroupName& group = group_name("reduce_whole", plan_.axes(buffer));
+      const GroupName& group = group_name("reduce_whole", buffer);
       if (!group.axis.empty()) in.comm.push_back({group.axis, "all_reduce", buffer.shard * element, group.name});
     }
   if (!in.comm.empty()) in.group = in.comm.front().group;
@@ -78,6 +88,7 @@ void Compiler::reduce_scatter_partitions(Instruction& in, int unit) const {
 Instruction Compiler::make(Op op, Lane lane, int unit, int micro) const {
   Instruction in;
   in.op = op, in.lane = lane, in.unit = unit, in.micro = micro;
+  in.wait.reserve(4);  // most have no more
   if (unit >= 0) in.name = model_.units[unit].name;
   return in;
 }
@@ -161,6 +172,12 @@ Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool 
 
 Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank) {
   return Compiler(model, plan, rank, "update").updates();
+}
+
+ArenaBytes arenas_without_pending(const ModelSpec& model, const Plan& plan, int rank) {
+  const Schedule updates = Compiler(model, plan, rank, "update").updates(),
+                 first = Compiler(model, plan, rank, "train").train(/*pending=*/false);
+  return ArenaBytes{updates.arena, updates.host_arena}.covering({first.arena, first.host_arena});
 }
 
 Schedule compile_forward(const ModelSpec& model, const Plan& plan, int rank, std::string phase, int micros) {

@@ -49,6 +49,11 @@ class Compiler {
     std::vector<Axis> axes;
     GroupName group;
   };
+  struct GroupOfBuffers {  // of what is sharded or whole, cut by tp or not
+    std::string_view purpose;
+    bool sharded, over_tp;
+    const GroupName* group;
+  };
   struct Resident {
     int gather = -1;
     int64_t slot = -1;
@@ -66,10 +71,11 @@ class Compiler {
 
   // compile.cpp
   const GroupName& group_name(const std::string& purpose, const std::vector<Axis>& axes) const;
+  /// That of Plan::axes(buffer).
+  const GroupName& group_name(const char* purpose, const Buffer& buffer) const;
   /// Adds one collective for each buffer of the unit that is sharded over several ranks.
   enum class Gathered { all, trained };
-  void collect(Instruction& in, const std::string& purpose, const std::string& kind, Gathered buffers,
-               int64_t element) const;
+  void collect(Instruction& in, const char* purpose, const std::string& kind, Gathered buffers, int64_t element) const;
   void sum_over_replicas(Instruction& in, int unit) const;
   void reduce_scatter_partitions(Instruction& in, int unit) const;
   Instruction make(Op op, Lane lane, int unit, int micro) const;
@@ -151,6 +157,7 @@ class Compiler {
   const Plan& plan_;
   const int rank_, dp_rank_;
   mutable std::deque<KnownGroup> groups_;  // those named so far
+  mutable std::vector<GroupOfBuffers> groups_of_buffers_;
   const GroupName outer_, world_;
   const int pp_rank_;
   std::vector<int> own_;  // units of this rank's stages

@@ -15,30 +15,23 @@ struct Evaluated::Compiled {
   std::vector<Plan> steps;
   std::vector<std::vector<RankGroup>> groups;
   int64_t repeated = 0;  ///< micro-batches that are not in them
+  bool whole = false;    ///< all have to be
 };
 
-/// Bytes of the arenas that a run makes.
-struct Evaluator::Arenas {
-  int64_t device = 0, host = 0;
-  void cover(const Schedule& schedule) {
-    device = std::max(device, schedule.arena), host = std::max(host, schedule.host_arena);
-  }
-  bool operator==(const Arenas&) const = default;
-};
+namespace {
+ArenaBytes arenas_of(const Schedule& schedule) { return {schedule.arena, schedule.host_arena}; }
+}  // namespace
 
 /// Peak over all schedules of a run. Just-in-time updates also run alone before a sample or a checkpoint, and the
 /// first step has none: these arenas have another layout and may be larger. They are not compiled if the step alone
 /// is over the budget. `least`: arenas that other experts' steps need.
-MemoryCurve Evaluator::whole_run(const Plan& plan, const RankGroup& group, const Arenas& least) const {
-  Arenas arenas = least;
-  arenas.cover(group.schedule);
-  MemoryCurve curve = memory_curve(model, plan, group.schedule, group.rank, arenas.device, arenas.host);
+MemoryCurve Evaluator::whole_run(const Plan& plan, const RankGroup& group, const ArenaBytes& least) const {
+  const ArenaBytes step = least.covering(arenas_of(group.schedule));
+  MemoryCurve curve = memory_curve(model, plan, group.schedule, group.rank, step.device, step.host);
   const bool over = (input.budget > 0 && curve.peak > input.budget) ||
                     (input.host_budget > 0 && curve.host.total() > input.host_budget);
   if (plan.update != Update::just_in_time || over) return curve;
-  const Arenas step = arenas;
-  arenas.cover(compile_updates(model, plan, group.rank));
-  arenas.cover(compile_train(model, plan, group.rank, /*pending=*/false));
+  const ArenaBytes arenas = step.covering(arenas_without_pending(model, plan, group.rank));
   if (arenas == step) return curve;
   return memory_curve(model, plan, group.schedule, group.rank, arenas.device, arenas.host);
 }
@@ -83,25 +76,52 @@ StepSeconds Evaluator::seconds(Plan plan) const {
   return mean;
 }
 
+namespace {
+
+/// Of the fields in which plans of one search mostly differ.
+size_t hash_of(const Plan& plan) {
+  size_t hash = static_cast<size_t>(plan.update) * 8 + static_cast<size_t>(plan.prefetch);
+  const auto add = [&](auto value) { hash = (hash ^ static_cast<size_t>(value)) * 1099511628211u; };  // FNV-1a
+  for (const UnitPlan& unit : plan.units) {
+    add((static_cast<int>(unit.activations.graph) * 3 + static_cast<int>(unit.activations.tier)) * kStrategies +
+        static_cast<int>(unit.strategy));
+    for (const Tier tier : {unit.parameters, unit.gradients, unit.states, unit.offload_to, unit.update_on}) add(tier);
+    for (const auto& [site, policy] : unit.sites) add(site.size() * 3 + static_cast<size_t>(policy.tier));
+  }
+  return hash;
+}
+
+}  // namespace
+
+const Evaluated* Evaluator::known(const Plan& plan) const {
+  const auto [first, last] = known_.equal_range(hash_of(plan));
+  const auto found = std::find_if(first, last, [&](const auto& k) { return k.second.candidate.plan == plan; });
+  return found == last ? nullptr : &found->second;
+}
+
+void Evaluator::remember(const Evaluated& e) const { known_.emplace(hash_of(e.candidate.plan), e); }
+
 Evaluated Evaluator::measured(Plan plan, bool whole) const {
-  ++evaluated_;
   Evaluated e;
   by_hand.apply(plan.units);
   // Host updates need all of their buffers on the host; otherwise the device updates the unit.
   for (UnitPlan& unit : plan.units)
     if (unit.parameters != Tier::host || unit.gradients != Tier::host || unit.states != Tier::host)
       unit.update_on = Tier::device;
+  if (const Evaluated* before = whole ? nullptr : known(plan)) return *before;
+  ++evaluated_;
   e.candidate.plan = std::move(plan);
   Candidate& c = e.candidate;
   e.compiled = std::make_shared<Evaluated::Compiled>();
-  auto& [steps, groups, repeated] = *e.compiled;
+  auto& [steps, groups, repeated, is_whole] = *e.compiled;
+  is_whole = whole;
   steps = steps_of(c.plan);
   if (!whole)
     for (Plan& step : steps) std::tie(step, repeated) = shortened(std::move(step));
-  Arenas arenas;
+  ArenaBytes arenas;
   for (const Plan& step : steps)
     for (const RankGroup& group : groups.emplace_back(rank_groups(model, step)))
-      if (steps.size() > 1) arenas.cover(group.schedule);
+      if (steps.size() > 1) arenas = arenas.covering(arenas_of(group.schedule));
   for (size_t s = 0; s < steps.size(); ++s)
     for (const RankGroup& group : groups[s]) {
       MemoryCurve curve = whole_run(steps[s], group, arenas);
@@ -116,18 +136,22 @@ Evaluated Evaluator::measured(Plan plan, bool whole) const {
           : !host            ? format_bytes(c.host - input.host_budget) + " over the host's budget"
           : input.budget > 0 ? "fits with " + format_bytes(input.budget - c.peak) + " to spare"
                              : "fits";
-  if (!c.fits) e.compiled.reset();
+  if (c.fits) return e;
+  e.compiled.reset();
+  if (!whole) remember(e);
   return e;
 }
 
 Evaluated Evaluator::timed(Evaluated e) const {
   if (!e.compiled) return e;
-  auto& [steps, groups, repeated] = *e.compiled;
+  auto& [steps, groups, repeated, whole] = *e.compiled;
   std::vector<double> seconds;
   for (size_t s = 0; s < steps.size(); ++s)
     seconds.push_back(predict(model, steps[s], machine, std::move(groups[s]), repeated).step.total);
   e.candidate.seconds = seconds.size() == 1 ? seconds[0] : mean_seconds(seconds, input.expert_shares);
+  const bool repeats = !whole;
   e.compiled.reset();
+  if (repeats) remember(e);
   return e;
 }
 

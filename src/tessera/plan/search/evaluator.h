@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "tessera/plan/compile/first_step.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/search/candidate.h"
 #include "tessera/plan/search/planner_input.h"
@@ -44,7 +46,8 @@ class Evaluator {
   /// Seconds of a step and of its compute, memory aside: the mean of all experts'.
   StepSeconds seconds(Plan plan) const;
   /// Memory of the plan, of the expert that needs most. [Note: many micro-batches] Of more than kMicros only so many are
-  /// compiled and simulated, as the others repeat the second of them; `whole`: all are.
+  /// compiled and simulated, as the others repeat the second of them; `whole`: all are. Passes of a search ask for the same
+  /// plans: what was found of one that does not fit, or that was timed, is not found again.
   Evaluated measured(Plan plan, bool whole = false) const;
   /// With the time of a plan that fits: the mean of all experts'. Unchanged if it was there already.
   Evaluated timed(Evaluated e) const;
@@ -83,7 +86,7 @@ class Evaluator {
     return found;
   }
 
-  int evaluated() const { return evaluated_; }  ///< plans measured
+  int evaluated() const { return evaluated_; }  ///< plans measured, each once
 
   const ModelSpec& model;
   const PlannerInput& input;
@@ -92,7 +95,6 @@ class Evaluator {
   const std::vector<size_t> blocks;
 
  private:
-  struct Arenas;
   /// A number of units, and by how many bytes the plan that changes so many exceeds the budgets.
   struct Bound {
     int n;
@@ -102,8 +104,11 @@ class Evaluator {
   /// The number strictly between these from which on the budgets are met, if bytes are proportional to it; in every third
   /// round the middle.
   static int between(const Bound& over, const Bound& fits, int round);
+  const Evaluated* known(const Plan& plan) const;
+  void remember(const Evaluated& e) const;
   mutable int evaluated_ = 0;
-  MemoryCurve whole_run(const Plan& plan, const RankGroup& group, const Arenas& least) const;
+  mutable std::unordered_multimap<size_t, Evaluated> known_;
+  MemoryCurve whole_run(const Plan& plan, const RankGroup& group, const ArenaBytes& least) const;
   Evaluated unload_host(const Candidate& from) const;
   template <typename Change>
   std::optional<Evaluated> least(const Candidate& from, size_t limit, const Change& change) const;

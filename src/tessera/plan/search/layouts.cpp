@@ -77,11 +77,16 @@ class LayoutSearch {
       if (before > 0 && best >= before) break;
       before = best;
     }
+    if (before > 0) try_higher_degrees(ways);
     std::vector<Mesh> last;  // the fastest meshes by ranks a sample
     for (const Layout& layout : sorted())
       if (static_cast<int>(last.size()) < finalists && layout.choice.fits) last.push_back(layout.mesh);
-    for (const Mesh& mesh : last)
-      for (const Mesh& sharded : shardings(unsharded(mesh), bounds_.node)) plan(sharded, false);
+    for (const Mesh& mesh : last) plan_sharded(mesh);
+    for (int i = 0; i < kMoreFinalists; ++i) {
+      const std::optional<Mesh> mesh = of_another_degree();
+      if (!mesh) break;
+      plan_sharded(*mesh);
+    }
     return sorted();
   }
 
@@ -96,6 +101,58 @@ class LayoutSearch {
   void try_soon(const Mesh& mesh) {
     for (const Mesh& sharded : shardings(mesh, bounds_.node))
       if (plan(sharded, true)) return;
+  }
+
+  /// In full, with all degrees of sharding.
+  void plan_sharded(const Mesh& mesh) {
+    for (const Mesh& sharded : shardings(unsharded(mesh), bounds_.node)) plan(sharded, false);
+  }
+
+  /// First plans that fit say little of the time that a plan made for the mesh takes: they compute again what more ranks a
+  /// sample have room for. So of the fastest mesh each axis is doubled further, while a step with all the memory it could
+  /// have would be faster than what was found.
+  void try_higher_degrees(const std::vector<Mesh>& ways) {
+    const Mesh fastest = unsharded(sorted().front().mesh);
+    for (const Axis axis : kSharing)
+      for (int times = 2; times <= kMostTimes; times *= 2) {
+        const auto way = std::ranges::find_if(ways, [&](const Mesh& mesh) {
+          return std::ranges::all_of(
+              kSharing, [&](Axis other) { return mesh[other] == fastest[other] * (other == axis ? times : 1); });
+        });
+        if (way == ways.end()) break;
+        if (found_on(*way)) continue;
+        if (least_seconds(*way) >= best_seconds()) break;
+        try_soon(*way);
+      }
+  }
+
+  /// Seconds of a step with as much memory as it likes.
+  double least_seconds(const Mesh& mesh) const {
+    const OnMesh there = on_mesh_(mesh);
+    PlannerInput input = input_;
+    input.budget = input.host_budget = 0, input.first_that_fits = true;
+    return choose(there.measured.model, mesh, input, there.measured.machine).seconds;
+  }
+
+  /// The fastest of the meshes that have a degree of an axis which none that was planned in full has, and that may be faster
+  /// than all of these.
+  std::optional<Mesh> of_another_degree() {
+    const auto planned_with = [&](Axis axis, int degree) {
+      return std::ranges::any_of(found_, [&](const Layout& l) { return l.planned && l.mesh[axis] == degree; });
+    };
+    for (const Layout& layout : sorted()) {
+      const Mesh& mesh = layout.mesh;
+      if (!layout.choice.fits || layout.planned || std::ranges::find(hopeless_, mesh) != hopeless_.end()) continue;
+      if (std::ranges::all_of(kSharing, [&](Axis axis) { return planned_with(axis, mesh[axis]); })) continue;
+      if (least_seconds(mesh) < best_seconds()) return mesh;
+      hopeless_.push_back(mesh);
+    }
+    return std::nullopt;
+  }
+
+  /// Whether the mesh was tried, with any degree of sharding.
+  bool found_on(const Mesh& mesh) const {
+    return std::ranges::any_of(found_, [&](const Layout& l) { return unsharded(l.mesh) == unsharded(mesh); });
   }
 
   bool plan(const Mesh& mesh, bool soon) {
@@ -129,10 +186,15 @@ class LayoutSearch {
     return all;
   }
 
+  static constexpr Axis kSharing[] = {Axis::cp, Axis::sp, Axis::tp, Axis::pp};
+  static constexpr int kMostTimes = 8;      // the fastest mesh's degree of an axis
+  static constexpr int kMoreFinalists = 6;  // of degrees that the fastest meshes lack
+
   const LayoutBounds& bounds_;
   const PlannerInput& input_;
   const std::function<OnMesh(const Mesh&)>& on_mesh_;
   std::vector<Layout> found_;
+  std::vector<Mesh> hopeless_;  // whose steps no memory makes faster than the fastest
 };
 
 }  // namespace

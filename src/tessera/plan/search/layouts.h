@@ -7,10 +7,11 @@
 //   found.front().mesh; found.front().choice.seconds;
 //
 // [Note: the search for layouts] The search decides how many ranks share a sample (pp x cp x sp x tp) and how. It tries
-// few ranks first, then twice as many, while that is faster or nothing fits. Each mesh takes the first plan that fits,
-// with shards within a node if they fit there. The fastest few meshes are then planned in full by `choose`, with all
-// degrees of sharding. Excluded: sp x tp across nodes, whose exchanges are not overlapped, and more dp ranks than
-// samples.
+// few ranks first, then twice as many, while that is faster or nothing fits, and then more on each axis of the fastest.
+// Each mesh takes the first plan that fits, with shards within a node if they fit there. The fastest few meshes are then
+// planned in full by `choose`, with all degrees of sharding, and beside them the fastest of each degree of each axis that
+// these lack, as long as that may be faster: at most six. Excluded: sp x tp across nodes, whose exchanges are not
+// overlapped, and more dp ranks than samples.
 #include <functional>
 #include <vector>
 
@@ -56,7 +57,7 @@ struct Layout {
   bool planned = false;  ///< by the full planner; else by the first plan that fits
 };
 /// All meshes that were tried: those that fit first, fastest first. The budgets of `input` are not read. `finalists`:
-/// number of ways of sharing a sample that are planned in full.
+/// number of ways of sharing a sample that are planned in full for their own time, before those of other degrees.
 std::vector<Layout> search_layouts(const LayoutBounds& bounds, const PlannerInput& input,
                                    const std::function<OnMesh(const Mesh&)>& on_mesh, int finalists = 2);
 

@@ -84,9 +84,8 @@ std::string communicator_name(const Instruction& in, const Plan& plan, int rank)
   return axis.starts_with(axis_name(Axis::pp)) ? name : name + "@" + std::to_string(here);
 }
 
-}  // namespace
-
-RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank) {
+/// `alone`: no other ranks are simulated, so that nothing waits in a communicator and none is named.
+RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank, bool alone) {
   RankTasks result;
   result.tasks.reserve(schedule.list.size());
   const Profile& profile = cost.machine().profile;
@@ -101,12 +100,18 @@ RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank) {
     else if (in_turn && computed >= 0)
       task.wait.push_back(computed);
     task.phases = cost.phases(in, rank);
-    if (std::ranges::any_of(task.phases, &Phase::is_collective))
+    if (!alone && std::ranges::any_of(task.phases, &Phase::is_collective))
       task.communicator = communicator_name(in, cost.plan(), rank);
     task.across_stages = in.op == Op::send || in.op == Op::recv || in.group.find(":pp") != std::string::npos;
     result.tasks.push_back(std::move(task));
   }
   return result;
+}
+
+}  // namespace
+
+RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank) {
+  return tasks_of(schedule, cost, rank, /*alone=*/false);
 }
 
 namespace {
@@ -154,7 +159,7 @@ Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& mach
   if (groups.empty()) groups = rank_groups(model, plan);
   const CostModel cost(model, plan, machine);
   std::vector<RankTasks> tasks;
-  for (const RankGroup& group : groups) tasks.push_back(tasks_of(group.schedule, cost, group.rank));
+  for (const RankGroup& group : groups) tasks.push_back(tasks_of(group.schedule, cost, group.rank, groups.size() == 1));
   SimulateOptions options;
   options.steal = machine.profile.steal, options.copy_steal = machine.profile.copy_steal;
   options.beside = machine.profile.beside, options.wake = machine.profile.wake;
