@@ -23,7 +23,11 @@ int run_bench(const Arguments& arguments) {
   if (arguments.has("--device")) options.device = arguments.value("--device");
   if (arguments.has("--compute"))
     options.compute = dtype_of(arguments.value("--compute"), "bench: --compute", kComputeTypes);
+  if (arguments.has("--grad")) options.grad = dtype_of(arguments.value("--grad"), "bench: --grad", kComputeTypes);
+  if (arguments.has("--moments")) options.moments = plan::moments_of(arguments.value("--moments"), "bench: --moments");
   if (arguments.has("--budget")) options.budget = parse_bytes(arguments.value("--budget"), "--budget");
+  if (arguments.has("--host-budget"))
+    options.host_budget = parse_bytes(arguments.value("--host-budget"), "--host-budget");
   options.states_on_host = arguments.has("--offload-states");
   options.mesh = arguments.value("--mesh");
   options.plan = arguments.value("--plan");
@@ -43,8 +47,8 @@ Command bench_command() {
   c.name = "bench";
   c.summary = "Times a training step on synthetic data (used by make bench).";
   c.usage =
-      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--compute bf16] [--budget SIZE] "
-      "[--offload-states] [--mesh AXIS=N,...] [--plan FILE] [--trace FILE] [--steps N] [--seconds S] "
+      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--compute bf16] [--grad bf16] "
+      "[--moments int8] [--budget SIZE] [--host-budget SIZE] [--offload-states] [--mesh AXIS=N,...] [--plan FILE] [--trace FILE] [--steps N] [--seconds S] "
       "[--warmup N]";
   c.example =
       "tessera launch -n 2 bench --latent 16,4,16,16 \\\n"
@@ -54,7 +58,10 @@ Command bench_command() {
              {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner chooses"},
              {"--device", "cpu|cuda|auto", "where to compute; cpu without it"},
              {"--compute", "fp32|bf16|fp16", "dtype of the blocks' products and attention; fp32 without it"},
-             {"--budget", "SIZE", "device memory of a rank, for the planner"},
+             {"--grad", "fp32|bf16", "dtype in which gradients rest until their update; fp32 without it"},
+             {"--moments", "fp32|bf16|int8", "form of the moments; fp32 without it"},
+             {"--budget", "SIZE", "device memory of a rank, for the planner; on a GPU all that it has without it"},
+             {"--host-budget", "SIZE", "host memory of a rank, for what the planner offloads"},
              {"--offload-states", "", "keep optimiser states on the host"},
              {"--mesh", "AXIS=N,...", "mesh of the ranks; dp_shard over all without it"},
              {"--plan", "FILE", "run the plan of this file, with its mesh and batch"},

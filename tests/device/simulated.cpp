@@ -46,9 +46,11 @@ int visible_devices() {
 }
 
 device::Properties properties(int index) {
-  const char* pci = std::getenv("TESSERA_SIMULATED_PCI");
-  device::Properties out{
-      .name = "simulated", .uuid = "simulated-" + std::to_string(index), .pci = pci ? pci : "", .chip = ""};
+  const char *pci = std::getenv("TESSERA_SIMULATED_PCI"), *chip = std::getenv("TESSERA_SIMULATED_CHIP");
+  device::Properties out{.name = "simulated",
+                         .uuid = "simulated-" + std::to_string(index),
+                         .pci = pci ? pci : "",
+                         .chip = chip ? chip : ""};
   out.bytes = memory().capacity();
   out.free = out.bytes - memory().taken(index);
   return out;

@@ -284,6 +284,62 @@ TEST(CostModel, AGroupAcrossNodesSharesTheNicOfEachNode) {
   EXPECT_NEAR(cost.collective_seconds({"dp_replicate+dp_shard", "all_gather", 1000}, 0), 25, 1e-9);  // all of the NIC
 }
 
+TEST(CostModel, ExchangesAndMessagesHaveRatesOfTheirOwnWhereTheyWereMeasured) {
+  const ModelSpec spec = even_model(0);
+  Machine machine = slow_machine();
+  machine.profile.link = {100, 50, 0};
+  const Plan plan = toy::plan(spec, "sp=2", 1, 1, 1), stages = toy::plan(spec, "pp=2", 1, 1, 1);
+  const auto exchanged = [&] {
+    return CostModel(spec, plan, machine).collective_seconds({"sp", "all_to_all", 1000}, 0);
+  };
+  const auto sent = [&] { return CostModel(spec, stages, machine).message_seconds(1000, Lane::send_next, 0); };
+  EXPECT_NEAR(exchanged(), 20, 1e-9) << "as a reduction";
+  EXPECT_NEAR(sent(), 10, 1e-9) << "as a gather";
+  machine.profile.link.exchange = 200, machine.profile.link.send = 400;
+  EXPECT_NEAR(exchanged(), 5, 1e-9);
+  EXPECT_NEAR(sent(), 2.5, 1e-9);
+  EXPECT_NEAR(CostModel(spec, plan, machine).collective_seconds({"sp", "all_gather", 1000}, 0), 10, 1e-9);
+}
+
+TEST(CostModel, ACopyBackFromAGpuHasARateOfItsOwn) {
+  const ModelSpec spec = even_model(1);
+  const Plan plan = toy::plan(spec, "dp_shard=1", 1, 1, 1);
+  Machine machine = slow_machine();
+  machine.profile.host_link = 100;
+  const auto seconds = [&](Op op, Lane lane) {
+    const CostModel cost(spec, plan, machine);
+    return cost.phases({.op = op, .lane = lane, .unit = 1, .bytes = 1000}, 0).at(0).seconds;
+  };
+  EXPECT_NEAR(seconds(Op::stash, Lane::d2h), 10, 1e-9);
+  machine.profile.host_link_back = 50;
+  EXPECT_NEAR(seconds(Op::stash, Lane::d2h), 20, 1e-9);
+  EXPECT_NEAR(seconds(Op::fetch, Lane::h2d), 10, 1e-9);
+}
+
+// A CPU calls an operator and then computes it; a GPU computes while its host calls the next ones.
+TEST(CostModel, AGpuTakesTheLongerOfItsWorkAndOfItsHostsCalls) {
+  const ModelSpec spec = even_model(0);
+  Machine machine = slow_machine();
+  UnitWork& work = machine.work["stem"];
+  work.add_product(5, true);
+  work.operators = 1;
+  machine.sizes["stem"] = {.products = {{1, 1, 1}}, .weight_grads = {{1, 1, 1}}};
+  machine.profile.device.products["fp32"] = {{{1}, {1}, {1}},
+                                             {{"forward", {5}}, {"input_gradient", {5}}, {"weight_gradient", {5}}}};
+  const Plan plan = toy::plan(spec, "dp_shard=1", 1, 1, 1);
+  const auto both = [&](double dispatch) {
+    machine.profile.device.dispatch = dispatch;
+    const CostModel cost(spec, plan, machine);
+    return std::array<double, 2>{cost.forward_seconds(0, false), cost.backward_seconds(0)};
+  };
+  EXPECT_NEAR(both(2)[0], 5 + 2, 1e-9) << "a CPU";
+  machine.profile.devices = 1;
+  EXPECT_NEAR(both(2)[0], 5, 1e-9);
+  EXPECT_NEAR(both(2)[1], 10, 1e-9);
+  EXPECT_NEAR(both(20)[0], 2 * 20, 1e-9) << "of a product and another operator";
+  EXPECT_NEAR(both(20)[1], 4 * 20, 1e-9) << "a backward calls twice as many";
+}
+
 TEST(CostModel, ADtypeWithoutRatesIsRefusedByName) {
   const ModelSpec spec = even_model(0);
   const Plan plan = toy::plan(spec, "dp_shard=1", 1, 1, 1);

@@ -192,17 +192,39 @@ TEST(Profile, ANumberOfGpusIsToldWithTheMeshThatMeansThem) {
 
 TEST(Profile, OneOfAnotherMachineIsRefusedWithBoth) {
   Profile p = find_profile("h200");
-  check_machine(p);  // shipped ones are for planning
+  check_machine(p, this_machine());  // shipped ones are for planning
   p.machine = this_machine();
-  check_machine(p);
-  p.machine = "Another, 3 cores";
-  try {
-    check_machine(p);
-    FAIL() << "accepted";
-  } catch (const UserError& error) {
-    EXPECT_EQ(error.code(), Exit::usage);
-    EXPECT_NE(std::string(error.what()).find("(Another, 3 cores), this is " + this_machine()), std::string::npos);
+  check_machine(p, this_machine());
+  const std::string gpu = "NVIDIA H100 80GB HBM3 (sm_90)";
+  for (const auto& [measured, here] : {std::pair<std::string, std::string>("Another, 3 cores", this_machine()),
+                                       {gpu, "NVIDIA A100-SXM4-80GB (sm_80)"},
+                                       {gpu, this_machine()},
+                                       {this_machine(), gpu}}) {
+    p.machine = measured;
+    try {
+      check_machine(p, here);
+      FAIL() << "accepted " << measured << " on " << here;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+      EXPECT_NE(std::string(error.what()).find("(" + measured + "), this is " + here), std::string::npos);
+    }
   }
+}
+
+TEST(Profile, WhatACopyAndAMessageDoIsReadBack) {
+  const std::string more =
+      "[node]\nhost_link = 5e10\nhost_link_back = 4e10\nboth_ways = 0.8\n"
+      "[link]\ngather = 3e11\nexchange = 2e11\nsend = 1e11\n";
+  const Profile p = parse_profile(std::string(kMeasured) + more, "p.toml");
+  EXPECT_EQ(parse_profile(p.to_toml(), "p.toml"), p);
+  EXPECT_EQ(p.host_link_back, 4e10);
+  EXPECT_EQ(p.both_ways, 0.8);
+  EXPECT_EQ(p.link.exchange, 2e11);
+  EXPECT_EQ(p.link.send, 1e11);
+  for (const char* share : {"0", "1.5"})
+    EXPECT_NE(refusal(std::string(kMeasured) + "[node]\nboth_ways = " + share + "\n")
+                  .find("node.both_ways: expected a share"),
+              std::string::npos);
 }
 
 }  // namespace

@@ -153,9 +153,23 @@ TEST(Simulate, ACopyTakesItsShareOfCompute) {
   EXPECT_DOUBLE_EQ(t.seconds, 4.5);
 }
 
+// A GPU's copies have engines of their own and share memory with its compute, and both directions the host's.
+TEST(Simulate, ACopyOfAGpuIsSlowerBesideComputeAndBesideOneTheOtherWay) {
+  // 2 s of a copy at half of its rate, while 4 s of compute lose a quarter: 3 s are done by then
+  const Timeline t = simulate({{{copy(2), compute(4)}}}, {.copy_steal = 0.25, .copy_beside = 0.5});
+  EXPECT_DOUBLE_EQ(t.ranks[0].spans[0].end, 4);
+  EXPECT_DOUBLE_EQ(t.seconds, 5);
+  // transfers between GPUs keep their rate: link and copies share nothing
+  EXPECT_DOUBLE_EQ(simulate({{{transfer(kGather, 2), copy(2)}}}, {.copy_beside = 0.5}).seconds, 2);
+  const Task back = {static_cast<int>(Lane::d2h), {}, {{Resource::d2h, Share::copy, 2, false}}, ""};
+  const Timeline both = simulate({{{copy(1), back}}}, {.both_ways = 0.5});
+  EXPECT_DOUBLE_EQ(both.ranks[0].spans[0].end, 2);
+  EXPECT_DOUBLE_EQ(both.ranks[0].spans[1].end, 3) << "alone from 2 on";
+}
+
 // [Note: processors in common]: what copies and transfers are given, compute does not get, and the other way round.
 TEST(Simulate, OnProcessorsInCommonACopyBesideComputeTakesLonger) {
-  const SimulateOptions halves = {.copy_steal = 0.5, .copy_beside = 0.5};
+  const SimulateOptions halves = {.copy_steal = 0.5, .copy_beside = 0.5, .shared_processor = true};
   const Timeline t = simulate({{{copy(2), compute(4)}}}, halves);
   EXPECT_DOUBLE_EQ(t.ranks[0].spans[0].end, 4);
   EXPECT_DOUBLE_EQ(t.seconds, 6) << "2 s of copies and 4 s of compute, one after the other or not";
@@ -164,7 +178,8 @@ TEST(Simulate, OnProcessorsInCommonACopyBesideComputeTakesLonger) {
 
 TEST(Simulate, OnProcessorsInCommonTransfersAndCopiesLeaveComputeAFairShare) {
   // each alone would take half; a third for each of the three until 3, when 2 s of compute are left
-  const SimulateOptions halves = {.steal = 0.5, .copy_steal = 0.5, .beside = 0.5, .copy_beside = 0.5};
+  const SimulateOptions halves = {
+      .steal = 0.5, .copy_steal = 0.5, .beside = 0.5, .copy_beside = 0.5, .shared_processor = true};
   const Timeline three = simulate({{{transfer(kGather, 1), copy(1), compute(3)}}}, halves);
   EXPECT_NEAR(three.ranks[0].spans[0].end, 3, 1e-12);
   EXPECT_NEAR(three.ranks[0].spans[1].end, 3, 1e-12);
@@ -176,7 +191,8 @@ TEST(Simulate, OnProcessorsInCommonTransfersAndCopiesLeaveComputeAFairShare) {
 
 TEST(Simulate, AnInstructionThatWaitsForOtherRanksTakesNeitherLinkNorProcessor) {
   const Task waits = {kCompute, {}, {{Resource::none, Share::comm, 2, false}}, ""};
-  const SimulateOptions halves = {.steal = 0.5, .copy_steal = 0.5, .beside = 0.5, .copy_beside = 0.5};
+  const SimulateOptions halves = {
+      .steal = 0.5, .copy_steal = 0.5, .beside = 0.5, .copy_beside = 0.5, .shared_processor = true};
   const Timeline t = simulate({{{waits, transfer(kGather, 2)}}}, halves);
   EXPECT_DOUBLE_EQ(t.ranks[0].spans[0].end, 2);
   EXPECT_DOUBLE_EQ(t.ranks[0].spans[1].end, 2);

@@ -43,6 +43,12 @@ std::string plan_target(const plan::Profile& profile) {
   return computes ? "" : profile.target;
 }
 
+std::string computing_machine() {
+  if (!device::used()) return plan::this_machine();
+  const device::Properties gpu = device::used()->properties(device::here().index());
+  return gpu.name + (gpu.chip.empty() ? "" : " (" + gpu.chip + ")");
+}
+
 void choose_device(std::string_view wanted, const comm::Rendezvous& place) {
   computes = true;
   if (wanted == "cpu") return;

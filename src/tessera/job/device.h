@@ -29,6 +29,10 @@ int64_t reserve_device(const comm::Rendezvous& place, int64_t budget, int64_t be
 /// of the device that choose_device() took, empty for a CPU.
 std::string plan_target(const plan::Profile& profile);
 
+/// What this process computes on, as a profile names what it was measured on: "NVIDIA H100 80GB HBM3 (sm_90)", or of a CPU
+/// plan::this_machine().
+std::string computing_machine();
+
 /// Throws UserError (usage) on every rank if two ranks have the same GPU and TESSERA_SHARE_GPU is not set, or if some ranks
 /// compute on GPUs and others do not.
 void check_devices(comm::Comm& comm);

@@ -241,7 +241,7 @@ void Run::plan_run() {
   std::vector<int> prompts;
   for (const prepare::StageData& data : data_) prompts.push_back(data.samples->prompts());
   experts_ = make_expert_schedule(job_, recipe_, data_, comm_, mesh_, rank_);
-  plan::check_machine(plan::find_profile(recipe_.plan.profile));
+  plan::check_machine(plan::find_profile(recipe_.plan.profile), job::computing_machine());
   const std::vector<std::string> found = searched_plans(prompts);
   if (rank_ != 0)
     plans_ = planning::take_parts(

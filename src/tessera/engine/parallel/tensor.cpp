@@ -5,7 +5,9 @@
 #include "tessera/base/check.h"
 #include "tessera/ops/bias.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/ranges.h"
 
 namespace tessera::engine {
 
@@ -52,8 +54,21 @@ Tensor gather(const Tensor& x, const TpGroupRows& rows, const Parallel& parallel
 /// The sum over n of 16-bit parts [n, rows, cols] and the bias (undefined: none), in fp32 and rounded once.
 Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
   const int64_t n = parts.size(0), rows = parts.size(1), cols = parts.size(2);
-  const Tensor total = at::empty({rows, cols}, parts.options()), offset = bias.defined() ? ops::as_floats(bias) : bias;
+  const Tensor total = at::empty({rows, cols}, parts.options());
+  if (&ops::kernels(parts) == &ops::aten_kernels()) {  // a device, which the host does not read, or its stand-ins
+    const Tensor wide = bias.defined() ? at::empty({rows, cols}, parts.options().dtype(at::kFloat)) : Tensor();
+    if (parts.is_meta()) return total;
+    if (!wide.defined()) {
+      ops::sum_halves_rounded(total, parts.unbind(0));
+      return total;
+    }
+    ops::sum_halves(wide, parts.unbind(0), /*accumulate=*/false);
+    wide.add_(ops::as_floats(bias));
+    ops::narrow(total, wide);
+    return total;
+  }
   if (parts.is_meta()) return total;
+  const Tensor offset = bias.defined() ? ops::as_floats(bias) : bias;
   const ops::Values from(parts);
   const ops::Results to(total);
   at::parallel_for(0, rows, 64, [&](int64_t begin, int64_t end) {

@@ -90,6 +90,7 @@ CostModel::CostModel(const ModelSpec& model, const Plan& plan, const Machine& ma
   };
   attention_ = attention(device.attention);
   attention_backward_ = attention(device.attention_backward);
+  if (machine_.profile.devices == 0) dispatch_ = device.dispatch;
   const auto grid = [&](const std::map<std::string, TimeGrid>& grids) {
     const auto it = grids.find(machine_.dtype);
     return it == grids.end() ? nullptr : &it->second;
@@ -131,7 +132,7 @@ double CostModel::product_seconds(double flops, const Product* sizes, const char
     const std::vector<double> at = {sizes->rows, sizes->in, sizes->out};
     double seconds = products_->at(call, at);
     if (uncached_part_ > 0) seconds *= std::pow(uncached_->at(call, at) / seconds, uncached_part_);
-    return calls * device.dispatch + seconds;
+    return calls * dispatch_ + seconds;
   }
   return std::max(product_.seconds(flops), sizes->in * sizes->out * element_bytes(machine_.dtype) / device.stream.top);
 }
@@ -150,8 +151,7 @@ double CostModel::site_seconds(const Priced& priced, const std::string& site, bo
     constexpr double kWidth = 64;  // of the measured head
     const auto [queries, keys] = priced.sizes->segments.at(site);
     const double heads = flops / (4 * queries * keys * kWidth);
-    return (backward ? 2 : 1) * machine_.profile.device.dispatch +
-           heads * attentions_->at(backward ? "backward" : "forward", {queries, keys});
+    return (backward ? 2 : 1) * dispatch_ + heads * attentions_->at(backward ? "backward" : "forward", {queries, keys});
   }
   return backward ? attention_backward_.seconds(2.5 * flops) : attention_.seconds(flops);
 }
@@ -180,11 +180,16 @@ CostModel::OfKind CostModel::of_kind(const Priced& priced) const {
   const auto* products = priced.sizes ? &priced.sizes->products : nullptr;
   OfKind seconds = {others_seconds(priced, false) + products_seconds(work.products, products, "forward"), 0};
   for (const auto& [site, flops] : work.attention) seconds.forward += site_seconds(priced, site, false);
+  const DeviceProfile& device = machine_.profile.device;
+  const double calls = static_cast<double>(work.products.size() + work.attention.size()) + work.operators,
+               dispatched = machine_.profile.devices > 0 ? calls * device.dispatch : 0;
+  seconds.forward = std::max(seconds.forward, dispatched);
   if (!work.backward) return seconds;
   seconds.backward =
       others_seconds(priced, true) + products_seconds(work.input_grads, products, "input_gradient") +
       products_seconds(work.weight_grads, priced.sizes ? &priced.sizes->weight_grads : nullptr, "weight_gradient");
   for (const auto& [site, flops] : work.attention) seconds.backward += site_seconds(priced, site, true);
+  seconds.backward = std::max(seconds.backward, 2 * dispatched);
   return seconds;
 }
 
@@ -234,7 +239,10 @@ double CostModel::collective_seconds(const Comm& comm, int rank) const {
   double bytes = static_cast<double>(comm.bytes) * machine_.wire;
   int hops = members - 1;
   if (comm.kind == "all_reduce") bytes *= 2.0 * (members - 1) / members, hops *= 2;
-  const auto bandwidth = [&](const LinkProfile& link) { return reduces ? link.reduce : link.gather; };
+  const bool exchanges = comm.kind == "all_to_all";
+  const auto bandwidth = [&](const LinkProfile& link) {
+    return exchanges && link.exchange > 0 ? link.exchange : reduces ? link.reduce : link.gather;
+  };
   const int per_node = profile.devices > 0 ? profile.devices : plan_.mesh.world();
   const int node = rank / per_node * per_node, behind = std::min(node + per_node, plan_.mesh.world());
   const int here = group.below(behind) - group.below(node);  // members on this rank's node
@@ -314,17 +322,18 @@ double CostModel::message_seconds(int64_t bytes, Lane lane, int rank) const {
   const int step = lane == Lane::send_next || lane == Lane::recv_next ? 1 : count - 1;
   const int peer = stages[(here + step) % count], per_node = profile.devices > 0 ? profile.devices : plan_.mesh.world();
   const bool same_node = peer / per_node == rank / per_node;
+  const LinkProfile& link = same_node ? profile.link : profile.nic;
   // All ranks of the node send at the same time.
-  const double rate = same_node ? profile.link.gather : profile.nic.gather / per_node;
+  const double rate = (link.send > 0 ? link.send : link.gather) / (same_node ? 1 : per_node);
   if (rate <= 0)
     throw UserError(Exit::usage, "plan.profile", profile.name + ": no bandwidth for messages between pipeline stages",
                     "choose a profile with that many devices, or one with a NIC");
-  return static_cast<double>(bytes) * machine_.wire / rate + (same_node ? profile.link.latency : profile.nic.latency);
+  return static_cast<double>(bytes) * machine_.wire / rate + link.latency;
 }
 
-double CostModel::copy_seconds(double bytes) const {
+double CostModel::copy_seconds(double bytes, bool back) const {
   const Profile& profile = machine_.profile;
-  double rate = profile.host_link;
+  double rate = back && profile.host_link_back > 0 ? profile.host_link_back : profile.host_link;
   if (profile.host_bandwidth > 0) rate = std::min(rate, profile.host_bandwidth / ranks_of_node(profile, plan_.mesh));
   return rate > 0 ? bytes / rate : 0;
 }
@@ -407,7 +416,7 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     work(Share::optimizer, bandwidth.seconds(3.0 * static_cast<double>(in.bytes)));
   if (in.lane == Lane::h2d || in.lane == Lane::d2h) {
     const Resource resource = in.lane == Lane::h2d ? Resource::h2d : Resource::d2h;
-    const double seconds = copy_seconds(static_cast<double>(in.bytes));
+    const double seconds = copy_seconds(static_cast<double>(in.bytes), resource == Resource::d2h);
     if (seconds > 0) result.push_back({resource, Share::copy, seconds, false});
   }
   if (in.lane == Lane::disk) {

@@ -13,7 +13,8 @@
 //   Products, attention and others by the measured times of their signatures and kinds, where the profile has these, products
 //   between those of cached and of uncached weights by the bytes that a rank holds;
 //   each call then also takes the time to dispatch it, each instruction what the engine adds to it (Profile::starts), and
-//   a graph that is not recomputed its bytes, written and read when no cache holds them
+//   a graph that is not recomputed its bytes, written and read when no cache holds them. A GPU works while the host
+//   dispatches: a forward or backward takes the longer of its work and of its dispatches
 //   update     at the plain bandwidth: parameter, gradient and both moments read, all but the gradient written: 28
 //              bytes an fp32 element; on the host at the lower of the rank's share of host memory bandwidth and the
 //              rate of its threads
@@ -108,7 +109,7 @@ class CostModel {
   double site_seconds(const Priced& priced, const std::string& site, bool backward) const;
   /// Of operators that are neither product nor attention.
   double others_seconds(const Priced& priced, bool backward) const;
-  double copy_seconds(double bytes) const;
+  double copy_seconds(double bytes, bool back) const;  ///< `back`: from the device to the host
   /// Seconds of an update that moves so many bytes on the device or host.
   double update_seconds(double bytes, bool on_host) const;
   /// Seconds of self-attention in a forward, recompute or backward; ring communication overlaps it.
@@ -123,6 +124,7 @@ class CostModel {
   const Plan& plan_;
   const Machine& machine_;
   Rate product_, attention_, attention_backward_;
+  double dispatch_ = 0;                   ///< seconds of a call that its work adds to; 0 where the device works beside
   const TimeGrid* products_ = nullptr;    ///< measured times of the dtype, if there are
   const TimeGrid* uncached_ = nullptr;    ///< likewise, of weights that no cache holds
   double uncached_part_ = 0;              ///< 0: as products_, 1: as uncached_

@@ -163,7 +163,8 @@ Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& mach
   SimulateOptions options;
   options.steal = machine.profile.steal, options.copy_steal = machine.profile.copy_steal;
   options.beside = machine.profile.beside, options.wake = machine.profile.wake;
-  options.copy_beside = machine.profile.copy_beside;
+  options.copy_beside = machine.profile.copy_beside, options.both_ways = machine.profile.both_ways;
+  options.shared_processor = machine.profile.devices == 0;
   Timeline timeline = simulate(tasks, options);
   Prediction p;
   p.slowest = timeline.slowest;

@@ -24,6 +24,8 @@ void each_number(P& p, const Visit& visit) {
   visit("node.host_memory", p.host_memory);
   visit("node.host_bandwidth", p.host_bandwidth);
   visit("node.host_link", p.host_link);
+  visit("node.host_link_back", p.host_link_back);
+  visit("node.both_ways", p.both_ways);
   visit("node.disk", p.disk);
   visit("node.disk_read", p.disk_read);
   visit("node.disk_write", p.disk_write);
@@ -44,11 +46,15 @@ void each_number(P& p, const Visit& visit) {
   visit("device.kept_read", p.device.kept_read);
   visit("link.gather", p.link.gather);
   visit("link.reduce", p.link.reduce);
+  visit("link.exchange", p.link.exchange);
+  visit("link.send", p.link.send);
   visit("link.latency", p.link.latency);
   visit("link.steal", p.steal);
   visit("link.beside", p.beside);
   visit("nic.gather", p.nic.gather);
   visit("nic.reduce", p.nic.reduce);
+  visit("nic.exchange", p.nic.exchange);
+  visit("nic.send", p.nic.send);
   visit("nic.latency", p.nic.latency);
 }
 
@@ -116,7 +122,8 @@ class Reader {
     read_starts(p.starts);
     read_waits(p.waits);
     refuse_unknown(root_, "");
-    if (p.beside <= 0 || p.beside > 1) fail("link.beside", "expected a share, above 0 and at most 1");
+    for (const auto& [key, share] : {std::pair("link.beside", p.beside), {"node.both_ways", p.both_ways}})
+      if (share <= 0 || share > 1) fail(key, "expected a share, above 0 and at most 1");
     if (p.device.gemm.empty()) fail("gemm", "no rate of any dtype, for example fp32 = [100e9, 1e6]");
     if (p.device.stream.top <= 0) fail("device.stream", "expected bytes/s above zero");
     if (p.device.bandwidth.top <= 0) p.device.bandwidth = p.device.stream;
@@ -313,12 +320,12 @@ std::string this_machine() {
          std::to_string(cores > 0 ? cores : std::thread::hardware_concurrency()) + " cores";
 }
 
-void check_machine(const Profile& profile) {
-  if (profile.machine.empty() || profile.machine == this_machine()) return;
-  throw UserError(Exit::usage, "plan.profile",
-                  "profile " + profile.name + " was measured on another machine (" + profile.machine + "), this is " +
-                      this_machine(),
-                  "tessera probe --out FILE measures this one");
+void check_machine(const Profile& profile, const std::string& here) {
+  if (profile.machine.empty() || profile.machine == here) return;
+  throw UserError(
+      Exit::usage, "plan.profile",
+      "profile " + profile.name + " was measured on another machine (" + profile.machine + "), this is " + here,
+      "tessera probe --out FILE measures this one");
 }
 
 Profile parse_profile(std::string_view text, const std::string& file) { return Reader(text, file).read(); }

@@ -44,7 +44,9 @@ struct DeviceProfile {
   /// Of attention with one head of 64, by dtype: queries, keys; "forward" and "backward".
   std::map<std::string, TimeGrid> attentions = {};
   std::map<std::string, OperatorRates> operators = {};  ///< of the operators between products, by kind
-  double dispatch = 0;  ///< seconds that calling an operator takes before it works; a backward calls twice as many
+  /// Seconds that calling an operator takes before it works; a backward calls twice as many. Of a GPU those of the host, which
+  /// calls the next operators while the device works.
+  double dispatch = 0;
   /// Bytes/s at which a forward writes what its graph keeps, and its backward reads it, beside what their operators take:
   /// no cache holds it until then. 0: the rates of the operators are of such memory.
   double kept_write = 0, kept_read = 0;
@@ -54,7 +56,8 @@ struct DeviceProfile {
 /// Bytes/s in one direction of a ring ("bus bandwidth" of nccl-tests).
 struct LinkProfile {
   double gather = 0, reduce = 0;
-  double latency = 0;  ///< seconds of each of the n - 1 hops of a ring
+  double latency = 0;             ///< seconds of each of the n - 1 hops of a ring
+  double exchange = 0, send = 0;  ///< of all_to_all, and of messages between two; 0: as reduce and gather
   bool operator==(const LinkProfile&) const = default;
 };
 
@@ -74,7 +77,9 @@ struct Profile {
   DeviceProfile device;
   LinkProfile link;                      ///< between the devices of a node; per device
   LinkProfile nic;                       ///< between nodes; per node
-  double host_link = 0;                  ///< bytes/s between a device and host memory, in each direction
+  double host_link = 0;                  ///< bytes/s from host memory to a device, and back
+  double host_link_back = 0;             ///< bytes/s from a device to host memory; 0: as host_link
+  double both_ways = 1;                  ///< rate of a copy while one goes the other way, of its rate alone
   double host_bandwidth = 0;             ///< bytes/s of host memory, shared by the node's devices
   int64_t host_memory = 0;               ///< bytes of the node
   double disk_read = 0, disk_write = 0;  ///< bytes/s of the node
@@ -82,7 +87,7 @@ struct Profile {
   /// Share of compute throughput lost during a collective (SMs and memory on a GPU, whole cores on a CPU).
   double steal = 0;
   double copy_steal = 0;  ///< likewise during a copy between device and host
-  /// Rate of a copy while the rank computes, of its rate alone; 0: compute does not slow it down (a device's copy engines).
+  /// Rate of a copy while the rank computes, of its rate alone; 0: compute does not slow it down.
   double copy_beside = 0;
   double beside = 1;  ///< rate of a collective while the rank computes, of its rate alone
   double wake = 0;    ///< seconds from the end of an instruction to the begin of one on another lane that waits for it
@@ -104,8 +109,9 @@ const std::vector<Profile>& shipped_profiles();
 Profile find_profile(std::string_view name_or_file);
 /// The processor of this process and how many of them it has: "AMD EPYC, 2 cores".
 std::string this_machine();
-/// Throws UserError (usage) naming both for a profile that was measured on another machine.
-void check_machine(const Profile& profile);
+/// Throws UserError (usage) naming both for a profile that was measured on another machine than `here`, this one or a GPU of it
+/// (job::computing_machine).
+void check_machine(const Profile& profile, const std::string& here);
 Profile parse_profile(std::string_view text, const std::string& file);
 
 }  // namespace tessera::plan

@@ -162,8 +162,11 @@ class Simulator {
         if (on == static_cast<int>(Resource::compute))
           lane.rate *= (transfer ? 1 - options_.steal : 1) * (copies ? 1 - options_.copy_steal : 1);
         if (on == static_cast<int>(Resource::link) && busy(Resource::compute)) lane.rate *= options_.beside;
+        if (on != static_cast<int>(Resource::h2d) && on != static_cast<int>(Resource::d2h)) continue;
+        if (options_.copy_beside > 0 && busy(Resource::compute)) lane.rate *= options_.copy_beside;
+        if (busy(Resource::h2d) && busy(Resource::d2h)) lane.rate *= options_.both_ways;
       }
-      if (options_.copy_beside > 0) share_processor(static_cast<int>(r));
+      if (options_.copy_beside > 0 && options_.shared_processor) share_processor(static_cast<int>(r));
       for (const LaneState& lane : ranks_[r].lanes)
         if (running(lane)) step = std::min(step, lane.left / lane.rate);
       if (options_.wake <= 0) continue;

@@ -7,10 +7,11 @@
 // [Note: simulation]
 // Instructions of a lane run in order, each after its waits. Concurrent phases on one resource get equal parts of it (a
 // gather and a reduction on one link); during a transfer compute runs at rate 1 - steal and the transfer at `beside`. The
-// n-th collective of a communicator starts when its last member arrives. Identical ranks are simulated once.
+// n-th collective of a communicator starts when its last member arrives. Identical ranks are simulated once. Copies run at
+// `copy_beside` while the rank computes, and at `both_ways` while one goes the other way.
 //
 // [Note: processors in common]
-// Where each lane's thread runs on the processor that computes (SimulateOptions::copy_beside), a transfer or copy beside compute
+// Where each lane's thread runs on the processor that computes (SimulateOptions::shared_processor), a transfer or copy beside compute
 // has the rate that was measured for it and takes what it was measured to take (`beside` and `steal`, `copy_beside` and
 // `copy_steal`). Several of them together leave compute what a fair scheduler does: as much as each of them gets. Where nothing
 // computes they share the processor evenly.
@@ -60,11 +61,13 @@ struct Timeline {
 
 struct SimulateOptions {
   int compute_lane = static_cast<int>(Lane::compute);
-  double steal = 0;        ///< share of compute lost during a transfer
-  double copy_steal = 0;   ///< likewise during a copy
-  double beside = 1;       ///< rate of a transfer while the rank computes
-  double copy_beside = 0;  ///< rate of a copy while the rank computes; above 0: [Note: processors in common]
-  double wake = 0;         ///< seconds from the end of a task to the begin of one that waits for it on another lane
+  double steal = 0;               ///< share of compute lost during a transfer
+  double copy_steal = 0;          ///< likewise during a copy
+  double beside = 1;              ///< rate of a transfer while the rank computes
+  double copy_beside = 0;         ///< rate of a copy while the rank computes; 0: compute does not slow it down
+  double both_ways = 1;           ///< rate of a copy while one goes the other way
+  bool shared_processor = false;  ///< with copy_beside: [Note: processors in common]
+  double wake = 0;  ///< seconds from the end of a task to the begin of one that waits for it on another lane
 };
 
 /// Throws InternalError naming the waiting tasks if the lists deadlock.

@@ -29,7 +29,7 @@ std::vector<std::string> unit_names(const net::Denoiser& model) {
 }
 
 /// What to plan. A plan file has mesh and batch of its own.
-planning::PlanRequest request_of(const BenchOptions& options, const net::Denoiser& model, Mesh mesh) {
+planning::PlanRequest request_of(const BenchOptions& options, const net::Denoiser& model, Mesh mesh, int64_t budget) {
   planning::PlanRequest request;
   request.model = &model;
   request.model_name = "bench";
@@ -37,6 +37,7 @@ planning::PlanRequest request_of(const BenchOptions& options, const net::Denoise
   request.planner.global_batch = mesh.dp_size();
   request.planner.recompute_units = options.recompute;
   request.planner.compute = request.planner.param_dtype = options.compute;  // as "auto" of plan.param_dtype
+  request.planner.grad = options.grad, request.planner.states.moments = options.moments;
   if (!options.plan.empty()) {
     request.by_hand =
         plan::Plan::from_toml(read_foreign(options.plan, kMostTomlBytes, "bench"), options.plan, unit_names(model));
@@ -47,10 +48,14 @@ planning::PlanRequest request_of(const BenchOptions& options, const net::Denoise
   }
   request.mesh = mesh;
   request.machine.profile = plan::find_profile(options.profile);
-  plan::check_machine(request.machine.profile);
+  plan::check_machine(request.machine.profile, job::computing_machine());
   request.machine.profile.target = job::plan_target(request.machine.profile);
-  request.planner.budget = options.budget;
-  if (options.states_on_host || request.by_hand) request.planner.host_budget = kHostBudget;
+  if (request.planner.compute != DType::f32 && request.machine.profile.device.gemm.contains("bf16"))
+    request.machine.dtype = "bf16";  // as planning::plan_request
+  request.planner.budget = budget;
+  request.planner.host_budget = options.host_budget;
+  if (options.host_budget == 0 && (options.states_on_host || request.by_hand))
+    request.planner.host_budget = kHostBudget;
   if (options.states_on_host) request.planner.states_tier = plan::Tier::host;
   request.run.steps = options.warmup + options.steps;
   const auto samples = static_cast<int64_t>(div_up(request.planner.global_batch, mesh.dp_size()));
@@ -103,9 +108,9 @@ int bench_step(const BenchOptions& options) {
   Mesh mesh = Mesh::parse(options.mesh);
   if (options.mesh.empty()) mesh[Axis::dp_shard] = place.world;
   job::choose_device(options.device, place);
-  job::reserve_device(place, options.budget);
+  const int64_t budget = job::reserve_device(place, options.budget);
   const auto model = models::make_denoiser({.config_text = options.config});
-  const planning::PlanRequest request = request_of(options, *model, mesh);
+  const planning::PlanRequest request = request_of(options, *model, mesh, budget);
   if (options.steps > 0 && request.mesh.world() != place.world)
     throw UserError(Exit::usage, "bench",
                     "the mesh " + request.mesh.to_string() + " has " + std::to_string(request.mesh.world()) +

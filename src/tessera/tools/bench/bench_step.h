@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tessera/base/dtype.h"
+#include "tessera/plan/states.h"
 
 namespace tessera::tools {
 
@@ -15,7 +16,8 @@ struct BenchOptions {
   std::string config;               ///< the model's config.json as text
   std::array<int64_t, 4> latent{};  ///< [C, f, h, w] of the one sample of each rank
   std::optional<int> recompute;     ///< blocks that recompute; none: the planner decides
-  int64_t budget = 0;               ///< bytes a rank for the planner; 0: unlimited
+  int64_t budget = 0;               ///< bytes a rank for the planner; 0: unlimited, on a GPU what it has
+  int64_t host_budget = 0;          ///< likewise of host memory; 0: none but for states_on_host
   bool states_on_host = false;      ///< masters and moments are offloaded to the host
   std::string mesh;                 ///< "sp=2"; empty: dp_shard over all ranks
   std::string plan;                 ///< a plan file: its mesh, batch and units; overrides the choices above
@@ -23,9 +25,12 @@ struct BenchOptions {
   std::string trace;  ///< file of this rank's instructions as executed, FILE.planned as predicted; empty: none
   std::string profile = "cpu";  ///< rates for the planner: a shipped name or a file
   std::string device = "cpu";   ///< as run.device
-  DType compute = DType::f32;   ///< as plan.compute_dtype, which parameters are gathered in; a plan file has its own
-  int steps = 8, warmup = 3;    ///< steps = 0: only the prediction
-  double seconds = 0;           ///< further steps are timed until all took about so long together
+  DType compute =
+      DType::f32;  ///< as plan.compute_dtype, which parameters are gathered in; a plan file has its own, and of
+  DType grad = DType::f32;                      ///< plan.grad_dtype
+  plan::Moments moments = plan::Moments::fp32;  ///< and plan.moments
+  int steps = 8, warmup = 3;                    ///< steps = 0: only the prediction
+  double seconds = 0;                           ///< further steps are timed until all took about so long together
 };
 
 /// Joins the ranks of the environment; rank 0 prints one JSON line {"seconds":[...],"peak_bytes","persistent_bytes",

@@ -1,8 +1,11 @@
 #include "tessera/tools/bench/synthetic_run.h"
 
+#include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "tessera/base/random.h"
+#include "tessera/device/backend.h"
 #include "tessera/diffusion/loss.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/optim/adamw.h"
@@ -18,7 +21,41 @@ at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
   return t;
 }
 
-/// The same batches in every step, packed once: a step reads nothing else.
+/// Initial values of a parameter, of which a million are drawn and repeated: all of a large model would take minutes.
+class InitialValues {
+ public:
+  explicit InitialValues(const net::Denoiser& model) : model_(model) {}
+
+  void fill(const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+    const std::vector<float>& values = of(param);
+    const auto size = static_cast<int64_t>(values.size());
+    for (int64_t done = 0; done < count;) {
+      const int64_t from = (first + done) % size, now = std::min(count - done, size - from);
+      std::copy_n(values.data() + from, now, out + done);
+      done += now;
+    }
+  }
+
+ private:
+  static constexpr int64_t kDrawn = 1 << 20;
+
+  /// Those of the same parameter in another block are as good.
+  const std::vector<float>& of(const plan::ParamSpec& param) {
+    std::string name = param.name;
+    std::erase_if(name, [](char c) { return c >= '0' && c <= '9'; });
+    std::vector<float>& values = drawn_[name + std::to_string(param.numel())];
+    if (values.empty()) {
+      values.resize(static_cast<size_t>(std::min(param.numel(), kDrawn)));
+      model_.initialise(param, 0, 0, static_cast<int64_t>(values.size()), values.data());
+    }
+    return values;
+  }
+
+  const net::Denoiser& model_;
+  std::map<std::string, std::vector<float>> drawn_;
+};
+
+/// The same batches in every step, packed once: a step reads nothing else. Like training it compares on the device.
 class SameBatches final : public net::Objective {
  public:
   SameBatches(const net::Denoiser& model, const std::array<int64_t, 4>& latent, const plan::Plan& plan, int rank)
@@ -39,18 +76,34 @@ class SameBatches final : public net::Objective {
       batches_.push_back(dummy ? net::Batch() : model.pack(samples));
       targets_.push_back(dummy ? at::Tensor() : at::cat(targets));
     }
+    compared_.resize(targets_.size());
   }
   net::Batch batch(int micro) override { return batches_[static_cast<size_t>(micro)]; }
+  bool compares_on_device() const override { return device::used(); }
+  /// Copies take their place for one step.
+  std::vector<at::Tensor*> compared(int micro) override {
+    at::Tensor& target = compared_[static_cast<size_t>(micro)];
+    target = targets_[static_cast<size_t>(micro)];
+    return {&target};
+  }
   at::Tensor gradient(const at::Tensor& prediction, const net::Batch&, int micro) override {
     at::Tensor gradient = at::empty_like(prediction);
-    diffusion::mean_squared_error(prediction, targets_[static_cast<size_t>(micro)], scale_, gradient);
+    const at::Tensor& target = targets_[static_cast<size_t>(micro)];
+    if (!device::used()) {
+      diffusion::mean_squared_error(prediction, target, scale_, gradient);
+      return gradient;
+    }
+    // with ranks that share a sample the first rows stand for their own
+    const at::Tensor rows = std::exchange(compared_[static_cast<size_t>(micro)], {}).narrow(0, 0, prediction.size(0));
+    diffusion::sum_squared_error(prediction, rows.view(prediction.sizes()), scale_, gradient,
+                                 at::empty({1}, prediction.options().dtype(at::kDouble)));
     return gradient;
   }
 
  private:
   const double scale_;
   std::vector<net::Batch> batches_;
-  std::vector<at::Tensor> targets_;
+  std::vector<at::Tensor> targets_, compared_;
 };
 
 }  // namespace
@@ -63,10 +116,11 @@ SyntheticRun::SyntheticRun(const net::Denoiser& model, const std::array<int64_t,
       engine_(model.units(), spec, plan, comm, rank, std::move(options)),
       objective_(std::make_unique<SameBatches>(model, latent, plan, rank)) {
   engine_.use(*program_);
+  InitialValues values(model);
   engine::fill_shards(engine_.store(), [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-    model.initialise(param, 0, first, count, out);
+    values.fill(param, first, count, out);
   });
-  engine_.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{}));
+  engine_.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{.format = plan.states}));
 }
 
 double SyntheticRun::step() {
