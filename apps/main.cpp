@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 #include <span>
 
@@ -14,8 +13,7 @@
 #include "help.h"
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/device/failure.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/job/tell_error.h"
 #include "version.h"
 
 namespace tessera::apps {
@@ -92,31 +90,12 @@ int dispatch(const std::vector<std::string>& typed) {
   return command.run(parse(command, rest));
 }
 
-/// Says what went wrong, and gives the code that the command ends with.
-Exit tell_error(const std::exception& error) {
-  const auto say = [](const Error& told) {
-    log::error(told.what());
-    return told.code();
-  };
-  if (const auto failed = device::failure()) return say(*failed);  // the error followed from that
-  if (const auto* own = dynamic_cast<const Error*>(&error)) return say(*own);
-  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
-    log::error(std::string(file->what()) + "; check that path: whether it is there and may be written");
-    const std::error_code& code = file->code();
-    const bool name = code == std::errc::filename_too_long || code == std::errc::too_many_symbolic_link_levels ||
-                      code == std::errc::invalid_argument;
-    return name ? Exit::input : Exit::disk;  // a name that no file can have is no fault of the disk
-  }
-  if (const auto short_of = engine::out_of_memory(error)) return say(*short_of);
-  log::error(std::string(error.what()) + "; this is a fault in tessera, please report it with the command");
-  return Exit::internal;
-}
-
+/// The code that the command ends with; what went wrong is logged.
 int run(const std::vector<std::string>& words) {
   try {
     return dispatch(words);
   } catch (const std::exception& error) {
-    return static_cast<int>(tell_error(error));
+    return static_cast<int>(job::tell_error(error));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/device.h"
+#include "tessera/job/tell_error.h"
 #include "tessera/train/run.h"
 #include "tessera/train/stop_signal.h"
 
@@ -79,17 +80,8 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
     }
   } catch (const ToldByRankZero& told) {
     leave(static_cast<int>(told.code));
-  } catch (const Error& error) {
-    log::error(error.what());
-    leave(static_cast<int>(error.code()));
   } catch (const std::exception& error) {
-    if (const auto short_of = engine::out_of_memory(error)) {
-      log::error(short_of->what());
-      leave(static_cast<int>(short_of->code()));
-    }
-    const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
-    log::error(std::string("[train] ") + (from_torch ? from_torch->what_without_backtrace() : error.what()));
-    leave(static_cast<int>(Exit::internal));
+    leave(static_cast<int>(job::tell_error(error)));
   }
 }
 
