@@ -36,11 +36,11 @@ const Compiler::GroupName& Compiler::group_name(const std::string& purpose, cons
   return group;
 }
 
-const Compiler::GroupName& Compiler::group_name(const char* purpose, const Buffer& buffer) const {
+const Compiler::GroupName& Compiler::buffer_group(const char* purpose, const Buffer& buffer) const {
   for (const GroupOfBuffers& known : groups_of_buffers_)  // every gather and reduction asks: without new strings
     if (known.sharded == (buffer.shards > 1) && known.over_tp == buffer.over_tp && known.purpose == purpose)
       return *known.group;
-  const GroupName& group = group_name(std::string(purpose), plan_.axes(buffer));
+  const GroupName& group = group_name(purpose, plan_.axes(buffer));
   groups_of_buffers_.push_back({purpose, buffer.shards > 1, buffer.over_tp, &group});
   return group;
 }
@@ -49,7 +49,7 @@ void Compiler::collect(Instruction& in, const char* purpose, const std::string& 
                        int64_t element) const {
   for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
     if (buffer.shards == 1 || (buffers == Gathered::trained && !buffer.trainable)) continue;
-    const GroupName& group = group_name(purpose, buffer);
+    const GroupName& group = buffer_group(purpose, buffer);
     const int64_t share =
         buffer.stored == DType::f32 ? buffer.shard * element : stored_bytes(buffer.stored, buffer.shard);
     in.comm.push_back({group.axis, kind, share * (buffer.shards - 1), group.name});
@@ -68,7 +68,7 @@ void Compiler::sum_over_replicas(Instruction& in, int unit) const {
   if (!layout.sharded)
     for (const Buffer& buffer : layout.buffers) {
       if (!buffer.trainable) continue;
-      const GroupName& group = group_name("reduce_whole", buffer);
+      const GroupName& group = buffer_group("reduce_whole", buffer);
       if (!group.axis.empty()) in.comm.push_back({group.axis, "all_reduce", buffer.shard * element, group.name});
     }
   if (!in.comm.empty()) in.group = in.comm.front().group;

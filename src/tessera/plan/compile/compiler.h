@@ -72,7 +72,7 @@ class Compiler {
   // compile.cpp
   const GroupName& group_name(const std::string& purpose, const std::vector<Axis>& axes) const;
   /// That of Plan::axes(buffer).
-  const GroupName& group_name(const char* purpose, const Buffer& buffer) const;
+  const GroupName& buffer_group(const char* purpose, const Buffer& buffer) const;
   /// Adds one collective for each buffer of the unit that is sharded over several ranks.
   enum class Gathered { all, trained };
   void collect(Instruction& in, const char* purpose, const std::string& kind, Gathered buffers, int64_t element) const;
