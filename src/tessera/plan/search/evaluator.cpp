@@ -15,6 +15,7 @@ struct Evaluated::Compiled {
   std::vector<Plan> steps;
   std::vector<std::vector<RankGroup>> groups;
   int64_t repeated = 0;  ///< micro-batches that are not in them
+  bool whole = false;    ///< all have to be
 };
 
 namespace {
@@ -75,18 +76,45 @@ StepSeconds Evaluator::seconds(Plan plan) const {
   return mean;
 }
 
+namespace {
+
+/// Of the fields in which plans of one search mostly differ.
+size_t hash_of(const Plan& plan) {
+  size_t hash = static_cast<size_t>(plan.update) * 8 + static_cast<size_t>(plan.prefetch);
+  const auto add = [&](auto value) { hash = (hash ^ static_cast<size_t>(value)) * 1099511628211u; };  // FNV-1a
+  for (const UnitPlan& unit : plan.units) {
+    add((static_cast<int>(unit.activations.graph) * 3 + static_cast<int>(unit.activations.tier)) * kStrategies +
+        static_cast<int>(unit.strategy));
+    for (const Tier tier : {unit.parameters, unit.gradients, unit.states, unit.offload_to, unit.update_on}) add(tier);
+    for (const auto& [site, policy] : unit.sites) add(site.size() * 3 + static_cast<size_t>(policy.tier));
+  }
+  return hash;
+}
+
+}  // namespace
+
+const Evaluated* Evaluator::known(const Plan& plan) const {
+  const auto [first, last] = known_.equal_range(hash_of(plan));
+  const auto found = std::find_if(first, last, [&](const auto& k) { return k.second.candidate.plan == plan; });
+  return found == last ? nullptr : &found->second;
+}
+
+void Evaluator::remember(const Evaluated& e) const { known_.emplace(hash_of(e.candidate.plan), e); }
+
 Evaluated Evaluator::measured(Plan plan, bool whole) const {
-  ++evaluated_;
   Evaluated e;
   by_hand.apply(plan.units);
   // Host updates need all of their buffers on the host; otherwise the device updates the unit.
   for (UnitPlan& unit : plan.units)
     if (unit.parameters != Tier::host || unit.gradients != Tier::host || unit.states != Tier::host)
       unit.update_on = Tier::device;
+  if (const Evaluated* before = whole ? nullptr : known(plan)) return *before;
+  ++evaluated_;
   e.candidate.plan = std::move(plan);
   Candidate& c = e.candidate;
   e.compiled = std::make_shared<Evaluated::Compiled>();
-  auto& [steps, groups, repeated] = *e.compiled;
+  auto& [steps, groups, repeated, is_whole] = *e.compiled;
+  is_whole = whole;
   steps = steps_of(c.plan);
   if (!whole)
     for (Plan& step : steps) std::tie(step, repeated) = shortened(std::move(step));
@@ -108,18 +136,22 @@ Evaluated Evaluator::measured(Plan plan, bool whole) const {
           : !host            ? format_bytes(c.host - input.host_budget) + " over the host's budget"
           : input.budget > 0 ? "fits with " + format_bytes(input.budget - c.peak) + " to spare"
                              : "fits";
-  if (!c.fits) e.compiled.reset();
+  if (c.fits) return e;
+  e.compiled.reset();
+  if (!whole) remember(e);
   return e;
 }
 
 Evaluated Evaluator::timed(Evaluated e) const {
   if (!e.compiled) return e;
-  auto& [steps, groups, repeated] = *e.compiled;
+  auto& [steps, groups, repeated, whole] = *e.compiled;
   std::vector<double> seconds;
   for (size_t s = 0; s < steps.size(); ++s)
     seconds.push_back(predict(model, steps[s], machine, std::move(groups[s]), repeated).step.total);
   e.candidate.seconds = seconds.size() == 1 ? seconds[0] : mean_seconds(seconds, input.expert_shares);
+  const bool repeats = !whole;
   e.compiled.reset();
+  if (repeats) remember(e);
   return e;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -45,7 +46,8 @@ class Evaluator {
   /// Seconds of a step and of its compute, memory aside: the mean of all experts'.
   StepSeconds seconds(Plan plan) const;
   /// Memory of the plan, of the expert that needs most. [Note: many micro-batches] Of more than kMicros only so many are
-  /// compiled and simulated, as the others repeat the second of them; `whole`: all are.
+  /// compiled and simulated, as the others repeat the second of them; `whole`: all are. Passes of a search ask for the same
+  /// plans: what was found of one that does not fit, or that was timed, is not found again.
   Evaluated measured(Plan plan, bool whole = false) const;
   /// With the time of a plan that fits: the mean of all experts'. Unchanged if it was there already.
   Evaluated timed(Evaluated e) const;
@@ -84,7 +86,7 @@ class Evaluator {
     return found;
   }
 
-  int evaluated() const { return evaluated_; }  ///< plans measured
+  int evaluated() const { return evaluated_; }  ///< plans measured, each once
 
   const ModelSpec& model;
   const PlannerInput& input;
@@ -102,7 +104,10 @@ class Evaluator {
   /// The number strictly between these from which on the budgets are met, if bytes are proportional to it; in every third
   /// round the middle.
   static int between(const Bound& over, const Bound& fits, int round);
+  const Evaluated* known(const Plan& plan) const;
+  void remember(const Evaluated& e) const;
   mutable int evaluated_ = 0;
+  mutable std::unordered_multimap<size_t, Evaluated> known_;
   MemoryCurve whole_run(const Plan& plan, const RankGroup& group, const ArenaBytes& least) const;
   Evaluated unload_host(const Candidate& from) const;
   template <typename Change>
