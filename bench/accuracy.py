@@ -134,7 +134,7 @@ def main():
         else:
             folder = options.keep or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
-            run([*LAUNCH, "probe", "--out", folder / "machine.toml"])
+            run([*LAUNCH, "probe", "--device", "cpu", "--out", folder / "machine.toml"])
             cases = measure(folder, options.seed, options.draws, options.seconds, options.trace)
     print(summary(cases))
     if not options.page:

@@ -46,7 +46,9 @@ int visible_devices() {
 }
 
 device::Properties properties(int index) {
-  device::Properties out{.name = "simulated", .uuid = "simulated-" + std::to_string(index), .pci = "", .chip = ""};
+  const char* chip = std::getenv("TESSERA_SIMULATED_CHIP");
+  device::Properties out{
+      .name = "simulated", .uuid = "simulated-" + std::to_string(index), .pci = "", .chip = chip ? chip : ""};
   out.bytes = memory().capacity();
   out.free = out.bytes - memory().taken(index);
   return out;

@@ -15,7 +15,8 @@
 // With TESSERA_SIMULATED_REFUSES=pins it page-locks no memory of the host, as some systems do, but has some of its own; with
 // "pins,pinned" neither.
 //
-// With TESSERA_SIMULATED_SIZES=1 it has sizes and addresses alone (memory.h).
+// With TESSERA_SIMULATED_SIZES=1 it has sizes and addresses alone (memory.h). TESSERA_SIMULATED_CHIP=sm_90 is the chip that it
+// says it is.
 //
 // What it does not show: NCCL itself, and what CUDA's own kernels refuse.
 #include "tessera/device/backend.h"

@@ -5,8 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
+#include "tessera/device/backend.h"
+#include "tessera/job/device.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/is_block.h"
+#include "tessera/plan/schedule_json.h"
 #include "tessera/plan/simulate/predict.h"
 #include "tessera/planning/planning.h"
 #include "tessera/tools/bench/synthetic_run.h"
@@ -21,12 +24,11 @@ constexpr int kBlocks = 4, kMicros = 3, kWarmup = 3, kSteps = 9;
 struct Trial {
   Axis axis = Axis::dp_replicate;  ///< all ranks lie on it
   plan::Strategy strategy = plan::Strategy::no_shard;
-  int64_t heads = 2;  ///< of width 64
+  int64_t head = 0, heads = 0;
+  DType compute = DType::f32;
   std::array<int64_t, 4> latent = {};
   int64_t samples = 1;  ///< of a micro-batch
 };
-
-constexpr std::array<int64_t, 4> kTokens64 = {16, 4, 8, 8}, kTokens256 = {16, 4, 16, 16};
 
 /// An instruction of the compute lane.
 struct Timed {
@@ -52,7 +54,7 @@ double mean(const std::vector<double>& values) {
 }
 
 std::unique_ptr<net::Denoiser> model_of(const Trial& trial) {
-  const int64_t dim = 64 * trial.heads;
+  const int64_t dim = trial.head * trial.heads;
   const nlohmann::json config = {
       {"dim", dim},    {"num_heads", trial.heads}, {"num_layers", kBlocks}, {"ffn_dim", 4 * dim}, {"in_dim", 16},
       {"out_dim", 16}, {"freq_dim", 256},          {"text_dim", 128},       {"text_len", 64}};
@@ -63,6 +65,7 @@ std::unique_ptr<net::Denoiser> model_of(const Trial& trial) {
 plan::Plan plan_of(const Trial& trial, const net::Denoiser& model, int world) {
   plan::Plan plan;
   plan.mesh[trial.axis] = world;
+  plan.compute = plan.param_dtype = trial.compute;
   plan.micro_batch = trial.samples;
   plan.global_batch = trial.samples * kMicros * plan.mesh.dp_size();
   int blocks = 0;
@@ -74,17 +77,33 @@ plan::Plan plan_of(const Trial& trial, const net::Denoiser& model, int world) {
   return plan;
 }
 
-/// When the instructions of a step begin and end.
+/// When the instructions of a step begin and end: of a device by its events.
 class Clocked {
  public:
   Clocked(SyntheticRun& run, size_t count) : run_(run), at_(count) {
-    run_.engine().executor().on_instruction([this](int64_t, int index, const plan::Instruction&, bool ends) {
+    engine::Executor& executor = run_.engine().executor();
+    if (device::used()) {
+      executor.read_times();
+      executor.keep_lines(true);
+      return;
+    }
+    executor.on_instruction([this](int64_t, int index, const plan::Instruction&, bool ends) {
       const auto now = std::chrono::steady_clock::now().time_since_epoch();
       at_[static_cast<size_t>(index)][ends] = std::chrono::duration<double>(now).count();
     });
   }
   ~Clocked() { run_.engine().executor().on_instruction({}); }
   Clocked(const Clocked&) = delete;
+  /// Behind each step.
+  void read() {
+    if (!device::used()) return;
+    const std::vector<std::string>& lines = run_.engine().executor().last_lines();
+    check_internal(lines.size() == at_.size(), "probe", "a step ran another schedule");
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const plan::Line line = plan::parse_line(lines[i]);
+      at_[i] = {line.t0, line.t1};
+    }
+  }
   double begin(int index) const { return at_[static_cast<size_t>(index)][0]; }
   double end(int index) const { return at_[static_cast<size_t>(index)][1]; }
 
@@ -134,7 +153,10 @@ class Engines {
     request.model = model.get(), request.model_name = "probe", request.latent = trial.latent;
     request.mesh = plan.mesh;
     request.planner.global_batch = plan.global_batch, request.planner.micro_batch = plan.micro_batch;
+    request.planner.compute = request.planner.param_dtype = plan.compute;
     request.machine.profile = profile_;
+    request.machine.profile.target = job::plan_target(profile_);
+    if (plan.compute != DType::f32) request.machine.dtype = "bf16";
     planning::MeasuredModels known;
     const plan::Measured measured = planning::measure_batch(request, plan, known);
     const plan::Prediction prediction = plan::predict(measured.model, plan, measured.machine);
@@ -143,10 +165,11 @@ class Engines {
     comm::Comm& comm = under(plan.mesh);
     SyntheticRun run(*model, trial.latent, measured.model, plan, comm, rank_, {.local_ranks = world_});
     const std::vector<plan::Instruction>& list = run.schedule().list;
-    const Clocked clock(run, list.size());
+    Clocked clock(run, list.size());
     std::vector<std::vector<double>> took(list.size());
     for (int step = 0; step < kWarmup + kSteps; ++step) {
       run.step();
+      clock.read();
       if (step < kWarmup) continue;
       add_wakes(list, clock, wakes_);
       for (size_t i = 0; i < list.size(); ++i)
@@ -211,7 +234,7 @@ Kept of_kept(const Times& times, plan::Op op) {
 }
 
 /// Start and rate of the line through both: extra = start + bytes / rate. No rate: more bytes do not take longer.
-std::array<double, 2> line(const Kept& few, const Kept& many) {
+std::array<double, 2> line_of_kept(const Kept& few, const Kept& many) {
   const double slope = (many.extra - few.extra) / (many.bytes - few.bytes);
   if (!(slope > 0)) return {std::max(0.0, few.extra), 0};
   return {std::max(0.0, few.extra - slope * few.bytes), 1 / slope};
@@ -223,11 +246,13 @@ void starts(plan::Profile& profile, const Times& few, const Times& many) {
   std::map<plan::Op, double> found;
   for (auto& [op, seconds] : extra) found[op] = std::max(0.0, median(std::move(seconds)));
   const auto kept = [&](plan::Op op, double& rate) {
-    const auto [start, bytes_per_second] = line(of_kept(few, op), of_kept(many, op));
+    const auto [start, bytes_per_second] = line_of_kept(of_kept(few, op), of_kept(many, op));
     found[op] = start, rate = bytes_per_second;
   };
-  kept(plan::Op::forward, profile.device.kept_write);
-  kept(plan::Op::backward, profile.device.kept_read);
+  if (profile.devices == 0) {  // the operators of a device were measured on memory that no cache holds
+    kept(plan::Op::forward, profile.device.kept_write);
+    kept(plan::Op::backward, profile.device.kept_read);
+  }
   for (const auto& [op, seconds] : found) profile.starts[std::string(name(op))] = seconds;
 }
 
@@ -246,16 +271,25 @@ void waits(plan::Profile& profile, const Times& times) {
 
 }  // namespace
 
-void measure_engine(plan::Profile& profile, comm::Comm& comm, int rank, int world) {
+void measure_engine(plan::Profile& profile, comm::Comm& comm, int rank, int world, const Sizes& sizes) {
+  const Sizes::Engine& of = sizes.engine;
   Engines engines(profile, comm, rank, world);
-  const Times few = engines.times({.latent = kTokens64});
-  starts(profile, few, engines.times({.latent = kTokens256, .samples = 4}));
+  const DType compute = sizes.types.front().type == at::kBFloat16 ? DType::bf16 : DType::f32;
+  const auto trial = [&](int64_t heads, const std::array<int64_t, 4>& latent) {
+    return Trial{.head = of.head, .heads = heads, .compute = compute, .latent = latent};
+  };
+  Trial many = trial(of.heads, of.many);
+  many.samples = of.samples;
+  const Times few = engines.times(trial(of.heads, of.few));
+  starts(profile, few, engines.times(many));
   if (world > 1) {
-    const int64_t heads = round_up(4, world);
-    for (const Axis axis : {Axis::tp, Axis::sp, Axis::cp})
-      waits(profile, engines.times({.axis = axis, .heads = heads, .latent = kTokens256}));
-    engines.times(
-        {.axis = Axis::dp_shard, .strategy = plan::Strategy::full_shard, .heads = heads, .latent = kTokens256});
+    Trial shared = trial(round_up(std::max<int64_t>(4, of.heads), world), of.many);
+    for (const Axis axis : {Axis::tp, Axis::sp, Axis::cp}) {
+      shared.axis = axis;
+      waits(profile, engines.times(shared));
+    }
+    shared.axis = Axis::dp_shard, shared.strategy = plan::Strategy::full_shard;
+    engines.times(shared);
   }
   profile.wake = engines.wake();
 }

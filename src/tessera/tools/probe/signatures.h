@@ -2,18 +2,31 @@
 // Times of a machine's operators by signature: products and attention on grids of sizes, the others by kind, on normally
 // distributed data.
 //
-//   measure_signatures(profile.device, [](const Call& call) { return seconds of one; });
-#include <functional>
-
+//   measure_signatures(profile.device, *clock, sizes);
+#include "tessera/ops/row_index.h"
 #include "tessera/plan/simulate/profile.h"
+#include "tessera/tools/probe/clock.h"
+#include "tessera/tools/probe/sizes.h"
 
 namespace tessera::tools {
 
-using Call = std::function<void()>;
-/// Seconds of one call where it runs again and again, the same on all ranks.
-using Timer = std::function<double(const Call&)>;
+/// Fills products, attentions, operators and dispatch.
+void measure_signatures(plan::DeviceProfile& device, Clock& clock, const Sizes& sizes);
 
-/// Fills products, attentions, operators and dispatch. Calls the timer equally often on all ranks.
-void measure_signatures(plan::DeviceProfile& device, const Timer& time);
+/// The name of a dtype in a profile: "bf16".
+std::string rates_of(at::ScalarType type);
+/// The rate through two points: seconds = (work + half) / top.
+plan::Rate line(double small_work, double small_seconds, double large_work, double large_seconds);
+
+/// All rows use the one row of a table.
+ops::RowIndex one_row_of(int64_t rows);
+
+/// Seconds of a forward with a graph, and of its backward.
+struct Both {
+  double forward, backward;
+};
+/// `share` as Clock::seconds.
+Both time_both(Clock& clock, double share, const std::function<at::Tensor()>& forward,
+               const std::vector<at::Tensor>& leaves);
 
 }  // namespace tessera::tools

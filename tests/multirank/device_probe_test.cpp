@@ -1,0 +1,163 @@
+// `tessera probe` and `tessera bench` on a device, which here is simulated (tests/device/simulated.h): a profile that plans are made
+// by, and steps that are predicted by it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "program.h"
+#include "tessera/plan/simulate/profile.h"
+
+namespace tessera::testing {
+namespace {
+
+const std::map<std::string, std::string> kH100 = {
+    {"OMP_NUM_THREADS", "1"}, {"TESSERA_SIMULATED_BYTES", "1073741824"}, {"TESSERA_SIMULATED_CHIP", "sm_90"}};
+
+Result on_device(const std::vector<std::string>& words, std::map<std::string, std::string> more = {},
+                 double timeout = 300) {
+  std::vector<std::string> command = {ON_DEVICE};
+  command.insert(command.end(), words.begin(), words.end());
+  more.insert(kH100.begin(), kH100.end());
+  return run_program(command, more, timeout);
+}
+
+/// The profile of so many ranks, on devices that are compared for order.
+std::string probed(const TinyRun& run, int ranks) {
+  const std::string file = run.out("gpu-" + std::to_string(ranks) + ".toml");
+  if (std::filesystem::exists(file)) return file;
+  const Result r = on_device({"launch", "-n", std::to_string(ranks), "probe", "--device", "cuda", "--small",
+                              "--seconds", "0.001", "--folder", run.folder().string(), "--out", file},
+                             {{"TESSERA_SIMULATED_RECORD", "1"}});
+  EXPECT_EQ(r.code, 0) << r.output;
+  return file;
+}
+
+const TinyRun& shared() {
+  static const TinyRun run("device-probe");
+  return run;
+}
+
+void expect_between(double value, double low, double high, const char* what) {
+  EXPECT_TRUE(std::isfinite(value) && value > low && value < high) << what << " " << value;
+}
+
+void expect_whole(const plan::Profile& p) {
+  EXPECT_EQ(p.target, "sm_90");
+  EXPECT_EQ(p.machine, "simulated (sm_90)");
+  EXPECT_EQ(p.device.memory, 1073741824);
+  for (const char* type : {"bf16", "fp32"}) {
+    expect_between(p.device.gemm.at(type).top, 1e6, 1e16, type);
+    expect_between(p.device.attention.at(type).top, 1e6, 1e16, type);
+    expect_between(p.device.attention_backward.at(type).top, 1e6, 1e16, type);
+    for (const auto* grids : {&p.device.products, &p.device.attentions})
+      for (const auto& [kind, times] : grids->at(type).seconds)
+        for (const double seconds : times) expect_between(seconds, 0, 10, kind.c_str());
+  }
+  EXPECT_TRUE(p.device.uncached_products.empty());
+  EXPECT_EQ(p.device.cached + p.device.kept_write + p.device.kept_read, 0);
+  for (const char* kind : {"norm", "residual", "rms_norm", "rms_norm_rope", "gelu"})
+    expect_between(p.device.operators.at(kind).forward.top, 1e5, 1e14, kind);
+  for (const double rate : {p.device.bandwidth.top, p.device.norm.top, p.device.stream.top, p.host_link,
+                            p.host_link_back, p.host_bandwidth, p.disk_read, p.disk_write})
+    expect_between(rate, 1e5, 1e14, "bytes/s");
+  for (const double share : {p.both_ways, p.copy_beside, p.beside}) EXPECT_TRUE(share > 0 && share <= 1) << share;
+  expect_between(p.device.dispatch, 0, 0.1, "dispatch");
+  EXPECT_GT(p.host_memory, 0);
+  for (const char* op : {"forward", "recompute", "backward", "loss", "norm", "update", "release"})
+    ASSERT_TRUE(p.starts.contains(op)) << op;
+  for (const auto& [op, seconds] : p.starts) EXPECT_TRUE(seconds >= 0 && seconds < 10) << op << " " << seconds;
+}
+
+TEST(ProbeOfADevice, HasItsTargetMemoryAndRates) {
+  const plan::Profile p = plan::find_profile(probed(shared(), 1));
+  expect_whole(p);
+  EXPECT_EQ(p.devices, 1);
+  EXPECT_TRUE(p.waits.empty()) << "one rank shares no tokens";
+  EXPECT_EQ(plan::parse_profile(p.to_toml(), "again"), p);
+}
+
+TEST(ProbeOfADevice, OfTwoHasTheRatesOfMessagesBetweenThem) {
+  const plan::Profile p = plan::find_profile(probed(shared(), 2));
+  expect_whole(p);
+  EXPECT_EQ(p.devices, 2);
+  for (const double rate : {p.link.gather, p.link.reduce, p.link.exchange, p.link.send})
+    expect_between(rate, 1e4, 1e14, "link");
+  for (const char* purpose : {"tensor", "norms", "sequence", "ring"}) EXPECT_TRUE(p.waits.contains(purpose)) << purpose;
+}
+
+TEST(ProbeOfADevice, APlanIsMadeByItsFileOnAnyMachine) {
+  const std::string file = probed(shared(), 1);
+  const Result r = shared().tessera({"plan", shared().recipe(), "--gpu", file, "--mesh", "dp_shard=1"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("predicted with profile probed"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("for sm_90"), std::string::npos) << r.output;
+  const Result by_key = shared().tessera({"plan", shared().recipe(), "--plan.profile", file, "--mesh", "dp_shard=1"});
+  EXPECT_EQ(by_key.code, 0) << by_key.output;
+}
+
+TEST(ProbeOfADevice, ARunOnAnotherChipOrOnTheCpuRefusesItsProfile) {
+  const std::string file = probed(shared(), 1);
+  const std::vector<std::string> words = {"train", shared().recipe(), "--run.steps", "1", "--run.device",
+                                          "cuda",  "--plan.profile",  file};
+  const auto with_out = [&](const char* name) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), {"--run.out", shared().out(name)});
+    return all;
+  };
+  const Result same = on_device(with_out("same"));
+  EXPECT_EQ(same.code, 0) << same.output;
+  const Result other = on_device(with_out("other"), {{"TESSERA_SIMULATED_CHIP", "sm_80"}});
+  EXPECT_EQ(other.code, 2) << other.output;
+  EXPECT_NE(other.output.find("measured on another machine (simulated (sm_90)), this is simulated (sm_80)"),
+            std::string::npos)
+      << other.output;
+  std::vector<std::string> on_cpu = with_out("cpu");
+  on_cpu.insert(on_cpu.end(), {"--run.device", "cpu"});
+  const Result cpu = on_device(on_cpu);
+  EXPECT_EQ(cpu.code, 2) << cpu.output;
+  EXPECT_NE(cpu.output.find("measured on another machine (simulated (sm_90))"), std::string::npos) << cpu.output;
+}
+
+/// What a plan can be made for is a target; of another chip the profile says that it has none.
+TEST(ProbeOfADevice, OfAnUnknownChipHasNoTargetAndSaysSo) {
+  const std::string file = shared().out("unknown.toml");
+  const Result r = on_device({"probe", "--device", "cuda", "--small", "--seconds", "0.001", "--folder",
+                              shared().folder().string(), "--out", file},
+                             {{"TESSERA_SIMULATED_CHIP", "sm_103"}});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("plans are made for no chip like this (sm_103)"), std::string::npos) << r.output;
+  EXPECT_EQ(plan::find_profile(file).target, "");
+}
+
+TEST(ProbeOfADevice, WithoutOneIsAnErrorWithTheReason) {
+  const Result r = shared().tessera({"probe", "--device", "cuda"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("run.device"), std::string::npos) << r.output;
+}
+
+/// The last line of a bench that is a JSON object.
+nlohmann::json line_of(const Result& r) {
+  nlohmann::json found;
+  std::istringstream lines(r.output);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("{")) found = nlohmann::json::parse(line);
+  return found;
+}
+
+TEST(BenchOnADevice, ComparesItsStepsWithTheProfileOfTheDevice) {
+  const std::string config = R"({"dim":64,"num_heads":1,"num_layers":2,"ffn_dim":128,"in_dim":16,"out_dim":16})";
+  const std::vector<std::string> words = {"bench",     "--device",         "cuda",     "--compute", "bf16",
+                                          "--latent",  "16,1,8,8",         "--config", config,      "--recompute",
+                                          "none",      "--steps",          "2",        "--warmup",  "1",
+                                          "--profile", probed(shared(), 1)};
+  const Result r = on_device(words, {{"TESSERA_SIMULATED_RECORD", "1"}});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const nlohmann::json line = line_of(r);
+  EXPECT_EQ(line.at("seconds").size(), 2U);
+  EXPECT_GT(line.at("predicted_seconds").get<double>(), 0);
+  EXPECT_LE(line.at("peak_bytes").get<int64_t>(), line.at("predicted_peak_bytes").get<int64_t>());
+}
+
+}  // namespace
+}  // namespace tessera::testing
