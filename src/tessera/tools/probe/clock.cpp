@@ -90,7 +90,7 @@ class DeviceClock final : public Clock {
         from_(at::zeros({ahead}, at::TensorOptions(at::kByte).device(device::here()))),
         to_(at::empty_like(from_)) {
     marked([&] { copy(); }, 1);  // the first loads what it needs
-    of_copy_ = std::max(settled_median(marked([&] { copy(); }, 8)), 1e-6);
+    of_copy_ = std::max(settled_median(marked([&] { copy(); }, kAhead)), 1e-6);
   }
 
   double dispatch(const Call& call) override {
@@ -103,7 +103,8 @@ class DeviceClock final : public Clock {
   std::vector<double> each(const Call& call, int count) override {
     device_.wait();
     const double host = mean(given(call, /*calls=*/2));
-    const int first = std::min(count, kAhead);
+    const int held = std::max(6, static_cast<int>(kMostHeld / (kMargin * host))),
+              first = std::min({count, kAhead, held});
     hold(first * host);
     std::vector<double> seconds = marked(call, first);
     if (count <= first) return seconds;
@@ -174,12 +175,12 @@ class DeviceClock final : public Clock {
 
   /// [Note: work ahead]
   void hold(double seconds) const {
-    constexpr double kMargin = 1.5;  // the host takes longer now and then
-    constexpr double kMost = 0.03;   // a call that takes the host so long waits for the device itself
-    for (double held = 0; held < std::min(kMargin * seconds, kMost); held += of_copy_) copy();
+    for (double held = 0; held < std::min(kMargin * seconds, kMostHeld); held += of_copy_) copy();
   }
 
-  static constexpr int kAhead = 64;  // calls: of what is given to a stream a driver holds about a thousand
+  static constexpr double kMargin = 2;       // the host takes longer now and then
+  static constexpr double kMostHeld = 0.05;  // a call that takes the host so long waits for the device itself
+  static constexpr int kAhead = 64;          // calls: of what is given to a stream a driver holds about a thousand
   const device::Backend& device_;
   const at::Tensor from_, to_;
   double of_copy_ = 0;

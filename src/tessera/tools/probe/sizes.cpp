@@ -62,6 +62,7 @@ Sizes small_ones(std::vector<at::ScalarType> types, size_t cached) {
   sizes.copy = kMiB, sizes.copy_beside = kMiB / 4;
   sizes.shard = {1 << 8, 1 << 12};
   sizes.ahead = kMiB;
+  sizes.engine.few = {16, 1, 8, 8}, sizes.engine.many = {16, 2, 8, 8}, sizes.engine.samples = 2;
   return sizes;
 }
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a GPU does with LibTorch alone: the ceilings that our own times are held against (scripts/gpu).
+"""What `tessera probe` does not tell of a GPU machine (scripts/gpu).
 
-    bench/gpu_floors.py machine    versions and the machine: driver, cuDNN, NCCL, locked memory, NUMA nodes
-    bench/gpu_floors.py floors     copies, products of Wan's blocks, attention: a JSON object a line
+    bench/gpu_torch.py machine      versions and the machine: driver, cuDNN, NCCL, locked memory, NUMA nodes
+    bench/gpu_torch.py attention    of cuDNN beside the flash kernel that trains, by PyTorch: a JSON object a line
 
-Everything is measured hot and on normal data, because products of zeros are faster: half of the runs warm up, the other half
+Attention is measured hot and on normal data, because products of zeros are faster: half of the runs warm up, the other half
 counts. Without a GPU the same code runs on the CPU with small sizes, which tells that it works and nothing else.
 """
 import json
@@ -21,10 +21,8 @@ from torch.nn.functional import scaled_dot_product_attention
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 SECONDS = 0.6 if GPU else 0.05  # of a measurement
-MIB = 2**20
-WIDTHS = {"14b": (5120, 13824, 40), "1.3b": (1536, 8960, 12)} if GPU else {"tiny": (64, 128, 2)}  # width, feed-forward, heads
+WIDTHS = {"14b": (5120, 40), "1.3b": (1536, 12)} if GPU else {"tiny": (64, 2)}  # width, heads
 TOKENS = (32760, 75600, 4096) if GPU else (96,)
-COPIED = 2048 * MIB if GPU else MIB
 
 
 def synchronise():
@@ -55,39 +53,9 @@ def normal(*shape, **options):
     return torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16, **options)
 
 
-def copies():
-    source, target = (torch.empty(COPIED, dtype=torch.uint8, device=DEVICE) for _ in range(2))
-    tell("copy_gb_s", 2 * COPIED / seconds_of(lambda: target.copy_(source)) / 1e9)
-    if not GPU:
-        return
-    up, down = (torch.empty(COPIED, dtype=torch.uint8, pin_memory=True) for _ in range(2))
-    there, back = torch.cuda.Stream(), torch.cuda.Stream()
-
-    def both():
-        with torch.cuda.stream(there):
-            target.copy_(up, non_blocking=True)
-        with torch.cuda.stream(back):
-            down.copy_(source, non_blocking=True)
-
-    tell("host_to_device_gb_s", COPIED / seconds_of(lambda: target.copy_(up, non_blocking=True)) / 1e9)
-    tell("device_to_host_gb_s", COPIED / seconds_of(lambda: down.copy_(source, non_blocking=True)) / 1e9)
-    tell("both_ways_gb_s", 2 * COPIED / seconds_of(both) / 1e9)
-
-
-def products():
-    tokens = 32760 if GPU else 96
-    for name, (width, inner, _) in WIDTHS.items():
-        for rows, cols in ((width, width), (inner, width), (width, inner)):
-            x, weight, gradient = normal(tokens, cols), normal(rows, cols), normal(tokens, rows)
-            flop = 2 * tokens * rows * cols
-            for kind, work in (("forward", lambda: x @ weight.T), ("input_gradient", lambda: gradient @ weight),
-                               ("weight_gradient", lambda: gradient.T @ x)):
-                tell(f"product_{name}_{cols}_to_{rows}_{kind}_tflop_s", flop / seconds_of(work) / 1e12)
-
-
 def attention():
     backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION} if GPU else {"math": SDPBackend.MATH}
-    for name, (width, _, heads) in WIDTHS.items():
+    for name, (width, heads) in WIDTHS.items():
         for tokens in TOKENS:
             q, k, v = (normal(1, heads, tokens, width // heads, requires_grad=True) for _ in range(3))
             up = normal(1, heads, tokens, width // heads)
@@ -120,8 +88,7 @@ def machine():
 if __name__ == "__main__":
     if sys.argv[1:] == ["machine"]:
         machine()
-    elif sys.argv[1:] == ["floors"]:
-        for measure in (copies, products, attention):
-            measure()
+    elif sys.argv[1:] == ["attention"]:
+        attention()
     else:
         sys.exit(__doc__)

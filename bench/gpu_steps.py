@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Training steps of Wan's 14B on a GPU, held against their plans: seconds, memory, and gaps between what the GPU computes.
+
+    bench/gpu_steps.py keep|recompute|offload|just-in-time PROGRAM    eight blocks at 32,760 tokens under one policy
+    bench/gpu_steps.py whole PROGRAM                                  all forty, full training, three steps
+        --profile FILE    what `tessera probe` measured of this GPU: the seconds that the plan predicts
+        --small           a dry run: the same with small sizes
+
+A JSON object of numbers. Where eight blocks do not fit, four or two are taken, and the numbers say so. The whole model takes the
+formats of gradients and moments that its memory asks for: fp32, then gradients in bf16, then moments in int8.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+NO_FIT = 4  # exit code of the program
+BLOCK = {"dim": 5120, "num_heads": 40, "ffn_dim": 13824, "in_dim": 16, "out_dim": 16}
+SMALL = {"dim": 128, "num_heads": 2, "ffn_dim": 256, "in_dim": 16, "out_dim": 16, "text_dim": 64, "text_len": 16}
+GIB = 2**30
+# Of a plan: its own keys, those of all units, and those of its blocks.
+POLICIES = {
+    "keep": ("", "", 'activations = "keep"'),
+    "recompute": ("", "", 'activations = "recompute"'),
+    "offload": ("", "", 'activations = "offload"'),
+    "just-in-time": ('update = "just_in_time"', 'states = "host"', 'activations = "recompute"'),
+}
+FORMATS = ([], ["--grad", "bf16"], ["--grad", "bf16", "--moments", "int8"])
+
+
+def plan_of(policy):
+    own, units, blocks = POLICIES[policy]
+    return (f'global_batch = 1\nmicro_batch = 1\ncompute_dtype = "bf16"\n{own}\n[mesh]\ndp_shard = 1\n'
+            f'[[units]]\nname = "*"\n{units}\n[[units]]\nname = "blocks.*"\n{blocks}\n')
+
+
+def bench(options, layers, *flags):
+    """(exit code, the numbers that it printed)."""
+    config = {**(SMALL if options.small else BLOCK), "num_layers": layers}
+    latent = "16,1,8,8" if options.small else "16,21,60,104"
+    words = [options.program, "bench", "--device", "cuda", "--compute", "bf16", "--latent", latent, "--config", json.dumps(config),
+             "--profile", options.profile, *flags]
+    done = subprocess.run([str(w) for w in words], stdout=subprocess.PIPE, text=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return done.returncode, lines[-1] if lines else {}
+
+
+def gaps(trace):
+    """Of the last step: its share in which the compute lane has nothing to do, and the longest such moment."""
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    step = max(line["step"] for line in lines)
+    compute = sorted((line["t0"], line["t1"], f"{line['op']} {line.get('unit') or ''}".strip())
+                     for line in lines if line["step"] == step and line["lane"] == "compute")
+    idle = [(max(0.0, after[0] - before[1]), after[2]) for before, after in zip(compute, compute[1:])]
+    longest, before = max(idle)
+    span = compute[-1][1] - compute[0][0]
+    return {"gap_percent": round(100 * sum(seconds for seconds, _ in idle) / span, 2), "longest_gap_ms": round(1e3 * longest, 2),
+            "longest_gap_before": before}
+
+
+def numbers_of(line):
+    step = statistics.median(line["seconds"])
+    return {"step_s": round(step, 4), "predicted_s": round(line["predicted_seconds"], 4),
+            "predicted_off_percent": round(100 * (line["predicted_seconds"] / step - 1), 1),
+            "peak_gib": round(line["peak_bytes"] / GIB, 3), "planned_peak_gib": round(line["predicted_peak_bytes"] / GIB, 3),
+            "host_gib": round(line["host_bytes"] / GIB, 3)}
+
+
+def blocks(options, folder):
+    plan, trace = folder / "plan.toml", folder / "trace.jsonl"
+    plan.write_text(plan_of(options.what))
+    for layers in (2,) if options.small else (8, 4, 2):
+        code, line = bench(options, layers, "--plan", plan, "--trace", trace, "--steps", 3, "--warmup", 2)
+        if code != NO_FIT:
+            break
+    if code:
+        return code
+    print(json.dumps({"blocks": layers, **numbers_of(line), **gaps(trace)}), flush=True)
+    if line["peak_bytes"] > line["predicted_peak_bytes"]:
+        print("gpu_steps: a step takes more memory than its plan says")
+        return 1
+    return 0
+
+
+def available():
+    """Nine tenths of the host memory: of what is free, or of TESSERA_GPU_HOST, as scripts/gpu."""
+    if given := os.environ.get("TESSERA_GPU_HOST"):
+        return int(given.removesuffix("GiB")) * GIB * 9 // 10
+    words = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(words["MemAvailable"].split()[0]) * 1024 * 9 // 10
+
+
+def whole(options, folder):
+    layers, memory = (2, 2**30) if options.small else (40, available())
+    flags = ["--host-budget", memory, "--steps", 3, "--warmup", 1, "--trace", folder / "trace.jsonl"]
+    for formats in FORMATS:
+        code, _ = bench(options, layers, *formats, "--host-budget", memory, "--steps", 0)
+        if code != NO_FIT:
+            break
+    if code:
+        return code
+    code, line = bench(options, layers, *formats, *flags)
+    if code:
+        return code
+    print(json.dumps({"formats": " ".join(formats) or "fp32", "plan": line["plan"], **numbers_of(line),
+                      **gaps(folder / "trace.jsonl")}), flush=True)
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=[*POLICIES, "whole"])
+    parser.add_argument("program")
+    parser.add_argument("--profile", required=True)
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        code = (whole if options.what == "whole" else blocks)(options, Path(folder))
+    if code == NO_FIT:
+        print("gpu_steps: it does not fit this GPU and its host")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
