@@ -453,5 +453,26 @@ TEST(HostTier, IsThereWhereTheSystemPageLocksNone) {
   unsetenv("TESSERA_SIMULATED_REFUSES");
 }
 
+/// The device takes copies from memory whose end other processes share as from any other: one range is page-locked.
+TEST(HostTier, IsPageLockedTogetherWithWhatItShares) {
+  constexpr int64_t kOwn = 1536, kShared = 70'000;
+  const auto file = comm::SharedFile::create("test", kShared);
+  ASSERT_TRUE(file);
+  const int64_t before = pinned_bytes();
+  {
+    engine::HostMemory host;
+    host.reserve(kOwn, *file);
+    EXPECT_TRUE(is_pinned(host.at(0), kOwn + kShared));
+    const at::Tensor bytes = at::arange(kOwn + kShared, at::kInt).to(at::kByte),
+                     there = at::empty({kOwn + kShared}, bytes.options().device(device::here()));
+    std::memcpy(host.at(0), bytes.const_data_ptr(), kOwn + kShared);
+    host.allow_writes(false);
+    ops::enqueue_copy(there.mutable_data_ptr(), host.at(0), kOwn + kShared, true);
+    device::used()->wait();
+    EXPECT_TRUE(at::equal(there.cpu(), bytes)) << "read-only memory is copied from";
+  }
+  EXPECT_EQ(pinned_bytes(), before);
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -95,7 +95,8 @@ const Case kOnDeviceCases[] = {
     {"ring_in_bf16", 2, {"--mesh", "cp=2", "--plan.compute_dtype", "bf16"}},
     {"stages", 2, {"--mesh", "pp=2"}},
     {"lora_on_int8", 2, {"--lora.base_dtype", "int8", "--lora.dropout", "0.1"}, true},
-    {"dora", 1, {"--lora.dora", "true"}, true}};
+    {"dora", 1, {"--lora.dora", "true"}, true},
+    {"shared_weights", 2, {"--mesh", "dp_replicate=2", "--plan.parameters", "host"}, true}};
 INSTANTIATE_TEST_SUITE_P(ByTurns, OnDevice, ::testing::ValuesIn(in_turn("runs on a device", kOnDeviceCases, 6)),
                          [](const auto& info) { return std::string(info.param.name); });
 

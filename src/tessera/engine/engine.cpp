@@ -21,7 +21,8 @@ Engine::Engine(const std::vector<std::unique_ptr<net::Unit>>& units, const plan:
                const plan::Plan& plan, comm::Comm& comm, int rank, EngineOptions options)
     : comm_(comm),
       batch_bytes_(spec.inputs + spec.targets),
-      store_(spec, prefixes_of(units), plan, rank, device::here(), options.trainable, options.nvme),
+      store_(spec, prefixes_of(units), plan, rank, device::here(), options.trainable, options.nvme,
+             std::make_unique<SharedWeights>(spec, plan, comm, rank)),
       executor_(
           units, spec, store_, comm, plan, rank,
           {options.input_grad, options.poison, options.nvme, options.trace, options.local_ranks, options.cut_tokens}) {}

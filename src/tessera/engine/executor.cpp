@@ -157,6 +157,7 @@ void Executor::run_whole(const std::shared_ptr<Run>& run) {
 }
 
 void Executor::begin(Run& run) {
+  store_.await_fill();
   const size_t count = run.schedule().list.size();
   host_.reserve(run.schedule().host_arena);
   reserve_disk(run.schedule().disk_arena);

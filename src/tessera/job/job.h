@@ -34,6 +34,7 @@ struct Job : Shapes {
   int64_t vae_tile = 0;                             ///< data.vae_tile, or what auto chose
   int64_t vae_tile_frames = 0;                      ///< data.vae_tile_frames, alike
   int64_t resident = 0;                             ///< bytes of the wavelet's tables
+  int local_world = 0;  ///< ranks that were started on a machine; 0: none were, it is planned
 };
 
 /// Throws UserError (usage) where the parts do not fit each other (latent channels, text width, sizes).

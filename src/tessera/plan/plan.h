@@ -88,6 +88,7 @@ inline constexpr std::string_view kBlockInput = "boundary";  ///< site name of a
 
 struct Plan : Formats {
   Mesh mesh;
+  int local_world = 1;  ///< consecutive ranks of one machine, which share frozen weights on its host: shared_weights.h
   int64_t global_batch = 1;
   int64_t micro_batch = 1;  ///< largest number of samples that a rank runs at once
   int prefetch = 1;         ///< gathers issued ahead of the unit that runs

@@ -10,6 +10,11 @@ namespace {
 
 bool several_experts(const Plan& plan) { return plan.experts > 1; }
 
+bool shares_host(const Plan& plan) {
+  const auto on_host = [](const UnitPlan& unit) { return unit.parameters == Tier::host; };
+  return plan.local_world > 1 && std::ranges::any_of(plan.units, on_host);
+}
+
 constexpr Row<Plan> with_idle(Row<Plan> row, std::string_view (*idle)(const Plan&)) {
   row.idle = idle;
   return row;
@@ -42,6 +47,7 @@ constexpr Row<Plan> kRows[] = {
                 const auto on_host = [](const UnitPlan& unit) { return unit.update_on == Tier::host; };
                 return std::ranges::any_of(plan.units, on_host) ? "" : "no unit has update_on = \"host\"";
               }),
+    count<Plan, 1, &Plan::local_world>("local_world", shares_host),
     count<Plan, 1, &Plan::experts>("experts"),
     with_idle(
         enum_row<Plan, &Plan::idle>("idle", several_experts),

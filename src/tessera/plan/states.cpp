@@ -79,6 +79,10 @@ int64_t shard_bytes(const UnitLayout& layout, Masters masters) {
   return bytes;
 }
 
+int64_t trained_shard_bytes(const UnitLayout& layout, Masters masters) {
+  return layout.grad_shard * master_bytes(masters);
+}
+
 int64_t master_bytes(Masters masters) { return masters == Masters::fp32 ? 4 : 2; }
 
 double bytes_per_parameter(StateFormat format) {

@@ -115,6 +115,8 @@ int64_t master_bytes(Masters masters);
 int64_t shard_bytes(const Buffer& buffer, Masters masters);
 /// The same for all buffers of a unit.
 int64_t shard_bytes(const UnitLayout& layout, Masters masters);
+/// Those of them that are trained, which come first.
+int64_t trained_shard_bytes(const UnitLayout& layout, Masters masters);
 /// Bytes of parameter and optimiser states for each element of a large tensor, without gradients and padding.
 double bytes_per_parameter(StateFormat format);
 

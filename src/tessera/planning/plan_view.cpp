@@ -192,6 +192,10 @@ std::vector<Fact> beside_rows(const Planned& planned, const plan::MemoryCurve& m
 std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& memory) {
   const std::string budget = planned.host_budget > 0 ? ", budget " + format_bytes(planned.host_budget) : std::string();
   std::vector<Fact> facts = {{"host, a rank", format_bytes(memory.host.total()), tier_text(memory.host) + budget}};
+  if (memory.spared > 0)
+    facts.push_back({"spared, a rank", format_bytes(memory.spared),
+                     "frozen weights of the host tier are shared by the " + std::to_string(planned.plan().local_world) +
+                         " ranks of a machine: so much more with copies of its own"});
   facts.push_back({"samples, a rank", format_bytes(planned.loader_bytes()),
                    "further host memory: of this step, and of the next while they are loaded"});
   if (memory.host.total() > 0 && !planned.machine.profile.target.empty())
@@ -350,6 +354,7 @@ std::string plan_json(const Planned& planned) {
        {{"peak_bytes", memory.host.total()},
         {"budget_bytes", planned.host_budget},
         {"by_part", tier_json(memory.host)},
+        {"spared_bytes", memory.spared},
         {"samples_bytes", planned.loader_bytes()},
         {"encoders_bytes", planned.host_encoders}}},
       {"encoders", encoders_json(planned)},

@@ -302,6 +302,7 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
 
 Planned plan_by_hand(const PlanRequest& request) {
   plan::Plan plan = *request.by_hand;
+  plan.local_world = request.planner.local_world;  // of this machine, not of the file's
   if (plan.mesh != request.mesh)
     throw UserError(Exit::usage, "plan.file",
                     "the plan is for mesh " + plan.mesh.to_string() + ", the run has " + request.mesh.to_string(),

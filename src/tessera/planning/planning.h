@@ -35,6 +35,7 @@ using OnPlanPhase = std::function<void(PlanPhase)>;
 struct RankShare {
   int64_t budget = 0;         ///< device bytes
   int64_t host_budget = 0;    ///< host bytes, with those of its encoders
+  int local_world = 1;        ///< ranks of its machine
   int64_t micro_batch = 1;    ///< samples of its micro-batches at most
   int64_t resident = 0;       ///< device bytes of encoders that stay loaded, and of predictions that a soft gate mixes
   int64_t host_encoders = 0;  ///< see PlanRequest

@@ -17,11 +17,15 @@ int64_t mixed_bytes(int64_t samples, int64_t micro, int64_t prediction_bytes) {
   return (samples + micro) * round_up(prediction_bytes, kBlock);
 }
 
+int ranks_of_node(const plan::Profile& profile, int world) {
+  return profile.devices > 0 ? std::min(profile.devices, world) : world;
+}
+
 /// Each rank's share of the host memory that a node may use for offload.
 int64_t host_share(const recipe::Recipe& recipe, const plan::Profile& profile, int world) {
   int64_t bytes = recipe.plan.host_budget;
   if (bytes < 0) bytes = profile.devices > 0 ? profile.host_memory / 10 * 9 : 0;
-  return bytes / (profile.devices > 0 ? std::min(profile.devices, world) : world);
+  return bytes / ranks_of_node(profile, world);
 }
 
 /// Default device budget of a rank: a share of the device, or of this machine's memory on CPU ranks.
@@ -49,6 +53,8 @@ RankShare rank_share(const recipe::Recipe& recipe, const job::Job& job, const jo
   RankShare share;
   share.budget = recipe.plan.budget > 0 ? recipe.plan.budget : rank_budget(profile, mesh, sent_by);
   share.host_budget = host_share(recipe, profile, mesh.world());
+  share.local_world = ranks_of_node(profile, mesh.world());
+  if (job.local_world > 0) share.local_world = std::min(share.local_world, job.local_world);
   const int64_t own = div_up(shapes.batch, mesh.dp_size());
   share.micro_batch = recipe.train.micro_batch > 0 ? std::min(recipe.train.micro_batch, own) : own;
   if (recipe.data.online())  // every step reads clips
@@ -62,7 +68,7 @@ RankShare rank_share(const recipe::Recipe& recipe, const job::Job& job, const jo
 
 bool set_share(PlanRequest& request, const RankShare& share) {
   request.planner.budget = share.budget, request.planner.host_budget = share.host_budget;
-  request.planner.micro_batch = share.micro_batch;
+  request.planner.micro_batch = share.micro_batch, request.planner.local_world = share.local_world;
   request.of_mesh = share.resident, request.host_encoders = share.host_encoders;
   request.encoding = share.encoding, request.machine.beside = share.encoding.beside();
   if (share.host_budget <= 0 || share.host_encoders == 0) return true;

@@ -59,6 +59,7 @@ void add_to_unit(const weights::LoraMerge& merge, engine::Store& store, comm::Co
                      [&](const plan::ParamSpec& param, const at::Tensor& value) {
                        if (touches(param)) merged[param.name] = merge.apply(param.name, value.clone());
                      });
+  store.begin_fill();
   for (const engine::Store::Part& part : store.parts()) {
     const plan::ParamSpec& param = store.spec(part.unit).params[static_cast<size_t>(part.param)];
     if (part.unit != unit || !touches(param)) continue;

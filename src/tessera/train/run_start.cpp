@@ -134,6 +134,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   comm_.check_agreement("recipe", recipe_.to_toml());
   phase(StartPhase::model);
   job_ = job::make_job(recipe_);
+  job_.local_world = place_.local_world;
   planning::check_mesh(mesh_, *job_.model, job_.latent);  // before hours of encoding
   recipe_.plan.budget = job::reserve_device(place_, recipe_.plan.budget, planning::beside_plan(recipe_, job_, mesh_));
   job::check_trainable(job_);

@@ -3,17 +3,15 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <sstream>
 
 #include "tessera/base/check.h"
 #include "tessera/comm/shared/peer_error.h"
@@ -58,10 +56,6 @@ struct alignas(kLine) SharedRings::Bell {
   std::atomic<uint32_t> waiting;  // threads of the member that may sleep
 };
 
-struct alignas(kLine) SharedRings::Layout {
-  std::atomic<uint64_t> token;  // of this memory alone
-};
-
 /// One message: its size, then its bytes.
 struct SharedRings::Transfer {
   Ring* ring;
@@ -73,65 +67,51 @@ struct SharedRings::Transfer {
   size_t all() const { return sizeof size + bytes.size; }
 };
 
-SharedRings::SharedRings(int file, int index, int size)
-    : file_(file), index_(index), size_(size), capacity_(capacity_of(size)) {
-  const size_t rings = static_cast<size_t>(size) * static_cast<size_t>(size) * (sizeof(Ring) + capacity_);
-  const size_t bytes = sizeof(Layout) + static_cast<size_t>(size) * sizeof(Bell) + rings;
-  struct stat status = {};
-  if (index == 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) return;
-  if (fstat(file, &status) != 0 || status.st_size != static_cast<off_t>(bytes)) return;
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+int64_t SharedRings::bytes_for(int size) {
+  const auto members = static_cast<size_t>(size);
+  return static_cast<int64_t>(members * sizeof(Bell) + members * members * (sizeof(Ring) + capacity_of(size)));
+}
+
+SharedRings::SharedRings(std::unique_ptr<SharedFile> file, int index, int size)
+    : file_(std::move(file)), index_(index), size_(size), capacity_(capacity_of(size)) {
+  void* memory =
+      mmap(nullptr, static_cast<size_t>(file_->size()), PROT_READ | PROT_WRITE, MAP_SHARED, file_->descriptor(), 0);
   if (memory != MAP_FAILED) memory_ = static_cast<char*>(memory);
 }
 
 SharedRings::~SharedRings() {
-  if (memory_) {
-    struct stat status = {};
-    if (fstat(file_, &status) == 0) munmap(memory_, static_cast<size_t>(status.st_size));
-  }
-  close(file_);
+  if (memory_) munmap(memory_, static_cast<size_t>(file_->size()));
 }
 
-SharedRings::Bell& SharedRings::bell(int member) const {
-  return reinterpret_cast<Bell*>(memory_ + sizeof(Layout))[member];
-}
+SharedRings::Bell& SharedRings::bell(int member) const { return reinterpret_cast<Bell*>(memory_)[member]; }
 
 SharedRings::Ring& SharedRings::ring(int from, int to) const {
   const auto number = static_cast<size_t>(from * size_ + to);
-  return *reinterpret_cast<Ring*>(memory_ + sizeof(Layout) + static_cast<size_t>(size_) * sizeof(Bell) +
+  return *reinterpret_cast<Ring*>(memory_ + static_cast<size_t>(size_) * sizeof(Bell) +
                                   number * (sizeof(Ring) + capacity_));
 }
 
 std::unique_ptr<SharedRings> SharedRings::create(int size) {
   if (size > kMostMembers) return nullptr;
-  const int file = memfd_create("tessera", MFD_CLOEXEC);
-  if (file < 0) return nullptr;
-  std::unique_ptr<SharedRings> made(new SharedRings(file, 0, size));
-  uint64_t token = 0;
-  if (!made->memory_ || getrandom(&token, sizeof token, 0) != sizeof token || !lock(file, 0, true)) return nullptr;
-  reinterpret_cast<Layout*>(made->memory_)->token = token;
-  return made;
+  auto file = SharedFile::create("rings", bytes_for(size));
+  if (!file) return nullptr;
+  std::unique_ptr<SharedRings> made(new SharedRings(std::move(file), 0, size));
+  return made->memory_ && lock(made->file_->descriptor(), 0, true) ? std::move(made) : nullptr;
 }
 
 std::string SharedRings::address() const {
-  char text[80];
-  std::snprintf(text, sizeof text, "%ld %d %016llx", static_cast<long>(getpid()), file_,
-                static_cast<unsigned long long>(reinterpret_cast<Layout*>(memory_)->token.load()));
-  return text;
+  const SharedFile::Address at = file_->address();
+  return std::to_string(at.process) + " " + std::to_string(at.descriptor) + " " + std::to_string(at.token);
 }
 
 std::unique_ptr<SharedRings> SharedRings::join(const std::string& address, int index, int size) {
-  long process = 0;
-  int number = -1;
-  unsigned long long token = 0;
-  if (std::sscanf(address.c_str(), "%ld %d %llx", &process, &number, &token) != 3) return nullptr;
-  const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number);
-  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);  // a description of its own, as the lock needs it
-  if (file < 0) return nullptr;
-  std::unique_ptr<SharedRings> made(new SharedRings(file, index, size));
-  if (!made->memory_ || reinterpret_cast<Layout*>(made->memory_)->token != token || !lock(file, index, true))
-    return nullptr;
-  return made;
+  SharedFile::Address at;
+  std::istringstream text(address);
+  if (!(text >> at.process >> at.descriptor >> at.token)) return nullptr;
+  auto file = SharedFile::open(at, bytes_for(size));
+  if (!file) return nullptr;
+  std::unique_ptr<SharedRings> made(new SharedRings(std::move(file), index, size));
+  return made->memory_ && lock(made->file_->descriptor(), index, true) ? std::move(made) : nullptr;
 }
 
 /// Copies what the ring holds or has room for, at most a quarter of it, so that the other end goes on meanwhile. Returns
@@ -172,7 +152,7 @@ bool SharedRings::wait(uint32_t seen) const {
   return !late;
 }
 
-bool SharedRings::lives(int member) const { return !lock(file_, member, false); }
+bool SharedRings::lives(int member) const { return !lock(file_->descriptor(), member, false); }
 
 void SharedRings::exchange(const std::vector<Bytes>& out, const std::vector<Bytes>& in) {
   std::vector<Transfer> left;

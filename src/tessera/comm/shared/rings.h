@@ -13,15 +13,16 @@
 // waits for a core that computes.
 // A message begins with its size, so ranks that disagree fail instead of reading the next one.
 //
-// The memory is an unnamed file (memfd): nothing can be left behind in /dev/shm, whose size does not matter, and the kernel
-// frees it with the last process. Each member holds a lock on its byte of the file, which ends with its process: that is how
-// a member learns that another one died.
+// The memory is a shared_file.h. Each member holds a lock on its byte of the file, which ends with its process: that is how a
+// member learns that another one died.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "tessera/comm/shared/shared_file.h"
 
 namespace tessera::comm {
 
@@ -42,7 +43,7 @@ class SharedRings {
   SharedRings(const SharedRings&) = delete;
   SharedRings& operator=(const SharedRings&) = delete;
 
-  /// Where others join: process, file and a number that no other memory has.
+  /// Where others join: the file's address.
   std::string address() const;
 
   /// Sends `out[i]` to member i and receives `in[i]` from it. Several threads may be in it at once where no two of them
@@ -53,18 +54,19 @@ class SharedRings {
   void abort();
 
  private:
-  struct Layout;
   struct Ring;
   struct Bell;
   struct Transfer;
-  SharedRings(int file, int index, int size);
+  SharedRings(std::unique_ptr<SharedFile> file, int index, int size);
+  static int64_t bytes_for(int size);
   Ring& ring(int from, int to) const;
   Bell& bell(int member) const;
   bool advance(Transfer& transfer) const;
   bool wait(uint32_t seen) const;
   bool lives(int member) const;
 
-  const int file_, index_, size_;
+  const std::unique_ptr<SharedFile> file_;
+  const int index_, size_;
   const size_t capacity_;  ///< bytes of a ring
   char* memory_ = nullptr;
   std::atomic<bool> aborted_{false};

@@ -19,11 +19,18 @@ namespace tessera::engine {
 
 namespace {
 
+constexpr int64_t kPage = 4096;
+
 /// The processors near the GPU; empty: any.
 std::vector<int> cpus_near_gpu() {
   if (!device::used()) return {};
   const std::optional<NumaNode> node = near_node(device::used()->properties(device::here().index()).pci);
   return node ? node->cpus : std::vector<int>();
+}
+
+[[noreturn]] void throw_too_little(int64_t bytes) {
+  throw UserError(Exit::memory, "engine.host", "the host has no " + format_bytes(bytes) + " for what the plan offloads",
+                  "offload less (activations = \"recompute\"), or use more ranks");
 }
 
 /// Once: what the system refused, and what follows.
@@ -45,43 +52,67 @@ HostMemory::~HostMemory() { unmap(); }
 void HostMemory::unmap() {
   if (pinned_ && device::used()->fault().empty()) try {
       device::used()->wait();  // a copy may be under way
-      device::used()->unpin(data_);
+      device::used()->unpin(pages());
     } catch (const c10::Error&) {  // what was under way failed: who waits for it says so
     }
   pinned_ = false;
   if (drivers_own_)
     device::used()->give_pinned(data_);
   else if (data_) {
-    if (device::used()) device::unstage(data_);
-    munmap(data_, static_cast<size_t>(size_));
+    if (device::used()) device::unstage(pages());
+    munmap(pages(), static_cast<size_t>(pages_size()));
   }
   drivers_own_ = false;
-  data_ = nullptr, size_ = 0;
+  data_ = nullptr, size_ = lead_ = shared_ = 0;
+}
+
+/// False where the machine has too little memory.
+bool HostMemory::map(int64_t own, const comm::SharedFile* file) {
+  const int64_t shared = file ? file->size() : 0, lead = file ? round_up(own, kPage) - own : 0;
+  const auto before = static_cast<size_t>(lead + own), size = before + static_cast<size_t>(shared);
+  void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return false;
+  char* end = static_cast<char*>(mapped) + before;
+  // Taken now: a machine with too little memory fails here, before the first step, and not in the middle of one.
+  bool taken = !file || mmap(end, static_cast<size_t>(shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                             file->descriptor(), 0) != MAP_FAILED;
+  taken = taken && (before == 0 || touch_pages(mapped, before, cpus_near_gpu())) &&
+          (!file || touch_pages(end, static_cast<size_t>(shared), cpus_near_gpu()));
+  if (!taken) {
+    munmap(mapped, size);
+    return false;
+  }
+  data_ = static_cast<char*>(mapped) + lead;
+  size_ = own + shared, lead_ = lead, shared_ = shared;
+  return true;
 }
 
 void HostMemory::reserve(int64_t bytes) {
   if (bytes <= size_) return;
   unmap();
-  const auto size = static_cast<size_t>(bytes);
-  void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  // taken now: a machine with too little memory fails here, before the first step, and not in the middle of one
-  if (mapped == MAP_FAILED || !touch_pages(mapped, size, cpus_near_gpu())) {
-    if (mapped != MAP_FAILED) munmap(mapped, size);
-    throw UserError(Exit::memory, "engine.host",
-                    "the host has no " + format_bytes(bytes) + " for what the plan offloads",
-                    "offload less (activations = \"recompute\"), or use more ranks");
-  }
-  data_ = static_cast<char*>(mapped), size_ = bytes;
+  if (!map(bytes, nullptr)) throw_too_little(bytes);
   if (device::used()) lock_pages();
+}
+
+void HostMemory::reserve(int64_t own, const comm::SharedFile& file) {
+  check_internal(!data_, "engine.host", "memory that is reserved already cannot be shared");
+  if (!map(own, &file)) throw_too_little(own + file.size());
+  if (device::used()) lock_pages();
+}
+
+void HostMemory::allow_writes(bool allowed) {
+  char* file = data_ + size_ - shared_;
+  const int failed = mprotect(file, static_cast<size_t>(shared_), allowed ? PROT_READ | PROT_WRITE : PROT_READ);
+  check_internal(failed == 0, "engine.host", "the access to shared memory cannot be changed");
 }
 
 void HostMemory::lock_pages() {
   const device::Backend& device = *device::used();
   device::count_memory_request();
-  const std::string refusal = device.pin(data_, size_);
+  const std::string refusal = device.pin(pages(), pages_size());
   pinned_ = refusal.empty();
   if (pinned_) return;
-  if (refused_ == Refused::drivers_own) {
+  if (refused_ == Refused::drivers_own && shared_ == 0) {
     void* own = device.take_pinned(size_);
     if (!own) return;  // copies wait; what the device would write is not known
     std::memset(own, 0, static_cast<size_t>(size_));
@@ -89,7 +120,7 @@ void HostMemory::lock_pages() {
     data_ = static_cast<char*>(own), drivers_own_ = true;
     return;
   }
-  if (device::stage(data_, size_))
+  if (device::stage(pages(), pages_size()))
     warn_refused(refusal, "copies to and from the GPU are staged through " + format_bytes(device::staging_bytes()) +
                               " of page-locked memory, an extra copy on a CPU core that the plan's times leave out");
   else

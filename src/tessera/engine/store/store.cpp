@@ -6,16 +6,17 @@
 namespace tessera::engine {
 
 Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const plan::Plan& plan, int rank,
-             at::Device device, bool trainable, plan::DiskPlace nvme)
-    : shard_rank_(plan.mesh.shard_rank(rank)),
+             at::Device device, bool trainable, plan::DiskPlace nvme, std::unique_ptr<SharedWeights> shared)
+    : mesh_(plan.mesh),
+      rank_(rank),
       tp_(plan.mesh[Axis::tp]),
       tp_rank_(plan.mesh.coordinate(rank, Axis::tp)),
-      first_replica_(plan.mesh.coordinate(rank, Axis::dp_replicate) == 0),
       masters_(plan.states.masters),
       gathered_(plan.gathered()),
       slots_(plan.slots()),
       grad_type_(scalar_type(plan.grad)),
-      device_(device) {
+      device_(device),
+      shared_(std::move(shared)) {
   for (int e = 1; e < plan.experts; ++e) inactive_.push_back(e);
   idle_ = plan.idle;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
@@ -41,12 +42,11 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
     Unit& unit = units_[u];
     unit.anchor = at::zeros({1}, options).requires_grad_(trainable && unit.layout.grad_total > 0);
     if (!unit.owned) continue;
-    unit.param = make_buffer(plan::shard_bytes(unit.layout, masters_), at::kByte, unit.plan.parameters,
-                             engine::Part::parameters, unit.param_extent);
-    for (size_t e = 0; e < inactive_.size(); ++e) {
+    unit.param = make_parameters(static_cast<int>(u), expert_, unit.plan.parameters, unit.param_extent);
+    for (const int expert : inactive_) {
       Unit::Inactive& inactive = unit.inactive.emplace_back();
-      inactive.param = make_buffer(unit.param.numel(), at::kByte, plan.inactive_tier(unit.plan.parameters),
-                                   engine::Part::parameters, inactive.param_extent);
+      inactive.param =
+          make_parameters(static_cast<int>(u), expert, plan.inactive_tier(unit.plan.parameters), inactive.param_extent);
     }
     if (trainable && !plan.transient_gradient(unit.layout, static_cast<int>(u)))
       unit.grad = make_buffer(unit.layout.grad_shard, grad_type_, unit.plan.gradients, engine::Part::gradients,
@@ -87,11 +87,14 @@ int Store::first_trained() const {
   return first == units_.end() ? 0 : static_cast<int>(first - units_.begin());
 }
 
-bool Store::is_primary(int u, int b) const {
+bool Store::is_primary(int u, int b) const { return is_primary(u, b, rank_); }
+
+bool Store::is_primary(int u, int b, int rank) const {
   const plan::Buffer& buffer = units_[u].layout.buffers[b];
   if (buffer.partitions > 1) return true;
-  if (buffer.shards > 1) return first_replica_;
-  return first_replica_ && shard_rank_ == 0 && (!buffer.over_tp || tp_rank_ == 0);
+  const bool first_replica = mesh_.coordinate(rank, Axis::dp_replicate) == 0;
+  if (buffer.shards > 1) return first_replica;
+  return first_replica && mesh_.shard_rank(rank) == 0 && (!buffer.over_tp || mesh_.coordinate(rank, Axis::tp) == 0);
 }
 
 Tensor Store::partition(int u, int b, const Tensor& shard) const {
@@ -128,10 +131,13 @@ Tensor Store::shard(int u, int b, int64_t from) {
   const plan::Buffer& buffer = unit.layout.buffers[b];
   const int64_t bytes = plan::shard_bytes(buffer, masters_);
   if (from < 0) await_param(u), settle(unit.param);
-  const Tensor all = from < 0 ? unit.param : arena(from, div_up(unit.param.numel(), int64_t{4})).view(at::kByte);
-  if (buffer.stored != DType::f32) return all.narrow(0, unit.param_at[b], bytes);
+  // of what was fetched for an update frozen buffers are not there
+  const Tensor held =
+      from < 0 ? unit.param.narrow(0, unit.param_at[b], bytes)
+               : arena(from + unit.param_at[b], div_up(bytes, int64_t{4})).view(at::kByte).narrow(0, 0, bytes);
+  if (buffer.stored != DType::f32) return held;
   const bool whole = masters_ == plan::Masters::fp32 || !buffer.trainable;
-  return all.narrow(0, unit.param_at[b], bytes).view(whole ? at::kFloat : at::kBFloat16);
+  return held.view(whole ? at::kFloat : at::kBFloat16);
 }
 
 void Store::set_arena(int64_t bytes) {

@@ -12,6 +12,7 @@
 #include "tessera/engine/memory/disk.h"
 #include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/shared_weights.h"
 #include "tessera/net/unit_update.h"
 #include "tessera/ops/scalar_type.h"
 #include "tessera/ops/weight.h"
@@ -34,9 +35,10 @@ class Store {
  public:
   /// Site names are the unit's parameter names without `prefixes[u]`. The store reads the plan's mesh, strategies,
   /// tiers and dtypes. `nvme`: the place of buffers that are offloaded to disk. Without `trainable` there are only
-  /// parameters.
+  /// parameters. `shared`: frozen weights on the host that it need not keep alone; null: none.
   Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, const plan::Plan& plan, int rank,
-        at::Device device, bool trainable = true, plan::DiskPlace nvme = {});
+        at::Device device, bool trainable = true, plan::DiskPlace nvme = {},
+        std::unique_ptr<SharedWeights> shared = nullptr);
 
   int units() const { return static_cast<int>(units_.size()); }
   const plan::UnitLayout& layout(int unit) const { return units_[unit].layout; }
@@ -99,7 +101,7 @@ class Store {
   /// Between steps, after set_masters() and the like: buffers on disk, which were written as mapped memory, reach it, and
   /// their checksums are not those of before.
   void flush_disk();
-  int64_t host_bytes() const;  ///< of buffers that are offloaded to the host
+  int64_t host_bytes() const;  ///< of buffers that are offloaded to the host, of shared ones this rank's part
   int64_t disk_bytes() const;
 
   /// Allocates the reduced gradients that this plan keeps on the device, and frees those of units that it updates in
@@ -136,6 +138,14 @@ class Store {
     bool updated;  ///< by this rank; else another replica has its states and the low halves of split masters
   };
   std::vector<Part> parts() const;
+  // Frozen weights that ranks of a machine share are written by one of them, between begin_fill() and await_fill(), which all
+  // ranks call together (SharedWeights). Without any, both do nothing.
+  void begin_fill();
+  void await_fill();
+  /// Whether this rank writes the part; set_masters() of others does nothing.
+  bool fills(const Part& part) const;
+  /// Whether this rank counts what is written to the part in sums over ranks: one of those that hold it does.
+  bool counts_filled(const Part& part) const;
   /// Where bytes lie: in host memory, or on the device, where the host reads them through ops::HostBytes.
   struct Range {
     void* data;
@@ -216,6 +226,8 @@ class Store {
   int64_t persistent_bytes() const;  ///< parameter and gradient shards
 
  private:
+  bool is_primary(int unit, int buffer, int rank) const;
+  bool shares(const Part& part) const;
   Tensor counted(int unit, int buffer, const Tensor& grad) const;
   struct Unit {
     plan::UnitSpec spec;
@@ -246,6 +258,8 @@ class Store {
   int64_t gather_stored(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from);
   net::Slice slice(int unit, const plan::StateLayout::Range& range, Staged staged = {});
   void open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool trainable);
+  /// The parameters of an expert, zeros, shared where they may be; sets `extent` on disk.
+  Tensor make_parameters(int unit, int expert, plan::Tier tier, int64_t& extent);
   /// A buffer of zeros on the tier; sets `extent` on disk.
   Tensor make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, engine::Part part, int64_t& extent);
 
@@ -264,14 +278,15 @@ class Store {
   std::vector<int> inactive_;  // the inactive experts
   int expert_ = 0;
   plan::Tier idle_ = plan::Tier::device;
-  const int shard_rank_, tp_, tp_rank_;
-  const bool first_replica_;
+  const Mesh mesh_;
+  const int rank_, tp_, tp_rank_;
   plan::Masters masters_;
   const DType gathered_, slots_;
   const at::ScalarType grad_type_;  // of stored gradients
   at::Device device_;
   Tensor arena_;
   std::vector<std::unique_ptr<HostMemory>> host_;
+  std::unique_ptr<SharedWeights> shared_;  // null: none
   std::unique_ptr<Disk> disk_;
   const device::Mark* after_ = nullptr;
   bool settled_ = false;          // the host has waited for it

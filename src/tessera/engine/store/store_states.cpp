@@ -103,6 +103,9 @@ ops::HostBytes stored_at(const Tensor& shard, DType stored, int64_t element, int
 
 void Store::set_masters(const Part& part, int64_t first, int64_t count, const float* values) {
   constexpr auto kUnread = ops::HostBytes::Contents::unread;
+  if (!fills(part)) return;
+  check_internal(!shares(part) || shared_->filling(), "engine.store",
+                 "weights that ranks share are set between begin_fill() and await_fill()");
   if (const DType form = stored(part); form != DType::f32) {
     const auto to = stored_at(shard(part.unit, part.buffer), form, part.offset + first, count, kUnread);
     ops::write_stored(to.data(), values, count, scalar_type(form));

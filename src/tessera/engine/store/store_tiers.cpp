@@ -49,12 +49,43 @@ Tensor Store::make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, e
   return at::from_blob(disk_->map(extent, bytes), {count}, host);  // reserved disk space reads as zeros
 }
 
+Tensor Store::make_parameters(int u, int expert, plan::Tier tier, int64_t& extent) {
+  const int64_t bytes = plan::shard_bytes(units_[u].layout, masters_);
+  // not an expert's that a swap writes: its tier while it is active is not the host
+  const bool rests = units_[u].plan.parameters == plan::Tier::host;
+  HostMemory* memory = shared_ && rests ? shared_->memory(u, expert) : nullptr;
+  if (memory) return at::from_blob(memory->at(0), {bytes}, at::TensorOptions(at::kByte));
+  return make_buffer(bytes, at::kByte, tier, engine::Part::parameters, extent);
+}
+
+void Store::begin_fill() {
+  if (shared_) shared_->begin_fill();
+}
+
+void Store::await_fill() {
+  if (shared_) shared_->end_fill();
+}
+
+bool Store::shares(const Part& part) const {
+  return shared_ && !layout(part.unit).buffers[part.buffer].trainable && !shared_->sharers(part.unit).empty();
+}
+
+bool Store::fills(const Part& part) const { return !shares(part) || shared_->fills(part.unit); }
+
+bool Store::counts_filled(const Part& part) const {
+  return fills(part) && is_primary(part.unit, part.buffer, shares(part) ? shared_->sharers(part.unit).front() : rank_);
+}
+
 void Store::move(const plan::Instruction& in, char* host) {
   Unit& unit = units_[in.unit];
-  const auto [tensor, extent] = in.part == plan::Part::parameters  ? std::pair(unit.param, unit.param_extent)
-                                : in.part == plan::Part::gradients ? std::pair(unit.grad, unit.grad_extent)
-                                                                   : std::pair(unit.buffer, unit.states_extent);
+  auto [tensor, extent] = in.part == plan::Part::parameters  ? std::pair(unit.param, unit.param_extent)
+                          : in.part == plan::Part::gradients ? std::pair(unit.grad, unit.grad_extent)
+                                                             : std::pair(unit.buffer, unit.states_extent);
   const bool fetch = in.op == plan::Op::fetch;
+  // of an update: what it leaves alone stays where it is
+  if (const int64_t trained = plan::trained_shard_bytes(unit.layout, masters_);
+      in.part == plan::Part::parameters && in.bytes == trained)
+    tensor = tensor.narrow(0, 0, trained);
   check_internal(static_cast<int64_t>(tensor.nbytes()) == in.bytes, "engine.store",
                  unit.spec.name + ": the schedule moves " + std::to_string(in.bytes) + " bytes of " +
                      std::string(name(in.part)) + ", there are " + std::to_string(tensor.nbytes()));
@@ -113,7 +144,7 @@ void Store::flush_disk() {
 int64_t Store::host_bytes() const {
   int64_t bytes = 0;
   for (const auto& memory : host_) bytes += memory->size();
-  return bytes;
+  return bytes + (shared_ ? shared_->counted_bytes() : 0);
 }
 
 int64_t Store::disk_bytes() const {

@@ -54,15 +54,16 @@ void compare_stored(Store& store, const Store::Part& part, const std::vector<flo
 
 void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
   std::vector<float> values(kChunk);
+  store.begin_fill();
   for (const auto& part : store.parts()) {
+    if (!store.fills(part)) continue;
     const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
     if (store.stored(part) != DType::f32) {  // stored in blocks, and a sharded range may begin inside a block
       std::vector<float> whole(static_cast<size_t>(part.end - part.begin));
       each_run(store, part,
                [&](int64_t first, int64_t at, int64_t count) { fill(param, first, count, whole.data() + at); });
       store.set_masters(part, 0, part.end - part.begin, whole.data());
-      if (rounded && store.is_primary(part.unit, part.buffer))
-        compare_stored(store, part, whole, (*rounded)[param.name]);
+      if (rounded && store.counts_filled(part)) compare_stored(store, part, whole, (*rounded)[param.name]);
       continue;
     }
     each_run(store, part, [&](int64_t first, int64_t at, int64_t count) {
@@ -280,6 +281,7 @@ void restore_average(Store& store, checkpoint::TrainingCheckpoint& from, const s
 void whole_unit(Store& store, comm::Comm& comm, int unit, bool gradients,
                 const std::function<void(const plan::ParamSpec&, const Tensor&)>& each,
                 const std::function<void()>& done) {
+  store.await_fill();
   const plan::UnitLayout& layout = store.layout(unit);
   std::vector<Tensor> flats;  // each buffer with this rank's tensor-parallel part of the parameters
   for (size_t b = 0; b < layout.buffers.size(); ++b) {

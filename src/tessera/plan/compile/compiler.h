@@ -122,6 +122,7 @@ class Compiler {
   // tiers.cpp: buffers on host or disk, and gradients stored in bf16
   Tier tier(int unit, Part part) const;
   int64_t bytes(int unit, Part part) const;
+  int64_t updated_bytes(int unit, Part part) const;
   int reload(Part part, int unit, int micro, int64_t at, std::vector<int> wait);
   int offload(Part part, int unit, int micro, int64_t at, std::vector<int> wait);
   void hold_bounce_buffer(int64_t host, int last);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/plan/compile/activation_walk.h"
+#include "tessera/plan/shared_weights.h"
 #include "tessera/plan/unit_sizes.h"
 
 namespace tessera::plan {
@@ -19,7 +20,10 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
     if (!plan.owns(rank, static_cast<int>(u))) continue;
     const UnitLayout& layout = sizes.layout(static_cast<int>(u));
     const UnitPlan& unit = plan.units[u];
-    const int64_t parameters = shard_bytes(layout, plan.states.masters);
+    const int64_t whole = shard_bytes(layout, plan.states.masters);
+    const int64_t parameters =
+        unit.parameters == Tier::host ? counted_host_bytes(plan, layout, static_cast<int>(u), rank) : whole;
+    curve.spared += plan.experts * (whole - parameters);
     const int64_t moments = sizes.state_bytes(static_cast<int>(u));
     place(unit.parameters).parameters += parameters;
     if (!plan.transient_gradient(layout, static_cast<int>(u)))

@@ -22,6 +22,7 @@ struct MemoryCurve {
   MemoryParts by_part;        ///< at the peak
   int64_t persistent = 0;     ///< shards of parameters, gradients and states on the device
   MemoryParts host;           ///< on the host: shards; as slots, offloaded buffers and staging for the disk
+  int64_t spared = 0;         ///< host bytes less than with frozen weights of its own, which ranks of a machine share
   MemoryParts nvme;           ///< on disk: shards and offloaded activations
   std::vector<int64_t> live;  ///< peak bytes during each instruction
 };

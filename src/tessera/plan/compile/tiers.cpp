@@ -29,11 +29,18 @@ int64_t Compiler::bytes(int unit, Part part) const {
   return plan_.gradient_bytes(sizes_.layout(unit));
 }
 
-/// Copies the buffer to arena offset `at` after `wait`. Returns the instruction after which it is there.
+/// Of the buffer what an update fetches and stashes. Frozen parameters stay where they are, but for those on disk, whose
+/// checksums are of whole buffers.
+int64_t Compiler::updated_bytes(int unit, Part part) const {
+  if (part != Part::parameters || tier(unit, part) != Tier::host) return bytes(unit, part);
+  return trained_shard_bytes(sizes_.layout(unit), plan_.states.masters);
+}
+
+/// Copies the buffer to arena offset `at` after `wait`, for an update (`micro` < 0) what that changes. Returns the instruction after which it is there.
 int Compiler::reload(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
   Instruction in = make(Op::fetch, tier(unit, part) == Tier::device ? Lane::reduce : Lane::h2d, unit, micro);
   in.part = part;
-  in.bytes = bytes(unit, part);
+  in.bytes = micro < 0 ? updated_bytes(unit, part) : bytes(unit, part);
   in.slot = at;
   in.wait = std::move(wait);
   if (tier(unit, part) == Tier::nvme) {
@@ -58,7 +65,7 @@ int Compiler::offload(Part part, int unit, int micro, int64_t at, std::vector<in
   const bool here = tier(unit, part) == Tier::device;
   Instruction in = make(Op::stash, here ? Lane::reduce : Lane::d2h, unit, micro);
   in.part = part;
-  in.bytes = bytes(unit, part);
+  in.bytes = updated_bytes(unit, part);
   in.slot = at;
   in.wait = std::move(wait);
   // A rank without samples may be here before its host update of the last step's gradient is done.

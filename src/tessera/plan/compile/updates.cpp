@@ -71,7 +71,7 @@ Compiler::Staged Compiler::stage(int unit) {
     if (part == Part::gradients && plan_.update == Update::in_backward) continue;
     if (tier(unit, part) == Tier::device || bytes(unit, part) == 0) continue;
     std::vector<int> wait;
-    *at = arena_.take(bytes(unit, part), wait);
+    *at = arena_.take(updated_bytes(unit, part), wait);
     staged.wait.push_back(reload(part, unit, -1, *at, wait));
   }
   return staged;

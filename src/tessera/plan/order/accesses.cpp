@@ -24,6 +24,7 @@ AccessWalk::AccessWalk(const ModelSpec& model, const Plan& plan, int rank)
     if (plan.owns(rank, u)) own_.push_back(u);
     const UnitLayout& layout = layouts_.emplace_back(plan.layout(model.units[u], u));
     parameter_bytes_.push_back(shard_bytes(layout, plan.states.masters));
+    trained_bytes_.push_back(trained_shard_bytes(layout, plan.states.masters));
     state_bytes_.push_back(state_layout(model.units[u], layout, plan.held(layout, rank), states).bytes);
   }
 }
@@ -51,7 +52,7 @@ Effects AccessWalk::run(const Instruction& in) {
       if (in.scratch >= 0) uses.push_back(arena(in.scratch, in.bytes, true));
       break;
     case Op::gather_outer:
-      uses = {in.slot < 0 ? shard(Memory::parameters, in.unit, true) : arena(in.slot, parameter_bytes_[in.unit], true)};
+      uses = {in.slot < 0 ? shard(Memory::parameters, in.unit, true) : arena(in.slot, trained_bytes_[in.unit], true)};
       break;
     case Op::norm:
       norm(in, uses);
@@ -137,7 +138,7 @@ void AccessWalk::update(const Instruction& in, Uses& uses) const {
     if (bytes > 0) uses.push_back(at < 0 ? shard(memory, in.unit, writes) : arena(at, bytes, writes));
   };
   const UnitLayout& layout = layouts_[in.unit];
-  use(Memory::parameters, in.slot, parameter_bytes_[in.unit], true);
+  use(Memory::parameters, in.slot, trained_bytes_[in.unit], true);
   use(Memory::gradients, in.grad, in_arena ? layout.grad_shard * kFloat : plan_.gradient_bytes(layout), false);
   use(Memory::states, in.scratch, state_bytes_[in.unit], true);
   uses.push_back({Memory::control, 0, 1, false});

@@ -73,7 +73,7 @@ class AccessWalk {
   const int count_;
   std::vector<int> own_;  // units of this rank's stages
   std::vector<UnitLayout> layouts_;
-  std::vector<int64_t> parameter_bytes_, state_bytes_;
+  std::vector<int64_t> parameter_bytes_, trained_bytes_, state_bytes_;
   std::vector<bool> shared_;    // by unit: its share of the norm was taken before the norm
   std::map<int, Access> sent_;  // by instruction
   int next_ = 0;                // index of the next instruction

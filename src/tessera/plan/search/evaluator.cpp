@@ -6,6 +6,7 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/search/planner_messages.h"
+#include "tessera/plan/shared_weights.h"
 #include "tessera/plan/unit_sizes.h"
 
 namespace tessera::plan {
@@ -180,7 +181,7 @@ Evaluated Evaluator::unload_host(const Candidate& from) const {
     if (plan.units[u].*part != Tier::host || input.*user_tier_of(part) || by_hand.sets(u, key_of(part))) return;
     const UnitLayout& layout = sizes.layout(static_cast<int>(u));
     over -= part == &UnitPlan::gradients    ? plan.gradient_bytes(layout)
-            : part == &UnitPlan::parameters ? shard_bytes(layout, plan.states.masters)
+            : part == &UnitPlan::parameters ? counted_host_bytes(plan, layout, static_cast<int>(u), /*rank=*/0)
                                             : sizes.state_bytes(static_cast<int>(u));
     plan.units[u].*part = Tier::device;
   };

@@ -60,18 +60,23 @@ class Search {
     const bool alike = !by_hand_.any_of_one_expert();  // else buffers stay those that each expert's strategy has
     if (mesh_[Axis::dp_replicate] > 1 && alike) strategies.push_back(Strategy::two_level);
     if (input_.strategy) strategies = {*input_.strategy};
+    // Frozen weights that the ranks of a machine share on the host take no more of it whole than in shards, and no messages.
+    const bool shares = !whole && alike && !input_.strategy && input_.local_world > 1 && has_frozen();
     // Depth 0 needs fewer slots; depth 2 is only tried on the best plan.
     const std::vector<int> depths = input_.prefetch ? std::vector{*input_.prefetch} : std::vector{1, 0};
     std::vector<Update> whens = {input_.update.value_or(Update::end)};
     if (!input_.update && input_.may_update_in_backward && alike) whens.push_back(Update::in_backward);
     const auto search = [&](Update when, bool on_host) {
       update_ = when, on_host_ = on_host;
-      for (const Tiers& tiers : tier_choices(input_))
-        for (Strategy strategy : strategies)
+      for (const Tiers& tiers : tier_choices(input_)) {
+        std::vector<Strategy> tried = strategies;
+        if (shares && tiers.parameters == Tier::host) tried.push_back(Strategy::no_shard);
+        for (Strategy strategy : tried)
           for (int depth : depths)
             if (depth > 0 || !whole || tiers != kOnDevice || input_.prefetch)
               if ((!input_.first_that_fits || !pool_.best) && (!on_host || tiers == kOnHost))
                 level(tiers, strategy, depth);
+      }
     };
     if (input_.first_that_fits && lasting_bytes_exceed_memory()) {
       pool_.consider(evaluator_.evaluate(plan_of(tier_choices(input_).back(), strategies.back(), 0, Saving{}, 0)));
@@ -109,7 +114,7 @@ class Search {
   Plan plan_of(const Tiers& tiers, Strategy strategy, int prefetch, const Saving& saving, int saving_blocks,
                Policy rest = Policy::keep) const {
     Plan plan;
-    plan.mesh = mesh_;
+    plan.mesh = mesh_, plan.local_world = input_.local_world;
     plan.global_batch = input_.global_batch;
     plan.micro_batch = input_.micro_batch;
     plan.prefetch = prefetch;
@@ -144,6 +149,12 @@ class Search {
       for (UnitPlan& unit : plan.units)  // their only use directly follows
         if (unit.update_on == Tier::device) unit.gradients = Tier::device;
     return plan;
+  }
+
+  bool has_frozen() const {
+    return std::ranges::any_of(model_.units, [](const UnitSpec& unit) {
+      return std::ranges::any_of(unit.params, [](const ParamSpec& param) { return !param.trainable; });
+    });
   }
 
   /// Whether device and host together have no room for what a rank keeps between steps, sharded as far as it can be:

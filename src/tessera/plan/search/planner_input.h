@@ -15,6 +15,7 @@ struct PlannerInput : PlanKeys {
   int64_t micro_batch = 1;
   int64_t budget = 0;                          ///< device bytes of a rank; 0: unlimited
   int64_t host_budget = 0;                     ///< host bytes of a rank; 0: nothing may be offloaded
+  int local_world = 1;                         ///< see Plan
   bool nvme = false;                           ///< a disk is available
   bool first_that_fits = false;                ///< stop at the first plan that fits, to compare many layouts quickly
   bool may_update_in_backward = false;         ///< no gradient clipping, loss scaling or skipped steps
