@@ -7,7 +7,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "matrix.h"
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
@@ -54,16 +53,9 @@ TEST(Json, DepthIsRefusedInEveryForm) {
 }
 
 TEST(Json, ManySmallValuesEndWithAnErrorBeforeTheyFillTheMemory) {
-  testing::MatrixPart part("readers of many small values", 2);
-  for (const int drawn : part)
-    expect_refused(
-        [drawn] {
-          if (drawn == 0)
-            parse_json("[" + repeated("[],", 30'000'000) + "1]", "a.json");
-          else
-            parse_ordered_json("[" + repeated("{},", 30'000'000) + "1]", "a.json");
-        },
-        "a.json: more values than");
+  expect_refused([] { parse_json("[" + repeated("[],", 30'000'000) + "1]", "a.json"); }, "a.json: more values than");
+  expect_refused([] { parse_ordered_json("[" + repeated("{},", 30'000'000) + "1]", "a.json"); },
+                 "a.json: more values than");
 }
 
 // nlohmann's callback takes a search through all members of the parent for each object that ends, its ordered objects
