@@ -43,7 +43,7 @@ Command probe_command() {
   Command c;
   c.name = "probe";
   c.summary =
-      "Measures this machine's rates, of its GPU where there is one, into a file for plan.profile.\nUnder tessera launch it measures the collectives between ranks as well.";
+      "Measures this machine or its GPUs into a file for plan.profile.\nUnder tessera launch it measures the collectives between ranks as well.";
   c.usage =
       "probe [--device cpu|cuda|auto] [--out FILE] [--name NAME] [--folder DIR] [--seconds S] [--host-memory SIZE] [--small] | probe --show NAME|FILE";
   c.example = "tessera launch -n 2 probe --out machine.toml";

@@ -76,7 +76,7 @@ StatusBoard::Status StatusBoard::read(int rank) const {
     if (since == 0) continue;
     const auto seconds = [&](int64_t then) { return static_cast<double>(now - std::max(then, woke_)) / 1000; };
     status.activities.push_back(
-        {lane.step.load(), text_of(lane.text), seconds(since), waiting ? seconds(waiting) : -1});
+        {lane.step.load(), text_of(lane.text), seconds(since), waiting ? seconds(waiting) : -1, lane.timeouts.load()});
   }
   return status;
 }
@@ -97,7 +97,7 @@ const StatusBoard::CurrentActivity* StatusBoard::Status::longest_wait() const {
 const StatusBoard::CurrentActivity* StatusBoard::Status::longest_work() const {
   const CurrentActivity* longest = nullptr;
   for (const CurrentActivity& d : activities)
-    if (d.waits < 0 && (!longest || d.seconds > longest->seconds)) longest = &d;
+    if (d.waits < 0 && (!longest || d.seconds / d.timeouts > longest->seconds / longest->timeouts)) longest = &d;
   return longest;
 }
 
@@ -126,13 +126,14 @@ Heartbeat::~Heartbeat() {
   if (map_) munmap(map_, bytes_);
 }
 
-void Heartbeat::at(int64_t step, int instruction, const std::string& text, int lane) {
+void Heartbeat::at(int64_t step, int instruction, const std::string& text, int lane, int timeouts) {
   if (!slot_) return;
   my_lane = lane;
   Activity& activity = slot_->lanes[static_cast<size_t>(lane)];
   activity.waiting = 0;
   activity.step = step;
   activity.instruction = instruction;
+  activity.timeouts = timeouts;
   write_text(activity.text, text);
   activity.since = milliseconds();
 }

@@ -25,6 +25,7 @@ struct Activity {
   std::atomic<int64_t> waiting;  ///< start of its wait in a collective; 0: not in one
   std::atomic<int64_t> step;
   std::atomic<int32_t> instruction;
+  std::atomic<int32_t> timeouts;  ///< as many times fault.timeout it may take
   std::array<char, 164> text;
 };
 inline constexpr int kLanes = 12;             ///< of the executor; 0 is the compute lane
@@ -52,6 +53,7 @@ class StatusBoard {
     std::string text;
     double seconds = 0;  ///< since it began
     double waits = -1;   ///< seconds in a collective; negative: not in one
+    int timeouts = 1;    ///< as many times fault.timeout it may take
   };
   struct Status {
     uint64_t beats = 0;
@@ -64,7 +66,7 @@ class StatusBoard {
     std::string where() const;
     /// The activity with the longest wait in a collective, null if none waits.
     const CurrentActivity* longest_wait() const;
-    /// The longest activity outside collectives, null if there is none.
+    /// The activity outside collectives that has used most of the time it may take, null if there is none.
     const CurrentActivity* longest_work() const;
   };
   Status read(int rank) const;
@@ -86,8 +88,8 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  /// This thread begins an activity of the lane.
-  void at(int64_t step, int instruction, const std::string& text, int lane = 0);
+  /// This thread begins an activity of the lane, which may take `timeouts` times fault.timeout while others wait for it.
+  void at(int64_t step, int instruction, const std::string& text, int lane = 0, int timeouts = 1);
   /// The lane's activity is done.
   void done(int lane = 0);
   /// The rank is about to end with the code of a lost one, because its own machine failed.

@@ -18,8 +18,11 @@ struct Pace::Word {
   std::vector<double> pack() const { return {barriers, done, leaving, code}; }
 };
 
-Pace::Pace(comm::Comm& comm, const Mesh& mesh, std::function<void(int64_t)> show, Seconds told)
-    : group_(comm.group("pace", {kAllAxes.begin(), kAllAxes.end()})), show_(std::move(show)), told_(told) {
+Pace::Pace(comm::Comm& comm, const Mesh& mesh, std::function<void(int64_t)> show, Seconds told, Seconds longest)
+    : group_(comm.group("pace", {kAllAxes.begin(), kAllAxes.end()})),
+      show_(std::move(show)),
+      told_(told),
+      longest_(longest) {
   if (mesh.world() > 1) thread_ = std::thread([this] { exchange(); });
 }
 
@@ -85,13 +88,17 @@ void Pace::barrier() {
   const int64_t number = ++barriers_;
   changed_.notify_all();
   const auto begun = std::chrono::steady_clock::now();
-  for (Seconds told = told_;
-       !changed_.wait_until(guard, begun + std::chrono::duration_cast<std::chrono::milliseconds>(told),
-                            [&] { return least_barriers_ >= number || over(); });
-       told *= 2)
+  const auto come = [&] { return least_barriers_ >= number || over(); };
+  for (Seconds told = std::min(told_, longest_);; told = std::min(2 * told, longest_)) {
+    if (changed_.wait_until(guard, begun + std::chrono::duration_cast<std::chrono::milliseconds>(told), come)) break;
+    const std::string who = "rank " + std::to_string(behind_), time = std::to_string(std::lround(told.count())) + " s";
+    if (told >= longest_)
+      throw UserError(Exit::rank_lost, "ranks", who + " has not finished what the others wait for within " + time,
+                      "look at its machine and its disk; start again to resume from the newest checkpoint");
     if (group_.rank() == (behind_ == 0 ? 1 : 0))  // one of those that wait
-      log::warn("waiting for rank " + std::to_string(behind_) + " for " + std::to_string(std::lround(told.count())) +
-                " s: it is alive, and slow or stuck in a read or a write of a file");
+      log::warn("waiting for " + who + " for " + time +
+                ": it is alive, and slow or stuck in a read or a write of a file");
+  }
   if (least_barriers_ >= number) return;
   if (lost_) std::rethrow_exception(lost_);
   throw UserError(failed_code_, "ranks", "rank " + std::to_string(failed_rank_) + " stopped, so this one stops too",

@@ -29,8 +29,9 @@ class Pace {
   static constexpr Seconds kTold{60};
 
   /// All ranks make and destroy it together. `show` is called from the thread (from report() on a single rank). A wait in
-  /// barrier() is logged once it has taken `told`.
-  Pace(comm::Comm& comm, const Mesh& mesh, std::function<void(int64_t done)> show = {}, Seconds told = kTold);
+  /// barrier() is logged once it has taken `told`, and ends as that for a lost rank (rank_lost) after `longest`.
+  Pace(comm::Comm& comm, const Mesh& mesh, std::function<void(int64_t done)> show = {}, Seconds told = kTold,
+       Seconds longest = Seconds::max());
   ~Pace();  ///< waits for the other ranks, unless one of them failed
   Pace(const Pace&) = delete;
   Pace& operator=(const Pace&) = delete;
@@ -52,7 +53,7 @@ class Pace {
 
   comm::Group& group_;
   const std::function<void(int64_t)> show_;
-  const Seconds told_;
+  const Seconds told_, longest_;
   std::mutex lock_;
   std::condition_variable changed_;
   // of this rank

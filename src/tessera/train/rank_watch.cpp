@@ -107,8 +107,8 @@ void RankWatch::tell(const UserError& error) const {
   if (error.code() == Exit::disk || error.code() == Exit::memory) log::error("failed " + where());
 }
 
-void RankWatch::phase(int64_t step, const std::string& what) {
-  heartbeat_.at(step, -1, what);
+void RankWatch::phase(int64_t step, const std::string& what, int timeouts) {
+  heartbeat_.at(step, -1, what, 0, timeouts);
   note(plan::Lane::compute, step, what);
   in_phase_ = true;
 }
@@ -124,7 +124,8 @@ void RankWatch::instruction(int64_t step, int index, const plan::Instruction& in
     heartbeat_.done();
     note(plan::Lane::compute, step, "");
   }
-  heartbeat_.at(step, index, engine::describe(in), static_cast<int>(in.lane));
+  const int timeouts = in.op == plan::Op::flush ? kSlowWork : 1;
+  heartbeat_.at(step, index, engine::describe(in), static_cast<int>(in.lane), timeouts);
   note(in.lane, step, engine::describe(in));
   if (injected_fault_) injected_fault_->at(step, in);
 }

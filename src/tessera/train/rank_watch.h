@@ -33,8 +33,11 @@ class RankWatch {
   /// Once the device's own communicators were chosen (job::check_devices).
   void follow_device(comm::Comm& comm);
   void follow(engine::Engine& engine);
-  /// The main thread does something that is no instruction.
-  void phase(int64_t step, const std::string& what);
+  /// A rank that writes a checkpoint, or decodes a sample, may take so many times fault.timeout while others wait for it.
+  static constexpr int kSlowWork = 10;
+
+  /// The main thread does something that is no instruction. `timeouts`: it may take so many times fault.timeout.
+  void phase(int64_t step, const std::string& what, int timeouts = 1);
   /// "at step 12: forward blocks.3 (micro-batch 0); gather blocks.5 ...": what is under way, or failed.
   std::string where() const;
   /// The device of this rank has failed for good: that, in place of the error that followed from it, told to the launcher

@@ -285,17 +285,32 @@ void Run::serve(const plan::Visit& visit) {
 /// All ranks together. Between steps a rank may write, decode or encode for longer than fault.timeout: the others wait for
 /// it in barriers of the pace, the last of them here.
 void Run::wait_for_slowest(const std::function<void(prepare::Pace&)>& act) {
-  prepare::Pace pace(comm_, mesh_);
+  // Our launcher, where there is one, names such a rank before the pace does.
+  const prepare::Pace::Seconds longest(RankWatch::kSlowWork * recipe_.fault.timeout + 10);
+  prepare::Pace pace(comm_, mesh_, {}, prepare::Pace::kTold, longest);
   try {
     pace.run([&] {
       act(pace);
-      pace.barrier();
+      meet(pace);
     });
   } catch (const UserError&) {
     if (!pace.failed_elsewhere()) throw;
     throw UserError(Exit::rank_lost, "ranks", "another rank failed while this one waited for it",
                     "see that rank's message");
   }
+}
+
+/// The launcher is told that this rank waits.
+void Run::meet(prepare::Pace& pace) {
+  const comm::Group& all = comm_.group("control", {kAllAxes.begin(), kAllAxes.end()});
+  all.waits(true);
+  try {
+    pace.barrier();
+  } catch (...) {
+    all.waits(false);
+    throw;
+  }
+  all.waits(false);
 }
 
 void Run::sample(const plan::Visit& visit) {
@@ -306,8 +321,9 @@ void Run::sample(const plan::Visit& visit) {
   const auto finished = validation_->take_finished();
   if (!finished) return;
   wait_for_slowest([&](prepare::Pace&) {
+    watch_.phase(visit.step, rank_ == 0 ? "decoding and writing a sample" : "waiting for a sample",
+                 RankWatch::kSlowWork);
     if (rank_ != 0) return;
-    watch_.phase(visit.step, "decoding and writing a sample");
     std::optional<report::RunLog::Sample> written;
     attempt(visit.step, "sample", "the run continues without it, and resuming from this step generates it",
             [&] { written = validation_->write(visit.step, *finished); });
@@ -408,11 +424,11 @@ void Run::save(int64_t step) {
   wait_for_slowest([&](prepare::Pace& pace) {
     const auto write = [&] {
       checkpoint::save_rank(partial, rank_, experts_->pieces(engine_->store()));
-      pace.barrier();
+      meet(pace);
     };
     engine_->checkpoint(programs_.checkpoint, step, write, [&] {
       if (rank_ == 0) commit();
-      pace.barrier();
+      meet(pace);
     });
   });
   if (rank_ == 0) run_log_->checkpoint(step, final.string(), seconds_now() - start);

@@ -97,6 +97,7 @@ class Run {
   StepReport numbers(bool last);
   double sample_flops(const planning::PartPlan& part, size_t bucket);
   void wait_for_slowest(const std::function<void(prepare::Pace&)>& act);
+  void meet(prepare::Pace& pace);
   void sample(const plan::Visit& visit);
   bool owes_samples();
   Exit attempt(int64_t step, const std::string& what, const std::string& then, const std::function<void()>& act);

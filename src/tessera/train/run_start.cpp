@@ -513,11 +513,12 @@ Exit Run::export_models() {
 /// By rank 0, when all have written their lines.
 void Run::write_report() {
   if (!trace_.empty()) join_rank_files(trace_, place_.world);
-  if (steps_ > 0) {
-    const std::string schedule = (out_ / "schedule.jsonl").string();
-    join_rank_files(schedule, place_.world);
-    checkpoint::write_text((out_ / "trace.json").string(), planning::plan_trace(planned(), lines_of(schedule)));
-  }
+  const std::string schedule = (out_ / "schedule.jsonl").string(), trace = (out_ / "trace.json").string();
+  if (steps_ > 0) join_rank_files(schedule, place_.world);
+  if (!fs::exists(schedule))
+    checkpoint::write_text(schedule, "");  // killed after its last step, a run has no list of it
+  if (steps_ > 0 || !fs::exists(trace))
+    checkpoint::write_text(trace, planning::plan_trace(planned(), lines_of(schedule)));
   report::write_run_report({out_}, out_ / "report.html");
 }
 

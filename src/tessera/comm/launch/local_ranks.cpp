@@ -167,8 +167,9 @@ std::optional<Verdict> LocalRanks::failed() const {
                  true};
 }
 
-std::string LocalRanks::timeout_text() const {
-  return " for " + std::to_string(std::lround(start_.timeout)) + " s (fault.timeout)";
+std::string LocalRanks::timeout_text(int timeouts) const {
+  return " for " + std::to_string(std::lround(timeouts * start_.timeout)) + " s (" +
+         (timeouts > 1 ? std::to_string(timeouts) + " times " : "") + "fault.timeout)";
 }
 
 std::optional<Verdict> LocalRanks::silent() const {
@@ -187,16 +188,17 @@ std::optional<Verdict> LocalRanks::stuck(double others_wait) const {
   for (const bool waits : {false, true}) {
     const Rank* worst = nullptr;
     double longest = start_.timeout;
+    int timeouts = 1;
     for (const auto& rank : ranks_) {
       const auto status = board_.read(local(rank));
       const auto* work = rank.ended ? nullptr : status.longest_work();
-      if (!work || work->seconds < longest || (status.longest_wait() != nullptr) != waits) continue;
-      worst = &rank, longest = work->seconds;
+      if (!work || work->seconds / work->timeouts < longest || (status.longest_wait() != nullptr) != waits) continue;
+      worst = &rank, longest = work->seconds / work->timeouts, timeouts = work->timeouts;
     }
     if (worst && seconds_since(worst->last_beat) > kBeatSeconds)
       return std::nullopt;  // it is about to be reported as silent
     if (worst)
-      return Verdict{Exit::rank_lost, name(*worst) + " has made no progress" + timeout_text() +
+      return Verdict{Exit::rank_lost, name(*worst) + " has made no progress" + timeout_text(timeouts) +
                                           ": it is slow or hangs" + where(*worst) + describe_waits(worst->rank)};
   }
   return std::nullopt;

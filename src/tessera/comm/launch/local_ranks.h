@@ -82,7 +82,7 @@ class LocalRanks {
   int local(const Rank& rank) const { return rank.rank - start_.first_rank; }
   std::string name(const Rank& rank) const { return "rank " + std::to_string(rank.rank); }
   std::string where(const Rank& rank) const { return board_.read(local(rank)).where(); }
-  std::string timeout_text() const;
+  std::string timeout_text(int timeouts = 1) const;
   std::optional<Verdict> killed();
   std::optional<Verdict> failed() const;
   std::optional<Verdict> silent() const;
