@@ -23,7 +23,8 @@ int run_bench(const Arguments& arguments) {
   if (arguments.has("--device")) options.device = arguments.value("--device");
   if (arguments.has("--compute"))
     options.compute = dtype_of(arguments.value("--compute"), "bench: --compute", kComputeTypes);
-  if (arguments.has("--grad")) options.grad = dtype_of(arguments.value("--grad"), "bench: --grad", kComputeTypes);
+  constexpr DType kGradTypes[] = {DType::f32, DType::bf16};
+  if (arguments.has("--grad")) options.grad = dtype_of(arguments.value("--grad"), "bench: --grad", kGradTypes);
   if (arguments.has("--moments")) options.moments = plan::moments_of(arguments.value("--moments"), "bench: --moments");
   if (arguments.has("--budget")) options.budget = parse_bytes(arguments.value("--budget"), "--budget");
   if (arguments.has("--host-budget"))
@@ -58,7 +59,7 @@ Command bench_command() {
              {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner chooses"},
              {"--device", "cpu|cuda|auto", "where to compute; cpu without it"},
              {"--compute", "fp32|bf16|fp16", "dtype of the blocks' products and attention; fp32 without it"},
-             {"--grad", "fp32|bf16", "dtype in which gradients rest until their update; fp32 without it"},
+             {"--grad", "fp32|bf16", "dtype that gradients are kept in until the update; fp32 without it"},
              {"--moments", "fp32|bf16|int8", "form of the moments; fp32 without it"},
              {"--budget", "SIZE", "device memory of a rank, for the planner; on a GPU all that it has without it"},
              {"--host-budget", "SIZE", "host memory of a rank, for what the planner offloads"},

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/crc32c.h"
+#include "tessera/base/random.h"
 #include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/row_part.h"
@@ -16,6 +16,20 @@ namespace tessera::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
+
+/// Elements of a tensor that a fingerprint looks at: some at each of a few places.
+constexpr int64_t kPlaces = 4, kAtAPlace = 16;
+
+void add_samples(std::string& bytes, const WeightSet& weights, const std::string& name, const TensorInfo& tensor) {
+  const int64_t count = tensor.count(), size = size_of(tensor.dtype);
+  for (int64_t place = 0; place < kPlaces; ++place) {
+    const int64_t first = count * place / kPlaces, now = std::min(kAtAPlace, count - first);
+    if (now <= 0) return;
+    const size_t at = bytes.size();
+    bytes.resize(at + static_cast<size_t>(now * size));
+    weights.read(name, first, now, bytes.data() + at);
+  }
+}
 
 struct Form {
   std::string_view stem, ending;
@@ -278,26 +292,16 @@ WeightSet open_weights(const Path& path, bool averaged) {
           : "name the file of weights itself, or the folder that holds it");
 }
 
-std::string weights_stamp(const WeightSet& weights) {
-  constexpr int64_t kPieces = 64, kPiece = 4096;
-  std::string stamp;
-  for (const WeightFile& weight_file : weights.files()) {
-    const ReadFile file(weight_file.path());
-    uint32_t sum = 0;
-    char piece[kPiece];
-    const auto take = [&](int64_t offset, int64_t bytes) {
-      file.read(offset, bytes, piece);
-      sum = crc32c(piece, static_cast<size_t>(bytes), sum);
-    };
-    if (file.size() <= kPieces * kPiece)
-      for (int64_t at = 0; at < file.size(); at += kPiece) take(at, std::min(kPiece, file.size() - at));
-    else
-      for (int64_t i = 0; i < kPieces; ++i) take((file.size() - kPiece) / (kPieces - 1) * i, kPiece);
-    char hex[12];
-    std::snprintf(hex, sizeof hex, "%08x", sum);
-    stamp += "|" + file.path().filename().string() + ":" + std::to_string(file.size()) + ":" + hex;
+std::string fingerprint(const WeightSet& weights) {
+  std::string bytes;
+  for (const std::string& name : weights.names()) {
+    const TensorInfo tensor = weights.at(name);
+    bytes += name + shape_text(tensor.shape) + std::string(dtype_name(tensor.dtype));
+    add_samples(bytes, weights, name, tensor);
   }
-  return stamp;
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash_text(bytes)));
+  return text;
 }
 
 std::map<std::string, std::vector<int64_t>> stored_shapes(const WeightSet& weights) {

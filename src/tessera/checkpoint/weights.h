@@ -50,9 +50,9 @@ class WeightSet {
 /// `averaged`: see TorchFile::open; `path` is then one file.
 WeightSet open_weights(const Path& path, bool averaged = false);
 
-/// Tells two sets of weights apart, for keys of caches, without reading all of them: name, size and CRC-32C of 64 pieces
-/// of 4 KiB that lie evenly over it, of each file; a file of less than these is read whole.
-std::string weights_stamp(const WeightSet& weights);
+/// 16 digits that tell two sets of weights apart without reading all of them: a hash of names, shapes, dtypes and 64 elements
+/// of each tensor. The same wherever the files lie and whatever their names are.
+std::string fingerprint(const WeightSet& weights);
 
 /// Files that may hold weights, by their ending.
 bool is_weight_file(const Path& path);

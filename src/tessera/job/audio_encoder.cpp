@@ -102,7 +102,7 @@ net::AudioSizes audio_sizes(const std::string& name) {
 std::string audio_fingerprint(const std::string& name) {
   if (known_preset(name)) return name + " seed " + std::to_string(kSpeechSeed);
   const SpeechFiles files = speech_files(name);
-  return std::string(files.make.name) + checkpoint::weights_stamp(checkpoint::open_weights(files.weights));
+  return std::string(files.make.name) + " " + checkpoint::fingerprint(checkpoint::open_weights(files.weights));
 }
 
 at::Tensor encode_sound(const net::AudioEncoder& encoder, const data::Sound& sound, double fps, int64_t count) {

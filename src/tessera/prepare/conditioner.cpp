@@ -23,7 +23,7 @@ std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job
   if (!job.image) return text;
   text += "|" + job.image->fingerprint();
   if (recipe.data.image_encoder_path.empty()) return text;
-  return text + checkpoint::weights_stamp(job::open_image_weights(recipe.data.image_encoder_path));
+  return text + "|" + checkpoint::fingerprint(job::open_image_weights(recipe.data.image_encoder_path));
 }
 
 Conditioner::Conditioner(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,

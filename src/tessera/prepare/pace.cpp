@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "tessera/base/log.h"
-
 #include "tessera/device/failure.h"
 
 namespace tessera::prepare {

@@ -90,7 +90,7 @@ namespace {
 
 /// Of an encoder's weights; empty without weights.
 std::string stamp_of(const std::string& path) {
-  return path.empty() ? std::string() : checkpoint::weights_stamp(checkpoint::open_weights(path));
+  return path.empty() ? std::string() : "|" + checkpoint::fingerprint(checkpoint::open_weights(path));
 }
 
 }  // namespace

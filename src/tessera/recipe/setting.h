@@ -65,6 +65,7 @@ struct Setting {
     std::vector<Needs> needs = {};
     bool in_stages = false;  ///< a [[stage]] may change it; all other keys describe what a run builds once: the model,
                              ///< its encoders, the ranks, the placement and dtypes of tensors
+    bool prepared = false;   ///< read and encoded before a part of the run begins, as data.* are
   } more = {};
 };
 

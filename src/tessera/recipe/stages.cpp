@@ -31,11 +31,6 @@ std::string changeable_text() {
   return text;
 }
 
-/// What samples are given, which is read and encoded before a part begins.
-constexpr std::string_view kPreparedOfSamples[] = {
-    "sample.prompts", "sample.negative_prompt", "sample.motion_score", "sample.image", "sample.last_image",
-    "sample.video",   "sample.condition",       "sample.audio",        "sample.pose",  "sample.clips"};
-
 /// "frames" is data.frames: a key without its table, where only one table has it.
 std::string full_name(const std::string& name) {
   if (name.find('.') != std::string::npos) return name;
@@ -110,11 +105,9 @@ bool any_samples(const std::vector<RunPart>& parts) {
 }
 
 bool same_data(const Recipe& a, const Recipe& b) {
-  return std::all_of(a.values.begin(), a.values.end(), [&](const auto& entry) {
-    const auto& [name, value] = entry;
-    const bool matters = name.starts_with("data.") || name == "run.seed" ||
-                         std::ranges::find(kPreparedOfSamples, name) != std::end(kPreparedOfSamples);
-    return !matters || b.values.at(name) == value;
+  return std::ranges::all_of(settings(), [&](const Setting& s) {
+    const bool matters = s.more.prepared || s.key.starts_with("data.") || s.key == "run.seed";
+    return !matters || a.values.at(s.key) == b.values.at(s.key);
   });
 }
 

@@ -32,38 +32,12 @@ std::string number_text(double value) {
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
-/// Elements of a tensor that are looked at: some at each of a few places.
-constexpr int64_t kPlaces = 4, kAtAPlace = 16;
-
-void add_samples(std::string& bytes, const checkpoint::WeightSet& weights, const std::string& name) {
-  const checkpoint::TensorInfo& tensor = weights.at(name);
-  const int64_t count = tensor.count(), size = size_of(tensor.dtype);
-  for (int64_t place = 0; place < kPlaces; ++place) {
-    const int64_t first = count * place / kPlaces, now = std::min(kAtAPlace, count - first);
-    if (now <= 0) return;
-    const size_t at = bytes.size();
-    bytes.resize(at + static_cast<size_t>(now * size));
-    weights.read(name, first, now, bytes.data() + at);
-  }
-}
-
-std::string fingerprint(const std::string& path) {
-  const checkpoint::WeightSet weights = checkpoint::open_weights(path);
-  std::string bytes;
-  for (const std::string& name : weights.names()) {
-    bytes += name + checkpoint::shape_text(weights.at(name).shape) +
-             std::string(checkpoint::dtype_name(weights.at(name).dtype));
-    add_samples(bytes, weights, name);
-  }
-  return hex(hash_text(bytes));
-}
-
 void add_base(Values& facts, const recipe::Recipe& recipe, const job::Job& job) {
   std::map<std::string, std::string> known;  // experts may begin as one model
   for (const job::Expert& expert : job.experts.list) {
     const bool random = expert.path.empty() || recipe.model.init == "random";
     std::string& base = known[expert.path];
-    if (base.empty()) base = random ? "random" : fingerprint(expert.path);
+    if (base.empty()) base = random ? "random" : checkpoint::fingerprint(checkpoint::open_weights(expert.path));
     facts[job.experts.several() ? "base of " + expert.name : "base"] = base;
   }
 }
