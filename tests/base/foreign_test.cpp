@@ -104,6 +104,8 @@ TEST(Toml, WhatTheParserWouldNotSurviveIsRefusedWithItsLine) {
         "a = 21474[\"s\xc3\xa9\"]", "a = 1=\"\xc3\xa9\"", "a = 2024-01-01 {b = '\xc3\xa9'}", "a = [\n1\"\xc3\xa9\"]",
         "a = [[1], 0\"\xc3\xa9\"]", "a = {b = {c = 1}, d = 1'\xc3\xa9'}"})
     EXPECT_NE(problem_of(text).find("within a value or key that began without one"), std::string::npos) << text;
+  for (const char* text : {"a = \"\"\"\\\xc3\xa9\"\"\"", "a = \"\"\"\\ \xc3\xa9\"\"\"", "[\"\\\xc3\xa9\"]"})
+    EXPECT_EQ(problem_of(text), "1: a backslash before a letter beyond ASCII") << text;
   EXPECT_NE(problem_of(std::string(9 << 20, ' ')), "");
   EXPECT_THROW(parse_toml("a = " + repeated("[", 200'000)), toml::parse_error);
   EXPECT_THROW(parse_toml("\xc3\xa9 = 1"), toml::parse_error);
@@ -121,6 +123,22 @@ TEST(Toml, WhatStandsInQuotesAndCommentsIsLeftAlone) {
   EXPECT_EQ(problem_of(quotes), "");
   EXPECT_NO_THROW(parse_toml(quotes));
   EXPECT_EQ(parse_toml(text)["\xc3\xa9"][1]["d"]["e"].value_or(std::string()), "\xc3\xa9");
+}
+
+TEST(Toml, ALineBehindABackslashMayBeginWithAnyLetter) {
+  const char* const letters[] = {"\xc3\xa9", "\xd0\xb6", "\xe3\x81\x82", "\xe5\x96\x84", "\xe2\x82\xac", "\xf0\x9f\x90\x88"};
+  for (const std::string letter : letters) {
+    const std::string text = "[\"\"\"\\\n" + letter + " = 1\n";
+    EXPECT_THROW(parse_toml(text), toml::parse_error) << text;
+    for (const std::string line_end : {"\n", " \n", "\t\r\n", "\n\n \n", "\n  \\\n"}) {
+      const std::string prompt = "a = \"\"\"\nOne \\" + line_end + "  " + letter + letter + " \\\"\"\" two \\" + line_end +
+                                 "b\"\"\" # \\\n\"" + letter + "\" = '''\\\n" + letter + "'''\n";
+      const toml::table root = parse_toml(prompt);
+      EXPECT_EQ(root["a"].value_or(std::string()), "One " + letter + letter + " \"\"\" two b") << prompt;
+      EXPECT_EQ(root[letter].value_or(std::string()), "\\\n" + letter) << prompt;
+    }
+  }
+  EXPECT_EQ(problem_of("a = \"\"\"\\\n\n\"\"\"\n\xc3\xa9 = 1"), "4: a letter beyond ASCII outside of quotes");
 }
 
 TEST(Printable, ControlCharactersAreShownNotObeyed) {

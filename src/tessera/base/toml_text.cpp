@@ -1,5 +1,6 @@
 #include "tessera/base/toml_text.h"
 
+#include <cstdio>
 #include <vector>
 
 #include "tessera/base/utf8.h"
@@ -23,6 +24,9 @@ class Scan {
     if (what_) return TomlProblem{line_, what_};
     return std::nullopt;
   }
+
+  /// The letters beyond ASCII before which a backslash at a line's end skips blanks.
+  const std::vector<size_t>& first_of_lines() const { return first_of_lines_; }
 
  private:
   void step() {
@@ -95,9 +99,28 @@ class Scan {
       const Utf8 letter = utf8_at(text_, at_);
       if (!letter.valid) what_ = "not UTF-8";
       at_ += letter.bytes;
-      // what is escaped ends nothing; a line end is counted in its turn
-      if (c == '\\' && escapes && at_ < text_.size() && (text_[at_] == '"' || text_[at_] == '\\')) ++at_;
+      if (c == '\\' && escapes) escaped(end.size() > 1);
     }
+  }
+
+  /// Behind a backslash. What is escaped ends nothing; a line end, and the blanks of the lines behind it, are skipped.
+  void escaped(bool several_lines) {
+    if (at_ < text_.size() && (text_[at_] == '"' || text_[at_] == '\\')) {
+      ++at_;
+      return;
+    }
+    const std::string_view blanks = several_lines ? " \t\r\n" : " \t";
+    bool line_ended = false;
+    for (; at_ < text_.size() && blanks.find(text_[at_]) != blanks.npos; ++at_)
+      if (text_[at_] == '\n') {
+        line_ended = true;
+        ++line_;
+      }
+    if (at_ == text_.size() || static_cast<unsigned char>(text_[at_]) < 0x80) return;
+    if (line_ended)
+      first_of_lines_.push_back(at_);
+    else
+      what_ = "a backslash before a letter beyond ASCII";
   }
 
   const std::string_view text_;
@@ -107,10 +130,26 @@ class Scan {
   bool value_ = false;          ///< a value stands here, not a key
   bool bare_ = false;           ///< behind the first letter of what has no quotes
   const char* what_ = nullptr;
+  std::vector<size_t> first_of_lines_;
 };
 
 }  // namespace
 
 std::optional<TomlProblem> toml_problem(std::string_view text) { return Scan(text).run(); }
+
+std::string escaped_toml(std::string_view text) {
+  Scan scan(text);
+  scan.run();
+  std::string escaped;
+  size_t done = 0;
+  for (const size_t at : scan.first_of_lines()) {
+    const Utf8 letter = utf8_at(text, at);
+    char code[11];
+    std::snprintf(code, sizeof code, "\\U%08X", letter.code);
+    escaped.append(text.substr(done, at - done)).append(code);
+    done = at + letter.bytes;
+  }
+  return escaped.append(text.substr(done));
+}
 
 }  // namespace tessera

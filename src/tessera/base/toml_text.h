@@ -18,16 +18,21 @@ struct TomlProblem {
 
 inline constexpr int64_t kMostTomlBytes = int64_t{8} << 20;
 
-/// The first of: more than kMostTomlBytes, what is no UTF-8, a letter beyond ASCII outside of quotes and comments or a quote, bracket or
-/// equals sign within a number (toml++ 3.3 runs into undefined behaviour there), brackets within brackets or dotted keys of more than 32 levels.
+/// The first of: more than kMostTomlBytes, what is no UTF-8, a letter beyond ASCII outside of quotes and comments or behind a
+/// backslash, a quote, bracket or equals sign within a number (toml++ 3.3 runs into undefined behaviour there), brackets within
+/// brackets or dotted keys of more than 32 levels.
 std::optional<TomlProblem> toml_problem(std::string_view text);
+
+/// The same TOML, of a text without a problem: a letter beyond ASCII that begins the line behind a backslash is written as
+/// \UXXXXXXXX, since toml++ 3.3 asks there whether it is a blank, which is undefined behaviour for most letters.
+std::string escaped_toml(std::string_view text);
 
 inline toml::table parse_toml(std::string_view text, const std::string& file = {}) {
   if (const auto problem = toml_problem(text)) {
     const toml::source_position place{static_cast<toml::source_index>(problem->line), 1};
     throw toml::parse_error(problem->what, toml::source_region{place, place, nullptr});
   }
-  return toml::parse(text, file);
+  return toml::parse(escaped_toml(text), file);
 }
 
 }  // namespace tessera
