@@ -42,5 +42,20 @@ TEST(GroupOfOne, IsTheSameGroupForTheSamePurpose) {
   EXPECT_TRUE(comm.take_sent_bytes().empty());
 }
 
+TEST(Windows, AreOpenedOnOnePlaceOfBlocksOfOneSizeWithinAMachine) {
+  const WindowPlace place{1 << 20, 8192, 4096};
+  const auto against = [&](WindowPlace other, bool one_machine = true) {
+    return against_window({place, other}, {4, 6}, one_machine);
+  };
+  EXPECT_EQ(against(place), "");
+  EXPECT_EQ(against(place, false), "its ranks are on several machines");
+  EXPECT_EQ(against({0, 0, 4096}), "rank 6 has no memory that NCCL has taken");
+  EXPECT_EQ(against({1 << 21, 8192, 4096}), "rank 6 has a block of 2097152 bytes, rank 4 of 1048576");
+  EXPECT_EQ(against({1 << 20, 4096, 4096}), "rank 6 has its slots at byte 4096, rank 4 at 8192");
+  EXPECT_EQ(against({1 << 20, 8192, 8192}), "rank 6 has slots of 8192 bytes, rank 4 of 4096");
+  const WindowPlace odd{1 << 20, 256, 4096};
+  EXPECT_EQ(against_window({odd, odd}, {0, 1}, true), "its slots begin at byte 256, which is no multiple of 4096");
+}
+
 }  // namespace
 }  // namespace tessera::comm

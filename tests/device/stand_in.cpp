@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -66,7 +67,10 @@ struct Member {
 struct Link {
   std::string id, name;
   int index = 0;
-  Message lent;
+  Message lent, window;
+  std::vector<int64_t> offsets;  // of the members' windows in their blocks
+  bool opening = false;
+  std::atomic<bool> told = false;  // all offsets are there
   std::vector<Member> members;
   std::atomic<bool> aborted = false;
   std::mutex mutex;
@@ -100,6 +104,14 @@ struct Part {
   std::string text;  // its first line
 };
 
+/// Where a collective's tensors lie in the window. All members' have to lie at one offset, or all outside: the text that
+/// members compare has it.
+std::string in_window(const Link& link, const void* data) {
+  const int64_t offset = static_cast<const char*>(data) - static_cast<const char*>(link.window.data);
+  if (!link.window.data || offset < 0 || offset >= link.window.bytes) return "";
+  return " at byte " + std::to_string(offset) + " of the window";
+}
+
 std::string describe(const Link& link, int64_t number) { return link.name + " number " + std::to_string(number); }
 
 /// Waits for a part and takes it. Empty: it came.
@@ -126,9 +138,10 @@ std::string take(Link& link, const Part& part) {
 /// What a message of the stand-in's own has lies in host memory.
 void* bytes_at(const Message& m) { return memory().contains(m.data) ? memory().shadow_bytes(m.data, m.bytes) : m.data; }
 
-/// `then`: done by the stream behind the messages; `uses`: what it does with memory of the device.
+/// `then`: done by the stream behind the messages; `uses`: what it does with memory of the device. `more`: what members
+/// compare beside numbers and sizes.
 void pass(Link& link, const std::vector<Message>& out, const std::vector<Message>& in, std::vector<Use> uses,
-          std::function<void()> then) {
+          std::function<void()> then, const std::string& more = "") {
   std::vector<Part> sent, received;
   const std::string me = who_am_i();
   for (size_t i = 0; i < link.members.size(); ++i) {
@@ -143,9 +156,10 @@ void pass(Link& link, const std::vector<Message>& out, const std::vector<Message
     }
     const auto part = [&](const Message& m, const std::string& from, const std::string& to) {
       return Part{static_cast<int>(i), bytes_at(m), m.bytes, from + "-" + to + "-" + turn,
-                  describe(link, number) + " of " + std::to_string(m.bytes) + " bytes"};
+                  describe(link, number) + " of " + std::to_string(m.bytes) + " bytes" + more};
     };
-    if (o.bytes) sent.push_back(part(o, me, member.who)), uses.push_back(read(o.data, o.bytes));
+    if (o.bytes) sent.push_back(part(o, me, member.who));
+    if (o.bytes && memory().contains(o.data)) uses.push_back(read(o.data, o.bytes));
     if (n.bytes) received.push_back(part(n, member.who, me));
     if (n.bytes && memory().contains(n.data)) uses.push_back(written(n.data, n.bytes));
   }
@@ -195,15 +209,17 @@ void sum(Link& link, float* out, const float* in, int64_t n, const std::function
   std::vector<Message> send(link.members.size()), receive(send);
   for (int i = 0; i < members; ++i)
     if (i != me) send[i] = {const_cast<float*>(part_of(i)), bytes}, receive[i] = {(*parts)[i].data(), bytes};
-  pass(link, send, receive, {read(in, bytes), written(out, bytes)},
-       [=, from = memory().shadow(in, n), to = memory().shadow(out, n)] {
-         std::copy_n(from, n, (*parts)[me].data());
-         for (int64_t v = 0; v < n; ++v) {
-           float total = (*parts)[members - 1][v];
-           for (int i = members - 2; i >= 0; --i) total += (*parts)[i][v];
-           to[v] = total;
-         }
-       });
+  pass(
+      link, send, receive, {read(in, bytes), written(out, bytes)},
+      [=, from = memory().shadow(in, n), to = memory().shadow(out, n)] {
+        std::copy_n(from, n, (*parts)[me].data());
+        for (int64_t v = 0; v < n; ++v) {
+          float total = (*parts)[members - 1][v];
+          for (int i = members - 2; i >= 0; --i) total += (*parts)[i][v];
+          to[v] = total;
+        }
+      },
+      in_window(link, in - (out == in ? 0 : me * n)) + in_window(link, out));
 }
 
 void reduce_scatter(Communicator communicator, float* out, const float* in, int64_t n) {
@@ -229,7 +245,7 @@ void all_gather(Communicator communicator, void* out, const void* in, int64_t by
     }
     send[i] = {const_cast<void*>(in), bytes}, receive[i] = {place, bytes};
   }
-  pass(link, send, receive, {}, {});
+  pass(link, send, receive, {}, {}, in_window(link, out));
 }
 
 /// What the members of this process told the others. They lie there until the process ends: a member that has freed its
@@ -272,6 +288,37 @@ bool lend(Communicator communicator, void* data, int64_t bytes) {
   link.lent = {data, bytes};
   return true;
 }
+
+/// As NCCL 2.28 does: members tell each other where in their blocks their windows begin, which is to be one place.
+/// TESSERA_SIMULATED_REFUSES_WINDOW=1: member 1 is refused it, after the others have opened theirs.
+std::optional<std::string> open_window(Communicator communicator, void* data, int64_t bytes) {
+  Link& link = link_of(communicator);
+  const char* refused = std::getenv("TESSERA_SIMULATED_REFUSES_WINDOW");
+  if (!std::exchange(link.opening, true)) {
+    TORCH_CHECK(!link.window.data, link.name, " opens a second window");
+    link.offsets.assign(link.members.size(), static_cast<char*>(data) - static_cast<char*>(link.lent.data));
+    std::vector<Message> send(link.members.size()), receive(send);
+    for (size_t i = 0; i < send.size(); ++i)
+      if (static_cast<int>(i) != link.index)
+        send[i] = {&link.offsets[static_cast<size_t>(link.index)], 8}, receive[i] = {&link.offsets[i], 8};
+    link.told = false;
+    pass(
+        link, send, receive, {}, [&link] { link.told = true; }, " for a window of " + std::to_string(bytes) + " bytes");
+  }
+  {
+    const std::lock_guard lock(link.mutex);
+    if (!link.fault.empty()) return link.fault;
+  }
+  if (!link.told) return std::nullopt;
+  for (const int64_t offset : link.offsets)
+    if (offset != link.offsets[0])
+      return "windows begin at " + std::to_string(offset) + " and " + std::to_string(link.offsets[0]);
+  if (refused && std::to_string(link.index) == refused) return "the stand-in refuses windows";
+  link.window = {data, bytes}, link.opening = false;
+  return "";
+}
+
+void close_window(Communicator communicator) { link_of(communicator).window = {}; }
 
 /// Members tell each other who they are. The host waits here, as it does in NCCL until all are connected.
 Communicator connect(const std::string& id, int size, int index, int channels, const std::string& name) {
@@ -327,6 +374,8 @@ const device::Communicators& stand_in_communicators() {
       .take = [](int64_t bytes) { return memory().take(bytes, current_device()); },
       .give = [](void* data) { memory().give(data); },
       .lend = lend,
+      .open_window = open_window,
+      .close_window = close_window,
       .settled = settled,
       .fault = fault,
       .exchange = tessera::testing::exchange,
@@ -337,7 +386,8 @@ const device::Communicators& stand_in_communicators() {
       .free =
           [](Communicator communicator) {
             link_of(communicator).aborted = true;
-            timeline().await_all();  // what is queued still looks at it
+            timeline().await_all();                                   // what is queued still looks at it
+            if (link_of(communicator).window.data) std::terminate();  // NCCL would leave the others' memory mapped
             delete &link_of(communicator);
           },
   };

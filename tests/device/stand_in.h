@@ -6,7 +6,7 @@
 // What each rank issues is compared. Two ranks that share several communicators have to issue the messages that both take part
 // in in one order; the first one that differs is an error that names both, because GPUs might wait for each other for ever.
 // Messages between stages (activations, gradients) are compared within their communicator alone: [Note: one order of issue].
-// Sizes are compared too. A member whose process has ended is named.
+// Sizes are compared too, and where in their windows collectives' tensors lie. A member whose process has ended is named.
 #include "tessera/device/communicators.h"
 
 namespace tessera::testing {

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <mutex>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "simulated.h"
 #include "tessera/device/streams.h"
@@ -91,6 +94,66 @@ TEST(StandIn, RanksThatIssueInDifferentOrdersAreTold) {
             std::string::npos)
       << faults[0];
   EXPECT_NE(faults[1].find("is \"gather:dp_shard number 0 of 4 bytes\" here"), std::string::npos) << faults[1];
+}
+
+/// Memory of the device. Giving it back waits for all streams, also for those of a rank that waits for this one: it is given
+/// back when both have ended.
+struct Blocks {
+  ~Blocks() {
+    for (void* data : taken) device::used()->give(data);
+  }
+  char* take() {
+    const std::lock_guard lock(mutex);
+    taken.push_back(device::used()->take(8192));
+    return static_cast<char*>(taken.back());
+  }
+  std::mutex mutex;
+  std::vector<void*> taken;
+};
+
+/// A window of 16 bytes at a byte of a block that is lent.
+struct Window {
+  Window(Communicator by, char* block, int64_t at) : by(by) {
+    const device::Communicators& table = stand_in_communicators();
+    EXPECT_TRUE(table.lend(by, block, 8192));
+    std::optional<std::string> answer;
+    while (!(answer = table.open_window(by, block + at, 16))) std::this_thread::yield();
+    refusal = *answer;
+  }
+  ~Window() { stand_in_communicators().close_window(by); }
+  Communicator by;
+  std::string refusal;
+};
+
+TEST(StandIn, AWindowLiesAtOnePlaceOfAllBlocks) {
+  Blocks blocks;
+  on_two_ranks([&](int rank, const Pair& pair) {
+    EXPECT_EQ(Window(pair.gather, blocks.take(), 4096).refusal, "");
+    const std::string refusal = Window(pair.reduce, blocks.take(), rank ? 4096 : 0).refusal;
+    EXPECT_NE(refusal.find("windows begin at "), std::string::npos) << refusal;
+  });
+}
+
+/// NCCL takes the place of its own member for that of all: another would be written at.
+TEST(StandIn, ACollectiveAtDifferentPlacesOfItsWindowIsTold) {
+  std::string same, other;
+  Blocks blocks;
+  on_two_ranks([&](int rank, const Pair& pair) {
+    char* block = blocks.take();
+    const Window window(pair.gather, block, 0);
+    const auto gather = [&](int64_t at) {
+      char* out = block + at;
+      stand_in_communicators().all_gather(pair.gather, out, out + rank * 4, 4);
+      device::Mark after;
+      after.record(), after.await();
+      return stand_in_communicators().fault(pair.gather);
+    };
+    const std::string first = gather(8), second = gather(rank ? 0 : 8);
+    if (rank == 0) same = first, other = second;
+  });
+  EXPECT_EQ(same, "");
+  EXPECT_NE(other.find("of 4 bytes at byte 8 of the window\" here, and \""), std::string::npos) << other;
+  EXPECT_NE(other.find("of 4 bytes at byte 0 of the window\" on member 1"), std::string::npos) << other;
 }
 
 TEST(StandIn, AnAbortEndsWhatWaits) {

@@ -48,6 +48,20 @@ TEST_F(Numa, IsTheNodeOfTheDeviceWithTheProcessorsThatTheProcessMayUse) {
   EXPECT_EQ(node->number, 1);
   EXPECT_EQ(node->cpus, std::vector<int>{own});
   EXPECT_EQ(node->free, 1 << 20);
+  EXPECT_EQ(node->room, 1 << 20);
+}
+
+TEST_F(Numa, NodesHaveWhatTheSystemTellsOfThem) {
+  write_machine();
+  write("devices/system/node/node1/meminfo",
+        "Node 1 MemFree: 1024 kB\nNode 1 Active(file): 512 kB\nNode 1 Inactive(file):   256 kB");
+  write("devices/system/node/node1/distance", "21 10");
+  const std::vector<NumaNode> nodes = numa_nodes(folder_.string());
+  ASSERT_EQ(nodes.size(), 2);
+  EXPECT_EQ(nodes[0].free, -1) << "node 0 does not tell";
+  EXPECT_EQ(nodes[1].free, 1 << 20);
+  EXPECT_EQ(nodes[1].room, 1792 << 10) << "files that are cached make room";
+  EXPECT_EQ(nodes[1].distance, (std::map<int, int>{{0, 21}, {1, 10}}));
 }
 
 TEST_F(Numa, IsNoneWhereTheSystemDoesNotSayOrThereIsNoChoice) {
@@ -65,31 +79,6 @@ TEST_F(Numa, IsNoneWhereTheSystemDoesNotSayOrThereIsNoChoice) {
     write("devices/system/node/node1/cpulist", cpus);
     EXPECT_FALSE(found()) << "no processor that the process may use: " << cpus;
   }
-}
-
-/// Of the eight ranks of two machines those of one node take more than it has; a rank without a node is nobody's.
-TEST(NumaShares, WhatANodeHasNoRoomForIsToldWithBothNumbersAndTheBudgetThatFits) {
-  constexpr int64_t kGiB = int64_t{1} << 30;
-  std::vector<NodeShare> ranks;
-  for (int rank = 0; rank < 8; ++rank)
-    ranks.push_back({.machine = rank / 4, .node = rank % 4 / 2, .free = 90 * kGiB, .bytes = 40 * kGiB});
-  EXPECT_EQ(beyond_nodes(ranks), std::vector<std::string>()) << "80 of 90 GiB on each of four nodes";
-  ranks[7] = {.machine = 1, .node = -1, .free = -1, .bytes = 500 * kGiB};
-  ranks[4].node = ranks[5].node = ranks[6].node = 1;
-  ranks[5].free = 96 * kGiB;  // read a little earlier
-  EXPECT_EQ(beyond_nodes(ranks),
-            std::vector<std::string>(
-                {"NUMA node 1 has 90.00 GiB free, and the host tiers of ranks 4, 5 and 6, whose GPUs hang on it, take "
-                 "120.00 GiB: 30.00 GiB will lie on other nodes, and their copies cross the link between the sockets; "
-                 "lower plan.host_budget to 120.00 GiB, or end what uses that node's memory (numactl -H)"}));
-  ranks = {{.machine = 0, .node = 0, .free = kGiB, .bytes = 2 * kGiB}};
-  const std::vector<std::string> one = beyond_nodes(ranks);
-  ASSERT_EQ(one.size(), 1);
-  EXPECT_NE(one[0].find("the host tier of rank 0, whose GPU hangs on it, takes"), std::string::npos) << one[0];
-  ranks[0].free = -1;
-  EXPECT_EQ(beyond_nodes(ranks), std::vector<std::string>()) << "the system does not say what is free";
-  EXPECT_EQ(this_machine(), this_machine());
-  EXPECT_GT(this_machine(), 0);
 }
 
 TEST_F(Numa, AThreadStaysOnTheGivenProcessorsAndTheCallerWhereItWas) {

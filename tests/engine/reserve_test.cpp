@@ -23,6 +23,31 @@ TEST(Reserve, TakesTheSmallestPieceThatFits) {
   reserve.give(between), reserve.give(last);
 }
 
+TEST(Reserve, LargePiecesBeginWhereAWindowMayAndTheGapBeforeThemIsUsed) {
+  Reserve reserve(kBase, 2 * Reserve::kLarge + 8192);
+  void* small = reserve.take(256);
+  void* large = reserve.take(Reserve::kLarge);
+  EXPECT_EQ(static_cast<char*>(large) - kBase, 4096);
+  EXPECT_EQ(reserve.take(3840), kBase + 256);
+  EXPECT_EQ(reserve.take(Reserve::kLarge), kBase + Reserve::kLarge + 4096);
+  reserve.give(large), reserve.give(small);
+  EXPECT_EQ(reserve.take(Reserve::kLarge), large);
+}
+
+TEST(Reserve, TakesAPieceAtAPlaceThatOthersHaveToo) {
+  Reserve reserve(kBase, 1 << 20);
+  void* first = reserve.take(256);
+  EXPECT_EQ(reserve.place_for(8192, 0), 4096);
+  EXPECT_EQ(reserve.place_for(8192, 4097), 8192);
+  EXPECT_EQ(reserve.place_for(1 << 20, 0), -1);
+  EXPECT_EQ(reserve.take_at(8192, 8192), kBase + 8192);
+  EXPECT_EQ(reserve.place_for(8192, 0), 16384) << "before it are 4 KiB";
+  EXPECT_THROW(reserve.take_at(12288, 256), InternalError);
+  EXPECT_EQ(reserve.take(7000), kBase + 256) << "the gap is used";
+  reserve.give(kBase + 8192), reserve.give(kBase + 256), reserve.give(first);
+  EXPECT_EQ(reserve.largest(), 1 << 20);
+}
+
 TEST(Reserve, NeighboursThatAreFreeBecomeOne) {
   Reserve reserve(kBase, 4096);
   std::vector<void*> pieces;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "curves.h"
 #include "matrix_cases.h"
@@ -335,12 +336,43 @@ TEST(OnDeviceRuns, ASlowWayBetweenGpusIsAWarningAndABlockThatIsNotTakenChangesNo
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_NE(r.output.find("within this machine, by host memory, from copies of its own: "), std::string::npos)
       << r.output;
+  EXPECT_NE(r.output.find("no symmetric window: rank 0 has no memory that NCCL has taken"), std::string::npos)
+      << r.output;
   EXPECT_NE(r.output.find("GPUs of this machine send through host memory: they have no peer-to-peer access"),
             std::string::npos)
       << r.output;
   const Result plain = train(ON_DEVICE, 2, "plain-way", {"--mesh", "dp_shard=2", "--plan.recompute", "all"});
   ASSERT_EQ(plain.code, 0) << plain.output;
   EXPECT_EQ(curve_of(shared(), "slow-way"), curve_of(shared(), "plain-way"));
+}
+
+/// The stand-in compares where in their windows ranks' tensors lie, and ends a communicator's process that leaves one open.
+TEST(OnDeviceRuns, GathersUseASymmetricWindowAndARefusedOneChangesNothing) {
+  const std::vector<std::string> flags = {"--mesh", "dp_shard=2", "--plan.recompute", "all"};
+  const Result opened = train(ON_DEVICE, 2, "window", flags);
+  ASSERT_EQ(opened.code, 0) << opened.output;
+  const auto line = [](const Result& r, const std::string& group) {
+    std::istringstream in(r.output);
+    for (std::string text; std::getline(in, text);)
+      if (text.find("communicators by ") != text.npos && text.find(group) != text.npos) return text;
+    return std::string();
+  };
+  EXPECT_NE(line(opened, "gather:dp_shard").find("collectives of "), std::string::npos) << opened.output;
+  EXPECT_NE(line(opened, "gather:dp_shard").find(" in a symmetric window"), std::string::npos) << opened.output;
+  EXPECT_EQ(line(opened, "reduce:dp_shard").find("window"), std::string::npos) << "its sums are in the order of ranks";
+  auto environment = kOnDevice;
+  environment["TESSERA_SIMULATED_REFUSES_WINDOW"] = "1";
+  std::vector<std::string> words = {ON_DEVICE,     "launch",
+                                    "-n",          "2",
+                                    "train",       shared().recipe(),
+                                    "--run.out",   shared().out("no-window"),
+                                    "--run.steps", std::to_string(kSteps)};
+  words.insert(words.end(), flags.begin(), flags.end());
+  const Result refused = run_program(words, environment, 120);
+  ASSERT_EQ(refused.code, 0) << refused.output;
+  EXPECT_NE(line(refused, "gather:dp_shard").find("no symmetric window: rank 1 was refused it"), std::string::npos)
+      << refused.output;
+  EXPECT_EQ(curve_of(shared(), "window"), curve_of(shared(), "no-window"));
 }
 
 /// Threads beside the lanes: the one that sends around the ring, and the one that swaps experts. Each of their waits is missed.

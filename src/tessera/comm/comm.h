@@ -54,6 +54,11 @@ class Transport {
   virtual bool by_shared_memory() const { return false; }
   /// Whether messages go from where tensors lie, without a copy of the library's own.
   virtual bool lends() const { return false; }
+  /// Whether its library has collectives for the group's purpose.
+  virtual bool has_collectives() const { return false; }
+  /// Opens a symmetric window (device/communicators.h). Empty; else why it is refused, and the transport can do no more.
+  virtual std::string open_window(void* /*data*/, int64_t /*bytes*/) { return "there is no library"; }
+  virtual void close_window() {}
 };
 
 /// Called by the thread of a collective when it begins to wait for others (true) and when it is done (false). There is
@@ -79,6 +84,15 @@ class Group {
   /// the second time. All members call it in the same order, while nothing else is under way. A group that has none sends
   /// copies.
   void connect();
+  /// The library's collectives on tensors in `memory` of the device may use the other members' directly from here on, at one
+  /// offset in it on all members: a symmetric window, where the library opens one. Else they stay as they are, and
+  /// window_text() says why. All members call it in the same order, while nothing else is under way. Does nothing for a group
+  /// without collectives of the library.
+  void open_window(const at::Tensor& memory);
+  /// Before `memory` is freed, by all members; does nothing if its window is not the one that is open. Waits for the device.
+  void close_window(const at::Tensor& memory);
+  /// "collectives of 1.20 GiB in a symmetric window"; "no symmetric window: ..."; empty: none was asked for.
+  const std::string& window_text() const { return window_text_; }
   /// Whether tensors on the device are sent by its own communicator.
   bool by_device() const { return device_transport_ != nullptr; }
   const Transport* device_transport() const { return device_transport_.get(); }
@@ -128,6 +142,9 @@ class Group {
   std::unique_ptr<Transport> transport_, device_transport_;
   DeviceLinks* links_ = nullptr;  // null: none are used
   std::function<std::unique_ptr<Transport>()> connect_;
+  bool one_machine_ = true;
+  const void* window_ = nullptr;  // where the open one begins
+  std::string window_text_;
   static constexpr int64_t kAllReducePiece = 1 << 20;  // values reduced at a time
   at::Tensor buffer(at::Device device, int64_t values);
   bool library_sums_ = false;
@@ -135,6 +152,14 @@ class Group {
   int64_t sent_ = 0;
   Watch watch_;
 };
+
+/// What a member of a group would open a window on: bytes of the block that it lends.
+struct WindowPlace {
+  int64_t block = 0, offset = 0, bytes = 0;  ///< block 0: the library has taken none
+  bool operator==(const WindowPlace&) const = default;
+};
+/// Why the members of a group, of these ranks, open no window on these; empty: they may.
+std::string against_window(const std::vector<WindowPlace>& places, const std::vector<int>& ranks, bool one_machine);
 
 /// How a communicator sends.
 struct Link {

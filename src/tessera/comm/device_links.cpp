@@ -131,11 +131,12 @@ class DeviceLinks::Link final : public Transport {
   ~Link() override {
     if (!made_) return;
     watched_.remove(*this);
+    watched_.table.close_window(made_);
     watched_.table.free(made_);
   }
 
   void open(int index, int size, const DeviceMessages& messages, const Agree& agree) {
-    index_ = index;
+    index_ = index, rings_ = messages.rings;
     const std::string id = agree(index == 0 ? watched_.table.new_id() : "");
     made_ = watched_.table.connect(id, size, index, messages.channels, name_);
     watched_.add(*this);
@@ -178,6 +179,15 @@ class DeviceLinks::Link final : public Transport {
 
   const device::Ways* ways() const override { return &ways_; }
   bool lends() const override { return lends_; }
+  bool has_collectives() const override { return rings_; }
+
+  std::string open_window(void* data, int64_t bytes) override {
+    std::optional<std::string> answer;
+    wait_until("opening a window",
+               [&] { return (answer = watched_.table.open_window(made_, data, bytes)).has_value(); });
+    return *answer;
+  }
+  void close_window() override { watched_.table.close_window(made_); }
   const std::string& name() const { return name_; }
   std::string fault() const { return watched_.table.fault(made_); }
   void abort() const { watched_.table.abort(made_); }
@@ -199,8 +209,12 @@ class DeviceLinks::Link final : public Transport {
 
   /// Waits until the host has done its part, which is no more than to launch once all are connected.
   void settle(const char* what) {
+    wait_until(what, [&] { return watched_.table.settled(made_); });
+  }
+  template <class Done>
+  void wait_until(const char* what, Done done) {
     std::optional<Patience> patience;
-    for (int looks = 0; !watched_.table.settled(made_); ++looks) {
+    for (int looks = 0; !done(); ++looks) {
       watched_.check();
       if (!patience) patience.emplace(watched_.seconds);
       if (patience->over()) {
@@ -236,7 +250,7 @@ class DeviceLinks::Link final : public Transport {
   Watched& watched_;
   const std::string name_;
   int index_ = 0;
-  bool lends_ = false;
+  bool lends_ = false, rings_ = false;
   device::Ways ways_;
   device::Communicator made_ = nullptr;
 };

@@ -361,10 +361,12 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
   slot->library_sums_ = library_sums_;
   if (size == 1 || !backend_->links) return *slot;
   slot->links_ = backend_->links.get();
-  slot->connect_ = [group = slot.get(), store, purpose = std::string(purpose)] {
+  slot->one_machine_ = on_one_machine(members, place_);
+  slot->connect_ = [group = slot.get(), store, purpose = std::string(purpose), times = 0]() mutable {
+    const std::string key = "device" + std::to_string(times++);  // a second time after a window was refused
     const auto agree = [&](const std::string& mine) {
-      if (!mine.empty()) store->set("device", std::vector<uint8_t>(mine.begin(), mine.end()));
-      const std::vector<uint8_t> found = store->get("device");
+      if (!mine.empty()) store->set(key, std::vector<uint8_t>(mine.begin(), mine.end()));
+      const std::vector<uint8_t> found = store->get(key);
       return std::string(found.begin(), found.end());
     };
     return group->links_->connect(group->name(), group->index_, group->size(),
@@ -395,6 +397,7 @@ Link device_link(const Group& group, const std::string& version, bool one_machin
   std::string by = version + ", enqueued on streams, " + (one_machine ? "within this machine" : "between machines");
   by += ways.known() ? ", by " + ways.text() : " (NCCL_DEBUG=INFO tells which links it found)";
   if (!transport.lends()) by += ", from copies of its own";
+  if (!group.window_text().empty()) by += ", " + group.window_text();
   return {group.name(), group.size(), by, ways.warning(one_machine)};
 }
 

@@ -7,6 +7,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
+#include "tessera/base/units.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/device_links.h"
 #include "tessera/comm/shared/peer_error.h"
@@ -124,6 +125,62 @@ void Group::run(const char* what, const std::vector<at::Tensor>& out, const std:
 
 void Group::connect() {
   if (!device_transport_ && connect_) guarded("connecting", 0, [&] { device_transport_ = connect_(); });
+}
+
+std::string against_window(const std::vector<WindowPlace>& places, const std::vector<int>& ranks, bool one_machine) {
+  if (!one_machine) return "its ranks are on several machines";
+  for (size_t i = 0; i < places.size(); ++i) {
+    const WindowPlace &own = places[i], &first = places[0];
+    const auto text = [](int64_t number) { return std::to_string(number); };
+    const std::string rank = "rank " + text(ranks[i]) + " has ", other = ", rank " + text(ranks[0]) + " ";
+    if (own.bytes == 0) return rank + "no slots";
+    if (own.block == 0) return rank + "no memory that NCCL has taken";
+    if (own.block != first.block)
+      return rank + "a block of " + text(own.block) + " bytes" + other + "of " + text(first.block);
+    if (own.bytes != first.bytes)
+      return rank + "slots of " + text(own.bytes) + " bytes" + other + "of " + text(first.bytes);
+    if (own.offset != first.offset)
+      return rank + "its slots at byte " + text(own.offset) + other + "at " + text(first.offset);
+    if (own.offset % device::kWindowAlign != 0)
+      return "its slots begin at byte " + text(own.offset) + ", which is no multiple of " + text(device::kWindowAlign);
+  }
+  return "";
+}
+
+void Group::open_window(const at::Tensor& memory) {
+  if (!device_transport_ || !device_transport_->has_collectives()) return;
+  close_window(at::Tensor());
+  const device::Block block = device::block();
+  auto* data = static_cast<char*>(memory.mutable_data_ptr());
+  WindowPlace own{0, 0, static_cast<int64_t>(memory.nbytes())};
+  if (device_transport_->lends()) own.block = block.bytes, own.offset = data - static_cast<char*>(block.data);
+  std::vector<WindowPlace> places;
+  for (const auto& row : all_gather_doubles(
+           {static_cast<double>(own.block), static_cast<double>(own.offset), static_cast<double>(own.bytes)}))
+    places.push_back({static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), static_cast<int64_t>(row[2])});
+  std::string against = against_window(places, members_, one_machine_);
+  if (against.empty()) {
+    guarded("opening a window", own.bytes, [&] { against = device_transport_->open_window(data, own.bytes); });
+    const auto refused = all_gather_doubles({against.empty() ? 0.0 : 1.0});
+    const auto first = std::ranges::find_if(refused, [](const auto& row) { return row[0] != 0; });
+    if (first != refused.end()) {
+      if (against.empty())
+        against = "rank " + std::to_string(members_[static_cast<size_t>(first - refused.begin())]) + " was refused it";
+      device_transport_->close_window();
+      device_transport_.reset();  // one member's communicator can do no more
+      connect();
+    }
+  }
+  window_ = against.empty() ? data : nullptr;
+  window_text_ = against.empty() ? "collectives of " + format_bytes(own.bytes) + " in a symmetric window"
+                                 : "no symmetric window: " + against;
+}
+
+void Group::close_window(const at::Tensor& memory) {
+  if (!window_ || (memory.defined() && memory.const_data_ptr() != window_)) return;
+  window_ = nullptr;
+  device::used()->wait();  // of what was sent all is done
+  device_transport_->close_window();
 }
 
 void Group::all_gather(at::Tensor out, const at::Tensor& in) {

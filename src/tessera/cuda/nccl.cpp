@@ -14,6 +14,7 @@
 #include <mutex>
 #include <thread>
 #include <type_traits>
+#include <utility>
 
 namespace tessera::cuda {
 
@@ -46,6 +47,9 @@ struct Library {
   decltype(&ncclMemAlloc) mem_alloc = nullptr;
   decltype(&ncclMemFree) mem_free = nullptr;
   decltype(&ncclCommRegister) register_range = nullptr;
+  // null in libraries before 2.27
+  decltype(&ncclCommWindowRegister) window_register = nullptr;
+  decltype(&ncclCommWindowDeregister) window_deregister = nullptr;
   int log = -1;  // a file in memory that the library writes its log to; negative: somebody else reads it
 };
 
@@ -96,6 +100,8 @@ Library load() {
   };
   try_get(found.mem_alloc, "ncclMemAlloc"), try_get(found.mem_free, "ncclMemFree");
   try_get(found.register_range, "ncclCommRegister");
+  try_get(found.window_register, "ncclCommWindowRegister");
+  try_get(found.window_deregister, "ncclCommWindowDeregister");
   // The belt of [Note: one order of issue]: what the host issues in one order begins in it, also where streams differ.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   if (found.get_version(&found.version) != ncclSuccess || found.version < kOldest)
@@ -114,6 +120,8 @@ struct Link {
   std::mutex lock;
   ncclComm_t comm = nullptr;  // null once aborted
   std::string fault;
+  ncclWindow_t window = nullptr;  // the library writes it, possibly after the call
+  bool opening = false;           // a window; a failure is the answer of open_window(), and no fault
   bool aborted() const { return !comm; }
 };
 Link& link_of(Communicator communicator) { return *static_cast<Link*>(communicator); }
@@ -128,7 +136,10 @@ void note(Link& link, ncclResult_t result) {
 /// What the communicator is doing, failures noted.
 ncclResult_t look(Link& link) {
   ncclResult_t state = ncclSuccess;
-  if (!link.aborted()) note(link, library().get_async_error(link.comm, &state)), note(link, state);
+  if (link.aborted()) return state;
+  const ncclResult_t result = library().get_async_error(link.comm, &state);
+  if (link.opening) return result == ncclSuccess ? state : result;
+  note(link, result), note(link, state);
   return state;
 }
 
@@ -191,14 +202,43 @@ void* take(int64_t bytes) {
 }
 void give(void* data) { static_cast<void>(library().mem_free(data)); }
 
-/// Ranges stay registered until the communicator ends. Symmetric windows (2.28) want a tensor at one offset on all members,
-/// which the addresses of different ranks' allocators are not.
+/// Ranges stay registered until the communicator ends.
 bool lend(Communicator communicator, void* data, int64_t bytes) {
   Link& link = link_of(communicator);
   const std::lock_guard lock(link.lock);
   void* handle = nullptr;
   if (link.aborted() || !library().register_range) return false;
   return library().register_range(link.comm, data, static_cast<size_t>(bytes), &handle) == ncclSuccess;
+}
+
+/// The window is a part of the block that ncclMemAlloc gave: NCCL 2.28 shows the members the whole block, so blocks have one
+/// size, and windows begin at one offset. A communicator whose ranks do not all reach each other by NVLink or PCIe opens none
+/// and says so nowhere: its collectives stay as they are.
+std::optional<std::string> open_window(Communicator communicator, void* data, int64_t bytes) {
+  Link& link = link_of(communicator);
+  const std::lock_guard lock(link.lock);
+  if (!library().window_register || !library().window_deregister) return version() + " has no windows, 2.27 has";
+  if (link.aborted()) return "the communicator was aborted";
+  ncclResult_t state = ncclInProgress;
+  if (!std::exchange(link.opening, true))
+    state =
+        library().window_register(link.comm, data, static_cast<size_t>(bytes), &link.window, NCCL_WIN_COLL_SYMMETRIC);
+  if (state == ncclSuccess || state == ncclInProgress) state = look(link);
+  if (state == ncclInProgress) return std::nullopt;
+  if (state == ncclSuccess) {
+    link.opening = false;
+    return "";
+  }
+  const char* last = library().last_error(link.comm);
+  return std::string("ncclCommWindowRegister: ") + library().error_string(state) +
+         (last && *last ? std::string(", ") + last : "");
+}
+
+void close_window(Communicator communicator) {
+  Link& link = link_of(communicator);
+  const std::lock_guard lock(link.lock);
+  const ncclWindow_t window = std::exchange(link.window, nullptr);
+  if (window && !link.aborted() && !link.opening) note(link, library().window_deregister(link.comm, window));
 }
 
 bool settled(Communicator communicator) {
@@ -263,6 +303,10 @@ void free(Communicator communicator) {
   constexpr int kMilliseconds = 1000;
   const std::unique_ptr<Link> link(&link_of(communicator));
   if (link->aborted()) return;
+  if (link->opening) {  // it was refused, and can only be ended
+    static_cast<void>(library().abort(link->comm));
+    return;
+  }
   ncclResult_t state = library().finalize(link->comm);
   for (int i = 0; i < kMilliseconds && state == ncclInProgress; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -283,6 +327,8 @@ const device::Communicators& nccl_communicators() {
       .take = tessera::cuda::take,
       .give = tessera::cuda::give,
       .lend = lend,
+      .open_window = tessera::cuda::open_window,
+      .close_window = tessera::cuda::close_window,
       .settled = settled,
       .fault = fault,
       .exchange = tessera::cuda::exchange,

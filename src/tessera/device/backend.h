@@ -33,7 +33,7 @@ struct DropRange;
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 8;
+inline constexpr int kBackendVersion = 9;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {

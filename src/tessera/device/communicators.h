@@ -11,6 +11,7 @@
 // A communicator is used by one thread at a time; `fault` and `abort` by any. The messages of all communicators of a process
 // are given to their streams in one order, the same on all ranks: [Note: one order of issue] in plan/order/issue.h.
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -24,6 +25,9 @@ struct Message {
   void* data = nullptr;
   int64_t bytes = 0;
 };
+
+inline constexpr int64_t kWindowAlign =
+    4096;  ///< of the first byte of a window in its block (NCCL_WIN_REQUIRED_ALIGNMENT)
 
 struct Communicators {
   /// Why there are none on this machine; empty: they can be used.
@@ -42,6 +46,14 @@ struct Communicators {
   /// From here on messages of the communicator whose bytes lie in the range need no copy of the library's own, where it can.
   /// Every member calls it. False where it cannot: they are sent all the same.
   bool (*lend)(Communicator communicator, void* data, int64_t bytes);
+  /// A symmetric window: the library's collectives on tensors in these bytes, which are lent, read and write the other
+  /// members' memory directly. Every member calls it for the same bytes of its block (kWindowAlign), and uses a window in
+  /// collectives at one offset on all members. Called again until it has an answer: empty where the window is open; else why
+  /// it is refused. Whoever is refused connects anew: the communicator can do no more.
+  std::optional<std::string> (*open_window)(Communicator communicator, void* data, int64_t bytes);
+  /// Closes the window, if one is open: before its memory has another use, and before free(). All that the communicator was
+  /// given is done.
+  void (*close_window)(Communicator communicator);
   /// Whether what was begun last has been done by the host. Throws what fault() says.
   bool (*settled)(Communicator communicator);
   /// What is known to have failed, on the device too; empty: nothing.

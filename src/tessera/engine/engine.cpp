@@ -4,6 +4,7 @@
 
 #include "tessera/device/backend.h"
 #include "tessera/engine/group_check.h"
+#include "tessera/engine/memory/same_place.h"
 
 namespace tessera::engine {
 
@@ -44,13 +45,31 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
   }
   check_groups(comm_, fresh);
   executor_.reserve_host(std::max(programs.host_arena, host_arena), programs.train->schedule.micros * batch_bytes_);
-  store_.change_arena(std::max(programs.arena, arena));
+  make_arena(std::max(programs.arena, arena));
   store_.place_gradients(programs.train->plan);
 }
 
 void Engine::use(const plan::Program& program) {
   executor_.reserve_host(program.schedule.host_arena, program.schedule.micros * batch_bytes_);
-  store_.set_arena(program.schedule.arena);
+  const at::Tensor& arena = store_.arena();
+  bool grows = !arena.defined() || static_cast<int64_t>(arena.nbytes()) < program.schedule.arena;
+  if (comm_.by_device()) {  // ranks of other stages have other arenas, and all of them make theirs together
+    const std::vector<Axis> everyone = {kAllAxes.begin(), kAllAxes.end()};
+    const auto rows = comm_.group("control", everyone).all_gather_doubles({grows ? 1.0 : 0.0});
+    grows = std::ranges::any_of(rows, [](const auto& row) { return row[0] != 0; });
+  }
+  if (grows) make_arena(std::max(program.schedule.arena, arena.defined() ? static_cast<int64_t>(arena.nbytes()) : 0));
+}
+
+/// The old one is freed before ranks look for room, and its windows are closed before that.
+void Engine::make_arena(int64_t bytes) {
+  executor_.close_windows();
+  store_.change_arena(0);
+  {
+    const SamePlace place(comm_, bytes);
+    store_.change_arena(bytes);
+  }
+  executor_.open_windows();
 }
 
 StepRun Engine::run(const Pass& pass, net::Objective& objective, const Report& report) {

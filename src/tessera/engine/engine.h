@@ -60,6 +60,8 @@ class Engine {
   int64_t host_bytes() const { return store_.host_bytes() + executor_.host_bytes(); }
 
  private:
+  void make_arena(int64_t bytes);
+
   comm::Comm& comm_;
   const int64_t batch_bytes_;  // of a micro-batch, with its targets
   Store store_;

@@ -72,6 +72,8 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, const p
       const std::vector<plan::DeviceGroup> groups = plan::buffer_groups(plan, buffer);
       for (const auto& [purpose, axes] : groups)
         if ((of[purpose] = made(purpose, axes))) of[purpose]->connect();
+      for (comm::Group* group : {of["gather"], of["reduce"]})
+        if (group && std::ranges::find(of_slots_, group) == of_slots_.end()) of_slots_.push_back(group);
       gather.push_back(of["gather"]), reduce.push_back(of["reduce"]);
       whole.push_back(of["reduce_whole"]), spread.push_back(of["gather_outer"]);
       const std::vector<Axis> over = plan::sum_axes(plan, buffer);

@@ -57,6 +57,10 @@ class Executor {
   /// Takes, and page-locks for a device, the host memory of programs that will run: their arena, and what they bring to the
   /// device before the host waits for it.
   void reserve_host(int64_t arena, int64_t uploads);
+  /// Whether the collectives of slots use the arena as a symmetric window (comm.h), where groups can: all ranks open it once
+  /// there is an arena, and close it before that changes.
+  void open_windows();
+  void close_windows();
   void on_instruction(Whereabouts whereabouts) { whereabouts_ = std::move(whereabouts); }
 
   /// A training step up to and including its `norm`. It runs the updates that the step before deferred.
@@ -153,6 +157,7 @@ class Executor {
   const Parallel parallel_;
   /// By unit and buffer; null where the buffer needs no such collective.
   std::vector<std::vector<comm::Group*>> gather_, reduce_, whole_, spread_;
+  std::vector<comm::Group*> of_slots_;  // each of gather_ and reduce_ once, in the order in which all ranks made them
   /// Likewise, of sums over tensors: of updates on the compute lane and on the host lane, which may run at once.
   std::vector<std::vector<comm::Group*>> sums_, host_sums_;
   Events events_;

@@ -12,6 +12,16 @@ void Executor::gather(const plan::Instruction& in, std::vector<plan::Comm>& done
   }
 }
 
+void Executor::open_windows() {
+  if (!by_device_) return;
+  for (comm::Group* group : of_slots_) group->open_window(store_.arena());
+}
+
+void Executor::close_windows() {
+  if (!store_.arena().defined()) return;
+  for (comm::Group* group : of_slots_) group->close_window(store_.arena());
+}
+
 void Executor::reduce(const plan::Instruction& in, std::vector<plan::Comm>& done) {
   const plan::UnitLayout& layout = store_.layout(in.unit);
   const Tensor shards = store_.grad_at(in.unit, in.target);

@@ -81,6 +81,11 @@ Executor::~Executor() {
   std::latch idle(static_cast<std::ptrdiff_t>(lanes.size()));
   for (LaneThread* lane : lanes) lane->push([&] { idle.count_down(); });
   idle.wait();
+  // After an error another rank may not send what the device waits for, and the process ends with its windows.
+  if (std::uncaught_exceptions() == 0) try {
+      close_windows();
+    } catch (const std::exception&) {  // what was under way failed: who waits for it says so
+    }
   try {
     end_.await();
     settle_times(/*wait=*/true);  // traces are whole

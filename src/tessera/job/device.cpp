@@ -10,7 +10,7 @@
 #include "tessera/device/driver_watch.h"
 #include "tessera/device/open.h"
 #include "tessera/engine/memory/meter.h"
-#include "tessera/engine/memory/numa.h"
+#include "tessera/engine/memory/node_parts.h"
 #include "tessera/plan/simulate/reserve.h"
 
 namespace tessera::job {
@@ -125,19 +125,37 @@ void check_devices(comm::Comm& comm) {
     log::info("no NCCL between GPUs: " + linking.how + "; Gloo sends copies in host memory");
 }
 
-void tell_far_memory(comm::Comm& comm, int64_t host_bytes, const std::string& sysfs) {
+void place_host_memory(comm::Comm& comm, int64_t host_bytes, const std::string& sysfs) {
   if (!device::used()) return;
-  engine::NodeShare own{.machine = engine::this_machine(), .bytes = host_bytes};
-  if (const auto node = engine::near_node(device::used()->properties(device::here().index()).pci, sysfs))
-    own.node = node->number, own.free = node->free;
+  const std::vector<engine::NumaNode> nodes = engine::numa_nodes(sysfs);
+  const auto near = engine::near_node(device::used()->properties(device::here().index()).pci, sysfs);
+  const engine::NodeShare own = engine::node_share(nodes, near, host_bytes);
+  std::vector<double> row = {static_cast<double>(own.machine), static_cast<double>(own.node),
+                             static_cast<double>(own.bytes)};
+  for (size_t node = 0; node < engine::kMostNodes; ++node)
+    for (const int64_t value : {own.free[node], own.room[node], int64_t{own.distance[node]}})
+      row.push_back(static_cast<double>(value));
   comm::Group& all = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
   std::vector<engine::NodeShare> ranks;
-  for (const auto& row : all.all_gather_doubles({static_cast<double>(own.machine), static_cast<double>(own.node),
-                                                 static_cast<double>(own.free), static_cast<double>(own.bytes)}))
-    ranks.push_back({static_cast<int64_t>(row[0]), static_cast<int>(row[1]), static_cast<int64_t>(row[2]),
-                     static_cast<int64_t>(row[3])});
+  for (const auto& values : all.all_gather_doubles(row)) {
+    engine::NodeShare& rank = ranks.emplace_back();
+    rank.machine = static_cast<int64_t>(values[0]), rank.node = static_cast<int>(values[1]);
+    rank.bytes = static_cast<int64_t>(values[2]);
+    for (size_t node = 0; node < engine::kMostNodes; ++node) {
+      rank.free[node] = static_cast<int64_t>(values[3 + 3 * node]);
+      rank.room[node] = static_cast<int64_t>(values[4 + 3 * node]);
+      rank.distance[node] = static_cast<int>(values[5 + 3 * node]);
+    }
+  }
+  const std::vector<engine::NodeParts> parts = engine::place_on_nodes(ranks);
+  const engine::NodeText text = engine::describe(ranks, parts);
+  if (!text.shortage.empty())
+    throw UserError(Exit::memory, "engine.host", text.shortage,
+                    "lower plan.host_budget, offload less (activations = \"recompute\"), or end what uses that memory");
+  engine::set_node_parts(parts[static_cast<size_t>(all.rank())], nodes);
   if (all.rank() != 0) return;
-  for (const std::string& warning : engine::beyond_nodes(ranks)) log::warn(warning);
+  if (!text.near.empty()) log::info("host memory of offloaded tensors: " + text.near);
+  for (const std::string& warning : text.far) log::warn(warning);
 }
 
 }  // namespace tessera::job

@@ -37,9 +37,10 @@ std::string computing_machine();
 /// compute on GPUs and others do not.
 void check_devices(comm::Comm& comm);
 
-/// Warns, on rank 0, of NUMA nodes that have less memory free than the host tiers of ranks whose GPUs hang on them take
-/// (engine/memory/numa.h): copies of what lies elsewhere take longer. All ranks together, before any of it is taken.
-/// `host_bytes`: of this rank's. Does nothing on CPU ranks. `sysfs`: where the system says what hangs where.
-void tell_far_memory(comm::Comm& comm, int64_t host_bytes, const std::string& sysfs = "/sys");
+/// Decides on which NUMA nodes the host memory of ranks lies: near their GPUs, and what has no room there on the next node that
+/// has (engine/memory/node_parts.h). Rank 0 says how much lies where, and warns of what lies far. Throws UserError (memory) on
+/// every rank if all nodes of a machine together are short. All ranks together, before any of it is taken. `host_bytes`: of
+/// this rank's. Does nothing on CPU ranks. `sysfs`: where the system says what hangs where.
+void place_host_memory(comm::Comm& comm, int64_t host_bytes, const std::string& sysfs = "/sys");
 
 }  // namespace tessera::job

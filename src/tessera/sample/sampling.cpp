@@ -224,7 +224,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   planned.choice.plan.units.resize(planned.spec.units.size());
   const auto program = std::make_shared<const plan::Program>(planned.plan(), planned.schedules(place.rank).sample);
   const plan::MemoryParts host = plan::memory_curve(planned.spec, planned.plan(), program->schedule, place.rank).host;
-  job::tell_far_memory(comm, host.parameters + host.slots);  // of what is not trained there is nothing else
+  job::place_host_memory(comm, host.parameters + host.slots);  // of what is not trained there is nothing else
   engine::Engine engine(job.model->units(), planned.spec, planned.plan(), comm, place.rank,
                         {.trainable = false, .nvme = recipe.plan.disk()});
   engine.use(*program);

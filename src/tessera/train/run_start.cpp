@@ -283,7 +283,7 @@ void Run::start() {
   if (!trace_.empty()) options.trace = trace_ + ".rank-" + std::to_string(rank_);
   int64_t host = 0;
   for (const planning::PartPlan& p : plans_) host = std::max(host, p.planned.memory(rank_).host.total());
-  job::tell_far_memory(comm_, host);
+  job::place_host_memory(comm_, host);
   engine_ =
       std::make_unique<engine::Engine>(job_.model->units(), planned().spec, planned().plan(), comm_, rank_, options);
   auto optimiser = job::optimiser_of(recipe_, planned().plan().states);

@@ -7,13 +7,14 @@
 #include <atomic>
 #include <cstring>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/device/staging.h"
-#include "tessera/engine/memory/numa.h"
+#include "tessera/engine/memory/node_parts.h"
 
 namespace tessera::engine {
 
@@ -63,6 +64,7 @@ void HostMemory::unmap() {
     munmap(pages(), static_cast<size_t>(pages_size()));
   }
   drivers_own_ = false;
+  give_node_parts(std::exchange(parts_, {}));
   data_ = nullptr, size_ = lead_ = shared_ = 0;
 }
 
@@ -76,10 +78,14 @@ bool HostMemory::map(int64_t own, const comm::SharedFile* file) {
   // Taken now: a machine with too little memory fails here, before the first step, and not in the middle of one.
   bool taken = !file || mmap(end, static_cast<size_t>(shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                              file->descriptor(), 0) != MAP_FAILED;
-  taken = taken && (before == 0 || touch_pages(mapped, before, cpus_near_gpu())) &&
+  if (device::used()) parts_ = take_node_parts(static_cast<int64_t>(before));
+  taken = taken &&
+          (before == 0 ||
+           (parts_.empty() ? touch_pages(mapped, before, cpus_near_gpu()) : touch_parts(mapped, before, parts_))) &&
           (!file || touch_pages(end, static_cast<size_t>(shared), cpus_near_gpu()));
   if (!taken) {
     munmap(mapped, size);
+    give_node_parts(std::exchange(parts_, {}));
     return false;
   }
   data_ = static_cast<char*>(mapped) + lead;

@@ -1,7 +1,8 @@
 #pragma once
 // Memory of the host tier: an anonymous mapping, which the meter of the device tier does not count. Page-locked where
 // the process computes on a GPU. Where the system refuses that, copies from and to it are staged (device/staging.h). Its end
-// may be a file that processes of the machine share (comm/shared/shared_file.h).
+// may be a file that processes of the machine share (comm/shared/shared_file.h). Its pages lie on the GPU's NUMA node, or where
+// node_parts.h has room for them.
 //
 //   HostMemory host;
 //   host.reserve(schedule.host_arena);
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "tessera/comm/shared/shared_file.h"
+#include "tessera/engine/memory/node_parts.h"
 
 namespace tessera::engine {
 
@@ -44,6 +46,7 @@ class HostMemory {
   int64_t shared_ = 0;           // bytes of the file, at the end
   bool pinned_ = false;          // by the system
   bool drivers_own_ = false;     // no mapping of ours
+  NodeParts parts_;              // of the mapping, without the file
 };
 
 }  // namespace tessera::engine

@@ -15,6 +15,7 @@
 #include "tessera/base/units.h"
 #include "tessera/device/communicators.h"
 #include "tessera/engine/memory/reserve.h"
+#include "tessera/engine/memory/same_place.h"
 #include "tessera/torch_headers.h"
 
 namespace tessera::engine {
@@ -180,7 +181,9 @@ class DeviceAllocator final : public c10::Allocator {
     const std::lock_guard lock(books().mutex);
     check_internal(reserve_.has_value(), "engine.memory", "a tensor of the device before its memory was reserved");
     if (auto excess = books().excess(current_part(), size)) throw NoRoom(std::move(*excess));
-    void* data = reserve_->take(static_cast<int64_t>(size));
+    const int64_t place = size < static_cast<size_t>(Reserve::kLarge) ? -1 : SamePlace::wanted();
+    void* data =
+        place < 0 ? reserve_->take(static_cast<int64_t>(size)) : reserve_->take_at(place, static_cast<int64_t>(size));
     if (!data)
       throw NoRoom(UserError(
           Exit::memory, "engine.memory",
@@ -273,6 +276,11 @@ void Meter::reserve(int64_t bytes, bool lent) {
   device::set_block({block, bytes});
   const std::lock_guard lock(books().mutex);
   of_device()->reserve_.emplace(block, bytes);
+}
+
+int64_t free_place(int64_t bytes, int64_t from) {
+  const std::lock_guard lock(books().mutex);
+  return of_device()->reserve_->place_for(static_cast<int64_t>(rounded(static_cast<size_t>(bytes))), from);
 }
 
 c10::Allocator* Meter::allocator(c10::DeviceType type) {

@@ -2,20 +2,19 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <fstream>
-#include <map>
 #include <sstream>
 #include <string_view>
 #include <thread>
 
 #include "tessera/base/check.h"
-#include "tessera/base/random.h"
-#include "tessera/base/units.h"
 
 namespace tessera::engine {
 
@@ -51,16 +50,27 @@ std::vector<int> numbers_of(const std::string& list) {
 }
 
 /// "Node 1 MemFree:   1234 kB"; -1: no such line.
-int64_t free_bytes(const std::string& file) {
+int64_t bytes_of(const std::string& file, const std::string& key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
-    const size_t at = line.find("MemFree:");
+    const size_t at = line.find(" " + key + ":");
     if (at == line.npos) continue;
     int64_t kib = -1;
-    std::istringstream(line.substr(at + 8)) >> kib;
+    std::istringstream(line.substr(at + key.size() + 2)) >> kib;
     return kib < 0 ? -1 : kib * 1024;
   }
   return -1;
+}
+
+/// The processors of a list that this process may use.
+std::vector<int> allowed_cpus(const std::string& list) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return cpus;
+  for (const int cpu : numbers_of(list))
+    if (cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+  return cpus;
 }
 
 bool touch_part(void* mapped, size_t size) {
@@ -74,59 +84,40 @@ bool touch_part(void* mapped, size_t size) {
 
 }  // namespace
 
+std::vector<NumaNode> numa_nodes(const std::string& sysfs) {
+  const std::string folder = sysfs + "/devices/system/node/";
+  const std::vector<int> online = numbers_of(line_of(folder + "online"));
+  std::vector<NumaNode> nodes;
+  if (online.size() < 2) return nodes;
+  for (const int number : online) {
+    const std::string own = folder + "node" + std::to_string(number), memory = own + "/meminfo";
+    NumaNode& node = nodes.emplace_back(NumaNode{.number = number, .cpus = allowed_cpus(line_of(own + "/cpulist"))});
+    node.room = node.free = bytes_of(memory, "MemFree");
+    if (node.free >= 0)
+      for (const char* kept : {"Active(file)", "Inactive(file)"})
+        node.room += std::max<int64_t>(0, bytes_of(memory, kept));
+    std::istringstream distances(line_of(own + "/distance"));
+    for (const int other : online)
+      if (int far = 0; distances >> far) node.distance[other] = far;
+  }
+  return nodes;
+}
+
 std::optional<NumaNode> near_node(const std::string& pci, const std::string& sysfs) {
-  const std::string nodes = sysfs + "/devices/system/node/";
   const std::optional<int> number =
       pci.empty() ? std::nullopt : number_of(line_of(sysfs + "/bus/pci/devices/" + pci + "/numa_node"));
-  if (!number || *number < 0 || numbers_of(line_of(nodes + "online")).size() < 2) return std::nullopt;
-  const std::string own = nodes + "node" + std::to_string(*number);
-  NumaNode node{.number = *number, .cpus = {}, .free = free_bytes(own + "/meminfo")};
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return std::nullopt;
-  for (const int cpu : numbers_of(line_of(own + "/cpulist")))
-    if (cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed)) node.cpus.push_back(cpu);
-  if (node.cpus.empty()) return std::nullopt;
-  return node;
+  if (!number) return std::nullopt;
+  for (const NumaNode& node : numa_nodes(sysfs))
+    if (node.number == *number && !node.cpus.empty()) return node;
+  return std::nullopt;
 }
 
-int64_t this_machine() {
-  const std::string boot = line_of("/proc/sys/kernel/random/boot_id");
-  return static_cast<int64_t>(hash_text(boot) >> 11);
-}
-
-std::vector<std::string> beyond_nodes(const std::vector<NodeShare>& ranks) {
-  struct Taken {
-    int64_t free = -1, bytes = 0;
-    std::vector<int> by;
-  };
-  std::map<std::pair<int64_t, int>, Taken> nodes;
-  std::map<int64_t, int64_t> ranks_of;  // by machine
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const NodeShare& share = ranks[rank];
-    ++ranks_of[share.machine];
-    if (share.node < 0 || share.free < 0) continue;
-    Taken& taken = nodes[{share.machine, share.node}];
-    taken.free = taken.by.empty() ? share.free : std::min(taken.free, share.free);
-    taken.bytes += share.bytes;
-    taken.by.push_back(static_cast<int>(rank));
-  }
-  std::vector<std::string> found;
-  for (const auto& [at, taken] : nodes) {
-    if (taken.bytes <= taken.free) continue;
-    const auto count = static_cast<int64_t>(taken.by.size());
-    std::string text = "NUMA node " + std::to_string(at.second) + " has " + format_bytes(taken.free) +
-                       " free, and the host " + (count == 1 ? "tier of rank " : "tiers of ranks ");
-    for (int64_t i = 0; i < count; ++i)
-      text += (i == 0 ? "" : i + 1 == count ? " and " : ", ") + std::to_string(taken.by[static_cast<size_t>(i)]);
-    const int64_t budget = taken.free / count * ranks_of[at.first];  // of a machine, which its ranks share alike
-    found.push_back(text + ", whose " + (count == 1 ? "GPU hangs on it, takes " : "GPUs hang on it, take ") +
-                    format_bytes(taken.bytes) + ": " + format_bytes(taken.bytes - taken.free) +
-                    " will lie on other nodes, and their copies cross the link between the sockets; lower "
-                    "plan.host_budget to " +
-                    format_bytes(budget) + ", or end what uses that node's memory (numactl -H)");
-  }
-  return found;
+void prefer_node(void* mapped, size_t size, int node) {
+  constexpr int kPreferred = 1, kBits = 1024;  // MPOL_PREFERRED; libnuma has a name for it, and we do not link that
+  if (node < 0 || node >= kBits) return;
+  unsigned long mask[kBits / (8 * sizeof(unsigned long))] = {};
+  mask[static_cast<size_t>(node) / (8 * sizeof *mask)] |= 1UL << (static_cast<size_t>(node) % (8 * sizeof *mask));
+  static_cast<void>(syscall(SYS_mbind, mapped, size, kPreferred, mask, kBits + 1, 0));
 }
 
 void on_cpus(const std::vector<int>& cpus, int threads, const std::function<void(int)>& task) {

@@ -5,6 +5,9 @@
 //   Reserve reserve(base, bytes);
 //   void* tensor = reserve.take(4096);             // null: no piece is large enough
 //   reserve.give(tensor);
+//
+// Large pieces begin at a multiple of kWindowAlign from the base, as symmetric windows of collectives do
+// (device/communicators.h).
 #include <cstdint>
 #include <map>
 #include <set>
@@ -13,11 +16,16 @@ namespace tessera::engine {
 
 class Reserve {
  public:
-  static constexpr int64_t kAlign = 256;  ///< of addresses; what libraries of GPUs expect
+  static constexpr int64_t kAlign = 256;               ///< of addresses; what libraries of GPUs expect
+  static constexpr int64_t kLarge = int64_t{1} << 20;  ///< pieces from here on begin where windows may
 
   Reserve(void* base, int64_t bytes);
 
   void* take(int64_t bytes);
+  /// The first offset from `from` on at which a large piece may begin and `bytes` are free; -1: there is none.
+  int64_t place_for(int64_t bytes, int64_t from) const;
+  /// The bytes at that offset.
+  void* take_at(int64_t offset, int64_t bytes);
   void give(void* data);
 
   int64_t size() const { return bytes_; }
@@ -29,6 +37,7 @@ class Reserve {
 
  private:
   void add_free(int64_t at, int64_t bytes);
+  void* take_from(int64_t begin, int64_t at, int64_t size);
 
   char* const base_;
   const int64_t bytes_;

@@ -85,6 +85,7 @@ class Store {
   /// The same, but it can shrink. The slots' contents are lost: only between steps, when another schedule follows.
   void change_arena(int64_t bytes);
   Tensor arena(int64_t offset, int64_t elements) const;  ///< a view, fp32
+  const Tensor& arena() const { return arena_; }         ///< all of it; undefined before there is one
 
   // store_tiers.cpp: buffers that are offloaded to the host or to disk
   /// One hop of a fetch or stash; `host`: the bounce buffer of a hop from or to the disk.
