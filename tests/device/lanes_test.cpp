@@ -357,7 +357,7 @@ TEST_P(Lanes, EachWaitThatIsForgottenIsFound) {
   for (const auto& kind : kinds) {
     plan::Schedule schedule = whole;
     for (plan::Instruction& in : schedule.list)
-      std::erase_if(in.wait, [&](int w) {
+      in.wait.erase_if([&](int w) {
         return label(in) == kind.first && label(schedule.list[w]) == kind.second && schedule.list[w].lane != in.lane;
       });
     const std::vector<plan::Race> races = plan::find_races(toy.spec(), plan, schedule, 0);

@@ -95,7 +95,7 @@ TEST(Executor, CopiesAreGivenMemoryAfterItsLastUseAsTheScheduleSays) {
   plan::Schedule spoilt = plan::compile_train(toy.spec(), plan, 0);
   for (plan::Instruction& in : spoilt.list)
     if (plan::takes_memory(in))
-      std::erase_if(in.wait, [&](int wait) { return plan::touches_activations(spoilt.list[wait]); });
+      in.wait.erase_if([&](int wait) { return plan::touches_activations(spoilt.list[wait]); });
   ToyRank careless(toy, plan, std::move(spoilt));
   const std::string found = recorded_step(careless).first;
   EXPECT_NE(found.find("h2d) may be given bytes that"), std::string::npos) << found;

@@ -11,7 +11,7 @@ using plan::Lane, plan::Op;
 struct Step {
   std::vector<plan::Instruction> list;
   std::vector<std::array<double, 2>> times;
-  Step& add(Op op, Lane lane, double begin, double end, std::vector<int> wait = {}) {
+  Step& add(Op op, Lane lane, double begin, double end, plan::Waits wait = {}) {
     plan::Instruction in;
     in.op = op, in.lane = lane, in.wait = std::move(wait);
     list.push_back(std::move(in));

@@ -76,7 +76,7 @@ std::vector<std::string> shared_groups(const Schedule& schedule, int other) {
   std::vector<std::string> groups;
   for (const int i : issue_order(schedule))
     for (const Comm& comm : schedule.list[i].comm) {
-      const std::string ranks = "," + comm.group.substr(comm.group.find('[') + 1);
+      const std::string ranks = "," + comm.group.text().substr(comm.group.text().find('[') + 1);
       const std::string one = "," + std::to_string(other);
       const bool member = ranks.find(one + ",") != ranks.npos || ranks.find(one + "]") != ranks.npos;
       if (member && comm.kind != "send" && comm.kind != "recv") groups.push_back(comm.group);

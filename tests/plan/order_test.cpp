@@ -114,11 +114,11 @@ TEST(Order, AnyWaitThatIsRemovedIsMissed) {
         Instruction& in = schedule.list[i];
         // The executor frees what the send that a drop waits for has sent: without that wait, nothing.
         if (does_nothing(in) || (in.op == Op::drop && in.part == Part::message)) continue;
-        const std::vector<int> whole = in.wait;
+        const Waits whole = in.wait;
         for (const int removed : whole) {
           if (does_nothing(schedule.list[removed])) continue;
           in.wait = whole;
-          std::erase(in.wait, removed);
+          in.wait.erase_if([&](int wait) { return wait == removed; });
           const int harmed = who_is_harmed(schedule, i);
           if (harmed < 0 || Clocks(schedule.list).before(removed, harmed)) continue;
           const auto races = find_races(c.spec, c.plan, schedule, rank);
@@ -186,8 +186,8 @@ TEST(Order, AFetchThatWaitsForItsStashAloneIsFound) {
   int bare = 0;
   for (Instruction& in : c.schedule.list) {
     if (!fetches_activations(in)) continue;
-    const std::vector<int> whole = in.wait;
-    std::erase_if(in.wait, [&](int wait) { return touches_activations(c.schedule.list[wait]); });
+    const Waits whole = in.wait;
+    in.wait.erase_if([&](int wait) { return touches_activations(c.schedule.list[wait]); });
     bare += !c.races().empty();
     in.wait = whole;
   }

@@ -201,7 +201,7 @@ bool wait_for_itself(Edit& edit, Random& random) {
 
 bool rename_group(Edit& edit, Random& random) {
   const int k = pick(edit, random, [](const Line& l) { return !l.in.comm.empty(); });
-  if (k >= 0) edit[k].in.group = "other" + edit[k].in.group.substr(edit[k].in.group.find(':'));
+  if (k >= 0) edit[k].in.group = "other" + edit[k].in.group.text().substr(edit[k].in.group.text().find(':'));
   return k >= 0;
 }
 

@@ -55,7 +55,7 @@ TEST(ScheduleJson, ALineReadsBackAsItWas) {
   EXPECT_EQ(line.in.op, Op::reduce);
   EXPECT_EQ(line.in.name, "blocks.0");
   EXPECT_EQ(line.in.slot, -1);
-  EXPECT_EQ(line.in.wait, (std::vector<int>{5, 6}));
+  EXPECT_EQ(line.in.wait, (Waits{5, 6}));
   EXPECT_FALSE(line.executed);
   EXPECT_EQ(to_json(line), kLine);
 }

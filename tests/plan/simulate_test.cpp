@@ -10,13 +10,13 @@ namespace {
 constexpr int kCompute = static_cast<int>(Lane::compute), kGather = static_cast<int>(Lane::gather),
               kReduce = static_cast<int>(Lane::reduce), kFetch = static_cast<int>(Lane::h2d);
 
-Task compute(double seconds, std::vector<int> wait = {}, Share share = Share::compute) {
+Task compute(double seconds, Waits wait = {}, Share share = Share::compute) {
   return {kCompute, std::move(wait), {{Resource::compute, share, seconds, false}}, ""};
 }
-Task transfer(int lane, double seconds, std::vector<int> wait = {}, const std::string& communicator = "g") {
+Task transfer(int lane, double seconds, Waits wait = {}, const std::string& communicator = "g") {
   return {lane, std::move(wait), {{Resource::link, Share::comm, seconds, true}}, communicator};
 }
-Task copy(double seconds, std::vector<int> wait = {}) {
+Task copy(double seconds, Waits wait = {}) {
   return {kFetch, std::move(wait), {{Resource::h2d, Share::copy, seconds, false}}, ""};
 }
 

@@ -255,7 +255,7 @@ void Executor::follow(Run& run, const plan::Instruction& in) {
 void Executor::await_turn(const Run& run, int index) {
   if (!by_device_) return;
   const int before = run.issued_before[static_cast<size_t>(index)];
-  if (before >= 0) events_.await({before});
+  if (before >= 0) events_.await(std::span(&before, 1));
 }
 
 /// What comes after the schedule comes after all of its lanes.

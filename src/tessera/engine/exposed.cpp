@@ -39,7 +39,7 @@ std::vector<double> waited_for(const std::vector<plan::Instruction>& list,
   newest.fill(-1);
   for (int i = 0; i < count; ++i) before[i] = std::exchange(newest[static_cast<size_t>(list[i].lane)], i);
   const auto later = [&](int a, int b) { return a < 0 || (b >= 0 && times[b][1] > times[a][1]) ? b : a; };
-  const auto last_of = [&](const std::vector<int>& wait, int found) {
+  const auto last_of = [&](const plan::Waits& wait, int found) {
     for (int w : wait) found = later(found, w);
     return found;
   };

@@ -10,8 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/symbol.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/unit_spec.h"
+#include "tessera/plan/waits.h"
 
 namespace tessera::plan {
 
@@ -55,10 +57,10 @@ std::string_view name(Part part);
 
 /// One collective inside an instruction; `bytes` are those that this rank sends.
 struct Comm {
-  std::string axis;  ///< mesh axes of the group, joined by '+': "dp_shard", "world"
-  std::string kind;  ///< "all_gather", "reduce_scatter", "all_reduce", "barrier", "send", "recv", "broadcast"
+  Symbol axis;  ///< mesh axes of the group, joined by '+': "dp_shard", "world"
+  Symbol kind;  ///< "all_gather", "reduce_scatter", "all_reduce", "barrier", "send", "recv", "broadcast"
   int64_t bytes = 0;
-  std::string group = {};  ///< communicator with its ranks, "gather:dp_shard[0,1]"
+  Symbol group = {};  ///< communicator with its ranks, "gather:dp_shard[0,1]"
   bool operator==(const Comm&) const = default;
   /// Whether both are the same collective, ignoring the communicator's name.
   bool same_traffic(const Comm& other) const {
@@ -70,11 +72,11 @@ struct Instruction {
   Op op{};
   Lane lane{};
   int unit = -1;       ///< index into ModelSpec::units, -1 for none
-  std::string name;    ///< the unit's name, empty for none
+  Symbol name;         ///< the unit's name, empty for none
   int micro = -1;      ///< micro-batch, -1 for none
   int64_t bytes = 0;   ///< bytes gathered, reduced, updated or written; of the gradient (backward, idle)
   int64_t frozen = 0;  ///< bytes of frozen parameters among the bytes gathered
-  std::string group;   ///< communicator of its first collective; empty for none
+  Symbol group;        ///< communicator of its first collective; empty for none
   /// arena offset in bytes of the unit's parameters (gather..release, update, gather_outer) or of the buffer that
   /// moves; for activations between host and disk their offset on the disk
   int64_t slot = -1;
@@ -86,8 +88,8 @@ struct Instruction {
   int64_t target = -1;
   int64_t host = -1;  ///< host arena offset (stash, fetch)
   Part part = Part::none;
-  bool add = false;       ///< the gradient is added to the one already there (backward, idle, reduce)
-  std::vector<int> wait;  ///< dependencies: indices into the same list
+  bool add = false;  ///< the gradient is added to the one already there (backward, idle, reduce)
+  Waits wait;        ///< dependencies: indices into the same list
   std::vector<Comm> comm;
   bool operator==(const Instruction&) const = default;
 };

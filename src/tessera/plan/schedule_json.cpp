@@ -54,20 +54,20 @@ class Writer {
   std::string text_ = "{";
 };
 
-std::string joined(const std::vector<int>& values, int base) {
+std::string joined(const Waits& values, int base) {
   std::string text = "[";
   for (int value : values) text += (text.size() > 1 ? "," : "") + std::to_string(base + value);
   return text + "]";
 }
 
 /// `group`: the instruction's own communicator, which is left out.
-std::string collectives(const std::vector<Comm>& comm, const std::string& group) {
+std::string collectives(const std::vector<Comm>& comm, Symbol group) {
   std::string text = "[";
   for (const Comm& c : comm) {
     if (text.size() > 1) text += ',';
     Writer out;
-    out.key("axis").string(c.axis).key("kind").string(c.kind).key("bytes").number(c.bytes);
-    if (!c.group.empty() && c.group != group) out.key("group").string(c.group);
+    out.key("axis").string(c.axis.text()).key("kind").string(c.kind.text()).key("bytes").number(c.bytes);
+    if (!c.group.empty() && c.group != group) out.key("group").string(c.group.text());
     text += out.close();
   }
   return text + "]";
@@ -77,11 +77,11 @@ Writer fields(const Instruction& in, std::string_view phase, int rank, int64_t s
   Writer out;
   out.key("rank").number(rank).key("step").number(step).key("i").number(base + i);
   out.key("phase").string(phase).key("op").string(name(in.op));
-  out.key("unit"), in.name.empty() ? out.raw("null") : out.string(in.name);
+  out.key("unit"), in.name.empty() ? out.raw("null") : out.string(in.name.text());
   out.key("micro"), in.micro < 0 ? out.raw("null") : out.number(in.micro);
   out.key("lane").string(name(in.lane)).key("bytes").number(in.bytes);
   if (in.frozen > 0) out.key("frozen").number(in.frozen);
-  if (!in.group.empty()) out.key("group").string(in.group);
+  if (!in.group.empty()) out.key("group").string(in.group.text());
   if (in.slot >= 0) out.key("slot").number(in.slot);
   if (in.grad >= 0) out.key("grad").number(in.grad);
   if (in.scratch >= 0) out.key("scratch").number(in.scratch);
@@ -200,11 +200,12 @@ Line parse_line(std::string_view text) {
   line.in.host = in.optional("host");
   if (in.has("part")) line.in.part = static_cast<Part>(in.choice("part", kParts));
   line.in.add = in.flag("add");
-  line.in.wait = in.integers("wait");
+  const std::vector<int> waits = in.integers("wait");
+  line.in.wait = Waits(waits.begin(), waits.end());
   for (const auto& item : in.list("comm")) {
     const Fields comm(item);
     line.in.comm.push_back({comm.text("axis"), comm.text("kind"), comm.integer("bytes"),
-                            comm.has("group") ? comm.text("group") : line.in.group});
+                            comm.has("group") ? Symbol(comm.text("group")) : line.in.group});
   }
   line.executed = in.has("t0") || in.has("t1");
   if (line.executed) line.t0 = in.seconds("t0"), line.t1 = in.seconds("t1");

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tessera/base/mesh.h"
+#include "tessera/base/symbol.h"
 
 namespace tessera::plan {
 
@@ -65,7 +66,7 @@ struct WorkDone {
 struct Traffic {
   std::string purpose;  ///< purpose in the communicator's name: "sequence"
   std::vector<Axis> axes;
-  std::string kind;       ///< "all_to_all"
+  Symbol kind;            ///< "all_to_all"
   Rows rows = Rows::own;  ///< rows that this rank sends
   int64_t row_bytes = 0;  ///< bytes of each row
   /// Only tokens [first, last) of each sample count; -1: to the end. The part must be at the same position in samples

@@ -30,7 +30,7 @@ void Events::fail(std::exception_ptr error) {
   changed_.notify_all();
 }
 
-void Events::await(const std::vector<int>& wait) {
+void Events::await(std::span<const int> wait) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
     if (error_) return true;

@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -22,7 +23,7 @@ class Events {
   void done(int instruction);
   void fail(std::exception_ptr error);
   /// Blocks until all of `wait` are done; rethrows a lane's failure.
-  void await(const std::vector<int>& wait);
+  void await(std::span<const int> wait);
   void await_all();
 
  private:

@@ -26,8 +26,7 @@ void Compiler::expand(const Visit& visit) {
   Instruction in = make(Op::expand, Lane::compute, visit.unit, visit.micro);
   in.part = Part::activations;
   in.bytes = compressed.bytes();
-  if (const auto offloaded = offloaded_.find({visit.unit, visit.micro}); offloaded != offloaded_.end())
-    in.wait = {offloaded->second.fetch};
+  if (const Offloaded* saved = offloaded(visit.unit, visit.micro)) in.wait = {saved->fetch};
   add(std::move(in));
 }
 
@@ -40,7 +39,8 @@ void Compiler::stash(const Visit& visit, int forward) {
   in.bytes = bytes;
   in.wait = {forward};
   in.host = host_.take(round_up(bytes, kPage), in.wait);
-  Offloaded& offloaded = offloaded_[{visit.unit, visit.micro}];
+  if (offloaded_.empty()) offloaded_.resize(model_.units.size() * static_cast<size_t>(schedule_.micros));
+  Offloaded& offloaded = offloaded_[place(visit.unit, visit.micro)];
   offloaded.bytes = bytes, offloaded.host = in.host;
   offloaded.stash = add(std::move(in));
   if (plan_.units[visit.unit].offload_to == Tier::nvme) {
@@ -57,8 +57,13 @@ void Compiler::stash(const Visit& visit, int forward) {
   if (plan_.prefetch == 0) drop_all();
 }
 
+Compiler::Offloaded* Compiler::offloaded(int unit, int micro) {
+  Offloaded* found = offloaded_.empty() ? nullptr : &offloaded_[place(unit, micro)];
+  return found && found->bytes > 0 ? found : nullptr;
+}
+
 void Compiler::drop(int unit, int micro) {
-  Offloaded& offloaded = offloaded_.at({unit, micro});
+  Offloaded& offloaded = offloaded_[place(unit, micro)];
   Instruction in = make(Op::drop, Lane::compute, unit, micro);
   in.part = Part::activations;
   in.bytes = offloaded.bytes;
@@ -73,9 +78,9 @@ void Compiler::drop_all() {
 
 /// Reads activations that the visit's backward needs from disk into host memory, if they are on disk.
 void Compiler::read_back(const Visit& visit) {
-  const auto found = offloaded_.find({visit.unit, visit.micro});
-  if (found == offloaded_.end() || found->second.write < 0 || found->second.read >= 0) return;
-  Offloaded& offloaded = found->second;
+  Offloaded* found = offloaded(visit.unit, visit.micro);
+  if (!found || found->write < 0 || found->read >= 0) return;
+  Offloaded& offloaded = *found;
   if (!offloaded.dropped) drop_all();
   Instruction in = make(Op::fetch, Lane::disk, visit.unit, visit.micro);
   in.part = Part::activations;
@@ -89,9 +94,9 @@ void Compiler::read_back(const Visit& visit) {
 
 /// Reloads activations that the visit's backward needs, once, if they were offloaded.
 void Compiler::fetch(const Visit& visit) {
-  const auto found = offloaded_.find({visit.unit, visit.micro});
-  if (found == offloaded_.end() || found->second.fetch >= 0) return;
-  Offloaded& offloaded = found->second;
+  Offloaded* found = offloaded(visit.unit, visit.micro);
+  if (!found || found->fetch >= 0) return;
+  Offloaded& offloaded = *found;
   read_back(visit);
   if (!offloaded.dropped) drop_all();
   Instruction in = make(Op::fetch, Lane::h2d, visit.unit, visit.micro);

@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/waits.h"
 
 namespace tessera::plan {
 
 class Arena {
  public:
   /// Returns the lowest free offset for `bytes`; appends the instructions that last used any of these bytes to `waits`.
-  int64_t take(int64_t bytes, std::vector<int>& waits) {
+  int64_t take(int64_t bytes, Waits& waits) {
     int64_t at = 0;
     for (const Range& used : used_) {  // sorted by begin
       if (used.begin - at >= bytes) break;
@@ -31,7 +32,7 @@ class Arena {
   }
 
   /// Appends the instructions that used any of these bytes last before they were taken.
-  void last_users(int64_t at, int64_t bytes, std::vector<int>& waits) const {
+  void last_users(int64_t at, int64_t bytes, Waits& waits) const {
     for (const Past& past : past_)
       if (past.begin < at + bytes && past.end > at) waits.push_back(past.instruction);
   }

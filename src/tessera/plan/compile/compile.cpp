@@ -18,8 +18,12 @@ Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::stri
       world_(group_name("control", {kAllAxes.begin(), kAllAxes.end()})),
       pp_rank_(plan.mesh.coordinate(rank, Axis::pp)),
       sizes_(model, plan, rank),
-      resident_(model.units.size()) {
+      resident_(model.units.size()),
+      written_(model.units.size()) {
+  for (auto& parts : written_) parts.fill(-1);
   schedule_.phase = std::move(phase);
+  names_.reserve(model.units.size());
+  for (const UnitSpec& unit : model.units) names_.emplace_back(unit.name);
   for (int u = 0; u < static_cast<int>(model.units.size()); ++u)
     if (plan.owns(rank, u)) own_.push_back(u);
 }
@@ -28,12 +32,11 @@ const Compiler::GroupName& Compiler::group_name(const std::string& purpose, cons
   const auto known = std::ranges::find_if(
       groups_, [&](const KnownGroup& other) { return other.purpose == purpose && other.axes == axes; });
   if (known != groups_.end()) return known->group;
-  GroupName& group = groups_.emplace_back(KnownGroup{purpose, axes, {}}).group;
+  std::string axis, name;
   for (Axis a : axes)
-    if (plan_.mesh[a] > 1) group.axis += (group.axis.empty() ? "" : "+") + std::string(axis_name(a));
-  if (!group.axis.empty())
-    group.name = purpose + ":" + group.axis + "[" + RankGrid(plan_.mesh, rank_, axes).text() + "]";
-  return group;
+    if (plan_.mesh[a] > 1) axis += (axis.empty() ? "" : "+") + std::string(axis_name(a));
+  if (!axis.empty()) name = purpose + ":" + axis + "[" + RankGrid(plan_.mesh, rank_, axes).text() + "]";
+  return groups_.emplace_back(KnownGroup{purpose, axes, {axis, name}}).group;
 }
 
 const Compiler::GroupName& Compiler::buffer_group(const char* purpose, const Buffer& buffer) const {
@@ -45,8 +48,7 @@ const Compiler::GroupName& Compiler::buffer_group(const char* purpose, const Buf
   return group;
 }
 
-void Compiler::collect(Instruction& in, const char* purpose, const std::string& kind, Gathered buffers,
-                       int64_t element) const {
+void Compiler::collect(Instruction& in, const char* purpose, Symbol kind, Gathered buffers, int64_t element) const {
   for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
     if (buffer.shards == 1 || (buffers == Gathered::trained && !buffer.trainable)) continue;
     const GroupName& group = buffer_group(purpose, buffer);
@@ -64,12 +66,12 @@ void Compiler::sum_over_replicas(Instruction& in, int unit) const {
   in.bytes = layout.grad_shard * kElement;
   if (layout.partitioned()) return reduce_scatter_partitions(in, unit);
   if (layout.sharded && !outer_.axis.empty())
-    in.comm = {{outer_.axis, "all_reduce", layout.grad_shard * element, outer_.name}};
+    in.comm = {{outer_.axis, kAllReduce, layout.grad_shard * element, outer_.name}};
   if (!layout.sharded)
     for (const Buffer& buffer : layout.buffers) {
       if (!buffer.trainable) continue;
       const GroupName& group = buffer_group("reduce_whole", buffer);
-      if (!group.axis.empty()) in.comm.push_back({group.axis, "all_reduce", buffer.shard * element, group.name});
+      if (!group.axis.empty()) in.comm.push_back({group.axis, kAllReduce, buffer.shard * element, group.name});
     }
   if (!in.comm.empty()) in.group = in.comm.front().group;
 }
@@ -79,8 +81,8 @@ void Compiler::reduce_scatter_partitions(Instruction& in, int unit) const {
   for (const Buffer& buffer : sizes_.layout(unit).buffers) {
     if (!buffer.trainable) continue;
     const GroupName& group = group_name(buffer.shards > 1 ? "reduce_outer" : "reduce_whole", plan_.outer_axes(buffer));
-    in.comm.push_back({group.axis, "reduce_scatter",
-                       buffer.partition() * size_of(plan_.reduce) * (buffer.partitions - 1), group.name});
+    in.comm.push_back(
+        {group.axis, kReduceScatter, buffer.partition() * size_of(plan_.reduce) * (buffer.partitions - 1), group.name});
   }
   in.group = in.comm.front().group;
 }
@@ -88,8 +90,7 @@ void Compiler::reduce_scatter_partitions(Instruction& in, int unit) const {
 Instruction Compiler::make(Op op, Lane lane, int unit, int micro) const {
   Instruction in;
   in.op = op, in.lane = lane, in.unit = unit, in.micro = micro;
-  in.wait.reserve(4);  // most have no more
-  if (unit >= 0) in.name = model_.units[unit].name;
+  if (unit >= 0) in.name = names_[unit];
   return in;
 }
 

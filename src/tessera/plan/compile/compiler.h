@@ -4,6 +4,7 @@
 // compiler; one source file for each concern.
 //
 //   Schedule step = Compiler(model, plan, rank, "train").train();
+#include <array>
 #include <deque>
 #include <map>
 #include <optional>
@@ -16,7 +17,9 @@
 namespace tessera::plan {
 
 inline constexpr int64_t kElement = 4;  ///< gathered parameters and gradients are fp32
+inline const Symbol kAllGather = "all_gather", kReduceScatter = "reduce_scatter", kAllReduce = "all_reduce";
 inline constexpr int64_t kPage = 4096;  ///< host memory is taken in pages, which direct disk I/O requires
+inline constexpr size_t kPartCount = static_cast<size_t>(Part::message) + 1;
 
 /// Delays drops of offloaded activations to give their copies more time, without raising the peak.
 void delay_drops(const ModelSpec& model, const Plan& plan, int rank, Schedule& schedule);
@@ -41,8 +44,8 @@ class Compiler {
     bool weights = false;  // deferred weight gradients: uses no parameters
   };
   struct GroupName {
-    std::string axis;  // "dp_shard", empty when the group has one member
-    std::string name;  // "gather:dp_shard[0,1]"
+    Symbol axis;  // "dp_shard", empty when the group has one member
+    Symbol name;  // "gather:dp_shard[0,1]"
   };
   struct KnownGroup {
     std::string purpose;
@@ -75,7 +78,7 @@ class Compiler {
   const GroupName& buffer_group(const char* purpose, const Buffer& buffer) const;
   /// Adds one collective for each buffer of the unit that is sharded over several ranks.
   enum class Gathered { all, trained };
-  void collect(Instruction& in, const char* purpose, const std::string& kind, Gathered buffers, int64_t element) const;
+  void collect(Instruction& in, const char* purpose, Symbol kind, Gathered buffers, int64_t element) const;
   void sum_over_replicas(Instruction& in, int unit) const;
   void reduce_scatter_partitions(Instruction& in, int unit) const;
   Instruction make(Op op, Lane lane, int unit, int micro) const;
@@ -115,16 +118,22 @@ class Compiler {
   void expand(const Visit& visit);
   void stash(const Visit& visit, int forward);
   void drop(int unit, int micro);
+  size_t place(int unit, int micro) const {
+    return static_cast<size_t>(micro) * model_.units.size() + static_cast<size_t>(unit);
+  }
+  Offloaded* offloaded(int unit, int micro);  ///< null for none
   void drop_all();
   void read_back(const Visit& visit);
   void fetch(const Visit& visit);
 
   // tiers.cpp: buffers on host or disk, and gradients stored in bf16
   Tier tier(int unit, Part part) const;
+  int& written(int unit, Part part) { return written_[static_cast<size_t>(unit)][static_cast<size_t>(part)]; }
+  void await_write(Instruction& in, Part part);
   int64_t bytes(int unit, Part part) const;
   int64_t updated_bytes(int unit, Part part) const;
-  int reload(Part part, int unit, int micro, int64_t at, std::vector<int> wait);
-  int offload(Part part, int unit, int micro, int64_t at, std::vector<int> wait);
+  int reload(Part part, int unit, int micro, int64_t at, Waits wait);
+  int offload(Part part, int unit, int micro, int64_t at, Waits wait);
   void hold_bounce_buffer(int64_t host, int last);
   void release_bounce_buffers(size_t bound);
 
@@ -142,7 +151,7 @@ class Compiler {
   // updates.cpp: the optimiser, and reloads for it
   struct Staged {
     int64_t parameters = -1, gradients = -1, states = -1;
-    std::vector<int> wait;
+    Waits wait;
   };
   Staged stage(int unit);
   int update(int unit, Staged staged);
@@ -160,20 +169,21 @@ class Compiler {
   mutable std::deque<KnownGroup> groups_;  // those named so far
   mutable std::vector<GroupOfBuffers> groups_of_buffers_;
   const GroupName outer_, world_;
+  std::vector<Symbol> names_;  // of the units
   const int pp_rank_;
   std::vector<int> own_;  // units of this rank's stages
   const UnitSizes sizes_;
   std::vector<Resident> resident_;
-  std::map<std::pair<int, int>, Offloaded> offloaded_;  // by (unit, micro)
-  std::deque<std::pair<int, int>> undropped_;           // offloaded but still on the device, oldest first
-  std::map<std::pair<int, Part>, int> written_;  // by buffer: the instruction that last wrote it to its placement
-  std::map<int, int> fetched_;                   // by unit: the last reload of its parameters
-  std::deque<Flight> flights_;                   // ranges not freed yet, oldest first
-  std::deque<Flight> update_flights_;            // likewise of updates in the backward: no reduction waits for them
+  std::vector<Offloaded> offloaded_;                  // see offloaded()
+  std::deque<std::pair<int, int>> undropped_;         // offloaded but still on the device, oldest first
+  std::vector<std::array<int, kPartCount>> written_;  // by unit and part: what last wrote it to its placement, or -1
+  std::map<int, int> fetched_;                        // by unit: the last reload of its parameters
+  std::deque<Flight> flights_;                        // ranges not freed yet, oldest first
+  std::deque<Flight> update_flights_;  // likewise of updates in the backward: no reduction waits for them
   // by unit: the slot that accumulates gradients until their only reduction
   std::map<int, int64_t> whole_gradients_;
   // on the reduce lane and on the compute lane: the norm waits for both
-  std::vector<int> last_reduce_, last_backward_;
+  Waits last_reduce_, last_backward_;
   std::deque<Use> bounce_buffers_;  // host memory between device and disk, oldest first
   Arena arena_, host_, disk_;
   Schedule schedule_;

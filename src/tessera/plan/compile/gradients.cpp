@@ -10,9 +10,9 @@ std::optional<int> Compiler::backward(const Visit& visit) {
   const bool trained = sizes_.layout(visit.unit).grad_total > 0, sharded = trained && sizes_.layout(visit.unit).sharded;
   const bool dummy = is_dummy(visit.micro), leaves_arena = trained && gradient_leaves_arena(visit.unit);
   const bool last_micro = visit.micro + 1 == schedule_.micros;
-  const auto offloaded = offloaded_.find({visit.unit, visit.micro});
+  const Offloaded* saved = offloaded(visit.unit, visit.micro);
   const auto need = [&](Instruction in) {
-    if (offloaded != offloaded_.end()) in.wait.push_back(offloaded->second.fetch);
+    if (saved) in.wait.push_back(saved->fetch);
     return in;
   };
   const bool defers_weights = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;
@@ -36,10 +36,10 @@ std::optional<int> Compiler::backward(const Visit& visit) {
     // The number of slots in flight is bounded so that a reduction overlaps only the next backward: a new slot frees
     // the oldest one and waits for it.
     retire(1);
-    std::vector<int> wait;
+    Waits wait;
     in.grad = arena_.take(in.bytes, wait);
     if (in.add) wait = {reload(Part::gradients, visit.unit, visit.micro, in.grad, wait)};
-    in.wait.insert(in.wait.end(), wait.begin(), wait.end());
+    in.wait.append(wait);
   }
   const int64_t grad = in.grad;
   if (!dummy && !visit.weights) await_message(in, visit);
@@ -69,12 +69,12 @@ void Compiler::reduce(const Visit& visit, int backward) {
   in.wait = {backward};
   in.scratch = arena_.take(in.bytes, in.wait);
   in.add = visit.micro > 0 && !plan_.units[visit.unit].reduces_once();
-  collect(in, "reduce", "reduce_scatter", Gathered::trained, size_of(plan_.reduce));
+  collect(in, "reduce", kReduceScatter, Gathered::trained, size_of(plan_.reduce));
   if (leaves_arena) {
-    std::vector<int> wait;
+    Waits wait;
     in.target = arena_.take(layout.grad_shard * kElement, wait);
     if (in.add) wait = {reload(Part::gradients, visit.unit, visit.micro, in.target, wait)};
-    in.wait.insert(in.wait.end(), wait.begin(), wait.end());
+    in.wait.append(wait);
   }
   const int64_t grad = in.grad, scratch = in.scratch, target = in.target;
   const int at = add(std::move(in));
@@ -158,13 +158,13 @@ void Compiler::norm() {
   }
   Instruction norm = make(Op::norm, Lane::compute, -1, -1);
   norm.wait = last_reduce_;
-  norm.wait.insert(norm.wait.end(), last_backward_.begin(), last_backward_.end());
+  norm.wait.append(last_backward_);
   if (row(plan_.states.optimizer).distance && plan_.update == Update::in_backward)  // the exchange has their totals
     for (const int u : own_)
-      if (const auto updated = written_.find({u, Part::parameters}); updates_on_host(u) && updated != written_.end())
-        norm.wait.push_back(updated->second);
+      if (const int updated = written(u, Part::parameters); updates_on_host(u) && updated >= 0)
+        norm.wait.push_back(updated);
   norm.group = world_.name;
-  if (!world_.axis.empty()) norm.comm = {{world_.axis, "all_gather", kControlBytes, world_.name}};
+  if (!world_.axis.empty()) norm.comm = {{world_.axis, kAllGather, kControlBytes, world_.name}};
   norm_ = add(std::move(norm));
 }
 

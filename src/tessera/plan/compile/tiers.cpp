@@ -36,8 +36,13 @@ int64_t Compiler::updated_bytes(int unit, Part part) const {
   return trained_shard_bytes(sizes_.layout(unit), plan_.states.masters);
 }
 
+/// Makes the instruction wait for what last wrote this part of its unit to its placement.
+void Compiler::await_write(Instruction& in, Part part) {
+  if (const int last = written(in.unit, part); last >= 0) in.wait.push_back(last);
+}
+
 /// Copies the buffer to arena offset `at` after `wait`, for an update (`micro` < 0) what that changes. Returns the instruction after which it is there.
-int Compiler::reload(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
+int Compiler::reload(Part part, int unit, int micro, int64_t at, Waits wait) {
   Instruction in = make(Op::fetch, tier(unit, part) == Tier::device ? Lane::reduce : Lane::h2d, unit, micro);
   in.part = part;
   in.bytes = micro < 0 ? updated_bytes(unit, part) : bytes(unit, part);
@@ -48,10 +53,10 @@ int Compiler::reload(Part part, int unit, int micro, int64_t at, std::vector<int
     read.part = part;
     read.bytes = in.bytes;
     read.host = in.host = host_.take(round_up(in.bytes, kPage), read.wait);
-    if (const auto it = written_.find({unit, part}); it != written_.end()) read.wait.push_back(it->second);
+    await_write(read, part);
     in.wait.push_back(add(std::move(read)));
   }
-  if (const auto it = written_.find({unit, part}); it != written_.end()) in.wait.push_back(it->second);
+  await_write(in, part);
   const int64_t host = in.host;
   const int last = add(std::move(in));
   if (part == Part::parameters) fetched_[unit] = last;
@@ -61,7 +66,7 @@ int Compiler::reload(Part part, int unit, int micro, int64_t at, std::vector<int
 
 /// Copies the buffer from arena offset `at` to its placement. Returns the instruction after which the arena range is
 /// free.
-int Compiler::offload(Part part, int unit, int micro, int64_t at, std::vector<int> wait) {
+int Compiler::offload(Part part, int unit, int micro, int64_t at, Waits wait) {
   const bool here = tier(unit, part) == Tier::device;
   Instruction in = make(Op::stash, here ? Lane::reduce : Lane::d2h, unit, micro);
   in.part = part;
@@ -69,10 +74,9 @@ int Compiler::offload(Part part, int unit, int micro, int64_t at, std::vector<in
   in.slot = at;
   in.wait = std::move(wait);
   // A rank without samples may be here before its host update of the last step's gradient is done.
-  const auto used = written_.find({unit, part});
   if (tier(unit, part) != Tier::nvme) {
-    if (used != written_.end()) in.wait.push_back(used->second);
-    const int sent = written_[{unit, part}] = add(std::move(in));
+    await_write(in, part);
+    const int sent = written(unit, part) = add(std::move(in));
     if (here) last_reduce_ = {sent};
     return sent;
   }
@@ -86,7 +90,7 @@ int Compiler::offload(Part part, int unit, int micro, int64_t at, std::vector<in
   const int64_t host = write.host;
   const int done = add(std::move(write));
   hold_bounce_buffer(host, done);
-  written_[{unit, part}] = done;
+  written(unit, part) = done;
   return last;
 }
 

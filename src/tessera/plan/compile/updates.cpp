@@ -70,7 +70,7 @@ Compiler::Staged Compiler::stage(int unit) {
                                  {Part::states, &staged.states}}) {
     if (part == Part::gradients && plan_.update == Update::in_backward) continue;
     if (tier(unit, part) == Tier::device || bytes(unit, part) == 0) continue;
-    std::vector<int> wait;
+    Waits wait;
     *at = arena_.take(updated_bytes(unit, part), wait);
     staged.wait.push_back(reload(part, unit, -1, *at, wait));
   }
@@ -87,11 +87,10 @@ int Compiler::update(int unit, Staged staged) {
   if (on_host) {  // it changes the buffers in place: after the fetches of them so far; later ones wait for it
     if (const auto read = fetched_.find(unit); read != fetched_.end()) in.wait.push_back(read->second);
     if (norm_ >= 0) in.wait.push_back(norm_);
-    if (const auto sent = written_.find({unit, Part::gradients}); sent != written_.end())
-      in.wait.push_back(sent->second);
+    await_write(in, Part::gradients);
     const int at = add(std::move(in));
-    for (const Part part : {Part::gradients, Part::states}) written_[{unit, part}] = at;
-    return written_[{unit, Part::parameters}] = gather_partitions(unit, -1, at);
+    for (const Part part : {Part::gradients, Part::states}) written(unit, part) = at;
+    return written(unit, Part::parameters) = gather_partitions(unit, -1, at);
   }
   const int at = add(std::move(in)), whole = gather_partitions(unit, staged.parameters, at);
   Flight flight;
@@ -110,7 +109,7 @@ void Compiler::sum_over_tensors(Instruction& in) const {
     for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
       const GroupName& group = group_name(in.lane == Lane::host ? kHostSums : kSums, sum_axes(plan_, buffer));
       const int64_t count = sums(plan_, model_.units[in.unit], buffer, round);
-      if (!group.axis.empty() && count > 0) in.comm.push_back({group.axis, "all_reduce", count * kElement, group.name});
+      if (!group.axis.empty() && count > 0) in.comm.push_back({group.axis, kAllReduce, count * kElement, group.name});
     }
   if (!in.comm.empty()) in.group = in.comm.front().group;
 }
@@ -127,7 +126,7 @@ int Compiler::gather_partitions(int unit, int64_t parameters, int update) {
   for (const Buffer& buffer : sizes_.layout(unit).buffers) {
     if (!buffer.trainable) continue;
     const GroupName& group = group_name("gather_outer", plan_.outer_axes(buffer));
-    in.comm.push_back({group.axis, "all_gather", buffer.partition() * element * (buffer.partitions - 1), group.name});
+    in.comm.push_back({group.axis, kAllGather, buffer.partition() * element * (buffer.partitions - 1), group.name});
   }
   in.group = in.comm.front().group;
   return add(std::move(in));

@@ -74,7 +74,7 @@ void Compiler::gather(int unit, int micro) {
   const bool direct = !narrow && layout.buffers.size() == 1 && layout.buffers[0].stored == DType::f32;
   if (offloaded) {
     const int64_t shard = bytes(unit, Part::parameters);
-    std::vector<int> wait;
+    Waits wait;
     if (direct) {
       in.scratch = in.slot + plan_.shard_rank(layout.buffers[0], rank_) * shard;
       arena_.last_users(in.scratch, shard, wait);
@@ -83,7 +83,7 @@ void Compiler::gather(int unit, int micro) {
     }
     in.wait.push_back(reload(Part::parameters, unit, micro, in.scratch, wait));
   }
-  collect(in, "gather", "all_gather", Gathered::all, size_of(plan_.gathered()));
+  collect(in, "gather", kAllGather, Gathered::all, size_of(plan_.gathered()));
   const int64_t slot = in.slot, scratch = in.scratch;
   const int at = add(std::move(in));
   if (offloaded && !direct) arena_.give(scratch, at);

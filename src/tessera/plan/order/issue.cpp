@@ -128,7 +128,8 @@ class Devices {
       const Instruction& in = rank.schedule->list[at];
       const bool inside = rank.begun[at] > 0;
       return "rank " + std::to_string(r) + (inside ? " is in " : " has not begun ") + std::string(name(in.op)) + " " +
-             in.name + " (i " + std::to_string(i) + ") on " + (inside ? rank.current[at].first : in.group) + "\n";
+             in.name + " (i " + std::to_string(i) + ") on " + (inside ? rank.current[at].first : in.group.text()) +
+             "\n";
     }
     return "";
   }

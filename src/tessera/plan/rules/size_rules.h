@@ -148,7 +148,7 @@ class SizeRules {
       }
       const auto n = std::max<int64_t>(2, static_cast<int64_t>(checker_.groups()[checker_.group(c)].ranks.size()));
       const int64_t part = kind == "all_reduce" ? c.bytes : c.bytes / (n - 1);
-      over_tp = over_tp || c.axis.ends_with("tp");
+      over_tp = over_tp || c.axis.text().ends_with("tp");
       parts += part;
       wholes.push_back(kind == "all_reduce" ? part : part * n);
       whole += wholes.back();

@@ -71,9 +71,10 @@ namespace {
 /// simulated, so purpose and axes name it; each pipeline stage has its own, and messages have one for each pair of
 /// identical ranks.
 std::string communicator_name(const Instruction& in, const Plan& plan, int rank) {
-  const size_t open = in.group.find('[');
+  const std::string& group = in.group;
+  const size_t open = group.find('[');
   if (open == std::string::npos) return in.name;
-  const std::string name = in.group.substr(0, open), axis = name.substr(name.find(':') + 1);
+  const std::string name = group.substr(0, open), axis = name.substr(name.find(':') + 1);
   const int stages = plan.mesh[Axis::pp], here = plan.mesh.coordinate(rank, Axis::pp);
   if (stages == 1) return name;
   if (in.op == Op::send || in.op == Op::recv) {
@@ -102,7 +103,7 @@ RankTasks tasks_of(const Schedule& schedule, const CostModel& cost, int rank, bo
     task.phases = cost.phases(in, rank);
     if (!alone && std::ranges::any_of(task.phases, &Phase::is_collective))
       task.communicator = communicator_name(in, cost.plan(), rank);
-    task.across_stages = in.op == Op::send || in.op == Op::recv || in.group.find(":pp") != std::string::npos;
+    task.across_stages = in.op == Op::send || in.op == Op::recv || in.group.text().find(":pp") != std::string::npos;
     result.tasks.push_back(std::move(task));
   }
   return result;

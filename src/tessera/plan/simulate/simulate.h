@@ -30,7 +30,7 @@ namespace tessera::plan {
 
 struct Task {
   int lane = 0;
-  std::vector<int> wait;      ///< indices into the same list
+  Waits wait;                 ///< indices into the same list
   std::vector<Phase> phases;  ///< in order; empty: done when it starts
   /// Communicator of its collective phases; the n-th use by each rank is the same collective.
   std::string communicator;

@@ -260,7 +260,7 @@ void waits(plan::Profile& profile, const Times& times) {
   std::map<std::string, std::array<std::vector<double>, 2>> extra;  // forward and backward
   for (const Timed& timed : times)
     for (const plan::Comm& comm : timed.in.comm) {
-      const std::string purpose = comm.group.substr(0, comm.group.find(':'));
+      const std::string purpose = comm.group.text().substr(0, comm.group.text().find(':'));
       if (plan::carries_tokens(timed.in.op))
         extra[purpose][timed.in.op == plan::Op::backward].push_back(timed.extra() /
                                                                     static_cast<double>(timed.in.comm.size()));
