@@ -117,7 +117,7 @@ std::string spiece_seed() {
 /// What train_tokenizer makes, which SentencePiece itself reads; nothing in a build without it.
 std::vector<std::string> unigram_seed() {
   if (!data::has_tokenizer()) return {};
-  const fs::path file = fs::temp_directory_path() / ("tessera-fuzz-spiece-" + std::to_string(::getpid()));
+  const fs::path file = fs::temp_directory_path() / ("fuzz-readers-spiece-" + std::to_string(::getpid()));
   data::train_tokenizer({"a cat and a dog", "two cats in the rain"}, 320, file);
   const std::string bytes = checkpoint::read_text(file);
   fs::remove(file);
@@ -209,7 +209,7 @@ void read_cache_entry(const std::string& bytes, const std::string& file) {
   }
 }
 std::vector<std::string> cache_seeds() {
-  std::string name = (fs::temp_directory_path() / "tessera-fuzz-cache-XXXXXX").string();
+  std::string name = (fs::temp_directory_path() / "fuzz-readers-cache-XXXXXX").string();
   check_internal(::mkdtemp(name.data()) != nullptr, "fuzz", "no folder");
   write(fs::path(name) / "a.mp4", "pixels");
   data::write_clip(name, clip_key(fs::path(name) / "a.mp4"), {.latent = {{1, 1, 2, 2}, {1, 2, 3, 4}}, .extras = {}},

@@ -130,7 +130,7 @@ struct Options {
 };
 
 int fuzz(const Options& options) {
-  std::string name = (fs::temp_directory_path() / "tessera-fuzz-XXXXXX").string();
+  std::string name = (fs::temp_directory_path() / "fuzz-readers-XXXXXX").string();
   if (!::mkdtemp(name.data())) return std::perror("fuzz: no folder"), 2;
   Loop loop(name);
   std::vector<const Reader*> chosen;

@@ -72,7 +72,7 @@ data::Frames frames(int count) {
 }
 
 std::vector<std::string> clip_seeds() {
-  const fs::path file = fs::temp_directory_path() / ("tessera-fuzz-clip-" + std::to_string(::getpid()) + ".mp4");
+  const fs::path file = fs::temp_directory_path() / ("fuzz-readers-clip-" + std::to_string(::getpid()) + ".mp4");
   data::write_mp4(file, frames(4));
   std::vector<std::string> seeds = {checkpoint::read_text(file)};
   fs::remove(file);
