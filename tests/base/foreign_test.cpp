@@ -87,7 +87,8 @@ TEST(Json, AFieldOfAnotherTypeIsNamedWithItsPlaceAndItsValue) {
 }
 
 std::string problem_of(std::string_view text) {
-  const auto problem = toml_problem(text);
+  const auto found = readable_toml(text);
+  const auto* problem = std::get_if<TomlProblem>(&found);
   return problem ? std::to_string(problem->line) + ": " + problem->what : "";
 }
 
@@ -126,13 +127,14 @@ TEST(Toml, WhatStandsInQuotesAndCommentsIsLeftAlone) {
 }
 
 TEST(Toml, ALineBehindABackslashMayBeginWithAnyLetter) {
-  const char* const letters[] = {"\xc3\xa9", "\xd0\xb6", "\xe3\x81\x82", "\xe5\x96\x84", "\xe2\x82\xac", "\xf0\x9f\x90\x88"};
+  const char* const letters[] = {"\xc3\xa9",     "\xd0\xb6",     "\xe3\x81\x82",
+                                 "\xe5\x96\x84", "\xe2\x82\xac", "\xf0\x9f\x90\x88"};
   for (const std::string letter : letters) {
     const std::string text = "[\"\"\"\\\n" + letter + " = 1\n";
     EXPECT_THROW(parse_toml(text), toml::parse_error) << text;
     for (const std::string line_end : {"\n", " \n", "\t\r\n", "\n\n \n", "\n  \\\n"}) {
-      const std::string prompt = "a = \"\"\"\nOne \\" + line_end + "  " + letter + letter + " \\\"\"\" two \\" + line_end +
-                                 "b\"\"\" # \\\n\"" + letter + "\" = '''\\\n" + letter + "'''\n";
+      const std::string prompt = "a = \"\"\"\nOne \\" + line_end + "  " + letter + letter + " \\\"\"\" two \\" +
+                                 line_end + "b\"\"\" # \\\n\"" + letter + "\" = '''\\\n" + letter + "'''\n";
       const toml::table root = parse_toml(prompt);
       EXPECT_EQ(root["a"].value_or(std::string()), "One " + letter + letter + " \"\"\" two b") << prompt;
       EXPECT_EQ(root[letter].value_or(std::string()), "\\\n" + letter) << prompt;

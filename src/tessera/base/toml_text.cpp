@@ -16,17 +16,23 @@ class Scan {
  public:
   explicit Scan(std::string_view text) : text_(text) {}
 
-  std::optional<TomlProblem> run() {
+  std::variant<TomlProblem, std::string> run() {
     if (static_cast<int64_t>(text_.size()) > kMostTomlBytes) return TomlProblem{1, "the text has more than 8 MiB"};
     constexpr std::string_view kMark = "\xef\xbb\xbf";
     if (text_.starts_with(kMark)) at_ = kMark.size();
     while (at_ < text_.size() && !what_) step();
     if (what_) return TomlProblem{line_, what_};
-    return std::nullopt;
+    std::string readable;
+    size_t done = 0;
+    for (const size_t at : first_of_lines_) {
+      const Utf8 letter = utf8_at(text_, at);
+      char code[11];
+      std::snprintf(code, sizeof code, "\\U%08X", letter.code);
+      readable.append(text_.substr(done, at - done)).append(code);
+      done = at + letter.bytes;
+    }
+    return readable.append(text_.substr(done));
   }
-
-  /// The letters beyond ASCII before which a backslash at a line's end skips blanks.
-  const std::vector<size_t>& first_of_lines() const { return first_of_lines_; }
 
  private:
   void step() {
@@ -130,26 +136,11 @@ class Scan {
   bool value_ = false;          ///< a value stands here, not a key
   bool bare_ = false;           ///< behind the first letter of what has no quotes
   const char* what_ = nullptr;
-  std::vector<size_t> first_of_lines_;
+  std::vector<size_t> first_of_lines_;  ///< letters beyond ASCII before which a backslash at a line's end skips blanks
 };
 
 }  // namespace
 
-std::optional<TomlProblem> toml_problem(std::string_view text) { return Scan(text).run(); }
-
-std::string escaped_toml(std::string_view text) {
-  Scan scan(text);
-  scan.run();
-  std::string escaped;
-  size_t done = 0;
-  for (const size_t at : scan.first_of_lines()) {
-    const Utf8 letter = utf8_at(text, at);
-    char code[11];
-    std::snprintf(code, sizeof code, "\\U%08X", letter.code);
-    escaped.append(text.substr(done, at - done)).append(code);
-    done = at + letter.bytes;
-  }
-  return escaped.append(text.substr(done));
-}
+std::variant<TomlProblem, std::string> readable_toml(std::string_view text) { return Scan(text).run(); }
 
 }  // namespace tessera
