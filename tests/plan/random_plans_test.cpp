@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <tuple>
 
 #include "matrix.h"
 #include "plan/edit.h"
 #include "plan/toy.h"
+#include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/memory.h"
 
 namespace tessera::plan {
 namespace {
@@ -29,6 +32,26 @@ TEST(RandomPlans, FiveHundredCompileAndKeepTheRules) {
     if (n % 3 == 2) plan.grad = DType::bf16;
     const auto violations = check(toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2)));
     ASSERT_TRUE(violations.empty()) << plan.to_toml(toy::names(spec)) << toy::text(violations);
+  }
+}
+
+/// What a search compiles of the plans that it does not simulate.
+TEST(RandomPlans, CompiledForMemoryTakeWhatTheRunTakes) {
+  Random random(12);
+  for (int n = 0; n < 500; ++n) {
+    const ModelSpec spec = toy::random_model(random);
+    const Plan plan = toy::random_plan(random, spec, n % 5 == 0 ? 4 : 2);
+    for (int rank = 0; rank < plan.mesh.world(); ++rank) {
+      const Schedule run = compile_train(spec, plan, rank);
+      const Schedule memory = compile_train(spec, plan, rank, /*pending=*/true, CompiledFor::memory);
+      ASSERT_EQ(run.list.size(), memory.list.size());
+      EXPECT_EQ(std::tie(run.arena, run.host_arena, run.disk_arena),
+                std::tie(memory.arena, memory.host_arena, memory.disk_arena));
+      const MemoryCurve of_run = memory_curve(spec, plan, run, rank), found = memory_curve(spec, plan, memory, rank);
+      ASSERT_EQ(of_run.peak, found.peak) << plan.to_toml(toy::names(spec));
+      EXPECT_EQ(of_run.host.total(), found.host.total());
+      EXPECT_EQ(of_run.nvme.total(), found.nvme.total());
+    }
   }
 }
 

@@ -50,8 +50,9 @@ Strategy strategy_of(std::string_view text, std::string_view where) {
 }
 
 const Policy& UnitPlan::policy(std::string_view site) const {
-  const auto found = sites.find(std::string(site));
-  return found == sites.end() ? activations : found->second;
+  for (const auto& [name, policy] : sites)  // a few; a search asks millions of times
+    if (name == site) return policy;
+  return activations;
 }
 
 bool UnitPlan::offloads() const {

@@ -32,7 +32,7 @@ void Compiler::expand(const Visit& visit) {
 
 void Compiler::stash(const Visit& visit, int forward) {
   drop_all();  // the copy of the previous forward's activations overlapped this forward
-  const int64_t bytes = offloaded_bytes(on(visit.micro), plan_, visit.unit);
+  const int64_t bytes = bytes_to_offload(visit);
   if (bytes == 0) return;
   Instruction in = make(Op::stash, Lane::d2h, visit.unit, visit.micro);
   in.part = Part::activations;
@@ -57,6 +57,16 @@ void Compiler::stash(const Visit& visit, int forward) {
   if (plan_.prefetch == 0) drop_all();
 }
 
+/// As offloaded_bytes has it, which is asked once for all micro-batches of as many samples.
+int64_t Compiler::bytes_to_offload(const Visit& visit) {
+  const ModelSpec& model = on(visit.micro);
+  std::vector<int64_t>& known = to_offload_[&model];
+  if (known.empty()) known.assign(model.units.size(), -1);
+  int64_t& bytes = known[static_cast<size_t>(visit.unit)];
+  if (bytes < 0) bytes = offloaded_bytes(model, plan_, visit.unit);
+  return bytes;
+}
+
 Compiler::Offloaded* Compiler::offloaded(int unit, int micro) {
   Offloaded* found = offloaded_.empty() ? nullptr : &offloaded_[place(unit, micro)];
   return found && found->bytes > 0 ? found : nullptr;
@@ -73,7 +83,8 @@ void Compiler::drop(int unit, int micro) {
 }
 
 void Compiler::drop_all() {
-  for (const auto& [unit, micro] : std::exchange(undropped_, {})) drop(unit, micro);
+  for (const auto& [unit, micro] : undropped_) drop(unit, micro);
+  undropped_.clear();
 }
 
 /// Reads activations that the visit's backward needs from disk into host memory, if they are on disk.

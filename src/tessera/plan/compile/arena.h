@@ -16,6 +16,9 @@ namespace tessera::plan {
 
 class Arena {
  public:
+  /// `remembers`: who used bytes last. Without, `waits` stay as they are, and offsets are the same.
+  explicit Arena(bool remembers = true) : remembers_(remembers) {}
+
   /// Returns the lowest free offset for `bytes`; appends the instructions that last used any of these bytes to `waits`.
   int64_t take(int64_t bytes, Waits& waits) {
     int64_t at = 0;
@@ -26,7 +29,7 @@ class Arena {
     used_.insert(
         std::lower_bound(used_.begin(), used_.end(), at, [](const Range& r, int64_t x) { return r.begin < x; }),
         Range{at, at + bytes});
-    last_users(at, bytes, waits);
+    if (remembers_) last_users(at, bytes, waits);
     size_ = std::max(size_, at + bytes);
     return at;
   }
@@ -39,9 +42,11 @@ class Arena {
 
   void give(int64_t at, int instruction) {
     const auto it = std::find_if(used_.begin(), used_.end(), [&](const Range& r) { return r.begin == at; });
-    check_internal(it != used_.end(), "plan.arena", "offset " + std::to_string(at) + " is not in use");
-    std::erase_if(past_, [&](const Past& past) { return past.begin >= it->begin && past.end <= it->end; });
-    past_.push_back({it->begin, it->end, instruction});
+    if (it == used_.end()) throw InternalError("plan.arena", "offset " + std::to_string(at) + " is not in use");
+    if (remembers_) {
+      std::erase_if(past_, [&](const Past& past) { return past.begin >= it->begin && past.end <= it->end; });
+      past_.push_back({it->begin, it->end, instruction});
+    }
     used_.erase(it);
   }
 
@@ -56,6 +61,7 @@ class Arena {
     int64_t begin, end;
     int instruction;
   };
+  bool remembers_;
   std::vector<Range> used_;
   std::vector<Past> past_;
   int64_t size_ = 0;

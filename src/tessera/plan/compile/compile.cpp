@@ -9,17 +9,21 @@
 
 namespace tessera::plan {
 
-Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::string phase)
+Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::string phase, CompiledFor compiled_for)
     : model_(model),
       plan_(plan),
       rank_(rank),
       dp_rank_(plan.mesh.dp_rank(rank)),
+      for_memory_(compiled_for == CompiledFor::memory),
       outer_(group_name("reduce_outer", {Axis::dp_replicate})),
       world_(group_name("control", {kAllAxes.begin(), kAllAxes.end()})),
       pp_rank_(plan.mesh.coordinate(rank, Axis::pp)),
       sizes_(model, plan, rank),
       resident_(model.units.size()),
-      written_(model.units.size()) {
+      written_(model.units.size()),
+      arena_(!for_memory_),
+      host_(!for_memory_),
+      disk_(!for_memory_) {
   for (auto& parts : written_) parts.fill(-1);
   schedule_.phase = std::move(phase);
   names_.reserve(model.units.size());
@@ -49,6 +53,7 @@ const Compiler::GroupName& Compiler::buffer_group(const char* purpose, const Buf
 }
 
 void Compiler::collect(Instruction& in, const char* purpose, Symbol kind, Gathered buffers, int64_t element) const {
+  if (for_memory_) return;
   for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
     if (buffer.shards == 1 || (buffers == Gathered::trained && !buffer.trainable)) continue;
     const GroupName& group = buffer_group(purpose, buffer);
@@ -95,8 +100,12 @@ Instruction Compiler::make(Op op, Lane lane, int unit, int micro) const {
 }
 
 int Compiler::add(Instruction in) {
-  std::sort(in.wait.begin(), in.wait.end());
-  in.wait.erase(std::unique(in.wait.begin(), in.wait.end()), in.wait.end());
+  if (for_memory_) {
+    in.wait.clear();
+  } else {
+    std::sort(in.wait.begin(), in.wait.end());
+    in.wait.erase(std::unique(in.wait.begin(), in.wait.end()), in.wait.end());
+  }
   schedule_.list.push_back(std::move(in));
   return static_cast<int>(schedule_.list.size()) - 1;
 }
@@ -164,8 +173,9 @@ Schedule Compiler::checkpoint() {
   return done();
 }
 
-Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending) {
-  Schedule schedule = Compiler(model, plan, rank, "train").train(pending);
+Schedule compile_train(const ModelSpec& model, const Plan& plan, int rank, bool pending, CompiledFor compiled_for) {
+  Schedule schedule = Compiler(model, plan, rank, "train", compiled_for).train(pending);
+  if (compiled_for == CompiledFor::memory) return schedule;
   delay_drops(model, plan, rank, schedule);
   order_memory(schedule);
   return schedule;
@@ -176,8 +186,8 @@ Schedule compile_updates(const ModelSpec& model, const Plan& plan, int rank) {
 }
 
 ArenaBytes arenas_without_pending(const ModelSpec& model, const Plan& plan, int rank) {
-  const Schedule updates = Compiler(model, plan, rank, "update").updates(),
-                 first = Compiler(model, plan, rank, "train").train(/*pending=*/false);
+  const Schedule updates = Compiler(model, plan, rank, "update", CompiledFor::memory).updates(),
+                 first = Compiler(model, plan, rank, "train", CompiledFor::memory).train(/*pending=*/false);
   return ArenaBytes{updates.arena, updates.host_arena}.covering({first.arena, first.host_arena});
 }
 

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "tessera/plan/compile/arena.h"
+#include "tessera/plan/compile/compile.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/unit_sizes.h"
 
@@ -29,7 +30,8 @@ void order_memory(Schedule& schedule);
 
 class Compiler {
  public:
-  Compiler(const ModelSpec& model, const Plan& plan, int rank, std::string phase);
+  Compiler(const ModelSpec& model, const Plan& plan, int rank, std::string phase,
+           CompiledFor compiled_for = CompiledFor::run);
 
   Schedule train(bool pending);
   Schedule updates();
@@ -122,6 +124,7 @@ class Compiler {
     return static_cast<size_t>(micro) * model_.units.size() + static_cast<size_t>(unit);
   }
   Offloaded* offloaded(int unit, int micro);  ///< null for none
+  int64_t bytes_to_offload(const Visit& visit);
   void drop_all();
   void read_back(const Visit& visit);
   void fetch(const Visit& visit);
@@ -166,6 +169,7 @@ class Compiler {
   const ModelSpec& model_;
   const Plan& plan_;
   const int rank_, dp_rank_;
+  const bool for_memory_;                  // CompiledFor::memory
   mutable std::deque<KnownGroup> groups_;  // those named so far
   mutable std::vector<GroupOfBuffers> groups_of_buffers_;
   const GroupName outer_, world_;
@@ -174,8 +178,9 @@ class Compiler {
   std::vector<int> own_;  // units of this rank's stages
   const UnitSizes sizes_;
   std::vector<Resident> resident_;
-  std::vector<Offloaded> offloaded_;                  // see offloaded()
-  std::deque<std::pair<int, int>> undropped_;         // offloaded but still on the device, oldest first
+  std::vector<Offloaded> offloaded_;                             // see offloaded()
+  std::map<const ModelSpec*, std::vector<int64_t>> to_offload_;  // by model and unit: bytes, -1 if not known yet
+  std::vector<std::pair<int, int>> undropped_;                   // offloaded but still on the device, oldest first
   std::vector<std::array<int, kPartCount>> written_;  // by unit and part: what last wrote it to its placement, or -1
   std::map<int, int> fetched_;                        // by unit: the last reload of its parameters
   std::deque<Flight> flights_;                        // ranges not freed yet, oldest first

@@ -49,6 +49,7 @@ std::optional<Instruction> Compiler::message(Op op, bool forward, int stage, int
   // there.
   if (stage < plan_.mesh[Axis::pp])
     for (int64_t bytes : on(micro).conditioning) in.bytes += bytes;
+  if (for_memory_) return in;
   const GroupName group = pair_name(forward, stage);
   in.group = group.name;
   in.comm = {{group.axis, sends ? "send" : "recv", sends ? in.bytes : 0, group.name}};

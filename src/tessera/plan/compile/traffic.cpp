@@ -24,6 +24,7 @@ int64_t Compiler::samples(int micro) const { return forward_only_ ? 1 : plan_.sl
 int64_t Compiler::tokens(int micro) const { return model_.sequence / model_.samples * samples(micro); }
 
 void Compiler::declare(Instruction& in, const std::vector<Traffic>& traffic) const {
+  if (for_memory_) return;
   for (const Traffic& t : traffic) {
     if (!t.several(plan_.mesh)) continue;
     const GroupName& group = group_name(t.purpose, t.axes);

@@ -11,10 +11,9 @@
 
 namespace tessera::plan {
 
-/// The steps of a plan's experts and their schedules.
-struct Evaluated::Compiled {
-  std::vector<Plan> steps;
-  std::vector<std::vector<RankGroup>> groups;
+/// The steps of a plan's experts.
+struct Evaluated::Steps {
+  std::vector<Plan> of_expert;
   int64_t repeated = 0;  ///< micro-batches that are not in them
   bool whole = false;    ///< all have to be
 };
@@ -113,15 +112,18 @@ Evaluated Evaluator::measured(Plan plan, bool whole) const {
   ++evaluated_;
   e.candidate.plan = std::move(plan);
   Candidate& c = e.candidate;
-  e.compiled = std::make_shared<Evaluated::Compiled>();
-  auto& [steps, groups, repeated, is_whole] = *e.compiled;
+  const auto of_experts = std::make_shared<Evaluated::Steps>();
+  auto& [steps, repeated, is_whole] = *of_experts;
+  e.steps = of_experts;
   is_whole = whole;
   steps = steps_of(c.plan);
   if (!whole)
     for (Plan& step : steps) std::tie(step, repeated) = shortened(std::move(step));
   ArenaBytes arenas;
-  for (const Plan& step : steps)
-    for (const RankGroup& group : groups.emplace_back(rank_groups(model, step)))
+  std::vector<std::vector<RankGroup>> groups;
+  for (const Plan& step : steps)  // of the plan that is found in the end, with the instruction at its peak
+    for (const RankGroup& group :
+         groups.emplace_back(rank_groups(model, step, whole ? CompiledFor::run : CompiledFor::memory)))
       if (steps.size() > 1) arenas = arenas.covering(arenas_of(group.schedule));
   for (size_t s = 0; s < steps.size(); ++s)
     for (const RankGroup& group : groups[s]) {
@@ -138,20 +140,19 @@ Evaluated Evaluator::measured(Plan plan, bool whole) const {
           : input.budget > 0 ? "fits with " + format_bytes(input.budget - c.peak) + " to spare"
                              : "fits";
   if (c.fits) return e;
-  e.compiled.reset();
+  e.steps.reset();
   if (!whole) remember(e);
   return e;
 }
 
 Evaluated Evaluator::timed(Evaluated e) const {
-  if (!e.compiled) return e;
-  auto& [steps, groups, repeated, whole] = *e.compiled;
+  if (!e.steps) return e;
+  const auto& [steps, repeated, whole] = *e.steps;
   std::vector<double> seconds;
-  for (size_t s = 0; s < steps.size(); ++s)
-    seconds.push_back(predict(model, steps[s], machine, std::move(groups[s]), repeated).step.total);
+  for (const Plan& step : steps) seconds.push_back(predict(model, step, machine, {}, repeated).step.total);
   e.candidate.seconds = seconds.size() == 1 ? seconds[0] : mean_seconds(seconds, input.expert_shares);
   const bool repeats = !whole;
-  e.compiled.reset();
+  e.steps.reset();
   if (repeats) remember(e);
   return e;
 }

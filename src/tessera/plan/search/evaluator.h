@@ -23,8 +23,8 @@ namespace tessera::plan {
 struct Evaluated {
   Candidate candidate;
   MemoryCurve memory;
-  struct Compiled;
-  std::shared_ptr<Compiled> compiled;  ///< of a plan that was measured and not simulated yet
+  struct Steps;
+  std::shared_ptr<const Steps> steps;  ///< of a plan that was measured and not simulated yet
 };
 
 /// Faster; at equal time, the one with less host memory.

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/compile/compile.h"
 
 namespace tessera::plan {
 
@@ -52,15 +51,17 @@ std::vector<Alike> kinds_of(const Plan& plan) {
 
 }  // namespace
 
-std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan) {
+std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan, CompiledFor compiled_for) {
   const std::vector<Alike> kinds = kinds_of(plan);
   const int inner = plan.mesh.world() / (plan.mesh[Axis::pp] * plan.mesh.dp_size());  // ranks that share samples
   std::vector<RankGroup> groups;
   for (int stage = 0; stage < plan.mesh[Axis::pp]; ++stage)
     for (const Alike& kind : kinds) {
       const int rank = (stage * plan.mesh.dp_size() + kind.first) * inner;
-      groups.push_back(
-          {.rank = rank, .ranks = kind.count * inner, .schedule = compile_train(model, plan, rank), .spans = {}});
+      groups.push_back({.rank = rank,
+                        .ranks = kind.count * inner,
+                        .schedule = compile_train(model, plan, rank, /*pending=*/true, compiled_for),
+                        .spans = {}});
     }
   return groups;
 }

@@ -9,6 +9,7 @@
 // compiled and simulated once.
 #include <array>
 
+#include "tessera/plan/compile/compile.h"
 #include "tessera/plan/simulate/simulate.h"
 
 namespace tessera::plan {
@@ -41,7 +42,8 @@ struct Prediction {
 /// What the schedules of ranks differ in: the stage, and the number of samples of a step.
 std::array<int64_t, 2> rank_kind(const Plan& plan, int rank);
 /// Groups of identical ranks with the schedule of the first.
-std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan);
+std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan,
+                                   CompiledFor compiled_for = CompiledFor::run);
 /// `groups`: the result of rank_groups, if already computed. `repeated`: so many further micro-batches, like the second of
 /// `plan`, have a part in the times of the step; plan must have three or more, and one pipeline stage.
 Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& machine, std::vector<RankGroup> groups = {},
