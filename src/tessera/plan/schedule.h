@@ -104,6 +104,11 @@ struct Schedule {
   int micros = 1;          ///< micro-batches compiled in
 };
 
+/// What a schedule is compiled for. `memory`: for memory_curve alone, which a search asks of thousands of plans. Instructions,
+/// arenas and the peak are those of the run; waits and collectives are missing, and drops are where they stand before
+/// delay_drops, which raises no peak. Takes a third of the time.
+enum class CompiledFor { run, memory };
+
 /// [Note: memory at a place] Memory of activations is taken and freed by the compute lane, in the order of the list: that
 /// keeps the peak at the predicted one. What one instruction gets, another may have freed just before, and on a device
 /// the work of that one may not be done yet. The compute lane itself is in order. An instruction of another lane that

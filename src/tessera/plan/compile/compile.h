@@ -13,11 +13,6 @@
 
 namespace tessera::plan {
 
-/// What a schedule is compiled for. `memory`: for memory_curve alone, which a search asks of thousands of plans. Instructions,
-/// arenas and the peak are those of the run; waits and collectives are missing, and drops are where they stand before
-/// delay_drops, which raises no peak. Takes a third of the time.
-enum class CompiledFor { run, memory };
-
 /// One optimiser step: all micro-batches, reductions, norm and updates. `rank` determines the dummy batches. With
 /// just-in-time updates the step begins with the deferred updates of the previous step; `pending` = false leaves them
 /// out.

@@ -11,7 +11,6 @@
 #include <set>
 
 #include "tessera/plan/compile/arena.h"
-#include "tessera/plan/compile/compile.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/unit_sizes.h"
 

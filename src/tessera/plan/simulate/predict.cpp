@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/compile/compile.h"
 
 namespace tessera::plan {
 

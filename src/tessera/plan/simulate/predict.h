@@ -9,7 +9,6 @@
 // compiled and simulated once.
 #include <array>
 
-#include "tessera/plan/compile/compile.h"
 #include "tessera/plan/simulate/simulate.h"
 
 namespace tessera::plan {
