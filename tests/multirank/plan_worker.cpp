@@ -186,10 +186,10 @@ struct Case {
     return gradient;
   }
   void fill(Store& store) const {
-    fill_shards(store, [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
-      testing::draw_weights(*model, seed, param, first, count, out);
-    });
+    if (!weights) weights.emplace(*model, seed);
+    fill_shards(store, std::ref(*weights));
   }
+  mutable std::optional<testing::DrawnWeights> weights;
 };
 
 /// A batch as loading leaves it: without what packing it took, which is the test's own.

@@ -9,13 +9,15 @@
 namespace tessera::testing {
 namespace {
 
-/// A short measurement: this test runs beside others, so its numbers are of a busy machine.
-plan::Profile probed(int ranks) {
+/// A short measurement: this test runs beside others, so its numbers are of a busy machine. `small`: of small sizes, for what
+/// does not depend on them.
+plan::Profile probed(int ranks, bool small) {
   const TinyRun run("probe" + std::to_string(ranks));
   const std::string file = run.out("machine.toml");
-  const Result r = run.tessera({"launch", "-n", std::to_string(ranks), "probe", "--seconds", "0.001", "--folder",
-                                run.folder().string(), "--out", file},
-                               /*timeout=*/600);
+  std::vector<std::string> words = {"launch", "-n",       std::to_string(ranks), "probe", "--seconds",
+                                    "0.001",  "--folder", run.folder().string(), "--out", file};
+  if (small) words.push_back("--small");
+  const Result r = run.tessera(words, /*timeout=*/600);
   EXPECT_EQ(r.code, 0) << r.output;
   return r.code == 0 ? plan::find_profile(file) : plan::Profile();
 }
@@ -35,7 +37,7 @@ void expect_positive(const plan::Profile& p) {
 }
 
 TEST(Probe, OfOneRankHasWhatTheEngineAddsToEachInstruction) {
-  const plan::Profile p = probed(1);
+  const plan::Profile p = probed(1, /*small=*/false);
   expect_positive(p);
   EXPECT_TRUE(p.waits.empty()) << "one rank shares no tokens";
 }
@@ -50,7 +52,7 @@ TEST(Probe, SecondsThatAreNoNumberAreRefused) {
 }
 
 TEST(Probe, OfTwoRanksHasTheWaitOfEachCollectiveInsideUnits) {
-  const plan::Profile p = probed(2);
+  const plan::Profile p = probed(2, /*small=*/true);
   expect_positive(p);
   for (const char* purpose : {"tensor", "norms", "sequence", "ring"}) {
     ASSERT_TRUE(p.waits.contains(purpose)) << purpose;

@@ -11,6 +11,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/comm/device_links.h"
 #include "tessera/comm/shared/peer_error.h"
+#include "tessera/comm/sum_in_order.h"
 #include "tessera/device/backend.h"
 #include "tessera/device/nccl_ways.h"
 
@@ -24,28 +25,7 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return sum;
 }
 
-/// out[i] (+)= parts[0][i] + parts[1][i] + ..., added in this order on every rank. A block of 16 KiB stays in the L1
-/// cache, so each value passes through memory once. Plain loops, because they run on a lane's thread, where LibTorch
-/// would start its own thread pool.
-void sum_in_order(float* out, const std::vector<const float*>& parts, int64_t n, bool accumulate) {
-  constexpr int64_t kBlock = 4096;
-  float sum[kBlock];
-  for (int64_t first = 0; first < n; first += kBlock) {
-    const int64_t count = std::min(kBlock, n - first);
-    std::memcpy(sum, parts[0] + first, static_cast<size_t>(count) * sizeof(float));
-    for (size_t p = 1; p < parts.size(); ++p) {
-      const float* part = parts[p] + first;
-      for (int64_t i = 0; i < count; ++i) sum[i] += part[i];
-    }
-    float* target = out + first;
-    if (accumulate)
-      for (int64_t i = 0; i < count; ++i) target[i] += sum[i];
-    else
-      std::memcpy(target, sum, static_cast<size_t>(count) * sizeof(float));
-  }
-}
-
-/// The same, where the parts and `out` lie. It may overwrite the first part.
+/// sum_in_order where the parts and `out` lie. It may overwrite the first part.
 void sum_parts(const at::Tensor& out, std::vector<float*> parts, bool accumulate) {
   auto* to = out.mutable_data_ptr<float>();
   if (out.is_cpu()) return sum_in_order(to, {parts.begin(), parts.end()}, out.numel(), accumulate);
