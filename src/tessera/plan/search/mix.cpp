@@ -32,11 +32,27 @@ class Mixer {
   void run() {
     if (blocks_.empty()) return;
     learn(start().candidate.plan);
-    seed();
+    seed(start(), {0, 1, 2, 3, 4}, /*corrections=*/4);
     if (!pool_.best) shrink();
-    if (!pool_.best) return;
-    polish();
-    for (int round = 0; round < kRounds && relieve(); ++round) polish();
+    if (pool_.best) climb();
+  }
+
+  void trade() {
+    const PlannerInput& input = evaluator_.input;
+    if (blocks_.empty() || input.budget <= 0 || input.host_budget <= 0 || !loses_time()) return;
+    learn(pool_.best->candidate.plan);
+    const Plan before = pool_.best->candidate.plan;
+    int left = evaluations();
+    for (const size_t part : {8, 16, 32})  // of the units
+      for (bool better = true; better && left > 0;) {
+        better = false;
+        for (const Buffers& buffers : kBuffers)
+          for (const Tier to : {Tier::device, Tier::host})
+            while (left > 0 && moved_and_mixed(buffers, to, (before.units.size() + part - 1) / part, left))
+              better = true;
+      }
+    if (pool_.best->candidate.plan != before) climb();
+    explore();
   }
 
  private:
@@ -128,10 +144,10 @@ class Mixer {
     return plan;
   }
 
-  /// Considers the knapsack's plans for several limits of what is sent, each with the device bytes that it really has.
-  void seed() {
+  /// Considers the knapsack's plans for several limits of what is sent, in quarters of what can be, each with the device
+  /// bytes that it really has. `start` is what they have in common, and need not fit.
+  void seed(const Evaluated start, const std::vector<int>& quarters, int corrections) {
     const PlannerInput& input = evaluator_.input;
-    const Evaluated start = this->start();
     const std::optional<MixOption> base = sum_of(start.candidate.plan);
     if (!base || input.budget <= 0) return;
     const auto micros = static_cast<double>(start.candidate.plan.accumulation());
@@ -150,27 +166,31 @@ class Mixer {
     const double seconds_a_byte =
         evaluator_.machine.profile.host_link > 0 ? 1 / evaluator_.machine.profile.host_link : 0;
     const double window =
-        seconds_a_byte > 0 && start.candidate.fits ? start.candidate.seconds / (3 * micros) / seconds_a_byte : 1e18;
+        seconds_a_byte > 0 && pool_.best ? pool_.best->candidate.seconds / (3 * micros) / seconds_a_byte : 1e18;
     const auto limit = static_cast<int64_t>(std::min(window, static_cast<double>(std::min(most_sent, room))));
     std::set<std::vector<int>> tried;
-    for (const int quarter : {0, 1, 2, 3, 4}) {
+    for (const int quarter : quarters) {
       if (quarter > 0 && limit <= 0) break;
       int64_t kept = input.budget - (start.candidate.peak - base->kept);
-      constexpr int kCorrections = 4;
-      for (int i = 0; i < kCorrections && kept > 0; ++i) {
+      for (int i = 0; i < corrections && kept > 0; ++i) {
         const std::vector<int> choice = best_mix(options, kept, limit / 4 * quarter);
         if (choice.empty() || !tried.insert(choice).second) break;
         Plan plan = with(start.candidate.plan, choice);
-        Evaluated e = evaluator_.measured(plan);
+        Evaluated e = evaluator_.evaluate(plan);
         const int64_t spare = input.budget - e.candidate.peak;
         const bool fits = e.candidate.fits;
-        pool_.consider(std::move(e));
+        consider_seed(std::move(e));
         if (fits)
           if (Plan spread = alternate_offloading(plan, evaluator_, kUnchanged); spread != plan)
-            pool_.consider(evaluator_.evaluate(std::move(spread)));
+            consider_seed(evaluator_.evaluate(std::move(spread)));
         kept += spare;
       }
     }
+  }
+
+  void consider_seed(Evaluated e) {
+    if (e.candidate.fits) seeds_.push_back(e.candidate);
+    pool_.consider(std::move(e));
   }
 
   /// One or two blocks that change their way.
@@ -225,11 +245,10 @@ class Mixer {
     std::ranges::stable_sort(moves, [](const Move& a, const Move& b) { return a.gain > b.gain; });
   }
 
-  /// Moves that may make the best plan faster, the largest expected gain first. `waits`: seconds of copies that compute
-  /// waits for.
-  std::vector<Move> faster_moves(double waits) const {
+  /// Moves that may make the plan faster, the largest expected gain first. `waits`: seconds of copies that compute waits
+  /// for.
+  std::vector<Move> faster_moves(const Candidate& best, double waits) const {
     const PlannerInput& input = evaluator_.input;
-    const Candidate& best = pool_.best->candidate;
     const int64_t spare = input.budget > 0 ? input.budget - best.peak : INT64_MAX / 4;
     // the sum is not quite the peak
     const int64_t tolerance = blocks_.size() <= kFew ? best.peak : best.peak / 16;
@@ -287,20 +306,86 @@ class Mixer {
     }
   }
 
-  /// Changes single blocks and pairs while the simulator finds that faster.
-  void polish() {
-    int left = evaluations();
+  /// Changes single blocks and pairs of `from` while the simulator finds that faster, in so many plans.
+  void polish(Candidate from, int left) {
     for (bool better = true; better && left > 0;) {
       better = false;
-      const Prediction now = evaluator_.predicted(pool_.best->candidate.plan);
-      for (const Move& move : faster_moves(now.step.exposed_copy)) {
+      const Prediction now = evaluator_.predicted(from.plan);
+      for (const Move& move : faster_moves(from, now.step.exposed_copy)) {
         if (left-- <= 0) break;
-        Evaluated e = evaluator_.evaluate(moved(pool_.best->candidate.plan, move));
-        if (!e.candidate.fits || !is_better(e.candidate, pool_.best->candidate)) continue;
-        better = pool_.consider(std::move(e));
+        Evaluated e = evaluator_.evaluate(moved(from.plan, move));
+        if (!e.candidate.fits || !is_better(e.candidate, from)) continue;
+        from = e.candidate, better = true;
+        if (is_better(from, pool_.best->candidate)) pool_.consider(std::move(e));
         break;
       }
     }
+  }
+  void polish() { polish(pool_.best->candidate, evaluations()); }
+
+  void climb() {
+    polish();
+    for (int round = 0; round < kRounds && relieve(); ++round) polish();
+  }
+
+  /// Climbs from other seeds too: which of them leads highest, their own seconds do not tell.
+  void explore() {
+    std::ranges::stable_sort(seeds_, is_better);
+    std::vector<std::optional<MixOption>> known = {sum_of(pool_.best->candidate.plan)};
+    size_t tried = 0;
+    for (const Candidate& seed : std::exchange(seeds_, {})) {
+      if (tried == kSeeds || seed.seconds > pool_.best->candidate.seconds * (1 + kFarSeed)) break;
+      if (std::ranges::find(known, sum_of(seed.plan)) != known.end()) continue;
+      known.push_back(sum_of(seed.plan)), ++tried;
+      polish(seed, evaluations() / 2);
+    }
+  }
+
+  /// Whether the best plan is slower than one with all the device memory that it likes.
+  bool loses_time() const {
+    Plan plan = pool_.best->candidate.plan;
+    for (const size_t u : blocks_) assign(plan, u, {Policy::keep, {}});
+    for (UnitPlan& unit : plan.units) unit.parameters = unit.gradients = unit.states = unit.update_on = Tier::device;
+    return pool_.best->candidate.seconds > evaluator_.seconds(std::move(plan)).total * (1 + kLittle);
+  }
+
+  /// What moves between device and host together: one part of units that the device updates, or all of those that the host
+  /// does, which then the device updates.
+  struct Buffers {
+    Tier UnitPlan::*part;  ///< null: all
+  };
+
+  /// `plan` with the buffers of `count` more units on `to`: the first that have them on the other side, or the last.
+  Plan with_buffers(Plan plan, const Buffers& buffers, Tier to, size_t count) const {
+    const Tier from = to == Tier::device ? Tier::host : Tier::device;
+    const auto moves = [&](UnitPlan& unit) {
+      if (buffers.part) {
+        if (unit.update_on == Tier::host || unit.*buffers.part != from) return false;
+        unit.*buffers.part = to;
+        return true;
+      }
+      if (unit.update_on != from || unit.states != Tier::host) return false;
+      unit.parameters = unit.gradients = unit.states = unit.update_on = to;
+      return true;
+    };
+    const size_t units = plan.units.size();
+    for (size_t i = 0; i < units && count > 0; ++i) count -= moves(plan.units[to == Tier::device ? i : units - 1 - i]);
+    return plan;
+  }
+
+  /// Moves buffers of the best plan and mixes anew with the memory that this leaves; whether it became faster.
+  bool moved_and_mixed(const Buffers& buffers, Tier to, size_t count, int& left) {
+    const PlannerInput& input = evaluator_.input;
+    if (buffers.part ? (input.*user_tier_of(buffers.part)).has_value() : !may_update_on_host(input)) return false;
+    const Candidate before = pool_.best->candidate;
+    Plan plan = with_buffers(before.plan, buffers, to, count);
+    if (plan == before.plan) return false;
+    const int evaluated = evaluator_.evaluated();
+    Evaluated start = evaluator_.evaluate(std::move(plan));
+    if (start.candidate.fits) pool_.consider(start);
+    seed(start, {4, 3, 2}, /*corrections=*/2);
+    left -= evaluator_.evaluated() - evaluated;
+    return pool_.best->candidate.seconds < before.seconds * (1 - kShortWait / 2);
   }
 
   /// Blocks whose copied activations the compute lane waits for, the longest wait first.
@@ -360,12 +445,18 @@ class Mixer {
   static constexpr size_t kNear = 4;          // blocks that one may exchange with
   static constexpr int kRounds = 3;           // of exchanges, each followed by the other changes
   static constexpr double kShortWait = 1e-3;  // of a step: less is not looked at
+  static constexpr double kLittle = 5e-3;     // of a step: a search that is so near to its bound ends
+  static constexpr size_t kSeeds = 2;         // that are climbed from beside the best
+  static constexpr double kFarSeed = 0.03;    // slower seeds than this are not
+  static constexpr Buffers kBuffers[] = {
+      {&UnitPlan::gradients}, {&UnitPlan::states}, {&UnitPlan::parameters}, {nullptr}};
 
   Pool& pool_;
   const Evaluator& evaluator_;
   const std::vector<size_t>& blocks_;
   std::map<std::string, std::vector<Measured>> kinds_;
   int relieving_ = evaluations();  // exchanges that may still be evaluated
+  std::vector<Candidate> seeds_;   // the knapsack's plans that fit
 };
 
 }  // namespace
@@ -403,5 +494,7 @@ MixOption mix_option(const ModelSpec& model, const Plan& plan, const Machine& ma
 }
 
 void mix_activations(Pool& pool, const Evaluator& evaluator) { Mixer(pool, evaluator).run(); }
+
+void trade_memory(Pool& pool, const Evaluator& evaluator) { Mixer(pool, evaluator).trade(); }
 
 }  // namespace tessera::plan

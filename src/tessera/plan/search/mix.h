@@ -10,6 +10,11 @@
 // single blocks and pairs of blocks change while the simulator finds that faster: copies in the open, and what the sum
 // does not see. At last the timeline says which block's copies compute waits for: that block exchanges its way with one
 // nearby, whose copy has more compute beside it.
+//
+// [Note: trading] A byte of a unit's gradients, states or parameters on the device is one less for what blocks keep there,
+// and one more for what they send to the host. How many units are best on which side only shows once the blocks are mixed
+// for it: an eighth of the units changes sides and the knapsack is solved anew, while that helps; then a sixteenth, then
+// fewer.
 #include "tessera/plan/search/best_mix.h"
 #include "tessera/plan/search/evaluator.h"
 
@@ -19,6 +24,10 @@ namespace tessera::plan {
 MixOption mix_option(const ModelSpec& model, const Plan& plan, const Machine& machine, size_t block);
 
 void mix_activations(Pool& pool, const Evaluator& evaluator);
+
+/// Where both budgets count: moves buffers of some units between device and host, mixes the blocks anew with the memory
+/// that is left on either side, and keeps what is faster. Ends with the changes of single blocks, from several mixes.
+void trade_memory(Pool& pool, const Evaluator& evaluator);
 
 /// The plan with blocks that offload between blocks that do not, so that each copy overlaps the compute of several.
 /// `last`: so many blocks of a kind at the end, where the peak is, stay as they are.

@@ -95,7 +95,7 @@ class Search {
     plan::spend(pool_, evaluator_, mesh_, pipelines_);
     const double at_end = pool_.best->candidate.seconds;
     move_updates();
-    if (input_.update || !has_offloaded_buffers(pool_.best->candidate.plan)) return finish();
+    if (input_.update || !has_offloaded_buffers(pool_.best->candidate.plan)) return trade_and_finish();
     // The best plan with updates at the end need not be the best with overlapped updates, which need slots earlier and
     // other tiers. So the whole search is repeated with them.
     Evaluated before = *std::exchange(pool_.best, std::nullopt);
@@ -103,13 +103,18 @@ class Search {
     if (may_update_on_host(input_)) search(Update::just_in_time, true);
     if (pool_.best) plan::spend(pool_, evaluator_, mesh_, pipelines_);
     if (pool_.best && pool_.best->candidate.seconds < before.candidate.seconds * (1 - 1e-9))
-      update_gain_ = describe_gain(pool_.best->candidate, at_end);
+      without_moved_updates_ = at_end;
     else
       pool_.best = std::move(before);
-    return finish();
+    return trade_and_finish();
   }
 
  private:
+  Choice trade_and_finish() {
+    if (may_mix()) trade_memory(pool_, evaluator_);
+    return finish();
+  }
+
   /// `rest`: policy of the other blocks, keep or rebuild.
   Plan plan_of(const Tiers& tiers, Strategy strategy, int prefetch, const Saving& saving, int saving_blocks,
                Policy rest = Policy::keep) const {
@@ -293,7 +298,7 @@ class Search {
           if (on_host && unit.states == Tier::host) unit.parameters = unit.gradients = unit.update_on = Tier::host;
         if (plan != before.plan) pool_.consider(evaluator_.evaluate(std::move(plan)));
       }
-    if (pool_.best->candidate.plan != before.plan) update_gain_ = describe_gain(pool_.best->candidate, before.seconds);
+    if (pool_.best->candidate.plan != before.plan) without_moved_updates_ = before.seconds;
   }
 
   /// Whether each block may save in its own way.
@@ -332,7 +337,8 @@ class Search {
         std::to_string(pool_.candidates.size()) + (pool_.candidates.size() == 1 ? " candidate" : " candidates");
     if (pool_.best) {
       choice.why = "least predicted time of " + among + ", peak " + format_bytes(winner.candidate.peak) + " at " +
-                   choice.memory.at_name + update_gain_;
+                   choice.memory.at_name;
+      if (without_moved_updates_ > 0) choice.why += describe_gain(winner.candidate, without_moved_updates_);
     } else {
       choice.why = "nothing fits; this is the smallest of " + among;
       choice.advice = describe(shortage_of(input_, pool_.candidates), input_) +
@@ -348,12 +354,12 @@ class Search {
   const PlannerInput& input_;
   const Machine& machine_;
   int blocks_ = 0;
-  bool rebuilds_ = false;            // selective recompute saves memory
-  bool products_ = false;            // a recomputed block may keep the result of a product
-  Update update_ = Update::end;      // of the plans to try
-  bool on_host_ = false;             // of the plans to try: updates run on the host
-  std::string update_gain_;          // describes the time that overlapped updates save
-  std::vector<Pipeline> pipelines_;  // to choose from; all plans are tried with the first
+  bool rebuilds_ = false;             // selective recompute saves memory
+  bool products_ = false;             // a recomputed block may keep the result of a product
+  Update update_ = Update::end;       // of the plans to try
+  bool on_host_ = false;              // of the plans to try: updates run on the host
+  double without_moved_updates_ = 0;  // seconds of a step, where overlapped updates made it faster
+  std::vector<Pipeline> pipelines_;   // to choose from; all plans are tried with the first
   const UnitsByHand by_hand_;
   Evaluator evaluator_;
   Pool pool_;
