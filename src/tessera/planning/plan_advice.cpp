@@ -93,7 +93,9 @@ class Jobs {
   }
   /// Gives the change the plan that is made for it: its time, and its text what it takes.
   void price(Change& change) {
-    const Planned planned = plan(change.request);
+    PlanRequest request = change.request;
+    request.planner.trades = false;  // some percent of a step that is advice, for a third of its time
+    const Planned planned = plan(std::move(request));
     if (change.names_host) {
       const plan::Profile& profile = change.request.machine.profile;
       const int world = change.request.mesh.world();

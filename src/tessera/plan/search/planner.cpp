@@ -111,7 +111,7 @@ class Search {
 
  private:
   Choice trade_and_finish() {
-    if (may_mix()) trade_memory(pool_, evaluator_);
+    if (may_mix() && input_.trades) trade_memory(pool_, evaluator_);
     return finish();
   }
 
