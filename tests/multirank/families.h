@@ -152,8 +152,8 @@ inline const Family& family_of(std::string_view name) {
   throw UserError(Exit::usage, "families", "no family " + std::string(name));
 }
 
-/// A little beside the initial values: what begins as zero, a head, would leave all before it without a gradient. Uniform, as
-/// that takes a tenth of the time of a normal distribution and workers draw more than they train.
+/// A little beside the initial values: what begins as zero, a head, would leave all before it without a gradient. Uniform,
+/// since normal values took workers a fifth of their time.
 inline void draw_weights(const net::Denoiser& model, uint64_t seed, const plan::ParamSpec& param, int64_t first,
                          int64_t count, float* out) {
   model.initialise(param, seed, first, count, out);

@@ -7,6 +7,7 @@
 #include "plan/edit.h"
 #include "plan/toy.h"
 #include "tessera/plan/compile/compile.h"
+#include "tessera/plan/compile/first_step.h"
 #include "tessera/plan/compile/memory.h"
 
 namespace tessera::plan {
@@ -39,8 +40,9 @@ TEST(RandomPlans, FiveHundredCompileAndKeepTheRules) {
 TEST(RandomPlans, CompiledForMemoryTakeWhatTheRunTakes) {
   Random random(12);
   for (int n = 0; n < 500; ++n) {
-    const ModelSpec spec = toy::random_model(random);
-    const Plan plan = toy::random_plan(random, spec, n % 5 == 0 ? 4 : 2);
+    const bool stages = n % 3 == 0;
+    const ModelSpec spec = stages ? toy::conditioned(toy::random_model(random)) : toy::random_model(random);
+    const Plan plan = stages ? toy::random_pipeline(random, spec) : toy::random_plan(random, spec, n % 5 == 0 ? 4 : 2);
     for (int rank = 0; rank < plan.mesh.world(); ++rank) {
       const Schedule run = compile_train(spec, plan, rank);
       const Schedule memory = compile_train(spec, plan, rank, /*pending=*/true, CompiledFor::memory);
@@ -51,6 +53,11 @@ TEST(RandomPlans, CompiledForMemoryTakeWhatTheRunTakes) {
       ASSERT_EQ(of_run.peak, found.peak) << plan.to_toml(toy::names(spec));
       EXPECT_EQ(of_run.host.total(), found.host.total());
       EXPECT_EQ(of_run.nvme.total(), found.nvme.total());
+      if (plan.update != Update::just_in_time) continue;
+      const Schedule first = compile_train(spec, plan, rank, /*pending=*/false),
+                     updates = compile_updates(spec, plan, rank);
+      EXPECT_EQ(arenas_without_pending(spec, plan, rank),
+                (ArenaBytes{updates.arena, updates.host_arena}.covering({first.arena, first.host_arena})));
     }
   }
 }

@@ -106,7 +106,7 @@ struct Schedule {
 
 /// What a schedule is compiled for. `memory`: for memory_curve alone, which a search asks of thousands of plans. Instructions,
 /// arenas and the peak are those of the run; waits and collectives are missing, and drops are where they stand before
-/// delay_drops, which raises no peak. Takes a third of the time.
+/// delay_drops, which raises no peak. Takes less than half the time.
 enum class CompiledFor { run, memory };
 
 /// [Note: memory at a place] Memory of activations is taken and freed by the compute lane, in the order of the list: that

@@ -94,7 +94,7 @@ class Jobs {
   /// Gives the change the plan that is made for it: its time, and its text what it takes.
   void price(Change& change) {
     PlanRequest request = change.request;
-    request.planner.trades = false;  // some percent of a step that is advice, for a third of its time
+    request.planner.trades = false;  // so some percent too slow: trading takes a third of a search
     const Planned planned = plan(std::move(request));
     if (change.names_host) {
       const plan::Profile& profile = change.request.machine.profile;

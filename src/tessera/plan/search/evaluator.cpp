@@ -121,7 +121,7 @@ Evaluated Evaluator::measured(Plan plan, bool whole) const {
     for (Plan& step : steps) std::tie(step, repeated) = shortened(std::move(step));
   ArenaBytes arenas;
   std::vector<std::vector<RankGroup>> groups;
-  for (const Plan& step : steps)  // of the plan that is found in the end, with the instruction at its peak
+  for (const Plan& step : steps)
     for (const RankGroup& group :
          groups.emplace_back(rank_groups(model, step, whole ? CompiledFor::run : CompiledFor::memory)))
       if (steps.size() > 1) arenas = arenas.covering(arenas_of(group.schedule));

@@ -46,8 +46,9 @@ class Evaluator {
   /// Seconds of a step and of its compute, memory aside: the mean of all experts'.
   StepSeconds seconds(Plan plan) const;
   /// Memory of the plan, of the expert that needs most. [Note: many micro-batches] Of more than kMicros only so many are
-  /// compiled and simulated, as the others repeat the second of them; `whole`: all are. Passes of a search ask for the same
-  /// plans: what was found of one that does not fit, or that was timed, is not found again.
+  /// compiled and simulated, as the others repeat the second of them; `whole`: all are, with the instruction at the peak as
+  /// the run has it. Passes of a search ask for the same plans: what was found of one that does not fit, or that was timed,
+  /// is not found again.
   Evaluated measured(Plan plan, bool whole = false) const;
   /// With the time of a plan that fits: the mean of all experts'. Unchanged if it was there already.
   Evaluated timed(Evaluated e) const;

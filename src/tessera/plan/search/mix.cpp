@@ -46,9 +46,9 @@ class Mixer {
     for (const size_t part : {8, 16, 32})  // of the units
       for (bool better = true; better && left > 0;) {
         better = false;
-        for (const Buffers& buffers : kBuffers)
+        for (const TierOf traded : kTraded)
           for (const Tier to : {Tier::device, Tier::host})
-            while (left > 0 && moved_and_mixed(buffers, to, (before.units.size() + part - 1) / part, left))
+            while (left > 0 && moved_and_mixed(traded, to, (before.units.size() + part - 1) / part, left))
               better = true;
       }
     if (pool_.best->candidate.plan != before) climb();
@@ -349,19 +349,17 @@ class Mixer {
     return pool_.best->candidate.seconds > evaluator_.seconds(std::move(plan)).total * (1 + kLittle);
   }
 
-  /// What moves between device and host together: one part of units that the device updates, or all of those that the host
-  /// does, which then the device updates.
-  struct Buffers {
-    Tier UnitPlan::*part;  ///< null: all
-  };
+  /// What moves between device and host together: one part of units that the device updates; null: all parts of those that the
+  /// host does, which then the device updates.
+  using TierOf = Tier UnitPlan::*;
 
-  /// `plan` with the buffers of `count` more units on `to`: the first that have them on the other side, or the last.
-  Plan with_buffers(Plan plan, const Buffers& buffers, Tier to, size_t count) const {
+  /// `plan` with this part of `count` more units on `to`: the first that have it on the other side, or the last.
+  static Plan with_part(Plan plan, TierOf part, Tier to, size_t count) {
     const Tier from = to == Tier::device ? Tier::host : Tier::device;
     const auto moves = [&](UnitPlan& unit) {
-      if (buffers.part) {
-        if (unit.update_on == Tier::host || unit.*buffers.part != from) return false;
-        unit.*buffers.part = to;
+      if (part) {
+        if (unit.update_on == Tier::host || unit.*part != from) return false;
+        unit.*part = to;
         return true;
       }
       if (unit.update_on != from || unit.states != Tier::host) return false;
@@ -374,11 +372,11 @@ class Mixer {
   }
 
   /// Moves buffers of the best plan and mixes anew with the memory that this leaves; whether it became faster.
-  bool moved_and_mixed(const Buffers& buffers, Tier to, size_t count, int& left) {
+  bool moved_and_mixed(TierOf part, Tier to, size_t count, int& left) {
     const PlannerInput& input = evaluator_.input;
-    if (buffers.part ? (input.*user_tier_of(buffers.part)).has_value() : !may_update_on_host(input)) return false;
+    if (part ? (input.*user_tier_of(part)).has_value() : !may_update_on_host(input)) return false;
     const Candidate before = pool_.best->candidate;
-    Plan plan = with_buffers(before.plan, buffers, to, count);
+    Plan plan = with_part(before.plan, part, to, count);
     if (plan == before.plan) return false;
     const int evaluated = evaluator_.evaluated();
     Evaluated start = evaluator_.evaluate(std::move(plan));
@@ -448,8 +446,7 @@ class Mixer {
   static constexpr double kLittle = 5e-3;     // of a step: a search that is so near to its bound ends
   static constexpr size_t kSeeds = 2;         // that are climbed from beside the best
   static constexpr double kFarSeed = 0.03;    // slower seeds than this are not
-  static constexpr Buffers kBuffers[] = {
-      {&UnitPlan::gradients}, {&UnitPlan::states}, {&UnitPlan::parameters}, {nullptr}};
+  static constexpr TierOf kTraded[] = {&UnitPlan::gradients, &UnitPlan::states, &UnitPlan::parameters, nullptr};
 
   Pool& pool_;
   const Evaluator& evaluator_;

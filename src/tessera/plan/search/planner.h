@@ -11,8 +11,8 @@
 // that copies overlap the compute of both. Update times and places need other memory: updates in the backward (if
 // allowed), just in time and on the host (if their buffers may be offloaded) are each searched in full. Of the units whose
 // states the host has it may update a part beside the device: the part is tried in eighths. At last the best plan trades
-// memory of the device for memory of the host and back (mix.h). Whether a plan fits is known when it is compiled; only
-// those that are considered are simulated.
+// memory of the device for memory of the host and back (mix.h). Whether a plan fits is known when it
+// is compiled for its memory; only those that are considered are compiled whole and simulated.
 //
 //   Choice choice = choose(spec, mesh, batch, {.budget = 24 << 30});
 //   if (!choice.fits) ... choice.advice ...

@@ -18,7 +18,7 @@ struct PlannerInput : PlanKeys {
   int local_world = 1;                         ///< see Plan
   bool nvme = false;                           ///< a disk is available
   bool first_that_fits = false;                ///< stop at the first plan that fits, to compare many layouts quickly
-  bool trades = true;                          ///< the best plan trades memory at the end (mix.h), for the fastest step
+  bool trades = true;                          ///< the best plan trades memory at the end of the search (mix.h)
   bool may_update_in_backward = false;         ///< no gradient clipping, loss scaling or skipped steps
   int experts = 1;                             ///< see Plan
   std::vector<std::string> expert_names = {};  ///< that `units` may begin with; empty: it is of all experts
