@@ -4,7 +4,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +14,6 @@
 #include <cmath>
 #include <fstream>
 #include <mutex>
-#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -58,31 +59,34 @@ std::vector<std::string> variables_with(const Variables& environment) {
 /// What commands of TinyRun have beside this process's variables.
 const Variables kOfCommands = {{"OMP_NUM_THREADS", "1"}, {"TESSERA_POISON", "1"}};
 
-/// Whether a fork of a program that was loaded under kOfCommands is what a start under these variables would be: libraries read
-/// others when they are loaded.
-bool forkable(const Variables& environment) {
-  const auto threads = environment.find("OMP_NUM_THREADS");
-  return threads != environment.end() && threads->second == "1" &&
-         environment.size() == 1 + environment.count("TESSERA_POISON");
+/// Those that libraries read when they are loaded, before main().
+Variables read_by_libraries(const Variables& environment) {
+  Variables read;
+  for (const auto& [name, value] : environment)
+    for (const char* begin : {"LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "GLIBC_", "ATEN_", "TORCH_", "DNNL_",
+                              "ONEDNN_", "TESSERA_SIMULATED_"})
+      if (name.starts_with(begin)) read[name] = value;
+  return read;
 }
 
-/// PROGRAM_warm, which forks for each command: one at a time. It ends with this process.
+/// PROGRAM_warm, which forks for each command, loaded under the variables that libraries read. It ends with this process.
 class WarmProgram {
  public:
-  static WarmProgram& of(const std::string& program) {
+  static WarmProgram& of(const std::string& program, const Variables& environment) {
     static std::mutex lock;
-    static std::map<std::string, WarmProgram> programs;
+    static std::map<std::pair<std::string, Variables>, WarmProgram> programs;
     const std::lock_guard guard(lock);
-    return programs.try_emplace(program, program).first->second;
+    const Variables read = read_by_libraries(environment);
+    return programs.try_emplace({program, read}, program, read).first->second;
   }
 
-  explicit WarmProgram(const std::string& program) {
+  WarmProgram(const std::string& program, const Variables& read) {
     const std::string warm = program + "_warm";
     int ends[2];
     if (getenv("TESSERA_TEST_EXEC") || access(warm.c_str(), X_OK) != 0 ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
       return;
-    std::vector<std::string> variables = variables_with(kOfCommands);
+    std::vector<std::string> variables = variables_with(read);
     std::vector<char*> env;
     for (auto& v : variables) env.push_back(v.data());
     env.push_back(nullptr);
@@ -96,31 +100,17 @@ class WarmProgram {
     close(ends[1]);
   }
 
-  /// Nothing where it cannot: it is not built, busy with a command of another thread, or not wanted (TESSERA_TEST_EXEC=1).
-  std::optional<Result> run(const std::vector<std::string>& argv, const Variables& environment, double timeout) {
-    const std::unique_lock busy(busy_, std::try_to_lock);
-    if (!busy || socket_ < 0) return std::nullopt;
-    char name[] = "/tmp/tessera-out-XXXXXX";
-    const int output = mkostemp(name, O_CLOEXEC);
-    const double start = now();
-    int child = -1, status = -1;
-    const bool asked =
-        ask(argv, environment, output) && recv(socket_, &child, sizeof child, 0) == sizeof child && child > 0;
-    close(output);
-    Result result;
-    pollfd answer{socket_, POLLIN, 0};
-    if (asked) {
-      if (poll(&answer, 1, static_cast<int>(timeout * 1000)) == 0) {
-        kill(child, SIGKILL);
-        result.code = 124;
-      }
-      if (recv(socket_, &status, sizeof status, 0) == sizeof status && result.code < 0) result.code = code_of(status);
-    }
-    result.seconds = now() - start;
-    result.output = read_file(name);
-    fs::remove(name);
-    if (!asked) return std::nullopt;
-    return result;
+  /// A child of this process that runs the command; -1 where there can be none: PROGRAM_warm is not built, or not wanted
+  /// (TESSERA_TEST_EXEC=1, also among `environment`).
+  pid_t start(const std::vector<std::string>& argv, const Variables& environment, int output) {
+    static std::mutex taking;  // orphans: [Note: forks are the test's children]
+    const std::lock_guard guard(taking);
+    pid_t child = -1;
+    if (socket_ < 0 || environment.contains("TESSERA_TEST_EXEC")) return child;
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (!ask(argv, environment, output) || recv(socket_, &child, sizeof child, 0) != sizeof child) child = -1;
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
+    return child;
   }
 
  private:
@@ -141,7 +131,6 @@ class WarmProgram {
     return sendmsg(socket_, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(packed.size());
   }
 
-  std::mutex busy_;
   int socket_ = -1;
 };
 
@@ -149,38 +138,42 @@ class WarmProgram {
 
 pid_t start_program(const std::vector<std::string>& argv, const std::string& log,
                     const std::map<std::string, std::string>& environment) {
-  std::vector<char*> arguments;
-  for (const auto& a : argv) arguments.push_back(const_cast<char*>(a.c_str()));
-  arguments.push_back(nullptr);
-  std::vector<std::string> variables = variables_with(environment);
-  std::vector<char*> env;
-  for (auto& v : variables) env.push_back(v.data());
-  env.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  pid_t pid = -1;
-  const int error = posix_spawn(&pid, argv[0].c_str(), &actions, nullptr, arguments.data(), env.data());
-  posix_spawn_file_actions_destroy(&actions);
-  return error == 0 ? pid : -1;
+  const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (output < 0) return -1;
+  pid_t pid = WarmProgram::of(argv[0], environment).start(argv, environment, output);
+  if (pid < 0) {
+    std::vector<char*> arguments;
+    for (const auto& a : argv) arguments.push_back(const_cast<char*>(a.c_str()));
+    arguments.push_back(nullptr);
+    std::vector<std::string> variables = variables_with(environment);
+    std::vector<char*> env;
+    for (auto& v : variables) env.push_back(v.data());
+    env.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, output, 1);
+    posix_spawn_file_actions_adddup2(&actions, output, 2);
+    if (posix_spawn(&pid, argv[0].c_str(), &actions, nullptr, arguments.data(), env.data()) != 0) pid = -1;
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  close(output);
+  return pid;
 }
 
 int wait_program(pid_t pid, double timeout) {
-  const double end = now() + timeout;
-  int status = 0;
-  while (waitpid(pid, &status, WNOHANG) == 0) {
-    if (now() > end) return -1;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (process >= 0) {
+    pollfd ends{process, POLLIN, 0};
+    poll(&ends, 1, static_cast<int>(timeout * 1000));
+    close(process);
   }
-  return code_of(status);
+  int status = 0;
+  return waitpid(pid, &status, WNOHANG) == pid ? code_of(status) : -1;
 }
 
 Result run_program(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment,
                    double timeout) {
-  if (forkable(environment))
-    if (std::optional<Result> result = WarmProgram::of(argv[0]).run(argv, environment, timeout)) return *result;
   char name[] = "/tmp/tessera-out-XXXXXX";
   close(mkstemp(name));
   const double start = now();

@@ -24,7 +24,8 @@ struct Result {
 Result run_program(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment = {},
                    double timeout = 120);
 
-/// Starts it and returns its process id; output goes to `log`.
+/// Starts it, as a child of this process, and returns its process id; output goes to `log`. With the variable
+/// TESSERA_TEST_EXEC it is executed, else it may be a fork of the loaded program (warm_program.cpp).
 pid_t start_program(const std::vector<std::string>& argv, const std::string& log,
                     const std::map<std::string, std::string>& environment = {});
 /// Waits for it; -1 when `timeout` seconds pass first.

@@ -1,7 +1,12 @@
 // The program, started once and then forked for each command: what a test asks of it costs no loading of LibTorch, 0.25
 // CPU-seconds of each start. A fork runs main() with the words, variables, folder and output that it is given, as exec would
 // (comm/launch/rank_process.h says what of LibTorch a fork takes along). Asked over the socket at descriptor 3 by program.cpp.
+//
+// [Note: forks are the test's children] A test waits for a program, kills it and asks for its children, as if it had started it
+// itself. So the fork comes from a process between, which ends at once: its child then goes to the nearest process above that
+// takes orphans (PR_SET_CHILD_SUBREAPER), the test, which is one for as long as it asks.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,11 +52,28 @@ std::vector<char*> pointers(std::string& words) {
   const int nothing = open("/dev/null", O_RDONLY);
   dup2(nothing, STDIN_FILENO), dup2(output, STDOUT_FILENO), dup2(output, STDERR_FILENO);
   close(nothing), close(output);
-  static auto [folder, words, variables] = tessera::testing::unpack(packed);
-  static std::vector<char*> environment = pointers(variables), arguments = pointers(words);
+  // never destroyed: what runs at the end of a process reads variables too
+  auto& [folder, words, variables] = *new auto(tessera::testing::unpack(packed));
+  auto &environment = *new auto(pointers(variables)), &arguments = *new auto(pointers(words));
   environ = environment.data();
   if (chdir(folder.c_str()) != 0) _exit(127);
   _exit(__real_main(static_cast<int>(arguments.size()) - 1, arguments.data()));
+}
+
+/// The process of a command; -1 if there can be none.
+pid_t start(std::string& packed, int output) {
+  static auto* const child = static_cast<pid_t*>(
+      mmap(nullptr, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  if (child == MAP_FAILED) return -1;
+  *child = -1;
+  const pid_t between = fork();
+  if (between == 0) {
+    if (const pid_t pid = fork(); pid == 0) become(packed, output);
+    else *child = pid;
+    _exit(0);
+  }
+  if (between > 0) waitpid(between, nullptr, 0);
+  return *child;
 }
 
 }  // namespace
@@ -60,13 +82,7 @@ std::vector<char*> pointers(std::string& words) {
 extern "C" int __wrap_main(int argc, char** argv) {
   if (argc != 2 || std::string(argv[1]) != tessera::testing::kWarmWord) return __real_main(argc, argv);
   std::string packed;
-  for (int output = -1; next_command(packed, output); close(output)) {
-    const pid_t child = fork();
-    if (child == 0) become(packed, output);
-    int status = -1;
-    if (send(kWarmSocket, &child, sizeof child, 0) < 0) return 1;
-    if (child > 0) waitpid(child, &status, 0);
-    if (send(kWarmSocket, &status, sizeof status, 0) < 0) return 1;
-  }
+  for (int output = -1; next_command(packed, output); close(output))
+    if (const pid_t child = start(packed, output); send(kWarmSocket, &child, sizeof child, 0) < 0) return 1;
   return 0;
 }

@@ -1,6 +1,6 @@
 #pragma once
 // How program.cpp asks tessera_warm (warm_program.cpp) for a command: one message with its folder, words and variables, and the
-// descriptor of its output; answered by its process id, then by its status as of waitpid().
+// descriptor of its output; answered by its process id, once the process is a child of the one that asked.
 #include <cstring>
 #include <string>
 #include <tuple>

@@ -81,7 +81,7 @@ TEST_F(Starting, RanksAreShownByWhatTheyRunAndTheirLauncherHasNoThreadButTheStor
   const std::string log = run_.out("shown.log");
   const pid_t launcher = start_program({TESSERA_BINARY, "launch", "-n", "2", "train", run_.recipe(), "--run.out",
                                         run_.out("shown"), "--run.steps", "100000"},
-                                       log, {{"OMP_NUM_THREADS", "1"}});
+                                       log, {{"OMP_NUM_THREADS", "1"}, {"TESSERA_TEST_EXEC", "1"}});
   for (int i = 0; i < 3000 && run_.metrics("shown").empty() && alive(launcher); ++i) sleep_seconds(0.02);
   const auto ranks = children(launcher);
   EXPECT_EQ(ranks.size(), 2u);
