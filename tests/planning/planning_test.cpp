@@ -63,6 +63,25 @@ TEST_F(Planning, AnFp32PlanOnAMachineThatIsMuchFasterInBf16SaysBothTimes) {
   EXPECT_EQ(make_plan(r).choice.warning.find("bf16"), std::string::npos);
 }
 
+/// Requests that share measurements differ in what ranks, samples, shape and dtype they are of; data parallelism measures nothing
+/// anew.
+TEST_F(Planning, WhatCopiesOfARequestShareIsWhatEachWouldMeasure) {
+  const PlanRequest first = request("single");
+  const auto planned = [](PlanRequest r, bool afresh) {
+    if (afresh) r.measurements = no_measurements();
+    return plan_json(make_plan_as_is(r));
+  };
+  for (const char* mesh : {"single", "cp=2", "dp_shard=2,cp=2", "dp_replicate=2,dp_shard=2", "tp=2", "sp=2", "pp=2"})
+    for (const DType compute : {DType::f32, DType::bf16})
+      for (const int64_t frames : {4, 2}) {
+        PlanRequest r = first;
+        r.mesh = Mesh::parse(mesh);
+        r.planner.micro_batch = r.planner.global_batch / r.mesh.dp_size();
+        r.planner.compute = compute, r.latent[1] = frames;
+        EXPECT_EQ(planned(r, false), planned(r, true)) << mesh << ", " << frames << " frames";
+      }
+}
+
 /// A bucket of fewer tokens that is wider than the largest one has larger halos where ranks share its tokens.
 TEST(PlanningOfBuckets, NoBucketTakesMoreThanIsPlannedForAllOfThem) {
   const auto model = models::make_denoiser({.family = "sana", .config_text = R"({"_class_name":

@@ -251,14 +251,16 @@ TEST(TargetMemory, AStepThatEncodesItsClipsLeavesRoomForAConvolutionsWorkspace) 
 
 using Names = std::set<std::string>;
 
-/// Purposes of the groups that units of a preset send by.
+/// Groups that units of a model send by, of so many frames; of one rank, or -1: of all.
+std::vector<plan::DeviceGroup> groups_of(const net::Denoiser& model, int64_t frames, const Mesh& ranks, int rank = -1) {
+  const net::Batch batch = model.pack({model.blank({model.in_channels(), frames, 16, 16})});
+  return plan::unit_groups(engine::measure(model.units(), batch, "m", {.mesh = ranks, .rank = rank}), ranks);
+}
+
+/// Their purposes.
 Names sent_by(const char* preset, const char* mesh) {
-  const auto model = models::make_denoiser({.preset = preset});
-  const net::Batch batch = model->pack({model->blank({model->in_channels(), 1, 16, 16})});
-  const Mesh ranks = Mesh::parse(mesh);
   Names names;
-  for (const plan::DeviceGroup& group :
-       plan::unit_groups(engine::measure(model->units(), batch, preset, {.mesh = ranks}), ranks))
+  for (const plan::DeviceGroup& group : groups_of(*models::make_denoiser({.preset = preset}), 1, Mesh::parse(mesh)))
     names.insert(group.purpose);
   return names;
 }
@@ -271,6 +273,20 @@ TEST(DeviceGroups, AreThoseOfWhatTheModelSendsAlone) {
   EXPECT_EQ(sent_by("wan2.1-t2v-1.3b", "dp_shard=2"), Names{});
   EXPECT_EQ(sent_by("opensora1.2", "cp=2"), (Names{"blocks", "tokens"}));
   EXPECT_EQ(sent_by("sana-1.6b", "cp=2"), (Names{"reach", "states", "tokens"}));
+}
+
+/// So one rank's are everybody's (planning.cpp), also where ranks hold rows of other kinds.
+TEST(DeviceGroups, AreTheSameOnEveryRank) {
+  for (const auto& [preset, frames] : {std::pair("wan2.2-s2v-14b", 5), {"opensora1.2", 5}, {"sana-1.6b", 1}}) {
+    const auto model = models::make_denoiser({.preset = preset});
+    for (const char* mesh : {"cp=3", "sp=2,tp=2"}) {
+      const Mesh ranks = Mesh::parse(mesh);
+      const auto all = groups_of(*model, frames, ranks);
+      EXPECT_FALSE(all.empty());
+      for (int rank = 0; rank < ranks.world(); ++rank)
+        EXPECT_EQ(groups_of(*model, frames, ranks, rank), all) << preset << " " << mesh << " rank " << rank;
+    }
+  }
 }
 
 /// All but keys of other blocks, reaches and states: 32 channels of the other rank, and 4 for each of two.

@@ -87,6 +87,7 @@ class Jobs {
     soon.planner.first_that_fits = true;
     if (request.any_micro_batch && request.most_rounds == 0)  // no larger one fits where this does not
       soon.planner.micro_batch = 1, soon.any_micro_batch = false;
+    if (keeps_more_than_memory(soon)) return std::nullopt;
     const Planned planned = plan(soon);
     if (!planned.choice.fits) return std::nullopt;
     return Change{std::move(text), request, planned.choice.seconds, std::move(formats)};

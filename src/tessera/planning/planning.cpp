@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <tuple>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
@@ -193,11 +194,51 @@ UnitGroups unit_groups(const recipe::Recipe& recipe, const job::Job& job) {
     if (is_new) {
       net::Sample blank = job::blank_sample(recipe, *job.model, job.largest);
       blank.context = blank.context.to(at::kMeta);
-      at->second = engine::measure(job.model->units(), job.model->pack({blank}), job.name, {.mesh = shares});
+      const engine::MeasureOptions one_rank{.mesh = shares, .rank = shares.world() - 1};  // all send each other the same
+      at->second = engine::measure(job.model->units(), job.model->pack({blank}), job.name, one_rank);
     }
     return plan::unit_groups(at->second, mesh);
   };
 }
+
+namespace {
+
+void store_base_in_int8(plan::ModelSpec& spec) {
+  for (plan::UnitSpec& unit : spec.units)
+    for (plan::ParamSpec& param : unit.params)
+      if (!param.trainable && param.stored == DType::bf16) param.stored = DType::i8;
+}
+
+}  // namespace
+
+class Measurements {
+ public:
+  struct Found {
+    plan::ModelSpec spec;
+    engine::Counted counted;
+  };
+
+  /// Of a micro-batch of the request's shape, on its mesh.
+  Found of(const PlanRequest& request, int64_t samples, const net::Batch& batch) {
+    Mesh shares = request.mesh;
+    for (const Axis axis : {Axis::dp_replicate, Axis::dp_shard}) shares[axis] = 1;
+    const DType compute = request.planner.compute;
+    const Key key = {request.model, request.latent, samples, shares.size, compute, request.machine.profile.target};
+    const auto known = found_.find(key);
+    if (known != found_.end()) return known->second;
+    const auto& units = request.model->units();
+    const engine::Parallel last(shares, shares.world() - 1);
+    Found found = {engine::measure(units, batch, request.model_name, {.mesh = shares, .compute = compute}),
+                   engine::count_signatures(units, engine::slice(batch, last), compute)};
+    return found_.emplace(key, std::move(found)).first->second;
+  }
+
+ private:
+  using Key = std::tuple<const net::Denoiser*, std::array<int64_t, 4>, int64_t, std::array<int, kAxes>, DType, std::string>;
+  std::map<Key, Found> found_;
+};
+
+std::shared_ptr<Measurements> no_measurements() { return std::make_shared<Measurements>(); }
 
 plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   if (samples > kMostSamples)
@@ -211,7 +252,8 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   const ops::TargetScope scope(measured_target(request.machine.profile));
   plan::ModelSpec& spec = result.model;
   const engine::MeasureOptions options{.mesh = request.mesh, .compute = request.planner.compute};
-  spec = engine::measure(request.model->units(), batch, request.model_name, options);
+  auto [measured, counted] = request.measurements->of(request, samples, batch);
+  spec = std::move(measured);
   if (engine::has_halos(batch, request.mesh))
     for (const auto& latent : request.wider)
       engine::cover(spec, request.model->units(), representative_batch(request, latent, samples), options);
@@ -225,16 +267,19 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
       plan::bytes_of(plan::workspaces(request.machine.profile, request.device_threads, request.deterministic));
   spec.between_steps = request.between_steps;
   if (device::used() || !request.machine.profile.target.empty()) spec.swap_piece = plan::kSwapPiece;
-  const engine::Parallel parallel(request.mesh, request.mesh.world() - 1);
-  engine::Counted counted =
-      engine::count_signatures(request.model->units(), engine::slice(batch, parallel), request.planner.compute);
   const plan::WorkTable& work = result.machine.work = std::move(counted.work);
   result.machine.sizes = std::move(counted.signatures);
   for (plan::UnitSpec& unit : spec.units) unit.cost.backward_flops = work.at(unit.kind).backward_flops();
-  for (plan::UnitSpec& unit : spec.units)
-    for (plan::ParamSpec& param : unit.params)
-      if (request.base_in_int8 && !param.trainable && param.stored == DType::bf16) param.stored = DType::i8;
+  if (request.base_in_int8) store_base_in_int8(spec);
   return result;
+}
+
+bool keeps_more_than_memory(const PlanRequest& request) {
+  if (request.any_idle) return false;  // experts at rest may lie elsewhere
+  plan::ModelSpec spec;
+  for (const auto& unit : request.model->units()) spec.units.push_back(unit->spec());
+  if (request.base_in_int8) store_base_in_int8(spec);
+  return plan::lasting_bytes_exceed_memory(spec, request.mesh, request.planner);
 }
 
 plan::Measured measure_batch(const PlanRequest& request, const plan::Plan& batch, MeasuredModels& known) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <memory>
 
 #include "tessera/base/target.h"
 #include "tessera/net/model.h"
@@ -41,6 +42,11 @@ struct RankShare {
   int64_t host_encoders = 0;  ///< see PlanRequest
   EncoderSeconds encoding;
 };
+
+/// What measuring models told, by micro-batch, mesh of the ranks that share its tokens, and dtype: meshes that differ in data
+/// parallelism alone have the same.
+class Measurements;
+std::shared_ptr<Measurements> no_measurements();
 
 struct PlanRequest {
   const net::Denoiser* model = nullptr;
@@ -80,6 +86,7 @@ struct PlanRequest {
   int64_t host_sample = 0;     ///< host bytes of a training sample with noise and target (train/loader.h)
   int64_t host_encoders = 0;   ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
   std::function<RankShare(const Mesh&)> share_on = {};  ///< of other meshes; empty: as here
+  std::shared_ptr<Measurements> measurements = no_measurements();  ///< that copies of a request share
   OnPlanPhase on_phase = {};
 };
 
@@ -135,6 +142,8 @@ std::optional<Target> measured_target(const plan::Profile& profile);
 /// The model and its work on one rank of the request's mesh, for micro-batches of `samples`. Memory is that of the profile's
 /// target, where it has one.
 plan::Measured measure_model(const PlanRequest& request, int64_t samples);
+/// plan::lasting_bytes_exceed_memory() of the request, before anything is measured.
+bool keeps_more_than_memory(const PlanRequest& request);
 
 /// plan::unit_groups() of the job on any mesh: the model is measured once for each way of sharing tokens. Refers to `job`.
 using UnitGroups = std::function<std::vector<plan::DeviceGroup>(const Mesh&)>;

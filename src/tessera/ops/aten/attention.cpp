@@ -1,6 +1,9 @@
 // Softmax attention: the flash kernels for 16-bit operands on GPUs, else products and a softmax of some queries at a
 // time, in fp32.
+#include <algorithm>
 #include <cmath>
+#include <set>
+#include <utility>
 
 #include "tessera/base/check.h"
 #include "tessera/ops/aten/aten.h"
@@ -18,10 +21,23 @@ Tensor heads_of(const Tensor& x, int64_t heads, int64_t first, int64_t rows) {
   return x.narrow(0, first, rows).view({rows, heads, -1}).transpose(0, 1);
 }
 
-/// Calls body(first query, queries, first key, keys) of each sample.
+/// Calls body(first query, queries, first key, keys) of each sample. Where tensors have no values (meta), only memory counts, and
+/// a sample as large as another takes no more.
 template <class Body>
-void each_sample(const Offsets& q_at, const Offsets& k_at, const Body& body) {
-  for (size_t s = 0; s + 1 < q_at.size(); ++s) body(q_at[s], q_at[s + 1] - q_at[s], k_at[s], k_at[s + 1] - k_at[s]);
+void each_sample(const Tensor& of, const Offsets& q_at, const Offsets& k_at, const Body& body) {
+  std::set<std::pair<int64_t, int64_t>> known;
+  for (size_t s = 0; s + 1 < q_at.size(); ++s) {
+    const int64_t queries = q_at[s + 1] - q_at[s], keys = k_at[s + 1] - k_at[s];
+    if (!of.is_meta() || known.emplace(queries, keys).second) body(q_at[s], queries, k_at[s], keys);
+  }
+}
+
+/// Calls body(first, rows) for each part of so many rows whose scores exist at once. Without values the first, which is the
+/// largest, stands for all.
+template <class Body>
+void each_part(const Tensor& of, int64_t queries, const Body& body) {
+  for (int64_t at = 0; at < (of.is_meta() ? std::min(queries, kQueries) : queries); at += kQueries)
+    body(at, std::min(kQueries, queries - at));
 }
 
 /// On a GPU, and where tensors without values stand for those of one. The kernel takes heads of 8, 16, ... 256 values.
@@ -105,7 +121,7 @@ Tensor batch_of(const Tensor& x, int64_t heads, int64_t first, int64_t rows) {
 
 void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const Offsets& q_at, const Offsets& k_at,
                    const AttentionResult& result) {
-  each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
+  each_sample(in.q, q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
     if (queries == 0) return;
     const Tensor query = batch_of(in.q, heads, q, queries), key = batch_of(in.k, heads, k, keys);
     const auto take = [&](const auto& got) {
@@ -134,7 +150,7 @@ namespace {
 void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse, int64_t heads,
                     const Offsets& q_at, const Offsets& k_at, const AttentionInputs& grads) {
   const Tensor none = at::zeros({2}, in.q.options().dtype(at::kLong));  // the state of a dropout that is off
-  each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
+  each_sample(in.q, q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
     if (queries == 0) {
       for (const Tensor& grad : {grads.k, grads.v}) grad.narrow(0, k, keys).zero_();
       return;
@@ -160,10 +176,10 @@ void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
 void attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale, const Offsets& q_at,
                const Offsets& k_at, const AttentionResult& result) {
   if (runs_flash(in.q, heads) && !bias.defined()) return flash_forward(in, heads, scale, q_at, k_at, result);
-  each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
+  each_sample(in.q, q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
     const Tensor key = as_floats(heads_of(in.k, heads, k, keys)), value = as_floats(heads_of(in.v, heads, k, keys));
-    for (int64_t at = 0; at < queries; at += kQueries) {
-      const int64_t first = q + at, rows = std::min(kQueries, queries - at);
+    each_part(in.q, queries, [&](int64_t at, int64_t rows) {
+      const int64_t first = q + at;
       const Tensor scores = as_floats(heads_of(in.q, heads, first, rows)).bmm(key.transpose(1, 2));
       if (bias.defined()) scores.add_(bias.narrow(1, at, rows));
       scores.mul_(scale);
@@ -172,7 +188,7 @@ void attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, dou
       const Tensor sums = scores.sum(2, /*keepdim=*/true);
       heads_of(result.out, heads, first, rows).copy_(scores.bmm(value).div_(sums));
       result.lse.narrow(1, first, rows).copy_((top + sums.log()).squeeze(2));
-    }
+    });
   });
 }
 
@@ -183,11 +199,11 @@ void attention_backward(const AttentionInputs& in, const Tensor& out, const Tens
     return flash_backward(in, out.defined() ? out : output_along(d_out, delta, heads), d_out, lse, heads, q_at, k_at,
                           grads);  // [Note: delta for flash]
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads));
-  each_sample(q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
+  each_sample(in.q, q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
     const Tensor key = as_floats(heads_of(in.k, heads, k, keys)), value = as_floats(heads_of(in.v, heads, k, keys));
     const Tensor d_key = at::zeros(key.sizes(), key.options()), d_value = at::zeros(key.sizes(), key.options());
-    for (int64_t at = 0; at < queries; at += kQueries) {
-      const int64_t first = q + at, rows = std::min(kQueries, queries - at);
+    each_part(in.q, queries, [&](int64_t at, int64_t rows) {
+      const int64_t first = q + at;
       const Tensor query = as_floats(heads_of(in.q, heads, first, rows)),
                    up = as_floats(heads_of(d_out, heads, first, rows));
       const Tensor dot =
@@ -197,7 +213,7 @@ void attention_backward(const AttentionInputs& in, const Tensor& out, const Tens
       const Tensor d_scores = up.bmm(value.transpose(1, 2)).sub_(dot.unsqueeze(2)).mul_(p).mul_(scale);
       heads_of(grads.q, heads, first, rows).copy_(d_scores.bmm(key));
       d_key.baddbmm_(d_scores.transpose(1, 2), query);
-    }
+    });
     heads_of(grads.k, heads, k, keys).copy_(d_key);
     heads_of(grads.v, heads, k, keys).copy_(d_value);
   });

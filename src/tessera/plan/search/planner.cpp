@@ -78,7 +78,7 @@ class Search {
                 level(tiers, strategy, depth);
       }
     };
-    if (input_.first_that_fits && lasting_bytes_exceed_memory()) {
+    if (input_.first_that_fits && lasting_bytes_exceed_memory(model_, mesh_, input_)) {
       pool_.consider(evaluator_.evaluate(plan_of(tier_choices(input_).back(), strategies.back(), 0, Saving{}, 0)));
       return finish();
     }
@@ -160,27 +160,6 @@ class Search {
     return std::ranges::any_of(model_.units, [](const UnitSpec& unit) {
       return std::ranges::any_of(unit.params, [](const ParamSpec& param) { return !param.trainable; });
     });
-  }
-
-  /// Whether device and host together have no room for what a rank keeps between steps, sharded as far as it can be:
-  /// parameters, states and, where updates wait for the norm, gradients. Then no plan fits.
-  bool lasting_bytes_exceed_memory() const {
-    if (input_.budget <= 0 || input_.nvme || mesh_[Axis::pp] > 1 || mesh_[Axis::dp_replicate] > 1) return false;
-    const auto by_hand = [](const std::optional<Tier>& tier) { return tier.value_or(Tier::device) != Tier::device; };
-    if (by_hand(input_.parameters) || by_hand(input_.gradients) || by_hand(input_.states_tier) || by_hand(input_.idle))
-      return false;  // room that no budget names may be meant
-    const bool whole_is_asked_for = input_.strategy == Strategy::no_shard;
-    const Plan plan =
-        plan_of(kOnDevice, whole_is_asked_for ? Strategy::no_shard : Strategy::full_shard, 0, Saving{}, 0);
-    const StatesOf states = states_of(plan.states);
-    int64_t bytes = 0;
-    for (size_t u = 0; u < model_.units.size(); ++u) {
-      const UnitLayout layout = plan.layout(model_.units[u], static_cast<int>(u));
-      bytes += input_.experts * (shard_bytes(layout, plan.states.masters) +
-                                 state_layout(model_.units[u], layout, plan.held(layout, 0), states).bytes);
-      if (!input_.may_update_in_backward) bytes += plan.gradient_bytes(layout);
-    }
-    return bytes > input_.budget + std::max<int64_t>(0, input_.host_budget);
   }
 
   /// The plan whose blocks have saved as little as they may so far, over the budget.
@@ -366,6 +345,30 @@ class Search {
 };
 
 }  // namespace
+
+bool lasting_bytes_exceed_memory(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input) {
+  if (input.budget <= 0 || input.nvme || mesh[Axis::pp] > 1 || mesh[Axis::dp_replicate] > 1) return false;
+  const auto by_hand = [](const std::optional<Tier>& tier) { return tier.value_or(Tier::device) != Tier::device; };
+  if (by_hand(input.parameters) || by_hand(input.gradients) || by_hand(input.states_tier) || by_hand(input.idle))
+    return false;  // room that no budget names may be meant
+  Plan plan;
+  plan.mesh = mesh, plan.local_world = input.local_world;
+  plan.global_batch = input.global_batch, plan.micro_batch = input.micro_batch;
+  static_cast<Formats&>(plan) = input;
+  plan.experts = input.experts;
+  const bool whole_is_asked_for = input.strategy == Strategy::no_shard;
+  plan.units.resize(model.units.size(),
+                    {.strategy = whole_is_asked_for ? Strategy::no_shard : Strategy::full_shard});
+  const StatesOf states = states_of(plan.states);
+  int64_t bytes = 0;
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
+    bytes += input.experts * (shard_bytes(layout, plan.states.masters) +
+                              state_layout(model.units[u], layout, plan.held(layout, 0), states).bytes);
+    if (!input.may_update_in_backward) bytes += plan.gradient_bytes(layout);
+  }
+  return bytes > input.budget + std::max<int64_t>(0, input.host_budget);
+}
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_hand, const Machine& machine) {
   const PlannerInput input =

@@ -41,6 +41,10 @@ struct Choice {
 
 Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input, const Machine& machine = {});
 
+/// Whether device and host together have no room for what a rank keeps between steps, sharded as far as it can be: parameters,
+/// states and, where updates wait for the norm, gradients. Then no plan fits. The units need not be measured.
+bool lasting_bytes_exceed_memory(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input);
+
 /// Whether the user set anything that the planner would choose.
 bool set_by_hand(const PlannerInput& input);
 
