@@ -62,14 +62,16 @@ std::vector<char*> pointers(std::string& words) {
 
 /// The process of a command; -1 if there can be none.
 pid_t start(std::string& packed, int output) {
-  static auto* const child = static_cast<pid_t*>(
-      mmap(nullptr, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  static auto* const child =
+      static_cast<pid_t*>(mmap(nullptr, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   if (child == MAP_FAILED) return -1;
   *child = -1;
   const pid_t between = fork();
   if (between == 0) {
-    if (const pid_t pid = fork(); pid == 0) become(packed, output);
-    else *child = pid;
+    if (const pid_t pid = fork(); pid == 0)
+      become(packed, output);
+    else
+      *child = pid;
     _exit(0);
   }
   if (between > 0) waitpid(between, nullptr, 0);

@@ -194,7 +194,8 @@ UnitGroups unit_groups(const recipe::Recipe& recipe, const job::Job& job) {
     if (is_new) {
       net::Sample blank = job::blank_sample(recipe, *job.model, job.largest);
       blank.context = blank.context.to(at::kMeta);
-      const engine::MeasureOptions one_rank{.mesh = shares, .rank = shares.world() - 1};  // all send each other the same
+      const engine::MeasureOptions one_rank{.mesh = shares,
+                                            .rank = shares.world() - 1};  // all send each other the same
       at->second = engine::measure(job.model->units(), job.model->pack({blank}), job.name, one_rank);
     }
     return plan::unit_groups(at->second, mesh);
@@ -234,7 +235,8 @@ class Measurements {
   }
 
  private:
-  using Key = std::tuple<const net::Denoiser*, std::array<int64_t, 4>, int64_t, std::array<int, kAxes>, DType, std::string>;
+  using Key =
+      std::tuple<const net::Denoiser*, std::array<int64_t, 4>, int64_t, std::array<int, kAxes>, DType, std::string>;
   std::map<Key, Found> found_;
 };
 

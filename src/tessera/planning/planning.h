@@ -85,7 +85,7 @@ struct PlanRequest {
   int64_t cache_entry = 0;     ///< bytes of a cached sample with the longest text; 0: no cache
   int64_t host_sample = 0;     ///< host bytes of a training sample with noise and target (train/loader.h)
   int64_t host_encoders = 0;   ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
-  std::function<RankShare(const Mesh&)> share_on = {};  ///< of other meshes; empty: as here
+  std::function<RankShare(const Mesh&)> share_on = {};             ///< of other meshes; empty: as here
   std::shared_ptr<Measurements> measurements = no_measurements();  ///< that copies of a request share
   OnPlanPhase on_phase = {};
 };

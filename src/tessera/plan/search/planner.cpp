@@ -357,8 +357,7 @@ bool lasting_bytes_exceed_memory(const ModelSpec& model, const Mesh& mesh, const
   static_cast<Formats&>(plan) = input;
   plan.experts = input.experts;
   const bool whole_is_asked_for = input.strategy == Strategy::no_shard;
-  plan.units.resize(model.units.size(),
-                    {.strategy = whole_is_asked_for ? Strategy::no_shard : Strategy::full_shard});
+  plan.units.resize(model.units.size(), {.strategy = whole_is_asked_for ? Strategy::no_shard : Strategy::full_shard});
   const StatesOf states = states_of(plan.states);
   int64_t bytes = 0;
   for (size_t u = 0; u < model.units.size(); ++u) {
