@@ -499,5 +499,20 @@ TEST(Planner, AnUpdateOnTheHostByHandHasItsBuffersThere) {
   EXPECT_THROW(choose(model(), kTwo, in, machine()), UserError);
 }
 
+/// Of units that were not measured. Buffers that are placed by hand, updates on the host too, may mean room that no budget names.
+TEST(Planner, WhatARankKeepsBetweenStepsIsHeldAgainstMemoryUnlessItIsPlacedByHand) {
+  ModelSpec unmeasured = model();
+  for (UnitSpec& unit : unmeasured.units) unit.cost = {};
+  const PlannerInput little = input(1024), much = input(int64_t{1} << 40);
+  EXPECT_TRUE(lasting_bytes_exceed_memory(unmeasured, kTwo, little));
+  EXPECT_FALSE(lasting_bytes_exceed_memory(unmeasured, kTwo, much));
+  EXPECT_FALSE(lasting_bytes_exceed_memory(unmeasured, kTwo, input(1024, int64_t{1} << 40)));
+  for (const auto by_hand : {&PlannerInput::states_tier, &PlannerInput::update_on}) {
+    PlannerInput in = little;
+    in.*by_hand = Tier::host;
+    EXPECT_FALSE(lasting_bytes_exceed_memory(unmeasured, kTwo, in));
+  }
+}
+
 }  // namespace
 }  // namespace tessera::plan

@@ -349,7 +349,8 @@ class Search {
 bool lasting_bytes_exceed_memory(const ModelSpec& model, const Mesh& mesh, const PlannerInput& input) {
   if (input.budget <= 0 || input.nvme || mesh[Axis::pp] > 1 || mesh[Axis::dp_replicate] > 1) return false;
   const auto by_hand = [](const std::optional<Tier>& tier) { return tier.value_or(Tier::device) != Tier::device; };
-  if (by_hand(input.parameters) || by_hand(input.gradients) || by_hand(input.states_tier) || by_hand(input.idle))
+  if (by_hand(input.parameters) || by_hand(input.gradients) || by_hand(input.states_tier) || by_hand(input.idle) ||
+      by_hand(input.update_on))
     return false;  // room that no budget names may be meant
   Plan plan;
   plan.mesh = mesh, plan.local_world = input.local_world;
