@@ -252,6 +252,14 @@ TinyRun::~TinyRun() {
   if (!getenv("TESSERA_KEEP_TESTS")) fs::remove_all(folder_, ignored);
 }
 
+std::string text_of(const std::filesystem::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+nlohmann::json json_of(const std::filesystem::path& file) { return nlohmann::json::parse(text_of(file)); }
+
 Result TinyRun::tessera(std::vector<std::string> arguments, double timeout) const {
   arguments.insert(arguments.begin(), program_);
   return run_program(arguments, kOfCommands, timeout);

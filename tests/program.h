@@ -31,6 +31,11 @@ pid_t start_program(const std::vector<std::string>& argv, const std::string& log
 /// Waits for it; -1 when `timeout` seconds pass first.
 int wait_program(pid_t pid, double timeout);
 
+/// All bytes of a file; none where it cannot be read.
+std::string text_of(const std::filesystem::path& file);
+/// A file of JSON; throws nlohmann::json::parse_error where it is none.
+nlohmann::json json_of(const std::filesystem::path& file);
+
 class TinyRun {
  public:
   /// A fresh folder with a data set of generated clips and a recipe, of the tiny Wan; or of another [model] table that

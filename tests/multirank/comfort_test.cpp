@@ -19,11 +19,6 @@ const TinyRun& trained() {
   return run;
 }
 
-std::string read(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 size_t count(const std::string& text, const std::string& what) {
   size_t n = 0;
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + what.size())) ++n;
@@ -62,7 +57,7 @@ TEST(Top, ShowsAFinishedRunOnce) {
 
 /// docs/run-folder.md names every file of a run and every key of a step.
 TEST(RunFolder, IsWhatThePageSays) {
-  const std::string page = read(TESSERA_SOURCE_DIR "/docs/run-folder.md");
+  const std::string page = text_of(TESSERA_SOURCE_DIR "/docs/run-folder.md");
   const auto named = [&](const std::string& word) { return page.find("`" + word) != std::string::npos; };
   for (const auto& entry : fs::directory_iterator(trained().out())) {
     const std::string name = entry.path().filename().string();
@@ -83,7 +78,7 @@ TEST(Top, NamesWhatIsNoRun) {
 }
 
 TEST(Report, IsThereAfterTrainingAndHasTheLanesOfBothRanks) {
-  const std::string html = read(trained().out() + "/report.html");
+  const std::string html = text_of(trained().out() + "/report.html");
   for (const char* wanted : {">rank 0</text>", ">rank 1</text>", "source", "reconstruction", "sample of step 4"})
     EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
 }
@@ -92,7 +87,7 @@ TEST(Report, ComparesSeveralRuns) {
   const std::string page = (trained().folder() / "both.html").string();
   const Result both = trained().tessera({"report", trained().out(), trained().out(), "--out", page});
   EXPECT_EQ(both.code, 0) << both.output;
-  EXPECT_EQ(count(read(page), "<polyline"), 8u);
+  EXPECT_EQ(count(text_of(page), "<polyline"), 8u);
   EXPECT_EQ(trained().tessera({"report", trained().out(), trained().out()}).code, 2) << "where to?";
 }
 
@@ -111,7 +106,7 @@ TEST(TensorBoard, FilesHoldStepsAndSamplesAndGrowByOneWithEachStart) {
   const auto files = [&] {
     std::vector<std::string> found;
     for (const auto& entry : fs::directory_iterator(run.out()))
-      if (entry.path().filename().string().starts_with("events.out.tfevents.")) found.push_back(read(entry.path()));
+      if (entry.path().filename().string().starts_with("events.out.tfevents.")) found.push_back(text_of(entry.path()));
     return found;
   };
   ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--sample.every", "2", "--sample.steps", "1"}).code, 0);
@@ -145,7 +140,7 @@ TEST(Sample, SeedsAndNegativePromptsChangeTheClip) {
     words.insert(words.end(), more.begin(), more.end());
     const Result r = run.tessera(words);
     EXPECT_EQ(r.code, 0) << r.output;
-    return read(run.folder() / name / "frame-0003.png");
+    return text_of(run.folder() / name / "frame-0003.png");
   };
   const std::string first = clip("s1", {"--seed", "1"});
   EXPECT_EQ(first, clip("s1b", {"--seed", "1"}));
@@ -191,9 +186,9 @@ TEST(Frontier, IsATableJsonAndAPicture) {
   EXPECT_NE(table.find("frontier of "), std::string::npos) << table;
   const fs::path svg = run.folder() / "f.svg", html = run.folder() / "f.html";
   plan({run.recipe(), "--frontier", svg.string()});
-  EXPECT_TRUE(read(svg).starts_with("<svg ")) << read(svg);
+  EXPECT_TRUE(text_of(svg).starts_with("<svg ")) << text_of(svg);
   EXPECT_NE(plan({run.recipe(), "--frontier", html.string(), "--json"}).find("\"points\": ["), std::string::npos);
-  EXPECT_TRUE(read(html).starts_with("<!doctype html>"));
+  EXPECT_TRUE(text_of(html).starts_with("<!doctype html>"));
 }
 
 TEST(Completion, OffersCommandsFlagsKeysAndChoicesInBash) {

@@ -124,7 +124,7 @@ TEST_F(ConvertLora, InspectSaysRankAlphaAndTargetsOfAllNamings) {
 
 TEST_F(ConvertLora, PeftFoldersHaveTheirConfig) {
   const auto out = convert(lora("kohya"), "peft", {"--to", "peft"});
-  const auto config = nlohmann::json::parse(std::ifstream(out / "adapter_config.json"));
+  const auto config = json_of(out / "adapter_config.json");
   EXPECT_EQ(config["r"], 4);
   EXPECT_EQ(config["lora_alpha"], 8);
   EXPECT_EQ(inspect(out)["alpha"], 8);

@@ -65,7 +65,6 @@ class Convert : public ::testing::Test {
       ASSERT_EQ(x, y) << name;
     }
   }
-  static nlohmann::json json_of(const fs::path& path) { return nlohmann::json::parse(std::ifstream(path)); }
 
   const fs::path goldens_ = TESSERA_GOLDENS;
   fs::path folder_;

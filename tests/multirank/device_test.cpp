@@ -139,10 +139,7 @@ TEST(OnDeviceRuns, SamplesAreThoseOfTheCpu) {
     ASSERT_EQ(r.code, 0) << r.output;
     std::map<std::filesystem::path, std::string> files;
     for (const auto& item : std::filesystem::recursive_directory_iterator(out))
-      if (item.is_regular_file()) {
-        std::ifstream in(item.path(), std::ios::binary);
-        files[item.path().lexically_relative(out)] = std::string(std::istreambuf_iterator<char>(in), {});
-      }
+      if (item.is_regular_file()) files[item.path().lexically_relative(out)] = text_of(item.path());
     EXPECT_FALSE(files.empty());
     for (const auto& [name, bytes] : files) {
       const auto [known, first] = clips.emplace(name.string(), bytes);

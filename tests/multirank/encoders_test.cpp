@@ -93,8 +93,7 @@ TEST(EncodersBytes, ArePlannedWhereTheyAre) {
   for (const std::string place : {"cached", "host", "device", "sharded"}) {
     const Result r = run.train(2, place, with(families()[1], place, {"--mesh", "dp_shard=2"}), 300);
     ASSERT_EQ(r.code, 0) << r.output;
-    std::ifstream in(run.out(place) + "/plan.json");
-    const nlohmann::json plan = nlohmann::json::parse(in);
+    const nlohmann::json plan = json_of(run.out(place) + "/plan.json");
     plans[place] = plan.is_array() ? plan[0] : plan;
     const auto steps = run.metrics(place);
     ASSERT_EQ(steps.size(), 5u);

@@ -43,8 +43,7 @@ std::vector<std::string> curve(const std::string& name, const std::string& exper
 /// The files of an exported model, by name.
 std::map<std::string, std::string> files(const fs::path& folder) {
   std::map<std::string, std::string> found;
-  for (const auto& file : fs::directory_iterator(folder))
-    found[file.path().filename().string()] = text_of(file.path().string());
+  for (const auto& file : fs::directory_iterator(folder)) found[file.path().filename().string()] = text_of(file.path());
   return found;
 }
 
@@ -92,8 +91,7 @@ TEST(Experts, HaveTurnsOfAsManyStepsAsWereAskedForAndCountTheirOwn) {
     if (i % 2 == 1) EXPECT_EQ(steps[i]["expert"], steps[i - 1]["expert"]) << "step " << i + 1;
     EXPECT_EQ(steps[i]["expert_step"], ++own[steps[i]["expert"].get<std::string>()]) << "step " << i + 1;
   }
-  const auto manifest =
-      nlohmann::json::parse(text_of(experts().out(both()) + "/checkpoints/step-000008/manifest.json"));
+  const auto manifest = json_of(experts().out(both()) + "/checkpoints/step-000008/manifest.json");
   for (const auto& [name, count] : own) EXPECT_EQ(manifest["experts"][name]["steps"], count);
 }
 

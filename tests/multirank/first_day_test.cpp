@@ -21,11 +21,6 @@ void expect(const Result& r, int code, const std::vector<std::string>& words) {
     EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
 }
 
-std::string text_of(const fs::path& file) {
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 void replace(std::string& text, const std::string& from, const std::string& to) {
   for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
     text.replace(at, from.size(), to);
@@ -289,8 +284,7 @@ TEST(TwoExperts, OfARunKeepTheirBoundaryAndShiftInOtherProgramsFolders) {
     const fs::path out = run.folder() / name;
     const Result r = run.tessera({"convert", model.string(), out.string(), "--to", "diffusers"});
     EXPECT_EQ(r.code, 0) << r.output;
-    return std::pair(nlohmann::json::parse(text_of(out / "model_index.json")),
-                     nlohmann::json::parse(text_of(out / "scheduler/scheduler_config.json")));
+    return std::pair(json_of(out / "model_index.json"), json_of(out / "scheduler/scheduler_config.json"));
   };
   EXPECT_EQ(made("released").first["boundary_ratio"], 0.875);
   std::ofstream(model / "experts.json") << R"({"boundary": 0.7, "flow_shift": 3.5})";

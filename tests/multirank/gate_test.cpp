@@ -49,8 +49,6 @@ int64_t active(const nlohmann::json& step) {
   return std::count_if(samples.begin(), samples.end(), [](int64_t n) { return n > 0; });
 }
 
-std::string bytes_of(const fs::path& file) { return text_of(file.string()); }
-
 /// The files of an exported expert, one after the other.
 std::string weights(const std::string& run, int expert) {
   std::vector<fs::path> files;
@@ -58,7 +56,7 @@ std::string weights(const std::string& run, int expert) {
     files.push_back(file.path());
   std::sort(files.begin(), files.end());
   std::string all;
-  for (const auto& file : files) all += bytes_of(file);
+  for (const auto& file : files) all += text_of(file);
   return all;
 }
 
@@ -189,8 +187,8 @@ TEST(Gate, ResumesAndSamplesBitForBit) {
     train(2, name, flags, 6);
     EXPECT_EQ(curve(name), curve("whole")) << step;
     for (int e = 0; e < 3; ++e) EXPECT_EQ(weights(name, e), weights("whole", e));
-    EXPECT_EQ(bytes_of(gated().out(name) + "/model/gate.safetensors"),
-              bytes_of(gated().out("whole") + "/model/gate.safetensors"));
+    EXPECT_EQ(text_of(gated().out(name) + "/model/gate.safetensors"),
+              text_of(gated().out("whole") + "/model/gate.safetensors"));
   }
   const auto sample = [&](const std::string& weights, const Flags& more) {
     const std::string file = gated().out("sample.gif");
@@ -198,7 +196,7 @@ TEST(Gate, ResumesAndSamplesBitForBit) {
                                               "--sample.steps", "3", "--sample.prompts", "a square"} +
                                         gate_of(3) + more);
     EXPECT_EQ(made.code, 0) << made.output;
-    return bytes_of(file);
+    return text_of(file);
   };
   const std::string model = gated().out("whole") + "/model", clip = sample(model, {});
   EXPECT_EQ(sample(gated().out("whole") + "/checkpoints/step-000006", {}), clip);

@@ -127,11 +127,11 @@ TEST_F(HistoryTest, ASecondStartIsRefusedAndTheFirstGoesOn) {
 TEST_F(HistoryTest, StrayLinesAreToldAndAHistoryOlderThanItsCheckpointToo) {
   ASSERT_EQ(train("4").code, 0);
   const fs::path file = out() / "metrics.jsonl";
-  const std::string whole = text_of(file.string());
+  const std::string whole = text_of(file);
   std::ofstream(file, std::ios::trunc) << "5\n[]\n\xff\n" << whole;
   expect(train("6"), 0, {"skipped lines 1, 2, 3, which are not events of a run"});
   expect(run_.tessera({"report", run_.out()}), 0, {});
-  EXPECT_TRUE(text_of(file.string()).starts_with("5\n[]\n\xff\n" + whole)) << "nothing of it was taken away";
+  EXPECT_TRUE(text_of(file).starts_with("5\n[]\n\xff\n" + whole)) << "nothing of it was taken away";
 
   std::ofstream(file, std::ios::trunc) << whole.substr(0, whole.find("{\"type\":\"step\",\"step\":2"));
   expect(train("8"), 0, {"metrics.jsonl ends at step 1 and the checkpoint is of step 6"});
@@ -147,7 +147,7 @@ TEST_F(HistoryTest, ADamagedEntryOfTheCacheEndsTrainingAndIsPreparedAgain) {
   ASSERT_EQ(entries.size(), 6u) << "three clips, three captions";
   std::map<fs::path, std::string> whole;
   for (const fs::path& entry : entries) {  // all of them: whichever comes first
-    whole[entry] = text_of(entry.string());
+    whole[entry] = text_of(entry);
     std::fstream file(entry, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-40, std::ios::end) << std::string(32, '\0');
   }
@@ -157,7 +157,7 @@ TEST_F(HistoryTest, ADamagedEntryOfTheCacheEndsTrainingAndIsPreparedAgain) {
     return trained.output.find(entry.filename().string()) != std::string::npos;
   })) << trained.output;
   expect(run_.tessera({"launch", "-n", "2", "prepare", run_.recipe()}), 0, {"damaged", "made again"});
-  for (const fs::path& entry : entries) EXPECT_EQ(text_of(entry.string()), whole[entry]) << entry;
+  for (const fs::path& entry : entries) EXPECT_EQ(text_of(entry), whole[entry]) << entry;
   expect(train("2"), 0, {});
 }
 

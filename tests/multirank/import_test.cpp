@@ -53,11 +53,6 @@ void expect_words(const Result& r, int code, const std::vector<std::string>& wor
     EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
 }
 
-std::string text_of(const std::string& file) {
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 TEST(TrainingLine, TrainsAndTellsWhatEachOptionIs) {
   const Release& r = release();
   const std::vector<std::string> line = {"launch",
@@ -190,8 +185,7 @@ TEST(Import, CommandsBecomeRecipesThatTrain) {
     const std::string recipe = (r.folder() / (name + ".toml")).string();
     expect_words(r.tessera(std::vector<std::string>{"import", "-o", recipe} + words), 0, {recipe, "refused"});
     if (name.starts_with("diffsynth")) {
-      std::ifstream file(recipe);
-      const std::string text{std::istreambuf_iterator<char>(file), {}};
+      const std::string text = text_of(recipe);
       EXPECT_NE(text.find("compute_dtype = \"bf16\""), std::string::npos) << text;
     }
     expect_words(

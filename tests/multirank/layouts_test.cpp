@@ -214,9 +214,8 @@ TEST(Layouts, ARecomputeUnderTensorParallelismThatKeepsAFeedForwardsSumSendsLess
   };
   const Result all = shared().train(2, "tp-again", with({"--plan.recompute", "all"}));
   ASSERT_EQ(all.code, 0) << all.output;
-  std::ifstream made(shared().out("tp-again") + "/plan.toml");
   const std::string line = "activations = \"recompute\"\n", file = shared().out("tp-kept.toml");
-  std::string plan{std::istreambuf_iterator<char>(made), {}};
+  std::string plan = text_of(shared().out("tp-again") + "/plan.toml");
   ASSERT_NE(plan.find(line), std::string::npos) << plan;
   const auto sites = [&plan](size_t at) { return plan.substr(at, plan.find("[[units]]", at) - at).find("sites"); };
   for (size_t at = plan.find(line); at != std::string::npos; at = plan.find(line, at + 1)) {
@@ -264,7 +263,7 @@ TEST_P(Traffic, IsWhatTheFormulaTheScheduleAndTheExecutorSay) {
   const Result r = shared().train(2, run, flags);
   ASSERT_EQ(r.code, 0) << r.output;
   const auto step = shared().metrics(run).back();
-  const auto plan = nlohmann::json::parse(std::ifstream(shared().out(run) + "/plan.json"));
+  const auto plan = json_of(shared().out(run) + "/plan.json");
   const Formula formula{plan["model"]["tokens"], plan["model"]["parameters"], here.type == std::string("fp32") ? 4 : 2};
   ASSERT_EQ(formula.tokens % 2, 0);
   for (int rank = 0; rank < 2; ++rank) {
@@ -361,7 +360,7 @@ INSTANTIATE_TEST_SUITE_P(In16Bits, Traffic,
 TEST(Layouts, ARunLeavesATraceWithPredictedAndMeasuredLanes) {
   const Result r = shared().train(2, "trace", {"--run.steps", "2"});
   ASSERT_EQ(r.code, 0) << r.output;
-  const auto trace = nlohmann::json::parse(std::ifstream(shared().out("trace") + "/trace.json"));
+  const auto trace = json_of(shared().out("trace") + "/trace.json");
   std::map<std::string, int> processes;
   std::map<int, int> events;  // of each process
   for (const auto& event : trace["traceEvents"]) {

@@ -73,8 +73,7 @@ TEST(Lora, TrainsAndKeepsAdaptersAlone) {
              full = shared().metrics("base")[1]["ranks"][0]["bytes"];
   EXPECT_LT(ranks["states"].get<int64_t>() * 4, full["states"].get<int64_t>());
   EXPECT_LT(ranks["gradients"].get<int64_t>() * 4, full["gradients"].get<int64_t>());
-  const auto manifest = nlohmann::json::parse(
-      std::ifstream(fs::path(shared().out("alone")) / "checkpoints" / "step-000012" / "manifest.json"));
+  const auto manifest = json_of(fs::path(shared().out("alone")) / "checkpoints" / "step-000012" / "manifest.json");
   for (const auto& tensor : manifest["tensors"])
     EXPECT_NE(tensor["name"].get<std::string>().find(".lora_"), std::string::npos);
 }
@@ -277,7 +276,7 @@ TEST(Lora, EveryCheckpointHasTheFilesThatTheRunExports) {
 TEST(Lora, ACheckpointSaysItsScaleToWhoeverReadsIt) {
   train(1, "scaled", {"--lora.alpha", "6", "--lora.targets", "q,k"});
   const fs::path out = shared().out("scaled"), saved = out / "checkpoints/step-000012";
-  const auto manifest = nlohmann::json::parse(std::ifstream(saved / "manifest.json"));
+  const auto manifest = json_of(saved / "manifest.json");
   const auto& lora_of = manifest.at("lora");
   EXPECT_EQ(lora_of.at("rank"), 4);
   EXPECT_EQ(lora_of.at("alpha"), 6);
@@ -315,8 +314,7 @@ TEST(Lora, ASampleTakesAnyFileAtAStrength) {
     line.insert(line.end(), more.begin(), more.end());
     const Result r = shared().tessera(line);
     EXPECT_EQ(r.code, 0) << r.output;
-    std::ifstream in(out, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
+    return text_of(out);
   };
   const std::string file = model / "pytorch_lora_weights.safetensors";
   const std::string base = sample("base", {"--weights", shared().out("base") + "/model", "--train.mode", "full"});

@@ -268,8 +268,7 @@ TEST_P(CheckpointBytes, AreThoseThatAreWritten) {
   const std::string name = std::string("checkpoint-") + GetParam().name;
   const Result r = shared().train(GetParam().ranks, name, flags);
   ASSERT_EQ(r.code, 0) << r.output;
-  std::ifstream plan(shared().out(name) + "/plan.json");
-  const int64_t predicted = nlohmann::json::parse(plan)["disk"]["checkpoint_bytes"];
+  const int64_t predicted = json_of(shared().out(name) + "/plan.json")["disk"]["checkpoint_bytes"];
   int64_t written = 0;
   for (const auto& file : std::filesystem::directory_iterator(shared().out(name) + "/checkpoints/step-000002"))
     if (file.path().extension() == ".safetensors") {
@@ -438,8 +437,7 @@ TEST(Compressed, ActivationsTakeLessAndTheirErrorIsInMetricsAndReport) {
     const auto& rank = steps.back()["ranks"][0];
     expect_planned_peaks(steps.back(), policy);
     EXPECT_LT(rank["peak_bytes"].get<double>(), exact.back()["ranks"][0]["peak_bytes"].get<double>()) << policy;
-    std::ifstream report(shared().out(std::string("compressed-") + policy) + "/report.html");
-    const std::string page{std::istreambuf_iterator<char>(report), {}};
+    const std::string page = text_of(shared().out(std::string("compressed-") + policy) + "/report.html");
     EXPECT_NE(page.find("error of quantised activations"), std::string::npos);
   }
 }

@@ -229,10 +229,7 @@ std::array<Result, 2> two_ranks(const TinyRun& run, const std::array<std::vector
                                  {"TESSERA_TEST_EXEC", "1"}});  // one may be a shell's, and both have to be one program
   std::array<Result, 2> results;
   for (size_t rank = 0; rank < 2; ++rank) results[rank].code = wait_program(ranks[rank], 60);
-  for (size_t rank = 0; rank < 2; ++rank) {
-    std::ifstream file(log(rank));
-    results[rank].output.assign(std::istreambuf_iterator<char>(file), {});
-  }
+  for (size_t rank = 0; rank < 2; ++rank) results[rank].output = text_of(log(rank));
   return results;
 }
 

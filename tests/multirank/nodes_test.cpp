@@ -255,11 +255,11 @@ TEST_F(Nodes, StrangersNeitherEndNorChangeARun) {
   const fs::path token = fs::path(run_.out("watched")) / ".token";
   ASSERT_TRUE(fs::is_regular_file(token));
   EXPECT_EQ(fs::status(token).permissions(), fs::perms::owner_read | fs::perms::owner_write);
-  const std::string secret = text_of(token.string()).substr(0, 64);
+  const std::string secret = text_of(token).substr(0, 64);
   ASSERT_EQ(secret.size(), 64u);
   for (const auto& item : fs::recursive_directory_iterator(run_.folder())) {
     if (!item.is_regular_file() || item.path() == token) continue;
-    EXPECT_EQ(text_of(item.path().string()).find(secret), std::string::npos) << item.path();
+    EXPECT_EQ(text_of(item.path()).find(secret), std::string::npos) << item.path();
   }
   EXPECT_EQ(first->output().find("has no token"), std::string::npos) << first->output();
 }

@@ -44,7 +44,7 @@ std::string scaled_vae(const fs::path& folder, const std::string& name, const nl
   const fs::path golden = fs::path(TESSERA_GOLDENS) / name, copy = folder / name;
   fs::create_directories(copy);
   fs::copy_file(golden / "model.safetensors", copy / "model.safetensors");
-  nlohmann::json config = nlohmann::json::parse(std::ifstream(golden / "config.json"));
+  nlohmann::json config = json_of(golden / "config.json");
   config.update(scales);
   std::ofstream(copy / "config.json") << config.dump(1);
   return copy.string();

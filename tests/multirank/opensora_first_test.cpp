@@ -151,8 +151,7 @@ TEST_F(FirstOpenSora, AFolderAsItIsPublishedIsInspectedImportedAndTrained) {
   const fs::path release = run_.folder() / "OpenSora-STDiT";
   const Result made = run_.tessera({"convert", run_.out("made") + "/model", release.string(), "--dtype", "bf16"});
   ASSERT_EQ(made.code, 0) << made.output;
-  std::ifstream in(release / "config.json");
-  nlohmann::json config = nlohmann::json::parse(in);
+  nlohmann::json config = json_of(release / "config.json");
   config.erase("_class_name");
   config.update({{"architectures", {"STDiT3"}},
                  {"auto_map", {{"AutoConfig", "a.b"}, {"AutoModel", "a.c"}}},

@@ -363,8 +363,7 @@ TEST_F(TwoTextEncoders, AreUsedWhereSamplesAreMade) {
     line.insert(line.end(), more.begin(), more.end());
     const Result made = run_.tessera(line);
     EXPECT_EQ(made.code, 0) << made.output;
-    std::ifstream in(run_.out(name) + ".mp4", std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
+    return text_of(run_.out(name) + ".mp4");
   };
   const std::string plain = sample("plain", {});
   EXPECT_FALSE(plain.empty());

@@ -185,11 +185,6 @@ TEST(Average, IsExportedSampledFromAndResumedOnAnotherLayout) {
   EXPECT_LT(most, 1e-3 * moved);
 }
 
-std::string bytes_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 TEST(Average, OfEachExpertIsItsOwnAndSamplingGivesAllOfThemTheirWeightsBack) {
   const Flags experts = {"--experts.train", "both", "--experts.turn", "1", "--train.optimizer", "came"};
   train({"experts", experts}, 2, "experts", {"--plan.idle", "host"});
@@ -200,10 +195,10 @@ TEST(Average, OfEachExpertIsItsOwnAndSamplingGivesAllOfThemTheirWeightsBack) {
   for (const char* expert : {"high_noise_model", "low_noise_model"})
     for (const auto& file : std::filesystem::directory_iterator(shared().out("experts") + "/model/" + expert)) {
       const std::string name = std::string(expert) + "/" + file.path().filename().string();
-      const std::string weights = bytes_of(file.path());
-      EXPECT_TRUE(weights == bytes_of(shared().out("experts-ema") + "/model/" + name)) << name;
+      const std::string weights = text_of(file.path());
+      EXPECT_TRUE(weights == text_of(shared().out("experts-ema") + "/model/" + name)) << name;
       if (file.path().extension() != ".safetensors") continue;
-      EXPECT_FALSE(weights == bytes_of(shared().out("experts-ema") + "/model_ema/" + name)) << name;
+      EXPECT_FALSE(weights == text_of(shared().out("experts-ema") + "/model_ema/" + name)) << name;
       ++files;
     }
   EXPECT_EQ(files, 2);
@@ -220,12 +215,12 @@ TEST(Average, OfAnExpertThatHasNotBegunIsItsWeights) {
   for (const auto& file : std::filesystem::directory_iterator(run + "/model/" + idle + "_model")) {
     if (file.path().extension() != ".safetensors") continue;
     const std::string name = "/" + idle + "_model/" + file.path().filename().string();
-    EXPECT_TRUE(bytes_of(file.path()) == bytes_of(run + "/model_ema" + name)) << name;
+    EXPECT_TRUE(text_of(file.path()) == text_of(run + "/model_ema" + name)) << name;
     ++files;
   }
   EXPECT_EQ(files, 1);
-  EXPECT_EQ(bytes_of(run + "/model_ema/experts.json"), bytes_of(run + "/model/experts.json"));
-  EXPECT_FALSE(bytes_of(run + "/model_ema/experts.json").empty());
+  EXPECT_EQ(text_of(run + "/model_ema/experts.json"), text_of(run + "/model/experts.json"));
+  EXPECT_FALSE(text_of(run + "/model_ema/experts.json").empty());
 }
 
 TEST(Average, OnDiskChangesPlacesWithTheWeightsUnderTheirChecksums) {

@@ -17,11 +17,6 @@
 
 namespace tessera::testing {
 
-inline std::string text_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 struct Page {
   std::string recipe;                 ///< its block of TOML
   std::vector<std::string> commands;  ///< its indented lines that begin with tessera

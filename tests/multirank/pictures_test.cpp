@@ -143,8 +143,7 @@ TEST(Pictures, ASampleOfFlf2vHeedsItsLastPicture) {
                                        "--sample.prompts", "a", "--sample.steps", "2", "--out", out.string()},
                                       flags));
     EXPECT_EQ(r.code, 0) << r.output;
-    std::ifstream in(out, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
+    return text_of(out);
   };
   const std::string green = sample("green.png");
   EXPECT_TRUE(sample("green.png") == green);

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,12 +35,6 @@ inline bool gone(const std::vector<pid_t>& pids, double within) {
     if (!any || waited > within) return !any;
     sleep_seconds(0.02);
   }
-}
-
-inline std::string text_of(const std::string& file) {
-  std::ostringstream text;
-  text << std::ifstream(file).rdbuf();
-  return text.str();
 }
 
 }  // namespace tessera::testing

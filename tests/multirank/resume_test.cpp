@@ -17,17 +17,12 @@ Flags with(Flags flags, const Flags& more) {
   return flags;
 }
 
-std::string read(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// Every file of a folder with its bytes.
 std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& item : fs::recursive_directory_iterator(folder))
     if (item.path().filename() != ".lock")
-      files[fs::relative(item.path(), folder).string()] = item.is_regular_file() ? read(item.path()) : "folder";
+      files[fs::relative(item.path(), folder).string()] = item.is_regular_file() ? text_of(item.path()) : "folder";
   return files;
 }
 
@@ -84,7 +79,7 @@ TEST(ResumeChanges, OfAdaptersAndTheirBaseAreRefusedUnlessAllowed) {
 TEST(ResumeChanges, ThatMayBeAreToldALineEachAndTheEarlierRecipeStays) {
   const TinyRun run("resume");
   ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--train.lr", "1e-3"}).code, 0);
-  const std::string recipe = read(run.out() + "/recipe.toml");
+  const std::string recipe = text_of(run.out() + "/recipe.toml");
   const Flags changed = {"--run.steps", "4", "--train.lr", "1e-5", "--plan.recompute", "all"};
   const Result r = run.train(2, "run", changed);
   ASSERT_EQ(r.code, 0) << r.output;
@@ -99,8 +94,8 @@ TEST(ResumeChanges, ThatMayBeAreToldALineEachAndTheEarlierRecipeStays) {
   EXPECT_EQ(told.at("train.lr"), "changed since step 2: train.lr 1e-3 -> 1e-5");
   for (const char* key : {"run.steps", "plan.recompute", "mesh.dp_shard"}) EXPECT_TRUE(told.count(key)) << key;
   for (const auto& [key, text] : told) EXPECT_NE(r.output.find(text), std::string::npos) << r.output;
-  EXPECT_EQ(read(run.out() + "/recipe-1.toml"), recipe);
-  EXPECT_NE(read(run.out() + "/recipe.toml"), recipe);
+  EXPECT_EQ(text_of(run.out() + "/recipe-1.toml"), recipe);
+  EXPECT_NE(text_of(run.out() + "/recipe.toml"), recipe);
   ASSERT_EQ(run.train(2, "run", changed).code, 0);
   EXPECT_FALSE(fs::exists(run.out() + "/recipe-2.toml")) << "the text is the same";
   std::vector<nlohmann::json> lines = run.metrics("run", "resume");
@@ -111,7 +106,7 @@ TEST(ResumeChanges, ThatMayBeAreToldALineEachAndTheEarlierRecipeStays) {
 TEST(ResumeChanges, ARunFromItsOwnEditedRecipeKeepsTheEarlierOne) {
   const TinyRun run("resume");
   ASSERT_EQ(run.train(1, "run", {"--run.steps", "2", "--train.lr", "1e-3"}).code, 0);
-  const std::string file = run.out() + "/recipe.toml", recipe = read(file);
+  const std::string file = run.out() + "/recipe.toml", recipe = text_of(file);
   std::string edited = recipe;
   const size_t lr = edited.find("lr = 1e-3");
   ASSERT_NE(lr, std::string::npos) << edited;
@@ -119,15 +114,15 @@ TEST(ResumeChanges, ARunFromItsOwnEditedRecipeKeepsTheEarlierOne) {
   std::ofstream(file, std::ios::trunc) << edited;
   const Result r = run.tessera({"train", file, "--run.steps", "3"});
   ASSERT_EQ(r.code, 0) << r.output;
-  EXPECT_EQ(read(run.out() + "/recipe-1.toml"), recipe);
-  EXPECT_NE(read(file).find("lr = 1e-05"), std::string::npos) << read(file);
+  EXPECT_EQ(text_of(run.out() + "/recipe-1.toml"), recipe);
+  EXPECT_NE(text_of(file).find("lr = 1e-05"), std::string::npos) << text_of(file);
 }
 
 TEST(ResumeChanges, ResumeNoMovesTheOldLineAway) {
   const TinyRun run("resume");
   const Flags flags = {"--run.steps", "4", "--checkpoint.every", "2"};
   ASSERT_EQ(run.train(1, "run", flags).code, 0);
-  const std::string metrics = read(run.out() + "/metrics.jsonl");
+  const std::string metrics = text_of(run.out() + "/metrics.jsonl");
   const auto first = run.metrics("run");
   const fs::path checkpoints = run.out() + "/checkpoints";
   const auto before = contents(checkpoints);
@@ -136,8 +131,8 @@ TEST(ResumeChanges, ResumeNoMovesTheOldLineAway) {
   EXPECT_NE(again.output.find("abandoned-1"), std::string::npos) << again.output;
   EXPECT_TRUE(contents(run.out() + "/abandoned-1/checkpoints") == before);
   const size_t of_steps = metrics.find("{\"type\":\"step\"");  // before them: what the first start told, at step 0
-  EXPECT_EQ(read(run.out() + "/abandoned-1/metrics.jsonl"), metrics.substr(of_steps));
-  EXPECT_TRUE(read(run.out() + "/metrics.jsonl").starts_with(metrics.substr(0, of_steps)));
+  EXPECT_EQ(text_of(run.out() + "/abandoned-1/metrics.jsonl"), metrics.substr(of_steps));
+  EXPECT_TRUE(text_of(run.out() + "/metrics.jsonl").starts_with(metrics.substr(0, of_steps)));
   EXPECT_EQ(run.metrics("run").size(), 4u);
   EXPECT_NE(run.metrics("run").front().at("loss"), first.front().at("loss"));
   ASSERT_EQ(run.train(1, "run", with(flags, {"--run.resume", "no"})).code, 0);

@@ -223,10 +223,7 @@ TEST_F(SanaPictures, WithoutACaptionTrainAndSampleWithWhatTheCheckpointLearnedFo
     const Result r = run_.tessera(flags);
     EXPECT_EQ(r.code, 0) << r.output;
     std::string all;
-    for (const auto& picture : fs::recursive_directory_iterator(run_.folder() / name)) {
-      std::ifstream in(picture.path(), std::ios::binary);
-      all.append(std::istreambuf_iterator<char>(in), {});
-    }
+    for (const auto& picture : fs::recursive_directory_iterator(run_.folder() / name)) all += text_of(picture.path());
     EXPECT_FALSE(all.empty());
     return all;
   };

@@ -124,8 +124,7 @@ TEST_F(Shards, TheLargestBatchesAreWrittenIntoARecipeThatTrainsWithThem) {
   const auto batch = [&](size_t row) {
     return std::to_string(2 * json["buckets"][row]["largest"]["micro_batch"].get<int64_t>());
   };
-  std::ifstream in(file);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::string text = text_of(file);
   const std::string small = "\"1x32x32=" + batch(1) + "\"", large = "\"1x64x96=" + batch(0) + ":0.5\"";
   EXPECT_NE(text.find("buckets = [" + small + ", " + large + "]"), std::string::npos) << text;
   r = run_.tessera({"plan", file, "--plan.budget", "12MiB"});

@@ -46,9 +46,7 @@ std::vector<std::string> words(int ranks, const std::string& name, std::vector<s
   return all;
 }
 
-nlohmann::json plan_of(const std::string& name) {
-  return nlohmann::json::parse(std::ifstream(fs::path(shared().out(name)) / "plan.json"));
-}
+nlohmann::json plan_of(const std::string& name) { return json_of(fs::path(shared().out(name)) / "plan.json"); }
 
 /// Host bytes of a rank in the last step.
 int64_t host_of(const std::string& name, size_t rank) {
@@ -60,8 +58,7 @@ std::string contents(const std::string& name, const char* folder) {
   for (const auto& item : fs::recursive_directory_iterator(fs::path(shared().out(name)) / folder))
     if (item.is_regular_file()) files.insert(item.path());
   std::string all;
-  for (const fs::path& file : files)
-    all += file.lexically_relative(shared().out(name)).string() + "\n" + text_of(file.string());
+  for (const fs::path& file : files) all += file.lexically_relative(shared().out(name)).string() + "\n" + text_of(file);
   return all;
 }
 

@@ -114,10 +114,7 @@ std::vector<std::string> pictures(const fs::path& folder) {
   for (const auto& item : fs::directory_iterator(folder)) files.push_back(item.path());
   std::sort(files.begin(), files.end());
   std::vector<std::string> contents;
-  for (const fs::path& file : files) {
-    std::ifstream in(file, std::ios::binary);
-    contents.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-  }
+  for (const fs::path& file : files) contents.push_back(text_of(file));
   return contents;
 }
 

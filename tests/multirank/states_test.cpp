@@ -154,8 +154,7 @@ TEST(Checkpoint, OfAnyMastersIsSampledFrom) {
 
 TEST(Checkpoint, NamesEveryStateByItsKind) {
   train(2, "kinds", wide({"--run.steps", "2", "--plan.masters", "split", "--plan.moments", "int8"}));
-  std::ifstream in(shared().out("kinds") + "/checkpoints/step-000002/manifest.json");
-  const auto manifest = nlohmann::json::parse(in);
+  const auto manifest = json_of(shared().out("kinds") + "/checkpoints/step-000002/manifest.json");
   std::map<std::string, std::string> kinds;
   for (const auto& tensor : manifest["tensors"])
     if (tensor["name"] == "blocks.0.ffn.0.weight") kinds[tensor["kind"]] = tensor["dtype"];

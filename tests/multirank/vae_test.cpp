@@ -28,8 +28,7 @@ class Vae : public ::testing::Test {
   }
   /// The model of the recipe, for latents of an autoencoder of the golden cases: 16 channels, of Wan 2.2's 48.
   void take_channels(int before, int after) const {
-    std::ifstream in(run_.recipe());
-    std::string text{std::istreambuf_iterator<char>(in), {}};
+    std::string text = text_of(run_.recipe());
     const auto sizes = [](int n) { return "in_dim = " + std::to_string(n) + ", out_dim = " + std::to_string(n); };
     text.replace(text.find(sizes(before)), sizes(before).size(), sizes(after));
     std::ofstream(run_.recipe()) << text;

@@ -32,9 +32,7 @@ class VerifyOpenSora : public Verify {
     return false;
   }
   static void replace(const fs::path& file, const std::string& from, const std::string& to) {
-    std::ifstream in(file);
-    std::string text{std::istreambuf_iterator<char>(in), {}};
-    in.close();
+    std::string text = text_of(file);
     const size_t at = text.find(from);
     ASSERT_NE(at, std::string::npos) << file;
     std::ofstream(file) << text.replace(at, from.size(), to);

@@ -207,8 +207,7 @@ TEST_F(Verify, WhatIsWrittenIsWhatWasComputed) {
     ++compared;
   }
   EXPECT_EQ(compared, 103u);
-  std::ifstream in(run_.folder() / "r.json");
-  const auto report = nlohmann::json::parse(in);
+  const auto report = json_of(run_.folder() / "r.json");
   ASSERT_EQ(report.size(), 4u) << "two input sets, two namings";
   EXPECT_TRUE(report[0]["passed"].get<bool>());
   EXPECT_EQ(report[0]["tensors"].size(), 103u);
@@ -275,11 +274,7 @@ TEST_F(Verify, SchedulersTokenizersAndPublishedTables) {
       {"published_shapes", "sana_600m_1024.json", "\"scale_shift_table\"", "\"scale_table\""}};
   for (const auto& [name, file, from, to] : altered) {
     const fs::path changed = copy(name) / file;
-    std::string text;
-    {
-      std::ifstream in(changed);
-      text.assign(std::istreambuf_iterator<char>(in), {});
-    }
+    std::string text = text_of(changed);
     const size_t at = text.find(from);
     ASSERT_NE(at, std::string::npos) << file;
     std::ofstream(changed) << text.replace(at, std::string(from).size(), to);
@@ -342,8 +337,7 @@ TEST_F(Verify, AlteredPicturesLatentsHiddenStatesAndIdsFail) {
 TEST_F(Verify, TokenIdsMatchButWhereTheTextSpellsASpecialToken) {
   const fs::path changed = copy("umt5");
   const fs::path json = run_.folder() / "r.json", tokens = changed / "tokens.json";
-  std::ifstream in(tokens);
-  const auto rows = nlohmann::json::parse(in);
+  const auto rows = json_of(tokens);
   const auto with = [&](const char* key, const auto& value) {
     auto altered = rows;
     altered[12][key] = value;
@@ -352,8 +346,7 @@ TEST_F(Verify, TokenIdsMatchButWhereTheTextSpellsASpecialToken) {
   };
   Result r = with("text", rows[12].at("text"));
   EXPECT_EQ(r.code, 0) << r.output;
-  std::ifstream report_file(json);
-  const auto report = nlohmann::json::parse(report_file);
+  const auto report = json_of(json);
   const auto& last = report.back();
   EXPECT_EQ(last.at("file"), "tokens.json");
   EXPECT_EQ(last.at("prompts"), 70);
