@@ -234,6 +234,20 @@ TEST(Average, OnDiskChangesPlacesWithTheWeightsUnderTheirChecksums) {
   EXPECT_FALSE(shared().metrics("in-memory", "sample").empty());
 }
 
+TEST(Average, OfAnEarlierPartOfTheRunIsNamedWhereNoneIsKeptAnyMore) {
+  const Result averaged = shared().train(1, "averaged-once", {"--train.ema", "0.9", "--run.steps", "2"});
+  ASSERT_EQ(averaged.code, 0) << averaged.output;
+  EXPECT_EQ(averaged.output.find("earlier part"), std::string::npos) << averaged.output;
+  const std::string file = shared().out("averaged-once") + "/model_ema/diffusion_pytorch_model.safetensors";
+  const std::string before = text_of(file);
+  ASSERT_FALSE(before.empty());
+  const Result r = shared().train(1, "averaged-once", {"--run.steps", "3"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("model_ema is of an earlier part of this run: train.ema is 0 now"), std::string::npos)
+      << r.output;
+  EXPECT_TRUE(text_of(file) == before) << "and stays as it was";
+}
+
 TEST(Average, IsRefusedWithMastersThatAreRounded) {
   const Result r = shared().tessera({"train", shared().recipe(), "--train.ema", "0.9", "--plan.masters", "bf16"});
   EXPECT_EQ(r.code, 2) << r.output;

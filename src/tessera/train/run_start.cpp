@@ -506,7 +506,11 @@ Exit Run::export_models() {
     attempted([&] { experts_->save_model(model); });
   };
   exported(out_ / "model");
-  if (planned().plan().states.ema) exported(out_ / "model_ema");
+  const fs::path average = out_ / "model_ema";
+  if (planned().plan().states.ema)
+    exported(average);
+  else if (rank_ == 0 && fs::exists(average))
+    log::warn(average.string() + " is of an earlier part of this run: train.ema is 0 now, so no average was exported");
   return code;
 }
 
