@@ -31,13 +31,6 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 constexpr const char* kTinyWan = R"(family = "wan"
 config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 3, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 64, text_len = 16 })";
 
@@ -186,7 +179,7 @@ Result run_program(const std::vector<std::string>& argv, const std::map<std::str
     result.code = 124;
   }
   result.seconds = now() - start;
-  result.output = read_file(name);
+  result.output = text_of(name);
   fs::remove(name);
   return result;
 }
@@ -252,13 +245,20 @@ TinyRun::~TinyRun() {
   if (!getenv("TESSERA_KEEP_TESTS")) fs::remove_all(folder_, ignored);
 }
 
-std::string text_of(const std::filesystem::path& file) {
+std::string text_of(const fs::path& file) {
   std::ostringstream text;
   text << std::ifstream(file, std::ios::binary).rdbuf();
   return text.str();
 }
 
-nlohmann::json json_of(const std::filesystem::path& file) { return nlohmann::json::parse(text_of(file)); }
+std::vector<std::string> lines_of(const fs::path& file) {
+  std::vector<std::string> lines;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+nlohmann::json json_of(const fs::path& file) { return nlohmann::json::parse(text_of(file)); }
 
 Result TinyRun::tessera(std::vector<std::string> arguments, double timeout) const {
   arguments.insert(arguments.begin(), program_);

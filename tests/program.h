@@ -33,6 +33,7 @@ int wait_program(pid_t pid, double timeout);
 
 /// All bytes of a file; none where it cannot be read.
 std::string text_of(const std::filesystem::path& file);
+std::vector<std::string> lines_of(const std::filesystem::path& file);
 /// A file of JSON; throws nlohmann::json::parse_error where it is none.
 nlohmann::json json_of(const std::filesystem::path& file);
 

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <fstream>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "matrix.h"
@@ -33,13 +32,6 @@ bool alive(pid_t pid) {
   std::getline(in, text);
   const size_t at = text.rfind(')');
   return at != std::string::npos && at + 2 < text.size() && text[at + 2] != 'Z';
-}
-
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 void sleep_seconds(double s) { std::this_thread::sleep_for(std::chrono::duration<double>(s)); }
@@ -91,16 +83,16 @@ TEST(Crash, TwoHundredKillsLoseNothingThatWasWhole) {
   MatrixPart part("crashes", 200);
   for (int i : part) {
     const Running r = start(run, log, 2, flags);
-    ASSERT_EQ(r.ranks.size(), 2u) << read_file(log);
+    ASSERT_EQ(r.ranks.size(), 2u) << text_of(log);
     sleep_seconds(0.2 + std::uniform_real_distribution<>(0, 2.5)(random));
     const bool launcher = i % 3 == 2;
     const pid_t victim = launcher ? r.launcher : r.ranks[i % 2];
     kill(victim, SIGKILL);
     const int code = wait_program(r.launcher, 20);
-    EXPECT_EQ(code, launcher ? 128 + SIGKILL : 5) << read_file(log);
+    EXPECT_EQ(code, launcher ? 128 + SIGKILL : 5) << text_of(log);
     if (!launcher) {
-      EXPECT_NE(read_file(log).find("rank " + std::to_string(i % 2)), std::string::npos) << read_file(log);
-      EXPECT_NE(read_file(log).find("signal 9"), std::string::npos) << read_file(log);
+      EXPECT_NE(text_of(log).find("rank " + std::to_string(i % 2)), std::string::npos) << text_of(log);
+      EXPECT_NE(text_of(log).find("signal 9"), std::string::npos) << text_of(log);
     }
     expect_gone(r, 5);
     // Whatever the instant was: the newest checkpoint is whole and never older than before.
@@ -138,7 +130,7 @@ TEST(Crash, AKilledRankIsNamedWithinFiveSeconds) {
   const auto before = std::chrono::steady_clock::now();
   EXPECT_EQ(wait_program(r.launcher, 20), 5);
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count(), 5.0);
-  const std::string text = read_file(log);
+  const std::string text = text_of(log);
   EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
   EXPECT_NE(text.find("step "), std::string::npos) << text;
   expect_gone(r, 1);
@@ -154,7 +146,7 @@ TEST(Crash, AStoppedRankIsNamedAfterTheTimeout) {
   const auto before = std::chrono::steady_clock::now();
   EXPECT_EQ(wait_program(r.launcher, 30), 5);
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count(), 8.0);
-  const std::string text = read_file(log);
+  const std::string text = text_of(log);
   EXPECT_NE(text.find("rank 0"), std::string::npos) << text;
   expect_gone(r, 1);
 }
@@ -168,11 +160,11 @@ TEST(Crash, SignalsEndWithAWholeCheckpointAndCode75) {
     await_text(log, fs::path(run.out()) / "metrics.jsonl", 30);
     sleep_seconds(0.3);
     kill(r.launcher, signal);
-    EXPECT_EQ(wait_program(r.launcher, 20), 75) << read_file(log);
-    EXPECT_NE(read_file(log).find(std::string("stopped by SIG") + sigabbrev_np(signal)), std::string::npos)
-        << read_file(log);
+    EXPECT_EQ(wait_program(r.launcher, 20), 75) << text_of(log);
+    EXPECT_NE(text_of(log).find(std::string("stopped by SIG") + sigabbrev_np(signal)), std::string::npos)
+        << text_of(log);
     const auto latest = checkpoint::latest(fs::path(run.out()) / "checkpoints");
-    ASSERT_TRUE(latest.has_value()) << read_file(log);
+    ASSERT_TRUE(latest.has_value()) << text_of(log);
     const int64_t step = checkpoint::TrainingCheckpoint(*latest).manifest().step;
     const Result again = run.train(2, "run", {"--run.steps", std::to_string(step + 1)});
     EXPECT_EQ(again.code, 0) << again.output;
@@ -191,7 +183,7 @@ TEST(Crash, AHangupThatIsIgnoredStaysIgnored) {
   await_text(log, fs::path(run.out()) / "metrics.jsonl", 30);
   for (pid_t rank : children(launcher)) kill(rank, SIGHUP);
   kill(launcher, SIGHUP);
-  EXPECT_EQ(wait_program(launcher, 60), 0) << read_file(log);
+  EXPECT_EQ(wait_program(launcher, 60), 0) << text_of(log);
   EXPECT_EQ(run.metrics("run").back()["step"], 60);
 }
 

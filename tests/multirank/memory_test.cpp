@@ -1,7 +1,6 @@
 // The device tier never takes more than the plan says, and not much less.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
 #include <set>
 

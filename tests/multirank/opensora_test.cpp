@@ -1,7 +1,6 @@
 // Open-Sora 2.0 through its two text encoders: captions are padded for the one and pooled by the other, cached or encoded
 // anew, and both reach the model in training and in sampling, on any layout.
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "layout_table.h"

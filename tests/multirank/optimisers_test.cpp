@@ -2,8 +2,6 @@
 // resume on another layout, and what the plan says of memory and collectives holds.
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "matrix.h"
 #include "program.h"
 

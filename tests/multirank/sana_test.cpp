@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "layout_table.h"
 #include "learnt_clips.h"

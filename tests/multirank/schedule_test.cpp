@@ -14,13 +14,6 @@ const TinyRun& shared() {
   return run;
 }
 
-std::vector<std::string> read_lines(const std::string& path) {
-  std::vector<std::string> lines;
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
 std::string without_times(const std::string& line) {
   const size_t at = line.find(",\"t0\":");
   return at == std::string::npos ? line : line.substr(0, at) + "}";
@@ -42,7 +35,7 @@ void expect_planned_is_executed(int ranks, const std::string& mesh, std::vector<
   train.insert(train.end(), flags.begin(), flags.end());
   const Result t = shared().tessera(train);
   ASSERT_EQ(t.code, 0) << t.output;
-  const auto a = read_lines(planned), b = read_lines(executed);
+  const auto a = lines_of(planned), b = lines_of(executed);
   ASSERT_GT(a.size(), 50u);
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], without_times(b[i])) << "line " << i + 1;
@@ -73,7 +66,7 @@ TEST(Schedule, EverySecondBlockIsWhatIsRecomputedAlsoOnStages) {
   for (const char* mesh : {"dp_shard=2,cp=1", "pp=2"}) {
     expect_planned_is_executed(2, mesh, {"--plan.recompute", "every 2"});
     std::set<std::string> recomputed;  // of the model's three blocks
-    for (const std::string& text : read_lines(shared().out("executed.jsonl"))) {
+    for (const std::string& text : lines_of(shared().out("executed.jsonl"))) {
       const auto line = nlohmann::json::parse(text);
       if (line["op"] == "recompute") recomputed.insert(line["unit"]);
     }
@@ -87,7 +80,7 @@ class Broken : public ::testing::Test {
     const Result r = shared().tessera({"plan", shared().recipe(), "--mesh", "dp_shard=2", "--run.steps", "1",
                                        "--schedule", file_, "--plan.strategy", "full_shard", "--plan.prefetch", "0"});
     ASSERT_EQ(r.code, 0) << r.output;
-    lines_ = read_lines(file_);
+    lines_ = lines_of(file_);
   }
   size_t find(const std::string& op, const std::string& unit, size_t from = 0) const {
     for (size_t i = from; i < lines_.size(); ++i) {

@@ -38,13 +38,6 @@ const TinyRun& staged() {
   return run;
 }
 
-std::vector<std::string> lines_of(const std::string& file) {
-  std::vector<std::string> lines;
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
 std::vector<std::string> exact(const std::vector<nlohmann::json>& steps) {
   std::vector<std::string> lines;
   for (const auto& s : steps)

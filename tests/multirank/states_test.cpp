@@ -2,8 +2,6 @@
 // 8-bit moments resume on any layout, and what the plan says of memory holds.
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "planned_memory.h"
 #include "program.h"
 
