@@ -36,6 +36,8 @@ struct Recipe {
     std::string out, resume, on_nan, device, sums;
     int64_t seed = 0, steps = 0;
     bool deterministic = false;  ///< kernels of a GPU give the same bits each time
+    double spike = 50;           ///< a loss or gradient norm above this many times its running median is told; 0: never
+    std::string on_event;        ///< command that gets each line of metrics.jsonl on its standard input; empty: none
     bool library_sums() const { return sums == "library"; }
   } run;
   struct Model {
@@ -60,6 +62,9 @@ struct Recipe {
     std::string image_encoder, image_encoder_path;
     std::string pooled_encoder, pooled_encoder_path, pooled_tokenizer;  ///< of the second text encoder
     std::string audio_encoder;                                          ///< a preset, a path, or auto
+    std::string hdr, deinterlace;                                       ///< tonemap or refuse; auto or off
+    std::string background;                                             ///< colour behind what is transparent
+    std::string cuts, bars;       ///< hard cuts inside a clip: keep, split or drop; black bars: keep or crop
     int64_t vae_tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
     int64_t vae_tile_frames = 0;  ///< and their frames
     Encoders encoders = Encoders::cached;
@@ -78,9 +83,13 @@ struct Recipe {
     double d0 = 1e-6, d_coef = 1;            ///< Prodigy's first step size, and a factor of those that it finds
     double beta3 = 0;                        ///< of Prodigy's sums; 0: the root of its second beta
     bool bias_correction = false, safeguard_warmup = false;  ///< of Prodigy
+    double growth_rate = 0;                                  ///< of Prodigy's step size in one step; 0: unbounded
+    bool decoupled_decay = false;                            ///< Lion: the decay is not multiplied by the rate
+    double factored_beta1 = 0;                               ///< Adafactor's first moment; 0: none
     double ema = 0;                                          ///< decay of the average of the weights; 0: none
     int64_t ema_after = 0;                                   ///< steps before it begins
     double ema_power = 0;                                    ///< of its warm-up; 0: (1 + s) / (10 + s)
+    double ema_inv_gamma = 1, ema_min_decay = 0;             ///< of its warm-up
     double loss_scale = 65536;                               ///< the first; where something is fp16
     int64_t loss_scale_window = 2000;
   } train;
@@ -138,6 +147,7 @@ struct Recipe {
     double motion_score = 0;                                 ///< with which prompts end; 0: none
     std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
     std::vector<std::string> videos = {};                    ///< likewise, that a video goes on from or leads to
+    std::string lora;                                        ///< FILE[:STRENGTH], added while sampling, never trained
     std::string condition;                                   ///< a kind of given frames, or auto
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts
