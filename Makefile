@@ -41,5 +41,5 @@ dist: setup ## dist/tessera-*.tar.gz: the program alone, runs anywhere beside a 
 wheel: setup ## dist/tessera-*.whl: the program and the libraries that it needs, for pip; requires torch
 	@scripts/wheel
 
-check: ## formatting, include directions, no machine paths, sizes of files
+check: ## formatting, include directions, no machine paths, the shape of the code
 	@scripts/check
