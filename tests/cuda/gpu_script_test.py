@@ -412,6 +412,41 @@ class Results(InAFolder):
         self.assertIn("cannot be unpacked", str(refused.exception))
 
 
+class Pack(InAFolder):
+    PROGRAM = """
+#include <stdio.h>
+#include <string.h>
+int main(int n, char** words) {
+  puts(n > 1 && !strcmp(words[1], "--version") ? "tessera 9\\nLibTorch 2.11.0, AVX2" : "error: [verify] kind '?' is not known; known kinds: dit, vae");
+  return 0;
+}
+"""
+
+    def test_is_one_file_with_programs_goldens_of_all_families_and_what_they_were_made_with(self):
+        build, goldens = self.folder / "build", self.folder / "goldens"
+        (build / "bin").mkdir(parents=True)
+        (self.folder / "program.c").write_text(self.PROGRAM)
+        subprocess.run(["cc", "-o", build / "bin/tessera", self.folder / "program.c"], check=True)
+        for name in ("test_cuda_gpu", "test_cuda_table", "test_ops_gpu", "plan_worker"):
+            shutil.copy(build / "bin/tessera", build / "bin" / name)
+        for name, kind in (("sana", "dit"), ("vae_of_any", "vae"), ("of_tomorrow", "tomorrow")):
+            (goldens / name).mkdir(parents=True)
+            (goldens / name / "case.json").write_text(json.dumps({"kind": kind}))
+            (goldens / name / "original.safetensors").write_text("under other names")
+        (build / "CMakeCache.txt").write_text(f"TESSERA_GOLDENS:PATH={goldens}\n")
+        pack = self.folder / "gpu-pack"
+        done = subprocess.run([ROOT / "scripts/gpu-pack", "--no-build", "--dir", build, "--out", pack, "--demo", self.folder / "none"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("MiB of at most 48", done.stdout)
+        there = self.folder / "there"
+        gpu.unpack(pack.with_name("gpu-pack.tar.xz"), there)
+        self.assertEqual(sorted(f.name for f in (there / "bin").iterdir()), sorted(["tessera", "test_cuda_gpu", "test_cuda_table", "test_ops_gpu", "plan_worker"]))
+        self.assertTrue(os.access(there / "bin/tessera", os.X_OK))
+        self.assertEqual(sorted(str(f.relative_to(there)) for f in (there / "goldens").rglob("*.*")), ["goldens/sana/case.json", "goldens/vae_of_any/case.json"])
+        self.assertEqual(json.loads((there / "sources.json").read_text()), {**gpu.sources(), "torch": "2.11.0"})
+        self.assertTrue((there / "needs/include/nlohmann/json.hpp").exists())
+
+
 class Machine(InAFolder):
     def test_versions_are_read_from_files(self):
         torch = self.folder / "site/torch"
