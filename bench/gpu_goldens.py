@@ -24,7 +24,8 @@ from pathlib import Path
 
 # One of each family first, so that little time has shown most.
 FIRST = ("wan21_t2v", "wan21_vae", "sana", "dc_ae", "opensora2", "opensora_dc_ae", "stdit3_v12", "opensora_vae12", "hunyuan_video15", "umt5",
-         "gemma2", "t5", "clip_vision", "wav2vec", "wan22_ti2v", "wan22_moe", "wan22_s2v", "wan_vace", "wan_animate", "sana_video", "wan22_vae")
+         "gemma2", "t5", "clip_vision", "wav2vec", "wan22_ti2v", "wan22_moe", "wan22_s2v", "wan_vace", "wan_fun_control", "wan_animate", "sana_video",
+         "wan22_vae", "hunyuan_vae")
 LEAST = 3  # seconds for a case by itself
 LAST = 12  # likewise, at most
 QUIET = {"cuda": 15, "cpu": 90}  # seconds without a word, after which a process hangs

@@ -74,13 +74,15 @@ def of_steps(name, seconds, what):
     return Stage(name, seconds, steps(what), dry_steps(what), lacks=NO_STEPS)
 
 
-def of_figure(name, seconds, test):
-    """A test of figures, in that of the programs that has it; where none has, that is a failure and said."""
-    search = ("for program in test_ops_{}; do found=$({{bin}}/$program --gtest_list_tests --gtest_filter=GpuFigures." + test + " | grep '^  ') || continue; "
-              "exec {{bin}}/$program --gtest_filter=GpuFigures." + test + "; done; echo 'no program has the test GpuFigures." + test + "'; exit 1")
-    return Stage(name, seconds, search.format("gpu test_cuda_table test_cuda_gpu"), search.format("simulated test_cuda_table"), lacks=NO_SIMULATED)
+def figure(test, settings=""):
+    """A test that prints numbers: a command, and its dry form."""
+    return (f"{settings} {{bin}}/test_ops_gpu --gtest_filter=GpuFigures.{test}".strip(), SIMULATED + f"--gtest_filter=GpuFigures.{test}")
 
 
+# cuDNN bounded by its own variable, small and large; and by the allocator, in each.
+CONVOLUTION = figure("ConvolutionWorkspace", "TESSERA_CONVOLUTION_SIDE=240 CUDNN_CONV_WSCAP_DBG=64")
+LARGER = figure("ConvolutionWorkspace", "TESSERA_CONVOLUTION_SIDE=240 CUDNN_CONV_WSCAP_DBG=4096")
+MESSAGE = figure("HostTimeOfAMessage", "TESSERA_MESSAGES=200")
 GOLDENS = "python3 {root}/bench/gpu_goldens.py {bin}/tessera {goldens} "
 DEMO = "{root}/scripts/gpu-demo check {demo} {bin}/tessera "
 NO_DEMO = ("has no curve.json",)
@@ -90,7 +92,7 @@ FIRST = [
     Stage("loader", 15, "{bin}/tessera --version && " + LISTED, "{bin}/tessera --version && {bin}/test_ops_gpu --gtest_list_tests > /dev/null", patience=60),
     Stage("table and kernels", 20, "{bin}/test_cuda_table " + NOT_TIMED + " && {bin}/test_cuda_gpu " + NOT_TIMED, "{bin}/test_cuda_table && {bin}/test_cuda",
           lacks=("test_cuda: No such file",)),  # on a CPU: no pack has it
-    of_figure("memory after each first use", 10, "MemoryAfterEachFirstUse"),
+    Stage("memory after each first use", 10, *figure("MemoryAfterEachFirstUse"), lacks=NO_SIMULATED),
     Stage("attention", 40, "{python} {root}/bench/gpu_torch.py", "{python} {root}/bench/gpu_torch.py", programs=False),
     Stage("operators", 40, "{bin}/test_ops_gpu " + NOT_TIMED, SIMULATED + NOT_TIMED, lacks=NO_SIMULATED),
     Stage("goldens", 60, GOLDENS + "--seconds 57", GOLDENS + "--seconds 170 --device cpu"),
@@ -107,7 +109,9 @@ SECOND = [
     Stage("states on the host", 25, STEP + " --offload-states", DRY_STEP + " --offload-states"),
     Stage("page-locked memory", 15, "TESSERA_PINNED_MIB=8192 {bin}/test_ops_gpu --gtest_filter=" + PINNED, SIMULATED + "--gtest_filter=" + PINNED,
           lacks=NO_SIMULATED),
-    of_figure("workspace of convolutions", 15, "ConvolutionWorkspace"),
+    Stage("workspace of convolutions", 15, *CONVOLUTION, lacks=NO_SIMULATED),
+    Stage("workspace of convolutions, bounded less", 10, *LARGER, lacks=NO_SIMULATED),
+    Stage("host time of a message", 15, *MESSAGE, lacks=NO_SIMULATED),
     Stage("times of the table", 15, "TESSERA_TIMED_VALUES=268435456 {bin}/test_ops_gpu --gtest_filter=" + TIMES, SIMULATED + "--gtest_filter=" + TIMES,
           lacks=NO_SIMULATED),
     Stage("memcheck", 40, "compute-sanitizer --tool memcheck --error-exitcode 9 {bin}/test_cuda_gpu", "", lacks=NO_SANITIZER),
@@ -123,7 +127,7 @@ LATER = [
           DRY_SHARED + DRY_PLANS + plans(OF_TWO, 0, 1) + " && " + DRY_TWO_RANKS, lacks=NO_PLANS),
     Stage("two GPUs by NCCL", 90, TWO_GPUS + PLANS + plans(OF_TWO, 0, 4) + " && " + TWO_RANKS,
           "export TESSERA_SIMULATED_DEVICES=2; " + DRY_PLANS + plans(OF_TWO, 0, 1) + " && " + DRY_TWO_RANKS, lacks=ONE_GPU + NO_PLANS),
-    of_figure("host time of a message", 30, "HostTimeOfAMessage"),
+    Stage("host time of a message between two", 30, TWO_GPUS + "TESSERA_MESSAGE_RANKS=2 " + MESSAGE[0], "", lacks=ONE_GPU),
     Stage("probe of all GPUs", 110, TWO_GPUS + "{bin}/tessera launch " + PROBE,
           "TESSERA_SIMULATED_DEVICES=2 " + DEVICE + "launch " + PROBE + " --small --seconds 0.001", lacks=ONE_GPU + NO_DEVICE),
     Stage("racecheck", 60, "compute-sanitizer --tool racecheck --error-exitcode 9 {bin}/test_cuda_gpu", "", lacks=NO_SANITIZER),

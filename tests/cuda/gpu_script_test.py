@@ -171,23 +171,6 @@ class Stages(InAFolder):
         self.assertEqual(results, {"none": "failed", "one of two": "failed", "some": "passed"})
         self.assertIn("matches no test", self.reasons["none"])
 
-    def test_figures_are_looked_for_in_all_programs_and_missed_in_none(self):
-        bin = self.folder / "bin"
-        bin.mkdir()
-        for name, test in (("test_ops_simulated", ""), ("test_cuda_table", "  Tells\\n")):
-            (bin / name).write_text(f"#!/bin/sh\ncase \"$*\" in *list*) printf 'Running main()\\n{test}' ;; *) echo '{{\"figure\": 3}}' ;; esac\n")
-            (bin / name).chmod(0o755)
-        run = self.make_run()
-        prepare = run.prepare
-        run.prepare = lambda: (prepare(), setattr(run, "bin", bin))
-        results = self.go(run, [gpu_stages.of_figure("told", 10, "Tells")])
-        self.assertEqual((results, self.lines()[0]["numbers"]), ({"told": "passed"}, {"figure": 3}))
-        (bin / "test_cuda_table").write_text((bin / "test_ops_simulated").read_text())
-        run = self.make_run("--again")
-        run.prepare = lambda prepare=run.prepare: (prepare(), setattr(run, "bin", bin))
-        self.assertEqual(self.go(run, [gpu_stages.of_figure("told", 10, "Tells")]), {"told": "failed"})
-        self.assertIn("no program has the test GpuFigures.Tells", self.reasons["told"])
-
     def test_a_stage_whose_tool_the_machine_does_not_take_is_skipped_with_the_reason(self):
         checks = stage("check", "echo '========= Error: Device not supported.'; exit 1", lacks=gpu_stages.NO_SANITIZER)
         results, _ = self.run_stages(checks, stage("fails", "echo Device not supported; exit 1"))
