@@ -29,8 +29,8 @@ bench: build ## time and memory against PyTorch FSDP2, to docs/benchmarks.md
 	@scripts/bench-setup
 	@.bench-venv/bin/python bench/run.py
 
-gpu: ## on a machine with a GPU: stages with limits, most valuable first, to docs/gpu (scripts/gpu-pack, made elsewhere, is what it needs)
-	@scripts/gpu
+gpu: ## on a machine with a GPU: eight minutes of stages, most valuable first (scripts/gpu-pack, made elsewhere, is what it needs), to docs/gpu
+	@scripts/gpu; code=$$?; [ ! -e runs/gpu-results/results.tgz ] || scripts/gpu-results runs/gpu-results; exit $$code
 
 install: setup ## program and library into PREFIX (default ~/.local, root: /usr/local); DESTDIR for packagers
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install

@@ -30,6 +30,8 @@ int run_bench(const Arguments& arguments) {
   if (arguments.has("--host-budget"))
     options.host_budget = parse_bytes(arguments.value("--host-budget"), "--host-budget");
   options.states_on_host = arguments.has("--offload-states");
+  if (arguments.has("--lora")) options.lora = static_cast<int64_t>(arguments.number("--lora", 0));
+  options.kernels = arguments.value("--kernels");
   options.mesh = arguments.value("--mesh");
   options.plan = arguments.value("--plan");
   options.nvme = arguments.value("--nvme", options.nvme);
@@ -49,7 +51,7 @@ Command bench_command() {
   c.summary = "Times a training step on synthetic data (used by make bench).";
   c.usage =
       "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--compute bf16] [--grad bf16] "
-      "[--moments int8] [--budget SIZE] [--host-budget SIZE] [--offload-states] [--mesh AXIS=N,...] [--plan FILE] [--trace FILE] [--steps N] [--seconds S] "
+      "[--moments int8] [--lora RANK] [--budget SIZE] [--host-budget SIZE] [--offload-states] [--mesh AXIS=N,...] [--plan FILE] [--trace FILE] [--kernels FILE] [--steps N] [--seconds S] "
       "[--warmup N]";
   c.example =
       "tessera launch -n 2 bench --latent 16,4,16,16 \\\n"
@@ -61,6 +63,7 @@ Command bench_command() {
              {"--compute", "fp32|bf16|fp16", "dtype of the blocks' products and attention; fp32 without it"},
              {"--grad", "fp32|bf16", "dtype that gradients are kept in until the update; fp32 without it"},
              {"--moments", "fp32|bf16|int8", "form of the moments; fp32 without it"},
+             {"--lora", "RANK", "train adapters of this rank on a frozen model, stored in the dtype of --compute"},
              {"--budget", "SIZE", "device memory of a rank, for the planner; on a GPU all that it has without it"},
              {"--host-budget", "SIZE", "host memory of a rank, for what the planner offloads"},
              {"--offload-states", "", "keep optimiser states on the host"},
@@ -68,6 +71,8 @@ Command bench_command() {
              {"--plan", "FILE", "run the plan of this file, with its mesh and batch"},
              {"--nvme", "DIR", "folder of what such a plan has on disk [current folder]"},
              {"--trace", "FILE", "rank 0's instructions as executed, and as predicted in FILE.planned"},
+             {"--kernels", "FILE",
+              "what one more step launches on rank 0: [{kernel, count, us}] as LibTorch's profiler records it"},
              {"--profile", "NAME|FILE", "machine of the planner; adds predicted_seconds"},
              {"--steps", "N", "steps that are timed; 0: only predict"},
              {"--seconds", "S", "time further steps, until all take about so long"},

@@ -2,8 +2,11 @@
 // by, and steps that are predicted by it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
+#include <set>
 
 #include "program.h"
 #include "tessera/plan/simulate/profile.h"
@@ -145,18 +148,70 @@ nlohmann::json line_of(const Result& r) {
   return found;
 }
 
+/// A bench of two blocks in bf16, nothing recomputed.
+std::vector<std::string> small_bench(std::vector<std::string> more) {
+  std::vector<std::string> words = {
+      "bench",     "--device",  "cuda",
+      "--compute", "bf16",      "--latent",
+      "16,1,8,8",  "--config",  R"({"dim":64,"num_heads":1,"num_layers":2,"ffn_dim":128,"in_dim":16,"out_dim":16})",
+      "--steps",   "2",         "--warmup",
+      "1",         "--profile", probed(shared(), 1)};
+  if (!std::ranges::count(more, "--recompute")) more.insert(more.end(), {"--recompute", "none"});
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
 TEST(BenchOnADevice, ComparesItsStepsWithTheProfileOfTheDevice) {
-  const std::string config = R"({"dim":64,"num_heads":1,"num_layers":2,"ffn_dim":128,"in_dim":16,"out_dim":16})";
-  const std::vector<std::string> words = {"bench",     "--device",         "cuda",     "--compute", "bf16",
-                                          "--latent",  "16,1,8,8",         "--config", config,      "--recompute",
-                                          "none",      "--steps",          "2",        "--warmup",  "1",
-                                          "--profile", probed(shared(), 1)};
-  const Result r = on_device(words, {{"TESSERA_SIMULATED_RECORD", "1"}});
+  const Result r = on_device(small_bench({}), {{"TESSERA_SIMULATED_RECORD", "1"}});
   ASSERT_EQ(r.code, 0) << r.output;
   const nlohmann::json line = line_of(r);
   EXPECT_EQ(line.at("seconds").size(), 2U);
   EXPECT_GT(line.at("predicted_seconds").get<double>(), 0);
   EXPECT_LE(line.at("peak_bytes").get<int64_t>(), line.at("predicted_peak_bytes").get<int64_t>());
+}
+
+/// A frozen base in 16 bits without gradients or states is what an adapter is trained for; what it needs is in its plan.
+TEST(BenchOnADevice, TrainsAdaptersOfAFrozenModelWithinItsPlan) {
+  const Result full = on_device(small_bench({}));
+  ASSERT_EQ(full.code, 0) << full.output;
+  int64_t smaller = 0;
+  for (const char* rank : {"2", "16"}) {
+    const Result r = on_device(small_bench({"--lora", rank}), {{"TESSERA_SIMULATED_RECORD", "1"}});
+    ASSERT_EQ(r.code, 0) << r.output;
+    const nlohmann::json line = line_of(r);
+    EXPECT_LE(line.at("peak_bytes").get<int64_t>(), line.at("predicted_peak_bytes").get<int64_t>());
+    const auto persistent = line.at("persistent_bytes").get<int64_t>();
+    EXPECT_GT(persistent, smaller) << "a higher rank has more parameters";
+    EXPECT_LT(persistent, line_of(full).at("persistent_bytes").get<int64_t>() / 2);
+    smaller = persistent;
+  }
+  const Result none = on_device(small_bench({"--lora", "0"}));
+  EXPECT_EQ(none.code, 2) << none.output;
+  EXPECT_NE(none.output.find("lora.rank"), std::string::npos) << none.output;
+}
+
+/// Longest first, each once. The simulated device launches nothing, so LibTorch's operators stand for kernels; a kept block has
+/// fewer than a recomputed one, and the step that is recorded is none of those that are timed.
+TEST(BenchOnADevice, WritesWhatAStepLaunches) {
+  std::map<std::string, int64_t> products;
+  for (const std::string recompute : {"none", "all"}) {
+    const std::string file = shared().out("kernels-" + recompute + ".json");
+    const Result r = on_device(small_bench({"--kernels", file, "--recompute", recompute}));
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_EQ(line_of(r).at("seconds").size(), 2U);
+    double last = std::numeric_limits<double>::infinity();
+    std::set<std::string> names;
+    for (const auto& kernel : nlohmann::json::parse(text_of(file))) {
+      const auto name = kernel.at("kernel").get<std::string>();
+      EXPECT_TRUE(names.insert(name).second) << name;
+      EXPECT_GT(kernel.at("count").get<int64_t>(), 0) << name;
+      EXPECT_LE(kernel.at("us").get<double>(), last) << name;
+      last = kernel.at("us").get<double>();
+      if (name == "aten::mm" || name == "aten::addmm") products[recompute] += kernel.at("count").get<int64_t>();
+    }
+  }
+  EXPECT_GT(products["none"], 0);
+  EXPECT_GT(products["all"], products["none"]);
 }
 
 }  // namespace

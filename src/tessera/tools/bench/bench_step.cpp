@@ -1,15 +1,23 @@
 #include "tessera/tools/bench/bench_step.h"
 
 #include <ATen/Parallel.h>
+#include <kineto/libkineto.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
+#include "tessera/base/log.h"
 #include "tessera/base/toml_text.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/comm/world.h"
+#include "tessera/device/backend.h"
 #include "tessera/job/device.h"
+#include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/schedule_json.h"
 #include "tessera/planning/make_plan.h"
@@ -99,6 +107,38 @@ std::vector<double> time_steps(const BenchOptions& options, SyntheticRun& run, c
   return seconds;
 }
 
+/// [{"kernel", "count", "us"}, ...] of one step, longest first, as LibTorch's profiler records it: kernels and copies of a GPU;
+/// elsewhere LibTorch's operators, of which some call others. Its step is beyond those that are timed.
+void write_kernels(SyntheticRun& run, const std::string& file) {
+  namespace impl = torch::profiler::impl;
+  namespace profiler = torch::autograd::profiler;
+  const bool gpu = device::used() && device::here().is_cuda();
+  const std::set<impl::ActivityType> activities = {gpu ? impl::ActivityType::CUDA : impl::ActivityType::CPU};
+  const impl::ProfilerConfig config(impl::ProfilerState::KINETO);
+  libkineto_init(/*cpuOnly=*/!gpu, /*logOnError=*/false);  // LibTorch's own call fails where there is no GPU
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
+  run.step();
+  if (device::used()) device::used()->wait();  // what has not ended is not recorded
+  const std::unique_ptr<profiler::ProfilerResult> result = profiler::disableProfiler();
+  struct Sum {
+    int64_t count = 0, ns = 0;
+  };
+  std::map<std::string, Sum> by_name;
+  for (const profiler::KinetoEvent& event : result->events()) {
+    if ((event.deviceType() == c10::DeviceType::CUDA) != gpu) continue;  // calls of the driver are of the CPU
+    Sum& sum = by_name[event.name()];
+    sum.count += 1, sum.ns += static_cast<int64_t>(event.durationNs());
+  }
+  std::vector<std::pair<std::string, Sum>> kernels(by_name.begin(), by_name.end());
+  std::ranges::stable_sort(kernels, [](const auto& a, const auto& b) { return a.second.ns > b.second.ns; });
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const auto& [name, sum] : kernels)
+    list.push_back({{"kernel", name}, {"count", sum.count}, {"us", static_cast<double>(sum.ns) / 1e3}});
+  if (list.empty()) log::warn("bench: LibTorch's profiler has recorded nothing: does CUPTI belong to this driver?");
+  checkpoint::write_text(file, list.dump(0) + "\n");
+}
+
 }  // namespace
 
 int bench_step(const BenchOptions& options) {
@@ -110,6 +150,10 @@ int bench_step(const BenchOptions& options) {
   job::choose_device(options.device, place);
   const int64_t budget = job::reserve_device(place, options.budget);
   const auto model = models::make_denoiser({.config_text = options.config});
+  if (options.lora)
+    models::adapt(*model, {.rank = *options.lora,
+                           .base = options.compute == DType::bf16 ? DType::bf16 : DType::f32,  // as a recipe without it
+                           .targets = {}});
   const planning::PlanRequest request = request_of(options, *model, mesh, budget);
   if (options.steps > 0 && request.mesh.world() != place.world)
     throw UserError(Exit::usage, "bench",
@@ -150,7 +194,10 @@ int bench_step(const BenchOptions& options) {
                  {"host_bytes", static_cast<int64_t>(worst[2])},
                  {"predicted_peak_bytes", static_cast<int64_t>(worst[3])}});
     std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);  // whatever becomes of the profiler
   }
+  if (!options.kernels.empty() && place.rank == 0) write_kernels(run, options.kernels);
+  if (!options.kernels.empty() && place.rank != 0) run.step();
   comm.barrier();
   return 0;
 }

@@ -29,6 +29,8 @@ struct BenchOptions {
       DType::f32;  ///< as plan.compute_dtype, which parameters are gathered in; a plan file has its own, and of
   DType grad = DType::f32;                      ///< plan.grad_dtype
   plan::Moments moments = plan::Moments::fp32;  ///< and plan.moments
+  std::optional<int64_t> lora;                  ///< rank of adapters on a frozen model; none: all of it is trained
+  std::string kernels;                          ///< file of what a further step launches, by kernel; empty: none
   int steps = 8, warmup = 3;                    ///< steps = 0: only the prediction
   double seconds = 0;                           ///< further steps are timed until all took about so long together
 };

@@ -8,6 +8,7 @@
 #include "tessera/device/backend.h"
 #include "tessera/diffusion/loss.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/models/common/adapted.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 
@@ -46,7 +47,11 @@ class InitialValues {
     std::vector<float>& values = drawn_[name + std::to_string(param.numel())];
     if (values.empty()) {
       values.resize(static_cast<size_t>(std::min(param.numel(), kDrawn)));
-      model_.initialise(param, 0, 0, static_cast<int64_t>(values.size()), values.data());
+      const auto count = static_cast<int64_t>(values.size());
+      if (models::is_adapter_parameter(param.name))
+        models::initialise_adapter(param, 0, 0, count, values.data());
+      else
+        model_.initialise(param, 0, 0, count, values.data());
     }
     return values;
   }

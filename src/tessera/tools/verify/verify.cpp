@@ -96,6 +96,7 @@ void print(const CaseFile& file) {
   std::printf("%-4s %-55s %4zu tensors", file.passed() ? "ok" : "FAIL", label.c_str(), file.comparisons().size());
   if (worst) std::printf(", worst %s: %.3g of %.3g", printable(worst->name).c_str(), worst->max_abs, worst->bound);
   std::printf("\n");
+  std::fflush(stdout);  // a program that ends at a later case has told of those before
   for (const auto& [key, value] : file.notes().items())
     if (value.is_number() || value.is_string())
       std::printf("       %s: %s\n", key.c_str(),
