@@ -4,32 +4,50 @@
 #include <c10/core/AutogradState.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <thread>
 
 #include "../ops/operators.h"
 #include "tessera/device/open.h"
+#include "tessera/engine/memory/reserve.h"
+#include "tessera/ops/adamw.h"
+#include "tessera/ops/convolution.h"
 #include "tessera/ops/kernels.h"
 
 namespace tessera::testing {
 
 namespace {
 
-/// Memory of the driver, all bits set.
+/// Pieces of one block of the driver's memory, all bits set when they are taken. The driver itself would wait for the device at
+/// each tensor that goes, a millisecond on a virtual machine; here all that uses a piece is of one stream.
 class Poisoned final : public c10::Allocator {
  public:
   /// Larger requests are refused, as by a budget that is used up.
   static inline size_t largest = std::numeric_limits<size_t>::max();
   static inline int refused = 0;
+  /// Of all requests since it was cleared.
+  static inline std::vector<int64_t> requests;
+
+  Poisoned() {
+    bytes_ = std::min(kBlock, table().properties(0).free / 2);
+    reserve_.emplace(table().take(bytes_), bytes_);
+    only = this;
+  }
+  static int64_t block() { return only->bytes_; }
 
   c10::DataPtr allocate(size_t bytes) override {
-    refused += bytes > largest;
-    TORCH_CHECK_WITH(OutOfMemoryError, bytes <= largest, "a tensor of ", bytes, " bytes has no room");
-    void* data = bytes ? table().take(static_cast<int64_t>(bytes)) : nullptr;
-    TORCH_CHECK(data || bytes == 0, "the device has no ", bytes, " bytes left");
-    const std::vector<char> ones(bytes, '\xff');
-    if (data) table().copy(data, ones.data(), static_cast<int64_t>(bytes));
+    const auto size = static_cast<int64_t>(bytes);
+    const bool allowed = bytes <= largest && device::WorkspaceLimit::allows(size);
+    void* data = allowed && bytes > 0 ? take(size) : nullptr;
+    refused += bytes > 0 && !data;
+    TORCH_CHECK_WITH(OutOfMemoryError, data || bytes == 0, "a tensor of ", bytes, " bytes has no room");
+    if (data) table().fill(data, 0xff, size);
     return {data, data, &give, c10::Device(table().type, 0)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give; }
@@ -38,22 +56,31 @@ class Poisoned final : public c10::Allocator {
   }
 
  private:
+  static constexpr int64_t kBlock = int64_t{4} << 30;
   static const device::Backend& table() { return *device::open().table; }
-  /// A kernel may still use it: what the stream is given next could otherwise get it first.
+  void* take(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    requests.push_back(bytes);
+    return reserve_->take(bytes);
+  }
   static void give(void* data) {
     if (!data) return;
-    table().wait();
-    table().give(data);
+    const std::lock_guard lock(only->mutex_);
+    only->reserve_->give(data);
   }
+
+  static inline Poisoned* only = nullptr;
+  std::mutex mutex_;
+  int64_t bytes_ = 0;
+  std::optional<engine::Reserve> reserve_;
 };
 
 /// The library comes before LibTorch is asked for anything, and the allocator before the first tensor.
 class FirstThings final : public ::testing::Environment {
   void SetUp() override {
-    static Poisoned allocator;
     if (!device::open().table) return;
     device::open().table->place(0);
-    device::open().table->allocate_by(&allocator);
+    device::open().table->allocate_by(new Poisoned);  // outlives every tensor
     device::use(*device::open().table, 0);
   }
 };
@@ -85,23 +112,34 @@ class GpuOperators : public ::testing::TestWithParam<std::tuple<at::ScalarType, 
 /// As stored: tables of modulations, alone of three dims, are always fp32.
 Tensor rounded(const Tensor& t, at::ScalarType type) { return t.dim() == 3 ? t : t.to(type); }
 
+/// An operator's operands on the device.
+struct Operands {
+  Tensors inputs, constants;
+  Sites sites;
+
+  Operands(const Operator& op, at::ScalarType type) {
+    for (const Tensor& t : op.inputs) inputs.push_back(on_device(rounded(t, type)).requires_grad_());
+    for (const Tensor& w : op.weights)
+      sites.sites.push_back({on_device(w.to(type)), on_device(at::full_like(w, NAN)), true});
+    for (const Tensor& c : op.constants) constants.push_back(on_device(c));
+    sites.anchor = at::zeros({1}, at::TensorOptions(device::here())).requires_grad_();
+  }
+  /// Of the inputs, and of the anchor; those of weights go to their sites.
+  Tensors gradients(const Tensor& y, const Tensor& dy) const {
+    Tensors of = inputs;
+    of.push_back(sites.anchor);
+    return torch::autograd::grad({y}, of, {dy}, {}, false, /*allow_unused=*/true);
+  }
+};
+
 TEST_P(GpuOperators, AreTheReference) {
   const auto& [type, op] = GetParam();
-  Tensors inputs, leaves, constants, reference_constants;
-  Sites sites;
-  for (const Tensor& t : op.inputs) {
-    inputs.push_back(on_device(rounded(t, type)).requires_grad_());
-    leaves.push_back(on_cpu(rounded(t, type)));
-  }
-  for (const Tensor& w : op.weights) {
-    sites.sites.push_back({on_device(w.to(type)), on_device(at::full_like(w, NAN)), true});
-    leaves.push_back(on_cpu(w.to(type)));
-  }
-  for (const Tensor& c : op.constants) {
-    constants.push_back(on_device(c));
-    reference_constants.push_back(c.is_floating_point() ? c.to(at::kDouble) : c);
-  }
-  sites.anchor = at::zeros({1}, at::TensorOptions(device::here())).requires_grad_();
+  Operands operands(op, type);
+  auto& [inputs, constants, sites] = operands;
+  Tensors leaves, reference_constants;
+  for (const Tensor& t : op.inputs) leaves.push_back(on_cpu(rounded(t, type)));
+  for (const Tensor& w : op.weights) leaves.push_back(on_cpu(w.to(type)));
+  for (const Tensor& c : op.constants) reference_constants.push_back(c.is_floating_point() ? c.to(at::kDouble) : c);
 
   const auto count = static_cast<std::ptrdiff_t>(inputs.size());
   const Tensor expected = op.reference({leaves.begin(), leaves.begin() + count}, {leaves.begin() + count, leaves.end()},
@@ -110,9 +148,7 @@ TEST_P(GpuOperators, AreTheReference) {
   expect_close(y, expected, type, "value");
   const Tensor dy = at::randn(expected.sizes(), at::detail::createCPUGenerator(8), at::kFloat).to(y.scalar_type());
   const Tensors wanted = torch::autograd::grad({expected}, leaves, {dy.to(at::kDouble)});
-  Tensors of = inputs;
-  of.push_back(sites.anchor);
-  const Tensors found = torch::autograd::grad({y}, of, {on_device(dy)}, {}, false, /*allow_unused=*/true);
+  const Tensors found = operands.gradients(y, on_device(dy));
   for (size_t i = 0; i < inputs.size(); ++i)
     expect_close(found[i], wanted[i], type, "gradient of input " + std::to_string(i));
   for (size_t w = 0; w < sites.sites.size(); ++w)
@@ -201,6 +237,94 @@ TEST(GpuMemory, AConvolutionWithoutRoomForItsWorkspaceIsComputedAllTheSame) {
                c10::OutOfMemoryError);
   EXPECT_TRUE(at::ones({100}, there.options()).sum().item<float>() == 100) << "the device goes on";
   Poisoned::largest = std::numeric_limits<size_t>::max();
+}
+
+// Figures that a GPU alone can tell, a line of numbers each, which `make gpu` keeps.
+
+/// MiB of the device that are taken beside the block of tensors, by whatever process.
+double mib_beside() {
+  device::used()->wait();
+  const device::Properties now = device::used()->properties(0);
+  return static_cast<double>(now.bytes - now.free - Poisoned::block()) / (1 << 20);
+}
+
+/// CUDA's context, and the kernels that each use is the first to load: what a plan counts beside its budget
+/// (plan/simulate/libraries.cpp). It tells something as the only test of its process.
+TEST(GpuFigures, MemoryAfterEachFirstUse) {
+  if (!device::open().table) GTEST_SKIP() << device::open().absence;
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  std::vector<double> mib = {mib_beside()};
+  const at::TensorOptions halves = at::TensorOptions(at::kBFloat16).device(device::here());
+  const Tensor x = at::ones({256, 256}, halves), product = x.mm(x);
+  mib.push_back(mib_beside());
+  EXPECT_EQ(product[3][5].item<float>(), 256);
+
+  const Tensor lse = at::empty({4, 256}, halves.dtype(at::kFloat)), out = at::empty_like(x);
+  ops::kernels(x).attention({x, x, x}, {}, 4, 0.125, {0, 256}, {0, 256}, {out, lse});
+  const ops::AttentionInputs grads = {at::empty_like(x), at::empty_like(x), at::empty_like(x)};
+  ops::kernels(x).attention_backward({x, x, x}, out, x, lse, {}, 4, {0, 256}, {0, 256}, grads);
+  mib.push_back(mib_beside());
+  EXPECT_EQ(out[7][9].item<float>(), 1) << "of equal values";
+
+  for (const Operator& op : all_operators()) {  // those of every block
+    Operands operands(op, at::kBFloat16);
+    const Tensor y = op.fast(operands.inputs, operands.sites, operands.constants);
+    const Tensors found = operands.gradients(y, at::ones_like(y));
+    EXPECT_TRUE(operands.inputs.empty() || found[0].defined()) << op.name;
+  }
+  mib.push_back(mib_beside());
+
+  constexpr int64_t kValues = 4096;
+  const Tensor p = at::ones({kValues}, halves.dtype(at::kFloat)), m = at::zeros_like(p), v = at::zeros_like(p),
+               squares = at::zeros({1}, halves.dtype(at::kDouble));
+  const device::Backend& table = *device::used();
+  table.sum_of_squares(squares.mutable_data_ptr<double>(), p.const_data_ptr<float>(), kValues);
+  table.adamw({.fp32 = p.mutable_data_ptr<float>()}, {.fp32 = m.mutable_data_ptr<float>()},
+              {.fp32 = v.mutable_data_ptr<float>()}, {.fp32 = x.to(at::kFloat).const_data_ptr<float>()}, kValues,
+              {.step = 1});
+  table.narrow(out.mutable_data_ptr(), p.const_data_ptr<float>(), at::kBFloat16, kValues);
+  mib.push_back(mib_beside());
+  EXPECT_EQ(squares.item<double>(), kValues);
+  for (const double taken : mib) EXPECT_GE(taken, 0);
+  std::printf(
+      "{\"taken_mib\": %.0f, \"first_product_mib\": %.0f, \"first_attention_mib\": %.0f, \"first_block_mib\": %.0f, "
+      "\"first_step_mib\": %.0f}\n",
+      mib[0], mib[1] - mib[0], mib[2] - mib[1], mib[3] - mib[2], mib[4] - mib[3]);
+}
+
+/// What cuDNN takes for a convolution of Wan's autoencoder beside operands and result: at most so much where the allocator
+/// refuses more, and else what CUDNN_CONV_WSCAP_DBG of the process may bound (base/target.h). TESSERA_CONVOLUTION_SIDE=240 is
+/// the size of a chunk that is trained at.
+TEST(GpuFigures, ConvolutionWorkspace) {
+  if (!device::open().table) GTEST_SKIP() << device::open().absence;
+  const char* wanted = std::getenv("TESSERA_CONVOLUTION_SIDE");
+  const int64_t side = wanted && *wanted ? std::atoll(wanted) : 12;
+  const at::TensorOptions floats = at::TensorOptions(at::kFloat).device(device::here());
+  const Tensor w = at::ones({96, 96, 3, 3, 3}, floats);
+  const Tensor x = at::ones({1, 6, side, side * 26 / 15, 96}, floats).permute({0, 4, 1, 2, 3});
+  const auto tensor_bytes = static_cast<int64_t>(x.nbytes());  // of the result too
+  const auto largest = [&](const std::function<Tensor()>& convolve) {
+    Poisoned::requests.clear(), Poisoned::refused = 0;
+    const Tensor y = convolve();
+    EXPECT_EQ(y[0][5][3][5][5].item<float>(), 96 * 27) << "of ones, away from every border";
+    int64_t most = 0;
+    for (const int64_t bytes : Poisoned::requests)
+      if (bytes != tensor_bytes && bytes != static_cast<int64_t>(w.nbytes())) most = std::max(most, bytes);
+    return most;
+  };
+  const auto plain = [&] { return at::conv3d(x, w, {}, 1, 1); };
+  const char* cap = std::getenv("CUDNN_CONV_WSCAP_DBG");
+  std::printf("{\"cudnn_conv_wscap\": %s, \"workspace_mib\": %.1f", cap && *cap ? cap : "null",
+              static_cast<double>(largest(plain)) / (1 << 20));
+  for (const int64_t mib : {64, 4096}) {
+    const device::WorkspaceLimit limit(mib << 20, {tensor_bytes, static_cast<int64_t>(w.nbytes())});
+    const int64_t most = largest(plain);
+    EXPECT_LE(most, mib << 20);
+    std::printf(", \"workspace_mib_of_%d\": %.1f, \"refused_of_%d\": %d", static_cast<int>(mib),
+                static_cast<double>(most) / (1 << 20), static_cast<int>(mib), Poisoned::refused);
+  }
+  std::printf("}\n");
+  EXPECT_GE(largest([&] { return ops::convolution(x, w, {}, {1, 1, 1}, {1, 1, 1}); }), 0);
 }
 
 /// What a backward notes by thread, weight gradients left for later and what a unit recomputes, is the caller's.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -13,7 +14,10 @@
 #include <thread>
 #include <vector>
 
+#include "tessera/base/device_messages.h"
+#include "tessera/comm/device_links.h"
 #include "tessera/device/open.h"
+#include "tessera/device/staging.h"
 #include "tessera/device/streams.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/dropout.h"
@@ -66,12 +70,12 @@ class Locked {
       });
     for (std::thread& thread : threads) thread.join();
     const auto touched = std::chrono::steady_clock::now();
-    locked = table().pin(data, bytes).empty();
+    locked = device::pin(data, bytes).empty();
     touch_seconds = std::chrono::duration<double>(touched - begun).count();
     lock_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - touched).count();
   }
   ~Locked() {
-    if (locked) table().unpin(data);
+    if (locked) device::unpin(data);
     munmap(data, static_cast<size_t>(bytes_));
   }
   Locked(const Locked&) = delete;
@@ -147,7 +151,7 @@ TEST(TableTimes, OfFunctionsOverRanges) {
   }
 }
 
-/// As much as a host tier has, locked in one call: what is sent from its first, middle and last bytes comes back.
+/// As much as a host tier has: what is sent from its first, middle and last bytes comes back.
 TEST(PinnedMemory, OfAHostTierIsSentAndComesBack) {
   if (!device::open().table) GTEST_SKIP() << device::open().absence;
   const int64_t bytes = setting("TESSERA_PINNED_MIB", 64) << 20, piece = std::min<int64_t>(bytes / 8, 64 << 20);
@@ -158,13 +162,56 @@ TEST(PinnedMemory, OfAHostTierIsSentAndComesBack) {
     auto* sent = reinterpret_cast<int32_t*>(host.data + at);
     auto* back = reinterpret_cast<int32_t*>(host.data + at + piece);
     std::iota(sent, sent + piece / 4, static_cast<int32_t>(at >> 20));
-    table().enqueue_copy(there.as<void>(), sent, piece);
-    table().enqueue_copy(back, there.as<void>(), piece);
+    device::enqueue_copy(there.as<void>(), sent, piece);
+    device::enqueue_copy(back, there.as<void>(), piece);
     table().wait();
     EXPECT_TRUE(std::equal(sent, sent + piece / 4, back)) << "at " << at;
   }
   std::printf("{\"pinned_mib\": %lld, \"touch_s\": %.3f, \"lock_s\": %.3f}\n", static_cast<long long>(bytes >> 20),
               host.touch_seconds, host.lock_seconds);
+}
+
+/// Of the host, for a message that goes to a stream: NCCL launches it from a thread of its own, which the host awaits
+/// (comm/device_links.cpp). A rank alone sends to itself; with TESSERA_MESSAGE_RANKS=2 two GPUs send to each other.
+TEST(GpuFigures, HostTimeOfAMessage) {
+  if (!device::open().table) GTEST_SKIP() << device::open().absence;
+  const device::Communicators* messages = table().communicators;
+  if (!messages || !messages->absence().empty()) GTEST_SKIP() << (messages ? messages->absence() : "no communicators");
+  const auto ranks = static_cast<int>(setting("TESSERA_MESSAGE_RANKS", 1));
+  if (ranks > table().count()) GTEST_SKIP() << "this machine has " << table().count() << " GPUs";
+  const auto calls = static_cast<int>(setting("TESSERA_MESSAGES", 20));
+  constexpr int64_t kBytes = int64_t{1} << 20;
+  const std::string id = messages->new_id();
+  std::vector<double> seconds(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      table().place(rank);
+      device::own_stream();
+      comm::DeviceLinks links(*messages, 60);
+      const auto link =
+          links.connect("figures", rank, ranks, device_messages("sequence"), [&](const std::string&) { return id; });
+      const Bytes sent(kBytes), received(kBytes);
+      const auto tensor = [&](const Bytes& bytes) {
+        return at::from_blob(bytes.as<void>(), {kBytes},
+                             at::TensorOptions(at::kByte).device(table().type, static_cast<c10::DeviceIndex>(rank)));
+      };
+      std::vector<at::Tensor> out(static_cast<size_t>(ranks)), in(out);
+      out[static_cast<size_t>(ranks - 1 - rank)] = tensor(sent),
+                                          in[static_cast<size_t>(ranks - 1 - rank)] = tensor(received);
+      link->exchange("exchange", out, in);
+      table().wait();
+      const auto begun = std::chrono::steady_clock::now();
+      for (int i = 0; i < calls; ++i) link->exchange("exchange", out, in);
+      seconds[static_cast<size_t>(rank)] =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count() / calls;
+      table().wait();
+      EXPECT_NO_THROW(links.check());
+    });
+  for (std::thread& thread : threads) thread.join();
+  const double most = *std::ranges::max_element(seconds);
+  EXPECT_GT(most, 0);
+  std::printf("{\"message_ranks\": %d, \"message_host_us\": %.1f}\n", ranks, most * 1e6);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "tessera/engine/memory/lane.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/engine/memory/uploads.h"
+#include "tessera/ops/convolution.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/plan/order/races.h"
 #include "timeline.h"
@@ -29,6 +30,7 @@ using plan::Policy, plan::Tier;
 /// The process computes on the device from its first tensor on.
 class OnDevice final : public ::testing::Environment {
   void SetUp() override {
+    setenv("CUDNN_CONV_WSCAP_DBG", "1", 1);  // MiB, read once
     engine::Meter::install();
     device::use(simulated_device(), 0);
     engine::Meter::use_device(simulated_device());
@@ -246,6 +248,54 @@ std::map<std::string, std::set<device::Priority>> priorities_of(const Toy& toy, 
   return by;
 }
 
+/// cuDNN offers ways of a convolution with more workspace than a plan counts, and LibTorch takes the first that it gets.
+TEST(Budget, OfAConvolutionsWorkspaceIsWhatAPlanCounts) {
+  const auto drawn = [](at::IntArrayRef shape) {
+    return at::randn(shape, at::detail::createCPUGenerator(3), at::kFloat);
+  };
+  const at::Tensor x = drawn({1, 2, 4, 40, 40}), w = drawn({3, 2, 3, 3, 3}), b = drawn({3});
+  const at::Tensor expected = at::conv3d(x, w, b, 1, 1);
+  const at::Tensor far_x = x.to(device::here()), far_w = w.to(device::here()), far_b = b.to(device::here());
+  const auto workspace = [&](const char* offered, const auto& convolve) {
+    setenv("TESSERA_SIMULATED_WORKSPACES", offered, 1);
+    engine::Meter::reset_peak();
+    const int64_t before = engine::Meter::live();
+    EXPECT_TRUE(at::allclose(convolve().cpu(), expected)) << offered;
+    return engine::Meter::peak() - before;
+  };
+  const auto ours = [&] { return ops::convolution(far_x, far_w, far_b, {1, 1, 1}, {1, 1, 1}); };
+  const auto plain = [&] { return at::conv3d(far_x, far_w, far_b, 1, 1); };
+  EXPECT_GE(workspace("3000000,1500000,200000", plain), 3'000'000);
+  EXPECT_LT(workspace("3000000,1500000,200000", ours), 1 << 20) << "CUDNN_CONV_WSCAP_DBG is 1 MiB";
+  EXPECT_GE(workspace("3000000,1500000", ours), 3'000'000) << "none of them has so little: it is computed all the same";
+  setenv("TESSERA_SIMULATED_WORKSPACES", "1073741824", 1);
+  EXPECT_THROW(ours(), c10::Error) << "there is no memory for any";
+  unsetenv("TESSERA_SIMULATED_WORKSPACES");
+  const at::Tensor large = at::zeros({1, 64, 2, 64, 64}).to(device::here()),
+                   one = at::ones({64, 64, 1, 1, 1}).to(device::here());
+  EXPECT_EQ(ops::convolution(large, one, {}, {1, 1, 1}, {0, 0, 0}).nbytes(), 2u << 20) << "the result is no workspace";
+}
+
+/// Of NCCL's memory some is lost where it fails, and then the driver has not enough: who reads the error must know.
+TEST(Budget, WithoutOneBlockForItNamesNcclWhereItWasAskedFirst) {
+  setenv("TESSERA_SIMULATED_NCCL_HAS_NO_MEMORY", "ncclMemAlloc: unhandled cuda error", 1);
+  const auto said = [](bool lent) -> std::string {
+    try {
+      engine::Meter::reserve(int64_t{1} << 40, lent);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(said(true).find("NCCL, which was asked first, gave none (ncclMemAlloc: unhandled cuda error)"),
+            std::string::npos)
+      << said(true);
+  EXPECT_NE(said(true).find("TESSERA_NCCL=0"), std::string::npos) << said(true);
+  EXPECT_NE(said(false).find("the device does not give"), std::string::npos) << said(false);
+  EXPECT_EQ(said(false).find("NCCL"), std::string::npos) << "it was not asked: " << said(false);
+  unsetenv("TESSERA_SIMULATED_NCCL_HAS_NO_MEMORY");
+}
+
 TEST(LanePriorities, GathersGoBeforeReductionsAndBothBeforeCopies) {
   const Toy toy{4};
   plan::Plan rounded = toy.plan();
@@ -451,6 +501,37 @@ TEST(HostTier, IsThereWhereTheSystemPageLocksNone) {
   EXPECT_TRUE(device::used()->write_word(value, 7));
   EXPECT_EQ(*value, 7);
   unsetenv("TESSERA_SIMULATED_REFUSES");
+}
+
+/// Drivers refuse to page-lock half a TiB in one call, and CUDA a copy that two registrations share.
+TEST(HostTier, IsPageLockedInPiecesThatNoCopyStraddles) {
+  setenv("TESSERA_SIMULATED_PIN", "1048576", 1);
+  constexpr int64_t kBytes = 3'500'000;
+  const int64_t before = pinned_bytes();
+  {
+    engine::HostMemory host;
+    host.reserve(kBytes);
+    EXPECT_TRUE(is_pinned(host.at(0), kBytes));
+    const at::Tensor bytes = at::arange(kBytes, at::kInt).to(at::kByte),
+                     there = at::empty({kBytes}, bytes.options().device(device::here()));
+    std::memcpy(host.at(0), bytes.const_data_ptr(), kBytes);
+    for (const int64_t first : {int64_t{0}, int64_t{1048575}, int64_t{1048576}, int64_t{3'499'999}}) {
+      const int64_t n = kBytes - first;
+      there.zero_();
+      ops::enqueue_copy(there.mutable_data_ptr(), host.at(first), n, true);
+      device::used()->wait();
+      EXPECT_TRUE(at::equal(there.narrow(0, 0, n).cpu(), bytes.narrow(0, first, n))) << first;
+      std::memset(host.at(first), 0, static_cast<size_t>(n));
+      ops::copy_bytes(host.at(first), there.const_data_ptr(), n, true);
+      EXPECT_EQ(std::memcmp(host.at(0), bytes.const_data_ptr(), kBytes), 0) << first;
+    }
+  }
+  EXPECT_EQ(pinned_bytes(), before);
+  setenv("TESSERA_SIMULATED_REFUSES", "pins", 1);
+  std::vector<char> memory(4096);
+  EXPECT_NE(device::pin(memory.data(), 4096), "");
+  EXPECT_EQ(pinned_bytes(), before) << "of what is refused nothing stays page-locked";
+  unsetenv("TESSERA_SIMULATED_REFUSES"), unsetenv("TESSERA_SIMULATED_PIN");
 }
 
 /// The device takes copies from memory whose end other processes share as from any other: one range is page-locked.

@@ -10,7 +10,9 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
+#include <sstream>
 
 #include "host_forms.h"
 #include "memory.h"
@@ -190,12 +192,26 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
 
 // Convolutions choose their kernels by the device; what a device that LibTorch does not know gets is these two.
 
+/// As cuDNN, which offers several ways of one, each with a workspace: TESSERA_SIMULATED_WORKSPACES="8388608,65536". LibTorch
+/// takes the first that there is memory for.
+Tensor workspace(const Tensor& x) {
+  const char* wanted = std::getenv("TESSERA_SIMULATED_WORKSPACES");
+  if (!wanted) return {};
+  std::istringstream in(wanted);
+  for (std::string bytes; std::getline(in, bytes, ',');) try {
+      return at::empty({std::stoll(bytes)}, x.options().dtype(at::kByte));
+    } catch (const c10::OutOfMemoryError&) {  // the next one
+    }
+  TORCH_CHECK(false, "unable to find an engine for this convolution");
+}
+
 Tensor convolution(const Tensor& x, const Tensor& w, const std::optional<Tensor>& bias, c10::IntArrayRef stride,
                    c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
                    c10::IntArrayRef output_padding, int64_t groups) {
   Devices devices({"aten::convolution", ""});
   devices.add(x, "input"), devices.add(w, "weight"), devices.add(bias.value_or(Tensor()), "bias");
   HostForms host;
+  const Tensor work = workspace(x);
   timeline().begin("aten::convolution", {use_of(x, false), use_of(w, false), use_of(bias.value_or(Tensor()), false)});
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return host.back(at::convolution(host.of(x), host.of(w), bias ? std::optional(host.of(*bias)) : bias, stride, padding,

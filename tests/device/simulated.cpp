@@ -130,9 +130,16 @@ bool refuses(const char* what) {
   return wanted && std::string_view(wanted).find(what) != std::string_view::npos;
 }
 
-/// As CUDA, refuses memory that is pinned already, in part or whole.
+/// TESSERA_SIMULATED_PIN, else as much as CUDA's.
+int64_t most_pinned() {
+  const char* wanted = std::getenv("TESSERA_SIMULATED_PIN");
+  return wanted ? std::atoll(wanted) : int64_t{64} << 30;
+}
+
+/// As CUDA, refuses too much at once, and memory that is pinned already, in part or whole.
 std::string pin(void* data, int64_t bytes) {
   if (refuses("pins")) return "cudaHostRegister: operation not supported (cudaErrorNotSupported)";
+  if (bytes > most_pinned()) return "cudaHostRegister: out of memory (cudaErrorMemoryAllocation)";
   const char* begin = static_cast<const char*>(data);
   if (!data || bytes <= 0 || memory().contains(data)) return "invalid argument (cudaErrorInvalidValue)";
   const std::lock_guard lock(pins().mutex);
@@ -164,9 +171,20 @@ void give_pinned(void* data) {
   std::free(data);
 }
 
+/// As CUDA, which takes a range of a copy within one registration or outside of all.
+void check_pinned_alike(const void* data, int64_t bytes) {
+  const auto *begin = static_cast<const char*>(data), *end = begin + bytes;
+  const std::lock_guard lock(pins().mutex);
+  const auto own = pins().at(begin), next = pins().ranges.upper_bound(begin);
+  const bool whole =
+      own == pins().ranges.end() ? next == pins().ranges.end() || next->first >= end : end <= own->first + own->second;
+  TORCH_CHECK(whole, "a copy of ", bytes, " bytes at ", data, " ends in another page-locked range than it begins in");
+}
+
 /// Where a side of a copy lies: the shadow of memory of the device, or the host memory itself.
 void* copied(const void* data, int64_t bytes) {
   TORCH_CHECK(!memory().shadow_contains(data), "a copy was given ", data, ", an address that only kernels may know");
+  if (!memory().contains(data)) check_pinned_alike(data, bytes);
   return memory().contains(data) ? memory().shadow_bytes(data, bytes) : const_cast<void*>(data);
 }
 
@@ -192,6 +210,12 @@ void enqueue_copy(void* to, const void* from, int64_t bytes) {
                  [=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
   if (memory().contains(from) && !memory().contains(to)) timeline().copied_back(bytes);
   if (is_pageable(to, bytes) || is_pageable(from, bytes)) timeline().host_waited();
+}
+
+void fill(void* data, uint8_t value, int64_t bytes) {
+  if (bytes == 0) return;
+  timeline().run("fill", {written(data, bytes)},
+                 [=, at = memory().shadow_bytes(data, bytes)] { std::memset(at, value, static_cast<size_t>(bytes)); });
 }
 
 /// As CUDA, to page-locked memory alone.
@@ -374,6 +398,20 @@ void give(void* data) {
   memory().give(data);
 }
 
+/// A function of the table. A thread that was not placed would make itself a context on the first device, half a GiB of its
+/// memory, and be answered by that one: with CUDA nobody sees it.
+template <auto function, class Pointer = decltype(+function)>
+struct Placed;
+template <auto function, class Result, class... Arguments>
+struct Placed<function, Result (*)(Arguments...)> {
+  static Result call(Arguments... arguments) {
+    check_placed();
+    return function(std::forward<Arguments>(arguments)...);
+  }
+};
+template <auto function>
+constexpr auto placed = &Placed<function>::call;
+
 const device::Backend kTable = {
     .version = device::kBackendVersion,
     .name = "simulated",
@@ -383,50 +421,53 @@ const device::Backend kTable = {
     .count = [] { return visible_devices(); },
     .properties = properties,
     .place = set_current_device,
-    .wait = [] { timeline().await_all(); },
-    .make_stream = [](device::Priority priority) { return timeline().make_stream(priority); },
-    .free_stream = [](device::Stream stream) { timeline().free_stream(stream); },
-    .set_stream = [](device::Stream stream) { timeline().set_stream(stream); },
-    .make_event = [](bool timed) { return timeline().make_event(timed); },
-    .free_event = [](device::Event event) { timeline().free_event(event); },
-    .record = [](device::Event event) { timeline().record(event); },
-    .wait_for = [](device::Event event) { timeline().wait_for(event); },
-    .await = [](device::Event event) { timeline().await(event); },
-    .has_happened = [](device::Event event) { return timeline().has_happened(event); },
-    .seconds_between = [](device::Event from, device::Event to) { return timeline().seconds_between(from, to); },
-    .write_word = write_word,
-    .fault = [] { return timeline().fault(); },
+    .wait = placed<[] { timeline().await_all(); }>,
+    .make_stream = placed<[](device::Priority priority) { return timeline().make_stream(priority); }>,
+    .free_stream = placed<[](device::Stream stream) { timeline().free_stream(stream); }>,
+    .set_stream = placed<[](device::Stream stream) { timeline().set_stream(stream); }>,
+    .make_event = placed<[](bool timed) { return timeline().make_event(timed); }>,
+    .free_event = placed<[](device::Event event) { timeline().free_event(event); }>,
+    .record = placed<[](device::Event event) { timeline().record(event); }>,
+    .wait_for = placed<[](device::Event event) { timeline().wait_for(event); }>,
+    .await = placed<[](device::Event event) { timeline().await(event); }>,
+    .has_happened = placed<[](device::Event event) { return timeline().has_happened(event); }>,
+    .seconds_between =
+        placed<[](device::Event from, device::Event to) { return timeline().seconds_between(from, to); }>,
+    .write_word = placed<write_word>,
+    .fault = placed<[] { return timeline().fault(); }>,
     .label = [](const std::string& what) { timeline().label(what); },
     .host_uses =
         [](const void* data, int64_t bytes, bool writes) {
           if (is_pinned(data, bytes)) timeline().host_uses({data, bytes, writes});
         },
     .communicators = &stand_in_communicators(),
-    .take = take,
-    .give = give,
+    .take = placed<take>,
+    .give = placed<give>,
     .allocate_by = allocate_by,
-    .pin = pin,
-    .unpin = unpin,
-    .take_pinned = take_pinned,
-    .give_pinned = give_pinned,
-    .copy = copy,
-    .enqueue_copy = enqueue_copy,
-    .narrow = narrow,
-    .widen = widen,
-    .narrow_in_place = narrow_in_place,
-    .widen_in_place = widen_in_place,
-    .high_half = high_half,
-    .round = round,
-    .sum_in_order = sum_in_order,
-    .sum_halves = sum_halves,
-    .sum_halves_rounded = sum_halves_rounded,
-    .sum_of_squares = sum_of_squares,
-    .adamw = adamw,
-    .quantise_int8 = quantise_int8,
-    .dequantise_int8 = dequantise_int8,
-    .quantise_fp8 = quantise_fp8,
-    .dequantise_fp8 = dequantise_fp8,
-    .drop = drop,
+    .pin = placed<pin>,
+    .most_pinned = most_pinned,
+    .unpin = placed<unpin>,
+    .take_pinned = placed<take_pinned>,
+    .give_pinned = placed<give_pinned>,
+    .fill = placed<fill>,
+    .copy = placed<copy>,
+    .enqueue_copy = placed<enqueue_copy>,
+    .narrow = placed<narrow>,
+    .widen = placed<widen>,
+    .narrow_in_place = placed<narrow_in_place>,
+    .widen_in_place = placed<widen_in_place>,
+    .high_half = placed<high_half>,
+    .round = placed<round>,
+    .sum_in_order = placed<sum_in_order>,
+    .sum_halves = placed<sum_halves>,
+    .sum_halves_rounded = placed<sum_halves_rounded>,
+    .sum_of_squares = placed<sum_of_squares>,
+    .adamw = placed<adamw>,
+    .quantise_int8 = placed<quantise_int8>,
+    .dequantise_int8 = placed<dequantise_int8>,
+    .quantise_fp8 = placed<quantise_fp8>,
+    .dequantise_fp8 = placed<dequantise_fp8>,
+    .drop = placed<drop>,
 };
 
 }  // namespace
@@ -450,9 +491,12 @@ int64_t pinned_bytes() {
 
 bool is_pinned(const void* data, int64_t bytes) {
   const std::lock_guard lock(pins().mutex);
-  const char* begin = static_cast<const char*>(data);
-  const auto range = pins().at(begin);
-  return range != pins().ranges.end() && begin + bytes <= range->first + range->second;
+  const char *at = static_cast<const char*>(data), *end = at + bytes;
+  for (auto range = pins().at(at); at < end; range = pins().at(at)) {
+    if (range == pins().ranges.end()) return false;
+    at = range->first + range->second;
+  }
+  return true;
 }
 
 }  // namespace tessera::testing

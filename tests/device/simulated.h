@@ -12,6 +12,9 @@
 //
 // It has streams and events; timeline.h says how work in no order is found. Ranks send by a stand-in of NCCL (stand_in.h).
 //
+// As CUDA, it page-locks 64 GiB at once, or TESSERA_SIMULATED_PIN bytes, refuses copies that two such ranges share, and ends
+// the process where a thread that was not placed calls it, once the process computes on another device than the first.
+//
 // With TESSERA_SIMULATED_REFUSES=pins it page-locks no memory of the host, as some systems do, but has some of its own; with
 // "pins,pinned" neither.
 //
@@ -26,7 +29,8 @@ namespace tessera::testing {
 /// Registers itself with LibTorch on the first call, which comes before other threads compute.
 const device::Backend& simulated_device();
 
-/// Host memory that pin() has page-locked and unpin() not yet released: bytes, and whether all of a range is.
+/// Host memory that pin() has page-locked and unpin() not yet released: bytes, and whether all of a range is, in one piece or
+/// in several.
 int64_t pinned_bytes();
 bool is_pinned(const void* data, int64_t bytes);
 

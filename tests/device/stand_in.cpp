@@ -67,12 +67,14 @@ struct Member {
 struct Link {
   std::string id, name;
   int index = 0;
-  Message lent, window;
+  std::vector<Message> lent;
+  Message window;
   std::vector<int64_t> offsets;  // of the members' windows in their blocks
   bool opening = false;
   std::atomic<bool> told = false;  // all offsets are there
   std::vector<Member> members;
   std::atomic<bool> aborted = false;
+  std::atomic<int> under_way = 0;  // messages that a stream was given and has not left behind
   std::mutex mutex;
   std::string fault;
   bool greeted = false, rings = false;  // by messages of a byte, which say what the others will be
@@ -135,6 +137,23 @@ std::string take(Link& link, const Part& part) {
   return in.gcount() == part.bytes ? "" : "a message is shorter than " + std::to_string(part.bytes) + " bytes";
 }
 
+/// With TESSERA_SIMULATED_LENT=1 gathers and reductions, which are given slots, must lie in what was lent, if it took any.
+void check_lent(Link& link, const std::vector<Part>& sent, const std::vector<Part>& received) {
+  static const bool checks = std::getenv("TESSERA_SIMULATED_LENT") != nullptr;
+  constexpr int64_t kGreeting = 16;
+  if (!checks || link.lent.empty() || !(link.name.starts_with("gather:") || link.name.starts_with("reduce:"))) return;
+  for (const auto* parts : {&sent, &received})
+    for (const Part& part : *parts) {
+      const auto has = [&](const Message& range) {
+        const char* begin = static_cast<const char*>(memory().shadow_bytes(range.data, range.bytes));
+        const auto* data = static_cast<const char*>(part.data);
+        return begin <= data && data + part.bytes <= begin + range.bytes;
+      };
+      if (part.bytes > kGreeting && memory().shadow_contains(part.data) && std::ranges::none_of(link.lent, has))
+        link.fail(link.name + " sends or receives " + std::to_string(part.bytes) + " bytes that it was not lent");
+    }
+}
+
 /// What a message of the stand-in's own has lies in host memory.
 void* bytes_at(const Message& m) { return memory().contains(m.data) ? memory().shadow_bytes(m.data, m.bytes) : m.data; }
 
@@ -163,16 +182,31 @@ void pass(Link& link, const std::vector<Message>& out, const std::vector<Message
     if (n.bytes) received.push_back(part(n, member.who, me));
     if (n.bytes && memory().contains(n.data)) uses.push_back(written(n.data, n.bytes));
   }
+  ++link.under_way;
+  check_lent(link, sent, received);
   timeline().run("message", uses, [&link, sent, received, then = std::move(then)] {
     try {
-      for (const Part& p : sent) write_whole(folder() / p.path, p.text, p.data, p.bytes);
-      for (const Part& p : received)
-        if (const std::string why = take(link, p); !why.empty()) return link.fail(why);
-      if (then) then();
+      const auto act = [&] {
+        for (const Part& p : sent) write_whole(folder() / p.path, p.text, p.data, p.bytes);
+        for (const Part& p : received)
+          if (const std::string why = take(link, p); !why.empty()) return link.fail(why);
+        if (then) then();
+      };
+      act();
     } catch (const std::exception& error) {
       link.fail(error.what());
     }
+    --link.under_way;
   });
+}
+
+/// As NCCL, which tells a communicator's kernels to end and waits until its streams have done with them: they may stand behind
+/// a message of another communicator, which goes on waiting for its peer unless it is of the same call.
+void abort_all(const std::vector<Communicator>& communicators) {
+  for (const Communicator communicator : communicators) link_of(communicator).aborted = true;
+  for (const Communicator communicator : communicators)
+    while (link_of(communicator).under_way > 0 && timeline().fault().empty())
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
 
 /// NCCL connects two ranks at their first message, and takes memory for that: it was to be a greeting.
@@ -279,13 +313,27 @@ void write_log(int index, int size) {
                   "[0] via " + (wanted ? wanted : "P2P/CUMEM") + "\n";
 }
 
-/// What is lent must be memory of the device, and is lent once.
+/// TESSERA_SIMULATED_NCCL_HAS_NO_MEMORY="a reason": it gives none.
+void* take_block(int64_t bytes, std::string& why) {
+  check_placed();
+  if (const char* refused = std::getenv("TESSERA_SIMULATED_NCCL_HAS_NO_MEMORY")) {
+    why = refused;
+    return nullptr;
+  }
+  void* block = memory().take(bytes, current_device());
+  if (!block) why = "the device is out of memory";
+  return block;
+}
+
+/// What is lent must be memory of the device, and not its whole block: between machines NCCL registers every byte of it with
+/// each network card.
 bool lend(Communicator communicator, void* data, int64_t bytes) {
   Link& link = link_of(communicator);
   memory().shadow_bytes(data, bytes);
-  TORCH_CHECK(!link.lent.data, link.name, " is lent a second block");
+  TORCH_CHECK(bytes < memory().bytes_of(device::block().data) || !memory().contains(device::block().data), link.name,
+              " is lent the whole block of the device");
   if (std::getenv("TESSERA_SIMULATED_TAKES_NO_BLOCK")) return false;
-  link.lent = {data, bytes};
+  link.lent.push_back({data, bytes});
   return true;
 }
 
@@ -296,7 +344,8 @@ std::optional<std::string> open_window(Communicator communicator, void* data, in
   const char* refused = std::getenv("TESSERA_SIMULATED_REFUSES_WINDOW");
   if (!std::exchange(link.opening, true)) {
     TORCH_CHECK(!link.window.data, link.name, " opens a second window");
-    link.offsets.assign(link.members.size(), static_cast<char*>(data) - static_cast<char*>(link.lent.data));
+    const void* block = device::block().data ? device::block().data : link.lent[0].data;
+    link.offsets.assign(link.members.size(), static_cast<char*>(data) - static_cast<const char*>(block));
     std::vector<Message> send(link.members.size()), receive(send);
     for (size_t i = 0; i < send.size(); ++i)
       if (static_cast<int>(i) != link.index)
@@ -322,6 +371,7 @@ void close_window(Communicator communicator) { link_of(communicator).window = {}
 
 /// Members tell each other who they are. The host waits here, as it does in NCCL until all are connected.
 Communicator connect(const std::string& id, int size, int index, int channels, const std::string& name) {
+  check_placed();
   timeline().work_late(true);
   auto link = std::make_unique<Link>();
   link->id = id, link->name = name, link->index = index;
@@ -371,7 +421,7 @@ const device::Communicators& stand_in_communicators() {
             const std::lock_guard lock(log_mutex);
             return std::exchange(log_text, {});
           },
-      .take = [](int64_t bytes) { return memory().take(bytes, current_device()); },
+      .take = take_block,
       .give = [](void* data) { memory().give(data); },
       .lend = lend,
       .open_window = open_window,
@@ -382,7 +432,7 @@ const device::Communicators& stand_in_communicators() {
       .all_gather = all_gather,
       .reduce_scatter = reduce_scatter,
       .all_reduce = all_reduce,
-      .abort = [](Communicator communicator) { link_of(communicator).aborted = true; },
+      .abort_all = abort_all,
       .free =
           [](Communicator communicator) {
             link_of(communicator).aborted = true;

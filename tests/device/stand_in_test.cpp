@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -165,9 +167,30 @@ TEST(StandIn, AnAbortEndsWhatWaits) {
     device::Mark after;
     after.record();
     EXPECT_FALSE(after.passed());
-    stand_in_communicators().abort(pair.gather);
+    stand_in_communicators().abort_all({pair.gather});
     after.await();
     EXPECT_NE(stand_in_communicators().fault(pair.gather).find("aborted"), std::string::npos);
+  });
+}
+
+/// As NCCL's: a message that stands behind one of another communicator ends when that one does, so both are ended at once.
+TEST(StandIn, AnAbortWaitsForWhatStandsBeforeItsMessages) {
+  on_two_ranks([](int rank, const Pair& pair) {
+    if (rank == 1) return;  // sends nothing
+    const Value x, y;
+    x.give(1);
+    swap(pair.reduce, rank, x, y), swap(pair.gather, rank, x, y);
+    std::atomic<bool> ended = false;
+    std::thread alone([&] {
+      device::enter_thread();
+      stand_in_communicators().abort_all({pair.gather});
+      ended = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_FALSE(ended) << "a message of the other communicator still waits for its peer";
+    stand_in_communicators().abort_all({pair.gather, pair.reduce});
+    alone.join();
+    EXPECT_TRUE(ended);
   });
 }
 

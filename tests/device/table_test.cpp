@@ -172,7 +172,22 @@ TEST(SimulatedTable, IsWhatTheProcessComputesOnOnceItIsUsed) {
   std::thread([&] { before = place(), device::enter_thread(), after = place(); }).join();
   EXPECT_EQ(before, 0) << "threads begin on the first device";
   EXPECT_EQ(after, 1);
-  backend().place(0);
+  device::use(backend(), 0);  // for the tests that follow
+}
+
+/// With CUDA it would get a context on device 0, half a GiB of another rank's GPU, and be answered by that one.
+TEST(SimulatedTableDeathTest, AThreadThatWasNotPlacedEndsTheProcess) {
+  const auto ask = [](bool placed) {
+    std::thread([&] {
+      if (placed) device::enter_thread();
+      EXPECT_EQ(backend().fault(), "");
+    }).join();
+  };
+  device::use(backend(), 1);
+  ask(true);
+  EXPECT_DEATH(ask(false), "a thread that computes on device 1 was not placed there: it is on device 0");
+  device::use(backend(), 0);
+  ask(false);
 }
 
 TEST(SimulatedTable, CopiesStayWithinAnAllocation) {
@@ -201,6 +216,35 @@ TEST(SimulatedTable, RemembersWhatIsPinned) {
   backend().unpin(block.data());
   EXPECT_EQ(pinned_bytes(), 0);
   EXPECT_THROW(backend().unpin(block.data()), c10::Error);
+}
+
+/// As CUDA's driver does with 512 GiB, and CUDA with a copy that two registrations share.
+TEST(SimulatedTable, RefusesToPinTooMuchAtOnceAndCopiesThatTwoPinsShare) {
+  EXPECT_EQ(backend().most_pinned(), int64_t{64} << 30);
+  setenv("TESSERA_SIMULATED_PIN", "4096", 1);
+  std::vector<char> block(3 * 4096);
+  EXPECT_NE(backend().pin(block.data(), 4097), "");
+  ASSERT_EQ(backend().pin(block.data(), 4096), "");
+  ASSERT_EQ(backend().pin(block.data() + 4096, 4096), "");
+  EXPECT_TRUE(is_pinned(block.data() + 4000, 200)) << "in two pieces";
+  EXPECT_FALSE(is_pinned(block.data() + 8000, 200));
+  const OnDevice<char> there(std::vector<char>(200));
+  EXPECT_THROW(backend().copy(there, block.data() + 4000, 200), c10::Error) << "of two registrations";
+  EXPECT_THROW(backend().enqueue_copy(block.data() + 4000, there, 200), c10::Error);
+  EXPECT_THROW(backend().copy(there, block.data() + 8100, 200), c10::Error) << "of one, and of none";
+  backend().copy(there, block.data() + 4096, 200);
+  backend().copy(there, block.data() + 8192, 200);
+  backend().unpin(block.data()), backend().unpin(block.data() + 4096);
+  unsetenv("TESSERA_SIMULATED_PIN");
+}
+
+TEST(SimulatedTable, FillsBytes) {
+  const OnDevice<char> there(std::vector<char>(100, 'a'));
+  backend().fill(static_cast<char*>(there) + 10, 'b', 80);
+  const std::vector<char> found = there.values();
+  EXPECT_EQ(std::string(found.begin(), found.end()),
+            std::string(10, 'a') + std::string(80, 'b') + std::string(10, 'a'));
+  EXPECT_THROW(backend().fill(there, 0, 101), c10::Error) << "beyond its end";
 }
 
 TEST(SimulatedTable, AddsInOrderAndSquaresAsTheCpu) {

@@ -6,9 +6,12 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "memory.h"
+#include "tessera/device/streams.h"
 #include "timeline.h"
 
 namespace tessera::testing {
@@ -90,6 +93,13 @@ void set_current_device(int index) {
   TORCH_CHECK(index >= 0 && index < kSimulatedDevices, "there is no simulated device ", index, "; there are ",
               kSimulatedDevices);
   current = index;
+}
+
+void check_placed() {
+  if (!device::used() || device::here().index() == 0 || device::here().index() == current) return;
+  std::fprintf(stderr, "a thread that computes on device %d was not placed there: it is on device %d, '%s'\n",
+               static_cast<int>(device::here().index()), current, device::labelled().c_str());
+  std::abort();
 }
 
 void register_device() {

@@ -9,5 +9,7 @@ void register_device();
 /// The calling thread's device.
 int current_device();
 void set_current_device(int index);
+/// Ends the process where the calling thread has no device of its own and that of the process is not the first.
+void check_placed();
 
 }  // namespace tessera::testing

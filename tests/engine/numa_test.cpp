@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "folder_test.h"
 
@@ -94,6 +98,15 @@ TEST_F(Numa, AThreadStaysOnTheGivenProcessorsAndTheCallerWhereItWas) {
   EXPECT_EQ(allowed(), before);
 }
 
+/// Virtual machines have one node: their host tier would be touched by one thread.
+TEST_F(Numa, OfAMachineOfOneNodeAllProcessorsThatTheProcessMayUseTouchMemory) {
+  write_machine();
+  write("devices/system/node/online", "0");
+  ASSERT_FALSE(found());
+  EXPECT_EQ(touching_cpus({}), allowed());
+  EXPECT_EQ(touching_cpus({own}), std::vector<int>{own}) << "of several nodes those near the GPU alone";
+}
+
 TEST(TouchPages, TakesAllOfThemByThreadsOrWithout) {
   constexpr size_t kPage = 4096, kSize = (size_t{130} << 20) + 3 * kPage;  // of three threads
   for (const std::vector<int>& cpus : {std::vector<int>(), allowed()}) {
@@ -106,6 +119,30 @@ TEST(TouchPages, TakesAllOfThemByThreadsOrWithout) {
               static_cast<std::ptrdiff_t>(there.size()));
     munmap(mapped, kSize);
   }
+}
+
+/// The memory of a virtual machine grows while it is used; here that of a file does, 200 ms late.
+TEST(TouchPages, WaitForMemoryThatAMachineGetsLater) {
+  constexpr size_t kSize = size_t{4} << 20;
+  const int file = memfd_create("grows", 0);
+  ASSERT_GE(file, 0);
+  void* mapped = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+#ifdef MADV_POPULATE_WRITE
+  const bool known = madvise(mapped, kSize, MADV_POPULATE_WRITE) != 0 && errno != EINVAL;
+#else
+  const bool known = false;
+#endif
+  if (known) {
+    std::jthread machine([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      EXPECT_EQ(ftruncate(file, kSize), 0);
+    });
+    EXPECT_TRUE(touch_pages(mapped, kSize, {}));
+  }
+  munmap(mapped, kSize);
+  close(file);
+  if (!known) GTEST_SKIP() << "this kernel cannot take pages without a use of them";
 }
 
 }  // namespace

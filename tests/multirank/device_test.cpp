@@ -24,11 +24,10 @@ const TinyRun& shared() {
 }
 
 const std::map<std::string, std::string> kOnCpu = {{"TESSERA_KERNELS", "aten"}, {"OMP_NUM_THREADS", "1"}};
-const std::map<std::string, std::string> kOnDevice = {{"OMP_NUM_THREADS", "1"},
-                                                      {"TESSERA_KERNELS", "aten"},
-                                                      {"TESSERA_SIMULATED_BYTES", "1073741824"},
-                                                      {"TESSERA_SIMULATED_POISON", "1"},
-                                                      {"TESSERA_SIMULATED_RECORD", "1"}};
+const std::map<std::string, std::string> kOnDevice = {
+    {"OMP_NUM_THREADS", "1"},          {"TESSERA_SIMULATED_LENT", "1"},
+    {"TESSERA_KERNELS", "aten"},       {"TESSERA_SIMULATED_BYTES", "1073741824"},
+    {"TESSERA_SIMULATED_POISON", "1"}, {"TESSERA_SIMULATED_RECORD", "1"}};
 
 Result train(const char* program, int ranks, const std::string& name, const std::vector<std::string>& more) {
   std::vector<std::string> words = {
@@ -356,6 +355,7 @@ TEST(OnDeviceRuns, GathersUseASymmetricWindowAndARefusedOneChangesNothing) {
   };
   EXPECT_NE(line(opened, "gather:dp_shard").find("collectives of "), std::string::npos) << opened.output;
   EXPECT_NE(line(opened, "gather:dp_shard").find(" in a symmetric window"), std::string::npos) << opened.output;
+  EXPECT_EQ(opened.output.find("from copies of its own"), std::string::npos) << "every group was lent what it sends";
   EXPECT_EQ(line(opened, "reduce:dp_shard").find("window"), std::string::npos) << "its sums are in the order of ranks";
   auto environment = kOnDevice;
   environment["TESSERA_SIMULATED_REFUSES_WINDOW"] = "1";

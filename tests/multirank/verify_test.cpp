@@ -192,6 +192,35 @@ TEST_F(Verify, ANaNOrAMissingExpectedValueFailsAndAMissingWeightIsUnreadable) {
   EXPECT_EQ(verify({missing.string()}).code, 3);
 }
 
+/// Folders of later versions lie among those that a run compares.
+TEST_F(Verify, ACaseOfAnUnknownKindAmongOthersIsReportedAndTheOthersAreCompared) {
+  const fs::path later = run_.folder() / "of_tomorrow";  // without the other files of a case
+  fs::create_directories(later);
+  std::ofstream(later / "case.json") << R"({"kind": "of_tomorrow", "tolerance": {}})";
+  const std::string said = "case.json: kind 'of_tomorrow' is not known", flow = (goldens_ / "flow").string();
+  const Result alone = verify({later.string()});
+  EXPECT_EQ(alone.code, 3) << alone.output;
+  EXPECT_NE(alone.output.find(said), std::string::npos) << alone.output;
+  EXPECT_NE(alone.output.find("known kinds: "), std::string::npos) << alone.output;
+  for (const std::vector<std::string>& cases : {std::vector{later.string(), flow},
+                                                {flow, later.string()},
+                                                {later.string(), flow, later.string()},
+                                                {"--mesh", "dp_shard=2", later.string(), flow}}) {
+    const Result r = verify(cases);
+    EXPECT_EQ(r.code, 3) << r.output;
+    EXPECT_NE(r.output.find(said), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find("ok   flow/"), std::string::npos) << r.output;
+    EXPECT_EQ(r.output.find("FAIL"), std::string::npos) << r.output;
+  }
+  const fs::path changed = copy("clip_vision");
+  rewrite(changed / "case.safetensors", [](const std::string& name, auto& bytes) {
+    if (name == "out.features") bytes[2] ^= std::byte{0x55};
+  });
+  const Result differs = verify({later.string(), changed.string(), flow});
+  EXPECT_EQ(differs.code, 1) << "what differs comes before what is not known: " << differs.output;
+  EXPECT_NE(differs.output.find("ok   flow/"), std::string::npos) << differs.output;
+}
+
 TEST_F(Verify, WhatIsWrittenIsWhatWasComputed) {
   const fs::path out = run_.folder() / "written";
   ASSERT_EQ(verify({"--write", out.string(), "--json", (run_.folder() / "r.json").string(),

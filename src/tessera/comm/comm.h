@@ -52,7 +52,9 @@ class Transport {
   virtual const device::Ways* ways() const { return nullptr; }
   /// Whether host memory travels through memory that the members share, not through sockets.
   virtual bool by_shared_memory() const { return false; }
-  /// Whether messages go from where tensors lie, without a copy of the library's own.
+  /// From here on messages of tensors in these bytes of the device go from where they lie, where the library can.
+  virtual void lend(void* /*data*/, int64_t /*bytes*/) {}
+  /// Whether messages go from where tensors lie, without a copy of the library's own: it has taken all that it was lent.
   virtual bool lends() const { return false; }
   /// Whether its library has collectives for the group's purpose.
   virtual bool has_collectives() const { return false; }
@@ -84,6 +86,10 @@ class Group {
   /// the second time. All members call it in the same order, while nothing else is under way. A group that has none sends
   /// copies.
   void connect();
+  /// Messages of tensors in these bytes of the device need no copy of the library's own from here on, where it can. What is
+  /// lent already, and a group without communicator, changes nothing. All members call it in the same order. The bytes that
+  /// messages use, not the device's whole block: between machines the library registers all of them with each network card.
+  void lend(void* data, int64_t bytes);
   /// The library's collectives on tensors in `memory` of the device may use the other members' directly from here on, at one
   /// offset in it on all members: a symmetric window, where the library opens one. Else they stay as they are, and
   /// window_text() says why. All members call it in the same order, while nothing else is under way. Does nothing for a group
@@ -142,6 +148,7 @@ class Group {
   std::unique_ptr<Transport> transport_, device_transport_;
   DeviceLinks* links_ = nullptr;  // null: none are used
   std::function<std::unique_ptr<Transport>()> connect_;
+  std::vector<std::pair<void*, int64_t>> lent_;
   bool one_machine_ = true;
   const void* window_ = nullptr;  // where the open one begins
   std::string window_text_;

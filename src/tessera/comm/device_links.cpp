@@ -21,6 +21,9 @@ namespace {
 
 constexpr auto kPeriod = std::chrono::milliseconds(50);
 constexpr double kTold = 0.2;  // seconds in a message until it is told
+/// A thread that waits for the library looks again and again for so long before it sleeps: the library launches what it is
+/// given from a thread of its own, some tens of microseconds later, and a sleep is ten times as long.
+constexpr auto kLooks = std::chrono::milliseconds(1);
 
 /// Seconds that the device was in a thread's messages, which the thread that looks adds up; null: they are not timed.
 thread_local std::shared_ptr<std::atomic<double>> timed_seconds;
@@ -94,10 +97,9 @@ class DeviceLinks::Watched {
     const std::lock_guard hold(mutex_);
     fail_held(why);
   }
+  /// Without the lock, which is held while communicators are ended: whoever waits learns of the failure at once.
   void check() const {
-    if (!failed_.load(std::memory_order_acquire)) return;
-    const std::lock_guard hold(mutex_);
-    throw std::runtime_error(failure_);
+    if (failed_.load(std::memory_order_acquire)) throw std::runtime_error(failure_);
   }
   void watch(DeviceWatch watch) {
     const std::lock_guard hold(mutex_);
@@ -121,7 +123,7 @@ class DeviceLinks::Watched {
   DeviceWatch watch_;
   double awake_ = 0;  // seconds in which this process was awake
   std::atomic<bool> failed_ = false;
-  std::string failure_;
+  std::string failure_;  // written once, before failed_
   std::thread thread_;
 };
 
@@ -141,8 +143,6 @@ class DeviceLinks::Link final : public Transport {
     made_ = watched_.table.connect(id, size, index, messages.channels, name_);
     watched_.add(*this);
     settle("connecting");
-    if (const device::Block block = device::block(); block.data)
-      lends_ = watched_.table.lend(made_, block.data, block.bytes);
     greet(index, size, messages);
     ways_.read(watched_.table.told());
   }
@@ -178,6 +178,10 @@ class DeviceLinks::Link final : public Transport {
   }
 
   const device::Ways* ways() const override { return &ways_; }
+  void lend(void* data, int64_t bytes) override {
+    const bool taken = watched_.table.lend(made_, data, bytes);
+    lends_ = taken && (lends_ || !std::exchange(lent_, true));
+  }
   bool lends() const override { return lends_; }
   bool has_collectives() const override { return rings_; }
 
@@ -190,7 +194,7 @@ class DeviceLinks::Link final : public Transport {
   void close_window() override { watched_.table.close_window(made_); }
   const std::string& name() const { return name_; }
   std::string fault() const { return watched_.table.fault(made_); }
-  void abort() const { watched_.table.abort(made_); }
+  device::Communicator communicator() const { return made_; }
 
  private:
   template <class Act>
@@ -214,14 +218,18 @@ class DeviceLinks::Link final : public Transport {
   template <class Done>
   void wait_until(const char* what, Done done) {
     std::optional<Patience> patience;
-    for (int looks = 0; !done(); ++looks) {
+    const auto begun = std::chrono::steady_clock::now();
+    while (!done()) {
       watched_.check();
       if (!patience) patience.emplace(watched_.seconds);
       if (patience->over()) {
         watched_.fail("not all ranks of " + name_ + " started " + what + " within fault.timeout");
         watched_.check();
       }
-      looks < 100 ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(200));
+      if (std::chrono::steady_clock::now() - begun < kLooks)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
     watched_.check();
   }
@@ -250,7 +258,7 @@ class DeviceLinks::Link final : public Transport {
   Watched& watched_;
   const std::string name_;
   int index_ = 0;
-  bool lends_ = false, rings_ = false;
+  bool lent_ = false, lends_ = false, rings_ = false;
   device::Ways ways_;
   device::Communicator made_ = nullptr;
 };
@@ -259,7 +267,9 @@ void DeviceLinks::Watched::fail_held(const std::string& why) {
   if (failed_.load(std::memory_order_relaxed)) return;
   failure_ = why;
   failed_.store(true, std::memory_order_release);
-  for (const Link* link : links_) link->abort();
+  std::vector<device::Communicator> all;
+  for (const Link* link : links_) all.push_back(link->communicator());
+  table.abort_all(all);
 }
 
 void DeviceLinks::Watched::look() {

@@ -104,7 +104,16 @@ void Group::run(const char* what, const std::vector<at::Tensor>& out, const std:
 }
 
 void Group::connect() {
-  if (!device_transport_ && connect_) guarded("connecting", 0, [&] { device_transport_ = connect_(); });
+  if (device_transport_ || !connect_) return;
+  guarded("connecting", 0, [&] { device_transport_ = connect_(); });
+  for (const auto& [data, bytes] : lent_) device_transport_->lend(data, bytes);  // of one that is connected anew
+}
+
+void Group::lend(void* data, int64_t bytes) {
+  const std::pair<void*, int64_t> range = {data, bytes};
+  if (!device_transport_ || bytes == 0 || std::ranges::find(lent_, range) != lent_.end()) return;
+  lent_.push_back(range);
+  device_transport_->lend(data, bytes);
 }
 
 std::string against_window(const std::vector<WindowPlace>& places, const std::vector<int>& ranks, bool one_machine) {

@@ -206,6 +206,9 @@ void allocate_by(c10::Allocator* allocator) {
       [allocator](void* data, size_t, int, cudaStream_t) { allocator->raw_deallocate(data); }));
 }
 
+/// Drivers from 580 on refuse 512 GiB in one call: 16 bytes for each page, in one piece of the kernel's memory of at most 2 GiB.
+int64_t most_pinned() { return int64_t{64} << 30; }
+
 std::string pin(void* data, int64_t bytes) {
   const cudaError_t error = cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterDefault);
   if (error == cudaSuccess) return "";
@@ -227,6 +230,10 @@ bool on_host(const void* data) {
   cudaPointerAttributes found;
   C10_CUDA_CHECK(cudaPointerGetAttributes(&found, data));
   return found.type == cudaMemoryTypeHost || found.type == cudaMemoryTypeUnregistered;
+}
+
+void fill(void* data, uint8_t value, int64_t bytes) {
+  if (bytes > 0) C10_CUDA_CHECK(cudaMemsetAsync(data, value, static_cast<size_t>(bytes), stream()));
 }
 
 void enqueue_copy(void* to, const void* from, int64_t bytes) {
@@ -402,9 +409,11 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .give = give,
       .allocate_by = allocate_by,
       .pin = pin,
+      .most_pinned = most_pinned,
       .unpin = unpin,
       .take_pinned = take_pinned,
       .give_pinned = give_pinned,
+      .fill = fill,
       .copy = copy,
       .enqueue_copy = enqueue_copy,
       .narrow = narrow,

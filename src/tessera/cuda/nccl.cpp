@@ -2,6 +2,7 @@
 
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
 #include <sys/mman.h>
@@ -194,11 +195,21 @@ std::string told() {
   return text;
 }
 
-/// In NCCL's own form (cuMem), which other GPUs of the machine can be shown.
-void* take(int64_t bytes) {
+/// In NCCL's own form (cuMem), which other GPUs of the machine can be shown. Of some failures NCCL keeps what it had taken by
+/// then: whoever asks the driver for as much next wants to know that.
+void* take(int64_t bytes, std::string& why) {
   void* data = nullptr;
-  if (!library().mem_alloc || !library().mem_free) return nullptr;
-  return library().mem_alloc(&data, static_cast<size_t>(bytes)) == ncclSuccess ? data : nullptr;
+  if (!library().mem_alloc || !library().mem_free) {
+    why = version() + " has no ncclMemAlloc";
+    return nullptr;
+  }
+  const ncclResult_t result = library().mem_alloc(&data, static_cast<size_t>(bytes));
+  if (result == ncclSuccess) return data;
+  static_cast<void>(cudaGetLastError());  // the next check must not find it
+  const char* last = library().last_error(nullptr);
+  why =
+      std::string("ncclMemAlloc: ") + library().error_string(result) + (last && *last ? std::string(", ") + last : "");
+  return nullptr;
 }
 void give(void* data) { static_cast<void>(library().mem_free(data)); }
 
@@ -291,11 +302,17 @@ void all_reduce(Communicator communicator, float* values, int64_t n) {
                                   c10::cuda::getCurrentCUDAStream().stream()));
 }
 
-void abort(Communicator communicator) {
-  Link& link = link_of(communicator);
-  const std::lock_guard lock(link.lock);
-  if (!link.aborted()) static_cast<void>(library().abort(link.comm));
-  link.comm = nullptr;
+/// As one group: ncclCommAbort tells a communicator's kernels to end and then waits for its streams, where they may stand
+/// behind a kernel of another communicator that still waits for its peer. A group tells all of them first (NCCL 2.22 on).
+void abort_all(const std::vector<Communicator>& communicators) {
+  static_cast<void>(library().group_start());
+  for (const Communicator communicator : communicators) {
+    Link& link = link_of(communicator);
+    const std::lock_guard lock(link.lock);
+    if (!link.aborted()) static_cast<void>(library().abort(link.comm));
+    link.comm = nullptr;
+  }
+  static_cast<void>(library().group_end());
 }
 
 /// Communicators that do not block are flushed first. One that does not end so is aborted: the process goes on.
@@ -335,7 +352,7 @@ const device::Communicators& nccl_communicators() {
       .all_gather = all_gather,
       .reduce_scatter = reduce_scatter,
       .all_reduce = all_reduce,
-      .abort = tessera::cuda::abort,
+      .abort_all = abort_all,
       .free = tessera::cuda::free,
   };
   return table;

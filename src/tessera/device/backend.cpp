@@ -2,7 +2,9 @@
 
 #include <ATen/Context.h>
 
+#include <algorithm>
 #include <atomic>
+#include <utility>
 
 namespace tessera::device {
 
@@ -58,6 +60,22 @@ std::atomic<int64_t> requests = 0;
 
 int64_t memory_requests() { return requests.load(std::memory_order_relaxed); }
 void count_memory_request() { requests.fetch_add(1, std::memory_order_relaxed); }
+
+namespace {
+thread_local WorkspaceLimit* innermost_limit = nullptr;
+}
+
+WorkspaceLimit::WorkspaceLimit(int64_t bytes, std::vector<int64_t> tensors)
+    : bytes_(bytes), tensors_(std::move(tensors)), before_(std::exchange(innermost_limit, this)) {}
+WorkspaceLimit::~WorkspaceLimit() { innermost_limit = before_; }
+
+bool WorkspaceLimit::allows(int64_t bytes) {
+  WorkspaceLimit* limit = innermost_limit;
+  if (!limit || bytes <= limit->bytes_ || std::ranges::find(limit->tensors_, bytes) != limit->tensors_.end())
+    return true;
+  ++limit->refused_;
+  return false;
+}
 
 void* scratch(int which, int64_t bytes) {
   static thread_local Buffer buffers[3];

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace c10 {
 struct Allocator;
@@ -33,7 +34,7 @@ struct DropRange;
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 9;
+inline constexpr int kBackendVersion = 10;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -105,12 +106,16 @@ struct Backend {
   void (*give)(void* data);  ///< never throws: destructors call it
   /// All tensors of the device are allocated by `allocator` from now on, which must outlive them. Once, before the first.
   void (*allocate_by)(c10::Allocator* allocator);
-  /// Page-locks host memory, so that copies run at full speed. Empty; else why the system refuses.
+  /// Page-locks host memory, so that copies run at full speed, at most most_pinned() bytes of it, a multiple of a page. Empty;
+  /// else why the system refuses. Copies lie within one such range or outside of all: pin() of staging.h sees to both.
   std::string (*pin)(void* data, int64_t bytes);
+  int64_t (*most_pinned)();
   void (*unpin)(void* data);
   /// Page-locked host memory of the driver's own, for small amounts where pin() is refused; null where it has none.
   void* (*take_pinned)(int64_t bytes);
   void (*give_pinned)(void* data);  ///< never throws
+  /// Each byte becomes `value`, on the current stream.
+  void (*fill)(void* data, uint8_t value, int64_t bytes);
   /// Between any two of host and device; the ranges do not overlap.
   void (*copy)(void* to, const void* from, int64_t bytes);
   /// The same, but it returns before it is done: host memory must stay as it is, and not be read, until then. Host memory
@@ -155,13 +160,32 @@ const Backend* used();
 c10::Device here();
 /// Makes the device current for a thread of our own; does nothing on a CPU.
 void enter_thread();
-/// The block from which all tensors of the device come, as the engine has taken it; communicators are lent it.
+/// The block from which all tensors of the device come, as the engine has taken it; communicators are lent parts of it.
 struct Block {
   void* data = nullptr;
   int64_t bytes = 0;
 };
 void set_block(Block block);
 Block block();
+/// While it lives, the calling thread is refused more than so many bytes of the device at once, beside tensors of these sizes:
+/// libraries then try a way with less, as cuDNN for the workspace of a convolution. The engine's allocator asks.
+class WorkspaceLimit {
+ public:
+  WorkspaceLimit(int64_t bytes, std::vector<int64_t> tensors);
+  ~WorkspaceLimit();
+  WorkspaceLimit(const WorkspaceLimit&) = delete;
+  WorkspaceLimit& operator=(const WorkspaceLimit&) = delete;
+  int64_t refused() const { return refused_; }  ///< how often it was
+  /// Whether the calling thread may have so many.
+  static bool allows(int64_t bytes);
+
+ private:
+  const int64_t bytes_;
+  const std::vector<int64_t> tensors_;
+  int64_t refused_ = 0;
+  WorkspaceLimit* const before_;
+};
+
 /// Memory of the device for intermediate values of the calling thread, beside what the engine plans: at least `bytes`,
 /// kept until the thread ends. `which` in 0..2 selects separate buffers. Null where the driver has none left.
 void* scratch(int which, int64_t bytes);

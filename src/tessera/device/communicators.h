@@ -8,7 +8,7 @@
 //   nccl.exchange(pair, {{}, {x, bytes}}, {{}, {y, bytes}});               // on the current stream
 //   while (!nccl.settled(pair)) ...;                                       // the stream has it
 //
-// A communicator is used by one thread at a time; `fault` and `abort` by any. The messages of all communicators of a process
+// A communicator is used by one thread at a time; `fault` and `abort_all` by any. The messages of all communicators of a process
 // are given to their streams in one order, the same on all ranks: [Note: one order of issue] in plan/order/issue.h.
 #include <cstdint>
 #include <optional>
@@ -40,8 +40,8 @@ struct Communicators {
   Communicator (*connect)(const std::string& id, int size, int index, int channels, const std::string& name);
   /// What the library has logged since the last call: how it reaches the others. Empty where somebody else reads its log.
   std::string (*told)();
-  /// Memory that can be lent; null: there is none. give() takes it back.
-  void* (*take)(int64_t bytes);
+  /// Memory that can be lent; null: there is none, and `why` says what the library says. give() takes it back.
+  void* (*take)(int64_t bytes, std::string& why);
   void (*give)(void* data);
   /// From here on messages of the communicator whose bytes lie in the range need no copy of the library's own, where it can.
   /// Every member calls it. False where it cannot: they are sent all the same.
@@ -66,8 +66,9 @@ struct Communicators {
   void (*reduce_scatter)(Communicator communicator, float* out, const float* in, int64_t n);
   /// In place, likewise; every member has the same bits.
   void (*all_reduce)(Communicator communicator, float* values, int64_t n);
-  /// Ends what is under way, and its streams go on; nothing more is sent.
-  void (*abort)(Communicator communicator);
+  /// Ends what is under way, and its streams go on; nothing more is sent. All that may wait for each other at once: the end of
+  /// one waits until its messages have left their streams, where they may stand behind those of another.
+  void (*abort_all)(const std::vector<Communicator>& communicators);
   /// All that it was given is done, or it was aborted.
   void (*free)(Communicator communicator);
 };

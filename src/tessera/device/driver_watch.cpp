@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -18,7 +20,12 @@ struct Utilisation {
   unsigned gpu = 0, memory = 0;  // percent
 };
 struct Memory {
-  unsigned long long total = 0, free = 0, used = 0;  // bytes
+  unsigned long long total = 0, free = 0, used = 0;  // bytes; used: with what the driver keeps for itself
+};
+/// The same without that.
+struct MemoryAndReserve {
+  unsigned version = sizeof(MemoryAndReserve) | 2U << 24;
+  unsigned long long total = 0, reserved = 0, free = 0, used = 0;
 };
 
 using EventSet = void*;
@@ -36,6 +43,10 @@ struct Nvml {
   int (*utilisation)(Gpu, Utilisation*) = nullptr;
   int (*power)(Gpu, unsigned* milliwatts) = nullptr;
   int (*memory)(Gpu, Memory*) = nullptr;
+  int (*memory_and_reserve)(Gpu, MemoryAndReserve*) = nullptr;  // null in drivers before 510
+  int (*count)(unsigned*) = nullptr;
+  int (*gpu_at)(unsigned index, Gpu*) = nullptr;
+  int (*uuid_of)(Gpu, char*, unsigned length) = nullptr;
   // null in drivers that tell no events
   int (*make_events)(EventSet*) = nullptr;
   int (*register_events)(Gpu, unsigned long long types, EventSet) = nullptr;
@@ -80,8 +91,8 @@ std::string as_nvml_writes(const std::string& uuid) {
          "-" + uuid.substr(20);
 }
 
-/// Why it cannot be used; empty if it can. The library stays loaded.
-std::string open_nvml(const std::string& name, Nvml& nvml) {
+/// Why it cannot be used; empty if it can. The library stays loaded, and is not started.
+std::string load_nvml(const std::string& name, Nvml& nvml) {
   void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (!library) return "no numbers from the driver: " + std::string(dlerror());
   const auto load = [&]<class Function>(Function*& to, const char* symbol) {
@@ -93,11 +104,26 @@ std::string open_nvml(const std::string& name, Nvml& nvml) {
                      load(nvml.utilisation, "nvmlDeviceGetUtilizationRates") &&
                      load(nvml.power, "nvmlDeviceGetPowerUsage") && load(nvml.memory, "nvmlDeviceGetMemoryInfo");
   if (!whole) return "no numbers from the driver: " + name + " lacks functions of NVML";
+  load(nvml.memory_and_reserve, "nvmlDeviceGetMemoryInfo_v2");
+  load(nvml.count, "nvmlDeviceGetCount_v2"), load(nvml.gpu_at, "nvmlDeviceGetHandleByIndex_v2");
+  load(nvml.uuid_of, "nvmlDeviceGetUUID");
   load(nvml.make_events, "nvmlEventSetCreate"), load(nvml.register_events, "nvmlDeviceRegisterEvents");
   load(nvml.wait_for_event, "nvmlEventSetWait_v2"), load(nvml.free_events, "nvmlEventSetFree");
+  return "";
+}
+
+/// The same, started.
+std::string open_nvml(const std::string& name, Nvml& nvml) {
+  if (std::string absence = load_nvml(name, nvml); !absence.empty()) return absence;
   if (const int code = nvml.start())
     return "no numbers from the driver: NVML does not start (error " + std::to_string(code) + ")";
   return "";
+}
+
+/// By NVML's name of the GPU: bytes that were taken before this process came to it, with what the driver keeps for itself.
+std::map<std::string, double>& taken_before() {
+  static auto* once = new std::map<std::string, double>;  // written before there are other threads
+  return *once;
 }
 
 }  // namespace
@@ -105,6 +131,7 @@ std::string open_nvml(const std::string& name, Nvml& nvml) {
 struct DriverWatch::Driver {
   Nvml nvml;
   Gpu gpu = nullptr;
+  double before = 0;          // bytes, of drivers that do not tell what they keep for themselves
   EventSet events = nullptr;  // null: the driver tells none
 
   void listen() {
@@ -121,15 +148,24 @@ struct DriverWatch::Driver {
   int readings = 0;
   std::thread thread;
 
+  /// Bytes that programs have; empty: the driver does not answer.
+  std::optional<double> memory() const {
+    MemoryAndReserve whole;
+    if (nvml.memory_and_reserve && nvml.memory_and_reserve(gpu, &whole) == 0) return static_cast<double>(whole.used);
+    Memory memory;
+    if (nvml.memory(gpu, &memory) != 0) return std::nullopt;
+    return std::max(0.0, static_cast<double>(memory.used) - before);
+  }
+
   /// False where the driver does not answer. A board without a power sensor has 0 W.
   bool read() {
     Utilisation used;
-    Memory memory;
     unsigned milliwatts = 0;
-    if (nvml.utilisation(gpu, &used) != 0 || nvml.memory(gpu, &memory) != 0) return false;
+    const std::optional<double> taken = memory();
+    if (nvml.utilisation(gpu, &used) != 0 || !taken) return false;
     if (nvml.power(gpu, &milliwatts) != 0) milliwatts = 0;
     const std::lock_guard held(lock);
-    last = {used.gpu / 100.0, milliwatts / 1000.0, static_cast<double>(memory.used)};
+    last = {used.gpu / 100.0, milliwatts / 1000.0, *taken};
     sum.utilisation += last.utilisation, sum.watts += last.watts, sum.memory_bytes += last.memory_bytes;
     ++readings;
     return true;
@@ -155,6 +191,8 @@ DriverWatch::DriverWatch(const std::string& uuid, const std::string& library, st
     driver->nvml.end();
     return;
   }
+  if (const auto found = taken_before().find(as_nvml_writes(uuid)); found != taken_before().end())
+    driver->before = found->second;
   driver->listen();
   driver_ = std::move(driver);
   driver_->thread = std::thread([this, period] { driver_->run(period); });
@@ -189,6 +227,22 @@ std::optional<DriverNumbers> DriverWatch::take() {
   mean = {driver_->sum.utilisation / n, driver_->sum.watts / n, driver_->sum.memory_bytes / n};
   driver_->sum = {}, driver_->readings = 0;
   return mean;
+}
+
+void note_taken_memory(const std::string& library) {
+  Nvml nvml;
+  if (!load_nvml(library, nvml).empty() || nvml.memory_and_reserve) return;
+  if (!nvml.count || !nvml.gpu_at || !nvml.uuid_of || nvml.start() != 0) return;
+  unsigned gpus = 0;
+  if (nvml.count(&gpus) != 0) gpus = 0;
+  for (unsigned index = 0; index < gpus; ++index) {
+    Gpu gpu = nullptr;
+    Memory memory;
+    char uuid[96] = "";  // NVML's longest
+    if (nvml.gpu_at(index, &gpu) == 0 && nvml.uuid_of(gpu, uuid, sizeof uuid) == 0 && nvml.memory(gpu, &memory) == 0)
+      taken_before()[uuid] = static_cast<double>(memory.used);
+  }
+  nvml.end();
 }
 
 namespace {

@@ -16,9 +16,11 @@
 namespace tessera::device {
 
 struct DriverNumbers {
-  double utilisation = 0;   ///< share of the time in which some kernel ran, 0 to 1
-  double watts = 0;         ///< that the board draws
-  double memory_bytes = 0;  ///< taken on the GPU, by all processes
+  double utilisation = 0;  ///< share of the time in which some kernel ran, 0 to 1
+  double watts = 0;        ///< that the board draws
+  /// Taken on the GPU by all processes, without what the driver keeps for itself, some 0.5 GiB of an H100. Of a driver that
+  /// does not tell that apart: taken since note_taken_memory().
+  double memory_bytes = 0;
   bool operator==(const DriverNumbers&) const = default;
 };
 
@@ -46,6 +48,9 @@ class DriverWatch {
   std::unique_ptr<Driver> driver_;
 };
 
+/// Before a process starts the driver: remembers what of each GPU is taken, where the driver does not tell what it keeps for
+/// itself. Tests name another library.
+void note_taken_memory(const std::string& library = "libnvidia-ml.so.1");
 /// Begins to ask about the GPU of this process, once, after use(); on a CPU it does nothing.
 void watch_driver();
 /// What watch_driver() began; null: nothing.

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/device/driver_watch.h"
+
 namespace tessera::device {
 
 namespace {
@@ -74,6 +76,7 @@ Driver start_driver(const std::string& name) {
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(library, "cuInit"));
   const auto get_version = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDriverGetVersion"));
   if (!init || !get_version) return {0, name + " is no NVIDIA driver: it has no cuInit"};
+  note_taken_memory();
   if (const int code = init(0)) return {0, init_fault(code)};
   Driver driver;
   if (const int code = get_version(&driver.version)) return {0, init_fault(code)};

@@ -150,10 +150,82 @@ void unstage(const void* data) {
 
 int64_t staging_bytes() { return staged().pieces ? kStagingBytes : 0; }
 
+namespace {
+
+/// Memory that pin() has page-locked. A copy lies within one registration or outside of all: CUDA takes no other.
+struct Pinned {
+  struct Range {
+    int64_t bytes, piece;  // of a piece; the last one may be smaller
+  };
+  std::atomic<bool> in_pieces = false;  // some range is more than one
+  std::shared_mutex mutex;
+  std::map<const char*, Range> ranges;
+
+  /// How many of `bytes` from `data` on lie before the end of its piece.
+  int64_t within_piece(const char* data, int64_t bytes) {
+    const std::shared_lock lock(mutex);
+    const auto next = ranges.upper_bound(data);
+    if (next == ranges.begin()) return bytes;
+    const auto& [begin, range] = *std::prev(next);
+    const int64_t at = data - begin;
+    return at < range.bytes ? std::min(bytes, range.piece - at % range.piece) : bytes;
+  }
+};
+Pinned& pinned() {
+  static auto* once = new Pinned;
+  return *once;
+}
+
+/// Calls act(to, from, bytes) of each part that no piece ends within.
+template <class Act>
+void cut(void* to, const void* from, int64_t bytes, Act act) {
+  if (!pinned().in_pieces) return act(to, from, bytes);
+  auto* const target = static_cast<char*>(to);
+  const auto* const source = static_cast<const char*>(from);
+  for (int64_t at = 0, count = 0; at < bytes; at += count) {
+    count = pinned().within_piece(source + at, bytes - at);
+    count = pinned().within_piece(target + at, count);
+    act(target + at, source + at, count);
+  }
+}
+
+}  // namespace
+
+std::string pin(void* data, int64_t bytes) {
+  const Backend& device = *used();
+  auto* const begin = static_cast<char*>(data);
+  const int64_t piece = std::min(bytes, device.most_pinned());
+  for (int64_t at = 0; at < bytes; at += piece) {
+    count_memory_request();
+    const std::string refusal = device.pin(begin + at, std::min(piece, bytes - at));
+    if (refusal.empty()) continue;
+    for (int64_t done = 0; done < at; done += piece) device.unpin(begin + done);
+    return refusal;
+  }
+  const std::unique_lock lock(pinned().mutex);
+  pinned().ranges[begin] = {bytes, piece};
+  if (piece < bytes) pinned().in_pieces = true;
+  return "";
+}
+
+void unpin(void* data) {
+  Pinned::Range range{};
+  {
+    const std::unique_lock lock(pinned().mutex);
+    range = pinned().ranges.extract(static_cast<const char*>(data)).mapped();
+  }
+  for (int64_t at = 0; at < range.bytes; at += range.piece) used()->unpin(static_cast<char*>(data) + at);
+}
+
+void copy(void* to, const void* from, int64_t bytes) {
+  cut(to, from, bytes, [](void* target, const void* source, int64_t n) { used()->copy(target, source, n); });
+}
+
 void enqueue_copy(void* to, const void* from, int64_t bytes) {
+  const auto direct = [](void* target, const void* source, int64_t n) { used()->enqueue_copy(target, source, n); };
   Staged& all = staged();
   Staging* pieces = all.pieces.load(std::memory_order_acquire);
-  if (!pieces) return used()->enqueue_copy(to, from, bytes);
+  if (!pieces) return cut(to, from, bytes, direct);
   bool to_host = false, from_host = false;
   {
     const std::shared_lock lock(all.mutex);
@@ -164,7 +236,7 @@ void enqueue_copy(void* to, const void* from, int64_t bytes) {
   else if (from_host)
     pieces->bring(to, static_cast<const char*>(from), bytes);
   else
-    used()->enqueue_copy(to, from, bytes);
+    cut(to, from, bytes, direct);
 }
 
 }  // namespace tessera::device

@@ -1,10 +1,11 @@
 #pragma once
-// Copies between the device and host memory that the system does not page-lock: by way of a few pieces that the driver has
-// page-locked, which the calling thread fills or empties itself.
+// Host memory that copies to and from the device use: page-locked, in pieces where the device takes no more at once. What
+// the system does not page-lock is copied by way of a few pieces that the driver has page-locked, which the calling thread
+// fills or empties itself.
 //
-//   if (stage(data, bytes)) ...;                   // refused memory: its copies go so from here on
-//   enqueue_copy(to, from, bytes);                 // of any memory, on the calling thread's stream
-//   unstage(data);                                 // before the memory goes
+//   if (!pin(data, bytes).empty()) stage(data, bytes);   // refused memory: its copies go by way of pieces from here on
+//   enqueue_copy(to, from, bytes);                       // of any memory, on the calling thread's stream
+//   unpin(data); or unstage(data);                       // before the memory goes
 //
 // [Note: staged copies] What is brought to the device is read before the call returns; what is fetched from it is there when
 // the call returns, for which the thread has then waited. So code that is right with copies that are only enqueued is right
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "tessera/device/streams.h"
@@ -59,7 +61,15 @@ void unstage(const void* data);
 int64_t staging_bytes();
 inline constexpr int64_t kStagingBytes = int64_t{32} << 20;  ///< where they are needed
 
-/// Backend::enqueue_copy(), or by way of the pieces.
+/// Page-locks host memory in pieces of at most Backend::most_pinned(). Empty; else why the system refuses it, and none of it
+/// is page-locked.
+std::string pin(void* data, int64_t bytes);
+/// What pin() has page-locked from `data` on.
+void unpin(void* data);
+
+/// Backend::copy() and Backend::enqueue_copy(), cut where a page-locked piece ends; the second of a staged range by way of
+/// the pieces above.
+void copy(void* to, const void* from, int64_t bytes);
 void enqueue_copy(void* to, const void* from, int64_t bytes);
 
 }  // namespace tessera::device

@@ -47,6 +47,7 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
   executor_.reserve_host(std::max(programs.host_arena, host_arena), programs.train->schedule.micros * batch_bytes_);
   make_arena(std::max(programs.arena, arena));
   store_.place_gradients(programs.train->plan);
+  executor_.lend_kept();
 }
 
 void Engine::use(const plan::Program& program) {

@@ -46,6 +46,7 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, const p
       outer_(comm.group("reduce_outer", {Axis::dp_replicate})),
       world_(comm.group("control", kWorldAxes)),
       parallel_(options_.cut_tokens ? plan.mesh : Mesh{}, options_.cut_tokens ? rank : 0, &comm),
+      within_units_(plan::unit_groups(spec, parallel_.mesh())),
       by_device_(ops::on_device(store.device()) && comm.by_device()),
       far_(ops::on_device(store.device())),
       gather_lane_(device::Priority::highest),  // a gather keeps computing waiting, a reduction the step's end alone
@@ -56,7 +57,7 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, const p
          {plan::Lane::send_next, plan::Lane::recv_prev, plan::Lane::send_prev, plan::Lane::recv_next})
       message_lanes_[lane] = std::make_unique<LaneThread>();
   // Communicators are made here, by all ranks in the same order.
-  parallel_.connect(plan::unit_groups(spec, parallel_.mesh()));
+  parallel_.connect(within_units_);
   if (options_.input_grad) parallel_.connect({{"sums", plan::kSequenceAxes}});
   const auto made = [&](std::string_view purpose, const std::vector<Axis>& axes) -> comm::Group* {
     comm::Group& group = comm.group(purpose, axes);

@@ -57,9 +57,12 @@ class Executor {
   /// Takes, and page-locks for a device, the host memory of programs that will run: their arena, and what they bring to the
   /// device before the host waits for it.
   void reserve_host(int64_t arena, int64_t uploads);
-  /// Whether the collectives of slots use the arena as a symmetric window (comm.h), where groups can: all ranks open it once
-  /// there is an arena, and close it before that changes.
+  /// Lends the groups what their messages use (comm.h): the arena, and to those within units and between stages the room for
+  /// tensors that is left beside it. The collectives of slots use the arena as a symmetric window, where groups can: all ranks
+  /// open it once there is an arena, and close it before that changes.
   void open_windows();
+  /// The same of the gradients that stay on the device, once they are there: replicas exchange them.
+  void lend_kept();
   void close_windows();
   void on_instruction(Whereabouts whereabouts) { whereabouts_ = std::move(whereabouts); }
 
@@ -155,6 +158,7 @@ class Executor {
   const ExecutorOptions options_;
   comm::Group &outer_, &world_;
   const Parallel parallel_;
+  const std::vector<plan::DeviceGroup> within_units_;
   /// By unit and buffer; null where the buffer needs no such collective.
   std::vector<std::vector<comm::Group*>> gather_, reduce_, whole_, spread_;
   std::vector<comm::Group*> of_slots_;  // each of gather_ and reduce_ once, in the order in which all ranks made them

@@ -1,5 +1,6 @@
 // The executor's gathers and reductions: each is a collective over one of the store's buffers.
 #include "tessera/engine/executor.h"
+#include "tessera/engine/memory/meter.h"
 #include "tessera/engine/parallel/reduce_rounded.h"
 
 namespace tessera::engine {
@@ -12,9 +13,34 @@ void Executor::gather(const plan::Instruction& in, std::vector<plan::Comm>& done
   }
 }
 
+namespace {
+
+void lend(comm::Group* group, const Tensor& memory) {
+  if (group && memory.defined() && !memory.is_cpu())
+    group->lend(memory.mutable_data_ptr(), static_cast<int64_t>(memory.nbytes()));
+}
+
+}  // namespace
+
 void Executor::open_windows() {
   if (!by_device_) return;
+  for (int u = 0; u < store_.units(); ++u)
+    for (const auto* groups : {&gather_, &reduce_, &whole_, &spread_})
+      for (comm::Group* group : (*groups)[static_cast<size_t>(u)]) lend(group, store_.arena());
+  lend(&outer_, store_.arena());
+  const device::Block room = Meter::room();
+  parallel_.lend(within_units_, room);
+  messages_.lend(room);
   for (comm::Group* group : of_slots_) group->open_window(store_.arena());
+}
+
+void Executor::lend_kept() {
+  if (!by_device_) return;
+  for (int u = 0; u < store_.units(); ++u) {
+    const Tensor gradient = store_.grad_at(u, -1);
+    lend(&outer_, gradient);
+    for (comm::Group* group : whole_[static_cast<size_t>(u)]) lend(group, gradient);
+  }
 }
 
 void Executor::close_windows() {

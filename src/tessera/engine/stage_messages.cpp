@@ -1,5 +1,7 @@
 #include "tessera/engine/stage_messages.h"
 
+#include <set>
+
 #include "tessera/base/check.h"
 
 namespace tessera::engine {
@@ -44,6 +46,13 @@ StageMessages::StageMessages(comm::Comm& comm, const plan::Plan& plan, int rank)
   results_->connect();
   last_rank_ = (plan.stages() - 1) % ranks_;
   has_last_ = here == last_rank_;
+}
+
+void StageMessages::lend(device::Block memory) const {
+  std::set<comm::Group*> lent;  // the same group for both lanes of a direction
+  for (const auto& [lane, group] : pairs_)
+    if (lent.insert(group).second) group->lend(memory.data, memory.bytes);
+  if (results_) results_->lend(memory.data, memory.bytes);
 }
 
 bool StageMessages::carries_conditioning(const plan::Instruction& in) const {

@@ -7,6 +7,7 @@
 //   Message m = messages.make(in, shapes);              // memory for what `in` receives
 //   messages.exchange(in, m, done);                      // either end
 #include "tessera/comm/comm.h"
+#include "tessera/device/backend.h"
 #include "tessera/engine/work.h"
 #include "tessera/net/model.h"
 #include "tessera/plan/schedule.h"
@@ -26,6 +27,8 @@ class StageMessages {
   StageMessages(comm::Comm& comm, const plan::Plan& plan, int rank);
 
   bool active() const { return ranks_ > 1; }
+  /// Messages lie in this memory of the device (comm.h), mostly.
+  void lend(device::Block memory) const;
   /// Whether the message has conditioning, or its gradient.
   bool carries_conditioning(const plan::Instruction& in) const;
   /// Allocates the message that a `recv` fills.

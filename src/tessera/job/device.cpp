@@ -32,6 +32,12 @@ int index_of(const comm::Rendezvous& place, int count) {
                   "start as many ranks as there are GPUs, or set TESSERA_SHARE_GPU=1 to let ranks share them");
 }
 
+/// TESSERA_NCCL=0: neither its messages nor its memory are used.
+bool without_nccl() {
+  const char* wanted = std::getenv("TESSERA_NCCL");
+  return wanted && std::string_view(wanted) == "0";
+}
+
 std::atomic<bool> computes = false;  // choose_device() was called
 
 }  // namespace
@@ -79,7 +85,8 @@ int64_t reserve_device(const comm::Rendezvous& place, int64_t budget, int64_t be
                         format_bytes(properties.bytes) + ", of which " + format_bytes(usable) + " can be planned",
                     "leave plan.budget out, or set at most " + format_bytes(usable));
   const int64_t planned = budget > 0 ? budget : usable;
-  engine::Meter::reserve(std::min(room, plan::with_gaps(planned)), /*lent=*/place.world > 1 && sharers == 1);
+  engine::Meter::reserve(std::min(room, plan::with_gaps(planned)),
+                         /*lent=*/place.world > 1 && sharers == 1 && !without_nccl());
   log::info("run.device: " + properties.name + ", " + format_bytes(planned) + " of its " +
             format_bytes(properties.bytes) + " for the plan");
   if (place.world == 1 && count > 1)
@@ -115,9 +122,8 @@ void check_devices(comm::Comm& comm) {
     }
   }
   if (!gpu || rows.size() == 1) return;
-  const char* wanted = std::getenv("TESSERA_NCCL");
   std::string against;
-  if (wanted && std::string_view(wanted) == "0") against = "TESSERA_NCCL is 0";
+  if (without_nccl()) against = "TESSERA_NCCL is 0";
   if (shared) against = "ranks share a GPU (TESSERA_SHARE_GPU)";
   const auto linking = comm.use_device_links(against);
   if (!linking.warning.empty() && all.rank() == 0) log::warn(linking.warning);

@@ -60,7 +60,7 @@ const void* read_address(const Tensor& t) { return t.const_data_ptr(); }
 
 void copy_bytes(void* to, const void* from, int64_t bytes, bool device) {
   if (device)
-    table().copy(to, from, bytes);
+    tessera::device::copy(to, from, bytes);
   else
     std::memcpy(to, from, static_cast<size_t>(bytes));
 }

@@ -43,6 +43,19 @@ TEST(DriverWatch, GivesWhatNvmlSaysOfTheGpuWithTheUuidOfThisProcess) {
   EXPECT_EQ(calls("nvml").starts, calls("nvml").ends);
 }
 
+/// Half a GiB of what an old driver calls used it keeps for itself, and a plan knows nothing of it.
+TEST(DriverWatch, CountsNoMemoryThatTheDriverKeepsForItself) {
+  DriverWatch whole(kGpu, stand_in("nvml_of_two_versions"), hours(1));
+  EXPECT_EQ(first(whole).memory_bytes, double(1ULL << 30));
+  note_taken_memory(stand_in("nvml_of_two_versions"));
+  EXPECT_EQ(calls("nvml_of_two_versions").starts, 1) << "a driver that tells it apart need not be asked before";
+  note_taken_memory(stand_in("nvml_version_1"));
+  EXPECT_EQ(calls("nvml_version_1").ends, 1);
+  DriverWatch old(kGpu, stand_in("nvml_version_1"), hours(1));
+  EXPECT_EQ(first(old).memory_bytes, double(2ULL << 30)) << "what was taken since";
+  note_taken_memory(stand_in("no_such_nvml"));
+}
+
 TEST(DriverWatch, GivesTheMeansOfAllReadingsSinceTheLastCall) {
   DriverWatch watch(kGpu, stand_in("nvml_often"), milliseconds(1));
   while (calls("nvml_often").readings < 3) std::this_thread::sleep_for(milliseconds(1));

@@ -1,5 +1,6 @@
 // An NVML of one GPU that answers and counts: the first reading has 40 %, 100 W and 1 GiB, each that follows 10 points,
-// 50 W and 1 GiB more, up to STOPS_AFTER of them. With XID it tells that error of the GPU. fake_nvml_calls() gives what was
+// 50 W and 1 GiB more, up to STOPS_AFTER of them. The driver keeps half a GiB for itself, which version 1 counts as used. With
+// VERSION_1 there is no other, and 2 GiB more are taken from when NVML is started the second time. With XID it tells that error of the GPU. fake_nvml_calls() gives what was
 // called. START is what nvmlInit_v2 gives, UUID what it knows the GPU by.
 #include <atomic>
 #include <cstring>
@@ -12,6 +13,7 @@ namespace {
 std::atomic<int> starts = 0, ends = 0, readings = 0;
 char asked_for[96] = {};
 int gpu = 0;
+constexpr unsigned long long kReserved = 1ULL << 29;
 }  // namespace
 
 extern "C" {
@@ -28,9 +30,27 @@ int nvmlDeviceGetUtilizationRates(void* device, unsigned* percent) {
   return device == &gpu && readings < STOPS_AFTER ? 0 : 15;
 }
 int nvmlDeviceGetMemoryInfo(void* device, unsigned long long* bytes) {
-  bytes[0] = 80ULL << 30, bytes[2] = (1ULL + readings) << 30, bytes[1] = bytes[0] - bytes[2];
+  bytes[0] = 80ULL << 30, bytes[2] = ((1ULL + readings) << 30) + kReserved, bytes[1] = bytes[0] - bytes[2];
+#ifdef VERSION_1
+  if (starts > 1) bytes[2] += 2ULL << 30;
+#endif
   return device == &gpu ? 0 : 15;
 }
+#ifndef VERSION_1
+struct MemoryAndReserve {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+int nvmlDeviceGetMemoryInfo_v2(void* device, MemoryAndReserve* memory) {
+  if (memory->version != 0x2000028) return 25;  // NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+  memory->total = 80ULL << 30, memory->reserved = kReserved, memory->used = (1ULL + readings) << 30;
+  memory->free = memory->total - memory->reserved - memory->used;
+  return device == &gpu ? 0 : 15;
+}
+#endif
+int nvmlDeviceGetCount_v2(unsigned* count) { return *count = 1, 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) { return *device = &gpu, index == 0 ? 0 : 2; }
+int nvmlDeviceGetUUID(void*, char* uuid, unsigned length) { return std::strncpy(uuid, UUID, length), 0; }
 int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
   *milliwatts = 100000 + 50000 * readings++;  // asked last
   return device == &gpu ? 0 : 15;

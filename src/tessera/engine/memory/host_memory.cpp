@@ -53,7 +53,7 @@ HostMemory::~HostMemory() { unmap(); }
 void HostMemory::unmap() {
   if (pinned_ && device::used()->fault().empty()) try {
       device::used()->wait();  // a copy may be under way
-      device::used()->unpin(pages());
+      device::unpin(pages());
     } catch (const c10::Error&) {  // what was under way failed: who waits for it says so
     }
   pinned_ = false;
@@ -114,8 +114,7 @@ void HostMemory::allow_writes(bool allowed) {
 
 void HostMemory::lock_pages() {
   const device::Backend& device = *device::used();
-  device::count_memory_request();
-  const std::string refusal = device.pin(pages(), pages_size());
+  const std::string refusal = device::pin(pages(), pages_size());
   pinned_ = refusal.empty();
   if (pinned_) return;
   if (refused_ == Refused::drivers_own && shared_ == 0) {

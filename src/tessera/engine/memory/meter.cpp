@@ -166,7 +166,7 @@ class NoRoom final : public c10::OutOfMemoryError {
 class DeviceAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    void* data = bytes == 0 ? nullptr : take(rounded(bytes));
+    void* data = bytes == 0 ? nullptr : take(rounded(bytes), bytes);
     return {data, data, &give_raw, device::here()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give_raw; }
@@ -177,10 +177,14 @@ class DeviceAllocator final : public c10::Allocator {
   std::optional<Reserve> reserve_;  // of books().mutex; once there is a block
 
  private:
-  void* take(size_t size) {
+  void* take(size_t size, size_t asked) {
     const std::lock_guard lock(books().mutex);
     check_internal(reserve_.has_value(), "engine.memory", "a tensor of the device before its memory was reserved");
     if (auto excess = books().excess(current_part(), size)) throw NoRoom(std::move(*excess));
+    if (!device::WorkspaceLimit::allows(static_cast<int64_t>(asked)))
+      throw NoRoom(
+          UserError(Exit::memory, "engine.memory",
+                    format_bytes(static_cast<int64_t>(asked)) + " are more than a library's workspace may have"));
     const int64_t place = size < static_cast<size_t>(Reserve::kLarge) ? -1 : SamePlace::wanted();
     void* data =
         place < 0 ? reserve_->take(static_cast<int64_t>(size)) : reserve_->take_at(place, static_cast<int64_t>(size));
@@ -265,14 +269,18 @@ void Meter::use_device(const device::Backend& backend) {
 void Meter::reserve(int64_t bytes, bool lent) {
   const device::Backend& backend = *device::used();
   const device::Communicators* messages = lent ? backend.communicators : nullptr;
-  void* block = messages && messages->absence().empty() ? messages->take(bytes) : nullptr;
+  std::string refusal;  // of NCCL, which may keep what it took before it failed
+  void* block = messages && messages->absence().empty() ? messages->take(bytes, refusal) : nullptr;
   if (!block) block = backend.take(bytes);
   device::count_memory_request();
   if (!block)
-    throw UserError(Exit::memory, "engine.memory",
-                    "the device does not give " + format_bytes(bytes) + " in one block; " +
-                        format_bytes(backend.properties(device::here().index()).free) + " of it are free",
-                    "end other programs that use it (nvidia-smi lists them), or lower plan.budget");
+    throw UserError(
+        Exit::memory, "engine.memory",
+        "the device does not give " + format_bytes(bytes) + " in one block; " +
+            format_bytes(backend.properties(device::here().index()).free) + " of it are free" +
+            (refusal.empty() ? "" : "; NCCL, which was asked first, gave none (" + refusal + ")"),
+        "end other programs that use it (nvidia-smi lists them), or lower plan.budget" +
+            std::string(refusal.empty() ? "" : "; without NCCL (TESSERA_NCCL=0) the driver alone is asked"));
   device::set_block({block, bytes});
   const std::lock_guard lock(books().mutex);
   of_device()->reserve_.emplace(block, bytes);
@@ -281,6 +289,13 @@ void Meter::reserve(int64_t bytes, bool lent) {
 int64_t free_place(int64_t bytes, int64_t from) {
   const std::lock_guard lock(books().mutex);
   return of_device()->reserve_->place_for(static_cast<int64_t>(rounded(static_cast<size_t>(bytes))), from);
+}
+
+device::Block Meter::room() {
+  const std::lock_guard lock(books().mutex);
+  if (!of_device() || !of_device()->reserve_) return {};
+  const auto [offset, bytes] = of_device()->reserve_->largest_piece();
+  return {static_cast<char*>(device::block().data) + offset, bytes};
 }
 
 c10::Allocator* Meter::allocator(c10::DeviceType type) {

@@ -33,6 +33,8 @@ class Meter {
   static void reserve(int64_t bytes, bool lent = false);
   /// That tensors of the kind of device are allocated by.
   static c10::Allocator* allocator(c10::DeviceType type);
+  /// The largest piece of the GPU's block that is free: where most of what is taken from here on will lie.
+  static device::Block room();
   static int64_t live();
   static int64_t live(Part part);
   static int64_t peak();                         ///< highest live() since reset_peak

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -62,23 +63,48 @@ int64_t bytes_of(const std::string& file, const std::string& key) {
   return -1;
 }
 
-/// The processors of a list that this process may use.
-std::vector<int> allowed_cpus(const std::string& list) {
+/// The processors that this process may use.
+std::vector<int> allowed_cpus() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   std::vector<int> cpus;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return cpus;
-  for (const int cpu : numbers_of(list))
-    if (cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
   return cpus;
 }
 
-bool touch_part(void* mapped, size_t size) {
+/// Those of a list.
+std::vector<int> allowed_cpus(const std::string& list) {
+  const std::vector<int> allowed = allowed_cpus();
+  std::vector<int> cpus;
+  for (const int cpu : numbers_of(list))
+    if (std::ranges::find(allowed, cpu) != allowed.end()) cpus.push_back(cpu);
+  return cpus;
+}
+
+/// The memory of a virtual machine may begin small and grow while it is used: what the system refuses now it may have a
+/// moment later. So pages are taken by the GiB, and each of these waits some seconds for the machine.
+bool touch_part(char* mapped, int64_t size) {
+  constexpr int64_t kPiece = int64_t{1} << 30;
+  constexpr auto kPatience = std::chrono::seconds(5);
+  constexpr auto kPause = std::chrono::milliseconds(50);
+  for (int64_t begin = 0; begin < size; begin += kPiece) {
+    const int64_t bytes = std::min(kPiece, size - begin);
 #ifdef MADV_POPULATE_WRITE
-  if (madvise(mapped, size, MADV_POPULATE_WRITE) == 0) return true;
-  if (errno != EINVAL) return false;  // a kernel before 5.14 does not know it
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    bool taken = false, known = true;
+    while (!taken && known) {
+      taken = madvise(mapped + begin, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0;
+      if (taken) break;
+      known = errno != EINVAL;  // a kernel before 5.14 does not know it
+      if (known && std::chrono::steady_clock::now() > until) return false;
+      if (known) std::this_thread::sleep_for(kPause);
+    }
+    if (taken) continue;
 #endif
-  for (size_t at = 0; at < size; at += 4096) static_cast<volatile char*>(mapped)[at] = 0;
+    for (int64_t at = begin; at < begin + bytes; at += 4096) static_cast<volatile char*>(mapped)[at] = 0;
+  }
   return true;
 }
 
@@ -132,17 +158,20 @@ void on_cpus(const std::vector<int>& cpus, int threads, const std::function<void
     });
 }
 
-bool touch_pages(void* mapped, size_t size, const std::vector<int>& cpus) {
+std::vector<int> touching_cpus(const std::vector<int>& near) { return near.empty() ? allowed_cpus() : near; }
+
+bool touch_pages(void* mapped, size_t size, const std::vector<int>& near) {
   madvise(mapped, size, MADV_HUGEPAGE);
   constexpr int64_t kOfThread = int64_t{64} << 20, kHugePage = int64_t{2} << 20, kMostThreads = 8;
   const auto bytes = static_cast<int64_t>(size);
+  const std::vector<int> cpus = touching_cpus(near);
   const int64_t threads = std::min({kMostThreads, static_cast<int64_t>(cpus.size()), div_up(bytes, kOfThread)});
-  if (threads == 0) return touch_part(mapped, size);
+  if (threads < 2 && near.empty()) return touch_part(static_cast<char*>(mapped), bytes);
   const int64_t part = round_up(div_up(bytes, threads), kHugePage);
   std::atomic<bool> whole = true;
   on_cpus(cpus, static_cast<int>(threads), [&](int thread) {
     const int64_t begin = std::min(bytes, thread * part), end = std::min(bytes, begin + part);
-    if (begin < end && !touch_part(static_cast<char*>(mapped) + begin, static_cast<size_t>(end - begin))) whole = false;
+    if (begin < end && !touch_part(static_cast<char*>(mapped) + begin, end - begin)) whole = false;
   });
   return whole;
 }

@@ -33,9 +33,11 @@ std::optional<NumaNode> near_node(const std::string& pci, const std::string& sys
 /// Runs task(0) to task(threads - 1), each on a thread of its own that stays on `cpus`, and waits for them.
 void on_cpus(const std::vector<int>& cpus, int threads, const std::function<void(int)>& task);
 
-/// Takes the pages of a mapping now, in huge ones where the system has them, by threads on `cpus`; empty: by this thread. False
-/// where the machine has too little memory.
-bool touch_pages(void* mapped, size_t size, const std::vector<int>& cpus);
+/// Takes the pages of a mapping now, in huge ones where the system has them, by up to eight threads on touching_cpus(). False
+/// where the machine has too little memory, and gets no more within some seconds.
+bool touch_pages(void* mapped, size_t size, const std::vector<int>& near);
+/// `near`, the processors near a GPU; where none are known, as on a machine of one node, all that the process may use.
+std::vector<int> touching_cpus(const std::vector<int>& near);
 /// Pages of the mapping that are taken from here on come from this node while it has some free. A system that refuses that
 /// (seccomp of containers) takes them from the node of the thread that touches them, as it does without.
 void prefer_node(void* mapped, size_t size, int node);

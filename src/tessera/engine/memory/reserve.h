@@ -30,7 +30,11 @@ class Reserve {
 
   int64_t size() const { return bytes_; }
   int64_t used() const { return used_; }
-  int64_t largest() const { return free_.empty() ? 0 : free_.rbegin()->first; }  ///< free piece
+  int64_t largest() const { return largest_piece().second; }  ///< free piece
+  /// Its offset and bytes.
+  std::pair<int64_t, int64_t> largest_piece() const {
+    return free_.empty() ? std::pair<int64_t, int64_t>{} : std::pair{free_.rbegin()->second, free_.rbegin()->first};
+  }
   /// The end of the highest piece in use since the last reset_reach(): what the pieces needed with their gaps.
   int64_t reach() const { return reach_; }
   void reset_reach();

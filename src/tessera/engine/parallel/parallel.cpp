@@ -32,6 +32,10 @@ void Parallel::connect(const std::vector<plan::DeviceGroup>& groups) const {
   for (const plan::DeviceGroup& group : groups) comm_->group(group.purpose, group.axes).connect();
 }
 
+void Parallel::lend(const std::vector<plan::DeviceGroup>& groups, device::Block memory) const {
+  for (const plan::DeviceGroup& group : groups) comm_->group(group.purpose, group.axes).lend(memory.data, memory.bytes);
+}
+
 comm::Group& Parallel::group(const char* purpose, const std::vector<Axis>& axes,
                              const std::vector<Tensor>& tensors) const {
   comm::Group& group = comm_->group(purpose, axes);

@@ -62,6 +62,8 @@ class Parallel {
   /// Makes the communicators of these groups for tensors on devices, where the ranks use any: all ranks call it in one order,
   /// while nothing else is under way. Such tensors are sent to no other group.
   void connect(const std::vector<plan::DeviceGroup>& groups) const;
+  /// Their messages lie in this memory of the device (comm.h), mostly.
+  void lend(const std::vector<plan::DeviceGroup>& groups, device::Block memory) const;
 
   const Mesh& mesh() const { return mesh_; }
   bool cuts_tokens() const { return plan::sequence_size(mesh_) > 1; }

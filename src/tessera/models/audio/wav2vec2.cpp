@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/audio/speech_rows.h"
 #include "tessera/models/common/initial.h"
+#include "tessera/ops/convolution.h"
 
 namespace tessera::models::wav2vec {
 
@@ -124,7 +125,7 @@ Tensor Wav2Vec2::features(const Tensor& normalised) const {
   Tensor x = normalised.view({1, 1, -1});  // [1, channels, T]
   for (size_t i = 0; i < config_.conv_dim.size(); ++i) {
     const std::string site = "feature_extractor.conv_layers." + std::to_string(i);
-    x = at::conv1d(x, at(site + ".conv.weight"), at(site + ".conv.bias"), config_.conv_stride[i]);
+    x = ops::convolution(x, at(site + ".conv.weight"), at(site + ".conv.bias"), {config_.conv_stride[i]}, {0});
     x = at::gelu(norm(site + ".layer_norm", x.transpose(1, 2)).transpose(1, 2));
   }
   return x[0].t().contiguous();
@@ -136,8 +137,8 @@ std::vector<Tensor> Wav2Vec2::encode(const Tensor& features) const {
   const Tensor &direction = at(std::string(kPosition) + ".weight_v"),
                &length = at(std::string(kPosition) + ".weight_g");
   const Tensor weight = direction * (length / direction.square().sum(at::IntArrayRef({0, 1}), /*keepdim=*/true).sqrt());
-  Tensor position = at::conv1d(x.t().unsqueeze(0), weight, at(std::string(kPosition) + ".bias"), /*stride=*/1,
-                               config_.position_kernel / 2, /*dilation=*/1, config_.position_groups);
+  Tensor position = ops::convolution(x.t().unsqueeze(0), weight, at(std::string(kPosition) + ".bias"), /*stride=*/{1},
+                                     {config_.position_kernel / 2}, config_.position_groups);
   if (config_.position_kernel % 2 == 0) position = position.slice(2, 0, -1);
   x = x + at::gelu(position)[0].t();
   std::vector<Tensor> states = {x};

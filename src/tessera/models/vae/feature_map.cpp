@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/convolution.h"
 
 namespace tessera::models {
 
@@ -111,7 +112,7 @@ Tensor MapLayers::chunk(const Tensor& kernel, const Tensor& bias, const MapInput
   // LibTorch picks an im2col with a copy of its input for each tap for small single samples; oneDNN has no need of one
   const Tensor out = x.is_cpu() && at::globalContext().hasMKLDNN()
                          ? at::mkldnn_convolution(x, kernel, bias, {0, 0, 0}, strides, {1, 1, 1}, form.groups)
-                         : at::conv3d(x, kernel, bias, strides, {0, 0, 0}, {1, 1, 1}, form.groups);
+                         : ops::convolution(x, kernel, bias, strides, {0, 0, 0}, form.groups);
   return out.squeeze(0).permute({1, 2, 3, 0}).contiguous();
 }
 

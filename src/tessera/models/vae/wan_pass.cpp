@@ -1,6 +1,7 @@
 #include "tessera/models/vae/wan_pass.h"
 
 #include "tessera/base/check.h"
+#include "tessera/ops/convolution.h"
 
 namespace tessera::models::wan_vae {
 
@@ -88,7 +89,7 @@ class Pass {
     // LibTorch picks an im2col with 27 copies of its input for small single samples; oneDNN has no need of one
     const Tensor out = x.is_cpu() && at::globalContext().hasMKLDNN()
                            ? at::mkldnn_convolution(in, kernel, bias, padding, stride, {1, 1, 1}, 1)
-                           : at::conv3d(in, kernel, bias, stride, padding);
+                           : ops::convolution(in, kernel, bias, stride, padding);
     return out.permute({0, 2, 3, 4, 1}).squeeze(0).contiguous();
   }
 

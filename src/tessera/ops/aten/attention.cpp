@@ -1,6 +1,9 @@
 // Softmax attention: the flash kernels for 16-bit operands on GPUs, else products and a softmax of some queries at a
 // time, in fp32.
+#include <ATen/core/dispatch/Dispatcher.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -14,22 +17,60 @@ namespace tessera::ops::aten {
 
 namespace {
 
-constexpr int64_t kQueries = 512;  // rows of scores that exist at once
+constexpr int64_t kQueries = 512;      // rows of scores that exist at once
+constexpr int64_t kFlashRows = 65536;  // of one call of the flash kernels, where it has several samples
+constexpr int64_t kFlashTile = 128;    // to which their backward rounds each sample's queries up, in fp32
 
-/// Rows [first, first + rows) of x [T, heads * d] as [heads, rows, d], a view.
-Tensor heads_of(const Tensor& x, int64_t heads, int64_t first, int64_t rows) {
-  return x.narrow(0, first, rows).view({rows, heads, -1}).transpose(0, 1);
+/// Samples that lie behind each other, which one call computes.
+struct Samples {
+  int64_t count = 0;
+  int64_t q = 0, queries = 0;  // the first row, and how many a sample has; of samples that are not alike the longest
+  int64_t k = 0, keys = 0;
+  int64_t all_queries = 0, all_keys = 0;  // of all of them
+  bool alike = true;                      // they have equally many of both
+  size_t first = 0;                       // of the packed batch
+};
+
+/// How many samples a call takes.
+struct Most {
+  int64_t rows;         // of queries or keys, whichever are more; a single sample may have more
+  int64_t tile = 1;     // a sample's queries count as a multiple of this
+  bool unlike = false;  // of different lengths too
+};
+
+/// Calls body(samples) for each call. Where tensors have no values (meta), only memory counts, and a call as large as another
+/// takes no more.
+template <class Body>
+void each_call(const Tensor& of, const Offsets& q_at, const Offsets& k_at, const Most& most, const Body& body) {
+  std::set<std::array<int64_t, 5>> known;
+  const size_t end = q_at.size() - 1;
+  const auto queries_of = [&](size_t s) { return q_at[s + 1] - q_at[s]; };
+  const auto keys_of = [&](size_t s) { return k_at[s + 1] - k_at[s]; };
+  const auto rows_of = [&](size_t s) { return std::max(round_up(queries_of(s), most.tile), keys_of(s)); };
+  for (size_t s = 0; s < end;) {
+    Samples call{.q = q_at[s], .queries = queries_of(s), .k = k_at[s], .keys = keys_of(s), .first = s};
+    const size_t begin = s;
+    for (int64_t rows = 0; s < end; ++s) {
+      const bool like = queries_of(s) == queries_of(begin) && keys_of(s) == keys_of(begin);
+      const bool fits = like || (most.unlike && queries_of(s) > 0 && queries_of(begin) > 0);
+      if (s > begin && (!fits || rows + rows_of(s) > most.rows)) break;
+      rows += rows_of(s), call.alike = call.alike && like;
+      call.queries = std::max(call.queries, queries_of(s)), call.keys = std::max(call.keys, keys_of(s));
+    }
+    call.count = static_cast<int64_t>(s - begin);
+    call.all_queries = q_at[s] - call.q, call.all_keys = k_at[s] - call.k;
+    if (!of.is_meta() || known.insert({call.count, call.queries, call.keys, call.all_queries, call.all_keys}).second)
+      body(call);
+  }
 }
 
-/// Calls body(first query, queries, first key, keys) of each sample. Where tensors have no values (meta), only memory counts, and
-/// a sample as large as another takes no more.
-template <class Body>
-void each_sample(const Tensor& of, const Offsets& q_at, const Offsets& k_at, const Body& body) {
-  std::set<std::pair<int64_t, int64_t>> known;
-  for (size_t s = 0; s + 1 < q_at.size(); ++s) {
-    const int64_t queries = q_at[s + 1] - q_at[s], keys = k_at[s + 1] - k_at[s];
-    if (!of.is_meta() || known.emplace(queries, keys).second) body(q_at[s], queries, k_at[s], keys);
-  }
+/// `count` samples of `rows` rows of x [T, heads * d] from row `first` on, as [count, heads, rows, d]: a view.
+Tensor samples_of(const Tensor& x, int64_t heads, int64_t first, int64_t count, int64_t rows) {
+  return x.narrow(0, first, count * rows).view({count, rows, heads, x.size(1) / heads}).transpose(1, 2);
+}
+/// Their columns of x [heads, T], as [count, heads, rows]: a view.
+Tensor columns_of(const Tensor& x, int64_t first, int64_t count, int64_t rows) {
+  return x.narrow(1, first, count * rows).unflatten(1, {count, rows}).transpose(0, 1);
 }
 
 /// Calls body(first, rows) for each part of so many rows whose scores exist at once. Without values the first, which is the
@@ -40,10 +81,20 @@ void each_part(const Tensor& of, int64_t queries, const Body& body) {
     body(at, std::min(kQueries, queries - at));
 }
 
+/// Whether a device that is not CUDA's has the kernels too, as one of a test may.
+bool others_have_flash() {
+  static const bool once = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("aten::_flash_attention_forward", "")
+                               .hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+  return once;
+}
+
 /// On a GPU, and where tensors without values stand for those of one. The kernel takes heads of 8, 16, ... 256 values.
 bool runs_flash(const Tensor& q, int64_t heads) {
+  if (q.is_cpu() || !is_half(q)) return false;
   const int64_t d = q.size(1) / heads;
-  return (q.is_cuda() || (!q.is_cpu() && meta_target())) && is_half(q) && d % 8 == 0 && d <= 256;
+  const bool there = q.is_meta() ? meta_target().has_value() : q.is_cuda() || others_have_flash();
+  return there && d % 8 == 0 && d <= 256;
 }
 
 /// What LibTorch 2.11's kernel allocates (flash_api.cpp, mha_fwd and mha_bwd), without its work.
@@ -53,7 +104,7 @@ using Forward = std::tuple<Tensor, Tensor>;           // out, log-sum-exp
 using Backward = std::tuple<Tensor, Tensor, Tensor>;  // of q, k, v
 
 /// Keys are divided among thread blocks, whose results are added up, where heads and queries are too few to fill the chip:
-/// into as few parts as fill it 0.85 times as well as the best number does.
+/// into as few parts as fill it 0.85 times as well as the best number does. `heads`: of all samples.
 int64_t key_parts(int64_t heads, int64_t queries, int64_t keys, int64_t head_dim) {
   const int64_t slots = 2 * meta_target()->multiprocessors, blocks = heads * div_up(queries, 64),
                 key_blocks = div_up(keys, head_dim <= 64    ? 256
@@ -85,52 +136,95 @@ struct RandomState {  // of a dropout that is off: two numbers and one that is n
   Tensor state, unused;
 };
 
-/// q, k [1, heads, rows, d].
+/// q, k [samples, heads, rows, d].
 Forward forward(const Tensor& q, const Tensor& k) {
-  const int64_t heads = q.size(1), queries = q.size(2), d = q.size(3);
+  const int64_t samples = q.size(0), heads = q.size(1), queries = q.size(2), d = q.size(3);
   const at::TensorOptions floats = q.options().dtype(at::kFloat);
-  const Tensor out = at::empty_like(q), lse = at::empty({1, heads, queries}, floats);
+  const Tensor out = at::empty_like(q), lse = at::empty({samples, heads, queries}, floats);
   Tensor part_lse, part_out;
-  if (const int64_t parts = key_parts(heads, queries, k.size(2), d); parts > 1) {
-    part_lse = at::empty({parts, 1, heads, queries}, floats);
-    part_out = at::empty({parts, 1, heads, queries, padded_dim(d)}, floats);
+  if (const int64_t parts = key_parts(samples * heads, queries, k.size(2), d); parts > 1) {
+    part_lse = at::empty({parts, samples, heads, queries}, floats);
+    part_out = at::empty({parts, samples, heads, queries, padded_dim(d)}, floats);
   }
   const RandomState random(q);
   return {out, lse};
 }
 
+/// Copies of the sums of dq that a backward adds up: with the same bits each time those of each multiprocessor apart.
+int64_t copies(int64_t heads) {
+  return at::globalContext().deterministicAlgorithms() ? div_up(meta_target()->multiprocessors, heads) : 1;
+}
+
 Backward backward(const Tensor& q, const Tensor& k, const Tensor& v) {
-  const int64_t heads = q.size(1), queries = round_up(q.size(2), 128), d = q.size(3);
+  const int64_t samples = q.size(0), heads = q.size(1), queries = round_up(q.size(2), kFlashTile), d = q.size(3);
   const at::TensorOptions floats = q.options().dtype(at::kFloat);
   Backward grads = {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
-  const Tensor delta = at::empty({1, heads, queries}, floats);
-  const int64_t copies =
-      at::globalContext().deterministicAlgorithms()  // each multiprocessor's sums apart, added in order
-          ? div_up(meta_target()->multiprocessors, heads)
-          : 1;
-  const Tensor dq_sums = at::empty({copies, 1, queries, heads, padded_dim(d)}, floats);
+  const Tensor delta = at::empty({samples, heads, queries}, floats);
+  const Tensor dq_sums = at::empty({copies(samples * heads), samples, queries, heads, padded_dim(d)}, floats);
+  return grads;
+}
+
+/// Of samples of different lengths: q [T, heads, d].
+Forward forward_of_unlike(const Tensor& q) {
+  const Tensor out = at::empty_like(q), lse = at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat));
+  const RandomState random(q);
+  return {out, lse};
+}
+Backward backward_of_unlike(const Tensor& q, const Tensor& k, const Tensor& v, int64_t samples) {
+  const int64_t rows = q.size(0) + kFlashTile * samples, heads = q.size(1);
+  const at::TensorOptions floats = q.options().dtype(at::kFloat);
+  Backward grads = {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+  const Tensor delta = at::empty({heads, rows}, floats);
+  const Tensor dq_sums = at::empty({copies(samples * heads), rows, heads, padded_dim(q.size(2))}, floats);
   return grads;
 }
 
 }  // namespace on_meta
 
-/// The flash kernels' form of rows: [1, heads, rows, d].
-Tensor batch_of(const Tensor& x, int64_t heads, int64_t first, int64_t rows) {
-  return heads_of(x, heads, first, rows).unsqueeze(0);
+/// Where samples of different lengths begin, from the first on: int32 beside them.
+Tensor begins_of(const Offsets& at, const Samples& call, const Tensor& beside) {
+  std::vector<int32_t> begins(static_cast<size_t>(call.count) + 1);
+  for (size_t s = 0; s < begins.size(); ++s) begins[s] = static_cast<int32_t>(at[call.first + s] - at[call.first]);
+  const Tensor there = at::empty({call.count + 1}, beside.options().dtype(at::kInt));
+  if (!there.is_meta()) there.copy_(at::from_blob(begins.data(), {call.count + 1}, at::kInt));
+  return there;
 }
+
+/// Rows of x [T, heads * d] as [rows, heads, d], a view.
+Tensor rows_of(const Tensor& x, int64_t heads, int64_t first, int64_t rows) {
+  return x.narrow(0, first, rows).view({rows, heads, x.size(1) / heads});
+}
+
+constexpr Most kFlash = {.rows = kFlashRows, .tile = kFlashTile, .unlike = true};
 
 void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const Offsets& q_at, const Offsets& k_at,
                    const AttentionResult& result) {
-  each_sample(in.q, q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
-    if (queries == 0) return;
-    const Tensor query = batch_of(in.q, heads, q, queries), key = batch_of(in.k, heads, k, keys);
-    const auto take = [&](const auto& got) {
-      heads_of(result.out, heads, q, queries).copy_(std::get<0>(got).squeeze(0));
-      result.lse.narrow(1, q, queries).copy_(std::get<1>(got).squeeze(0).narrow(1, 0, queries));
+  each_call(in.q, q_at, k_at, kFlash, [&](const Samples& call) {
+    if (call.all_queries == 0) return;
+    const auto take = [&](const Tensor& to_out, const Tensor& to_lse, const auto& got) {
+      to_out.copy_(std::get<0>(got));
+      to_lse.copy_(std::get<1>(got).narrow(-1, 0, to_lse.size(-1)));
     };
-    if (!query.is_cuda()) return take(on_meta::forward(query, key));
-    take(at::_scaled_dot_product_flash_attention(query, key, batch_of(in.v, heads, k, keys), /*dropout_p=*/0.0,
-                                                 /*is_causal=*/false, /*return_debug_mask=*/false, scale));
+    if (call.alike) {
+      const Tensor query = samples_of(in.q, heads, call.q, call.count, call.queries),
+                   key = samples_of(in.k, heads, call.k, call.count, call.keys),
+                   value = samples_of(in.v, heads, call.k, call.count, call.keys),
+                   out = samples_of(result.out, heads, call.q, call.count, call.queries),
+                   lse = columns_of(result.lse, call.q, call.count, call.queries);
+      if (query.is_meta()) return take(out, lse, on_meta::forward(query, key));
+      return take(out, lse,
+                  at::_scaled_dot_product_flash_attention(query, key, value, /*dropout_p=*/0.0, /*is_causal=*/false,
+                                                          /*return_debug_mask=*/false, scale));
+    }
+    const Tensor query = rows_of(in.q, heads, call.q, call.all_queries),
+                 key = rows_of(in.k, heads, call.k, call.all_keys), value = rows_of(in.v, heads, call.k, call.all_keys),
+                 out = rows_of(result.out, heads, call.q, call.all_queries),
+                 lse = result.lse.narrow(1, call.q, call.all_queries), q_begins = begins_of(q_at, call, query),
+                 k_begins = begins_of(k_at, call, key);
+    if (query.is_meta()) return take(out, lse, on_meta::forward_of_unlike(query));
+    take(out, lse,
+         at::_flash_attention_forward(query, key, value, q_begins, k_begins, call.queries, call.keys, /*dropout_p=*/0.0,
+                                      /*is_causal=*/false, /*return_debug_mask=*/false, scale));
   });
 }
 
@@ -150,44 +244,64 @@ namespace {
 void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse, int64_t heads,
                     const Offsets& q_at, const Offsets& k_at, const AttentionInputs& grads) {
   const Tensor none = at::zeros({2}, in.q.options().dtype(at::kLong));  // the state of a dropout that is off
-  each_sample(in.q, q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
-    if (queries == 0) {
-      for (const Tensor& grad : {grads.k, grads.v}) grad.narrow(0, k, keys).zero_();
+  const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads));
+  each_call(in.q, q_at, k_at, kFlash, [&](const Samples& call) {
+    if (call.all_queries == 0) {
+      for (const Tensor& grad : {grads.k, grads.v}) grad.narrow(0, call.k, call.all_keys).zero_();
       return;
     }
-    const Tensor query = batch_of(in.q, heads, q, queries), key = batch_of(in.k, heads, k, keys),
-                 value = batch_of(in.v, heads, k, keys),
-                 sums = lse.narrow(1, q, queries).unsqueeze(0).contiguous();  // a copy where there are several samples
-    const auto take = [&](const auto& got) {
-      heads_of(grads.q, heads, q, queries).copy_(std::get<0>(got).squeeze(0));
-      heads_of(grads.k, heads, k, keys).copy_(std::get<1>(got).squeeze(0));
-      heads_of(grads.v, heads, k, keys).copy_(std::get<2>(got).squeeze(0));
+    const auto take = [](const AttentionInputs& to, const auto& got) {
+      to.q.copy_(std::get<0>(got)), to.k.copy_(std::get<1>(got)), to.v.copy_(std::get<2>(got));
     };
-    if (!query.is_cuda()) return take(on_meta::backward(query, key, value));
-    take(at::_scaled_dot_product_flash_attention_backward(
-        batch_of(d_out, heads, q, queries), query, key, value, batch_of(out, heads, q, queries), sums,
-        /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, queries, keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none,
-        1 / std::sqrt(static_cast<double>(in.q.size(1) / heads))));
+    const auto form = [&](const auto& of_queries, const auto& of_keys, const AttentionInputs& x) {
+      return AttentionInputs{of_queries(x.q), of_keys(x.k), of_keys(x.v)};
+    };
+    if (call.alike) {
+      const auto queries = [&](const Tensor& x) { return samples_of(x, heads, call.q, call.count, call.queries); };
+      const auto keys = [&](const Tensor& x) { return samples_of(x, heads, call.k, call.count, call.keys); };
+      const AttentionInputs x = form(queries, keys, in), to = form(queries, keys, grads);
+      const Tensor sums = columns_of(lse, call.q, call.count, call.queries).contiguous();
+      if (x.q.is_meta()) return take(to, on_meta::backward(x.q, x.k, x.v));
+      return take(to, at::_scaled_dot_product_flash_attention_backward(
+                          queries(d_out), x.q, x.k, x.v, queries(out), sums, /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
+                          call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none, scale));
+    }
+    const auto queries = [&](const Tensor& x) { return rows_of(x, heads, call.q, call.all_queries); };
+    const auto keys = [&](const Tensor& x) { return rows_of(x, heads, call.k, call.all_keys); };
+    const AttentionInputs x = form(queries, keys, in), to = form(queries, keys, grads);
+    const Tensor sums = lse.narrow(1, call.q, call.all_queries).contiguous(), q_begins = begins_of(q_at, call, x.q),
+                 k_begins = begins_of(k_at, call, x.k);
+    if (x.q.is_meta()) return take(to, on_meta::backward_of_unlike(x.q, x.k, x.v, call.count));
+    take(to, at::_flash_attention_backward(queries(d_out), x.q, x.k, x.v, queries(out), sums, q_begins, k_begins,
+                                           call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none,
+                                           scale));
   });
 }
+
+constexpr Most kProducts = {.rows = kQueries};
 
 }  // namespace
 
 void attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale, const Offsets& q_at,
                const Offsets& k_at, const AttentionResult& result) {
   if (runs_flash(in.q, heads) && !bias.defined()) return flash_forward(in, heads, scale, q_at, k_at, result);
-  each_sample(in.q, q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
-    const Tensor key = as_floats(heads_of(in.k, heads, k, keys)), value = as_floats(heads_of(in.v, heads, k, keys));
-    each_part(in.q, queries, [&](int64_t at, int64_t rows) {
-      const int64_t first = q + at;
-      const Tensor scores = as_floats(heads_of(in.q, heads, first, rows)).bmm(key.transpose(1, 2));
+  each_call(in.q, q_at, k_at, kProducts, [&](const Samples& call) {
+    const auto floats = [&](const Tensor& x, int64_t first, int64_t rows) {  // [samples * heads, rows, d]
+      return as_floats(samples_of(x, heads, first, call.count, rows)).flatten(0, 1);
+    };
+    const Tensor key = floats(in.k, call.k, call.keys), value = floats(in.v, call.k, call.keys);
+    each_part(in.q, call.queries, [&](int64_t at, int64_t rows) {  // several samples are one part
+      const int64_t first = call.q + at;
+      const Tensor scores = floats(in.q, first, rows).bmm(key.transpose(1, 2));
       if (bias.defined()) scores.add_(bias.narrow(1, at, rows));
       scores.mul_(scale);
       const Tensor top = scores.amax({2}, /*keepdim=*/true);
       scores.sub_(top).exp_();
       const Tensor sums = scores.sum(2, /*keepdim=*/true);
-      heads_of(result.out, heads, first, rows).copy_(scores.bmm(value).div_(sums));
-      result.lse.narrow(1, first, rows).copy_((top + sums.log()).squeeze(2));
+      samples_of(result.out, heads, first, call.count, rows)
+          .copy_(scores.bmm(value).div_(sums).unflatten(0, {call.count, heads}));
+      columns_of(result.lse, first, call.count, rows)
+          .copy_((top + sums.log()).squeeze(2).unflatten(0, {call.count, heads}));
     });
   });
 }
@@ -199,23 +313,29 @@ void attention_backward(const AttentionInputs& in, const Tensor& out, const Tens
     return flash_backward(in, out.defined() ? out : output_along(d_out, delta, heads), d_out, lse, heads, q_at, k_at,
                           grads);  // [Note: delta for flash]
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads));
-  each_sample(in.q, q_at, k_at, [&](int64_t q, int64_t queries, int64_t k, int64_t keys) {
-    const Tensor key = as_floats(heads_of(in.k, heads, k, keys)), value = as_floats(heads_of(in.v, heads, k, keys));
+  each_call(in.q, q_at, k_at, kProducts, [&](const Samples& call) {
+    const auto floats = [&](const Tensor& x, int64_t first, int64_t rows) {
+      return as_floats(samples_of(x, heads, first, call.count, rows)).flatten(0, 1);
+    };
+    const auto columns = [&](const Tensor& x, int64_t first, int64_t rows) {
+      return columns_of(x, first, call.count, rows).flatten(0, 1);
+    };
+    const auto put = [&](const Tensor& to, int64_t first, int64_t rows, const Tensor& values) {
+      samples_of(to, heads, first, call.count, rows).copy_(values.unflatten(0, {call.count, heads}));
+    };
+    const Tensor key = floats(in.k, call.k, call.keys), value = floats(in.v, call.k, call.keys);
     const Tensor d_key = at::zeros(key.sizes(), key.options()), d_value = at::zeros(key.sizes(), key.options());
-    each_part(in.q, queries, [&](int64_t at, int64_t rows) {
-      const int64_t first = q + at;
-      const Tensor query = as_floats(heads_of(in.q, heads, first, rows)),
-                   up = as_floats(heads_of(d_out, heads, first, rows));
-      const Tensor dot =
-          delta.defined() ? delta.narrow(1, first, rows) : (as_floats(heads_of(out, heads, first, rows)) * up).sum(2);
-      const Tensor p = query.bmm(key.transpose(1, 2)).mul_(scale).sub_(lse.narrow(1, first, rows).unsqueeze(2)).exp_();
+    each_part(in.q, call.queries, [&](int64_t at, int64_t rows) {
+      const int64_t first = call.q + at;
+      const Tensor query = floats(in.q, first, rows), up = floats(d_out, first, rows);
+      const Tensor dot = delta.defined() ? columns(delta, first, rows) : (floats(out, first, rows) * up).sum(2);
+      const Tensor p = query.bmm(key.transpose(1, 2)).mul_(scale).sub_(columns(lse, first, rows).unsqueeze(2)).exp_();
       d_value.baddbmm_(p.transpose(1, 2), up);
       const Tensor d_scores = up.bmm(value.transpose(1, 2)).sub_(dot.unsqueeze(2)).mul_(p).mul_(scale);
-      heads_of(grads.q, heads, first, rows).copy_(d_scores.bmm(key));
+      put(grads.q, first, rows, d_scores.bmm(key));
       d_key.baddbmm_(d_scores.transpose(1, 2), query);
     });
-    heads_of(grads.k, heads, k, keys).copy_(d_key);
-    heads_of(grads.v, heads, k, keys).copy_(d_value);
+    put(grads.k, call.k, call.keys, d_key), put(grads.v, call.k, call.keys, d_value);
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/memory/host_memory.h"
+#include "tessera/engine/memory/meter.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/tools/probe/rates.h"
 #include "tessera/tools/probe/signatures.h"
@@ -163,6 +164,8 @@ class Collectives {
   static comm::Group& made(comm::Comm& comm, const char* purpose) {
     comm::Group& group = comm.group(purpose, kShardAxes);
     group.connect();
+    const device::Block room = engine::Meter::room();  // where the tensors that it sends will lie
+    group.lend(room.data, room.bytes);
     return group;
   }
 

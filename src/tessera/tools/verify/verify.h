@@ -20,7 +20,8 @@ struct VerifyOptions {
 };
 
 /// Joins the ranks of the environment. 0: all within tolerance; 1: something differs. Throws UserError (input) for
-/// unreadable files, missing inputs or weights, an unknown kind, or nothing to compare.
+/// unreadable files, missing inputs or weights, an unknown kind, or nothing to compare. Of several cases one of an unknown
+/// kind is reported and the others are compared: then 3 (Exit::input), or 1 if one of them differs.
 int verify(const VerifyOptions& options);
 
 }  // namespace tessera::tools
