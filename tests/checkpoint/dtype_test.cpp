@@ -68,4 +68,33 @@ TEST(DType, ByteCountRefusesOverflowAndNegativeDimensions) {
   EXPECT_FALSE(byte_count({int64_t{1} << 61}, DType::f32));
 }
 
+TEST(DType, NoNumberIsSeenInEveryTypeThatHasOne) {
+  const auto finite = [](DType dtype, auto bits) { return all_finite(dtype, &bits, 1); };
+  EXPECT_TRUE(finite(DType::f32, std::numeric_limits<float>::max()));
+  EXPECT_TRUE(finite(DType::f32, -std::numeric_limits<float>::denorm_min()));
+  EXPECT_FALSE(finite(DType::f32, -std::numeric_limits<float>::infinity()));
+  EXPECT_FALSE(finite(DType::f32, std::numeric_limits<float>::signaling_NaN()));
+  EXPECT_TRUE(finite(DType::f64, std::numeric_limits<double>::max()));
+  EXPECT_FALSE(finite(DType::f64, std::numeric_limits<double>::quiet_NaN()));
+  for (const auto& [dtype, most, bad] : {std::tuple(DType::f16, uint16_t{0x7bff}, uint16_t{0xfc00}),
+                                         {DType::bf16, uint16_t{0xff7f}, uint16_t{0x7f80}}}) {
+    EXPECT_TRUE(finite(dtype, most));
+    EXPECT_FALSE(finite(dtype, bad));
+    EXPECT_FALSE(finite(dtype, static_cast<uint16_t>(bad | 1)));
+  }
+  EXPECT_TRUE(finite(DType::f8_e4m3, uint8_t{0xfe}));
+  EXPECT_FALSE(finite(DType::f8_e4m3, uint8_t{0xff}));
+  EXPECT_TRUE(finite(DType::f8_e5m2, uint8_t{0x7b}));
+  EXPECT_FALSE(finite(DType::f8_e5m2, uint8_t{0x7c}));
+  EXPECT_TRUE(finite(DType::u8, uint8_t{0xff}));
+  std::vector<float> values(1001, 1.0f);
+  for (const size_t at : {0, 7, 1000}) {
+    values[at] = NAN;
+    EXPECT_FALSE(all_finite(DType::f32, values.data(), 1001));
+    EXPECT_EQ(all_finite(DType::f32, values.data(), static_cast<int64_t>(at)), true);
+    values[at] = 1;
+  }
+  EXPECT_TRUE(all_finite(DType::f32, values.data(), 1001));
+}
+
 }  // namespace tessera::checkpoint

@@ -37,6 +37,28 @@ TEST_F(Partials, OfDeadWritersGoHoweverLittleTheyWroteAndThoseInHandStay) {
   EXPECT_EQ(read_text(path("mine.safetensors")), "mine");
 }
 
+TEST_F(Partials, OfOneTargetGoWithoutThoseOfItsNeighbours) {
+  write("model.17-0.partial/weights.safetensors", "half a model");
+  write("model.17-1.partial", "a file of the same target");
+  write("model.png.17-2.partial", "another's");
+  write("models.17-3.partial", "another's");
+  write("model.partial", "a user's own");
+  {
+    PartialFolder in_hand(path("model"), "check OUT");
+    write_text(in_hand.path() / "a", "mine");
+    EXPECT_FALSE(std::filesystem::exists(path("model.17-0.partial")));
+    EXPECT_FALSE(std::filesystem::exists(path("model.17-1.partial")));
+    remove_dead_partials_of(path("model") / "");
+    EXPECT_TRUE(std::filesystem::exists(path("model.png.17-2.partial")));
+    EXPECT_TRUE(std::filesystem::exists(path("models.17-3.partial")));
+    remove_dead_partials(folder_);
+    EXPECT_EQ(read_text(in_hand.path() / "a"), "mine") << "somebody writes it";
+    EXPECT_EQ(in_hand.final(), path("model"));
+  }
+  EXPECT_TRUE(std::filesystem::exists(path("model.partial")));
+  EXPECT_EQ(listing().size(), 1u) << "what was not given the name goes";
+}
+
 TEST_F(Partials, HaveNamesThatDifferByMoreThanANumberOfAProcess) {
   // Two containers have processes of the same number; 64 random bits they do not share.
   const std::string name = temporary_name("a").string();

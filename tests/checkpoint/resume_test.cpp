@@ -103,6 +103,50 @@ TEST_F(ResumeTest, ADamagedNewestCheckpointDoesNotKeepFromGoingBackToOneBeforeIt
   EXPECT_EQ(again.from, damaged) << "which loading refuses, naming the one before";
 }
 
+TEST_F(ResumeTest, ARunThatDivergedGoesBackToWhatIsProved) {
+  const Path proved = save(own(), 10, "checkpoints/step-000005"), after = save(own(), 20, "checkpoints/step-000005");
+  const Resume anew = choose_resume("auto", run(), kFirst, /*diverged=*/true);
+  EXPECT_EQ(anew.from, std::nullopt) << "none is proved";
+  EXPECT_TRUE(anew.back);
+  EXPECT_EQ(anew.beyond, (std::vector<Path>{proved, after}));
+  prove(proved);
+  const Resume resume = choose_resume("auto", run(), kFirst, true);
+  EXPECT_EQ(resume.from, proved);
+  EXPECT_TRUE(resume.back);
+  EXPECT_EQ(resume.beyond, std::vector<Path>{after});
+  EXPECT_EQ(resume.line, "checkpoints/step-000005");
+  EXPECT_EQ(choose_resume("auto", run(), kFirst).from, after) << "else the newest";
+  EXPECT_EQ(choose_resume("no", run(), kFirst, true).from, std::nullopt);
+  EXPECT_FALSE(choose_resume("no", run(), kFirst, true).back);
+}
+
+TEST_F(ResumeTest, ACheckpointOfTheRunThatIsNamedIsTakenAlsoWhereItsLineHasGoneOnAndDiverged) {
+  const Path back = save(own(), 10);
+  const Path fresh = save(own(), 20, "checkpoints/step-000010");
+  prove(back);
+  EXPECT_EQ(choose_resume(back.string(), run(), kFirst).from, fresh);
+  const Resume again = choose_resume((back / "").string(), run(), kFirst, true);
+  EXPECT_EQ(again.from, back / "");
+  EXPECT_FALSE(again.back) << "it is asked for";
+  EXPECT_FALSE(again.gone_on);
+  EXPECT_EQ(again.beyond, std::vector<Path>{fresh});
+  // One that is gone, or of another run, is where the line began: it goes back to what is proved.
+  std::filesystem::rename(back, own() / "step-000015");
+  const Resume pruned = choose_resume(back.string(), run(), kFirst, true);
+  EXPECT_EQ(pruned.from, own() / "step-000015");
+  EXPECT_TRUE(pruned.back);
+}
+
+TEST_F(ResumeTest, WhatBeganElsewhereAndDivergedBeforeItsFirstCheckpointBeginsThereAgain) {
+  const Path foreign = save(path("other/checkpoints"), 100);
+  const Resume resume = choose_resume(foreign.string(), run(), kFirst, true);
+  EXPECT_EQ(resume.from, foreign);
+  EXPECT_TRUE(resume.back) << "the same recipe would do the same";
+  const Path own_one = save(own(), 110, std::filesystem::weakly_canonical(foreign).string());
+  prove(own_one);
+  EXPECT_EQ(choose_resume(foreign.string(), run(), kFirst, true).from, own_one);
+}
+
 TEST_F(ResumeTest, RanksTellTheCheckpointByItsPathAndItsManifest) {
   EXPECT_EQ(describe({}), "none");
   const Path folder = save(own(), 10);

@@ -282,6 +282,47 @@ TEST_F(Training, PartialFoldersAreRecognisedAndRemoved) {
   EXPECT_EQ(latest(folder_), path("step-1000000"));
 }
 
+TEST_F(Training, PruningLeavesTheNewestProvedOneBesideThoseItKeeps) {
+  for (int64_t step : {10, 20, 30, 40, 50}) save(folder_, step, 1, Model(step));
+  EXPECT_EQ(newest_proved(folder_), std::nullopt);
+  for (int64_t step : {10, 20}) prove(step_folder(folder_, step));
+  prove(step_folder(folder_, 20));
+  EXPECT_EQ(newest_proved(folder_), step_folder(folder_, 20));
+  EXPECT_EQ(fs::file_size(path("step-000020/proved")), 0u);
+  EXPECT_EQ(prune(folder_, 2), (std::vector<std::string>{"step-000010", "step-000030"}));
+  EXPECT_TRUE(prune(folder_, 2).empty());
+  EXPECT_EQ(prune(folder_, 1), std::vector<std::string>{"step-000040"});
+  prove(step_folder(folder_, 50));
+  EXPECT_EQ(prune(folder_, 1), std::vector<std::string>{"step-000020"});
+  EXPECT_EQ(whole_checkpoints(folder_), std::vector<Path>{step_folder(folder_, 50)});
+}
+
+TEST_F(Training, WhatIsNotFiniteIsAgreedOnBeforeAnythingIsWritten) {
+  std::vector<float> values(40'000, 1.0f);
+  const std::vector<int16_t> low(values.size(), 0x7fff);  // of a split master: bits, and no number
+  const auto pieces = [&] {
+    return std::vector<Piece>{{{"w", "param", DType::f32, {200, 200}}, values.data()},
+                              {{"w", "master_low", DType::i16, {200, 200}}, low.data()}};
+  };
+  std::string told = "not asked";
+  const auto agree = [&](const std::string& broken) {
+    told = broken;
+    return broken.empty();
+  };
+  EXPECT_TRUE(save_rank(partial_folder(folder_, 1), 0, pieces(), agree));
+  EXPECT_EQ(told, "");
+  for (const float bad : {NAN, INFINITY, -INFINITY})
+    for (const size_t at : {size_t{0}, size_t{16'384}, values.size() - 1}) {
+      values[at] = bad;
+      EXPECT_FALSE(save_rank(partial_folder(folder_, 2), 0, pieces(), agree));
+      EXPECT_EQ(told, "param of w");
+      EXPECT_FALSE(fs::exists(partial_folder(folder_, 2)));
+      values[at] = 1;
+    }
+  EXPECT_FALSE(save_rank(partial_folder(folder_, 2), 0, pieces(), [](const std::string&) { return false; }))
+      << "another rank has one";
+}
+
 TEST_F(Training, WhatTheProgramDidNotNameIsNeverTouched) {
   for (const char* own : {"notes.txt", "x.partial", "step-77/manifest.json", "step-77.partial/a", "step-0000078/a",
                           "step-000079/a", "step-best.partial/a", "step-000080.mine.partial/a"})

@@ -59,6 +59,8 @@ constexpr Instant kInstants[] = {
     {"write", "*/manifest.json.*"},
     {"rename", "*/manifest.json"},
     {"rename", "*/checkpoints/step-??????"},
+    {"fsync", "*/proved.*"},
+    {"rename", "*/proved"},
     {"rename", "*/checkpoints/step-??????.partial"},
     {"remove", "*/manifest.json"},
     {"rename", "*/samples/*.mp4"},
@@ -236,6 +238,8 @@ constexpr Instant kUnderWay[] = {
     {"write", "*/manifest.json.*"},
     {"rename", "*/manifest.json"},
     {"rename", "*/checkpoints/step-??????"},
+    {"fsync", "*/proved.*"},
+    {"rename", "*/proved"},
     {"rename", "*/checkpoints/step-??????.partial"},
     {"remove", "*/manifest.json"},
     {"write", "*/samples/*"},
@@ -246,11 +250,12 @@ constexpr Instant kAtEnd[] = {{"rename", "*/model/*"}, {"rename", "*/trace.json"
 
 constexpr int kRounds = 100, kKills = 10, kFailures = 2;  // of a round
 
-/// Whether the newest order ends no run, so that no start follows it: an old checkpoint that cannot be deleted is a warning.
+/// Whether the newest order ends no run, so that no start follows it: an old checkpoint that cannot be deleted, or one that
+/// cannot be called proved, is a warning.
 bool goes_on(const Orders& orders) {
   if (orders.empty() || orders.back().is_kill()) return false;
   const std::string_view call = orders.back().at.call, path = orders.back().at.path;
-  return call == "remove" || (call == "rename" && path.ends_with(".partial"));
+  return call == "remove" || (call == "rename" && path.ends_with(".partial")) || path.find("/proved") != path.npos;
 }
 
 /// Ten kills, of the rank, its launcher or all, and two failures of the disk, the last at the run's end.
@@ -291,6 +296,86 @@ TEST_F(Kills, OfRanksAndLaunchersAndFailuresOfTheDiskLoseNothing) {
     if (HasFailure()) return;
   }
   EXPECT_EQ(kills, kKills * part.size());
+}
+
+// A run that diverges at step 13, and the one that goes back with a lower rate.
+constexpr Instant kDiverging[] = {{"fsync", "*/proved.*"},
+                                  {"rename", "*/proved"},
+                                  {"rename", "*/checkpoints/step-??????"},
+                                  {"rename", "*/checkpoints/step-??????.partial"},
+                                  {"remove", "*/manifest.json"},
+                                  {"write", "*/metrics.jsonl"}};
+constexpr Instant kDiverged[] = {{"write", "*/diverged.json.*"}, {"rename", "*/diverged.json"}};
+constexpr Instant kGoingBack[] = {{"mkdir", "*/abandoned.partial"},
+                                  {"write", "*/abandoned.partial/*"},
+                                  {"rename", "*/abandoned.partial/checkpoints/*"},
+                                  {"rename", "*/abandoned-1"},
+                                  {"remove", "*/diverged.json"},
+                                  {"ftruncate", "*/metrics.jsonl"},
+                                  {"rename", "*/recipe.toml"}};
+
+TEST_F(Kills, OfRunsThatDivergeAndGoBackLeaveWhatIsProved) {
+  constexpr int kOfDiverging = 40;
+  const auto staged = [](const TinyRun& run, const std::string& rate) {
+    const std::string text = text_of(run.recipe()), plain = text.substr(0, text.find("\n[[stage]]"));
+    std::ofstream(run.recipe(), std::ios::trunc) << plain << "\n[[stage]]\nfrom = 12\ntrain.lr = " << rate << "\n";
+  };
+  const auto flags = [](int round) {
+    return Flags{"--run.steps",        "20",
+                 "--checkpoint.every", "2",
+                 "--sample.every",     "0",
+                 "--checkpoint.keep",  std::to_string(1 + round % 3),
+                 "--run.on_nan",       round % 2 ? "skip" : "stop"};
+  };
+  static const TinyRun healthy("kills-healthy");
+  give_the_same_clips(healthy);
+  staged(healthy, "5e-4");
+  ASSERT_EQ(healthy.train(1, "run", flags(0)).code, 0);
+  MatrixPart part("kills of runs that diverge, six a round", kOfDiverging);
+  for (int round : part) {
+    SCOPED_TRACE(round);
+    const TinyRun run("kills-diverging");
+    give_the_same_clips(run);
+    std::mt19937 random(static_cast<uint32_t>(round) + 1);
+    const auto any = [&](const auto& all) { return all[random() % std::size(all)]; };
+    const auto start_until = [&](int code, const Orders& orders, const std::string& stem) {
+      std::string text;
+      for (const Order& order : orders) text += (text.empty() ? "" : ";") + order.text();
+      for (size_t start = 0; start <= orders.size(); ++start) {
+        Flags argv = {TESSERA_BINARY, "launch", "-n", "1", "train", run.recipe(), "--run.out", run.out()};
+        for (const std::string& flag : flags(round)) argv.push_back(flag);
+        const Result r = run_program(argv, {{"OMP_NUM_THREADS", "1"},
+                                            {"LD_PRELOAD", KILL_AT},
+                                            {"TESSERA_KILL_AT", text},
+                                            {"TESSERA_KILL_DONE", (run.folder() / stem).string()}});
+        if (r.code == code) break;
+        EXPECT_TRUE(r.code == 5 || r.code == 128 + SIGKILL) << r.code << "\n" << r.output;
+        if (HasFailure()) return;
+      }
+      for (size_t i = 0; i < orders.size(); ++i)
+        EXPECT_TRUE(fs::exists(run.folder() / (stem + "-" + std::to_string(i)))) << "never came: " << orders[i].text();
+    };
+    const auto drawn = [&](const Instant& at) {
+      return Order{at, random() % 2 ? "before" : "behind", "0", random() % 3 ? "self" : "launcher"};
+    };
+    staged(run, "1e30");
+    start_until(6, {drawn(any(kDiverging)), drawn(any(kDiverging)), drawn(any(kDiverging)), drawn(any(kDiverged))},
+                "first");
+    if (HasFailure()) return;
+    const auto proved = checkpoint::newest_proved(fs::path(run.out()) / "checkpoints");
+    ASSERT_TRUE(proved);
+    EXPECT_EQ(checkpoint::load_manifest(*proved).step, 10) << "the one of step 12 is broken";
+    EXPECT_FALSE(fs::exists(run.out() + "/model"));
+    staged(run, "5e-4");
+    start_until(0, {drawn(any(kGoingBack)), drawn({"rename", "*/proved"})}, "second");
+    const auto lines = run.metrics("run"), expected = healthy.metrics("run");
+    ASSERT_EQ(lines.size(), expected.size());
+    for (size_t s = 0; s < lines.size(); ++s)
+      for (const char* key : {"step", "loss", "grad_norm", "lr"}) EXPECT_EQ(lines[s][key], expected[s][key]) << s;
+    EXPECT_EQ(run.model("run"), healthy.model("run"));
+    expect_nothing_left(run);
+    if (HasFailure()) return;
+  }
 }
 
 TEST_F(Kills, AFailureOfTheDiskWhereASampleIsWrittenDownEndsTheRunAndLosesNoLine) {

@@ -5,8 +5,10 @@
 
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "report/run_files.h"
+#include "tessera/report/run_folder.h"
 
 namespace tessera::report {
 namespace {
@@ -95,6 +97,93 @@ TEST_F(Metrics, AHistoryKnowsWhichEventsOfTheCheckpointsStepItHas) {
   EXPECT_TRUE(read_history(file(), 2).has("checkpoint"));
   EXPECT_TRUE(read_history(file(), 2).fault_times.contains(1234));
   EXPECT_FALSE(read_history(file(), 1).has("checkpoint"));
+}
+
+TEST_F(Metrics, OfALongHistoryOnlyTheLinesAroundTheCheckpointAreRead) {
+  constexpr int64_t kSteps = 400;
+  std::string text, strange;
+  std::vector<int64_t> ends(kSteps + 1);  // of the lines up to a step
+  for (int64_t s = 1; s <= kSteps; ++s) {
+    const std::string number = std::to_string(s);
+    if (s % 7 == 0) text += R"({"type":"stage","step":)" + number + "}\n";
+    text += R"({"type":")" + std::string(s % 5 == 0 ? "skip" : "step") + R"(","step":)" + number + R"(,"pad":")" +
+            std::string(s % 3 == 0 ? 60'000 : 20'000, 'x') + "\"}\n";
+    if (s % 10 == 0)
+      text += R"({"type":"sample","step":)" + number + R"(,"file":"samples/)" + number + ".mp4\"}\nno event\n" +
+              R"({"type":"warning","step":0})" + "\n" + R"({"type":"checkpoint","step":)" + number + "}\n";
+    ends[static_cast<size_t>(s)] = static_cast<int64_t>(text.size());
+  }
+  write("metrics.jsonl", text);
+  ASSERT_GT(text.size(), size_t{12} << 20);
+  for (const int64_t done : {1, 2, 9, 10, 77, 100, 199, 200, 301, 399, 400, 500}) {
+    const int64_t last = std::min(done, kSteps);
+    const History history = read_history(file(), done);
+    EXPECT_EQ(history.bytes, static_cast<int64_t>(text.size()));
+    EXPECT_EQ(history.kept, ends[static_cast<size_t>(last)]) << done;
+    EXPECT_EQ(history.last_step, last) << done;
+    EXPECT_EQ(history.has("checkpoint"), done % 10 == 0 && done <= kSteps) << done;
+    EXPECT_EQ(history.samples.size(), done % 10 == 0 && done <= kSteps ? 1u : 0u) << done;
+    EXPECT_LE(history.kept - history.begin, int64_t{3} << 20) << done;
+    if (done >= 200) {
+      EXPECT_GT(history.begin, 0) << done;
+      EXPECT_LT(history.strays.size(), 10u) << "of " << kSteps / 10;
+      EXPECT_NE(told_strays({1, 2}, history.begin).find(" behind byte " + std::to_string(history.begin)),
+                std::string::npos);
+    }
+  }
+  { MetricsWriter metrics(file(), 77); }
+  EXPECT_EQ(read(file()), text.substr(0, static_cast<size_t>(ends[77])));
+}
+
+TEST_F(Metrics, OfManyRanksALineNamesAFewAndHasWhatAllHaveBetweenThem) {
+  const auto with = [](int ranks, int64_t number) {
+    StepMetrics m = step(number, 1, ranks);
+    for (RankMetrics& rank : m.ranks) {
+      rank.peak_bytes += rank.rank == 11 ? 100 : 0;
+      rank.sample_seconds = rank.rank == 5 ? 3 : 1;
+      rank.bytes.parameters = rank.rank;
+    }
+    return m;
+  };
+  {
+    MetricsWriter metrics(file(), 0);
+    for (const auto& [ranks, number] : {std::pair(16, 1), {17, 2}, {40, 99}, {40, 100}, {16, 101}})
+      metrics.step(with(ranks, number));
+  }
+  std::vector<nlohmann::json> lines;
+  std::istringstream in(read(file()));
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  const auto named = [&](size_t line) {
+    std::vector<int> ranks;
+    for (const auto& rank : lines[line]["ranks"]) ranks.push_back(rank["rank"]);
+    return ranks;
+  };
+  EXPECT_EQ(named(0).size(), 16u);
+  EXPECT_FALSE(lines[0].contains("ranks_summary"));
+  EXPECT_EQ(named(1), (std::vector<int>{0, 5, 11})) << "rank 0, the slowest and the fullest";
+  EXPECT_EQ(named(2), (std::vector<int>{0, 5, 11}));
+  EXPECT_EQ(named(3).size(), 40u) << "every hundred steps all";
+  EXPECT_EQ(lines[2]["world"], 40);
+  const auto& summary = lines[2]["ranks_summary"];
+  EXPECT_EQ(summary["peak_bytes"], (nlohmann::json{{"min", 8 << 20}, {"median", 8 << 20}, {"max", (8 << 20) + 100}}));
+  EXPECT_EQ(summary["bytes.parameters"], (nlohmann::json{{"min", 0}, {"median", 20}, {"max", 39}}));
+  EXPECT_EQ(summary["sample_seconds"]["max"], 3);
+  EXPECT_EQ(summary["busy.compute"]["median"], 0.2);
+  EXPECT_FALSE(summary.contains("rank"));
+  EXPECT_EQ(summary, lines[3]["ranks_summary"]);
+  EXPECT_LT(lines[2].dump().size(), 8000u);
+
+  const auto written = read(file());
+  for (const auto& [last, world, shown] : {std::tuple(size_t{3}, 40, size_t{3}), {4, 40, 40}, {5, 16, 16}}) {
+    const std::filesystem::path of_many = new_run("of-many", 101);
+    size_t end = 0;
+    for (size_t line = 0; line < last; ++line) end = written.find('\n', end) + 1;
+    write("of-many/metrics.jsonl", written.substr(0, end));
+    const RunFolder run(of_many);
+    EXPECT_EQ(run.world(), world);
+    EXPECT_EQ(run.ranks().size(), shown);
+    EXPECT_EQ(run.waits().size(), last > 3 ? 40u : 0u) << "means are of lines that have every rank";
+  }
 }
 
 TEST_F(Metrics, AMissingFileIsAnEmptyHistoryAndAnUnreadableOneAnError) {

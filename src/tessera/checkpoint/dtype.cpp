@@ -105,4 +105,39 @@ void to_f32(DType dtype, const void* from, int64_t count, float* to) {
   }
 }
 
+namespace {
+
+/// No element has all of these bits: those of the exponent, or, of a type without infinities, all but the sign.
+template <class Bits>
+bool none_has_all(const void* from, int64_t count, Bits mask) {
+  bool any = false;
+  for (int64_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, static_cast<const char*>(from) + i * static_cast<int64_t>(sizeof bits), sizeof bits);
+    any |= (bits & mask) == mask;
+  }
+  return !any;
+}
+
+}  // namespace
+
+bool all_finite(DType dtype, const void* from, int64_t count) {
+  switch (dtype) {
+    case DType::f64:
+      return none_has_all<uint64_t>(from, count, 0x7ff0000000000000);
+    case DType::f32:
+      return none_has_all<uint32_t>(from, count, 0x7f800000);
+    case DType::f16:
+      return none_has_all<uint16_t>(from, count, 0x7c00);
+    case DType::bf16:
+      return none_has_all<uint16_t>(from, count, 0x7f80);
+    case DType::f8_e4m3:
+      return none_has_all<uint8_t>(from, count, 0x7f);
+    case DType::f8_e5m2:
+      return none_has_all<uint8_t>(from, count, 0x7c);
+    default:
+      return true;
+  }
+}
+
 }  // namespace tessera::checkpoint

@@ -28,4 +28,7 @@ std::string shape_text(const Shape& shape);  ///< "[13824, 5120]"
 /// Converts `count` elements of a floating type (is_floating); `from` needs no alignment.
 void to_f32(DType dtype, const void* from, int64_t count, float* to);
 
+/// Whether none of `count` elements is a NaN or infinite; true of types that have neither.
+bool all_finite(DType dtype, const void* from, int64_t count);
+
 }  // namespace tessera::checkpoint

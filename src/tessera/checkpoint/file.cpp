@@ -72,10 +72,21 @@ std::string process_tag() {
   return text;
 }
 
-/// ".<tag>-<n>.partial", and ".<pid>-<n>.partial" of earlier versions: what a DurableFile puts behind a file's name.
-bool is_temporary(const std::string& name) {
-  static const std::regex form(R"(.+\.[0-9a-f]{1,16}-[0-9]+\.partial)");
-  return std::regex_match(name, form);
+/// The name of the file that a temporary one was to become; empty: it is none. ".<tag>-<n>.partial", and
+/// ".<pid>-<n>.partial" of earlier versions, is what a DurableFile puts behind it.
+std::string target_of(const std::string& name) {
+  static const std::regex form(R"((.+)\.[0-9a-f]{1,16}-[0-9]+\.partial)");
+  std::smatch found;
+  return std::regex_match(name, found, form) ? found[1].str() : "";
+}
+
+/// A process number says less than a lock: it may have gone to another, or be of one that nobody has taken leave of.
+void remove_unless_held(const Path& partial) {
+  const int fd = ::open(partial.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return;
+  std::error_code gone;
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(partial, gone);
+  ::close(fd);
 }
 
 }  // namespace
@@ -102,14 +113,33 @@ DurableFile::DurableFile(const Path& path, int64_t bytes_needed)
 
 void remove_dead_partials(const Path& folder) {
   std::error_code gone;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, gone)) {
-    if (!is_temporary(entry.path().filename().string())) continue;
-    const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) continue;
-    // A process number says less: it may have gone to another, or be of one that nobody has taken leave of.
-    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
-    ::close(fd);
-  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder, gone))
+    if (!target_of(entry.path().filename().string()).empty()) remove_unless_held(entry.path());
+}
+
+void remove_dead_partials_of(const Path& path) {
+  const Path clean = path.has_filename() ? path : path.parent_path();
+  std::error_code gone;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(clean.has_parent_path() ? clean.parent_path() : Path("."), gone))
+    if (target_of(entry.path().filename().string()) == clean.filename()) remove_unless_held(entry.path());
+}
+
+PartialFolder::PartialFolder(const Path& final, std::string_view hint)
+    : final_(final.has_filename() ? final : final.parent_path()), partial_(temporary_name(final_)) {
+  remove_dead_partials_of(final_);
+  do {  // as in DurableFile, another writer may take it away between the calls
+    if (fd_ >= 0) ::close(fd_);
+    make_folder(partial_, hint);
+    fd_ = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd_ >= 0) ::flock(fd_, LOCK_EX);
+  } while (!std::filesystem::exists(partial_));
+}
+
+PartialFolder::~PartialFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(partial_, ignored);
+  if (fd_ >= 0) ::close(fd_);
 }
 
 DurableFile::~DurableFile() {

@@ -58,6 +58,26 @@ Path temporary_name(Path path);
 /// Removes what killed processes left of files that were being written: every temporary file of a DurableFile that
 /// nobody holds. A user's own `x.partial` stays. Others may begin files there meanwhile.
 void remove_dead_partials(const Path& folder);
+/// The same beside one target alone: what was to become `path`. Its writers call it before they begin.
+void remove_dead_partials_of(const Path& path);
+
+/// A folder that takes the name of `final` when it is whole, as DurableFile does for a file; folders.h's publish() gives it
+/// the name.
+class PartialFolder {
+ public:
+  /// Makes it, and removes what dead writers of the same target left. `hint`: the key or flag that names it.
+  PartialFolder(const Path& final, std::string_view hint);
+  ~PartialFolder();  ///< removes it unless it has the name
+  PartialFolder(const PartialFolder&) = delete;
+  PartialFolder& operator=(const PartialFolder&) = delete;
+
+  const Path& path() const { return partial_; }
+  const Path& final() const { return final_; }
+
+ private:
+  const Path final_, partial_;
+  int fd_ = -1;  // locked as long as somebody writes
+};
 
 /// Makes the folder and those above it where they are not there. Throws UserError (disk) with the system's reason.
 /// `hint`: the key or flag that names it.

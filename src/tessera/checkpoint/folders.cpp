@@ -102,6 +102,21 @@ std::optional<Path> latest(const Path& checkpoints) {
   return whole.empty() ? std::nullopt : std::optional<Path>(whole.back());
 }
 
+bool is_proved(const Path& checkpoint) {
+  std::error_code error;
+  return fs::exists(checkpoint / kProved, error);
+}
+
+void prove(const Path& checkpoint) {
+  if (!is_proved(checkpoint)) write_text(checkpoint / kProved, "");
+}
+
+std::optional<Path> newest_proved(const Path& checkpoints) {
+  const std::vector<Path> whole = whole_checkpoints(checkpoints);
+  const auto found = std::find_if(whole.rbegin(), whole.rend(), is_proved);
+  return found == whole.rend() ? std::nullopt : std::optional<Path>(*found);
+}
+
 std::vector<std::string> clean_partials(const Path& checkpoints) {
   std::vector<std::string> removed;
   for (const Path& path : entries(checkpoints)) {
@@ -123,7 +138,9 @@ std::vector<std::string> clean_partials(const Path& checkpoints) {
 std::vector<std::string> prune(const Path& checkpoints, int64_t keep) {
   std::vector<std::string> removed;
   const std::vector<Path> whole = whole_checkpoints(checkpoints);
+  const std::optional<Path> proved = newest_proved(checkpoints);
   for (size_t i = 0; keep > 0 && i + static_cast<size_t>(keep) < whole.size(); ++i) {
+    if (whole[i] == proved) continue;
     Path going = whole[i];
     going += kPartial;
     std::string problem = fs::exists(going) ? remove_checkpoint(going) : "";

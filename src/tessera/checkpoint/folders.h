@@ -25,12 +25,19 @@ Path partial_folder(const Path& checkpoints, int64_t step);  ///< checkpoints/st
 std::vector<Path> whole_checkpoints(const Path& checkpoints);
 std::optional<Path> latest(const Path& checkpoints);
 
+/// An empty file beside the manifest of a checkpoint from which a step began that was finite, and no spike. What diverges
+/// may look whole for a step or two: a run that goes back goes back to one of these.
+inline constexpr const char* kProved = "proved";
+bool is_proved(const Path& checkpoint);
+void prove(const Path& checkpoint);  ///< throws UserError (disk)
+std::optional<Path> newest_proved(const Path& checkpoints);
+
 /// Removes what killed runs left of saving and pruning; returns the names. What cannot be removed is a warning. No rank
 /// may be saving meanwhile.
 std::vector<std::string> clean_partials(const Path& checkpoints);
 
-/// Removes all whole checkpoints but the newest `keep` (0 and less: keeps all); returns their names. What cannot be
-/// removed is a warning: it is tried again at the next checkpoint.
+/// Removes all whole checkpoints but the newest `keep` (0 and less: keeps all) and the newest proved one; returns their
+/// names. What cannot be removed is a warning: it is tried again at the next checkpoint.
 std::vector<std::string> prune(const Path& checkpoints, int64_t keep);
 
 /// Gives a flushed folder its final name in one step; what had that name before is swapped out, then removed.

@@ -35,6 +35,14 @@ bool saved_since(const Path& checkpoint, double time) {
   return static_cast<double>(manifest.st_mtim.tv_sec) + 1e-9 * static_cast<double>(manifest.st_mtim.tv_nsec) >= time;
 }
 
+/// Whole checkpoints of later steps.
+std::vector<Path> behind(const Path& checkpoints, int64_t step) {
+  std::vector<Path> found;
+  for (const Path& whole : whole_checkpoints(checkpoints))
+    if (step_of(whole.filename().string()) > step) found.push_back(whole);
+  return found;
+}
+
 }  // namespace
 
 bool has_gone_on(const std::string& asked, const Path& run) {
@@ -48,18 +56,25 @@ bool has_gone_on(const std::string& asked, const Path& run) {
   return false;
 }
 
-Resume choose_resume(const std::string& asked, const Path& run, std::optional<double> launched) {
+Resume choose_resume(const std::string& asked, const Path& run, std::optional<double> launched, bool diverged) {
   const Path checkpoints = run / "checkpoints";
   const std::optional<Path> newest = latest(checkpoints);
   if (asked == "no" && !(launched && newest && saved_since(*newest, *launched)))
     return {std::nullopt, whole_checkpoints(checkpoints), "", false};
-  if (asked == "no" || asked == "auto") return {newest, {}, newest ? line_of(load_manifest(*newest)) : "", false};
-  if (has_gone_on(asked, run)) return {newest, {}, name_of(asked, run), /*gone_on=*/true};
-  Resume resume{Path(asked), {}, name_of(asked, run), false};
-  const int64_t step = load_manifest(asked).step;
-  for (const Path& whole : whole_checkpoints(checkpoints))
-    if (step_of(whole.filename().string()) > step) resume.beyond.push_back(whole);
-  return resume;
+  const bool named = asked != "no" && asked != "auto";
+  std::error_code none;
+  const bool own =
+      named && fs::exists(Path(asked) / "manifest.json", none) && fs::equivalent(Path(asked) / "..", checkpoints, none);
+  const bool gone_on = named && !(diverged && own) && has_gone_on(asked, run);
+  if (diverged && (!named || gone_on)) {
+    const std::optional<Path> proved = newest_proved(checkpoints);
+    return {proved, behind(checkpoints, proved ? load_manifest(*proved).step : -1),
+            proved ? line_of(load_manifest(*proved)) : "", gone_on, /*back=*/true};
+  }
+  if (!named) return {newest, {}, newest ? line_of(load_manifest(*newest)) : "", false};
+  if (gone_on) return {newest, {}, name_of(asked, run), /*gone_on=*/true};
+  // What begins elsewhere and diverged before its first checkpoint would do so again.
+  return {Path(asked), behind(checkpoints, load_manifest(asked).step), name_of(asked, run), false, diverged && !own};
 }
 
 std::string describe(const Resume& resume) {

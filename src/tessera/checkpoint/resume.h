@@ -22,6 +22,7 @@ struct Resume {
   std::vector<Path> beyond;  ///< whole checkpoints of the run that lie behind `from` on the line it leaves
   std::string line;          ///< kResumedFrom of the checkpoints that follow; empty: none
   bool gone_on = false;      ///< run.resume names a folder, and the run has gone on from there already
+  bool back = false;         ///< the run diverged: `from` is its newest proved checkpoint, if there is one
 };
 
 /// Whether run.resume = `asked` names a folder from which the newest checkpoint of the run follows, or the newest whose
@@ -29,9 +30,10 @@ struct Resume {
 bool has_gone_on(const std::string& asked, const Path& run);
 
 /// `asked`: run.resume. `launched`: this is a restart by a launcher that began then, in seconds since 1970: with run.resume
-/// = "no" the run goes on from what it saved since, and begins anew while that is nothing. Throws UserError (input) for a
-/// folder that is no checkpoint.
-Resume choose_resume(const std::string& asked, const Path& run, std::optional<double> launched);
+/// = "no" the run goes on from what it saved since, and begins anew while that is nothing. `diverged`: the start before this
+/// one ended so, and what it saved last is not worth going on from; a checkpoint of the run that `asked` names is taken all
+/// the same. Throws UserError (input) for a folder that is no checkpoint.
+Resume choose_resume(const std::string& asked, const Path& run, std::optional<double> launched, bool diverged = false);
 
 /// "checkpoints/step-000050, step 50, manifest 1a2b3c4d", by which ranks compare; "none".
 std::string describe(const Resume& resume);

@@ -41,9 +41,14 @@ struct Piece {
   std::function<const void*()> fetch = {};
 };
 
+/// Whether to write, asked when all bytes were read and none is written. `broken`: "exp_avg of blocks.0.ffn.0.weight", the
+/// first tensor with a value that is not finite; empty: there is none.
+using Agree = std::function<bool(const std::string& broken)>;
+
 /// Writes rank-00000.safetensors and, last, rank-00000.parts.json into `partial`, creating the folder. Every rank of
-/// the world calls it; what several ranks hold alike (dp_replicate) is given by one of them.
-void save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces);
+/// the world calls it; what several ranks hold alike (dp_replicate) is given by one of them. False, and nothing is written,
+/// where `agree` says so (null: it never does).
+bool save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces, const Agree& agree = {});
 
 /// After all `world` ranks have saved: merges their parts into `manifest` (its `tensors` are replaced), checks that
 /// they tile every tensor, writes manifest.json and renames `partial` to `final`. One rank calls it.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include "tessera/base/check.h"
@@ -17,14 +18,22 @@ std::string rank_file(int rank, std::string_view suffix) {
   return name + std::string(suffix);
 }
 
-/// The piece's record with its one part (none when it is empty).
-TensorRecord describe(const Piece& piece, int rank) {
+/// The piece's record with its one part (none when it is empty). Sets `broken` where it names none yet and a value of the
+/// piece is not finite: the pass over the bytes for their checksum sees that too.
+TensorRecord describe(const Piece& piece, int rank, std::string& broken) {
   const TensorRange range = resolved(piece.range, "checkpoint.save");
   TensorRecord tensor{range.name, range.kind, range.dtype, range.shape, {}};
   if (range.begin == range.end) return tensor;
   const void* data = piece.fetch ? piece.fetch() : piece.data;
   check_internal(data != nullptr, "checkpoint.save", range.kind + " of " + shown(range.name) + ": no data");
-  uint32_t crc = crc32c(data, static_cast<size_t>((range.end - range.begin) * size_of(range.dtype)));
+  uint32_t crc = 0;
+  constexpr int64_t kBlock = int64_t{16} << 10;  // elements, which stay in the processor's cache for the second look
+  for (int64_t at = 0; at < range.end - range.begin; at += kBlock) {
+    const int64_t count = std::min(kBlock, range.end - range.begin - at);
+    const char* block = static_cast<const char*>(data) + at * size_of(range.dtype);
+    crc = crc32c(block, static_cast<size_t>(count * size_of(range.dtype)), crc);
+    if (broken.empty() && !all_finite(range.dtype, block, count)) broken = range.kind + " of " + shown(range.name);
+  }
   tensor.parts.push_back({rank_file(rank, ".safetensors"), "", range.box, range.begin, range.end, crc});
   return tensor;
 }
@@ -80,18 +89,13 @@ TensorRange resolved(TensorRange range, std::string_view where) {
   return range;
 }
 
-void save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces) {
-  std::error_code error;
-  fs::create_directories(partial, error);
-  if (error)
-    throw UserError(Exit::disk, "checkpoint.save", partial.string() + ": cannot create: " + error.message(),
-                    "check [run] out");
-
+bool save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces, const Agree& agree) {
   std::vector<TensorRecord> records;
   std::vector<TensorData> tensors;
   std::map<std::string, int> used;  // a rank may hold several ranges of one tensor
+  std::string broken;
   for (const Piece& piece : pieces) {
-    TensorRecord record = describe(piece, rank);
+    TensorRecord record = describe(piece, rank, broken);
     for (Part& part : record.parts) {
       part.key = record.kind + "/" + record.name;
       if (int n = used[part.key]++) part.key += "#" + std::to_string(n);
@@ -99,10 +103,17 @@ void save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces) 
     }
     records.push_back(std::move(record));
   }
+  if (agree && !agree(broken)) return false;
+  std::error_code error;
+  fs::create_directories(partial, error);
+  if (error)
+    throw UserError(Exit::disk, "checkpoint.save", partial.string() + ": cannot create: " + error.message(),
+                    "check [run] out");
   if (!tensors.empty())
     write_safetensors(partial / rank_file(rank, ".safetensors"), tensors,
                       {{"format", "tessera"}, {"rank", std::to_string(rank)}});
   write_text(partial / rank_file(rank, ".parts.json"), dump_json(to_json(records)));
+  return true;
 }
 
 void commit(const Path& partial, const Path& final, int world, Manifest manifest) {

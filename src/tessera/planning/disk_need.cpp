@@ -39,7 +39,7 @@ int64_t checkpoint_bytes(const Planned& planned) {
 int64_t checkpoints_on_disk(const Planned& planned) {
   const int64_t every = planned.run.checkpoint_every;
   const int64_t written = every > 0 ? (planned.run.steps + every - 1) / every : 1;
-  return planned.checkpoints_kept > 0 ? std::min<int64_t>(written, planned.checkpoints_kept + 1) : written;
+  return planned.checkpoints_kept > 0 ? std::min<int64_t>(written, planned.checkpoints_kept + 2) : written;
 }
 
 void check_disk(const Planned& planned, const fs::path& out, const std::vector<fs::path>& beyond) {

@@ -11,7 +11,7 @@ namespace tessera::planning {
 /// Bytes of a complete checkpoint: masters and optimiser states of all trained parameters in the plan's formats, of all
 /// experts. Frozen parameters are not in it; files for other programs (checkpoint.export) come on top.
 int64_t checkpoint_bytes(const Planned& planned);
-/// Number of complete checkpoints on disk at once, including the one being written.
+/// Number of complete checkpoints on disk at once, including the one being written and the newest proved one.
 int64_t checkpoints_on_disk(const Planned& planned);
 
 /// Throws UserError (disk) with need and free space if the run's checkpoints do not fit beside the existing files.

@@ -54,7 +54,7 @@ class Preparation {
       read(pace);
       plan();
       pace.barrier();
-      comm_.check_agreement("clips of the data set", clips());
+      comm_.check_agreement("clips of the data set", data_.digest_ += clips());
       if (recipe_.data.beside()) return encode_beside(pace);
       {
         std::optional<TextPass> text;
@@ -162,7 +162,7 @@ class Preparation {
     if (options_.prompts && rank_ == 0) tell_random_prompts(recipe_);
     captions_ = distinct_captions(data_.items_);
     pace.barrier();
-    comm_.check_agreement("data set", rows());
+    comm_.check_agreement("data set", data_.digest_ = rows());
     const bool encodes = encodes_texts();  // else no tokenizer is made that a later sample would be given
     data_.tokenizer_ = encodes ? tokenizer_file(recipe_, captions_) : fs::path(recipe_.data.tokenizer);
     if (rank_ == 0) {

@@ -69,6 +69,8 @@ class PreparedData {
   data::Frames frames(int64_t index) const;
   const std::vector<int>& buckets() const { return buckets_; }  ///< of each sample
   int64_t problems() const { return problems_; }                ///< rows that were left out
+  /// Of rows, captions and clips: other text, other data. Of files that are not encoded to a cache by their names alone.
+  const std::string& digest() const { return digest_; }
   /// Files of the cache that it reads.
   std::set<data::Path> cache_files() const;
 
@@ -105,6 +107,7 @@ class PreparedData {
   const data::Item& item(int64_t index) const { return items_.at(clip(index).item); }
 
   uint64_t seed_ = 0;
+  std::string digest_;
   std::vector<data::Item> items_;
   data::ClipPlan plan_;
   std::vector<Sample> samples_;

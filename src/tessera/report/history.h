@@ -13,10 +13,11 @@ namespace tessera::report {
 
 struct History {
   int64_t bytes = 0;              ///< of the file; 0 where there is none
+  int64_t begin = 0;              ///< of them, what lies before the lines that were read
   int64_t kept = 0;               ///< of them, up to the first line beyond step `done`, or one that was never finished
   bool open_end = false;          ///< the last kept line lacks its newline
   int64_t last_step = 0;          ///< of the kept `step` and `skip` lines; 0: there are none
-  std::vector<int64_t> strays;    ///< numbers, from 1, of kept lines that are no events
+  std::vector<int64_t> strays;    ///< numbers, from 1 behind `begin`, of kept lines that are no events
   std::set<std::string> at_done;  ///< types of the kept lines of step `done`
   std::set<std::string> samples;  ///< names of the files of the kept `sample` lines of step `done`
   std::set<int64_t> fault_times;  ///< of the kept `fault` lines that have one
@@ -24,11 +25,12 @@ struct History {
   bool has(const std::string& type) const { return at_done.contains(type); }
 };
 
-/// One line for people about these lines; empty where there are none.
-std::string told_strays(const std::vector<int64_t>& lines);
+/// One line for people about these lines; empty where there are none. `begin`: bytes before the first.
+std::string told_strays(const std::vector<int64_t>& lines, int64_t begin = 0);
 
-/// Lines are in the order of their steps, so all lines after the first one beyond `done` are beyond it too. Throws
-/// UserError (disk) when a file that is there cannot be read: nothing of it is known then.
+/// `step` and `skip` lines are in the order of their steps, so all lines after the first one beyond `done` are beyond it too,
+/// and the place is found by halves: of a long file a megabyte or two around it are read, however many steps and ranks the
+/// run has. Throws UserError (disk) when a file that is there cannot be read: nothing of it is known then.
 History read_history(const std::filesystem::path& file, int64_t done);
 
 }  // namespace tessera::report

@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "tessera/base/check.h"
 
@@ -61,6 +64,65 @@ Json rank_json(const RankMetrics& m) {
   if (m.compression_error)
     json["compression_error"] = {{"mean", m.compression_error->mean}, {"max", m.compression_error->most}};
   return json;
+}
+
+}  // namespace
+
+std::vector<Spread> spreads(const std::vector<RankMetrics>& ranks) {
+  std::vector<std::pair<std::string, std::vector<double>>> fields;
+  std::map<std::string, size_t> places;
+  const auto add = [&](const std::string& field, const Json& value) {
+    const auto [place, added] = places.try_emplace(field, fields.size());
+    if (added) fields.emplace_back(field, std::vector<double>());
+    fields[place->second].second.push_back(value.get<double>());
+  };
+  for (const RankMetrics& rank : ranks)
+    for (const auto& [field, value] : rank_json(rank).items()) {
+      if (value.is_number() && field != "rank") add(field, value);
+      if (value.is_object())
+        for (const auto& [inner, number] : value.items()) add(field + "." + inner, number);
+    }
+  std::vector<Spread> all;
+  for (auto& [field, values] : fields) {
+    std::ranges::sort(values);
+    all.push_back({field, values.front(), values[values.size() / 2], values.back()});
+  }
+  return all;
+}
+
+namespace {
+
+/// A count of bytes without a point.
+std::string as_counted(double value) {
+  constexpr double kWhole = 9007199254740992;  // 2^53
+  return std::trunc(value) == value && std::abs(value) < kWhole ? std::to_string(static_cast<int64_t>(value))
+                                                                : exact(value);
+}
+
+/// ,"ranks":[...] and, of many, "world" and "ranks_summary".
+std::string rank_fields(const StepMetrics& m) {
+  std::set<size_t> shown;
+  const bool many = m.ranks.size() > kMostRanks;
+  if (many && m.step % kAllRanksEvery != 0) {
+    const auto most = [&](const auto& of) {
+      return static_cast<size_t>(std::ranges::max_element(m.ranks, {}, of) - m.ranks.begin());
+    };
+    shown = {0, most(&RankMetrics::sample_seconds), most(&RankMetrics::peak_bytes)};
+  } else {
+    for (size_t r = 0; r < m.ranks.size(); ++r) shown.insert(r);
+  }
+  Json rows = Json::array();
+  for (const size_t r : shown) rows.push_back(rank_json(m.ranks[r]));
+  std::string text = ",\"ranks\":" + text_of(rows);
+  if (!many) return text;
+  text += ",\"world\":" + std::to_string(m.ranks.size()) + ",\"ranks_summary\":{";
+  bool first = true;
+  for (const Spread& s : spreads(m.ranks)) {
+    text += std::string(std::exchange(first, false) ? "" : ",") + "\"" + s.field +
+            "\":{\"min\":" + as_counted(s.least) + ",\"median\":" + as_counted(s.median) +
+            ",\"max\":" + as_counted(s.most) + "}";
+  }
+  return text + "}";
 }
 
 }  // namespace
@@ -173,15 +235,13 @@ std::string gate_fields(const std::optional<StepMetrics::Gate>& gate) {
 }  // namespace
 
 void MetricsWriter::step(const StepMetrics& m) {
-  Json ranks = Json::array();
-  for (const auto& rank : m.ranks) ranks.push_back(rank_json(rank));
   write("{\"type\":\"step\",\"step\":" + std::to_string(m.step) + ",\"loss\":" + exact(m.loss) +
         ",\"grad_norm\":" + exact(m.grad_norm) + ",\"lr\":" + exact(m.lr) + ",\"seconds\":" + exact(m.seconds) +
         ",\"samples\":" + std::to_string(m.samples) + ",\"tokens\":" + std::to_string(m.tokens) +
         (m.plan_hash.empty() ? "" : ",\"plan_hash\":\"" + m.plan_hash + "\"") +
         (m.loss_scale ? ",\"loss_scale\":" + exact(*m.loss_scale) : "") + (m.d ? ",\"d\":" + exact(*m.d) : "") +
         (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") + (m.peak_flops ? ",\"peak_flops\":" + exact(*m.peak_flops) : "") +
-        expert_fields(m) + gate_fields(m.gate) + ",\"ranks\":" + text_of(ranks) + "}");
+        expert_fields(m) + gate_fields(m.gate) + rank_fields(m) + "}");
 }
 
 void MetricsWriter::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {

@@ -65,6 +65,18 @@ inline constexpr std::pair<const char*, double RankMetrics::Exposed::*> kExposed
 /// What a rank did, in order, and the seconds that each took.
 using Phases = std::vector<std::pair<std::string, double>>;
 
+/// Of more ranks a line of metrics.jsonl has the slowest, the fullest and rank 0 alone, but for every so many steps; beside
+/// them stands what all have between them.
+inline constexpr size_t kMostRanks = 16;
+inline constexpr int64_t kAllRanksEvery = 100;
+
+/// A field of the ranks' entries, "peak_bytes" or "bytes.parameters", over the ranks that have it.
+struct Spread {
+  std::string field;
+  double least = 0, median = 0, most = 0;
+};
+std::vector<Spread> spreads(const std::vector<RankMetrics>& ranks);
+
 struct StepMetrics {
   int64_t step = 0;
   double loss = 0, grad_norm = 0, lr = 0;  ///< 17 digits: bit-identity is said of these
@@ -127,7 +139,7 @@ class MetricsWriter {
               std::optional<double> audio_effect = {});
   /// Without `seconds`: a kill kept the line from being written when it was saved.
   void checkpoint(int64_t step, const std::string& folder, std::optional<double> seconds);
-  /// What went wrong and did not end the run: `kind` is "restart", "slow_rank" or "rebalance"; `rank` -1: none by
+  /// What went wrong: `kind` is "restart", "slow_rank", "rebalance", or "diverged", which ends the run; `rank` -1: none by
   /// itself. `shares`: samples of a step by dp rank from now on, where they change.
   void fault(int64_t step, const std::string& kind, const std::string& text, int rank,
              const std::vector<int64_t>& shares = {});
@@ -144,8 +156,8 @@ class MetricsWriter {
   /// And one key has another value than it had there; `text` is for people.
   void change(int64_t step, const std::string& key, const std::string& before, const std::string& now,
               const std::string& text);
-  /// What the user was warned of and will want to know later. `what`: "history", "transport", or what failed
-  /// without ending the run: "sample", "report", "export".
+  /// What the user was warned of and will want to know later. `what`: "history", "transport", "spike", or what failed
+  /// without ending the run: "sample", "report", "export", "checkpoint".
   void warning(int64_t step, const std::string& what, const std::string& text);
   /// A stage begins: `step` is its first, `changes` and `plan` are for people, one line each.
   void stage(int64_t step, int number, const std::string& changes, const std::string& plan);

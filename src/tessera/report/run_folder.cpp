@@ -108,7 +108,7 @@ void RunFolder::restart() {
   used_.clear();
   strays_.clear();
   last_line_.clear();
-  last_step_ = offset_ = line_ = 0;
+  last_step_ = offset_ = line_ = world_ = 0;
   read_facts();
 }
 
@@ -188,11 +188,16 @@ void RunFolder::take_line(const std::string& line) {
   steps_.push_back(std::move(m));
   if (in.has("ranks")) {
     ranks_.clear();
+    const auto rows = in.list("ranks");
+    const auto here = static_cast<int64_t>(rows.size());
+    world_ = std::max(here, in.whole("world"));
+    const bool all = here == world_;  // means over the steps are of lines that have every rank
     // A line tells of the step before it, and the first one warms up.
-    const bool counts = steps_.size() > 2;
+    const bool counts = all && steps_.size() > 2;
     waited_steps_ += counts;
-    for (const JsonFields& rank : in.list("ranks")) {
+    for (const JsonFields& rank : rows) {
       ranks_.push_back(read_rank(rank));
+      if (!all) continue;
       Used& used = used_[ranks_.back().rank];
       if (ranks_.back().mfu && steps_.size() > 1) used.mfu += *ranks_.back().mfu, ++used.mfu_steps;
       if (const auto& driver = ranks_.back().driver; driver && steps_.size() > 1) {

@@ -43,7 +43,8 @@ class RunFolder {
   const std::filesystem::path& folder() const { return folder_; }
   const RunFacts& facts() const { return facts_; }
   const std::vector<StepMetrics>& steps() const { return steps_; }  ///< in order; `ranks` stays empty
-  const std::vector<RankMetrics>& ranks() const { return ranks_; }  ///< of the last step
+  const std::vector<RankMetrics>& ranks() const { return ranks_; }  ///< of the last step; of many, those that it names
+  int64_t world() const { return world_; }                          ///< how many ranks it had
   const std::vector<RunEvent>& events() const { return events_; }
   bool finished() const { return facts_.steps > 0 && last_step() >= facts_.steps; }
   int64_t last_step() const { return last_step_; }  ///< 0: none yet
@@ -100,7 +101,7 @@ class RunFolder {
   };
   std::vector<int64_t> strays_;
   std::map<int, Used> used_;  ///< by rank, sums over these steps
-  int64_t last_step_ = 0;
+  int64_t last_step_ = 0, world_ = 0;
   int64_t line_ = 0;       ///< lines that were read
   int64_t offset_ = 0;     ///< bytes of metrics.jsonl that were read, whole lines only
   std::string last_line_;  ///< the one that ends at offset_: when it is no longer there, the file was cut back

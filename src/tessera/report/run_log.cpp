@@ -32,6 +32,13 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
   if (m.loss_scale) values.emplace_back("train/loss_scale", *m.loss_scale);
   if (m.d) values.emplace_back("train/d", *m.d);
   if (m.mfu) values.emplace_back("train/mfu", *m.mfu);
+  if (m.ranks.size() > kMostRanks) {
+    for (const Spread& s : spreads(m.ranks))
+      values.insert(values.end(), {{"ranks/" + s.field + " min", s.least},
+                                   {"ranks/" + s.field + " median", s.median},
+                                   {"ranks/" + s.field + " max", s.most}});
+    return values;
+  }
   for (const RankMetrics& rank : m.ranks) {
     const std::string name = "rank " + std::to_string(rank.rank) + "/";
     for (const auto& [part, bytes] : named_parts(rank.bytes))

@@ -60,7 +60,8 @@ class RunLog {
   TensorBoardWriter board_;
 };
 
-/// A step as TensorBoard's tags: train/*, memory/rank N/*, busy/rank N/*, exposed/rank N/*.
+/// A step as TensorBoard's tags: train/*, memory/rank N/*, busy/rank N/*, exposed/rank N/*; of many ranks, in place of
+/// theirs, ranks/*.
 std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& metrics);
 
 }  // namespace tessera::report

@@ -134,7 +134,7 @@ std::vector<std::pair<std::string, std::string>> facts(const RunFolder& run) {
   if (f.parameters > 0) facts.emplace_back("parameters", print("%.1f M", static_cast<double>(f.parameters) / 1e6));
   if (f.tokens > 0) facts.emplace_back("tokens a sample", std::to_string(f.tokens));
   if (f.global_batch > 0) facts.emplace_back("global batch", std::to_string(f.global_batch));
-  if (!run.ranks().empty()) facts.emplace_back("ranks", std::to_string(run.ranks().size()));
+  if (!run.ranks().empty()) facts.emplace_back("ranks", std::to_string(run.world()));
   facts.emplace_back("steps", std::to_string(run.last_step()) +
                                   (run.finished() || f.steps == 0 ? "" : " of " + std::to_string(f.steps)));
   if (!run.steps().empty()) {
@@ -359,6 +359,7 @@ ReportInput compared(const std::vector<RunFolder>& runs) {
 
 void write_run_report(const std::vector<fs::path>& paths, const fs::path& file) {
   check_internal(!paths.empty(), "train.report", "no run to report on");
+  checkpoint::remove_dead_partials_of(file);
   std::vector<RunFolder> runs;
   for (const auto& path : paths) {
     const RunFolder& run = runs.emplace_back(path);

@@ -92,7 +92,7 @@ class Screen {
     if (facts.parameters > 0)
       about += formatted("%s%.1f M parameters", dot(), static_cast<double>(facts.parameters) / 1e6);
     if (!run_.ranks().empty())
-      about += dot() + formatted("%zu rank%s", run_.ranks().size(), run_.ranks().size() == 1 ? "" : "s");
+      about += dot() + formatted("%lld rank%s", static_cast<long long>(run_.world()), run_.world() == 1 ? "" : "s");
     if (facts.mesh.find(' ') != std::string::npos && facts.mesh != "one rank") about += " (" + facts.mesh + ")";
     if (facts.global_batch > 0) about += dot() + ("global batch " + std::to_string(facts.global_batch));
     text(about, Ink::soft);

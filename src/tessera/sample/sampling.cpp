@@ -261,6 +261,8 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   const auto write = [&](const std::string& file, const data::Frames& frames, const data::Sound& sound) {
     if (const fs::path folder = fs::path(file).parent_path(); !folder.empty())
       checkpoint::make_folder(folder, "check --out");
+    checkpoint::remove_dead_partials_of(file);
+    if (fs::is_directory(file)) checkpoint::remove_dead_partials(file);  // of a clip as frames
     if (format_of(options) == data::ClipFormat::mp4)
       data::write_mp4(file, frames, sound);
     else

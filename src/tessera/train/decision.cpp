@@ -47,8 +47,9 @@ Decision decide(double norm, const std::vector<std::vector<double>>& ranks, cons
   d.norm = without_sign_of_nan(norm / d.loss_scale.value_or(1));
   const bool finite = std::isfinite(d.loss) && std::isfinite(d.norm);
   // Of a loss that is not finite no scale is the cause.
-  if (std::isfinite(d.loss)) d.skipped = loss_scale.end_step(rules.step, finite);
-  if (!d.skipped.empty()) return d;
+  if (std::isfinite(d.loss)) d.skipped = loss_scale.end_step(rules.step, finite, rules.kept);
+  d.overflow = !d.skipped.empty();
+  if (d.overflow) return d;
   if (!finite) {
     d.skipped = not_finite(d, bad, rules);
     if (rules.skip_not_finite) return d;

@@ -21,7 +21,7 @@ struct DecisionRules {
   bool skip_not_finite = false;                ///< run.on_nan = skip; else such a step ends the run
   std::function<int64_t()> count_update;       ///< the number of the update, called when there is one
   std::function<std::string(int64_t)> source;  ///< the file of a data-set index, for messages
-  std::function<std::string()> kept = {};      ///< which checkpoint there is to go back to, for messages
+  std::function<std::string()> kept = {};      ///< what there is to go back to, for messages that end the run
   bool updated = false;                        ///< updates were made in the backward: nothing is left to control
 };
 
@@ -33,6 +33,7 @@ struct Decision {
   std::optional<double> d;                  ///< its step size, of optimisers that find it themselves
   std::optional<net::StepControl> control;  ///< of its updates; nothing: there are none
   std::string skipped;                      ///< why no update is made; empty: one is
+  bool overflow = false;                    ///< that is the loss scale, which has been lowered: no fault
   int stop = 0;                             ///< the signal that asks some rank to stop; 0: none
 };
 

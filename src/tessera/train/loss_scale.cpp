@@ -29,14 +29,15 @@ std::optional<double> LossScale::scale() const {
   return scaler_ ? std::optional<double>(scaler_->scale()) : std::nullopt;
 }
 
-std::string LossScale::end_step(int64_t step, bool finite) {
+std::string LossScale::end_step(int64_t step, bool finite, const std::function<std::string()>& kept) {
   if (!scaler_) return "";
   const double used = scaler_->scale();
   if (scaler_->update(finite)) return "";
   const std::string why = "gradients overflowed fp16 at loss scale " + scale_text(used);
   if (scaler_->scale() < kLeastScale)
     throw UserError(Exit::not_finite, "train", "step " + std::to_string(step) + ": " + why,
-                    "they are too large for fp16 at any scale: lower train.lr, or compute and reduce in bf16");
+                    "they are too large for fp16 at any scale: lower train.lr, or compute and reduce in bf16" +
+                        (kept ? "; " + kept() : std::string()));
   return why + ", from now on it is " + scale_text(scaler_->scale());
 }
 

@@ -5,6 +5,7 @@
 //   LossScale scale(plan, recipe);
 //   objective.scale_gradients(scale.scale().value_or(1));
 //   if (const std::string why = scale.end_step(step, std::isfinite(norm)); !why.empty()) ...    // no update
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -29,8 +30,8 @@ class LossScale {
 
   std::optional<double> scale() const;  ///< of the step to come
   /// Ends a step with a finite loss. Why its gradients are not to be used, in words; empty when they are. Throws
-  /// UserError (not_finite) when they overflow at every scale.
-  std::string end_step(int64_t step, bool finite);
+  /// UserError (not_finite) when they overflow at every scale; `kept`: what there is to go back to then.
+  std::string end_step(int64_t step, bool finite, const std::function<std::string()>& kept = {});
 
   void save(checkpoint::Manifest& manifest) const;
   void restore(const checkpoint::Manifest& manifest);  ///< what was saved without a scale begins with the recipe's

@@ -73,6 +73,7 @@ void Run::begin_part(size_t part) {
 diffusion::TrainingSamples Run::samples(const plan::Visit& visit) {
   began_ = seconds_now();
   skipped_.clear();
+  overflowed_ = updated_ = spiked_ = false;
   flops_ = 0;
   if (visit.step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
   engine_->executor().keep_lines(visit.step <= first_step_ + 1);
@@ -151,19 +152,28 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
   rules.updated = pass.pass.ahead.has_value();
   rules.count_update = [&] { return experts_->count_update(pass.pass.expert); };
   rules.source = [&](int64_t index) { return experts_->data().samples->source(index); };
-  rules.kept = [&] {
-    const auto newest = checkpoint::latest(checkpoints_);
-    return newest ? "the newest checkpoint is " + newest->string() : std::string("no checkpoint was written yet");
-  };
-  Decision decision = train::decide(step.norm(), step.ranks(), rules, loss_scale_);
+  rules.kept = [&] { return way_back(rules.step, rules.rate); };
+  Decision decision;
+  try {
+    decision = train::decide(step.norm(), step.ranks(), rules, loss_scale_);
+  } catch (const UserError& error) {
+    if (error.code() == Exit::not_finite) note_divergence(rules.step, error, rules.rate);
+    throw;
+  }
+  rate_ = decision.rate;
   ranks_ = decision.ranks;
   decision.d = step_size_.of(pass.pass.expert);
   step_size_.take(ranks_);
   if (decision.control) decision.control = step_size_.armed(pass.pass.expert, *decision.control);
   if (decision.control) decision.d = step_size_.of(pass.pass.expert);
   if (decision.stop != 0) stopping_ = decision.stop;
-  if (decision.skipped.empty()) return decision;
+  if (decision.skipped.empty()) {
+    updated_ = true;
+    look_for_spikes(pass, decision);
+    return decision;
+  }
   skipped_ = decision.skipped;
+  overflowed_ = decision.overflow;
   if (rank_ == 0) log::warn("step " + std::to_string(rules.step) + " skipped: " + skipped_);
   return decision;
 }
@@ -206,6 +216,7 @@ void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
     progress_->step(metrics, predicted_.peak);
   }
   count_skip(visit.step);
+  prove(visit.step);
   look_for_slow_ranks(visit.step);
   if (stopping_) walk_->stop();
 }
@@ -213,15 +224,16 @@ void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
 /// Ends a run that only skips: its weights stay what they are, so nothing but another sample could mend it. Every rank
 /// counts the same.
 void Run::count_skip(int64_t step) {
-  skips_in_a_row_ = skipped_.empty() ? 0 : skips_in_a_row_ + 1;
-  if (skipped_.empty()) return;
-  ++skips_;
-  if (skips_in_a_row_ == kHopelessSkips)
-    throw UserError(Exit::not_finite, "train",
-                    std::to_string(kHopelessSkips) + " steps in a row were skipped, the last at step " +
-                        std::to_string(step) + ": " + skipped_,
-                    "resume from an earlier checkpoint (run.resume = DIR) with a lower train.lr, or find the first "
-                    "bad step with run.on_nan = \"stop\"");
+  if (skipped_.empty()) skips_in_a_row_ = 0;
+  skips_ += !skipped_.empty();
+  if (skipped_.empty() || overflowed_ || ++skips_in_a_row_ < kHopelessSkips) return;
+  const UserError error(
+      Exit::not_finite, "train",
+      std::to_string(kHopelessSkips) + " steps in a row were skipped, the last at step " + std::to_string(step) + ": " +
+          skipped_,
+      "go back, lower train.lr, or find the first bad step with run.on_nan = \"stop\"; " + way_back(step, rate_));
+  note_divergence(step - kHopelessSkips + 1, error, rate_);
+  throw error;
 }
 
 /// Names ranks that have become slow and, where the recipe says so, gives them fewer samples. Every rank has the same
@@ -396,6 +408,8 @@ void Run::save(int64_t step) {
   const fs::path partial = checkpoint::partial_folder(checkpoints_, step),
                  final = checkpoint::step_folder(checkpoints_, step);
   const double start = seconds_now();
+  unsaved_.clear();
+  if (skips_in_a_row_ > 0) unsaved_ = "the last " + std::to_string(skips_in_a_row_) + " steps were skipped";
   if (step_size_.pending()) {  // the manifest has all of it
     std::vector<net::Totals> totals;
     const net::Totals own = engine_->store().take_totals();
@@ -412,26 +426,37 @@ void Run::save(int64_t step) {
     experts_->write(step, manifest);
     loss_scale_.save(manifest);
     step_size_.save(manifest);
+    spikes_.save(manifest);
     save_facts(facts_, recipe_values(planning::resolved(recipe_, plans_, place_)), manifest);
     if (const auto rule = job::adapter_rule(recipe())) manifest.extra["lora"] = job::lora_json(*rule, job_.adapted);
     manifest.extra["model"] = planned().spec.name;
     manifest.extra["plan_hash"] = plan_hash_;
     if (!resume_.line.empty()) manifest.extra[checkpoint::kResumedFrom] = resume_.line;
     run_log_->flush();  // a checkpoint never has a history that is older than itself
-    checkpoint::commit_with(partial, final, place_.world, manifest, [&] { save_beside(step, partial); });
+    checkpoint::commit_with(partial, final, place_.world, manifest, [&] {
+      save_beside(step, partial);
+      if (checkpoint::is_proved(final)) checkpoint::prove(partial);  // the same step a second time
+    });
     checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
   };
-  wait_for_slowest([&](prepare::Pace& pace) {
+  const auto save_all = [&](prepare::Pace& pace) {
     const auto write = [&] {
-      checkpoint::save_rank(partial, rank_, experts_->pieces(engine_->store()));
+      checkpoint::save_rank(partial, rank_, experts_->pieces(engine_->store()),
+                            [&](const std::string& broken) { return agree_finite(pace, step, broken); });
       meet(pace);
     };
     engine_->checkpoint(programs_.checkpoint, step, write, [&] {
-      if (rank_ == 0) commit();
+      if (rank_ == 0 && unsaved_.empty()) commit();
       meet(pace);
     });
-  });
-  if (rank_ == 0) run_log_->checkpoint(step, final.string(), seconds_now() - start);
+  };
+  if (unsaved_.empty()) wait_for_slowest(save_all);
+  if (unsaved_.empty()) unproved_ = final;
+  if (rank_ != 0) return;
+  if (unsaved_.empty()) return run_log_->checkpoint(step, final.string(), seconds_now() - start);
+  const std::string text = "no checkpoint is saved: " + unsaved_;
+  log::warn("step " + std::to_string(step) + ": " + text + "; " + newest_proved());
+  run_log_->warning(step, "checkpoint", text);
 }
 
 }  // namespace tessera::train

@@ -23,6 +23,7 @@
 #include "tessera/report/progress.h"
 #include "tessera/report/run_log.h"
 #include "tessera/sample/validation.h"
+#include "tessera/train/divergence.h"
 #include "tessera/train/expert_schedule.h"
 #include "tessera/train/rank_watch.h"
 #include "tessera/train/run_facts.h"
@@ -106,6 +107,18 @@ class Run {
   void save(int64_t step);
   void save_beside(int64_t step, const std::filesystem::path& folder);
   void count_skip(int64_t step);
+  // run_health.cpp: what diverges, and what is worth going back to
+  void look_for_spikes(const ExpertPass& pass, const Decision& decision);
+  void prove(int64_t step);
+  bool agree_finite(prepare::Pace& pace, int64_t step, const std::string& broken);
+  std::string command(const std::string& flags) const;
+  std::string way_back(int64_t step, double lr) const;
+  std::string newest_proved() const;
+  std::string data_digest() const;
+  void note_divergence(int64_t step, const UserError& error, double lr);
+  void note_divergence(int64_t step, const std::string& why, double lr);
+  void require_other_course() const;
+  Exit end_diverged();
   void look_for_slow_ranks(int64_t step);
   void give_shares(int64_t step, const std::vector<int64_t>& shares);
 
@@ -153,6 +166,7 @@ class Run {
   int64_t sample_bytes_ = 0;
   std::vector<StepReport> ranks_;
   std::string skipped_;
+  bool overflowed_ = false, updated_ = false, spiked_ = false;
   std::map<std::string, int64_t> sent_;
   double span_ = 0, span_began_ = 0;  // of these seconds: how long, and since when the next are counted
   double flops_ = 0;                  // that the model takes of this rank
@@ -163,8 +177,14 @@ class Run {
   int64_t first_step_ = 1;         // of this process in this part
   int stopping_ = 0;               // the signal by which; 0: none
   int64_t steps_ = 0, skips_ = 0;  // of this process
-  int64_t skips_in_a_row_ = 0;
-  std::unique_ptr<Loader> loader_;  // ends first: it uses the data
+  int64_t skips_in_a_row_ = 0;     // up to this step, but for overflows of the loss scale
+  Spikes spikes_;
+  int64_t spikes_in_a_row_ = 0;
+  std::filesystem::path unproved_;      // the checkpoint of the state that is; empty: none, or proved
+  std::string unsaved_;                 // why the last save wrote no checkpoint; empty: it did
+  double rate_ = 0;                     // of the last step
+  std::optional<Divergence> diverged_;  // of the start before, where this one goes back because of it
+  std::unique_ptr<Loader> loader_;      // ends first: it uses the data
 };
 
 }  // namespace tessera::train

@@ -67,17 +67,6 @@ Values saved_values(const checkpoint::Manifest& saved, const char* field) {
   return values;
 }
 
-bool same_value(const std::string& a, const std::string& b) {
-  if (a == b) return true;
-  const auto number = [](const std::string& text) -> std::optional<double> {
-    double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
-  };
-  const auto x = number(a), y = number(b);
-  return x && y && *x == *y;
-}
-
 /// By key, those of `now` and of `before` together.
 std::vector<Change> differences(const Values& before, const Values& now, int64_t step) {
   std::vector<Change> found;
@@ -110,6 +99,17 @@ std::string shown(const std::string& value) {
 }
 
 }  // namespace
+
+bool same_value(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  const auto number = [](const std::string& text) -> std::optional<double> {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+  };
+  const auto x = number(a), y = number(b);
+  return x && y && *x == *y;
+}
 
 std::string Change::text() const {
   return "changed since step " + std::to_string(step) + ": " + key + " " + shown(before) + " -> " + shown(now);

@@ -146,6 +146,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   check_start();
   phase(StartPhase::data);
   data_ = prepare::prepare_parts(recipe_, job_, mesh_, comm_, rank_);
+  require_other_course();
   plan_run();
   start();
   started_.end();
@@ -174,7 +175,10 @@ void Run::check_start() {
   facts_ = run_facts(recipe_, job_);
   std::string asked = recipe_.run.resume;
   if (is_foreign_checkpoint(asked)) asked = adopt(recipe_, job_, facts_, comm_, place_).string();
-  resume_ = checkpoint::choose_resume(asked, out_, place_.attempt > 0 ? std::optional(launcher_start()) : std::nullopt);
+  std::optional<Divergence> before = read_divergence(out_);
+  resume_ = checkpoint::choose_resume(asked, out_, place_.attempt > 0 ? std::optional(launcher_start()) : std::nullopt,
+                                      before.has_value());
+  if (resume_.back) diverged_ = std::move(before);
   comm_.check_agreement("checkpoint to go on from", checkpoint::describe(resume_));
   if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
   if (!resumed_) job::check_random_parts(recipe_, job_.experts, job_.image != nullptr);
@@ -192,13 +196,26 @@ void Run::check_start() {
 void Run::claim_folder() {
   for (const auto& name : checkpoint::clean_partials(checkpoints_))
     log::info("removed the incomplete checkpoint " + name);
-  for (const fs::path& folder : {out_, out_ / "samples", out_ / "model"}) checkpoint::remove_dead_partials(folder);
+  std::vector<fs::path> written = {out_, out_ / "samples", out_ / "references", out_ / "model", out_ / "model_ema"};
+  if (job_.experts.several())
+    for (const job::Expert& expert : job_.experts.list)
+      for (const char* model : {"model", "model_ema"}) written.push_back(out_ / model / expert.folder);
+  for (const fs::path& folder : written) checkpoint::remove_dead_partials(folder);
   remove_rank_files(out_ / "schedule.jsonl");
   if (resume_.gone_on)
     log::info("run.resume = " + recipe_.run.resume +
               ": this run has resumed from there before, so it now resumes from its " +
               "newest checkpoint; to go back again, name another checkpoint");
+  if (diverged_)
+    log::info("step " + std::to_string(diverged_->step) +
+              " was not finite, and the recipe is another one: the run goes " +
+              (resume_.from ? "back to " + resume_.from->string() : "back to its beginning"));
   leave_behind(out_, resumed_ ? resumed_->manifest().step : 0, resume_.beyond);
+  forget_divergence(out_);
+  int64_t keep = recipe_.checkpoint.keep;
+  for (const planning::PartPlan& p : plans_)
+    if (p.part.first <= done_) keep = p.part.recipe.checkpoint.keep;
+  checkpoint::prune(checkpoints_, keep);  // a kill may have come before the last one
   write_plan();
 }
 
@@ -297,6 +314,7 @@ void Run::start() {
   objective_.emplace(*job_.model, rank_);
   loss_scale_ = LossScale(planned().plan(), recipe_);
   step_size_ = StepSize(recipe_, job_.experts.size());
+  spikes_ = Spikes(recipe_.run.spike, job_.experts.size());
   phase(StartPhase::weights);
   load();
   phase(StartPhase::compile);
@@ -358,6 +376,8 @@ void Run::load() {
     done_ = resumed_->manifest().step;
     loss_scale_.restore(resumed_->manifest());
     step_size_.restore(resumed_->manifest());
+    spikes_.restore(resumed_->manifest());
+    if (own_checkpoint()) unproved_ = *resume_.from;
     log::info("resumed from " + resumed_->path().string());
     if (done_ >= recipe_.run.steps)
       log::info("nothing to train: step " + std::to_string(done_) +
@@ -370,10 +390,14 @@ void Run::load() {
       engine::begin_averages(store);
     });
   }
-  if (rank_ == 0) {
+  wait_for_slowest([&](prepare::Pace&) {
+    watch_.phase(done_,
+                 rank_ == 0 ? "taking over the run's folder" : "waiting for rank 0 to take over the run's folder",
+                 RankWatch::kSlowWork);
+    if (rank_ != 0) return;
     claim_folder();
     open_log();
-  }
+  });
   resumed_.reset();
   log_base(rounded);
 }
@@ -388,7 +412,8 @@ bool Run::own_checkpoint() const {
 void Run::open_log() {
   run_log_ = std::make_unique<report::RunLog>(out_, done_);
   const report::History& found = run_log_->found();
-  if (!found.strays.empty()) log::warn((out_ / "metrics.jsonl").string() + ": " + report::told_strays(found.strays));
+  if (!found.strays.empty())
+    log::warn((out_ / "metrics.jsonl").string() + ": " + report::told_strays(found.strays, found.begin));
   const bool own = own_checkpoint();
   const bool begun_elsewhere = found.last_step == 0 && !resume_.line.empty();
   if (own && !begun_elsewhere && found.last_step < done_) {
@@ -432,12 +457,16 @@ int Run::finish() {
   if (stopping_) {
     if (rank_ == 0) {
       run_log_->stop(done_ + steps_, "stopped by " + signal_name(stopping_));
-      log::warn("stopped by " + signal_name(stopping_) + " after a complete checkpoint; start again to resume");
+      log::warn("stopped by " + signal_name(stopping_) +
+                (unsaved_.empty() ? " after a complete checkpoint"
+                                  : ", and no checkpoint was saved: " + unsaved_ + "; " + newest_proved()) +
+                "; start again to resume");
     }
     return static_cast<int>(Exit::again);
   }
   watch_.phase(done_, "exporting the model");
-  Exit code = export_models();
+  Exit code = end_diverged();
+  if (code == Exit::done) code = export_models();
   if (steps_ > 0) {  // a start that finds nothing to train keeps those of the run
     std::ofstream lines((out_ / "schedule.jsonl").string() + ".rank-" + std::to_string(rank_), std::ios::trunc);
     for (const auto& line : step_lines_) lines << line << '\n';
@@ -446,14 +475,11 @@ int Run::finish() {
       log::warn((out_ / "schedule.jsonl").string() +
                 ": cannot be written, so the run leaves no list of its instructions: is the disk full?");
   }
-  comm_.barrier();
-  if (rank_ == 0) attempt(recipe_.run.steps, "report", kNextStart, [&] { write_report(); });
-  if (code == Exit::done && steps_ > 0 && skips_ == steps_ && recipe_.run.on_nan == "skip") {
-    code = Exit::not_finite;
-    if (rank_ == 0)
-      log::error("[train] every step was skipped, so nothing was learned; the last one because of " + skipped_ +
-                 "; look at the data, lower train.lr, or find the first bad step with run.on_nan = \"stop\"");
-  }
+  wait_for_slowest([&](prepare::Pace& pace) {
+    meet(pace);  // all have written their lines
+    watch_.phase(done_ + steps_, rank_ == 0 ? "writing the report" : "waiting for the report", RankWatch::kSlowWork);
+    if (rank_ == 0) attempt(recipe_.run.steps, "report", kNextStart, [&] { write_report(); });
+  });
   double worst = 0;  // the same on every rank
   for (const auto& row :
        comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({static_cast<double>(code)}))

@@ -158,27 +158,9 @@ void check_disk(const fs::path& where, int64_t bytes) {
                   "make room or choose another disk; nothing was written");
 }
 
-/// A folder that takes OUT's name when it is whole, and goes when it is not.
-class PartialFolder {
- public:
-  explicit PartialFolder(const fs::path& out)
-      : out_(out.has_filename() ? out : out.parent_path()), partial_(checkpoint::temporary_name(out_)) {
-    checkpoint::make_folder(partial_, "check OUT");
-  }
-  ~PartialFolder() {
-    std::error_code ignored;
-    fs::remove_all(partial_, ignored);
-  }
-  const fs::path& path() const { return partial_; }
-  void publish() { checkpoint::publish(partial_, out_); }
-
- private:
-  const fs::path out_, partial_;
-};
-
 void write_folder(const ConvertOptions& options, const ConvertPlan& plan, const LoraMerge* merge,
                   ByteProgress& progress) {
-  PartialFolder folder(options.out);
+  checkpoint::PartialFolder folder(options.out, "check OUT");
   const auto at = [&](const fs::path& relative) {
     checkpoint::make_folder((folder.path() / relative).parent_path(), "check OUT");
     return folder.path() / relative;
@@ -188,7 +170,7 @@ void write_folder(const ConvertOptions& options, const ConvertPlan& plan, const 
   for (const auto& [path, text] : plan.texts) checkpoint::write_text(at(path), text);
   for (const auto& [from, to] : plan.copies) fs::copy(from, at(to), fs::copy_options::recursive);
   checkpoint::sync_folder(folder.path());
-  folder.publish();
+  checkpoint::publish(folder.path(), folder.final());
 }
 
 bool is_lora_file(const fs::path& path) {
@@ -240,6 +222,10 @@ void convert(const ConvertOptions& options) {
   fs::create_directories(parent, error);
   if (error)
     throw UserError(Exit::disk, "convert", parent.string() + ": cannot be made: " + error.message(), "check the path");
+  checkpoint::remove_dead_partials_of(options.out);
+  if (plan.single_file)
+    for (const ConvertedFile& file : plan.parts[0].files)
+      if (!file.path.empty()) checkpoint::remove_dead_partials_of(parent / file.path);
   check_disk(parent, plan.bytes + plan.tensors * 512);
   for (const std::string& warning : plan.warnings) log::warn("convert: " + warning);
   for (const auto& part : plan.parts)

@@ -196,6 +196,7 @@ void convert_lora(const ConvertOptions& options) {
   if (error)
     throw UserError(Exit::disk, "convert", file.parent_path().string() + ": cannot be made: " + error.message(),
                     "check the path");
+  checkpoint::remove_dead_partials_of(file);
   write_lora(lora, plan, file);
   log::info("convert: " + file.string() + ": " + std::to_string(lora.modules().size()) + " modules, from " +
             lora.naming() + " to " + options.to + " names" +

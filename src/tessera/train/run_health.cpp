@@ -1,0 +1,161 @@
+// Of a run that diverges: what is told, which checkpoints are worth going back to, and how its next start does.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/base/quotes.h"
+#include "tessera/base/random.h"
+#include "tessera/checkpoint/folders.h"
+#include "tessera/planning/run_plan.h"
+#include "tessera/train/run.h"
+
+namespace tessera::train {
+
+namespace fs = std::filesystem;
+
+/// The first of a row is told, and then ever fewer.
+void Run::look_for_spikes(const ExpertPass& pass, const Decision& decision) {
+  const std::string text = spikes_.step(pass.pass.expert, decision.loss, decision.norm);
+  if (text.empty()) {
+    if (pass.last && !spiked_) spikes_in_a_row_ = 0;
+    return;
+  }
+  spiked_ = true;
+  if (!std::has_single_bit(static_cast<uint64_t>(++spikes_in_a_row_)) || rank_ != 0) return;
+  const std::string told = text + " (run.spike = " + recipe_.values.at("run.spike") +
+                           "): it does not prove the checkpoint from which it began" +
+                           (spikes_in_a_row_ > 1 ? "; spike " + std::to_string(spikes_in_a_row_) + " in a row" : "");
+  log::warn("step " + std::to_string(pass.pass.step) + ": " + told);
+  run_log_->warning(pass.pass.step, "spike", told);
+}
+
+/// A step that was skipped has changed nothing, so that the next one begins from the same checkpoint.
+void Run::prove(int64_t step) {
+  const bool proves = !unproved_.empty() && skipped_.empty() && !spiked_;
+  if (proves) {
+    wait_for_slowest([&](prepare::Pace&) {
+      if (rank_ != 0) return;
+      try {
+        checkpoint::prove(unproved_);
+      } catch (const UserError& error) {
+        log::warn("step " + std::to_string(step) + ": " + error.what() + "; the checkpoint counts as not proved");
+      }
+      checkpoint::prune(checkpoints_, recipe().checkpoint.keep);  // the one that was proved before may go
+    });
+  }
+  if (proves || updated_) unproved_.clear();
+}
+
+/// Whether no rank has a value that is not finite. All ranks together, when all have read what they would save.
+bool Run::agree_finite(prepare::Pace& pace, int64_t step, const std::string& broken) {
+  if (!broken.empty()) log::warn("step " + std::to_string(step) + ": " + broken + " has values that are not finite");
+  meet(pace);
+  const auto ranks =
+      comm_.group("control", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({broken.empty() ? 0. : 1.});
+  const auto bad = std::ranges::find_if(ranks, [](const std::vector<double>& row) { return row[0] != 0; });
+  if (bad == ranks.end()) return true;
+  unsaved_ = "rank " + std::to_string(bad - ranks.begin()) + " has weights or states that are not finite";
+  return false;
+}
+
+/// Starts this run again with more flags.
+std::string Run::command(const std::string& flags) const {
+  const auto word = [](const std::string& text) {
+    return text.find_first_of(" \"'$") == std::string::npos ? text : in_quotes(text);
+  };
+  std::string launch;
+  if (place_.world > 1) launch = "launch -n " + std::to_string(place_.local_world) + " ";
+  if (place_.world > place_.local_world) launch += "... ";  // its flags of the nodes, or another launcher
+  return "tessera " + launch + "train " + word((out_ / "recipe.toml").string()) + flags;
+}
+
+std::string Run::newest_proved() const {
+  const auto proved = checkpoint::newest_proved(checkpoints_);
+  return proved ? "the newest proved checkpoint is " + proved->string()
+                : std::string("no checkpoint is proved, by a finite step that began from it");
+}
+
+/// The newest proved checkpoint and the commands that go on from it. `lr`: of the step that was not finite.
+std::string Run::way_back(int64_t step, double lr) const {
+  const auto proved = checkpoint::newest_proved(checkpoints_);
+  const std::string from = proved ? " --run.resume " + proved->string() : " --run.resume no";
+  // A flag is of the recipe's own key: the rate of a stage is changed where it stands.
+  int64_t stage = 0;
+  for (const recipe::Stage& each : recipe_.stages)
+    if (each.from <= step && each.changes.contains("train.lr")) stage = each.from;
+  char half[32];
+  std::snprintf(half, sizeof half, "%.3g", lr / 2);
+  const std::string lower = stage == 0 ? "with a lower rate: " + command(from + " --train.lr " + half)
+                                       : "with a lower train.lr in the [[stage]] from step " + std::to_string(stage) +
+                                             " on: " + command(from);
+  return newest_proved() + "; go on " + (proved ? "from it " : "from the start ") + lower + "; or with another seed: " +
+         command(from + " --run.seed " + std::to_string(recipe_.run.seed + 1) + " --run.resume_changes allow");
+}
+
+std::string Run::data_digest() const {
+  std::string all;
+  for (const prepare::StageData& part : data_) all += part.samples->digest() + "\n";
+  return std::to_string(hash_text(all));
+}
+
+void Run::note_divergence(int64_t step, const UserError& error, double lr) {
+  std::string why = error.what();  // "[train] why; hint", of which the hint is of this start
+  why.resize(why.size() - error.hint().size());
+  while (why.ends_with(' ') || why.ends_with(';')) why.pop_back();
+  note_divergence(step, why, lr);
+}
+
+/// For the next start. All ranks together: a rank that ends takes the others along.
+void Run::note_divergence(int64_t step, const std::string& why, double lr) {
+  if (rank_ == 0) {
+    try {
+      write_divergence(out_, {step, why, lr, recipe_values(recipe_),
+                              recipe_values(planning::resolved(recipe_, plans_, place_)), data_digest()});
+      run_log_->fault(step, "diverged", why);
+    } catch (const UserError& error) {
+      log::warn(error.what());
+    }
+  }
+  comm_.barrier();
+}
+
+/// Refuses a start that would do what the one before it did.
+void Run::require_other_course() const {
+  if (!diverged_ || !same_course(*diverged_, recipe_values(recipe_), data_digest())) return;
+  throw UserError(
+      Exit::not_finite, "run.resume",
+      "the run ended at step " + std::to_string(diverged_->step) +
+          ", which was not finite, and with the same recipe on the same data it would again",
+      "change train.lr, train.clip_norm, a number of the optimiser, the batch or the data, and the run goes on from what "
+      "is proved; " +
+          way_back(diverged_->step, diverged_->lr));
+}
+
+/// Whether the run comes to its end with weights that are not worth exporting: not_finite, told; or done.
+Exit Run::end_diverged() {
+  if (steps_ == 0 && done_ > 0)  // nothing was saved, so nobody has looked
+    wait_for_slowest([&](prepare::Pace& pace) {
+      const auto look = [&] {
+        checkpoint::save_rank({}, rank_, experts_->pieces(engine_->store()), [&](const std::string& broken) {
+          agree_finite(pace, done_, broken);
+          return false;  // there is one already
+        });
+      };
+      engine_->checkpoint(programs_.checkpoint, done_, look, [&] { meet(pace); });
+    });
+  if (skips_in_a_row_ == 0 && unsaved_.empty()) return Exit::done;
+  const int64_t step = done_ + steps_;
+  const std::string why = skips_in_a_row_ == 0 ? unsaved_
+                          : skips_ == steps_   ? "every step was skipped, so nothing was learned"
+                                               : unsaved_;
+  const std::string last = skips_in_a_row_ > 0 ? ", the last one because of " + skipped_ : "";
+  if (rank_ == 0)
+    log::error("[train] " + why + last + ": the model is not exported; look at the data, lower train.lr, or find the " +
+               "first bad step with run.on_nan = \"stop\"; " + way_back(step, rate_));
+  note_divergence(step - std::max<int64_t>(skips_in_a_row_ - 1, 0), why + last, rate_);
+  return Exit::not_finite;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,276 @@
+// Runs that diverge: what is healthy stays, what is broken is neither saved nor exported, and the next start says so or goes
+// back to what was proved.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "program.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/training.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Flags = std::vector<std::string>;
+
+struct Model {
+  const char *name, *table;
+};
+constexpr Model kModels[] = {{"wan", ""},
+                             {"sana", R"(preset = "sana-tiny-norms"
+config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 5, in_channels = 12 })"},
+                             {"mmdit", R"(preset = "opensora2-tiny"
+config = { in_channels = 48, context_in_dim = 64, context_length = 5, vec_in_dim = 32 })"}};
+
+/// A run whose rate is raised at step 12, so that the weights of step 12 are broken and step 13 is the first to see it.
+class Diverging {
+ public:
+  static constexpr int kRaised = 12, kSteps = 30;
+
+  explicit Diverging(const Model& model = kModels[0], const std::string& rate = "1e30", int raised = kRaised)
+      : run(std::string("diverging-") + model.name, TESSERA_BINARY, model.table), plain_(text_of(run.recipe())) {
+    set_rate(rate, raised);
+  }
+  void set_rate(const std::string& rate, int raised = kRaised) const {
+    std::ofstream(run.recipe(), std::ios::trunc)
+        << plain_ << "\n[[stage]]\nfrom = " << raised << "\ntrain.lr = " << rate << "\n";
+  }
+  Result train(Flags more = {}, int ranks = 1, const std::string& name = "run") const {
+    more.insert(more.begin(), {"--data.frames", "1", "--run.steps", std::to_string(kSteps), "--checkpoint.every", "4"});
+    return run.train(ranks, name, more);
+  }
+  fs::path checkpoints(const std::string& name = "run") const { return fs::path(run.out(name)) / "checkpoints"; }
+  std::string at(int64_t step) const { return checkpoint::step_folder(checkpoints(), step).string(); }
+  std::vector<int64_t> saved(const std::string& name = "run") const {
+    std::vector<int64_t> steps;
+    for (const auto& folder : checkpoint::whole_checkpoints(checkpoints(name)))
+      steps.push_back(checkpoint::load_manifest(folder).step);
+    return steps;
+  }
+  std::optional<int64_t> proved(const std::string& name = "run") const {
+    const auto found = checkpoint::newest_proved(checkpoints(name));
+    return found ? std::optional(checkpoint::load_manifest(*found).step) : std::nullopt;
+  }
+  std::vector<std::string> exact(const std::string& name) const {
+    std::vector<std::string> lines;
+    for (const auto& s : run.metrics(name))
+      lines.push_back(s["step"].dump() + " " + s["loss"].dump() + " " + s["grad_norm"].dump());
+    return lines;
+  }
+
+  const TinyRun run;
+
+ private:
+  const std::string plain_;
+};
+
+void expect(const Result& r, int code, const Flags& words) {
+  EXPECT_EQ(r.code, code) << r.output;
+  for (const std::string& word : words)
+    EXPECT_NE(r.output.find(word), std::string::npos) << word << " in\n" << r.output;
+  EXPECT_EQ(r.output.find("terminate called"), std::string::npos) << r.output;
+}
+
+/// The command behind these words, up to the end of its flags.
+Flags command_behind(const std::string& output, const std::string& words) {
+  const size_t at = output.find(words);
+  if (at == std::string::npos) return {};
+  const size_t begin = at + words.size(), end = output.find_first_of(";\n", begin);
+  std::istringstream in(output.substr(begin, end - begin));
+  Flags flags;
+  for (std::string word; in >> word;) flags.push_back(word);
+  if (!flags.empty()) flags.front() = TESSERA_BINARY;
+  return flags;
+}
+
+TEST(Divergence, SkippedStepsSaveNothingAndLeaveWhatIsProved) {
+  for (const Model& model : kModels)
+    for (const char* keep : {"3", "1"}) {
+      SCOPED_TRACE(std::string(model.name) + ", keep = " + keep);
+      const Diverging d(model);
+      const Flags flags = {"--run.on_nan", "skip", "--checkpoint.keep", keep};
+      expect(d.train(flags), 6,
+             {"no checkpoint is saved: the last", "steps were skipped", "the newest proved checkpoint is " + d.at(8),
+              "the model is not exported"});
+      EXPECT_EQ(d.saved(), keep == std::string("3") ? (std::vector<int64_t>{4, 8, 12}) : (std::vector<int64_t>{8, 12}));
+      EXPECT_EQ(d.proved(), 8);
+      EXPECT_FALSE(fs::exists(d.run.out() + "/model"));
+      const auto before = d.run.metrics("run", "skip");
+      EXPECT_EQ(before.size(), 18u) << "steps 13 to 30";
+      expect(d.train(flags), 6, {"step 13", "with the same recipe on the same data it would again", d.at(8)});
+      EXPECT_EQ(d.run.metrics("run", "skip"), before) << "nothing was run";
+    }
+}
+
+TEST(Divergence, AStoppedRunNamesWhatIsProvedAndTheCommandGoesOnFromIt) {
+  for (const Model& model : kModels) {
+    SCOPED_TRACE(model.name);
+    const Diverging d(model);
+    const Result stopped = d.train({"--checkpoint.keep", "1"});
+    expect(stopped, 6,
+           {"step 13", "the newest proved checkpoint is " + d.at(8), "[[stage]] from step 12 on: tessera train"});
+    EXPECT_EQ(d.saved(), (std::vector<int64_t>{8, 12}));
+    expect(d.train({"--checkpoint.keep", "1"}), 6, {"with the same recipe on the same data it would again"});
+    expect(d.train({"--checkpoint.keep", "1", "--run.steps", "40", "--sample.every", "20", "--sample.steps", "1"}), 6,
+           {"it would again"});
+
+    // Another rate goes on from there, as a run that had it from the start.
+    d.set_rate("5e-4");
+    expect(d.train({"--checkpoint.keep", "1"}, 1, "healthy"), 0, {});
+    expect(d.train({"--checkpoint.keep", "1"}), 0,
+           {"the run goes back to " + d.at(8), "resumed from " + d.at(8), "going back to step 8: 1 checkpoints"});
+    EXPECT_EQ(d.exact("run"), d.exact("healthy"));
+    EXPECT_EQ(d.run.model("run"), d.run.model("healthy"));
+    EXPECT_FALSE(fs::exists(d.run.out() + "/diverged.json"));
+  }
+}
+
+TEST(Divergence, TheCommandWithAnotherSeedIsWholeAndASeedAloneIsRefused) {
+  const Diverging d;
+  const Result stopped = d.train();
+  ASSERT_EQ(stopped.code, 6) << stopped.output;
+  expect(d.train({"--run.seed", "8"}), 2, {"run.seed 7 -> 8", "run.resume_changes"});
+  const Flags command = command_behind(stopped.output, "or with another seed: ");
+  ASSERT_GT(command.size(), 5u) << stopped.output;
+  const Result again = run_program(command, {{"OMP_NUM_THREADS", "1"}});
+  expect(again, 6,
+         {"resumed from " + d.at(8), "changed since step 8: run.seed 7 -> 8"});  // its stage has the rate still
+  // That went on from there: so does the next, though the line has gone on since.
+  const Flags lower = command_behind(again.output, "on: ");
+  ASSERT_GT(lower.size(), 3u) << again.output;
+  expect(run_program(lower, {{"OMP_NUM_THREADS", "1"}}), 6, {"resumed from " + d.at(8)});
+}
+
+TEST(Divergence, WhatAChangedRecipeIsAndWhatNot) {
+  const Diverging d(kModels[0], "1e-3");  // diverges by its own rate, from step 2 on
+  const Flags high = {"--train.lr", "1e30", "--train.clip_norm", "0", "--run.steps", "6", "--checkpoint.every", "1"};
+  const auto with = [&](const Flags& more) {
+    Flags flags = high;
+    flags.insert(flags.end(), more.begin(), more.end());
+    return d.train(flags);
+  };
+  expect(with({}), 6, {"step 2", "no checkpoint is proved", "--run.resume no --train.lr 5e+29"});
+  for (const Flags& same : std::vector<Flags>{{"--checkpoint.keep", "2"},
+                                              {"--fault.timeout", "50"},
+                                              {"--train.micro_batch", "2"},
+                                              {"--data.cache", (d.run.folder() / "other-cache").string()},
+                                              {"--run.spike", "9"}})
+    expect(with(same), 6, {"it would again"});
+  expect(d.run.train(2, "run",
+                     [&] {
+                       Flags flags = {"--data.frames", "1"};
+                       flags.insert(flags.end(), high.begin(), high.end());
+                       return flags;
+                     }()),
+         6, {"it would again"});
+  expect(with({"--train.betas", "0.9,0.99"}), 6, {"back to its beginning", "step 2"});
+  expect(with({"--train.betas", "0.9,0.99"}), 6, {"it would again"});
+  std::ofstream(d.run.folder() / "data/clip0.txt") << "another caption";
+  expect(with({"--train.betas", "0.9,0.99"}), 6, {"back to its beginning"});
+  expect(with({"--train.betas", "0.9,0.99", "--train.lr", "1e-3"}), 0, {"back to its beginning"});
+}
+
+TEST(Divergence, EveryLayoutComesToTheSame) {
+  for (const char* mesh : {"dp_shard=2", "dp_replicate=2", "tp=2", "pp=2", "cp=2"}) {
+    SCOPED_TRACE(mesh);
+    const Diverging d;
+    expect(d.train({"--run.on_nan", "skip", "--mesh", mesh, "--checkpoint.keep", "1", "--run.steps", "18"}, 2), 6,
+           {"the newest proved checkpoint is " + d.at(8), "launch -n 2 train"});
+    EXPECT_EQ(d.saved(), (std::vector<int64_t>{8, 12}));
+    EXPECT_EQ(d.proved(), 8);
+  }
+}
+
+/// The last update makes infinities, which no step sees any more.
+TEST(Divergence, ValuesThatAreNotFiniteAreNeitherSavedNorExportedOnAnyLayout) {
+  for (const char* mesh : {"", "dp_shard=2", "tp=2", "pp=2"}) {
+    SCOPED_TRACE(mesh);
+    const Diverging d(kModels[0], "1e39");
+    Flags flags = {"--run.steps", "12", "--checkpoint.keep", "1"};
+    if (*mesh) flags.insert(flags.end(), {"--mesh", mesh});
+    expect(d.train(flags, *mesh ? 2 : 1), 6,
+           {"has values that are not finite", "no checkpoint is saved", "the newest proved checkpoint is " + d.at(8),
+            "the model is not exported"});
+    EXPECT_EQ(d.saved(), (std::vector<int64_t>{8}));
+    EXPECT_FALSE(fs::exists(d.run.out() + "/model"));
+    for (const auto& entry : fs::directory_iterator(d.checkpoints()))
+      EXPECT_EQ(entry.path().filename().string().find(".partial"), std::string::npos) << entry.path();
+  }
+}
+
+TEST(Divergence, AnEarlierModelIsNotReplacedByWhatIsBroken) {
+  const Diverging d;
+  expect(d.train({"--run.steps", "10"}), 0, {});
+  const auto model = d.run.model("run");
+  expect(d.train({"--run.on_nan", "skip", "--run.steps", "16"}), 6, {"the model is not exported"});
+  EXPECT_EQ(d.run.model("run"), model);
+}
+
+TEST(Divergence, ASpikeIsToldAndProvesNothing) {
+  const Diverging d(kModels[0], "3");
+  const Result r = d.train({"--checkpoint.keep", "1", "--train.clip_norm", "0"});
+  expect(r, 0, {"step 13: ", "times its running median (run.spike = 50)"});
+  EXPECT_EQ(d.proved(), 8) << r.output;
+  EXPECT_EQ(d.saved(), (std::vector<int64_t>{8, 30}));
+  int spikes = 0;
+  for (const auto& line : d.run.metrics("run", "warning")) spikes += line["what"] == "spike";
+  EXPECT_GE(spikes, 1);
+  EXPECT_LE(spikes, 6) << "1, 2, 4, 8, 16 in a row are told";
+
+  // Stopped in between it still knows what was usual before.
+  expect(d.train({"--checkpoint.keep", "1", "--train.clip_norm", "0", "--run.steps", "12"}, 1, "halves"), 0, {});
+  expect(d.train({"--checkpoint.keep", "1", "--train.clip_norm", "0"}, 1, "halves"), 0, {"step 13: "});
+  EXPECT_EQ(d.proved("halves"), 8);
+  expect(d.train({"--checkpoint.keep", "1", "--train.clip_norm", "0", "--run.spike", "0"}, 1, "off"), 0, {});
+  EXPECT_EQ(d.proved("off"), 28);
+}
+
+TEST(Divergence, AnOverflowOfTheLossScaleKeepsNothingFromBeingSaved) {
+  const Diverging d(kModels[0], "1e-3");
+  expect(d.train({"--plan.compute_dtype", "fp16", "--train.loss_scale", "1e9", "--run.steps", "14",
+                  "--checkpoint.every", "1", "--checkpoint.keep", "0"}),
+         0, {"gradients overflowed fp16"});
+  const size_t skipped = d.run.metrics("run", "skip").size();
+  ASSERT_GT(skipped, 1u);
+  EXPECT_EQ(d.saved().size(), 14u);
+  EXPECT_FALSE(checkpoint::is_proved(d.at(1)) && skipped > 2) << "no step was finite until then";
+  EXPECT_EQ(d.proved(), 13);
+}
+
+TEST(Divergence, AStopWhileStepsAreSkippedSavesNothingAndNamesWhatIsProved) {
+  const Diverging d;
+  const std::string log = (d.run.folder() / "log.txt").string();
+  const pid_t launcher =
+      start_program({TESSERA_BINARY, "launch", "-n", "2", "train", d.run.recipe(), "--run.out", d.run.out(),
+                     "--data.frames", "1", "--run.steps", "1000", "--checkpoint.every", "4", "--run.on_nan", "skip"},
+                    log, {{"OMP_NUM_THREADS", "1"}, {"TESSERA_DRILL", "rank=1,step=16,do=3"}});
+  for (int i = 0; i < 3000 && text_of(log).find("step 15 skipped") == std::string::npos; ++i) usleep(20'000);
+  kill(launcher, SIGTERM);
+  EXPECT_EQ(wait_program(launcher, 60), 75) << text_of(log);
+  const std::string text = text_of(log);
+  EXPECT_NE(text.find("no checkpoint was saved: the last"), std::string::npos) << text;
+  EXPECT_NE(text.find("the newest proved checkpoint is " + d.at(8)), std::string::npos) << text;
+  EXPECT_EQ(d.saved(), (std::vector<int64_t>{4, 8, 12}));
+}
+
+/// A checkpoint too many, as a kill before the last prune leaves it.
+TEST(Divergence, AStartPrunesAlsoThatOfAFinishedRun) {
+  const Diverging d(kModels[0], "1e-3");
+  expect(d.train({"--run.steps", "16", "--checkpoint.keep", "0"}), 0, {});
+  EXPECT_EQ(d.saved(), (std::vector<int64_t>{4, 8, 12, 16}));
+  EXPECT_EQ(d.proved(), 12);
+  for (const std::string folder : {"model/x", "model_ema", "model"}) {
+    fs::create_directories(fs::path(d.run.out()) / folder);
+    std::ofstream(fs::path(d.run.out()) / folder / "w.safetensors.0123456789abcdef-3.partial") << "half";
+  }
+  expect(d.train({"--run.steps", "16", "--checkpoint.keep", "1"}), 0, {"nothing to train"});
+  EXPECT_EQ(d.saved(), (std::vector<int64_t>{12, 16})) << "the newest, and the newest proved";
+  for (const char* folder : {"model_ema", "model"})
+    EXPECT_FALSE(fs::exists(fs::path(d.run.out()) / folder / "w.safetensors.0123456789abcdef-3.partial")) << folder;
+}
+
+}  // namespace
+}  // namespace tessera::testing
