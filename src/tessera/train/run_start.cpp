@@ -386,7 +386,7 @@ bool Run::own_checkpoint() const {
 
 /// Continues metrics.jsonl, and adds the events that a kill kept out of it.
 void Run::open_log() {
-  run_log_ = std::make_unique<report::RunLog>(out_, done_);
+  run_log_ = std::make_unique<report::RunLog>(out_, done_, recipe_.run.on_event);
   const report::History& found = run_log_->found();
   if (!found.strays.empty()) log::warn((out_ / "metrics.jsonl").string() + ": " + report::told_strays(found.strays));
   const bool own = own_checkpoint();
@@ -447,7 +447,11 @@ int Run::finish() {
                 ": cannot be written, so the run leaves no list of its instructions: is the disk full?");
   }
   comm_.barrier();
-  if (rank_ == 0) attempt(recipe_.run.steps, "report", kNextStart, [&] { write_report(); });
+  if (rank_ == 0) {
+    if (const std::string lost = run_log_->lost_events(); !lost.empty())
+      run_log_->fault(recipe_.run.steps, "on_event", lost);
+    attempt(recipe_.run.steps, "report", kNextStart, [&] { write_report(); });
+  }
   if (code == Exit::done && steps_ > 0 && skips_ == steps_ && recipe_.run.on_nan == "skip") {
     code = Exit::not_finite;
     if (rank_ == 0)
