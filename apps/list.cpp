@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "tessera/base/check.h"
 #include "tessera/job/catalogue.h"
+#include "tessera/recipe/schema.h"
 
 namespace tessera::apps {
 
@@ -47,7 +48,11 @@ void print_table(const job::Kind& kind, const std::vector<job::Entry>& entries) 
 
 int run_list(const Arguments& arguments) {
   if (arguments.words.empty())
-    throw UserError(Exit::usage, "list", "the kind of entries is missing", "give one of " + kinds());
+    throw UserError(Exit::usage, "list", "the kind of entries is missing", "give one of " + kinds() + ", schema");
+  if (arguments.only_word("kind") == "schema") {
+    std::puts(recipe::recipe_schema().dump(2).c_str());
+    return 0;
+  }
   const job::Kind& kind = job::catalogue_kind(arguments.only_word("kind"));
   const std::vector<job::Entry> entries = kind.entries();
   if (arguments.has("--json")) return print_json(entries);
@@ -60,8 +65,9 @@ int run_list(const Arguments& arguments) {
 Command list_command() {
   Command c;
   c.name = "list";
-  c.summary = "Lists what a recipe can name.\nThese are " + kinds() + ".";
-  c.usage = "list presets|autoencoders|encoders|profiles|optimizers [--json]";
+  c.summary = "Lists what a recipe can name.\nThese are " + kinds() +
+              "; `tessera list schema` prints a JSON schema, for editors that complete and check recipes.";
+  c.usage = "list presets|autoencoders|encoders|profiles|optimizers|schema [--json]";
   c.flags = {{"--json", "", "print JSON"}};
   c.example = "tessera list presets";
   c.run = run_list;

@@ -4,7 +4,7 @@
 
 #include "commands.h"
 #include "tessera/base/check.h"
-#include "tessera/recipe/recipe.h"
+#include "tessera/recipe/recipe_checks.h"
 #include "tessera/recipe/recipe_table.h"
 
 namespace tessera::apps {
@@ -79,6 +79,19 @@ std::string instead_of(const Command& command, const std::string& name) {
   return "did you mean " + nearest(name, known).front() + "? See tessera " + command.name + " --help";
 }
 
+/// A flag's value with ~ and variables read, where it is a path or a list of them: a shell leaves `--out=~/a` as it is.
+std::string expanded(const Flag& flag, const std::string& value) {
+  if (flag.value.find("FILE") == std::string::npos && flag.value.find("DIR") == std::string::npos) return value;
+  const bool list = flag.value.ends_with(",...");
+  std::string text;
+  for (size_t at = 0; at < value.size();) {
+    const size_t end = list ? std::min(value.find(',', at), value.size()) : value.size();
+    text += (at > 0 ? "," : "") + recipe::expand_path(value.substr(at, end - at), flag.name);
+    at = end + 1;
+  }
+  return text;
+}
+
 [[noreturn]] void unknown_flag(const Command& command, const std::string& name) {
   throw UserError(Exit::usage, command.name, "unknown flag " + name, instead_of(command, name));
 }
@@ -121,7 +134,7 @@ Arguments parse(const Command& command, const std::vector<std::string>& typed) {
   for (size_t i = 0; i < typed.size(); ++i) {
     std::string word = typed[i];
     if (word.size() < 2 || word[0] != '-') {
-      arguments.words.push_back(word);
+      arguments.words.push_back(word.starts_with("~/") ? recipe::expand_path(word, command.name) : word);
       if (!command.rest_is_verbatim) continue;
       arguments.words.insert(arguments.words.end(), typed.begin() + static_cast<long>(i) + 1, typed.end());
       break;
@@ -142,7 +155,7 @@ Arguments parse(const Command& command, const std::vector<std::string>& typed) {
       value = typed[++i];
     }
     if (own)
-      arguments.flags.emplace_back(own->name, value);
+      arguments.flags.emplace_back(own->name, expanded(*own, value));
     else if (flag)
       arguments.foreign.emplace_back(flag->name, value);
     else

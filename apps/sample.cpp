@@ -34,6 +34,11 @@ int run_sample(const Arguments& arguments) {
   options.prompts = arguments.values("--prompt");
   for (const auto& text : arguments.values("--seed")) options.seeds.push_back(seed(text));
   options.out = arguments.value("--out");
+  constexpr double kMostTimes = 32;
+  const double times = arguments.number("--enlarge", 1);
+  if (times < 1 || times > kMostTimes || times != static_cast<int>(times))
+    throw UserError(Exit::usage, "sample", "--enlarge " + arguments.value("--enlarge") + ": expected 1 to 32");
+  options.enlarge = static_cast<int>(times);
   if (arguments.has("--format")) options.format = data::parse_clip_format(arguments.value("--format"));
   Translated given = recipe_from(arguments, overrides);
   if (!arguments.foreign.empty()) {  // generate.py's: weights and file are named by other options
@@ -51,7 +56,7 @@ Command sample_command() {
   c.summary = "Generates videos and pictures from trained weights.";
   c.usage =
       "sample RECIPE [--weights DIR] [--lora FILE:STRENGTH,...] [--strengths S,...] [--prompt TEXT ...] [--negative TEXT] [--seed N ...] [--out FILE|DIR] "
-      "[--format F] [--table.key VALUE ...]";
+      "[--format F] [--enlarge N] [--table.key VALUE ...]";
   c.example = "tessera sample runs/demo/run/recipe.toml --prompt \"two bikes\" --out a.gif";
   c.recipe_keys = true;
   c.foreign = foreign_flags(tools::generate_line());
@@ -62,7 +67,8 @@ Command sample_command() {
              {"--negative", "TEXT", "negative prompt; needs sample.guidance above 1"},
              {"--seed", "N", "seed; repeated, a video for each [sample.seed]"},
              {"--out", "FILE|DIR", "an .mp4 or .gif, a .png of a picture, or a folder [RUN/samples]"},
-             {"--format", "mp4|gif|png|frames", "frames: a folder of images for each video"}};
+             {"--format", "mp4|gif|png|frames", "frames: a folder of images for each video"},
+             {"--enlarge", "N", "write each pixel as a square of N x N, to look at samples of small models"}};
   c.run = run_sample;
   return c;
 }

@@ -4,7 +4,7 @@
 
 namespace tessera::apps {
 
-/// Two lines: the program's version, and LibTorch's with the vector instructions it found.
+/// Two lines: the program's version and commit, and LibTorch's version with the vector instructions it found.
 std::string version();
 
 }  // namespace tessera::apps

@@ -1,7 +1,7 @@
 # What `make install`, `make dist` and `make wheel` take (scripts/install, dist, wheel), as components:
 #   program  bin/tessera (a script that finds LibTorch), libexec/tessera/tessera, recipes, man page, completions
 #   library  headers, libtessera_*.a and lib/cmake/tessera, for find_package(tessera)
-#   wheel    the package folder tessera/ of a Python wheel, but for the libraries that scripts/wheel adds
+#   wheel    the package folder tessera_dit/ of a Python wheel, but for the libraries that scripts/wheel adds
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -29,6 +29,7 @@ if(TARGET tessera_parquet)
 endif()
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/recipes DESTINATION share/tessera COMPONENT program)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/ DESTINATION share/doc/tessera COMPONENT program)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/NOTICE DESTINATION share/doc/tessera COMPONENT program)
 # The program writes its own man page and completions.
 foreach(page "man:share/man/man1/tessera.1" "completion bash:share/bash-completion/completions/tessera"
              "completion zsh:share/zsh/site-functions/_tessera"
@@ -69,14 +70,14 @@ install(DIRECTORY ${CMAKE_SOURCE_DIR}/examples DESTINATION share/doc/tessera COM
 string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" TORCH_VERSION "${line}")
 configure_file(${CMAKE_SOURCE_DIR}/cmake/wheel/__init__.py.in ${CMAKE_BINARY_DIR}/package/wheel/__init__.py @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/package/wheel/__init__.py ${CMAKE_SOURCE_DIR}/cmake/wheel/__main__.py
-  DESTINATION tessera COMPONENT wheel EXCLUDE_FROM_ALL)
-install(TARGETS tessera_wheel RUNTIME DESTINATION tessera/bin COMPONENT wheel EXCLUDE_FROM_ALL)
+  DESTINATION tessera_dit COMPONENT wheel EXCLUDE_FROM_ALL)
+install(TARGETS tessera_wheel RUNTIME DESTINATION tessera_dit/bin COMPONENT wheel EXCLUDE_FROM_ALL)
 if(TARGET tessera_cuda)
-  install(TARGETS tessera_cuda LIBRARY DESTINATION tessera/bin COMPONENT wheel EXCLUDE_FROM_ALL)
+  install(TARGETS tessera_cuda LIBRARY DESTINATION tessera_dit/bin COMPONENT wheel EXCLUDE_FROM_ALL)
 endif()
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/recipes DESTINATION tessera COMPONENT wheel EXCLUDE_FROM_ALL)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/recipes DESTINATION tessera_dit COMPONENT wheel EXCLUDE_FROM_ALL)
 install(PROGRAMS ${CMAKE_SOURCE_DIR}/scripts/demo ${CMAKE_SOURCE_DIR}/scripts/fetch-demo-clip
-  DESTINATION tessera/scripts COMPONENT wheel EXCLUDE_FROM_ALL)
+  DESTINATION tessera_dit/scripts COMPONENT wheel EXCLUDE_FROM_ALL)
 
 # what scripts/install, scripts/dist and scripts/wheel need built, and no test
 add_custom_target(tessera_package DEPENDS tessera tessera_wheel ${rooms})

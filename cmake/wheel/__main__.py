@@ -1,3 +1,3 @@
-from tessera import main
+from tessera_dit import main
 
 main()

@@ -118,7 +118,7 @@ TEST_F(Audio, WithoutSamplesAVideoHasTheSamePicturesAndNoTrack) {
     ASSERT_EQ(read.count, frames.count);
     ASSERT_EQ(read.rgb.size(), frames.rgb.size());
     double off = 0;
-    for (size_t i = 0; i < frames.rgb.size(); ++i) off += std::abs(double{read.rgb[i]} - frames.rgb[i]);
+    for (size_t i = 0; i < frames.rgb.size(); ++i) off += std::abs(double(read.rgb[i]) - frames.rgb[i]);
     EXPECT_LT(off / static_cast<double>(frames.rgb.size()), 3) << name << ": levels of 255 away from what was written";
   }
 }

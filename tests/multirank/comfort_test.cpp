@@ -69,6 +69,80 @@ TEST(RunFolder, IsWhatThePageSays) {
   for (const auto& [part, value] : step.at("ranks").at(0).at("bytes").items()) EXPECT_TRUE(named(part + "`")) << part;
 }
 
+TEST(OnEvent, ACommandGetsTheLinesOfTheRunAndItsCheckpoints) {
+  const TinyRun run("hook");
+  const std::string got = (run.folder() / "got").string();
+  const Result r = run.train(2, "run",
+                             {"--run.steps", "3", "--checkpoint.every", "2", "--run.on_event",
+                              "cat > '" + got + "'; touch '" + got + ".whole'"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  for (int i = 0; i < 100 && !fs::exists(got + ".whole"); ++i) usleep(50'000);  // it reads on when the run has ended
+  EXPECT_EQ(text_of(got), text_of(run.out() + "/metrics.jsonl"));
+  std::vector<std::string> checkpoints;
+  for (const std::string& line : lines_of(got))
+    if (const auto json = nlohmann::json::parse(line); json.at("type") == "checkpoint")
+      checkpoints.push_back(json.at("folder"));
+  ASSERT_EQ(checkpoints.size(), 2u);
+  EXPECT_TRUE(fs::exists(fs::path(checkpoints[0]) / "manifest.json")) << checkpoints[0];
+}
+
+/// With modules in the place of wandb and mlflow that write down what they are called with.
+TEST(OnEvent, TheExamplesTakeTheEventsOfARun) {
+  const TinyRun& run = trained();
+  const fs::path stubs = run.folder() / "stubs";
+  fs::create_directories(stubs);
+  std::ofstream(stubs / "wandb.py") << R"(import sys
+class Run:
+    def log(self, values, step): print("log", step, sorted(values))
+    def alert(self, title, text): print("alert", title)
+    def finish(self): print("finish")
+def init(project, name): print("init", project, name); return Run()
+class Video:
+    def __init__(self, file, caption): open(file, "rb").close()
+)";
+  std::ofstream(stubs / "mlflow.py") << R"(import contextlib
+def set_experiment(name): print("experiment", name)
+@contextlib.contextmanager
+def start_run(run_name): print("run", run_name); yield; print("end")
+def log_metrics(values, step): print("metrics", step, sorted(values))
+def log_artifact(file, folder): open(file, "rb").close(); print("artifact", folder)
+)";
+  const auto fed = [&](const std::string& command) {
+    const Result r = run_program({"/bin/sh", "-c",
+                                  "cd '" + run.folder().string() + "' && TESSERA_RUN='" + run.out() + "' PYTHONPATH='" +
+                                      stubs.string() + "' " + command + " < '" + run.out() + "/metrics.jsonl'"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return r.output;
+  };
+  const std::string examples = TESSERA_SOURCE_DIR "/examples/on_event/";
+  const std::string wandb = fed("python3 " + examples + "to_wandb.py"),
+                    mlflow = fed("python3 " + examples + "to_mlflow.py");
+  EXPECT_EQ(count(wandb, "'loss'"), 4u) << wandb;
+  EXPECT_EQ(count(wandb, "log 4 ['sample']"), 3u) << wandb;
+  EXPECT_NE(wandb.find("init tessera run"), std::string::npos) << wandb;
+  EXPECT_NE(wandb.find("finish"), std::string::npos) << wandb;
+  EXPECT_EQ(count(mlflow, "'loss'"), 4u) << mlflow;
+  EXPECT_EQ(count(mlflow, "artifact samples"), 3u) << mlflow;
+  const std::string store = (run.folder() / "store").string();
+  fs::create_directories(store);
+  fed("UPLOAD='cp -r' " + examples + "upload.sh '" + store + "'");
+  EXPECT_TRUE(fs::exists(store + "/step-000004/manifest.json"));
+  EXPECT_TRUE(fs::exists(store + "/step-000004-0.mp4"));
+}
+
+TEST(OnEvent, ACommandThatEndsIsToldOfAndTheRunGoesOn) {
+  const TinyRun run("hook-ends");
+  const Result r = run.train(1, "run", {"--run.steps", "12", "--run.on_event", "head -n 1 > /dev/null; exit 3"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(run.metrics("run").size(), 12u);
+  EXPECT_NE(r.output.find("run.on_event: events are lost, the command ended with code 3"), std::string::npos)
+      << r.output;
+  const std::vector<nlohmann::json> faults = run.metrics("run", "fault");
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_EQ(faults[0].at("kind"), "on_event");
+  EXPECT_NE(text_of(run.out() + "/report.html").find("events were lost"), std::string::npos);
+}
+
 TEST(Top, NamesWhatIsNoRun) {
   EXPECT_EQ(trained().tessera({"top", (trained().folder() / "data").string(), "--once"}).code, 3);
   const Result missing = trained().tessera({"top", "no/such/run"});
@@ -166,6 +240,58 @@ TEST(Sample, ANegativePromptWithoutGuidanceIsSaidToDoNothing) {
   EXPECT_NE(r.output.find("no effect at guidance 1"), std::string::npos) << r.output;
 }
 
+/// The commands that the program prints, typed as they stand.
+std::vector<std::string> printed_commands(const std::string& output) {
+  std::vector<std::string> commands;
+  for (size_t at = output.find("tessera "); at != std::string::npos; at = output.find("tessera ", at + 1))
+    if (output.compare(at - 4, 4, "it: ") == 0) commands.push_back(output.substr(at, output.find('\n', at) - at));
+  return commands;
+}
+
+TEST(Commands, ThatARunEndsWithWorkAsTheyArePrinted) {
+  const TinyRun run("printed");
+  for (const char* frames : {"1", "8"}) {  // the wavelet makes four frames of the latent of a picture
+    const std::string name = std::string("frames ") + frames;
+    const Result r = run.train(1, name,
+                               {"--run.steps", "1", "--data.frames", frames, "--sample.every", "1", "--sample.steps",
+                                "1", "--sample.prompts", "a square"});
+    ASSERT_EQ(r.code, 0) << r.output;
+    const fs::path own = fs::path(run.out(name)) / "samples/step-000001-0.mp4";
+    EXPECT_EQ(data::decode_clip(own, {}).count, std::atoi(frames));
+    const std::vector<std::string> commands = printed_commands(r.output);
+    ASSERT_EQ(commands.size(), 1u) << r.output;
+    const std::string typed =
+        "cd '" + run.folder().string() + "' && " + fs::path(TESSERA_BINARY).parent_path().string() + "/" + commands[0];
+    const Result sampled = run_program({"/bin/bash", "-c", typed});
+    ASSERT_EQ(sampled.code, 0) << typed << "\n" << sampled.output;
+    const fs::path file = run.folder() / (frames == std::string("1") ? "sample.png" : "sample.mp4");
+    EXPECT_EQ(data::decode_clip(file, {}).count, std::atoi(frames)) << typed;
+  }
+}
+
+TEST(Sample, IsEnlargedForPeople) {
+  const TinyRun& run = trained();
+  const auto frame = [&](const std::string& name, std::vector<std::string> more) {
+    std::vector<std::string> words = {
+        "sample", run.out() + "/recipe.toml",    "--prompt", "a square", "--format", "frames",
+        "--out",  (run.folder() / name).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const Result r = run.tessera(words);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return data::decode_clip(run.folder() / name / "frame-0002.png", {});
+  };
+  const data::Frames small = frame("plain", {}), large = frame("large", {"--enlarge", "3"});
+  ASSERT_EQ(large.height, 3 * small.height);
+  ASSERT_EQ(large.width, 3 * small.width);
+  for (int y = 0; y < large.height; ++y)
+    for (int x = 0; x < 3 * large.width; ++x)
+      ASSERT_EQ(large.rgb[static_cast<size_t>(y) * large.width * 3 + x],
+                small.rgb[static_cast<size_t>(y / 3) * small.width * 3 + x / 9 * 3 + x % 3])
+          << y << " " << x;
+  EXPECT_EQ(run.tessera({"sample", run.out() + "/recipe.toml", "--enlarge", "0"}).code, 2);
+  EXPECT_EQ(run.tessera({"sample", run.out() + "/recipe.toml", "--enlarge", "1.5"}).code, 2);
+}
+
 /// What bash offers for a command line that ends at the cursor.
 std::string completed(const std::vector<std::string>& words) {
   std::string script = std::string("source <(") + TESSERA_BINARY + " completion bash); COMP_WORDS=(";
@@ -189,6 +315,13 @@ TEST(Frontier, IsATableJsonAndAPicture) {
   EXPECT_TRUE(text_of(svg).starts_with("<svg ")) << text_of(svg);
   EXPECT_NE(plan({run.recipe(), "--frontier", html.string(), "--json"}).find("\"points\": ["), std::string::npos);
   EXPECT_TRUE(text_of(html).starts_with("<!doctype html>"));
+}
+
+TEST(List, PrintsTheSchemaOfRecipes) {
+  const Result r = trained().tessera({"list", "schema"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto schema = nlohmann::json::parse(r.output);
+  EXPECT_EQ(schema.at("properties").at("run").at("properties").at("steps").at("type"), "integer");
 }
 
 TEST(Completion, OffersCommandsFlagsKeysAndChoicesInBash) {

@@ -77,6 +77,58 @@ TEST(Lora, TrainsAndKeepsAdaptersAlone) {
     EXPECT_NE(tensor["name"].get<std::string>().find(".lora_"), std::string::npos);
 }
 
+/// As ComfyUI, A1111 and Civitai show them.
+TEST(Lora, FilesSayWhatTheyAreAndConversionsKeepIt) {
+  train(1, "told",
+        {"--lora.export", "diffusers,comfyui,kohya,peft,diffsynth", "--lora.rank", "4", "--lora.alpha", "8",
+         "--data.caption", "a photo of sks", "--checkpoint.every", "4"});
+  const fs::path out = shared().out("told");
+  const auto header = [](const fs::path& file) { return checkpoint::open_weights(file).metadata(); };
+  int files = 0;
+  for (const fs::path& folder : {out / "model", out / "checkpoints/step-000004/lora"})
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      ++files;
+      const checkpoint::Metadata said = header(entry.path());
+      const std::string step = folder == out / "model" ? "12" : "4";
+      for (const auto& [key, value] :
+           std::map<std::string, std::string>{{"ss_network_dim", "4"},
+                                              {"ss_network_alpha", "8"},
+                                              {"ss_steps", step},
+                                              {"ss_max_train_steps", "12"},
+                                              {"ss_num_train_images", "3"},
+                                              {"ss_output_name", "told"},
+                                              {"modelspec.sai_model_spec", "1.0.0"},
+                                              {"modelspec.trigger_phrase", "a photo of sks"}}) {
+        ASSERT_TRUE(said.contains(key)) << entry.path() << " " << key;
+        EXPECT_EQ(said.at(key), value) << entry.path() << " " << key;
+      }
+      EXPECT_FALSE(said.at("ss_base_model_version").empty());
+      EXPECT_NE(said.at("ss_training_comment").find("Tessera 0."), std::string::npos);
+      EXPECT_TRUE(said.at("modelspec.architecture").ends_with("/lora"));
+      for (const auto& [key, value] : said)
+        EXPECT_EQ(value.find(shared().folder().string()), std::string::npos) << "a path of this machine: " << key;
+    }
+  EXPECT_EQ(files, 10);
+  // a file of another program keeps what it says of itself, but for what is of the file
+  const fs::path other = shared().folder() / "other.safetensors", made = shared().folder() / "made.safetensors";
+  const std::vector<float> zeros(16);
+  checkpoint::write_safetensors(
+      other,
+      {{"diffusion_model.blocks.0.self_attn.q.lora_down.weight", DType::f32, {2, 8}, zeros.data()},
+       {"diffusion_model.blocks.0.self_attn.q.lora_up.weight", DType::f32, {8, 2}, zeros.data()}},
+      {{"ss_tag_frequency", "{}"},
+       {"modelspec.author", "somebody"},
+       {"modelspec.hash_sha256", "0x1"},
+       {"ss_network_dim", "7"}});
+  const Result r = shared().tessera({"convert", other.string(), made.string(), "--to", "kohya"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(header(made).at("ss_tag_frequency"), "{}");
+  EXPECT_EQ(header(made).at("modelspec.author"), "somebody");
+  EXPECT_EQ(header(made).at("ss_network_dim"), "2");
+  EXPECT_FALSE(header(made).contains("modelspec.hash_sha256"));
+}
+
 TEST(Lora, ResumesOnAnotherLayoutWithItsStates) {
   train(1, "whole");
   train(2, "cut", {"--run.steps", "5"});

@@ -52,6 +52,52 @@ TEST(Mistakes, AJsonFileIsNoRecipe) {
   write(run.folder() / "ds.json", R"({"train_batch_size": 8})");
   expect(run.tessera({"train", (run.folder() / "ds.json").string()}), 2, {"this is JSON", "tessera import"});
 }
+TEST(Mistakes, AFileOfAnotherTrainerIsSentToImport) {
+  const TinyRun run("m");
+  for (const char* name : {"config.py", "train.yaml", "a.yml", "run.sh", "ds.json"}) {
+    const std::string file = (run.folder() / name).string();
+    write(file, "anything");
+    for (const char* command : {"train", "plan", "prepare", "sample"})
+      expect(run.tessera({command, file}), 2, {name, "a recipe is TOML", "tessera import " + file});
+  }
+  expect(run.tessera({"train", (run.folder() / "none.py").string()}), 3, {"none.py"});
+}
+
+/// A shell does not read ~ and $VAR in quotes, in `--key=~/a` and in a file.
+TEST(Mistakes, HomeAndVariablesInPathsAreReadAsAShellWould) {
+  const TinyRun run("paths");
+  const std::map<std::string, std::string> variables = {{"HOME", run.folder().string()}, {"RUNS", "made"}};
+  const auto train = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {TESSERA_BINARY, "train", run.recipe(), "--run.steps", "1", "--sample.every", "0"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words, variables);
+  };
+  expect(train({"--run.out", "~/$RUNS/a"}), 0, {});
+  EXPECT_TRUE(fs::exists(run.folder() / "made/a/metrics.jsonl"));
+  expect(train({"--run.out=~/${RUNS}b"}), 0, {});
+  EXPECT_TRUE(fs::exists(run.folder() / "madeb/metrics.jsonl"));
+  EXPECT_FALSE(fs::exists("~"));
+  expect(train({"--run.out", "$NOBODY_SETS_THIS/a"}), 2, {"run.out", "NOBODY_SETS_THIS is not set"});
+  expect(train({"--run.out", "~somebody/a"}), 2, {"run.out", "~somebody", "write the whole path"});
+  // a list of paths in a file, of which each is read
+  std::string recipe = text_of(run.recipe());
+  const std::string data = (run.folder() / "data").string();
+  for (size_t at = recipe.find(data); at != std::string::npos; at = recipe.find(data))
+    recipe.replace(at, data.size(), "~/data");
+  write(run.recipe(), recipe);
+  expect(train({"--run.out", "$HOME/c", "--data.path", "~/data,$HOME/data"}), 0, {});
+  // and what the program itself takes: a recipe, a file that it writes
+  std::vector<std::string> words = {TESSERA_BINARY,   "sample", "~/c/recipe.toml",  "--prompt", "a",
+                                    "--sample.steps", "1",      "--out=~/$RUNS.gif"};
+  expect(run_program(words, variables), 0, {});
+  EXPECT_TRUE(fs::exists(run.folder() / "made.gif"));
+  EXPECT_FALSE(fs::exists("~"));
+  // what is there under that very name is meant
+  fs::create_directories(run.folder() / "$RUNS");
+  fs::copy(run.folder() / "data", run.folder() / "$RUNS/data", fs::copy_options::recursive);
+  expect(train({"--run.out", "~/d", "--data.path", (run.folder() / "$RUNS/data").string()}), 0, {});
+}
+
 TEST(Mistakes, AMissingRecipeIsNamed) {
   const TinyRun run("m");
   const Result r = run.tessera({"train", (run.folder() / "no.toml").string()});

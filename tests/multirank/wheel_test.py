@@ -90,6 +90,8 @@ class Wheel(unittest.TestCase):
             self.assertEqual({entry.date_time for entry in archive.infolist()}, {(1980, 1, 1, 0, 0, 0)})
         info = next(name for name in files if name.endswith("/METADATA")).removesuffix("METADATA")
         metadata = files[info + "METADATA"].decode()
+        self.assertIn("\nName: tessera-dit\n", metadata)
+        self.assertEqual({name.split("/")[0] for name in files}, {"tessera_dit", info.rstrip("/")}, "nothing of PyPI's tessera")
         self.assertIn("\nRequires-Dist: torch==2.11.0\n", metadata)
         self.assertRegex(metadata, "FFmpeg[^.]*is under the GPL version [23] or later")
         self.assertNotRegex(metadata, "@[A-Z_]+@")
@@ -101,25 +103,27 @@ class Wheel(unittest.TestCase):
                 hashed = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
                 self.assertEqual(rows[name], ["sha256=" + hashed, str(len(data))], name)
         table = dict(line.split()[:2] for line in files[info + "licenses/LIBRARIES"].decode().splitlines()[1:])
-        self.assertEqual({f"tessera/lib/{soname}" for soname in table}, {n for n in files if n.startswith("tessera/lib/")})
+        self.assertEqual({f"tessera_dit/lib/{soname}" for soname in table}, {n for n in files if n.startswith("tessera_dit/lib/")})
         for package in [*table.values(), "nlohmann-json3-dev"]:
             self.assertIn(f"{info}licenses/{package}/copyright", files)
         self.assertIn(info + "licenses/common-licenses/GPL-2", files)
-        self.assertEqual("tessera/bin/libtessera_cuda.so" in files, (BUILD / "bin/libtessera_cuda.so").exists())
+        for name in ("LICENSE", "NOTICE"):
+            self.assertEqual(files[f"{info}licenses/{name}"], (ROOT / name).read_bytes())
+        self.assertEqual("tessera_dit/bin/libtessera_cuda.so" in files, (BUILD / "bin/libtessera_cuda.so").exists())
 
     def test_3_every_library_is_the_wheels_or_of_any_system(self):
         self.give_torch()
-        libraries = resolved(self.site / "tessera/bin/tessera", self.plain)
+        libraries = resolved(self.site / "tessera_dit/bin/tessera", self.plain)
         self.assertIn("libavcodec.so", {soname[:13] for soname in libraries})
         for soname, file in libraries.items():
             if not wheel.SYSTEM.match(soname):
                 self.assertTrue(str(file).startswith(str(self.site)), f"{soname}: {file or 'not found'}")
-        for file in (self.site / "tessera/bin").iterdir():
+        for file in (self.site / "tessera_dit/bin").iterdir():
             places = re.search(r"\(R(?:UN)?PATH\).*\[(.*)\]", run(["readelf", "-d", file]).stdout)
             for place in places[1].split(":") if places else []:
                 self.assertTrue(place.startswith("$ORIGIN/"), f"{file} looks in {place}, a folder of the machine it was built on")
         glibc = tuple(map(int, re.search(r"manylinux_(\d+)_(\d+)_", self.wheel.name).groups()))
-        self.assertLessEqual(wheel.newest_symbol([*(self.site / "tessera/lib").iterdir()], "GLIBC"), glibc)
+        self.assertLessEqual(wheel.newest_symbol([*(self.site / "tessera_dit/lib").iterdir()], "GLIBC"), glibc)
 
     def make_clips(self, folder):
         folder.mkdir(parents=True)
@@ -179,8 +183,15 @@ class Wheel(unittest.TestCase):
         clips = self.make_clips(self.folder / "demo/clips")
         recipe = self.folder / "demo/recipes/wan-tiny_demo_cpu.toml"  # comes before the one that came with the program
         recipe.parent.mkdir()
-        carried = (self.site / "tessera/recipes" / recipe.name).read_text()
+        carried = (self.site / "tessera_dit/recipes" / recipe.name).read_text()
         recipe.write_text(carried.replace("steps = 500", "steps = 2").replace("every = 250", "every = 2"))
+        helped = run(["tessera-demo", "--help"], self.plain, cwd=self.folder / "demo")
+        self.assertEqual(helped.returncode, 0, helped.stdout)
+        self.assertIn("CLIP=", helped.stdout)
+        self.assertFalse((self.folder / "demo/runs").exists(), "help does nothing")
+        refused = run(["tessera-demo", "--hlep"], self.plain, cwd=self.folder / "demo")
+        self.assertEqual(refused.returncode, 2, refused.stdout)
+        self.assertIn("--hlep", refused.stdout)
         result = run(["tessera-demo"], {**self.plain, "CLIP": str(clips / "clip.avi")}, cwd=self.folder / "demo")
         self.assertIn("The demo is done.", result.stdout)
         self.assertIn("demo: the sample reached", result.stdout, "two steps teach nothing, and it says so")

@@ -32,6 +32,17 @@ TEST(SampleFiles, SeveralPromptsAndSeedsAreNumbered) {
   EXPECT_EQ(sample_files(to("out", {5}), "run", 1), Files{"out/sample-0.mp4"}) << "a single seed needs no mention";
 }
 
+TEST(SampleFiles, AFolderMayHaveADotInItsName) {
+  EXPECT_EQ(sample_files(to("run-1.5"), "run", 1), Files{"run-1.5/sample-0.mp4"});
+  EXPECT_EQ(sample_files(to("q.xyz/"), "run", 1), Files{"q.xyz/sample-0.mp4"});
+  EXPECT_EQ(sample_files(to("."), "run", 1), Files{"./sample-0.mp4"});
+  EXPECT_EQ(sample_files(to(".."), "run", 1), Files{"../sample-0.mp4"});
+  const auto there = std::filesystem::temp_directory_path() / "tessera-sample.files";
+  std::filesystem::create_directories(there);
+  EXPECT_EQ(sample_files(to(there.string()), "run", 1), Files{(there / "sample-0.mp4").string()});
+  std::filesystem::remove(there);
+}
+
 TEST(SampleFiles, ContradictionsAreRefused) {
   const auto refused = [](const SampleOptions& options, size_t prompts) {
     try {
@@ -47,6 +58,10 @@ TEST(SampleFiles, ContradictionsAreRefused) {
   refused(to("a.gif", {1, 2}), 1);
   refused(to("a.webm"), 1);
   refused(to("a.jpg"), 1);
+  refused(to("q.xyz"), 1);
+  refused(to("q.xyz"), 3);
+  refused(to("some/q.mp5"), 1);
+  refused(to("q.xyz", {}, data::ClipFormat::frames), 1);
   refused(to("a.png", {}, data::ClipFormat::frames), 1);
 }
 

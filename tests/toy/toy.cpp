@@ -241,7 +241,11 @@ class Model final : public net::Denoiser {
   }
 
   net::Sample blank(const std::array<int64_t, 4>& latent) const override {
-    return {.x = at::zeros(latent, at::kFloat), .t = 500, .context = at::zeros({1, c_.text_dim}, at::kFloat)};
+    return {.x = at::zeros(latent, at::kFloat),
+            .t = 500,
+            .context = at::zeros({1, c_.text_dim}, at::kFloat),
+            .target = {},
+            .extra = {}};
   }
   std::vector<std::map<std::string, Tensor>> unpack_input_grads(
       const std::vector<Tensor>& grads, const net::Batch& batch,

@@ -1,5 +1,10 @@
 #pragma once
-// One line to the user's terminal (stderr), prefixed with the rank when there are several.
+// Lines to the user's terminal (stderr), prefixed with the rank when there are several, and the line of progress that stays
+// below them in a terminal.
+//
+//   log::status("step 7/100");   // of a terminal: drawn over the last one
+//   log::info("step 7: saved");  // stands above it
+//   log::keep_status();          // it becomes a line like any other
 #include <string_view>
 
 namespace tessera::log {
@@ -8,5 +13,12 @@ void set_rank(int rank, int world);  ///< rank 0 prints info; every rank prints 
 void info(std::string_view text);    ///< rank 0 only
 void warn(std::string_view text);
 void error(std::string_view text);
+
+/// Whether stderr is a terminal, in which a line can be drawn over.
+bool in_terminal();
+/// Draws `line`, which is narrower than the terminal, in the place of the last one; empty: takes that away.
+void status(std::string_view line);
+/// What was drawn stays as it is.
+void keep_status();
 
 }  // namespace tessera::log

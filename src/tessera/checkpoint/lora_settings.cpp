@@ -95,6 +95,11 @@ auto common(const std::vector<LoraDescription::Module>& modules, const Get& get)
   return best->first;
 }
 
+template <class Get>
+bool same(const std::vector<LoraDescription::Module>& modules, const Get& get) {
+  return std::ranges::all_of(modules, [&](const auto& module) { return get(module) == get(modules[0]); });
+}
+
 }  // namespace
 
 std::string target_of(const std::string& module) {
@@ -164,13 +169,26 @@ Metadata lora_metadata(const LoraDescription& description, const std::string& na
   Metadata metadata = {{"format", "pt"}};
   if (naming == "diffusers") metadata[kAdapterMetadata] = lora_config_json(description, "transformer.");
   if (naming == "peft") metadata[kAdapterMetadata] = lora_config_json(description, "");
-  if (naming == "kohya") {
-    metadata["ss_network_module"] = description.network;
-    metadata["ss_network_dim"] = std::to_string(common(description.modules, [](const auto& m) { return m.rank; }));
-    metadata["ss_network_alpha"] = text_of(common(description.modules, [](const auto& m) { return m.alpha; }));
-  }
+  // Files of other names may leave an alpha out that is the rank: they name one only where all modules have it.
+  const auto rank = [](const LoraDescription::Module& m) { return m.rank; };
+  const auto alpha = [](const LoraDescription::Module& m) { return m.alpha; };
+  const bool each = naming == "kohya";
+  if (each) metadata["ss_network_module"] = description.network;
+  metadata["ss_network_dim"] =
+      each || same(description.modules, rank) ? std::to_string(common(description.modules, rank)) : "Dynamic";
+  metadata["ss_network_alpha"] =
+      each || same(description.modules, alpha) ? text_of(common(description.modules, alpha)) : "Dynamic";
   if (folded) metadata[kFoldedAlpha] = text_of(*folded);
   return metadata;
+}
+
+Metadata lora_origin(const Metadata& header) {
+  Metadata origin;
+  for (const auto& [key, value] : header)
+    if ((key.starts_with("ss_") && !key.starts_with("ss_network_")) ||
+        (key.starts_with("modelspec.") && !key.starts_with("modelspec.hash")))
+      origin[key] = value;
+  return origin;
 }
 
 }  // namespace tessera::checkpoint

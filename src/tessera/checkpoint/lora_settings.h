@@ -53,8 +53,12 @@ struct LoraDescription {
 /// `prefix` ("transformer." in diffusers' header).
 std::string lora_config_json(const LoraDescription& description, const std::string& prefix);
 
-/// The header of a file under a naming (models/lora_names.h): diffusers' lora_adapter_metadata, musubi's ss_network_*.
-/// `folded`: the alpha that is a factor of B already.
+/// The header of a file under a naming (models/lora_names.h): diffusers' lora_adapter_metadata, and what ComfyUI, A1111 and
+/// Civitai show, ss_network_*. `folded`: the alpha that is a factor of B already.
 Metadata lora_metadata(const LoraDescription& description, const std::string& naming, std::optional<double> folded);
+
+/// What a header says of where a LoRA comes from, ss_* and modelspec.*: it stays true in a file of other names. What
+/// belongs to the file itself (ss_network_*, its hash) is left out.
+Metadata lora_origin(const Metadata& header);
 
 }  // namespace tessera::checkpoint

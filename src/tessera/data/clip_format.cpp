@@ -71,6 +71,25 @@ void write_clip(const Path& path, const Frames& frames, ClipFormat format) {
   }
 }
 
+Frames enlarged(const Frames& frames, int times) {
+  Frames large{.count = frames.count,
+               .height = frames.height * times,
+               .width = frames.width * times,
+               .fps = frames.fps,
+               .rgb = {}};
+  large.rgb.resize(large.frame_bytes() * static_cast<size_t>(large.count));
+  const size_t line = static_cast<size_t>(large.width) * 3;
+  for (int f = 0; f < frames.count; ++f)
+    for (int y = 0; y < frames.height; ++y) {
+      uint8_t* const first = large.frame(f) + static_cast<size_t>(y) * times * line;
+      const uint8_t* from = frames.frame(f) + static_cast<size_t>(y) * frames.width * 3;
+      for (int x = 0; x < frames.width; ++x)
+        for (int i = 0; i < times; ++i) std::copy_n(from + 3 * x, 3, first + (static_cast<size_t>(x) * times + i) * 3);
+      for (int i = 1; i < times; ++i) std::copy_n(first, line, first + i * line);
+    }
+  return large;
+}
+
 Frames thumbnail(const Frames& frames, int side, int count) {
   const int square = static_cast<int>(div_up(std::max({frames.height, frames.width, 1}), side));
   Frames small;

@@ -34,6 +34,9 @@ void write_clip(const Path& path, const Frames& frames, ClipFormat format);
 /// counts in hundredths of a second, so a frame's time is rounded to them without adding up.
 std::vector<uint8_t> encode_gif(const Frames& frames);
 
+/// Every pixel as a square of `times` x `times`: samples of small models, to be looked at.
+Frames enlarged(const Frames& frames, int times);
+
 /// At most `side` pixels along the longer side (by averaging whole squares of pixels) and `count` frames (evenly
 /// picked, with the rate lowered to match); for pictures in reports.
 Frames thumbnail(const Frames& frames, int side, int count);

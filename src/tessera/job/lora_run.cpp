@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/base/version.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/job/lora_init.h"
@@ -151,7 +152,50 @@ void start_adapters(const recipe::Recipe& recipe, engine::Store& store, comm::Co
   }
 }
 
-void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm, int rank,
+namespace {
+
+/// "Wan2.1-T2V-1.3B" of a release's folder, of its transformer/ and of a file in it; no path of this machine.
+std::string base_name(fs::path base) {
+  constexpr std::string_view kParts[] = {"transformer", "model", "model_ema", "diffusion_pytorch_model"};
+  while (base.has_parent_path() && base != base.root_path() &&
+         (!base.has_filename() || std::ranges::find(kParts, base.stem().string()) != std::end(kParts)))
+    base = base.parent_path();
+  return checkpoint::is_weight_file(base) ? base.stem().string() : base.filename().string();
+}
+
+}  // namespace
+
+checkpoint::Metadata lora_origin(const recipe::Recipe& recipe, const LoraFacts& facts) {
+  const auto& text = recipe.values;
+  const std::string by = std::string("Tessera ") + kVersion, steps = std::to_string(facts.step),
+                    base = base_name(facts.base), run = fs::path(recipe.run.out).filename().string(),
+                    width = std::to_string(recipe.data.width), height = std::to_string(recipe.data.height);
+  checkpoint::Metadata origin = {
+      {"ss_base_model_version", base},
+      {"ss_sd_model_name", base},
+      {"ss_output_name", run},
+      {"ss_steps", steps},
+      {"ss_max_train_steps", std::to_string(recipe.run.steps)},
+      {"ss_num_train_images", std::to_string(facts.samples)},
+      {"ss_total_batch_size", std::to_string(recipe.train.global_batch)},
+      {"ss_learning_rate", text.at("train.lr")},
+      {"ss_optimizer", text.at("train.optimizer")},
+      {"ss_mixed_precision", std::string(name(recipe.plan.compute))},
+      {"ss_resolution", "(" + width + ", " + height + ")"},
+      {"ss_seed", std::to_string(recipe.run.seed)},
+      {"ss_training_comment", "trained with " + by},
+      {"modelspec.sai_model_spec", "1.0.0"},
+      {"modelspec.architecture", base + "/lora"},
+      {"modelspec.implementation", "diffusers"},
+      {"modelspec.title", run},
+      {"modelspec.description", "LoRA of rank " + std::to_string(recipe.lora.rank) + " on " + base + ", after " +
+                                    steps + " steps on " + std::to_string(facts.samples) + " samples, by " + by},
+      {"modelspec.resolution", width + "x" + height}};
+  if (!recipe.data.caption.empty()) origin["modelspec.trigger_phrase"] = recipe.data.caption;
+  return origin;
+}
+
+void export_lora(const recipe::Recipe& recipe, const LoraFacts& facts, engine::Store& store, comm::Comm& comm, int rank,
                  const fs::path& folder) {
   const models::AdapterRule rule = *adapter_rule(recipe);
   checkpoint::LoraDescription description{
@@ -171,7 +215,9 @@ void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm&
   if (rank != 0) return;
   checkpoint::make_folder(folder, "check run.out");
   const fs::path file = folder / kDiffusersFile;
-  checkpoint::write_safetensors(file, tensors, checkpoint::lora_metadata(description, "diffusers", std::nullopt));
+  checkpoint::Metadata metadata = checkpoint::lora_metadata(description, "diffusers", std::nullopt);
+  metadata.merge(lora_origin(recipe, facts));
+  checkpoint::write_safetensors(file, tensors, metadata);
   for (const std::string& naming : recipe.lora.exports) {
     if (naming == "diffusers") continue;
     weights::ConvertOptions options{.in = file, .out = folder / naming, .to = naming, .force = true};
@@ -180,13 +226,16 @@ void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm&
   }
 }
 
-void save_lora(const recipe::Recipe& recipe, const weights::LoraFile& lora, const fs::path& folder) {
+void save_lora(const recipe::Recipe& recipe, const LoraFacts& facts, const weights::LoraFile& lora,
+               const fs::path& folder) {
   std::vector<std::string> namings = recipe.lora.exports;
   if (std::ranges::find(namings, "diffusers") == namings.end()) namings.emplace_back("diffusers");
   for (const std::string& naming : namings) {
     const fs::path file = folder / exported_name(naming);
     checkpoint::make_folder(file.parent_path(), "check run.out");
-    weights::write_lora(lora, weights::plan_lora(lora, naming, ""), file);
+    weights::LoraPlan plan = weights::plan_lora(lora, naming, "");
+    plan.metadata.merge(lora_origin(recipe, facts));
+    weights::write_lora(lora, plan, file);
   }
 }
 

@@ -2,7 +2,7 @@
 // A run that trains adapters: from the recipe's [lora] to initial values, and to files that other programs read.
 //
 //   if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
-//   export_lora(recipe, job, store, comm, rank, "run/model");
+//   export_lora(recipe, {job.name, 1000, 40}, store, comm, rank, "run/model");
 #include <filesystem>
 #include <optional>
 
@@ -32,13 +32,23 @@ engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<s
 /// lora.init has them. All ranks take part.
 void start_adapters(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm);
 
+/// What a file of adapters says of itself beside their sizes.
+struct LoraFacts {
+  std::string base;     ///< the model that they were trained on: a preset, or the path of its weights
+  int64_t step = 0;     ///< steps that were taken
+  int64_t samples = 0;  ///< of the data set
+};
+/// As ComfyUI, A1111 and Civitai show it: ss_* and modelspec.*. No date, so that the same run writes the same bytes.
+checkpoint::Metadata lora_origin(const recipe::Recipe& recipe, const LoraFacts& facts);
+
 /// Writes the adapters into `folder`: pytorch_lora_weights.safetensors under diffusers' names, and a file for each
 /// other naming of lora.export. All ranks take part; rank 0 writes.
-void export_lora(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm, int rank,
+void export_lora(const recipe::Recipe& recipe, const LoraFacts& facts, engine::Store& store, comm::Comm& comm, int rank,
                  const std::filesystem::path& folder);
 
 /// The same from a file or a training checkpoint; one rank calls it.
-void save_lora(const recipe::Recipe& recipe, const weights::LoraFile& lora, const std::filesystem::path& folder);
+void save_lora(const recipe::Recipe& recipe, const LoraFacts& facts, const weights::LoraFile& lora,
+               const std::filesystem::path& folder);
 
 /// What a manifest says of adapters: rank, alpha, rslora, dora, and the modules as targets.
 checkpoint::Json lora_json(const models::AdapterRule& rule, const std::vector<std::string>& modules);

@@ -3,16 +3,27 @@
 #include <c10/util/Exception.h>
 
 #include <filesystem>
+#include <string>
 
 #include "tessera/base/log.h"
+#include "tessera/base/version.h"
 #include "tessera/device/failure.h"
 #include "tessera/engine/memory/meter.h"
 
 namespace tessera::job {
 
+namespace {
+
+/// Where a fault of ours is reported: wherever this copy of the program came from.
+const std::string kWhere = std::string(" (tessera ") + kVersion +
+                           "): as an issue in the repository that you have tessera from, with all that it printed; "
+                           "CONTRIBUTING.md there says what else helps";
+
+}  // namespace
+
 Exit tell_error(const std::exception& error) {
   const auto say = [](const Error& told) {
-    log::error(told.what());
+    log::error(told.code() == Exit::internal ? told.what() + kWhere : told.what());
     return told.code();
   };
   if (const auto* named = dynamic_cast<const device::Failure*>(&error)) return say(*named);
@@ -28,7 +39,7 @@ Exit tell_error(const std::exception& error) {
   if (const auto short_of = engine::out_of_memory(error)) return say(*short_of);
   const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
   log::error(std::string(from_torch ? from_torch->what_without_backtrace() : error.what()) +
-             "; this is a fault in tessera, please report it with the command");
+             "; this is a fault in tessera; please report it with the command" + kWhere);
   return Exit::internal;
 }
 

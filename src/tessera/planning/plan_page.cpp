@@ -175,12 +175,12 @@ std::string candidate_rows(const Planned& planned) {
   constexpr size_t kFitting = 30, kOthers = 10;
   const auto shown = notable(choice, kFitting, kOthers);
   std::ostringstream out;
-  out << "<div class=card><h2>Considered</h2><table class=plain><tr><th>plan</th><th>step</th><th>peak</th><th>why</th></tr>";
+  out << "<div class=card><h2>Considered</h2><div class=scroll><table class=plain><tr><th>plan</th><th class=n>step</th><th class=n>peak</th><th>why</th></tr>";
   for (const plan::Candidate* c : shown)
     out << "<tr><td>" << escape_html(c->plan.summary()) << (c->plan == choice.plan ? " <b>chosen</b>" : "")
         << "</td><td class=n>" << seconds(candidate_seconds(planned, *c)) << "</td><td class=n>"
         << format_bytes(c->peak) << "</td><td>" << escape_html(c->why) << "</td></tr>";
-  out << "</table>";
+  out << "</table></div>";
   if (choice.candidates.size() > shown.size())
     out << "<p class=soft>" << choice.candidates.size() << " in all: plan --json lists them</p>";
   out << "</div>";

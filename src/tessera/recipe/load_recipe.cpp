@@ -25,6 +25,9 @@ Recipe load_recipe(const std::string& path, const Overrides& overrides) {
   recipe.values = recipe_table().defaults();
   if (!path.empty()) check_path(path);
   RecipeFile file = path.empty() ? RecipeFile{} : read_recipe_file(path);
+  for (FileKey& key : file.keys) key.value = expanded(key.name, key.value, key.where);
+  for (RecipeFile::Stage& stage : file.stages)
+    for (FileKey& key : stage.keys) key.value = expanded(key.name, key.value, key.where);
   settle_paths(file, path);
   for (const FileKey& key : file.keys) set_key(recipe.values, key.name, key.value, key.where);
   for (const auto& [name, value] : overrides) {
@@ -34,7 +37,7 @@ Recipe load_recipe(const std::string& path, const Overrides& overrides) {
         recipe_table().set(recipe.values, "mesh." + std::string(axis_name(axis)), std::to_string(mesh[axis]), "--mesh");
       continue;
     }
-    set_key(recipe.values, name, value, "--" + name);
+    set_key(recipe.values, name, expanded(name, value, "command line"), "--" + name);
   }
   recipe.fill();
   add_stages(recipe, file);

@@ -1,6 +1,7 @@
 #include "tessera/recipe/recipe_file.h"
 
 #include <charconv>
+#include <filesystem>
 
 #define TOML_ENABLE_FORMATTERS 0
 #include <toml++/toml.h>
@@ -8,6 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/options.h"
+#include "tessera/base/quotes.h"
 #include "tessera/base/toml_text.h"
 #include "tessera/recipe/recipe_checks.h"
 
@@ -97,10 +99,25 @@ RecipeFile::Stage read_stage(const toml::node& node, const std::string& where) {
   return stage;
 }
 
+/// Configurations and scripts of other programs, by the ends of their names.
+void refuse_foreign(const std::string& path) {
+  static constexpr std::pair<const char*, const char*> kForeign[] = {
+      {".py", "a Python file"}, {".yaml", "YAML"}, {".yml", "YAML"}, {".json", "JSON"}, {".sh", "a shell script"}};
+  const std::filesystem::path file(path);
+  std::error_code unseen;
+  if (!std::filesystem::is_regular_file(file, unseen)) return;
+  for (const auto& [ending, what] : kForeign)
+    if (file.extension() == ending)
+      throw UserError(Exit::usage, "recipe", path + ": this is " + what + ", a recipe is TOML",
+                      "tessera import " + (path.find(' ') == path.npos ? path : in_quotes(path)) +
+                          " makes a recipe of another trainer's configuration or command");
+}
+
 }  // namespace
 
 RecipeFile read_recipe_file(const std::string& given) {
   const std::string path = recipe_at(given);
+  refuse_foreign(path);
   const std::string text =
       read_foreign(path, kMostTomlBytes, "recipe", "give the path of a recipe.toml, or the name of one of recipes/");
   RecipeFile file;

@@ -5,6 +5,7 @@
 
 #include "tessera/base/options.h"
 #include "tessera/recipe/recipe_checks.h"
+#include "tessera/recipe/recipe_table.h"
 
 namespace tessera::recipe {
 
@@ -37,8 +38,16 @@ constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"plan.nvme"},
                                  {"sample.image"},
                                  {"sample.last_image"},
+                                 {"sample.video"},
                                  {"sample.audio"},
-                                 {"sample.pose"}};
+                                 {"sample.pose"},
+                                 {"sample.lora"},
+                                 {"data.null_text"}};
+
+const PathKey* path_key(std::string_view name) {
+  const auto row = std::ranges::find(kPathKeys, name, &PathKey::name);
+  return row == std::end(kPathKeys) ? nullptr : &*row;
+}
 
 bool there(const fs::path& path) {
   std::error_code unseen;
@@ -77,6 +86,22 @@ fs::path moved_to(const fs::path& file, const fs::path& recorded) {
 
 }  // namespace
 
+std::string expanded(const std::string& key, const std::string& value, const std::string& where) {
+  if (!path_key(key) || value.find_first_of("~$") == value.npos) return value;
+  const Kind kind = recipe_table().at(key, where).kind;
+  if (kind != Kind::list && kind != Kind::paths) return expand_path(value, where + ": " + key);
+  const char separator = value.find(kListSeparator) == value.npos ? ',' : kListSeparator;
+  std::string text;
+  for (size_t at = 0; at < value.size();) {
+    const size_t begin = std::min(value.find_first_not_of(' ', at), value.size());
+    const size_t end = std::min(value.find(separator, begin), value.size());
+    text += expand_path(value.substr(begin, end - begin), where + ": " + key);
+    if (end < value.size()) text += separator;
+    at = end + 1;
+  }
+  return text;
+}
+
 void settle_paths(RecipeFile& file, const std::string& path) {
   const auto find = [&](std::string_view name) { return std::ranges::find(file.keys, name, &FileKey::name); };
   const auto said = find(kStartedIn);
@@ -89,8 +114,8 @@ void settle_paths(RecipeFile& file, const std::string& path) {
   }
   const auto settle = [&](std::vector<FileKey>& keys) {
     for (FileKey& key : keys) {
-      const auto row = std::ranges::find(kPathKeys, std::string_view(key.name), &PathKey::name);
-      if (row == std::end(kPathKeys)) continue;
+      const PathKey* row = path_key(key.name);
+      if (!row) continue;
       const bool list = key.value.find(kListSeparator) != key.value.npos;
       std::string text;
       for (const std::string& item : list ? split_list(key.value) : std::vector{key.value})

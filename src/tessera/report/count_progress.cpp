@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tessera/base/log.h"
 #include "tessera/base/units.h"
 
 namespace tessera::report {
@@ -23,7 +24,7 @@ int terminal_width() {
 
 CountProgress::CountProgress(bool enabled, std::string name, std::string things, int64_t total)
     : enabled_(enabled && total > 0),
-      terminal_(isatty(STDERR_FILENO) == 1),
+      terminal_(log::in_terminal()),
       name_(std::move(name)),
       things_(std::move(things)),
       total_(total) {}
@@ -59,12 +60,12 @@ void CountProgress::show(int64_t done) {
     for (int i = 0; i < cells; ++i) bar[static_cast<size_t>(i)] = i < full ? '=' : i == full ? '>' : ' ';
     line = "[" + bar + "] " + line;
   }
-  std::fprintf(stderr, "\r\x1b[K%s", line.substr(0, static_cast<size_t>(width - 1)).c_str());
+  log::status(line.substr(0, static_cast<size_t>(width - 1)));
   open_ = true;
 }
 
 void CountProgress::finish() {
-  if (open_) std::fputc('\n', stderr);
+  if (open_) log::keep_status();
   open_ = false;
 }
 

@@ -177,8 +177,8 @@ RankMetrics read_rank(const JsonFields& in) {
   return m;
 }
 
-MetricsWriter::MetricsWriter(const std::filesystem::path& file, int64_t done)
-    : path_(file), found_(read_history(file, done)) {
+MetricsWriter::MetricsWriter(const std::filesystem::path& file, int64_t done, const std::string& on_event)
+    : path_(file), found_(read_history(file, done)), hook_(on_event, file.parent_path()) {
   fd_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("cannot be opened");
   if (found_.kept < found_.bytes && ::ftruncate(fd_, found_.kept) != 0) fail("cannot be cut back");
@@ -202,6 +202,7 @@ void MetricsWriter::write(std::string line) {
     if (put < 0) fail("a write failed");
     done += static_cast<size_t>(put);
   }
+  if (line.size() > 1) hook_.tell(line);
 }
 
 void MetricsWriter::flush() {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/base/json.h"
+#include "tessera/report/event_hook.h"
 #include "tessera/report/history.h"
 
 namespace tessera::report {
@@ -124,12 +125,14 @@ class MetricsWriter {
  public:
   /// Goes on behind the lines up to step `done`: cuts the file once, at the first line beyond it, and appends. What was
   /// written before stays at every instant. Throws UserError (disk).
-  MetricsWriter(const std::filesystem::path& file, int64_t done);
+  /// Each line goes to `on_event` too (EventHook).
+  MetricsWriter(const std::filesystem::path& file, int64_t done, const std::string& on_event = {});
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  const History& found() const { return found_; }  ///< what the file held
+  const History& found() const { return found_; }             ///< what the file held
+  std::string lost_events() const { return hook_.losses(); }  ///< of run.on_event, for the report; empty: none
   /// Until all lines would survive a power cut. Throws UserError (disk).
   void flush();
 
@@ -167,6 +170,7 @@ class MetricsWriter {
   [[noreturn]] void fail(const std::string& act) const;
   const std::filesystem::path path_;
   const History found_;
+  EventHook hook_;
   int fd_ = -1;
 };
 

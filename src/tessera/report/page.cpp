@@ -8,12 +8,13 @@ namespace tessera::report {
 
 namespace {
 
-// Wide things (lanes, tables, frames, texts) scroll within their card, so that the page itself never does.
+// Wide things (lanes, tables, frames, texts) scroll within their card, so that the page itself never does. Long words break
+// anywhere, but for those of a table: its columns are as wide as their longest word, or a label would be a letter wide.
 constexpr const char* kStyle = R"css(
 :root{color-scheme:light dark;--bg:#fafaf8;--fg:#1c1c1a;--soft:#66665f;--line:#dcdcd6;--card:#fff;
---r0:#2f6fde;--r1:#d0721c;--r2:#2f8f57;--r3:#b8406a;--r4:#7457c9;--r5:#7d6a1f}
+--r0:#2f6fde;--r1:#d0721c;--r2:#2f8f57;--r3:#b8406a;--r4:#7457c9;--r5:#7d6a1f;--mem:#2f6fde}
 @media(prefers-color-scheme:dark){:root{--bg:#141413;--fg:#ecece6;--soft:#a2a29a;--line:#33332f;--card:#1d1d1b;
---r0:#7aa8ff;--r1:#f0a35a;--r2:#63c48d;--r3:#ee7fa4;--r4:#ab95f5;--r5:#cdb75a}}
+--r0:#7aa8ff;--r1:#f0a35a;--r2:#63c48d;--r3:#ee7fa4;--r4:#ab95f5;--r5:#cdb75a;--mem:#7aa8ff}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere;-webkit-text-size-adjust:100%}
 main{max-width:1080px;margin:0 auto;padding:28px 16px 60px}
@@ -30,14 +31,16 @@ svg .head{fill:var(--fg);font-weight:600}
 .rank{margin-bottom:12px}.bar{display:flex;height:20px;margin-top:4px}.bar i{display:block;height:100%;flex:none}
 .bar.planned{height:6px}.bar.planned i{background:var(--soft)}
 .strip{display:flex;gap:3px;margin:4px 0 10px;overflow-x:auto}.strip img{flex:1 0 auto;width:84px;min-width:72px;max-width:132px;border-radius:3px}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;white-space:nowrap}
-th,td{text-align:right;padding:4px 12px 4px 0}th{color:var(--soft);font-weight:500}th:first-child,td:first-child{text-align:left}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;overflow-wrap:break-word}
+th,td{text-align:right;padding:4px 12px 4px 0;vertical-align:top}th{color:var(--soft);font-weight:500;vertical-align:bottom}
+td{white-space:nowrap}td:first-child{white-space:normal}th:first-child,td:first-child{text-align:left}
 tr+tr td{border-top:1px solid var(--line)}
 pre{overflow-x:auto;font-size:12.5px;margin:10px 0 0;overflow-wrap:normal}
 .key{display:inline-block;margin-right:14px}.key i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}
 details summary{cursor:pointer;font-weight:600}
-.no{color:#d04a3a;font-weight:600}.two{display:grid;grid-template-columns:repeat(auto-fit,minmax(320px,1fr));gap:16px}
-.plain td{text-align:left;vertical-align:top;white-space:normal}.plain td.n{text-align:right;white-space:nowrap}.fill{height:10px;border-radius:3px}
+.no{color:#d04a3a;font-weight:600}.two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,320px),1fr));gap:16px;align-items:start}.two .card{margin-bottom:0}
+.plain th,.plain td{text-align:left;white-space:normal}.plain .n{text-align:right;white-space:nowrap}
+.plain .key{margin-right:0;white-space:nowrap}.fill{height:10px;border-radius:3px;margin-top:6px}
 @media(max-width:600px){main{padding:18px 12px 40px}h1{font-size:21px}.card{padding:12px}.curve text{font-size:17px}}
 )css";
 

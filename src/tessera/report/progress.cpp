@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/log.h"
 #include "tessera/base/units.h"
 
 namespace tessera::report {
@@ -20,7 +21,7 @@ constexpr int kLeastBar = 10;           // columns below which a bar says nothin
 }  // namespace
 
 Progress::Progress(bool enabled, int64_t steps, int64_t done)
-    : enabled_(enabled), terminal_(isatty(STDERR_FILENO) == 1), steps_(steps), first_(done + 1) {}
+    : enabled_(enabled), terminal_(log::in_terminal()), steps_(steps), first_(done + 1) {}
 
 void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
   if (!enabled_) return;
@@ -76,13 +77,11 @@ void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
     for (int i = 0; i < cells; ++i) bar += i < full ? '=' : i == full ? '>' : ' ';
     line = bar + "] " + line;
   }
-  std::fprintf(stderr, "\r\x1b[K%s", line.substr(0, static_cast<size_t>(width - 1)).c_str());
-  open_ = true;
+  log::status(line.substr(0, static_cast<size_t>(width - 1)));
 }
 
 void Progress::finish() {
-  if (open_) std::fputc('\n', stderr);
-  open_ = false;
+  if (terminal_) log::keep_status();
 }
 
 }  // namespace tessera::report

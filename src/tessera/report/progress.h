@@ -21,7 +21,7 @@ class Progress {
   const bool enabled_, terminal_;
   const int64_t steps_, first_;
   double smooth_loss_ = 0, smooth_seconds_ = 0;
-  bool any_ = false, open_ = false;
+  bool any_ = false;
   Clock::time_point shown_{};
 };
 

@@ -92,7 +92,6 @@ void RunFolder::read_facts() {
   const JsonFields model = in.object("model"), device = in.object("device"), step = in.object("step_seconds");
   facts_.model = printable(model.text("name"));
   facts_.parameters = model.whole("parameters");
-  facts_.tokens = model.whole("tokens");
   facts_.predicted_peak = device.whole("peak_bytes");
   facts_.predicted_seconds = step.real("total");
   facts_.predicted_waits = {step.real("exposed_comm"), step.real("exposed_copy"), step.real("bubble")};

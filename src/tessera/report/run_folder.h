@@ -16,7 +16,6 @@ namespace tessera::report {
 struct RunFacts {
   std::string model, mesh, plan;
   int64_t parameters = 0, steps = 0, global_batch = 0;
-  int64_t tokens = 0;                    ///< of one sample
   int64_t predicted_peak = 0;            ///< device bytes of the rank that needs most
   double predicted_seconds = 0;          ///< of a step
   RankMetrics::Exposed predicted_waits;  ///< of them, on the slowest rank

@@ -58,8 +58,8 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
   return values;
 }
 
-RunLog::RunLog(const std::filesystem::path& out, int64_t done)
-    : metrics_(out / "metrics.jsonl", done), board_(out, done) {}
+RunLog::RunLog(const std::filesystem::path& out, int64_t done, const std::string& on_event)
+    : metrics_(out / "metrics.jsonl", done, on_event), board_(out, done) {}
 
 void RunLog::step(const StepMetrics& metrics) {
   metrics_.step(metrics);

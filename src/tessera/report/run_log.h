@@ -21,8 +21,9 @@ Picture picture_of(const data::Frames& frames);
 
 class RunLog {
  public:
-  /// Goes on after step `done`. Throws UserError (disk), as all that follows does.
-  RunLog(const std::filesystem::path& out, int64_t done);
+  /// Goes on after step `done`; the events go to the command `on_event` too (event_hook.h). Throws UserError (disk), as
+  /// all that follows does.
+  RunLog(const std::filesystem::path& out, int64_t done, const std::string& on_event = {});
 
   struct Sample {
     int64_t step = 0;
@@ -33,7 +34,8 @@ class RunLog {
     Picture picture;
   };
 
-  const History& found() const { return metrics_.found(); }  ///< what metrics.jsonl held
+  const History& found() const { return metrics_.found(); }           ///< what metrics.jsonl held
+  std::string lost_events() const { return metrics_.lost_events(); }  ///< of `on_event`; empty: none
   /// Until the lines of metrics.jsonl would survive a power cut.
   void flush() { metrics_.flush(); }
 

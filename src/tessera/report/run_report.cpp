@@ -128,11 +128,22 @@ int64_t highest_peak(const RunFolder& run) {
   return peak;
 }
 
+/// Of all ranks, as the table of their utilisation has it.
+std::optional<double> mean_mfu(const RunFolder& run) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const RunFolder::Utilisation& rank : run.utilisation())
+    if (rank.mfu) sum += *rank.mfu, ++count;
+  return count == 0 ? std::nullopt : std::optional(sum / static_cast<double>(count));
+}
+
 std::vector<std::pair<std::string, std::string>> facts(const RunFolder& run) {
   const RunFacts& f = run.facts();
   std::vector<std::pair<std::string, std::string>> facts;
   if (f.parameters > 0) facts.emplace_back("parameters", print("%.1f M", static_cast<double>(f.parameters) / 1e6));
-  if (f.tokens > 0) facts.emplace_back("tokens a sample", std::to_string(f.tokens));
+  if (!run.steps().empty() && run.steps().back().samples > 0)
+    facts.emplace_back("tokens a sample", print("%.0f", static_cast<double>(run.steps().back().tokens) /
+                                                            static_cast<double>(run.steps().back().samples)));
   if (f.global_batch > 0) facts.emplace_back("global batch", std::to_string(f.global_batch));
   if (!run.ranks().empty()) facts.emplace_back("ranks", std::to_string(run.world()));
   facts.emplace_back("steps", std::to_string(run.last_step()) +
@@ -141,9 +152,10 @@ std::vector<std::pair<std::string, std::string>> facts(const RunFolder& run) {
     const StepMetrics& last = run.steps().back();
     facts.emplace_back("training time", format_seconds(training_seconds(run)));
     facts.emplace_back("tokens a second", print("%.0f", tokens_a_second(run)));
-    if (last.mfu)
-      facts.emplace_back("MFU", print("%.1f %%", 100 * *last.mfu) +
-                                    (last.peak_flops ? " of " + format_flops(*last.peak_flops) + " a rank" : ""));
+    if (const auto mfu = mean_mfu(run))
+      facts.emplace_back(
+          "MFU, mean of the steps",
+          print("%.1f %%", 100 * *mfu) + (last.peak_flops ? " of " + format_flops(*last.peak_flops) + " a rank" : ""));
     if (const auto error = run.compression_error())
       facts.emplace_back("error of quantised activations",
                          print("mean %.2g, largest %.2g of their size", error->mean, error->most));

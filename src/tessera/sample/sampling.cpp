@@ -1,6 +1,7 @@
 #include "tessera/sample/sampling.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include "tessera/base/check.h"
@@ -99,6 +100,19 @@ std::string percent(double share) {
   return text;
 }
 
+/// Refuses what looks like a file of a format that is not written: q.webm, q.xyz. A name with a dot is a folder's where
+/// the folder is there, where a slash ends it, and where the ending is a number (run-1.5).
+void check_ending(const std::string& out) {
+  const std::string ending = fs::path(out).extension().string();
+  const bool a_word = std::ranges::any_of(ending, [](unsigned char c) { return std::isalpha(c) != 0; });
+  if (!a_word || data::clip_format_of(out) || fs::is_directory(out)) return;
+  throw UserError(
+      Exit::usage, "sample", "--out " + out + ": " + ending + " is not a supported format",
+      "give an .mp4 or .gif, a .png for a picture, or a folder with --format frames for all frames; a folder "
+      "with such a name ends in a slash: " +
+          out + "/");
+}
+
 data::ClipFormat format_of(const SampleOptions& options) {
   if (options.format) return *options.format;
   return data::clip_format_of(options.out).value_or(data::ClipFormat::mp4);
@@ -121,16 +135,13 @@ std::vector<std::string> sample_files(const SampleOptions& options, const std::s
                     "--out " + options.out + " ends in another format than --format " +
                         std::string(data::kClipFormats[static_cast<size_t>(format)]),
                     "leave --format out, or change the extension");
+  check_ending(options.out);
   const size_t seeds = std::max<size_t>(options.seeds.size(), 1), clips = prompts * seeds;
   const bool one_file = by_name || (format == data::ClipFormat::frames && !fs::is_directory(options.out));
   if (!options.out.empty() && clips == 1 && one_file) return {options.out};
   if (by_name)
     throw UserError(Exit::usage, "sample", std::to_string(clips) + " clips do not fit in one file, " + options.out,
                     "give a folder with --out");
-  for (const char* other : {".avi", ".mov", ".mkv", ".webm", ".jpg", ".webp"})
-    if (fs::path(options.out).extension() == other)
-      throw UserError(Exit::usage, "sample", "--out " + options.out + ": " + other + " is not a supported format",
-                      "give an .mp4 or .gif, a .png for a picture, or a folder with --format frames for all frames");
   const fs::path folder = options.out.empty() ? fs::path(run_out) / "samples" : fs::path(options.out);
   std::vector<std::string> files;
   for (size_t i = 0; i < clips; ++i) {
@@ -247,8 +258,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       const bool goes_on = clip + 1 < static_cast<int64_t>(extras[p].size());
       prepare::Pace pace(comm, mesh);  // the other ranks wait for rank 0 without a time-out
       pace.run([&] {
-        if (place.rank == 0 && clip == 0)
-          frames = job::to_frames(job::decode(*job.codec, denoising.latent()), sample_fps(recipe));
+        if (place.rank == 0 && clip == 0) frames = frames_of(recipe, job::decode(*job.codec, denoising.latent()));
         if (place.rank == 0 && clip > 0) chain.append(frames, motion, denoising.latent());
         if (goes_on)
           motion = place.rank == 0 ? chain.motion(frames) : at::empty(chain.motion_shape(clip + 1), at::kFloat);
@@ -258,7 +268,8 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
     }
     return frames;
   };
-  const auto write = [&](const std::string& file, const data::Frames& frames, const data::Sound& sound) {
+  const auto write = [&](const std::string& file, const data::Frames& made, const data::Sound& sound) {
+    const data::Frames frames = options.enlarge > 1 ? data::enlarged(made, options.enlarge) : made;
     if (const fs::path folder = fs::path(file).parent_path(); !folder.empty())
       checkpoint::make_folder(folder, "check --out");
     checkpoint::remove_dead_partials_of(file);

@@ -21,12 +21,13 @@ struct SampleOptions {
   std::vector<int64_t> seeds;              ///< a clip for each prompt and seed; empty: sample.seed
   std::string out;                         ///< file for one clip, folder for several; empty: RUN/samples
   std::optional<data::ClipFormat> format;  ///< empty: by the extension of `out`, else mp4
+  int enlarge = 1;                         ///< a pixel is written as a square of as many
 };
 
 /// The output path of each clip, prompts in the outer loop and seeds in the inner. A single clip goes to `out` if that
 /// is an .mp4, a .gif, a .png or a new folder of frames; otherwise clips go into folder `out` as sample-0.mp4, or
 /// sample-0-seed-7.mp4 with several seeds. Throws UserError (usage) if the extension of `out` contradicts the format,
-/// is not supported, or names a file for several clips.
+/// is not supported, or names a file for several clips; a folder whose name has such an ending is there, or ends in /.
 std::vector<std::string> sample_files(const SampleOptions& options, const std::string& run_out, size_t prompts);
 
 /// Clips of one size and length beside and below each other, [row][column]; a clip with fewer frames shows its last.

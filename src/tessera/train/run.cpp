@@ -394,7 +394,7 @@ void Run::save_beside(int64_t step, const fs::path& folder) {
       const bool several = job_.experts.several();
       const weights::Source source = weights::open_training(saved, several ? expert.folder + "." : "");
       if (recipe().lora.on)
-        job::save_lora(recipe(), weights::LoraFile::of(source), several ? to / expert.folder : to);
+        job::save_lora(recipe(), lora_facts(step), weights::LoraFile::of(source), several ? to / expert.folder : to);
       else
         export_saved(*job_.model, source, several ? to / expert.folder : to);
       if (!recipe().lora.on) job::save_null_caption(recipe(), *job_.model, several ? to / expert.folder : to);

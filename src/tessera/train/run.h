@@ -16,6 +16,7 @@
 #include "tessera/comm/run_lock.h"
 #include "tessera/engine/engine.h"
 #include "tessera/job/job.h"
+#include "tessera/job/lora_run.h"
 #include "tessera/planning/priced.h"
 #include "tessera/planning/run_plan.h"
 #include "tessera/prepare/pace.h"
@@ -105,6 +106,7 @@ class Run {
   Exit export_models();
   void write_report();
   void save(int64_t step);
+  job::LoraFacts lora_facts(int64_t step) const { return {job_.name, step, data_[part_].samples->size()}; }
   void save_beside(int64_t step, const std::filesystem::path& folder);
   void count_skip(int64_t step);
   // run_health.cpp: what diverges, and what is worth going back to

@@ -410,7 +410,7 @@ bool Run::own_checkpoint() const {
 
 /// Continues metrics.jsonl, and adds the events that a kill kept out of it.
 void Run::open_log() {
-  run_log_ = std::make_unique<report::RunLog>(out_, done_);
+  run_log_ = std::make_unique<report::RunLog>(out_, done_, recipe_.run.on_event);
   const report::History& found = run_log_->found();
   if (!found.strays.empty())
     log::warn((out_ / "metrics.jsonl").string() + ": " + report::told_strays(found.strays, found.begin));
@@ -478,7 +478,10 @@ int Run::finish() {
   wait_for_slowest([&](prepare::Pace& pace) {
     meet(pace);  // all have written their lines
     watch_.phase(done_ + steps_, rank_ == 0 ? "writing the report" : "waiting for the report", RankWatch::kSlowWork);
-    if (rank_ == 0) attempt(recipe_.run.steps, "report", kNextStart, [&] { write_report(); });
+    if (rank_ != 0) return;
+    if (const std::string lost = run_log_->lost_events(); !lost.empty())
+      run_log_->fault(recipe_.run.steps, "on_event", lost);
+    attempt(recipe_.run.steps, "report", kNextStart, [&] { write_report(); });
   });
   double worst = 0;  // the same on every rank
   for (const auto& row :
@@ -518,7 +521,7 @@ Exit Run::export_models() {
       const fs::path folder = job_.experts.several() ? model / job_.experts.list[e].folder : model;
       attempted([&] {
         if (recipe_.lora.on)
-          job::export_lora(recipe_, engine_->store(), comm_, rank_, folder);
+          job::export_lora(recipe_, lora_facts(recipe_.run.steps), engine_->store(), comm_, rank_, folder);
         else
           export_model(*job_.model, engine_->store(), comm_, rank_, folder);
         if (rank_ == 0 && !recipe_.lora.on) job::save_null_caption(recipe_, *job_.model, folder);

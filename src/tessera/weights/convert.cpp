@@ -30,9 +30,9 @@ namespace {
 /// How far a conversion is, on one line of a terminal; elsewhere a line now and then.
 class ByteProgress {
  public:
-  explicit ByteProgress(int64_t total) : total_(total), terminal_(isatty(STDERR_FILENO) == 1) {}
+  explicit ByteProgress(int64_t total) : total_(total), terminal_(log::in_terminal()) {}
   ~ByteProgress() {
-    if (open_) std::fputs("\r\x1b[K", stderr);
+    if (open_) log::status("");
   }
   void add(int64_t bytes, const std::string& name) {
     done_ += bytes;
@@ -42,10 +42,12 @@ class ByteProgress {
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const double left =
         seconds * static_cast<double>(total_ - done_) / static_cast<double>(std::max<int64_t>(done_, 1));
-    std::fprintf(stderr, "%sconvert: %3d%%  %s of %s  ETA %s  %.60s%s", terminal_ ? "\r\x1b[K" : "",
-                 static_cast<int>(100 * done_ / std::max<int64_t>(total_, 1)), format_bytes(done_).c_str(),
-                 format_bytes(total_).c_str(), format_seconds(left).c_str(), printable(name).c_str(),
-                 terminal_ ? "" : "\n");
+    char percent[32];
+    std::snprintf(percent, sizeof percent, "convert: %3d%%  ",
+                  static_cast<int>(100 * done_ / std::max<int64_t>(total_, 1)));
+    const std::string line = percent + format_bytes(done_) + " of " + format_bytes(total_) + "  ETA " +
+                             format_seconds(left) + "  " + printable(name).substr(0, 60);
+    terminal_ ? log::status(line) : log::info(line);
     open_ = terminal_;
   }
 

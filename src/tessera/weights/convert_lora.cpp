@@ -77,6 +77,7 @@ class Planner {
     if (!description_.modules.empty()) {
       description_.network = models::lora_network(lora_.modules().front().name);
       plan_.metadata = checkpoint::lora_metadata(description_, naming_, folded_);
+      plan_.metadata.merge(checkpoint::lora_origin(lora_.source().metadata));
       if (naming_ == "peft") plan_.config_json = checkpoint::lora_config_json(description_, "") + "\n";
     }
     return std::move(plan_);

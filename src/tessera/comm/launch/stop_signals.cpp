@@ -35,7 +35,8 @@ void forget_stop_signals() {
     struct sigaction now {};
     if (sigaction(number, nullptr, &now) == 0 && now.sa_handler == on_signal) std::signal(number, SIG_DFL);
   }
-  seen = last = 0;
+  seen = 0;
+  last = 0;
 }
 
 int signals_seen() { return seen; }

@@ -159,6 +159,17 @@ const std::vector<std::pair<std::string, Config>>& presets() {
       {"opensora2-11b-t2v", with(released, false, false)},
       {"opensora2-11b-dc-ae", of_dc_ae(released)},
       {"opensora2-flux-dev", with(released, true, false)},
+      // 9M parameters, for runs of some minutes: latents of the built-in wavelet, text of umt5-demo and clip-text-demo
+      {"opensora-demo",
+       {.hidden_size = 256,
+        .num_heads = 4,
+        .depth = 2,
+        .depth_single = 4,
+        .in_channels = 192,
+        .context_dim = 64,
+        .context_len = 32,
+        .pooled_dim = 32,
+        .axes = {16, 24, 24}}},
       // small enough for a unit test
       {"opensora2-tiny", tiny},
       {"opensora2-tiny-guided", with(tiny, true, false)},

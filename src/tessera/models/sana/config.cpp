@@ -205,6 +205,18 @@ const std::vector<std::pair<std::string, Config>>& presets() {
         .patch = {1, 2, 2},
         .qk_norm = true,
         .sample_size = 30}},
+      // 7M parameters, for runs of some minutes: latents of the built-in wavelet, text of umt5-demo
+      {"sana-demo",
+       {.num_heads = 8,
+        .head_dim = 32,
+        .cross_heads = 4,
+        .num_layers = 6,
+        .in_channels = 48,
+        .out_channels = 48,
+        .caption_dim = 64,
+        .caption_len = 32,
+        .qk_norm = true,
+        .sample_size = 8}},
       // small enough for a unit test
       {"sana-tiny", tiny},
       {"sana-tiny-norms", with_norms(tiny, 2)},

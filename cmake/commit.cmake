@@ -1,0 +1,26 @@
+# cmake -DSOURCE=DIR -DFILE=commit.h -P commit.cmake: writes TESSERA_COMMIT, the commit that the sources are of, for
+# `tessera --version`. Empty where there is no git, or SOURCE lies in another repository (an unpacked archive). The file is
+# left alone where it says so already, so that nothing is compiled again.
+execute_process(COMMAND git -C ${SOURCE} rev-parse --show-toplevel --short=10 HEAD
+  OUTPUT_VARIABLE said ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+set(commit)
+if(said MATCHES "^([^\n]+)\n([0-9a-f]+)$")
+  set(hash ${CMAKE_MATCH_2})
+  get_filename_component(top ${CMAKE_MATCH_1} REALPATH)
+  get_filename_component(here ${SOURCE} REALPATH)
+  if(top STREQUAL here)
+    execute_process(COMMAND git -C ${SOURCE} diff --quiet HEAD RESULT_VARIABLE changed ERROR_QUIET)
+    set(commit "${hash}")
+    if(changed)
+      string(APPEND commit ", changed since")
+    endif()
+  endif()
+endif()
+set(text "#define TESSERA_COMMIT \"${commit}\"\n")
+set(before)
+if(EXISTS ${FILE})
+  file(READ ${FILE} before)
+endif()
+if(NOT before STREQUAL text)
+  file(WRITE ${FILE} "${text}")
+endif()
