@@ -49,7 +49,10 @@ int run_list(const Arguments& arguments) {
   if (arguments.words.empty())
     throw UserError(Exit::usage, "list", "the kind of entries is missing", "give one of " + kinds());
   const job::Kind& kind = job::catalogue_kind(arguments.only_word("kind"));
-  const std::vector<job::Entry> entries = kind.entries();
+  if (arguments.has("--files") && kind.name != "presets")
+    throw UserError(Exit::usage, "list", "--files is of presets, not of " + std::string(kind.name),
+                    "tessera list presets --files");
+  const std::vector<job::Entry> entries = arguments.has("--files") ? job::preset_files() : kind.entries();
   if (arguments.has("--json")) return print_json(entries);
   print_table(kind, entries);
   return 0;
@@ -61,8 +64,9 @@ Command list_command() {
   Command c;
   c.name = "list";
   c.summary = "Lists what a recipe can name.\nThese are " + kinds() + ".";
-  c.usage = "list presets|autoencoders|encoders|profiles|optimizers [--json]";
-  c.flags = {{"--json", "", "print JSON"}};
+  c.usage = "list presets|autoencoders|encoders|profiles|optimizers [--json] [--files]";
+  c.flags = {{"--json", "", "print JSON"},
+             {"--files", "", "of presets: where their weights come from, with the commands that fetch them"}};
   c.example = "tessera list presets";
   c.run = run_list;
   return c;
