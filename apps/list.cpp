@@ -54,7 +54,10 @@ int run_list(const Arguments& arguments) {
     return 0;
   }
   const job::Kind& kind = job::catalogue_kind(arguments.only_word("kind"));
-  const std::vector<job::Entry> entries = kind.entries();
+  if (arguments.has("--files") && kind.name != "presets")
+    throw UserError(Exit::usage, "list", "--files is of presets, not of " + std::string(kind.name),
+                    "tessera list presets --files");
+  const std::vector<job::Entry> entries = arguments.has("--files") ? job::preset_files() : kind.entries();
   if (arguments.has("--json")) return print_json(entries);
   print_table(kind, entries);
   return 0;
@@ -65,10 +68,12 @@ int run_list(const Arguments& arguments) {
 Command list_command() {
   Command c;
   c.name = "list";
-  c.summary = "Lists what a recipe can name.\nThese are " + kinds() +
+  c.summary = "Lists what a recipe can name.
+These are " + kinds() +
               "; `tessera list schema` prints a JSON schema, for editors that complete and check recipes.";
-  c.usage = "list presets|autoencoders|encoders|profiles|optimizers|schema [--json]";
-  c.flags = {{"--json", "", "print JSON"}};
+  c.usage = "list presets|autoencoders|encoders|profiles|optimizers|schema [--json] [--files]";
+  c.flags = {{"--json", "", "print JSON"},
+             {"--files", "", "of presets: where their weights come from, with the commands that fetch them"}};
   c.example = "tessera list presets";
   c.run = run_list;
   return c;

@@ -4,7 +4,6 @@
 
 #include "tessera/base/log.h"
 #include "tessera/comm/world.h"
-#include "tessera/job/sources.h"
 #include "tessera/job/without_effect.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/recipe/recipe_checks.h"
@@ -12,9 +11,9 @@
 
 namespace tessera::apps {
 
-recipe::Recipe look_over(recipe::Recipe recipe, int world) {
+recipe::Recipe look_over(recipe::Recipe recipe, int world, job::Missing missing) {
   const Mesh mesh = world == 0 ? recipe.mesh : planning::fill_mesh(recipe.mesh, world);
-  job::check_sources(recipe);
+  job::check_sources(recipe, missing);
   for (const std::string& words : job::without_effect(recipe, mesh)) log::warn(words);
   return recipe;
 }

@@ -19,6 +19,7 @@
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/buckets/aspect_ratios.h"
+#include "tessera/job/assumed.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/composes.h"
 #include "tessera/planning/frontier.h"
@@ -60,9 +61,39 @@ bool has_mesh(const recipe::Overrides& overrides) {
                      [](const auto& o) { return o.first == "mesh" || o.first.starts_with("mesh."); });
 }
 
+/// "8x4090" says how many, "4090" does not.
+bool is_counted(const std::string& name) {
+  const size_t x = name.find_first_not_of("0123456789");
+  return x > 0 && x != name.npos && (name[x] == 'x' || name[x] == 'X');
+}
+
+/// --gpu as a profile. A card by its name alone is as many as the mesh has ranks, where that is a machine's: "4090" with
+/// --mesh dp_shard=2 is two of them beside each other.
+plan::Profile profile_of(const Arguments& arguments, const Mesh& mesh = {}) {
+  const std::string gpu = arguments.value("--gpu");
+  const plan::Profile named = plan::find_profile(gpu);
+  const int ranks = mesh.world();
+  if (named.devices != 1 || ranks == 1 || ranks > 8 || arguments.has("--nodes") || is_counted(gpu)) return named;
+  return plan::shipped_profile(std::to_string(ranks) + "x" + named.name).value_or(named);
+}
+
 /// Devices of --gpu on --nodes.
 int devices_of(const Arguments& arguments) {
-  return std::max(1, plan::find_profile(arguments.value("--gpu")).devices) * count(arguments, "--nodes");
+  return std::max(1, profile_of(arguments).devices) * count(arguments, "--nodes");
+}
+
+/// Which machine a name meant, and how it is known.
+std::string machine_text(const plan::Profile& profile, int nodes) {
+  const bool one = profile.devices == 1;
+  const std::string machine = one ? "one GPU" : "a machine of " + std::to_string(profile.devices) + " GPUs";
+  std::string text = profile.name + " is " + machine + " of " + format_bytes(profile.device.memory);
+  if (nodes > 1) text += ", " + std::to_string(nodes) + " times";
+  if (plan::shipped_profile(profile.name) && !is_counted(profile.name))
+    text += one ? " (8x" + profile.name + ": eight in a machine)" : " (1x" + profile.name + ": one of them)";
+  return text + "; its rates are " +
+         (!profile.machine.empty()                                     ? "measured"
+          : profile.source.find("until probed") == profile.source.npos ? "as described"
+                                                                       : "read from data sheets until probed");
 }
 
 /// --gpu as recipe keys.
@@ -74,10 +105,12 @@ recipe::Overrides with_machine(const Arguments& arguments) {
   }
   const std::string gpu = arguments.value("--gpu");
   for (const auto& [key, value] : overrides)
-    if (key == "plan.profile" && value != gpu)
+    if (key == "plan.profile" && plan::find_profile(value) != plan::find_profile(gpu))
       throw UserError(Exit::usage, "plan", "--gpu " + gpu + " and --plan.profile " + value + " name two machines",
                       "give one of them");
-  overrides.emplace_back("plan.profile", gpu);
+  const plan::Profile machine = profile_of(arguments);
+  const bool file = plan::shipped_profile(gpu) == std::nullopt;
+  overrides.emplace_back("plan.profile", file ? gpu : machine.name);
   // Options of other programs count samples per rank, so the ranks have to be known before the recipe is.
   if (!arguments.foreign.empty() && !has_mesh(overrides))
     overrides.emplace_back("mesh", "dp_shard=" + std::to_string(devices_of(arguments)));
@@ -88,13 +121,14 @@ recipe::Overrides with_machine(const Arguments& arguments) {
 /// and with --nodes its dp_shard grows over the GPUs of all nodes.
 void put_on_machine(recipe::Recipe& recipe, const Arguments& arguments) {
   if (!arguments.has("--gpu")) return;
+  const plan::Profile machine = profile_of(arguments, recipe.mesh);
+  if (machine.devices != profile_of(arguments).devices) recipe.set("plan.profile", machine.name);
+  if (machine.devices > 0) log::info("plan: " + machine_text(machine, count(arguments, "--nodes")));
   const int devices = devices_of(arguments), ranks = recipe.mesh.world();
   const std::string them = std::to_string(devices) + " GPUs of " + arguments.value("--gpu");
   if (ranks == 1 && !has_mesh(arguments.overrides)) {
     recipe.set("mesh.dp_shard", std::to_string(devices));
-    if (devices > 1)
-      log::info("plan: " + recipe.mesh.to_string() + " on the " + them +
-                "; --mesh chooses another, --gpu 1x... one of them");
+    if (devices > 1) log::info("plan: " + recipe.mesh.to_string() + " on the " + them + "; --mesh chooses another");
   } else if (arguments.has("--nodes") && ranks != devices) {
     if (devices % ranks != 0)
       throw UserError(Exit::usage, "plan",
@@ -381,7 +415,9 @@ int run_plan(const Arguments& arguments) {
   Translated given = recipe_from(arguments, with_machine(arguments), /*world=*/0);
   tell(given.translation);
   put_on_machine(given.recipe, arguments);
-  const recipe::Recipe recipe = look_over(given.recipe, /*world=*/0);
+  for (const std::string& line : {job::assume_released(given.recipe), job::settle_compute(given.recipe)})
+    if (!line.empty()) log::info("plan: " + line);
+  const recipe::Recipe recipe = look_over(given.recipe, /*world=*/0, job::Missing::planned);
   engine::Meter::install();
   const job::Job job = job::make_job(recipe);
   job::check_trainable(job);
@@ -437,7 +473,7 @@ Command plan_command() {
   c.recipe_keys = true;
   c.foreign = training_flags();
   c.flags = {{"--json", "", "print JSON; also of --largest, --layouts, --frontier"},
-             {"--gpu", "NAME", "plan for h200, 1xh200, a100-80, l40s, rtx4090, ..."},
+             {"--gpu", "NAME", "plan for h200, 1xh200, 4090, 8x4090, \"16GiB,90TFLOPs,600GB/s\" ...: list profiles"},
              {"--nodes", "N", "with --gpu: dp_shard over all GPUs of N nodes"},
              {"--html", "FILE", "page with timeline, memory curve and candidates"},
              {"--trace", "FILE", "predicted timeline, as a trace for Perfetto"},

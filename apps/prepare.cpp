@@ -6,6 +6,7 @@
 #include "tessera/base/units.h"
 #include "tessera/comm/world.h"
 #include "tessera/data/cache_search.h"
+#include "tessera/job/assumed.h"
 #include "tessera/job/device.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/prepare/stage_data.h"
@@ -59,6 +60,7 @@ Command prepare_command() {
     const comm::Rendezvous place = comm::rendezvous_from_env();
     log::set_rank(place.rank, place.world);
     job::choose_device(recipe.run.device, place);
+    if (const std::string line = job::settle_compute(recipe); !line.empty()) log::info("prepare: " + line);
     recipe.plan.budget = job::reserve_device(place, recipe.plan.budget);
     const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
     comm::Comm comm(place, mesh, recipe.fault.timeout);

@@ -231,6 +231,9 @@ text_encoder = "umt5-demo"
 global_batch = 4
 lr = 1e-3
 
+[plan]
+compute_dtype = "fp32"
+
 [checkpoint]
 every = 0
 keep = 3

@@ -42,7 +42,7 @@ Problem problem(int number) {
                                           {.dim = 3072, .ffn = 12288, .blocks = 6, .other_blocks = 8},
                                           {.dim = 768, .ffn = 3072, .blocks = 18}};
   constexpr const char* kMachines[] = {"1xrtx4090", "1xrtx5090", "1xl40s",  "1xa100-80", "1xh200",
-                                       "rtx4090",   "rtx3090",   "a100-80", "h100",      "h200"};
+                                       "8xrtx4090", "4xrtx3090", "a100-80", "h100",      "h200"};
   constexpr int64_t kTokens[] = {1024, 4096, 14040, 32760, 75600};
   TransformerShape shape = one_of(kShapes);
   shape.tokens = one_of(kTokens);

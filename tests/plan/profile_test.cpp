@@ -85,14 +85,141 @@ TEST(Profile, RefusalsNameFileKeyAndWhatWasExpected) {
   EXPECT_NE(refusal("a = = 1").find("p.toml: line 1"), std::string::npos);
 }
 
-TEST(Profile, AnUnknownNameAnswersWithTheNearest) {
+std::string refused_name(const std::string& name) {
   try {
-    find_profile("h20");
-    FAIL();
+    return "accepted as " + find_profile(name).name;
   } catch (const UserError& error) {
-    EXPECT_EQ(error.code(), Exit::usage);
-    EXPECT_NE(std::string(error.what()).find("did you mean h200"), std::string::npos) << error.what();
+    EXPECT_EQ(error.code(), Exit::usage) << name;
+    return error.what();
   }
+}
+
+TEST(Profile, AnUnknownNameAnswersWithTheNearest) {
+  for (const auto& [name, near] : {std::pair("h201", "h200"), {"RTX 4091", "rtx4090"}, {"5080s", "rtx5080"}})
+    EXPECT_NE(refused_name(name).find(std::string("did you mean ") + near + "?"), std::string::npos)
+        << refused_name(name);
+}
+
+TEST(Profile, EachGpuIsFoundByAnyUsualSpelling) {
+  for (const auto& [spelling, name] : std::vector<std::pair<std::string, std::string>>{
+           {"3060", "rtx3060"},
+           {"RTX 3060 12GB", "rtx3060"},
+           {"3090", "rtx3090"},
+           {"NVIDIA GeForce RTX 3090", "rtx3090"},
+           {"4060 Ti 16 GB", "rtx4060ti-16"},
+           {"rtx4060ti", "rtx4060ti-16"},
+           {"4070", "rtx4070"},
+           {"RTX-4080", "rtx4080"},
+           {"4090", "rtx4090"},
+           {"RTX 4090", "rtx4090"},
+           {"rtx_4090", "rtx4090"},
+           {"geforce rtx 4090", "rtx4090"},
+           {"GeForceRTX4090", "rtx4090"},
+           {"1xrtx4090", "rtx4090"},
+           {"4090D", "rtx4090d"},
+           {"RTX 4090 D", "rtx4090d"},
+           {"4090 48GB", "rtx4090-48"},
+           {"4090-48GiB", "rtx4090-48"},
+           {"5070 Ti", "rtx5070ti"},
+           {"5080", "rtx5080"},
+           {"NVIDIA GeForce RTX 5090", "rtx5090"},
+           {"A6000", "a6000"},
+           {"NVIDIA RTX A6000", "a6000"},
+           {"6000 Ada", "rtx6000ada"},
+           {"NVIDIA RTX 6000 Ada Generation", "rtx6000ada"},
+           {"RTX PRO 6000", "rtxpro6000"},
+           {"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtxpro6000"},
+           {"L4", "l4"},
+           {"L20", "l20"},
+           {"NVIDIA L40S", "l40s"},
+           {"A10", "a10"},
+           {"a100", "a100-80"},
+           {"A100 80GB", "a100-80"},
+           {"NVIDIA A100-SXM4-80GB", "a100-80"},
+           {"NVIDIA A100 80GB PCIe", "a100-80"},
+           {"A100 40GB", "a100-40"},
+           {"A100 SXM 40GB", "a100-40"},
+           {"NVIDIA A100-PCIE-40GB", "a100-40"},
+           {"A800", "a800"},
+           {"H20", "h20"},
+           {"H100", "h100"},
+           {"NVIDIA H100 80GB HBM3", "h100"},
+           {"H100 SXM5", "h100"},
+           {"NVIDIA H100 PCIe", "h100-pcie"},
+           {"H100-NVL", "h100-nvl"},
+           {"h800", "h800"},
+           {"H200 141GB", "h200"},
+           {"8 x H200", "h200"},
+           {"1xh200", "1xh200"},
+           {"B200", "b200"},
+           {"GB200", "gb200"},
+           {"8x4090", "8xrtx4090"},
+           {"2 X RTX 4090", "2xrtx4090"},
+           {"4xh100", "4xh100"},
+           {"cpu", "cpu"}})
+    EXPECT_EQ(find_profile(spelling).name, name) << spelling;
+}
+
+TEST(Profile, CardsAreOneAndNamesOfDataCentresAreNodesOfEight) {
+  for (const char* card : {"rtx3060", "rtx3090", "rtx4060ti-16", "rtx4070", "rtx4080", "rtx4090", "rtx4090d",
+                           "rtx4090-48", "rtx5070ti", "rtx5080", "rtx5090", "a6000", "rtx6000ada", "rtxpro6000"})
+    EXPECT_EQ(find_profile(card).devices, 1) << card;
+  for (const char* node : {"l4", "l20", "l40s", "a10", "a100-40", "a100-80", "a800", "h20", "h100", "h100-pcie",
+                           "h100-nvl", "h800", "h200", "b200", "gb200"})
+    EXPECT_EQ(find_profile(node).devices, 8) << node;
+  for (const Profile& p : shipped_profiles())
+    if (p.devices > 0) {
+      EXPECT_TRUE(p.source.ends_with("read from data sheets until probed")) << p.name;
+      EXPECT_FALSE(p.target.empty()) << p.name;
+      EXPECT_EQ(find_profile(p.name), p) << p.name;
+      EXPECT_GT(p.device.gemm.at("bf16").top, p.device.gemm.at("fp32").top) << p.name;
+    }
+}
+
+TEST(Profile, SeveralGpusOfAMachineHaveTheirShareOfIt) {
+  const Profile one = find_profile("4090"), two = find_profile("2x4090"), eight = find_profile("8x4090");
+  EXPECT_EQ(two.devices, 2);
+  EXPECT_EQ(two.device, one.device);
+  EXPECT_EQ(2 * one.host_memory, two.host_memory);
+  EXPECT_EQ(4 * two.host_memory, eight.host_memory);
+  EXPECT_DOUBLE_EQ(one.host_link, eight.host_link) << "each has its own";
+  EXPECT_EQ(find_profile("1xh200").disk, find_profile("h200").disk / 8);
+  const std::string text = refused_name("17x4090");
+  EXPECT_NE(text.find("at most 16"), std::string::npos) << text;
+  EXPECT_NE(text.find("--gpu 4090 --nodes N"), std::string::npos) << text;
+}
+
+TEST(Profile, AGpuMayBeDescribed) {
+  for (const char* text : {"16GiB,90TFLOPs,600GB/s", "600 GB/s, 16 GiB, 90 TFLOP/s", "90tflops,0.6TB/s,16GiB"}) {
+    const Profile p = find_profile(text);
+    EXPECT_EQ(p.device.memory, int64_t{16} << 30) << text;
+    EXPECT_DOUBLE_EQ(p.device.gemm.at("bf16").top, 90e12) << text;
+    EXPECT_NEAR(p.device.stream.top, 0.87 * 600e9, 1) << text;
+    EXPECT_EQ(p.devices, 1) << text;
+    EXPECT_EQ(find_profile(p.name), p) << text;
+  }
+  EXPECT_EQ(find_profile("16GB,90TFLOPs,600GB/s").device.memory, 16'000'000'000);
+  EXPECT_EQ(find_profile("2x16GiB,90TFLOPs,600GB/s").devices, 2);
+  for (const auto& [text, words] : {std::pair("16GiB,90TFLOPs", "one of its three numbers is missing"),
+                                    {"16GiB,90TFLOPs,600GB/s,32GiB", "'32gib' says a second time"},
+                                    {"16GiB,90TFLOPs,600", "'600' has no unit"},
+                                    {"16GiB,90TFLOPs,600Gbit/s", "'600gbit/s' has no unit"},
+                                    {"16GiB,-90TFLOPs,600GB/s", "'-90tflops' is no amount above zero"},
+                                    {"16GiB,nanTFLOPs,600GB/s", "is no amount above zero"},
+                                    {"16GiB,,600GB/s", "'' is no amount above zero"}}) {
+    EXPECT_NE(refused_name(text).find(words), std::string::npos) << refused_name(text);
+    EXPECT_NE(refused_name(text).find("16GiB,90TFLOPs,600GB/s"), std::string::npos) << text;
+  }
+}
+
+TEST(Profile, GpusWithoutCodeForThemAreRefusedInOneSentence) {
+  for (const char* old :
+       {"T4", "NVIDIA Tesla T4", "V100", "Tesla V100-SXM2-32GB", "2080", "RTX 2080 Ti", "2x1080ti", "P100"})
+    EXPECT_NE(refused_name(old).find("no code for GPUs older than sm_80"), std::string::npos) << refused_name(old);
+  for (const char* amd : {"mi300x", "AMD Instinct MI250X", "rx 7900 xtx"})
+    EXPECT_NE(refused_name(amd).find("AMD's GPUs are not supported"), std::string::npos) << refused_name(amd);
+  for (const char* apple : {"M3 Max", "apple m2"})
+    EXPECT_NE(refused_name(apple).find("Apple's GPUs are not supported"), std::string::npos) << refused_name(apple);
 }
 
 /// The smallest profile with measured times.
@@ -178,16 +305,6 @@ TEST(Profile, TimesThatDoNotFitTheirSizesAreRefusedByKey) {
             std::string::npos);
   EXPECT_NE(with("[2e9, 10, 1e9, 20]", "[2e9]").find("operators.norm: expected [bytes/s"), std::string::npos);
   EXPECT_NE(with("in = [4]", "inn = [4]").find("products.fp32.in: expected a list"), std::string::npos);
-}
-
-TEST(Profile, ANumberOfGpusIsToldWithTheMeshThatMeansThem) {
-  try {
-    find_profile("2xrtx4090");
-    FAIL() << "accepted";
-  } catch (const UserError& error) {
-    EXPECT_EQ(error.code(), Exit::usage);
-    EXPECT_NE(std::string(error.what()).find("--gpu rtx4090 --mesh dp_shard=2"), std::string::npos) << error.what();
-  }
 }
 
 TEST(Profile, OneOfAnotherMachineIsRefusedWithBoth) {

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "planning/shipped.h"
 #include "tessera/base/units.h"
 #include "tessera/job/job.h"
 #include "tessera/planning/make_plan.h"
@@ -17,8 +18,7 @@ namespace {
 
 /// A request made of a recipe; the job, to which it refers, stays with it.
 struct Asked {
-  Asked(const std::string& file, const recipe::Overrides& overrides)
-      : recipe(recipe::load_recipe(file, overrides)), job(job::make_job(recipe)), request(on(recipe.mesh)) {}
+  Asked(const recipe::Recipe& asked) : recipe(asked), job(job::make_job(recipe)), request(on(recipe.mesh)) {}
   Asked(const Asked&) = delete;
   PlanRequest on(const Mesh& mesh) const {
     return plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), mesh, /*prompts=*/0);
@@ -36,25 +36,26 @@ Asked small(recipe::Overrides overrides) {
                                        {"data.frames", "16"},
                                        {"data.size", "480,832"},
                                        {"plan.compute_dtype", "bf16"}});
-  return {"", overrides};
+  return recipe::load_recipe("", overrides);
 }
-const std::string kPair = TESSERA_SOURCE_DIR "/recipes/wan2.2-t2v-a14b_full_h200.toml";
+const std::string kPair = "wan2.2-t2v-a14b_full_h200";
 
 TEST(Advice, ForA14BsPairOnOneH200With128GiBNamesSplitMastersAndMomentsOf8Bits) {
-  const Asked pair(kPair, {{"plan.profile", "h200-128gib"}});
+  const Asked pair(shipped(kPair, {{"plan.profile", "h200-128gib"}}));
   const Planned planned = make_plan(pair.request);
   ASSERT_FALSE(planned.choice.fits);
   const std::string& advice = planned.choice.advice;
   EXPECT_NE(advice.find("plan.masters = split (exact masters, gathered in bf16) and plan.moments = int8: "),
             std::string::npos)
       << advice;
-  const Asked smaller(kPair, {{"plan.profile", "h200-128gib"}, {"plan.masters", "split"}, {"plan.moments", "int8"}});
+  const Asked smaller(
+      shipped(kPair, {{"plan.profile", "h200-128gib"}, {"plan.masters", "split"}, {"plan.moments", "int8"}}));
   EXPECT_TRUE(make_plan_as_is(smaller.request).choice.fits);
 }
 
 TEST(Advice, OnSeveralRanksNamesAnotherMeshOfAsMany) {
   // Every rank holds all of the model; shards of it would fit.
-  const Asked replicas = small({{"plan.profile", "rtx4090"},
+  const Asked replicas = small({{"plan.profile", "8xrtx4090"},
                                 {"mesh", "dp_replicate=8"},
                                 {"train.global_batch", "8"},
                                 {"plan.budget", "12GiB"},
@@ -83,7 +84,7 @@ TEST(Advice, OnAnotherMeshIsWhatPlanningThatMeshGives) {
 }
 
 TEST(Advice, RanksOfAnotherMeshHaveTheBudgetsAndSamplesOfThatMesh) {
-  const Asked asked(kPair, {{"plan.profile", "h200"}, {"data.cache", "online"}, {"data.encoders", "sharded"}});
+  const Asked asked(shipped(kPair, {{"plan.profile", "h200"}, {"data.cache", "online"}, {"data.encoders", "sharded"}}));
   for (const char* mesh : {"single", "dp_shard=8", "dp_shard=16", "dp_shard=2,cp=4", "sp=8", "tp=2,dp_replicate=4"}) {
     const PlanRequest there = asked.on(Mesh::parse(mesh)), moved = on_mesh(asked.request, Mesh::parse(mesh)).value();
     EXPECT_EQ(moved.mesh, there.mesh);

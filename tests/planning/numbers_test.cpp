@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "planning/shipped.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/job/job.h"
@@ -41,8 +42,7 @@ recipe::Recipe lora_of_i2v(const std::string& frames, const std::string& host, c
 /// exchanges of a block but the output's overlap. No copy is in the open, though 14 to 17 GB of activations cross the link.
 TEST(Numbers, S2vOnEightA100TakesAtMost43GBAndTheTimesOfTheTable) {
   const auto plan = [](const std::string& mesh, const std::string& budget) {
-    return planned(recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/wan2.2-s2v-14b_full_a100.toml",
-                                       {{"mesh", mesh}, {"plan.budget", budget}, {"data.text_encoder_path", ""}}));
+    return planned(shipped("wan2.2-s2v-14b_full_a100", {{"mesh", mesh}, {"plan.budget", budget}}));
   };
   for (const char* mesh : {"cp=8", "sp=8"}) {
     const Planned tight = plan(mesh, "43000000000");
@@ -105,8 +105,7 @@ TEST(Numbers, RecomputeAddsAtMost13PercentOfComputeWhereTheAttentionsResultsFit)
   EXPECT_LE(tight.prediction.step.compute, 1.13 * free.prediction.step.compute);
 }
 
-/// docs/plans.md, One recipe anywhere: the recipe as it is, with a preset in place of the folders of weights that it
-/// names, on three machines. Each row of the page is what is planned. Micro-batches of one sample are what the search of
+/// docs/plans.md, One recipe anywhere: the recipe as it is, before its folders are there, on three machines. Each row of the page is what is planned. Micro-batches of one sample are what the search of
 /// all sizes takes too; it looks at ten times as many plans.
 TEST(Numbers, OneRecipeIsPlannedOnALaptopOneGpuAndEightNodesAsThePageSays) {
   const std::string page = checkpoint::read_text(TESSERA_SOURCE_DIR "/docs/plans.md");
@@ -117,12 +116,9 @@ TEST(Numbers, OneRecipeIsPlannedOnALaptopOneGpuAndEightNodesAsThePageSays) {
        {{"plan.profile", "h100"}, {"mesh", "dp_shard=64"}}}};
   std::map<std::string, std::string> trained;  // what decides the loss curve, alike on all of them
   for (const auto& [machine, flags] : machines) {
-    recipe::Overrides changes = {{"model.path", ""},         {"model.preset", "wan2.1-t2v-1.3b"},
-                                 {"data.vae", "wan2.1-vae"}, {"data.text_encoder_path", ""},
-                                 {"data.tokenizer", ""},     {"train.micro_batch", "1"}};
+    recipe::Overrides changes = {{"train.micro_batch", "1"}};
     changes.insert(changes.end(), flags.begin(), flags.end());
-    const recipe::Recipe recipe =
-        recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/wan2.1-t2v-1.3b_full_anywhere.toml", changes);
+    const recipe::Recipe recipe = shipped("wan2.1-t2v-1.3b_full_anywhere", changes);
     std::map<std::string, std::string> values = recipe.values;
     std::erase_if(
         values, [](const auto& entry) { return entry.first.starts_with("plan.") || entry.first.starts_with("mesh"); });
@@ -143,26 +139,21 @@ TEST(Numbers, OneRecipeIsPlannedOnALaptopOneGpuAndEightNodesAsThePageSays) {
   }
 }
 
-/// A shipped recipe on the GPU of its row in docs/plans.md, with presets for the files that it names.
+/// A shipped recipe on the GPU of its row in docs/plans.md.
 struct Shipped {
   std::string gpu;
   int devices = 1;
   recipe::Overrides changes = {};
 };
 
-recipe::Overrides presets(const std::string& model, const std::string& vae, const std::string& micro_batch) {
-  return {{"model.path", ""},     {"model.preset", model},           {"data.vae", vae}, {"data.text_encoder_path", ""},
-          {"data.tokenizer", ""}, {"train.micro_batch", micro_batch}};
-}
-
 /// Micro-batches are those that the search of all sizes takes.
 const std::map<std::string, Shipped> kShipped = {
     {"wan2.1-t2v-14b_full_h200", {"h200", 8}},
     {"wan2.2-t2v-a14b_full_h200", {"h200", 8}},
-    {"wan2.2-s2v-14b_full_a100", {"a100-80", 1, {{"data.text_encoder_path", ""}}}},  // its mesh is its own
-    {"wan2.1-t2v-1.3b_lora", {"1xrtx4090", 1, presets("wan2.1-t2v-1.3b", "wan2.1-vae", "1")}},
-    {"wan2.1-t2v-1.3b_full_anywhere", {"1xh200", 1, presets("wan2.1-t2v-1.3b", "wan2.1-vae", "2")}},
-    {"sana-1.6b_lora_24gb", {"1xrtx4090", 1, presets("sana-1.6b", "dc-ae-f32c32", "4")}},
+    {"wan2.2-s2v-14b_full_a100", {"a100-80", 1}},  // its mesh is its own
+    {"wan2.1-t2v-1.3b_lora", {"rtx4090", 1, {{"train.micro_batch", "1"}}}},
+    {"wan2.1-t2v-1.3b_full_anywhere", {"1xh200", 1, {{"train.micro_batch", "2"}}}},
+    {"sana-1.6b_lora_24gb", {"rtx4090", 1, {{"train.micro_batch", "4"}}}},
     {"sana1.5-1.6b_full_h100", {"h100", 8, {{"train.micro_batch", "16"}}}}};
 
 TEST(Numbers, EachShippedRecipeForGpusComputesInBf16AndIsPlannedAsThePageSays) {
@@ -175,7 +166,7 @@ TEST(Numbers, EachShippedRecipeForGpusComputesInBf16AndIsPlannedAsThePageSays) {
     recipe::Overrides changes = shipped.changes;
     changes.emplace_back("plan.profile", shipped.gpu);
     if (shipped.devices > 1) changes.emplace_back("mesh.dp_shard", std::to_string(shipped.devices));
-    const recipe::Recipe recipe = recipe::load_recipe(file.path(), changes);
+    const recipe::Recipe recipe = planning::shipped(name, changes);
     EXPECT_EQ(recipe.values.at("plan.compute_dtype"), "bf16") << name;
     const Planned plan = planned(recipe);
     ASSERT_TRUE(plan.choice.fits) << name;

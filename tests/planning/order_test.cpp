@@ -1,6 +1,7 @@
 // The plans of real models: whatever two instructions share, one of them comes first, if lanes are streams.
 #include <gtest/gtest.h>
 
+#include "planning/shipped.h"
 #include "tessera/job/job.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
@@ -24,10 +25,10 @@ std::string races(const Planned& planned, const plan::Plan& plan) {
   return all;
 }
 
-/// A recipe of recipes/ with fewer micro-batches, and without the files that it names.
+/// A recipe of recipes/ with fewer micro-batches, on few frames of the wavelet.
 Planned planned(const std::string& name, recipe::Overrides changes) {
-  changes.insert(changes.end(), {{"data.vae", "haar"}, {"data.text_encoder_path", ""}, {"data.tokenizer", ""}});
-  const recipe::Recipe recipe = recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/" + name + ".toml", changes);
+  changes.emplace_back("data.vae", "haar");
+  const recipe::Recipe recipe = shipped(name, changes);
   const job::Job job = job::make_job(recipe);
   return make_plan_as_is(
       plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/1));
@@ -36,13 +37,12 @@ Planned planned(const std::string& name, recipe::Overrides changes) {
 TEST(PlanRequestOf, AReleasedModelWithTheWaveletSaysHowManyTokensItsAutoencoderMakes) {
   const auto notes = [](const std::string& preset, const std::string& vae, const std::string& size = "1024,1024") {
     const recipe::Recipe recipe =
-        recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/wan2.1-t2v-14b_full_h200.toml",
-                            {{"model.path", ""},
-                             {"model.preset", preset},
-                             {"data.vae", vae},
-                             {"data.frames", "1"},
-                             {"data.size", size},
-                             {"data.text_encoder", preset == "sana-1.6b" ? "gemma-2-2b" : "umt5-xxl"}});
+        shipped("wan2.1-t2v-14b_full_h200", {{"model.path", ""},
+                                             {"model.preset", preset},
+                                             {"data.vae", vae},
+                                             {"data.frames", "1"},
+                                             {"data.size", size},
+                                             {"data.text_encoder", preset == "sana-1.6b" ? "gemma-2-2b" : "umt5-xxl"}});
     const job::Job job = job::make_job(recipe);
     return plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), Mesh{}, 0).notes;
   };
@@ -60,11 +60,11 @@ TEST(Order, NoInstructionsOfAShippedRecipeShareMemoryInNoOrder) {
       {"wan-tiny_demo_cpu", {{"mesh", "dp_shard=2"}}},
       {"wan-tiny_demo_cpu", {{"mesh", "pp=2,tp=2"}, {"train.micro_batch", "1"}}},
       {"wan-tiny_demo_cpu", {{"mesh", "cp=2,sp=2"}}},
-      {"wan2.1-t2v-1.3b_lora", {{"model.path", ""}, {"model.preset", "wan2.1-t2v-1.3b"}, {"data.frames", "32"}}},
-      {"wan2.1-t2v-14b_full_h200", {{"train.global_batch", "2"}}},
-      {"wan2.2-s2v-14b_full_a100", {{"plan.budget", "43000000000"}}},
+      {"wan2.1-t2v-1.3b_lora", {{"data.frames", "32"}, {"plan.compute_dtype", "bf16"}}},
+      {"wan2.1-t2v-14b_full_h200", {{"data.frames", "80"}, {"train.global_batch", "2"}}},
+      {"wan2.2-s2v-14b_full_a100", {{"data.frames", "84"}, {"plan.budget", "43000000000"}}},
       {"wan2.2-s2v_demo_cpu", {{"mesh", "dp_shard=2"}}},
-      {"wan2.2-t2v-a14b_full_h200", {{"train.global_batch", "2"}}},
+      {"wan2.2-t2v-a14b_full_h200", {{"data.frames", "80"}, {"train.global_batch", "2"}}},
   };
   for (const auto& [name, changes] : cases) {
     const Planned found = planned(name, changes);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "matrix.h"
+#include "planning/shipped.h"
 #include "tessera/job/job.h"
 #include "tessera/planning/make_plan.h"
 #include "tessera/planning/plan_request.h"
@@ -24,7 +25,7 @@ TEST(SearchSize, OfShippedRecipesIsBoundedAndOfRefusalsToo) {
     const std::string name = kRecipes[i / std::size(kProfiles)], profile = kProfiles[i % std::size(kProfiles)];
     recipe::Overrides overrides = {{"plan.profile", profile}};
     if (!profile.starts_with("1x") && profile != "h200-128gib") overrides.push_back({"mesh", "dp_shard=8"});
-    const recipe::Recipe recipe = recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/" + name + ".toml", overrides);
+    const recipe::Recipe recipe = shipped(name, overrides);
     const job::Job job = job::make_job(recipe);
     const Planned planned = make_plan(
         plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/0));

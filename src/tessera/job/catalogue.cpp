@@ -7,6 +7,7 @@
 #include "tessera/base/options.h"
 #include "tessera/base/units.h"
 #include "tessera/families/registry.h"
+#include "tessera/families/releases.h"
 #include "tessera/models/known.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/optimizers.h"
@@ -141,6 +142,27 @@ const std::vector<Kind>& catalogue() {
                                           {"profiles", "plan.profile", profiles},
                                           {"optimizers", "train.optimizer", optimizers}};
   return kinds;
+}
+
+std::vector<Entry> preset_files() {
+  const auto amount = [](double gigabytes) {
+    char text[32];
+    std::snprintf(text, sizeof text, gigabytes < 0.1 ? "%.2f GB" : "%.1f GB", gigabytes);
+    return std::string(text);
+  };
+  std::vector<Entry> all;
+  for (const families::Release& release : families::releases()) {
+    std::string files, commands = families::download_line(release.repository);
+    for (const families::ReleasePart& part : release.parts)
+      files += (files.empty() ? "" : ", ") + part.file + " " + amount(part.gigabytes);
+    for (const std::string& other : release.elsewhere) commands += "; " + families::download_line(other);
+    all.push_back({release.preset,
+                   {{"repository", release.repository},
+                    {"together", amount(release.gigabytes())},
+                    {"files", files},
+                    {"fetched by", commands}}});
+  }
+  return all;
 }
 
 const Kind& catalogue_kind(std::string_view name) {

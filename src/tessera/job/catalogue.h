@@ -25,6 +25,9 @@ const std::vector<Kind>& catalogue();
 /// Throws UserError (usage) naming the nearest kind.
 const Kind& catalogue_kind(std::string_view name);
 
+/// Of presets that were released: repository, files with their sizes, the command that fetches them.
+std::vector<Entry> preset_files();
+
 /// The encoders that a preset takes, by name. Of a released size the released ones that make embeddings, and latents of
 /// as many channels, as the model reads; empty where there is none. Of a size of ours the family's defaults.
 struct Partners {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/hub.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/device/streams.h"
 #include "tessera/families/registry.h"
@@ -114,7 +115,7 @@ std::unique_ptr<models::VideoVae> open_tiled_vae(const std::string& name, const 
     if (std::unique_ptr<models::VideoVae> preset = models::make_preset_vae(name, tiling)) return preset;
   check_input(fs::exists(name), "data.vae", name + ": no such file or folder",
               "give " + released_files() + ", a diffusers vae folder, a model folder, or \"" +
-                  families::standard().codec + "\"");
+                  families::standard().codec + "\"" + checkpoint::fetched_by(name));
   const VaeFiles files = find_vae(name);
   return open_vae(files.weights, files.config, tiling);
 }

@@ -40,6 +40,8 @@ bool without_nccl() {
 
 std::atomic<bool> computes = false;  // choose_device() was called
 
+bool is_too_old(const std::string& chip) { return chip.starts_with("sm_") && std::atoi(chip.c_str() + 3) < 80; }
+
 }  // namespace
 
 std::string plan_target(const plan::Profile& profile) {
@@ -65,7 +67,16 @@ void choose_device(std::string_view wanted, const comm::Rendezvous& place) {
                       "set run.device = \"cpu\" or \"auto\" to train on the CPU");
     return;
   }
-  device::use(*opened.table, index_of(place, opened.table->count()));
+  const int index = index_of(place, opened.table->count());
+  if (const device::Properties gpu = opened.table->properties(index); is_too_old(gpu.chip)) {
+    const std::string why = gpu.name + " is of " + gpu.chip +
+                            ": LibTorch 2.11 or our kernels have no code for GPUs older than sm_80 (A100, RTX 30)";
+    if (wanted == "cuda")
+      throw UserError(Exit::usage, "run.device", "\"cuda\": " + why, "set run.device = \"cpu\" to train on the CPU");
+    log::warn("run.device: " + why + "; the CPU computes");
+    return;
+  }
+  device::use(*opened.table, index);
   engine::Meter::use_device(*opened.table);
   device::watch_driver();
 }

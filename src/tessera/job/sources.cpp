@@ -1,8 +1,10 @@
 #include "tessera/job/sources.h"
 
 #include <filesystem>
+#include <tuple>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/hub.h"
 #include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/job/experts.h"
@@ -62,10 +64,16 @@ bool has_no_weights(const fs::path& path) {
   return true;
 }
 
+/// Refuses what is not there, with the command that fetches it where it is a release.
+void check_there(const std::string& key, const std::string& path, const std::string& expected) {
+  std::error_code unseen;
+  if (fs::exists(path, unseen)) return;
+  throw UserError(Exit::input, key, path + ": no such " + expected,
+                  "check the path; relative paths start at the current folder, " + fs::current_path().string() +
+                      checkpoint::fetched_by(path));
+}
+
 void check_kind(const std::string& key, const fs::path& path, ModelKind wanted) {
-  if (!fs::exists(path))
-    throw UserError(Exit::input, key, path.string() + ": no such file or folder",
-                    "check the path; relative paths start at the current folder, " + fs::current_path().string());
   if (has_no_weights(path)) return;
   const checkpoint::WeightSet weights = checkpoint::open_weights(path);
   models::Shapes shapes;
@@ -80,29 +88,32 @@ void check_kind(const std::string& key, const fs::path& path, ModelKind wanted) 
 
 }  // namespace
 
-void check_sources(const recipe::Recipe& recipe) {
-  if (!recipe.model.path.empty() && recipe.model.init != "random")
+void check_sources(const recipe::Recipe& recipe, Missing missing) {
+  if (!recipe.model.path.empty() && recipe.model.init != "random") {
+    check_there("model.path", recipe.model.path, "file or folder");
     for (const Expert& expert : find_experts(recipe).list) check_kind("model.path", expert.path, ModelKind::denoiser);
-  // a folder may hold several models, and data.vae's opener knows which of them it wants
-  if (fs::is_regular_file(recipe.data.vae)) check_kind("data.vae", recipe.data.vae, ModelKind::vae);
-  if (!recipe.data.text_encoder_path.empty() && !fs::is_directory(recipe.data.text_encoder_path))
-    check_kind("data.text_encoder_path", recipe.data.text_encoder_path, ModelKind::text_encoder);
-  if (!recipe.data.image_encoder_path.empty() && !fs::is_directory(recipe.data.image_encoder_path))
-    check_kind("data.image_encoder_path", recipe.data.image_encoder_path, ModelKind::image_encoder);
-  if (fs::is_regular_file(recipe.data.audio_encoder))
-    check_kind("data.audio_encoder", recipe.data.audio_encoder, ModelKind::audio_encoder);
-  for (const auto& [key, tokenizer] :
-       {std::pair{"data.tokenizer", recipe.data.tokenizer}, {"data.pooled_tokenizer", recipe.data.pooled_tokenizer}})
-    if (!tokenizer.empty() && !fs::exists(tokenizer))
-      throw UserError(Exit::input, key, tokenizer + ": no such file",
-                      "give a SentencePiece model (spiece.model), a tokenizer.json, or a folder with either");
-  // a file of CLIP may hold its image tower too: the loader says what is missing
-  if (const std::string& pooled = recipe.data.pooled_encoder_path; !pooled.empty() && !fs::exists(pooled))
-    throw UserError(Exit::input, "data.pooled_encoder_path", pooled + ": no such file or folder",
-                    "check the path; relative paths start at the current folder, " + fs::current_path().string());
-  if (recipe.lora.on && !recipe.lora.init.empty())  // of experts each has its own in a folder there
-    if (const fs::path init = recipe.lora.init; !fs::exists(init) || fs::is_regular_file(init))
-      check_kind("lora.init", init, ModelKind::lora);
+  }
+  if (missing == Missing::refused) {
+    const recipe::Recipe::Data& data = recipe.data;
+    for (const auto& [key, path] : {std::pair("data.text_encoder_path", data.text_encoder_path),
+                                    {"data.image_encoder_path", data.image_encoder_path},
+                                    {"data.pooled_encoder_path", data.pooled_encoder_path}})
+      if (!path.empty()) check_there(key, path, "file or folder");
+    for (const auto& [key, path] :
+         {std::pair("data.tokenizer", data.tokenizer), {"data.pooled_tokenizer", data.pooled_tokenizer}})
+      if (!path.empty()) check_there(key, path, "file: a tokenizer is a spiece.model, a tokenizer.json or its folder");
+  }
+  // a folder may hold several models, and its opener knows which of them it wants; a file of CLIP's two towers too
+  for (const auto& [key, path, kind] :
+       {std::tuple("data.vae", recipe.data.vae, ModelKind::vae),
+        {"data.text_encoder_path", recipe.data.text_encoder_path, ModelKind::text_encoder},
+        {"data.image_encoder_path", recipe.data.image_encoder_path, ModelKind::image_encoder},
+        {"data.audio_encoder", recipe.data.audio_encoder, ModelKind::audio_encoder}})
+    if (fs::is_regular_file(path)) check_kind(key, path, kind);
+  if (recipe.lora.on && !recipe.lora.init.empty()) {  // of experts each has its own in a folder there
+    check_there("lora.init", recipe.lora.init, "file or folder");
+    if (fs::is_regular_file(recipe.lora.init)) check_kind("lora.init", recipe.lora.init, ModelKind::lora);
+  }
   const std::string& resume = recipe.run.resume;
   if (resume != "auto" && resume != "no" && !fs::exists(fs::path(resume) / "manifest.json") &&
       !fs::is_regular_file(resume) && !checkpoint::is_trainer_folder(resume) &&  // another trainer's

@@ -10,6 +10,8 @@ namespace {
 template <auto member>
 constexpr Read data_key = into<&Recipe::data, member>;
 template <auto member>
+constexpr Read weights = weights_path<&Recipe::data, member>;
+template <auto member>
 constexpr Read clip_rule = into<&Recipe::data, &Recipe::Data::clips, member>;
 
 void read_fps(Recipe& recipe, const Given& given) {
@@ -19,7 +21,9 @@ void read_fps(Recipe& recipe, const Given& given) {
 void read_clip_mode(Recipe& recipe, const Given& given) { recipe.data.clips.mode = data::clip_mode_of(given.text); }
 void read_clip_lengths(Recipe& recipe, const Given& given) { recipe.data.clips.every_length = given.text == "every"; }
 void read_vae(Recipe& recipe, const Given& given) {
-  recipe.data.vae = given.text == "auto" ? families::standard().codec : given.text;
+  if (given.text.empty()) recipe.values.at(given.key) = "auto";
+  read_weights_path(recipe.data.vae, given);
+  if (recipe.values.at(given.key) == "auto") recipe.data.vae = families::standard().codec;
 }
 
 void read_text_encoder(Recipe& recipe, const Given& given) {
@@ -225,7 +229,7 @@ std::vector<Setting> data_settings() {
       {"data.vae", Kind::text, "auto",
        "autoencoder: " + families::standard().codec +
            " (built in, without weights, for trials; auto is the same, but with trained weights it must be named), or a released one: its file, a diffusers vae folder or a model "
-           "folder, or with random weights, to plan, its name: " +
+           "folder, a model of the hub in its cache, or with random weights, to plan, its name: " +
            known(&families::Family::autoencoders),
        read_vae},
       {"data.vae_tile", Kind::text, "auto",
@@ -240,31 +244,31 @@ std::vector<Setting> data_settings() {
        "text encoder preset; auto: " + families::standard().text_encoder + ", which must be named with trained weights",
        read_text_encoder},
       {"data.text_encoder_path", Kind::text, "", "weights of data.text_encoder; empty: random ones from a fixed seed",
-       data_key<&Recipe::Data::text_encoder_path>},
+       weights<&Recipe::Data::text_encoder_path>},
       {"data.image_encoder", Kind::text, "auto",
        "CLIP image encoder, for image-to-video models: " + known(&families::Family::image_encoders) +
            "; auto: by the model's width",
        data_key<&Recipe::Data::image_encoder>},
       {"data.image_encoder_path", Kind::text, "",
        "weights of data.image_encoder: models_clip_*.pth, image_encoder/ of diffusers or a model folder; empty: random ones from a fixed seed",
-       data_key<&Recipe::Data::image_encoder_path>},
+       weights<&Recipe::Data::image_encoder_path>},
       {"data.pooled_encoder", Kind::text, "auto",
        "second text encoder, for models that also take one pooled vector of each caption: " +
            known(&families::Family::pooled_encoders) + "; auto: by the model's width",
        data_key<&Recipe::Data::pooled_encoder>},
       {"data.pooled_encoder_path", Kind::text, "",
        "weights of data.pooled_encoder; empty: random ones from a fixed seed",
-       data_key<&Recipe::Data::pooled_encoder_path>},
+       weights<&Recipe::Data::pooled_encoder_path>},
       {"data.pooled_tokenizer", Kind::text, "",
        "tokenizer of data.pooled_encoder: a folder with vocab.json and merges.txt, or any that data.tokenizer takes; empty: data.tokenizer's",
-       data_key<&Recipe::Data::pooled_tokenizer>},
+       weights<&Recipe::Data::pooled_tokenizer>},
       {"data.audio_encoder", Kind::text, "auto",
        "speech encoder, for models with audio input: its folder, a model folder that holds it, or a preset with random weights (" +
            families::standard().audio_encoder + "); auto: the preset of the model's width",
-       data_key<&Recipe::Data::audio_encoder>},
+       weights<&Recipe::Data::audio_encoder>},
       {"data.tokenizer", Kind::text, "",
        "tokenizer of the text encoder: a SentencePiece model, a tokenizer.json, or a folder with either; empty: a small one is made from the captions",
-       data_key<&Recipe::Data::tokenizer>},
+       weights<&Recipe::Data::tokenizer>},
       {"data.instruction", Kind::text, "",
        "instruction put before every caption and prompt, but no negative prompt, for models trained with one: the text, or a text file",
        data_key<&Recipe::Data::instruction>},

@@ -132,9 +132,11 @@ void check_disk(const Recipe& r) {
 /// What parameters are gathered as, computed in, and gradients reduced in and kept as; they go together as in a plan by
 /// hand.
 void resolve_types(Recipe& r) {
-  std::string& gathered = r.values.at("plan.param_dtype");
+  const bool open = r.values.at("plan.compute_dtype") == "auto";
+  std::string gathered = r.values.at("plan.param_dtype");
   if (gathered == "auto")
-    gathered = r.plan.states.masters == plan::Masters::fp32 ? r.values.at("plan.compute_dtype") : "bf16";
+    gathered = r.plan.states.masters == plan::Masters::fp32 ? std::string(name(r.plan.compute)) : "bf16";
+  if (!open) r.values.at("plan.param_dtype") = gathered;
   r.plan.param_dtype = dtype_of(gathered, "recipe: plan.param_dtype", kComputeTypes);
   r.plan.check_types("recipe: plan.");
 }
@@ -195,8 +197,9 @@ void resolve_optimiser(Recipe& r) {
 /// A base that bf16 products read is kept as what they read; else its own bits are kept unless others are asked for.
 void resolve_base(Recipe& r) {
   if (!r.lora.on) return;
-  std::string& base = r.values.at("lora.base_dtype");
+  std::string base = r.values.at("lora.base_dtype");
   if (base == "auto") base = r.plan.compute == DType::bf16 ? "bf16" : "fp32";
+  if (r.values.at("plan.compute_dtype") != "auto") r.values.at("lora.base_dtype") = base;
   r.lora.base = dtype_of(base, "recipe: lora.base_dtype", plan::kStoredTypes);
 }
 

@@ -108,8 +108,8 @@ std::vector<Setting> model_settings() {
       {"model.path",
        Kind::text,
        "",
-       "folder or file of weights; official or diffusers names",
-       model<&Recipe::Model::path>,
+       "folder or file of weights; official or diffusers names; or a model of the hub that is in its cache: ORG/NAME",
+       weights_path<&Recipe::model, &Recipe::Model::path>,
        {.needs = {{loads_weights, "but for its config.json: model.init = \"random\" leaves its weights unread"}}}},
       {"model.family", Kind::text, "",
        "model family; empty: that of the preset, the weights or the config.json, else " + families::standard().name +

@@ -54,6 +54,12 @@ void read_reduce(Recipe& recipe, const Given& given) {
   if (given.text != "auto") recipe.plan.reduce_once = given.text == "once";
 }
 
+/// auto until job::settle_compute() decides: then blocks compute in fp32, as in a recipe that is only read.
+void read_compute(Recipe& recipe, const Given& given) {
+  recipe.plan.compute = DType::f32;
+  if (given.text != "auto") read_value(recipe.plan.compute, given);
+}
+
 void read_prefetch(Recipe& recipe, const Given& given) { recipe.plan.prefetch = automatic(given, {{"none", 0}}); }
 void read_units(Recipe& recipe, const Given& given) {
   recipe.plan.units.clear();
@@ -126,7 +132,7 @@ std::vector<Setting> plan_settings() {
       {"plan.file", Kind::text, "auto", "auto: the planner chooses; or a plan.toml, see tessera plan --write",
        plan_key<&Recipe::Planning::file>},
       {"plan.profile", Kind::text, "cpu",
-       "machine to plan for: cpu, a shipped node (h200, 1xh200, a100-80 ...) or a file from tessera probe",
+       "machine to plan for: cpu, GPUs by any usual name (h200, 1xh200, \"RTX 4090\", 8x4090 ...: tessera list profiles), a GPU as it is described (\"16GiB,90TFLOPs,600GB/s\") or a file from tessera probe",
        plan_key<&Recipe::Planning::profile>},
       {"plan.budget", Kind::bytes, "",
        "device memory of a rank, e.g. 24GiB; empty: that of the profile's device less 3 GiB and 3 % (small devices: less a tenth), or less what driver and NCCL take if that is more; with profile cpu nine tenths of this machine's memory, shared by its ranks",
@@ -209,10 +215,10 @@ std::vector<Setting> plan_settings() {
        {.choices = "auto|device|host|nvme", .needs = {kSeveral, kSearched}}},
       {"plan.compute_dtype",
        Kind::choice,
-       "fp32",
-       "dtype of the blocks' matrix products and attention, and of their gathered parameters; norms, residual sums, time embedding, head and loss are fp32",
-       plan_key<&plan::Formats::compute>,
-       {.choices = "fp32|bf16|fp16"}},
+       "auto",
+       "dtype of the blocks' matrix products and attention, and of their gathered parameters; norms, residual sums, time embedding, head and loss are fp32; auto: that of the checkpoint a run resumes from, else bf16 for GPUs of sm_80 and newer (those of plan.profile, else this machine's) and fp32 for CPUs",
+       read_compute,
+       {.choices = "auto|fp32|bf16|fp16"}},
       {"plan.param_dtype",
        Kind::choice,
        "auto",

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/hub.h"
 #include "tessera/plan/read_enum.h"
 
 namespace tessera::recipe {
@@ -55,6 +56,7 @@ void check_range(const Setting& setting, const std::string& text) {
 }
 
 void read_value(std::string& to, const Given& given) { to = given.text; }
+void read_weights_path(std::string& to, const Given& given) { to = checkpoint::found_at(given.text); }
 void read_value(int64_t& to, const Given& given) { to = to_integer(given.text); }
 void read_value(double& to, const Given& given) { to = to_number(given.text); }
 void read_value(bool& to, const Given& given) { to = given.text == "true"; }

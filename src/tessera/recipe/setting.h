@@ -92,6 +92,14 @@ void into(Recipe& recipe, const Given& given) {
   read_value(field<Path...>(recipe), given);
 }
 
+/// A path of weights, or a model of the hub, which stands for its place in the cache of this machine where it is there
+/// (checkpoint/hub.h). The recipe's text stays as it was written.
+void read_weights_path(std::string& to, const Given& given);
+template <auto... Path>
+void weights_path(Recipe& recipe, const Given& given) {
+  read_weights_path(field<Path...>(recipe), given);
+}
+
 /// A number of up to nine digits, or nullopt for "auto"; `words` stand for numbers. `other_form`: a further form, which
 /// the caller reads and an error names.
 std::optional<int> automatic(const Given& given, const std::vector<std::pair<std::string, int>>& words = {},

@@ -394,7 +394,7 @@ std::vector<Setting> lora_settings() {
        Kind::text,
        "",
        "LoRA file to start from, any naming; empty: A random, B zero",
-       lora<&Recipe::Lora::init>,
+       weights_path<&Recipe::lora, &Recipe::Lora::init>,
        {.needs = {kOfLora}}},
       {"lora.export",
        Kind::list,

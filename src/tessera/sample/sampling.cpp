@@ -14,6 +14,7 @@
 #include "tessera/engine/measure.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/families/registry.h"
+#include "tessera/job/assumed.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/device.h"
 #include "tessera/job/given_checks.h"
@@ -177,11 +178,12 @@ data::Frames grid(const std::vector<std::vector<data::Frames>>& rows) {
 
 int sample(recipe::Recipe recipe, const SampleOptions& options) {
   engine::Meter::install();
-  if (!options.loras.empty()) recipe.lora.on = false;  // they take the place of the run's own
-  stand_in(recipe, options);
   const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
   job::choose_device(recipe.run.device, place);
+  if (const std::string line = job::settle_compute(recipe); !line.empty()) log::info("sample: " + line);
+  if (!options.loras.empty()) recipe.lora.on = false;  // they take the place of the run's own
+  stand_in(recipe, options);
   recipe.plan.budget = job::reserve_device(place, recipe.plan.budget);
   const Mesh mesh = planning::fill_mesh(recipe.mesh, place.world);
   comm::Comm comm(place, mesh, recipe.fault.timeout);

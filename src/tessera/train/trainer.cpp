@@ -9,6 +9,7 @@
 #include "tessera/comm/token.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/memory/meter.h"
+#include "tessera/job/assumed.h"
 #include "tessera/job/device.h"
 #include "tessera/job/tell_error.h"
 #include "tessera/train/run.h"
@@ -66,6 +67,7 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
     require_addresses(kAddresses);
     require_files(kOpenFiles);
     job::choose_device(recipe.run.device, place);
+    if (const std::string line = job::settle_compute(recipe); !line.empty()) log::info(line);
     started.begin(StartPhase::connect);
     auto* run = new Run(std::move(recipe), flags.trace, place, started);  // never destroyed: see train()'s contract
     stop_behind_steps();

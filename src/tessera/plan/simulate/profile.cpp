@@ -331,12 +331,7 @@ void check_machine(const Profile& profile, const std::string& here) {
 Profile parse_profile(std::string_view text, const std::string& file) { return Reader(text, file).read(); }
 
 Profile find_profile(std::string_view name_or_file) {
-  std::vector<std::string> known;
-  for (const Profile& p : shipped_profiles()) {
-    const std::string counted = std::to_string(p.devices) + "x" + p.name;  // "8xh200" is "h200"
-    if (p.name == name_or_file || counted == name_or_file) return p;
-    known.push_back(p.name);
-  }
+  if (std::optional<Profile> shipped = shipped_profile(name_or_file)) return *std::move(shipped);
   const std::string file(name_or_file);
   std::error_code unseen;  // the name may be too long for one
   if (std::filesystem::exists(file, unseen) && !std::filesystem::is_directory(file, unseen))
@@ -344,18 +339,10 @@ Profile find_profile(std::string_view name_or_file) {
   if (file.find_first_of("./") != std::string::npos)
     throw UserError(Exit::input, "plan.profile", file + ": cannot be opened",
                     "tessera probe --out " + file + " writes one");
-  if (const size_t x = file.find('x'); x > 0 && x < 6 && file.find_first_not_of("0123456789") == x)
-    if (const std::string one = file.substr(x + 1), count = file.substr(0, x);
-        std::find(known.begin(), known.end(), one) != known.end())
-      throw UserError(Exit::usage, "plan.profile",
-                      "unknown profile '" + file + "': a machine of " + one + " has " +
-                          std::to_string(std::max(1, find_profile(one).devices)),
-                      "plan " + count + " of them with --gpu " + one + " --mesh dp_shard=" + count);
-  std::string all;
-  for (const auto& name : known) all += (all.empty() ? "" : ", ") + name;
-  throw UserError(
-      Exit::usage, "plan.profile", "unknown profile '" + file + "'",
-      "did you mean " + nearest(file, known).front() + "? There are " + all + ", or a file of tessera probe");
+  throw UserError(Exit::usage, "plan.profile", "unknown profile '" + file + "'",
+                  "did you mean " + nearest_profile(file) +
+                      "? tessera list profiles has all; \"16GiB,90TFLOPs,600GB/s\" describes another GPU, and a file "
+                      "of tessera probe has what was measured");
 }
 
 }  // namespace tessera::plan

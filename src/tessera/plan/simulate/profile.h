@@ -1,10 +1,11 @@
 #pragma once
 // Rates of a machine: a whole node, shipped with sources or measured by `tessera probe`.
 //
-//   const Profile node = find_profile("h200");                       // "1xh200", "8xa100-80", "mine.toml"
+//   const Profile node = find_profile("h200");                       // "1xh200", "RTX 4090", "8x4090", "mine.toml"
 //   node.device.gemm.at("bf16").seconds(2.0 * m * n * k);            // seconds of one product
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -101,10 +102,17 @@ struct Profile {
   std::string to_toml() const;
 };
 
-/// The shipped nodes with their sources. "h200" is a node of eight devices, "1xh200" one device of it.
+/// The shipped machines with their sources: "h200" is a node of eight devices, "1xh200" one device of it; "rtx4090" is
+/// one card, "8xrtx4090" eight in a machine.
 const std::vector<Profile>& shipped_profiles();
+/// One of them by any usual spelling, with any number of devices: "NVIDIA A100-SXM4-80GB", "4 x RTX 4090"; or a GPU that
+/// is described, "16GiB,90TFLOPs,600GB/s". Nothing for other names. Throws UserError (usage) for GPUs that are not
+/// supported, and where a description cannot be read.
+std::optional<Profile> shipped_profile(std::string_view spelling);
+/// The GPU whose name is nearest to one that is not known.
+std::string nearest_profile(std::string_view spelling);
 
-/// A shipped name, or the path of a file that `tessera probe --out` wrote. Throws UserError: usage for an unknown name,
+/// A shipped machine, or the path of a file that `tessera probe --out` wrote. Throws UserError: usage for an unknown name,
 /// with the nearest one; input for a bad file, with its key.
 Profile find_profile(std::string_view name_or_file);
 /// The processor of this process and how many of them it has: "AMD EPYC, 2 cores".

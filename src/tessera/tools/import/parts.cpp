@@ -62,7 +62,9 @@ void set_weight_files(Translator& t, const std::vector<std::string>& files, cons
     if (name.find("t5") != std::string::npos) {
       t.set("data.text_encoder", "umt5-xxl", {option});
       t.set("data.text_encoder_path", file, {option});
-      const std::string own = tokenizer_in((fs::path(file).parent_path() / "google/umt5-xxl").string());
+      const fs::path folder = fs::path(file).parent_path();  // that of all models has no tokenizer
+      const std::string own =
+          folder == kDiffSynthCommon ? kDiffSynthTokenizer : tokenizer_in((folder / "google/umt5-xxl").string());
       if (fs::exists(own) || !fs::exists(kDiffSynthTokenizer)) t.assume("data.tokenizer", own, "the release's own");
     } else if (name.find("vae") != std::string::npos) {
       t.set("data.vae", file, {option});

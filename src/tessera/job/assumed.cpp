@@ -1,0 +1,207 @@
+#include "tessera/job/assumed.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <tuple>
+
+#include "tessera/base/check.h"
+#include "tessera/base/toml_text.h"
+#include "tessera/checkpoint/hub.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/resume.h"
+#include "tessera/checkpoint/weights.h"
+#include "tessera/device/backend.h"
+#include "tessera/families/registry.h"
+#include "tessera/families/releases.h"
+#include "tessera/job/catalogue.h"
+#include "tessera/job/device.h"
+#include "tessera/models/registry.h"
+
+namespace tessera::job {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kCompute = "plan.compute_dtype";
+
+struct Found {
+  std::string dtype, why;
+};
+
+/// That of a plan by hand; damaged ones are told by their reader.
+Found of_plan_file(const recipe::Recipe& recipe) {
+  const std::string& file = recipe.plan.file;
+  std::error_code unseen;
+  if (file.empty() || file == "auto" || !fs::is_regular_file(file, unseen)) return {};
+  try {
+    const toml::table plan = parse_toml(checkpoint::read_text(file), file);
+    return {plan["compute_dtype"].value_or(std::string("fp32")), "plan.file has it"};
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+/// That of the run which goes on, by its checkpoint; what is wrong with that is told by who resumes.
+Found of_checkpoint(const recipe::Recipe& recipe) {
+  try {
+    const checkpoint::Resume resume = checkpoint::choose_resume(recipe.run.resume, recipe.run.out, std::nullopt);
+    if (!resume.from) return {};
+    const checkpoint::Manifest manifest = checkpoint::load_manifest(*resume.from);
+    const auto saved = manifest.extra.find("recipe");
+    if (saved == manifest.extra.end() || !saved->is_object() || !saved->contains(kCompute)) return {};
+    const auto& dtype = (*saved)[kCompute];
+    if (!dtype.is_string() || dtype == "auto") return {};
+    return {dtype.get<std::string>(), "the run computed so up to " + resume.from->string()};
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
+bool computes_in_bf16(const std::string& chip) {
+  int generation = 0;
+  const std::string_view number = std::string_view(chip).substr(std::min<size_t>(chip.size(), 3));
+  std::from_chars(number.data(), number.data() + number.size(), generation);
+  return chip.starts_with("sm_") && generation >= 80;
+}
+
+Found of_device(const recipe::Recipe& recipe) {
+  if (const plan::Profile profile = plan::find_profile(recipe.plan.profile); computes_in_bf16(profile.target))
+    return {"bf16", "plan.profile " + profile.name + " is of " + profile.target + ", which has products of bf16"};
+  if (!device::used()) return {"fp32", "a CPU computes"};
+  const device::Properties gpu = device::used()->properties(device::here().index());
+  if (computes_in_bf16(gpu.chip)) return {"bf16", gpu.name + " is of " + gpu.chip + ", which has products of bf16"};
+  return {"fp32", gpu.name + " is no GPU of sm_80 or newer"};
+}
+
+}  // namespace
+
+std::string settle_compute(recipe::Recipe& recipe) {
+  if (recipe.values.at(kCompute) != "auto") return "";
+  Found found = of_plan_file(recipe);
+  if (found.dtype.empty()) found = of_checkpoint(recipe);
+  if (found.dtype.empty()) found = of_device(recipe);
+  recipe.set(kCompute, found.dtype);
+  return std::string(kCompute) + " = " + found.dtype + ": " + found.why;
+}
+
+namespace {
+
+bool is_missing(const std::string& path) {
+  std::error_code unseen;
+  return !path.empty() && !fs::exists(path, unseen);
+}
+
+/// Of a key that also takes names: whether a path is meant, one that is not here.
+bool is_missing_path(const std::string& text) {
+  return is_missing(text) && (text.find_first_of("/\\.") != text.npos || families::release_at(text));
+}
+
+/// The autoencoder whose file, or folder, a path names: Wan2.1_VAE.safetensors.
+std::string autoencoder_named(const fs::path& path) {
+  std::string best;
+  for (fs::path rest = path; rest.has_relative_path() && best.empty(); rest = rest.parent_path())
+    for (const std::string& name : models::autoencoder_presets())
+      if (name.size() > best.size() && families::begins_with_name(rest.filename().string(), name)) best = name;
+  return best;
+}
+
+bool is_one_expert(const fs::path& path) {
+  const std::string last = path.lexically_normal().filename().string();
+  const bool folder = std::ranges::any_of(families::all(), [&](const families::Family& family) {
+    return std::ranges::any_of(family.experts, [&](const families::Expert& expert) { return expert.folder == last; });
+  });
+  return folder || last == "transformer" || last == "transformer_2" || checkpoint::is_weight_file(last);
+}
+
+/// Collects what is set, and what was not there.
+class Assumed {
+ public:
+  explicit Assumed(recipe::Recipe& recipe) : recipe_(recipe) {}
+
+  void set(const std::string& key, const std::string& value, bool told = true) {
+    if (recipe_.values.at(key) == value) return;
+    recipe_.set(key, value);
+    if (told) set_ += (set_.empty() ? "" : ", ") + key + " = " + value;
+  }
+  void missing(const std::string& key, const std::string& path) {
+    if (missing_.empty()) first_ = path;
+    missing_ += (missing_.empty() ? "" : ", ") + key + (named_ == path ? "" : " = " + path);
+    named_ = path;
+  }
+  const std::string& missing() const { return missing_; }
+  const std::string& first() const { return first_; }  ///< path that is missing
+  const std::string& text() const { return set_; }
+
+ private:
+  recipe::Recipe& recipe_;
+  std::string missing_, first_, named_, set_;
+};
+
+/// The denoiser's size, where its weights are not here. Gives the preset that is planned, also of weights that are here and
+/// tell their release by their path; empty: none is known.
+std::string assume_model(recipe::Recipe& recipe, Assumed& assumed) {
+  const std::string path = recipe.model.path;
+  const families::Release* release = families::release_at(path);
+  const std::string preset = !recipe.model.preset.empty() ? recipe.model.preset : release ? release->preset : "";
+  if (!is_missing(path) || recipe.model.init == "random") return preset;
+  if (preset.empty() && recipe.model.config.empty())
+    throw UserError(Exit::input, "model.path",
+                    path + ": no such file or folder, and no release has such a name, so its size is not known",
+                    "name the size to plan without weights: model.preset (tessera list presets --files)");
+  assumed.missing("model.path", path);
+  assumed.set("model.path", "", /*told=*/false);
+  assumed.set("model.init", "load", /*told=*/false);  // not random: the weights come later
+  if (!preset.empty()) assumed.set("model.preset", preset);
+  if (release && release->two_experts && release->preset == preset && !is_one_expert(path) &&
+      recipe.experts.train == "auto" && recipe.experts.router != "gate")
+    assumed.set("experts.train", "both");
+  return preset;
+}
+
+}  // namespace
+
+std::string assume_released(recipe::Recipe& recipe) {
+  Assumed assumed(recipe);
+  const std::string vae = recipe.data.vae;
+  const std::string preset = assume_model(recipe, assumed);
+  const bool planned = !assumed.missing().empty();
+  const Partners partners = preset.empty() ? Partners() : partners_of(preset);
+  const bool missing_vae = is_missing_path(vae) && !models::is_built_in_codec(vae) &&
+                           std::ranges::count(models::autoencoder_presets(), vae) == 0;
+  if (missing_vae) {
+    const families::Release* release = families::release_at(vae);
+    std::string name = autoencoder_named(vae);
+    if (name.empty() && release) name = partners_of(release->preset).autoencoder;
+    if (name.empty()) name = partners.autoencoder;
+    if (name.empty())
+      throw UserError(Exit::input, "data.vae", vae + ": no such file or folder, and no release has such a name",
+                      "name the autoencoder to plan without its weights: tessera list autoencoders");
+    assumed.missing("data.vae", vae);
+    assumed.set("data.vae", name);
+  } else if (planned && recipe.values.at("data.vae") == "auto" && !partners.autoencoder.empty()) {
+    assumed.set("data.vae", partners.autoencoder);
+  }
+  // The text encoders' paths stay: a plan needs their presets alone, and they have weights, if not here.
+  for (const auto& [key, path] : {std::pair("data.text_encoder_path", recipe.data.text_encoder_path),
+                                  {"data.pooled_encoder_path", recipe.data.pooled_encoder_path}})
+    if (is_missing(path)) assumed.missing(key, path);
+  if ((planned || is_missing(recipe.data.text_encoder_path)) && recipe.values.at("data.text_encoder") == "auto" &&
+      !partners.text_encoder.empty())
+    assumed.set("data.text_encoder", partners.text_encoder);
+  for (const auto& [key, path, otherwise] : {std::tuple("data.image_encoder_path", recipe.data.image_encoder_path, ""),
+                                             {"data.tokenizer", recipe.data.tokenizer, ""},
+                                             {"data.pooled_tokenizer", recipe.data.pooled_tokenizer, ""},
+                                             {"data.audio_encoder", recipe.data.audio_encoder, "auto"}})
+    if (otherwise == std::string_view("auto") ? is_missing_path(path) : is_missing(path)) {
+      assumed.missing(key, path);
+      assumed.set(key, otherwise, /*told=*/false);
+    }
+  if (assumed.missing().empty()) return "";
+  std::string text = "not here yet: " + assumed.missing() + "; planned as released" +
+                     (assumed.text().empty() ? std::string() : ", with " + assumed.text());
+  return text + checkpoint::fetched_by(assumed.first());
+}
+
+}  // namespace tessera::job

@@ -1,0 +1,156 @@
+// The first hour without weights: plans in an empty folder, cards by the names that people use, what is missing and how it
+// is fetched, as commands are typed.
+#include <gtest/gtest.h>
+
+#include "matrix.h"
+#include "page.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+void expect(const Result& r, int code, const std::vector<std::string>& words) {
+  EXPECT_EQ(r.code, code) << r.output;
+  for (const auto& word : words)
+    EXPECT_NE(r.output.find(word), std::string::npos) << "expected '" << word << "' in:\n" << r.output;
+}
+
+/// A folder without anything, and without a cache of the hub.
+class EmptyFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "tessera-unfetched-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    fs::create_directories(folder_ / "here");
+    ::setenv("HF_HUB_CACHE", (folder_ / "hub").c_str(), 1);
+  }
+  void TearDown() override {
+    ::unsetenv("HF_HUB_CACHE");
+    fs::remove_all(folder_);
+  }
+  Result type(const std::string& command) const { return testing::type(folder_ / "here", command); }
+  fs::path folder_;
+};
+
+const std::string kRecipes = TESSERA_SOURCE_DIR "/recipes/";
+
+TEST_F(EmptyFolder, EachShippedRecipeIsPlannedForEachKindOfMachine) {
+  struct Row {
+    const char *recipe, *preset, *tokens;
+  };
+  constexpr Row kRows[] = {{"wan2.1-t2v-1.3b_lora", "wan2.1-t2v-1.3b", "14040"},
+                           {"wan2.1-t2v-1.3b_full_anywhere", "wan2.1-t2v-1.3b", "32760"},
+                           {"sana-1.6b_lora_24gb", "sana-1.6b", "1024"},
+                           {"sana1.5-1.6b_full_h100", "sana1.5-1.6b", "1024"},
+                           {"wan2.1-t2v-14b_full_h200", "wan2.1-t2v-14b", "32760"},
+                           {"wan2.2-t2v-a14b_full_h200", "wan2.2-t2v-a14b", "32760"},
+                           {"wan2.2-s2v-14b_full_a100", "wan2.2-s2v-14b", "32760"}};
+  constexpr const char* kMachines[] = {"h200", "h100", "4090"};
+  size_t recipes = 0;
+  for (const auto& file : fs::directory_iterator(kRecipes)) recipes += !file.path().stem().string().ends_with("_cpu");
+  EXPECT_EQ(recipes, std::size(kRows)) << "a recipe has no row";
+  MatrixPart part("shipped recipes without weights", static_cast<int>(std::size(kRows) * std::size(kMachines)));
+  for (const int i : part) {
+    const Row& row = kRows[static_cast<size_t>(i) / std::size(kMachines)];
+    const std::string gpu = kMachines[static_cast<size_t>(i) % std::size(kMachines)];
+    const std::string command = "tessera plan " + kRecipes + row.recipe + ".toml --gpu " + gpu;
+    const Result r = testing::type(folder_ / "here", command);
+    EXPECT_TRUE(r.code == 0 || r.code == 4) << command << "\n" << r.output;
+    for (const std::string word : {"not here yet: model.path = ", "compute_dtype"})
+      EXPECT_NE(r.output.find(word), std::string::npos) << command << "\n" << r.output;
+    EXPECT_NE(r.output.find(std::string("model.preset = ") + row.preset), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find(std::string(row.tokens) + " tokens"), std::string::npos) << command << "\n" << r.output;
+    EXPECT_TRUE(fs::is_empty(folder_ / "here")) << command;
+  }
+}
+
+TEST_F(EmptyFolder, PreparingAndTrainingEndWithTheCommandThatFetches) {
+  for (const std::string command : {"train", "prepare"}) {
+    expect(type("tessera " + command + " " + kRecipes + "wan2.1-t2v-1.3b_lora.toml"), 3,
+           {"[model.path] Wan2.1-T2V-1.3B: no such file or folder",
+            "hf download Wan-AI/Wan2.1-T2V-1.3B --local-dir Wan2.1-T2V-1.3B fetches it"});
+    expect(type("tessera " + command + " " + kRecipes +
+                "wan2.1-t2v-1.3b_lora.toml --model.path hf:Wan-AI/Wan2.1-T2V-1.3B"),
+           3, {"hf download Wan-AI/Wan2.1-T2V-1.3B fetches it"});
+    expect(type("tessera " + command + " " + kRecipes + "wan-tiny_demo_cpu.toml --data.vae gone/Wan2.1-T2V-14B"), 3,
+           {"hf download Wan-AI/Wan2.1-T2V-14B --local-dir gone/Wan2.1-T2V-14B fetches it"});
+  }
+  EXPECT_TRUE(fs::is_empty(folder_ / "here"));
+}
+
+/// A small model, so that a plan takes a second.
+std::string plan(const std::string& flags) {
+  return "tessera plan " + kRecipes + "wan-tiny_demo_cpu.toml --train.micro_batch 1 " + flags;
+}
+
+TEST_F(EmptyFolder, TheFirstLineSaysWhichMachineANameMeans) {
+  expect(type(plan("--gpu 4090")), 0,
+         {"plan: rtx4090 is one GPU of", "8xrtx4090: eight in a machine", "read from data sheets until probed"});
+  expect(type(plan("--gpu 'RTX 4090'")), 0, {"plan: rtx4090 is one GPU of"});
+  expect(type(plan("--gpu 8x4090")), 0, {"plan: 8xrtx4090 is a machine of 8 GPUs", "dp_shard=8"});
+  expect(type(plan("--gpu 4090 --mesh dp_shard=2")), 0, {"plan: 2xrtx4090 is a machine of 2 GPUs"});
+  expect(type(plan("--gpu a100")), 0, {"plan: a100-80 is a machine of 8 GPUs", "1xa100-80: one of them", "dp_shard=8"});
+  expect(type(plan("--gpu 1xh200")), 0, {"plan: 1xh200 is one GPU of 139.80 GiB"});
+  expect(type(plan("--gpu '16GiB,90TFLOPs,600GB/s'")), 0, {"is one GPU of 16.00 GiB; its rates are as described"});
+  expect(type(plan("--gpu mi300x")), 2, {"AMD's GPUs are not supported"});
+  expect(type(plan("--gpu t4")), 2, {"no code for GPUs older than sm_80"});
+  expect(type(plan("--gpu 4091")), 2, {"did you mean rtx4090?"});
+  expect(type(plan("--gpu 4090 --plan.profile h200")), 2, {"name two machines"});
+  expect(type(plan("--gpu 4090 --plan.profile 'RTX 4090'")), 0, {"plan: rtx4090 is one GPU of"});
+}
+
+TEST_F(EmptyFolder, TheFirstLinesSayInWhichDtypeIsComputedAndWhy) {
+  const std::string open = "--plan.compute_dtype auto ";
+  expect(type(plan(open)), 0, {"plan.compute_dtype = fp32: a CPU computes"});
+  expect(type(plan(open + "--gpu 4090")), 0, {"plan.compute_dtype = bf16: plan.profile rtx4090 is of sm_89"});
+  const Result named = type(plan("--gpu 4090"));
+  expect(named, 0, {"fp32"});
+  EXPECT_EQ(named.output.find("plan.compute_dtype = "), std::string::npos) << "the demo's recipe names it";
+}
+
+TEST_F(EmptyFolder, NoAutoencoderNamedIsTheDefault) { expect(type(plan("--data.vae ''")), 0, {"haar is a wavelet"}); }
+
+TEST_F(EmptyFolder, PresetsSayWhereTheirFilesComeFrom) {
+  const Result r = type("tessera list presets --files");
+  expect(r, 0,
+         {"wan2.1-t2v-1.3b", "Wan-AI/Wan2.1-T2V-1.3B", "models_t5_umt5-xxl-enc-bf16.pth 11.4 GB",
+          "hf download Wan-AI/Wan2.2-T2V-A14B --local-dir Wan2.2-T2V-A14B",
+          "hf download hpcai-tech/OpenSora-VAE-v1.2 --local-dir OpenSora-VAE-v1.2"});
+  const auto rows = nlohmann::json::parse(type("tessera list presets --files --json").output);
+  const std::string page = text_of(TESSERA_SOURCE_DIR "/docs/weights.md");
+  for (const auto& row : rows) {
+    for (const char* field : {"name", "repository", "together"})
+      EXPECT_NE(page.find(row.at(field).get<std::string>()), std::string::npos) << row;
+  }
+  expect(type("tessera list profiles --files"), 2, {"--files is of presets"});
+  expect(type("tessera list profiles"), 0, {"rtx4060ti-16", "gb200", "rtxpro6000"});
+}
+
+TEST(FirstRun, TakesItsDtypeFromTheDeviceOnceAndKeepsItOnResuming) {
+  const TinyRun run("dtype");
+  std::string text = text_of(run.recipe());
+  text.erase(text.find("compute_dtype = \"fp32\"\n"), std::string("compute_dtype = \"fp32\"\n").size());
+  std::ofstream(run.recipe()) << text;
+  const std::vector<std::string> saving = {"--checkpoint.every", "1", "--run.device", "cpu"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), saving.begin(), saving.end());
+    return more;
+  };
+  expect(run.train(2, "cpu", with({"--run.steps", "2"})), 0, {"plan.compute_dtype = fp32: a CPU computes"});
+  const std::string resolved = text_of(run.out("cpu") + "/recipe.toml");
+  EXPECT_NE(resolved.find("compute_dtype = \"fp32\""), std::string::npos) << resolved;
+  EXPECT_NE(resolved.find("param_dtype = \"fp32\""), std::string::npos) << resolved;
+  // as if it went on where there are GPUs
+  expect(run.train(2, "cpu", with({"--run.steps", "3", "--plan.profile", "h200"})), 0,
+         {"plan.compute_dtype = fp32: the run computed so up to"});
+  // and a run that began on one goes on on a CPU
+  expect(run.train(1, "gpu", with({"--run.steps", "2", "--plan.compute_dtype", "bf16"})), 0, {});
+  expect(run.train(2, "gpu", with({"--run.steps", "3"})), 0, {"plan.compute_dtype = bf16: the run computed so up to"});
+  EXPECT_NE(text_of(run.out("gpu") + "/recipe.toml").find("compute_dtype = \"bf16\""), std::string::npos);
+  EXPECT_EQ(run.losses("gpu").size(), 3u);
+}
+
+}  // namespace
+}  // namespace tessera::testing
