@@ -86,6 +86,7 @@ const Case kOnDeviceCases[] = {
     {"average", 1, {"--train.ema", "0.9"}},
     {"hard_gate", 2, {"--experts.router", "gate", "--experts.count", "2", "--plan.idle", "host"}},
     {"soft_gate", 2, {"--experts.router", "gate", "--experts.count", "2", "--experts.hard", "false"}},
+    {"encoders_on_the_host", 2, {"--mesh", "dp_shard=2", "--data.encoders", "host"}},
     {"replicas", 2, {"--mesh", "dp_replicate=2"}},
     {"ulysses", 2, {"--mesh", "sp=2"}},
     {"ring", 2, {"--mesh", "cp=2"}},

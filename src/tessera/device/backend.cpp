@@ -13,6 +13,7 @@ namespace {
 std::atomic<const Backend*> chosen = nullptr;
 std::atomic<int> chosen_index = 0;
 Block chosen_block;  // set before there are other threads
+thread_local int on_host = 0;
 
 }  // namespace
 
@@ -31,7 +32,11 @@ void use(const Backend& backend, int index) {
 void set_block(Block block) { chosen_block = block; }
 Block block() { return chosen_block; }
 
-const Backend* used() { return chosen.load(std::memory_order_acquire); }
+const Backend* used() { return on_host > 0 ? nullptr : chosen.load(std::memory_order_acquire); }
+
+OnHost::OnHost() { ++on_host; }
+OnHost::~OnHost() { --on_host; }
+bool OnHost::active() { return on_host > 0; }
 
 c10::Device here() {
   const Backend* backend = used();

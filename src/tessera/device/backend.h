@@ -154,10 +154,22 @@ struct Backend {
 /// From here on the process computes on device `index` of `backend`; the calling thread and, by enter_thread(), others.
 /// Once.
 void use(const Backend& backend, int index);
-/// What use() was given; null: the process computes on the CPU.
+/// What use() was given; null: the calling thread computes on the CPU.
 const Backend* used();
-/// The device of the process's tensors: the CPU without use().
+/// The device of the calling thread's tensors: the CPU without use().
 c10::Device here();
+/// While it exists, the calling thread computes on the CPU although the process uses a device: used() is null and here() the
+/// CPU for it, and for lanes (engine/memory/lane.h) that begin meanwhile. Encoders in host memory run so. What was made
+/// under it is used and destroyed under one. Scopes nest.
+class OnHost {
+ public:
+  OnHost();
+  ~OnHost();
+  OnHost(const OnHost&) = delete;
+  OnHost& operator=(const OnHost&) = delete;
+
+  static bool active();  ///< in the calling thread
+};
 /// Makes the device current for a thread of our own; does nothing on a CPU.
 void enter_thread();
 /// The block from which all tensors of the device come, as the engine has taken it; communicators are lent parts of it.

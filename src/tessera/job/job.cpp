@@ -189,12 +189,6 @@ void check_beside(const recipe::Recipe& recipe, const Job& job) {
         Exit::usage, "data.encoders",
         asked + " with a model with audio input: no plan counts the memory of its speech encoder during a step",
         "use data.encoders = \"cached\"");
-  if (recipe.data.encoders == recipe::Encoders::host && !device::here().is_cpu())
-    throw UserError(Exit::usage, "data.encoders",
-                    asked +
-                        " on a GPU: encoders run on the device that the process computes on, and their weights are "
-                        "not streamed there from the host",
-                    "use \"device\", \"sharded\" or \"cached\"");
 }
 
 /// Kernels of GPUs, in a plan for one too: LibTorch's deterministic ones take other memory.

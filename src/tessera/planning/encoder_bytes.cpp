@@ -5,11 +5,12 @@
 #include "tessera/job/job.h"
 #include "tessera/job/text_weights.h"
 #include "tessera/models/registry.h"
-#include "tessera/ops/target.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 
 namespace tessera::planning {
+
+OnHostMemory::OnHostMemory() : target_(std::nullopt) {}
 
 EncoderForward encoder_forward(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
                                const Mesh& mesh, DType held) {
@@ -41,26 +42,30 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
   const Mesh text_mesh = whole ? Mesh{} : mesh;
   most.tile = job.vae_tile;
   most.tile_frames = job.vae_tile_frames;
+  std::optional<OnHostMemory> host;  // of what is measured: kernels of the CPU, whatever the plan is for
+  if (most.place == recipe::Encoders::host) host.emplace();
   most.text = stack_bytes(job.text->units(), longest_caption(recipe, job, *job.text), text_mesh,
                           job::text_storage(recipe).dtype);
   if (job.pooled)
     most.pooled = stack_bytes(job.pooled->units(), longest_caption(recipe, job, *job.pooled), text_mesh,
                               job::pooled_storage(recipe).dtype);
-  if (job.image) {
-    const int64_t side = job.image->config().image_size;
-    most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh,
-                             job::image_storage(recipe).dtype);
-  }
   for (const data::Bucket& b : recipe.data.clips.buckets) {
     const job::CodecBytes one = job::codec_bytes(*job.codec, b.frames, b.height, b.width);
     most.codec_weights = one.weights;
     most.encode = std::max(most.encode, one.encode);
     most.clip = std::max(most.clip, one.clip);
   }
+  host.reset();
+  if (job.image) {
+    const int64_t side = job.image->config().image_size;
+    most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh,
+                             job::image_storage(recipe).dtype);
+  }
   most.decode = job::codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width).decode;
   if (!ops::meta_target() || models::is_built_in_codec(recipe.data.vae)) return most;
   most.workspace = cudnn_workspace(cudnn_setting());
-  most.encode += most.workspace, most.decode += most.workspace;
+  most.decode += most.workspace;
+  if (most.place != recipe::Encoders::host) most.encode += most.workspace;
   return most;
 }
 

@@ -19,11 +19,24 @@
 #include <vector>
 
 #include "tessera/base/mesh.h"
+#include "tessera/device/backend.h"
 #include "tessera/job/codec_bytes.h"
 #include "tessera/job/job.h"
 #include "tessera/net/model.h"
+#include "tessera/ops/target.h"
 
 namespace tessera::planning {
+
+/// While it exists, meta tensors of this thread stand for tensors of the host, also in a plan for a GPU or on one: encoders
+/// of data.encoders = "host" are measured so.
+class OnHostMemory {
+ public:
+  OnHostMemory();
+
+ private:
+  const ops::TargetScope target_;
+  const device::OnHost host_;
+};
 
 /// An encoder that is a list of units, run by the engine: sharded parameters with the slots of gathered units, and the
 /// memory in use while it runs.
@@ -31,7 +44,8 @@ struct StackBytes {
   int64_t held = 0, work = 0;
 };
 
-/// Bytes of tensors on one rank; small numbers for an autoencoder without weights.
+/// Bytes of tensors on one rank; small numbers for an autoencoder without weights. With data.encoders = "host" texts and
+/// `encode` are of host memory, also where the run has a GPU.
 struct EncoderBytes {
   int64_t codec_weights = 0;
   int64_t encode = 0;       ///< while a clip of the largest bucket is encoded: chunk, cached features, latent
@@ -46,7 +60,8 @@ struct EncoderBytes {
   recipe::Encoders place = recipe::Encoders::cached;  ///< where they are beside a step: data.encoders
 
   int64_t prepare() const {
-    if (place != recipe::Encoders::cached)  // the text encoders stay
+    if (place == recipe::Encoders::host) return image.held + image.work;  // the others take none of the device's
+    if (place != recipe::Encoders::cached)                                // the text encoders stay
       return text.held + pooled.held + image.held + codec_weights +
              std::max({encode, text.work, pooled.work, image.work});
     return std::max(text.held + pooled.held + std::max(text.work, pooled.work),

@@ -45,13 +45,17 @@ EncoderSeconds encoder_seconds(const recipe::Recipe& recipe, const job::Job& job
   EncoderSeconds seconds;
   seconds.place = recipe.data.encoders;
   if (!recipe.data.online()) return seconds;
+  std::optional<OnHostMemory> host;
+  if (seconds.place == recipe::Encoders::host) host.emplace();
+  if (host && !profile.target.empty()) seconds.profile = "cpu";
+  const plan::Profile rates = seconds.profile.empty() ? profile : plan::find_profile(seconds.profile);
   int64_t batch = recipe::batches(recipe).empty() ? recipe.train.global_batch : 0;
   for (const auto& [bucket, samples] : recipe::batches(recipe)) batch = std::max(batch, samples);
   const int64_t own = div_up(batch, mesh.dp_size());
   if (recipe.data.beside()) {
     const Mesh text_mesh = seconds.place == recipe::Encoders::sharded ? mesh : Mesh{};
     const auto caption = [&](const net::TextEncoder& encoder, DType held) {
-      return forward_seconds(encoder.units(), longest_caption(recipe, job, encoder), text_mesh, held, profile);
+      return forward_seconds(encoder.units(), longest_caption(recipe, job, encoder), text_mesh, held, rates);
     };
     seconds.captions = own;
     seconds.caption = caption(*job.text, job::text_storage(recipe).dtype);
@@ -60,8 +64,7 @@ EncoderSeconds encoder_seconds(const recipe::Recipe& recipe, const job::Job& job
   if (recipe.data.latents) return seconds;
   seconds.clips = job.model->conditions().takes_images() ? 2 * own : own;
   for (const data::Bucket& b : recipe.data.clips.buckets)
-    seconds.clip =
-        std::max(seconds.clip, seconds_of(job::codec_work(*job.codec, b.frames, b.height, b.width), profile));
+    seconds.clip = std::max(seconds.clip, seconds_of(job::codec_work(*job.codec, b.frames, b.height, b.width), rates));
   return seconds;
 }
 

@@ -20,6 +20,9 @@ struct EncoderSeconds {
   /// nothing after it (prepare/pictures.h).
   int64_t captions = 0, clips = 0;
   recipe::Encoders place = recipe::Encoders::cached;
+  /// The profile whose rates were taken where that is not the plan's: of a GPU's host no profile knows the processors, and the
+  /// shipped "cpu" stands for them. Empty: the plan's own.
+  std::string profile = {};
 
   double of_captions() const { return caption * static_cast<double>(captions); }  ///< of a step
   double of_clips() const { return clip * static_cast<double>(clips); }           ///< of a step

@@ -250,10 +250,11 @@ Json encoders_json(const Planned& planned) {
 }
 
 void encoder_rows(Table& table, const EncoderBytes& e) {
-  if (e.prepare() == 0) return;
+  if (e.prepare() == 0 && e.online(0) == 0) return;
   table.title(e.place == recipe::Encoders::cached ? "frozen encoders of a rank, in memory only while they run"
                                                   : "frozen encoders of a rank, in memory during every step");
-  table.row("prepare", format_bytes(e.prepare()), "at its peak; beside it a clip's pixels, " + format_bytes(e.clip));
+  if (e.prepare() > 0)
+    table.row("prepare", format_bytes(e.prepare()), "at its peak; beside it a clip's pixels, " + format_bytes(e.clip));
   const auto stack = [&](const char* label, const StackBytes& bytes, const char* input) {
     if (bytes.held > 0)
       table.row(label, format_bytes(bytes.held),
@@ -282,6 +283,7 @@ std::string encoding_text(const Planned& planned) {
   if (s.captions > 0) text = several(s.captions, " caption", s.caption);
   if (s.clips > 0) text += (text.empty() ? "" : ", ") + several(s.clips, " clip", s.clip);
   text += ", " + format_seconds(hidden_encoding(planned)) + " hidden behind the step";
+  if (!s.profile.empty()) text += "; on the host, with the rates of profile " + s.profile + " for its processors";
   if (s.place == recipe::Encoders::sharded)
     text += "; captions are not hidden: their gathers run between two steps, in order with the step's collectives";
   return text;

@@ -23,15 +23,22 @@ CachedText cached(const EncodedText& text) {
 
 TextBeside::TextBeside(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
                        const std::filesystem::path& tokenizer)
-    : place_(recipe.data.encoders),
-      alone_(sharded() ? std::optional<comm::Comm>()
-                       : std::optional<comm::Comm>(std::in_place, comm::Rendezvous{}, Mesh{})),
-      pass_(recipe, job, sharded() ? mesh : Mesh{}, alone_ ? *alone_ : comm, alone_ ? 0 : rank, tokenizer) {}
+    : place_(recipe.data.encoders) {
+  const EncoderPlace here(place_);
+  if (!sharded()) alone_.emplace(comm::Rendezvous{}, Mesh{});
+  pass_.emplace(recipe, job, sharded() ? mesh : Mesh{}, alone_ ? *alone_ : comm, alone_ ? 0 : rank, tokenizer);
+}
+
+TextBeside::~TextBeside() {
+  const EncoderPlace here(place_);
+  pass_.reset();
+  alone_.reset();
+}
 
 void TextBeside::load() {
-  const engine::Meter::Only place(part_of(place_));
+  const EncoderPlace here(place_);
   const int64_t before = engine::Meter::live(engine::Part::host);
-  pass_.load();
+  pass_->load();
   host_bytes_ += engine::Meter::live(engine::Part::host) - before;
 }
 
@@ -39,25 +46,25 @@ template <class Make>
 EncodedText TextBeside::made_beside(const Make& make) {
   const std::lock_guard hold(mutex_);
   const EncodedText made = [&] {
-    const engine::Meter::Only place(part_of(place_));
+    const EncoderPlace here(place_);
     return make();
   }();
   return copy_of(made);  // of the caller's part of memory
 }
 
 EncodedText TextBeside::encode(const std::string& text) {
-  return made_beside([&] { return pass_.encode(text); });
+  return made_beside([&] { return pass_->encode(text); });
 }
 
 EncodedText TextBeside::encode_negative(const std::string& text) {
-  return made_beside([&] { return pass_.encode_negative(text); });
+  return made_beside([&] { return pass_->encode_negative(text); });
 }
 
 CachedText TextBeside::caption(const std::string& text) {
   const std::lock_guard hold(mutex_);
   if (!sharded()) {
-    const engine::Meter::Only place(part_of(place_));
-    return cached(pass_.encode(text));
+    const EncoderPlace here(place_);
+    return cached(pass_->encode(text));
   }
   for (const auto* texts : {&now_, &before_})
     if (const auto found = texts->find(text); found != texts->end()) return found->second;
@@ -73,8 +80,8 @@ void TextBeside::together(const std::vector<std::vector<std::string>>& of_ranks,
   std::map<std::string, CachedText> made;
   for (size_t round = 0; round < rounds; ++round) {  // a rank that has fewer takes part with its last
     const std::string& text = own[std::min(round, own.size() - 1)];
-    const engine::Meter::Only place(part_of(place_));
-    made[text] = cached(pass_.encode(text));
+    const EncoderPlace here(place_);
+    made[text] = cached(pass_->encode(text));
   }
   const std::lock_guard hold(mutex_);
   before_ = std::exchange(now_, std::move(made));

@@ -8,7 +8,7 @@
 //   CachedText caption = text.caption("a cat");                     // then those of this rank, on any thread
 //
 // [Note: encoders beside a step] A whole encoder talks to no other rank, so it runs on the Loader's thread while the
-// engine computes. One whose weights are sharded gathers them unit by unit; its collectives must come in the same order
+// engine computes; in host memory it computes on the CPU, also where the steps are a GPU's. One whose weights are sharded gathers them unit by unit; its collectives must come in the same order
 // as the step's on every rank, so it runs between two steps, on the same groups, and that time is not hidden. The
 // embeddings are those of a cache, to the bit: a whole encoder and a sharded one run the same operators.
 #include <map>
@@ -23,6 +23,7 @@ class TextBeside {
  public:
   TextBeside(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
              const std::filesystem::path& tokenizer);
+  ~TextBeside();
 
   /// As TextPass: all ranks together where the encoder is sharded.
   void load();
@@ -45,7 +46,7 @@ class TextBeside {
 
   const recipe::Encoders place_;
   std::optional<comm::Comm> alone_;  // this rank's own, where the encoder is whole
-  TextPass pass_;
+  std::optional<TextPass> pass_;
   std::mutex mutex_;
   std::map<std::string, CachedText> now_, before_;  // of the last two together()
   int64_t host_bytes_ = 0;

@@ -1,6 +1,7 @@
 #include "tessera/engine/memory/lane.h"
 
 #include <future>
+#include <optional>
 
 #include "tessera/device/streams.h"
 
@@ -50,7 +51,9 @@ void Events::await_all() {
 LaneThread::LaneThread(device::Priority priority) {
   std::promise<void> begins;
   std::future<void> begun = begins.get_future();
-  thread_ = std::thread([this, priority, begins = std::move(begins)]() mutable {
+  thread_ = std::thread([this, priority, on_host = device::OnHost::active(), begins = std::move(begins)]() mutable {
+    std::optional<device::OnHost> host;
+    if (on_host) host.emplace();
     try {
       device::enter_thread();
       device::own_stream(priority);

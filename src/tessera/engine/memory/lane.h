@@ -36,7 +36,8 @@ class Events {
 
 class LaneThread {
  public:
-  /// `priority`: of its stream, where it has one. Throws where the device makes none.
+  /// `priority`: of its stream, where it has one. It computes on the host where the calling thread does (device::OnHost).
+  /// Throws where the device makes none.
   explicit LaneThread(device::Priority priority = device::Priority::normal);
   ~LaneThread();
   void push(std::function<void()> work);

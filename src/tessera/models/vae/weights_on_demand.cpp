@@ -12,6 +12,7 @@ WeightsOnDemand::WeightsOnDemand(std::vector<Parameter> parameters, ReadWeight r
     : parameters_(std::move(parameters)), read_(std::move(read)) {}
 
 const net::WeightMap& WeightsOnDemand::loaded() const {
+  if (!weights_.empty() && weights_.begin()->second.device() != device::here()) weights_.clear();
   if (weights_.empty())
     for (const Parameter& p : parameters_) weights_.emplace(p.name, read_(p.name).to(device::here()));
   return weights_;
