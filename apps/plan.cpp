@@ -88,12 +88,13 @@ std::string machine_text(const plan::Profile& profile, int nodes) {
   const std::string machine = one ? "one GPU" : "a machine of " + std::to_string(profile.devices) + " GPUs";
   std::string text = profile.name + " is " + machine + " of " + format_bytes(profile.device.memory);
   if (nodes > 1) text += ", " + std::to_string(nodes) + " times";
-  if (plan::shipped_profile(profile.name) && !is_counted(profile.name))
+  const bool sheets = profile.source.find("until probed") != profile.source.npos;
+  if (sheets && !is_counted(profile.name))
     text += one ? " (8x" + profile.name + ": eight in a machine)" : " (1x" + profile.name + ": one of them)";
-  return text + "; its rates are " +
-         (!profile.machine.empty()                                     ? "measured"
-          : profile.source.find("until probed") == profile.source.npos ? "as described"
-                                                                       : "read from data sheets until probed");
+  const char* known = !profile.machine.empty() ? "measured"
+                      : sheets                 ? "read from data sheets until probed"
+                                               : "as described";
+  return text + "; its rates are " + known;
 }
 
 /// --gpu as recipe keys.

@@ -139,6 +139,49 @@ TEST(ProbeOfADevice, WithoutOneIsAnErrorWithTheReason) {
   EXPECT_NE(r.output.find("run.device"), std::string::npos) << r.output;
 }
 
+TEST(DtypeOfADevice, IsDecidedByItsChipAndKeptWhereTheRunGoesOn) {
+  const auto words = [](const char* name, const char* device, const char* steps) {
+    return std::vector<std::string>{"train",
+                                    shared().recipe(),
+                                    "--run.out",
+                                    shared().out(name),
+                                    "--run.steps",
+                                    steps,
+                                    "--run.device",
+                                    device,
+                                    "--plan.compute_dtype",
+                                    "auto",
+                                    "--checkpoint.every",
+                                    "1"};
+  };
+  const auto expect = [](const Result& r, int code, const std::string& words) {
+    EXPECT_EQ(r.code, code) << r.output;
+    EXPECT_NE(r.output.find(words), std::string::npos) << r.output;
+  };
+  expect(on_device(words("open", "auto", "1")), 0, "plan.compute_dtype = bf16: simulated is of sm_90");
+  EXPECT_NE(text_of(shared().out("open") + "/recipe.toml").find("compute_dtype = \"bf16\""), std::string::npos);
+  expect(on_device(words("open", "cpu", "2")), 0, "plan.compute_dtype = bf16: the run computed so");
+  expect(on_device(words("begun-on-cpu", "cpu", "1")), 0, "plan.compute_dtype = fp32: a CPU computes");
+  expect(on_device(words("begun-on-cpu", "auto", "2")), 0, "plan.compute_dtype = fp32: the run computed so");
+}
+
+TEST(DtypeOfADevice, ThatIsTooOldIsRefusedInOneSentence) {
+  for (const char* chip : {"sm_75", "sm_70"}) {
+    const auto train = [&](const char* device) {
+      return on_device({"train", shared().recipe(), "--run.out", shared().out(std::string(chip) + device),
+                        "--run.steps", "1", "--run.device", device},
+                       {{"TESSERA_SIMULATED_CHIP", chip}});
+    };
+    const std::string why = std::string("simulated is of ") + chip +
+                            ": LibTorch 2.11 or our kernels have no code for GPUs older than sm_80";
+    const Result wanted = train("cuda"), free = train("auto");
+    EXPECT_EQ(wanted.code, 2) << wanted.output;
+    EXPECT_NE(wanted.output.find(why), std::string::npos) << wanted.output;
+    EXPECT_EQ(free.code, 0) << free.output;
+    EXPECT_NE(free.output.find(why + " (A100, RTX 30); the CPU computes"), std::string::npos) << free.output;
+  }
+}
+
 /// The last line of a bench that is a JSON object.
 nlohmann::json line_of(const Result& r) {
   nlohmann::json found;

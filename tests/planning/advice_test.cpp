@@ -41,15 +41,16 @@ Asked small(recipe::Overrides overrides) {
 const std::string kPair = "wan2.2-t2v-a14b_full_h200";
 
 TEST(Advice, ForA14BsPairOnOneH200With128GiBNamesSplitMastersAndMomentsOf8Bits) {
-  const Asked pair(shipped(kPair, {{"plan.profile", "h200-128gib"}}));
+  const Asked pair(shipped(kPair, {{"data.frames", "77"}, {"plan.profile", "h200-128gib"}}));
   const Planned planned = make_plan(pair.request);
   ASSERT_FALSE(planned.choice.fits);
   const std::string& advice = planned.choice.advice;
   EXPECT_NE(advice.find("plan.masters = split (exact masters, gathered in bf16) and plan.moments = int8: "),
             std::string::npos)
       << advice;
-  const Asked smaller(
-      shipped(kPair, {{"plan.profile", "h200-128gib"}, {"plan.masters", "split"}, {"plan.moments", "int8"}}));
+  const Asked smaller(shipped(
+      kPair,
+      {{"data.frames", "77"}, {"plan.profile", "h200-128gib"}, {"plan.masters", "split"}, {"plan.moments", "int8"}}));
   EXPECT_TRUE(make_plan_as_is(smaller.request).choice.fits);
 }
 

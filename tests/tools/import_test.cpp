@@ -542,52 +542,6 @@ TEST(Import, DiffSynthsEncodersLieBesideTheWeights) {
       << "what is said counts";
 }
 
-/// Commands of DiffSynth's scripts, by repositories, in the folder where they run.
-TEST(Import, DiffSynthsFilesOfAllModelsLieInItsFolderOfConvertedOnes) {
-  const Folder folder;
-  const fs::path before = fs::current_path();
-  fs::current_path(folder.path);
-  const std::string common = "models/DiffSynth-Studio/Wan-Series-Converted-Safetensors/",
-                    t5 = "models_t5_umt5-xxl-enc-bf16", clip = "models_clip_open-clip-xlm-roberta-large-vit-huge-14";
-  const auto ids = [](const std::string& repository, const std::vector<std::string>& files) {
-    std::string list;
-    for (const std::string& file : files) list += (list.empty() ? "" : ",") + ("Wan-AI/" + repository + ":" + file);
-    return "python train.py --dataset_base_path D --model_id_with_origin_paths " + list;
-  };
-  const std::string i2v = ids("Wan2.1-I2V-14B-480P",
-                              {"diffusion_pytorch_model*.safetensors", t5 + ".pth", "Wan2.1_VAE.pth", clip + ".pth"});
-  const std::vector<std::pair<std::string, std::string>> converted = {
-      {"model.path", "models/Wan-AI/Wan2.1-I2V-14B-480P"},
-      {"data.text_encoder_path", common + t5 + ".safetensors"},
-      {"data.vae", common + "Wan2.1_VAE.safetensors"},
-      {"data.image_encoder_path", common + clip + ".safetensors"},
-      {"data.tokenizer", "models/Wan-AI/Wan2.1-T2V-1.3B/google/umt5-xxl/spiece.model"}};
-  check({i2v, converted}, import_command(i2v, {}));  // before anything was fetched
-  const std::string ti2v = ids("Wan2.2-TI2V-5B", {"diffusion_pytorch_model*.safetensors", "Wan2.2_VAE.pth"});
-  check({ti2v, {{"data.vae", common + "Wan2.2_VAE.safetensors"}}}, import_command(ti2v, {}));
-  // with redirect_common_files off the release's own are there
-  folder.file("models/Wan-AI/Wan2.1-I2V-14B-480P/Wan2.1_VAE.pth", "");
-  check({i2v, {{"data.vae", "models/Wan-AI/Wan2.1-I2V-14B-480P/Wan2.1_VAE.pth"}}}, import_command(i2v, {}));
-  for (const std::string& file : {std::string("Wan2.1_VAE"), std::string("Wan2.2_VAE"), t5, clip})
-    folder.file(common + file + ".safetensors", "");
-  check({i2v, converted}, import_command(i2v, {}));
-  // found where no option names them, each for the releases that read it
-  const auto alone = [&](const std::string& repository) {
-    return import_command(ids(repository, {"diffusion_pytorch_model*.safetensors"}), {});
-  };
-  for (const auto& [repository, vae, image] : {std::tuple("Wan2.1-T2V-1.3B", "Wan2.1_VAE", false),
-                                               {"Wan2.2-TI2V-5B", "Wan2.2_VAE", false},
-                                               {"Wan2.1-I2V-14B-720P", "Wan2.1_VAE", true}}) {
-    const Translation t = alone(repository);
-    EXPECT_EQ(found(t, "data.vae"), common + vae + ".safetensors") << repository;
-    EXPECT_EQ(found(t, "data.text_encoder"), "umt5-xxl") << repository;
-    EXPECT_EQ(found(t, "data.text_encoder_path"), common + t5 + ".safetensors") << repository;
-    EXPECT_EQ(found(t, "data.image_encoder_path"), image ? common + clip + ".safetensors" : "") << repository;
-  }
-  EXPECT_EQ(found(alone("Another-Model"), "data.vae"), "") << "of no release";
-  fs::current_path(before);
-}
-
 TEST(Import, ShellWordsAreThoseOfAShell) {
   EXPECT_EQ(shell_words("a 'b c' \"d \\\" e\" f\\ g \\\n h # i"),
             (std::vector<std::string>{"a", "b c", "d \" e", "f g", "h"}));

@@ -98,9 +98,7 @@ std::string fetched_by(const std::string& text) {
   if (name && (name->marked || (release && owner(name->repository) == owner(release->repository)))) {
     command = "hf download " + name->repository;
   } else if (release) {
-    constexpr std::string_view kDiffusers = "-Diffusers";  // of Wan's, which has both forms
-    const bool diffusers = folder.ends_with(kDiffusers) && release->repository.starts_with("Wan-AI/");
-    command = families::download_line(release->repository + std::string(diffusers ? kDiffusers : ""),
+    command = families::download_line(families::repository_of(*release, folder),
                                       is_weight_file(folder) ? std::string() : folder);
   }
   return command.empty() ? command : "; " + command + " fetches it";

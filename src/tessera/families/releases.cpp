@@ -129,6 +129,12 @@ const std::vector<Release>& releases() {
   return table;
 }
 
+std::string repository_of(const Release& release, std::string_view folder) {
+  constexpr std::string_view kDiffusers = "-Diffusers";
+  const bool both = release.repository.starts_with("Wan-AI/");
+  return release.repository + std::string(both && folder.ends_with(kDiffusers) ? kDiffusers : "");
+}
+
 bool begins_with_name(std::string_view name, std::string_view known) {
   const std::string text = plain(name), begin = plain(known);
   return text.starts_with(begin) && (text.size() == begin.size() || text[begin.size()] == '-');

@@ -34,6 +34,9 @@ const Release* release_at(std::string_view path, std::string* folder = nullptr);
 /// That of a preset, null where it was never released.
 const Release* release_of_preset(std::string_view preset);
 
+/// The repository of the form that a folder's name tells: Wan's has one of diffusers' form beside its own.
+std::string repository_of(const Release& release, std::string_view folder);
+
 /// Whether `name`, a file's or a folder's, begins with `known`, in any case and with any separators.
 bool begins_with_name(std::string_view name, std::string_view known);
 

@@ -1,12 +1,9 @@
 // DiffSynth-Studio's training commands: the old form of train_wan_t2v.py and the new one of model_training/train.py.
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
 #include "tessera/base/json.h"
-#include "tessera/families/registry.h"
-#include "tessera/families/releases.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/folders/wan_folder.h"
@@ -61,17 +58,6 @@ void activations(Translator& t) {
     else
       t.imply(option, "it is off");
   }
-}
-
-/// Where DiffSynth keeps a file of a Wan release: T5, both VAEs and CLIP once for all of them, converted to .safetensors,
-/// unless that is switched off there and the release's own file was fetched.
-std::string kept_by_diffsynth(const fs::path& own) {
-  const families::Family wan = families::of("wan");
-  const bool common = own.extension() == ".pth" && std::ranges::any_of(wan.files, [&](const auto& file) {
-                        return file.official == own.stem().string();
-                      });
-  const fs::path converted = fs::path(kDiffSynthCommon) / (own.stem().string() + ".safetensors");
-  return common && (fs::exists(converted) || !fs::exists(own)) ? converted.string() : own.string();
 }
 
 /// "Wan-AI/Wan2.1-T2V-1.3B:models_t5*.pth,..." are kept below models/ by DiffSynth.
@@ -140,34 +126,13 @@ void sound(Translator& t) {
     t.set("data.audio_encoder", id ? files_of_ids(given, option).front() : given, {option});
 }
 
-/// The encoders that DiffSynth keeps for all models, of which a model takes those of its release.
-void common_encoders(Translator& t, const std::string& model) {
-  const families::Release* release = families::release_at(model);
-  const families::Family wan = families::of("wan");
-  if (!release || !release->preset.starts_with(wan.name)) return;
-  const auto reads = [&](const families::ReleasedFile& file) {
-    return std::ranges::any_of(release->parts, [&](const auto& part) { return part.file.starts_with(file.official); });
-  };
-  for (const families::ReleasedFile& file : wan.files) {
-    const fs::path there = fs::path(kDiffSynthCommon) / (file.official + ".safetensors");
-    if (!fs::exists(there) || !reads(file)) continue;
-    const char* why = "where DiffSynth keeps it";
-    if (file.role == "vae") t.assume("data.vae", there.string(), why);
-    if (file.role == "image_encoder") t.assume("data.image_encoder_path", there.string(), why);
-    if (file.role != "text_encoder") continue;
-    if (!t.result().find("data.text_encoder")) t.assume("data.text_encoder", "umt5-xxl", why);
-    if (t.result().find("data.text_encoder")->value == "umt5-xxl")
-      t.assume("data.text_encoder_path", there.string(), why);
-  }
-}
-
 /// Where DiffSynth looks for what no option names: beside the weights, in its folder of encoders, and the tokenizer in the
 /// folder of Wan 2.1.
 void encoders(Translator& t) {
   if (const auto* model = t.result().find("model.path")) {
     const std::string path = model->value;
     find_encoders_beside(t, path);
-    common_encoders(t, path);
+    find_converted_encoders(t, path);
   }
   if (fs::exists(kDiffSynthTokenizer)) t.assume("data.tokenizer", kDiffSynthTokenizer, "where DiffSynth looks for it");
 }

@@ -10,10 +10,6 @@ namespace tessera::tools {
 /// Keys that an expert trained by itself and a LoRA's base have; refused as long as recipes lack them.
 inline constexpr const char* kLeastTimestep = "diffusion.min_t";  ///< 0 to 1, after the shift
 inline constexpr const char* kMostTimestep = "diffusion.max_t";
-/// Where DiffSynth looks for a tokenizer that no option names.
-inline constexpr const char* kDiffSynthTokenizer = "models/Wan-AI/Wan2.1-T2V-1.3B/google/umt5-xxl/spiece.model";
-/// Where it keeps the encoders of all Wan models, as .safetensors, unless redirect_common_files is off.
-inline constexpr const char* kDiffSynthCommon = "models/DiffSynth-Studio/Wan-Series-Converted-Safetensors";
 inline constexpr const char* kFrozenDtype = "lora.base_dtype";
 
 /// plan.compute_dtype by any program's word for a type ("bf16", "torch.bfloat16", "no"); refused for others. What other

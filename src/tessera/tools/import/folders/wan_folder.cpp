@@ -8,6 +8,8 @@
 #include "tessera/base/json.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/model_folder.h"
+#include "tessera/families/registry.h"
+#include "tessera/families/releases.h"
 
 namespace tessera::tools {
 
@@ -172,6 +174,35 @@ void find_encoders_beside(Translator& t, const std::string& weights) {
   assume("data.tokenizer", folder / kTokenizer / "spiece.model");
   assume("data.image_encoder_path", folder / kClip);
   assume("data.audio_encoder", folder / kWav2vec);
+}
+
+std::string kept_by_diffsynth(const fs::path& own) {
+  const families::Family wan = families::of("wan");
+  const bool common = own.extension() == ".pth" && std::ranges::any_of(wan.files, [&](const auto& file) {
+                        return file.official == own.stem().string();
+                      });
+  const fs::path converted = fs::path(kDiffSynthCommon) / (own.stem().string() + ".safetensors");
+  return common && (fs::exists(converted) || !fs::exists(own)) ? converted.string() : own.string();
+}
+
+void find_converted_encoders(Translator& t, const std::string& model) {
+  const families::Release* release = families::release_at(model);
+  const families::Family wan = families::of("wan");
+  if (!release || !release->preset.starts_with(wan.name)) return;
+  const auto reads = [&](const families::ReleasedFile& file) {
+    return std::ranges::any_of(release->parts, [&](const auto& part) { return part.file.starts_with(file.official); });
+  };
+  for (const families::ReleasedFile& file : wan.files) {
+    const fs::path there = fs::path(kDiffSynthCommon) / (file.official + ".safetensors");
+    if (!fs::exists(there) || !reads(file)) continue;
+    const char* why = "where DiffSynth keeps it";
+    if (file.role == "vae") t.assume("data.vae", there.string(), why);
+    if (file.role == "image_encoder") t.assume("data.image_encoder_path", there.string(), why);
+    if (file.role != "text_encoder") continue;
+    if (!t.result().find("data.text_encoder")) t.assume("data.text_encoder", "umt5-xxl", why);
+    if (t.result().find("data.text_encoder")->value == "umt5-xxl")
+      t.assume("data.text_encoder_path", there.string(), why);
+  }
 }
 
 }  // namespace tessera::tools

@@ -3,6 +3,7 @@
 //
 //   const WanTask& task = wan_task("t2v-A14B");
 //   set_wan_folder(translator, task, "Wan2.2-T2V-A14B", {"--ckpt_dir"});   // model.path, data.vae, data.tokenizer ...
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,11 @@
 namespace tessera::tools {
 
 using families::WanTask;
+
+/// Where DiffSynth looks for a tokenizer that no option names.
+inline constexpr const char* kDiffSynthTokenizer = "models/Wan-AI/Wan2.1-T2V-1.3B/google/umt5-xxl/spiece.model";
+/// Where it keeps the encoders of all Wan models, as .safetensors, unless redirect_common_files is off.
+inline constexpr const char* kDiffSynthCommon = "models/DiffSynth-Studio/Wan-Series-Converted-Safetensors";
 
 /// Throws UserError (usage) naming the nearest for an unknown task, and the reason for one that is not there.
 const WanTask& wan_task(const std::string& name);
@@ -30,6 +36,12 @@ void set_wan_encoders(Translator& t, const std::string& folder, const std::vecto
 /// The encoders beside weights that were named by their files, where they are there and no key names others: in the
 /// folder of the weights, or above it if that is an expert's.
 void find_encoders_beside(Translator& t, const std::string& weights);
+
+/// Where DiffSynth keeps a file of a release, below models/: T5, both VAEs and CLIP converted in kDiffSynthCommon, unless
+/// that is switched off there and the release's own file was fetched.
+std::string kept_by_diffsynth(const std::filesystem::path& own);
+/// The encoders that it keeps for all models, of which one takes those of its release; where no key names others.
+void find_converted_encoders(Translator& t, const std::string& weights);
 
 /// What holds all these shards of one model: the file, their folder, or the folder of both experts. Throws UserError
 /// (usage) naming `option` for files of two models.
