@@ -67,7 +67,7 @@ def unknown_case(run):
     prepare = run.prepare
 
     def with_case():
-        prepare()
+        there = prepare()
         folder = run.keep / "goldens"
         folder.mkdir()
         for case in run.goldens.glob("*"):
@@ -76,6 +76,7 @@ def unknown_case(run):
         shutil.copy(next(run.goldens.glob("*/config.json")), folder / "aaa_of_tomorrow/config.json")
         (folder / "aaa_of_tomorrow/case.json").write_text('{"kind": "of_tomorrow", "tolerance": {}}')
         run.goldens = folder
+        return there
 
     run.prepare = with_case
 
