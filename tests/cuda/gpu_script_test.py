@@ -28,13 +28,16 @@ def script(name, folder="scripts"):
     return module
 
 
-gpu, demo, home, steps = script("gpu"), script("gpu-demo"), script("gpu-results"), script("gpu_steps.py", "bench")
+gpu, demo, home, real, steps = script("gpu"), script("gpu-demo"), script("gpu-results"), script("gpu-libraries"), script("gpu_steps.py", "bench")
 import gpu_faults  # noqa: E402
 import gpu_goldens  # noqa: E402
 import gpu_machine  # noqa: E402
 import gpu_results  # noqa: E402
 import gpu_stages  # noqa: E402
 from gpu_stages import Stage  # noqa: E402
+
+
+SLEEPS = f"sleep {os.getpid()}.5"  # known from those of other tests
 
 
 def stage(name, command, seconds=20, **more):
@@ -68,7 +71,7 @@ class InAFolder(unittest.TestCase):
             run.end = time.monotonic() + left if left else run.end
             run.all(run.stages_of(run.call))
             run.finish()
-            run.results.save(run.lines, run.probed, run.table())
+            run.save()
         self.reasons = {row[0]: row[3] for row in run.rows}
         return {row[0]: row[1] for row in run.rows if row[0] != "machine"}
 
@@ -122,11 +125,11 @@ class Stages(InAFolder):
 
     def test_a_stage_over_its_time_ends_with_all_that_it_started_and_leaves_where_it_was(self):
         begun = time.monotonic()
-        results, lines = self.run_stages(stage("hangs", 'echo \'{"reached": 7}\'; sleep 1234.5 & sleep 1234.5', seconds=1), stage("next", "true"))
+        results, lines = self.run_stages(stage("hangs", f'echo \'{{"reached": 7}}\'; {SLEEPS} & {SLEEPS}', seconds=1), stage("next", "true"))
         self.assertLess(time.monotonic() - begun, 60)
         self.assertEqual(results, {"hangs": "cut off", "next": "passed"})
         self.assertEqual(lines[0]["numbers"], {"reached": 7}, "what it told before stays")
-        left = subprocess.run(["pgrep", "-f", "sleep 1234.5"], capture_output=True, text=True).stdout.split()
+        left = subprocess.run(["pgrep", "-f", SLEEPS], capture_output=True, text=True).stdout.split()
         self.assertEqual(left, [])
         log = self.archived()["logs/hangs.log"].decode()
         self.assertEqual(log.count("(sleep), state S"), 2, log)
@@ -299,7 +302,7 @@ class Faults(InAFolder):
         results = self.go(self.make_run(), self.SIX[:2], lambda run: gpu_faults.hang(run, seconds=1))
         self.assertEqual(results, {"stage 1": "passed", "hangs": "cut off", "stage 2": "passed"})
         self.assertLess(time.monotonic() - begun, 30)
-        self.assertEqual(subprocess.run(["pgrep", "-f", "sleep 1234.5"], capture_output=True, text=True).stdout, "")
+        self.assertEqual(subprocess.run(["pgrep", "-f", SLEEPS], capture_output=True, text=True).stdout, "")
         lines = gpu_results.lines_of(self.archived()["lines.jsonl"].decode())
         self.assertEqual([line["stage"] for line in lines], ["machine", "stage 1", "hangs", "stage 2"])
         self.assertEqual(lines[2]["numbers"], {"reached": 7})
@@ -483,6 +486,29 @@ int main(int n, char** words) {
         self.assertEqual(sorted(str(f.relative_to(there)) for f in (there / "goldens").rglob("*.*")), ["goldens/sana/case.json", "goldens/vae_of_any/case.json"])
         self.assertEqual(json.loads((there / "sources.json").read_text()), {**gpu.sources(), "torch": "2.11.0"})
         self.assertTrue((there / "needs/include/nlohmann/json.hpp").exists())
+
+
+class Libraries(InAFolder):
+    """Of scripts/gpu-libraries what needs no wheels."""
+
+    def test_each_symbol_is_named_with_the_library_that_has_it(self):
+        site = self.folder / "site"
+        (site / "torch/lib").mkdir(parents=True)
+        (site / "nvidia/nccl/lib").mkdir(parents=True)
+
+        def library(path, source, *words):
+            file = self.folder / "source.c"
+            file.write_text(source)
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", path, file, *words], check=True)
+
+        library(site / "torch/lib/libtorch_cuda.so", "void torch_has(void) {}")
+        library(site / "nvidia/nccl/lib/libnccl.so.2", "void ncclSend(void) {} void none(void); void calls(void) { none(); }", "-Wl,-soname,libnccl.so.2")
+        library(self.folder / "ours.so", '#include <stdio.h>\nvoid torch_has(void); void nobody_has(void); void ours(void) { torch_has(); nobody_has(); puts(""); }')
+        found = real.providers(self.folder / "ours.so", site)
+        self.assertEqual((found["torch_has"], found["nobody_has"], found["ncclSend"]), ("libtorch_cuda.so", None, "libnccl.so.2"))
+        self.assertNotIn("puts", found)
+        self.assertIsNone(found["ncclCommInitRankConfig"], "asked for by name, and not there")
+        self.assertEqual(real.of_the_machine(site), [])
 
 
 class Machine(InAFolder):
