@@ -10,7 +10,7 @@ from gpu_stages import Stage
 
 def hang(run, seconds=3):
     """Behind the first stage one that hangs, with a child, and ignores SIGTERM."""
-    stubborn = Stage("hangs", 1, "", f"echo '{{\"reached\": 7}}'; trap '' TERM; sleep 1234.5 & while :; do sleep 0.1; done", patience=seconds)
+    stubborn = Stage("hangs", 1, "", f"echo '{{\"reached\": 7}}'; trap '' TERM; sleep {os.getpid()}.5 & while :; do sleep 0.1; done", patience=seconds)
     stages_of = run.stages_of
     run.stages_of = lambda call: [*stages_of(call)[:1], stubborn, *stages_of(call)[1:]]
 
@@ -67,15 +67,15 @@ def unknown_case(run):
     prepare = run.prepare
 
     def with_case():
-        prepare()
-        folder = run.keep / "goldens"
-        folder.mkdir()
+        there = prepare()
+        folder = Path(tempfile.mkdtemp(prefix="goldens-"))
         for case in run.goldens.glob("*"):
             os.symlink(case, folder / case.name)
         (folder / "aaa_of_tomorrow").mkdir()
         shutil.copy(next(run.goldens.glob("*/config.json")), folder / "aaa_of_tomorrow/config.json")
         (folder / "aaa_of_tomorrow/case.json").write_text('{"kind": "of_tomorrow", "tolerance": {}}')
         run.goldens = folder
+        return there
 
     run.prepare = with_case
 

@@ -26,6 +26,7 @@ from pathlib import Path
 FIRST = ("wan21_t2v", "wan21_vae", "sana", "dc_ae", "opensora2", "opensora_dc_ae", "stdit3_v12", "opensora_vae12", "hunyuan_video15", "umt5",
          "gemma2", "t5", "clip_vision", "wav2vec", "wan22_ti2v", "wan22_moe", "wan22_s2v", "wan_vace", "wan_fun_control", "wan_animate", "sana_video",
          "wan22_vae", "hunyuan_vae")
+MOST_SILENT = 4  # processes without a result, one after the other
 LEAST = 3  # seconds for a case by itself
 LAST = 12  # likewise, at most
 QUIET = {"cuda": 15, "cpu": 90}  # seconds without a word, after which a process hangs
@@ -74,7 +75,7 @@ def verify(options, cases, seconds, serial=False):
 def compare(options, cases, end):
     """Of all cases that there was time for: {name: agrees}, unknown ones, and {name: how the process ended at it}. Ends with 3 are of
     programs that stop at a case that they do not know, or that go on behind it and tell so at their end."""
-    agrees, unknown, ended = {}, set(), {}
+    agrees, unknown, ended, silent = {}, set(), {}, 0
     while cases and end - time.monotonic() > LEAST:
         code, told = verify(options, cases, end - time.monotonic())
         agrees |= told.agrees
@@ -87,6 +88,9 @@ def compare(options, cases, end):
         if code == 3 and told.unknown:  # it stops at a case that it does not know: the next begins behind it
             cases = left
             continue
+        silent = 0 if told.agrees else silent + 1
+        if silent == MOST_SILENT and not agrees:
+            break  # it does not start here
         how = "hung" if code is None else f"ended with {code}"
         print(f"gpu_goldens: the process {how} at {left[0].name}", flush=True)
         if code == 3:  # it cannot read a file of it

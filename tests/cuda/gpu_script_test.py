@@ -28,13 +28,16 @@ def script(name, folder="scripts"):
     return module
 
 
-gpu, demo, home, steps = script("gpu"), script("gpu-demo"), script("gpu-results"), script("gpu_steps.py", "bench")
+gpu, demo, home, real, steps = script("gpu"), script("gpu-demo"), script("gpu-results"), script("gpu-libraries"), script("gpu_steps.py", "bench")
 import gpu_faults  # noqa: E402
 import gpu_goldens  # noqa: E402
 import gpu_machine  # noqa: E402
 import gpu_results  # noqa: E402
 import gpu_stages  # noqa: E402
 from gpu_stages import Stage  # noqa: E402
+
+
+SLEEPS = f"sleep {os.getpid()}.5"  # known from those of other tests
 
 
 def stage(name, command, seconds=20, **more):
@@ -68,7 +71,7 @@ class InAFolder(unittest.TestCase):
             run.end = time.monotonic() + left if left else run.end
             run.all(run.stages_of(run.call))
             run.finish()
-            run.results.save(run.lines, run.probed, run.table())
+            run.save()
         self.reasons = {row[0]: row[3] for row in run.rows}
         return {row[0]: row[1] for row in run.rows if row[0] != "machine"}
 
@@ -122,11 +125,11 @@ class Stages(InAFolder):
 
     def test_a_stage_over_its_time_ends_with_all_that_it_started_and_leaves_where_it_was(self):
         begun = time.monotonic()
-        results, lines = self.run_stages(stage("hangs", 'echo \'{"reached": 7}\'; sleep 1234.5 & sleep 1234.5', seconds=1), stage("next", "true"))
+        results, lines = self.run_stages(stage("hangs", f'echo \'{{"reached": 7}}\'; {SLEEPS} & {SLEEPS}', seconds=1), stage("next", "true"))
         self.assertLess(time.monotonic() - begun, 60)
         self.assertEqual(results, {"hangs": "cut off", "next": "passed"})
         self.assertEqual(lines[0]["numbers"], {"reached": 7}, "what it told before stays")
-        left = subprocess.run(["pgrep", "-f", "sleep 1234.5"], capture_output=True, text=True).stdout.split()
+        left = subprocess.run(["pgrep", "-f", SLEEPS], capture_output=True, text=True).stdout.split()
         self.assertEqual(left, [])
         log = self.archived()["logs/hangs.log"].decode()
         self.assertEqual(log.count("(sleep), state S"), 2, log)
@@ -211,6 +214,9 @@ class OnAGpu(InAFolder):
         device_of = gpu.device_of
         gpu.device_of = lambda dry: {"device": "NVIDIA Test", "capability": "9.0", "gpus": 1}
         self.addCleanup(setattr, gpu, "device_of", device_of)
+        read_ahead = gpu_machine.read_ahead
+        gpu_machine.read_ahead = lambda torch: None  # three GB
+        self.addCleanup(setattr, gpu_machine, "read_ahead", read_ahead)
 
     def loader_that(self, command, patience=1):
         run = self.make_run(dry=False)
@@ -233,10 +239,11 @@ class OnAGpu(InAFolder):
         self.assertEqual((results, built), ({}, [1]))
         self.assertIn("torch 2.9.1 is here, the programs were made with 2.11.0", self.reasons["machine"])
 
-    def answering(self, answers, *stages):
+    def answering(self, answers, *stages, loader="echo '[       OK ] a sum'"):
         run = self.make_run(dry=False)
         run.answers = answers
-        return self.go(run, [Stage("loader", 5, "true", ""), *stages])
+        run.start_build = lambda: self.fail("a build")
+        return self.go(run, [Stage("loader", 5, loader, ""), *stages])
 
     def test_a_gpu_that_answered_and_does_not_any_more_ends_the_call(self):
         dead = self.folder / "dead"
@@ -245,9 +252,44 @@ class OnAGpu(InAFolder):
         self.assertEqual(results, {"loader": "passed", "breaks": "failed", "late": "not run"})
         self.assertIn("does not answer", self.reasons["late"])
 
-    def test_a_program_that_never_gave_an_answer_is_not_taken_for_a_dead_gpu(self):
-        results = self.answering("exit 1", Stage("fails", 5, "exit 1", ""), Stage("next", 5, "true", ""))
+    def test_a_gpu_that_is_busy_for_ever_ends_the_call(self):
+        begun = time.monotonic()
+        results = self.answering("sleep 60", Stage("hangs", 1, "sleep 60", ""), Stage("late", 5, "true", ""))
+        self.assertEqual(results, {"loader": "passed", "hangs": "cut off", "late": "not run"})
+        self.assertIn("no sum within 5 s", self.reasons["late"])
+        self.assertLess(time.monotonic() - begun, 40)
+
+    def test_a_driver_that_shows_no_gpu_ends_the_call_without_a_build(self):
+        words = "error: the NVIDIA driver waits for the NVSwitches: start nvidia-fabricmanager"
+        results = self.answering("true", Stage("next", 5, "true", ""), loader=f"echo '{words}'; exit 1")
+        self.assertEqual(results, {"loader": "failed", "next": "not run"})
+        self.assertIn("fabricmanager", self.reasons["next"])
+
+    def test_a_sum_that_was_wrong_from_the_start_says_nothing_of_the_gpu_and_builds_nothing(self):
+        results = self.answering("false", Stage("fails", 5, "false", ""), Stage("next", 5, "true", ""), loader="echo '[  FAILED  ] a sum'")
         self.assertEqual(results, {"loader": "passed", "fails": "failed", "next": "passed"})
+
+    def test_a_library_that_does_not_open_is_a_refusal(self):
+        bin = self.folder / "none/bin"
+        bin.mkdir(parents=True)
+        for name in ("tessera", "test_cuda_gpu", "test_cuda_table", "test_ops_gpu"):
+            (bin / name).write_text("#!/bin/sh\ncase $* in *filter*) echo \"${SUM:-[  SKIPPED ] a sum}\" ;; esac\n")
+            (bin / name).chmod(0o755)
+        for words, expected in (("[  SKIPPED ] a sum", "failed"), ("[  FAILED  ] a sum", "passed"), ("[       OK ] a sum", "passed")):
+            run, built = self.make_run(dry=False), []
+            run.environment["SUM"] = words
+            run.start_build = lambda: built.append(1) and False
+            self.assertEqual(self.go(run, [gpu_stages.FIRST[0]]), {"loader": expected}, words)
+            self.assertEqual((bool(built), run.answered), (expected == "failed", "OK" in words))
+
+    def test_a_test_that_was_skipped_is_no_answer(self):
+        bin = self.folder / "none/bin"
+        bin.mkdir(parents=True)
+        for word, answers in (("  SKIPPED", False), ("       OK", True)):
+            (bin / "test_cuda_table").write_text(f"#!/bin/sh\necho '[{word} ] Table.TensorsComeFromTheGivenAllocator (0 ms)'\n")
+            (bin / "test_cuda_table").chmod(0o755)
+            results = self.answering(gpu_stages.ANSWERS, Stage(f"fails {answers}", 5, "exit 1", ""), Stage(f"next {answers}", 5, "true", ""))
+            self.assertEqual(results[f"next {answers}"], "passed" if answers else "not run")
 
 
 class Faults(InAFolder):
@@ -260,20 +302,25 @@ class Faults(InAFolder):
         results = self.go(self.make_run(), self.SIX[:2], lambda run: gpu_faults.hang(run, seconds=1))
         self.assertEqual(results, {"stage 1": "passed", "hangs": "cut off", "stage 2": "passed"})
         self.assertLess(time.monotonic() - begun, 30)
-        self.assertEqual(subprocess.run(["pgrep", "-f", "sleep 1234.5"], capture_output=True, text=True).stdout, "")
+        self.assertEqual(subprocess.run(["pgrep", "-f", SLEEPS], capture_output=True, text=True).stdout, "")
         lines = gpu_results.lines_of(self.archived()["lines.jsonl"].decode())
         self.assertEqual([line["stage"] for line in lines], ["machine", "stage 1", "hangs", "stage 2"])
         self.assertEqual(lines[2]["numbers"], {"reached": 7})
 
     def test_an_import_that_takes_long_holds_up_nothing(self):
-        imports = Stage("attention", 5, "", "", programs=False)
-        slow = lambda seconds: lambda run: gpu_faults.slow_import(run, seconds)  # noqa: E731
+        imports, goes_on = Stage("attention", 5, "", "", programs=False), self.folder / "goes on"
+
+        def until_the_last(run):
+            gpu_faults.slow_import(run, 0)
+            (Path(run.environment["PYTHONPATH"]) / "torch/__init__.py").write_text(
+                f"import os, time\nwhile not os.path.exists({str(goes_on)!r}):\n    time.sleep(0.02)\n__version__ = 'slow'\ndef zeros(n):\n    pass\n")
+
         run = self.make_run()
         self.assertLess(time.monotonic() - run.begun, 5, "nothing is imported to find torch")
-        results = self.go(run, [self.SIX[0], imports, stage("meanwhile", "sleep 0.1"), stage("last", "sleep 3")], slow(2))
+        results = self.go(run, [self.SIX[0], imports, stage("meanwhile", "true"), stage("last", f"touch '{goes_on}'")], until_the_last)
         self.assertEqual(list(results.items()), [("stage 1", "passed"), ("meanwhile", "passed"), ("last", "passed"), ("attention", "passed")])
         self.assertEqual(self.lines()[-1]["numbers"], {"imported": "slow"})
-        results = self.go(self.make_run("--again"), [imports, self.SIX[0]], slow(3600), left=gpu.LEAST + 2)
+        results = self.go(self.make_run("--again"), [imports, self.SIX[0]], lambda run: gpu_faults.slow_import(run, 3600), left=gpu.LEAST + 2)
         self.assertEqual(results, {"stage 1": "passed", "attention": "skipped"})
         self.assertIn("import torch takes more than", self.reasons["attention"])
 
@@ -304,12 +351,23 @@ class Faults(InAFolder):
         self.assertIn("torch 2.9.1 is here, the programs were made with 2.11.0", self.reasons["machine"])
 
     def test_a_gpu_that_fails_after_stage_four(self):
-        loader = [stage("loader", "true"), *self.SIX]
-        results = self.go(self.make_run(), loader, lambda run: gpu_faults.gpu_lost(run, after=5))  # the fifth asks whether it answers
+        results = self.go(self.make_run(), [stage("loader", "true"), *self.SIX], gpu_faults.gpu_lost)
         self.assertEqual(list(results.values()), ["passed"] * 4 + ["failed"] + ["not run"] * 2)
         lines = gpu_results.lines_of(self.archived()["lines.jsonl"].decode())
         self.assertEqual(lines[-1]["result"], "failed")
         self.assertIn("the GPU does not answer", self.archived()["table.txt"].decode())
+
+    def test_a_case_of_an_unknown_kind(self):
+        (self.folder / "none/goldens/sana").mkdir(parents=True)
+        (self.folder / "none/goldens/sana/config.json").write_text("{}")
+        (self.folder / "none/goldens/sana/case.json").write_text('{"kind": "agrees"}')
+        program = self.folder / "verify"
+        program.write_text(Goldens.PROGRAM.replace('does == "unknown"', 'does == "of_tomorrow"').replace("'unknown'", "'of_tomorrow'"))
+        program.chmod(0o755)
+        compares = stage("goldens", "python3 {root}/bench/gpu_goldens.py " + f"{program} {{goldens}} --device cpu")
+        results = self.go(self.make_run(), [compares, self.SIX[0]], gpu_faults.unknown_case)
+        self.assertEqual(results, {"goldens": "passed", "stage 1": "passed"})
+        self.assertEqual(self.lines()[0]["numbers"], {"cases_ok": 1, "cases_unknown": ["aaa_of_tomorrow"]})
 
     def test_every_fault_can_be_named(self):
         for name in gpu_faults.FAULTS:
@@ -428,6 +486,29 @@ int main(int n, char** words) {
         self.assertEqual(sorted(str(f.relative_to(there)) for f in (there / "goldens").rglob("*.*")), ["goldens/sana/case.json", "goldens/vae_of_any/case.json"])
         self.assertEqual(json.loads((there / "sources.json").read_text()), {**gpu.sources(), "torch": "2.11.0"})
         self.assertTrue((there / "needs/include/nlohmann/json.hpp").exists())
+
+
+class Libraries(InAFolder):
+    """Of scripts/gpu-libraries what needs no wheels."""
+
+    def test_each_symbol_is_named_with_the_library_that_has_it(self):
+        site = self.folder / "site"
+        (site / "torch/lib").mkdir(parents=True)
+        (site / "nvidia/nccl/lib").mkdir(parents=True)
+
+        def library(path, source, *words):
+            file = self.folder / "source.c"
+            file.write_text(source)
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", path, file, *words], check=True)
+
+        library(site / "torch/lib/libtorch_cuda.so", "void torch_has(void) {}")
+        library(site / "nvidia/nccl/lib/libnccl.so.2", "void ncclSend(void) {} void none(void); void calls(void) { none(); }", "-Wl,-soname,libnccl.so.2")
+        library(self.folder / "ours.so", '#include <stdio.h>\nvoid torch_has(void); void nobody_has(void); void ours(void) { torch_has(); nobody_has(); puts(""); }')
+        found = real.providers(self.folder / "ours.so", site)
+        self.assertEqual((found["torch_has"], found["nobody_has"], found["ncclSend"]), ("libtorch_cuda.so", None, "libnccl.so.2"))
+        self.assertNotIn("puts", found)
+        self.assertIsNone(found["ncclCommInitRankConfig"], "asked for by name, and not there")
+        self.assertEqual(real.of_the_machine(site), [])
 
 
 class Machine(InAFolder):
@@ -551,6 +632,12 @@ sys.exit(code)
     def test_without_time_what_was_not_compared_is_counted(self):
         code, numbers = self.compare(seconds=13, quiet=30, a="agrees", b="hangs", c="agrees")
         self.assertEqual((code, numbers), (0, {"cases_ok": 1, "cases_without_time": 2}))
+
+    def test_a_program_that_does_not_start_is_given_up(self):
+        code, numbers = self.compare(**{name: "dies" for name in "abcdefgh"})
+        self.assertEqual((code, numbers["cases_ok"]), (5, 0))
+        self.assertLess(len(self.seen), 9)
+        self.assertGreater(numbers["cases_without_time"], 3)
 
     def test_one_of_each_family_comes_first(self):
         for name in ("aardvark", "zebra", *gpu_goldens.FIRST[:4]):

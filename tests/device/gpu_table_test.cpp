@@ -10,9 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <numeric>
-#include <thread>
-#include <vector>
 
 #include "tessera/base/device_messages.h"
 #include "tessera/comm/device_links.h"
@@ -63,12 +62,12 @@ class Locked {
     data = static_cast<char*>(mapped);
     madvise(mapped, static_cast<size_t>(bytes), MADV_HUGEPAGE);
     const auto begun = std::chrono::steady_clock::now();
-    std::vector<std::thread> threads;  // one alone touches some GiB a second
-    for (int64_t t = 0; t < kThreads; ++t)
-      threads.emplace_back([=, this] {
-        for (int64_t at = t * bytes / kThreads; at < (t + 1) * bytes / kThreads; at += 4096) data[at] = 0;
-      });
-    for (std::thread& thread : threads) thread.join();
+    std::vector<std::future<void>> parts;  // one thread touches some GiB a second
+    for (int64_t part = 0; part < kThreads; ++part)
+      parts.push_back(std::async(std::launch::async, [=, this] {
+        for (int64_t at = part * bytes / kThreads; at < (part + 1) * bytes / kThreads; at += 4096) data[at] = 0;
+      }));
+    for (std::future<void>& part : parts) part.get();
     const auto touched = std::chrono::steady_clock::now();
     locked = device::pin(data, bytes).empty();
     touch_seconds = std::chrono::duration<double>(touched - begun).count();
