@@ -4,10 +4,17 @@
 
 #include "data/scene.h"
 #include "tessera/base/random.h"
+#include "tessera/data/contents.h"
+#include "tessera/data/dataset.h"
+#include "tessera/data/files/archive.h"
+#include "tessera/data/files/file_kinds.h"
 #include "tessera/data/rows.h"
+#include "tessera/data/video.h"
 
 namespace tessera::data {
 namespace {
+
+namespace fs = std::filesystem;
 
 const Path kFolder = Path(TESSERA_SOURCE_DIR) / "tests/data/parquet";  // made by make.py there
 
@@ -61,6 +68,88 @@ TEST_F(Parquet, RowsHaveTheTextsOfTheirColumnsWhateverTypeTheseHave) {
   const RowTable other = rows_of(kFolder / "zstd.parquet");
   EXPECT_EQ(other.columns, (Texts{"path", "text", "fps"}));
   for (const char* name : {"path", "text", "fps"}) EXPECT_EQ(column_of(other, name), expected.at(name)) << name;
+}
+
+/// A picture's colour is its number's (make.py).
+int number_of(const Path& picture) {
+  const Frames frames = decode_clip(picture, {});
+  EXPECT_EQ(frames.count, 1);
+  EXPECT_EQ(frames.width, 8);
+  EXPECT_EQ(frames.height, 6);
+  return frames.rgb.at(0) / 50;
+}
+
+void expect_five_pictures(const std::vector<Item>& items) {
+  ASSERT_EQ(items.size(), 5u);
+  for (const int i : {0, 4, 2, 3, 1}) {  // in any order: other groups of rows come between
+    EXPECT_EQ(items[i].captions, Texts{"picture number " + std::to_string(i)});
+    EXPECT_TRUE(is_image(items[i].path)) << items[i].path;
+    EXPECT_EQ(number_of(items[i].path), i) << items[i].path;
+  }
+  EXPECT_NE(file_content(items[0].path), file_content(items[1].path));
+  EXPECT_EQ(file_content(items[1].path), file_content(items[1].path));
+}
+
+TEST_F(Parquet, PicturesOfAHubDataSetAreReadWithTheirCaptions) {
+  Problems problems(/*strict=*/true);
+  const std::vector<Item> items = read_dataset({.path = kFolder / "hub"}, problems);
+  ASSERT_NO_FATAL_FAILURE(expect_five_pictures(items));
+  EXPECT_EQ(items[4].where, (kFolder / "hub/data/train-00001-of-00002.parquet").string() + ": row 2");
+  bool told = false;
+  for (const std::string& note : problems.notes()) told = told || note.find("test-00000-of-00001") != std::string::npos;
+  EXPECT_TRUE(told) << "other splits are not read, and it says so";
+  expect_five_pictures(read_dataset({.path = kFolder / "hub/data"}));
+  EXPECT_EQ(read_dataset({.path = kFolder / "hub/data/test-00000-of-00001.parquet"}).size(), 1u);
+}
+
+TEST_F(Parquet, PicturesThatSaveToDiskWroteAreReadLikewise) {
+  expect_five_pictures(read_dataset({.path = kFolder / "saved"}));
+  // a folder of splits, of which the one for training is read
+  fs::create_directories(folder_ / "splits/test");
+  fs::copy(kFolder / "saved", folder_ / "splits/train", fs::copy_options::recursive);
+  fs::copy(kFolder / "saved/data-00000-of-00001.arrow", folder_ / "splits/train/cache-1234.arrow");
+  expect_five_pictures(read_dataset({.path = folder_ / "splits"}));
+}
+
+TEST_F(Parquet, PicturesThatATableOnlyNamesLieBesideIt) {
+  fs::copy(kFolder / "paths.parquet", folder_ / "paths.parquet");
+  const std::vector<Item> inside = read_dataset({.path = kFolder / "hub"});
+  for (int i = 0; i < 5; ++i)
+    std::ofstream(folder_ / (std::to_string(i) + ".png"), std::ios::binary) << read_bytes(inside[i].path);
+  expect_five_pictures(read_dataset({.path = folder_ / "paths.parquet"}));
+}
+
+TEST_F(Parquet, APictureThatIsNotThereIsRefusedByTableAndRow) {
+  const Path table = kFolder / "hub/data/train-00000-of-00002.parquet";
+  expect_error(Exit::input, {table.string() + ": row 4", "it has no such row"}, [&] {
+    read_bytes(path_in_table({table, "image", 3}, "a.png"));
+  });
+  expect_error(Exit::input, {"no column of files is called text"}, [&] {
+    read_bytes(path_in_table({table, "text", 0}, "a.png"));
+  });
+  expect_error(Exit::input, {"has no bytes"}, [&] {
+    read_bytes(path_in_table({kFolder / "paths.parquet", "image", 1}, "a.png"));
+  });
+  // damage in the pictures themselves ends nothing but the reading
+  const std::string whole = bytes_of(kFolder / "saved/data-00000-of-00001.arrow");
+  const RandomKey key(8, Purpose::order, 0, 0);
+  const Path damaged = folder_ / "b.arrow";
+  int read = 0, refusals = 0;
+  for (uint64_t i = 0; i < 500; ++i) {
+    std::string changed = whole;
+    changed[key.below(2 * i, changed.size())] ^= static_cast<char>(1 + key.below(2 * i + 1, 255));
+    std::ofstream(damaged, std::ios::binary) << changed;
+    try {
+      for (const Row& row : rows_of(damaged).rows)
+        if (row.fields.contains("image")) read_bytes(row.fields.at("image").front());
+      ++read;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::input) << error.what();
+      ++refusals;
+    }
+  }
+  EXPECT_GT(read, 20);
+  EXPECT_GT(refusals, 20);
 }
 
 TEST_F(Parquet, WhatIsDamagedIsRefusedByItsNameAndEndsNothing) {

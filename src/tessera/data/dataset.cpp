@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/file_kinds.h"
+#include "tessera/data/files/parquet.h"
 #include "tessera/data/frame_folder.h"
 #include "tessera/data/rows.h"
 #include "tessera/data/shards.h"
@@ -371,8 +372,34 @@ std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder)
 
 /// A table by itself, named in place of its folder. One of archives is read by archives_of().
 bool is_table(const Path& path) {
-  return contains({".csv", ".json", ".jsonl", ".parquet"}, data::ending_of(path)) && is_file(path) &&
+  return contains({".csv", ".json", ".jsonl", ".parquet", ".arrow"}, data::ending_of(path)) && is_file(path) &&
          !is_archive(path) && path.filename() != "wids-meta.json";
+}
+
+/// Tables with pictures, as Hugging Face's data sets have them: data/train-00000-of-00004.parquet, or data-*.arrow where
+/// datasets' save_to_disk wrote them. Of several splits the one for training; the others are told.
+std::vector<Path> tables_in(const Path& path, Problems& problems) {
+  std::vector<Path> found, others;
+  for (const char* inner : {"", "data", "train"}) {
+    std::error_code unseen;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path / inner, unseen)) {
+      const std::string name = entry.path().filename().string();
+      const bool cached = name.starts_with("cache-") && is_picture_table(name);  // datasets' own, of map and filter
+      if (is_picture_table(name) && !cached && is_file(entry.path())) found.push_back(entry.path());
+    }
+    if (!found.empty()) break;
+  }
+  const auto trains = [](const Path& table) { return table.filename().string().starts_with("train"); };
+  if (std::ranges::any_of(found, trains))
+    std::erase_if(found, [&](const Path& table) {
+      if (!trains(table)) others.push_back(table);
+      return !trains(table);
+    });
+  std::ranges::sort(found);
+  if (!others.empty())
+    problems.note(path.string() + ": " + std::to_string(others.size()) +
+                  " tables of other splits are not read, such as " + others.front().string());
+  return found;
 }
 
 Path table_in(const Path& folder) {
@@ -408,7 +435,14 @@ std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
     if (!is_folder(spec.path)) return read_archives(spec.path, folder);
     const Path table = table_in(spec.path);
     if (!table.empty()) return read_table(table, spec.path, folder);
-    return has_archives(spec.path) ? read_archives(spec.path, folder) : read_folder(spec.path, folder);
+    if (has_archives(spec.path)) return read_archives(spec.path, folder);
+    std::vector<Item> items = read_folder(spec.path, folder);
+    if (!items.empty() || !folder.problems.empty()) return items;
+    for (const Path& pictures : tables_in(spec.path, folder.problems)) {
+      std::vector<Item> more = read_table(pictures, spec.path, folder);
+      items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+    }
+    return items;
   }
   std::vector<Item> items;
   add_clip(spec.path, items, folder);

@@ -9,6 +9,9 @@
 // is a caption of no words; a missing one is a problem. Nothing is ever left out silently: a problem names file and
 // row.
 //
+// A folder with nothing but tables of Parquet or Arrow, in it or in its data/ or train/, is a data set of Hugging Face's:
+// pictures as a column of {bytes, path}, captions in another.
+//
 // A folder of numbered frames (frame_0001.png, ...) is a clip as well, its caption in FOLDER.txt (frame_folder.h).
 //
 // For models with an audio input, columns audio, input_audio or audio_path and pose, pose_video or s2v_pose_video name

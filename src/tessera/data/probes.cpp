@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/json.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/file_kinds.h"
+#include "tessera/data/files/parquet.h"
 #include "tessera/data/frame_folder.h"
 #include "tessera/data/text/text.h"
 
@@ -25,6 +26,8 @@ std::string file_stamp(const Path& path) {
   if (const auto place = find_in_archive(path))
     return file_stamp(place->archive) + ", from byte " + std::to_string(place->member.begin) + " " +
            std::to_string(place->member.bytes);
+  if (const auto picture = find_in_table(path))
+    return file_stamp(picture->table) + ", row " + std::to_string(picture->row) + " of " + picture->column;
   struct stat info {};
   check_input(::stat(path.c_str(), &info) == 0, "data.cache", path.string() + ": no such file",
               "check data.path and data.metadata");

@@ -136,12 +136,19 @@ RowTable from_two_lists(const Path& file, Problems&) {
 RowTable from_parquet(const Path& file, Problems&) {
   RowTable table;
   const auto begin_row = [&] { table.rows.push_back({row_name(file, table.rows.size() + 1), {}}); };
-  read_parquet(file, {.columns = [&](std::vector<std::string> names) { table.columns = std::move(names); },
-                      .row = begin_row,
-                      .text =
-                          [&](size_t column, std::string_view text) {
-                            table.rows.back().fields[table.columns.at(column)].emplace_back(text);
-                          }});
+  read_parquet(
+      file,
+      {.columns = [&](std::vector<std::string> names) { table.columns = std::move(names); },
+       .row = begin_row,
+       .text = [&](size_t column,
+                   std::string_view text) { table.rows.back().fields[table.columns.at(column)].emplace_back(text); },
+       .file =
+           [&](size_t column, std::string_view path, bool inside) {
+             const std::string& name = table.columns.at(column);
+             const auto row = static_cast<int64_t>(table.rows.size()) - 1;
+             table.rows.back().fields[name].push_back(
+                 inside ? path_in_table({fs::absolute(file), name, row}, path).string() : std::string(path));
+           }});
   check_input(!table.columns.empty(), "data.dataset", file.string() + ": has no column of texts or numbers",
               "expected columns such as path and text");
   return table;
@@ -151,11 +158,8 @@ struct Format {
   const char* ending;
   RowTable (*read)(const Path&, Problems&);
 };
-constexpr Format kFormats[] = {{".csv", from_csv},
-                               {".json", from_json},
-                               {".jsonl", from_jsonl},
-                               {".txt", from_two_lists},
-                               {".parquet", from_parquet}};
+constexpr Format kFormats[] = {{".csv", from_csv},       {".json", from_json},       {".jsonl", from_jsonl},
+                               {".txt", from_two_lists}, {".parquet", from_parquet}, {".arrow", from_parquet}};
 
 }  // namespace
 

@@ -10,7 +10,7 @@
 // | .json, a list of objects   | an object each, from 1: metadata.json, VideoX, videos2caption.json       |
 // | .json, an object           | {"a.mp4": "caption" or ["one", "two"]}, from 1: captions.json            |
 // | .jsonl                     | an object a line                                                         |
-// | .parquet                   | a row each, from 1; where Arrow is (files/parquet.h)                     |
+// | .parquet, .arrow           | a row each, from 1, also with pictures; where Arrow is (files/parquet.h) |
 // | videos.txt                 | a path a line, its caption on the same line of prompt.txt beside it      |
 #include <filesystem>
 #include <map>

@@ -11,6 +11,7 @@
 #include "tessera/base/check.h"
 #include "tessera/data/ffmpeg.h"
 #include "tessera/data/files/archive.h"
+#include "tessera/data/files/parquet.h"
 
 namespace tessera::data {
 
@@ -132,7 +133,7 @@ Source::Source(const Path& path) : name_(path.string()) {
   AVFormatContext* opened = nullptr;
   const auto place = find_in_archive(path);
   std::string url = url_of(path, place);
-  if (place && place->member.packed >= 0) {
+  if ((place && place->member.packed >= 0) || find_in_table(path)) {
     inflated_ = std::make_unique<InMemory>(path);
     opened = avformat_alloc_context();
     if (!opened) throw Error(Exit::memory, "data.video", "no memory to read " + name_);

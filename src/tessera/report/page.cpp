@@ -38,8 +38,9 @@ tr+tr td{border-top:1px solid var(--line)}
 pre{overflow-x:auto;font-size:12.5px;margin:10px 0 0;overflow-wrap:normal}
 .key{display:inline-block;margin-right:14px}.key i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}
 details summary{cursor:pointer;font-weight:600}
-.no{color:#d04a3a;font-weight:600}.two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,320px),1fr));gap:16px;align-items:start}.two .card{margin-bottom:0}
+.no{color:#d04a3a;font-weight:600}.two{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,320px),1fr));gap:16px;align-items:start;margin-top:16px}.two .card{margin-top:0}
 .plain th,.plain td{text-align:left;white-space:normal}.plain .n{text-align:right;white-space:nowrap}
+.scroll td:first-child{min-width:4.5em}.scroll .plain td:first-child{min-width:15em}.scroll .plain td:last-child{min-width:8em}
 .plain .key{margin-right:0;white-space:nowrap}.fill{height:10px;border-radius:3px;margin-top:6px}
 @media(max-width:600px){main{padding:18px 12px 40px}h1{font-size:21px}.card{padding:12px}.curve text{font-size:17px}}
 )css";

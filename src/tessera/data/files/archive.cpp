@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/torch_zip.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/files/inflate.h"
+#include "tessera/data/files/parquet.h"
 #include "tessera/data/files/tar.h"
 
 namespace tessera::data {
@@ -74,6 +75,13 @@ std::string inflated_member(const checkpoint::ReadFile& archive, const Member& m
                   archive.path().string() + "/" + member.name, most);
 }
 
+/// The file on disk that has a path's bytes.
+Path file_of(const std::optional<InArchive>& place, const Path& path) {
+  if (place) return place->archive;
+  const auto picture = find_in_table(path);
+  return picture ? picture->table : path;
+}
+
 /// The archive that a path leads through, and the name in it.
 std::optional<std::pair<Path, std::string>> split_at_archive(const Path& path) {
   std::error_code unseen;
@@ -111,7 +119,7 @@ std::optional<InArchive> find_in_archive(const Path& path) {
 
 bool is_file(const Path& path) {
   std::error_code unseen;
-  if (fs::is_regular_file(path, unseen)) return true;
+  if (fs::is_regular_file(path, unseen) || find_in_table(path)) return true;
   const auto parts = split_at_archive(path);
   return parts && index_of(parts->first)->places.contains(parts->second);
 }
@@ -128,7 +136,11 @@ std::string read_bytes(const Path& path, int64_t most) {
 }
 
 OpenFile::OpenFile(const Path& path, int64_t most_inflated)
-    : place_(find_in_archive(path)), file_(place_ ? place_->archive : path), bytes_(file_.size()) {
+    : place_(find_in_archive(path)), file_(file_of(place_, path)), bytes_(file_.size()) {
+  if (const auto picture = find_in_table(path)) {
+    inflated_ = read_picture(*picture);
+    bytes_ = static_cast<int64_t>(inflated_->size());
+  }
   if (!place_) return;
   begin_ = place_->member.begin, bytes_ = place_->member.bytes;
   if (place_->member.packed >= 0) inflated_ = inflated_member(file_, place_->member, most_inflated);

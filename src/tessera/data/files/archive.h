@@ -45,7 +45,7 @@ std::optional<InArchive> find_in_archive(const Path& path);
 /// a name that is too long.
 bool is_file(const Path& path);
 
-/// A file or a member of an archive, read at offsets as if it were a file of its own.
+/// A file, a member of an archive, or a picture in a table (parquet.h), read at offsets as if it were a file of its own.
 class OpenFile {
  public:
   /// Throws UserError (input) for one that is not there or damaged, and for a deflated one that becomes more than
@@ -59,7 +59,7 @@ class OpenFile {
   std::optional<InArchive> place_;
   checkpoint::ReadFile file_;
   int64_t begin_ = 0, bytes_ = 0;
-  std::optional<std::string> inflated_;  ///< of a deflated one
+  std::optional<std::string> inflated_;  ///< of a deflated one, or of a picture in a table
 };
 
 /// The bytes of a file or member, at most `most` of them. Throws UserError (input).
