@@ -270,7 +270,7 @@ void encoder_rows(Table& table, const EncoderBytes& e) {
                 (e.tile_frames > 0 ? ", " + std::to_string(e.tile_frames) + " frames at a time" : std::string()));
   if (e.workspace > 0)
     table.row("  cuDNN", format_bytes(e.workspace),
-              "of both, at most: workspace of a convolution, CUDNN_CONV_WSCAP_DBG=" + cudnn_setting() + " [E]");
+              "of both, at most: workspace of a convolution, CUDNN_CONV_WSCAP_DBG=" + cudnn_setting());
 }
 
 /// "8 captions of 3.1 ms, 8 clips of 40 ms, 0.2 s hidden behind the step".

@@ -206,7 +206,7 @@ int verify(const VerifyOptions& options) {
     size_t compared = 0;
     for (auto& file : results) compared += file.comparisons().size(), note_left_out(file);
     check_input(compared > 0, "verify", folder.string() + ": nothing to compare",
-                "the case has no expected values of kind " + kind);
+                "the case has no expected values of kind " + context.description.kind());
     std::set<std::string> stored;
     comm.check_agreement("verify " + context.name, fingerprint(results));
     for (const auto& file : results) {
