@@ -74,7 +74,8 @@ def numbers_of(line):
     return {"step_s": round(step, 4), "predicted_s": round(line["predicted_seconds"], 4),
             "predicted_off_percent": round(100 * (line["predicted_seconds"] / step - 1), 1),
             "peak_gib": round(line["peak_bytes"] / GIB, 3), "planned_peak_gib": round(line["predicted_peak_bytes"] / GIB, 3),
-            "host_gib": round(line["host_bytes"] / GIB, 3)}
+            "host_gib": round(line["host_bytes"] / GIB, 3),
+            **({"planned_nvml_gib": round(line["predicted_driver_bytes"] / GIB, 3)} if "predicted_driver_bytes" in line else {})}
 
 
 def launches(file):
