@@ -416,7 +416,8 @@ class Results(InAFolder):
         self.assertEqual([line["stage"] for line in gpu_results.lines_of(self.archived()["lines.jsonl"].decode())], ["machine", "first"])
 
     def test_they_are_brought_home_once_and_make_a_page(self):
-        shown = json.dumps({"attention_cudnn_14b_32760_forward_tflop_s": 611.5, "attention_flash_14b_32760_forward_tflop_s": 333.25})
+        shown = json.dumps({"attention_cudnn_14b_32760_forward_tflop_s": 611.5, "attention_flash_14b_32760_forward_tflop_s": 333.25,
+                            "attention_cudnn_4104_far_error": 0.004, "attention_flash_4104_far_error": 0.005})
         step = json.dumps({"step_s": 0.4321, "peak_gib": 30.5, "launches": 371})
         kernels = json.dumps([{"kernel": "ampere|gemm<float>", "count": 8, "us": 4000.0}, {"kernel": "norm", "count": 3, "us": 1000.0}])
         self.run_stages(stage("attention", f"echo '{shown}'"), stage("a block of the 14B, kept", f"echo '{kernels}' > {{keep}}/block-kernels.json; echo '{step}'"),
@@ -429,7 +430,8 @@ class Results(InAFolder):
         self.assertEqual(len((gpus / f"{name}.jsonl").read_text().splitlines()), 5)
         self.assertEqual((gpus / f"{name}.toml").read_text(), "made\n")
         text = page.read_text()
-        for words in ("| 14b, 32760 tokens | 611.5 |", "| a block of the 14B, kept | 0.4321 |", "`ampere\\|gemm<float>` | 8 | 4.0 | 80.0", "| fails | failed |", "broken"):
+        for words in ("| 14b, 32760 tokens | 611.5 |", "| a block of the 14B, kept | 0.4321 |", "`ampere\\|gemm<float>` | 8 | 4.0 | 80.0", "| fails | failed |", "| broken |",
+                      "| 4104, scores around -100 | 0.004 | 0.005 |"):
             self.assertIn(words, text)
         self.assertEqual(len([*runs.glob("gpu-log-*/block-kernels.json")]), 1)
         (self.folder / "empty").mkdir()
