@@ -681,6 +681,17 @@ class Steps(unittest.TestCase):
         numbers = steps.numbers_of(line)
         self.assertEqual((numbers["step_s"], numbers["predicted_off_percent"], numbers["planned_peak_gib"]), (1.1, 10.0, 2.0))
 
+    def test_what_was_measured_before_a_program_ended_badly_is_told(self):
+        line = {"seconds": [0.5], "predicted_seconds": 0.4, "peak_bytes": 2, "predicted_peak_bytes": 3, "host_bytes": 0, "plan": ""}
+        with tempfile.TemporaryDirectory() as name:
+            program = Path(name) / "tessera"
+            for printed, code in ((line, 70), (None, 70), (line, 0)):
+                program.write_text(f"#!/bin/sh\necho '{json.dumps(printed) if printed else ''}'\nexit {code}\n")
+                program.chmod(0o755)
+                done = subprocess.run([sys.executable, ROOT / "bench/gpu_steps.py", "block", program, "--keep", name, "--profile", "x"], capture_output=True, text=True)
+                self.assertEqual(done.returncode, code)
+                self.assertEqual(json.loads(done.stdout)["step_s"] if printed else done.stdout, 0.5 if printed else "")
+
     def test_launches_are_counted_and_the_longest_named(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "kernels.json"
