@@ -63,7 +63,7 @@ Command bench_command() {
              {"--compute", "fp32|bf16|fp16", "dtype of the blocks' products and attention; fp32 without it"},
              {"--grad", "fp32|bf16", "dtype that gradients are kept in until the update; fp32 without it"},
              {"--moments", "fp32|bf16|int8", "form of the moments; fp32 without it"},
-             {"--lora", "RANK", "train adapters of this rank on a frozen model, stored in the dtype of --compute"},
+             {"--lora", "RANK", "train adapters of this rank on a frozen model, in bf16 where --compute is"},
              {"--budget", "SIZE", "device memory of a rank, for the planner; on a GPU all that it has without it"},
              {"--host-budget", "SIZE", "host memory of a rank, for what the planner offloads"},
              {"--offload-states", "", "keep optimiser states on the host"},

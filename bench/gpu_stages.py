@@ -94,7 +94,8 @@ ANSWERS = SUM + f"grep -q '{ANSWERED}'"
 LISTED = " && ".join("{bin}/" + name + " --gtest_list_tests > /dev/null" for name in ("test_cuda_gpu", "test_cuda_table", "test_ops_gpu"))
 
 FIRST = [
-    Stage("loader", 15, "{bin}/tessera --version && " + LISTED + " && " + OPENS, "{bin}/tessera --version && {bin}/test_ops_gpu --gtest_list_tests > /dev/null", patience=60),
+    Stage("loader", 15, "{bin}/tessera --version && " + LISTED + " && " + OPENS,
+          "{bin}/tessera --version && {bin}/test_ops_gpu --gtest_list_tests > /dev/null", patience=60),
     Stage("table and kernels", 20, "{bin}/test_cuda_table " + NOT_TIMED + " && {bin}/test_cuda_gpu " + NOT_TIMED, "{bin}/test_cuda_table && {bin}/test_cuda",
           lacks=("test_cuda: No such file",)),  # on a CPU: no pack has it
     Stage("memory after each first use", 10, *figure("MemoryAfterEachFirstUse"), lacks=NO_SIMULATED),
@@ -108,7 +109,7 @@ FIRST = [
     Stage("random plans", 45, PLANS + plans(["dp_shard=1"], 0, 40) + " && " + SHARED + PLANS + plans(OF_TWO[:4], 0, 1),
           DRY_PLANS + plans(["dp_shard=1"], 0, 3) + " && " + DRY_SHARED + DRY_PLANS + plans(OF_TWO[:1], 0, 1), lacks=NO_PLANS),
     of_steps("a step of the 14B", 70, "real"),
-    Stage("probe", 25, "{bin}/tessera " + PROBE + " --seconds 0.05", DEVICE + PROBE + " --small --seconds 0.001", lacks=NO_DEVICE),
+    Stage("probe", 25, "{bin}/tessera " + PROBE + " --seconds 0.05", DEVICE + PROBE + " --small --seconds 0.001", lacks=NO_DEVICE, patience=90),
 ]
 SECOND = [
     Stage("states on the host", 25, STEP + " --offload-states", DRY_STEP + " --offload-states"),

@@ -58,6 +58,8 @@ def bench(options, layers, *flags):
 
 def gaps(trace):
     """Of the last step: its share in which the compute lane has nothing to do, and the longest such moment."""
+    if not trace.exists():
+        return {}
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
     step = max(line["step"] for line in lines)
     compute = sorted((line["t0"], line["t1"], f"{line['op']} {line.get('unit') or ''}".strip())
@@ -69,16 +71,23 @@ def gaps(trace):
             "longest_gap_before": before}
 
 
+def measured(line):
+    return "seconds" in line
+
+
 def numbers_of(line):
     step = statistics.median(line["seconds"])
     return {"step_s": round(step, 4), "predicted_s": round(line["predicted_seconds"], 4),
             "predicted_off_percent": round(100 * (line["predicted_seconds"] / step - 1), 1),
             "peak_gib": round(line["peak_bytes"] / GIB, 3), "planned_peak_gib": round(line["predicted_peak_bytes"] / GIB, 3),
-            "host_gib": round(line["host_bytes"] / GIB, 3)}
+            "host_gib": round(line["host_bytes"] / GIB, 3),
+            **({"planned_nvml_gib": round(line["predicted_driver_bytes"] / GIB, 3)} if "predicted_driver_bytes" in line else {})}
 
 
 def launches(file):
     """Of what a step launched: how much, how long, and what took longest."""
+    if not file.exists():
+        return {}
     kernels = json.loads(file.read_text())
     total = sum(kernel["us"] for kernel in kernels) or 1
     return {"launches": sum(kernel["count"] for kernel in kernels), "kernels_ms": round(total / 1e3, 2),
@@ -100,10 +109,11 @@ def blocks(options, folder):
         code, line = bench(options, layers, "--plan", plan, "--trace", trace, "--kernels", kernels, "--steps", 3, "--warmup", 2)
         if code != NO_FIT:
             break
-    if code:
+    if not measured(line):
         return code
+    # a program that ended badly behind its line has measured all the same
     print(json.dumps({"blocks": layers, **numbers_of(line), **gaps(trace), **launches(kernels)}), flush=True)
-    return within(line)
+    return code or within(line)
 
 
 def real(options, folder):
@@ -115,10 +125,10 @@ def real(options, folder):
         code, line = bench(options, layers, *flags, *times)
         if code not in (NO_FIT, NO_MEMORY):
             break
-    if code:
+    if not measured(line):
         return code
     print(json.dumps({"trained": name, "plan": line["plan"], **numbers_of(line)}), flush=True)
-    return within(line)
+    return code or within(line)
 
 
 def available():
@@ -139,11 +149,11 @@ def whole(options, folder):
     if code:
         return code
     code, line = bench(options, layers, *formats, *flags)
-    if code:
+    if not measured(line):
         return code
     print(json.dumps({"formats": " ".join(formats) or "fp32", "plan": line["plan"], **numbers_of(line),
                       **gaps(folder / "whole-trace.jsonl")}), flush=True)
-    return 0
+    return code
 
 
 def main():

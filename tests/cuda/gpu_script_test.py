@@ -111,7 +111,7 @@ class Stages(InAFolder):
 
     def test_the_second_call_has_what_the_first_did_not_pass_and_its_own(self):
         def earlier(name, result, time):
-            return {"stage": name, "result": result, "time": time, "device": gpu.device_of(True)["device"], "sources": "others"}
+            return {"stage": name, "result": result, "time": time, "device": "another", "sources": "others"}
         run = self.make_run("second")
         self.out.mkdir(exist_ok=True)
         first, second = gpu_stages.FIRST, gpu_stages.SECOND
@@ -416,7 +416,8 @@ class Results(InAFolder):
         self.assertEqual([line["stage"] for line in gpu_results.lines_of(self.archived()["lines.jsonl"].decode())], ["machine", "first"])
 
     def test_they_are_brought_home_once_and_make_a_page(self):
-        shown = json.dumps({"attention_cudnn_14b_32760_forward_tflop_s": 611.5, "attention_flash_14b_32760_forward_tflop_s": 333.25})
+        shown = json.dumps({"attention_cudnn_14b_32760_forward_tflop_s": 611.5, "attention_flash_14b_32760_forward_tflop_s": 333.25,
+                            "attention_cudnn_4104_far_error": 0.004, "attention_flash_4104_far_error": 0.005})
         step = json.dumps({"step_s": 0.4321, "peak_gib": 30.5, "launches": 371})
         kernels = json.dumps([{"kernel": "ampere|gemm<float>", "count": 8, "us": 4000.0}, {"kernel": "norm", "count": 3, "us": 1000.0}])
         self.run_stages(stage("attention", f"echo '{shown}'"), stage("a block of the 14B, kept", f"echo '{kernels}' > {{keep}}/block-kernels.json; echo '{step}'"),
@@ -429,7 +430,8 @@ class Results(InAFolder):
         self.assertEqual(len((gpus / f"{name}.jsonl").read_text().splitlines()), 5)
         self.assertEqual((gpus / f"{name}.toml").read_text(), "made\n")
         text = page.read_text()
-        for words in ("| 14b, 32760 tokens | 611.5 |", "| a block of the 14B, kept | 0.4321 |", "`ampere\\|gemm<float>` | 8 | 4.0 | 80.0", "| fails | failed |", "broken"):
+        for words in ("| 14b, 32760 tokens | 611.5 |", "| a block of the 14B, kept | 0.4321 |", "`ampere\\|gemm<float>` | 8 | 4.0 | 80.0", "| fails | failed |", "| broken |",
+                      "| 4104, scores around -100 | 0.004 | 0.005 |"):
             self.assertIn(words, text)
         self.assertEqual(len([*runs.glob("gpu-log-*/block-kernels.json")]), 1)
         (self.folder / "empty").mkdir()
@@ -678,6 +680,17 @@ class Steps(unittest.TestCase):
         line = {"seconds": [2.0, 1.0, 1.1], "predicted_seconds": 1.21, "peak_bytes": 2**30, "predicted_peak_bytes": 2**31, "host_bytes": 0}
         numbers = steps.numbers_of(line)
         self.assertEqual((numbers["step_s"], numbers["predicted_off_percent"], numbers["planned_peak_gib"]), (1.1, 10.0, 2.0))
+
+    def test_what_was_measured_before_a_program_ended_badly_is_told(self):
+        line = {"seconds": [0.5], "predicted_seconds": 0.4, "peak_bytes": 2, "predicted_peak_bytes": 3, "host_bytes": 0, "plan": ""}
+        with tempfile.TemporaryDirectory() as name:
+            program = Path(name) / "tessera"
+            for printed, code in ((line, 70), (None, 70), (line, 0)):
+                program.write_text(f"#!/bin/sh\necho '{json.dumps(printed) if printed else ''}'\nexit {code}\n")
+                program.chmod(0o755)
+                done = subprocess.run([sys.executable, ROOT / "bench/gpu_steps.py", "block", program, "--keep", name, "--profile", "x"], capture_output=True, text=True)
+                self.assertEqual(done.returncode, code)
+                self.assertEqual(json.loads(done.stdout)["step_s"] if printed else done.stdout, 0.5 if printed else "")
 
     def test_launches_are_counted_and_the_longest_named(self):
         with tempfile.TemporaryDirectory() as folder:

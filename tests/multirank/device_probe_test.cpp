@@ -210,6 +210,9 @@ TEST(BenchOnADevice, ComparesItsStepsWithTheProfileOfTheDevice) {
   const nlohmann::json line = line_of(r);
   EXPECT_EQ(line.at("seconds").size(), 2U);
   EXPECT_GT(line.at("predicted_seconds").get<double>(), 0);
+  EXPECT_GT(line.at("predicted_driver_bytes").get<int64_t>(),
+            line.at("predicted_peak_bytes").get<int64_t>() + (512 << 20))
+      << "the whole block, and a context beside it";
   EXPECT_LE(line.at("peak_bytes").get<int64_t>(), line.at("predicted_peak_bytes").get<int64_t>());
 }
 

@@ -193,6 +193,7 @@ int bench_step(const BenchOptions& options) {
                  {"persistent_bytes", static_cast<int64_t>(worst[1])},
                  {"host_bytes", static_cast<int64_t>(worst[2])},
                  {"predicted_peak_bytes", static_cast<int64_t>(worst[3])}});
+    if (device::used()) line["predicted_driver_bytes"] = planned.driver_bytes(budget);
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);  // whatever becomes of the profiler
   }

@@ -37,7 +37,8 @@ struct BenchOptions {
 
 /// Joins the ranks of the environment; rank 0 prints one JSON line {"seconds":[...],"peak_bytes","persistent_bytes",
 /// "host_bytes","predicted_peak_bytes","predicted_seconds","plan"}: seconds of every step and bytes, the largest of the ranks; host_bytes
-/// is what is offloaded to the host and the buffers on the way there. Returns the exit code.
+/// is what is offloaded to the host and the buffers on the way there. On a GPU also "predicted_driver_bytes", which NVML should
+/// show. Returns the exit code.
 int bench_step(const BenchOptions& options);
 
 }  // namespace tessera::tools
