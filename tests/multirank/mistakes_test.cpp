@@ -37,8 +37,8 @@ TEST(Mistakes, AnUnknownFlagNamesTheNearest) {
 }
 TEST(Mistakes, AnUnknownKeyInTheRecipeNamesTheNearest) {
   const TinyRun run("m");
-  std::ofstream(run.recipe(), std::ios::app) << "\n[plan]\nprefech = 2\n";
-  expect(run.tessera({"train", run.recipe()}), 2, {"prefech", "prefetch", "recipe.toml"});
+  std::ofstream(run.recipe(), std::ios::app) << "\n[lora]\ntragets = \"q\"\n";
+  expect(run.tessera({"train", run.recipe()}), 2, {"tragets", "targets", "recipe.toml"});
 }
 TEST(Mistakes, AKeyWithoutItsTableOrUnderAnotherTrainersNameIsRecognised) {
   const TinyRun run("m");
