@@ -157,6 +157,23 @@ TEST(Report, IsThereAfterTrainingAndHasTheLanesOfBothRanks) {
     EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
 }
 
+TEST(Report, HasTheTokensOfASampleAndTheMeanMfuAndTablesWhoseWordsStayWhole) {
+  const std::string html = text_of(trained().out() + "/report.html");
+  const std::vector<nlohmann::json> steps = trained().metrics("run");
+  double mfu = 0;
+  for (const auto& step : steps) mfu += step.at("mfu").get<double>() / static_cast<double>(steps.size());
+  char percent[32];
+  std::snprintf(percent, sizeof percent, "%.1f %%", 100 * mfu);
+  const auto fact = [&](const std::string& label, const std::string& value) {
+    EXPECT_NE(html.find(label + "</span><b>" + value), std::string::npos) << label << ": " << value;
+  };
+  const int64_t tokens = steps.back().at("tokens"), samples = steps.back().at("samples");
+  fact("tokens a sample", std::to_string(tokens / samples) + "</b>");
+  fact("MFU, mean of the steps", percent);
+  EXPECT_NE(html.find("table{border-collapse:collapse;font-variant-numeric:tabular-nums;overflow-wrap:break-word}"),
+            std::string::npos);
+}
+
 TEST(Report, ComparesSeveralRuns) {
   const std::string page = (trained().folder() / "both.html").string();
   const Result both = trained().tessera({"report", trained().out(), trained().out(), "--out", page});
