@@ -290,8 +290,9 @@ TEST(Commands, ThatARunEndsWithWorkAsTheyArePrinted) {
 TEST(Presets, OfDemosTrainAndSampleWithoutAnyFile) {
   for (const char* preset : {"sana-demo", "opensora-demo"}) {
     const TinyRun run(preset, TESSERA_BINARY, std::string("preset = \"") + preset + "\"");
-    const Result r = run.train(1, "run", {"--run.steps", "2", "--data.frames", "1", "--data.size", "64,64",
-                                          "--sample.every", "2", "--sample.steps", "1"});
+    const Result r = run.train(1, "run",
+                               {"--run.steps", "2", "--data.frames", "1", "--data.size", "64,64", "--sample.every", "2",
+                                "--sample.steps", "1"});
     ASSERT_EQ(r.code, 0) << preset << "\n" << r.output;
     EXPECT_EQ(run.metrics("run", "sample").size(), 3u) << preset;
   }
