@@ -157,6 +157,24 @@ TEST(Report, IsThereAfterTrainingAndHasTheLanesOfBothRanks) {
     EXPECT_NE(html.find(wanted), std::string::npos) << wanted;
 }
 
+TEST(Report, HasTheTokensOfASampleAndTheMeanMfuAndTablesWhoseWordsStayWhole) {
+  const std::string html = text_of(trained().out() + "/report.html");
+  const std::vector<nlohmann::json> steps = trained().metrics("run");
+  double mfu = 0;
+  for (size_t i = 1; i < steps.size(); ++i)  // the first warms caches up and does not count
+    mfu += steps[i].at("mfu").get<double>() / static_cast<double>(steps.size() - 1);
+  char percent[32];
+  std::snprintf(percent, sizeof percent, "%.1f %%", 100 * mfu);
+  const auto fact = [&](const std::string& label, const std::string& value) {
+    EXPECT_NE(html.find(label + "</span><b>" + value), std::string::npos) << label << ": " << value;
+  };
+  const int64_t tokens = steps.back().at("tokens"), samples = steps.back().at("samples");
+  fact("tokens a sample", std::to_string(tokens / samples) + "</b>");
+  fact("MFU, mean of the steps", percent);
+  EXPECT_NE(html.find("table{border-collapse:collapse;font-variant-numeric:tabular-nums;overflow-wrap:break-word}"),
+            std::string::npos);
+}
+
 TEST(Report, ComparesSeveralRuns) {
   const std::string page = (trained().folder() / "both.html").string();
   const Result both = trained().tessera({"report", trained().out(), trained().out(), "--out", page});
@@ -266,6 +284,17 @@ TEST(Commands, ThatARunEndsWithWorkAsTheyArePrinted) {
     ASSERT_EQ(sampled.code, 0) << typed << "\n" << sampled.output;
     const fs::path file = run.folder() / (frames == std::string("1") ? "sample.png" : "sample.mp4");
     EXPECT_EQ(data::decode_clip(file, {}).count, std::atoi(frames)) << typed;
+  }
+}
+
+TEST(Presets, OfDemosTrainAndSampleWithoutAnyFile) {
+  for (const char* preset : {"sana-demo", "opensora-demo"}) {
+    const TinyRun run(preset, TESSERA_BINARY, std::string("preset = \"") + preset + "\"");
+    const Result r = run.train(1, "run",
+                               {"--run.steps", "2", "--data.frames", "1", "--data.size", "64,64", "--sample.every", "2",
+                                "--sample.steps", "1"});
+    ASSERT_EQ(r.code, 0) << preset << "\n" << r.output;
+    EXPECT_EQ(run.metrics("run", "sample").size(), 3u) << preset;
   }
 }
 

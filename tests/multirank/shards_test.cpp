@@ -232,5 +232,24 @@ TEST_F(Shards, LatentsInTheirPlaceTrainAsThePicturesDo) {
   EXPECT_NE(unasked.output.find("data.latents = \"npy\""), std::string::npos) << unasked.output;
 }
 
+/// As Hugging Face has them: the same five pictures in the Parquet of the hub and in the Arrow of save_to_disk.
+TEST(Tables, WithPicturesTrainAlikeFromParquetAndFromArrow) {
+  if (!fs::exists(fs::path(TESSERA_BINARY).parent_path() / "libtessera_parquet.so"))
+    GTEST_SKIP() << "this build has no Arrow, which reads Parquet";
+  const TinyRun run("tables");
+  const auto train = [&](int ranks, const std::string& name, const std::string& data) {
+    const Result r =
+        run.train(ranks, name,
+                  {"--run.steps", "4", "--data.frames", "1", "--data.size", "32,32", "--data.cache",
+                   run.out(name + "-cache"), "--data.path", TESSERA_SOURCE_DIR "/tests/data/parquet/" + data});
+    ASSERT_EQ(r.code, 0) << r.output;
+  };
+  train(2, "hub", "hub");
+  train(1, "saved", "saved");
+  const std::vector<double> hub = run.losses("hub"), saved = run.losses("saved");
+  ASSERT_EQ(hub.size(), 4u);
+  for (size_t i = 0; i < hub.size(); ++i) EXPECT_NEAR(hub[i] / saved[i], 1, 2e-6) << "step " << i + 1;
+}
+
 }  // namespace
 }  // namespace tessera::testing

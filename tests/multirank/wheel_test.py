@@ -193,7 +193,8 @@ class Wheel(unittest.TestCase):
         self.assertEqual(refused.returncode, 2, refused.stdout)
         self.assertIn("--hlep", refused.stdout)
         result = run(["tessera-demo"], {**self.plain, "CLIP": str(clips / "clip.avi")}, cwd=self.folder / "demo")
-        self.assertIn("The demo is done.", result.stdout)
+        self.assertIn("The demo is done", result.stdout)
+        self.assertTrue((self.folder / "demo/runs/demo/sample-8x.gif").exists())
         self.assertIn("demo: the sample reached", result.stdout, "two steps teach nothing, and it says so")
         self.assertTrue((self.folder / "demo/runs/demo/run/report.html").exists())
 

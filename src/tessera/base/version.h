@@ -1,5 +1,5 @@
 #pragma once
-// The version of program and library; CMakeLists.txt, the wheel and CITATION.cff have it from here.
+// The version of program and library. CMakeLists.txt and the wheel read it here; CITATION.cff repeats it (scripts/check).
 
 namespace tessera {
 

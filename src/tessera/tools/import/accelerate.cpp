@@ -341,7 +341,8 @@ std::vector<Rule> accelerate_rules() {
                             Takes::perhaps));
   table.push_back(implied("verbose", "every step is in RUN/metrics.jsonl", Takes::perhaps));
   for (const char* name : {"wandb", "log_with", "report_to"})
-    table.push_back(warned(name, "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file"));
+    table.push_back(
+        warned(name, "metrics are not uploaded unless run.on_event names a command that does it (examples/on_event)"));
   return table;
 }
 

@@ -303,7 +303,8 @@ std::vector<Rule> deepspeed_rules() {
   const std::vector<Rule> types = deepspeed_type_rules();
   table.insert(table.end(), types.begin(), types.end());
   for (const char* name : {"wandb", "comet"})
-    table.push_back(warned(name, "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file"));
+    table.push_back(
+        warned(name, "metrics are not uploaded unless run.on_event names a command that does it (examples/on_event)"));
   for (const char* name : {"fp16", "amp", "tensorboard", "csv_monitor", "comms_logger", "flops_profiler", "elasticity",
                            "data_efficiency", "curriculum_learning", "autotuning"})
     table.push_back(implied(name, std::string("it belongs to ") + name + ".enabled"));

@@ -269,7 +269,8 @@ void diffsynth_together(Translator& t) {
 
 std::vector<Rule> diffsynth_rules() {
   const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
-  const char* const kCloud = "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file";
+  const char* const kCloud =
+      "metrics are not uploaded unless run.on_event names a command that does it (examples/on_event)";
   const char* const kQuant = "set lora.base_dtype = fp8";
   std::vector<Rule> table = {
       sets("--dataset_base_path", "data.path"),

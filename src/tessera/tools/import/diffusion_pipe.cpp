@@ -149,7 +149,8 @@ void quantised(Translator& t, const Given& g) {
 
 std::vector<Rule> pipe_rules() {
   const char* const kEval = "evaluation loss is not supported: see sample.every";
-  const char* const kCloud = "metrics are not uploaded; see RUN/metrics.jsonl and TensorBoard's file";
+  const char* const kCloud =
+      "metrics are not uploaded unless run.on_event names a command that does it (examples/on_event)";
   std::vector<Rule> table = {
       sets("output_dir", "run.out"),
       joined("dataset", "the data set's options, below"),
