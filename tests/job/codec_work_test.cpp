@@ -165,10 +165,11 @@ TEST_F(AutoencodersWork, OfHunyuansIsThatOfItsOperators) {
 TEST_F(AutoencodersWork, OfOpenSoraOnesIsThatOfTheirOperators) {
   opensora12_vae::Config first;
   first.widths = first.time_widths = {32, 32, 32, 32};
+  first.time_first = 32;
   first.layers = first.time_layers = 1;
   opensora13_vae::Config second;
-  second.widths = {32, 32, 32, 32};
-  second.layers = 1, second.piece = 9;
+  second.first = 32, second.widths = second.decoder_widths = {32, 32, 32, 32};
+  second.layers = second.decoder_layers = 1, second.piece = 9;
   for (const Tiling& tiling : {Tiling{}, Tiling{.size = 32, .overlap = 16}}) {
     const opensora12_vae::OpenSoraVae12 vae12(first, values_of(opensora12_vae::parameters(first)), tiling);
     const opensora13_vae::OpenSoraVae13 vae13(second, values_of(opensora13_vae::parameters(second)), tiling);

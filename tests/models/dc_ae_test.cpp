@@ -125,14 +125,16 @@ TEST(DcAe, TheReleasedOneHasThePublishedSizes) {
 TEST(StitchedTiles, TilesOfAPictureGiveThePicture) {
   const Tensor picture = at::rand({3, 26, 34});
   int runs = 0;
-  const Tensor stitched = stitch_tiles({6, 4}, 13, 17, 2, [&](const Part& y, const Part& x) {
+  const Tensor stitched = stitch_tiles({{6, 4}, {5, 3}}, 13, 17, 2, [&](const Part& y, const Part& x) {
     ++runs;
     return picture.narrow(1, y.begin * 2, y.length * 2).narrow(2, x.begin * 2, x.length * 2).clone();
   });
-  EXPECT_EQ(runs, 4 * 5) << "one at every multiple of the stride, also where it lies in the overlap alone";
+  EXPECT_EQ(runs, 4 * 6) << "one at every multiple of the stride, also where it lies in the overlap alone";
   expect_close(stitched, picture, 1e-6, "picture");
-  EXPECT_FALSE(applies({6, 4}, 6, 5));
-  EXPECT_TRUE(applies({6, 4}, 7, 2));
+  const TileGrid tiles = {{6, 4}, {5, 3}};
+  EXPECT_FALSE(applies(tiles, 6, 5));
+  EXPECT_TRUE(applies(tiles, 7, 2));
+  EXPECT_TRUE(applies(tiles, 2, 6));
 }
 
 namespace {

@@ -115,7 +115,10 @@ INSTANTIATE_TEST_SUITE_P(
     , Optimisers,
     ::testing::Values(
         Case{"lion", {"--train.optimizer", "lion", "--train.lr", "1e-5"}},
-        Case{"adafactor", {"--train.optimizer", "adafactor"}}, Case{"came", {"--train.optimizer", "came"}},
+        Case{"adafactor", {"--train.optimizer", "adafactor"}},
+        Case{"adafactor_first",
+             {"--train.optimizer", "adafactor", "--train.factored_beta1", "0.9", "--train.relative_step", "true"}},
+        Case{"came", {"--train.optimizer", "came"}},
         Case{"prodigy", {"--train.optimizer", "prodigy", "--train.lr", "1", "--train.d0", "1e-4"}},
         Case{"came8bit_split", {"--train.optimizer", "came8bit", "--plan.masters", "split"}, "dp_replicate=2"}),
     [](const auto& info) { return std::string(info.param.name); });
@@ -151,6 +154,57 @@ TEST(Prodigy, FindsAStepSizeForAdaptersAndForEachExpert) {
   ASSERT_EQ(last.size(), 2u);
   EXPECT_NE(last.begin()->second, last.rbegin()->second);
   for (const auto& [expert, d] : last) EXPECT_GE(d, 1e-4) << expert;  // so one of them has grown
+}
+
+TEST(Prodigy, ABoundOfItsGrowthHoldsAndIsResumed) {
+  const Case bound = {"prodigy",
+                      {"--train.optimizer", "prodigy", "--train.lr", "1", "--train.d0", "1e-4", "--train.growth_rate",
+                       "1.1", "--run.steps", "8", "--checkpoint.every", "4"}};
+  train(bound, 2, "growth", {});
+  const auto through = shared().metrics("growth");
+  int grown = 0;
+  for (size_t i = 1; i < through.size(); ++i) {
+    const double before = through[i - 1]["d"], now = through[i]["d"];
+    if (before > 1e-4) EXPECT_LE(now, before * 1.1 * (1 + 1e-12)) << i;
+    grown += before > 1e-4 && now > before;
+  }
+  EXPECT_GT(grown, 0);
+  std::filesystem::remove_all(shared().out("growth") + "/checkpoints/step-000008");
+  train(bound, 2, "growth", {});
+  const auto again = shared().metrics("growth");
+  for (size_t i = 4; i < again.size(); ++i) EXPECT_EQ(again[i]["d"].dump(), through[i]["d"].dump()) << i;
+}
+
+TEST(Lion, ADecoupledDecayIsThatOfAStepAtTheRateWhateverTheRateIs) {
+  const Flags lion = {"--train.optimizer", "lion", "--train.lr", "1e-4", "--run.steps", "2"};
+  Flags coupled = lion, decoupled = lion;
+  coupled.insert(coupled.end(), {"--train.weight_decay", "100"});
+  decoupled.insert(decoupled.end(), {"--train.weight_decay", "0.01", "--train.decoupled_decay", "true"});
+  train({"lion", coupled}, 1, "coupled", {});
+  train({"lion", decoupled}, 1, "decoupled", {});
+  double most = 0;
+  const auto one = shared().model("coupled"), other = shared().model("decoupled");
+  for (const auto& [tensor, values] : one)
+    for (size_t i = 0; i < values.size(); ++i)
+      most = std::max(most, std::abs(static_cast<double>(values[i]) - other.at(tensor)[i]));
+  EXPECT_LT(most, 1e-6) << "0.01 / 1e-4 is 100";
+}
+
+TEST(Settings, OfOtherOptimisersAreNamedAndAStepSizeThatShrinksIsRefused) {
+  const std::pair<const char*, const char*> others[] = {
+      {"--train.growth_rate", "1.1"},  {"--train.decoupled_decay", "true"}, {"--train.factored_beta1", "0.9"},
+      {"--train.warmup_init", "true"}, {"--train.ema_inv_gamma", "2"},      {"--train.ema_min_decay", "0.1"}};
+  for (const auto& [flag, value] : others) {
+    const Result r = shared().tessera({"plan", shared().recipe(), flag, value});
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find(std::string(flag + 2) + " = " + value + " has no effect"), std::string::npos)
+        << flag << "\n"
+        << r.output;
+  }
+  const Result r =
+      shared().tessera({"plan", shared().recipe(), "--train.optimizer", "prodigy", "--train.growth_rate", "0.9"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("train.growth_rate"), std::string::npos) << r.output;
 }
 
 TEST(Average, IsExportedSampledFromAndResumedOnAnotherLayout) {

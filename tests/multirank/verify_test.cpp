@@ -1,10 +1,13 @@
 // The recorded reference outputs and gradients, through the engine on several layouts; and altered cases are caught.
 #include "verify.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 
 #include "matrix.h"
+#include "tessera/models/common/config_reader.h"
 
 namespace tessera::testing {
 namespace {
@@ -402,6 +405,143 @@ TEST_F(Verify, TokenIdsMatchButWhereTheTextSpellsASpecialToken) {
   EXPECT_EQ(with("ids", "none").code, 3);
   fs::remove(tokens);
   EXPECT_EQ(verify({changed.string()}).code, 3) << "case.json says that there are tokens";
+}
+
+TEST(ReadFields, NoteWhatReadersAskForAndAUsersOtherFieldsAreLeftAlone) {
+  const std::string text = R"({"dim": 4, "unheard_of": 1, "half": {"ch": 2, "unheard_of": 1}})";
+  EXPECT_EQ(models::ConfigReader(text, "config.json").size("dim"), 4) << "nobody watches";
+  const models::ReadFields fields;
+  {
+    const models::ReadFields inside;
+    EXPECT_FALSE(models::ConfigReader(text, "config.json").has("width"));
+    EXPECT_TRUE(inside.paths().contains("width"));
+  }
+  EXPECT_FALSE(fields.paths().contains("width"));
+  const models::ConfigReader json(text, "config.json");
+  EXPECT_EQ(json.size("dim"), 4);
+  EXPECT_EQ(json.inner("half").size("ch"), 2);
+  EXPECT_EQ(json.inner("other").size("ch", 7), 7) << "there is no such object";
+  json.without_effect({"dropout"});
+  for (const char* read : {"dim", "half/ch", "other/ch", "dropout", "_class_name"})
+    EXPECT_TRUE(fields.paths().contains(read)) << read;
+  for (const char* unread : {"unheard_of", "half", "half/unheard_of"}) EXPECT_FALSE(fields.paths().contains(unread));
+}
+
+/// A copy of a case with a field more at a place of one of its JSON files.
+fs::path with_field(const fs::path& folder, const char* file, const std::string& place, nlohmann::ordered_json value) {
+  auto json = nlohmann::ordered_json::parse(text_of(folder / file));
+  json[nlohmann::ordered_json::json_pointer(place)] = std::move(value);
+  std::ofstream(folder / file) << json.dump();
+  return folder;
+}
+
+TEST_F(Verify, AKeyThatNobodyReadsEndsWith3AndItsName) {
+  const std::array<const char*, 2> places[] = {{"ema", ""},
+                                               {"came", ""},
+                                               {"adam8bit", ""},
+                                               {"lr_schedules", "/wsd"},
+                                               {"grad_scaler", ""},
+                                               {"fp8", ""},
+                                               {"flow", ""},
+                                               {"sampling_sana", ""},
+                                               {"sampling_opensora", "/v2_train"},
+                                               {"opensora_loss", "/v13_runs/t2v"},
+                                               {"opensora_masks", "/runs/v12_T3"},
+                                               {"opensora_condition", "/runs/causal_short"},
+                                               {"opensora_timesteps", ""},
+                                               {"opensora_checkpoint", "/run"},
+                                               {"opensora_vae12", "/vae_temporal"},
+                                               {"opensora_vae13", "/decoder"},
+                                               {"opensora_vae_tiling", "/cases/both"},
+                                               {"opensora_dc_ae", ""},
+                                               {"dc_ae_tiled", "/_tiling"},
+                                               {"hunyuan_vae_tiled", ""},
+                                               {"wan21_vae", ""},
+                                               {"clip_vision", ""},
+                                               {"clip_text", ""},
+                                               {"gemma2", ""},
+                                               {"t5", ""},
+                                               {"umt5", ""},
+                                               {"wav2vec", ""},
+                                               {"wan21_t2v", ""},
+                                               {"wan22_s2v", ""},
+                                               {"wan22_moe", ""},
+                                               {"sana", ""},
+                                               {"sana_video", ""},
+                                               {"lora_sana", "/_lora"},
+                                               {"opensora2", ""},
+                                               {"opensora2_flux", ""},
+                                               {"stdit3_v13", ""},
+                                               {"tokenizers", "/clip"}};
+  MatrixPart part("keys that nobody reads", static_cast<int>(std::size(places)), 6);
+  for (const int chosen : part) {
+    const auto& [name, place] = places[chosen];
+    const std::string field = std::string(place) + "/unheard_of";
+    const Result r = verify({with_field(copy(name), "config.json", field, 1).string()});
+    EXPECT_EQ(r.code, 3) << name << "\n" << r.output;
+    std::string path = field.substr(1);
+    std::ranges::replace(path, '/', '.');
+    EXPECT_NE(r.output.find("config.json: " + path + " is not known"), std::string::npos) << name << "\n" << r.output;
+    EXPECT_EQ(r.output.find("ok "), std::string::npos) << name << "\n" << r.output;
+  }
+  for (const char* place : {"/unheard_of", "/tolerance/unheard_of", "/scalars"}) {
+    fs::remove_all(run_.folder() / "clip_text");
+    const Result r = verify({with_field(copy("clip_text"), "case.json", place, {{"unheard_of", 0.5}}).string()});
+    EXPECT_EQ(r.code, 3) << place << "\n" << r.output;
+    EXPECT_NE(r.output.find("unheard_of is not known"), std::string::npos) << place << "\n" << r.output;
+  }
+}
+
+TEST_F(Verify, ARunOfUnknownSettingsIsRefusedAloneAndTheOthersAreCompared) {
+  const fs::path folder = with_field(copy("lion"), "config.json", "/runs/wd/cautious_factor", 0.5);
+  Result r = verify({folder.string()});
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("refused: wd: "), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("cautious_factor"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("ok   lion/case.safetensors"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("   8 tensors"), std::string::npos) << "those of the run plain\n" << r.output;
+  r = verify({with_field(folder, "config.json", "/runs/wd",
+                         {{"lr", 1e-3}, {"betas", {0.9, 0.99}}, {"weight_decay", 0.1}, {"nesterov", true}})
+                  .string()});
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("refused: wd: runs.wd.nesterov"), std::string::npos) << r.output;
+  r = verify({with_field(folder, "config.json", "/runs/plain/betas/0", 0.5).string()});
+  EXPECT_EQ(r.code, 1) << "what is compared differs\n" << r.output;
+}
+
+TEST_F(Verify, SettingsChangeWhatIsExpected) {
+  struct Changed {
+    const char *name, *place;
+    nlohmann::ordered_json value;
+  };
+  const Changed all[] = {{"lion", "/runs/wd/decoupled_weight_decay", true},
+                         {"prodigy", "/runs/default/betas", {0.8, 0.99}},
+                         {"prodigy", "/runs/full/growth_rate", 1.02},
+                         {"adafactor", "/runs/fixed_lr/beta1", 0.9},
+                         {"adafactor", "/runs/relative/warmup_init", true},
+                         {"adafactor", "/runs/relative/scale_parameter", false},
+                         {"ema", "/runs/warmup/inv_gamma", 2.0},
+                         {"ema", "/runs/default/min_decay", 0.5}};
+  for (const auto& [name, place, value] : all) {
+    fs::remove_all(run_.folder() / name);
+    const Result r = verify({with_field(copy(name), "config.json", place, value).string()});
+    EXPECT_EQ(r.code, 1) << place << "\n" << r.output;
+  }
+}
+
+TEST_F(Verify, HiddenStatesOfTextEncodersAreComparedOnSeveralLayouts) {
+  for (const char* mesh : {"dp_shard=1", "tp=2", "pp=2"}) {
+    const Result r = verify({"--mesh", mesh, (goldens_ / "gemma2").string()});
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
+  }
+  const fs::path changed = copy("gemma2");
+  rewrite(changed / "case.safetensors", [](const std::string& n, auto& bytes) {
+    if (n == "out.hidden_states.2") add<float>(bytes, 0.01F);
+  });
+  const Result r = verify({changed.string()});
+  EXPECT_EQ(r.code, 1) << r.output;
+  EXPECT_NE(r.output.find("out.hidden_states.2: differs"), std::string::npos) << r.output;
 }
 
 }  // namespace

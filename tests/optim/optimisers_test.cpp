@@ -175,6 +175,27 @@ TEST(Prodigy, ItsStepSizeFollowsLargerEstimatesAlone) {
   EXPECT_DOUBLE_EQ(size.numerator(), 0.9 * numerator);
 }
 
+TEST(Prodigy, AStepSizeGrowsAtMostByItsRateTowardsTheLargestEstimate) {
+  const ProdigyOptions options{.betas = {0.9, 0.81}, .d0 = 0.5, .d_coef = 2, .growth_rate = 1.5};
+  ProdigySize size(options);
+  const net::StepControl control{2, 3, 1, 0.5};
+  size.take({4, 2}, control);  // an estimate of 6
+  EXPECT_DOUBLE_EQ(size.d(), 6) << "the first one beyond d0 is taken whole, as prodigyopt does";
+  size.take({40, 2}, {3, 3, 1, 6});
+  EXPECT_DOUBLE_EQ(size.d(), 9) << "1.5 times 6";
+  EXPECT_GT(size.most(), 100);
+  const double most = size.most();
+  size.take({-1000, 2}, {4, 0, 1, 9});
+  EXPECT_DOUBLE_EQ(size.d(), 9) << "nothing follows from a rate of 0";
+  size.take({0, 100}, {4, 3, 1, 9});
+  EXPECT_DOUBLE_EQ(size.d(), 13.5) << "it grows on where the last estimate was smaller";
+  EXPECT_DOUBLE_EQ(size.most(), most);
+  ProdigySize resumed(options, size.d(), size.most(), size.numerator());
+  for (ProdigySize* each : {&size, &resumed}) each->take({0, 100}, {5, 3, 1, 13.5});
+  EXPECT_DOUBLE_EQ(resumed.d(), size.d());
+  EXPECT_DOUBLE_EQ(resumed.d(), 13.5 * 1.5);
+}
+
 TEST(Prodigy, StandsStillWhereThereIsNoGradient) {
   const Prodigy prodigy({});
   Ranks ranks(prodigy, {300}, {0, 300});
@@ -237,13 +258,52 @@ INSTANTIATE_TEST_SUITE_P(
                                }},
                       Factored{"adafactor_relative",
                                []() -> std::unique_ptr<const net::UnitUpdate> {
-                                 return std::make_unique<const Adafactor>(AdafactorOptions{.relative_step = true});
+                                 return std::make_unique<const Adafactor>(
+                                     AdafactorOptions{.relative_step = true, .scale_parameter = true});
+                               }},
+                      Factored{"adafactor_first_moment",
+                               []() -> std::unique_ptr<const net::UnitUpdate> {
+                                 return std::make_unique<const Adafactor>(AdafactorOptions{
+                                     .weight_decay = 0.01,
+                                     .scale_parameter = true,
+                                     .beta1 = 0.7,
+                                     .format = {.optimizer = Optimizer::adafactor, .first_moment = true}});
                                }},
                       Factored{"came",
                                []() -> std::unique_ptr<const net::UnitUpdate> {
                                  return std::make_unique<const Came>(CameOptions{.weight_decay = 0.01});
                                }}),
     [](const auto& info) { return info.param.name; });
+
+TEST(Adafactor, ItsFirstMomentIsOfUpdatesTimesTheirRateInAnyFormat) {
+  const auto made = [](Moments moments) {
+    return Adafactor({.beta1 = 0.75,
+                      .format = {.moments = moments, .optimizer = Optimizer::adafactor, .first_moment = true},
+                      .seed = 3});
+  };
+  const Adafactor plain({}), moved = made(Moments::fp32);
+  Ranks without(plain, {40, 257}, {0, 40 * 257}), with(moved, {40, 257}, {0, 40 * 257});
+  const at::Tensor start = with.whole();
+  without.step(1), with.step(1);
+  const at::Tensor quarter = (without.whole() - start) / 4;
+  EXPECT_LT(distance(with.whole() - start, quarter), 1e-6) << "the first update counts by 1 - beta1";
+  EXPECT_LT(distance(with.state("exp_avg"), -quarter), 1e-6);
+  for (const Moments moments : {Moments::bf16, Moments::int8}) {
+    const Adafactor rounded = made(moments);
+    Ranks whole(rounded, {40, 257}, {0, 40 * 257}), cut(rounded, {40, 257}, {0, 256, 5120, 40 * 257});
+    for (int64_t step = 1; step <= 5; ++step) whole.step(step), cut.step(step);
+    EXPECT_LT(distance(whole.whole(), cut.whole()), 2e-2 * distance(whole.whole(), start)) << name(moments);
+  }
+}
+
+TEST(Adafactor, TheRateOfAWarmUpIsAMillionthAStep) {
+  const Adafactor warm({.relative_step = true, .warmup_init = true}), cold({.relative_step = true});
+  Ranks slow(warm, {16, 64}, {0, 1024}), fast(cold, {16, 64}, {0, 1024});
+  const at::Tensor start = slow.whole();
+  slow.step(3), fast.step(3);  // where the rate is 1e-2, the smaller of 1e-2 and 1 / sqrt(3)
+  EXPECT_LT(distance((slow.whole() - start) * 1e-2, (fast.whole() - start) * 3e-6), 1e-9);
+  EXPECT_GT(distance(slow.whole(), start), 1e-7);
+}
 
 TEST(Came, Keeps3x3ConvolutionsWholeAsSanaDoes) {
   const Came sana({}), pytorch({.factoring = plan::Factoring::last_two});
@@ -263,6 +323,9 @@ TEST(Average, BeginsAsACopyRisesToItsDecayAndFollowsTheWeights) {
   EXPECT_DOUBLE_EQ(average_decay({.decay = 0.9}, 1000000), 0.9);
   EXPECT_EQ(average_decay({.after = 5}, 6), 0);
   EXPECT_DOUBLE_EQ(average_decay({.power = 0.5}, 4), 0.5);
+  EXPECT_DOUBLE_EQ(average_decay({.power = 0.5, .inv_gamma = 1.0 / 3}, 6), 0.75) << "1 - (1 + 5 * 3)^-0.5";
+  EXPECT_DOUBLE_EQ(average_decay({.least = 0.25}, 2), 0.25) << "beyond 2/11";
+  EXPECT_EQ(average_decay({.least = 0.25}, 1), 0) << "it begins as a copy all the same";
   {
     const Masters masters = Masters::fp32;
     const plan::StateFormat format{.masters = masters, .ema = true};

@@ -25,6 +25,14 @@ TEST(Optimizers, BytesOfAParameterWithItsMasters) {
   EXPECT_DOUBLE_EQ(bytes(Optimizer::lion), 8);
   EXPECT_NEAR(bytes(Optimizer::lion, Moments::int8), 5.016, 0.001);
   EXPECT_NEAR(bytes(Optimizer::adafactor), 4, 0.003);
+  StateFormat first{.optimizer = Optimizer::adafactor, .first_moment = true};
+  EXPECT_NEAR(bytes_per_parameter(first), 8, 0.003);
+  first.moments = Moments::int8;
+  EXPECT_NEAR(bytes_per_parameter(first), 5.02, 0.005);
+  EXPECT_TRUE(has_first_moment(first));
+  EXPECT_FALSE(has_first_moment({.optimizer = Optimizer::adafactor}));
+  EXPECT_DOUBLE_EQ(bytes_per_parameter({.optimizer = Optimizer::adamw, .first_moment = true}), 12)
+      << "it has one anyway";
   EXPECT_NEAR(bytes(Optimizer::came), 8, 0.005);
   EXPECT_NEAR(bytes(Optimizer::came, Moments::int8), 5.02, 0.005);
   EXPECT_DOUBLE_EQ(bytes(Optimizer::prodigy), 20);

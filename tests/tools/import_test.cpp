@@ -158,8 +158,10 @@ TEST(Import, ArgumentsOfProdigyAndWhatOthersMakeOfThem) {
                        {}));
   check({"nothing to set", {{"--optimizer_args", "implied"}}},
         import_command(command + "prodigy --optimizer_args decouple=True growth_rate=inf", {}));
+  check({"a bound", {{"train.growth_rate", "1.02"}}},
+        import_command(command + "prodigy --optimizer_args growth_rate=1.02", {}));
   for (const char* other : {"prodigy --optimizer_args decouple=False", "prodigy --optimizer_args slice_p=11",
-                            "prodigy --optimizer_args growth_rate=1.02", "AdamW --optimizer_args d_coef=2"})
+                            "AdamW --optimizer_args d_coef=2", "AdamW --optimizer_args growth_rate=1.02"})
     check({other, {{"--optimizer_args", "refused"}}}, import_command(command + other, {}));
 
   const Folder folder;  // a config.json says more than a task

@@ -14,6 +14,7 @@ optim::ProdigyOptions prodigy_options(const recipe::Recipe::Train& train) {
   if (train.beta3 > 0) options.beta3 = train.beta3;
   options.eps = train.eps, options.weight_decay = train.weight_decay;
   options.d0 = train.d0, options.d_coef = train.d_coef;
+  if (train.growth_rate > 0) options.growth_rate = train.growth_rate;
   options.bias_correction = train.bias_correction, options.safeguard_warmup = train.safeguard_warmup;
   return options;
 }
@@ -30,13 +31,16 @@ constexpr Make kMakes[] = {
           optim::AdamWOptions{{t.betas[0], t.betas[1]}, t.eps, t.weight_decay, format, seed});
     },
     [](const recipe::Recipe::Train& t, plan::StateFormat format, uint64_t seed) -> Made {
-      return std::make_unique<const optim::Lion>(
-          optim::LionOptions{{t.betas[0], t.betas[1]}, t.weight_decay, format, seed});
+      // each step multiplies the decay by its own rate
+      const double decay = t.decoupled_decay && t.lr > 0 ? t.weight_decay / t.lr : t.weight_decay;
+      return std::make_unique<const optim::Lion>(optim::LionOptions{{t.betas[0], t.betas[1]}, decay, format, seed});
     },
     [](const recipe::Recipe::Train& t, plan::StateFormat format, uint64_t seed) -> Made {
       optim::AdafactorOptions options;
       options.eps = {t.factored_eps[0], t.factored_eps[1]};
-      options.weight_decay = t.weight_decay, options.relative_step = t.relative_step;
+      options.weight_decay = t.weight_decay, options.beta1 = t.factored_beta1;
+      options.relative_step = options.scale_parameter = t.relative_step;
+      options.warmup_init = t.relative_step && t.warmup_init;
       options.format = format, options.seed = seed;
       return std::make_unique<const optim::Adafactor>(options);
     },
@@ -62,7 +66,8 @@ std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe
       kMakes[static_cast<size_t>(format.optimizer)](recipe.train, format, static_cast<uint64_t>(recipe.run.seed));
   if (!format.ema) return made;
   const optim::AverageOptions average{recipe.train.ema > 0 ? recipe.train.ema : optim::AverageOptions{}.decay,
-                                      recipe.train.ema_after, recipe.train.ema_power};
+                                      recipe.train.ema_after, recipe.train.ema_power, recipe.train.ema_inv_gamma,
+                                      recipe.train.ema_min_decay};
   return std::make_unique<const optim::Averaged>(std::move(made), average, format.masters);
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// Adafactor (Shazeer and Stern, 2018, https://arxiv.org/abs/1804.04235) without first moment, as in transformers: second
-// moments of rows and columns, updates clipped by their root mean square.
+// Adafactor (Shazeer and Stern, 2018, https://arxiv.org/abs/1804.04235) as in transformers: second moments of rows and
+// columns, updates clipped by their root mean square; a first moment, of the updates times their rate, on request.
 //
-//   Adafactor adafactor({.relative_step = true});
+//   Adafactor adafactor({.relative_step = true, .scale_parameter = true});
 #include <array>
 
 #include "tessera/net/unit_update.h"
@@ -13,8 +13,10 @@ namespace tessera::optim {
 struct AdafactorOptions {
   std::array<double, 2> eps = {1e-30, 1e-3};  ///< added to squared gradients; the least root mean square of a parameter
   double clip_threshold = 1, decay_rate = -0.8, weight_decay = 0;
-  /// The learning rate is min(lr, 1 / sqrt(t)) times the root mean square of the parameter.
-  bool relative_step = false;
+  bool relative_step = false;    ///< the learning rate is at most 1 / sqrt(t)
+  bool warmup_init = false;      ///< ... and at most 1e-6 t
+  bool scale_parameter = false;  ///< the learning rate is multiplied by the root mean square of the parameter
+  double beta1 = 0;              ///< of the first moment, where the format has one
   plan::StateFormat format = {.optimizer = plan::Optimizer::adafactor};
   uint64_t seed = 0;  ///< key of stochastic rounding
 };
@@ -29,6 +31,7 @@ class Adafactor final : public Clipped {
 
  private:
   Second second(const net::StepControl& control) const override;
+  double rate(const net::Slice& slice, const net::StepControl& control) const;
 
   AdafactorOptions options_;
 };

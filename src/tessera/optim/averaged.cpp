@@ -14,8 +14,9 @@ namespace tessera::optim {
 double average_decay(const AverageOptions& options, int64_t step) {
   const auto s = static_cast<double>(std::max<int64_t>(0, step - options.after - 1));
   if (s == 0) return 0;
-  const double rising = options.power > 0 ? 1 - std::pow(1 + s, -options.power) : (1 + s) / (10 + s);
-  return std::min(options.decay, rising);
+  const double rising =
+      options.power > 0 ? 1 - std::pow(1 + s / options.inv_gamma, -options.power) : (1 + s) / (10 + s);
+  return std::max(std::min(options.decay, rising), options.least);
 }
 
 Averaged::Averaged(std::unique_ptr<const net::UnitUpdate> optimiser, AverageOptions options, plan::Masters masters)

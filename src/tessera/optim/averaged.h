@@ -13,7 +13,9 @@ namespace tessera::optim {
 struct AverageOptions {
   double decay = 0.9999;  ///< the most it becomes
   int64_t after = 0;      ///< steps without an average: it is a copy until then
-  double power = 0;       ///< 1 - (1 + s)^-power in the s-th averaged step; 0: (1 + s) / (10 + s)
+  double power = 0;       ///< 1 - (1 + s / inv_gamma)^-power in the s-th averaged step; 0: (1 + s) / (10 + s)
+  double inv_gamma = 1;
+  double least = 0;  ///< the least it is, once the average is no copy
 };
 
 /// The decay of a step, from 1: 0 in the first averaged one, so that the average begins as a copy.

@@ -93,7 +93,10 @@ void ProdigySize::take(const net::Totals& totals, const net::StepControl& contro
   numerator_ = options_.third() * numerator_ + control.d / options_.d0 * options_.rate(control) * totals[0];
   if (control.lr <= 0 || totals[1] <= 0) return;
   estimate_ = options_.d_coef * numerator_ / totals[1];
-  d_ = std::max(d_, estimate_);
+  // as prodigyopt: the first estimate beyond d0 is taken whole
+  if (d_ == options_.d0) d_ = std::max(d_, estimate_);
+  most_ = std::max(most_, estimate_);
+  d_ = std::min(most_, d_ * options_.growth_rate);
 }
 
 }  // namespace tessera::optim

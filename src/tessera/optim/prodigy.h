@@ -9,6 +9,7 @@
 //   size.take(totals, control);                      // once the totals of all slices are there
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "tessera/net/unit_update.h"
 
@@ -18,9 +19,11 @@ struct ProdigyOptions {
   std::array<double, 2> betas = {0.9, 0.999};
   double beta3 = 0;  ///< of the sums that d is estimated from; 0: the root of the second beta
   double eps = 1e-8, weight_decay = 0;
-  double d0 = 1e-6, d_coef = 1;   ///< the first d; a factor of the estimates
-  bool bias_correction = false;   ///< Adam's, as a factor of the learning rate
-  bool safeguard_warmup = false;  ///< no learning rate in the sums of gradients
+  double d0 = 1e-6, d_coef = 1;  ///< the first d; a factor of the estimates
+  double growth_rate =
+      std::numeric_limits<double>::infinity();  ///< d becomes at most that many times as large in a step
+  bool bias_correction = false;                 ///< Adam's, as a factor of the learning rate
+  bool safeguard_warmup = false;                ///< no learning rate in the sums of gradients
   plan::StateFormat format = {.optimizer = plan::Optimizer::prodigy};
   uint64_t seed = 0;  ///< key of stochastic rounding
 
@@ -50,10 +53,12 @@ class Prodigy final : public net::UnitUpdate {
 /// The estimate of d, from the totals of all parameters.
 class ProdigySize {
  public:
-  explicit ProdigySize(ProdigyOptions options) : options_(options), d_(options.d0) {}
-  ProdigySize(ProdigyOptions options, double d, double numerator) : options_(options), d_(d), numerator_(numerator) {}
+  explicit ProdigySize(ProdigyOptions options) : ProdigySize(options, options.d0, options.d0, 0) {}
+  ProdigySize(ProdigyOptions options, double d, double most, double numerator)
+      : options_(options), d_(d), most_(most), numerator_(numerator) {}
 
   double d() const { return d_; }
+  double most() const { return most_; }  ///< of the estimates, towards which d grows
   double numerator() const { return numerator_; }
   double estimate() const { return estimate_; }  ///< the last one, which d has not followed if it was smaller
   /// What the updates of `control` summed.
@@ -61,7 +66,7 @@ class ProdigySize {
 
  private:
   ProdigyOptions options_;
-  double d_, numerator_ = 0, estimate_ = 0;
+  double d_, most_, numerator_, estimate_ = 0;
 };
 
 }  // namespace tessera::optim

@@ -19,11 +19,12 @@ constexpr OptimizerRow kOptimizers[] = {
     {.optimizer = Optimizer::lion, .name = "lion", .first = true, .what = "the sign of a momentum; one moment"},
     {.optimizer = Optimizer::adafactor,
      .name = "adafactor",
+     .first_if_asked = true,
      .second = true,
      .factoring = Factoring::last_two,
      .size = true,
      .rounds = 2,
-     .what = "second moments of rows and columns, no first moment"},
+     .what = "second moments of rows and columns; a first moment with train.factored_beta1"},
     {.optimizer = Optimizer::came,
      .name = "came",
      .first = true,
@@ -77,6 +78,10 @@ Factors factors_of(Factoring factoring, const ParamSpec& param) {
 std::span<const OptimizerRow> optimizers() { return kOptimizers; }
 const OptimizerRow& row(Optimizer optimizer) { return kOptimizers[static_cast<size_t>(optimizer)]; }
 std::string_view name(Optimizer optimizer) { return row(optimizer).name; }
+bool has_first_moment(const StateFormat& format) {
+  const OptimizerRow& optimizer = row(format.optimizer);
+  return optimizer.first || (optimizer.first_if_asked && format.first_moment);
+}
 Optimizer optimizer_of(std::string_view text, std::string_view where) {
   return named<Optimizer>(kOptimizerNames, text, where);
 }
@@ -87,7 +92,7 @@ StatesOf states_of(StateFormat format, Factoring factoring) {
     const Factors factors = factors_of(factoring, param);
     std::vector<StateSpec> states;
     if (format.masters == Masters::split) states.push_back({std::string(kMasterLow), DType::i16, 1});
-    if (optimizer.first) add_moment(states, "exp_avg", format.moments, param.numel());
+    if (has_first_moment(format)) add_moment(states, "exp_avg", format.moments, param.numel());
     if (optimizer.second && factors.any())
       add_factors(states, "exp_avg_sq", factors);
     else if (optimizer.second)

@@ -30,8 +30,9 @@ Factors factors_of(Factoring factoring, const ParamSpec& param);
 struct OptimizerRow {
   Optimizer optimizer;
   std::string_view name;
-  bool first = false;     ///< a first moment, in the format of plan.moments
-  bool second = false;    ///< a second moment: in that format too, or factored
+  bool first = false;           ///< a first moment, in the format of plan.moments
+  bool first_if_asked = false;  ///< one where StateFormat::first_moment says so
+  bool second = false;          ///< a second moment: in that format too, or factored
   bool residual = false;  ///< sums over rows and columns of the squared distance of update and first moment (CAME)
   Factoring factoring = Factoring::none;
   bool size = false;  ///< a sum more in the first round: the squares of the parameter
@@ -44,6 +45,8 @@ struct OptimizerRow {
 };
 std::span<const OptimizerRow> optimizers();
 const OptimizerRow& row(Optimizer optimizer);
+/// Whether these states have a first moment.
+bool has_first_moment(const StateFormat& format);
 std::string_view name(Optimizer optimizer);
 /// The optimiser by name. Throws UserError (usage) naming `where` and the nearest name.
 Optimizer optimizer_of(std::string_view text, std::string_view where);

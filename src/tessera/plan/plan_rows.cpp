@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/plan/optimizers.h"
 #include "tessera/plan/row_kinds.h"
 
 namespace tessera::plan {
@@ -29,6 +30,14 @@ constexpr Row<Plan> kEma = {"ema", [](Plan& plan, const TomlValue& value) { plan
                             [](const Plan& plan) { return std::string(plan.states.ema ? "true" : "false"); },
                             [](const Plan& plan) { return plan.states.ema; }};
 
+constexpr Row<Plan> kFirstMoment = {
+    "first_moment", [](Plan& plan, const TomlValue& value) { plan.states.first_moment = value.boolean(); },
+    [](const Plan& plan) { return std::string(plan.states.first_moment ? "true" : "false"); },
+    [](const Plan& plan) { return plan.states.first_moment; },
+    [](const Plan& plan) -> std::string_view {
+      return row(plan.states.optimizer).first_if_asked ? "" : "the optimizer decides it";
+    }};
+
 constexpr Row<Plan> kRows[] = {
     count<Plan, 1, &Plan::global_batch>("global_batch", always),
     count<Plan, 1, &Plan::micro_batch>("micro_batch", always),
@@ -38,6 +47,7 @@ constexpr Row<Plan> kRows[] = {
     enum_row<Plan, &Plan::states, &StateFormat::moments>("moments", always),
     enum_row<Plan, &Plan::states, &StateFormat::optimizer>("optimizer"),
     kEma,
+    kFirstMoment,
     kParamDtype,
     enum_row<Plan, &Plan::compute>("compute_dtype", always),
     enum_row<Plan, &Plan::reduce>("reduce_dtype", always),

@@ -40,6 +40,8 @@ struct StateFormat {
   Moments moments = Moments::fp32;
   Optimizer optimizer = Optimizer::adamw;
   bool ema = false;  ///< an fp32 average of the weights beside the optimiser's states
+  /// A first moment, of optimisers that have one on request (OptimizerRow::first_if_asked).
+  bool first_moment = false;
   bool operator==(const StateFormat&) const = default;
 };
 

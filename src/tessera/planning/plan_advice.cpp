@@ -166,7 +166,7 @@ constexpr Format kFormats[] = {
      [](PlanRequest& r) { return std::exchange(r.planner.grad, DType::bf16) == DType::f32; }},
     {"plan.moments = int8", 2,
      [](PlanRequest& r) {
-       if (!plan::row(r.planner.states.optimizer).first) return false;
+       if (!plan::has_first_moment(r.planner.states)) return false;
        return std::exchange(r.planner.states.moments, plan::Moments::int8) != plan::Moments::int8;
      }},
     {"lora.base_dtype = int8", 2,

@@ -6,10 +6,11 @@
 namespace tessera::prepare {
 
 EncoderRun::EncoderRun(const std::vector<std::unique_ptr<net::Unit>>& units, const std::string& name, const Mesh& mesh,
-                       comm::Comm& comm, int rank, DType held) {
+                       comm::Comm& comm, int rank, DType held, size_t first) {
   // The schedule needs the units' parameters only: what a prompt's or a picture's tokens take is small beside them.
   spec_.name = name;
-  for (const auto& unit : units) spec_.units.push_back(unit->spec());
+  for (const auto& unit : units)
+    if (spec_.units.size() < first) spec_.units.push_back(unit->spec());
   job::hold_as(spec_, held);
   const plan::Plan plan = job::encoder_plan(spec_, mesh);
   program_ = std::make_shared<const plan::Program>(plan, plan::compile_forward(spec_, plan, rank, "encode", 1));

@@ -6,6 +6,8 @@
 //   EncoderRun run(encoder.units(), encoder.fingerprint(), mesh, comm, rank);
 //   load_text(run, encoder, "models_t5_umt5-xxl-enc-bf16.pth");
 //   Tensor hidden = run.forward(encoder.pack({ids}));              // [T, dim]; all ranks together
+#include <limits>
+
 #include "tessera/engine/engine.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/job/encoder_plan.h"
@@ -15,9 +17,10 @@ namespace tessera::prepare {
 
 class EncoderRun {
  public:
-  /// Borrows units and comm. `held`: the dtype of the weights in memory; arithmetic is fp32.
+  /// Borrows units and comm. `held`: the dtype of the weights in memory; arithmetic is fp32. `first`: the first so many
+  /// units alone, whose output is what the next one would get.
   EncoderRun(const std::vector<std::unique_ptr<net::Unit>>& units, const std::string& name, const Mesh& mesh,
-             comm::Comm& comm, int rank, DType held = DType::f32);
+             comm::Comm& comm, int rank, DType held = DType::f32, size_t first = std::numeric_limits<size_t>::max());
 
   void fill(const engine::Fill& values) { engine::fill_shards(engine_->store(), values); }
   /// The last unit's boundary tensor. Ranks may have inputs of their own, of the same shapes.

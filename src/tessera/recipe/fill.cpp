@@ -183,6 +183,7 @@ void resolve_optimiser(Recipe& r) {
     resolve_numbers(r, "train.factored_eps", r.train.factored_eps, numbers.eps);
   }
   r.plan.states.ema = r.train.ema > 0;
+  r.plan.states.first_moment = plan::row(r.plan.states.optimizer).first_if_asked && r.train.factored_beta1 > 0;
   if (r.sample.weights == "auto")
     r.values.at("sample.weights") = r.sample.weights = r.train.ema > 0 ? "ema" : "trained";
   if (r.sample.weights == "ema" && r.train.ema == 0)

@@ -84,8 +84,9 @@ struct Recipe {
     double beta3 = 0;                        ///< of Prodigy's sums; 0: the root of its second beta
     bool bias_correction = false, safeguard_warmup = false;  ///< of Prodigy
     double growth_rate = 0;                                  ///< of Prodigy's step size in one step; 0: unbounded
-    bool decoupled_decay = false;                            ///< Lion: the decay is not multiplied by the rate
+    bool decoupled_decay = false;                            ///< Lion: the decay is divided by the first rate
     double factored_beta1 = 0;                               ///< Adafactor's first moment; 0: none
+    bool warmup_init = false;                                ///< Adafactor's own rate rises by 1e-6 a step
     double ema = 0;                                          ///< decay of the average of the weights; 0: none
     int64_t ema_after = 0;                                   ///< steps before it begins
     double ema_power = 0;                                    ///< of its warm-up; 0: (1 + s) / (10 + s)

@@ -32,15 +32,19 @@ void read_micro_batch(Recipe& recipe, const Given& given) {
 bool is_factored(const Facts& f) {
   return plan::row(f.recipe.plan.states.optimizer).factoring != plan::Factoring::none;
 }
-bool is_adafactor(const Facts& f) { return f.recipe.plan.states.optimizer == plan::Optimizer::adafactor; }
+template <plan::Optimizer optimizer>
+bool optimizer_is(const Facts& f) {
+  return f.recipe.plan.states.optimizer == optimizer;
+}
 bool has_eps(const Facts& f) {  // Adam's
   const plan::OptimizerRow& row = plan::row(f.recipe.plan.states.optimizer);
   return row.first && row.second && row.factoring == plan::Factoring::none;
 }
 const Needs kOfProdigy = {[](const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).distance; },
                           "it belongs to train.optimizer = \"prodigy\""};
-bool has_first_moment(const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).first; }
-bool has_average(const Facts& f) { return f.recipe.train.ema > 0; }
+const Needs kOfAdafactor = {optimizer_is<plan::Optimizer::adafactor>, "it belongs to train.optimizer = \"adafactor\""};
+bool has_betas(const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).first; }
+const Needs kOfAverage = {[](const Facts& f) { return f.recipe.train.ema > 0; }, "it belongs to train.ema"};
 
 /// "adamw|lion|...", and the names of their 8-bit forms.
 std::string optimiser_choices() {
@@ -55,6 +59,12 @@ void read_loss_scale(Recipe& recipe, const Given& given) {
   if (given.text != "auto") scale = checked_number(given, given.text, "auto or a number over 0");
   if (!(scale > 0))
     throw UserError(Exit::usage, "recipe", given.key + " = " + given.text + ": expected auto or a number over 0");
+}
+
+void read_growth_rate(Recipe& recipe, const Given& given) {
+  double& rate = recipe.train.growth_rate;
+  read_value(rate, given);
+  if (rate > 0 && rate < 1) given.fail("0, or 1 and more: a step size that shrinks finds none");
 }
 
 void read_alpha(Recipe& recipe, const Given& given) {  // the row of the rank stands above
@@ -97,7 +107,6 @@ template <Name... names>
 bool schedule_is(const Facts& f) {
   return ((f.recipe.lr_schedule.name == names.text) || ...);
 }
-
 bool shifts_by_hand(const Facts& f) {
   return !f.recipe.diffusion.timesteps.starts_with("by_") || !f.recipe.sample.sampler.starts_with("euler_by_");
 }
@@ -239,7 +248,7 @@ std::vector<Setting> train_settings() {
        "betas of the optimiser's moments; empty: 0.9, 0.999 (adamw, prodigy), 0.9, 0.99 (lion), 0.9, 0.999, 0.9999 (came)",
        nullptr,
        {.range = {.least = 0, .most = 1, .below = true},
-        .needs = {{has_first_moment, "Adafactor has no first moment, and its second has a rate of its own"}},
+        .needs = {{has_betas, "Adafactor's first moment has train.factored_beta1, and its second a rate of its own"}},
         .in_stages = true}},
       {"train.eps",
        Kind::number,
@@ -262,8 +271,29 @@ std::vector<Setting> train_settings() {
        "false",
        "adafactor: the learning rate is min(train.lr, 1 / sqrt(step)) times the RMS of each parameter (relative_step of transformers)",
        train<&Recipe::Train::relative_step>,
+       {.choices = "true|false", .needs = {kOfAdafactor}, .in_stages = true}},
+      {"train.warmup_init",
+       Kind::choice,
+       "false",
+       "adafactor: with train.relative_step, the learning rate is at most 1e-6 times the step (warmup_init of transformers)",
+       train<&Recipe::Train::warmup_init>,
        {.choices = "true|false",
-        .needs = {{is_adafactor, "it belongs to train.optimizer = \"adafactor\""}},
+        .needs = {kOfAdafactor,
+                  {[](const Facts& f) { return f.recipe.train.relative_step; }, "it belongs to train.relative_step"}},
+        .in_stages = true}},
+      {"train.factored_beta1",
+       Kind::number,
+       "0",
+       "adafactor: decay of a first moment (beta1 of transformers), which takes the bytes of one; 0: none",
+       train<&Recipe::Train::factored_beta1>,
+       {.range = {.least = 0, .most = 1, .below = true}, .needs = {kOfAdafactor}}},
+      {"train.decoupled_decay",
+       Kind::choice,
+       "false",
+       "lion: train.weight_decay is that of a step at train.lr, whatever that rate is (decoupled_weight_decay of lion-pytorch)",
+       train<&Recipe::Train::decoupled_decay>,
+       {.choices = "true|false",
+        .needs = {{optimizer_is<plan::Optimizer::lion>, "it belongs to train.optimizer = \"lion\""}},
         .in_stages = true}},
       {"train.d0",
        Kind::number,
@@ -277,6 +307,12 @@ std::vector<Setting> train_settings() {
        "prodigy: factor of its estimate of the step size; 0.5 for smaller, 2 for larger steps",
        train<&Recipe::Train::d_coef>,
        {.range = above(0), .needs = {kOfProdigy}}},
+      {"train.growth_rate",
+       Kind::number,
+       "0",
+       "prodigy: its estimate of the step size becomes at most that many times as large in a step, for example 1.02; 0: no bound",
+       read_growth_rate,
+       {.range = at_least(0), .needs = {kOfProdigy}}},
       {"train.beta3",
        Kind::number,
        "0",
@@ -336,13 +372,27 @@ std::vector<Setting> train_settings() {
        "0",
        "steps before the average begins",
        train<&Recipe::Train::ema_after>,
-       {.range = at_least(0), .needs = {{has_average, "it belongs to train.ema"}}}},
+       {.range = at_least(0), .needs = {kOfAverage}}},
       {"train.ema_power",
        Kind::number,
        "0",
-       "power of the average's warm-up: its s-th step has the decay 1 - (1 + s)^-power; 0: (1 + s) / (10 + s)",
+       "power of the average's warm-up: its s-th step has the decay 1 - (1 + s / ema_inv_gamma)^-power; 0: (1 + s) / (10 + s)",
        train<&Recipe::Train::ema_power>,
-       {.range = at_least(0), .needs = {{has_average, "it belongs to train.ema"}}}},
+       {.range = at_least(0), .needs = {kOfAverage}}},
+      {"train.ema_inv_gamma",
+       Kind::number,
+       "1",
+       "steps that the average's warm-up counts as one",
+       train<&Recipe::Train::ema_inv_gamma>,
+       {.range = above(0),
+        .needs = {kOfAverage,
+                  {[](const Facts& f) { return f.recipe.train.ema_power > 0; }, "it belongs to train.ema_power"}}}},
+      {"train.ema_min_decay",
+       Kind::number,
+       "0",
+       "least decay of the average, from its second step on",
+       train<&Recipe::Train::ema_min_decay>,
+       {.range = {.least = 0, .most = 1, .below = true}, .needs = {kOfAverage}}},
   };
 }
 

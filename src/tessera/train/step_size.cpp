@@ -21,7 +21,7 @@ StepSize::StepSize(const recipe::Recipe& recipe, size_t experts) {
 
 void StepSize::use(const recipe::Recipe& recipe) {
   options_ = job::prodigy_options(recipe.train);
-  for (optim::ProdigySize& size : sizes_) size = {options_, size.d(), size.numerator()};
+  for (optim::ProdigySize& size : sizes_) size = {options_, size.d(), size.most(), size.numerator()};
 }
 
 std::optional<double> StepSize::of(size_t expert) const {
@@ -53,7 +53,8 @@ void StepSize::take(const std::vector<net::Totals>& ranks) {
 void StepSize::save(checkpoint::Manifest& manifest) const {
   if (sizes_.empty()) return;
   checkpoint::Json all = checkpoint::Json::array();
-  for (const optim::ProdigySize& size : sizes_) all.push_back({{"d", size.d()}, {"numerator", size.numerator()}});
+  for (const optim::ProdigySize& size : sizes_)
+    all.push_back({{"d", size.d()}, {"d_max", size.most()}, {"numerator", size.numerator()}});
   manifest.extra[kKey] = all;
 }
 
@@ -64,8 +65,10 @@ void StepSize::restore(const checkpoint::Manifest& manifest) {
               "the checkpoint has step sizes of " + std::to_string(all.is_array() ? all.size() : 0) +
                   " experts, this run has " + std::to_string(sizes_.size()),
               "resume with the optimiser and the experts that the checkpoint was made with");
-  for (size_t e = 0; e < sizes_.size(); ++e)
-    sizes_[e] = {options_, all[e].value("d", options_.d0), all[e].value("numerator", 0.0)};
+  for (size_t e = 0; e < sizes_.size(); ++e) {
+    const double d = all[e].value("d", options_.d0);  // without a bound of its growth it was the largest estimate
+    sizes_[e] = {options_, d, all[e].value("d_max", d), all[e].value("numerator", 0.0)};
+  }
 }
 
 }  // namespace tessera::train

@@ -33,7 +33,11 @@ PromptIds PromptTokenizer::encode(std::string_view prompt) const {
   if (padded_) return encode_plain(prompt);
   const std::string clean = tokenizer_.clean(prompt);
   if (instruction_.empty() || clean.empty()) return {tokenizer_.encode_clean(clean, length_)};
-  return {tokenizer_.encode_clean(instruction_ + clean, instruction_tokens_ + length_ - 2),
+  return encode_behind(prompt);
+}
+
+PromptIds PromptTokenizer::encode_behind(std::string_view prompt) const {
+  return {tokenizer_.encode_clean(instruction_ + tokenizer_.clean(prompt), instruction_tokens_ + length_ - 2),
           std::max<int64_t>(1, instruction_tokens_ - 1)};
 }
 

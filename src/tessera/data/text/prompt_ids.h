@@ -30,6 +30,8 @@ class PromptTokenizer {
   /// k + length - 2 tokens, of which row 0 and the last length - 1 are kept. The instruction is left as it is written,
   /// the prompt is cleaned. A prompt without text has no instruction.
   PromptIds encode(std::string_view prompt) const;
+  /// The same with the instruction before a prompt without text too, as pipelines have it.
+  PromptIds encode_behind(std::string_view prompt) const;
   /// Most ids of a prompt.
   int64_t longest() const { return std::max(length_, instruction_tokens_ + length_ - 2); }
   /// Without the instruction: negative prompts.

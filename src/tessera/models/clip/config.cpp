@@ -49,6 +49,7 @@ Config parse_hf(const ConfigReader& json) {
 
 Config parse_config(std::string_view text, const std::string& file) {
   const ConfigReader json(text, file);
+  json.without_effect({"out_dim", "projection_dim"});  // of a head behind the features that are used
   Config c = json.has("hidden_size") ? parse_hf(json) : parse_official(json);
   c.image_size = json.size("image_size", c.image_size);
   c.patch = json.size("patch_size", c.patch);

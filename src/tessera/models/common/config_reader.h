@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,20 +19,54 @@ namespace tessera::models {
 /// The file name of fields that come from a recipe: errors in them have the exit code of usage errors.
 inline constexpr std::string_view kRecipeConfig = "model.config";
 
+/// While one lives, it notes the fields that the readers of its thread are asked for: a file's other fields are known to
+/// no reader. A user's file may have such fields; a golden case with one is refused (tools/verify).
+class ReadFields {
+ public:
+  ReadFields() : before_(now_) { now_ = this; }
+  ~ReadFields() { now_ = before_; }
+  ReadFields(const ReadFields&) = delete;
+
+  const std::set<std::string>& paths() const { return paths_; }  ///< "ch_mult", "encoder/ch_mult"
+  static void note(const std::string& path) {
+    if (now_) now_->paths_.insert(path);
+  }
+
+ private:
+  static inline thread_local ReadFields* now_ = nullptr;
+  ReadFields* const before_;
+  std::set<std::string> paths_;
+};
+
 class ConfigReader {
  public:
   static constexpr int64_t kMostSize = 1 << 20, kMostLayers = 1 << 12;
 
-  ConfigReader(std::string_view text, std::string file) : file_(std::move(file)) {
-    json_ = json_or_nothing(text);
-    if (!json_.is_object()) fail("is not a JSON object");
+  ConfigReader(std::string_view text, std::string file) : ConfigReader(json_or_nothing(text), std::move(file), "") {}
+
+  /// The fields of a field; none where there is no such object.
+  ConfigReader inner(const char* key) const {
+    const nlohmann::json* found = find(key, /*note=*/false);
+    const bool there = found && found->is_object();
+    return {there ? *found : nlohmann::json::object(), file_ + ": " + key, path_ + key + "/"};
   }
 
-  bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
-
-  bool is_null(const char* key) const { return json_.contains(key) && json_[key].is_null(); }
-
-  bool is_list(const char* key) const { return json_.contains(key) && json_[key].is_array(); }
+  bool has(const char* key) const {
+    const nlohmann::json* found = find(key);
+    return found && !found->is_null();
+  }
+  bool is_null(const char* key) const {
+    const nlohmann::json* found = find(key);
+    return found && found->is_null();
+  }
+  bool is_list(const char* key) const {
+    const nlohmann::json* found = find(key);
+    return found && found->is_array();
+  }
+  /// Fields that change nothing of what a network computes: of training, of a program, of the file itself.
+  void without_effect(std::initializer_list<const char*> keys) const {
+    for (const char* key : keys) find(key);
+  }
 
   /// A whole number in 1 .. kMostSize: the bytes of a tensor of two sizes and a small kernel fit 64 bits, those of
   /// kMostLayers layers too. Widths that are products of sizes are held to the same bound by expect_narrow.
@@ -95,6 +130,19 @@ class ConfigReader {
   }
 
  private:
+  ConfigReader(nlohmann::json json, std::string file, std::string path)
+      : json_(std::move(json)), file_(std::move(file)), path_(std::move(path)) {
+    if (!json_.is_object()) fail("is not a JSON object");
+    for (const char* about_itself : {"_class_name", "_diffusers_version", "architectures", "model_type"})
+      if (path_.empty()) find(about_itself);
+  }
+
+  const nlohmann::json* find(const char* key, bool note = true) const {
+    if (note) ReadFields::note(path_ + key);
+    const auto found = json_.find(key);
+    return found == json_.end() ? nullptr : &*found;
+  }
+
   template <class T, class Fits>
   std::vector<T> list(const char* key, std::vector<T> absent, const char* of, Fits fits) const {
     if (!has(key)) return absent;
@@ -113,6 +161,7 @@ class ConfigReader {
 
   nlohmann::json json_;
   std::string file_;
+  std::string path_;  ///< "", or "encoder/" of a field's fields
 };
 
 }  // namespace tessera::models

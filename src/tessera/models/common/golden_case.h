@@ -22,7 +22,7 @@ class CaseTensors {
   virtual std::string label() const = 0;  ///< CASE/FILE, for messages
   virtual bool has(const std::string& name) const = 0;
   virtual std::vector<std::string> names(const std::string& prefix) const = 0;
-  /// In its own dtype (8-bit floats as fp32). Throws UserError (input) when it is missing.
+  /// In its own dtype (8-bit floats, and inputs in 16 bits, as fp32). Throws UserError (input) when it is missing.
   virtual at::Tensor tensor(const std::string& name) const = 0;
 };
 
@@ -61,6 +61,9 @@ struct TextEncoderCase {
   NamedTensors (*results)(const net::TextEncoder& encoder, const CaseTensors& file, const at::Tensor& hidden,
                           const std::function<at::Tensor(const std::string& name)>& parameter);
   std::string prompts = {};  ///< kind of a case of prompts, from their text to the rows that a denoiser gets; or empty
+  /// A boundary tensor of the encoder as the case has out.hidden_states.N: what block N gets, 0 on. Null: it has none.
+  at::Tensor (*state)(const net::TextEncoder& encoder, const CaseTensors& file, const at::Tensor& rows) = nullptr;
+  bool last_state_is_result = true;  ///< the one behind the last block is normalised, as the result is
 };
 
 struct AudioEncoderCase {

@@ -70,6 +70,7 @@ Config parse_config(std::string_view text, const std::string& file) {
               std::string(kFluxClass));
   Config c;
   json.expect("theta", 10000);
+  json.expect("_registry_type", "flux");
   const double ratio = json.real("mlp_ratio", static_cast<double>(c.mlp_ratio));
   json.expect_narrow("mlp_ratio", ratio);
   c.mlp_ratio = static_cast<int64_t>(ratio);

@@ -107,6 +107,9 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.sample_size = json.size("sample_size", video ? 30 : 32);
   if (json.has("interpolation_scale") && !video) c.interpolation_scale = json.real("interpolation_scale", 1);
   if (json.has("qk_norm")) json.expect("qk_norm", "rms_norm_across_heads");
+  if (!of_recipe) json.expect("cross_attention_dim", c.dim());
+  if (video) json.expect("guidance_embeds", false);
+  json.without_effect({"rope_max_seq_len"});  // of a table that is made as long as a video is
   c.qk_norm = json.has("qk_norm") || (video && !json.is_null("qk_norm"));
   c.norm_eps = json.real("norm_eps", c.norm_eps);
   c.attention_eps = json.real("linear_attention_eps", c.attention_eps);

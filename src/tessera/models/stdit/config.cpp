@@ -40,6 +40,9 @@ void refuse_unsupported(const ConfigReader& json) {
   json.expect("skip_y_embedder", false);
   json.expect("skip_temporal", false);
   json.expect("drop_path", 0.0);
+  json.without_effect({"input_size", "class_dropout_prob", "enable_flash_attn", "enable_layernorm_kernel",
+                       "enable_sequence_parallelism", "only_train_temporal", "freeze_y_embedder", "torch_dtype",
+                       "transformers_version"});
 }
 
 void check_sizes(const ConfigReader& json, const Config& c) {

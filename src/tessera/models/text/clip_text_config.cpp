@@ -7,6 +7,7 @@ namespace tessera::models::clip_text {
 Config parse_config(std::string_view text, const std::string& file) {
   const ConfigReader json(text, file);
   json.expect("hidden_act", "quick_gelu");
+  json.without_effect({"bos_token_id", "pad_token_id", "projection_dim", "attention_dropout"});
   Config c;
   c.vocab_size = json.size("vocab_size", c.vocab_size);
   c.dim = json.size("hidden_size");

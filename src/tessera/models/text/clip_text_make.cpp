@@ -76,11 +76,15 @@ std::vector<std::vector<int64_t>> case_prompts(const CaseTensors& file) {
   return prompts;
 }
 
-/// `hidden` [B * L, dim].
+/// `rows` [B * L, dim].
+Tensor case_state(const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& rows) {
+  return rows.view({file.tensor("in.input_ids").size(0), -1, encoder.dim()});
+}
+
 NamedTensors case_results(const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& hidden,
                           const std::function<Tensor(const std::string& name)>&) {
   const auto prompts = case_prompts(file);
-  const Tensor rows = hidden.view({static_cast<int64_t>(prompts.size()), -1, encoder.dim()});
+  const Tensor rows = case_state(encoder, file, hidden);
   std::vector<Tensor> pooled;
   for (size_t b = 0; b < prompts.size(); ++b)
     pooled.push_back(rows[static_cast<int64_t>(b)][encoder.pooled_row(prompts[b])]);
@@ -101,7 +105,9 @@ TextEncoderMake text_encoder() {
           .verify = {.kind = "clip_text",
                      .pack = [](const net::TextEncoder& encoder,
                                 const CaseTensors& file) { return encoder.pack(case_prompts(file)); },
-                     .results = case_results}};
+                     .results = case_results,
+                     .state = case_state,
+                     .last_state_is_result = false}};
 }
 
 }  // namespace tessera::models::clip_text

@@ -21,6 +21,8 @@ Config parse_config(std::string_view text, const std::string& file) {
   json.expect("hidden_activation", "gelu_pytorch_tanh");
   json.expect("attention_bias", false);
   json.expect("rope_scaling", nullptr);
+  json.without_effect({"attention_dropout", "final_logit_softcapping", "max_position_embeddings", "pad_token_id",
+                       "bos_token_id", "eos_token_id", "use_cache", "torch_dtype", "transformers_version"});
   Config c;
   c.vocab_size = json.size("vocab_size");
   c.dim = json.size("hidden_size");

@@ -15,11 +15,15 @@ net::Batch pack_case(const net::TextEncoder& encoder, const CaseTensors& file) {
   return encoder.pack(real_tokens(file.tensor("in.input_ids"), file.tensor("in.attention_mask")));
 }
 
-/// `hidden` [T, dim] of the tokens with mask 1; the case has zeros for the others.
+/// `rows` [T, dim] of the tokens with mask 1; the case has zeros for the others.
+Tensor case_state(const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& rows) {
+  const net::Batch batch = pack_case(encoder, file);
+  return padded_rows(rows, batch.tokens.offsets, file.tensor("in.input_ids").size(1));
+}
+
 NamedTensors case_results(const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& hidden,
                           const std::function<Tensor(const std::string& name)>&) {
-  const net::Batch batch = pack_case(encoder, file);
-  return {{"out.last_hidden_state", padded_rows(hidden, batch.tokens.offsets, file.tensor("in.input_ids").size(1))}};
+  return {{"out.last_hidden_state", case_state(encoder, file, hidden)}};
 }
 
 }  // namespace
@@ -33,7 +37,11 @@ TextEncoderMake text_encoder() {
             return std::make_unique<Gemma2>(parse_config(json, file));
           },
           .weights = weight_form(),
-          .verify = {.kind = "gemma2", .pack = pack_case, .results = case_results, .prompts = "sana_prompt"}};
+          .verify = {.kind = "gemma2",
+                     .pack = pack_case,
+                     .results = case_results,
+                     .prompts = "sana_prompt",
+                     .state = case_state}};
 }
 
 }  // namespace tessera::models::gemma2

@@ -6,6 +6,8 @@ namespace tessera::models::umt5 {
 
 Config parse_config(std::string_view text, const std::string& file) {
   const ConfigReader json(text, file);
+  json.without_effect({"dropout", "dropout_rate", "is_encoder_decoder", "use_cache", "pad_token_id", "eos_token_id",
+                       "tie_word_embeddings", "torch_dtype", "transformers_version"});
   Config c;
   c.vocab_size = json.size("vocab_size");
   c.num_heads = json.size("num_heads");

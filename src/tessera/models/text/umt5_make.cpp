@@ -47,9 +47,14 @@ net::Batch pack_t5_case(const net::TextEncoder& encoder, const CaseTensors& file
   return as_umt5(encoder).pack_padded(at::cat({ids, ids}), at::cat({mask, at::ones_like(mask)}));
 }
 
+Tensor both_of(const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& hidden) {
+  const Tensor ids = file.tensor("in.input_ids");
+  return hidden.reshape({2, ids.size(0), ids.size(1), encoder.dim()});
+}
+
 NamedTensors t5_case_results(const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& hidden,
                              const std::function<Tensor(const std::string& name)>&) {
-  const Tensor ids = file.tensor("in.input_ids"), both = hidden.reshape({2, ids.size(0), ids.size(1), encoder.dim()});
+  const Tensor both = both_of(encoder, file, hidden);
   return {{"out.last_hidden_state", both[0]}, {"out.last_hidden_state_nomask", both[1]}};
 }
 
@@ -60,7 +65,12 @@ TextEncoderMake t5_text_encoder() {
           .from_preset = from_t5_preset,
           .from_json = from_json,
           .weights = t5_weight_form(),
-          .verify = {.kind = "t5", .pack = pack_t5_case, .results = t5_case_results}};
+          .verify = {.kind = "t5",
+                     .pack = pack_t5_case,
+                     .results = t5_case_results,
+                     .state = [](const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& rows) {
+                       return both_of(encoder, file, rows)[0];
+                     }}};
 }
 
 TextEncoderMake text_encoder() {
@@ -68,7 +78,13 @@ TextEncoderMake text_encoder() {
           .from_preset = from_preset,
           .from_json = from_json,
           .weights = weight_form(),
-          .verify = {.kind = "umt5", .pack = pack_case, .results = case_results}};
+          .verify = {.kind = "umt5",
+                     .pack = pack_case,
+                     .results = case_results,
+                     .state = [](const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& rows) {
+                       const Tensor ids = file.tensor("in.ids");
+                       return rows.reshape({ids.size(0), ids.size(1), encoder.dim()});
+                     }}};
 }
 
 }  // namespace tessera::models::umt5

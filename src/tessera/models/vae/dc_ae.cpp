@@ -12,21 +12,12 @@
 
 namespace tessera::models::dc_ae {
 
-namespace {
-
-/// The side of the largest tile along a side of `cells`.
-int64_t tile_side(const StitchedTiles& tiles, bool tiled, int64_t cells) {
-  return tiled ? std::min(tiles.size, cells) : cells;
-}
-
-}  // namespace
-
 int64_t usual_overlap(int64_t tile) { return tile == 0 ? 0 : std::max<int64_t>(32, tile / 8 / 32 * 32); }
 
 DcAe::DcAe(Config config, ReadWeight read, const Tiling& tiling)
     : config_(std::move(config)),
       weights_(parameters(config_), std::move(read)),
-      tiles_(in_cells(tiling.size, tiling.overlap, config_.stride(), "pixels", "512 pixels that share 64 are usual")),
+      tiles_(grid_in_cells(tiling, config_.stride(), "512 pixels that share 64 are usual")),
       encoder_(encoder_layers(config_)),
       decoder_(decoder_layers(config_)),
       mean_(at::zeros({config_.latent_channels}, at::kFloat)),
@@ -38,9 +29,7 @@ std::string DcAe::fingerprint() const {
   hash = hash_tensor(hash, std_);
   char text[64];
   std::snprintf(text, sizeof text, "dc-ae-%016llx-v1", static_cast<unsigned long long>(hash));
-  const int64_t cell = config_.stride(), overlap = (tiles_.size - tiles_.stride) * cell;
-  fingerprint_ =
-      text + (tiles_.size ? "-tiles" + std::to_string(tiles_.size * cell) + "+" + std::to_string(overlap) : "");
+  fingerprint_ = text + tiles_text(tiles_, config_.stride());
   return fingerprint_;
 }
 
@@ -105,24 +94,22 @@ int64_t DcAe::encode_bytes(int64_t frames, int64_t height, int64_t width, const 
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const int64_t cell = config_.stride();
-  const bool tiled = applies(tiles_, h, w);
-  const Tensor pixels = at::empty({3, tile_side(tiles_, tiled, h) * cell, tile_side(tiles_, tiled, w) * cell},
-                                  at::TensorOptions(at::kByte).device(at::kMeta));
+  const auto [y, x] = parts_of(tiles_, h, w);
+  const Tensor pixels =
+      at::empty({3, longest(y) * cell, longest(x) * cell}, at::TensorOptions(at::kByte).device(at::kMeta));
   const net::WeightMap meta = weights_.meta();
   const int64_t pass = count([&] { run_layers(encoder_, config_.head_dim, meta, in_range(pixels)); });
-  return pass + 4 * c * f * h * w + (tiled ? stitched_bytes(tiles_, c, h, w) : 0);
+  return pass + 4 * c * f * h * w + (applies(tiles_, h, w) ? stitched_bytes(tiles_, c, h, w) : 0);
 }
 
 plan::UnitWork DcAe::encode_work(int64_t frames, int64_t height, int64_t width) const {
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const int64_t cell = config_.stride();
-  const auto parts = [&](int64_t cells) {
-    return applies(tiles_, h, w) ? parts_of(tiles_, cells) : std::vector<Part>{{0, cells}};
-  };
+  const GridParts parts = parts_of(tiles_, h, w);
   PassWork work(parameters(config_));
   for (int64_t frame = 0; frame < f; ++frame)
-    for (const Part& y : parts(h))
-      for (const Part& x : parts(w)) add_work(encoder_, config_.head_dim, y.length * cell, x.length * cell, work);
+    for (const Part& y : parts.y)
+      for (const Part& x : parts.x) add_work(encoder_, config_.head_dim, y.length * cell, x.length * cell, work);
   return work.work();
 }
 
@@ -130,13 +117,12 @@ int64_t DcAe::decode_bytes(int64_t frames, int64_t height, int64_t width, const 
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const int64_t cell = config_.stride(), square = cell * cell;
-  const bool tiled = applies(tiles_, h, w);
-  const Tensor latent = at::empty({c, tile_side(tiles_, tiled, h), tile_side(tiles_, tiled, w)},
-                                  at::TensorOptions(at::kFloat).device(at::kMeta));
+  const auto [y, x] = parts_of(tiles_, h, w);
+  const Tensor latent = at::empty({c, longest(y), longest(x)}, at::TensorOptions(at::kFloat).device(at::kMeta));
   const net::WeightMap meta = weights_.meta();
   const int64_t pass = count([&] { run_layers(decoder_, config_.head_dim, meta, latent); });
   const int64_t whole = 4 * f * h * w * (c + 3 * square);  // the unscaled latent and the pixels
-  return pass + whole + (tiled ? stitched_bytes(tiles_, 3 * square, h, w) : 0);
+  return pass + whole + (applies(tiles_, h, w) ? stitched_bytes(tiles_, 3 * square, h, w) : 0);
 }
 
 }  // namespace tessera::models::dc_ae

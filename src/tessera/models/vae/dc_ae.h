@@ -46,7 +46,7 @@ class DcAe final : public VideoVae {
 
   const Config config_;
   const WeightsOnDemand weights_;
-  const StitchedTiles tiles_;  // in latent cells
+  const TileGrid tiles_;  // in latent cells
   const std::vector<Layer> encoder_, decoder_;
   const Tensor mean_, std_;          // [C]
   mutable std::string fingerprint_;  // once known

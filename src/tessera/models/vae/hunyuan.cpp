@@ -17,7 +17,7 @@ int64_t usual_overlap(int64_t tile) { return tile / 4 / kStride * kStride; }
 HunyuanVae::HunyuanVae(Config config, ReadWeight read, const Tiling& tiling)
     : config_(std::move(config)),
       weights_(parameters(config_), std::move(read)),
-      tiles_(in_cells(tiling.size, tiling.overlap, kStride, "pixels", "256 pixels that share 64 are usual")),
+      tiles_(grid_in_cells(tiling, kStride, "256 pixels that share 64 are usual")),
       time_tiles_(
           in_cells(tiling.frames, tiling.shared_frames, kTimeStride, "frames", "64 frames that share 16 are usual")),
       encoder_(encoder_layers(config_)),
@@ -32,7 +32,7 @@ std::string HunyuanVae::fingerprint() const {
   hash = hash_tensor(hash, at::full({1}, config_.groups, at::kLong));
   char text[96];
   std::snprintf(text, sizeof text, "hunyuan-vae-%016llx-v1", static_cast<unsigned long long>(hash));
-  fingerprint_ = text + tiles_text("-tiles", tiles_, kStride) + tiles_text("-frames", time_tiles_, kTimeStride);
+  fingerprint_ = text + tiles_text(tiles_, kStride) + tiles_text("-frames", time_tiles_, kTimeStride);
   return fingerprint_;
 }
 
@@ -99,9 +99,10 @@ Tensor HunyuanVae::decode(const Tensor& latent) const {
 
 int64_t HunyuanVae::tiled_bytes(int64_t f, int64_t h, int64_t w, int64_t first, int64_t later,
                                 const std::function<int64_t(int64_t f, int64_t h, int64_t w)>& pass) const {
+  const auto [y, x] = parts_of(tiles_, h, w);
   const bool in_space = applies(tiles_, h, w), in_time = cut_in_time(f - 1);
   const int64_t tile_frames = in_time ? 1 + time_tiles_.size : f;
-  int64_t bytes = pass(tile_frames, in_space ? std::min(tiles_.size, h) : h, in_space ? std::min(tiles_.size, w) : w);
+  int64_t bytes = pass(tile_frames, longest(y), longest(x));
   if (in_space) bytes += stitched_bytes(tiles_, first + (tile_frames - 1) * later, h, w);
   if (in_time) {
     const int64_t shared = time_tiles_.size - time_tiles_.stride;
@@ -124,10 +125,11 @@ int64_t HunyuanVae::encode_bytes(int64_t frames, int64_t height, int64_t width, 
 plan::UnitWork HunyuanVae::encode_work(int64_t frames, int64_t height, int64_t width) const {
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const std::vector<Part> groups_of = cut_in_time(f - 1) ? parts_of(time_tiles_, f - 1) : std::vector<Part>{{0, f - 1}};
+  const GridParts parts = parts_of(tiles_, h, w);
   PassWork work(parameters(config_));
   for (const Part& groups : groups_of)
-    for (const Part& y : parts_of_grid(tiles_, h, w, h))
-      for (const Part& x : parts_of_grid(tiles_, h, w, w))
+    for (const Part& y : parts.y)
+      for (const Part& x : parts.x)
         add_work(encoder_, 1 + groups.length * kTimeStride, y.length * kStride, x.length * kStride, work);
   return work.work();
 }

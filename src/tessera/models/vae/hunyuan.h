@@ -55,7 +55,8 @@ class HunyuanVae final : public VideoVae {
 
   const Config config_;
   const WeightsOnDemand weights_;
-  const StitchedTiles tiles_, time_tiles_;  // in latent cells, in latent frames
+  const TileGrid tiles_;            // in latent cells
+  const StitchedTiles time_tiles_;  // in latent frames
   const std::vector<Layer> encoder_, decoder_;
   const Tensor mean_, std_;          // [C]
   mutable std::string fingerprint_;  // once known

@@ -46,7 +46,9 @@ void check_config(std::string_view text, const std::string& file, Config& config
   json.expect("mid_block_add_attention", true);
   json.expect("spatial_compression_ratio", kStride);
   for (const char* key : {"temporal_compression_ratio", "time_compression_ratio"}) json.expect(key, kTimeStride);
-  json.expect("tile_overlap_factor", 0.25);
+  // tiles are the caller's; these are of a program that has them in its config
+  json.without_effect({"tile_overlap_factor", "sample_size", "sample_tsize"});
+  json.without_effect({"down_block_types", "up_block_types"});  // each program has names of its own for them
   config.groups = json.size("norm_num_groups", config.groups);
   config.scaling_factor =
       json.real(json.has("scaling_factor") ? "scaling_factor" : "scale_factor", config.scaling_factor);

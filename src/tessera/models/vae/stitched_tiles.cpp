@@ -38,6 +38,11 @@ StitchedTiles in_cells(int64_t size, int64_t overlap, int64_t cell, const char* 
   return {size / cell, (size - overlap) / cell};
 }
 
+TileGrid grid_in_cells(const Tiling& tiling, int64_t cell, const char* usual) {
+  const StitchedTiles y = in_cells(tiling.size, tiling.overlap, cell, "pixels", usual);
+  return {y, tiling.width > 0 ? in_cells(tiling.width, tiling.width_overlap, cell, "pixels", usual) : y};
+}
+
 std::vector<Part> parts_of(const StitchedTiles& tiles, int64_t length) {
   std::vector<Part> parts;
   for (int64_t begin = 0; begin < length; begin += tiles.stride)
@@ -45,38 +50,42 @@ std::vector<Part> parts_of(const StitchedTiles& tiles, int64_t length) {
   return parts;
 }
 
-bool applies(const StitchedTiles& tiles, int64_t h, int64_t w) {
-  return tiles.size > 0 && (h > tiles.size || w > tiles.size);
+bool applies(const TileGrid& tiles, int64_t h, int64_t w) {
+  return tiles.y.size > 0 && (h > tiles.y.size || w > tiles.x.size);
 }
 
-Tensor stitch_tiles(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t scale,
+GridParts parts_of(const TileGrid& tiles, int64_t h, int64_t w) {
+  if (!applies(tiles, h, w)) return {{{0, h}}, {{0, w}}};
+  return {parts_of(tiles.y, h), parts_of(tiles.x, w)};
+}
+
+Tensor stitch_tiles(const TileGrid& tiles, int64_t h, int64_t w, int64_t scale,
                     const std::function<Tensor(const Part& y, const Part& x)>& run) {
-  const int64_t shared = (tiles.size - tiles.stride) * scale;
   Tensor result;
   std::vector<Tensor> above;  // the last rows of each tile of the row before, whole and blended
-  for (const Part& part_y : parts_of(tiles, h)) {
+  for (const Part& part_y : parts_of(tiles.y, h)) {
     const int64_t y = part_y.begin;
     std::vector<Tensor> bottoms;
     Tensor left;
-    for (const Part& part_x : parts_of(tiles, w)) {
+    for (const Part& part_x : parts_of(tiles.x, w)) {
       const int64_t x = part_x.begin;
       Tensor tile = run(part_y, part_x);
       if (!result.defined()) result = at::empty({tile.size(0), h * scale, w * scale}, tile.options());
       if (y > 0) blend(above[bottoms.size()], tile, 1);
       if (x > 0) blend(left, tile, 2);
-      const int64_t rows = std::min(tiles.stride, h - y) * scale, columns = std::min(tiles.stride, w - x) * scale;
+      const int64_t rows = std::min(tiles.y.stride, h - y) * scale, columns = std::min(tiles.x.stride, w - x) * scale;
       result.narrow(1, y * scale, rows)
           .narrow(2, x * scale, columns)
           .copy_(tile.narrow(1, 0, rows).narrow(2, 0, columns));
-      bottoms.push_back(last(tile, 1, shared));
-      left = last(tile, 2, shared);
+      bottoms.push_back(last(tile, 1, tiles.y.shared() * scale));
+      left = last(tile, 2, tiles.x.shared() * scale);
     }
     above = std::move(bottoms);
   }
   return result;
 }
 
-Tensor stitch_clips(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t scale,
+Tensor stitch_clips(const TileGrid& tiles, int64_t h, int64_t w, int64_t scale,
                     const std::function<Tensor(const Part& y, const Part& x)>& run) {
   if (!applies(tiles, h, w)) return run({0, h}, {0, w});
   int64_t channels = 0;
@@ -88,39 +97,37 @@ Tensor stitch_clips(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t sc
   return flat.unflatten(0, {channels, -1});
 }
 
-std::vector<Part> parts_of_grid(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t length) {
-  return applies(tiles, h, w) ? parts_of(tiles, length) : std::vector<Part>{{0, length}};
-}
-
 Part pixels_of(const Part& part, int64_t cells, int64_t cell, int64_t pixels) {
   const bool last = part.begin + part.length == cells;
   return {part.begin * cell, last ? pixels - part.begin * cell : part.length * cell};
 }
 
-int64_t most_pixels(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t cells, int64_t cell, int64_t pixels) {
+int64_t most_pixels(const std::vector<Part>& parts, int64_t cells, int64_t cell, int64_t pixels) {
   int64_t most = 0;
-  for (const Part& part : parts_of_grid(tiles, h, w, cells))
-    most = std::max(most, pixels_of(part, cells, cell, pixels).length);
+  for (const Part& part : parts) most = std::max(most, pixels_of(part, cells, cell, pixels).length);
   return most;
 }
 
+int64_t longest(const std::vector<Part>& parts) { return std::ranges::max_element(parts, {}, &Part::length)->length; }
+
 std::string tiles_text(const char* what, const StitchedTiles& tiles, int64_t cell) {
-  return tiles.size == 0
-             ? std::string()
-             : what + std::to_string(tiles.size * cell) + "+" + std::to_string((tiles.size - tiles.stride) * cell);
+  return tiles.size == 0 ? std::string()
+                         : what + std::to_string(tiles.size * cell) + "+" + std::to_string(tiles.shared() * cell);
 }
 
-int64_t stitched_bytes(const StitchedTiles& tiles, int64_t channels, int64_t h, int64_t w) {
-  const int64_t shared = tiles.size - tiles.stride;
-  const auto columns = [&](int64_t n) {
-    return n / tiles.stride * tiles.size + std::min(tiles.size, n % tiles.stride);
-  };
-  return 4 * channels * (h * w + 2 * shared * columns(w) + shared * tiles.size);
+std::string tiles_text(const TileGrid& tiles, int64_t cell) {
+  const bool square = tiles.x.size == tiles.y.size && tiles.x.stride == tiles.y.stride;
+  return tiles_text("-tiles", tiles.y, cell) + (square ? "" : tiles_text("x", tiles.x, cell));
+}
+
+int64_t stitched_bytes(const TileGrid& tiles, int64_t channels, int64_t h, int64_t w) {
+  const int64_t columns = w / tiles.x.stride * tiles.x.size + std::min(tiles.x.size, w % tiles.x.stride);
+  return 4 * channels * (h * w + 2 * tiles.y.shared() * columns + tiles.x.shared() * tiles.y.size);
 }
 
 Tensor stitch_frames(const StitchedTiles& tiles, int64_t groups, int64_t scale,
                      const std::function<Tensor(const Part& groups)>& run) {
-  const int64_t shared = (tiles.size - tiles.stride) * scale;
+  const int64_t shared = tiles.shared() * scale;
   Tensor result, before;  // before: the last frames of the tile before, blended
   for (const Part& part : parts_of(tiles, groups)) {
     const int64_t begin = part.begin, length = part.length, lead = begin == 0 ? 1 : 0;
@@ -156,11 +163,12 @@ Tensor stitch_parts(const StitchedTiles& tiles, int64_t cells, int64_t shared,
   return result;
 }
 
-int64_t tiled_bytes(const StitchedTiles& tiles, int64_t h, int64_t w, int64_t numbers,
+int64_t tiled_bytes(const TileGrid& tiles, int64_t h, int64_t w, int64_t numbers,
                     const std::function<int64_t(int64_t h, int64_t w)>& pass) {
-  const bool tiled = applies(tiles, h, w);
-  const int64_t tile_h = tiled ? std::min(tiles.size, h) : h, tile_w = tiled ? std::min(tiles.size, w) : w;
-  return pass(tile_h, tile_w) + 4 * numbers * tile_h * tile_w + (tiled ? stitched_bytes(tiles, numbers, h, w) : 0);
+  const auto [y, x] = parts_of(tiles, h, w);
+  const int64_t tile_h = longest(y), tile_w = longest(x);
+  return pass(tile_h, tile_w) + 4 * numbers * tile_h * tile_w +
+         (applies(tiles, h, w) ? stitched_bytes(tiles, numbers, h, w) : 0);
 }
 
 }  // namespace tessera::models

@@ -19,6 +19,9 @@ struct Tiling {
   /// at once (VideoVae::tiles_in_time); 0: no tiles in time.
   int64_t frames = 0;
   int64_t shared_frames = 0;
+  /// Of a row of pixels, where tiles are not square, as `size` and `overlap` are of a column then; 0: they are square.
+  int64_t width = 0;
+  int64_t width_overlap = 0;
 };
 
 /// The range of a tile along one side, and its overlaps with the tile before and the tile after it.

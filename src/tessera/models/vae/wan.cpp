@@ -29,6 +29,7 @@ WanVae::WanVae(Config config, ReadWeight read, const Tiling& tiling)
       mean_(constants(config_.mean)),
       std_(constants(config_.std)) {
   const int64_t cell = config_.stride();
+  check_internal(tiling.width == 0, "models.vae", "tiles of Wan's autoencoder that are not square");
   if (tiling.size % cell != 0 || tiling.overlap % cell != 0 || (tiling.size > 0 && tiling.overlap >= tiling.size) ||
       tiling.size < 0 || tiling.overlap < 0)
     throw UserError(Exit::usage, "models.vae",

@@ -62,6 +62,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   json.expect("in_channels", 3 * c.patch * c.patch);
   json.expect("out_channels", 3 * c.patch * c.patch);
   json.expect("attn_scales", nlohmann::json::array());
+  json.without_effect({"dropout"});
   c.dim = json.size(diffusers ? "base_dim" : "dim", c.dim);
   c.decoder_dim = two ? json.size(decoder) : c.dim;
   c.z_dim = json.size("z_dim", c.z_dim);

@@ -84,6 +84,7 @@ S2vConfig parse_s2v_config(std::string_view text, const std::string& file) {
   json.expect("enable_framepack", true);
   json.expect("framepack_drop_mode", "padd");
   json.expect("trainable_token_pos_emb", false);
+  json.without_effect({"zero_init", "motion_token_num"});  // of training, and of the motioner
   // the other fields are those of a text-to-video transformer
   Json base = parse_ordered_json(text, file);
   base["model_type"] = "t2v";

@@ -189,13 +189,14 @@ bool prodigy_argument(Translator& t, const std::string& option, const std::strin
                                      {"use_bias_correction", "train.bias_correction", nullptr},
                                      {"safeguard_warmup", "train.safeguard_warmup", nullptr},
                                      {"decouple", nullptr, "true"},
-                                     {"growth_rate", nullptr, "inf"},
+                                     {"growth_rate", "train.growth_rate", nullptr},
                                      {"slice_p", nullptr, "1"}};
   const std::string word = lower_case(value);
   for (const Known& known : kKnown) {
     if (name != known.name) continue;
     if (!known.key) return word == known.only || word == std::string("float('") + known.only + "')";
     if (name == "beta3" && word == "none") return true;
+    if (name == "growth_rate" && (word == "inf" || word == "float('inf')")) return true;  // no bound
     t.set(known.key, word == "true" || word == "false" ? word : value, {option});
     return true;
   }
@@ -219,7 +220,7 @@ void optimiser_arguments(Translator& t, const Given& g) {
     } else if (!prodigy || !prodigy_argument(t, g.name, name, value)) {
       return t.refuse(g.name, "'" + pair +
                                   "': weight_decay, betas and eps are supported, and of Prodigy d_coef, d0, "
-                                  "beta3, use_bias_correction, safeguard_warmup and decouple=True");
+                                  "beta3, growth_rate, use_bias_correction, safeguard_warmup and decouple=True");
     }
   }
   if (!t.is_answered(g.name)) t.imply(g.name, "what Prodigy does in any case");

@@ -103,7 +103,7 @@ void check_moments(CaseFile& file, OptimiserCase& state, const std::string& pref
 }
 
 void check_run(const CaseContext& context, CaseFile& file, const std::string& name, const Run& run) {
-  const Json& config = context.config;
+  const Settings& config = context.config;
   const int64_t steps = config.at("steps"), every = steps / 5;
   const double lr = config.at("lr");
   optim::AdamWOptions options;
@@ -137,7 +137,7 @@ void check_run(const CaseContext& context, CaseFile& file, const std::string& na
 }  // namespace
 
 CaseResults verify_adam8bit(const CaseContext& context) {
-  const Json& config = context.config;
+  const Settings& config = context.config;
   CaseFile file(context.name, context.case_files().front());
   check_input(config.at("block_size") == ops::kQuantBlock && config.at("min_8bit_size") == plan::kLeastQuantised,
               "verify", context.folder.string() + "/config.json: block_size and min_8bit_size",

@@ -19,8 +19,8 @@ using data::Drawn;
 struct Size {
   int64_t index = 0;  ///< in the order of search
   data::DrawnSize draws;
-  std::vector<int64_t> batches;  ///< of its lengths
-  std::vector<double> ratios;    ///< height by width
+  std::vector<int64_t> frames, batches;  ///< of its lengths
+  std::vector<double> ratios;            ///< height by width
   std::vector<std::pair<int64_t, int64_t>> targets;
 };
 
@@ -31,15 +31,17 @@ double ratio_of(const std::string& name) {
   return colon == name.npos ? first : std::stod(name.substr(colon + 1)) / first;
 }
 
-std::vector<Size> sizes_of(const Json& about, const Json& config, bool skips) {
+std::vector<Size> sizes_of(const Json& about, const Settings& config, bool skips) {
   std::vector<Size> sizes;
   for (const Json& entry : about.at("order")) {
     const std::string name = entry.at(0).get<std::string>();
-    Size size{static_cast<int64_t>(sizes.size()), {about.at("areas").at(name).get<int64_t>(), {}}, {}, {}, {}};
+    Size size{static_cast<int64_t>(sizes.size()), {about.at("areas").at(name).get<int64_t>(), {}}, {}, {}, {}, {}};
     for (const Json& frames : entry.at(1)) {
-      const Json& bucket = config.at(name).at(std::to_string(frames.get<int64_t>()));
-      const Json& share = bucket.at(0);
-      data::DrawnLength length{frames.get<int64_t>(),
+      const Settings bucket = config.at(name).at(std::to_string(frames.get<int64_t>()));
+      const Settings share = bucket.at(0);
+      size.frames.push_back(frames.get<int64_t>());
+      // a clip has as many frames as the interval takes of it
+      data::DrawnLength length{frames == 1 ? 1 : frames.get<int64_t>() * about.value("frame_interval", int64_t{1}),
                                share.is_array() ? share.at(0).get<double>() : share.get<double>()};
       if (share.is_array()) length.keep = skips ? 1 - share.at(1).get<double>() : share.at(1).get<double>();
       size.draws.lengths.push_back(length);
@@ -82,7 +84,7 @@ int64_t interval_of(double rate, double most) {
   return rate > 0 && rate >= most ? static_cast<int64_t>(std::ceil(rate / most)) : 1;
 }
 
-void check_configuration(CaseFile& file, const std::string& name, const Json& about, const Json& config) {
+void check_configuration(CaseFile& file, const std::string& name, const Json& about, const Settings& config) {
   const std::string style = about.at("style").get<std::string>();
   const bool second = style == "v2";
   const std::vector<Size> sizes = sizes_of(about, config, second);
@@ -114,7 +116,7 @@ void check_configuration(CaseFile& file, const std::string& name, const Json& ab
     const Size& size = tried[drawn->size];
     const size_t shape = nearest(size.ratios, ratio);
     const int64_t row[] = {size.index,
-                           size.draws.lengths[drawn->length].frames,
+                           size.frames[drawn->length],
                            static_cast<int64_t>(shape),
                            size.targets[shape].first,
                            size.targets[shape].second,

@@ -48,11 +48,7 @@ void compare_rounded(CaseFile& file, const std::string& name, const Tensor& comp
   });
 }
 
-std::vector<VideoSize> video_sizes(const Json& rows) {
-  std::vector<VideoSize> sizes;
-  for (const Json& row : rows) sizes.push_back(row.get<VideoSize>());
-  return sizes;
-}
+std::vector<VideoSize> video_sizes(const Settings& rows) { return rows.get<std::vector<VideoSize>>(); }
 
 double shift_of_first(const VideoSize& size, double scale) {
   const auto [height, width, frames] = size;

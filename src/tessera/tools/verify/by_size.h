@@ -30,7 +30,7 @@ at::Tensor bf16_steps(const at::Tensor& values);
 void compare_rounded(CaseFile& file, const std::string& name, const at::Tensor& computed, const at::Tensor& exact);
 
 using VideoSize = std::array<int64_t, 3>;  ///< height, width and frames, in pixels
-std::vector<VideoSize> video_sizes(const Json& rows);
+std::vector<VideoSize> video_sizes(const Settings& rows);
 /// The shift of 1.2, whose autoencoder makes five latent frames of 17, and of 1.3, which counts those that begin no piece
 /// and scales those of videos alone.
 double shift_of_first(const VideoSize& size, double scale);

@@ -2,18 +2,16 @@
 // One golden case being checked: its files, its tolerances, and the comparisons made so far.
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "tessera/base/mesh.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/comm/comm.h"
 #include "tessera/models/common/family.h"
+#include "tessera/models/vae/tiles.h"
 #include "tessera/tools/verify/case_json.h"
 
 namespace tessera::tools {
-
-using Json = nlohmann::ordered_json;
 
 struct Comparison {
   std::string name;
@@ -37,7 +35,8 @@ class CaseFile final : public models::CaseTensors {
     return file_ ? file_->find(name) != nullptr : expected_.count(name) > 0;
   }
   std::vector<std::string> names(const std::string& prefix) const override;
-  /// A tensor of the case, in its own dtype (8-bit floats as fp32). Throws UserError (input) when it is missing.
+  /// A tensor of the case, in its own dtype (8-bit floats, and inputs in 16 bits, as fp32). Throws UserError (input) when
+  /// it is missing.
   at::Tensor tensor(const std::string& name) const override;
 
   /// Compares with the expected tensor of that name and remembers the computed one for --write. A missing expectation,
@@ -72,6 +71,10 @@ class CaseFile final : public models::CaseTensors {
   Json not_compared() const;
   /// Books a failure of each of these, for cases that are compared whole.
   void fail_the_rest();
+  /// Takes back what was compared of a run, whose settings this build has not, and says why: the case ends with exit
+  /// code 3 where nothing else differs.
+  void refuse_run(const std::string& run, const std::string& why);
+  const std::vector<std::string>& refused() const { return refused_; }  ///< "RUN: why"
 
   bool passed() const;
   const std::vector<Comparison>& comparisons() const { return comparisons_; }
@@ -87,6 +90,7 @@ class CaseFile final : public models::CaseTensors {
   std::vector<std::pair<std::string, std::string>> left_out_;  ///< how names begin, and why
   std::vector<Comparison> comparisons_;
   std::vector<std::pair<std::string, at::Tensor>> computed_;
+  std::vector<std::string> refused_;
 };
 
 /// [n] int64.
@@ -100,7 +104,7 @@ struct CaseContext {
   std::filesystem::path folder;
   std::string name;
   CaseDescription description;
-  Json config;  ///< config.json
+  Settings config;  ///< config.json
   comm::Comm* comm = nullptr;
   Mesh mesh;
   int rank = 0;
@@ -112,6 +116,8 @@ struct CaseContext {
 };
 
 using CaseResults = std::vector<CaseFile>;
+/// Arguments of diffusers' enable_tiling, under "_tiling" of config.json; none: no tiles.
+models::Tiling diffusers_tiling(const CaseContext& context);
 // What checks a kind; the list of kinds is in verify.cpp.
 CaseResults verify_dit(const CaseContext& context);
 CaseResults verify_dit_moe(const CaseContext& context);

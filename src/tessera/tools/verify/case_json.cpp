@@ -1,5 +1,7 @@
 #include "tessera/tools/verify/case_json.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
@@ -8,16 +10,34 @@ namespace tessera::tools {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr const char* kGiveCase = "give the folder of a golden case";
 
-const Json& member(const Json& json, const std::string& key) {
-  static const Json nothing;
-  const auto found = json.is_object() ? json.find(key) : json.end();
-  return found == json.end() ? nothing : *found;
+/// Words about a case, and lists that its generator wrote for people.
+constexpr const char* kWords[] = {"reference",
+                                  "notes",
+                                  "meaning",
+                                  "tensors",
+                                  "seed",
+                                  "files",
+                                  "out_mean_std",
+                                  "evidence",
+                                  "measured",
+                                  "run_facts",
+                                  "tokenizer",
+                                  "probabilities",
+                                  "newer_reference",
+                                  "reference_bug_rows",
+                                  "params_without_grad"};
+Settings member(const Settings& json, const std::string& key) {
+  return json.is_object() && json.contains(key) ? json.at(key) : Settings();
 }
 
 }  // namespace
+
+bool is_measure(const std::string& key) {
+  constexpr const char* kMeasures[] = {"_max_rel", "_max_steps", "_relative_to_move", "_measured"};
+  return std::ranges::any_of(kMeasures, [&](const char* part) { return key.find(part) != key.npos; });
+}
 
 Json read_case_object(const std::filesystem::path& path) {
   constexpr int64_t kMost = int64_t{64} << 20;
@@ -27,12 +47,12 @@ Json read_case_object(const std::filesystem::path& path) {
 }
 
 std::string CaseDescription::kind() const {
-  const Json& kind = member(json, "kind");
+  const Settings kind = member(json, "kind");
   return kind.is_string() ? kind.get<std::string>() : "";
 }
 
-double CaseDescription::number(const Json& fields, const std::string& key, const std::string& name) const {
-  const Json& found = member(fields, key);
+double CaseDescription::number(const Settings& fields, const std::string& key, const std::string& name) const {
+  const Settings found = member(fields, key);
   check_input(found.is_number(), "verify", file.string() + ": " + name + " is missing or not a number");
   return found.get<double>();
 }
@@ -42,11 +62,31 @@ double CaseDescription::tolerance(const std::string& key) const {
 }
 
 std::function<double(double)> CaseDescription::bound(const std::string& key) const {
-  const Json& rule = member(member(json, "tolerance"), key);
+  const Settings rule = member(member(json, "tolerance"), key);
   if (!rule.is_object()) return [all = tolerance(key)](double) { return all; };
   const std::string name = "tolerance." + key + ".";
   return [share = number(rule, "rtol_of_max", name + "rtol_of_max"),
           least = number(rule, "atol", name + "atol")](double largest) { return share * largest + least; };
+}
+
+bool CaseDescription::has_rule(const std::string& key) const {
+  return member(member(json, "tolerance"), key).is_object();
+}
+
+std::vector<std::string> CaseDescription::unread() const {
+  for (const char* word : kWords) json.read(word);
+  for (const auto& [key, value] : json.items())  // reads what is empty
+    if (is_measure(key)) value.read();
+  const Settings tolerances = member(json, "tolerance");
+  if (tolerances.is_string()) tolerances.read();  // a rule in words stands in the code of its kind
+  if (tolerances.is_object())
+    for (const auto& [key, value] : tolerances.items()) {
+      // a case may lack the values that a rule is of
+      constexpr const char* kRules[] = {"out", "grad", "grad_in", "loss", "mid", "timesteps", "sigmas"};
+      const bool known = std::ranges::find(kRules, key) != std::end(kRules) || key == "measured";
+      if (value.is_string() || known || is_measure(key)) value.read();
+    }
+  return json.unread({});
 }
 
 }  // namespace tessera::tools

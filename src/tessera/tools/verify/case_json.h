@@ -6,13 +6,18 @@
 //   description.tolerance("out");
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
+
+#include "tessera/tools/verify/settings.h"
 
 namespace tessera::tools {
 
+/// Whether a field of a case's file says how exact its reference is.
+bool is_measure(const std::string& key);
+
 /// A file of a case that holds an object. Throws UserError (input) for anything else.
-nlohmann::ordered_json read_case_object(const std::filesystem::path& path);
+Json read_case_object(const std::filesystem::path& path);
 
 struct CaseDescription {
   CaseDescription() = default;
@@ -24,12 +29,16 @@ struct CaseDescription {
   /// The same as a bound by the largest expected magnitude: a number is one for all, {rtol_of_max, atol} gives
   /// rtol_of_max * magnitude + atol.
   std::function<double(double)> bound(const std::string& key) const;
+  bool has_rule(const std::string& key) const;  ///< of the second form
+
+  /// What is left when the case was computed, and is neither words about it nor a measure of its reference.
+  std::vector<std::string> unread() const;
 
   std::filesystem::path file;
-  nlohmann::ordered_json json;
+  Settings json;
 
  private:
-  double number(const nlohmann::ordered_json& fields, const std::string& key, const std::string& name) const;
+  double number(const Settings& fields, const std::string& key, const std::string& name) const;
 };
 
 }  // namespace tessera::tools

@@ -18,37 +18,47 @@ struct Row {
   std::string video, moments, latent, decoded;  // tensors of the case
   Tiling tiling;
   bool scaled = false;
-  Json changed = Json::object();  // fields of config.json
-  std::string name = {};          // of a case of a table
+  Settings given = Settings(Json::object());  // fields of config.json that it changes, and which inputs it has
+  std::string name = {};                      // of a case of a table
 
   /// Further tensors of such a case.
   std::string in(const char* what) const { return "in." + name + "." + what; }
   std::string out(const char* what) const { return "out." + name + "." + what; }
 };
 
-const Json& config_field(const CaseContext& context, const Json& of, const char* key) {
+Settings config_field(const CaseContext& context, const Settings& of, const char* key) {
   check_input(of.contains(key), "verify", (context.folder / "config.json").string() + ": " + key + " is missing");
-  return of[key];
+  return of.at(key);
 }
 
-int64_t config_number(const CaseContext& context, const Json& of, const char* key) {
-  const Json& value = config_field(context, of, key);
-  check_input(value.is_number_integer(), "verify",
+int64_t config_number(const CaseContext& context, const Settings& of, const char* key) {
+  const Settings value = config_field(context, of, key);
+  check_input(value.json().is_number_integer(), "verify",
               (context.folder / "config.json").string() + ": " + key + " is no whole number");
   return value.get<int64_t>();
 }
 
-/// Arguments of diffusers' enable_tiling, under "_tiling"; none: no tiles.
+}  // namespace
+
 Tiling diffusers_tiling(const CaseContext& context) {
   if (!context.config.contains("_tiling")) return {};
-  const Json& given = context.config["_tiling"];
-  const auto at = [&](const char* key) { return config_number(context, given, key); };
-  const int64_t size = at("tile_sample_min_height"), stride = at("tile_sample_stride_height");
-  check_input(size == at("tile_sample_min_width") && stride == at("tile_sample_stride_width"), "verify",
-              (context.folder / "config.json").string() + ": tiles that are not square");
-  const int64_t frames = at("tile_sample_min_num_frames");
-  return {size, size - stride, frames, frames - at("tile_sample_stride_num_frames")};
+  const Settings given = context.config.at("_tiling");
+  const auto shared = [&](int64_t length, const char* stride) {
+    return length - config_number(context, given, stride);
+  };
+  Tiling tiling;
+  tiling.size = config_number(context, given, "tile_sample_min_height");
+  tiling.width = config_number(context, given, "tile_sample_min_width");
+  tiling.overlap = shared(tiling.size, "tile_sample_stride_height");
+  tiling.width_overlap = shared(tiling.width, "tile_sample_stride_width");
+  if (given.contains("tile_sample_min_num_frames")) {
+    tiling.frames = config_number(context, given, "tile_sample_min_num_frames");
+    tiling.shared_frames = shared(tiling.frames, "tile_sample_stride_num_frames");
+  }
+  return tiling;
 }
+
+namespace {
 
 std::vector<Row> named_rows(const CaseContext& context) {
   const Tiling tiling = diffusers_tiling(context), time = {0, 0, tiling.frames, tiling.shared_frames};
@@ -59,18 +69,20 @@ std::vector<Row> named_rows(const CaseContext& context) {
 }
 
 /// Tiles of a side, or of frames, that a case switches on: their size is under one of two names. They share a quarter, or
-/// as the configuration says.
-void read_tiles(const CaseContext& context, const Json& given, const char* flag,
+/// as the configuration says. What a case says of its own stands before what config.json says of all.
+void read_tiles(const CaseContext& context, const Settings& given, const char* flag,
                 const std::array<const char*, 2>& sizes, int64_t& size, int64_t& shared) {
-  if (!given.contains(flag) || given[flag] != true) return;
-  size = config_number(context, context.config, sizes[context.config.contains(sizes[0]) ? 0 : 1]);
-  shared =
-      size - static_cast<int64_t>(static_cast<double>(size) * (1 - context.config.value("tile_overlap_factor", 0.25)));
+  if (!given.value(flag, false)) return;
+  const auto of = [&](const char* key) { return given.contains(key) ? given : context.config; };
+  const char* key = of(sizes[0]).contains(sizes[0]) ? sizes[0] : sizes[1];
+  size = config_number(context, of(key), key);
+  const double factor = of("tile_overlap_factor").value("tile_overlap_factor", 0.25);
+  shared = size - static_cast<int64_t>(static_cast<double>(size) * (1 - factor));
 }
 
 std::vector<Row> listed_rows(const CaseContext& context) {
   std::vector<Row> rows;
-  for (const auto& [name, given] : context.config["cases"].items()) {
+  for (const auto& [name, given] : context.config.at("cases").items()) {
     const auto input = [&, &name = name, &given = given](const char* key) {
       return "in." + (given.contains(key) ? config_field(context, given, key).get<std::string>() : name + "." + key);
     };
@@ -79,6 +91,8 @@ std::vector<Row> listed_rows(const CaseContext& context) {
     read_tiles(context, given, "spatial", {"sample_size", "spatial_tile_size"}, row.tiling.size, row.tiling.overlap);
     read_tiles(context, given, "temporal", {"sample_tsize", "temporal_tile_size"}, row.tiling.frames,
                row.tiling.shared_frames);
+    given.read("slicing");  // which takes samples one after the other, as it is done here
+    for (const char* pieces : {"pieces_2d", "pieces_t"}) given.read(pieces);  // of the reference, which follow
     if (given.value("is_training", false)) row.scaled = false;  // of the autoencoder, whose latents stay as they are
     rows.push_back(row);
   }
@@ -147,9 +161,10 @@ void check_stages(const models::TwoStageVae& vae, CaseFile& file, const Row& row
 }
 
 std::unique_ptr<models::VideoVae> open(const CaseContext& context, const Row& row) {
-  Json config = context.config;
+  Json config = context.config.peek();
   config.erase("cases");
-  config.update(row.changed);
+  config.update(row.given.peek());
+  row.given.text();  // the reader of config.json takes it
   return job::open_vae_as(context.folder / "model.safetensors", config.dump(),
                           (context.folder / "config.json").string(), row.tiling);
 }
@@ -162,6 +177,10 @@ CaseResults verify_clips(const CaseContext& context) {
   for (const auto& path : context.case_files()) {
     CaseFile file(context.name, path, "model.safetensors");
     for (const Row& row : rows) {
+      if (row.given.contains("frames") && file.has(row.video))
+        check_input(row.given.at("frames") == file.tensor(row.video).size(2), "verify",
+                    (context.folder / "config.json").string() + ": cases." + row.name +
+                        ".frames is not the number of frames of " + row.video);
       const auto vae = open(context, row);
       const auto* stages = dynamic_cast<const models::TwoStageVae*>(vae.get());
       if (stages && file.has(row.in("eps2d")))

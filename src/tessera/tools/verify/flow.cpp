@@ -62,12 +62,17 @@ void check_training(CaseFile& file, const CaseContext& context, const std::strin
   }
   file.compare(prefix + "noisy", at::stack(noisy), context.tolerance("out"));
   file.compare(prefix + "weight_at_ids", to_tensor(weights, at::kFloat), 1e-5);
+  file.leave_out(prefix + "ids", "they are drawn by the reference, and given to the comparison");
   file.compare(prefix + "target", diffusion::velocity(x, noise), context.tolerance("out"));
 }
 
 }  // namespace
 
 CaseResults verify_flow(const CaseContext& context) {
+  check_input(context.config.value("num_train_timesteps", 1000) == 1000, "verify",
+              context.name + ": config.json: num_train_timesteps, this build has 1000");
+  // the names of the expected values have these
+  for (const char* key : {"official_shifts", "diffusers_shifts", "steps", "train"}) context.config.read(key);
   CaseFile file(context.name, context.case_files().front());
   const std::regex pattern(R"(out\.(\w+)\.shift([0-9.]+)\.steps(\d+)\.(\w+))");
   std::vector<std::string> seen;

@@ -142,6 +142,9 @@ CaseResults verify_fp8(const CaseContext& context) {
                act = file.tensor("in.act");
   check_input(x.dim() == 2 && w.dim() == 2 && x.size(1) == w.size(1), "verify",
               file.case_name() + "/" + file.file_name() + ": in.x and in.w do not fit", "expected [M, N] and [K, N]");
+  for (const auto& [key, size] : {std::pair("M", x.size(0)), {"N", x.size(1)}})
+    check_input(context.config.value(key, size) == size, "verify",
+                context.folder.string() + "/config.json: " + key + " is not that of in.x");
   check_input(context.config.at("int8_block") == ops::kQuantBlock, "verify",
               context.folder.string() + "/config.json: int8_block",
               "this build has blocks of " + std::to_string(ops::kQuantBlock));
@@ -163,7 +166,7 @@ CaseResults verify_fp8(const CaseContext& context) {
   wide.format = DType::f8_e5m2;
   stored.compare("tensor_e4m3", values_of(quantise(x, whole).codes, DType::f8_e4m3), 0.0);
   stored.compare("tensor_e5m2", values_of(quantise(x, wide).codes, DType::f8_e5m2), 0.0);
-  stored.compare("act_bf16", act, 0.0);
+  stored.compare("act_bf16", act.to(at::kBFloat16), 0.0);
   stored.compare("act_int8", q, 0.0);
   stored.compare_each("edge_fp16", edge.to(at::kHalf), exactly, /*nan=*/true);
   results.push_back(std::move(stored));

@@ -1,5 +1,6 @@
 // Kinds of the frames that a clip is given in training and sampling, from recorded draws: beside the noisy latent (a
 // mask and latents), or without noise among the noisy frames. Everything is exact, and a mesh means nothing here.
+#include "tessera/base/check.h"
 #include "tessera/diffusion/given_frames.h"
 #include "tessera/diffusion/training_sample.h"
 #include "tessera/families/frames/frame_masks.h"
@@ -13,7 +14,7 @@ namespace {
 using at::Tensor;
 using families::GivenFrames;
 
-std::vector<families::Weighted> weighted(const Json& config) {
+std::vector<families::Weighted> weighted(const Settings& config) {
   std::vector<families::Weighted> weights;
   for (const auto& [kind, weight] : config.items()) weights.push_back({kind, weight.get<double>()});
   return weights;
@@ -27,8 +28,11 @@ CaseResults one(CaseFile file) {
 
 /// Samples of a training run, with what was encoded of each in the order of the program's calls. Clips are never padded
 /// here: of a run that pads, which frames were encoded is not compared.
-void check_run(CaseFile& file, const std::string& name, const Json& run) {
+void check_run(CaseFile& file, const std::string& name, const Settings& run) {
   const std::string in = "in." + name + ".", out = "out." + name + ".";
+  for (const char* of_reference : {"python_random_seed", "config_after"})
+    run.read(of_reference);  // its draws are inputs
+  if (!file.has(in + "u")) run.read("chosen");
   const bool images = !file.has(in + "u");
   const Tensor u = images ? Tensor() : file.tensor(in + "u");
   const auto weights = weighted(run.at("config_before"));
@@ -43,17 +47,23 @@ void check_run(CaseFile& file, const std::string& name, const Json& run) {
     const std::string kind =
         images ? families::kind_giving(false, false, false)
                : families::chosen(families::fitting(weights, latent_frames, causal), u[s].item<double>());
+    if (!images && run.contains("chosen") && kind != run.at("chosen").at(static_cast<size_t>(s)).get<std::string>())
+      file.fail(out + "cond: another kind of sample " + std::to_string(s) + ", " + kind);
     const auto given = families::given_frames(kind, frames, latent_frames, causal);
     std::vector<Tensor> pieces;
     for (const GivenFrames& part : given) {
       if (part.count == 0) continue;
-      if (!padded && run.at("encodes").at(calls).at("frames") != Json({part.begin, part.begin + part.count}))
+      const Settings call = run.at("encodes").at(calls);
+      if (!padded && call.at("sample") != s)
+        file.fail(out + "cond: encoded for another sample than " + std::to_string(s));
+      if (call.at("frames").get<std::vector<int64_t>>() != std::vector{part.begin, part.begin + part.count} && !padded)
         file.fail(out + "cond: other frames of sample " + std::to_string(s));
       pieces.push_back(encoded());
     }
     conds.push_back(diffusion::condition(latents.back(), given, pieces));
     for (const int64_t patch : {1, 2}) packed[patch - 1].push_back(models::to_rows(conds.back(), {1, patch, patch}));
   }
+  run.read("encodes");  // those of whole clips, and of pictures
   file.compare(out + "x0", at::stack(latents), 0.0);
   file.compare(out + "cond", at::stack(conds), 0.0);
   for (const int64_t patch : {1, 2})
@@ -61,11 +71,15 @@ void check_run(CaseFile& file, const std::string& name, const Json& run) {
 }
 
 /// Two samples of the sampler, the second without references.
-void check_references(CaseFile& file, const std::string& name, const Json& run) {
+void check_references(CaseFile& file, const std::string& name, const Settings& run) {
   const std::string out = "out." + name + ".";
   std::vector<Tensor> references, conds;
-  for (size_t i = 0; i < run.at("ref_latent_frames").size(); ++i)
+  const auto lengths = run.at("ref_latent_frames").get<std::vector<int64_t>>();
+  for (size_t i = 0; i < lengths.size(); ++i) {
     references.push_back(file.tensor("in." + name + ".ref" + std::to_string(i)));
+    check_input(references.back().size(1) == lengths[i], "verify",
+                "config.json: inference." + name + ".ref_latent_frames are not those of its references");
+  }
   auto shape = references.front().sizes().vec();
   shape[1] = run.at("latent_frames").get<int64_t>();
   for (const bool with : {true, false})
@@ -77,20 +91,25 @@ void check_references(CaseFile& file, const std::string& name, const Json& run) 
   file.compare(out + "masked", both.narrow(1, 1, both.size(1) - 1), 0.0);
 }
 
-/// Which samples a recorded draw leaves something out of: those below its share, `entry` of the configuration.
-std::vector<char> left_out(const CaseFile& file, const Json::const_iterator& entry) {
-  const Tensor draws = file.tensor("in.drop.u_" + entry.key());
+/// Which samples a recorded draw leaves something out of: those below its share.
+std::vector<char> left_out(const CaseFile& file, const std::string& draw, double share) {
+  const Tensor draws = file.tensor("in.drop.u_" + draw);
   std::vector<char> samples;
-  for (int64_t s = 0; s < draws.numel(); ++s) samples.push_back(draws[s].item<double>() < entry->get<double>());
+  for (int64_t s = 0; s < draws.numel(); ++s) samples.push_back(draws[s].item<double>() < share);
   return samples;
 }
 
 /// `shares`: of captions, and of pooled captions. Training has draws of its own, which a share of 1 or 0 makes sure. The
 /// case has all captions at one length: the last row is repeated.
-void check_dropped(CaseFile& file, const Json& shares) {
+void check_dropped(CaseFile& file, const Settings& shares) {
   const auto in = [&](const char* name) { return file.tensor(std::string("in.drop.") + name); };
   const Tensor captions = in("txt"), pooled = in("vec");
-  const std::vector<char> no_caption = left_out(file, shares.begin()), no_pooled = left_out(file, ++shares.begin());
+  const auto all = shares.items();
+  check_input(all.size() == 2, "verify",
+              "config.json: dropout has " + std::to_string(all.size()) +
+                  " shares, expected those of captions and of pooled captions");
+  const std::vector<char> no_caption = left_out(file, all[0].first, all[0].second),
+                          no_pooled = left_out(file, all[1].first, all[1].second);
   std::vector<Tensor> texts, vectors;
   for (int64_t s = 0; s < captions.size(0); ++s) {
     diffusion::NoiseSettings settings;
@@ -123,7 +142,7 @@ Tensor row_of(const std::vector<char>& mask) {
 
 using Mask = std::vector<char> (*)(const std::string& kind, int64_t frames, const families::MaskDraws& draws);
 
-void check_masks(CaseFile& file, const std::string& name, const Json& run, Mask mask) {
+void check_masks(CaseFile& file, const std::string& name, const Settings& run, Mask mask) {
   const std::string in = "in." + name + ".";
   const Tensor u = file.tensor(in + "u"), whole = file.tensor(in + "ints"), real = file.tensor(in + "uniform"),
                of_frame = file.tensor(in + "rand");
@@ -131,25 +150,25 @@ void check_masks(CaseFile& file, const std::string& name, const Json& run, Mask 
   std::vector<Tensor> rows;
   for (int64_t s = 0; s < u.size(0); ++s) {
     const std::string kind = families::masked_by(ratios, u[s].item<double>());
-    if (Json(kind) != run.at("names").at(static_cast<size_t>(s)))
+    if (kind != run.at("names").at(static_cast<size_t>(s)).get<std::string>())
       file.fail("out." + name + ".mask: another kind of sample " + std::to_string(s));
     rows.push_back(row_of(mask(kind, run.at("frames").get<int64_t>(), recorded(whole, real, of_frame, s))));
   }
   file.compare("out." + name + ".mask", at::stack(rows), 0.0);
 }
 
-void check_beside(CaseFile& file, const Json& run) {
+void check_beside(CaseFile& file, const Settings& run) {
   const Tensor u = file.tensor("in.index.u"), frames = file.tensor("in.index.latent_frames"),
                edge = file.tensor("in.index.edge_u"), whole = file.tensor("in.index.int");
   const Tensor masks = at::zeros({u.size(0), frames.max().item<int64_t>()}, at::kLong);
   for (int64_t s = 0; s < u.size(0); ++s) {
+    const std::string kind = families::chosen(weighted(run.at("mask_types")), u[s].item<double>());
+    if (run.contains("names") && kind != run.at("names").at(static_cast<size_t>(s)).get<std::string>())
+      file.fail("out.index.mask: another kind of sample " + std::to_string(s) + ", " + kind);
     const families::MaskDraws draws{[&](int64_t, int64_t) { return whole[s].item<int64_t>(); },
                                     [&](double, double) { return edge[s].item<double>(); }, nullptr};
     const auto count = frames[s].item<int64_t>();
-    masks[s]
-        .narrow(0, 0, count)
-        .copy_(row_of(families::frames_beside(families::chosen(weighted(run.at("mask_types")), u[s].item<double>()),
-                                              count, draws)));
+    masks[s].narrow(0, 0, count).copy_(row_of(families::frames_beside(kind, count, draws)));
   }
   file.compare("out.index.mask", masks, 0.0);
 }
@@ -161,6 +180,8 @@ CaseResults verify_given_frames(const CaseContext& context) {
   for (const auto& [name, run] : context.config.at("runs").items()) check_run(file, name, run);
   for (const auto& [name, run] : context.config.at("inference").items()) check_references(file, name, run);
   check_dropped(file, context.config.at("dropout"));
+  for (const char* of_latents : {"latent_channels", "compression"})
+    context.config.read(of_latents);  // which are inputs
   return one(std::move(file));
 }
 
@@ -168,10 +189,13 @@ CaseResults verify_frame_masks(const CaseContext& context) {
   CaseFile file(context.name, context.case_files().front());
   for (const auto& [name, run] : context.config.at("runs").items()) {
     if (name == "index") {
+      check_input(run.value("release", std::string("1.3")) == "1.3", "verify",
+                  "config.json: runs.index.release is not 1.3");
       check_beside(file, run);
       continue;
     }
-    check_masks(file, name, run, run.at("release") == "1.2" ? families::frame_mask_of_1_2 : families::frame_mask);
+    check_masks(file, name, run,
+                run.at("release") == std::string("1.2") ? families::frame_mask_of_1_2 : families::frame_mask);
   }
   const families::MaskDraws none;
   file.compare("out.all_masked_v12", row_of(families::frame_mask_of_1_2("image_head_tail", 2, none)), 0.0);

@@ -8,7 +8,7 @@
 namespace tessera::tools {
 
 CaseResults verify_grad_scaler(const CaseContext& context) {
-  const Json& config = context.config;
+  const Settings& config = context.config;
   CaseFile file(context.name, context.case_files().front());
   optim::GradScaler scaler(
       {config.at("init_scale"), config.at("growth_factor"), config.at("backoff_factor"), config.at("growth_interval")});

@@ -21,6 +21,44 @@ std::vector<std::string> optimiser_runs(const CaseFile& file) {
   return runs;
 }
 
+RunSettings::RunSettings(const Settings& config, const std::string& name) : all_(config), own_(Json::object()) {
+  if (config.contains("runs") && config.at("runs").contains(name)) own_ = config.at("runs").at(name);
+}
+
+Settings RunSettings::at(const char* key) const {
+  if (!own_.contains(key)) return all_.at(key);
+  all_.read(key);  // it is that of other runs
+  return own_.at(key);
+}
+
+void RunSettings::expect(const char* key, const Json& only) const {
+  if (!has(key)) return;
+  const Json found = at(key).json();
+  check_input(found == only, "verify", std::string(key) + " is " + found.dump() + ", this build has " + only.dump());
+}
+
+std::string RunSettings::unread() const {
+  std::string all;
+  for (const std::string& key : own_.unread({})) all += (all.empty() ? "" : ", ") + key;
+  return all;
+}
+
+void check_run_of(CaseFile& file, const Settings& config, const std::string& name,
+                  const std::function<void(const RunSettings& run)>& check) {
+  const RunSettings run(config, name);
+  try {
+    check(run);
+  } catch (const UserError& error) {
+    if (error.code() != Exit::input) throw;
+    if (config.contains("runs") && config.at("runs").contains(name)) config.at("runs").at(name).read();
+    return file.refuse_run(name, error.what());
+  }
+  if (const std::string unread = run.unread(); !unread.empty()) {
+    config.at("runs").at(name).read();
+    file.refuse_run(name, unread + ": not known to this build");
+  }
+}
+
 OptimiserCase::OptimiserCase(const CaseContext& context, const CaseFile& file, const net::UnitUpdate& update,
                              plan::StateFormat format)
     : OptimiserCase(context, file, update, format, Names{}) {}

@@ -13,6 +13,33 @@ namespace tessera::tools {
 /// "out.<run>.param.<n>" -> the runs, in file order.
 std::vector<std::string> optimiser_runs(const CaseFile& file);
 
+/// Settings of a run: its own, under "runs" of config.json, stand before those of all.
+class RunSettings {
+ public:
+  RunSettings(const Settings& config, const std::string& name);
+
+  bool has(const char* key) const { return own_.contains(key) || all_.contains(key); }
+  Settings at(const char* key) const;
+  template <class T>
+  T value(const char* key, T absent) const {
+    if (!has(key) || at(key).is_null()) return absent;
+    return at(key).template get<T>();
+  }
+  /// Of a number under one of two names.
+  double either(const char* key, const char* other) const { return at(has(key) ? key : other); }
+  /// Throws UserError (input) unless the setting is absent or this: `what` is what this build has.
+  void expect(const char* key, const Json& only) const;
+  /// The run's own that were passed over, as one text; empty: none.
+  std::string unread() const;
+
+ private:
+  Settings all_, own_;
+};
+
+/// Runs `check` for a run of the case; where its settings are none of this build, the run alone is refused.
+void check_run_of(CaseFile& file, const Settings& config, const std::string& name,
+                  const std::function<void(const RunSettings& run)>& check);
+
 class OptimiserCase {
  public:
   /// What the parameters begin as, and what each step has for them ([steps, ...]).

@@ -12,52 +12,71 @@ namespace tessera::tools {
 
 namespace {
 
-/// The optimiser of a run with its rate.
+/// The optimiser of a run with its states and its rate.
 struct RunOf {
   std::unique_ptr<const net::UnitUpdate> optimiser;
+  plan::StateFormat format;
   double lr = 0;
 };
 
-RunOf lion(const Json& run) {
+RunOf lion(const RunSettings& run) {
+  const double lr = run.at("lr");
   optim::LionOptions options;
-  options.betas = run.at("betas");
-  options.weight_decay = run.at("weight_decay");
-  return {std::make_unique<const optim::Lion>(options), run.at("lr")};
+  options.betas = run.at("betas").get<std::array<double, 2>>();
+  options.weight_decay = run.value("weight_decay", 0.0);
+  if (run.value("decoupled_weight_decay", false)) options.weight_decay /= lr;  // steps multiply it by their rate
+  run.expect("cautious_factor", 1.0);
+  run.value("use_triton", false);  // the same in another kernel
+  return {std::make_unique<const optim::Lion>(options), options.format, lr};
 }
 
-RunOf adafactor(const Json& run) {
+RunOf adafactor(const RunSettings& run) {
   constexpr double kMostRelative = 1e-2;
   optim::AdafactorOptions options;
-  options.eps = run.at("eps");
+  options.eps = run.at("eps").get<std::array<double, 2>>();
   options.clip_threshold = run.at("clip_threshold");
   options.decay_rate = run.at("decay_rate");
   options.weight_decay = run.at("weight_decay");
   options.relative_step = run.at("relative_step");
-  check_input(run.at("beta1").is_null() && !run.at("warmup_init").get<bool>() &&
-                  run.at("scale_parameter") == run.at("relative_step"),
-              "verify", "config.json: this build has Adafactor without beta1 and warmup_init",
-              "scale_parameter goes with relative_step");
-  return {std::make_unique<const optim::Adafactor>(options),
-          options.relative_step ? kMostRelative : run.at("lr").get<double>()};
+  options.scale_parameter = run.value("scale_parameter", true);
+  options.warmup_init = run.value("warmup_init", false);
+  check_input(options.relative_step || !options.warmup_init, "verify", "warmup_init without relative_step");
+  options.format.first_moment = run.has("beta1") && !run.at("beta1").is_null();
+  options.beta1 = run.value("beta1", 0.0);
+  const double own = options.warmup_init ? std::numeric_limits<double>::infinity() : kMostRelative;
+  check_input(options.relative_step != (run.value("lr", -1.0) >= 0), "verify",
+              "lr and relative_step: one of them says the rate");
+  return {std::make_unique<const optim::Adafactor>(options), options.format,
+          options.relative_step ? own : run.at("lr").get<double>()};
 }
 
-RunOf came(const Json& config, const std::string& name) {
+RunOf came(const RunSettings& run, const std::string& name) {
   optim::CameOptions options;
-  options.betas = config.at("betas");
-  options.eps = config.at("eps");
-  options.clip_threshold = config.at("clip_threshold");
-  options.weight_decay = config.at("wd");
-  if (name == "came_pytorch") options.factoring = plan::Factoring::last_two;
-  return {std::make_unique<const optim::Came>(options), config.at("lr")};
+  options.betas = run.at("betas").get<std::array<double, 3>>();
+  options.eps = run.at("eps").get<std::array<double, 2>>();
+  options.clip_threshold = run.at("clip_threshold");
+  options.weight_decay = run.either("weight_decay", "wd");
+  if (name.starts_with("came_pytorch")) options.factoring = plan::Factoring::last_two;
+  return {std::make_unique<const optim::Came>(options), options.format, run.at("lr")};
 }
 
-optim::ProdigyOptions prodigy(const Json& run) {
+optim::ProdigyOptions prodigy(const RunSettings& run) {
   optim::ProdigyOptions options;
-  options.d0 = run.at("d0");
+  options.betas = run.value("betas", options.betas);
+  options.beta3 = run.value("beta3", 0.0);
+  options.eps = run.value("eps", options.eps);
+  options.d0 = run.value("d0", options.d0);
   options.d_coef = run.value("d_coef", options.d_coef);
   options.weight_decay = run.value("weight_decay", options.weight_decay);
   options.bias_correction = run.value("use_bias_correction", false);
   options.safeguard_warmup = run.value("safeguard_warmup", false);
+  if (run.has("growth_rate") && !run.at("growth_rate").is_string())  // "inf"
+    options.growth_rate = run.value("growth_rate", options.growth_rate);
+  else if (run.has("growth_rate"))
+    run.expect("growth_rate", "inf");
+  run.expect("decouple", true);
+  run.expect("slice_p", 1);
+  run.value("fsdp_in_use", false);  // sums are over all ranks in any case
   return options;
 }
 
@@ -86,8 +105,7 @@ void compare_run(CaseFile& file, OptimiserCase& state, const std::string& out,
 }
 
 /// In a closed loop: the gradient is h (p - c) + noise, so that the distance to c is what Prodigy has to find.
-void check_prodigy(const CaseContext& context, CaseFile& file, const std::string& name) {
-  const Json& run = context.config.at("runs").at(name);
+void check_prodigy(const CaseContext& context, CaseFile& file, const std::string& name, const RunSettings& run) {
   const optim::ProdigyOptions options = prodigy(run);
   const optim::Prodigy optimiser(options);
   optim::ProdigySize size(options);
@@ -117,14 +135,11 @@ void check_prodigy(const CaseContext& context, CaseFile& file, const std::string
   compare_run(file, state, out, shots, sizes);
 }
 
-void check_run(const CaseContext& context, CaseFile& file, const std::string& kind, const std::string& name) {
-  const Json& config = context.config;
-  const plan::Optimizer optimizer = plan::optimizer_of(kind, "verify");
-  const RunOf run = kind == "came"   ? came(config, name)
-                    : kind == "lion" ? lion(config.at("runs").at(name))
-                                     : adafactor(config.at("runs").at(name));
-  OptimiserCase state(context, file, *run.optimiser, {.optimizer = optimizer});
-  const int64_t steps = config.at("steps"), every = steps / 5;
+void check_run(const CaseContext& context, CaseFile& file, const std::string& kind, const std::string& name,
+               const RunSettings& settings) {
+  const RunOf run = kind == "came" ? came(settings, name) : kind == "lion" ? lion(settings) : adafactor(settings);
+  OptimiserCase state(context, file, *run.optimiser, run.format);
+  const int64_t steps = context.config.at("steps"), every = steps / 5;
   std::map<std::string, std::vector<at::Tensor>> shots;
   std::map<std::string, at::Tensor> sizes;  // root mean square before the last step
   for (int64_t step = 1; step <= steps; ++step) {
@@ -157,8 +172,10 @@ CaseResults verify_optimiser(const CaseContext& context) {
   CaseFile file(context.name, context.case_files().front());
   const std::string kind = context.description.json.at("kind");
   for (const auto& name : optimiser_runs(file))
-    kind == plan::name(plan::Optimizer::prodigy) ? check_prodigy(context, file, name)
-                                                 : check_run(context, file, kind, name);
+    check_run_of(file, context.config, name, [&](const RunSettings& run) {
+      kind == plan::name(plan::Optimizer::prodigy) ? check_prodigy(context, file, name, run)
+                                                   : check_run(context, file, kind, name, run);
+    });
   CaseResults results;
   results.push_back(std::move(file));
   return results;
@@ -167,14 +184,14 @@ CaseResults verify_optimiser(const CaseContext& context) {
 CaseResults verify_ema(const CaseContext& context) {
   constexpr double kBound = 1e-6;
   CaseFile file(context.name, context.case_files().front());
-  for (const auto& [name, run] : context.config.at("runs").items()) {
+  const auto check = [&](const std::string& name, const RunSettings& run) {
     optim::AverageOptions options;
-    options.decay = context.config.at("decay");
-    options.after = run.value("update_after_step", 0);
-    if (run.value("use_ema_warmup", false)) {
-      check_input(run.at("inv_gamma") == 1.0, "verify", "config.json: inv_gamma is not 1, as this build has it");
-      options.power = run.at("power");
-    }
+    options.decay = run.at("decay");
+    options.after = run.value("update_after_step", int64_t{0});
+    options.inv_gamma = run.value("inv_gamma", options.inv_gamma);
+    options.least = run.value("min_decay", options.least);
+    const double power = run.value("power", 2.0 / 3);  // which a run without warm-up has, and does not use
+    if (run.value("use_ema_warmup", false)) options.power = power;
     const optim::Averaged averaged(std::make_unique<const Given>(), options, plan::Masters::fp32);
     OptimiserCase state(context, file, averaged, {.ema = true}, {"in.param0.", "in.param."});
     const std::string out = "out." + name + ".";
@@ -189,7 +206,9 @@ CaseResults verify_ema(const CaseContext& context) {
     }
     file.compare(out + "decay", at::tensor(decays, at::kDouble), kBound);
     for (const auto& param : state.names()) file.compare(out + "shadow." + param, at::stack(shots[param]), kBound);
-  }
+  };
+  for (const auto& [name, settings] : context.config.at("runs").items())
+    check_run_of(file, context.config, name, [&, &name = name](const RunSettings& run) { check(name, run); });
   CaseResults results;
   results.push_back(std::move(file));
   return results;

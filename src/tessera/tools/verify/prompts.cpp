@@ -16,7 +16,7 @@ using at::Tensor;
 class PromptRun {
  public:
   PromptRun(CaseFile& file, const CaseContext& context, prepare::EncoderRun& run, const net::TextEncoder& encoder,
-            const std::string& name, const Json& json)
+            const std::string& name, const Settings& json)
       : file_(file),
         context_(context),
         run_(run),
@@ -24,14 +24,14 @@ class PromptRun {
         out_("out." + name + "."),
         length_(json.at("max_sequence_length")),
         tokenizer_(context.folder / "tokenizer.json", instruction_of(json), length_),
-        with_instruction_(!json.at("complex_human_instruction").is_null()) {}
+        with_instruction_(!lines_of(json).empty()) {}
 
-  void check(const Json& json) {
-    const Json& negative = json.at("negative_prompt");
+  void check(const Settings& json) {
+    const Settings negative = json.at("negative_prompt");
     std::vector<data::PromptIds> prompts, plain;
-    for (const Json& text : json.at("prompts")) {
-      prompts.push_back(tokenizer_.encode(text.get<std::string>()));
-      const Json& against = negative.is_array() ? negative.at(plain.size()) : negative;
+    for (const auto& text : json.at("prompts").get<std::vector<std::string>>()) {
+      prompts.push_back(with_instruction_ ? tokenizer_.encode_behind(text) : tokenizer_.encode_plain(text));
+      const Settings against = negative.is_array() ? negative.at(plain.size()) : negative;
       plain.push_back(tokenizer_.encode_plain(against.get<std::string>()));
     }
     const int64_t longest = with_instruction_ ? tokenizer_.longest() : length_;
@@ -45,10 +45,13 @@ class PromptRun {
   }
 
  private:
-  static std::string instruction_of(const Json& json) {
+  static std::vector<std::string> lines_of(const Settings& json) {
+    return json.value("complex_human_instruction", std::vector<std::string>());
+  }
+  static std::string instruction_of(const Settings& json) {
     std::string text;
-    const Json& lines = json.at("complex_human_instruction");
-    for (size_t i = 0; i < lines.size(); ++i) text += (i ? "\n" : "") + lines[i].get<std::string>();
+    const std::vector<std::string> lines = lines_of(json);
+    for (size_t i = 0; i < lines.size(); ++i) text += (i ? "\n" : "") + lines[i];
     return text;
   }
 
@@ -96,8 +99,12 @@ CaseResults verify_prompts(const CaseContext& context, const models::TextEncoder
   prepare::EncoderRun run(encoder->units(), encoder->fingerprint(), context.mesh, *context.comm, context.rank);
   prepare::load_text(run, *encoder, (context.folder / "model.safetensors").string());
   CaseFile file(context.name, context.case_files().front());
-  const Json runs = parse_ordered_json(checkpoint::read_text(prompts), prompts.string());
-  for (const auto& [name, json] : runs.items()) PromptRun(file, context, run, *encoder, name, json).check(json);
+  const Settings runs(parse_ordered_json(checkpoint::read_text(prompts), prompts.string()));
+  for (const auto& [name, json] : runs.items()) {
+    PromptRun(file, context, run, *encoder, name, json).check(json);
+    const std::vector<std::string> unread = json.unread({});
+    if (!unread.empty()) file.refuse_run(name, "prompts.json: " + unread.front() + " is not known to this build");
+  }
   CaseResults results;
   results.push_back(std::move(file));
   return results;

@@ -16,19 +16,21 @@ struct AdamWRun {
   optim::AdamWOptions options;
 };
 
-AdamWRun adamw_run(const std::string& name, const Json& config) {
+AdamWRun adamw_run(const std::string& name, const RunSettings& settings) {
   AdamWRun run{name.starts_with("sched"), name.ends_with("_clip"), {}};
-  run.options.betas = {config.at("betas").at(0).get<double>(), config.at("betas").at(1).get<double>()};
-  run.options.eps = config.at("eps");
-  run.options.weight_decay = config.at("wd");
+  const auto betas = settings.at("betas").get<std::array<double, 2>>();
+  run.options.betas = {betas[0], betas[1]};
+  run.options.eps = settings.at("eps");
+  run.options.weight_decay = settings.either("weight_decay", "wd");
   if (name.find("bigeps_nowd") != std::string::npos) run.options = {{0.9, 0.95}, 1e-2, 0.0};
+  for (const char* other : {"amsgrad", "maximize"}) settings.expect(other, false);
   return run;
 }
 
 }  // namespace
 
 CaseResults verify_adamw(const CaseContext& context) {
-  const Json& config = context.config;
+  const Settings& config = context.config;
   CaseFile file(context.name, context.case_files().front());
   const int64_t steps = config.at("steps"), every = steps / 5;
   std::vector<std::string> params;
@@ -44,8 +46,8 @@ CaseResults verify_adamw(const CaseContext& context) {
   for (int64_t i = 0; i < steps; ++i) lr[i] = optim::learning_rate(schedule, i);
   file.compare("out.lr", lr, [](double largest) { return 1e-9 * largest; });
 
-  for (const auto& name : optimiser_runs(file)) {
-    const AdamWRun run = adamw_run(name, config);
+  const auto check = [&](const std::string& name, const RunSettings& settings) {
+    const AdamWRun run = adamw_run(name, settings);
     const optim::AdamW adamw(run.options);
     OptimiserCase state(context, file, adamw, {});
     std::vector<at::Tensor> grads, starts, shots(params.size());
@@ -61,8 +63,8 @@ CaseResults verify_adamw(const CaseContext& context) {
       norms[step] = std::sqrt(squares);
       net::StepControl control;
       control.step = step + 1;
-      control.lr = run.scheduled ? optim::learning_rate(schedule, step) : config.at("lr_big").get<double>();
-      control.scale = run.clipped ? optim::clip_coefficient(std::sqrt(squares), config.at("clip")) : 1.0;
+      control.lr = run.scheduled ? optim::learning_rate(schedule, step) : settings.at("lr_big").get<double>();
+      control.scale = run.clipped ? optim::clip_coefficient(std::sqrt(squares), settings.at("clip")) : 1.0;
       state.step(adamw, control);
       if ((step + 1) % every != 0) continue;
       for (size_t p = 0; p < params.size(); ++p)
@@ -81,14 +83,16 @@ CaseResults verify_adamw(const CaseContext& context) {
                      [](double largest) { return 1e-4 * largest; });
     }
     if (run.clipped) file.compare(prefix + "grad_norm", norms, [](double largest) { return 1e-5 * largest; });
-  }
+  };
+  for (const auto& name : optimiser_runs(file))
+    check_run_of(file, config, name, [&](const RunSettings& settings) { check(name, settings); });
   CaseResults results;
   results.push_back(std::move(file));
   return results;
 }
 
 CaseResults verify_lr_schedules(const CaseContext& context) {
-  const Json& config = context.config;
+  const Settings& config = context.config;
   CaseFile file(context.name, context.case_files().front());
   for (const auto& key : file.names("out.")) {
     optim::LrSchedule schedule;

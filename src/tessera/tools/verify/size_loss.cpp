@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/base/check.h"
 #include "tessera/diffusion/given_frames.h"
 #include "tessera/tools/verify/by_size.h"
 
@@ -132,12 +133,13 @@ Weights weights_beside(const Tensor& index, double weight, int64_t frames) {
 }
 
 /// A run of 1.3: what each drop leaves of given frames, what the model reads, the losses.
-void check_third(CaseFile& file, const CaseContext& context, const std::string& name, const Json& run) {
+void check_third(CaseFile& file, const CaseContext& context, const std::string& name, const Settings& run) {
   const std::string out = "out.v13." + name + ".";
   const auto in = [&](const char* input) { return file.tensor(std::string("in.v13.") + input); };
+  for (const char* of_given : {"x_cond_weight", "drop_u"}) run.read(of_given);  // of frames that a run may not have
   const auto used = run.at("uses").get<std::vector<std::string>>();
   const auto uses = [&](const char* input) { return std::ranges::find(used, input) != used.end(); };
-  const Json& frames = run.at("mask_index");
+  const Settings frames = run.at("mask_index");
   const Tensor index =
       at::tensor(frames.is_null() ? std::vector<int64_t>() : frames.get<std::vector<int64_t>>(), at::kLong);
   std::string drop = "keep";
@@ -146,7 +148,7 @@ void check_third(CaseFile& file, const CaseContext& context, const std::string& 
     for (const auto& [kind, weight] : context.config.at("v13_drop_condition").items())
       drops.push_back({kind, weight.get<double>()});
     drop = families::chosen(drops, run.at("drop_u").get<double>());
-    if (Json(drop) != run.at("drop")) file.fail(out + "y: another choice of what is left out, " + drop);
+    if (drop != run.at("drop").get<std::string>()) file.fail(out + "y: another choice of what is left out, " + drop);
   }
   AreaSamples samples{.x0 = in("x"), .noise = in("noise"), .t = in("t"), .text = {}};
   if (uses("mask")) samples.mask = in("frame_mask");
@@ -179,6 +181,10 @@ void check_third(CaseFile& file, const CaseContext& context, const std::string& 
 
 CaseResults verify_size_loss(const CaseContext& context) {
   CaseFile file(context.name, context.case_files().front());
+  const double least = by_size(1).least_noise;
+  check_input(context.config.value("sigma_min", least) == least, "verify",
+              context.name + ": config.json: sigma_min, this build has " + std::to_string(least));
+  for (const char* of_inputs : {"latent", "mask_patterns"}) context.config.read(of_inputs);
   for (const bool bf16 : {false, true}) SecondLoss(file, context, bf16).check();
   for (const auto& [name, run] : context.config.at("v13_runs").items()) check_third(file, context, name, run);
   CaseResults results;

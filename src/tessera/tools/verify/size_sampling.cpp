@@ -1,5 +1,6 @@
 // Kind "sampling_opensora": schedules, noisy latents and losses, and paths with guidance, of 2.0, 1.2 and 1.3. A mesh means
 // nothing here.
+#include "tessera/base/check.h"
 #include "tessera/diffusion/sampler.h"
 #include "tessera/tools/verify/by_size.h"
 
@@ -11,7 +12,10 @@ using diffusion::Options;
 namespace {
 
 void check_training(CaseFile& file, const CaseContext& context) {
-  const Json& given = context.config.at("v2_train");
+  const Settings given = context.config.at("v2_train");
+  const double least = by_size(1).least_noise;
+  check_input(given.value("sigma_min", least) == least, "verify",
+              context.name + ": config.json: v2_train.sigma_min, this build has " + std::to_string(least));
   const Options options = diffusion::of_size(
       by_size(1), {16, given.at("latent_frames").get<int64_t>(), 1, given.at("latent_h*w").get<int64_t>()});
   file.compare("out.v2.train.shift_alpha", at::scalar_tensor(options.shift, at::kDouble), relative(1e-6));
@@ -70,7 +74,7 @@ std::string guidance_prefix(const CaseFile& file) {
 }
 
 /// Tokens a frame and frames of the video that is guided.
-Json guided_size(const Json& config) {
+Settings guided_size(const Settings& config) {
   for (const auto& [key, value] : config.items())
     if (key.ends_with("_schedule")) return value;
   return {};
@@ -89,7 +93,7 @@ void check_distilled(CaseFile& file, int steps, double shift) {
 void check_guidance(CaseFile& file, const CaseContext& context) {
   const std::string out = guidance_prefix(file);
   if (out.empty()) return;
-  const Json size = guided_size(context.config);
+  const Settings size = guided_size(context.config);
   const int steps = context.config.at("steps").get<int>();
   const double guidance = context.config.at("v2_guidance").get<double>(),
                image = context.config.at("v2_guidance_img").get<double>();
@@ -129,9 +133,10 @@ CaseResults verify_size_sampling(const CaseContext& context) {
   for (int64_t i = 0; i < lengths.numel(); ++i)
     lines.push_back(diffusion::size_shift(lengths[i].item<double>(), /*frames=*/1));
   file.compare("out.v2.lin", doubles(lines), relative(1e-6));
-  const Json& schedules = context.config.at("v2_schedules");
+  const Settings schedules = context.config.at("v2_schedules");
   for (size_t k = 0; k < schedules.size(); ++k) {
-    const Json& row = schedules[k];
+    const Settings row = schedules.at(k);
+    row.read();  // a shift stands in place of what it would follow from
     const double shift = row.at(2).is_null() ? diffusion::size_shift(row.at(0).get<double>(), row.at(1).get<int64_t>())
                                              : row.at(2).get<double>();
     file.compare("out.v2.schedule" + std::to_string(k), doubles(size_schedule(steps, shift)), relative(1e-6));

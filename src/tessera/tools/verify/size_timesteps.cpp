@@ -130,6 +130,7 @@ void check_schedules(CaseFile& file, const CaseContext& context) {
 }  // namespace
 
 CaseResults verify_size_timesteps(const CaseContext& context) {
+  context.config.read("hwf_dc_ae");  // in latent cells it is an input
   CaseFile file(context.name, context.case_files().front());
   check_drawn(file, context, check_shifts(file));
   check_moved(file, context);

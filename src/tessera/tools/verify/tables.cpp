@@ -32,7 +32,10 @@ constexpr Way kWays[] = {{"tokenizer.json", &data::Tokenizer::encode_clean},
                          {"vocab.json", &data::Tokenizer::encode}};
 
 /// ids.<row> and n.<row> of a folder's tokens.json.
-CaseFile check_tokenizer(const std::string& name, const fs::path& folder, const Way& way, const Json& facts) {
+CaseFile check_tokenizer(const std::string& name, const fs::path& folder, const Way& way, const Settings& facts) {
+  check_input(facts.value("padding_side", std::string("right")) == "right", "verify",
+              name + ": padding_side, this build pads on the right");
+  for (const char* shown : {"bos_id", "eos_id", "unk_id", "size"}) facts.read(shown);  // by the ids that are compared
   const fs::path path = folder / "tokens.json";
   const Json rows = read(path);
   Expected expected;
@@ -93,7 +96,8 @@ Shapes shapes_under(const net::Denoiser& model, const std::string& naming) {
 /// The embedding of no caption in official files: it is no parameter, and travels beside the model (job/null_caption.h).
 constexpr const char* kNoParameter = "y_embedder.y_embedding";
 
-CaseFile check_published(const CaseContext& context, const fs::path& path) {
+CaseFile check_published(const CaseContext& context, const std::string& name, const Settings& facts) {
+  const fs::path path = context.folder / (name + ".json");
   const Json published = read(path);
   Json config = published.at("config");
   config["_class_name"] = published.at("_class_name");
@@ -109,12 +113,17 @@ CaseFile check_published(const CaseContext& context, const fs::path& path) {
     model = models::make_denoiser({.config_text = config.dump()});
   } catch (const UserError& error) {
     file.note("refused", error.what());
+    facts.read();
+    for (const char* all : {"out.", "expect."}) file.leave_out(all, "this build has no such model");
     return file;
   }
   int64_t parameters = 0;
   for (const auto& unit : model->units())
     for (const plan::ParamSpec& param : unit->spec().params) parameters += param.numel();
   file.compare("out.parameters", at::tensor(parameters, at::kLong), 0.0);
+  for (const auto& [key, count] :
+       {std::pair("parameters", parameters), {"tensors", static_cast<int64_t>(published.at("tensors").size())}})
+    if (facts.value(key, count) != count) file.fail("out." + std::string(key) + ": case.json has another number");
   for (const auto& [field, naming] : namings) {
     const std::string out = "out." + std::string(naming) + ".";
     const Shapes ours = shapes_under(*model, naming);
@@ -142,28 +151,43 @@ CaseResults verify_aspect_ratios(const CaseContext& context) {
   const Json tables = read(context.folder / "tables.json"), sizes = read(context.folder / "sizes.json");
   std::map<std::string, Sizes> bins, chosen;
   for (const auto& [name, table] : tables.items()) {
-    const std::vector<data::Bucket> buckets = data::aspect_buckets("ASPECT_RATIO_" + name + "_BIN");
-    for (const Json& bin : table.at("bins")) {
-      const auto found = std::ranges::find(buckets, std::stod(bin.at(0).get<std::string>()), &data::Bucket::ratio);
-      bins[name].add({bin.at(1), bin.at(2)}, found == buckets.end() ? nullptr : &*found);
+    const std::string ours = "ASPECT_RATIO_" + name + "_BIN";
+    std::vector<data::Bucket> buckets, given;  // the case's own, in its order
+    for (const Json& bin : table.at("bins"))
+      given.push_back(
+          {.frames = 1, .height = bin.at(1), .width = bin.at(2), .ratio = std::stod(bin.at(0).get<std::string>())});
+    try {
+      buckets = data::aspect_buckets(ours);
+    } catch (const UserError&) {  // no table of ours has this name
     }
-    if (buckets.size() != table.at("bins").size()) bins[name].ours.push_back(0), bins[name].ours.push_back(0);
+    for (const data::Bucket& bin : given) {
+      const auto found = std::ranges::find(buckets, bin.ratio, &data::Bucket::ratio);
+      // a table that was never published is the case's own: sizes are chosen from it, and that is all
+      bins[name].add({bin.height, bin.width}, buckets.empty() ? &bin : found == buckets.end() ? nullptr : &*found);
+    }
+    if (!buckets.empty() && buckets.size() != given.size()) bins[name].ours.push_back(0), bins[name].ours.push_back(0);
     for (const Json& row : sizes.at(name)) {
       const data::ClipSize picture{.height = row.at("height"), .width = row.at("width"), .frames = 1, .image = true};
-      const data::BucketChoice choice = data::choose_bucket(buckets, picture, 1);
-      chosen[name].add(row.at("bin"), choice.bucket < 0 ? nullptr : &buckets[static_cast<size_t>(choice.bucket)]);
+      const data::BucketChoice choice = data::choose_bucket(given, picture, 1);
+      chosen[name].add(row.at("bin"), choice.bucket < 0 ? nullptr : &given[static_cast<size_t>(choice.bucket)]);
     }
   }
   CaseResults results;
   results.push_back(compared(context, "tables.json", bins));
   results.push_back(compared(context, "sizes.json", chosen));
+  context.config.read("new_height_width");
+  if (fs::exists(context.folder / "case.safetensors")) {
+    CaseFile pictures(context.name, context.folder / "case.safetensors");
+    pictures.leave_out("out.", "pictures are made in the size that was asked for, and not resized to it");
+    results.push_back(std::move(pictures));
+  }
   return results;
 }
 
 CaseResults verify_published_shapes(const CaseContext& context) {
   CaseResults results;
   for (const auto& [name, facts] : context.description.json.at("models").items())
-    results.push_back(check_published(context, context.folder / (name + ".json")));
+    results.push_back(check_published(context, name, facts));
   return results;
 }
 

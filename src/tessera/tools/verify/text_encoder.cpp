@@ -34,6 +34,27 @@ at::Tensor whole_parameter(const net::TextEncoder& encoder, prepare::EncoderRun&
   return found;
 }
 
+/// out.hidden_states.N: what block N gets, and behind the last one what follows it, by a run of the units before.
+void check_states(const CaseContext& context, const models::TextEncoderMake& make, const net::TextEncoder& encoder,
+                  const fs::path& weights, const at::Tensor& hidden, CaseFile& file) {
+  const std::string begin = "out.hidden_states.";
+  const size_t blocks = encoder.units().size() - 2;  // between the embedding and the last norm
+  for (const std::string& name : file.names(begin)) {
+    const std::string digits = name.substr(begin.size());
+    const bool number = !digits.empty() && digits.size() < 5 && digits.find_first_not_of("0123456789") == digits.npos;
+    const size_t n = number ? std::stoul(digits) : blocks + 1;
+    if (!make.verify.state || n > blocks) continue;
+    at::Tensor rows = hidden;
+    if (n < blocks || !make.verify.last_state_is_result) {
+      prepare::EncoderRun part(encoder.units(), encoder.fingerprint(), context.mesh, *context.comm, context.rank,
+                               DType::f32, 1 + n);
+      prepare::load_text(part, encoder, weights.string());
+      rows = part.forward(make.verify.pack(encoder, file));
+    }
+    file.compare(name, make.verify.state(encoder, file, rows), context.bound("out"));
+  }
+}
+
 void check_hidden(const CaseContext& context, const models::TextEncoderMake& make, const char* weights,
                   const char* config, CaseResults& results) {
   const fs::path config_file = context.folder / config;
@@ -45,6 +66,7 @@ void check_hidden(const CaseContext& context, const models::TextEncoderMake& mak
     const at::Tensor hidden = run.forward(make.verify.pack(*encoder, file));
     const auto parameter = [&](const std::string& name) { return whole_parameter(*encoder, run, *context.comm, name); };
     file.compare_all(make.verify.results(*encoder, file, hidden, parameter), context.bound("out"));
+    check_states(context, make, *encoder, context.folder / weights, hidden, file);
     results.push_back(std::move(file));
   }
 }

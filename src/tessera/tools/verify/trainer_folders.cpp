@@ -93,8 +93,7 @@ Tensor places_of(const std::vector<std::string>& params, const std::vector<std::
 /// The recorded values of some parameters.
 CaseFile check_probes(const CaseContext& context, const Saved& saved, const std::vector<std::string>& params) {
   CaseFile file(context.name, context.case_files().front(), saved.form);
-  for (const Json& probe : context.config.at("run").at("probe")) {
-    const auto name = probe.get<std::string>();
+  for (const std::string& name : context.config.at("run").at("probe").get<std::vector<std::string>>()) {
     file.compare("expect." + name, values_of(*saved.weights, name), 0.0);
     if (saved.masters) file.compare("expect_master." + name, values_of(*saved.masters, name), 0.0);
     for (const char* kind : kMoments) {
@@ -193,7 +192,7 @@ CaseFile check_alike(const CaseContext& context, const Saved& one, const Saved& 
 /// That the model of config.json has these weights, all of them and no others, as resuming does. Throws UserError (input).
 void check_model(const CaseContext& context, const Saved& saved) {
   const std::string hint = "is config.json that of these weights?";
-  const auto model = models::make_denoiser({.config_text = context.config.dump()});
+  const auto model = models::make_denoiser({.config = (context.folder / "config.json").string()});
   const weights::NamedWeights named(
       saved.best().path().string(), model->units(),
       [&](const std::string& name, const std::string& naming) { return model->foreign_name(name, naming); },
@@ -207,6 +206,10 @@ void check_model(const CaseContext& context, const Saved& saved) {
 CaseResults verify_trainer_folders(const CaseContext& context) {
   constexpr int64_t kMost = int64_t{64} << 20;
   const fs::path path = context.folder / "listing.json";
+  const Settings run = context.config.at("run");
+  for (const char* of_trainer : {"size_per_shard", "epoch", "step", "global_step", "actual_update_step", "seed",
+                                 "replicas", "warmup_steps", "optim", "ema_world", "ema_rank"})
+    run.read(of_trainer);  // what its folders say of these is compared
   const Json listing =
       parse_ordered_json(read_foreign(path, kMost, "verify", "give the folder of a golden case"), path.string());
   const auto params = context.config.at("params").get<std::vector<std::string>>();

@@ -69,21 +69,6 @@ namespace {
 /// Weights under either naming; the config.json goes with both.
 constexpr const char* kPictureWeights[] = {"model.safetensors", "original.safetensors"};
 
-/// Arguments of diffusers' enable_tiling, under "_tiling" of config.json; none: whole pictures.
-models::Tiling tiling_of(const CaseContext& context) {
-  if (!context.config.contains("_tiling")) return {};
-  const Json& given = context.config["_tiling"];
-  const auto number = [&](const std::string& key) {
-    check_input(given.contains(key) && given[key].is_number_integer(), "verify",
-                (context.folder / "config.json").string() + ": _tiling." + key + " is missing or not a whole number");
-    return given[key].get<int64_t>();
-  };
-  const int64_t size = number("tile_sample_min_height"), stride = number("tile_sample_stride_height");
-  check_input(size == number("tile_sample_min_width") && stride == number("tile_sample_stride_width"), "verify",
-              (context.folder / "config.json").string() + ": tiles that are not square");
-  return {.size = size, .overlap = size - stride};
-}
-
 /// Pictures are frames that are coded alone.
 at::Tensor as_clip(const at::Tensor& batch) { return batch.transpose(0, 1); }
 
@@ -110,7 +95,7 @@ void check_pictures(const models::VideoVae& vae, CaseFile& file, const std::stri
 
 CaseResults verify_pictures(const CaseContext& context) {
   CaseResults results;
-  const models::Tiling tiling = tiling_of(context);
+  const models::Tiling tiling = diffusers_tiling(context);
   for (const char* weights : kPictureWeights) {
     if (!std::filesystem::exists(context.folder / weights)) continue;
     const auto open = [&](const models::Tiling& tiles) {

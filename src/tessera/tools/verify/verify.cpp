@@ -1,5 +1,6 @@
 #include "tessera/tools/verify/verify.h"
 
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <set>
@@ -12,6 +13,7 @@
 #include "tessera/device/failure.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/device.h"
+#include "tessera/models/common/config_reader.h"
 #include "tessera/models/known.h"
 #include "tessera/tools/verify/case.h"
 
@@ -90,7 +92,8 @@ CaseContext open_case(const fs::path& folder) {
   context.name = fs::absolute(folder).lexically_normal().filename().string();
   if (context.name.empty()) context.name = fs::absolute(folder).lexically_normal().parent_path().filename().string();
   context.description = CaseDescription(folder / "case.json");
-  if (context.description.kind() != kPublishedShapes) context.config = read_case_object(folder / "config.json");
+  if (context.description.kind() != kPublishedShapes)
+    context.config = Settings(read_case_object(folder / "config.json"));
   return context;
 }
 
@@ -114,6 +117,7 @@ void print(const CaseFile& file) {
     if (value.is_number() || value.is_string())
       std::printf("       %s: %s\n", key.c_str(),
                   printable(value.is_string() ? value.get<std::string>() : value.dump()).c_str());
+  for (const std::string& run : file.refused()) std::printf("       refused: %s\n", printable(run).c_str());
   const Json left_out = file.not_compared();
   for (const auto& [why, names] : left_out.items())
     std::printf("       not compared: %zu expected value%s, %s%s%s%s\n", names.size(), names.size() > 1 ? "s" : "",
@@ -136,10 +140,39 @@ void store(const CaseFile& file, const fs::path& folder) {
   checkpoint::write_safetensors(folder / file.case_name() / name, tensors);
 }
 
+/// A setting that nobody has read would have changed what is expected. Throws UserError (input) naming all of them.
+void check_read(const CaseContext& context, const models::ReadFields& fields) {
+  context.config.read("_class_name");
+  for (const auto& [key, value] : context.config.items())
+    if (is_measure(key)) value.read();
+  const std::pair<const char*, std::vector<std::string>> files[] = {
+      {"config.json", context.config.unread(fields.paths())}, {"case.json", context.description.unread()}};
+  for (const auto& [file, unread] : files) {
+    std::string names;
+    for (const std::string& name : unread) names += (names.empty() ? "" : ", ") + name;
+    check_input(unread.empty(), "verify",
+                (context.folder / file).string() + ": " + printable(names) + (unread.size() > 1 ? " are" : " is") +
+                    " not known to this build, which would compare as if " +
+                    (unread.size() > 1 ? "they were" : "it were") + " not there",
+                "is it the name of another setting, or does the case need a newer build?");
+  }
+}
+
 /// Tensors of a case that do not go together are the case's fault, not ours.
 CaseResults compute(const CaseFunction& kind, const CaseContext& context) {
   try {
-    return kind(context);
+    const models::ReadFields fields;
+    context.config.text();  // readers of models take it, from the file or from here
+    CaseResults results = kind(context);
+    check_read(context, fields);
+    return results;
+  } catch (const UserError& error) {
+    const std::string_view words = error.what();
+    const bool of_case = words.starts_with("[models.vae]") || words.starts_with("[models.config]");
+    if (error.code() != Exit::usage || !of_case) throw;
+    throw UserError(Exit::input, "verify",
+                    (context.folder / "config.json").string() + ": " +
+                        error.what());  // fields of it were read as those of a recipe, or as tiles
   } catch (const c10::Error& error) {
     if (device::has_failed()) throw;
     const std::string words = error.what_without_backtrace();
@@ -192,7 +225,7 @@ int verify(const VerifyOptions& options) {
   comm::Comm comm(place, options.mesh);
   job::check_devices(comm);
   const Kinds kinds = all_kinds();
-  bool passed = true, all_known = true;
+  bool passed = true, all_known = true, refused = false;
   Json report = Json::array();
   for (const auto& folder : options.cases) {
     const CaseFunction* function = function_of(kinds, folder, options.cases.size() > 1, place.rank);
@@ -205,12 +238,15 @@ int verify(const VerifyOptions& options) {
     CaseResults results = compute(*function, context);
     size_t compared = 0;
     for (auto& file : results) compared += file.comparisons().size(), note_left_out(file);
-    check_input(compared > 0, "verify", folder.string() + ": nothing to compare",
+    const bool any =
+        compared > 0 || std::ranges::any_of(results, [](const CaseFile& f) { return !f.refused().empty(); });
+    check_input(any, "verify", folder.string() + ": nothing to compare",
                 "the case has no expected values of kind " + context.description.kind());
     std::set<std::string> stored;
     comm.check_agreement("verify " + context.name, fingerprint(results));
     for (const auto& file : results) {
       passed = passed && file.passed();
+      refused = refused || !file.refused().empty();
       report.push_back(file.to_json());
       if (place.rank != 0) continue;
       print(file);
@@ -221,7 +257,7 @@ int verify(const VerifyOptions& options) {
   }
   if (place.rank == 0 && !options.json.empty()) checkpoint::write_text(options.json, report.dump(1) + "\n");
   if (place.world > 1) comm.barrier();
-  return static_cast<int>(!passed ? Exit::comparison : all_known ? Exit::done : Exit::input);
+  return static_cast<int>(!passed ? Exit::comparison : all_known && !refused ? Exit::done : Exit::input);
 }
 
 }  // namespace tessera::tools

@@ -17,7 +17,7 @@ int64_t usual_overlap(int64_t tile) { return tile / 4 / 32 * 32; }
 DcAeVideo::DcAeVideo(Config config, ReadWeight read, const Tiling& tiling)
     : config_(std::move(config)),
       weights_(parameters(config_), std::move(read)),
-      tiles_(in_cells(tiling.size, tiling.overlap, config_.stride(), "pixels", "256 pixels that share 64 are usual")),
+      tiles_(grid_in_cells(tiling, config_.stride(), "256 pixels that share 64 are usual")),
       time_tiles_(in_cells(tiling.frames, tiling.shared_frames, config_.time_stride(), "frames",
                            "32 frames that share 8 are usual")),
       encoder_(encoder_layers(config_)),
@@ -32,7 +32,7 @@ std::string DcAeVideo::fingerprint() const {
   char text[64];
   std::snprintf(text, sizeof text, "dc-ae-video-%016llx-v1", static_cast<unsigned long long>(hash));
   fingerprint_ =
-      text + tiles_text("-tiles", tiles_, config_.stride()) + tiles_text("-frames", time_tiles_, config_.time_stride());
+      text + tiles_text(tiles_, config_.stride()) + tiles_text("-frames", time_tiles_, config_.time_stride());
   return fingerprint_;
 }
 
@@ -120,9 +120,10 @@ int64_t DcAeVideo::tiled_bytes(const std::array<int64_t, 3>& fhw, const std::fun
                                int64_t shared,
                                const std::function<int64_t(int64_t f, int64_t h, int64_t w)>& pass) const {
   const auto [f, h, w] = fhw;
+  const auto [y, x] = parts_of(tiles_, h, w);
   const bool in_space = applies(tiles_, h, w), in_time = cut_in_time(f);
   const int64_t tile_f = in_time ? time_tiles_.size : f;
-  int64_t bytes = pass(tile_f, in_space ? std::min(tiles_.size, h) : h, in_space ? std::min(tiles_.size, w) : w);
+  int64_t bytes = pass(tile_f, longest(y), longest(x));
   if (in_space) bytes += stitched_bytes(tiles_, numbers(tile_f), h, w);
   if (in_time) bytes += 4 * h * w * (numbers(f) + shared);
   return bytes;
@@ -161,10 +162,11 @@ int64_t DcAeVideo::decode_bytes(int64_t frames, int64_t height, int64_t width, c
 plan::UnitWork DcAeVideo::encode_work(int64_t frames, int64_t height, int64_t width) const {
   const auto [c, f, h, w] = latent_shape(frames, height, width);
   const int64_t cell = config_.stride();
+  const GridParts parts = parts_of(tiles_, h, w);
   PassWork work(parameters(config_));
   for (const Part& part : time_parts(f))
-    for (const Part& y : parts_of_grid(tiles_, h, w, h))
-      for (const Part& x : parts_of_grid(tiles_, h, w, w))
+    for (const Part& y : parts.y)
+      for (const Part& x : parts.x)
         add_work(encoder_, config_.head_dim, frames == 1 ? 1 : part.length * config_.time_stride(), y.length * cell,
                  x.length * cell, work);
   return work.work();

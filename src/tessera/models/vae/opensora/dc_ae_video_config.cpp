@@ -95,6 +95,7 @@ void check_config(std::string_view text, const std::string& file, Config& config
   const ConfigReader json(text, file);
   json.expect("in_channels", 3);
   json.expect("latent_channels", config.latent_channels);
+  json.without_effect({"spatial_tile_size", "temporal_tile_size", "tile_overlap_factor"});  // tiles are the caller's
   const nlohmann::ordered_json known = lists(config);
   for (const auto& [key, value] : known.items()) json.expect(key.c_str(), value);
   for (const char* key : {"_attention_head_dim", "attention_head_dim"}) json.expect(key, config.head_dim);

@@ -24,7 +24,7 @@ int64_t usual_overlap(int64_t tile) { return tile / 4 / kStride * kStride; }
 OpenSoraVae12::OpenSoraVae12(Config config, ReadWeight read, const Tiling& tiling)
     : config_(std::move(config)),
       weights_(parameters(config_), std::move(read)),
-      tiles_(in_cells(tiling.size, tiling.overlap, kStride, "pixels", "256 pixels that share 64 are usual")),
+      tiles_(grid_in_cells(tiling, kStride, "256 pixels that share 64 are usual")),
       picture_encoder_(picture_encoder(config_)),
       picture_decoder_(picture_decoder(config_)),
       time_encoder_(time_encoder(config_)),
@@ -39,7 +39,7 @@ std::string OpenSoraVae12::fingerprint() const {
   hash = hash_tensor(hash, at::full({1}, config_.factor, at::kDouble));
   char text[64];
   std::snprintf(text, sizeof text, "opensora1.2-vae-%016llx-v1", static_cast<unsigned long long>(hash));
-  fingerprint_ = text + tiles_text("-tiles", tiles_, kStride);
+  fingerprint_ = text + tiles_text(tiles_, kStride);
   return fingerprint_;
 }
 
@@ -183,10 +183,11 @@ Tensor OpenSoraVae12::decode(const Tensor& latent) const {
 int64_t OpenSoraVae12::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const GridParts parts = parts_of(tiles_, h, w);
   const net::WeightMap meta = weights_.meta();
   return tiled_bytes(tiles_, h, w, 2 * c * f, [&, h = h, w = w](int64_t, int64_t) {
-    const Tensor piece = at::empty({3, std::min(frames, config_.piece), most_pixels(tiles_, h, w, h, kStride, height),
-                                    most_pixels(tiles_, h, w, w, kStride, width)},
+    const Tensor piece = at::empty({3, std::min(frames, config_.piece), most_pixels(parts.y, h, kStride, height),
+                                    most_pixels(parts.x, w, kStride, width)},
                                    at::TensorOptions(at::kByte).device(at::kMeta));
     return count([&] { encode_piece(piece, meta); });
   });
@@ -207,9 +208,10 @@ int64_t OpenSoraVae12::decode_bytes(int64_t frames, int64_t height, int64_t widt
 
 plan::UnitWork OpenSoraVae12::encode_work(int64_t frames, int64_t height, int64_t width) const {
   const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const GridParts parts = parts_of(tiles_, h, w);
   PassWork work(parameters(config_));
-  for (const Part& y : parts_of_grid(tiles_, h, w, h))
-    for (const Part& x : parts_of_grid(tiles_, h, w, w))
+  for (const Part& y : parts.y)
+    for (const Part& x : parts.x)
       for (const Part& piece : pieces(frames)) {
         for (int64_t i = 0; i < piece.length; ++i)
           add_work(picture_encoder_, 1, pixels_of(y, h, kStride, height).length, pixels_of(x, w, kStride, width).length,

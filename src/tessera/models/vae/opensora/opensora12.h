@@ -69,7 +69,7 @@ class OpenSoraVae12 final : public TwoStageVae {
   Tensor decoded(const Tensor& unscaled, int64_t frames) const;
   const Config config_;
   const WeightsOnDemand weights_;
-  const StitchedTiles tiles_;  // in latent cells
+  const TileGrid tiles_;  // in latent cells
   const std::vector<Layer> picture_encoder_, picture_decoder_, time_encoder_, time_decoder_;
   const Tensor mean_, std_;          // [C]
   mutable std::string fingerprint_;  // once known

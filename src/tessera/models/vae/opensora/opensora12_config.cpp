@@ -15,13 +15,6 @@ constexpr size_t kLevels = 4;
   throw UserError(Exit::input, "models.vae", file + ": " + what, "give model.safetensors of OpenSora-VAE-v1.2");
 }
 
-/// A field that holds fields.
-ConfigReader inner(std::string_view text, const std::string& file, const char* key) {
-  const nlohmann::json json = json_or_nothing(text);
-  const bool there = json.is_object() && json.contains(key) && json[key].is_object();
-  return {there ? json[key].dump() : "{}", file + ": " + key};
-}
-
 std::vector<double> per_channel(const ConfigReader& json, const char* key, const std::vector<double>& absent) {
   std::vector<double> values = json.reals(key, absent);
   if (values.size() != absent.size())
@@ -64,6 +57,9 @@ Config config_of_weights(const ShapeOf& any, const std::string& file) {
   if (config.time_widths.empty() || config.time_widths.size() > kMostLevels)
     refuse(file, "has " + std::to_string(config.time_widths.size()) +
                      " levels in temporal_vae.encoder.block_res_blocks, expected 1 to " + std::to_string(kMostLevels));
+  const std::vector<int64_t> first = shape(time + "conv_in.conv.weight");
+  if (first.size() != 5) refuse(file, "has no temporal_vae.encoder.conv_in");
+  config.time_first = first[0];
   for (config.time_layers = 0; !time_conv1(0, config.time_layers).empty();) ++config.time_layers;
   if (config.latent_channels != static_cast<int64_t>(config.mean.size()))
     config.mean.assign(static_cast<size_t>(config.latent_channels), 0),
@@ -72,8 +68,14 @@ Config config_of_weights(const ShapeOf& any, const std::string& file) {
 }
 
 void check_config(std::string_view text, const std::string& file, Config& config) {
-  const ConfigReader json(text, file), pictures = inner(text, file, "vae_2d"), time = inner(text, file, "vae_temporal");
+  const ConfigReader json(text, file), pictures = json.inner("vae_2d"), time = json.inner("vae_temporal");
   json.expect("model_type", "VideoAutoencoderPipeline");
+  json.without_effect({"micro_batch_size"});  // it splits the work, not its result
+  pictures.without_effect({"type", "sample_size", "force_upcast"});
+  for (const char* half : {"down_block_types", "up_block_types"})
+    pictures.expect(half,
+                    std::vector<std::string>(kLevels, half[0] == 'd' ? "DownEncoderBlock2D" : "UpDecoderBlock2D"));
+  time.without_effect({"type"});
   pictures.expect("in_channels", 3);
   pictures.expect("out_channels", 3);
   pictures.expect("latent_channels", config.latent_channels);
@@ -82,6 +84,13 @@ void check_config(std::string_view text, const std::string& file, Config& config
   config.groups = pictures.size("norm_num_groups", config.groups);
   for (const char* key : {"in_out_channels", "latent_embed_dim", "embed_dim"}) time.expect(key, config.latent_channels);
   time.expect("num_res_blocks", config.time_layers);
+  time.expect("filters", config.time_first);
+  std::vector<int64_t> levels;
+  for (const int64_t factor : time.sizes("channel_multipliers", {})) levels.push_back(config.time_first * factor);
+  if (!levels.empty() && levels != config.time_widths)
+    time.fail("filters and channel_multipliers make levels of " + nlohmann::json(levels).dump() +
+              " channels, the weights have " + nlohmann::json(config.time_widths).dump());
+  time.expect("activation_fn", "swish");
   time.expect("temporal_downsample", config.halved);
   config.time_groups = time.size("num_groups", config.time_groups);
   config.factor = json.real("scaling_2d", config.factor);
@@ -101,11 +110,12 @@ void check_groups(const Config& config, const std::string& file) {
   };
   check(config.widths, config.groups, "vae_2d.norm_num_groups");
   check(config.time_widths, config.time_groups, "vae_temporal.num_groups");
+  check({config.time_first}, config.time_groups, "vae_temporal.num_groups");
 }
 
 nlohmann::ordered_json config_json(const Config& config) {
   std::vector<int64_t> multipliers;
-  for (const int64_t width : config.time_widths) multipliers.push_back(width / config.time_widths.front());
+  for (const int64_t width : config.time_widths) multipliers.push_back(width / config.time_first);
   return {{"architectures", {"VideoAutoencoderPipeline"}},
           {"model_type", "VideoAutoencoderPipeline"},
           {"micro_frame_size", config.piece},
@@ -122,7 +132,7 @@ nlohmann::ordered_json config_json(const Config& config) {
             {"in_out_channels", config.latent_channels},
             {"latent_embed_dim", config.latent_channels},
             {"embed_dim", config.latent_channels},
-            {"filters", config.time_widths.front()},
+            {"filters", config.time_first},
             {"num_res_blocks", config.time_layers},
             {"channel_multipliers", multipliers},
             {"temporal_downsample", config.halved},

@@ -25,6 +25,7 @@ struct Config {
   double factor = 0.18215;  ///< latents of pictures times it are what is coded over time
   /// Of time: channels of each level, and after which of them, the last left out, the frames are halved.
   std::vector<int64_t> time_widths = {128, 256, 256, 512};
+  int64_t time_first = 128;  ///< that the first convolution makes
   std::vector<bool> halved = {false, true, true};
   int64_t time_layers = 4;
   int64_t time_groups = 32;

@@ -59,10 +59,10 @@ std::vector<Layer> time_encoder(const Config& config) {
   const std::vector<int64_t>& widths = config.time_widths;
   const std::string name = kTime + "encoder.";
   const int64_t moments = 2 * config.latent_channels;
-  std::vector<Layer> layers = {{Kind::conv, name + "conv_in.conv", config.latent_channels, widths.front()}};
+  std::vector<Layer> layers = {{Kind::conv, name + "conv_in.conv", config.latent_channels, config.time_first}};
   for (size_t level = 0; level < widths.size(); ++level) {
-    add_blocks(layers, name + "block_res_blocks." + std::to_string(level) + ".", widths[level == 0 ? 0 : level - 1],
-               widths[level], config.time_layers);
+    add_blocks(layers, name + "block_res_blocks." + std::to_string(level) + ".",
+               level == 0 ? config.time_first : widths[level - 1], widths[level], config.time_layers);
     if (level + 1 < widths.size() && config.halved[level])
       layers.push_back(
           {Kind::shrink, name + "conv_blocks." + std::to_string(level) + ".conv", widths[level], widths[level]});

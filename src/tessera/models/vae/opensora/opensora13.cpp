@@ -48,7 +48,7 @@ int64_t usual_overlap(int64_t tile) { return tile / 4 / kStride * kStride; }
 OpenSoraVae13::OpenSoraVae13(Config config, ReadWeight read, const Tiling& tiling)
     : config_(std::move(config)),
       weights_(parameters(config_), std::move(read)),
-      tiles_(in_cells(tiling.size, tiling.overlap, kStride, "pixels", "256 pixels that share 64 are usual")),
+      tiles_(grid_in_cells(tiling, kStride, "256 pixels that share 64 are usual")),
       encoder_(encoder_layers(config_)),
       decoder_(decoder_layers(config_)),
       mean_(of_channels(config_, true).select(1, 0).contiguous()),
@@ -61,7 +61,7 @@ std::string OpenSoraVae13::fingerprint() const {
   hash = hash_tensor(hash, at::tensor({config_.groups, config_.piece, int64_t{config_.overlap}}, at::kLong));
   char text[64];
   std::snprintf(text, sizeof text, "opensora1.3-vae-%016llx-v1", static_cast<unsigned long long>(hash));
-  fingerprint_ = text + tiles_text("-tiles", tiles_, kStride);
+  fingerprint_ = text + tiles_text(tiles_, kStride);
   return fingerprint_;
 }
 
@@ -182,10 +182,11 @@ Tensor OpenSoraVae13::decode(const Tensor& latent) const {
 int64_t OpenSoraVae13::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
   const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const GridParts parts = parts_of(tiles_, h, w);
   const net::WeightMap meta = weights_.meta();
   return tiled_bytes(tiles_, h, w, 2 * c * f, [&, h = h, w = w](int64_t, int64_t) {
-    const Tensor piece = at::empty({3, pieces(frames).front().length, most_pixels(tiles_, h, w, h, kStride, height),
-                                    most_pixels(tiles_, h, w, w, kStride, width)},
+    const Tensor piece = at::empty({3, pieces(frames).front().length, most_pixels(parts.y, h, kStride, height),
+                                    most_pixels(parts.x, w, kStride, width)},
                                    at::TensorOptions(at::kByte).device(at::kMeta));
     return count([&] { run_layers(encoder_, config_.groups, meta, in_range(piece)); });
   });
@@ -205,9 +206,10 @@ int64_t OpenSoraVae13::decode_bytes(int64_t frames, int64_t height, int64_t widt
 
 plan::UnitWork OpenSoraVae13::encode_work(int64_t frames, int64_t height, int64_t width) const {
   const auto [c, f, h, w] = latent_shape(frames, height, width);
+  const GridParts parts = parts_of(tiles_, h, w);
   PassWork work(parameters(config_));
-  for (const Part& y : parts_of_grid(tiles_, h, w, h))
-    for (const Part& x : parts_of_grid(tiles_, h, w, w))
+  for (const Part& y : parts.y)
+    for (const Part& x : parts.x)
       for (const Part& piece : pieces(frames))
         add_work(encoder_, piece.length, pixels_of(y, h, kStride, height).length,
                  pixels_of(x, w, kStride, width).length, work);

@@ -18,20 +18,45 @@ constexpr std::pair<Normalization, const char*> kNormalizations[] = {{Normalizat
   throw UserError(Exit::input, "models.vae", file + ": " + what, "give model.safetensors of OpenSora-VAE-v1.3");
 }
 
-void check_half(const nlohmann::json& all, const std::string& file, const char* half, const Config& config) {
-  if (!all.contains(half) || !all[half].is_object()) return;
-  const ConfigReader json(all[half].dump(), file + ": " + half);
-  std::vector<int64_t> multipliers;
-  for (const int64_t width : config.widths) multipliers.push_back(width / config.widths.front());
+/// Of the first convolution's channels; 0 where they are no multiples.
+std::vector<int64_t> multipliers(const std::vector<int64_t>& widths, int64_t first) {
+  std::vector<int64_t> all;
+  for (const int64_t width : widths) all.push_back(width % first == 0 ? width / first : 0);
+  return all;
+}
+
+void check_half(const ConfigReader& json, int64_t first, const std::vector<int64_t>& widths, int64_t layers,
+                const Config& config) {
   json.expect("double_z", true);
   json.expect("in_channels", 3);
   json.expect("out_ch", 3);
   json.expect("z_channels", config.latent_channels);
-  json.expect("ch", config.widths.front());
-  json.expect("ch_mult", multipliers);
-  json.expect("num_res_blocks", config.layers);
+  const int64_t unit = json.size("ch", first);
+  std::vector<int64_t> given;
+  for (const int64_t factor : json.sizes("ch_mult", multipliers(widths, unit))) given.push_back(unit * factor);
+  if (given != widths)
+    json.fail("ch and ch_mult make levels of " + nlohmann::json(given).dump() + " channels, the weights have " +
+              nlohmann::json(widths).dump());
+  json.expect("num_res_blocks", layers);
   json.expect("down_sampling_layer", kHalvesTime);
   json.expect("temporal_up_layers", kDoublesTime);
+  json.without_effect({"type"});
+}
+
+/// Channels of a half's levels, from full resolution down, and residual blocks in each.
+std::pair<std::vector<int64_t>, int64_t> levels_of(const ShapeOf& shape, const std::string& half,
+                                                   const std::string& file) {
+  const auto conv1 = [&](size_t level, int64_t block) {
+    return shape(half + "." + std::to_string(level) + ".block." + std::to_string(block) + ".conv1.conv.weight");
+  };
+  std::vector<int64_t> widths;
+  for (size_t level = 0; conv1(level, 0).size() == 5; ++level) widths.push_back(conv1(level, 0)[0]);
+  if (widths.size() != kLevels)
+    refuse(file,
+           "has " + std::to_string(widths.size()) + " levels in " + half + ", expected 4, beside decoder.conv_in.conv");
+  int64_t layers = 0;
+  while (!conv1(0, layers).empty()) ++layers;
+  return {widths, layers};
 }
 
 }  // namespace
@@ -39,25 +64,27 @@ void check_half(const nlohmann::json& all, const std::string& file, const char* 
 Config config_of_weights(const ShapeOf& any, const std::string& file) {
   const ShapeOf shape = usable_shapes(any, file);
   Config config;
-  config.widths.clear();
-  const auto conv1 = [&](size_t level, int64_t block) {
-    return shape("encoder.down." + std::to_string(level) + ".block." + std::to_string(block) + ".conv1.conv.weight");
-  };
-  for (size_t level = 0; conv1(level, 0).size() == 5; ++level) config.widths.push_back(conv1(level, 0)[0]);
+  std::tie(config.widths, config.layers) = levels_of(shape, "encoder.down", file);
+  std::tie(config.decoder_widths, config.decoder_layers) = levels_of(shape, "decoder.up", file);
+  --config.decoder_layers;
   const std::vector<int64_t> latent = shape("decoder.conv_in.conv.weight");
-  if (config.widths.size() != kLevels || latent.size() != 5)
-    refuse(file, "has " + std::to_string(config.widths.size()) +
-                     " levels in encoder.down, expected 4, beside decoder.conv_in.conv");
-  for (config.layers = 0; !conv1(0, config.layers).empty();) ++config.layers;
+  if (latent.size() != 5) refuse(file, "has no decoder.conv_in.conv");
   config.latent_channels = latent[1];
+  const std::vector<int64_t> first = shape("encoder.conv_in.conv.weight");
+  if (first.size() != 5) refuse(file, "has no encoder.conv_in.conv");
+  config.first = first[0];
   if (config.latent_channels != static_cast<int64_t>(kMean.size())) config.normalization = Normalization::none;
   return config;
 }
 
 void check_config(std::string_view text, const std::string& file, Config& config) {
   const ConfigReader json(text, file);
-  const nlohmann::json all = json_or_nothing(text);
-  for (const char* half : {"encoder", "decoder"}) check_half(all, file, half, config);
+  const ConfigReader encoder = json.inner("encoder");
+  encoder.expect("ch", config.first);
+  check_half(encoder, config.first, config.widths, config.layers, config);
+  check_half(json.inner("decoder"), config.decoder_widths.front(), config.decoder_widths, config.decoder_layers,
+             config);
+  json.without_effect({"micro_batch_size_2d", "use_tiled_conv3d"});  // which split the work, not its result
   for (const char* key : {"_norm_num_groups", "norm_num_groups"}) config.groups = json.size(key, config.groups);
   if (json.has("micro_frame_size")) config.piece = json.size("micro_frame_size");
   // its code takes pieces in time only where it takes them of the batch
@@ -75,29 +102,27 @@ void check_config(std::string_view text, const std::string& file, Config& config
 }
 
 void check_sizes(const Config& config, const std::string& file) {
-  for (const int64_t width : config.widths)
-    if (width % config.groups != 0)
-      refuse(file, std::to_string(width) + " channels do not divide into " + std::to_string(config.groups) +
-                       " groups, and norm_num_groups of a config.json beside it does not say otherwise");
+  const std::vector<int64_t> first = {config.first};
+  for (const auto* widths : {&first, &config.widths, &config.decoder_widths})
+    for (const int64_t width : *widths)
+      if (width % config.groups != 0)
+        refuse(file, std::to_string(width) + " channels do not divide into " + std::to_string(config.groups) +
+                         " groups, and norm_num_groups of a config.json beside it does not say otherwise");
   if (config.normalization != Normalization::none && config.latent_channels != static_cast<int64_t>(kMean.size()))
     refuse(file, "has latents of " + std::to_string(config.latent_channels) +
                      " channels: the statistics of its normalization are of " + std::to_string(kMean.size()));
 }
 
 nlohmann::ordered_json config_json(const Config& config) {
-  std::vector<int64_t> multipliers;
-  for (const int64_t width : config.widths) multipliers.push_back(width / config.widths.front());
-  const auto half = [&](const char* type) {
-    return nlohmann::ordered_json{{"type", type},
-                                  {"double_z", true},
-                                  {"z_channels", config.latent_channels},
-                                  {"in_channels", 3},
-                                  {"out_ch", 3},
-                                  {"ch", config.widths.front()},
-                                  {"ch_mult", multipliers},
-                                  {"num_res_blocks", config.layers}};
+  const auto half = [&](const char* type, int64_t first, const std::vector<int64_t>& widths, int64_t layers) {
+    return nlohmann::ordered_json{
+        {"type", type}, {"double_z", true}, {"z_channels", config.latent_channels},  {"in_channels", 3},
+        {"out_ch", 3},  {"ch", first},      {"ch_mult", multipliers(widths, first)}, {"num_res_blocks", layers}};
   };
-  nlohmann::ordered_json encoder = half("VideoEncoder"), decoder = half("VideoDecoder"), normalization;
+  nlohmann::ordered_json encoder = half("VideoEncoder", config.first, config.widths, config.layers),
+                         decoder = half("VideoDecoder", config.decoder_widths.front(), config.decoder_widths,
+                                        config.decoder_layers),
+                         normalization;
   encoder["down_sampling_layer"] = kHalvesTime;
   decoder.erase("double_z");
   decoder["temporal_up_layers"] = kDoublesTime;

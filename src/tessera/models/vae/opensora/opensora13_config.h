@@ -26,8 +26,11 @@ enum class Normalization {
 struct Config {
   /// Channels from full resolution down. Every level but the last halves height and width; the second and third halve
   /// time as well.
-  std::vector<int64_t> widths = {128, 256, 512, 512};
-  int64_t layers = 2;  ///< residual blocks in a level of the encoder; the decoder has one more
+  int64_t first = 128;                                 ///< channels that the encoder makes of colours
+  std::vector<int64_t> widths = {128, 256, 512, 512};  ///< of the encoder
+  std::vector<int64_t> decoder_widths = {128, 256, 512, 512};
+  int64_t layers = 2;          ///< residual blocks in a level of the encoder
+  int64_t decoder_layers = 2;  ///< as the config counts them: the decoder has one more in a level
   int64_t latent_channels = 16;
   int64_t groups = 32;  ///< of channels that are normalised together
   int64_t piece = 17;   ///< frames that are coded together ("micro_frame_size"); 0: all

@@ -21,11 +21,11 @@ void add_middle(std::vector<Layer>& layers, const std::string& name, int64_t wid
 
 std::vector<Layer> encoder_layers(const Config& config) {
   const std::vector<int64_t>& widths = config.widths;
-  std::vector<Layer> layers = {{Kind::conv, "encoder.conv_in.conv", 3, widths.front()}};
+  std::vector<Layer> layers = {{Kind::conv, "encoder.conv_in.conv", 3, config.first}};
   for (size_t level = 0; level < widths.size(); ++level) {
     const std::string name = "encoder.down." + std::to_string(level);
     const int64_t width = widths[level];
-    add_blocks(layers, name, widths[level == 0 ? 0 : level - 1], width, config.layers);
+    add_blocks(layers, name, level == 0 ? config.first : widths[level - 1], width, config.layers);
     if (level == 0) layers.push_back({Kind::down, name + ".downsample.conv", width, width});
     if (level > 0 && level + 1 < widths.size())
       layers.push_back({Kind::down_time, name + ".downsample.conv.conv", width, width});
@@ -37,13 +37,13 @@ std::vector<Layer> encoder_layers(const Config& config) {
 }
 
 std::vector<Layer> decoder_layers(const Config& config) {
-  const std::vector<int64_t>& widths = config.widths;
+  const std::vector<int64_t>& widths = config.decoder_widths;
   std::vector<Layer> layers = {{Kind::conv, "decoder.conv_in.conv", config.latent_channels, widths.back()}};
   add_middle(layers, "decoder.mid", widths.back());
   for (size_t level = widths.size(); level-- > 0;) {
     const std::string name = "decoder.up." + std::to_string(level);
     const int64_t width = widths[level];
-    add_blocks(layers, name, widths[level + 1 == widths.size() ? level : level + 1], width, config.layers + 1);
+    add_blocks(layers, name, widths[level + 1 == widths.size() ? level : level + 1], width, config.decoder_layers + 1);
     if (level > 1) layers.push_back({Kind::up_time, name + ".upsample.conv3d", width, width});
     if (level == 1) layers.push_back({Kind::up, name + ".upsample.conv", width, width});
   }

@@ -1,0 +1,369 @@
+"""Optimisers, the average of weights and learning rates in plain code, with settings that are drawn."""
+import math
+import random
+
+from golden_files import Case, Tensor, bf16, f32, numbers, numel
+
+STEPS, SHOTS = 50, 5
+SHAPES = [[1], [13], [31], [7, 11], [5, 3], [1, 17], [3, 5, 2], [2, 3, 3, 3], [5, 4, 1, 1]]
+
+
+def gauss(draw: random.Random, count: int, scale: float = 1.0) -> list:
+    return [f32(draw.gauss(0, scale)) for _ in range(count)]
+
+
+class Run:
+    """The parameters of a case and what became of them in one run."""
+
+    def __init__(self, inputs: dict, decay: float):
+        self.decay = decay
+        self.shapes = {name[len("in.param."):]: t.shape for name, t in inputs.items() if name.startswith("in.param.")}
+        self.p = {name: list(inputs["in.param." + name].values) for name in self.shapes}
+        self.shots = {name: [] for name in self.shapes}
+        self.states = {}  # (kind, parameter) -> [shape, values]
+
+    def state(self, kind: str, name: str, shape: list = None) -> list:
+        shape = self.shapes[name] if shape is None else shape
+        return self.states.setdefault((kind, name), [shape, [0.0] * numel(shape)])[1]
+
+    def after(self, step: int) -> None:
+        if step % (STEPS // SHOTS) == 0:
+            for name, values in self.p.items():
+                self.shots[name] += values
+
+    def results(self, run: str) -> dict:
+        found = {f"out.{run}.param.{name}": Tensor([SHOTS, *self.shapes[name]], values)
+                 for name, values in self.shots.items()}
+        for (kind, name), (shape, values) in self.states.items():
+            found[f"out.{run}.state.{kind}.{name}"] = Tensor(shape, values)
+        return found
+
+
+def inputs_of(draw: random.Random) -> dict:
+    """Some parameters with a gradient for each step, half of the time in bf16."""
+    dtype = draw.choice(["F32", "BF16"])
+    rounded = bf16 if dtype == "BF16" else f32
+    inputs = {}
+    for name, shape in zip("abcd", draw.sample(SHAPES, 4)):
+        count = numel(shape)
+        inputs["in.param." + name] = Tensor(shape, gauss(draw, count, 0.5))
+        scale = 10 ** draw.uniform(-3, 0)
+        inputs["in.grad." + name] = Tensor([STEPS, *shape], [rounded(x) for x in gauss(draw, STEPS * count, scale)], dtype)
+    return inputs
+
+
+def gradient(inputs: dict, name: str, step: int) -> list:
+    values = inputs["in.grad." + name].values
+    count = len(values) // STEPS
+    return values[(step - 1) * count:step * count]
+
+
+def log_uniform(draw: random.Random, low: float, high: float) -> float:
+    return 10 ** draw.uniform(math.log10(low), math.log10(high))
+
+
+def rms(values: list) -> float:
+    return math.sqrt(sum(x * x for x in values) / len(values))
+
+
+class Factored:
+    """Means of rows and columns of the matrices that a tensor is; of other tensors all values."""
+
+    def __init__(self, run: Run, name: str, kind: str, last_two: bool):
+        shape = run.shapes[name]
+        matrix = len(shape) >= 2 and (last_two or all(n == 1 for n in shape[2:]))
+        self.rows = self.columns = None
+        if not matrix:
+            self.whole = run.state(kind, name)
+            return
+        self.m, self.n = shape[-2:] if last_two else shape[:2]
+        lead = shape[:-2] if last_two else []
+        self.rows = run.state(kind + "_row", name, lead + [self.m])
+        self.columns = run.state(kind + "_col", name, lead + [self.n])
+
+    def take(self, squares: list, beta: float) -> None:
+        if self.rows is None:
+            self.whole[:] = [v * beta + s * (1 - beta) for v, s in zip(self.whole, squares)]
+            return
+        size = self.m * self.n
+        for k in range(len(squares) // size):
+            part = squares[k * size:(k + 1) * size]
+            for i in range(self.m):
+                at = k * self.m + i
+                self.rows[at] = self.rows[at] * beta + sum(part[i * self.n:(i + 1) * self.n]) / self.n * (1 - beta)
+            for j in range(self.n):
+                at = k * self.n + j
+                self.columns[at] = self.columns[at] * beta + sum(part[j::self.n]) / self.m * (1 - beta)
+
+    def divided(self, values: list) -> list:
+        if self.rows is None:
+            return [x / math.sqrt(v) for x, v in zip(values, self.whole)]
+        size, result = self.m * self.n, []
+        for e, x in enumerate(values):
+            k, i, j = e // size, e % size // self.n, e % self.n
+            rows = self.rows[k * self.m:(k + 1) * self.m]
+            second = rows[i] / (sum(rows) / self.m) * self.columns[k * self.n + j]
+            result.append(x / math.sqrt(second))
+        return result
+
+
+def several(draw: random.Random, kind: str, settings, run_of, shared: dict = None) -> Case:
+    """Two runs on the same gradients."""
+    case = Case(kind, {"_class_name": kind, "runs": {}, "steps": STEPS, **(shared or {})}, inputs_of(draw))
+    for name in ("first", "second"):
+        given = settings(draw)
+        case.config["runs"][name] = given
+        case.expected.update(run_of(case.inputs, given).results(name))
+    return case
+
+
+def lion(draw: random.Random) -> Case:
+    def settings(draw):
+        return {"lr": log_uniform(draw, 1e-4, 1e-2), "betas": [draw.uniform(0.5, 0.99), draw.uniform(0.5, 0.99)],
+                "weight_decay": draw.choice([0.0, draw.uniform(0, 0.05)]),
+                "decoupled_weight_decay": draw.random() < 0.5}
+
+    def run_of(inputs, s):
+        run, (b1, b2), lr = Run(inputs, 0), s["betas"], s["lr"]
+        decay = s["weight_decay"] / lr if s["decoupled_weight_decay"] else s["weight_decay"]
+        for step in range(1, STEPS + 1):
+            for name, p in run.p.items():
+                m = run.state("exp_avg", name)
+                for i, g in enumerate(gradient(inputs, name, step)):
+                    direction = m[i] * b1 + g * (1 - b1)
+                    p[i] = p[i] * (1 - lr * decay) - lr * ((direction > 0) - (direction < 0))
+                    m[i] = m[i] * b2 + g * (1 - b2)
+            run.after(step)
+        return run
+
+    return several(draw, "lion", settings, run_of)
+
+
+def adafactor(draw: random.Random) -> Case:
+    def settings(draw):
+        relative = draw.random() < 0.5
+        return {"eps": [log_uniform(draw, 1e-30, 1e-12), log_uniform(draw, 1e-4, 1e-2)],
+                "clip_threshold": draw.uniform(0.5, 2), "decay_rate": -draw.uniform(0.5, 0.9),
+                "weight_decay": draw.choice([0.0, draw.uniform(0, 0.1)]),
+                "lr": None if relative else log_uniform(draw, 1e-4, 1e-2),
+                "beta1": draw.choice([None, draw.uniform(0.3, 0.95)]), "scale_parameter": draw.random() < 0.5,
+                "relative_step": relative, "warmup_init": relative and draw.random() < 0.7}
+
+    def run_of(inputs, s):
+        run = Run(inputs, 0)
+        for step in range(1, STEPS + 1):
+            beta = 1 - step ** s["decay_rate"]
+            for name, p in run.p.items():
+                size = rms(p)
+                rate = s["lr"]
+                if s["relative_step"]:
+                    rate = min(1e-6 * step if s["warmup_init"] else 1e-2, 1 / math.sqrt(step))
+                if s["scale_parameter"]:
+                    rate *= max(s["eps"][1], size)
+                g = gradient(inputs, name, step)
+                second = Factored(run, name, "exp_avg_sq", last_two=True)
+                second.take([x * x + s["eps"][0] for x in g], beta)
+                update = second.divided(g)
+                clip = max(1, rms(update) / s["clip_threshold"])
+                update = [x / clip * rate for x in update]
+                if s["beta1"] is not None:
+                    m = run.state("exp_avg", name)
+                    m[:] = [old * s["beta1"] + x * (1 - s["beta1"]) for old, x in zip(m, update)]
+                    update = m
+                for i, x in enumerate(update):
+                    p[i] = p[i] * (1 - s["weight_decay"] * rate) - x
+                run.states[("RMS", name)] = [[], [size]]
+            run.after(step)
+        return run
+
+    return several(draw, "adafactor", settings, run_of)
+
+
+def came(draw: random.Random) -> Case:
+    shared = {"lr": log_uniform(draw, 1e-3, 1e-2), "betas": [draw.uniform(0.5, 0.95), draw.uniform(0.9, 0.999),
+                                                             draw.uniform(0.9, 0.9999)],
+              "eps": [log_uniform(draw, 1e-30, 1e-12), log_uniform(draw, 1e-16, 1e-10)],
+              "clip_threshold": draw.uniform(0.5, 2), "wd": draw.uniform(0, 0.1)}
+    case = Case("came", {"_class_name": "CAME", "steps": STEPS, **shared}, inputs_of(draw))
+    for name in ("came_pytorch", "sana"):
+        run, (b1, b2, b3) = Run(case.inputs, 0), shared["betas"]
+        for step in range(1, STEPS + 1):
+            for param, p in run.p.items():
+                g = gradient(case.inputs, param, step)
+                second = Factored(run, param, "exp_avg_sq", name == "came_pytorch")
+                second.take([x * x + shared["eps"][0] for x in g], b2)
+                update = second.divided(g)
+                clip = max(1, rms(update) / shared["clip_threshold"])
+                update = [x / clip for x in update]
+                m = run.state("exp_avg", param)
+                m[:] = [old * b1 + x * (1 - b1) for old, x in zip(m, update)]
+                moved = m
+                if second.rows is not None:
+                    residual = Factored(run, param, "exp_avg_res", name == "came_pytorch")
+                    residual.take([(x - y) ** 2 + shared["eps"][1] for x, y in zip(update, m)], b3)
+                    moved = residual.divided(m)
+                for i, x in enumerate(moved):
+                    p[i] = p[i] * (1 - shared["wd"] * shared["lr"]) - shared["lr"] * x
+            run.after(step)
+        case.expected.update(run.results(name))
+    return case
+
+
+def prodigy(draw: random.Random) -> Case:
+    """In a closed loop: the gradient is h (p - c) + noise."""
+    def settings(draw):
+        given = {"lr": draw.uniform(0.3, 1), "d0": log_uniform(draw, 1e-4, 1e-2), "betas": [draw.uniform(0.8, 0.95), draw.uniform(0.95, 0.999)],
+                 "eps": log_uniform(draw, 1e-9, 1e-7), "d_coef": draw.uniform(0.5, 2), "weight_decay": draw.choice([0.0, 0.01]),
+                 "use_bias_correction": draw.random() < 0.5, "safeguard_warmup": draw.random() < 0.5,
+                 "growth_rate": draw.uniform(1.01, 1.5), "decouple": True}
+        if draw.random() < 0.5:
+            given["beta3"] = draw.uniform(0.9, 0.99)
+        return given
+
+    def run_of(inputs, s):
+        run, (b1, b2) = Run(inputs, 0), s["betas"]
+        b3 = s.get("beta3", math.sqrt(b2))
+        start = {name: list(p) for name, p in run.p.items()}
+        d = most = s["d0"]
+        numerator, found, estimates = 0.0, [], []
+        for step in range(1, STEPS + 1):
+            correction = math.sqrt(1 - b2 ** step) / (1 - b1 ** step) if s["use_bias_correction"] else 1
+            rate, denominator = d * s["lr"] * correction, 0.0
+            numerator *= b3
+            gradients = {}
+            for name, p in run.p.items():
+                h, c = inputs["in.h." + name].values, inputs["in.c." + name].values
+                g = [h[i] * (p[i] - c[i]) + noise for i, noise in enumerate(gradient(inputs, name, step))]
+                gradients[name] = g
+                numerator += d / s["d0"] * rate * sum(x * (a - b) for x, a, b in zip(g, start[name], p))
+                m, v, t = (run.state(kind, name) for kind in ("exp_avg", "exp_avg_sq", "s"))
+                for i, x in enumerate(g):
+                    m[i] = m[i] * b1 + d * (1 - b1) * x
+                    v[i] = v[i] * b2 + d * d * (1 - b2) * x * x
+                    t[i] = t[i] * b3 + d / s["d0"] * (d if s["safeguard_warmup"] else rate) * x
+                denominator += sum(abs(x) for x in t)
+            estimate = s["d_coef"] * numerator / denominator
+            estimates.append(estimate)
+            before = d
+            if d == s["d0"]:
+                d = max(d, estimate)
+            most = max(most, estimate)
+            d = min(most, d * s["growth_rate"])
+            found.append(d)
+            for name, p in run.p.items():
+                m, v = run.state("exp_avg", name), run.state("exp_avg_sq", name)
+                for i in range(len(p)):
+                    p[i] = p[i] * (1 - s["weight_decay"] * rate) - rate * m[i] / (math.sqrt(v[i]) + before * s["eps"])
+            run.after(step)
+        run.found = {"d": numbers(found), "d_hat": numbers(estimates)}
+        return run
+
+    case = Case("prodigy", {"_class_name": "prodigy", "runs": {}, "steps": STEPS}, inputs_of(draw))
+    for name in [n[len("in.param."):] for n in list(case.inputs) if n.startswith("in.param.")]:
+        count = len(case.inputs["in.param." + name].values)
+        shape = case.inputs["in.param." + name].shape
+        case.inputs["in.h." + name] = Tensor(shape, [f32(draw.uniform(0.5, 2)) for _ in range(count)])
+        case.inputs["in.c." + name] = Tensor(shape, gauss(draw, count))
+    for name in ("first", "second"):
+        given = settings(draw)
+        case.config["runs"][name] = given
+        run = run_of(case.inputs, given)
+        case.expected.update(run.results(name))
+        case.expected.update({f"out.{name}.{what}": values for what, values in run.found.items()})
+    return case
+
+
+def adamw(draw: random.Random) -> Case:
+    config = {"_class_name": "AdamW", "lr": log_uniform(draw, 1e-4, 1e-3), "warmup": draw.randrange(0, 20),
+              "betas": [draw.uniform(0.5, 0.95), draw.uniform(0.9, 0.999)], "eps": log_uniform(draw, 1e-9, 1e-6),
+              "wd": draw.uniform(0, 0.1), "clip": log_uniform(draw, 0.01, 1), "lr_big": log_uniform(draw, 1e-3, 1e-2),
+              "steps": STEPS}
+    config["eta_min"] = config["lr"] * draw.uniform(0, 0.5)
+    case = Case("adamw", config, inputs_of(draw))
+    b1, b2 = config["betas"]
+
+    def scheduled(step):  # from 0
+        if step < config["warmup"]:
+            return config["lr"] * step / max(1, config["warmup"])
+        share = (step - config["warmup"]) / max(1, STEPS - config["warmup"])
+        return config["eta_min"] + (config["lr"] - config["eta_min"]) * (1 + math.cos(math.pi * share)) / 2
+
+    case.expected["out.lr"] = numbers([scheduled(step) for step in range(STEPS)])
+    for name in ("sched", "sched_clip", "const", "const_clip"):
+        run, norms = Run(case.inputs, 0), []
+        for step in range(1, STEPS + 1):
+            all_of = {param: gradient(case.inputs, param, step) for param in run.p}
+            norms.append(math.sqrt(sum(x * x for g in all_of.values() for x in g)))
+            scale = min(1.0, config["clip"] / (norms[-1] + 1e-6)) if name.endswith("clip") else 1.0
+            lr = scheduled(step - 1) if name.startswith("sched") else config["lr_big"]
+            for param, p in run.p.items():
+                m, v = run.state("exp_avg", param), run.state("exp_avg_sq", param)
+                for i, g in enumerate(all_of[param]):
+                    m[i] = m[i] * b1 + g * scale * (1 - b1)
+                    v[i] = v[i] * b2 + (g * scale) ** 2 * (1 - b2)
+                    root = math.sqrt(v[i]) / math.sqrt(1 - b2 ** step) + config["eps"]
+                    p[i] = p[i] * (1 - lr * config["wd"]) - lr / (1 - b1 ** step) * m[i] / root
+            run.after(step)
+        case.expected.update(run.results(name))
+        if name.endswith("clip"):
+            case.expected[f"out.{name}.grad_norm"] = numbers(norms)
+    return case
+
+
+def ema(draw: random.Random) -> Case:
+    case = Case("ema", {"_class_name": "EMAModel", "decay": draw.uniform(0.9, 0.9999), "runs": {}})
+    for name, shape in zip("ab", draw.sample(SHAPES, 2)):
+        case.inputs["in.param0." + name] = Tensor(shape, gauss(draw, numel(shape)))
+        case.inputs["in.param." + name] = Tensor([STEPS, *shape], gauss(draw, STEPS * numel(shape)))
+    for run in ("first", "second", "third"):
+        given = {"update_after_step": draw.randrange(0, 8), "min_decay": draw.choice([0.0, draw.uniform(0, 0.5)]),
+                 "use_ema_warmup": draw.random() < 0.7, "inv_gamma": draw.uniform(0.5, 5), "power": draw.uniform(0.3, 1)}
+        case.config["runs"][run] = given
+        decays = []
+        for step in range(1, STEPS + 1):
+            s = max(0, step - given["update_after_step"] - 1)
+            rising = 1 - (1 + s / given["inv_gamma"]) ** -given["power"] if given["use_ema_warmup"] else (1 + s) / (10 + s)
+            decays.append(0.0 if s == 0 else max(min(rising, case.config["decay"]), given["min_decay"]))
+        case.expected[f"out.{run}.decay"] = numbers(decays)
+        for name in "ab":
+            shadow, shots = list(case.inputs["in.param0." + name].values), []
+            shape, count = case.inputs["in.param0." + name].shape, len(shadow)
+            for step, decay in enumerate(decays):
+                now = case.inputs["in.param." + name].values[step * count:(step + 1) * count]
+                shadow = [a - (1 - decay) * (a - p) for a, p in zip(shadow, now)]
+                if (step + 1) % (STEPS // SHOTS) == 0:
+                    shots += shadow
+            case.expected[f"out.{run}.shadow.{name}"] = Tensor([SHOTS, *shape], shots)
+    return case
+
+
+def grad_scaler(draw: random.Random) -> Case:
+    config = {"_class_name": "GradScaler", "init_scale": float(2 ** draw.randrange(8, 17)),
+              "growth_factor": draw.choice([1.5, 2.0, 4.0]), "backoff_factor": draw.choice([0.25, 0.5]),
+              "growth_interval": draw.randrange(1, 6), "lr": draw.uniform(0.01, 0.2)}
+    steps, width = draw.randrange(11, 40), draw.choice([1, 3, 7])
+    grads = gauss(draw, steps * width, 0.1)
+    found = [draw.choices([0, 1, 2], [8, 1, 1])[0] for _ in range(steps)]
+    param = gauss(draw, width)
+    case = Case("grad_scaler", config, {"in.grad": Tensor([steps, width], grads), "in.param": Tensor([width], param),
+                                        "in.found": numbers(found, "I64")})
+    scale, tracker, rows = config["init_scale"], 0, {"scale": [], "growth_tracker": [], "stepped": [], "param": []}
+    for step in range(steps):
+        if found[step]:
+            scale, tracker = f32(scale * config["backoff_factor"]), 0
+        else:
+            param = [p - config["lr"] * g for p, g in zip(param, grads[step * width:(step + 1) * width])]
+            tracker += 1
+            if tracker == config["growth_interval"]:
+                scale, tracker = f32(scale * config["growth_factor"]), 0
+        rows["scale"].append(scale)
+        rows["growth_tracker"].append(tracker)
+        rows["stepped"].append(int(not found[step]))
+        rows["param"] += param
+    case.expected = {"out.scale": numbers(rows["scale"], "F32"), "out.growth_tracker": numbers(rows["growth_tracker"], "I64"),
+                     "out.stepped": numbers(rows["stepped"], "I64"), "out.param": Tensor([steps, width], rows["param"])}
+    return case
+
+
+KINDS = {"lion": lion, "adafactor": adafactor, "came": came, "prodigy": prodigy, "adamw": adamw, "ema": ema,
+         "grad_scaler": grad_scaler}
