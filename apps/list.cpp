@@ -4,7 +4,7 @@
 #include "commands.h"
 #include "tessera/base/check.h"
 #include "tessera/job/catalogue.h"
-#include "tessera/recipe/schema.h"
+#include "tessera/recipe/recipe_table.h"
 
 namespace tessera::apps {
 
@@ -69,7 +69,8 @@ Command list_command() {
   Command c;
   c.name = "list";
   c.summary = "Lists what a recipe can name.
-These are " + kinds() +
+      These are
+              " + kinds() +
               "; `tessera list schema` prints a JSON schema, for editors that complete and check recipes.";
   c.usage = "list presets|autoencoders|encoders|profiles|optimizers|schema [--json] [--files]";
   c.flags = {{"--json", "", "print JSON"},

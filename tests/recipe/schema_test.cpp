@@ -1,5 +1,4 @@
 // The JSON schema of recipes, which editors read: it has every key, and takes the recipes that are shipped.
-#include "tessera/recipe/schema.h"
 
 #include <gtest/gtest.h>
 

@@ -163,8 +163,7 @@ std::string base_name(fs::path base) {
   return checkpoint::is_weight_file(base) ? base.stem().string() : base.filename().string();
 }
 
-}  // namespace
-
+/// As ComfyUI, A1111 and Civitai show it: ss_* and modelspec.*. No date, so that the same run writes the same bytes.
 checkpoint::Metadata lora_origin(const recipe::Recipe& recipe, const LoraFacts& facts) {
   const auto& text = recipe.values;
   const std::string by = std::string("Tessera ") + kVersion, steps = std::to_string(facts.step),
@@ -194,6 +193,8 @@ checkpoint::Metadata lora_origin(const recipe::Recipe& recipe, const LoraFacts& 
   if (!recipe.data.caption.empty()) origin["modelspec.trigger_phrase"] = recipe.data.caption;
   return origin;
 }
+
+}  // namespace
 
 void export_lora(const recipe::Recipe& recipe, const LoraFacts& facts, engine::Store& store, comm::Comm& comm, int rank,
                  const fs::path& folder) {

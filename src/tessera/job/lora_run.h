@@ -38,9 +38,6 @@ struct LoraFacts {
   int64_t step = 0;     ///< steps that were taken
   int64_t samples = 0;  ///< of the data set
 };
-/// As ComfyUI, A1111 and Civitai show it: ss_* and modelspec.*. No date, so that the same run writes the same bytes.
-checkpoint::Metadata lora_origin(const recipe::Recipe& recipe, const LoraFacts& facts);
-
 /// Writes the adapters into `folder`: pytorch_lora_weights.safetensors under diffusers' names, and a file for each
 /// other naming of lora.export. All ranks take part; rank 0 writes.
 void export_lora(const recipe::Recipe& recipe, const LoraFacts& facts, engine::Store& store, comm::Comm& comm, int rank,

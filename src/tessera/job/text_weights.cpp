@@ -20,8 +20,8 @@ std::string likely_text_cause(const std::string&, const std::vector<int64_t>&) {
   return "does data.text_encoder name the encoder of these weights?";
 }
 
-std::string instruction_text(const recipe::Recipe& recipe) {
-  const std::string& given = recipe.data.instruction;
+std::string instruction_text(const recipe::Recipe::Data& data) {
+  const std::string& given = data.instruction;
   std::error_code unreadable;  // a long text is no path
   if (!given.ends_with(".txt") && !std::filesystem::is_regular_file(given, unreadable)) return given;
   check_input(std::filesystem::exists(given), "data.instruction", given + ": no such file",
@@ -31,10 +31,10 @@ std::string instruction_text(const recipe::Recipe& recipe) {
   return text;
 }
 
-int64_t longest_prompt(const recipe::Recipe& recipe, int64_t length) {
-  const std::string instruction = instruction_text(recipe);
-  if (instruction.empty() || recipe.data.tokenizer.empty()) return length;
-  return data::PromptTokenizer(recipe.data.tokenizer, instruction, length).longest();
+int64_t longest_prompt(const recipe::Recipe::Data& data, int64_t length) {
+  const std::string instruction = instruction_text(data);
+  if (instruction.empty() || data.tokenizer.empty()) return length;
+  return data::PromptTokenizer(data.tokenizer, instruction, length).longest();
 }
 
 }  // namespace tessera::job

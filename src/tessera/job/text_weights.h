@@ -14,9 +14,9 @@ std::string likely_text_cause(const std::string& name, const std::vector<int64_t
 
 /// data.instruction: the text itself, or that of the file it names, without a line break at its end. Throws UserError
 /// (input) for a .txt that is not there.
-std::string instruction_text(const recipe::Recipe& recipe);
+std::string instruction_text(const recipe::Recipe::Data& data);
 
 /// Most tokens that the text encoder gets for embeddings of `length` rows: more with an instruction.
-int64_t longest_prompt(const recipe::Recipe& recipe, int64_t length);
+int64_t longest_prompt(const recipe::Recipe::Data& data, int64_t length);
 
 }  // namespace tessera::job

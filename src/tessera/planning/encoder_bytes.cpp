@@ -23,7 +23,7 @@ EncoderForward encoder_forward(const std::vector<std::unique_ptr<net::Unit>>& un
 }
 
 net::Batch longest_caption(const recipe::Recipe& recipe, const job::Job& job, const net::TextEncoder& encoder) {
-  int64_t tokens = job::longest_prompt(recipe, job.context_length);
+  int64_t tokens = job::longest_prompt(recipe.data, job.context_length);
   if (&encoder == job.pooled.get()) tokens = std::min(tokens, encoder.most_tokens());
   return encoder.pack({std::vector<int64_t>(static_cast<size_t>(tokens), 0)});
 }

@@ -27,7 +27,7 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
       mesh_(mesh),
       comm_(comm),
       rank_(rank),
-      open_prompts_([tokenizer, instruction = job::instruction_text(recipe), &job] {
+      open_prompts_([tokenizer, instruction = job::instruction_text(recipe.data), &job] {
         return data::PromptTokenizer(tokenizer, instruction, job.context_length, job.model->conditions().padded_text);
       }),
       read_null_caption_([&recipe, &job] { return job::learned_null_caption(recipe, *job.model); }) {
@@ -115,7 +115,8 @@ EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, 
   const std::string clip = job.codec->fingerprint() + conditions + (rounded_image ? "|in bf16" : "");
   if (recipe.data.texts) return {.clip = hash(clip + text_form(recipe, job)), .text = {}, .both = {}};
   std::string text = job.text->fingerprint() + "|" + data::tokenizer_text(tokenizer);
-  if (const std::string instruction = job::instruction_text(recipe); !instruction.empty()) text += "|" + instruction;
+  if (const std::string instruction = job::instruction_text(recipe.data); !instruction.empty())
+    text += "|" + instruction;
   text += stamp_of(recipe.data.text_encoder_path);
   if (job.model->conditions().padded_text) text += "|padded to " + std::to_string(job.context_length);
   if (job.pooled)

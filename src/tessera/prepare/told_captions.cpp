@@ -19,7 +19,7 @@ void tell_cut_captions(const recipe::Recipe& recipe, const job::Job& job, const 
   std::string first;
   for (const std::string& caption : captions) {
     if (static_cast<int64_t>(caption.size()) < job.context_length) continue;
-    if (!prompts) prompts.emplace(tokenizer, job::instruction_text(recipe), kUncut);
+    if (!prompts) prompts.emplace(tokenizer, job::instruction_text(recipe.data), kUncut);
     const int64_t tokens = prompts->encode(caption).kept();
     if (tokens <= job.context_length) continue;
     if (cut++ == 0) first = caption.substr(0, kShown);

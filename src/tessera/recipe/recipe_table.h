@@ -2,6 +2,8 @@
 // The keys of recipes as options: name, kind, default, help (settings.h has the rows).
 //
 //   recipe_table().at("train.lr").help;
+#include <nlohmann/json.hpp>
+
 #include "tessera/base/options.h"
 
 namespace tessera::recipe {
@@ -13,5 +15,10 @@ const OptionTable& recipe_table();
 std::vector<std::string> keys_named(std::string_view name);
 /// "did you mean train.lr?", of keys_named or else the nearest key.
 std::string key_meant(std::string_view name);
+
+/// The keys as a JSON schema, draft 7, by which editors complete and check a recipe while it is written: kind, choices,
+/// range, default and help of each; tables have no other keys. It knows no rules over several keys. In a recipe, Even
+/// Better TOML and taplo take it by a first line "#:schema recipe.schema.json".
+nlohmann::ordered_json recipe_schema();
 
 }  // namespace tessera::recipe

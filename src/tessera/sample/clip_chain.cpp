@@ -23,7 +23,7 @@ constexpr double kLeftOver = 0.05;
 }  // namespace
 
 ClipChain::ClipChain(const net::VideoCodec& codec, const recipe::Recipe& recipe, const net::Conditions& wanted)
-    : codec_(codec), recipe_(recipe), fps_(sample_fps(recipe)) {
+    : codec_(codec), recipe_(recipe), fps_(sample_fps(recipe.data)) {
   if (recipe.sample.clips == 1) return;
   if (wanted.audio_dim == 0)
     throw UserError(Exit::usage, "sample.clips",

@@ -260,7 +260,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       const bool goes_on = clip + 1 < static_cast<int64_t>(extras[p].size());
       prepare::Pace pace(comm, mesh);  // the other ranks wait for rank 0 without a time-out
       pace.run([&] {
-        if (place.rank == 0 && clip == 0) frames = frames_of(recipe, job::decode(*job.codec, denoising.latent()));
+        if (place.rank == 0 && clip == 0) frames = frames_of(recipe.data, job::decode(*job.codec, denoising.latent()));
         if (place.rank == 0 && clip > 0) chain.append(frames, motion, denoising.latent());
         if (goes_on)
           motion = place.rank == 0 ? chain.motion(frames) : at::empty(chain.motion_shape(clip + 1), at::kFloat);

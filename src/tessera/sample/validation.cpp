@@ -9,14 +9,14 @@
 
 namespace tessera::sample {
 
-double sample_fps(const recipe::Recipe& recipe) {
+double sample_fps(const recipe::Recipe::Data& data) {
   constexpr double kUsualFps = 16;
-  return recipe.data.fps > 0 ? recipe.data.fps : kUsualFps;
+  return data.fps > 0 ? data.fps : kUsualFps;
 }
 
-data::Frames frames_of(const recipe::Recipe& recipe, const at::Tensor& pixels) {
-  const int64_t shown = recipe.data.frames == 1 ? 1 : pixels.size(1);
-  return job::to_frames(pixels.slice(1, 0, shown), sample_fps(recipe));
+data::Frames frames_of(const recipe::Recipe::Data& data, const at::Tensor& pixels) {
+  const int64_t shown = data.frames == 1 ? 1 : pixels.size(1);
+  return job::to_frames(pixels.slice(1, 0, shown), sample_fps(data));
 }
 
 namespace {
@@ -174,7 +174,7 @@ std::filesystem::path Validation::file(const std::filesystem::path& out, int64_t
 
 report::RunLog::Sample Validation::write(int64_t step, const Finished& finished) {
   const std::filesystem::path file = this->file(out_, step, finished.prompt);
-  const data::Frames frames = frames_of(recipe_, job::decode(*job_.codec, finished.latent));
+  const data::Frames frames = frames_of(recipe_.data, job::decode(*job_.codec, finished.latent));
   data::write_mp4(file, frames, data_.prompt_sound(finished.prompt));
   // A prompt that is a clip's own caption has a reference: the clip as reconstructed by the autoencoder.
   std::optional<double> psnr;
@@ -197,7 +197,7 @@ const data::Frames& Validation::reconstruction(int prompt, int64_t clip) {
   const std::string name = "-" + std::to_string(prompt) + ".mp4";
   checkpoint::make_folder(folder, "check run.out");
   data::write_mp4(folder / ("source" + name), data_.frames(clip));
-  const data::Frames frames = frames_of(recipe_, job::decode(*job_.codec, data_.latent(clip)));
+  const data::Frames frames = frames_of(recipe_.data, job::decode(*job_.codec, data_.latent(clip)));
   data::write_mp4(folder / ("reconstruction" + name), frames);
   return reconstructions_.emplace(prompt, frames).first->second;
 }

@@ -22,11 +22,11 @@ using RunBranches =
     std::function<std::vector<at::Tensor>(const std::vector<net::Batch>&, double t, const at::Tensor& context)>;
 
 /// Frames per second of samples: data.fps, or 16 where data.fps = 0 keeps the clips' own.
-double sample_fps(const recipe::Recipe& recipe);
+double sample_fps(const recipe::Recipe::Data& data);
 
 /// What a decoded latent [3, F, H, W] shows: data.frames = 1 is a picture, of which an autoencoder that makes whole groups
 /// of frames (the wavelet) has given several.
-data::Frames frames_of(const recipe::Recipe& recipe, const at::Tensor& pixels);
+data::Frames frames_of(const recipe::Recipe::Data& data, const at::Tensor& pixels);
 
 /// One prompt's denoising from noise to a latent, one sampler step at a time.
 class Denoising {
