@@ -1,5 +1,6 @@
 // Attention of many samples by the flash kernels of a GPU, here stand-ins of them with their shapes: a few calls whatever the
 // number of samples, each sample's values, and gradients.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
 

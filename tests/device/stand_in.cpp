@@ -330,7 +330,8 @@ void* take_block(int64_t bytes, std::string& why) {
 bool lend(Communicator communicator, void* data, int64_t bytes) {
   Link& link = link_of(communicator);
   memory().shadow_bytes(data, bytes);
-  TORCH_CHECK(bytes < memory().bytes_of(device::block().data) || !memory().contains(device::block().data), link.name,
+  const void* block = device::block().data;
+  TORCH_CHECK(!memory().contains(block) || bytes < memory().bytes_of(block), link.name,
               " is lent the whole block of the device");
   if (std::getenv("TESSERA_SIMULATED_TAKES_NO_BLOCK")) return false;
   link.lent.push_back({data, bytes});

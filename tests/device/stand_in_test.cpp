@@ -136,6 +136,20 @@ TEST(StandIn, AWindowLiesAtOnePlaceOfAllBlocks) {
   });
 }
 
+/// Between machines NCCL registers all that it is lent with each network card.
+TEST(StandIn, TheWholeBlockOfADeviceIsNotLent) {
+  Blocks blocks;
+  on_two_ranks([&](int rank, const Pair& pair) {
+    if (rank == 1) return;
+    char* block = blocks.take();
+    device::set_block({block, 8192});
+    EXPECT_THROW(stand_in_communicators().lend(pair.gather, block, 8192), c10::Error);
+    EXPECT_TRUE(stand_in_communicators().lend(pair.gather, block, 4096));
+    EXPECT_TRUE(stand_in_communicators().lend(pair.gather, block + 6144, 2048));
+    device::set_block({});
+  });
+}
+
 /// NCCL takes the place of its own member for that of all: another would be written at.
 TEST(StandIn, ACollectiveAtDifferentPlacesOfItsWindowIsTold) {
   std::string same, other;

@@ -39,14 +39,20 @@ int64_t taken(const Run& run) {
   return count.peak();
 }
 
-/// Of `rows` queries and keys, 40 heads of 128 in bf16.
+/// Of samples with as many queries as keys, 40 heads of 128 in bf16.
 struct Attention {
   static constexpr int64_t kHeads = 40, kWidth = 40 * 128;
-  explicit Attention(int64_t rows)
-      : at({0, rows}),
-        x(on_meta({rows, kWidth}, at::kBFloat16)),
+  explicit Attention(ops::Offsets at)
+      : at(std::move(at)),
+        x(on_meta({this->at.back(), kWidth}, at::kBFloat16)),
         dx(at::empty_like(x)),
-        lse(on_meta({kHeads, rows}, at::kFloat)) {}
+        lse(on_meta({kHeads, this->at.back()}, at::kFloat)) {}
+  explicit Attention(int64_t rows) : Attention(ops::Offsets{0, rows}) {}
+  static Attention of_alike(int64_t samples, int64_t rows) {
+    ops::Offsets at;
+    for (int64_t s = 0; s <= samples; ++s) at.push_back(s * rows);
+    return Attention(at);
+  }
   int64_t forward() const {
     return taken([&] { ops::kernels(x).attention({x, x, x}, {}, kHeads, 1, at, at, {dx, lse}); });
   }
@@ -70,6 +76,22 @@ TEST(TargetMemory, AttentionOnMetaTakesWhatTheFlashKernelOfTheTargetTakes) {
   }
   EXPECT_NE(attention.backward(), 3 * rows + 1024 * 40 * 4 + 1024 * Attention::kWidth * 4 + 64)
       << "without a target it is the CPU's kernel that is measured";
+}
+
+/// The backward rounds each sample up to 128 rows in fp32, or adds as many to each of different lengths; so a call has a bound.
+TEST(TargetMemory, SamplesThatShareACallTakeTheMemoryOfAll) {
+  engine::Meter::install();
+  const ops::TargetScope scope(target("sm_90", "test"));
+  const Attention alike = Attention::of_alike(10, 30), unlike(ops::Offsets{0, 30, 50, 60});
+  constexpr int64_t kWidth = Attention::kWidth, kRow = 40 * 4;  // of a sum of each head
+  const auto halves = [](int64_t rows) { return rows * kWidth * 2; };
+  EXPECT_EQ(alike.forward(), halves(300) + 300 * kRow + 128);
+  EXPECT_EQ(alike.backward(), 3 * halves(300) + 300 * kRow + 1280 * kRow + 1280 * kWidth * 4 + 64)
+      << "the log-sum-exp is copied, sample by sample";
+  EXPECT_EQ(unlike.forward(), halves(60) + 60 * kRow + 128 + 2 * 64) << "and where they begin";
+  EXPECT_EQ(unlike.backward(), 3 * halves(60) + 444 * kRow + 444 * kWidth * 4 + 64 + 2 * 64);
+  EXPECT_EQ(Attention::of_alike(1100, 30).backward(), Attention::of_alike(512, 30).backward()) << "65,536 rows a call";
+  EXPECT_GT(Attention::of_alike(512, 30).backward(), Attention::of_alike(511, 30).backward());
 }
 
 /// Ranks of sp and cp have delta and no output: it is flash attention all the same, and takes no scores.
