@@ -33,7 +33,7 @@ class Results:
         self.lines, self.profile, self.watched = folder / "lines.jsonl", folder / "profile.toml", logs / "watch.csv"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            others = [f for f in folder.rglob("*") if f.is_file() and f.name not in (*OWN, "results.tgz")]
+            others = [f for f in folder.rglob("*") if f.is_file() and f.name not in (*OWN, "results.tgz", ".part")]
         except OSError as error:
             self.warn(f"{folder}: {error}")
             others = []

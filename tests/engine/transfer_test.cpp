@@ -65,6 +65,39 @@ TEST_F(Transfer, WhatFillsTheShardsComesBackWhole) {
       EXPECT_TRUE(at::equal(found.at(param.name), toy::filled(param))) << param.name;
 }
 
+/// Where nobody asks for the rounding, 16-bit parameters are filled piece by piece.
+TEST_F(Transfer, FrozenParametersHaveTheSameBitsWhetherTheirRoundingIsAskedForOrNot) {
+  plan::ModelSpec spec = toy_.spec();
+  for (plan::UnitSpec& unit : spec.units)
+    for (plan::ParamSpec& param : unit.params) param.trainable = false;
+  spec.units[1].params[0].shape = {600, 301};  // more than a piece on each rank
+  for (const DType stored : {DType::f32, DType::bf16, DType::i8})
+    for (const Axis axis : {Axis::dp_shard, Axis::tp})
+      for (const int rank : {0, 1}) {
+        for (plan::UnitSpec& unit : spec.units)
+          for (plan::ParamSpec& param : unit.params) param.stored = stored;
+        spec.units[1].params[0].split = axis == Axis::tp ? plan::Split::row_parallel : plan::Split::none;
+        plan::Plan plan = toy_.plan();
+        plan.mesh[axis] = 2;
+        if (axis == Axis::tp) spec.units[1].params[0].shape = {602, 300};
+        Roundings rounded;
+        Store one(spec, toy_.prefixes(), plan, rank, at::kCPU), other(spec, toy_.prefixes(), plan, rank, at::kCPU);
+        fill_shards(one, toy::fill, &rounded);
+        fill_shards(other, toy::fill);
+        EXPECT_EQ(rounded.empty(), stored == DType::f32);
+        int64_t compared = 0;
+        for (const Store::Part& part : one.parts()) {
+          const auto count = static_cast<size_t>(part.end - part.begin);
+          std::vector<float> a(count), b(count);
+          one.read_masters(part, 0, part.end - part.begin, a.data());
+          other.read_masters(part, 0, part.end - part.begin, b.data());
+          EXPECT_EQ(a, b) << spec.units[part.unit].params[part.param].name;
+          compared += part.end - part.begin;
+        }
+        EXPECT_GT(compared, 80'000);
+      }
+}
+
 TEST_F(Transfer, AFileFillsShardsAndWhatItLacksIsFilledOtherwise) {
   write_weights("model.safetensors");
   const checkpoint::WeightSet file = checkpoint::open_weights(path("model.safetensors"));

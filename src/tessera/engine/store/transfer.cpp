@@ -58,7 +58,9 @@ void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
   for (const auto& part : store.parts()) {
     if (!store.fills(part)) continue;
     const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
-    if (store.stored(part) != DType::f32) {  // stored in blocks, and a sharded range may begin inside a block
+    const DType stored = store.stored(part);
+    // in blocks, and a sharded range may begin inside a block; or compared as a whole
+    if (stored != DType::f32 && (stored != DType::bf16 || rounded)) {
       std::vector<float> whole(static_cast<size_t>(part.end - part.begin));
       each_run(store, part,
                [&](int64_t first, int64_t at, int64_t count) { fill(param, first, count, whole.data() + at); });
@@ -67,7 +69,8 @@ void fill_shards(Store& store, const Fill& fill, Roundings* rounded) {
       continue;
     }
     each_run(store, part, [&](int64_t first, int64_t at, int64_t count) {
-      if (const Store::Range held = store.data(part); store.master_form(part) == plan::Masters::fp32 && !held.on_device)
+      if (const Store::Range held = store.data(part);
+          stored == DType::f32 && store.master_form(part) == plan::Masters::fp32 && !held.on_device)
         return fill(param, first, count, static_cast<float*>(held.data) + at);
       for (int64_t done = 0; done < count; done += kChunk) {
         const int64_t now = std::min(kChunk, count - done);
