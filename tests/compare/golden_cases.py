@@ -22,7 +22,7 @@ from pathlib import Path
 import golden_optimisers
 import golden_tables
 import golden_tiles
-from golden_files import Case, read, write
+from golden_files import Case, write
 
 KINDS = {**golden_optimisers.KINDS, **golden_tables.KINDS}
 UNHEARD_OF = "unheard_of"

@@ -15,8 +15,7 @@ def gauss(draw: random.Random, count: int, scale: float = 1.0) -> list:
 class Run:
     """The parameters of a case and what became of them in one run."""
 
-    def __init__(self, inputs: dict, decay: float):
-        self.decay = decay
+    def __init__(self, inputs: dict):
         self.shapes = {name[len("in.param."):]: t.shape for name, t in inputs.items() if name.startswith("in.param.")}
         self.p = {name: list(inputs["in.param." + name].values) for name in self.shapes}
         self.shots = {name: [] for name in self.shapes}
@@ -124,7 +123,7 @@ def lion(draw: random.Random) -> Case:
                 "decoupled_weight_decay": draw.random() < 0.5}
 
     def run_of(inputs, s):
-        run, (b1, b2), lr = Run(inputs, 0), s["betas"], s["lr"]
+        run, (b1, b2), lr = Run(inputs), s["betas"], s["lr"]
         decay = s["weight_decay"] / lr if s["decoupled_weight_decay"] else s["weight_decay"]
         for step in range(1, STEPS + 1):
             for name, p in run.p.items():
@@ -150,7 +149,7 @@ def adafactor(draw: random.Random) -> Case:
                 "relative_step": relative, "warmup_init": relative and draw.random() < 0.7}
 
     def run_of(inputs, s):
-        run = Run(inputs, 0)
+        run = Run(inputs)
         for step in range(1, STEPS + 1):
             beta = 1 - step ** s["decay_rate"]
             for name, p in run.p.items():
@@ -186,7 +185,7 @@ def came(draw: random.Random) -> Case:
               "clip_threshold": draw.uniform(0.5, 2), "wd": draw.uniform(0, 0.1)}
     case = Case("came", {"_class_name": "CAME", "steps": STEPS, **shared}, inputs_of(draw))
     for name in ("came_pytorch", "sana"):
-        run, (b1, b2, b3) = Run(case.inputs, 0), shared["betas"]
+        run, (b1, b2, b3) = Run(case.inputs), shared["betas"]
         for step in range(1, STEPS + 1):
             for param, p in run.p.items():
                 g = gradient(case.inputs, param, step)
@@ -220,8 +219,8 @@ def prodigy(draw: random.Random) -> Case:
             given["beta3"] = draw.uniform(0.9, 0.99)
         return given
 
-    def run_of(inputs, s):
-        run, (b1, b2) = Run(inputs, 0), s["betas"]
+    def run_of(inputs, s, wobble=0.0):
+        run, (b1, b2), signs = Run(inputs), s["betas"], random.Random(0)
         b3 = s.get("beta3", math.sqrt(b2))
         start = {name: list(p) for name, p in run.p.items()}
         d = most = s["d0"]
@@ -233,7 +232,8 @@ def prodigy(draw: random.Random) -> Case:
             gradients = {}
             for name, p in run.p.items():
                 h, c = inputs["in.h." + name].values, inputs["in.c." + name].values
-                g = [h[i] * (p[i] - c[i]) + noise for i, noise in enumerate(gradient(inputs, name, step))]
+                g = [(h[i] * (p[i] - c[i]) + noise) * (1 + wobble * signs.uniform(-1, 1))
+                     for i, noise in enumerate(gradient(inputs, name, step))]
                 gradients[name] = g
                 numerator += d / s["d0"] * rate * sum(x * (a - b) for x, a, b in zip(g, start[name], p))
                 m, v, t = (run.state(kind, name) for kind in ("exp_avg", "exp_avg_sq", "s"))
@@ -265,9 +265,14 @@ def prodigy(draw: random.Random) -> Case:
         case.inputs["in.h." + name] = Tensor(shape, [f32(draw.uniform(0.5, 2)) for _ in range(count)])
         case.inputs["in.c." + name] = Tensor(shape, gauss(draw, count))
     for name in ("first", "second"):
-        given = settings(draw)
+        while True:  # a loop that makes much of a rounding in fp32 tells nothing
+            given = settings(draw)
+            run, other = run_of(case.inputs, given), run_of(case.inputs, given, wobble=3e-7)
+            pairs = zip(run.found["d_hat"].values, other.found["d_hat"].values)
+            largest = max(abs(x) for x in run.found["d_hat"].values)
+            if max(abs(a - b) for a, b in pairs) < 1e-5 * largest:
+                break
         case.config["runs"][name] = given
-        run = run_of(case.inputs, given)
         case.expected.update(run.results(name))
         case.expected.update({f"out.{name}.{what}": values for what, values in run.found.items()})
     return case
@@ -290,7 +295,7 @@ def adamw(draw: random.Random) -> Case:
 
     case.expected["out.lr"] = numbers([scheduled(step) for step in range(STEPS)])
     for name in ("sched", "sched_clip", "const", "const_clip"):
-        run, norms = Run(case.inputs, 0), []
+        run, norms = Run(case.inputs), []
         for step in range(1, STEPS + 1):
             all_of = {param: gradient(case.inputs, param, step) for param in run.p}
             norms.append(math.sqrt(sum(x * x for g in all_of.values() for x in g)))
