@@ -89,7 +89,8 @@ std::string machine_text(const plan::Profile& profile, int nodes) {
   std::string text = profile.name + " is " + machine + " of " + format_bytes(profile.device.memory);
   if (nodes > 1) text += ", " + std::to_string(nodes) + " times";
   const bool sheets = profile.source.find("until probed") != profile.source.npos;
-  if (sheets && !is_counted(profile.name) && profile.name.find("gib") == std::string::npos)  // h200-128gib is one of a node
+  if (sheets && !is_counted(profile.name) &&
+      profile.name.find("gib") == std::string::npos)  // h200-128gib is one of a node
     text += one ? " (8x" + profile.name + ": eight in a machine)" : " (1x" + profile.name + ": one of them)";
   const char* known = !profile.machine.empty() ? "measured"
                       : sheets                 ? "read from data sheets until probed"

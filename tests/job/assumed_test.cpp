@@ -197,8 +197,8 @@ TEST_F(Unfetched, NothingIsAssumedWhereNothingIsMissing) {
 }
 
 TEST_F(Unfetched, APathThatTellsNothingEndsAsBefore) {
-  for (const Keys& keys :
-       {Keys{{"model.path", "somewhere"}}, Keys{{"data.vae", "a/file.pth"}}, Keys{{"model.path", "Wan2.1-T2V-140B"}}}) {
+  for (const Keys& keys : {Keys{{"model.path", "somewhere"}, {"model.config.dim", "96"}},
+                           Keys{{"data.vae", "a/file.pth"}}, Keys{{"model.path", "Wan2.1-T2V-140B"}}}) {
     try {
       assumed(keys);
       FAIL() << "accepted";

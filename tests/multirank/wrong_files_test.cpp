@@ -213,10 +213,15 @@ TEST_F(WrongFiles, AnAutoencoderIsNoTextEncoder) {
 }
 TEST_F(WrongFiles, AMissingFileIsNamedWithTheFolderItWasLookedForIn) {
   expect(plan({"--model.path", "nowhere"}), 3, {"nowhere", "no"});
-  expect(plan({"--data.text_encoder_path", "nowhere.pth"}), 3,
-         {"data.text_encoder_path", "nowhere.pth", "current folder"});
   expect(plan({"--data.vae", "./nowhere.pth"}), 3, {"data.vae", "nowhere.pth"});
-  expect(plan({"--data.tokenizer", "spiece.model"}), 3, {"data.tokenizer", "spiece.model"});
+  for (const char* name : {"prepare", "train"}) {
+    expect(command(name, {"--model.path", "nowhere"}), 3, {"model.path", "nowhere", "current folder"});
+    expect(command(name, {"--data.text_encoder_path", "nowhere.pth"}), 3,
+           {"data.text_encoder_path", "nowhere.pth", "current folder"});
+    expect(command(name, {"--data.tokenizer", "spiece.model"}), 3, {"data.tokenizer", "spiece.model"});
+  }
+  expect(plan({"--data.text_encoder_path", "nowhere.pth", "--data.tokenizer", "spiece.model"}), 0,
+         {"not here yet: data.text_encoder_path = nowhere.pth, data.tokenizer = spiece.model; plans need no weights"});
 }
 TEST_F(WrongFiles, ALoraToGoOnFromIsLookedForBeforeTheModelIsMade) {
   const std::vector<std::string> lora = {"--train.mode", "lora", "--lora.init"};

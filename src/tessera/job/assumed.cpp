@@ -121,8 +121,7 @@ class Assumed {
   explicit Assumed(recipe::Recipe& recipe) : recipe_(recipe) {}
 
   void set(const std::string& key, const std::string& value, bool told = true) {
-    if (recipe_.values.at(key) == value) return;
-    recipe_.set(key, value);
+    if (recipe_.values.at(key) != value) recipe_.set(key, value);
     if (told) set_ += (set_.empty() ? "" : ", ") + key + " = " + value;
   }
   void missing(const std::string& key, const std::string& path) {
@@ -146,14 +145,14 @@ std::string assume_model(recipe::Recipe& recipe, Assumed& assumed) {
   const families::Release* release = families::release_at(path);
   const std::string preset = !recipe.model.preset.empty() ? recipe.model.preset : release ? release->preset : "";
   if (!is_missing(path) || recipe.model.init == "random") return preset;
-  if (preset.empty() && recipe.model.config.empty())
+  if (preset.empty())
     throw UserError(Exit::input, "model.path",
                     path + ": no such file or folder, and no release has such a name, so its size is not known",
                     "name the size to plan without weights: model.preset (tessera list presets --files)");
   assumed.missing("model.path", path);
   assumed.set("model.path", "", /*told=*/false);
   assumed.set("model.init", "load", /*told=*/false);  // not random: the weights come later
-  if (!preset.empty()) assumed.set("model.preset", preset);
+  assumed.set("model.preset", preset);
   if (release && release->two_experts && release->preset == preset && !is_one_expert(path) &&
       recipe.experts.train == "auto" && recipe.experts.router != "gate")
     assumed.set("experts.train", "both");
@@ -199,9 +198,9 @@ std::string assume_released(recipe::Recipe& recipe) {
       assumed.set(key, otherwise, /*told=*/false);
     }
   if (assumed.missing().empty()) return "";
-  std::string text = "not here yet: " + assumed.missing() + "; planned as released" +
-                     (assumed.text().empty() ? std::string() : ", with " + assumed.text());
-  return text + checkpoint::fetched_by(assumed.first());
+  return "not here yet: " + assumed.missing() +
+         (assumed.text().empty() ? "; plans need no weights" : "; planned by " + assumed.text()) +
+         checkpoint::fetched_by(assumed.first());
 }
 
 }  // namespace tessera::job
