@@ -76,7 +76,8 @@ class Diverged : public FolderTest {
     return {13,
             "loss nan",
             1e-3,
-            {{"train.lr", "1e-3"},
+            {{"train.betas", "0.9,0.999"},
+             {"train.lr", "1e-3"},
              {"train.micro_batch", "auto"},
              {"run.steps", "100"},
              {"train.schedule", "constant"},
@@ -118,6 +119,8 @@ TEST_F(Diverged, IsReadBackAsItWasWritten) {
 
 TEST_F(Diverged, AChangedCourseIsToldFromChangesBesideIt) {
   EXPECT_EQ(with("train.lr", "0.001"), "") << "the same number";
+  EXPECT_EQ(with("train.betas", "0.90,0.999"), "") << "a list of the same";
+  EXPECT_EQ(with("train.betas", "0.9"), "train.betas");
   EXPECT_EQ(with("train.micro_batch", "2"), "") << "what was chosen, written down";
   EXPECT_EQ(with("data.vae", "wan"), "");
   for (const char* beside : {"mesh.tp", "checkpoint.keep", "sample.every", "fault.timeout", "plan.recompute", "run.out",

@@ -177,15 +177,13 @@ class Screen {
     }
     put(title);
     const auto world = static_cast<size_t>(run_.world());  // of many ranks a step names a few
-    const size_t shown =
-        std::min(ranks.size(), rows(world, static_cast<int>(std::min<size_t>(ranks.size(), 4)) + 4));
+    const size_t shown = std::min(ranks.size(), rows(world, static_cast<int>(std::min<size_t>(ranks.size(), 4)) + 4));
     for (size_t i = 0; i < shown; ++i) memory_row(ranks[i], most);
     if (shown < world) {
       const auto highest = std::max_element(ranks.begin(), ranks.end(), [](const RankMetrics& a, const RankMetrics& b) {
         return a.peak_bytes < b.peak_bytes;
       });
-      text(formatted("%zu more; highest: rank %d, ", world - shown, highest->rank) +
-               format_bytes(highest->peak_bytes),
+      text(formatted("%zu more; highest: rank %d, ", world - shown, highest->rank) + format_bytes(highest->peak_bytes),
            Ink::soft);
     }
   }

@@ -56,9 +56,9 @@ bool of_the_course(std::string_view key) {
   if (std::ranges::find(kBeside, table) != kBeside.end()) return false;
   if (table == "run") return key == "run.seed" || key == "run.on_nan";
   if (table == "plan") return key.ends_with("_dtype") || key == "plan.masters" || key == "plan.moments";
-  constexpr std::array<std::string_view, 8> kHow = {"data.tokenizer", "data.cache",           "data.encoders", "data.vae_tile",
-                                                    "data.vae_tile_frames", "model.path",    "train.micro_batch",
-                                                    "lora.export"};
+  constexpr std::array<std::string_view, 8> kHow = {"data.tokenizer",    "data.cache",           "data.encoders",
+                                                    "data.vae_tile",     "data.vae_tile_frames", "model.path",
+                                                    "train.micro_batch", "lora.export"};
   return std::ranges::find(kHow, key) == kHow.end();
 }
 
