@@ -315,7 +315,7 @@ TEST_F(Training, WhatIsNotFiniteIsAgreedOnBeforeAnythingIsWritten) {
     for (const size_t at : {size_t{0}, size_t{16'384}, values.size() - 1}) {
       values[at] = bad;
       EXPECT_FALSE(save_rank(partial_folder(folder_, 2), 0, pieces(), agree));
-      EXPECT_EQ(told, "param of w");
+      EXPECT_EQ(told, "param of 'w'");
       EXPECT_FALSE(fs::exists(partial_folder(folder_, 2)));
       values[at] = 1;
     }

@@ -114,6 +114,7 @@ TEST(Divergence, AStoppedRunNamesWhatIsProvedAndTheCommandGoesOnFromIt) {
            {"step 13", "the newest proved checkpoint is " + d.at(8), "[[stage]] from step 12 on: tessera train"});
     EXPECT_EQ(d.saved(), (std::vector<int64_t>{8, 12}));
     expect(d.train({"--checkpoint.keep", "1"}), 6, {"with the same recipe on the same data it would again"});
+    expect(d.run.tessera({"train", d.run.out() + "/recipe.toml"}), 6, {"it would again"});
     expect(d.train({"--checkpoint.keep", "1", "--run.steps", "40", "--sample.every", "20", "--sample.steps", "1"}), 6,
            {"it would again"});
 
@@ -121,7 +122,8 @@ TEST(Divergence, AStoppedRunNamesWhatIsProvedAndTheCommandGoesOnFromIt) {
     d.set_rate("5e-4");
     expect(d.train({"--checkpoint.keep", "1"}, 1, "healthy"), 0, {});
     expect(d.train({"--checkpoint.keep", "1"}), 0,
-           {"the run goes back to " + d.at(8), "resumed from " + d.at(8), "going back to step 8: 1 checkpoints"});
+           {"stage 1: train.lr has changed since: the run goes back to " + d.at(8), "resumed from " + d.at(8),
+            "going back to step 8: 1 checkpoints"});
     EXPECT_EQ(d.exact("run"), d.exact("healthy"));
     EXPECT_EQ(d.run.model("run"), d.run.model("healthy"));
     EXPECT_FALSE(fs::exists(d.run.out() + "/diverged.json"));
@@ -166,11 +168,12 @@ TEST(Divergence, WhatAChangedRecipeIsAndWhatNot) {
                        return flags;
                      }()),
          6, {"it would again"});
-  expect(with({"--train.betas", "0.9,0.99"}), 6, {"back to its beginning", "step 2"});
+  expect(with({"--train.betas", "0.9,0.99"}), 6,
+         {"train.betas has changed since: the run goes back to its beginning", "step 2"});
   expect(with({"--train.betas", "0.9,0.99"}), 6, {"it would again"});
   std::ofstream(d.run.folder() / "data/clip0.txt") << "another caption";
-  expect(with({"--train.betas", "0.9,0.99"}), 6, {"back to its beginning"});
-  expect(with({"--train.betas", "0.9,0.99", "--train.lr", "1e-3"}), 0, {"back to its beginning"});
+  expect(with({"--train.betas", "0.9,0.99"}), 6, {"the data has changed since: the run goes back to its beginning"});
+  expect(with({"--train.betas", "0.9,0.99", "--train.lr", "1e-3"}), 0, {"train.lr has changed since"});
 }
 
 TEST(Divergence, EveryLayoutComesToTheSame) {

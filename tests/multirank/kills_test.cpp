@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 
 #include "matrix.h"
 #include "processes.h"
@@ -392,25 +393,69 @@ TEST_F(Kills, AFailureOfTheDiskWhereASampleIsWrittenDownEndsTheRunAndLosesNoLine
   EXPECT_TRUE(run.metrics("run", "warning").empty());
 }
 
-/// Of replicas one writes the shards, and one writes the samples: the other one waits, for as long as that takes.
+/// Of replicas one writes the shards, and one writes the samples: the other one waits, for as long as that takes. So it does
+/// where rank 0 alone takes over the folder, calls a checkpoint proved, or writes the report.
 TEST_F(Kills, WritesThatTakeLongerThanTheTimeoutAreWaitedFor) {
   const TinyRun run("slow-writes");
-  const Order orders[] = {{{"write", "*/rank-00000.safetensors.*"}, "before", "0", "sleep:6"},
-                          {{"rename", "*/manifest.json"}, "before", "0", "sleep:6"},
-                          {{"rename", "*/samples/*.mp4"}, "before", "0", "sleep:6"}};
+  Orders orders;
+  std::string text;
+  for (const Instant& at : {Instant{"rename", "*/recipe.toml"}, Instant{"write", "*/rank-00000.safetensors.*"},
+                            Instant{"rename", "*/manifest.json"}, Instant{"rename", "*/proved"},
+                            Instant{"rename", "*/samples/*.mp4"}, Instant{"rename", "*/report.html"}}) {
+    orders.push_back({at, "before", "0", "sleep:5"});
+    text += (text.empty() ? "" : ";") + orders.back().text();
+  }
   Flags argv = command(run, 2, 0);
-  for (const char* flag :
-       {"--run.steps", "2", "--sample.every", "2", "--mesh", "dp_replicate=2", "--fault.timeout", "3"})
+  for (const char* flag : {"--run.steps", "2", "--sample.every", "2", "--checkpoint.every", "1", "--mesh",
+                           "dp_replicate=2", "--fault.timeout", "3"})
     argv.emplace_back(flag);
   const Result r = run_program(argv,
                                {{"OMP_NUM_THREADS", "1"},
                                 {"LD_PRELOAD", KILL_AT},
-                                {"TESSERA_KILL_AT", orders[0].text() + ";" + orders[1].text() + ";" + orders[2].text()},
+                                {"TESSERA_KILL_AT", text},
                                 {"TESSERA_KILL_DONE", (run.folder() / "done").string()}},
-                               120);
+                               180);
   EXPECT_EQ(r.code, 0) << r.output;
-  for (size_t i = 0; i < std::size(orders); ++i) EXPECT_TRUE(fs::exists(done(run, i))) << orders[i].text();
+  for (size_t i = 0; i < orders.size(); ++i) EXPECT_TRUE(fs::exists(done(run, i))) << orders[i].text();
   EXPECT_EQ(run.metrics("run").size(), 2u);
+}
+
+TEST_F(Kills, WhatKilledWritersLeftGoesWithTheNextOfTheSameTarget) {
+  const TinyRun run("kills-writers");
+  ASSERT_EQ(run.train(1, "run", {"--run.steps", "1"}).code, 0);
+  const fs::path to = run.folder() / "to", other = to / "other.html.0123456789abcdef-7.partial";
+  fs::create_directories(to);
+  std::ofstream(other) << "of another target";
+  const std::string model = run.out() + "/model", folder = (to / "folder").string();
+  const std::vector<std::pair<Flags, Instant>> writers = {
+      {{"convert", model, folder, "--to", "diffusers"}, {"fsync", "*/folder.*"}},
+      {{"convert", model, folder + ".safetensors", "--to", "diffusers"}, {"fsync", "*/folder.safetensors.*"}},
+      {{"report", run.out(), "--out", (to / "page.html").string()}, {"fsync", "*/page.html.*"}},
+      {{"sample", run.recipe(), "--run.out", run.out(), "--sample.steps", "1", "--prompt", "a", "--out",
+        (to / "clip.mp4").string()},
+       {"fsync", "*/clip.mp4.*"}}};
+  for (size_t w = 0; w < writers.size(); ++w) {
+    const auto& [arguments, at] = writers[w];
+    const Order order{at, "before", "launcher"};
+    Flags argv = {TESSERA_BINARY};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    const Result killed = run_program(argv, {{"OMP_NUM_THREADS", "1"},
+                                             {"LD_PRELOAD", KILL_AT},
+                                             {"TESSERA_KILL_AT", order.text()},
+                                             {"TESSERA_KILL_DONE", (run.folder() / std::to_string(w)).string()}});
+    EXPECT_EQ(killed.code, 128 + SIGKILL) << killed.output;
+    const auto remains = [&] {
+      std::set<std::string> names;
+      for (const auto& entry : fs::directory_iterator(to))
+        if (entry.path().extension() == ".partial" && entry.path() != other) names.insert(entry.path().filename());
+      return names;
+    };
+    EXPECT_EQ(remains().size(), 1u) << order.text();
+    const Result again = run.tessera(arguments);
+    EXPECT_EQ(again.code, 0) << again.output;
+    EXPECT_EQ(remains(), std::set<std::string>()) << order.text();
+  }
+  EXPECT_TRUE(fs::exists(other));
 }
 
 /// The others wait for it and end because of it: with another code, so that the launcher names this one.

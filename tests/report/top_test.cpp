@@ -216,7 +216,7 @@ TEST_F(Top, TheLegendIsWholeInANarrowTerminal) {
 }
 
 TEST_F(Top, ManyRanksAreCountedWhereTheHeightEnds) {
-  const RunFolder run = run_of(1000, 5, 64);
+  const RunFolder run = run_of(1000, 100, 64);
   for (int height : {12, 16, 24, 40}) {
     const auto lines = top_screen(run, {.width = 100, .height = height});
     EXPECT_LE(lines.size(), static_cast<size_t>(height));
@@ -225,6 +225,16 @@ TEST_F(Top, ManyRanksAreCountedWhereTheHeightEnds) {
   const std::string all = joined(top_screen(run, {.width = 100}));
   EXPECT_NE(all.find("rank 63"), std::string::npos);
   EXPECT_EQ(all.find(" more"), std::string::npos);
+}
+
+TEST_F(Top, OfManyRanksAStepNamesAFewAndTheOthersAreCounted) {
+  const RunFolder run = run_of(1000, 101, 64);
+  for (int height : {0, 12, 16, 24, 40}) {
+    const auto lines = top_screen(run, {.width = 100, .height = height});
+    if (height > 0) EXPECT_LE(lines.size(), static_cast<size_t>(height));
+    EXPECT_NE(joined(lines).find("64 ranks"), std::string::npos) << joined(lines);
+    EXPECT_NE(joined(lines).find(" more; highest: rank "), std::string::npos) << joined(lines);
+  }
 }
 
 TEST_F(Top, PlainTextIsAsciiAndHasLettersForColours) {

@@ -76,7 +76,8 @@ class Diverged : public FolderTest {
     return {13,
             "loss nan",
             1e-3,
-            {{"train.lr", "1e-3"},
+            {{"train.betas", "0.9,0.999"},
+             {"train.lr", "1e-3"},
              {"train.micro_batch", "auto"},
              {"run.steps", "100"},
              {"train.schedule", "constant"},
@@ -87,10 +88,10 @@ class Diverged : public FolderTest {
             {{"train.lr", "1e-3"}, {"train.micro_batch", "2"}, {"data.vae", "wan"}},
             "digest"};
   }
-  static bool same_with(const std::string& key, const std::string& value) {
+  static std::string with(const std::string& key, const std::string& value) {
     Values now = example().recipe;
     now[key] = value;
-    return same_course(example(), now, "digest");
+    return other_course(example(), now, "digest");
   }
 };
 
@@ -106,44 +107,46 @@ TEST_F(Diverged, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read->recipe, written.recipe);
   EXPECT_EQ(read->filled, written.filled);
   EXPECT_EQ(read->data, "digest");
-  EXPECT_TRUE(same_course(*read, written.recipe, "digest"));
+  EXPECT_EQ(other_course(*read, written.recipe, "digest"), "");
   forget_divergence(folder_);
   EXPECT_FALSE(read_divergence(folder_));
   for (const char* strange : {"", "[]", "{\"step\": \"x\"}", "{"}) {
     write("diverged.json", strange);
     if (const auto any = read_divergence(folder_))
-      EXPECT_FALSE(same_course(*any, example().recipe, "digest")) << strange;
+      EXPECT_NE(other_course(*any, example().recipe, "digest"), "") << strange;
   }
 }
 
 TEST_F(Diverged, AChangedCourseIsToldFromChangesBesideIt) {
-  EXPECT_TRUE(same_with("train.lr", "0.001")) << "the same number";
-  EXPECT_TRUE(same_with("train.micro_batch", "2")) << "what was chosen, written down";
-  EXPECT_TRUE(same_with("data.vae", "wan"));
+  EXPECT_EQ(with("train.lr", "0.001"), "") << "the same number";
+  EXPECT_EQ(with("train.betas", "0.90,0.999"), "") << "a list of the same";
+  EXPECT_EQ(with("train.betas", "0.9"), "train.betas");
+  EXPECT_EQ(with("train.micro_batch", "2"), "") << "what was chosen, written down";
+  EXPECT_EQ(with("data.vae", "wan"), "");
   for (const char* beside : {"mesh.tp", "checkpoint.keep", "sample.every", "fault.timeout", "plan.recompute", "run.out",
                              "run.spike", "data.cache", "train.micro_batch", "stage 1: sample.every"})
-    EXPECT_TRUE(same_with(beside, "7")) << beside;
+    EXPECT_EQ(with(beside, "7"), "") << beside;
   for (const char* course :
        {"train.lr", "train.clip_norm", "train.betas", "train.global_batch", "train.schedule", "data.path",
         "data.repeats", "diffusion.shift", "run.seed", "run.on_nan", "plan.compute_dtype", "plan.masters",
         "stage 1: train.lr", "stage 1: from", "stage 2: train.lr", "train.optimizer"})
-    EXPECT_FALSE(same_with(course, "7")) << course;
-  EXPECT_FALSE(same_course(example(), example().recipe, "another"));
+    EXPECT_EQ(with(course, "7"), course) << course;
+  EXPECT_EQ(other_course(example(), example().recipe, "another"), "the data");
   Values without = example().recipe;
   without.erase("stage 1: train.lr");
-  EXPECT_FALSE(same_course(example(), without, "digest"));
+  EXPECT_EQ(other_course(example(), without, "digest"), "stage 1: train.lr");
 }
 
 TEST_F(Diverged, AnotherNumberOfStepsMattersWhereTheRateDependsOnItOrTheStepIsNotReached) {
-  EXPECT_TRUE(same_with("run.steps", "200"));
-  EXPECT_TRUE(same_with("run.steps", "13"));
-  EXPECT_FALSE(same_with("run.steps", "12"));
+  EXPECT_EQ(with("run.steps", "200"), "");
+  EXPECT_EQ(with("run.steps", "13"), "");
+  EXPECT_EQ(with("run.steps", "12"), "run.steps");
   Divergence cosine = example();
   cosine.recipe["train.schedule"] = "cosine";
   Values longer = cosine.recipe;
-  EXPECT_TRUE(same_course(cosine, longer, "digest"));
+  EXPECT_EQ(other_course(cosine, longer, "digest"), "");
   longer["run.steps"] = "200";
-  EXPECT_FALSE(same_course(cosine, longer, "digest"));
+  EXPECT_EQ(other_course(cosine, longer, "digest"), "run.steps");
 }
 
 }  // namespace

@@ -76,12 +76,14 @@ std::vector<Spread> spreads(const std::vector<RankMetrics>& ranks) {
     if (added) fields.emplace_back(field, std::vector<double>());
     fields[place->second].second.push_back(value.get<double>());
   };
-  for (const RankMetrics& rank : ranks)
-    for (const auto& [field, value] : rank_json(rank).items()) {
+  for (const RankMetrics& rank : ranks) {
+    const Json entry = rank_json(rank);
+    for (const auto& [field, value] : entry.items()) {
       if (value.is_number() && field != "rank") add(field, value);
       if (value.is_object())
         for (const auto& [inner, number] : value.items()) add(field + "." + inner, number);
     }
+  }
   std::vector<Spread> all;
   for (auto& [field, values] : fields) {
     std::ranges::sort(values);

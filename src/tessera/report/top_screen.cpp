@@ -176,14 +176,14 @@ class Screen {
       title.add(legend_mark(look), look.ink).add(std::string(look.name) + " ", Ink::soft);
     }
     put(title);
-    const size_t shown = rows(ranks.size(), static_cast<int>(std::min<size_t>(ranks.size(), 4)) + 4);
+    const auto world = static_cast<size_t>(run_.world());  // of many ranks a step names a few
+    const size_t shown = std::min(ranks.size(), rows(world, static_cast<int>(std::min<size_t>(ranks.size(), 4)) + 4));
     for (size_t i = 0; i < shown; ++i) memory_row(ranks[i], most);
-    if (shown < ranks.size()) {
+    if (shown < world) {
       const auto highest = std::max_element(ranks.begin(), ranks.end(), [](const RankMetrics& a, const RankMetrics& b) {
         return a.peak_bytes < b.peak_bytes;
       });
-      text(formatted("%zu more; highest: rank %d, ", ranks.size() - shown, highest->rank) +
-               format_bytes(highest->peak_bytes),
+      text(formatted("%zu more; highest: rank %d, ", world - shown, highest->rank) + format_bytes(highest->peak_bytes),
            Ink::soft);
     }
   }
@@ -242,7 +242,8 @@ class Screen {
             .add(mfu ? " MFU of the step, share of each lane in the step before"
                      : " share of each lane in the step before",
                  Ink::soft));
-    const size_t shown = rows(ranks.size(), run_.events().empty() ? 0 : 3);
+    const auto world = static_cast<size_t>(run_.world());
+    const size_t shown = std::min(ranks.size(), rows(world, run_.events().empty() ? 0 : 3));
     for (size_t i = 0; i < shown; ++i) {
       Line row = line();
       row.add("rank " + std::to_string(ranks[i].rank), Ink::soft);
@@ -257,7 +258,7 @@ class Screen {
       }
       put(row);
     }
-    if (shown < ranks.size()) text(formatted("%zu more", ranks.size() - shown), Ink::soft);
+    if (shown < world) text(formatted("%zu more", world - shown), Ink::soft);
   }
 
   /// What the driver of each rank's GPU says.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -55,9 +56,9 @@ bool of_the_course(std::string_view key) {
   if (std::ranges::find(kBeside, table) != kBeside.end()) return false;
   if (table == "run") return key == "run.seed" || key == "run.on_nan";
   if (table == "plan") return key.ends_with("_dtype") || key == "plan.masters" || key == "plan.moments";
-  constexpr std::array<std::string_view, 7> kHow = {"data.cache",           "data.encoders", "data.vae_tile",
-                                                    "data.vae_tile_frames", "model.path",    "train.micro_batch",
-                                                    "lora.export"};
+  constexpr std::array<std::string_view, 8> kHow = {"data.tokenizer",    "data.cache",           "data.encoders",
+                                                    "data.vae_tile",     "data.vae_tile_frames", "model.path",
+                                                    "train.micro_batch", "lora.export"};
   return std::ranges::find(kHow, key) == kHow.end();
 }
 
@@ -128,26 +129,28 @@ void forget_divergence(const fs::path& run) {
   fs::remove(run / kDiverged, none);
 }
 
-bool same_course(const Divergence& before, const Values& recipe, const std::string& data) {
-  if (before.data != data) return false;
+std::string other_course(const Divergence& before, const Values& recipe, const std::string& data) {
+  if (before.data != data) return "the data";
   const auto value_in = [](const Values& values, const std::string& key) {
     const auto found = values.find(key);
     return found == values.end() ? std::string() : found->second;
   };
   const auto differs = [&](const std::string& key) {
     const std::string now = value_in(recipe, key);
-    return !same_value(now, value_in(before.recipe, key)) && !same_value(now, value_in(before.filled, key));
+    const auto chosen = before.filled.find(key);
+    return !same_value(now, value_in(before.recipe, key)) &&
+           (chosen == before.filled.end() || !same_value(now, chosen->second));
   };
   std::set<std::string> keys;
   for (const Values* values : {&before.recipe, &recipe})
     for (const auto& [key, value] : *values) keys.insert(key);
   for (const std::string& key : keys)
-    if (of_the_course(key) && differs(key)) return false;
-  if (!differs("run.steps")) return true;
+    if (of_the_course(key) && differs(key)) return key;
   // Of another number of steps the rate of a step is another, unless it is constant; and the run may end before that one.
   const std::string steps = value_in(recipe, "run.steps");
-  return value_in(recipe, "train.schedule").starts_with("constant") &&
-         std::strtoll(steps.c_str(), nullptr, 10) >= before.step;
+  const bool as_far = std::strtoll(steps.c_str(), nullptr, 10) >= before.step;
+  const bool constant = value_in(recipe, "train.schedule").starts_with("constant");
+  return differs("run.steps") && !(as_far && constant) ? "run.steps" : "";
 }
 
 }  // namespace tessera::train

@@ -5,7 +5,7 @@
 //   if (const std::string text = spikes.step(expert, loss, norm); !text.empty()) ...    // told, and nothing is proved by it
 //
 //   write_divergence(out, {...});                                   // the run ends with code 6
-//   if (const auto before = read_divergence(out); before && same_course(*before, values, data)) ...    // it would again
+//   if (const auto before = read_divergence(out); before && other_course(*before, values, data).empty()) ...  // again
 #include <cstdint>
 #include <deque>
 #include <filesystem>
@@ -60,8 +60,8 @@ void write_divergence(const std::filesystem::path& run, const Divergence& diverg
 std::optional<Divergence> read_divergence(const std::filesystem::path& run);
 void forget_divergence(const std::filesystem::path& run);
 
-/// Whether a run of this recipe on these data does the same up to that step: what has changed, if anything, is of its
-/// ranks, memory, checkpoints or samples.
-bool same_course(const Divergence& divergence, const Values& recipe, const std::string& data);
+/// What makes a run of this recipe on these data another one: the first key, or "the data". Empty where it does the same up
+/// to that step: what has changed, if anything, is of its ranks, memory, checkpoints or samples.
+std::string other_course(const Divergence& divergence, const Values& recipe, const std::string& data);
 
 }  // namespace tessera::train

@@ -63,6 +63,7 @@ void leave_behind(const fs::path& run, int64_t step, const std::vector<fs::path>
     for (auto left = beyond.rbegin(); left != beyond.rend(); ++left)
       move(*left, under_way / "checkpoints" / left->filename());
   }
+  checkpoint::remove_dead_partials(under_way);
   move(under_way, to);
   log::warn("going back to step " + std::to_string(step) + ": " + std::to_string(beyond.size()) +
             " checkpoints beyond it and their lines of metrics.jsonl are in " + to.string() +

@@ -119,7 +119,7 @@ class Run {
   std::string data_digest() const;
   void note_divergence(int64_t step, const UserError& error, double lr);
   void note_divergence(int64_t step, const std::string& why, double lr);
-  void require_other_course() const;
+  void require_other_course();
   Exit end_diverged();
   void look_for_slow_ranks(int64_t step);
   void give_shares(int64_t step, const std::vector<int64_t>& shares);
@@ -186,6 +186,7 @@ class Run {
   std::string unsaved_;                 // why the last save wrote no checkpoint; empty: it did
   double rate_ = 0;                     // of the last step
   std::optional<Divergence> diverged_;  // of the start before, where this one goes back because of it
+  std::string other_course_;            // and what is different now
   std::unique_ptr<Loader> loader_;      // ends first: it uses the data
 };
 

@@ -1,5 +1,6 @@
 #include "tessera/train/run_facts.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdio>
@@ -107,8 +108,11 @@ bool same_value(const std::string& a, const std::string& b) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
   };
-  const auto x = number(a), y = number(b);
-  return x && y && *x == *y;
+  const auto same = [&](const std::string& one, const std::string& other) {
+    const auto x = number(one), y = number(other);
+    return one == other || (x && y && *x == *y);
+  };
+  return std::ranges::equal(split_list(a), split_list(b), same);
 }
 
 std::string Change::text() const {

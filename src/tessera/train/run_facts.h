@@ -25,7 +25,7 @@ struct Change {
 /// path), seed, adapters, experts and objective.
 Values run_facts(const recipe::Recipe& recipe, const job::Job& job);
 
-/// Whether two values of a key are the same text, or the same number.
+/// Whether two values of a key are the same text or number, or lists of the same, however they are written.
 bool same_value(const std::string& a, const std::string& b);
 
 /// Every option of a recipe and of its stages, as text.

@@ -7,6 +7,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/quotes.h"
 #include "tessera/base/random.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/planning/run_plan.h"
 #include "tessera/train/run.h"
@@ -36,6 +37,7 @@ void Run::prove(int64_t step) {
   const bool proves = !unproved_.empty() && skipped_.empty() && !spiked_;
   if (proves) {
     wait_for_slowest([&](prepare::Pace&) {
+      watch_.phase(step, rank_ == 0 ? "calling a checkpoint proved" : "waiting for rank 0", RankWatch::kSlowWork);
       if (rank_ != 0) return;
       try {
         checkpoint::prove(unproved_);
@@ -72,9 +74,10 @@ std::string Run::command(const std::string& flags) const {
 }
 
 std::string Run::newest_proved() const {
-  const auto proved = checkpoint::newest_proved(checkpoints_);
-  return proved ? "the newest proved checkpoint is " + proved->string()
-                : std::string("no checkpoint is proved, by a finite step that began from it");
+  if (const auto proved = checkpoint::newest_proved(checkpoints_))
+    return "the newest proved checkpoint is " + proved->string();
+  return checkpoint::latest(checkpoints_) ? "no checkpoint is proved, by a finite step that began from it"
+                                          : "no checkpoint was written yet";
 }
 
 /// The newest proved checkpoint and the commands that go on from it. `lr`: of the step that was not finite.
@@ -94,9 +97,12 @@ std::string Run::way_back(int64_t step, double lr) const {
          command(from + " --run.seed " + std::to_string(recipe_.run.seed + 1) + " --run.resume_changes allow");
 }
 
+/// The tokenizer by its content: that of a run lies in its folder, or in the cache.
 std::string Run::data_digest() const {
   std::string all;
   for (const prepare::StageData& part : data_) all += part.samples->digest() + "\n";
+  const fs::path& tokenizer = data_.front().samples->tokenizer();
+  if (fs::is_regular_file(tokenizer)) all += checkpoint::read_text(tokenizer);
   return std::to_string(hash_text(all));
 }
 
@@ -122,8 +128,10 @@ void Run::note_divergence(int64_t step, const std::string& why, double lr) {
 }
 
 /// Refuses a start that would do what the one before it did.
-void Run::require_other_course() const {
-  if (!diverged_ || !same_course(*diverged_, recipe_values(recipe_), data_digest())) return;
+void Run::require_other_course() {
+  if (!diverged_) return;
+  other_course_ = other_course(*diverged_, recipe_values(recipe_), data_digest());
+  if (!other_course_.empty()) return;
   throw UserError(
       Exit::not_finite, "run.resume",
       "the run ended at step " + std::to_string(diverged_->step) +

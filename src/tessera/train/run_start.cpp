@@ -207,9 +207,8 @@ void Run::claim_folder() {
               ": this run has resumed from there before, so it now resumes from its " +
               "newest checkpoint; to go back again, name another checkpoint");
   if (diverged_)
-    log::info("step " + std::to_string(diverged_->step) +
-              " was not finite, and the recipe is another one: the run goes " +
-              (resume_.from ? "back to " + resume_.from->string() : "back to its beginning"));
+    log::info("step " + std::to_string(diverged_->step) + " was not finite, and " + other_course_ +
+              " has changed since: the run goes back to " + (resume_.from ? resume_.from->string() : "its beginning"));
   leave_behind(out_, resumed_ ? resumed_->manifest().step : 0, resume_.beyond);
   forget_divergence(out_);
   int64_t keep = recipe_.checkpoint.keep;
