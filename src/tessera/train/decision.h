@@ -34,6 +34,7 @@ struct Decision {
   std::optional<net::StepControl> control;  ///< of its updates; nothing: there are none
   std::string skipped;                      ///< why no update is made; empty: one is
   int stop = 0;                             ///< the signal that asks some rank to stop; 0: none
+  bool save = false;                        ///< a signal asks some rank for a checkpoint
 };
 
 /// Throws UserError (not_finite) for a loss or norm that is not finite, naming the sample, unless such steps are

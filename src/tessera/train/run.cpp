@@ -120,7 +120,7 @@ StepReport Run::numbers(bool last) {
   StepReport r;
   r.loss = objective_->loss();
   r.bad_sample = static_cast<double>(objective_->bad_sample() + 1);
-  r.stop = stop_signal();
+  r.stop = asking_signal();
   r.read_meter();
   r.predicted = static_cast<double>(predicted_.peak);
   r.host = static_cast<double>(engine_->host_bytes() + experts_->data().samples->host_encoder_bytes());
@@ -162,6 +162,7 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
   if (decision.control) decision.control = step_size_.armed(pass.pass.expert, *decision.control);
   if (decision.control) decision.d = step_size_.of(pass.pass.expert);
   if (decision.stop != 0) stopping_ = decision.stop;
+  if (decision.save) save_asked_ = true;
   if (decision.skipped.empty()) return decision;
   skipped_ = decision.skipped;
   if (rank_ == 0) log::warn("step " + std::to_string(rules.step) + " skipped: " + skipped_);
@@ -208,6 +209,9 @@ void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
   count_skip(visit.step);
   look_for_slow_ranks(visit.step);
   if (stopping_) walk_->stop();
+  if (!std::exchange(save_asked_, false)) return;
+  walk_->save();
+  log::info("step " + std::to_string(visit.step) + ": a checkpoint is saved, as a signal asked for it");
 }
 
 /// Ends a run that only skips: its weights stay what they are, so nothing but another sample could mend it. Every rank
@@ -431,6 +435,7 @@ void Run::save(int64_t step) {
       meet(pace);
     });
   });
+  name_checkpoint(final.string());
   if (rank_ == 0) run_log_->checkpoint(step, final.string(), seconds_now() - start);
 }
 
