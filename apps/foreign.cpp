@@ -1,7 +1,11 @@
 #include "foreign.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
@@ -48,6 +52,13 @@ void fit_mesh(recipe::Recipe& recipe, const Arguments& arguments, const recipe::
     recipe.set("mesh." + std::string(axis_name(axis)), std::to_string(axis == Axis::dp_shard ? world : 1));
 }
 
+/// Relative paths begin there, and a run notes where it began.
+void require_current_folder() {
+  if (::access(".", X_OK) != 0)
+    throw UserError(Exit::usage, "start", std::string("the current folder cannot be used: ") + std::strerror(errno),
+                    "cd to a folder that this user may enter (cd ~)");
+}
+
 }  // namespace
 
 std::vector<Flag> foreign_flags(const tools::Dialect& dialect) {
@@ -68,6 +79,7 @@ std::vector<Flag> training_flags() {
 }
 
 Translated recipe_from(const Arguments& arguments, const recipe::Overrides& keys, int world) {
+  require_current_folder();
   Translated result;
   if (arguments.foreign.empty()) {
     result.recipe = recipe::load_recipe(arguments.only_word("recipe"), keys);

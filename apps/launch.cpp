@@ -4,6 +4,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/launch/launcher.h"
+#include "tessera/comm/launch/machine.h"
 #include "tessera/device/open.h"
 #include "tessera/recipe/recipe.h"
 
@@ -65,6 +66,7 @@ int run_launch(const Arguments& arguments) {
   options.bind = gpus == 0;
   options.nproc =
       arguments.value("--nproc-per-node").empty() ? ranks_here(gpus) : whole(arguments, "--nproc-per-node", 1);
+  comm::require_room(options.nproc);  // what follows takes time for each rank
   options.nnodes = whole(arguments, "--nnodes", 1);
   options.node_rank = whole(arguments, "--node-rank", 0);
   options.endpoint = arguments.value("--rdzv-endpoint");

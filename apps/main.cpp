@@ -1,7 +1,12 @@
 // tessera COMMAND ...: finds the command, runs it, turns errors into messages and exit codes.
 #include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +18,7 @@
 #include "help.h"
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/base/units.h"
 #include "tessera/job/tell_error.h"
 #include "version.h"
 
@@ -90,9 +96,32 @@ int dispatch(const std::vector<std::string>& typed) {
   return command.run(parse(command, rest));
 }
 
+/// LibTorch looks for the current folder when it is loaded, and ends the program with words of its own where there is
+/// none. This comes before all libraries.
+void require_folder(int, char**, char**) {
+  char folder[PATH_MAX];
+  if (getcwd(folder, sizeof folder) || errno != ENOENT) return;
+  constexpr char kWords[] = "error: [start] the current folder is gone; cd to one that is there (cd ~)\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kWords, sizeof kWords - 1);
+  _exit(static_cast<int>(Exit::usage));
+}
+[[gnu::used, gnu::section(".preinit_array")]] void (*before_libraries)(int, char**, char**) = require_folder;
+
+/// With less, a call somewhere in a library ends the program without a word. The stacks of threads are as large.
+void require_stack() {
+  constexpr int64_t kLeast = int64_t{1} << 20;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(kLeast)) return;
+  throw UserError(Exit::usage, "start",
+                  "the limit of the stack is " + format_bytes(static_cast<int64_t>(limit.rlim_cur)) +
+                      " (ulimit -s), and threads need " + format_bytes(kLeast),
+                  "raise that limit: ulimit -s 8192");
+}
+
 /// The code that the command ends with; what went wrong is logged.
 int run(const std::vector<std::string>& words) {
   try {
+    require_stack();
     return dispatch(words);
   } catch (const std::exception& error) {
     return static_cast<int>(job::tell_error(error));
@@ -133,6 +162,12 @@ void run_rank(const std::vector<std::string>& arguments, int threads) {
 int main(int argc, char** argv) {
   using namespace tessera::apps;
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error with a name, not a death
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may go: that ends nothing
+  std::signal(SIGUSR2, SIG_IGN);  // asks for a checkpoint: of what saves none, for nothing
+  // What is opened first would get the number of a closed stderr, and the log with it.
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd > STDERR_FILENO) close(fd);
   if (argc > 1) shown = {argv[1], argv[argc - 1] + std::strlen(argv[argc - 1]) + 1};
   end(run({argv + 1, argv + argc}));
 }

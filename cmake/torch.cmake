@@ -21,3 +21,16 @@ target_link_libraries(tessera_torch INTERFACE
   $<INSTALL_INTERFACE:tessera::libtorch>)  # whatever torch the other machine has: cmake/tessera-config.cmake.in
 file(GLOB NVIDIA_LIBS ${SITE_PACKAGES}/nvidia/*/lib)
 list(APPEND CMAKE_BUILD_RPATH ${TORCH_DIR}/lib ${NVIDIA_LIBS})
+
+# tessera_finds_torch(TARGET [folder...]): of what is built here and installed too. CMake would end the RUNPATH of such a file with empty
+# entries, as room for the one that it writes at the installation; the loader takes an empty entry for the current folder, which
+# may be a stranger's data set with libraries of their own (scripts/check-rpaths). Installed files have no RUNPATH.
+function(tessera_finds_torch target)
+  list(JOIN CMAKE_BUILD_RPATH ":" folders)
+  list(JOIN ARGN ":" more)
+  if(more)
+    string(APPEND folders ":${more}")
+  endif()
+  set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON)
+  target_link_options(${target} PRIVATE "-Wl,-rpath,${folders}")
+endfunction()

@@ -21,6 +21,10 @@ TEST_F(FileKind, IsSaidOfWhatPeopleTakeForWeights) {
       {"<!DOCTYPE html>", "is a web page"},
       {"version https://git-lfs.github.com", "is a Git LFS pointer"},
       {"\x1f\x8b\x08", "is packed by gzip"},
+      {std::string("\x80\4\x95\x40\0\0\0\0\0\0\0}", 12), "is a plain pickle and no file of torch.save"},
+      {std::string("\x80\2}q\0(X\1\0\0\0a", 13), "is a plain pickle"},
+      {std::string("\x80\5\x95\x0a\1\0\0\0\0\0\0]", 12), "is a plain pickle"},
+      {std::string("\x80\3cnumpy", 8), "is a plain pickle"},
   };
   for (const auto& [bytes, words] : cases)
     expect_error(Exit::input, {"model.safetensors", words, "expected weights", ".pth"},
@@ -34,6 +38,18 @@ TEST_F(FileKind, IsNotSaidOfSafetensorsWholeOrCutShort) {
     EXPECT_EQ(what_else(ReadFile(write("w", whole.substr(0, size)))), "") << size;
   expect_error(Exit::input, {"the file has only"}, [&] { open_weights(write("w", whole.substr(0, 20))); });
   EXPECT_NO_THROW(open_weights(write("w", whole)));
+}
+
+/// The length of its header, 640 bytes and 1152, is what a pickle begins with.
+TEST_F(FileKind, APickleIsNotSeenInTheLengthOfAHeader) {
+  for (const size_t bytes : {0x280ul, 0x480ul, 0x20480ul}) {
+    std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+    header.resize(bytes, ' ');
+    std::string length(8, '\0');
+    for (int i = 0; i < 8; ++i) length[static_cast<size_t>(i)] = static_cast<char>(bytes >> 8 * i);
+    EXPECT_EQ(what_else(ReadFile(write("w", length + header + "1234"))), "");
+    EXPECT_NO_THROW(open_weights(write("w.safetensors", length + header + "1234")));
+  }
 }
 
 TEST_F(FileKind, OfAFolderWithoutWeightsIsWhatLiesInIt) {

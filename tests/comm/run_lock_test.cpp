@@ -76,6 +76,29 @@ TEST_F(RunLockTest, RanksOfAHolderThatIsGoneAreWaitedFor) {
   EXPECT_NO_THROW(RunLock(folder_ / "run"));
 }
 
+TEST_F(RunLockTest, NothingIsWrittenThroughALink) {
+  const std::filesystem::path outside = write("outside", "somebody's");
+  for (const char* name : {".lock", ".faults"})
+    for (const auto& target : {outside, folder_ / "nothing"}) {
+      SCOPED_TRACE(name + (" to " + target.string()));
+      std::filesystem::create_directories(folder_ / "run");
+      std::filesystem::remove(folder_ / "run" / name);
+      std::filesystem::create_symlink(target, folder_ / "run" / name);
+      try {
+        if (name == std::string(".lock"))
+          RunLock(folder_ / "run");
+        else
+          note_fault(folder_ / "run", "rank 1 was killed");
+        ADD_FAILURE() << "it was written";
+      } catch (const UserError& error) {
+        EXPECT_EQ(error.code(), Exit::disk);
+        EXPECT_NE(std::string(error.what()).find("it is a symbolic link"), std::string::npos) << error.what();
+      }
+    }
+  EXPECT_EQ(read(outside), "somebody's");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "nothing"));
+}
+
 TEST_F(RunLockTest, FaultsAreNotedUntilTheyAreToldAndHalfANoteIsNone) {
   EXPECT_TRUE(fault_notes(folder_).empty());
   note_fault(folder_, "rank 1 was killed\nby signal 9");

@@ -10,6 +10,7 @@
 
 #include "processes.h"
 #include "program.h"
+#include "small_memory.h"
 
 namespace tessera::testing {
 namespace {
@@ -200,6 +201,15 @@ TEST(Launcher, PassesASignalOnAndEndsWith75) {
   }
 }
 
+TEST(Launcher, PassesTheSignalsOfBatchSystemsOnOnce) {
+  for (int signal : {SIGUSR1, SIGXCPU, SIGPWR, SIGHUP}) {
+    SCOPED_TRACE(signal);
+    Steps run(2);
+    for (int i = 0; i < 3; ++i) kill(run.launcher(), signal), sleep_seconds(0.05);  // they repeat theirs
+    EXPECT_EQ(run.wait(20), 75) << run.output();
+  }
+}
+
 TEST(Launcher, EndsAtOnceAfterASecondSignal) {
   Steps run(2, "deaf");
   kill(run.launcher(), SIGTERM);
@@ -217,6 +227,25 @@ TEST(Launcher, GivesTheCodeOfTheRankThatFailedFirst) {
     if (code != 75)
       EXPECT_NE(r.output.find("rank 1 ended with code " + std::to_string(code)), std::string::npos) << r.output;
   }
+}
+
+TEST(Launcher, NamesTheMemoryKillerOfTheKernel) {
+  const SmallMemory memory(int64_t{400} << 20);
+  if (!memory.made()) GTEST_SKIP() << "no cgroup with a limit of memory can be made here";
+  std::string command = "echo $$ > " + memory.procs() + " && exec";
+  for (const std::string& word : launch_words(2, {"devour", "1"})) command += " " + word;
+  const Result r = run_program({"/bin/sh", "-c", command}, {{"OMP_NUM_THREADS", "1"}, {"TESSERA_TEST_EXEC", "1"}});
+  EXPECT_EQ(r.code, 5) << r.output;
+  for (const char* words : {"rank 1 was killed by signal 9 (Killed)", "the kernel's memory killer ended it",
+                            "its cgroup has a limit of 400.00 MiB"})
+    EXPECT_NE(r.output.find(words), std::string::npos) << words << " in " << r.output;
+}
+
+TEST(Launcher, DoesNotBlameTheMemoryKillerForOtherKills) {
+  Steps run(2);
+  kill(run.rank(1), SIGKILL);
+  EXPECT_EQ(run.wait(20), 5);
+  EXPECT_EQ(run.output().find("memory killer"), std::string::npos) << run.output();
 }
 
 TEST(Launcher, TakesAnUnknownCodeForAFaultOfOurs) {
@@ -239,7 +268,8 @@ TEST(Launcher, SaysWhichPortIsTaken) {
 }
 
 TEST(Launcher, SaysWhatAnEndpointLooksLike) {
-  for (const char* endpoint : {"nowhere", "host:", "host:70000", "host:port"}) {
+  for (const char* endpoint :
+       {"nowhere", "host:", "host:70000", "host:port", ":29500", "[fd00::1]", "[fd00::1:29500", "[]:29500"}) {
     const Result r = run_program(launch_words(2, {"collectives"}, "60", {"1", "0", endpoint}));
     EXPECT_EQ(r.code, 2) << r.output;
     EXPECT_NE(r.output.find("expected HOST:PORT"), std::string::npos) << r.output;
@@ -344,39 +374,51 @@ TEST(Ranks, MeetByMpirunsVariables) {
                      {"PMIX_NAMESPACE", "prterun-" + std::to_string(getpid()) + "@1"}});
 }
 
+/// The second launcher has one rank less.
 TEST(Launcher, NamesLaunchersThatDisagree) {
-  struct Case {
-    std::vector<std::string> nodes;
-    int ranks;
-    const char* words;
+  const std::string endpoint = "127.0.0.1:" + free_port(),
+                    log = (fs::temp_directory_path() / ("tessera-node-" + std::to_string(getpid()))).string();
+  std::vector<pid_t> launchers;
+  for (int node = 0; node < 2; ++node)
+    launchers.push_back(
+        start_program(launch_words(2 - node, {"collectives"}, "3", {"2", std::to_string(node), endpoint}),
+                      log + std::to_string(node), {{"OMP_NUM_THREADS", "1"}}));
+  std::string said;
+  bool refused = false;
+  for (int node = 0; node < 2; ++node) {
+    refused = wait_program(launchers[static_cast<size_t>(node)], 40) == 2 || refused;
+    said += text_of(log + std::to_string(node));
+    fs::remove(log + std::to_string(node));
+  }
+  EXPECT_TRUE(refused) << said;
+  EXPECT_NE(said.find("node 1 was started with -n 1 --nnodes 2"), std::string::npos) << said;
+}
+
+/// Node 0 says so while it waits, and when it gives up.
+TEST(Launcher, TellsThatAProcessCameWithAnotherTokenOrWithout) {
+  struct Pair {
+    std::string token, endpoint = "127.0.0.1:" + free_port(), log = {};
+    pid_t zero = -1;
   };
-  // the second launcher has one rank less, or takes itself for a node that is there already
-  for (const auto& [nodes, ranks, words] : {Case{{"2", "1"}, 1, "node 1 was started with -n 1 --nnodes 2"},
-                                            Case{{"3", "1"}, 2, "node 1 was started twice"}}) {
-    const std::string endpoint = "127.0.0.1:" + free_port(),
-                      log = (fs::temp_directory_path() / ("tessera-node-" + std::to_string(getpid()))).string();
-    std::vector<std::string> logs;
-    std::vector<pid_t> others;
-    for (int i = 0; i < 2; ++i) {
-      logs.push_back(log + std::to_string(i));
-      others.push_back(start_program(
-          launch_words(i == 0 ? 2 : ranks, {"collectives"}, "3", {nodes[0], i == 0 ? "0" : nodes[1], endpoint}),
-          logs.back(), {{"OMP_NUM_THREADS", "1"}}));
-      if (i == 1 && nodes[0] == "3") {
-        logs.push_back(log + "2");
-        others.push_back(start_program(launch_words(2, {"collectives"}, "3", {nodes[0], nodes[1], endpoint}),
-                                       logs.back(), {{"OMP_NUM_THREADS", "1"}}));
-      }
-    }
-    std::string said;
-    bool refused = false;
-    for (size_t i = 0; i < others.size(); ++i) {
-      refused = wait_program(others[i], 40) == 2 || refused;
-      said += text_of(logs[i]);
-      fs::remove(logs[i]);
-    }
-    EXPECT_TRUE(refused) << said;
-    EXPECT_NE(said.find(words), std::string::npos) << said;
+  std::vector<Pair> pairs = {{""}, {"a token of somebody else"}};
+  for (Pair& pair : pairs) {
+    pair.log =
+        (fs::temp_directory_path() / ("tessera-token-" + std::to_string(getpid()) + "-" + pair.endpoint)).string();
+    pair.zero = start_program(launch_words(1, {"collectives"}, "3", {"2", "0", pair.endpoint}), pair.log,
+                              {{"OMP_NUM_THREADS", "1"}, {"TESSERA_TOKEN", "a token for two nodes"}});
+  }
+  for (const Pair& pair : pairs) {
+    const Result one = run_program(launch_words(1, {"collectives"}, "3", {"2", "1", pair.endpoint}),
+                                   {{"OMP_NUM_THREADS", "1"}, {"TESSERA_TOKEN", pair.token}});
+    EXPECT_EQ(one.code, 2) << one.output;
+  }
+  for (const Pair& pair : pairs) {
+    EXPECT_EQ(wait_program(pair.zero, 60), 5) << text_of(pair.log);
+    const std::string said = text_of(pair.log);
+    for (const char* words : {"a process at 127.0.0.1 was refused: it knows another token than this run's, or none",
+                              "node 1 did not join within 30 s; a process at 127.0.0.1 knows another token"})
+      EXPECT_NE(said.find(words), std::string::npos) << said;
+    fs::remove(pair.log);
   }
 }
 

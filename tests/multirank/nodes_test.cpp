@@ -221,6 +221,89 @@ TEST_F(Nodes, ANodeThatComesBackIsTakenIn) {
   expect_same_curve("whole", "again", 0);
 }
 
+/// Words of a newcomer, which the node that it wants to be does not hear of.
+const char* const kWaits = "waits until that one's heartbeat has stopped";
+
+TEST_F(Nodes, ASecondStartOfANodeWaitsAndChangesNothing) {
+  ASSERT_EQ(run_.train(3, "whole", {"--run.steps", "30"}).code, 0);
+  const std::vector<std::string> more = {"--run.out", run_.out("watched"),  "--run.steps",
+                                         "30",        "--checkpoint.every", "1"};
+  const std::string slow = "rank=0,op=loss,do=0.1";
+  const auto first = start(0, 3, {}, more, slow), second = start(1, 3, {}, more, slow);
+  // Before the run has begun, while it runs, and of each node.
+  sleep_seconds(1);
+  const auto early = start(1, 3, {}, more);
+  EXPECT_TRUE(early->says("node 1 is there already, 'process " + std::to_string(second->launcher()), 30));
+  EXPECT_TRUE(early->says(kWaits, 0.1));
+  const auto third = start(2, 3, {}, more, slow);
+  await_step("watched", 2);
+  const auto again = start(2, 3, {}, more), zero = start(0, 3, {}, more);
+  EXPECT_TRUE(again->says("node 2 is there already, 'process " + std::to_string(third->launcher()), 30));
+  EXPECT_EQ(zero->wait(30), 2) << zero->output();
+  kill(early->launcher(), SIGINT);
+  EXPECT_EQ(early->wait(20), 75) << early->output();
+  EXPECT_EQ(first->wait(60), 0) << first->output();
+  EXPECT_EQ(second->wait(20), 0) << second->output();
+  EXPECT_EQ(third->wait(20), 0) << third->output();
+  EXPECT_EQ(again->wait(20), 5) << again->output();
+  EXPECT_TRUE(again->says("to the end, and this launcher waited for its place", 0.1));
+  expect_same_curve("whole", "watched", 0);
+}
+
+TEST_F(Nodes, ANewcomerTakesThePlaceOfAPredecessorThatDies) {
+  ASSERT_EQ(run_.train(2, "whole", {"--run.steps", "12"}).code, 0);
+  const std::vector<std::string> flags = {"--max-restarts", "1"},
+                                 more = {"--run.out", run_.out("again"),    "--run.steps",
+                                         "12",        "--checkpoint.every", "1"};
+  const std::string slow = "rank=0,op=loss,do=0.1";
+  const auto first = start(0, 2, flags, more, slow), second = start(1, 2, flags, more, slow);
+  await_step("again", 1);
+  const auto newcomer = start(1, 2, flags, more, slow);
+  EXPECT_TRUE(newcomer->says(kWaits));
+  second->kill_launcher();
+  EXPECT_EQ(second->wait(10), 128 + SIGKILL);
+  EXPECT_EQ(first->wait(60), 0) << first->output();
+  EXPECT_EQ(newcomer->wait(20), 0) << newcomer->output();
+  EXPECT_TRUE(newcomer->says("is silent, so this launcher takes its place", 0.1));
+  EXPECT_EQ(run_.metrics("again").back()["ranks"].size(), 2u);
+  expect_same_curve("whole", "again", 0);
+}
+
+TEST_F(Nodes, ANodeThatDiedBeforeAllHadComeIsTakenOver) {
+  const std::vector<std::string> more = {"--run.out", run_.out("late"), "--run.steps", "2"};
+  const auto first = start(0, 3, {}, more), dead = start(1, 3, {}, more);
+  sleep_seconds(2);
+  dead->kill_launcher();
+  EXPECT_EQ(dead->wait(10), 128 + SIGKILL);
+  const auto second = start(1, 3, {}, more), third = start(2, 3, {}, more);
+  EXPECT_EQ(first->wait(90), 0) << first->output();
+  EXPECT_EQ(second->wait(20), 0) << second->output();
+  EXPECT_EQ(third->wait(20), 0) << third->output();
+}
+
+TEST_F(Nodes, AnEndpointOfIPv6IsWrittenInBrackets) {
+  ASSERT_EQ(run_.train(2, "four", {"--run.steps", "3"}).code, 0);
+  const std::string endpoint = "[::1]:" + port_;
+  const auto begin = [&](int node) {
+    return std::make_unique<Node>(
+        std::vector<std::string>{TESSERA_BINARY, "launch", "--nnodes", "2", "--node-rank", std::to_string(node),
+                                 "--rdzv-endpoint", endpoint, "train", run_.recipe(), "--run.out", run_.out("six"),
+                                 "--run.steps", "3"},
+        (run_.folder() / ("six" + std::to_string(node))).string(),
+        std::map<std::string, std::string>{{"TESSERA_SHARED_MEMORY", "0"}});
+  };
+  const auto first = begin(0), second = begin(1);
+  EXPECT_EQ(first->wait(60), 0) << first->output();
+  EXPECT_EQ(second->wait(20), 0) << second->output();
+  expect_same_curve("four", "six", 0);
+  const auto lonely = std::make_unique<Node>(
+      std::vector<std::string>{TESSERA_BINARY, "launch", "--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint",
+                               endpoint, "train", run_.recipe(), "--fault.timeout", "1"},
+      (run_.folder() / "lonely").string());
+  EXPECT_EQ(lonely->wait(60), 5);
+  EXPECT_TRUE(lonely->says("the rendezvous endpoint " + endpoint + " did not answer", 0.1));
+}
+
 TEST_F(Nodes, WithoutNodeZeroTheOthersEndAndSayWhy) {
   ASSERT_EQ(run_.tessera({"prepare", run_.recipe()}).code, 0);
   const std::vector<std::string> more = {"--run.steps", "100000", "--checkpoint.every", "1"};
@@ -275,6 +358,7 @@ TEST_F(Nodes, TheTokenOfTheEnvironmentHasToBeTheSame) {
   const auto first = begin(0, token), wrong = begin(1, other);
   EXPECT_EQ(wrong->wait(120), 2) << wrong->output();
   EXPECT_TRUE(wrong->says("knows another token than this process has", 0.1));
+  EXPECT_TRUE(first->says("a process at 127.0.0.1 was refused: it knows another token than this run's, or none", 10));
   const auto second = begin(1, token);
   EXPECT_EQ(second->wait(120), 0) << second->output();
   EXPECT_EQ(first->wait(60), 0) << first->output();

@@ -60,6 +60,64 @@ TEST_F(Package, TheArchiveRunsWhereverItIsUnpacked) {
   r = run_bare(folder_, "grep -rl " + source("") + " unpacked/bin unpacked/share");
   EXPECT_EQ(r.output, "") << "names the machine it was built on";
   EXPECT_FALSE(fs::exists(folder_ / "unpacked/lib/tessera/libc.so.6"));
+  expect(run_bare(folder_, source("scripts/check-rpaths") + " unpacked"), 0, {"no entry that a stranger can fill"});
+}
+
+/// A library of a stranger, which leaves a file where it is loaded.
+std::string strangers_library(const fs::path& folder, const std::string& name) {
+  std::ofstream(folder / "stranger.c")
+      << "#include <fcntl.h>\n__attribute__((constructor)) static void act(void) { creat(\"loaded\", 0600); }\n";
+  return "cc -shared -fPIC -Wl,-soname," + name + " -o " + name + " stranger.c";
+}
+
+TEST_F(Package, NoLibraryBesideADataSetRuns) {
+  std::string made;
+  for (const char* name : {"liburing.so.2", "libtorch_cpu.so", "libnvidia-ml.so.1"})
+    made += (made.empty() ? "" : " && ") + strangers_library(folder_, name);
+  expect(run_bare(folder_, made), 0, {});
+  expect(run_bare(folder_, "'" TESSERA_BINARY "' --version"), 0, {"tessera "});
+  expect(run_bare(folder_, "'" TESSERA_BINARY "' list presets"), 0, {});
+  EXPECT_FALSE(fs::exists(folder_ / "loaded"));
+  // and by the script of an installation, with the empty entry that many a profile makes
+  expect(run_bare(folder_, source("scripts/install") + " --no-build --dir " + build(),
+                  "PREFIX='" + (folder_ / "installed").string() + "' DESTDIR="),
+         0, {});
+  expect(run_bare(folder_, "installed/bin/tessera --version", "LD_LIBRARY_PATH=:/nowhere:"), 0, {"tessera "});
+  EXPECT_FALSE(fs::exists(folder_ / "loaded"));
+  expect(run_bare(folder_, source("scripts/check-rpaths") + " " + build() + "/bin installed"), 0, {});
+}
+
+TEST_F(Package, EntriesThatAStrangerCanFillAreNamed) {
+  std::ofstream(folder_ / "main.c") << "int main(void) { return 0; }\n";
+  fs::create_directories(folder_ / "open");
+  fs::permissions(folder_ / "open", fs::perms::all);
+  const std::string open = (folder_ / "open").string(), own = (folder_ / "own").string();
+  fs::create_directories(own);
+  const struct {
+    std::string entries;
+    int code;
+    std::string words;
+  } cases[] = {
+      {own, 0, "no entry"},
+      {"$ORIGIN/own", 0, "no entry"},
+      {own + ":", 1, "is empty, so the loader looks in the current folder"},
+      {":" + own, 1, "is empty"},
+      {own + "::/usr/lib", 1, "is empty"},
+      {"lib", 1, "entry lib: is relative"},
+      {"./lib:" + own, 1, "entry ./lib: is relative"},
+      {open, 1, "everybody may write to " + open},
+      {open + "/deeper", 1, open},
+      {"$ORIGIN/open/../open", 1, "everybody may write to"},
+      {"/tmp/tessera-nobody-made-this/lib", 1, "everybody may make it"},
+  };
+  for (const auto& [entries, code, words] : cases)
+    for (const char* tag : {"--enable-new-dtags", "--disable-new-dtags"}) {
+      SCOPED_TRACE(entries + " " + tag);
+      expect(run_bare(folder_, "cc -o program main.c -Wl," + std::string(tag) + " '-Wl,-rpath," + entries + "'"), 0,
+             {});
+      expect(run_bare(folder_, source("scripts/check-rpaths") + " program"), code, {words});
+    }
+  expect(run_bare(folder_, source("scripts/check-rpaths") + " own"), 1, {"no program or library"});
 }
 
 TEST_F(Package, TheArchiveSaysWhatTheMachineLacks) {
@@ -74,6 +132,16 @@ TEST_F(Package, TheArchiveSaysWhatTheMachineLacks) {
   fs::create_directories(venv);
   fs::create_symlink(TESSERA_TORCH_DIR, venv / "torch");
   expect(run_bare(folder_, tessera), 0, {"LibTorch"});
+  // one of another user, and one that others may change, are not
+  fs::permissions(folder_ / "unpacked/.venv", fs::perms::all);
+  expect(run_bare(folder_, tessera), 2, {"not found", ".venv is of another user or open to others"});
+  fs::permissions(folder_ / "unpacked/.venv", fs::perms::owner_all);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown((folder_ / "unpacked/.venv").c_str(), 65534, 65534), 0);
+    expect(run_bare(folder_, tessera), 2, {"not found", ".venv is of another user or open to others"});
+    expect(run_bare(folder_, tessera, "TESSERA_TORCH=unpacked/.venv"), 0, {"LibTorch"});
+    ASSERT_EQ(::chown((folder_ / "unpacked/.venv").c_str(), 0, 0), 0);
+  }
   fs::rename(folder_ / "unpacked/.venv", folder_ / "mine");
   expect(run_bare(folder_, tessera), 2, {"not found"});
   expect(run_bare(folder_, tessera, "VIRTUAL_ENV=mine"), 0, {"LibTorch"});

@@ -71,6 +71,10 @@ class Wheel(unittest.TestCase):
             if ((package or TORCH).parent / name).exists():
                 (self.site / name).symlink_to((package or TORCH).parent / name)
 
+    def test_0_no_entry_of_its_files_is_one_that_a_stranger_can_fill(self):
+        checked = run([ROOT / "scripts/check-rpaths", self.wheel])
+        self.assertEqual(checked.returncode, 0, checked.stdout)
+
     def test_1_without_torch_or_with_another_it_says_what_to_install(self):
         result = run(["tessera", "--version"], self.plain)
         self.assertEqual(result.returncode, 2, result.stdout)

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <thread>
 
@@ -192,7 +193,7 @@ void begins_afresh(const Rendezvous& place, const Arguments&) {
   for (int fd = 0; fd < 256; ++fd)
     if (const int flags = fcntl(fd, F_GETFD); flags >= 0)
       expect((flags & FD_CLOEXEC) == 0, "it has descriptor " + std::to_string(fd) + " of the launcher's");
-  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) {
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGXCPU, SIGPWR}) {
     struct sigaction now {};
     sigaction(number, nullptr, &now);
     expect(now.sa_handler == SIG_DFL, "it handles signal " + std::to_string(number) + " as the launcher does");
@@ -211,6 +212,17 @@ void leave(const Rendezvous& place, const Arguments& arguments) {
   Comm comm(place, mesh_of(place, {}));
   comm.barrier();
   if (place.rank == std::stoi(arguments.at(1))) _exit(std::stoi(arguments.at(0)));
+  comm.barrier();
+}
+
+/// RANK: that rank takes memory until there is none; the others wait for it in a collective.
+void devour(const Rendezvous& place, const Arguments& arguments) {
+  Comm comm(place, mesh_of(place, {}));
+  comm.barrier();
+  if (place.rank == std::stoi(arguments.at(0))) {
+    std::ofstream("/proc/self/oom_score_adj") << 1000;  // it, and not the launcher
+    for (std::vector<std::vector<char>> taken;;) taken.emplace_back(size_t{16} << 20, 'x');
+  }
   comm.barrier();
 }
 
@@ -256,9 +268,15 @@ int run(const Arguments& words) {
     std::printf("the launcher, ");  // not flushed
     return launch(options, {words.begin() + 6, words.end()}, [](const Arguments& rank, int) { run_and_end(rank); });
   }
-  const std::map<std::string, void (*)(const Rendezvous&, const Arguments&)> cases = {
-      {"collectives", collectives}, {"lanes", lanes}, {"absent", absent}, {"begins_afresh", begins_afresh},
-      {"disagree", disagree},       {"steps", steps}, {"leave", leave},   {"speed", speed}};
+  const std::map<std::string, void (*)(const Rendezvous&, const Arguments&)> cases = {{"collectives", collectives},
+                                                                                      {"lanes", lanes},
+                                                                                      {"absent", absent},
+                                                                                      {"begins_afresh", begins_afresh},
+                                                                                      {"disagree", disagree},
+                                                                                      {"steps", steps},
+                                                                                      {"leave", leave},
+                                                                                      {"speed", speed},
+                                                                                      {"devour", devour}};
   cases.at(words.at(0))(rendezvous_from_env(), {words.begin() + 1, words.end()});
   return 0;
 }

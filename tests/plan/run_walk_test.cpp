@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace tessera::plan {
 namespace {
 
@@ -49,6 +51,21 @@ TEST(RunWalk, WhereASampleNeedsBothExpertsNoneIsSwappedInAhead) {
                             .expert_of = [](int64_t step) { return static_cast<int>(step % 2); }},
                            false)),
             "t1 s1 t2 c2 s2");
+}
+
+TEST(RunWalk, ASaveThatIsAskedForComesOnceBehindPendingUpdates) {
+  const auto walked_with_saves = [](RunWalk walk, const std::set<int64_t>& at) {
+    std::string text;
+    while (const std::optional<Visit> visit = walk.next()) {
+      if (visit->kind == Visit::Kind::train && at.contains(visit->step)) walk.save(), walk.save();
+      text += (text.empty() ? "" : " ") + std::string(1, "tuwsc"[static_cast<int>(visit->kind)]) +
+              std::to_string(visit->step);
+    }
+    return text;
+  };
+  EXPECT_EQ(walked_with_saves(RunWalk({.steps = 4}, false), {2}), "t1 t2 c2 t3 t4 c4");
+  EXPECT_EQ(walked_with_saves(RunWalk({.steps = 4}, true), {1, 3}), "t1 u1 c1 t2 t3 u3 c3 t4 u4 c4");
+  EXPECT_EQ(walked_with_saves(RunWalk({.steps = 4, .checkpoint_every = 2}, false), {2, 4}), "t1 t2 c2 t3 t4 c4");
 }
 
 TEST(RunWalk, AStopLeavesPendingUpdatesAndAWholeCheckpointBehind) {

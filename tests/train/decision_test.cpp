@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <limits>
 
 #include "tessera/base/check.h"
@@ -47,6 +48,18 @@ TEST(Decision, OneRankThatIsAskedToStopStopsAll) {
   int64_t updates = 0;
   LossScale none;
   EXPECT_EQ(decide(1, {reported(1), reported(1, -1, 15)}, rules(updates), none).stop, 15);
+}
+
+TEST(Decision, OneRankThatIsAskedToSaveSavesOnAllAndAStopOfAnotherCountsToo) {
+  int64_t updates = 0;
+  LossScale none;
+  const Decision saves = decide(1, {reported(1), reported(1, -1, SIGUSR2), reported(1)}, rules(updates), none);
+  EXPECT_TRUE(saves.save);
+  EXPECT_EQ(saves.stop, 0);
+  const Decision both = decide(1, {reported(1, -1, SIGXCPU), reported(1, -1, SIGUSR2)}, rules(updates), none);
+  EXPECT_TRUE(both.save);
+  EXPECT_EQ(both.stop, SIGXCPU);
+  EXPECT_FALSE(decide(1, {reported(1, -1, SIGPWR)}, rules(updates), none).save);
 }
 
 TEST(Decision, ANanEndsTheRunNamingTheSample) {

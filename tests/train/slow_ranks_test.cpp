@@ -41,6 +41,35 @@ TEST(SlowRanks, ARankAtTheLimitIsNamedOnce) {
   EXPECT_EQ(named, 1u);
 }
 
+/// Two ranks on a busy machine: now one is slow, now the other, for hours.
+TEST(SlowRanks, ThatKeepChangingAreNamedAFewTimes) {
+  SlowRanks slow(mesh("dp_shard=2"), {.factor = 1.3, .steps = 20});
+  size_t named = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    const bool first = step / 25 % 2 == 0;
+    slow.step({first ? 0.15 : 0.1, first ? 0.1 : 0.15});
+    named += slow.found().size();
+  }
+  EXPECT_GE(named, 2u) << "both";
+  EXPECT_LE(named, 8u);
+}
+
+TEST(SlowRanks, ThatWereWellForLongAreNamedAgain) {
+  SlowRanks slow(mesh("dp_shard=2"), {.factor = 1.3, .steps = 5});
+  const auto named = [&](int steps, double seconds) {
+    size_t count = 0;
+    for (int i = 0; i < steps; ++i) slow.step({0.1, seconds}), count += slow.found().size();
+    return count;
+  };
+  EXPECT_EQ(named(10, 0.2), 1u);
+  EXPECT_EQ(named(10, 0.1), 0u);
+  EXPECT_EQ(named(10, 0.2), 1u) << "the first recovery counts at once";
+  EXPECT_EQ(named(4, 0.1), 0u);
+  EXPECT_EQ(named(10, 0.2), 0u) << "the second only when it lasts";
+  EXPECT_EQ(named(20, 0.1), 0u);
+  EXPECT_EQ(named(10, 0.2), 1u);
+}
+
 TEST(SlowRanks, OfTwoTheFasterIsTheMeasure) {
   SlowRanks slow(mesh("dp_shard=2"), {.factor = 1.3, .steps = 3});
   pass(slow, 3, {0.3, 0.1});

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,8 +15,8 @@
 #include <utility>
 
 #include "tessera/base/check.h"
-#include "tessera/base/limits.h"
 #include "tessera/base/units.h"
+#include "tessera/checkpoint/in_place.h"
 
 namespace tessera::checkpoint {
 
@@ -103,7 +102,7 @@ DurableFile::DurableFile(const Path& path, int64_t bytes_needed)
     : path_(path), partial_(temporary_name(path)), needed_(bytes_needed) {
   // Locked while it is written: see remove_dead_partials, which may take it away between the two calls.
   for (struct stat info{};;) {
-    fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd_ < 0) fail("create");
     ::flock(fd_, LOCK_EX);
     if (::fstat(fd_, &info) != 0 || info.st_nlink > 0) break;
@@ -148,20 +147,15 @@ DurableFile::~DurableFile() {
 }
 
 void DurableFile::fail(std::string_view act) {
-  int error = errno;
-  std::string what = path_.string() + ": cannot " + std::string(act) + ": " + std::strerror(error) +
-                     limit_behind(error) + " (" + format_bytes(written_) + " of " + format_bytes(needed_) + " written";
-  struct statvfs disk {};
-  if (::statvfs((path_.has_parent_path() ? path_.parent_path() : Path(".")).c_str(), &disk) == 0)
-    what += ", " + format_bytes(static_cast<int64_t>(disk.f_bavail * disk.f_frsize)) + " free there";
+  const int error = errno;
+  const WriteFailure failure = write_failure(error, path_);
   // the constructor may throw: no destructor would run then
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   ::unlink(partial_.c_str());
-  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  throw UserError(Exit::disk, "file.write", what + ")",
-                  (full ? "make at least " + format_bytes(needed_) + " writable there or write elsewhere"
-                        : "check the path: whether its folder exists and may be written") +
-                      "; what was there before is untouched");
+  throw UserError(Exit::disk, "file.write",
+                  path_.string() + ": cannot " + std::string(act) + ": " + failure.what + " (" +
+                      format_bytes(written_) + " of " + format_bytes(needed_) + " written)",
+                  failure.hint + "; what was there before is untouched");
 }
 
 void DurableFile::write(const void* data, int64_t bytes) {
@@ -188,7 +182,10 @@ void DurableFile::commit() {
 void make_folder(const Path& folder, std::string_view hint) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw UserError(Exit::disk, "file.folder", folder.string() + ": cannot be made: " + error.message(), hint);
+  if (!error) return;
+  const WriteFailure failure = write_failure(error.value(), folder);
+  throw UserError(Exit::disk, "file.folder", folder.string() + ": cannot be made: " + failure.what,
+                  error.value() == ENOSPC || error.value() == EDQUOT ? std::string_view(failure.hint) : hint);
 }
 
 std::string read_text(const Path& path) {

@@ -1,6 +1,7 @@
 #include "tessera/checkpoint/file_kind.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 
 namespace tessera::checkpoint {
@@ -37,6 +38,14 @@ constexpr Kind kKinds[] = {
      0, "a program"},
 };
 
+/// A pickle begins with its protocol, 2 to 5. So may the length of a safetensors header, which then fits into the file.
+bool is_pickle(std::string_view start, int64_t file_bytes) {
+  uint64_t length = 0;
+  if (start.size() < sizeof length || start[0] != '\x80' || start[1] < 2 || start[1] > 5) return false;
+  std::memcpy(&length, start.data(), sizeof length);
+  return length > static_cast<uint64_t>(file_bytes);
+}
+
 bool is_text(std::string_view start) {
   return std::all_of(start.begin(), start.end(),
                      [](char c) { return (c >= ' ' && c <= '~') || c == '\n' || c == '\r' || c == '\t'; });
@@ -53,6 +62,9 @@ std::string what_else(const ReadFile& file) {
     if (start.size() > static_cast<size_t>(kind.at) &&
         std::string_view(start).substr(static_cast<size_t>(kind.at)).starts_with(kind.magic))
       return kind.words;
+  if (is_pickle(start, file.size()))
+    return "a plain pickle and no file of torch.save (in Python: torch.save(pickle.load(open(FILE, \"rb\")), NEW), if you "
+           "trust who made it: loading a pickle runs what it holds)";
   // A safetensors file begins with a length of 8 bytes, of which the upper ones are zero.
   if (!is_text(start)) return {};
   std::string shown = start.substr(0, std::min(start.find_first_of("\r\n"), static_cast<size_t>(kShown)));

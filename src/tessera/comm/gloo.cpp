@@ -310,8 +310,8 @@ Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(p
     throw;
   } catch (const std::exception& error) {
     throw UserError(Exit::rank_lost, "comm",
-                    "rank " + std::to_string(place.rank) + " could not reach the store at " + place.host + ":" +
-                        std::to_string(place.port) + " (" + first_line(error) + ")",
+                    "rank " + std::to_string(place.rank) + " could not reach the store at " +
+                        place_text(place.host, place.port) + " (" + first_line(error) + ")",
                     "are all ranks started, and is the address right?");
   }
 }

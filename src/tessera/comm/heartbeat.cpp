@@ -48,6 +48,11 @@ thread_local int my_lane = -1;
 StatusBoard::StatusBoard(int ranks) : bytes_(sizeof(StatusSlot) * static_cast<size_t>(ranks)) {
   // An anonymous file, so that a killed launcher leaves nothing behind; ranks inherit its descriptor.
   fd_ = memfd_create("tessera-status", 0);
+  if (fd_ < 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS))
+    throw UserError(Exit::usage, "launch",
+                    std::string("this process may not call memfd_create (") + std::strerror(errno) +
+                        "), by which ranks tell their launcher where they are",
+                    "allow it in the seccomp profile of the container, or in the security policy of this system");
   path_ = "/proc/self/fd/" + std::to_string(fd_);
   if (fd_ < 0 || ftruncate(fd_, static_cast<off_t>(bytes_)) != 0 ||
       !(slots_ = static_cast<StatusSlot*>(map_file(fd_, bytes_))))

@@ -111,6 +111,13 @@ Listener listen_everywhere(int port) {
   throw std::runtime_error(std::strerror(errno) + limit_behind(errno));
 }
 
+std::string place_text(const std::string& host, int port) {
+  const bool in_brackets = host.find(':') != std::string::npos;
+  return (in_brackets ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
 double start_seconds(double timeout) { return std::max(timeout + 10, 30.0); }
 
 int connect_to(const std::string& host, int port, double seconds) {
@@ -130,13 +137,21 @@ int connect_to(const std::string& host, int port, double seconds) {
     if (patience.over())
       throw UserError(
           Exit::rank_lost, "comm",
-          "the rendezvous endpoint " + host + ":" + std::to_string(port) + " did not answer within " +
+          "the rendezvous endpoint " + place_text(host, port) + " did not answer within " +
               std::to_string(std::lround(seconds)) + " s (" + answer + ")",
           "check that node 0 is started, that the address is one of its machine, and that no firewall blocks it");
   }
 }
 
 void await_listener(const std::string& host, int port, double seconds) { close(connect_to(host, port, seconds)); }
+
+bool has_route(const std::string& host) {
+  int unknown = 0;
+  const Addresses addresses = look_up(host, 9, unknown);
+  for (const addrinfo* to = addresses.get(); to; to = to->ai_next)
+    if (const Socket socket(*to, SOCK_DGRAM); connect(socket.fd(), to->ai_addr, to->ai_addrlen) == 0) return true;
+  return unknown != 0;  // then the name is what is wrong
+}
 
 std::string address_towards(const std::string& host, int port) {
   int unknown = 0;

@@ -8,6 +8,12 @@
 
 namespace tessera::comm {
 
+/// "10.0.0.1:29500", and "[fd00::1]:29500" for an address of IPv6.
+std::string place_text(const std::string& host, int port);
+
+/// Whether the host is this machine, which only its own processes reach so.
+bool is_loopback(const std::string& host);
+
 /// Seconds that ranks and launchers wait for each other at the start: `timeout` (fault.timeout) + 10 and at least 30,
 /// because loading LibTorch on a busy machine may take longer than a short time-out.
 double start_seconds(double timeout);
@@ -26,6 +32,9 @@ struct Listener {
 std::optional<Listener> listen_at(const std::string& host, int port);
 /// The same at every address of this machine. Throws std::runtime_error.
 Listener listen_everywhere(int port);
+
+/// Whether this machine has an interface that leads to the host; else errno says why.
+bool has_route(const std::string& host);
 
 /// The local address of a connection to the host; "127.0.0.1" if there is no route.
 std::string address_towards(const std::string& host, int port);

@@ -16,8 +16,9 @@
 #include <thread>
 
 #include "tessera/base/check.h"
-#include "tessera/base/limits.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/in_place.h"
 
 namespace tessera::comm {
 
@@ -63,21 +64,17 @@ fs::path lock_file(const fs::path& run) { return run / ".lock"; }
 fs::path notes_file(const fs::path& run) { return run / ".faults"; }
 
 [[noreturn]] void fail(const fs::path& file, const std::string& act) {
-  throw UserError(Exit::disk, "run.out",
-                  file.string() + ": cannot be " + act + ": " + std::strerror(errno) + limit_behind(errno),
-                  "free space, see to its permissions, or choose another run.out");
+  const checkpoint::WriteFailure failure = checkpoint::write_failure(errno, file);
+  throw UserError(Exit::disk, "run.out", file.string() + ": cannot be " + act + ": " + failure.what,
+                  failure.hint + ", or choose another run.out");
 }
 
 }  // namespace
 
 RunLock::RunLock(const fs::path& run) {
-  std::error_code error;
-  fs::create_directories(run, error);
-  if (error)
-    throw UserError(Exit::disk, "run.out", run.string() + ": cannot be made: " + error.message(), "check run.out");
+  checkpoint::make_folder(run, "check run.out");
   const fs::path file = lock_file(run);
-  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT, 0666);
-  if (fd_ < 0) fail(file, "opened");
+  fd_ = checkpoint::open_in_place(file, O_RDWR | O_CREAT);
   try {
     take(run, file);
   } catch (...) {
@@ -124,12 +121,9 @@ void note_fault(const fs::path& run, const std::string& text) {
   std::replace(line.begin(), line.end(), '\n', ' ');
   line += '\n';
   const fs::path file = notes_file(run);
-  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  const bool written = fd >= 0 && ::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
-  const int error = errno;
-  if (fd >= 0) ::close(fd);
-  errno = error;
-  if (!written) fail(file, "written");
+  checkpoint::GrowingFile notes(file, checkpoint::GrowingFile::Begin::behind);
+  notes.write(line);
+  notes.flush();
 }
 
 std::vector<FaultNote> fault_notes(const fs::path& run) {

@@ -1,5 +1,8 @@
 #include "tessera/comm/store.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include "tessera/base/check.h"
 #include "tessera/comm/store_server.h"
 
@@ -12,21 +15,30 @@ class HostedStore::Server : public StoreServer {
 
 HostedStore::HostedStore(const std::string& host, int port, const std::string& token) {
   try {
+    if (is_loopback(host) && !has_route(host))
+      throw UserError(Exit::usage, "comm",
+                      "processes of this machine cannot reach " + host + " (" + std::strerror(errno) +
+                          "): the loopback interface of this machine or container is down",
+                      "ip link set lo up, or give the container a network with a loopback");
     const auto here = listen_at(host, port);
     const Listener listener = here ? *here : listen_everywhere(port);
     port_ = listener.port;
     server_ = std::make_unique<Server>(listener, token);
+  } catch (const UserError&) {
+    throw;
   } catch (const std::exception& error) {
     const std::string why = error.what();
     if (why.find("in use") != std::string::npos)
       throw UserError(Exit::usage, "comm", "port " + std::to_string(port) + " is taken",
                       "choose another with --rdzv-endpoint HOST:PORT or MASTER_PORT");
     throw UserError(Exit::usage, "comm",
-                    "cannot host the rendezvous endpoint " + host + ":" + std::to_string(port) + " (" + why + ")",
+                    "cannot host the rendezvous endpoint " + place_text(host, port) + " (" + why + ")",
                     "set --rdzv-endpoint to an address of node 0's machine");
   }
 }
 HostedStore::~HostedStore() = default;
+
+std::string HostedStore::refused() const { return server_->refused(); }
 
 void HostedStore::pause() { server_->pause(); }
 
@@ -59,7 +71,7 @@ std::string of_launchers(const std::string& key) { return "launch/" + key; }
 }  // namespace
 
 StoreLink::StoreLink(const std::string& host, int port, const StoreAccess& access, double answer, double patience)
-    : place_(host + ":" + std::to_string(port)), client_(host, port, access, patience) {
+    : place_(place_text(host, port)), client_(host, port, access, patience) {
   client_.answer_within(answer);
 }
 
@@ -71,8 +83,8 @@ std::optional<std::string> StoreLink::get(const std::string& key) {
   return reach(place_, [&] { return client_.get(of_launchers(key)); });
 }
 
-std::string StoreLink::claim(const std::string& key, const std::string& value) {
-  return reach(place_, [&] { return client_.compare_set(of_launchers(key), "", value); });
+std::string StoreLink::claim(const std::string& key, const std::string& value, const std::string& before) {
+  return reach(place_, [&] { return client_.compare_set(of_launchers(key), before, value); });
 }
 
 }  // namespace tessera::comm

@@ -36,6 +36,8 @@ class HostedStore {
   HostedStore(const std::string& host, int port, const std::string& token);
   ~HostedStore();
   int port() const { return port_; }
+  /// The address of the first process whose token was another than this run's; empty: there was none.
+  std::string refused() const;
 
   /// Ends its thread: it answers nobody until resume() begins another, which throws UserError (memory) if there is none.
   void pause();
@@ -56,8 +58,8 @@ class StoreLink {
 
   void set(const std::string& key, const std::string& value);
   std::optional<std::string> get(const std::string& key);
-  /// Sets the key if it is not set yet; returns the value that all processes will see.
-  std::string claim(const std::string& key, const std::string& value);
+  /// Sets the key if it is not set yet, or to what `before` says; returns the value that all processes will see.
+  std::string claim(const std::string& key, const std::string& value, const std::string& before = {});
   const std::string& token() const { return client_.token(); }
   /// Called several times a second while a call waits for an answer; what it throws ends the call.
   void meanwhile(std::function<void()> act) { client_.meanwhile(std::move(act)); }

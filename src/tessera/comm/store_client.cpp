@@ -31,7 +31,7 @@ std::string seconds_text(double seconds) { return std::to_string(std::lround(sec
 
 StoreClient::StoreClient(const std::string& host, int port, StoreAccess access, double patience)
     : host_(host), port_(port), access_(std::move(access)) {
-  const std::string place = "the rendezvous endpoint " + host + ":" + std::to_string(port);
+  const std::string place = "the rendezvous endpoint " + place_text(host, port);
   std::optional<Patience> left(patience);
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
     const double before = std::max(left->left(), 0.1);
@@ -82,7 +82,12 @@ std::string StoreClient::greet(const std::string& token, double seconds) {
   if (!hello.starts_with(wire::kMagic)) throw StoreGone("it does not speak this program's protocol");
   const bool closed = hello[wire::kMagic.size()] != 0;
   const std::string theirs = hello.substr(wire::kMagic.size() + 1), mine = wire::nonce();
-  if (closed && token.empty()) return "asks for a token, which this process does not have";
+  if (closed && token.empty()) {
+    // The host tells its user who came without one; a token in RUN may only be late.
+    const Digest none = wire::proof(token, wire::End::client, theirs, mine);
+    if (access_.run.empty()) send_all(std::string(wire::kMagic) + mine + std::string(bytes_of(none)), patience);
+    return "asks for a token, which this process does not have";
+  }
   if (!closed && !token.empty()) return "asks for no token, and this process has one: its host was started without";
   const Digest proof = wire::proof(token, wire::End::client, theirs, mine);
   send_all(std::string(wire::kMagic) + mine + std::string(bytes_of(proof)), patience);

@@ -1,5 +1,6 @@
 #include "tessera/comm/store_server.h"
 
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -40,7 +41,18 @@ void watch(int epoll, int how, int fd, uint32_t events) {
   epoll_ctl(epoll, how, fd, &event);
 }
 
+std::string text_of(const sockaddr_storage& peer, socklen_t size) {
+  char text[NI_MAXHOST] = "an unknown address";
+  getnameinfo(reinterpret_cast<const sockaddr*>(&peer), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
 }  // namespace
+
+std::string StoreServer::refused() const {
+  const std::lock_guard hold(refused_lock_);
+  return refused_;
+}
 
 StoreServer::StoreServer(Listener listener, std::string token)
     : listener_(listener),
@@ -133,7 +145,9 @@ bool StoreServer::make_room() {
 void StoreServer::accept_all() {
   for (;;) {
     if (strangers_ >= kStrangers && !make_room()) return listen(false);  // the others wait in the kernel's queue
-    const int fd = accept4(listener_.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    sockaddr_storage peer{};
+    socklen_t size = sizeof peer;
+    const int fd = accept4(listener_.fd, reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno != EAGAIN && !make_room()) listen(false);  // no descriptors are left
@@ -143,6 +157,7 @@ void StoreServer::accept_all() {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     Connection& connection = connections_[fd];
     connection.fd = fd;
+    connection.peer = text_of(peer, size);
     connection.nonce = wire::nonce();
     connection.out = std::string(wire::kMagic) + (token_.empty() ? '\0' : '\1') + connection.nonce;
     ++strangers_;
@@ -196,6 +211,8 @@ bool StoreServer::admit(Connection& connection) {
   if (!same_digest(given, wire::proof(token_, wire::End::client, connection.nonce, theirs))) {
     connection.out += std::string(wire::kAnswer, '\0');
     write(connection);
+    const std::lock_guard hold(refused_lock_);
+    if (refused_.empty()) refused_ = connection.peer;
     return false;
   }
   const Digest mine = wire::proof(token_, wire::End::server, connection.nonce, theirs);

@@ -2,6 +2,7 @@
 // The host's end of the rendezvous store: a thread that serves all connections; [Note: the rendezvous store] in store.h.
 #include <chrono>
 #include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -23,6 +24,8 @@ class StoreServer {
   /// Ends the thread; connections wait until resume() begins another, which throws as the constructor does.
   void pause();
   void resume();
+  /// The address of the first process whose token was another than this run's; empty: there was none.
+  std::string refused() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -30,7 +33,7 @@ class StoreServer {
     int fd = -1;
     bool admitted = false;
     Clock::time_point since = Clock::now();
-    std::string nonce = {}, in = {}, out = {};
+    std::string peer = {}, nonce = {}, in = {}, out = {};
     std::vector<std::string> awaits = {};  // the keys of a `wait` that is not answered yet
     bool writes = false;                   // asked to be told when there is room
   };
@@ -60,6 +63,8 @@ class StoreServer {
   std::unordered_map<std::string, std::string> values_;
   std::unordered_multimap<std::string, int> waiting_;  // connections by the first key that they miss
   size_t bytes_ = 0;                                   // of the values and their keys
+  mutable std::mutex refused_lock_;
+  std::string refused_;
   std::thread thread_;
 };
 

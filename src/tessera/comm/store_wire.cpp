@@ -1,8 +1,6 @@
 #include "tessera/comm/store_wire.h"
 
-#include <sys/random.h>
-
-#include "tessera/base/check.h"
+#include "tessera/comm/token.h"
 
 namespace tessera::comm::wire {
 
@@ -25,12 +23,7 @@ Digest proof(std::string_view token, End end, std::string_view server_nonce, std
   return hmac_sha256(token, text.append(server_nonce).append(client_nonce));
 }
 
-std::string nonce() {
-  std::string bytes(kNonce, '\0');
-  check_internal(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "comm",
-                 "the kernel gave no random numbers");
-  return bytes;
-}
+std::string nonce() { return random_bytes(kNonce); }
 
 std::string frame(uint8_t head, const std::vector<std::string>& parts) {
   std::string body(1, static_cast<char>(head));

@@ -15,6 +15,7 @@
 #include "tessera/base/limits.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/environment.h"
+#include "tessera/comm/rendezvous_endpoint.h"
 
 namespace tessera::comm {
 
@@ -74,17 +75,32 @@ void warn_of_open_store(const std::string& host) {
             " to the same secret on all nodes (openssl rand -hex 32), or run.out to a folder that they share");
 }
 
+std::string random_bytes(size_t count) {
+  std::string bytes(count, '\0');
+  const auto all = static_cast<ssize_t>(count);
+  if (getrandom(bytes.data(), count, 0) == all) return bytes;
+  const int refused = errno;
+  const int fd = ::open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+  const bool read = fd >= 0 && ::read(fd, bytes.data(), count) == all;
+  if (fd >= 0) ::close(fd);
+  if (!read)
+    throw UserError(
+        Exit::usage, "comm",
+        std::string("this process may not call getrandom (") + std::strerror(refused) +
+            ") and cannot read /dev/urandom, and the run's token is made of random numbers",
+        "allow getrandom in the seccomp profile of the container, or in the security policy of this system");
+  return bytes;
+}
+
 std::string random_token() {
-  std::array<uint8_t, 32> bytes{};
-  check_internal(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "comm",
-                 "the kernel gave no random numbers");
   std::string token;
-  for (const uint8_t byte : bytes) token += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  for (const char byte : random_bytes(32))
+    token += {"0123456789abcdef"[static_cast<uint8_t>(byte) >> 4], "0123456789abcdef"[byte & 15]};
   return token;
 }
 
 bool shared_between_nodes(const fs::path& run, const std::string& host) {
-  if (host == "localhost" || host == "::1" || host.starts_with("127.")) return true;
+  if (is_loopback(host)) return true;
   fs::path there = fs::absolute(run);
   struct statfs status {};
   while (statfs(there.c_str(), &status) != 0 && there.has_relative_path()) there = there.parent_path();

@@ -22,7 +22,9 @@ const std::filesystem::path& token_folder();
 /// The warning of who hosts a store without a token.
 void warn_of_open_store(const std::string& host);
 
-/// 256 bits of the kernel's random numbers, as 64 hexadecimal digits.
+/// The kernel's random numbers. Throws UserError (usage) where this process may have none.
+std::string random_bytes(size_t count);
+/// 256 bits of them, as 64 hexadecimal digits.
 std::string random_token();
 
 /// Whether every process of a run whose rendezvous is at `host` sees the same folder `run`: all are on one machine (a

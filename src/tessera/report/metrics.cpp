@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/in_place.h"
 
 namespace tessera::report {
 
@@ -181,8 +181,7 @@ RankMetrics read_rank(const JsonFields& in) {
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& file, int64_t done, const std::string& on_event)
     : path_(file), found_(read_history(file, done)), hook_(on_event, file.parent_path()) {
-  fd_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("cannot be opened");
+  fd_ = checkpoint::open_in_place(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC);
   if (found_.kept < found_.bytes && ::ftruncate(fd_, found_.kept) != 0) fail("cannot be cut back");
   if (found_.open_end) write("");
 }
@@ -192,8 +191,9 @@ MetricsWriter::~MetricsWriter() {
 }
 
 void MetricsWriter::fail(const std::string& act) const {
-  throw UserError(Exit::disk, "train.metrics", path_.string() + ": " + act + ": " + std::strerror(errno),
-                  "free space or see to its permissions; the run resumes from its last complete checkpoint");
+  const checkpoint::WriteFailure failure = checkpoint::write_failure(errno, path_);
+  throw UserError(Exit::disk, "train.metrics", path_.string() + ": " + act + ": " + failure.what,
+                  failure.hint + "; the run resumes from its last complete checkpoint");
 }
 
 void MetricsWriter::write(std::string line) {

@@ -3,11 +3,8 @@
 #include <unistd.h>
 
 #include <bit>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 
-#include "tessera/base/check.h"
 #include "tessera/checkpoint/crc32c.h"
 
 namespace tessera::report {
@@ -76,10 +73,7 @@ uint32_t masked_crc32c(std::string_view bytes) {
 }
 
 TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, int64_t done)
-    : path_(folder / file_name()), out_(path_, std::ios::binary | std::ios::app) {
-  if (!out_)
-    throw UserError(Exit::disk, "train.tensorboard", path_.string() + ": cannot be written",
-                    "free space, or choose another run.out");
+    : out_(folder / file_name(), checkpoint::GrowingFile::Begin::behind) {
   event(Message().bytes(event_field::file_version, kVersion).str());
   if (done > 0)
     event(Message()
@@ -92,12 +86,8 @@ void TensorBoardWriter::event(std::string_view body) {
   std::string record = Message().number(event_field::wall_time, wall_time()).str();
   record += body;
   const std::string length = raw(static_cast<uint64_t>(record.size()));
-  errno = 0;
-  out_ << length << raw(masked_crc32c(length)) << record << raw(masked_crc32c(record)) << std::flush;
-  if (!out_)
-    throw UserError(Exit::disk, "train.tensorboard",
-                    path_.string() + ": a write failed: " + std::strerror(errno ? errno : EIO),
-                    "free space; the run resumes from its last complete checkpoint");
+  out_.write(length + raw(masked_crc32c(length)) + record + raw(masked_crc32c(record)));
+  out_.flush();
 }
 
 void TensorBoardWriter::scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values) {

@@ -10,11 +10,12 @@
 // linked for them.
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "tessera/checkpoint/in_place.h"
 
 namespace tessera::report {
 
@@ -29,12 +30,11 @@ class TensorBoardWriter {
   /// `encoded` is the picture's file (png, jpeg, gif), height x width in pixels. Throws UserError (disk).
   void image(int64_t step, const std::string& tag, int height, int width, const std::vector<uint8_t>& encoded);
 
-  const std::filesystem::path& file() const { return path_; }
+  const std::filesystem::path& file() const { return out_.path(); }
 
  private:
   void event(std::string_view body);  ///< adds the wall time and writes the record through to the file
-  std::filesystem::path path_;
-  std::ofstream out_;
+  checkpoint::GrowingFile out_;
 };
 
 /// The checksum of a record: CRC-32C, turned and shifted so that checksums of checksums keep their strength.

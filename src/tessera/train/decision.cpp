@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tessera/base/check.h"
+#include "tessera/comm/launch/stop_signals.h"
 #include "tessera/optim/adamw.h"
 
 namespace tessera::train {
@@ -39,7 +40,10 @@ Decision decide(double norm, const std::vector<std::vector<double>>& ranks, cons
     const StepReport& report = d.ranks.emplace_back(StepReport::unpack(row));
     d.loss += report.loss;
     if (report.bad_sample > 0 && bad < 0) bad = static_cast<int64_t>(report.bad_sample) - 1;
-    if (report.stop > 0) d.stop = static_cast<int>(report.stop);
+    if (const int signal = static_cast<int>(report.stop); signal == comm::kSaveSignal)
+      d.save = true;
+    else if (signal > 0)
+      d.stop = signal;
   }
   d.rate = rules.rate;
   d.loss_scale = loss_scale.scale();

@@ -35,6 +35,7 @@ struct Decision {
   std::string skipped;                      ///< why no update is made; empty: one is
   bool overflow = false;                    ///< that is the loss scale, which has been lowered: no fault
   int stop = 0;                             ///< the signal that asks some rank to stop; 0: none
+  bool save = false;                        ///< a signal asks some rank for a checkpoint
 };
 
 /// Throws UserError (not_finite) for a loss or norm that is not finite, naming the sample, unless such steps are

@@ -1,23 +1,34 @@
 #include "tessera/train/rank_files.h"
 
+#include <algorithm>
 #include <fstream>
 
-#include "tessera/base/check.h"
+#include "tessera/checkpoint/file.h"
 
 namespace tessera::train {
 
+namespace fs = std::filesystem;
+
 void join_rank_files(const std::string& file, int world) {
-  std::ofstream out(file, std::ios::trunc | std::ios::binary);
+  const auto part = [&](int rank) { return fs::path(file + ".rank-" + std::to_string(rank)); };
+  int64_t bytes = 0;
+  std::error_code absent;
+  for (int r = 0; r < world; ++r)
+    if (fs::is_regular_file(part(r), absent)) bytes += static_cast<int64_t>(fs::file_size(part(r)));
+  checkpoint::DurableFile out(file, bytes);
+  std::vector<char> piece(size_t{1} << 20);
   for (int r = 0; r < world; ++r) {
-    const std::string part = file + ".rank-" + std::to_string(r);
-    std::ifstream in(part, std::ios::binary);
-    if (in.peek() != std::ifstream::traits_type::eof()) out << in.rdbuf();
-    in.close();
-    std::filesystem::remove(part);
+    if (!fs::is_regular_file(part(r), absent)) continue;
+    const checkpoint::ReadFile in(part(r));
+    for (int64_t at = 0; at < in.size();) {
+      const int64_t count = std::min<int64_t>(in.size() - at, static_cast<int64_t>(piece.size()));
+      in.read(at, count, piece.data());
+      out.write(piece.data(), count);
+      at += count;
+    }
   }
-  out.flush();
-  if (!out)
-    throw UserError(Exit::disk, "train.trace", file + ": cannot be written", "free space or choose another file");
+  out.commit();
+  for (int r = 0; r < world; ++r) fs::remove(part(r), absent);
 }
 
 void remove_rank_files(const std::filesystem::path& file) {

@@ -121,7 +121,7 @@ StepReport Run::numbers(bool last) {
   StepReport r;
   r.loss = objective_->loss();
   r.bad_sample = static_cast<double>(objective_->bad_sample() + 1);
-  r.stop = stop_signal();
+  r.stop = asking_signal();
   r.read_meter();
   r.predicted = static_cast<double>(predicted_.peak);
   r.host = static_cast<double>(engine_->host_bytes() + experts_->data().samples->host_encoder_bytes());
@@ -167,6 +167,7 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
   if (decision.control) decision.control = step_size_.armed(pass.pass.expert, *decision.control);
   if (decision.control) decision.d = step_size_.of(pass.pass.expert);
   if (decision.stop != 0) stopping_ = decision.stop;
+  if (decision.save) save_asked_ = true;
   if (decision.skipped.empty()) {
     updated_ = true;
     look_for_spikes(pass, decision);
@@ -219,6 +220,9 @@ void Run::after(const plan::Visit& visit, report::StepMetrics metrics) {
   prove(visit.step);
   look_for_slow_ranks(visit.step);
   if (stopping_) walk_->stop();
+  if (!std::exchange(save_asked_, false)) return;
+  walk_->save();
+  log::info("step " + std::to_string(visit.step) + ": a checkpoint is saved, as a signal asked for it");
 }
 
 /// Ends a run that only skips: its weights stay what they are, so nothing but another sample could mend it. Every rank
@@ -451,7 +455,10 @@ void Run::save(int64_t step) {
     });
   };
   if (unsaved_.empty()) wait_for_slowest(save_all);
-  if (unsaved_.empty()) unproved_ = final;
+  if (unsaved_.empty()) {
+    unproved_ = final;
+    name_checkpoint(final.string());
+  }
   if (rank_ != 0) return;
   if (unsaved_.empty()) return run_log_->checkpoint(step, final.string(), seconds_now() - start);
   const std::string text = "no checkpoint is saved: " + unsaved_;

@@ -178,6 +178,7 @@ class Run {
   int64_t done_ = 0;               // steps before this process
   int64_t first_step_ = 1;         // of this process in this part
   int stopping_ = 0;               // the signal by which; 0: none
+  bool save_asked_ = false;        // by a signal, behind the step that runs
   int64_t steps_ = 0, skips_ = 0;  // of this process
   int64_t skips_in_a_row_ = 0;     // up to this step, but for overflows of the loss scale
   Spikes spikes_;

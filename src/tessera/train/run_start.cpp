@@ -15,6 +15,7 @@
 #include "tessera/checkpoint/damaged.h"
 #include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/in_place.h"
 #include "tessera/device/backend.h"
 #include "tessera/device/driver_watch.h"
 #include "tessera/engine/store/average.h"
@@ -231,7 +232,7 @@ std::vector<std::string> Run::searched_plans(const std::vector<int>& prompts) {
     log::info(planning::plans_text(plans_));
     for (const std::string& line : experts_->describe()) log::info(line);
     planning::require_fit(plans_);
-    for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_, resume_.beyond);
+    for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, p.part.recipe, out_, resume_.beyond);
   };
   pace.run(search);
   try {
@@ -397,6 +398,7 @@ void Run::load() {
     claim_folder();
     open_log();
   });
+  if (own_checkpoint()) name_checkpoint(resume_.from->string());
   resumed_.reset();
   log_base(rounded);
 }
@@ -414,11 +416,13 @@ void Run::open_log() {
   if (!found.strays.empty())
     log::warn((out_ / "metrics.jsonl").string() + ": " + report::told_strays(found.strays, found.begin));
   const bool own = own_checkpoint();
-  const bool begun_elsewhere = found.last_step == 0 && !resume_.line.empty();
-  if (own && !begun_elsewhere && found.last_step < done_) {
-    const std::string text = "metrics.jsonl ends at step " + std::to_string(found.last_step) +
-                             " and the checkpoint is of step " + std::to_string(done_) +
-                             ": the steps between are missing from the history";
+  const bool removed = found.bytes == 0, begun_elsewhere = found.last_step == 0 && !resume_.line.empty();
+  if (own && (removed || !begun_elsewhere) && found.last_step < done_) {
+    const std::string text = (removed ? "there is no metrics.jsonl, removed or left behind,"
+                                      : "metrics.jsonl ends at step " + std::to_string(found.last_step)) +
+                             std::string(" and the checkpoint is of step ") + std::to_string(done_) +
+                             (removed ? ": the steps up to it are missing from the history"
+                                      : ": the steps between are missing from the history");
     log::warn(text);
     if (!found.has("warning")) run_log_->warning(done_, "history", text);
   }
@@ -467,12 +471,14 @@ int Run::finish() {
   Exit code = end_diverged();
   if (code == Exit::done) code = export_models();
   if (steps_ > 0) {  // a start that finds nothing to train keeps those of the run
-    std::ofstream lines((out_ / "schedule.jsonl").string() + ".rank-" + std::to_string(rank_), std::ios::trunc);
-    for (const auto& line : step_lines_) lines << line << '\n';
-    lines.close();
-    if (!lines)
-      log::warn((out_ / "schedule.jsonl").string() +
-                ": cannot be written, so the run leaves no list of its instructions: is the disk full?");
+    try {
+      checkpoint::GrowingFile lines((out_ / "schedule.jsonl").string() + ".rank-" + std::to_string(rank_),
+                                    checkpoint::GrowingFile::Begin::empty);
+      for (const auto& line : step_lines_) lines.write(line + "\n");
+      lines.flush();
+    } catch (const UserError& error) {
+      log::warn(std::string("the run leaves no list of its instructions: ") + error.what());
+    }
   }
   wait_for_slowest([&](prepare::Pace& pace) {
     meet(pace);  // all have written their lines

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "tessera/plan/shares.h"
 
@@ -44,6 +45,7 @@ void SlowRanks::step(const std::vector<double>& seconds) {
     for (size_t r = 0; r < seconds.size(); ++r)
       if (usual > 0 && mesh_.coordinate(static_cast<int>(r), Axis::pp) == stage) row.factors[r] = seconds[r] / usual;
   }
+  ++unseen_;
   window_.push_back(std::move(row));
   if (static_cast<int64_t>(window_.size()) > options_.steps) window_.pop_front();
 }
@@ -57,13 +59,22 @@ double SlowRanks::median_factor(int rank) const {
 std::vector<SlowRanks::Slow> SlowRanks::found() {
   std::vector<Slow> list;
   if (!measured()) return list;
+  const int64_t steps = std::exchange(unseen_, 0);
   for (int rank = 0; rank < static_cast<int>(window_.front().seconds.size()); ++rank) {
     const double factor = median_factor(rank);
+    if (factor < options_.factor && !states_.contains(rank)) continue;
+    State& state = states_[rank];
     if (factor < options_.factor) {
-      if (factor < recovered()) slow_.erase(rank);  // at the limit itself a rank would be named again and again
+      if (!state.slow) continue;
+      state.calm =
+          factor < recovered() ? state.calm + steps : 0;  // at the limit itself it would be named again and again
+      const int64_t doublings = std::min<int64_t>(state.named - 1, 30);
+      if (factor < recovered() && state.calm >= options_.steps * ((int64_t{1} << doublings) - 1)) state.slow = false;
       continue;
     }
-    if (!slow_.insert(rank).second) continue;
+    state.calm = 0;
+    if (std::exchange(state.slow, true)) continue;
+    ++state.named;
     std::vector<double> seconds;
     for (const Row& row : window_) seconds.push_back(row.seconds[static_cast<size_t>(rank)]);
     const double own = median(std::move(seconds));

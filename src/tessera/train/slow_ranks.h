@@ -10,8 +10,8 @@
 // Ranks are compared with those that do the same work, which are the ranks of their pipeline stage; every rank computes
 // the same result from the same numbers.
 #include <deque>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -39,7 +39,8 @@ class SlowRanks {
     int64_t steps = 0;
     std::string text() const;
   };
-  /// Ranks that have become slow since the last call; one that recovers and becomes slow again comes again.
+  /// Ranks that have become slow since the last call; one that recovers and becomes slow again comes again. Each time it
+  /// comes, it counts as recovered only behind twice as many steps: one that keeps changing is named a few times in all.
   std::vector<Slow> found();
 
   /// Samples for each dp rank under which a step is at least a twentieth shorter than with those that the plan has;
@@ -57,7 +58,12 @@ class SlowRanks {
     std::vector<double> seconds, factors;  // by rank; factor 0: it had no sample
   };
   std::deque<Row> window_;
-  std::set<int> slow_;
+  struct State {
+    bool slow = false;
+    int64_t named = 0, calm = 0;  // how often; steps since it recovered, while it counts as slow
+  };
+  std::map<int, State> states_;
+  int64_t unseen_ = 0;  // steps since the last found()
 };
 
 }  // namespace tessera::train

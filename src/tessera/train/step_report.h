@@ -19,7 +19,7 @@ namespace tessera::train {
 struct StepReport {
   double loss = 0;        ///< this rank's share of the mean loss
   double bad_sample = 0;  ///< 1 + dataset index of a sample with a NaN or infinite loss, 0: none
-  double stop = 0;        ///< the signal that asked for the end; 0: none
+  double stop = 0;        ///< the signal that asked for the end or for a checkpoint; 0: none
   double peak = 0, persistent = 0, predicted = 0, reserved = 0;
   double host = 0;  ///< bytes on the host tier
   /// Of activations compressed in the step: the mean of their relative errors and the largest; -1: none was.

@@ -61,8 +61,9 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   comm::set_token_folder(recipe.run.out);
   log::set_rank(place.rank, place.world);
-  watch_stop_signals(place.rank == 0);
+  watch_stop_signals(place);
   std::signal(SIGXFSZ, SIG_IGN);  // a full quota is an error to report, not a reason to die
+  std::signal(SIGPIPE, SIG_IGN);  // and a reader of the log that goes away is no fault at all
   try {
     require_addresses(kAddresses);
     require_files(kOpenFiles);

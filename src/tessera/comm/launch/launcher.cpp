@@ -11,6 +11,7 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/clock.h"
 #include "tessera/comm/launch/local_ranks.h"
+#include "tessera/comm/launch/machine.h"
 #include "tessera/comm/launch/nodes.h"
 #include "tessera/comm/launch/stop_signals.h"
 #include "tessera/comm/patience.h"
@@ -32,11 +33,14 @@ Endpoint parse_endpoint(const std::string& text) {
   if (text.empty()) return endpoint;
   const size_t colon = text.rfind(':');
   endpoint.host = text.substr(0, colon);
+  if (endpoint.host.starts_with('[') && endpoint.host.ends_with(']'))  // an address of IPv6
+    endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
   const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
-  if (error != std::errc() || end != port.data() + port.size() || endpoint.port < 1 || endpoint.port > 65535)
+  if (endpoint.host.empty() || endpoint.host.find_first_of("[]") != std::string::npos || error != std::errc() ||
+      end != port.data() + port.size() || endpoint.port < 1 || endpoint.port > 65535)
     throw UserError(Exit::usage, "launch", "--rdzv-endpoint " + text + ": expected HOST:PORT",
-                    "for example 10.0.0.1:29500");
+                    "for example 10.0.0.1:29500, or [fd00::1]:29500");
   return endpoint;
 }
 
@@ -85,6 +89,7 @@ class Launcher {
     start.token = nodes_.token();
     start.attempt = round.number;
     if (lock_) start.locked = std::filesystem::absolute(options_.run);
+    start.run = options_.run;
     start.timeout = options_.timeout;
     nodes_.pause();
     LocalRanks ranks(start, forks_);
@@ -96,7 +101,7 @@ class Launcher {
   }
 
   Verdict watch(LocalRanks& ranks) {
-    int passed_on = 0;
+    int passed_on = 0, saves = 0;
     auto looked = Clock::now();
     const auto look = [&] {
       // If the launcher itself was suspended (Ctrl-Z, a closed laptop), the gap must not count as silence of anyone.
@@ -105,6 +110,7 @@ class Launcher {
       ranks.look(suspended);
       if (suspended) nodes_.woke();
       for (; passed_on < signals_seen(); ++passed_on) ranks.signal(last_signal());
+      if (const int asked = saves_seen(); saves < asked) saves = asked, ranks.save();
     };
     nodes_.meanwhile(look);
     const Verdict end = watch(ranks, look);
@@ -127,7 +133,7 @@ class Launcher {
           if (end->caused_by_peer && options_.nnodes > 1 && seconds_since(*lost_peers) < kOtherNodes) continue;
           if (options_.nnodes > 1 && !end->text.empty())
             end->text = "node " + std::to_string(options_.node_rank) + ": " + end->text;
-          if (end->code != Exit::again) nodes_.report(*end);
+          if (end->code != Exit::again || !end->text.empty()) nodes_.report(*end);
           return *end;
         }
         if (over) return {};
@@ -164,6 +170,7 @@ int launch(const LaunchOptions& options, const std::vector<std::string>& argumen
                     "--nnodes " + std::to_string(options.nnodes) + " needs a rendezvous endpoint",
                     "add --rdzv-endpoint HOST:PORT of node 0");
   const Endpoint endpoint = parse_endpoint(options.endpoint);
+  require_room(options.nproc);
   count_stop_signals();
   return Launcher(options, arguments, program, endpoint).run();
 }

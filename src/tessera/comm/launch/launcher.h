@@ -13,7 +13,7 @@ namespace tessera::comm {
 
 /// Runs `program` with `arguments` in nproc processes, forks of this one ([Note: ranks are forked]). Returns the exit code
 /// of the first rank on any machine that failed by itself; 5 for a rank that was killed or went silent, or a lost machine;
-/// 75 after a signal that all ranks answered with a checkpoint.
+/// 75 after a signal that all ranks answered with a checkpoint, or a second one that left an earlier checkpoint.
 int launch(const LaunchOptions& options, const std::vector<std::string>& arguments, const RankProgram& program);
 
 }  // namespace tessera::comm

@@ -8,11 +8,17 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tessera/base/foreign_file.h"
+#include "tessera/base/json.h"
 #include "tessera/base/limits.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/comm/clock.h"
 #include "tessera/comm/launch/processors.h"
+#include "tessera/comm/launch/stop_signals.h"
 #include "tessera/comm/run_lock.h"
 #include "tessera/comm/token.h"
 
@@ -121,13 +127,22 @@ void LocalRanks::look(bool suspended) {
 }
 
 std::optional<Verdict> LocalRanks::verdict(double others_wait) {
-  if (signals_ > 1)
-    return Verdict{Exit::rank_lost, "stopped at once by a second signal; the last complete checkpoint is kept"};
+  if (signals_ > 1) return stopped_at_once();
   // Killed ranks first: the survivors' sockets close and they fail too, sometimes before the launcher sees the first.
   if (auto found = killed()) return found;
   if (auto found = failed()) return found;
   if (auto found = silent()) return found;
   return stuck(others_wait);
+}
+
+Verdict LocalRanks::stopped_at_once() const {
+  const std::string text = "stopped at once by a second signal";
+  if (start_.run.empty()) return {Exit::rank_lost, text};
+  const std::filesystem::path folder = std::filesystem::path(start_.run) / "checkpoints";
+  const auto newest = checkpoint::latest(folder);
+  if (!newest) return {Exit::rank_lost, text + ": there is no complete checkpoint in " + folder.string()};
+  return {Exit::again,
+          text + ": the last complete checkpoint is " + newest->string() + ", and the next start goes on from it"};
 }
 
 std::optional<Verdict> LocalRanks::killed() {
@@ -141,9 +156,33 @@ std::optional<Verdict> LocalRanks::killed() {
     for (const auto start = Clock::now(); !others_wait() && seconds_since(start) < kArrivalSeconds; look(true))
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return Verdict{Exit::rank_lost, name(*rank) + " was killed by " + signal_name(WTERMSIG(rank->status)) +
-                                        where(*rank) + describe_waits(rank->rank)};
+                                        where(*rank) + killed_by(WTERMSIG(rank->status)) + describe_waits(rank->rank)};
   }
   return std::nullopt;
+}
+
+/// Whether the kernel's memory killer was it, with what the plan counted on.
+std::string LocalRanks::killed_by(int signal) const {
+  if (signal != SIGKILL || !memory_kills_.any()) return "";
+  return ": the kernel's memory killer ended it" + memory_kills_.limit() + planned_host();
+}
+
+/// Of the run's plan, which rank 0 has written: another machine may not see it.
+std::string LocalRanks::planned_host() const {
+  const std::filesystem::path file = std::filesystem::path(start_.run) / "plan.json";
+  constexpr int64_t kMost = int64_t{64} << 20;
+  std::error_code none;
+  if (start_.run.empty() || !std::filesystem::is_regular_file(file, none)) return "";
+  try {
+    const nlohmann::json plan = json_or_nothing(read_foreign(file, kMost, "launch"));
+    if (!plan.is_object()) return "";
+    const int64_t bytes = JsonFields(plan, file.string()).object("host").whole("peak_bytes");
+    return "; the plan counts " + format_bytes(bytes) + " of host memory for a rank, " +
+           format_bytes(bytes * start_.ranks) + " for the " + std::to_string(start_.ranks) +
+           " of this machine, beside what the program itself takes: lower plan.host_budget, or run fewer ranks here";
+  } catch (const UserError&) {  // of no help then
+    return "";
+  }
 }
 
 std::optional<Verdict> LocalRanks::failed() const {
@@ -244,6 +283,8 @@ void LocalRanks::signal(int number) {
   if (++signals_ == 1) forwarded_ = number;
   signal_all(signals_ == 1 ? number : SIGKILL);
 }
+
+void LocalRanks::save() { signal_all(kSaveSignal); }
 
 void LocalRanks::end_all() {
   // Ranks that fail for the same reason print it themselves. What has not ended by then waits for a rank that is gone.

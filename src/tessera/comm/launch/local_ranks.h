@@ -14,6 +14,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/comm/heartbeat.h"
+#include "tessera/comm/launch/machine.h"
 #include "tessera/comm/launch/rank_process.h"
 
 namespace tessera::comm {
@@ -30,6 +31,7 @@ struct RanksStart {
   int attempt = 0;      ///< number of earlier restarts
   int asked_world = 1;  ///< requested number of ranks; more than `world` if nodes are missing
   std::string locked;   ///< the run's folder, where the launcher holds its lock
+  std::string run;      ///< the run's folder; empty: the ranks do not train
   double timeout = 60;  ///< fault.timeout
 };
 
@@ -61,6 +63,8 @@ class LocalRanks {
 
   /// Forwards a signal. After the first the ranks write a checkpoint; a second ends them at once.
   void signal(int number);
+  /// Has the ranks write a checkpoint and go on.
+  void save();
   /// Asks all ranks to end, and kills those that have not after half a second.
   void end_all();
 
@@ -83,6 +87,9 @@ class LocalRanks {
   std::string name(const Rank& rank) const { return "rank " + std::to_string(rank.rank); }
   std::string where(const Rank& rank) const { return board_.read(local(rank)).where(); }
   std::string timeout_text(int timeouts = 1) const;
+  Verdict stopped_at_once() const;
+  std::string killed_by(int signal) const;
+  std::string planned_host() const;
   std::optional<Verdict> killed();
   std::optional<Verdict> failed() const;
   std::optional<Verdict> silent() const;
@@ -91,6 +98,7 @@ class LocalRanks {
   const RanksStart start_;
   const std::vector<int> processors_;  // of this machine's ranks; empty: they are not bound
   StatusBoard board_;
+  const MemoryKills memory_kills_;
   std::vector<Rank> ranks_;
   std::vector<const Rank*> ended_;              // in order of their exits
   std::optional<Clock::time_point> failed_at_;  // time of the first failure

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "tessera/base/log.h"
 #include "tessera/base/printable.h"
@@ -168,14 +169,42 @@ Nodes::Round Nodes::rendezvous() {
   return round_;
 }
 
-/// Registers this node, once a round.
-void Nodes::join() {
-  const std::string mine = settings() + kSeparator + me_;
-  const std::string found = link_->claim(key("join", options_.node_rank), mine);
-  if (found != mine)
-    refuse(Exit::usage,
-           "node " + std::to_string(options_.node_rank) + " was started twice: " + split(found).at(1) + ", and " + me_);
+/// Becomes this node. A second start of it must not end a run that is well: it waits for its predecessor's end.
+void Nodes::take_place() {
+  const std::string place = "place/" + std::to_string(options_.node_rank);
+  for (std::string holder = link_->claim(place, me_); holder != me_; holder = link_->claim(place, me_, holder))
+    await_silence(holder);
 }
+
+/// Until the process that is this node has sent no heartbeat for fault.timeout; a few seconds suffice where the others have
+/// lost it already, or it has not begun to run ranks.
+void Nodes::await_silence(const std::string& holder) {
+  const std::string node = std::to_string(options_.node_rank);
+  log::warn("node " + node + " is there already, " + shown(holder) + ": this launcher, " + me_ +
+            ", waits until that one's heartbeat has stopped. Ctrl-C ends this launcher alone");
+  try {
+    std::string last;
+    for (std::optional<Patience> silence;; wait_a_moment()) {
+      check_refused();
+      const std::string beat = link_->get("beat/" + node).value_or("");
+      if (beat != last || !silence) last = beat, silence.emplace(options_.timeout + 2 * kBeat);
+      const std::string round = link_->get("round").value_or("0");
+      const bool runs =
+          link_->get(round + "/join/" + node) && link_->get(round + "/go") && !link_->get(round + "/fault");
+      const double silent = silence->seconds() - silence->left();
+      if (silent >= (runs ? silence->seconds() : std::min(kGoneSeconds, silence->seconds()))) break;
+    }
+  } catch (const UserError& error) {
+    if (error.code() != Exit::rank_lost) throw;
+    throw UserError(Exit::rank_lost, "launch",
+                    "node " + node + " was " + shown(holder) +
+                        " to the end, and this launcher waited for its place: " + error.what());
+  }
+  log::info("node " + node + ": " + shown(holder) + " is silent, so this launcher takes its place");
+}
+
+/// Registers this node for the round.
+void Nodes::join() { link_->set(key("join", options_.node_rank), settings() + kSeparator + me_); }
 
 Nodes::Round Nodes::lead() {
   ++round_.number;
@@ -183,23 +212,36 @@ Nodes::Round Nodes::lead() {
   join();
   const bool fewer = options_.min_nodes > 0 && options_.min_nodes < options_.nnodes;
   const double patience = fewer && round_.number > 0 ? kRejoinSeconds : start_seconds(options_.timeout);
+  std::map<int, Peer> heard;
+  std::optional<Clock::time_point> complete;  // since when all are here
   for (Patience left(patience);; wait_a_moment()) {
     beat(0);
     check_refused();
     std::vector<int> here, missing;
     for (int node = 0; node < options_.nnodes; ++node) {
       const auto joined = link_->get(key("join", node));
-      (joined ? here : missing).push_back(node);
+      (joined && (node == 0 || hear(node, heard[node])) ? here : missing).push_back(node);
       if (joined && split(*joined).at(0) != settings())
         refuse(Exit::usage, "node " + std::to_string(node) + " was started with " + split(*joined).at(0) +
                                 ", node 0 with " + settings());
     }
     const bool late = left.over();
     const bool enough = fewer && static_cast<int>(here.size()) >= options_.min_nodes;
+    const std::string refused = store_->refused();
+    if (!refused.empty() && !std::exchange(told_refused_, true))
+      log::warn("a process at " + refused + " was refused: it knows another token than this run's, or none. Give all " +
+                "nodes the same " + kTokenVariable);
     if (late && !missing.empty() && !enough)
-      refuse(Exit::rank_lost,
-             "node " + numbers(missing) + " did not join within " + std::to_string(std::lround(patience)) + " s");
-    if (!missing.empty() && !late) continue;
+      refuse(
+          Exit::rank_lost,
+          "node " + numbers(missing) + " did not join within " + std::to_string(std::lround(patience)) + " s" +
+              (refused.empty() ? "" : "; a process at " + refused + " knows another token than this run's, or none"));
+    if (!missing.empty()) complete.reset();
+    if (missing.empty() && !complete) complete = Clock::now();
+    // One may have died while it waited for the last to come: all are heard of once more.
+    const bool all =
+        complete && std::ranges::all_of(here, [&](int node) { return node == 0 || heard[node].at > *complete; });
+    if (!all && !late) continue;
     if (!missing.empty())
       log::warn("continuing with " + std::to_string(here.size()) + " of " + std::to_string(options_.nnodes) +
                 " nodes, without node " + numbers(missing));
@@ -212,6 +254,7 @@ Nodes::Round Nodes::lead() {
 
 Nodes::Round Nodes::follow() {
   const int last = round_.number;
+  take_place();
   const double patience = start_seconds(options_.timeout) + kRejoinSeconds;
   bool joined = false;
   for (Patience left(patience);; wait_a_moment()) {
@@ -225,7 +268,8 @@ Nodes::Round Nodes::follow() {
     }
     if (const auto list = joined ? link_->get(key("go")) : std::nullopt) {
       const Round round = round_of(*list);
-      if (round.place < static_cast<int>(round.nodes.size())) return round;
+      const bool mine = link_->get("place/" + std::to_string(options_.node_rank)) == me_;  // unless it slept for long
+      if (mine && round.place < static_cast<int>(round.nodes.size())) return round;
       joined = false;
     }
     if (left.over())
@@ -252,6 +296,13 @@ void Nodes::beat(double wait) {
              std::to_string(++beats_) + kSeparator + std::to_string(wait) + kSeparator + me_);
 }
 
+/// Whether a node sends heartbeats: one that is about to begin has a few seconds for the first.
+bool Nodes::hear(int node, Peer& peer) {
+  const std::string beat = link_->get("beat/" + std::to_string(node)).value_or("");
+  if (beat != peer.beat) peer = {beat, Clock::now()};
+  return seconds_since(peer.at) < kGoneSeconds;
+}
+
 void Nodes::listen() {
   others_wait_ = 0;
   for (auto& [node, peer] : peers_) {
@@ -259,7 +310,6 @@ void Nodes::listen() {
     const std::string beat = link_->get("beat/" + std::to_string(node)).value_or("");
     if (beat.empty()) continue;
     if (beat != peer.beat) {
-      peer.replaced = peer.replaced || (!peer.beat.empty() && split(peer.beat).at(2) != split(beat).at(2));
       peer.beat = beat;
       peer.at = Clock::now();
     }
@@ -278,12 +328,10 @@ std::optional<Verdict> Nodes::poll(double wait, bool lost_peers) {
   if (!leads()) return std::nullopt;
   for (const auto& [node, peer] : peers_) {
     const double limit = lost_peers ? std::min(kGoneSeconds, options_.timeout) : options_.timeout;
-    if (node == 0 || (!peer.replaced && seconds_since(peer.at) < limit) || link_->get(key("left", node))) continue;
+    if (node == 0 || seconds_since(peer.at) < limit || link_->get(key("left", node))) continue;
     const std::string who = peer.beat.empty() ? "" : " (" + split(peer.beat).at(2) + ")";
-    return Verdict{Exit::rank_lost, "node " + std::to_string(node) + " is gone: its launcher" +
-                                        (peer.replaced ? " was started again"
-                                                       : who + " has not sent a heartbeat for " +
-                                                             std::to_string(std::lround(limit)) + " s")};
+    return Verdict{Exit::rank_lost, "node " + std::to_string(node) + " is gone: its launcher" + who +
+                                        " has not sent a heartbeat for " + std::to_string(std::lround(limit)) + " s"};
   }
   return std::nullopt;
 }

@@ -37,8 +37,9 @@ class Nodes {
     std::vector<int> nodes = {};  ///< member nodes, in the order of their ranks
     int place = 0;                ///< index of this node among them
   };
-  /// Waits for the launchers of the next round. Throws UserError: rank_lost naming nodes that do not join, usage if
-  /// launchers were started with different counts or two are the same node, again after a signal.
+  /// Waits for the launchers of the next round; a node that another launcher has been until now first waits until that one
+  /// is silent. Throws UserError: rank_lost naming nodes that do not join, usage if launchers were started with different
+  /// counts, again after a signal.
   Round rendezvous();
 
   /// Sends a heartbeat and returns a failure reported elsewhere since rendezvous(). `wait`: seconds that a rank of this
@@ -68,7 +69,6 @@ class Nodes {
   struct Peer {
     std::string beat;
     Clock::time_point at = Clock::now();
-    bool replaced = false;  // another process now represents the node
   };
 
   bool alone() const { return options_.nnodes == 1; }
@@ -78,8 +78,11 @@ class Nodes {
   void connect();
   void beat(double wait);
   void listen();
+  bool hear(int node, Peer& peer);
   Round lead();
   Round follow();
+  void take_place();
+  void await_silence(const std::string& holder);
   void join();
   void check_refused();
   [[noreturn]] void refuse(Exit code, const std::string& what);
@@ -98,6 +101,7 @@ class Nodes {
   std::map<int, Peer> peers_;  // by node
   int64_t beats_ = 0;
   double others_wait_ = 0;
+  bool told_refused_ = false;  // that a process has another token
   Clock::time_point beaten_{};
 };
 

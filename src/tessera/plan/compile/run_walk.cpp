@@ -42,7 +42,8 @@ void RunWalk::after_step() {
   using Kind = Visit::Kind;
   in_step_ = false;
   const int64_t step = step_++;
-  const bool samples = !stopped_ && has_samples(step), saves = stopped_ || has_checkpoint(step);
+  const bool samples = !stopped_ && has_samples(step),
+             saves = std::exchange(save_asked_, false) || stopped_ || has_checkpoint(step);
   const bool swaps_expert = run_.swaps_expert(step);
   std::vector<Visit> order;
   if (pending_ && (samples || saves || swaps_expert || step == last_)) {

@@ -33,6 +33,8 @@ class RunWalk {
   void make_up_samples();
   /// Ends the run after this training step, its deferred updates and a checkpoint.
   void stop() { stopped_ = true; }
+  /// A checkpoint behind this training step and its deferred updates, beside those of the run's shape.
+  void save() { save_asked_ = true; }
 
  private:
   void after_step();
@@ -44,7 +46,7 @@ class RunWalk {
   const bool just_in_time_;
   const int64_t last_;
   int64_t step_;
-  bool pending_ = false, in_step_ = false, stopped_ = false;
+  bool pending_ = false, in_step_ = false, stopped_ = false, save_asked_ = false;
   std::vector<Visit> follows_;  // entries after the current step, next one last
 };
 

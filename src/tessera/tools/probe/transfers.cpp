@@ -98,7 +98,7 @@ void measure_disk(plan::Profile& p, Clock& clock, const std::string& folder, int
   constexpr size_t kPiece = size_t{8} << 20, kPieces = 8;
   const std::string path = (std::filesystem::path(folder) / ("tessera-probe-" + std::to_string(rank))).string();
   std::vector<char> piece(kPiece, 'x');
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
   if (file < 0) throw UserError(Exit::disk, "probe", path + ": cannot be written", "choose a folder with --folder");
   clock.meet();
   auto start = Steady::now();
