@@ -64,7 +64,7 @@ TEST_F(DiskNeed, OfCheckpointsThatTheRunReplacesIsSparedAndOfThoseItLeavesBehind
 }
 
 TEST_F(DiskNeed, ExportsCountBesideCheckpoints) {
-  const int64_t exported = export_bytes(planned_, recipe_);
+  const int64_t exported = export_bytes(planned_, recipe_.lora);
   int64_t numbers = 0;
   for (const plan::UnitSpec& unit : planned_.spec.units)
     for (const plan::ParamSpec& param : unit.params) numbers += param.numel();
@@ -95,9 +95,9 @@ TEST_F(DiskNeed, ExportsCountBesideCheckpoints) {
   planned_.spec.units[0].params[0].trainable = true;
   const int64_t adapter = 4 * planned_.spec.units[0].params[0].numel();
   recipe_.lora.exports = {"diffusers"};
-  EXPECT_EQ(export_bytes(planned_, recipe_), adapter);
+  EXPECT_EQ(export_bytes(planned_, recipe_.lora), adapter);
   recipe_.lora.exports = {"kohya", "peft"};
-  EXPECT_EQ(export_bytes(planned_, recipe_), 3 * adapter) << "they are made from diffusers' file";
+  EXPECT_EQ(export_bytes(planned_, recipe_.lora), 3 * adapter) << "they are made from diffusers' file";
 }
 
 }  // namespace

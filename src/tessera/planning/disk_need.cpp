@@ -43,15 +43,14 @@ int64_t checkpoints_on_disk(const Planned& planned) {
   return planned.checkpoints_kept > 0 ? std::min<int64_t>(written, planned.checkpoints_kept + 2) : written;
 }
 
-int64_t export_bytes(const Planned& planned, const recipe::Recipe& recipe) {
+int64_t export_bytes(const Planned& planned, const recipe::Recipe::Lora& lora) {
   int64_t values = 0;
   for (const plan::UnitSpec& unit : planned.spec.units)
     for (const plan::ParamSpec& param : unit.params)
-      if (!recipe.lora.on || param.trainable) values += param.numel();
-  std::set<std::string> namings(recipe.lora.exports.begin(), recipe.lora.exports.end());
+      if (!lora.on || param.trainable) values += param.numel();
+  std::set<std::string> namings(lora.exports.begin(), lora.exports.end());
   namings.insert("diffusers");  // which the others are made from
-  return values * size_of(DType::f32) * planned.plan().experts *
-         (recipe.lora.on ? static_cast<int64_t>(namings.size()) : 1);
+  return values * size_of(DType::f32) * planned.plan().experts * (lora.on ? static_cast<int64_t>(namings.size()) : 1);
 }
 
 void check_disk(const Planned& planned, const recipe::Recipe& recipe, const fs::path& out,
@@ -62,7 +61,7 @@ void check_disk(const Planned& planned, const recipe::Recipe& recipe, const fs::
   const int64_t count = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
   const std::string& wanted = recipe.values.at("checkpoint.export");
   const bool beside = wanted == "model" || (wanted == "lora" && recipe.lora.on);
-  const int64_t exported = export_bytes(planned, recipe);
+  const int64_t exported = export_bytes(planned, recipe.lora);
   const int64_t models = planned.plan().states.ema ? 2 : 1;
   int64_t replaced = 0;
   for (const char* folder : {"checkpoints", "model", "model_ema"}) replaced += bytes_below(out / folder);

@@ -13,7 +13,7 @@ namespace tessera::planning {
 /// experts. Frozen parameters are not in it; files for other programs (checkpoint.export) come on top.
 int64_t checkpoint_bytes(const Planned& planned);
 /// Bytes of an export of the run: the model in fp32, all experts of it, or the adapters under each of lora.export's names.
-int64_t export_bytes(const Planned& planned, const recipe::Recipe& recipe);
+int64_t export_bytes(const Planned& planned, const recipe::Recipe::Lora& lora);
 /// Number of complete checkpoints on disk at once, including the one being written and the newest proved one.
 int64_t checkpoints_on_disk(const Planned& planned);
 
