@@ -9,6 +9,7 @@
 #include "tessera/ops/fp8.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/int8.h"
+#include "torch_device.h"
 
 namespace tessera::testing {
 
@@ -169,7 +170,7 @@ TEST(SimulatedTable, IsWhatTheProcessComputesOnOnceItIsUsed) {
   const auto place = [] { return at::empty({1}, at::TensorOptions(device::here().type())).device().index(); };
   EXPECT_EQ(place(), 1);
   int before = -1, after = -1;
-  std::thread([&] { before = place(), device::enter_thread(), after = place(); }).join();
+  std::thread([&] { before = current_device(), device::enter_thread(), after = place(); }).join();
   EXPECT_EQ(before, 0) << "threads begin on the first device";
   EXPECT_EQ(after, 1);
   device::use(backend(), 0);  // for the tests that follow

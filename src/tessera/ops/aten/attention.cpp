@@ -81,20 +81,18 @@ void each_part(const Tensor& of, int64_t queries, const Body& body) {
     body(at, std::min(kQueries, queries - at));
 }
 
-/// Whether a device that is not CUDA's has the kernels too, as one of a test may.
-bool others_have_flash() {
-  static const bool once = c10::Dispatcher::singleton()
-                               .findSchemaOrThrow("aten::_flash_attention_forward", "")
-                               .hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
-  return once;
+/// Whether the tensor's device has the flash kernels: CUDA, and another where LibTorch knows some for it, as in a test.
+bool has_flash(const Tensor& q) {
+  static const bool others = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("aten::_flash_attention_forward", "")
+                                 .hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+  return q.is_cuda() || (others && q.is_privateuseone());
 }
 
 /// On a GPU, and where tensors without values stand for those of one. The kernel takes heads of 8, 16, ... 256 values.
 bool runs_flash(const Tensor& q, int64_t heads) {
-  if (q.is_cpu() || !is_half(q)) return false;
   const int64_t d = q.size(1) / heads;
-  const bool there = q.is_meta() ? meta_target().has_value() : q.is_cuda() || others_have_flash();
-  return there && d % 8 == 0 && d <= 256;
+  return (has_flash(q) || (!q.is_cpu() && meta_target())) && is_half(q) && d % 8 == 0 && d <= 256;
 }
 
 /// What LibTorch 2.11's kernel allocates (flash_api.cpp, mha_fwd and mha_bwd), without its work.
@@ -211,7 +209,7 @@ void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const
                    value = samples_of(in.v, heads, call.k, call.count, call.keys),
                    out = samples_of(result.out, heads, call.q, call.count, call.queries),
                    lse = columns_of(result.lse, call.q, call.count, call.queries);
-      if (query.is_meta()) return take(out, lse, on_meta::forward(query, key));
+      if (!has_flash(query)) return take(out, lse, on_meta::forward(query, key));
       return take(out, lse,
                   at::_scaled_dot_product_flash_attention(query, key, value, /*dropout_p=*/0.0, /*is_causal=*/false,
                                                           /*return_debug_mask=*/false, scale));
@@ -221,7 +219,7 @@ void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const
                  out = rows_of(result.out, heads, call.q, call.all_queries),
                  lse = result.lse.narrow(1, call.q, call.all_queries), q_begins = begins_of(q_at, call, query),
                  k_begins = begins_of(k_at, call, key);
-    if (query.is_meta()) return take(out, lse, on_meta::forward_of_unlike(query));
+    if (!has_flash(query)) return take(out, lse, on_meta::forward_of_unlike(query));
     take(out, lse,
          at::_flash_attention_forward(query, key, value, q_begins, k_begins, call.queries, call.keys, /*dropout_p=*/0.0,
                                       /*is_causal=*/false, /*return_debug_mask=*/false, scale));
@@ -261,7 +259,7 @@ void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
       const auto keys = [&](const Tensor& x) { return samples_of(x, heads, call.k, call.count, call.keys); };
       const AttentionInputs x = form(queries, keys, in), to = form(queries, keys, grads);
       const Tensor sums = columns_of(lse, call.q, call.count, call.queries).contiguous();
-      if (x.q.is_meta()) return take(to, on_meta::backward(x.q, x.k, x.v));
+      if (!has_flash(x.q)) return take(to, on_meta::backward(x.q, x.k, x.v));
       return take(to, at::_scaled_dot_product_flash_attention_backward(
                           queries(d_out), x.q, x.k, x.v, queries(out), sums, /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
                           call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none, scale));
@@ -271,7 +269,7 @@ void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
     const AttentionInputs x = form(queries, keys, in), to = form(queries, keys, grads);
     const Tensor sums = lse.narrow(1, call.q, call.all_queries).contiguous(), q_begins = begins_of(q_at, call, x.q),
                  k_begins = begins_of(k_at, call, x.k);
-    if (x.q.is_meta()) return take(to, on_meta::backward_of_unlike(x.q, x.k, x.v, call.count));
+    if (!has_flash(x.q)) return take(to, on_meta::backward_of_unlike(x.q, x.k, x.v, call.count));
     take(to, at::_flash_attention_backward(queries(d_out), x.q, x.k, x.v, queries(out), sums, q_begins, k_begins,
                                            call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none,
                                            scale));
