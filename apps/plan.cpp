@@ -475,7 +475,7 @@ Command plan_command() {
   c.recipe_keys = true;
   c.foreign = training_flags();
   c.flags = {{"--json", "", "print JSON; also of --largest, --layouts, --frontier"},
-             {"--gpu", "NAME", "plan for h200, 1xh200, 4090, 8x4090, \"16GiB,90TFLOPs,600GB/s\" ...: list profiles"},
+             {"--gpu", "NAME", "plan for h200, 1xh200, 4090 ...: tessera list profiles"},
              {"--nodes", "N", "with --gpu: dp_shard over all GPUs of N nodes"},
              {"--html", "FILE", "page with timeline, memory curve and candidates"},
              {"--trace", "FILE", "predicted timeline, as a trace for Perfetto"},

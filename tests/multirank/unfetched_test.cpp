@@ -67,6 +67,33 @@ TEST_F(EmptyFolder, EachShippedRecipeIsPlannedForEachKindOfMachine) {
   }
 }
 
+TEST_F(EmptyFolder, ATutorialsRecipeAndImportsArePlannedToo) {
+  const fs::path files = folder_ / "files";
+  fs::create_directories(files);
+  const auto planned = [&](const std::string& recipe, const std::vector<std::string>& words) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), {"not here yet: model.path = ", "bf16"});
+    expect(type("tessera plan " + recipe + " --gpu 4090 --train.micro_batch 1 --data.frames 33"), 0, all);
+  };
+  std::ofstream(files / "my-lora.toml") << page("lora-in-an-hour.md").recipe;
+  planned(files / "my-lora.toml", {"model.preset = wan2.1-t2v-1.3b", "plan.compute_dtype = bf16"});
+  const std::string id = "Wan-AI/Wan2.1-T2V-1.3B:";
+  const std::vector<std::string> commands = {
+      "accelerate launch src/musubi_tuner/wan_train_network.py --task t2v-1.3B --dit wan2.1_t2v_1.3B_bf16.safetensors "
+      "--vae Wan2.1_VAE.pth --t5 models_t5_umt5-xxl-enc-bf16.pth --max_train_steps 9 --network_module networks.lora_wan "
+      "--output_dir out --output_name n",
+      "accelerate launch train.py --dataset_base_path data --height 480 --width 832 --num_frames 33 --lora_base_model dit "
+      "--model_id_with_origin_paths " +
+          id + "diffusion_pytorch_model*.safetensors," + id + "models_t5_umt5-xxl-enc-bf16.pth," + id +
+          "Wan2.1_VAE.pth"};
+  for (const std::string& command : commands) {
+    std::ofstream(files / "train.sh") << command << "\n";
+    const std::string recipe = files / "imported.toml";
+    expect(type("tessera import " + (files / "train.sh").string() + " -o " + recipe), 0, {});
+    planned(recipe, {"model.preset = wan2.1-t2v-1.3b", "data.vae = wan2.1-vae"});
+  }
+}
+
 TEST_F(EmptyFolder, PreparingAndTrainingEndWithTheCommandThatFetches) {
   for (const std::string command : {"train", "prepare"}) {
     expect(type("tessera " + command + " " + kRecipes + "wan2.1-t2v-1.3b_lora.toml"), 3,
@@ -153,6 +180,29 @@ TEST(FirstRun, TakesItsDtypeFromTheDeviceOnceAndKeepsItOnResuming) {
   expect(run.train(2, "gpu", with({"--run.steps", "3"})), 0, {"plan.compute_dtype = bf16: the run computed so up to"});
   EXPECT_NE(text_of(run.out("gpu") + "/recipe.toml").find("compute_dtype = \"bf16\""), std::string::npos);
   EXPECT_EQ(run.losses("gpu").size(), 3u);
+}
+
+/// As a client of the hub leaves it: a snapshot of links to blobs.
+TEST(HubsCache, HoldsModelsThatAreTrainedByTheirNames) {
+  const TinyRun run("hub");
+  const Result made = run.train(1, "source", {"--run.steps", "2"});
+  ASSERT_EQ(made.code, 0) << made.output;
+  const fs::path model = run.out("source") + "/model", cache = run.folder() / "hub/models--Org--tiny";
+  fs::create_directories(cache / "snapshots/abc");
+  fs::create_directories(cache / "refs");
+  for (const auto& file : fs::directory_iterator(model))
+    fs::create_symlink(file.path(), cache / "snapshots/abc" / file.path().filename());
+  const std::vector<std::string> flags = {"--model.path", "hf:Org/tiny", "--run.steps", "1"};
+  ::setenv("HF_HUB_CACHE", (run.folder() / "hub").c_str(), 1);
+  expect(run.train(1, "unfinished", flags), 3,
+         {"[model.path] hf:Org/tiny: no such", "hf download Org/tiny fetches it"});
+  std::ofstream(cache / "refs/main") << "abc";
+  expect(run.train(1, "named", flags), 0, {"model: " + (cache / "snapshots/abc").string()});
+  EXPECT_NE(text_of(run.out("named") + "/recipe.toml").find("path = \"hf:Org/tiny\""), std::string::npos);
+  expect(run.train(1, "plain", {"--model.path", "Org/tiny", "--run.steps", "1"}), 0, {});
+  ::unsetenv("HF_HUB_CACHE");
+  EXPECT_EQ(run.losses("named"), run.losses("plain"));
+  EXPECT_EQ(run.losses("named").size(), 1u);
 }
 
 }  // namespace
