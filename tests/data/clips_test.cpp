@@ -218,6 +218,35 @@ TEST(Clips, StartsFollowTheMode) {
   expect_error(Exit::usage, {"'tail'", "head, uniform, chunks, slide or full"}, [] { clip_mode_of("tail"); });
 }
 
+TEST(Reading, ColoursAreNamesOrHexDigits) {
+  using Colour = std::array<uint8_t, 3>;
+  EXPECT_EQ(parse_colour("white"), (Colour{255, 255, 255}));
+  EXPECT_EQ(parse_colour("black"), (Colour{0, 0, 0}));
+  EXPECT_EQ(parse_colour("grey"), parse_colour("gray"));
+  EXPECT_EQ(parse_colour("#0A64ff"), (Colour{10, 100, 255}));
+  for (const char* text : {"", "#", "red", "#fff", "#12345g", "#1234567", "123456", " #ffffff", "#-1ffff"})
+    expect_error(Exit::usage, {"data.background", std::string("'") + text + "'", "#00ff00"},
+                 [&] { parse_colour(text); });
+}
+
+TEST(Reading, TheKeySaysHowAFileIsShownAndNothingOfAPlainOne) {
+  EXPECT_EQ(reading_text({}, {}), "");
+  Traits traits;
+  for (const Trait trait : {Trait::interlaced, Trait::transparent, Trait::turned, Trait::unconverted})
+    traits.add(trait);
+  EXPECT_EQ(reading_text(traits, {}), " upright on=#ffffff deinterlaced");
+  EXPECT_EQ(reading_text(traits, {.background = {0, 128, 0}, .deinterlace = false}), " upright on=#008000");
+  EXPECT_EQ(Traits::of(traits.names()).names(), traits.names());
+  EXPECT_EQ(traits.names().size(), 4u);
+  expect_error(Exit::input, {"'sideways'"}, [] { Traits::of({"turned", "sideways"}); });
+  Traits hdr;
+  hdr.add(Trait::hlg);
+  EXPECT_EQ(reading_text(hdr, {}), " sdr");
+  EXPECT_EQ(reading_reason("sdr"), "HDR");
+  EXPECT_EQ(reading_reason("srgb"), "of another colour profile than sRGB");
+  EXPECT_EQ(reading_reason("bars=0.1,0,0,0"), "");
+}
+
 class CutClips : public FolderTest {
  protected:
   void SetUp() override {
@@ -232,7 +261,7 @@ TEST_F(CutClips, FramesAtARateAreWhatTheDecoderFinds) {
       const Path file = folder_ / "a.mp4";
       write_mp4(file, scene(count, 16, 16, source));
       for (const double fps : {8.0, 16.0, 24.0}) {
-        if (count == 1) continue;  // one frame counts as an image
+        if (count == 1) continue;  // one frame counts as one, however often it is shown
         const int64_t frames = frames_at(probe(file), fps);
         EXPECT_EQ(decode_clip(file, {.frames = 0, .fps = fps}).count, frames) << count << " at " << source;
       }

@@ -86,8 +86,6 @@ TEST_F(Damage, OfAClip) {
   expect_problem("a.csv", csv("text.mp4,x"), {"row 3", "text.mp4", "not a video"});
   write("head.mp4", whole.substr(0, 200));
   expect_problem("a.csv", csv("head.mp4,x"), {"row 3", "head.mp4"});
-  write_mp4(folder_ / "short.mp4", scene(5, 32, 32, 8));
-  expect_problem("a.csv", csv("short.mp4,x"), {"row 3", "short.mp4", "5 frames", "the shortest bucket needs 8"});
   write_mp4(folder_ / "wide.mp4", scene(8, 16, 96, 8));
   expect_problem("a.csv", csv("wide.mp4,x"), {"row 3", "wide.mp4", "96x16", "crop 83 %", "data.max_crop"});
   const auto png = write_png(scene(1, 32, 32, 8), 0);
@@ -137,9 +135,19 @@ TEST_F(Damage, TwoTablesInAFolderAreNotGuessedBetween) {
 
 TEST_F(Damage, ARowThatIsRepeatedIsToldOnce) {
   Problems problems(/*strict=*/false);
+  write_mp4(folder_ / "wide.mp4", scene(8, 16, 96, 8));
+  EXPECT_EQ(plan({.path = folder_, .metadata = write("a.csv", csv("wide.mp4,x")), .repeats = 3}, problems), 6u);
+  EXPECT_EQ(problems.size(), 1u);
+}
+
+TEST_F(Damage, AClipThatIsTooShortIsNoFaultAndLeftOut) {
+  Problems problems(/*strict=*/true);
   write_mp4(folder_ / "short.mp4", scene(5, 32, 32, 8));
   EXPECT_EQ(plan({.path = folder_, .metadata = write("a.csv", csv("short.mp4,x")), .repeats = 3}, problems), 6u);
-  EXPECT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems.left_out().size(), 1u);
+  const std::string text = problems.left_out_text();
+  for (const char* word : {"1 clip is too short", "row 3", "short.mp4", "5 frames", "the shortest bucket needs 8"})
+    EXPECT_NE(text.find(word), std::string::npos) << text;
 }
 
 }  // namespace tessera::data

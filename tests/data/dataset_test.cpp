@@ -4,6 +4,7 @@
 #include "tessera/data/clips.h"
 #include "tessera/data/files/csv.h"
 #include "tessera/data/frame_folder.h"
+#include "tessera/data/text/text.h"
 
 namespace tessera::data {
 
@@ -30,6 +31,66 @@ TEST_F(Dataset, AFolderHasACaptionBesideEachClipAndIsReadByName) {
   EXPECT_EQ(found[0].path, folder_ / "a.PNG");
   EXPECT_EQ(found[0].caption(), "first, with a mark in front");
   EXPECT_EQ(found[1].caption(), "second");
+}
+
+TEST_F(Dataset, HiddenFilesAreNoSamples) {
+  write("a.mp4", ""), write("a.txt", "a");
+  for (const char* name : {".hidden.mp4", "._a.mp4", ".png", ".trash/b.mp4", "Thumbs.db", ".DS_Store"}) write(name, "");
+  Problems problems;
+  const auto found = read_dataset({.path = folder_}, problems);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].path, folder_ / "a.mp4");
+  EXPECT_TRUE(problems.notes().empty());
+  write("frames/1.png", ""), write("frames/2.png", ""), write("frames/._2.png", ""), write("frames.txt", "f");
+  EXPECT_EQ(frames_of(folder_ / "frames").size(), 2u);
+  EXPECT_EQ(items().size(), 2u);
+}
+
+TEST_F(Dataset, CaptionsAreFoundByTheirNameInAnyForm) {
+  const std::string composed = "caf\xC3\xA9", apart = "cafe\xCC\x81";  // one letter, and a letter with an accent
+  write("a.mp4", ""), write("a.TXT", "of a");
+  write("b.mp4", ""), write("b.caption", "of b");
+  write("c.mp4", ""), write("c.Caption", "other"), write("c.txt", "of c");
+  write("d.e.png", ""), write("d.e.caption", "of d.e");
+  write("frames/1.png", ""), write("frames.caption", "of frames");
+  std::map<std::string, std::string> captions;
+  for (const Item& item : items()) captions[item.path.filename().string()] = item.caption();
+  EXPECT_EQ(
+      captions,
+      (std::map<std::string, std::string>{
+          {"a.mp4", "of a"}, {"b.mp4", "of b"}, {"c.mp4", "of c"}, {"d.e.png", "of d.e"}, {"frames", "of frames"}}));
+  if (compose(apart) != composed) GTEST_SKIP() << "built without ICU";
+  for (const auto& [clip, text] : {std::pair(composed, apart), {apart, composed}}) {
+    const std::string folder = clip == composed ? "one" : "two";
+    write(folder + "/" + clip + ".mp4", ""), write(folder + "/" + text + ".txt", "a cafe");
+    const auto found = read_dataset({.path = folder_ / folder});
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].caption(), "a cafe");
+  }
+  write("none/a.mp4", ""), write("none/b.txt", "x");
+  expect_error(Exit::input, {"a.mp4: no caption, expected", "a.txt"},
+               [&] { read_dataset({.path = folder_ / "none"}); });
+}
+
+TEST_F(Dataset, FoldersOfClipsAreToldAtAnyDepth) {
+  write("set/a.mp4", ""), write("set/a.txt", "a");
+  write("set/attic/b.mp4", ""), write("set/deep/er/c.mp4", ""), write("set/deep/er/d.MOV", ""),
+      write("set/notes/n.md", "");
+  write("set/.cache/e.mp4", ""), write("set/deep/.git/f.mp4", ""), write("set/packed/g.tar", "");
+  Problems problems;
+  EXPECT_EQ(read_dataset({.path = folder_ / "set"}, problems).size(), 1u);
+  std::string told;
+  for (const std::string& note : problems.notes()) told += note + "\n";
+  for (const char* text : {"attic: a folder with 1 clip, not read", "deep: a folder with 2 clips, not read",
+                           "packed: a folder with 1 clip, not read"})
+    EXPECT_NE(told.find(text), std::string::npos) << told;
+  EXPECT_EQ(problems.notes().size(), 3u) << told;
+  // Beside a table those that no row names.
+  write("set/metadata.csv", "video,text\na.mp4,x\ndeep/er/c.mp4,y\n");
+  Problems listed;
+  EXPECT_EQ(read_dataset({.path = folder_ / "set"}, listed).size(), 2u);
+  ASSERT_EQ(listed.notes().size(), 2u);
+  for (const std::string& note : listed.notes()) EXPECT_EQ(note.find("deep"), std::string::npos) << note;
 }
 
 TEST_F(Dataset, RepeatsGiveTheListSeveralTimes) {

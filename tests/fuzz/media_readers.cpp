@@ -2,6 +2,7 @@
 // instrumented, what they write to our memory is; a build without them has no such readers.
 #include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,8 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/audio.h"
 #include "tessera/data/files/parquet.h"
+#include "tessera/data/files/picture_header.h"
+#include "tessera/data/media/icc.h"
 #include "tessera/data/video.h"
 
 namespace tessera::fuzz {
@@ -28,6 +31,19 @@ void read_clip(const std::string&, const std::string& file) {
   check_internal(info.width > 0 && info.height > 0, "fuzz", "a clip without pixels");
   const data::Frames frames = data::decode_clip(file, {.frames = 1, .height = 16, .width = 16});
   check_internal(frames.rgb.size() == 16 * 16 * 3, "fuzz", "a frame without its pixels");
+}
+
+void read_header(const std::string& bytes, const std::string&) {
+  const int orientation = data::read_picture_header(bytes).orientation;
+  check_internal(orientation >= 1 && orientation <= 8, "fuzz", "an orientation that is none");
+}
+
+void read_icc(const std::string& bytes, const std::string&) {
+  const data::IccProfile profile(bytes);
+  std::array<uint8_t, 8> pixels = {1, 2, 3, 4, 250, 251, 252, 253};
+  if (profile.kind() == data::IccProfile::Kind::other) profile.convert(pixels.data(), 2);
+  check_internal(profile.kind() != data::IccProfile::Kind::other || (pixels[3] == 4 && pixels[7] == 253), "fuzz",
+                 "a profile that changes what is transparent");
 }
 
 void read_table(const std::string&, const std::string& file) {
@@ -65,6 +81,39 @@ std::string wav_seed(int channels) {
   return bytes + data;
 }
 
+/// Pictures with an orientation in front: of JPEG, PNG, WebP and TIFF.
+std::vector<std::string> header_seeds() {
+  const std::string tiff("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0", 26);
+  const std::string scan("\xff\xda\0\x02\x01\xff\0\x02\xff\xd0\x03\xff\xd9", 13);
+  return {"\xff\xd8\xff\xe1" +
+              std::string("\0\x22"
+                          "Exif\0\0",
+                          8) +
+              tiff + scan,
+          "\x89PNG\r\n\x1a\n" + std::string("\0\0\0\x1a", 4) + "eXIf" + tiff + "crc.",
+          "RIFF" + std::string("\x46\0\0\0", 4) + "WEBPVP8X" + std::string("\x0a\0\0\0\x08\0\0\0\0\0\0\0\0\0", 14) +
+              "EXIF" + std::string("\x1a\0\0\0", 4) + tiff,
+          tiff};
+}
+
+/// An RGB profile of a matrix and one gamma, without a white point.
+std::string profile_seed() {
+  const auto number = [](uint32_t value) {
+    std::string bytes;
+    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift);
+    return bytes;
+  };
+  constexpr uint32_t kHead = 128 + 4 + 6 * 12;
+  std::string text = number(kHead + 3 * 20 + 16) + number(0) + number(0x02400000) + "mntrRGB XYZ ";
+  text += std::string(12, '\0') + "acsp" + std::string(88, '\0') + number(6);
+  for (uint32_t i = 0; i < 3; ++i) text += std::string(1, "rgb"[i]) + "XYZ" + number(kHead + 20 * i) + number(20);
+  for (uint32_t i = 0; i < 3; ++i) text += std::string(1, "rgb"[i]) + "TRC" + number(kHead + 60) + number(14);
+  for (uint32_t i = 0; i < 3; ++i)
+    text += "XYZ " + number(0) + number(i == 0 ? 0x6fa2 : 0x62ab) + number(i == 1 ? 0xb785 : 0x1800) +
+            number(i == 2 ? 0xb6d0 : 0x0f00);
+  return text + "curv" + number(0) + number(1) + std::string("\2\x33\0\0", 4);
+}
+
 data::Frames frames(int count) {
   data::Frames all{.count = count, .height = 16, .width = 16, .fps = 8, .rgb = {}};
   for (int i = 0; i < count * 16 * 16 * 3; ++i) all.rgb.push_back(static_cast<uint8_t>(i * 7));
@@ -85,6 +134,18 @@ std::vector<std::string> clip_seeds() {
 
 std::vector<Reader> media_readers() {
   std::vector<Reader> all;
+  all.push_back({"picture_header",
+                 read_header,
+                 ".jpg",
+                 header_seeds(),
+                 {"Exif", "II*", "MM", "eXIf", "EXIF", "VP8X", "\xff\xda", "\xff\xd9", "\xff\xe1", "\xff\xff\xff\xff",
+                  std::string("\x12\x01", 2), std::string("\0\0\0\0", 4)}});
+  all.push_back({"icc_profile",
+                 read_icc,
+                 ".icc",
+                 {profile_seed()},
+                 {"acsp", "RGB ", "GRAY", "CMYK", "XYZ ", "curv", "para", "mft2", "mAB ", "A2B0", "\xff\xff\xff\xff",
+                  std::string("\0\0\0\0", 4)}});
   if (data::has_video()) {
     all.push_back({"sound",
                    read_sound,

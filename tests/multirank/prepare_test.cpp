@@ -11,6 +11,7 @@
 #include "multirank/processes.h"
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/data/cache/cache.h"
 #include "tessera/data/video.h"
 
 namespace tessera::testing {
@@ -441,6 +442,132 @@ TEST_F(Prepare, RanksShareTheCaptionsAndWriteWhatOneRankWrites) {
   fs::remove_all(cache());
   ASSERT_EQ(prepare(2).code, 0);
   EXPECT_TRUE(contents(cache()) == one);
+}
+
+/// The clip shown with its left side on the right, as a container's matrix says.
+void mirror(const fs::path& mp4) {
+  std::string bytes = text_of(mp4);
+  bytes.replace(bytes.find("tkhd") + 44, 4, std::string("\xFF\xFF\0\0", 4));
+  write(mp4, bytes);
+}
+
+/// An entry of the cache as a version made it that did not say how files are shown: as they are stored.
+void make_plain(const fs::path& entry, const fs::path& cache) {
+  data::CachedClip clip;
+  data::CacheKey key;
+  {
+    const auto file = checkpoint::SafetensorsFile::open(entry);
+    for (const char* field : {"source", "encoder", "shape", "preprocessing", "version"})
+      key.fields[field] = file.metadata().at(field);
+    clip = data::read_clip({entry, key.fields, false, "the clip"});
+  }
+  std::string& preprocessing = key.fields["preprocessing"];
+  const size_t reading = preprocessing.find(" upright");
+  ASSERT_NE(reading, std::string::npos) << preprocessing;
+  preprocessing.erase(reading);
+  const fs::path source = key.fields["source"];
+  key.sources = {{"", source, data::file_stamp(source)}};
+  data::write_clip(cache, key, clip, {});
+  fs::remove(entry);
+}
+
+TEST_F(Prepare, EntriesOfFilesThatAreShownOtherwiseNowAreMadeAgainAndNoOthers) {
+  mirror(data() / "clip1.mp4");
+  ASSERT_EQ(prepare(1).code, 0);
+  const auto whole = contents(cache());
+  fs::path mirrored;
+  for (const auto& entry : fs::directory_iterator(cache()))
+    if (entry.path().extension() == ".safetensors" && text_of(entry.path()).find("clip1.mp4") != std::string::npos)
+      mirrored = entry.path();
+  ASSERT_FALSE(mirrored.empty());
+  make_plain(mirrored, cache());
+  fs::remove(cache() / "probes.jsonl");  // which an earlier version wrote in other words
+  const auto before = contents(cache());
+  for (const bool trains : {false, true}) {
+    const Result r = trains ? run_.train(2, "run") : prepare(2);
+    ASSERT_EQ(r.code, 0) << r.output;
+    expect_text(
+        r, {"encoding 1 of 3 clips and 0 of",
+            "1 clip is encoded again, since an earlier version showed its file in another way: 1 turned or mirrored"});
+    for (const auto& [name, bytes] : before)
+      if (name.ends_with(".safetensors")) EXPECT_TRUE(contents(cache()).at(name) == bytes) << name;
+    EXPECT_TRUE(text_of(mirrored) == whole.at(mirrored.filename().string())) << "as it was made at first";
+    fs::remove(mirrored);
+  }
+  EXPECT_EQ(prepare(1).code, 0);
+  const Result again = prepare(1);
+  EXPECT_EQ(again.output.find("encoding "), std::string::npos) << again.output;
+}
+
+TEST_F(Prepare, ClipsThatAreTooShortAreLeftOutAndCounted) {
+  data::write_mp4(data() / "clip1.mp4", moving(5, 32, 32, 3));
+  for (const bool trains : {false, true}) {
+    const Result r = trains ? run_.train(2, "run") : prepare(2);
+    EXPECT_EQ(r.code, 0) << r.output;
+    expect_text(r, {"1 clip is too short and left out:", "clip1.mp4: found 5 frames at the rate of training"});
+    EXPECT_EQ(r.output.find("have a problem"), std::string::npos) << r.output;
+  }
+  const Result none = prepare(1, {"--data.frames", "32"});
+  EXPECT_EQ(none.code, 3) << none.output;
+  expect_text(none,
+              {"3 clips are too short and left out", "clip2.mp4: found 8 frames", "no clip of the data set is left"});
+}
+
+TEST_F(Prepare, WhatIsWrongWithFootageIsToldAndDropsNothing) {
+  data::Frames cut = moving(8, 32, 32, 3), black = moving(8, 32, 32, 5);
+  for (int f = 4; f < 8; ++f)
+    for (size_t i = 0; i < cut.frame_bytes(); ++i) cut.frame(f)[i] = static_cast<uint8_t>(255 - cut.frame(f)[i] / 2);
+  std::ranges::fill(black.rgb, uint8_t{4});
+  data::write_mp4(data() / "clip1.mp4", cut), data::write_mp4(data() / "clip2.mp4", black);
+  const auto report = [&] {
+    std::map<std::string, nlohmann::json> lines;
+    std::ifstream in(cache() / "report.jsonl");
+    for (std::string line; std::getline(in, line);) {
+      const auto json = nlohmann::json::parse(line);
+      lines[fs::path(json.at("source").get<std::string>()).filename().string()] = json;
+    }
+    return lines;
+  };
+  const Result r = prepare(2);
+  ASSERT_EQ(r.code, 0) << r.output;
+  expect_text(r, {"footage of 3 clips: ", "1 clip with hard cuts inside; the first: ", "clip1.mp4 at frame 4",
+                  "data.cuts", "1 clip all black; the first: ", "clip2.mp4", "3 samples ready"});
+  EXPECT_EQ(report().at("clip1.mp4").at("cuts"), nlohmann::json({4}));
+  EXPECT_EQ(report().at("clip2.mp4").at("black"), true);
+  EXPECT_EQ(report().at("clip0.mp4").at("black"), false);
+  EXPECT_EQ(report().size(), 3u);
+  for (const auto& file : fs::directory_iterator(cache())) EXPECT_NE(file.path().extension(), ".part");
+  // Told again from the report, without a look at any clip; a clip that changes has its line anew.
+  const Result again = prepare(1);
+  expect_text(again, {"footage of 3 clips: ", "clip1.mp4 at frame 4"});
+  data::write_mp4(data() / "clip1.mp4", moving(8, 32, 32, 3));
+  const Result mended = prepare(1, {"--rebuild"});
+  ASSERT_EQ(mended.code, 0) << mended.output;
+  EXPECT_EQ(mended.output.find("hard cuts"), std::string::npos) << mended.output;
+  EXPECT_TRUE(report().at("clip1.mp4").at("cuts").empty());
+  // Clips of one caption are told, too.
+  write(data() / "metadata.csv", "video,prompt\nclip0.mp4,same\nclip1.mp4,same\nclip2.mp4,same\nclip0.mp4,other\n");
+  expect_text(prepare(1), {"3 of 4 captions are the same: 'same'"});
+}
+
+TEST_F(Prepare, ScenesAreSplitAndClipsAcrossACutDroppedOnRequest) {
+  data::Frames cut = moving(8, 32, 32, 3);
+  for (int f = 5; f < 8; ++f)
+    for (size_t i = 0; i < cut.frame_bytes(); ++i) cut.frame(f)[i] = static_cast<uint8_t>(255 - cut.frame(f)[i] / 2);
+  data::write_mp4(data() / "clip1.mp4", cut);
+  const std::vector<std::string> four = {"--data.frames", "4", "--data.fps", "8", "--data.clip_mode", "chunks"};
+  const auto with = [&](const char* cuts) {
+    std::vector<std::string> more = four;
+    more.insert(more.end(), {"--data.cuts", cuts});
+    const Result r = prepare(2, more);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return r;
+  };
+  expect_text(with("keep"), {"4x32x32: 6 clips", "1 clip with hard cuts inside"});
+  expect_text(with("drop"), {"4x32x32: 5 clips", "data.cuts = \"drop\" leaves out 1 clips"});
+  const Result split = with("split");
+  expect_text(split, {"4x32x32: 5 clips", "data.cuts = \"split\" leaves out 1 scenes that are too short"});
+  EXPECT_EQ(split.output.find("with hard cuts inside"), std::string::npos) << split.output;
 }
 
 TEST_F(Prepare, ADiskThatIsTooSmallIsToldBeforeAnythingIsWritten) {

@@ -35,6 +35,30 @@ TEST(Sums, ByTheLibraryAreRefusedInADeterministicRun) {
   }
 }
 
+TEST(Showing, KeysOfDataSayHowFilesAreShown) {
+  const data::ClipRules plain = load_recipe("", {}).data.clips;
+  EXPECT_TRUE(plain.showing.tone_map && plain.showing.deinterlace);
+  EXPECT_EQ(plain.showing.background, (std::array<uint8_t, 3>{255, 255, 255}));
+  EXPECT_FALSE(plain.looks_through());
+  const data::ClipRules set = load_recipe("", {{"data.hdr", "refuse"},
+                                               {"data.deinterlace", "off"},
+                                               {"data.background", "#010203"},
+                                               {"data.cuts", "split"},
+                                               {"data.bars", "crop"}})
+                                  .data.clips;
+  EXPECT_FALSE(set.showing.tone_map || set.showing.deinterlace);
+  EXPECT_EQ(set.showing.background, (std::array<uint8_t, 3>{1, 2, 3}));
+  EXPECT_TRUE(set.crop_bars && set.looks_through());
+  EXPECT_EQ(set.cuts, data::Cuts::split);
+  EXPECT_EQ(load_recipe("", {{"data.cuts", "drop"}}).data.clips.cuts, data::Cuts::drop);
+  const std::pair<std::string, std::string> wrong[] = {{"data.hdr", "clip"},
+                                                       {"data.deinterlace", "on"},
+                                                       {"data.background", "rosa"},
+                                                       {"data.cuts", "yes"},
+                                                       {"data.bars", "5"}};
+  for (const auto& one : wrong) EXPECT_THROW(load_recipe("", {one}), UserError) << one.first;
+}
+
 TEST(Buckets, WhatIsSaidOfListedShapesIsRefusedWhereOthersAreMadeOfThem) {
   const std::string shares = "9x64x64=4:0.5,1x64x64=8", batches = "9x64x64=4,1x64x64=8";
   EXPECT_NO_THROW(load_recipe("", {{"data.buckets", shares}}));

@@ -103,5 +103,18 @@ TEST(ImportExamples, DiffSynthsFilesOfAllModelsLieInItsFolderOfConvertedOnes) {
   fs::current_path(before);
 }
 
+/// musubi-tuner shifts timesteps of kind `shift` in training; those of all others, sigma by default, in samples alone.
+TEST(ImportExamples, AShiftOfMusubiIsThatOfTheTimestepsThatItShifts) {
+  const std::string line =
+      "accelerate launch wan_train_network.py --task t2v-1.3B --dit d.safetensors --discrete_flow_shift 5";
+  for (const auto& [kind, timesteps] : {std::pair("", ""), {"sigmoid", "logit_normal"}, {"uniform", "uniform"}}) {
+    const std::string text = *kind ? line + " --timestep_sampling " + kind : line;
+    check({text, {{"diffusion.shift", "1"}, {"diffusion.timesteps", timesteps}, {"--discrete_flow_shift", "implied"}}},
+          import_command(text, {}));
+  }
+  const std::string shifted = line + " --timestep_sampling shift";
+  check({shifted, {{"diffusion.shift", "5"}}}, import_command(shifted, {}));
+}
+
 }  // namespace
 }  // namespace tessera::tools

@@ -12,7 +12,6 @@
 #include "tessera/data/buckets/bucket_draws.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/files/tensor_file.h"
-#include "tessera/data/frame_folder.h"
 
 namespace tessera::data {
 
@@ -31,11 +30,12 @@ std::string number(const char* form, double value) {
 }
 
 /// Among the buckets of each number of frames the best one for the clip, longest first; of mode full the longest alone.
-/// A video goes to one frame too. None, and why, where none fits.
-std::vector<BucketChoice> choose_lengths(const ClipRules& rules, const ClipSize& size, std::string& problem) {
+/// A video goes to one frame too. Where none fits, one of no bucket that says why.
+std::vector<BucketChoice> choose_lengths(const ClipRules& rules, const ClipSize& size) {
   std::set<int64_t, std::greater<>> lengths;
   for (const Bucket& bucket : rules.buckets) lengths.insert(bucket.frames);
   std::vector<BucketChoice> chosen;
+  BucketChoice none;
   for (const int64_t frames : lengths) {
     std::vector<Bucket> same;
     std::vector<int> indices;
@@ -43,13 +43,14 @@ std::vector<BucketChoice> choose_lengths(const ClipRules& rules, const ClipSize&
       if (rules.buckets[b].frames == frames) same.push_back(rules.buckets[b]), indices.push_back(static_cast<int>(b));
     BucketChoice choice = choose_bucket(same, size, rules.max_crop);
     if (choice.bucket < 0) {
-      problem = choice.problem;  // in the end the one of the shortest
+      none = choice;  // in the end the one of the shortest
       continue;
     }
     choice.bucket = indices[static_cast<size_t>(choice.bucket)];
     chosen.push_back(choice);
     if (!rules.every_length || rules.mode == ClipMode::full) break;
   }
+  if (chosen.empty()) chosen.push_back(none);
   return chosen;
 }
 
@@ -75,41 +76,167 @@ class DrawNames {
   Path root_;
 };
 
-/// Buckets of one file and what each does to the picture; none, and a problem booked, when none fits.
-std::vector<BucketChoice> place(const Item& item, const Probes& probes, const ClipRules& rules, ClipSize& size,
-                                double& rate, const DrawNames& names, int64_t& left_out, Problems& problems) {
-  try {
-    if (is_latent(item.path)) {
-      BucketChoice choice;
-      choice.bucket = bucket_of_latent(rules, item.path);
-      size.frames = rules.buckets[static_cast<size_t>(choice.bucket)].frames;
-      return {choice};
-    }
-    const VideoInfo info = probes.info(item.path);
-    size = {info.height, info.width, frames_at(info, rules.fps), is_image(item.path) || info.frames == 1};
-    rate = rules.fps > 0 ? rules.fps : info.fps > 0 ? info.fps : kFolderFps;
-  } catch (const UserError& error) {
-    problems.add(item.where, error);
-    return {};
+/// The steps of plan_clips().
+class Planner {
+ public:
+  Planner(const std::vector<Item>& items, const Probes& probes, const ClipRules& rules, Problems& problems)
+      : items_(items),
+        probes_(probes),
+        rules_(rules),
+        problems_(problems),
+        names_(items),
+        plan_{rules, {}, std::vector<ClipPlan::Use>(rules.buckets.size())} {
+    const bool encoded = std::ranges::any_of(items, [](const Item& item) { return is_latent(item.path); });
+    blind_ = !has_video() && !encoded && rules.buckets.size() == 1 && rules.mode == ClipMode::head;
   }
-  std::string problem;
-  if (rules.every_length || rules.mode == ClipMode::full) {
-    if (auto chosen = choose_lengths(rules, size, problem); !chosen.empty()) return chosen;
-  } else {
-    const BucketChoice choice = rules.draws()
-                                    ? choose_drawn(rules.buckets, size, rules.max_crop, rules.seed, names.of(item))
-                                    : choose_bucket(rules.buckets, size, rules.max_crop);
-    if (choice.bucket >= 0) return {choice};
-    if (choice.problem.empty()) {
-      ++left_out;
-      return {};
-    }
-    problem = choice.problem;
+
+  ClipPlan run() {
+    std::set<std::string> told;  // repeats of an item that does not fit
+    for (size_t i = 0; i < items_.size(); ++i)
+      if (!told.contains(items_[i].where) && !add_item(i)) told.insert(items_[i].where);
+    for (std::string& note : counts_.notes(rules_.showing)) problems_.note(std::move(note));
+    const auto tell = [&](int64_t count, const std::string& what, const std::string& of) {
+      if (count > 0) problems_.note(what + " " + std::to_string(count) + of);
+    };
+    tell(left_out_, "the draws of data.buckets leave out", " of " + std::to_string(items_.size()) + " clips");
+    tell(short_scenes_, "data.cuts = \"split\" leaves out", " scenes that are too short");
+    tell(dropped_, "data.cuts = \"drop\" leaves out", " clips in which another scene begins");
+    return std::move(plan_);
   }
-  const bool named = item.where == item.path.string();
-  problems.add(item.where, (named ? "" : item.path.string() + ": ") + problem);
-  return {};
-}
+
+ private:
+  /// What is known of an item's file: its size as it is planned, where its scenes begin.
+  struct Looked {
+    ClipSize size;
+    double rate = 0;
+    Edges bars;
+    std::string reading;
+    std::vector<int64_t> cuts;
+  };
+
+  /// False where nothing of it is used, which is told.
+  bool add_item(size_t index) {
+    const Item& item = items_[index];
+    Looked looked;
+    try {
+      if (blind_ || is_latent(item.path)) {
+        BucketChoice choice;
+        choice.bucket = blind_ ? 0 : bucket_of_latent(rules_, item.path);
+        looked.size.frames = bucket(choice).frames;
+        add_clips(index, choice, looked, 0, looked.size.frames);
+        return true;
+      }
+      looked = look(item);
+    } catch (const UserError& error) {
+      problems_.add(item.where, error);
+      return false;
+    }
+    std::vector<int64_t> begins = {0};
+    if (rules_.cuts == Cuts::split) begins.insert(begins.end(), looked.cuts.begin(), looked.cuts.end());
+    begins.push_back(looked.size.frames);
+    bool used = false;
+    int64_t short_scenes = 0;
+    BucketChoice none;
+    for (size_t s = 0; s + 1 < begins.size(); ++s) {
+      ClipSize scene = looked.size;
+      scene.frames = begins[s + 1] - begins[s];
+      for (const BucketChoice& choice : choose(item, scene)) {
+        if (choice.bucket >= 0) {
+          add_clips(index, choice, looked, begins[s], scene.frames);
+          used = true;
+        } else if (choice.problem.empty()) {
+          ++left_out_, used = true;  // by draws
+        } else {
+          none = choice, ++short_scenes;
+        }
+      }
+    }
+    if (used) {
+      short_scenes_ += short_scenes;
+      return true;
+    }
+    const bool named = item.where == item.path.string();
+    const std::string text = (named ? "" : item.path.string() + ": ") + none.problem;
+    if (none.too_short)
+      problems_.leave_out(item.where, text);
+    else
+      problems_.add(item.where, text);
+    return false;
+  }
+
+  Looked look(const Item& item) {
+    const VideoInfo info = probes_.info(item.path);
+    Looked looked;
+    looked.reading = read(item.path.string(), info);
+    if (rules_.beside)
+      for (const auto& [role, file] : rules_.beside(item))
+        if (const std::string text = read(file.string(), probes_.info(file)); !text.empty())
+          looked.reading += " " + role + ":" + text.substr(1);
+    looked.size = {info.height, info.width, frames_at(info, rules_.fps), is_image(item.path) || info.picture};
+    looked.rate = rate_of(info, rules_.fps);
+    if (!rules_.looks_through()) return looked;
+    std::optional<Footage> footage = probes_.footage(item.path, rules_.fps);
+    if (!footage && info.picture && !rules_.crop_bars) return looked;
+    if (!footage) footage = look_through(item.path, info, rules_.fps, rules_.showing);
+    looked.cuts = footage->cuts;
+    if (!rules_.crop_bars || !footage->bars.any()) return looked;
+    const Edges& bars = looked.bars = footage->bars;
+    const auto within = [](int64_t size, double cut) { return std::max<int64_t>(1, std::lround(size * (1 - cut))); };
+    looked.size.height = within(looked.size.height, bars.top + bars.bottom);
+    looked.size.width = within(looked.size.width, bars.left + bars.right);
+    looked.reading += " bars=";
+    for (const double edge : {bars.top, bars.bottom, bars.left, bars.right})
+      looked.reading += (looked.reading.back() == '=' ? "" : ",") + number("%.4g", edge);
+    return looked;
+  }
+
+  /// How the file is shown, for cache keys.
+  std::string read(const std::string& name, const VideoInfo& info) {
+    check_hdr(name, info.traits, rules_.showing);
+    if (counted_.insert(name).second) counts_.add(info.traits, name);  // not for each repeat
+    return reading_text(info.traits, rules_.showing);
+  }
+
+  std::vector<BucketChoice> choose(const Item& item, const ClipSize& size) const {
+    if (rules_.every_length || rules_.mode == ClipMode::full) return choose_lengths(rules_, size);
+    return {rules_.draws() ? choose_drawn(rules_.buckets, size, rules_.max_crop, rules_.seed, names_.of(item))
+                           : choose_bucket(rules_.buckets, size, rules_.max_crop)};
+  }
+
+  const Bucket& bucket(const BucketChoice& choice) const { return rules_.buckets[static_cast<size_t>(choice.bucket)]; }
+
+  /// Of a scene of `available` frames from `begin` on.
+  void add_clips(size_t index, const BucketChoice& choice, const Looked& looked, int64_t begin, int64_t available) {
+    const int64_t frames = bucket(choice).frames;
+    for (const int64_t part : clip_starts(rules_, available, frames)) {
+      const int64_t start = begin + part;
+      const auto inside = [&](int64_t cut) { return cut > start && cut < start + frames; };
+      if (rules_.cuts == Cuts::drop && std::ranges::any_of(looked.cuts, inside)) {
+        ++dropped_;
+        continue;
+      }
+      plan_.clips.push_back({static_cast<int64_t>(index), choice.bucket, start,
+                             start > 0 ? static_cast<double>(start) / looked.rate : 0,
+                             looked.size.image ? 0 : looked.rate, looked.bars, looked.reading});
+      ClipPlan::Use& use = plan_.uses[static_cast<size_t>(choice.bucket)];
+      ++use.clips;
+      use.enlarged += choice.enlarge > 1;
+      use.most_enlarged = std::max(use.most_enlarged, choice.enlarge);
+      use.most_crop = std::max(use.most_crop, choice.crop);
+    }
+  }
+
+  const std::vector<Item>& items_;
+  const Probes& probes_;
+  const ClipRules& rules_;
+  Problems& problems_;
+  const DrawNames names_;
+  ClipPlan plan_;
+  TraitCounts counts_;
+  std::set<std::string> counted_;
+  bool blind_ = false;
+  int64_t left_out_ = 0, short_scenes_ = 0, dropped_ = 0;
+};
 
 }  // namespace
 
@@ -133,12 +260,6 @@ std::vector<Bucket> buckets_of_full(const Bucket& most) {
   return buckets;
 }
 
-int64_t frames_at(const VideoInfo& info, double fps) {
-  if (fps <= 0 || info.fps <= 0 || info.frames <= 1) return info.frames;  // a folder of frames has no rate
-  // decode_clip shows each frame until the next one's time, the last until a millionth of a frame before its end
-  return static_cast<int64_t>(fps * (static_cast<double>(info.frames) - 1e-6) / info.fps) + 1;
-}
-
 std::vector<int64_t> clip_starts(const ClipRules& rules, int64_t available, int64_t frames) {
   std::vector<int64_t> starts = {0};
   const int64_t last = available - frames;
@@ -160,10 +281,14 @@ ClipSpec ClipPlan::spec(const Clip& clip) const {
           .height = static_cast<int>(bucket.height),
           .width = static_cast<int>(bucket.width),
           .fps = rules.fps,
-          .start = clip.seconds};
+          .start = clip.seconds,
+          .showing = rules.showing,
+          .bars = clip.bars};
 }
 
-std::string ClipPlan::preprocessing(const Clip& clip) const {
+std::string ClipPlan::preprocessing(const Clip& clip) const { return preprocessing_before(clip) + clip.reading; }
+
+std::string ClipPlan::preprocessing_before(const Clip& clip) const {
   std::string text = "cover+crop fps=" + number("%g", rules.fps);
   if (clip.start > 0) text += " start=" + std::to_string(clip.start);
   return text;
@@ -212,39 +337,7 @@ void check_no_bucket_is_empty(const ClipPlan& plan) {
 
 ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const ClipRules& rules, Problems& problems) {
   check_internal(!rules.buckets.empty(), "data.clips", "no buckets");
-  ClipPlan plan{rules, {}, std::vector<ClipPlan::Use>(rules.buckets.size())};
-  const auto is_encoded = [](const Item& item) { return is_latent(item.path); };
-  const bool blind = !has_video() && !std::any_of(items.begin(), items.end(), is_encoded) &&
-                     rules.buckets.size() == 1 && rules.mode == ClipMode::head;
-  const DrawNames names(items);
-  int64_t left_out = 0;
-  std::set<std::string> told;  // repeats of an item that does not fit
-  for (size_t i = 0; i < items.size(); ++i) {
-    const Item& item = items[i];
-    if (told.contains(item.where)) continue;
-    std::vector<BucketChoice> choices(1);
-    choices[0].bucket = 0;
-    ClipSize size;
-    double rate = 0;
-    if (!blind) choices = place(item, probes, rules, size, rate, names, left_out, problems);
-    if (choices.empty()) told.insert(item.where);
-    for (const BucketChoice& choice : choices) {
-      const int64_t frames = rules.buckets[static_cast<size_t>(choice.bucket)].frames;
-      for (const int64_t start : clip_starts(rules, blind ? frames : size.frames, frames)) {
-        plan.clips.push_back({static_cast<int64_t>(i), choice.bucket, start,
-                              start > 0 ? static_cast<double>(start) / rate : 0, size.image ? 0 : rate});
-        ClipPlan::Use& use = plan.uses[static_cast<size_t>(choice.bucket)];
-        ++use.clips;
-        use.enlarged += choice.enlarge > 1;
-        use.most_enlarged = std::max(use.most_enlarged, choice.enlarge);
-        use.most_crop = std::max(use.most_crop, choice.crop);
-      }
-    }
-  }
-  if (left_out > 0)
-    problems.note("the draws of data.buckets leave out " + std::to_string(left_out) + " of " +
-                  std::to_string(items.size()) + " clips");
-  return plan;
+  return Planner(items, probes, rules, problems).run();
 }
 
 }  // namespace tessera::data

@@ -26,6 +26,9 @@ enum class ClipMode {
 };
 ClipMode clip_mode_of(std::string_view name);  ///< throws UserError (usage)
 
+/// What becomes of clips in which another scene begins.
+enum class Cuts { keep, split, drop };
+
 struct ClipRules {
   std::vector<Bucket> buckets;
   double fps = 0;  ///< 0: as the source
@@ -39,14 +42,23 @@ struct ClipRules {
   double max_crop = 1;  ///< share of a picture that may be cut off, 0..1
   /// [C, f, h, w] that a bucket's clips are encoded to, where clips may be latents already.
   std::function<NpyShape(const Bucket&)> latent_of = nullptr;
+
+  Showing showing = {};
+  Cuts cuts = Cuts::keep;  ///< split: each scene of a video counts as a video of its own
+  bool crop_bars = false;  ///< black bars are cut off first
+  bool looks_through() const { return crop_bars || cuts != Cuts::keep; }  ///< whole videos are decoded for these
+  /// Other pictures and videos that a clip of the row is made from, each with its role.
+  std::function<std::vector<std::pair<std::string, Path>>(const Item&)> beside = nullptr;
 };
 
 struct Clip {
   int64_t item = 0;
   int bucket = 0;
-  int64_t start = 0;   ///< frames at the rate of training
-  double seconds = 0;  ///< the same as time from the first frame
-  double rate = 0;     ///< its frames a second; 0: a picture, or unknown
+  int64_t start = 0;         ///< frames at the rate of training
+  double seconds = 0;        ///< the same as time from the first frame
+  double rate = 0;           ///< its frames a second; 0: a picture, or unknown
+  Edges bars = {};           ///< cut off first
+  std::string reading = {};  ///< reading_text() of its file and of those beside it: " upright first:on=#ffffff"
 };
 
 struct ClipPlan {
@@ -54,8 +66,10 @@ struct ClipPlan {
   std::vector<Clip> clips;
 
   ClipSpec spec(const Clip& clip) const;
-  /// How the clip's pixels are made from its file, for cache keys: "cover+crop fps=16", "... start=33".
+  /// How the clip's pixels are made from its file, for cache keys: "cover+crop fps=16", "... start=33 upright".
   std::string preprocessing(const Clip& clip) const;
+  /// What an entry of a version that did not know of readings says of the same.
+  std::string preprocessing_before(const Clip& clip) const;
   /// A line a bucket: how many clips, how many of them enlarged, how much of a picture is cut off at most.
   std::string summary() const;
 
@@ -70,8 +84,6 @@ struct ClipPlan {
 /// musubi-tuner's frame_extraction = "full" has them, max_frames being the bucket's.
 std::vector<Bucket> buckets_of_full(const Bucket& most);
 
-/// Frames of a source that decode_clip finds at `fps` (0: as it is).
-int64_t frames_at(const VideoInfo& info, double fps);
 std::vector<int64_t> clip_starts(const ClipRules& rules, int64_t available, int64_t frames);
 
 /// The bucket whose clips are encoded to a latent of this shape. Throws UserError (input) showing the shapes of all.
@@ -81,8 +93,10 @@ int bucket_of_latent(const ClipRules& rules, const Path& latent);
 /// aspect ratios those shapes are used that clips have.
 void check_no_bucket_is_empty(const ClipPlan& plan);
 
-/// Items in order, each file's clips by start. A latent is one clip, and goes to the bucket that it was encoded for. What fits no bucket or cannot be read goes to `problems`; an item that
-/// comes several times (repeats) is told once. Without FFmpeg a single bucket is believed to fit every clip's head.
+/// Items in order, each file's clips by start. A latent is one clip, and goes to the bucket that it was encoded for. What
+/// fits no bucket or cannot be read goes to `problems`; what is too short for each bucket is left out and is no fault. An
+/// item that comes several times (repeats) is told once. What should be known of files (HDR, interlaced) is noted. Without
+/// FFmpeg a single bucket is believed to fit every clip's head.
 ClipPlan plan_clips(const std::vector<Item>& items, const Probes& probes, const ClipRules& rules, Problems& problems);
 
 }  // namespace tessera::data

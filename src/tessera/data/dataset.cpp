@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
@@ -64,13 +65,48 @@ void check_caption(const std::string& text, const std::string& where) {
               where + ": the caption is not UTF-8 at byte " + std::to_string(bad), "save the file as UTF-8");
 }
 
-/// a.txt of a.mp4, and of the folder a.
-Path caption_file(const Path& clip) {
-  return is_folder(clip) ? Path(clip) += ".txt" : Path(clip).replace_extension(".txt");
-}
+/// Captions of a folder by the names of their clips, whatever form of Unicode a file system gave them and in whichever
+/// case their ending is written. The first of caption_endings() goes before the others.
+class CaptionsBeside {
+ public:
+  /// a.txt of a.mp4, and of the folder a: the one that is there, else the one that is expected.
+  Path of(const Path& clip) {
+    const Path stem = is_folder(clip) ? clip : Path(clip).replace_extension();
+    for (const std::string& ending : caption_endings())
+      if (Path file = Path(stem) += ending; is_file(file)) return file;
+    if (!is_archive(clip.parent_path())) {
+      const auto& captions = in_folder(clip.parent_path());
+      if (const auto found = captions.find(compose_name(stem)); found != captions.end()) return found->second;
+    }
+    return Path(stem) += caption_endings().front();
+  }
 
-std::string caption_beside(const Path& clip, const std::string& otherwise) {
-  const Path file = caption_file(clip);
+ private:
+  static std::string compose_name(const Path& path) {
+    const std::string name = path.filename().string();
+    return invalid_utf8(name) == std::string::npos ? compose(name) : name;
+  }
+
+  const std::map<std::string, Path>& in_folder(const Path& folder) {
+    const auto [known, fresh] = folders_.emplace(folder, std::map<std::string, Path>());
+    std::error_code unseen;
+    std::vector<Path> files;
+    if (fresh)
+      for (const fs::directory_entry& entry : fs::directory_iterator(folder.empty() ? "." : folder, unseen))
+        if (!is_hidden(entry.path()) && contains(caption_endings(), data::ending_of(entry.path())))
+          files.push_back(entry.path());
+    std::ranges::sort(files);
+    for (const std::string& ending : caption_endings())
+      for (const Path& file : files)
+        if (data::ending_of(file) == ending && is_file(file))
+          known->second.emplace(compose_name(Path(file).replace_extension()), file);
+    return known->second;
+  }
+
+  std::map<Path, std::map<std::string, Path>> folders_;
+};
+
+std::string caption_beside(const Path& clip, const Path& file, const std::string& otherwise) {
   if (!otherwise.empty() && !is_file(file)) return otherwise;
   check_input(is_file(file), "data.dataset", clip.string() + ": no caption, expected " + file.string(),
               "write the caption into that file, list clips and captions in a metadata.csv, or set data.caption");
@@ -92,13 +128,14 @@ struct Folder {
   const DatasetSpec& spec;
   Problems& problems;
   MissingFiles missing = {};
+  CaptionsBeside captions = {};
   bool first_line = false;  ///< of a caption's file, no more
   bool is_table = false;    ///< its captions are columns, not files
 };
 
 void add_clip(const Path& clip, std::vector<Item>& items, Folder& folder) {
   try {
-    std::string caption = caption_beside(clip, folder.spec.caption);
+    std::string caption = caption_beside(clip, folder.captions.of(clip), folder.spec.caption);
     if (folder.first_line) caption = caption.substr(0, caption.find_first_of("\r\n"));
     Item item{clip, {caption}, clip.string()};
     if (folder.spec.captions.any()) {
@@ -121,19 +158,23 @@ void add_clip(const Path& clip, std::vector<Item>& items, Folder& folder) {
 }
 
 /// Folders beside the clips may be anything (masks, previews): one of frames is a clip when it has a caption.
-bool captioned(const Path& frames, const Folder& folder) {
-  const Path caption = caption_file(frames);
+bool captioned(const Path& frames, Folder& folder) {
+  const Path caption = folder.captions.of(frames);
   if (is_file(caption) || !folder.spec.caption.empty()) return true;
   folder.problems.note(frames.string() + ": numbered frames, not used without a caption, " + caption.string());
   return false;
 }
 
-/// Folders in the data set's are not read: those that hold clips are told.
+/// Folders in the data set's are not read: those that hold clips, at any depth, are told.
 void tell_subfolder(const Path& inner, Folder& folder) {
+  constexpr int64_t kMost = 100'000;  // files that are looked at
   std::error_code unseen;
-  int64_t clips = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(inner, unseen))
-    clips += folder.spec.latents ? is_npy(entry.path()) : is_clip(entry.path());
+  int64_t clips = 0, files = 0;
+  for (fs::recursive_directory_iterator entry(inner, fs::directory_options::skip_permission_denied, unseen), end;
+       !unseen && entry != end && files < kMost; entry.increment(unseen), ++files) {
+    if (is_hidden(entry->path()) && is_folder(entry->path())) entry.disable_recursion_pending();
+    clips += folder.spec.latents ? is_npy(entry->path()) : is_clip(entry->path()) || is_archive(entry->path());
+  }
   if (clips > 0)
     folder.problems.note(inner.string() + ": a folder with " + std::to_string(clips) +
                          (clips == 1 ? " clip" : " clips") +
@@ -144,6 +185,7 @@ std::vector<Item> read_folder(const Path& path, Folder& folder) {
   std::vector<Path> clips;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const Path& clip = entry.path();
+    if (is_hidden(clip)) continue;
     const auto wanted = [&] { return folder.spec.latents ? is_npy(clip) : is_clip(clip); };
     const bool file = is_file(clip);
     if (!file && !is_folder(clip) && wanted())
@@ -189,6 +231,9 @@ std::vector<Item> read_names(const Path& file, const Path& path, Folder& folder)
 
 std::vector<Item> read_archives(const Path& path, Folder& folder) {
   std::vector<Item> items;
+  if (is_folder(path))
+    for (const fs::directory_entry& inner : fs::directory_iterator(path))
+      if (is_folder(inner.path()) && !is_hidden(inner.path())) tell_subfolder(inner.path(), folder);
   for (const Archive& archive : archives_of(path)) {
     std::vector<Item> more = read_archive(archive, folder.spec, folder.missing, folder.problems);
     items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
@@ -350,6 +395,18 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
   if (!unused.empty()) problems.note(file.string() + ": columns that are not used: " + joined(unused));
 }
 
+/// Folders beside a table of which none of its rows has a file.
+void tell_unlisted(const Path& path, const std::vector<Item>& items, Folder& folder) {
+  std::set<Path> used;
+  for (const Item& item : items)
+    for (const Path* file : {&item.path, &item.first_image, &item.last_image, &item.sound, &item.pose, &item.context})
+      if (const Path inner = file->lexically_relative(path); !inner.empty()) used.insert(*inner.begin());
+  std::error_code unseen;
+  for (const fs::directory_entry& inner : fs::directory_iterator(path, unseen))
+    if (is_folder(inner.path()) && !is_hidden(inner.path()) && !used.contains(inner.path().filename()))
+      tell_subfolder(inner.path(), folder);
+}
+
 std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder) {
   if (file.filename() == "wids-meta.json") return read_archives(file, folder);
   if (file.filename() == "meta_data.json") return read_names(file, path, folder);
@@ -367,6 +424,7 @@ std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder)
       folder.problems.add(row.where, error);
     }
   }
+  tell_unlisted(path, items, folder);
   return items;
 }
 
@@ -430,7 +488,7 @@ std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
                 "give the table as data.path or data.metadata");
     return read_table(table, spec.path, folder);
   }
-  const bool is_clip_itself = is_frame_folder(spec.path) && is_file(caption_file(spec.path));
+  const bool is_clip_itself = is_frame_folder(spec.path) && is_file(folder.captions.of(spec.path));
   if (!is_clip_itself && (is_archive(spec.path) || is_folder(spec.path))) {
     if (!is_folder(spec.path)) return read_archives(spec.path, folder);
     const Path table = table_in(spec.path);

@@ -85,8 +85,11 @@ std::vector<Path> frames_of(const Path& folder) {
 VideoInfo probe_frames(const Path& folder) {
   const std::vector<Path> paths = frames_of(folder);
   VideoInfo info = probe_file(paths.front());
+  for (const Path& path : paths)
+    if (path != paths.front()) info.traits.add(probe_file(path).traits);
   info.fps = 0;
   info.frames = static_cast<int64_t>(paths.size());
+  info.picture = info.frames == 1;
   info.duration = static_cast<double>(info.frames) / kFolderFps;
   return info;
 }
@@ -106,14 +109,16 @@ Frames decode_frames(const Path& folder, const ClipSpec& spec) {
   VideoInfo size;
   for (size_t i = 0; i < wanted; ++i) {
     const Path& path = paths[first + i];
-    const VideoInfo info = probe_file(path);
+    ClipSpec one_frame = spec;
+    one_frame.frames = 1, one_frame.fps = one_frame.start = 0;
+    VideoInfo info;
+    const Frames one = decode_file(path, one_frame, &info);
     if (i == 0) size = info;
     if (info.width != size.width || info.height != size.height)
       fail(folder,
            path.filename().string() + " has " + std::to_string(info.width) + " x " + std::to_string(info.height) +
                " pixels, the frames before it " + std::to_string(size.width) + " x " + std::to_string(size.height),
            "give all frames of a clip one size");
-    const Frames one = decode_file(path, {.frames = 1, .height = spec.height, .width = spec.width});
     if (i == 0) {
       clip.height = one.height, clip.width = one.width, clip.fps = fps;
       clip.rgb.reserve(one.rgb.size() * wanted);

@@ -11,16 +11,13 @@
 
 namespace tessera::data {
 
-/// The rate of a start in seconds where none is asked for.
-inline constexpr double kFolderFps = 24;
-
-/// Whether it is a folder whose pictures (.png, .jpg, .jpeg, .webp, .bmp; there is one at least) all end in a number.
+/// Whether it is a folder whose pictures (.png, .jpg, ...; there is one at least) all end in a number.
 bool is_frame_folder(const Path& folder);
 
 /// Its pictures by number. Throws UserError (input) naming the folder and the number that is missing or there twice.
 std::vector<Path> frames_of(const Path& folder);
 
-/// Of its first picture, and how many there are; fps is 0.
+/// Of its first picture, how many there are and what any of them has of traits; fps is 0.
 VideoInfo probe_frames(const Path& folder);
 
 /// As decode_file. Throws UserError (input) as well for pictures of different sizes, naming the first that differs.

@@ -1,5 +1,5 @@
-// Clips and sound in a build without FFmpeg (-DTESSERA_VIDEO=OFF); video.cpp, video_file.cpp, video_write.cpp,
-// video_gif.cpp and audio.cpp are the other ones.
+// Clips and sound in a build without FFmpeg (-DTESSERA_VIDEO=OFF); video.cpp, those named video_*.cpp and audio.cpp are
+// the other ones, with ffmpeg.cpp and fields.cpp of media/.
 #include "tessera/base/check.h"
 #include "tessera/data/audio.h"
 #include "tessera/data/clip_format.h"
@@ -20,7 +20,8 @@ bool has_video() { return false; }
 VideoInfo probe(const Path& path) { refuse_video(path); }
 VideoInfo probe_file(const Path& path) { refuse_video(path); }
 Frames decode_clip(const Path& path, const ClipSpec&) { refuse_video(path); }
-Frames decode_file(const Path& path, const ClipSpec&) { refuse_video(path); }
+Frames decode_file(const Path& path, const ClipSpec&, VideoInfo*) { refuse_video(path); }
+void check_hdr(const std::string& name, const Traits&, const Showing&) { refuse_video(name); }
 void write_mp4(const Path& path, const Frames&) { refuse_video(path); }
 void write_mp4(const Path& path, const Frames&, const Sound&) { refuse_video(path); }
 bool has_sound(const Path& path) { refuse_video(path); }

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <mutex>
 
@@ -43,9 +44,19 @@ Probes::Probes(const Path& file) {
       VideoInfo info;
       info.width = json.at("width"), info.height = json.at("height");
       info.fps = json.at("fps"), info.frames = json.at("frames"), info.duration = json.at("duration");
-      known_[json.at("source")] = {json.at("stamp"), info};
+      info.picture = json.at("picture");  // earlier versions did not say it, and counted otherwise
+      info.traits = Traits::of(json.at("traits"));
+      Known& known = known_[json.at("source")] = {json.at("stamp"), info};
+      if (!json.contains("footage")) continue;
+      const Json& seen = json.at("footage");
+      known.fps = seen.at("fps");
+      known.footage = Footage{.frames = seen.at("frames"), .cuts = seen.at("cuts")};
+      const std::vector<double> bars = seen.at("bars");
+      if (bars.size() == 4) known.footage->bars = {bars[0], bars[1], bars[2], bars[3]};
     } catch (const Json::exception&) {
       continue;  // looked into again
+    } catch (const UserError&) {
+      continue;
     }
   }
 }
@@ -57,20 +68,40 @@ bool Probes::knows(const Path& path) const {
 
 VideoInfo Probes::info(const Path& path) const { return knows(path) ? known_.at(path.string()).info : probe(path); }
 
+std::optional<Footage> Probes::footage(const Path& path, double fps) const {
+  if (!knows(path)) return std::nullopt;
+  const Known& known = known_.at(path.string());
+  return known.fps == fps ? known.footage : std::nullopt;
+}
+
 void Probes::add(const Path& path, const VideoInfo& info) { known_[path.string()] = {file_stamp(path), info}; }
+
+void Probes::add(const Path& path, const Footage& footage, double fps) {
+  Known& known = known_.at(path.string());
+  known.footage = footage, known.fps = fps;
+}
 
 void Probes::write(const Path& file) const {
   std::string text;
   for (const auto& [source, known] : known_) {
     if (invalid_utf8(source) != std::string::npos) continue;  // JSON could not say its name
-    text += checkpoint::dump_json({{"source", source},
-                                   {"stamp", known.stamp},
-                                   {"width", known.info.width},
-                                   {"height", known.info.height},
-                                   {"fps", known.info.fps},
-                                   {"frames", known.info.frames},
-                                   {"duration", known.info.duration}}) +
-            "\n";
+    Json line = {{"source", source},
+                 {"stamp", known.stamp},
+                 {"width", known.info.width},
+                 {"height", known.info.height},
+                 {"fps", known.info.fps},
+                 {"frames", known.info.frames},
+                 {"duration", known.info.duration},
+                 {"picture", known.info.picture},
+                 {"traits", known.info.traits.names()}};
+    if (known.footage) {
+      const Edges& bars = known.footage->bars;
+      line["footage"] = {{"fps", known.fps},
+                         {"frames", known.footage->frames},
+                         {"cuts", known.footage->cuts},
+                         {"bars", {bars.top, bars.bottom, bars.left, bars.right}}};
+    }
+    text += checkpoint::dump_json(line) + "\n";
   }
   std::error_code failed;
   fs::create_directories(file.parent_path(), failed);
@@ -80,29 +111,65 @@ void Probes::write(const Path& file) const {
   checkpoint::write_text(file, text);
 }
 
-void update_probes(const Path& file, const std::vector<Path>& paths, const std::function<void(int64_t)>& done) {
-  Probes probes(file);
-  std::vector<Path> unknown;
-  for (const Path& path : paths)
-    if (!is_latent(path) && (is_file(path) || is_frame_folder(path)) && !probes.knows(path)) unknown.push_back(path);
-  std::sort(unknown.begin(), unknown.end());
-  unknown.erase(std::unique(unknown.begin(), unknown.end()), unknown.end());
-  if (unknown.empty()) return;
+namespace {
 
+/// Calls `look` for each of the paths on several threads, and under a lock what it returns; then writes the probes. Who
+/// asks for a file that cannot be read is told why.
+void look_into(Probes& probes, const Path& file, std::vector<Path> paths, const std::function<void(int64_t)>& done,
+               const std::function<std::function<void()>(const Path&)>& look) {
+  std::sort(paths.begin(), paths.end());
+  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+  if (paths.empty()) return;
+  constexpr std::chrono::seconds kWritten(30);  // what a kill may lose
   std::mutex lock;
   int64_t looked = 0;
-  for_each_in_threads(unknown.size(), [&](size_t i) {
+  auto written = std::chrono::steady_clock::now();
+  for_each_in_threads(paths.size(), [&](size_t i) {
+    std::function<void()> keep;
     try {
-      const VideoInfo info = probe(unknown[i]);
-      const std::lock_guard<std::mutex> guard(lock);
-      probes.add(unknown[i], info);
-    } catch (const Error&) {  // told by who asks for it
+      keep = look(paths[i]);
+    } catch (const Error&) {
     }
     const std::lock_guard<std::mutex> guard(lock);
+    if (keep) keep();
+    if (const auto now = std::chrono::steady_clock::now(); now - written > kWritten) probes.write(file), written = now;
     ++looked;
     if (done) done(looked);
   });
   probes.write(file);
+}
+
+}  // namespace
+
+CountedFiles update_probes(const Path& file, const std::vector<Path>& paths, const std::function<void(int64_t)>& done) {
+  Probes probes(file);
+  std::vector<Path> unknown;
+  for (const Path& path : paths)
+    if (!is_latent(path) && (is_file(path) || is_frame_folder(path)) && !probes.knows(path)) unknown.push_back(path);
+  CountedFiles counted;
+  look_into(probes, file, std::move(unknown), done, [&](const Path& path) {
+    const auto begin = std::chrono::steady_clock::now();
+    const VideoInfo info = probe(path);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return [&, path, info, seconds] {
+      probes.add(path, info);
+      if (info.counted) ++counted.files, counted.seconds += seconds;
+    };
+  });
+  return counted;
+}
+
+void update_footage(const Path& file, const std::vector<Path>& paths, double fps, const Showing& showing,
+                    const std::function<void(int64_t)>& done) {
+  Probes probes(file);
+  std::vector<Path> unknown;
+  for (const Path& path : paths)
+    if (probes.knows(path) && !probes.footage(path, fps)) unknown.push_back(path);
+  look_into(probes, file, std::move(unknown), done, [&](const Path& path) {
+    const VideoInfo info = probes.info(path);
+    const Footage footage = look_through(path, info, fps, showing);
+    return [&, path, footage] { probes.add(path, footage, fps); };
+  });
 }
 
 }  // namespace tessera::data

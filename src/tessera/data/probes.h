@@ -1,16 +1,17 @@
 #pragma once
-// What the headers of many files say, remembered beside the cache: looking into 100,000 files takes minutes, and they
-// seldom change.
+// What is known of many files after a look into each, remembered beside the cache: looking into 100,000 files takes
+// minutes, and into those that have no index of their frames as long as reading them; they seldom change.
 //
 //   update_probes("cache/probes.jsonl", paths, progress);      // one rank
 //   Probes probes("cache/probes.jsonl");                       // all ranks
 //   VideoInfo info = probes.info(path);                        // from the file where it is not remembered
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "tessera/data/video.h"
+#include "tessera/data/footage.h"
 
 namespace tessera::data {
 
@@ -28,19 +29,34 @@ class Probes {
   /// Throws UserError (input) as `probe` does.
   VideoInfo info(const Path& path) const;
 
+  /// Of a whole video at this rate, where somebody has looked through it.
+  std::optional<Footage> footage(const Path& path, double fps) const;
+
   void add(const Path& path, const VideoInfo& info);
-  void write(const Path& file) const;  ///< sorted by name; appears whole or not at all
+  void add(const Path& path, const Footage& footage, double fps);  ///< of a file that it knows
+  void write(const Path& file) const;                              ///< sorted by name; appears whole or not at all
 
  private:
   struct Known {
     std::string stamp;
     VideoInfo info;
+    std::optional<Footage> footage = {};
+    double fps = 0;  // of the footage
   };
   std::map<std::string, Known> known_;
 };
 
+/// Files that were read to their end because they do not say how many frames they have, and how long that took.
+struct CountedFiles {
+  int64_t files = 0;
+  double seconds = 0;  ///< of all threads together
+};
 /// Looks into those of the files that `file` does not know, on several threads, and writes it anew. Files that cannot
 /// be read are left out: info() then says why. `done` is told how many files were looked into.
-void update_probes(const Path& file, const std::vector<Path>& paths, const std::function<void(int64_t)>& done = {});
+CountedFiles update_probes(const Path& file, const std::vector<Path>& paths,
+                           const std::function<void(int64_t)>& done = {});
+/// Looks through those of the videos whose footage at this rate `file` does not know, likewise.
+void update_footage(const Path& file, const std::vector<Path>& paths, double fps, const Showing& showing,
+                    const std::function<void(int64_t)>& done = {});
 
 }  // namespace tessera::data

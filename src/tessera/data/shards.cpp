@@ -15,7 +15,6 @@ using checkpoint::Json;
 namespace {
 
 constexpr const char* kList = "wids-meta.json";
-constexpr const char* kPicturesFirst[] = {".png", ".jpg", ".jpeg", ".webp", ".bmp"};
 constexpr int64_t kMostText = int64_t{16} << 20;
 
 struct Sample {
@@ -44,7 +43,7 @@ std::vector<Sample> samples_of(const std::vector<Member>& members, bool first_do
 
 const Member* media_of(const Sample& sample, bool latents) {
   if (latents) return sample.files.contains(".npy") ? sample.files.at(".npy") : nullptr;
-  for (const char* ending : kPicturesFirst)
+  for (const std::string& ending : image_endings())
     if (sample.files.contains(ending)) return sample.files.at(ending);
   for (const std::string& ending : video_endings())
     if (sample.files.contains(ending)) return sample.files.at(ending);
@@ -108,7 +107,9 @@ class ArchiveReader {
                 : "fix or remove the sample");
     }
     NamedCaptions named;
-    if (const auto text = sample.files.find(".txt"); text != sample.files.end()) {
+    for (const std::string& ending : caption_endings()) {
+      const auto text = sample.files.find(ending);
+      if (text == sample.files.end() || named.contains("prompt")) continue;
       std::string& prompt = named["prompt"] = text_of(*text->second, where);
       while (prompt.ends_with('\n') || prompt.ends_with('\r')) prompt.pop_back();
     }

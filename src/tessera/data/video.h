@@ -12,7 +12,7 @@
 
 namespace tessera::data {
 
-/// Of a file, or of a folder of numbered frames.
+/// Of a file, or of a folder of numbered frames. Reads all of a file that has no index of its frames.
 VideoInfo probe(const Path& path);
 
 /// As decode_file says; of a folder of numbered frames as decode_frames does (frame_folder.h).

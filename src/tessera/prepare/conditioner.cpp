@@ -73,13 +73,17 @@ at::Tensor Conditioner::first_latent(const at::Tensor& picture) const {
 
 /// So many frames of a video, its first or, where the kind says so, its last.
 data::Frames Conditioner::video_part(const std::string& kind, const data::Path& video, int64_t count) const {
-  data::ClipSpec spec{static_cast<int>(count), static_cast<int>(recipe_.data.height),
-                      static_cast<int>(recipe_.data.width), recipe_.data.fps};
-  const int64_t there = data::frames_at(data::probe(video), recipe_.data.fps);
+  data::ClipSpec spec{.frames = static_cast<int>(count),
+                      .height = static_cast<int>(recipe_.data.height),
+                      .width = static_cast<int>(recipe_.data.width),
+                      .fps = recipe_.data.fps,
+                      .showing = recipe_.data.clips.showing};
+  const data::VideoInfo info = data::probe(video);
+  const int64_t there = data::frames_at(info, recipe_.data.fps);
   check_input(there >= count, "sample.video",
               video.string() + " has " + std::to_string(there) + " frames, " + kind + " takes " + std::to_string(count),
               "give a longer one");
-  const double rate = recipe_.data.fps > 0 ? recipe_.data.fps : data::probe(video).fps;
+  const double rate = recipe_.data.fps > 0 ? recipe_.data.fps : info.fps;
   if (families::places_of(kind).tail) spec.start = static_cast<double>(there - count) / rate;
   return data::decode_clip(video, spec);
 }

@@ -20,8 +20,9 @@ at::Tensor frame_of(const data::Frames& frames, int index) {
   return job::to_pixels(one).select(1, 0);
 }
 
-at::Tensor read_picture(const data::Path& path, int height, int width) {
-  return frame_of(data::decode_clip(path, {.frames = 1, .height = height, .width = width}), 0);
+at::Tensor read_picture(const data::Path& path, const data::ClipSpec& spec) {
+  return frame_of(
+      data::decode_clip(path, {.frames = 1, .height = spec.height, .width = spec.width, .showing = spec.showing}), 0);
 }
 
 /// The item whose caption the prompt is, else the first.
@@ -55,8 +56,8 @@ std::vector<Pictures> prompt_videos(const recipe::Recipe& recipe, const std::vec
 Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const net::Conditions& wanted) {
   Pictures pictures;
   const bool own_first = item.first_image.empty(), own_last = wanted.last_image && item.last_image.empty();
-  if (!own_first) pictures.first = read_picture(item.first_image, spec.height, spec.width);
-  if (wanted.last_image && !own_last) pictures.last = read_picture(item.last_image, spec.height, spec.width);
+  if (!own_first) pictures.first = read_picture(item.first_image, spec);
+  if (wanted.last_image && !own_last) pictures.last = read_picture(item.last_image, spec);
   if (!own_first && !own_last) return pictures;
   data::ClipSpec part = spec;
   if (!own_last) part.frames = 1;  // no more is decoded than is looked at
@@ -73,6 +74,12 @@ std::vector<data::RowFile> picture_files(const data::Item& item, const net::Cond
   };
   if (wanted.first_image || wanted.always_clean) add("first", item.first_image);
   if (wanted.last_image) add("last", item.last_image);
+  return files;
+}
+
+std::vector<data::RowFile> shown_files(const data::Item& item, const net::Conditions& wanted) {
+  std::vector<data::RowFile> files = picture_files(item, wanted);
+  if (wanted.pose_dim > 0 && !item.pose.empty()) files.emplace_back("pose", item.pose);
   return files;
 }
 
@@ -129,8 +136,11 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
                     "leave sample.last_image out, or sample with a first-last-frame model");
   std::vector<Pictures> result(prompts.size());
   if (firsts.empty() && !wanted.takes_images() && !wanted.always_clean) return result;
-  const auto height = static_cast<int>(recipe.data.height), width = static_cast<int>(recipe.data.width);
-  const data::ClipSpec spec{static_cast<int>(recipe.data.frames), height, width, recipe.data.fps};
+  const data::ClipSpec spec{.frames = static_cast<int>(recipe.data.frames),
+                            .height = static_cast<int>(recipe.data.height),
+                            .width = static_cast<int>(recipe.data.width),
+                            .fps = recipe.data.fps,
+                            .showing = recipe.data.clips.showing};
   std::vector<data::Item> items;
   for (size_t p = 0; p < prompts.size(); ++p) {
     const bool no_first = given.pictures && !given.head;
@@ -144,8 +154,8 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
                         "give --sample.image FILE" + std::string(wanted.last_image ? " --sample.last_image FILE" : ""));
       result[p] = clip_pictures(item_of(items, prompts[p]), spec, wanted);
     }
-    if (!first.empty() && first != kOwnClip) result[p].first = read_picture(first, height, width);
-    if (!last.empty() && last != kOwnClip) result[p].last = read_picture(last, height, width);
+    if (!first.empty() && first != kOwnClip) result[p].first = read_picture(first, spec);
+    if (!last.empty() && last != kOwnClip) result[p].last = read_picture(last, spec);
   }
   return result;
 }

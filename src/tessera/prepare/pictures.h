@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/cache.h"
+#include "tessera/data/cache/cache.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/video.h"
 #include "tessera/families/frames/given_frames.h"
@@ -32,6 +32,9 @@ Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const
 
 /// The row's own pictures, by the role that they have in the key of the clip's entry.
 std::vector<data::RowFile> picture_files(const data::Item& item, const net::Conditions& wanted);
+
+/// All that is shown in the row's sample beside its clip: these pictures and the video of poses.
+std::vector<data::RowFile> shown_files(const data::Item& item, const net::Conditions& wanted);
 
 /// The images of each prompt: the files of sample.image and sample.last_image, repeated if there are fewer ("clip": of
 /// the prompt's own clip). If these are empty, the images of its clip if the model needs one, else none. A prompt's

@@ -5,7 +5,7 @@
 
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
-#include "tessera/data/cache_search.h"
+#include "tessera/data/cache/cache_search.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
@@ -14,6 +14,7 @@
 #include "tessera/prepare/conditioner.h"
 #include "tessera/prepare/digest.h"
 #include "tessera/prepare/failures.h"
+#include "tessera/prepare/footage_report.h"
 #include "tessera/prepare/pace.h"
 #include "tessera/prepare/stored_texts.h"
 #include "tessera/prepare/text_pass.h"
@@ -162,7 +163,7 @@ class Preparation {
     if (options_.prompts && rank_ == 0) tell_random_prompts(recipe_);
     captions_ = distinct_captions(data_.items_);
     pace.barrier();
-    comm_.check_agreement("data set", data_.digest_ = rows());
+    comm_.check_agreement("data set", data_.digest_ = digest_of_rows(data_.items_));
     const bool encodes = encodes_texts();  // else no tokenizer is made that a later sample would be given
     data_.tokenizer_ = encodes ? tokenizer_file(recipe_, captions_) : fs::path(recipe_.data.tokenizer);
     if (rank_ == 0) {
@@ -170,17 +171,10 @@ class Preparation {
         for (const fs::path& folder : {folder_, folder_ / "texts"}) checkpoint::remove_dead_partials(folder);
       if (encodes) make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
       if (!recipe_.data.texts && data::has_tokenizer()) tell_cut_captions(recipe_, job_, captions_, data_.tokenizer_);
-      if (!online_ && data::has_video()) look_into_files();
+      if (!online_ && data::has_video())
+        look_into_files(recipe_, data_.items_, [&](const data::Item& item) { return shown_files(item, wanted_); });
     }
     pace.barrier();
-  }
-
-  /// Headers of the files: rank 0 looks, the others read what it found.
-  void look_into_files() {
-    std::vector<fs::path> paths;
-    for (const data::Item& item : data_.items_) paths.push_back(item.path);
-    report::CountProgress progress(true, "prepare: looking into", "files", static_cast<int64_t>(paths.size()));
-    data::update_probes(folder_ / "probes.jsonl", paths, [&](int64_t done) { progress.at(done); });
   }
 
   void plan() {
@@ -191,7 +185,12 @@ class Preparation {
         const auto shape = codec->latent_shape(b.frames, b.height, b.width);
         return data::NpyShape(shape.begin(), shape.end());
       };
+    rules.beside = [&](const data::Item& item) { return shown_files(item, wanted_); };
+    const size_t told = problems_.notes().size();
     data_.plan_ = data::plan_clips(data_.items_, probes, rules, problems_);
+    data_.plan_.rules.beside = nullptr;  // which knows this object
+    for (size_t n = told; n < problems_.notes().size(); ++n) log::info("data: " + problems_.notes()[n]);
+    if (!problems_.left_out().empty()) log::info("data: " + problems_.left_out_text());
     log::info("data: " + std::to_string(data_.items_.size()) + " rows, " + std::to_string(data_.plan_.clips.size()) +
               " clips of frames x height x width\n" + data_.plan_.summary());
     judge(data_.plan_.clips.empty());
@@ -207,15 +206,18 @@ class Preparation {
       std::vector<data::RowFile> files = picture_files(item, wanted_);
       for (data::RowFile& file : sound_files(item, wanted_)) files.push_back(std::move(file));
       for (data::RowFile& file : text_files(item)) files.push_back(std::move(file));
-      data::CacheKey key = data::clip_key({.source = item.path,
-                                           .encoder = encoders.clip,
-                                           .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
-                                           .preprocessing = data_.plan_.preprocessing(clip),
-                                           .files = std::move(files),
-                                           .encoder_before = encoders.same_clips ? encoders.both : ""});
+      data::ClipKey made{.source = item.path,
+                         .encoder = encoders.clip,
+                         .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
+                         .preprocessing = data_.plan_.preprocessing(clip),
+                         .files = std::move(files),
+                         .encoder_before = encoders.same_clips ? encoders.both : ""};
+      data::CacheKey key = data::clip_key(made);
       Entries& entries = entries_.emplace_back();
       const auto [place, fresh] = known_clips.emplace(key.hash(), static_cast<int>(clips_.size()));
       if (fresh) {
+        made.preprocessing = data_.plan_.preprocessing_before(clip);
+        read_otherwise_.push_back(clip.reading.empty() ? fs::path() : data::clip_key(made).file(folder_));
         clips_.push_back({std::move(key), {}});
         first_clip_.push_back(static_cast<int64_t>(c));
       }
@@ -228,29 +230,15 @@ class Preparation {
     }
   }
 
-  /// The rows of the data set, before anything is made from them.
-  std::string rows() const {
-    const auto path = [&](size_t i) { return data_.items_[i].path.string(); };
-    return std::to_string(data_.items_.size()) + " rows\n" + digest(data_.items_.size(), path, [&](size_t i) {
-             std::string text = path(i) + '\n';
-             for (const std::string& caption : data_.items_[i].captions) text += caption + '\n';
-             return text;
-           });
-  }
-
   /// What the samples are made from.
   std::string clips() const {
-    const auto path = [&](size_t c) {
-      return data_.items_[static_cast<size_t>(data_.plan_.clips[c].item)].path.string();
-    };
-    return std::to_string(data_.plan_.clips.size()) + " clips\n" +
-           digest(data_.plan_.clips.size(), path, [&](size_t c) {
-             std::string text = path(c) + '\n' + data_.plan_.preprocessing(data_.plan_.clips[c]) + '\n';
-             if (!online_)
-               for (const auto& source : clips_[static_cast<size_t>(entries_[c].clip)].key.sources)
-                 text += source.stamp + '\n';
-             return text;
-           });
+    return digest_of_clips(data_.plan_, data_.items_, [&](size_t c) {
+      std::string stamps;
+      if (!online_)
+        for (const auto& source : clips_[static_cast<size_t>(entries_[c].clip)].key.sources)
+          stamps += source.stamp + '\n';
+      return stamps;
+    });
   }
 
   std::vector<Wanted*> all_wanted() {
@@ -295,8 +283,13 @@ class Preparation {
     contents_ = search.contents();
     find_damaged(pace);
     give_back_replaced();
-    for (size_t c = 0; c < clips_.size(); ++c)
-      if (!clips_[c].entry) work_.push_back(c);
+    RereadClips reread;
+    for (size_t c = 0; c < clips_.size(); ++c) {
+      if (clips_[c].entry) continue;
+      work_.push_back(c);
+      reread.add(clip_of(c).reading, !read_otherwise_[c].empty() && fs::exists(read_otherwise_[c]));
+    }
+    if (const std::string text = reread.text(); !text.empty()) log::info("prepare: " + text);
     for (size_t t = 0; t < texts_.size(); ++t)
       if (!texts_[t].entry) missing_texts_.push_back(t);
     if (stale == 0) return;
@@ -450,6 +443,14 @@ class Preparation {
     end_progress();
     failures.share(comm_, mesh_, rank_);
     leave_out(failures);
+    if (rank_ == 0) tell_footage();
+  }
+
+  void tell_footage() {
+    std::vector<std::string> entries, captions;
+    for (const Wanted& clip : clips_) entries.push_back(clip.entry ? clip.key.hash() : "");
+    for (const data::Item& item : data_.items_) captions.push_back(item.caption());
+    report_.finish(entries, captions, /*quiet=*/!options_.verify);
   }
 
   /// CLIP features of this rank's clips of a chunk: in each round every rank encodes one image.
@@ -472,12 +473,18 @@ class Preparation {
   }
 
   /// The clip's latent, and those of the frames that may be given.
-  void encode_frames(const data::Item& item, const data::ClipSpec& spec, data::CachedClip& made) const {
+  void encode_frames(size_t entry, const data::Item& item, const data::ClipSpec& spec, data::CachedClip& made) {
     if (data::is_latent(item.path)) {
       made.latent = stored_latent(item.path);
       return;
     }
     const data::Frames frames = data::decode_clip(item.path, spec);
+    const data::CacheKey& key = clips_[entry].key;
+    report_.add({.entry = key.hash(),
+                 .source = item.path.string(),
+                 .start = clip_of(entry).start,
+                 .shape = key.fields.at("shape"),
+                 .footage = data::look_at(frames)});
     made.latent = cached(job::encode_frames(*job_.codec, frames));
     for (const families::GivenFrames& given : job::encoded_given(recipe_, frames.count, made.latent.shape.at(1)))
       made.extras[given.name()] = cached(encode_given(*job_.codec, frames, given));
@@ -488,7 +495,7 @@ class Preparation {
     const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
     data::CachedClip made;
     try {
-      encode_frames(item, data_.plan_.spec(clip), made);
+      encode_frames(work_[w], item, data_.plan_.spec(clip), made);
       if (recipe_.data.texts) put_text(stored_text(item.context, item.pooled, job_), made);
       if (wanted_.takes_images())
         for (const auto& [name, value] :
@@ -534,7 +541,7 @@ class Preparation {
     const bool too_many = !options_.tolerant && data_.problems_ > recipe_.data.allow_bad;
     if (!nothing_left && !too_many) return;
     const std::string list =
-        rank_ == 0 ? problems_.text() : std::to_string(problems_.size()) + " faulty rows: see rank 0's message";
+        rank_ == 0 ? problems_.whole_text() : std::to_string(problems_.size()) + " faulty rows: see rank 0's message";
     throw UserError(Exit::input, "data", list,
                     nothing_left ? "\nno clip of the data set is left: fix these rows"
                                  : "\nfix these rows, or set data.allow_bad = " + std::to_string(problems_.size()) +
@@ -568,9 +575,11 @@ class Preparation {
   const fs::path folder_;
   data::Problems problems_;
   PreparedData data_;
-  std::vector<std::string> captions_;  // of the data set, each once
-  std::vector<Wanted> clips_, texts_;  // entries of the cache, each once
-  std::vector<int64_t> first_clip_;    // of each entry of a clip, the first clip that has it
+  std::vector<std::string> captions_;     // of the data set, each once
+  std::vector<Wanted> clips_, texts_;     // entries of the cache, each once
+  std::vector<fs::path> read_otherwise_;  // of each of clips_, its entry of a version that read its files otherwise
+  FootageReport report_{folder_, rank_};
+  std::vector<int64_t> first_clip_;  // of each entry of a clip, the first clip that has it
   using Entries = PreparedData::Entries;
   std::vector<Entries> entries_;  // of each clip
   bool same_texts_ = false;       // EncoderHashes::same_texts

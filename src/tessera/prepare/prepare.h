@@ -12,7 +12,7 @@
 #include <set>
 
 #include "tessera/comm/comm.h"
-#include "tessera/data/cache.h"
+#include "tessera/data/cache/cache.h"
 #include "tessera/data/clips.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/order.h"

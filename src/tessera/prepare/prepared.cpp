@@ -14,16 +14,6 @@
 
 namespace tessera::prepare {
 
-namespace {
-
-at::Tensor tensor_of(const data::CachedTensor& cached) {
-  at::Tensor tensor = at::empty(cached.shape, at::kFloat);
-  std::copy(cached.values.begin(), cached.values.end(), tensor.mutable_data_ptr<float>());
-  return tensor;
-}
-
-}  // namespace
-
 data::CachedTensor stored_latent(const data::Path& path) {
   data::NpyArray array = data::read_tensor_file(path);
   return {data::latent_shape(array.shape), std::move(array.values)};

@@ -1,5 +1,7 @@
 #include "tessera/prepare/stored_texts.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/data/files/tensor_file.h"
@@ -45,11 +47,13 @@ data::CachedTensor pooled_vector(const data::Path& file, const job::Job& job) {
   return tensor;
 }
 
-at::Tensor tensor_of(const data::CachedTensor& stored) {
-  return at::tensor(stored.values, at::kFloat).reshape(stored.shape);
-}
-
 }  // namespace
+
+at::Tensor tensor_of(const data::CachedTensor& stored) {
+  at::Tensor tensor = at::empty(stored.shape, at::kFloat);
+  std::ranges::copy(stored.values, tensor.mutable_data_ptr<float>());
+  return tensor;
+}
 
 std::vector<data::RowFile> text_files(const data::Item& item) {
   std::vector<data::RowFile> files;

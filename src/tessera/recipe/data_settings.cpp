@@ -20,6 +20,19 @@ void read_fps(Recipe& recipe, const Given& given) {
 }
 void read_clip_mode(Recipe& recipe, const Given& given) { recipe.data.clips.mode = data::clip_mode_of(given.text); }
 void read_clip_lengths(Recipe& recipe, const Given& given) { recipe.data.clips.every_length = given.text == "every"; }
+void read_hdr(Recipe& recipe, const Given& given) { recipe.data.clips.showing.tone_map = given.text == "tonemap"; }
+void read_deinterlace(Recipe& recipe, const Given& given) {
+  recipe.data.clips.showing.deinterlace = given.text == "auto";
+}
+void read_background(Recipe& recipe, const Given& given) {
+  recipe.data.clips.showing.background = data::parse_colour(given.text);
+}
+void read_cuts(Recipe& recipe, const Given& given) {
+  recipe.data.clips.cuts = given.text == "split"  ? data::Cuts::split
+                           : given.text == "drop" ? data::Cuts::drop
+                                                  : data::Cuts::keep;
+}
+void read_bars(Recipe& recipe, const Given& given) { recipe.data.clips.crop_bars = given.text == "crop"; }
 void read_vae(Recipe& recipe, const Given& given) {
   if (given.text.empty()) recipe.values.at(given.key) = "auto";
   read_weights_path(recipe.data.vae, given);
@@ -86,6 +99,8 @@ const Needs kScores = {draws_by_scores, "it belongs to data.score_files"};
 bool slides(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::slide; }
 bool uniform(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::uniform; }
 bool takes_some_length(const Facts& f) { return f.recipe.data.clips.mode != data::ClipMode::full; }
+const Needs kPictures = {[](const Facts& f) { return !f.recipe.data.latents; },
+                         "data.latents are trained, not pictures"};
 const Needs kNoBuckets = {[](const Facts& f) { return f.recipe.values.at("data.buckets").empty(); },
                           "data.buckets lists the shapes"};
 
@@ -310,6 +325,36 @@ std::vector<Setting> data_settings() {
        "clips taken from a video, with clip_mode uniform",
        clip_rule<&data::ClipRules::samples>,
        {.range = at_least(1), .needs = {{uniform, "it belongs to data.clip_mode = \"uniform\""}}, .in_stages = true}},
+      {"data.hdr",
+       Kind::choice,
+       "tonemap",
+       "videos of HDR (PQ, HLG); tonemap: shown in SDR, by the curve of BT.2390 with white at 203 nits; refuse: they are faulty",
+       read_hdr,
+       {.choices = "tonemap|refuse", .needs = {kPictures}, .in_stages = true}},
+      {"data.deinterlace",
+       Kind::choice,
+       "auto",
+       "interlaced videos; auto: each frame shows one moment; off: both fields as they are",
+       read_deinterlace,
+       {.choices = "auto|off", .needs = {kPictures}, .in_stages = true}},
+      {"data.background",
+       Kind::text,
+       "white",
+       "colour behind transparent pictures and videos: white, black, grey or #rrggbb",
+       read_background,
+       {.in_stages = true}},
+      {"data.cuts",
+       Kind::choice,
+       "keep",
+       "videos in which another scene begins; keep: as they are; split: each scene counts as a video of its own; drop: clips across a cut are left out; all but keep look through whole videos once",
+       read_cuts,
+       {.choices = "keep|split|drop", .needs = {kPictures}, .in_stages = true}},
+      {"data.bars",
+       Kind::choice,
+       "keep",
+       "black bars of more than 2 % of a side; crop: cut off before a clip's bucket is chosen, which looks through whole videos once",
+       read_bars,
+       {.choices = "keep|crop", .needs = {kPictures}, .in_stages = true}},
       {"data.strict",
        Kind::choice,
        "false",

@@ -62,9 +62,6 @@ struct Recipe {
     std::string image_encoder, image_encoder_path;
     std::string pooled_encoder, pooled_encoder_path, pooled_tokenizer;  ///< of the second text encoder
     std::string audio_encoder;                                          ///< a preset, a path, or auto
-    std::string hdr, deinterlace;                                       ///< tonemap or refuse; auto or off
-    std::string background;                                             ///< colour behind what is transparent
-    std::string cuts, bars;       ///< hard cuts inside a clip: keep, split or drop; black bars: keep or crop
     int64_t vae_tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
     int64_t vae_tile_frames = 0;  ///< and their frames
     Encoders encoders = Encoders::cached;

@@ -108,6 +108,7 @@ BucketChoice choose_bucket(const std::vector<Bucket>& buckets, const ClipSize& c
     if (takes(bucket, clip, only_images)) least_crop = std::min(least_crop, crop_of(bucket, clip));
   if (least_crop > 1) {
     choice.problem = why_none_takes(buckets, clip);
+    choice.too_short = !clip.image;
     return choice;
   }
   if (least_crop > max_crop) {

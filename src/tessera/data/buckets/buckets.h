@@ -45,10 +45,11 @@ struct ClipSize {
 };
 
 struct BucketChoice {
-  int bucket = -1;      ///< index, or -1
-  double crop = 0;      ///< share of the picture that cropping to the bucket's aspect ratio cuts off, 0..1
-  double enlarge = 1;   ///< factor by which the picture is resized to cover the bucket; above 1 it is made larger
-  std::string problem;  ///< why no bucket fits
+  int bucket = -1;         ///< index, or -1
+  double crop = 0;         ///< share of the picture that cropping to the bucket's aspect ratio cuts off, 0..1
+  double enlarge = 1;      ///< factor by which the picture is resized to cover the bucket; above 1 it is made larger
+  std::string problem;     ///< why no bucket fits
+  bool too_short = false;  ///< which is that the clip has too few frames
 };
 
 /// The bucket that cuts off least of the picture. Among those within kCropTolerance of the least: the one with most

@@ -10,14 +10,12 @@ namespace {
 using Names = std::vector<std::string>;
 
 const Names kVideoEndings = {".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".gif", ".mpg", ".mpeg", ".ts", ".wmv"};
-const Names kImageEndings = {".png", ".jpg", ".jpeg", ".webp", ".bmp"};
+const Names kImageEndings = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"};
+const Names kCaptionEndings = {".txt", ".caption"};
 const Names kTensorEndings = {".npy", ".pt", ".pth"};
 
-/// ._NAME, which macOS writes beside a file on disks of others: it has the file's ending and none of its content.
-bool is_finder_file(const Path& path) { return path.filename().native().starts_with("._"); }
-
 bool ends_in(const Path& path, const Names& endings) {
-  if (is_finder_file(path)) return false;
+  if (is_hidden(path)) return false;
   return std::find(endings.begin(), endings.end(), ending_of(path)) != endings.end();
 }
 
@@ -27,6 +25,11 @@ std::string ending_of(const Path& path) {
   std::string ending = path.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
   return ending;
+}
+
+bool is_hidden(const Path& path) {
+  const std::string& name = path.filename().native();
+  return name.starts_with('.') && name != "." && name != "..";
 }
 
 bool is_folder(const Path& path) {
@@ -41,5 +44,6 @@ bool is_clip(const Path& path) { return ends_in(path, kVideoEndings) || is_image
 const std::vector<std::string>& video_endings() { return kVideoEndings; }
 const std::vector<std::string>& image_endings() { return kImageEndings; }
 const std::vector<std::string>& tensor_endings() { return kTensorEndings; }
+const std::vector<std::string>& caption_endings() { return kCaptionEndings; }
 
 }  // namespace tessera::data

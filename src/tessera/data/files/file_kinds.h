@@ -10,6 +10,10 @@ namespace tessera::data {
 
 using Path = std::filesystem::path;
 
+/// Files and folders whose names begin with a dot are no part of a data set: .trash, or ._NAME, which macOS writes beside
+/// a file on disks of others, with the file's ending and none of its content.
+bool is_hidden(const Path& path);
+
 bool is_clip(const Path& path);  ///< a video or image
 /// False also for what cannot be looked at: a link to itself, a name that is too long.
 bool is_folder(const Path& path);
@@ -25,5 +29,6 @@ std::string ending_of(const Path& path);
 const std::vector<std::string>& video_endings();
 const std::vector<std::string>& image_endings();
 const std::vector<std::string>& tensor_endings();
+const std::vector<std::string>& caption_endings();
 
 }  // namespace tessera::data

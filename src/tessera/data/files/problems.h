@@ -32,13 +32,21 @@ class Problems {
   /// The count, then a line for each of the first `most`.
   std::string text(size_t most = 50) const;
 
+  /// A clip that is not used and is no fault of the data set: it is too short.
+  void leave_out(const std::string& where, const std::string& what) { left_out_.push_back({where, what}); }
+  const std::vector<Problem>& left_out() const { return left_out_; }
+  /// The count, then a line for each of the first `most`; empty where there are none.
+  std::string left_out_text(size_t most = 10) const;
+  /// Both, and where there is neither, the notes.
+  std::string whole_text() const;
+
   /// What is no fault, but should be known: columns that are not used.
   void note(std::string text) { notes_.push_back(std::move(text)); }
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   bool strict_;
-  std::vector<Problem> list_;
+  std::vector<Problem> list_, left_out_;
   std::vector<std::string> notes_;
 };
 

@@ -63,10 +63,10 @@ void musubi_timesteps(Translator& t) {
     t.refuse(option, "uniform, sigmoid and shift are supported");
   if (t.has(scale) && sampling != "sigmoid" && sampling != "shift")
     t.imply(scale, "it belongs to --timestep_sampling sigmoid and shift");
-  // only `shift` and the table of `sigma` are shifted
-  if (t.has(shift) && (sampling == "shift" || sampling == "sigma"))
-    return t.set("diffusion.shift", t.value(shift), {shift});
-  if (t.has(shift)) t.imply(shift, "it belongs to --timestep_sampling shift");
+  // The table that `sigma` draws from is shifted for sampling alone.
+  if (t.has(shift) && sampling == "shift") return t.set("diffusion.shift", t.value(shift), {shift});
+  if (t.has(shift))
+    t.imply(shift, "it belongs to --timestep_sampling shift; " + sampling + " is not shifted in training");
   t.assume("diffusion.shift", "1", "timesteps are not shifted");
 }
 

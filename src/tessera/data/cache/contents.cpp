@@ -1,4 +1,4 @@
-#include "tessera/data/contents.h"
+#include "tessera/data/cache/contents.h"
 
 #include <algorithm>
 #include <fstream>

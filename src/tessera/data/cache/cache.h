@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/data/contents.h"
+#include "tessera/data/cache/contents.h"
 
 namespace tessera::data {
 

@@ -1,12 +1,15 @@
 #pragma once
-// What video_file.cpp and video_write.cpp share: FFmpeg's objects with owners, its errors as text. Included by nobody
+// FFmpeg's objects with owners, its errors as text. Included by what is left out of a build without FFmpeg, and by nobody
 // else.
 extern "C" {
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
 #include <libavutil/display.h>
+#include <libavutil/dovi_meta.h>
 #include <libavutil/imgutils.h>
+#include <libavutil/mastering_display_metadata.h>
 #include <libavutil/opt.h>
+#include <libavutil/pixdesc.h>
 #include <libswscale/swscale.h>
 }
 
@@ -45,5 +48,9 @@ inline void quiet_ffmpeg() {
 
 /// A frame with buffers as FFmpeg wants them: its vector code reads and writes beyond the end of unpadded rows.
 FramePtr new_frame(AVPixelFormat format, int width, int height);
+
+/// `from` in the size and format of `to`, bicubic; `kept` is the scaler of the calls before, which is used again where it
+/// fits. Throws UserError (input) for a format that FFmpeg's scaler cannot read.
+void scale_frame(const AVFrame& from, AVFrame& to, ScalerPtr& kept);
 
 }  // namespace tessera::data

@@ -1,4 +1,4 @@
-#include "tessera/data/cache.h"
+#include "tessera/data/cache/cache.h"
 
 #include <cstdio>
 #include <filesystem>

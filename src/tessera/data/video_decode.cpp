@@ -1,0 +1,198 @@
+#include "tessera/data/video_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tessera/base/check.h"
+#include "tessera/data/media/fields.h"
+#include "tessera/data/media/tone_map.h"
+#include "tessera/data/video_pixels.h"
+#include "tessera/data/video_source.h"
+
+namespace tessera::data {
+
+namespace {
+
+constexpr int64_t kLargest = int64_t{1} << 28;  // pixels of a frame that is resized to cover what is asked for
+
+/// From a decoded frame to RGB at one size: opaque, in SDR, resized to cover, cropped in the centre, turned as the file
+/// says.
+class Fit {
+ public:
+  Fit(const Source& source, const ClipSpec& spec) : source_(source), spec_(spec), turn_(source.turn()) {
+    const VideoInfo shown = source.info();
+    height_ = spec.height > 0 ? spec.height : std::max(1, within(shown.height, spec.bars.top + spec.bars.bottom));
+    width_ = spec.width > 0 ? spec.width : std::max(1, within(shown.width, spec.bars.left + spec.bars.right));
+    const double high = shown.height * (1 - spec.bars.top - spec.bars.bottom);
+    const double wide = shown.width * (1 - spec.bars.left - spec.bars.right);
+    const double scale = std::max(height_ / high, width_ / wide);
+    cover_height_ = std::max(height_, static_cast<int>(std::lround(shown.height * scale)));
+    cover_width_ = std::max(width_, static_cast<int>(std::lround(shown.width * scale)));
+    check_input(int64_t{cover_height_} * cover_width_ <= kLargest, "data.decode",
+                "a frame of " + std::to_string(shown.width) + " x " + std::to_string(shown.height) +
+                    " pixels would be " + std::to_string(cover_width_) + " x " + std::to_string(cover_height_) +
+                    " to cover " + std::to_string(width_) + " x " + std::to_string(height_),
+                "cut it to a shape nearer to that");
+    covered_ = cover(AV_PIX_FMT_RGB24);
+  }
+
+  int height() const { return height_; }
+  int width() const { return width_; }
+
+  /// `before`: the frame before it in the file, or null.
+  void convert(const AVFrame& frame, const AVFrame* before, uint8_t* to) {
+    FramePtr moment;
+    if (spec_.showing.deinterlace && !source_.picture() && source_.interlaced(frame))
+      moment = one_moment(frame, before, source_.top_first(frame));
+    const AVFrame& from = moment ? *moment : frame;
+    const Traits traits = traits_of_colours(from, source_.picture());
+    if (traits.hdr()) {
+      map_tones(from, traits.has(Trait::hlg));
+    } else {
+      const FramePtr rgb = opaque_rgb(from, spec_.showing.background, source_.profile(), source_.picture());
+      scale_frame(rgb ? *rgb : from, *covered_, scaler_);
+    }
+    crop(to);
+  }
+
+ private:
+  static int within(int size, double cut) { return static_cast<int>(std::lround(size * (1 - cut))); }
+
+  /// A frame of the size that covers what is asked for, lying as what is decoded lies.
+  FramePtr cover(AVPixelFormat format) const {
+    return new_frame(format, turn_.swap ? cover_height_ : cover_width_, turn_.swap ? cover_width_ : cover_height_);
+  }
+
+  void map_tones(const AVFrame& from, bool hlg) {
+    if (!wide_) wide_ = cover(AV_PIX_FMT_RGB48LE);
+    scale_frame(from, *wide_, scaler_);
+    ToneMap::From form{.hlg = hlg, .wide = from.color_primaries != AVCOL_PRI_BT709};
+    if (const AVFrameSideData* side = av_frame_get_side_data(&from, AV_FRAME_DATA_MASTERING_DISPLAY_METADATA)) {
+      const auto* screen = reinterpret_cast<const AVMasteringDisplayMetadata*>(side->data);
+      constexpr double kLeast = 100, kMost = 10000;
+      if (screen->has_luminance && screen->max_luminance.den > 0)
+        form.peak = std::clamp(av_q2d(screen->max_luminance), kLeast, kMost);
+    }
+    if (!tones_ || tones_->from() != form) tones_.emplace(form);
+    for (int y = 0; y < wide_->height; ++y)
+      tones_->convert(
+          reinterpret_cast<const uint16_t*>(wide_->data[0] + y * static_cast<ptrdiff_t>(wide_->linesize[0])),
+          covered_->data[0] + y * static_cast<ptrdiff_t>(covered_->linesize[0]), wide_->width);
+  }
+
+  /// Where a side of `size` begins in its `cover`, of which such shares are cut off first.
+  static int begin_of(int size, int cover, double before, double after) {
+    const double inside = cover * (1 - before - after);
+    return std::clamp(static_cast<int>(cover * before + (inside - size) / 2), 0, cover - size);
+  }
+
+  void crop(uint8_t* to) const {
+    const int top = begin_of(height_, cover_height_, spec_.bars.top, spec_.bars.bottom);
+    const int left = begin_of(width_, cover_width_, spec_.bars.left, spec_.bars.right);
+    const int h = covered_->height, w = covered_->width;
+    for (int y = 0; y < height_; ++y) {
+      for (int x = 0; x < width_; ++x, to += 3) {
+        const int row = turn_.row(y + top, x + left, h), column = turn_.column(y + top, x + left, w);
+        std::memcpy(to, covered_->data[0] + row * static_cast<ptrdiff_t>(covered_->linesize[0]) + column * 3, 3);
+      }
+    }
+  }
+
+  const Source& source_;
+  const ClipSpec spec_;
+  const Turn turn_;
+  int height_ = 0, width_ = 0, cover_height_ = 0, cover_width_ = 0;
+  FramePtr covered_, wide_;
+  ScalerPtr scaler_;
+  std::optional<ToneMap> tones_;
+};
+
+std::string rate_text(double fps) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g fps", fps);
+  return text;
+}
+
+}  // namespace
+
+bool has_video() { return true; }
+
+VideoInfo probe_file(const Path& path) { return Source(path).counted(); }
+
+void check_hdr(const std::string& name, const Traits& traits, const Showing& showing) {
+  check_input(showing.tone_map || !traits.hdr(), "data.decode",
+              name + ": is HDR (" + (traits.has(Trait::hlg) ? "HLG" : "PQ") + "), and data.hdr = \"refuse\"",
+              "export it as SDR, remove it, or set data.hdr = \"tonemap\"");
+}
+
+namespace {
+
+/// The frames of decode_file, from where `source` stands; nothing when that turns out to be past the first of them.
+std::optional<Frames> choose_frames(const Path& path, const ClipSpec& spec, Source& source, bool skipped) {
+  check_hdr(path.string(), source.info().traits, spec.showing);
+  Fit fit(source, spec);
+  Frames clip{.count = 0,
+              .height = fit.height(),
+              .width = fit.width(),
+              .fps = spec.fps > 0 ? spec.fps : source.fps(),
+              .rgb = {}};
+  const auto complete = [&] { return spec.frames > 0 && clip.count == spec.frames; };
+  // `held` is chosen for every target time up to `until`: half way to the frame after it, or the end of the clip.
+  FramePtr before, held, following;
+  const auto add = [&] {
+    clip.rgb.resize(clip.rgb.size() + clip.frame_bytes());
+    fit.convert(*held, before.get(), clip.frame(clip.count++));
+  };
+  double held_time = 0, time = 0;
+  int64_t decoded = 0;
+  const auto choose = [&](double until) {
+    if (spec.fps <= 0) {
+      if (clip.count > 0 || spec.start <= until) add();
+      return;
+    }
+    while (!complete() && spec.start + clip.count / spec.fps <= until) add();
+  };
+  while (!complete() && source.next(following, time)) {
+    if (skipped && decoded == 0 && time > spec.start) return std::nullopt;
+    if (decoded++ > 0) choose((held_time + time) / 2);
+    before = std::move(held), held = std::move(following);
+    held_time = time;
+  }
+  const double shown_for = source.damage().empty() ? 1 - 1e-6 : 0.5;  // in frames; the next one would have been nearer
+  if (held && !complete()) choose(held_time + shown_for / source.fps());
+
+  if (complete() || (spec.frames == 0 && clip.count > 0 && source.damage().empty())) return clip;
+  if (skipped) return std::nullopt;  // told as it is found from the start
+  const std::string needed = spec.frames > 0 ? std::to_string(spec.frames) : "all";
+  std::string what = path.string() + ": found " + std::to_string(clip.count) + " frames, needed " + needed + " at " +
+                     rate_text(clip.fps) + "; the file gave " + std::to_string(decoded) + " at " +
+                     rate_text(source.fps());
+  if (const int64_t listed = source.listed(); source.damage().empty() && decoded < listed)
+    throw UserError(Exit::input, "data.decode", what + ", and lists " + std::to_string(listed), kMendFile);
+  if (!source.damage().empty())
+    throw UserError(Exit::input, "data.decode", what + ", then: " + source.damage(), kMendFile);
+  throw UserError(Exit::input, "data.decode", what, "lower data.frames, raise data.fps, or remove the clip");
+}
+
+}  // namespace
+
+Frames decode_file(const Path& path, const ClipSpec& spec, VideoInfo* found) {
+  constexpr double kWorthSkipping = 1;  // seconds; key frames are seldom nearer to each other
+  constexpr double kBefore = 2;         // frames that one moment of an interlaced frame is made with
+  if (spec.start > kWorthSkipping) {
+    Source source(path);
+    const bool fields = source.info().traits.has(Trait::interlaced);
+    if (source.skip_to(spec.start - (fields ? kBefore / source.fps() : 0)))
+      if (std::optional<Frames> clip = choose_frames(path, spec, source, /*skipped=*/true)) return std::move(*clip);
+  }
+  Source source(path);
+  if (found) *found = source.info();
+  return *choose_frames(path, spec, source, /*skipped=*/false);
+}
+
+}  // namespace tessera::data
