@@ -68,9 +68,7 @@ int run_list(const Arguments& arguments) {
 Command list_command() {
   Command c;
   c.name = "list";
-  c.summary = "Lists what a recipe can name.
-      These are
-              " + kinds() +
+  c.summary = "Lists what a recipe can name.\nThese are " + kinds() +
               "; `tessera list schema` prints a JSON schema, for editors that complete and check recipes.";
   c.usage = "list presets|autoencoders|encoders|profiles|optimizers|schema [--json] [--files]";
   c.flags = {{"--json", "", "print JSON"},

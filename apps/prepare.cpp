@@ -5,7 +5,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/world.h"
-#include "tessera/data/cache/cache_search.h"
+#include "tessera/data/cache_search.h"
 #include "tessera/job/assumed.h"
 #include "tessera/job/device.h"
 #include "tessera/planning/mesh_checks.h"

@@ -6,7 +6,7 @@
 #include "data/archive_files.h"
 #include "data/scene.h"
 #include "tessera/base/random.h"
-#include "tessera/data/cache/contents.h"
+#include "tessera/data/cache.h"
 #include "tessera/data/clips.h"
 #include "tessera/data/files/inflate.h"
 #include "tessera/data/files/npy.h"

@@ -1,8 +1,8 @@
-#include "tessera/data/cache/cache.h"
+#include "tessera/data/cache.h"
 
 #include "data/scene.h"
 #include "tessera/checkpoint/crc32c.h"
-#include "tessera/data/cache/cache_search.h"
+#include "tessera/data/cache_search.h"
 
 namespace tessera::data {
 

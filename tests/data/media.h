@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "data/scene.h"
-#include "tessera/data/media/ffmpeg_write.h"
+#include "tessera/data/ffmpeg_write.h"
 
 extern "C" {
 #include <libavcodec/bsf.h>

@@ -3,7 +3,7 @@
 #include "data/media.h"
 #include "tessera/data/clips.h"
 #include "tessera/data/files/picture_header.h"
-#include "tessera/data/media/icc.h"
+#include "tessera/data/icc.h"
 
 namespace tessera::data {
 

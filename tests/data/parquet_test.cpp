@@ -4,7 +4,7 @@
 
 #include "data/scene.h"
 #include "tessera/base/random.h"
-#include "tessera/data/contents.h"
+#include "tessera/data/cache.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/file_kinds.h"

@@ -14,7 +14,7 @@
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/weights.h"
-#include "tessera/data/cache/cache_search.h"
+#include "tessera/data/cache_search.h"
 #include "tessera/data/captions.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/npy.h"

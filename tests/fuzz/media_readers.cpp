@@ -13,7 +13,7 @@
 #include "tessera/data/audio.h"
 #include "tessera/data/files/parquet.h"
 #include "tessera/data/files/picture_header.h"
-#include "tessera/data/media/icc.h"
+#include "tessera/data/icc.h"
 #include "tessera/data/video.h"
 
 namespace tessera::fuzz {

@@ -11,7 +11,7 @@
 #include "multirank/processes.h"
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/data/cache/cache.h"
+#include "tessera/data/cache.h"
 #include "tessera/data/video.h"
 
 namespace tessera::testing {

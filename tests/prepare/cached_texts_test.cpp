@@ -8,7 +8,7 @@
 #include "folder_test.h"
 #include "tessera/base/random.h"
 #include "tessera/comm/world.h"
-#include "tessera/data/cache/cache_search.h"
+#include "tessera/data/cache_search.h"
 #include "tessera/data/text/tokenizer.h"
 #include "tessera/data/video.h"
 #include "tessera/job/encoder_plan.h"

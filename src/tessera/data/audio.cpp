@@ -8,7 +8,7 @@ extern "C" {
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/data/media/ffmpeg.h"
+#include "tessera/data/ffmpeg.h"
 
 namespace tessera::data {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "tessera/data/clip_format.h"
-#include "tessera/data/media/ffmpeg_write.h"
+#include "tessera/data/ffmpeg_write.h"
 #include "tessera/data/palette.h"
 
 namespace tessera::data {

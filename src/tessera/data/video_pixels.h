@@ -5,8 +5,8 @@
 //   if (FramePtr rgb = opaque_rgb(frame, white, profile, picture)) frame = std::move(rgb);
 #include <array>
 
-#include "tessera/data/media/ffmpeg.h"
-#include "tessera/data/media/icc.h"
+#include "tessera/data/ffmpeg.h"
+#include "tessera/data/icc.h"
 #include "tessera/data/reading.h"
 
 namespace tessera::data {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "tessera/data/media/ffmpeg.h"
-#include "tessera/data/media/icc.h"
+#include "tessera/data/ffmpeg.h"
+#include "tessera/data/icc.h"
 #include "tessera/data/video_file.h"
 
 namespace tessera::data {

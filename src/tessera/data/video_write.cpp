@@ -6,7 +6,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/audio.h"
-#include "tessera/data/media/ffmpeg_write.h"
+#include "tessera/data/ffmpeg_write.h"
 
 namespace tessera::data {
 

@@ -2,7 +2,7 @@
 // An encoded caption: the embeddings that a model takes.
 //
 //   EncodedText text = pass.encode("a cat");
-#include "tessera/data/cache/cache.h"
+#include "tessera/data/cache.h"
 #include "tessera/torch_headers.h"
 
 namespace tessera::prepare {

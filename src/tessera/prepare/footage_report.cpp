@@ -147,14 +147,15 @@ std::string captions_text(const std::vector<std::string>& captions) {
 
 }  // namespace
 
-void look_into_files(const recipe::Recipe& recipe, const std::vector<data::Item>& items, const FilesBeside& beside) {
+void look_into_files(const recipe::Recipe::Data& data, const std::vector<data::Item>& items,
+                     const FilesBeside& beside) {
   std::vector<fs::path> paths, videos;
   for (const data::Item& item : items) {
     paths.push_back(item.path);
     if (!data::is_latent(item.path)) videos.push_back(item.path);
     for (const auto& [role, file] : beside(item)) paths.push_back(file);
   }
-  const fs::path probes = fs::path(recipe.data.cache) / "probes.jsonl";
+  const fs::path probes = fs::path(data.cache) / "probes.jsonl";
   {
     report::CountProgress progress(true, "prepare: looking into", "files", static_cast<int64_t>(paths.size()));
     const data::CountedFiles counted = data::update_probes(probes, paths, [&](int64_t done) { progress.at(done); });
@@ -164,7 +165,7 @@ void look_into_files(const recipe::Recipe& recipe, const std::vector<data::Item>
                 " to the end to count their frames, which no index of theirs lists, in " +
                 number("%.1f s", counted.seconds) + " of all threads; probes.jsonl keeps the numbers");
   }
-  const data::ClipRules& rules = recipe.data.clips;
+  const data::ClipRules& rules = data.clips;
   if (!rules.looks_through()) return;
   report::CountProgress progress(true, "prepare: looking through", "videos", static_cast<int64_t>(videos.size()));
   data::update_footage(probes, videos, rules.fps, rules.showing, [&](int64_t done) { progress.at(done); });

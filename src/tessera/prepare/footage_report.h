@@ -1,7 +1,7 @@
 #pragma once
 // What prepare sees of files before it encodes their clips, and tells of the footage afterwards.
 //
-//   look_into_files(recipe, items, files_beside);                            // rank 0; probes.jsonl
+//   look_into_files(recipe.data, items, files_beside);                            // rank 0; probes.jsonl
 //   FootageReport report(folder, rank);
 //   report.add({.entry = hash, .source = "a.mp4", .footage = data::look_at(frames)});     // each rank, each clip
 //   report.finish(entries, captions);                                        // rank 0, when all have added; report.jsonl
@@ -23,7 +23,7 @@ using FilesBeside = std::function<std::vector<std::pair<std::string, data::Path>
 
 /// Into those that are not known yet, and through those that are cut at scenes or bars; says how long it took to count
 /// frames of files that have no index of them.
-void look_into_files(const recipe::Recipe& recipe, const std::vector<data::Item>& items, const FilesBeside& beside);
+void look_into_files(const recipe::Recipe::Data& data, const std::vector<data::Item>& items, const FilesBeside& beside);
 
 /// A clip of the cache: its entry's hash, and where it comes from.
 struct SeenClip {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/cache/cache.h"
+#include "tessera/data/cache.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/video.h"
 #include "tessera/families/frames/given_frames.h"

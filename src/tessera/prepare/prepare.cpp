@@ -5,7 +5,7 @@
 
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
-#include "tessera/data/cache/cache_search.h"
+#include "tessera/data/cache_search.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
@@ -172,7 +172,7 @@ class Preparation {
       if (encodes) make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
       if (!recipe_.data.texts && data::has_tokenizer()) tell_cut_captions(recipe_, job_, captions_, data_.tokenizer_);
       if (!online_ && data::has_video())
-        look_into_files(recipe_, data_.items_, [&](const data::Item& item) { return shown_files(item, wanted_); });
+        look_into_files(recipe_.data, data_.items_, [&](const data::Item& item) { return shown_files(item, wanted_); });
     }
     pace.barrier();
   }
@@ -557,7 +557,6 @@ class Preparation {
     data_.job_ = &job_;
     data_.stored_texts_ = recipe_.data.texts;
     data_.takes_ = inputs_of(*job_.model, job_.latent);
-    data_.codec_ = job_.codec.get();
     data_.encoders_ = recipe_.data.encoders;
     if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);
     // [Note: frozen encoders] in encoder_bytes.h; with data.encoders = "host" the Loader's thread reads them again, there

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "tessera/comm/comm.h"
-#include "tessera/data/cache/cache.h"
+#include "tessera/data/cache.h"
 #include "tessera/data/clips.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/order.h"
@@ -120,7 +120,6 @@ class PreparedData {
   std::map<int64_t, data::CachedTensor> seen_;  // CLIP features by clip, when online
   const job::Job* job_ = nullptr;
   std::set<std::string> takes_;  // extras of the model
-  const net::VideoCodec* codec_ = nullptr;
   std::vector<int> buckets_;
   std::vector<std::string> prompts_;
   std::vector<EncodedText> prompt_encoded_;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/cache/cache.h"
+#include "tessera/data/cache.h"
 #include "tessera/data/dataset.h"
 #include "tessera/job/audio_encoder.h"
 #include "tessera/job/job.h"

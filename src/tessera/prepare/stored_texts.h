@@ -5,7 +5,7 @@
 //   CachedText text = stored_text(item.context, item.pooled, job);    // [n, D] and [P], as the model takes them
 //
 // The cache keeps them in the clip's entry (put_text, take_text), so that a changed file makes it stale as a changed clip does.
-#include "tessera/data/cache/cache.h"
+#include "tessera/data/cache.h"
 #include "tessera/data/item.h"
 #include "tessera/job/job.h"
 #include "tessera/prepare/encoded_text.h"

@@ -1,5 +1,7 @@
 // From the texts of a recipe to its fields: each value by its row, then what several of them decide together.
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -8,7 +10,6 @@
 #include "tessera/data/buckets/aspect_ratios.h"
 #include "tessera/data/text/text.h"
 #include "tessera/plan/optimizers.h"
-#include "tessera/recipe/lr_scale.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/recipe/settings.h"
 #include "tessera/recipe/stage.h"
@@ -16,6 +17,31 @@
 namespace tessera::recipe {
 
 namespace {
+
+/// train.lr_scale: how the learning rate follows the global batch.
+struct LrScale {
+  double factor = 1;
+  std::string text;  ///< the factor as it was made; empty for none
+};
+
+/// `rule`: none; linear, global_batch / base_batch (Goyal et al., 2017: with SGD); sqrt, its square root (Adam; Sana's
+/// auto_lr with a base of 256); or a number, the factor itself. Throws UserError (usage) for anything else.
+LrScale lr_scale(const std::string& rule, int64_t global_batch, int64_t base_batch) {
+  if (rule == "none") return {};
+  const double ratio = static_cast<double>(global_batch) / static_cast<double>(base_batch);
+  const std::string text = std::to_string(global_batch) + " / " + std::to_string(base_batch);
+  if (rule == "linear") return {ratio, text};
+  if (rule == "sqrt") return {std::sqrt(ratio), "sqrt(" + text + ")"};
+  char* end = nullptr;
+  const double factor = std::strtod(rule.c_str(), &end);
+  if (rule.empty() || *end != 0 || !std::isfinite(factor) || factor <= 0) {
+    const std::string meant = nearest(rule, {"none", "linear", "sqrt"}).front();
+    throw UserError(Exit::usage, "recipe: train.lr_scale",
+                    "'" + rule + "': expected none, linear, sqrt or a factor above 0",
+                    "did you mean \"" + meant + "\"?");
+  }
+  return {factor, rule};
+}
 
 std::string model_config(const Values& values) {
   nlohmann::ordered_json config = nlohmann::ordered_json::object();

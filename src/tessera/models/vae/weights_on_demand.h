@@ -26,7 +26,7 @@ class WeightsOnDemand {
 
   /// On the device that the calling thread computes on; reads all where they are not there. One thread encodes.
   const net::WeightMap& loaded() const;
-  net::WeightMap meta() const;           ///< shapes without values, to count a pass
+  net::WeightMap meta() const;  ///< shapes without values, to count a pass
   int64_t bytes() const;
   /// Of all values, in the order of names, for cache keys. Reads one at a time where they are not loaded.
   uint64_t hash() const;

@@ -1,4 +1,4 @@
-#include "tessera/data/media/ffmpeg.h"
+#include "tessera/data/ffmpeg.h"
 
 #include "tessera/base/check.h"
 

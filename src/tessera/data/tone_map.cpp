@@ -1,4 +1,4 @@
-#include "tessera/data/media/tone_map.h"
+#include "tessera/data/tone_map.h"
 
 #include <algorithm>
 #include <cmath>

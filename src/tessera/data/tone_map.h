@@ -6,7 +6,7 @@
 //
 // [Note: tone mapping] FFmpeg's filter graph would do this with zscale, and turning and deinterlacing with transpose and
 // bwdif. In Debian's build libavfilter brings 31 libraries of 54 MiB into the wheel (speech synthesis and recognition,
-// Vulkan, LAPACK), a third of what it carries now, for the 300 lines of this module, fields.h and the turns of
+// Vulkan, LAPACK), a third of what it carries now, for the 300 lines of this module, fields in video_decode.cpp and the turns of
 // video_source.h. So these are ours.
 #include <cstdint>
 #include <vector>

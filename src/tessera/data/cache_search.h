@@ -12,7 +12,7 @@
 //   remove_unused(folder, files_in_use);                                              // `tessera prepare --prune`
 #include <set>
 
-#include "tessera/data/cache/cache.h"
+#include "tessera/data/cache.h"
 
 namespace tessera::data {
 

@@ -1,4 +1,4 @@
-#include "tessera/data/cache/cache_search.h"
+#include "tessera/data/cache_search.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "tessera/data/media/icc.h"
+#include "tessera/data/icc.h"
 
 #include <lcms2.h>
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
-#include "tessera/data/media/ffmpeg.h"
+#include "tessera/data/ffmpeg.h"
 
 namespace tessera::data {
 

@@ -1,6 +1,6 @@
 // ICC profiles in a build without LittleCMS; icc.cpp is the other one.
 #include "tessera/base/check.h"
-#include "tessera/data/media/icc.h"
+#include "tessera/data/icc.h"
 
 namespace tessera::data {
 
