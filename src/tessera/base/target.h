@@ -37,7 +37,7 @@ int64_t cublas_workspace(const Target& target, std::string_view setting);
 std::string cudnn_setting();
 
 /// Bytes that a convolution takes from LibTorch's allocator with it, at most, while it runs; those of 2048 where it is no
-/// number. That cuDNN keeps to it is NVIDIA's word [E].
+/// number. Whatever cuDNN makes of the variable, a run's allocator gives no more (ops/convolution.h).
 int64_t cudnn_workspace(std::string_view setting);
 
 }  // namespace tessera
