@@ -143,21 +143,19 @@ TEST(Import, CommandsBecomeRecipeKeys) {
 TEST(Import, ArgumentsOfProdigyAndWhatOthersMakeOfThem) {
   const std::string command =
       "python src/musubi_tuner/wan_train_network.py --task t2v-1.3B --dit d/x.safetensors --optimizer_type ";
-  check(
-      {"Prodigy",
-       {{"model.preset", "wan2.1-t2v-1.3b"},
-        {"train.optimizer", "prodigy"},
-        {"train.d_coef", "2.0"},
-        {"train.d0", "1e-5"},
-        {"train.beta3", ""},
-        {"train.bias_correction", "true"},
-        {"train.safeguard_warmup", "false"},
-        {"train.growth_rate", "1.02"},
-        {"train.weight_decay", "0.01"},
-        {"train.betas", "0.9,0.99"}}},
-      import_command(command + "prodigyopt.Prodigy --optimizer_args growth_rate=1.02 weight_decay=0.01 betas=0.9,0.99 "
-                               "d_coef=2.0 d0=1e-5 beta3=None use_bias_correction=True safeguard_warmup=False",
-                     {}));
+  check({"Prodigy",
+         {{"model.preset", "wan2.1-t2v-1.3b"},
+          {"train.optimizer", "prodigy"},
+          {"train.d_coef", "2.0"},
+          {"train.d0", "1e-5"},
+          {"train.beta3", ""},
+          {"train.bias_correction", "true"},
+          {"train.growth_rate", "1.02"},
+          {"train.weight_decay", "0.01"},
+          {"train.betas", "0.9,0.99"}}},
+        import_command(command + "prodigyopt.Prodigy --optimizer_args decouple=True weight_decay=0.01 betas=0.9,0.99 "
+                                 "d_coef=2.0 d0=1e-5 beta3=None use_bias_correction=True growth_rate=1.02",
+                       {}));
   check({"nothing to set", {{"--optimizer_args", "implied"}}},
         import_command(command + "prodigy --optimizer_args decouple=True growth_rate=inf", {}));
   for (const char* other : {"prodigy --optimizer_args decouple=False", "prodigy --optimizer_args slice_p=11",
