@@ -150,16 +150,14 @@ TEST(Import, ArgumentsOfProdigyAndWhatOthersMakeOfThem) {
           {"train.d0", "1e-5"},
           {"train.beta3", ""},
           {"train.bias_correction", "true"},
-          {"train.safeguard_warmup", "false"},
+          {"train.growth_rate", "1.02"},
           {"train.weight_decay", "0.01"},
           {"train.betas", "0.9,0.99"}}},
         import_command(command + "prodigyopt.Prodigy --optimizer_args decouple=True weight_decay=0.01 betas=0.9,0.99 "
-                                 "d_coef=2.0 d0=1e-5 beta3=None use_bias_correction=True safeguard_warmup=False",
+                                 "d_coef=2.0 d0=1e-5 beta3=None use_bias_correction=True growth_rate=1.02",
                        {}));
   check({"nothing to set", {{"--optimizer_args", "implied"}}},
         import_command(command + "prodigy --optimizer_args decouple=True growth_rate=inf", {}));
-  check({"a bound", {{"train.growth_rate", "1.02"}}},
-        import_command(command + "prodigy --optimizer_args growth_rate=1.02", {}));
   for (const char* other : {"prodigy --optimizer_args decouple=False", "prodigy --optimizer_args slice_p=11",
                             "AdamW --optimizer_args d_coef=2", "AdamW --optimizer_args growth_rate=1.02"})
     check({other, {{"--optimizer_args", "refused"}}}, import_command(command + other, {}));

@@ -89,17 +89,15 @@ void read_micro_batch(Recipe& recipe, const Given& given) {
 bool is_factored(const Facts& f) {
   return plan::row(f.recipe.plan.states.optimizer).factoring != plan::Factoring::none;
 }
-template <plan::Optimizer optimizer>
-bool optimizer_is(const Facts& f) {
-  return f.recipe.plan.states.optimizer == optimizer;
-}
+bool is_lion(const Facts& f) { return f.recipe.plan.states.optimizer == plan::Optimizer::lion; }
+bool is_adafactor(const Facts& f) { return f.recipe.plan.states.optimizer == plan::Optimizer::adafactor; }
 bool has_eps(const Facts& f) {  // Adam's
   const plan::OptimizerRow& row = plan::row(f.recipe.plan.states.optimizer);
   return row.first && row.second && row.factoring == plan::Factoring::none;
 }
 const Needs kOfProdigy = {[](const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).distance; },
                           "it belongs to train.optimizer = \"prodigy\""};
-const Needs kOfAdafactor = {optimizer_is<plan::Optimizer::adafactor>, "it belongs to train.optimizer = \"adafactor\""};
+const Needs kOfAdafactor = {is_adafactor, "it belongs to train.optimizer = \"adafactor\""};
 bool has_betas(const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).first; }
 const Needs kOfAverage = {[](const Facts& f) { return f.recipe.train.ema > 0; }, "it belongs to train.ema"};
 
@@ -349,9 +347,7 @@ std::vector<Setting> train_settings() {
        "false",
        "lion: train.weight_decay is that of a step at train.lr, whatever that rate is (decoupled_weight_decay of lion-pytorch)",
        train<&Recipe::Train::decoupled_decay>,
-       {.choices = "true|false",
-        .needs = {{optimizer_is<plan::Optimizer::lion>, "it belongs to train.optimizer = \"lion\""}},
-        .in_stages = true}},
+       {.choices = "true|false", .needs = {{is_lion, "it belongs to train.optimizer = \"lion\""}}, .in_stages = true}},
       {"train.d0",
        Kind::number,
        "1e-06",
