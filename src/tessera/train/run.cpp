@@ -73,7 +73,7 @@ void Run::begin_part(size_t part) {
 diffusion::TrainingSamples Run::samples(const plan::Visit& visit) {
   began_ = seconds_now();
   skipped_.clear();
-  overflowed_ = updated_ = spiked_ = false;
+  overflowed_ = spiked_ = false;
   flops_ = 0;
   if (visit.step == first_step_ + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
   engine_->executor().keep_lines(visit.step <= first_step_ + 1);
@@ -168,11 +168,8 @@ Decision Run::decide(const ExpertPass& pass, const engine::StepRun& step) {
   if (decision.control) decision.d = step_size_.of(pass.pass.expert);
   if (decision.stop != 0) stopping_ = decision.stop;
   if (decision.save) save_asked_ = true;
-  if (decision.skipped.empty()) {
-    updated_ = true;
-    look_for_spikes(pass, decision);
-    return decision;
-  }
+  weigh(pass, decision);
+  if (decision.skipped.empty()) return decision;
   skipped_ = decision.skipped;
   overflowed_ = decision.overflow;
   if (rank_ == 0) log::warn("step " + std::to_string(rules.step) + " skipped: " + skipped_);
@@ -413,7 +410,10 @@ void Run::save(int64_t step) {
                  final = checkpoint::step_folder(checkpoints_, step);
   const double start = seconds_now();
   unsaved_.clear();
-  if (skips_in_a_row_ > 0) unsaved_ = "the last " + std::to_string(skips_in_a_row_) + " steps were skipped";
+  if (skips_in_a_row_ > 0)
+    unsaved_ = "the last " + std::to_string(skips_in_a_row_) + " steps were skipped";
+  else if (!skipping_.empty())
+    unsaved_ = "the last step of the " + experts_->name(*skipping_.begin()) + " expert was skipped";
   if (step_size_.pending()) {  // the manifest has all of it
     std::vector<net::Totals> totals;
     const net::Totals own = engine_->store().take_totals();
@@ -456,7 +456,7 @@ void Run::save(int64_t step) {
   };
   if (unsaved_.empty()) wait_for_slowest(save_all);
   if (unsaved_.empty()) {
-    unproved_ = final;
+    await_proof(final, step);
     name_checkpoint(final.string());
   }
   if (rank_ != 0) return;

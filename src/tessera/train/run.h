@@ -110,7 +110,9 @@ class Run {
   void save_beside(int64_t step, const std::filesystem::path& folder);
   void count_skip(int64_t step);
   // run_health.cpp: what diverges, and what is worth going back to
-  void look_for_spikes(const ExpertPass& pass, const Decision& decision);
+  void weigh(const ExpertPass& pass, const Decision& decision);
+  bool look_for_spikes(const ExpertPass& pass, const Decision& decision);
+  void await_proof(const std::filesystem::path& checkpoint, int64_t step);
   void prove(int64_t step);
   bool agree_finite(prepare::Pace& pace, int64_t step, const std::string& broken);
   std::string command(const std::string& flags) const;
@@ -168,7 +170,7 @@ class Run {
   int64_t sample_bytes_ = 0;
   std::vector<StepReport> ranks_;
   std::string skipped_;
-  bool overflowed_ = false, updated_ = false, spiked_ = false;
+  bool overflowed_ = false, spiked_ = false;
   std::map<std::string, int64_t> sent_;
   double span_ = 0, span_began_ = 0;  // of these seconds: how long, and since when the next are counted
   double flops_ = 0;                  // that the model takes of this rank
@@ -183,7 +185,14 @@ class Run {
   int64_t skips_in_a_row_ = 0;     // up to this step, but for overflows of the loss scale
   Spikes spikes_;
   int64_t spikes_in_a_row_ = 0;
-  std::filesystem::path unproved_;      // the checkpoint of the state that is; empty: none, or proved
+  /// A checkpoint that nothing proves yet, and the experts of which no step has begun from it.
+  struct Unproved {
+    std::filesystem::path checkpoint;
+    std::set<size_t> experts;
+  };
+  std::vector<Unproved> unproved_;
+  std::set<size_t> changed_;            // experts with updates since the last save
+  std::set<size_t> skipping_;           // experts whose last step was skipped, but for overflows of the loss scale
   std::string unsaved_;                 // why the last save wrote no checkpoint; empty: it did
   double rate_ = 0;                     // of the last step
   std::optional<Divergence> diverged_;  // of the start before, where this one goes back because of it

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
@@ -16,38 +17,70 @@ namespace tessera::train {
 
 namespace fs = std::filesystem;
 
+/// What a pass says of the states from which it began. An expert is changed by its own steps alone: its first one behind a
+/// checkpoint begins from there.
+void Run::weigh(const ExpertPass& pass, const Decision& decision) {
+  const size_t expert = pass.pass.expert;
+  if (!decision.skipped.empty()) {
+    if (!decision.overflow) skipping_.insert(expert);
+    return;
+  }
+  skipping_.erase(expert);
+  changed_.insert(expert);
+  if (look_for_spikes(pass, decision))
+    std::erase_if(unproved_, [&](const Unproved& each) { return each.experts.contains(expert); });
+  for (Unproved& each : unproved_) each.experts.erase(expert);
+}
+
 /// The first of a row is told, and then ever fewer.
-void Run::look_for_spikes(const ExpertPass& pass, const Decision& decision) {
+bool Run::look_for_spikes(const ExpertPass& pass, const Decision& decision) {
   const std::string text = spikes_.step(pass.pass.expert, decision.loss, decision.norm);
   if (text.empty()) {
     if (pass.last && !spiked_) spikes_in_a_row_ = 0;
-    return;
+    return false;
   }
   spiked_ = true;
-  if (!std::has_single_bit(static_cast<uint64_t>(++spikes_in_a_row_)) || rank_ != 0) return;
+  if (!std::has_single_bit(static_cast<uint64_t>(++spikes_in_a_row_)) || rank_ != 0) return true;
   const std::string told = text + " (run.spike = " + recipe_.values.at("run.spike") +
                            "): it does not prove the checkpoint from which it began" +
                            (spikes_in_a_row_ > 1 ? "; spike " + std::to_string(spikes_in_a_row_) + " in a row" : "");
   log::warn("step " + std::to_string(pass.pass.step) + ": " + told);
   run_log_->warning(pass.pass.step, "spike", told);
+  return true;
+}
+
+/// A checkpoint of this step is there: each expert that was trained since the one before has to make a step from it.
+void Run::await_proof(const fs::path& checkpoint, int64_t step) {
+  Unproved next{checkpoint, std::exchange(changed_, {})};
+  const bool gated = job_.experts.gated;
+  // One that has made no step since an earlier save is as untested as it was; one that makes none any more stays so.
+  std::set<size_t> later;
+  for (int64_t s = step + 1; s <= recipe_.run.steps && later.size() < job_.experts.size(); ++s)
+    later.insert(experts_->expert_of(s));
+  for (const Unproved& each : unproved_)
+    for (const size_t expert : each.experts)
+      if (gated || later.contains(expert)) next.experts.insert(expert);
+  if (next.experts.empty() && !gated && step > 0)
+    next.experts.insert(experts_->expert_of(std::min(step, recipe_.run.steps)));
+  unproved_.push_back(std::move(next));
 }
 
 /// A step that was skipped has changed nothing, so that the next one begins from the same checkpoint.
 void Run::prove(int64_t step) {
-  const bool proves = !unproved_.empty() && skipped_.empty() && !spiked_;
-  if (proves) {
-    wait_for_slowest([&](prepare::Pace&) {
-      watch_.phase(step, rank_ == 0 ? "calling a checkpoint proved" : "waiting for rank 0", RankWatch::kSlowWork);
-      if (rank_ != 0) return;
-      try {
-        checkpoint::prove(unproved_);
+  if (!skipped_.empty() || spiked_) return;
+  const auto last = std::ranges::partition(unproved_, [](const Unproved& each) { return !each.experts.empty(); });
+  if (last.empty()) return;
+  wait_for_slowest([&](prepare::Pace&) {
+    watch_.phase(step, rank_ == 0 ? "calling a checkpoint proved" : "waiting for rank 0", RankWatch::kSlowWork);
+    if (rank_ != 0) return;
+    for (const Unproved& each : last) try {
+        if (fs::exists(each.checkpoint / "manifest.json")) checkpoint::prove(each.checkpoint);  // else it was pruned
       } catch (const UserError& error) {
         log::warn("step " + std::to_string(step) + ": " + error.what() + "; the checkpoint counts as not proved");
       }
-      checkpoint::prune(checkpoints_, recipe().checkpoint.keep);  // the one that was proved before may go
-    });
-  }
-  if (proves || updated_) unproved_.clear();
+    checkpoint::prune(checkpoints_, recipe().checkpoint.keep);  // the one that was proved before may go
+  });
+  unproved_.erase(last.begin(), last.end());
 }
 
 /// Whether no rank has a value that is not finite. All ranks together, when all have read what they would save.
@@ -153,12 +186,11 @@ Exit Run::end_diverged() {
       };
       engine_->checkpoint(programs_.checkpoint, done_, look, [&] { meet(pace); });
     });
-  if (skips_in_a_row_ == 0 && unsaved_.empty()) return Exit::done;
+  const bool all = skips_ > 0 && skips_ == steps_ && recipe_.run.on_nan == "skip";
+  if (skipping_.empty() && unsaved_.empty() && !all) return Exit::done;
   const int64_t step = done_ + steps_;
-  const std::string why = skips_in_a_row_ == 0 ? unsaved_
-                          : skips_ == steps_   ? "every step was skipped, so nothing was learned"
-                                               : unsaved_;
-  const std::string last = skips_in_a_row_ > 0 ? ", the last one because of " + skipped_ : "";
+  const std::string why = all ? "every step was skipped, so nothing was learned" : unsaved_;
+  const std::string last = skipped_.empty() ? "" : ", the last one because of " + skipped_;
   if (rank_ == 0)
     log::error("[train] " + why + last + ": the model is not exported; look at the data, lower train.lr, or find the " +
                "first bad step with run.on_nan = \"stop\"; " + way_back(step, rate_));

@@ -377,7 +377,7 @@ void Run::load() {
     loss_scale_.restore(resumed_->manifest());
     step_size_.restore(resumed_->manifest());
     spikes_.restore(resumed_->manifest());
-    if (own_checkpoint()) unproved_ = *resume_.from;
+    if (own_checkpoint()) await_proof(*resume_.from, done_);
     log::info("resumed from " + resumed_->path().string());
     if (done_ >= recipe_.run.steps)
       log::info("nothing to train: step " + std::to_string(done_) +
