@@ -312,13 +312,20 @@ const std::vector<std::string> kVaeShapes = {
     R"( "encoder.down.1.block.0.conv1.conv.weight": [256, 128, 3, 3, 3],)"
     R"( "encoder.down.2.block.0.conv1.conv.weight": [512, 256, 3, 3, 3],)"
     R"( "encoder.down.3.block.0.conv1.conv.weight": [512, 512, 3, 3, 3],)"
+    R"( "encoder.conv_in.conv.weight": [128, 3, 3, 3, 3], "decoder.up.0.block.0.conv1.conv.weight": [128, 256, 3, 3, 3],)"
+    R"( "decoder.up.0.block.1.conv1.conv.weight": [128, 128, 3, 3, 3],)"
+    R"( "decoder.up.1.block.0.conv1.conv.weight": [256, 512, 3, 3, 3],)"
+    R"( "decoder.up.2.block.0.conv1.conv.weight": [512, 512, 3, 3, 3],)"
+    R"( "decoder.up.3.block.0.conv1.conv.weight": [512, 512, 3, 3, 3],)"
     R"( "decoder.conv_in.conv.weight": [512, 16, 3, 3, 3]}, "config": {"micro_frame_size": 17, "encoder": {"ch": 128}}})",
     R"({"shapes": {"spatial_vae.module.encoder.down_blocks.0.resnets.0.conv1.weight": [128, 128, 3, 3],)"
     R"( "spatial_vae.module.encoder.down_blocks.1.resnets.0.conv1.weight": [256, 128, 3, 3],)"
     R"( "spatial_vae.module.encoder.down_blocks.2.resnets.0.conv1.weight": [512, 256, 3, 3],)"
     R"( "spatial_vae.module.encoder.down_blocks.3.resnets.0.conv1.weight": [512, 512, 3, 3],)"
     R"( "spatial_vae.module.post_quant_conv.weight": [4, 4, 1, 1],)"
-    R"( "temporal_vae.encoder.block_res_blocks.0.0.conv1.conv.weight": [128, 4, 3, 3, 3]}, "config": {"scaling_2d": 0.2}})",
+    R"( "temporal_vae.encoder.conv_in.conv.weight": [128, 4, 3, 3, 3],)"
+    R"( "temporal_vae.encoder.block_res_blocks.0.0.conv1.conv.weight": [128, 128, 3, 3, 3]},)"
+    R"( "config": {"scaling_2d": 0.2}})",
     R"({"shapes": {"encoder.down_blocks.0.0.conv1.weight": [128, 128, 3, 3],)"
     R"( "encoder.down_blocks.1.0.attn.to_q.weight": [256, 256],)"
     R"( "encoder.down_blocks.1.0.attn.to_qkv_multiscale.0.proj_out.weight": [768, 32, 1, 1],)"
