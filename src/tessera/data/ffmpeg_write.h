@@ -1,8 +1,8 @@
 #pragma once
 // What video_write.cpp and video_gif.cpp share: opening encoders, taking their packets, and files made in memory.
 // Included by nobody else.
-#include <initializer_list>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/check.h"
 #include "tessera/data/ffmpeg.h"
@@ -41,9 +41,9 @@ void drain(AVCodecContext& codec, Take&& take) {
 /// A clip's file made in memory, so that DurableFile can put it in place whole.
 class Muxer {
  public:
-  using Options = std::initializer_list<std::pair<const char*, int64_t>>;
+  using Options = std::vector<std::pair<const char*, int64_t>>;
   /// `format` and `options` as FFmpeg names them; `sound`: a second stream, or null.
-  Muxer(const char* format, const AVCodecContext& codec, Options options, const AVCodecContext* sound = nullptr)
+  Muxer(const char* format, const AVCodecContext& codec, const Options& options, const AVCodecContext* sound = nullptr)
       : codec_(codec), sound_(sound) {
     require(avformat_alloc_output_context2(&format_, nullptr, format, nullptr), "opening the file writer");
     for (const AVCodecContext* stream_codec : {&codec, sound}) {

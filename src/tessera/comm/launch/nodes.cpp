@@ -239,8 +239,9 @@ Nodes::Round Nodes::lead() {
     if (!missing.empty()) complete.reset();
     if (missing.empty() && !complete) complete = Clock::now();
     // One may have died while it waited for the last to come: all are heard of once more.
+    const auto since = complete.value_or(Clock::time_point::max());
     const bool all =
-        complete && std::ranges::all_of(here, [&](int node) { return node == 0 || heard[node].at > *complete; });
+        complete && std::ranges::all_of(here, [&](int node) { return node == 0 || heard[node].at > since; });
     if (!all && !late) continue;
     if (!missing.empty())
       log::warn("continuing with " + std::to_string(here.size()) + " of " + std::to_string(options_.nnodes) +

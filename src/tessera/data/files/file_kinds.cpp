@@ -28,7 +28,7 @@ std::string ending_of(const Path& path) {
 }
 
 bool is_hidden(const Path& path) {
-  const std::string& name = path.filename().native();
+  const std::string name = path.filename().string();
   return name.starts_with('.') && name != "." && name != "..";
 }
 
