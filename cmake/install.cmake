@@ -20,9 +20,15 @@ configure_file(${CMAKE_SOURCE_DIR}/cmake/tessera.sh.in ${CMAKE_BINARY_DIR}/packa
   FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(TESSERA_LIBEXEC libexec/tessera)
 install(PROGRAMS ${CMAKE_BINARY_DIR}/package/installed/tessera DESTINATION bin COMPONENT program)
+# tessera_forgets_torch(COMPONENT FILE): an installed file has no RUNPATH; that of the build names folders of this machine.
+function(tessera_forgets_torch component file)
+  install(CODE "file(RPATH_REMOVE FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${file}\")" COMPONENT ${component} ${ARGN})
+endfunction()
 install(TARGETS tessera RUNTIME DESTINATION ${TESSERA_LIBEXEC} COMPONENT program)
+tessera_forgets_torch(program ${TESSERA_LIBEXEC}/tessera)
 if(TARGET tessera_cuda)
   install(TARGETS tessera_cuda LIBRARY DESTINATION ${TESSERA_LIBEXEC} COMPONENT program)  # looked for beside the program
+  tessera_forgets_torch(program ${TESSERA_LIBEXEC}/libtessera_cuda.so)
 endif()
 if(TARGET tessera_parquet)
   install(TARGETS tessera_parquet LIBRARY DESTINATION ${TESSERA_LIBEXEC} COMPONENT program)  # likewise
@@ -74,6 +80,7 @@ install(FILES ${CMAKE_BINARY_DIR}/package/wheel/__init__.py ${CMAKE_SOURCE_DIR}/
 install(TARGETS tessera_wheel RUNTIME DESTINATION tessera_dit/bin COMPONENT wheel EXCLUDE_FROM_ALL)
 if(TARGET tessera_cuda)
   install(TARGETS tessera_cuda LIBRARY DESTINATION tessera_dit/bin COMPONENT wheel EXCLUDE_FROM_ALL)
+  tessera_forgets_torch(wheel tessera_dit/bin/libtessera_cuda.so EXCLUDE_FROM_ALL)
 endif()
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/recipes DESTINATION tessera_dit COMPONENT wheel EXCLUDE_FROM_ALL)
 install(PROGRAMS ${CMAKE_SOURCE_DIR}/scripts/demo ${CMAKE_SOURCE_DIR}/scripts/fetch-demo-clip
