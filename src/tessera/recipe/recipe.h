@@ -145,7 +145,6 @@ struct Recipe {
     double motion_score = 0;                                 ///< with which prompts end; 0: none
     std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
     std::vector<std::string> videos = {};                    ///< likewise, that a video goes on from or leads to
-    std::string lora;                                        ///< FILE[:STRENGTH], added while sampling, never trained
     std::string condition;                                   ///< a kind of given frames, or auto
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts

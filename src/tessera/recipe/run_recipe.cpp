@@ -41,7 +41,6 @@ constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"sample.video"},
                                  {"sample.audio"},
                                  {"sample.pose"},
-                                 {"sample.lora"},
                                  {"data.null_text"}};
 
 const PathKey* path_key(std::string_view name) {
