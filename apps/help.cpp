@@ -108,7 +108,7 @@ std::string foreign_options(const Command& command) {
   if (command.foreign.empty()) return "";
   std::string list;
   for (const Flag& flag : command.foreign) list += (list.empty() ? "" : " ") + flag.name;
-  return "\nOptions of other programs (docs/coming-from.md explains them)\n" + row("", list);
+  return "\nOptions of other programs (tessera import --table lists them all)\n" + row("", list);
 }
 
 }  // namespace

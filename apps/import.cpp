@@ -23,7 +23,8 @@ int ranks_of(const Arguments& arguments) {
 
 int run_import(const Arguments& arguments) {
   if (arguments.has("--table")) {
-    std::fputs(tools::import_table().c_str(), stdout);
+    const std::string program = arguments.words.empty() ? "" : arguments.only_word("program");
+    std::fputs(tools::import_table(program).c_str(), stdout);
     return 0;
   }
   tools::ImportContext context;
@@ -56,13 +57,13 @@ Command import_command() {
   c.name = "import";
   c.summary =
       "Converts another trainer's configuration or command to a recipe.\nIt reports every option: converted, not needed, or refused with the reason.";
-  c.usage = "import FILE|--from COMMAND [-o FILE] [--ranks N]";
+  c.usage = "import FILE|--from COMMAND|--table [PROGRAM] [-o FILE] [--ranks N]";
   c.example = "tessera import ds_config.json -o recipe.toml";
   c.flags = {
       {"--from", "COMMAND", "command line of DiffSynth, musubi-tuner, diffusion-pipe, Sana or Wan, with its launcher"},
       {"--out", "FILE", "write the recipe to FILE instead of printing it", "-o"},
       {"--ranks", "N", "ranks, for the global batch [those the command starts]"},
-      {"--table", "", "print every option and its key: docs/coming-from.md"}};
+      {"--table", "", "print every option of PROGRAM, or of all, and its key"}};
   c.run = run_import;
   return c;
 }

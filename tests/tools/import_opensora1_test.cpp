@@ -108,33 +108,26 @@ TEST(ImportOpenSora1, TakesTheSecondVersion) {
   expect_refused_alone(t, {"vae.", "mask_ratios."});
 }
 
-TEST(ImportOpenSora1, KeepsAreToldAsTheSharesThatPassOver) {
-  std::vector<Given> given = {{"bucket_config.144p.102",
-                               "1,0.33\x1f"
-                               "27\x1f"},
-                              {"bucket_config.512.1",
-                               "0.1\x1f"
-                               "141\x1f"},
-                              {"bucket_config.2k.1",
-                               "0.1\x1f"
-                               "5\x1f"},
-                              {"sp_size", "2"}};
-  opensora1_options(given);
-  ASSERT_EQ(given.size(), 2u);
-  EXPECT_EQ(given[0].name, "plugin_config.sp_size");
-  EXPECT_EQ(given[0].shown(), "sp_size = 2");
-  EXPECT_EQ(split_list(given[1].value),
-            (std::vector<std::string>{"102xASPECT_RATIO_144P=1,0.6699999999999999,27", "1xASPECT_RATIO_512_40=0.1,141",
-                                      "1xASPECT_RATIO_2K=0.1,5"}));
-  std::vector<Given> rounded = {{"bucket_config.720p_16d.49",
-                                 "1\x1f"
-                                 "2\x1f"}};
-  opensora1_options(rounded);
-  EXPECT_EQ(split_list(rounded[0].value), (std::vector<std::string>{"49xASPECT_RATIO_720P_16D=1,2"}));
-  std::vector<Given> unknown = {{"bucket_config.300p.1",
-                                 "1\x1f"
-                                 "2\x1f"}};
-  expect_words(message([&] { opensora1_options(unknown); }), {"'300p'", "144p", "4k"});
+/// (1, 0.33), 27 there: every clip is taken, of these a third keeps the frames.
+TEST(ImportOpenSora1, SharesOfABucketThatKeepItsFramesAreTheRecipes) {
+  const auto buckets = [](std::vector<Given> given) {
+    given.push_back({"model.type", "STDiT3-XL/2"});
+    return translate_opensora_config(std::move(given), {});
+  };
+  const auto list = [](const std::string& first, const std::string& second) {
+    return first + kListSeparator + second + kListSeparator;
+  };
+  const Translation t = buckets({{"bucket_config.144p.102", list("1,0.25", "27")},
+                                 {"bucket_config.512.1", list("0.1", "141")},
+                                 {"bucket_config.2k.1", list("0.1", "5")},
+                                 {"plugin", "zero2-seq"},
+                                 {"sp_size", "2"}});
+  EXPECT_EQ(found(t, "data.buckets"),
+            "102xASPECT_RATIO_144P=27:1:0.25,1xASPECT_RATIO_512_40=141:0.1,1xASPECT_RATIO_2K=5:0.1");
+  EXPECT_EQ(found(t, "mesh.sp"), "2") << "of the plugin, and named as it was typed";
+  EXPECT_EQ(found(buckets({{"bucket_config.720p_16d.49", list("0.5", "2")}}), "data.buckets"),
+            "49xASPECT_RATIO_720P_16D=2:0.5");
+  expect_words(message([&] { buckets({{"bucket_config.300p.1", list("1", "2")}}); }), {"'300p'", "144p", "4k"});
 }
 
 TEST(ImportOpenSora1, TakesTheThirdVersionAndItsLine) {

@@ -1,6 +1,6 @@
 // Configurations in Python: what is read of them is what Python would have assigned; anything that has to be run is an
 // error with its line.
-#include "tessera/tools/options/python_config.h"
+#include "tessera/tools/import/python_config.h"
 
 #include <nlohmann/json.hpp>
 

@@ -4,14 +4,83 @@
 #include <filesystem>
 
 #include "tessera/base/check.h"
+#include "tessera/base/checked.h"
+#include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/import.h"
 #include "tessera/tools/import/parts.h"
-#include "tessera/tools/options/config_file.h"
 
 namespace tessera::tools {
 
 namespace {
+
+// ---- the forms that FSDP's words are published in -----------------------------------------------------------------------
+
+/// Calls whose arguments are options by themselves; of others (a policy, a mesh) only the call is known.
+const char* const kCalls[] = {
+    "MixedPrecision",     "MixedPrecisionPolicy",          "CPUOffload", "partial", "functools.partial",
+    "checkpoint_wrapper", "apply_activation_checkpointing"};
+
+std::string stripped(std::string name) {
+  const bool checkpointing = name.starts_with("activation_checkpointing.");
+  for (const std::string_view prefix :
+       {"--", "fsdp_config.", "fsdp_kwargs.", "fsdp.", "deepspeed_config.", "mixed_precision.",
+        "mixed_precision_policy.", "mp_policy.", "cpu_offload.", "offload_policy.", "state_dict_config.",
+        "optim_state_dict_config.", "fsdp_", "activation_checkpointing."})
+    if (name.starts_with(prefix)) name.erase(0, prefix.size());
+  return checkpointing && (name == "enabled" || name == "enable") ? "activation_checkpointing" : name;
+}
+
+std::string trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t\n"), end = text.find_last_not_of(" \t\n");
+  return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
+}
+
+/// "a=f(1, 2), b" -> "a=f(1, 2)", "b".
+std::vector<std::string> arguments(const std::string& text) {
+  std::vector<std::string> list(1);
+  int depth = 0;
+  for (const char c : text) {
+    depth += (c == '(' || c == '[' || c == '{') - (c == ')' || c == ']' || c == '}');
+    if (c == ',' && depth == 0)
+      list.emplace_back();
+    else
+      list.back() += c;
+  }
+  std::erase_if(list, [](const std::string& argument) { return trimmed(argument).empty(); });
+  return list;
+}
+
+/// The name of a call whose arguments are options; empty where the value is none.
+std::string called(const std::string& value) {
+  const std::string name = value.substr(0, value.find('('));
+  if (name.size() == value.size()) return "";
+  if (name.ends_with("partial") && !trimmed(value.substr(name.size() + 1)).starts_with("checkpoint_wrapper")) return "";
+  const bool known = std::ranges::any_of(kCalls, [&](const char* call) { return name == call; });
+  return known ? name : "";
+}
+
+void add(std::vector<Given>& out, const Given& given, int depth) {
+  const std::string call = depth < 4 ? called(given.value) : "";
+  if (call.empty()) {
+    out.push_back(given);
+    return;
+  }
+  if (!given.value.ends_with(")"))
+    throw UserError(Exit::usage, "import", given.shown() + ": the call has no end", "write it whole, or as a table");
+  if (call == "checkpoint_wrapper" || call == "apply_activation_checkpointing")
+    out.push_back({"checkpoint_wrapper", "true", given.typed});
+  const std::string inside = given.value.substr(call.size() + 1, given.value.size() - call.size() - 2);
+  for (const std::string& argument : arguments(inside)) {
+    const size_t equal = argument.find('=');
+    const std::string name = trimmed(argument.substr(0, equal));
+    if (equal == std::string::npos && name == "model") continue;
+    const std::string value = equal == std::string::npos ? "true" : trimmed(argument.substr(equal + 1));
+    add(out, {stripped(name), value, given.typed + "." + name}, depth + 1);
+  }
+}
+
+// ---- what they mean -----------------------------------------------------------------------------------------------------
 
 std::string upper(std::string text) {
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -76,6 +145,19 @@ void offload_to(Translator& t, const Given& g, const std::vector<std::string>& k
   if (g.value == "nvme" && !t.has(path)) t.refuse(g.name, "a disk needs its folder: give " + path);
 }
 
+void offload_optimizer(Translator& t, const Given& g) {
+  offload_to(t, g, {"plan.states", "plan.gradients"}, "offload_optimizer_nvme_path");
+}
+void offload_param(Translator& t, const Given& g) {
+  if (!is_false(g.value) && t.value("zero_stage", "3") != "3")
+    return t.refuse(g.name, "with stage " + t.value("zero_stage") + "; it needs stage 3");
+  offload_to(t, g, {"plan.parameters"}, "offload_param_nvme_path");
+}
+
+/// Fairscale's switch is read with others: switched_types.
+void mixed_precision(Translator& t, const Given& g) {
+  if (!is_true(g.value)) set_compute_type(t, g);
+}
 void fsdp_reduce_type(Translator& t, const Given& g) {
   const std::string type = type_word(g.value);
   if (type.empty())
@@ -229,129 +311,93 @@ void fsdp_together(Translator& t) {
   }
 }
 
-std::vector<Rule> accelerate_rules() {
-  const char* const kWrap = "not needed: units are the transformer blocks";
-  const char* const kLaunch = "tessera launch has --nnodes, --node-rank and --rdzv-endpoint";
-  std::vector<Rule> table = {
-      by("sharding_strategy", "`plan.strategy`; HYBRID_SHARD: `mesh.dp_replicate` machines too", sharding),
-      by("reshard_after_forward", "`plan.strategy`: true full_shard, false shard_grad_op", reshard),
-      joined("forward_prefetch", "`plan.prefetch` says how far ahead"),
-      joined("backward_prefetch", "BACKWARD_PRE: `plan.prefetch` says how far; NO_PREFETCH: `plan.prefetch = 0`"),
-      by("offload_params", "`plan.parameters`, `plan.gradients`, `plan.states` = host", offload_all, Takes::perhaps),
-      by("cpu_offload", "`plan.parameters`, `plan.gradients`, `plan.states` = host", offload_all, Takes::perhaps),
-      joined("activation_checkpointing", "`plan.activations = recompute`", Takes::perhaps),
-      joined("checkpoint_wrapper", "`plan.activations = recompute`; offload_wrapper: `recompute_offload`",
-             Takes::perhaps),
-      joined("checkpoint_wrapper_fn", "as checkpoint_wrapper"),
-      joined("offload_to_cpu", "beside checkpoint_wrapper: `plan.activations = recompute_offload`; else refused",
-             Takes::perhaps),
-      joined("move_params_to_cpu", "`plan.parameters`, `plan.states`, `plan.gradients` = host", Takes::perhaps),
-      joined("move_grads_to_cpu", "`plan.gradients` = host or device", Takes::perhaps),
-      joined("fp32_reduce_scatter", "`plan.reduce_dtype`: true fp32, false as it computes", Takes::perhaps),
-      by("compute_dtype", "`plan.compute_dtype`", set_compute_type),
-      by("param_dtype", "`plan.compute_dtype`", set_compute_type),
-      by("mixed_precision", "`plan.compute_dtype`; true (Fairscale): as compute_dtype, or fp16",
-         [](Translator& t, const Given& g) {
-           if (!is_true(g.value)) set_compute_type(t, g);  // switched_types
-         }),
-      by("reduce_dtype", "`plan.reduce_dtype`", fsdp_reduce_type),
-      by("keep_low_precision_grads", "true: `plan.grad_dtype` as gradients are reduced; fp16 refused",
-         low_precision_grads, Takes::perhaps),
-      only("buffer_dtype", {"fp32", "float32", "torch.float32", "bf16", "bfloat16", "torch.bfloat16"},
-           "these models have no buffers but tables that are computed in fp32", "fp32 and bf16 are supported"),
-      by(
-          "use_reentrant", "not needed: a unit is recomputed from its saved input",
-          [](Translator& t, const Given& g) {
-            t.imply(g.name,
-                    "not needed: a unit is recomputed from its saved input: what reentrant and not differ in is not "
-                    "there (frozen parameters, several inputs and losses are as good)");
-          },
-          Takes::perhaps),
-      only("checkpoint_impl", {"NO_REENTRANT", "REENTRANT", "CheckpointImpl.NO_REENTRANT", "CheckpointImpl.REENTRANT"},
-           "not needed: a unit is recomputed from its saved input", "NO_REENTRANT and REENTRANT are known"),
-      only("output_dtype", {"null", "none", "fp32", "float32", "torch.float32"}, "predictions and losses are fp32",
-           "predictions and losses are fp32"),
-      only("force_input_to_fp32", {"false"}, "it is off", "blocks read what plan.compute_dtype says"),
-      only("gradient_predivide_factor", {"1", "1.0"}, "gradients are summed, then divided",
-           "gradients are summed, then divided"),
-      by("zero_stage", "`plan.strategy`", zero_stage),
-      by("offload_optimizer_device", "`plan.states`, `plan.gradients` = host or nvme",
-         [](Translator& t, const Given& g) {
-           offload_to(t, g, {"plan.states", "plan.gradients"}, "offload_optimizer_nvme_path");
-         }),
-      by("offload_param_device", "`plan.parameters` = host or nvme",
-         [](Translator& t, const Given& g) {
-           if (!is_false(g.value) && t.value("zero_stage", "3") != "3")
-             return t.refuse(g.name, "with stage " + t.value("zero_stage") + "; it needs stage 3");
-           offload_to(t, g, {"plan.parameters"}, "offload_param_nvme_path");
-         }),
-      by("offload_optimizer_nvme_path", "`plan.nvme`",
-         [](Translator& t, const Given& g) { t.imply(g.name, "the disk of offload_optimizer_device = nvme"); }),
-      by("offload_param_nvme_path", "`plan.nvme`",
-         [](Translator& t, const Given& g) { t.imply(g.name, "the disk of offload_param_device = nvme"); }),
-      by("gradient_clipping", "`train.clip_norm`",
-         [](Translator& t, const Given& g) { t.set("train.clip_norm", g.value, {g.name}); }),
-      joined("gradient_accumulation_steps", "multiplies the trainer's batch"),
-      joined("config_file", "its options follow"),
-      joined("deepspeed_config_file", "its options follow"),
-      joined("num_processes", "`tessera launch -n`"),
-      joined("num_machines", "`tessera launch --nnodes`"),
-      only("distributed_type", {"FSDP", "DEEPSPEED", "MULTI_GPU", "NO", "MULTI_CPU"}, "tessera launch starts the ranks",
-           "FSDP, DEEPSPEED and MULTI_GPU are supported"),
-      only("downcast_bf16", {"no"}, "it is an option of TPUs", "TPUs are not supported"),
-      only("dynamo_backend", {"no"}, "it is off", "torch.compile is not used"),
-      only("version", {"1", "2"}, "there is one FSDP", "1 and 2 are supported"),
-      only("sync_module_states", {"true"}, "every rank reads its own part of the weights",
-           "all ranks start from the same weights"),
-      refused("tpu_use_cluster", "TPUs are not supported"),
-      refused("tpu_use_sudo", "TPUs are not supported"),
-      by("tpu_env", "empty: there is none; else refused: TPUs are not supported",
-         [](Translator& t, const Given& g) {
-           if (g.value.empty() || is_false(g.value))
-             t.imply(g.name, "there is none");
-           else
-             t.refuse(g.name, "TPUs are not supported");
-         }),
-      refused("use_megatron_lm", "Megatron is not used: see mesh.tp and mesh.pp"),
+// ---- what starts ranks ------------------------------------------------------------------------------------------------
+
+void launchers_together(Translator& t) {
+  const auto count = [&](const char* name) {
+    if (t.integer(name, 1) < 1)
+      throw UserError(Exit::usage, "import", t.find(name)->shown() + ": expected at least 1", "correct it");
+    return t.integer(name, 1);
   };
-  for (const char* name : {"auto_wrap_policy", "transformer_layer_cls_to_wrap", "transformer_layer_cls",
-                           "min_num_params", "ignored_modules"})
-    table.push_back(implied(name, kWrap));
-  for (const char* name : {"machine_rank", "main_process_ip", "main_process_port", "rdzv_backend", "same_network",
-                           "deepspeed_multinode_launcher", "deepspeed_hostfile", "rdzv_conf", "max_restarts"})
-    table.push_back(implied(name, kLaunch));
-  for (const char* name : {"use_fsdp", "use_deepspeed", "multi_gpu", "use_cpu", "compute_environment", "debug",
-                           "main_training_function", "num_cpu_threads_per_process", "gpu_ids", "enable_cpu_affinity"})
-    table.push_back(implied(
-        name, "not needed: tessera launch starts ranks",
-        std::string(name).starts_with("use_") || name == std::string("multi_gpu") ? Takes::perhaps : Takes::value));
-  for (const char* name : {"state_dict_type", "zero3_save_16bit_model", "limit_all_gathers", "use_orig_params",
-                           "cpu_ram_efficient_loading", "zero3_init_flag", "device_id", "param_init_fn", "rank0_only",
-                           "state_dict_on_rank_0_only", "state_dict_device", "no_broadcast_optim_state"})
-    table.push_back(implied(name,
-                            "always on: sharded checkpoints, whole exported weights, partial reads, gathers "
-                            "bounded by the plan, original parameters"));
-  for (const char* name : {"ignore_unused_parameters", "find_unused_parameters"})
-    table.push_back(implied(name, "not needed: every parameter of these models is used", Takes::perhaps));
-  for (const char* name : {"flatten_parameters", "bucket_cap_mb", "disable_reshard_on_root", "clear_autocast_cache",
-                           "fp32_buffers", "cast_forward_inputs", "cast_root_forward_inputs"})
-    table.push_back(implied(name,
-                            "not needed: a unit's parameters are one flat buffer, its slot stays where it is used "
-                            "again soon, and units cast what they read",
-                            Takes::perhaps));
-  table.push_back(implied("verbose", "every step is in RUN/metrics.jsonl", Takes::perhaps));
-  for (const char* name : {"wandb", "log_with", "report_to"})
-    table.push_back(
-        warned(name, "metrics are not uploaded unless run.on_event names a command that does it (examples/on_event)"));
-  return table;
+  int64_t ranks = 0, machines = 1;
+  std::string option;
+  for (const char* name : {"--nproc_per_node", "--nproc-per-node", "--num_gpus"}) {
+    if (!t.has(name)) continue;
+    if (!option.empty()) t.imply(option, std::string(name) + " says it again");
+    option = name, ranks = count(name);
+  }
+  for (const char* name : {"--nnodes", "--num_nodes"})
+    if (t.has(name)) {
+      machines = count(name);
+      t.imply(name, "each is started by itself: tessera launch --nnodes " + t.value(name));
+    }
+  if (!option.empty())
+    t.set_ranks(checked_int(checked_product({ranks, machines}, "import: ranks of all machines"), "import: the ranks"),
+                option);
 }
 
 }  // namespace
 
+void bare_words(std::vector<Given>& given) {
+  std::vector<Given> out;
+  for (Given& g : given) {
+    g.typed = g.name;
+    g.name = stripped(g.name);
+    add(out, g, 0);
+  }
+  given = std::move(out);
+}
+
 const Dialect& accelerate_config() {
-  static const Dialect dialect = {"accelerate and FSDP", "an accelerate or FSDP configuration", accelerate_rules(),
-                                  fsdp_together};
+  static const Dialect dialect = dialect_of("accelerate", "config", fsdp_together,
+                                            {{"sharding", plain(sharding)},
+                                             {"reshard", plain(reshard)},
+                                             {"offload_all", plain(offload_all)},
+                                             {"offload_optimizer", plain(offload_optimizer)},
+                                             {"offload_param", plain(offload_param)},
+                                             {"mixed_precision", plain(mixed_precision)},
+                                             {"fsdp_reduce_type", plain(fsdp_reduce_type)},
+                                             {"low_precision_grads", plain(low_precision_grads)},
+                                             {"zero_stage", plain(zero_stage)}});
   return dialect;
+}
+
+const Dialect& torchrun_launcher() {
+  static const Dialect dialect = dialect_of("accelerate", "launchers", launchers_together);
+  return dialect;
+}
+
+bool is_fsdp_variable(const std::string& variable) {
+  return variable.starts_with("FSDP_") || variable.starts_with("ACCELERATE_");
+}
+Translation translate_fsdp_variables(const CommandLine& line, const ImportContext& context) {
+  std::vector<Given> given;
+  for (const std::string& variable : line.variables) {
+    if (!is_fsdp_variable(variable)) continue;
+    const size_t equal = variable.find('=');
+    std::string name = lower_case(variable.substr(0, equal));
+    if (!strip_prefix(name, "fsdp_")) strip_prefix(name, "accelerate_");
+    if (name == "transformer_cls_to_wrap") name = "transformer_layer_cls_to_wrap";
+    given.push_back({name, variable.substr(equal + 1), variable.substr(0, equal)});
+  }
+  return translate(accelerate_config(), std::move(given), context);
+}
+
+Translation translate_launcher(const CommandLine& line, const ImportContext& context) {
+  const bool accelerate = line.launcher == "accelerate";
+  const Dialect& dialect = accelerate ? accelerate_config() : torchrun_launcher();
+  if (!accelerate) return translate(dialect, read_options(dialect, line.launcher_words), context);
+  Dialect flags = dialect;  // the same words, as flags
+  for (Rule& rule : flags.rules) rule.option = "--" + rule.option;
+  const size_t count = flags.rules.size();
+  for (size_t i = 0; i < count; ++i) {
+    Rule fsdp = flags.rules[i];
+    fsdp.option = "--fsdp_" + fsdp.option.substr(2);
+    flags.rules.push_back(std::move(fsdp));
+  }
+  std::vector<Given> given = read_options(flags, line.launcher_words);
+  bare_words(given);
+  return translate(dialect, std::move(given), context);
 }
 
 }  // namespace tessera::tools

@@ -1,21 +1,18 @@
 // DeepSpeed's JSON. Names and defaults are those of its configuration reference.
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
-#include "tessera/tools/import/deepspeed_types.h"
+#include "tessera/recipe/recipe_table.h"
 #include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/parts.h"
 
 namespace tessera::tools {
 
 namespace {
 
 const char* const kPartition = "zero_optimization.zero_hpz_partition_size";
-const char* const kBuckets = "not needed: units are gathered and reduced whole, plan.prefetch says how far ahead";
-const char* const kWhole = "always on: the exported model holds whole weights";
-const char* const kUsed = "not needed: every parameter of these models is used";
-const char* const kQuantised = "quantised collectives are not supported";
-
 void stage(Translator& t, const Given& g) {
   static const char* const kStrategies[] = {"no_shard", "shard_states", "shard_grad_op", "full_shard"};
   const int64_t stage = t.integer(g.name, 0);
@@ -187,135 +184,63 @@ void deepspeed_optimiser(Translator& t, const Given& g) {
     t.refuse(g.name, "Adam, AdamW and Lion are read here; train.optimizer has others");
 }
 
-std::vector<Rule> deepspeed_rules() {
-  const std::string zero = "zero_optimization.", params = "optimizer.params.", steps = "scheduler.params.";
-  const std::string acts = "activation_checkpointing.";
-  std::vector<Rule> table = {
-      joined("train_batch_size", "`train.global_batch`; must be micro-batch x accumulation x dp_size"),
-      joined("train_micro_batch_size_per_gpu", "`train.micro_batch`, and its share of `train.global_batch`"),
-      joined("gradient_accumulation_steps", "its share of `train.global_batch`"),
-      sets("gradient_clipping", "train.clip_norm"),
-      by(zero + "stage", "`plan.strategy`: 0 no_shard, 1 shard_states, 2 shard_grad_op, 3 full_shard", stage),
-      joined(zero + "offload_optimizer.device", "`plan.states`, from stage 2 on `plan.gradients`: host or nvme"),
-      joined(zero + "offload_optimizer.nvme_path", "`plan.nvme`"),
-      joined(zero + "offload_param.device", "`plan.parameters`: host or nvme; stage 3"),
-      joined(zero + "offload_param.nvme_path", "`plan.nvme`"),
-      only(zero + "offload_optimizer.ratio", {"1", "1.0"}, "all states are offloaded",
-           "the planner chooses how many units' states are offloaded: leave plan.states on auto"),
-      sets("sequence_parallel_size", "mesh.sp"),
-      joined("ulysses.enabled", "true: `mesh.sp` is `ulysses.size`; false: it is off"),
-      joined("ulysses.size", "`mesh.sp`"),
-      sets("tensor_parallel.autotp_size", "mesh.tp"),
-      sets(zero + "mics_shard_size", "mesh.dp_shard"),
-      by(kPartition,
-         "1: one copy of the shards; else `mesh.dp_shard`, `mesh.dp_replicate` and `plan.strategy` two_level",
-         partition),
-      only(zero + "overlap_comm", {"true"}, "always on: gathers and reductions overlap with compute",
-           "gathers and reductions always overlap with compute"),
-      only(zero + "reduce_scatter", {"true"}, "gradients are reduce-scattered", "gradients are reduce-scattered"),
-      implied(zero + "contiguous_gradients", "always on: gradients of a unit are one flat buffer"),
-      implied(zero + "round_robin_gradients", "always on: shards are balanced"),
-      implied(zero + "ignore_unused_parameters", kUsed),
-      implied("ignore_unused_parameters", kUsed),
-      implied(zero + "stage3_gather_16bit_weights_on_model_save", kWhole),
-      implied(zero + "gather_16bit_weights_on_model_save", kWhole),
-      implied(zero + "allgather_partitions", "always on: shards are all-gathered"),
-      implied(zero + "elastic_checkpoint", "always on: any number of ranks resumes a checkpoint"),
-      implied(zero + "load_from_fp32_weights", "always on: weights load as fp32"),
-      refused(zero + "zenflow", "ZenFlow is not supported"),
-      only(zero + "cpu_offload", {"false"}, "it is off", "deprecated: give zero_optimization.offload_optimizer"),
-      refused(zero + "zero_quantized_weights", kQuantised),
-      refused(zero + "zero_quantized_gradients", kQuantised),
-      refused(zero + "mics_hierarchical_params_gather", "hierarchical gathers are not supported"),
-      refused(zero + "memory_efficient_linear", "linear layers save what their backward needs"),
-      by("optimizer.type", "`train.optimizer`: Adam, AdamW and Lion; else refused", deepspeed_optimiser),
-      sets(params + "lr", "train.lr"),
-      sets(params + "betas", "train.betas"),
-      sets(params + "eps", "train.eps"),
-      sets(params + "weight_decay", "train.weight_decay"),
-      only(params + "adam_w_mode", {"true"}, "decay is decoupled from the gradient", "only AdamW is supported"),
-      only(params + "bias_correction", {"true"}, "AdamW corrects its bias", "AdamW corrects its bias"),
-      only(params + "amsgrad", {"false"}, "it is off", "amsgrad is not supported"),
-      implied(params + "torch_adam", "not needed: there is one AdamW, a fused one"),
-      implied(params + "fused", "not needed: there is one AdamW, a fused one"),
-      joined("scheduler.type", "`train.schedule`: WarmupLR, WarmupDecayLR, WarmupCosineLR; else refused"),
-      joined(steps + "warmup_num_steps", "`train.warmup_steps`"),
-      joined(steps + "warmup_steps", "`train.warmup_steps`"),
-      joined(steps + "total_num_steps", "`run.steps`"),
-      joined(steps + "max_steps", "`run.steps`"),
-      joined(steps + "eta_min", "`train.eta_min`; beside WarmupCosineLR, which alone ends at it"),
-      joined(steps + "warmup_max_lr", "`train.lr`"),
-      joined(steps + "warmup_min_lr", "0; else refused: warm-up starts at 0"),
-      joined(steps + "warmup_min_ratio", "0; else refused: warm-up starts at 0"),
-      joined(steps + "cos_min_ratio", "`train.eta_min` = lr x ratio"),
-      only(steps + "warmup_type", {"linear"}, "warm-up is linear", "warm-up is linear"),
-      only(steps + "last_batch_iteration", {"-1"}, "a run starts at step 0", "resuming continues the schedule"),
-      by(acts + "cpu_checkpointing", "`plan.activations = recompute_offload`",
-         [](Translator& t, const Given& g) {
-           if (is_false(g.value))
-             t.imply(g.name, "it is off");
-           else
-             t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs are offloaded to the host");
-         }),
-      sets(acts + "number_checkpoints", "plan.recompute"),
-      implied(acts + "partition_activations", "always on: ranks of mesh.sp, cp and tp keep their share of the tokens"),
-      implied(acts + "contiguous_memory_optimization", "always on: activations are in one arena"),
-      implied(acts + "synchronize_checkpoint_boundary", "not needed: the schedule orders each recompute"),
-      implied(acts + "profile", "RUN/report.html has the times of every lane"),
-      implied("steps_per_print", "every step is in RUN/metrics.jsonl"),
-      implied("wall_clock_breakdown", "RUN/report.html has the times of every lane"),
-      implied("dump_state", "RUN/recipe.toml has every value"),
-      implied("memory_breakdown", "RUN/metrics.jsonl has the bytes of every part"),
-      implied("zero_allow_untested_optimizer", "not needed: there is one AdamW, and it works with every strategy"),
-      implied("zero_force_ds_cpu_optimizer", "plan.update_on says where updates are computed"),
-      only("disable_allgather", {"false"}, "it is off", "always on: shards are all-gathered"),
-      only("prescale_gradients", {"false"}, "gradients are summed, then divided", "gradients are summed, then divided"),
-      only("gradient_predivide_factor", {"1", "1.0"}, "gradients are summed, then divided",
-           "gradients are summed, then divided"),
-      only("sparse_gradients", {"false"}, "it is off", "gradients are dense"),
-      refused("amp.enabled", "apex is not supported: use bf16"),
-      implied("tensorboard.enabled", "always on: TensorBoard's file is in RUN/"),
-      implied("tensorboard.output_path", "TensorBoard's file is in the run folder"),
-      implied("tensorboard.job_name", "the run is named by its folder, run.out"),
-      implied("csv_monitor.enabled", "RUN/metrics.jsonl has every step"),
-      implied("comms_logger.enabled", "RUN/metrics.jsonl has the bytes sent of every axis"),
-      implied("flops_profiler.enabled", "tessera plan counts them"),
-      refused("elasticity.enabled", "the number of ranks is fixed within a run; any number resumes it"),
-      implied("aio", "not needed: io_uring reads and writes the disk"),
-      implied("checkpoint", "checkpoints are sharded, and any number of ranks resumes them"),
-      refused("compression_training", "compression is not supported"),
-      refused("data_efficiency.enabled", "data efficiency is not supported: see data.buckets and [[stage]]"),
-      refused("curriculum_learning.enabled", "write a [[stage]]"),
-      refused("compile.deepcompile", "torch.compile is not used: a step is a compiled schedule"),
-      refused("autotuning.enabled", "the planner chooses the fastest plan that fits: tessera plan"),
-  };
-  for (const char* name :
-       {"reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size", "prefetch_bucket_size",
-        "stage3_param_persistence_threshold", "param_persistence_threshold", "stage3_max_live_parameters",
-        "max_live_parameters", "stage3_max_reuse_distance", "max_reuse_distance", "sub_group_size",
-        "stage3_module_granularity_threshold", "stage3_use_all_reduce_for_fetch_params", "model_persistence_threshold",
-        "use_multi_rank_bucket_allreduce"})
-    table.push_back(implied(zero + name, kBuckets));
-  for (const char* part : {"offload_optimizer.", "offload_param."})
-    for (const char* name : {"pin_memory", "buffer_count", "buffer_size", "max_in_cpu", "fast_init", "pipeline_read",
-                             "pipeline_write", "pipeline"})
-      table.push_back(implied(zero + part + name, "not needed: buffers follow from the plan"));
-  const std::vector<Rule> types = deepspeed_type_rules();
-  table.insert(table.end(), types.begin(), types.end());
-  for (const char* name : {"wandb", "comet"})
-    table.push_back(
-        warned(name, "metrics are not uploaded unless run.on_event names a command that does it (examples/on_event)"));
-  for (const char* name : {"fp16", "amp", "tensorboard", "csv_monitor", "comms_logger", "flops_profiler", "elasticity",
-                           "data_efficiency", "curriculum_learning", "autotuning"})
-    table.push_back(implied(name, std::string("it belongs to ") + name + ".enabled"));
-  return table;
+// ---- dtypes -------------------------------------------------------------------------------------------------------------
+
+void reduce_type(Translator& t, const Given& g) {
+  if (is_false(g.value)) return t.imply(g.name, "gradients are reduced in fp32");
+  const std::string type = type_word(g.value);
+  if (type.empty())
+    throw UserError(Exit::usage, "import", g.shown() + ": expected fp32, bf16 or fp16",
+                    "did you mean " + nearest(g.value, {"fp32", "bf16", "fp16"}).front() + "?");
+  const std::string here = recipe::recipe_table().find("plan.reduce_dtype")->choices;
+  if (("|" + here + "|").find("|" + type + "|") == std::string::npos)
+    return t.refuse(g.name, "gradients are reduced in " + here);
+  t.set("plan.reduce_dtype", type, {g.name});
+}
+
+/// DeepSpeed's accumulation dtype is the dtype in which Tessera stores gradients; the sum itself is fp32 here.
+void stored_gradients(Translator& t, const Given& g) {
+  const std::string type = type_word(g.value);
+  if (type == "fp32")
+    t.imply(g.name, "gradients are summed and kept in fp32");
+  else if (type == "bf16")
+    t.set("plan.grad_dtype", "bf16", {g.name}, "gradients are kept in bf16 between micro-batches and until the update");
+  else
+    t.refuse(g.name, "gradients are kept in fp32 or bf16");
+}
+
+void static_scale(Translator& t, const Given& g) {
+  if (t.number(g.name, 0) == 0)
+    t.imply(g.name, "the loss scale is dynamic");
+  else
+    t.refuse(g.name, "the loss scale is dynamic: train.loss_scale is where it begins");
+}
+
+void first_scale(Translator& t, const Given& g) {
+  t.set("train.loss_scale", number_text(std::exp2(t.number(g.name, 16))), {g.name}, "2 to the power of it");
+}
+
+/// Ulysses sends what attention computes with.
+void sequence_type(Translator& t, const Given& g) {
+  const std::string type = t.flag("bf16.enabled") ? "bf16" : t.flag("fp16.enabled") ? "fp16" : "fp32";
+  if (g.value == type)
+    t.imply(g.name, "Ulysses sends plan.compute_dtype");
+  else
+    t.refuse(g.name, "Ulysses sends plan.compute_dtype, here " + type);
 }
 
 }  // namespace
 
 const Dialect& deepspeed_config() {
-  static const Dialect dialect = {"DeepSpeed's JSON", "a DeepSpeed configuration", deepspeed_rules(),
-                                  deepspeed_together, true};
+  static const Dialect dialect = dialect_of("deepspeed", "config", deepspeed_together,
+                                            {{"stage", plain(stage)},
+                                             {"partition", plain(partition)},
+                                             {"deepspeed_optimiser", plain(deepspeed_optimiser)},
+                                             {"reduce_type", plain(reduce_type)},
+                                             {"stored_gradients", plain(stored_gradients)},
+                                             {"sequence_type", plain(sequence_type)},
+                                             {"static_scale", plain(static_scale)},
+                                             {"first_scale", plain(first_scale)}});
   return dialect;
 }
 

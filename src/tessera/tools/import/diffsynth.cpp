@@ -6,8 +6,8 @@
 #include "tessera/base/json.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/tools/import/dialects.h"
-#include "tessera/tools/import/folders/wan_folder.h"
 #include "tessera/tools/import/parts.h"
+#include "tessera/tools/import/wan_folder.h"
 
 namespace tessera::tools {
 
@@ -255,108 +255,13 @@ void diffsynth_together(Translator& t) {
   for (const char* option : {"--data_file_keys", "--extra_inputs"}) columns(t, option);
   window(t);
   diffsynth_amount(t);
-  t.assume("plan.compute_dtype", "bf16", "DiffSynth computes in bf16");
-  t.assume("diffusion.timesteps", "diffsynth", "DiffSynth's timesteps");
-  t.assume("diffusion.weighting", "diffsynth", "DiffSynth's weights");
-  t.assume("diffusion.shift", "5", "DiffSynth's shift");
-  t.assume("train.schedule", "constant", "DiffSynth's schedule, but for its first 5 steps at a third of the rate");
-  t.assume("train.lr", "1e-4", "DiffSynth's rate");
-  t.assume("train.clip_norm", "0", "DiffSynth does not clip");
-  t.assume("data.fps", "0", "DiffSynth takes frames as they come");
-  t.assume("data.frames", "81", "DiffSynth's length");
-  if (t.result().find("data.size") == nullptr) t.assume("data.size", "480,832", "one shape for all clips");
-}
-
-std::vector<Rule> diffsynth_rules() {
-  const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
-  const char* const kCloud =
-      "metrics are not uploaded unless run.on_event names a command that does it (examples/on_event)";
-  const char* const kQuant = "set lora.base_dtype = fp8";
-  std::vector<Rule> table = {
-      sets("--dataset_base_path", "data.path"),
-      sets("--dataset_path", "data.path"),
-      sets("--dataset_metadata_path", "data.metadata"),
-      sets("--dataset_repeat", "data.repeats"),
-      joined("--data_file_keys", "columns are found by their names"),
-      joined("--extra_inputs", "not needed: columns are found by their names; first and last frames are the clip's"),
-      joined("--height", "`data.size`"),
-      joined("--width", "`data.size`"),
-      joined("--max_pixels", "refused without height and width: `data.buckets` lists shapes"),
-      sets("--num_frames", "data.frames"),
-      joined("--model_id_with_origin_paths", "`model.path`, `data.vae`, `data.text_encoder_path`, below models/"),
-      joined("--model_paths", "`model.path`, `data.vae`, `data.text_encoder_path`"),
-      joined("--dit_path", "`model.path`: a file, or the shards of a model as `a,b` or '[\"a\",\"b\"]'"),
-      joined("--text_encoder_path", "`data.text_encoder`, `data.text_encoder_path`"),
-      sets("--vae_path", "data.vae"),
-      sets("--image_encoder_path", "data.image_encoder_path"),
-      joined("--tokenizer_path", "`data.tokenizer`"),
-      joined("--audio_processor_path", "`data.audio_encoder`, where the weights of one are not given"),
-      sets("--learning_rate", "train.lr"),
-      sets("--weight_decay", "train.weight_decay"),
-      by("--customized_optimizer", "`train.optimizer`, `plan.moments`: AdamW, Lion, Adafactor, CAME and 8-bit forms",
-         [](Translator& t, const Given& g) { set_optimiser(t, g.name); }),
-      joined("--num_epochs", "`run.steps`, counted in the data set"),
-      joined("--max_epochs", "`run.steps`, counted in the data set or times --steps_per_epoch"),
-      joined("--steps_per_epoch", "`run.steps`"),
-      sets("--save_steps", "checkpoint.every"),
-      sets("--output_path", "run.out"),
-      joined("--gradient_accumulation_steps", "`train.global_batch` = accumulation x dp_size"),
-      joined("--accumulate_grad_batches", "`train.global_batch` = accumulation x dp_size"),
-      joined("--trainable_models", "`train.mode = full`"),
-      joined("--train_architecture", "`train.mode`"),
-      joined("--lora_base_model", "`train.mode = lora`"),
-      joined("--lora_target_modules", "`lora.targets`"),
-      joined("--lora_rank", "`lora.rank`, and `lora.alpha` where that is not given"),
-      joined("--lora_alpha", "`lora.alpha`"),
-      sets("--lora_checkpoint", "lora.init"),
-      sets("--pretrained_lora_path", "lora.init"),
-      refused("--framewise_decoding", "Wan-Dancer is not supported", Takes::nothing),
-      refused("--preset_lora_path", "merge it first: tessera convert --merge"),
-      refused("--preset_lora_model", "merge it first: tessera convert --merge"),
-      by("--training_strategy", "`plan.strategy`; _offload: `plan.states`, `plan.gradients`, `plan.parameters` = host",
-         strategy),
-      joined("--use_gradient_checkpointing", "`plan.activations = recompute`", Takes::perhaps),
-      joined("--use_gradient_checkpointing_offload", "`plan.activations = recompute_offload`", Takes::perhaps),
-      joined("--gradient_checkpointing", "`plan.activations = recompute`", Takes::perhaps),
-      joined("--max_timestep_boundary", "`diffusion.min_t`, as a timestep"),
-      joined("--min_timestep_boundary", "`diffusion.max_t`, as a timestep"),
-      switches("--enable_optimizer_cpu_offload", "plan.states", "host"),
-      switches("--enable_model_cpu_offload", "plan.parameters", "host"),
-      refused("--cpu_offload_split_threshold",
-              "the plan chooses what is kept on the host: plan.parameters, plan.states"),
-      implied("--offload_models", "not needed: encoders and VAE run before training and are freed"),
-      implied("--initialize_model_on_cpu", "always on: each rank reads its shards", Takes::perhaps),
-      implied("--remove_prefix_in_ckpt", "not needed: weights are saved under the model's names"),
-      implied("--find_unused_parameters", "not needed: every parameter of these models is used", Takes::perhaps),
-      implied("--dataset_num_workers", "not needed: clips are decoded ahead and cached"),
-      implied("--tiled", "set data.vae_tile", Takes::perhaps),
-      implied("--tile_size_height", "data.vae_tile"),
-      implied("--tile_size_width", "data.vae_tile"),
-      implied("--tile_stride_height", "data.vae_tile"),
-      implied("--tile_stride_width", "data.vae_tile"),
-      implied("--dataloader_num_workers", "not needed: clips are decoded ahead and cached"),
-      implied("--devices", "tessera launch -n starts as many ranks"),
-      refused("--fp8_models", kQuant),
-      refused("--quant_options", kQuant),
-      sets("--resume_from_checkpoint", "run.resume"),
-      only("--task", {"sft", "sft:data_process", "sft:train", "train", "data_process"},
-           "tessera prepare fills the cache, tessera train trains, and prepares what is missing",
-           "distillation is not supported; sft, sft:data_process and sft:train are"),
-      implied("--enable_tensorboard_log", kLog, Takes::perhaps),
-      implied("--enable_csv_log", kLog, Takes::perhaps),
-      refused("--enable_wandb_log", kCloud, Takes::perhaps),
-      refused("--enable_swanlab_log", kCloud, Takes::perhaps),
-      refused("--use_swanlab", kCloud, Takes::perhaps),
-      refused("--swanlab_mode", kCloud),
-  };
-  return table;
 }
 
 }  // namespace
 
 const Dialect& diffsynth_command() {
-  static const Dialect dialect = {"DiffSynth-Studio's commands", "a DiffSynth command", diffsynth_rules(),
-                                  diffsynth_together};
+  static const Dialect dialect =
+      dialect_of("diffsynth", "command", diffsynth_together, {{"strategy", plain(strategy)}});
   return dialect;
 }
 

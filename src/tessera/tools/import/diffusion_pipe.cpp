@@ -1,12 +1,13 @@
-// diffusion-pipe: its command and the TOML of a run.
+// diffusion-pipe: its command, the TOML of a run and that of its data set.
+#include <algorithm>
 #include <filesystem>
 
 #include "tessera/base/check.h"
+#include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
-#include "tessera/tools/import/folders/wan_folder.h"
 #include "tessera/tools/import/import.h"
 #include "tessera/tools/import/parts.h"
-#include "tessera/tools/options/config_file.h"
+#include "tessera/tools/import/wan_folder.h"
 
 namespace tessera::tools {
 
@@ -43,9 +44,7 @@ void pipe_timesteps(Translator& t) {
     else
       t.refuse(option, "logit_normal and uniform are supported");
   }
-  t.assume("diffusion.timesteps", "logit_normal", "diffusion-pipe's timesteps");
   if (t.has("model.shift")) t.set("diffusion.shift", t.value("model.shift"), {"model.shift"});
-  t.assume("diffusion.shift", "1", "timesteps are not shifted");
   for (const auto& [name, key] : {std::pair("model.min_t", kLeastTimestep), {"model.max_t", kMostTimestep}})
     if (t.has(name)) t.set(key, t.value(name), {name});
 }
@@ -115,7 +114,6 @@ void pipe_together(Translator& t) {
   length(t);
   if (t.has("optimizer.type")) set_optimiser(t, "optimizer.type");
   if (t.has("lr_scheduler")) set_schedule(t, "lr_scheduler");
-  t.assume("train.schedule", "constant_with_warmup", "diffusion-pipe's schedule");
 }
 
 /// What the table has no line for: of another family it goes with the family, else it is a mistake.
@@ -127,7 +125,7 @@ void other_model_key(Translator& t, const Given& g) {
                   "did you mean " + nearest(g.name, names).front() + "? tessera import --table lists all");
 }
 
-void checkpointing(Translator& t, const Given& g) {
+void pipe_checkpointing(Translator& t, const Given& g) {
   if (is_false(g.value))
     t.set("plan.activations", "keep", {g.name});
   else if (g.value == "unsloth")
@@ -147,96 +145,6 @@ void quantised(Translator& t, const Given& g) {
     t.refuse(g.name, "float8, of a LoRA's frozen base, and bfloat16 are supported");
 }
 
-std::vector<Rule> pipe_rules() {
-  const char* const kEval = "evaluation loss is not supported: see sample.every";
-  const char* const kCloud =
-      "metrics are not uploaded unless run.on_event names a command that does it (examples/on_event)";
-  std::vector<Rule> table = {
-      sets("output_dir", "run.out"),
-      joined("dataset", "the data set's options, below"),
-      joined("epochs", "`run.steps`, counted in the data set"),
-      joined("max_steps", "`run.steps`"),
-      joined("micro_batch_size_per_gpu", "its share of `train.global_batch`"),
-      implied("image_micro_batch_size_per_gpu", "a batch holds one shape; its size is the global batch"),
-      joined("gradient_accumulation_steps", "its share of `train.global_batch`"),
-      joined("pipeline_stages", "`mesh.pp`"),
-      sets("gradient_clipping", "train.clip_norm"),
-      sets("warmup_steps", "train.warmup_steps"),
-      sets("force_constant_lr", "train.lr"),
-      joined("lr_scheduler", "`train.schedule`"),
-      by("blocks_to_swap", "`plan.parameters = host`, of all blocks",
-         [](Translator& t, const Given& g) {
-           if (t.integer(g.name, 0) == 0) return t.imply(g.name, "no block is swapped");
-           t.set("plan.parameters", "host", {g.name}, "all blocks; on auto the plan chooses how many");
-         }),
-      by("activation_checkpointing", "`plan.activations`: true recompute, 'unsloth' recompute_offload", checkpointing),
-      implied("reentrant_activation_checkpointing", "not needed: a unit is recomputed from its saved input"),
-      joined("save_every_n_steps", "`checkpoint.every`"),
-      joined("save_every_n_epochs", "`checkpoint.every`, counted in the data set"),
-      joined("checkpoint_every_n_epochs", "`checkpoint.every`, counted in the data set"),
-      implied("checkpoint_every_n_minutes",
-              "not supported: checkpoint.every counts steps, and a signal saves and stops"),
-      implied("partition_method", "pipeline stages are balanced by cost"),
-      refused("partition_split", "pipeline stages are balanced by cost"),
-      implied("save_dtype", "set by tessera convert --dtype"),
-      implied("caching_batch_size", "clips are encoded one by one, with bounded memory"),
-      implied("map_num_proc", "not needed: clips are decoded ahead and cached"),
-      refused("compile", "torch.compile is not used: a step is a compiled schedule"),
-      implied("steps_per_print", "every step is in RUN/metrics.jsonl"),
-      by("video_clip_mode", "`data.clip_mode`: single_beginning head",
-         [](Translator& t, const Given& g) {
-           if (g.value == "single_beginning")
-             t.set("data.clip_mode", "head", {g.name});
-           else if (g.value == "multiple_overlapping")
-             t.set("data.clip_mode", "slide", {g.name}, "a start every half clip");
-           else
-             t.refuse(g.name, "single_beginning and multiple_overlapping are supported");
-         }),
-      implied("x_axis_examples", "RUN/report.html has both"),
-      refused("pseudo_huber_c", "the loss is the squared error only"),
-      sets("uncond_fraction", "diffusion.caption_dropout"),
-      sets("ema_decay", "train.ema"),
-      refused("eval_datasets", kEval),
-      joined("model.type", "`model.family`"),
-      of_table(by("model", "of another model.type than wan: refused with it", other_model_key)),
-      joined("model.ckpt_path", "`model.path`, `data.vae`, `data.text_encoder_path`, `data.tokenizer`"),
-      joined("model.transformer_path", "`model.path`"),
-      joined("model.llm_path", "`data.text_encoder_path`"),
-      by("model.dtype", "`plan.compute_dtype`", set_compute_type),
-      by("model.transformer_dtype", "`lora.base_dtype`: float8 fp8, bfloat16 bf16", quantised),
-      implied("model.text_encoder_fp8", "not needed: the text encoder runs before training and is freed"),
-      joined("model.timestep_sample_method", "`diffusion.timesteps`"),
-      joined("model.shift", "`diffusion.shift`"),
-      refused("model.flux_shift", "the shift must be one number"),
-      joined("model.min_t", "`diffusion.min_t`"),
-      joined("model.max_t", "`diffusion.max_t`"),
-      joined("adapter.type", "`train.mode = lora`"),
-      joined("adapter.rank", "`lora.rank` and `lora.alpha`"),
-      only("adapter.dtype", {"bfloat16", "float32"}, "adapters train in fp32", "bfloat16 and float32 are supported"),
-      sets("adapter.dropout", "lora.dropout"),
-      sets("adapter.init_from_existing", "lora.init"),
-      refused("adapter.fuse_adapters", "merge them first: tessera convert --merge"),
-      refused("adapter.decompose_factor", "it belongs to LoKr"),
-      joined("optimizer.type", "`train.optimizer`, `plan.moments`, `plan.masters`"),
-      sets("optimizer.lr", "train.lr"),
-      sets("optimizer.betas", "train.betas"),
-      sets("optimizer.weight_decay", "train.weight_decay"),
-      sets("optimizer.eps", "train.eps"),
-      only("optimizer.stabilize", {"false"}, "it is off", "updates are not normed by their size: see train.clip_norm"),
-      implied("optimizer.gradient_release", "plan.update says when a unit is updated"),
-      refused("optimizer.beta2_half_life", "give betas"),
-      implied("monitoring.log_dir", "not needed: metrics are in the run folder"),
-      refused("monitoring.enable_wandb", kCloud),
-      implied("monitoring", "it belongs to monitoring.enable_wandb"),
-  };
-  for (const char* name :
-       {"eval_every_n_epochs", "eval_every_n_steps", "eval_every_n_examples", "eval_before_first_step",
-        "eval_micro_batch_size_per_gpu", "eval_gradient_accumulation_steps", "disable_block_swap_for_eval",
-        "image_eval_micro_batch_size_per_gpu"})
-    table.push_back(implied(name, "it belongs to eval_datasets"));
-  return table;
-}
-
 void command_together(Translator& t) {
   if (!t.has("--config"))
     throw UserError(Exit::usage, "import", "diffusion-pipe's command without --config", "give --config FILE.toml");
@@ -244,31 +152,84 @@ void command_together(Translator& t) {
   t.result().merge(import_file(file_beside(t.context(), t.value("--config")), t.context()));
 }
 
+// ---- data sets, whose one [[directory]] comes under the names of the top ------------------------------------------------
+
+/// One area, its square's side in `side`, at the ratios between min_ar and max_ar.
+void ratio_buckets(Translator& t, const std::string& side, std::vector<std::string> options) {
+  for (const char* option : {"enable_ar_bucket", "min_ar", "max_ar", "num_ar_buckets"}) options.push_back(option);
+  std::vector<std::string> frames = split_list(t.value("frame_buckets", "1"));
+  if (std::ranges::find(frames, "1") == frames.end()) frames.insert(frames.begin(), "1");  // always one of pictures
+  std::string buckets;
+  for (const std::string& f : frames)
+    buckets += f + "xRATIOS_" + side + "_" + t.value("min_ar") + "_" + t.value("max_ar") + "_" +
+               t.value("num_ar_buckets") + kListSeparator;
+  t.set("data.buckets", buckets, options,
+        "frames x shapes of the area of a square, at these ratios of width to height");
+}
+
+/// Areas by their side ([512]) or as width and height, at each number of frames.
+void pipe_shapes(Translator& t) {
+  if (t.has("size_buckets")) {
+    std::string buckets;
+    for (const std::string& item : split_list(t.value("size_buckets"))) {
+      const std::vector<std::string> whf = split_list(item);
+      if (whf.size() != 3)
+        throw UserError(Exit::usage, "import", "size_buckets: expected [[width, height, frames], ...]");
+      buckets += whf[2] + "x" + whf[1] + "x" + whf[0] + kListSeparator;
+    }
+    t.set("data.buckets", buckets, {"size_buckets"}, "frames x height x width");
+    for (const char* option : {"resolutions", "frame_buckets"})
+      if (t.has(option)) t.imply(option, "size_buckets lists the shapes");
+    return;
+  }
+  if (!t.has("resolutions")) return t.has("frame_buckets") ? t.refuse("frame_buckets", "without resolutions") : void();
+  std::vector<std::string> options = {"resolutions"};
+  if (t.has("frame_buckets")) options.push_back("frame_buckets");
+  if (t.flag("enable_ar_bucket")) {
+    const std::vector<std::string> areas = split_list(t.value("resolutions"));
+    const bool ratios = t.has("min_ar") && t.has("max_ar") && t.has("num_ar_buckets") && !t.has("ar_buckets");
+    if (ratios && areas.size() == 1 && split_list(areas[0]).size() == 1)
+      return ratio_buckets(t, split_list(areas[0])[0], options);
+    options.push_back("enable_ar_bucket");
+    for (const std::string& option : options)
+      t.refuse(option, "one square's side, min_ar, max_ar and num_ar_buckets make shapes; list others in data.buckets");
+    return;
+  }
+  std::string buckets;
+  for (const std::string& item : split_list(t.value("resolutions"))) {
+    const std::vector<std::string> side = split_list(item);
+    if (side.empty() || side.size() > 2)
+      throw UserError(Exit::usage, "import", "resolutions: expected [[width, height], ...] or sides of squares");
+    const std::string width = side[0], height = side.size() > 1 ? side[1] : side[0];
+    for (const std::string& frames : split_list(t.value("frame_buckets", "1")))
+      buckets += frames + "x" + height + "x" + width + kListSeparator;
+  }
+  t.set("data.buckets", buckets, options, "frames x height x width");
+}
+
+void pipe_dataset_together(Translator& t) {
+  pipe_shapes(t);
+  if (t.has("enable_ar_bucket") && !t.is_answered("enable_ar_bucket"))
+    t.imply("enable_ar_bucket", "data.buckets lists the shapes; a clip goes to the one that fits best");
+  for (const char* name : {"min_ar", "max_ar", "num_ar_buckets", "ar_buckets"})
+    if (t.has(name) && !t.is_answered(name)) t.imply(name, "it belongs to enable_ar_bucket");
+}
+
 }  // namespace
 
 const Dialect& diffusion_pipe_config() {
-  static const Dialect dialect = {"diffusion-pipe's TOML", "a diffusion-pipe configuration", pipe_rules(),
-                                  pipe_together};
+  static const Dialect dialect = dialect_of("diffusion_pipe", "config", pipe_together,
+                                            {{"checkpointing", plain(pipe_checkpointing)},
+                                             {"other_model_key", plain(other_model_key)},
+                                             {"quantised", plain(quantised)}});
   return dialect;
 }
 const Dialect& diffusion_pipe_command() {
-  static const Dialect dialect = {
-      "diffusion-pipe's command",
-      "a diffusion-pipe command",
-      {
-          joined("--config", "its options, below"),
-          implied("--deepspeed", "not needed: tessera launch starts ranks", Takes::nothing),
-          implied("--cache_only", "tessera prepare does that", Takes::nothing),
-          implied("--trust_cache", "tessera prepare --trust does that", Takes::nothing),
-          implied("--regenerate_cache", "tessera prepare --rebuild does that", Takes::nothing),
-          implied("--i_know_what_i_am_doing", "not needed: it silences a warning of diffusion-pipe", Takes::nothing),
-          implied("--resume_from_checkpoint", "run.resume = \"auto\": a run goes on from its newest checkpoint",
-                  Takes::many),
-          refused("--reset_dataloader", "a resumed run keeps its order of samples", Takes::nothing),
-          refused("--reset_optimizer", "set model.path to the weights of the run instead", Takes::nothing),
-          implied("--local_rank", "not needed: the launcher numbers ranks"),
-      },
-      command_together};
+  static const Dialect dialect = dialect_of("diffusion_pipe", "command", command_together);
+  return dialect;
+}
+const Dialect& diffusion_pipe_dataset() {
+  static const Dialect dialect = dialect_of("diffusion_pipe", "dataset", pipe_dataset_together);
   return dialect;
 }
 

@@ -2,28 +2,18 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
-#include "tessera/tools/import/sana_parts.h"
-#include "tessera/tools/options/command_line.h"
-#include "tessera/tools/options/config_file.h"
-#include "tessera/tools/options/fsdp_words.h"
-#include "tessera/tools/options/python_config.h"
+#include "tessera/tools/import/parts.h"
 
 namespace tessera::tools {
 
 namespace {
 
 namespace fs = std::filesystem;
-
-bool strip_prefix(std::string& name, std::string_view prefix) {
-  if (!name.starts_with(prefix)) return false;
-  name.erase(0, prefix.size());
-  return true;
-}
 
 /// Keys of two tables under one name, the second one's over the first's: [general] and [[datasets]].
 void tables_as_one(std::vector<Given>& given, std::string_view general, std::string_view first) {
@@ -106,97 +96,31 @@ const Dialect& of_command(const CommandLine& line) {
       "lists their options");
 }
 
-/// FSDP's variables as accelerate reads them, where they say that FSDP is used.
-bool is_fsdp_variable(const std::string& variable) {
-  return variable.starts_with("FSDP_") || variable.starts_with("ACCELERATE_");
-}
-Translation fsdp_variables(const CommandLine& line, const ImportContext& context) {
-  std::vector<Given> given;
-  for (const std::string& variable : line.variables) {
-    if (!is_fsdp_variable(variable)) continue;
-    const size_t equal = variable.find('=');
-    std::string name = lower_case(variable.substr(0, equal));
-    if (!strip_prefix(name, "fsdp_")) strip_prefix(name, "accelerate_");
-    if (name == "transformer_cls_to_wrap") name = "transformer_layer_cls_to_wrap";
-    given.push_back({name, variable.substr(equal + 1), variable.substr(0, equal)});
-  }
-  return translate(accelerate_config(), std::move(given), context);
+// ---- the table of all options ------------------------------------------------------------------------------------------
+
+/// A cell of a Markdown table: bars would end it.
+std::string table_cell(const std::string& text) {
+  std::string out;
+  for (char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return out;
 }
 
-/// Flags of train.py are the keys of its YAML, which stand below them.
-Translation translate_sana(const CommandLine& line, std::vector<Given> flags, const ImportContext& context) {
-  std::vector<Given> given;
-  Translation result;
-  for (const Given& flag : flags)
-    if (flag.name == "--config_path") {
-      for (Given& g : read_config(file_beside(context, flag.value))) given.push_back(std::move(g));
-      result.implied.push_back({flag.shown(), "its keys; flags win"});
-    }
-  for (Given& flag : flags) {
-    if (flag.name == "--config_path") continue;
-    flag.typed = flag.name;
-    strip_prefix(flag.name, "--");
-    given.push_back(std::move(flag));
-  }
-  const std::string script = line.script.substr(line.script.rfind('/') + 1);
-  if (script.starts_with("train_scm_ladd")) result.refused.push_back({script, kSprint});
-  result.merge(translate(sana_config(), std::move(given), context));
-  result.from = sana_command().from;
-  return result;
-}
+bool details_another(const Rule& rule) { return std::string_view(rule.becomes).starts_with("it belongs to "); }
 
-/// A configuration of Open-Sora, of 1.x or 2.0 by what it has.
-Translation translate_opensora_config(std::vector<Given> given, const ImportContext& context) {
-  const bool first = is_opensora1(given);
-  if (first)
-    opensora1_options(given);
-  else
-    opensora_options(given);
-  return translate(first ? opensora1_config() : opensora_config(), std::move(given), context);
-}
-
-/// Flags stand over the names of the file: --optim.lr 1e-5, with - or _ between words.
-Translation translate_opensora(const CommandLine& line, const ImportContext& context) {
-  const std::string file = file_beside(context, line.words[1]);
-  nlohmann::ordered_json config = read_python_config(file);
-  const bool first = is_opensora1(flat_options(config, file));
-  for (size_t i = 2; i < line.words.size(); ++i) {
-    std::string name = line.words[i];
-    const bool is_switch = first && (name == "--start-from-scratch" || name == "--record-time");
-    if (!strip_prefix(name, "--") || name.empty() || (!is_switch && i + 1 == line.words.size()))
-      throw UserError(Exit::usage, "import", "'" + line.words[i] + "': expected --NAME VALUE",
-                      "every flag of this trainer has a value, --wandb True");
-    std::ranges::replace(name, '-', '_');
-    if (first) name = opensora1_key(name);
-    nlohmann::ordered_json* at = &config;
-    for (size_t begin = 0, dot = 0; dot != std::string::npos; begin = dot + 1) {
-      dot = name.find('.', begin);
-      if (!at->is_object()) *at = nlohmann::ordered_json::object();
-      at = &(*at)[name.substr(begin, dot - begin)];
-    }
-    *at = is_switch ? nlohmann::ordered_json(true) : python_value(line.words[++i]);
+/// A row for each outcome, in the order of the rules, with all options that have it.
+std::string rows_of(const Dialect& dialect) {
+  std::string text;
+  for (size_t i = 0; i < dialect.rules.size(); ++i) {
+    const Rule& rule = dialect.rules[i];
+    const auto same = [&](const Rule& other) { return other.becomes == rule.becomes; };
+    const auto begin = dialect.rules.begin(), here = begin + static_cast<long>(i);
+    if (details_another(rule) || std::any_of(begin, here, same)) continue;
+    std::string options;
+    for (const Rule& other : dialect.rules)
+      if (same(other)) options += (options.empty() ? "`" : ", `") + other.option + "`";
+    text += "| " + options + " | " + table_cell(rule.becomes) + " |\n";
   }
-  Translation result = translate_opensora_config(flat_options(config, file), context);
-  result.from = "a command of Open-Sora's train.py";
-  return result;
-}
-
-/// What starts the ranks, by its own table.
-Translation launcher_options(const CommandLine& line, const ImportContext& context) {
-  const bool accelerate = line.launcher == "accelerate";
-  const Dialect& dialect = accelerate ? accelerate_config() : torchrun_launcher();
-  if (!accelerate) return translate(dialect, read_options(dialect, line.launcher_words), context);
-  Dialect flags = dialect;  // the same words, as flags
-  for (Rule& rule : flags.rules) rule.option = "--" + rule.option;
-  const size_t count = flags.rules.size();
-  for (size_t i = 0; i < count; ++i) {
-    Rule fsdp = flags.rules[i];
-    fsdp.option = "--fsdp_" + fsdp.option.substr(2);
-    flags.rules.push_back(std::move(fsdp));
-  }
-  std::vector<Given> given = read_options(flags, line.launcher_words);
-  bare_words(given);
-  return translate(dialect, std::move(given), context);
+  return text;
 }
 
 }  // namespace
@@ -253,7 +177,7 @@ Translation import_command(const std::string& text, const ImportContext& context
   ImportContext inside = context;
   Translation launcher;
   if (!line.launcher_words.empty()) {
-    launcher = launcher_options(line, context);
+    launcher = translate_launcher(line, context);
     if (inside.ranks == 0) inside.ranks = launcher.ranks;
     inside.accumulation = launcher.accumulation;
   }
@@ -270,11 +194,36 @@ Translation import_command(const std::string& text, const ImportContext& context
                        : &dialect == &sana_command() ? translate_sana(line, std::move(given), inside)
                                                      : translate(dialect, std::move(given), inside);
   result.merge(launcher);
-  result.merge(fsdp_variables(line, inside));
+  result.merge(translate_fsdp_variables(line, inside));
   for (const std::string& variable : line.variables)
     if (!is_fsdp_variable(variable))
       result.implied.push_back({variable, "a variable: set it where tessera is started"});
   return result;
+}
+
+const std::vector<const Dialect*>& dialects() {
+  static const std::vector<const Dialect*> all = {
+      &training_line(),          &generate_line(),         &deepspeed_config(),       &accelerate_config(),
+      &torchrun_launcher(),      &diffsynth_command(),     &musubi_command(),         &musubi_dataset(),
+      &diffusion_pipe_command(), &diffusion_pipe_config(), &diffusion_pipe_dataset(), &sana_config(),
+      &opensora_config(),        &opensora1_config(),      &dreambooth_command()};
+  return all;
+}
+
+std::string import_table(const std::string& program) {
+  std::string text;
+  for (const Dialect* dialect : dialects()) {
+    std::string name = dialect->name;
+    name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
+    if (lower_case(name).find(lower_case(program)) == std::string::npos) continue;
+    text +=
+        (text.empty() ? "" : "\n") + ("## " + name) + "\n\n| option | converted to |\n|---|---|\n" + rows_of(*dialect);
+  }
+  if (!text.empty()) return text;
+  std::string names;
+  for (const Dialect* dialect : dialects()) names += (names.empty() ? "" : ", ") + dialect->name;
+  throw UserError(Exit::usage, "import", "--table " + program + ": no program whose options are read is called that",
+                  "give a part of one of these names: " + names);
 }
 
 }  // namespace tessera::tools

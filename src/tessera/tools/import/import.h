@@ -6,7 +6,7 @@
 //   std::cout << t.to_toml();
 #include <string>
 
-#include "tessera/tools/options/dialect.h"
+#include "tessera/tools/import/dialect.h"
 
 namespace tessera::tools {
 
@@ -22,7 +22,8 @@ Translation import_command(const std::string& text, const ImportContext& context
 /// (RECIPE.instruction.txt for RECIPE.toml), and the recipe names it. Throws UserError (disk).
 void put_instruction_beside(Translation& translation, const std::string& recipe);
 
-/// The page of docs/coming-from.md.
-std::string import_table();
+/// A Markdown table of the options of each program whose title has `program` in it, of all where it is empty. Throws
+/// UserError (usage) where none has.
+std::string import_table(const std::string& program = {});
 
 }  // namespace tessera::tools

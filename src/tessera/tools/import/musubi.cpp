@@ -1,14 +1,17 @@
-// musubi-tuner's wan_train_network.py and wan_train.py.
+// musubi-tuner's wan_train_network.py and wan_train.py, and the TOML of their data sets.
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/recipe/recipe_table.h"
+#include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
-#include "tessera/tools/import/folders/wan_folder.h"
 #include "tessera/tools/import/import.h"
 #include "tessera/tools/import/parts.h"
-#include "tessera/tools/options/config_file.h"
+#include "tessera/tools/import/wan_folder.h"
 
 namespace tessera::tools {
 
@@ -173,8 +176,6 @@ void musubi_together(Translator& t) {
   if (t.has("--optimizer_type")) set_optimiser(t, "--optimizer_type");
   t.assume("train.schedule", t.has("--lr_warmup_steps") ? "constant_with_warmup" : "constant",
            "musubi-tuner's schedule");
-  t.assume("train.lr", "2e-6", "musubi-tuner's rate");
-  t.assume("train.clip_norm", "1.0", "musubi-tuner's clipping");
 }
 
 /// An argument of prodigyopt's Prodigy; false: of this name it has none, or not with this value.
@@ -226,123 +227,163 @@ void optimiser_arguments(Translator& t, const Given& g) {
   if (!t.is_answered(g.name)) t.imply(g.name, "what Prodigy does in any case");
 }
 
-std::vector<Rule> musubi_rules() {
-  const char* const kAttention = "not needed: there is one attention kernel";
-  const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
-  const char* const kHub = "metrics are not uploaded";
-  std::vector<Rule> table = {
-      joined("--task", "`data.fps`; `model.preset`, where the weights have no config.json"),
-      joined("--dit", "`model.path`"),
-      joined("--dit_high_noise", "`model.path`: the folder of both experts"),
-      joined("--timestep_boundary", "`experts.boundary`, as a share of 1"),
-      sets("--vae", "data.vae"),
-      joined("--t5", "`data.text_encoder`, `data.text_encoder_path`"),
-      sets("--clip", "data.image_encoder_path"),
-      joined("--dataset_config", "the data set's options, below"),
-      sets("--learning_rate", "train.lr"),
-      joined("--optimizer_type", "`train.optimizer`, `plan.moments`: AdamW, Lion, Adafactor, CAME and 8-bit forms"),
-      by("--optimizer_args",
-         "`train.weight_decay`, `train.betas`, `train.eps`; of Prodigy `train.d_coef`, `train.d0`, ...",
-         optimiser_arguments, Takes::many),
-      joined("--lr_scheduler", "`train.schedule`"),
-      sets("--lr_warmup_steps", "train.warmup_steps"),
-      sets("--lr_scheduler_num_cycles", "train.num_cycles"),
-      sets("--lr_scheduler_power", "train.power"),
-      sets("--max_grad_norm", "train.clip_norm"),
-      joined("--gradient_accumulation_steps", "its share of `train.global_batch`"),
-      joined("--max_train_steps", "`run.steps`"),
-      joined("--max_train_epochs", "`run.steps`, counted in the data set"),
-      sets("--save_every_n_steps", "checkpoint.every"),
-      joined("--save_every_n_epochs", "`checkpoint.every`, counted in the data set"),
-      sets("--seed", "run.seed"),
-      joined("--output_dir", "`run.out`"),
-      joined("--output_name", "`run.out`"),
-      sets("--resume", "run.resume"),
-      joined("--network_module", "`train.mode = lora`"),
-      joined("--network_dim", "`lora.rank`"),
-      joined("--network_alpha", "`lora.alpha`; 1 where it is not given"),
-      joined("--network_dropout", "`lora.dropout`"),
-      joined("--network_weights", "`lora.init`"),
-      refused("--network_args", "use lora.targets", Takes::many),
-      refused("--base_weights", "merge it first: tessera convert --merge", Takes::many),
-      refused("--base_weights_multiplier", "merge it first: tessera convert --merge", Takes::many),
-      joined("--timestep_sampling", "`diffusion.timesteps`: sigmoid and shift logit_normal, uniform; else refused"),
-      joined("--discrete_flow_shift", "`diffusion.shift`, of shift"),
-      joined("--sigmoid_scale", "`diffusion.timesteps`: logit_normal(0, scale)"),
-      joined("--min_timestep", "`diffusion.min_t`, as a share of 1"),
-      joined("--max_timestep", "`diffusion.max_t`, as a share of 1"),
-      only("--weighting_scheme", {"none"}, "losses are not weighted", "see diffusion.weighting"),
-      refused("--preserve_distribution_shape", "timesteps outside the window are mapped into it", Takes::perhaps),
-      refused("--num_timestep_buckets", "timestep buckets are not supported"),
-      by("--mixed_precision", "`plan.compute_dtype`", set_compute_type),
-      by(
-          "--gradient_checkpointing", "`plan.activations = recompute`",
-          [](Translator& t, const Given& g) {
-            if (!t.flag(g.name))
-              t.imply(g.name, "it is off");
-            else if (t.flag("--gradient_checkpointing_cpu_offload"))
-              t.imply(g.name, "--gradient_checkpointing_cpu_offload says where inputs wait too");
-            else
-              t.set("plan.activations", "recompute", {g.name});
-          },
-          Takes::perhaps),
-      by(
-          "--gradient_checkpointing_cpu_offload", "`plan.activations = recompute_offload`",
-          [](Translator& t, const Given& g) {
-            t.set("plan.activations", "recompute_offload", {g.name}, "blocks' inputs are offloaded to the host");
-          },
-          Takes::nothing),
-      by("--blocks_to_swap", "`plan.parameters = host`, of all blocks",
-         [](Translator& t, const Given& g) {
-           if (t.integer(g.name, 0) == 0) return t.imply(g.name, "no block is swapped");
-           t.set("plan.parameters", "host", {g.name}, "all blocks; on auto the plan chooses how many");
-         }),
-      implied("--block_swap_h2d_only", "always on: parameters are copied to the device, never back", Takes::perhaps),
-      implied("--block_swap_ring_size", "plan.prefetch says how many are ahead"),
-      implied("--use_pinned_memory_for_block_swap", "not needed: buffers follow from the plan", Takes::perhaps),
-      implied("--offload_inactive_dit", "plan.idle says where the inactive expert is kept", Takes::perhaps),
-      by(
-          "--fp8_base", "`lora.base_dtype = fp8`",
-          [](Translator& t, const Given& g) { t.set(kFrozenDtype, "fp8", {g.name}); }, Takes::perhaps),
-      implied("--fp8_scaled", "always on: each block of fp8 has a scale", Takes::perhaps),
-      implied("--fp8_t5", "not needed: the text encoder runs before training and is freed", Takes::perhaps),
-      refused("--force_v2_1_time_embedding", "timesteps are embedded as in the released model", Takes::perhaps),
-      joined("--sample_prompts", "`sample.prompts`, the prompts of its lines"),
-      sets("--sample_every_n_steps", "sample.every"),
-      refused("--sample_every_n_epochs", "give --sample_every_n_steps"),
-      implied("--sample_at_first", "not needed: tessera sample takes any weights", Takes::perhaps),
-      implied("--save_state", "always on: a checkpoint holds the whole training state", Takes::perhaps),
-      implied("--save_state_on_train_end", "always on: the last checkpoint holds the whole training state",
-              Takes::perhaps),
-      sets("--save_last_n_steps_state", "checkpoint.keep"),
-      implied("--save_precision", "set by tessera convert --dtype"),
-      implied("--logging_dir", kLog),
-      only("--log_with", {"tensorboard"}, kLog, "metrics are not uploaded; TensorBoard's file is written"),
-      implied("--log_prefix", kLog),
-      implied("--log_config", "RUN/recipe.toml has every value", Takes::perhaps),
-      implied("--persistent_data_loader_workers", "not needed: clips are decoded ahead and cached", Takes::perhaps),
-      implied("--max_data_loader_n_workers", "not needed: clips are decoded ahead and cached"),
-      implied("--vae_cache_cpu", "not needed: the VAE runs before training and is freed", Takes::perhaps),
-      implied("--vae_dtype", "the VAE works in fp32"),
-      implied("--img_in_txt_in_offloading", "the plan chooses where weights are kept", Takes::perhaps),
-      implied("--config_file", "its keys are these flags; the command line wins"),
-      refused("--compile", "torch.compile is not used: a step is a compiled schedule", Takes::perhaps),
-      refused("--wandb_run_name", kHub),
-      refused("--wandb_api_key", kHub),
-      refused("--huggingface_repo_id", kHub),
+/// Beside the form that sends inputs to the host nothing more is set.
+void musubi_checkpointing(Translator& t, const Given& g) {
+  if (!t.flag(g.name))
+    t.imply(g.name, "it is off");
+  else if (t.flag("--gradient_checkpointing_cpu_offload"))
+    t.imply(g.name, "--gradient_checkpointing_cpu_offload says where inputs wait too");
+  else
+    t.set("plan.activations", "recompute", {g.name});
+}
+
+// ---- data sets, whose [general] table and one [[datasets]] come under one name each ------------------------------------
+
+void source(Translator& t) {
+  int named = 0;
+  for (const char* option : {"video_directory", "image_directory"})
+    if (t.has(option)) t.set("data.path", t.value(option), {option}), ++named;
+  for (const char* option : {"video_jsonl_file", "image_jsonl_file"}) {
+    if (!t.has(option)) continue;
+    ++named;
+    const std::string file = t.value(option);
+    t.set("data.metadata", file, {option});
+    t.set("data.path", file.rfind('/') == std::string::npos ? "." : file.substr(0, file.rfind('/')), {option});
+  }
+  if (named != 1)
+    throw UserError(Exit::usage, "import", named == 0 ? "the data set names no clips" : "a data set has one source",
+                    "give one of video_directory, video_jsonl_file, image_directory, image_jsonl_file");
+}
+
+bool of_images(const Translator& t) { return t.has("image_directory") || t.has("image_jsonl_file"); }
+
+/// Its autoencoders make a latent frame of each 4 frames after the first.
+constexpr int64_t kFramesOfLatent = 4;
+
+int64_t frame_count(const Translator& t, const std::string& text) {
+  int64_t frames = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, frames);
+  if (error != std::errc() || stop != end || frames < 1)
+    throw UserError(Exit::usage, "import",
+                    t.find("target_frames")->shown() + ": '" + text + "': expected whole numbers of frames from 1 on",
+                    "for example [1, 25, 45]");
+  return frames;
+}
+
+/// The lengths that it trains: each cut to 4 n + 1 frames, once, shortest first.
+std::vector<std::string> lengths(const Translator& t, bool full) {
+  if (of_images(t)) return {"1"};
+  if (full) return {t.value("max_frames", "129")};  // cut for each video, as data.clip_mode = "full" does
+  std::set<int64_t> frames;
+  for (const std::string& text : split_list(t.value("target_frames", "1")))
+    frames.insert((frame_count(t, text) - 1) / kFramesOfLatent * kFramesOfLatent + 1);
+  std::vector<std::string> texts;
+  for (const int64_t f : frames) texts.push_back(std::to_string(f));
+  return texts;
+}
+
+/// What a reader of the recipe is told where a listed length was cut; else nothing.
+std::string told_of_cut(const Translator& t, const std::vector<std::string>& lengths) {
+  for (const std::string& text : split_list(t.value("target_frames", "1")))
+    if (std::ranges::find(lengths, text) == lengths.end()) return "cut to 4 n + 1 frames, as musubi-tuner does";
+  return {};
+}
+
+/// Every listed length at the shapes of the one area, as a video or picture has its own; a video is in all of the lengths
+/// that it is long enough for.
+void musubi_buckets(Translator& t, const std::vector<std::string>& size, const std::vector<std::string>& frames,
+                    std::vector<std::string> options, const std::string& cut) {
+  options.push_back("enable_bucket");
+  std::string buckets;
+  for (const std::string& f : frames) buckets += f + "xAREA_" + size[0] + "x" + size[1] + kListSeparator;
+  t.set("data.buckets", buckets, options, "shapes of this area, in steps of 16" + (cut.empty() ? "" : "; " + cut));
+  if (frames.size() > 1) t.set("data.clip_lengths", "every", options, "a video is an item of each length that it has");
+}
+
+/// Every listed length at the one resolution: a shape each where there are several, and a video is in all of them that
+/// it is long enough for.
+void musubi_shapes(Translator& t) {
+  const std::vector<std::string> size = split_list(t.value("resolution", "960,544"));
+  if (size.size() != 2)
+    throw UserError(Exit::usage, "import", "resolution: expected [width, height]", "for example [832, 480]");
+  const bool full = t.value("frame_extraction", "head") == "full";
+  const char* longest = full ? "max_frames" : "target_frames";
+  const std::vector<std::string> frames = lengths(t, full);
+  std::vector<std::string> options;
+  for (const char* option : {"resolution", longest})
+    if (t.has(option)) options.push_back(option);
+  if (full && t.has("target_frames")) t.imply("target_frames", "frame_extraction = full takes all frames of a video");
+  if (t.flag("enable_bucket")) return musubi_buckets(t, size, frames, options, full ? "" : told_of_cut(t, frames));
+  if (t.has("enable_bucket")) t.imply("enable_bucket", "all clips have one shape");
+  if (options.empty() && !full) return;
+  if (frames.size() == 1) {
+    if (options.empty())
+      t.assume("data.frames", frames[0], "musubi-tuner's max_frames");
+    else
+      t.set("data.frames", frames[0], options, full || of_images(t) ? "" : told_of_cut(t, frames));
+    if (t.has("resolution")) t.set("data.size", size[1] + "," + size[0], options, "height, width");
+    return;
+  }
+  std::string buckets;
+  for (const std::string& f : frames) buckets += f + "x" + size[1] + "x" + size[0] + kListSeparator;
+  const std::string cut = told_of_cut(t, frames);
+  t.set("data.buckets", buckets, options, "frames x height x width" + (cut.empty() ? "" : "; " + cut));
+  t.set("data.clip_lengths", "every", options, "a video is an item of each length that it has");
+}
+
+void extraction(Translator& t) {
+  static const std::pair<const char*, const char*> kModes[] = {
+      {"head", "head"}, {"chunk", "chunks"}, {"slide", "slide"}, {"uniform", "uniform"}, {"full", "full"}};
+  const std::string mode = t.value("frame_extraction", "head");
+  if (t.has("frame_extraction")) {
+    bool known = false;
+    for (const auto& [theirs, ours] : kModes)
+      if (mode == theirs) t.set("data.clip_mode", ours, {"frame_extraction"}), known = true;
+    if (!known)
+      throw UserError(Exit::usage, "import", t.find("frame_extraction")->shown() + " is not known",
+                      "did you mean " + nearest(mode, {"head", "chunk", "slide", "uniform", "full"}).front() + "?");
+  }
+  const auto belongs = [&](const char* option, const char* to, const char* key) {
+    if (mode != to) {
+      if (t.has(option)) t.imply(option, std::string("it belongs to frame_extraction = ") + to);
+    } else if (t.has(option)) {
+      t.set(key, t.value(option), {option});
+    } else {
+      t.assume(key, "1", std::string("musubi-tuner's ") + option);
+    }
   };
-  for (const char* name : {"--sdpa", "--flash_attn", "--flash3", "--sage_attn", "--xformers", "--split_attn"})
-    table.push_back(implied(name, kAttention, Takes::nothing));
-  for (const char* name : {"--training_comment", "--metadata_title", "--metadata_author", "--metadata_description",
-                           "--metadata_license", "--metadata_tags"})
-    table.push_back(refused(name, "metadata is not written to weights"));
-  return table;
+  belongs("frame_stride", "slide", "data.clip_stride");
+  belongs("frame_sample", "uniform", "data.clip_samples");
+  if (t.has("max_frames") && mode != "full") t.imply("max_frames", "it belongs to frame_extraction = full");
+}
+
+void musubi_dataset_together(Translator& t) {
+  source(t);
+  musubi_shapes(t);
+  extraction(t);
+  const int64_t batch = t.integer("batch_size", 1) * t.context().accumulation;
+  if (t.has("batch_size"))
+    t.set_batch(batch, {"batch_size"},
+                t.value("batch_size") + " x " + std::to_string(t.context().accumulation) + " (accumulation)");
+  else
+    t.assume("train.global_batch", std::to_string(batch * t.dp_size().value_or(1)), "musubi-tuner's batch of 1");
+  if (t.has("source_fps"))
+    t.assume("data.fps", "16", "musubi-tuner resamples to the model's rate");
+  else
+    t.assume("data.fps", "0", "without source_fps musubi-tuner takes every frame");
 }
 
 }  // namespace
 
 const Dialect& musubi_command() {
-  static const Dialect dialect = {"musubi-tuner's commands", "a musubi-tuner command", musubi_rules(), musubi_together};
+  static const Dialect dialect =
+      dialect_of("musubi", "command", musubi_together,
+                 {{"checkpointing", plain(musubi_checkpointing)}, {"optimiser_arguments", plain(optimiser_arguments)}});
+  return dialect;
+}
+const Dialect& musubi_dataset() {
+  static const Dialect dialect = dialect_of("musubi", "dataset", musubi_dataset_together);
   return dialect;
 }
 

@@ -5,7 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/data/dataset.h"
-#include "tessera/tools/import/folders/wan_folder.h"
+#include "tessera/tools/import/wan_folder.h"
 
 namespace tessera::tools {
 
@@ -51,7 +51,36 @@ void set_epoch_steps(Translator& t, const std::string& key, const std::string& o
     t.set(key, std::to_string(epochs * steps), {option}, "of " + std::to_string(steps) + " steps");
 }
 
+void swapped_blocks(Translator& t, const Given& g) {
+  if (t.integer(g.name, 0) == 0) return t.imply(g.name, "no block is swapped");
+  t.set("plan.parameters", "host", {g.name}, "all blocks; on auto the plan chooses how many");
+}
+
+void comma_list(Translator& t, const Given& g, const std::string& key) {
+  std::string list;
+  for (const std::string& item : split_list(g.value)) list += (list.empty() ? "" : ",") + item;
+  t.set(key, list, {g.name});
+}
+
 }  // namespace
+
+Dialect dialect_of(const std::string& program, const std::string& table, std::function<void(Translator&)> together,
+                   Functions functions) {
+  functions.merge(Functions{
+      {"comma_list", comma_list},
+      {"compute_type", plain(set_compute_type)},
+      {"one_item",
+       [](Translator& t, const Given& g, const std::string& key) { t.set(key, g.value + kListSeparator, {g.name}); }},
+      {"optimiser", plain([](Translator& t, const Given& g) { set_optimiser(t, g.name); })},
+      {"swapped_blocks", plain(swapped_blocks)}});
+  return read_dialect(program, table, std::move(together), functions);
+}
+
+bool strip_prefix(std::string& name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return false;
+  name.erase(0, prefix.size());
+  return true;
+}
 
 void set_weight_files(Translator& t, const std::vector<std::string>& files, const std::string& option) {
   if (files.empty() || std::find(files.begin(), files.end(), "") != files.end())
@@ -103,7 +132,7 @@ void set_optimiser(Translator& t, const std::string& option) {
   const std::string given = t.value(option), name = lower_case(given.substr(given.rfind('.') + 1));
   if (name == "adamw" || name == "adamw_optimi") {
     t.set("train.optimizer", "adamw", {option});
-  } else if (name == "adamw8bit" || name == "adam8bit" || name == "pagedadamw8bit") {
+  } else if (name == "adamw8bit" || name == "adam8bit" || name == "pagedadamw8bit" || name == "adamw8bitwrapper") {
     t.set("train.optimizer", "adamw", {option});
     t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
   } else if (name == "lion" || name == "adafactor" || name == "came" || name == "prodigy") {

@@ -1,11 +1,25 @@
 #pragma once
 // Conversions that several importers share: kinds of weight files by name, epochs to steps, learning-rate schedules.
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "tessera/tools/options/dialect.h"
+#include "tessera/tools/import/dialect.h"
 
 namespace tessera::tools {
+
+/// Table TABLE of PROGRAM.toml, whose rows may name the functions of this header too: compute_type, optimiser,
+/// swapped_blocks, comma_list (of a `key`) and one_item (a list of one, of a `key`).
+Dialect dialect_of(const std::string& program, const std::string& table, std::function<void(Translator&)> together = {},
+                   Functions functions = {});
+
+/// A function of rows that have no key.
+inline Functions::mapped_type plain(void (*function)(Translator&, const Given&)) {
+  return [function](Translator& t, const Given& g, const std::string&) { function(t, g); };
+}
+
+/// Whether `name` began with `prefix`, which is then gone.
+bool strip_prefix(std::string& name, std::string_view prefix);
 
 /// Keys that an expert trained by itself and a LoRA's base have; refused as long as recipes lack them.
 inline constexpr const char* kLeastTimestep = "diffusion.min_t";  ///< 0 to 1, after the shift

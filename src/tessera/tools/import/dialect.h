@@ -1,20 +1,28 @@
 #pragma once
-// The options of another program as a table: one line an option says which recipe key it becomes, that nothing needs to
-// be said, or why it is refused. A translator applies a table to the options that were given; one that no line of the
-// table answers cannot get past it.
+// The options of another program, which stand in a .toml beside this file: a row of it says which recipe key an option
+// becomes, that nothing needs to be said, or why it is refused. A translator applies the rows to the options that were
+// given; one that no row answers cannot get past it.
 //
-//   const Dialect dialect = {"DiffSynth", "a DiffSynth command", {
-//       sets("--learning_rate", "train.lr"),
-//       implied("--dataset_num_workers", "clips are decoded ahead anyway"),
-//       refused("--fp8_models", "weights are not kept in fp8")}};
+//   [command]                                                                      # diffsynth.toml
+//   title = "DiffSynth-Studio's commands"
+//   from = "a DiffSynth command"
+//   options = [
+//     { name = "--learning_rate", sets = "train.lr" },
+//     { name = "--dataset_num_workers", implied = "clips are decoded ahead anyway" },
+//     { name = "--fp8_models", refused = "set lora.base_dtype = fp8" },
+//   ]
+//   defaults = [{ key = "train.clip_norm", value = "0", why = "DiffSynth does not clip" }]
+//
+//   static const Dialect dialect = read_dialect("diffsynth", "command", together, {{"strategy", strategy}});
 //   Translation t = translate(dialect, {{"--learning_rate", "1e-4"}}, {.ranks = 8});
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/recipe/recipe_table.h"
-#include "tessera/tools/options/translation.h"
+#include "tessera/tools/import/translation.h"
 
 namespace tessera::tools {
 
@@ -59,32 +67,35 @@ struct Rule {
   Covers covers = Covers::value;
 };
 
-/// The value as it is.
-Rule sets(std::string option, std::string key);
-/// A switch, or a flag that is true; false is what holds without it.
-Rule switches(std::string option, std::string key, std::string value);
-/// implied and refused cover a table of their name too.
-Rule implied(std::string option, std::string why, Takes takes = Takes::value);
-Rule refused(std::string option, std::string why, Takes takes = Takes::value);
-/// Logging or monitoring that is not there: a warning, with a table of its name too.
-Rule warned(std::string option, std::string why, Takes takes = Takes::value);
-/// One of `accepted` needs no key for the reason `why`, any other value is refused for `why_not`.
-Rule only(std::string option, std::vector<std::string> accepted, std::string why, std::string why_not,
-          Takes takes = Takes::value);
-/// Anything else; `becomes` says it in the docs.
-Rule by(std::string option, std::string becomes, Translate translate, Takes takes = Takes::value);
-/// Read together with other options by the dialect's `together`, which must answer it.
-Rule joined(std::string option, std::string becomes, Takes takes = Takes::value);
-/// The rule, of a table of its name.
-Rule of_table(Rule rule, Covers covers = Covers::table);
-
 struct Dialect {
   std::string name;  ///< title in the docs
   std::string from;  ///< "a DiffSynth command"
   std::vector<Rule> rules;
   std::function<void(Translator&)> together = {};  ///< what several options say together, and the program's defaults
   bool autos = false;                              ///< "auto" leaves an option to the recipe
+  struct Default {
+    std::string key, value, why;
+  };
+  std::vector<Default> defaults = {};  ///< what the program does when nothing is said, whatever else is
 };
+
+/// What rows name by `by`: functions that compute. `key` is the row's, or empty.
+using Functions = std::map<std::string, std::function<void(Translator&, const Given&, const std::string& key)>>;
+
+/// Table TABLE of PROGRAM.toml. A row has a `name`, or several, and one of
+///   sets = KEY                the value as it is
+///   switch = "KEY = VALUE"    where it is on; false is what holds without it
+///   values = { ITS = "KEY = VALUE" or "refused: WHY" }, otherwise = "refused: WHY"
+///   implied, refused, warned = WHY    nothing to set; refused or warned of where it is on
+///   only = [VALUES], why = WHY, otherwise = WHY    implied for these values, else refused; one WHY serves for both
+///   by = FUNCTION             with its `key`, where it has one
+///   joined = WORDS            read together with others by `together`, which has to answer it
+/// and, where it needs them: `becomes` (words of `import --table` in the place of the usual ones), `because` (how the
+/// value comes about), `none` (why nothing is set for an empty value, null and none), `with` ("OPTION", "OPTION = VALUE")
+/// and `without` (why nothing is said where that does not hold), `takes` (value, nothing, perhaps, many), `covers` (value,
+/// table, both: `implied`, `refused` and `warned` cover both).
+Dialect read_dialect(const std::string& program, const std::string& table,
+                     std::function<void(Translator&)> together = {}, const Functions& functions = {});
 
 class Translator {
  public:

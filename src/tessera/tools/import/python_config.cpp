@@ -1,4 +1,4 @@
-#include "tessera/tools/options/python_config.h"
+#include "tessera/tools/import/python_config.h"
 
 #include <algorithm>
 #include <charconv>

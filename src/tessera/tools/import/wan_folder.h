@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/families/wan_tasks.h"
-#include "tessera/tools/options/dialect.h"
+#include "tessera/tools/import/dialect.h"
 
 namespace tessera::tools {
 

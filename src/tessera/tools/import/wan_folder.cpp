@@ -1,4 +1,4 @@
-#include "tessera/tools/import/folders/wan_folder.h"
+#include "tessera/tools/import/wan_folder.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,7 +1,8 @@
 // Wan's generate.py. What it does not say it takes from the task, as the releases' configurations do.
 #include "tessera/base/check.h"
 #include "tessera/tools/import/dialects.h"
-#include "tessera/tools/import/folders/wan_folder.h"
+#include "tessera/tools/import/parts.h"
+#include "tessera/tools/import/wan_folder.h"
 
 namespace tessera::tools {
 
@@ -59,7 +60,6 @@ void generate_together(Translator& t) {
     t.imply("--task", std::string("a ") + task.type + " model" + (task.two_experts ? " of two experts" : ""));
   set_wan_folder(t, task, t.value("--ckpt_dir"), {"--ckpt_dir"});
   sampling(t, task);
-  t.assume("plan.compute_dtype", "bf16", "generate.py computes in bf16");
   // as many clips as the audio lasts, unless an option gives their number
   if (std::string_view(task.type) == "s2v" && !t.has("--num_clip")) t.set("sample.clips", "auto", {"--task"});
   if (t.has("--base_seed")) {
@@ -82,66 +82,59 @@ void generate_together(Translator& t) {
   }
 }
 
-/// A file of the one sample that is made; recipes have a list, one a prompt.
-Rule of_sample(const std::string& option, const std::string& key) {
-  return by(option, "`" + key + "`",
-            [key](Translator& t, const Given& g) { t.set(key, g.value + kListSeparator, {g.name}); });
+// ---- the training line -------------------------------------------------------------------------------------------------
+
+constexpr double kLowestRate = 2.5e-6;
+
+void line_folder(Translator& t) {
+  if (!t.has("--task")) {
+    if (t.has("--ckpt_dir")) t.set("model.path", t.value("--ckpt_dir"), {"--ckpt_dir"});
+    return;
+  }
+  const WanTask& task = wan_task(t.value("--task"));
+  t.imply("--task", std::string("a ") + task.type + " model" + (task.two_experts ? " of two experts" : ""));
+  if (!t.has("--ckpt_dir"))
+    throw UserError(Exit::usage, "import", "--task " + t.value("--task") + " without its weights",
+                    "give --ckpt_dir, the folder of the release");
+  set_wan_folder(t, task, t.value("--ckpt_dir"), {"--ckpt_dir"});
+  t.assume("data.fps", number_text(task.fps), std::string(task.name) + "'s rate");
+  t.assume("data.frames", std::to_string(task.frames / 4 * 4 + 1), std::string(task.name) + "'s length");
+  t.assume("data.size", std::to_string(task.height) + "," + std::to_string(task.width),
+           std::string(task.name) + "'s size");
+  t.assume("diffusion.shift", number_text(task.shift), std::string(task.name) + "'s shift");
 }
 
-const char* const kExtend = "prompt extension is not supported: extend prompts beforehand";
-const char* const kSpeech = "text-to-speech is not supported: give a recording with --audio";
+void line_together(Translator& t) {
+  for (const auto& [option, axis] : {std::pair("--ulysses_size", "mesh.sp"), {"--ring_size", "mesh.cp"}})
+    if (t.has(option)) t.set(axis, t.value(option), {option});
+  if (t.has("--size")) {
+    const std::string size = size_value(t.value("--size"));
+    if (size.empty())
+      throw UserError(Exit::usage, "import", t.find("--size")->shown() + ": expected width*height",
+                      "for example --size 832*480");
+    t.set("data.size", size, {"--size"}, "height, width");
+  }
+  line_folder(t);
+  const int64_t batch = t.integer("--batch_size", 1), steps = t.integer("--gradient_accumulation_steps", 1);
+  if (t.has("--batch_size") || t.has("--gradient_accumulation_steps")) {
+    std::vector<std::string> options;
+    for (const char* option : {"--batch_size", "--gradient_accumulation_steps"})
+      if (t.has(option)) options.push_back(option);
+    t.set_batch(batch * steps, options, std::to_string(batch) + " x " + std::to_string(steps));
+  }
+  const double lr = t.number("--learning_rate", 2.5e-5), lowest = t.number("--min_lr", std::min(kLowestRate, lr));
+  if (t.has("--min_lr")) t.set("train.eta_min", t.value("--min_lr"), {"--min_lr"});
+  t.assume("train.eta_min", number_text(lowest), "this line's lowest rate");
+}
 
 }  // namespace
 
 const Dialect& generate_line() {
-  static const Dialect dialect = {
-      "Wan's generate.py",
-      "generate.py's options",
-      {
-          joined("--task", "checks the model in `model.path`; defaults of the task"),
-          joined("--ckpt_dir", "`model.path`, `data.vae`, `data.text_encoder_path`, `data.tokenizer`"),
-          joined("--size", "`data.size`, height first"),
-          joined("--frame_num", "`data.frames`"),
-          joined("--sample_solver", "`sample.sampler`: unipc, dpm++ dpmpp"),
-          joined("--sample_steps", "`sample.steps`"),
-          joined("--sample_shift", "`diffusion.shift`"),
-          joined("--sample_guide_scale", "`sample.guidance`"),
-          joined("--base_seed", "`sample.seed`"),
-          joined("--prompt", "`sample.prompts`"),
-          joined("--save_file", "`--out` of tessera sample; the task's name where it is not given"),
-          of_sample("--image", "sample.image"),
-          of_sample("--first_frame", "sample.image"),
-          of_sample("--last_frame", "sample.last_image"),
-          of_sample("--audio", "sample.audio"),
-          of_sample("--pose_video", "sample.pose"),
-          joined("--ulysses_size", "`mesh.sp`"),
-          joined("--ring_size", "`mesh.cp`"),
-          switches("--dit_fsdp", "plan.strategy", "full_shard"),
-          implied("--t5_fsdp", "the text encoder is sharded over all ranks", Takes::perhaps),
-          implied("--t5_cpu", "the text encoder is freed before the first step of the sampler", Takes::perhaps),
-          implied("--offload_model",
-                  "weights are sharded over the ranks, and the text encoder is freed before sampling", Takes::perhaps),
-          switches("--convert_model_dtype", "plan.compute_dtype", "bf16"),
-          sets("--num_clip", "sample.clips"),
-          joined("--infer_frames", "`data.frames`, plus one: the image"),
-          refused("--start_from_ref", "the video does not start from the reference image", Takes::perhaps),
-          refused("--enable_tts", kSpeech, Takes::perhaps),
-          refused("--tts_prompt_audio", kSpeech),
-          refused("--tts_prompt_text", kSpeech),
-          refused("--tts_text", kSpeech),
-          refused("--use_prompt_extend", kExtend, Takes::perhaps),
-          refused("--prompt_extend_method", kExtend),
-          refused("--prompt_extend_model", kExtend),
-          refused("--prompt_extend_target_lang", kExtend),
-          refused("--src_video", "VACE is not supported"),
-          refused("--src_mask", "VACE is not supported"),
-          refused("--src_ref_images", "VACE is not supported"),
-          refused("--src_root_path", "Animate is not supported"),
-          refused("--refert_num", "Animate is not supported"),
-          refused("--replace_flag", "Animate is not supported", Takes::perhaps),
-          refused("--use_relighting_lora", "Animate is not supported", Takes::perhaps),
-      },
-      generate_together};
+  static const Dialect dialect = dialect_of("wan", "generate", generate_together);
+  return dialect;
+}
+const Dialect& training_line() {
+  static const Dialect dialect = dialect_of("wan", "training_line", line_together);
   return dialect;
 }
 

@@ -1,4 +1,4 @@
-#include "tessera/tools/options/command_line.h"
+#include "tessera/tools/import/command_line.h"
 
 #include <algorithm>
 #include <cctype>

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
-#include "tessera/tools/options/config_file.h"
+#include "tessera/tools/import/config_file.h"
 
 namespace tessera::tools {
 

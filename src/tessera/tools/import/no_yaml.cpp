@@ -1,6 +1,6 @@
 // In place of yaml.cpp where yaml-cpp is not installed.
 #include "tessera/base/check.h"
-#include "tessera/tools/options/config_file.h"
+#include "tessera/tools/import/config_file.h"
 
 namespace tessera::tools {
 

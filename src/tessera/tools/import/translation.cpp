@@ -1,4 +1,4 @@
-#include "tessera/tools/options/translation.h"
+#include "tessera/tools/import/translation.h"
 
 #include <algorithm>
 

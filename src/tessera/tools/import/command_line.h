@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/tools/options/dialect.h"
+#include "tessera/tools/import/dialect.h"
 
 namespace tessera::tools {
 

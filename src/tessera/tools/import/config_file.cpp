@@ -1,4 +1,4 @@
-#include "tessera/tools/options/config_file.h"
+#include "tessera/tools/import/config_file.h"
 
 #include <charconv>
 #include <filesystem>
@@ -11,7 +11,7 @@
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
 #include "tessera/base/toml_text.h"
-#include "tessera/tools/options/python_config.h"
+#include "tessera/tools/import/python_config.h"
 
 namespace tessera::tools {
 

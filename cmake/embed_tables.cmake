@@ -1,0 +1,11 @@
+# Writes OUT, which gives the text of each NAME.toml of FOLDER by its name: cmake -DFOLDER=... -DOUT=... -P embed_tables.cmake
+file(GLOB tables ${FOLDER}/*.toml)
+set(code "// Made of ${FOLDER}/*.toml at build.\n#include <string_view>\n\nnamespace tessera::tools {\n\n")
+string(APPEND code "std::string_view embedded_table(std::string_view program) {\n")
+foreach(table ${tables})
+  get_filename_component(name ${table} NAME_WE)
+  file(READ ${table} text)
+  string(APPEND code "  if (program == \"${name}\") return R\"toml(${text})toml\";\n")
+endforeach()
+string(APPEND code "  return {};\n}\n\n}  // namespace tessera::tools\n")
+file(WRITE ${OUT} "${code}")

@@ -1,0 +1,475 @@
+// The YAML of NVlabs' Sana and SANA-Video, its keys as flags of train.py (--train.optimizer.lr 1e-4), and train.py's own.
+#include <algorithm>
+#include <filesystem>
+#include <regex>
+
+#include "tessera/base/check.h"
+#include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/parts.h"
+
+namespace tessera::tools {
+
+namespace {
+
+constexpr const char* kSprint =
+    "SANA-Sprint is distilled, by Jacobian-vector products and a discriminator, which is not supported; its models are "
+    "loaded, sampled and converted";
+
+/// As they are written in YAML, "[a, 'b']" of a flag included.
+std::vector<std::string> items_of(const std::string& value) {
+  std::string text = value;
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  std::vector<std::string> items;
+  for (std::string item : split_list(text)) {
+    while (item.starts_with(' ')) item.erase(0, 1);
+    while (item.ends_with(' ')) item.pop_back();
+    const bool quoted = item.size() > 1 && (item[0] == '\'' || item[0] == '"') && item.back() == item[0];
+    items.push_back(quoted ? item.substr(1, item.size() - 2) : item);
+  }
+  return items;
+}
+std::string list_of(const std::vector<std::string>& items) {
+  std::string list;
+  for (const std::string& item : items) list += item + kListSeparator;
+  return list;
+}
+
+constexpr const char* kFetch = "it is fetched from a hub there: download it and give its path";
+bool on_a_hub(const std::string& path) { return path.starts_with("hf://") || path.starts_with("http"); }
+
+// ---- what is trained --------------------------------------------------------------------------------------------
+
+void load_from(Translator& t, const Given& g) {
+  if (is_false(g.value)) return t.imply(g.name, "nothing is loaded");
+  if (on_a_hub(g.value)) return t.refuse(g.name, std::string(kFetch) + ": model.path");
+  t.set("model.path", g.value, {g.name});
+}
+
+void resume_from(Translator& t, const Given& g) {
+  if (g.name.ends_with(".resume_optimizer") || g.name.ends_with(".resume_lr_scheduler"))
+    return t.imply(g.name, "a run resumes all of its state");
+  if (g.name.ends_with(".load_ema") && !is_false(g.value))
+    return t.refuse(g.name, "take the averaged weights out first: tessera convert FILE.pth OUT --ema");
+  if (is_false(g.value)) return t.imply(g.name, "the run begins at its start");
+  if (g.value == "latest") return t.set("run.resume", "auto", {g.name});
+  t.refuse(g.name, "a checkpoint of that trainer gives its weights, not its training state: set model.path to it");
+}
+
+// ---- the model, which model.model names with options that choose among its forms -------------------------------------
+
+struct Size {
+  const char *millions, *depth;
+};
+constexpr Size kSizes[] = {{"600", "28"}, {"1600", "20"}, {"2400", "30"}, {"3200", "40"}, {"4800", "60"}};
+
+bool is_normed(Translator& t) { return t.flag("model.qk_norm"); }
+
+/// Options that the preset or the weights answer.
+void imply_all(Translator& t, const char* why) {
+  for (const char* option :
+       {"model.qk_norm", "model.cross_norm", "model.mlp_ratio", "model.use_pe", "model.pe_interpolation"})
+    if (t.has(option)) t.imply(option, why);
+}
+
+void image_model(Translator& t, const Size& size) {
+  std::vector<std::string> options = {"model.model"};
+  for (const char* option : {"model.qk_norm", "model.cross_norm"})
+    if (t.has(option)) options.push_back(option);
+  const bool normed = is_normed(t);
+  if (t.has("model.cross_norm") && t.flag("model.cross_norm") != normed)
+    t.refuse("model.cross_norm", "norms of queries and keys are in both attentions or in neither");
+  if (t.flag("model.use_pe")) {
+    const int64_t side = t.integer("model.image_size", 1024);
+    const bool known = std::string(size.millions) == "1600" && !normed && (side == 2048 || side == 4096);
+    if (!known)
+      return t.refuse("model.use_pe", "presets with a table of positions are those of 1.6B at 2048 and 4096 pixels");
+    options.push_back("model.use_pe");
+    t.set("model.preset", side == 2048 ? "sana-1.6b-2k" : "sana-1.6b-4k", options);
+  } else {
+    if (t.has("model.use_pe")) t.imply("model.use_pe", "no table of positions");
+    const bool small = std::string(size.millions) == "600", large = std::string(size.millions) == "4800" && normed;
+    t.set("model.preset",
+          small    ? "sana-0.6b"
+          : large  ? "sana1.5-4.8b"
+          : normed ? "sana1.5-1.6b"
+                   : "sana-1.6b",
+          options);
+    if (small && normed) t.set("model.config.qk_norm", "rms_norm_across_heads", {"model.qk_norm"});
+    if (!small && !large && std::string(size.depth) != "20")
+      t.set("model.config.num_layers", size.depth, {"model.model"});
+  }
+  if (t.has("model.pe_interpolation")) {
+    if (t.flag("model.use_pe"))
+      t.set("model.config.interpolation_scale", t.value("model.pe_interpolation"), {"model.pe_interpolation"});
+    else
+      t.imply("model.pe_interpolation", "no table of positions");
+  }
+  if (t.has("model.mlp_ratio")) t.set("model.config.mlp_ratio", t.value("model.mlp_ratio"), {"model.mlp_ratio"});
+}
+
+/// The model that `model.model` names.
+void set_sana_model(Translator& t) {
+  const std::string option = "model.model", name = t.value(option);
+  static const std::regex form(R"(Sana(MS)?(Video)?_(\d+)M_P(\d+)_D(\d+))");
+  std::smatch parts;
+  const bool sprint = name.starts_with("SanaMSCM") || name.starts_with("SanaSprint") || name.starts_with("SanaSCM");
+  if (sprint) {
+    t.refuse(option, kSprint);
+    return imply_all(t, "it belongs to model.model");
+  }
+  if (name.starts_with("SanaMSControlNet")) {
+    t.refuse(option, "ControlNets are not trained");
+    return imply_all(t, "it belongs to model.model");
+  }
+  if (t.result().find("model.path")) {
+    if (t.has(option)) t.imply(option, "the weights say what they are of");
+    return imply_all(t, "the weights say it");
+  }
+  if (!t.has(option)) return imply_all(t, "nothing names the model: set model.preset or model.path");
+  const Size* known = nullptr;
+  if (std::regex_match(name, parts, form) && !parts[2].matched && parts[4] == "1")
+    for (const Size& size : kSizes)
+      if (parts[3] == size.millions && parts[5] == size.depth) known = &size;
+  if (known) {
+    image_model(t, *known);
+  } else if (name == "SanaMSVideo_2000M_P2_D20") {
+    t.set("model.preset", "sana-video-2b-480p", {option});
+    imply_all(t, "the preset's");
+  } else {
+    t.refuse(option,
+             "models of 600M, 1600M, 2400M, 3200M and 4800M and SanaMSVideo_2000M_P2_D20 are there; "
+             "set model.path for others");
+    imply_all(t, "it belongs to model.model");
+  }
+  t.assume("model.config.linear_attention_eps", "1e-8", "this trainer's");
+  t.assume("model.config.cross_attention_norm_eps", "1e-6", "this trainer's");
+}
+
+// ---- data ---------------------------------------------------------------------------------------------------------
+
+/// A folder, a list of them, or a table of folders by name (data.data_dir.NAME).
+void data_dirs(Translator& t) {
+  std::vector<std::string> options, folders;
+  for (const Given& g : t.given()) {
+    if (g.name != "data.data_dir" && !g.name.starts_with("data.data_dir.")) continue;
+    options.push_back(g.name);
+    for (const std::string& folder : items_of(g.value)) folders.push_back(folder);
+  }
+  if (folders.empty())
+    for (const std::string& option : options) t.refuse(option, "names no folder: set data.path");
+  else if (!options.empty())
+    t.set("data.path", folders.size() == 1 ? folders[0] : list_of(folders), options);
+}
+
+void suffixes(Translator& t, const Given& g, const std::string& key) {
+  std::vector<std::string> items = items_of(g.value);
+  const bool had_empty = std::erase(items, "") > 0;
+  if (items.empty())
+    t.imply(g.name, had_empty ? "the caption in NAME.json is read in any case" : "there are none");
+  else
+    t.set(key, list_of(items), {g.name});
+}
+
+/// Captions end in a score of those files that are named so, whatever the thresholds.
+void motion(Translator& t) {
+  const std::string prefix = "data.motion_score_file_thres.", of = "data.motion_score_cal_type";
+  std::vector<std::string> options;
+  bool known = false;
+  for (const Given& g : t.given()) {
+    if (!g.name.starts_with(prefix)) continue;
+    options.push_back(g.name), known = known || g.name == prefix + "_unimatch";
+  }
+  if (known)
+    t.set("data.motion_files", list_of({"_unimatch"}), options);
+  else
+    for (const std::string& option : options)
+      t.imply(option, "scores of _unimatch alone are written into captions there");
+  if (!t.has(of)) return;
+  const std::string which = t.value(of);
+  if (!known)
+    t.imply(of, "captions have no motion scores");
+  else if (which == "average" || which == "max")
+    t.set("data.motion_of", which == "max" ? "largest" : "mean", {of});
+  else
+    t.refuse(of, "average and max are there");
+}
+
+/// Which of several captions are drawn, and by what. Shares act with "proportion" and on videos, scores otherwise.
+void captions(Translator& t) {
+  const std::string selection = "data.caption_selection_type", scores = "data.external_clipscore_suffixes";
+  const bool shares = t.value(selection) == "proportion" || t.value("data.type") == "SanaZipDataset";
+  if (t.has(selection)) t.imply(selection, shares ? "data.captions has the shares" : "data.score_files decide");
+  const bool scored = !shares && t.has(scores) && !items_of(t.value(scores)).empty();
+  if (t.has(scores)) {
+    if (shares)
+      t.imply(scores, "captions are drawn by their shares there");
+    else
+      suffixes(t, *t.find(scores), "data.score_files");
+  }
+  for (const auto& [option, key] :
+       {std::pair("data.clip_thr", "data.score_min"), {"data.clip_thr_temperature", "data.score_temperature"}}) {
+    if (!t.has(option)) continue;
+    if (scored)
+      t.set(key, t.value(option), {option});
+    else
+      t.imply(option, "captions are not drawn by scores");
+  }
+  const std::string prefix = "data.caption_proportion";
+  std::vector<std::string> options, list;
+  for (const Given& g : t.given())
+    if (g.name.starts_with(prefix + "."))
+      options.push_back(g.name), list.push_back(g.name.substr(prefix.size() + 1) + "=" + g.value);
+  if (options.empty()) return;
+  if (shares)
+    t.set("data.captions", list_of(list), options);
+  else
+    for (const std::string& option : options)
+      t.imply(option, "captions are drawn by their scores there, and else are the prompt");
+}
+
+void latents(Translator& t, const Given& g) {
+  if (is_false(g.value)) return t.imply(g.name, "pictures are encoded, and cached");
+  if (t.value("data.type") == "SanaZipDataset")
+    t.refuse(g.name, "latents of videos lie in a cache folder of that trainer: they are encoded again here");
+  else
+    t.set("data.latents", "npy", {g.name});
+}
+
+/// Sizes of pictures: those of a table of aspect ratios, or squares.
+void shapes(Translator& t) {
+  const std::string table = "model.aspect_ratio_type", own = "data.aspect_ratio_type";
+  const bool video = t.has("data.num_frames");
+  const std::string frames = video ? t.value("data.num_frames") : "1";
+  const bool several = t.has("model.multi_scale") ? t.flag("model.multi_scale") : true;
+  std::vector<std::string> options;
+  for (const std::string& option : {std::string("data.num_frames"), std::string("model.multi_scale"), own, table})
+    if (t.has(option)) options.push_back(option);
+  std::vector<std::string> sizes;
+  for (const char* option : {"data.image_size", "model.image_size"})
+    if (t.has(option)) sizes.push_back(option);
+  const std::string name = t.has(table) ? t.value(table) : t.value(own, "ASPECT_RATIO_1024");
+  if (several && !options.empty()) {
+    t.set("data.buckets", (video ? frames + "x" : "") + name, options);
+    for (const std::string& option : sizes) t.imply(option, "the sizes are those of " + name);
+    return;
+  }
+  for (const std::string& option : {own, table})
+    if (t.has(option)) t.imply(option, "model.multi_scale is off");
+  if (t.has("model.multi_scale")) t.imply("model.multi_scale", "data.size is the size of all");
+  if (!sizes.empty()) t.set("data.size", t.value(sizes.back()) + "," + t.value(sizes.back()), {sizes.back()});
+  for (const std::string& option : sizes)
+    if (option != sizes.back()) t.imply(option, sizes.back() + " is what is trained");
+  if (video) t.set("data.frames", frames, {"data.num_frames"});
+  t.assume("data.frames", frames, "pictures");
+}
+
+/// A second data set of pictures beside videos; with an interval of 0 it is not trained on.
+void image_data(Translator& t) {
+  const bool off = t.integer("train.joint_training_interval", 0) == 0;
+  for (const Given& g : t.given())
+    if (g.name.starts_with("image_data.") || g.name == "train.train_batch_size_image") {
+      if (off)
+        t.imply(g.name, "train.joint_training_interval is 0: pictures are not trained on");
+      else
+        t.refuse(g.name, "one data set is trained on: put pictures and videos into one folder or table");
+    }
+  if (t.has("train.joint_training_interval")) {
+    if (off)
+      t.imply("train.joint_training_interval", "pictures are not trained on");
+    else
+      t.refuse("train.joint_training_interval", "batches of several data sets do not take turns");
+  }
+}
+
+// ---- autoencoder and text encoder -------------------------------------------------------------------------------
+
+/// Autoencoders of these models by what their repositories and files are called there, and the name that plans them here.
+struct Released {
+  const char *part, *preset;
+};
+constexpr Released kReleased[] = {{"dc-ae-f32c32", "dc-ae-f32c32"}, {"wan2.1", "wan2.1-vae"}};
+constexpr const char* kOwners[] = {"mit-han-lab/", "Efficient-Large-Model/", "Wan-AI/"};  // of repositories on a hub
+
+void autoencoder(Translator& t, const Given& g) {
+  const std::string type = lower_case(t.value("vae.vae_type"));
+  if (type.find("ltx") != std::string::npos || type.find("dcaev") != std::string::npos)
+    return t.refuse(g.name, "the autoencoders that are there for these models are DC-AE f32c32 and Wan 2.1's");
+  const bool repository = std::ranges::any_of(kOwners, [&](const char* owner) { return g.value.starts_with(owner); }) &&
+                          !std::filesystem::exists(g.value);
+  if (!on_a_hub(g.value) && !repository) return t.set("data.vae", g.value, {g.name}, "its folder or file on disk");
+  const std::string name = lower_case(g.value);
+  for (const auto& [part, preset] : kReleased)
+    if (name.find(part) != std::string::npos)
+      return t.set("data.vae", preset, {g.name},
+                   "its name, which is enough to plan: to train, download " + g.value + " and give its path");
+  t.refuse(g.name, std::string(kFetch) + ": data.vae");
+}
+
+void text_encoder(Translator& t, const Given& g) {
+  const std::string name = lower_case(g.value);
+  if (name.find("gemma-2-2b") == std::string::npos)
+    return t.refuse(g.name, "the text encoder that is there for these models is gemma-2-2b-it");
+  t.set("data.text_encoder", "gemma-2-2b", {g.name});
+  t.assume("data.text_encoder_path", g.value, "its folder on disk");
+  t.assume("data.tokenizer", g.value, "its folder on disk");
+}
+
+void instruction(Translator& t, const Given& g) {
+  std::string text = g.value;  // blanks at the ends of its lines are the instruction's
+  if (text.ends_with(kListSeparator)) text.pop_back();
+  std::replace(text.begin(), text.end(), kListSeparator, '\n');
+  if (text.empty()) return t.imply(g.name, "captions stand alone");
+  t.set("data.instruction", text, {g.name}, "its lines");
+}
+
+// ---- objective ----------------------------------------------------------------------------------------------------
+
+// ---- training -----------------------------------------------------------------------------------------------------
+
+void fsdp(Translator& t, const Given& g) {
+  if (is_false(g.value)) return t.set("plan.strategy", "no_shard", {g.name}, "each rank has the whole model there");
+  t.set("plan.strategy", "full_shard", {g.name}, "units come from the model: no class is named to wrap");
+}
+
+void optimiser(Translator& t) {
+  const std::string prefix = "train.optimizer.";
+  if (t.has(prefix + "type")) set_optimiser(t, prefix + "type");
+  const bool factored = lower_case(t.value(prefix + "type")).find("came") != std::string::npos;
+  for (const auto& [option, key, usual] : {std::tuple("betas", "train.betas", std::vector<double>{0.9, 0.999, 0.9999}),
+                                           {"eps", "train.eps", std::vector<double>{1e-30, 1e-16}}}) {
+    const std::string name = prefix + option;
+    if (!t.has(name)) continue;
+    const std::vector<std::string> given = items_of(t.value(name));
+    std::vector<double> numbers;
+    for (const std::string& number : given) numbers.push_back(std::strtod(number.c_str(), nullptr));
+    if (factored && numbers == usual)
+      t.imply(name, "CAME's own");
+    else
+      t.set(key, list_of(given).substr(0, list_of(given).size() - 1), {name});
+  }
+  if (t.has(prefix + "lr")) t.set("train.lr", t.value(prefix + "lr"), {prefix + "lr"});
+  if (t.has(prefix + "weight_decay"))
+    t.set("train.weight_decay", t.value(prefix + "weight_decay"), {prefix + "weight_decay"});
+  for (const char* option : {"block_size", "min_8bit_size"})
+    if (t.has(prefix + option) && lower_case(t.value(prefix + "type")).find("8bit") != std::string::npos)
+      t.imply(prefix + option, "a scale for every 256 values of a moment, in tensors of any size");
+  for (const Given& g : t.given())
+    if (g.name.starts_with(prefix) && !t.is_answered(g.name))
+      t.refuse(g.name, "type, lr, betas, eps and weight_decay of an optimiser are known");
+  if (t.has("train.auto_lr.rule")) t.set("train.lr_scale", t.value("train.auto_lr.rule"), {"train.auto_lr.rule"});
+}
+
+void amount(Translator& t) {
+  std::vector<std::string> options;
+  for (const char* option : {"train.train_batch_size", "train.gradient_accumulation_steps"})
+    if (t.has(option)) options.push_back(option);
+  const int64_t batch = t.integer("train.train_batch_size", 32),
+                steps = t.integer("train.gradient_accumulation_steps", 1);
+  if (!options.empty()) t.set_batch(batch * steps, options, std::to_string(batch) + " x " + std::to_string(steps));
+  if (t.has("train.num_epochs")) {
+    // this reader of lists goes through the list 2000 times an epoch
+    const bool list = t.value("data.type") == "SanaImgDataset";
+    set_epochs(t, "train.num_epochs", t.integer("train.num_epochs", 1) * (list ? 2000 : 1));
+  }
+  const bool shows = t.has("train.visualize") ? t.flag("train.visualize") : false;
+  if (t.has("train.eval_sampling_steps")) {
+    if (shows)
+      t.set("sample.every", t.value("train.eval_sampling_steps"), {"train.eval_sampling_steps"});
+    else
+      t.imply("train.eval_sampling_steps", "train.visualize is off");
+  }
+  if (t.has("train.visualize")) t.imply("train.visualize", "sample.every says when");
+}
+
+void averages(Translator& t) {
+  const std::string update = "train.ema_update", rate = "train.ema_rate";
+  const bool on = t.flag(update);
+  if (t.has(update) && on)
+    t.set("train.ema", t.value(rate, "0.9999"),
+          t.has(rate) ? std::vector<std::string>{update, rate} : std::vector<std::string>{update});
+  else if (t.has(update))
+    t.imply(update, "it is off");
+  if (t.has(rate) && !on) t.imply(rate, "no average is kept");
+}
+
+void sprint(Translator& t, const Given& g) { t.refuse(g.name, kSprint); }
+
+void resample(Translator& t, const Given& g) {
+  t.set("data.fps", is_false(g.value) ? "0" : t.value("data.target_fps", "16"), {g.name});
+}
+
+void prompts(Translator& t, const Given& g) { t.set("sample.prompts", list_of(split_list(g.value)), {g.name}); }
+
+void work_dir(Translator& t, const Given& g) {
+  if (t.has("work_dir"))
+    t.imply(g.name, "work_dir is given and counts");
+  else
+    t.set("run.out", g.value, {g.name});
+}
+
+void sana_together(Translator& t) {
+  set_sana_model(t);
+  shapes(t);
+  data_dirs(t);
+  captions(t);
+  motion(t);
+  image_data(t);
+  optimiser(t);
+  averages(t);
+  amount(t);
+}
+
+}  // namespace
+
+const Dialect& sana_config() {
+  static const Dialect dialect = dialect_of("sana", "config", sana_together,
+                                            {{"autoencoder", plain(autoencoder)},
+                                             {"fsdp", plain(fsdp)},
+                                             {"instruction", plain(instruction)},
+                                             {"latents", plain(latents)},
+                                             {"load_from", plain(load_from)},
+                                             {"prompts", plain(prompts)},
+                                             {"resample", plain(resample)},
+                                             {"resume_from", plain(resume_from)},
+                                             {"sprint", plain(sprint)},
+                                             {"suffixes", suffixes},
+                                             {"text_encoder", plain(text_encoder)},
+                                             {"work_dir", plain(work_dir)}});
+  return dialect;
+}
+
+const Dialect& sana_command() {
+  static const Dialect dialect = [] {
+    Dialect d{"Sana's train.py", "a command of Sana's train.py", {}, {}};
+    for (Rule rule : sana_config().rules) {
+      rule.option = "--" + rule.option;
+      d.rules.push_back(std::move(rule));
+    }
+    d.rules.push_back({"--config_path", "its keys; flags win", Takes::value, [](Translator&, const Given&) {}});
+    return d;
+  }();
+  return dialect;
+}
+
+Translation translate_sana(const CommandLine& line, std::vector<Given> flags, const ImportContext& context) {
+  std::vector<Given> given;
+  Translation result;
+  for (const Given& flag : flags)
+    if (flag.name == "--config_path") {
+      for (Given& g : read_config(file_beside(context, flag.value))) given.push_back(std::move(g));
+      result.implied.push_back({flag.shown(), "its keys; flags win"});
+    }
+  for (Given& flag : flags) {
+    if (flag.name == "--config_path") continue;
+    flag.typed = flag.name;
+    strip_prefix(flag.name, "--");
+    given.push_back(std::move(flag));
+  }
+  const std::string script = line.script.substr(line.script.rfind('/') + 1);
+  if (script.starts_with("train_scm_ladd")) result.refused.push_back({script, kSprint});
+  result.merge(translate(sana_config(), std::move(given), context));
+  result.from = sana_command().from;
+  return result;
+}
+
+}  // namespace tessera::tools
