@@ -195,12 +195,34 @@ TEST(Import, CommandsBecomeRecipesThatTrain) {
   }
 }
 
+/// What import wrote it writes anew; what somebody edited it leaves.
+TEST(Import, ARecipeThatWasEditedIsNotReplaced) {
+  const Release& r = release();
+  const std::string recipe = (r.folder() / "kept.toml").string();
+  const auto write = [&](const std::string& rate) {
+    return std::vector<std::string>{"import", "-o", recipe, "--from",
+                                    "train.py --dataset_base_path D --learning_rate " + rate};
+  };
+  expect_words(r.tessera(write("1e-5")), 0, {recipe});
+  expect_words(r.tessera(write("2e-5")), 0, {recipe});
+  EXPECT_NE(text_of(recipe).find("lr = 2e-5"), std::string::npos);
+  std::ofstream(recipe, std::ios::app) << "# mine\n";
+  expect_words(r.tessera(write("3e-5")), 2, {recipe, "edits would be lost", "--force"});
+  EXPECT_NE(text_of(recipe).find("lr = 2e-5"), std::string::npos) << "it was replaced";
+  expect_words(r.tessera(write("3e-5") + std::vector<std::string>{"--force"}), 0, {recipe});
+  EXPECT_EQ(text_of(recipe).find("# mine"), std::string::npos);
+}
+
 TEST(Import, PrintsARecipeAndNamesWhatIsUnknown) {
   const Release& r = release();
   const Result printed = r.tessera({"import", "--from", "train.py --dataset_base_path D --learning_rate 1e-5"});
   expect_words(printed, 0, {"lr = 1e-5", "# --learning_rate 1e-5"});
-  expect_words(r.tessera({"import", "--from", "train.py --dataset_base_path D --learning_rates 1"}), 2,
-               {"--learning_rates", "did you mean --learning_rate"});
+  const std::vector<std::string> wrong = {"import", "--from",
+                                          "train.py --dataset_base_path D --learning_rates 1 --num_frames 5"};
+  expect_words(
+      r.tessera(wrong), 2,
+      {"#   --learning_rates 1: ", "did you mean --learning_rate?", "frames = 5", "1 to be mended", "--force"});
+  expect_words(r.tessera(wrong + std::vector<std::string>{"--force"}), 0, {"#   --learning_rates 1: ", "frames = 5"});
   expect_words(r.tessera({"import"}), 2, {"no file given"});
   expect_words(r.tessera({"import", "no.json"}), 3, {"no.json"});
 }

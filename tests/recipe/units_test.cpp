@@ -71,5 +71,14 @@ TEST_F(UnitTables, OfWhichKeysAndPlacesAreWrongAreRefused) {
             std::string::npos);
 }
 
+/// A patch is a list in one family and a number in another, under one key.
+TEST(ModelConfig, OneNumberIsANumberAndAListIsAList) {
+  const auto config = [](const std::string& patch) {
+    return load_recipe("", {{"model.config.patch_size", patch}}).model.config;
+  };
+  EXPECT_EQ(config("2"), R"({"patch_size":2})");
+  EXPECT_EQ(config("1,2,2"), R"({"patch_size":[1,2,2]})");
+}
+
 }  // namespace
 }  // namespace tessera::recipe

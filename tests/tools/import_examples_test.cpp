@@ -28,9 +28,11 @@ TEST(ImportExamples, ExamplesOfTheTrainersAreRead) {
         import_file(folder.file("pipe.toml", pipe + "[model]\ntype = 'wan'\n"), {}));
   check({"another family", {{"model.type", "refused"}, {"model.clip_path", "implied"}}},
         import_file(folder.file("pipe.toml", pipe + "[model]\ntype = 'hunyuan-video'\nclip_path = 'c'\n"), {}));
-  expect_words(
-      message([&] { import_file(folder.file("pipe.toml", pipe + "[model]\ntype = 'wan'\nckpt_paths = 'c'\n"), {}); }),
-      {"no option model.ckpt_paths", "did you mean model.ckpt_path?"});
+  expect_words(message([&] {
+                 import_file(folder.file("pipe.toml", pipe + "[model]\ntype = 'wan'\nckpt_paths = 'c'\n"), {})
+                     .refuse_to("train");
+               }),
+               {"no option model.ckpt_paths", "did you mean model.ckpt_path?"});
   check(
       {"a size for each shape", {{"micro_batch_size_per_gpu", "refused"}, {"gradient_accumulation_steps", "implied"}}},
       import_file(folder.file("pipe.toml",
@@ -52,7 +54,8 @@ TEST(ImportExamples, AScriptsVariablesAreFilledInAndItsOneCommandIsRead) {
   EXPECT_EQ(found(bare, "D=weights"), "") << "it is the script's own";
   const std::string command = "accelerate launch train.py \\\n  --task t2v-14B \\\n  --ckpt_dir ";
   expect_words(message([&] {
-                 import_file(folder.file("both.sh", "# two experts\n" + command + "high\n\n" + command + "low\n"), {});
+                 import_file(folder.file("both.sh", "# two experts\n" + command + "high\n\n" + command + "low\n"), {})
+                     .refuse_to("train");
                }),
                {"2 commands start a trainer, in lines 2 and 6", "a file of its own", "--from"});
 }
@@ -107,13 +110,50 @@ TEST(ImportExamples, DiffSynthsFilesOfAllModelsLieInItsFolderOfConvertedOnes) {
 TEST(ImportExamples, AShiftOfMusubiIsThatOfTheTimestepsThatItShifts) {
   const std::string line =
       "accelerate launch wan_train_network.py --task t2v-1.3B --dit d.safetensors --discrete_flow_shift 5";
-  for (const auto& [kind, timesteps] : {std::pair("", ""), {"sigmoid", "logit_normal"}, {"uniform", "uniform"}}) {
+  for (const auto& [kind, timesteps] :
+       {std::pair("", "uniform"), {"sigma", "uniform"}, {"sigmoid", "logit_normal"}, {"uniform", "uniform"}}) {
     const std::string text = *kind ? line + " --timestep_sampling " + kind : line;
     check({text, {{"diffusion.shift", "1"}, {"diffusion.timesteps", timesteps}, {"--discrete_flow_shift", "implied"}}},
           import_command(text, {}));
   }
   const std::string shifted = line + " --timestep_sampling shift";
   check({shifted, {{"diffusion.shift", "5"}}}, import_command(shifted, {}));
+}
+
+/// Kind sigma counts its indices from the noise's end; the other kinds squeeze their draws into the window, which is told.
+TEST(ImportExamples, AWindowOfMusubiIsThatOfItsKind) {
+  const std::string line =
+      "accelerate launch wan_train_network.py --task t2v-1.3B --dit d.safetensors --min_timestep 200 --max_timestep 700";
+  for (const auto& [rest, low, high, told] :
+       {std::tuple("", "0.30000000000000004", "0.8", ""),
+        {" --timestep_sampling uniform", "0.2", "0.7", ""},
+        {" --timestep_sampling shift", "0.2", "0.7", "warned"},
+        {" --timestep_sampling shift --preserve_distribution_shape", "0.2", "0.7", ""}}) {
+    const Translation t = import_command(line + rest, {});
+    check({rest, {{"diffusion.min_t", low}, {"diffusion.max_t", high}, {"--min_timestep", told}}}, t);
+  }
+}
+
+/// What is left of its saves in the golden case `retention`: a window of steps, a number of epochs, all where none is said.
+TEST(ImportExamples, MusubiKeepsAWindowOfStepsANumberOfEpochsOrAll) {
+  const std::string line = "accelerate launch wan_train_network.py --task t2v-1.3B --dit d.safetensors ";
+  const std::pair<const char*, const char*> cases[] = {
+      {"--save_every_n_steps 10", "0"},
+      {"--save_every_n_steps 10 --save_last_n_steps 30", "4"},
+      {"--save_every_n_steps 10 --save_last_n_steps 30 --save_state", "4"},
+      {"--save_every_n_steps 10 --save_last_n_steps 30 --save_last_n_steps_state 10 --save_state", "4"},
+      {"--save_every_n_steps 10 --save_last_n_steps 10 --save_last_n_steps_state 40 --save_state", "5"},
+      {"--save_every_n_steps 10 --save_last_n_steps 10 --save_last_n_steps_state 40", "2"},
+      {"--save_every_n_steps 10 --save_last_n_steps 5", "1"},
+      {"--save_every_n_steps 7 --save_last_n_steps 20", "3"},
+      {"--save_every_n_steps 10 --save_last_n_steps_state 20 --save_state", "0"},
+      {"--save_last_n_steps 20", "0"}};
+  for (const auto& [options, kept] : cases)
+    EXPECT_EQ(found(import_command(line + options, {}), "checkpoint.keep"), kept) << options;
+  const Folder folder;
+  for (int i = 0; i < 4; ++i) folder.file("clips/" + std::to_string(i) + ".mp4", "");
+  EXPECT_EQ(found(import_command(line + "--save_every_n_epochs 1 --save_last_n_epochs 2", {}), "checkpoint.keep"), "2");
+  EXPECT_EQ(found(import_command("train.py --dataset_base_path D --save_steps 10", {}), "checkpoint.keep"), "0");
 }
 
 }  // namespace

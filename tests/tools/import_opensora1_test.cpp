@@ -280,10 +280,11 @@ TEST(ImportOpenSora1, RefusesWithAReasonWhatIsNotThere) {
   for (const char* model : {"STDiT2-XL/2", "PixArt-XL/2", "OpenSoraVAE_V1_2"}) {
     const std::string file =
         folder.file("config.py", "model = dict(type='" + std::string(model) + "')\nscheduler = dict(type='iddpm')\n");
-    expect_words(message([&] { import_file(file, {}); }), {model, "STDiT3-XL/2"});
+    expect_words(message([&] { import_file(file, {}).refuse_to("train"); }), {model, "STDiT3-XL/2"});
   }
   expect_words(message([&] {
-                 import_file(folder.file("config.py", head + "mask_ratios = {'random': 0.9, 'image_head': 0.2}\n"), {});
+                 import_file(folder.file("config.py", head + "mask_ratios = {'random': 0.9, 'image_head': 0.2}\n"), {})
+                     .refuse_to("train");
                }),
                {"mask_ratios sum to 1.1"});
 }

@@ -229,7 +229,8 @@ TEST(ImportSana, TheScriptItselfIsReadWithItsVariables) {
   check({"train.sh", {{"train.global_batch", "64"}, {"run.out", "output/mine"}, {"A_VARIABLE", "implied"}}}, t);
   expect_words(message([&] {
                  import_file(
-                     folder.file("bad.sh", "set -e\ntorchrun --nproc_per_node=$np train.py --config_path=c.yaml"), {});
+                     folder.file("bad.sh", "set -e\ntorchrun --nproc_per_node=$np train.py --config_path=c.yaml"), {})
+                     .refuse_to("train");
                }),
                {"$np is not set"});
 }
@@ -394,11 +395,15 @@ TEST(ImportSana, SprintIsRefusedInWords) {
 
 TEST(ImportSana, AKeyThatIsNotThereIsAnErrorThatNamesIt) {
   const Folder folder;
-  expect_words(
-      message([&] { import_file(folder.file("c.yaml", fsdp_yaml("toy", "AdamW", "  grad_checkpoint: true\n")), {}); }),
-      {"train.grad_checkpoint", "did you mean train.grad_checkpointing"});
+  expect_words(message([&] {
+                 import_file(folder.file("c.yaml", fsdp_yaml("toy", "AdamW", "  grad_checkpoint: true\n")), {})
+                     .refuse_to("train");
+               }),
+               {"train.grad_checkpoint", "did you mean train.grad_checkpointing"});
   const std::string yaml = folder.file("d.yaml", fsdp_yaml());
-  expect_words(message([&] { import_command("python train.py --config_path " + yaml + " --train.lrr 1", {}); }),
+  expect_words(message([&] {
+                 import_command("python train.py --config_path " + yaml + " --train.lrr 1", {}).refuse_to("train");
+               }),
                {"--train.lrr"});
 }
 #endif
@@ -457,9 +462,11 @@ TEST(ImportSana, DreamboothOfDiffusersIsALoraOfPicturesWithOneCaption) {
                        "--weighting_scheme logit_normal --scale_lr --lora_layers attn1.to_q,ff.conv_inverted "
                        "--lr_scheduler cosine --with_prior_preservation --push_to_hub --gradient_checkpointing",
                        {}));
-  expect_words(
-      message([] { import_command("python train_dreambooth_lora_sana.py --instance_data_dir d --lora_rank 4", {}); }),
-      {"--lora_rank", "did you mean"});
+  expect_words(message([] {
+                 import_command("python train_dreambooth_lora_sana.py --instance_data_dir d --lora_rank 4", {})
+                     .refuse_to("train");
+               }),
+               {"--lora_rank", "did you mean"});
 }
 
 TEST(ImportSana, AcceleratesVariablesAreTranslatedAndNoClassIsNeededToWrap) {

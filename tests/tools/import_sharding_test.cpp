@@ -67,14 +67,16 @@ TEST(ImportSharding, UlyssesIsOffWhereItSaysSoAndNeedsItsSize) {
   EXPECT_EQ(found(of_json(R"js({"ulysses": {"enabled": true}, "gradient_clipping": 1})js"), "ulysses.enabled"),
             "refused");
   EXPECT_EQ(found(of_json(R"js({"ulysses": {"size": 2}, "gradient_clipping": 1})js"), "mesh.sp"), "2");
-  expect_words(message([] { of_json(R"js({"ulysses": {"size": 2}, "sequence_parallel_size": 4})js"); }),
-               {"ulysses.size = 2", "sequence_parallel_size = 4"});
+  expect_words(
+      message([] { of_json(R"js({"ulysses": {"size": 2}, "sequence_parallel_size": 4})js").refuse_to("train"); }),
+      {"ulysses.size = 2", "sequence_parallel_size = 4"});
 }
 
 TEST(ImportSharding, TheSchedulesNamesMayNotDisagreeAndALowestRateNeedsACosine) {
   expect_words(message([] {
                  of_json(R"js({"scheduler": {"type": "WarmupCosineLR",
-                   "params": {"warmup_steps": 10, "warmup_num_steps": 20, "total_num_steps": 100}}})js");
+                   "params": {"warmup_steps": 10, "warmup_num_steps": 20, "total_num_steps": 100}}})js")
+                     .refuse_to("train");
                }),
                {"warmup_steps = 10", "warmup_num_steps = 20"});
   const Translation t = of_json(R"js({"scheduler": {"type": "WarmupDecayLR", "params": {"eta_min": 1e-6}}})js");
@@ -96,7 +98,8 @@ TEST(ImportSharding, AKeyThatNobodyKnowsIsAnErrorThatNamesIt) {
       {R"js({"sharding_strategy": "FULL_SHARD", "mixed_precision": "MixedPrecision(param_dtype=torch.bfloat16"})js",
        {"no end"}},
   };
-  for (const auto& [text, words] : files) expect_words(message([&, &json = text] { of_json(json); }), words);
+  for (const auto& [text, words] : files)
+    expect_words(message([&, &json = text] { of_json(json).refuse_to("train"); }), words);
 }
 
 TEST(ImportSharding, FsdpsArgumentsAsPeopleWriteThem) {
@@ -141,6 +144,30 @@ TEST(ImportSharding, FsdpsArgumentsAsPeopleWriteThem) {
   }
   const Translation t = of_json(R"js({"sharding_strategy": "FULL_SHARD", "offload_to_cpu": true})js");
   expect_words(reason(t, "offload_to_cpu"), {"checkpoint_wrapper", "offload_params"});
+}
+
+TEST(ImportSharding, ColossalAisPluginByItself) {
+  check({"tp and pp",
+         {{"mesh.tp", "2"}, {"mesh.pp", "2"}, {"plan.compute_dtype", "bf16"}, {"plan.strategy", "no_shard"}}},
+        of_json(R"js({"tp_size": 2, "pp_size": 2, "precision": "bf16"})js"));
+  check(
+      {"sequence",
+       {{"mesh.sp", "4"}, {"plan.strategy", "shard_states"}, {"train.clip_norm", "0.5"}, {"enable_flash", "implied"}}},
+      of_json(R"js({"tp_size": 1, "sp_size": 4, "sequence_parallelism_mode": "all_to_all", "zero_stage": 1,
+                      "enable_sequence_parallelism": true, "max_norm": 0.5, "enable_flash_attention": true})js"));
+  expect_words(message([] { of_json(R"js({"tp_size": 2, "tp_sise": 2})js").refuse_to("train"); }),
+               {"no option tp_sise"});
+  const Folder folder;
+  check({"in Open-Sora's", {{"plan.compute_dtype", "fp32"}}},
+        import_file(folder.file("c.py",
+                                "plugin = 'hybrid'\nplugin_config = dict(tp_size=2, precision='fp32')\n"
+                                "dataset = dict(data_path='x.csv')\n"),
+                    {.ranks = 8}));
+}
+
+TEST(ImportSharding, ASnippetThatTurnsCheckpointingOffIsRead) {
+  check({"off", {{"plan.strategy", "full_shard"}, {"checkpoint_wrapper", "implied"}, {"plan.activations", ""}}},
+        of_json(R"js({"sharding_strategy": "FULL_SHARD", "checkpoint_wrapper": "CheckpointImpl.NO_CHECKPOINT"})js"));
 }
 
 TEST(ImportSharding, FairscalesArguments) {

@@ -412,7 +412,7 @@ TEST(Import, WrongVariantsAreNamed) {
       {"python train.py --no_such_program 1", {"no option of this command"}},
   };
   for (const auto& [text, words] : commands)
-    expect_words(message([&, &line = text] { import_command(line, {}); }), words);
+    expect_words(message([&, &line = text] { import_command(line, {}).refuse_to("train"); }), words);
   const std::vector<std::pair<std::string, std::vector<std::string>>> files = {
       {R"({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2})",
        {"train_batch_size = 7", "2 x"}},
@@ -427,9 +427,9 @@ TEST(Import, WrongVariantsAreNamed) {
   const Folder folder;
   for (const auto& [text, words] : files) {
     const std::string file = folder.file("x.json", text);
-    expect_words(message([&] { import_file(file, {.ranks = 1}); }), words);
+    expect_words(message([&] { import_file(file, {.ranks = 1}).refuse_to("train"); }), words);
   }
-  expect_words(message([&] { import_file("no/such.json", {}); }), {"no/such.json"});
+  expect_words(message([&] { import_file("no/such.json", {}).refuse_to("train"); }), {"no/such.json"});
 }
 
 TEST(Import, ARecipeNamesTheOptionBehindEachKeyAndLoads) {
@@ -468,10 +468,12 @@ TEST(Import, AReleaseIsLookedIntoAndMustBeOfTheTask) {
   const Translation t = import_command("--task i2v-14B --ckpt_dir " + root + " --max_steps 2", {});
   EXPECT_EQ(found(t, "data.vae"), root + "/some_VAE.pth");
   EXPECT_EQ(found(t, "data.tokenizer"), "");
-  expect_words(message([&] { import_command("--task t2v-14B --ckpt_dir " + root + " --max_steps 2", {}); }),
-               {"holds a i2v model", "t2v-14B"});
-  expect_words(message([&] { import_command("--task i2v-A14B --ckpt_dir " + root + " --max_steps 2", {}); }),
-               {"holds one model", "high_noise_model"});
+  expect_words(
+      message([&] { import_command("--task t2v-14B --ckpt_dir " + root + " --max_steps 2", {}).refuse_to("train"); }),
+      {"holds a i2v model", "t2v-14B"});
+  expect_words(
+      message([&] { import_command("--task i2v-A14B --ckpt_dir " + root + " --max_steps 2", {}).refuse_to("train"); }),
+      {"holds one model", "high_noise_model"});
 }
 
 TEST(Import, ATaskTrainsBothExpertsThatAFolderHolds) {
@@ -488,8 +490,9 @@ TEST(Import, ATaskTrainsBothExpertsThatAFolderHolds) {
   EXPECT_EQ(found(t, "data.vae"), root + "/Wan2.1_VAE.pth");
   EXPECT_EQ(found(t, "data.audio_encoder"), root + "/wav2vec2-large-xlsr-53-english");
   EXPECT_EQ(found(t, "model.preset"), "") << "its config.json has the sizes";
-  expect_words(message([&] { import_command("--task t2v-14B --ckpt_dir " + root + " --max_steps 2", {}); }),
-               {"holds a s2v model", "t2v-14B"});
+  expect_words(
+      message([&] { import_command("--task t2v-14B --ckpt_dir " + root + " --max_steps 2", {}).refuse_to("train"); }),
+      {"holds a s2v model", "t2v-14B"});
 }
 
 TEST(Import, MissingEncodersAreNamedByTheirFiles) {
@@ -521,9 +524,10 @@ TEST(Import, DiffSynthsWeightsAreTheShardsOfOneModel) {
                   "model.path"),
             "W")
       << "both experts";
-  expect_words(message([&] { import_command(train + "V/a.safetensors,W/b.safetensors", {}); }),
+  expect_words(message([&] { import_command(train + "V/a.safetensors,W/b.safetensors", {}).refuse_to("train"); }),
                {"--dit_path names two models, V and W"});
-  expect_words(message([&] { import_command(train + "'[1]'", {}); }), {"--dit_path: expected a JSON list"});
+  expect_words(message([&] { import_command(train + "'[1]'", {}).refuse_to("train"); }),
+               {"--dit_path: expected a JSON list"});
 }
 
 TEST(Import, DiffSynthsEncodersLieBesideTheWeights) {
@@ -581,11 +585,38 @@ TEST(Import, ABuildThatReadsNoYamlSaysWhatToInstall) {
 }
 #endif
 
+TEST(Import, OneOptionThatNobodyKnowsTakesNothingFromTheRest) {
+  const Translation t = import_command(
+      "python train.py --task t2v-14B --ckpt_dir W --batch_sise 4 --learning_rate 1e-5 --colour red --max_steps 9", {});
+  EXPECT_EQ(found(t, "train.lr"), "1e-5");
+  EXPECT_EQ(found(t, "run.steps"), "9");
+  ASSERT_EQ(t.mistakes.size(), 2u);
+  EXPECT_EQ(t.mistakes[0].option, "--batch_sise 4");
+  expect_words(t.mistakes[0].why, {"has no option --batch_sise", "did you mean --batch_size?"});
+  EXPECT_EQ(t.mistakes[1].option, "--colour red");
+  const std::string recipe = t.to_toml();
+  expect_words(recipe, {"# To be mended, and not in this recipe:\n#   --batch_sise 4: ", "#   --colour red: "});
+  expect_words(message([&] { t.refuse_to("train"); }), {"2 options", "--batch_sise 4", "--colour red"});
+}
+
+TEST(Import, TwoOptionsThatSayDifferentThingsAreBothNamedAndTheFirstHolds) {
+  const Folder folder;
+  const std::string file = folder.file("ds.json", R"({"scheduler": {"type": "WarmupLR", "params":
+      {"warmup_num_steps": 10, "warmup_steps": 20, "total_num_steps": 7}}, "gradient_clipping": 0.5})");
+  const Translation t = import_file(file, {});
+  EXPECT_EQ(found(t, "train.warmup_steps"), "10");
+  EXPECT_EQ(found(t, "run.steps"), "7");
+  EXPECT_EQ(found(t, "train.clip_norm"), "0.5");
+  ASSERT_EQ(t.mistakes.size(), 1u);
+  expect_words(t.mistakes[0].option + t.mistakes[0].why,
+               {"warmup_steps = 20", "train.warmup_steps = 20", "warmup_num_steps = 10", "leave one of them away"});
+}
+
 TEST(Import, OurOwnRecipeIsNoOtherTrainersConfiguration) {
   for (const auto& entry : fs::directory_iterator(TESSERA_SOURCE_DIR "/recipes")) {
     if (entry.path().extension() != ".toml") continue;
     const std::string recipe = entry.path().string();
-    expect_words(message([&] { import_file(recipe, {}); }),
+    expect_words(message([&] { import_file(recipe, {}).refuse_to("train"); }),
                  {recipe + " is already a Tessera recipe", "tessera train " + recipe});
   }
 }

@@ -53,8 +53,11 @@ std::string model_config(const Values& values) {
       config[key] = to_integer(values.at(option.name));
     else if (option.kind == Kind::text)
       config[key] = values.at(option.name);
+    else if (const std::string& value = values.at(option.name);
+             option.kind == Kind::list && value.find_first_of(std::string(1, kListSeparator) + ",") == value.npos)
+      config[key] = to_integer(value);  // a list of one family is a number of another
     else if (option.kind == Kind::list)
-      for (const std::string& item : split_list(values.at(option.name))) config[key].push_back(to_integer(item));
+      for (const std::string& item : split_list(value)) config[key].push_back(to_integer(item));
     else
       config[key] = to_number(values.at(option.name));
   }

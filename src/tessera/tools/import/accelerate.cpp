@@ -195,10 +195,11 @@ void fsdp_checkpointing(Translator& t) {
   for (const char* option : {"activation_checkpointing", "checkpoint_wrapper", "checkpoint_wrapper_fn"}) {
     if (!t.has(option)) continue;
     const std::string value = t.value(option), word = value.substr(value.rfind('.') + 1);
-    if (!is_switch(value) && word != "checkpoint_wrapper" && word != "offload_wrapper")
+    const bool none = word == "NO_CHECKPOINT";
+    if (!is_switch(value) && !none && word != "checkpoint_wrapper" && word != "offload_wrapper")
       throw UserError(Exit::usage, "import", t.find(option)->shown() + ": expected true or false",
                       "or the function's name: checkpoint_wrapper, offload_wrapper");
-    if (is_false(value))
+    if (is_false(value) || none)
       t.imply(option, "the planner chooses what is saved; plan.activations = \"keep\" forbids it to recompute");
     else
       on.push_back(option);

@@ -333,6 +333,14 @@ void Translator::warn(const std::string& option, const std::string& why) {
   result_.warned.push_back({known(option).shown(), why});
   answered(option);
 }
+void Translator::unknown(const Given& given) {
+  std::vector<std::string> names;
+  for (const Rule& rule : dialect_.rules) names.push_back(rule.option);
+  result_.mistakes.push_back({given.shown(), dialect_.from + " has no option " +
+                                                 (given.typed.empty() ? given.name : given.typed) + "; did you mean " +
+                                                 nearest(given.name, names).front() + "?"});
+  answered(given.name);
+}
 void Translator::assume(const std::string& key, const std::string& value, const std::string& why) {
   if (knows(key)) result_.set(key, value, why, /*assumed=*/true);
 }
@@ -372,8 +380,6 @@ void Translator::set_batch(int64_t per_rank, const std::vector<std::string>& opt
 }
 
 Translation Translator::finish() {
-  std::vector<std::string> names;
-  for (const Rule& rule : dialect_.rules) names.push_back(rule.option);
   for (const Given& g : given_) {
     auto rule =
         std::find_if(dialect_.rules.begin(), dialect_.rules.end(), [&](const Rule& r) { return r.option == g.name; });
@@ -381,9 +387,10 @@ Translation Translator::finish() {
       rule = std::find_if(dialect_.rules.begin(), dialect_.rules.end(), [&](const Rule& r) {
         return r.covers != Covers::value && g.name.starts_with(r.option + ".");
       });
-    if (rule == dialect_.rules.end())
-      throw UserError(Exit::usage, "import", dialect_.from + " has no option " + (g.typed.empty() ? g.name : g.typed),
-                      "did you mean " + nearest(g.name, names).front() + "? tessera import --table lists all");
+    if (rule == dialect_.rules.end()) {
+      unknown(g);
+      continue;
+    }
     if (rule->covers == Covers::table && g.name == rule->option)
       throw UserError(Exit::usage, "import", g.shown() + ": expected a table of values", "correct " + dialect_.from);
     if (dialect_.autos && g.value == "auto")

@@ -117,6 +117,8 @@ class Translator {
   void imply(const std::string& option, const std::string& why);
   void refuse(const std::string& option, const std::string& why);
   void warn(const std::string& option, const std::string& why);
+  /// An option that the program does not have, with the nearest that it has.
+  void unknown(const Given& given);
   /// Of what is no option by itself: a folder, a file.
   void warn_of(const std::string& what, const std::string& why) { result_.warned.push_back({what, why}); }
   /// What the other program does when nothing is said.
@@ -147,8 +149,8 @@ class Translator {
   std::vector<std::string> answered_;
 };
 
-/// Throws UserError (usage) naming the nearest option for one that the dialect does not have, and for values that are
-/// no numbers where numbers are expected.
+/// An option that the dialect does not have is a mistake that names the nearest. Throws UserError (usage) for values that
+/// are no numbers where numbers are expected.
 Translation translate(const Dialect& dialect, std::vector<Given> given, const ImportContext& context);
 
 std::string number_text(double value);  ///< as few digits as give it back

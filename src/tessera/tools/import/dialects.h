@@ -52,6 +52,10 @@ Translation translate_opensora_config(std::vector<Given> given, const ImportCont
 /// Flags stand over the names of the file: --optim.lr 1e-5, with - or _ between words.
 Translation translate_opensora(const CommandLine& line, const ImportContext& context);
 
+const Dialect& colossalai_plugin();  ///< HybridParallelPlugin's arguments, as plugin_config.*
+/// Names the arguments of a plugin so, where a file has them by themselves.
+void name_plugin_arguments(std::vector<Given>& given);
+
 // wan
 const Dialect& generate_line();  ///< Wan's generate.py
 const Dialect& training_line();  ///< --task s2v-14B --ckpt_dir D ... --max_steps N

@@ -119,10 +119,7 @@ void pipe_together(Translator& t) {
 /// What the table has no line for: of another family it goes with the family, else it is a mistake.
 void other_model_key(Translator& t, const Given& g) {
   if (t.value("model.type", "wan") != "wan") return t.imply(g.name, "it belongs to model.type");
-  std::vector<std::string> names;
-  for (const Rule& rule : diffusion_pipe_config().rules) names.push_back(rule.option);
-  throw UserError(Exit::usage, "import", "a diffusion-pipe configuration has no option " + g.name,
-                  "did you mean " + nearest(g.name, names).front() + "? tessera import --table lists all");
+  t.unknown(g);
 }
 
 void pipe_checkpointing(Translator& t, const Given& g) {

@@ -44,6 +44,7 @@ struct FileForm {
 const FileForm kFiles[] = {
     {".json", deepspeed_config, nullptr},
     {".json", accelerate_config, bare_words},
+    {".json", colossalai_plugin, name_plugin_arguments},
     {".yaml", accelerate_config, bare_words},
     {".yml", accelerate_config, bare_words},
     {".toml", diffusion_pipe_config, nullptr},
@@ -206,7 +207,7 @@ const std::vector<const Dialect*>& dialects() {
       &training_line(),          &generate_line(),         &deepspeed_config(),       &accelerate_config(),
       &torchrun_launcher(),      &diffsynth_command(),     &musubi_command(),         &musubi_dataset(),
       &diffusion_pipe_command(), &diffusion_pipe_config(), &diffusion_pipe_dataset(), &sana_config(),
-      &opensora_config(),        &opensora1_config(),      &dreambooth_command()};
+      &opensora_config(),        &opensora1_config(),      &colossalai_plugin(),      &dreambooth_command()};
   return all;
 }
 

@@ -58,25 +58,41 @@ void musubi_timesteps(Translator& t) {
   std::vector<std::string> options;
   for (const std::string& name : {option, scale})
     if (t.has(name)) options.push_back(name);
-  if (sampling == "sigmoid" || sampling == "shift")
+  if (sampling == "sigma" && t.has(option))
+    t.set("diffusion.timesteps", "uniform", options, "indices of the table are drawn uniformly");
+  else if (sampling == "sigmoid" || sampling == "shift")
     t.set("diffusion.timesteps", width == 1 ? "logit_normal" : "logit_normal(0, " + number_text(width) + ")", options);
   else if (sampling == "uniform")
     t.set("diffusion.timesteps", "uniform", options);
   else if (t.has(option))
-    t.refuse(option, "uniform, sigmoid and shift are supported");
+    t.refuse(option, "sigma, uniform, sigmoid and shift are supported");
   if (t.has(scale) && sampling != "sigmoid" && sampling != "shift")
     t.imply(scale, "it belongs to --timestep_sampling sigmoid and shift");
   // The table that `sigma` draws from is shifted for sampling alone.
   if (t.has(shift) && sampling == "shift") return t.set("diffusion.shift", t.value(shift), {shift});
   if (t.has(shift))
     t.imply(shift, "it belongs to --timestep_sampling shift; " + sampling + " is not shifted in training");
+  t.assume("diffusion.timesteps", "uniform", "musubi-tuner's kind, sigma");
   t.assume("diffusion.shift", "1", "timesteps are not shifted");
 }
 
-/// 0..1000, as shares.
+/// 0..1000, as shares; of sigma they are indices from the noise's end.
 void musubi_window(Translator& t) {
-  for (const auto& [option, key] : {std::pair("--min_timestep", kLeastTimestep), {"--max_timestep", kMostTimestep}})
-    if (t.has(option)) t.set(key, number_text(t.number(option, 0) / 1000), {option});
+  const std::string kind = t.value("--timestep_sampling", "sigma"), shaped = "--preserve_distribution_shape";
+  const bool indices = kind == "sigma", squeezed = !indices && kind != "uniform" && !t.flag(shaped);
+  if (t.has(shaped)) t.imply(shaped, squeezed ? "it is off" : "draws outside of the window are drawn again");
+  for (const auto& [option, at_its_end, from_noise] : {std::tuple("--min_timestep", kLeastTimestep, kMostTimestep),
+                                                       {"--max_timestep", kMostTimestep, kLeastTimestep}}) {
+    if (!t.has(option)) continue;
+    const double share = t.number(option, 0) / 1000;
+    if (indices)
+      t.set(from_noise, number_text(1 - share), {option}, "kind sigma counts from the noise");
+    else
+      t.set(at_its_end, number_text(share), {option});
+    if (squeezed)
+      t.warn(option,
+             "musubi-tuner squeezes all draws into the window, here those outside are drawn again, as with " + shaped);
+  }
   constexpr const char* kBoundary = "--timestep_boundary";  // a timestep, or already a share
   if (!t.has(kBoundary)) return;
   const double boundary = t.number(kBoundary, 0);
@@ -131,6 +147,39 @@ void musubi_saving(Translator& t) {
     set_checkpoint_epochs(t, "--save_every_n_epochs", t.integer("--save_every_n_epochs", 1));
 }
 
+/// Files of a LoRA and training states go with their checkpoint here, so that as many are kept as of what is kept longest.
+/// N steps are a window there, which holds N / every + 1 saves; N epochs are a number of saves. 0 keeps all.
+void musubi_kept(Translator& t) {
+  const bool states = t.flag("--save_state");
+  std::vector<std::string> options;
+  const auto kept = [&](const std::string& last, int64_t every) -> int64_t {
+    int64_t most = 0;
+    bool all = false;
+    const std::string of_state = last + "_state";
+    for (const std::string& option : {last, of_state}) {
+      if (t.has(option)) options.push_back(option);
+      if (option == of_state && !states) continue;
+      const std::string& counts = option == of_state && t.integer(of_state, 0) != 0 ? of_state : last;
+      const int64_t window = t.integer(counts, 0);
+      all = all || window <= 0;
+      most = std::max(most, every > 0 ? window / every + 1 : window);
+    }
+    return all ? 0 : most;
+  };
+  const int64_t every = t.integer("--save_every_n_steps", 0);
+  const bool by_epoch = every == 0 && t.has("--save_every_n_epochs");
+  const int64_t count = by_epoch ? kept("--save_last_n_epochs", 0) : kept("--save_last_n_steps", every);
+  for (const char* option :
+       {"--save_last_n_steps", "--save_last_n_steps_state", "--save_last_n_epochs", "--save_last_n_epochs_state"})
+    if (t.has(option) && std::ranges::find(options, option) == options.end())
+      t.imply(option, "nothing is saved every so many of these");
+  const std::string because = by_epoch ? "" : "a window of steps, every " + std::to_string(every);
+  if (!options.empty() && (by_epoch || every > 0))
+    return t.set("checkpoint.keep", std::to_string(count), options, because);
+  for (const std::string& option : options) t.imply(option, "nothing is saved every so many steps");
+  t.assume("checkpoint.keep", "0", "musubi-tuner keeps all that it saves");
+}
+
 /// Prompts of a file: a line each, options after " --" are refused but for nothing.
 void musubi_prompts(Translator& t) {
   const std::string option = "--sample_prompts";
@@ -171,6 +220,7 @@ void musubi_together(Translator& t) {
     t.assume("data.fps", number_text(task.fps), std::string(task.name) + "'s rate");
   }
   musubi_saving(t);
+  musubi_kept(t);
   musubi_prompts(t);
   if (t.has("--lr_scheduler")) set_schedule(t, "--lr_scheduler");
   if (t.has("--optimizer_type")) set_optimiser(t, "--optimizer_type");

@@ -670,6 +670,18 @@ const Dialect& opensora1_config() {
   return dialect;
 }
 
+const Dialect& colossalai_plugin() {
+  static const Dialect dialect = dialect_of("opensora", "plugin", plugin);
+  return dialect;
+}
+void name_plugin_arguments(std::vector<Given>& given) {
+  const bool parallel = std::ranges::any_of(
+      given, [](const Given& g) { return g.name == "tp_size" || g.name == "pp_size" || g.name == "sp_size"; });
+  if (!parallel) return;
+  for (Given& g : given) g.typed = g.name, g.name = "plugin_config." + g.name;
+  given.push_back({"plugin", "hybrid"});
+}
+
 Translation translate_opensora_config(std::vector<Given> given, const ImportContext& context) {
   const bool first = is_opensora1(given);
   if (first)

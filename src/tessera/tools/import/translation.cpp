@@ -52,10 +52,8 @@ void Translation::set(const std::string& key, const std::string& value, const st
   if (!other) {
     settings.push_back({key, value, because, assumed});
   } else if (other->value != value) {
-    throw UserError(Exit::usage, "import",
-                    because + " means " + key + " = " + shown_value(value) + ", and " + other->because + " means " +
-                        shown_value(other->value),
-                    "leave one of them away");
+    mistakes.push_back({because, "means " + key + " = " + shown_value(value) + ", and " + other->because + " means " +
+                                     shown_value(other->value) + ": leave one of them away"});
   }
 }
 
@@ -70,6 +68,7 @@ void Translation::merge(const Translation& other) {
   implied.insert(implied.end(), other.implied.begin(), other.implied.end());
   warned.insert(warned.end(), other.warned.begin(), other.warned.end());
   refused.insert(refused.end(), other.refused.begin(), other.refused.end());
+  mistakes.insert(mistakes.end(), other.mistakes.begin(), other.mistakes.end());
   if (ranks == 0) ranks = other.ranks;
   accumulation = std::max(accumulation, other.accumulation);
 }
@@ -88,6 +87,7 @@ std::string Translation::to_toml() const {
     text += std::string("#\n# ") + title + "\n";
     for (const Remark& remark : list) text += "#   " + one_line(remark.option + ": " + remark.why) + "\n";
   };
+  remarks("To be mended, and not in this recipe:", mistakes);
   remarks("Refused, and not in this recipe:", refused);
   remarks("Not there, though training goes on without:", warned);
   remarks("Without a key of its own:", implied);
@@ -111,13 +111,15 @@ std::vector<std::string> Translation::lines() const {
 }
 
 void Translation::refuse_to(const std::string& act) const {
-  if (refused.empty()) return;
+  if (refused.empty() && mistakes.empty()) return;
   std::string list;
-  for (const Remark& remark : refused) list += "\n  " + remark.option + ": " + remark.why;
-  throw UserError(Exit::usage, act,
-                  std::to_string(refused.size()) + (refused.size() == 1 ? " option" : " options") + " of " + from +
-                      " cannot be converted:" + list,
-                  "\nremove them, or see tessera import --table for the options that are supported");
+  for (const std::vector<Remark>& remarks : {mistakes, refused})
+    for (const Remark& remark : remarks) list += "\n  " + remark.option + ": " + remark.why;
+  const size_t count = refused.size() + mistakes.size();
+  throw UserError(
+      Exit::usage, act,
+      std::to_string(count) + (count == 1 ? " option" : " options") + " of " + from + " cannot be converted:" + list,
+      "\nremove them, or see tessera import --table for the options that are supported");
 }
 
 }  // namespace tessera::tools

@@ -30,12 +30,14 @@ struct Translation {
   /// What has no effect though training goes on: logging and monitoring that is not there, files that are missing.
   std::vector<Remark> warned;
   std::vector<Remark> refused;  ///< cannot be had, with the reason
-  int ranks = 0;                ///< that the command starts; 0: not said
-  int accumulation = 1;         ///< that the launcher's configuration says, for the trainer's batch
-  std::string file;             ///< of a sampled clip (generate.py); empty: not said
-  std::string prompt;           ///< of it
+  /// What the configuration's writer has to mend: an option that its program does not have, two that say different things.
+  std::vector<Remark> mistakes;
+  int ranks = 0;         ///< that the command starts; 0: not said
+  int accumulation = 1;  ///< that the launcher's configuration says, for the trainer's batch
+  std::string file;      ///< of a sampled clip (generate.py); empty: not said
+  std::string prompt;    ///< of it
 
-  /// Throws UserError (usage) naming both options when a key is set twice with two values.
+  /// A key that is set twice with two values keeps the first, and is a mistake that names both options.
   void set(const std::string& key, const std::string& value, const std::string& because, bool assumed = false);
   const Setting* find(const std::string& key) const;
   /// Adds what another file of the same command says.
@@ -43,9 +45,9 @@ struct Translation {
   recipe::Overrides overrides() const;
   /// The recipe, each key with the options it comes from, and a comment for every other option.
   std::string to_toml() const;
-  /// A line an option, for the log; without `warned`.
+  /// A line an option, for the log; without `warned` and `mistakes`.
   std::vector<std::string> lines() const;
-  /// Throws UserError (usage) that names everything refused; `act` is the command that cannot go on with it.
+  /// Throws UserError (usage) that names every mistake and everything refused; `act` is the command that cannot go on.
   void refuse_to(const std::string& act) const;
 };
 
