@@ -182,7 +182,7 @@ TEST(Import, CommandsBecomeRecipesThatTrain) {
       {"pipe", {pipe}}};
   for (const auto& [name, words] : commands) {
     SCOPED_TRACE(name);
-    const std::string recipe = (r.folder() / (name + ".toml")).string();
+    const std::string recipe = (r.folder() / (name + "-recipe.toml")).string();
     expect_words(r.tessera(std::vector<std::string>{"import", "-o", recipe} + words), 0, {recipe, "refused"});
     if (name.starts_with("diffsynth")) {
       const std::string text = text_of(recipe);

@@ -156,5 +156,55 @@ TEST(ImportExamples, MusubiKeepsAWindowOfStepsANumberOfEpochsOrAll) {
   EXPECT_EQ(found(import_command("train.py --dataset_base_path D --save_steps 10", {}), "checkpoint.keep"), "0");
 }
 
+/// Configurations of programs that are not read, as their documentation has them: none is taken for another program's.
+TEST(ImportExamples, ProgramsThatAreNotReadAreCalledByTheirNames) {
+  const Folder folder;
+  const auto file = [&](const std::string& name, const std::string& text) {
+    return message([&] { import_file(folder.file(name, text), {}); });
+  };
+  const auto command = [](const std::string& text) { return message([&] { import_command(text, {}); }); };
+  expect_words(
+      file("config.json", R"({"model_type": "lora", "model_family": "wan", "lora_rank": 16, "learning_rate": 1e-4,
+      "train_batch_size": 1, "gradient_accumulation_steps": 1, "mixed_precision": "bf16", "data_backend_config": "m.json"})"),
+      {"config.json is a SimpleTuner configuration", "learning_rate: `train.lr`", "lora_rank: `lora.rank`"});
+  expect_words(file("llama.toml",
+                    "[job]\ndump_folder = 'o'\n[model]\nname = 'llama3'\nflavor = '8B'\n[optimizer]\n"
+                    "name = 'AdamW'\nlr = 3e-4\n[training]\nlocal_batch_size = 1\nsteps = 1000\n"),
+               {"a torchtitan configuration", "optimizer.lr: `train.lr`", "training.steps: `run.steps`"});
+  expect_words(file("lora.toml",
+                    "pretrained_model_name_or_path = 'm'\nnetwork_module = 'networks.lora_flux'\n"
+                    "network_dim = 16\nlearning_rate = 1e-4\noptimizer_type = 'AdamW8bit'\nt5xxl = 't'\n"
+                    "clip_skip = 2\nmax_train_steps = 9\nmixed_precision = 'bf16'\nsave_precision = 'bf16'\n"),
+               {"kohya's sd-scripts", "network_dim: `lora.rank`", "max_train_steps: `run.steps`"});
+  expect_words(file("set.toml",
+                    "[general]\nenable_bucket = true\n[[datasets]]\nresolution = 512\nbatch_size = 4\n"
+                    "[[datasets.subsets]]\nimage_dir = 'd'\nclass_tokens = 'cat'\nnum_repeats = 10\n"),
+               {"kohya's sd-scripts"});
+  expect_words(file("one.json", R"({"__version": 10, "training_method": "LORA", "base_model_name": "b", "lora_rank": 16,
+      "learning_rate": 3e-4, "optimizer": {"optimizer": "ADAMW", "weight_decay": 0.01}, "batch_size": 4})"),
+               {"a OneTrainer configuration", "optimizer.weight_decay: `train.weight_decay`"});
+  if (TESSERA_HAS_YAML)
+    expect_words(file("job.yaml",
+                      "job: extension\nconfig:\n  name: x\n  process:\n  - type: sd_trainer\n    train:\n"
+                      "      steps: 2000\n      lr: 1e-4\n    model:\n      name_or_path: Wan-AI/W\n"
+                      "      arch: wan21\n"),
+                 {"an ai-toolkit configuration", "config.process.0.train.lr: `train.lr`"});
+  expect_words(
+      command(
+          "torchrun --nproc_per_node 8 train.py --parallel_backend ptd --dp_degree 2 --dp_shards 4 --model_name wan "
+          "--pretrained_model_name_or_path W --rank 32 --lr 1e-5 --train_steps 1000"),
+      {"train.py is a finetrainers command", "--rank: `lora.rank`", "--lr: `train.lr`"});
+  expect_words(
+      command(
+          "accelerate launch --mixed_precision=bf16 scripts/wan2.2/train.py --train_data_dir=D --train_data_meta=D/m.json "
+          "--video_sample_n_frames=81 --learning_rate=2e-05 --boundary_type=low --gradient_checkpointing"),
+      {"a VideoX-Fun command", "--learning_rate: `train.lr`"});
+  expect_words(
+      command(
+          "accelerate launch flux_train_network.py --network_module networks.lora_flux --network_dim 4 --clip_skip 1 "
+          "--t5xxl t --learning_rate 1e-4 --save_precision bf16 --mixed_precision bf16"),
+      {"kohya's sd-scripts", "--network_dim: `lora.rank`"});
+}
+
 }  // namespace
 }  // namespace tessera::tools

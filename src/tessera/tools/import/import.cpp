@@ -70,6 +70,40 @@ size_t known_keys(const std::vector<Given>& given) {
       std::ranges::count_if(given, [](const Given& g) { return recipe::recipe_table().find(g.name) != nullptr; }));
 }
 
+/// Programs that are recognised and not read; the rows `typical` are of options that no program has that is read.
+const std::vector<Dialect>& unread_programs() {
+  static const std::vector<Dialect> all = [] {
+    std::vector<Dialect> programs;
+    for (const char* table :
+         {"kohya", "finetrainers", "torchtitan", "videox_fun", "simpletuner", "ai_toolkit", "onetrainer"})
+      programs.push_back(read_dialect("unread", table));
+    return programs;
+  }();
+  return all;
+}
+
+/// Throws UserError (usage) where the options are of one of them: two typical ones, or one and more that it knows than
+/// `known`, which is of the nearest program that is read.
+void refuse_unread(const std::vector<Given>& given, const std::string& what, size_t known) {
+  for (const Dialect& program : unread_programs()) {
+    size_t typical = 0, all = 0;
+    std::string counterparts;
+    for (const Rule& rule : program.rules)
+      for (const Given& g : given) {
+        if (g.name != rule.option) continue;
+        ++all;
+        if (rule.becomes == "typical")
+          ++typical;
+        else
+          counterparts += "\n  " + (g.typed.empty() ? g.name : g.typed) + ": " + rule.becomes;
+      }
+    if (typical < 2 && !(typical == 1 && all > known)) continue;
+    throw UserError(Exit::usage, "import", what + " is " + program.from + ", which import does not read",
+                    counterparts.empty() ? "none of its options has a counterpart in a recipe"
+                                         : "these of its options have a counterpart in a recipe:" + counterparts);
+  }
+}
+
 const Dialect& of_command(const CommandLine& line) {
   const std::string script = line.script.substr(line.script.rfind('/') + 1);
   if (script.starts_with("wan_cache"))
@@ -90,6 +124,10 @@ const Dialect& of_command(const CommandLine& line) {
       if (word.starts_with("--")) options.push_back({word.substr(0, word.find('=')), ""});
     if (const size_t n = known_options(dialect(), options); n > most) most = n, best = &dialect();
   }
+  std::vector<Given> flags;
+  for (const std::string& word : line.words)
+    if (word.starts_with("--")) flags.push_back({word.substr(0, word.find('=')), ""});
+  refuse_unread(flags, script.empty() ? "this command" : script, most);
   if (best) return *best;
   throw UserError(
       Exit::usage, "import", "no option of this command is known" + (script.empty() ? "" : ": " + script),
@@ -150,6 +188,9 @@ Translation import_file(const std::string& path, const ImportContext& context) {
     if (const size_t n = known_options(form.dialect(), tried); n > most)
       most = n, best = &form, options = std::move(tried);
   }
+  std::vector<Given> flags = given;
+  keys_as_flags(flags);
+  for (const std::vector<Given>& names : {given, flags}) refuse_unread(names, path, most);
   if (ending == ".toml" && known_keys(given) > most)
     throw UserError(Exit::usage, "import", path + " is already a Tessera recipe",
                     "tessera train " + path + " trains it, tessera plan " + path + " plans it");
