@@ -163,10 +163,6 @@ TEST(ImportExamples, ProgramsThatAreNotReadAreCalledByTheirNames) {
     return message([&] { import_file(folder.file(name, text), {}); });
   };
   const auto command = [](const std::string& text) { return message([&] { import_command(text, {}); }); };
-  expect_words(
-      file("config.json", R"({"model_type": "lora", "model_family": "wan", "lora_rank": 16, "learning_rate": 1e-4,
-      "train_batch_size": 1, "gradient_accumulation_steps": 1, "mixed_precision": "bf16", "data_backend_config": "m.json"})"),
-      {"config.json is a SimpleTuner configuration", "learning_rate: `train.lr`", "lora_rank: `lora.rank`"});
   expect_words(file("llama.toml",
                     "[job]\ndump_folder = 'o'\n[model]\nname = 'llama3'\nflavor = '8B'\n[optimizer]\n"
                     "name = 'AdamW'\nlr = 3e-4\n[training]\nlocal_batch_size = 1\nsteps = 1000\n"),
@@ -183,12 +179,6 @@ TEST(ImportExamples, ProgramsThatAreNotReadAreCalledByTheirNames) {
   expect_words(file("one.json", R"({"__version": 10, "training_method": "LORA", "base_model_name": "b", "lora_rank": 16,
       "learning_rate": 3e-4, "optimizer": {"optimizer": "ADAMW", "weight_decay": 0.01}, "batch_size": 4})"),
                {"a OneTrainer configuration", "optimizer.weight_decay: `train.weight_decay`"});
-  if (TESSERA_HAS_YAML)
-    expect_words(file("job.yaml",
-                      "job: extension\nconfig:\n  name: x\n  process:\n  - type: sd_trainer\n    train:\n"
-                      "      steps: 2000\n      lr: 1e-4\n    model:\n      name_or_path: Wan-AI/W\n"
-                      "      arch: wan21\n"),
-                 {"an ai-toolkit configuration", "config.process.0.train.lr: `train.lr`"});
   expect_words(
       command(
           "torchrun --nproc_per_node 8 train.py --parallel_backend ptd --dp_degree 2 --dp_shards 4 --model_name wan "
@@ -204,6 +194,157 @@ TEST(ImportExamples, ProgramsThatAreNotReadAreCalledByTheirNames) {
           "accelerate launch flux_train_network.py --network_module networks.lora_flux --network_dim 4 --clip_skip 1 "
           "--t5xxl t --learning_rate 1e-4 --save_precision bf16 --mixed_precision bf16"),
       {"kohya's sd-scripts", "--network_dim: `lora.rank`"});
+}
+
+/// The form of ai-toolkit's own example of Wan 2.2: both experts in turns of ten steps, a quantised base.
+TEST(ImportExamples, AJobOfAiToolkit) {
+  if (!TESSERA_HAS_YAML) GTEST_SKIP() << "this build reads no YAML";
+  const Folder folder;
+  const auto job = [&](const std::string& train, const std::string& model) {
+    const std::string text = R"(job: extension
+config:
+  name: lora_v1
+  process:
+  - type: sd_trainer
+    training_folder: output
+    device: cuda:0
+    network: {type: lora, linear: 32, linear_alpha: 16}
+    save: {dtype: float16, save_every: 250, max_step_saves_to_keep: 4, push_to_hub: false}
+    datasets:
+    - {folder_path: clips, caption_ext: txt, caption_dropout_rate: 0.05, num_frames: 41, resolution: [512, 768]}
+    train:
+      batch_size: 2
+      steps: 2000
+      gradient_accumulation: 4
+      train_unet: true
+      train_text_encoder: false
+      gradient_checkpointing: true
+      noise_scheduler: flowmatch
+      optimizer: adamw8bit
+      lr: 1e-4
+      optimizer_params: {weight_decay: 1e-4}
+      dtype: bf16
+)" + train + "    model:\n      name_or_path: W\n      arch: wan22_14b\n" +
+                             model + R"(    sample:
+      sampler: flowmatch
+      sample_every: 250
+      width: 1024
+      prompts: ["a cat, a dog", a horse]
+      neg: ''
+      seed: 42
+      walk_seed: true
+      guidance_scale: 3.5
+      sample_steps: 25
+meta: {name: x}
+)";
+    return import_file(folder.file("job.yaml", text), {.ranks = 2});
+  };
+  const Translation t = job("      timestep_type: linear\n      switch_boundary_every: 10\n",
+                            "      quantize: true\n      qtype: qfloat8\n      model_kwargs: {train_high_noise: true, "
+                            "train_low_noise: true}\n");
+  check({"wan22",
+         {{"model.path", "W"},
+          {"train.mode", "lora"},
+          {"lora.rank", "32"},
+          {"lora.alpha", "16"},
+          {"lora.base_dtype", "fp8"},
+          {"experts.train", "both"},
+          {"experts.turn", "10"},
+          {"run.out", "output/lora_v1"},
+          {"run.steps", "2000"},
+          {"train.global_batch", "16"},
+          {"train.lr", "1e-4"},
+          {"train.optimizer", "adamw"},
+          {"plan.moments", "int8"},
+          {"train.weight_decay", "1e-4"},
+          {"plan.compute_dtype", "bf16"},
+          {"plan.activations", "recompute"},
+          {"diffusion.timesteps", "uniform"},
+          {"diffusion.shift", "1"},
+          {"diffusion.caption_dropout", "0.05"},
+          {"data.path", "clips"},
+          {"data.buckets", "41xAREA_512x512,41xAREA_768x768"},
+          {"checkpoint.every", "250"},
+          {"checkpoint.keep", "4"},
+          {"sample.every", "250"},
+          {"sample.prompts", "a cat, a dog,a horse"},
+          {"sample.guidance", "3.5"},
+          {"sample.steps", "25"},
+          {"sample.seed", "42"}}},
+        t);
+  EXPECT_TRUE(t.mistakes.empty()) << t.mistakes.front().option;
+  EXPECT_TRUE(t.refused.empty()) << t.refused.front().option << t.refused.front().why;
+  const Translation low =
+      job("      ema_config: {use_ema: true, ema_decay: 0.99}\n      timestep_type: weighted\n",
+          "      quantize: true\n      qtype: uint4|a.safetensors\n      model_kwargs: {train_high_noise: false, "
+          "train_low_noise: true}\n");
+  check({"low",
+         {{"experts.train", "low_noise"},
+          {"train.ema", "0.99"},
+          {"lora.base_dtype", ""},
+          {"config.process.0.train.timestep_type", "refused"},
+          {"config.process.0.model.qtype", "refused"}}},
+        low);
+  EXPECT_EQ(job("      learning_rat: 3\n", "").mistakes.size(), 1u);
+}
+
+TEST(ImportExamples, AConfigurationOfSimpleTunerWithItsDataSets) {
+  const Folder folder;
+  folder.file("data.json",
+              R"([{"id": "videos", "type": "local", "dataset_type": "video", "crop": false, "resolution": 480,
+      "resolution_type": "pixel_area", "instance_data_dir": "clips", "caption_strategy": "textfile", "repeats": 2,
+      "cache_dir_vae": "c", "video": {"num_frames": 75, "min_frames": 75}},
+      {"id": "more", "type": "local", "dataset_type": "image", "instance_data_dir": "pictures"},
+      {"id": "t", "type": "local", "dataset_type": "text_embeds", "default": true, "cache_dir": "c"}])");
+  const std::string text = R"({"--model_type": "lora", "model_family": "wan", "pretrained_model_name_or_path": "W",
+      "lora_rank": 16, "learning_rate": 6e-5, "train_batch_size": 2, "gradient_accumulation_steps": 3,
+      "max_train_steps": 200, "num_train_epochs": 0, "optimizer": "optimi-lion", "lr_scheduler": "constant_with_warmup",
+      "lr_warmup_steps": 50, "max_grad_norm": 0.1, "mixed_precision": "bf16", "base_model_precision": "int8-torchao",
+      "data_backend_config": "data.json", "report_to": "none", "checkpoint_step_interval": 100,
+      "checkpoints_total_limit": 5, "flow_schedule_shift": 5.0, "validation_guidance": 6.0,
+      "validation_prompt": "hills, green", "validation_steps": 50, "resume_from_checkpoint": "latest",
+      "gradient_checkpointing": true, "output_dir": "o", "seed": 42, "minimum_image_size": 0, "vae_batch_size": 1})";
+  const Translation t = import_file(folder.file("config.json", text), {});
+  check({"SimpleTuner",
+         {{"train.mode", "lora"},
+          {"model.path", "W"},
+          {"lora.rank", "16"},
+          {"train.lr", "6e-05"},
+          {"train.optimizer", "lion"},
+          {"train.schedule", "constant_with_warmup"},
+          {"train.warmup_steps", "50"},
+          {"train.clip_norm", "0.1"},
+          {"train.global_batch", "6"},
+          {"run.steps", "200"},
+          {"plan.compute_dtype", "bf16"},
+          {"lora.base_dtype", "int8"},
+          {"checkpoint.every", "100"},
+          {"checkpoint.keep", "5"},
+          {"diffusion.shift", "5"},
+          {"diffusion.timesteps", "logit_normal"},
+          {"diffusion.caption_dropout", "0.1"},
+          {"sample.guidance", "6"},
+          {"sample.prompts", "hills, green"},
+          {"sample.every", "50"},
+          {"run.resume", "auto"},
+          {"run.out", "o"},
+          {"run.seed", "42"},
+          {"data.path", "clips"},
+          {"data.repeats", "3"},
+          {"data.buckets", "75xAREA_480x480"}}},
+        t);
+  EXPECT_TRUE(t.mistakes.empty()) << t.mistakes.front().option;
+  ASSERT_EQ(t.refused.size(), 1u);
+  expect_words(t.refused[0].option, {"data.json", "entry 1", "more"});
+  const auto of = [&](const std::string& options) {
+    return import_file(folder.file("c.json", "{\"model_family\": \"wan\", " + options + "}"), {});
+  };
+  check({"8 bit", {{"train.optimizer", "adamw"}, {"plan.moments", "int8"}, {"checkpoint.keep", "0"}}},
+        of(R"("optimizer": "bnb-adamw8bit-paged")"));
+  check({"soap", {{"optimizer", "refused"}, {"diffusion.shift", "3"}}}, of(R"("optimizer": "soap")"));
+  check({"uniform", {{"diffusion.timesteps", "uniform"}, {"diffusion.shift", "1"}}},
+        of(R"("flow_use_uniform_schedule": true, "flow_schedule_shift": 0)"));
+  check({"area", {{"data.buckets", "1xAREA_1008x1008"}}}, of(R"("resolution": 1.02, "resolution_type": "area")"));
 }
 
 }  // namespace

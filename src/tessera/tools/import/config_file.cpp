@@ -80,7 +80,9 @@ std::vector<Given> flat_options(const nlohmann::ordered_json& config, const std:
 
 std::vector<Given> read_json(const std::string& text, const std::string& file) {
   const JsonValue json = parse_ordered_json(text, file, {.bytes = int64_t{64} << 20, .comments = true});
-  check_input(json.is_object(), "import", file + ": expected a JSON object", "correct the file");
+  const bool tables = json.is_array() && !json.empty() && json.front().is_object();
+  check_input(json.is_object() || tables, "import", file + ": expected a JSON object, or a list of them",
+              "correct the file");
   return flat_options(json, file);
 }
 

@@ -223,7 +223,13 @@ std::string Given::shown() const {
 
 Dialect read_dialect(const std::string& program, const std::string& table, std::function<void(Translator&)> together,
                      const Functions& functions) {
-  const toml::table file = parse_toml(embedded_table(program), program + ".toml");
+  toml::table file;
+  try {
+    file = parse_toml(embedded_table(program), program + ".toml");
+  } catch (const toml::parse_error& error) {
+    throw InternalError("import", program + ".toml, line " + std::to_string(error.source().begin.line) + ": " +
+                                      std::string(error.description()));
+  }
   const std::string where = program + ".toml, " + table;
   const toml::table* found = file[table].as_table();
   check_internal(found && (*found)["options"].is_array(), "import", where + ": there are no options");

@@ -35,6 +35,11 @@ const Dialect& diffusion_pipe_command();  ///< deepspeed train.py --deepspeed --
 const Dialect& diffusion_pipe_config();   ///< that TOML
 const Dialect& diffusion_pipe_dataset();  ///< the data set TOML it names
 
+// ai_toolkit
+const Dialect& ai_toolkit_config();  ///< its YAML
+/// Takes away what stands before the names of the one process and the one data set that are read.
+void ai_toolkit_names(std::vector<Given>& given);
+
 // diffusers
 const Dialect& dreambooth_command();  ///< train_dreambooth_lora_sana.py
 
@@ -43,6 +48,12 @@ const Dialect& sana_config();   ///< NVlabs' YAML of Sana, and its keys without 
 const Dialect& sana_command();  ///< torchrun train.py --config_path C.yaml --train.lr ...: those keys as flags
 /// Flags of train.py are the keys of its YAML, which stand below them.
 Translation translate_sana(const CommandLine& line, std::vector<Given> flags, const ImportContext& context);
+
+// simpletuner
+const Dialect& simpletuner_config();   ///< config.json
+const Dialect& simpletuner_dataset();  ///< an entry of the multidatabackend.json that it names
+/// Its keys without their dashes.
+void simpletuner_names(std::vector<Given>& given);
 
 // opensora
 const Dialect& opensora_config();   ///< Open-Sora 2.0's configurations in Python, and flags over them

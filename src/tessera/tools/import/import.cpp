@@ -45,6 +45,7 @@ const FileForm kFiles[] = {
     {".json", deepspeed_config, nullptr},
     {".json", accelerate_config, bare_words},
     {".json", colossalai_plugin, name_plugin_arguments},
+    {".json", simpletuner_config, simpletuner_names},
     {".yaml", accelerate_config, bare_words},
     {".yml", accelerate_config, bare_words},
     {".toml", diffusion_pipe_config, nullptr},
@@ -52,6 +53,8 @@ const FileForm kFiles[] = {
     {".toml", musubi_dataset, [](std::vector<Given>& g) { tables_as_one(g, "general.", "datasets.0."); }},
     {".toml", musubi_command, keys_as_flags},
     {".toml", accelerate_config, bare_words},
+    {".yaml", ai_toolkit_config, ai_toolkit_names},
+    {".yml", ai_toolkit_config, ai_toolkit_names},
     {".yaml", sana_config, nullptr},
     {".yml", sana_config, nullptr},
 };
@@ -74,8 +77,7 @@ size_t known_keys(const std::vector<Given>& given) {
 const std::vector<Dialect>& unread_programs() {
   static const std::vector<Dialect> all = [] {
     std::vector<Dialect> programs;
-    for (const char* table :
-         {"kohya", "finetrainers", "torchtitan", "videox_fun", "simpletuner", "ai_toolkit", "onetrainer"})
+    for (const char* table : {"kohya", "finetrainers", "torchtitan", "videox_fun", "onetrainer"})
       programs.push_back(read_dialect("unread", table));
     return programs;
   }();
@@ -197,8 +199,8 @@ Translation import_file(const std::string& path, const ImportContext& context) {
   if (!best)
     throw UserError(
         Exit::usage, "import", path + ": no option in it is known",
-        "a DeepSpeed .json, the .yaml of accelerate or Sana, the .toml of musubi-tuner or diffusion-pipe, Open-Sora's "
-        ".py are read");
+        "the .json of DeepSpeed or SimpleTuner, the .yaml of accelerate, ai-toolkit or Sana, the .toml of musubi-tuner or "
+        "diffusion-pipe, Open-Sora's .py are read");
   Translation result = translate(best->dialect(), std::move(options), inside);
   result.from += ", " + path;
   return result;

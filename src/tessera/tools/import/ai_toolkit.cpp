@@ -1,0 +1,150 @@
+// ai-toolkit's YAML.
+#include <algorithm>
+#include <filesystem>
+
+#include "tessera/base/check.h"
+#include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/parts.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void toolkit_model(Translator& t) {
+  const std::string option = "model.name_or_path", arch = t.value("model.arch");
+  if (t.has("model.arch")) {
+    if (arch.starts_with("wan"))
+      t.imply("model.arch", "a Wan; its weights say which");
+    else
+      t.refuse("model.arch", "of its models Wan 2.1 and 2.2 are there");
+  }
+  if (t.has(option)) {
+    const std::string folder = t.value(option);
+    t.set("model.path", folder, {option});
+    t.assume("data.vae", folder, "its folder");
+    t.assume("data.text_encoder", "umt5-xxl", "the release's");
+    t.assume("data.text_encoder_path", folder, "its folder");
+    t.assume("data.tokenizer", (fs::path(folder) / "tokenizer").string(), "its folder");
+  }
+  const std::string high = "model.model_kwargs.train_high_noise", low = "model.model_kwargs.train_low_noise";
+  if (t.has(high) && t.has(low)) {
+    if (!t.flag(high) && !t.flag(low))
+      t.refuse(low, "no expert would train"), t.imply(high, "it is off");
+    else
+      t.set("experts.train",
+            t.flag(high) && t.flag(low) ? "both"
+            : t.flag(high)              ? "high_noise"
+                                        : "low_noise",
+            {high, low});
+  } else {
+    for (const auto& [expert, name, other] :
+         {std::tuple(high, "high_noise", "low_noise"), {low, "low_noise", "high_noise"}})
+      if (t.has(expert)) t.set("experts.train", t.flag(expert) ? "both" : other, {expert});
+  }
+}
+
+/// "qfloat8", "uint4|FILE of an adapter that recovers accuracy"; qfloat8 where none is named.
+void toolkit_base(Translator& t) {
+  const std::string on = "model.quantize", type = "model.qtype", kind = t.value(type, "qfloat8");
+  if (!t.flag(on)) {
+    for (const std::string& option : {on, type})
+      if (t.has(option)) t.imply(option, "weights are not quantised");
+    return;
+  }
+  std::vector<std::string> options = {on};
+  if (t.has(type)) options.push_back(type);
+  if (kind == "qfloat8" || kind == "float8") return t.set("lora.base_dtype", "fp8", options, "of a LoRA's frozen base");
+  if (kind == "qint8" || kind == "int8") return t.set("lora.base_dtype", "int8", options, "of a LoRA's frozen base");
+  t.refuse(type, "8 bits are the fewest of a frozen base: lora.base_dtype");
+  t.imply(on, "model.qtype says to what");
+}
+
+/// Every picture or clip is trained at the area of each side there.
+void toolkit_shapes(Translator& t) {
+  const std::string sides = "datasets.resolution", number = "datasets.num_frames", buckets = "datasets.buckets";
+  const std::string frames = t.value(number, "1");
+  std::vector<std::string> options;
+  for (const std::string& option : {sides, number})
+    if (t.has(option)) options.push_back(option);
+  if (t.has(buckets) && !t.flag(buckets)) {
+    const std::vector<std::string> list = split_list(t.value(sides, "512"));
+    t.imply(buckets, "all clips have one shape");
+    if (t.has(number)) t.set("data.frames", frames, {number});
+    if (list.size() != 1) return t.refuse(sides, "one shape for all clips is one side");
+    if (t.has(sides)) t.set("data.size", list[0] + "," + list[0], {sides});
+    return;
+  }
+  if (t.has(buckets)) options.push_back(buckets);
+  std::string shapes;
+  const std::vector<std::string> list = split_list(t.value(sides, "512"));
+  for (const std::string& side : list) shapes += frames + "xAREA_" + side + "x" + side + kListSeparator;
+  if (options.empty())
+    t.assume("data.buckets", shapes, "ai-toolkit's side of 512");
+  else
+    t.set("data.buckets", shapes, options, "shapes of the area of a square, in steps of 16");
+  if (list.size() > 1) t.warn(sides, "a clip is trained at the area that fits it best, there at each of them");
+}
+
+void toolkit_batch(Translator& t) {
+  std::vector<std::string> options;
+  int64_t count = 1;
+  std::string how;
+  for (const char* option : {"train.batch_size", "train.gradient_accumulation", "train.gradient_accumulation_steps"}) {
+    if (!t.has(option)) continue;
+    options.push_back(option);
+    count *= std::clamp<int64_t>(t.integer(option, 1), 0, 1'000'000);
+    how += (how.empty() ? "" : " x ") + t.value(option);
+  }
+  if (!options.empty()) t.set_batch(count, options, how);
+}
+
+void toolkit_together(Translator& t) {
+  toolkit_model(t);
+  toolkit_base(t);
+  toolkit_shapes(t);
+  toolkit_batch(t);
+  const std::string name = "config.name", folder = "training_folder";
+  if (t.has(name) && t.has(folder))
+    t.set("run.out", (fs::path(t.value(folder)) / t.value(name)).string(), {folder, name});
+  else if (t.has(name) || t.has(folder))
+    t.set("run.out", t.value(t.has(name) ? name : folder), {t.has(name) ? name : folder});
+  for (const char* option : {"network.linear_alpha", "network.alpha"})
+    if (t.has(option)) t.set("lora.alpha", t.value(option), {option});
+  if (t.has("network.type")) t.assume("lora.alpha", "1", "ai-toolkit's alpha");
+  if (t.has("train.lr_scheduler")) set_schedule(t, "train.lr_scheduler");
+  if (t.has("train.optimizer")) set_optimiser(t, "train.optimizer");
+  const std::string on = "train.ema_config.use_ema", decay = "train.ema_config.ema_decay";
+  if (t.flag(on) && t.has(decay))
+    t.set("train.ema", t.value(decay), {on, decay});
+  else if (t.flag(on))
+    t.set("train.ema", "0.999", {on}, "ai-toolkit's decay");
+  else
+    for (const std::string& option : {on, decay})
+      if (t.has(option)) t.imply(option, "no average is kept");
+  if (const std::string prompts = "sample.prompts"; t.has(prompts)) {
+    std::string list;
+    for (const std::string& prompt : split_list(t.value(prompts))) list += prompt + kListSeparator;
+    t.set("sample.prompts", list, {prompts});
+  }
+}
+
+}  // namespace
+
+void ai_toolkit_names(std::vector<Given>& given) {
+  for (Given& g : given) {
+    g.typed = g.name;
+    if (strip_prefix(g.name, "config.process.0."))
+      strip_prefix(g.name, "datasets.0.") ? void(g.name.insert(0, "datasets.")) : void();
+    else if (g.name.starts_with("config.process."))
+      g.name.erase(0, std::string_view("config.").size());
+  }
+}
+
+const Dialect& ai_toolkit_config() {
+  static const Dialect dialect = dialect_of("ai_toolkit", "config", toolkit_together);
+  return dialect;
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,243 @@
+// SimpleTuner's config.json and multidatabackend.json.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "tessera/base/check.h"
+#include "tessera/tools/import/config_file.h"
+#include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/parts.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void tuner_model(Translator& t) {
+  const std::string family = t.value("model_family"), option = "pretrained_model_name_or_path";
+  const bool sana = family == "sana";
+  if (t.has("model_family")) {
+    if (family == "wan" || sana)
+      t.imply("model_family", "the weights say it");
+    else
+      t.refuse("model_family", "of its models wan and sana are there");
+  }
+  const std::string denoiser = "pretrained_transformer_model_name_or_path";
+  if (t.has(denoiser)) t.set("model.path", t.value(denoiser), {denoiser});
+  if (!t.has(option)) return;
+  const std::string folder = t.value(option);
+  if (t.has(denoiser))
+    t.imply(option, "encoders are looked up in it");
+  else
+    t.set("model.path", folder, {option});
+  t.assume("data.vae", folder, "its folder");
+  t.assume("data.text_encoder", sana ? "gemma-2-2b" : "umt5-xxl", "the release's");
+  t.assume("data.text_encoder_path", folder, "its folder");
+  t.assume("data.tokenizer", (fs::path(folder) / "tokenizer").string(), "its folder");
+}
+
+/// "optimi-lion", "bnb-adamw8bit-paged", "adamw_bf16": what stands before and behind the optimiser's name is how it is made.
+void tuner_optimiser(Translator& t) {
+  const std::string option = "optimizer";
+  if (!t.has(option)) return;
+  std::string name = lower_case(t.value(option));
+  for (const std::string_view made : {"optimi-", "bnb-", "ao-", "torch-", "deepspeed-"}) strip_prefix(name, made);
+  for (const std::string_view made : {"-paged", "_paged", "-bf16", "_bf16"})
+    if (name.ends_with(made)) name.resize(name.size() - made.size());
+  const bool eight = name.ends_with("8bit");
+  if (eight) name.resize(name.size() - 4);
+  if (name == "adamw" || name == "lion") {
+    t.set("train.optimizer", name, {option}, "masters and states are fp32");
+    if (eight) t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
+  } else if (!eight && (name == "prodigy" || name == "adafactor" || name == "came")) {
+    t.set("train.optimizer", name, {option});
+  } else {
+    t.refuse(option, "AdamW, Lion, Adafactor, CAME, Prodigy and the 8-bit forms of AdamW and Lion are there");
+  }
+}
+
+void tuner_base(Translator& t) {
+  const std::string option = "base_model_precision", kind = t.value(option);
+  if (!t.has(option)) return;
+  if (kind == "no_change")
+    t.imply(option, "the base is kept as the plan has it");
+  else if (kind.starts_with("int8") || kind.starts_with("fp8"))
+    t.set("lora.base_dtype", kind.starts_with("int8") ? "int8" : "fp8", {option}, "of a LoRA's frozen base");
+  else
+    t.refuse(option, "8 bits are the fewest of a frozen base: lora.base_dtype");
+}
+
+void tuner_timesteps(Translator& t) {
+  const std::string shift = "flow_schedule_shift", scale = "flow_sigmoid_scale", uniform = "flow_use_uniform_schedule";
+  if (t.flag(uniform)) {
+    t.set("diffusion.timesteps", "uniform", {uniform});
+    if (t.has(scale)) t.imply(scale, "the draws are uniform");
+  } else {
+    if (t.has(uniform)) t.imply(uniform, "it is off");
+    if (t.has(scale)) {
+      const double width = t.number(scale, 1);
+      t.set("diffusion.timesteps", width == 1 ? "logit_normal" : "logit_normal(0, " + number_text(width) + ")",
+            {scale});
+    }
+  }
+  if (!t.has(shift)) return;
+  if (is_false(t.value(shift)))
+    t.set("diffusion.shift", "1", {shift}, "no shift");
+  else
+    t.set("diffusion.shift", t.value(shift), {shift});
+}
+
+void tuner_amount(Translator& t) {
+  std::vector<std::string> options;
+  int64_t batch = 1;
+  for (const char* option : {"train_batch_size", "gradient_accumulation_steps"})
+    if (t.has(option)) options.push_back(option), batch *= std::clamp<int64_t>(t.integer(option, 1), 0, 1'000'000);
+  if (!options.empty())
+    t.set_batch(batch, options, t.value("train_batch_size", "1") + " x " + t.value("gradient_accumulation_steps", "1"));
+  const std::string steps = "max_train_steps", epochs = "num_train_epochs";
+  const bool counted = t.integer(steps, 0) > 0;
+  if (counted) t.set("run.steps", t.value(steps), {steps});
+  if (t.has(epochs)) {
+    if (counted || t.integer(epochs, 0) == 0)
+      t.imply(epochs, counted ? "max_train_steps is given and counts" : "steps are counted");
+    else
+      set_epochs(t, epochs, t.integer(epochs, 1));
+  }
+  if (t.has(steps) && !counted) t.imply(steps, "num_train_epochs counts");
+}
+
+/// Squares of a side (pixel_area) or of megapixels (area), at the shapes of that area.
+void tuner_shapes(Translator& t) {
+  const std::string side = "resolution", type = "resolution_type", number = "video.num_frames";
+  const std::string kind = t.value(type, "pixel"), frames = t.value(number, "1");
+  std::vector<std::string> options;
+  for (const std::string& option : {side, type, number})
+    if (t.has(option)) options.push_back(option);
+  const bool square = t.flag("crop") && t.value("crop_aspect", "square") == "square";
+  for (const char* option : {"crop", "crop_aspect"})
+    if (t.has(option)) t.imply(option, square ? "clips have the shape of a square" : "clips keep their shapes");
+  if (!t.has(side)) {
+    if (t.has(number)) t.set("data.frames", frames, {number});
+    if (t.has(type)) t.imply(type, "resolution says nothing");
+    return;
+  }
+  if (kind != "pixel" && kind != "pixel_area" && kind != "area")
+    return t.refuse(type, "pixel, pixel_area and area are known"), t.imply(side, "resolution_type says of what");
+  constexpr double kMegapixel = 1e6;
+  const double given = t.number(side, 512);
+  const int64_t pixels = kind == "area"
+                             ? static_cast<int64_t>(std::sqrt(std::clamp(given, 0.0, 1e4) * kMegapixel) / 16 + 0.5) * 16
+                             : static_cast<int64_t>(std::clamp(given, 0.0, 1e6));
+  const std::string text = std::to_string(pixels);
+  if (square) {
+    t.set("data.size", text + "," + text, {side});
+    if (t.has(type)) t.imply(type, "of a square they are one");
+    if (t.has(number)) t.set("data.frames", frames, {number});
+  } else if (kind == "pixel") {
+    t.refuse(side, "shapes by their shorter side are not there: list them in data.buckets");
+    if (t.has(type)) t.imply(type, "it belongs to resolution");
+    if (t.has(number)) t.set("data.frames", frames, {number});
+  } else {
+    t.set("data.buckets", frames + "xAREA_" + text + "x" + text + kListSeparator, options,
+          "shapes of the area of a square, in steps of 16");
+  }
+}
+
+void tuner_dataset_together(Translator& t) {
+  if (t.has("repeats"))
+    t.set("data.repeats", std::to_string(t.integer("repeats", 0) + 1), {"repeats"}, "0 is one pass there");
+  tuner_shapes(t);
+  const std::string prompt = "instance_prompt";
+  if (!t.has(prompt)) return;
+  if (t.value("caption_strategy") == "instanceprompt")
+    t.set("data.caption", t.value(prompt), {prompt});
+  else
+    t.imply(prompt, "it belongs to caption_strategy instanceprompt");
+}
+
+/// The one entry of pictures or videos that is trained on; what the others are is told.
+void tuner_datasets(Translator& t) {
+  const std::string option = "data_backend_config", file = file_beside(t.context(), t.value(option));
+  if (!t.has(option)) return;
+  if (!fs::exists(file)) return t.refuse(option, file + " was not found: set data.*");
+  t.imply(option, "its options are in data.*");
+  std::map<std::string, std::vector<Given>> entries;
+  for (Given& g : read_config(file)) {
+    const size_t dot = g.name.find('.');
+    g.typed = g.name;
+    const std::string entry = g.name.substr(0, dot);
+    g.name.erase(0, dot == std::string::npos ? 0 : dot + 1);
+    entries[entry].push_back(std::move(g));
+  }
+  bool trained = false;
+  for (auto& [entry, given] : entries) {
+    const auto value = [&, &options = given](const char* name) {
+      const auto found = std::ranges::find(options, name, &Given::name);
+      return found == options.end() ? std::string() : found->value;
+    };
+    const std::string type = value("dataset_type"), shown = file + ", entry " + entry + " (" + value("id") + ")";
+    if (is_true(value("disabled")) || (type != "" && type != "image" && type != "video")) {
+      t.result().implied.push_back({shown, is_true(value("disabled")) ? "it is disabled" : "no data set to train on"});
+    } else if (trained) {
+      t.result().refused.push_back(
+          {shown, "several data sets are not supported: put all clips into one folder or table"});
+    } else {
+      trained = true;
+      t.result().merge(translate(simpletuner_dataset(), std::move(given), t.context()));
+    }
+  }
+}
+
+void tuner_together(Translator& t) {
+  tuner_model(t);
+  tuner_datasets(t);
+  for (const char* option : {"resolution", "resolution_type"})
+    if (t.has(option) && (t.result().find("data.buckets") || t.result().find("data.size")))
+      t.imply(option, "the data set says it");
+  if (!t.is_answered("resolution") && !t.is_answered("resolution_type")) tuner_shapes(t);
+  tuner_optimiser(t);
+  tuner_base(t);
+  tuner_timesteps(t);
+  tuner_amount(t);
+  if (t.has("lr_scheduler")) set_schedule(t, "lr_scheduler");
+  std::vector<std::string> betas;
+  for (const char* option : {"optimizer_beta1", "optimizer_beta2"})
+    if (t.has(option)) betas.push_back(option);
+  if (!betas.empty())
+    t.set("train.betas", t.value("optimizer_beta1", "0.9") + "," + t.value("optimizer_beta2", "0.999"), betas);
+  if (t.has("lora_alpha")) {
+    if (is_false(t.value("lora_alpha")))
+      t.imply("lora_alpha", "the rank");
+    else
+      t.set("lora.alpha", t.value("lora_alpha"), {"lora_alpha"});
+  }
+  const std::string on = "use_ema", decay = "ema_decay";
+  if (t.flag(on))
+    t.set("train.ema", t.value(decay, "0.995"),
+          t.has(decay) ? std::vector<std::string>{on, decay} : std::vector<std::string>{on});
+  else
+    for (const std::string& option : {on, decay})
+      if (t.has(option)) t.imply(option, "no average is kept");
+}
+
+}  // namespace
+
+void simpletuner_names(std::vector<Given>& given) {
+  for (Given& g : given) {
+    g.typed = g.name;
+    strip_prefix(g.name, "--");
+  }
+}
+
+const Dialect& simpletuner_config() {
+  static const Dialect dialect = dialect_of("simpletuner", "config", tuner_together);
+  return dialect;
+}
+const Dialect& simpletuner_dataset() {
+  static const Dialect dialect = dialect_of("simpletuner", "dataset", tuner_dataset_together);
+  return dialect;
+}
+
+}  // namespace tessera::tools
