@@ -15,6 +15,11 @@ namespace tessera::job {
 /// line that says what it is and why, empty where the recipe names a dtype. The same on every rank of a run.
 std::string settle_compute(recipe::Recipe& recipe);
 
+/// Writes what plan.attention = "auto" means into the recipe, behind settle_compute(): that of plan.file; cuDNN on sm_90, flash
+/// elsewhere and with run.deterministic. Gives the line that says so, empty where nothing was to choose. Throws UserError
+/// (usage) where the recipe asks for a cuDNN that this GPU's process does not have.
+std::string settle_attention(recipe::Recipe& recipe);
+
 /// Puts released sizes in the place of weights that are not here, so that a run is planned before its download: by
 /// model.preset, or by the release whose name is in the path (families/releases.h); the autoencoder, the encoders and the
 /// tokenizer alike. Gives the line that says what was assumed, empty where nothing is missing. Throws UserError (input)

@@ -1,6 +1,13 @@
 #include "tessera/ops/target.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include <cmath>
 #include <utility>
+
+#include "tessera/device/backend.h"
+#include "tessera/ops/kernels.h"
 
 namespace tessera::ops {
 
@@ -17,5 +24,43 @@ const std::optional<Target>& meta_target() { return of_thread(); }
 
 TargetScope::TargetScope(std::optional<Target> target) : before_(std::exchange(of_thread(), target)) {}
 TargetScope::~TargetScope() { of_thread() = before_; }
+
+AttentionAsked& asked_attention() {
+  static thread_local AttentionAsked asked;
+  return asked;
+}
+AttentionScope::AttentionScope(plan::Attention kernel, plan::AttentionUse* use)
+    : before_(std::exchange(asked_attention(), {kernel, use})) {}
+AttentionScope::~AttentionScope() { asked_attention() = before_; }
+
+std::string why_no_cudnn_attention() {
+  constexpr long kNewer = 91501;  // at lengths that are no multiple of 128 older ones are wrong
+  const device::Backend* gpu = device::used();
+  if (!gpu) return "a CPU computes";
+  if (gpu->type != c10::DeviceType::CUDA) {
+    const bool there = c10::Dispatcher::singleton()
+                           .findSchemaOrThrow("aten::_scaled_dot_product_cudnn_attention", "")
+                           .hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+    return there ? "" : "this device has no cuDNN";
+  }
+  const long version = at::detail::getCUDAHooks().versionRuntimeCuDNN();
+  return version > kNewer ? ""
+                          : "cuDNN here is of version " + std::to_string(version) + ", expected more than " +
+                                std::to_string(kNewer) + " (9.15.1)";
+}
+
+void compile_attention(const plan::AttentionUse& use, at::ScalarType type, at::Device device) {
+  const AttentionScope scope(plan::Attention::cudnn);
+  for (const auto& [samples, heads, queries, keys, head] : use.shapes) {
+    const at::TensorOptions half = at::TensorOptions(type).device(device), floats = half.dtype(at::kFloat);
+    std::vector<int64_t> q_at, k_at;
+    for (int64_t s = 0; s <= samples; ++s) q_at.push_back(s * queries), k_at.push_back(s * keys);
+    const Tensor q = at::zeros({q_at.back(), heads * head}, half), k = at::zeros({k_at.back(), heads * head}, half);
+    const AttentionResult result = {at::empty_like(q), at::empty({heads, q_at.back()}, floats)};
+    const AttentionInputs in = {q, k, k}, grads = {at::empty_like(q), at::empty_like(k), at::empty_like(k)};
+    kernels(q).attention(in, {}, heads, 1 / std::sqrt(static_cast<double>(head)), q_at, k_at, result);
+    kernels(q).attention_backward(in, result.out, q, result.lse, {}, heads, q_at, k_at, grads);
+  }
+}
 
 }  // namespace tessera::ops

@@ -227,7 +227,7 @@ void optimiser_arguments(Translator& t, const Given& g) {
 }
 
 std::vector<Rule> musubi_rules() {
-  const char* const kAttention = "not needed: there is one attention kernel";
+  const char* const kAttention = "not needed: plan.attention chooses the kernel";
   const char* const kLog = "RUN/metrics.jsonl, TensorBoard's file and RUN/report.html are always written";
   const char* const kHub = "metrics are not uploaded";
   std::vector<Rule> table = {
