@@ -417,8 +417,7 @@ int run_plan(const Arguments& arguments) {
   Translated given = recipe_from(arguments, with_machine(arguments), /*world=*/0);
   tell(given.translation);
   put_on_machine(given.recipe, arguments);
-  for (const std::string& line :
-       {job::assume_released(given.recipe), job::settle_compute(given.recipe), job::settle_attention(given.recipe)})
+  for (const std::string& line : {job::assume_released(given.recipe), job::settle_compute(given.recipe)})
     if (!line.empty()) log::info("plan: " + line);
   const recipe::Recipe recipe = look_over(given.recipe, /*world=*/0, job::Missing::planned);
   engine::Meter::install();

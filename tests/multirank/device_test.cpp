@@ -189,6 +189,31 @@ TEST(OnDeviceRuns, ThePlansKernelsOfAttentionAreThoseOfTheLog) {
   }
 }
 
+/// An autoencoder on the processors takes longer than the steps on the device: what they wait for it is in the plan, in each
+/// step's line and in the report.
+TEST(OnDeviceRuns, StepsWaitForASlowEncoderOnTheHostAndSaySo) {
+  const Result r = train(ON_DEVICE, 1, "slow-encoder",
+                         {"--data.encoders", "host", "--data.vae", "wan2.1-vae", "--data.frames", "5",
+                          "--model.config.in_dim", "16", "--model.config.out_dim", "16", "--train.global_batch", "1"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  double waited = 0, seconds = 0;
+  const auto steps = shared().metrics("slow-encoder");
+  ASSERT_EQ(steps.size(), kSteps);
+  for (const auto& step : steps) {
+    waited += step["ranks"][0]["exposed"]["data"].get<double>();
+    seconds += step["seconds"].get<double>();
+  }
+  EXPECT_GT(waited, seconds / 2) << "the encoder is the bottleneck";
+  const std::filesystem::path run = shared().out("slow-encoder");
+  const auto planned = nlohmann::json::parse(text_of(run / "plan.json")).at("step_seconds");
+  EXPECT_GT(planned.at("encoders").get<double>(), planned.at("total").get<double>() / 2);
+  const std::string plan = text_of(run / "plan.txt"), report = text_of(run / "report.html");
+  EXPECT_NE(plan.find("hidden behind the step; on the host"), std::string::npos) << plan;
+  const std::string row = report.substr(std::min(report.size(), report.find("samples (data loading)")), 120);
+  EXPECT_FALSE(row.empty()) << "the report tells it";
+  EXPECT_EQ(row.find("0 ms"), std::string::npos) << "as planned and as measured: " << row;
+}
+
 /// From the CPU to the device and back, no step is lost.
 TEST(OnDeviceRuns, ARunGoesOnOnTheDeviceAndOnTheCpu) {
   const Result whole = train(TESSERA_BINARY, 2, "whole", {"--mesh", "dp_shard=2"});

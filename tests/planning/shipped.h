@@ -12,7 +12,6 @@ inline recipe::Recipe shipped(const std::string& name, const recipe::Overrides& 
   recipe::Recipe recipe = recipe::load_recipe(TESSERA_SOURCE_DIR "/recipes/" + name + ".toml", changes);
   job::assume_released(recipe);
   job::settle_compute(recipe);
-  job::settle_attention(recipe);
   return recipe;
 }
 

@@ -77,9 +77,7 @@ Found of_device(const recipe::Recipe& recipe) {
   return {"fp32", gpu.name + " is no GPU of sm_80 or newer"};
 }
 
-}  // namespace
-
-std::string settle_compute(recipe::Recipe& recipe) {
+std::string settled_compute(recipe::Recipe& recipe) {
   if (recipe.values.at(kCompute) != "auto") return "";
   Found found = of_plan_file(recipe, "compute_dtype", "fp32");
   if (found.dtype.empty()) found = of_checkpoint(recipe);
@@ -87,8 +85,6 @@ std::string settle_compute(recipe::Recipe& recipe) {
   recipe.set(kCompute, found.dtype);
   return std::string(kCompute) + " = " + found.dtype + ": " + found.why;
 }
-
-namespace {
 
 /// By the chip that is planned for, or that computes; nothing where no GPU does, or none with a choice.
 Found attention_of_device(const recipe::Recipe& recipe) {
@@ -109,19 +105,29 @@ Found attention_of_device(const recipe::Recipe& recipe) {
   return {"cudnn", name + " is of " + chip};
 }
 
-}  // namespace
-
-std::string settle_attention(recipe::Recipe& recipe) {
-  const bool open = recipe.values.at(kAttention) == "auto";
-  if (!open && recipe.plan.attention == plan::Attention::cudnn && device::used())
-    if (const std::string lacks = ops::why_no_cudnn_attention(); !lacks.empty())
+std::string settled_attention(recipe::Recipe& recipe) {
+  const bool open = recipe.values.at(kAttention) == "auto", wide = recipe.plan.compute == DType::f32;
+  if (!open && recipe.plan.attention == plan::Attention::cudnn) {
+    const bool no_gpu = !device::used() && plan::find_profile(recipe.plan.profile).target.empty();
+    if (wide || no_gpu)
+      return std::string(kAttention) +
+             " = cudnn has no effect: " + (no_gpu ? "a CPU computes" : "blocks compute in fp32");
+    if (const std::string lacks = device::used() ? ops::why_no_cudnn_attention() : ""; !lacks.empty())
       throw UserError(Exit::usage, kAttention, "\"cudnn\": " + lacks, "set it to auto or flash");
-  if (!open || recipe.plan.compute == DType::f32) return "";
+  }
+  if (!open || wide) return "";
   Found found = of_plan_file(recipe, "attention", "flash");
   if (found.dtype.empty()) found = attention_of_device(recipe);
   if (found.dtype.empty()) return "";
   recipe.set(kAttention, found.dtype);
   return std::string(kAttention) + " = " + found.dtype + ": " + found.why;
+}
+
+}  // namespace
+
+std::string settle_compute(recipe::Recipe& recipe) {
+  const std::string compute = settled_compute(recipe), attention = settled_attention(recipe);
+  return compute + (compute.empty() || attention.empty() ? "" : "; ") + attention;
 }
 
 namespace {

@@ -3,11 +3,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 
-#include <cmath>
 #include <utility>
 
 #include "tessera/device/backend.h"
-#include "tessera/ops/kernels.h"
 
 namespace tessera::ops {
 
@@ -47,20 +45,6 @@ std::string why_no_cudnn_attention() {
   return version > kNewer ? ""
                           : "cuDNN here is of version " + std::to_string(version) + ", expected more than " +
                                 std::to_string(kNewer) + " (9.15.1)";
-}
-
-void compile_attention(const plan::AttentionUse& use, at::ScalarType type, at::Device device) {
-  const AttentionScope scope(plan::Attention::cudnn);
-  for (const auto& [samples, heads, queries, keys, head] : use.shapes) {
-    const at::TensorOptions half = at::TensorOptions(type).device(device), floats = half.dtype(at::kFloat);
-    std::vector<int64_t> q_at, k_at;
-    for (int64_t s = 0; s <= samples; ++s) q_at.push_back(s * queries), k_at.push_back(s * keys);
-    const Tensor q = at::zeros({q_at.back(), heads * head}, half), k = at::zeros({k_at.back(), heads * head}, half);
-    const AttentionResult result = {at::empty_like(q), at::empty({heads, q_at.back()}, floats)};
-    const AttentionInputs in = {q, k, k}, grads = {at::empty_like(q), at::empty_like(k), at::empty_like(k)};
-    kernels(q).attention(in, {}, heads, 1 / std::sqrt(static_cast<double>(head)), q_at, k_at, result);
-    kernels(q).attention_backward(in, result.out, q, result.lse, {}, heads, q_at, k_at, grads);
-  }
 }
 
 }  // namespace tessera::ops

@@ -30,7 +30,7 @@ void read_host_budget(Recipe& recipe, const Given& given) {
   recipe.plan.host_budget = given.text.empty() ? -1 : parse_bytes(given.text, given.key);
 }
 
-/// auto until job::settle_attention() decides.
+/// auto until job::settle_compute() decides.
 void read_attention(Recipe& recipe, const Given& given) {
   recipe.plan.attention = given.text == "auto" ? plan::Attention::flash : plan::attention_of(given.text, given.key);
 }

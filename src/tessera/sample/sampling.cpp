@@ -181,8 +181,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   const comm::Rendezvous place = comm::rendezvous_from_env();
   log::set_rank(place.rank, place.world);
   job::choose_device(recipe.run.device, place);
-  for (const std::string& line : {job::settle_compute(recipe), job::settle_attention(recipe)})
-    if (!line.empty()) log::info("sample: " + line);
+  if (const std::string line = job::settle_compute(recipe); !line.empty()) log::info("sample: " + line);
   if (!options.loras.empty()) recipe.lora.on = false;  // they take the place of the run's own
   stand_in(recipe, options);
   recipe.plan.budget = job::reserve_device(place, recipe.plan.budget);

@@ -68,8 +68,7 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
     require_addresses(kAddresses);
     require_files(kOpenFiles);
     job::choose_device(recipe.run.device, place);
-    for (const std::string& line : {job::settle_compute(recipe), job::settle_attention(recipe)})
-      if (!line.empty()) log::info(line);
+    if (const std::string line = job::settle_compute(recipe); !line.empty()) log::info(line);
     started.begin(StartPhase::connect);
     auto* run = new Run(std::move(recipe), flags.trace, place, started);  // never destroyed: see train()'s contract
     stop_behind_steps();

@@ -37,7 +37,7 @@ std::vector<std::string> unit_names(const net::Denoiser& model) {
   return names;
 }
 
-/// As job::settle_attention() of a recipe.
+/// As job::settle_compute() of a recipe.
 plan::Attention usual_attention() {
   const bool hopper = device::used() && device::used()->properties(device::here().index()).chip == "sm_90";
   return hopper && ops::why_no_cudnn_attention().empty() ? plan::Attention::cudnn : plan::Attention::flash;
