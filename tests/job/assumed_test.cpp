@@ -10,6 +10,7 @@
 #include "tessera/job/catalogue.h"
 #include "tessera/job/job.h"
 #include "tessera/models/registry.h"
+#include "tessera/plan/simulate/profile.h"
 #include "tessera/recipe/load_recipe.h"
 
 namespace tessera::job {

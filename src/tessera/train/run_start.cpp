@@ -369,9 +369,11 @@ void Run::compile_attention(const planning::PartPlan& part) const {
                   {.train = false, .mesh = mesh_, .compute = plan.compute, .attention = plan.attention, .rank = rank_})
                   .attention());
   }
+  if (use.shapes.empty()) return;
   ops::compile_attention(use, scalar_type(plan.compute), device::here());
   if (rank_ == 0)
-    log::info("cuDNN compiled attention of " + std::to_string(use.shapes.size()) + " shapes in " +
+    log::info("cuDNN compiled attention of " + std::to_string(use.shapes.size()) +
+              (use.shapes.size() == 1 ? " shape in " : " shapes in ") +
               format_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count()));
 }
 
