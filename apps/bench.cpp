@@ -23,6 +23,8 @@ int run_bench(const Arguments& arguments) {
   if (arguments.has("--device")) options.device = arguments.value("--device");
   if (arguments.has("--compute"))
     options.compute = dtype_of(arguments.value("--compute"), "bench: --compute", kComputeTypes);
+  if (const std::string attention = arguments.value("--attention", "auto"); attention != "auto")
+    options.attention = plan::attention_of(attention, "bench: --attention");
   constexpr DType kGradTypes[] = {DType::f32, DType::bf16};
   if (arguments.has("--grad")) options.grad = dtype_of(arguments.value("--grad"), "bench: --grad", kGradTypes);
   if (arguments.has("--moments")) options.moments = plan::moments_of(arguments.value("--moments"), "bench: --moments");
@@ -50,7 +52,7 @@ Command bench_command() {
   c.name = "bench";
   c.summary = "Times a training step on synthetic data (used by make bench).";
   c.usage =
-      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--compute bf16] [--grad bf16] "
+      "bench --config JSON --latent C,F,H,W [--recompute auto|none|all|N] [--device cuda] [--compute bf16] [--attention flash] [--grad bf16] "
       "[--moments int8] [--lora RANK] [--budget SIZE] [--host-budget SIZE] [--offload-states] [--mesh AXIS=N,...] [--plan FILE] [--trace FILE] [--kernels FILE] [--steps N] [--seconds S] "
       "[--warmup N]";
   c.example =
@@ -61,6 +63,7 @@ Command bench_command() {
              {"--recompute", "auto|none|all|N", "blocks that recompute; auto: the planner chooses"},
              {"--device", "cpu|cuda|auto", "where to compute; cpu without it"},
              {"--compute", "fp32|bf16|fp16", "dtype of the blocks' products and attention; fp32 without it"},
+             {"--attention", "auto|cudnn|flash", "kernel of attention on a GPU; auto without it"},
              {"--grad", "fp32|bf16", "dtype that gradients are kept in until the update; fp32 without it"},
              {"--moments", "fp32|bf16|int8", "form of the moments; fp32 without it"},
              {"--lora", "RANK", "train adapters of this rank on a frozen model, in bf16 where --compute is"},

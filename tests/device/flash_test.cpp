@@ -1,14 +1,15 @@
-// Attention of many samples by the flash kernels of a GPU, here stand-ins of them with their shapes: a few calls whatever the
-// number of samples, each sample's values, and gradients.
+// Attention by the kernels of a GPU, here stand-ins of them with their shapes (attention.h): by flash a few calls whatever the
+// number of samples, by cuDNN what it serves, and each sample's values and gradients.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/library.h>
 
 #include <cmath>
 #include <numeric>
 
+#include "attention.h"
 #include "simulated.h"
 #include "tessera/ops/kernels.h"
+#include "tessera/ops/target.h"
 
 namespace tessera::testing {
 namespace {
@@ -16,114 +17,12 @@ namespace {
 using at::Tensor;
 using Offsets = std::vector<int64_t>;
 
-struct Calls {
-  int alike = 0, unlike = 0;
-};
-Calls calls;
-
-/// Of one sample on the CPU, [heads, rows, d] in fp32.
-std::pair<Tensor, Tensor> plain(const Tensor& q, const Tensor& k, const Tensor& v, double scale) {
-  const Tensor scores = q.bmm(k.transpose(1, 2)) * scale, lse = scores.logsumexp({2});
-  return {(scores - lse.unsqueeze(2)).exp().bmm(v), lse};
-}
-struct Gradients {
-  Tensor q, k, v;
-};
-Gradients plain_backward(const Tensor& up, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                         const Tensor& lse, double scale) {
-  const Tensor p = (q.bmm(k.transpose(1, 2)) * scale - lse.unsqueeze(2)).exp();
-  const Tensor d = (up.bmm(v.transpose(1, 2)) - (up * out).sum(2, true)) * p * scale;
-  return {d.bmm(k), d.transpose(1, 2).bmm(q), p.transpose(1, 2).bmm(up)};
-}
-
-Tensor host(const Tensor& x) { return x.cpu().to(at::kFloat); }
-Tensor there(const Tensor& x, const Tensor& like) { return x.to(like.scalar_type()).to(like.device()); }
-
-// The kernels. LibTorch's take [samples, heads, rows, d]; for samples of different lengths [rows, heads, d] and where each
-// begins, int32.
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> flash(
-    const Tensor& q, const Tensor& k, const Tensor& v, double, bool, bool, std::optional<double> scale) {
-  ++calls.alike;
-  TORCH_CHECK(q.dim() == 4 && q.stride(3) == 1 && k.stride(3) == 1 && q.size(0) == k.size(0));
-  std::vector<Tensor> outs, sums;
-  for (int64_t s = 0; s < q.size(0); ++s) {
-    const auto [out, lse] = plain(host(q[s]), host(k[s]), host(v[s]), *scale);
-    outs.push_back(out), sums.push_back(lse);
-  }
-  return {there(at::stack(outs), q), at::stack(sums).to(q.device()), {}, {}, q.size(2), k.size(2), {}, {}, {}};
-}
-
-std::tuple<Tensor, Tensor, Tensor> flash_backward(const Tensor& up, const Tensor& q, const Tensor& k, const Tensor& v,
-                                                  const Tensor& out, const Tensor& lse, const Tensor&, const Tensor&,
-                                                  c10::SymInt most_q, c10::SymInt most_k, double, bool, const Tensor&,
-                                                  const Tensor&, std::optional<double> scale) {
-  ++calls.alike;
-  TORCH_CHECK(most_q == q.size(2) && most_k == k.size(2) && lse.is_contiguous());
-  std::vector<Tensor> dq, dk, dv;
-  for (int64_t s = 0; s < q.size(0); ++s) {
-    const Gradients g =
-        plain_backward(host(up[s]), host(q[s]), host(k[s]), host(v[s]), host(out[s]), host(lse[s]), *scale);
-    dq.push_back(g.q), dk.push_back(g.k), dv.push_back(g.v);
-  }
-  return {there(at::stack(dq), q), there(at::stack(dk), k), there(at::stack(dv), v)};
-}
-
-/// Rows [begin, end) of sample s of x [rows, heads, d], as [heads, rows, d].
-Tensor sample(const Tensor& x, const Tensor& begins, int64_t s) {
-  return host(x.slice(0, begins[s].item<int>(), begins[s + 1].item<int>())).transpose(0, 1);
-}
-void check_begins(const Tensor& begins, int64_t rows, const c10::SymInt& most) {
-  TORCH_CHECK(begins.scalar_type() == at::kInt && begins.is_contiguous() && !begins.is_cpu());
-  const Tensor at = begins.cpu();
-  TORCH_CHECK(at[0].item<int>() == 0 && at[-1].item<int>() == rows && at.diff().max().item<int>() == most);
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_of_unlike(
-    const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& q_begins,
-    const std::optional<Tensor>& k_begins, c10::SymInt most_q, c10::SymInt most_k, double, bool, bool,
-    std::optional<double> scale, std::optional<c10::SymInt>, std::optional<c10::SymInt>, const std::optional<Tensor>&,
-    const std::optional<Tensor>&) {
-  ++calls.unlike;
-  check_begins(*q_begins, q.size(0), most_q), check_begins(*k_begins, k.size(0), most_k);
-  const Tensor q_at = q_begins->cpu(), k_at = k_begins->cpu();
-  std::vector<Tensor> outs, sums;
-  for (int64_t s = 0; s + 1 < q_at.size(0); ++s) {
-    const auto [out, lse] = plain(sample(q, q_at, s), sample(k, k_at, s), sample(v, k_at, s), *scale);
-    outs.push_back(out.transpose(0, 1)), sums.push_back(lse);
-  }
-  return {there(at::cat(outs), q), at::cat(sums, 1).to(q.device()), {}, {}, {}};
-}
-
-std::tuple<Tensor, Tensor, Tensor> flash_backward_of_unlike(const Tensor& up, const Tensor& q, const Tensor& k,
-                                                            const Tensor& v, const Tensor& out, const Tensor& lse,
-                                                            const Tensor& q_begins, const Tensor& k_begins,
-                                                            c10::SymInt most_q, c10::SymInt most_k, double, bool,
-                                                            const Tensor&, const Tensor&, std::optional<double> scale,
-                                                            std::optional<c10::SymInt>, std::optional<c10::SymInt>) {
-  ++calls.unlike;
-  check_begins(q_begins, q.size(0), most_q), check_begins(k_begins, k.size(0), most_k);
-  const Tensor q_at = q_begins.cpu(), k_at = k_begins.cpu();
-  std::vector<Tensor> dq, dk, dv;
-  for (int64_t s = 0; s + 1 < q_at.size(0); ++s) {
-    const Tensor sums = host(lse.slice(1, q_at[s].item<int>(), q_at[s + 1].item<int>()));
-    const Gradients g = plain_backward(sample(up, q_at, s), sample(q, q_at, s), sample(k, k_at, s), sample(v, k_at, s),
-                                       sample(out, q_at, s), sums, *scale);
-    dq.push_back(g.q.transpose(0, 1)), dk.push_back(g.k.transpose(0, 1)), dv.push_back(g.v.transpose(0, 1));
-  }
-  return {there(at::cat(dq), q), there(at::cat(dk), k), there(at::cat(dv), v)};
-}
-
 /// The device has the kernels from before its first attention on.
 class FirstThings final : public ::testing::Environment {
   void SetUp() override {
     at::set_num_threads(1);  // thousands of small products
     device::use(simulated_device(), 0);
-    auto* aten = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-    aten->impl("_scaled_dot_product_flash_attention", &flash);
-    aten->impl("_scaled_dot_product_flash_attention_backward", &flash_backward);
-    aten->impl("_flash_attention_forward", &flash_of_unlike);
-    aten->impl("_flash_attention_backward", &flash_backward_of_unlike);
+    register_attention();
   }
 };
 [[maybe_unused]] const auto* const first_things = ::testing::AddGlobalTestEnvironment(new FirstThings);
@@ -165,7 +64,8 @@ struct Batch {
     const ops::Kernels& table = ops::kernels(a);
     table.attention({a, b, c}, {}, heads, scale, q_at, k_at, {found.out, found.lse});
     table.attention_backward({a, b, c}, found.out, d, found.lse, {}, heads, q_at, k_at, {found.dq, found.dk, found.dv});
-    for (Tensor* t : {&found.out, &found.lse, &found.dq, &found.dk, &found.dv}) *t = t->cpu();
+    for (Tensor* t : {&found.out, &found.lse, &found.dq, &found.dk, &found.dv})
+      if (!t->is_meta()) *t = t->cpu();
     return found;
   }
   /// Each sample alone.
@@ -203,7 +103,7 @@ std::vector<int64_t> many(int64_t count, int64_t each) {
 struct Case {
   const char* name;
   std::vector<int64_t> queries, keys;
-  Calls forward;
+  AttentionCalls forward;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -214,10 +114,10 @@ TEST_P(Flash, HasEachSamplesValuesInAFewCalls) {
   const Batch batch(c.queries, c.keys, at::kBFloat16);
   const ops::CpuKernelsScope scope(ops::aten_kernels());
   const Batch::Found expected = batch.each_alone(at::kCPU);
-  calls = {};
+  attention_calls() = {};
   const Batch::Found found = batch.run(device::here());
-  EXPECT_EQ(calls.alike, 2 * c.forward.alike);
-  EXPECT_EQ(calls.unlike, 2 * c.forward.unlike);
+  EXPECT_EQ(attention_calls().alike, 2 * c.forward.alike);
+  EXPECT_EQ(attention_calls().unlike, 2 * c.forward.unlike);
   expect_close(found, expected);
 }
 
@@ -231,6 +131,171 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"one_without_queries", {5, 0, 7, 0, 0, 2}, {4, 6, 4, 3, 3, 9}, {3, 0}},
                       Case{"large_ones_alone", {33'000, 33'000}, {2, 2}, {2, 0}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+struct CudnnCase {
+  const char* name;
+  std::vector<int64_t> queries, keys;
+  AttentionCalls forward;  // with how many plans
+  const char* taken;
+};
+void PrintTo(const CudnnCase& c, std::ostream* out) { *out << c.name; }
+
+class Cudnn : public ::testing::TestWithParam<CudnnCase> {};
+
+/// Values, calls and notes: many keys go to cuDNN, a call for samples of one length; the rest to flash.
+TEST_P(Cudnn, ComputesManyKeysAndFlashTheRest) {
+  const CudnnCase& c = GetParam();
+  const Batch batch(c.queries, c.keys, at::kBFloat16);
+  const ops::CpuKernelsScope scope(ops::aten_kernels());
+  const Batch::Found expected = batch.each_alone(at::kCPU);
+  for (const bool flat : {false, true}) {  // forms of the statistics
+    shape_statistics_flat(flat);
+    attention_calls() = {};
+    plan::AttentionUse use;
+    {
+      const ops::AttentionScope asked(plan::Attention::cudnn, &use);
+      ops::asked_attention().site = "self_attn";
+      expect_close(batch.run(device::here()), expected);
+    }
+    EXPECT_EQ(attention_calls().cudnn, 2 * c.forward.cudnn);
+    EXPECT_EQ(attention_calls().alike, 2 * c.forward.alike);
+    EXPECT_EQ(attention_calls().unlike, 2 * c.forward.unlike);
+    EXPECT_EQ(use.text(), c.taken);
+    EXPECT_EQ(use.shapes.size(), static_cast<size_t>(c.forward.plans));
+  }
+  shape_statistics_flat(false);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Cudnn,
+    ::testing::Values(
+        CudnnCase{"one", {1100}, {1100}, {.cudnn = 1, .plans = 1}, "cuDNN at self_attn"},
+        CudnnCase{"of_one_length", {70, 70, 70}, {1024, 1024, 1024}, {.cudnn = 1, .plans = 1}, "cuDNN at self_attn"},
+        CudnnCase{"of_two_lengths", {60, 70}, {1100, 1200}, {.cudnn = 2, .plans = 2}, "cuDNN at self_attn"},
+        CudnnCase{"a_text", {1100}, {512}, {.alike = 1}, "flash at self_attn (fewer than 1024 keys)"},
+        CudnnCase{"short_ones_beside_a_long_one",
+                  {60, 5, 7, 60},
+                  {1100, 6, 8, 1100},
+                  {.unlike = 1, .cudnn = 2, .plans = 1},
+                  "cuDNN at self_attn; flash at self_attn (fewer than 1024 keys)"},
+        CudnnCase{
+            "one_without_queries", {40, 0, 40}, {1100, 1100, 1100}, {.cudnn = 2, .plans = 1}, "cuDNN at self_attn"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+/// Around the tiles of its kernels, and where a maximum that starts at zero would lose all scores.
+TEST(CudnnLengths, OfEachRemainderHaveTheCpusValuesAlsoFarFromZero) {
+  const ops::CpuKernelsScope scope(ops::aten_kernels());
+  const ops::AttentionScope asked(plan::Attention::cudnn);
+  for (const int64_t more : {0, 8, 24, 64, 120})
+    for (const bool far : {false, true}) {
+      Batch batch({64 + more}, {1024 + more}, at::kBFloat16);
+      const double shift = std::sqrt(100 / std::sqrt(static_cast<double>(kDim)));
+      if (far) batch.q.add_(shift), batch.k.sub_(shift);  // scores around -100
+      attention_calls() = {};
+      const Batch::Found found = batch.run(device::here());
+      EXPECT_EQ(attention_calls().cudnn, 2);
+      if (far) {
+        EXPECT_LT(found.lse.max().item<double>(), -30) << "the case is what it says";
+      }
+      expect_close(found, batch.run(at::kCPU));
+    }
+}
+
+/// What it does not serve, by the same rule for a plan and a run.
+TEST(CudnnRule, LeavesOtherHeadsToFlashAndOtherDtypesToProducts) {
+  plan::AttentionUse use;
+  const ops::AttentionScope asked(plan::Attention::cudnn, &use);
+  const auto run = [&](int64_t head, at::ScalarType type) {
+    const at::TensorOptions options = at::TensorOptions(type).device(device::here());
+    const Tensor q = at::ones({8, head}, options), k = at::ones({1030, head}, options);
+    const ops::AttentionResult to = {at::empty_like(q), at::empty({1, 8}, options.dtype(at::kFloat))};
+    use = {}, attention_calls() = {};
+    ops::asked_attention().site = "a";
+    ops::kernels(q).attention({q, k, k}, {}, 1, 1, {0, 8}, {0, 1030}, to);
+    return use.text();
+  };
+  EXPECT_EQ(run(128, at::kHalf), "cuDNN at a");
+  EXPECT_EQ(run(136, at::kBFloat16), "flash at a (heads of 136)");
+  EXPECT_EQ(attention_calls().cudnn, 0);
+  EXPECT_EQ(run(12, at::kBFloat16), "products at a (heads of 12)");
+  EXPECT_EQ(run(264, at::kBFloat16), "products at a (heads of 264)");
+  EXPECT_EQ(run(64, at::kFloat), "products at a (fp32)");
+}
+
+/// Ranks of sp and cp have the output's products with its gradient and not the output, and gradients in fp32.
+TEST(CudnnBackward, TakesTheProductsOfTheOutputInItsPlace) {
+  const Batch batch({130}, {1100}, at::kBFloat16);
+  const ops::CpuKernelsScope scope(ops::aten_kernels());
+  const auto gradients = [&](at::Device device) {
+    const Tensor q = batch.q.to(device), k = batch.k.to(device), v = batch.v.to(device), up = batch.up.to(device);
+    const at::TensorOptions wide = at::TensorOptions(at::kFloat).device(device);
+    const ops::AttentionResult result = {at::empty(q.sizes(), wide), at::empty({kHeads, q.size(0)}, wide)};
+    ops::attention_forward({q, k, v}, kHeads, batch.q_at, batch.k_at, result);
+    const Tensor delta = ops::attention_delta(result.out.to(q.scalar_type()), up, kHeads);
+    const ops::AttentionInputs grads = {at::empty(q.sizes(), wide), at::empty(k.sizes(), wide),
+                                        at::empty(v.sizes(), wide)};
+    ops::attention_backward({q, k, v}, up, result.lse, delta, kHeads, batch.q_at, batch.k_at, grads);
+    return std::vector<Tensor>{grads.q.cpu(), grads.k.cpu(), grads.v.cpu()};
+  };
+  const ops::AttentionScope asked(plan::Attention::cudnn);
+  attention_calls() = {};
+  const std::vector<Tensor> found = gradients(device::here()), expected = gradients(at::kCPU);
+  EXPECT_EQ(attention_calls().cudnn, 2);
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_LE((found[i] - expected[i]).abs().max().item<double>(), 0x1p-6 * expected[i].abs().max().item<double>())
+        << i;
+}
+
+/// A step calls what was compiled before it.
+TEST(CudnnPlans, AreCompiledOnceForAShape) {
+  plan::AttentionUse use;
+  const Batch batch({90, 90}, {1090, 1090}, at::kBFloat16);
+  {
+    const ops::TargetScope target(tessera::target("sm_90", "test"));
+    const ops::AttentionScope asked(plan::Attention::cudnn, &use);
+    batch.run(at::kMeta);
+  }
+  ASSERT_EQ(use.shapes.size(), 1u) << "without values the same is noted";
+  attention_calls() = {};
+  ops::compile_attention(use, at::kBFloat16, device::here());
+  EXPECT_EQ(attention_calls().plans, 2) << "forward and backward";
+  attention_calls() = {};
+  const ops::AttentionScope asked(plan::Attention::cudnn);
+  batch.run(device::here());
+  EXPECT_EQ(attention_calls().cudnn, 2);
+  EXPECT_EQ(attention_calls().plans, 0);
+}
+
+/// The stand-in refuses what cuDNN does: else the tests above would prove little.
+TEST(CudnnStandIn, RefusesOtherLayoutsMasksLengthsAndStatistics) {
+  const at::TensorOptions half = at::TensorOptions(at::kBFloat16).device(device::here());
+  const auto tokens_outside = [&](int64_t rows, int64_t head = 16) {
+    return at::zeros({1, rows, 2, head}, half).transpose(1, 2);
+  };
+  const Tensor x = tokens_outside(32), none;
+  const auto forward = [&](const Tensor& q, const Tensor& k, const std::optional<Tensor>& mask = {}) {
+    return at::_scaled_dot_product_cudnn_attention(q, k, k, mask, true, 0.0, false, false, 0.25);
+  };
+  EXPECT_NO_THROW(forward(x, x));
+  EXPECT_THROW(forward(at::zeros({1, 2, 32, 16}, half), x), c10::Error) << "heads outside";
+  EXPECT_THROW(forward(tokens_outside(64).slice(2, 0, 64, 2), x), c10::Error) << "every other row";
+  EXPECT_THROW(forward(x, tokens_outside(1)), c10::Error) << "one key";
+  EXPECT_THROW(forward(x, tokens_outside(0)), c10::Error) << "no key";
+  EXPECT_THROW(forward(tokens_outside(32, 136), tokens_outside(32, 136)), c10::Error) << "wide heads";
+  EXPECT_THROW(forward(x, x, at::zeros({1, 1, 32, 32}, half)), c10::Error) << "a mask";
+  EXPECT_THROW(forward(x.to(at::kFloat), x.to(at::kFloat)), c10::Error) << "fp32";
+  const Tensor lse = at::zeros({1, 2, 32, 1}, half.dtype(at::kFloat)), seed = at::zeros({}, half.dtype(at::kLong));
+  const auto backward = [&](const Tensor& up, const Tensor& statistics) {
+    return at::_scaled_dot_product_cudnn_attention_backward(up, x, x, x, x, statistics, seed, seed, none, none, none,
+                                                            32, 32, 0.0, false, 0.25);
+  };
+  EXPECT_NO_THROW(backward(x, lse));
+  EXPECT_THROW(backward(at::zeros({1, 2, 32, 16}, half), lse), c10::Error) << "a gradient of another layout";
+  EXPECT_THROW(backward(x, lse.squeeze(3)), c10::Error);
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  EXPECT_THROW(backward(x, lse), c10::Error) << "which it is not";
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
 
 /// Of products and a softmax, by which a CPU and fp32 on a GPU compute: samples share a call there too, and change no bit.
 TEST(AttentionOfManySamples, HasTheBitsOfEachAlone) {

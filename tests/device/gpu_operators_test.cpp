@@ -19,6 +19,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/convolution.h"
 #include "tessera/ops/kernels.h"
+#include "tessera/ops/target.h"
 
 namespace tessera::testing {
 
@@ -219,6 +220,55 @@ INSTANTIATE_TEST_SUITE_P(, GpuAttention,
                          [](const auto& info) {
                            return std::string(c10::toString(std::get<0>(info.param))) + "_of_" +
                                   std::to_string(std::get<1>(info.param));
+                         });
+
+/// cuDNN's kernel beside flash's, as a step calls them: at the lengths of published models, around the tiles of both, and where
+/// all scores are far from zero.
+class GpuCudnn : public ::testing::TestWithParam<std::tuple<int64_t, bool>> {
+ protected:
+  void SetUp() override {
+    if (!device::open().table) GTEST_SKIP() << device::open().absence;
+    if (const std::string lacks = ops::why_no_cudnn_attention(); !lacks.empty()) GTEST_SKIP() << lacks;
+  }
+};
+
+TEST_P(GpuCudnn, AgreesWithFlash) {
+  const auto& [tokens, far] = GetParam();
+  const bool simulated = device::open().table->type != c10::DeviceType::CUDA;
+  if (simulated && tokens > 2048) GTEST_SKIP() << "one core computes";
+  constexpr int64_t kHeads = 2, kHead = 128;
+  const auto drawn = [&, tokens = tokens](uint64_t seed, double shift) {
+    const Tensor values = at::randn({tokens, kHeads * kHead}, at::detail::createCPUGenerator(seed), at::kFloat);
+    return on_device(values.add(shift).to(at::kBFloat16));
+  };
+  const double shift = far ? std::sqrt(100 / std::sqrt(static_cast<double>(kHead))) : 0;  // scores around -100
+  const Tensor q = drawn(1, shift), k = drawn(2, -shift), v = drawn(3, 0), up = drawn(4, 0);
+  const at::TensorOptions wide = q.options().dtype(at::kFloat);
+  const auto run = [&, tokens = tokens](plan::Attention kernel) {
+    plan::AttentionUse use;
+    const ops::AttentionScope scope(kernel, &use);
+    const ops::AttentionResult result = {at::empty_like(q), at::empty({kHeads, tokens}, wide)};
+    const ops::AttentionInputs grads = {at::empty(q.sizes(), wide), at::empty(k.sizes(), wide),
+                                        at::empty(v.sizes(), wide)};
+    ops::kernels(q).attention({q, k, v}, {}, kHeads, 1 / std::sqrt(static_cast<double>(kHead)), {0, tokens},
+                              {0, tokens}, result);
+    ops::kernels(q).attention_backward({q, k, v}, result.out, up, result.lse, {}, kHeads, {0, tokens}, {0, tokens},
+                                       grads);
+    EXPECT_EQ(use.shapes.size(), kernel == plan::Attention::cudnn ? 1u : 0u);
+    return Tensors{result.out, result.lse, grads.q, grads.k, grads.v};
+  };
+  const Tensors flash = run(plan::Attention::flash), cudnn = run(plan::Attention::cudnn);
+  const char* names[] = {"value", "log-sum-exp", "gradient of the queries", "of the keys", "of the values"};
+  for (size_t i = 0; i < flash.size(); ++i)
+    expect_close(cudnn[i], flash[i].cpu().to(at::kDouble), at::kBFloat16, names[i]);
+}
+
+INSTANTIATE_TEST_SUITE_P(, GpuCudnn,
+                         ::testing::Combine(::testing::Values(1024, 1032, 1048, 1088, 1144, 4096, 4104, 4120, 4160,
+                                                              4216, 7800, 32'760, 51'480, 75'600),
+                                            ::testing::Bool()),
+                         [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_far" : "");
                          });
 
 /// cuDNN's first choice may want a workspace beyond the budget: it then takes a way with less, and computes the same.

@@ -18,6 +18,9 @@
 // With TESSERA_SIMULATED_REFUSES=pins it page-locks no memory of the host, as some systems do, but has some of its own; with
 // "pins,pinned" neither.
 //
+// With TESSERA_SIMULATED_ATTENTION=1 it has LibTorch's attention kernels of a GPU (attention.h); their values are rounded
+// otherwise than a CPU's.
+//
 // With TESSERA_SIMULATED_SIZES=1 it has sizes and addresses alone (memory.h). TESSERA_SIMULATED_CHIP=sm_90 is the chip that it
 // says it is.
 //

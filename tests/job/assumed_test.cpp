@@ -10,6 +10,7 @@
 #include "tessera/job/catalogue.h"
 #include "tessera/job/job.h"
 #include "tessera/models/registry.h"
+#include "tessera/plan/simulate/profile.h"
 #include "tessera/recipe/load_recipe.h"
 
 namespace tessera::job {
@@ -59,7 +60,7 @@ TEST_F(ComputeDtype, FollowsTheProfileThatIsPlannedForAndElseTheDevice) {
 
 TEST_F(ComputeDtype, ThatIsNamedStays) {
   for (const char* dtype : {"fp32", "bf16", "fp16"}) {
-    recipe::Recipe r = recipe({{"plan.profile", "h200"}, {"plan.compute_dtype", dtype}});
+    recipe::Recipe r = recipe({{"plan.profile", "h200"}, {"plan.compute_dtype", dtype}, {"plan.attention", "flash"}});
     EXPECT_EQ(settle_compute(r), "");
     EXPECT_EQ(r.values.at("plan.compute_dtype"), dtype);
   }
@@ -110,6 +111,55 @@ TEST_F(ComputeDtype, OfStagesIsThatOfTheRun) {
   settle_compute(r);
   EXPECT_EQ(name(r.at_stage(1).plan.compute), "bf16");
   EXPECT_NE(r.to_toml().find("compute_dtype = \"bf16\""), std::string::npos);
+}
+
+/// By the chip, never with run.deterministic, and that of a plan by hand.
+TEST_F(ComputeDtype, AttentionIsByCudnnOnHopperAloneAndByFlashWhereBitsAreToBeTheSame) {
+  const char* const kAttention = "plan.attention = ";
+  const auto settled = [&](std::map<std::string, std::string> keys, std::string& line) {
+    recipe::Recipe r = recipe({keys.begin(), keys.end()});
+    const std::string all = settle_compute(r);
+    line = all.find(kAttention) == all.npos ? "" : all.substr(all.find(kAttention));
+    if (line.find("no effect") == line.npos) EXPECT_EQ(settle_compute(r), "") << "once";
+    return std::string(name(r.plan.attention));
+  };
+  std::string line;
+  for (const char* hopper : {"h100", "1xh200", "h20", "h100-pcie"}) {
+    EXPECT_EQ(settled({{"plan.profile", hopper}}, line), "cudnn") << hopper;
+    EXPECT_NE(line.find("plan.attention = cudnn: plan.profile"), std::string::npos) << line;
+  }
+  for (const char* other : {"a100-80", "rtx4090", "b200", "rtx5090", "cpu"}) {
+    EXPECT_EQ(settled({{"plan.profile", other}}, line), "flash") << other;
+    EXPECT_EQ(line, "") << other;
+  }
+  EXPECT_EQ(settled({{"plan.profile", "h200"}, {"run.deterministic", "true"}}, line), "flash");
+  EXPECT_NE(line.find("plan.attention = flash: run.deterministic"), std::string::npos) << line;
+  EXPECT_EQ(settled({{"plan.profile", "h200"}, {"plan.compute_dtype", "fp32"}}, line), "flash");
+  EXPECT_EQ(line, "") << "there is no choice";
+  EXPECT_EQ(settled({{"plan.profile", "h200"}, {"plan.attention", "flash"}}, line), "flash");
+  EXPECT_EQ(settled({{"plan.profile", "a100-80"}, {"plan.attention", "cudnn"}}, line), "cudnn") << "as asked";
+  settled({{"plan.profile", "h200"}, {"plan.attention", "cudnn"}, {"plan.compute_dtype", "fp32"}}, line);
+  EXPECT_EQ(line, "plan.attention = cudnn has no effect: blocks compute in fp32");
+  settled({{"plan.profile", "cpu"}, {"plan.attention", "cudnn"}}, line);
+  EXPECT_EQ(line, "plan.attention = cudnn has no effect: a CPU computes");
+  const std::string file = write("plan.toml", "compute_dtype = \"bf16\"\nattention = \"cudnn\"\n").string();
+  EXPECT_EQ(settled({{"plan.profile", "a100-80"}, {"plan.file", file}}, line), "cudnn");
+  EXPECT_EQ(line, "plan.attention = cudnn: plan.file has it");
+}
+
+/// A profile that was measured may say otherwise.
+TEST_F(ComputeDtype, AttentionIsByFlashWhereItWasMeasuredToBeFaster) {
+  plan::Profile measured = plan::find_profile("1xh200");
+  measured.device.attention_backward.at("bf16").top = 900e12;
+  const fs::path file = write("measured.toml", measured.to_toml());
+  recipe::Recipe r = recipe({{"plan.profile", file.string()}});
+  EXPECT_NE(settle_compute(r).find("was measured to be faster"), std::string::npos);
+  EXPECT_EQ(name(r.plan.attention), "flash");
+}
+
+TEST_F(ComputeDtype, ADeterministicRunRefusesCudnn) {
+  EXPECT_THROW(recipe({{"run.deterministic", "true"}, {"plan.attention", "cudnn"}}), UserError);
+  EXPECT_NO_THROW(recipe({{"run.deterministic", "true"}, {"plan.attention", "flash"}}));
 }
 
 /// The recipe as it is planned, and the line that says what was assumed.

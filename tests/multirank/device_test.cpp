@@ -112,6 +112,108 @@ TEST(OnDeviceRuns, LateWorkChangesNoBit) {
   expect_jobs_pass(PLAN_WORKER_ON_DEVICE, {{"dp_shard=1", 60, 63}, {"dp_shard=2", 64, 67}}, environment);
 }
 
+/// What follows `words` in a text, up to the end of its line.
+std::string told_behind(const std::string& words, const std::string& text) {
+  const size_t at = text.find(words);
+  if (at == text.npos) return "nothing is told";
+  const size_t begin = text.find_first_not_of(' ', at + words.size());
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+/// One rule decides in the plan and in the run, and what another kernel computes is a line of both.
+TEST(OnDeviceRuns, ThePlansKernelsOfAttentionAreThoseOfTheLog) {
+  struct Kernels {
+    const char* name;
+    int ranks;
+    const char *pixels, *dtype;  // 384: 1,152 tokens
+    std::vector<std::string> flags;
+    const char* first;  // line of the run
+    const char* taken;
+  };
+  const char *text = "fewer than 1024 keys", *decided = "plan.attention = cudnn: ";
+  const std::string both = std::string("cuDNN at self_attn; flash at cross_attn (") + text + ")";
+  const Kernels cases[] = {{"recomputed", 1, "384,384", "bf16", {"--plan.recompute", "all"}, decided, both.c_str()},
+                           {"ulysses", 2, "384,384", "bf16", {"--mesh", "sp=2"}, decided, both.c_str()},
+                           {"ring", 2, "512,512", "bf16", {"--mesh", "cp=2"}, decided, both.c_str()},
+                           {"same_bits",
+                            1,
+                            "384,384",
+                            "bf16",
+                            {"--run.deterministic", "true"},
+                            "plan.attention = flash: run.deterministic",
+                            "flash at cross_attn, self_attn"},
+                           {"few_keys",
+                            1,
+                            "32,32",
+                            "bf16",
+                            {"--plan.attention", "cudnn"},
+                            "",
+                            "flash at cross_attn, self_attn (fewer than 1024 keys)"},
+                           {"ring_of_few",
+                            2,
+                            "32,32",
+                            "fp16",
+                            {"--mesh", "cp=2"},
+                            decided,
+                            "flash at cross_attn, self_attn (fewer than 1024 keys)"},
+                           {"fp32", 1, "32,32", "fp32", {}, "", "products at cross_attn, self_attn (fp32)"}};
+  auto environment = kOnDevice;
+  environment["TESSERA_SIMULATED_ATTENTION"] = "1";
+  environment["TESSERA_SIMULATED_CHIP"] = "sm_90";
+  for (const Kernels& c : cases) {
+    const std::string run = std::string("kernels-") + c.name;
+    std::vector<std::string> words = {ON_DEVICE,
+                                      "launch",
+                                      "-n",
+                                      std::to_string(c.ranks),
+                                      "train",
+                                      shared().recipe(),
+                                      "--run.out",
+                                      shared().out(run),
+                                      "--run.steps",
+                                      "2",
+                                      "--train.global_batch",
+                                      "1",
+                                      "--data.size",
+                                      c.pixels,
+                                      "--plan.compute_dtype",
+                                      c.dtype};
+    words.insert(words.end(), c.flags.begin(), c.flags.end());
+    const Result r = run_program(words, environment, 300);
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find(c.first), std::string::npos) << c.name << ": " << r.output;
+    EXPECT_EQ(told_behind("; attention by ", r.output), c.taken) << c.name;
+    EXPECT_EQ(told_behind("attention by ", text_of(shared().out(run) + "/plan.txt")), c.taken) << c.name;
+    const bool compiles = std::string(c.taken).starts_with("cuDNN");
+    EXPECT_EQ(r.output.find("cuDNN compiled attention of") != std::string::npos, compiles) << c.name;
+  }
+}
+
+/// An autoencoder on the processors takes longer than the steps on the device: what they wait for it is in the plan, in each
+/// step's line and in the report.
+TEST(OnDeviceRuns, StepsWaitForASlowEncoderOnTheHostAndSaySo) {
+  const Result r = train(ON_DEVICE, 1, "slow-encoder",
+                         {"--data.encoders", "host", "--data.vae", "wan2.1-vae", "--data.frames", "5",
+                          "--model.config.in_dim", "16", "--model.config.out_dim", "16", "--train.global_batch", "1"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  double waited = 0, seconds = 0;
+  const auto steps = shared().metrics("slow-encoder");
+  ASSERT_EQ(steps.size(), kSteps);
+  for (const auto& step : steps) {
+    waited += step["ranks"][0]["exposed"]["data"].get<double>();
+    seconds += step["seconds"].get<double>();
+  }
+  EXPECT_GT(waited, seconds / 2) << "the encoder is the bottleneck";
+  const std::filesystem::path run = shared().out("slow-encoder");
+  const auto planned = nlohmann::json::parse(text_of(run / "plan.json")).at("step_seconds");
+  EXPECT_GT(planned.at("encoders").get<double>(), planned.at("total").get<double>() / 2);
+  const std::string plan = text_of(run / "plan.txt"), report = text_of(run / "report.html");
+  EXPECT_NE(plan.find("hidden behind the step; on the host"), std::string::npos) << plan;
+  const std::string row = report.substr(std::min(report.size(), report.find("samples (data loading)")), 120);
+  EXPECT_FALSE(row.empty()) << "the report tells it";
+  EXPECT_EQ(row.find("0 ms"), std::string::npos) << "as planned and as measured: " << row;
+}
+
 /// From the CPU to the device and back, no step is lost.
 TEST(OnDeviceRuns, ARunGoesOnOnTheDeviceAndOnTheCpu) {
   const Result whole = train(TESSERA_BINARY, 2, "whole", {"--mesh", "dp_shard=2"});

@@ -94,6 +94,28 @@ TEST(TargetMemory, SamplesThatShareACallTakeTheMemoryOfAll) {
   EXPECT_GT(Attention::of_alike(512, 30).backward(), Attention::of_alike(511, 30).backward());
 }
 
+/// cuDNN takes the gradients of all scores where these are few, else fp32 sums of dq, and the products of output and gradient; a
+/// text's keys are few for it, so flash is measured.
+TEST(TargetMemory, AttentionByCudnnTakesItsWorkspace) {
+  engine::Meter::install();
+  const ops::AttentionScope asked(plan::Attention::cudnn);
+  for (const int64_t rows : {1100, 4096}) {  // 100 MiB of scores, and 1.3 GiB
+    const Attention attention(rows);
+    const int64_t halves = rows * Attention::kWidth * 2, lse = rows * 40 * 4, tiles = (rows + 63) / 64 * 64;
+    const ops::TargetScope scope(target("sm_90", "test"));
+    EXPECT_EQ(attention.forward(), halves + lse + 128);
+    const int64_t scores = 40 * tiles * tiles * 2, sums = tiles * Attention::kWidth * 4;
+    EXPECT_EQ(scores > int64_t{256} << 20, rows == 4096);
+    EXPECT_EQ(attention.backward(), 3 * halves + lse + (rows == 4096 ? sums : scores) + 64);
+    const ops::TargetScope older(target("sm_80", "test"));
+    EXPECT_EQ(attention.backward(), 3 * halves + lse + sums + 64) << "older chips have no kernel for the scores";
+  }
+  const ops::TargetScope scope(target("sm_90", "test"));
+  const int64_t few = Attention(1000).backward();
+  const ops::AttentionScope flash(plan::Attention::flash);
+  EXPECT_EQ(few, Attention(1000).backward());
+}
+
 /// Ranks of sp and cp have delta and no output: it is flash attention all the same, and takes no scores.
 TEST(TargetMemory, AttentionByDeltaTakesWhatTheFlashKernelTakesAndOneTensor) {
   engine::Meter::install();

@@ -7,6 +7,7 @@
 #include "tessera/engine/saved.h"
 #include "tessera/ops/ops.h"
 #include "tessera/ops/rows.h"
+#include "tessera/ops/target.h"
 
 namespace tessera::engine {
 
@@ -194,6 +195,7 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
                                const net::Segments& segments, const net::Softmax& softmax) {
   if (softmax.bias) return ops::attention_bias(q, k, v, heads, softmax.bias->contiguous());
   SavedStorages::at_site(site);
+  if (ops::asked_attention().use) ops::asked_attention().site = site;
   gathered_ = Tensor();
   const auto [queries, width] = sent_.sizes(q);
   const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_group_rows(queries);

@@ -9,6 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/executor_run.h"
 #include "tessera/ops/ranges.h"
+#include "tessera/ops/target.h"
 #include "tessera/plan/compile/traffic.h"
 #include "tessera/plan/device_groups.h"
 #include "tessera/plan/nvme.h"
@@ -110,6 +111,7 @@ StepRun Executor::run(const Pass& pass, net::Objective& objective, const Report&
                  in_step_ ? "the step before is not finished" : "the program has no norm: it is no training step");
   const auto run = std::make_shared<Run>(Run{pass.program, pass.step, &objective, report, update});
   if (pass.ahead) control_ = pass.ahead;
+  attention_ = {};
   input_grads_.assign(run->schedule().micros, {});
   in_step_ = true;
   make_numbers();
@@ -194,6 +196,7 @@ void Executor::begin(Run& run) {
 
 void Executor::interpret(const std::shared_ptr<Run>& shared, int begin, int end) {
   const auto& list = shared->schedule().list;
+  const ops::AttentionScope scope(shared->plan().attention, keep_lines_ ? &attention_ : nullptr);
   const auto here = [this](const auto& act) {  // on the compute thread
     try {
       act();

@@ -195,6 +195,7 @@ class Executor {
   std::ofstream trace_;
   bool keep_lines_ = false;
   InEffect in_effect_;
+  plan::AttentionUse attention_;  // of the last training step, where lines are kept
   std::vector<std::string> last_lines_;
   int64_t traced_step_ = -1;
   int base_ = 0;

@@ -93,6 +93,7 @@ const std::vector<std::string>& Executor::last_lines() {
 
 const InEffect& Executor::last_effect() {
   settle_times(/*wait=*/true);
+  in_effect_.attention = attention_.text();
   return in_effect_;
 }
 

@@ -102,7 +102,8 @@ std::string InEffect::text() const {
   add(host_updates, std::to_string(host_updates) + " updates on the host");
   if (late_updates + early_updates + host_updates > 0)  // else all are, at the end
     add(pending, std::to_string(pending) + " updates pending at most");
-  return text.empty() ? "kept all activations, moved nothing" : text;
+  if (text.empty()) text = "kept all activations, moved nothing";
+  return text + (attention.empty() ? "" : "; attention by " + attention);
 }
 
 }  // namespace tessera::engine

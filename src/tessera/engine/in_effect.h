@@ -26,6 +26,7 @@ struct InEffect {
   /// The most updates at one time that had not ended though their gradients were complete; those of the step before are
   /// from the begin of the step on.
   int pending = 0;
+  std::string attention;  ///< the kernels that attention took (plan::AttentionUse), on a GPU
 
   /// What acted, with its counts; mechanisms that did nothing are left out.
   std::string text() const;

@@ -88,6 +88,7 @@ void take_larger_shape(plan::Footprint& a, const plan::Footprint& b) {
   larger(a.forward_flops, b.forward_flops), larger(a.backward_flops, b.backward_flops);
   larger(a.results, a.compact_results, b.results, b.compact_results);
   larger(a.replays, b.replays);
+  a.attention.add(b.attention);
   if (a.selective && b.selective) larger(*a.selective, *b.selective);
 }
 

@@ -4,6 +4,7 @@
 #include "tessera/engine/graph_cost.h"
 #include "tessera/engine/largest_cost.h"
 #include "tessera/engine/parallel/slice.h"
+#include "tessera/ops/target.h"
 
 namespace tessera::engine {
 
@@ -76,6 +77,7 @@ class Probe {
   plan::Footprint cost(const net::Unit& unit, const plan::UnitSpec& described, std::vector<Tensor>& stream,
                        std::vector<Tensor>& cond, bool want_input) {
     plan::Footprint f;
+    const ops::AttentionScope scope(options_.attention, &f.attention);
     plan::ModelSpec one;
     one.units = {described};
     plan::Plan whole;  // weights as a gather leaves them: whole, but for the sharding over tp

@@ -13,7 +13,8 @@ struct MeasureOptions {
   bool input_grad = false;     ///< with gradients of the model's inputs
   Mesh mesh = {};              ///< its ranks may share the tokens: each number is the largest of theirs
   DType compute = DType::f32;  ///< plan.compute
-  int rank = -1;               ///< a rank's own numbers in place of the largest; -1: no one rank's
+  plan::Attention attention = plan::Attention::flash;  ///< plan.attention
+  int rank = -1;  ///< a rank's own numbers in place of the largest; -1: no one rank's
 };
 
 /// `batch` has the shapes of the micro-batch with most tokens; its values are not read.

@@ -17,6 +17,7 @@
 #include "tessera/job/catalogue.h"
 #include "tessera/job/device.h"
 #include "tessera/models/registry.h"
+#include "tessera/ops/target.h"
 
 namespace tessera::job {
 
@@ -25,19 +26,20 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kCompute = "plan.compute_dtype";
+constexpr const char* kAttention = "plan.attention";
 
 struct Found {
   std::string dtype, why;
 };
 
-/// That of a plan by hand; damaged ones are told by their reader.
-Found of_plan_file(const recipe::Recipe& recipe) {
+/// What a plan by hand has, without the key `otherwise`; damaged ones are told by their reader.
+Found of_plan_file(const recipe::Recipe& recipe, const char* key, const std::string& otherwise) {
   const std::string& file = recipe.plan.file;
   std::error_code unseen;
   if (file.empty() || file == "auto" || !fs::is_regular_file(file, unseen)) return {};
   try {
     const toml::table plan = parse_toml(checkpoint::read_text(file), file);
-    return {plan["compute_dtype"].value_or(std::string("fp32")), "plan.file has it"};
+    return {plan[key].value_or(otherwise), "plan.file has it"};
   } catch (const std::exception&) {
     return {};
   }
@@ -75,15 +77,57 @@ Found of_device(const recipe::Recipe& recipe) {
   return {"fp32", gpu.name + " is no GPU of sm_80 or newer"};
 }
 
-}  // namespace
-
-std::string settle_compute(recipe::Recipe& recipe) {
+std::string settled_compute(recipe::Recipe& recipe) {
   if (recipe.values.at(kCompute) != "auto") return "";
-  Found found = of_plan_file(recipe);
+  Found found = of_plan_file(recipe, "compute_dtype", "fp32");
   if (found.dtype.empty()) found = of_checkpoint(recipe);
   if (found.dtype.empty()) found = of_device(recipe);
   recipe.set(kCompute, found.dtype);
   return std::string(kCompute) + " = " + found.dtype + ": " + found.why;
+}
+
+/// By the chip that is planned for, or that computes; nothing where no GPU does, or none with a choice.
+Found attention_of_device(const recipe::Recipe& recipe) {
+  const plan::Profile profile = plan::find_profile(recipe.plan.profile);
+  std::string chip = profile.target, name = "plan.profile " + profile.name;
+  if (chip.empty() && device::used()) {
+    const device::Properties gpu = device::used()->properties(device::here().index());
+    chip = gpu.chip, name = gpu.name;
+  }
+  if (chip != "sm_90") return {};
+  if (recipe.run.deterministic) return {"flash", "run.deterministic, and cuDNN's backward gives other bits each time"};
+  if (device::used())
+    if (const std::string lacks = ops::why_no_cudnn_attention(); !lacks.empty()) return {"flash", lacks};
+  const plan::RateByDtype& rates = profile.device.attention_backward;
+  const auto flash = rates.find("bf16"), cudnn = rates.find("bf16" + std::string(plan::kByCudnn));
+  if (flash != rates.end() && cudnn != rates.end() && flash->second.top > cudnn->second.top)
+    return {"flash", name + " was measured to be faster with it"};
+  return {"cudnn", name + " is of " + chip};
+}
+
+std::string settled_attention(recipe::Recipe& recipe) {
+  const bool open = recipe.values.at(kAttention) == "auto", wide = recipe.plan.compute == DType::f32;
+  if (!open && recipe.plan.attention == plan::Attention::cudnn) {
+    const bool no_gpu = !device::used() && plan::find_profile(recipe.plan.profile).target.empty();
+    if (wide || no_gpu)
+      return std::string(kAttention) +
+             " = cudnn has no effect: " + (no_gpu ? "a CPU computes" : "blocks compute in fp32");
+    if (const std::string lacks = device::used() ? ops::why_no_cudnn_attention() : ""; !lacks.empty())
+      throw UserError(Exit::usage, kAttention, "\"cudnn\": " + lacks, "set it to auto or flash");
+  }
+  if (!open || wide) return "";
+  Found found = of_plan_file(recipe, "attention", "flash");
+  if (found.dtype.empty()) found = attention_of_device(recipe);
+  if (found.dtype.empty()) return "";
+  recipe.set(kAttention, found.dtype);
+  return std::string(kAttention) + " = " + found.dtype + ": " + found.why;
+}
+
+}  // namespace
+
+std::string settle_compute(recipe::Recipe& recipe) {
+  const std::string compute = settled_compute(recipe), attention = settled_attention(recipe);
+  return compute + (compute.empty() || attention.empty() ? "" : "; ") + attention;
 }
 
 namespace {

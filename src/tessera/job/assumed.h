@@ -13,6 +13,9 @@ namespace tessera::job {
 /// Writes what plan.compute_dtype = "auto" means into the recipe: the dtype of plan.file; that in which the run computed
 /// whose checkpoint run.resume chooses; else by the GPUs of plan.profile, or the device that choose_device() took. Gives the
 /// line that says what it is and why, empty where the recipe names a dtype. The same on every rank of a run.
+///
+/// Likewise plan.attention = "auto": that of plan.file; cuDNN on sm_90, flash elsewhere and with run.deterministic; told where
+/// there was a choice. Throws UserError (usage) where the recipe asks for a cuDNN that this GPU's process does not have.
 std::string settle_compute(recipe::Recipe& recipe);
 
 /// Puts released sizes in the place of weights that are not here, so that a run is planned before its download: by

@@ -4,6 +4,7 @@
 #include "tessera/base/check.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/target.h"
 
 namespace tessera::ops {
 
@@ -105,6 +106,20 @@ Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t
                  "ops.attention_bias", "bias must be a contiguous [heads, queries, keys]");
   Tensor lse;
   return run_forward(q, k, v, bias, heads, 1, {0, q.size(0)}, {0, k.size(0)}, lse);
+}
+
+void compile_attention(const plan::AttentionUse& use, at::ScalarType type, at::Device device) {
+  const AttentionScope scope(plan::Attention::cudnn);
+  for (const auto& [samples, heads, queries, keys, head] : use.shapes) {
+    const at::TensorOptions half = at::TensorOptions(type).device(device), floats = half.dtype(at::kFloat);
+    std::vector<int64_t> q_at, k_at;
+    for (int64_t s = 0; s <= samples; ++s) q_at.push_back(s * queries), k_at.push_back(s * keys);
+    const Tensor q = at::zeros({q_at.back(), heads * head}, half), k = at::zeros({k_at.back(), heads * head}, half);
+    const AttentionResult result = {at::empty_like(q), at::empty({heads, q_at.back()}, floats)};
+    const AttentionInputs in = {q, k, k}, grads = {at::empty_like(q), at::empty_like(k), at::empty_like(k)};
+    kernels(q).attention(in, {}, heads, 1 / std::sqrt(static_cast<double>(head)), q_at, k_at, result);
+    kernels(q).attention_backward(in, result.out, q, result.lse, {}, heads, q_at, k_at, grads);
+  }
 }
 
 }  // namespace tessera::ops

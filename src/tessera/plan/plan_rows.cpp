@@ -50,6 +50,7 @@ constexpr Row<Plan> kRows[] = {
     kFirstMoment,
     kParamDtype,
     enum_row<Plan, &Plan::compute>("compute_dtype", always),
+    enum_row<Plan, &Plan::attention>("attention"),
     enum_row<Plan, &Plan::reduce>("reduce_dtype", always),
     enum_row<Plan, &Plan::grad>("grad_dtype"),
     with_idle(count<Plan, 0, &Plan::update_threads>("update_threads"),

@@ -15,6 +15,7 @@ inline void read_enum(Strategy& to, std::string_view text, std::string_view wher
 inline void read_enum(Policy& to, std::string_view text, std::string_view where) { to = policy_of(text, where); }
 inline void read_enum(Masters& to, std::string_view text, std::string_view where) { to = masters_of(text, where); }
 inline void read_enum(Moments& to, std::string_view text, std::string_view where) { to = moments_of(text, where); }
+inline void read_enum(Attention& to, std::string_view text, std::string_view where) { to = attention_of(text, where); }
 inline void read_enum(Optimizer& to, std::string_view text, std::string_view where) { to = optimizer_of(text, where); }
 inline void read_enum(PipelineSchedule& to, std::string_view text, std::string_view where) {
   to = pipeline_schedule_of(text, where);

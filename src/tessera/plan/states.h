@@ -52,7 +52,8 @@ struct Formats {
   /// Compute dtype of units that allow it (UnitSpec::narrow): f32, or the dtype that parameters are gathered as, which
   /// the slots then hold.
   DType compute = DType::f32;
-  DType reduce = DType::f32;  ///< gradients are rounded to it for communication; they are summed in fp32
+  Attention attention = Attention::flash;  ///< of 16-bit operands on a GPU, where it serves
+  DType reduce = DType::f32;               ///< gradients are rounded to it for communication; they are summed in fp32
   /// f32 or bf16: a reduced gradient is rounded to it once, for storage until its update. In the arena it is f32.
   DType grad = DType::f32;
   bool operator==(const Formats&) const = default;

@@ -28,6 +28,12 @@ const ModelSpec& ModelSpec::on(int64_t count) const {
   return found == smaller.end() ? *this : *found;
 }
 
+AttentionUse ModelSpec::attention() const {
+  AttentionUse all;
+  for (const UnitSpec& unit : units) all.add(unit.cost.attention);
+  return all;
+}
+
 int64_t ModelSpec::numel() const {
   int64_t sum = 0;
   for (const auto& unit : units)

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/plan/attention.h"
 #include "tessera/plan/token_shares.h"
 
 namespace tessera::plan {
@@ -108,6 +109,7 @@ struct Footprint : GraphCost {
   std::map<std::string, Replay> replays;           ///< by the kept sites, sorted and joined by commas
   std::vector<Traffic> traffic;                    ///< collectives in a forward, in order
   std::vector<Traffic> backward_traffic;           ///< collectives in a backward, in order
+  AttentionUse attention = {};                     ///< on a GPU; empty where a CPU computes
   /// Cost of the selective-recompute graph, without results of norms and residual sums, which every policy but `keep`
   /// uses. Empty: the same as the full graph.
   std::optional<GraphCost> selective = {};
@@ -146,6 +148,7 @@ struct ModelSpec {
   /// The model on micro-batches of `count` samples, or of the fewest beyond that it was measured on.
   const ModelSpec& on(int64_t count) const;
   int64_t numel() const;
+  AttentionUse attention() const;  ///< of all units
 };
 
 /// Block size of quantised states: tensors and shards begin at its multiples, so no block crosses a tensor or a rank.

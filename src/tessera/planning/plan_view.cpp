@@ -350,6 +350,7 @@ std::string plan_json(const Planned& planned) {
         {"units_on_host", std::count_if(units.begin(), units.end(),
                                         [](const plan::UnitPlan& u) { return u.update_on == plan::Tier::host; })},
         {"threads", planned.plan().update_threads}}},
+      {"attention", planned.spec.attention().text()},
       {"profile", planned.machine.profile.name},
       {"device", device_json(planned, memory)},
       {"host",
@@ -396,6 +397,7 @@ std::string plan_text(const Planned& planned) {
   table.row("plan", planned.plan().summary());
   if (const auto base = job::base_facts(planned.spec)) table.row("base", job::describe(*base));
   table.row("why", planned.choice.why);
+  if (const std::string kernels = planned.spec.attention().text(); !kernels.empty()) table.row("attention by", kernels);
   if (!planned.choice.warning.empty()) table.row("warning", planned.choice.warning);
   if (!planned.choice.advice.empty()) table.row("advice", planned.choice.advice);
   table.title("device memory of a rank, at its peak");

@@ -224,19 +224,22 @@ class Measurements {
     Mesh shares = request.mesh;
     for (const Axis axis : {Axis::dp_replicate, Axis::dp_shard}) shares[axis] = 1;
     const DType compute = request.planner.compute;
-    const Key key = {request.model, request.latent, samples, shares.size, compute, request.machine.profile.target};
+    const plan::Attention attention = request.planner.attention;
+    const Key key = {
+        request.model, request.latent, samples, shares.size, compute, attention, request.machine.profile.target};
     const auto known = found_.find(key);
     if (known != found_.end()) return known->second;
     const auto& units = request.model->units();
     const engine::Parallel last(shares, shares.world() - 1);
-    Found found = {engine::measure(units, batch, request.model_name, {.mesh = shares, .compute = compute}),
-                   engine::count_signatures(units, engine::slice(batch, last), compute)};
+    Found found = {
+        engine::measure(units, batch, request.model_name, {.mesh = shares, .compute = compute, .attention = attention}),
+        engine::count_signatures(units, engine::slice(batch, last), compute)};
     return found_.emplace(key, std::move(found)).first->second;
   }
 
  private:
-  using Key =
-      std::tuple<const net::Denoiser*, std::array<int64_t, 4>, int64_t, std::array<int, kAxes>, DType, std::string>;
+  using Key = std::tuple<const net::Denoiser*, std::array<int64_t, 4>, int64_t, std::array<int, kAxes>, DType,
+                         plan::Attention, std::string>;
   std::map<Key, Found> found_;
 };
 
@@ -253,7 +256,8 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   const net::Batch batch = representative_batch(request, request.latent, samples);
   const ops::TargetScope scope(measured_target(request.machine.profile));
   plan::ModelSpec& spec = result.model;
-  const engine::MeasureOptions options{.mesh = request.mesh, .compute = request.planner.compute};
+  const engine::MeasureOptions options{
+      .mesh = request.mesh, .compute = request.planner.compute, .attention = request.planner.attention};
   auto [measured, counted] = request.measurements->of(request, samples, batch);
   spec = std::move(measured);
   if (engine::has_halos(batch, request.mesh))

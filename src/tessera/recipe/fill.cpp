@@ -266,6 +266,11 @@ void resolve(Recipe& r) {
   if (r.run.deterministic && r.run.library_sums())
     throw UserError(Exit::usage, "recipe", "run.deterministic = true: run.sums = \"library\" has no order of its own",
                     "set run.sums = \"in_order\"");
+  if (r.run.deterministic && r.plan.attention == plan::Attention::cudnn)
+    throw UserError(
+        Exit::usage, "recipe",
+        "run.deterministic = true: plan.attention = \"cudnn\" has a backward that gives other bits each time",
+        "set plan.attention = \"flash\", or leave it out");
   check_disk(r);
   resolve_optimiser(r);
   resolve_types(r);

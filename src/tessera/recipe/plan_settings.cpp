@@ -30,6 +30,11 @@ void read_host_budget(Recipe& recipe, const Given& given) {
   recipe.plan.host_budget = given.text.empty() ? -1 : parse_bytes(given.text, given.key);
 }
 
+/// auto until job::settle_compute() decides.
+void read_attention(Recipe& recipe, const Given& given) {
+  recipe.plan.attention = given.text == "auto" ? plan::Attention::flash : plan::attention_of(given.text, given.key);
+}
+
 /// N of "every N", else 0.
 int every_of(const Given& given) {
   const std::string word = "every ";
@@ -225,6 +230,12 @@ std::vector<Setting> plan_settings() {
        "dtype that parameters are gathered in; auto: plan.compute_dtype, or bf16 where plan.masters is not fp32",
        nullptr,
        {.choices = "auto|fp32|bf16|fp16"}},
+      {"plan.attention",
+       Kind::choice,
+       "auto",
+       "library whose kernel computes attention in 16 bits on a GPU; auto: cudnn on sm_90 (that of plan.profile, else this machine's), flash elsewhere and with run.deterministic, since cuDNN's backward gives other bits each time; the plan and the run say what each attention took, and why",
+       read_attention,
+       {.choices = "auto|cudnn|flash"}},
       {"plan.reduce_dtype",
        Kind::choice,
        "fp32",

@@ -94,7 +94,8 @@ void RunFolder::read_facts() {
   facts_.parameters = model.whole("parameters");
   facts_.predicted_peak = device.whole("peak_bytes");
   facts_.predicted_seconds = step.real("total");
-  facts_.predicted_waits = {step.real("exposed_comm"), step.real("exposed_copy"), step.real("bubble")};
+  facts_.predicted_waits = {step.real("exposed_comm"), step.real("exposed_copy"), step.real("bubble"),
+                            step.has("encoders") ? step.real("encoders") : 0};
 }
 
 void RunFolder::restart() {

@@ -227,13 +227,15 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   planning::Planned planned;
   planned.guidance_branches = job.guidance_branches;
   const net::Batch shape = job.model->pack({job::blank_sample(recipe, *job.model, job.latent)});
-  planned.spec = engine::measure(job.model->units(), shape, job.name,
-                                 {.train = false, .mesh = mesh, .compute = recipe.plan.compute});
+  planned.spec = engine::measure(
+      job.model->units(), shape, job.name,
+      {.train = false, .mesh = mesh, .compute = recipe.plan.compute, .attention = recipe.plan.attention});
   planned.choice.plan.mesh = mesh;
   planned.choice.plan.param_dtype = recipe.plan.param_dtype;  // the dtype that the model was trained with
   planned.choice.plan.experts = static_cast<int>(job.experts.size());
   planned.choice.plan.idle = recipe.plan.idle.value_or(plan::Tier::device);
   planned.choice.plan.compute = recipe.plan.compute;
+  planned.choice.plan.attention = recipe.plan.attention;
   planned.choice.plan.units.resize(planned.spec.units.size());
   const auto program = std::make_shared<const plan::Program>(planned.plan(), planned.schedules(place.rank).sample);
   const plan::MemoryParts host = plan::memory_curve(planned.spec, planned.plan(), program->schedule, place.rank).host;

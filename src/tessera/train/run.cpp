@@ -57,6 +57,7 @@ void Run::begin_part(size_t part) {
   experts_->begin_part(part, now, *job_.model, programs_);
   engine_->use(programs_, experts_->arena(), experts_->host_arena());
   tell_links();
+  compile_attention(now);
   engine_->optimise(job::optimiser_of(recipe(), now.planned.plan().states));
   step_size_.use(recipe());
   validation_ = std::make_unique<sample::Validation>(recipe(), job_, *data_[part].samples, out_);

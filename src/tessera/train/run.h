@@ -96,6 +96,7 @@ class Run {
   void take_plan();
   void watch_gpu();
   void tell_links();
+  void compile_attention(const planning::PartPlan& part) const;
   StepReport numbers(bool last);
   double sample_flops(const planning::PartPlan& part, size_t bucket);
   void wait_for_slowest(const std::function<void(prepare::Pace&)>& act);

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include "tessera/base/limits.h"
 #include "tessera/base/log.h"
 #include "tessera/base/quotes.h"
+#include "tessera/base/units.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/damaged.h"
 #include "tessera/checkpoint/experts_file.h"
@@ -18,14 +20,18 @@
 #include "tessera/checkpoint/in_place.h"
 #include "tessera/device/backend.h"
 #include "tessera/device/driver_watch.h"
+#include "tessera/engine/measure.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/base_report.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/device.h"
+#include "tessera/job/given_checks.h"
 #include "tessera/job/lora_run.h"
 #include "tessera/job/null_caption.h"
 #include "tessera/job/optimiser.h"
 #include "tessera/job/random_parts.h"
+#include "tessera/ops/scalar_type.h"
+#include "tessera/ops/target.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"
@@ -339,6 +345,36 @@ void Run::tell_start() {
       if (ranks[rank][p] > 0) phases[rank].emplace_back(name(static_cast<StartPhase>(p)), ranks[rank][p]);
   log::info(describe(own));
   run_log_->start(done_, describe(own), phases);
+}
+
+/// cuDNN compiles a plan for each shape of attention when that is first called, in tenths of a second: those of the part's
+/// shapes here, before its first step.
+void Run::compile_attention(const planning::PartPlan& part) const {
+  const plan::Plan& plan = part.planned.plan();
+  if (plan.attention != plan::Attention::cudnn || device::here().is_cpu()) return;
+  const auto begun = std::chrono::steady_clock::now();
+  std::set<int64_t> counts;  // samples of a micro-batch
+  for (int64_t micro = 0; micro < plan.accumulation(); ++micro)
+    counts.insert(std::max<int64_t>(1, plan.slice(mesh_.dp_rank(rank_), micro).count));
+  plan::AttentionUse use = part.planned.spec.attention();
+  const ops::TargetScope scope(planning::measured_target(part.planned.machine.profile));
+  for (const data::Bucket& size : part.part.recipe.data.clips.buckets) {
+    net::Sample blank =
+        job::blank_sample(recipe_, *job_.model, job_.codec->latent_shape(size.frames, size.height, size.width));
+    blank.context = blank.context.to(at::kMeta);
+    for (const int64_t count : counts)
+      use.add(engine::measure(
+                  job_.model->units(), job_.model->pack(std::vector<net::Sample>(static_cast<size_t>(count), blank)),
+                  job_.name,
+                  {.train = false, .mesh = mesh_, .compute = plan.compute, .attention = plan.attention, .rank = rank_})
+                  .attention());
+  }
+  if (use.shapes.empty()) return;
+  ops::compile_attention(use, scalar_type(plan.compute), device::here());
+  if (rank_ == 0)
+    log::info("cuDNN compiled attention of " + std::to_string(use.shapes.size()) +
+              (use.shapes.size() == 1 ? " shape in " : " shapes in ") +
+              format_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count()));
 }
 
 void Run::watch_gpu() {

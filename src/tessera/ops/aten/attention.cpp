@@ -1,14 +1,16 @@
-// Softmax attention: the flash kernels for 16-bit operands on GPUs, else products and a softmax of some queries at a
-// time, in fp32.
+// Softmax attention: the kernels of cuDNN or flash for 16-bit operands on GPUs (plan/attention.h), else products and a softmax
+// of some queries at a time, in fp32.
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <set>
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/device/backend.h"
 #include "tessera/ops/aten/aten.h"
 #include "tessera/ops/aten/parts.h"
 #include "tessera/ops/target.h"
@@ -36,6 +38,7 @@ struct Most {
   int64_t rows;         // of queries or keys, whichever are more; a single sample may have more
   int64_t tile = 1;     // a sample's queries count as a multiple of this
   bool unlike = false;  // of different lengths too
+  int64_t alone = 0;    // but none of those that have so many keys; 0: any
 };
 
 /// Calls body(samples) for each call. Where tensors have no values (meta), only memory counts, and a call as large as another
@@ -52,7 +55,8 @@ void each_call(const Tensor& of, const Offsets& q_at, const Offsets& k_at, const
     const size_t begin = s;
     for (int64_t rows = 0; s < end; ++s) {
       const bool like = queries_of(s) == queries_of(begin) && keys_of(s) == keys_of(begin);
-      const bool fits = like || (most.unlike && queries_of(s) > 0 && queries_of(begin) > 0);
+      const bool alone = most.alone > 0 && std::max(keys_of(s), keys_of(begin)) >= most.alone;
+      const bool fits = like || (most.unlike && !alone && queries_of(s) > 0 && queries_of(begin) > 0);
       if (s > begin && (!fits || rows + rows_of(s) > most.rows)) break;
       rows += rows_of(s), call.alike = call.alike && like;
       call.queries = std::max(call.queries, queries_of(s)), call.keys = std::max(call.keys, keys_of(s));
@@ -81,22 +85,45 @@ void each_part(const Tensor& of, int64_t queries, const Body& body) {
     body(at, std::min(kQueries, queries - at));
 }
 
-/// Whether the tensor's device has the flash kernels: CUDA, and another where LibTorch knows some for it, as in a test.
+/// Whether the tensor's device has the flash kernels: CUDA, and another where LibTorch knows some for it, as in a test. Tensors
+/// without values stand for those of a target, or of the process's device.
 bool has_flash(const Tensor& q) {
   static const bool others = c10::Dispatcher::singleton()
                                  .findSchemaOrThrow("aten::_flash_attention_forward", "")
                                  .hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
-  return q.is_cuda() || (others && q.is_privateuseone());
+  const device::Backend* here = q.is_meta() ? device::used() : nullptr;
+  const bool cuda = here ? here->type == c10::DeviceType::CUDA : q.is_cuda();
+  return cuda || (others && (here || q.is_privateuseone())) || (q.is_meta() && meta_target());
 }
 
-/// On a GPU, and where tensors without values stand for those of one. The kernel takes heads of 8, 16, ... 256 values.
-bool runs_flash(const Tensor& q, int64_t heads) {
-  const int64_t d = q.size(1) / heads;
-  return (has_flash(q) || (!q.is_cpu() && meta_target())) && is_half(q) && d % 8 == 0 && d <= 256;
+/// What a call of so many keys takes.
+plan::AttentionTaken taken(const Tensor& q, int64_t heads, int64_t keys) {
+  if (!has_flash(q)) return {plan::AttentionKernel::products, "this device has no other"};
+  return plan::attention_kernel(asked_attention().kernel,
+                                {.half = is_half(q), .head = q.size(1) / heads, .keys = keys});
 }
 
-/// What LibTorch 2.11's kernel allocates (flash_api.cpp, mha_fwd and mha_bwd), without its work.
+/// Tells whoever asks. `forward`: at the site that the thread is at.
+void note(const Tensor& q, const plan::AttentionTaken& taken, bool forward) {
+  const AttentionAsked& asked = asked_attention();
+  if (asked.use && !q.is_cpu()) asked.use->sites[taken].insert(forward ? asked.site : std::string());
+}
+void note_shape(const Samples& call, int64_t heads, int64_t head) {
+  if (plan::AttentionUse* use = asked_attention().use)
+    use->shapes.insert({call.count, heads, call.queries, call.keys, head});
+}
+
+bool takes_products(const Tensor& q, int64_t heads) {
+  return taken(q, heads, 1).kernel == plan::AttentionKernel::products;
+}
+
+/// What LibTorch 2.11's kernels allocate (flash_api.cpp, mha_fwd and mha_bwd; cudnn/MHA.cpp), without their work.
 namespace on_meta {
+
+const Target& chip() {
+  static const Target& most = target("sm_90", "ops.attention");  // of a device that is no target
+  return meta_target() ? *meta_target() : most;
+}
 
 using Forward = std::tuple<Tensor, Tensor>;           // out, log-sum-exp
 using Backward = std::tuple<Tensor, Tensor, Tensor>;  // of q, k, v
@@ -104,7 +131,7 @@ using Backward = std::tuple<Tensor, Tensor, Tensor>;  // of q, k, v
 /// Keys are divided among thread blocks, whose results are added up, where heads and queries are too few to fill the chip:
 /// into as few parts as fill it 0.85 times as well as the best number does. `heads`: of all samples.
 int64_t key_parts(int64_t heads, int64_t queries, int64_t keys, int64_t head_dim) {
-  const int64_t slots = 2 * meta_target()->multiprocessors, blocks = heads * div_up(queries, 64),
+  const int64_t slots = 2 * chip().multiprocessors, blocks = heads * div_up(queries, 64),
                 key_blocks = div_up(keys, head_dim <= 64    ? 256
                                           : head_dim <= 128 ? 128
                                                             : 64);
@@ -150,7 +177,7 @@ Forward forward(const Tensor& q, const Tensor& k) {
 
 /// Copies of the sums of dq that a backward adds up: with the same bits each time those of each multiprocessor apart.
 int64_t copies(int64_t heads) {
-  return at::globalContext().deterministicAlgorithms() ? div_up(meta_target()->multiprocessors, heads) : 1;
+  return at::globalContext().deterministicAlgorithms() ? div_up(chip().multiprocessors, heads) : 1;
 }
 
 Backward backward(const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -177,6 +204,28 @@ Backward backward_of_unlike(const Tensor& q, const Tensor& k, const Tensor& v, i
   return grads;
 }
 
+/// By cuDNN; q [samples, heads, rows, d]. A forward needs no workspace. [E]
+Forward cudnn_forward(const Tensor& q) {
+  const Tensor out = at::empty_like(q),
+               lse = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  const RandomState random(q);
+  return {out, lse};
+}
+
+/// cuDNN's frontend asks for the gradients of all scores in the operands' dtype, where they take no more than 256 MiB and the
+/// chip is a Hopper or newer, else for fp32 sums of dq; and for the products of output and gradient. LibTorch takes all of
+/// it from the allocator as one tensor.
+Backward cudnn_backward(const Tensor& q, const Tensor& k, const Tensor& v) {
+  constexpr int64_t kMostScores = int64_t{256} << 20, kTile = 64;
+  const int64_t samples = q.size(0) * q.size(1), queries = round_up(q.size(2), kTile);
+  const int64_t scores = samples * queries * round_up(k.size(2), kTile) * q.element_size();
+  const bool all_scores = scores <= kMostScores && !chip().name.starts_with("sm_8");
+  const int64_t bytes = (all_scores ? scores : samples * queries * q.size(3) * 4) + samples * q.size(2) * 4;
+  Backward grads = {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+  const Tensor workspace = at::empty({bytes}, q.options().dtype(at::kByte));
+  return grads;
+}
+
 }  // namespace on_meta
 
 /// Where samples of different lengths begin, from the first on: int32 beside them.
@@ -193,12 +242,23 @@ Tensor rows_of(const Tensor& x, int64_t heads, int64_t first, int64_t rows) {
   return x.narrow(0, first, rows).view({rows, heads, x.size(1) / heads});
 }
 
-constexpr Most kFlash = {.rows = kFlashRows, .tile = kFlashTile, .unlike = true};
+/// Of flash, and of cuDNN, which has a call for samples of different lengths that it compiles each time.
+Most most_of(const Tensor& q, int64_t heads) {
+  const bool cudnn = taken(q, heads, plan::kCudnnKeys).kernel == plan::AttentionKernel::cudnn;
+  return {.rows = kFlashRows, .tile = kFlashTile, .unlike = true, .alone = cudnn ? plan::kCudnnKeys : 0};
+}
 
-void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const Offsets& q_at, const Offsets& k_at,
+/// [Note: cuDNN's log-sum-exp] LibTorch has had it as [samples, heads, rows, 1] and without the last dim; a backward takes what
+/// its forward gave.
+std::atomic<bool> lse_is_column{true};
+
+/// cuDNN's plan of a backward is kept by the shapes and strides of q, k and v alone, so d_out has one layout: contiguous rows.
+void fused_forward(const AttentionInputs& in, int64_t heads, double scale, const Offsets& q_at, const Offsets& k_at,
                    const AttentionResult& result) {
-  each_call(in.q, q_at, k_at, kFlash, [&](const Samples& call) {
+  each_call(in.q, q_at, k_at, most_of(in.q, heads), [&](const Samples& call) {
     if (call.all_queries == 0) return;
+    const plan::AttentionTaken by = taken(in.q, heads, call.keys);
+    note(in.q, by, /*forward=*/true);
     const auto take = [&](const Tensor& to_out, const Tensor& to_lse, const auto& got) {
       to_out.copy_(std::get<0>(got));
       to_lse.copy_(std::get<1>(got).narrow(-1, 0, to_lse.size(-1)));
@@ -209,7 +269,19 @@ void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const
                    value = samples_of(in.v, heads, call.k, call.count, call.keys),
                    out = samples_of(result.out, heads, call.q, call.count, call.queries),
                    lse = columns_of(result.lse, call.q, call.count, call.queries);
-      if (!has_flash(query)) return take(out, lse, on_meta::forward(query, key));
+      if (by.kernel == plan::AttentionKernel::cudnn) {
+        note_shape(call, heads, query.size(3));
+        if (query.is_meta()) return take(out, lse, on_meta::cudnn_forward(query));
+        auto got =
+            at::_scaled_dot_product_cudnn_attention(query, key, value, /*attn_bias=*/{}, /*compute_log_sumexp=*/true,
+                                                    /*dropout_p=*/0.0, /*is_causal=*/false,
+                                                    /*return_debug_mask=*/false, scale);
+        Tensor& sums = std::get<1>(got);
+        lse_is_column = sums.dim() == 4;
+        if (sums.dim() == 4) sums = sums.squeeze(3);
+        return take(out, lse, got);
+      }
+      if (query.is_meta()) return take(out, lse, on_meta::forward(query, key));
       return take(out, lse,
                   at::_scaled_dot_product_flash_attention(query, key, value, /*dropout_p=*/0.0, /*is_causal=*/false,
                                                           /*return_debug_mask=*/false, scale));
@@ -219,7 +291,7 @@ void flash_forward(const AttentionInputs& in, int64_t heads, double scale, const
                  out = rows_of(result.out, heads, call.q, call.all_queries),
                  lse = result.lse.narrow(1, call.q, call.all_queries), q_begins = begins_of(q_at, call, query),
                  k_begins = begins_of(k_at, call, key);
-    if (!has_flash(query)) return take(out, lse, on_meta::forward_of_unlike(query));
+    if (query.is_meta()) return take(out, lse, on_meta::forward_of_unlike(query));
     take(out, lse,
          at::_flash_attention_forward(query, key, value, q_begins, k_begins, call.queries, call.keys, /*dropout_p=*/0.0,
                                       /*is_causal=*/false, /*return_debug_mask=*/false, scale));
@@ -239,15 +311,17 @@ Tensor output_along(const Tensor& d_out, const Tensor& delta, int64_t heads) {
 
 namespace {
 
-void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse, int64_t heads,
+void fused_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse, int64_t heads,
                     const Offsets& q_at, const Offsets& k_at, const AttentionInputs& grads) {
   const Tensor none = at::zeros({2}, in.q.options().dtype(at::kLong));  // the state of a dropout that is off
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads));
-  each_call(in.q, q_at, k_at, kFlash, [&](const Samples& call) {
+  each_call(in.q, q_at, k_at, most_of(in.q, heads), [&](const Samples& call) {
     if (call.all_queries == 0) {
       for (const Tensor& grad : {grads.k, grads.v}) grad.narrow(0, call.k, call.all_keys).zero_();
       return;
     }
+    const plan::AttentionTaken by = taken(in.q, heads, call.keys);
+    note(in.q, by, /*forward=*/false);
     const auto take = [](const AttentionInputs& to, const auto& got) {
       to.q.copy_(std::get<0>(got)), to.k.copy_(std::get<1>(got)), to.v.copy_(std::get<2>(got));
     };
@@ -259,7 +333,17 @@ void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
       const auto keys = [&](const Tensor& x) { return samples_of(x, heads, call.k, call.count, call.keys); };
       const AttentionInputs x = form(queries, keys, in), to = form(queries, keys, grads);
       const Tensor sums = columns_of(lse, call.q, call.count, call.queries).contiguous();
-      if (!has_flash(x.q)) return take(to, on_meta::backward(x.q, x.k, x.v));
+      if (by.kernel == plan::AttentionKernel::cudnn) {
+        check_internal(d_out.is_contiguous() && out.is_contiguous(), "ops.attention",
+                       "the output and its gradient must be contiguous");
+        note_shape(call, heads, x.q.size(3));
+        if (x.q.is_meta()) return take(to, on_meta::cudnn_backward(x.q, x.k, x.v));
+        return take(to, at::_scaled_dot_product_cudnn_attention_backward(
+                            queries(d_out), x.q, x.k, x.v, queries(out), lse_is_column ? sums.unsqueeze(3) : sums, none,
+                            none, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, call.queries, call.keys,
+                            /*dropout_p=*/0.0, /*is_causal=*/false, scale));
+      }
+      if (x.q.is_meta()) return take(to, on_meta::backward(x.q, x.k, x.v));
       return take(to, at::_scaled_dot_product_flash_attention_backward(
                           queries(d_out), x.q, x.k, x.v, queries(out), sums, /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
                           call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none, scale));
@@ -269,7 +353,7 @@ void flash_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
     const AttentionInputs x = form(queries, keys, in), to = form(queries, keys, grads);
     const Tensor sums = lse.narrow(1, call.q, call.all_queries).contiguous(), q_begins = begins_of(q_at, call, x.q),
                  k_begins = begins_of(k_at, call, x.k);
-    if (!has_flash(x.q)) return take(to, on_meta::backward_of_unlike(x.q, x.k, x.v, call.count));
+    if (x.q.is_meta()) return take(to, on_meta::backward_of_unlike(x.q, x.k, x.v, call.count));
     take(to, at::_flash_attention_backward(queries(d_out), x.q, x.k, x.v, queries(out), sums, q_begins, k_begins,
                                            call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none,
                                            scale));
@@ -282,7 +366,8 @@ constexpr Most kProducts = {.rows = kQueries};
 
 void attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale, const Offsets& q_at,
                const Offsets& k_at, const AttentionResult& result) {
-  if (runs_flash(in.q, heads) && !bias.defined()) return flash_forward(in, heads, scale, q_at, k_at, result);
+  if (!bias.defined() && !takes_products(in.q, heads)) return fused_forward(in, heads, scale, q_at, k_at, result);
+  if (!bias.defined()) note(in.q, taken(in.q, heads, 1), /*forward=*/true);
   each_call(in.q, q_at, k_at, kProducts, [&](const Samples& call) {
     const auto floats = [&](const Tensor& x, int64_t first, int64_t rows) {  // [samples * heads, rows, d]
       return as_floats(samples_of(x, heads, first, call.count, rows)).flatten(0, 1);
@@ -307,8 +392,8 @@ void attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, dou
 void attention_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
                         const Tensor& delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
                         const AttentionInputs& grads) {
-  if (runs_flash(in.q, heads))
-    return flash_backward(in, out.defined() ? out : output_along(d_out, delta, heads), d_out, lse, heads, q_at, k_at,
+  if (!takes_products(in.q, heads))
+    return fused_backward(in, out.defined() ? out : output_along(d_out, delta, heads), d_out, lse, heads, q_at, k_at,
                           grads);  // [Note: delta for flash]
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads));
   each_call(in.q, q_at, k_at, kProducts, [&](const Samples& call) {

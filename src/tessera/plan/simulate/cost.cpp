@@ -56,7 +56,8 @@ double state_bytes(const ModelSpec& model, const Plan& plan) {
 
 struct CostModel::Priced {
   const UnitWork& work;
-  const UnitSignatures* sizes;  ///< null: not known
+  const UnitSignatures* sizes;    ///< null: not known
+  const AttentionUse* attention;  ///< likewise
 };
 
 /// Micro-batches of fewer samples: the machine with their work, and the costs.
@@ -83,19 +84,27 @@ CostModel::CostModel(const ModelSpec& model, const Plan& plan, const Machine& ma
   const DeviceProfile& device = machine_.profile.device;
   product_ = rate_of(device.gemm, machine_.dtype, machine_.profile);
   // fp8 and tf32 apply to products; attention runs in another dtype of the profile
-  const auto attention = [&](const RateByDtype& rates) {
-    const auto it = rates.find(machine_.dtype);
-    if (it != rates.end()) return it->second;
-    return rates.contains("bf16") ? rates.at("bf16") : product_;
+  const auto attention = [&](const RateByDtype& rates, const std::string& by) {
+    for (const std::string& name : {machine_.dtype + by, "bf16" + by, machine_.dtype, std::string("bf16")})
+      if (const auto it = rates.find(name); it != rates.end()) return it->second;
+    return product_;
   };
-  attention_ = attention(device.attention);
-  attention_backward_ = attention(device.attention_backward);
+  const auto attending = [&](const std::string& by) {
+    Attending found = {attention(device.attention, by), attention(device.attention_backward, by)};
+    for (const std::string& name : {machine_.dtype + by, machine_.dtype})
+      if (const auto it = device.attentions.find(name); it != device.attentions.end() && !found.grid)
+        found.grid = &it->second;
+    return found;
+  };
+  flash_ = attending(""), cudnn_ = attending(std::string(kByCudnn));
+  usually_cudnn_ = cudnn_.forward.top > flash_.forward.top;
+  for (const UnitSpec& unit : model.units) attention_of_.emplace(unit.kind, &unit.cost.attention);
   if (machine_.profile.devices == 0) dispatch_ = device.dispatch;
   const auto grid = [&](const std::map<std::string, TimeGrid>& grids) {
     const auto it = grids.find(machine_.dtype);
     return it == grids.end() ? nullptr : &it->second;
   };
-  products_ = grid(machine_.profile.device.products), attentions_ = grid(machine_.profile.device.attentions);
+  products_ = grid(machine_.profile.device.products);
   uncached_ = grid(machine_.profile.device.uncached_products);
   if (uncached_ && device.cached > 0 && device.uncached > device.cached)
     uncached_part_ = std::clamp(
@@ -121,7 +130,9 @@ double element_bytes(const std::string& dtype) { return dtype == "fp8" ? 1 : dty
 
 CostModel::Priced CostModel::priced(const std::string& kind) const {
   const auto sizes = machine_.sizes.find(kind);
-  return {machine_.work.at(kind), sizes == machine_.sizes.end() ? nullptr : &sizes->second};
+  const auto attention = attention_of_.find(kind);
+  return {machine_.work.at(kind), sizes == machine_.sizes.end() ? nullptr : &sizes->second,
+          attention == attention_of_.end() ? nullptr : attention->second};
 }
 
 double CostModel::product_seconds(double flops, const Product* sizes, const char* call) const {
@@ -147,13 +158,16 @@ double CostModel::products_seconds(const std::vector<double>& flops, const std::
 
 double CostModel::site_seconds(const Priced& priced, const std::string& site, bool backward) const {
   const double flops = priced.work.attention.at(site);
-  if (attentions_ && priced.sizes && priced.sizes->segments.contains(site)) {
+  const auto takes = [&](AttentionKernel kernel) { return priced.attention && priced.attention->takes(site, kernel); };
+  const bool cudnn = takes(AttentionKernel::cudnn) || (usually_cudnn_ && !takes(AttentionKernel::flash));
+  const Attending& by = cudnn ? cudnn_ : flash_;
+  if (by.grid && priced.sizes && priced.sizes->segments.contains(site)) {
     constexpr double kWidth = 64;  // of the measured head
     const auto [queries, keys] = priced.sizes->segments.at(site);
     const double heads = flops / (4 * queries * keys * kWidth);
-    return (backward ? 2 : 1) * dispatch_ + heads * attentions_->at(backward ? "backward" : "forward", {queries, keys});
+    return (backward ? 2 : 1) * dispatch_ + heads * by.grid->at(backward ? "backward" : "forward", {queries, keys});
   }
-  return backward ? attention_backward_.seconds(2.5 * flops) : attention_.seconds(flops);
+  return backward ? by.backward.seconds(2.5 * flops) : by.forward.seconds(flops);
 }
 
 double CostModel::others_seconds(const Priced& priced, bool backward) const {

@@ -123,12 +123,18 @@ class CostModel {
   const ModelSpec& model_;
   const Plan& plan_;
   const Machine& machine_;
-  Rate product_, attention_, attention_backward_;
-  double dispatch_ = 0;                   ///< seconds of a call that its work adds to; 0 where the device works beside
-  const TimeGrid* products_ = nullptr;    ///< measured times of the dtype, if there are
-  const TimeGrid* uncached_ = nullptr;    ///< likewise, of weights that no cache holds
-  double uncached_part_ = 0;              ///< 0: as products_, 1: as uncached_
-  const TimeGrid* attentions_ = nullptr;  ///< likewise
+  Rate product_;
+  struct Attending {
+    Rate forward, backward;
+    const TimeGrid* grid = nullptr;  ///< measured times of the kind; null: none
+  };
+  Attending flash_, cudnn_;
+  bool usually_cudnn_ = false;                               ///< where nothing says which: the faster
+  std::map<std::string, const AttentionUse*> attention_of_;  ///< by kind
+  double dispatch_ = 0;                 ///< seconds of a call that its work adds to; 0 where the device works beside
+  const TimeGrid* products_ = nullptr;  ///< measured times of the dtype, if there are
+  const TimeGrid* uncached_ = nullptr;  ///< likewise, of weights that no cache holds
+  double uncached_part_ = 0;            ///< 0: as products_, 1: as uncached_
   struct OfKind {
     double forward, backward;
   };

@@ -29,20 +29,24 @@ struct OperatorRates {
   bool operator==(const OperatorRates&) const = default;
 };
 
+/// Ends the name of a dtype for attention by cuDNN's kernel: "bf16_cudnn"; without it, on a GPU, flash computes.
+inline constexpr std::string_view kByCudnn = "_cudnn";
+
 struct DeviceProfile {
-  int64_t memory = 0;                         ///< bytes
-  Rate bandwidth;                             ///< bytes/s of elementwise work on long buffers: the optimiser
-  Rate norm = {};                             ///< bytes/s of gradients that are squared and summed; 0: as bandwidth
-  Rate stream;                                ///< bytes/s of the operators between products (norms, gates, GELU)
-  RateByDtype gemm;                           ///< FLOP/s of matrix products
-  RateByDtype attention, attention_backward;  ///< FLOP/s; a backward counts 2.5 times the forward's FLOPs
+  int64_t memory = 0;  ///< bytes
+  Rate bandwidth;      ///< bytes/s of elementwise work on long buffers: the optimiser
+  Rate norm = {};      ///< bytes/s of gradients that are squared and summed; 0: as bandwidth
+  Rate stream;         ///< bytes/s of the operators between products (norms, gates, GELU)
+  RateByDtype gemm;    ///< FLOP/s of matrix products
+  /// FLOP/s of attention, also by kernel (kByCudnn); a backward counts 2.5 times the forward's FLOPs.
+  RateByDtype attention, attention_backward;
   // Measured by signature, where `tessera probe` was here; they then take the place of the rates above.
   /// Of products, by dtype: rows, in, out; "forward", "input_gradient" and "weight_gradient".
   std::map<std::string, TimeGrid> products = {};
   /// Likewise with weights and gradients that no cache holds, and the bytes of weights that both took turns with.
   std::map<std::string, TimeGrid> uncached_products = {};
   double cached = 0, uncached = 0;
-  /// Of attention with one head of 64, by dtype: queries, keys; "forward" and "backward".
+  /// Of attention with one head of 64, by dtype and kernel: queries, keys; "forward" and "backward".
   std::map<std::string, TimeGrid> attentions = {};
   std::map<std::string, OperatorRates> operators = {};  ///< of the operators between products, by kind
   /// Seconds that calling an operator takes before it works; a backward calls twice as many. Of a GPU those of the host, which

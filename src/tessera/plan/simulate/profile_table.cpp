@@ -36,7 +36,8 @@ struct ProfileRow {
     double fp32, tf32, bf16, fp8;  // achieved by large products
   } products;
   struct Attention {
-    double forward, backward;  // bf16, head dim 128
+    double forward, backward;                // by flash; bf16, head dim 128
+    double by_cudnn = 0, by_cudnn_back = 0;  // 0: not known, as flash
   } attention;
   struct Memory {
     double gib, stream;  // total that the driver reports; streaming operators achieve about 0.87 of the data sheet
@@ -84,14 +85,23 @@ Around with_bus(Around around, double bus) {
   return around;
 }
 
-std::string number(double value) {
+std::string short_number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.5g", value);
   return text;
 }
 
-/// A row made of a data sheet: attention achieves 0.88 of what products do and its backward 0.70, fp32 0.73 of its peak
-/// and operators 0.87 of the memory's rate, as on the GPUs that were measured. [E]
+/// Attention of a row made of a data sheet, whose products achieve `bf16`. The best kernel achieves 0.88 of them, 0.70 in its
+/// backward: on Hopper cuDNN's, where flash achieves 0.57 and 0.49; Blackwell of data centres is taken as Hopper. Elsewhere
+/// flash's; cuDNN's has 0.82 of it on an A100, 0.88 on an RTX PRO 6000 (huggingface/transformers#48163). [E]
+ProfileRow::Attention attention_of(const std::string& target, double bf16) {
+  if (target == "sm_90" || target == "sm_100") return {0.57 * bf16, 0.49 * bf16, 0.88 * bf16, 0.70 * bf16};
+  const double cudnn = target == "sm_80" ? 0.82 : target == "sm_120" ? 0.88 : 0;
+  return {0.88 * bf16, 0.70 * bf16, cudnn * 0.88 * bf16, cudnn * 0.70 * bf16};
+}
+
+/// A row made of a data sheet: fp32 achieves 0.73 of its peak and operators 0.87 of the memory's rate, as on the GPUs that
+/// were measured. [E]
 ProfileRow row_of(const std::string& gpu, const std::string& also, const std::string& target, const Sheet& sheet,
                   const Around& around) {
   const double bf16 = sheet.reach * sheet.bf16;
@@ -100,11 +110,12 @@ ProfileRow row_of(const std::string& gpu, const std::string& also, const std::st
           .target = target,
           .usual = around.usual,
           .devices = around.devices,
-          .source = "NVIDIA's data sheet (" + number(sheet.bf16) + " TF bf16 with fp32 sums, " + number(sheet.gbs) +
-                    " GB/s, " + number(sheet.gib) + " GiB as drivers report); products at " + number(sheet.reach) +
+          .source = "NVIDIA's data sheet (" + short_number(sheet.bf16) + " TF bf16 with fp32 sums, " +
+                    short_number(sheet.gbs) + " GB/s, " + short_number(sheet.gib) +
+                    " GiB as drivers report); products at " + short_number(sheet.reach) +
                     ", the rest in proportion [E]",
           .products = {0.73 * sheet.fp32, 0.5 * bf16, bf16, sheet.reach * sheet.fp8},
-          .attention = {0.88 * bf16, 0.70 * bf16},
+          .attention = attention_of(target, bf16),
           .memory = {sheet.gib, 0.87 * sheet.gbs},
           .link = around.link,
           .nic = around.nic,
@@ -119,15 +130,15 @@ const std::vector<ProfileRow>& rows() {
      .target = "sm_90",
      .usual = 8, .devices = 8,
      .source = "NVIDIA H200 data sheet (989 TF bf16, 4.8 TB/s, NVLink 450 GB/s); products at 650 TF, attention 600/480 "
-     "TF (cuDNN, FlashAttention-3 paper, 16K tokens); NVLink 350 GB/s bus in nccl-tests; PCIe 5 x16 54 GB/s; "
+     "TF (cuDNN) and 370/320 (flash), FlashAttention-3 paper, 16K tokens; NVLink 350 GB/s bus in nccl-tests; PCIe 5 x16 54 GB/s; "
      "NVMe of DeepNVMe's 8 x Gen5 node; 8 x NDR 400 Gb/s at 45 GB/s each",
-     .products = {48, 380, 650, 1200}, .attention = {600, 480}, .memory = {139.8, 4200}, .link = {350, 4}, .nic = 360,
+     .products = {48, 380, 650, 1200}, .attention = {370, 320, 600, 480}, .memory = {139.8, 4200}, .link = {350, 4}, .nic = 360,
      .host = {54, 400, 2000}, .disk = {48, 26, 30000, 8}},
     {.gpu = "h100", .also = " h10080 ",
      .target = "sm_90",
      .usual = 8, .devices = 8,
      .source = "NVIDIA H100 SXM data sheet (989 TF bf16, 3.35 TB/s, 80 GB); else as h200",
-     .products = {48, 380, 640, 1180}, .attention = {595, 470}, .memory = {79.2, 2900}, .link = {350, 4}, .nic = 360,
+     .products = {48, 380, 640, 1180}, .attention = {365, 315, 595, 470}, .memory = {79.2, 2900}, .link = {350, 4}, .nic = 360,
      .host = {54, 400, 2000}, .disk = {48, 26, 30000, 8}},
     {.gpu = "a100-80", .also = " a100 a100pcie a100pcie80 a10080pcie ",
      .target = "sm_80",
@@ -192,7 +203,7 @@ const std::vector<ProfileRow>& rows() {
      .usual = 1, .devices = 1,
      .source = "one H200 of a shared node, with 16 of its cores, 128 GiB of its host memory and 64 GiB of its disk: the "
      "GPU and its link as h200's; host memory at an eighth of the node's rate [E]; disk of a cloud machine [E]",
-     .products = {48, 380, 650, 1200}, .attention = {600, 480}, .memory = {139.8, 4200}, .link = {350, 4}, .nic = 3,
+     .products = {48, 380, 650, 1200}, .attention = {370, 320, 600, 480}, .memory = {139.8, 4200}, .link = {350, 4}, .nic = 3,
      .host = {54, 50, 137.438}, .disk = {2, 1, 64, 1}},
   };
   // clang-format on
@@ -217,6 +228,10 @@ Profile profile(const ProfileRow& row, int devices) {
                         {"fp32", rate(row.products.fp32 * 0.6, kAttentionStart)}};
   p.device.attention_backward = {{"bf16", rate(row.attention.backward, kAttentionStart)},
                                  {"fp32", rate(row.products.fp32 * 0.5, kAttentionStart)}};
+  if (const std::string by_cudnn = "bf16" + std::string(kByCudnn); row.attention.by_cudnn > 0) {
+    p.device.attention[by_cudnn] = rate(row.attention.by_cudnn, kAttentionStart);
+    p.device.attention_backward[by_cudnn] = rate(row.attention.by_cudnn_back, kAttentionStart);
+  }
   p.link = {row.link.bus * kGiga, row.link.bus * kGiga, row.link.hop * kMicro};
   p.nic = {row.nic * kGiga * share, row.nic * kGiga * share, 2 * row.link.hop * kMicro};
   p.host_link = row.host.pcie * kGiga;

@@ -19,6 +19,7 @@
 #include "tessera/job/device.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
+#include "tessera/ops/target.h"
 #include "tessera/plan/schedule_json.h"
 #include "tessera/planning/make_plan.h"
 #include "tessera/planning/planning.h"
@@ -36,6 +37,12 @@ std::vector<std::string> unit_names(const net::Denoiser& model) {
   return names;
 }
 
+/// As job::settle_compute() of a recipe.
+plan::Attention usual_attention() {
+  const bool hopper = device::used() && device::used()->properties(device::here().index()).chip == "sm_90";
+  return hopper && ops::why_no_cudnn_attention().empty() ? plan::Attention::cudnn : plan::Attention::flash;
+}
+
 /// What to plan. A plan file has mesh and batch of its own.
 planning::PlanRequest request_of(const BenchOptions& options, const net::Denoiser& model, Mesh mesh, int64_t budget) {
   planning::PlanRequest request;
@@ -45,6 +52,7 @@ planning::PlanRequest request_of(const BenchOptions& options, const net::Denoise
   request.planner.global_batch = mesh.dp_size();
   request.planner.recompute_units = options.recompute;
   request.planner.compute = request.planner.param_dtype = options.compute;  // as "auto" of plan.param_dtype
+  request.planner.attention = options.attention.value_or(usual_attention());
   request.planner.grad = options.grad, request.planner.states.moments = options.moments;
   if (!options.plan.empty()) {
     request.by_hand =
@@ -53,6 +61,7 @@ planning::PlanRequest request_of(const BenchOptions& options, const net::Denoise
     request.planner.global_batch = request.by_hand->global_batch;
     request.planner.micro_batch = request.by_hand->micro_batch;
     request.planner.compute = request.by_hand->compute;  // shapes are measured in it
+    request.planner.attention = request.by_hand->attention;
   }
   request.mesh = mesh;
   request.machine.profile = plan::find_profile(options.profile);

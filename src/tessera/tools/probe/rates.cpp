@@ -3,6 +3,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/ranges.h"
+#include "tessera/ops/target.h"
 #include "tessera/tools/probe/signatures.h"
 
 namespace tessera::tools {
@@ -36,7 +37,9 @@ Rate rate_of_products(Clock& clock, const Sizes& sizes, at::ScalarType type) {
   return through(measure(sizes.products[0]), measure(sizes.products[1]));
 }
 
-void rates_of_attention(plan::DeviceProfile& device, Clock& clock, const Sizes& sizes, const Sizes::OfType& of) {
+void rates_of_attention(plan::DeviceProfile& device, Clock& clock, const Sizes& sizes, const Sizes::OfType& of,
+                        plan::Attention kernel) {
+  const ops::AttentionScope scope(kernel);
   std::array<Point, 2> forward, backward;
   for (size_t i = 0; i < 2; ++i) {
     // of the other dtypes their longest: they compute slower
@@ -49,7 +52,7 @@ void rates_of_attention(plan::DeviceProfile& device, Clock& clock, const Sizes& 
     const double work = 4.0 * static_cast<double>(tokens * tokens * width);
     forward[i] = {work, both.forward}, backward[i] = {2.5 * work, both.backward};
   }
-  const std::string name = rates_of(of.type);
+  const std::string name = rates_of(of.type, kernel);
   device.attention[name] = through(forward[0], forward[1]);
   device.attention_backward[name] = through(backward[0], backward[1]);
 }
@@ -119,7 +122,7 @@ Call product_call(const ProductSize& size, at::ScalarType type) {
 void measure_rates(plan::DeviceProfile& device, Clock& clock, const Sizes& sizes) {
   for (const Sizes::OfType& of : sizes.types) {
     device.gemm[rates_of(of.type)] = rate_of_products(clock, sizes, of.type);
-    rates_of_attention(device, clock, sizes, of);
+    for (const plan::Attention kernel : kernels_of(of.type)) rates_of_attention(device, clock, sizes, of, kernel);
   }
   device.stream = rate_of_operators(clock, sizes);
   updates(device, clock, sizes);

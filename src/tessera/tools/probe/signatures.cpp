@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/ops/kernels.h"
+#include "tessera/ops/target.h"
 
 namespace tessera::tools {
 
@@ -70,7 +71,8 @@ plan::TimeGrid products(Clock& clock, const Sizes::OfType& of, size_t bytes) {
 }
 
 /// Of 64 values of a head, whatever heads are measured.
-plan::TimeGrid attentions(Clock& clock, const Sizes::OfType& of, const Sizes& sizes) {
+plan::TimeGrid attentions(Clock& clock, const Sizes::OfType& of, const Sizes& sizes, plan::Attention kernel) {
+  const ops::AttentionScope scope(kernel);
   plan::TimeGrid grid{.axes = {of.spans, of.spans}};
   const double heads_of_64 = static_cast<double>(sizes.heads * sizes.head) / 64;
   for (const double queries : of.spans)
@@ -162,7 +164,16 @@ double dispatch(Clock& clock) {
 
 }  // namespace
 
-std::string rates_of(at::ScalarType type) { return type == at::kBFloat16 ? "bf16" : "fp32"; }
+std::string rates_of(at::ScalarType type, plan::Attention kernel) {
+  return (type == at::kBFloat16 ? "bf16" : "fp32") +
+         std::string(kernel == plan::Attention::cudnn ? plan::kByCudnn : std::string_view());
+}
+
+std::vector<plan::Attention> kernels_of(at::ScalarType type) {
+  std::vector<plan::Attention> all = {plan::Attention::flash};
+  if (type != at::kFloat && ops::why_no_cudnn_attention().empty()) all.push_back(plan::Attention::cudnn);
+  return all;
+}
 
 Rate line(double small_work, double small_seconds, double large_work, double large_seconds) {
   const bool rises = large_seconds > small_seconds;  // else noise: no start-up is seen
@@ -193,7 +204,8 @@ void measure_signatures(plan::DeviceProfile& device, Clock& clock, const Sizes& 
     const std::string name = rates_of(of.type);
     device.products[name] = products(clock, of, sizes.cached > 0 ? sizes.cached : sizes.uncached);
     if (sizes.cached > 0) device.uncached_products[name] = products(clock, of, sizes.uncached);
-    device.attentions[name] = attentions(clock, of, sizes);
+    for (const plan::Attention kernel : kernels_of(of.type))
+      device.attentions[rates_of(of.type, kernel)] = attentions(clock, of, sizes, kernel);
   }
   if (sizes.cached > 0)
     device.cached = static_cast<double>(sizes.cached), device.uncached = static_cast<double>(sizes.uncached);

@@ -4,6 +4,7 @@
 //
 //   measure_signatures(profile.device, *clock, sizes);
 #include "tessera/ops/row_index.h"
+#include "tessera/plan/attention.h"
 #include "tessera/plan/simulate/profile.h"
 #include "tessera/tools/probe/clock.h"
 #include "tessera/tools/probe/sizes.h"
@@ -13,8 +14,10 @@ namespace tessera::tools {
 /// Fills products, attentions, operators and dispatch.
 void measure_signatures(plan::DeviceProfile& device, Clock& clock, const Sizes& sizes);
 
-/// The name of a dtype in a profile: "bf16".
-std::string rates_of(at::ScalarType type);
+/// The name of a dtype in a profile, and of a kernel of attention: "bf16", "bf16_cudnn".
+std::string rates_of(at::ScalarType type, plan::Attention kernel = plan::Attention::flash);
+/// The kernels of attention that are timed here.
+std::vector<plan::Attention> kernels_of(at::ScalarType type);
 /// The rate through two points: seconds = (work + half) / top.
 plan::Rate line(double small_work, double small_seconds, double large_work, double large_seconds);
 
