@@ -49,14 +49,19 @@ class Case:
     expected: dict = field(default_factory=dict)
     tolerance: object = "of its kind"
     files: dict = field(default_factory=dict)     # name -> what is written as JSON
+    weights: dict = field(default_factory=dict)   # name -> Tensor, of model.safetensors
+    about: dict = field(default_factory=dict)     # further fields of case.json
+    name: str = ""                                # of the case, where its kind does not say all
 
 
 def write(case: Case, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"kind": case.kind, "reference": "plain code", "notes": "drawn", "tolerance": case.tolerance}
+    about = {"kind": case.kind, "reference": "plain code", "notes": "drawn", "tolerance": case.tolerance, **case.about}
     for name, content in {"case.json": about, "config.json": case.config, **case.files}.items():
         (folder / name).write_text(json.dumps(content))
     write_tensors({**case.inputs, **case.expected}, folder / "case.safetensors")
+    if case.weights:
+        write_tensors(case.weights, folder / "model.safetensors")
     return folder
 
 

@@ -253,7 +253,8 @@ void check_own_file(const CaseContext& context, const models::DenoiserCase& kind
 
 CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCase& kind) {
   CaseResults results;
-  for (const std::string& weights : kind.weights)
+  for (const std::string& weights : kind.weights) {
+    if (weights != kind.weights.front() && !fs::exists(context.folder / weights)) continue;
     for (const fs::path& path : context.case_files()) {
       CaseFile file(context.name, path, weights);
       const std::string config = context.config.text();
@@ -262,6 +263,7 @@ CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCa
       check_own_file(context, kind, *model, file);
       results.push_back(std::move(file));
     }
+  }
   return results;
 }
 
