@@ -7,7 +7,7 @@ import random
 
 from golden_files import Case, Tensor, f32
 from golden_networks import OF_DIFFUSERS
-from plain import (Array, Weights, attention, cat, chunks, conv, heads, linear, narrow, noise, permute, products, relu, reshape,
+from plain import (Array, Weights, attention, cat, chunks, conv, heads, narrow, noise, permute, products, relu, reshape,
                    rsqrt, silu, square, stack, sums, swap, take, unheads)
 
 

@@ -50,8 +50,9 @@ class Case:
     tolerance: object = "of its kind"
     files: dict = field(default_factory=dict)     # name -> what is written as JSON
     weights: dict = field(default_factory=dict)   # name -> Tensor, of model.safetensors
+    tensors: dict = field(default_factory=dict)   # path of another file -> its tensors
+    metadata: dict = field(default_factory=dict)  # path -> texts in its header
     about: dict = field(default_factory=dict)     # further fields of case.json
-    name: str = ""                                # of the case, where its kind does not say all
 
 
 def write(case: Case, folder: Path) -> Path:
@@ -62,11 +63,14 @@ def write(case: Case, folder: Path) -> Path:
     write_tensors({**case.inputs, **case.expected}, folder / "case.safetensors")
     if case.weights:
         write_tensors(case.weights, folder / "model.safetensors")
+    for name, tensors in case.tensors.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_tensors(tensors, folder / name, case.metadata.get(name))
     return folder
 
 
-def write_tensors(tensors: dict, path: Path) -> None:
-    header, parts, at = {}, [], 0
+def write_tensors(tensors: dict, path: Path, metadata: dict = None) -> None:
+    header, parts, at = {"__metadata__": metadata} if metadata else {}, [], 0
     for name, tensor in tensors.items():
         data = tensor.bytes()
         header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [at, at + len(data)]}

@@ -4,7 +4,7 @@ import random
 
 from golden_files import Case, Tensor, f32, numbers
 from golden_networks import OF_DIFFUSERS, finish, modulate, rope3, grid, from_patches, patches, positions2
-from plain import (Array, Weights, attention, cat, chunks, gelu_tanh, heads, layer_norm, linear, mean, narrow, noise,
+from plain import (Array, Weights, attention, cat, chunks, gelu_tanh, heads, layer_norm, mean, narrow, noise,
                    reshape, rms_norm, rotate, silu, sinusoid, square, stack, take, unheads, forget)
 
 

@@ -4,7 +4,7 @@ import random
 
 from golden_files import Case, Tensor, bf16, f32, numbers
 from golden_networks import BY_LARGEST, error, finish, modulate, thirds, rope3, grid, from_patches, patches
-from plain import (Array, Weights, attention, cat, chunks, conv, gelu, gelu_tanh, heads, layer_norm, linear, narrow,
+from plain import (Array, Weights, attention, cat, chunks, gelu, gelu_tanh, heads, layer_norm, narrow,
                    noise, reshape, rms_norm, rotate, silu, sinusoid, sums, swap, take, unheads)
 
 
@@ -90,7 +90,7 @@ def wan_config(draw: random.Random, kind: str) -> dict:
 def wan(draw: random.Random, kind: str = None) -> Case:
     kind = kind or draw.choice(["t2v", "i2v", "ti2v"])
     c = wan_config(draw, kind)
-    case = Case("dit", c, tolerance=BY_LARGEST, name="wan_" + kind)
+    case = Case("dit", c, tolerance=BY_LARGEST)
     w = Weights(draw)
     dtype, rounded = draw.choice([("F32", f32), ("BF16", bf16)])
     samples = []
@@ -125,6 +125,32 @@ def wan(draw: random.Random, kind: str = None) -> Case:
     if features is not None:
         wanted["clip_fea"] = features
     return finish(case, w, error(outputs, [target for *_, target in samples]), wanted)
+
+def experts(draw: random.Random) -> Case:
+    """Two denoisers, of which the timestep chooses one."""
+    c, folders = wan_config(draw, "t2v"), ["high_noise_model", "low_noise_model"]
+    c.update({"experts": folders, "boundary": draw.choice([0.875, 0.9, 0.5]), "num_train_timesteps": draw.choice([1000, 500])})
+    x = noise(draw, [c["out_dim"], draw.choice([1, 2]), 4, 2 * draw.choice([1, 2, 3])])
+    text, target = noise(draw, [draw.randrange(1, c["text_len"] + 1), c["text_dim"]]), noise(draw, x.shape)
+    edge = c["boundary"] * c["num_train_timesteps"]
+    times = [edge, f32(edge * draw.random()), f32(edge + (1000 - edge) * draw.random()), f32(edge * draw.random())]
+    both, outputs = [Weights(draw) for _ in folders], []
+    for t in times:
+        outputs.append(wan_forward(both[t < edge], c, x, [t], text))
+    for w in both:  # both have all of their weights, whichever times are drawn
+        wan_forward(w, c, x, [0.0], text)
+    case = Case("dit_moe", c, {"in.x": x.tensor(), "in.context": text.tensor(), "in.target": target.tensor(),
+                               "in.t": numbers(times, "F32")}, tolerance=BY_LARGEST)
+    finish(case, both[0], error(outputs, [target] * len(times)), {})
+    case.expected = {name: value for name, value in case.expected.items() if not name.startswith("grad")}
+    case.expected.update({f"out.{i}": out.tensor() for i, out in enumerate(outputs)})
+    case.expected["out.expert"] = numbers([int(t < edge) for t in times], "I64")
+    case.weights = {}
+    for folder, w in zip(folders, both):
+        case.expected.update(w.gradients(f"grad.{folder}."))
+        case.tensors[folder + "/model.safetensors"] = w.tensors()
+    return case
+
 
 # S2V
 
@@ -251,4 +277,4 @@ def s2v(draw: random.Random) -> Case:
 
 
 KINDS = {"wan_t2v": lambda draw: wan(draw, "t2v"), "wan_i2v": lambda draw: wan(draw, "i2v"),
-         "wan_ti2v": lambda draw: wan(draw, "ti2v"), "wan_s2v": s2v}
+         "wan_ti2v": lambda draw: wan(draw, "ti2v"), "wan_s2v": s2v, "wan_experts": experts}

@@ -77,8 +77,9 @@ double share_of(const Options& options, double q) {
 }
 
 TEST(Flow, EveryKindHasTheDistributionOfItsFormula) {
-  constexpr Timesteps kKinds[] = {Timesteps::uniform, Timesteps::logit_normal, Timesteps::diffsynth, Timesteps::nvlabs,
-                                  Timesteps::diffusers, Timesteps::by_size, Timesteps::by_area};
+  constexpr Timesteps kKinds[] = {Timesteps::uniform, Timesteps::logit_normal, Timesteps::diffsynth,
+                                  Timesteps::nvlabs,  Timesteps::diffusers,    Timesteps::by_size,
+                                  Timesteps::by_area};
   for (const Timesteps kind : kKinds)
     for (const auto& [shift, mean, scale] : {std::array{1.0, 0.0, 1.0}, {3.0, 0.7, 1.4}, {0.6, -0.5, 0.8}}) {
       Options options;

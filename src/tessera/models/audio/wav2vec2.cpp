@@ -13,7 +13,8 @@ namespace {
 
 constexpr const char* kPosition = "encoder.pos_conv_embed.conv";
 constexpr double kVarianceEps = 1e-7;  // of the waveform
-constexpr double kFeatureEps = 1e-5;  // of the norms behind its convolutions, whatever layer_norm_eps says of the others
+constexpr double kFeatureEps =
+    1e-5;  // of the norms behind its convolutions, whatever layer_norm_eps says of the others
 
 std::string shape_text(at::IntArrayRef shape) {
   std::string text = "[";
