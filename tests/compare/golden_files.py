@@ -49,19 +49,28 @@ class Case:
     expected: dict = field(default_factory=dict)
     tolerance: object = "of its kind"
     files: dict = field(default_factory=dict)     # name -> what is written as JSON
+    weights: dict = field(default_factory=dict)   # name -> Tensor, of model.safetensors
+    tensors: dict = field(default_factory=dict)   # path of another file -> its tensors
+    metadata: dict = field(default_factory=dict)  # path -> texts in its header
+    about: dict = field(default_factory=dict)     # further fields of case.json
 
 
 def write(case: Case, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"kind": case.kind, "reference": "plain code", "notes": "drawn", "tolerance": case.tolerance}
+    about = {"kind": case.kind, "reference": "plain code", "notes": "drawn", "tolerance": case.tolerance, **case.about}
     for name, content in {"case.json": about, "config.json": case.config, **case.files}.items():
         (folder / name).write_text(json.dumps(content))
     write_tensors({**case.inputs, **case.expected}, folder / "case.safetensors")
+    if case.weights:
+        write_tensors(case.weights, folder / "model.safetensors")
+    for name, tensors in case.tensors.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_tensors(tensors, folder / name, case.metadata.get(name))
     return folder
 
 
-def write_tensors(tensors: dict, path: Path) -> None:
-    header, parts, at = {}, [], 0
+def write_tensors(tensors: dict, path: Path, metadata: dict = None) -> None:
+    header, parts, at = {"__metadata__": metadata} if metadata else {}, [], 0
     for name, tensor in tensors.items():
         data = tensor.bytes()
         header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [at, at + len(data)]}

@@ -1,8 +1,8 @@
-"""Learning rates, shapes of training, and schedules of samplers in plain code, with settings that are drawn."""
+"""Learning rates and shapes of training in plain code, with settings that are drawn."""
 import math
 import random
 
-from golden_files import Case, Tensor, f32, numbers
+from golden_files import Case, Tensor, numbers
 
 
 def lr_schedules(draw: random.Random) -> Case:
@@ -207,33 +207,4 @@ def first(clip: list, draws: list, about: dict, config: dict) -> tuple:
     return [-1] * 6, 0
 
 
-def flow(draw: random.Random) -> Case:
-    """Two Euler samplers and the table of training, of shifts and numbers of steps that no release has."""
-    case = Case("flow", {"_class_name": "flow", "num_train_timesteps": 1000},
-                tolerance={"out": 1e-5, "timesteps": 0, "sigmas": 1e-6})
-    count = draw.choice([5, 13, 24])
-    case.inputs = {"in.x": numbers([f32(draw.gauss(0, 1)) for _ in range(count)], "F32"),
-                   "in.noise": numbers([f32(draw.gauss(0, 1)) for _ in range(count)], "F32")}
-    for name in ("diffsynth", "euler"):
-        shift, steps = round(draw.uniform(1, 9), 2), draw.choice([1, 3, 7, 11, 19])
-
-        def shifted(u):
-            return shift * u / (1 + (shift - 1) * u)
-
-        if name == "diffsynth":
-            sigmas = [shifted(1 - i / steps) for i in range(steps)]
-        else:  # the ends of the range are those of the shifted table
-            low, high = shifted(1 / 1000), 1.0
-            sigmas = [shifted(high + (low - high) * i / max(1, steps - 1)) for i in range(steps)]
-        x, path = list(case.inputs["in.x"].values), list(case.inputs["in.x"].values)
-        for sigma, after in zip(sigmas, sigmas[1:] + [0.0]):
-            x = [a + (after - sigma) * (0.3 * math.sin(a) + 0.1 * sigma) for a in x]
-            path += x
-        out = f"out.{name}.shift{shift}.steps{steps}."
-        case.expected.update({out + "timesteps": numbers([1000 * s for s in sigmas], "F32"),
-                              out + "sigmas": numbers(sigmas + [0.0], "F32"),
-                              out + "trajectory": Tensor([steps + 1, count], path)})
-    return case
-
-
-KINDS = {"lr_schedules": lr_schedules, "aspect_ratios": aspect_ratios, "opensora_buckets": opensora_buckets, "flow": flow}
+KINDS = {"lr_schedules": lr_schedules, "aspect_ratios": aspect_ratios, "opensora_buckets": opensora_buckets}

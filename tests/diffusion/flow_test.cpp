@@ -68,6 +68,29 @@ TEST(Flow, DrawsHaveTheirDistributions) {
   EXPECT_NEAR(share_below(options, 0.875), 1 - 0.368, 0.015);
 }
 
+/// The share of shifted sigmas below q that the formula of a kind says. `towards`: 1 where large normals are noise.
+double share_of(const Options& options, double q) {
+  const double u = q / (options.shift - (options.shift - 1) * q);  // before the shift
+  const bool even = options.timesteps == Timesteps::uniform || options.timesteps == Timesteps::diffsynth;
+  const double towards = options.timesteps == Timesteps::diffusers ? 1 : -1;  // its noisiest entry is the first
+  return even ? u : 0.5 * std::erfc(-(std::log(u / (1 - u)) + towards * options.mean) / options.scale / std::sqrt(2.0));
+}
+
+TEST(Flow, EveryKindHasTheDistributionOfItsFormula) {
+  constexpr Timesteps kKinds[] = {Timesteps::uniform, Timesteps::logit_normal, Timesteps::diffsynth,
+                                  Timesteps::nvlabs,  Timesteps::diffusers,    Timesteps::by_size,
+                                  Timesteps::by_area};
+  for (const Timesteps kind : kKinds)
+    for (const auto& [shift, mean, scale] : {std::array{1.0, 0.0, 1.0}, {3.0, 0.7, 1.4}, {0.6, -0.5, 0.8}}) {
+      Options options;
+      options.timesteps = kind, options.shift = shift;
+      if (kind != Timesteps::by_size) options.mean = mean, options.scale = scale;  // whose normals are plain
+      for (const double q : {0.1, 0.37, 0.6, 0.9})
+        EXPECT_NEAR(share_below(options, q), share_of(options, q), 0.015)
+            << static_cast<int>(kind) << " shift " << shift << " below " << q;
+    }
+}
+
 TEST(Flow, DiffsynthWeightsAverageToOneOverItsTable) {
   Options options;
   options.timesteps = Timesteps::diffsynth;

@@ -60,11 +60,22 @@ TEST(Sampler, FollowsTheGoldenSchedulesAndTrajectories) {
 TEST(Sampler, FollowsTheSchedulersThatSanaIsSampledWith) {
   TESSERA_NEED_GOLDENS();
   const TensorMap tensors = Golden("sampling_sana").tensors("case.safetensors");
-  const std::pair<std::string, const char*> runs[] = {{"dpm2", "dpmpp_diffusers"}, {"euler", "euler_diffusers"}};
-  for (const auto& [run, name] : runs) {
+  struct Run {
+    std::string run;
+    const char* name;
+    double shift = 3;
+  };
+  const Run runs[] = {{"dpm2", "dpmpp_diffusers"},
+                      {"dpm1", "dpmpp1_diffusers"},
+                      {"dpm3", "dpmpp3_diffusers"},
+                      {"dpm2_heun", "dpmpp_heun_diffusers"},
+                      {"euler", "euler_diffusers"},
+                      {"euler_dynamic", "euler_dynamic", std::exp(0.8)},
+                      {"euler_dynamic_linear", "euler_dynamic", 1.7}};
+  for (const auto& [run, name, shift] : runs) {
     const std::string prefix = "out." + run + ".";
-    const auto sampler = make_sampler(name, 12, 3);
-    const bool whole = run == "dpm2";
+    const auto sampler = make_sampler(name, 12, shift);
+    const bool whole = run.starts_with("dpm");
     expect_close(list(sampler->timesteps()), tensors.at(prefix + "timesteps"), whole ? 0 : 1e-3, prefix + "timesteps");
     expect_close(list(sampler->sigmas()), tensors.at(prefix + "sigmas"), 1e-6, prefix + "sigmas");
     at::Tensor x = tensors.at("in.x");
@@ -72,6 +83,23 @@ TEST(Sampler, FollowsTheSchedulersThatSanaIsSampledWith) {
       x = sampler->step(i, x, 0.3 * x.sin() + 0.1 * sampler->timesteps()[i] / 1000);
       expect_close(x, tensors.at(prefix + "x")[i], 1e-4, prefix + "x " + std::to_string(i));
     }
+  }
+}
+
+// Of few steps the last but one is of second order, unless that is switched off: its steps differ then, and no other's.
+TEST(Sampler, ThirdOrderIsLoweredBeforeTheEndOfFewSteps) {
+  const at::Tensor start = at::linspace(-1, 1, 9);
+  const auto path = [&](int steps, bool lowers) {
+    const auto solver = make_dpm_solver(diffusers_dpmpp_schedule(steps, 3), {.order = 3, .lowers_order = lowers});
+    std::vector<at::Tensor> path = {start};
+    for (int i = 0; i < steps; ++i) path.push_back(solver->step(i, path.back(), 0.3 * path.back().sin()));
+    return path;
+  };
+  for (const int steps : {3, 4, 14, 15, 20}) {
+    const auto lowered = path(steps, true), plain = path(steps, false);
+    for (size_t i = 0; i + 2 < lowered.size(); ++i) EXPECT_TRUE(lowered[i].equal(plain[i])) << steps << " " << i;
+    const bool same = lowered[lowered.size() - 2].equal(plain[plain.size() - 2]);
+    EXPECT_EQ(same, steps >= 15 || steps < 4) << steps;
   }
 }
 

@@ -416,6 +416,8 @@ TEST_F(WanVaeTest, WeightsThatDoNotFitAreNamed) {
   expect_error("is_residual", [&] { parse_config(R"({"base_dim": 16, "is_residual": true})", "config.json"); });
   expect_error("needs 1, 2 or 4 times the channels",
                [&] { parse_config(R"({"dec_dim": 16, "dim_mult": [1, 3, 4, 4]})", "config.json"); });
+  expect_error("the shortcut of the last level keeps the channels",
+               [&] { parse_config(R"({"dec_dim": 16, "dim_mult": [1, 2, 4, 8]})", "config.json"); });
   expect_error("std", [&] { parse_config(R"({"z_dim": 1, "mean": [0], "std": [0]})", "config.json"); });
 }
 

@@ -529,6 +529,58 @@ TEST_F(Verify, SettingsChangeWhatIsExpected) {
   }
 }
 
+TEST_F(Verify, ACaseWithAnUnknownKeyAmongOthersIsReportedAndTheOthersAreCompared) {
+  const std::string flow = (goldens_ / "flow").string();
+  const std::string model = with_field(copy("clip_text"), "config.json", "/unheard_of", 1).string(),
+                    rule = with_field(copy("ema"), "case.json", "/unheard_of", 1).string();
+  for (const std::vector<std::string>& cases : {std::vector{model, rule, flow},
+                                                {flow, rule, model},
+                                                {model, flow, rule},
+                                                {"--mesh", "dp_shard=2", model, rule, flow}}) {
+    const Result r = verify(cases);
+    EXPECT_EQ(r.code, 3) << r.output;
+    for (const std::string said : {"clip_text/config.json: unheard_of is not known", "ema/case.json: ", "ok   flow/"})
+      EXPECT_NE(r.output.find(said), std::string::npos) << said << "\n" << r.output;
+    for (const char* other : {"ok   clip_text", "ok   ema", "FAIL"})
+      EXPECT_EQ(r.output.find(other), std::string::npos) << other << "\n" << r.output;
+  }
+  const fs::path json = run_.folder() / "report.json";
+  EXPECT_EQ(verify({"--json", json.string(), model, flow}).code, 3);
+  const auto report = json_of(json);
+  ASSERT_EQ(report.size(), 1U) << "of what was compared";
+  EXPECT_EQ(report[0].at("case"), "flow");
+  const fs::path changed = with_field(copy("lr_schedules"), "config.json", "/power", 1.25);
+  const Result differs = verify({model, changed.string()});
+  EXPECT_EQ(differs.code, 1) << "what differs comes before what is not known: " << differs.output;
+}
+
+TEST_F(Verify, SolversOfEveryOrderAndUnknownOnesAreRefusedAlone) {
+  const fs::path folder = copy("sampling_sana");
+  Result r = verify({folder.string()});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
+  const std::pair<const char*, nlohmann::ordered_json> unknown[] = {{"/runs/dpm3/solver_order", 4},
+                                                                    {"/runs/dpm2/solver_type", "bh2"},
+                                                                    {"/runs/dpm1/use_lu_lambdas", true},
+                                                                    {"/runs/dpm1/algorithm_type", "sde-dpmsolver++"}};
+  for (const auto& [place, value] : unknown) {
+    fs::remove_all(run_.folder() / "sampling_sana");
+    r = verify({with_field(copy("sampling_sana"), "config.json", place, value).string()});
+    EXPECT_EQ(r.code, 3) << place << "\n" << r.output;
+    EXPECT_NE(r.output.find("refused: dpm"), std::string::npos) << place << "\n" << r.output;
+    EXPECT_NE(r.output.find("32 tensors"), std::string::npos) << "those of the other runs\n" << r.output;
+  }
+  const std::pair<const char*, nlohmann::ordered_json> others[] = {{"/runs/dpm3/solver_order", 2},
+                                                                   {"/runs/dpm2/solver_type", "heun"},
+                                                                   {"/runs/dpm3/lower_order_final", false},
+                                                                   {"/mu_linear", 1.8}};
+  for (const auto& [place, value] : others) {
+    fs::remove_all(run_.folder() / "sampling_sana");
+    r = verify({with_field(copy("sampling_sana"), "config.json", place, value).string()});
+    EXPECT_EQ(r.code, 1) << place << "\n" << r.output;
+  }
+}
+
 TEST_F(Verify, HiddenStatesOfTextEncodersAreComparedOnSeveralLayouts) {
   for (const char* mesh : {"dp_shard=1", "tp=2", "pp=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "gemma2").string()});

@@ -32,23 +32,45 @@ class DataSolver : public Sampler {
   }
 };
 
-/// DPM-Solver++ 2M (Lu et al. 2022), midpoint form; first and last step of first order.
+/// DPM-Solver++ (Lu et al. 2022) over several steps, of an order that rises with the data predictions there are; the last
+/// step is of first order.
 class DpmPlusPlus final : public DataSolver {
  public:
-  using DataSolver::DataSolver;
+  DpmPlusPlus(SampleSchedule schedule, const DpmOptions& options)
+      : DataSolver(std::move(schedule)), options_(options) {}
+
   Tensor step(int i, const Tensor& x, const Tensor& v) override {
     const Tensor m = data(i, x, v);
     Tensor next = first_order(i, x, m);
-    if (i > 0 && i + 1 < steps()) {
-      const double inverse_ratio = h(i) / h(i - 1);  // 0 after a first sigma of 1, where h is infinite
-      next = next - (m - last_) * (0.5 * alpha(i + 1) * decay(i) * inverse_ratio);
-    }
+    const int order = this->order(i);
+    if (order == 2)  // the ratio is 0 after a first sigma of 1, where h is infinite
+      next = next + (m - last_) * (first_factor(i) * (h(i) / h(i - 1)));
+    if (order == 3) next = next + third_order(i, m);
+    before_ = last_;
     last_ = m;
     return next;
   }
 
  private:
-  Tensor last_;  // data prediction of the previous step
+  static constexpr int kFewSteps = 15;
+
+  int order(int i) const {
+    if (i + 1 == steps()) return 1;
+    const bool lowered = i + 2 == steps() && options_.lowers_order && steps() < kFewSteps;
+    return std::min({options_.order, i + 1, lowered ? 2 : 3});
+  }
+  /// Of the first difference of data predictions, for h = 1 between them.
+  double first_factor(int i) const { return options_.heun ? integral(i) : -0.5 * alpha(i + 1) * decay(i); }
+  double integral(int i) const { return alpha(i + 1) * (decay(i) / h(i) + 1); }
+  Tensor third_order(int i, const Tensor& m) const {
+    const double r0 = h(i - 1) / h(i), r1 = h(i - 2) / h(i);
+    const Tensor near = (m - last_) / r0, far = (last_ - before_) / r1;
+    const Tensor second = (near - far) / (r0 + r1), first = near + second * r0;
+    return first * integral(i) - second * (alpha(i + 1) * ((decay(i) + h(i)) / (h(i) * h(i)) - 0.5));
+  }
+
+  const DpmOptions options_;
+  Tensor before_, last_;  // data predictions two steps and one step ago
 };
 
 /// UniPC (Zhao et al. 2023), order 2, B(h) = e^h - 1: a corrector on arrival, then a predictor.
@@ -113,18 +135,36 @@ std::unique_ptr<Sampler> make(SampleSchedule schedule) {
   return std::make_unique<Solver>(std::move(schedule));
 }
 
+template <int order, bool heun = false>
+std::unique_ptr<Sampler> dpm(SampleSchedule schedule) {
+  return make_dpm_solver(std::move(schedule), {.order = order, .heun = heun});
+}
+
 const std::vector<Entry>& samplers() {
   static const std::vector<Entry> table = {
-      {"euler", plain_schedule, make<Euler>},       {"euler_diffusers", diffusers_euler_schedule, make<Euler>},
-      {"unipc", unipc_schedule, make<UniPc>},       {"unipc_diffusers", diffusers_unipc_schedule, make<UniPc>},
-      {"dpmpp", dpmpp_schedule, make<DpmPlusPlus>}, {"dpmpp_diffusers", diffusers_dpmpp_schedule, make<DpmPlusPlus>},
-      {"scm", scm_schedule, make<Consistency>},     {kBySize, plain_schedule, make<Euler>},
+      {"euler", plain_schedule, make<Euler>},
+      {"euler_diffusers", diffusers_euler_schedule, make<Euler>},
+      {"euler_dynamic", diffusers_dynamic_schedule, make<Euler>},
+      {"unipc", unipc_schedule, make<UniPc>},
+      {"unipc_diffusers", diffusers_unipc_schedule, make<UniPc>},
+      {"dpmpp", dpmpp_schedule, dpm<2>},
+      {"dpmpp_diffusers", diffusers_dpmpp_schedule, dpm<2>},
+      {"dpmpp1_diffusers", diffusers_dpmpp_schedule, dpm<1>},
+      {"dpmpp3_diffusers", diffusers_dpmpp_schedule, dpm<3>},
+      {"dpmpp_heun_diffusers", diffusers_dpmpp_schedule, dpm<2, true>},
+      {"scm", scm_schedule, make<Consistency>},
+      {kBySize, plain_schedule, make<Euler>},
       {kByArea, plain_schedule, make<Euler>},
   };
   return table;
 }
 
 }  // namespace
+
+std::unique_ptr<Sampler> make_dpm_solver(SampleSchedule schedule, const DpmOptions& options) {
+  check_internal(options.order >= 1 && options.order <= 3, "sampler", "DPM-Solver++ of another order");
+  return std::make_unique<DpmPlusPlus>(std::move(schedule), options);
+}
 
 std::vector<std::string> sampler_names() {
   std::vector<std::string> names;

@@ -42,10 +42,19 @@ class Sampler {
 };
 
 /// "euler" (even u from 1, as in DiffSynth), "euler_diffusers" (FlowMatchEuler, which shifts its end points twice),
-/// "unipc" and "dpmpp" (the official programs: integer timesteps), "unipc_diffusers", "dpmpp_diffusers", "scm" (of
-/// models that predict the end from anywhere: each step goes there and adds fresh noise), "euler_by_size" and
-/// "euler_by_area". Throws UserError (usage) naming the nearest known name.
+/// "euler_dynamic" (the same of dynamic shifts: once), "unipc" and "dpmpp" (the official programs: integer timesteps),
+/// "unipc_diffusers", "dpmpp_diffusers" and its other orders "dpmpp1_diffusers", "dpmpp3_diffusers" and
+/// "dpmpp_heun_diffusers", "scm" (of models that predict the end from anywhere: each step goes there and adds fresh noise),
+/// "euler_by_size" and "euler_by_area". Throws UserError (usage) naming the nearest known name.
 std::unique_ptr<Sampler> make_sampler(const std::string& name, int steps, double shift);
+
+/// How DPM-Solver++ steps, as DPMSolverMultistepScheduler has it.
+struct DpmOptions {
+  int order = 2;             ///< 1 to 3
+  bool heun = false;         ///< the second order's form; else midpoint
+  bool lowers_order = true;  ///< of few steps the last but one is of second order; the last is of first in any case
+};
+std::unique_ptr<Sampler> make_dpm_solver(SampleSchedule schedule, const DpmOptions& options);
 std::vector<std::string> sampler_names();
 /// Of "euler_by_size" and of "euler_by_area", whose shifts are size_shift() and area_shift() of the video (flow.h): the
 /// caller gives them.

@@ -45,6 +45,10 @@ SampleSchedule diffusers_euler_schedule(int steps, double shift) {
   return schedule_of(shifted(linspace(1, last, steps, steps), shift), false);
 }
 
+SampleSchedule diffusers_dynamic_schedule(int steps, double shift) {
+  return schedule_of(shifted(linspace(1, 1 / kTrainSteps, steps, steps), shift), false);
+}
+
 SampleSchedule unipc_schedule(int steps, double shift) {
   const double first =
       static_cast<float>(1 - 1 / kTrainSteps);  // kept as fp32 in the official code, which decides truncations

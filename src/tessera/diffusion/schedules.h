@@ -12,6 +12,8 @@ struct SampleSchedule {
 
 SampleSchedule plain_schedule(int steps, double shift);  ///< u = linspace(1, 0, N + 1)[:-1]
 SampleSchedule diffusers_euler_schedule(int steps, double shift);
+/// Of dynamic shifts, whose table is not shifted before: a shift of e^mu, or of mu where theirs is linear.
+SampleSchedule diffusers_dynamic_schedule(int steps, double shift);
 SampleSchedule unipc_schedule(int steps, double shift);  ///< starts at 0.999 before the shift
 SampleSchedule dpmpp_schedule(int steps, double shift);  ///< starts at 1
 SampleSchedule diffusers_unipc_schedule(int steps, double shift);

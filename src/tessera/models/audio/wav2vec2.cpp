@@ -13,6 +13,8 @@ namespace {
 
 constexpr const char* kPosition = "encoder.pos_conv_embed.conv";
 constexpr double kVarianceEps = 1e-7;  // of the waveform
+constexpr double kFeatureEps =
+    1e-5;  // of the norms behind its convolutions, whatever layer_norm_eps says of the others
 
 std::string shape_text(at::IntArrayRef shape) {
   std::string text = "[";
@@ -126,7 +128,9 @@ Tensor Wav2Vec2::features(const Tensor& normalised) const {
   for (size_t i = 0; i < config_.conv_dim.size(); ++i) {
     const std::string site = "feature_extractor.conv_layers." + std::to_string(i);
     x = ops::convolution(x, at(site + ".conv.weight"), at(site + ".conv.bias"), {config_.conv_stride[i]}, {0});
-    x = at::gelu(norm(site + ".layer_norm", x.transpose(1, 2)).transpose(1, 2));
+    const Tensor normed = at::layer_norm(x.transpose(1, 2), {x.size(1)}, at(site + ".layer_norm.weight"),
+                                         at(site + ".layer_norm.bias"), kFeatureEps);
+    x = at::gelu(normed.transpose(1, 2));
   }
   return x[0].t().contiguous();
 }

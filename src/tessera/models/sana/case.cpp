@@ -1,6 +1,7 @@
 #include "tessera/models/sana/case.h"
 
 #include "tessera/base/check.h"
+#include "tessera/models/sana/config.h"
 
 namespace tessera::models::sana {
 
@@ -35,7 +36,7 @@ std::vector<net::Sample> samples(const CaseTensors& file, const std::string&) {
       sample.extra["t"] = t[i];
     else
       sample.t = t[i].item<double>() * (guided ? 1000 : 1);
-    if (guided) sample.extra["guidance"] = file.tensor("in.guidance")[i] / 0.1;  // guidance_embeds_scale of every case
+    if (guided) sample.extra["guidance"] = file.tensor("in.guidance")[i];
     samples.push_back(std::move(sample));
   }
   return samples;
@@ -63,6 +64,13 @@ NamedTensors input_grads(const std::vector<std::map<std::string, Tensor>>& of_sa
           {"grad_in.encoder_hidden_states", context}};
 }
 
+/// Timesteps and guidance of a case are as the network gets them: its pipelines have multiplied them by their scales.
+std::string with_scaled_inputs(const std::string& json, const CaseTensors&) {
+  Config config = parse_config(json, "config.json");
+  config.timestep_scale = config.guidance_scale = 1;
+  return to_json(config);
+}
+
 }  // namespace
 
 std::vector<DenoiserCase> sana_cases() {
@@ -72,7 +80,8 @@ std::vector<DenoiserCase> sana_cases() {
       .outputs = [](const std::vector<Tensor>& predictions) { return outputs(predictions, true); },
       .input_grads = input_grads,
       .weights = {"model.safetensors", "original.safetensors"},
-      .grad_naming = "diffusers"};
+      .grad_naming = "diffusers",
+      .config = with_scaled_inputs};
   DenoiserCase video = pictures;
   video.kind = "sana_video";
   video.outputs = [](const std::vector<Tensor>& predictions) { return outputs(predictions, false); };

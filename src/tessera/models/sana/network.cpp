@@ -16,7 +16,8 @@ namespace {
 
 enum Cond { kTime, kModulation, kContext };  // order of the shared conditioning
 const net::Linear kOfText{.space = kText};
-constexpr double kRmsEps = 1e-5;  // of captions, and of queries and keys of the linear attention
+constexpr double kRmsEps = 1e-5;   // of captions, and of queries and keys of the linear attention
+constexpr double kHeadEps = 1e-6;  // of the last norm, whatever norm_eps says of those of the blocks
 
 class SanaUnit : public net::Unit {
  public:
@@ -141,7 +142,7 @@ class Head final : public SanaUnit {
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const auto s = (ctx.param("scale_shift_table") + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [R, d]
-    const Tensor y = ctx.norm("norm", in.stream[0], {.eps = c_.norm_eps, .shift = &s[0], .scale = &s[1]});
+    const Tensor y = ctx.norm("norm", in.stream[0], {.eps = kHeadEps, .shift = &s[0], .scale = &s[1]});
     return {{ctx.linear("linear", y)}, {}};
   }
 

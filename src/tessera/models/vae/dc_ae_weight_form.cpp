@@ -25,7 +25,7 @@ std::vector<WeightForm> weight_forms() {
       .title = "DC-AE",
       .model = "dc-ae-f32c32",
       .variant = "diffusers",
-      .marks = {"encoder.down_blocks.0.0.conv1.weight", "decoder.up_blocks.0.0.conv.weight", "decoder.norm_out.bias"},
+      .marks = {"encoder.conv_in.weight", "decoder.up_blocks.0.0.conv.weight", "decoder.norm_out.bias"},
       .names = {},
       .config = config_of,
       .config_marks = {"attention_head_dim", "encoder_block_types"}};

@@ -46,6 +46,9 @@ void check_vae_sizes(const Config& c, const ConfigReader& json) {
     if (c.residual && (wide % narrow != 0 || wide > 4 * narrow))
       json.fail("dim_mult goes from " + std::to_string(narrow) + " to " + std::to_string(wide) +
                 ": the shortcut between these levels needs 1, 2 or 4 times the channels");
+    if (c.residual && i + 1 == c.dim_mult.size() && wide != narrow)
+      json.fail("dim_mult ends with " + std::to_string(narrow) + ", " + std::to_string(wide) +
+                ": the shortcut of the last level keeps the channels");
   }
 }
 

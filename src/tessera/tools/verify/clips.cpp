@@ -83,6 +83,8 @@ void read_tiles(const CaseContext& context, const Settings& given, const char* f
 std::vector<Row> listed_rows(const CaseContext& context) {
   std::vector<Row> rows;
   for (const auto& [name, given] : context.config.at("cases").items()) {
+    check_input(given.is_object(), "verify",
+                (context.folder / "config.json").string() + ": cases." + name + " is no object of settings");
     const auto input = [&, &name = name, &given = given](const char* key) {
       return "in." + (given.contains(key) ? config_field(context, given, key).get<std::string>() : name + "." + key);
     };

@@ -174,6 +174,13 @@ std::function<double(double)> bound_of(const CaseContext& context, const std::st
   return [bound = context.tolerance(key)](double) { return bound; };
 }
 
+/// Of a case of a family's own kind, whose config may be completed by its tensors.
+std::unique_ptr<net::Denoiser> own_model(const CaseContext& context, const models::DenoiserCase& kind,
+                                         const CaseFile& file) {
+  const std::string config = context.config.text();
+  return kind.config ? models::make_denoiser({.config_text = kind.config(config, file)}) : model_of(context);
+}
+
 /// A LoRA as diffusers writes it, on the base that was checked: outputs, loss, its gradients, and weights that it is
 /// merged into.
 void check_own_adapter(const CaseContext& context, const models::DenoiserCase& kind,
@@ -185,7 +192,7 @@ void check_own_adapter(const CaseContext& context, const models::DenoiserCase& k
   const models::AdapterRule rule{.rank = about.at("r").get<int64_t>(),
                                  .alpha = about.at("lora_alpha").get<double>(),
                                  .targets = about.at("target_modules").get<std::vector<std::string>>()};
-  const auto model = model_of(context);
+  const auto model = own_model(context, kind, file);
   const std::vector<std::string> modules = models::adapt(*model, rule);
   const std::filesystem::path adapter = context.folder / kind.adapter, base = context.folder / file.weights();
   const DitRun run =
@@ -253,15 +260,14 @@ void check_own_file(const CaseContext& context, const models::DenoiserCase& kind
 
 CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCase& kind) {
   CaseResults results;
-  for (const std::string& weights : kind.weights)
+  for (const std::string& weights : kind.weights) {
+    if (weights != kind.weights.front() && !fs::exists(context.folder / weights)) continue;
     for (const fs::path& path : context.case_files()) {
       CaseFile file(context.name, path, weights);
-      const std::string config = context.config.text();
-      const auto model =
-          kind.config ? models::make_denoiser({.config_text = kind.config(config, file)}) : model_of(context);
-      check_own_file(context, kind, *model, file);
+      check_own_file(context, kind, *own_model(context, kind, file), file);
       results.push_back(std::move(file));
     }
+  }
   return results;
 }
 

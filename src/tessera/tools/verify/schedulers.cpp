@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/base/printable.h"
 #include "tessera/diffusion/flow.h"
 #include "tessera/diffusion/sampler.h"
 #include "tessera/tools/verify/case.h"
+#include "tessera/tools/verify/optimiser_case.h"
 
 namespace tessera::tools {
 
@@ -13,31 +15,66 @@ namespace {
 
 using at::Tensor;
 
-/// The case's names for runs that somebody samples with -> ours. Others are options of the schedulers that no
-/// published pipeline sets; they are told as not compared.
-constexpr std::pair<const char*, const char*> kScheduled[] = {{"dpm2", "dpmpp_diffusers"},
-                                                              {"euler", "euler_diffusers"}};
-
 /// The case's rules are prose.
 double of_list(double largest) { return 1e-6 * largest; }
 constexpr double kOfSample = 1e-4;
 
 Tensor list(const std::vector<double>& values) { return at::tensor(values, at::kDouble); }
 
-void check_scheduled(CaseFile& file, const CaseContext& context, const std::string& run, const char* name) {
+/// `whole`: its timesteps are truncated.
+void check_path(CaseFile& file, const std::string& run, diffusion::Sampler& sampler, bool whole) {
   const std::string out = "out." + run + ".";
-  const auto sampler = diffusion::make_sampler(name, context.config.at("steps").get<int>(),
-                                               context.config.at("flow_shift").get<double>());
-  const bool whole = run.starts_with("dpm");  // its timesteps are truncated
-  file.compare(out + "timesteps", list(sampler->timesteps()), [&](double most) { return whole ? 0.0 : of_list(most); });
-  file.compare(out + "sigmas", list(sampler->sigmas()), of_list);
+  file.compare(out + "timesteps", list(sampler.timesteps()), [&](double most) { return whole ? 0.0 : of_list(most); });
+  file.compare(out + "sigmas", list(sampler.sigmas()), of_list);
   std::vector<Tensor> after = {file.tensor("in.x")};
-  for (int i = 0; i < sampler->steps(); ++i) {
+  for (int i = 0; i < sampler.steps(); ++i) {
     const Tensor& x = after.back();
-    after.push_back(sampler->step(i, x, 0.3 * x.sin() + 0.1 * sampler->timesteps()[static_cast<size_t>(i)] / 1000));
+    after.push_back(sampler.step(i, x, 0.3 * x.sin() + 0.1 * sampler.timesteps()[static_cast<size_t>(i)] / 1000));
   }
   after.erase(after.begin());
   file.compare(out + "x", at::stack(after), kOfSample);
+}
+
+diffusion::DpmOptions dpm_options(const RunSettings& run) {
+  diffusion::DpmOptions options;
+  options.order = run.value("solver_order", 2);
+  check_input(options.order >= 1 && options.order <= 3, "verify",
+              "solver_order is " + std::to_string(options.order) + ", this build has 1 to 3");
+  const std::string type = run.value("solver_type", std::string("midpoint"));
+  check_input(type == "midpoint" || type == "heun", "verify",
+              "solver_type is " + printable(type) + ", this build has midpoint and heun");
+  options.heun = type == "heun";
+  options.lowers_order = run.value("lower_order_final", true);
+  run.expect("algorithm_type", "dpmsolver++");
+  run.expect("final_sigmas_type", "zero");
+  run.value("euler_at_final", false);  // the last step is of first order in any case
+  return options;
+}
+
+void check_solvers(CaseFile& file, const CaseContext& context, int steps, double shift) {
+  std::vector<std::string> names = {"dpm2"};  // of a case that lists none
+  if (context.config.contains("runs")) {
+    names.clear();
+    for (const auto& [name, run] : context.config.at("runs").items()) names.push_back(name);
+  }
+  for (const std::string& name : names)
+    check_run_of(file, context.config, name, [&](const RunSettings& run) {
+      const diffusion::DpmOptions options = dpm_options(run);
+      const auto solver = diffusion::make_dpm_solver(diffusion::diffusers_dpmpp_schedule(steps, shift), options);
+      check_path(file, name, *solver, true);
+    });
+}
+
+/// Euler steps of a shift, and of shifts that follow from a size.
+void check_euler(CaseFile& file, const CaseContext& context, int steps, double shift) {
+  const auto check = [&](const std::string& run, const char* name, double by) {
+    check_path(file, run, *diffusion::make_sampler(name, steps, by), false);
+  };
+  check("euler", "euler_diffusers", shift);
+  const Settings& config = context.config;
+  if (config.contains("mu_exponential"))
+    check("euler_dynamic", "euler_dynamic", std::exp(config.at("mu_exponential").get<double>()));
+  if (config.contains("mu_linear")) check("euler_dynamic_linear", "euler_dynamic", config.at("mu_linear"));
 }
 
 /// The reference steps in angles: x there is x here times sin + cos and the deviation of its latents, and its model
@@ -102,29 +139,16 @@ void check_drawn(CaseFile& file, const CaseContext& context) {
   file.compare("out.train.target", at::stack(targets), kOfSample);
 }
 
-/// Runs of options that no published pipeline sets, and no sampler of ours has.
-void leave_out_others(CaseFile& file, const CaseContext& context) {
-  constexpr const char* kWhy = "no sampler here has these options, which no published pipeline sets";
-  const Settings runs = context.config.contains("runs") ? context.config.at("runs") : Settings(Json::object());
-  for (const auto& [name, run] : runs.items()) {
-    const bool ours = std::ranges::any_of(kScheduled, [&](const auto& known) { return name == known.first; });
-    if (ours && run.value("solver_order", 2) == 2) continue;  // further options of it are not known
-    run.read();
-    ours ? file.refuse_run(name, "solver_order is not 2") : file.leave_out("out." + name + ".", kWhy);
-  }
-  for (const char* dynamic : {"euler_dynamic.", "euler_dynamic_linear."})
-    file.leave_out(std::string("out.") + dynamic, kWhy);
-  for (const char* of_them : {"mu_exponential", "mu_linear"}) context.config.read(of_them);
-}
-
 }  // namespace
 
 CaseResults verify_schedulers(const CaseContext& context) {
   CaseFile file(context.name, context.case_files().front());
-  for (const auto& [run, name] : kScheduled) check_scheduled(file, context, run, name);
+  const int steps = context.config.at("steps").get<int>();
+  const double shift = context.config.at("flow_shift").get<double>();
+  check_solvers(file, context, steps, shift);
+  check_euler(file, context, steps, shift);
   check_consistency(file, context);
   check_drawn(file, context);
-  leave_out_others(file, context);
   CaseResults results;
   results.push_back(std::move(file));
   return results;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "tessera/base/check.h"
@@ -140,8 +141,8 @@ void store(const CaseFile& file, const fs::path& folder) {
   checkpoint::write_safetensors(folder / file.case_name() / name, tensors);
 }
 
-/// A setting that nobody has read would have changed what is expected. Throws UserError (input) naming all of them.
-void check_read(const CaseContext& context, const models::ReadFields& fields) {
+/// What to say of settings that nobody has read, which would have changed what is expected. Empty: there are none.
+std::string unread_settings(const CaseContext& context, const models::ReadFields& fields) {
   context.config.read("_class_name");
   for (const auto& [key, value] : context.config.items())
     if (is_measure(key)) value.read();
@@ -150,22 +151,27 @@ void check_read(const CaseContext& context, const models::ReadFields& fields) {
   for (const auto& [file, unread] : files) {
     std::string names;
     for (const std::string& name : unread) names += (names.empty() ? "" : ", ") + name;
-    check_input(unread.empty(), "verify",
-                (context.folder / file).string() + ": " + printable(names) + (unread.size() > 1 ? " are" : " is") +
-                    " not known to this build, which would compare as if " +
-                    (unread.size() > 1 ? "they were" : "it were") + " not there",
-                "is it the name of another setting, or does the case need a newer build?");
+    if (!unread.empty())
+      return (context.folder / file).string() + ": " + printable(names) + (unread.size() > 1 ? " are" : " is") +
+             " not known to this build, which would compare as if " + (unread.size() > 1 ? "they were" : "it were") +
+             " not there";
   }
+  return {};
 }
 
-/// Tensors of a case that do not go together are the case's fault, not ours.
-CaseResults compute(const CaseFunction& kind, const CaseContext& context) {
+/// Tensors of a case that do not go together are the case's fault, not ours. None: it has a setting that this build does not
+/// know, which one of several cases may have.
+std::optional<CaseResults> compute(const CaseFunction& kind, const CaseContext& context, bool of_several) {
   try {
     const models::ReadFields fields;
     context.config.text();  // readers of models take it, from the file or from here
     CaseResults results = kind(context);
-    check_read(context, fields);
-    return results;
+    const std::string unread = unread_settings(context, fields);
+    if (unread.empty()) return results;
+    check_input(of_several, "verify", unread,
+                "is it the name of another setting, or does the case need a newer build?");
+    if (context.rank == 0) log::error(unread + "; the other cases are compared");
+    return std::nullopt;
   } catch (const UserError& error) {
     const std::string_view words = error.what();
     const bool of_case = words.starts_with("[models.vae]") || words.starts_with("[models.config]");
@@ -227,15 +233,19 @@ int verify(const VerifyOptions& options) {
   const Kinds kinds = all_kinds();
   bool passed = true, all_known = true, refused = false;
   Json report = Json::array();
+  const bool of_several = options.cases.size() > 1;
   for (const auto& folder : options.cases) {
-    const CaseFunction* function = function_of(kinds, folder, options.cases.size() > 1, place.rank);
+    const CaseFunction* function = function_of(kinds, folder, of_several, place.rank);
     all_known = all_known && function;
     if (!function) continue;
     CaseContext context = open_case(folder);
     context.comm = &comm;
     context.mesh = options.mesh;
     context.rank = place.rank;
-    CaseResults results = compute(*function, context);
+    std::optional<CaseResults> computed = compute(*function, context, of_several);
+    all_known = all_known && computed;
+    if (!computed) continue;
+    CaseResults& results = *computed;
     size_t compared = 0;
     for (auto& file : results) compared += file.comparisons().size(), note_left_out(file);
     const bool any =

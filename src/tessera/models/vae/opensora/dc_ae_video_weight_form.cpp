@@ -19,7 +19,7 @@ WeightForm weight_form() {
           .model = "dc-ae-f32t4c128",
           .variant = {},
           .marks = {"encoder.project_in.conv.weight", "decoder.project_in.main.conv.weight",
-                    "encoder.stages.0.op_list.0.main.conv1.conv.weight"},
+                    "decoder.project_out.op_list.2.conv.weight"},
           .mark_dims = 5,  // that of pictures has the same names
           .names = {},     // every program has the same
           .config = config_of,

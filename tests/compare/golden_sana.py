@@ -1,0 +1,198 @@
+"""Denoisers of Sana, Sana-Sprint and SANA-Video in plain code, with sizes and options that are drawn."""
+import json
+import math
+import random
+
+from golden_files import Case, Tensor, f32, numbers
+from golden_networks import OF_DIFFUSERS, finish, modulate, thirds, rope3, grid, from_patches, patches, positions2
+from plain import (Array, attention, cat, chunks, forget, gelu_tanh, heads, layer_norm, linear, mean, narrow,
+                   noise, products, relu, reshape, rms_norm, rotate, silu, sinusoid, square, stack, sums, swap,
+                   unheads, Weights)
+
+
+def sana_config(draw: random.Random, video: bool) -> dict:
+    # with few channels a head may have one that is not 0, of which its attention does not depend: gradients are rounding
+    head = draw.choice([8, 10, 14]) if video else draw.choice([7, 8, 11])
+    count = draw.choice([2, 4]) if not video else 2
+    d = head * count
+    patch = draw.choice([1, 2])
+    config = {"out_channels": 3, "dropout": 0.0, "attention_bias": False, "norm_elementwise_affine": False,
+              "norm_eps": 10 ** draw.uniform(-7, -3), "guidance_embeds": not video and draw.random() < 0.5,
+              "guidance_embeds_scale": draw.choice([0.1, 0.25]), "qk_norm": draw.choice([None, "rms_norm_across_heads"]),
+              "interpolation_scale": None, "in_channels": 3, "num_attention_heads": count, "attention_head_dim": head,
+              "num_layers": draw.choice([1, 2]), "num_cross_attention_heads": 2, "cross_attention_head_dim": d // 2,
+              "cross_attention_dim": d, "caption_channels": draw.choice([5, 8]), "mlp_ratio": draw.choice([1.3, 2.0, 2.5]),
+              "sample_size": draw.choice([4, 8]), "_class_name": "SanaTransformer2DModel"}
+    if video:
+        config.update({"patch_size": [1, patch, draw.choice([1, 2])], "rope_max_seq_len": 64,
+                       "_class_name": "SanaVideoTransformer3DModel"})
+    else:
+        config.update({"patch_size": patch, "timestep_scale": draw.choice([1.0, 0.5])})
+        if d % 4 == 0:
+            config["interpolation_scale"] = draw.choice([None, 0.5, 2.0])
+    return config
+
+
+def sana_times(w: Weights, times: list, guidance: float, d: int) -> tuple:
+    inner = "time_embed." if guidance is not None else "time_embed.emb."
+
+    def embedded(name: str, values: list) -> Array:
+        return w.linear(name + ".linear_2", silu(w.linear(name + ".linear_1", sinusoid(values, 256), d)), d)
+
+    e = embedded(inner + "timestep_embedder", times)
+    if guidance is not None:
+        e = e + embedded("time_embed.guidance_embedder", [guidance])
+    return e, reshape(w.linear("time_embed.linear", silu(e), 6 * d), -1, 6, d)
+
+
+def sana_attention(w: Weights, name: str, x: Array, c: dict, angles: list) -> Array:
+    d, n = x.shape[-1], c["num_attention_heads"]
+
+    def projected(part: str) -> Array:
+        y = w.linear(f"{name}.to_{part}", x, d, bias=False)
+        return relu(rms_norm(y, w.norm(f"{name}.norm_{part}.weight", d), 1e-5) if c["qk_norm"] else y)
+
+    q, k = heads(projected("q"), n), heads(projected("k"), n)
+    v = heads(w.linear(name + ".to_v", x, d, bias=False), n)
+    turned_q, turned_k = (rotate(a, angles, False) for a in (q, k)) if angles else (q, k)
+    above = products(turned_q, products(swap(v), swap(turned_k)))  # [heads, n, d]
+    below = products(q, reshape(sums(swap(k)), n, 1, -1)) + 1e-15
+    return w.linear(name + ".to_out.0", unheads(above / below), d)
+
+
+def sana_cross(w: Weights, name: str, x: Array, context: Array, c: dict) -> Array:
+    d, n = x.shape[-1], c["num_cross_attention_heads"]
+    q, k, v = w.linear(name + ".to_q", x, d), w.linear(name + ".to_k", context, d), w.linear(name + ".to_v", context, d)
+    if c["qk_norm"]:
+        q, k = (rms_norm(a, w.norm(f"{name}.norm_{part}.weight", d), 1e-5) for part, a in (("q", q), ("k", k)))
+    return w.linear(name + ".to_out.0", unheads(attention(heads(q, n), heads(k, n), heads(v, n))), d)
+
+
+def sana_mix(w: Weights, name: str, x: Array, c: dict, size: tuple) -> Array:
+    d, hidden, frame = x.shape[-1], int(c["mlp_ratio"] * x.shape[-1]), size[1] * size[2]
+    frames = []
+    for f in range(size[0]):
+        y = reshape(swap(narrow(x, 0, f * frame, frame)), d, size[1], size[2])
+        y = silu(w.conv(name + ".conv_inverted", y, 2 * hidden, [1, 1]))
+        value, gate = chunks(w.conv(name + ".conv_depth", y, 2 * hidden, [3, 3], groups=2 * hidden, pad=1), 2, 0)
+        y = w.conv(name + ".conv_point", value * silu(gate), d, [1, 1], bias=False)
+        frames.append(swap(reshape(y, d, -1)))
+    y = cat(frames)
+    if c["_class_name"] == "SanaTransformer2DModel":
+        return y
+    in_time = reshape(swap(y), d, size[0], frame)
+    in_time = w.conv(name + ".conv_temp", in_time, d, [3, 1], bias=False, pad=[1, 0])
+    return y + swap(reshape(in_time, d, -1))
+
+
+def sana_forward(w: Weights, c: dict, x: Array, times: list, text: Array, guidance: float) -> Array:
+    """x [C, F, H, W]; a timestep, or one for each frame."""
+    d, video = c["cross_attention_dim"], c["_class_name"] != "SanaTransformer2DModel"
+    patch = tuple(c["patch_size"]) if video else (1, c["patch_size"], c["patch_size"])
+    size = tuple(n // p for n, p in zip(x.shape[1:], patch))
+    tokens = patches(w, "patch_embedding", x, d, patch) if video else patches(w, "patch_embed.proj", x, d, patch[1:])
+    if c["interpolation_scale"]:
+        base = c["sample_size"] // c["patch_size"]
+        tokens = tokens + positions2(size[1], size[2], d, *(lambda i, n=n: i / (n / base) / c["interpolation_scale"]
+                                                            for n in size[1:]))
+    if len(times) > 1:
+        times = [t for t in times for _ in range(size[1] * size[2])]
+    e, e6 = sana_times(w, times, guidance, d)
+    words = w.linear("caption_projection.linear_1", text, d)
+    context = rms_norm(w.linear("caption_projection.linear_2", gelu_tanh(words), d), w.norm("caption_norm.weight", d), 1e-5)
+    angles = rope3(grid(*size), thirds(c["attention_head_dim"])) if video else None
+    for i in range(c["num_layers"]):
+        name = f"transformer_blocks.{i}"
+        m = [reshape(part, -1, d) for part in chunks(e6 + w(name + ".scale_shift_table", [6, d], 0.3), 6, 1)]
+        y = modulate(layer_norm(tokens, eps=c["norm_eps"]), m[0], m[1])
+        tokens = tokens + sana_attention(w, name + ".attn1", y, c, angles) * m[2]
+        tokens = tokens + sana_cross(w, name + ".attn2", tokens, context, c)
+        y = modulate(layer_norm(tokens, eps=c["norm_eps"]), m[3], m[4])
+        tokens = tokens + sana_mix(w, name + ".ff", y, c, size) * m[5]
+    shift, scale = chunks(w("scale_shift_table", [2, d], 0.3), 2, 0)
+    y = modulate(layer_norm(tokens, eps=1e-6), e + shift, e + scale)
+    y = w.linear("proj_out", y, math.prod(patch) * c["out_channels"])
+    return from_patches(y, c["out_channels"], tuple(x.shape[1:]), patch)
+
+
+class Adapted(Weights):
+    """With a LoRA beside the linear layers whose names end with a target; `on`: whether it takes part."""
+
+    def __init__(self, draw: random.Random, rank: int, alpha: float, targets: list):
+        super().__init__(draw)
+        self.rank, self.alpha, self.targets, self.on, self.adapter = rank, alpha, targets, False, Weights(draw)
+
+    def linear(self, name: str, x: Array, out: int, bias: bool = True, kernel: list = ()) -> Array:
+        y = super().linear(name, x, out, bias, kernel)
+        if not self.on or not any(name.endswith("." + target) for target in self.targets):
+            return y
+        down = self.adapter(f"transformer.{name}.lora_A.weight", [self.rank, x.shape[-1]])
+        up = self.adapter(f"transformer.{name}.lora_B.weight", [out, self.rank], 0.3)
+        return y + linear(linear(x, down), up) * (self.alpha / self.rank)
+
+
+def sana_adapter(draw: random.Random) -> Case:
+    rank, alpha = draw.choice([1, 2, 3]), draw.choice([1, 3, 8])
+    targets = draw.sample(["to_q", "to_k", "to_v", "to_out.0"], draw.choice([1, 2, 4]))
+    w = Adapted(draw, rank, alpha, targets)
+    case = sana(draw, w=w)
+    case.kind = "lora_sana"
+    case.config["_lora"] = {"r": rank, "lora_alpha": alpha, "target_modules": targets}
+    file = "pytorch_lora_weights.safetensors"
+    case.tensors[file] = w.adapter.tensors()
+    about = {"transformer.r": rank, "transformer.lora_alpha": alpha, "transformer.target_modules": targets}
+    case.metadata[file] = {"format": "pt", "lora_adapter_metadata": json.dumps(about)}
+    case.expected = {name: value for name, value in case.expected.items() if not name.startswith("grad")}
+    case.expected.update(w.adapter.gradients())
+    module = draw.choice([name[len("transformer."):-len(".lora_A.weight")] for name in w.adapter.all if ".lora_A" in name])
+    down, up = (w.adapter.all[f"transformer.{module}.lora_{part}.weight"] for part in "AB")
+    merged = w.all[module + ".weight"] + products(up, swap(down)) * (alpha / rank)
+    forget()
+    case.expected[f"out.merged.{module}.weight"] = merged.tensor()
+    case.about = {}
+    return case
+
+
+def sana(draw: random.Random, video: bool = False, w: Weights = None) -> Case:
+    c = sana_config(draw, video)
+    w = w or Weights(draw)
+    count, length = draw.choice([1, 2]), draw.choice([4, 7])
+    patch = c["patch_size"][1:] if video else [c["patch_size"]] * 2
+    sides = [p * draw.choice([1, 2, 3, 5]) for p in patch]
+    frames = draw.choice([1, 2, 3]) if video else 1
+    shape = [count, 3, frames, *sides] if video else [count, 3, *sides]
+    x, target = noise(draw, shape), noise(draw, shape)
+    text, own = noise(draw, [count, length, c["caption_channels"]]), [draw.randrange(1, length + 1) for _ in range(count)]
+    by_frame = video and draw.random() < 0.5
+    guidance = [f32(draw.uniform(0.1, 1)) for _ in range(count)] if c["guidance_embeds"] else None
+    top = 1.0 if guidance else 1000.0
+    times = [[f32(draw.uniform(0, top)) for _ in range(frames if by_frame else 1)] for _ in range(count)]
+
+    def run() -> Array:
+        outputs = []
+        for i in range(count):
+            latent = reshape(narrow(x, 0, i, 1), 3, frames, *sides)
+            words = narrow(reshape(narrow(text, 0, i, 1), length, -1), 0, 0, own[i])
+            y = sana_forward(w, c, latent, times[i], words, guidance[i] if guidance else None)
+            outputs.append(reshape(y, *shape[1:]))
+        return stack(outputs)
+
+    case = Case("sana_video" if video else "sana_transformer", c, tolerance=OF_DIFFUSERS)
+    case.inputs = {"in.hidden_states": x.tensor(), "in.target": target.tensor(), "in.encoder_hidden_states": text.tensor(),
+                   "in.encoder_attention_mask": Tensor([count, length], [int(j < n) for n in own for j in range(length)], "I64"),
+                   "in.timestep": numbers([row[0] for row in times], "F32")}
+    if by_frame:
+        case.inputs["in.timestep_frames"] = Tensor([count, frames], [t for row in times for t in row])
+    if guidance:
+        case.inputs["in.guidance"] = numbers(guidance, "F32")
+    if isinstance(w, Adapted):
+        case.expected["out.sample_base"] = run().tensor()
+        forget()
+        w.on = True
+    out = run()
+    case.expected["out.sample"] = out.tensor()
+    case.about["grads_that_are_zero_in_exact_arithmetic"] = [name for name in w.all if name.endswith("attn2.to_k.bias")]
+    return finish(case, w, mean(square(out - target)), {"hidden_states": x, "encoder_hidden_states": text})
+
+
+KINDS = {"sana": sana, "sana_adapter": sana_adapter, "sana_video": lambda draw: sana(draw, True)}
