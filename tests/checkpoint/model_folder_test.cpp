@@ -98,6 +98,9 @@ TEST_F(Parts, OfComfyUiAreTheFilesOfItsFolders) {
                      {"vae", root + "vae/wan_2.1_vae.safetensors"},
                      {"image_encoder", root + "clip_vision/clip_vision_h.safetensors"}}));
   }
+  make({"c/google/umt5-xxl/spiece.model"});
+  EXPECT_EQ(find_parts(path("c")).parts.back().role, "tokenizer") << "where our convert puts it";
+  EXPECT_EQ(find_parts(path("c")).parts.size(), 7u) << "once";
   make({"c/vae/another.safetensors"});
   EXPECT_EQ(part("c", "vae"), "c/vae") << "which of two is meant its opener asks";
   make({"u/unet/a.safetensors", "u/clip/t5.safetensors", "u/clip_vision/h.safetensors"});

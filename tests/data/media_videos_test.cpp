@@ -1,6 +1,7 @@
 // Videos as the ffmpeg program shows them: how many frames, turned, composed, in which colours, one moment a frame.
 #include "data/media.h"
 #include "tessera/data/clips.h"
+#include "tessera/data/files/file_kinds.h"
 
 namespace tessera::data {
 
@@ -74,7 +75,6 @@ TEST_F(MediaVideos, RarerContainersAreReadByTheirEndings) {
     EXPECT_TRUE(is_clip(file)) << name;
     EXPECT_EQ(decode_clip(file, {}).count, frames) << name;
   };
-  read("a.flv", {"flv", "flv", 25}, 6);
   read("a.ogv", {"ogg", "libtheora", 25}, 6);
   read("a.y4m", {"yuv4mpegpipe", "rawvideo", 25}, 6);
   read("a.apng", {"apng", "apng", 25}, 6);

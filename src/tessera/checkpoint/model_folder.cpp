@@ -54,10 +54,11 @@ void add_folder(ModelFolder& found, const char* role, const Path& folder) {
 
 void add_tokenizers(ModelFolder& found, const Path& folder, const families::Family& family) {
   for (const char* role : {"tokenizer", "tokenizer_2"}) {
+    if (found.find(role)) continue;
     if (role == std::string_view("tokenizer") && !family.tokenizer.empty() &&
         fs::is_directory(folder / family.tokenizer))
       found.parts.push_back({role, folder / family.tokenizer});
-    else if (!found.find(role) && fs::is_directory(folder / role))
+    else if (fs::is_directory(folder / role))
       found.parts.push_back({role, folder / role});
   }
   // where a release keeps each encoder in a folder of its own, the tokenizers are there
