@@ -1,6 +1,7 @@
 #include "tessera/checkpoint/weights.h"
 
 #include "checkpoint/files.h"
+#include "tessera/checkpoint/torch_write.h"
 
 namespace tessera::checkpoint {
 
@@ -36,6 +37,83 @@ TEST_F(Weights, AFileAFolderAndAnIndexLookTheSame) {
     EXPECT_FALSE(set.contains("c"));
     expect_error(Exit::input, {"no tensor 'bb'", "nearest name in it is 'b'"}, [&] { set.at("bb"); });
   }
+}
+
+TEST_F(Weights, OneVariantIsTakenAsTheModelAndOfTwoOneMustBeNamed) {
+  save("fp16/diffusion_pytorch_model.fp16.safetensors", {"a", "b"}, 1);
+  save("model/model.fp16.safetensors", {"a", "b"}, 1);
+  for (const std::string shard :
+       {"new/model.fp16-0000#-of-00002.safetensors", "old/model-0000#-of-00002.fp16.safetensors"})
+    for (const std::string number : {"1", "2"}) {
+      std::string file = shard;
+      save(file.replace(file.find('#'), 1, number), {number == "1" ? "a" : "b"}, 1);
+    }
+  for (const std::string& index : {"model.safetensors.index.fp16.json", "model.fp16.safetensors.index.json"}) {
+    const std::string folder = index.substr(0, index.size() - 5);
+    std::filesystem::copy(path("new"), path(folder));
+    write(
+        folder + "/" + index,
+        R"({"weight_map":{"a":"model.fp16-00001-of-00002.safetensors","b":"model.fp16-00002-of-00002.safetensors"}})");
+  }
+  for (const char* place :
+       {"fp16", "model", "new", "old", "model.safetensors.index.fp16", "model.fp16.safetensors.index"}) {
+    const WeightSet set = open_weights(path(place));
+    EXPECT_EQ(set.names(), (std::vector<std::string>{"a", "b"})) << place;
+    EXPECT_EQ(value(set, "b"), 1.0f) << place;
+  }
+  std::filesystem::remove(path("new/model.fp16-00002-of-00002.safetensors"));
+  expect_error(Exit::input, {"1 of 2 shards of model"}, [&] { open_weights(path("new")); });
+  save("fp16/diffusion_pytorch_model.bf16.safetensors", {"a", "b"}, 2);
+  expect_error(Exit::input, {"2 variants, bf16 and fp16", "name the file"}, [&] { open_weights(path("fp16")); });
+  save("fp16/diffusion_pytorch_model.safetensors", {"a", "b"}, 3);
+  EXPECT_EQ(value(open_weights(path("fp16")), "b"), 3.0f) << "the one without a variant goes first";
+}
+
+TEST_F(Weights, FilesOfTorchAreTakenUnderTheNamesOfBothLibraries) {
+  for (const std::string stem : {"pytorch_model", "diffusion_pytorch_model"}) {
+    const float one = 1;
+    std::filesystem::create_directories(path(stem));
+    std::filesystem::create_directories(path(stem + "-shards"));
+    const auto make = [&](const std::string& file, const std::vector<TensorInfo>& tensors) {
+      TorchWriter writer(path(file), tensors);
+      for (size_t i = 0; i < tensors.size(); ++i) writer.write(&one);
+      writer.commit();
+    };
+    const TensorInfo a = {"a", DType::f32, {1}}, b = {"b", DType::f32, {1}};
+    make(stem + "/" + stem + ".bin", {a, b});
+    make(stem + "-shards/" + stem + "-00001-of-00002.bin", {a});
+    make(stem + "-shards/" + stem + "-00002-of-00002.bin", {b});
+    write(stem + "-shards/" + stem + ".bin.index.json",
+          R"({"weight_map":{"a":")" + stem + R"(-00001-of-00002.bin","b":")" + stem + R"(-00002-of-00002.bin"}})");
+    for (const std::string& place : {stem, stem + "-shards"})
+      EXPECT_EQ(value(open_weights(path(place)), "b"), 1.0f) << place;
+  }
+}
+
+TEST_F(Weights, WhatWrapsAModuleIsNotInItsName) {
+  save("c/model.safetensors",
+       {"_orig_mod.a", "_orig_mod.blocks.0._checkpoint_wrapped_module.b", "blocks.1._orig_mod.b"}, 1);
+  const WeightSet set = open_weights(path("c"));
+  EXPECT_EQ(set.names(), (std::vector<std::string>{"a", "blocks.0.b", "blocks.1.b"}));
+  EXPECT_EQ(value(set, "blocks.0.b"), 1.0f);
+  EXPECT_EQ(set.at("a").name, "a");
+  save("i/part-1.safetensors", {"_orig_mod.a"}, 2);
+  write("i/model.safetensors.index.json", R"({"weight_map":{"_orig_mod.a":"part-1.safetensors"}})");
+  EXPECT_EQ(value(open_weights(path("i")), "a"), 2.0f);
+  save("both/model.safetensors", {"_orig_mod.a", "a"}, 1);
+  EXPECT_EQ(open_weights(path("both")).names(), (std::vector<std::string>{"_orig_mod.a", "a"})) << "two tensors";
+}
+
+TEST_F(Weights, CheckpointsOfOtherProgramsAreToldWithTheLineThatMakesWeights) {
+  write("dcp/.metadata", "x"), write("dcp/__0_0.distcp", "x");
+  expect_error(Exit::input, {"dcp: is a checkpoint of torch.distributed", "dcp_to_torch_save"},
+               [&] { open_weights(path("dcp")); });
+  write("state/pytorch_model_fsdp_0/.metadata", "x"), write("state/random_states_0.pkl", "x");
+  expect_error(Exit::input, {"pytorch_model_fsdp_0: is a checkpoint of torch.distributed", "dcp_to_torch_save"},
+               [&] { open_weights(path("state")); });
+  write("zero/zero_to_fp32.py", "x"), write("zero/latest", "x");
+  expect_error(Exit::input, {"checkpoint of DeepSpeed", "python", "zero_to_fp32.py"},
+               [&] { open_weights(path("zero")); });
 }
 
 TEST_F(Weights, AFingerprintTellsOtherValuesUnderTheSameNameAndSizeAndNotWhereTheyLie) {

@@ -194,6 +194,26 @@ TEST_F(Archives, ASampleThatLacksItsPictureOrCaptionIsNamedAndTheOthersStay) {
   EXPECT_EQ(read_dataset({.path = folder_ / "s.tar", .caption = "a thing"}, captioned).size(), 4u);
 }
 
+TEST_F(Archives, AFieldMayHaveANameBeforeItsEnding) {
+  const auto png = write_png(scene(1, 32, 32, 8), 0);
+  const std::string picture(png.begin(), png.end());
+  write("named/00000.image.png", picture), write("named/00000.mask.png", picture);
+  write("named/00000.caption.txt", "of the first");
+  write("named/00001.rgb.png", picture), write("named/00001.meta.json", R"({"prompt": "of the second"})");
+  write("named/00002.left.png", picture), write("named/00002.right.png", picture), write("named/00002.txt", "x");
+  ASSERT_TRUE(make_tar(folder_, "named", "s.tar"));
+  Problems problems(/*strict=*/false);
+  const std::vector<Item> items = read_dataset({.path = folder_ / "s.tar"}, problems);
+  ASSERT_EQ(items.size(), 2u) << problems.text();
+  EXPECT_EQ(items[0].path.filename(), "00000.image.png");
+  EXPECT_EQ(items[0].caption(), "of the first");
+  EXPECT_EQ(items[1].path.filename(), "00001.rgb.png");
+  EXPECT_EQ(items[1].caption(), "of the second");
+  EXPECT_NE(problems.text().find("00002: no picture or video, found .left.png, .right.png, .txt"), std::string::npos)
+      << "which of two is meant nobody says\n"
+      << problems.text();
+}
+
 TEST_F(Archives, LatentsGoToTheBucketThatTheyWereEncodedFor) {
   std::vector<uint16_t> halves = {0x3c00, 0xc000, 0x3800, 0x0001};  // 1, -2, 0.5, 2^-24
   halves.resize(4 * 2 * 3);

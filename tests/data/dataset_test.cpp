@@ -33,6 +33,31 @@ TEST_F(Dataset, AFolderHasACaptionBesideEachClipAndIsReadByName) {
   EXPECT_EQ(found[1].caption(), "second");
 }
 
+TEST_F(Dataset, FilesOfEveryFormThatFfmpegMayReadAreClipsAndOthersAreTold) {
+  const std::vector<std::string> endings = {".flv",  ".ogv", ".y4m",  ".apng", ".avif", ".jfif", ".tiff", ".jp2",
+                                            ".heic", ".mts", ".m2ts", ".3gp",  ".vob",  ".jxl",  ".ppm"};
+  for (const std::string& ending : endings) write("a" + ending, ""), write("a.txt", "a");
+  for (const char* name : {"a.psd", "b.psd", "c.docx", "notes.md", "LICENSE", "a.wav"}) write(name, "");
+  Problems problems;
+  EXPECT_EQ(read_dataset({.path = folder_}, problems).size(), endings.size());
+  ASSERT_EQ(problems.notes().size(), 1u);
+  EXPECT_NE(problems.notes()[0].find("3 files are not used, as their endings are no clips': .docx (1), .psd (2)"),
+            std::string::npos)
+      << problems.notes()[0];
+}
+
+TEST_F(Dataset, PackedArchivesAreToldWithTheLineThatUnpacksThem) {
+  for (const char* name : {"00000.tar.gz", "00001.tgz", "00002.tar.zst"}) {
+    write(name, "");
+    for (const Path& path : {folder_, folder_ / name})
+      expect_error(Exit::input, {name, "is packed", name == std::string("00002.tar.zst") ? "unzstd -k" : "gunzip -k"},
+                   [&] { read_dataset({.path = path}); });
+    fs::remove(folder_ / name);
+  }
+  write("a.gif.gz", ""), write("a.mp4", ""), write("a.txt", "a");
+  EXPECT_EQ(items().size(), 1u) << "no archive";
+}
+
 TEST_F(Dataset, HiddenFilesAreNoSamples) {
   write("a.mp4", ""), write("a.txt", "a");
   for (const char* name : {".hidden.mp4", "._a.mp4", ".png", ".trash/b.mp4", "Thumbs.db", ".DS_Store"}) write(name, "");

@@ -1,6 +1,7 @@
 // Videos as the ffmpeg program shows them: how many frames, turned, composed, in which colours, one moment a frame.
 #include "data/media.h"
 #include "tessera/data/clips.h"
+#include "tessera/data/files/file_kinds.h"
 
 namespace tessera::data {
 
@@ -65,6 +66,21 @@ TEST_F(MediaVideos, FramesAreCountedWhateverTheContainerSays) {
   expect_frames(make("b.mpeg", {.muxer = "mpeg", .encoder = "mpeg1video", .rate = 25}, greys(17)), 17, true);
   expect_frames(make("raw.m2v", {.muxer = "mpeg2video", .encoder = "mpeg2video", .rate = 25}, greys(9)), 9, true);
   expect_frames(make("a.ts", {.muxer = "mpegts", .encoder = "mpeg2video", .rate = 25}, greys(30)), 30, true);
+}
+
+TEST_F(MediaVideos, RarerContainersAreReadByTheirEndings) {
+  const auto read = [&](const std::string& name, const VideoForm& form, int frames) {
+    if (!avcodec_find_encoder_by_name(form.encoder) || !av_guess_format(form.muxer, nullptr, nullptr)) return;
+    const Path file = make(name, form, greys(frames));
+    EXPECT_TRUE(is_clip(file)) << name;
+    EXPECT_EQ(decode_clip(file, {}).count, frames) << name;
+  };
+  read("a.ogv", {"ogg", "libtheora", 25}, 6);
+  read("a.y4m", {"yuv4mpegpipe", "rawvideo", 25}, 6);
+  read("a.apng", {"apng", "apng", 25}, 6);
+  read("a.3gp", {"3gp", "mpeg4", 25}, 6);
+  read("a.m2ts", {"mpegts", "mpeg2video", 25}, 6);
+  read("a.vob", {"vob", "mpeg2video", 25}, 6);
 }
 
 TEST_F(MediaVideos, Mp4IsCountedByItsIndexAndItsEdits) {

@@ -31,17 +31,6 @@ TEST(Families, ExpertsAreTwoOrNoneAndKeysAreNamedOnce) {
   }
 }
 
-TEST(Families, AFolderHoldsExpertsWhereItHasTheFirst) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "families_test";
-  std::filesystem::remove_all(folder);
-  EXPECT_EQ(holding_experts(folder), nullptr);
-  std::filesystem::create_directories(folder / standard().experts[1].folder);
-  EXPECT_EQ(holding_experts(folder), nullptr) << "the second alone";
-  std::filesystem::create_directories(folder / standard().experts[0].folder);
-  EXPECT_EQ(holding_experts(folder), &standard());
-  std::filesystem::remove_all(folder);
-}
-
 TEST(Families, ARoleHasTheFileOfItsVariantElseTheUsualOne) {
   EXPECT_EQ(released_file(standard(), "vae", "2.2")->official, "Wan2.2_VAE");
   EXPECT_EQ(released_file(standard(), "vae", "2.1")->official, "Wan2.1_VAE");

@@ -97,6 +97,16 @@ constexpr const char* kGemmaSeed =
     R"("model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>",)"
     R"("vocab": {"<unk>": 3, "a": 4, "t": 5, "at": 6, "c": 7, "cat": 10, "\u2581": 8, "<0xC3>": 9}, "merges": ["a t", ["c", "at"]]}})";
 
+constexpr const char* kUnigramSeed =
+    R"({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": ""},)"
+    R"({"type": "Strip", "strip_right": true}, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u2581"}]},)"
+    R"("pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"},)"
+    R"({"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}]},)"
+    R"("added_tokens": [{"id": 0, "content": "<pad>", "special": true}, {"id": 1, "content": "</s>", "special": true}],)"
+    R"("post_processor": {"type": "TemplateProcessing", "single": [{"Sequence": {}}, {"SpecialToken": {"id": "</s>"}}]},)"
+    R"("model": {"type": "Unigram", "unk_id": 2, "byte_fallback": false, "vocab": [["<pad>", 0.0], ["</s>", 0.0],)"
+    R"(["<unk>", 0.0], ["\u2581", -2.5], ["a", -3.0], ["\u2581cat", -1.5], ["<extra_id_1>", 0.0], ["<extra_id_0>", 0.0]]}})";
+
 std::string field(int number, const std::string& bytes) {
   return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
 }
@@ -257,6 +267,7 @@ std::vector<Reader> data_readers() {
   std::vector<Reader> all = {
       {"clip-tokenizer", read_clip_tokenizer, ".txt", {clip_seed()}, clip},
       {"gemma-tokenizer", read_tokenizer, ".json", {kGemmaSeed}, gemma},
+      {"unigram-tokenizer", read_tokenizer, ".json", {kUnigramSeed}, gemma},
       {"tokenizer-model",
        read_tokenizer,
        ".model",

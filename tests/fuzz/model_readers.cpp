@@ -8,9 +8,9 @@
 #include "fuzz/readers.h"
 #include "tessera/base/check.h"
 #include "tessera/base/json.h"
-#include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/foreign/foreign_states.h"
 #include "tessera/checkpoint/json.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/models/audio/wav2vec2_config.h"
 #include "tessera/models/clip/config.h"
 #include "tessera/models/foreign_config.h"
@@ -189,7 +189,19 @@ void read_vae_shapes(const std::string& bytes, const std::string&) {
                       size_vae<opensora13_vae::Config, opensora13_vae::config_of_weights>});
 }
 
-void read_experts(const std::string&, const std::string& file) { checkpoint::read_experts_file(file); }
+/// The facts of a pipeline and of a run's experts, and the encoder that a pipeline's config.json tells is CLIP.
+void read_facts(const std::string& bytes, const std::string& file) {
+  const fs::path folder = fs::path(file).parent_path() / "pipeline";
+  fs::remove_all(folder);
+  for (const char* name : {"model_index.json", "scheduler/scheduler_config.json", "text_encoder/config.json"}) {
+    fs::create_directories((folder / name).parent_path());
+    std::ofstream(folder / name, std::ios::binary) << bytes;
+  }
+  checkpoint::find_facts(folder);
+  std::ofstream(folder / checkpoint::kExpertsFile, std::ios::binary) << bytes;
+  checkpoint::find_facts(folder);
+  checkpoint::find_part(folder, "text_encoder");
+}
 
 void read_case(const std::string&, const std::string& file) {
   const tools::CaseDescription description(file);
@@ -413,7 +425,11 @@ std::vector<Reader> model_readers() {
       {"vae-config", read_vae_config, ".json", vae_seeds(), json},
       {"denoiser-shapes", read_denoiser_shapes, ".json", denoiser_shape_seeds(), shapes},
       {"vae-shapes", read_vae_shapes, ".json", kVaeShapes, shapes},
-      {"experts", read_experts, ".json", {R"({"boundary": 0.875, "flow_shift": 12.0})"}, json},
+      {"facts",
+       read_facts,
+       ".json",
+       {R"({"boundary": 0.875, "flow_shift": 12.0, "boundary_ratio": 0.9, "model_type": "t5"})"},
+       json},
       {"case",
        read_case,
        ".json",

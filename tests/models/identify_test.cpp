@@ -6,6 +6,8 @@
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/known.h"
 #include "tessera/models/lora_names.h"
+#include "tessera/models/vae/wan_config.h"
+#include "tessera/models/vae/wan_layers.h"
 
 namespace tessera::models {
 
@@ -42,6 +44,28 @@ TEST(Identify, BothNamingsOfTheGoldenModelsAreKnownAndMapOntoEachOther) {
     EXPECT_EQ(there, diffusers) << c.folder;
     EXPECT_EQ(official_shapes(other, diffusers), official) << c.folder;
   }
+}
+
+TEST(Identify, AutoencodersOfWanWithAnyNumberOfResidualBlocksHaveTheirNames) {
+  for (const bool two : {false, true})
+    for (const int64_t blocks : {1, 2, 3, 5}) {
+      SCOPED_TRACE((two ? "2.2, " : "2.1, ") + std::to_string(blocks));
+      wan_vae::Config config = two ? wan_vae::wan22_config() : wan_vae::Config{};
+      config.num_res_blocks = blocks;
+      Shapes official, diffusers;
+      for (const auto& parameter : wan_vae::parameters(config)) official[parameter.name] = parameter.shape;
+      const Identity one = identify(official);
+      ASSERT_EQ(one.variant, two ? "2.2" : "2.1");
+      for (const auto& [name, shape] : official) diffusers[one.foreign(name, "diffusers")] = shape;
+      EXPECT_EQ(diffusers.size(), official.size());
+      const std::string last = "decoder.up_blocks.3.resnets." + std::to_string(blocks) + ".conv2.weight";
+      EXPECT_TRUE(diffusers.contains(last)) << last << ": the decoder has one more";
+      const Identity other = identify(diffusers);
+      EXPECT_EQ(other.naming, "diffusers");
+      EXPECT_EQ(official_shapes(other, diffusers), official);
+      const auto made = nlohmann::json::parse(config_for("diffusers", other, official, "", ""));
+      EXPECT_EQ(made["num_res_blocks"], blocks);
+    }
 }
 
 TEST(Identify, ConfigsOfBothFormsFollowFromWeightsAndTheOther) {

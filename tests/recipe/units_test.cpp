@@ -26,6 +26,21 @@ class UnitTables : public FolderTest {
   }
 };
 
+TEST_F(UnitTables, ListsOnACommandLineHaveTheFormOfRecipesToo) {
+  const Recipe recipe =
+      load("", {{"data.size", "[64, 96]"}, {"lora.export", "[\"comfyui\", 'kohya']"}, {"train.mode", "lora"}});
+  const Recipe plain = load("", {{"data.size", "64,96"}, {"lora.export", "comfyui,kohya"}, {"train.mode", "lora"}});
+  EXPECT_EQ(split_list(recipe.values.at("data.size")), split_list(plain.values.at("data.size")));
+  EXPECT_EQ(split_list(recipe.values.at("lora.export")), (std::vector<std::string>{"comfyui", "kohya"}));
+  EXPECT_EQ(recipe.to_toml(), plain.to_toml());
+  EXPECT_EQ(split_list(load("", {{"sample.prompts", "[sks] a dog, running"}}).values.at("sample.prompts")),
+            split_list("[sks] a dog, running"))
+      << "no list of TOML";
+  EXPECT_EQ(split_list(load("", {{"sample.prompts", "[\"a, b\"]"}}).values.at("sample.prompts")),
+            std::vector<std::string>{"a, b"});
+  EXPECT_THROW(load("", {{"data.size", "[64, [96]]"}}), UserError);
+}
+
 constexpr const char* kTables = R"([plan]
 compute_dtype = "bf16"
 [[plan.units]]

@@ -45,7 +45,7 @@ TEST_P(Export, IsOneFileOrAsManyAsTheirBytesAskForAndLeavesNoneOfAnEarlierExport
   const std::set<std::string> whole = {"config.json", "diffusion_pytorch_model.safetensors"};
   for (int64_t limit : {int64_t{1}, kExportedFileBytes, int64_t{1} << 16}) {
     SCOPED_TRACE(limit);
-    export_saved(*model, source, folder, limit);
+    export_saved(*model, source, folder, {}, limit);
     const std::set<std::string> files = files_in(folder);
     if (limit == kExportedFileBytes)
       EXPECT_EQ(files, whole);

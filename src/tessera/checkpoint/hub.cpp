@@ -7,7 +7,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
-#include "tessera/checkpoint/weights.h"
+#include "tessera/checkpoint/weight_file.h"
 #include "tessera/families/releases.h"
 
 namespace tessera::checkpoint {
@@ -87,6 +87,13 @@ std::string found_at(const std::string& text) {
   const Path snapshot = repository / "snapshots" / revision;
   const Path found = name->inside.empty() ? snapshot : snapshot / name->inside;
   return there(found) ? found.string() : text;
+}
+
+Path snapshot_of(const Path& path) {
+  const Path found = found_at(path.string());
+  if (!there(found / "snapshots")) return found;
+  const std::string revision = main_revision(found);
+  return revision.empty() ? found : found / "snapshots" / revision;
 }
 
 std::string fetched_by(const std::string& text) {

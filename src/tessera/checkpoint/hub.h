@@ -27,6 +27,9 @@ Path hub_cache();
 /// the cache, where it is there; else the text as it was.
 std::string found_at(const std::string& text);
 
+/// The same of a path; of a folder of the cache itself (models--ORG--NAME) that snapshot.
+Path snapshot_of(const Path& path);
+
 /// "; hf download ... fetches it", the command that brings what a path or a model of the hub lacks, so that the same recipe
 /// finds it: into that folder, or into the cache. Empty where nothing released has such a name.
 std::string fetched_by(const std::string& text);

@@ -1,10 +1,16 @@
 #include "tessera/checkpoint/model_folder.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/weights.h"
+#include "tessera/base/foreign_file.h"
+#include "tessera/base/json.h"
+#include "tessera/checkpoint/hub.h"
+#include "tessera/checkpoint/weight_file.h"
 #include "tessera/families/registry.h"
+#include "tessera/families/releases.h"
+#include "tessera/families/wan.h"
 
 namespace tessera::checkpoint {
 
@@ -12,102 +18,307 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kDiffusersParts[] = {"transformer", "transformer_2", "text_encoder", "vae", "image_encoder"};
+constexpr const char* kEncoders[] = {"text_encoder", "text_encoder_2", "vae", "image_encoder", "audio_encoder"};
+constexpr const char *kModelIndex = "model_index.json", *kScheduler = "scheduler/scheduler_config.json";
 
 Path config_in(const Path& folder) {
   const Path config = folder / "config.json";
   return fs::exists(config) ? config : Path();
 }
 
-/// Files that are parts by themselves: the first of each role.
-void add_official_files(const Path& folder, const families::Family& family, ModelFolder& found) {
+Path plain(const Path& path) {
+  const Path normal = path.lexically_normal();
+  return normal.has_filename() || !normal.has_parent_path() ? normal : normal.parent_path();
+}
+
+nlohmann::json read_json(const Path& file) {
+  constexpr int64_t kMost = int64_t{16} << 20;
+  return fs::exists(file) ? json_or_nothing(read_foreign(file, kMost, "model.find")) : nlohmann::json();
+}
+
+std::vector<Path> weight_files_in(const Path& folder, bool deep = false) {
   std::vector<Path> files;
-  for (const auto& item : fs::directory_iterator(folder))
-    if (item.is_regular_file() && is_weight_file(item.path())) files.push_back(item.path());
-  std::sort(files.begin(), files.end());
+  const auto consider = [&](const auto& items) {
+    for (const auto& item : items)
+      if (item.is_regular_file() && is_weight_file(item.path())) files.push_back(item.path());
+  };
+  if (!fs::is_directory(folder)) return files;
+  deep ? consider(fs::recursive_directory_iterator(folder)) : consider(fs::directory_iterator(folder));
+  std::ranges::sort(files);
+  return files;
+}
+
+void add_folder(ModelFolder& found, const char* role, const Path& folder) {
+  if (!found.find(role) && fs::is_directory(folder)) found.parts.push_back({role, folder, config_in(folder)});
+}
+
+void add_tokenizers(ModelFolder& found, const Path& folder, const families::Family& family) {
+  for (const char* role : {"tokenizer", "tokenizer_2"}) {
+    if (found.find(role)) continue;
+    if (role == std::string_view("tokenizer") && !family.tokenizer.empty() &&
+        fs::is_directory(folder / family.tokenizer))
+      found.parts.push_back({role, folder / family.tokenizer});
+    else if (fs::is_directory(folder / role))
+      found.parts.push_back({role, folder / role});
+  }
+  // where a release keeps each encoder in a folder of its own, the tokenizers are there
+  for (const auto& [encoder, role] : {std::pair("text_encoder", "tokenizer"), {"text_encoder_2", "tokenizer_2"}}) {
+    const families::ReleasedFile* row = families::released_file(family, encoder);
+    if (row && row->folder && found.find(encoder) && !found.find(role))
+      found.parts.push_back({role, found.find(encoder)->weights});
+  }
+}
+
+/// Parts that are a file or a folder of the release by themselves: the first of each role.
+void add_released(const Path& folder, const families::Family& family, ModelFolder& found) {
+  const std::vector<Path> files = weight_files_in(folder);
   for (const families::ReleasedFile& row : family.files) {
     if (found.find(row.role)) continue;
-    const auto file = std::find_if(files.begin(), files.end(), [&](const Path& path) {
-      return path.filename().string().find(row.mark) != std::string::npos;
-    });
-    if (file != files.end()) found.parts.push_back({row.role, *file});
+    if (row.folder) {
+      add_folder(found, row.role.c_str(), folder / row.official);
+      for (const auto& item : fs::directory_iterator(folder))
+        if (item.is_directory() && item.path().filename().string().starts_with(row.mark))
+          add_folder(found, row.role.c_str(), item.path());
+      continue;
+    }
+    const auto file = std::ranges::find_if(
+        files, [&](const Path& path) { return path.filename().string().find(row.mark) != std::string::npos; });
+    if (file == files.end()) continue;
+    const Path config = Path(*file).replace_extension("config.json");
+    found.parts.push_back({row.role, *file, fs::exists(config) ? config : Path()});
   }
+}
+
+/// The encoders that DiffSynth keeps once for all models, of which a release takes its own.
+void add_shared_by_diffsynth(const Path& folder, const families::Family& family, ModelFolder& found) {
+  const families::Release* release = families::release_at(folder.string());
+  const Path models = plain(fs::absolute(folder)).parent_path().parent_path();
+  const Path shared = models / Path(families::kDiffSynthCommon).lexically_relative("models");
+  if (!release || !fs::is_directory(shared)) return;
+  for (const families::ReleasedFile& row : family.files) {
+    const Path file = shared / (row.official + ".safetensors");
+    const bool reads = std::ranges::any_of(
+        release->parts, [&](const families::ReleasePart& part) { return part.file.starts_with(row.official); });
+    if (found.find(row.role) || !reads || !fs::exists(file)) continue;
+    found.parts.push_back({row.role, file});
+    found.layout = "diffsynth";
+  }
+  const Path tokenizer = (models / Path(families::kDiffSynthTokenizer).lexically_relative("models")).parent_path();
+  if (found.layout == "diffsynth" && !found.find("tokenizer") && fs::is_directory(tokenizer))
+    found.parts.push_back({"tokenizer", tokenizer});
+}
+
+/// Where the folder itself has the weights of a denoiser: as its config.json says or their usual names do, or by the
+/// one file that is no other part of the release.
+std::optional<ModelPart> denoiser_in(const Path& folder, const families::Family& family) {
+  if (const Path config = config_in(folder); !config.empty()) return ModelPart{"transformer", folder, config};
+  std::vector<Path> others = weight_files_in(folder);
+  const auto begins = [](const Path& file) { return file.filename().string().starts_with("diffusion_pytorch_model"); };
+  if (std::ranges::any_of(others, begins)) return ModelPart{"transformer", folder};
+  std::erase_if(others, [&](const Path& file) {
+    return std::ranges::any_of(family.files, [&](const families::ReleasedFile& row) {
+      return file.filename().string().find(row.mark) != std::string::npos;
+    });
+  });
+  if (others.size() != 1 || family.files.empty()) return std::nullopt;
+  return ModelPart{"transformer", others[0]};
 }
 
 /// What `folder` has of a family's release.
 ModelFolder official_parts(const Path& folder, const families::Family& family) {
   ModelFolder found{"official", {}};
   const auto& experts = family.experts;
+  bool in_folder = false;
   if (!experts.empty() && fs::is_directory(folder / experts[0].folder)) {
-    const char* role = "transformer";
-    for (const families::Expert& expert : experts) {
-      const Path weights = folder / expert.folder;
-      if (fs::is_directory(weights)) found.parts.push_back({role, weights, config_in(weights)});
-      role = "transformer_2";
-    }
-  } else if (!config_in(folder).empty()) {
-    found.parts.push_back({"transformer", folder, config_in(folder)});
+    add_folder(found, "transformer", folder / experts[0].folder);
+    add_folder(found, "transformer_2", folder / experts[1].folder);
+  } else if (const auto denoiser = denoiser_in(folder, family)) {
+    found.parts.push_back(*denoiser);
+    in_folder = true;
   }
-  const size_t transformers = found.parts.size();
-  add_official_files(folder, family, found);
-  for (const char* role : {"text_encoder", "vae", "image_encoder"})  // where the release is the denoiser alone
-    if (const Path part = folder / role; !found.find(role) && fs::is_directory(part))
-      found.parts.push_back({role, part, config_in(part)});
-  const bool alone = transformers == 1 && found.parts.size() == 1 && found.parts[0].weights == folder;
-  if (transformers == 0 || alone) return {"single", {{"model", folder, config_in(folder)}}};
-  for (const std::string& tokenizer : {family.tokenizer, std::string("tokenizer")})
-    if (!tokenizer.empty() && !found.find("tokenizer") && fs::is_directory(folder / tokenizer))
-      found.parts.push_back({"tokenizer", folder / tokenizer});
+  add_released(folder, family, found);
+  for (const char* role : kEncoders) add_folder(found, role, folder / role);  // where the release is the denoiser alone
+  add_shared_by_diffsynth(folder, family, found);
+  if (found.parts.empty() || (in_folder && found.parts.size() == 1))
+    return {"single", {{"model", folder, config_in(folder)}}};
+  add_tokenizers(found, folder, family);
   return found;
+}
+
+/// The one of a folder's files that is meant; the folder, whose opener says what it holds, where they are several.
+void add_file(ModelFolder& found, const char* role, const Path& folder, const std::vector<Path>& files) {
+  if (!files.empty() && !found.find(role)) found.parts.push_back({role, files.size() == 1 ? files[0] : folder});
+}
+
+/// ComfyUI's folders, each with files of all models; false where `folder` has none of them.
+bool comfyui_parts(const Path& folder, ModelFolder& found) {
+  struct Row {
+    const char* role;
+    const char *name, *older;
+  };
+  constexpr Row kRows[] = {{"transformer", "diffusion_models", "unet"},
+                           {"text_encoder", "text_encoders", "clip"},
+                           {"vae", "vae", ""},
+                           {"image_encoder", "clip_vision", ""},
+                           {"audio_encoder", "audio_encoders", ""}};
+  const auto split = [](const Path& root) {
+    return fs::is_directory(root / "diffusion_models") || fs::is_directory(root / "text_encoders") ||
+           fs::is_directory(root / "clip_vision");
+  };
+  Path root;
+  for (const Path& place : {folder, folder / "split_files", folder / "models"})
+    if (root.empty() && split(place)) root = place;
+  if (root.empty()) return false;
+  const auto with = [](std::vector<Path> files, std::string_view word, bool wanted) {
+    std::erase_if(
+        files, [&](const Path& file) { return (file.filename().string().find(word) != std::string::npos) != wanted; });
+    return files;
+  };
+  const families::Family& family = families::standard();
+  for (const Row& row : kRows) {
+    const bool older = *row.older && !fs::is_directory(root / row.name);
+    const Path place = root / (older ? row.older : row.name);
+    std::vector<Path> files = weight_files_in(place, /*deep=*/true);
+    if (row.role == std::string_view("transformer") && files.size() == 2 && !family.experts.empty()) {
+      const std::vector<Path> high = with(files, family.experts[0].name, true),
+                              low = with(files, family.experts[1].name, true);
+      if (high.size() == 1 && low.size() == 1) add_file(found, "transformer_2", place, low), files = high;
+    }
+    if (row.role == std::string_view("text_encoder")) {
+      add_file(found, "text_encoder_2", place, with(files, "clip_l", true));
+      files = with(files, "clip_l", false);
+    }
+    add_file(found, row.role, place, files);
+  }
+  if (found.parts.empty()) return false;
+  const auto rank = [](const ModelPart& part) { return part.role.starts_with("transformer") ? 0 : 1; };
+  std::ranges::sort(found.parts, [&](const ModelPart& a, const ModelPart& b) {
+    return std::pair(rank(a), a.role) < std::pair(rank(b), b.role);
+  });
+  found.layout = "comfyui";
+  for (const Path& place : {folder, root}) add_tokenizers(found, place, family);
+  return true;
 }
 
 /// Also without its model_index.json, as a copy of some of its folders has none.
 bool is_pipeline(const Path& folder) {
-  if (fs::exists(folder / "model_index.json")) return true;
-  const fs::directory_iterator items(folder);
-  return fs::is_directory(folder / "transformer") &&
-         std::none_of(begin(items), end(items), [](const auto& item) { return is_weight_file(item.path()); });
+  if (fs::exists(folder / kModelIndex)) return true;
+  return fs::is_directory(folder / "transformer") && weight_files_in(folder).empty();
+}
+
+ModelFolder pipeline_parts(const Path& folder) {
+  ModelFolder found{"diffusers", {}};
+  for (const char* role : {"transformer", "transformer_2"}) add_folder(found, role, folder / role);
+  for (const char* role : kEncoders) add_folder(found, role, folder / role);
+  add_tokenizers(found, folder, {});
+  check_input(!found.parts.empty(), "model.find",
+              folder.string() + ": model_index.json is there, but no part of the model", "fetch the folder again");
+  return found;
+}
+
+ModelFolder gate_parts(const Path& folder) {
+  ModelFolder found{"gate", {}};
+  for (int e = 0; fs::is_directory(folder / ("expert_" + std::to_string(e))); ++e) {
+    const std::string role = "expert_" + std::to_string(e);
+    found.parts.push_back({role, folder / role, config_in(folder / role)});
+  }
+  found.parts.push_back({"gate", folder / "gate.safetensors"});
+  return found;
+}
+
+ModelFolder parts_of(const Path& folder) {
+  if (is_pipeline(folder)) return pipeline_parts(folder);
+  if (fs::exists(folder / "gate.safetensors") && fs::is_directory(folder / "expert_0")) return gate_parts(folder);
+  ModelFolder found{"single", {}};
+  if (comfyui_parts(folder, found)) return found;
+  for (const families::Family& family : families::all())
+    if (found = official_parts(folder, family); found.layout != "single") break;
+  return found;
+}
+
+/// "transformer, vae and tokenizer"
+std::string listed_roles(const ModelFolder& folder) {
+  std::vector<std::string> roles;
+  for (const ModelPart& part : folder.parts) roles.push_back(part.role);
+  return families::listed(roles, "and");
+}
+
+/// Flux's pipeline numbers CLIP first, others T5.
+bool clip_is_first(const ModelFolder& folder) {
+  const ModelPart* first = folder.layout == "diffusers" ? folder.find("text_encoder") : nullptr;
+  if (!first || first->config.empty()) return false;
+  const auto json = read_json(first->config);
+  return json.is_object() && json.contains("model_type") && json["model_type"] == "clip_text_model";
+}
+
+std::optional<double> number_in(const nlohmann::json& json, const char* key) {
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  if (!json.is_object() || found == json.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
 }
 
 }  // namespace
 
 const ModelPart* ModelFolder::find(const std::string& role) const {
-  const auto part = std::find_if(parts.begin(), parts.end(), [&](const ModelPart& p) { return p.role == role; });
+  const auto part = std::ranges::find(parts, role, &ModelPart::role);
   return part == parts.end() ? nullptr : &*part;
 }
 
-ModelFolder find_parts(const Path& path) {
+ModelFolder find_parts(const Path& given) {
+  const Path path = snapshot_of(given);
   std::error_code error;
   check_input(fs::exists(path, error), "model.find", path.string() + ": there is no such file or folder",
-              "check the path");
-  ModelFolder found{"single", {}};
-  if (!fs::is_directory(path)) {
-    found.parts.push_back({"model", path, config_in(path.has_parent_path() ? path.parent_path() : Path("."))});
-    return found;
-  }
-  if (is_pipeline(path)) {
-    found.layout = "diffusers";
-    for (const char* role : kDiffusersParts)
-      if (fs::is_directory(path / role)) found.parts.push_back({role, path / role, config_in(path / role)});
-    if (fs::is_directory(path / "tokenizer")) found.parts.push_back({"tokenizer", path / "tokenizer"});
-    check_input(!found.parts.empty(), "model.find",
-                path.string() + ": model_index.json is there, but no part of the model", "fetch the folder again");
-    return found;
-  }
-
-  if (fs::exists(path / "gate.safetensors") && fs::is_directory(path / "expert_0")) {
-    found.layout = "gate";
-    for (int e = 0; fs::is_directory(path / ("expert_" + std::to_string(e))); ++e) {
-      const std::string role = "expert_" + std::to_string(e);
-      found.parts.push_back({role, path / role, config_in(path / role)});
-    }
-    found.parts.push_back({"gate", path / "gate.safetensors"});
-    return found;
-  }
-
-  for (const families::Family& family : families::all())
-    if (found = official_parts(path, family); found.layout == "official") break;
+              "check the path" + fetched_by(path.string()));
+  ModelFolder found =
+      fs::is_directory(path)
+          ? parts_of(path)
+          : ModelFolder{"single",
+                        {{"model", path, config_in(path.has_parent_path() ? path.parent_path() : Path("."))}}};
+  found.path = path;
   return found;
+}
+
+ModelPart find_part(const Path& path, const std::string& wanted) {
+  const ModelFolder folder = find_parts(path);
+  std::string role = wanted;
+  const bool pooled = role.starts_with("pooled_");
+  if (pooled) role = role == "pooled_encoder" ? "text_encoder" : "tokenizer";
+  if ((role == "text_encoder" || role == "tokenizer") && pooled != clip_is_first(folder)) role += "_2";
+  if (const ModelPart* part = folder.find(role)) return *part;
+  if (folder.layout == "single" && folder.parts[0].role == "model") {
+    ModelPart part = {role, folder.path, config_in(folder.path)};
+    if (fs::is_directory(folder.path)) return part;
+    const Path config = Path(folder.path).replace_extension("config.json");
+    part.config = fs::exists(config) ? config : Path();
+    return part;
+  }
+  throw UserError(
+      Exit::input, "model.find", folder.path.string() + ": holds no " + role + ", but " + listed_roles(folder),
+      "name the file or folder of the " + role + " itself, or complete the folder" + fetched_by(path.string()));
+}
+
+ModelFacts find_facts(const Path& given) {
+  if (given.empty()) return {};
+  const Path path = plain(snapshot_of(given)), name = path.filename();
+  for (const Path& folder : {path, path.parent_path()}) {
+    const Path experts = folder / kExpertsFile, index = folder / kModelIndex;
+    if (fs::exists(experts)) {
+      const auto json = read_json(experts);
+      return {number_in(json, "boundary"), number_in(json, "flow_shift"), experts};
+    }
+    const bool inside = folder == path || name == "transformer" || name == "transformer_2";
+    if (!inside || !(fs::exists(index) || fs::exists(folder / kScheduler))) continue;
+    const auto boundary = number_in(read_json(index), "boundary_ratio");
+    return {boundary, number_in(read_json(folder / kScheduler), "flow_shift"), boundary ? index : Path()};
+  }
+  return {};
+}
+
+std::string experts_text(const ModelFacts& facts) {
+  auto json = nlohmann::ordered_json::object();
+  if (facts.boundary) json["boundary"] = *facts.boundary;
+  if (facts.flow_shift) json["flow_shift"] = *facts.flow_shift;
+  return json.dump(2) + "\n";
 }
 
 }  // namespace tessera::checkpoint

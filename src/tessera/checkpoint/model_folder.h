@@ -1,21 +1,27 @@
 #pragma once
-// A downloaded model as people have it on disk: which of its parts lie where, in the layout of a
-// family's release (families/family.h; here Wan's) or in diffusers'.
+// What a folder holds of a model: every part, wherever programs put it. Whoever wants a part asks here.
 //
 //   ModelFolder folder = find_parts("Wan2.1-T2V-1.3B");
 //   for (const ModelPart& part : folder.parts) open_weights(part.weights);
-//   if (const ModelPart* vae = folder.find("vae")) ...
+//   open_weights(find_part("Wan2.1-T2V-1.3B", "vae").weights);
+//   find_facts("Wan2.2-T2V-A14B-Diffusers").boundary;                              // 0.875
 //
-// | part          | official layout                              | diffusers layout |
-// |---------------|----------------------------------------------|------------------|
-// | transformer   | the folder itself, or high_noise_model/      | transformer/     |
-// | transformer_2 | low_noise_model/                             | transformer_2/   |
-// | text_encoder  | models_t5_*.pth                              | text_encoder/    |
-// | vae           | *VAE*.pth                                    | vae/             |
-// | image_encoder | models_clip_*.pth                            | image_encoder/   |
-// | tokenizer     | google/umt5-xxl/                             | tokenizer/       |
+// | part           | official layout (families/family.h; here Wan's) | diffusers       | ComfyUI                   |
+// |----------------|-------------------------------------------------|-----------------|---------------------------|
+// | transformer    | the folder itself, or high_noise_model/         | transformer/    | diffusion_models/, unet/  |
+// | transformer_2  | low_noise_model/                                | transformer_2/  | the file of low_noise     |
+// | text_encoder   | models_t5_*.pth                                 | text_encoder/   | text_encoders/, clip/     |
+// | text_encoder_2 | Open-Sora's openai/clip-vit-large-patch14/      | text_encoder_2/ | a file clip_l there       |
+// | vae            | *VAE*.pth                                       | vae/            | vae/                      |
+// | image_encoder  | models_clip_*.pth                               | image_encoder/  | clip_vision/              |
+// | audio_encoder  | wav2vec2*/                                      | audio_encoder/  | audio_encoders/           |
+// | tokenizer      | google/umt5-xxl/                                | tokenizer/      | as the official layout    |
+// | tokenizer_2    | Open-Sora's openai/clip-vit-large-patch14/      | tokenizer_2/    |                           |
 //
-// Where a family's release is the denoiser alone, the other parts lie in folders beside it, as diffusers calls them.
+// A folder of the hub's cache (models--ORG--NAME) stands for its snapshot. DiffSynth keeps encoders once for all models,
+// beside the folders of the releases; ComfyUI's folders may lie in split_files/ or models/. Where a family's release is
+// the denoiser alone, the other parts lie in folders beside it, as diffusers calls them. Which files of a part's folder
+// are its weights open_weights knows.
 //
 // A run with a gate exports expert_0/, expert_1/ ... and gate.safetensors: layout "gate", each a part by its name.
 #include <optional>
@@ -33,12 +39,31 @@ struct ModelPart {
 };
 
 struct ModelFolder {
-  std::string layout;            ///< "official", "diffusers", "gate", or "single" when there is but one model
+  /// "official", "diffusers", "comfyui", "diffsynth", "gate", or "single" when there is but one model
+  std::string layout;
   std::vector<ModelPart> parts;  ///< at least one, in the order of the table
+  Path path = {};                ///< what was asked for; of the hub's cache the snapshot
   const ModelPart* find(const std::string& role) const;
 };
 
-/// Nothing is opened. Throws UserError (input) when the path does not exist.
+/// No weights are opened. Throws UserError (input) when the path does not exist.
 ModelFolder find_parts(const Path& path);
+
+/// The part of a role at `path`: in a folder of several, else what is there by itself. "pooled_encoder" and
+/// "pooled_tokenizer" are those of CLIP and "text_encoder" and "tokenizer" the other ones, whichever of two a pipeline
+/// numbers first. A single file has no config.json but NAME.config.json. Throws UserError (input) naming what is there
+/// for a folder without such a part.
+ModelPart find_part(const Path& path, const std::string& role);
+
+/// What a base says of how it was trained: model_index.json and scheduler/ of a pipeline, or experts.json, which runs
+/// with two experts export.
+struct ModelFacts {
+  std::optional<double> boundary, flow_shift;
+  Path file = {};  ///< that says the boundary
+};
+inline constexpr const char* kExpertsFile = "experts.json";
+/// Of the folder, or of the one that holds it where it is that of one expert. What is missing or no number is nothing.
+ModelFacts find_facts(const Path& path);
+std::string experts_text(const ModelFacts& facts);  ///< of an experts.json
 
 }  // namespace tessera::checkpoint

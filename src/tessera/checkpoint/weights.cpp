@@ -8,8 +8,8 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/checkpoint/json.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/row_part.h"
-#include "tessera/families/registry.h"
 
 namespace tessera::checkpoint {
 
@@ -34,10 +34,10 @@ void add_samples(std::string& bytes, const WeightSet& weights, const std::string
 struct Form {
   std::string_view stem, ending;
 };
-constexpr Form kForms[] = {
-    {"model", ".safetensors"}, {"diffusion_pytorch_model", ".safetensors"}, {"pytorch_model", ".bin"}};
-constexpr std::string_view kEndings[] = {".safetensors", ".pth", ".pt", ".bin"};
-constexpr std::string_view kIndexSuffix = ".index.json";
+constexpr Form kForms[] = {{"model", ".safetensors"},
+                           {"diffusion_pytorch_model", ".safetensors"},
+                           {"pytorch_model", ".bin"},
+                           {"diffusion_pytorch_model", ".bin"}};
 
 [[noreturn]] void refuse(const std::string& what, const std::string& hint) {
   throw UserError(Exit::input, "weights.open", what, hint);
@@ -64,26 +64,81 @@ std::string listed(const Path& folder) {
   return text + (folders > 0 ? " and " + counted(folders, "folder") : "");
 }
 
-/// Files "<stem>-00001-of-00003.safetensors" of a folder, sorted; refuses an incomplete set.
-std::vector<Path> shards(const Path& folder, const Form& form) {
-  std::vector<Path> found;
-  size_t expected = 0;
+/// What a folder has of one form: the whole file, its index, its shards.
+struct Named {
+  Path whole, index;
+  std::set<Path> shards;
+  size_t expected = 0;  ///< shards, as their names count them
+};
+
+/// Takes `end` off; whether it was there.
+bool strip(std::string_view& name, std::string_view end) {
+  if (!name.ends_with(end)) return false;
+  name.remove_suffix(end.size());
+  return true;
+}
+
+/// Takes ".fp16" off. A variant is a word: neither numbers with hyphens nor further dots are in it.
+std::string strip_variant(std::string_view& name) {
+  const size_t dot = name.rfind('.');
+  if (dot == name.npos || name.substr(dot).find_first_of("- ") != name.npos || dot + 1 == name.size()) return {};
+  std::string variant(name.substr(dot + 1));
+  name.remove_suffix(name.size() - dot);
+  return variant;
+}
+
+/// By variant, "" for files of none: "<stem>.safetensors", "<stem>.fp16.safetensors", "<stem>.safetensors.index.json",
+/// "<stem>.safetensors.index.fp16.json", "<stem>-00001-of-00003.safetensors", and shards with the variant at either end
+/// of their numbers.
+std::map<std::string, Named> named_files(const Path& folder, const Form& form) {
+  std::map<std::string, Named> found;
   for (const auto& item : fs::directory_iterator(folder)) {
-    std::string name = item.path().filename().string();
-    size_t of = name.rfind("-of-");
-    if (!name.starts_with(std::string(form.stem) + "-") || !name.ends_with(form.ending) || of == std::string::npos)
+    const std::string file = item.path().filename().string();
+    std::string_view name = file;
+    if (!name.starts_with(form.stem)) continue;
+    std::string variant;
+    bool index = false;
+    if (strip(name, ".json")) {
+      index = strip(name, ".index");
+      if (!index) variant = strip_variant(name), index = strip(name, ".index");
+      if (!index) continue;
+    }
+    if (!strip(name, form.ending)) continue;
+    if (variant.empty()) variant = strip_variant(name);
+    name.remove_prefix(std::min(name.size(), form.stem.size()));
+    if (name.empty()) {
+      (index ? found[variant].index : found[variant].whole) = item.path();
       continue;
-    std::string total = name.substr(of + 4, name.size() - of - 4 - form.ending.size());
+    }
+    const size_t dash = name.find('-'), of = name.rfind("-of-");
+    if (dash == name.npos || of == name.npos || of <= dash || index) continue;
+    const std::string total(name.substr(of + 4));
     if (total.empty() || total.size() > 9 || total.find_first_not_of("0123456789") != std::string::npos) continue;
-    expected = std::max(expected, static_cast<size_t>(std::stoul(total)));
-    found.push_back(item.path());
+    if (dash > 0 && (name[0] != '.' || !variant.empty())) continue;
+    Named& shards = found[dash > 0 ? std::string(name.substr(1, dash - 1)) : variant];
+    shards.expected = std::max(shards.expected, static_cast<size_t>(std::stoul(total)));
+    shards.shards.insert(item.path());
   }
-  if (found.size() != expected)
-    refuse(folder.string() + ": " + std::to_string(found.size()) + " of " + std::to_string(expected) + " shards of " +
-               std::string(form.stem) + " are there",
-           "fetch the missing ones");
-  std::sort(found.begin(), found.end());
   return found;
+}
+
+/// Checkpoints of other programs that are no weights of a model: the line that makes such of them is in the message.
+void refuse_checkpoint(const Path& folder) {
+  std::vector<Path> places = {folder};
+  for (const auto& item : fs::directory_iterator(folder))
+    if (item.is_directory()) places.push_back(item.path());
+  for (const Path& place : places) {
+    const std::string made = (folder / "model.pth").string();
+    if (fs::exists(place / ".metadata"))
+      refuse(place.string() + ": is a checkpoint of torch.distributed (DCP), expected the weights of a model",
+             "make a file of it: python -c \"from torch.distributed.checkpoint.format_utils import dcp_to_torch_save; "
+             "dcp_to_torch_save('" +
+                 place.string() + "', '" + made + "')\"");
+    if (fs::exists(place / "zero_to_fp32.py"))
+      refuse(place.string() + ": is a checkpoint of DeepSpeed, expected the weights of a model",
+             "make files of it: python " + (place / "zero_to_fp32.py").string() + " " + place.string() + " " +
+                 (folder / "model").string());
+  }
 }
 
 }  // namespace
@@ -106,7 +161,8 @@ void WeightSet::add_index(const Path& index) {
 
   std::map<std::string, size_t> files;
   std::set<std::string> missing;
-  for (const auto& [name, value] : map.items()) {
+  for (const auto& [stored, value] : map.items()) {
+    const std::string name = without_wrappers(stored);
     std::string file = json_string(value, what + ": " + shown(name));
     // an index names files beside it; anything else could read from anywhere
     if (Path(file).filename() != Path(file) || file == "." || file == "..")
@@ -118,10 +174,11 @@ void WeightSet::add_index(const Path& index) {
     }
     auto [at, is_new] = files.emplace(file, files_.size());
     if (is_new) files_.push_back(WeightFile::open(index.parent_path() / file));
-    if (!files_[at->second].find(name))
+    const bool wrapped = !files_[at->second].find(name);
+    if (wrapped && !files_[at->second].find(stored))
       refuse(what + ": " + shown(name) + " should be in " + shown(file) + ", which does not have it",
              "index and shards are of different models: fetch both again");
-    place_[name] = at->second;
+    place_[wrapped ? stored : name] = at->second;
   }
   if (missing.empty()) return;
   std::string list;
@@ -211,26 +268,31 @@ void WeightSet::read_stored_f32(const std::string& name, int64_t first, int64_t 
   }
 }
 
-/// What one of the usual names in the folder says; whether there was one.
-bool WeightSet::add_named(const Path& folder) {
+/// What one of the usual names in the folder says, as it is or as a variant; whether there was one.
+bool WeightSet::add_named(const Path& folder, bool variants) {
   for (const Form& form : kForms) {
-    const Path whole = folder / (std::string(form.stem) + std::string(form.ending));
-    const Path index = whole.string() + std::string(kIndexSuffix);
-    if (fs::exists(whole)) {
-      add(whole);
-    } else if (fs::exists(index)) {
-      add_index(index);
+    std::map<std::string, Named> found = named_files(folder, form);
+    if (variants == found.contains("") || found.empty()) continue;
+    if (found.size() > 1 && variants)
+      refuse(folder.string() + ": holds " + std::string(form.stem) + std::string(form.ending) + " in " +
+                 std::to_string(found.size()) + " variants, " + found.begin()->first + " and " +
+                 std::next(found.begin())->first + (found.size() > 2 ? " among them" : ""),
+             "name the file itself, or the .index.json of its shards");
+    const Named& named = variants ? found.begin()->second : found[""];
+    if (!named.whole.empty()) {
+      add(named.whole);
+    } else if (!named.index.empty()) {
+      add_index(named.index);
     } else {
-      for (const Path& shard : shards(folder, form)) add(shard);
+      if (named.shards.size() != named.expected)
+        refuse(folder.string() + ": " + std::to_string(named.shards.size()) + " of " + std::to_string(named.expected) +
+                   " shards of " + std::string(form.stem) + " are there",
+               "fetch the missing ones");
+      for (const Path& shard : named.shards) add(shard);
     }
     if (!files_.empty()) return true;
   }
   return false;
-}
-
-bool is_weight_file(const Path& path) {
-  const std::string name = path.filename().string();
-  return std::any_of(std::begin(kEndings), std::end(kEndings), [&](auto ending) { return name.ends_with(ending); });
 }
 
 WeightSet open_weights(const Path& path, bool averaged) {
@@ -255,18 +317,26 @@ WeightSet open_weights(const Path& path, bool averaged) {
   if (fs::exists(path / "manifest.json"))
     refuse(path.string() + ": is a training checkpoint, expected the weights of a model",
            "take the run's model folder, or make weights of it: tessera convert " + path.string() + " OUT");
-  if (set.add_named(path)) return set;
+  if (set.add_named(path, /*variants=*/false) || set.add_named(path, /*variants=*/true)) return set;
   if (fs::exists(path / "running_states.json")) {  // a checkpoint of ColossalAI's trainers
     if (fs::exists(path / "master.safetensors")) {
       set.add(path / "master.safetensors");
       return set;
     }
-    if (fs::is_directory(path / "model") && set.add_named(path / "model")) return set;
+    if (fs::is_directory(path / "model") && set.add_named(path / "model", /*variants=*/false)) return set;
     refuse(path.string() + ": running_states.json is there, but neither master.safetensors nor the weights in model/",
            fs::is_directory(path / "lora") ? "it is of a LoRA: name its lora/adapter_model.bin"
                                            : "was the checkpoint removed? take a later one");
   }
-  if (fs::is_directory(path / "transformer") && set.add_named(path / "transformer")) return set;
+  refuse_checkpoint(path);
+  const ModelFolder folder = find_parts(path);
+  const ModelPart *model = folder.find("transformer"), *second = folder.find("transformer_2");
+  if (model && second)
+    refuse(path.string() + ": holds two models, " + model->weights.lexically_relative(folder.path).string() + " and " +
+               second->weights.lexically_relative(folder.path).string(),
+           "name one of the two");
+  if (model && model->weights != path) return open_weights(model->weights);
+  if (folder.path != path) return open_weights(folder.path);
 
   std::vector<Path> found;
   for (const auto& item : fs::directory_iterator(path))
@@ -275,9 +345,6 @@ WeightSet open_weights(const Path& path, bool averaged) {
     set.add(found[0]);
     return set;
   }
-  if (const families::Family* family = families::holding_experts(path))
-    refuse(path.string() + ": holds two models, " + families::listed(families::expert_folders(*family), "and"),
-           "name one of the two");
   if (!found.empty())
     refuse(path.string() + ": holds " + std::to_string(found.size()) + " files of weights, among them " +
                found[0].filename().string(),

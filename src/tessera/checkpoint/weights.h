@@ -32,7 +32,7 @@ class WeightSet {
   friend WeightSet open_weights(const Path&, bool);
   void add(const Path& file, bool averaged = false);
   void add_index(const Path& index);
-  bool add_named(const Path& folder);
+  bool add_named(const Path& folder, bool variants);
   const WeightFile& file_of(const std::string& name) const;
   /// The part that a name is of, where the set holds its tensor; nothing for a stored tensor's own name.
   std::optional<RowPart> part_of(const std::string& name) const;
@@ -43,19 +43,17 @@ class WeightSet {
   std::map<std::string, size_t> place_;  ///< name -> file
 };
 
-/// In a folder, the first of: model.safetensors, diffusion_pytorch_model.safetensors, pytorch_model.bin, each whole,
-/// with an .index.json or as shards ("...-00001-of-00003.safetensors", all of them); the same in its transformer/ (a
-/// diffusers folder); the folder of Open-Sora's trainer, its fp32 masters or its model/; the only file of weights there
-/// is. Throws UserError (input) saying what was looked for.
+/// In a folder, the first of: model.safetensors, diffusion_pytorch_model.safetensors, pytorch_model.bin,
+/// diffusion_pytorch_model.bin, each whole, with an .index.json or as shards ("...-00001-of-00003.safetensors", all of
+/// them), as they are or, where there is but one, as a variant ("model.fp16.safetensors"); the folder of Open-Sora's
+/// trainer, its fp32 masters or its model/; the one transformer of a folder of several parts (model_folder.h); the only
+/// file of weights there is. Throws UserError (input) saying what was looked for.
 /// `averaged`: see TorchFile::open; `path` is then one file.
 WeightSet open_weights(const Path& path, bool averaged = false);
 
 /// 16 digits that tell two sets of weights apart without reading all of them: a hash of names, shapes, dtypes and 64 elements
 /// of each tensor. The same wherever the files lie and whatever their names are.
 std::string fingerprint(const WeightSet& weights);
-
-/// Files that may hold weights, by their ending.
-bool is_weight_file(const Path& path);
 
 /// Names and shapes of all stored tensors.
 std::map<std::string, std::vector<int64_t>> stored_shapes(const WeightSet& weights);

@@ -181,8 +181,34 @@ void tell_subfolder(const Path& inner, Folder& folder) {
                          ", not read: give it as data.path, or list the clips of all folders in a metadata.csv");
 }
 
+/// Whether a file beside clips is no clip, as its name says: a caption, a sound, a table, a text about the data set.
+bool goes_with_clips(const Path& file) {
+  const Names known = {".json", ".jsonl",   ".csv",   ".tsv", ".md",  ".toml", ".yaml",
+                       ".yml",  ".parquet", ".arrow", ".db",  ".ini", ""};
+  const std::string ending = data::ending_of(file);
+  for (const Names& names : {known, caption_endings(), tensor_endings(), kSoundEndings})
+    if (contains(names, ending)) return true;
+  return is_clip(file) || is_archive(file);
+}
+
+/// "3 files are no clips, by their endings: .docx (1), .psd (2)"
+void tell_left_out(const Path& path, const std::map<std::string, int>& endings, Problems& problems) {
+  int count = 0;
+  std::string list;
+  for (const auto& [ending, files] : endings) {
+    count += files;
+    list += (list.empty() ? "" : ", ") + ending + " (" + std::to_string(files) + ")";
+  }
+  if (count > 0)
+    problems.note(path.string() + ": " + std::to_string(count) +
+                  (count == 1 ? " file is not used, as its ending is no clip's: "
+                              : " files are not used, as their endings are no clips': ") +
+                  list);
+}
+
 std::vector<Item> read_folder(const Path& path, Folder& folder) {
   std::vector<Path> clips;
+  std::map<std::string, int> others;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const Path& clip = entry.path();
     if (is_hidden(clip)) continue;
@@ -194,7 +220,13 @@ std::vector<Item> read_folder(const Path& path, Folder& folder) {
       clips.push_back(clip);
     else if (is_folder(clip) && !is_frame_folder(clip))
       tell_subfolder(clip, folder);
+    else if (const std::string command = unpacking(clip); file && !command.empty())
+      folder.problems.add(clip.string(), "is packed, and only members of a plain .tar are read in their places",
+                          "unpack it: " + command);
+    else if (file && !goes_with_clips(clip))
+      ++others[data::ending_of(clip)];
   }
+  tell_left_out(path, others, folder.problems);
   std::sort(clips.begin(), clips.end(), [](const Path& a, const Path& b) { return a.native() < b.native(); });
   std::vector<Item> items;
   for (const Path& clip : clips) add_clip(clip, items, folder);
@@ -479,6 +511,10 @@ std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
               "set data.path to the folder of your clips, each with a .txt beside it");
   check_input(fs::exists(spec.path), "data.dataset", spec.path.string() + ": no such folder or file",
               "check data.path; relative paths start at the current folder, " + fs::current_path().string());
+  if (const std::string command = unpacking(spec.path); !command.empty())
+    throw UserError(Exit::input, "data.dataset",
+                    spec.path.string() + ": is packed, and only members of a plain .tar are read in their places",
+                    "unpack it: " + command);
   if (is_table(spec.path)) return read_table(spec.path, spec.path.parent_path(), folder);
   if (spec.latent_column || spec.text_columns) {
     const Path table = is_folder(spec.path) ? table_in(spec.path) : Path();

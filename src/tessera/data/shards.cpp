@@ -41,12 +41,27 @@ std::vector<Sample> samples_of(const std::vector<Member>& members, bool first_do
   return samples;
 }
 
+/// The sample's file of that ending: "a.png", else "a.image.png" where no other field has that ending, or one of these names
+/// is the sample's own. Null where there is none, or several that only who made them can tell apart.
+const Member* field_of(const Sample& sample, const std::string& ending) {
+  if (const auto plain = sample.files.find(ending); plain != sample.files.end()) return plain->second;
+  const Member* found = nullptr;
+  int fields = 0;
+  for (const auto& [field, member] : sample.files) {
+    if (!field.ends_with(ending) || field.size() <= ending.size() || field[field.size() - ending.size()] != '.')
+      continue;
+    for (const char* own : {"image", "img", "jpg", "video", "clip", "caption", "text", "prompt", "latent"})
+      if (field == "." + std::string(own) + ending) return member;
+    found = member, ++fields;
+  }
+  return fields == 1 ? found : nullptr;
+}
+
 const Member* media_of(const Sample& sample, bool latents) {
-  if (latents) return sample.files.contains(".npy") ? sample.files.at(".npy") : nullptr;
-  for (const std::string& ending : image_endings())
-    if (sample.files.contains(ending)) return sample.files.at(ending);
-  for (const std::string& ending : video_endings())
-    if (sample.files.contains(ending)) return sample.files.at(ending);
+  if (latents) return field_of(sample, ".npy");
+  for (const auto* endings : {&image_endings(), &video_endings()})
+    for (const std::string& ending : *endings)
+      if (const Member* member = field_of(sample, ending)) return member;
   return nullptr;
 }
 
@@ -99,7 +114,7 @@ class ArchiveReader {
     if (!media) {
       std::string found;
       for (const auto& [ending, member] : sample.files) found += (found.empty() ? "" : ", ") + ending;
-      const bool other = sample.files.contains(".npy") || media_of(sample, false);
+      const bool other = field_of(sample, ".npy") || media_of(sample, false);
       throw UserError(
           Exit::input, "data.dataset",
           where + (spec_.latents ? ": no .npy of its latents" : ": no picture or video") + ", found " + found,
@@ -108,13 +123,13 @@ class ArchiveReader {
     }
     NamedCaptions named;
     for (const std::string& ending : caption_endings()) {
-      const auto text = sample.files.find(ending);
-      if (text == sample.files.end() || named.contains("prompt")) continue;
-      std::string& prompt = named["prompt"] = text_of(*text->second, where);
+      const Member* text = field_of(sample, ending);
+      if (!text || named.contains("prompt")) continue;
+      std::string& prompt = named["prompt"] = text_of(*text, where);
       while (prompt.ends_with('\n') || prompt.ends_with('\r')) prompt.pop_back();
     }
-    if (const auto json = sample.files.find(".json"); json != sample.files.end()) {
-      const Json object = checkpoint::parse_json(text_of(*json->second, where), where + ".json");
+    if (const Member* json = field_of(sample, ".json")) {
+      const Json object = checkpoint::parse_json(text_of(*json, where), where + ".json");
       check_input(object.is_object(), "data.dataset", where + ".json: expected an object", "fix or remove the sample");
       for (auto& [name, text] : named_captions(object)) named[name] = text;
     }
@@ -139,8 +154,13 @@ class ArchiveReader {
 /// An archive by the name that a list has for it: beside the list where it was moved with it.
 Path find_archive(const std::string& url, const Path& folder, const std::string& where) {
   const Path named = url.starts_with("file:") ? Path(url.substr(5)) : Path(url);
-  for (const Path& path : {folder / named, folder / named.filename()})
+  for (const Path& path : {folder / named, folder / named.filename()}) {
+    const std::string command = unpacking(path);
+    check_input(command.empty() || !is_file(path), "data.dataset",
+                where + ": " + path.string() + ": is packed, and only members of a plain .tar are read in their places",
+                "unpack it, and name the .tar: " + command);
     if (is_file(path)) return path;
+  }
   throw UserError(Exit::input, "data.dataset", where + ": " + checkpoint::shown(url) + ": no such archive",
                   "urls are files, relative to " + folder.string());
 }

@@ -5,7 +5,8 @@
 //   std::vector<Item> items = read_archive("set/00000.tar", spec, missing, problems);
 //
 // Files of one name are a sample. Of a tar a name ends at its first dot, as WebDataset has it, of a zip at its last.
-// The captions are those of a.json by name, a.txt is its `prompt`; 00000_long.json beside 00000.tar has more of them
+// A field may have a name before its ending (a.image.png, a.caption.txt). The captions are those of a.json by name, a.txt
+// is its `prompt`; 00000_long.json beside 00000.tar has more of them
 // (captions.h).
 #include "tessera/data/captions.h"
 #include "tessera/data/item.h"

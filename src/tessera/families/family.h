@@ -22,13 +22,14 @@ struct Expert {
   std::string folder;  ///< of its weights in the official release and in exported models
 };
 
-/// A part of the official release that is a file by itself, and what ComfyUI calls it.
+/// A part of the official release that is a file, or a folder, by itself, and what ComfyUI calls it.
 struct ReleasedFile {
-  std::string role;      ///< text_encoder, vae, image_encoder: as the folders of diffusers are called
+  std::string role;      ///< a part of checkpoint/model_folder.h
   std::string variant;   ///< of weights of several generations; empty: there is one
-  std::string mark;      ///< what the names of such files hold
+  std::string mark;      ///< what the names of such files hold, those of folders begin with
   std::string official;  ///< the name that the official code looks for, without its ending
   std::string comfyui_folder, comfyui;
+  bool folder = false;  ///< `official` is a folder of the release
 };
 
 /// Names of a column of metadata files beside those that every trainer knows; `column` is ours.

@@ -30,7 +30,21 @@ Family opensora() {
                    .mark = "hunyuan_vae",
                    .official = "hunyuan_vae",
                    .comfyui_folder = "vae",
-                   .comfyui = "hunyuan_video_vae"}};
+                   .comfyui = "hunyuan_video_vae"},
+                  {.role = "text_encoder",
+                   .variant = {},
+                   .mark = "t5-v1_1",
+                   .official = "google/t5-v1_1-xxl",
+                   .comfyui_folder = "text_encoders",
+                   .comfyui = "t5xxl",
+                   .folder = true},
+                  {.role = "text_encoder_2",
+                   .variant = {},
+                   .mark = "clip-vit",
+                   .official = "openai/clip-vit-large-patch14",
+                   .comfyui_folder = "text_encoders",
+                   .comfyui = "clip_l",
+                   .folder = true}};
   family.text_encoder = "umt5-demo";
   family.columns = {{"latents", "latents_path"}, {"context", "text_t5_path"}, {"pooled", "text_clip_path"}};
   return family;

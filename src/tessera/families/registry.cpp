@@ -26,13 +26,6 @@ Family of(std::string_view written) {
   return bare;
 }
 
-const Family* holding_experts(const std::filesystem::path& folder) {
-  const auto found = std::ranges::find_if(all(), [&](const Family& family) {
-    return !family.experts.empty() && std::filesystem::is_directory(folder / family.experts.front().folder);
-  });
-  return found == all().end() ? nullptr : &*found;
-}
-
 const ReleasedFile* released_file(const Family& family, std::string_view role, std::string_view variant) {
   const ReleasedFile* usual = nullptr;
   for (const ReleasedFile& file : family.files) {

@@ -4,7 +4,6 @@
 //   const Family family = families::of("wan-i2v");               // model.family: the family, or one of its types
 //   family.experts[0].folder;                                    // high_noise_model
 //   for (const Family& family : families::all()) ... family.config_keys ...
-#include <filesystem>
 #include <string_view>
 
 #include "tessera/families/family.h"
@@ -18,8 +17,6 @@ const Family& standard();
 /// neither, is a family of that name with nothing else.
 Family of(std::string_view written);
 
-/// The family whose two experts' folders, or the first of them, are in `folder`; null where there are none.
-const Family* holding_experts(const std::filesystem::path& folder);
 /// The released file of a role; of several variants the one asked for, else the usual one. Null where there is none.
 const ReleasedFile* released_file(const Family& family, std::string_view role, std::string_view variant = {});
 /// Ours and every family's names of a column.

@@ -55,6 +55,13 @@ std::vector<ReleasedFile> released_files() {
        .official = "models_clip_open-clip-xlm-roberta-large-vit-huge-14",
        .comfyui_folder = "clip_vision",
        .comfyui = "clip_vision_h"},
+      {.role = "audio_encoder",
+       .variant = {},
+       .mark = "wav2vec2",
+       .official = "wav2vec2-large-xlsr-53-english",
+       .comfyui_folder = "audio_encoders",
+       .comfyui = "wav2vec2_large_english",
+       .folder = true},
   };
 }
 

@@ -4,6 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/weights.h"
 
 namespace tessera::job {
@@ -39,16 +40,13 @@ struct SpeechFiles {
   fs::path weights;
 };
 
-/// Where the speech model lies: the path itself, or a folder of that kind in a model folder.
+/// Where the speech model lies: the path itself, or that part of a model folder.
 SpeechFiles speech_files(const std::string& name) {
-  const AudioEncoderMake& usual = models::audio_encoders().front();
-  if (fs::is_regular_file(name)) return {usual, name};
-  if (fs::is_directory(name)) {
-    for (const auto& inner : fs::directory_iterator(name))
-      for (const AudioEncoderMake& make : models::audio_encoders())
-        if (inner.is_directory() && inner.path().filename().string().starts_with(make.name))
-          return {make, inner.path()};
-    return {usual, name};
+  if (fs::exists(name)) {
+    const fs::path weights = checkpoint::find_part(name, "audio_encoder").weights;
+    for (const AudioEncoderMake& make : models::audio_encoders())
+      if (weights.filename().string().starts_with(make.name)) return {make, weights};
+    return {models::audio_encoders().front(), weights};
   }
   std::string known;
   for (const AudioPreset& preset : audio_presets()) known += (known.empty() ? "" : ", ") + preset.name;

@@ -4,6 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/hub.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/device/streams.h"
 #include "tessera/families/registry.h"
@@ -16,14 +17,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct VaeFiles {
-  fs::path weights, config;
-};
-
-fs::path config_beside(const fs::path& folder) {
-  return fs::exists(folder / "config.json") ? folder / "config.json" : fs::path();
-}
-
 /// Of every family's released autoencoders, without endings.
 std::vector<std::string> released_names() {
   std::vector<std::string> names;
@@ -34,18 +27,6 @@ std::vector<std::string> released_names() {
 }
 
 std::string released_files() { return families::listed(released_names(), "or") + " (.safetensors or .pth)"; }
-
-/// The files of an autoencoder in a folder. A model folder's own config.json is its transformer's, so named files and
-/// vae/ come first.
-VaeFiles find_vae(const fs::path& path) {
-  // a config.json beside a single file may be the transformer's: the sizes follow from the weights
-  if (!fs::is_directory(path)) return {path, {}};
-  if (fs::is_directory(path / "vae")) return {path / "vae", config_beside(path / "vae")};
-  for (const std::string& name : released_names())
-    for (const char* ending : {".safetensors", ".pth"})
-      if (fs::exists(path / (name + ending))) return {path / (name + ending), {}};
-  return {path, config_beside(path)};
-}
 
 }  // namespace
 
@@ -116,7 +97,7 @@ std::unique_ptr<models::VideoVae> open_tiled_vae(const std::string& name, const 
   check_input(fs::exists(name), "data.vae", name + ": no such file or folder",
               "give " + released_files() + ", a diffusers vae folder, a model folder, or \"" +
                   families::standard().codec + "\"" + checkpoint::fetched_by(name));
-  const VaeFiles files = find_vae(name);
+  const checkpoint::ModelPart files = checkpoint::find_part(name, "vae");
   return open_vae(files.weights, files.config, tiling);
 }
 

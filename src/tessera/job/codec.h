@@ -14,8 +14,7 @@ namespace tessera::job {
 
 /// `name` is data.vae: "haar", "haar:CHANNELS", a released autoencoder's (models::autoencoder_presets(), with random
 /// weights), or a path: a file of weights (.safetensors, .pth), a folder with one and its config.json, or a model
-/// folder, official (Wan2.1_VAE.*) or of diffusers (vae/). `tile` pixels a side, 0: the
-/// picture is not cut; `tile_frames` likewise of clips, for autoencoders that tile in time. Throws UserError (usage) for
+/// folder (checkpoint/model_folder.h). `tile` pixels a side, 0: the picture is not cut; `tile_frames` likewise of clips, for autoencoders that tile in time. Throws UserError (usage) for
 /// an unknown name or tiles that the autoencoder has no use for, (input) for files.
 std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t channels, int64_t tile,
                                             int64_t tile_frames);

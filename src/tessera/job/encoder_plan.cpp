@@ -5,18 +5,16 @@
 #include <utility>
 
 #include "tessera/checkpoint/weights.h"
-#include "tessera/job/image_encoder.h"
 
 namespace tessera::job {
 
 namespace {
 
-template <class Open>
-HeldWeights storage(const recipe::Recipe& recipe, const std::string& path, const Open& open) {
+HeldWeights storage(const recipe::Recipe& recipe, const std::string& path) {
   if (path.empty()) return {};
   bool narrow = false;
   if (std::filesystem::exists(path)) {
-    const checkpoint::WeightSet weights = open(path);
+    const checkpoint::WeightSet weights = checkpoint::open_weights(path);
     narrow = std::ranges::all_of(weights.names(),
                                  [&](const std::string& name) { return weights.at(name).dtype == DType::bf16; });
   }
@@ -24,22 +22,13 @@ HeldWeights storage(const recipe::Recipe& recipe, const std::string& path, const
   return {narrow || asked ? DType::bf16 : DType::f32, asked && !narrow};
 }
 
-checkpoint::WeightSet open_text(const std::string& path) { return checkpoint::open_weights(path); }
-
 }  // namespace
 
-HeldWeights text_storage(const recipe::Recipe& recipe) {
-  return storage(recipe, recipe.data.text_encoder_path, open_text);
-}
+HeldWeights text_storage(const recipe::Recipe& recipe) { return storage(recipe, recipe.data.text_encoder_path); }
 
-HeldWeights pooled_storage(const recipe::Recipe& recipe) {
-  return storage(recipe, recipe.data.pooled_encoder_path, open_text);
-}
+HeldWeights pooled_storage(const recipe::Recipe& recipe) { return storage(recipe, recipe.data.pooled_encoder_path); }
 
-HeldWeights image_storage(const recipe::Recipe& recipe) {
-  return storage(recipe, recipe.data.image_encoder_path,
-                 [](const std::string& path) { return open_image_weights(path); });
-}
+HeldWeights image_storage(const recipe::Recipe& recipe) { return storage(recipe, recipe.data.image_encoder_path); }
 
 void hold_as(plan::ModelSpec& spec, DType dtype) {
   for (plan::UnitSpec& unit : spec.units)

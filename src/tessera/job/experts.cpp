@@ -9,7 +9,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/families/registry.h"
 
@@ -35,16 +34,18 @@ std::vector<Expert> expert_folders(const recipe::Recipe& recipe) {
   const fs::path path = recipe.model.path;
   std::vector<Expert> experts = experts_of(recipe);
   if (path.empty() || !fs::is_directory(path) || experts.empty()) return {};
-  const bool official = fs::is_directory(path / experts[0].folder);
-  if (!official && !fs::is_directory(path / "transformer_2")) return {};
-  const fs::path high = path / (official ? experts[0].folder : "transformer");
-  const fs::path low = path / (official ? experts[1].folder : "transformer_2");
-  for (const fs::path& there : {high, low})
-    check_input(fs::is_directory(there), "model.path",
-                path.string() + " holds one of two experts: there is no " + there.filename().string(),
-                "complete the folder, or train the one that is there: model.path = \"" +
-                    (there == high ? low : high).string() + "\"");
-  experts[0].path = high.string(), experts[1].path = low.string();
+  const checkpoint::ModelFolder found = checkpoint::find_parts(path);
+  const checkpoint::ModelPart *high = found.find("transformer"), *low = found.find("transformer_2");
+  const bool one = high && high->weights.filename() == experts[0].folder;
+  if (!low && !one) return {};
+  check_input(low && high, "model.path",
+              path.string() + " holds one of two experts: there is no " +
+                  (high                          ? experts[1].folder
+                   : found.layout == "diffusers" ? "transformer"
+                                                 : experts[0].folder),
+              "complete the folder, or train the one that is there: model.path = \"" +
+                  (high ? high : low)->weights.string() + "\"");
+  experts[0].path = high->weights.string(), experts[1].path = low->weights.string();
   return experts;
 }
 
@@ -102,20 +103,16 @@ std::vector<double> shares_by_hand(const recipe::Recipe& recipe, size_t experts)
   return shares;
 }
 
-/// Of experts.json in the base's folder, or beside the one expert that model.path names; nothing where there is none.
-/// Says where the recipe shifts otherwise than the base was trained.
-std::optional<double> exported_boundary(const recipe::Recipe& recipe) {
-  const fs::path path = fs::path(recipe.model.path).lexically_normal();
-  fs::path file;
-  for (const fs::path& folder : {path, path.has_filename() ? path.parent_path() : path.parent_path().parent_path()})
-    if (file.empty() && fs::exists(folder / checkpoint::kExpertsFile)) file = folder / checkpoint::kExpertsFile;
-  if (recipe.model.path.empty() || file.empty()) return {};
-  const auto [boundary, shift] = checkpoint::read_experts_file(file);
+/// That of the base's folder, or of the one in which the expert lies that model.path names; nothing where it says none.
+/// Says where the recipe shifts otherwise than a run trained the base.
+std::optional<double> told_boundary(const recipe::Recipe& recipe) {
+  const auto [boundary, shift, file] = checkpoint::find_facts(recipe.model.path);
+  if (file.empty()) return {};
   check_input(boundary && *boundary > 0 && *boundary < 1, "experts.boundary",
               file.string() + " has no boundary between 0 and 1",
               "set experts.boundary, or remove the file for that of the model's release");
   const std::string& ours = recipe.values.at("diffusion.shift");
-  if (shift && *shift != recipe.diffusion.shift) {
+  if (shift && file.filename() == checkpoint::kExpertsFile && *shift != recipe.diffusion.shift) {
     char text[32];
     std::snprintf(text, sizeof text, "%g", *shift);
     log::info(file.string() + ": the experts were trained with diffusion.shift = " + text + ", this recipe has " +
@@ -160,7 +157,7 @@ void place_boundary(Experts& experts, const recipe::Recipe& recipe, const net::D
   const std::vector<Expert> both = experts_of(recipe);
   const bool asked = text == "auto" && !experts.gated && !experts.list.front().name.empty();
   experts.boundary = text != "auto" ? parse_boundary(text)
-                     : asked        ? exported_boundary(recipe).value_or(model.released_boundary())
+                     : asked        ? told_boundary(recipe).value_or(model.released_boundary())
                                     : model.released_boundary();
   for (Expert& expert : experts.list) {
     if (both.empty() || expert.name.empty() || experts.gated) continue;

@@ -46,7 +46,7 @@ struct Experts {
 Experts find_experts(const recipe::Recipe& recipe);
 
 /// Cuts their windows at experts.boundary: a sigma after the shift, a fraction of DiffSynth's grid, or, with auto, that
-/// of the base's experts.json (checkpoint/experts_file.h), else of the model's release.
+/// that the base says (checkpoint::find_facts), else that of the model's release.
 void place_boundary(Experts& experts, const recipe::Recipe& recipe, const net::Denoiser& model);
 
 /// experts.boundary as a sigma. "diffsynth(0.417)" is DiffSynth's index fraction, whose grid has a shift of 5 whatever

@@ -1,9 +1,8 @@
 #include "tessera/job/image_encoder.h"
 
-#include <algorithm>
-
 #include "tessera/base/check.h"
-#include "tessera/families/registry.h"
+#include "tessera/checkpoint/model_folder.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/models/identify.h"
 
 namespace tessera::job {
@@ -13,43 +12,18 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool is_released_tower(const std::string& file) {
-  return std::ranges::any_of(families::all(), [&](const families::Family& family) {
-    const families::ReleasedFile* released = families::released_file(family, "image_encoder");
-    return released && file.starts_with(released->mark);
-  });
-}
-
-}  // namespace
-
-checkpoint::WeightSet open_image_weights(const fs::path& path) {
-  if (fs::is_directory(path)) {
-    if (fs::is_directory(path / "image_encoder")) return checkpoint::open_weights(path / "image_encoder");
-    for (const auto& item : fs::directory_iterator(path))
-      if (is_released_tower(item.path().filename().string())) return checkpoint::open_weights(item.path());
-  }
-  return checkpoint::open_weights(path);
-}
-
-namespace {
-
-fs::path tower_config_beside(const fs::path& path) {
-  for (const fs::path& place : {path / "image_encoder/config.json", path / "config.json"})
-    if (fs::exists(place)) return place;
-  return {};
-}
-
 /// A model folder's own config.json is its transformer's.
 bool is_tower_config(const std::string& text) {
   return text.find("\"image_size\"") != text.npos && text.find("\"patch_size\"") != text.npos;
 }
 
 clip::Config tower_config(const fs::path& path) {
-  if (const fs::path file = tower_config_beside(path); !file.empty()) {
-    const std::string text = checkpoint::read_text(file);
-    if (is_tower_config(text)) return clip::parse_config(text, file.string());
+  const checkpoint::ModelPart part = checkpoint::find_part(path, "image_encoder");
+  if (!part.config.empty()) {
+    const std::string text = checkpoint::read_text(part.config);
+    if (is_tower_config(text)) return clip::parse_config(text, part.config.string());
   }
-  const auto stored = checkpoint::stored_shapes(open_image_weights(path));
+  const auto stored = checkpoint::stored_shapes(checkpoint::open_weights(part.weights));
   const models::Identity what = models::identify(stored);
   return clip::config_of(models::official_shapes(what, stored), path.string());
 }

@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/hub.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/job/experts.h"
@@ -102,6 +103,11 @@ void check_sources(const recipe::Recipe& recipe, Missing missing) {
     for (const auto& [key, path] :
          {std::pair("data.tokenizer", data.tokenizer), {"data.pooled_tokenizer", data.pooled_tokenizer}})
       if (!path.empty()) check_there(key, path, "file: a tokenizer is a spiece.model, a tokenizer.json or its folder");
+    for (const auto& [path, role] : {std::pair(data.vae, "vae"),
+                                     {data.text_encoder_path, "text_encoder"},
+                                     {data.image_encoder_path, "image_encoder"},
+                                     {data.pooled_encoder_path, "pooled_encoder"}})
+      if (fs::is_directory(path)) checkpoint::find_part(path, role);  // refuses a model's folder without that part
   }
   // a folder may hold several models, and its opener knows which of them it wants; a file of CLIP's two towers too
   for (const auto& [key, path, kind] :

@@ -5,7 +5,12 @@
 
 namespace tessera::models {
 
-/// "Wan VACE, ..." of "vace_blocks.0.after_proj.weight"; empty for a tensor of no model that is known.
-std::string extension_of(std::string_view tensor);
+struct Extension {
+  std::string_view begins;
+  const char *model, *words;  ///< "wan-vace", and what it is in words
+};
+
+/// "wan-vace" of "vace_blocks.0.after_proj.weight"; null for a tensor of no model that is known.
+const Extension* extension_of(std::string_view tensor);
 
 }  // namespace tessera::models

@@ -20,6 +20,12 @@ Json relevant(const std::string& text, const WeightForm& form) {
   return fits ? json : Json::object();
 }
 
+/// A number that says the same stays as it was written: transformers refuses 16.0 where it wants 16.
+void keep_written(Json& made, const Json& given) {
+  for (const auto& [key, value] : given.items())
+    if (made.contains(key) && made[key] == value) made[key] = value;
+}
+
 }  // namespace
 
 std::string config_for(const std::string& to, const Identity& identity, const Shapes& official,
@@ -27,7 +33,9 @@ std::string config_for(const std::string& to, const Identity& identity, const Sh
   if (!identity.form || !identity.form->config) return {};
   try {
     const ConfigSource source{to == "diffusers", identity, Sizes{official}, {relevant(given, *identity.form)}, file};
-    return identity.form->config(source).dump(2) + "\n";
+    Json made = identity.form->config(source);
+    keep_written(made, source.given.json);
+    return made.dump(2) + "\n";
   } catch (const Json::exception& error) {
     throw UserError(Exit::input, "models.config", file + ": a field is not of its type: " + error.what(),
                     "check the file, or remove it: most sizes are in the weights");

@@ -51,6 +51,7 @@ Identity identify(const Shapes& tensors) {
         if (!found) continue;
         Identity result{form->kind, form->model, form->variant, "", prefix, &form->names, form};
         result.naming = naming_of(naming, prefix);
+        if (result.naming == "official" && form->names.ours_are_diffusers) result.naming = "diffusers";
         if (form->refine) form->refine(official_shapes(result, tensors), result);
         return result;
       }
@@ -59,17 +60,16 @@ Identity identify(const Shapes& tensors) {
   return {};
 }
 
-std::string extension_of(std::string_view tensor) {
-  static constexpr std::pair<std::string_view, const char*> kExtensions[] = {
-      {"vace_", "Wan VACE, which is given videos to follow"},
-      {"ref_conv.", "Wan Fun Control"},
-      {"control_adapter.", "Wan Fun Control with cameras"},
-      {"pose_patch_embedding.", "Wan Animate"},
-      {"motion_encoder.", "Wan Animate"},
-      {"face_", "Wan Animate"}};
-  for (const auto& [begins, model] : kExtensions)
-    if (tensor.starts_with(begins)) return model;
-  return {};
+const Extension* extension_of(std::string_view tensor) {
+  static constexpr Extension kExtensions[] = {{"vace_", "wan-vace", "Wan VACE, which is given videos to follow"},
+                                              {"ref_conv.", "wan-fun-control", "Wan Fun Control"},
+                                              {"control_adapter.", "wan-fun-control", "Wan Fun Control with cameras"},
+                                              {"pose_patch_embedding.", "wan-animate", "Wan Animate"},
+                                              {"motion_encoder.", "wan-animate", "Wan Animate"},
+                                              {"face_", "wan-animate", "Wan Animate"}};
+  const auto found = std::ranges::find_if(
+      kExtensions, [&](const Extension& extension) { return tensor.starts_with(extension.begins); });
+  return found == std::end(kExtensions) ? nullptr : found;
 }
 
 const Family& family_of(const Identity& identity) {

@@ -9,6 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/families/registry.h"
 #include "tessera/models/common/config_reader.h"
 #include "tessera/models/common/unknown.h"
@@ -27,10 +28,15 @@ std::string read_text(const fs::path& file) {
 
 /// The config.json of a model folder, official or diffusers; empty when there is none.
 fs::path find_config(const std::string& path) {
-  const fs::path folder = fs::is_directory(path) ? fs::path(path) : fs::path(path).parent_path();
-  for (const char* place : {"config.json", "transformer/config.json"})
-    if (fs::exists(folder / place)) return folder / place;
-  return {};
+  std::error_code unseen;
+  if (!fs::exists(path, unseen)) {
+    const fs::path beside = fs::path(path).parent_path() / "config.json";
+    return fs::exists(beside, unseen) ? beside : fs::path();
+  }
+  const checkpoint::ModelFolder folder = checkpoint::find_parts(path);
+  if (folder.find("transformer_2")) return {};
+  const checkpoint::ModelPart* part = folder.find("transformer");
+  return (part ? part : &folder.parts.front())->config;
 }
 
 bool has_config(const std::string& path) { return !find_config(path).empty(); }
@@ -38,12 +44,14 @@ bool has_config(const std::string& path) { return !find_config(path).empty(); }
 /// `likely`: the preset of the weights there, for messages; empty where they are of none.
 fs::path config_of(const std::string& path, const std::string& likely) {
   if (has_config(path)) return find_config(path);
-  if (const families::Family* family = families::holding_experts(path)) {
-    const std::vector<std::string> folders = families::expert_folders(*family);
-    throw UserError(Exit::input, "model.path", path + " holds two experts, " + families::listed(folders, "and"),
-                    "give one of them, for instance model.path = \"" + path + "/" + folders.back() + "\"");
-  }
-  check_input(fs::exists(path), "model.path", path + ": no such file or folder",
+  const bool there = fs::exists(path);
+  if (const auto folder = there ? checkpoint::find_parts(path) : checkpoint::ModelFolder{};
+      folder.find("transformer_2"))
+    throw UserError(Exit::input, "model.path",
+                    path + " holds two experts, " + folder.parts[0].weights.filename().string() + " and " +
+                        folder.parts[1].weights.filename().string(),
+                    "give one of them, for instance model.path = \"" + folder.parts[1].weights.string() + "\"");
+  check_input(there, "model.path", path + ": no such file or folder",
               "check the path; relative paths start at the current folder, " + fs::current_path().string());
   throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights",
                   likely.empty() ? "add model.preset (tessera list presets) or model.config"

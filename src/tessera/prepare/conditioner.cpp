@@ -23,7 +23,7 @@ std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job
   if (!job.image) return text;
   text += "|" + job.image->fingerprint();
   if (recipe.data.image_encoder_path.empty()) return text;
-  return text + "|" + checkpoint::fingerprint(job::open_image_weights(recipe.data.image_encoder_path));
+  return text + "|" + checkpoint::fingerprint(checkpoint::open_weights(recipe.data.image_encoder_path));
 }
 
 Conditioner::Conditioner(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,
@@ -36,7 +36,7 @@ Conditioner::Conditioner(const recipe::Recipe& recipe, const job::Job& job, cons
   if (recipe.data.image_encoder_path.empty())
     initialise(*run_, *job.image, 0);
   else
-    load_tower(*run_, job::open_image_weights(recipe.data.image_encoder_path));
+    load_tower(*run_, checkpoint::open_weights(recipe.data.image_encoder_path));
 }
 
 at::Tensor Conditioner::look(const Pictures& pictures) {

@@ -37,7 +37,9 @@ Recipe load_recipe(const std::string& path, const Overrides& overrides) {
         recipe_table().set(recipe.values, "mesh." + std::string(axis_name(axis)), std::to_string(mesh[axis]), "--mesh");
       continue;
     }
-    set_key(recipe.values, name, expanded(name, value, "command line"), "--" + name);
+    const auto* option = recipe_table().find(name);
+    const bool list = option && (option->kind == Kind::list || option->kind == Kind::paths);
+    set_key(recipe.values, name, expanded(name, list ? list_as_written(value) : value, "command line"), "--" + name);
   }
   recipe.fill();
   add_stages(recipe, file);

@@ -141,4 +141,17 @@ RecipeFile read_recipe_file(const std::string& given) {
   return file;
 }
 
+std::string list_as_written(const std::string& text) {
+  if (!text.starts_with('[') || !text.ends_with(']')) return text;
+  try {
+    const toml::table table = parse_toml("list = " + text);
+    const toml::array* list = table["list"].as_array();
+    std::string joined;
+    for (size_t i = 0; list && i < list->size(); ++i) joined += scalar_text((*list)[i], "") + kListSeparator;
+    return list && table.size() == 1 ? joined : text;
+  } catch (const std::exception&) {  // no list of TOML, or one of lists
+    return text;
+  }
+}
+
 }  // namespace tessera::recipe

@@ -29,4 +29,7 @@ struct RecipeFile {
 /// that does not say when it begins.
 RecipeFile read_recipe_file(const std::string& path);
 
+/// A list as a recipe has it, on the command line: [64, 96] and ["comfyui"]. Other texts stay as they are.
+std::string list_as_written(const std::string& text);
+
 }  // namespace tessera::recipe

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/hub.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/plan/read_enum.h"
 
 namespace tessera::recipe {
@@ -56,7 +58,23 @@ void check_range(const Setting& setting, const std::string& text) {
 }
 
 void read_value(std::string& to, const Given& given) { to = given.text; }
-void read_weights_path(std::string& to, const Given& given) { to = checkpoint::found_at(given.text); }
+void read_weights_path(std::string& to, const Given& given) {
+  constexpr std::pair<std::string_view, const char*> kRoles[] = {{"data.vae", "vae"},
+                                                                 {"data.text_encoder_path", "text_encoder"},
+                                                                 {"data.tokenizer", "tokenizer"},
+                                                                 {"data.image_encoder_path", "image_encoder"},
+                                                                 {"data.pooled_encoder_path", "pooled_encoder"},
+                                                                 {"data.pooled_tokenizer", "pooled_tokenizer"},
+                                                                 {"data.audio_encoder", "audio_encoder"}};
+  to = checkpoint::found_at(given.text);
+  const auto row = std::ranges::find(kRoles, given.key, &std::pair<std::string_view, const char*>::first);
+  std::error_code unseen;
+  if (row == std::end(kRoles) || to.empty() || !std::filesystem::is_directory(to, unseen)) return;
+  try {
+    to = checkpoint::find_part(to, row->second).weights.string();
+  } catch (const UserError&) {  // told by who opens it: a plan needs no weights
+  }
+}
 void read_value(int64_t& to, const Given& given) { to = to_integer(given.text); }
 void read_value(double& to, const Given& given) { to = to_number(given.text); }
 void read_value(bool& to, const Given& given) { to = given.text == "true"; }

@@ -93,7 +93,8 @@ void into(Recipe& recipe, const Given& given) {
 }
 
 /// A path of weights, or a model of the hub, which stands for its place in the cache of this machine where it is there
-/// (checkpoint/hub.h). The recipe's text stays as it was written.
+/// (checkpoint/hub.h). A folder of a whole model stands for the part that the key wants (checkpoint/model_folder.h). The
+/// recipe's text stays as it was written.
 void read_weights_path(std::string& to, const Given& given);
 template <auto... Path>
 void weights_path(Recipe& recipe, const Given& given) {

@@ -12,7 +12,10 @@
 #include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/weights.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/models/foreign_config.h"
+#include "tessera/models/identify.h"
 #include "tessera/train/host_work.h"
 
 namespace tessera::train {
@@ -22,8 +25,8 @@ namespace {
 /// A model folder in diffusers' form: files of at most so many bytes, filled unit by unit in the model's order.
 class ModelFolder {
  public:
-  ModelFolder(const net::Denoiser& model, std::filesystem::path folder, int64_t file_bytes)
-      : model_(model), folder_(std::move(folder)) {
+  ModelFolder(const net::Denoiser& model, std::filesystem::path folder, int64_t file_bytes, const std::string& naming)
+      : model_(model), folder_(std::move(folder)), naming_(naming.empty() ? model.file_naming() : naming) {
     checkpoint::make_folder(folder_, "check run.out");
     int64_t filled = 0;
     for (const auto& unit : model.units()) {
@@ -70,7 +73,7 @@ class ModelFolder {
   void finish() {
     check_internal(next_ == units_.size(), "export", "units are missing");
     writer_->commit();
-    checkpoint::write_text(folder_ / "config.json", model_.config_json());
+    checkpoint::write_text(folder_ / "config.json", config());
     std::set<std::string> ours;
     nlohmann::json places;
     for (size_t i = 0; i < files_.size(); ++i) {
@@ -96,7 +99,16 @@ class ModelFolder {
     std::vector<checkpoint::TensorInfo> tensors;
   };
 
-  std::string foreign_name(const std::string& name) const { return model_.foreign_name(name, model_.file_naming()); }
+  std::string foreign_name(const std::string& name) const { return model_.foreign_name(name, naming_); }
+  /// In the form that belongs to the names.
+  std::string config() const {
+    const std::string own = model_.config_json();
+    if (naming_ == model_.file_naming()) return own;
+    models::Shapes shapes;
+    for (const auto& unit : model_.units())
+      for (const plan::ParamSpec& param : unit->spec().params) shapes[param.name] = param.shape;
+    return models::config_for(naming_, models::identify(shapes), shapes, own, "config.json");
+  }
   std::string stored_name(const std::string& name) const { return checkpoint::whole_name(foreign_name(name)); }
   std::string file_name(size_t file) const {
     if (files_.size() == 1) return std::string(kStem) + ".safetensors";
@@ -112,6 +124,7 @@ class ModelFolder {
 
   const net::Denoiser& model_;
   const std::filesystem::path folder_;
+  const std::string naming_;
   std::vector<std::vector<checkpoint::TensorInfo>> files_;
   std::vector<Unit> units_;
   int64_t total_ = 0;
@@ -121,11 +134,25 @@ class ModelFolder {
 
 }  // namespace
 
+std::string export_naming(const std::string& path) {
+  std::error_code unseen;
+  if (path.empty() || !std::filesystem::exists(path, unseen) ||
+      std::filesystem::exists(std::filesystem::path(path) / "manifest.json", unseen))
+    return {};
+  try {
+    const models::Identity base = models::identify(checkpoint::stored_shapes(checkpoint::open_weights(path)));
+    const bool renamed = base.kind == models::ModelKind::denoiser && base.form->config && base.naming == "diffusers";
+    return renamed ? base.naming : "";
+  } catch (const UserError&) {  // moved or changed since the run began
+    return {};
+  }
+}
+
 void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& comm, int rank,
-                  const std::filesystem::path& folder) {
+                  const std::filesystem::path& folder, const std::string& naming) {
   HostWork work;
   std::optional<ModelFolder> written;
-  if (rank == 0) work.run([&] { written.emplace(model, folder, kExportedFileBytes); });
+  if (rank == 0) work.run([&] { written.emplace(model, folder, kExportedFileBytes, naming); });
   for (int u = 0; u < store.units(); ++u) {
     std::vector<checkpoint::TensorData> tensors;
     engine::whole_unit(
@@ -142,8 +169,8 @@ void export_model(const net::Denoiser& model, engine::Store& store, comm::Comm& 
 }
 
 void export_saved(const net::Denoiser& model, const weights::Source& saved, const std::filesystem::path& folder,
-                  int64_t file_bytes) {
-  ModelFolder written(model, folder, file_bytes);
+                  const std::string& naming, int64_t file_bytes) {
+  ModelFolder written(model, folder, file_bytes, naming);
   for (const auto& unit : model.units()) {
     std::vector<std::vector<float>> values;
     std::vector<checkpoint::TensorData> tensors;

@@ -398,7 +398,7 @@ void Run::save_beside(int64_t step, const fs::path& folder) {
       if (recipe().lora.on)
         job::save_lora(recipe(), lora_facts(step), weights::LoraFile::of(source), several ? to / expert.folder : to);
       else
-        export_saved(*job_.model, source, several ? to / expert.folder : to);
+        export_saved(*job_.model, source, several ? to / expert.folder : to, export_naming(expert.path));
       if (!recipe().lora.on) job::save_null_caption(recipe(), *job_.model, several ? to / expert.folder : to);
     }
   });

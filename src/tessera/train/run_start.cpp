@@ -15,9 +15,9 @@
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/damaged.h"
-#include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/in_place.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/device/backend.h"
 #include "tessera/device/driver_watch.h"
 #include "tessera/engine/measure.h"
@@ -564,14 +564,15 @@ Exit Run::export_models() {
         if (recipe_.lora.on)
           job::export_lora(recipe_, lora_facts(recipe_.run.steps), engine_->store(), comm_, rank_, folder);
         else
-          export_model(*job_.model, engine_->store(), comm_, rank_, folder);
+          export_model(*job_.model, engine_->store(), comm_, rank_, folder,
+                       rank_ == 0 ? export_naming(job_.experts.list[e].path) : "");
         if (rank_ == 0 && !recipe_.lora.on) job::save_null_caption(recipe_, *job_.model, folder);
       });
     });
     if (rank_ == 0 && job_.experts.several() && !job_.experts.gated)
       attempted([&] {
-        checkpoint::write_experts_file(model / checkpoint::kExpertsFile,
-                                       {job_.experts.boundary, recipe_.diffusion.shift});
+        checkpoint::write_text(model / checkpoint::kExpertsFile,
+                               checkpoint::experts_text({job_.experts.boundary, recipe_.diffusion.shift}));
       });
     attempted([&] { experts_->save_model(model); });
   };

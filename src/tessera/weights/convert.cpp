@@ -241,6 +241,8 @@ void convert(const ConvertOptions& options) {
       if (plan.single_file)
         for (const ConvertedFile& file : plan.parts[0].files)
           write_file(plan.parts[0], file, file.path.empty() ? options.out : parent / file.path, merged, progress);
+      if (plan.single_file)
+        for (const auto& [path, text] : plan.texts) checkpoint::write_text(parent / path, text);
       else
         write_folder(options, plan, merged, progress);
     } catch (const fs::filesystem_error& failure) {

@@ -6,7 +6,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/json.h"
-#include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/weights.h"
@@ -32,10 +31,11 @@ struct Place {
 
 Place place_of(const std::string& to, const std::string& role, const models::Identity& identity,
                const families::Family& family, bool two_experts) {
-  const bool of_transformers = role == "text_encoder" || role == "image_encoder";  // the library
+  const bool of_transformers = role.starts_with("text_encoder") || role == "image_encoder";  // the library
   if (to == "diffusers") return {role, of_transformers ? "model" : "diffusion_pytorch_model", "safetensors"};
   if (const families::ReleasedFile* released = families::released_file(family, role, identity.variant)) {
     if (to == "comfyui") return {released->comfyui_folder, released->comfyui, "safetensors"};
+    if (released->folder) return {released->official, "model", "safetensors"};
     return {"", released->official, "pth"};
   }
   if (identity.kind != ModelKind::denoiser && to == "official")  // the release is the denoiser alone: beside it
@@ -244,8 +244,8 @@ std::string index_json(const std::vector<ConvertedFile>& files) {
   return index.dump(2) + "\n";
 }
 
-/// What makes a folder a pipeline of diffusers.
-void add_pipeline(const fs::path& source, const checkpoint::ModelFolder& folder, ConvertPlan& plan) {
+/// What makes a folder a pipeline of diffusers. What the source has of it says more than what we make up.
+void add_pipeline(const checkpoint::ModelFolder& folder, ConvertPlan& plan) {
   models::PipelineParts parts;
   parts.tokenizer = folder.find("tokenizer") != nullptr;
   const models::Family* family = &models::families().front();
@@ -256,18 +256,107 @@ void add_pipeline(const fs::path& source, const checkpoint::ModelFolder& folder,
     family = &models::family_of(part.identity);
   }
   if (!family->pipeline_files) return;
-  for (const auto& [path, text] : family->pipeline_files(parts)) plan.texts[path] = text;
-  if (!parts.has("transformer_2") || !fs::exists(source / checkpoint::kExpertsFile)) return;
-  const auto [boundary, shift] = checkpoint::read_experts_file(source / checkpoint::kExpertsFile);
-  const auto tell = [&](const char* file, const char* key, const std::optional<double>& fact) {
-    const auto text = plan.texts.find(file);
-    if (text == plan.texts.end() || !fact) return;
-    auto json = parse_ordered_json(text->second, file);
-    json[key] = *fact;
-    text->second = json.dump(2) + "\n";
-  };
-  tell("model_index.json", "boundary_ratio", boundary);
-  tell("scheduler/scheduler_config.json", "flow_shift", shift);
+  const checkpoint::ModelFacts facts = checkpoint::find_facts(folder.path);
+  for (auto [path, text] : family->pipeline_files(parts)) {
+    const fs::path given = folder.path / path;
+    const auto tell = [&](const char* file, const char* key, const std::optional<double>& fact) {
+      if (path != file || !fact) return;
+      auto json = parse_ordered_json(text, file);
+      json[key] = *fact;
+      text = json.dump(2) + "\n";
+    };
+    if (parts.has("transformer_2")) tell("model_index.json", "boundary_ratio", facts.boundary);
+    tell("scheduler/scheduler_config.json", "flow_shift", facts.flow_shift);
+    plan.texts[path] = fs::exists(given) ? checkpoint::read_text(given) : text;
+  }
+}
+
+/// The dtype that transformers goes by, where the config.json says one.
+std::string with_dtype(const std::string& config, const std::string& dtype) {
+  if (dtype.empty() || !json_or_nothing(config).is_object()) return config;
+  auto json = parse_ordered_json(config, "config.json");
+  bool changed = false;
+  for (const char* key : {"torch_dtype", "dtype"})
+    if (json.contains(key) && json[key].is_string() && dtype != "fp8_scaled")
+      json[key] = dtype == "fp32" ? "float32" : dtype == "bf16" ? "bfloat16" : "float16", changed = true;
+  return changed ? json.dump(2) + "\n" : config;
+}
+
+/// Whether a given config.json says nothing else than `made` in the fields that both have: then it stays as it is.
+bool agrees(const std::string& given, const std::string& made) {
+  const auto old = json_or_nothing(given), now = json_or_nothing(made);
+  if (!old.is_object() || !now.is_object()) return false;
+  int64_t both = 0;
+  for (const auto& [key, value] : now.items()) {
+    if (!old.contains(key)) continue;
+    if (old[key] != value) return false;
+    ++both;
+  }
+  return both > 1;  // more than a name: else it is that of another model in the same folder
+}
+
+/// An autoencoder's config.json beside a file without one, where it says other than the release: other statistics of the
+/// latents, for instance.
+void keep_settings(const ConvertedPart& part, const models::Shapes& official, const std::string& given,
+                   const fs::path& file, ConvertPlan& plan) {
+  if (part.identity.kind != ModelKind::vae || given.empty() || file.empty()) return;
+  const std::string config = models::config_for("official", part.identity, official, given, file.string());
+  if (config == models::config_for("official", part.identity, official, "", file.string())) return;
+  const fs::path beside = fs::path(file).replace_extension("config.json");
+  plan.texts[beside] = config;
+  plan.warnings.push_back(part.source.path.string() +
+                          ": its settings are not those of the release, which programs take " + "for this file; " +
+                          beside.string() + " has them, and Tessera reads it");
+}
+
+bool is_index(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return name.ends_with(".json") && name.find(".index.") != name.npos;
+}
+
+/// Every file that is no weights and that nothing else of the plan writes: licences, processors, the scheduler. Of a model
+/// alone, whose folder may be anyone's, what programs put beside it. Components of a pipeline that are not known here go
+/// as they are; other weights are told.
+void add_others(const checkpoint::ModelFolder& folder, bool to_pipeline, ConvertPlan& plan) {
+  const fs::path& root = folder.path;
+  if (plan.single_file || !fs::is_directory(root) || fs::exists(root / "manifest.json") ||
+      fs::exists(root / "recipe.toml"))
+    return;
+  const bool alone = folder.layout == "single", pipeline = folder.layout == "diffusers";
+  const std::set<std::string> beside = {".json", ".txt", ".md", ".model", ".jinja"};
+  const auto index = json_or_nothing(
+      fs::exists(root / "model_index.json") ? checkpoint::read_text(root / "model_index.json") : std::string());
+  std::set<fs::path> parts, copied;
+  for (const auto& part : folder.parts) parts.insert(part.weights);
+  for (const auto& [from, to] : plan.copies) copied.insert(from);
+  std::vector<std::string> left;
+  for (auto item = fs::recursive_directory_iterator(root); item != fs::recursive_directory_iterator(); ++item) {
+    const fs::path path = item->path(), inside = path.lexically_relative(root);
+    const std::string top = inside.begin()->string();
+    const bool part = parts.contains(root / top) && inside != fs::path(top);
+    if (item->is_directory()) {
+      if (alone || path.filename().string().starts_with('.') || copied.contains(path) ||
+          (parts.contains(path) && pipeline != to_pipeline))
+        item.disable_recursion_pending();
+      continue;
+    }
+    if (!item->is_regular_file() || path.filename().string().starts_with('.') || copied.contains(path) ||
+        plan.texts.contains(inside) || is_index(path) || parts.contains(path))
+      continue;
+    const bool component = index.is_object() && index.contains(top) && !part && to_pipeline;
+    if (checkpoint::is_weight_file(path) && !component) {
+      if (!part && !parts.contains(path.parent_path())) left.push_back(inside.string());
+      continue;
+    }
+    const bool of_form = path.filename() == "config.json" && parts.contains(path.parent_path());
+    if (of_form || (inside == "model_index.json" && !to_pipeline) || inside == checkpoint::kExpertsFile ||
+        (alone && !beside.contains(path.extension().string())))
+      continue;
+    plan.copies.emplace_back(path, inside);
+  }
+  if (!left.empty())
+    plan.warnings.push_back(root.string() + ": weights that are no part of the model are left out: " + left.front() +
+                            (left.size() > 1 ? " and " + std::to_string(left.size() - 1) + " more" : ""));
 }
 
 /// The config.json that came with the weights; for a training checkpoint the one of the run's model/, if it is there.
@@ -303,10 +392,13 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
     part.files.push_back({{}, ending, std::move(tensors)});
     if (!beside.empty())
       part.files.push_back({official_only_beside(options.out).filename(), "safetensors", std::move(beside)});
+    if (!options.to.empty() && options.to != "diffusers")
+      keep_settings(part, models::official_shapes(part.identity, shapes), given, options.out.filename(), plan);
     plan.parts.push_back(std::move(part));
     return;
   }
-  const std::string kept = part.identity.naming == "diffusers" ? "diffusers" : "official";
+  const bool by_place = folder.layout == "diffusers" || folder.layout == "comfyui";
+  const std::string kept = by_place ? folder.layout : part.identity.naming == "diffusers" ? "diffusers" : "official";
   const std::string to = options.to.empty() ? kept : options.to;
   // A model alone lies in the folder itself, under the names that both programs look for.
   const bool alone = folder.layout == "single";
@@ -328,11 +420,14 @@ void add_part(const checkpoint::ModelPart& source, const checkpoint::ModelFolder
   const bool wants_config =
       alone || to == "diffusers" || in_own_folder || (to == "official" && part.identity.kind == ModelKind::denoiser);
   if (wants_config) {
-    const std::string config =
-        part.identity.names ? models::config_for(form, part.identity, models::official_shapes(part.identity, shapes),
-                                                 given, config_file.string())
-                            : given;
-    if (!config.empty()) plan.texts[place.folder / "config.json"] = config;
+    std::string config = part.identity.names
+                             ? models::config_for(form, part.identity, models::official_shapes(part.identity, shapes),
+                                                  given, config_file.string())
+                             : given;
+    if (options.to.empty() && agrees(given, config)) config = given;
+    if (!config.empty()) plan.texts[place.folder / "config.json"] = with_dtype(config, options.dtype);
+  } else {
+    keep_settings(part, models::official_shapes(part.identity, shapes), given, part.files.front().path, plan);
   }
   plan.parts.push_back(std::move(part));
 }
@@ -380,27 +475,30 @@ ConvertPlan plan_conversion(const ConvertOptions& options) {
                     "--format " + options.format + " and the name " + options.out.string() + " differ",
                     "leave one of them out");
 
+  const bool pipeline = options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers");
+  const auto inside = [&](const checkpoint::ModelPart& part) {
+    const fs::path place = part.weights.lexically_relative(folder.path);
+    return place.empty() || *place.begin() == ".." ? part.weights.filename() : place;
+  };
   for (const auto& part : folder.parts) {
-    if (part.role == "tokenizer") {
-      const bool diffusers = options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers");
-      const std::string released = diffusers ? "" : family_of(plan, {}).tokenizer;
-      plan.copies.emplace_back(part.weights, released.empty() ? "tokenizer" : released);
-    } else if (part.role == "image_encoder" && options.to.empty()) {
-      plan.copies.emplace_back(part.weights, part.weights.filename());
+    const bool with_encoder = std::ranges::any_of(folder.parts, [&](const checkpoint::ModelPart& other) {
+      return other.role.starts_with("text_encoder") && other.weights == part.weights;
+    });
+    if (part.role.starts_with("tokenizer")) {
+      const std::string released = pipeline || part.role != "tokenizer" ? "" : family_of(plan, {}).tokenizer;
+      if (!with_encoder) plan.copies.emplace_back(part.weights, released.empty() ? part.role : released);
+    } else if ((part.role == "image_encoder" && options.to.empty()) || part.role == "audio_encoder" ||
+               (part.role == "text_encoder_2" && !options.to.empty())) {
+      plan.copies.emplace_back(part.weights, inside(part));
     } else {
       add_part(part, folder, options, plan);
     }
   }
-  if (folder.layout != "single" &&
-      (options.to == "diffusers" || (options.to.empty() && folder.layout == "diffusers"))) {
-    add_pipeline(options.in, folder, plan);
-    if (folder.layout == "diffusers")  // what it has says more than what we make up
-      for (const char* given : {"model_index.json", "scheduler/scheduler_config.json"})
-        if (fs::exists(options.in / given)) plan.texts[given] = checkpoint::read_text(options.in / given);
-  }
-  if (const fs::path facts = options.in / checkpoint::kExpertsFile;
-      folder.find("transformer_2") && options.to != "diffusers" && fs::exists(facts))
-    plan.texts[checkpoint::kExpertsFile] = checkpoint::read_text(facts);
+  if (folder.layout != "single" && pipeline) add_pipeline(folder, plan);
+  if (const checkpoint::ModelFacts facts = checkpoint::find_facts(folder.path);
+      folder.find("transformer_2") && !pipeline && (facts.boundary || facts.flow_shift))
+    plan.texts[checkpoint::kExpertsFile] = checkpoint::experts_text(facts);
+  add_others(folder, pipeline || folder.layout == "single", plan);
   check_scaled_fp8(options, plan);
   for (const auto& part : plan.parts)
     if (!part.left_out.empty())

@@ -42,7 +42,8 @@ ExtraTensors extra_tensors(const std::vector<std::string>& stored, const models:
 void refuse_extra(const std::string& where, const std::string& path, const ExtraTensors& extra,
                   const models::Identity& identity, const std::string& hint) {
   const std::string& first = extra.unknown.front();
-  const std::string like = models::extension_of(without_prefix(first, identity));
+  const models::Extension* extension = models::extension_of(without_prefix(first, identity));
+  const std::string like = extension ? extension->words : "";
   const size_t more = extra.unknown.size() - 1;
   throw UserError(Exit::input, where,
                   path + ": " + checkpoint::shown(first) + (more > 0 ? " and " + std::to_string(more) + " more" : "") +

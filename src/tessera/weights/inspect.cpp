@@ -12,8 +12,12 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/data/text/tokenizer.h"
 #include "tessera/families/registry.h"
+#include "tessera/models/extensions.h"
+#include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
+#include "tessera/models/registry.h"
 #include "tessera/weights/lora_file.h"
 
 namespace tessera::weights {
@@ -146,6 +150,30 @@ void take_type(const fs::path& config, const models::Shapes& shapes, models::Ide
   identity.form->refine(models::official_shapes(identity, shapes), identity);
 }
 
+/// The model that a denoiser's further tensors make of it, as Wan VACE; null where it has none.
+const models::Extension* extension_in(const models::Shapes& shapes, const models::Identity& identity) {
+  if (identity.kind != ModelKind::denoiser) return nullptr;
+  for (const auto& [name, shape] : shapes)
+    if (const auto* found = models::extension_of(
+            std::string_view(name).substr(name.starts_with(identity.prefix) ? identity.prefix.size() : 0)))
+      return found;
+  return nullptr;
+}
+
+/// The model of a denoiser's weights; null where it is none of ours, or its sizes are not known.
+std::unique_ptr<net::Denoiser> denoiser_of(const models::Shapes& shapes, const fs::path& config) {
+  const models::Identity identity = models::identify(shapes);
+  if (identity.kind != ModelKind::denoiser || extension_in(shapes, identity)) return nullptr;
+  try {
+    const std::string text =
+        models::config_for("official", identity, models::official_shapes(identity, shapes),
+                           config.empty() ? std::string() : checkpoint::read_text(config), config.string());
+    return models::make_denoiser({.family = models::family_of(identity).name, .config_text = text, .weights = shapes});
+  } catch (const UserError&) {
+    return nullptr;
+  }
+}
+
 Inspection inspect_weights(const checkpoint::WeightSet& weights, bool all, const fs::path& config = {}) {
   Tally tally(all);
   models::Shapes shapes;
@@ -165,6 +193,10 @@ Inspection inspect_weights(const checkpoint::WeightSet& weights, bool all, const
   result.rows = tally.rows();
   Json& json = result.json;
   json["kind"] = cache ? "cache entry" : kind_name(identity.kind);
+  if (const models::Extension* extension = extension_in(shapes, identity)) {
+    json["model"] = extension->model;
+    json["note"] = std::string(extension->words) + ": not trained here";
+  }
   if (!identity.variant.empty()) json["variant"] = identity.variant;
   if (!identity.prefix.empty()) json["prefix"] = identity.prefix;
   if (identity.kind == ModelKind::denoiser || identity.kind == ModelKind::text_encoder)
@@ -202,27 +234,98 @@ Inspection inspect_training(const fs::path& folder, bool all) {
   return result;
 }
 
+/// A part, or why it cannot be used: a folder of a download that has not begun, or, where folders are `of_many` models,
+/// one with files of several. Throws UserError (input) for damaged files.
+Json inspect_part(const checkpoint::ModelPart& part, bool of_many) {
+  Json json = {{"part", part.role}};
+  const auto unusable = [&](const std::string& why) {
+    json.update(Json{{"files", Json::array()}, {"naming", "unknown"}, {"dtype", "none"}, {"problem", why}});
+  };
+  if (part.role.starts_with("tokenizer")) {
+    try {
+      const fs::path file = data::tokenizer_in(part.weights);
+      json.update(Json{{"files", {file.string()}}, {"naming", file.filename().string()}, {"dtype", "none"}});
+    } catch (const UserError& error) {
+      unusable(error.what());
+    }
+    return json;
+  }
+  bool begun = !fs::is_directory(part.weights);
+  if (!begun && !of_many)
+    for (const auto& item : fs::directory_iterator(part.weights))
+      begun = begun || checkpoint::is_weight_file(item.path()) || item.path().string().ends_with(".index.json");
+  try {
+    json.update(inspect_weights(checkpoint::open_weights(part.weights), false, part.config).json);
+  } catch (const UserError& error) {
+    if (begun) throw;
+    unusable(error.what());
+  }
+  return json;
+}
+
+/// The parts that training reads and that are not there, by what the denoiser is conditioned on.
+std::vector<std::string> missing_parts(const checkpoint::ModelFolder& folder, const std::set<std::string>& usable) {
+  std::vector<std::string> wanted = {"transformer", "text_encoder", "tokenizer", "vae"};
+  const checkpoint::ModelPart* denoiser = folder.find("transformer");
+  bool trained = false;  // Wan VACE is found, and is no model that a run trains
+  if (denoiser && usable.contains("transformer")) {
+    const auto model =
+        denoiser_of(checkpoint::stored_shapes(checkpoint::open_weights(denoiser->weights)), denoiser->config);
+    const net::Conditions takes = model ? model->conditions() : net::Conditions{};
+    trained = model && model->why_not_trained().empty();
+    if (takes.clip_dim > 0) wanted.emplace_back("image_encoder");
+    if (takes.audio_dim > 0) wanted.emplace_back("audio_encoder");
+    if (takes.pooled_dim > 0) wanted.insert(wanted.end(), {"text_encoder_2", "tokenizer_2"});
+    for (const families::Family& family : families::all())
+      if (!family.experts.empty() && denoiser->weights.filename() == family.experts[0].folder)
+        wanted.emplace_back("transformer_2");
+  }
+  std::erase_if(wanted,
+                [&](const std::string& role) { return usable.contains(role) && (role != "transformer" || trained); });
+  return wanted;
+}
+
 /// A folder of several parts: totals, and each part.
 Inspection inspect_parts(const checkpoint::ModelFolder& folder) {
   Inspection result;
   Json& json = result.json;
   int64_t parameters = 0, tensors = 0, bytes = 0;
-  Json parts = Json::object();
+  Json parts = Json::array();
+  std::set<std::string> usable;
+  const Json* first = nullptr;
   for (const auto& part : folder.parts) {
-    if (part.role == "tokenizer") continue;
-    Json one = inspect_weights(checkpoint::open_weights(part.weights), false, part.config).json;
-    parameters += one["parameters"].get<int64_t>();
-    tensors += one["tensors"].get<int64_t>();
-    bytes += one["bytes"].get<int64_t>();
-    parts[part.role] = std::move(one);
+    const Json& one = parts.emplace_back(inspect_part(part, folder.layout == "comfyui"));
+    if (!one.contains("problem")) usable.insert(part.role);
+    parameters += one.value("parameters", int64_t{0});
+    tensors += one.value("tensors", int64_t{0});
+    bytes += one.value("bytes", int64_t{0});
   }
-  const Json& first = parts.contains("transformer") ? parts["transformer"] : parts.begin().value();
-  json = {{"model", first["model"]},    {"parameters", parameters},
-          {"tensors", tensors},         {"dtype", first["dtype"]},
-          {"naming", first["naming"]},  {"layout", folder.layout + " folder"},
-          {"kind", "folder of models"}, {"bytes", bytes}};
+  for (const Json& part : parts)
+    if (!first && part.contains("model")) first = &part;
+  const Json none = {{"model", "unknown"}, {"dtype", "none"}, {"naming", "unknown"}};
+  if (!first) first = &none;
+  json = {{"model", (*first)["model"]},   {"parameters", parameters},
+          {"tensors", tensors},           {"dtype", (*first)["dtype"]},
+          {"naming", (*first)["naming"]}, {"layout", folder.layout + " folder"},
+          {"kind", "folder of models"},   {"bytes", bytes}};
+  const checkpoint::ModelFacts facts = checkpoint::find_facts(folder.path);
+  if (facts.boundary) json["boundary"] = *facts.boundary;
+  if (facts.flow_shift) json["flow_shift"] = *facts.flow_shift;
+  if (folder.layout != "gate") json["missing"] = missing_parts(folder, usable);
   json["parts"] = std::move(parts);
   return result;
+}
+
+/// The name of the part that a model by itself is.
+std::string part_of_kind(const std::string& kind) {
+  constexpr std::pair<std::string_view, const char*> kParts[] = {{"denoiser", "transformer"},
+                                                                 {"autoencoder", "vae"},
+                                                                 {"text encoder", "text_encoder"},
+                                                                 {"image encoder", "image_encoder"},
+                                                                 {"speech model", "audio_encoder"}};
+  for (const auto& [name, part] : kParts)
+    if (kind == name) return part;
+  return kind;
 }
 
 std::string thousands(int64_t number) {
@@ -237,6 +340,15 @@ std::string field_text(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+/// "a.safetensors, b.safetensors and 3 more"
+std::string file_names(const Json& files) {
+  constexpr size_t kShown = 3;
+  std::string text;
+  for (size_t i = 0; i < files.size() && i < kShown; ++i)
+    text += (i > 0 ? ", " : "") + fs::path(files[i].get<std::string>()).filename().string();
+  return text + (files.size() > kShown ? " and " + std::to_string(files.size() - kShown) + " more" : "");
+}
+
 void add_fields(const Json& json, const std::string& indent, std::string& text) {
   const auto line = [&](const std::string& name, std::string value) {
     if (value.size() > kMetadataShown) value = value.substr(0, kMetadataShown) + "...";
@@ -249,12 +361,19 @@ void add_fields(const Json& json, const std::string& indent, std::string& text) 
     } else if (key == "dtypes") {
       if (value.size() > 1) line("dtypes", field_text(value));
     } else if (key == "files") {
-      if (value.size() > 1) line("files", std::to_string(value.size()));
+      if (value.size() > 1 || !indent.empty()) line("files", file_names(value));
+    } else if (key == "part") {
+      continue;
+    } else if (key == "missing") {
+      std::string list;
+      for (const Json& part : value) list += (list.empty() ? "" : ", ") + part.get<std::string>();
+      line("missing", list.empty() ? "nothing: a run can train from this folder" : list + ", to train");
     } else if (key == "metadata") {
       for (const auto& [name, item] : value.items()) line("  " + name, field_text(item));
     } else if (key == "parts") {
-      for (const auto& [role, part] : value.items()) {
-        text += "\n" + role + "\n";
+      for (const Json& part : value) {
+        if (value.size() == 1) break;  // the model itself
+        text += "\n" + part["part"].get<std::string>() + "\n";
         add_fields(part, "  ", text);
       }
     } else {
@@ -271,7 +390,12 @@ Inspection inspect(const fs::path& path, bool all) {
   if (path.filename() == "manifest.json") return inspect_training(path.parent_path(), all);
   const checkpoint::ModelFolder folder = checkpoint::find_parts(path);
   if (folder.parts.size() > 1) return inspect_parts(folder);
-  return inspect_weights(checkpoint::open_weights(folder.parts[0].weights), all, folder.parts[0].config);
+  Inspection alone = inspect_weights(checkpoint::open_weights(folder.parts[0].weights), all, folder.parts[0].config);
+  if (!fs::is_directory(folder.path)) return alone;
+  Json part = {{"part", part_of_kind(alone.json["kind"].get<std::string>())}};
+  for (const char* key : {"files", "naming", "dtype"}) part[key] = alone.json[key];
+  alone.json["parts"] = Json::array({part});
+  return alone;
 }
 
 std::string to_text(const Inspection& inspection) {

@@ -13,7 +13,8 @@ namespace tessera::weights {
 
 struct Inspection {
   /// model, parameters, tensors, dtype, naming, layout (contract); kind, dtypes, bytes, files, metadata and, by kind,
-  /// config, rank, alpha, step, mesh, ...; "parts": the same of each part of a folder of several.
+  /// config, rank, alpha, step, mesh, ...; of a folder "parts": the same of each part, with its name as "part", and of
+  /// one of several "missing": what a run that trains from it does not find.
   nlohmann::ordered_json json;
   /// Names, shapes and dtypes of a model alone; names that differ in numbers only share a line
   /// ("blocks.#.ffn.0.weight").

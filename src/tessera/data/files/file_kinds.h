@@ -22,6 +22,9 @@ bool is_image(const Path& path);
 bool is_npy(const Path& path);
 bool is_latent(const Path& path);  ///< a clip that is already encoded: .npy, .pt, .pth
 
+/// "gunzip -k a.tar.gz": the command that makes a .tar of a packed one, in which members have no place; empty for others.
+std::string unpacking(const Path& path);
+
 /// ".png" of "a.PNG".
 std::string ending_of(const Path& path);
 

@@ -35,8 +35,7 @@ struct BpeModel final : TokenizerModel {
 
 class JsonFile {
  public:
-  JsonFile(const std::string& text, const std::filesystem::path& path)
-      : file_(path.string()), json_(checkpoint::parse_json(text, file_)) {}
+  JsonFile(const Json& json, const std::filesystem::path& path) : file_(path.string()), json_(json) {}
 
   OpenTokenizer open() const {
     const Json& model = member(json_, "model");
@@ -123,7 +122,7 @@ class JsonFile {
   }
 
   const std::string file_;
-  const Json json_;
+  const Json& json_;
 };
 
 // --- tokenizer.model
@@ -285,9 +284,7 @@ std::vector<std::pair<std::string, std::string>> merges_of(const std::vector<Pie
 
 }  // namespace
 
-OpenTokenizer open_bpe_json(const std::string& text, const std::filesystem::path& path) {
-  return JsonFile(text, path).open();
-}
+OpenTokenizer open_bpe_json(const Json& json, const std::filesystem::path& path) { return JsonFile(json, path).open(); }
 
 OpenTokenizer open_bpe_model(const std::string& bytes) {
   const ModelFile file(bytes);

@@ -2,6 +2,8 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/json.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/data/text/tokenizer_model.h"
 
 namespace tessera::data {
@@ -10,10 +12,17 @@ namespace {
 
 constexpr const char *kClipFile = "vocab.json", *kClipMerges = "merges.txt";
 
+OpenTokenizer open_json(const std::string& text, const Path& path) {
+  const checkpoint::Json json = checkpoint::parse_json(text, path.string());
+  const checkpoint::Json& model = checkpoint::json_member(json, "model", path.string());
+  const bool unigram = model.is_object() && model.contains("type") && model["type"] == "Unigram";
+  return unigram ? open_unigram_json(json, path) : open_bpe_json(json, path);
+}
+
 OpenTokenizer open(const Path& path) {
   const std::string bytes = checkpoint::read_text(path);  // names a file that cannot be read
   if (path.filename() == kClipFile) return open_clip(bytes, path);
-  if (path.extension() == ".json") return open_bpe_json(bytes, path);
+  if (path.extension() == ".json") return open_json(bytes, path);
   OpenTokenizer model = open_bpe_model(bytes);
   return model ? std::move(model) : open_sentencepiece(bytes, path);
 }
@@ -24,8 +33,12 @@ Path tokenizer_in(const Path& path) {
   if (!std::filesystem::is_directory(path)) return path;
   // its tokenizer.json, which may be there too, is of another form
   if (std::filesystem::exists(path / kClipFile) && std::filesystem::exists(path / kClipMerges)) return path / kClipFile;
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model"})
+  // SentencePiece's own file of T5 says more than what transformers makes of it
+  for (const char* name : {"spiece.model", "tokenizer.json", "tokenizer.model"})
     if (std::filesystem::exists(path / name)) return path / name;
+  const checkpoint::ModelFolder folder = checkpoint::find_parts(path);
+  if (const checkpoint::ModelPart* part = folder.find("tokenizer"); part && part->weights != path)
+    return tokenizer_in(part->weights);
   throw UserError(
       Exit::input, "data.tokenizer",
       path.string() + ": holds no tokenizer.json, tokenizer.model or spiece.model, and no vocab.json with a merges.txt",

@@ -1,5 +1,6 @@
 #pragma once
-// Text to token ids, as text encoders were trained: unigram models of the T5 family (SentencePiece), byte-pair encoding
+// Text to token ids, as text encoders were trained: unigram models of the T5 family (spiece.model of SentencePiece, or
+// tokenizer.json), byte-pair encoding
 // of Gemma (tokenizer.json, or tokenizer.model of SentencePiece) and of CLIP (vocab.json beside merges.txt).
 //
 //   Tokenizer tokenizer("umt5/spiece.model");
@@ -28,8 +29,8 @@ bool has_tokenizer();  ///< false in a build without SentencePiece
 
 class Tokenizer {
  public:
-  /// A file, or a folder that holds vocab.json and merges.txt, tokenizer.json, tokenizer.model or spiece.model. Throws
-  /// UserError (input).
+  /// A file, or a folder that holds vocab.json and merges.txt, spiece.model, tokenizer.json or tokenizer.model, or a model
+  /// with a tokenizer among its parts. Throws UserError (input).
   explicit Tokenizer(const Path& model);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;

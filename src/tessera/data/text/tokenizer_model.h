@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,8 +26,9 @@ using OpenTokenizer = std::unique_ptr<const TokenizerModel>;
 
 /// A SentencePiece model. Throws UserError (input), also in a build without SentencePiece; `path` is for messages.
 OpenTokenizer open_sentencepiece(const std::string& bytes, const std::filesystem::path& path);
-/// Byte-pair encoding: tokenizer.json of Gemma. Throws UserError (input).
-OpenTokenizer open_bpe_json(const std::string& text, const std::filesystem::path& path);
+/// tokenizer.json of transformers: byte-pair encoding as Gemma's, or a unigram model as T5's. Throws UserError (input).
+OpenTokenizer open_bpe_json(const nlohmann::json& json, const std::filesystem::path& path);
+OpenTokenizer open_unigram_json(const nlohmann::json& json, const std::filesystem::path& path);
 /// The same of a SentencePiece model; null for models of another algorithm. Needs no SentencePiece.
 OpenTokenizer open_bpe_model(const std::string& bytes);
 /// Byte-pair encoding word by word: CLIP's vocab.json, and the merges.txt beside it. Throws UserError (input).

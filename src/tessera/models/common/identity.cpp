@@ -39,12 +39,13 @@ std::string Identity::foreign(const std::string& official, const std::string& to
 }
 
 int64_t count_blocks(const Shapes& official) {
-  constexpr std::string_view kBlocks = "blocks";
+  constexpr std::string_view kLists[] = {"blocks", "layers"};
   std::map<std::string_view, int64_t> most;  // of each list
   for (const auto& [name, shape] : official) {
     const std::string_view list = std::string_view(name).substr(0, name.find('.'));
     int64_t index = 0;
-    if (!list.ends_with(kBlocks) || list.size() == name.size()) continue;
+    const bool blocks = std::ranges::any_of(kLists, [&](std::string_view end) { return list.ends_with(end); });
+    if (!blocks || list.size() == name.size()) continue;
     const auto [end, error] = std::from_chars(name.data() + list.size() + 1, name.data() + name.size(), index);
     if (error == std::errc() && *end == '.' && index < kMostBlocks) most[list] = std::max(most[list], index + 1);
   }

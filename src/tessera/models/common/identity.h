@@ -26,6 +26,7 @@ struct ForeignNames {
   std::vector<std::pair<std::string, std::string>> tied = {};
   std::string comfyui_prefix = {};    ///< ComfyUI's names are the official ones behind it,
   bool comfyui_as_diffusers = false;  ///< or those of diffusers
+  bool ours_are_diffusers = false;    ///< our names, and so all files that have no other ones, are diffusers'
 };
 
 enum class ModelKind { unknown, denoiser, vae, text_encoder, image_encoder, audio_encoder, lora };
@@ -57,7 +58,8 @@ Shapes official_shapes(const Identity& identity, const Shapes& stored);
 /// What a file numbers from here on is no block: no model has so many.
 inline constexpr int64_t kMostBlocks = int64_t{1} << 20;
 
-/// One more than the highest N of "blocks.N.", summed over the lists whose names end in "blocks": the number of layers.
+/// One more than the highest N of "blocks.N.", summed over the lists whose names end in "blocks" or "layers": the number
+/// of layers.
 int64_t count_blocks(const Shapes& official);
 /// A size of a tensor; 0 where there is no such tensor or dimension.
 int64_t size_of(const Shapes& official, const std::string& name, size_t dim);

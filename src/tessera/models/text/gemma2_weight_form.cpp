@@ -66,7 +66,7 @@ WeightForm weight_form() {
           .model = "gemma-2",
           .variant = {},
           .marks = {"layers.0.pre_feedforward_layernorm.weight", "layers.0.self_attn.q_proj.weight", "norm.weight"},
-          .names = {},
+          .names = {.diffusers = {}, .ours_are_diffusers = true},
           .refine =
               [](const Shapes& official, Identity& identity) {
                 if (const auto* preset = preset_of(official)) identity.model = preset->first;

@@ -26,13 +26,14 @@ std::vector<WeightForm> weight_forms() {
       .model = "dc-ae-f32c32",
       .variant = "diffusers",
       .marks = {"encoder.conv_in.weight", "decoder.up_blocks.0.0.conv.weight", "decoder.norm_out.bias"},
-      .names = {},
+      .names = {.diffusers = {}, .ours_are_diffusers = true},
       .config = config_of,
       .config_marks = {"attention_head_dim", "encoder_block_types"}};
   // efficientvit joins the projections of an attention, which is no renaming: these files are read, not converted
   WeightForm original = diffusers;
   original.title.clear();
   original.variant = "efficientvit";
+  original.names = {};
   original.marks = {"encoder.project_in.conv.weight", "decoder.project_in.main.conv.weight",
                     "decoder.project_out.op_list.0.bias"};
   original.mark_dims = 4;  // of pictures

@@ -28,9 +28,9 @@ bool is_22(const WeightSource& weights) {
 /// Official names to those in the file.
 class Stored {
  public:
-  /// Names depend on the levels alone, so `config` need not have the true widths yet.
+  /// Names depend on the levels and their blocks alone, so `config` need not have the true widths yet.
   Stored(const Config& config, const WeightSource& weights)
-      : map_(config.residual ? wan22_vae_names() : wan21_vae_names()) {
+      : map_(config.residual ? wan22_vae_names(config.num_res_blocks) : wan21_vae_names(config.num_res_blocks)) {
     std::vector<std::string> official;
     for (const auto& parameter : parameters(config)) official.push_back(parameter.name);
     const auto foreign = [this](const std::string& name, const std::string& naming) { return translate(name, naming); };
@@ -56,8 +56,10 @@ std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string
               weights.file + ": these are weights of Wan " + (two ? "2.2" : "2.1") + "'s autoencoder, " + config_file +
                   " is that of Wan " + config.version() + "'s",
               "put the config.json of these weights beside them, or none");
+  const int64_t blocks = wan_vae_res_blocks([&](const std::string& name) { return has_tensor(weights, name); });
+  if (!sized) config.num_res_blocks = blocks;
   const Stored stored(config, weights);
-  if (!sized)
+  if (!sized) {
     config = config_of_weights(
         two,
         [&](const std::string& name) {
@@ -65,6 +67,8 @@ std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string
           return has_tensor(weights, there) ? weights.shape(there) : std::vector<int64_t>{};
         },
         weights.file);
+    config.num_res_blocks = blocks;
+  }
 
   const std::string hint = sized ? "does " + config_file + " belong to these weights?"
                                  : "these are not weights of Wan " + std::string(config.version()) + "'s autoencoder";

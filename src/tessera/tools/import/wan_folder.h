@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/families/wan.h"
 #include "tessera/families/wan_tasks.h"
 #include "tessera/tools/import/dialect.h"
 
@@ -14,10 +15,8 @@ namespace tessera::tools {
 
 using families::WanTask;
 
-/// Where DiffSynth looks for a tokenizer that no option names.
-inline constexpr const char* kDiffSynthTokenizer = "models/Wan-AI/Wan2.1-T2V-1.3B/google/umt5-xxl/spiece.model";
-/// Where it keeps the encoders of all Wan models, as .safetensors, unless redirect_common_files is off.
-inline constexpr const char* kDiffSynthCommon = "models/DiffSynth-Studio/Wan-Series-Converted-Safetensors";
+using families::kDiffSynthCommon;
+using families::kDiffSynthTokenizer;
 
 /// Throws UserError (usage) naming the nearest for an unknown task, and the reason for one that is not there.
 const WanTask& wan_task(const std::string& name);
