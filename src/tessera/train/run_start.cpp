@@ -526,7 +526,8 @@ Exit Run::export_models() {
       const fs::path folder = job_.experts.several() ? model / job_.experts.list[e].folder : model;
       attempted([&] {
         if (recipe_.lora.on)
-          job::export_lora(recipe_, lora_facts(recipe_.run.steps), engine_->store(), comm_, rank_, folder);
+          job::export_lora(recipe_, lora_facts(recipe_.run.steps, job_.experts.list[e]), engine_->store(), comm_, rank_,
+                           folder);
         else
           export_model(*job_.model, engine_->store(), comm_, rank_, folder);
         if (rank_ == 0 && !recipe_.lora.on) job::save_null_caption(recipe_, *job_.model, folder);
