@@ -141,6 +141,9 @@ def forms_of_peft(family):
         "gaussian start": dict(target_modules=attention, init_lora_weights="gaussian"),
         "orthogonal start": dict(target_modules=attention, init_lora_weights="orthogonal"),
     }
+    if family.kind != "wan":  # one matrix there, two here
+        merged["the gated convolution"] = dict(target_modules=["conv_inverted", "conv_point"])
+        merged["DoRA of the gated convolution"] = dict(target_modules=["conv_inverted"], use_dora=True)
     refused = {"PiSSA": dict(init_lora_weights="pissa"), "PiSSA by iterations": dict(init_lora_weights="pissa_niter_4"),
                "OLoRA": dict(init_lora_weights="olora")}
     return merged, {name: dict(target_modules=attention, **options) for name, options in refused.items()}

@@ -121,6 +121,20 @@ TEST(LoraNames, OfSeveralModelsAreToldUnlessTheBaseIsKnown) {
       << "all of Sana's models mean the same by it";
 }
 
+TEST(LoraNames, AModuleThatIsSeveralOfOursIsDividedByRows) {
+  const auto names = detect_lora_names({"transformer.transformer_blocks.1.ff.conv_inverted.lora_A.weight"});
+  ASSERT_EQ(family_with(names->form), "sana");
+  const auto key = names->parse("transformer.transformer_blocks.1.ff.conv_inverted.lora_A.weight");
+  const auto halves = lora_pieces(names->form, key->module);
+  ASSERT_EQ(halves.size(), 2u);
+  EXPECT_EQ(halves[0].module, "blocks.1.mlp.inverted_conv.value");
+  EXPECT_EQ(halves[1].module, "blocks.1.mlp.inverted_conv.gate");
+  EXPECT_EQ(halves[1].rows.first, 1);
+  EXPECT_EQ(lora_pieces(names->form, "blocks.1.attn.qkv").size(), 3u) << "as NVlabs' code has it";
+  EXPECT_TRUE(lora_pieces(names->form, "blocks.1.attn.q").empty());
+  EXPECT_TRUE(lora_pieces(form_with("wan"), "blocks.1.self_attn.q").empty());
+}
+
 TEST(LoraNames, OneTableSaysWhatOfAFamilyIsWrittenAndWhyNot) {
   for (const auto& [form, modules] : all_modules())
     for (const std::string& naming : families::kLoraNamings) {

@@ -94,10 +94,11 @@ void check_file(const weights::LoraFile& file, const models::AdapterRule& rule,
 /// that of `initial`, of B zero.
 at::Tensor value_of(const weights::LoraFile& file, const weights::LoraModule& module, LoraPart part, double scale,
                     const at::Tensor& initial) {
-  if (part == LoraPart::magnitude) return file.values(*module.magnitude).flatten();
+  if (part == LoraPart::magnitude) return file.rows_of(module, module.magnitude).flatten();
   const at::Tensor stored = part == LoraPart::down
                                 ? file.values(*module.down)
-                                : file.values(*module.up) * (module.up_factor * module.scale() / scale);
+
+                                : file.rows_of(module, module.up) * (module.up_factor * module.scale() / scale);
   const int64_t along = part == LoraPart::down ? 0 : 1, missing = initial.size(along) - stored.size(along);
   if (missing <= 0 || stored.size(1 - along) != initial.size(1 - along)) return stored;
   return at::cat({stored, initial.narrow(along, stored.size(along), missing)}, along);

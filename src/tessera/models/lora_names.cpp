@@ -6,7 +6,6 @@
 #include <mutex>
 #include <set>
 
-#include "tessera/checkpoint/row_part.h"
 #include "tessera/families/lora_namings.h"
 #include "tessera/models/known.h"
 
@@ -144,8 +143,9 @@ std::set<std::string> stored_modules(const std::vector<std::string>& stored, con
 void find_form(const std::set<std::string>& modules, const WeightForm* base, LoraNames& names) {
   const bool flat_names = names.naming == "kohya";
   const auto known = [&](const WeightForm* form) {
-    return std::ranges::count_if(
-        modules, [&](const std::string& m) { return known_module(*form, m, flat_names) != std::nullopt; });
+    return std::ranges::count_if(modules, [&](const std::string& m) {
+      return known_module(*form, m, flat_names) || (!flat_names && !lora_pieces(form, m).empty());
+    });
   };
   if (base && known(base) > 0) return void(names.form = base);
   int64_t most = 0;
@@ -216,6 +216,20 @@ std::optional<LoraKey> LoraNames::parse(std::string_view stored) const {
   if (!module && !flat_name) module = name;
   if (!module || module->empty()) return std::nullopt;
   return LoraKey{*module, ending->part};
+}
+
+std::vector<LoraPiece> lora_pieces(const WeightForm* form, const std::string& module) {
+  std::vector<LoraPiece> pieces;
+  if (!form) return pieces;
+  for (const KeyMap* map : {&form->names.diffusers, &form->names.official}) {
+    for (const std::string& stored : row_parts(*map, module + std::string(kWeight))) {
+      const auto rows = *checkpoint::row_part(stored);
+      if (rows.columns || rows.pairs > 0) return {};  // its rows stand in another order there
+      pieces.push_back({without_weight(to_official(*map, stored)), rows});
+    }
+    if (!pieces.empty()) break;
+  }
+  return pieces;
 }
 
 std::string family_with(const WeightForm* form) {

@@ -20,6 +20,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/checkpoint/row_part.h"
+
 namespace tessera::models {
 
 struct WeightForm;  // models/common/weight_form.h
@@ -65,6 +67,13 @@ std::optional<std::string> lora_tensor_name(const std::string& module, LoraPart 
                                             const WeightForm* form);
 /// The module's name under a naming, without prefix, as in lists of target modules.
 std::string lora_module_name(const std::string& module, const std::string& naming, const WeightForm* form);
+/// A module of the file that is several of ours, which the other program stores as one ("ff.conv_inverted" of Sana): ours
+/// by official name, and which of its rows each is. None for other modules.
+struct LoraPiece {
+  std::string module;
+  checkpoint::RowPart rows;
+};
+std::vector<LoraPiece> lora_pieces(const WeightForm* form, const std::string& module);
 /// The family that has the form; empty for none.
 std::string family_with(const WeightForm* form);
 

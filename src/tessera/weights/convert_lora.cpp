@@ -83,6 +83,11 @@ class Planner {
 
  private:
   void describe(const LoraModule& module) {
+    if (module.rows)
+      throw UserError(Exit::input, "convert",
+                      lora_.path().string() + ": " + module.stored +
+                          " is several matrices here, which other names have no pair for",
+                      "merge it into its base: tessera convert BASE OUT --merge LORA");
     if (!module.low_rank()) return;
     description_.modules.push_back({models::lora_module_name(module.name, naming_, lora_.form()), module.rank,
                                     alpha_for(module, facts_.settings)});

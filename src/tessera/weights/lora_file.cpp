@@ -105,6 +105,7 @@ LoraFile LoraFile::of(Source source, const models::WeightForm* base) {
     module.rank = module.low_rank() ? module.down->shape[0] : 0;
     file.find_axis(module);
   }
+  file.divide();
   file.read_alphas();
   return file;
 }
@@ -141,6 +142,26 @@ void LoraFile::find_axis(LoraModule& module) const {
                " numbers, one for each row",
            "the file is not whole: download or save it again");
   module.input_axis = true;
+}
+
+/// In place of a module that is several of ours, these.
+void LoraFile::divide() {
+  std::vector<LoraModule> all;
+  for (LoraModule& module : modules_) {
+    const auto pieces = models::lora_pieces(form(), module.name);
+    for (const models::LoraPiece& piece : pieces) {
+      if (module.input_axis)
+        refuse(source_,
+               module.name + " is several matrices here, and a magnitude for each input is one of all their rows",
+               "merge it with the program that made it");
+      LoraModule& own = all.emplace_back(module);
+      own.name = piece.module, own.rows = piece.rows;
+      if (const auto alpha = alphas_.find(module.name); alpha != alphas_.end())
+        alphas_.emplace(own.name, checkpoint::TensorInfo(alpha->second));
+    }
+    if (pieces.empty()) all.push_back(std::move(module));
+  }
+  modules_ = std::move(all);
 }
 
 void LoraFile::check_usable() const {
@@ -193,6 +214,14 @@ at::Tensor LoraFile::values(const TensorInfo& tensor) const {
   at::Tensor result = at::empty(tensor.shape, at::kFloat);
   checkpoint::to_f32(tensor.dtype, bytes.data(), tensor.count(), result.mutable_data_ptr<float>());
   return result;
+}
+
+at::Tensor LoraFile::rows_of(const LoraModule& module, const std::optional<TensorInfo>& tensor) const {
+  at::Tensor all = values(*tensor);
+  if (!module.rows) return all;
+  if (tensor->name.find("magnitude") != std::string::npos || all.size(0) == 1) all = all.flatten();
+  const int64_t part = all.size(0) / module.rows->count;
+  return all.narrow(0, module.rows->first * part, module.rows->size() * part);
 }
 
 }  // namespace tessera::weights

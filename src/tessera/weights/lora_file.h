@@ -20,6 +20,8 @@ struct LoraModule {
   std::string name;    ///< official: "blocks.3.self_attn.q"
   std::string stored;  ///< as in the file, without prefix and ending
   std::optional<checkpoint::TensorInfo> down, up, up_bias, magnitude, diff, diff_bias;
+  /// Of a module that the file has as one with others (models::lora_pieces): its rows of B, magnitude, bias, differences.
+  std::optional<checkpoint::RowPart> rows;
   int64_t rank = 0;  ///< of A and B; 0: there are only differences
   double alpha = 0;  ///< as the program that wrote the file meant it
   bool rslora = false;
@@ -52,11 +54,14 @@ class LoraFile {
   bool has_alpha() const { return has_alpha_; }                        ///< otherwise alpha is taken to be the rank
   /// A tensor of the file as fp32.
   at::Tensor values(const checkpoint::TensorInfo& tensor) const;
+  /// One of the module's that has a number for each row, or several: the module's own rows.
+  at::Tensor rows_of(const LoraModule& module, const std::optional<checkpoint::TensorInfo>& tensor) const;
 
  private:
   void read_alphas();
   void check(const LoraModule& module) const;
   void find_axis(LoraModule& module) const;
+  void divide();
 
   Source source_;
   models::LoraNames names_;

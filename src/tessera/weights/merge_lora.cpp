@@ -14,7 +14,7 @@ std::string module_of(const std::string& tensor, std::string_view ending) {
 }
 
 at::Tensor change(const LoraFile& file, const LoraModule& module, const at::Tensor& w) {
-  const at::Tensor a = file.values(*module.down).flatten(1), b = file.values(*module.up).flatten(1);
+  const at::Tensor a = file.values(*module.down).flatten(1), b = file.rows_of(module, module.up).flatten(1);
   return at::matmul(b, a).mul_(module.scale() * module.up_factor).view_as(w);
 }
 
@@ -31,7 +31,7 @@ at::Tensor merge_weight(const LoraFile& file, const LoraModule& module, double s
     const at::Tensor delta = change(file, module, w);
     if (module.magnitude) {
       at::Tensor adapted = w + delta;
-      const at::Tensor m = file.values(*module.magnitude).flatten();
+      const at::Tensor m = file.rows_of(module, module.magnitude).flatten();
       const at::Tensor by = module.input_axis     ? lengths(adapted.transpose(0, 1)).transpose(0, 1)
                             : module.base_lengths ? lengths(w)
                                                   : lengths(adapted);
@@ -40,15 +40,16 @@ at::Tensor merge_weight(const LoraFile& file, const LoraModule& module, double s
       result = w + strength * delta;
     }
   }
-  if (module.diff) result = result + strength * file.values(*module.diff).view_as(w);
+  if (module.diff) result = result + strength * file.rows_of(module, module.diff).reshape(w.sizes());
   return result;
 }
 
 at::Tensor merge_bias(const LoraFile& file, const LoraModule& module, double strength, const at::Tensor& bias) {
   at::Tensor result = bias;
   if (module.up_bias)
-    result = result + strength * module.scale() * module.up_factor * file.values(*module.up_bias).view_as(bias);
-  if (module.diff_bias) result = result + strength * file.values(*module.diff_bias).view_as(bias);
+    result = result +
+             strength * module.scale() * module.up_factor * file.rows_of(module, module.up_bias).reshape(bias.sizes());
+  if (module.diff_bias) result = result + strength * file.rows_of(module, module.diff_bias).reshape(bias.sizes());
   return result;
 }
 
@@ -98,14 +99,17 @@ void LoraMerge::check_places(const LoraFile& lora, const Base& base) {
     }
     const auto& w = base.official.at(module.name + std::string(kWeight));
     const int64_t all = checkpoint::element_count(w).value_or(0), out = w.empty() ? 0 : w[0];
-    if (module.diff && module.diff->count() != all)
+    const auto own = [&](int64_t stored) {  // of a number for all rows that the file has as one
+      return module.rows ? stored / module.rows->count * module.rows->size() : stored;
+    };
+    if (module.diff && own(module.diff->count()) != all)
       does_not_fit(module, "the difference " + checkpoint::shape_text(module.diff->shape) + " does not fit", w);
     for (const auto* bias : {&module.up_bias, &module.diff_bias})
-      if (*bias && (*bias)->count() != out)
+      if (*bias && own((*bias)->count()) != out)
         does_not_fit(module, "the bias " + checkpoint::shape_text((*bias)->shape) + " does not fit", w);
     if (!module.low_rank()) continue;
     const auto &a = module.down->shape, &b = module.up->shape;
-    if (w.size() >= 2 && out == b[0] && out * module.down->count() == all * a[0]) continue;
+    if (w.size() >= 2 && out == own(b[0]) && out * module.down->count() == all * a[0]) continue;
     does_not_fit(module, "A " + checkpoint::shape_text(a) + " and B " + checkpoint::shape_text(b) + " do not fit", w);
   }
 }
