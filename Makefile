@@ -1,6 +1,6 @@
 # Thin names for scripts/; every target is idempotent.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test fuzz test-all bench gpu check install dist wheel
+.PHONY: help setup build demo test fuzz test-all test-clients bench gpu check install dist wheel
 .NOTPARALLEL:
 
 help: ## this list
@@ -24,6 +24,9 @@ fuzz: ## ten minutes of mutated inputs for every reader of foreign bytes, under 
 
 test-all: build ## every test with the whole of every matrix (hours)
 	@scripts/test --share 1
+
+test-clients: build ## against diffusers, transformers, peft, DiffSynth, LyCORIS in a venv of its own (6 GB), to docs/clients.md
+	@scripts/test-clients
 
 bench: build ## time and memory against PyTorch FSDP2, to docs/benchmarks.md
 	@scripts/bench-setup

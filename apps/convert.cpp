@@ -43,6 +43,7 @@ int run_convert(const Arguments& arguments) {
     options.extra_tensors = choice(arguments, "--extra-tensors", {"refuse", "drop", "keep"});
   options.averaged = arguments.has("--ema");
   options.force = arguments.has("--force");
+  options.base = arguments.value("--base");
   for (const std::string& file : arguments.values("--merge")) options.merge.emplace_back(file);
   for (const std::string& text : arguments.values("--scale")) options.merge_scales.push_back(strength(text));
   if (options.merge.empty() && !options.merge_scales.empty())
@@ -62,7 +63,7 @@ Command convert_command() {
   c.name = "convert";
   c.summary = "Converts weights to other names, formats and dtypes; merges LoRAs.";
   c.usage =
-      "convert IN OUT [--to NAMES] [--format FORMAT] [--dtype DTYPE] [--merge LORA [--scale S]] [--shard-size BYTES] "
+      "convert IN OUT [--to NAMES] [--format FORMAT] [--dtype DTYPE] [--merge LORA [--scale S]] [--base BASE] [--shard-size BYTES] "
       "[--ema] [--extra-tensors WHAT] [--force]";
   c.example = "tessera convert Wan2.1-T2V-1.3B wan-diffusers --to diffusers --dtype bf16";
   c.flags = {
@@ -75,6 +76,8 @@ Command convert_command() {
        "reads them [as stored]"},
       {"--shard-size", "BYTES", "largest file of a folder [5GiB]"},
       {"--merge", "LORA", "merge a LoRA, any naming; may be repeated"},
+      {"--base", "BASE",
+       "the model that a LoRA belongs to: for a DoRA to or from names of ComfyUI and kohya [not needed]"},
       {"--scale", "S", "strength of the LoRAs, one for all or one each [1]"},
       {"--ema", "",
        "the moving average that a trainer's .pth holds beside its weights (state_dict_ema), instead of them"},

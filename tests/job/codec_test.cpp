@@ -82,7 +82,7 @@ TEST(Codec, TilesFollowFromTheBudgetFirstInTimeThenInSpace) {
 TEST(Codec, AReleasedModelFolderOpensByTheNameOfItsAutoencodersFile) {
   namespace vae = models::hunyuan_vae;
   namespace fs = std::filesystem;
-  const fs::path folder = fs::path(testing::TempDir()) / "tessera_codec_test";
+  const fs::path folder = fs::path(::testing::TempDir()) / "tessera_codec_test";
   fs::remove_all(folder);
   fs::create_directories(folder);
   std::ofstream(folder / "config.json") << R"({"latent_channels": 64})";  // the denoiser's, and not asked

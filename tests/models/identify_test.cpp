@@ -146,9 +146,11 @@ TEST(Identify, AFurtherFamilyIsKnownByItsRowAlone) {
     EXPECT_EQ(family_of(what).name, "other");
     EXPECT_EQ(official_shapes(what, shapes), official);
   }
-  EXPECT_EQ(lora_module_name("blocks.3.mix", "diffusers"), "layers.3.mixer");
-  EXPECT_EQ(lora_network("blocks.0.self_attn.q"), "networks.lora_wan");
-  EXPECT_EQ(lora_network("blocks.3.mix"), "") << "kohya's trainer has no module for it";
+  const auto lora = detect_lora_names({"layers.3.mixer.lora_A.weight"});
+  ASSERT_TRUE(lora);
+  EXPECT_EQ(family_with(lora->form), "other");
+  EXPECT_EQ(lora->parse("layers.3.mixer.lora_A.weight")->module, "blocks.3.mix");
+  EXPECT_EQ(lora_module_name("blocks.3.mix", "diffusers", lora->form), "layers.3.mixer");
 }
 
 TEST(Identify, ClipIsKnownUnderBothNamings) {

@@ -162,8 +162,17 @@ TEST_F(ConvertLora, DoraRowsGetTheLengthOfTheirMagnitude) {
     for (size_t i = 0; i < 128; ++i) sum += double(w[row * 128 + i]) * w[row * 128 + i];
     EXPECT_NEAR(std::sqrt(sum), std::abs(m[row]), 1e-4);
   }
-  expect_equal(convert(convert(dora, "p.safetensors", {"--to", "diffusers"}), "c.safetensors", {"--to", "comfyui"}),
-               dora);
+  const fs::path base = goldens_ / "wan21_t2v/model.safetensors";
+  const auto peft = convert(dora, "p.safetensors", {"--to", "diffusers"});
+  EXPECT_EQ(values(open_weights(peft), "transformer.blocks.0.attn1.to_q.lora_magnitude_vector"), m);
+  const Result without = run({"convert", peft.string(), (folder_ / "none.safetensors").string(), "--to", "comfyui"});
+  EXPECT_EQ(without.code, 2) << "ComfyUI divides by the length of the base's rows: " << without.output;
+  EXPECT_NE(without.output.find("--base BASE"), std::string::npos) << without.output;
+  const auto comfyui = convert(peft, "c.safetensors", {"--to", "comfyui", "--base", base.string()});
+  EXPECT_NE(values(open_weights(comfyui), module + ".dora_scale"), m);
+  const auto again = convert(base, "m2.safetensors", {"--merge", comfyui.string()});
+  const auto w2 = values(open_weights(again), "blocks.0.self_attn.q.weight");
+  for (size_t i = 0; i < w.size(); i += 7) EXPECT_NEAR(w2[i], w[i], 1e-6);
   EXPECT_EQ(inspect(dora)["dora"], true);
 }
 

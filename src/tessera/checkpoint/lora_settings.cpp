@@ -1,6 +1,7 @@
 #include "tessera/checkpoint/lora_settings.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -58,8 +59,38 @@ void add_alpha(const std::string& module, double alpha, const std::string& what,
   settings.alpha_patterns.emplace_back(*pattern, alpha);
 }
 
+std::string text_at(const Json& object, const std::string& key) {
+  const Json* value = member(object, key);
+  return value && value->is_string() ? value->get<std::string>() : "";
+}
+
+/// What peft calls LoRA too, and is no sum of W and s B A with the W that was released.
+std::string not_plain(const Json& config) {
+  constexpr std::pair<std::string_view, const char*> kResidual[] = {
+      {"pissa", "PiSSA"}, {"olora", "OLoRA"}, {"corda", "CorDA"}, {"loftq", "LoftQ"}, {"lora_ga", "LoRA-GA"}};
+  constexpr std::pair<const char*, const char*> kVariants[] = {{"kasa_config", "KaSA"},
+                                                               {"use_bdlora", "BD-LoRA"},
+                                                               {"use_qalora", "QA-LoRA"},
+                                                               {"alora_invocation_tokens", "Activated LoRA"}};
+  if (const std::string type = text_at(config, "peft_type"); !type.empty() && type != "LORA")
+    return shown(type) + " of peft, which is no LoRA";
+  std::string start = text_at(config, "init_lora_weights");
+  std::ranges::transform(start, start.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const auto& [begin, name] : kResidual)
+    if (start.starts_with(begin))
+      return std::string(name) +
+             ": it was trained on a base that the start of its training changed, and gives wrong "
+             "weights on the released one";
+  for (const auto& [key, name] : kVariants)
+    if (const Json* value = member(config, key); value && *value != Json(false))
+      return std::string(name) + ", whose result is not W + s B A";
+  return {};
+}
+
 void read_config(const Json& config, const std::string& what, LoraSettings& settings) {
   check_input(config.is_object(), "lora", what + ": expected an object");
+  settings.not_plain = not_plain(config);
+  settings.base_model = text_at(config, "base_model_name_or_path");
   if (const Json* alpha = member(config, "lora_alpha")) settings.alpha = number(*alpha, what + ": lora_alpha");
   if (const Json* patterns = member(config, "alpha_pattern"); patterns && patterns->is_object())
     for (const auto& [module, alpha] : patterns->items())
@@ -136,6 +167,7 @@ LoraSettings read_lora_settings(const Metadata& metadata, const Path& folder, co
     read_config(parse_json(it->second, file + ": " + kAdapterMetadata), file + ": " + kAdapterMetadata, settings);
   if (!settings.alpha) settings.alpha = decimal(metadata, "ss_network_alpha");
   settings.folded_alpha = decimal(metadata, kFoldedAlpha);
+  settings.base_lengths = metadata.contains(kBaseLengths);
   return settings;
 }
 
@@ -179,6 +211,7 @@ Metadata lora_metadata(const LoraDescription& description, const std::string& na
   metadata["ss_network_alpha"] =
       each || same(description.modules, alpha) ? text_of(common(description.modules, alpha)) : "Dynamic";
   if (folded) metadata[kFoldedAlpha] = text_of(*folded);
+  if (description.base_lengths) metadata[kBaseLengths] = "true";
   return metadata;
 }
 

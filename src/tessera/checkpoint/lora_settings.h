@@ -23,6 +23,10 @@ struct LoraSettings {
   bool rslora = false;                                          ///< the scale is alpha / sqrt(rank)
   bool dora = false;
   std::optional<double> folded_alpha;  ///< ours: B holds alpha / rank as a factor already, and this is alpha
+  bool base_lengths = false;  ///< ours: DoRA's magnitudes are those by which ComfyUI multiplies, see kBaseLengths
+  /// Why B A on the released base is not what was trained: "PiSSA, ..."; empty: it is.
+  std::string not_plain = {};
+  std::string base_model = {};  ///< the path or name that peft noted
 
   /// The alpha of a module by its name in the file, without prefix.
   std::optional<double> alpha_of(const std::string& module) const;
@@ -46,8 +50,12 @@ struct LoraDescription {
   };
   std::vector<Module> modules;
   bool rslora = false, dora = false, bias = false;
-  std::string network = {};  ///< kohya's network module, by the family of the modules
+  bool base_lengths = false;  ///< as LoraSettings has it
+  std::string network = {};   ///< kohya's network module, by the family of the modules
 };
+
+/// In the header of a file whose `dora_scale` times |W| / |W + s B A| already: ComfyUI divides by the length of W's row.
+inline constexpr const char* kBaseLengths = "tessera_dora_of_base";
 
 /// JSON as peft writes it: r and lora_alpha are those of most modules, others stand in the patterns. Keys start with
 /// `prefix` ("transformer." in diffusers' header).

@@ -208,13 +208,13 @@ void choose_kernels(const recipe::Recipe& recipe) {
 
 Job make_job(const recipe::Recipe& recipe) {
   choose_kernels(recipe);
-  check_exports(recipe);
   Job job;
   job.experts = find_experts(recipe);
   job.model = denoiser_at(recipe, job.experts.list.front().path);
   for (const Expert& expert : job.experts.list) check_same_form(recipe, *job.model, expert);
   place_boundary(job.experts, recipe, *job.model);
   for (const Expert& expert : job.experts.list) timestep_options(recipe, expert);  // refused now, not at its first step
+  check_exports(recipe, *job.model);
   if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
   job.name = !recipe.model.path.empty()     ? recipe.model.path
              : !recipe.model.preset.empty() ? recipe.model.preset
@@ -259,7 +259,7 @@ weights::NamedWeights open_initial_weights(const recipe::Recipe& recipe, const J
 /// Values of the adapters; of a model without any never asked for.
 engine::Fill initial_adapters(const recipe::Recipe& recipe, const Job& job) {
   const auto rule = adapter_rule(recipe);
-  return rule ? adapter_values(*rule, job.adapted, recipe.lora.init) : engine::Fill();
+  return rule ? adapter_values(*rule, job.adapted, recipe.lora.init, models::form_of(*job.model)) : engine::Fill();
 }
 
 std::string likely_cause(const std::string& name, const std::vector<int64_t>& shape) {
@@ -303,7 +303,7 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
     }
   if (const auto rule = adapter_rule(recipe); rule && !recipe.lora.init.empty())
     for (size_t e = 0; e < job.experts.size(); ++e)
-      check_lora_init(*rule, job.adapted, job.model->units(), for_expert(recipe, job.experts, e).lora.init);
+      check_lora_init(*rule, job.adapted, *job.model, for_expert(recipe, job.experts, e).lora.init);
   if (!recipe.data.text_encoder_path.empty())
     open_text_weights(*job.text, recipe.data.text_encoder_path).check(job.text->units(), likely_text_cause);
   if (job.pooled && !recipe.data.pooled_encoder_path.empty())

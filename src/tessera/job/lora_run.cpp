@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/lora_settings.h"
+#include "tessera/families/lora_namings.h"
 #include "tessera/job/lora_init.h"
+#include "tessera/models/identify.h"
 #include "tessera/net/adapters.h"
 #include "tessera/ops/lora.h"
 #include "tessera/weights/convert_lora.h"
@@ -47,27 +50,58 @@ models::LoraKey key_of(const std::string& param) {
   throw UserError(Exit::input, "lora.init", file.path().string() + ": " + problem, hint);
 }
 
+/// A run has one rank for all modules: a file of several is taken at its largest, the others are filled up.
+void check_rank(const weights::LoraFile& file, const models::AdapterRule& rule) {
+  std::set<int64_t> ranks;
+  for (const weights::LoraModule& module : file.modules())
+    if (module.low_rank()) ranks.insert(module.rank);
+  if (ranks.empty() || *ranks.rbegin() == rule.rank) return;
+  const std::string most = std::to_string(*ranks.rbegin());
+  if (ranks.size() == 1) does_not_fit(file, "has rank " + most, "set lora.rank = " + most);
+  std::string list;
+  for (const int64_t rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  does_not_fit(file, "has modules of several ranks (" + list + "), and a run has one for all",
+               "set lora.rank = " + most +
+                   ", the largest: the others start as they are, with rows of A at random and "
+                   "columns of B that are zero");
+}
+
 void check_file(const weights::LoraFile& file, const models::AdapterRule& rule,
                 const std::vector<std::string>& modules) {
+  file.check_usable();
   for (const weights::LoraModule& module : file.modules()) {
     if (std::find(modules.begin(), modules.end(), module.name) == modules.end())
       does_not_fit(file, "has " + module.name + ", which the run does not adapt", "add it to lora.targets");
-    if (module.rank != rule.rank)
-      does_not_fit(file, module.name + " has rank " + std::to_string(module.rank),
-                   "set lora.rank = " + std::to_string(module.rank));
-    if (module.magnitude.has_value() != rule.dora)
-      does_not_fit(file, module.name + (rule.dora ? " has no magnitude" : " has a magnitude of DoRA"),
-                   std::string("set lora.dora = ") + (rule.dora ? "false" : "true"));
     if (module.diff || module.diff_bias || module.up_bias)
       does_not_fit(file, module.name + " has more than one low-rank pair", "merge it: tessera convert --merge");
   }
+  check_rank(file, rule);
+  for (const weights::LoraModule& module : file.modules()) {
+    if (module.magnitude.has_value() != rule.dora)
+      does_not_fit(file, module.name + (rule.dora ? " has no magnitude" : " has a magnitude of DoRA"),
+                   std::string("set lora.dora = ") + (rule.dora ? "false" : "true"));
+    if (module.input_axis)
+      does_not_fit(file, module.name + " has a magnitude for each input, training has one for each row",
+                   "merge it into the base, and train on that: tessera convert BASE OUT --merge LORA");
+    if (module.base_lengths)
+      does_not_fit(file, module.name + " has magnitudes as ComfyUI divides them",
+                   "take the run's pytorch_lora_weights.safetensors, or convert it: tessera convert LORA OUT --to "
+                   "diffusers --base BASE");
+  }
 }
 
-/// One tensor of a LoRA in the form the run trains: the scale of the file goes into B.
-at::Tensor value_of(const weights::LoraFile& file, const weights::LoraModule& module, LoraPart part, double scale) {
-  if (part == LoraPart::down) return file.values(*module.down);
-  if (part == LoraPart::magnitude) return file.values(*module.magnitude).flatten();
-  return file.values(*module.up) * (module.up_factor * module.scale() / scale);
+/// One tensor of a LoRA in the form the run trains: the scale of the file goes into B. What a smaller rank lacks of A is
+/// that of `initial`, of B zero.
+at::Tensor value_of(const weights::LoraFile& file, const weights::LoraModule& module, LoraPart part, double scale,
+                    const at::Tensor& initial) {
+  if (part == LoraPart::magnitude) return file.rows_of(module, module.magnitude).flatten();
+  const at::Tensor stored = part == LoraPart::down
+                                ? file.values(*module.down)
+
+                                : file.rows_of(module, module.up) * (module.up_factor * module.scale() / scale);
+  const int64_t along = part == LoraPart::down ? 0 : 1, missing = initial.size(along) - stored.size(along);
+  if (missing <= 0 || stored.size(1 - along) != initial.size(1 - along)) return stored;
+  return at::cat({stored, initial.narrow(along, stored.size(along), missing)}, along);
 }
 
 }  // namespace
@@ -85,19 +119,28 @@ std::optional<models::AdapterRule> adapter_rule(const recipe::Recipe& recipe) {
                              .targets = l.targets};
 }
 
-void check_exports(const recipe::Recipe& recipe) {
-  if (!recipe.lora.on || !recipe.lora.dora) return;
-  for (const std::string& naming : recipe.lora.exports)
-    if (!models::lora_tensor_name("module", LoraPart::magnitude, naming))
+void check_exports(const recipe::Recipe& recipe, const net::Denoiser& model) {
+  if (!recipe.lora.on) return;
+  const models::WeightForm* form = models::form_of(model);
+  for (const std::string& naming : recipe.lora.exports) {
+    weights::check_naming(form, naming, "lora.export");
+    if (!recipe.lora.dora) continue;
+    if (!models::lora_tensor_name("module", LoraPart::magnitude, naming, form))
       throw UserError(Exit::usage, "lora.export", naming + " names have no place for the magnitudes of lora.dora",
                       "leave " + naming + " out, or set lora.dora = false");
+    if (families::lora_form(naming)->divides_by_base && recipe.model.path.empty())
+      throw UserError(Exit::usage, "lora.export",
+                      naming + " names of a DoRA want the weights of the base, and model.path names none",
+                      "leave " + naming + " out, or train on a model that is there");
+  }
 }
 
 void check_lora_init(const models::AdapterRule& rule, const std::vector<std::string>& modules,
-                     const std::vector<std::unique_ptr<net::Unit>>& units, const fs::path& from) {
-  const weights::LoraFile file = weights::LoraFile::open(from);
+                     const net::Denoiser& model, const fs::path& from) {
+  const weights::LoraFile file = weights::LoraFile::open(from, models::form_of(model));
+  file.check_usable();
   std::map<std::string, std::vector<int64_t>> shapes;
-  for (const auto& unit : units)
+  for (const auto& unit : model.units())
     for (const plan::ParamSpec& param : unit->spec().params) shapes[param.name] = param.shape;
   constexpr const char* kHint =
       "give a LoRA of this base (tessera inspect tells its modules), or the base that it was made for";
@@ -118,17 +161,19 @@ void check_lora_init(const models::AdapterRule& rule, const std::vector<std::str
 }
 
 engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<std::string>& modules,
-                            const fs::path& from) {
+                            const fs::path& from, const models::WeightForm* form) {
   std::shared_ptr<weights::LoraFile> file;
   if (!from.empty()) {
-    file = std::make_shared<weights::LoraFile>(weights::LoraFile::open(from));
+    file = std::make_shared<weights::LoraFile>(weights::LoraFile::open(from, form));
     check_file(*file, rule, modules);
   }
   return [rule, file](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
     const models::LoraKey key = key_of(param.name);
     const weights::LoraModule* module = file ? file->find(key.module) : nullptr;
     if (!module) return models::initialise_adapter(param, rule.seed, first, count, out);
-    const at::Tensor value = value_of(*file, *module, key.part, rule.scale()).contiguous();
+    at::Tensor initial = at::empty(param.shape, at::kFloat);
+    models::initialise_adapter(param, rule.seed, 0, initial.numel(), initial.mutable_data_ptr<float>());
+    const at::Tensor value = value_of(*file, *module, key.part, rule.scale(), initial).contiguous();
     check_input(value.sizes() == param.shape, "lora.init",
                 file->path().string() + ": " + param.name + " has another size: it belongs to another model");
     std::copy_n(value.const_data_ptr<float>() + first, count, out);
@@ -196,11 +241,25 @@ checkpoint::Metadata lora_origin(const recipe::Recipe& recipe, const LoraFacts& 
 
 }  // namespace
 
+namespace {
+
+void write_naming(const recipe::Recipe& recipe, const LoraFacts& facts, const weights::LoraFile& lora,
+                  const std::string& naming, const fs::path& folder) {
+  std::optional<weights::LoraBase> base;
+  const fs::path file = folder / exported_name(naming);
+  checkpoint::make_folder(file.parent_path(), "check run.out");
+  weights::LoraPlan plan = weights::plan_lora(
+      lora, naming, "", [&]() -> const weights::LoraBase& { return base ? *base : base.emplace(facts.weights); });
+  plan.metadata.merge(lora_origin(recipe, facts));
+  weights::write_lora(lora, plan, file);
+}
+
+}  // namespace
+
 void export_lora(const recipe::Recipe& recipe, const LoraFacts& facts, engine::Store& store, comm::Comm& comm, int rank,
                  const fs::path& folder) {
   const models::AdapterRule rule = *adapter_rule(recipe);
-  checkpoint::LoraDescription description{
-      .modules = {}, .rslora = rule.rslora, .dora = rule.dora, .bias = false, .network = {}};
+  checkpoint::LoraDescription description{.modules = {}, .rslora = rule.rslora, .dora = rule.dora};
   std::vector<checkpoint::TensorData> tensors;
   std::vector<at::Tensor> alive;
   for (int u = 0; u < store.units(); ++u)
@@ -208,10 +267,11 @@ void export_lora(const recipe::Recipe& recipe, const LoraFacts& facts, engine::S
       if (rank != 0 || !models::is_adapter_parameter(param.name)) return;
       const models::LoraKey key = key_of(param.name);
       if (key.part == LoraPart::down)
-        description.modules.push_back({models::lora_module_name(key.module, "diffusers"), rule.rank, rule.alpha});
+        description.modules.push_back(
+            {models::lora_module_name(key.module, "diffusers", facts.form), rule.rank, rule.alpha});
       alive.push_back(value.contiguous().clone());
-      tensors.push_back({*models::lora_tensor_name(key.module, key.part, "diffusers"), DType::f32, param.shape,
-                         alive.back().const_data_ptr()});
+      tensors.push_back({*models::lora_tensor_name(key.module, key.part, "diffusers", facts.form), DType::f32,
+                         param.shape, alive.back().const_data_ptr()});
     });
   if (rank != 0) return;
   checkpoint::make_folder(folder, "check run.out");
@@ -219,25 +279,15 @@ void export_lora(const recipe::Recipe& recipe, const LoraFacts& facts, engine::S
   checkpoint::Metadata metadata = checkpoint::lora_metadata(description, "diffusers", std::nullopt);
   metadata.merge(lora_origin(recipe, facts));
   checkpoint::write_safetensors(file, tensors, metadata);
-  for (const std::string& naming : recipe.lora.exports) {
-    if (naming == "diffusers") continue;
-    weights::ConvertOptions options{.in = file, .out = folder / naming, .to = naming, .force = true};
-    if (naming != "peft") options.out = folder / exported_name(naming);
-    weights::convert_lora(options);
-  }
+  for (const std::string& naming : recipe.lora.exports)
+    if (naming != "diffusers") write_naming(recipe, facts, weights::LoraFile::open(file, facts.form), naming, folder);
 }
 
 void save_lora(const recipe::Recipe& recipe, const LoraFacts& facts, const weights::LoraFile& lora,
                const fs::path& folder) {
   std::vector<std::string> namings = recipe.lora.exports;
   if (std::ranges::find(namings, "diffusers") == namings.end()) namings.emplace_back("diffusers");
-  for (const std::string& naming : namings) {
-    const fs::path file = folder / exported_name(naming);
-    checkpoint::make_folder(file.parent_path(), "check run.out");
-    weights::LoraPlan plan = weights::plan_lora(lora, naming, "");
-    plan.metadata.merge(lora_origin(recipe, facts));
-    weights::write_lora(lora, plan, file);
-  }
+  for (const std::string& naming : namings) write_naming(recipe, facts, lora, naming, folder);
 }
 
 checkpoint::Json lora_json(const models::AdapterRule& rule, const std::vector<std::string>& modules) {

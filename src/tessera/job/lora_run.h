@@ -19,14 +19,14 @@ struct Job;
 /// What [lora] says; nothing when train.mode is full.
 std::optional<models::AdapterRule> adapter_rule(const recipe::Recipe& recipe);
 
-/// Throws UserError (usage) for a naming of lora.export that cannot hold what the run trains.
-void check_exports(const recipe::Recipe& recipe);
+/// Throws UserError (usage) for a naming of lora.export that cannot hold what the run trains, or that no program loads.
+void check_exports(const recipe::Recipe& recipe, const net::Denoiser& model);
 
 /// Values of adapters: those of the LoRA `from` (any naming; a module that it lacks, initial ones), or initial ones
-/// where `from` is empty. Throws UserError (input) when it has modules that are not adapted, another rank, or a
-/// magnitude where there is none.
+/// where `from` is empty. A file of several ranks is filled up to its largest. Throws UserError (input) when it has
+/// modules that are not adapted, another rank, or a magnitude where there is none. `form`: of the model's files.
 engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<std::string>& modules,
-                            const std::filesystem::path& from);
+                            const std::filesystem::path& from, const models::WeightForm* form);
 
 /// Before the first step, when the weights are there: DoRA's magnitudes become the lengths of their rows, unless
 /// lora.init has them. All ranks take part.
@@ -37,6 +37,8 @@ struct LoraFacts {
   std::string base;     ///< the model that they were trained on: a preset, or the path of its weights
   int64_t step = 0;     ///< steps that were taken
   int64_t samples = 0;  ///< of the data set
+  const models::WeightForm* form = nullptr;  ///< of the model's files
+  std::filesystem::path weights = {};        ///< of the base; empty: random ones
 };
 /// Writes the adapters into `folder`: pytorch_lora_weights.safetensors under diffusers' names, and a file for each
 /// other naming of lora.export. All ranks take part; rank 0 writes.

@@ -1,6 +1,7 @@
 #include "tessera/models/identify.h"
 
 #include <algorithm>
+#include <set>
 
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/models/extensions.h"
@@ -77,6 +78,16 @@ const Family& family_of(const Identity& identity) {
     for (const WeightForm& form : family.weights)
       if (&form == identity.form) return family;
   return families().front();
+}
+
+const WeightForm* form_of(const net::Denoiser& model) {
+  std::set<std::string> params;
+  for (const auto& unit : model.units())
+    for (const plan::ParamSpec& param : unit->spec().params) params.insert(param.name);
+  for (const Family& family : families())
+    for (const WeightForm& form : family.weights)
+      if (std::ranges::all_of(form.marks, [&](const std::string& mark) { return params.contains(mark); })) return &form;
+  return nullptr;
 }
 
 }  // namespace tessera::models

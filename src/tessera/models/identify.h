@@ -12,5 +12,7 @@ Identity identify(const Shapes& tensors);
 
 /// The family of a denoiser; for other models the standard family.
 const Family& family_of(const Identity& identity);
+/// The form of a model's files, by the names of its parameters; null: none has all of their marks.
+const WeightForm* form_of(const net::Denoiser& model);
 
 }  // namespace tessera::models

@@ -8,6 +8,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/options.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/models/identify.h"
 #include "tessera/weights/merge_lora.h"
 
 namespace tessera::sample {
@@ -35,12 +36,10 @@ weights::LoraMerge merge_for(const std::vector<LoraStrength>& loras, const job::
     files.push_back(own ? lora.file / expert.folder : lora.file);
     strengths.push_back(lora.strength);
   }
-  weights::LoraMerge merge(files, strengths);
   models::Shapes shapes;
   for (const auto& unit : job.model->units())
     for (const plan::ParamSpec& param : unit->spec().params) shapes[param.name] = param.shape;
-  merge.check_places(shapes, job.name);
-  return merge;
+  return weights::LoraMerge(files, strengths, {models::form_of(*job.model), shapes, job.name});
 }
 
 /// What of a parameter the part's rank of tp has, contiguous.

@@ -384,6 +384,10 @@ Exit Run::attempt(int64_t step, const std::string& what, const std::string& then
   return code;
 }
 
+job::LoraFacts Run::lora_facts(int64_t step, const job::Expert& expert) const {
+  return {job_.name, step, data_[part_].samples->size(), models::form_of(*job_.model), expert.path};
+}
+
 /// What other programs load, from the parts that were just saved: no rank is asked again.
 void Run::save_beside(int64_t step, const fs::path& folder) {
   const std::string& wanted = recipe().values.at("checkpoint.export");
@@ -396,7 +400,8 @@ void Run::save_beside(int64_t step, const fs::path& folder) {
       const bool several = job_.experts.several();
       const weights::Source source = weights::open_training(saved, several ? expert.folder + "." : "");
       if (recipe().lora.on)
-        job::save_lora(recipe(), lora_facts(step), weights::LoraFile::of(source), several ? to / expert.folder : to);
+        job::save_lora(recipe(), lora_facts(step, expert), weights::LoraFile::of(source, models::form_of(*job_.model)),
+                       several ? to / expert.folder : to);
       else
         export_saved(*job_.model, source, several ? to / expert.folder : to, export_naming(expert.path));
       if (!recipe().lora.on) job::save_null_caption(recipe(), *job_.model, several ? to / expert.folder : to);

@@ -107,7 +107,7 @@ class Run {
   Exit export_models();
   void write_report();
   void save(int64_t step);
-  job::LoraFacts lora_facts(int64_t step) const { return {job_.name, step, data_[part_].samples->size()}; }
+  job::LoraFacts lora_facts(int64_t step, const job::Expert& expert) const;
   void save_beside(int64_t step, const std::filesystem::path& folder);
   void count_skip(int64_t step);
   // run_health.cpp: what diverges, and what is worth going back to

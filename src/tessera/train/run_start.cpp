@@ -562,7 +562,8 @@ Exit Run::export_models() {
       const fs::path folder = job_.experts.several() ? model / job_.experts.list[e].folder : model;
       attempted([&] {
         if (recipe_.lora.on)
-          job::export_lora(recipe_, lora_facts(recipe_.run.steps), engine_->store(), comm_, rank_, folder);
+          job::export_lora(recipe_, lora_facts(recipe_.run.steps, job_.experts.list[e]), engine_->store(), comm_, rank_,
+                           folder);
         else
           export_model(*job_.model, engine_->store(), comm_, rank_, folder,
                        rank_ == 0 ? export_naming(job_.experts.list[e].path) : "");

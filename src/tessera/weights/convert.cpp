@@ -183,7 +183,6 @@ bool is_lora_file(const fs::path& path) {
 /// The one transformer that LoRAs are merged into; null without any.
 std::unique_ptr<LoraMerge> open_merge(const ConvertOptions& options, const ConvertPlan& plan) {
   if (options.merge.empty()) return nullptr;
-  auto merge = std::make_unique<LoraMerge>(options.merge, options.merge_scales);
   const ConvertedPart* base = nullptr;
   for (const ConvertedPart& part : plan.parts) {
     if (part.identity.kind != models::ModelKind::denoiser) continue;
@@ -193,9 +192,10 @@ std::unique_ptr<LoraMerge> open_merge(const ConvertOptions& options, const Conve
     base = &part;
   }
   check_input(base, "convert", options.in.string() + " holds no transformer that is known, to merge a LoRA into");
-  merge->check_places(models::official_shapes(base->identity, shapes_of(base->source.tensors)),
-                      base->source.path.string());
-  return merge;
+  return std::make_unique<LoraMerge>(
+      options.merge, options.merge_scales,
+      LoraMerge::Base{base->identity.form, models::official_shapes(base->identity, shapes_of(base->source.tensors)),
+                      base->source.path.string()});
 }
 
 }  // namespace
@@ -211,6 +211,11 @@ void convert(const ConvertOptions& options) {
                     options.in.string() + " is a LoRA: programs read those in fp32, bf16 or fp16, not in scaled fp8",
                     "--dtype bf16");
   if (lora && !options.to.empty()) return convert_lora(options);
+  if (!options.base.empty())
+    throw UserError(
+        Exit::usage, "convert",
+        "--base is for a LoRA that gets other names, " + options.in.string() + (lora ? " keeps its names" : " is none"),
+        lora ? "add --to NAMES" : "leave --base out");
   if (options.to == "kohya" || options.to == "diffsynth" || options.to == "peft")
     throw UserError(Exit::usage, "convert",
                     "'" + options.to + "' is a naming of LoRA files, " + options.in.string() + " is none",

@@ -22,6 +22,7 @@ struct ConvertOptions {
   bool force = false;                             ///< replace a file at OUT
   std::vector<std::filesystem::path> merge = {};  ///< LoRAs that are added to the transformer
   std::vector<double> merge_scales = {};          ///< of each, or of all; empty: 1
+  std::filesystem::path base = {};                ///< of a LoRA that gets other names: its model; empty: not needed
 };
 
 }  // namespace tessera::weights

@@ -130,6 +130,8 @@ void add_lora(const fs::path& path, Json& json) {
   if (alphas.size() > 1) json["alphas"] = alphas;
   if (!lora.has_alpha()) json["alpha_from"] = "rank: the file does not say it";
   if (dora) json["dora"] = true;
+  if (const std::string& reason = lora.settings().not_plain; !reason.empty()) json["not_plain"] = reason;
+  if (lora.form()) json["of"] = lora.form()->title;
   if (rslora) json["rslora"] = true;
 }
 

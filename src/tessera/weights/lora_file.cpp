@@ -6,7 +6,6 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/dtype.h"
 #include "tessera/checkpoint/json.h"
-#include "tessera/checkpoint/lora_settings.h"
 
 namespace tessera::weights {
 
@@ -61,13 +60,15 @@ bool is_lora(const Source& source) {
                      [](const TensorInfo& tensor) { return models::is_adapter_tensor(tensor.name); });
 }
 
-LoraFile LoraFile::open(const std::filesystem::path& path) { return of(open_source(path)); }
+LoraFile LoraFile::open(const std::filesystem::path& path, const models::WeightForm* base) {
+  return of(open_source(path), base);
+}
 
-LoraFile LoraFile::of(Source source) {
+LoraFile LoraFile::of(Source source, const models::WeightForm* base) {
   LoraFile file;
   file.source_ = std::move(source);
   const std::filesystem::path& path = file.source_.path;
-  const auto names = models::detect_lora_names(names_of(file.source_));
+  const auto names = models::detect_lora_names(names_of(file.source_), base);
   if (!names)
     refuse(file.source_, "is not a LoRA: no tensor is called lora_A, lora_B, lora_down or lora_up",
            "tessera inspect " + path.string() + " says what it is");
@@ -102,7 +103,9 @@ LoraFile LoraFile::of(Source source) {
   for (LoraModule& module : file.modules_) {
     file.check(module);
     module.rank = module.low_rank() ? module.down->shape[0] : 0;
+    file.find_axis(module);
   }
+  file.divide();
   file.read_alphas();
   return file;
 }
@@ -125,14 +128,64 @@ void LoraFile::check(const LoraModule& module) const {
            "");
 }
 
+/// A magnitude has a number for each row, but for dora_scale of another first size: numbers for the columns.
+void LoraFile::find_axis(LoraModule& module) const {
+  if (!module.magnitude) return;
+  const TensorInfo& m = *module.magnitude;
+  if (!module.low_rank())
+    refuse(source_, m.name + " is a magnitude without A and B", "the file is not whole: download or save it again");
+  const int64_t out = module.up->shape[0], in = module.down->shape[1];
+  if (m.count() == out && (!m.name.ends_with(".dora_scale") || m.shape.size() < 2 || m.shape[0] == out)) return;
+  if (m.count() != in || !m.name.ends_with(".dora_scale"))
+    refuse(source_,
+           m.name + " is " + checkpoint::shape_text(m.shape) + ", expected " + std::to_string(out) +
+               " numbers, one for each row",
+           "the file is not whole: download or save it again");
+  module.input_axis = true;
+}
+
+/// In place of a module that is several of ours, these.
+void LoraFile::divide() {
+  std::vector<LoraModule> all;
+  for (LoraModule& module : modules_) {
+    const auto pieces = models::lora_pieces(form(), module.name);
+    for (const models::LoraPiece& piece : pieces) {
+      if (module.input_axis)
+        refuse(source_,
+               module.name + " is several matrices here, and a magnitude for each input is one of all their rows",
+               "merge it with the program that made it");
+      LoraModule& own = all.emplace_back(module);
+      own.name = piece.module, own.rows = piece.rows;
+      if (const auto alpha = alphas_.find(module.name); alpha != alphas_.end())
+        alphas_.emplace(own.name, checkpoint::TensorInfo(alpha->second));
+    }
+    if (pieces.empty()) all.push_back(std::move(module));
+  }
+  modules_ = std::move(all);
+}
+
+void LoraFile::check_usable() const {
+  if (!settings_.not_plain.empty())
+    refuse(source_, "is " + settings_.not_plain,
+           "merge it with peft, or save it there as a plain LoRA (save_pretrained with "
+           "path_initial_model_for_weight_conversion)");
+  if (!names_.rivals.empty())
+    refuse(source_,
+           "its modules, such as " + modules_.front().stored + ", are those of several models (" + names_.rivals +
+               "), and mean other weights in each",
+           "name the base: tessera convert BASE OUT --merge LORA, or --base BASE beside --to");
+}
+
 void LoraFile::read_alphas() {
   const bool alone = std::filesystem::is_directory(source_.path);
-  const checkpoint::LoraSettings settings = checkpoint::read_lora_settings(
-      source_.metadata, alone ? source_.path : source_.path.parent_path(), source_.path.string());
+  settings_ = checkpoint::read_lora_settings(source_.metadata, alone ? source_.path : source_.path.parent_path(),
+                                             source_.path.string());
+  const checkpoint::LoraSettings& settings = settings_;
   for (LoraModule& module : modules_) {
     if (!module.low_rank()) continue;
     const auto rank = static_cast<double>(module.rank);
     module.rslora = settings.rslora;
+    module.base_lengths = settings.base_lengths && module.magnitude && !module.input_axis;
     std::optional<double> alpha;
     if (const auto tensor = alphas_.find(module.name); tensor != alphas_.end()) {
       alpha = values(tensor->second).item<double>();
@@ -161,6 +214,14 @@ at::Tensor LoraFile::values(const TensorInfo& tensor) const {
   at::Tensor result = at::empty(tensor.shape, at::kFloat);
   checkpoint::to_f32(tensor.dtype, bytes.data(), tensor.count(), result.mutable_data_ptr<float>());
   return result;
+}
+
+at::Tensor LoraFile::rows_of(const LoraModule& module, const std::optional<TensorInfo>& tensor) const {
+  at::Tensor all = values(*tensor);
+  if (!module.rows) return all;
+  if (tensor->name.find("magnitude") != std::string::npos || all.size(0) == 1) all = all.flatten();
+  const int64_t part = all.size(0) / module.rows->count;
+  return all.narrow(0, module.rows->first * part, module.rows->size() * part);
 }
 
 }  // namespace tessera::weights

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/lora_settings.h"
 #include "tessera/models/lora_names.h"
 #include "tessera/torch_headers.h"
 #include "tessera/weights/convert_source.h"
@@ -19,11 +20,16 @@ struct LoraModule {
   std::string name;    ///< official: "blocks.3.self_attn.q"
   std::string stored;  ///< as in the file, without prefix and ending
   std::optional<checkpoint::TensorInfo> down, up, up_bias, magnitude, diff, diff_bias;
+  /// Of a module that the file has as one with others (models::lora_pieces): its rows of B, magnitude, bias, differences.
+  std::optional<checkpoint::RowPart> rows;
   int64_t rank = 0;  ///< of A and B; 0: there are only differences
   double alpha = 0;  ///< as the program that wrote the file meant it
   bool rslora = false;
   double up_factor = 1;  ///< times B as stored is B: 1 but for files in which alpha was folded into B
-  double scale() const;  ///< of B A
+  /// Of the magnitude: one for each input, for columns of W + s B A (LyCORIS' wd_on_out = False); else for each row.
+  bool input_axis = false;
+  bool base_lengths = false;  ///< of rows: it is times |W| / |W + s B A| already (checkpoint::kBaseLengths)
+  double scale() const;       ///< of B A
   bool low_rank() const { return down.has_value(); }
 };
 
@@ -31,24 +37,35 @@ class LoraFile {
  public:
   /// Throws UserError (input): no LoRA, a LoKr or LoHa, an A without its B, ranks that do not match, a module whose
   /// name is not known, other tensors among them.
-  static LoraFile open(const std::filesystem::path& path);
-  static LoraFile of(Source source);
+  /// `base`: the form of the model that it is for, where that is known.
+  static LoraFile open(const std::filesystem::path& path, const models::WeightForm* base = nullptr);
+  static LoraFile of(Source source, const models::WeightForm* base = nullptr);
 
   const std::filesystem::path& path() const { return source_.path; }
   const Source& source() const { return source_; }
   const std::string& naming() const { return names_.naming; }
+  const models::WeightForm* form() const { return names_.form; }  ///< of the model whose modules it has; null: unknown
+  /// Throws UserError (input) for adapters that belong to another base than the released one (PiSSA and others), and
+  /// for names that several models have. Whoever uses a file's values for anything calls it first.
+  void check_usable() const;
+  const checkpoint::LoraSettings& settings() const { return settings_; }
   const std::vector<LoraModule>& modules() const { return modules_; }  ///< in file order
   const LoraModule* find(const std::string& module) const;             ///< by official name; null when absent
   bool has_alpha() const { return has_alpha_; }                        ///< otherwise alpha is taken to be the rank
   /// A tensor of the file as fp32.
   at::Tensor values(const checkpoint::TensorInfo& tensor) const;
+  /// One of the module's that has a number for each row, or several: the module's own rows.
+  at::Tensor rows_of(const LoraModule& module, const std::optional<checkpoint::TensorInfo>& tensor) const;
 
  private:
   void read_alphas();
   void check(const LoraModule& module) const;
+  void find_axis(LoraModule& module) const;
+  void divide();
 
   Source source_;
   models::LoraNames names_;
+  checkpoint::LoraSettings settings_;
   std::vector<LoraModule> modules_;
   std::map<std::string, checkpoint::TensorInfo> alphas_;  // by official module
   bool has_alpha_ = false;

@@ -13,34 +13,53 @@ std::string module_of(const std::string& tensor, std::string_view ending) {
   return tensor.ends_with(ending) ? tensor.substr(0, tensor.size() - ending.size()) : "";
 }
 
+at::Tensor change(const LoraFile& file, const LoraModule& module, const at::Tensor& w) {
+  const at::Tensor a = file.values(*module.down).flatten(1), b = file.rows_of(module, module.up).flatten(1);
+  return at::matmul(b, a).mul_(module.scale() * module.up_factor).view_as(w);
+}
+
+/// Lengths of the rows [out, 1, ...], of a convolution's filters; no row is divided by zero.
+at::Tensor lengths(const at::Tensor& w) {
+  std::vector<int64_t> shape(static_cast<size_t>(w.dim()), 1);
+  shape[0] = w.size(0);
+  return w.flatten(1).norm(2, 1).clamp_min(1e-30).view(shape);
+}
+
 at::Tensor merge_weight(const LoraFile& file, const LoraModule& module, double strength, const at::Tensor& w) {
   at::Tensor result = w;
   if (module.low_rank()) {
-    const at::Tensor a = file.values(*module.down).flatten(1), b = file.values(*module.up).flatten(1);
-    const at::Tensor delta = at::matmul(b, a).mul_(module.scale() * module.up_factor).view_as(w);
+    const at::Tensor delta = change(file, module, w);
     if (module.magnitude) {
-      const at::Tensor adapted = (w + delta).flatten(1);  // [out, in]
-      const at::Tensor gain = file.values(*module.magnitude).flatten() / adapted.norm(2, 1);
-      result = w + strength * ((adapted * gain.unsqueeze(1)).view_as(w) - w);
+      at::Tensor adapted = w + delta;
+      const at::Tensor m = file.rows_of(module, module.magnitude).flatten();
+      const at::Tensor by = module.input_axis     ? lengths(adapted.transpose(0, 1)).transpose(0, 1)
+                            : module.base_lengths ? lengths(w)
+                                                  : lengths(adapted);
+      result = w + strength * (adapted.mul_(m.view_as(by) / by) - w);
     } else {
       result = w + strength * delta;
     }
   }
-  if (module.diff) result = result + strength * file.values(*module.diff).view_as(w);
+  if (module.diff) result = result + strength * file.rows_of(module, module.diff).reshape(w.sizes());
   return result;
 }
 
 at::Tensor merge_bias(const LoraFile& file, const LoraModule& module, double strength, const at::Tensor& bias) {
   at::Tensor result = bias;
   if (module.up_bias)
-    result = result + strength * module.scale() * module.up_factor * file.values(*module.up_bias).view_as(bias);
-  if (module.diff_bias) result = result + strength * file.values(*module.diff_bias).view_as(bias);
+    result = result +
+             strength * module.scale() * module.up_factor * file.rows_of(module, module.up_bias).reshape(bias.sizes());
+  if (module.diff_bias) result = result + strength * file.rows_of(module, module.diff_bias).reshape(bias.sizes());
   return result;
 }
 
 }  // namespace
 
-LoraMerge::LoraMerge(const std::vector<std::filesystem::path>& files, std::vector<double> strengths) {
+at::Tensor row_shrink(const LoraFile& file, const LoraModule& module, const at::Tensor& weight) {
+  return (lengths(weight) / lengths(weight + change(file, module, weight))).flatten();
+}
+
+LoraMerge::LoraMerge(const std::vector<std::filesystem::path>& files, std::vector<double> strengths, const Base& base) {
   if (strengths.empty()) strengths = {1};
   if (strengths.size() == 1) strengths.resize(files.size(), strengths[0]);
   if (strengths.size() != files.size())
@@ -48,8 +67,11 @@ LoraMerge::LoraMerge(const std::vector<std::filesystem::path>& files, std::vecto
                     std::to_string(strengths.size()) + " scales for " + std::to_string(files.size()) + " LoRAs",
                     "give one for all or one for each");
   for (size_t i = 0; i < files.size(); ++i) {
-    entries_.push_back({LoraFile::open(files[i]), strengths[i]});
-    for (const LoraModule& module : entries_.back().file.modules()) {
+    entries_.push_back({LoraFile::open(files[i], base.form), strengths[i]});
+    const LoraFile& file = entries_.back().file;
+    file.check_usable();
+    check_places(file, base);
+    for (const LoraModule& module : file.modules()) {
       if (module.low_rank() || module.diff) touched_.insert(module.name + std::string(kWeight));
       if (module.up_bias || module.diff_bias) touched_.insert(module.name + std::string(kBias));
     }
@@ -58,29 +80,37 @@ LoraMerge::LoraMerge(const std::vector<std::filesystem::path>& files, std::vecto
 
 bool LoraMerge::touches(const std::string& official) const { return touched_.count(official) > 0; }
 
-void LoraMerge::check_places(const models::Shapes& official, const std::string& base) const {
-  for (const Entry& entry : entries_) {
-    const std::string file = entry.file.path().string();
-    for (const LoraModule& module : entry.file.modules()) {
-      const bool wants_bias = module.up_bias || module.diff_bias;
-      for (const auto ending : {kWeight, kBias}) {
-        const std::string name = module.name + std::string(ending);
-        if (official.count(name) > 0 || (ending == kBias && !wants_bias)) continue;
-        throw UserError(Exit::input, "merge", file + ": " + base + " has no " + name,
-                        "it belongs to another model: tessera inspect says what both are");
-      }
-      if (!module.low_rank()) continue;
-      const auto& w = official.at(module.name + std::string(kWeight));
-      int64_t in = 1, a_in = 1;
-      for (size_t d = 1; d < w.size(); ++d) in *= w[d];
-      for (size_t d = 1; d < module.down->shape.size(); ++d) a_in *= module.down->shape[d];
-      if (w[0] == module.up->shape[0] && in == a_in) continue;
-      throw UserError(Exit::input, "merge",
-                      file + ": " + module.name + ": A " + checkpoint::shape_text(module.down->shape) + " and B " +
-                          checkpoint::shape_text(module.up->shape) + " do not fit the weight " +
-                          checkpoint::shape_text(w) + " of " + base,
-                      "it belongs to a model of another size");
+void LoraMerge::check_places(const LoraFile& lora, const Base& base) {
+  const std::string file = lora.path().string();
+  const auto does_not_fit = [&](const LoraModule& module, const std::string& problem,
+                                const models::Shapes::mapped_type& w) {
+    throw UserError(
+        Exit::input, "merge",
+        file + ": " + module.name + ": " + problem + " the weight " + checkpoint::shape_text(w) + " of " + base.name,
+        "it belongs to a model of another size");
+  };
+  for (const LoraModule& module : lora.modules()) {
+    const bool wants_bias = module.up_bias || module.diff_bias;
+    for (const auto ending : {kWeight, kBias}) {
+      const std::string name = module.name + std::string(ending);
+      if (base.official.count(name) > 0 || (ending == kBias && !wants_bias)) continue;
+      throw UserError(Exit::input, "merge", file + ": " + base.name + " has no " + name,
+                      "it belongs to another model: tessera inspect says what both are");
     }
+    const auto& w = base.official.at(module.name + std::string(kWeight));
+    const int64_t all = checkpoint::element_count(w).value_or(0), out = w.empty() ? 0 : w[0];
+    const auto own = [&](int64_t stored) {  // of a number for all rows that the file has as one
+      return module.rows ? stored / module.rows->count * module.rows->size() : stored;
+    };
+    if (module.diff && own(module.diff->count()) != all)
+      does_not_fit(module, "the difference " + checkpoint::shape_text(module.diff->shape) + " does not fit", w);
+    for (const auto* bias : {&module.up_bias, &module.diff_bias})
+      if (*bias && own((*bias)->count()) != out)
+        does_not_fit(module, "the bias " + checkpoint::shape_text((*bias)->shape) + " does not fit", w);
+    if (!module.low_rank()) continue;
+    const auto &a = module.down->shape, &b = module.up->shape;
+    if (w.size() >= 2 && out == own(b[0]) && out * module.down->count() == all * a[0]) continue;
+    does_not_fit(module, "A " + checkpoint::shape_text(a) + " and B " + checkpoint::shape_text(b) + " do not fit", w);
   }
 }
 

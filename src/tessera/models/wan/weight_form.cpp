@@ -174,9 +174,7 @@ WeightForm weight_form() {
           .marks = {"patch_embedding.weight", "blocks.0.self_attn.q.weight", "head.head.weight"},
           .names = {.diffusers = {diffusers_names()}, .comfyui_prefix = "model.diffusion_model."},
           .same_modules = {"patch_embedding", "audio_injector.injector.#.q", "audio_injector.injector.#.k",
-                           "audio_injector.injector.#.v", "audio_injector.injector.#.o",
-                           "transformer_blocks.#.attn#.to_q", "transformer_blocks.#.attn#.to_k",
-                           "transformer_blocks.#.attn#.to_v", "transformer_blocks.#.attn#.to_out.0"},
+                           "audio_injector.injector.#.v", "audio_injector.injector.#.o"},
           .refine =
               [](const Shapes& official, Identity& identity) {
                 if (identity.variant.empty()) identity.variant = variant_of(official);

@@ -195,21 +195,23 @@ void check_own_adapter(const CaseContext& context, const models::DenoiserCase& k
   const auto model = own_model(context, kind, file);
   const std::vector<std::string> modules = models::adapt(*model, rule);
   const std::filesystem::path adapter = context.folder / kind.adapter, base = context.folder / file.weights();
-  const DitRun run =
-      run_dit(context, *model, samples, base, samples.size(), job::adapter_values(rule, modules, adapter));
+  const DitRun run = run_dit(context, *model, samples, base, samples.size(),
+                             job::adapter_values(rule, modules, adapter, models::form_of(*model)));
   for (const auto& [name, value] : kind.outputs(run.outputs)) file.compare(name, value, bound_of(context, "out"));
   file.compare("out.loss", at::scalar_tensor(run.loss, at::kFloat), bound_of(context, "loss"));
   for (const auto& [name, value] : run.grads) {
     const bool down = name.ends_with(net::kLoraA);
     const std::string module = name.substr(0, name.size() - std::string_view(down ? net::kLoraA : net::kLoraB).size());
-    file.compare(
-        "grad." + *models::lora_tensor_name(module, down ? models::LoraPart::down : models::LoraPart::up, "diffusers"),
-        value, bound_of(context, "grad"));
+    file.compare("grad." + *models::lora_tensor_name(module, down ? models::LoraPart::down : models::LoraPart::up,
+                                                     "diffusers", models::form_of(*model)),
+                 value, bound_of(context, "grad"));
   }
-  const weights::LoraMerge merge({adapter}, {});
   const checkpoint::WeightSet weights = checkpoint::open_weights(base);
   constexpr std::string_view kMerged = "out.merged.";
-  const models::Identity identity = models::identify(checkpoint::stored_shapes(weights));
+  const models::Shapes stored_shapes = checkpoint::stored_shapes(weights);
+  const models::Identity identity = models::identify(stored_shapes);
+  const weights::LoraMerge merge({adapter}, {},
+                                 {identity.form, models::official_shapes(identity, stored_shapes), base.string()});
   for (const std::string& merged : file.names(std::string(kMerged))) {
     std::string stored = merged.substr(kMerged.size());
     if (!weights.contains(stored)) stored += ".weight";

@@ -2,6 +2,7 @@
 // outputs, loss and gradients of A and B; one that does not say its alpha gives those of scale 1.
 #include "tessera/base/check.h"
 #include "tessera/job/lora_run.h"
+#include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/tools/verify/dit_run.h"
 #include "tessera/weights/lora_file.h"
@@ -57,8 +58,8 @@ void check_adapter(const CaseContext& context, const fs::path& path, const fs::p
 
   const std::vector<net::Sample> samples = read_samples(file, *model);
   const fs::path base = context.folder / field<std::string>(context, context.config, "base") / "model.safetensors";
-  const DitRun run =
-      run_dit(context, *model, samples, base, samples.size(), job::adapter_values(rule, modules, adapter));
+  const DitRun run = run_dit(context, *model, samples, base, samples.size(),
+                             job::adapter_values(rule, modules, adapter, models::form_of(*model)));
   const std::string out = scaled ? "out." : "out_scale1.";
   for (size_t i = 0; i < samples.size(); ++i)
     file.compare(out + std::to_string(i), run.outputs[i], context.tolerance("out"));
