@@ -410,10 +410,10 @@ std::string merged(const std::string& base, const std::string& name, const std::
   return out;
 }
 
-class SampleLora : public ::testing::TestWithParam<std::pair<int, std::vector<std::string>>> {};
+class SampledWith : public ::testing::TestWithParam<std::pair<int, std::vector<std::string>>> {};
 
 /// Samples are those of the merged weights; what is trained does not see it, to the last bit.
-TEST_P(SampleLora, IsInSamplesAloneAndSamplesAreThoseOfTheMergedWeights) {
+TEST_P(SampledWith, ALoraThatIsInSamplesAloneAndSamplesAreThoseOfTheMergedWeights) {
   const auto& [ranks, flags] = GetParam();
   constexpr int kEach = 4, kAll = 6;
   const auto is = [&](const char* text) { return std::ranges::count(flags, text) > 0; };
@@ -447,7 +447,7 @@ TEST_P(SampleLora, IsInSamplesAloneAndSamplesAreThoseOfTheMergedWeights) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    , SampleLora,
+    , SampledWith,
     ::testing::Values(
         std::pair<int, std::vector<std::string>>{1, {}},
         std::pair<int, std::vector<std::string>>{1, {"--train.ema", "0.5"}},
