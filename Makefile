@@ -1,6 +1,6 @@
 # Thin names for scripts/; every target is idempotent.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test fuzz test-all test-clients bench gpu check install dist wheel
+.PHONY: help setup build demo demo-text test fuzz test-all test-clients bench gpu check install dist wheel
 .NOTPARALLEL:
 
 help: ## this list
@@ -15,6 +15,10 @@ build: setup ## set-up, then all: build/bin/tessera, the CUDA library, the tests
 demo: setup ## build the program, train on a real clip with 2 ranks, sample, report (CLIP=path: your own clip)
 	@scripts/build tessera
 	@scripts/demo || { echo "demo: failed; the last lines above say where, and runs/demo keeps what was made" >&2; exit 1; }
+
+demo-text: setup ## build the program, teach a small model what colours, shapes and places are called, judge what it paints (10 minutes)
+	@scripts/build tessera
+	@scripts/demo-text
 
 test: build ## the tests, with a part of the large matrices
 	@scripts/test -LE large

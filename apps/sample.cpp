@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "foreign.h"
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/hub.h"
 #include "tessera/recipe/load_recipe.h"
 #include "tessera/sample/sampling.h"
 
@@ -23,14 +24,15 @@ int run_sample(const Arguments& arguments) {
   recipe::Overrides overrides = arguments.overrides;
   if (arguments.has("--negative")) overrides.emplace_back("sample.negative_prompt", arguments.value("--negative"));
   sample::SampleOptions options;
-  options.weights = arguments.value("--weights");
+  options.weights = checkpoint::found_at(arguments.value("--weights"));
   options.loras = sample::parse_loras(arguments.value("--lora"));
   options.strengths = sample::parse_strengths(arguments.value("--strengths"));
   if (!options.strengths.empty() && options.loras.empty())
     throw UserError(Exit::usage, "sample", "--strengths are those of LoRAs, and none is given", "add --lora FILE");
   check_input(options.weights.empty() || std::filesystem::exists(options.weights), "sample",
               "--weights " + options.weights + ": no such file or folder",
-              "give a model folder or a checkpoint, or leave --weights out for the run's newest checkpoint");
+              "give a model folder or a checkpoint, or leave --weights out for the run's newest checkpoint" +
+                  checkpoint::fetched_by(options.weights));
   options.prompts = arguments.values("--prompt");
   for (const auto& text : arguments.values("--seed")) options.seeds.push_back(seed(text));
   options.out = arguments.value("--out");

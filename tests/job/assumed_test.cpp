@@ -234,6 +234,18 @@ TEST_F(Unfetched, EachPartIsAssumedByItself) {
   EXPECT_EQ(preset.first.model.preset, "wan2.1-t2v-1.3b");
 }
 
+TEST_F(Unfetched, LorasThatAreNotHereAreNamedAndPlannedWithout) {
+  const Keys keys = {{"model.preset", "wan-tiny"}, {"model.init", "random"}, {"train.mode", "lora"}};
+  Keys with = keys;
+  with.insert(with.end(), {{"lora.init", "gone/style.safetensors"}, {"sample.lora", "fast.safetensors:0.5"}});
+  const auto [r, line] = assumed(with);
+  EXPECT_EQ(r.lora.init, "");
+  EXPECT_NE(line.find("not here yet: lora.init = gone/style.safetensors, sample.lora = fast.safetensors"), line.npos)
+      << line;
+  EXPECT_EQ(r.assumed, (std::vector<std::string>{"lora.init", "sample.lora"}));
+  EXPECT_EQ(assumed(keys).second, "");
+}
+
 TEST_F(Unfetched, NothingIsAssumedWhereNothingIsMissing) {
   write("Wan2.1-T2V-14B/config.json", "{}");
   for (const Keys& keys : {Keys{}, Keys{{"model.preset", "wan-tiny"}}, Keys{{"model.path", "Wan2.1-T2V-14B"}},

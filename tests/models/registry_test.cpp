@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -32,6 +33,63 @@ TEST(Registry, EveryPresetMakesAModel) {
     const auto model = make_denoiser({.preset = preset});
     EXPECT_GE(model->units().size(), 3u) << preset;
     EXPECT_EQ(model->units().front()->spec().kind, "stem");
+  }
+}
+
+/// Deviation of a parameter's initial values, of some thousands of them.
+double initial_deviation(const net::Denoiser& model, const std::string& name, double* fan_in, double* fan_out) {
+  for (const auto& unit : model.units())
+    for (const plan::ParamSpec& param : unit->spec().params) {
+      if (param.name != name) continue;
+      *fan_out = static_cast<double>(param.shape.front());
+      *fan_in = static_cast<double>(param.numel()) / *fan_out;
+      const at::Tensor some = at::empty({std::min<int64_t>(param.numel(), 20000)}, at::kFloat);
+      model.initialise(param, 7, param.numel() - some.numel(), some.numel(), some.mutable_data_ptr<float>());
+      return some.std().item<double>();
+    }
+  ADD_FAILURE() << "no parameter " << name;
+  return 0;
+}
+
+/// A release's begin as its own program draws them. A narrow model with such small ones would hardly hear its text.
+TEST(Registry, EmbeddingsBeginAsWideAsTheModelUnlessItIsARelease) {
+  constexpr double kNormal = 0.02, kOwnUniform = -1, kByWidth = 0;
+  struct Row {
+    const char *preset, *fields, *param;
+    double expected;
+  };
+  const Row rows[] = {
+      {"wan2.1-t2v-1.3b", "", "text_embedding.0.weight", kNormal},
+      {"wan2.1-t2v-1.3b", "", "time_embedding.2.weight", kNormal},
+      {"wan2.2-i2v-a14b", "", "text_embedding.2.weight", kNormal},
+      {"wan2.2-s2v-14b", "", "text_embedding.0.weight", kNormal},
+      {"sana-1.6b", "", "y_embedder.y_proj.fc1.weight", kNormal},
+      {"sana1.5-4.8b", "", "t_block.1.weight", kNormal},
+      {"opensora1.2", "", "fps_embedder.mlp.0.weight", kNormal},
+      {"opensora2-11b", "", "txt_in.weight", kOwnUniform},
+      {"opensora2-11b", "", "vector_in.out_layer.weight", kOwnUniform},
+      {"wan2.1-t2v-1.3b", R"({"num_layers": 2})", "text_embedding.0.weight", kByWidth},
+      {"wan-101b", "", "text_embedding.0.weight", kByWidth},
+      {"wan-demo", "", "text_embedding.0.weight", kByWidth},
+      {"wan-demo", R"({"text_dim": 4096})", "text_embedding.0.weight", kByWidth},
+      {"wan-demo", "", "time_embedding.2.weight", kByWidth},
+      {"wan-s2v-demo", "", "text_embedding.2.weight", kByWidth},
+      {"sana-demo", "", "y_embedder.y_proj.fc1.weight", kByWidth},
+      {"sana-demo", "", "t_embedder.mlp.0.weight", kByWidth},
+      {"sana-demo", "", "t_block.1.weight", kByWidth},
+      {"opensora-demo", "", "txt_in.weight", kByWidth},
+      {"opensora-demo", "", "time_in.in_layer.weight", kByWidth},
+      {"opensora-demo", "", "vector_in.out_layer.weight", kByWidth},
+      {"opensora1.2", R"({"depth": 2})", "fps_embedder.mlp.0.weight", kByWidth},
+      {"opensora1.2", R"({"depth": 2})", "y_embedder.y_proj.fc1.weight", kByWidth},
+  };
+  for (const auto& [preset, fields, param, expected] : rows) {
+    const auto model = make_denoiser({.preset = preset, .config_text = fields});
+    double in = 0, out = 0;
+    const double found = initial_deviation(*model, param, &in, &out);
+    const double by_width = std::min(1.28 / std::sqrt(in), std::sqrt(2 / (in + out)));
+    const double wanted = expected == kByWidth ? by_width : expected == kOwnUniform ? 1 / std::sqrt(3 * in) : expected;
+    EXPECT_NEAR(found / wanted, 1, 0.03) << preset << " " << fields << " " << param;
   }
 }
 

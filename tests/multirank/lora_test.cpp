@@ -1,7 +1,9 @@
 // Adapters as a user trains them: on a base of one's own, on any layout, resumed, exported, merged, sampled.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "planned_memory.h"
 #include "program.h"
@@ -376,6 +378,128 @@ TEST(Lora, ASampleTakesAnyFileAtAStrength) {
   EXPECT_TRUE(sample("cut", {"--lora", file, "--mesh", "tp=2"}, 2) != base);
   const Result wrong = shared().tessera({"sample", shared().recipe(), "--lora", file + ":strong", "--prompt", "a"});
   EXPECT_EQ(wrong.code, 2) << wrong.output;
+}
+
+/// A LoRA that changes much, in a file.
+const std::string& fast() {
+  static const std::string file = [] {
+    train(1, "fast", {"--train.lr", "2e-1", "--lora.targets", "q,o,ffn.0"});
+    return shared().out("fast") + "/model/pytorch_lora_weights.safetensors";
+  }();
+  return file;
+}
+
+/// The last sample of a run, and one that `tessera sample` writes.
+std::string last_sample(const std::string& run, int steps) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%06d-0.mp4", steps);
+  return text_of(fs::path(shared().out(run)) / "samples" / name);
+}
+std::string sampled(const std::string& run, const std::string& name, std::vector<std::string> more) {
+  const fs::path out = shared().folder() / (name + ".mp4");
+  more.insert(more.begin(), {"sample", shared().out(run) + "/recipe.toml", "--out", out.string()});
+  const Result r = shared().tessera(more);
+  EXPECT_EQ(r.code, 0) << r.output;
+  return text_of(out);
+}
+
+std::string merged(const std::string& base, const std::string& name, const std::string& lora, double strength) {
+  const std::string out = (shared().folder() / name).string();
+  const Result r = shared().tessera({"convert", base, out, "--merge", lora, "--scale", std::to_string(strength)});
+  EXPECT_EQ(r.code, 0) << r.output;
+  return out;
+}
+
+class SampledWith : public ::testing::TestWithParam<std::pair<int, std::vector<std::string>>> {};
+
+/// Samples are those of the merged weights; what is trained does not see it, to the last bit.
+TEST_P(SampledWith, ALoraThatIsInSamplesAloneAndSamplesAreThoseOfTheMergedWeights) {
+  const auto& [ranks, flags] = GetParam();
+  constexpr int kEach = 4, kAll = 6;
+  const auto is = [&](const char* text) { return std::ranges::count(flags, text) > 0; };
+  const bool adapters = is("lora"), average = is("--train.ema");
+  const std::string base = shared().out("base") + "/model";
+  std::vector<std::string> line = {"--model.path",   base,   "--run.steps",      std::to_string(kAll),
+                                   "--train.lr",     "1e-2", "--sample.every",   std::to_string(kEach),
+                                   "--sample.steps", "2",    "--sample.prompts", "a"};
+  line.insert(line.end(), flags.begin(), flags.end());
+  const std::string name = "sl-" + std::to_string(std::hash<std::string>{}(::testing::PrintToString(flags)) % 100000);
+  const Result plain = shared().train(ranks, name + "-plain", line, 300);
+  ASSERT_EQ(plain.code, 0) << plain.output;
+  line.insert(line.end(), {"--sample.lora", fast() + ":0.5"});
+  const Result with = shared().train(ranks, name, line, 300);
+  ASSERT_EQ(with.code, 0) << with.output;
+
+  EXPECT_EQ(shared().losses(name), shared().losses(name + "-plain"));
+  EXPECT_TRUE(shared().model(name) == shared().model(name + "-plain")) << "bits of what is trained";
+  EXPECT_NE(last_sample(name, kEach), last_sample(name + "-plain", kEach));
+  EXPECT_NE(last_sample(name, kAll), last_sample(name + "-plain", kAll));
+  const std::string model = shared().out(name) + (average ? "/model_ema" : "/model");
+  const std::string all = merged(adapters ? base : model, name + "-merged", fast(), 0.5);
+  std::vector<std::string> merged_line = {"--sample.lora", "", "--weights", all};
+  if (adapters) merged_line = {"--sample.lora", "", "--model.path", all, "--weights", model};
+  // what is computed in another layout rounds otherwise, so it is compared with itself
+  if (ranks == 1) {
+    EXPECT_TRUE(last_sample(name, kAll) == sampled(name, name + "-of-merged", merged_line));
+    EXPECT_TRUE(last_sample(name, kAll) == sampled(name, name + "-again", {})) << "tessera sample adds it, too";
+    EXPECT_TRUE(last_sample(name + "-plain", kAll) == sampled(name, name + "-without", {"--sample.lora", ""}));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , SampledWith,
+    ::testing::Values(
+        std::pair<int, std::vector<std::string>>{1, {}},
+        std::pair<int, std::vector<std::string>>{1, {"--train.ema", "0.5"}},
+        std::pair<int, std::vector<std::string>>{1, {"--train.mode", "lora", "--lora.rank", "4"}},
+        std::pair<int, std::vector<std::string>>{2, {"--plan.masters", "split", "--plan.strategy", "full_shard"}},
+        std::pair<int, std::vector<std::string>>{2, {"--mesh", "tp=2", "--plan.masters", "bf16"}},
+        std::pair<int, std::vector<std::string>>{2,
+                                                 {"--train.mode", "lora", "--lora.rank", "4", "--lora.base_dtype",
+                                                  "int8", "--plan.parameters", "host", "--plan.host_budget", "1GiB"}}));
+
+TEST(SampleLora, OfTwoExpertsEachHasItsOwnFile) {
+  std::vector<std::string> line = {"--experts.train",  "both", "--experts.turn", "1",   "--run.seed",     "3",
+                                   "--run.steps",      "8",    "--sample.every", "8",   "--sample.steps", "4",
+                                   "--sample.prompts", "a",    "--train.lr",     "1e-2"};
+  const auto run = [&](const std::string& name, const std::string& loras) {
+    std::vector<std::string> flags = line;
+    if (!loras.empty()) flags.insert(flags.end(), {"--sample.lora", loras});
+    const Result r = shared().train(1, name, flags, 300);
+    EXPECT_EQ(r.code, 0) << r.output;
+    std::set<std::string> trained;
+    for (const auto& step : shared().metrics(name)) trained.insert(step["expert"]);
+    EXPECT_EQ(trained.size(), 2u) << "the head of one that is not trained is zero";
+    return last_sample(name, 8);
+  };
+  const std::string none = run("both-none", ""), first = run("both-first", fast() + ":1," + fast() + ":0"),
+                    second = run("both-second", fast() + ":0," + fast() + ":1"), one = run("both-one", fast());
+  EXPECT_EQ((std::set<std::string>{none, first, second, one}).size(), 4u);
+  EXPECT_EQ(run("both-off", fast() + ":0," + fast() + ":0"), none);
+  EXPECT_EQ(run("both-each", fast() + "," + fast()), one) << "one file is both experts'";
+}
+
+TEST(SampleLora, IsCountedAndMistakesAreNamedBeforeTheFirstStep) {
+  const auto host = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"plan", shared().recipe(), "--json", "--sample.every", "2"});
+    const Result r = shared().tessera(more);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return nlohmann::json::parse(r.output.substr(r.output.find("\n{") + 1))["host"]["sample_lora_bytes"].get<int64_t>();
+  };
+  const int64_t whole = host({"--sample.lora", fast()});
+  EXPECT_EQ(host({}), 0);
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(host({"--sample.lora", fast(), "--mesh", "dp_shard=2"}), (whole + 1) / 2);
+  EXPECT_EQ(host({"--sample.lora", "gone.safetensors"}), whole) << "a plan needs no weights";
+  const auto refused = [](const std::string& loras, int code, const std::string& text) {
+    const Result r = shared().train(1, "wrong-fast", {"--sample.every", "2", "--sample.lora", loras});
+    EXPECT_EQ(r.code, code) << r.output;
+    EXPECT_NE(r.output.find(text), std::string::npos) << text << "\n" << r.output;
+    EXPECT_EQ(r.output.find("step 1/"), std::string::npos) << r.output;
+  };
+  refused("gone.safetensors:1", 3, "[sample.lora] gone.safetensors: no such file or folder");
+  refused(fast() + ":much", 2, "'much' is no strength");
+  refused(shared().out("base") + "/model:1", 3, "LoRA");
 }
 
 TEST(Lora, MistakesAreNamed) {

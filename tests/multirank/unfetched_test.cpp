@@ -113,6 +113,28 @@ std::string plan(const std::string& flags) {
   return "tessera plan " + kRecipes + "wan-tiny_demo_cpu.toml --train.micro_batch 1 " + flags;
 }
 
+TEST_F(EmptyFolder, SamplingEndsWithTheCommandThatFetchesToo) {
+  const std::string sample = "tessera sample " + kRecipes + "wan2.1-t2v-1.3b_lora.toml --prompt 'a cat' --out a.mp4";
+  expect(type(sample), 3, {"hf download Wan-AI/Wan2.1-T2V-1.3B --local-dir Wan2.1-T2V-1.3B fetches it"});
+  for (const auto& [weights, line] :
+       {std::pair("ckpts/Wan2.1-T2V-1.3B", "hf download Wan-AI/Wan2.1-T2V-1.3B --local-dir"),
+        {"hf:Wan-AI/Wan2.1-T2V-1.3B", "hf download Wan-AI/Wan2.1-T2V-1.3B fetches it"}})
+    expect(type("tessera sample " + kRecipes + "wan-tiny_demo_cpu.toml --prompt a --out a.mp4 --weights " + weights), 3,
+           {"no such file or folder", line});
+  EXPECT_TRUE(fs::is_empty(folder_ / "here"));
+}
+
+TEST_F(EmptyFolder, APlanWithoutWeightsSaysOfNothingThatItsWeightsAreRandom) {
+  const std::string recipe = "tessera plan " + kRecipes + "wan2.1-t2v-1.3b_lora.toml --gpu 4090 --train.micro_batch 1 ";
+  const Result r = type(recipe + "--lora.init gone/style.safetensors");
+  expect(r, 0,
+         {"not here yet: model.path = Wan2.1-T2V-1.3B", "lora.init = gone/style.safetensors",
+          "planned by its release's sizes"});
+  EXPECT_EQ(r.output.find("random weights"), r.output.npos) << r.output;
+  expect(type(plan("--data.vae wan2.1-vae --data.frames 1 --model.config.in_dim 16 --model.config.out_dim 16")), 0,
+         {"autoencoder wan2.1-vae has random weights"});
+}
+
 TEST_F(EmptyFolder, TheFirstLineSaysWhichMachineANameMeans) {
   expect(type(plan("--gpu 4090")), 0,
          {"plan: rtx4090 is one GPU of", "8xrtx4090: eight in a machine", "read from data sheets until probed"});

@@ -155,6 +155,27 @@ TEST_F(Planning, TheWinnerIsTheFastestThatFits) {
     if (c.fits) EXPECT_GE(c.seconds, planned.choice.seconds * (1 - 1e-9)) << c.plan.summary();
 }
 
+/// What encoders take for the samples of a step does not depend on its micro-batches.
+TEST_F(Planning, CandidatesOfOtherMicroBatchesCountAllThatEncodersTakeForAStep) {
+  for (const bool on_host : {true, false}) {
+    PlanRequest r = request("single", 8);
+    r.machine.profile = plan::find_profile("4090");
+    r.any_micro_batch = true;
+    constexpr double kEncoders = 1000;
+    (on_host ? r.machine.beside.host : r.machine.beside.between) = kEncoders;
+    const Planned planned = make_plan(r);
+    std::set<int64_t> sizes;
+    for (const plan::Candidate& c : planned.choice.candidates) {
+      sizes.insert(c.plan.micro_batch);
+      EXPECT_NEAR(candidate_seconds(planned, c), kEncoders, 1) << c.plan.summary();
+      plan::Candidate unknown = c;
+      unknown.seconds = 0;  // of one that the search left before its time was known
+      EXPECT_NEAR(candidate_seconds(planned, unknown), kEncoders, 1) << c.plan.summary();
+    }
+    EXPECT_GE(sizes.size(), 2u);
+  }
+}
+
 TEST_F(Planning, WhatDoesNotFitIsAnsweredWithPlansThatDo) {
   PlanRequest r = request("dp_shard=1");
   PlanRequest smaller = r;

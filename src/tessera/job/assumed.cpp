@@ -171,6 +171,7 @@ class Assumed {
   void missing(const std::string& key, const std::string& path) {
     if (missing_.empty()) first_ = path;
     missing_ += (missing_.empty() ? "" : ", ") + key + (named_ == path ? "" : " = " + path);
+    recipe_.assumed.push_back(key);
     named_ = path;
   }
   const std::string& missing() const { return missing_; }
@@ -241,6 +242,12 @@ std::string assume_released(recipe::Recipe& recipe) {
       assumed.missing(key, path);
       assumed.set(key, otherwise, /*told=*/false);
     }
+  if (is_missing(recipe.lora.init)) {  // a plan has adapters of lora.rank either way
+    assumed.missing("lora.init", recipe.lora.init);
+    assumed.set("lora.init", "", /*told=*/false);
+  }
+  for (const recipe::LoraStrength& lora : recipe.sample.loras)
+    if (is_missing(lora.file)) assumed.missing("sample.lora", lora.file);
   if (assumed.missing().empty()) return "";
   return "not here yet: " + assumed.missing() +
          (assumed.text().empty() ? "; plans need no weights" : "; planned by " + assumed.text()) +

@@ -53,8 +53,14 @@ std::vector<Untrained> untrained_encoders(const recipe::Recipe& recipe, bool loo
 
 std::string random_parts(const recipe::Recipe& recipe, bool looks) {
   std::string text = is_random_base(recipe) ? "; the model has random weights" : "";
+  const auto comes_later = [&](const std::string& key) {  // a plan has its size, and a run will have its weights
+    return std::ranges::any_of(recipe.assumed, [&](const std::string& assumed) { return assumed.starts_with(key); });
+  };
   for (const Untrained& encoder : untrained_encoders(recipe, looks))
-    text += "; " + encoder.what + (encoder.in_training ? "" : ", which samples alone use");
+    if (!comes_later(encoder.key))
+      text += "; " + encoder.what + (encoder.in_training ? "" : ", which samples alone use");
+  const auto is_lora = [](const std::string& key) { return key.find("lora") != key.npos; };
+  if (!std::ranges::all_of(recipe.assumed, is_lora)) text += "; what is not here yet is planned by its release's sizes";
   return text;
 }
 

@@ -120,6 +120,10 @@ void check_sources(const recipe::Recipe& recipe, Missing missing) {
     check_there("lora.init", recipe.lora.init, "file or folder");
     if (fs::is_regular_file(recipe.lora.init)) check_kind("lora.init", recipe.lora.init, ModelKind::lora);
   }
+  for (const recipe::LoraStrength& lora : recipe.sample.loras) {
+    if (missing == Missing::refused) check_there("sample.lora", lora.file, "file or folder");
+    if (fs::is_regular_file(lora.file)) check_kind("sample.lora", lora.file, ModelKind::lora);
+  }
   const std::string& resume = recipe.run.resume;
   if (resume != "auto" && resume != "no" && !fs::exists(fs::path(resume) / "manifest.json") &&
       !fs::is_regular_file(resume) && !checkpoint::is_trainer_folder(resume) &&  // another trainer's

@@ -9,6 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
+#include "tessera/checkpoint/hub.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/families/registry.h"
 #include "tessera/models/common/config_reader.h"
@@ -52,7 +53,8 @@ fs::path config_of(const std::string& path, const std::string& likely) {
                         folder.parts[1].weights.filename().string(),
                     "give one of them, for instance model.path = \"" + folder.parts[1].weights.string() + "\"");
   check_input(there, "model.path", path + ": no such file or folder",
-              "check the path; relative paths start at the current folder, " + fs::current_path().string());
+              "check the path; relative paths start at the current folder, " + fs::current_path().string() +
+                         checkpoint::fetched_by(path));
   throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights",
                   likely.empty() ? "add model.preset (tessera list presets) or model.config"
                                  : "by its tensors it is " + likely + ": add model.preset = \"" + likely + "\"");

@@ -224,7 +224,14 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                       recipe.data.online() ? encoder_bytes(recipe, job, other) : encoders, sent_by);
   };
   const RankShare share = rank_share(recipe, job, shapes, mesh, request.machine.profile, encoders, sent_by);
-  if (!set_share(request, share))
+  const bool leaves_some = set_share(request, share);
+  if (!leaves_some && share.kept_weights >= share.host_budget)
+    throw UserError(Exit::no_fit, "sample.lora",
+                    "the weights as they were take " + format_bytes(share.kept_weights) +
+                        " of host memory a rank while it is in them, its share of host memory is " +
+                        format_bytes(share.host_budget),
+                    "sample without it, use fewer ranks a node, or raise plan.host_budget");
+  if (!leaves_some)
     throw UserError(Exit::no_fit, "data.encoders",
                     "\"host\" takes " + format_bytes(share.host_encoders) + " a rank, its share of host memory is " +
                         format_bytes(share.host_budget),

@@ -204,6 +204,9 @@ std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& mem
   if (planned.host_encoders > 0)
     facts.push_back({"encoders, a rank", format_bytes(planned.host_encoders),
                      "further host memory: their weights and work buffers"});
+  if (planned.kept_weights > 0)
+    facts.push_back({"sample.lora, a rank", format_bytes(planned.kept_weights),
+                     "further host memory, at most: the weights as they were, while it is in them"});
   if (memory.nvme.total() > 0)
     facts.push_back({"nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme)});
   const int64_t saved = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
@@ -321,11 +324,13 @@ nlohmann::ordered_json seconds_json(const plan::StepSeconds& step) {
 
 double candidate_seconds(const Planned& planned, const plan::Candidate& candidate) {
   if (candidate.seconds > 0) return candidate.seconds;
-  // For another micro-batch than the measured one, scaled in proportion.
+  // For another micro-batch than the measured one, scaled in proportion; what encoders take for a step stays what it is.
   const double samples = static_cast<double>(candidate.plan.micro_batch) / static_cast<double>(planned.spec.samples);
   plan::ModelSpec measured = planned.spec;
   measured.smaller.clear();
-  return samples * plan::predict(measured, candidate.plan, planned.machine).step.total;
+  plan::Machine machine = planned.machine;
+  for (double* seconds : {&machine.beside.between, &machine.beside.device, &machine.beside.host}) *seconds /= samples;
+  return samples * plan::predict(measured, candidate.plan, machine).step.total;
 }
 
 std::string plan_json(const Planned& planned) {
@@ -359,7 +364,8 @@ std::string plan_json(const Planned& planned) {
         {"by_part", tier_json(memory.host)},
         {"spared_bytes", memory.spared},
         {"samples_bytes", planned.loader_bytes()},
-        {"encoders_bytes", planned.host_encoders}}},
+        {"encoders_bytes", planned.host_encoders},
+        {"sample_lora_bytes", planned.kept_weights}}},
       {"encoders", encoders_json(planned)},
       {"disk",
        {{"checkpoint_bytes", checkpoint_bytes(planned)},

@@ -342,6 +342,7 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   planned.cache_entry = request.cache_entry;
   planned.host_sample = request.host_sample;
   planned.host_encoders = request.host_encoders;
+  planned.kept_weights = request.kept_weights;
   planned.checkpoints_kept = request.checkpoints_kept;
   planned.encoders = request.encoders;
   planned.encoding = request.encoding;

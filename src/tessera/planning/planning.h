@@ -40,6 +40,7 @@ struct RankShare {
   int64_t micro_batch = 1;    ///< samples of its micro-batches at most
   int64_t resident = 0;       ///< device bytes of encoders that stay loaded, and of predictions that a soft gate mixes
   int64_t host_encoders = 0;  ///< see PlanRequest
+  int64_t kept_weights = 0;   ///< see PlanRequest
   EncoderSeconds encoding;
 };
 
@@ -85,6 +86,7 @@ struct PlanRequest {
   int64_t cache_entry = 0;     ///< bytes of a cached sample with the longest text; 0: no cache
   int64_t host_sample = 0;     ///< host bytes of a training sample with noise and target (train/loader.h)
   int64_t host_encoders = 0;   ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
+  int64_t kept_weights = 0;    ///< host bytes of a rank for its weights as they were, while sample.lora is in them
   std::function<RankShare(const Mesh&)> share_on = {};             ///< of other meshes; empty: as here
   std::shared_ptr<Measurements> measurements = no_measurements();  ///< that copies of a request share
   OnPlanPhase on_phase = {};
@@ -110,6 +112,7 @@ struct Planned {
   int64_t cache_entry = 0;                     ///< see PlanRequest
   int64_t host_sample = 0;                     ///< see PlanRequest
   int64_t host_encoders = 0;                   ///< see PlanRequest
+  int64_t kept_weights = 0;                    ///< see PlanRequest
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/families/frames/frame_masks.h"
+#include "tessera/models/common/adapted.h"
 #include "tessera/plan/simulate/libraries.h"
 
 namespace tessera::planning {
@@ -46,6 +47,18 @@ int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) 
   return most * 3 * static_cast<int64_t>(sizeof(float));
 }
 
+/// At most: sample::SamplerWeights keeps of trained weights what a LoRA touches, as fp32, and frozen ones as they are
+/// stored. Each rank keeps its shards, of all experts.
+int64_t kept_weights(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh) {
+  if (recipe.sample.every == 0 || recipe.sample.loras.empty()) return 0;
+  int64_t bytes = 0;
+  for (const auto& unit : job.model->units())
+    for (const plan::ParamSpec& param : unit->spec().params)
+      if (!models::is_adapter_parameter(param.name))
+        bytes += plan::stored_bytes(param.trainable ? DType::f32 : param.stored, param.numel());
+  return div_up(bytes * static_cast<int64_t>(job.experts.size()), mesh.world() / mesh[Axis::dp_replicate]);
+}
+
 }  // namespace
 
 RankShare rank_share(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
@@ -62,6 +75,7 @@ RankShare rank_share(const recipe::Recipe& recipe, const job::Job& job, const jo
         encoders.online(picture_bytes(recipe, *job.model));
   if (job.experts.gated && !recipe.experts.hard)
     share.resident += mixed_bytes(own, share.micro_batch, 4 * c10::multiply_integers(shapes.largest));
+  share.kept_weights = kept_weights(recipe, job, mesh);
   share.encoding = encoder_seconds(recipe, job, mesh, profile);
   return share;
 }
@@ -70,9 +84,11 @@ bool set_share(PlanRequest& request, const RankShare& share) {
   request.planner.budget = share.budget, request.planner.host_budget = share.host_budget;
   request.planner.micro_batch = share.micro_batch, request.planner.local_world = share.local_world;
   request.of_mesh = share.resident, request.host_encoders = share.host_encoders;
+  request.kept_weights = share.kept_weights;
   request.encoding = share.encoding, request.machine.beside = share.encoding.beside();
-  if (share.host_budget <= 0 || share.host_encoders == 0) return true;
-  request.planner.host_budget -= share.host_encoders;
+  const int64_t beside = share.host_encoders + share.kept_weights;
+  if (share.host_budget <= 0 || beside == 0) return true;
+  request.planner.host_budget -= beside;
   return request.planner.host_budget > 0;
 }
 

@@ -23,6 +23,12 @@ struct Stage {
   Values changes;
 };
 
+/// A LoRA file over the weights, and how strongly it is added.
+struct LoraStrength {
+  std::string file;  ///< or a folder: of two experts the one that holds theirs, by their names
+  double strength = 1;
+};
+
 /// Where and when clips and captions are encoded (data.encoders).
 enum class Encoders {
   cached,   ///< before step 1, into the cache; or as data.cache = "online" says
@@ -141,6 +147,7 @@ struct Recipe {
     bool alternate_guidance = false;       ///< from the eleventh step on every other one is without
     bool image_guidance_by_frame = false;  ///< it grows along the clip and goes to 1 over the steps
     std::string sampler, negative_prompt, weights;
+    std::vector<LoraStrength> loras = {};  ///< added to the weights while samples are made
     std::vector<std::string> prompts;
     double motion_score = 0;                                 ///< with which prompts end; 0: none
     std::vector<std::string> images = {}, last_images = {};  ///< files, or "clip"
@@ -158,7 +165,8 @@ struct Recipe {
   } fault;
   optim::LrSchedule lr_schedule;
 
-  Values values;  ///< every option as text
+  Values values;                          ///< every option as text
+  std::vector<std::string> assumed = {};  ///< keys of weights that are not here: plans take their release's sizes
 
   std::vector<Stage> stages;  ///< in the order of their steps
   /// What holds in the `count`-th stage: this recipe with the changes of its first `count` stages, without stages.

@@ -13,10 +13,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Keys whose values are paths; `always`: also where nothing is there, because the run makes it.
+/// Keys whose values are paths; `always`: also where nothing is there, because the run makes it; `strength`: a number may
+/// follow behind a colon.
 struct PathKey {
   std::string_view name;
-  bool always = false;
+  bool always = false, strength = false;
 };
 constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"run.resume"},
@@ -41,6 +42,7 @@ constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"sample.video"},
                                  {"sample.audio"},
                                  {"sample.pose"},
+                                 {"sample.lora", false, true},
                                  {"data.null_text"}};
 
 const PathKey* path_key(std::string_view name) {
@@ -64,6 +66,8 @@ struct Places {
 
   std::string settled(const PathKey& key, const std::string& value) const {
     if (value.empty() || value == "auto" || value == "no" || value == "online") return value;
+    if (const size_t colon = value.rfind(':'); key.strength && colon != value.npos)
+      return settled({key.name, key.always}, value.substr(0, colon)) + value.substr(colon);
     const fs::path then = plain(started_in / value);  // an absolute value stays
     if (!found.empty()) {
       const fs::path inside = then.lexically_relative(recorded);

@@ -79,6 +79,20 @@ void read_value(int64_t& to, const Given& given) { to = to_integer(given.text); 
 void read_value(double& to, const Given& given) { to = to_number(given.text); }
 void read_value(bool& to, const Given& given) { to = given.text == "true"; }
 void read_value(std::vector<std::string>& to, const Given& given) { to = split_list(given.text); }
+void read_value(std::vector<LoraStrength>& to, const Given& given) {
+  to.clear();
+  for (const std::string& item : split_list(given.text)) {
+    LoraStrength& lora = to.emplace_back(item);
+    const size_t colon = item.rfind(':');
+    if (colon == item.npos || item.find('/', colon) != item.npos) continue;
+    lora.file = item.substr(0, colon);
+    const char* end = item.data() + item.size();
+    const auto [read, error] = std::from_chars(item.data() + colon + 1, end, lora.strength);
+    if (error != std::errc() || read != end || !std::isfinite(lora.strength))
+      given.fail("files with a strength each, FILE:0.8, and '" + item.substr(colon + 1) + "' is no strength",
+                 "leave the colon out for strength 1");
+  }
+}
 void read_value(plan::Masters& to, const Given& given) { read_enum(to, given); }
 void read_value(plan::Moments& to, const Given& given) { read_enum(to, given); }
 void read_value(DType& to, const Given& given) { read_enum(to, given); }

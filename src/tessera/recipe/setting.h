@@ -78,6 +78,8 @@ void read_value(int64_t& to, const Given& given);
 void read_value(double& to, const Given& given);
 void read_value(bool& to, const Given& given);
 void read_value(std::vector<std::string>& to, const Given& given);
+/// FILE:STRENGTH, or FILE alone, by comma.
+void read_value(std::vector<LoraStrength>& to, const Given& given);
 void read_value(plan::Masters& to, const Given& given);
 void read_value(plan::Moments& to, const Given& given);
 void read_value(DType& to, const Given& given);

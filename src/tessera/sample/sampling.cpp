@@ -306,7 +306,8 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   }
 
   load_trained(recipe, job, options, engine.store(), router ? &*router : nullptr);
-  add_loras(options.loras, job, engine.store(), comm);
+  const bool named = !options.loras.empty();  // they take the place of sample.lora
+  add_loras(named ? options.loras : recipe.sample.loras, job, engine.store(), comm, /*one_each=*/!named);
   for (size_t i = 0; i < clips; ++i) {
     std::optional<double> effect;
     const data::Frames frames = make(i, effect);

@@ -11,7 +11,6 @@
 #include "tessera/checkpoint/training.h"
 #include "tessera/device/driver_watch.h"
 #include "tessera/device/failure.h"
-#include "tessera/engine/store/average.h"
 #include "tessera/job/lora_run.h"
 #include "tessera/job/null_caption.h"
 #include "tessera/job/optimiser.h"
@@ -36,7 +35,10 @@ double seconds_now() {
 
 std::optional<plan::Visit> Run::next() {
   while (true) {
-    if (const std::optional<plan::Visit> visit = walk_->next()) return visit;
+    const std::optional<plan::Visit> visit = walk_->next();
+    if (!visit || visit->kind != plan::Visit::Kind::sample)
+      sampled_.reset();  // before a step or a save uses the weights
+    if (visit) return visit;
     if (stopping_ || part_ + 1 >= plans_.size()) return std::nullopt;
     begin_part(part_ + 1);
   }
@@ -329,7 +331,7 @@ void Run::meet(prepare::Pace& pace) {
 
 void Run::sample(const plan::Visit& visit) {
   const Loader::Pause pause(*loader_);  // the autoencoder is one
-  const engine::AveragedWeights averaged(engine_->store(), comm_, recipe().sample.weights == "ema");
+  if (!sampled_) sampled_ = std::make_unique<sample::SamplerWeights>(recipe().sample, job_, engine_->store(), comm_);
   validation_->pass(visit.step,
                     sample::expert_passes(job_, experts_->router(), *engine_, programs_.sample, visit.step));
   const auto finished = validation_->take_finished();

@@ -24,6 +24,7 @@
 #include "tessera/report/progress.h"
 #include "tessera/report/run_log.h"
 #include "tessera/sample/validation.h"
+#include "tessera/sample/with_lora.h"
 #include "tessera/train/divergence.h"
 #include "tessera/train/expert_schedule.h"
 #include "tessera/train/rank_watch.h"
@@ -160,7 +161,8 @@ class Run {
   std::optional<double> peak_flops_;  // of a rank
   std::optional<plan::RunWalk> walk_;
   std::unique_ptr<sample::Validation> validation_;
-  std::unique_ptr<report::RunLog> run_log_;  // of rank 0
+  std::unique_ptr<sample::SamplerWeights> sampled_;  // in place of the trained weights, from a sample's first pass on
+  std::unique_ptr<report::RunLog> run_log_;          // of rank 0
   std::unique_ptr<report::Progress> progress_;
   int64_t memory_requests_ = 0;       // to the device's driver, before this step
   std::set<std::string> told_links_;  // communicators that were logged

@@ -146,6 +146,7 @@ Run::Run(recipe::Recipe recipe, std::string trace, const comm::Rendezvous& place
   recipe_.plan.budget = job::reserve_device(place_, recipe_.plan.budget, planning::beside_plan(recipe_, job_, mesh_));
   job::check_trainable(job_);
   job::check_weights(recipe_, job_);
+  if (recipe_.sample.every > 0) sample::check_loras(recipe_.sample.loras, job_);
   recipe_.set("data.vae_tile", std::to_string(job_.vae_tile));
   if (job::tiles_in_time(*job_.codec)) recipe_.set("data.vae_tile_frames", std::to_string(job_.vae_tile_frames));
   out_ = recipe_.run.out;

@@ -1,5 +1,7 @@
 #include "tessera/models/opensora/parameters.h"
 
+#include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -202,10 +204,14 @@ plan::UnitSpec head_spec(const Config& c) {
   return p.spec;
 }
 
-Initial initial_values(const plan::ParamSpec& param) {
+Initial initial_values(const plan::ParamSpec& param, bool released) {
   if (param.name.ends_with("_norm.weight")) return Initial::constant(1);
   if (param.name.ends_with(".bias") || param.name.starts_with("cond_in.")) return Initial::constant(0);
-  return {Initial::Kind::uniform, 1 / std::sqrt(static_cast<double>(param.shape.back()))};
+  const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.shape.back());
+  const bool embeds = std::ranges::any_of(std::array{"txt_in.", "time_in.", "vector_in.", "guidance_in."},
+                                          [&](const char* site) { return param.name.starts_with(site); });
+  if (embeds && !released) return Initial::embedding(in, out);
+  return {Initial::Kind::uniform, 1 / std::sqrt(in)};
 }
 
 const std::vector<NamePattern>& program_names(const FileForm& form) {

@@ -28,7 +28,7 @@ plan::UnitSpec single_block_spec(const Config& config, int64_t index);
 plan::UnitSpec head_spec(const Config& config);
 
 /// PyTorch's of linears, of which biases are zero here; what takes given frames begins as zero.
-Initial initial_values(const plan::ParamSpec& param);
+Initial initial_values(const plan::ParamSpec& param, bool released);
 
 /// How a program's files hold what is apart here.
 struct FileForm {

@@ -131,7 +131,7 @@ plan::UnitSpec head_spec(const Config& c) {
   return p.spec;
 }
 
-Initial initial_values(const plan::ParamSpec& param) {
+Initial initial_values(const plan::ParamSpec& param, bool released) {
   const std::string_view name = param.name;
   const auto has = [&](std::string_view text) { return name.find(text) != name.npos; };
   if (name.ends_with(".bias") || has(".t_conv.")) return Initial::constant(0);
@@ -139,11 +139,11 @@ Initial initial_values(const plan::ParamSpec& param) {
     return Initial::normal(1 / std::sqrt(static_cast<double>(param.shape.back())));
   if (name == "attention_y_norm.weight") return Initial::constant(0.01);
   if (has("_norm.")) return Initial::constant(1);
-  if (has("_embedder.mlp.") || has(".y_proj.") || name.starts_with("t_block.")) return Initial::normal(0.02);
-  const auto out = param.shape.front();
-  const auto in = static_cast<double>(param.numel() / out);
+  const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.numel()) / out;
+  if (has("_embedder.mlp.") || has(".y_proj.") || name.starts_with("t_block."))
+    return released ? Initial::normal(0.02) : Initial::embedding(in, out);
   if (has("_conv.")) return {Initial::Kind::uniform, 1 / std::sqrt(in)};  // PyTorch's own, of convolutions
-  return Initial::xavier(in, static_cast<double>(out));
+  return Initial::xavier(in, out);
 }
 
 const std::vector<NamePattern>& official_names() {

@@ -15,8 +15,9 @@ plan::UnitSpec stem_spec(const Config& config);
 plan::UnitSpec block_spec(const Config& config, int64_t index);
 plan::UnitSpec head_spec(const Config& config);
 
-/// Xavier for linears, N(0, 0.02) for the embeddings, 1 / sqrt(D) for the tables: those of NVlabs' program.
-Initial initial_values(const plan::ParamSpec& param);
+/// Xavier for linears, 1 / sqrt(D) for the tables, N(0, 0.02) for the embeddings: those of NVlabs' program. The last only
+/// where the sizes are those of a release; else Initial::embedding.
+Initial initial_values(const plan::ParamSpec& param, bool released);
 
 /// Ours -> NVlabs' files.
 const std::vector<NamePattern>& official_names();

@@ -70,7 +70,7 @@ plan::UnitSpec head_spec(const Config& c) {
   return p.spec;
 }
 
-Initial initial_values(const plan::ParamSpec& param) {
+Initial initial_values(const plan::ParamSpec& param, bool released) {
   const std::string_view name = param.name;
   const auto begins = [&](std::string_view text) { return name.starts_with(text); };
   if (name.ends_with("_norm.weight")) return Initial::constant(1);
@@ -81,6 +81,8 @@ Initial initial_values(const plan::ParamSpec& param) {
   if (begins("temporal_blocks.") && (name.ends_with(".proj.weight") || name.ends_with(".fc2.weight")))
     return Initial::constant(0);
   if (name.ends_with(".bias")) return Initial::constant(0);
+  if (!released && (begins("t_embedder.") || begins("fps_embedder.") || begins("y_embedder.")))
+    return Initial::embedding(in, out);
   if (begins("fps_embedder.")) return Initial::normal(0.02);
   if (begins("x_embedder.")) return {Initial::Kind::uniform, 1 / std::sqrt(in)};  // PyTorch's own, of convolutions
   return Initial::xavier(in, out);

@@ -16,7 +16,7 @@ plan::UnitSpec head_spec(const Config& config);
 
 /// Its program's: Xavier for linears, 1 / sqrt(D) for the tables; zero for what the temporal blocks add to the picture
 /// model, for the frame rate and for given frames.
-Initial initial_values(const plan::ParamSpec& param);
+Initial initial_values(const plan::ParamSpec& param, bool released);
 
 /// Ours -> its program's files.
 const std::vector<NamePattern>& official_names();

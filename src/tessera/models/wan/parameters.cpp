@@ -87,15 +87,16 @@ plan::UnitSpec head_spec(const Config& c) {
   return p.spec;
 }
 
-Initial initial_values(const plan::ParamSpec& param) {
+Initial initial_values(const plan::ParamSpec& param, bool released) {
   const std::string_view name = param.name;
   if (name.ends_with(".bias") || name == "head.head.weight" || name == "img_emb.emb_pos") return Initial::constant(0);
   if (name.ends_with("modulation")) return Initial::normal(1 / std::sqrt(static_cast<double>(param.shape.back())));
-  if (name.starts_with("text_embedding") || name.starts_with("time_embedding")) return Initial::normal(0.02);
+  const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.numel()) / out;
+  if (name.starts_with("text_embedding") || name.starts_with("time_embedding"))
+    return released ? Initial::normal(0.02) : Initial::embedding(in, out);
   const bool image_norm = name == "img_emb.proj.0.weight" || name == "img_emb.proj.4.weight";
   if (name.find("norm") != name.npos || image_norm) return Initial::constant(1);
-  const auto fan_out = param.shape.front();
-  return Initial::xavier(static_cast<double>(param.numel() / fan_out), static_cast<double>(fan_out));
+  return Initial::xavier(in, out);
 }
 
 const std::vector<NamePattern>& diffusers_names() {

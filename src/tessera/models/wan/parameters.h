@@ -12,8 +12,9 @@ plan::UnitSpec stem_spec(const Config& config);
 plan::UnitSpec block_spec(const Config& config, int64_t index);
 plan::UnitSpec head_spec(const Config& config);
 
-/// Xavier for linears, N(0, 0.02) for the text and time embeddings, zero head: what the official code does.
-Initial initial_values(const plan::ParamSpec& param);
+/// Xavier for linears, zero head, N(0, 0.02) for the text and time embeddings: what the official code does. The last only
+/// where the sizes are those of a release; else Initial::embedding.
+Initial initial_values(const plan::ParamSpec& param, bool released);
 
 /// Official name -> name in diffusers' WanTransformer3DModel.
 const std::vector<NamePattern>& diffusers_names();

@@ -296,7 +296,7 @@ std::string S2v::foreign_name(const std::string& name, const std::string& naming
 }
 
 void S2v::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  draw_initial(s2v_initial_values(param), seed, param.name, first, count, out);
+  draw_initial(s2v_initial_values(param, is_released(s2v_presets(), config_)), seed, param.name, first, count, out);
 }
 
 }  // namespace tessera::models::wan

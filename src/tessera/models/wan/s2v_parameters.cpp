@@ -41,7 +41,7 @@ plan::UnitSpec injector_spec(const S2vConfig& c, size_t index) {
   return p.spec;
 }
 
-Initial s2v_initial_values(const plan::ParamSpec& param) {
+Initial s2v_initial_values(const plan::ParamSpec& param, bool released) {
   const std::string_view name = param.name;
   const bool output = name.starts_with("audio_injector.injector.") && name.ends_with(".o.weight");
   if (output || name.starts_with("audio_injector.injector_adain_layers.") || name.starts_with("cond_encoder.") ||
@@ -52,7 +52,7 @@ Initial s2v_initial_values(const plan::ParamSpec& param) {
     const auto taps = static_cast<double>(param.shape[2]);
     return Initial::xavier(static_cast<double>(param.shape[1]) * taps, static_cast<double>(param.shape[0]) * taps);
   }
-  return initial_values(param);
+  return initial_values(param, released);
 }
 
 }  // namespace tessera::models::wan

@@ -12,6 +12,6 @@ plan::UnitSpec s2v_stem_spec(const S2vConfig& config);
 plan::UnitSpec injector_spec(const S2vConfig& config, size_t index);
 
 /// As in the official code with zero_init: audio, pose and mask have no effect at first.
-Initial s2v_initial_values(const plan::ParamSpec& param);
+Initial s2v_initial_values(const plan::ParamSpec& param, bool released);
 
 }  // namespace tessera::models::wan

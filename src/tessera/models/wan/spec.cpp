@@ -198,7 +198,7 @@ std::string Wan::foreign_name(const std::string& name, const std::string& naming
 }
 
 void Wan::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  draw_initial(initial_values(param), seed, param.name, first, count, out);
+  draw_initial(initial_values(param, is_released(presets(), config_)), seed, param.name, first, count, out);
 }
 
 }  // namespace tessera::models::wan
