@@ -45,8 +45,6 @@ class Folders : public ::testing::Test {
     const std::string path = folder.string();
     return {"--model.path",
             path,
-            "--model.config",
-            "",
             "--data.vae",
             path,
             "--data.text_encoder_path",
