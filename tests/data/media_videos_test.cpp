@@ -69,18 +69,11 @@ TEST_F(MediaVideos, FramesAreCountedWhateverTheContainerSays) {
 }
 
 TEST_F(MediaVideos, RarerContainersAreReadByTheirEndings) {
-  const auto read = [&](const std::string& name, const VideoForm& form, int frames) {
-    if (!avcodec_find_encoder_by_name(form.encoder) || !av_guess_format(form.muxer, nullptr, nullptr)) return;
-    const Path file = make(name, form, greys(frames));
+  for (const auto& [name, muxer] : {std::pair("a.m2ts", "mpegts"), {"a.mts", "mpegts"}, {"a.vob", "mpeg"}}) {
+    const Path file = make(name, {.muxer = muxer, .encoder = "mpeg2video", .rate = 25}, greys(9));
     EXPECT_TRUE(is_clip(file)) << name;
-    EXPECT_EQ(decode_clip(file, {}).count, frames) << name;
-  };
-  read("a.ogv", {"ogg", "libtheora", 25}, 6);
-  read("a.y4m", {"yuv4mpegpipe", "rawvideo", 25}, 6);
-  read("a.apng", {"apng", "apng", 25}, 6);
-  read("a.3gp", {"3gp", "mpeg4", 25}, 6);
-  read("a.m2ts", {"mpegts", "mpeg2video", 25}, 6);
-  read("a.vob", {"vob", "mpeg2video", 25}, 6);
+    EXPECT_EQ(decode_clip(file, {}).count, 9) << name;
+  }
 }
 
 TEST_F(MediaVideos, Mp4IsCountedByItsIndexAndItsEdits) {

@@ -44,6 +44,11 @@ class Convert : public ::testing::Test {
     EXPECT_EQ(r.code, 0) << r.output;
     return nlohmann::json::parse(r.output, nullptr, false);
   }
+  static nlohmann::json part_of(const nlohmann::json& inspected, const std::string& name) {
+    for (const auto& part : inspected.at("parts"))
+      if (part.at("part") == name) return part;
+    return {};
+  }
   /// A folder with a model and its config, as one downloads it.
   fs::path model(const std::string& name, const std::string& weights = "model.safetensors") const {
     const fs::path folder = folder_ / ("in-" + name);
@@ -262,7 +267,7 @@ TEST_F(Convert, WholeReleasesChangeTheirLayoutAndBack) {
   expect_equal(there / "text_encoder", goldens_ / "umt5/diffusers.safetensors");
   const auto what = inspect(there);
   EXPECT_EQ(what["layout"], "diffusers folder");
-  EXPECT_EQ(what["parts"]["vae"]["model"], "wan2.1-vae");
+  EXPECT_EQ(part_of(what, "vae")["model"], "wan2.1-vae");
 
   convert(there, back, {"--to", "official"});
   expect_equal(back / "diffusion_pytorch_model.safetensors", goldens_ / "wan21_t2v/model.safetensors");
@@ -293,7 +298,7 @@ TEST_F(Convert, APipelineOfSanaGoesThereAndBackWithEveryPart) {
 
   convert(folder_ / "whole", there, {"--to", "official"});
   EXPECT_GT(open_weights(there / "diffusion_pytorch_model.safetensors").names().size(), 0u);
-  EXPECT_EQ(inspect(there)["parts"]["vae"]["model"], "dc-ae-f32c32");
+  EXPECT_EQ(part_of(inspect(there), "vae")["model"], "dc-ae-f32c32");
   convert(there, back, {"--to", "diffusers"});
   same(back);
 

@@ -45,8 +45,6 @@ class Folders : public ::testing::Test {
     const std::string path = folder.string();
     return {"--model.path",
             path,
-            "--model.config",
-            "",
             "--data.vae",
             path,
             "--data.text_encoder_path",
@@ -96,6 +94,12 @@ TEST_F(Folders, EveryCommandFindsEveryPartInTheFoldersOfEveryProgram) {
   fs::copy(pipeline_, hub, fs::copy_options::recursive);
   write(run_.folder() / "hub/models--Org--Tiny/refs/main", "aaaa");
 
+  const auto flags_of = [&](const fs::path& folder) {  // ComfyUI has no config.json
+    Flags flags = from(folder);
+    if (folder == comfyui)
+      flags.insert(flags.end(), {"--model.config.num_heads", "4", "--model.config.text_len", "16"});
+    return flags;
+  };
   for (const auto& [folder, layout, naming] :
        {std::tuple(official_, "official folder", "official"),
         {pipeline_, "diffusers folder", "diffusers"},
@@ -110,10 +114,10 @@ TEST_F(Folders, EveryCommandFindsEveryPartInTheFoldersOfEveryProgram) {
     EXPECT_EQ(parts.at("transformer"), naming);
     EXPECT_EQ(parts.at("tokenizer"), "spiece.model");
     EXPECT_TRUE(seen["missing"].empty()) << seen;
-    with("prepare", from(folder));
+    with("prepare", flags_of(folder));
   }
   with("plan", from(pipeline_));
-  Flags sample = from(comfyui);
+  Flags sample = flags_of(comfyui);
   sample.insert(sample.begin(), {"--weights", comfyui.string(), "--prompt", "a square", "--out",
                                  (run_.folder() / "a.gif").string(), "--sample.steps", "1"});
   with("sample", sample);

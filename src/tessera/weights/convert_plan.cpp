@@ -301,7 +301,11 @@ void keep_settings(const ConvertedPart& part, const models::Shapes& official, co
                    const fs::path& file, ConvertPlan& plan) {
   if (part.identity.kind != ModelKind::vae || given.empty() || file.empty()) return;
   const std::string config = models::config_for("official", part.identity, official, given, file.string());
-  if (config == models::config_for("official", part.identity, official, "", file.string())) return;
+  const auto ours = json_or_nothing(config),
+             released = json_or_nothing(models::config_for("official", part.identity, official, "", file.string()));
+  bool same = true;  // in what both say: further fields of the given one mean nothing to who reads the file alone
+  for (const auto& [key, value] : released.items()) same = same && ours.contains(key) && ours[key] == value;
+  if (same) return;
   const fs::path beside = fs::path(file).replace_extension("config.json");
   plan.texts[beside] = config;
   plan.warnings.push_back(part.source.path.string() +

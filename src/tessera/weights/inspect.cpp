@@ -271,10 +271,10 @@ std::vector<std::string> missing_parts(const checkpoint::ModelFolder& folder, co
   const checkpoint::ModelPart* denoiser = folder.find("transformer");
   bool trained = false;  // Wan VACE is found, and is no model that a run trains
   if (denoiser && usable.contains("transformer")) {
-    const auto model =
-        denoiser_of(checkpoint::stored_shapes(checkpoint::open_weights(denoiser->weights)), denoiser->config);
+    const models::Shapes shapes = checkpoint::stored_shapes(checkpoint::open_weights(denoiser->weights));
+    const auto model = denoiser_of(shapes, denoiser->config);
     const net::Conditions takes = model ? model->conditions() : net::Conditions{};
-    trained = model && model->why_not_trained().empty();
+    trained = !extension_in(shapes, models::identify(shapes)) && (!model || model->why_not_trained().empty());
     if (takes.clip_dim > 0) wanted.emplace_back("image_encoder");
     if (takes.audio_dim > 0) wanted.emplace_back("audio_encoder");
     if (takes.pooled_dim > 0) wanted.insert(wanted.end(), {"text_encoder_2", "tokenizer_2"});
