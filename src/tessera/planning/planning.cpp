@@ -339,6 +339,7 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   planned.host_sample = request.host_sample;
   planned.host_encoders = request.host_encoders;
   planned.checkpoints_kept = request.checkpoints_kept;
+  planned.exported = request.exported;
   planned.encoders = request.encoders;
   planned.encoding = request.encoding;
   plan::Measured found = measure_batch(request, batch, known);
