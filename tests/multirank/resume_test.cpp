@@ -227,6 +227,31 @@ TEST(Exports, BehindACheckpointToWhichTheRunGoesBackAreLeftBehind) {
   EXPECT_EQ(contents(run.out() + "/abandoned-1/exports/step-000006"), of_six);
 }
 
+/// Each expert in its folder, and what tells them apart: their boundary, or the gate.
+TEST(Exports, OfSeveralExpertsAreWhatTheEndWrites) {
+  const TinyRun run("exports");
+  const std::map<std::string, Flags> kinds = {
+      {"windows", {"--experts.train", "both"}},
+      {"gate", {"--experts.router", "gate", "--experts.count", "2"}},
+      {"adapters", {"--experts.train", "both", "--train.mode", "lora", "--model.init", "random", "--lora.rank", "2"}}};
+  for (const auto& [name, flags] : kinds) {
+    SCOPED_TRACE(name);
+    const Result r = run.train(
+        2, name, with(flags, {"--run.steps", "4", "--checkpoint.every", "2", "--checkpoint.export", "model"}));
+    ASSERT_EQ(r.code, 0) << r.output;
+    const auto at_end = contents(run.out(name) + "/model");
+    const auto at_four = contents(run.out(name) + "/exports/step-000004");
+    std::vector<std::string> names, expected;
+    for (const auto& [file, bytes] : at_four) names.push_back(file);
+    for (const auto& [file, bytes] : at_end) expected.push_back(file);
+    EXPECT_EQ(names, expected);
+    EXPECT_GE(names.size(), 5u) << "two folders with a file each, and what tells them apart";
+    // Tensors of a LoRA that comes from a checkpoint's parts are in another order.
+    if (name != "adapters") EXPECT_TRUE(at_four == at_end) << "other bytes";
+    EXPECT_FALSE(contents(run.out(name) + "/exports/step-000002") == at_end);
+  }
+}
+
 TEST(Exports, OneThatCannotBeWrittenIsAWarningAndTheNextStartMakesIt) {
   const TinyRun run("exports");
   const Flags flags = {"--checkpoint.every", "2", "--checkpoint.export", "model", "--data.frames", "1"};

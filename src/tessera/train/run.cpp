@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/commit.h"
+#include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/training.h"
@@ -409,8 +410,17 @@ void Run::export_save(int64_t step, const fs::path& checkpoint) {
   const std::string then = "the next start repeats it if it goes on from there";
   attempt(step, "export", then, [&] {
     const checkpoint::PartialFolder partial(final, "check run.out");
-    if (export_saved_parts(step, checkpoint, partial.path()) == Exit::done) checkpoint::publish(partial.path(), final);
+    if (export_saved_parts(step, checkpoint, partial.path()) != Exit::done) return;
+    save_beside_experts(partial.path());
+    checkpoint::publish(partial.path(), final);
   });
+}
+
+/// What a folder of several experts has beside theirs. Of rank 0.
+void Run::save_beside_experts(const fs::path& model) const {
+  if (job_.experts.several() && !job_.experts.gated)
+    checkpoint::write_experts_file(model / checkpoint::kExpertsFile, {job_.experts.boundary, recipe_.diffusion.shift});
+  experts_->save_model(model);
 }
 
 /// Checkpoints and exports that are too many. Of rank 0.

@@ -110,6 +110,7 @@ class Run {
   job::LoraFacts lora_facts(int64_t step) const { return {job_.name, step, data_[part_].samples->size()}; }
   Exit export_saved_parts(int64_t step, const std::filesystem::path& checkpoint, const std::filesystem::path& folder);
   void export_save(int64_t step, const std::filesystem::path& checkpoint);
+  void save_beside_experts(const std::filesystem::path& model) const;
   void prune();
   void count_skip(int64_t step);
   // run_health.cpp: what diverges, and what is worth going back to

@@ -13,7 +13,6 @@
 #include "tessera/base/quotes.h"
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/damaged.h"
-#include "tessera/checkpoint/experts_file.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/in_place.h"
 #include "tessera/device/backend.h"
@@ -544,12 +543,7 @@ Exit Run::export_models() {
         if (rank_ == 0 && !recipe_.lora.on) job::save_null_caption(recipe_, *job_.model, folder);
       });
     });
-    if (rank_ == 0 && job_.experts.several() && !job_.experts.gated)
-      attempted([&] {
-        checkpoint::write_experts_file(model / checkpoint::kExpertsFile,
-                                       {job_.experts.boundary, recipe_.diffusion.shift});
-      });
-    attempted([&] { experts_->save_model(model); });
+    if (rank_ == 0) attempted([&] { save_beside_experts(model); });
   };
   exported(out_ / "model");
   const fs::path average = out_ / "model_ema";
