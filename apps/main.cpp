@@ -130,6 +130,7 @@ int run(const std::vector<std::string>& words) {
 
 [[noreturn]] void end(int code) {
   std::fflush(nullptr);
+  log::flush();
 #ifdef __SANITIZE_ADDRESS__
   std::exit(code);  // leaks are looked for on the way out
 #else

@@ -7,6 +7,7 @@
 //
 // TESSERA_MATRIX_SHARE (0..1, default 0.05) says how much, TESSERA_MATRIX_SEED (any text) which, and the line also goes
 // to the file TESSERA_MATRIX_LOG where that is set. At least one case always runs, or as many as a third argument says.
+// TESSERA_MATRIX_CASES="20-29" runs these by number instead: a whole matrix in pieces.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -31,6 +32,12 @@ class MatrixPart {
     order.resize(std::min<size_t>(order.size(), std::max<size_t>(least, std::lround(share * total))));
     for (const auto& [ignored, i] : order) cases_.push_back(i);
     std::sort(cases_.begin(), cases_.end());
+    int first = 0, last = 0;
+    if (const char* piece = std::getenv("TESSERA_MATRIX_CASES");
+        piece && std::sscanf(piece, "%d-%d", &first, &last) == 2) {
+      cases_.clear();
+      for (int i = std::max(first, 0); i <= std::min(last, total - 1); ++i) cases_.push_back(i);
+    }
   }
   ~MatrixPart() {
     const std::string line =

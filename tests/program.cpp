@@ -172,7 +172,8 @@ Result run_program(const std::vector<std::string>& argv, const std::map<std::str
   const double start = now();
   const pid_t pid = start_program(argv, name, environment);
   Result result;
-  result.code = pid < 0 ? 127 : wait_program(pid, timeout);
+  const char* patience = getenv("TESSERA_TEST_PATIENCE");
+  result.code = pid < 0 ? 127 : wait_program(pid, timeout * (patience ? std::atof(patience) : 1));
   if (result.code < 0) {
     kill(pid, SIGKILL);
     wait_program(pid, 10);

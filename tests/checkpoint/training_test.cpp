@@ -297,6 +297,48 @@ TEST_F(Training, PruningLeavesTheNewestProvedOneBesideThoseItKeeps) {
   EXPECT_EQ(whole_checkpoints(folder_), std::vector<Path>{step_folder(folder_, 50)});
 }
 
+TEST_F(Training, PruningLeavesOneMoreIfItIsAsked) {
+  for (int64_t step : {10, 20, 30, 40}) save(folder_, step, 1, Model(step));
+  prove(step_folder(folder_, 10));
+  EXPECT_EQ(prune(folder_, 1, step_folder(folder_, 20)), std::vector<std::string>{"step-000030"});
+  EXPECT_EQ(prune(folder_, 1, step_folder(folder_, 40)), std::vector<std::string>{"step-000020"});
+}
+
+TEST_F(Training, ExportsArePrunedByThemselvesAndThatOfAProvedCheckpointStays) {
+  for (const char* step : {"000002", "000010", "999999", "1000000"})
+    write("exports/step-" + std::string(step) + "/a", "x");
+  write("exports/mine/a", "the user's");
+  write("exports/step-000003", "no folder");
+  const auto left = [&] {
+    std::vector<std::string> names;
+    for (const Path& path : exports_behind(folder_, -1)) names.push_back(path.filename());
+    return names;
+  };
+  EXPECT_EQ(exports_behind(folder_, 10),
+            (std::vector<Path>{path("exports/step-999999"), path("exports/step-1000000")}));
+  prune_exports(path("exports"), 0, {});
+  EXPECT_EQ(left().size(), 4u);
+  prune_exports(path("exports"), 1, step_folder(path("checkpoints"), 10));
+  EXPECT_EQ(left(), (std::vector<std::string>{"step-000010", "step-1000000"}));
+  prune_exports(path("exports"), 1, {});
+  EXPECT_EQ(left(), std::vector<std::string>{"step-1000000"});
+  EXPECT_TRUE(fs::exists(path("exports/mine/a")) && fs::exists(path("exports/step-000003")));
+  write("exports/step-000004.partial/a", "of a kill while it was pruned");
+  clean_partials(path("exports"));
+  EXPECT_FALSE(fs::exists(path("exports/step-000004.partial")));
+  prune_exports(path("absent"), 1, {});
+  EXPECT_TRUE(exports_behind(path("absent"), 0).empty());
+}
+
+TEST_F(Training, OfALinkThatIsPrunedTheLinkGoesAndNotWhatItLeadsTo) {
+  const Path elsewhere = save(path("elsewhere"), 10, 1, Model(1));
+  for (int64_t step : {20, 30}) save(path("run"), step, 1, Model(step));
+  fs::create_directory_symlink(elsewhere, step_folder(path("run"), 10));
+  EXPECT_EQ(prune(path("run"), 1), (std::vector<std::string>{"step-000010", "step-000020"}));
+  EXPECT_TRUE(fs::exists(elsewhere / "manifest.json"));
+  EXPECT_FALSE(fs::exists(fs::symlink_status(path("run") / "step-000010.partial")));
+}
+
 TEST_F(Training, WhatIsNotFiniteIsAgreedOnBeforeAnythingIsWritten) {
   std::vector<float> values(40'000, 1.0f);
   const std::vector<int16_t> low(values.size(), 0x7fff);  // of a split master: bits, and no number

@@ -138,6 +138,7 @@ int fuzz(const Options& options) {
     if (options.reader.empty() || options.reader == reader.name) chosen.push_back(&reader);
   if (chosen.empty()) return std::fprintf(stderr, "fuzz: no reader %s\n", options.reader.c_str()), 2;
   for (const Reader* reader : chosen) {
+    const int64_t before = loop.count;
     for (const std::string& file : options.files) loop.run(*reader, whole_file(file));
     if (!options.files.empty()) continue;
     std::vector<std::string> inputs = reader->seeds;
@@ -157,6 +158,7 @@ int fuzz(const Options& options) {
     const auto end = std::chrono::steady_clock::now() +
                      std::chrono::duration<double>(options.seconds / static_cast<double>(chosen.size()));
     while (std::chrono::steady_clock::now() < end) loop.run(*reader, mutator.next());
+    if (options.seconds > 0) std::printf("%s %lld\n", reader->name, static_cast<long long>(loop.count - before));
   }
   std::printf("fuzz: %lld inputs to %zu readers, %lld faults\n", static_cast<long long>(loop.count), chosen.size(),
               static_cast<long long>(loop.faults));

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <set>
 
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
@@ -46,6 +48,26 @@ class Diverging {
   Result train(Flags more = {}, int ranks = 1, const std::string& name = "run") const {
     more.insert(more.begin(), {"--data.frames", "1", "--run.steps", std::to_string(kSteps), "--checkpoint.every", "4"});
     return run.train(ranks, name, more);
+  }
+  /// The same on one rank, which is killed in this step.
+  Result train_to(int step, Flags more, const std::string& name = "run") const {
+    Flags argv = {TESSERA_BINARY,
+                  "launch",
+                  "-n",
+                  "1",
+                  "train",
+                  run.recipe(),
+                  "--run.out",
+                  run.out(name),
+                  "--data.frames",
+                  "1",
+                  "--run.steps",
+                  std::to_string(kSteps),
+                  "--checkpoint.every",
+                  "4"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return run_program(
+        argv, {{"OMP_NUM_THREADS", "1"}, {"TESSERA_DRILL", "rank=0,step=" + std::to_string(step) + ",do=kill"}});
   }
   fs::path checkpoints(const std::string& name = "run") const { return fs::path(run.out(name)) / "checkpoints"; }
   std::string at(int64_t step) const { return checkpoint::step_folder(checkpoints(), step).string(); }
@@ -255,6 +277,43 @@ TEST(Divergence, OfTwoExpertsOneThatIsBrokenIsNotProvedByTheOther) {
   EXPECT_GE(*d.proved(), last - 4);
 }
 
+/// A turn that ended with a checkpoint is tested when the expert has its next one: a start in between knows that.
+TEST(Divergence, AStartInTheOthersTurnProvesNothingOfAnExpertThatWaits) {
+  const Diverging d(kModels[0], "1e-3");
+  const Flags both = {"--experts.train", "both", "--experts.turn",     "3", "--run.seed",        "3",
+                      "--run.on_nan",    "skip", "--checkpoint.every", "1", "--checkpoint.keep", "5"};
+  expect(d.train(both, 1, "healthy"), 0, {});
+  const auto steps = d.run.metrics("healthy");
+  const auto expert = [&](int step) { return steps.at(static_cast<size_t>(step) - 1)["expert"]; };
+  int last = 5;  // of one expert, before a turn of the other's
+  while (expert(last) == expert(last + 1) || expert(last + 1) != expert(last + 3)) ++last;
+  d.raise_once(last);
+  expect(d.train_to(last + 2, both), 5, {});
+  expect(d.train_to(last + 4, both), 5, {"resumed from " + d.at(last + 1)});
+  ASSERT_TRUE(d.proved());
+  EXPECT_LT(*d.proved(), last) << "the other's steps were finite, and say nothing of it";
+  EXPECT_GE(*d.proved(), last - 4);
+}
+
+/// Where turns end with a checkpoint, the newest one waits for the other expert's whole turn.
+TEST(Divergence, OfTwoExpertsTheProvedCheckpointFollowsThoughOneIsKept) {
+  for (const bool restarts : {false, true}) {
+    SCOPED_TRACE(restarts);
+    const Diverging d(kModels[0], "1e-3");
+    const auto both = [](int steps) {
+      return Flags{"--experts.train",    "both", "--experts.turn",    "2", "--run.steps", std::to_string(steps),
+                   "--checkpoint.every", "2",    "--checkpoint.keep", "1"};
+    };
+    if (restarts)
+      for (const int steps : {5, 10, 15}) expect(d.train(both(steps)), 0, {});
+    expect(d.train(both(24)), 0, {});
+    ASSERT_TRUE(d.proved());
+    EXPECT_GE(*d.proved(), 18) << "two turns behind, at most";
+    EXPECT_LE(d.saved().size(), 3u) << "the newest, the newest proved, and one that waits";
+    EXPECT_EQ(d.saved().back(), 24);
+  }
+}
+
 TEST(Divergence, AnOverflowOfTheLossScaleKeepsNothingFromBeingSaved) {
   const Diverging d(kModels[0], "1e-3");
   expect(d.train({"--plan.compute_dtype", "fp16", "--train.loss_scale", "1e9", "--run.steps", "14",
@@ -280,6 +339,74 @@ TEST(Divergence, AStopWhileStepsAreSkippedSavesNothingAndNamesWhatIsProved) {
   EXPECT_NE(text.find("no checkpoint was saved: the last"), std::string::npos) << text;
   EXPECT_NE(text.find("the newest proved checkpoint is " + d.at(8)), std::string::npos) << text;
   EXPECT_EQ(d.saved(), (std::vector<int64_t>{4, 8, 12}));
+
+  // The same recipe on the same data goes on from the newest one, since the next step may be finite; another goes back.
+  const Flags flags = {"--run.on_nan", "skip", "--run.steps", "1000"};
+  for (const char* name : {"same", "others"}) fs::copy(d.run.out(), d.run.out(name), fs::copy_options::recursive);
+  expect(d.train(flags, 1, "same"), 6,
+         {"resumed from " + d.run.out("same") + "/checkpoints/step-000012", "100 steps in a row were skipped"});
+  std::ofstream(d.run.folder() / "data/clip0.txt") << "another caption";
+  expect(d.train({"--run.on_nan", "skip", "--run.steps", "1000"}, 1, "others"), 6,
+         {"the data has changed since: the run goes back to " + d.run.out("others") + "/checkpoints/step-000008",
+          "resumed from " + d.run.out("others") + "/checkpoints/step-000008"});
+  d.set_rate("5e-4");
+  expect(d.train({"--run.on_nan", "skip", "--run.steps", "30"}), 0,
+         {"has changed since: the run goes back to " + d.at(8), "resumed from " + d.at(8)});
+  EXPECT_FALSE(fs::exists(d.run.out() + "/diverged.json"));
+}
+
+/// However it ended: by a kill too.
+TEST(Divergence, AKillWhileStepsAreSkippedIsKnownToAStartWithAnotherRate) {
+  const Diverging d;
+  const Flags flags = {"--run.on_nan", "skip", "--checkpoint.keep", "1"};
+  expect(d.train_to(16, flags), 5, {"step 15 skipped"});
+  EXPECT_TRUE(fs::exists(d.run.out() + "/diverged.json"));
+  d.set_rate("5e-4");
+  expect(d.train(flags), 0,
+         {"step 13 was not finite, and stage 1: train.lr has changed since", "resumed from " + d.at(8)});
+}
+
+/// A sample whose latent is not finite: the steps with it are skipped, those between them are finite.
+TEST(Divergence, StepsThatWereSkippedAndAreOverAreNoReasonToGoBack) {
+  const Diverging d(kModels[0], "1e-3");
+  const Flags flags = {"--run.on_nan",      "skip", "--train.global_batch", "1",
+                       "--checkpoint.keep", "2",    "--checkpoint.every",   "1"};
+  ASSERT_EQ(d.train(flags, 1, "clean").code, 0);
+  for (const auto& entry : fs::directory_iterator(d.run.folder() / "cache")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const auto file = checkpoint::SafetensorsFile::open(entry.path());
+    if (!file.find("latent")) continue;
+    std::vector<std::vector<std::byte>> bytes;
+    std::vector<checkpoint::TensorData> tensors;
+    for (const auto& entry : file.entries()) {
+      bytes.push_back(file.bytes(entry.name));
+      if (entry.name == "latent") std::ranges::fill(bytes.back(), std::byte{0xff});  // NaN, all of it
+    }
+    for (size_t i = 0; i < bytes.size(); ++i)
+      tensors.push_back({file.entries()[i].name, file.entries()[i].dtype, file.entries()[i].shape, bytes[i].data()});
+    auto said = file.metadata();
+    said.erase("crc32c.latent");
+    checkpoint::write_safetensors(entry.path(), tensors, said);
+    break;
+  }
+  d.train(flags, 1, "probe");  // its last step may be a bad one
+  std::set<int> skipped;
+  for (const auto& line : d.run.metrics("probe", "skip")) skipped.insert(line["step"].get<int>());
+  ASSERT_GE(skipped.size(), 3u);
+  int bad = 10;  // the next step is finite
+  while (!skipped.contains(bad) || skipped.contains(bad + 1)) ASSERT_LT(++bad, 28);
+  for (const int last : {bad, bad + 1}) {
+    SCOPED_TRACE(last);
+    const std::string name = "to-" + std::to_string(last);
+    expect(d.train_to(last + 1, flags, name), 5, {"step " + std::to_string(bad) + " skipped"});
+    EXPECT_EQ(fs::exists(d.run.out(name) + "/diverged.json"), last == bad);
+    const auto newest = checkpoint::latest(d.checkpoints(name));
+    ASSERT_TRUE(newest);
+    // What goes on from the newest one has its bad steps again, and is told nothing of going back.
+    const Result again = d.train(flags, 1, name);
+    expect(again, again.code, {"resumed from " + newest->string()});
+    EXPECT_EQ(again.output.find("goes back"), std::string::npos) << again.output;
+  }
 }
 
 /// A checkpoint too many, as a kill before the last prune leaves it.

@@ -60,6 +60,9 @@ constexpr Instant kInstants[] = {
     {"write", "*/manifest.json.*"},
     {"rename", "*/manifest.json"},
     {"rename", "*/checkpoints/step-??????"},
+    {"write", "*/exports/*/diffusion*"},
+    {"rename", "*/exports/step-??????"},
+    {"rename", "*/exports/step-??????.partial"},
     {"fsync", "*/proved.*"},
     {"rename", "*/proved"},
     {"rename", "*/checkpoints/step-??????.partial"},
@@ -75,12 +78,22 @@ class Kills : public ::testing::Test {
   static constexpr int kSteps = 60;
 
   static Flags flags() {
-    return {"--run.steps",        std::to_string(kSteps),
-            "--checkpoint.every", "2",
-            "--checkpoint.keep",  "2",
-            "--sample.every",     "6",
-            "--sample.steps",     "1",
-            "--sample.prompts",   "a square"};
+    return {"--run.steps",
+            std::to_string(kSteps),
+            "--checkpoint.every",
+            "2",
+            "--checkpoint.keep",
+            "2",
+            "--checkpoint.export",
+            "model",
+            "--checkpoint.keep_exports",
+            "3",
+            "--sample.every",
+            "6",
+            "--sample.steps",
+            "1",
+            "--sample.prompts",
+            "a square"};
   }
 
   /// The run that is left alone, once for all tests. Sums of gradients differ between worlds, so each has its own.
@@ -166,6 +179,20 @@ class Kills : public ::testing::Test {
         }
   }
 
+  /// Those of the same saves, with the same bytes.
+  static void expect_same_exports(const TinyRun& run, const TinyRun& other) {
+    const auto of = [](const TinyRun& one) {
+      std::map<std::string, std::string> files;
+      for (const auto& entry : fs::recursive_directory_iterator(fs::path(one.out()) / "exports"))
+        if (entry.is_regular_file()) files[fs::relative(entry.path(), one.out()).string()] = text_of(entry.path());
+      return files;
+    };
+    const auto files = of(run), expected = of(other);
+    EXPECT_GE(expected.size(), 6u);
+    for (const auto& [name, bytes] : expected) EXPECT_TRUE(files.contains(name)) << name;
+    EXPECT_TRUE(files == expected) << "of other saves, or with other bytes";
+  }
+
   /// A line for every checkpoint and every sample, once, and for every restart.
   static void expect_complete_events(const TinyRun& run, size_t restarts) {
     std::vector<int> saved;
@@ -200,6 +227,7 @@ class Kills : public ::testing::Test {
   static void expect_as_if_left_alone(const TinyRun& run, int ranks, size_t restarts) {
     expect_same_numbers(run, ranks);
     expect_whole_checkpoints(run);
+    expect_same_exports(run, undisturbed(ranks));
     expect_complete_events(run, restarts);
     expect_nothing_left(run);
   }
@@ -239,6 +267,9 @@ constexpr Instant kUnderWay[] = {
     {"write", "*/manifest.json.*"},
     {"rename", "*/manifest.json"},
     {"rename", "*/checkpoints/step-??????"},
+    {"write", "*/exports/*/diffusion*"},
+    {"rename", "*/exports/step-??????"},
+    {"rename", "*/exports/step-??????.partial"},
     {"fsync", "*/proved.*"},
     {"rename", "*/proved"},
     {"rename", "*/checkpoints/step-??????.partial"},
@@ -276,8 +307,10 @@ Orders draw(int round, int ranks) {
       order = {any(kOfRankOne), "before", "1"};
     order.when = below(2) ? "before" : "behind";
     order.end = i % 6 == 4 ? any(kErrors) : any(kEnds);
-    // a run goes on without a sample that could not be written
-    if (!order.is_kill() && std::string_view(order.at.path).starts_with("*/samples/")) order.at = kUnderWay[1];
+    // a run goes on without a sample or an export that could not be written
+    if (const std::string_view path = order.at.path;
+        !order.is_kill() && (path.starts_with("*/samples/") || path.starts_with("*/exports/")))
+      order.at = kUnderWay[1];
     orders.push_back(order);
   }
   return orders;
@@ -294,6 +327,8 @@ TEST_F(Kills, OfRanksAndLaunchersAndFailuresOfTheDiskLoseNothing) {
     const size_t restarts = carry_out(run, ranks, orders, {0, 3, 1});
     expect_as_if_left_alone(run, ranks, restarts);
     for (const Order& order : orders) kills += order.is_kill();
+    std::printf("round %d: %d kills of %d ranks%s\n", round, kKills, ranks, HasFailure() ? ", failed" : "");
+    std::fflush(stdout);
     if (HasFailure()) return;
   }
   EXPECT_EQ(kills, kKills * part.size());
@@ -303,17 +338,15 @@ TEST_F(Kills, OfRanksAndLaunchersAndFailuresOfTheDiskLoseNothing) {
 constexpr Instant kDiverging[] = {{"fsync", "*/proved.*"},
                                   {"rename", "*/proved"},
                                   {"rename", "*/checkpoints/step-??????"},
+                                  {"rename", "*/exports/step-??????"},
                                   {"rename", "*/checkpoints/step-??????.partial"},
                                   {"remove", "*/manifest.json"},
                                   {"write", "*/metrics.jsonl"}};
 constexpr Instant kDiverged[] = {{"write", "*/diverged.json.*"}, {"rename", "*/diverged.json"}};
-constexpr Instant kGoingBack[] = {{"mkdir", "*/abandoned.partial"},
-                                  {"write", "*/abandoned.partial/*"},
-                                  {"rename", "*/abandoned.partial/checkpoints/*"},
-                                  {"rename", "*/abandoned-1"},
-                                  {"remove", "*/diverged.json"},
-                                  {"ftruncate", "*/metrics.jsonl"},
-                                  {"rename", "*/recipe.toml"}};
+constexpr Instant kGoingBack[] = {{"mkdir", "*/abandoned.partial"},   {"rename", "*/abandoned.partial/exports/*"},
+                                  {"write", "*/abandoned.partial/*"}, {"rename", "*/abandoned.partial/checkpoints/*"},
+                                  {"rename", "*/abandoned-1"},        {"remove", "*/diverged.json"},
+                                  {"ftruncate", "*/metrics.jsonl"},   {"rename", "*/recipe.toml"}};
 
 TEST_F(Kills, OfRunsThatDivergeAndGoBackLeaveWhatIsProved) {
   constexpr int kOfDiverging = 40;
@@ -322,11 +355,12 @@ TEST_F(Kills, OfRunsThatDivergeAndGoBackLeaveWhatIsProved) {
     std::ofstream(run.recipe(), std::ios::trunc) << plain << "\n[[stage]]\nfrom = 12\ntrain.lr = " << rate << "\n";
   };
   const auto flags = [](int round) {
-    return Flags{"--run.steps",        "20",
-                 "--checkpoint.every", "2",
-                 "--sample.every",     "0",
-                 "--checkpoint.keep",  std::to_string(1 + round % 3),
-                 "--run.on_nan",       round % 2 ? "skip" : "stop"};
+    return Flags{"--run.steps",         "20",
+                 "--checkpoint.every",  "2",
+                 "--sample.every",      "0",
+                 "--checkpoint.export", "model",
+                 "--checkpoint.keep",   std::to_string(1 + round % 3),
+                 "--run.on_nan",        round % 2 ? "skip" : "stop"};
   };
   static const TinyRun healthy("kills-healthy");
   give_the_same_clips(healthy);
@@ -374,7 +408,10 @@ TEST_F(Kills, OfRunsThatDivergeAndGoBackLeaveWhatIsProved) {
     for (size_t s = 0; s < lines.size(); ++s)
       for (const char* key : {"step", "loss", "grad_norm", "lr"}) EXPECT_EQ(lines[s][key], expected[s][key]) << s;
     EXPECT_EQ(run.model("run"), healthy.model("run"));
+    expect_same_exports(run, healthy);
     expect_nothing_left(run);
+    std::printf("round %d: 6 kills%s\n", round, HasFailure() ? ", failed" : "");
+    std::fflush(stdout);
     if (HasFailure()) return;
   }
 }

@@ -33,7 +33,12 @@ constexpr const char* kNames[] = {".lock",
                                   "samples/step-000004-0.mp4",
                                   "checkpoints/step-000004/manifest.json",
                                   "checkpoints/step-000004.partial/manifest.json",
-                                  "checkpoints/step-000004.partial/rank-00000.safetensors"};
+                                  "checkpoints/step-000004.partial/rank-00000.safetensors",
+                                  "checkpoints/step-000002/proved",
+                                  "exports/step-000004/config.json",
+                                  "exports/step-000004.partial",
+                                  "diverged.json",
+                                  ".faults"};
 
 class Links : public ::testing::TestWithParam<const char*> {
  protected:
@@ -73,6 +78,7 @@ TEST_P(Links, AreNotWrittenThrough) {
     fs::create_symlink(outside, name);
     const std::string of = GetParam();
     std::vector<std::string> more = {"--run.steps", "4", "--train.lr", "1e-4"};
+    if (of.starts_with("exports/")) more.insert(more.end(), {"--checkpoint.export", "model"});
     if (of.starts_with("samples/")) more.insert(more.end(), {"--sample.every", "2"});
     if (of.starts_with("traced")) more.insert(more.end(), {"--trace-schedule", out + "/traced.jsonl"});
     const Result r = run_->train(of.find("rank-1") != of.npos ? 2 : 1, "again", more);

@@ -174,7 +174,7 @@ TEST(Machines, WithoutRoomForExportsRefuseTheRunAtItsStart) {
       on_a_disk(run, "size=" + std::to_string(room),
                 "exec " + kProgram + " train " + run.recipe() + " --run.steps 1 --run.out " + disk + "/run");
   if (r.code == 99) GTEST_SKIP() << "a file system cannot be mounted here: " << r.output;
-  expect(r, 7, {"1 checkpoints of ", ", and model of ", " are free", "set run.out to another disk"});
+  expect(r, 7, {"1 checkpoint of ", ", model of ", " are free", "set run.out to another disk"});
   EXPECT_EQ(r.output.find("step 1/1"), std::string::npos) << "no step ran\n" << r.output;
 }
 

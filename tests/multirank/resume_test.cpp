@@ -2,6 +2,7 @@
 // rest is told.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "program.h"
@@ -151,20 +152,118 @@ std::string types_of(const TinyRun& run, int64_t step) {
   return types;
 }
 
-TEST(CheckpointExport, AFullModelBesideACheckpointIsThatOfARunThatEndedThere) {
+/// Of RUN/exports, by name.
+std::vector<std::string> exported(const TinyRun& run, const std::string& name = "run") {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(fs::path(run.out(name)) / "exports", none))
+    names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  return names;
+}
+
+TEST(Exports, AFullModelOfASaveIsThatOfARunThatEndedThere) {
   const TinyRun run("beside");
   const Flags export_models = {"--checkpoint.every", "2", "--checkpoint.export", "model", "--mesh", "dp_shard=2"};
   ASSERT_EQ(run.train(2, "long", with({"--run.steps", "4"}, export_models)).code, 0);
   ASSERT_EQ(run.train(2, "short", {"--run.steps", "2", "--mesh", "dp_shard=2"}).code, 0);
-  const fs::path checkpoints = run.out("long") + "/checkpoints";
-  const auto at_two = contents(checkpoints / "step-000002/model"), at_end = contents(checkpoints / "step-000004/model");
+  const fs::path exports = run.out("long") + "/exports";
+  const auto at_two = contents(exports / "step-000002"), at_end = contents(exports / "step-000004");
   EXPECT_GE(at_two.size(), 2u) << "weights and a config";
   EXPECT_EQ(at_two, contents(run.out("short") + "/model"));
   EXPECT_EQ(at_end, contents(run.out("long") + "/model"));
   EXPECT_NE(at_two, at_end);
+  EXPECT_FALSE(fs::exists(run.out("long") + "/checkpoints/step-000004/model")) << "it is there once";
   // It is a model like any other.
-  const Result r = run.train(1, "on", {"--run.steps", "1", "--model.path", checkpoints / "step-000002/model"});
+  const Result r = run.train(1, "on", {"--run.steps", "1", "--model.path", exports / "step-000002"});
   EXPECT_EQ(r.code, 0) << r.output;
+}
+
+TEST(Exports, StayWhenCheckpointsGoUnlessTheyArePruned) {
+  const TinyRun run("exports");
+  const Flags lora = {"--train.mode",  "lora",    "--model.init",       "random", "--lora.rank",       "2",
+                      "--lora.export", "comfyui", "--checkpoint.every", "2",      "--checkpoint.keep", "1"};
+  const auto train = [&](const std::string& name, const Flags& more) {
+    const Result r = run.train(1, name, with(lora, more));
+    EXPECT_EQ(r.code, 0) << r.output;
+  };
+  train("run", {"--run.steps", "6"});
+  EXPECT_EQ(exported(run), (Flags{"step-000002", "step-000004", "step-000006"}));
+  const fs::path last = run.out() + "/exports/step-000006";
+  EXPECT_EQ(contents(last), contents(run.out() + "/checkpoints/step-000006/lora"));
+  EXPECT_TRUE(fs::exists(last / "lora_comfyui.safetensors"));
+  // One that a kill or a full disk kept from being written is made by the next start; another number of them goes too.
+  const auto before = contents(last);
+  fs::remove_all(last);
+  fs::create_directories(run.out() + "/exports/step-000006.0123456789abcdef-3.partial");
+  train("run", {"--run.steps", "6"});
+  EXPECT_EQ(exported(run), (Flags{"step-000002", "step-000004", "step-000006"}));
+  EXPECT_EQ(contents(last), before);
+  train("run", {"--run.steps", "8", "--checkpoint.keep_exports", "1"});
+  EXPECT_EQ(exported(run), (Flags{"step-000006", "step-000008"})) << "and that of the newest proved checkpoint";
+
+  train("none", {"--run.steps", "2", "--checkpoint.export", "none"});
+  EXPECT_EQ(exported(run, "none"), Flags{});
+  const Result r = run.train(
+      1, "none", with(lora, {"--run.steps", "2", "--checkpoint.export", "none", "--checkpoint.keep_exports", "1"}));
+  EXPECT_NE(r.output.find("checkpoint.keep_exports = 1 has no effect: saves are not exported"), std::string::npos)
+      << r.output;
+}
+
+TEST(Exports, BehindACheckpointToWhichTheRunGoesBackAreLeftBehind) {
+  const TinyRun run("exports");
+  const Flags flags = {"--checkpoint.every",  "2",     "--checkpoint.keep", "0",
+                       "--checkpoint.export", "model", "--data.frames",     "1"};
+  ASSERT_EQ(run.train(2, "run", with(flags, {"--run.steps", "6"})).code, 0);
+  const auto of_four = contents(run.out() + "/exports/step-000004"),
+             of_six = contents(run.out() + "/exports/step-000006");
+  const std::string second = run.out() + "/checkpoints/step-000002";
+  const Result r = run.train(2, "run", with(flags, {"--run.steps", "4", "--run.resume", second, "--train.lr", "1e-4"}));
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("2 checkpoints and 2 exports beyond it"), std::string::npos) << r.output;
+  EXPECT_EQ(exported(run), (Flags{"step-000002", "step-000004"}));
+  EXPECT_NE(contents(run.out() + "/exports/step-000004"), of_four);
+  EXPECT_EQ(contents(run.out() + "/abandoned-1/exports/step-000004"), of_four);
+  EXPECT_EQ(contents(run.out() + "/abandoned-1/exports/step-000006"), of_six);
+}
+
+/// Each expert in its folder, and what tells them apart: their boundary, or the gate.
+TEST(Exports, OfSeveralExpertsAreWhatTheEndWrites) {
+  const TinyRun run("exports");
+  const std::map<std::string, Flags> kinds = {
+      {"windows", {"--experts.train", "both"}},
+      {"gate", {"--experts.router", "gate", "--experts.count", "2"}},
+      {"adapters", {"--experts.train", "both", "--train.mode", "lora", "--model.init", "random", "--lora.rank", "2"}}};
+  for (const auto& [name, flags] : kinds) {
+    SCOPED_TRACE(name);
+    const Result r = run.train(
+        2, name, with(flags, {"--run.steps", "4", "--checkpoint.every", "2", "--checkpoint.export", "model"}));
+    ASSERT_EQ(r.code, 0) << r.output;
+    const auto at_end = contents(run.out(name) + "/model");
+    const auto at_four = contents(run.out(name) + "/exports/step-000004");
+    std::vector<std::string> names, expected;
+    for (const auto& [file, bytes] : at_four) names.push_back(file);
+    for (const auto& [file, bytes] : at_end) expected.push_back(file);
+    EXPECT_EQ(names, expected);
+    EXPECT_GE(names.size(), 5u) << "two folders with a file each, and what tells them apart";
+    // Tensors of a LoRA that comes from a checkpoint's parts are in another order.
+    if (name != "adapters") EXPECT_TRUE(at_four == at_end) << "other bytes";
+    EXPECT_FALSE(contents(run.out(name) + "/exports/step-000002") == at_end);
+  }
+}
+
+TEST(Exports, OneThatCannotBeWrittenIsAWarningAndTheNextStartMakesIt) {
+  const TinyRun run("exports");
+  const Flags flags = {"--checkpoint.every", "2", "--checkpoint.export", "model", "--data.frames", "1"};
+  fs::create_directories(run.out());
+  std::ofstream(run.out() + "/exports") << "no folder";
+  const Result r = run.train(1, "run", with(flags, {"--run.steps", "2"}));
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(run.metrics("run", "warning").at(0).at("what"), "export");
+  fs::remove(run.out() + "/exports");
+  ASSERT_EQ(run.train(1, "run", with(flags, {"--run.steps", "2"})).code, 0);
+  EXPECT_EQ(exported(run), Flags{"step-000002"});
+  EXPECT_EQ(contents(run.out() + "/exports/step-000002"), contents(run.out() + "/model"));
 }
 
 TEST(MadeUp, ASampleThatCannotBeWrittenIsAWarningAndIsMadeAtTheNextStart) {

@@ -223,5 +223,26 @@ TEST_P(Signals, AReaderOfTheLogThatGoesAwayEndsNothing) {
   }
 }
 
+/// As a pager that was left open, or Ctrl-S: nobody waits for it, and what is written for it is more than a pipe takes.
+TEST_P(Signals, AReaderOfTheLogThatStopsReadingStopsNothing) {
+  const std::string start = GetParam() > 0 ? "launch -n " + std::to_string(GetParam()) + " train " : "train ";
+  const std::string done = (run_.folder() / "done").string();
+  const std::string reader =
+      "import fcntl, os, sys, time\n"
+      "fcntl.fcntl(0, 1031, 4096)\n"  // F_SETPIPE_SZ
+      "print(os.read(0, 1))\n"
+      "while not os.path.exists('" +
+      done + "'): time.sleep(0.05)\n";
+  const Result r =
+      run_program({"/bin/bash", "-c",
+                   "{ " + std::string(TESSERA_BINARY) + " " + start + run_.recipe() + " --run.out " + run_.out() +
+                       " --run.steps 90 --train.lr 1e30 --run.on_nan skip --data.frames 1; echo $? > " + done +
+                       ".code; touch " + done + "; } 2>&1 | python3 -c \"" + reader + "\""},
+                  {{"OMP_NUM_THREADS", "1"}}, 100);
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(text_of(done + ".code"), "6\n");
+  EXPECT_GT(run_.metrics("run", "skip").size(), 80u);
+}
+
 }  // namespace
 }  // namespace tessera::testing

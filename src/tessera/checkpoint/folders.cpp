@@ -31,11 +31,12 @@ int64_t step_of_remains(std::string name) {
   return step_of(name);
 }
 
-/// The manifest goes first: what has one is whole, whatever it is called. Returns why it could not be removed.
+/// The manifest goes first: what has one is whole, whatever it is called. Of a link the link goes, and not what it leads
+/// to. Returns why it could not be removed.
 std::string remove_checkpoint(const Path& path) {
   std::error_code error;
   try {
-    if (fs::remove(path / "manifest.json", error)) sync_folder(path);
+    if (!fs::is_symlink(path, error) && fs::remove(path / "manifest.json", error)) sync_folder(path);
   } catch (const UserError& failed) {
     return failed.what();
   }
@@ -60,11 +61,46 @@ void rename_entry(const Path& from, const Path& to) {
 std::vector<Path> entries(const Path& folder) {
   std::vector<Path> result;
   std::error_code error;
-  if (!fs::exists(folder, error)) return result;
+  if (!fs::is_directory(folder, error)) return result;
   for (const auto& item : fs::directory_iterator(folder, error)) result.push_back(item.path());
   if (error) fail_at(folder, "list", error.message());
   std::sort(result.begin(), result.end());
   return result;
+}
+
+/// Folders that are named as step_folder() does it, oldest first.
+std::vector<Path> step_folders(const Path& folder, bool (*is)(const Path&)) {
+  std::vector<std::pair<int64_t, Path>> found;
+  for (const Path& path : entries(folder))
+    if (const int64_t step = step_of(path.filename().string()); step >= 0 && is(path)) found.emplace_back(step, path);
+  std::sort(found.begin(), found.end());  // by number: step-1000000 comes after step-999999
+  std::vector<Path> result;
+  for (auto& [step, path] : found) result.push_back(std::move(path));
+  return result;
+}
+
+/// Removes all of these but the newest `keep` and `besides`; returns the names of those that are gone.
+std::vector<std::string> remove_all_but(const std::vector<Path>& folders, int64_t keep,
+                                        const std::vector<Path>& besides) {
+  std::vector<std::string> removed;
+  for (size_t i = 0; keep > 0 && i + static_cast<size_t>(keep) < folders.size(); ++i) {
+    const Path& folder = folders[i];
+    if (std::ranges::find(besides, folder) != besides.end()) continue;
+    Path going = folder;
+    going += kPartial;
+    std::string problem = fs::exists(going) ? remove_checkpoint(going) : "";
+    if (problem.empty() && ::rename(folder.c_str(), going.c_str()) != 0)  // see [Note: whole or absent]
+      problem = folder.string() + ": cannot be renamed to " + going.filename().string() + ": " + std::strerror(errno);
+    if (problem.empty()) sync_folder(folder.parent_path()), problem = remove_checkpoint(going);
+    warn(problem);
+    if (problem.empty()) removed.push_back(folder.filename().string());
+  }
+  return removed;
+}
+
+bool is_folder(const Path& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
 }
 
 }  // namespace
@@ -86,16 +122,7 @@ int64_t step_of(const std::string& name) {
 
 Path partial_folder(const Path& checkpoints, int64_t step) { return step_folder(checkpoints, step) += kPartial; }
 
-std::vector<Path> whole_checkpoints(const Path& checkpoints) {
-  std::vector<std::pair<int64_t, Path>> found;
-  for (const Path& path : entries(checkpoints))
-    if (const int64_t step = step_of(path.filename().string()); step >= 0 && is_whole(path))
-      found.emplace_back(step, path);
-  std::sort(found.begin(), found.end());  // by number: step-1000000 comes after step-999999
-  std::vector<Path> result;
-  for (auto& [step, path] : found) result.push_back(std::move(path));
-  return result;
-}
+std::vector<Path> whole_checkpoints(const Path& checkpoints) { return step_folders(checkpoints, is_whole); }
 
 std::optional<Path> latest(const Path& checkpoints) {
   std::vector<Path> whole = whole_checkpoints(checkpoints);
@@ -135,22 +162,23 @@ std::vector<std::string> clean_partials(const Path& checkpoints) {
   return removed;
 }
 
-std::vector<std::string> prune(const Path& checkpoints, int64_t keep) {
-  std::vector<std::string> removed;
-  const std::vector<Path> whole = whole_checkpoints(checkpoints);
-  const std::optional<Path> proved = newest_proved(checkpoints);
-  for (size_t i = 0; keep > 0 && i + static_cast<size_t>(keep) < whole.size(); ++i) {
-    if (whole[i] == proved) continue;
-    Path going = whole[i];
-    going += kPartial;
-    std::string problem = fs::exists(going) ? remove_checkpoint(going) : "";
-    if (problem.empty() && ::rename(whole[i].c_str(), going.c_str()) != 0)  // see [Note: whole or absent]
-      problem = whole[i].string() + ": cannot be renamed to " + going.filename().string() + ": " + std::strerror(errno);
-    if (problem.empty()) sync_folder(checkpoints), problem = remove_checkpoint(going);
-    warn(problem);
-    if (problem.empty()) removed.push_back(whole[i].filename().string());
-  }
-  return removed;
+std::vector<std::string> prune(const Path& checkpoints, int64_t keep, const std::optional<Path>& besides) {
+  std::vector<Path> stay;
+  for (const auto& one : {newest_proved(checkpoints), besides})
+    if (one) stay.push_back(*one);
+  return remove_all_but(whole_checkpoints(checkpoints), keep, stay);
+}
+
+std::vector<Path> exports_behind(const Path& run, int64_t step) {
+  std::vector<Path> found = step_folders(run / kExports, is_folder);
+  std::erase_if(found, [&](const Path& path) { return step_of(path.filename().string()) <= step; });
+  return found;
+}
+
+void prune_exports(const Path& exports, int64_t keep, const std::optional<Path>& besides) {
+  std::vector<Path> stay;
+  if (besides) stay.push_back(exports / besides->filename());
+  remove_all_but(step_folders(exports, is_folder), keep, stay);
 }
 
 void publish(const Path& partial, const Path& final) {

@@ -1,9 +1,11 @@
 #pragma once
-// The checkpoints folder of a run: which checkpoints are whole, which are remains of a crash, which are too many.
+// The checkpoints folder of a run: which checkpoints are whole, which are remains of a crash, which are too many. And its
+// exports folder, which has a model for other programs of every save.
 //
 //   clean_partials(run / "checkpoints");             // at start, by one rank
 //   std::optional<Path> newest = latest(run / "checkpoints");
 //   prune(run / "checkpoints", 3);
+//   prune_exports(run / kExports, 10, newest_proved(run / "checkpoints"));
 //
 // [Note: whole or absent] A checkpoint is written as step-000100.partial and renamed when manifest.json, written last,
 // and everything else is flushed; one that goes is renamed to .partial first, and its manifest is what goes first. So at
@@ -33,12 +35,19 @@ void prove(const Path& checkpoint);  ///< throws UserError (disk)
 std::optional<Path> newest_proved(const Path& checkpoints);
 
 /// Removes what killed runs left of saving and pruning; returns the names. What cannot be removed is a warning. No rank
-/// may be saving meanwhile.
+/// may be saving meanwhile. Of exports too.
 std::vector<std::string> clean_partials(const Path& checkpoints);
 
-/// Removes all whole checkpoints but the newest `keep` (0 and less: keeps all) and the newest proved one; returns their
-/// names. What cannot be removed is a warning: it is tried again at the next checkpoint.
-std::vector<std::string> prune(const Path& checkpoints, int64_t keep);
+/// Removes all whole checkpoints but the newest `keep` (0 and less: keeps all), the newest proved one, and `besides`;
+/// returns their names. What cannot be removed is a warning: it is tried again at the next checkpoint.
+std::vector<std::string> prune(const Path& checkpoints, int64_t keep, const std::optional<Path>& besides = {});
+
+/// In a run's folder: a folder for each save, named as its checkpoint.
+inline constexpr const char* kExports = "exports";
+/// Those of steps behind `step`, oldest first.
+std::vector<Path> exports_behind(const Path& run, int64_t step);
+/// Removes all exports but the newest `keep` (0 and less: keeps all) and that of the checkpoint `besides`.
+void prune_exports(const Path& exports, int64_t keep, const std::optional<Path>& besides);
 
 /// Gives a flushed folder its final name in one step; what had that name before is swapped out, then removed.
 void publish(const Path& partial, const Path& final);

@@ -94,9 +94,7 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, const p
   if (!options_.trace.empty()) {
     read_times();
     ::unlink(options_.trace.c_str());  // it may be a link to a file elsewhere
-    trace_.open(options_.trace, std::ios::trunc);
-    if (!trace_)
-      throw UserError(Exit::disk, "engine.trace", options_.trace + ": cannot be written", "choose another file");
+    trace_.emplace(options_.trace, checkpoint::GrowingFile::Begin::empty);
   }
 }
 

@@ -5,9 +5,9 @@
 //   StepRun step = executor.run(pass, objective, report, &optimiser);      // up to the norm
 //   executor.finish(std::move(step), control);                             // and the updates
 //   std::vector<Tensor> out = executor.forward(sample_program, step, {batch_cond, batch_uncond});
-#include <fstream>
 #include <optional>
 
+#include "tessera/checkpoint/in_place.h"
 #include "tessera/comm/comm.h"
 #include "tessera/device/failure.h"
 #include "tessera/device/streams.h"
@@ -192,7 +192,7 @@ class Executor {
   /// The decision on the last step: updates just in time run in the step after it.
   std::optional<net::StepControl> control_;
   bool in_step_ = false;  // between run and finish
-  std::ofstream trace_;
+  std::optional<checkpoint::GrowingFile> trace_;
   bool keep_lines_ = false;
   InEffect in_effect_;
   plan::AttentionUse attention_;  // of the last training step, where lines are kept

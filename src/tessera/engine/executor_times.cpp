@@ -48,13 +48,13 @@ void Executor::note_times(const plan::Program& program, int64_t step, const Devi
     const double seconds = times[i][1] - times[i][0];
     busy_[std::string(name(list[i].lane))] += seconds;
     if (is_work(list[i])) work_ += seconds;
-    if (!trace_.is_open() && !keep_lines_) continue;
+    if (!trace_ && !keep_lines_) continue;
     const std::string line = plan::to_json(list[i], program.schedule.phase, rank_, step, static_cast<int>(i), base_,
                                            times[i][0], times[i][1]);
-    if (trace_.is_open()) trace_ << line << '\n';
+    if (trace_) trace_->write(line + '\n');
     if (keep_lines_) last_lines_.push_back(line);
   }
-  if (trace_.is_open()) trace_.flush();
+  if (trace_) trace_->flush();
   base_ += static_cast<int>(list.size());
 }
 

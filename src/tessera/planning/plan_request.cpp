@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
@@ -296,6 +297,12 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   if (request.planner.compute != DType::f32 && request.machine.profile.device.gemm.contains("bf16"))
     request.machine.dtype = "bf16";  // fp16 has the same rate
   request.checkpoints_kept = static_cast<int>(recipe.checkpoint.keep);
+  request.exported = {recipe.lora.on, 1, recipe.exports_saves(), recipe.checkpoint.keep_exports};
+  if (recipe.lora.on) {
+    std::set<std::string> namings(recipe.lora.exports.begin(), recipe.lora.exports.end());
+    namings.insert("diffusers");  // which the others are made from
+    request.exported.files = static_cast<int>(namings.size());
+  }
   request.run.steps = recipe.run.steps;
   request.run.checkpoint_every = recipe.checkpoint.every;
   request.run.sample_every = recipe.sample.every;

@@ -209,9 +209,8 @@ std::vector<Fact> elsewhere(const Planned& planned, const plan::MemoryCurve& mem
                      "further host memory, at most: the weights as they were, while it is in them"});
   if (memory.nvme.total() > 0)
     facts.push_back({"nvme, a rank", format_bytes(memory.nvme.total()), tier_text(memory.nvme)});
-  const int64_t saved = checkpoints_on_disk(planned), each = checkpoint_bytes(planned);
-  facts.push_back({"disk, the run", format_bytes(each * saved),
-                   std::to_string(saved) + (saved == 1 ? " checkpoint of " : " checkpoints of ") + format_bytes(each)});
+  const RunDisk disk = run_disk(planned);
+  facts.push_back({"disk, the run", format_bytes(disk.bytes()), disk.text()});
   if (planned.cache_entry > 0)
     facts.push_back(
         {"disk, data.cache", format_bytes(planned.cache_entry), "a sample, at most: latents and text in fp32"});
@@ -341,6 +340,7 @@ std::string plan_json(const Planned& planned) {
   const plan::StepSeconds& step = planned.prediction.step;
   const plan::RankGroup& slowest = planned.prediction.groups[planned.prediction.slowest];
   const auto& units = planned.plan().units;
+  const RunDisk disk = run_disk(planned);
   Json json = {
       {"fits", planned.choice.fits},
       {"mesh", mesh},
@@ -368,13 +368,15 @@ std::string plan_json(const Planned& planned) {
         {"sample_lora_bytes", planned.kept_weights}}},
       {"encoders", encoders_json(planned)},
       {"disk",
-       {{"checkpoint_bytes", checkpoint_bytes(planned)},
-        {"checkpoints", checkpoints_on_disk(planned)},
+       {{"checkpoint_bytes", disk.checkpoint_bytes},
+        {"checkpoints", disk.checkpoints},
+        {"exports", disk.exports},
+        {"models", disk.models},
+        {"export_bytes", disk.export_bytes},
         {"cache_sample_bytes", planned.cache_entry},
         {"nvme_bytes", memory.nvme.total()},
         {"nvme_by_part", tier_json(memory.nvme)},
-        {"peak_bytes", checkpoint_bytes(planned) * checkpoints_on_disk(planned) +
-                           memory.nvme.total() * planned.plan().mesh.world()}}},
+        {"peak_bytes", disk.bytes() + memory.nvme.total() * planned.plan().mesh.world()}}},
       {"step_seconds", seconds_json(step)},
       {"busy_seconds", {{"collectives", slowest.busy_link}, {"copies", slowest.busy_copy}}},
       {"experts", expert_json(planned)},

@@ -344,6 +344,7 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   planned.host_encoders = request.host_encoders;
   planned.kept_weights = request.kept_weights;
   planned.checkpoints_kept = request.checkpoints_kept;
+  planned.exported = request.exported;
   planned.encoders = request.encoders;
   planned.encoding = request.encoding;
   plan::Measured found = measure_batch(request, batch, known);

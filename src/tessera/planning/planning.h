@@ -49,6 +49,14 @@ struct RankShare {
 class Measurements;
 std::shared_ptr<Measurements> no_measurements();
 
+/// What a run writes for other programs (disk_need.h).
+struct Exported {
+  bool adapters = false;   ///< alone, else whole models
+  int files = 1;           ///< of the same numbers: adapters under several names
+  bool each_save = false;  ///< to RUN/exports, beside RUN/model at the end
+  int64_t kept = 0;        ///< of those of saves; 0: all
+};
+
 struct PlanRequest {
   const net::Denoiser* model = nullptr;
   std::string model_name;
@@ -83,6 +91,7 @@ struct PlanRequest {
   EncoderBytes encoders;       ///< memory of `prepare` and of sampling, for reports
   EncoderSeconds encoding;     ///< what machine.beside was made of, for reports
   int checkpoints_kept = 0;    ///< 0: all checkpoints of the run
+  Exported exported = {};      ///< what the run writes for other programs
   int64_t cache_entry = 0;     ///< bytes of a cached sample with the longest text; 0: no cache
   int64_t host_sample = 0;     ///< host bytes of a training sample with noise and target (train/loader.h)
   int64_t host_encoders = 0;   ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
@@ -109,6 +118,7 @@ struct Planned {
   int64_t budget = 0;                          ///< device bytes a rank; 0: unlimited
   int64_t host_budget = 0;                     ///< host bytes a rank; 0: the planner offloads nothing
   int checkpoints_kept = 0;                    ///< 0: all of the run
+  Exported exported = {};                      ///< see PlanRequest
   int64_t cache_entry = 0;                     ///< see PlanRequest
   int64_t host_sample = 0;                     ///< see PlanRequest
   int64_t host_encoders = 0;                   ///< see PlanRequest

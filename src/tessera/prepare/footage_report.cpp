@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "tessera/base/json.h"
@@ -172,11 +173,12 @@ void look_into_files(const recipe::Recipe::Data& data, const std::vector<data::I
 }
 
 void FootageReport::add(const SeenClip& clip) {
-  if (!own_.is_open()) {
-    own_.open(part(rank_), std::ios::app);
-    own_ << '\n';  // what a kill cut off of the last line stays apart
+  if (!own_) {
+    own_.emplace(part(rank_), checkpoint::GrowingFile::Begin::behind);
+    own_->write("\n");  // what a kill cut off of the last line stays apart
   }
-  own_ << checkpoint::dump_json(line_of(clip)) << std::endl;  // whole, whatever comes
+  own_->write(checkpoint::dump_json(line_of(clip)) + "\n");
+  own_->flush();  // whole, whatever comes
 }
 
 void FootageReport::finish(const std::vector<std::string>& entries, const std::vector<std::string>& captions,

@@ -8,11 +8,12 @@
 //
 // Ranks write what they add to a file of their own, line by line, so that a kill loses none of it; rank 0 puts these
 // into report.jsonl. A clip that is not encoded anew keeps its line.
-#include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/in_place.h"
 #include "tessera/data/clips.h"
 #include "tessera/data/footage.h"
 #include "tessera/recipe/recipe.h"
@@ -46,7 +47,7 @@ class FootageReport {
   data::Path part(int rank) const { return folder_ / ("report." + std::to_string(rank) + ".part"); }
   const data::Path folder_;
   const int rank_;
-  std::ofstream own_;
+  std::optional<checkpoint::GrowingFile> own_;
 };
 
 /// Entries that an earlier version made of files which it showed otherwise, by what is shown otherwise now.

@@ -139,7 +139,8 @@ struct Recipe {
     plan::DiskPlace disk() const { return {nvme, nvme_checksum}; }
   } plan;
   struct Checkpoint {
-    int64_t every = 0, keep = 0;
+    int64_t every = 0, keep = 0, keep_exports = 0;
+    std::string exported;  ///< lora, model or none
   } checkpoint;
   struct Sample {
     int64_t every = 0, steps = 0, seed = 0;
@@ -169,6 +170,9 @@ struct Recipe {
   std::vector<std::string> assumed = {};  ///< keys of weights that are not here: plans take their release's sizes
 
   std::vector<Stage> stages;  ///< in the order of their steps
+  /// Whether each save writes a model or adapters for other programs.
+  bool exports_saves() const { return checkpoint.exported == "model" || (checkpoint.exported == "lora" && lora.on); }
+
   /// What holds in the `count`-th stage: this recipe with the changes of its first `count` stages, without stages.
   Recipe at_stage(size_t count) const;
 

@@ -34,6 +34,8 @@ bool is_guided_by_images(const Facts& f) { return is_guided(f) && f.recipe.sampl
 bool looks_for_slow_ranks(const Facts& f) { return f.recipe.fault.slow_factor > 0; }
 bool no_gate(const Facts& f) { return !f.gated(); }
 
+bool exports_saves(const Facts& f) { return f.recipe.exports_saves(); }
+
 }  // namespace
 
 std::vector<Setting> checkpoint_settings() {
@@ -53,9 +55,17 @@ std::vector<Setting> checkpoint_settings() {
       {"checkpoint.export",
        Kind::choice,
        "lora",
-       "what each checkpoint exports for other programs; lora: the files of a LoRA run, named by lora.export; model: these, or the model of a full run; none: nothing",
-       nullptr,
+       "what each save exports to RUN/exports; lora: the files of a LoRA run, named by lora.export; model: these, or the model of a full run; none: nothing",
+       checkpoint<&Recipe::Checkpoint::exported>,
        {.choices = "lora|model|none"}},
+      {"checkpoint.keep_exports",
+       Kind::integer,
+       "0",
+       "newest exports of saves kept, beside that of the newest proved checkpoint; 0: all",
+       checkpoint<&Recipe::Checkpoint::keep_exports>,
+       {.range = at_least(0),
+        .needs = {{exports_saves, "saves are not exported: checkpoint.export is none, or lora in a full run"}},
+        .in_stages = true}},
   };
 }
 

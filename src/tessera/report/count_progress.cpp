@@ -49,7 +49,7 @@ void CountProgress::show(int64_t done) {
   line += done < total_ ? "ETA " + format_seconds(static_cast<double>(total_ - done) / rate)
                         : "in " + format_seconds(seconds);
   if (!terminal_) {
-    std::fprintf(stderr, "%s\n", line.c_str());
+    log::info(line);
     return;
   }
   const int width = terminal_width();

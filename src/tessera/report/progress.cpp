@@ -57,7 +57,7 @@ void Progress::step(const StepMetrics& m, int64_t predicted_peak) {
   };
   std::string line = joined();
   if (!terminal_) {
-    std::fprintf(stderr, "%s\n", line.c_str());
+    log::info(line);
     return;
   }
   winsize size{};

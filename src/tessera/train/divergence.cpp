@@ -104,7 +104,7 @@ void Spikes::restore(const checkpoint::Manifest& manifest) {
 }
 
 void write_divergence(const fs::path& run, const Divergence& d) {
-  const nlohmann::ordered_json json = {{"step", d.step}, {"why", d.why},       {"lr", d.lr},
+  const nlohmann::ordered_json json = {{"step", d.step}, {"why", d.why},       {"skipping", d.skipping}, {"lr", d.lr},
                                        {"data", d.data}, {"recipe", d.recipe}, {"filled", d.filled}};
   checkpoint::write_text(run / kDiverged, json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
@@ -116,8 +116,14 @@ std::optional<Divergence> read_divergence(const fs::path& run) {
   try {
     const nlohmann::json json = parse_json(read_foreign(file, kMost, "run"), file.string());
     const JsonFields in(json, file.string());
-    return Divergence{in.whole("step"),          in.text("why"), in.real("lr"), values_of(json, "recipe"),
-                      values_of(json, "filled"), in.text("data")};
+    const auto skipping = json.find("skipping");
+    return Divergence{in.whole("step"),
+                      in.text("why"),
+                      in.real("lr"),
+                      values_of(json, "recipe"),
+                      values_of(json, "filled"),
+                      in.text("data"),
+                      skipping != json.end() && skipping->is_boolean() && skipping->get<bool>()};
   } catch (const UserError& error) {
     log::warn(std::string(error.what()) + "; the run goes on as if that file were not there");
     return std::nullopt;

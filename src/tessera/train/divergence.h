@@ -45,13 +45,15 @@ class Spikes {
   std::vector<Of> of_;
 };
 
-/// RUN/diverged.json: why the last start of a run ended with code 6, and what it computed.
+/// RUN/diverged.json: why the last start of a run ended with code 6, or that it ended while it skipped steps; and what it
+/// computed.
 struct Divergence {
   int64_t step = 0;  ///< the first that was not finite
   std::string why;
   double lr = 0;          ///< of that step
   Values recipe, filled;  ///< every option, as it was given and with all that was chosen
   std::string data;       ///< a digest of the data set
+  bool skipping = false;  ///< no step that was computed since was finite, and the run went on: the next may be
 };
 
 /// Throws UserError (disk).

@@ -6,6 +6,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/report/history.h"
 
 namespace tessera::train {
@@ -54,8 +55,14 @@ void copy_lines(const fs::path& run, int64_t step, const fs::path& to) {
 
 void leave_behind(const fs::path& run, int64_t step, const std::vector<fs::path>& beyond) {
   const fs::path under_way = run / kUnderWay;
-  if (beyond.empty() && !fs::exists(under_way)) return;
+  const std::vector<fs::path> exports = checkpoint::exports_behind(run, step);
+  if (beyond.empty() && exports.empty() && !fs::exists(under_way)) return;
   const fs::path to = next_name(run);
+  if (!exports.empty()) {
+    const fs::path there = under_way / checkpoint::kExports;
+    checkpoint::make_folder(there, "check run.out");
+    for (const fs::path& left : exports) move(left, there / left.filename());
+  }
   if (!beyond.empty()) {
     checkpoint::make_folder(under_way / "checkpoints", "check run.out");
     copy_lines(run, step, under_way);
@@ -65,9 +72,9 @@ void leave_behind(const fs::path& run, int64_t step, const std::vector<fs::path>
   }
   checkpoint::remove_dead_partials(under_way);
   move(under_way, to);
-  log::warn("going back to step " + std::to_string(step) + ": " + std::to_string(beyond.size()) +
-            " checkpoints beyond it and their lines of metrics.jsonl are in " + to.string() +
-            " now; delete it when it is not needed");
+  log::warn("going back to step " + std::to_string(step) + ": " + std::to_string(beyond.size()) + " checkpoints and " +
+            std::to_string(exports.size()) + " exports beyond it, and their lines of metrics.jsonl, are in " +
+            to.string() + " now; delete it when it is not needed");
 }
 
 }  // namespace tessera::train

@@ -7,7 +7,9 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/commit.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/device/driver_watch.h"
 #include "tessera/device/failure.h"
@@ -391,26 +393,50 @@ job::LoraFacts Run::lora_facts(int64_t step, const job::Expert& expert) const {
 }
 
 /// What other programs load, from the parts that were just saved: no rank is asked again.
-void Run::save_beside(int64_t step, const fs::path& folder) {
-  const std::string& wanted = recipe().values.at("checkpoint.export");
-  if (wanted == "none" || (wanted == "lora" && !recipe().lora.on)) return;
-  const auto saved = std::make_shared<checkpoint::TrainingCheckpoint>(folder);
-  const fs::path to = folder / (recipe().lora.on ? "lora" : "model");
-  const std::string then = "the checkpoint is complete without it, and tessera convert exports it from there";
-  const Exit code = attempt(step, "export", then, [&] {
+Exit Run::export_saved_parts(int64_t step, const fs::path& checkpoint, const fs::path& folder) {
+  const std::string then =
+      "the checkpoint is complete without it, and the next start repeats it if it goes on from there";
+  return attempt(step, "export", then, [&] {
+    const auto saved = std::make_shared<checkpoint::TrainingCheckpoint>(checkpoint);
     for (const job::Expert& expert : job_.experts.list) {
       const bool several = job_.experts.several();
       const weights::Source source = weights::open_training(saved, several ? expert.folder + "." : "");
+      const fs::path to = several ? folder / expert.folder : folder;
       if (recipe().lora.on)
         job::save_lora(recipe(), lora_facts(step, expert), weights::LoraFile::of(source, models::form_of(*job_.model)),
-                       several ? to / expert.folder : to);
+                       to);
       else
-        export_saved(*job_.model, source, several ? to / expert.folder : to, export_naming(expert.path));
-      if (!recipe().lora.on) job::save_null_caption(recipe(), *job_.model, several ? to / expert.folder : to);
+        export_saved(*job_.model, source, to, export_naming(expert.path));
+      if (!recipe().lora.on) job::save_null_caption(recipe(), *job_.model, to);
     }
   });
-  std::error_code ignored;  // what is there is no whole export
-  if (code != Exit::done) fs::remove_all(to, ignored);
+}
+
+/// Behind its checkpoint, so that no start finds an export of a step to which the run has not come.
+void Run::export_save(int64_t step, const fs::path& checkpoint) {
+  const fs::path final = checkpoint::step_folder(out_ / checkpoint::kExports, step);
+  const std::string then = "the next start repeats it if it goes on from there";
+  attempt(step, "export", then, [&] {
+    const checkpoint::PartialFolder partial(final, "check run.out");
+    if (export_saved_parts(step, checkpoint, partial.path()) != Exit::done) return;
+    save_beside_experts(partial.path());
+    checkpoint::publish(partial.path(), final);
+  });
+}
+
+/// What a folder of several experts has beside theirs. Of rank 0.
+void Run::save_beside_experts(const fs::path& model) const {
+  if (job_.experts.several() && !job_.experts.gated)
+    checkpoint::write_text(model / checkpoint::kExpertsFile,
+                           checkpoint::experts_text({job_.experts.boundary, recipe_.diffusion.shift}));
+  experts_->save_model(model);
+}
+
+/// Checkpoints and exports that are too many. Of rank 0.
+void Run::prune() {
+  checkpoint::prune(checkpoints_, recipe().checkpoint.keep, next_proved());
+  checkpoint::prune_exports(out_ / checkpoint::kExports, recipe().checkpoint.keep_exports,
+                            checkpoint::newest_proved(checkpoints_));
 }
 
 void Run::save(int64_t step) {
@@ -430,6 +456,7 @@ void Run::save(int64_t step) {
       totals.push_back({row[0], row[1]});
     step_size_.take(totals);
   }
+  const Unproved next = unproved(final, step);
   const auto commit = [&] {
     checkpoint::Manifest manifest;
     manifest.step = step;
@@ -439,6 +466,7 @@ void Run::save(int64_t step) {
     loss_scale_.save(manifest);
     step_size_.save(manifest);
     spikes_.save(manifest);
+    save_unproved(next, manifest);
     save_facts(facts_, recipe_values(planning::resolved(recipe_, plans_, place_)), manifest);
     if (const auto rule = job::adapter_rule(recipe())) manifest.extra["lora"] = job::lora_json(*rule, job_.adapted);
     manifest.extra["model"] = planned().spec.name;
@@ -446,10 +474,14 @@ void Run::save(int64_t step) {
     if (!resume_.line.empty()) manifest.extra[checkpoint::kResumedFrom] = resume_.line;
     run_log_->flush();  // a checkpoint never has a history that is older than itself
     checkpoint::commit_with(partial, final, place_.world, manifest, [&] {
-      save_beside(step, partial);
+      std::error_code ignored;  // what is there is no whole export
+      if (recipe().lora.on && recipe().exports_saves() &&
+          export_saved_parts(step, partial, partial / "lora") != Exit::done)
+        fs::remove_all(partial / "lora", ignored);
       if (checkpoint::is_proved(final)) checkpoint::prove(partial);  // the same step a second time
     });
-    checkpoint::prune(checkpoints_, recipe().checkpoint.keep);
+    if (recipe().exports_saves()) export_save(step, final);
+    prune();
   };
   const auto save_all = [&](prepare::Pace& pace) {
     const auto write = [&] {
@@ -464,7 +496,9 @@ void Run::save(int64_t step) {
   };
   if (unsaved_.empty()) wait_for_slowest(save_all);
   if (unsaved_.empty()) {
-    await_proof(final, step);
+    std::erase_if(unproved_, [&](const Unproved& each) { return each.checkpoint == final; });
+    unproved_.push_back(next);
+    changed_.clear();
     name_checkpoint(final.string());
   }
   if (rank_ != 0) return;

@@ -81,6 +81,7 @@ class Run {
   void warn_without_gpu() const;
   void tell_memory_requests(int64_t step) const;
   void check_start();
+  void choose_checkpoint(bool back);
   void phase(StartPhase phase);
   void plan_run();
   std::vector<std::string> searched_plans(const std::vector<int>& prompts);
@@ -109,18 +110,26 @@ class Run {
   void write_report();
   void save(int64_t step);
   job::LoraFacts lora_facts(int64_t step, const job::Expert& expert) const;
-  void save_beside(int64_t step, const std::filesystem::path& folder);
+  Exit export_saved_parts(int64_t step, const std::filesystem::path& checkpoint, const std::filesystem::path& folder);
+  void export_save(int64_t step, const std::filesystem::path& checkpoint);
+  void save_beside_experts(const std::filesystem::path& model) const;
+  void prune();
   void count_skip(int64_t step);
   // run_health.cpp: what diverges, and what is worth going back to
   void weigh(const ExpertPass& pass, const Decision& decision);
   bool look_for_spikes(const ExpertPass& pass, const Decision& decision);
-  void await_proof(const std::filesystem::path& checkpoint, int64_t step);
+  struct Unproved;
+  Unproved unproved(const std::filesystem::path& checkpoint, int64_t step) const;
+  void save_unproved(const Unproved& next, checkpoint::Manifest& manifest) const;
+  void restore_unproved(const checkpoint::Manifest& manifest);
+  std::optional<std::filesystem::path> next_proved() const;
   void prove(int64_t step);
   bool agree_finite(prepare::Pace& pace, int64_t step, const std::string& broken);
   std::string command(const std::string& flags) const;
   std::string way_back(int64_t step, double lr) const;
   std::string newest_proved() const;
   std::string data_digest() const;
+  void note_skips(int64_t step, const std::string& why, double lr);
   void note_divergence(int64_t step, const UserError& error, double lr);
   void note_divergence(int64_t step, const std::string& why, double lr);
   void require_other_course();
@@ -143,6 +152,7 @@ class Run {
   job::Job job_;
   std::filesystem::path out_, checkpoints_;
   std::optional<comm::RunLock> lock_;  // of rank 0, where no launcher has it
+  std::string asked_;                  // run.resume, or what it was converted to
   checkpoint::Resume resume_;
   Values facts_;                                             // run_facts.h
   std::unique_ptr<checkpoint::TrainingCheckpoint> resumed_;  // resume_.from, until it is loaded
@@ -198,7 +208,8 @@ class Run {
   std::set<size_t> skipping_;           // experts whose last step was skipped, but for overflows of the loss scale
   std::string unsaved_;                 // why the last save wrote no checkpoint; empty: it did
   double rate_ = 0;                     // of the last step
-  std::optional<Divergence> diverged_;  // of the start before, where this one goes back because of it
+  bool skips_noted_ = false;            // in RUN/diverged.json, as long as no step is finite
+  std::optional<Divergence> diverged_;  // of the start before; resume_.back: this one goes back because of it
   std::string other_course_;            // and what is different now
   std::unique_ptr<Loader> loader_;      // ends first: it uses the data
 };

@@ -17,15 +17,21 @@ namespace tessera::train {
 
 namespace fs = std::filesystem;
 
+namespace {
+constexpr const char* kUnproved = "unproved";  // a field of Manifest::extra
+}
+
 /// What a pass says of the states from which it began. An expert is changed by its own steps alone: its first one behind a
 /// checkpoint begins from there.
 void Run::weigh(const ExpertPass& pass, const Decision& decision) {
   const size_t expert = pass.pass.expert;
   if (!decision.skipped.empty()) {
-    if (!decision.overflow) skipping_.insert(expert);
-    return;
+    if (decision.overflow) return;
+    skipping_.insert(expert);
+    return note_skips(pass.pass.step, decision.skipped, decision.rate);
   }
   skipping_.erase(expert);
+  if (skipping_.empty() && std::exchange(skips_noted_, false) && rank_ == 0) forget_divergence(out_);
   changed_.insert(expert);
   if (look_for_spikes(pass, decision))
     std::erase_if(unproved_, [&](const Unproved& each) { return each.experts.contains(expert); });
@@ -49,9 +55,9 @@ bool Run::look_for_spikes(const ExpertPass& pass, const Decision& decision) {
   return true;
 }
 
-/// A checkpoint of this step is there: each expert that was trained since the one before has to make a step from it.
-void Run::await_proof(const fs::path& checkpoint, int64_t step) {
-  Unproved next{checkpoint, std::exchange(changed_, {})};
+/// A checkpoint of this step: each expert that was trained since the one before has to make a step from it.
+Run::Unproved Run::unproved(const fs::path& checkpoint, int64_t step) const {
+  Unproved next{checkpoint, changed_};
   const bool gated = job_.experts.gated;
   // One that has made no step since an earlier save is as untested as it was; one that makes none any more stays so.
   std::set<size_t> later;
@@ -62,25 +68,68 @@ void Run::await_proof(const fs::path& checkpoint, int64_t step) {
       if (gated || later.contains(expert)) next.experts.insert(expert);
   if (next.experts.empty() && !gated && step > 0)
     next.experts.insert(experts_->expert_of(std::min(step, recipe_.run.steps)));
-  unproved_.push_back(std::move(next));
+  return next;
+}
+
+/// Of several experts a checkpoint says for which of them it and those before it wait: the next start is to know of a turn
+/// that ended untested.
+void Run::save_unproved(const Unproved& next, checkpoint::Manifest& manifest) const {
+  if (!job_.experts.several()) return;
+  checkpoint::Json all = checkpoint::Json::object();
+  for (const Unproved& each : unproved_)
+    if (fs::exists(each.checkpoint / "manifest.json")) all[each.checkpoint.filename().string()] = each.experts;
+  all[next.checkpoint.filename().string()] = next.experts;
+  manifest.extra[kUnproved] = all;
+}
+
+void Run::restore_unproved(const checkpoint::Manifest& manifest) {
+  const auto saved = manifest.extra.find(kUnproved);
+  if (job_.experts.several() && saved != manifest.extra.end() && saved->is_object())
+    for (const auto& [name, experts] : saved->items()) {
+      if (const int64_t step = checkpoint::step_of(name); step < 0 || step > done_ || !experts.is_array()) continue;
+      Unproved each{checkpoints_ / name, {}};
+      for (const auto& expert : experts)
+        if (expert.is_number_unsigned() && expert.get<size_t>() < job_.experts.size())
+          each.experts.insert(expert.get<size_t>());
+      unproved_.push_back(std::move(each));
+    }
+  std::ranges::sort(unproved_, {},
+                    [](const Unproved& each) { return checkpoint::step_of(each.checkpoint.filename()); });
+  const fs::path own = checkpoint::step_folder(checkpoints_, done_);
+  if (std::ranges::none_of(unproved_, [&](const Unproved& each) { return each.checkpoint == own; }))
+    unproved_.push_back(unproved(own, done_));
+}
+
+/// Of the checkpoints that wait for their proof the one that stays although newer ones are kept: the oldest there is, or a
+/// later one that waits for no expert besides. Where turns end with a checkpoint the newest always waits for the other
+/// expert's whole turn, and would have been removed before.
+std::optional<fs::path> Run::next_proved() const {
+  const Unproved* found = nullptr;
+  for (const Unproved& each : unproved_)
+    if (fs::exists(each.checkpoint / "manifest.json") &&
+        (!found || std::ranges::includes(found->experts, each.experts)))
+      found = &each;
+  return found ? std::optional(found->checkpoint) : std::nullopt;
 }
 
 /// A step that was skipped has changed nothing, so that the next one begins from the same checkpoint.
 void Run::prove(int64_t step) {
   if (!skipped_.empty() || spiked_) return;
-  const auto last = std::ranges::partition(unproved_, [](const Unproved& each) { return !each.experts.empty(); });
+  const auto last =
+      std::ranges::stable_partition(unproved_, [](const Unproved& each) { return !each.experts.empty(); });
   if (last.empty()) return;
+  const std::vector<Unproved> tried(last.begin(), last.end());
+  unproved_.erase(last.begin(), last.end());
   wait_for_slowest([&](prepare::Pace&) {
     watch_.phase(step, rank_ == 0 ? "calling a checkpoint proved" : "waiting for rank 0", RankWatch::kSlowWork);
     if (rank_ != 0) return;
-    for (const Unproved& each : last) try {
+    for (const Unproved& each : tried) try {
         if (fs::exists(each.checkpoint / "manifest.json")) checkpoint::prove(each.checkpoint);  // else it was pruned
       } catch (const UserError& error) {
         log::warn("step " + std::to_string(step) + ": " + error.what() + "; the checkpoint counts as not proved");
       }
-    checkpoint::prune(checkpoints_, recipe().checkpoint.keep);  // the one that was proved before may go
+    prune();  // the one that was proved before may go
   });
-  unproved_.erase(last.begin(), last.end());
 }
 
 /// Whether no rank has a value that is not finite. All ranks together, when all have read what they would save.
@@ -139,6 +188,17 @@ std::string Run::data_digest() const {
   return std::to_string(hash_text(all));
 }
 
+/// For a start with another rate or other data that finds this one ended, however that was, while it skips.
+void Run::note_skips(int64_t step, const std::string& why, double lr) {
+  if (std::exchange(skips_noted_, true) || rank_ != 0) return;
+  try {
+    write_divergence(out_, {step, why, lr, recipe_values(recipe_),
+                            recipe_values(planning::resolved(recipe_, plans_, place_)), data_digest(), true});
+  } catch (const UserError& error) {
+    log::warn(error.what());
+  }
+}
+
 void Run::note_divergence(int64_t step, const UserError& error, double lr) {
   std::string why = error.what();  // "[train] why; hint", of which the hint is of this start
   why.resize(why.size() - error.hint().size());
@@ -160,11 +220,14 @@ void Run::note_divergence(int64_t step, const std::string& why, double lr) {
   comm_.barrier();
 }
 
-/// Refuses a start that would do what the one before it did.
+/// Refuses a start that would do what the one before it did. One that skipped steps to its end may go on, or goes back too
+/// where the data are others.
 void Run::require_other_course() {
-  if (!diverged_) return;
+  if (!diverged_ || (!resume_.back && !diverged_->skipping)) return;
   other_course_ = other_course(*diverged_, recipe_values(recipe_), data_digest());
-  if (!other_course_.empty()) return;
+  if (!resume_.back && !other_course_.empty()) choose_checkpoint(/*back=*/true);
+  skips_noted_ = diverged_->skipping && other_course_.empty();
+  if (skips_noted_ || !other_course_.empty()) return;
   throw UserError(
       Exit::not_finite, "run.resume",
       "the run ended at step " + std::to_string(diverged_->step) +

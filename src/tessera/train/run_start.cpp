@@ -181,17 +181,12 @@ void Run::check_start() {
   if (rank_ == 0) planning::check_own_folder(out_);
   if (rank_ == 0 && !comm::RunLock::held_by_launcher(out_)) lock_.emplace(out_);
   facts_ = run_facts(recipe_, job_);
-  std::string asked = recipe_.run.resume;
-  if (is_foreign_checkpoint(asked)) asked = adopt(recipe_, job_, facts_, comm_, place_).string();
-  std::optional<Divergence> before = read_divergence(out_);
-  resume_ = checkpoint::choose_resume(asked, out_, place_.attempt > 0 ? std::optional(launcher_start()) : std::nullopt,
-                                      before.has_value());
-  if (resume_.back) diverged_ = std::move(before);
-  comm_.check_agreement("checkpoint to go on from", checkpoint::describe(resume_));
-  if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
-  if (!resumed_) job::check_random_parts(recipe_, job_.experts, job_.image != nullptr);
-  if (resumed_) job::check_experts(job_.experts, resumed_->manifest());
-  if (resumed_ && recipe_.values.at("run.resume_changes") != "allow") require_same(facts_, resumed_->manifest());
+  asked_ = recipe_.run.resume;
+  if (is_foreign_checkpoint(asked_)) asked_ = adopt(recipe_, job_, facts_, comm_, place_).string();
+  diverged_ = read_divergence(out_);
+  // Steps that were skipped up to the end may have been of one bad sample: the same recipe on the same data goes on.
+  choose_checkpoint(diverged_ && (!diverged_->skipping ||
+                                  !other_course(*diverged_, recipe_values(recipe_), diverged_->data).empty()));
   if (rank_ != 0) return;
   for (const fs::path& folder : checkpoint::without_manifest(checkpoints_))
     log::warn(folder.string() + " has no manifest.json, so it is not complete and is not used; " +
@@ -199,12 +194,27 @@ void Run::check_start() {
   for (const fs::path& folder : {checkpoints_, out_ / "samples"}) checkpoint::make_folder(folder, "check run.out");
 }
 
-/// Takes over the run's folder: removes the remains of killed runs, and moves away checkpoints and metrics lines after
-/// the checkpoint from which this run resumes.
+/// The one that the run goes on from; `back`: because of what diverged. All ranks together.
+void Run::choose_checkpoint(bool back) {
+  resume_ = checkpoint::choose_resume(asked_, out_, place_.attempt > 0 ? std::optional(launcher_start()) : std::nullopt,
+                                      back);
+  resumed_.reset();
+  comm_.check_agreement("checkpoint to go on from", checkpoint::describe(resume_));
+  if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
+  if (!resumed_) job::check_random_parts(recipe_, job_.experts, job_.image != nullptr);
+  if (resumed_) job::check_experts(job_.experts, resumed_->manifest());
+  if (resumed_ && recipe_.values.at("run.resume_changes") != "allow") require_same(facts_, resumed_->manifest());
+}
+
+/// Takes over the run's folder: removes the remains of killed runs, and moves away checkpoints, exports and metrics lines
+/// after the checkpoint from which this run resumes.
 void Run::claim_folder() {
+  const fs::path exports = out_ / checkpoint::kExports;
   for (const auto& name : checkpoint::clean_partials(checkpoints_))
     log::info("removed the incomplete checkpoint " + name);
-  std::vector<fs::path> written = {out_, out_ / "samples", out_ / "references", out_ / "model", out_ / "model_ema"};
+  checkpoint::clean_partials(exports);
+  std::vector<fs::path> written = {out_,           out_ / "samples",   out_ / "references",
+                                   out_ / "model", out_ / "model_ema", exports};
   if (job_.experts.several())
     for (const job::Expert& expert : job_.experts.list)
       for (const char* model : {"model", "model_ema"}) written.push_back(out_ / model / expert.folder);
@@ -214,15 +224,12 @@ void Run::claim_folder() {
     log::info("run.resume = " + recipe_.run.resume +
               ": this run has resumed from there before, so it now resumes from its " +
               "newest checkpoint; to go back again, name another checkpoint");
-  if (diverged_)
+  if (resume_.back)
     log::info("step " + std::to_string(diverged_->step) + " was not finite, and " + other_course_ +
               " has changed since: the run goes back to " + (resume_.from ? resume_.from->string() : "its beginning"));
   leave_behind(out_, resumed_ ? resumed_->manifest().step : 0, resume_.beyond);
-  forget_divergence(out_);
-  int64_t keep = recipe_.checkpoint.keep;
-  for (const planning::PartPlan& p : plans_)
-    if (p.part.first <= done_) keep = p.part.recipe.checkpoint.keep;
-  checkpoint::prune(checkpoints_, keep);  // a kill may have come before the last one
+  if (!skips_noted_) forget_divergence(out_);
+  prune();  // a kill may have come before the last one
   write_plan();
 }
 
@@ -239,7 +246,10 @@ std::vector<std::string> Run::searched_plans(const std::vector<int>& prompts) {
     log::info(planning::plans_text(plans_));
     for (const std::string& line : experts_->describe()) log::info(line);
     planning::require_fit(plans_);
-    for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, p.part.recipe, out_, resume_.beyond);
+    std::vector<fs::path> stays = resume_.beyond;
+    const int64_t from = resumed_ ? resumed_->manifest().step : 0;
+    for (const fs::path& behind : checkpoint::exports_behind(out_, from)) stays.push_back(behind);
+    for (const planning::PartPlan& p : plans_) planning::check_disk(p.planned, out_, stays);
   };
   pace.run(search);
   try {
@@ -328,9 +338,7 @@ void Run::start() {
   progress_ = std::make_unique<report::Progress>(rank_ == 0, recipe_.run.steps, done_);
   if (recipe_.plan.budget > 0) engine::Meter::set_budget(recipe_.plan.budget);
   loader_ = std::make_unique<Loader>(/*threads=*/1);
-  size_t part = 0;
-  while (part + 1 < plans_.size() && plans_[part].part.last <= done_) ++part;
-  begin_part(part);
+  begin_part(part_);
   if (owes_samples()) walk_->make_up_samples();
 }
 
@@ -411,10 +419,11 @@ void Run::load() {
       rounded = job::load_initial_weights(recipe_, job_, store);
     experts_->resume(store, *resumed_);
     done_ = resumed_->manifest().step;
+    while (part_ + 1 < plans_.size() && plans_[part_].part.last <= done_) ++part_;
     loss_scale_.restore(resumed_->manifest());
     step_size_.restore(resumed_->manifest());
     spikes_.restore(resumed_->manifest());
-    if (own_checkpoint()) await_proof(*resume_.from, done_);
+    if (own_checkpoint()) restore_unproved(resumed_->manifest());
     log::info("resumed from " + resumed_->path().string());
     if (done_ >= recipe_.run.steps)
       log::info("nothing to train: step " + std::to_string(done_) +
@@ -434,6 +443,9 @@ void Run::load() {
     if (rank_ != 0) return;
     claim_folder();
     open_log();
+    if (own_checkpoint() && recipe().exports_saves() &&
+        !fs::exists(checkpoint::step_folder(out_ / checkpoint::kExports, done_)))
+      export_save(done_, *resume_.from);  // a kill or a full disk kept it from being written
   });
   if (own_checkpoint()) name_checkpoint(resume_.from->string());
   resumed_.reset();
@@ -498,9 +510,9 @@ int Run::finish() {
     if (rank_ == 0) {
       run_log_->stop(done_ + steps_, "stopped by " + signal_name(stopping_));
       log::warn("stopped by " + signal_name(stopping_) +
-                (unsaved_.empty() ? " after a complete checkpoint"
-                                  : ", and no checkpoint was saved: " + unsaved_ + "; " + newest_proved()) +
-                "; start again to resume");
+                (unsaved_.empty() ? " after a complete checkpoint; start again to resume"
+                                  : ", and no checkpoint was saved: " + unsaved_ + "; " + newest_proved() +
+                                        "; start again to go on: with another rate or other data from what is proved"));
     }
     return static_cast<int>(Exit::again);
   }
@@ -571,12 +583,7 @@ Exit Run::export_models() {
         if (rank_ == 0 && !recipe_.lora.on) job::save_null_caption(recipe_, *job_.model, folder);
       });
     });
-    if (rank_ == 0 && job_.experts.several() && !job_.experts.gated)
-      attempted([&] {
-        checkpoint::write_text(model / checkpoint::kExpertsFile,
-                               checkpoint::experts_text({job_.experts.boundary, recipe_.diffusion.shift}));
-      });
-    attempted([&] { experts_->save_model(model); });
+    if (rank_ == 0) attempted([&] { save_beside_experts(model); });
   };
   exported(out_ / "model");
   const fs::path average = out_ / "model_ema";

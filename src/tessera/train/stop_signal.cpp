@@ -1,5 +1,6 @@
 #include "tessera/train/stop_signal.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,7 +26,12 @@ volatile std::sig_atomic_t launched = 0, alone = 0;
 volatile std::time_t stopped_at = 0;
 std::atomic<const char*> newest = nullptr;
 
-void print(const char* text) { [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, ::strlen(text)); }
+/// Where nobody reads (log.h's [Note: nobody waits for a reader]) the end does not wait either.
+void print(const char* text) {
+  pollfd log{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&log, 1, 0) <= 0) return;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, ::strlen(text));
+}
 
 void print_stop(int number, const char* text) {
   const char* name = ::sigabbrev_np(number);

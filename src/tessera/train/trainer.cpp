@@ -50,6 +50,7 @@ constexpr int64_t kOpenFiles = 64;
 
 [[noreturn]] void leave(int code) {
   std::fflush(nullptr);
+  log::flush();
   std::_Exit(code);
 }
 

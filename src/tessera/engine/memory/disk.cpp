@@ -47,9 +47,9 @@ Disk::Disk(plan::DiskPlace place, int64_t bytes)
   if (cached_ < 0)
     throw UserError(Exit::disk, "engine.disk", folder_ + ": no file can be made there: " + std::strerror(errno),
                     "set plan.nvme to a folder on the disk to use");
-  direct_ = open(name.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
+  direct_ = open(name.c_str(), O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
   const bool direct = direct_ >= 0;
-  if (!direct) direct_ = open(name.c_str(), O_RDWR | O_CLOEXEC);
+  if (!direct) direct_ = open(name.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   unlink(name.c_str());  // the file disappears with the process, however that ends
   if (const int full = posix_fallocate(cached_, 0, size_); full != 0) {
     close(cached_);  // a constructor that throws is not followed by the destructor
