@@ -127,10 +127,19 @@ class WarmProgram {
   int socket_ = -1;
 };
 
+/// With TESSERA_TEST_PROGRAMS that folder's programs stand in for those of this build (scripts/mutants).
+std::string stands_in(const std::string& program) {
+  const char* folder = getenv("TESSERA_TEST_PROGRAMS");
+  const bool built = fs::path(program).parent_path() == fs::path(TESSERA_BINARY).parent_path();
+  return folder && built ? (fs::path(folder) / fs::path(program).filename()).string() : program;
+}
+
 }  // namespace
 
-pid_t start_program(const std::vector<std::string>& argv, const std::string& log,
+pid_t start_program(const std::vector<std::string>& asked, const std::string& log,
                     const std::map<std::string, std::string>& environment) {
+  std::vector<std::string> argv = asked;
+  argv[0] = stands_in(argv[0]);
   const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (output < 0) return -1;
   pid_t pid = WarmProgram::of(argv[0], environment).start(argv, environment, output);

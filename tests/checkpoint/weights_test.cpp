@@ -1,6 +1,7 @@
 #include "tessera/checkpoint/weights.h"
 
 #include "checkpoint/files.h"
+#include "tessera/checkpoint/dtype.h"
 #include "tessera/checkpoint/torch_write.h"
 
 namespace tessera::checkpoint {
@@ -173,6 +174,30 @@ TEST_F(Weights, TwoExpertsAreNotOneModel) {
   save("moe/high_noise_model/diffusion_pytorch_model.safetensors", {"a"}, 1);
   save("moe/low_noise_model/diffusion_pytorch_model.safetensors", {"a"}, 1);
   expect_error(Exit::input, {"two models", "name one of the two"}, [&] { open_weights(path("moe")); });
+}
+
+TEST_F(Weights, APartOfAnFp8WeightIsThatPartOfTheWholeByTheScalesOfItsRows) {
+  constexpr int64_t kRows = 6, kColumns = 5;
+  std::vector<uint8_t> codes;
+  for (uint8_t i = 0; i < kRows * kColumns; ++i) codes.push_back(0x38 + i);  // from 1 up
+  const std::vector<float> scales = {0.5f, 3, 0.25f, 7, 0.125f, 11};
+  for (const char* name : {"a.scale_weight", "a.weight_scale"})
+    for (const int64_t count : {kRows, int64_t{1}}) {
+      write_safetensors(path("fp8.safetensors"), {{"a.weight", DType::f8_e4m3, {kRows, kColumns}, codes.data()},
+                                                  {name, DType::f32, {count}, scales.data()}});
+      const WeightSet set = open_weights(path("fp8.safetensors"));
+      std::vector<float> whole(codes.size()), plain(codes.size());
+      set.read_f32("a.weight", 0, kRows * kColumns, whole.data());
+      to_f32(DType::f8_e4m3, codes.data(), kRows * kColumns, plain.data());
+      for (int64_t i = 0; i < kRows * kColumns; ++i)
+        EXPECT_EQ(whole[i], plain[i] * scales[count == 1 ? 0 : i / kColumns]) << name << " " << i;
+      for (const auto& [first, n] : {std::pair<int64_t, int64_t>{7, 13}, {0, 5}, {4, 2}, {25, 5}, {29, 1}}) {
+        std::vector<float> part(static_cast<size_t>(n));
+        set.read_f32("a.weight", first, n, part.data());
+        EXPECT_EQ(part, std::vector<float>(whole.begin() + first, whole.begin() + first + n))
+            << name << " from " << first;
+      }
+    }
 }
 
 }  // namespace tessera::checkpoint

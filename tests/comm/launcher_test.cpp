@@ -8,6 +8,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/comm/heartbeat.h"
+#include "tessera/comm/launch/local_ranks.h"
 #include "tessera/comm/launch/nodes.h"
 #include "tessera/comm/launch/processors.h"
 #include "tessera/comm/rendezvous.h"
@@ -134,6 +135,36 @@ TEST_F(HeartbeatTest, TellsWorkFromWaiting) {
   ASSERT_TRUE(status.longest_work());
   EXPECT_EQ(status.longest_work()->text, "forward blocks.1");
   EXPECT_FALSE(board.read(0).longest_wait());
+}
+
+/// Two ranks that beat: of one step rank 0 waits in a collective, and rank 1 works, for as long as they live.
+void wait_or_work(const std::vector<std::string>&, int) {
+  Rendezvous place;
+  place.local_rank = std::atoi(std::getenv("LOCAL_RANK")), place.local_world = 2;
+  Heartbeat heartbeat(place);
+  heartbeat.at(1, 0, "forward blocks.0");
+  if (place.local_rank == 0) heartbeat.waits(true);
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+  _exit(0);
+}
+
+TEST(LocalRanks, TheTimeThatAMachineSleptIsNeitherWorkNorWait) {
+  constexpr double kTimeout = 2;
+  const RankForks forks({}, wait_or_work);
+  LocalRanks ranks({.ranks = 2, .world = 2, .host = "127.0.0.1", .port = 1, .timeout = kTimeout}, forks);
+  const auto rest = [](double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); };
+  for (int i = 0; i < 2000 && ranks.longest_wait() <= 0; ++i) rest(0.01), ranks.look(false);
+  ASSERT_GT(ranks.longest_wait(), 0);
+  rest(kTimeout + 0.3);  // what a suspend looks like: nobody was looked at
+  ranks.look(true);
+  EXPECT_FALSE(ranks.verdict(0)) << ranks.verdict(0)->text;
+  const auto woke = std::chrono::steady_clock::now();
+  std::optional<Verdict> end;
+  for (int i = 0; i < 1000 && !end; ++i) rest(0.02), ranks.look(false), end = ranks.verdict(0);
+  ASSERT_TRUE(end) << "who stays still is found after a further timeout";
+  EXPECT_EQ(end->code, Exit::rank_lost);
+  EXPECT_NE(end->text.find("rank 1 has made no progress"), std::string::npos) << end->text;
+  EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - woke).count(), 0.8 * kTimeout);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Videos as the ffmpeg program shows them: how many frames, turned, composed, in which colours, one moment a frame.
 #include "data/media.h"
+#include "tessera/data/audio.h"
 #include "tessera/data/clips.h"
 #include "tessera/data/files/file_kinds.h"
 
@@ -308,6 +309,100 @@ TEST_F(MediaVideos, AnAlphaChannelIsComposedOnTheBackground) {
     const Path opaque = make("b.bin", form, stills(3, one.format));
     EXPECT_FALSE(probe(opaque).traits.has(Trait::transparent)) << name;
   }
+}
+
+// A key frame is stored before frames that are shown before it.
+TEST_F(MediaVideos, APartOfAVideoWithFramesOutOfOrderIsThatPartOfTheWhole) {
+  for (const char* muxer : {"mp4", "matroska"}) {
+    const auto set = [](AVCodecContext& codec) {
+      codec.max_b_frames = 2, codec.gop_size = 12;
+      codec.flags |= AV_CODEC_FLAG_QSCALE, codec.global_quality = FF_QP2LAMBDA;
+    };
+    const Path file = make(std::string("b.") + muxer, {.muxer = muxer, .encoder = "mpeg4", .set = set}, greys(56));
+    const Frames whole = decode_clip(file, {});
+    ASSERT_EQ(whole.count, 56) << muxer;
+    for (int k = 17; k < 55; ++k) {
+      const Frames part = decode_clip(file, {.frames = 2, .start = k / 16.0});
+      EXPECT_TRUE(std::equal(part.rgb.begin(), part.rgb.end(), whole.frame(k))) << muxer << " from frame " << k;
+    }
+  }
+}
+
+TEST_F(MediaVideos, TheMatrixAndTheRangeAreThoseThatTheFileNames) {
+  constexpr int kY = 120, kU = 100, kV = 170;
+  struct Form {
+    AVColorSpace space;
+    double red, blue;  // of luma
+    bool full;
+  };
+  const Form forms[] = {{AVCOL_SPC_BT709, 0.2126, 0.0722, false},      {AVCOL_SPC_BT470BG, 0.299, 0.114, false},
+                        {AVCOL_SPC_UNSPECIFIED, 0.299, 0.114, false},  {AVCOL_SPC_BT709, 0.2126, 0.0722, true},
+                        {AVCOL_SPC_BT2020_NCL, 0.2627, 0.0593, false}, {AVCOL_SPC_SMPTE170M, 0.299, 0.114, true}};
+  for (const Form& form : forms) {
+    FramePtr frame = new_frame(AV_PIX_FMT_YUV444P, kWidth, kHeight);
+    for (int p = 0; p < 3; ++p)
+      std::fill_n(frame->data[p], static_cast<size_t>(frame->linesize[p]) * kHeight, uint8_t((int[]){kY, kU, kV}[p]));
+    frame->colorspace = form.space, frame->color_range = form.full ? AVCOL_RANGE_JPEG : AVCOL_RANGE_MPEG;
+    const auto set = [&](AVCodecContext& codec) {
+      codec.colorspace = form.space, codec.color_range = form.full ? AVCOL_RANGE_JPEG : AVCOL_RANGE_MPEG;
+    };
+    std::vector<FramePtr> frames;
+    frames.push_back(std::move(frame));
+    const Path file = make("m.mkv", {.muxer = "matroska", .encoder = "ffv1", .set = set}, frames);
+    const double y = form.full ? kY : (kY - 16) * 255 / 219.0, scale = form.full ? 1 : 255 / 224.0;
+    const double u = (kU - 128) * scale, v = (kV - 128) * scale;
+    const double r = y + 2 * (1 - form.red) * v, b = y + 2 * (1 - form.blue) * u;
+    const double g = (y - form.red * r - form.blue * b) / (1 - form.red - form.blue);
+    const Rgba shown = pixel(decode_clip(file, {}), 0, kHeight / 2, kWidth / 2);
+    const double expected[] = {r, g, b};
+    for (size_t c = 0; c < 3; ++c)
+      EXPECT_NEAR(shown[c], expected[c], 2)
+          << "matrix " << form.space << (form.full ? ", full" : "") << ", colour " << c;
+  }
+}
+
+TEST_F(MediaVideos, ASoundTrackThatBeginsLaterIsHeardLater) {
+  constexpr int kRate = 16000;
+  for (const double late : {0.5, 0.0})
+    for (const int64_t first : {0, 48}) {  // the clock of the file begins at 0, or at three seconds
+      const std::vector<FramePtr> frames = greys(40);
+      const CodecPtr picture = new_encoder(avcodec_find_encoder_by_name("ffv1"), "ffv1", 32, 32, AV_PIX_FMT_YUV420P);
+      picture->time_base = {1, 16}, picture->framerate = {16, 1};
+      const CodecPtr sound = new_encoder(avcodec_find_encoder_by_name("pcm_s16le"), "pcm_s16le", 0, 0, AV_PIX_FMT_NONE);
+      sound->sample_fmt = AV_SAMPLE_FMT_S16, sound->sample_rate = kRate, sound->time_base = {1, kRate};
+      av_channel_layout_default(&sound->ch_layout, 1);
+      require(avcodec_open2(picture.get(), picture->codec, nullptr), "opening the encoder");
+      require(avcodec_open2(sound.get(), sound->codec, nullptr), "opening the encoder");
+      Muxer muxer("matroska", *picture, {}, sound.get());
+      for (size_t i = 0; i < frames.size(); ++i) {
+        frames[i]->pts = first + static_cast<int64_t>(i);
+        require(avcodec_send_frame(picture.get(), frames[i].get()), "encoding");
+        drain(*picture, [&](AVPacket& packet) { muxer.add(packet); });
+      }
+      avcodec_send_frame(picture.get(), nullptr);
+      drain(*picture, [&](AVPacket& packet) { muxer.add(packet); });
+      const auto click = static_cast<int64_t>((1.2 - late) * kRate);  // at 1.2 s of the video
+      for (int64_t at = 0; at < 2 * kRate; at += kRate / 10) {
+        const FramePtr frame(av_frame_alloc());
+        frame->format = sound->sample_fmt, frame->nb_samples = kRate / 10, frame->sample_rate = kRate;
+        frame->pts = first * kRate / 16 + static_cast<int64_t>(late * kRate) + at;
+        av_channel_layout_copy(&frame->ch_layout, &sound->ch_layout);
+        require(av_frame_get_buffer(frame.get(), 0), "a frame of sound");
+        auto* samples = reinterpret_cast<int16_t*>(frame->data[0]);
+        for (int64_t i = 0; i < kRate / 10; ++i) samples[i] = at + i == click ? 30000 : 3000;
+        require(avcodec_send_frame(sound.get(), frame.get()), "encoding");
+        drain(*sound, [&](AVPacket& packet) { muxer.add_sound(packet); });
+      }
+      const Sound heard = decode_sound(write("late.mkv", muxer.finish()), {.rate = kRate});
+      const auto loudest = std::ranges::max_element(heard.samples) - heard.samples.begin();
+      EXPECT_NEAR(static_cast<double>(loudest) / kRate, 1.2, 0.002) << late << " s late, from " << first;
+      const auto silent = static_cast<size_t>(late * kRate);
+      EXPECT_TRUE(std::all_of(heard.samples.begin(), heard.samples.begin() + static_cast<ptrdiff_t>(silent),
+                              [](float x) { return x == 0; }));
+      ASSERT_GT(heard.samples.size(), silent + kRate);
+      EXPECT_NEAR(heard.samples[silent + 32], 3000 / 32768.0, 0.002) << "and then it begins";
+      EXPECT_NEAR(heard.seconds(), 2 + late, 0.01);
+    }
 }
 
 TEST_F(MediaVideos, ColoursThatNothingHereCanShowAreRefused) {

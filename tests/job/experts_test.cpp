@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -44,6 +45,15 @@ TEST_F(ExpertsOfABase, MeetWhereTheRunThatExportedThemHadThem) {
   EXPECT_EQ(placed(folder_ / "base", {{"experts.boundary", "0.6"}}).boundary, 0.6) << "by hand";
   const Experts one = placed(folder_ / "base/low_noise_model", {{"experts.train", "low_noise"}});
   EXPECT_EQ(one.boundary, 0.7) << "one of them alone";
+}
+
+TEST_F(ExpertsOfABase, TheBoundaryItselfBelongsToHighNoise) {
+  const Experts both = placed(folder_ / "base", {{"experts.boundary", "0.875"}});
+  EXPECT_EQ(both.serving(875), 0u);
+  EXPECT_EQ(both.serving(std::nextafter(875.0, 0.0)), 1u);
+  EXPECT_EQ(both.serving(1000), 0u);
+  EXPECT_EQ(both.serving(0), 1u);
+  EXPECT_EQ(placed(folder_ / "base/low_noise_model").serving(1), 0u) << "one alone denoises everywhere";
 }
 
 TEST_F(ExpertsOfABase, AnotherShiftIsTold) {

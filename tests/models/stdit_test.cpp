@@ -225,6 +225,28 @@ TEST(Stdit, TheFrameRateAndTheSizeInPixelsChangeThePrediction) {
   }
 }
 
+TEST(Stdit, WithoutARateAPictureHasThatOfPicturesAndAVideoTheUsualOne) {
+  const Stdit model(preset("opensora1.2-tiny"));
+  const auto sample = [&](int64_t frames, double rate) {
+    net::Sample one = model.blank({4, frames, 8, 8});
+    one.t = 500;
+    one.extra.erase("fps");
+    if (rate > 0) one.extra["fps"] = at::full({1}, rate, at::kFloat);
+    return one;
+  };
+  const auto inputs = [&](double of_picture, double of_video) {
+    return model.pack({sample(1, of_picture), sample(5, of_video)}).inputs;
+  };
+  const auto same = [](const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+    for (size_t i = 0; i < a.size(); ++i)
+      if (a[i].defined() && !at::equal(a[i], b[i])) return false;
+    return a.size() == b.size();
+  };
+  EXPECT_TRUE(same(inputs(0, 0), inputs(120, 24)));
+  EXPECT_FALSE(same(inputs(0, 0), inputs(24, 24)));
+  EXPECT_FALSE(same(inputs(0, 0), inputs(120, 120)));
+}
+
 TEST(Stdit, GivenFramesAreMarkedByTheirIndexAloneAndNoneIsAnAnswerToo) {
   const Stdit model(preset("opensora1.3-tiny"));
   const net::WeightMap weights = lively_weights(model);

@@ -145,6 +145,26 @@ TEST(Wan, TheTwoPicturesOfFlf2vAreToldApart) {
   EXPECT_GT((predict(model, weights, swapped) - predict(model, weights, one)).abs().max().item<double>(), 1e-4);
 }
 
+// Features of variance 1e-6: an epsilon of 1e-6, the config's, would make them twice as large as one of 1e-5.
+TEST(Wan, TheImageBranchHasItsOwnEpsilonAndTheExactGelu) {
+  const Wan model(size_of("wan-tiny-i2v"));
+  const net::WeightMap weights = lively_weights(model);
+  net::Sample one = sample(size_of("wan-tiny-i2v"), 2, 4, 4, 3);
+  one.extra.at(model.conditions().image_extra).mul_(1e-3);
+  const net::Batch batch = model.pack({one});
+  net::PlainContext ctx(weights, "", batch.tokens);
+  const at::Tensor got = model.units()[0]->forward(ctx, {batch.inputs, {}}).cond.at(3);
+  const auto norm = [&](const at::Tensor& x, const std::string& site) {
+    return at::layer_norm(x, {x.size(-1)}, weights.at(site + ".weight"), weights.at(site + ".bias"), 1e-5);
+  };
+  const auto linear = [&](const at::Tensor& x, const std::string& site) {
+    return at::linear(x, weights.at(site + ".weight"), weights.at(site + ".bias"));
+  };
+  const at::Tensor hidden = at::gelu(linear(norm(batch.inputs[3], "img_emb.proj.0"), "img_emb.proj.1"));
+  const at::Tensor expected = norm(linear(hidden, "img_emb.proj.3"), "img_emb.proj.4");
+  EXPECT_LT((got.view_as(expected) - expected).abs().max().item<double>(), 1e-4);
+}
+
 TEST(Wan, ACleanFirstFrameIsTimestepsByTokenAndReplacesTheNoise) {
   const Wan model(size_of("wan-tiny-ti2v"));
   const net::WeightMap weights = lively_weights(model);

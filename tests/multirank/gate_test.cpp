@@ -211,6 +211,23 @@ TEST(Gate, ResumesAndSamplesBitForBit) {
   EXPECT_NE(weights("again", 0), weights("again", 1)) << "a next run goes on with the experts as they are";
 }
 
+/// A step of which a pass overflowed moves nothing: neither the other experts' passes nor the gate.
+TEST(Gate, LearnsFromWholeStepsAlone) {
+  for (const char* hard : {"true", "false"}) {
+    const std::string name = std::string("overflows-") + hard;
+    train(1, name,
+          gate_of(2) + Flags{"--experts.hard", hard, "--plan.compute_dtype", "fp16", "--train.loss_scale", "1e10",
+                             "--train.loss_scale_window", "100"},
+          12);
+    const size_t skipped = gated().metrics(name, "skip").size(), made = gated().metrics(name).size();
+    EXPECT_GT(skipped, 0u) << hard;
+    EXPECT_GT(made, 0u) << hard;
+    const auto manifest = json_of(gated().out(name) + "/checkpoints/step-000012/manifest.json");
+    EXPECT_EQ(manifest["gate"]["updates"].get<size_t>(), made) << hard;
+    EXPECT_EQ(made + skipped, 12u);
+  }
+}
+
 /// The first moment after one step, with beta 0, is the gradient: held against the loss itself, with a bias moved a
 /// little.
 TEST(Gate, LearnsTheGradientOfTheLossThatWasBooked) {

@@ -107,6 +107,31 @@ const ByHand kPipelines[] = {
 INSTANTIATE_TEST_SUITE_P(ByTurns, Pipelines, ::testing::ValuesIn(in_turn("pipelines that equal one rank", kPipelines)),
                          [](const auto& info) { return std::string(info.param.name); });
 
+/// A clip that acts: a norm that counts a parameter twice, or not at all, makes another update.
+TEST(Layouts, ThatClipEveryStepEqualOneRank) {
+  const std::vector<std::string> clips = {"--train.clip_norm", "0.01", "--run.steps", "12"};
+  const auto run = [&](const std::string& name, int ranks, const std::vector<std::string>& more) {
+    std::vector<std::string> flags = clips;
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Result r = shared().train(ranks, name, flags);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return shared().metrics(name);
+  };
+  const auto one = run("clips", 1, {});
+  for (const auto& step : one) EXPECT_GT(step["grad_norm"].get<double>(), 0.01) << "it acts";
+  const std::tuple<const char*, int, std::vector<std::string>> layouts[] = {
+      {"clips-tp", 2, {"--mesh", "tp=2"}},
+      {"clips-replicas", 4, {"--mesh", "dp_replicate=2,dp_shard=2"}},
+      {"clips-levels", 2, {"--mesh", "dp_replicate=2", "--plan.strategy", "two_level"}},
+      {"clips-whole", 2, {"--plan.strategy", "no_shard"}}};
+  for (const auto& [name, ranks, flags] : layouts) {
+    const auto other = run(name, ranks, flags);
+    expect_same_curve(one, other, 12);
+    for (size_t i = 0; i < one.size(); ++i)
+      EXPECT_NEAR(other[i]["grad_norm"].get<double>() / one[i]["grad_norm"].get<double>(), 1, 1e-5) << name << " " << i;
+  }
+}
+
 TEST(Layouts, TheSameLayoutTwiceIsBitIdentical) {
   const Result r = shared().train(2, "two-again", {"--run.steps", std::to_string(kSteps)}, 300);
   ASSERT_EQ(r.code, 0) << r.output;

@@ -153,6 +153,20 @@ TEST(Lora, VariantsTrainAlikeOnAnyLayout) {
   }
 }
 
+/// Ranks that share the tokens cut a sample, and those of tp a row: each has its part of the mask of one rank.
+TEST(Lora, DropoutIsThatOfOneRankWhereverASampleIsCut) {
+  const std::vector<std::string> drops = {"--lora.dropout",      "0.2", "--train.global_batch", "3",
+                                          "--train.micro_batch", "3"};
+  train(1, "drops-one", drops);
+  for (const char* mesh : {"cp=2", "sp=2", "tp=2"}) {
+    SCOPED_TRACE(mesh);
+    std::vector<std::string> flags = drops;
+    flags.insert(flags.end(), {"--mesh", mesh});
+    train(2, std::string("drops-") + mesh, flags);
+    expect_same_losses("drops-one", std::string("drops-") + mesh);
+  }
+}
+
 TEST(Lora, MergedItIsAModelThatGoesOnWhereTheAdaptersWere) {
   train(1, "merge", {"--lora.export", "diffusers,kohya"});
   const std::string model = shared().out("merge") + "/model", merged = (shared().folder() / "merged").string();

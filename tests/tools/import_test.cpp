@@ -171,6 +171,65 @@ TEST(Import, ArgumentsOfProdigyAndWhatOthersMakeOfThem) {
                        {}));
 }
 
+/// What launcher, its file and the script say of ranks and accumulation, together: the script's accumulation counts where it
+/// names one, else the launcher's, and every rank has a batch.
+TEST(Import, TheEffectiveBatchIsThatOfLauncherFileScriptAndRanksTogether) {
+  const Folder folder;
+  folder.file("clips.toml",
+              "[general]\nresolution = [832, 480]\nbatch_size = 3\n[[datasets]]\nvideo_directory = \"videos\"\n"
+              "target_frames = [1]\n");
+  struct Script {
+    const char *command, *accumulation;
+    int64_t batch;  ///< of a rank and micro-batch
+  };
+  const std::string musubi =
+      "wan_train_network.py --task t2v-1.3B --dit d.safetensors --vae v.pth --t5 t.pth "
+      "--dataset_config " +
+      (folder.path / "clips.toml").string();
+  const Script scripts[] = {
+      {"train_dreambooth_lora_sana.py --instance_data_dir=dog --instance_prompt=d --train_batch_size 2",
+       "--gradient_accumulation_steps", 2},
+      {"train.py --dataset_base_path data --num_frames 17 --trainable_models dit", "--gradient_accumulation_steps", 1},
+      {"train_wan_t2v.py --dataset_path data --num_frames 17 --train_architecture full", "--accumulate_grad_batches",
+       1},
+      {musubi.c_str(), "--gradient_accumulation_steps", 3}};
+  for (const Script& script : scripts)
+    for (const int64_t ranks : {1, 2, 4})
+      for (const int64_t launcher : {0, 2, 5})
+        for (const int64_t own : {0, 3})
+          for (const bool in_file : {false, true}) {
+            std::string file = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\n";
+            std::string flags;
+            const auto say = [&](const std::string& name, int64_t value) {
+              file += name + ": " + std::to_string(value) + "\n", flags += " --" + name + " " + std::to_string(value);
+            };
+            say("num_processes", ranks);
+            if (launcher > 0) say("gradient_accumulation_steps", launcher);
+            if (in_file && !TESSERA_HAS_YAML) continue;
+            const std::string config = " --config_file " + folder.file("accelerate.yaml", file);
+            const std::string command =
+                "accelerate launch" + (in_file ? config : flags) + " " + script.command +
+                (own > 0 ? " " + std::string(script.accumulation) + " " + std::to_string(own) : "");
+            const int64_t steps = own > 0 ? own : launcher > 0 ? launcher : 1;
+            EXPECT_EQ(found(import_command(command, {}), "train.global_batch"),
+                      std::to_string(script.batch * steps * ranks))
+                << command << (in_file ? file : "");
+          }
+}
+
+TEST(Import, StepsOfDiffSynthsEpochsAreThoseOfAllRanks) {
+  for (const int64_t ranks : {1, 4})
+    for (const int64_t steps : {1, 2}) {
+      const std::string command =
+          "python train_wan_t2v.py --dataset_path data --steps_per_epoch 500 --max_epochs 4 "
+          "--accumulate_grad_batches " +
+          std::to_string(steps);
+      const Translation t = import_command(command, {.ranks = static_cast<int>(ranks)});
+      EXPECT_EQ(found(t, "run.steps"), std::to_string(2000 / ranks / steps)) << command;
+      EXPECT_EQ(found(t, "train.global_batch"), std::to_string(ranks * steps)) << command;
+    }
+}
+
 TEST(Import, OptimisersByTheNamesOfTheirClasses) {
   const std::pair<const char*, const char*> names[] = {{"Lion", "lion"},
                                                        {"lion8bit", "lion"},
