@@ -97,7 +97,6 @@ at::Tensor value_of(const weights::LoraFile& file, const weights::LoraModule& mo
   if (part == LoraPart::magnitude) return file.rows_of(module, module.magnitude).flatten();
   const at::Tensor stored = part == LoraPart::down
                                 ? file.values(*module.down)
-
                                 : file.rows_of(module, module.up) * (module.up_factor * module.scale() / scale);
   const int64_t along = part == LoraPart::down ? 0 : 1, missing = initial.size(along) - stored.size(along);
   if (missing <= 0 || stored.size(1 - along) != initial.size(1 - along)) return stored;

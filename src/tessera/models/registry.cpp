@@ -54,7 +54,7 @@ fs::path config_of(const std::string& path, const std::string& likely) {
                     "give one of them, for instance model.path = \"" + folder.parts[1].weights.string() + "\"");
   check_input(there, "model.path", path + ": no such file or folder",
               "check the path; relative paths start at the current folder, " + fs::current_path().string() +
-                         checkpoint::fetched_by(path));
+                  checkpoint::fetched_by(path));
   throw UserError(Exit::input, "model.path", path + ": there is no config.json beside the weights",
                   likely.empty() ? "add model.preset (tessera list presets) or model.config"
                                  : "by its tensors it is " + likely + ": add model.preset = \"" + likely + "\"");
