@@ -1,6 +1,8 @@
 // Readers of data sets, tokenizers and what lies beside weights.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -322,7 +324,10 @@ std::vector<Reader> data_readers() {
        {"{\"type\":\"step\",\"step\":1,\"loss\":0.5}\n{\"type\":\"checkpoint\",\"step\":1}\n{\"type\":\"fault\",\"step\":1,\"time\":5}\n"},
        json},
   };
-  if (auto seeds = unigram_seed(); !seeds.empty()) all[2].seeds.push_back(seeds[0]);
+  if (auto seeds = unigram_seed(); !seeds.empty())
+    std::ranges::find(all, std::string("tokenizer-model"), [](const Reader& r) {
+      return std::string(r.name);
+    })->seeds.push_back(seeds[0]);
   return all;
 }
 

@@ -230,7 +230,9 @@ TEST_F(WrongFiles, ALoraToGoOnFromIsLookedForBeforeTheModelIsMade) {
     flags.push_back(init);
     return plan(flags);
   };
-  expect(with("nowhere.safetensors"), 3, {"[lora.init] nowhere.safetensors: no such file or folder"});
+  expect(with("nowhere.safetensors"), 0, {"not here yet: lora.init = nowhere.safetensors; plans need no weights"});
+  expect(command("train", {"--train.mode", "lora", "--lora.init", "nowhere.safetensors"}), 3,
+         {"lora.init", "nowhere.safetensors", "no such file or folder"});
   expect(with(kVae), 3, {"lora.init", "is a video autoencoder", "expected a LoRA", "it belongs to data.vae"});
 }
 TEST_F(WrongFiles, InspectSaysWhatAFileIsThatHoldsNoWeights) {

@@ -85,15 +85,20 @@ void each_part(const Tensor& of, int64_t queries, const Body& body) {
     body(at, std::min(kQueries, queries - at));
 }
 
-/// Whether the tensor's device has the flash kernels: CUDA, and another where LibTorch knows some for it, as in a test. Tensors
-/// without values stand for those of a target, or of the process's device.
-bool has_flash(const Tensor& q) {
+/// Whether LibTorch has the flash kernels for a device: for CUDA, and for another where a test has put some.
+bool has_kernels(c10::DeviceType type) {
   static const bool others = c10::Dispatcher::singleton()
                                  .findSchemaOrThrow("aten::_flash_attention_forward", "")
                                  .hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+  return type == c10::DeviceType::CUDA || (others && type == c10::DeviceType::PrivateUse1);
+}
+bool has_kernels(const Tensor& q) { return has_kernels(q.device().type()); }
+
+/// Whether the tensor's device is taken to have them: tensors without values stand for those of a target, or of the process's
+/// device.
+bool has_flash(const Tensor& q) {
   const device::Backend* here = q.is_meta() ? device::used() : nullptr;
-  const bool cuda = here ? here->type == c10::DeviceType::CUDA : q.is_cuda();
-  return cuda || (others && (here || q.is_privateuseone())) || (q.is_meta() && meta_target());
+  return has_kernels(q) || (here && has_kernels(here->type)) || (!q.is_cpu() && meta_target());
 }
 
 /// What a call of so many keys takes.
@@ -271,7 +276,7 @@ void fused_forward(const AttentionInputs& in, int64_t heads, double scale, const
                    lse = columns_of(result.lse, call.q, call.count, call.queries);
       if (by.kernel == plan::AttentionKernel::cudnn) {
         note_shape(call, heads, query.size(3));
-        if (query.is_meta()) return take(out, lse, on_meta::cudnn_forward(query));
+        if (!has_kernels(query)) return take(out, lse, on_meta::cudnn_forward(query));
         auto got =
             at::_scaled_dot_product_cudnn_attention(query, key, value, /*attn_bias=*/{}, /*compute_log_sumexp=*/true,
                                                     /*dropout_p=*/0.0, /*is_causal=*/false,
@@ -281,7 +286,7 @@ void fused_forward(const AttentionInputs& in, int64_t heads, double scale, const
         if (sums.dim() == 4) sums = sums.squeeze(3);
         return take(out, lse, got);
       }
-      if (query.is_meta()) return take(out, lse, on_meta::forward(query, key));
+      if (!has_kernels(query)) return take(out, lse, on_meta::forward(query, key));
       return take(out, lse,
                   at::_scaled_dot_product_flash_attention(query, key, value, /*dropout_p=*/0.0, /*is_causal=*/false,
                                                           /*return_debug_mask=*/false, scale));
@@ -291,7 +296,7 @@ void fused_forward(const AttentionInputs& in, int64_t heads, double scale, const
                  out = rows_of(result.out, heads, call.q, call.all_queries),
                  lse = result.lse.narrow(1, call.q, call.all_queries), q_begins = begins_of(q_at, call, query),
                  k_begins = begins_of(k_at, call, key);
-    if (query.is_meta()) return take(out, lse, on_meta::forward_of_unlike(query));
+    if (!has_kernels(query)) return take(out, lse, on_meta::forward_of_unlike(query));
     take(out, lse,
          at::_flash_attention_forward(query, key, value, q_begins, k_begins, call.queries, call.keys, /*dropout_p=*/0.0,
                                       /*is_causal=*/false, /*return_debug_mask=*/false, scale));
@@ -337,13 +342,13 @@ void fused_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
         check_internal(d_out.is_contiguous() && out.is_contiguous(), "ops.attention",
                        "the output and its gradient must be contiguous");
         note_shape(call, heads, x.q.size(3));
-        if (x.q.is_meta()) return take(to, on_meta::cudnn_backward(x.q, x.k, x.v));
+        if (!has_kernels(x.q)) return take(to, on_meta::cudnn_backward(x.q, x.k, x.v));
         return take(to, at::_scaled_dot_product_cudnn_attention_backward(
                             queries(d_out), x.q, x.k, x.v, queries(out), lse_is_column ? sums.unsqueeze(3) : sums, none,
                             none, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, call.queries, call.keys,
                             /*dropout_p=*/0.0, /*is_causal=*/false, scale));
       }
-      if (x.q.is_meta()) return take(to, on_meta::backward(x.q, x.k, x.v));
+      if (!has_kernels(x.q)) return take(to, on_meta::backward(x.q, x.k, x.v));
       return take(to, at::_scaled_dot_product_flash_attention_backward(
                           queries(d_out), x.q, x.k, x.v, queries(out), sums, /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
                           call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none, scale));
@@ -353,7 +358,7 @@ void fused_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
     const AttentionInputs x = form(queries, keys, in), to = form(queries, keys, grads);
     const Tensor sums = lse.narrow(1, call.q, call.all_queries).contiguous(), q_begins = begins_of(q_at, call, x.q),
                  k_begins = begins_of(k_at, call, x.k);
-    if (x.q.is_meta()) return take(to, on_meta::backward_of_unlike(x.q, x.k, x.v, call.count));
+    if (!has_kernels(x.q)) return take(to, on_meta::backward_of_unlike(x.q, x.k, x.v, call.count));
     take(to, at::_flash_attention_backward(queries(d_out), x.q, x.k, x.v, queries(out), sums, q_begins, k_begins,
                                            call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none,
                                            scale));

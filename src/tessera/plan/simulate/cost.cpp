@@ -85,7 +85,7 @@ CostModel::CostModel(const ModelSpec& model, const Plan& plan, const Machine& ma
   product_ = rate_of(device.gemm, machine_.dtype, machine_.profile);
   // fp8 and tf32 apply to products; attention runs in another dtype of the profile
   const auto attention = [&](const RateByDtype& rates, const std::string& by) {
-    for (const std::string& name : {machine_.dtype + by, "bf16" + by, machine_.dtype, std::string("bf16")})
+    for (const std::string& name : {machine_.dtype + by, machine_.dtype, "bf16" + by, std::string("bf16")})
       if (const auto it = rates.find(name); it != rates.end()) return it->second;
     return product_;
   };
