@@ -213,7 +213,8 @@ Nodes::Round Nodes::lead() {
   const bool fewer = options_.min_nodes > 0 && options_.min_nodes < options_.nnodes;
   const double patience = fewer && round_.number > 0 ? kRejoinSeconds : start_seconds(options_.timeout);
   std::map<int, Peer> heard;
-  std::optional<Clock::time_point> complete;  // since when all are here
+  constexpr auto kNever = Clock::time_point::max();
+  Clock::time_point complete = kNever;  // since when all are here
   for (Patience left(patience);; wait_a_moment()) {
     beat(0);
     check_refused();
@@ -236,12 +237,11 @@ Nodes::Round Nodes::lead() {
           Exit::rank_lost,
           "node " + numbers(missing) + " did not join within " + std::to_string(std::lround(patience)) + " s" +
               (refused.empty() ? "" : "; a process at " + refused + " knows another token than this run's, or none"));
-    if (!missing.empty()) complete.reset();
-    if (missing.empty() && !complete) complete = Clock::now();
+    if (!missing.empty()) complete = kNever;
+    if (missing.empty() && complete == kNever) complete = Clock::now();
     // One may have died while it waited for the last to come: all are heard of once more.
-    const auto since = complete.value_or(Clock::time_point::max());
-    const bool all =
-        complete && std::ranges::all_of(here, [&](int node) { return node == 0 || heard[node].at > since; });
+    const bool all = complete != kNever &&
+                     std::ranges::all_of(here, [&](int node) { return node == 0 || heard[node].at > complete; });
     if (!all && !late) continue;
     if (!missing.empty())
       log::warn("continuing with " + std::to_string(here.size()) + " of " + std::to_string(options_.nnodes) +

@@ -233,7 +233,9 @@ Dialect read_dialect(const std::string& program, const std::string& table, std::
   const std::string where = program + ".toml, " + table;
   const toml::table* found = file[table].as_table();
   check_internal(found && (*found)["options"].is_array(), "import", where + ": there are no options");
-  Dialect dialect{(*found)["title"].value_or(std::string()), (*found)["from"].value_or(std::string())};
+  Dialect dialect;
+  dialect.name = (*found)["title"].value_or(std::string());
+  dialect.from = (*found)["from"].value_or(std::string());
   dialect.autos = (*found)["auto_is_left_to_the_recipe"].value_or(false);
   dialect.together = std::move(together);
   for (const toml::node& node : *(*found)["options"].as_array()) {

@@ -45,9 +45,9 @@ void tuner_optimiser(Translator& t) {
   std::string name = lower_case(t.value(option));
   for (const std::string_view made : {"optimi-", "bnb-", "ao-", "torch-", "deepspeed-"}) strip_prefix(name, made);
   for (const std::string_view made : {"-paged", "_paged", "-bf16", "_bf16"})
-    if (name.ends_with(made)) name.resize(name.size() - made.size());
+    if (name.ends_with(made)) name.erase(name.size() - made.size());
   const bool eight = name.ends_with("8bit");
-  if (eight) name.resize(name.size() - 4);
+  if (eight) name.erase(name.size() - 4);
   if (name == "adamw" || name == "lion") {
     t.set("train.optimizer", name, {option}, "masters and states are fp32");
     if (eight) t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
