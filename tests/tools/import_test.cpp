@@ -694,11 +694,14 @@ TEST(Import, TheTableHasEveryOptionOfEveryProgramOrOfOne) {
   expect_words(message([] { import_table("kohya"); }), {"--table kohya", "musubi-tuner's commands"});
 }
 
-/// The page that says how imports work names each program whose options are read.
+/// The page that says how imports work names each program whose options are read, and how many these are.
 TEST(Import, ThePageNamesEveryProgram) {
   std::ifstream in(TESSERA_SOURCE_DIR "/docs/coming-from.md");
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  for (const Dialect* dialect : dialects()) EXPECT_NE(text.find(dialect->name), std::string::npos) << dialect->name;
+  for (const Dialect* dialect : dialects()) {
+    const std::string row = "| " + dialect->name + " | " + std::to_string(dialect->rules.size()) + " |";
+    EXPECT_NE(text.find(row), std::string::npos) << row;
+  }
 }
 
 }  // namespace

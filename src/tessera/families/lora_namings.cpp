@@ -74,8 +74,7 @@ constexpr LoraForm kForms[] = {
 
 constexpr std::string_view kNoSana =
     "ComfyUI's nodes and NVlabs' code hold Sana's queries, keys and values in one matrix, where no adapter of one of "
-    "them "
-    "fits; kohya's and DiffSynth's programs have no Sana";
+    "them fits; kohya's and DiffSynth's programs have no Sana";
 constexpr std::string_view kNoMmdit =
     "ComfyUI and kohya's scripts hold queries, keys and values of this model in one matrix, where no adapter of one of "
     "them fits; DiffSynth has its own names";
