@@ -6,9 +6,11 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "tessera/base/limits.h"
@@ -30,6 +32,15 @@ std::set<int> closed_by_exec() {
   return all;
 }
 
+/// The kernel's memory killer takes ranks before the launcher, which lives to name them. Without this it may take both:
+/// it looks for another process while the first one's pages are still being freed.
+void prefer_to_be_killed() {
+  constexpr int kMost = 1000, kMore = 100;  // thousandths of the memory, as if it held so much more
+  const char* const path = "/proc/self/oom_score_adj";
+  int score = 0;
+  if (std::ifstream(path) >> score) std::ofstream(path) << std::min(kMost, score + kMore);
+}
+
 }  // namespace
 
 RankForks::RankForks(std::vector<std::string> arguments, RankProgram program)
@@ -45,6 +56,7 @@ pid_t RankForks::fork(RankVariables variables, int threads, const std::vector<in
   if (getppid() != parent) _exit(1);  // the launcher died meanwhile
   [&]() noexcept {                    // nothing of the launcher may go on here
     forget_stop_signals();
+    prefer_to_be_killed();
     for (const int fd : open_now)
       if (!open_before_.contains(fd)) close(fd);
     cpu_set_t bound;
