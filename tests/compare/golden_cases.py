@@ -32,12 +32,13 @@ import golden_samplers
 import golden_sana
 import golden_tables
 import golden_tiles
+import golden_training
 import golden_wan
 import plain
 from golden_files import Case, write
 
 MODULES = (golden_optimisers, golden_tables, golden_samplers, golden_formats, golden_prompts, golden_encoders,
-           golden_autoencoders, golden_opensora_vae, golden_wan, golden_sana, golden_opensora)
+           golden_autoencoders, golden_opensora_vae, golden_wan, golden_sana, golden_opensora, golden_training)
 KINDS = {name: make for module in MODULES for name, make in module.KINDS.items()}
 UNHEARD_OF = "unheard_of"
 ALL_CASES = 40  # of each kind

@@ -5,8 +5,28 @@
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
+#include "tessera/base/printable.h"
 
 namespace tessera::tools {
+
+namespace {
+
+/// "runs.plain.lr"
+std::string dotted(const std::string& path) {
+  std::string name = path.empty() ? path : path.substr(1);
+  std::ranges::replace(name, '/', '.');
+  return name;
+}
+
+}  // namespace
+
+void Settings::fail(const std::string& key, const Json::exception& error) const {
+  const std::string words = error.what();
+  throw UserError(Exit::input, "verify",
+                  printable(dotted(key.empty() ? path_ : path_ + "/" + key)) +
+                      " is absent or has another type: " + printable(words.substr(words.find("] ") + 2)),
+                  "compare case.json and config.json with those of another case of this kind");
+}
 
 std::vector<std::pair<std::string, Settings>> Settings::items() const {
   std::vector<std::pair<std::string, Settings>> all;
@@ -46,9 +66,7 @@ void Settings::collect(const Json& json, const std::string& path, const std::set
     for (size_t i = 0; i < json.size(); ++i) collect(json[i], path + "/" + std::to_string(i), asked, found);
     return;
   }
-  std::string name = path.empty() ? path : path.substr(1);
-  std::ranges::replace(name, '/', '.');
-  found.push_back(name);
+  found.push_back(dotted(path));
 }
 
 std::vector<std::string> Settings::unread(const std::set<std::string>& asked) const {

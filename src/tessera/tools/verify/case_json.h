@@ -19,14 +19,28 @@ using Json = nlohmann::ordered_json;
 /// A JSON file of a golden case that remembers which of its values were read: a setting that this build passes over would
 /// change what is expected, so a case with one is refused.
 class Settings {
+  /// What `read` gives; its error with the place of the value, which is a field of this one where there is a `key`.
+  template <class F>
+  decltype(auto) named(const std::string& key, F read) const {
+    try {
+      return read();
+    } catch (const Json::exception& error) {
+      fail(key, error);
+    }
+  }
+
  public:
   Settings() : Settings(Json()) {}
   explicit Settings(Json json) : root_(std::make_shared<Root>(std::move(json))), json_(&root_->json) {}
 
-  // What nlohmann's JSON has under these names; errors are its exceptions.
+  // What nlohmann's JSON has under these names. Throws UserError (input) naming the value that is absent or has another type.
   bool contains(const std::string& key) const { return json_->contains(key); }
-  Settings at(const std::string& key) const { return {*this, json_->at(key), key}; }
-  Settings at(size_t i) const { return {*this, json_->at(i), std::to_string(i)}; }
+  Settings at(const std::string& key) const {
+    return {*this, named(key, [&]() -> const Json& { return json_->at(key); }), key};
+  }
+  Settings at(size_t i) const {
+    return {*this, named(std::to_string(i), [&]() -> const Json& { return json_->at(i); }), std::to_string(i)};
+  }
   size_t size() const { return json_->size(); }
   bool is_object() const { return json_->is_object(); }
   bool is_array() const { return json_->is_array(); }
@@ -43,7 +57,7 @@ class Settings {
 
   template <class T>
   T get() const {
-    return json().template get<T>();
+    return named("", [&] { return json().template get<T>(); });
   }
   template <class T>
   requires(!std::is_pointer_v<T>) operator T() const { return get<T>(); }
@@ -87,6 +101,7 @@ class Settings {
   Settings(const Settings& parent, const Json& json, const std::string& key)
       : root_(parent.root_), json_(&json), path_(parent.path_ + "/" + key) {}
 
+  [[noreturn]] void fail(const std::string& key, const Json::exception& error) const;
   bool is_read(const std::string& path, const std::set<std::string>& asked) const;
   void collect(const Json& json, const std::string& path, const std::set<std::string>& asked,
                std::vector<std::string>& found) const;

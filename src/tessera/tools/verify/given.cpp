@@ -1,6 +1,9 @@
 // Kinds of the frames that a clip is given in training and sampling, from recorded draws: beside the noisy latent (a
 // mask and latents), or without noise among the noisy frames. Everything is exact, and a mesh means nothing here.
+#include <functional>
+
 #include "tessera/base/check.h"
+#include "tessera/base/printable.h"
 #include "tessera/diffusion/given_frames.h"
 #include "tessera/diffusion/training_sample.h"
 #include "tessera/families/frames/frame_masks.h"
@@ -14,9 +17,13 @@ namespace {
 using at::Tensor;
 using families::GivenFrames;
 
-std::vector<families::Weighted> weighted(const Settings& config) {
+/// `known` throws UserError for a kind that there is not, which no draw may have hit.
+std::vector<families::Weighted> weighted(const Settings& config, const std::function<void(const std::string&)>& known) {
   std::vector<families::Weighted> weights;
-  for (const auto& [kind, weight] : config.items()) weights.push_back({kind, weight.get<double>()});
+  for (const auto& [kind, weight] : config.items()) {
+    known(kind);
+    weights.push_back({kind, weight.get<double>()});
+  }
   return weights;
 }
 
@@ -30,12 +37,12 @@ CaseResults one(CaseFile file) {
 /// here: of a run that pads, which frames were encoded is not compared.
 void check_run(CaseFile& file, const std::string& name, const Settings& run) {
   const std::string in = "in." + name + ".", out = "out." + name + ".";
-  for (const char* of_reference : {"python_random_seed", "config_after"})
-    run.read(of_reference);  // its draws are inputs
+  run.read("python_random_seed");  // its draws are inputs
   if (!file.has(in + "u")) run.read("chosen");
   const bool images = !file.has(in + "u");
   const Tensor u = images ? Tensor() : file.tensor(in + "u");
-  const auto weights = weighted(run.at("config_before"));
+  const auto weights = weighted(run.at("config_before"), families::places_of);
+  std::vector<families::Weighted> left = weights;
   const auto frames = run.at("frames").get<int64_t>();
   const bool causal = run.at("causal").get<bool>(), padded = run.at("pad").get<bool>();
   size_t calls = 0;
@@ -44,9 +51,9 @@ void check_run(CaseFile& file, const std::string& name, const Settings& run) {
   for (int64_t s = 0; s < (images ? file.tensor(in + "enc0").size(0) : u.size(0)); ++s) {
     latents.push_back(images ? file.tensor(in + "enc0")[s] : encoded());
     const int64_t latent_frames = latents.back().size(1);
+    if (!images) left = families::fitting(weights, latent_frames, causal);
     const std::string kind =
-        images ? families::kind_giving(false, false, false)
-               : families::chosen(families::fitting(weights, latent_frames, causal), u[s].item<double>());
+        images ? families::kind_giving(false, false, false) : families::chosen(left, u[s].item<double>());
     if (!images && run.contains("chosen") && kind != run.at("chosen").at(static_cast<size_t>(s)).get<std::string>())
       file.fail(out + "cond: another kind of sample " + std::to_string(s) + ", " + kind);
     const auto given = families::given_frames(kind, frames, latent_frames, causal);
@@ -64,6 +71,12 @@ void check_run(CaseFile& file, const std::string& name, const Settings& run) {
     for (const int64_t patch : {1, 2}) packed[patch - 1].push_back(models::to_rows(conds.back(), {1, patch, patch}));
   }
   run.read("encodes");  // those of whole clips, and of pictures
+  if (run.contains("config_after")) {
+    std::string names, expected;
+    for (const auto& [kind, weight] : weighted(run.at("config_after"), families::places_of)) expected += kind + " ";
+    for (const auto& [kind, weight] : left) names += kind + " ";
+    if (names != expected) file.fail(out + "cond: kinds that fit a clip are " + names + ", not " + expected);
+  }
   file.compare(out + "x0", at::stack(latents), 0.0);
   file.compare(out + "cond", at::stack(conds), 0.0);
   for (const int64_t patch : {1, 2})
@@ -105,9 +118,10 @@ void check_dropped(CaseFile& file, const Settings& shares) {
   const auto in = [&](const char* name) { return file.tensor(std::string("in.drop.") + name); };
   const Tensor captions = in("txt"), pooled = in("vec");
   const auto all = shares.items();
+  std::string names;
+  for (const auto& [name, share] : all) names += (names.empty() ? "" : ", ") + printable(name);
   check_input(all.size() == 2, "verify",
-              "config.json: dropout has " + std::to_string(all.size()) +
-                  " shares, expected those of captions and of pooled captions");
+              "config.json: dropout has shares of " + names + ", expected those of captions and of pooled captions");
   const std::vector<char> no_caption = left_out(file, all[0].first, all[0].second),
                           no_pooled = left_out(file, all[1].first, all[1].second);
   std::vector<Tensor> texts, vectors;
@@ -146,7 +160,7 @@ void check_masks(CaseFile& file, const std::string& name, const Settings& run, M
   const std::string in = "in." + name + ".";
   const Tensor u = file.tensor(in + "u"), whole = file.tensor(in + "ints"), real = file.tensor(in + "uniform"),
                of_frame = file.tensor(in + "rand");
-  std::vector<families::Weighted> ratios = weighted(run.at("mask_ratios"));
+  std::vector<families::Weighted> ratios = weighted(run.at("mask_ratios"), families::mask_kind);
   std::vector<Tensor> rows;
   for (int64_t s = 0; s < u.size(0); ++s) {
     const std::string kind = families::masked_by(ratios, u[s].item<double>());
@@ -160,9 +174,10 @@ void check_masks(CaseFile& file, const std::string& name, const Settings& run, M
 void check_beside(CaseFile& file, const Settings& run) {
   const Tensor u = file.tensor("in.index.u"), frames = file.tensor("in.index.latent_frames"),
                edge = file.tensor("in.index.edge_u"), whole = file.tensor("in.index.int");
+  const auto kinds = weighted(run.at("mask_types"), families::beside_kind);
   const Tensor masks = at::zeros({u.size(0), frames.max().item<int64_t>()}, at::kLong);
   for (int64_t s = 0; s < u.size(0); ++s) {
-    const std::string kind = families::chosen(weighted(run.at("mask_types")), u[s].item<double>());
+    const std::string kind = families::chosen(kinds, u[s].item<double>());
     if (run.contains("names") && kind != run.at("names").at(static_cast<size_t>(s)).get<std::string>())
       file.fail("out.index.mask: another kind of sample " + std::to_string(s) + ", " + kind);
     const families::MaskDraws draws{[&](int64_t, int64_t) { return whole[s].item<int64_t>(); },

@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/base/printable.h"
 #include "tessera/diffusion/given_frames.h"
+#include "tessera/families/frames/frame_masks.h"
 #include "tessera/tools/verify/by_size.h"
 
 namespace tessera::tools {
@@ -58,11 +60,12 @@ class SecondLoss {
     const diffusion::Options options = by_size(shift, bf16_);
     const Tensor latent = input("latent"), noise = input("noise"), normal = file_.tensor("in.v2.normal"),
                  t = sigmas_of(options, normal);
-    std::vector<Tensor> noisy, targets;
+    std::vector<Tensor> noisy, targets, noises;
     for (int64_t i = 0; i < latent.size(0); ++i) {
       noisy.push_back(models::to_rows(
           diffusion::add_noise(latent[i], noise[i], t[i].item<double>(), options.least_noise), kSizePatch));
       targets.push_back(models::to_rows(diffusion::velocity(latent[i], noise[i], options.least_noise), kSizePatch));
+      noises.push_back(models::to_rows(noise[i], kSizePatch));
     }
     Tensor target = at::stack(targets);
     if (bf16_) {
@@ -71,7 +74,10 @@ class SecondLoss {
       file_.compare(out("x_t"), at::stack(noisy), [](double most) {
         return kSteps * bf16_steps(at::scalar_tensor(most, at::kDouble)).item<double>();
       });
-      file_.compare_each(out("target"), target, [](const Tensor& expected) { return kSteps * bf16_steps(expected); });
+      // a step of the noise, which was rounded before the latent was taken from it, and one of what is left
+      file_.compare_each(out("target"), target, [&](const Tensor& expected) {
+        return bf16_steps(at::stack(noises).to(at::kDouble)) + bf16_steps(expected);
+      });
       if (file_.has(out("target"))) target = file_.tensor(out("target"));
     } else {
       file_.compare(out("t"), t, context_.bound("out"));
@@ -132,6 +138,19 @@ Weights weights_beside(const Tensor& index, double weight, int64_t frames) {
   return weights;
 }
 
+/// What 1.3 may leave out of a batch, with weights; none where a case has no such runs.
+std::vector<families::Weighted> drops_of(const Settings& config) {
+  std::vector<families::Weighted> drops;
+  if (!config.contains("v13_drop_condition")) return drops;
+  const std::vector<std::string> known = families::drop_kinds();
+  for (const auto& [kind, weight] : config.at("v13_drop_condition").items()) {
+    check_input(std::ranges::find(known, kind) != known.end(), "verify",
+                "config.json: v13_drop_condition." + printable(kind) + " is not known to this build");
+    drops.push_back({kind, weight.get<double>()});
+  }
+  return drops;
+}
+
 /// A run of 1.3: what each drop leaves of given frames, what the model reads, the losses.
 void check_third(CaseFile& file, const CaseContext& context, const std::string& name, const Settings& run) {
   const std::string out = "out.v13." + name + ".";
@@ -144,10 +163,7 @@ void check_third(CaseFile& file, const CaseContext& context, const std::string& 
       at::tensor(frames.is_null() ? std::vector<int64_t>() : frames.get<std::vector<int64_t>>(), at::kLong);
   std::string drop = "keep";
   if (!run.at("drop").is_null()) {
-    std::vector<families::Weighted> drops;
-    for (const auto& [kind, weight] : context.config.at("v13_drop_condition").items())
-      drops.push_back({kind, weight.get<double>()});
-    drop = families::chosen(drops, run.at("drop_u").get<double>());
+    drop = families::chosen(drops_of(context.config), run.at("drop_u").get<double>());
     if (drop != run.at("drop").get<std::string>()) file.fail(out + "y: another choice of what is left out, " + drop);
   }
   AreaSamples samples{.x0 = in("x"), .noise = in("noise"), .t = in("t"), .text = {}};
@@ -184,7 +200,9 @@ CaseResults verify_size_loss(const CaseContext& context) {
   const double least = by_size(1).least_noise;
   check_input(context.config.value("sigma_min", least) == least, "verify",
               context.name + ": config.json: sigma_min, this build has " + std::to_string(least));
-  for (const char* of_inputs : {"latent", "mask_patterns"}) context.config.read(of_inputs);
+  for (const char* not_everywhere : {"latent", "mask_patterns", "v13_noise_disable_threshold"})
+    context.config.read(not_everywhere);  // what inputs say, and what runs may have
+  drops_of(context.config);               // which no run may read
   for (const bool bf16 : {false, true}) SecondLoss(file, context, bf16).check();
   for (const auto& [name, run] : context.config.at("v13_runs").items()) check_third(file, context, name, run);
   CaseResults results;

@@ -173,12 +173,13 @@ std::optional<CaseResults> compute(const CaseFunction& kind, const CaseContext& 
     if (context.rank == 0) log::error(unread + "; the other cases are compared");
     return std::nullopt;
   } catch (const UserError& error) {
-    const std::string_view words = error.what();
-    const bool of_case = words.starts_with("[models.vae]") || words.starts_with("[models.config]");
-    if (error.code() != Exit::usage || !of_case) throw;
-    throw UserError(Exit::input, "verify",
-                    (context.folder / "config.json").string() + ": " +
-                        error.what());  // fields of it were read as those of a recipe, or as tiles
+    const std::string words = error.what();
+    if (words.find(context.folder.string()) != words.npos) throw;
+    // fields of config.json that were read as those of a recipe, or as tiles
+    constexpr const char* kOfCase[] = {"[models.vae]", "[models.config]", "[conditions]", "[masks]"};
+    const bool of_case = std::ranges::any_of(kOfCase, [&](const char* place) { return words.starts_with(place); });
+    throw UserError(of_case ? Exit::input : error.code(), "verify",
+                    (context.folder / "config.json").string() + ": " + words);
   } catch (const c10::Error& error) {
     if (device::has_failed()) throw;
     const std::string words = error.what_without_backtrace();
