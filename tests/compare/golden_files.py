@@ -48,18 +48,22 @@ class Case:
     inputs: dict = field(default_factory=dict)    # name -> Tensor
     expected: dict = field(default_factory=dict)
     tolerance: object = "of its kind"
-    files: dict = field(default_factory=dict)     # name -> what is written as JSON
+    files: dict = field(default_factory=dict)     # path -> a text, or what is written as JSON
     weights: dict = field(default_factory=dict)   # name -> Tensor, of model.safetensors
     tensors: dict = field(default_factory=dict)   # path of another file -> its tensors
     metadata: dict = field(default_factory=dict)  # path -> texts in its header
     about: dict = field(default_factory=dict)     # further fields of case.json
+    loose: str = ""                               # part of the names of tensors of which some elements may differ
+    alter: object = None                          # makes a value of `files` another one: alter(files, draw)
+    settings: str = ""                            # of `files`, one whose settings are to be known, in place of config.json
 
 
 def write(case: Case, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     about = {"kind": case.kind, "reference": "plain code", "notes": "drawn", "tolerance": case.tolerance, **case.about}
     for name, content in {"case.json": about, "config.json": case.config, **case.files}.items():
-        (folder / name).write_text(json.dumps(content))
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
     write_tensors({**case.inputs, **case.expected}, folder / "case.safetensors")
     if case.weights:
         write_tensors(case.weights, folder / "model.safetensors")

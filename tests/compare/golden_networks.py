@@ -3,6 +3,7 @@
 A sample is computed alone, as programs do that pack their samples; the reference pads them and masks what is padded.
 """
 import math
+import random
 
 from golden_files import Case, Tensor
 from plain import Array, Weights, backward, cat, linear, mean, permute, reshape, square
@@ -25,6 +26,22 @@ def finish(case: Case, w: Weights, loss: Array, grad_in: dict) -> Case:
     case.expected.update(w.gradients())
     case.expected.update({"grad_in." + name: array.gradient() for name, array in grad_in.items()})
     return case
+
+
+class Adapted(Weights):
+    """With a LoRA beside the linear layers whose names end with a target; `on`: whether it takes part."""
+
+    def __init__(self, draw: random.Random, rank: int, alpha: float, targets: list):
+        super().__init__(draw)
+        self.rank, self.alpha, self.targets, self.on, self.adapter = rank, alpha, targets, False, Weights(draw)
+
+    def linear(self, name: str, x: Array, out: int, bias: bool = True, kernel: list = ()) -> Array:
+        y = super().linear(name, x, out, bias, kernel)
+        if not self.on or not any(name.endswith("." + target) for target in self.targets):
+            return y
+        down = self.adapter(f"transformer.{name}.lora_A.weight", [self.rank, x.shape[-1]])
+        up = self.adapter(f"transformer.{name}.lora_B.weight", [out, self.rank], 0.3)
+        return y + linear(linear(x, down), up) * (self.alpha / self.rank)
 
 
 def modulate(x: Array, shift: Array, scale: Array) -> Array:

@@ -63,7 +63,7 @@ def mmdit_single(w: Weights, name: str, x: Array, vec: Array, angles: list, c: d
     return x + w.linear(name + ".linear2", cat([y, gelu_tanh(inner)], 1), d) * gate
 
 
-def mmdit(draw: random.Random) -> Case:
+def mmdit(draw: random.Random, flux: bool = False) -> Case:
     axes = draw.choice([[2, 2, 4], [4, 2, 2], [2, 4, 4], [6, 2, 6]])
     count = draw.choice([1, 2, 3])
     d, channels, released = sum(axes) * count, draw.choice([1, 2, 3]), draw.random() < 0.5
@@ -72,7 +72,10 @@ def mmdit(draw: random.Random) -> Case:
          "context_in_dim": draw.choice([5, 7]), "hidden_size": d, "num_heads": count, "depth": draw.choice([1, 2]),
          "depth_single_blocks": draw.choice([1, 2]), "axes_dim": axes, "guidance_embed": draw.random() < 0.5,
          "cond_embed": draw.random() < 0.5, "fused_qkv": not released, "use_liger_rope": released}
-    w, size = Weights(draw), (draw.choice([1, 2, 3]), draw.choice([1, 2, 3]), draw.choice([1, 2, 5]))
+    if flux:  # of pictures, with all of its constants
+        c.update(mlp_ratio=4.0, cond_embed=False, fused_qkv=True, use_liger_rope=False)
+    frames = 1 if flux else draw.choice([1, 2, 3])
+    w, size = Weights(draw), (frames, draw.choice([1, 2, 3]), draw.choice([1, 2, 5]))
     batch, tokens, length = draw.choice([1, 2]), math.prod(size), draw.choice([3, 5])
     img, target = (noise(draw, [batch, tokens, 4 * channels]) for _ in range(2))
     txt, y_vec = noise(draw, [batch, length, c["context_in_dim"]]), noise(draw, [batch, c["vec_in_dim"]])
@@ -116,6 +119,100 @@ def mmdit(draw: random.Random) -> Case:
     out = stack(outputs)
     case.expected["out.pred"] = out.tensor()
     return finish(case, w, mean(square(out - target)), wanted)
+
+# Flux, the same function under other names
+
+FLUX = [("img_in", "x_embedder"), ("txt_in", "context_embedder"), ("final_layer.linear", "proj_out"),
+        ("final_layer.adaLN_modulation.1", "norm_out.linear"), ("single_blocks.", "single_transformer_blocks."),
+        ("double_blocks.", "transformer_blocks."), ("img_mod.lin", "norm1.linear"), ("txt_mod.lin", "norm1_context.linear"),
+        ("img_attn.proj", "attn.to_out.0"), ("txt_attn.proj", "attn.to_add_out"), ("modulation.lin", "norm.linear"),
+        ("img_attn.norm.query_norm.scale", "attn.norm_q.weight"), ("img_attn.norm.key_norm.scale", "attn.norm_k.weight"),
+        ("txt_attn.norm.query_norm.scale", "attn.norm_added_q.weight"),
+        ("txt_attn.norm.key_norm.scale", "attn.norm_added_k.weight"), (".norm.query_norm.scale", ".attn.norm_q.weight"),
+        (".norm.key_norm.scale", ".attn.norm_k.weight"), ("img_mlp.0", "ff.net.0.proj"), ("img_mlp.2", "ff.net.2"),
+        ("txt_mlp.0", "ff_context.net.0.proj"), ("txt_mlp.2", "ff_context.net.2"), ("linear2", "proj_out"),
+        *((f"{part}_in.{place}_layer", f"time_text_embed.{theirs}_embedder.linear_{k}")
+          for part, theirs in (("time", "timestep"), ("guidance", "guidance"), ("vector", "text"))
+          for place, k in (("in", 1), ("out", 2)))]
+FUSED = {"img_attn.qkv": ["attn.to_q", "attn.to_k", "attn.to_v"],
+         "txt_attn.qkv": ["attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"],
+         "linear1": ["attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"]}
+
+
+def under_flux(tensors: dict, width: int) -> dict:
+    """Under diffusers' names, whose queries, keys and values are apart, and whose last scale stands before the shift."""
+    found = {}
+
+    def rows(tensor: Tensor, begin: int, count: int) -> Tensor:
+        inner = math.prod(tensor.shape[1:])
+        return Tensor([count, *tensor.shape[1:]], tensor.values[begin * inner:(begin + count) * inner])
+
+    for name, tensor in tensors.items():
+        fused = next((whole for whole in FUSED if f".{whole}." in name), None)
+        if "final_layer.adaLN" in name:
+            tensor = Tensor(tensor.shape, rows(tensor, width, width).values + rows(tensor, 0, width).values)
+        parts = {}
+        if fused:
+            for i, part in enumerate(FUSED[fused]):
+                parts[name.replace(fused, part)] = rows(tensor, i * width, width if i < 3 else tensor.shape[0] - 3 * width)
+        for part, values in (parts or {name: tensor}).items():
+            for ours, theirs in FLUX:
+                part = part.replace(ours, theirs)
+            found[part] = values
+    return found
+
+
+def in_halves(tensors: dict, heads_of: int) -> dict:
+    """As Open-Sora 2.0 was released: q, k and v apart, and of each head of q and k the even rows before the odd ones."""
+    found = {}
+    for name, tensor in tensors.items():
+        inner = math.prod(tensor.shape[1:])
+        line = [tensor.values[i * inner:(i + 1) * inner] for i in range(tensor.shape[0])]
+
+        def halved(part: list) -> list:
+            size = len(part) // heads_of if len(part) % heads_of == 0 and "norm" not in name else len(part)
+            order = [h + i for h in range(0, len(part), size) for i in [*range(0, size, 2), *range(1, size, 2)]]
+            return [part[i] for i in order]
+
+        def put(key: str, part: list) -> None:
+            found[key] = Tensor([len(part), *tensor.shape[1:]], [x for row in part for x in row])
+
+        if "query_norm" in name or "key_norm" in name:
+            put(name, halved(line))
+        elif "attn.qkv" in name or ".linear1." in name:
+            width = len(line) // 3 if "qkv" in name else None
+            whole, last = ("qkv", "v_proj") if width else ("linear1", "v_mlp")
+            width = width or tensors[name.replace("linear1", "linear2").replace(".weight", ".bias")].shape[0]
+            put(name.replace(whole, "q_proj"), halved(line[:width]))
+            put(name.replace(whole, "k_proj"), halved(line[width:2 * width]))
+            put(name.replace(whole, last), line[2 * width:])
+        else:
+            found[name] = tensor
+    return found
+
+
+def flux(draw: random.Random) -> Case:
+    case = mmdit(draw, flux=True)
+    c, names = case.config, {"img": "hidden_states", "txt": "encoder_hidden_states", "y_vec": "pooled_projections",
+                             "timesteps": "timestep"}
+    case.kind = "opensora2_flux"
+    case.config = {"_class_name": "FluxTransformer2DModel", "patch_size": 1, "out_channels": None,
+                   "in_channels": c["in_channels"], "num_layers": c["depth"], "num_single_layers": c["depth_single_blocks"],
+                   "attention_head_dim": sum(c["axes_dim"]), "num_attention_heads": c["num_heads"],
+                   "joint_attention_dim": c["context_in_dim"], "pooled_projection_dim": c["vec_in_dim"],
+                   "guidance_embeds": c["guidance_embed"], "axes_dims_rope": c["axes_dim"]}
+    case.inputs = {"in." + names.get(name[3:], name[3:]): tensor for name, tensor in case.inputs.items()}
+    for ids in ("in.img_ids", "in.txt_ids"):  # those of a sample
+        tensor = case.inputs[ids]
+        case.inputs[ids] = Tensor(tensor.shape[1:], tensor.values[:math.prod(tensor.shape[1:])])
+    gradients = {name[5:]: tensor for name, tensor in case.expected.items() if name.startswith("grad.")}
+    expected = {"out.sample": case.expected["out.pred"], "out.loss": case.expected["out.loss"]}
+    expected |= {"grad." + name: tensor for name, tensor in under_flux(gradients, c["hidden_size"]).items()}
+    expected |= {"grad_in." + names[name[8:]]: tensor for name, tensor in case.expected.items() if name.startswith("grad_in.")}
+    case.expected, original = expected, case.weights
+    case.weights = under_flux(original, c["hidden_size"])
+    case.tensors = {"original.safetensors": original, "released.safetensors": in_halves(original, c["num_heads"])}
+    return case
 
 # Open-Sora 1.2 and 1.3
 
@@ -310,4 +407,4 @@ def stdit(draw: random.Random, version: str) -> Case:
     return case
 
 
-KINDS = {"mmdit": mmdit, "stdit_12": lambda draw: stdit(draw, "v12"), "stdit_13": lambda draw: stdit(draw, "v13")}
+KINDS = {"mmdit": mmdit, "flux": flux, "stdit_12": lambda draw: stdit(draw, "v12"), "stdit_13": lambda draw: stdit(draw, "v13")}

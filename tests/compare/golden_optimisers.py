@@ -1,4 +1,5 @@
 """Optimisers, the average of weights and learning rates in plain code, with settings that are drawn."""
+import bisect
 import math
 import random
 
@@ -376,5 +377,107 @@ def grad_scaler(draw: random.Random) -> Case:
     return case
 
 
-KINDS = {"lion": lion, "adafactor": adafactor, "came": came, "prodigy": prodigy, "adamw": adamw, "ema": ema,
+# Moments in 8 bits
+
+BLOCK, LEAST_QUANTISED = 256, 4096
+
+
+def dynamic_map(sign: bool) -> list:
+    """Sorted: means of neighbours of evenly spaced values, in seven decades, with 0 and 1."""
+    values = [0.0, 1.0]
+    for i in range(7):
+        count = 2 ** i if sign else 2 ** (i + 1)
+        width = f32(f32(1 - f32(0.1)) / count)  # fp32, from the nearer end, rounded once
+        edges = [f32(f32(0.1) + width * k) if k < (count + 1) // 2 else f32(1 - width * (count - k)) for k in range(count + 1)]
+        of_decade = [f32(a + b) / 2 * f32(10.0 ** (i - 6)) for a, b in zip(edges, edges[1:])]
+        values += of_decade + ([-v for v in of_decade] if sign else [])
+    return sorted(f32(v) for v in values)
+
+
+class Quantised:
+    """A moment in codes with a scale for each block. `keep_sign`: no negative value becomes 0."""
+
+    def __init__(self, sign: bool, keep_sign: bool = False):
+        self.map, self.keep_sign = dynamic_map(sign), keep_sign
+        self.middles = [(a + b) / 2 for a, b in zip(self.map, self.map[1:])]
+        self.zero = self.map.index(0.0)
+
+    def put(self, values: list) -> tuple:
+        codes, scales = [], []
+        for begin in range(0, len(values), BLOCK):
+            block = values[begin:begin + BLOCK]
+            scales.append(max(max(abs(x) for x in block), 1e-38))
+            for x in block:
+                code = bisect.bisect_right(self.middles, x / scales[-1])
+                codes.append(code - 1 if self.keep_sign and code == self.zero and x < 0 else code)
+        return codes, scales
+
+    def take(self, codes: list, scales: list) -> list:
+        return [self.map[code] * scales[i // BLOCK] for i, code in enumerate(codes)]
+
+
+def adam8bit(draw: random.Random) -> Case:
+    """Three libraries' orders: decay before or after the update, and with or without the sign's rule."""
+    steps = 5
+    c = {"_class_name": "AdamW8bit", "lr": log_uniform(draw, 1e-4, 1e-2), "eps": log_uniform(draw, 1e-9, 1e-5),
+         "betas": [draw.choice([0.5, 0.8, 0.9]), draw.choice([0.9, 0.95, 0.99])], "wd": draw.choice([0.0, 0.01, 0.1]),
+         "steps": steps, "block_size": BLOCK, "min_8bit_size": LEAST_QUANTISED}
+    case, shapes = Case("adam8bit", c, loose="_codes."), {"small": [draw.choice([1, 7, 40])]}
+    uneven = draw.random() < 0.5  # a last block that is short, which torchao does not quantise
+    shapes["big"] = draw.choice([[4099], [63, 67]]) if uneven else draw.choice([[64, 64], [17, 256], [4352]])
+    for name, shape in shapes.items():
+        count = numel(shape)
+        case.inputs["in.param." + name] = Tensor(shape, gauss(draw, count, 0.5))
+        case.inputs["in.grad." + name] = Tensor([steps, *shape], gauss(draw, steps * count, 10 ** draw.uniform(-3, 0)))
+    for sign, name in ((True, "quant_signed"), (False, "quant_unsigned")):
+        values = [x if sign else abs(x) for x in gauss(draw, 3 * BLOCK, 10 ** draw.uniform(-4, 2))]
+        case.inputs["in." + name] = Tensor([3, BLOCK], values)
+        quantised = Quantised(sign)
+        codes, scales = quantised.put(values)
+        out = {"codes": Tensor([3, BLOCK], codes, "U8"), "scale": numbers(scales, "F32"),
+               "dequant": Tensor([3, BLOCK], quantised.take(codes, scales))}
+        if sign:
+            out["codes_signfix"] = Tensor([3, BLOCK], Quantised(True, True).put(values)[0], "U8")
+        case.expected.update({f"out.{name}.{key}": tensor for key, tensor in out.items()})
+        case.expected["out.qmap_" + name[len("quant_"):]] = numbers(quantised.map, "F32")
+    runs = {"bnb": (False, False), "bnb_cuda_emulated": (True, True), "fp32": (False, False)}
+    if not uneven:
+        runs["torchao"] = (False, False)
+    for run, (decay_last, keep_sign) in runs.items():
+        for name, shape in shapes.items():
+            adam8bit_run(case, run, name, shape, decay_last, keep_sign)
+    return case
+
+
+def adam8bit_run(case: Case, run: str, name: str, shape: list, decay_last: bool, keep_sign: bool) -> None:
+    c, out, count = case.config, case.expected, numel(shape)
+    (beta1, beta2), lr, steps = c["betas"], c["lr"], c["steps"]
+    in_codes = run != "fp32" and count >= LEAST_QUANTISED
+    forms = {"m": Quantised(True, keep_sign), "v": Quantised(False)}
+    p, state, shots = list(case.inputs["in.param." + name].values), {"m": [0.0] * count, "v": [0.0] * count}, []
+    for step in range(1, steps + 1):
+        g = case.inputs["in.grad." + name].values[(step - 1) * count:step * count]
+        m = [beta1 * a + (1 - beta1) * b for a, b in zip(state["m"], g)]
+        v = [beta2 * a + (1 - beta2) * b * b for a, b in zip(state["v"], g)]
+        root = math.sqrt(1 - beta2 ** step)
+        move = [lr / (1 - beta1 ** step) * a / (math.sqrt(b) / root + c["eps"]) for a, b in zip(m, v)]
+        keep = 1 - lr * c["wd"]
+        p = [(x - d) * keep if decay_last else x * keep - d for x, d in zip(p, move)]
+        shots += p
+        stored = {}
+        for letter, values in (("m", m), ("v", v)):
+            at = f"out.{run}.step{step}.{letter}"
+            if in_codes:
+                codes, scales = forms[letter].put(values)
+                state[letter] = forms[letter].take(codes, scales)
+                stored |= {f"{at}_codes.{name}": Tensor(shape, codes, "U8"), f"{at}_scale.{name}": numbers(scales, "F32")}
+            else:
+                state[letter] = values
+                stored[f"{at}.{name}"] = Tensor(shape, values)
+        if run != "fp32" and step in (1, steps):
+            out.update(stored)
+    out[f"out.{run}.param.{name}"] = Tensor([steps, *shape], shots)
+
+
+KINDS = {"adam8bit": adam8bit, "lion": lion, "adafactor": adafactor, "came": came, "prodigy": prodigy, "adamw": adamw, "ema": ema,
          "grad_scaler": grad_scaler}

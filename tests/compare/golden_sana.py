@@ -4,7 +4,7 @@ import math
 import random
 
 from golden_files import Case, Tensor, f32, numbers
-from golden_networks import OF_DIFFUSERS, finish, modulate, thirds, rope3, grid, from_patches, patches, positions2
+from golden_networks import Adapted, OF_DIFFUSERS, finish, modulate, thirds, rope3, grid, from_patches, patches, positions2
 from plain import (Array, attention, cat, chunks, forget, gelu_tanh, heads, layer_norm, linear, mean, narrow,
                    noise, products, relu, reshape, rms_norm, rotate, silu, sinusoid, square, stack, sums, swap,
                    unheads, Weights)
@@ -115,22 +115,6 @@ def sana_forward(w: Weights, c: dict, x: Array, times: list, text: Array, guidan
     return from_patches(y, c["out_channels"], tuple(x.shape[1:]), patch)
 
 
-class Adapted(Weights):
-    """With a LoRA beside the linear layers whose names end with a target; `on`: whether it takes part."""
-
-    def __init__(self, draw: random.Random, rank: int, alpha: float, targets: list):
-        super().__init__(draw)
-        self.rank, self.alpha, self.targets, self.on, self.adapter = rank, alpha, targets, False, Weights(draw)
-
-    def linear(self, name: str, x: Array, out: int, bias: bool = True, kernel: list = ()) -> Array:
-        y = super().linear(name, x, out, bias, kernel)
-        if not self.on or not any(name.endswith("." + target) for target in self.targets):
-            return y
-        down = self.adapter(f"transformer.{name}.lora_A.weight", [self.rank, x.shape[-1]])
-        up = self.adapter(f"transformer.{name}.lora_B.weight", [out, self.rank], 0.3)
-        return y + linear(linear(x, down), up) * (self.alpha / self.rank)
-
-
 def sana_adapter(draw: random.Random) -> Case:
     rank, alpha = draw.choice([1, 2, 3]), draw.choice([1, 3, 8])
     targets = draw.sample(["to_q", "to_k", "to_v", "to_out.0"], draw.choice([1, 2, 4]))
@@ -195,4 +179,56 @@ def sana(draw: random.Random, video: bool = False, w: Weights = None) -> Case:
     return finish(case, w, mean(square(out - target)), {"hidden_states": x, "encoder_hidden_states": text})
 
 
-KINDS = {"sana": sana, "sana_adapter": sana_adapter, "sana_video": lambda draw: sana(draw, True)}
+OFFICIAL = [("time_embed.emb.timestep_embedder.linear_1", "t_embedder.mlp.0"),
+            ("time_embed.emb.timestep_embedder.linear_2", "t_embedder.mlp.2"), ("time_embed.linear", "t_block.1"),
+            *((f"time_embed.{theirs}_embedder.linear_{k}", f"{ours}_embedder.mlp.{2 * k - 2}")
+              for theirs, ours in (("timestep", "t"), ("guidance", "cfg")) for k in (1, 2)),
+            ("patch_embed.proj", "x_embedder.proj"), ("patch_embedding", "x_embedder.proj"),
+            ("caption_projection.linear_1", "y_embedder.y_proj.fc1"), ("caption_projection.linear_2", "y_embedder.y_proj.fc2"),
+            ("caption_norm", "attention_y_norm"), ("proj_out", "final_layer.linear"), ("transformer_blocks.", "blocks."),
+            (".attn1.", ".attn."), (".attn2.", ".cross_attn."), (".to_out.0", ".proj"), (".cross_attn.to_q", ".cross_attn.q_linear"),
+            (".norm_q", ".q_norm"), (".norm_k", ".k_norm"), (".ff.conv_inverted", ".mlp.inverted_conv.conv"),
+            (".ff.conv_depth", ".mlp.depth_conv.conv"), (".ff.conv_point", ".mlp.point_conv.conv"),
+            (".ff.conv_temp", ".mlp.t_conv")]
+
+
+def official(tensors: dict) -> dict:
+    """Shapes under NVlabs' names: q, k and v of self-attention are one tensor, k and v of cross-attention another."""
+    found = {}
+    for name, shape in tensors.items():
+        if name == "scale_shift_table":
+            name = "final_layer.scale_shift_table"
+        for ours, theirs in OFFICIAL:
+            name = name.replace(ours, theirs)
+        for part, whole in ((".attn.to_q.", ".attn.qkv."), (".attn.to_k.", ".attn.qkv."), (".attn.to_v.", ".attn.qkv."),
+                            (".cross_attn.to_k.", ".cross_attn.kv_linear."), (".cross_attn.to_v.", ".cross_attn.kv_linear.")):
+            name = name.replace(part, whole)
+        found[name] = [found[name][0] + shape[0], *shape[1:]] if name in found else list(shape)
+    return found
+
+
+def published(draw: random.Random) -> Case:
+    """Names and shapes alone."""
+    video = draw.random() < 0.5
+    model = sana(draw, video)
+    forget()
+    tensors = {name: tensor.shape for name, tensor in model.weights.items()}
+    case = Case("published_shapes", {}, tolerance={"rule": "exact"})
+    config = {key: value for key, value in model.config.items() if key != "_class_name"}
+    parameters = sum(math.prod(shape) for shape in tensors.values())
+    case.files["drawn.json"] = {"_class_name": model.config["_class_name"], "config": config, "parameters": parameters,
+                                "count": len(tensors), "tensors": tensors}
+    if draw.random() < 0.7:
+        case.files["drawn.json"]["original"] = official(tensors) | {"y_embedder.y_embedding": [3, config["caption_channels"]]}
+    case.about["models"] = {"drawn": {"parameters": parameters, "tensors": len(tensors)}}
+    case.settings = "drawn.json"
+
+    def alter(files: dict, draw: random.Random) -> None:
+        table = files["drawn.json"][draw.choice([key for key in ("tensors", "original") if key in files["drawn.json"]])]
+        table[draw.choice([name for name in table if name != "y_embedder.y_embedding"])][0] += 1
+
+    case.alter = alter
+    return case
+
+
+KINDS = {"published_shapes": published, "sana": sana, "sana_adapter": sana_adapter, "sana_video": lambda draw: sana(draw, True)}

@@ -67,6 +67,11 @@ def aspect_ratios(draw: random.Random) -> Case:
         sizes.append({"height": height, "width": width, "bin": best[1:]})
     case = Case("aspect_ratios", {"_class_name": "aspect_ratios"})
     case.files = {"tables.json": {"own": {"from": "drawn", "bins": bins}}, "sizes.json": {"own": sizes}}
+
+    def alter(files: dict, draw: random.Random) -> None:
+        draw.choice(files["sizes.json"]["own"])["bin"][0] += 16
+
+    case.alter = alter
     return case
 
 

@@ -1,9 +1,10 @@
 """Wan's denoisers in plain code, with sizes and options that are drawn."""
+import json
 import math
 import random
 
 from golden_files import Case, Tensor, bf16, f32, numbers
-from golden_networks import BY_LARGEST, error, finish, modulate, thirds, rope3, grid, from_patches, patches
+from golden_networks import Adapted, BY_LARGEST, error, finish, modulate, thirds, rope3, grid, from_patches, patches
 from plain import (Array, Weights, attention, cat, chunks, gelu, gelu_tanh, heads, layer_norm, narrow,
                    noise, reshape, rms_norm, rotate, silu, sinusoid, sums, swap, take, unheads)
 
@@ -87,11 +88,11 @@ def wan_config(draw: random.Random, kind: str) -> dict:
     return config
 
 
-def wan(draw: random.Random, kind: str = None) -> Case:
+def wan(draw: random.Random, kind: str = None, w: Weights = None) -> Case:
     kind = kind or draw.choice(["t2v", "i2v", "ti2v"])
     c = wan_config(draw, kind)
     case = Case("dit", c, tolerance=BY_LARGEST)
-    w = Weights(draw)
+    w = w or Weights(draw)
     dtype, rounded = draw.choice([("F32", f32), ("BF16", bf16)])
     samples = []
     for i in range(draw.choice([1, 2])):
@@ -122,9 +123,67 @@ def wan(draw: random.Random, kind: str = None) -> Case:
                     wanted[f"{name}.{i}"] = array
         case.inputs[f"in.x.{i}"].dtype = dtype
         case.expected[f"out.{i}"] = outputs[-1].tensor()
+    if isinstance(w, Adapted):  # a file that does not say its alpha has the scale 1
+        scaled, w.alpha = w.alpha, w.rank
+        for i, (x, text, y, _) in enumerate(samples):
+            own = None if features is None else reshape(narrow(features, 0, i, 1), 257, -1)
+            case.expected[f"out_scale1.{i}"] = wan_forward(w, c, x, times[i][:lengths[i]], text, y, own).tensor()
+        w.alpha = scaled
     if features is not None:
         wanted["clip_fea"] = features
     return finish(case, w, error(outputs, [target for *_, target in samples]), wanted)
+
+
+DIFFUSERS = {"self_attn": "attn1", "cross_attn": "attn2", "q": "to_q", "k": "to_k", "v": "to_v", "o": "to_out.0",
+             "k_img": "add_k_proj", "v_img": "add_v_proj", "ffn": "ffn.net", "0": "0.proj", "2": "2"}
+
+
+def diffusers_module(name: str) -> str:
+    _, block, *rest = name.split(".")
+    return ".".join(["blocks", block, *(DIFFUSERS[word] for word in rest)])
+
+
+def wan_adapter(draw: random.Random) -> Case:
+    """One LoRA in the namings of several programs."""
+    rank, alpha, kind = draw.choice([1, 2, 3]), draw.choice([0.5, 1.0, 3.0, 8.0]), draw.choice(["t2v", "i2v"])
+    targets = draw.sample(["q", "k", "v", "o", "ffn.0", "ffn.2"], draw.choice([1, 3, 6]))
+    if kind == "i2v":
+        targets += draw.sample(["k_img", "v_img"], draw.choice([0, 2]))
+    w = Adapted(draw, rank, alpha, targets)
+    w.on = True
+    base = wan(draw, kind, w)
+    config = {"_class_name": "LoRA", "base": "base", "base_config": base.config, "rank": rank, "alpha": alpha,
+              "target_modules": targets}
+    case = Case("lora", config, base.inputs, tolerance={"out": 1e-4, "loss": 1e-5, "grad": 1e-4})
+    case.expected = {name: value for name, value in base.expected.items() if not name.startswith("grad")}
+    case.tensors["base/model.safetensors"] = base.weights
+    files = {name: {} for name in ("peft", "peft_nometa", "kohya", "diffsynth")}
+    config["modules"] = []
+    for name, down in w.adapter.all.items():
+        if not name.endswith(".lora_A.weight"):
+            continue
+        module = name[len("transformer."):-len(".lora_A.weight")]
+        config["modules"].append(module)
+        up = w.adapter.all[f"transformer.{module}.lora_B.weight"]
+        for part, array in (("A", down), ("B", up)):
+            case.expected[f"grad.{module}.lora_{part}.weight"] = array.gradient()
+            for file in ("peft", "peft_nometa"):
+                files[file][f"transformer.{diffusers_module(module)}.lora_{part}.weight"] = array.tensor()
+        short = "lora_unet_" + module.replace(".", "_")
+        files["kohya"] |= {short + ".lora_down.weight": down.tensor(), short + ".lora_up.weight": up.tensor(),
+                           short + ".alpha": Tensor([], [alpha])}
+        files["diffsynth"] |= {module + ".lora_A.default.weight": down.tensor(),
+                               module + ".lora_B.default.weight": (up * (alpha / rank)).tensor()}
+    for file in draw.sample(sorted(files), draw.choice([1, 2, 4])):
+        case.tensors[f"lora_{file}.safetensors"] = files[file]
+    if not any(name.startswith("lora_") and "nometa" not in name for name in case.tensors):
+        case.tensors["lora_kohya.safetensors"] = files["kohya"]
+    about = {"transformer.r": rank, "transformer.lora_alpha": alpha}
+    case.metadata["lora_peft.safetensors"] = {"format": "pt", "lora_adapter_metadata": json.dumps(about)}
+    if "lora_peft_nometa.safetensors" not in case.tensors:
+        case.expected = {name: value for name, value in case.expected.items() if not name.startswith("out_scale1")}
+    return case
+
 
 def experts(draw: random.Random) -> Case:
     """Two denoisers, of which the timestep chooses one."""
@@ -276,5 +335,5 @@ def s2v(draw: random.Random) -> Case:
     return finish(case, w, error(outputs, targets), wanted)
 
 
-KINDS = {"wan_t2v": lambda draw: wan(draw, "t2v"), "wan_i2v": lambda draw: wan(draw, "i2v"),
+KINDS = {"wan_lora": wan_adapter, "wan_t2v": lambda draw: wan(draw, "t2v"), "wan_i2v": lambda draw: wan(draw, "i2v"),
          "wan_ti2v": lambda draw: wan(draw, "ti2v"), "wan_s2v": s2v, "wan_experts": experts}

@@ -62,11 +62,6 @@ fs::path config_of(const std::string& path, const std::string& likely) {
 
 }  // namespace
 
-namespace {
-
-Shapes official_weights(const ModelChoice& choice) { return official_shapes(identify(choice.weights), choice.weights); }
-
-/// The family that a config.json says it is of; null where it does not.
 const Family* family_of_config(const std::string& text) {
   const auto json = json_or_nothing(text);
   if (!json.is_object() || !json.contains("_class_name") || !json["_class_name"].is_string()) return nullptr;
@@ -76,6 +71,10 @@ const Family* family_of_config(const std::string& text) {
       if (name.starts_with(begins)) return &family;
   return nullptr;
 }
+
+namespace {
+
+Shapes official_weights(const ModelChoice& choice) { return official_shapes(identify(choice.weights), choice.weights); }
 
 /// By the first of these that tells it: the preset, the tensors, the config.json, the recipe's fields.
 std::string found_family(const ModelChoice& choice) {

@@ -25,6 +25,8 @@ struct ModelChoice {
   std::map<std::string, std::vector<int64_t>> weights = {};  ///< shapes of the tensors at `path`, by stored name
 };
 
+/// The family that the text of a config.json says it is of (_class_name); null where it does not.
+const Family* family_of_config(const std::string& text);
 /// All throw UserError (usage) naming the nearest known name, or (input) for an unreadable config.
 std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice);
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice);  ///< family is not read

@@ -4,11 +4,13 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/json.h"
+#include "tessera/base/printable.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/data/buckets/aspect_ratios.h"
 #include "tessera/data/text/text.h"
 #include "tessera/data/text/tokenizer.h"
+#include "tessera/models/common/config_reader.h"
 #include "tessera/models/registry.h"
 #include "tessera/tools/verify/case.h"
 
@@ -98,20 +100,36 @@ constexpr const char* kNoParameter = "y_embedder.y_embedding";
 
 CaseFile check_published(const CaseContext& context, const std::string& name, const Settings& facts) {
   const fs::path path = context.folder / (name + ".json");
-  const Json published = read(path);
-  Json config = published.at("config");
-  config["_class_name"] = published.at("_class_name");
+  const Settings published(read(path));
+  Json config = published.at("config").peek();
+  config["_class_name"] = published.at("_class_name").json();
+  for (const char* words : {"checked", "not_checked"}) published.read(words);
   const std::pair<const char*, const char*> namings[] = {{"tensors", "diffusers"}, {"original", "official"}};
   Expected expected;
   expected["out.parameters"] = at::tensor(published.at("parameters").get<int64_t>(), at::kLong);
-  for (const auto& [field, naming] : namings)
+  for (const auto& [field, naming] : namings) {
+    if (!published.contains(field)) continue;
     for (const auto& [name, shape] : published.at(field).items())
-      if (name != kNoParameter) expected["out." + std::string(naming) + "." + name] = whole_numbers(shape);
+      expected["out." + std::string(naming) + "." + name] = whole_numbers(shape.get<std::vector<int64_t>>());
+    expected.erase("out." + std::string(naming) + "." + kNoParameter);
+  }
   CaseFile file(context.name, path, std::move(expected));
   std::unique_ptr<net::Denoiser> model;
   try {
-    model = models::make_denoiser({.config_text = config.dump()});
+    const models::ReadFields fields;
+    published.at("config").text();
+    const models::Family* family = models::family_of_config(config.dump());
+    check_input(family != nullptr, "models", path.string() + ": no family has models of this _class_name");
+    model = family->from_json(config.dump(), path.string(), {});
+    if (published.contains("count") && published.at("count") != published.at("tensors").size())
+      file.fail("out.parameters: count is not that of tensors");
+    std::string unread;
+    for (const std::string& key : published.unread(fields.paths()))
+      unread += (unread.empty() ? "" : ", ") + key;
+    check_input(unread.empty(), "verify", path.string() + ": " + printable(unread) + " is not known to this build",
+                "is it the name of another setting, or does the case need a newer build?");
   } catch (const UserError& error) {
+    if (error.code() == Exit::input && std::string_view(error.what()).starts_with("[verify]")) throw;
     file.note("refused", error.what());
     facts.read();
     for (const char* all : {"out.", "expect."}) file.leave_out(all, "this build has no such model");
@@ -125,6 +143,7 @@ CaseFile check_published(const CaseContext& context, const std::string& name, co
        {std::pair("parameters", parameters), {"tensors", static_cast<int64_t>(published.at("tensors").size())}})
     if (facts.value(key, count) != count) file.fail("out." + std::string(key) + ": case.json has another number");
   for (const auto& [field, naming] : namings) {
+    if (!published.contains(field)) continue;
     const std::string out = "out." + std::string(naming) + ".";
     const Shapes ours = shapes_under(*model, naming);
     for (const auto& [name, shape] : ours) file.compare(out + name, whole_numbers(shape), 0.0);
