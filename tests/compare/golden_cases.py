@@ -170,12 +170,12 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=max(1, round(ALL_CASES * share)), help="of each kind")
     parser.add_argument("--only", help="kinds, by comma")
     parser.add_argument("--mesh", default="dp_shard=1")
-    parser.add_argument("--goldens", help="folder with dc_ae_tiled, for tiles; without it they are left out")
+    parser.add_argument("--goldens", help="folder with recorded cases, for tiles; without it they are left out")
     parser.add_argument("--keep", help="folder that the cases stay in")
     options = parser.parse_args()
     binary = str(Path(options.binary).resolve())
-    kinds = options.only.split(",") if options.only else [*KINDS, golden_tiles.KIND]
-    drawn = [kind for kind in kinds if kind != golden_tiles.KIND]
+    kinds = options.only.split(",") if options.only else [*KINDS, *golden_tiles.KINDS]
+    drawn = [kind for kind in kinds if kind not in golden_tiles.KINDS]
     faults = []
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(options.keep or temporary)
@@ -186,13 +186,14 @@ def main() -> int:
             wrong = [name for name in found if name.rpartition("-")[0] == kind]
             print(f"{kind}: {options.cases} drawn in {seconds[kind]:.1f} s, {'FAIL: ' + ', '.join(wrong) if wrong else 'ok'}")
         faults += found.values()
-        source = Path(options.goldens or "", golden_tiles.KIND)
-        if golden_tiles.KIND in kinds and not source.is_dir():
-            print(f"{golden_tiles.KIND}: left out, there is no folder {source}")
-        elif golden_tiles.KIND in kinds:
-            wrong = golden_tiles.check(lambda *arguments: verify(binary, *arguments), source, root,
-                                       f"{options.seed} {golden_tiles.KIND}", max(1, options.cases // 2))
-            print(f"{golden_tiles.KIND}: {max(1, options.cases // 2)} drawn, {'FAIL' if wrong else 'ok'}")
+        for kind in [kind for kind in kinds if kind in golden_tiles.KINDS]:
+            source, count = Path(options.goldens or "", kind), max(1, options.cases // 2)
+            if not source.is_dir():
+                print(f"{kind}: left out, there is no folder {source}")
+                continue
+            wrong = golden_tiles.check(kind, lambda *arguments: verify(binary, *arguments), source, root,
+                                       f"{options.seed} {kind}", count)
+            print(f"{kind}: {count} drawn, {'FAIL' if wrong else 'ok'}")
             faults += wrong
     for fault in faults:
         print(fault, file=sys.stderr)

@@ -1,120 +1,270 @@
-"""Tiles of an image autoencoder that are not square: the program codes the tiles one by one, plain code stitches them, and the
-program has to come to the same with its own tiles."""
+"""Tiles of autoencoders that are not square, of other sizes and overlaps than the published ones: the program codes the tiles
+one by one, plain code stitches them, and the program has to come to the same with its own tiles."""
+import itertools
 import json
 import random
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from golden_files import Case, Tensor, f32, read, write
 
-KIND = "dc_ae_tiled"
-CELL = 32  # pixels of a latent cell
 ANYTHING = {"out": {"rtol_of_max": 0.0, "atol": 1e30}}  # of a case whose results are wanted, not compared
+FRAMES, ROWS, COLUMNS = 1, 2, 3
 
 
 class Map:
-    """[channels, height, width] as rows of numbers."""
+    """[channels, frames, height, width] as a list of numbers."""
 
-    def __init__(self, channels: int, height: int, width: int, values: list):
-        self.shape, self.values = (channels, height, width), values
+    def __init__(self, shape: list, values: list):
+        self.shape, self.values = list(shape), values
 
-    def at(self, c: int, y: int, x: int) -> float:
-        return self.values[(c * self.shape[1] + y) * self.shape[2] + x]
+    def at(self, *place) -> int:
+        where = 0
+        for n, i in zip(self.shape, place):
+            where = where * n + i
+        return where
 
-    def cut(self, y: int, x: int, height: int, width: int) -> "Map":
-        height, width = min(height, self.shape[1] - y), min(width, self.shape[2] - x)
-        values = []
-        for c in range(self.shape[0]):
-            for row in range(y, y + height):
-                begin = (c * self.shape[1] + row) * self.shape[2] + x
-                values += self.values[begin:begin + width]
-        return Map(self.shape[0], height, width, values)
-
-    def tensor(self) -> Tensor:
-        return Tensor([1, *self.shape], self.values)
+    def cut(self, *ranges) -> "Map":
+        """(begin, count) of frames, rows and columns; what is not there is left out."""
+        spans = [range(self.shape[0])]
+        spans += [range(begin, min(begin + count, n)) for (begin, count), n in zip(ranges, self.shape[1:])]
+        return Map([len(span) for span in spans], [self.values[self.at(*place)] for place in itertools.product(*spans)])
 
 
-def code(verify, source: Path, config: dict, folder: Path, given: str, wanted: str, tiles: list, shape_of) -> list:
-    """What the program makes of each of these tiles without tiling."""
-    case = Case(KIND, config, tolerance=ANYTHING)
-    for i, tile in enumerate(tiles):
-        shape = shape_of(tile)
-        case.inputs[f"in.{given}_{i}"] = tile.tensor()
-        case.expected[f"out.{wanted}_{i}"] = Tensor([1, *shape], [0.0] * (shape[0] * shape[1] * shape[2]))
-    shutil.copy(source / "model.safetensors", write(case, folder))
-    code, output = verify("--write", folder / "written", folder)
-    if code != 0:
-        raise RuntimeError(f"{folder}: coding tiles ended with {code}\n{output}")
-    found = read(folder / "written" / folder.name / "case.safetensors")
-    return [Map(*found[f"out.{wanted}_{i}"].shape[1:], found[f"out.{wanted}_{i}"].values) for i in range(len(tiles))]
+def noise(draw: random.Random, shape: list) -> Map:
+    count = shape[0] * shape[1] * shape[2] * shape[3]
+    return Map(shape, [f32(draw.uniform(-1, 1)) for _ in range(count)])
 
 
-def blend(before: Map, tile: Map, count: int, down: bool) -> None:
-    """Over the first rows (or columns) of a tile, from the last ones of the one before it."""
-    side = 1 if down else 2
-    count = min(count, before.shape[side], tile.shape[side])
-    for c in range(tile.shape[0]):
-        for k in range(count):
-            for other in range(min(before.shape[3 - side], tile.shape[3 - side])):
-                y, x = (k, other) if down else (other, k)
-                from_y, from_x = (before.shape[1] - count + k, other) if down else (other, before.shape[2] - count + k)
-                at = (c * tile.shape[1] + y) * tile.shape[2] + x
-                tile.values[at] = before.at(c, from_y, from_x) * (1 - k / count) + tile.values[at] * (k / count)
+def blend(before: Map, tile: Map, count: int, axis: int) -> None:
+    """Over the first places of a tile along the axis, from the last ones of the one before it."""
+    count = min(count, before.shape[axis], tile.shape[axis])
+    spans = [range(min(a, b)) for a, b in zip(before.shape, tile.shape)]
+    spans[axis] = range(count)
+    for place in itertools.product(*spans):
+        from_place, k = list(place), place[axis]
+        from_place[axis] += before.shape[axis] - count
+        at = tile.at(*place)
+        tile.values[at] = before.values[before.at(*from_place)] * (1 - k / count) + tile.values[at] * (k / count)
 
 
-def stitched(rows: list, channels: int, shared: tuple, kept: tuple, height: int, width: int) -> Map:
-    for i, row in enumerate(rows):
-        for j, tile in enumerate(row):
+@dataclass
+class Tiles:
+    """Along frames, rows and columns: the size of a tile and the step to the next one, where it is cut and where it comes out;
+    `most`: sides up to which nothing is cut. Frames of 0: never cut."""
+    size: tuple
+    step: tuple
+    shared: tuple  # of the results of neighbours
+    kept: tuple    # of each result
+    result: object  # sides -> sides of the result
+
+    def pieces(self, source: Map) -> list:
+        """In the order in which they are coded: for each piece in time the ranges of its tiles in rows."""
+        sides = source.shape[1:]
+        times = [(0, sides[0])]
+        if self.size[0] and sides[0] > self.size[0]:
+            times = [(t, self.size[0] + 1) for t in range(0, sides[0], self.step[0])]
+        spaces = [[((0, sides[1]), (0, sides[2]))]]
+        if sides[1] > self.size[1] or sides[2] > self.size[2]:
+            spaces = [[((y, self.size[1]), (x, self.size[2])) for x in range(0, sides[2], self.step[2])]
+                      for y in range(0, sides[1], self.step[1])]
+        return [[[(time, *space) for space in row] for row in spaces] for time in times]
+
+    def stitched(self, source: Map, coded: list) -> Map:
+        """`coded`: of all tiles, in the order of pieces()."""
+        coded, whole = iter(coded), self.result(source.shape[1:])
+        parts = []
+        for rows in self.pieces(source):
+            tiles = [[next(coded) for _ in row] for row in rows]
+            parts.append(self.in_space(tiles, whole))
+        for i, part in enumerate(parts):
+            if i == 0:
+                continue
+            part = parts[i] = part.cut((1, part.shape[1]), (0, whole[1]), (0, whole[2])) if part.shape[1] > 1 else None
+            if part:
+                blend(parts[i - 1], part, self.shared[0], FRAMES)
+        parts = [part for part in parts if part]
+        if len(parts) > 1 or self.size[0] and source.shape[1] > self.size[0]:
+            parts = [part.cut((0, self.kept[0] + (i == 0)), (0, whole[1]), (0, whole[2])) for i, part in enumerate(parts)]
+        return joined(parts, FRAMES).cut((0, whole[0]), (0, whole[1]), (0, whole[2]))
+
+    def in_space(self, tiles: list, whole: list) -> Map:
+        if len(tiles) == 1 and len(tiles[0]) == 1:
+            return tiles[0][0]
+        for i, j in itertools.product(range(len(tiles)), range(len(tiles[0]))):
             if i > 0:
-                blend(rows[i - 1][j], tile, shared[0], down=True)
+                blend(tiles[i - 1][j], tiles[i][j], self.shared[1], ROWS)
             if j > 0:
-                blend(row[j - 1], tile, shared[1], down=False)
-    result = Map(channels, height, width, [0.0] * (channels * height * width))
-    for i, row in enumerate(rows):
-        for j, tile in enumerate(row):
-            for c in range(channels):
-                for y in range(min(kept[0], tile.shape[1])):
-                    for x in range(min(kept[1], tile.shape[2])):
-                        at = (c * height + i * kept[0] + y) * width + j * kept[1] + x
-                        result.values[at] = tile.at(c, y, x)
+                blend(tiles[i][j - 1], tiles[i][j], self.shared[2], COLUMNS)
+        frames = tiles[0][0].shape[1]
+        rows = [joined([tile.cut((0, frames), (0, self.kept[1]), (0, self.kept[2])) for tile in row], COLUMNS) for row in tiles]
+        return joined(rows, ROWS).cut((0, frames), (0, whole[1]), (0, whole[2]))
+
+
+def joined(parts: list, axis: int) -> Map:
+    shape = list(parts[0].shape)
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    result, begin = Map(shape, [0.0] * (shape[0] * shape[1] * shape[2] * shape[3])), 0
+    for part in parts:
+        for place in itertools.product(*(range(n) for n in part.shape)):
+            to = list(place)
+            to[axis] += begin
+            result.values[result.at(*to)] = part.values[part.at(*place)]
+        begin += part.shape[axis]
     return result
 
 
-def check_one(verify, source: Path, root: Path, draw: random.Random) -> str:
-    config = json.loads((source / "config.json").read_text())
-    config.pop("_tiling", None)
-    latent_channels = config["latent_channels"]
-    cells = [draw.randrange(2, 4), draw.randrange(2, 5)]         # of a tile
-    steps = [draw.randrange(1, side + 1) for side in cells]      # from one tile to the next
-    grid = [side + draw.randrange(1, 4) for side in cells]       # of the picture
-    height, width = CELL * grid[0], CELL * grid[1]
-    image = Map(3, height, width, [f32(draw.uniform(-1, 1)) for _ in range(3 * height * width)])
-    latent = Map(latent_channels, *grid, [f32(draw.gauss(0, 1)) for _ in range(latent_channels * grid[0] * grid[1])])
-    corners = [[(y, x) for x in range(0, grid[1], steps[1])] for y in range(0, grid[0], steps[0])]
-    flat = [corner for row in corners for corner in row]
-
-    def in_rows(tiles):
-        return [[tiles.pop(0) for _ in row] for row in corners]
-
-    overlap = [side - step for side, step in zip(cells, steps)]
-    encoded = code(verify, source, config, root / "encoded", "image", "latent",
-                   [image.cut(CELL * y, CELL * x, CELL * cells[0], CELL * cells[1]) for y, x in flat],
-                   lambda tile: (latent_channels, tile.shape[1] // CELL, tile.shape[2] // CELL))
-    decoded = code(verify, source, config, root / "decoded", "z", "decoded",
-                   [latent.cut(y, x, *cells) for y, x in flat], lambda tile: (3, tile.shape[1] * CELL, tile.shape[2] * CELL))
-    config["_tiling"] = {"tile_sample_min_height": CELL * cells[0], "tile_sample_min_width": CELL * cells[1],
-                         "tile_sample_stride_height": CELL * steps[0], "tile_sample_stride_width": CELL * steps[1]}
-    whole = Case(KIND, config, {"in.image": image.tensor(), "in.z": latent.tensor()},
-                 tolerance={"out": {"rtol_of_max": 1e-5, "atol": 1e-6}})
-    whole.expected["out.latent"] = stitched(in_rows(encoded), latent_channels, overlap, steps, *grid).tensor()
-    pixels = [[CELL * n for n in both] for both in (overlap, steps)]
-    whole.expected["out.decoded"] = stitched(in_rows(decoded), 3, *pixels, height, width).tensor()
-    folder = write(whole, root / "whole")
-    shutil.copy(source / "model.safetensors", folder)
-    code_of, output = verify(folder)
-    return "" if code_of == 0 and "not compared" not in output else f"{config['_tiling']} of {height}x{width}\n{output}"
+def both_ways(size: tuple, step: tuple, cell: int) -> tuple:
+    """Of encoding and decoding, where a latent cell is `cell` pixels and a latent frame four frames."""
+    parts = (4, cell, cell)
+    small, steps = (tuple(n // part for n, part in zip(of, parts)) for of in (size, step))
+    encode = Tiles(size, step, tuple(a - b for a, b in zip(small, steps)), steps,
+                   lambda sides: [(sides[0] - 1) // 4 + 1, sides[1] // cell, sides[2] // cell])
+    decode = Tiles(small, steps, tuple(a - b for a, b in zip(size, step)), step,
+                   lambda sides: [4 * (sides[0] - 1) + 1, sides[1] * cell, sides[2] * cell])
+    return encode, decode
 
 
-def check(verify, source: Path, root: Path, seed: str, count: int) -> list:
-    faults = [check_one(verify, source, root / f"{KIND}-{i}", random.Random(f"{seed} {i}")) for i in range(count)]
+class Program:
+    """Codes tiles with the weights of a recorded case."""
+
+    def __init__(self, verify, source: Path, root: Path):
+        self.verify, self.source, self.root = verify, source, root
+        self.config = json.loads((source / "config.json").read_text())
+
+    def written(self, case: Case, name: str) -> dict:
+        folder = write(case, self.root / name)
+        shutil.copy(self.source / "model.safetensors", folder)
+        code, output = self.verify("--write", folder / "written", folder)
+        if code != 0:
+            raise RuntimeError(f"{folder}: coding tiles ended with {code}\n{output}")
+        return read(folder / "written" / folder.name / "case.safetensors")
+
+    def fault(self, case: Case, about: object) -> str:
+        folder = write(case, self.root / "whole")
+        shutil.copy(self.source / "model.safetensors", folder)
+        code, output = self.verify(folder)
+        return "" if code == 0 and "not compared" not in output else f"{about} ended with {code}\n{output}"
+
+
+def put(case: Case, name: str, tile: Map) -> None:
+    """Pictures have no frames."""
+    pictures = case.kind == "dc_ae_tiled"
+    case.inputs[name] = Tensor([1, tile.shape[0], *tile.shape[2:]] if pictures else [1, *tile.shape], tile.values)
+
+
+def want(case: Case, name: str, channels: int, sides: list) -> None:
+    shape = [channels, *(sides[1:] if case.kind == "dc_ae_tiled" else sides)]
+    case.expected[name] = Tensor([1, *shape], [0.0] * (shape[0] * shape[1] * shape[2] * (shape[3] if len(shape) > 3 else 1)))
+
+
+def found_in(results: dict, name: str, frames: bool = True) -> Map:
+    shape = results[name].shape[1:]
+    return Map(shape if frames else [shape[0], 1, *shape[1:]], results[name].values)
+
+
+def dc_ae(program: Program, draw: random.Random) -> str:
+    cell, channels = 32, program.config["latent_channels"]
+    program.config.pop("_tiling", None)
+    cells = [draw.randrange(2, 4), draw.randrange(2, 5)]
+    steps = [draw.randrange(1, side + 1) for side in cells]
+    grid = [side + draw.randrange(1, 4) for side in cells]
+    size, step = (tuple([0] + [cell * n for n in of]) for of in (cells, steps))
+    whole = Case("dc_ae_tiled", {**program.config, "_tiling": {
+        "tile_sample_min_height": size[1], "tile_sample_min_width": size[2], "tile_sample_stride_height": step[1],
+        "tile_sample_stride_width": step[2]}}, tolerance={"out": {"rtol_of_max": 1e-5, "atol": 1e-6}})
+    sources = noise(draw, [3, 1, *(cell * n for n in grid)]), noise(draw, [channels, 1, *grid])
+    names = ("image", "latent", channels), ("z", "decoded", 3)
+    for source, tiles, (given, wanted, out) in zip(sources, both_ways(size, step, cell), names):
+        case = Case("dc_ae_tiled", program.config, tolerance=ANYTHING)
+        flat = [source.cut(*tile) for rows in tiles.pieces(source) for row in rows for tile in row]
+        for i, tile in enumerate(flat):
+            put(case, f"in.{given}_{i}", tile)
+            want(case, f"out.{wanted}_{i}", out, tiles.result(tile.shape[1:]))
+        results = program.written(case, given)
+        stitched = tiles.stitched(source, [found_in(results, f"out.{wanted}_{i}", frames=False) for i in range(len(flat))])
+        put(whole, "in." + given, source)
+        whole.expected["out." + wanted] = Tensor([1, stitched.shape[0], *stitched.shape[2:]], stitched.values)
+    return program.fault(whole, whole.config["_tiling"])
+
+
+def video_sides(draw: random.Random, size: tuple, longest: int) -> list:
+    """Some beyond a tile, some within."""
+    frames = 4 * draw.choice([1, size[0] // 4 + 1, size[0] // 4 + draw.randrange(1, longest)]) + 1
+    return [frames, *(8 * draw.randrange(1, n // 8 + 3) for n in size[1:])]
+
+
+def hunyuan(program: Program, draw: random.Random) -> str:
+    cell, channels = 8, program.config["latent_channels"]
+    program.config.pop("_tiling", None)
+    size = (4 * draw.randrange(2, 5), cell * draw.randrange(2, 5), cell * draw.randrange(2, 5))
+    step = tuple(part * draw.randrange(1, n // part + 1) for n, part in zip(size, (4, cell, cell)))
+    tiling = {"tile_sample_min_height": size[1], "tile_sample_min_width": size[2], "tile_sample_stride_height": step[1],
+              "tile_sample_stride_width": step[2], "tile_sample_min_num_frames": size[0], "tile_sample_stride_num_frames": step[0]}
+    whole = Case("hunyuan_vae_tiled", {**program.config, "_tiling": tiling},
+                 tolerance={"out": {"rtol_of_max": 1e-4, "atol": 1e-6}})
+    encode, decode = both_ways(size, step, cell)
+    video = noise(draw, [3, *video_sides(draw, size, 3)])
+    latent = noise(draw, [channels, *encode.result(video_sides(draw, size, 3))])
+    for source, tiles, given, untiled, wanted, out in ((video, encode, "video", "untiled_moments", "moments", 2 * channels),
+                                                       (latent, decode, "small_z", "untiled_decoded", "decoded", 3)):
+        coded = []
+        for i, ranges in enumerate(tile for rows in tiles.pieces(source) for row in rows for tile in row):
+            case, tile = Case("hunyuan_vae_tiled", program.config, tolerance=ANYTHING), source.cut(*ranges)
+            put(case, "in." + given, tile)
+            want(case, "out." + untiled, out, tiles.result(tile.shape[1:]))
+            coded.append(found_in(program.written(case, f"{given}-{i}"), "out." + untiled))
+        put(whole, "in.video" if given == "video" else "in.z", source)
+        stitched = tiles.stitched(source, coded)
+        whole.expected["out." + wanted] = Tensor([1, *stitched.shape], stitched.values)
+    return program.fault(whole, tiling)
+
+
+def opensora(program: Program, draw: random.Random) -> str:
+    """2.0's own: one size of tiles and one share that they overlap, in all directions."""
+    cell, channels, config = 8, program.config["latent_channels"], program.config
+    share, side, frames = draw.choice([(0.25, 4, 4), (0.5, 2, 2), (0.5, 4, 2), (0.5, 6, 4), (0.5, 2, 4)])  # whole cells
+    config.update(sample_size=cell * side, sample_tsize=4 * frames, tile_overlap_factor=share, cases={})
+    side, frames, share = config["sample_size"], config["sample_tsize"], config["tile_overlap_factor"]
+    in_space, in_time = draw.choice([(True, True), (True, False), (False, True)])
+    size = (frames if in_time else 0, *([side if in_space else 10 ** 6] * 2))
+    step = tuple(int(n * (1 - share)) for n in (frames, side, side))
+    encode, decode = both_ways(size, step, cell)
+    for tiles, parts in ((encode, (frames // 4, side // cell, side // cell)), (decode, (frames, side, side))):
+        tiles.shared = tuple(int(n * share) for n in parts)
+        tiles.kept = tuple(n - both for n, both in zip(parts, tiles.shared))
+    decode.step = tuple(int(n * (1 - share)) for n in (frames // 4, side // cell, side // cell))
+    sides = (frames, side, side)
+    video = noise(draw, [3, *video_sides(draw, sides, 3)])
+    latent = noise(draw, [channels, *encode.result(video_sides(draw, sides, 3))])
+    case, count = Case("opensora_vae_tiling", config, tolerance=ANYTHING), {}
+    for source, tiles, given, wanted, out in ((video, encode, "video", "moments", 2 * channels), (latent, decode, "latent", "decoded", 3)):
+        flat = [source.cut(*tile) for rows in tiles.pieces(source) for row in rows for tile in row]
+        count[given] = len(flat)
+        for i, tile in enumerate(flat):
+            put(case, f"in.{given}{i}", tile)
+            config["cases"].setdefault(f"c{i}", {"spatial": False, "temporal": False})[given] = f"{given}{i}"
+            want(case, f"out.c{i}.{wanted}", out, tiles.result(tile.shape[1:]))
+    for i, one in enumerate(config["cases"].values()):  # a case has both
+        for given in ("video", "latent"):
+            one.setdefault(given, given + "0")
+    results = program.written(case, "tiles")
+    whole = Case("opensora_vae_tiling", {**config, "cases": {"whole": {
+        "video": "video", "latent": "latent", "spatial": in_space, "temporal": in_time}}},
+        tolerance={"out": {"rtol_of_max": 1e-4, "atol": 1e-6}})
+    for source, tiles, given, wanted in ((video, encode, "video", "moments"), (latent, decode, "latent", "decoded")):
+        put(whole, "in." + given, source)
+        stitched = tiles.stitched(source, [found_in(results, f"out.c{i}.{wanted}") for i in range(count[given])])
+        whole.expected["out.whole." + wanted] = Tensor([1, *stitched.shape], stitched.values)
+    return program.fault(whole, {key: config[key] for key in ("sample_size", "sample_tsize", "tile_overlap_factor")})
+
+
+KINDS = {"dc_ae_tiled": dc_ae, "hunyuan_vae_tiled": hunyuan, "opensora_vae_tiling": opensora}
+
+
+def check(kind: str, verify, source: Path, root: Path, seed: str, count: int) -> list:
+    faults = []
+    for i in range(count):
+        faults.append(KINDS[kind](Program(verify, source, root / f"{kind}-{i}"), random.Random(f"{seed} {i}")))
     return [fault for fault in faults if fault]
