@@ -133,13 +133,16 @@ class Program:
         self.verify, self.source, self.root = verify, source, root
         self.config = json.loads((source / "config.json").read_text())
 
-    def written(self, case: Case, name: str) -> dict:
-        folder = write(case, self.root / name)
-        shutil.copy(self.source / "model.safetensors", folder)
-        code, output = self.verify("--write", folder / "written", folder)
+    def written(self, cases: list, name: str) -> list:
+        """What the program computes for each case."""
+        folders, results = [], self.root / name / "written"
+        for i, case in enumerate(cases):
+            folders.append(write(case, self.root / name / str(i)))
+            shutil.copy(self.source / "model.safetensors", folders[-1])
+        code, output = self.verify("--write", results, *folders)
         if code != 0:
-            raise RuntimeError(f"{folder}: coding tiles ended with {code}\n{output}")
-        return read(folder / "written" / folder.name / "case.safetensors")
+            raise RuntimeError(f"{folders[0]}: coding tiles ended with {code}\n{output}")
+        return [read(results / folder.name / "case.safetensors") for folder in folders]
 
     def fault(self, case: Case, about: object) -> str:
         folder = write(case, self.root / "whole")
@@ -182,7 +185,7 @@ def dc_ae(program: Program, draw: random.Random) -> str:
         for i, tile in enumerate(flat):
             put(case, f"in.{given}_{i}", tile)
             want(case, f"out.{wanted}_{i}", out, tiles.result(tile.shape[1:]))
-        results = program.written(case, given)
+        results = program.written([case], given)[0]
         stitched = tiles.stitched(source, [found_in(results, f"out.{wanted}_{i}", frames=False) for i in range(len(flat))])
         put(whole, "in." + given, source)
         whole.expected["out." + wanted] = Tensor([1, stitched.shape[0], *stitched.shape[2:]], stitched.values)
@@ -209,12 +212,13 @@ def hunyuan(program: Program, draw: random.Random) -> str:
     latent = noise(draw, [channels, *encode.result(video_sides(draw, size, 3))])
     for source, tiles, given, untiled, wanted, out in ((video, encode, "video", "untiled_moments", "moments", 2 * channels),
                                                        (latent, decode, "small_z", "untiled_decoded", "decoded", 3)):
-        coded = []
-        for i, ranges in enumerate(tile for rows in tiles.pieces(source) for row in rows for tile in row):
-            case, tile = Case("hunyuan_vae_tiled", program.config, tolerance=ANYTHING), source.cut(*ranges)
-            put(case, "in." + given, tile)
-            want(case, "out." + untiled, out, tiles.result(tile.shape[1:]))
-            coded.append(found_in(program.written(case, f"{given}-{i}"), "out." + untiled))
+        cases = []
+        for ranges in (tile for rows in tiles.pieces(source) for row in rows for tile in row):
+            cases.append(Case("hunyuan_vae_tiled", program.config, tolerance=ANYTHING))
+            tile = source.cut(*ranges)
+            put(cases[-1], "in." + given, tile)
+            want(cases[-1], "out." + untiled, out, tiles.result(tile.shape[1:]))
+        coded = [found_in(results, "out." + untiled) for results in program.written(cases, given)]
         put(whole, "in.video" if given == "video" else "in.z", source)
         stitched = tiles.stitched(source, coded)
         whole.expected["out." + wanted] = Tensor([1, *stitched.shape], stitched.values)
@@ -249,7 +253,7 @@ def opensora(program: Program, draw: random.Random) -> str:
     for i, one in enumerate(config["cases"].values()):  # a case has both
         for given in ("video", "latent"):
             one.setdefault(given, given + "0")
-    results = program.written(case, "tiles")
+    results = program.written([case], "tiles")[0]
     whole = Case("opensora_vae_tiling", {**config, "cases": {"whole": {
         "video": "video", "latent": "latent", "spatial": in_space, "temporal": in_time}}},
         tolerance={"out": {"rtol_of_max": 1e-4, "atol": 1e-6}})
