@@ -176,9 +176,6 @@ TEST(ImportExamples, ProgramsThatAreNotReadAreCalledByTheirNames) {
                     "[general]\nenable_bucket = true\n[[datasets]]\nresolution = 512\nbatch_size = 4\n"
                     "[[datasets.subsets]]\nimage_dir = 'd'\nclass_tokens = 'cat'\nnum_repeats = 10\n"),
                {"kohya's sd-scripts"});
-  expect_words(file("one.json", R"({"__version": 10, "training_method": "LORA", "base_model_name": "b", "lora_rank": 16,
-      "learning_rate": 3e-4, "optimizer": {"optimizer": "ADAMW", "weight_decay": 0.01}, "batch_size": 4})"),
-               {"a OneTrainer configuration", "optimizer.weight_decay: `train.weight_decay`"});
   expect_words(
       command(
           "torchrun --nproc_per_node 8 train.py --parallel_backend ptd --dp_degree 2 --dp_shards 4 --model_name wan "
@@ -186,14 +183,163 @@ TEST(ImportExamples, ProgramsThatAreNotReadAreCalledByTheirNames) {
       {"train.py is a finetrainers command", "--rank: `lora.rank`", "--lr: `train.lr`"});
   expect_words(
       command(
-          "accelerate launch --mixed_precision=bf16 scripts/wan2.2/train.py --train_data_dir=D --train_data_meta=D/m.json "
-          "--video_sample_n_frames=81 --learning_rate=2e-05 --boundary_type=low --gradient_checkpointing"),
-      {"a VideoX-Fun command", "--learning_rate: `train.lr`"});
-  expect_words(
-      command(
           "accelerate launch flux_train_network.py --network_module networks.lora_flux --network_dim 4 --clip_skip 1 "
           "--t5xxl t --learning_rate 1e-4 --save_precision bf16 --mixed_precision bf16"),
       {"kohya's sd-scripts", "--network_dim: `lora.rank`"});
+}
+
+/// VideoX-Fun's own scripts, with the values that they are published with.
+TEST(ImportExamples, ScriptsOfVideoXFun) {
+  const auto command = [](const std::string& release, const std::string& script, const std::string& rest) {
+    return import_command(
+        "accelerate launch --mixed_precision=bf16 --num_processes 4 scripts/" + script + " --config_path=config/" +
+            release +
+            " --pretrained_model_name_or_path=M --train_data_dir=D/ --train_data_meta=D/metadata.json "
+            "--video_sample_size=640 --image_sample_size=640 --token_sample_size=640 --train_batch_size=1 "
+            "--gradient_accumulation_steps=2 --max_train_steps=1000 --gradient_checkpointing "
+            "--adam_weight_decay=3e-2 --adam_epsilon=1e-10 --max_grad_norm=0.05 --vae_mini_batch=1 " +
+            rest,
+        {});
+  };
+  const std::string drawn =
+      "--enable_bucket --uniform_sampling --low_vram --video_sample_n_frames=81 --video_repeat=1 ";
+  check(
+      {"Wan 2.1, LoRA",
+       {{"train.mode", "lora"},
+        {"model.path", "M"},
+        {"data.vae", "M/Wan2.1_VAE.pth"},
+        {"data.text_encoder_path", "M/models_t5_umt5-xxl-enc-bf16.pth"},
+        {"data.path", "D/"},
+        {"data.metadata", "D/metadata.json"},
+        {"data.buckets", "81xAREA_640x640"},
+        {"data.repeats", "1"},
+        {"lora.rank", "64"},
+        {"lora.alpha", "32"},
+        {"lora.targets", "q,k,v,ffn.0,ffn.2"},
+        {"train.lr", "1e-04"},
+        {"train.schedule", "constant"},
+        {"train.weight_decay", "3e-2"},
+        {"train.eps", "1e-10"},
+        {"train.clip_norm", "0.05"},
+        {"train.global_batch", "8"},
+        {"run.steps", "1000"},
+        {"diffusion.timesteps", "uniform"},
+        {"diffusion.shift", "5"},
+        {"diffusion.caption_dropout", "0.1"},
+        {"plan.activations", "recompute"},
+        {"plan.compute_dtype", "bf16"},
+        {"checkpoint.every", "50"},
+        {"checkpoint.keep", "0"},
+        {"--random_hw_adapt", "warned"},
+        {"--video_sample_stride 2", "warned"}}},
+      command("wan2.1/wan_civitai.yaml", "wan2.1/train_lora.py",
+              drawn +
+                  "--video_sample_stride=2 --checkpointing_steps=50 --learning_rate=1e-04 --random_hw_adapt --rank=64 "
+                  "--network_alpha=32 --target_name=q,k,v,ffn.0,ffn.2 --use_peft_lora"));
+  const std::string full = drawn + "--lr_scheduler=constant_with_warmup --lr_warmup_steps=100 --trainable_modules . ";
+  check({"Wan 2.2, the low-noise expert",
+         {{"train.mode", "full"},
+          {"model.path", "M/low_noise_model"},
+          {"diffusion.max_t", "0.875"},
+          {"diffusion.min_t", ""},
+          {"diffusion.shift", "12"},
+          {"train.schedule", "constant_with_warmup"},
+          {"train.warmup_steps", "100"},
+          {"--train_mode normal", "implied"}}},
+        command("wan2.2/wan_civitai_t2v.yaml", "wan2.2/train.py", full + "--boundary_type=low --train_mode=normal"));
+  check({"Wan 2.2, the high-noise expert of i2v",
+         {{"model.path", "M/high_noise_model"},
+          {"diffusion.min_t", "0.9"},
+          {"diffusion.max_t", ""},
+          {"diffusion.shift", "5"}}},
+        command("wan2.2/wan_civitai_i2v.yaml", "wan2.2/train.py", full + "--boundary_type=high --train_mode=i2v"));
+  check({"Wan 2.2's 5B",
+         {{"model.path", "M"},
+          {"data.vae", "M/Wan2.2_VAE.pth"},
+          {"diffusion.image_share", "0.5"},
+          {"diffusion.max_t", ""},
+          {"--boundary_type full", "implied"}}},
+        command("wan2.2/wan_civitai_5b.yaml", "wan2.2/train.py", full + "--boundary_type=full --train_mode=ti2v"));
+  check({"S2V",
+         {{"diffusion.shift", "3"},
+          {"--control_ref_image random", "refused"},
+          {"data.size", "640,640"},
+          {"data.frames", "80"}}},
+        command("wan2.2/wan_civitai_s2v.yaml", "wan2.2/train_s2v.py",
+                "--video_sample_n_frames=80 --trainable_modules . --boundary_type=full --control_ref_image=random"));
+  check(
+      {"other numbers",
+       {{"diffusion.timesteps", "diffusers"},
+        {"plan.moments", "int8"},
+        {"train.ema", "0.9999"},
+        {"train.betas", "0.8,0.999"},
+        {"data.fps", "0"},
+        {"data.size", "480,832"},
+        {"data.frames", "33"},
+        {"--config_path config/wan2.2/wan_civitai_animate.yaml", "refused"},
+        {"--trainable_modules attn", "refused"},
+        {"--motion_sub_loss", "refused"},
+        {"--lora_skip_name x", "refused"}}},
+      command(
+          "wan2.2/wan_civitai_animate.yaml", "wan2.2/train.py",
+          "--weighting_scheme logit_normal --use_8bit_adam --use_ema --adam_beta1 0.8 --video_sample_stride 1 "
+          "--fix_sample_size 480 832 --video_sample_n_frames 33 --trainable_modules attn --motion_sub_loss --lora_skip_name x"));
+}
+
+TEST(ImportExamples, ConfigurationsOfOneTrainer) {
+  const Folder folder;
+  const auto file = [&](const std::string& text) { return import_file(folder.file("one.json", text), {.ranks = 2}); };
+  folder.file("concepts.json", R"([{"name": "off", "path": "P0", "enabled": false},
+      {"path": "P1", "enabled": true, "balancing": 3.0, "balancing_strategy": "REPEATS", "loss_weight": 1.0,
+       "image": {"enable_crop_jitter": true, "enable_random_flip": false, "random_rotate_max_angle": 0.0},
+       "text": {"prompt_source": "sample", "enable_tag_shuffling": false}}])");
+  const std::string head =
+      R"({"__version": 10, "base_model_name": "S", "model_type": "SANA", "concept_file_name": "concepts.json",
+      "train_dtype": "BFLOAT_16", "optimizer_defaults": {"ADAMW": {"beta1": 0.5}}, "secrets": {"huggingface_token": ""}, )";
+  check(
+      {"a LoRA", {{"train.mode", "lora"},        {"model.path", "S"},
+                  {"data.vae", "S/vae"},         {"data.path", "P1"},
+                  {"data.repeats", "3"},         {"data.buckets", "1xAREA_1024x1024"},
+                  {"train.lr", "3e-04"},         {"train.schedule", "constant_with_warmup"},
+                  {"train.warmup_steps", "200"}, {"train.optimizer", "adamw"},
+                  {"train.betas", "0.9,0.99"},   {"train.weight_decay", "0.01"},
+                  {"train.global_batch", "16"},  {"train.clip_norm", "1"},
+                  {"lora.rank", "16"},           {"lora.alpha", "1"},
+                  {"lora.targets", "all"},       {"diffusion.timesteps", "logit_normal"},
+                  {"noising_bias", "implied"},   {"noising_weight", "refused"},
+                  {"diffusion.shift", "3"},      {"plan.compute_dtype", "bf16"},
+                  {"checkpoint.every", "250"},   {"checkpoint.keep", "2"},
+                  {"concept 0 (P0)", "implied"}}},
+      file(head +
+           R"("training_method": "LORA", "lora_rank": 16, "resolution": "1024", "learning_rate": 3e-4, "batch_size": 4,
+      "gradient_accumulation_steps": 2, "optimizer": {"optimizer": "ADAMW", "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.01,
+      "stochastic_rounding": true}, "timestep_distribution": "LOGIT_NORMAL", "noising_bias": 0.0, "noising_weight": 0.2,
+      "timestep_shift": 3, "save_every": 250, "save_every_unit": "STEP", "rolling_backup": true, "rolling_backup_count": 2,
+      "ema": "OFF", "ema_decay": 0.999, "loss_weight_fn": "CONSTANT", "masked_training": false, "mse_strength": 1.0})"));
+  check({"all parameters",
+         {{"train.mode", "full"},
+          {"data.size", "512,512"},
+          {"train.schedule", "cosine"},
+          {"train.optimizer", "lion"},
+          {"plan.moments", "int8"},
+          {"train.ema", "0.9998"},
+          {"diffusion.timesteps", "uniform"},
+          {"checkpoint.keep", "0"},
+          {"lora_rank", "implied"},
+          {"mae_strength", "refused"},
+          {"masked_training", "refused"},
+          {"timestep_distribution", ""}}},
+        file(head +
+             R"("training_method": "FINE_TUNE", "lora_rank": 16, "aspect_ratio_bucketing": false, "resolution": "512",
+      "learning_rate_scheduler": "COSINE", "optimizer": {"optimizer": "LION_8BIT"}, "ema": "GPU", "ema_decay": 0.9990004,
+      "ema_update_step_interval": 5, "mae_strength": 0.5, "masked_training": true, "backup_after": 30,
+      "backup_after_unit": "NEVER"})"));
+  check({"another model", {{"model_type", "refused"}, {"training_method", "refused"}}},
+        file(R"({"model_type": "FLUX_DEV_1", "training_method": "EMBEDDING", "learning_rate": 1e-3})"));
+  check(
+      {"two concepts", {{"data.path", "A"}, {"concept 1 (B)", "refused"}, {"timestep_distribution", "refused"}}},
+      file(
+          R"({"model_type": "SANA", "concepts": [{"path": "A"}, {"path": "B"}], "timestep_distribution": "COS_MAP"})"));
 }
 
 /// The form of ai-toolkit's own example of Wan 2.2: both experts in turns of ten steps, a quantised base.

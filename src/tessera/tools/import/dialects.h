@@ -55,6 +55,13 @@ const Dialect& simpletuner_dataset();  ///< an entry of the multidatabackend.jso
 /// Its keys without their dashes.
 void simpletuner_names(std::vector<Given>& given);
 
+// onetrainer
+const Dialect& onetrainer_config();   ///< its config.json, which may have the concepts in it
+const Dialect& onetrainer_concept();  ///< an entry of its concepts.json
+
+// videox_fun
+const Dialect& videox_command();  ///< VideoX-Fun's train.py and train_lora.py of Wan
+
 // opensora
 const Dialect& opensora_config();   ///< Open-Sora 2.0's configurations in Python, and flags over them
 const Dialect& opensora1_config();  ///< those of 1.2 and 1.3

@@ -46,6 +46,7 @@ const FileForm kFiles[] = {
     {".json", accelerate_config, bare_words},
     {".json", colossalai_plugin, name_plugin_arguments},
     {".json", simpletuner_config, simpletuner_names},
+    {".json", onetrainer_config, nullptr},
     {".yaml", accelerate_config, bare_words},
     {".yml", accelerate_config, bare_words},
     {".toml", diffusion_pipe_config, nullptr},
@@ -77,8 +78,7 @@ size_t known_keys(const std::vector<Given>& given) {
 const std::vector<Dialect>& unread_programs() {
   static const std::vector<Dialect> all = [] {
     std::vector<Dialect> programs;
-    for (const char* table : {"kohya", "finetrainers", "torchtitan", "videox_fun", "onetrainer"})
-      programs.push_back(read_dialect("unread", table));
+    for (const char* table : {"kohya", "finetrainers", "torchtitan"}) programs.push_back(read_dialect("unread", table));
     return programs;
   }();
   return all;
@@ -120,7 +120,7 @@ const Dialect& of_command(const CommandLine& line) {
   const Dialect* best = nullptr;
   size_t most = 0;
   for (const auto& dialect : {diffsynth_command, musubi_command, training_line, generate_line, diffusion_pipe_command,
-                              sana_command, dreambooth_command}) {
+                              sana_command, dreambooth_command, videox_command}) {
     std::vector<Given> options;
     for (const std::string& word : line.words)
       if (word.starts_with("--")) options.push_back({word.substr(0, word.find('=')), ""});
@@ -133,7 +133,7 @@ const Dialect& of_command(const CommandLine& line) {
   if (best) return *best;
   throw UserError(
       Exit::usage, "import", "no option of this command is known" + (script.empty() ? "" : ": " + script),
-      "commands of DiffSynth, musubi-tuner, diffusion-pipe, Sana, Open-Sora and generate.py are read; tessera import --table "
+      "commands of DiffSynth, musubi-tuner, diffusion-pipe, VideoX-Fun, Sana, Open-Sora and generate.py are read; tessera import --table "
       "lists their options");
 }
 
@@ -199,7 +199,7 @@ Translation import_file(const std::string& path, const ImportContext& context) {
   if (!best)
     throw UserError(
         Exit::usage, "import", path + ": no option in it is known",
-        "the .json of DeepSpeed or SimpleTuner, the .yaml of accelerate, ai-toolkit or Sana, the .toml of musubi-tuner or "
+        "the .json of DeepSpeed, SimpleTuner or OneTrainer, the .yaml of accelerate, ai-toolkit or Sana, the .toml of musubi-tuner or "
         "diffusion-pipe, Open-Sora's .py are read");
   Translation result = translate(best->dialect(), std::move(options), inside);
   result.from += ", " + path;
@@ -250,7 +250,9 @@ const std::vector<const Dialect*>& dialects() {
       &training_line(),          &generate_line(),         &deepspeed_config(),       &accelerate_config(),
       &torchrun_launcher(),      &diffsynth_command(),     &musubi_command(),         &musubi_dataset(),
       &diffusion_pipe_command(), &diffusion_pipe_config(), &diffusion_pipe_dataset(), &sana_config(),
-      &opensora_config(),        &opensora1_config(),      &colossalai_plugin(),      &dreambooth_command()};
+      &opensora_config(),        &opensora1_config(),      &colossalai_plugin(),      &dreambooth_command(),
+      &ai_toolkit_config(),      &simpletuner_config(),    &simpletuner_dataset(),    &onetrainer_config(),
+      &onetrainer_concept(),     &videox_command()};
   return all;
 }
 

@@ -124,8 +124,7 @@ CaseFile check_published(const CaseContext& context, const std::string& name, co
     if (published.contains("count") && published.at("count") != published.at("tensors").size())
       file.fail("out.parameters: count is not that of tensors");
     std::string unread;
-    for (const std::string& key : published.unread(fields.paths()))
-      unread += (unread.empty() ? "" : ", ") + key;
+    for (const std::string& key : published.unread(fields.paths())) unread += (unread.empty() ? "" : ", ") + key;
     check_input(unread.empty(), "verify", path.string() + ": " + printable(unread) + " is not known to this build",
                 "is it the name of another setting, or does the case need a newer build?");
   } catch (const UserError& error) {

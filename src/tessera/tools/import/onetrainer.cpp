@@ -1,0 +1,302 @@
+// OneTrainer's config.json of a Sana, and its concepts.json.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "tessera/base/check.h"
+#include "tessera/tools/import/config_file.h"
+#include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/parts.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void trainer_model(Translator& t) {
+  const std::string option = "base_model_name", folder = t.value(option);
+  if (!t.has(option)) return;
+  t.set("model.path", folder, {option});
+  t.assume("data.vae", (fs::path(folder) / "vae").string(), "its folder");
+  t.assume("data.text_encoder", "gemma-2-2b", "the release's");
+  t.assume("data.text_encoder_path", (fs::path(folder) / "text_encoder").string(), "its folder");
+  t.assume("data.tokenizer", (fs::path(folder) / "tokenizer").string(), "its folder");
+}
+
+void concept_together(Translator& t) {
+  if (!t.has("balancing")) return;
+  const double times = t.number("balancing", 1);
+  if (times >= 1 && times == std::floor(times))
+    t.set("data.repeats", number_text(times), {"balancing"});
+  else
+    t.refuse("balancing", "each picture is used a whole number of times in an epoch: data.repeats");
+}
+
+/// The one concept that is trained on, of the file or of the configuration itself ("concepts.0.path").
+void trainer_concepts(Translator& t, const std::vector<Given>& inside) {
+  const std::string option = "concept_file_name", file = file_beside(t.context(), t.value(option));
+  std::vector<Given> given = inside;
+  if (t.has(option)) {
+    if (!given.empty())
+      t.imply(option, "the configuration has the concepts itself");
+    else if (fs::exists(file))
+      given = read_config(file), t.imply(option, "its options are in data.*");
+    else
+      t.refuse(option, file + " was not found: set data.*");
+  }
+  std::map<std::string, std::vector<Given>> concepts;
+  for (Given& g : given) {
+    const size_t dot = g.name.find('.');
+    g.typed = g.name;
+    const std::string number = g.name.substr(0, dot);
+    g.name.erase(0, dot == std::string::npos ? 0 : dot + 1);
+    concepts[number].push_back(std::move(g));
+  }
+  bool trained = false;
+  for (auto& [number, options] : concepts) {
+    const auto value = [&, &all = options](const char* name) {
+      const auto found = std::ranges::find(all, name, &Given::name);
+      return found == all.end() ? std::string() : found->value;
+    };
+    const std::string type = value("type"), shown = "concept " + number + " (" + value("path") + ")";
+    if (is_false(value("enabled"))) {
+      t.result().implied.push_back({shown, "it is disabled"});
+    } else if (!type.empty() && type != "STANDARD") {
+      t.result().refused.push_back({shown, "of concepts STANDARD ones are there"});
+    } else if (trained) {
+      t.result().refused.push_back({shown, "several data sets are not supported: put all pictures into one folder"});
+    } else {
+      trained = true;
+      t.result().merge(translate(onetrainer_concept(), std::move(options), t.context()));
+    }
+  }
+}
+
+void trainer_shapes(Translator& t) {
+  const std::string sides = "resolution", buckets = "aspect_ratio_bucketing";
+  const std::vector<std::string> list = split_list(t.value(sides, "512"));
+  std::vector<std::string> options;
+  for (const std::string& option : {sides, buckets})
+    if (t.has(option)) options.push_back(option);
+  if (options.empty()) return t.assume("data.buckets", "1xAREA_512x512", "OneTrainer's");
+  if (t.has(buckets) && !t.flag(buckets)) {
+    t.imply(buckets, "all pictures have one shape");
+    if (!t.has(sides)) return t.assume("data.size", "512,512", "OneTrainer's");
+    if (list.size() != 1) return t.refuse(sides, "one shape for all pictures is one side");
+    return t.set("data.size", list[0] + "," + list[0], {sides});
+  }
+  std::string shapes;
+  for (const std::string& side : list) shapes += "1xAREA_" + side + "x" + side + kListSeparator;
+  t.set("data.buckets", shapes, options, "shapes of the area of a square, in steps of 16");
+}
+
+void trainer_optimiser(Translator& t) {
+  const std::string option = "optimizer.optimizer";
+  if (t.has(option)) {
+    static const std::map<std::string, std::pair<const char*, bool>> kNames = {
+        {"ADAMW", {"adamw", false}},    {"ADAMW_8BIT", {"adamw", true}}, {"LION", {"lion", false}},
+        {"LION_8BIT", {"lion", true}},  {"CAME", {"came", false}},       {"ADAFACTOR", {"adafactor", false}},
+        {"PRODIGY", {"prodigy", false}}};
+    if (const auto found = kNames.find(t.value(option)); found == kNames.end()) {
+      t.refuse(option, "ADAMW, LION, their 8-bit forms, ADAFACTOR, CAME and PRODIGY are there");
+    } else {
+      t.set("train.optimizer", found->second.first, {option});
+      if (found->second.second) t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
+    }
+  }
+  std::vector<std::string> given;
+  for (const char* beta : {"optimizer.beta1", "optimizer.beta2"}) {
+    if (!t.has(beta)) continue;
+    if (is_false(t.value(beta)) && t.value(beta) != "0")
+      t.imply(beta, "the optimiser's own");
+    else
+      given.push_back(beta);
+  }
+  if (!given.empty())
+    t.set("train.betas", t.value("optimizer.beta1", "0.9") + "," + t.value("optimizer.beta2", "0.999"), given);
+}
+
+/// A warm-up of at most 1 is a share of all steps.
+void trainer_schedule(Translator& t) {
+  const std::string option = "learning_rate_scheduler", warm_up = "learning_rate_warmup_steps",
+                    cycles = "learning_rate_cycles";
+  const std::string name = t.value(option, "CONSTANT");
+  const double steps = t.number(warm_up, 200);
+  const bool warms = steps > 0;
+  std::vector<std::string> options;
+  if (t.has(option)) options.push_back(option);
+  if (t.has(warm_up) && warms) options.push_back(warm_up);
+  const std::map<std::string, const char*> kNames = {{"CONSTANT", warms ? "constant_with_warmup" : "constant"},
+                                                     {"LINEAR", "linear"},
+                                                     {"COSINE", "cosine"},
+                                                     {"COSINE_WITH_HARD_RESTARTS", "cosine_with_restarts"}};
+  const auto found = kNames.find(name);
+  if (found == kNames.end()) {
+    t.refuse(option, "CONSTANT, LINEAR, COSINE and COSINE_WITH_HARD_RESTARTS are there");
+  } else if (options.empty()) {
+    t.assume("train.schedule", found->second, "OneTrainer's");
+  } else {
+    t.set("train.schedule", found->second, options);
+  }
+  if (warms && steps <= 1)
+    t.refuse(warm_up, "a share of the steps: set train.warmup_steps");
+  else if (t.has(warm_up))
+    warms ? t.set("train.warmup_steps", number_text(std::floor(steps)), {warm_up})
+          : t.imply(warm_up, "there is no warm-up");
+  else
+    t.assume("train.warmup_steps", "200", "OneTrainer's");
+  if (!t.has(cycles)) return;
+  if (name == "COSINE_WITH_HARD_RESTARTS")
+    t.set("train.num_cycles", number_text(t.number(cycles, 1)), {cycles});
+  else
+    t.imply(cycles, "it belongs to COSINE_WITH_HARD_RESTARTS");
+}
+
+void trainer_amount(Translator& t) {
+  std::vector<std::string> options;
+  int64_t batch = 1;
+  for (const char* option : {"batch_size", "gradient_accumulation_steps"})
+    if (t.has(option)) options.push_back(option), batch *= std::clamp<int64_t>(t.integer(option, 1), 0, 1'000'000);
+  if (!options.empty())
+    t.set_batch(batch, options, t.value("batch_size", "1") + " x " + t.value("gradient_accumulation_steps", "1"));
+  if (t.has("epochs")) set_epochs(t, "epochs", t.integer("epochs", 100));
+}
+
+void trainer_timesteps(Translator& t) {
+  const std::string option = "timestep_distribution", weight = "noising_weight", bias = "noising_bias";
+  const std::string name = t.value(option, "UNIFORM");
+  if (name == "LOGIT_NORMAL") {
+    t.set("diffusion.timesteps", "logit_normal", {option});
+    for (const std::string& of : {weight, bias})
+      if (t.has(of))
+        t.number(of, 0) == 0 ? t.imply(of, "the draws have mean 0 and deviation 1")
+                             : t.refuse(of, "the draws have mean 0 and deviation 1");
+    return;
+  }
+  if (t.has(option)) {
+    if (name == "UNIFORM")
+      t.set("diffusion.timesteps", "uniform", {option});
+    else
+      t.refuse(option, "UNIFORM and LOGIT_NORMAL are there");
+  }
+  for (const std::string& of : {weight, bias})
+    if (t.has(of)) t.imply(of, "it belongs to LOGIT_NORMAL");
+}
+
+/// Saved weights and backups are both checkpoints here; NEVER and minutes are no steps.
+void trainer_checkpoints(Translator& t) {
+  const auto every = [&](const std::string& number, const std::string& unit) {
+    const std::string word = t.value(unit, "NEVER");
+    const bool first = !t.result().find("checkpoint.every");
+    if (t.has(unit)) t.imply(unit, "checkpoint.every counts steps");
+    if (!t.has(number)) return;
+    if (word == "NEVER" || !first)
+      t.imply(number, first ? "it is off" : "checkpoint.every is set by another option");
+    else if (word == "STEP")
+      t.set("checkpoint.every", t.value(number), {number});
+    else if (word == "EPOCH")
+      set_checkpoint_epochs(t, number, t.integer(number, 1));
+    else
+      t.refuse(number, "checkpoints are written every so many steps: set checkpoint.every");
+  };
+  every("save_every", "save_every_unit");
+  every("backup_after", "backup_after_unit");
+  const std::string rolls = "rolling_backup", count = "rolling_backup_count";
+  if (t.flag(rolls)) {
+    t.set("checkpoint.keep", t.value(count, "3"),
+          t.has(count) ? std::vector<std::string>{rolls, count} : std::vector<std::string>{rolls});
+  } else {
+    for (const std::string& option : {rolls, count})
+      if (t.has(option)) t.imply(option, "all are kept");
+    t.assume("checkpoint.keep", "0", "OneTrainer keeps all");
+  }
+  const std::string samples = "sample_after", unit = "sample_after_unit";
+  if (t.has(unit)) t.imply(unit, "sample.every counts steps");
+  if (!t.has(samples)) return;
+  const std::string word = t.value(unit, "MINUTE");
+  if (word == "STEP")
+    t.set("sample.every", t.value(samples), {samples});
+  else
+    t.imply(samples, word == "NEVER" ? "it is off" : "samples are made every so many steps: set sample.every");
+}
+
+void trainer_together(Translator& t) {
+  trainer_model(t);
+  std::vector<Given> concepts;
+  for (const Given& g : t.given())
+    if (g.name.starts_with("concepts."))
+      concepts.push_back({g.name.substr(9), g.value}), t.imply(g.name, "read by itself");
+  if (const Given* none = t.find("concepts")) t.imply(none->name, "they stand in concept_file_name");
+  trainer_concepts(t, concepts);
+  trainer_shapes(t);
+  trainer_optimiser(t);
+  trainer_schedule(t);
+  trainer_amount(t);
+  trainer_timesteps(t);
+  trainer_checkpoints(t);
+  if (const Given* type = t.find("train_dtype")) {
+    static const std::map<std::string, const char*> kTypes = {
+        {"BFLOAT_16", "bf16"}, {"FLOAT_16", "fp16"}, {"FLOAT_32", "fp32"}, {"TFLOAT_32", "fp32"}};
+    if (const auto found = kTypes.find(type->value); found != kTypes.end())
+      t.set("plan.compute_dtype", found->second, {type->name}, "masters and states are fp32");
+    else
+      t.refuse(type->name, "fp32, bf16 and fp16 are there");
+  }
+  if (const std::string rebuilt = "gradient_checkpointing"; t.has(rebuilt)) {
+    const std::string how = t.value(rebuilt);
+    if (how == "CPU_OFFLOADED")
+      t.set("plan.activations", "recompute_offload", {rebuilt});
+    else if (how == "ON" || is_true(how))
+      t.set("plan.activations", "recompute", {rebuilt});
+    else
+      t.imply(rebuilt, "it is off");
+  }
+  if (t.has("transformer.train"))
+    t.flag("transformer.train") ? t.imply("transformer.train", "it is what trains")
+                                : t.refuse("transformer.train", "nothing else trains");
+  if (t.has("text_encoder.train"))
+    t.flag("text_encoder.train") ? t.refuse("text_encoder.train", "text encoders are frozen")
+                                 : t.imply("text_encoder.train", "it is frozen");
+  if (const std::string filter = "layer_filter"; t.has(filter)) {
+    if (t.value(filter).empty())
+      t.imply(filter, "all layers");
+    else if (t.value("training_method") == "LORA")
+      set_targets(t, filter);
+    else
+      t.refuse(filter, "all parameters train, or adapters");
+  }
+  if (t.value("training_method") == "LORA") {
+    t.assume("lora.targets", "all", "OneTrainer's adapters are on all linears");
+    t.assume("lora.rank", "16", "OneTrainer's"), t.assume("lora.alpha", "1", "OneTrainer's");
+  }
+  const std::string ema = "ema", decay = "ema_decay", interval = "ema_update_step_interval";
+  const bool average = t.has(ema) && t.value(ema) != "OFF";
+  if (average) {
+    std::vector<std::string> options = {ema};
+    for (const std::string& option : {decay, interval})
+      if (t.has(option)) options.push_back(option);
+    const double each =
+        std::pow(t.number(decay, 0.999), 1.0 / static_cast<double>(std::max<int64_t>(1, t.integer(interval, 5))));
+    char text[32];
+    std::snprintf(text, sizeof text, "%.8g", each);
+    t.set("train.ema", text, options, "of every step");
+  } else {
+    for (const std::string& option : {ema, decay, interval})
+      if (t.has(option)) t.imply(option, "no average is kept");
+  }
+}
+
+}  // namespace
+
+const Dialect& onetrainer_config() {
+  static const Dialect dialect = dialect_of("onetrainer", "config", trainer_together);
+  return dialect;
+}
+const Dialect& onetrainer_concept() {
+  static const Dialect dialect = dialect_of("onetrainer", "concept", concept_together);
+  return dialect;
+}
+
+}  // namespace tessera::tools

@@ -1,0 +1,254 @@
+// VideoX-Fun's commands that train Wan: scripts/wan2.1 and scripts/wan2.2.
+#include <algorithm>
+#include <filesystem>
+
+#include "tessera/base/check.h"
+#include "tessera/tools/import/config_file.h"
+#include "tessera/tools/import/dialects.h"
+#include "tessera/tools/import/parts.h"
+
+namespace tessera::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What a command's --config_path says: the release, its scheduler, and names of files in the model's folder.
+struct Release {
+  const char* file;
+  const char* shift;
+  const char* boundary;  ///< empty: one denoiser
+  const char* vae;
+};
+constexpr Release kReleases[] = {{"wan_civitai.yaml", "5", "", "Wan2.1_VAE.pth"},
+                                 {"wan_civitai_t2v.yaml", "12", "0.875", "Wan2.1_VAE.pth"},
+                                 {"wan_civitai_i2v.yaml", "5", "0.9", "Wan2.1_VAE.pth"},
+                                 {"wan_civitai_5b.yaml", "5", "", "Wan2.2_VAE.pth"},
+                                 {"wan_civitai_s2v.yaml", "3", "", "Wan2.1_VAE.pth"}};
+
+/// The file's own values, where it is here, over those of the release of its name; null where neither is known.
+const Release* release_of(Translator& t) {
+  const std::string option = "--config_path", file = file_beside(t.context(), t.value(option));
+  if (!t.has(option)) return nullptr;
+  const auto found = std::ranges::find(kReleases, fs::path(file).filename().string(), &Release::file);
+  if (found == std::end(kReleases)) {
+    t.refuse(option, "of its releases Wan 2.1's, and 2.2's t2v, i2v, 5b and s2v are there");
+    return nullptr;
+  }
+  t.set("diffusion.shift", found->shift, {option}, "the release's scheduler");
+  if (!fs::exists(file)) return found;
+  for (const Given& g : read_config(file))
+    if ((g.name == "scheduler_kwargs.shift" && g.value != number_text(t.number("", to_number(found->shift)))) ||
+        (g.name == "transformer_additional_kwargs.boundary" &&
+         to_number(g.value) != to_number(*found->boundary ? found->boundary : g.value.c_str())))
+      t.warn_of(file,
+                g.name + " is " + g.value + ", in the release's file it is another: the recipe has the release's");
+  return found;
+}
+
+void videox_model(Translator& t) {
+  const Release* release = release_of(t);
+  const std::string option = "--pretrained_model_name_or_path", weights = "--transformer_path",
+                    part = "--boundary_type";
+  const std::string kind = t.value(part, "low"), folder = t.value(option);
+  const bool two = release && *release->boundary;
+  std::vector<std::string> options = {option};
+  std::string path = folder;
+  if (t.has(part)) {
+    if (!two || kind == "full") {
+      t.imply(part, "all timesteps of the one denoiser are trained");
+    } else if (kind != "low" && kind != "high") {
+      t.refuse(part, "low, high and full are known");
+    } else {
+      options.push_back(part);
+      t.set(kind == "low" ? kMostTimestep : kLeastTimestep, release->boundary, {part}, "the expert's timesteps");
+    }
+  } else if (two) {
+    t.assume(kMostTimestep, release->boundary, "the script trains the low-noise expert");
+  }
+  if (two && kind != "full")
+    path = (fs::path(folder) / (kind == "high" ? "high_noise_model" : "low_noise_model")).string();
+  if (t.has(weights)) {
+    t.set("model.path", t.value(weights), {weights});
+    if (t.has(option)) t.imply(option, "encoders are looked up in it");
+  } else if (t.has(option)) {
+    t.set("model.path", path, options);
+  }
+  if (t.has("--vae_path")) t.set("data.vae", t.value("--vae_path"), {"--vae_path"});
+  if (!t.has(option)) return;
+  if (release) t.assume("data.vae", (fs::path(folder) / release->vae).string(), "its folder");
+  t.assume("data.text_encoder", "umt5-xxl", "the release's");
+  t.assume("data.text_encoder_path", (fs::path(folder) / "models_t5_umt5-xxl-enc-bf16.pth").string(), "its folder");
+  t.assume("data.tokenizer", (fs::path(folder) / "google/umt5-xxl").string(), "its folder");
+}
+
+void videox_mode(Translator& t) {
+  const std::string mode = "--train_mode", kind = t.value(mode, "normal"), parts = "--trainable_modules";
+  if (t.has(mode)) {
+    if (kind == "ti2v")
+      t.set("diffusion.image_share", "0.5", {mode}, "half of the samples begin with their first frame");
+    else if (kind == "normal" || kind == "i2v")
+      t.imply(mode, "the weights say it");
+    else
+      t.refuse(mode, "normal, i2v and ti2v are there");
+  }
+  if (const std::string reference = "--control_ref_image"; t.has(reference)) {
+    if (t.value(reference) == "first_frame")
+      t.imply(reference, "the reference is the clip's first frame");
+    else
+      t.refuse(reference, "the reference is the clip's first frame");
+  }
+  const bool lora = t.has("--rank") || t.has("--network_alpha") || t.has("--target_name") || t.has("--use_peft_lora");
+  if (t.has(parts)) {
+    if (const auto all = split_list(t.value(parts)); all == std::vector<std::string>{"."})
+      t.set("train.mode", "full", {parts});
+    else
+      t.refuse(parts, "all parameters train, or adapters");
+  }
+  if (!lora) return t.assume("train.mode", "full", "train.py trains all parameters");
+  t.assume("train.mode", "lora", "train_lora.py");
+  if (t.has("--target_name")) set_targets(t, "--target_name");
+  t.assume("lora.rank", "128", "the script's");
+  t.assume("lora.alpha", "64", "the script's");
+}
+
+void videox_shapes(Translator& t) {
+  const std::string video = "--video_sample_size", image = "--image_sample_size", number = "--video_sample_n_frames";
+  const std::string fixed = "--fix_sample_size", buckets = "--enable_bucket", stride = "--video_sample_stride";
+  const std::string frames = t.value(number, "17"), side = t.value(video, t.value(image, "512"));
+  std::vector<std::string> options;
+  for (const std::string& option : {video, number, buckets})
+    if (t.has(option)) options.push_back(option);
+  if (t.has(fixed)) {
+    const std::vector<std::string> sides = split_list(t.value(fixed));
+    t.set("data.size", sides.size() == 2 ? sides[0] + "," + sides[1] : t.value(fixed), {fixed});
+    for (const std::string& option : {video, buckets})
+      if (t.has(option)) t.imply(option, "--fix_sample_size is the size of all clips");
+  } else if (t.has(buckets)) {
+    t.set("data.buckets", frames + "xAREA_" + side + "x" + side + kListSeparator, options,
+          "shapes of the area of a square, in steps of 16");
+  } else if (t.has(video) || t.has(image)) {
+    t.set("data.size", side + "," + side, {t.has(video) ? video : image});
+  } else {
+    t.assume("data.size", "512,512", "the script's");
+  }
+  if (t.has(number) && !(t.has(buckets) && !t.has(fixed))) t.set("data.frames", frames, {number});
+  t.assume("data.frames", frames, "the script's");
+  for (const std::string& option : {image, std::string("--token_sample_size")})
+    if (t.has(option) && !t.is_answered(option))
+      t.value(option) == side ? t.imply(option, "--video_sample_size says it")
+                              : t.warn(option, "pictures and videos have the sizes of --video_sample_size");
+  if (t.has(stride)) {
+    if (t.integer(stride, 4) == 1)
+      t.set("data.fps", "0", {stride}, "frames as they come");
+    else
+      t.warn(stride, "frames are taken at data.fps, whatever a file's rate is, not every so many of the file");
+  }
+  if (const std::string repeat = "--video_repeat"; t.has(repeat)) {
+    if (t.integer(repeat, 0) > 0)
+      t.set("data.repeats", t.value(repeat), {repeat}, "of videos; pictures are repeated as often here");
+    else
+      t.refuse(repeat, "there it leaves videos out: take them out of the table");
+  }
+}
+
+void videox_optimiser(Translator& t) {
+  if (t.has("--use_came")) t.set("train.optimizer", "came", {"--use_came"});
+  if (t.has("--use_8bit_adam")) {
+    if (t.has("--use_came"))
+      t.imply("--use_8bit_adam", "the optimiser is CAME");
+    else
+      t.set("plan.moments", "int8", {"--use_8bit_adam"}, "moments in blocks of 256 with a scale");
+  }
+  std::vector<std::string> options;
+  for (const char* option : {"--adam_beta1", "--adam_beta2"})
+    if (t.has(option)) options.push_back(option);
+  if (!options.empty())
+    t.set("train.betas", t.value("--adam_beta1", "0.9") + "," + t.value("--adam_beta2", "0.999"), options);
+  if (t.has("--use_ema")) t.set("train.ema", "0.9999", {"--use_ema"}, "the decay of diffusers' EMAModel");
+  const std::string name = t.value("--lr_scheduler", "constant"), warm_up = "--lr_warmup_steps";
+  if (t.has("--lr_scheduler")) set_schedule(t, "--lr_scheduler");
+  if (t.has(warm_up)) {
+    if (name == "constant")
+      t.imply(warm_up, "a constant rate has no warm-up");
+    else
+      t.set("train.warmup_steps", t.value(warm_up), {warm_up});
+  } else if (name != "constant") {
+    t.assume("train.warmup_steps", "500", "the script's");
+  }
+  if (t.has("--scale_lr")) {
+    t.set("train.lr_scale", "linear", {"--scale_lr"});
+    t.assume("train.lr_base_batch", "1", "--scale_lr multiplies by the batch");
+  }
+}
+
+void videox_amount(Translator& t) {
+  std::vector<std::string> options;
+  for (const char* option : {"--train_batch_size", "--gradient_accumulation_steps"})
+    if (t.has(option)) options.push_back(option);
+  const int64_t batch = std::clamp<int64_t>(t.integer("--train_batch_size", 16), 0, 1'000'000);
+  const int64_t steps =
+      std::clamp<int64_t>(t.integer("--gradient_accumulation_steps", t.context().accumulation), 0, 1'000'000);
+  if (options.empty())
+    t.assume("train.global_batch", std::to_string(batch * steps * t.dp_size().value_or(1)),
+             "16 clips a rank, the script's");
+  else
+    t.set_batch(batch * steps, options, std::to_string(batch) + " x " + std::to_string(steps));
+  if (t.has("--max_train_steps")) {
+    t.set("run.steps", t.value("--max_train_steps"), {"--max_train_steps"});
+    if (t.has("--num_train_epochs")) t.imply("--num_train_epochs", "--max_train_steps is given and counts");
+  } else if (t.has("--num_train_epochs")) {
+    set_epochs(t, "--num_train_epochs", t.integer("--num_train_epochs", 100));
+  }
+}
+
+/// Uniform draws come first: the weighting scheme is not looked at then.
+void videox_timesteps(Translator& t) {
+  const std::string uniform = "--uniform_sampling", option = "--weighting_scheme", scheme = t.value(option, "none");
+  if (t.has(uniform)) t.set("diffusion.timesteps", "uniform", {uniform});
+  if (t.has(option)) {
+    if (scheme == "none")
+      t.imply(option, "uniform draws, and losses that are not weighted");
+    else if (scheme != "logit_normal")
+      t.refuse(option, "none and logit_normal are there");
+    else if (t.has(uniform))
+      t.imply(option, "--uniform_sampling is given, and logit_normal weights no loss");
+    else
+      t.set("diffusion.timesteps", "diffusers", {option}, "logit-normal draws from the scheduler's timesteps");
+  }
+  const bool normal = scheme == "logit_normal" && !t.has(uniform);
+  for (const auto& [name, usual] : {std::pair("--logit_mean", 0.0), {"--logit_std", 1.0}}) {
+    if (!t.has(name)) continue;
+    if (!normal || t.number(name, usual) == usual)
+      t.imply(name, normal ? "the draws have mean 0 and deviation 1" : "it belongs to logit_normal");
+    else
+      t.refuse(name, "the draws have mean 0 and deviation 1");
+  }
+  if (t.has("--mode_scale")) t.imply("--mode_scale", "it belongs to --weighting_scheme mode");
+}
+
+void videox_together(Translator& t) {
+  videox_model(t);
+  videox_mode(t);
+  videox_shapes(t);
+  videox_optimiser(t);
+  videox_amount(t);
+  videox_timesteps(t);
+  if (const std::string prompts = "--validation_prompts"; t.has(prompts))
+    t.set("sample.prompts", t.value(prompts), {prompts});
+  if (const std::string every = "--validation_steps"; t.has(every)) {
+    if (t.has("--validation_prompts"))
+      t.set("sample.every", t.value(every), {every});
+    else
+      t.imply(every, "there are no --validation_prompts");
+  }
+}
+
+}  // namespace
+
+const Dialect& videox_command() {
+  static const Dialect dialect = dialect_of("videox_fun", "command", videox_together);
+  return dialect;
+}
+
+}  // namespace tessera::tools
