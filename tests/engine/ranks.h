@@ -2,6 +2,8 @@
 // Ranks as threads of the test: real collectives, in milliseconds.
 //
 //   on_ranks(2, [&](const comm::Rendezvous& place) { comm::Comm comm(place, mesh); ... });
+#include <ATen/Parallel.h>
+
 #include <functional>
 #include <thread>
 #include <vector>
@@ -18,6 +20,7 @@ inline void on_ranks(int world, const std::function<void(const comm::Rendezvous&
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world; ++rank)
     ranks.emplace_back([&, rank] {
+      at::set_num_threads(1);  // as many as there are ranks compute
       comm::Rendezvous place;
       place.rank = rank, place.world = world, place.port = store.port(), place.store_is_hosted = true;
       rank_of(place);
