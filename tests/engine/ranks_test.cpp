@@ -4,6 +4,7 @@
 
 #include "engine/ranks.h"
 #include "engine/toy_engine.h"
+#include "tessera/engine/context.h"
 #include "tessera/engine/parallel/reduce_rounded.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/parallel/tensor.h"
@@ -152,6 +153,34 @@ TEST_F(Ranks, GiveInputsThatAllTokensShareTheGradientsOfAllTokens) {
           if (input == 1 || r != 1) sum += part(r, input);
         EXPECT_TRUE(at::allclose(found[static_cast<size_t>(input)], sum, 1e-6, 1e-6)) << axes << ", input " << input;
       }
+    });
+  }
+}
+
+TEST_F(Ranks, OfLinearAttentionSeeAllTokensOfASampleAlsoWhereTpSharesNoHeads) {
+  const Toy toy;
+  net::Batch whole;
+  whole.inputs = {toy::normals({9, 8}, 1)};
+  whole.tokens.offsets = {0, 5, 9};
+  const auto rows = [](uint64_t index) { return toy::normals({9, 8}, index).abs(); };
+  net::PlainContext plain({}, "u.", whole.tokens);
+  const Tensor expected = plain.linear_attention("a", rows(2), rows(3), rows(4), 2, 1e-6);
+  for (const char* axes : {"tp=2", "cp=2", "sp=2", "cp=2,tp=2"}) {
+    const Mesh mesh = Mesh::parse(axes);
+    on_ranks(mesh.world(), [&](const comm::Rendezvous& place) {
+      comm::Comm comm(place, mesh);
+      const Parallel parallel(mesh, place.rank, &comm);
+      const net::Batch mine = slice(whole, parallel);
+      plan::UnitSpec unit;
+      unit.name = "u", unit.kind = "block", unit.params = {{"u.a.weight", {8, 8}}};
+      plan::Plan plan;
+      plan.units.resize(1);
+      Store store(plan::ModelSpec{"sites", {unit}}, {"u."}, plan, 0, at::kCPU);
+      ShardContext ctx(store, 0, mine.tokens, {.parallel = &parallel});
+      const plan::TokenRange here = parallel.share(9);
+      const auto own = [&](const Tensor& t) { return t.slice(0, here.begin, here.end).contiguous(); };
+      const Tensor found = ctx.linear_attention("a", own(rows(2)), own(rows(3)), own(rows(4)), 2, 1e-6);
+      EXPECT_TRUE(at::allclose(found, own(expected), 1e-4, 1e-5)) << axes << ", rank " << place.rank;
     });
   }
 }
