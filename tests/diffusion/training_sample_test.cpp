@@ -81,7 +81,7 @@ class Rows final : public net::Denoiser {
     return batch;
   }
   net::Sample blank(const std::array<int64_t, 4>&) const override { return {}; }
-  std::vector<std::map<std::string, at::Tensor>> unpack_input_grads(const std::vector<at::Tensor>&,
+  std::vector<std::map<std::string, at::Tensor>> unpack_input_grads(const std::vector<at::Tensor>&, const net::Batch&,
                                                                     const std::vector<net::Sample>&) const override {
     return {};
   }

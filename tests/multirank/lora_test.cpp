@@ -151,6 +151,16 @@ TEST(Lora, VariantsTrainAlikeOnAnyLayout) {
     train(2, two, kVariants[i]);
     expect_same_losses(one, two);
   }
+  train(2, "dora-tp", {"--lora.dora", "true", "--mesh", "tp=2"});  // each rank has the magnitudes of its own rows
+  expect_same_losses("one-1", "dora-tp");
+  for (const int variant : {1, 2}) {  // what other programs scale and shorten by
+    const auto said = nlohmann::json::parse(
+        header(shared().out("one-" + std::to_string(variant)) + "/model/pytorch_lora_weights.safetensors")
+            .at("lora_adapter_metadata"));
+    EXPECT_EQ(said.at("transformer.use_rslora"), variant == 2);
+    EXPECT_EQ(said.at("transformer.use_dora"), variant == 1);
+    if (variant == 2) EXPECT_EQ(said.at("transformer.lora_alpha"), 8);
+  }
 }
 
 /// Ranks that share the tokens cut a sample, and those of tp a row: each has its part of the mask of one rank.

@@ -75,15 +75,19 @@ TEST_F(DenoisingKeys, TheSeedAndThePromptGiveTheFirstNoiseAndThatOfEveryStep) {
 }
 
 TEST_F(DenoisingKeys, EveryKeyOfGuidanceActs) {
-  const recipe::Overrides usual = {{"sample.guidance", "5"}, {"sample.image_guidance", "3"}};
-  const at::Tensor with = latents(usual, 3).back();
+  const recipe::Overrides usual = {{"sample.steps", "14"}, {"sample.guidance", "5"}, {"sample.image_guidance", "3"}};
+  const std::vector<at::Tensor> all = latents(usual, 3);
+  const at::Tensor& with = all.back();
   for (const auto& [key, value] : {std::pair("sample.guidance", "4"),
                                    {"sample.image_guidance", "2"},
                                    {"sample.alternate_guidance", "true"},
                                    {"sample.image_guidance_by_frame", "true"}}) {
     recipe::Overrides changed = usual;
     changed.emplace_back(key, value);
-    EXPECT_GT((latents(changed, 3).back() - with).abs().max().item<double>(), 1e-3) << key;
+    const std::vector<at::Tensor> found = latents(changed, 3);
+    EXPECT_GT((found.back() - with).abs().max().item<double>(), 1e-3) << key;
+    if (std::string_view(key) == "sample.alternate_guidance")
+      EXPECT_TRUE(at::equal(found[11], all[11])) << "steps 0 to 10 have all of it";
   }
   EXPECT_GT((latents({{"sample.guidance", "4"}}, 2).back() - latents({{"sample.guidance", "5"}}, 2).back())
                 .abs()
