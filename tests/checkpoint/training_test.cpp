@@ -116,6 +116,11 @@ TEST_F(Training, TheManifestHasTheContractsFields) {
   EXPECT_EQ(manifest.extra, (Json{{"losses", {1, 2}}}));
   ASSERT_NE(manifest.find("scale", "param"), nullptr);
   EXPECT_EQ(manifest.find("scale", "exp_avg"), nullptr);
+  EXPECT_EQ(manifest.step, 100);
+  EXPECT_EQ(manifest.epoch, 3);
+  EXPECT_EQ(manifest.cursor, 17);
+  EXPECT_EQ(manifest.schedule_lr, 1.0 / 3);
+  EXPECT_EQ(to_json(manifest), json) << "nothing that was written is lost by reading";
 }
 
 TEST_F(Training, BoxesOfTensorParallelismReshardToRowsAndColumns) {

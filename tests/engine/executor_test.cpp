@@ -67,6 +67,46 @@ TEST(Executor, UpdatesInTheBackwardAreThoseBehindIt) {
   }
 }
 
+TEST(Executor, GradientsThatAreStoredIn16BitsCountInTheNormAsTheyAreStored) {
+  const Toy toy;
+  plan::Plan wide_plan = toy.plan();
+  wide_plan.global_batch = wide_plan.micro_batch;  // so that an update in the backward finds them in the arena
+  plan::Plan behind = wide_plan;
+  behind.grad = DType::bf16;
+  plan::Plan early = behind;
+  early.update = plan::Update::in_backward;
+  ToyRank exact(toy, wide_plan), rounded(toy, behind), inside(toy, early);
+  for (int64_t step = 1; step <= 2; ++step) {
+    const ToyStep wide = exact.step(step), a = rounded.step(step), b = inside.step(step);
+    EXPECT_DOUBLE_EQ(a.norm, b.norm);
+    for (const auto& [name, weight] : a.weights) EXPECT_TRUE(same_bits(b.weights.at(name), weight)) << name;
+    if (step > 1) continue;
+    double squares = 0;
+    for (const auto& [name, gradient] : wide.gradients)
+      squares += gradient.to(at::kBFloat16).to(at::kDouble).square().sum().item<double>();
+    EXPECT_NEAR(a.norm, std::sqrt(squares), 1e-6 * a.norm);
+    EXPECT_GT(std::abs(a.norm - wide.norm), 1e-5 * wide.norm) << "it tells the two apart";
+  }
+}
+
+TEST(Executor, AStepThatIsSkippedUpdatesNothingAndTheNextOneIsItsOwn) {
+  const Toy toy;
+  for (const plan::Update update : {plan::Update::end, plan::Update::just_in_time}) {
+    plan::Plan plan = toy.plan();
+    plan.update = update;
+    ToyRank rank(toy, plan), other(toy, plan);
+    rank.step(1), other.step(1);
+    rank.skips = true;
+    const ToyStep skipped = rank.step(2);
+    const auto before = skipped.weights;
+    rank.skips = false;
+    const ToyStep a = rank.step(3), b = other.step(3);
+    const ToyStep again = rank.step(4), same = other.step(4);
+    for (const auto& [name, weight] : again.weights)
+      EXPECT_TRUE(same_bits(same.weights.at(name), weight)) << name << ": a skipped step leaves no trace";
+  }
+}
+
 /// What the record says of a step, and how often a copy was given bytes that were freed before.
 std::pair<std::string, int> recorded_step(ToyRank& rank) {
   testing::MemoryRecord& record = testing::MemoryRecord::install();

@@ -3,11 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
+#include "engine/ranks.h"
 #include "tessera/base/check.h"
-#include "tessera/comm/rendezvous.h"
-#include "tessera/comm/store.h"
 
 namespace tessera::engine {
 namespace {
@@ -35,26 +32,20 @@ Schedule schedule(const std::string& ranks) {
 
 /// What each rank says to its schedule; empty: it found nothing.
 std::vector<std::string> check(const std::vector<Schedule>& schedules) {
-  const comm::HostedStore store("127.0.0.1", 0, "");
-  const int world = static_cast<int>(schedules.size());
+  Mesh mesh;
+  mesh[Axis::dp_shard] = static_cast<int>(schedules.size());
   std::vector<std::string> said(schedules.size());
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < world; ++rank)
-    ranks.emplace_back([&, rank] {
-      comm::Rendezvous place;
-      place.rank = rank, place.world = world, place.port = store.port(), place.store_is_hosted = true;
-      Mesh mesh;
-      mesh[Axis::dp_shard] = world;
-      try {
-        comm::Comm comm(place, mesh);
-        check_groups(comm, {&schedules[static_cast<size_t>(rank)]});
-        comm.barrier();
-      } catch (const UserError& error) {
-        EXPECT_EQ(error.code(), Exit::usage);
-        said[static_cast<size_t>(rank)] = error.what();
-      }
-    });
-  for (auto& rank : ranks) rank.join();
+  on_ranks(mesh.world(), [&](const comm::Rendezvous& place) {
+    const auto rank = static_cast<size_t>(place.rank);
+    try {
+      comm::Comm comm(place, mesh);
+      check_groups(comm, {&schedules[rank]});
+      comm.barrier();
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+      said[rank] = error.what();
+    }
+  });
   return said;
 }
 

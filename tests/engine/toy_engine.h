@@ -103,13 +103,13 @@ class Toy {
   /// Of half the mean square of a micro-batch's output.
   static Tensor loss_gradient(const Tensor& out) { return out / static_cast<double>(out.numel()); }
 
-  /// The plain loop over the same micro-batches, by autograd.
-  ToyStep plain_step(int64_t step, int micros = 2) const {
+  /// The plain loop over the same micro-batches, by autograd. `first`: the micro-batch that it begins with.
+  ToyStep plain_step(int64_t step, int micros = 2, int first = 0) const {
     net::WeightMap weights;
     for (const auto& unit : spec_.units)
       for (const auto& param : unit.params) weights[param.name] = filled(param).requires_grad_();
     ToyStep found;
-    for (int micro = 0; micro < micros; ++micro) {
+    for (int micro = first; micro < first + micros; ++micro) {
       const Tensor out = net::run_plain(units_, weights, batch(key(step, micro), 2));
       out.backward(loss_gradient(out.detach()));
       found.outputs.push_back(out.detach());
@@ -135,10 +135,17 @@ class ToyRank {
       : ToyRank(toy, plan, plan::compile_train(toy.spec(), plan, 0), poison) {}
   /// Runs a schedule of the plan that was changed.
   ToyRank(const Toy& toy, const plan::Plan& plan, plan::Schedule schedule, bool poison = false)
+      : ToyRank(toy, plan, std::move(schedule), {}, poison) {}
+  /// One of several ranks, which are threads (ranks.h). Each takes the micro-batches behind those of the rank before.
+  ToyRank(const Toy& toy, const plan::Plan& plan, const comm::Rendezvous& place)
+      : ToyRank(toy, plan, plan::compile_train(toy.spec(), plan, place.rank), place, false) {}
+  ToyRank(const Toy& toy, const plan::Plan& plan, plan::Schedule schedule, const comm::Rendezvous& place, bool poison)
       : toy_(toy),
+        rank_(place.rank),
         program_(std::make_shared<const plan::Program>(plan, std::move(schedule))),
-        comm_({}, plan.mesh),
-        engine_(toy.units(), toy.spec(), plan, comm_, 0, {.nvme = {"/tmp", /*checksum=*/true}, .poison = poison}) {
+        comm_(place, plan.mesh),
+        engine_(toy.units(), toy.spec(), plan, comm_, place.rank,
+                {.nvme = {"/tmp", /*checksum=*/true}, .poison = poison}) {
     engine_.use(*program_);
     engine_.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{.weight_decay = 0}));
     fill_shards(store(), fill);
@@ -147,7 +154,11 @@ class ToyRank {
   Executor& executor() { return engine_.executor(); }
   const plan::Schedule& schedule() const { return program_->schedule; }
 
-  /// One optimiser step with learning rate 0.01; gradients are there where the plan leaves them on the device.
+  comm::Comm& comm() { return comm_; }
+  double lr = 1e-2;
+  bool skips = false;  ///< the steps to come have no update
+
+  /// One optimiser step; gradients are there where the plan leaves them on the device.
   ToyStep step(int64_t step) {
     ToyStep found = run(step);
     for (Tensor& output : found.outputs) output = output.cpu();
@@ -164,22 +175,23 @@ class ToyRank {
   /// The step alone: its outputs, where they were computed, and its norm.
   ToyStep run(int64_t step) {
     ToyStep found;
-    const net::StepControl control{step, 1e-2, 1.0};
-    ToyObjective objective(toy_, step, found.outputs);
+    const net::StepControl control{step, lr, 1.0};
+    const int first = rank_ * program_->schedule.micros;
+    ToyObjective objective(toy_, step, first, found.outputs);
     Pass pass{.program = program_, .step = step};
     if (program_->plan.update == plan::Update::in_backward) pass.ahead = control;
     StepRun half = engine_.run(pass, objective, {});
     found.norm = half.norm();
-    engine_.finish(std::move(half), control);
+    engine_.finish(std::move(half), skips ? std::nullopt : std::optional(control));
     return found;
   }
 
  private:
   class ToyObjective final : public net::Objective {
    public:
-    ToyObjective(const Toy& toy, int64_t step, std::vector<Tensor>& outputs)
-        : toy_(toy), step_(step), outputs_(outputs) {}
-    net::Batch batch(int micro) override { return toy_.batch(Toy::key(step_, micro), 2); }
+    ToyObjective(const Toy& toy, int64_t step, int first, std::vector<Tensor>& outputs)
+        : toy_(toy), step_(step), first_(first), outputs_(outputs) {}
+    net::Batch batch(int micro) override { return toy_.batch(Toy::key(step_, first_ + micro), 2); }
     bool compares_on_device() const override { return true; }
     Tensor gradient(const Tensor& out, const net::Batch&, int) override {
       outputs_.push_back(out.clone());
@@ -189,10 +201,12 @@ class ToyRank {
    private:
     const Toy& toy_;
     const int64_t step_;
+    const int first_;
     std::vector<Tensor>& outputs_;
   };
 
   const Toy& toy_;
+  const int rank_;
   const plan::ProgramPtr program_;
   comm::Comm comm_;
   Engine engine_;

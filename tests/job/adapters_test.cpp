@@ -14,6 +14,7 @@
 #include "tessera/job/lora_run.h"
 #include "tessera/models/known.h"
 #include "tessera/net/adapters.h"
+#include "tessera/recipe/load_recipe.h"
 #include "tessera/weights/convert.h"
 #include "tessera/weights/convert_lora.h"
 
@@ -388,6 +389,40 @@ TEST_F(Adapters, ARunStartsFromThemAsTheyAre) {
           << refusal.what();
     }
   }
+}
+
+TEST(AdaptersOfARecipe, HaveEveryNumberOfIt) {
+  EXPECT_FALSE(adapter_rule(recipe::load_recipe("", {}))) << "train.mode = full";
+  const auto rule = adapter_rule(recipe::load_recipe("", {{"train.mode", "lora"},
+                                                          {"lora.rank", "6"},
+                                                          {"lora.alpha", "9"},
+                                                          {"lora.rslora", "true"},
+                                                          {"lora.dropout", "0.25"},
+                                                          {"lora.base_dtype", "int8"},
+                                                          {"lora.targets", "ffn.0,self_attn.q"},
+                                                          {"run.seed", "77"}}));
+  ASSERT_TRUE(rule);
+  EXPECT_EQ(rule->rank, 6);
+  EXPECT_EQ(rule->alpha, 9);
+  EXPECT_TRUE(rule->rslora);
+  EXPECT_FALSE(rule->dora);
+  EXPECT_EQ(rule->dropout, 0.25);
+  EXPECT_EQ(rule->base, DType::i8);
+  EXPECT_EQ(rule->seed, 77u);
+  EXPECT_EQ(rule->targets, (std::vector<std::string>{"ffn.0", "self_attn.q"}));
+  const auto dora = adapter_rule(recipe::load_recipe("", {{"train.mode", "lora"}, {"lora.dora", "true"}}));
+  EXPECT_TRUE(dora && dora->dora && !dora->rslora);
+  // A begins at random by the seed
+  const auto begun = [](const char* seed) {
+    const auto of =
+        adapter_rule(recipe::load_recipe("", {{"train.mode", "lora"}, {"lora.rank", "2"}, {"run.seed", seed}}));
+    std::vector<float> a(32);
+    adapter_values(*of, {"x"}, {}, nullptr)({.name = std::string("x") + net::kLoraA, .shape = {2, 16}}, 0, 32,
+                                            a.data());
+    return a;
+  };
+  EXPECT_EQ(begun("1"), begun("1"));
+  EXPECT_NE(begun("1"), begun("2"));
 }
 
 TEST_F(Adapters, ThatBelongToAnotherBaseAreRefusedByName) {

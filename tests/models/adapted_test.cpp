@@ -144,6 +144,23 @@ TEST(Adapted, DropoutIsForTrainingAlone) {
   EXPECT_FALSE(at::equal(first, net::run_plain(model.units(), weights, batch)));
 }
 
+TEST(Adapted, HaveTheScaleAndTheMasksOfTheirRule) {
+  EXPECT_EQ((AdapterRule{.rank = 16, .alpha = 8}.scale()), 0.5);
+  EXPECT_EQ((AdapterRule{.rank = 16, .alpha = 8, .rslora = true}.scale()), 2);
+  const auto trained = [](double dropout, uint64_t seed) {
+    wan::Wan model(tiny());
+    adapt(model, {.rank = 2, .dropout = dropout, .seed = seed, .targets = {}});
+    net::Batch batch = batch_of(model);
+    batch.tokens.samples = {7};
+    batch.tokens.step = 1;
+    return net::run_plain(model.units(), weights_of(model), batch);
+  };
+  EXPECT_TRUE(at::equal(trained(0.5, 1), trained(0.5, 1)));
+  EXPECT_FALSE(at::equal(trained(0.5, 1), trained(0.5, 2))) << "another seed, other masks";
+  EXPECT_FALSE(at::equal(trained(0.5, 1), trained(0.25, 1)));
+  EXPECT_TRUE(at::equal(trained(0, 1), trained(0, 2)));
+}
+
 TEST(Adapted, InitialValuesAreThoseOfAnyRange) {
   const plan::ParamSpec a{.name = "x.lora_A.weight", .shape = {4, 16}}, b{.name = "x.lora_B.weight", .shape = {8, 4}};
   std::vector<float> whole(64), part(10), zero(32, 1.0f);

@@ -151,6 +151,20 @@ TEST(Lora, VariantsTrainAlikeOnAnyLayout) {
     train(2, two, kVariants[i]);
     expect_same_losses(one, two);
   }
+  const std::vector<std::string> rows = {"--lora.dora", "true", "--lora.targets", "self_attn.q,ffn.0"};
+  train(1, "dora-rows", rows);
+  train(2, "dora-tp",
+        {rows[0], rows[1], rows[2], rows[3], "--mesh", "tp=2"});  // each rank has its own rows' magnitudes
+  expect_same_losses("dora-rows", "dora-tp");
+  for (const int variant : {1, 2}) {  // what other programs scale and shorten by
+    const auto said = nlohmann::json::parse(checkpoint::open_weights(shared().out("one-" + std::to_string(variant)) +
+                                                                     "/model/pytorch_lora_weights.safetensors")
+                                                .metadata()
+                                                .at("lora_adapter_metadata"));
+    EXPECT_EQ(said.at("transformer.use_rslora"), variant == 2);
+    EXPECT_EQ(said.at("transformer.use_dora"), variant == 1);
+    if (variant == 2) EXPECT_EQ(said.at("transformer.lora_alpha"), 8);
+  }
 }
 
 /// Ranks that share the tokens cut a sample, and those of tp a row: each has its part of the mask of one rank.

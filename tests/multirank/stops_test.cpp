@@ -128,6 +128,15 @@ INSTANTIATE_TEST_SUITE_P(
               "--train.global_batch", "3"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
+/// Prodigy's d follows from the sums of an update at the next step: a checkpoint between them has both.
+TEST(Saves, ChangeNothingOfTheStepsThatFollow) {
+  const Flags flags = kProdigy + Flags{"--run.steps", "6", "--train.global_batch", "3"};
+  train(1, "saves", flags + Flags{"--checkpoint.every", "2"});
+  train(1, "saves-not", flags + Flags{"--checkpoint.every", "100"});
+  EXPECT_EQ(told("saves", 0), told("saves-not", 0));
+  EXPECT_TRUE(shared().model("saves") == shared().model("saves-not"));
+}
+
 /// With a rate of 0 nothing moves: what a form loses shows.
 TEST(Forms, OfMastersBecomeEachOtherWithoutALoss) {
   for (const auto& [from, to] : {std::pair("split", "fp32"), {"fp32", "split"}}) {

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/random.h"
+#include "tessera/device/backend.h"
+#include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
+#include "tessera/ops/blockwise.h"
 
 namespace tessera::optim {
 namespace {
@@ -25,7 +28,9 @@ class Tensor {
   }
 
   void step(int64_t step, const std::vector<int64_t>& cuts) {
-    const at::Tensor grad = at::sin(at::arange(count_).to(at::kFloat) * static_cast<double>(step));
+    this->step(step, cuts, at::sin(at::arange(count_).to(at::kFloat) * static_cast<double>(step)));
+  }
+  void step(int64_t step, const std::vector<int64_t>& cuts, const at::Tensor& grad) {
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
       net::Slice slice;
       slice.tensor = hash_text("w");
@@ -84,8 +89,71 @@ TEST(AdamWRounding, DependsOnSeedAndStep) {
   EXPECT_NE(one.param(), other.param());
 }
 
+// As bitsandbytes stores them: a small negative value beside a large one becomes the code below 0, not 0 itself.
+TEST(AdamWMoments, OfEightBitsKeepTheirSignWhereThatIsAskedFor) {
+  const int64_t count = plan::kLeastQuantised;
+  const at::Tensor grad = at::full({count}, -1e-9, at::kFloat);
+  for (int64_t i = 0; i < count; i += ops::kQuantBlock) grad[i] = 1;
+  const at::Tensor moment = grad * 0.25;
+  const ops::DynamicMap& map = ops::DynamicMap::with_sign();
+  std::vector<uint8_t> of[2];
+  for (const bool keep : {false, true}) {
+    const plan::StateFormat format{Masters::fp32, Moments::int8};
+    Tensor tensor({.betas = {0.75, 0.5}, .format = format, .keep_sign = keep}, count);
+    tensor.step(1, {0, count}, grad);
+    of[keep].resize(static_cast<size_t>(count));
+    float scale = 0;
+    for (int64_t i = 0; i < count; i += ops::kQuantBlock)
+      map.quantise(&of[keep][static_cast<size_t>(i)], &scale, moment.const_data_ptr<float>() + i, ops::kQuantBlock,
+                   keep);
+    const auto& states = tensor.states();
+    EXPECT_NE(std::ranges::find(states, of[keep]), states.end()) << keep;
+  }
+  EXPECT_NE(of[0], of[1]);
+}
+
+// Of a device: its table is given the numbers of the step, and the gradient in the type that it is stored in.
+TEST(AdamWOfADevice, GetsGradientsInTheTypeThatTheyAreStoredIn) {
+  struct Given {
+    ops::GradientRange gradient;
+    ops::AdamWStep step;
+  };
+  static Given given;
+  const auto in_a_process_of_its_own = [] {  // which table is used holds for all of a process
+    static device::Backend table = {};
+    table.place = [](int) {};
+    table.adamw = [](const ops::MasterRange&, const ops::MomentRange&, const ops::MomentRange&,
+                     const ops::GradientRange& gradient, int64_t, const ops::AdamWStep& step) {
+      given = {gradient, step};
+    };
+    device::use(table, 0);
+    const AdamW adamw({.betas = {0.7, 0.8}, .eps = 0.3, .weight_decay = 0.2, .decay_last = true, .keep_sign = true});
+    const plan::ParamSpec spec{"w", {4}};
+    const auto specs = adamw.states(spec);
+    float values[3][4] = {};
+    net::Slice slice;
+    slice.spec = &spec, slice.numel = slice.end = 4, slice.on_device = true, slice.specs = &specs;
+    slice.param = values[0], slice.states = {values[1], values[2]};
+    const uint16_t half[4] = {};
+    slice.half_grad = half;
+    bool right = true;
+    for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+      slice.half_type = type;
+      adamw.update(slice, {3, 0.5, 0.25});
+      right = right && (type == at::kHalf ? given.gradient.fp16 : given.gradient.bf16) == half &&
+              (type == at::kHalf ? given.gradient.bf16 : given.gradient.fp16) == nullptr;
+    }
+    const ops::AdamWStep& s = given.step;
+    right = right && s.step == 3 && s.lr == 0.5 && s.grad_scale == 0.25 && s.beta1 == 0.7 && s.beta2 == 0.8 &&
+            s.eps == 0.3 && s.weight_decay == 0.2 && s.decay_last && s.keep_sign;
+    std::_Exit(right ? 0 : 1);
+  };
+  EXPECT_EXIT(in_a_process_of_its_own(), ::testing::ExitedWithCode(0), "");
+}
+
 TEST(ClipCoefficient, IsOneUnderTheBoundAndWithoutOne) {
   EXPECT_EQ(clip_coefficient(0.5, 1.0), 1.0);
+  EXPECT_EQ(clip_coefficient(1e-6, 100), 1.0) << "nothing is scaled up to it";
   EXPECT_EQ(clip_coefficient(100, 0), 1.0);
   EXPECT_NEAR(clip_coefficient(4, 1.0), 0.25, 1e-6);
 }

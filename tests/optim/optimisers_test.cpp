@@ -2,6 +2,7 @@
 // with other programs (tools/verify); here are the properties that a layout must not change.
 #include <gtest/gtest.h>
 
+#include "optim/ranks.h"
 #include "tessera/optim/adafactor.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/averaged.h"
@@ -15,109 +16,6 @@ namespace {
 using plan::Masters;
 using plan::Moments;
 using plan::Optimizer;
-
-/// One tensor on several ranks: each has its elements, and states of the whole tensor of its own.
-class Ranks {
- public:
-  /// `cuts`: 0, ..., the number of elements. `columns`: that many for each rank of a row-parallel matrix instead, all of
-  /// them.
-  Ranks(const net::UnitUpdate& update, std::vector<int64_t> shape, std::vector<int64_t> cuts, int64_t columns = 0)
-      : update_(update), spec_{"w", std::move(shape)}, specs_(update.states(spec_)) {
-    const at::Tensor start = at::sin(at::arange(spec_.numel()).to(at::kFloat) * 0.37);
-    for (size_t r = 0; r + 1 < cuts.size(); ++r) {
-      Rank& rank = ranks_.emplace_back();
-      rank.begin = cuts[r], rank.end = cuts[r + 1];
-      if (columns > 0) {
-        rank.begin = 0, rank.end = spec_.shape[0] * columns;
-        rank.cut = {spec_.shape[1], columns, static_cast<int64_t>(r) * columns};
-      }
-      rank.places = places(rank);
-      rank.param = start.index_select(0, rank.places).contiguous();
-      for (const auto& state : specs_)
-        rank.states.emplace_back(state.values(rank.begin, rank.end) * size_of(state.type));
-    }
-  }
-
-  void step(int64_t step, double scale = 1) {
-    const at::Tensor grad = at::cos(at::arange(spec_.numel()).to(at::kFloat) * (0.11 * static_cast<double>(step)));
-    const net::StepControl control{step, 1e-2, scale, d};
-    totals = {};
-    std::vector<net::Slice> slices;
-    std::vector<at::Tensor> grads;
-    std::vector<std::vector<std::vector<float>>> kept(ranks_.size());
-    for (Rank& rank : ranks_) {
-      grads.push_back(grad.index_select(0, rank.places).contiguous());
-      net::Slice slice;
-      slice.spec = &spec_, slice.tensor = hash_text("w"), slice.numel = spec_.numel();
-      slice.begin = rank.begin, slice.end = rank.end, slice.cut = rank.cut;
-      slice.param = rank.param.mutable_data_ptr(), slice.grad = grads.back().const_data_ptr<float>();
-      slice.specs = &specs_;
-      slice.totals = &totals;
-      for (auto& state : rank.states) slice.states.push_back(state.data());
-      slices.push_back(slice);
-    }
-    for (int round = 0; round < update_.rounds(); ++round) {
-      const auto count = static_cast<size_t>(update_.sums(spec_, round));
-      std::vector<float> all(count, 0);
-      for (const auto& slice : slices) {
-        std::vector<double> part(count, 0);
-        update_.add_sums(slice, control, round, part.data());
-        for (size_t i = 0; i < count; ++i) all[i] += static_cast<float>(part[i]);
-      }
-      for (size_t r = 0; r < slices.size(); ++r) {
-        kept[r].push_back(all);
-        slices[r].sums.clear();
-        for (auto& sums : kept[r]) slices[r].sums.push_back(sums.data());
-        update_.take_sums(slices[r], control, round);
-      }
-    }
-    for (const auto& slice : slices) update_.update(slice, control);
-  }
-
-  double d = 0;             ///< of the steps to come
-  net::Totals totals = {};  ///< of the last step, over all ranks
-
-  at::Tensor whole() const {
-    at::Tensor all = at::empty({spec_.numel()}, at::kFloat);
-    for (const Rank& rank : ranks_) all.index_copy_(0, rank.places, rank.param);
-    return all;
-  }
-  /// A state in fp32, as the first rank has it.
-  at::Tensor state(const std::string& kind) const {
-    for (size_t s = 0; s < specs_.size(); ++s)
-      if (specs_[s].kind == kind)
-        return at::from_blob(const_cast<uint8_t*>(ranks_[0].states[s].data()),
-                             {static_cast<int64_t>(ranks_[0].states[s].size() / 4)}, at::kFloat)
-            .clone();
-    return {};
-  }
-  bool same_whole_states() const {
-    for (size_t s = 0; s < specs_.size(); ++s)
-      for (const Rank& rank : ranks_)
-        if (specs_[s].whole > 0 && rank.states[s] != ranks_[0].states[s]) return false;
-    return true;
-  }
-
- private:
-  struct Rank {
-    int64_t begin = 0, end = 0;
-    net::Cut cut;
-    at::Tensor places, param;
-    std::vector<std::vector<uint8_t>> states;
-  };
-  static at::Tensor places(const Rank& rank) {
-    at::Tensor places = at::arange(rank.begin, rank.end, at::kLong);
-    if (rank.cut.width == 0) return places;
-    return at::floor_divide(places, rank.cut.width) * rank.cut.inner + rank.cut.first + places % rank.cut.width;
-  }
-
-  const net::UnitUpdate& update_;
-  const plan::ParamSpec spec_;
-  const std::vector<plan::StateSpec> specs_;
-  std::vector<Rank> ranks_;
-};
-
-double distance(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
 
 TEST(Lion, GivesTheSameBitsHoweverTheTensorIsCut) {
   for (const Moments moments : {Moments::fp32, Moments::bf16, Moments::int8}) {

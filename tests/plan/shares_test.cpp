@@ -16,6 +16,22 @@ TEST(Shares, AreEvenWhereRanksAreEquallyFast) {
   EXPECT_EQ(shares_by_cost(10, {1, 1, 1, 1}), (Shares{3, 3, 2, 2}));
 }
 
+TEST(Shares, OfABatchOfAnotherSizeThanThePlansAreAllOfItOnceAndInOrder) {
+  Plan plan;
+  plan.mesh = Mesh::parse("dp_shard=3");
+  plan.global_batch = 18, plan.micro_batch = 2;  // three micro-batches
+  for (int64_t batch = 1; batch <= 40; ++batch) {
+    int64_t next = 0;
+    for (int rank = 0; rank < 3; ++rank)
+      for (int64_t micro = 0; micro < plan.accumulation(); ++micro) {
+        const Plan::Slice slice = slice_of(plan, batch, rank, micro);
+        EXPECT_EQ(slice.first, next) << batch << " samples, rank " << rank << ", micro-batch " << micro;
+        next += slice.count;
+      }
+    EXPECT_EQ(next, batch);
+  }
+}
+
 TEST(Shares, GiveASlowRankLess) {
   EXPECT_EQ(shares_by_cost(14, {1, 1, 2, 1}), (Shares{4, 4, 2, 4}));
   EXPECT_EQ(shares_by_cost(4, {1, 3}), (Shares{3, 1}));

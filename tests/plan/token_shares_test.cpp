@@ -79,5 +79,15 @@ TEST(TokenShares, AConvolutionReachesRowsOfItsNeighboursAndNoFarther) {
   EXPECT_EQ(sum, 2 * (8 + 8 + 8) + 2 * (2 + 2)) << "gradients go back the same ways";
 }
 
+TEST(TokenShares, RowsAreWidenedWhereThereAreAny) {
+  EXPECT_EQ(widened({4, 6}, 3).begin, 1);
+  EXPECT_EQ(widened({4, 6}, 3).end, 9);
+  EXPECT_EQ(widened({4, 4}, 3).count(), 0) << "around no rows there are none";
+  Traffic traffic{"reach", {Axis::cp, Axis::sp}, "all_to_all", Rows::reach, 1};
+  traffic.reach = 3, traffic.part = {0, 2};  // rows of the first rank's tokens alone
+  const Mesh mesh = Mesh::parse("cp=4");
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(traffic.bytes(32, mesh, rank, 1), 0) << rank;
+}
+
 }  // namespace
 }  // namespace tessera::plan

@@ -54,6 +54,45 @@ TEST(SoundRows, BeginWithTheFrameBehindThePicture) {
   EXPECT_EQ(sound_rows(Codec(8, true), 17, 64, 64, 24, 4).rate, 4 * 24 / 8.0);
 }
 
+TEST(PictureLatents, MarkTheFramesThatAreGivenInTheMaskOfEachLatentFrame) {
+  for (const auto& [step, mask] : {std::pair<int64_t, int64_t>{4, 4}, {8, 8}}) {
+    const int64_t frames = 1 + 2 * step, latents = 3;
+    const Codec codec(step, true);
+    for (const bool last : {false, true}) {
+      Pictures pictures;
+      pictures.first = at::full({3, 16, 16}, 0.5);
+      if (last) pictures.last = at::full({3, 16, 16}, -0.5);
+      // this codec gives the pixels back: their planes are behind those of the mask, if it has latents of their size
+      class Same final : public net::VideoCodec {
+       public:
+        explicit Same(const Codec& of) : of_(of) {}
+        std::string fingerprint() const override { return "same"; }
+        std::array<int64_t, 4> latent_shape(int64_t f, int64_t h, int64_t w) const override {
+          return of_.latent_shape(f, h, w);
+        }
+        at::Tensor encode(const at::Tensor& pixels) const override {
+          const auto [c, f, h, w] = of_.latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
+          return at::full({c, f, h, w}, pixels.select(1, 0).mean().item<double>());
+        }
+        at::Tensor decode(const at::Tensor& latent) const override { return latent; }
+
+       private:
+        const Codec& of_;
+      };
+      const at::Tensor y = picture_latent(Same(codec), pictures, frames, mask);
+      ASSERT_EQ(y.size(0), mask + 4);
+      ASSERT_EQ(y.size(1), latents);
+      const at::Tensor marks = y.slice(0, 0, mask).amax({2, 3});
+      for (int64_t f = 0; f < latents; ++f)
+        for (int64_t m = 0; m < mask; ++m) {
+          const bool given = f == 0 || (last && f == latents - 1 && m == mask - 1);
+          EXPECT_EQ(marks[m][f].item<double>(), given ? 1 : 0) << "latent frame " << f << ", mark " << m << last;
+        }
+      EXPECT_NEAR(y[mask][0][0][0].item<double>(), 0.5, 1e-6) << "the picture itself";
+    }
+  }
+}
+
 class ClipPictures : public FolderTest {
  protected:
   void SetUp() override {

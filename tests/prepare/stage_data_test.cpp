@@ -64,6 +64,27 @@ TEST(StageData, LaterStagesFollow) {
   EXPECT_EQ(data[1].samples_before(6), 10);
 }
 
+// Of several shapes a batch has one: what was seen may end in the middle of it.
+TEST(StageData, OfSeveralShapesARunThatGoesOnBeginsWithAWholeBatchOfOneShape) {
+  std::vector<int> shapes;
+  for (int64_t i = 0; i < 24; ++i) shapes.push_back(static_cast<int>(i % 3 == 0));
+  const auto whole = [&](int64_t batch) { return StageData{nullptr, data::BatchOrder(7, shapes, batch), 1, 0, batch}; };
+  for (const int64_t batch : {3, 4, 5})
+    for (const int64_t done : {1, 2, 3}) {
+      const StageData before = whole(2);
+      std::vector<StageData> after = {whole(batch), whole(2)};
+      after[1].first_step = done + 4;
+      go_on_behind(after, done, before.place_after(done));
+      EXPECT_GE(after[0].samples_before(done + 1), before.samples_before(done + 1)) << "nothing is seen twice";
+      for (int64_t step = done + 1; step <= done + 6; ++step) {
+        const StageData& part = after[step < done + 4 ? 0 : 1];
+        for (int64_t place = 0; place < part.batch(step); ++place)
+          EXPECT_EQ(shapes[static_cast<size_t>(part.pick(step, place).index)], part.bucket(step))
+              << "batches of " << batch << ", step " << step << ", place " << place;
+      }
+    }
+}
+
 TEST(StageData, WithoutAPlaceTheStepsSayIt) {
   std::vector<StageData> data = {part(4)};
   go_on_behind(data, 3, {});

@@ -209,6 +209,16 @@ TEST_F(Stages, WhatSamplesAreGivenIsPreparedAnewWhereAStageChangesIt) {
   EXPECT_TRUE(same_data(often.at_stage(0), often.at_stage(1)));
 }
 
+TEST_F(Stages, AListedShapeWithoutABatchHasThatOfTheRun) {
+  const Recipe recipe = load_recipe("", {{"data.buckets", "8x64x64=6,1x64x64,4x32x32=2"}, {"train.global_batch", "5"}});
+  std::vector<int64_t> batches;
+  for (const data::Bucket& bucket : recipe.data.clips.buckets) batches.push_back(bucket.batch);
+  EXPECT_EQ(batches, (std::vector<int64_t>{6, 5, 2}));
+  for (const data::Bucket& bucket :
+       load_recipe("", {{"data.buckets", "8x64x64,1x64x64"}, {"train.global_batch", "5"}}).data.clips.buckets)
+    EXPECT_EQ(bucket.batch, 0) << "where none says one, all are of the run";
+}
+
 TEST_F(Stages, TheLearningRateFollowsTheBatch) {
   const auto rate = [&](const char* rule, const char* batch) {
     return load("", {{"train.lr_scale", rule}, {"train.global_batch", batch}}).lr_schedule.lr;

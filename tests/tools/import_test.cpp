@@ -217,6 +217,78 @@ TEST(Import, TheEffectiveBatchIsThatOfLauncherFileScriptAndRanksTogether) {
           }
 }
 
+TEST(Import, RanksOfAllMachinesCountInTheBatch) {
+  for (const char* launcher : {"torchrun --nproc_per_node 4 --nnodes 2 ", "torchrun --nproc-per-node=4 --nnodes=2 ",
+                               "deepspeed --num_gpus 4 --num_nodes 2 "})
+    EXPECT_EQ(found(import_command(std::string(launcher) + "train.py --dataset_base_path data --num_frames 17 "
+                                                           "--trainable_models dit --gradient_accumulation_steps 3",
+                                   {}),
+                    "train.global_batch"),
+              "24")
+        << launcher;
+}
+
+// From noise to data: index 0 of its grid is the noisiest timestep, shifted by 5.
+TEST(Import, ATimestepWindowOfDiffSynthCountsFromNoise) {
+  const Translation t = import_command(
+      "python train.py --dataset_base_path data --trainable_models dit "
+      "--max_timestep_boundary 0.25 --min_timestep_boundary 0.125",
+      {});
+  EXPECT_NEAR(std::stod(found(t, "diffusion.min_t")), 5 * 0.75 / (1 + 4 * 0.75), 1e-5);
+  EXPECT_NEAR(std::stod(found(t, "diffusion.max_t")), 5 * 0.875 / (1 + 4 * 0.875), 1e-5);
+}
+
+TEST(Import, TheRankThatDiffSynthsScriptsHaveByThemselvesIsThatOfTheirForm) {
+  EXPECT_EQ(
+      found(import_command("python train_wan_t2v.py --dataset_path data --train_architecture lora", {}), "lora.rank"),
+      "16");
+  EXPECT_EQ(found(import_command("python train.py --dataset_base_path data --lora_base_model dit", {}), "lora.rank"),
+            "32");
+}
+
+TEST(Import, TheLowestRateOfTheTrainingLineIsNotAboveItsRate) {
+  const std::string line = "--task t2v-14B --ckpt_dir no/such --batch_size 1 --learning_rate ";
+  EXPECT_EQ(found(import_command(line + "1e-7", {}), "train.eta_min"), "1e-07") << "it would rise";
+  EXPECT_EQ(found(import_command(line + "1e-3", {}), "train.eta_min"), "2.5e-06");
+  EXPECT_EQ(found(import_command(line + "1e-3 --min_lr 1e-4", {}), "train.eta_min"), "1e-4");
+}
+
+TEST(Import, AnEpochsLastSamplesThatFillNoBatchAreNoStep) {
+  const Folder folder;
+  std::string rows = "video,prompt\n";
+  for (int i = 0; i < 7; ++i) {
+    folder.file("data/" + std::to_string(i) + ".mp4", "");
+    rows += std::to_string(i) + ".mp4,a clip\n";
+  }
+  folder.file("data/metadata.csv", rows);
+  const std::string data = (folder.path / "data").string();
+  for (const auto& [batch, steps] : {std::pair(1, 21), {2, 9}, {3, 6}, {4, 3}})
+    EXPECT_EQ(found(import_command("python train.py --dataset_base_path " + data + " --dataset_metadata_path " + data +
+                                       "/metadata.csv --dataset_repeat 1 --trainable_models dit --num_epochs 3 "
+                                       "--gradient_accumulation_steps " +
+                                       std::to_string(batch),
+                                   {}),
+                    "run.steps"),
+              std::to_string(steps))
+        << batch;
+}
+
+TEST(Import, StagesOfDiffusionPipeHoldOneBatchTogether) {
+  const Folder folder;
+  for (const int64_t stages : {1, 2, 4}) {
+    const std::string file =
+        folder.file("pipe.toml",
+                    "micro_batch_size_per_gpu = 2\ngradient_accumulation_steps = 3\n"
+                    "pipeline_stages = " +
+                        std::to_string(stages) +
+                        "\noutput_dir = 'out'\nepochs = 1\n[model]\ntype = 'wan'\nckpt_path = 'm'\n"
+                        "dtype = 'bfloat16'\n[optimizer]\ntype = 'adamw'\nlr = 1e-4\n");
+    const Translation t = import_file(file, {.ranks = 4});
+    EXPECT_EQ(found(t, "mesh.pp"), std::to_string(stages));
+    EXPECT_EQ(found(t, "train.global_batch"), std::to_string(6 * 4 / stages)) << stages;
+  }
+}
+
 TEST(Import, StepsOfDiffSynthsEpochsAreThoseOfAllRanks) {
   for (const int64_t ranks : {1, 4})
     for (const int64_t steps : {1, 2}) {

@@ -53,5 +53,22 @@ TEST(StepSize, IsResumedAndOthersHaveNone) {
   none.restore({});
 }
 
+// Below its largest estimate d rises at its rate, whatever the estimates of now are: so a stop must not forget that one.
+TEST(StepSize, OfABoundedGrowthRisesAfterAStopToTheLargestEstimateOfBefore) {
+  recipe::Recipe recipe = recipe_of(plan::Optimizer::prodigy);
+  recipe.train.growth_rate = 1.5;
+  StepSize through(recipe, 1), resumed(recipe, 1);
+  const std::vector<net::Totals> steep = {{400, 2}}, none = {{0, 1e6}};
+  for (int64_t step = 1; step <= 3; ++step) through.armed(0, {step, 1, 1}), through.take(step < 3 ? steep : none);
+  checkpoint::Manifest manifest;
+  through.save(manifest);
+  resumed.restore(manifest);
+  const double before = *through.of(0);
+  for (int64_t step = 4; step <= 6; ++step)
+    for (StepSize* each : {&through, &resumed}) each->armed(0, {step, 1, 1}), each->take(none);
+  EXPECT_EQ(resumed.of(0), through.of(0));
+  EXPECT_GT(*through.of(0), before);
+}
+
 }  // namespace
 }  // namespace tessera::train
