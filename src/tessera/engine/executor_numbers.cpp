@@ -102,8 +102,6 @@ void Executor::make_numbers() {
 std::vector<Tensor> Executor::loss(Run& run, Micro& micro, int index) {
   const at::NoGradGuard no_grad;
   const Tensor& prediction = micro.stream[0];
-  if (!far_ || !run.objective->compares_on_device())
-    return {run.objective->gradient(prediction.cpu(), micro.batch, index).to(prediction.device())};
   for (Tensor* compared : run.objective->compared(index)) *compared = uploads_.bring(*compared, prediction.device());
   return {run.objective->gradient(prediction, micro.batch, index)};
 }

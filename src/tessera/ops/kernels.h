@@ -44,6 +44,14 @@ struct FrozenLinearParts {
 /// Which gradient of x a backward makes; in_place: it overwrites x.
 enum class InputGradient { none, fresh, in_place };
 
+/// The error of a sample, left where its prediction is until the host reads it: number * unit.
+struct SampleError {
+  Tensor number = {};  ///< [1] fp64; undefined: the error is 0
+  double unit = 0;
+  /// The host waits for it.
+  double value() const { return number.defined() ? number.item<double>() * unit : 0; }
+};
+
 struct Kernels {
   const char* name;
 
@@ -97,6 +105,14 @@ struct Kernels {
   void (*gate_gradient)(const Tensor& up, const Tensor& y, const RowIndex& rows, const Tensor& dgate);
   Tensor (*gelu_tanh)(const Tensor& x);
   Tensor (*gelu_tanh_gradient)(const Tensor& dy, const Tensor& x);
+
+  // Losses, fp32.
+  /// Adds `part` of the mean squared difference of some rows to their sample's error, and writes the gradient of `scale`
+  /// times that mean.
+  void (*add_error)(SampleError& error, const Tensor& prediction, const Tensor& target, double part, double scale,
+                    const Tensor& gradient);
+  /// The sum of a * b, [1] fp64.
+  Tensor (*dot)(const Tensor& a, const Tensor& b);
 
   // Rows.
   /// `sign` -1 rotates back.

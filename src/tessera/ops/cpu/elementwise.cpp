@@ -1,4 +1,4 @@
-// Sums on CPUs, with or without gate.
+// Sums on CPUs, with or without gate, and losses.
 #include <ATen/Parallel.h>
 
 #include "tessera/ops/adamw.h"
@@ -113,6 +113,29 @@ void gated_branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex&
       to.store(at, n * width, out);
     });
   });
+}
+
+void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, double part, double scale,
+               const Tensor& gradient) {
+  const int64_t count = prediction.numel();
+  const auto *p = host_pointer<const float>(prediction), *t = host_pointer<const float>(target);
+  auto* g = host_pointer<float>(gradient);
+  const auto factor = static_cast<float>(2 * scale / static_cast<double>(count));
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float difference = p[i] - t[i];
+    sum += static_cast<double>(difference) * difference;
+    g[i] = difference * factor;
+  }
+  if (!error.number.defined()) error = {at::zeros({1}, at::kDouble), 1};
+  *host_pointer<double>(error.number) += part * (sum / static_cast<double>(count));
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  const auto *x = host_pointer<const float>(a), *y = host_pointer<const float>(b);
+  double sum = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) sum += static_cast<double>(x[i]) * y[i];
+  return at::full({1}, sum, at::kDouble);
 }
 
 void embedding_gradient(const Tensor& grad, const Tensor& ids, const Tensor& dy) {
