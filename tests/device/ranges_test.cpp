@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "same_bits.h"
+#include "tessera/base/check.h"
 
 namespace tessera::testing {
 namespace {
@@ -52,7 +53,9 @@ TEST_F(RangesOnDevice, ConvertAsOnTheCpu) {
 
 TEST_F(RangesOnDevice, SumAsOnTheCpu) {
   const at::Tensor x = values(200'003, 0.11);
-  EXPECT_EQ(ops::sum_of_squares(there(x)), ops::sum_of_squares(x));
+  const at::Tensor squares = at::zeros({1}, at::kDouble), far_squares = there(squares);
+  ops::sum_of_squares(squares, x), ops::sum_of_squares(far_squares, there(x));
+  expect_bits(far_squares, squares);
   std::vector<at::Tensor> parts, far;
   for (int p = 0; p < 5; ++p) {
     parts.push_back(values(3001, 0.1 + 0.21 * p).to(at::kBFloat16));
@@ -67,6 +70,12 @@ TEST_F(RangesOnDevice, SumAsOnTheCpu) {
   ops::sum_halves_rounded(parts[2], parts);
   ops::sum_halves_rounded(far[2], far);
   expect_bits(far[2], parts[2]);
+}
+
+TEST_F(RangesOnDevice, OfTwoDevicesAreRefusedByName) {
+  const at::Tensor x = values(10, 1);
+  EXPECT_THROW(ops::narrow(there(at::zeros({10}, at::kHalf)), x), InternalError);
+  EXPECT_THROW(ops::high_half(at::zeros({10}, at::kBFloat16), there(x)), InternalError);
 }
 
 TEST_F(RangesOnDevice, BytesChangePlaces) {
