@@ -7,6 +7,7 @@
 
 #include "same_bits.h"
 #include "tessera/base/check.h"
+#include "tessera/ops/kernels.h"
 
 namespace tessera::testing {
 namespace {
@@ -76,6 +77,21 @@ TEST_F(RangesOnDevice, OfTwoDevicesAreRefusedByName) {
   const at::Tensor x = values(10, 1);
   EXPECT_THROW(ops::narrow(there(at::zeros({10}, at::kHalf)), x), InternalError);
   EXPECT_THROW(ops::high_half(at::zeros({10}, at::kBFloat16), there(x)), InternalError);
+}
+
+/// Where the device's table has a function for an operator, it takes the place of LibTorch's alone.
+TEST_F(RangesOnDevice, TheTableOfKernelsIsLibTorchsButForTheRowsThatTheDeviceHas) {
+  at::Tensor x = at::ones({40, 96});
+  const at::Tensor far = there(x);
+  const ops::Kernels &own = ops::kernels(far), &libtorchs = ops::aten_kernels();
+  EXPECT_STREQ(own.name, "simulated");
+  EXPECT_EQ(&ops::kernels(x.to(at::kMeta)), &own) << "meta tensors stand for those of the process's device";
+  EXPECT_NE(own.drop_rows, libtorchs.drop_rows);
+  EXPECT_EQ(own.linear, libtorchs.linear);
+  EXPECT_EQ(own.add_error, libtorchs.add_error);
+  const ops::Dropout drop{.p = 0.3, .seed = 1, .step = 2, .site = 3, .runs = {{0, 40, 5, 7}}};
+  ops::drop_rows(x, drop, 0), ops::drop_rows(far, drop, 0);
+  expect_bits(far, x);
 }
 
 TEST_F(RangesOnDevice, BytesChangePlaces) {

@@ -6,7 +6,8 @@
 //
 // | table | runs on | what it is |
 // | cpu_kernels() | CPU | our own vectorised kernels (ops/cpu), the default there |
-// | aten_kernels() | CPU, CUDA | LibTorch's own operators (ops/aten): what a GPU computes with, and its twin on a CPU |
+// | aten_kernels() | CPU | LibTorch's own operators (ops/aten): a GPU's twin on a CPU |
+// | the device's | CUDA | LibTorch's, but for rows that the device has itself: a fused kernel of ours is one row (kernels.cpp) |
 //
 // [Note: kernels on meta tensors] On meta tensors a function only allocates: ours exactly what they allocate on a CPU,
 // which is how the planner measures ([Note: bytes by running on meta] in engine/measure.h), those in LibTorch's operators
@@ -98,6 +99,8 @@ struct Kernels {
 
   // Sums and activations.
   Tensor (*sum)(const Tensor& x, const Tensor& y);
+  /// The sum over n of 16-bit parts [n, rows, cols] and `bias` [cols], or undefined, in fp32 and rounded once.
+  Tensor (*sum_of_halves)(const Tensor& parts, const Tensor& bias);
   Tensor (*gated_residual)(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows);
   /// dy = up * gate[row]; dy may share memory with the y of the forward.
   void (*gated_branch_gradient)(const Tensor& up, const Tensor& gate, const RowIndex& rows, const Tensor& dy);
@@ -164,12 +167,13 @@ struct Kernels {
 
 /// Our own kernels of CPUs.
 const Kernels& cpu_kernels();
-/// LibTorch's operators, on any device.
+/// LibTorch's operators.
 const Kernels& aten_kernels();
 
 /// The table for tensors of the device of `x`. CPU tensors use cpu_kernels(), or aten_kernels() where
 /// TESSERA_KERNELS=aten is set: the same operators as on a GPU, to tell a fault of a kernel from one of the engine. Meta
-/// tensors use the table of the process's device (device/backend.h), or of the target that they stand for (target.h).
+/// tensors use the table of the process's device (device/backend.h), or aten_kernels() for the target that they stand for
+/// (target.h).
 const Kernels& kernels(const Tensor& x);
 
 /// While it exists, CPU and meta tensors of all threads use `table`. For tests of one table beside another.

@@ -9,6 +9,20 @@ Tensor sum(const Tensor& x, const Tensor& y) {
   return x.scalar_type() == y.scalar_type() ? x + y : (as_floats(x) + as_floats(y)).to(x.scalar_type());
 }
 
+Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
+  const Tensor total = at::empty(parts.sizes().slice(1), parts.options()),
+               wide = bias.defined() ? at::empty_like(total, at::kFloat) : Tensor();
+  if (parts.is_meta()) return total;
+  if (!wide.defined()) {
+    sum_halves_rounded(total, parts.unbind(0));
+    return total;
+  }
+  sum_halves(wide, parts.unbind(0), /*accumulate=*/false);
+  wide.add_(as_floats(bias));
+  narrow(total, wide);
+  return total;
+}
+
 Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows) {
   const Tensor out = at::empty_like(x);
   each_part(&rows, x.size(0), [&](const TokenPart& part) {

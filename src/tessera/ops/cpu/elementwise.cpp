@@ -70,6 +70,25 @@ Tensor sum(const Tensor& x, const Tensor& y) {
   return out;
 }
 
+Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
+  const int64_t n = parts.size(0), rows = parts.size(1), cols = parts.size(2);
+  const Tensor total = at::empty({rows, cols}, parts.options());
+  if (parts.is_meta()) return total;
+  const Tensor offset = bias.defined() ? as_floats(bias) : bias;
+  const Values from(parts);
+  const Results to(total);
+  at::parallel_for(0, rows, kSumTokenGrain, [&](int64_t begin, int64_t end) {
+    float *sum = half_scratch(0, cols), *space = half_scratch(1, cols);
+    for (int64_t r = begin; r < end; ++r) {
+      from.read(r * cols, cols, sum);
+      for (int64_t i = 1; i < n; ++i) add(sum, from.read((i * rows + r) * cols, cols, space), cols);
+      if (offset.defined()) add(sum, data(offset), cols);
+      to.store(r * cols, cols, sum);
+    }
+  });
+  return total;
+}
+
 Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows) {
   Tensor out = at::empty_like(x);
   if (x.is_meta()) return out;
