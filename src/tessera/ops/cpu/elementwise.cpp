@@ -134,6 +134,16 @@ void gated_branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex&
   });
 }
 
+namespace {
+
+/// [1], beside the memory of tensors that plans count.
+Tensor number(double value) {
+  return at::from_blob(
+      new double(value), {1}, [](void* data) { delete static_cast<double*>(data); }, at::kDouble);
+}
+
+}  // namespace
+
 void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, double part, double scale,
                const Tensor& gradient) {
   const int64_t count = prediction.numel();
@@ -146,7 +156,7 @@ void add_error(SampleError& error, const Tensor& prediction, const Tensor& targe
     sum += static_cast<double>(difference) * difference;
     g[i] = difference * factor;
   }
-  if (!error.number.defined()) error = {at::zeros({1}, at::kDouble), 1};
+  if (!error.number.defined()) error = {number(0), 1};
   *host_pointer<double>(error.number) += part * (sum / static_cast<double>(count));
 }
 
@@ -154,7 +164,7 @@ Tensor dot(const Tensor& a, const Tensor& b) {
   const auto *x = host_pointer<const float>(a), *y = host_pointer<const float>(b);
   double sum = 0;
   for (int64_t i = 0; i < a.numel(); ++i) sum += static_cast<double>(x[i]) * y[i];
-  return at::full({1}, sum, at::kDouble);
+  return number(sum);
 }
 
 void embedding_gradient(const Tensor& grad, const Tensor& ids, const Tensor& dy) {
