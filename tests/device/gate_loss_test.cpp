@@ -35,7 +35,8 @@ struct Gated {
     Tensor gradient;
     double loss = 0;
     std::vector<double> by_weight;
-    HostCounts counts;  ///< until the numbers are read
+    int64_t numbers = 0;  ///< that the host reads for all of it
+    HostCounts counts;    ///< until the numbers are read
   };
   Found run(at::Device device) {
     diffusion::FlowMatching objective(*model, /*rank=*/0);
@@ -61,6 +62,7 @@ struct Gated {
     if (numbers.defined()) {
       const Tensor here = numbers.cpu();
       read.assign(here.const_data_ptr<double>(), here.const_data_ptr<double>() + here.numel());
+      found.numbers = numbers.numel();
     }
     objective.read(read);
     found.loss = objective.loss(), found.by_weight = objective.by_weight();
@@ -83,6 +85,8 @@ TEST_P(GateLoss, IsComputedOnTheDeviceWithoutAWaitOfTheHost) {
   const Gated::Found expected = gated.run(at::kCPU), found = gated.run(at::kPrivateUse1);
   EXPECT_EQ(found.counts.waits, 0);
   EXPECT_EQ(found.counts.bytes_back, 0);
+  EXPECT_EQ(found.numbers, 4);
+  EXPECT_EQ(expected.numbers, 4) << "on a CPU they are read as late";
   EXPECT_NEAR(found.loss, expected.loss, 1e-6 * expected.loss);
   const Tensor gradient = found.gradient.cpu();
   EXPECT_TRUE(at::allclose(gradient, expected.gradient, 1e-5, 1e-9));

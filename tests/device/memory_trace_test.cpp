@@ -85,7 +85,6 @@ class Sizes final : public net::Objective {
   at::Tensor gradient(const at::Tensor& prediction, const net::Batch&, int) override {
     return at::empty_like(prediction);
   }
-  bool compares_on_device() const override { return true; }
 
  private:
   net::Batch batch_;

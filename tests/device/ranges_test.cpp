@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "same_bits.h"
+#include "tessera/base/check.h"
+#include "tessera/ops/kernels.h"
 
 namespace tessera::testing {
 namespace {
@@ -52,7 +54,9 @@ TEST_F(RangesOnDevice, ConvertAsOnTheCpu) {
 
 TEST_F(RangesOnDevice, SumAsOnTheCpu) {
   const at::Tensor x = values(200'003, 0.11);
-  EXPECT_EQ(ops::sum_of_squares(there(x)), ops::sum_of_squares(x));
+  const at::Tensor squares = at::zeros({1}, at::kDouble), far_squares = there(squares);
+  ops::sum_of_squares(squares, x), ops::sum_of_squares(far_squares, there(x));
+  expect_bits(far_squares, squares);
   std::vector<at::Tensor> parts, far;
   for (int p = 0; p < 5; ++p) {
     parts.push_back(values(3001, 0.1 + 0.21 * p).to(at::kBFloat16));
@@ -67,6 +71,27 @@ TEST_F(RangesOnDevice, SumAsOnTheCpu) {
   ops::sum_halves_rounded(parts[2], parts);
   ops::sum_halves_rounded(far[2], far);
   expect_bits(far[2], parts[2]);
+}
+
+TEST_F(RangesOnDevice, OfTwoDevicesAreRefusedByName) {
+  const at::Tensor x = values(10, 1);
+  EXPECT_THROW(ops::narrow(there(at::zeros({10}, at::kHalf)), x), InternalError);
+  EXPECT_THROW(ops::high_half(at::zeros({10}, at::kBFloat16), there(x)), InternalError);
+}
+
+/// Where the device's table has a function for an operator, it takes the place of LibTorch's alone.
+TEST_F(RangesOnDevice, TheTableOfKernelsIsLibTorchsButForTheRowsThatTheDeviceHas) {
+  at::Tensor x = at::ones({40, 96});
+  const at::Tensor far = there(x);
+  const ops::Kernels &own = ops::kernels(far), &libtorchs = ops::aten_kernels();
+  EXPECT_STREQ(own.name, "simulated");
+  EXPECT_EQ(&ops::kernels(x.to(at::kMeta)), &own) << "meta tensors stand for those of the process's device";
+  EXPECT_NE(own.drop_rows, libtorchs.drop_rows);
+  EXPECT_EQ(own.linear, libtorchs.linear);
+  EXPECT_EQ(own.add_error, libtorchs.add_error);
+  const ops::Dropout drop{.p = 0.3, .seed = 1, .step = 2, .site = 3, .runs = {{0, 40, 5, 7}}};
+  ops::drop_rows(x, drop, 0), ops::drop_rows(far, drop, 0);
+  expect_bits(far, x);
 }
 
 TEST_F(RangesOnDevice, BytesChangePlaces) {

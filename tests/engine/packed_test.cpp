@@ -71,6 +71,31 @@ TEST(Packed, ValuesBeyondFp16BecomeItsLargest) {
   EXPECT_EQ(x.max().item<float>(), 65504.0f);
 }
 
+/// As the executor has them read, at the step's norm; those that find no room are read at once.
+TEST(Packed, ErrorsOfSeveralStoragesWaitToBeReadWithTheSameBits) {
+  const at::Tensor values = at::randn({3, 301, 96});
+  for (const Case& c : kForms)
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      if (!can_pack({"", values[0].to(type)}, c.form)) continue;
+      const auto errors_of = [&](CompressionError error) {
+        Packed packed;
+        for (int i = 0; i < 3; ++i) packed.add({"", values[i].to(type).clone().mul_(i + 1)}, c.form);
+        packed.compress(error);
+        return error;
+      };
+      const CompressionError at_once = errors_of({});
+      EXPECT_EQ(at_once.count, 3);
+      CompressionError waits = errors_of({.squares = at::full({3, 2}, NAN, at::kDouble)});
+      EXPECT_EQ(waits.count, 0);
+      EXPECT_EQ(waits.unread, 3);
+      const auto* read = waits.squares.const_data_ptr<double>();
+      waits.settle({read, read + 6});
+      EXPECT_EQ(waits.sum, at_once.sum);
+      EXPECT_EQ(waits.most, at_once.most);
+      EXPECT_EQ(errors_of({.squares = at::zeros({1, 2}, at::kDouble)}).count, 2);
+    }
+}
+
 TEST(Packed, RowsOfFp8HaveScalesOfTheirOwn) {
   const at::Tensor x = at::randn({4, 512});
   for (int row = 0; row < 4; ++row) x[row].mul_(std::pow(1000.0, row));

@@ -82,8 +82,9 @@ TEST(Store, OneOfTheReplicasSpeaksForTheNorm) {
   for (int rank = 0; rank < 4; ++rank) {
     Store store(toy.spec(), toy.prefixes(), plan, rank, at::kCPU);
     store.grad(1).fill_(1);
-    const double squares = store.squares(1, store.grad(1));
-    EXPECT_EQ(squares, store.is_primary(1, 0) ? static_cast<double>(store.grad(1).numel()) : 0);
+    const Tensor squares = at::zeros({static_cast<int64_t>(store.layout(1).buffers.size())}, at::kDouble);
+    store.squares(1, store.grad(1), squares);
+    EXPECT_EQ(squares.sum().item<double>(), store.is_primary(1, 0) ? static_cast<double>(store.grad(1).numel()) : 0);
     speakers += store.is_primary(1, 0);
   }
   EXPECT_EQ(speakers, 2) << "one for each shard";

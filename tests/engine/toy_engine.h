@@ -192,7 +192,6 @@ class ToyRank {
     ToyObjective(const Toy& toy, int64_t step, int first, std::vector<Tensor>& outputs)
         : toy_(toy), step_(step), first_(first), outputs_(outputs) {}
     net::Batch batch(int micro) override { return toy_.batch(Toy::key(step_, first_ + micro), 2); }
-    bool compares_on_device() const override { return true; }
     Tensor gradient(const Tensor& out, const net::Batch&, int) override {
       outputs_.push_back(out.clone());
       return Toy::loss_gradient(out);

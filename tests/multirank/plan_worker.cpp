@@ -207,7 +207,7 @@ class Given final : public net::Objective {
       : batches_(batches), gradient_(std::move(gradient)) {}
   net::Batch batch(int micro) override { return copy_of(batches_.at(static_cast<size_t>(micro))); }
   Tensor gradient(const Tensor& prediction, const net::Batch&, int micro) override {
-    return gradient_(prediction, micro);
+    return gradient_(prediction.cpu(), micro).to(prediction.device());
   }
 
  private:

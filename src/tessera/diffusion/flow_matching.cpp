@@ -17,27 +17,11 @@ void FlowMatching::begin(PassData pass) {
   pass_ = std::move(pass);
   by_weight_.assign(pass_.weighed ? pass_.places.size() : 0, 0.0);
   losses_.clear();
-  sums_.clear(), products_.clear(), weighed_there_.clear();
+  products_.clear();
   micros_.clear();
   loss_ = 0;
   bad_sample_ = -1;
 }
-
-namespace {
-
-/// [1] of fp64, a MiB of fp32 at a time: what the plan counts for a loss has no room for more.
-at::Tensor sum_of_products(const at::Tensor& a, const at::Tensor& b) {
-  constexpr int64_t kAtOnce = 1 << 18;
-  const at::Tensor x = a.reshape(-1), y = b.reshape(-1);
-  at::Tensor sum = at::zeros({1}, a.options().dtype(at::kDouble));
-  for (int64_t at = 0; at < x.numel(); at += kAtOnce) {
-    const int64_t count = std::min(kAtOnce, x.numel() - at);
-    sum.add_(at::sum(x.narrow(0, at, count) * y.narrow(0, at, count), at::kDouble));
-  }
-  return sum;
-}
-
-}  // namespace
 
 /// Index of this dp rank's first sample in the plan's slices.
 int64_t FlowMatching::first_sample() const { return slice(0).first; }
@@ -98,37 +82,13 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
       batch.predicted.empty() && std::ranges::all_of(m.frame_weights, [](const auto& f) { return f.empty(); });
   at::Tensor gradient = all_count ? at::empty_like(prediction) : at::zeros_like(prediction);
   const at::Tensor answer = with_sums(prediction, batch, m);
-  const bool there = &ops::kernels(prediction) == &ops::aten_kernels();
   for (size_t s = 0; s < m.targets.size(); ++s) {
-    if (there) {
-      compare_there(answer, batch, s, m, gradient);
-    } else {
-      const double error = sample_error(answer, batch, s, m.targets[s], share(m, s) * pass_.gradient_scale, gradient,
-                                        m.frame_weights[s]);
-      losses_.push_back({error, share(m, s), m.indices[s]});
-    }
+    losses_.push_back({share(m, s), m.indices[s],
+                       sample_error(answer, batch, s, m.targets[s], share(m, s) * pass_.gradient_scale, gradient,
+                                    m.frame_weights[s])});
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
   }
   return gradient;
-}
-
-void FlowMatching::compare_there(const at::Tensor& answer, const net::Batch& batch, size_t s, const Micro& m,
-                                 const at::Tensor& gradient) {
-  double first = 0;  // what makes the sum of squares of the first run the sample's error
-  for (const Compared& rows : diffusion::compared(batch, s, m.targets[s], m.frame_weights[s])) {
-    const at::Tensor part = answer.narrow(0, rows.begin, rows.count);
-    const at::Tensor sum = at::empty({1}, answer.options().dtype(at::kDouble));
-    sum_squared_error(part, m.targets[s].rows.narrow(0, rows.at, rows.count),
-                      share(m, s) * pass_.gradient_scale * rows.part, gradient.narrow(0, rows.begin, rows.count), sum);
-    const double mean = rows.part / static_cast<double>(part.numel());
-    if (first > 0) {
-      sums_.back().add_(sum, mean / first);
-      continue;
-    }
-    first = mean;
-    losses_.push_back({0, share(m, s), m.indices[s], mean});
-    sums_.push_back(sum);
-  }
 }
 
 std::vector<at::Tensor*> FlowMatching::compared(int micro) {
@@ -138,23 +98,22 @@ std::vector<at::Tensor*> FlowMatching::compared(int micro) {
 }
 
 at::Tensor FlowMatching::numbers() {
-  std::vector<at::Tensor> all = sums_;
-  all.insert(all.end(), products_.begin(), products_.end());
+  std::vector<at::Tensor> all;
+  for (const PendingLoss& b : losses_)
+    if (b.error.number.defined()) all.push_back(b.error.number);
+  for (const auto& [own, product] : products_) all.push_back(product);
   return all.empty() ? at::Tensor() : at::cat(all);
 }
 
 void FlowMatching::read(std::span<const double> numbers) {
-  size_t next = 0;
-  for (PendingLoss& b : losses_)
-    if (b.mean > 0) b.error = numbers[next++] * b.mean;
-  for (const int64_t own : weighed_there_)
-    by_weight_[static_cast<size_t>(own)] = numbers[next++] / pass_.gradient_scale;
-  sums_.clear(), products_.clear(), weighed_there_.clear();
+  auto next = numbers.begin();
   for (const PendingLoss& b : losses_) {
-    if (!std::isfinite(b.error) && bad_sample_ < 0) bad_sample_ = b.index;
-    if (pass_.counts) loss_ += b.error * b.share;
+    const double error = b.error.number.defined() ? *next++ * b.error.unit : 0;
+    if (!std::isfinite(error) && bad_sample_ < 0) bad_sample_ = b.index;
+    if (pass_.counts) loss_ += error * b.share;
   }
-  losses_.clear();
+  for (const auto& [own, product] : products_) by_weight_[static_cast<size_t>(own)] = *next++ / pass_.gradient_scale;
+  losses_.clear(), products_.clear();
 }
 
 /// The prediction that the loss uses: the expert's own, or the weighted sum if several experts predict together.
@@ -178,15 +137,7 @@ void FlowMatching::weigh(const at::Tensor& prediction, const net::Batch& batch, 
   if (begin >= end) return;
   at::Tensor rows = gradient.narrow(0, begin, end - begin);
   const at::Tensor own_rows = prediction.narrow(0, begin, end - begin);
-  if (&ops::kernels(prediction) == &ops::aten_kernels()) {
-    weighed_there_.push_back(own);
-    products_.push_back(sum_of_products(rows, own_rows));
-  } else {
-    const float *g = rows.const_data_ptr<float>(), *f = own_rows.const_data_ptr<float>();
-    double sum = 0;
-    for (int64_t i = 0; i < rows.numel(); ++i) sum += static_cast<double>(g[i]) * f[i];
-    by_weight_[static_cast<size_t>(own)] = sum / pass_.gradient_scale;
-  }
+  products_.emplace_back(own, ops::kernels(rows).dot(rows, own_rows));
   if (!pass_.weights.empty()) rows.mul_(pass_.weights[static_cast<size_t>(own)]);
 }
 

@@ -47,10 +47,8 @@ class FlowMatching final : public net::Objective {
   net::Batch inputs(int micro) const;
   /// Mean over the global batch of each sample's weighted mean squared error; returns its gradient [T, C]. Ranks that
   /// share a sample each compute the part of their own tokens, in prediction and loss.
-  /// Where the prediction's kernels are LibTorch's (ops/kernels.h), the host waits neither for the loss nor for what a gate
-  /// learns from.
+  /// The host waits neither for the loss nor for what a gate learns from.
   at::Tensor gradient(const at::Tensor& prediction, const net::Batch& batch, int micro) override;
-  bool compares_on_device() const override { return true; }
   std::vector<at::Tensor*> compared(int micro) override;
   at::Tensor numbers() override;
   void read(std::span<const double> numbers) override;
@@ -74,16 +72,13 @@ class FlowMatching final : public net::Objective {
   };
   /// A loss value that is read at the end of the pass.
   struct PendingLoss {
-    double error = 0, share = 0;
+    double share = 0;
     int64_t index = 0;
-    double mean = 0;  ///< of a number: what makes it the error
+    ops::SampleError error;
   };
   net::Batch pack(const std::vector<int64_t>& places, Micro& micro) const;
   void cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const;
   at::Tensor with_sums(const at::Tensor& prediction, const net::Batch& batch, const Micro& micro) const;
-  /// The loss of sample `s` of a micro-batch against `answer`, in numbers().
-  void compare_there(const at::Tensor& answer, const net::Batch& batch, size_t s, const Micro& m,
-                     const at::Tensor& gradient);
   void weigh(const at::Tensor& prediction, const net::Batch& batch, size_t s, int64_t own, at::Tensor& gradient);
   double share(const Micro& m, size_t s) const { return m.weights[s] / static_cast<double>(batch_samples()); }
   int64_t first_sample() const;
@@ -95,10 +90,7 @@ class FlowMatching final : public net::Objective {
   PassData pass_;
   std::map<int, Micro> micros_;
   std::vector<PendingLoss> losses_;
-  std::vector<at::Tensor>
-      sums_;  // of squared errors, where the predictions are; of losses with a `mean`, in their order
-  std::vector<at::Tensor> products_;  // likewise, of gradients and predictions; of samples weighed_there_
-  std::vector<int64_t> weighed_there_;
+  std::vector<std::pair<int64_t, at::Tensor>> products_;  // of own samples: of gradients and predictions, [1] of fp64
   std::vector<double> by_weight_;
   double loss_ = 0;
   int64_t bad_sample_ = -1;

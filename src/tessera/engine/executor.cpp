@@ -100,7 +100,7 @@ Executor::Executor(const std::vector<std::unique_ptr<net::Unit>>& units, const p
 
 void Executor::reserve_host(int64_t arena, int64_t uploads) {
   host_.reserve(arena);
-  if (far_ && !store_.device().is_meta()) uploads_.reserve(uploads + kUploadSlack);
+  if (far_) uploads_.reserve(uploads + kUploadSlack);
 }
 
 StepRun Executor::run(const Pass& pass, net::Objective& objective, const Report& report,
@@ -170,7 +170,7 @@ void Executor::begin(Run& run) {
   run.micros.resize(run.schedule().micros);
   run.messages.resize(count);
   for (auto& micro : run.micros) micro.runs.resize(units_.size());
-  run.shares.assign(units_.size(), -1);
+  run.counted.assign(units_.size(), false);
   run.times.resize(count);
   run.comm.resize(count);
   run.tokens.resize(run.micros.size());
@@ -182,13 +182,11 @@ void Executor::begin(Run& run) {
     for (const int i : plan::issue_order(run.schedule()))
       run.issued_before[static_cast<size_t>(i)] = std::exchange(before, i);
   }
-  if (far_) {
-    device::label("");
-    store_.rest(nullptr);
-    if (marks_.size() < count) marks_.resize(count), prepared_.resize(count);
-    start_.record();
-    if (times_read_) run.timed = std::make_unique<DeviceTimes>(run.program, run.step);
-  }
+  device::label("");
+  store_.rest(nullptr);
+  if (marks_.size() < count) marks_.resize(count), prepared_.resize(count);
+  start_.record();
+  if (far_ && times_read_) run.timed = std::make_unique<DeviceTimes>(run.program, run.step);
   run.start = now(), run.in_collectives = comm::seconds_in_collectives();
 }
 
@@ -224,7 +222,7 @@ void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
   const bool message = in.op == plan::Op::send || in.op == plan::Op::recv;
   if (message) prepare_message(run, index);
   // What it gets may have been freed since the last instruction, by a thread that makes samples on this stream.
-  const bool prepared = far_ && (message || plan::takes_memory(in));
+  const bool prepared = message || plan::takes_memory(in);
   if (prepared) prepared_[index].record();
   // Each lane shares ownership of the run: after a failure it may outlive the call.
   lane(in.lane).push([this, shared, index, prepared] {
@@ -246,7 +244,6 @@ void Executor::issue(const std::shared_ptr<Run>& shared, int index) {
 /// lane that works on the host waits for them itself. What was before the schedule is on the compute lane's stream, or was
 /// joined to it (join_lanes).
 void Executor::follow(Run& run, const plan::Instruction& in) {
-  if (!far_) return;
   device::label(std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name));
   const bool host = works_on_host(in.lane);
   const auto after = [&](const device::Mark& mark) { host ? mark.await() : mark.order(); };
@@ -288,8 +285,8 @@ void Executor::perform(const std::shared_ptr<Run>& shared, int index) {
   run.times[index] = {t0 - run.start, now() - run.start};
   if (enqueues && run.timed) run.timed->ended(index);
   if (enqueues) progress_->given(in.lane);
-  if (far_) marks_[index].record();  // last: who waits for it waits for these too
-  if (far_ && !device::has_streams()) marks_[index].await();
+  marks_[index].record();  // last: who waits for it waits for these too
+  if (!device::has_streams()) marks_[index].await();
   if (whereabouts_) whereabouts_(run.step, index, in, true);
   const auto same = [](const plan::Comm& ran, const plan::Comm& expected) {
     if (expected.bytes != kAnyBytes) return ran.same_traffic(expected);

@@ -30,8 +30,8 @@
 
 namespace tessera::engine {
 
-struct MicroRun;        // executor_run.h
-class NumbersOnDevice;  // executor_numbers.cpp
+struct MicroRun;    // executor_run.h
+class StepNumbers;  // executor_numbers.cpp
 
 struct ExecutorOptions {
   bool input_grad = false;    ///< keep the gradients of each micro-batch's inputs (verification)
@@ -170,8 +170,8 @@ class Executor {
   std::vector<device::Mark> marks_, prepared_;  // by instruction: what it did; its memory taken, its message made
   device::Mark start_, end_;                    // of the schedule, on the compute lane
   Uploads uploads_;
-  std::unique_ptr<NumbersOnDevice> numbers_;  // null on a CPU
-  std::shared_ptr<DeviceProgress> progress_;  // likewise
+  std::unique_ptr<StepNumbers> numbers_;
+  std::shared_ptr<DeviceProgress> progress_;  // null on a CPU
   std::optional<device::UnderWay> under_way_, swap_under_way_;
   bool times_read_ = false;
   std::deque<std::unique_ptr<DeviceTimes>> unsettled_;  // of schedules that the device may not have ended

@@ -1,5 +1,5 @@
-// The executor's numbers of a step: loss, squared gradients and what the ranks report. On a device they stay there until
-// `norm`, the only place where the host waits for it.
+// The executor's numbers of a step: loss, squared gradients and what the ranks report. They stay where they are computed until
+// `norm`, the only place where the host waits for a device.
 #include <algorithm>
 #include <cmath>
 #include <latch>
@@ -14,46 +14,55 @@ namespace tessera::engine {
 
 /// Squared gradients by unit and buffer, and those of quantised activations, in memory of the device beside what the plan
 /// counts; what no rank counts is 0.
-class NumbersOnDevice {
+class StepNumbers {
  public:
-  explicit NumbersOnDevice(const Store& store) : device_(store.device()) {
+  explicit StepNumbers(const Store& store) : device_(store.device()), table_(ops::backend(ops::on_device(device_))) {
     for (int u = 0; u < store.units(); ++u) {
       first_.push_back(count_);
       count_ += static_cast<int64_t>(store.layout(u).buffers.size());
     }
     first_.push_back(count_);
-    data_ = device::used()->take(bytes());
+    of_offloaded_.assign(static_cast<size_t>(count_), 0);
+    data_ = table_.take(bytes());
     if (!data_)
       throw UserError(Exit::memory, "engine.norm", "the device has no " + format_bytes(bytes()) + " left for norms",
                       "leave more of the device free: lower plan.budget");
     at(0, count_).zero_();
     host_.reserve(bytes() + kMore);
   }
-  ~NumbersOnDevice() { device::used()->give(data_); }
-  NumbersOnDevice(const NumbersOnDevice&) = delete;
+  ~StepNumbers() { table_.give(data_); }
+  StepNumbers(const StepNumbers&) = delete;
 
-  Tensor of(int unit) const { return at(first_[unit], first_[unit + 1]); }
+  /// For the squares of a unit's gradient, where that lies: an offloaded one is the host's.
+  Tensor of(int unit, const Tensor& gradient) {
+    const int64_t begin = first_[unit], end = first_[unit + 1];
+    if (!gradient.defined() || gradient.device() == device_) return at(begin, end);
+    return at::from_blob(of_offloaded_.data() + begin, {end - begin}, at::kDouble);
+  }
   Tensor compression() const { return at(count_, count_ + 2 * kCompressed).view({kCompressed, 2}); }
 
   struct Numbers {
-    std::vector<double> units, compression, more;
+    double squares = 0;
+    std::vector<double> compression, more;
   };
-  /// The sums by unit, the squares of so many compressed storages, and `more`, in one wait.
+  /// The sum of the squares, the squares of so many compressed storages, and `more`, in one wait.
   Numbers read(int64_t compressed, const Tensor& more) {
     const int64_t extra = more.defined() ? more.numel() : 0, each = sizeof(double), own = count_ + 2 * compressed;
     host_.reserve((own + extra) * each);
     auto* found = reinterpret_cast<double*>(host_.at(0));
-    ops::enqueue_copy(found, data_, own * each, true);
-    if (extra) ops::enqueue_copy(found + own, ops::read_address(more), extra * each, true);
+    ops::enqueue_copy(at::from_blob(found, {own}, at::kDouble), at(0, own));
+    if (extra) ops::enqueue_copy(at::from_blob(found + own, {extra}, at::kDouble), more);
     copied_.record();
     copied_.await();
     device::host_uses(found, (own + extra) * each, /*writes=*/false);
-    std::vector<double> units;
+    Numbers numbers{0, {found + count_, found + own}, {found + own, found + own + extra}};
     for (size_t u = 0; u + 1 < first_.size(); ++u) {
-      double& sum = units.emplace_back(0);
-      for (int64_t i = first_[u]; i < first_[u + 1]; ++i) sum += found[i];
+      double here = 0, offloaded = 0;
+      for (int64_t i = first_[u]; i < first_[u + 1]; ++i)
+        here += found[i], offloaded += of_offloaded_[static_cast<size_t>(i)];
+      numbers.squares += offloaded + here;
     }
-    return {units, {found + count_, found + own}, {found + own, found + own + extra}};
+    return numbers;
   }
 
  private:
@@ -66,9 +75,11 @@ class NumbersOnDevice {
   }
 
   const at::Device device_;
+  const device::Backend& table_;
   std::vector<int64_t> first_;
   int64_t count_ = 0;
   void* data_ = nullptr;
+  std::vector<double> of_offloaded_;
   HostMemory host_{HostMemory::Refused::drivers_own};
   device::Mark copied_;
 };
@@ -95,46 +106,31 @@ Executor::~Executor() {
 }
 
 void Executor::make_numbers() {
-  if (far_ && !numbers_) numbers_ = std::make_unique<NumbersOnDevice>(store_);
-  if (numbers_) compression_error_.squares = numbers_->compression();
+  if (!numbers_) numbers_ = std::make_unique<StepNumbers>(store_);
+  compression_error_.squares = numbers_->compression();
 }
 
 std::vector<Tensor> Executor::loss(Run& run, Micro& micro, int index) {
   const at::NoGradGuard no_grad;
   const Tensor& prediction = micro.stream[0];
-  if (!far_ || !run.objective->compares_on_device())
-    return {run.objective->gradient(prediction.cpu(), micro.batch, index).to(prediction.device())};
   for (Tensor* compared : run.objective->compared(index)) *compared = uploads_.bring(*compared, prediction.device());
   return {run.objective->gradient(prediction, micro.batch, index)};
 }
 
-/// The unit's share of the norm, of a gradient that is gone before it.
+/// The unit's share of the norm: at `norm`, or of a gradient that is gone before it.
 void Executor::note_share(Run& run, int unit, const Tensor& gradient) {
-  if (!far_ || !gradient.defined() || !ops::on_device(gradient)) {
-    run.shares[unit] = store_.squares(unit, gradient);
-    return;
-  }
-  store_.squares(unit, gradient, numbers_->of(unit));
-  run.shares[unit] = 0;  // the device has it
+  store_.squares(unit, gradient, numbers_->of(unit, gradient));
+  run.counted[static_cast<size_t>(unit)] = true;
 }
 
 /// This rank's sum of squares; hands the objective its numbers.
 double Executor::read_numbers(Run& run) {
-  for (int u = 0; u < store_.units(); ++u)  // a share may be NaN
-    if (run.shares[u] < 0) note_share(run, u, store_.grad(u));
-  const Tensor more = run.objective->numbers();
-  std::vector<double> on_device(static_cast<size_t>(store_.units()), 0.0), numbers;
-  if (numbers_) {
-    NumbersOnDevice::Numbers read = numbers_->read(compression_error_.unread, more);
-    on_device = std::move(read.units), numbers = std::move(read.more);
-    compression_error_.settle(read.compression);
-  } else if (more.defined()) {
-    numbers.assign(more.const_data_ptr<double>(), more.const_data_ptr<double>() + more.numel());
-  }
-  double squares = 0;
-  for (int u = 0; u < store_.units(); ++u) squares += run.shares[u] + on_device[u];
-  run.objective->read(numbers);
-  return squares;
+  for (int u = 0; u < store_.units(); ++u)
+    if (!run.counted[static_cast<size_t>(u)]) note_share(run, u, store_.grad(u));
+  const StepNumbers::Numbers read = numbers_->read(compression_error_.unread, run.objective->numbers());
+  compression_error_.settle(read.compression);
+  run.objective->read(read.more);
+  return read.squares;
 }
 
 void Executor::norm(Run& run, std::vector<plan::Comm>& done) {

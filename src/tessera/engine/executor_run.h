@@ -39,7 +39,7 @@ struct ScheduleRun {
   const std::function<void()>* commit = nullptr;
   std::vector<MicroRun> micros = {};
   std::vector<Message> messages = {};  // by instruction: the message that it sends or receives
-  std::vector<double> shares = {};     // by unit: the gradient's sum of squares if it is gone before the norm, else -1
+  std::vector<char> counted = {};      // by unit: whether the step's numbers have its gradient's sum of squares
   std::vector<std::array<double, 2>> times = {};
   std::vector<std::vector<plan::Comm>> comm = {};
   std::vector<int64_t> tokens = {};  // by micro-batch: all tokens, not only this rank's

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/bf16.h"
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/fp8.h"
 #include "tessera/ops/int8.h"
@@ -18,7 +17,8 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kPieceValues = 1 << 14;  ///< values at once, in whole blocks of int8
+constexpr int64_t kPieceValues = 1 << 14;  ///< values that a CPU's thread does at once, in whole blocks of int8
+constexpr int64_t kDevicePiece = 1 << 20;  ///< and a device
 constexpr float kLargestHalf = 65504;      ///< the largest finite fp16, to which larger values are clamped
 
 int64_t values_of(const SavedStorage& saved) {
@@ -31,33 +31,6 @@ int64_t scales_of(const SavedStorage& saved, DType form) {
 }
 /// Where the scales begin behind the codes.
 int64_t scales_at(const SavedStorage& saved, DType form) { return round_up(values_of(saved) * code_bytes(form), 64); }
-
-void to_half(uint16_t* out, const float* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = c10::Half(std::clamp(x[i], -kLargestHalf, kLargestHalf)).x;
-}
-void from_half(float* out, const uint16_t* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(c10::Half(x[i], c10::Half::from_bits()));
-}
-
-/// Values [first, first + count) of a storage as fp32, and back.
-void read_values(float* out, const SavedStorage& saved, int64_t first, int64_t count) {
-  const void* data = saved.storage.data();
-  if (saved.type == at::kFloat)
-    std::copy_n(static_cast<const float*>(data) + first, count, out);
-  else if (saved.type == at::kBFloat16)
-    ops::from_bf16(out, static_cast<const uint16_t*>(data) + first, count);
-  else
-    from_half(out, static_cast<const uint16_t*>(data) + first, count);
-}
-void write_values(const SavedStorage& saved, int64_t first, int64_t count, const float* x) {
-  void* data = saved.storage.mutable_data();
-  if (saved.type == at::kFloat)
-    std::copy_n(x, count, static_cast<float*>(data) + first);
-  else if (saved.type == at::kBFloat16)
-    ops::to_bf16(static_cast<uint16_t*>(data) + first, x, count);
-  else
-    to_half(static_cast<uint16_t*>(data) + first, x, count);
-}
 
 /// The codes and scales of one piece.
 struct Codes {
@@ -73,180 +46,137 @@ ops::Fp8Tiles rows_of(const SavedStorage& saved, int64_t count) {
   return {.rows = count / saved.row, .cols = saved.row, .tile_rows = 1, .tile_cols = saved.row};
 }
 
-void encode(Codes to, const SavedStorage& saved, DType form, const float* x, int64_t count) {
+Tensor floats_at(const float* data, int64_t n, at::Device device) {
+  return at::from_blob(const_cast<float*>(data), {n}, at::TensorOptions(at::kFloat).device(device));
+}
+
+/// `x` within what fp16 has, in `out`, which may be `x`.
+const float* within_half(float* out, const float* x, int64_t n, at::Device device) {
+  Tensor to = floats_at(out, n, device);
+  at::clamp_out(to, floats_at(x, n, device), -kLargestHalf, kLargestHalf);
+  return out;
+}
+
+/// `spare`: memory for as many values.
+void encode(Codes to, const SavedStorage& saved, DType form, const float* x, int64_t n, float* spare) {
+  const at::Device device = saved.storage.device();
+  const device::Backend& table = ops::backend(ops::on_device(device));
   switch (form) {
-    case DType::bf16:
-      return ops::to_bf16(reinterpret_cast<uint16_t*>(to.codes), x, count);
     case DType::f16:
-      return to_half(reinterpret_cast<uint16_t*>(to.codes), x, count);
+      return table.narrow(to.codes, within_half(spare, x, n, device), at::kHalf, n);
+    case DType::bf16:
+      return table.narrow(to.codes, x, at::kBFloat16, n);
     case DType::i8:
-      return ops::quantise_int8(reinterpret_cast<int8_t*>(to.codes), to.scales, x, count);
+      return table.quantise_int8(reinterpret_cast<int8_t*>(to.codes), to.scales, x, n);
     default:
-      return ops::quantise_fp8(reinterpret_cast<uint8_t*>(to.codes), to.scales, x, rows_of(saved, count));
+      return table.quantise_fp8(reinterpret_cast<uint8_t*>(to.codes), to.scales, x, rows_of(saved, n));
   }
 }
-void decode(float* out, Codes from, const SavedStorage& saved, DType form, int64_t count) {
+
+void decode(float* out, Codes from, const SavedStorage& saved, DType form, int64_t n) {
+  const device::Backend& table = ops::backend(ops::on_device(saved.storage.device()));
   switch (form) {
     case DType::bf16:
-      return ops::from_bf16(out, reinterpret_cast<const uint16_t*>(from.codes), count);
     case DType::f16:
-      return from_half(out, reinterpret_cast<const uint16_t*>(from.codes), count);
+      return table.widen(out, from.codes, form == DType::bf16 ? at::kBFloat16 : at::kHalf, n);
     case DType::i8:
-      return ops::dequantise_int8(out, reinterpret_cast<const int8_t*>(from.codes), from.scales, count);
+      return table.dequantise_int8(out, reinterpret_cast<const int8_t*>(from.codes), from.scales, n);
     default:
-      return ops::dequantise_fp8(out, reinterpret_cast<const uint8_t*>(from.codes), from.scales, rows_of(saved, count));
+      return table.dequantise_fp8(out, reinterpret_cast<const uint8_t*>(from.codes), from.scales, rows_of(saved, n));
   }
 }
+
+/// Part of a storage, and fp32 values of it: its own where it is fp32, else memory for them. `spare`: memory for as many.
+struct Piece {
+  int64_t number, first, count;
+  void* stored;
+  float *x, *spare;
+};
 
 /// Values of a piece: whole rows in forms with a scale for each row.
 int64_t piece_values(const SavedStorage& saved, DType form) {
-  return form == DType::f8_e4m3 ? saved.row * std::max<int64_t>(1, kPieceValues / saved.row) : kPieceValues;
-}
-int64_t pieces_of(const SavedStorage& saved, DType form) { return div_up(values_of(saved), piece_values(saved, form)); }
-
-/// Calls `piece(index, first, count)` for all pieces, on all threads.
-template <typename Piece>
-void each_piece(const SavedStorage& saved, DType form, const Piece& piece) {
-  const int64_t n = values_of(saved), step = piece_values(saved, form);
-  at::parallel_for(0, pieces_of(saved, form), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) piece(p, p * step, std::min(step, n - p * step));
-  });
+  const int64_t most = ops::on_device(saved.storage.device()) ? kDevicePiece : kPieceValues,
+                rows = saved.row * std::max<int64_t>(1, most / saved.row);
+  return std::min(values_of(saved), form == DType::f8_e4m3 ? rows : most);
 }
 
-// On a device the same, in larger pieces.
-
-constexpr int64_t kDevicePiece = 1 << 20;
-
-int64_t device_piece(const SavedStorage& saved, DType form) {
-  return form == DType::f8_e4m3 ? saved.row * std::max<int64_t>(1, kDevicePiece / saved.row) : kDevicePiece;
-}
-
-Tensor at_address(const void* data, int64_t count, at::ScalarType type) {
-  return at::from_blob(const_cast<void*>(data), {count}, at::TensorOptions(type).device(device::here()));
-}
-
-Tensor values_at(const SavedStorage& saved, int64_t first, int64_t count) {
-  const auto* data = static_cast<const char*>(saved.storage.data());
-  return at_address(data + first * static_cast<int64_t>(c10::elementSize(saved.type)), count, saved.type);
-}
-
-at::ScalarType half_type(DType form) { return form == DType::bf16 ? at::kBFloat16 : at::kHalf; }
-
-/// `spare`: memory for as many values.
-void encode_on_device(Codes to, const SavedStorage& saved, DType form, const Tensor& x, const Tensor& spare) {
-  const device::Backend& table = *device::used();
-  const auto* values = x.const_data_ptr<float>();
-  switch (form) {
-    case DType::bf16:
-    case DType::f16: {
-      Tensor within = spare;
-      if (form == DType::f16) at::clamp_out(within, x, -kLargestHalf, kLargestHalf);
-      return table.narrow(to.codes, (form == DType::f16 ? within : x).const_data_ptr<float>(), half_type(form),
-                          x.numel());
+/// Calls act(piece) for all pieces. A CPU does several at once.
+template <typename Act>
+void each_piece(const SavedStorage& saved, DType form, const Act& act) {
+  const bool far = ops::on_device(saved.storage.device()), whole = saved.type == at::kFloat;
+  const int64_t n = values_of(saved), step = piece_values(saved, form), pieces = div_up(n, step);
+  auto* stored = static_cast<char*>(saved.storage.mutable_data());
+  const auto run = [&](int64_t begin, int64_t end, float* x, float* spare) {
+    for (int64_t p = begin, first = p * step; p < end; ++p, first += step) {
+      char* at = stored + first * static_cast<int64_t>(c10::elementSize(saved.type));
+      act(Piece{p, first, std::min(step, n - first), at, whole ? reinterpret_cast<float*>(at) : x, spare});
     }
-    case DType::i8:
-      return table.quantise_int8(reinterpret_cast<int8_t*>(to.codes), to.scales, values, x.numel());
-    default:
-      return table.quantise_fp8(reinterpret_cast<uint8_t*>(to.codes), to.scales, values, rows_of(saved, x.numel()));
-  }
-}
-
-void decode_on_device(const Tensor& out, Codes from, const SavedStorage& saved, DType form) {
-  const device::Backend& table = *device::used();
-  auto* values = out.mutable_data_ptr<float>();
-  switch (form) {
-    case DType::bf16:
-    case DType::f16:
-      return table.widen(values, from.codes, half_type(form), out.numel());
-    case DType::i8:
-      return table.dequantise_int8(values, reinterpret_cast<const int8_t*>(from.codes), from.scales, out.numel());
-    default:
-      return table.dequantise_fp8(values, reinterpret_cast<const uint8_t*>(from.codes), from.scales,
-                                  rows_of(saved, out.numel()));
-  }
-}
-
-/// Calls `piece(first, values, spare)` for all pieces: fp32 values of the storage where `read`, else memory for them.
-template <typename Piece>
-void each_device_piece(const SavedStorage& saved, DType form, bool read, const Piece& piece) {
-  const int64_t n = values_of(saved), step = std::min(n, device_piece(saved, form));
-  const bool whole = saved.type == at::kFloat;
-  const Tensor wide = whole ? Tensor() : ops::device_scratch(0, step, at::kFloat),
-               spare = ops::device_scratch(1, step, at::kFloat);
-  for (int64_t first = 0; first < n; first += step) {
-    const int64_t count = std::min(step, n - first);
-    const Tensor stored = values_at(saved, first, count), x = whole ? stored : wide.narrow(0, 0, count);
-    if (read && !whole) ops::widen(x, stored);
-    piece(first, x, spare.narrow(0, 0, count));
-    if (read || whole) continue;
-    Tensor rounded = x;
-    if (saved.type == at::kHalf) at::clamp_out(rounded, x, -kLargestHalf, kLargestHalf);
-    ops::narrow(stored, rounded);
-  }
+  };
+  const auto scratch = [&](int which) {
+    return ops::device_scratch(which, step, at::kFloat).mutable_data_ptr<float>();
+  };
+  if (far) return run(0, pieces, whole ? nullptr : scratch(0), scratch(1));
+  at::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> x(static_cast<size_t>(whole ? 0 : step)), spare(static_cast<size_t>(step));
+    run(begin, end, x.data(), spare.data());
+  });
 }
 
 double relative(double error, double whole) { return whole > 0 ? std::sqrt(error / whole) : 0; }
 
-/// Adds the squares of the error and of the values to `squares`, fp64 [2] on the device.
-void write_codes_on_device(char* packed, const SavedStorage& saved, DType form, const Tensor& squares) {
+/// The squares of the error of a piece whose rounded values are in `spare`, and of its values.
+std::array<double, 2> squares_of(const Piece& piece) {
+  double error = 0, whole = 0;
+  for (int64_t i = 0; i < piece.count; ++i) {
+    const double off = static_cast<double>(piece.spare[i]) - static_cast<double>(piece.x[i]);
+    error += off * off;
+    whole += static_cast<double>(piece.x[i]) * static_cast<double>(piece.x[i]);
+  }
+  return {error, whole};
+}
+
+/// Writes the codes of a storage, and the squares of their error and of its values to `squares`, fp64 [2] where it lies.
+void write_codes(char* packed, const SavedStorage& saved, DType form, Tensor squares) {
   squares.zero_();
-  const Tensor of_piece = at::empty_like(squares);
-  each_device_piece(saved, form, true, [&](int64_t first, const Tensor& x, const Tensor& spare) {
-    const Codes codes = codes_of(packed, saved, form, first);
-    encode_on_device(codes, saved, form, x, spare);
-    decode_on_device(spare, codes, saved, form);
-    ops::sum_of_squares(of_piece.narrow(0, 0, 1), Tensor(spare).sub_(x));
-    ops::sum_of_squares(of_piece.narrow(0, 1, 1), x);
-    Tensor(squares).add_(of_piece);
-  });
-}
-
-/// The same; notes the relative error, or leaves it to `error.squares`.
-void write_codes_on_device(char* packed, const SavedStorage& saved, DType form, CompressionError& error) {
-  if (error.squares.defined() && error.unread < error.squares.size(0))
-    return write_codes_on_device(packed, saved, form, error.squares[error.unread++]);
-  const Tensor squares = at::empty({2}, at::TensorOptions(at::kDouble).device(saved.storage.device()));
-  write_codes_on_device(packed, saved, form, squares);
-  std::array<double, 2> read;
-  ops::copy_bytes(read.data(), ops::read_address(squares), sizeof(read), true);
-  error.add(relative(read[0], read[1]));
-}
-
-void read_codes_on_device(char* packed, const SavedStorage& saved, DType form) {
-  each_device_piece(saved, form, false, [&](int64_t first, const Tensor& x, const Tensor&) {
-    decode_on_device(x, codes_of(packed, saved, form, first), saved, form);
-  });
-}
-
-/// Writes the codes of a storage and notes their relative error.
-void write_codes(char* packed, const SavedStorage& saved, DType form, CompressionError& noted) {
-  if (!saved.storage.device().is_cpu()) return write_codes_on_device(packed, saved, form, noted);
-  std::vector<std::array<double, 2>> squares(static_cast<size_t>(pieces_of(saved, form)), {0, 0});
-  each_piece(saved, form, [&](int64_t p, int64_t first, int64_t count) {
-    std::vector<float> x(static_cast<size_t>(count)), rounded(x.size());
-    read_values(x.data(), saved, first, count);
-    const Codes codes = codes_of(packed, saved, form, first);
-    encode(codes, saved, form, x.data(), count);
-    decode(rounded.data(), codes, saved, form, count);
-    double error = 0, whole = 0;
-    for (size_t i = 0; i < x.size(); ++i) {
-      const double off = static_cast<double>(rounded[i]) - static_cast<double>(x[i]);
-      error += off * off;
-      whole += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  std::vector<std::array<double, 2>> of_pieces(
+      static_cast<size_t>(div_up(values_of(saved), piece_values(saved, form))));
+  const bool far = ops::on_device(squares);
+  const Tensor of_piece = far ? at::empty_like(squares) : Tensor();
+  each_piece(saved, form, [&](const Piece& piece) {
+    if (saved.type != at::kFloat) ops::backend(far).widen(piece.x, piece.stored, saved.type, piece.count);
+    const Codes codes = codes_of(packed, saved, form, piece.first);
+    encode(codes, saved, form, piece.x, piece.count, piece.spare);
+    decode(piece.spare, codes, saved, form, piece.count);
+    if (!far) {
+      of_pieces[static_cast<size_t>(piece.number)] = squares_of(piece);
+      return;
     }
-    squares[p] = {error, whole};
+    const Tensor x = floats_at(piece.x, piece.count, squares.device());
+    ops::sum_of_squares(of_piece.narrow(0, 0, 1), floats_at(piece.spare, piece.count, squares.device()).sub_(x));
+    ops::sum_of_squares(of_piece.narrow(0, 1, 1), x);
+    squares.add_(of_piece);
   });
-  double error = 0, whole = 0;  // in the order of the pieces, whichever thread did which
-  for (const auto& piece : squares) error += piece[0], whole += piece[1];
-  noted.add(relative(error, whole));
+  for (size_t p = 0; !far && p < of_pieces.size(); ++p)  // in their order, whichever thread did which
+    for (int i = 0; i < 2; ++i) squares.mutable_data_ptr<double>()[i] += of_pieces[p][static_cast<size_t>(i)];
+}
+
+/// The same; notes the relative error, or leaves it to `noted.squares`.
+void write_codes(char* packed, const SavedStorage& saved, DType form, CompressionError& noted) {
+  if (noted.squares.defined() && noted.unread < noted.squares.size(0))
+    return write_codes(packed, saved, form, noted.squares[noted.unread++]);
+  const Tensor squares = at::empty({2}, at::TensorOptions(at::kDouble).device(saved.storage.device()));
+  write_codes(packed, saved, form, squares);
+  const Tensor read = squares.cpu();
+  noted.add(relative(read.const_data_ptr<double>()[0], read.const_data_ptr<double>()[1]));
 }
 
 void read_codes(char* packed, const SavedStorage& saved, DType form) {
-  if (!saved.storage.device().is_cpu()) return read_codes_on_device(packed, saved, form);
-  each_piece(saved, form, [&](int64_t, int64_t first, int64_t count) {
-    std::vector<float> x(static_cast<size_t>(count));
-    decode(x.data(), codes_of(packed, saved, form, first), saved, form, count);
-    write_values(saved, first, count, x.data());
+  const at::Device device = saved.storage.device();
+  each_piece(saved, form, [&](const Piece& piece) {
+    decode(piece.x, codes_of(packed, saved, form, piece.first), saved, form, piece.count);
+    if (saved.type == at::kFloat) return;
+    if (saved.type == at::kHalf) within_half(piece.x, piece.x, piece.count, device);
+    ops::backend(ops::on_device(device)).narrow(piece.stored, piece.x, saved.type, piece.count);
   });
 }
 

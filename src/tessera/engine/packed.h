@@ -19,8 +19,8 @@ struct CompressionError {
   int64_t count = 0;
   void add(double relative);
 
-  /// On a device, fp64 [storages, 2] there: squares of the errors and of the values of those that the host has not read, so
-  /// that it need not wait for each. Storages beyond its rows are read at once, and all without it.
+  /// fp64 [storages, 2] where they lie: squares of the errors and of the values of those that the host has not read, so that
+  /// it need not wait for each. Storages beyond its rows are read at once, and all without it.
   at::Tensor squares = {};
   int64_t unread = 0;
   /// `read`: the first `unread` rows.

@@ -15,13 +15,10 @@ class Objective {
   /// Inputs of this rank's micro-batch with all their tokens: the engine takes the tokens of this rank. Called only for
   /// micro-batches with samples.
   virtual Batch batch(int micro) = 0;
-  /// Gradient of the loss with respect to the prediction [T, C] of this rank's tokens (batch.tokens). Both are in host
-  /// memory, or with compares_on_device() on the device.
+  /// Gradient of the loss with respect to the prediction [T, C] of this rank's tokens (batch.tokens), where that lies.
   virtual Tensor gradient(const Tensor& prediction, const Batch& batch, int micro) = 0;
-  /// Whether this step's gradients are computed where the predictions are, by LibTorch's operators.
-  virtual bool compares_on_device() const { return false; }
   /// The tensors with which gradient() of the micro-batch compares: the engine replaces each by a copy of its own where
-  /// ranks share tokens, and on the device with compares_on_device().
+  /// ranks share tokens, and on a device.
   virtual std::vector<Tensor*> compared(int) { return {}; }
   /// Numbers of the step that gradient() has left where the predictions are, [n] of fp64; undefined: none.
   virtual Tensor numbers() { return {}; }

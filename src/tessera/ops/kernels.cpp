@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "tessera/base/check.h"
-#include "tessera/device/backend.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/ops/target.h"
 
 namespace tessera::ops {
@@ -26,13 +26,32 @@ std::atomic<const Kernels*>& of_cpu() {
   return table;
 }
 
+/// The same random words as on CPUs, drawn where x lies.
+void drop_rows_there(const Tensor& x, const Dropout& drop, int64_t first_row) {
+  if (!drop.active() || x.is_meta()) return;
+  const int64_t row_bytes = x.stride(0) * static_cast<int64_t>(x.element_size());
+  for (const DropRange& range : drop_ranges(drop, first_row, x.size(0), x.size(1), x.stride(0)))
+    device::used()->drop(static_cast<char*>(address(x)) + range.row * row_bytes, x.scalar_type(), range);
+}
+
+/// LibTorch's, but for the rows that the table of the process's device (device/backend.h) has functions for.
+const Kernels& of_device() {
+  static const Kernels table = [] {
+    Kernels all = aten_kernels();
+    all.name = device::used()->name;
+    all.drop_rows = drop_rows_there;
+    return all;
+  }();
+  return table;
+}
+
 }  // namespace
 
 const Kernels& kernels(const Tensor& x) {
-  if (x.is_cpu()) return *of_cpu().load(std::memory_order_relaxed);
+  const device::Backend* device = device::used();
+  if (x.is_cpu() || (x.is_meta() && !meta_target() && !device)) return *of_cpu().load(std::memory_order_relaxed);
   // meta tensors stand for those that the process computes with, or of a target
-  const bool on_cpu = x.is_meta() && !meta_target() && !device::used();
-  return on_cpu ? *of_cpu().load(std::memory_order_relaxed) : aten_kernels();
+  return device && !(x.is_meta() && meta_target()) ? of_device() : aten_kernels();
 }
 
 CpuKernelsScope::CpuKernelsScope(const Kernels& table) : before_(*of_cpu().exchange(&table)) {}

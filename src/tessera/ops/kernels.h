@@ -6,7 +6,8 @@
 //
 // | table | runs on | what it is |
 // | cpu_kernels() | CPU | our own vectorised kernels (ops/cpu), the default there |
-// | aten_kernels() | CPU, CUDA | LibTorch's own operators (ops/aten): what a GPU computes with, and its twin on a CPU |
+// | aten_kernels() | CPU | LibTorch's own operators (ops/aten): a GPU's twin on a CPU |
+// | the device's | CUDA | LibTorch's, but for rows that the device has itself: a fused kernel of ours is one row (kernels.cpp) |
 //
 // [Note: kernels on meta tensors] On meta tensors a function only allocates: ours exactly what they allocate on a CPU,
 // which is how the planner measures ([Note: bytes by running on meta] in engine/measure.h), those in LibTorch's operators
@@ -43,6 +44,14 @@ struct FrozenLinearParts {
 };
 /// Which gradient of x a backward makes; in_place: it overwrites x.
 enum class InputGradient { none, fresh, in_place };
+
+/// The error of a sample, left where its prediction is until the host reads it: number * unit.
+struct SampleError {
+  Tensor number = {};  ///< [1] fp64; undefined: the error is 0
+  double unit = 0;
+  /// The host waits for it.
+  double value() const { return number.defined() ? number.item<double>() * unit : 0; }
+};
 
 struct Kernels {
   const char* name;
@@ -90,6 +99,8 @@ struct Kernels {
 
   // Sums and activations.
   Tensor (*sum)(const Tensor& x, const Tensor& y);
+  /// The sum over n of 16-bit parts [n, rows, cols] and `bias` [cols], or undefined, in fp32 and rounded once.
+  Tensor (*sum_of_halves)(const Tensor& parts, const Tensor& bias);
   Tensor (*gated_residual)(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows);
   /// dy = up * gate[row]; dy may share memory with the y of the forward.
   void (*gated_branch_gradient)(const Tensor& up, const Tensor& gate, const RowIndex& rows, const Tensor& dy);
@@ -97,6 +108,14 @@ struct Kernels {
   void (*gate_gradient)(const Tensor& up, const Tensor& y, const RowIndex& rows, const Tensor& dgate);
   Tensor (*gelu_tanh)(const Tensor& x);
   Tensor (*gelu_tanh_gradient)(const Tensor& dy, const Tensor& x);
+
+  // Losses, fp32.
+  /// Adds `part` of the mean squared difference of some rows to their sample's error, and writes the gradient of `scale`
+  /// times that mean.
+  void (*add_error)(SampleError& error, const Tensor& prediction, const Tensor& target, double part, double scale,
+                    const Tensor& gradient);
+  /// The sum of a * b, [1] fp64.
+  Tensor (*dot)(const Tensor& a, const Tensor& b);
 
   // Rows.
   /// `sign` -1 rotates back.
@@ -148,12 +167,13 @@ struct Kernels {
 
 /// Our own kernels of CPUs.
 const Kernels& cpu_kernels();
-/// LibTorch's operators, on any device.
+/// LibTorch's operators.
 const Kernels& aten_kernels();
 
 /// The table for tensors of the device of `x`. CPU tensors use cpu_kernels(), or aten_kernels() where
 /// TESSERA_KERNELS=aten is set: the same operators as on a GPU, to tell a fault of a kernel from one of the engine. Meta
-/// tensors use the table of the process's device (device/backend.h), or of the target that they stand for (target.h).
+/// tensors use the table of the process's device (device/backend.h), or aten_kernels() for the target that they stand for
+/// (target.h).
 const Kernels& kernels(const Tensor& x);
 
 /// While it exists, CPU and meta tensors of all threads use `table`. For tests of one table beside another.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 #include "tessera/base/check.h"
@@ -9,8 +10,11 @@
 #include "tessera/device/staging.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
+#include "tessera/ops/dropout.h"
+#include "tessera/ops/fp8.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/host.h"
+#include "tessera/ops/int8.h"
 
 namespace tessera::ops {
 
@@ -18,35 +22,72 @@ using at::Tensor;
 
 namespace {
 
-const device::Backend& table() {
-  const device::Backend* used = device::used();
-  check_internal(used, "ops.ranges", "a tensor lies on a device, and the process uses none");
-  return *used;
-}
+// Functions of CPUs that no other header has.
 
-float* floats(const Tensor& t) { return static_cast<float*>(address(t)); }
-const float* read_floats(const Tensor& t) { return static_cast<const float*>(read_address(t)); }
+void round(float* values, at::ScalarType half, int64_t n) {
+  constexpr int64_t kBlock = 4096;  // small enough that both forms stay in the cache
+  std::array<uint16_t, kBlock> rounded;
+  for (int64_t first = 0; first < n; first += kBlock) {
+    const int64_t count = std::min(kBlock, n - first);
+    narrow(rounded.data(), values + first, half, count);
+    widen(values + first, rounded.data(), half, count);
+  }
+}
 
 /// Calls take(first, sum, count) with parts[0] + parts[1] + ... in fp32, block by block: sums stay in the cache.
 template <class Take>
-void each_sum(const std::vector<Tensor>& parts, const Take& take) {
+void each_sum(const void* const* parts, int summands, at::ScalarType half, int64_t n, const Take& take) {
   constexpr int64_t kBlock = 1024;
   std::array<float, kBlock> sum, part;
-  const at::ScalarType type = parts[0].scalar_type();
-  for (int64_t first = 0; first < parts[0].numel(); first += kBlock) {
-    const int64_t count = std::min(kBlock, parts[0].numel() - first);
-    const auto at = [&](size_t p) { return static_cast<const uint16_t*>(host_pointer<const void>(parts[p])) + first; };
-    widen(sum.data(), at(0), type, count);
-    for (size_t p = 1; p < parts.size(); ++p) {
-      widen(part.data(), at(p), type, count);
+  for (int64_t first = 0; first < n; first += kBlock) {
+    const int64_t count = std::min(kBlock, n - first);
+    const auto at = [&](int p) { return static_cast<const uint16_t*>(parts[p]) + first; };
+    widen(sum.data(), at(0), half, count);
+    for (int p = 1; p < summands; ++p) {
+      widen(part.data(), at(p), half, count);
       for (int64_t i = 0; i < count; ++i) sum[i] += part[i];
     }
     take(first, sum.data(), count);
   }
 }
 
+void sum_halves(float* out, const void* const* parts, int count, at::ScalarType half, int64_t n, bool accumulate) {
+  each_sum(parts, count, half, n, [&](int64_t first, const float* sum, int64_t values) {
+    if (accumulate)
+      for (int64_t i = 0; i < values; ++i) out[first + i] += sum[i];
+    else
+      std::copy_n(sum, values, out + first);
+  });
+}
+
+void sum_halves_rounded(void* out, const void* const* parts, int count, at::ScalarType half, int64_t n) {
+  each_sum(parts, count, half, n, [&](int64_t first, const float* sum, int64_t values) {
+    narrow(static_cast<uint16_t*>(out) + first, sum, half, values);
+  });
+}
+
+device::Backend of_cpu() {
+  device::Backend cpu{};
+  cpu.name = "cpu", cpu.type = c10::DeviceType::CPU;
+  cpu.take = [](int64_t bytes) { return std::malloc(static_cast<size_t>(bytes)); };
+  cpu.give = std::free;
+  cpu.copy = cpu.enqueue_copy = [](void* to, const void* from, int64_t bytes) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  };
+  cpu.narrow = narrow, cpu.widen = widen, cpu.narrow_in_place = narrow_in_place, cpu.widen_in_place = widen_in_place;
+  cpu.high_half = high_half, cpu.round = round;
+  cpu.sum_halves = sum_halves, cpu.sum_halves_rounded = sum_halves_rounded;
+  cpu.sum_of_squares = [](double* out, const float* x, int64_t n) { *out = sum_of_squares(x, n); };
+  cpu.adamw = [](const MasterRange& p, const MomentRange& m, const MomentRange& v, const GradientRange& g, int64_t n,
+                 const AdamWStep& step) { adamw(p, m, v, g.fp32, n, step); };
+  cpu.quantise_int8 = quantise_int8, cpu.dequantise_int8 = dequantise_int8;
+  cpu.quantise_fp8 = quantise_fp8, cpu.dequantise_fp8 = dequantise_fp8;
+  cpu.drop = drop_range;
+  return cpu;
+}
+
 std::vector<const void*> addresses(const std::vector<Tensor>& parts) {
-  check_internal(parts.size() <= device::kMaxSummands, "ops.ranges",
+  check_internal(!on_device(parts[0]) || parts.size() <= device::kMaxSummands, "ops.ranges",
                  std::to_string(parts.size()) + " parts of a sum, at most " + std::to_string(device::kMaxSummands));
   std::vector<const void*> all;
   for (const Tensor& part : parts) all.push_back(read_address(part));
@@ -54,6 +95,13 @@ std::vector<const void*> addresses(const std::vector<Tensor>& parts) {
 }
 
 }  // namespace
+
+const device::Backend& backend(bool on_device) {
+  static const device::Backend cpu = of_cpu();
+  const device::Backend* table = on_device ? device::used() : &cpu;
+  check_internal(table, "ops.ranges", "a tensor lies on a device, and the process uses none");
+  return *table;
+}
 
 void* address(const Tensor& t) { return t.mutable_data_ptr(); }
 const void* read_address(const Tensor& t) { return t.const_data_ptr(); }
@@ -101,79 +149,53 @@ void swap_bytes(const Tensor& a, const Tensor& b, const Tensor& between) {
   }
 }
 
+namespace {
+
+const device::Backend& of_both(const Tensor& out, const Tensor& x) {
+  if (on_device(out) != on_device(x)) refuse_host_pointer(on_device(out) ? out : x);
+  return backend(out);
+}
+
+}  // namespace
+
 void narrow(const Tensor& out, const Tensor& x) {
-  if (on_device(x)) return table().narrow(address(out), read_floats(x), out.scalar_type(), x.numel());
-  narrow(host_pointer<void>(out), host_pointer<const float>(x), out.scalar_type(), x.numel());
+  of_both(out, x).narrow(address(out), x.const_data_ptr<float>(), out.scalar_type(), x.numel());
 }
 
 void widen(const Tensor& out, const Tensor& x) {
-  if (on_device(x)) return table().widen(floats(out), read_address(x), x.scalar_type(), x.numel());
-  widen(host_pointer<float>(out), host_pointer<const void>(x), x.scalar_type(), x.numel());
+  of_both(out, x).widen(out.mutable_data_ptr<float>(), read_address(x), x.scalar_type(), x.numel());
 }
 
 void narrow_in_place(const Tensor& values, at::ScalarType type) {
-  if (on_device(values)) return table().narrow_in_place(floats(values), type, values.numel());
-  narrow_in_place(host_pointer<float>(values), type, values.numel());
+  backend(values).narrow_in_place(values.mutable_data_ptr<float>(), type, values.numel());
 }
 
 void widen_in_place(const Tensor& values, at::ScalarType type) {
-  if (on_device(values)) return table().widen_in_place(floats(values), type, values.numel());
-  widen_in_place(host_pointer<float>(values), type, values.numel());
+  backend(values).widen_in_place(values.mutable_data_ptr<float>(), type, values.numel());
 }
 
 void high_half(const Tensor& out, const Tensor& x) {
-  if (on_device(x)) return table().high_half(static_cast<uint16_t*>(address(out)), read_floats(x), x.numel());
-  high_half(static_cast<uint16_t*>(host_pointer<void>(out)), host_pointer<const float>(x), x.numel());
+  of_both(out, x).high_half(static_cast<uint16_t*>(address(out)), x.const_data_ptr<float>(), x.numel());
 }
 
 void round_values(const Tensor& values, at::ScalarType type) {
-  if (on_device(values)) return table().round(floats(values), type, values.numel());
-  constexpr int64_t kBlock = 4096;  // small enough that both forms stay in the cache
-  std::array<uint16_t, kBlock> rounded;
-  auto* x = host_pointer<float>(values);
-  for (int64_t first = 0; first < values.numel(); first += kBlock) {
-    const int64_t count = std::min(kBlock, values.numel() - first);
-    narrow(rounded.data(), x + first, type, count);
-    widen(x + first, rounded.data(), type, count);
-  }
-}
-
-double sum_of_squares(const Tensor& x) {
-  if (!on_device(x)) return sum_of_squares(host_pointer<const float>(x), x.numel());
-  const Tensor there = device_scratch(2, 1, at::kDouble);
-  sum_of_squares(there, x);
-  double sum = 0;
-  copy_bytes(&sum, read_address(there), sizeof(sum), true);
-  return sum;
+  backend(values).round(values.mutable_data_ptr<float>(), type, values.numel());
 }
 
 void sum_of_squares(const Tensor& out, const Tensor& x) {
-  auto* to = static_cast<double*>(address(out));
-  if (on_device(x)) return table().sum_of_squares(to, read_floats(x), x.numel());
-  *to = sum_of_squares(host_pointer<const float>(x), x.numel());
+  of_both(out, x).sum_of_squares(out.mutable_data_ptr<double>(), x.const_data_ptr<float>(), x.numel());
 }
 
 void sum_halves(const Tensor& out, const std::vector<Tensor>& parts, bool accumulate) {
-  if (on_device(out))
-    return table().sum_halves(floats(out), addresses(parts).data(), static_cast<int>(parts.size()),
-                              parts[0].scalar_type(), out.numel(), accumulate);
-  float* to = host_pointer<float>(out);
-  each_sum(parts, [&](int64_t first, const float* sum, int64_t count) {
-    if (accumulate)
-      for (int64_t i = 0; i < count; ++i) to[first + i] += sum[i];
-    else
-      std::copy_n(sum, count, to + first);
-  });
+  of_both(out, parts[0])
+      .sum_halves(out.mutable_data_ptr<float>(), addresses(parts).data(), static_cast<int>(parts.size()),
+                  parts[0].scalar_type(), out.numel(), accumulate);
 }
 
 void sum_halves_rounded(const Tensor& out, const std::vector<Tensor>& parts) {
-  if (on_device(out))
-    return table().sum_halves_rounded(address(out), addresses(parts).data(), static_cast<int>(parts.size()),
-                                      parts[0].scalar_type(), out.numel());
-  auto* to = static_cast<uint16_t*>(host_pointer<void>(out));
-  each_sum(parts, [&](int64_t first, const float* sum, int64_t count) {
-    narrow(to + first, sum, parts[0].scalar_type(), count);
-  });
+  of_both(out, parts[0])
+      .sum_halves_rounded(address(out), addresses(parts).data(), static_cast<int>(parts.size()), parts[0].scalar_type(),
+                          out.numel());
 }
 
 Tensor device_scratch(int which, int64_t count, at::ScalarType type) {

@@ -1,6 +1,6 @@
 #pragma once
-// Flat ranges of tensors, wherever they lie: our functions on a CPU (half.h, bf16.h, adamw.h), those of the device's table
-// (device/backend.h) on a GPU, with the same bits.
+// Flat ranges of tensors, wherever they lie, by the table of functions of their device (device/backend.h). A CPU has a table
+// too, of our functions (half.h, bf16.h, adamw.h); a GPU's give the same bits.
 //
 //   copy_bytes(slot, shard);                       // between any two of host and device
 //   narrow(slot.view(at::kBFloat16), shard);       // fp32 to 16 bits
@@ -18,6 +18,11 @@ namespace tessera::ops {
 /// Whether the tensor's memory is a device's, which the host cannot read.
 inline bool on_device(const at::Device& d) { return !d.is_cpu() && !d.is_meta(); }
 inline bool on_device(const at::Tensor& t) { return on_device(t.device()); }
+
+/// The functions of the process's device, or of CPUs: there copies are done at once, memory is the heap's, and the functions
+/// for streams, pages and messages are null.
+const device::Backend& backend(bool on_device);
+inline const device::Backend& backend(const at::Tensor& t) { return backend(on_device(t)); }
 
 /// The address of a tensor's first element on its own device.
 void* address(const at::Tensor& t);
@@ -45,8 +50,7 @@ void high_half(const at::Tensor& out, const at::Tensor& x);
 /// Each fp32 value becomes that of its 16-bit form.
 void round_values(const at::Tensor& values, at::ScalarType type);
 
-/// See adamw.h. The second writes its result to `out`, one fp64 beside `x`, and the host does not wait for it.
-double sum_of_squares(const at::Tensor& x);
+/// See adamw.h. Writes the result to `out`, one fp64 beside `x`, and the host does not wait for it.
 void sum_of_squares(const at::Tensor& out, const at::Tensor& x);
 
 /// out = parts[0] + parts[1] + ... in this order, or adds that to it. Parts of 16 bits are added in fp32; `out` fp32.

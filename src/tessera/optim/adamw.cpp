@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "tessera/device/backend.h"
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {
@@ -22,10 +22,9 @@ void AdamW::update(const net::Slice& slice, const net::StepControl& control) con
   SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
   const ops::MasterRange masters = ranges.masters();
   const ops::MomentRange m = ranges.moment("exp_avg"), v = ranges.moment("exp_avg_sq");
-  if (!slice.on_device) return ops::adamw(masters, m, v, slice.grad, slice.count(), step);
   ops::GradientRange gradient{.fp32 = slice.grad};
   (slice.half_type == at::kBFloat16 ? gradient.bf16 : gradient.fp16) = slice.half_grad;
-  device::used()->adamw(masters, m, v, gradient, slice.count(), step);
+  ops::backend(slice.on_device).adamw(masters, m, v, gradient, slice.count(), step);
 }
 
 double clip_coefficient(double norm, double max_norm) {

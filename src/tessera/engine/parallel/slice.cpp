@@ -80,7 +80,6 @@ net::Batch slice(net::Batch batch, const Parallel& parallel) {
 }
 
 net::Batch on_device(net::Batch batch, at::Device device, Uploads& uploads) {
-  if (device.is_cpu()) return batch;
   const auto moved = [&](const Tensor& t) { return uploads.bring(t, device); };
   for (Tensor& input : batch.inputs)
     if (input.defined()) input = moved(input);

@@ -7,7 +7,6 @@
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
-#include "tessera/ops/ranges.h"
 
 namespace tessera::engine {
 
@@ -51,49 +50,13 @@ Tensor gather(const Tensor& x, const TpGroupRows& rows, const Parallel& parallel
   return group;
 }
 
-/// The sum over n of 16-bit parts [n, rows, cols] and the bias (undefined: none), in fp32 and rounded once.
-Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
-  const int64_t n = parts.size(0), rows = parts.size(1), cols = parts.size(2);
-  const Tensor total = at::empty({rows, cols}, parts.options());
-  if (&ops::kernels(parts) == &ops::aten_kernels()) {  // a device, which the host does not read, or its stand-ins
-    const Tensor wide = bias.defined() ? at::empty({rows, cols}, parts.options().dtype(at::kFloat)) : Tensor();
-    if (parts.is_meta()) return total;
-    if (!wide.defined()) {
-      ops::sum_halves_rounded(total, parts.unbind(0));
-      return total;
-    }
-    ops::sum_halves(wide, parts.unbind(0), /*accumulate=*/false);
-    wide.add_(ops::as_floats(bias));
-    ops::narrow(total, wide);
-    return total;
-  }
-  if (parts.is_meta()) return total;
-  const Tensor offset = bias.defined() ? ops::as_floats(bias) : bias;
-  const ops::Values from(parts);
-  const ops::Results to(total);
-  at::parallel_for(0, rows, 64, [&](int64_t begin, int64_t end) {
-    float *sum = ops::half_scratch(0, cols), *space = ops::half_scratch(1, cols);
-    for (int64_t r = begin; r < end; ++r) {
-      from.read(r * cols, cols, sum);
-      for (int64_t i = 1; i < n; ++i) {
-        const float* part = from.read((i * rows + r) * cols, cols, space);
-        for (int64_t c = 0; c < cols; ++c) sum[c] += part[c];
-      }
-      if (offset.defined())
-        for (int64_t c = 0; c < cols; ++c) sum[c] += ops::data(offset)[c];
-      to.store(r * cols, cols, sum);
-    }
-  });
-  return total;
-}
-
 /// The sum over tp in rank order, and the bias (null: none). 16-bit summands are sent in 16 bits and summed in fp32.
 Tensor sum(const Tensor& y, const TpGroupRows& rows, const Parallel& parallel, const ops::WeightSite* bias = nullptr) {
   const std::vector<Tensor> out = shares_of(y.contiguous(), rows);
   const int self = parallel.tp_rank();
   const Tensor parts = at::empty({parallel.tp(), out[self].size(0), y.size(1)}, y.options());
   parallel.exchange_tokens(out, parts.unbind(0), "reduce_scatter", plan::Rows::rest, row_bytes(y), rows.part);
-  if (ops::is_half(y)) return sum_of_halves(parts, bias ? bias->value : Tensor());
+  if (ops::is_half(y)) return ops::kernels(parts).sum_of_halves(parts, bias ? bias->value : Tensor());
   Tensor total = parts.sum(0);
   if (bias) total.add_(bias->value);
   return total;

@@ -102,16 +102,6 @@ Tensor Store::partition(int u, int b, const Tensor& shard) const {
   return shard.narrow(0, units_[u].held[b].partition * buffer.partition(), buffer.partition());
 }
 
-double Store::squares(int u, const Tensor& grad) const {
-  double sum = 0;
-  if (!owns(u)) return sum;
-  for (size_t b = 0; b < units_[u].layout.buffers.size(); ++b) {
-    const Tensor counted = this->counted(u, static_cast<int>(b), grad);
-    if (counted.defined()) sum += ops::sum_of_squares(counted);
-  }
-  return sum;
-}
-
 void Store::squares(int u, const Tensor& grad, const Tensor& sums) const {
   for (size_t b = 0; owns(u) && b < units_[u].layout.buffers.size(); ++b) {
     const Tensor counted = this->counted(u, static_cast<int>(b), grad);

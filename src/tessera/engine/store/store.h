@@ -56,9 +56,8 @@ class Store {
   /// The part of a shard-sized tensor that this rank updates: all of it, or with two_level this replica's partition
   /// (ZeRO++ hpZ: the shard is the secondary partition, this part the primary one).
   Tensor partition(int unit, int buffer, const Tensor& shard) const;
-  /// Sum of squares of a gradient shard of the unit, over the buffers for which this rank is primary.
-  double squares(int unit, const Tensor& grad) const;
-  /// The same, of each of these buffers an element of `sums`, fp64, which lies where the gradient does.
+  /// Sums of squares of a gradient shard of the unit: of each buffer for which this rank is primary, an element of `sums`,
+  /// fp64, which lies where the gradient does.
   void squares(int unit, const Tensor& grad, const Tensor& sums) const;
 
   /// This rank's shards of the unit's parameters as 1-D bytes, one buffer after the other.

@@ -1,11 +1,26 @@
 // Sums and activations.
 #include "tessera/ops/aten/aten.h"
 #include "tessera/ops/aten/parts.h"
+#include "tessera/ops/ranges.h"
 
 namespace tessera::ops::aten {
 
 Tensor sum(const Tensor& x, const Tensor& y) {
   return x.scalar_type() == y.scalar_type() ? x + y : (as_floats(x) + as_floats(y)).to(x.scalar_type());
+}
+
+Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
+  const Tensor total = at::empty(parts.sizes().slice(1), parts.options()),
+               wide = bias.defined() ? at::empty_like(total, at::kFloat) : Tensor();
+  if (parts.is_meta()) return total;
+  if (!wide.defined()) {
+    sum_halves_rounded(total, parts.unbind(0));
+    return total;
+  }
+  sum_halves(wide, parts.unbind(0), /*accumulate=*/false);
+  wide.add_(as_floats(bias));
+  narrow(total, wide);
+  return total;
 }
 
 Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows) {
@@ -29,5 +44,32 @@ void gate_gradient(const Tensor& up, const Tensor& y, const RowIndex& rows, cons
 
 Tensor gelu_tanh(const Tensor& x) { return at::gelu(x, "tanh"); }
 Tensor gelu_tanh_gradient(const Tensor& dy, const Tensor& x) { return at::gelu_backward(dy, x, "tanh"); }
+
+void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, double part, double scale,
+               const Tensor& gradient) {
+  const auto count = static_cast<double>(prediction.numel());
+  const Tensor sum = at::empty({1}, prediction.options().dtype(at::kDouble));
+  Tensor difference = gradient;
+  at::sub_out(difference, prediction, target);
+  sum_of_squares(sum, difference);
+  difference.mul_(static_cast<float>(2 * scale / count));
+  const double unit = part / count;
+  if (error.number.defined())
+    error.number.add_(sum, unit / error.unit);
+  else
+    error = {sum, unit};
+}
+
+/// A MiB of fp32 at a time: what the plan counts for a loss has no room for more.
+Tensor dot(const Tensor& a, const Tensor& b) {
+  constexpr int64_t kAtOnce = 1 << 18;
+  const Tensor x = a.reshape(-1), y = b.reshape(-1);
+  Tensor sum = at::zeros({1}, a.options().dtype(at::kDouble));
+  for (int64_t at = 0; at < x.numel(); at += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, x.numel() - at);
+    sum.add_(at::sum(x.narrow(0, at, count) * y.narrow(0, at, count), at::kDouble));
+  }
+  return sum;
+}
 
 }  // namespace tessera::ops::aten

@@ -39,7 +39,7 @@ struct Narrowed {
 };
 Narrowed narrowed(const Tensor& z, const Adapter& pair) {
   Tensor dropped = z;
-  if (pair.dropout.active()) aten::drop_rows(dropped = z.clone(), pair.dropout, 0);
+  if (pair.dropout.active()) ops::drop_rows(dropped = z.clone(), pair.dropout, 0);
   return {dropped, product(dropped, pair.a->value.to(z.scalar_type()).t(), z.scalar_type()).mul_(pair.scale)};
 }
 
@@ -117,7 +117,7 @@ Tensor frozen_linear_backward(const FrozenLinearParts& p, const Tensor& dy, cons
   const Tensor dz = product(du, whole(p.weight, compute), compute);
   if (p.pair && p.pair->dropout.active()) {
     const Tensor back = product(e, p.pair->a->value.to(compute), compute);
-    aten::drop_rows(back, p.pair->dropout, 0);
+    ops::drop_rows(back, p.pair->dropout, 0);
     dz.add_(back);
   } else if (p.pair) {
     product_into(dz, e, p.pair->a->value.to(compute), true);

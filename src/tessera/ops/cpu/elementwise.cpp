@@ -1,4 +1,4 @@
-// Sums on CPUs, with or without gate.
+// Sums on CPUs, with or without gate, and losses.
 #include <ATen/Parallel.h>
 
 #include "tessera/ops/adamw.h"
@@ -70,6 +70,25 @@ Tensor sum(const Tensor& x, const Tensor& y) {
   return out;
 }
 
+Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
+  const int64_t n = parts.size(0), rows = parts.size(1), cols = parts.size(2);
+  const Tensor total = at::empty({rows, cols}, parts.options());
+  if (parts.is_meta()) return total;
+  const Tensor offset = bias.defined() ? as_floats(bias) : bias;
+  const Values from(parts);
+  const Results to(total);
+  at::parallel_for(0, rows, kSumTokenGrain, [&](int64_t begin, int64_t end) {
+    float *sum = half_scratch(0, cols), *space = half_scratch(1, cols);
+    for (int64_t r = begin; r < end; ++r) {
+      from.read(r * cols, cols, sum);
+      for (int64_t i = 1; i < n; ++i) add(sum, from.read((i * rows + r) * cols, cols, space), cols);
+      if (offset.defined()) add(sum, data(offset), cols);
+      to.store(r * cols, cols, sum);
+    }
+  });
+  return total;
+}
+
 Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows) {
   Tensor out = at::empty_like(x);
   if (x.is_meta()) return out;
@@ -113,6 +132,39 @@ void gated_branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex&
       to.store(at, n * width, out);
     });
   });
+}
+
+namespace {
+
+/// [1], beside the memory of tensors that plans count.
+Tensor number(double value) {
+  return at::from_blob(
+      new double(value), {1}, [](void* data) { delete static_cast<double*>(data); }, at::kDouble);
+}
+
+}  // namespace
+
+void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, double part, double scale,
+               const Tensor& gradient) {
+  const int64_t count = prediction.numel();
+  const auto *p = host_pointer<const float>(prediction), *t = host_pointer<const float>(target);
+  auto* g = host_pointer<float>(gradient);
+  const auto factor = static_cast<float>(2 * scale / static_cast<double>(count));
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float difference = p[i] - t[i];
+    sum += static_cast<double>(difference) * difference;
+    g[i] = difference * factor;
+  }
+  if (!error.number.defined()) error = {number(0), 1};
+  *host_pointer<double>(error.number) += part * (sum / static_cast<double>(count));
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  const auto *x = host_pointer<const float>(a), *y = host_pointer<const float>(b);
+  double sum = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) sum += static_cast<double>(x[i]) * y[i];
+  return number(sum);
 }
 
 void embedding_gradient(const Tensor& grad, const Tensor& ids, const Tensor& dy) {

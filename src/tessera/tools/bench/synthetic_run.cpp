@@ -5,10 +5,9 @@
 #include <map>
 
 #include "tessera/base/random.h"
-#include "tessera/device/backend.h"
-#include "tessera/diffusion/loss.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/models/common/adapted.h"
+#include "tessera/ops/kernels.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 
@@ -60,7 +59,7 @@ class InitialValues {
   std::map<std::string, std::vector<float>> drawn_;
 };
 
-/// The same batches in every step, packed once: a step reads nothing else. Like training it compares on the device.
+/// The same batches in every step, packed once: a step reads nothing else.
 class SameBatches final : public net::Objective {
  public:
   SameBatches(const net::Denoiser& model, const std::array<int64_t, 4>& latent, const plan::Plan& plan, int rank)
@@ -84,7 +83,6 @@ class SameBatches final : public net::Objective {
     compared_.resize(targets_.size());
   }
   net::Batch batch(int micro) override { return batches_[static_cast<size_t>(micro)]; }
-  bool compares_on_device() const override { return device::used(); }
   /// Copies take their place for one step.
   std::vector<at::Tensor*> compared(int micro) override {
     at::Tensor& target = compared_[static_cast<size_t>(micro)];
@@ -93,15 +91,10 @@ class SameBatches final : public net::Objective {
   }
   at::Tensor gradient(const at::Tensor& prediction, const net::Batch&, int micro) override {
     at::Tensor gradient = at::empty_like(prediction);
-    const at::Tensor& target = targets_[static_cast<size_t>(micro)];
-    if (!device::used()) {
-      diffusion::mean_squared_error(prediction, target, scale_, gradient);
-      return gradient;
-    }
     // with ranks that share a sample the first rows stand for their own
     const at::Tensor rows = std::exchange(compared_[static_cast<size_t>(micro)], {}).narrow(0, 0, prediction.size(0));
-    diffusion::sum_squared_error(prediction, rows.view(prediction.sizes()), scale_, gradient,
-                                 at::empty({1}, prediction.options().dtype(at::kDouble)));
+    ops::SampleError unread;
+    ops::kernels(prediction).add_error(unread, prediction, rows.view(prediction.sizes()), 1, scale_, gradient);
     return gradient;
   }
 

@@ -78,7 +78,7 @@ double loss_of_rows(const Tensor& prediction, const Tensor& target, double scale
                     const std::vector<double>& weights) {
   net::Batch batch;
   batch.tokens.offsets = {0, prediction.size(0)};
-  return diffusion::sample_error(prediction, batch, 0, {target}, scale, gradient, weights);
+  return diffusion::sample_error(prediction, batch, 0, {target}, scale, gradient, weights).value();
 }
 
 AreaLoss area_loss(const AreaSamples& samples) {

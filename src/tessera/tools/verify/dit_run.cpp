@@ -85,15 +85,17 @@ class CaseObjective final : public net::Objective {
         shared_(shared) {}
 
   net::Batch batch(int) override { return packed_ = model_.pack(samples_); }
-  at::Tensor gradient(const at::Tensor& prediction, const net::Batch& batch, int) override {
+  /// In host memory, as the case is.
+  at::Tensor gradient(const at::Tensor& predicted, const net::Batch& batch, int) override {
+    const at::Tensor prediction = predicted.cpu();
     at::Tensor gradient = at::zeros_like(prediction);
     const auto outputs = model_.unpack(engine::whole_tokens(prediction, batch.tokens, parallel_), batch);
     for (size_t s = 0; s < samples_.size(); ++s) {
       shared_.put(numbered("out", first_ + s), outputs[s]);
       const diffusion::Target target = {model_.pack_target(samples_[s].target)};
-      loss_ += share_ * diffusion::sample_error(prediction, batch, s, target, share_, gradient);
+      loss_ += share_ * diffusion::sample_error(prediction, batch, s, target, share_, gradient).value();
     }
-    return gradient;
+    return gradient.to(predicted.device());
   }
 
   double loss() const { return loss_; }
