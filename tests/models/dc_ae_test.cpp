@@ -6,7 +6,7 @@
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
-#include "tessera/models/vae/dc_ae_names.h"
+#include "tessera/models/vae/dc_ae_config.h"
 
 namespace tessera::models::dc_ae {
 

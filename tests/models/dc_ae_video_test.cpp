@@ -1,4 +1,4 @@
-#include "tessera/models/vae/opensora/dc_ae_video.h"
+#include "tessera/models/vae/dc_ae_video.h"
 #include "matrix.h"
 
 #include "models/autoencoder_case.h"
@@ -6,7 +6,7 @@
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
-#include "tessera/models/vae/stored_weights.h"
+#include "tessera/models/vae/vae_weights.h"
 
 namespace tessera::models::dc_ae_video {
 

@@ -8,7 +8,7 @@
 // Chen et al., "Deep Compression Autoencoder for Efficient High-Resolution Diffusion Models", 2024; the numbers are
 // those of diffusers' AutoencoderDC.
 #include "tessera/models/vae/dc_ae_pass.h"
-#include "tessera/models/vae/stitched_tiles.h"
+#include "tessera/models/vae/tiles.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::dc_ae {
@@ -51,5 +51,7 @@ class DcAe final : public VideoVae {
   const Tensor mean_, std_;          // [C]
   mutable std::string fingerprint_;  // once known
 };
+
+AutoencoderMake autoencoder();
 
 }  // namespace tessera::models::dc_ae

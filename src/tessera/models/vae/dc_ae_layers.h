@@ -3,7 +3,7 @@
 //
 //   for (const Layer& layer : encoder_layers(config)) x = apply(layer, x);      // dc_ae_pass.h
 #include "tessera/models/vae/dc_ae_config.h"
-#include "tessera/models/vae/weights_on_demand.h"
+#include "tessera/models/vae/vae_weights.h"
 
 namespace tessera::models::dc_ae {
 

@@ -1,14 +1,14 @@
 #include "tessera/models/vae/hunyuan.h"
 
 #include <ATen/core/grad_mode.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "tessera/base/check.h"
 #include "tessera/device/backend.h"
-#include "tessera/models/vae/clip_size.h"
-#include "tessera/models/vae/vae_values.h"
+#include "tessera/models/vae/hunyuan_config.h"
+#include "tessera/models/vae/vae_weights.h"
+#include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::hunyuan_vae {
 
@@ -145,6 +145,37 @@ int64_t HunyuanVae::decode_bytes(int64_t frames, int64_t height, int64_t width, 
                at::empty({c, tile_f, tile_h, tile_w}, at::TensorOptions(at::kFloat).device(at::kMeta));
            return count([&] { run_layers(decoder_, config_.groups, meta, latent); });
          });
+}
+
+namespace {
+
+Tiling with_shared_frames(Tiling tiling) {
+  if (tiling.shared_frames == Tiling::kUsual) tiling.shared_frames = tiling.frames / 4 / kTimeStride * kTimeStride;
+  return tiling;
+}
+
+std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string& config_file,
+                               const WeightSource& weights, const Tiling& tiling) {
+  const StoredWeights stored(weights, {"encoder.conv_in.conv.weight", "post_quant_conv.weight"}, "diffusers");
+  Config config = config_of_weights(stored.shapes(), weights.file);
+  if (!config_text.empty()) check_config(config_text, config_file, config);
+  check_groups(config, weights.file);
+  stored.expect(parameters(config), "HunyuanVideo's autoencoder");
+  return std::make_unique<HunyuanVae>(std::move(config), stored.reader(), with_shared_frames(tiling));
+}
+
+std::unique_ptr<VideoVae> released(const Tiling& tiling) {
+  return std::make_unique<HunyuanVae>(Config{}, random_weights(parameters({})), with_shared_frames(tiling));
+}
+
+}  // namespace
+
+AutoencoderMake autoencoder() {
+  return {.weights = {weight_form()},
+          .make = make,
+          .usual_overlap = usual_overlap,
+          .clip_cases = {"hunyuan_vae", "hunyuan_vae_tiled", "opensora_vae_tiling"},
+          .presets = {{"hunyuan-vae", released}}};
 }
 
 }  // namespace tessera::models::hunyuan_vae

@@ -11,7 +11,7 @@
 // [Note: all frames at once] Norms are over all frames of a clip, so that its frames lie in memory together, and a first
 // frame alone has another latent than in front of others. Tiles in time bound the memory; each is normalised on its own.
 #include "tessera/models/vae/hunyuan_pass.h"
-#include "tessera/models/vae/stitched_tiles.h"
+#include "tessera/models/vae/tiles.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::hunyuan_vae {
@@ -61,5 +61,7 @@ class HunyuanVae final : public VideoVae {
   const Tensor mean_, std_;          // [C]
   mutable std::string fingerprint_;  // once known
 };
+
+AutoencoderMake autoencoder();
 
 }  // namespace tessera::models::hunyuan_vae

@@ -3,7 +3,7 @@
 //
 //   for (const Layer& layer : encoder_layers(config)) x = pass.apply(layer, x);      // hunyuan_pass.h
 #include "tessera/models/vae/hunyuan_config.h"
-#include "tessera/models/vae/weights_on_demand.h"
+#include "tessera/models/vae/vae_weights.h"
 
 namespace tessera::models::hunyuan_vae {
 

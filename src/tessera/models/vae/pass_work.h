@@ -7,7 +7,7 @@
 //   plan::UnitWork work = pass.work();
 #include <map>
 
-#include "tessera/models/vae/weights_on_demand.h"
+#include "tessera/models/vae/vae_weights.h"
 #include "tessera/plan/simulate/work.h"
 
 namespace tessera::models {

@@ -14,12 +14,30 @@
 
 #include "tessera/models/common/weight_form.h"
 #include "tessera/models/vae/tiles.h"
+#include "tessera/models/vae/vae_weights.h"
 #include "tessera/net/model.h"
 #include "tessera/plan/simulate/work.h"
 
 namespace tessera::models {
 
 using at::Tensor;
+
+struct ClipSize {
+  int64_t frames = 0, height = 0, width = 0;
+};
+
+/// Throws UserError (usage) with the clip's size, the rule that it breaks, and the nearest smaller size that is valid.
+[[noreturn]] void refuse_size(const char* where, const ClipSize& clip, const std::string& rule,
+                              const ClipSize& nearest);
+
+/// Throws UserError (input) where these are not pixels [3, F, H, W].
+void check_pixels(const at::Tensor& pixels);
+
+/// Throws UserError (input) where this is not a latent [channels, f, h, w] that has a cell.
+void check_latent(const at::Tensor& latent, int64_t channels);
+
+/// Bytes as numbers in [-1, 1]; numbers as they are. fp32.
+Tensor in_range(const Tensor& pixels);
 
 /// The distribution of the latent given the pixels, both [C, f, h, w]; the logarithm is not clamped, and undefined for
 /// an autoencoder without a distribution.
@@ -64,14 +82,6 @@ class TwoStageVae : public VideoVae {
   virtual Tensor time_moments(const Tensor& pictures) const = 0;
   /// A denoiser's latent to so many frames, of those that have as many latent frames.
   virtual Tensor decode_frames(const Tensor& latent, int64_t frames) const = 0;
-};
-
-/// The tensors of a file, whatever its format.
-struct WeightSource {
-  std::string file;  ///< for messages
-  std::vector<std::string> names;
-  std::function<std::vector<int64_t>(const std::string& name)> shape;
-  std::function<Tensor(const std::string& name)> read;  ///< fp32, of that shape; the autoencoder keeps the function
 };
 
 /// A released autoencoder by name, to plan with and to try things out: its sizes, with random weights.

@@ -9,6 +9,7 @@
 //   FeatureCache cache;                                    // or chunk by chunk
 //   Tensor first = vae.encode_chunk(pixels.narrow(1, 0, 1), cache);
 //   Tensor next = vae.encode_chunk(pixels.narrow(1, 1, 4), cache);
+#include "tessera/models/vae/video_vae.h"
 #include "tessera/models/vae/wan_pass.h"
 
 namespace tessera::models::wan_vae {
@@ -56,5 +57,7 @@ class WanVae final : public VideoVae {
   const Tensor mean_, std_;          // [C]
   mutable std::string fingerprint_;  // once known
 };
+
+AutoencoderMake autoencoder();
 
 }  // namespace tessera::models::wan_vae

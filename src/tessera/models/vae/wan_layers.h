@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/vae/vae_weights.h"
 #include "tessera/models/vae/wan_config.h"
-#include "tessera/models/vae/weights_on_demand.h"
 
 namespace tessera::models::wan_vae {
 
