@@ -19,6 +19,7 @@ namespace tessera::models::dc_ae {
 struct Stage {
   int64_t width = 0, depth = 0;
   bool attention = false;
+  bool halves_time = false;  ///< between it and the next, of the autoencoder of clips (dc_ae_layers.h)
 };
 
 /// Defaults are those of dc-ae-f32c32-sana-1.0 and 1.1 (312,250,275 parameters).

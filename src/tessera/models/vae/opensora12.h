@@ -11,37 +11,24 @@
 // [Note: pieces] A piece is coded alone: memory does not grow with the clip. Where a piece has no multiple of 4 frames,
 // zeros are put in front of its latents, and decoding leaves so many frames out. A latent does not tell how many: a
 // clip has 17 n frames, or 17 n and a multiple of 4; one latent frame is a picture.
-#include "tessera/models/vae/opensora12_pass.h"
-#include "tessera/models/vae/tiles.h"
+#include "tessera/models/vae/opensora12_config.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::opensora12_vae {
 
-/// A quarter of the tile, in whole cells of 8 pixels.
-int64_t usual_overlap(int64_t tile);
+std::vector<Parameter> parameters(const Config& config);
 
 class OpenSoraVae12 final : public TwoStageVae {
  public:
-  /// Calls `read` for every tensor of parameters(config) each time that it needs the weights and has not loaded them.
   /// Frames that are larger than a tile are cut in height and width. Throws UserError (usage) for tiles that are not
   /// multiples of 8 pixels.
   OpenSoraVae12(Config config, ReadWeight read, const Tiling& tiling);
 
-  std::string fingerprint() const override;
   /// Throws UserError (usage) naming the nearest where a latent would not tell the frames, or height or width are
-  /// less than 8.
+  /// less than 8. encode() takes any number of frames, but decode() gives those of latent_shape() alone.
   std::array<int64_t, 4> latent_shape(int64_t frames, int64_t height, int64_t width) const override;
-  /// [3, F, H, W] -> [C, f, h, w], scaled; of any number of frames, but decode() gives those of latent_shape() alone.
-  Tensor encode(const Tensor& pixels) const override;
-  Tensor decode(const Tensor& latent) const override;  ///< scaled latent -> [3, F, H, W], not clamped
-  Posterior posterior(const Tensor& pixels) const override;
-  const Tensor& latent_mean() const override { return mean_; }
-  const Tensor& latent_std() const override { return std_; }
-  int64_t weight_bytes() const override { return weights_.bytes(); }
-  void release() const override { weights_.release(); }
   int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
   int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
-  plan::UnitWork encode_work(int64_t frames, int64_t height, int64_t width) const override;
 
   // Any number of frames, untiled.
   Tensor picture_moments(const Tensor& pixels) const override;
@@ -58,23 +45,20 @@ class OpenSoraVae12 final : public TwoStageVae {
   int64_t frames_of(int64_t latent_frames) const;  ///< the inverse, of frames that latent_shape() takes
 
   /// A piece [3, n, H, W] to moments [2C, ceil(n / 4), h, w], and a latent [C, m, h, w], unscaled, to its last frames,
-  /// which `store` gets one by one. On meta tensors of one frame, all are alike.
-  Tensor encode_piece(const Tensor& pixels, const net::WeightMap& weights) const;
-  Tensor time_piece(const Tensor& pictures, const net::WeightMap& weights) const;
-  void decode_piece(const Tensor& latent, int64_t frames, const net::WeightMap& weights,
+  /// which `store` gets one by one.
+  Tensor encode_piece(const Tensor& pixels, LayerRunner& run) const;
+  Tensor time_piece(const Tensor& pictures, LayerRunner& run) const;
+  void decode_piece(const Tensor& latent, int64_t frames, LayerRunner& run,
                     const std::function<void(int64_t i, const Tensor& frame)>& store) const;
 
-  Tensor moments(const Tensor& pixels) const;
-  Tensor unscaled(const Tensor& latent) const;
-  Tensor decoded(const Tensor& unscaled, int64_t frames) const;
+  Tensor moments(const Tensor& pixels, LayerRunner& run) const override;
+  Tensor pixels(const Tensor& unscaled, LayerRunner& run) const override;
+  Tensor decoded(const Tensor& unscaled, int64_t frames, LayerRunner& run) const;
+
   const Config config_;
-  const WeightsOnDemand weights_;
-  const TileGrid tiles_;  // in latent cells
   const std::vector<Layer> picture_encoder_, picture_decoder_, time_encoder_, time_decoder_;
-  const Tensor mean_, std_;          // [C]
-  mutable std::string fingerprint_;  // once known
 };
 
-AutoencoderMake autoencoder();
+AutoencoderMake autoencoder();  ///< its row of the registry
 
 }  // namespace tessera::models::opensora12_vae

@@ -1,17 +1,128 @@
-#include <ATen/core/grad_mode.h>
+#include "tessera/models/vae/opensora13.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "tessera/base/check.h"
-#include "tessera/device/backend.h"
-#include "tessera/models/vae/opensora13.h"
-#include "tessera/models/vae/opensora13_config.h"
-#include "tessera/models/vae/vae_weights.h"
-#include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::opensora13_vae {
 
 namespace {
+
+constexpr double kNormEps = 1e-6, kUpNormEps = 1e-5;
+
+/// Each token sees itself and those before it, row by row and frame by frame.
+double mix(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& to, int64_t /*cells*/) {
+  const auto tokens = static_cast<double>(q.size(2));
+  const double pairs = tokens * (tokens + 1) / 2;
+  if (q.is_meta()) {  // the kernel's tiles are small
+    at::empty(to.sizes(), to.options());
+    return pairs;
+  }
+  if (q.is_cpu()) {
+    to.copy_(at::scaled_dot_product_attention(q, k, v, {}, 0, /*is_causal=*/true));
+    return pairs;
+  }
+  // kernels of GPUs that need no table of scores are for narrower heads: some queries at a time bound it
+  constexpr int64_t kQueries = 1024;
+  for (int64_t begin = 0; begin < q.size(2); begin += kQueries) {
+    const int64_t count = std::min(kQueries, q.size(2) - begin), end = begin + count;
+    const Tensor seen = at::ones({count, end}, q.options().dtype(at::kBool)).tril_(begin);
+    to.narrow(2, begin, count)
+        .copy_(at::scaled_dot_product_attention(q.narrow(2, begin, count), k.narrow(2, 0, end), v.narrow(2, 0, end),
+                                                seen));
+  }
+  return pairs;
+}
+
+/// u + silu(norm(y) + u) for each frame, u the enlarged input, written over y.
+Tensor add_enlarged(const MapInput& enlarged, const Affine& norm, const Tensor& y) {
+  for (int64_t i = 0; i < (y.is_meta() ? 1 : y.size(0)); ++i) {
+    const Tensor u = at::empty(y.sizes().slice(1), y.options());
+    enlarged.copy_frame(i, u);
+    Tensor sum = at::addcmul(norm.shift, y.select(0, i), norm.scale);
+    sum.add_(u);
+    at::silu_(sum);
+    y.select(0, i).copy_(sum.add_(u));
+  }
+  return y;
+}
+
+/// Cells and frames are repeated; two convolutions, each normalised and activated after it, are added.
+Layer up_time(const Config& config, const std::string& name, int64_t width) {
+  ParameterList parameters;
+  for (const char* number : {"1", "2"})
+    parameters.kernel({name + ".conv" + number + ".conv", width, width}).norm(name + ".norm" + number, width);
+  return {parameters.all, [name, norm = GroupNorm{config.groups, kUpNormEps}](LayerRunner& run, const Tensor& x) {
+            const MapInput enlarged = {.map = x, .doubled = true, .time = MapInput::Time::doubled};
+            Tensor y = run.conv(name + ".conv1.conv", enlarged);
+            y = run.conv(name + ".conv2.conv", {y, run.norm(norm, name + ".norm1", y)}, {}, y);
+            return add_enlarged(enlarged, run.norm(norm, name + ".norm2", y), y);
+          }};
+}
+
+void add_block(std::vector<Layer>& layers, const Config& config, const std::string& name, int64_t in, int64_t out) {
+  layers.push_back(residual({config.groups, kNormEps}, name + ".norm1", {name + ".conv1.conv", in, out},
+                            name + ".norm2", {name + ".conv2.conv", out, out},
+                            {name + ".nin_shortcut.conv", in, out, {1, 1, 1}}, {}));
+}
+
+void add_blocks(std::vector<Layer>& layers, const Config& config, const std::string& name, int64_t in, int64_t out,
+                int64_t count) {
+  for (int64_t i = 0; i < count; ++i, in = out)
+    add_block(layers, config, name + ".block." + std::to_string(i), in, out);
+}
+
+/// One head over all cells of a piece, between residual blocks.
+void add_middle(std::vector<Layer>& layers, const Config& config, const std::string& name, int64_t width) {
+  const std::string at = name + ".attn_1";
+  add_block(layers, config, name + ".block_1", width, width);
+  layers.push_back(attention({config.groups, kNormEps}, at + ".norm",
+                             {at + ".q.conv", at + ".k.conv", at + ".v.conv", at + ".proj_out.conv"}, width, {1, 1, 1},
+                             mix));
+  add_block(layers, config, name + ".block_2", width, width);
+}
+
+Layer last(const Config& config, const std::string& half, const std::string& site, int64_t in, int64_t out) {
+  return head({config.groups, kNormEps}, half + ".norm_out", {site, in, out});
+}
+
+/// [3, ..] to mean and log variance [2 * latent_channels, ..].
+std::vector<Layer> encoder_layers(const Config& config) {
+  const std::vector<int64_t>& widths = config.widths;
+  std::vector<Layer> layers = {conv({"encoder.conv_in.conv", 3, config.first})};
+  for (size_t level = 0; level < widths.size(); ++level) {
+    const std::string name = "encoder.down." + std::to_string(level);
+    const int64_t width = widths[level];
+    add_blocks(layers, config, name, level == 0 ? config.first : widths[level - 1], width, config.layers);
+    if (level == 0)
+      layers.push_back(conv({name + ".downsample.conv", width, width, {3, 3}},
+                            {.border = {.front = 0, .before = 0}, .stride = 2}));  // each frame
+    if (level > 0 && level + 1 < widths.size())
+      layers.push_back(conv({name + ".downsample.conv.conv", width, width}, {.time_stride = 2, .stride = 2}));
+  }
+  add_middle(layers, config, "encoder.mid", widths.back());
+  layers.push_back(last(config, "encoder", "encoder.conv_out.conv", widths.back(), 2 * config.latent_channels));
+  return layers;
+}
+
+/// [latent_channels, f, ..] to [3, 4f, ..], of which the first three frames are no part of the clip.
+std::vector<Layer> decoder_layers(const Config& config) {
+  const std::vector<int64_t>& widths = config.decoder_widths;
+  std::vector<Layer> layers = {conv({"decoder.conv_in.conv", config.latent_channels, widths.back()})};
+  add_middle(layers, config, "decoder.mid", widths.back());
+  for (size_t level = widths.size(); level-- > 0;) {
+    const std::string name = "decoder.up." + std::to_string(level);
+    const int64_t width = widths[level];
+    add_blocks(layers, config, name, widths[level + 1 == widths.size() ? level : level + 1], width,
+               config.decoder_layers + 1);
+    if (level > 1) layers.push_back(up_time(config, name + ".upsample.conv3d", width));
+    if (level == 1)
+      layers.push_back(enlarged({name + ".upsample.conv", width, width, {3, 3}}, {.border = {.front = 0}}));
+  }
+  layers.push_back(last(config, "decoder", "decoder.conv_out", widths.front(), 3));
+  return layers;
+}
 
 /// What the code decodes to less than 4 frames a latent frame: as many as it has of the first.
 constexpr int64_t kLead = kTimeStride - 1;
@@ -22,17 +133,17 @@ int64_t latents_of(int64_t frames) { return (frames - 1) / kTimeStride + 1; }
 int64_t shown(int64_t latents) { return latents * kTimeStride - kLead; }
 
 template <size_t n>
-Tensor constants(const std::array<float, n>& values) {
-  return at::tensor(at::ArrayRef<float>(values.data(), n), at::kFloat);
+Tensor published(const std::array<float, n>& values, int64_t frames) {
+  return at::tensor(at::ArrayRef<float>(values.data(), n), at::kFloat).view({-1, frames});
 }
 
 /// [C, frames] of the normalization.
 Tensor of_channels(const Config& config, bool mean) {
   switch (config.normalization) {
     case Normalization::video:
-      return constants(mean ? kMean : kStd).unsqueeze(1);
+      return published(mean ? kMean : kStd, 1);
     case Normalization::video_5frames:
-      return constants(mean ? kMeanOfFrames : kStdOfFrames).view({-1, kFrames});
+      return published(mean ? kMeanOfFrames : kStdOfFrames, kFrames);
     case Normalization::none:
       break;
   }
@@ -41,27 +152,21 @@ Tensor of_channels(const Config& config, bool mean) {
 
 }  // namespace
 
-int64_t usual_overlap(int64_t tile) { return tile / 4 / kStride * kStride; }
+std::vector<Parameter> parameters(const Config& config) {
+  return parameters_of({encoder_layers(config), decoder_layers(config)});
+}
 
 OpenSoraVae13::OpenSoraVae13(Config config, ReadWeight read, const Tiling& tiling)
-    : config_(std::move(config)),
-      weights_(parameters(config_), std::move(read)),
-      tiles_(grid_in_cells(tiling, kStride, "256 pixels that share 64 are usual")),
+    : VideoVae({.name = "opensora1.3-vae",
+                .settings = {at::tensor({config.groups, config.piece, int64_t{config.overlap}}, at::kLong)},
+                .scaling = {.mean = of_channels(config, true), .std = of_channels(config, false)},
+                .parameters = opensora13_vae::parameters(config),
+                .read = std::move(read),
+                .cell = kStride,
+                .tiling = tiling}),
+      config_(std::move(config)),
       encoder_(encoder_layers(config_)),
-      decoder_(decoder_layers(config_)),
-      mean_(of_channels(config_, true).select(1, 0).contiguous()),
-      std_(of_channels(config_, false).select(1, 0).contiguous()) {}
-
-std::string OpenSoraVae13::fingerprint() const {
-  if (!fingerprint_.empty()) return fingerprint_;
-  uint64_t hash = weights_.hash();
-  hash = hash_tensor(hash_tensor(hash, of_channels(config_, true)), of_channels(config_, false));
-  hash = hash_tensor(hash, at::tensor({config_.groups, config_.piece, int64_t{config_.overlap}}, at::kLong));
-  char text[64];
-  std::snprintf(text, sizeof text, "opensora1.3-vae-%016llx-v1", static_cast<unsigned long long>(hash));
-  fingerprint_ = text + tiles_text(tiles_, kStride);
-  return fingerprint_;
-}
+      decoder_(decoder_layers(config_)) {}
 
 std::vector<Part> OpenSoraVae13::pieces(int64_t frames) const {
   if (config_.piece == 0 || frames == 1) return {{0, frames}};
@@ -105,57 +210,26 @@ std::array<int64_t, 4> OpenSoraVae13::latent_shape(int64_t frames, int64_t heigh
   return {config_.latent_channels, latent_frames(frames), cells_of(height), cells_of(width)};
 }
 
-Tensor OpenSoraVae13::moments(const Tensor& pixels) const {
-  check_pixels(pixels);
-  const auto [c, one, h, w] = latent_shape(1, pixels.size(2), pixels.size(3));
-  const int64_t f = latent_frames(pixels.size(1));
-  return stitch_clips(tiles_, h, w, 1, [&, c = c, h = h, w = w](const Part& y, const Part& x) {
-    const Part rows = pixels_of(y, h, kStride, pixels.size(2)), columns = pixels_of(x, w, kStride, pixels.size(3));
-    const Tensor tile = pixels.narrow(2, rows.begin, rows.length).narrow(3, columns.begin, columns.length);
-    Tensor result = at::empty({2 * c, f, y.length, x.length}, at::kFloat);
+Tensor OpenSoraVae13::moments(const Tensor& pixels, LayerRunner& run) const {
+  return encode_tiles(pixels, [&](const Tensor& tile, const Part& y, const Part& x) {
+    const int64_t frames = pixels.size(1);
+    Tensor result = empty_result({2 * config_.latent_channels, latent_frames(frames), y.length, x.length}, tile);
     int64_t done = 0;
-    for (const Part& part : pieces(pixels.size(1))) {
-      const Tensor piece = in_range(tile.narrow(1, part.begin, part.length).to(device::here()));
+    for (const Part& part : pieces(frames)) {
       const int64_t count = latents_of(part.length);
-      result.narrow(1, done, count).copy_(run_layers(encoder_, config_.groups, weights_.loaded(), piece));
+      result.narrow(1, done, count).copy_(run.run(encoder_, tile.narrow(1, part.begin, part.length)));
       done += count;
     }
     return result;
   });
 }
 
-Posterior OpenSoraVae13::posterior(const Tensor& pixels) const {
-  const at::NoGradGuard no_grad;
-  const Tensor both = moments(pixels);
-  const int64_t c = config_.latent_channels;
-  return {both.narrow(0, 0, c), both.narrow(0, c, c)};
-}
-
-std::pair<Tensor, Tensor> OpenSoraVae13::statistics(int64_t latent_frames) const {
-  const auto each = [&](bool mean) {
-    const Tensor values = of_channels(config_, mean);  // [C, places]
-    const Tensor of_frames =
-        values.size(1) == 1 ? values : values.index_select(1, at::arange(latent_frames, at::kLong) % values.size(1));
-    return of_frames.view({values.size(0), -1, 1, 1});
-  };
-  return {each(true), each(false)};
-}
-
-Tensor OpenSoraVae13::encode(const Tensor& pixels) const {
-  const at::NoGradGuard no_grad;
-  const Tensor latent = posterior(pixels).mean;
-  const auto [mean, deviation] = statistics(latent.size(1));
-  return (latent - mean).div_(deviation).contiguous();
-}
-
-Tensor OpenSoraVae13::decoded(const Tensor& unscaled) const {
+Tensor OpenSoraVae13::decoded(const Tensor& unscaled, LayerRunner& run) const {
   const int64_t f = unscaled.size(1);
   const Tensor video = at::empty({3, frames_of(f), unscaled.size(2) * kStride, unscaled.size(3) * kStride}, at::kFloat);
   int64_t done = 0;
   for (const Part& part : latent_pieces(f)) {
-    const Tensor latent = unscaled.narrow(1, part.begin, part.length).to(device::here());
-    Tensor frames =
-        run_layers(decoder_, config_.groups, weights_.loaded(), latent).narrow(1, kLead, shown(part.length));
+    Tensor frames = run.run(decoder_, unscaled.narrow(1, part.begin, part.length)).narrow(1, kLead, shown(part.length));
     if (config_.overlap && done > 0) {
       const Tensor last = video.select(1, done - 1);
       last.add_(frames.select(1, 0).cpu()).mul_(0.5);
@@ -167,51 +241,22 @@ Tensor OpenSoraVae13::decoded(const Tensor& unscaled) const {
   return video;
 }
 
-Tensor OpenSoraVae13::decode(const Tensor& latent) const {
-  const at::NoGradGuard no_grad;
-  check_latent(latent, config_.latent_channels);
-  const auto [mean, deviation] = statistics(latent.size(1));
-  const Tensor unscaled = (latent.to(at::kFloat) * deviation).add_(mean);
-  return stitch_clips(tiles_, latent.size(2), latent.size(3), kStride, [&](const Part& y, const Part& x) {
-    return decoded(unscaled.narrow(2, y.begin, y.length).narrow(3, x.begin, x.length));
-  });
+Tensor OpenSoraVae13::pixels(const Tensor& unscaled, LayerRunner& run) const {
+  return decode_tiles(unscaled, [&](const Tensor& tile, const Part&, const Part&) { return decoded(tile, run); });
 }
 
 int64_t OpenSoraVae13::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
-  const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
-  const GridParts parts = parts_of(tiles_, h, w);
-  const net::WeightMap meta = weights_.meta();
-  return tiled_bytes(tiles_, h, w, 2 * c * f, [&, h = h, w = w](int64_t, int64_t) {
-    const Tensor piece = at::empty({3, pieces(frames).front().length, most_pixels(parts.y, h, kStride, height),
-                                    most_pixels(parts.x, w, kStride, width)},
-                                   at::TensorOptions(at::kByte).device(at::kMeta));
-    return count([&] { run_layers(encoder_, config_.groups, meta, in_range(piece)); });
-  });
+  const auto [rows, columns] = largest_tile_pixels(height, width);
+  return pass_bytes(encoder_, on_meta({3, pieces(frames).front().length, rows, columns}, at::kByte), count) +
+         tile_bytes(2 * c * f, h, w);
 }
 
 int64_t OpenSoraVae13::decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
-  const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
-  const net::WeightMap meta = weights_.meta();
-  const int64_t unscaled = 4 * c * f * h * w, cell = 3 * kStride * kStride;
-  return unscaled + tiled_bytes(tiles_, h, w, cell * frames, [&, c = c, f = f](int64_t tile_h, int64_t tile_w) {
-           const Tensor piece = at::empty({c, latent_pieces(f).front().length, tile_h, tile_w},
-                                          at::TensorOptions(at::kFloat).device(at::kMeta));
-           return count([&] { run_layers(decoder_, config_.groups, meta, piece); });
-         });
-}
-
-plan::UnitWork OpenSoraVae13::encode_work(int64_t frames, int64_t height, int64_t width) const {
-  const auto [c, f, h, w] = latent_shape(frames, height, width);
-  const GridParts parts = parts_of(tiles_, h, w);
-  PassWork work(parameters(config_));
-  for (const Part& y : parts.y)
-    for (const Part& x : parts.x)
-      for (const Part& piece : pieces(frames))
-        add_work(encoder_, piece.length, pixels_of(y, h, kStride, height).length,
-                 pixels_of(x, w, kStride, width).length, work);
-  return work.work();
+  const auto [tile_h, tile_w] = largest_tile(h, w);
+  return 4 * c * f * h * w + tile_bytes(3 * kStride * kStride * frames, h, w) +
+         pass_bytes(decoder_, on_meta({c, latent_pieces(f).front().length, tile_h, tile_w}), count);
 }
 
 namespace {
@@ -235,7 +280,7 @@ std::unique_ptr<VideoVae> released(const Tiling& tiling) {
 AutoencoderMake autoencoder() {
   return {.weights = {weight_form()},
           .make = make,
-          .usual_overlap = usual_overlap,
+          .usual_overlap = quarter_of_tile<kStride>,
           .clip_cases = {"opensora_vae13"},
           .presets = {{"opensora1.3-vae", released}}};
 }

@@ -10,40 +10,27 @@
 //
 // [Note: shared frames] Where pieces overlap, each begins with the last frame of the one before, which has latents in
 // both: a clip of 16 k + 1 frames has 5 k latent frames. Decoded, such a frame is the mean of its two pictures.
-#include "tessera/models/vae/opensora13_pass.h"
-#include "tessera/models/vae/tiles.h"
+#include "tessera/models/vae/opensora13_config.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::opensora13_vae {
 
-/// A quarter of the tile, in whole cells of 8 pixels.
-int64_t usual_overlap(int64_t tile);
+std::vector<Parameter> parameters(const Config& config);
 
 class OpenSoraVae13 final : public VideoVae {
  public:
-  /// Calls `read` for every tensor of parameters(config) each time that it needs the weights and has not loaded them.
   /// Frames that are larger than a tile are cut in height and width. Throws UserError (usage) for tiles that are not
   /// multiples of 8 pixels.
   OpenSoraVae13(Config config, ReadWeight read, const Tiling& tiling);
 
-  std::string fingerprint() const override;
   /// Throws UserError (usage) naming the nearest for frames that do not come back when they are decoded, or where height
-  /// or width are less than 8.
+  /// or width are less than 8. encode() takes any number of frames, but decode() gives those of latent_shape() alone.
   std::array<int64_t, 4> latent_shape(int64_t frames, int64_t height, int64_t width) const override;
-  /// [3, F, H, W] -> [C, f, h, w], scaled; of any number of frames, but decode() gives those of latent_shape() alone.
-  Tensor encode(const Tensor& pixels) const override;
-  Tensor decode(const Tensor& latent) const override;  ///< scaled latent -> [3, F, H, W], not clamped
-  Posterior posterior(const Tensor& pixels) const override;
-  const Tensor& latent_mean() const override { return mean_; }  ///< of a first frame where it depends on the frame
-  const Tensor& latent_std() const override { return std_; }    ///< likewise
   int64_t overlapping_piece() const override {
     return config_.overlap && config_.piece > 0 ? config_.latent_piece() : 0;
   }
-  int64_t weight_bytes() const override { return weights_.bytes(); }
-  void release() const override { weights_.release(); }
   int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
   int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
-  plan::UnitWork encode_work(int64_t frames, int64_t height, int64_t width) const override;
 
   const Config& config() const { return config_; }
 
@@ -52,20 +39,14 @@ class OpenSoraVae13 final : public VideoVae {
   std::vector<Part> latent_pieces(int64_t latent_frames) const;  // share none
   int64_t latent_frames(int64_t frames) const;
   int64_t frames_of(int64_t latent_frames) const;
-  Tensor moments(const Tensor& pixels) const;
-  Tensor decoded(const Tensor& unscaled) const;  // of a tile
-  // Mean and deviation of so many latent frames, [C, f or 1, 1, 1].
-  std::pair<Tensor, Tensor> statistics(int64_t latent_frames) const;
-  // Bytes of a pass over tiles, each of which `pass` counts, with `numbers` for a cell of the result.
+  Tensor moments(const Tensor& pixels, LayerRunner& run) const override;
+  Tensor pixels(const Tensor& unscaled, LayerRunner& run) const override;
+  Tensor decoded(const Tensor& unscaled, LayerRunner& run) const;  // of a tile
 
   const Config config_;
-  const WeightsOnDemand weights_;
-  const TileGrid tiles_;  // in latent cells
   const std::vector<Layer> encoder_, decoder_;
-  const Tensor mean_, std_;          // [C]
-  mutable std::string fingerprint_;  // once known
 };
 
-AutoencoderMake autoencoder();
+AutoencoderMake autoencoder();  ///< its row of the registry
 
 }  // namespace tessera::models::opensora13_vae

@@ -45,25 +45,24 @@ std::vector<Span> tile_spans(int64_t length, int64_t size, int64_t overlap) {
   return spans;
 }
 
-std::vector<Span> tile_spans(const Tiling& tiling, int64_t cell, int64_t length) {
-  if (tiling.size == 0) return {{0, length, 0, 0}};
-  return tile_spans(length, tiling.size / cell, div_up(tiling.overlap, cell));
+std::vector<Span> tile_spans(const StitchedTiles& tiles, int64_t length) {
+  if (tiles.size == 0) return {{0, length, 0, 0}};
+  return tile_spans(length, tiles.size, tiles.shared());
 }
 
-int64_t tile_length(const Tiling& tiling, int64_t cell, int64_t length) {
-  return tile_spans(tiling, cell, length).front().length();
-}
+int64_t longest_span(const StitchedTiles& tiles, int64_t length) { return tile_spans(tiles, length).front().length(); }
 
-Tensor blend_tiles(const Tiling& tiling, int64_t cell, int64_t h, int64_t w, int64_t scale,
+Tensor blend_tiles(const TileGrid& tiles, int64_t h, int64_t w, int64_t scale,
                    const std::function<Tensor(const Span& y, const Span& x)>& run) {
-  const std::vector<Span> rows = tile_spans(tiling, cell, h), columns = tile_spans(tiling, cell, w);
+  const std::vector<Span> rows = tile_spans(tiles.y, h), columns = tile_spans(tiles.x, w);
   if (rows.size() == 1 && columns.size() == 1) return run(rows[0], columns[0]);
   Tensor sum, weights = at::zeros({h * scale, w * scale}, at::kFloat);
   for (const Span& y : rows) {
     for (const Span& x : columns) {
       Tensor tile = run(y, x);  // [C, F, n, m]
-      const Tensor weight = ramp(y, scale).unsqueeze(1) * ramp(x, scale);
       if (!sum.defined()) sum = at::zeros({tile.size(0), tile.size(1), h * scale, w * scale}, tile.options());
+      if (tile.is_meta()) continue;  // as are the others: a shape is all that is asked for
+      const Tensor weight = ramp(y, scale).unsqueeze(1) * ramp(x, scale);
       const auto part = [&](const Tensor& whole, int64_t dim) {
         return whole.narrow(dim, y.begin * scale, tile.size(2)).narrow(dim + 1, x.begin * scale, tile.size(3));
       };
@@ -71,7 +70,7 @@ Tensor blend_tiles(const Tiling& tiling, int64_t cell, int64_t h, int64_t w, int
       part(weights, 0).add_(weight);
     }
   }
-  return sum.div_(weights);
+  return sum.is_meta() ? sum : sum.div_(weights);
 }
 
 namespace {
@@ -226,14 +225,6 @@ Tensor stitch_parts(const StitchedTiles& tiles, int64_t cells, int64_t shared,
     before = last(tile, 1, shared);
   }
   return result;
-}
-
-int64_t tiled_bytes(const TileGrid& tiles, int64_t h, int64_t w, int64_t numbers,
-                    const std::function<int64_t(int64_t h, int64_t w)>& pass) {
-  const auto [y, x] = parts_of(tiles, h, w);
-  const int64_t tile_h = longest(y), tile_w = longest(x);
-  return pass(tile_h, tile_w) + 4 * numbers * tile_h * tile_w +
-         (applies(tiles, h, w) ? stitched_bytes(tiles, numbers, h, w) : 0);
 }
 
 }  // namespace tessera::models

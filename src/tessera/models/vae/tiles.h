@@ -3,7 +3,7 @@
 // tile: by ramps over whole tiles (Wan), or stitched as diffusers' image autoencoders do (DC-AE, HunyuanVideo): one at
 // every multiple of the stride, the last ones shorter, each blended with what its neighbours above and to the left became.
 //
-//   Tensor video = blend_tiles({.size = 256, .overlap = 64}, 8, latent_h, latent_w, 8,
+//   Tensor video = blend_tiles(tiles, latent_h, latent_w, 8,
 //                              [&](const Span& y, const Span& x) { return decode(cut(latent, y, x)); });
 //   Tensor clip = stitch_clips(tiles, h, w, 32, [&](const Part& y, const Part& x) { return decode(cut(latent, y, x)); });
 #include <functional>
@@ -28,28 +28,6 @@ struct Tiling {
   int64_t width_overlap = 0;
 };
 
-/// The range of a tile along one side, and its overlaps with the tile before and the tile after it.
-struct Span {
-  int64_t begin = 0, end = 0;
-  int64_t shared_before = 0, shared_after = 0;
-  int64_t length() const { return end - begin; }
-};
-
-/// Spans of `size` that cover 0 .. length, neighbours sharing `overlap` or more (the last one ends at `length`).
-std::vector<Span> tile_spans(int64_t length, int64_t size, int64_t overlap);
-
-/// The same of a side of `length` cells, each `cell` pixels; one span where nothing is tiled.
-std::vector<Span> tile_spans(const Tiling& tiling, int64_t cell, int64_t length);
-
-/// Runs every tile of an [h, w] grid whose cells have a side of `cell` pixels; `run` returns [C, F, n * scale,
-/// m * scale] for spans of n and m cells. Where tiles overlap the result is their mean, weighted by ramps that fall
-/// towards a tile's edge. One tile alone is returned as it is.
-at::Tensor blend_tiles(const Tiling& tiling, int64_t cell, int64_t h, int64_t w, int64_t scale,
-                       const std::function<at::Tensor(const Span& y, const Span& x)>& run);
-
-/// Cells of the longest span along a side of `length` cells: what the memory of a tile follows from.
-int64_t tile_length(const Tiling& tiling, int64_t cell, int64_t length);
-
 /// Length of a tile and distance from one to the next along a side, in cells of the input; size 0: no tiles.
 struct StitchedTiles {
   int64_t size = 0, stride = 0;
@@ -67,6 +45,27 @@ struct TileGrid {
 StitchedTiles in_cells(int64_t size, int64_t overlap, int64_t cell, const char* unit, const char* usual);
 /// The same of a picture's tiles, from pixels.
 TileGrid grid_in_cells(const Tiling& tiling, int64_t cell, const char* usual);
+
+/// The range of a tile along one side, and its overlaps with the tile before and the tile after it.
+struct Span {
+  int64_t begin = 0, end = 0;
+  int64_t shared_before = 0, shared_after = 0;
+  int64_t length() const { return end - begin; }
+};
+
+/// Spans of `size` that cover 0 .. length, neighbours sharing `overlap` or more (the last one ends at `length`).
+std::vector<Span> tile_spans(int64_t length, int64_t size, int64_t overlap);
+
+/// The same of a side of `length` cells; one span where nothing is tiled.
+std::vector<Span> tile_spans(const StitchedTiles& tiles, int64_t length);
+/// Cells of the longest of them: what the memory of a tile follows from.
+int64_t longest_span(const StitchedTiles& tiles, int64_t length);
+
+/// Runs every tile of an [h, w] grid; `run` returns [C, F, n * scale, m * scale] for spans of n and m cells. Where tiles
+/// overlap the result is their mean, weighted by ramps that fall towards a tile's edge. One tile alone is returned as it
+/// is.
+at::Tensor blend_tiles(const TileGrid& tiles, int64_t h, int64_t w, int64_t scale,
+                       const std::function<at::Tensor(const Span& y, const Span& x)>& run);
 
 /// A tile's range along one side of the input.
 struct Part {
@@ -110,11 +109,6 @@ std::string tiles_text(const TileGrid& tiles, int64_t cell);
 
 /// Bytes of stitch_tiles beside one `run`, for results of `channels` fp32 numbers a cell.
 int64_t stitched_bytes(const TileGrid& tiles, int64_t channels, int64_t h, int64_t w);
-
-/// Bytes of stitch_clips where the largest tile, or the grid where there is none, takes `pass(h, w)` and makes `numbers` fp32
-/// numbers a cell.
-int64_t tiled_bytes(const TileGrid& tiles, int64_t h, int64_t w, int64_t numbers,
-                    const std::function<int64_t(int64_t h, int64_t w)>& pass);
 
 /// The same along time, for a clip of a first frame and `groups` of further ones, causal in time: `run` is given a part
 /// of the groups, and returns [C, 1 + n * scale, h, w]: what became of them and of the frame before them, which counts in

@@ -34,11 +34,11 @@ const net::WeightMap& WeightsOnDemand::loaded() const {
   return weights_;
 }
 
-net::WeightMap WeightsOnDemand::meta() const {
-  net::WeightMap meta;
-  for (const Parameter& p : parameters_)
-    meta.emplace(p.name, at::empty(p.shape, at::TensorOptions(at::kFloat).device(at::kMeta)));
-  return meta;
+const net::WeightMap& WeightsOnDemand::meta() const {
+  if (meta_.empty())
+    for (const Parameter& p : parameters_)
+      meta_.emplace(p.name, at::empty(p.shape, at::TensorOptions(at::kFloat).device(at::kMeta)));
+  return meta_;
 }
 
 int64_t WeightsOnDemand::bytes() const {

@@ -6,7 +6,7 @@
 //   Config config = config_of_weights(stored.shapes(), source.file);
 //   stored.expect(parameters(config), "Open-Sora 1.3's autoencoder");
 //   WeightsOnDemand weights(parameters(config), stored.reader());
-//   run_layers(layers, weights.loaded(), pixels);            // on the device of this rank
+//   LayerRunner(weights).run(encoder, pixels);               // on the device of this rank
 //   weights.release();
 #include <cstdint>
 #include <functional>
@@ -46,7 +46,9 @@ class WeightsOnDemand {
 
   /// On the device that the calling thread computes on; reads all where they are not there. One thread encodes.
   const net::WeightMap& loaded() const;
-  net::WeightMap meta() const;  ///< shapes without values, to count a pass
+  const net::WeightMap& meta() const;  ///< shapes without values, to count a pass
+  /// Those that a pass over `clip` needs.
+  const net::WeightMap& of(const Tensor& clip) const { return clip.is_meta() ? meta() : loaded(); }
   int64_t bytes() const;
   /// Of all values, in the order of names, for cache keys. Reads one at a time where they are not loaded.
   uint64_t hash() const;
@@ -55,7 +57,7 @@ class WeightsOnDemand {
  private:
   const std::vector<Parameter> parameters_;
   const ReadWeight read_;
-  mutable net::WeightMap weights_;  // empty until they are needed
+  mutable net::WeightMap weights_, meta_;  // empty until they are needed
 };
 
 bool has_tensor(const WeightSource& weights, const std::string& name);
