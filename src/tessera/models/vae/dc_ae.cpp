@@ -26,7 +26,10 @@ std::vector<Parameter> parameters(const Config& config) {
 DcAe::DcAe(Config config, ReadWeight read, const Tiling& tiling)
     : VideoVae({.name = "dc-ae",
                 .scaling = {.std = at::full({config.latent_channels, 1}, 1 / config.scaling_factor, at::kFloat),
-                            .times = at::full({config.latent_channels, 1}, config.scaling_factor, at::kFloat)},
+                            .times =
+                                [factor = config.scaling_factor] {
+                                  return at::full({1, 1}, factor, at::kFloat);
+                                }},
                 .parameters = dc_ae::parameters(config),
                 .read = std::move(read),
                 .cell = config.stride(),

@@ -148,7 +148,10 @@ HunyuanVae::HunyuanVae(Config config, ReadWeight read, const Tiling& tiling)
                 .settings = {at::full({1}, config.groups, at::kLong)},
                 .scaling = {.mean = at::full({config.latent_channels, 1}, config.shift_factor, at::kFloat),
                             .std = at::full({config.latent_channels, 1}, 1 / config.scaling_factor, at::kFloat),
-                            .times = at::full({config.latent_channels, 1}, config.scaling_factor, at::kFloat)},
+                            .times =
+                                [factor = config.scaling_factor] {
+                                  return at::full({1, 1}, factor, at::kFloat);
+                                }},
                 .parameters = hunyuan_vae::parameters(config),
                 .read = std::move(read),
                 .cell = kStride,

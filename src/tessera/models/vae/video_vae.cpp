@@ -99,8 +99,8 @@ Tensor VideoVae::encode(const Tensor& pixels) const {
   const Posterior p = posterior(pixels);
   const int64_t frames = p.mean.size(1);
   const Tensor centred = scaling_.mean.defined() ? p.mean - of_frames(scaling_.mean, frames) : p.mean;
-  return (scaling_.times.defined() ? centred.mul_(of_frames(scaling_.times, frames))
-                                   : centred.div_(of_frames(scaling_.std, frames)))
+  return (scaling_.times ? centred.mul_(of_frames(scaling_.times(), frames))
+                         : centred.div_(of_frames(scaling_.std, frames)))
       .contiguous();
 }
 
@@ -108,8 +108,8 @@ Tensor VideoVae::unscaled(const Tensor& latent) const {
   check_latent(latent, mean_.size(0));
   const int64_t frames = latent.size(1);
   const Tensor numbers = latent.to(at::kFloat);
-  const Tensor scaled = scaling_.times.defined() ? numbers / of_frames(scaling_.times, frames)
-                                                 : numbers * of_frames(scaling_.std, frames);
+  const Tensor scaled =
+      scaling_.times ? numbers / of_frames(scaling_.times(), frames) : numbers * of_frames(scaling_.std, frames);
   return scaling_.mean.defined() ? scaled.add_(of_frames(scaling_.mean, frames)) : scaled;
 }
 

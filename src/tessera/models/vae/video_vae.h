@@ -71,7 +71,8 @@ class VideoVae : public net::VideoCodec {
   struct Scaling {
     Tensor mean = {};  ///< undefined: 0
     Tensor std;
-    Tensor times = {};  ///< where defined, what the reference multiplies by and does not divide by std
+    /// What the reference multiplies by where it does not divide by std; made at each use, so that nothing more is kept.
+    std::function<Tensor()> times = {};
   };
 
   /// What an autoencoder is made of.

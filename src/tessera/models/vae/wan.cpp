@@ -288,7 +288,7 @@ WanVae::WanVae(Config config, ReadWeight read, const Tiling& tiling)
     : VideoVae({.name = std::string("wan") + config.version() + "-vae",
                 .scaling = {.mean = constants(config.mean),
                             .std = constants(config.std),
-                            .times = 1 / constants(config.std)},
+                            .times = [values = config.std] { return 1 / constants(values); }},
                 .parameters = wan_vae::parameters(config),
                 .read = std::move(read),
                 .cell = config.stride(),
