@@ -13,7 +13,7 @@
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/codec_bytes.h"
 #include "tessera/job/job.h"
-#include "tessera/models/vae/hunyuan_layers.h"
+#include "tessera/models/vae/hunyuan.h"
 #include "tessera/recipe/load_recipe.h"
 
 namespace tessera::job {

@@ -9,11 +9,11 @@
 
 #include "tessera/job/codec_bytes.h"
 #include "tessera/models/vae/dc_ae.h"
+#include "tessera/models/vae/dc_ae_video.h"
 #include "tessera/models/vae/haar.h"
 #include "tessera/models/vae/hunyuan.h"
-#include "tessera/models/vae/opensora/dc_ae_video.h"
-#include "tessera/models/vae/opensora/opensora12.h"
-#include "tessera/models/vae/opensora/opensora13.h"
+#include "tessera/models/vae/opensora12.h"
+#include "tessera/models/vae/opensora13.h"
 #include "tessera/models/vae/wan.h"
 
 namespace tessera::job {

@@ -9,7 +9,7 @@
 #include "tessera/models/stdit/config.h"
 #include "tessera/models/text/gemma2.h"
 #include "tessera/models/text/umt5.h"
-#include "tessera/models/vae/opensora/opensora13_config.h"
+#include "tessera/models/vae/opensora13_config.h"
 #include "tessera/models/vae/wan_config.h"
 #include "tessera/models/wan/config.h"
 

@@ -6,7 +6,7 @@
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
-#include "tessera/models/vae/dc_ae_names.h"
+#include "tessera/models/vae/dc_ae_config.h"
 
 namespace tessera::models::dc_ae {
 
@@ -116,7 +116,7 @@ TEST(DcAe, TheReleasedOneHasThePublishedSizes) {
   EXPECT_EQ(numel, 312250275);
   EXPECT_EQ(all.size(), 375u);
   EXPECT_EQ(Config{}.stride(), 32);
-  EXPECT_EQ(usual_overlap(512), 64);
+  EXPECT_EQ(autoencoder().usual_overlap(512), 64);
   const StoredRows rows = in_efficientvit("decoder.up_blocks.4.2.attn.to_v.weight");
   EXPECT_EQ(rows.name, "decoder.stages.4.op_list.2.context_module.main.qkv.conv.weight");
   EXPECT_EQ(rows.part, 2);
@@ -179,7 +179,7 @@ TEST(DcAe, TilesBoundTheMemoryOfLargePictures) {
     double encode, decode;  // GiB
   };
   for (const auto& [side, tile, encode, decode] : {Bound{1024, 0, 1.55, 1.8}, Bound{4096, 512, 0.4, 0.85}}) {
-    const DcAe vae(Config{}, {}, {.size = tile, .overlap = usual_overlap(tile)});
+    const DcAe vae(Config{}, {}, {.size = tile, .overlap = autoencoder().usual_overlap(tile)});
     const auto found = static_cast<double>(vae.encode_bytes(1, side, side, count_meta)) / kGiB;
     const auto back = static_cast<double>(vae.decode_bytes(1, side, side, count_meta)) / kGiB;
     std::cout << side << " x " << side << ", tile " << tile << ": encode " << found << " GiB, decode " << back

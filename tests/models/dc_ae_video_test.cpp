@@ -1,4 +1,4 @@
-#include "tessera/models/vae/opensora/dc_ae_video.h"
+#include "tessera/models/vae/dc_ae_video.h"
 #include "matrix.h"
 
 #include "models/autoencoder_case.h"
@@ -6,7 +6,7 @@
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
-#include "tessera/models/vae/stored_weights.h"
+#include "tessera/models/vae/vae_weights.h"
 
 namespace tessera::models::dc_ae_video {
 
@@ -73,13 +73,13 @@ TEST_F(DcAeVideoTest, LatentsAreDividedByTheScale) {
 TEST_F(DcAeVideoTest, ConvolutionsOfAFrameAtATimeGiveTheSame) {
   const Golden golden("opensora_dc_ae");
   const TensorMap tensors = golden.tensors("model.safetensors"), recorded = golden.tensors("case.safetensors");
-  const net::WeightMap weights(tensors.begin(), tensors.end());
   const at::NoGradGuard no_grad;
   const auto vae = open();
   const Config& config = dynamic_cast<const DcAeVideo&>(*vae).config();
   const Tensor video = recorded.at("in.video")[0], latent = recorded.at("in.zvideo")[0] * 0.493;
+  const WeightsOnDemand weights(parameters(config), [&](const std::string& name) { return tensors.at(name); });
   const auto run = [&](const std::vector<Layer>& layers, const Tensor& x, int64_t chunk) {
-    return run_layers(layers, config.head_dim, weights, x, chunk);
+    return LayerRunner(weights, /*works=*/false, chunk).run(layers, x);
   };
   expect_close(run(encoder_layers(config), video, 1), run(encoder_layers(config), video, kMapChunk), 1e-5, "encode");
   expect_close(run(decoder_layers(config), latent, 1), run(decoder_layers(config), latent, kMapChunk), 1e-5, "decode");

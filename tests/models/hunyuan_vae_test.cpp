@@ -7,7 +7,7 @@
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/models/vae/hunyuan.h"
-#include "tessera/models/vae/stored_weights.h"
+#include "tessera/models/vae/vae_weights.h"
 
 namespace tessera::models::hunyuan_vae {
 
@@ -63,12 +63,12 @@ TEST_F(HunyuanVaeTest, MomentsAndClipsAreAsRecorded) {
 TEST_F(HunyuanVaeTest, ConvolutionsOfAFrameAtATimeGiveTheSame) {
   const TensorMap recorded = Golden("hunyuan_vae").tensors("case.safetensors");
   const TensorMap tensors = Golden("hunyuan_vae").tensors("model.safetensors");
-  const net::WeightMap weights(tensors.begin(), tensors.end());
   const at::NoGradGuard no_grad;
   const auto vae = open("hunyuan_vae");
   const Config& config = dynamic_cast<const HunyuanVae&>(*vae).config();
+  const WeightsOnDemand weights(parameters(config), [&](const std::string& name) { return tensors.at(name); });
   const auto run = [&](const std::vector<Layer>& layers, const char* in) {
-    return run_layers(layers, config.groups, weights, recorded.at(in)[0], /*chunk=*/1).unsqueeze(0);
+    return LayerRunner(weights, /*works=*/false, /*chunk=*/1).run(layers, recorded.at(in)[0]).unsqueeze(0);
   };
   expect_recorded(run(encoder_layers(config), "in.video"), recorded, "out.moments");
   expect_recorded(run(decoder_layers(config), "in.z"), recorded, "out.decoded");
@@ -163,9 +163,9 @@ TEST(HunyuanVae, TheReleasedOneHasThePublishedSizes) {
   EXPECT_EQ(all, 246478803);
   EXPECT_EQ(parameters_of_all.size(), 248u);
   EXPECT_NEAR(static_cast<double>(encoder) / 1e6, 100.3, 0.05);
-  const HunyuanVae vae(Config{}, {}, {.size = 256, .overlap = usual_overlap(256)});
+  const HunyuanVae vae(Config{}, {}, {.size = 256, .overlap = quarter_of_tile<kStride>(256)});
   EXPECT_EQ(vae.latent_shape(129, 256, 256), (std::array<int64_t, 4>{16, 33, 32, 32}));
-  EXPECT_EQ(usual_overlap(256), 64);
+  EXPECT_EQ(quarter_of_tile<kStride>(256), 64);
 }
 
 TEST(StitchedFrames, TilesOfAClipGiveTheClip) {
@@ -225,8 +225,9 @@ TEST(HunyuanVae, TilesBoundTheMemoryOfLongClips) {
   for (const auto& [height, width, tile, frames, encode, decode] :
        {Bound{256, 256, 0, 0, 8.4, 12.5}, Bound{768, 768, 0, 0, 75, 112}, Bound{768, 768, 256, 0, 8.5, 13.6},
         Bound{768, 768, 256, 64, 4.4, 8}, Bound{768, 768, 256, 16, 1.3, 3}}) {
-    const HunyuanVae vae(Config{}, {},
-                         {.size = tile, .overlap = usual_overlap(tile), .frames = frames, .shared_frames = frames / 4});
+    const HunyuanVae vae(
+        Config{}, {},
+        {.size = tile, .overlap = quarter_of_tile<kStride>(tile), .frames = frames, .shared_frames = frames / 4});
     const auto there = static_cast<double>(vae.encode_bytes(129, height, width, count_meta)) / kGiB;
     const auto back = static_cast<double>(vae.decode_bytes(129, height, width, count_meta)) / kGiB;
     std::cout << "129 x " << height << " x " << width << ", tiles of " << tile << " and " << frames << ": encode "

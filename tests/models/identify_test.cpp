@@ -6,8 +6,8 @@
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/known.h"
 #include "tessera/models/lora_names.h"
+#include "tessera/models/vae/wan.h"
 #include "tessera/models/vae/wan_config.h"
-#include "tessera/models/vae/wan_layers.h"
 
 namespace tessera::models {
 

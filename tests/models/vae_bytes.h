@@ -11,7 +11,6 @@
 #include <string>
 
 #include "ops/byte_count.h"
-#include "tessera/models/vae/clip_size.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models {

@@ -219,7 +219,7 @@ TEST(VaeTiles, SpansCoverTheSideAndShareWhatTheySay) {
 TEST(VaeTiles, BlendingTilesOfAPictureGivesThePicture) {
   const Tensor picture = at::rand({2, 3, 22, 30});
   int runs = 0;
-  const Tensor blended = blend_tiles({.size = 64, .overlap = 16}, 8, 11, 15, 2, [&](const Span& y, const Span& x) {
+  const Tensor blended = blend_tiles({{8, 6}, {8, 6}}, 11, 15, 2, [&](const Span& y, const Span& x) {
     ++runs;
     return picture.narrow(2, y.begin * 2, y.length() * 2).narrow(3, x.begin * 2, x.length() * 2).clone();
   });

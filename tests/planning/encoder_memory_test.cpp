@@ -18,7 +18,7 @@
 #include "tessera/job/codec.h"
 #include "tessera/job/codec_bytes.h"
 #include "tessera/job/job.h"
-#include "tessera/models/vae/wan_layers.h"
+#include "tessera/models/vae/wan.h"
 #include "tessera/planning/encoder_bytes.h"
 #include "tessera/planning/make_plan.h"
 #include "tessera/planning/plan_request.h"

@@ -4,12 +4,14 @@
 //
 //   dc_ae::Config config = dc_ae::config_of_weights(shape, "vae/diffusion_pytorch_model.safetensors");
 //   dc_ae::check_config(text, "vae/config.json", config);            // and takes its scaling_factor
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tessera/models/vae/shape_of.h"
+#include "tessera/models/common/weight_form.h"
+#include "tessera/models/vae/file_sizes.h"
 
 namespace tessera::models::dc_ae {
 
@@ -17,6 +19,7 @@ namespace tessera::models::dc_ae {
 struct Stage {
   int64_t width = 0, depth = 0;
   bool attention = false;
+  bool halves_time = false;  ///< between it and the next, of the autoencoder of clips (dc_ae_layers.h)
 };
 
 /// Defaults are those of dc-ae-f32c32-sana-1.0 and 1.1 (312,250,275 parameters).
@@ -41,5 +44,15 @@ void check_config(std::string_view json, const std::string& file, Config& config
 
 /// The fields of diffusers' config.json.
 nlohmann::ordered_json config_json(const Config& config);
+
+/// Part `part` of the stored rows, which are `parts` equal ones.
+struct StoredRows {
+  std::string name;
+  int64_t part = 0, parts = 1;
+};
+
+StoredRows in_efficientvit(std::string_view diffusers_name);
+
+std::vector<WeightForm> weight_forms();  ///< diffusers' names, efficientvit's
 
 }  // namespace tessera::models::dc_ae

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "tessera/base/check.h"
-#include "tessera/models/vae/clip_size.h"
+#include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models {
 

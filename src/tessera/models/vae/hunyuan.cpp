@@ -2,149 +2,242 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "tessera/base/check.h"
-#include "tessera/device/backend.h"
-#include "tessera/models/vae/clip_size.h"
-#include "tessera/models/vae/vae_values.h"
 
 namespace tessera::models::hunyuan_vae {
 
-int64_t usual_overlap(int64_t tile) { return tile / 4 / kStride * kStride; }
+namespace {
+
+/// The parts of a KlForm's lists.
+class KlLayers {
+ public:
+  explicit KlLayers(const KlForm& form)
+      : form_(form),
+        same_{.border = form.in_time ? Border{.repeats = true} : Border{.front = 0}},
+        halved_{.border = form.in_time ? Border{.repeats = true} : Border{.front = 0, .before = 0}, .stride = 2},
+        three_(form.in_time ? 3 : 2, 3),
+        one_(three_.size(), 1) {}
+
+  void conv(const std::string& name, int64_t in, int64_t out) {
+    all.push_back(models::conv(kernel(name, in, out), same_));
+  }
+  void pointwise(const std::string& name, int64_t channels) {
+    all.push_back(models::pointwise({form_.prefix + name, channels, channels, one_}));
+  }
+  void blocks(const std::string& name, int64_t in, int64_t out, int64_t count) {
+    for (int64_t i = 0; i < count; ++i, in = out) block(name + ".resnets." + std::to_string(i), in, out);
+  }
+  void middle(const std::string& name, int64_t width) {
+    block(name + ".resnets.0", width, width);
+    const std::string at = form_.prefix + name + ".attentions.0";
+    all.push_back(attention(form_.norm, at + ".group_norm",
+                            {at + ".to_q", at + ".to_k", at + ".to_v", at + ".to_out.0"}, width, {},
+                            form_.in_time ? mix_seen : mix_all));
+    block(name + ".resnets.1", width, width);
+  }
+  void down(const std::string& name, int64_t width, bool temporal) {
+    ConvForm form = halved_;
+    if (temporal) form.time_stride = 2;
+    all.push_back(models::conv(kernel(name + ".downsamplers.0.conv", width, width), form));
+  }
+  void up(const std::string& name, int64_t width, bool temporal) {
+    all.push_back(enlarged(kernel(name + ".upsamplers.0.conv", width, width), same_,
+                           temporal ? MapInput::Time::doubled_after_first : MapInput::Time::kept));
+  }
+  void head(const std::string& half, int64_t in, int64_t out) {
+    all.push_back(
+        models::head(form_.norm, form_.prefix + half + ".conv_norm_out", kernel(half + ".conv_out", in, out), same_));
+  }
+
+  std::vector<Layer> all;
+
+ private:
+  Kernel kernel(const std::string& name, int64_t in, int64_t out) const {
+    return {form_.prefix + name + form_.conv, in, out, three_};
+  }
+  void block(const std::string& name, int64_t in, int64_t out) {
+    const std::string at = form_.prefix + name;
+    all.push_back(residual(form_.norm, at + ".norm1", kernel(name + ".conv1", in, out), at + ".norm2",
+                           kernel(name + ".conv2", out, out), {at + ".conv_shortcut" + form_.conv, in, out, one_},
+                           same_));
+  }
+
+  /// Over the cells of a frame and of those before it.
+  static double mix_seen(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mixed, int64_t cells) {
+    const int64_t frames = q.size(2) / cells;
+    for (int64_t i = 0; i < frames; ++i) {
+      const Tensor to = mixed.narrow(2, i * cells, cells);
+      if (q.is_meta()) {  // the kernel's tiles are small
+        at::empty(to.sizes(), to.options());
+        break;
+      }
+      const auto seen = [&](const Tensor& all) { return all.narrow(2, 0, (i + 1) * cells); };
+      to.copy_(at::scaled_dot_product_attention(q.narrow(2, i * cells, cells), seen(k), seen(v)));
+    }
+    return static_cast<double>(cells) * static_cast<double>(cells) * static_cast<double>(frames * (frames + 1) / 2);
+  }
+
+  /// Of a picture.
+  static double mix_all(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& to, int64_t cells) {
+    if (q.is_meta())
+      at::empty(to.sizes(), to.options());
+    else
+      to.copy_(at::scaled_dot_product_attention(q, k, v));
+    return static_cast<double>(q.size(2)) * static_cast<double>(cells);
+  }
+
+  const KlForm& form_;
+  const ConvForm same_, halved_;
+  const std::vector<int64_t> three_, one_;  // sides of kernels
+};
+
+KlForm form_of(const Config& config) {
+  return {.prefix = {},
+          .conv = ".conv",
+          .widths = config.widths,
+          .layers = config.layers,
+          .latent_channels = config.latent_channels,
+          .norm = {config.groups, 1e-6},
+          .in_time = true};
+}
+
+}  // namespace
+
+std::vector<Layer> kl_encoder(const KlForm& form) {
+  const std::vector<int64_t>& widths = form.widths;
+  const int64_t moments = 2 * form.latent_channels;
+  KlLayers layers(form);
+  layers.conv("encoder.conv_in", 3, widths.front());
+  for (size_t level = 0; level < widths.size(); ++level) {
+    const std::string name = "encoder.down_blocks." + std::to_string(level);
+    layers.blocks(name, widths[level == 0 ? 0 : level - 1], widths[level], form.layers);
+    if (level + 1 < widths.size()) layers.down(name, widths[level], form.in_time && level > 0);
+  }
+  layers.middle("encoder.mid_block", widths.back());
+  layers.head("encoder", widths.back(), moments);
+  layers.pointwise("quant_conv", moments);
+  return layers.all;
+}
+
+std::vector<Layer> kl_decoder(const KlForm& form) {
+  const std::vector<int64_t> widths(form.widths.rbegin(), form.widths.rend());
+  KlLayers layers(form);
+  layers.pointwise("post_quant_conv", form.latent_channels);
+  layers.conv("decoder.conv_in", form.latent_channels, widths.front());
+  layers.middle("decoder.mid_block", widths.front());
+  for (size_t level = 0; level < widths.size(); ++level) {
+    const std::string name = "decoder.up_blocks." + std::to_string(level);
+    layers.blocks(name, widths[level == 0 ? 0 : level - 1], widths[level], form.layers + 1);
+    if (level + 1 < widths.size()) layers.up(name, widths[level], form.in_time && level > 0);
+  }
+  layers.head("decoder", widths.back(), 3);
+  return layers.all;
+}
+
+std::vector<Layer> encoder_layers(const Config& config) { return kl_encoder(form_of(config)); }
+std::vector<Layer> decoder_layers(const Config& config) { return kl_decoder(form_of(config)); }
+
+std::vector<Parameter> parameters(const Config& config) {
+  return parameters_of({encoder_layers(config), decoder_layers(config)});
+}
 
 HunyuanVae::HunyuanVae(Config config, ReadWeight read, const Tiling& tiling)
-    : config_(std::move(config)),
-      weights_(parameters(config_), std::move(read)),
-      tiles_(grid_in_cells(tiling, kStride, "256 pixels that share 64 are usual")),
-      time_tiles_(
-          in_cells(tiling.frames, tiling.shared_frames, kTimeStride, "frames", "64 frames that share 16 are usual")),
+    : VideoVae({.name = "hunyuan-vae",
+                .settings = {at::full({1}, config.groups, at::kLong)},
+                .scaling = {.mean = at::full({config.latent_channels, 1}, config.shift_factor, at::kFloat),
+                            .std = at::full({config.latent_channels, 1}, 1 / config.scaling_factor, at::kFloat),
+                            .times =
+                                [factor = config.scaling_factor] {
+                                  return at::full({1, 1}, factor, at::kFloat);
+                                }},
+                .parameters = hunyuan_vae::parameters(config),
+                .read = std::move(read),
+                .cell = kStride,
+                .tiling = tiling,
+                .cell_frames = kTimeStride,
+                .usual_frames = "64 frames that share 16 are usual"}),
+      config_(std::move(config)),
       encoder_(encoder_layers(config_)),
-      decoder_(decoder_layers(config_)),
-      mean_(at::full({config_.latent_channels}, config_.shift_factor, at::kFloat)),
-      std_(at::full({config_.latent_channels}, 1 / config_.scaling_factor, at::kFloat)) {}
-
-std::string HunyuanVae::fingerprint() const {
-  if (!fingerprint_.empty()) return fingerprint_;
-  uint64_t hash = weights_.hash();
-  hash = hash_tensor(hash_tensor(hash, mean_), std_);
-  hash = hash_tensor(hash, at::full({1}, config_.groups, at::kLong));
-  char text[96];
-  std::snprintf(text, sizeof text, "hunyuan-vae-%016llx-v1", static_cast<unsigned long long>(hash));
-  fingerprint_ = text + tiles_text(tiles_, kStride) + tiles_text("-frames", time_tiles_, kTimeStride);
-  return fingerprint_;
-}
+      decoder_(decoder_layers(config_)) {}
 
 std::array<int64_t, 4> HunyuanVae::latent_shape(int64_t frames, int64_t height, int64_t width) const {
-  const bool fits = frames > 0 && (frames - 1) % kTimeStride == 0 && height > 0 && height % kStride == 0 && width > 0 &&
-                    width % kStride == 0;
-  if (!fits) {
-    const auto near = [](int64_t n) { return std::max(kStride, n / kStride * kStride); };
-    refuse_size("models.vae", {frames, height, width},
-                "the autoencoder takes 1 + " + std::to_string(kTimeStride) + "n frames, sizes in multiples of " +
-                    std::to_string(kStride),
-                {1 + std::max<int64_t>(0, frames - 1) / kTimeStride * kTimeStride, near(height), near(width)});
-  }
-  return {config_.latent_channels, 1 + (frames - 1) / kTimeStride, height / kStride, width / kStride};
+  return causal_latent(config_.latent_channels, kTimeStride, kStride, {frames, height, width});
 }
 
-Tensor HunyuanVae::moments(const Tensor& pixels) const {
-  check_pixels(pixels);
-  const auto [c, f, h, w] = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
-  const auto of_frames = [&, h = h, w = w](const Tensor& clip) {
-    return stitch_clips(tiles_, h, w, 1, [&](const Part& y, const Part& x) {
-      const Tensor tile = clip.narrow(2, y.begin * kStride, y.length * kStride)
-                              .narrow(3, x.begin * kStride, x.length * kStride)
-                              .to(device::here());
-      return run_layers(encoder_, config_.groups, weights_.loaded(), in_range(tile)).cpu();
-    });
+Tensor HunyuanVae::moments(const Tensor& pixels, LayerRunner& run) const {
+  const int64_t groups = latent_shape(pixels.size(1), pixels.size(2), pixels.size(3))[1] - 1;
+  const auto of_frames = [&](const Tensor& clip) {
+    return encode_tiles(clip,
+                        [&](const Tensor& tile, const Part&, const Part&) { return on_host(run.run(encoder_, tile)); });
   };
-  if (!cut_in_time(f - 1)) return of_frames(pixels);
-  return stitch_frames(time_tiles_, f - 1, 1, [&](const Part& groups) {
-    return of_frames(pixels.narrow(1, groups.begin * kTimeStride, 1 + groups.length * kTimeStride));
+  if (!cut_in_time(groups)) return of_frames(pixels);
+  return stitch_frames(time_tiles_, groups, 1, [&](const Part& part) {
+    return of_frames(pixels.narrow(1, part.begin * kTimeStride, 1 + part.length * kTimeStride));
   });
 }
 
-Tensor HunyuanVae::pixels(const Tensor& unscaled) const {
-  const int64_t f = unscaled.size(1), h = unscaled.size(2), w = unscaled.size(3);
+Tensor HunyuanVae::pixels(const Tensor& unscaled, LayerRunner& run) const {
+  const int64_t groups = unscaled.size(1) - 1;
   const auto of_frames = [&](const Tensor& latent) {
-    return stitch_clips(tiles_, h, w, kStride, [&](const Part& y, const Part& x) {
-      const Tensor tile = latent.narrow(2, y.begin, y.length).narrow(3, x.begin, x.length).to(device::here());
-      return run_layers(decoder_, config_.groups, weights_.loaded(), tile).cpu();
-    });
+    return decode_tiles(latent,
+                        [&](const Tensor& tile, const Part&, const Part&) { return on_host(run.run(decoder_, tile)); });
   };
-  if (!cut_in_time(f - 1)) return of_frames(unscaled);
-  return stitch_frames(time_tiles_, f - 1, kTimeStride, [&](const Part& groups) {
-    return of_frames(unscaled.narrow(1, groups.begin, 1 + groups.length));
-  });
+  if (!cut_in_time(groups)) return of_frames(unscaled);
+  return stitch_frames(time_tiles_, groups, kTimeStride,
+                       [&](const Part& part) { return of_frames(unscaled.narrow(1, part.begin, 1 + part.length)); });
 }
 
-Posterior HunyuanVae::posterior(const Tensor& pixels) const {
-  const at::NoGradGuard no_grad;
-  const Tensor both = moments(pixels);
-  return {both.narrow(0, 0, config_.latent_channels), both.narrow(0, config_.latent_channels, config_.latent_channels)};
-}
-
-Tensor HunyuanVae::encode(const Tensor& pixels) const {
-  const at::NoGradGuard no_grad;
-  return (posterior(pixels).mean - config_.shift_factor).mul_(config_.scaling_factor).contiguous();
-}
-
-Tensor HunyuanVae::decode(const Tensor& latent) const {
-  const at::NoGradGuard no_grad;
-  check_latent(latent, config_.latent_channels);
-  return pixels((latent.to(at::kFloat) / config_.scaling_factor).add_(config_.shift_factor));
-}
-
-int64_t HunyuanVae::tiled_bytes(int64_t f, int64_t h, int64_t w, int64_t first, int64_t later,
-                                const std::function<int64_t(int64_t f, int64_t h, int64_t w)>& pass) const {
-  const auto [y, x] = parts_of(tiles_, h, w);
-  const bool in_space = applies(tiles_, h, w), in_time = cut_in_time(f - 1);
-  const int64_t tile_frames = in_time ? 1 + time_tiles_.size : f;
-  int64_t bytes = pass(tile_frames, longest(y), longest(x));
-  if (in_space) bytes += stitched_bytes(tiles_, first + (tile_frames - 1) * later, h, w);
-  if (in_time) {
-    const int64_t shared = time_tiles_.size - time_tiles_.stride;
-    bytes += 4 * h * w * (first + (f - 1) * later + shared * later);
-  }
-  return bytes;
+int64_t HunyuanVae::stitching(int64_t f, int64_t h, int64_t w, int64_t first, int64_t later) const {
+  const int64_t bytes = stitching_bytes(first + (tile_frames(f) - 1) * later, h, w);
+  return cut_in_time(f - 1) ? bytes + 4 * h * w * (first + (f - 1) * later + time_tiles_.shared() * later) : bytes;
 }
 
 int64_t HunyuanVae::encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
-  const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
-  const net::WeightMap meta = weights_.meta();
-  return tiled_bytes(f, h, w, 2 * c, 2 * c, [&](int64_t tile_f, int64_t tile_h, int64_t tile_w) {
-    const Tensor clip = at::empty({3, 1 + (tile_f - 1) * kTimeStride, tile_h * kStride, tile_w * kStride},
-                                  at::TensorOptions(at::kByte).device(at::kMeta));
-    return count([&] { run_layers(encoder_, config_.groups, meta, in_range(clip)); });
-  });
-}
-
-plan::UnitWork HunyuanVae::encode_work(int64_t frames, int64_t height, int64_t width) const {
-  const auto [c, f, h, w] = latent_shape(frames, height, width);
-  const std::vector<Part> groups_of = cut_in_time(f - 1) ? parts_of(time_tiles_, f - 1) : std::vector<Part>{{0, f - 1}};
-  const GridParts parts = parts_of(tiles_, h, w);
-  PassWork work(parameters(config_));
-  for (const Part& groups : groups_of)
-    for (const Part& y : parts.y)
-      for (const Part& x : parts.x)
-        add_work(encoder_, 1 + groups.length * kTimeStride, y.length * kStride, x.length * kStride, work);
-  return work.work();
+  const auto [tile_h, tile_w] = largest_tile_pixels(height, width);
+  const Tensor clip = on_meta({3, 1 + (tile_frames(f) - 1) * kTimeStride, tile_h, tile_w}, at::kByte);
+  return pass_bytes(encoder_, clip, count) + stitching(f, h, w, 2 * c, 2 * c);
 }
 
 int64_t HunyuanVae::decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const {
-  const at::NoGradGuard no_grad;
   const auto [c, f, h, w] = latent_shape(frames, height, width);
-  const net::WeightMap meta = weights_.meta();
-  const int64_t unscaled = 4 * c * f * h * w, cell = 3 * kStride * kStride;
-  return unscaled +
-         tiled_bytes(f, h, w, cell, kTimeStride * cell, [&, c = c](int64_t tile_f, int64_t tile_h, int64_t tile_w) {
-           const Tensor latent =
-               at::empty({c, tile_f, tile_h, tile_w}, at::TensorOptions(at::kFloat).device(at::kMeta));
-           return count([&] { run_layers(decoder_, config_.groups, meta, latent); });
-         });
+  const auto [tile_h, tile_w] = largest_tile(h, w);
+  const int64_t cell = 3 * kStride * kStride;
+  return 4 * c * f * h * w + pass_bytes(decoder_, on_meta({c, tile_frames(f), tile_h, tile_w}), count) +
+         stitching(f, h, w, cell, kTimeStride * cell);
+}
+
+namespace {
+
+Tiling with_shared_frames(Tiling tiling) {
+  if (tiling.shared_frames == Tiling::kUsual) tiling.shared_frames = tiling.frames / 4 / kTimeStride * kTimeStride;
+  return tiling;
+}
+
+std::unique_ptr<VideoVae> make(const std::string& config_text, const std::string& config_file,
+                               const WeightSource& weights, const Tiling& tiling) {
+  const StoredWeights stored(weights, {"encoder.conv_in.conv.weight", "post_quant_conv.weight"}, "diffusers");
+  Config config = config_of_weights(stored.shapes(), weights.file);
+  if (!config_text.empty()) check_config(config_text, config_file, config);
+  check_groups(config, weights.file);
+  stored.expect(parameters(config), "HunyuanVideo's autoencoder");
+  return std::make_unique<HunyuanVae>(std::move(config), stored.reader(), with_shared_frames(tiling));
+}
+
+std::unique_ptr<VideoVae> released(const Tiling& tiling) {
+  return std::make_unique<HunyuanVae>(Config{}, random_weights(parameters({})), with_shared_frames(tiling));
+}
+
+}  // namespace
+
+AutoencoderMake autoencoder() {
+  return {.weights = {weight_form()},
+          .make = make,
+          .usual_overlap = quarter_of_tile<kStride>,
+          .clip_cases = {"hunyuan_vae", "hunyuan_vae_tiled", "opensora_vae_tiling"},
+          .presets = {{"hunyuan-vae", released}}};
 }
 
 }  // namespace tessera::models::hunyuan_vae

@@ -9,7 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/models/vae/shape_of.h"
+#include "tessera/models/common/weight_form.h"
+#include "tessera/models/vae/file_sizes.h"
 
 namespace tessera::models::hunyuan_vae {
 
@@ -41,5 +42,7 @@ void check_groups(const Config& config, const std::string& file);
 
 /// The fields of diffusers' config.json.
 nlohmann::ordered_json config_json(const Config& config);
+
+WeightForm weight_form();
 
 }  // namespace tessera::models::hunyuan_vae

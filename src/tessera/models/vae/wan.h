@@ -8,31 +8,35 @@
 //
 //   FeatureCache cache;                                    // or chunk by chunk
 //   Tensor first = vae.encode_chunk(pixels.narrow(1, 0, 1), cache);
-//   Tensor next = vae.encode_chunk(pixels.narrow(1, 1, 4), cache);
-#include "tessera/models/vae/wan_pass.h"
+//   Tensor next = vae.encode_chunk(pixels.narrow(1, 1, 4), cache);      // sees the end of the first
+//
+// [Note: chunks] The chunked pass defines these autoencoders and is not merely a way to save memory: the first chunk, a
+// single frame, skips the convolutions that halve or double time. Those that double time never see the first chunk: in
+// the second one, zeros precede their input.
+#include "tessera/models/vae/video_vae.h"
+#include "tessera/models/vae/wan_config.h"
 
 namespace tessera::models::wan_vae {
 
+std::vector<Parameter> parameters(const Config& config);  ///< by official names
+
+/// Bytes of tensors of a chunk after the first, without weights and input.
+struct ChunkBytes {
+  int64_t cache = 0;  ///< of the FeatureCache, which stays
+  int64_t work = 0;   ///< peak while it runs, with its result
+  int64_t total() const { return cache + work; }
+};
+
 class WanVae final : public VideoVae {
  public:
-  /// Calls `read` for every tensor of parameters(config) each time that it needs the weights and has not loaded them.
   /// With a tiling, height and width are cut into tiles that are encoded and decoded one after the other. Throws
   /// UserError (usage) for tiles that are not multiples of the stride.
   WanVae(Config config, ReadWeight read, const Tiling& tiling);
 
-  std::string fingerprint() const override;
   /// Frames must be 1 + 4n, height and width multiples of 8 (2.2: 16); throws UserError (usage) naming the nearest.
   std::array<int64_t, 4> latent_shape(int64_t frames, int64_t height, int64_t width) const override;
-  Tensor encode(const Tensor& pixels) const override;  ///< [3, F, H, W] -> [C, f, h, w], scaled
-  Tensor decode(const Tensor& latent) const override;  ///< scaled latent -> [3, F, H, W], not clamped
-  Posterior posterior(const Tensor& pixels) const override;
-  const Tensor& latent_mean() const override { return mean_; }
-  const Tensor& latent_std() const override { return std_; }
-  int64_t weight_bytes() const override { return weights_.bytes(); }
-  void release() const override { weights_.release(); }
   int64_t encode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
   int64_t decode_bytes(int64_t frames, int64_t height, int64_t width, const CountBytes& count) const override;
-  plan::UnitWork encode_work(int64_t frames, int64_t height, int64_t width) const override;
 
   /// Encodes the first frame, then four at a time: [3, 1 or 4, H, W] -> mean and log variance, [2C, 1, h, w], unscaled.
   Tensor encode_chunk(const Tensor& pixels, FeatureCache& cache) const;
@@ -45,16 +49,18 @@ class WanVae final : public VideoVae {
   const Config& config() const { return config_; }
 
  private:
-  Tensor moments(const Tensor& pixels) const;
-  Tensor encode_tile(const Tensor& pixels) const;
-  Tensor decode_tile(const Tensor& latent) const;
+  Tensor moments(const Tensor& pixels, LayerRunner& run) const override;
+  Tensor pixels(const Tensor& unscaled, LayerRunner& run) const override;
+  /// Pixels of the chunk of latent frame `i`.
+  Part chunk_of(int64_t i) const;
+  Tensor encode_tile(const Tensor& pixels, LayerRunner& run) const;
+  Tensor decode_tile(const Tensor& latent, LayerRunner& run) const;
+  ChunkBytes chunk_bytes(const std::vector<Layer>& layers, const Tensor& chunk, const CountBytes& count) const;
 
   const Config config_;
-  const WeightsOnDemand weights_;
-  const Tiling tiling_;
   const std::vector<Layer> encoder_, decoder_;
-  const Tensor mean_, std_;          // [C]
-  mutable std::string fingerprint_;  // once known
 };
+
+AutoencoderMake autoencoder();  ///< its row of the registry
 
 }  // namespace tessera::models::wan_vae
