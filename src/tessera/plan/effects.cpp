@@ -149,10 +149,10 @@ class Book {
         }
         break;
       case Op::send: {
-        const bool forward = in_.lane == Lane::send_next;
-        add(Act::use, {forward ? Thing::output : Thing::output_gradient, kLastUnit, in_.micro});
+        const bool back = in_.lane == Lane::send_prev;
+        add(Act::use, {back ? Thing::output_gradient : Thing::output, kLastUnit, in_.micro});
         add(Act::make, {Thing::message});
-        book_.takes_memory = !forward;  // a gradient that was not computed is sent as zeros
+        book_.takes_memory = back;  // a gradient that was not computed is sent as zeros
         break;
       }
       case Op::recv:
@@ -410,6 +410,7 @@ Presence* EffectWalk::find(const Access& access) {
 
 void EffectWalk::apply(Step& step, int index, const Access& access) {
   Presence* present = find(access);
+  if (access.act == Act::lack && !present) return;  // as it should be
   Use& use = step.uses.emplace_back(Use{access, present ? *present : Presence{}});
   const bool makes = access.act == Act::make || access.act == Act::borrow;
   if (present && !makes && use.bytes < 0) use.bytes = present->bytes;
