@@ -18,7 +18,7 @@
 #include "tessera/engine/memory/uploads.h"
 #include "tessera/ops/convolution.h"
 #include "tessera/ops/ranges.h"
-#include "tessera/plan/order/races.h"
+#include "tessera/plan/rules/races.h"
 #include "timeline.h"
 
 namespace tessera::testing {

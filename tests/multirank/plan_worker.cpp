@@ -34,7 +34,7 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/order/races.h"
+#include "tessera/plan/rules/races.h"
 
 namespace tessera::engine {
 namespace {

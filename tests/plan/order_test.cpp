@@ -8,7 +8,7 @@
 #include "plan/toy.h"
 #include "tessera/plan/clocks.h"
 #include "tessera/plan/compile/activation_walk.h"
-#include "tessera/plan/order/races.h"
+#include "tessera/plan/rules/races.h"
 
 namespace tessera::plan {
 namespace {

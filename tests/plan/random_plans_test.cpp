@@ -7,7 +7,6 @@
 #include "plan/edit.h"
 #include "plan/toy.h"
 #include "tessera/plan/compile/compile.h"
-#include "tessera/plan/compile/first_step.h"
 #include "tessera/plan/compile/memory.h"
 
 namespace tessera::plan {

@@ -164,6 +164,28 @@ TEST(Rules, BackwardsComeInTheReverseOrderOfForwards) {
   EXPECT_TRUE(named);
 }
 
+TEST(Rules, WhatIsFetchedIsUsedWhereAndAsItIs) {
+  const ModelSpec spec = toy::model(3);
+  Plan plan = toy::plan(spec, "dp_shard=2", 4, 1, 1);
+  for (UnitPlan& unit : plan.units) unit.parameters = unit.states = Tier::nvme;
+  const std::vector<Line> lines = toy::run(spec, plan);
+  ASSERT_EQ(toy::text(check(lines)), "");
+  const auto hop = [](Op op, Part part, Lane lane) {
+    return [=](const Line& l) { return l.in.op == op && l.in.part == part && l.in.lane == lane; };
+  };
+  Edit shifted(lines);
+  const int gather = shifted.find([](const Line& l) { return l.in.op == Op::gather && l.in.scratch >= 0; });
+  const int fetch = shifted.find(hop(Op::fetch, Part::parameters, Lane::h2d));
+  shifted[gather].in.scratch += 64;
+  expect(check(shifted.done()), gather + 1, "residency",
+         {"uses the parameters fetched for stem", "line " + std::to_string(fetch + 1), "use that place"});
+  Edit longer(lines);
+  const int read = longer.find(hop(Op::fetch, Part::states, Lane::disk)),
+            copy = longer.find(hop(Op::fetch, Part::states, Lane::h2d), read);
+  longer[copy].in.bytes += 64;
+  expect(check(longer.done()), copy + 1, "bytes", {"moves", "line " + std::to_string(read + 1)});
+}
+
 TEST(Rules, ARankMissingFromTheFileIsNamed) {
   auto lines = two_ranks();
   std::erase_if(lines, [](const Line& l) { return l.rank == 1; });

@@ -5,7 +5,7 @@
 
 #include "plan/planner_toy.h"
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/order/races.h"
+#include "tessera/plan/rules/races.h"
 #include "tessera/plan/rules/rules.h"
 
 namespace tessera::plan {

@@ -14,7 +14,7 @@
 #include "tessera/plan/device_groups.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/optimizers.h"
-#include "tessera/plan/order/issue.h"
+#include "tessera/plan/rules/issue.h"
 
 namespace tessera::engine {
 

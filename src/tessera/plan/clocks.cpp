@@ -1,12 +1,6 @@
 #include "tessera/plan/clocks.h"
 
-#include <algorithm>
-
 namespace tessera::plan {
-
-void join(Clock& clock, const Clock& other) {
-  for (size_t lane = 0; lane < clock.size(); ++lane) clock[lane] = std::max(clock[lane], other[lane]);
-}
 
 Clocks::Clocks(const std::vector<Instruction>& list) {
   for (const Instruction& in : list) add(in.lane, in.wait);

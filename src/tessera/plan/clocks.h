@@ -10,6 +10,7 @@
 // 1989): for each lane the last instruction that is done when it starts. Instructions of a lane are done in order, so
 // all earlier ones are done as well, and `a` is before `b` if b's entry for a's lane is `a` or later. A schedule starts
 // after all instructions of the one before it.
+#include <algorithm>
 #include <array>
 #include <span>
 #include <vector>
@@ -26,7 +27,9 @@ inline constexpr Clock kNever = [] {
   return clock;
 }();
 /// Raises each entry of `clock` to that of `other`.
-void join(Clock& clock, const Clock& other);
+inline void join(Clock& clock, const Clock& other) {
+  for (size_t lane = 0; lane < clock.size(); ++lane) clock[lane] = std::max(clock[lane], other[lane]);
+}
 
 class Clocks {
  public:

@@ -114,32 +114,13 @@ enum class CompiledFor { run, memory };
 /// the work of that one may not be done yet. The compute lane itself is in order. An instruction of another lane that
 /// writes to memory taken at its place waits for the last instruction before it that touches_activations; so it starts
 /// after everything that the compute lane was given up to that place. (What the compute lane has to do at the place
-/// itself, loading a micro-batch or the zeros of a message, comes before the instruction too.) order/races.h proves
+/// itself, loading a micro-batch or the zeros of a message, comes before the instruction too.) rules/races.h proves
 /// that this is enough.
 ///
 /// Whether the instruction is one of the compute lane that takes, uses or frees memory of activations.
-inline bool touches_activations(const Instruction& in) {
-  switch (in.op) {
-    case Op::forward:
-    case Op::loss:
-    case Op::finish:
-    case Op::recompute:
-    case Op::backward:
-    case Op::weight_grad:
-    case Op::compress:
-    case Op::expand:
-    case Op::drop:
-      return true;
-    default:
-      return false;
-  }
-}
+bool touches_activations(const Instruction& in);
 /// Whether the instruction is one of another lane and its device memory is taken where it stands in the list.
-inline bool takes_memory(const Instruction& in) {
-  const bool fetches = in.op == Op::fetch && in.part == Part::activations && in.lane != Lane::disk;
-  // A gradient that was not computed is sent as zeros.
-  return fetches || in.op == Op::recv || (in.op == Op::send && in.lane == Lane::send_prev);
-}
+bool takes_memory(const Instruction& in);
 
 /// Whether the instruction's collectives carry token shares, so that members of a group may send different bytes.
 inline bool carries_tokens(Op op) {

@@ -1,5 +1,5 @@
 // Activation offload: activations are copied to the host after the forward, freed on the device at least one visit
-// later when the copy is done (late_drops.cpp), and reloaded before the backward. Activations on disk pass through a
+// later when the copy is done (memory_order.cpp), and reloaded before the backward. Activations on disk pass through a
 // host buffer and are read one visit before their copy to the device. Quantised activations are quantised first.
 #include <utility>
 

@@ -5,7 +5,6 @@
 #include "tessera/base/check.h"
 #include "tessera/base/rank_grid.h"
 #include "tessera/plan/compile/compiler.h"
-#include "tessera/plan/compile/first_step.h"
 
 namespace tessera::plan {
 

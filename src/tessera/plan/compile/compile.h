@@ -59,4 +59,17 @@ struct RunSchedules {
 };
 /// All schedules of a rank; `passes` forward passes make one step of the sampler.
 RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes);
+/// Bytes of the arenas of a schedule.
+struct ArenaBytes {
+  int64_t device = 0, host = 0;
+  bool operator==(const ArenaBytes&) const = default;
+  ArenaBytes covering(const ArenaBytes& other) const {
+    return {std::max(device, other.device), std::max(host, other.host)};
+  }
+};
+
+/// Those of a step with no deferred updates before it, and of these updates alone: as compile_train and compile_updates have them,
+/// without ordering their instructions any further.
+ArenaBytes arenas_without_pending(const ModelSpec& model, const Plan& plan, int rank);
+
 }  // namespace tessera::plan

@@ -1,13 +1,12 @@
 #pragma once
 // The input of all rules: lines with units and groups as numbers, and the list of violations. Internal to the rules.
 //
-//   Checker checker(lines);
+//   Checker checker(lines, violations);
 //   checker.report(k, "residency", "uses parameters that were released at " + checker.at(j));
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "tessera/plan/rules/violation.h"
 #include "tessera/plan/schedule_json.h"
 
 namespace tessera::plan {
@@ -25,13 +24,18 @@ struct Pass {
   int begin, end;
 };
 
+struct Violation;  // of rules.h
+
+/// Whether lines of the operation name a unit.
+inline bool needs_unit(Op op) { return op != Op::loss && op != Op::finish && op != Op::norm && op != Op::flush; }
+
 class Checker {
  public:
-  explicit Checker(std::vector<Line> lines);
+  Checker(std::vector<Line> lines, std::vector<Violation>& found);
 
   const std::vector<Line>& lines() const { return lines_; }
-  const Instruction& in(int k) const { return lines_[k].in; }
-  int unit(int k) const { return unit_[k]; }  ///< -1 for none
+  const Instruction& in(int k) const { return lines_[k].in; }  ///< its unit is an index of units()
+  int unit(int k) const { return in(k).unit; }                 ///< -1 for none
   /// Groups of the collectives of line k, in order and without repetition.
   const std::vector<int>& groups_of(int k) const { return group_[k]; }
   /// The group of one collective.
@@ -45,7 +49,6 @@ class Checker {
   std::string what(int k) const;  ///< "forward blocks.3, micro-batch 0"
   std::string at(int k) const;    ///< "line 12 (forward blocks.3, micro-batch 0)"
   void report(int k, const std::string& rule, const std::string& text);
-  std::vector<Violation> take() { return std::move(found_); }
 
   /// False if the lines are not sorted by rank and step; then no other rule can be checked.
   bool check_form();
@@ -57,21 +60,18 @@ class Checker {
   void split_passes();
 
   std::vector<Line> lines_;
-  std::vector<int> unit_;
   std::vector<std::vector<int>> group_;
   std::unordered_map<std::string, int> group_ids_;
   std::vector<std::string> units_;
   std::vector<Group> groups_;
   std::vector<std::vector<int>> waits_;
   std::vector<Pass> passes_;
-  std::vector<Violation> found_;
+  std::vector<Violation>& found_;
 };
 
-inline std::string slot_text(int64_t slot) { return slot < 0 ? "none" : std::to_string(slot); }
-
 /// One family of rules each; they require check_form() to have passed.
-void check_steps(Checker& checker);     // residency, order, arena, bytes
-void check_groups(Checker& checker);    // groups
-void check_progress(Checker& checker);  // progress
+void check_steps(Checker& checker);     // step.cpp: residency, order, arena, bytes
+void check_groups(Checker& checker);    // collectives.cpp: groups
+void check_progress(Checker& checker);  // likewise: progress
 
 }  // namespace tessera::plan

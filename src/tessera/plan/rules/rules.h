@@ -22,10 +22,15 @@
 #include <string>
 #include <vector>
 
-#include "tessera/plan/rules/violation.h"
 #include "tessera/plan/schedule_json.h"
 
 namespace tessera::plan {
+
+struct Violation {
+  int line = 0;      ///< of the file, from 1
+  std::string rule;  ///< a name of [Note: the rules]
+  std::string text;  ///< rank, step and instruction, what was expected, what to do
+};
 
 /// Formats "line 12: [residency] rank 0, step 1, i 11 (forward blocks.3): ..."
 std::string to_string(const Violation& violation);

@@ -1,527 +1,703 @@
-// Rules within one pass of one rank: the order of operations from forward to update. The pass is read line by line, as
-// an executor would run it, and each operation has one function.
+// Rules within one pass of one rank. Whether things are there, where they are said to be, made once and ended, and used
+// in an order that waits hold, follows from the effects of instructions alone; the functions of StepRules add what these
+// do not know: sizes, the order of a backward, and what the norm asks of updates.
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
-#include <utility>
 
-#include "tessera/plan/rules/arena_rules.h"
 #include "tessera/plan/rules/checker.h"
-#include "tessera/plan/rules/message_rules.h"
-#include "tessera/plan/rules/order.h"
-#include "tessera/plan/rules/partition_rules.h"
-#include "tessera/plan/rules/pending.h"
-#include "tessera/plan/rules/residency.h"
-#include "tessera/plan/rules/saved_rules.h"
-#include "tessera/plan/rules/size_rules.h"
-#include "tessera/plan/rules/tier_rules.h"
+#include "tessera/plan/rules/races.h"
 
 namespace tessera::plan {
 
 namespace {
 
-/// Units that some rank recomputes in a step: (step, unit).
-using Recomputed = std::set<std::pair<int64_t, int>>;
+// -- what is said of a thing ----------------------------------------------------------------------------------------
+
+struct ThingRow {
+  Thing thing;
+  const char* rule = "order";
+  const char* missing = nullptr;  ///< of a line that needs it; by default "needs X, which is not there"
+  const char* maker = nullptr;    ///< who makes it
+  const char* ended = nullptr;    ///< what the line did that has ended it
+  const char* twice = nullptr;    ///< of a line that makes it again, "@" for who made it
+  const char* left = nullptr;     ///< of who made it and what is not ended
+  const char* remedy = nullptr;   ///< of the same
+  const char* lack = nullptr;     ///< of a line that needs it not to be there, "@" for who made it
+};
+
+constexpr const char* kInUse = "fetches what @ has in use; send it back first";
+constexpr const char* kUnusedFetch = "does not use what @ has fetched for it; send it back first";
+
+constexpr ThingRow kThings[] = {
+    {.thing = Thing::gradients,
+     .rule = "residency",
+     .missing = "needs a gradient in its placement that nothing has sent there",
+     .maker = "stash"},
+    {.thing = Thing::states, .rule = "residency"},  // and parameters
+    {.thing = Thing::moving_states,
+     .rule = "residency",
+     .missing = "reads host memory, where nothing has put it",
+     .twice = "puts into host memory what @ has there and nothing has moved on; put a stash before it",
+     .left = "leaves host memory that no later hop takes over",
+     .remedy = "put that hop after it"},
+    {.thing = Thing::fetched_parameters,
+     .rule = "residency",
+     .missing = "needs the unit's parameters in the arena, where nothing has fetched them",
+     .maker = "fetch",
+     .ended = "used them up or sent them back",
+     .twice = kInUse,
+     .left = "leaves parameters in the arena that are never sent back",
+     .remedy = "put their stash after the last use",
+     .lack = kUnusedFetch},
+    {.thing = Thing::sum,
+     .rule = "residency",
+     .missing = "needs the unit's gradients in the arena, where nothing has fetched or computed them",
+     .maker = "fetch",
+     .ended = "used them up or sent them back",
+     .twice = kInUse,
+     .left = "leaves gradients in the arena that are never sent back",
+     .remedy = "put their stash after the last use",
+     .lack = kUnusedFetch},
+    {.thing = Thing::fetched_states,
+     .rule = "residency",
+     .missing = "needs the unit's states in the arena, where nothing has fetched them",
+     .maker = "fetch",
+     .ended = "sent them back",
+     .twice = kInUse,
+     .left = "leaves states in the arena that are never sent back",
+     .remedy = "put their stash after the last use",
+     .lack = kUnusedFetch},
+    {.thing = Thing::gathered,
+     .rule = "residency",
+     .missing = "uses parameters that are not gathered",
+     .maker = "gather",
+     .ended = "released them",
+     .left = "is never released",
+     .remedy = "put its release after its last use"},
+    {.thing = Thing::gradient,
+     .missing = "adds to or reduces a gradient that nothing has written",
+     .maker = "backward without \"add\"",
+     .ended = "reduced it",
+     .twice = "begins a new gradient, and that of @ is lost; add to it",
+     .left = "its gradient slot is never reduced or sent back",
+     .remedy = "put its reduce or its stash after it"},
+    {.thing = Thing::saved,
+     .ended = "used it up or freed it",
+     .twice =
+         "makes what is still there since @: a forward runs once, and what is brought back was stashed and dropped",
+     .left = "its result is used by no backward and no finish",
+     .remedy = "put them after it",
+     .lack = "is idle in a micro-batch that @ has run; a rank does one or the other"},
+    {.thing = Thing::compressed,
+     .missing = "has nothing to expand",
+     .maker = "compress",
+     .lack = "needs what @ has compressed; put an expand before it"},
+    {.thing = Thing::away,
+     .rule = "residency",
+     .missing = "frees or brings back what no stash has copied",
+     .maker = "stash",
+     .lack = "needs what @ has sent away; put a fetch before it"},
+    {.thing = Thing::host_copy,
+     .rule = "residency",
+     .missing = "needs a copy in host memory that is not there",
+     .ended = "moved it on",
+     .left = "leaves a copy in host memory that nothing brings back",
+     .remedy = "put a fetch after it"},
+    {.thing = Thing::disk_copy,
+     .rule = "residency",
+     .missing = "reads what nothing has written to the disk",
+     .maker = "stash to it",
+     .ended = "read it",
+     .left = "leaves a copy on the disk that nothing brings back",
+     .remedy = "put a fetch after it"},
+    {.thing = Thing::deferred, .missing = "has no backward of this micro-batch before it", .maker = "backward"},
+    {.thing = Thing::output, .maker = "forward of this micro-batch"},
+    {.thing = Thing::output_gradient, .maker = "backward of this micro-batch"},
+    {.thing = Thing::received, .left = "receives what nothing uses", .remedy = "remove it on both ranks"},
+    {.thing = Thing::message, .left = "keeps its memory for ever", .remedy = "put a drop that waits for it after it"},
+    {.thing = Thing::contribution,
+     .missing = "reduces a gradient that no backward or idle of this micro-batch has written",
+     .maker = "backward"},
+    {.thing = Thing::begun_sum,
+     .missing = "adds to a shard that holds an old step's gradient; remove \"add\"",
+     .twice = "replaces what @ has begun to sum; set \"add\""},
+    {.thing = Thing::outer_sum, .lack = "comes after @, which sums the whole over the replicas; move it before"},
+    {.thing = Thing::control, .lack = "writes a gradient after @ has counted them; move it before"},
+    {.thing = Thing::partition,
+     .missing = "gathers a partition that no update has changed",
+     .maker = "update",
+     .left = "updates a partition that the other replicas never get",
+     .remedy = "put a gather_outer after it",
+     .lack = "gathers what @ has updated a partition of; put the unit's gather_outer before this line"},
+    {.thing = Thing::early_update,
+     .lack = "comes after @, which has used the gradient and changed the parameters; move it before"},
+};
+
+const ThingRow& row_of(Thing thing) {
+  static constexpr ThingRow kOther{.thing = Thing::scratch};
+  if (thing == Thing::parameters) thing = Thing::states;
+  if (thing == Thing::moving_parameters || thing == Thing::moving_gradients) thing = Thing::moving_states;
+  if (thing == Thing::received_gradient) thing = Thing::received;
+  const auto found = std::ranges::find(kThings, thing, &ThingRow::thing);
+  return found == std::end(kThings) ? kOther : *found;
+}
+
+std::string with(std::string text, const std::string& line) {
+  if (const size_t at = text.find('@'); at != text.npos) text.replace(at, 1, line);
+  return text;
+}
+
+bool is_range(const Access& access) { return access.memory != Memory::own; }
+bool overlap(const Access& a, const Access& b) {
+  return a.memory == b.memory && is_range(a) && a.at < b.at + b.bytes && b.at < a.at + a.bytes;
+}
+std::string range(const Access& a) { return "[" + std::to_string(a.at) + ", " + std::to_string(a.at + a.bytes) + ")"; }
+std::string slot_text(int64_t slot) { return slot < 0 ? "none" : std::to_string(slot); }
+
+/// Gradients that are in a norm and wait for an update in a later pass of the rank, before their unit's next gather.
+/// Follows one rank from pass to pass.
+struct Pending {
+  std::map<int, int> norms;  ///< by unit: the norm that includes its gradient
+  bool unknown = false;      ///< the lines begin in the middle of a run: earlier ones may have left others
+  bool used = false;         ///< later passes applied some: the lines may end with others pending
+
+  bool may_be(int unit) const { return unknown || norms.contains(unit); }
+  bool take(int unit) {
+    const bool found = norms.erase(unit) > 0 || unknown;
+    used = used || found;
+    return found;
+  }
+  /// No gradient may be pending when line `k` runs.
+  void refuse(Checker& checker, int k) {
+    for (const auto& [unit, norm] : norms)
+      checker.report(k, "order",
+                     "comes before the update of " + checker.units()[unit] + ", whose gradient " + checker.at(norm) +
+                         " has counted; put that update before it");
+    norms.clear(), unknown = false;
+  }
+  void end(Checker& checker) const {
+    for (const auto& [unit, norm] : norms)
+      if (!used)
+        checker.report(norm, "order",
+                       "counts the gradient of " + checker.units()[unit] +
+                           ", which no update uses; put its update after this line");
+  }
+};
+
+// -- sizes ----------------------------------------------------------------------------------------------------------
+
+/// The bytes of an instruction match its unit's size, which the first line that shows it fixes for the rank, and the
+/// bytes of its collective.
+class SizeRules {
+ public:
+  explicit SizeRules(Checker& checker) : checker_(checker) {}
+
+  /// Sizes are known per rank; the lines of a rank are contiguous.
+  void of_rank(int rank) {
+    if (rank != rank_) sizes_.assign(checker_.units().size(), {});
+    rank_ = rank;
+  }
+
+  bool sharded(int unit) const { return sizes_[unit].sharded; }
+  /// Whether the unit is updated in partitions.
+  bool partitioned(int unit) const { return sizes_[unit].partition.line >= 0; }
+  /// Bytes of this rank's shard of the unit's gradient, -1 if no line has shown it.
+  int64_t shard_of(int unit) const { return sizes_[unit].shard.bytes; }
+
+  void check(int k) {
+    const Instruction& in = checker_.in(k);
+    if (in.op == Op::gather || in.op == Op::reduce) whole(k);
+    if (in.op == Op::update || (in.op == Op::norm && in.unit >= 0)) shard(k);
+    if (in.op == Op::reduce_outer) outer(k);
+    // Offloaded and reloaded, and gathered from partitions: fp32, or half the bytes if stored in 16 bits.
+    const bool moves = in.part == Part::gradients && (in.op == Op::stash || in.op == Op::fetch);
+    if (moves || in.op == Op::gather_outer) {
+      const Quantity& size = sizes_[in.unit].shard;
+      if (size.line >= 0 && in.bytes * 2 != size.bytes) expect(k, size, "the size of the shard in @, or half of it");
+    }
+    if (in.op == Op::gather_outer) collectives(k, "all_gather");
+  }
+
+  /// Line `k` writes a unit's gradient.
+  void gradient(int k) {
+    Size& size = sizes_[checker_.unit(k)];
+    size.gradient.note(k, checker_.in(k).bytes);
+    expect(k, size.gradient, "the size of the unit's gradient in @");
+    if (const int gather = size.parameters.line; gather >= 0) {
+      const int64_t trained = size.parameters.bytes - checker_.in(gather).frozen;
+      const bool halved = trained * 2 == size.gradient.bytes;  // slots of 16 bits; gradients are fp32
+      if (trained != size.gradient.bytes && !halved)
+        checker_.report(k, "bytes",
+                        "the gradient has " + std::to_string(size.gradient.bytes) + " bytes, but " +
+                            checker_.at(gather) + " gathers " + std::to_string(trained) + " of trained parameters");
+    }
+    if (!size.sharded) size.shard.note(k, size.gradient.bytes);
+  }
+
+ private:
+  struct Quantity {
+    int64_t bytes = -1;
+    int line = -1;  // that showed it first
+    void note(int k, int64_t found) {
+      if (line < 0) bytes = found, line = k;
+    }
+  };
+  struct Size {
+    Quantity parameters, gradient, shard, partition;
+    bool sharded = false;
+  };
+
+  /// All of a unit's parameters, or its whole gradient.
+  void whole(int k) {
+    Size& size = sizes_[checker_.unit(k)];
+    const bool reduces = checker_.in(k).op == Op::reduce;
+    Quantity& quantity = reduces ? size.gradient : size.parameters;
+    quantity.note(k, checker_.in(k).bytes);
+    if (!reduces && !checker_.groups_of(k).empty()) size.sharded = true;
+    expect(k, quantity, "the unit's size in @");
+    int64_t shard = 0;
+    if (collectives(k, reduces ? "reduce_scatter" : "all_gather", &shard) && reduces) size.shard.note(k, shard);
+  }
+
+  /// What this rank updates: its shard of the gradient, or with two_level its partition of the shard.
+  void shard(int k) {
+    Size& size = sizes_[checker_.unit(k)];
+    if (size.shard.line < 0) look_ahead(k);
+    if (size.partition.line < 0) {
+      size.shard.note(k, checker_.in(k).bytes);
+      expect(k, size.shard, "the size of the shard in @");
+    } else {
+      expect(k, size.partition, "this rank's partition of the sum in @");
+    }
+    if (checker_.in(k).op != Op::update) {
+      collectives(k, "");
+      return;
+    }
+    for (const Comm& c : checker_.in(k).comm)  // sums over tensors, of any size
+      if (c.kind != "all_reduce") checker_.report(k, "groups", "runs " + c.kind + ", expected sums by all_reduce");
+  }
+
+  /// A shard summed over its replicas: each receives all of the sum (all_reduce) or its partition (reduce_scatter).
+  void outer(int k) {
+    Size& size = sizes_[checker_.unit(k)];
+    size.shard.note(k, checker_.in(k).bytes);
+    expect(k, size.shard, "the size of the shard in @");
+    const std::vector<Comm>& comm = checker_.in(k).comm;
+    const bool partitions = !comm.empty() && comm.front().kind == "reduce_scatter";
+    int64_t partition = 0;
+    if (collectives(k, partitions ? "reduce_scatter" : "all_reduce", &partition) && partitions)
+      size.partition = {partition, k};
+  }
+
+  /// In lines that begin in the middle of a run, an update may come before the line that shows whether it is
+  /// partitioned.
+  void look_ahead(int k) {
+    const int rank = checker_.lines()[k].rank, unit = checker_.unit(k);
+    for (int later = k + 1; later < static_cast<int>(checker_.lines().size()) && checker_.lines()[later].rank == rank;
+         ++later)
+      if (checker_.unit(later) == unit && checker_.in(later).op == Op::reduce_outer) return outer(later);
+  }
+
+  void expect(int k, const Quantity& size, const std::string& why) {
+    if (checker_.in(k).bytes != size.bytes)
+      checker_.report(k, "bytes",
+                      "moves " + std::to_string(checker_.in(k).bytes) + " bytes, expected " +
+                          std::to_string(size.bytes) + ": " + with(why, checker_.at(size.line)));
+  }
+
+  /// A rank sends its shard to each of the other n - 1 members, or a part to each of them; in an all-reduce, all of it.
+  /// A unit may have several buffers, each with its group. `shard`: stored bytes of the rank's shards of all buffers.
+  bool collectives(int k, const std::string& kind, int64_t* shard = nullptr) {
+    const std::vector<Comm>& comm = checker_.in(k).comm;
+    int64_t whole = 0, parts = 0;
+    std::vector<int64_t> wholes;  // of each collective
+    bool over_tp = false;
+    for (const Comm& c : comm) {
+      if (checker_.group(c) < 0) return false;
+      if (c.kind != kind || kind.empty()) {
+        checker_.report(k, "groups",
+                        "runs " + c.kind + ", expected " + (kind.empty() ? "no collective" : "one " + kind));
+        return false;
+      }
+      const auto n = std::max<int64_t>(2, static_cast<int64_t>(checker_.groups()[checker_.group(c)].ranks.size()));
+      const int64_t part = kind == "all_reduce" ? c.bytes : c.bytes / (n - 1);
+      over_tp = over_tp || c.axis.text().ends_with("tp");
+      parts += part;
+      wholes.push_back(kind == "all_reduce" ? part : part * n);
+      whole += wholes.back();
+    }
+    if (comm.empty()) return false;
+    const bool narrow = whole * 2 == checker_.in(k).bytes;  // fp32 values communicated as bf16 or fp16
+    const bool some_narrow = may_add_up(wholes, checker_.in(k).bytes - whole);  // except buffers stored in fewer bits
+    if (shard) *shard = narrow ? parts * 2 : parts;
+    // Buffers sharded by tensor parallelism are not gathered if no other axis shards them.
+    const bool partial = over_tp && whole < checker_.in(k).bytes;
+    if (whole == checker_.in(k).bytes || narrow || some_narrow || partial) return true;
+    checker_.report(k, "bytes",
+                    "sends " + std::to_string(comm.front().bytes) + " bytes, expected a share of " +
+                        std::to_string(checker_.in(k).bytes) + " (these make " + std::to_string(whole) + ")");
+    return false;
+  }
+
+  /// Whether some of the parts sum to `sum`; a unit has few buffers.
+  static bool may_add_up(const std::vector<int64_t>& parts, int64_t sum) {
+    std::set<int64_t> sums = {0};
+    for (const int64_t part : parts) {
+      const std::set<int64_t> before = sums;
+      for (const int64_t s : before) sums.insert(s + part);
+    }
+    return sums.contains(sum);
+  }
+
+  Checker& checker_;
+  int rank_ = -1;
+  std::vector<Size> sizes_;  // by unit
+};
+
+// -- one pass -------------------------------------------------------------------------------------------------------
+
+using UnitMicros = std::set<std::pair<int64_t, int>>;  // (unit, micro-batch), or (step, unit)
 
 class StepRules {
  public:
-  StepRules(Checker& checker, const Pass& pass, SizeRules& sizes, const Recomputed& recomputed, Pending& pending)
+  /// `recomputed`: (step, unit) that some rank recomputes.
+  StepRules(Checker& checker, const Pass& pass, SizeRules& sizes, const UnitMicros& recomputed, Pending& pending)
       : checker_(checker),
         pass_(pass),
         sizes_(sizes),
         recomputed_(recomputed),
         pending_(pending),
-        order_(checker, pass),
-        arena_(checker, order_),
-        host_(checker, order_),
-        disk_(checker, order_),
-        tiers_(checker, order_, arena_, host_),
-        partitions_(checker, order_, sizes, tiers_),
-        saved_(checker, order_, host_, disk_),
-        residency_(checker, pass, order_, arena_, sizes),
-        messages_(checker, pass, order_),
-        outer_(checker.units().size(), -1),
-        unreduced_(checker.units().size(), -1),
-        shares_(checker.units().size(), -1),
-        updated_(checker.units().size(), -1),
-        early_(checker.units().size(), -1) {}
+        units_(units_of(checker, pass)),
+        walk_(units_, [this](int unit) { return sizes_.shard_of(unit); }) {}
 
   void run() {
     for (int k = pass_.begin; k < pass_.end; ++k)
-      if (checker_.unit(k) >= 0 && !MessageRules::is(checker_, k)) units_.insert(checker_.unit(k));
-    for (int k = pass_.begin; k < pass_.end; ++k)
       if (checker_.in(k).op == Op::weight_grad) deferred_.insert({checker_.unit(k), checker_.in(k).micro});
-    for (int k = pass_.begin; k < pass_.end; ++k) step(k), memory(k);
+    for (int k = pass_.begin; k < pass_.end; ++k) steps_.push_back(step(k));
     finish();
+    order();
   }
 
  private:
-  void step(int k) {
-    const Op op = checker_.in(k).op;
-    const bool of_unit = op != Op::loss && op != Op::finish && op != Op::norm && op != Op::flush;
-    if (of_unit && checker_.unit(k) < 0) return;  // the form rule reports it
-    switch (op) {
+  static std::set<int> units_of(const Checker& checker, const Pass& pass) {
+    std::set<int> units;
+    for (int k = pass.begin; k < pass.end; ++k)
+      if (checker.unit(k) >= 0 && checker.in(k).part != Part::message) units.insert(checker.unit(k));
+    return units;
+  }
+
+  Step step(int k) {
+    const Instruction& in = checker_.in(k);
+    if (needs_unit(in.op) && in.unit < 0) return {in.lane, false, false, {}};  // the form rule reports it
+    sizes_.check(k);
+    switch (in.op) {
       case Op::gather:
-        return gather(k);
+        gather(k);
+        break;
       case Op::forward:
-        return forward(k);
-      case Op::release:
-        return residency_.release(k);
-      case Op::loss:
+        open_[in.micro].push_back(k);
+        break;
       case Op::finish:
-        return output(k);
-      case Op::recompute:
-        return recompute(k);
+        open_.erase(in.micro);
+        break;
       case Op::backward:
-        return backward(k);
-      case Op::idle:
-        return idle(k);
-      case Op::reduce:
-        return reduce(k);
-      case Op::reduce_outer:
-        return reduce_outer(k);
-      case Op::norm:
-        return checker_.unit(k) < 0 ? norm(k) : share(k);
-      case Op::update:
-        return update(k);
-      case Op::gather_outer:
-        return partitions_.gather_outer(k);
-      case Op::stash:
-        return checker_.in(k).part == Part::activations ? saved_.stash(k, work_of(k)) : leave(k);
-      case Op::drop:
-        return MessageRules::is(checker_, k) ? messages_.forget(k) : saved_.drop(k, work_of(k));
-      case Op::fetch:
-        return checker_.in(k).part == Part::activations ? saved_.fetch(k, work_of(k)) : bring(k);
-      case Op::send:
-        return messages_.send(k);
-      case Op::recv:
-        return messages_.recv(k);
+        backward(k);
+        if (!deferred_.contains({in.unit, in.micro})) gradient(k);
+        break;
       case Op::weight_grad:
-        return weight_grad(k);
-      case Op::compress:
-        return saved_.compress(k, work_of(k));
-      case Op::expand:
-        return saved_.expand(k, work_of(k));
-      case Op::flush:
-        // writes what updates have changed; its barriers belong to the group rules
-        return pending_.refuse(checker_, k);
+      case Op::idle:
+        gradient(k);
+        break;
+      case Op::reduce_outer:
+        if (sizes_.partitioned(in.unit) && in.scratch < 0)
+          checker_.report(k, "form",
+                          "gives each replica a partition and has no \"scratch\" to receive the others' parts in");
+        break;
+      case Op::norm:
+        if (in.unit < 0) norm(k);
+        break;
+      case Op::flush:  // writes what updates have changed; its barriers belong to the group rules
+        pending_.refuse(checker_, k);
+        break;
+      default:
+        break;
+    }
+    Step step = walk_.run(k, in, checker_.waits(k));
+    for (const Use& use : step.uses) there(k, use);
+    for (const Use& use : step.uses) take(k, use, step);
+    for (const Use& use : step.uses)
+      if (use.act == Act::end)
+        std::erase_if(taken_,
+                      [&](const Taken& taken) { return taken.by == use.before.by && taken.range.at == use.at; });
+    if (in.op == Op::drop && in.part == Part::message && step.uses.empty())
+      checker_.report(k, "order", "frees what was sent and waits for no send; add that line to \"wait\"");
+    if (in.op == Op::update) update(k);
+    return step;
+  }
+
+  // -- things ------------------------------------------------------------------------------------------------------
+
+  std::string noun(const ThingKey& key) const {
+    return describe(key.thing, key.unit < 0 ? "the micro-batch" : checker_.units()[key.unit]);
+  }
+
+  /// Whether the thing is there, or not, as the line needs it.
+  void there(int k, const Use& use) {
+    const ThingRow& about = row_of(use.key.thing);
+    const bool present = use.before.by >= 0;
+    if (use.act == Act::borrow) return;
+    if (use.act == Act::lack || use.act == Act::make) {
+      if (!present || (use.key.thing == Thing::partition && !sizes_.partitioned(use.key.unit))) return;
+      const std::string by = checker_.at(use.before.by);
+      if (use.act == Act::lack)
+        checker_.report(k, about.rule, with(about.lack, by));
+      else if (about.twice)
+        checker_.report(k, about.rule, with(about.twice, by));
+      else if (about.left)
+        checker_.report(use.before.by, about.rule,
+                        std::string(about.left) + " before " + checker_.at(k) + " makes it again; " + about.remedy);
+      else
+        checker_.report(k, about.rule, "does again what " + by + " has done; remove one of them");
+      return;
+    }
+    if (!present) return missing(k, use);
+    if (use.at != use.before.at)
+      checker_.report(k, about.rule,
+                      "uses " + noun(use.key) + " at " + slot_text(use.at) + ", but " + checker_.at(use.before.by) +
+                          " has placed that at " + slot_text(use.before.at) + "; use that place");
+    if (use.act != Act::change && use.bytes != use.before.bytes)
+      checker_.report(k, "bytes",
+                      "moves " + std::to_string(use.bytes) + " bytes, but " + checker_.at(use.before.by) + " moved " +
+                          std::to_string(use.before.bytes));
+  }
+
+  void missing(int k, const Use& use) {
+    if (use.optional || (use.key.thing == Thing::gradients && pending_.may_be(use.key.unit))) return;
+    const ThingRow& about = row_of(use.key.thing);
+    std::string text = about.missing ? about.missing : "needs " + noun(use.key) + ", which is not there";
+    if (const int ender = walk_.ender(use.key); ender >= 0)
+      text += ": " + checker_.at(ender) + " has " + (about.ended ? about.ended : "ended it");
+    if (const int later = next_maker(k, use.key); later >= 0)
+      text += "; move " + checker_.at(later) + " before this line";
+    else if (about.maker)
+      text += std::string("; put a ") + about.maker + " before this line";
+    checker_.report(k, about.rule, text);
+  }
+
+  int next_maker(int k, const ThingKey& key) const {
+    for (int later = k + 1; later < pass_.end; ++later)
+      if (checker_.in(later).unit == key.unit)
+        for (const Access& access : effects(checker_.in(later)))
+          if (access.act == Act::make && access.key == key) return later;
+    return -1;
+  }
+
+  struct Taken {
+    Access range;
+    int by;
+  };
+
+  static std::string range_name(const Access& access) {
+    if (access.memory != Memory::arena) return std::string(name(access.memory));
+    switch (access.key.thing) {
+      case Thing::gathered:
+        return "slot";
+      case Thing::gradient:
+        return "gradient slot";
+      case Thing::scratch:
+        return "scratch";
+      default:
+        return "buffer";
     }
   }
 
-  /// [Note: memory at a place]
-  void memory(int k) {
-    if (takes_memory(checker_.in(k)) && last_touch_ >= 0)
-      after(k, last_touch_, "the memory that it is given here may still be in use");
-    if (touches_activations(checker_.in(k))) last_touch_ = k;
+  /// No range may be taken while any part of it is in use. A fetched shard may become part of the slot that it is
+  /// gathered into.
+  void take(int k, const Use& use, const Step& step) {
+    const bool takes = use.act == Act::make || use.act == Act::borrow;
+    if (!takes || !is_range(use) || use.bytes <= 0) return;
+    const auto becomes_part = [&](const Taken& taken) {
+      return use.key.thing == Thing::gathered && taken.range.at >= use.at &&
+             taken.range.at + taken.range.bytes <= use.at + use.bytes &&
+             std::ranges::any_of(step.uses, [&](const Use& other) {
+               return other.act == Act::end && other.before.by == taken.by && other.at == taken.range.at;
+             });
+    };
+    const auto refuse = [&](const Access& other, const std::string& why) {
+      checker_.report(k, "arena",
+                      "its " + range_name(use) + " " + range(use) + " overlaps " + range(other) + ", " + why +
+                          "; give it another offset or end that use first");
+    };
+    for (const Taken& taken : taken_)
+      if (overlap(taken.range, use) && !becomes_part(taken))
+        refuse(taken.range, "in use since " + checker_.at(taken.by));
+    for (const Use& other : step.uses)
+      if (other.act == Act::borrow && &other < &use && overlap(other, use))
+        refuse(other, "its own " + range_name(other));
+    if (use.act == Act::make) taken_.push_back({use, k});
   }
+
+  /// Each use comes after those before it by waits and lanes, not only in the list.
+  void order() {
+    Clocks clocks;
+    for (int k = pass_.begin; k < pass_.end; ++k) {
+      std::vector<int> waits;
+      for (const int earlier : checker_.waits(k))
+        if (earlier >= pass_.begin && earlier < k) waits.push_back(earlier - pass_.begin);
+      clocks.add(checker_.in(k).lane, waits);
+    }
+    std::set<std::pair<int, int>> reported;
+    for (const Clash& clash : clashes(steps_, clocks)) {
+      if (!reported.insert({clash.first, clash.second}).second) continue;
+      const int k = pass_.begin + clash.second;
+      const std::string first = checker_.at(pass_.begin + clash.first);
+      const auto wait = [&](const std::string& rule, const std::string& otherwise) {
+        checker_.report(k, rule, "does not wait for " + first + ": " + otherwise + "; add that line to \"wait\"");
+      };
+      if (!clash.use) {
+        wait("order", "the memory that it is given here may still be in use");
+        continue;
+      }
+      const Use& use = *clash.use;
+      const auto same = [&](const Use& other) {
+        return is_range(use) ? overlap(other, use) : other.key == use.key && other.act != Act::lack;
+      };
+      const std::vector<Use>& uses = steps_[clash.first].uses;
+      const auto other = std::ranges::find_if(uses, same);
+      if (is_range(use) && (use.act == Act::make || use.act == Act::borrow))
+        checker_.report(k, "arena",
+                        "its " + range_name(use) + " " + range(use) + " may be written before " + first +
+                            " is done with " + (other == uses.end() ? "it" : range(*other)) + "; wait for that line");
+      else
+        wait(
+            row_of(use.key.thing).rule,
+            noun(use.key) + (other != uses.end() && !other->writes ? " may still be in use" : " may not be there yet"));
+    }
+  }
+
+  // -- what things do not know ---------------------------------------------------------------------------------------
 
   void gather(int k) {
-    const Instruction& in = checker_.in(k);
-    const int unit = checker_.unit(k);
-    pending_.refuse_gather(checker_, k);
-    unchanged(k);
-    if (updated_[unit] >= 0) after(k, updated_[unit], "the parameters may not be updated");
-    partitions_.gather(k);
-    if (in.scratch >= 0) {
-      const bool inside = in.slot >= 0 && in.scratch >= in.slot && in.scratch < in.slot + in.bytes;
-      if (!tiers_.present(k, Part::parameters))
-        checker_.report(k, "residency", "gathers a shard that no fetch has loaded; put the fetch before it");
-      inside ? tiers_.absorb(k, Part::parameters) : tiers_.use(k, Part::parameters, in.scratch, /*changes=*/false);
-    }
-    residency_.gather(k);
+    if (const auto found = pending_.norms.find(checker_.unit(k)); found != pending_.norms.end())
+      checker_.report(k, "order",
+                      "gathers parameters before the update for which " + checker_.at(found->second) +
+                          " has counted their gradient; put that update before it");
+    if (!checker_.groups_of(k).empty() && checker_.in(k).slot < 0)
+      checker_.report(k, "form", "gathers from a group and has no \"slot\" to gather into");
   }
 
-  void forward(int k) {
-    residency_.use(k);
-    unchanged(k);
-    messages_.take(k, /*forward=*/true);
-    Work& work = work_of(k);
-    if (only_once(checker_, k, work.forward)) open_[checker_.in(k).micro].push_back(k);
-  }
-
-  void output(int k) {
-    const int micro = checker_.in(k).micro;
-    for (int unit : units_) {
-      const auto found = work_.find({unit, micro});
-      if (found == work_.end() || found->second.forward < 0)
-        checker_.report(k, "order",
-                        "comes before the forward of " + checker_.units()[unit] +
-                            " in this micro-batch; every unit must run first");
-      else
-        after(k, found->second.forward, "its result may not be there");
-    }
-    only_once(checker_, k, output_.try_emplace(micro, -1).first->second);
-    if (checker_.in(k).op == Op::finish) open_.erase(micro);
-  }
-
-  void recompute(int k) {
-    residency_.use(k);
-    unchanged(k);
-    Work& work = work_of(k);
-    if (work.forward < 0)
-      checker_.report(k, "order", "has no forward to repeat; put the forward of this micro-batch before it");
-    if (work.gradient >= 0)
-      checker_.report(k, "order", "comes after " + checker_.at(work.gradient) + ", which needs it; move it before");
-    saved_.is_back(k, work);
-    only_once(checker_, k, work.recompute);
-  }
-
+  /// The backward begins at a loss or a message, and runs through the forwards of a micro-batch in reverse.
   void backward(int k) {
-    residency_.use(k);
-    unchanged(k);
-    Work& work = work_of(k);
-    const auto output = output_.find(checker_.in(k).micro);
-    const bool sent = messages_.take(k, /*forward=*/false) || messages_.has_gradient(checker_.in(k).micro);
-    if (output != output_.end())
-      after(k, output->second, "the gradient may not be there");
-    else if (!sent)
+    const int unit = checker_.unit(k), micro = checker_.in(k).micro;
+    const bool sent = std::ranges::any_of(units_, [&](int other) {
+      return walk_.has({Thing::received_gradient, other, micro});
+    });
+    if (!sent && !walk_.has({Thing::result, -1, micro}))
       checker_.report(k, "order", "has no gradient to start from: the loss of this micro-batch must come before it");
-    if (work.forward < 0) {
-      checker_.report(k, "order", "has no forward of this micro-batch before it");
-    } else {
-      after(k, work.forward, "the graph may not be there");
-      close(k);
-    }
-    saved_.is_back(k, work);
-    if (work.recompute >= 0)
-      after(k, work.recompute, "the graph may not be there");
-    else if (recomputed_.contains({pass_.step, checker_.unit(k)}))
-      checker_.report(
-          k, "order",
-          "the unit is recomputed elsewhere in this step, but not before this line; put its recompute here");
-    only_once(checker_, k, work.backward);
-    if (!deferred_.contains({checker_.unit(k), checker_.in(k).micro})) gradient(k, work);
-  }
-
-  /// Runs the weight gradients that the backward deferred.
-  void weight_grad(int k) {
-    Work& work = work_of(k);
-    if (work.backward < 0)
-      checker_.report(k, "order", "has no backward of this micro-batch before it");
-    else
-      after(k, work.backward, "what it needs may not be there");
-    gradient(k, work);
-  }
-
-  /// The backward runs through the forwards of a micro-batch in reverse.
-  void close(int k) {
-    std::vector<int>& open = open_[checker_.in(k).micro];
-    if (!open.empty() && checker_.unit(open.back()) != checker_.unit(k))
+    std::vector<int>& open = open_[micro];
+    if (!open.empty() && checker_.unit(open.back()) != unit)
       checker_.report(k, "order",
                       "the gradient passes through " + checker_.units()[checker_.unit(open.back())] +
                           " first, forwarded last by " + checker_.at(open.back()));
-    std::erase_if(open, [&](int forward) { return checker_.unit(forward) == checker_.unit(k); });
-  }
-
-  void idle(int k) {
-    Work& work = work_of(k);
-    if (work.forward >= 0)
+    std::erase_if(open, [&](int forward) { return checker_.unit(forward) == unit; });
+    if (recomputed_.contains({pass_.step, unit}) && !walk_.has({Thing::rebuilt, unit, micro}))
       checker_.report(
           k, "order",
-          "is idle in a micro-batch that " + checker_.at(work.forward) + " has run; a rank does one or the other");
-    gradient(k, work);
+          "the unit is recomputed elsewhere in this step, but not before this line; put its recompute here");
   }
 
-  // -- gradients ---------------------------------------------------------------------------------------------------
-
-  void gradient(int k, Work& work) {
-    if (checker_.in(k).bytes == 0) return sizes_.gradient(k);  // the unit has no trained parameters
-    if (norm_ >= 0)
-      checker_.report(k, "order",
-                      "writes a gradient after " + checker_.at(norm_) + " has counted them; move it before");
-    before_the_update(k);
-    only_once(checker_, k, work.gradient);
+  void gradient(int k) {
     sizes_.gradient(k);
-    if (sizes_.sharded(checker_.unit(k)) && checker_.in(k).grad < 0)
+    if (checker_.in(k).bytes > 0 && sizes_.sharded(checker_.unit(k)) && checker_.in(k).grad < 0)
       checker_.report(k, "form", "writes a gradient that is sharded and has no slot \"grad\" for it");
-    int& open = unreduced_[checker_.unit(k)];
-    if (checker_.in(k).add && open < 0 && tiers_.present(k, Part::gradients)) {
-      tiers_.absorb(k, Part::gradients);  // the sum so far was reloaded
-      arena_.take(k, checker_.in(k).grad, checker_.in(k).bytes, "gradient slot");
-      open = k;
-      return;
-    }
-    if (checker_.in(k).add) {
-      if (open < 0)
-        checker_.report(k, "order", "adds to a gradient that no earlier micro-batch has written; remove \"add\"");
-      else if (checker_.in(open).grad != checker_.in(k).grad)
-        checker_.report(k, "order",
-                        "adds to gradient slot " + slot_text(checker_.in(k).grad) + ", but " + checker_.at(open) +
-                            " began the sum in slot " + slot_text(checker_.in(open).grad));
-      else
-        after(k, open, "the sum so far may not be there");
-      return;
-    }
-    if (open >= 0)
-      checker_.report(k, "order", "begins a new gradient, and that of " + checker_.at(open) + " is lost; add to it");
-    arena_.take(k, checker_.in(k).grad, checker_.in(k).bytes, "gradient slot");
-    open = k;
-  }
-
-  void reduce(int k) {
-    Work& work = work_of(k);
-    sizes_.whole(k, "reduce_scatter");
-    if (work.gradient < 0) {
-      checker_.report(
-          k, "order",
-          "reduces a gradient that no backward or idle of this micro-batch has written; move it after that");
-    } else {
-      const int64_t written = checker_.in(work.gradient).grad;
-      if (written != checker_.in(k).grad)
-        checker_.report(k, "order",
-                        "reduces gradient slot " + slot_text(checker_.in(k).grad) + ", but " +
-                            checker_.at(work.gradient) + " wrote slot " + slot_text(written));
-      after(k, work.gradient, "the gradient may not be whole");
-    }
-    only_once(checker_, k, work.reduce);
-    if (const int outer = outer_[checker_.unit(k)]; outer >= 0)
-      checker_.report(k, "order",
-                      "comes after " + checker_.at(outer) + ", which sums the whole over the replicas; move it before");
-    arena_.take(k, checker_.in(k).scratch, checker_.in(k).bytes, "scratch");
-    arena_.give(k, checker_.in(k).scratch, k);
-    if (checker_.in(k).target >= 0 && checker_.in(k).add)
-      tiers_.use(k, Part::gradients, checker_.in(k).target, /*changes=*/true);
-    else if (checker_.in(k).target >= 0)
-      tiers_.make(k, Part::gradients, checker_.in(k).target, sizes_.shard_of(checker_.unit(k)));
-    const int open = std::exchange(unreduced_[checker_.unit(k)], -1);
-    if (open >= 0) arena_.give(open, checker_.in(open).grad, k);
-    bool earlier = false;
-    for (auto it = work_.lower_bound({checker_.unit(k), -1}); it != work_.end() && it->first.first == checker_.unit(k);
-         ++it) {
-      Work& other = it->second;
-      if (other.reduce >= 0 && other.reduce < k) earlier = true;
-      if (other.gradient >= 0 && other.reduce < 0) other.reduce = k;  // accumulated in the same slot
-    }
-    if (earlier != checker_.in(k).add)
-      checker_.report(k, "order",
-                      earlier ? "replaces what earlier micro-batches have summed; set \"add\""
-                              : "adds to a shard that holds an old step's gradient; remove \"add\"");
-  }
-
-  /// Reloads a buffer from its placement. A gradient that accumulates is fp32 in the arena, whatever its storage dtype.
-  void bring(int k) {
-    const int unit = checker_.unit(k);
-    const bool gradient = checker_.in(k).part == Part::gradients;
-    if (gradient) sizes_.moved(k);
-    tiers_.fetch(k, pending_.may_be(unit), gradient && checker_.in(k).micro >= 0 ? sizes_.shard_of(unit) : 0);
-  }
-
-  /// Offloads a gradient shard: the sum so far continues elsewhere.
-  void leave(int k) {
-    const int unit = checker_.unit(k);
-    if (checker_.in(k).part == Part::gradients) sizes_.moved(k);
-    if (checker_.in(k).part == Part::gradients && checker_.in(k).lane != Lane::disk) {
-      after_gradients(k, unit);
-      if (shares_[unit] >= 0) after(k, shares_[unit], "its share of the norm may not be taken");
-      stays(k);
-    }
-    tiers_.stash(k);
-  }
-
-  /// From here on a gradient that was written whole is a buffer like others: the same bytes under another name.
-  void stays(int k) {
-    int& open = unreduced_[checker_.unit(k)];
-    if (open < 0 || checker_.in(open).grad < 0 || tiers_.present(k, Part::gradients)) return;
-    arena_.forget(open, checker_.in(open).grad);
-    tiers_.make(open, Part::gradients, checker_.in(open).grad,
-                std::max(checker_.in(k).bytes, sizes_.shard_of(checker_.unit(k))));
-    open = -1;
-  }
-
-  /// The unit's share of the norm, taken while its gradient is on the device.
-  void share(int k) {
-    sizes_.shard(k);
-    after_gradients(k, checker_.unit(k));
-    before_the_update(k);
-    if (outer_[checker_.unit(k)] >= 0)
-      after(k, outer_[checker_.unit(k)], "the gradient is not summed over the replicas yet");
-    only_once(checker_, k, shares_[checker_.unit(k)]);
-  }
-
-  void reduce_outer(int k) {
-    sizes_.outer(k);
-    if (sizes_.partitioned(checker_.unit(k)) && checker_.in(k).scratch < 0)
-      checker_.report(k, "form",
-                      "gives each replica a partition and has no \"scratch\" to receive the others' parts in");
-    arena_.take(k, checker_.in(k).scratch, checker_.in(k).bytes, "scratch");
-    arena_.give(k, checker_.in(k).scratch, k);
-    after_gradients(k, checker_.unit(k));
-    before_the_update(k);
-    only_once(checker_, k, outer_[checker_.unit(k)]);
   }
 
   void norm(int k) {
-    bool replicated[2] = {false, false};  // of unsharded units, of sharded ones
-    for (size_t unit = 0; unit < outer_.size(); ++unit)
-      if (outer_[unit] >= 0) replicated[sizes_.sharded(static_cast<int>(unit))] = true;
     pending_.refuse(checker_, k);
-    all_or_none(k);
-    for (int unit : units_) {
-      if (outer_[unit] >= 0)
-        after(k, outer_[unit], "that gradient is not summed over the replicas yet");
-      else if (replicated[sizes_.sharded(unit)] && has_gradient(unit))
-        checker_.report(k, "order",
-                        "counts the gradient of " + checker_.units()[unit] +
-                            ", which has no reduce_outer; put it before this line");
-      after_gradients(k, unit);
-      if (shares_[unit] >= 0)
-        after(k, shares_[unit], "its share may not be taken");
-      else if (tiers_.is_offloaded(unit, Part::gradients))
-        checker_.report(k, "order",
-                        "counts the gradient of " + checker_.units()[unit] +
-                            ", which is not on the device; take its norm before it leaves");
-    }
-    only_once(checker_, k, norm_);
-  }
-
-  void update(int k) {
-    sizes_.shard(k);
-    const int unit = checker_.unit(k);
-    bool left = false;  // the gradient is that of the previous step
-    if (norm_ >= 0)
-      after(k, norm_, "the norm may not be known");
-    else if (has_gradient(unit))
-      update_in_backward(k);
-    else if (!(left = pending_.take(unit)))
-      checker_.report(k, "order",
-                      "has no norm before it, and the step is clipped by it; put the norm before all updates");
-    if (checker_.in(k).lane == Lane::host) {
-      tiers_.use_at_rest(k, Part::gradients, /*changes=*/false, left);
-      for (const Part part : {Part::parameters, Part::states}) tiers_.use_at_rest(k, part, /*changes=*/true, left);
-    } else {
-      tiers_.use(k, Part::parameters, checker_.in(k).slot, /*changes=*/true);
-      tiers_.use(k, Part::gradients, checker_.in(k).grad, /*changes=*/false);
-      tiers_.use(k, Part::states, checker_.in(k).scratch, /*changes=*/true);
-    }
-    only_once(checker_, k, updated_[unit]);
-    partitions_.update(k);
-  }
-
-  /// An update before the norm of all gradients: without clipping it waits only for its own gradient.
-  void update_in_backward(int k) {
-    const int unit = checker_.unit(k);
-    after_gradients(k, unit);
-    if (outer_[unit] >= 0) after(k, outer_[unit], "the gradient is not summed over the replicas yet");
-    if (shares_[unit] >= 0)
-      after(k, shares_[unit], "its share of the norm may not be taken");
-    else
-      checker_.report(
-          k, "order",
-          "has no norm before it: the step may be clipped by that of all gradients; put the norm before all "
-          "updates, or, where nothing clips, that of the unit before its update");
-    if (checker_.in(k).grad >= 0) stays(k);
-    early_[unit] = k;
-  }
-
-  /// A norm used for clipping comes before every update: some updates wait for it, or none.
-  void all_or_none(int k) {
+    bool replicated[2] = {false, false};  // of unsharded units, of sharded ones
     int early = -1, other = -1;
-    for (int unit : units_) {
-      if (early_[unit] >= 0)
-        early = early_[unit];
-      else if (has_gradient(unit))
+    for (const int unit : units_) {
+      if (walk_.has({Thing::outer_sum, unit})) replicated[sizes_.sharded(unit)] = true;
+      if (const int update = walk_.maker({Thing::early_update, unit}); update >= 0)
+        early = update;
+      else if (walk_.has_gradient(unit))
         other = unit;
     }
+    // A norm used for clipping comes before every update: some updates wait for it, or none.
     if (early >= 0 && other >= 0)
       checker_.report(early, "order",
                       "comes before " + checker_.at(k) + ", for which the update of " + checker_.units()[other] +
                           " waits; put all updates behind it, or each behind its own unit's backward");
-  }
-
-  /// The update has not yet used the gradient that is written or included in the norm here.
-  void before_the_update(int k) {
-    if (const int update = early_[checker_.unit(k)]; update >= 0)
-      checker_.report(k, "order",
-                      "comes after " + checker_.at(update) + ", which has used the gradient; move it before");
-  }
-
-  /// All uses of parameters within a step see the same values.
-  void unchanged(int k) {
-    if (const int update = early_[checker_.unit(k)]; update >= 0)
-      checker_.report(k, "order", "uses parameters that " + checker_.at(update) + " has changed; move it before");
-  }
-
-  bool has_gradient(int unit) const {
-    const auto first = work_.lower_bound({unit, -1});
-    for (auto it = first; it != work_.end() && it->first.first == unit; ++it)
-      if (it->second.gradient >= 0) return true;
-    return false;
-  }
-
-  /// `k` comes after the unit's gradients of all micro-batches, and after their reduction if they are sharded.
-  void after_gradients(int k, int unit) {
-    for (auto it = work_.lower_bound({unit, -1}); it != work_.end() && it->first.first == unit; ++it) {
-      const Work& work = it->second;
-      if (work.reduce >= 0)
-        after(k, work.reduce, "that gradient may not be summed");
-      else if (work.gradient >= 0)
-        after(k, work.gradient, "that gradient may not be whole");
+    for (const int unit : units_) {
+      const auto counts = [&](const std::string& otherwise) {
+        checker_.report(k, "order", "counts the gradient of " + checker_.units()[unit] + ", which " + otherwise);
+      };
+      const ThingKey sum{Thing::sum, unit};
+      if (replicated[sizes_.sharded(unit)] && !walk_.has({Thing::outer_sum, unit}) && walk_.has_gradient(unit))
+        counts("has no reduce_outer; put it before this line");
+      if (!walk_.has({Thing::share, unit}) && (walk_.has(sum) || walk_.ender(sum) >= 0))
+        counts("is not on the device; take its norm before it leaves");
     }
+  }
+
+  /// Behind the norm, or deferred from the previous step, or with a norm of its own behind its own gradient.
+  void update(int k) {
+    const int unit = checker_.unit(k);
+    walk_.note({Thing::partition, unit}, k);
+    if (walk_.has({Thing::control})) return;
+    if (!walk_.has_gradient(unit)) {
+      if (!pending_.take(unit))
+        checker_.report(k, "order",
+                        "has no norm before it, and the step is clipped by it; put the norm before all updates");
+      return;
+    }
+    if (!walk_.has({Thing::share, unit}))
+      checker_.report(
+          k, "order",
+          "has no norm before it: the step may be clipped by that of all gradients; put the norm before all "
+          "updates, or, where nothing clips, that of the unit before its update");
+    walk_.note({Thing::early_update, unit}, k);
   }
 
   // -- the end of the pass -----------------------------------------------------------------------------------------
 
   void finish() {
-    residency_.finish();
-    tiers_.finish();
-    partitions_.finish();
-    messages_.finish();
     int gradient = -1;
-    for (const auto& [key, work] : work_) {
-      gradient = std::max(gradient, work.gradient);
-      const bool sent = tiers_.is_offloaded(key.first, Part::gradients) && !sizes_.sharded(key.first);
-      if (work.gradient >= 0 && work.reduce < 0 && checker_.in(work.gradient).grad >= 0) {
-        if (!sent)
-          checker_.report(work.gradient, "order", "its gradient slot is never reduced; put its reduce after it");
-        if (sent && unreduced_[key.first] == work.gradient)
-          checker_.report(work.gradient, "order", "its gradient slot is never sent back; put its stash after it");
-      }
-      if (work.gradient >= 0 && norm_ >= 0 && updated_[key.first] < norm_ && early_[key.first] < 0)
-        pending_.add(key.first, norm_);
+    const int norm = walk_.maker({Thing::control});
+    for (const auto& [key, held] : walk_.things()) {
+      const ThingRow& about = row_of(key.thing);
+      const bool received = key.thing == Thing::received || key.thing == Thing::received_gradient;
+      const bool may_stay = (received && held.used) || (key.thing == Thing::gradient && held.memory == Memory::own) ||
+                            (key.thing == Thing::partition && !sizes_.partitioned(key.unit));
+      if (about.left && !may_stay) checker_.report(held.by, about.rule, std::string(about.left) + "; " + about.remedy);
+      if (key.thing != Thing::contribution) continue;
+      gradient = std::max(gradient, held.by);
+      if (norm >= 0 && walk_.maker({Thing::updated, key.unit}) < norm && !walk_.has({Thing::early_update, key.unit}))
+        pending_.norms[key.unit] = norm;
     }
-    for (const auto& [micro, forwards] : open_)
-      for (int forward : forwards) checker_.report(forward, "order", "its result is used by no backward and no finish");
-    if (gradient >= 0 && norm_ < 0)
+    if (gradient >= 0 && norm < 0)
       checker_.report(gradient, "order", "its gradient is in no norm; put norm and update after it");
-  }
-
-  // -- helpers -----------------------------------------------------------------------------------------------------
-
-  Work& work_of(int k) { return work_[{checker_.unit(k), checker_.in(k).micro}]; }
-
-  void after(int k, int earlier, const char* otherwise) {
-    must_follow(checker_, order_, k, earlier, "order", otherwise);
   }
 
   Checker& checker_;
   const Pass& pass_;
   SizeRules& sizes_;
-  const Recomputed& recomputed_;
+  const UnitMicros& recomputed_;
   Pending& pending_;
-  const Order order_;
-  ArenaRules arena_, host_, disk_;
-  TierRules tiers_;
-  PartitionRules partitions_;
-  SavedRules saved_;
-  Residency residency_;
-  MessageRules messages_;
-  std::set<int> units_;                       // units that the pass names
-  std::vector<int> outer_;                    // by unit: the line that summed it over replicas
-  std::vector<int> unreduced_;                // by unit: the line that began the gradient being accumulated
-  std::vector<int> shares_;                   // by unit: the line that took its share of the norm
-  std::vector<int> updated_;                  // by unit: the line that updated it
-  std::vector<int> early_;                    // by unit: the same line if it came before the norm of all gradients
-  std::map<std::pair<int, int>, Work> work_;  // (unit, micro-batch)
-  std::map<int, std::vector<int>> open_;      // by micro-batch: forwards whose backward has not run yet, in order
-  std::map<int, int> output_;                 // by micro-batch: its loss or finish
-  std::set<std::pair<int, int>> deferred_;    // (unit, micro-batch) with deferred weight gradients
-  int norm_ = -1;
-  int last_touch_ = -1;  // the line of the compute lane that last used memory of activations
+  const std::set<int> units_;  // that the pass names
+  EffectWalk walk_;
+  std::vector<Step> steps_;
+  std::vector<Taken> taken_;
+  std::map<int, std::vector<int>> open_;  // by micro-batch: forwards whose backward has not run yet, in order
+  UnitMicros deferred_;                   // whose weight gradients are
 };
 
 }  // namespace
 
 void check_steps(Checker& checker) {
-  Recomputed recomputed;
+  UnitMicros recomputed;
   for (int k = 0; k < static_cast<int>(checker.lines().size()); ++k)
     if (checker.in(k).op == Op::recompute) recomputed.insert({checker.lines()[k].step, checker.unit(k)});
   SizeRules sizes(checker);
@@ -530,7 +706,7 @@ void check_steps(Checker& checker) {
   for (const Pass& pass : checker.passes()) {
     if (std::exchange(rank, pass.rank) != pass.rank) {
       pending.end(checker);
-      pending = Pending(/*in_the_middle=*/pass.step > 1);
+      pending = {{}, /*unknown=*/pass.step > 1};
     }
     sizes.of_rank(pass.rank);
     StepRules(checker, pass, sizes, recomputed, pending).run();

@@ -8,7 +8,7 @@
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/compile/saved_bytes.h"
-#include "tessera/plan/order/races.h"
+#include "tessera/plan/rules/races.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/scenario.h"
 #include "tessera/plan/search/layouts.h"

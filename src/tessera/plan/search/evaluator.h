@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/plan/compile/first_step.h"
+#include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/search/candidate.h"
 #include "tessera/plan/search/planner_input.h"

@@ -12,13 +12,14 @@
 #include <string>
 #include <vector>
 
-#include "tessera/plan/schedule.h"
+#include "tessera/plan/clocks.h"
+#include "tessera/plan/effects.h"
 
 namespace tessera::plan {
 
 struct Race {
   int first, second;   ///< indices of the list
-  std::string memory;  ///< "arena [0, 4096)", "memory taken at its place"
+  std::string memory;  ///< "the parameters gathered for blocks.3, arena [0, 4096)", "memory taken at its place"
   bool operator==(const Race&) const = default;
 };
 
@@ -27,5 +28,12 @@ std::vector<Race> find_races(const ModelSpec& model, const Plan& plan, const Sch
 
 /// "fetch blocks.3, micro-batch 0 (i 57, h2d) does not wait for backward blocks.4 ... (i 55, compute): both use ...".
 std::string to_string(const Race& race, const Schedule& schedule);
+
+/// Two steps of a walk in no order; `use` is the second's, null for memory that it takes at its place.
+struct Clash {
+  int first, second;
+  const Use* use;
+};
+std::vector<Clash> clashes(const std::vector<Step>& steps, const Clocks& clocks);
 
 }  // namespace tessera::plan

@@ -1,4 +1,4 @@
-#include "tessera/plan/order/issue.h"
+#include "tessera/plan/rules/issue.h"
 
 #include <algorithm>
 #include <array>
@@ -10,14 +10,9 @@
 namespace tessera::plan {
 
 bool sends_on_device(const Instruction& in) {
-  switch (in.op) {
-    case Op::norm:
-    case Op::flush:
-    case Op::update:  // sums over tensors, a number each
-      return false;
-    default:
-      return !in.comm.empty();
-  }
+  const bool numbers =
+      in.op == Op::norm || in.op == Op::flush || in.op == Op::update;  // sums over tensors, a number each
+  return !numbers && !in.comm.empty();
 }
 
 std::vector<int> issue_order(const Schedule& schedule) {
