@@ -52,17 +52,10 @@ struct Parameters {
 
 class Unit : public net::Unit {
  public:
-  Unit(const Config& c, plan::UnitSpec spec) : c_(c), spec_(std::move(spec)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  double forward_flops(const net::Tokens& tokens) const override {
-    double weights = 0;
-    for (const auto& param : spec_.params) weights += static_cast<double>(param.numel());
-    return 2 * weights * static_cast<double>(tokens.count());
-  }
+  Unit(const Config& c, plan::UnitSpec spec) : net::Unit(std::move(spec)), c_(c) {}
 
  protected:
   const Config c_;
-  const plan::UnitSpec spec_;
 };
 
 class Stem final : public Unit {
@@ -208,13 +201,13 @@ Tensor from_patches(const Tensor& rows, const std::array<int64_t, 4>& shape) {
 
 class Model final : public net::Denoiser {
  public:
-  explicit Model(const Config& c) : c_(c) {
+  explicit Model(const Config& c)
+      : Denoiser({.channels = kChannels, .context_dim = c.text_dim, .context_length = c.text_len, .heads = c.heads}),
+        c_(c) {
     units_.push_back(std::make_unique<Stem>(c));
     for (int64_t i = 0; i < c.layers; ++i) units_.push_back(std::make_unique<Block>(c, i));
     units_.push_back(std::make_unique<Head>(c));
   }
-  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
-  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
 
   /// Straight into what is kept: packing is part of a step's memory.
   net::Batch pack(const std::vector<net::Sample>& samples) const override {
@@ -286,10 +279,6 @@ class Model final : public net::Denoiser {
                           {"ffn_dim", c_.hidden}, {"text_dim", c_.text_dim}, {"text_len", c_.text_len}}
         .dump();
   }
-  int64_t heads() const override { return c_.heads; }
-  int64_t in_channels() const override { return kChannels; }
-  int64_t context_dim() const override { return c_.text_dim; }
-  int64_t context_length() const override { return c_.text_len; }
 
  private:
   /// Where the rows of one more sample lie.
@@ -336,7 +325,6 @@ class Model final : public net::Denoiser {
   }
 
   const Config c_;
-  std::vector<std::unique_ptr<net::Unit>> units_;
 };
 
 std::unique_ptr<net::Denoiser> from_json(const std::string& json, const std::string& file,

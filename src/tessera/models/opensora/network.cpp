@@ -1,5 +1,6 @@
 #include "tessera/models/opensora/network.h"
 
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/opensora/parameters.h"
 
 namespace tessera::models::opensora {
@@ -9,7 +10,6 @@ using net::Act;
 using net::Context;
 using net::Flow;
 using net::Norm;
-using net::Tokens;
 
 namespace {
 
@@ -27,27 +27,11 @@ std::vector<Tensor> rows_of(const Tensor& video, const Tensor& text, const Tenso
 
 Norm modulated(const Tensor& shift, const Tensor& scale) { return {.eps = 1e-6, .shift = &shift, .scale = &scale}; }
 
-class MmditUnit : public net::Unit {
+class MmditUnit : public FamilyUnit<Config> {
  public:
-  MmditUnit(const Config& config, plan::UnitSpec spec) : c_(config), spec_(std::move(spec)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
+  using FamilyUnit<Config>::FamilyUnit;
 
  protected:
-  /// FLOPs of products with these parameters' weights, for one row.
-  double row_flops(std::string_view with) const {
-    double sum = 0;
-    for (const plan::ParamSpec& param : spec_.params)
-      if (param.shape.size() > 1 && param.name.find(with) != param.name.npos)
-        sum += 2 * static_cast<double>(param.numel());
-    return sum;
-  }
-  static double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
-  static double rows(const Tokens& tokens, int space = kTokens) {
-    return static_cast<double>(tokens.space(space).count());
-  }
-  double attention_flops(const Tokens& tokens) const {
-    return 4 * tokens.pairs() * static_cast<double>(c_.hidden_size);
-  }
   /// Each head of q or k, normed.
   Norm by_head() const { return {.kind = Norm::rms, .eps = 1e-6, .heads = c_.num_heads}; }
   /// Attention of all tokens of a sample to each other, with their positions.
@@ -59,15 +43,11 @@ class MmditUnit : public net::Unit {
     const Tensor turned_q = turned("attn.rope_q", q), turned_k = turned("attn.rope_k", k);
     return ctx.attention("attn", turned_q, turned_k, sent_v, c_.num_heads);
   }
-
-  const Config c_;
-  const plan::UnitSpec spec_;
 };
 
 class Stem final : public MmditUnit {
  public:
-  explicit Stem(const Config& config) : MmditUnit(config, stem_spec(config)) {}
-  std::string prefix() const override { return ""; }
+  explicit Stem(const Config& config) : MmditUnit(config, stem_spec(config), "") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     size_t next = 0;
@@ -83,11 +63,6 @@ class Stem final : public MmditUnit {
     Tensor vec = embedded("time_in");  // vec [B, d]
     if (c_.guidance) vec = vec + embedded("guidance_in");
     return {{x}, {vec + embedded("vector_in")}};
-  }
-
-  double forward_flops(const Tokens& tokens) const override {
-    return rows(tokens, kVideo) * (row_flops("img_in") + row_flops("cond_in")) +
-           rows(tokens, kText) * row_flops("txt_in") + samples(tokens) * row_flops("_layer.");
   }
 };
 
@@ -106,11 +81,6 @@ class DoubleBlock final : public MmditUnit {
     return {{x}, {}};
   }
   std::string_view output_site() const override { return "gate2"; }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const double of_row = row_flops("img_attn") + row_flops("img_mlp");  // the text's are as large
-    return rows(tokens) * of_row + samples(tokens) * row_flops("_mod.lin") + attention_flops(tokens);
-  }
 
  private:
   /// What `make` makes of each stream's rows, as tokens.
@@ -168,17 +138,11 @@ class SingleBlock final : public MmditUnit {
     return {{ctx.residual("gate", x, ctx.residual("sum", attended, fed), &m[2])}, {}};
   }
   std::string_view output_site() const override { return "gate"; }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const double of_row = row_flops("_proj.") + row_flops("mlp.weight") + row_flops("linear2.attn");
-    return rows(tokens) * of_row + samples(tokens) * row_flops("modulation.lin") + attention_flops(tokens);
-  }
 };
 
 class Head final : public MmditUnit {
  public:
-  explicit Head(const Config& config) : MmditUnit(config, head_spec(config)) {}
-  std::string prefix() const override { return "final_layer."; }
+  explicit Head(const Config& config) : MmditUnit(config, head_spec(config), "final_layer.") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const auto both = [&](const char* site) {
@@ -187,10 +151,6 @@ class Head final : public MmditUnit {
     };
     const Tensor shift = both("shift"), scale = both("scale");
     return {{ctx.linear("linear", ctx.norm("norm", in.stream[0], modulated(shift, scale)))}, {}};
-  }
-
-  double forward_flops(const Tokens& tokens) const override {
-    return rows(tokens) * row_flops("linear") + samples(tokens) * (row_flops("shift") + row_flops("scale"));
   }
 };
 

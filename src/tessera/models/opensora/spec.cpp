@@ -168,7 +168,15 @@ class Packing {
 
 }  // namespace
 
-OpenSora::OpenSora(const Config& config) : config_(config), units_(make_units(config)) {}
+OpenSora::OpenSora(const Config& config)
+    : FamilyDenoiser(config,
+                     {.channels = config.latent_channels(),
+                      .context_dim = config.context_dim,
+                      .context_length = config.context_len,
+                      .heads = config.num_heads},
+                     config.patches()) {
+  units_ = make_units(config);
+}
 
 net::Conditions OpenSora::conditions() const {
   net::Conditions wants;
@@ -176,14 +184,6 @@ net::Conditions OpenSora::conditions() const {
   wants.padded_text = true;
   wants.pooled_dim = config_.pooled_dim;
   return wants;
-}
-
-net::Sample OpenSora::blank(const std::array<int64_t, 4>& latent) const {
-  net::Sample sample;
-  sample.x = at::zeros(latent, at::kFloat);
-  sample.t = 500;
-  sample.context = at::zeros({config_.context_len, config_.context_dim}, at::kFloat);
-  return sample;
 }
 
 net::Batch OpenSora::pack(const std::vector<net::Sample>& samples) const { return Packing(samples, config_).take(); }
@@ -237,8 +237,8 @@ std::string OpenSora::foreign_name(const std::string& name, const std::string& n
   return rename(program_names(form), name);
 }
 
-void OpenSora::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  draw_initial(initial_values(param, is_released(presets(), config_)), seed, param.name, first, count, out);
+Initial OpenSora::initial(const plan::ParamSpec& param) const {
+  return initial_values(param, is_released(presets(), config_));
 }
 
 }  // namespace tessera::models::opensora

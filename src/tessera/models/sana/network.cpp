@@ -1,5 +1,6 @@
 #include "tessera/models/sana/network.h"
 
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/sana/parameters.h"
 #include "tessera/ops/relu.h"
 
@@ -10,7 +11,6 @@ using net::Act;
 using net::Context;
 using net::Flow;
 using net::Norm;
-using net::Tokens;
 
 namespace {
 
@@ -19,31 +19,9 @@ const net::Linear kOfText{.space = kText};
 constexpr double kRmsEps = 1e-5;   // of captions, and of queries and keys of the linear attention
 constexpr double kHeadEps = 1e-6;  // of the last norm, whatever norm_eps says of those of the blocks
 
-class SanaUnit : public net::Unit {
+class Stem final : public FamilyUnit<Config> {
  public:
-  SanaUnit(const Config& config, plan::UnitSpec spec) : c_(config), spec_(std::move(spec)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-
- protected:
-  /// FLOPs of products with these parameters' weights, for one row.
-  double row_flops(std::string_view with) const {
-    double sum = 0;
-    for (const plan::ParamSpec& param : spec_.params)
-      if (param.shape.size() > 1 && param.name.find(with) != param.name.npos)
-        sum += 2 * static_cast<double>(param.numel());
-    return sum;
-  }
-  static double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
-  static double rows(const Tokens& tokens) { return static_cast<double>(tokens.count()); }
-
-  const Config c_;
-  const plan::UnitSpec spec_;
-};
-
-class Stem final : public SanaUnit {
- public:
-  explicit Stem(const Config& config) : SanaUnit(config, stem_spec(config)) {}
-  std::string prefix() const override { return ""; }
+  explicit Stem(const Config& config) : FamilyUnit(config, stem_spec(config), "") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     size_t next = 0;
@@ -60,16 +38,11 @@ class Stem final : public SanaUnit {
                                     {.kind = Norm::rms, .eps = kRmsEps}, kText);  // [n, d]
     return {{x}, {e, e6, context}};
   }
-
-  double forward_flops(const Tokens& tokens) const override {
-    return rows(tokens) * row_flops("x_embedder") + static_cast<double>(tokens.space(kText).total()) * row_flops("y_") +
-           samples(tokens) * (row_flops("embedder.mlp") + row_flops("t_block"));
-  }
 };
 
-class Block final : public SanaUnit {
+class Block final : public FamilyUnit<Config> {
  public:
-  Block(const Config& config, int64_t index) : SanaUnit(config, block_spec(config, index)) {}
+  Block(const Config& config, int64_t index) : FamilyUnit(config, block_spec(config, index)) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, d]
@@ -84,15 +57,6 @@ class Block final : public SanaUnit {
     return {{x}, {}};
   }
   std::string_view output_site() const override { return "gate2"; }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto d = static_cast<double>(c_.dim()), head = static_cast<double>(c_.head_dim);
-    const double text = static_cast<double>(tokens.space(kText).total());
-    const double of_text = row_flops("cross_attn.k_linear") + row_flops("cross_attn.v_linear");
-    const double linears = rows(tokens) * (row_flops("attn.") + row_flops("mlp.") - of_text) + text * of_text;
-    const double pairs = samples(tokens) > 0 ? rows(tokens) * text / samples(tokens) : 0;
-    return linears + 4 * rows(tokens) * d * head + 4 * pairs * d;
-  }
 
  private:
   Tensor linear_attention(Context& ctx, const Tensor& y) const {
@@ -135,18 +99,15 @@ class Block final : public SanaUnit {
   }
 };
 
-class Head final : public SanaUnit {
+class Head final : public FamilyUnit<Config> {
  public:
-  explicit Head(const Config& config) : SanaUnit(config, head_spec(config)) {}
-  std::string prefix() const override { return "final_layer."; }
+  explicit Head(const Config& config) : FamilyUnit(config, head_spec(config), "final_layer.") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const auto s = (ctx.param("scale_shift_table") + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [R, d]
     const Tensor y = ctx.norm("norm", in.stream[0], {.eps = kHeadEps, .shift = &s[0], .scale = &s[1]});
     return {{ctx.linear("linear", y)}, {}};
   }
-
-  double forward_flops(const Tokens& tokens) const override { return rows(tokens) * row_flops("linear"); }
 };
 
 }  // namespace

@@ -169,20 +169,21 @@ class Packing {
 
 }  // namespace
 
-Sana::Sana(const Config& config) : config_(config), units_(make_units(config)) {}
+Sana::Sana(const Config& config)
+    : FamilyDenoiser(config,
+                     {.channels = config.in_channels,
+                      .context_dim = config.caption_dim,
+                      .context_length = config.caption_len,
+                      // what divides this divides the heads of both attentions
+                      .heads = std::gcd(config.num_heads, config.cross_heads)},
+                     config.patch) {
+  units_ = make_units(config);
+}
 
 net::Conditions Sana::conditions() const {
   net::Conditions wants;
   wants.clean_first = config_.is_video();
   return wants;
-}
-
-net::Sample Sana::blank(const std::array<int64_t, 4>& latent) const {
-  net::Sample sample;
-  sample.x = at::zeros(latent, at::kFloat);
-  sample.t = 500;
-  sample.context = at::zeros({config_.caption_len, config_.caption_dim}, at::kFloat);
-  return sample;
 }
 
 net::Batch Sana::pack(const std::vector<net::Sample>& samples) const { return Packing(samples, config_).take(); }
@@ -198,14 +199,6 @@ std::vector<std::map<std::string, Tensor>> Sana::unpack_input_grads(const std::v
   return result;
 }
 
-std::vector<Tensor> Sana::unpack(const Tensor& out, const net::Batch& batch) const {
-  return unpack_rows(out, batch, config_.patch);
-}
-
-Tensor Sana::pack_target(const Tensor& target) const { return to_output_rows(target, config_.patch); }
-
-int64_t Sana::token_count(const std::array<int64_t, 4>& latent) const { return count_patches(latent, config_.patch); }
-
 std::string Sana::foreign_name(const std::string& name, const std::string& naming) const {
   if (naming == "diffusers") return rename(diffusers_names(config_.type), name);
   return naming == "official" ? rename(official_names(), name) : name;
@@ -217,8 +210,8 @@ std::string Sana::why_not_trained() const {
          "along its path (JVP), and an adversarial loss";
 }
 
-void Sana::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  draw_initial(initial_values(param, is_released(presets(), config_)), seed, param.name, first, count, out);
+Initial Sana::initial(const plan::ParamSpec& param) const {
+  return initial_values(param, is_released(presets(), config_));
 }
 
 }  // namespace tessera::models::sana

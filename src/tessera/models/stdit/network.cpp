@@ -1,5 +1,6 @@
 #include "tessera/models/stdit/network.h"
 
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/stdit/parameters.h"
 
 namespace tessera::models::stdit {
@@ -9,37 +10,15 @@ using net::Act;
 using net::Context;
 using net::Flow;
 using net::Norm;
-using net::Tokens;
 
 namespace {
 
 enum Cond { kTime, kModulation, kContext, kKept };  // order of the shared conditioning
 const net::Linear kOfText{.space = kText};
 
-class StditUnit : public net::Unit {
+class Stem final : public FamilyUnit<Config> {
  public:
-  StditUnit(const Config& config, plan::UnitSpec spec) : c_(config), spec_(std::move(spec)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-
- protected:
-  /// FLOPs of products with these parameters' weights, for one row.
-  double row_flops(std::string_view with) const {
-    double sum = 0;
-    for (const plan::ParamSpec& param : spec_.params)
-      if (param.shape.size() > 1 && param.name.find(with) != param.name.npos)
-        sum += 2 * static_cast<double>(param.numel());
-    return sum;
-  }
-  static double rows(const Tokens& tokens) { return static_cast<double>(tokens.count()); }
-
-  const Config c_;
-  const plan::UnitSpec spec_;
-};
-
-class Stem final : public StditUnit {
- public:
-  explicit Stem(const Config& config) : StditUnit(config, stem_spec(config)) {}
-  std::string prefix() const override { return ""; }
+  explicit Stem(const Config& config) : FamilyUnit(config, stem_spec(config), "") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const auto& given = in.stream;
@@ -57,12 +36,6 @@ class Stem final : public StditUnit {
     return {{x}, {e, e6, context, given[kKeptPlaces]}};  // context [n, d]
   }
 
-  double forward_flops(const Tokens& tokens) const override {
-    const double modulations = 2 * (static_cast<double>(tokens.offsets.size()) - 1);
-    return rows(tokens) * row_flops("x_embedder") + static_cast<double>(tokens.space(kText).total()) * row_flops("y_") +
-           modulations * (row_flops("t_embedder") + row_flops("fps_embedder") + row_flops("t_block"));
-  }
-
  private:
   static Tensor embedded(Context& ctx, const std::string& site, const Tensor& sinusoid) {
     return ctx.linear(site + ".mlp.2", ctx.linear(site + ".mlp.0", sinusoid), {.act = Act::silu});  // [R, d]
@@ -70,10 +43,10 @@ class Stem final : public StditUnit {
 };
 
 /// Attention within frames, or over them.
-class Block final : public StditUnit {
+class Block final : public FamilyUnit<Config> {
  public:
   Block(const Config& config, bool temporal, int64_t index)
-      : StditUnit(config, block_spec(config, temporal, index)), temporal_(temporal) {}
+      : FamilyUnit(config, block_spec(config, temporal, index)), temporal_(temporal) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, d]
@@ -88,18 +61,6 @@ class Block final : public StditUnit {
     return {{x}, {}};
   }
   std::string_view output_site() const override { return "gate2"; }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const double all = static_cast<double>(tokens.total()), text = static_cast<double>(tokens.space(kText).total());
-    const double of_text = row_flops("cross_attn.k_linear") + row_flops("cross_attn.v_linear");
-    const double linears = rows(tokens) * (row_flops("attn.") + row_flops("mlp.") - of_text) + text * of_text;
-    double pairs = 0;
-    for (const auto& [q_begin, q_end, k_begin, k_end] : tokens.segments.at(table()).ranges)
-      pairs += static_cast<double>(q_end - q_begin) * static_cast<double>(k_end - k_begin);
-    const double samples = std::max(static_cast<double>(tokens.offsets.size()) - 1, 1.0);
-    const double own_pairs = all > 0 ? pairs * rows(tokens) / all : 0;
-    return linears + 4 * (own_pairs + rows(tokens) * text / samples) * static_cast<double>(c_.hidden_size);
-  }
 
  private:
   size_t table() const { return temporal_ ? kOverFrames : kWithinFrames; }
@@ -131,10 +92,9 @@ class Block final : public StditUnit {
   const bool temporal_;
 };
 
-class Head final : public StditUnit {
+class Head final : public FamilyUnit<Config> {
  public:
-  explicit Head(const Config& config) : StditUnit(config, head_spec(config)) {}
-  std::string prefix() const override { return "final_layer."; }
+  explicit Head(const Config& config) : FamilyUnit(config, head_spec(config), "final_layer.") {}
 
   /// [Note: twice modulated] Its program modulates all frames for the timestep, and from the result it makes that of the
   /// given frames: another norm, modulated for timestep 0. Released weights were trained so.
@@ -148,8 +108,6 @@ class Head final : public StditUnit {
     const Tensor z = ctx.linear("linear", ctx.residual("given", y, again - y, &given));
     return {{ctx.residual("kept", at::zeros_like(z), z, &in.cond[kKept], kSameTokens)}, {}};
   }
-
-  double forward_flops(const Tokens& tokens) const override { return rows(tokens) * row_flops("linear"); }
 
  private:
   /// The timestep's row of each pair in place of both.

@@ -343,7 +343,15 @@ class Packing {
 
 }  // namespace
 
-Stdit::Stdit(const Config& config) : config_(config), units_(make_units(config)) {}
+Stdit::Stdit(const Config& config)
+    : FamilyDenoiser(config,
+                     {.channels = config.in_channels,
+                      .context_dim = config.caption_dim,
+                      .context_length = config.caption_len,
+                      .heads = config.num_heads},
+                     {1, config.patch, config.patch}) {
+  units_ = make_units(config);
+}
 
 net::Conditions Stdit::conditions() const {
   net::Conditions wants;
@@ -353,10 +361,7 @@ net::Conditions Stdit::conditions() const {
 }
 
 net::Sample Stdit::blank(const std::array<int64_t, 4>& latent) const {
-  net::Sample sample;
-  sample.x = at::zeros(latent, at::kFloat);
-  sample.t = 500;
-  sample.context = at::zeros({config_.caption_len, config_.caption_dim}, at::kFloat);
+  net::Sample sample = FamilyDenoiser::blank(latent);
   const auto number = [](double value) { return at::full({1}, value, at::kFloat); };
   sample.extra = {{"height", number(static_cast<double>(kPixels * latent[2]))},
                   {"width", number(static_cast<double>(kPixels * latent[3]))},
@@ -415,8 +420,8 @@ std::string Stdit::foreign_name(const std::string& name, const std::string& nami
   return naming == "tessera" ? name : rename(official_names(), name);
 }
 
-void Stdit::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  draw_initial(initial_values(param, is_released(presets(), config_)), seed, param.name, first, count, out);
+Initial Stdit::initial(const plan::ParamSpec& param) const {
+  return initial_values(param, is_released(presets(), config_));
 }
 
 }  // namespace tessera::models::stdit

@@ -17,17 +17,15 @@
 //   cond, cond_mask   [C, F, H, W]: given latent frames, zeros elsewhere and where they are left out; and 1 where they
 //                     are, without it in the frames of mask_index
 //   y_null [m, D]     the caption of no words
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/stdit/config.h"
-#include "tessera/net/model.h"
 
 namespace tessera::models::stdit {
 
-class Stdit final : public net::Denoiser {
+class Stdit final : public FamilyDenoiser<Config> {
  public:
   explicit Stdit(const Config& config);
 
-  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
-  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
   net::Batch pack(const std::vector<net::Sample>& samples) const override;
   net::Conditions conditions() const override;
   net::Sample blank(const std::array<int64_t, 4>& latent) const override;
@@ -38,18 +36,9 @@ class Stdit final : public net::Denoiser {
   at::Tensor pack_target(const at::Tensor& target) const override;
   int64_t token_count(const std::array<int64_t, 4>& latent) const override;
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
-  void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
-  std::string config_json() const override { return to_json(config_); }
-  int64_t heads() const override { return config_.num_heads; }
-  int64_t in_channels() const override { return config_.in_channels; }
-  int64_t context_dim() const override { return config_.caption_dim; }
-  int64_t context_length() const override { return config_.caption_len; }
-
-  const Config& config() const { return config_; }
 
  private:
-  const Config config_;
-  std::vector<std::unique_ptr<net::Unit>> units_;
+  Initial initial(const plan::ParamSpec& param) const override;
 };
 
 }  // namespace tessera::models::stdit

@@ -1,5 +1,6 @@
 #include "tessera/models/wan/network.h"
 
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/parameters.h"
 
@@ -10,7 +11,6 @@ using net::Act;
 using net::Context;
 using net::Flow;
 using net::Norm;
-using net::Tokens;
 
 namespace {
 
@@ -19,34 +19,9 @@ const net::Linear kOfText{.space = kText}, kOfImage{.space = kImage};
 const net::Linear kGeluOfText{.act = Act::gelu_tanh, .space = kText};
 constexpr double kImageEps = 1e-5;  // LayerNorms of the image branch; elsewhere it is the config's
 
-double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
-
-/// Sum over samples of tokens squared, to which the work of self-attention is proportional.
-double squared_lengths(const Tokens& tokens) {
-  double sum = 0;
-  for (size_t s = 0; s + 1 < tokens.offsets.size(); ++s) {
-    const auto length = static_cast<double>(tokens.offsets[s + 1] - tokens.offsets[s]);
-    sum += length * length;
-  }
-  return sum;
-}
-
-class WanUnit : public net::Unit {
+class Stem final : public FamilyUnit<Config> {
  public:
-  WanUnit(const Config& config, plan::UnitSpec spec)
-      : c_(config), spec_(std::move(spec)), d_(static_cast<double>(config.dim)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-
- protected:
-  const Config c_;
-  const plan::UnitSpec spec_;
-  const double d_;  // width, for FLOPs
-};
-
-class Stem final : public WanUnit {
- public:
-  explicit Stem(const Config& config) : WanUnit(config, stem_spec(config)) {}
-  std::string prefix() const override { return ""; }
+  explicit Stem(const Config& config) : FamilyUnit(config, stem_spec(config), "") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor &patches = in.stream[0], &text = in.stream[1], &sinusoid = in.stream[2];
@@ -57,16 +32,6 @@ class Stem final : public WanUnit {
     Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.dim});                  // e0 [R, 6, d]
     if (!c_.has_image_branch()) return {{x}, {e, e0, context}};
     return {{x}, {e, e0, context, image_embedding(ctx, in.stream[3])}};
-  }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto text = static_cast<double>(c_.text_dim), freq = static_cast<double>(c_.freq_dim);
-    const double patch = 2.0 * static_cast<double>(c_.patch_size() * c_.in_dim * tokens.count()) * d_;
-    const double words = 2.0 * static_cast<double>(c_.text_len) * (text * d_ + d_ * d_);
-    const double time = 2.0 * (freq * d_ + 7 * d_ * d_);
-    const auto rows = static_cast<double>(c_.image_rows()), image = static_cast<double>(c_.image_dim);
-    const double pictures = 2 * rows * (image * image + image * d_);
-    return patch + samples(tokens) * (words + time + pictures);
   }
 
  private:
@@ -81,9 +46,9 @@ class Stem final : public WanUnit {
   }
 };
 
-class Block final : public WanUnit {
+class Block final : public FamilyUnit<Config> {
  public:
-  Block(const Config& config, int64_t index) : WanUnit(config, block_spec(config, index)) {}
+  Block(const Config& config, int64_t index) : FamilyUnit(config, block_spec(config, index)) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, d]
@@ -104,15 +69,6 @@ class Block final : public WanUnit {
     return {{x}, {}};
   }
   std::string_view output_site() const override { return "gate2"; }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto ffn = static_cast<double>(c_.ffn_dim), length = static_cast<double>(tokens.count());
-    const auto text = static_cast<double>(c_.text_len);
-    const double linears = length * (12 * d_ * d_ + 4 * d_ * ffn) + samples(tokens) * 4 * text * d_ * d_;
-    const auto image = static_cast<double>(c_.image_rows());
-    const double pictures = samples(tokens) * 4 * image * d_ * d_ + 4 * length * image * d_;
-    return linears + 4 * squared_lengths(tokens) * d_ + 4 * length * text * d_ + pictures;
-  }
 
  private:
   struct KeysAndValues {
@@ -150,18 +106,14 @@ class Block final : public WanUnit {
   }
 };
 
-class Head final : public WanUnit {
+class Head final : public FamilyUnit<Config> {
  public:
-  explicit Head(const Config& config) : WanUnit(config, head_spec(config)) {}
+  explicit Head(const Config& config) : FamilyUnit(config, head_spec(config)) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const auto s = (ctx.param("modulation") + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [R, d]: shift, scale
     const Tensor y = ctx.norm("norm", in.stream[0], {.eps = c_.eps, .shift = &s[0], .scale = &s[1]});  // y [T, d]
     return {{ctx.linear("head", y)}, {}};                                                              // [T, 4 * c_out]
-  }
-
-  double forward_flops(const Tokens& tokens) const override {
-    return 2.0 * static_cast<double>(c_.patch_size() * c_.out_dim * tokens.count()) * d_;
   }
 };
 

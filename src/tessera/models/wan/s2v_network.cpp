@@ -1,5 +1,6 @@
 #include "tessera/models/wan/s2v_network.h"
 
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/wan/s2v_parameters.h"
 #include "tessera/models/wan/s2v_tokens.h"
 
@@ -17,30 +18,15 @@ enum SoundCond { kLocal = 3, kGlobal };  // of the shared conditioning, after th
 const net::Linear kOfCaption{.space = kText};
 constexpr double kAdainEps = 1e-5;  // the reference takes this norm from a library with another default
 
-int64_t sound_frames(const Tokens& tokens) { return static_cast<int64_t>(tokens.segments.at(0).ranges.size()); }
-
 std::vector<int64_t> clip_frames(const Tokens& tokens) {
   std::vector<int64_t> frames;
   for (const auto& shape : tokens.space(kClip).shapes) frames.push_back(shape[0]);
   return frames;
 }
 
-class S2vUnit : public net::Unit {
+class S2vStem final : public FamilyUnit<S2vConfig> {
  public:
-  S2vUnit(const S2vConfig& config, plan::UnitSpec spec)
-      : c_(config), spec_(std::move(spec)), d_(static_cast<double>(config.base.dim)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-
- protected:
-  const S2vConfig c_;
-  const plan::UnitSpec spec_;
-  const double d_;  // width, for FLOPs
-};
-
-class S2vStem final : public S2vUnit {
- public:
-  explicit S2vStem(const S2vConfig& config) : S2vUnit(config, s2v_stem_spec(config)) {}
-  std::string prefix() const override { return ""; }
+  explicit S2vStem(const S2vConfig& config) : FamilyUnit(config, s2v_stem_spec(config), "") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor patches = ctx.linear("patch_embedding", in.stream[kPatches]);  // [T, d]; of motion not yet
@@ -65,30 +51,15 @@ class S2vStem final : public S2vUnit {
     const auto [local, global] = encode_audio(ctx, c_, in.stream[kSoundStates], clip_frames(ctx.tokens()));
     return {{x}, {e, e0, context, local, global}};
   }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto text = static_cast<double>(c_.base.text_dim), freq = static_cast<double>(c_.base.freq_dim);
-    const auto samples = static_cast<double>(tokens.offsets.size()) - 1;
-    const double patch = 2.0 * static_cast<double>(c_.base.patch_size() * c_.base.in_dim * tokens.count()) * d_;
-    const double words = 2.0 * static_cast<double>(c_.base.text_len) * (text * d_ + d_ * d_);
-    const double time = 2.0 * (freq * d_ + 7 * d_ * d_);
-    const auto frames = static_cast<double>(sound_frames(tokens)), audio = static_cast<double>(c_.audio_dim);
-    const auto branches = static_cast<double>(c_.audio_tokens());
-    // rows of the convolutions, at 4, 2 and 1 a frame; widths d/4, d/2 and d; three taps
-    const double first = 4 * audio * d_ / 4, second = 2 * d_ / 4 * d_ / 2, third = d_ / 2 * d_;
-    const double sound = 2.0 * frames * (3 * branches * (first + second + third) + d_ * d_);
-    return patch + samples * (words + time) + sound;
-  }
 };
 
 /// Cross-attention of the noisy clip's tokens to their frame's audio.
-class Injector final : public S2vUnit {
+class Injector final : public FamilyUnit<S2vConfig> {
  public:
   Injector(const S2vConfig& config, size_t index)
-      : S2vUnit(config, injector_spec(config, index)),
+      : FamilyUnit(config, injector_spec(config, index), "audio_injector."),
         site_("injector." + std::to_string(index)),
         adain_("injector_adain_layers." + std::to_string(index) + ".linear") {}
-  std::string prefix() const override { return "audio_injector."; }
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor& x = in.stream[0];  // [T, d]
@@ -108,13 +79,6 @@ class Injector final : public S2vUnit {
     }
     if (done < x.size(0)) pieces.push_back(x.slice(0, done));
     return {{pieces.size() == 1 ? pieces[0] : at::cat(pieces)}, {}};
-  }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto length = static_cast<double>(tokens.space(kClip).count()),
-               count = static_cast<double>(sound_frames(tokens));
-    const auto sound = static_cast<double>(c_.audio_tokens());
-    return 4 * (length + (sound + 1) * count) * d_ * d_ + 4 * length * sound * d_;
   }
 
  private:
