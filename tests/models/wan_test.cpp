@@ -5,7 +5,6 @@
 #include "golden.h"
 #include "tessera/base/check.h"
 #include "tessera/models/wan/network.h"
-#include "tessera/models/wan/parameters.h"
 #include "tessera/net/plain_context.h"
 
 namespace tessera::models::wan {
@@ -82,6 +81,16 @@ TEST(Wan, PresetsHaveThePublishedSizes) {
     for (const auto& unit : model.units()) tensors += unit->spec().params.size();
     EXPECT_EQ(tensors, row.tensors) << row.preset;
   }
+}
+
+TEST(Wan, TheLargestSizesThatAConfigMayHaveOverflowNoBytes) {
+  constexpr int64_t kMostSize = 1 << 20, kMostLayers = 1 << 12, kStates = 16;  // bytes of a parameter and its states
+  Config largest = size_of("wan-tiny");
+  largest.dim = largest.ffn_dim = largest.text_dim = largest.freq_dim = kMostSize;
+  largest.num_heads = kMostSize / 64, largest.num_layers = 1;
+  const int64_t numel = parameters(Wan(largest));
+  EXPECT_GT(numel, 10 * kMostSize * kMostSize);
+  EXPECT_LT(static_cast<double>(kStates * kMostLayers) * static_cast<double>(numel), 9e18);
 }
 
 TEST(Wan, PackedSamplesComeOutAsTheyDoAlone) {

@@ -5,15 +5,25 @@
 //   class Sana final : public FamilyDenoiser<Config> { ... };
 #include "tessera/models/common/initial.h"
 #include "tessera/models/common/patches.h"
+#include "tessera/net/declare.h"
 
 namespace tessera::models {
 
-/// A unit with the config of its model; made from this and what makes a unit.
+/// How tensor parallelism splits a unit's linears: by heads and by the width of the feed-forward (Megatron-LM: Shoeybi et
+/// al. 2019). What `o` or the feed-forward's second linear reads is split by columns, so they are by rows.
+inline constexpr plan::Split kColumns = plan::Split::column_parallel, kRows = plan::Split::row_parallel;
+
+/// A unit with the config of its model, whose parameters net::declare() finds.
 template <class Config>
 class FamilyUnit : public net::Unit {
  public:
-  template <class... OfUnit>
-  explicit FamilyUnit(const Config& config, OfUnit&&... of_unit) : Unit(std::forward<OfUnit>(of_unit)...), c_(config) {}
+  /// One of its kind, which stays fp32: a stem, a head.
+  FamilyUnit(const Config& config, const std::string& name, const std::string& prefix)
+      : Unit({.name = name, .kind = name, .params = {}, .cost = {}}, prefix), c_(config) {}
+  /// One of a list of blocks: "blocks.3".
+  FamilyUnit(const Config& config, const std::string& list, const std::string& kind, int64_t index)
+      : Unit({.name = list + "." + std::to_string(index), .kind = kind, .params = {}, .cost = {}, .narrow = true}),
+        c_(config) {}
 
  protected:
   const Config c_;

@@ -1,12 +1,13 @@
 #include "tessera/models/opensora/spec.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/opensora/network.h"
-#include "tessera/models/opensora/parameters.h"
+#include "tessera/models/opensora/weight_form.h"
 
 namespace tessera::models::opensora {
 
@@ -237,8 +238,15 @@ std::string OpenSora::foreign_name(const std::string& name, const std::string& n
   return rename(program_names(form), name);
 }
 
+/// PyTorch's of linears, of which biases are zero here; what takes given frames begins as zero.
 Initial OpenSora::initial(const plan::ParamSpec& param) const {
-  return initial_values(param, is_released(presets(), config_));
+  if (param.name.ends_with("_norm.weight")) return Initial::constant(1);
+  if (param.name.ends_with(".bias") || param.name.starts_with("cond_in.")) return Initial::constant(0);
+  const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.shape.back());
+  const bool embeds = std::ranges::any_of(std::array{"txt_in.", "time_in.", "vector_in.", "guidance_in."},
+                                          [&](const char* site) { return param.name.starts_with(site); });
+  if (embeds && !is_released(presets(), config_)) return Initial::embedding(in, out);
+  return {Initial::Kind::uniform, 1 / std::sqrt(in)};
 }
 
 }  // namespace tessera::models::opensora

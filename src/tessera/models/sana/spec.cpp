@@ -7,7 +7,7 @@
 #include "tessera/models/common/positions.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/sana/network.h"
-#include "tessera/models/sana/parameters.h"
+#include "tessera/models/sana/weight_form.h"
 
 namespace tessera::models::sana {
 
@@ -210,8 +210,21 @@ std::string Sana::why_not_trained() const {
          "along its path (JVP), and an adversarial loss";
 }
 
+/// Those of NVlabs' program: Xavier for linears, 1 / sqrt(D) for the tables, N(0, 0.02) for the embeddings. The last only
+/// where the sizes are those of a release; else Initial::embedding.
 Initial Sana::initial(const plan::ParamSpec& param) const {
-  return initial_values(param, is_released(presets(), config_));
+  const std::string_view name = param.name;
+  const auto has = [&](std::string_view text) { return name.find(text) != name.npos; };
+  if (name.ends_with(".bias") || has(".t_conv.")) return Initial::constant(0);
+  if (name.ends_with("scale_shift_table"))
+    return Initial::normal(1 / std::sqrt(static_cast<double>(param.shape.back())));
+  if (name == "attention_y_norm.weight") return Initial::constant(0.01);
+  if (has("_norm.")) return Initial::constant(1);
+  const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.numel()) / out;
+  if (has("_embedder.mlp.") || has(".y_proj.") || name.starts_with("t_block."))
+    return is_released(presets(), config_) ? Initial::normal(0.02) : Initial::embedding(in, out);
+  if (has("_conv.")) return {Initial::Kind::uniform, 1 / std::sqrt(in)};  // PyTorch's own, of convolutions
+  return Initial::xavier(in, out);
 }
 
 }  // namespace tessera::models::sana

@@ -7,8 +7,8 @@
 #include "tessera/models/common/positions.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/stdit/network.h"
-#include "tessera/models/stdit/parameters.h"
 #include "tessera/models/stdit/patching.h"
+#include "tessera/models/stdit/weight_form.h"
 
 namespace tessera::models::stdit {
 
@@ -420,8 +420,24 @@ std::string Stdit::foreign_name(const std::string& name, const std::string& nami
   return naming == "tessera" ? name : rename(official_names(), name);
 }
 
+/// Its program's: Xavier for linears, 1 / sqrt(D) for the tables; zero for what the temporal blocks add to the picture
+/// model, for the frame rate and for given frames.
 Initial Stdit::initial(const plan::ParamSpec& param) const {
-  return initial_values(param, is_released(presets(), config_));
+  const std::string_view name = param.name;
+  const auto begins = [&](std::string_view text) { return name.starts_with(text); };
+  if (name.ends_with("_norm.weight")) return Initial::constant(1);
+  if (name.ends_with("scale_shift_table"))
+    return Initial::normal(1 / std::sqrt(static_cast<double>(param.shape.back())));
+  const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.numel()) / out;
+  if (begins("x_embedder_cond") || begins("fps_embedder.mlp.2.")) return Initial::constant(0);
+  if (begins("temporal_blocks.") && (name.ends_with(".proj.weight") || name.ends_with(".fc2.weight")))
+    return Initial::constant(0);
+  if (name.ends_with(".bias")) return Initial::constant(0);
+  if (!is_released(presets(), config_) && (begins("t_embedder.") || begins("fps_embedder.") || begins("y_embedder.")))
+    return Initial::embedding(in, out);
+  if (begins("fps_embedder.")) return Initial::normal(0.02);
+  if (begins("x_embedder.")) return {Initial::Kind::uniform, 1 / std::sqrt(in)};  // PyTorch's own, of convolutions
+  return Initial::xavier(in, out);
 }
 
 }  // namespace tessera::models::stdit

@@ -3,10 +3,9 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/network.h"
-#include "tessera/models/wan/parameters.h"
 #include "tessera/models/wan/s2v_network.h"
-#include "tessera/models/wan/s2v_parameters.h"
 #include "tessera/models/wan/s2v_tokens.h"
+#include "tessera/models/wan/weight_form.h"
 
 namespace tessera::models::wan {
 
@@ -294,8 +293,19 @@ std::string S2v::foreign_name(const std::string& name, const std::string& naming
   return naming == "diffusers" ? rename(diffusers_names(), name) : name;
 }
 
+/// As in the official code with zero_init: audio, pose and mask have no effect at first.
 Initial S2v::initial(const plan::ParamSpec& param) const {
-  return s2v_initial_values(param, is_released(s2v_presets(), config_));
+  const std::string_view name = param.name;
+  const bool output = name.starts_with("audio_injector.injector.") && name.ends_with(".o.weight");
+  if (output || name.starts_with("audio_injector.injector_adain_layers.") || name.starts_with("cond_encoder.") ||
+      name.starts_with("trainable_cond_mask.") || name.ends_with(".padding_tokens"))
+    return Initial::constant(0);
+  if (name == "casual_audio_encoder.weights") return Initial::constant(0.01);
+  if (name.ends_with(".conv.weight")) {  // xavier of a convolution counts its taps on both sides
+    const auto taps = static_cast<double>(param.shape[2]);
+    return Initial::xavier(static_cast<double>(param.shape[1]) * taps, static_cast<double>(param.shape[0]) * taps);
+  }
+  return initial_values(param, is_released(s2v_presets(), config_));
 }
 
 }  // namespace tessera::models::wan

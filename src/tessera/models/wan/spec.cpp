@@ -6,7 +6,7 @@
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/network.h"
-#include "tessera/models/wan/parameters.h"
+#include "tessera/models/wan/weight_form.h"
 
 namespace tessera::models::wan {
 
