@@ -1,6 +1,4 @@
-#include "tessera/models/opensora/network.h"
-
-#include "tessera/models/common/denoiser.h"
+#include "tessera/models/opensora/spec.h"
 
 namespace tessera::models::opensora {
 

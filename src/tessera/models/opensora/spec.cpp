@@ -6,7 +6,6 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/opensora/network.h"
 #include "tessera/models/opensora/weight_form.h"
 
 namespace tessera::models::opensora {

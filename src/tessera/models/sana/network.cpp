@@ -1,6 +1,5 @@
-#include "tessera/models/sana/network.h"
+#include "tessera/models/sana/spec.h"
 
-#include "tessera/models/common/denoiser.h"
 #include "tessera/ops/relu.h"
 
 namespace tessera::models::sana {

@@ -6,7 +6,6 @@
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/positions.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/sana/network.h"
 #include "tessera/models/sana/weight_form.h"
 
 namespace tessera::models::sana {

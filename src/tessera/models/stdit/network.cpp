@@ -1,6 +1,4 @@
-#include "tessera/models/stdit/network.h"
-
-#include "tessera/models/common/denoiser.h"
+#include "tessera/models/stdit/spec.h"
 
 namespace tessera::models::stdit {
 

@@ -6,7 +6,6 @@
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/positions.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/stdit/network.h"
 #include "tessera/models/stdit/patching.h"
 #include "tessera/models/stdit/weight_form.h"
 
