@@ -33,11 +33,9 @@ struct Config {
   int64_t dim = 32, heads = 4, layers = 2, hidden = 48, text_dim = 24, text_len = 5;
 };
 
-using Unit = models::FamilyUnit<Config>;
-
-class Stem final : public Unit {
+class Stem final : public models::FamilyUnit<Config> {
  public:
-  explicit Stem(const Config& c) : Unit(c, "stem", "stem.") {}
+  explicit Stem(const Config& c) : FamilyUnit(c, "stem", "stem.") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor &rows = in.stream[0], &sinusoid = in.stream[1];  // rows [T, widest], sinusoid [2 B, frequencies]
@@ -51,9 +49,9 @@ class Stem final : public Unit {
   }
 };
 
-class Block final : public Unit {
+class Block final : public models::FamilyUnit<Config> {
  public:
-  Block(const Config& c, int64_t index) : Unit(c, "blocks", "block", index) {}
+  Block(const Config& c, int64_t index) : FamilyUnit(c, "blocks", "block", index) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, d]
@@ -123,9 +121,9 @@ class Block final : public Unit {
   }
 };
 
-class Head final : public Unit {
+class Head final : public models::FamilyUnit<Config> {
  public:
-  explicit Head(const Config& c) : Unit(c, "head", "head.") {}
+  explicit Head(const Config& c) : FamilyUnit(c, "head", "head.") {}
   Flow forward(Context& ctx, const Flow& in) const override {
     return {{ctx.linear("out", ctx.norm("norm", in.stream[0], {}), {.out = kPatchSize})}, {}};
   }
