@@ -40,26 +40,26 @@ inline Tensor normals(std::vector<int64_t> shape, uint64_t index) {
 /// A linear layer "b", or (kind "block") a residual of a norm and two of them.
 class Layer final : public net::Unit {
  public:
-  Layer(const std::string& name, const std::string& kind, int64_t from, int64_t to) {
-    spec_.name = name, spec_.kind = kind;
-    spec_.params = {{name + ".b.weight", {to, from}}, {name + ".b.bias", {to}}};
+  Layer(const std::string& name, const std::string& kind, int64_t from, int64_t to)
+      : Unit(describe(name, kind, from, to)) {}
+  net::Flow forward(net::Context& ctx, const net::Flow& in) const override {
+    const Tensor& x = in.stream[0];  // x [tokens, from]
+    if (spec().kind != "block") return {{ctx.linear("b", x)}, {}};
+    const Tensor y = ctx.linear("b", ctx.linear("a", ctx.norm("norm", x, {})), {.act = net::Act::gelu_tanh});
+    return {{ctx.residual("sum", x, y)}, {}};
+  }
+
+ private:
+  static plan::UnitSpec describe(const std::string& name, const std::string& kind, int64_t from, int64_t to) {
+    plan::UnitSpec spec{.name = name, .kind = kind, .params = {}, .cost = {}};
+    spec.params = {{name + ".b.weight", {to, from}}, {name + ".b.bias", {to}}};
     if (kind == "block")
       for (const plan::ParamSpec& param :
            {plan::ParamSpec{name + ".norm.weight", {from}}, plan::ParamSpec{name + ".norm.bias", {from}},
             plan::ParamSpec{name + ".a.weight", {from, from}}})
-        spec_.params.push_back(param);
+        spec.params.push_back(param);
+    return spec;
   }
-  const plan::UnitSpec& spec() const override { return spec_; }
-  net::Flow forward(net::Context& ctx, const net::Flow& in) const override {
-    const Tensor& x = in.stream[0];  // x [tokens, from]
-    if (spec_.kind != "block") return {{ctx.linear("b", x)}, {}};
-    const Tensor y = ctx.linear("b", ctx.linear("a", ctx.norm("norm", x, {})), {.act = net::Act::gelu_tanh});
-    return {{ctx.residual("sum", x, y)}, {}};
-  }
-  double forward_flops(const net::Tokens& tokens) const override { return 4.0 * kWidth * kWidth * tokens.count(); }
-
- private:
-  plan::UnitSpec spec_;
 };
 
 /// What a step gave: per micro-batch the output, and gradients and weights after it by parameter.

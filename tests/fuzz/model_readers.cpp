@@ -15,13 +15,10 @@
 #include "tessera/models/clip/config.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/opensora/config.h"
-#include "tessera/models/opensora/parameters.h"
 #include "tessera/models/opensora/weight_form.h"
 #include "tessera/models/sana/config.h"
-#include "tessera/models/sana/parameters.h"
 #include "tessera/models/sana/weight_form.h"
 #include "tessera/models/stdit/config.h"
-#include "tessera/models/stdit/parameters.h"
 #include "tessera/models/stdit/weight_form.h"
 #include "tessera/models/text/clip_text_config.h"
 #include "tessera/models/text/gemma2_config.h"
@@ -32,7 +29,6 @@
 #include "tessera/models/vae/opensora12_config.h"
 #include "tessera/models/vae/opensora13_config.h"
 #include "tessera/models/vae/wan_config.h"
-#include "tessera/models/wan/parameters.h"
 #include "tessera/models/wan/s2v_config.h"
 #include "tessera/models/wan/weight_form.h"
 #include "tessera/tools/verify/case_json.h"
@@ -58,40 +54,11 @@ void read_as_any(const std::string& text, std::initializer_list<Parse> parsers) 
     }
 }
 
-/// The arithmetic that sizes go through first: bytes of all parameters, of as many layers.
-void count_bytes(const std::vector<plan::UnitSpec>& ends, const std::vector<plan::UnitSpec>& blocks, int64_t layers) {
-  int64_t bytes = 0;
-  constexpr int64_t kStates = 16;  // bytes of a parameter and its states
-  for (const auto& unit : ends)
-    for (const auto& param : unit.params) bytes += kStates * param.numel();
-  for (const auto& unit : blocks)
-    for (const auto& param : unit.params) bytes += kStates * layers * param.numel();
-  check_internal(bytes > 0, "fuzz", "a model without bytes");
-}
-
-void parse_wan(const std::string& text) {
-  const wan::Config c = wan::parse_config(text, kFile);
-  wan::to_json(c);
-  count_bytes({wan::stem_spec(c), wan::head_spec(c)}, {wan::block_spec(c, 0)}, c.num_layers);
-}
+void parse_wan(const std::string& text) { wan::to_json(wan::parse_config(text, kFile)); }
 void parse_s2v(const std::string& text) { to_json(wan::parse_s2v_config(text, kFile)); }
-void parse_sana(const std::string& text) {
-  const sana::Config c = sana::parse_config(text, kFile);
-  sana::to_json(c);
-  count_bytes({sana::stem_spec(c), sana::head_spec(c)}, {sana::block_spec(c, 0)}, c.num_layers);
-}
-void parse_opensora(const std::string& text) {
-  const opensora::Config c = opensora::parse_config(text, kFile);
-  opensora::to_json(c);
-  count_bytes({opensora::stem_spec(c), opensora::head_spec(c)}, {opensora::double_block_spec(c, 0)}, c.depth);
-  count_bytes({}, {opensora::single_block_spec(c, 0)}, c.depth_single);
-}
-void parse_stdit(const std::string& text) {
-  const stdit::Config c = stdit::parse_config(text, kFile);
-  stdit::to_json(c);
-  count_bytes({stdit::stem_spec(c), stdit::head_spec(c)},
-              {stdit::block_spec(c, false, 0), stdit::block_spec(c, true, 0)}, c.depth);
-}
+void parse_sana(const std::string& text) { sana::to_json(sana::parse_config(text, kFile)); }
+void parse_opensora(const std::string& text) { opensora::to_json(opensora::parse_config(text, kFile)); }
+void parse_stdit(const std::string& text) { stdit::to_json(stdit::parse_config(text, kFile)); }
 void read_denoiser_config(const std::string& bytes, const std::string&) {
   read_as_any(bytes, {parse_wan, parse_s2v, parse_sana, parse_opensora, parse_stdit});
 }
@@ -281,12 +248,9 @@ std::vector<std::string> folder_seeds() {
   return seeds;
 }
 
-/// The tensors of a model by its units, and its config.json.
-std::string model_seed(const std::vector<plan::UnitSpec>& units, const std::string& config) {
-  Json json = {{"shapes", Json::object()}, {"config", Json::parse(config)}};
-  for (const plan::UnitSpec& unit : units)
-    for (const plan::ParamSpec& param : unit.params) json["shapes"][param.name] = param.shape;
-  return json.dump();
+/// The tensors of a model from which its sizes follow, and its config.json.
+std::string model_seed(const std::map<std::string, std::vector<int64_t>>& shapes, const std::string& config) {
+  return Json{{"shapes", shapes}, {"config", Json::parse(config)}}.dump();
 }
 template <class Config>
 const Config& preset(const std::vector<std::pair<std::string, Config>>& presets, const std::string& name) {
@@ -299,13 +263,43 @@ std::vector<std::string> denoiser_shape_seeds() {
   const auto& sana = preset(sana::presets(), "sana-tiny-video");
   const auto& mmdit = preset(opensora::presets(), "opensora2-tiny");
   const auto& stdit = stdit::presets().back().second;
-  return {model_seed({wan::stem_spec(wan), wan::block_spec(wan, 0), wan::head_spec(wan)}, wan::to_json(wan)),
-          model_seed({sana::stem_spec(sana), sana::block_spec(sana, 0), sana::head_spec(sana)}, sana::to_json(sana)),
-          model_seed({opensora::stem_spec(mmdit), opensora::double_block_spec(mmdit, 0),
-                      opensora::single_block_spec(mmdit, 0), opensora::head_spec(mmdit)},
+  const int64_t w = wan.dim, d = sana.dim(), m = mmdit.hidden_size, h = stdit.hidden_size;
+  return {model_seed({{"patch_embedding.weight", {w, wan.in_dim, 1, 2, 2}},
+                      {"text_embedding.0.weight", {w, wan.text_dim}},
+                      {"time_embedding.0.weight", {w, wan.freq_dim}},
+                      {"img_emb.emb_pos", {1, wan.image_rows(), wan.image_dim}},
+                      {"img_emb.proj.1.weight", {wan.image_dim, wan.image_dim}},
+                      {"blocks.0.self_attn.q.weight", {w, w}},
+                      {"blocks.0.cross_attn.k_img.weight", {w, w}},
+                      {"blocks.0.ffn.0.weight", {wan.ffn_dim, w}},
+                      {"head.head.weight", {4 * wan.out_dim, w}}},
+                     wan::to_json(wan)),
+          model_seed({{"x_embedder.proj.weight", {d, sana.in_channels, 1, 1, 1}},
+                      {"y_embedder.y_proj.fc1.weight", {d, sana.caption_dim}},
+                      {"blocks.0.attn.q.weight", {d, d}},
+                      {"blocks.0.attn.q_norm.weight", {d}},
+                      {"blocks.0.mlp.inverted_conv.value.weight", {sana.hidden(), d, 1, 1}},
+                      {"blocks.0.mlp.point_conv.conv.weight", {d, sana.hidden(), 1, 1}},
+                      {"blocks.0.mlp.t_conv.weight", {d, d, 3, 1}},
+                      {"final_layer.linear.weight", {sana.out_channels, d}}},
+                     sana::to_json(sana)),
+          model_seed({{"img_in.weight", {m, mmdit.in_channels}},
+                      {"cond_in.weight", {m, mmdit.cond_channels()}},
+                      {"txt_in.weight", {m, mmdit.context_dim}},
+                      {"vector_in.in_layer.weight", {m, mmdit.pooled_dim}},
+                      {"double_blocks.0.img_attn.norm.query_norm.weight", {mmdit.head_dim()}},
+                      {"double_blocks.0.img_mlp.0.weight", {mmdit.mlp_dim(), m}},
+                      {"single_blocks.0.linear2.attn.weight", {m, m}}},
                      opensora::to_json(mmdit)),
-          model_seed({stdit::stem_spec(stdit), stdit::block_spec(stdit, false, 0), stdit::block_spec(stdit, true, 0),
-                      stdit::head_spec(stdit)},
+          model_seed({{"x_embedder.proj.weight", {h, stdit.in_channels, 1, 2, 2}},
+                      {"x_embedder_cond.proj.weight", {h, stdit.in_channels, 1, 2, 2}},
+                      {"fps_embedder.mlp.0.weight", {h, 256}},
+                      {"y_embedder.y_proj.fc1.weight", {h, stdit.caption_dim}},
+                      {"spatial_blocks.0.attn.q.weight", {h, h}},
+                      {"spatial_blocks.0.attn.q_norm.weight", {stdit.head_dim()}},
+                      {"spatial_blocks.0.mlp.fc1.weight", {stdit.mlp_dim(), h}},
+                      {"temporal_blocks.0.attn.q.weight", {h, h}},
+                      {"final_layer.linear.weight", {4 * stdit.out_channels(), h}}},
                      stdit::to_json(stdit)),
           R"({"shapes": {"encoder.conv1.weight": [96, 3, 3, 3, 3], "conv2.weight": [16, 16, 1, 1, 1]}})"};
 }

@@ -1,5 +1,5 @@
 #include "models/denoiser_golden.h"
-#include "tessera/models/opensora/case.h"
+#include "tessera/models/opensora/family.h"
 
 namespace tessera::models::opensora {
 

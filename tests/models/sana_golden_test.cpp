@@ -1,5 +1,5 @@
 #include "models/denoiser_golden.h"
-#include "tessera/models/sana/case.h"
+#include "tessera/models/sana/family.h"
 
 namespace tessera::models::sana {
 

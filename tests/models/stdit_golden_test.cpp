@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "models/denoiser_golden.h"
-#include "tessera/models/stdit/case.h"
+#include "tessera/models/stdit/family.h"
 
 namespace tessera::models::stdit {
 

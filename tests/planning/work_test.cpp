@@ -15,24 +15,65 @@ constexpr const char* kConfig =
     R"({"dim": 64, "num_heads": 2, "num_layers": 3, "ffn_dim": 192, "in_dim": 16, "out_dim": 16, "freq_dim": 32,
         "text_dim": 48, "text_len": 8})";
 
-TEST(Work, ProductsAndAttentionAddUpToTheFlopsThatUnitsDeclare) {
+/// Products and attention of a kind of unit.
+double forward_flops(const net::Denoiser& model, const net::Batch& batch, const std::string& kind) {
+  return count_work(model.units(), batch).at(kind).forward_flops();
+}
+
+TEST(Work, ProductsAndAttentionAreThoseOfTheFormulas) {
   const auto model = models::make_denoiser({.config_text = kConfig});
-  std::vector<net::Sample> samples(2);
-  for (net::Sample& sample : samples) {
-    sample.x = at::zeros({16, 2, 8, 6});
-    sample.context = at::zeros({8, 48});
-    sample.t = 500;
-  }
+  std::vector<net::Sample> samples;
+  for (const int64_t frames : {2, 3}) samples.push_back(model->blank({16, frames, 8, 6}));
   const net::Batch batch = model->pack(samples);
+  constexpr double kFirst = 2 * 4 * 3, kSecond = 3 * 4 * 3, kTokens = kFirst + kSecond;
+  constexpr double d = 64, ffn = 192, text = 8, clips = 2;
+  const double words = 2 * text * (48 * d + d * d), time = 2 * (32 * d + 7 * d * d);
+  EXPECT_NEAR(forward_flops(*model, batch, "stem"), 2 * kTokens * 16 * 4 * d + clips * (words + time), 1);
+  const double linears = kTokens * (12 * d * d + 4 * d * ffn) + clips * 4 * text * d * d;
+  const double attention = 4 * d * (kFirst * kFirst + kSecond * kSecond + kTokens * text);
+  EXPECT_NEAR(forward_flops(*model, batch, "block"), linears + attention, 1);
+  EXPECT_NEAR(forward_flops(*model, batch, "head"), 2 * kTokens * 16 * 4 * d, 1);
+}
+
+TEST(Work, FlopsOfReleasedModelsAreThePublishedOnes) {
+  struct Published {
+    const char* preset;
+    std::array<int64_t, 4> latent;
+    double pflop;
+  };
+  for (const auto& [preset, latent, pflop] : {Published{"wan2.1-t2v-1.3b", {16, 21, 60, 104}, 0.283},
+                                              {"wan2.1-i2v-14b-480p", {16, 21, 60, 104}, 1.686},
+                                              {"wan2.2-ti2v-5b", {48, 31, 44, 80}, 0.517}}) {
+    const auto model = models::make_denoiser({.preset = preset});
+    const plan::WorkTable work = count_work(model->units(), model->pack({model->blank(latent)}));
+    double flops = 0;
+    for (const auto& unit : model->units()) flops += work.at(unit->spec().kind).forward_flops();
+    EXPECT_NEAR(flops / 1e15, pflop, 0.001) << preset;
+  }
+}
+
+/// A plan's FLOP rate is made of these.
+TEST(Work, MeasuredFlopsAreARanksShareAndCountAdapters) {
+  const auto model = models::make_denoiser({.config_text = kConfig});
+  const net::Batch batch = model->pack({model->blank({16, 2, 8, 6})});
+  const auto of_block = [&](const char* mesh, int rank) {
+    const plan::ModelSpec spec = measure(model->units(), batch, "wan", {.mesh = Mesh::parse(mesh), .rank = rank});
+    return std::ranges::find(spec.units, "block", &plan::UnitSpec::kind)->cost.forward_flops;
+  };
+  const double text = 4.0 * 8 * 64 * 64;  // keys and values of the caption, on each rank
+  const double whole = of_block("", 0);
+  EXPECT_NEAR(whole, forward_flops(*model, batch, "block"), 1);
+  for (const char* mesh : {"cp=2", "sp=2", "tp=2"})
+    EXPECT_NEAR(of_block(mesh, 0) + of_block(mesh, 1), whole + text, 1e-9 * whole) << mesh;
+  models::adapt(*model, {.rank = 4, .alpha = 4, .targets = {"self_attn.q"}});
+  EXPECT_NEAR(of_block("", 0), whole + 2.0 * 24 * 4 * (64 + 64), 1) << "of 24 tokens, a pair of rank 4";
+}
+
+TEST(Work, ABlockHasItsProductsAndHalvesAreStreamedInHalfTheBytes) {
+  const auto model = models::make_denoiser({.config_text = kConfig});
+  const net::Batch batch = model->pack({model->blank({16, 2, 8, 6}), model->blank({16, 2, 8, 6})});
   const plan::WorkTable work = count_work(model->units(), batch);
   ASSERT_EQ(work.size(), 3u);  // kinds, not units
-  for (const auto& unit : model->units()) {
-    const plan::UnitWork& counted = work.at(unit->spec().kind);
-    double flops = 0;
-    for (double product : counted.products) flops += product;
-    for (const auto& [site, attention] : counted.attention) flops += attention;
-    EXPECT_NEAR(flops, unit->forward_flops(batch.tokens), 1e-6 * flops) << unit->spec().name;
-  }
   const plan::UnitWork& block = work.at("block");
   EXPECT_EQ(block.products.size(), 10u);
   EXPECT_EQ(block.attention.size(), 2u);

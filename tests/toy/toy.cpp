@@ -8,8 +8,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/config_reader.h"
-#include "tessera/models/common/initial.h"
-#include "tessera/models/common/patches.h"
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/known.h"
 
 namespace tessera::toy {
@@ -28,75 +27,36 @@ enum Cond { kModulation };
 constexpr int64_t kChannels = 12, kFrequencies = 16, kPatch = 2;
 constexpr int64_t kPatchSize = kChannels * kPatch * kPatch;
 constexpr int kModulations = 6;
+const net::Linear kByHeads{.split = models::kColumns};
 
 struct Config {
   int64_t dim = 32, heads = 4, layers = 2, hidden = 48, text_dim = 24, text_len = 5;
 };
 
-/// Collects a unit's parameters; `split` as tensor parallelism cuts a linear.
-struct Parameters {
-  plan::UnitSpec spec;
-  void add(const std::string& name, std::vector<int64_t> shape, plan::Split split = plan::Split::none) {
-    spec.params.push_back({.name = spec.name + "." + name, .shape = std::move(shape), .split = split});
-  }
-  void linear(const std::string& site, int64_t out, int64_t in, plan::Split split = plan::Split::none) {
-    add(site + ".weight", {out, in}, split);
-    add(site + ".bias", {out}, split == plan::Split::column_parallel ? split : plan::Split::none);
-  }
-  /// q, k and v by heads, and the way back.
-  void attention(const std::string& site, int64_t dim) {
-    for (const char* name : {".q", ".k", ".v"}) linear(site + name, dim, dim, plan::Split::column_parallel);
-    linear(site + ".o", dim, dim, plan::Split::row_parallel);
-  }
-};
-
-class Unit : public net::Unit {
+class Stem final : public models::FamilyUnit<Config> {
  public:
-  Unit(const Config& c, plan::UnitSpec spec) : c_(c), spec_(std::move(spec)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  double forward_flops(const net::Tokens& tokens) const override {
-    double weights = 0;
-    for (const auto& param : spec_.params) weights += static_cast<double>(param.numel());
-    return 2 * weights * static_cast<double>(tokens.count());
-  }
-
- protected:
-  const Config c_;
-  const plan::UnitSpec spec_;
-};
-
-class Stem final : public Unit {
- public:
-  explicit Stem(const Config& c) : Unit(c, describe(c)) {}
+  explicit Stem(const Config& c) : FamilyUnit(c, "stem", "stem.") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor &rows = in.stream[0], &sinusoid = in.stream[1];  // rows [T, widest], sinusoid [2 B, frequencies]
     const Tensor text = ctx.part(rows, kText).narrow(1, 0, c_.text_dim).contiguous();
     const Tensor video = ctx.part(rows, kVideo).narrow(1, 0, kPatchSize).contiguous();
-    const Tensor x = ctx.join(
-        {{kText, ctx.linear("text", text, {.space = kText})}, {kVideo, ctx.linear("patch", video, {.space = kVideo})}});
-    const Tensor e = ctx.linear("time.2", ctx.linear("time.0", sinusoid), {.act = net::Act::silu});
+    const Tensor x = ctx.join({{kText, ctx.linear("text", text, {.space = kText, .out = c_.dim})},
+                               {kVideo, ctx.linear("patch", video, {.space = kVideo, .out = c_.dim})}});
+    const Tensor e = ctx.linear("time.2", ctx.linear("time.0", sinusoid, {.out = c_.dim}),
+                                {.act = net::Act::silu, .out = kModulations * c_.dim});
     return {{x}, {e.view({-1, kModulations, c_.dim})}};  // x [T, d]; e [2 B, 6, d]: a row of each sample's stream
-  }
-
- private:
-  static plan::UnitSpec describe(const Config& c) {
-    Parameters p{{.name = "stem", .kind = "stem", .params = {}, .cost = {}}};
-    p.linear("text", c.dim, c.text_dim);
-    p.linear("patch", c.dim, kPatchSize);
-    p.linear("time.0", c.dim, kFrequencies);
-    p.linear("time.2", kModulations * c.dim, c.dim);
-    return p.spec;
   }
 };
 
-class Block final : public Unit {
+class Block final : public models::FamilyUnit<Config> {
  public:
-  Block(const Config& c, int64_t index) : Unit(c, describe(c, index)) {}
+  Block(const Config& c, int64_t index) : FamilyUnit(c, "blocks", "block", index) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    Tensor x = in.stream[0];                                                    // x [T, d]
-    const auto m = (ctx.param("modulation") + in.cond[kModulation]).unbind(1);  // m[6] of [2 B, d]
+    Tensor x = in.stream[0];  // x [T, d]
+    const auto m =
+        (ctx.param("modulation", {1, kModulations, c_.dim}) + in.cond[kModulation]).unbind(1);  // m[6] of [2 B, d]
     const auto modulated = [](const Tensor& shift, const Tensor& scale) {
       return Norm{.shift = &shift, .scale = &scale};
     };
@@ -114,7 +74,7 @@ class Block final : public Unit {
     const Tensor text = ctx.part(y, kText), video = ctx.part(y, kVideo);
     const auto both = [&](const std::string& what, bool norm) {
       const auto of = [&](const std::string& stream, const Tensor& rows, int space) {
-        const Tensor z = ctx.linear("joint." + stream + what, rows, {.space = space});
+        const Tensor z = ctx.linear("joint." + stream + what, rows, {.space = space, .split = models::kColumns});
         if (!norm) return z;
         return ctx.norm("joint." + stream + ".norm" + what, z, {.kind = Norm::rms, .heads = c_.heads}, space);
       };
@@ -124,71 +84,48 @@ class Block final : public Unit {
     const Tensor turned = ctx.rope("joint.rope_k", both(".k", true), c_.heads, net::RopeStyle::half_split);
     const Tensor k = ctx.ahead("joint", turned);  // one of three, and not the first: the others are sent by attention
     const Tensor out = ctx.attention("joint", q, k, both(".v", false), c_.heads);
-    return ctx.join({{kText, ctx.linear("joint.text.o", ctx.part(out, kText), {.space = kText})},
-                     {kVideo, ctx.linear("joint.video.o", ctx.part(out, kVideo), {.space = kVideo})}});
+    return ctx.join(
+        {{kText, ctx.linear("joint.text.o", ctx.part(out, kText), {.space = kText, .split = models::kRows})},
+         {kVideo, ctx.linear("joint.video.o", ctx.part(out, kVideo), {.space = kVideo, .split = models::kRows})}});
   }
 
   Tensor attention_over_time(Context& ctx, const Tensor& y) const {
-    const Norm turned{.kind = Norm::rms, .rope = c_.heads};
-    const Tensor q = ctx.ahead("time", ctx.norm("time.norm_q", ctx.linear("time.q", y), turned));
-    const Tensor k = ctx.ahead("time", ctx.norm("time.norm_k", ctx.linear("time.k", y), turned));
-    const Tensor v = ctx.linear("time.v", y);
-    return ctx.linear("time.o", ctx.attention("time", q, k, v, c_.heads, ctx.tokens().segments.at(kTime)));
+    const Norm turned{.kind = Norm::rms, .rope = c_.heads, .split = models::kColumns};
+    const Tensor q = ctx.ahead("time", ctx.norm("time.norm_q", ctx.linear("time.q", y, kByHeads), turned));
+    const Tensor k = ctx.ahead("time", ctx.norm("time.norm_k", ctx.linear("time.k", y, kByHeads), turned));
+    const Tensor v = ctx.linear("time.v", y, kByHeads);
+    const Tensor out = ctx.attention("time", q, k, v, c_.heads, ctx.tokens().segments.at(kTime));
+    return ctx.linear("time.o", out, {.split = models::kRows});
   }
 
   Tensor linear_attention(Context& ctx, const Tensor& y) const {
-    const Tensor q = at::softplus(ctx.linear("linear.q", y)), k = at::softplus(ctx.linear("linear.k", y));
-    const Tensor v = ctx.linear("linear.v", y);
+    const Tensor q = at::softplus(ctx.linear("linear.q", y, kByHeads)),
+                 k = at::softplus(ctx.linear("linear.k", y, kByHeads));
+    const Tensor v = ctx.linear("linear.v", y, kByHeads);
     const Tensor turned_q = ctx.rope("linear.rope_q", q, c_.heads, net::RopeStyle::interleaved);
     const Tensor turned_k = ctx.rope("linear.rope_k", k, c_.heads, net::RopeStyle::interleaved);
-    return ctx.linear("linear.o", ctx.linear_attention("linear", q, k, v, c_.heads, 1e-3, {&turned_q, &turned_k}));
+    const Tensor out = ctx.linear_attention("linear", q, k, v, c_.heads, 1e-3, {&turned_q, &turned_k});
+    return ctx.linear("linear.o", out, {.split = models::kRows});
   }
 
   /// A feed-forward whose video rows see their neighbours; text rows pass it by.
   Tensor mixed(Context& ctx, const Tensor& y) const {
     const Tensor video = ctx.part(y, kVideo), text = ctx.part(y, kText);
-    const Tensor up = ctx.linear("ffn.up", video, {.space = kVideo});
-    const Tensor gate = ctx.linear("ffn.gate", video, {.space = kVideo});  // both through [rows, hidden]
-    const Tensor near = ctx.conv("ffn.conv", up, {.kernel = {3, 3, 3}}, kVideo);
-    const Tensor z = ctx.linear("ffn.down", near, {.act = net::Act::silu_glu, .space = kVideo, .gate = &gate});
+    const net::Linear wide{.space = kVideo, .out = c_.hidden, .split = models::kColumns};
+    const Tensor up = ctx.linear("ffn.up", video, wide), gate = ctx.linear("ffn.gate", video, wide);  // [rows, hidden]
+    const Tensor near = ctx.conv("ffn.conv", up, {.kernel = {3, 3, 3}, .split = models::kColumns}, kVideo);
+    const Tensor z =
+        ctx.linear("ffn.down", near,
+                   {.act = net::Act::silu_glu, .space = kVideo, .gate = &gate, .out = c_.dim, .split = models::kRows});
     return ctx.join({{kText, text}, {kVideo, z}});
-  }
-
-  static plan::UnitSpec describe(const Config& c, int64_t index) {
-    using plan::Split;
-    Parameters p{{.name = "blocks." + std::to_string(index), .kind = "block", .params = {}, .cost = {}}};
-    p.spec.narrow = true;
-    p.add("modulation", {1, kModulations, c.dim});
-    for (const std::string stream : {"joint.text", "joint.video"}) {
-      p.attention(stream, c.dim);
-      for (const char* norm : {".norm.q.weight", ".norm.k.weight"}) p.add(stream + norm, {c.dim / c.heads});
-    }
-    for (const char* norm : {"norm2", "norm3"})
-      for (const char* part : {".weight", ".bias"}) p.add(std::string(norm) + part, {c.dim});
-    p.attention("time", c.dim);
-    for (const char* norm : {"time.norm_q.weight", "time.norm_k.weight"}) p.add(norm, {c.dim}, Split::column_parallel);
-    p.attention("linear", c.dim);
-    for (const char* site : {"ffn.up", "ffn.gate"}) p.linear(site, c.hidden, c.dim, Split::column_parallel);
-    p.add("ffn.conv.weight", {c.hidden, 1, 3, 3, 3}, Split::column_parallel);
-    p.add("ffn.conv.bias", {c.hidden}, Split::column_parallel);
-    p.linear("ffn.down", c.dim, c.hidden, Split::row_parallel);
-    return p.spec;
   }
 };
 
-class Head final : public Unit {
+class Head final : public models::FamilyUnit<Config> {
  public:
-  explicit Head(const Config& c) : Unit(c, describe(c)) {}
+  explicit Head(const Config& c) : FamilyUnit(c, "head", "head.") {}
   Flow forward(Context& ctx, const Flow& in) const override {
-    return {{ctx.linear("out", ctx.norm("norm", in.stream[0], {}))}, {}};
-  }
-
- private:
-  static plan::UnitSpec describe(const Config& c) {
-    Parameters p{{.name = "head", .kind = "head", .params = {}, .cost = {}}};
-    for (const char* part : {"norm.weight", "norm.bias"}) p.add(part, {c.dim});
-    p.linear("out", kPatchSize, c.dim);
-    return p.spec;
+    return {{ctx.linear("out", ctx.norm("norm", in.stream[0], {}), {.out = kPatchSize})}, {}};
   }
 };
 
@@ -208,13 +145,15 @@ Tensor from_patches(const Tensor& rows, const std::array<int64_t, 4>& shape) {
 
 class Model final : public net::Denoiser {
  public:
-  explicit Model(const Config& c) : c_(c) {
+  explicit Model(const Config& c)
+      : Denoiser({.channels = kChannels, .context_dim = c.text_dim, .context_length = c.text_len, .heads = c.heads}),
+        c_(c) {
     units_.push_back(std::make_unique<Stem>(c));
     for (int64_t i = 0; i < c.layers; ++i) units_.push_back(std::make_unique<Block>(c, i));
     units_.push_back(std::make_unique<Head>(c));
+    const net::Batch least = pack({blank({kChannels, 1, kPatch, kPatch})});
+    net::declare(units_, {least.inputs, {}}, least.tokens);
   }
-  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
-  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
 
   /// Straight into what is kept: packing is part of a step's memory.
   net::Batch pack(const std::vector<net::Sample>& samples) const override {
@@ -286,10 +225,6 @@ class Model final : public net::Denoiser {
                           {"ffn_dim", c_.hidden}, {"text_dim", c_.text_dim}, {"text_len", c_.text_len}}
         .dump();
   }
-  int64_t heads() const override { return c_.heads; }
-  int64_t in_channels() const override { return kChannels; }
-  int64_t context_dim() const override { return c_.text_dim; }
-  int64_t context_length() const override { return c_.text_len; }
 
  private:
   /// Where the rows of one more sample lie.
@@ -336,7 +271,6 @@ class Model final : public net::Denoiser {
   }
 
   const Config c_;
-  std::vector<std::unique_ptr<net::Unit>> units_;
 };
 
 std::unique_ptr<net::Denoiser> from_json(const std::string& json, const std::string& file,

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/engine/work.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::train {
@@ -30,7 +31,8 @@ TEST(Utilisation, FlopsOfAModelAreThreeTimesItsForwardButForGradientsOfItsInputs
   ModelFlops flops(*model);
   const net::Batch batch = model->pack({model->blank({16, 2, 8, 6})});
   double forward = 0;
-  for (const auto& unit : model->units()) forward += unit->forward_flops(batch.tokens);
+  const plan::WorkTable work = engine::count_work(model->units(), batch);
+  for (const auto& unit : model->units()) forward += work.at(unit->spec().kind).forward_flops();
   const double counted = flops.of_sample({16, 2, 8, 6}, plan_of(Mesh{}), 0);
   EXPECT_LE(counted, 3 * forward * (1 + 1e-9));
   EXPECT_GT(counted, 2.9 * forward);

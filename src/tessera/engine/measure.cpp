@@ -4,6 +4,7 @@
 #include "tessera/engine/graph_cost.h"
 #include "tessera/engine/largest_cost.h"
 #include "tessera/engine/parallel/slice.h"
+#include "tessera/engine/signatures.h"
 #include "tessera/ops/target.h"
 
 namespace tessera::engine {
@@ -99,7 +100,10 @@ class Probe {
       for (const Tensor& t : out.stream) f.compact_out += compact({"", t});
       f.cond = distinct_bytes(out.cond);
     }
-    f.forward_flops = unit.forward_flops(tokens_);
+    plan::UnitWork work;
+    plan::UnitSignatures sizes;
+    count_unit(unit, {stream, cond}, tokens_, options_.compute, work, sizes);
+    f.forward_flops = work.forward_flops();
     f.backward_flops = 2 * f.forward_flops;
     if (options_.train) {
       const UnitProbe probe{

@@ -24,6 +24,7 @@
 #include "tessera/net/adapters.h"
 #include "tessera/net/tokens.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/plan/unit_spec.h"
 
 namespace tessera::net {
 
@@ -32,10 +33,17 @@ using at::Tensor;
 /// Activation of a linear's input. gelu is the exact one; *_glu multiplies the input by the activated gate.
 enum class Act { none, gelu_tanh, gelu, silu, gelu_glu, silu_glu };
 
+/// [Note: declared by use] What a unit asks for is declared where it asks: shapes, and how tensor parallelism splits
+/// them. declare.h runs the forward once to collect these; contexts that compute do not read them.
 struct Linear {
   Act act = Act::none;
   int space = 0;                 ///< row space of x
   const Tensor* gate = nullptr;  ///< of *_glu, the shape of x
+  // Declared:
+  int64_t out = 0;  ///< channels of the result; 0: as many as x has
+  plan::Split split = plan::Split::none;
+  bool bias = true;
+  std::vector<int64_t> kernel = {};  ///< its weight is that of a convolution: [out, in / (their product), kernel...]
 };
 
 struct Norm {
@@ -45,6 +53,7 @@ struct Norm {
   const Tensor *shift = nullptr, *scale = nullptr;
   int64_t heads = 0;  ///< rms: number of heads that are normalised each, with site.weight [d_h]; 0: the full width, [D]
   int64_t rope = 0;   ///< rms: number of heads that rope() (interleaved) then rotates; 0: no rotation
+  plan::Split split = plan::Split::none;  ///< declared; of the weight of an rms norm of a full width
 };
 
 /// Which two channels of a head are rotated as a pair: neighbours 2i and 2i + 1, or i and i + d/2.
@@ -64,6 +73,7 @@ struct Rotated {
 /// A convolution over the frames, rows and columns of a space (Space::shapes), zeros around, stride 1: odd kernel.
 struct Conv {
   std::array<int64_t, 3> kernel = {1, 3, 3};
+  plan::Split split = plan::Split::none;  ///< declared
 };
 
 class Context {
@@ -75,8 +85,8 @@ class Context {
   /// Settings of the LoRA pairs beside this unit's linears (adapters.h), borrowed; null: no pairs.
   void use_adapters(const AdapterSettings* settings) { adapters_ = settings; }
 
-  /// x [.., in] -> [.., out]; parameters site.weight [out, in] and, when declared, site.bias [out]. An activation saves
-  /// its input alone for the backward.
+  /// x [.., in] -> [.., out]; parameters site.weight [out, in] and, unless it has none, site.bias [out]. An activation
+  /// saves its input alone for the backward.
   virtual Tensor linear(std::string_view site, const Tensor& x, const Linear& how = {}) = 0;
   /// LayerNorm or RMSNorm of x [rows, D].
   virtual Tensor norm(std::string_view site, const Tensor& x, const Norm& how, int space = 0) = 0;
@@ -95,7 +105,7 @@ class Context {
   /// that are not negative. q, k, v [rows, heads * d].
   virtual Tensor linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                   int64_t heads, double eps, const Rotated& rotated = {}) = 0;
-  /// Depthwise convolution: site.weight [D, 1, kernel...], when declared site.bias [D]. x [rows, D].
+  /// Depthwise convolution: site.weight [D, 1, kernel...], of one frame [D, 1, h, w], and site.bias [D]. x [rows, D].
   virtual Tensor conv(std::string_view site, const Tensor& x, const Conv& how, int space = 0) = 0;
   /// Each row with its neighbours: x [rows, D] -> [rows, D * taps], the tap fastest, zeros outside the grid. A linear
   /// of the result is a convolution over all channels, whose weight is [out, D, kernel...].
@@ -108,10 +118,19 @@ class Context {
 
   /// A parameter as a small tensor with a gradient (modulation tables).
   virtual Tensor param(std::string_view site) = 0;
+  Tensor param(std::string_view site, at::IntArrayRef shape) {
+    declare(site, "", shape);
+    return param(site);
+  }
   /// Rows of a table by ids [T] int64.
   virtual Tensor embedding(std::string_view site, const Tensor& ids) = 0;
+  Tensor embedding(std::string_view site, const Tensor& ids, at::IntArrayRef shape) {
+    declare(site, ".weight", shape);
+    return embedding(site, ids);
+  }
 
  protected:
+  virtual void declare(std::string_view /*site*/, std::string_view /*suffix*/, at::IntArrayRef /*shape*/) {}
   /// The range of tokens that a tensor with `rows` rows has.
   virtual TokenRange tokens_of(int64_t rows) const { return {tokens().begin, tokens().begin + rows}; }
   const AdapterSettings* adapters_ = nullptr;

@@ -61,12 +61,21 @@ struct Batch {
   std::vector<int> token_inputs = {0};
 };
 
+/// Sizes of a denoiser that are known without a sample.
+struct DenoiserSizes {
+  int64_t channels = 0;        ///< of the latents that it denoises
+  int64_t context_dim = 0;     ///< width of a context
+  int64_t context_length = 0;  ///< most rows of a context
+  int64_t heads = 1;           ///< of its self-attention: sp x tp must divide them
+};
+
 class Denoiser {
  public:
+  explicit Denoiser(const DenoiserSizes& sizes) : sizes_(sizes) {}
   virtual ~Denoiser() = default;
-  virtual const std::vector<std::unique_ptr<Unit>>& units() const = 0;
-  /// The same list, whose units may be replaced (models/common/adapted.h); null: the model takes no adapters.
-  virtual std::vector<std::unique_ptr<Unit>>* adaptable_units() { return nullptr; }
+  const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
+  /// The same list, whose units may be replaced (models/common/adapted.h).
+  std::vector<std::unique_ptr<Unit>>& adaptable_units() { return units_; }
   virtual Batch pack(const std::vector<Sample>& samples) const = 0;
   virtual Conditions conditions() const { return {}; }
   /// A sample of zeros with a latent of that shape and every input of pack() at its largest size; plans are made for
@@ -96,11 +105,16 @@ class Denoiser {
   virtual std::string config_json() const = 0;  ///< official config.json
   /// The sigma from which on the high-noise expert denoises: that of the released pair, else a default for a new pair.
   virtual double released_boundary() const { return 0.5; }
-  /// Heads of its self-attention: sp x tp must divide them.
-  virtual int64_t heads() const { return 1; }
-  virtual int64_t in_channels() const = 0;  ///< of the latents that it denoises
-  virtual int64_t context_dim() const = 0;
-  virtual int64_t context_length() const = 0;  ///< most rows of a context
+  int64_t heads() const { return sizes_.heads; }
+  int64_t in_channels() const { return sizes_.channels; }
+  int64_t context_dim() const { return sizes_.context_dim; }
+  int64_t context_length() const { return sizes_.context_length; }
+
+ protected:
+  std::vector<std::unique_ptr<Unit>> units_;
+
+ private:
+  const DenoiserSizes sizes_;
 };
 
 /// A video autoencoder, without gradients.

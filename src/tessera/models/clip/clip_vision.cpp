@@ -8,7 +8,6 @@ namespace tessera::models::clip {
 using at::Tensor;
 using net::Context;
 using net::Flow;
-using net::Tokens;
 
 namespace {
 
@@ -23,15 +22,14 @@ plan::UnitSpec frozen(std::string name, std::string kind, const std::string& pre
 class Embedding final : public net::Unit {
  public:
   explicit Embedding(const Config& c)
-      : c_(c),
-        spec_(frozen("embedding", "embedding", "visual.",
-                     {{"patch_embedding.weight", {c.dim, 3, c.patch, c.patch}},
-                      {"cls_embedding", {1, 1, c.dim}},
-                      {"pos_embedding", {1, c.rows(), c.dim}},
-                      {"pre_norm.weight", {c.dim}},
-                      {"pre_norm.bias", {c.dim}}})) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  std::string prefix() const override { return "visual."; }
+      : Unit(frozen("embedding", "embedding", "visual.",
+                    {{"patch_embedding.weight", {c.dim, 3, c.patch, c.patch}},
+                     {"cls_embedding", {1, 1, c.dim}},
+                     {"pos_embedding", {1, c.rows(), c.dim}},
+                     {"pre_norm.weight", {c.dim}},
+                     {"pre_norm.bias", {c.dim}}}),
+             "visual."),
+        c_(c) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor patches = ctx.linear("patch_embedding", in.stream[0]).view({-1, c_.rows() - 1, c_.dim});
@@ -39,20 +37,14 @@ class Embedding final : public net::Unit {
     const Tensor x = at::cat({first, patches}, 1) + ctx.param("pos_embedding");  // [B, rows, dim]
     return {{ctx.norm("pre_norm", x.view({-1, c_.dim}), {.eps = c_.eps})}, {}};  // [B * rows, dim]
   }
-  double forward_flops(const Tokens& tokens) const override {
-    return 2.0 * static_cast<double>(tokens.count() * 3 * c_.patch * c_.patch * c_.dim);
-  }
 
  private:
   const Config c_;
-  const plan::UnitSpec spec_;
 };
 
 class Block final : public net::Unit {
  public:
-  Block(const Config& c, int64_t index) : c_(c), spec_(describe(c, index)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  std::string prefix() const override { return "visual." + spec_.name + "."; }
+  Block(const Config& c, int64_t index) : Block(c, "transformer." + std::to_string(index)) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [B * rows, dim]
@@ -62,15 +54,11 @@ class Block final : public net::Unit {
     const Tensor hidden = at::gelu(ctx.linear("mlp.0", ctx.norm("norm2", x, {.eps = c_.eps})));  // the exact GELU
     return {{x + ctx.linear("mlp.2", hidden)}, {}};
   }
-  double forward_flops(const Tokens& tokens) const override {
-    const auto count = static_cast<double>(tokens.count()), dim = static_cast<double>(c_.dim);
-    const auto rows = static_cast<double>(c_.rows()), mlp = static_cast<double>(c_.mlp_dim);
-    return count * (8 * dim * dim + 4 * dim * mlp + 4 * rows * dim);
-  }
 
  private:
-  static plan::UnitSpec describe(const Config& c, int64_t index) {
-    const std::string name = "transformer." + std::to_string(index);
+  Block(const Config& c, const std::string& name) : Unit(describe(c, name), "visual." + name + "."), c_(c) {}
+
+  static plan::UnitSpec describe(const Config& c, const std::string& name) {
     return frozen(name, "block", "visual." + name + ".",
                   {{"norm1.weight", {c.dim}},
                    {"norm1.bias", {c.dim}},
@@ -87,7 +75,6 @@ class Block final : public net::Unit {
   }
 
   const Config c_;
-  const plan::UnitSpec spec_;
 };
 
 Tensor per_colour(const std::array<double, 3>& values) {

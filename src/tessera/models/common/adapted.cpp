@@ -105,22 +105,18 @@ class Targets {
 class AdaptedUnit final : public net::Unit {
  public:
   AdaptedUnit(std::unique_ptr<net::Unit> unit, plan::UnitSpec spec, const AdapterRule& rule)
-      : unit_(std::move(unit)),
-        spec_(std::move(spec)),
+      : Unit(std::move(spec), unit->prefix()),
+        unit_(std::move(unit)),
         settings_{.scale = rule.scale(), .dropout = rule.dropout, .seed = rule.seed, .prefix = unit_->prefix()} {}
 
-  const plan::UnitSpec& spec() const override { return spec_; }
-  std::string prefix() const override { return unit_->prefix(); }
   std::string_view output_site() const override { return unit_->output_site(); }
   net::Flow forward(net::Context& ctx, const net::Flow& in) const override {
     ctx.use_adapters(&settings_);
     return unit_->forward(ctx, in);
   }
-  double forward_flops(const net::Tokens& tokens) const override { return unit_->forward_flops(tokens); }
 
  private:
   const std::unique_ptr<net::Unit> unit_;
-  const plan::UnitSpec spec_;
   const net::AdapterSettings settings_;
 };
 
@@ -173,13 +169,11 @@ const std::vector<std::string>& default_targets() {
 }
 
 std::vector<std::string> adapt(net::Denoiser& model, const AdapterRule& rule) {
-  auto* units = model.adaptable_units();
-  if (!units) throw UserError(Exit::usage, "train.mode", "this model takes no adapters", "use train.mode = full");
   const bool by_default = rule.targets.empty();
   Targets targets(model, by_default ? default_targets() : rule.targets);
   std::vector<std::string> modules;
   std::map<std::string, std::vector<std::string>> forms;  // of each kind: the sets of its linears that are adapted
-  for (auto& unit : *units) {
+  for (auto& unit : model.adaptable_units()) {
     plan::UnitSpec spec = unit->spec();
     std::vector<plan::ParamSpec> added;
     std::string form;

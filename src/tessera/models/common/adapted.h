@@ -31,8 +31,7 @@ struct AdapterRule {
 const std::vector<std::string>& default_targets();
 
 /// Freezes the model's parameters and adds those of the adapters; returns the adapted modules in the model's order.
-/// Throws UserError (usage) for a target that names no linear, a rank above a matrix's, a model without adaptable
-/// units.
+/// Throws UserError (usage) for a target that names no linear, a rank above a matrix's.
 std::vector<std::string> adapt(net::Denoiser& model, const AdapterRule& rule);
 
 bool is_adapter_parameter(const std::string& name);

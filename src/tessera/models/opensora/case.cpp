@@ -1,4 +1,4 @@
-#include "tessera/models/opensora/case.h"
+#include "tessera/models/opensora/family.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,6 @@
 #include "tessera/models/opensora/family.h"
 
 #include "tessera/models/common/unknown.h"
-#include "tessera/models/opensora/case.h"
 #include "tessera/models/opensora/spec.h"
 #include "tessera/models/opensora/weight_form.h"
 

@@ -8,4 +8,8 @@ namespace tessera::models::opensora {
 
 Family family();
 
+/// The golden cases of the MMDiT: packed latents of one size with the places of their tokens, outputs and gradients of
+/// the whole batch, in the program's names or in diffusers'.
+std::vector<DenoiserCase> opensora_cases();
+
 }  // namespace tessera::models::opensora

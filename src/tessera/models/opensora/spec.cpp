@@ -1,12 +1,12 @@
 #include "tessera/models/opensora/spec.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/opensora/network.h"
-#include "tessera/models/opensora/parameters.h"
+#include "tessera/models/opensora/weight_form.h"
 
 namespace tessera::models::opensora {
 
@@ -168,7 +168,15 @@ class Packing {
 
 }  // namespace
 
-OpenSora::OpenSora(const Config& config) : config_(config), units_(make_units(config)) {}
+OpenSora::OpenSora(const Config& config)
+    : FamilyDenoiser(config,
+                     {.channels = config.latent_channels(),
+                      .context_dim = config.context_dim,
+                      .context_length = config.context_len,
+                      .heads = config.num_heads},
+                     config.patches()) {
+  units_ = make_units(config);
+}
 
 net::Conditions OpenSora::conditions() const {
   net::Conditions wants;
@@ -176,14 +184,6 @@ net::Conditions OpenSora::conditions() const {
   wants.padded_text = true;
   wants.pooled_dim = config_.pooled_dim;
   return wants;
-}
-
-net::Sample OpenSora::blank(const std::array<int64_t, 4>& latent) const {
-  net::Sample sample;
-  sample.x = at::zeros(latent, at::kFloat);
-  sample.t = 500;
-  sample.context = at::zeros({config_.context_len, config_.context_dim}, at::kFloat);
-  return sample;
 }
 
 net::Batch OpenSora::pack(const std::vector<net::Sample>& samples) const { return Packing(samples, config_).take(); }
@@ -237,8 +237,15 @@ std::string OpenSora::foreign_name(const std::string& name, const std::string& n
   return rename(program_names(form), name);
 }
 
-void OpenSora::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  draw_initial(initial_values(param, is_released(presets(), config_)), seed, param.name, first, count, out);
+/// PyTorch's of linears, of which biases are zero here; what takes given frames begins as zero.
+Initial OpenSora::initial(const plan::ParamSpec& param) const {
+  if (param.name.ends_with("_norm.weight")) return Initial::constant(1);
+  if (param.name.ends_with(".bias") || param.name.starts_with("cond_in.")) return Initial::constant(0);
+  const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.shape.back());
+  const bool embeds = std::ranges::any_of(std::array{"txt_in.", "time_in.", "vector_in.", "guidance_in."},
+                                          [&](const char* site) { return param.name.starts_with(site); });
+  if (embeds && !is_released(presets(), config_)) return Initial::embedding(in, out);
+  return {Initial::Kind::uniform, 1 / std::sqrt(in)};
 }
 
 }  // namespace tessera::models::opensora

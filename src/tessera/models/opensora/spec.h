@@ -10,20 +10,34 @@
 // "pooled" [D] (CLIP's pooled text; zeros without it), "guidance" [1] (models with its embedding; 4 without it), and of
 // models with `cond` one of "image_latent" [C, 1, H, W] (the first latent frame) and "cond" [1 + C, F, H, W] (the mask of
 // the frames that are given, and these: diffusion/given_frames.h). Predictions are noise - data of every frame, also of given ones.
+//
+// The MMDiT as units: stem, blocks in which video and text have weights of their own, blocks in which they share them,
+// head.
+//
+//   for (const auto& unit : make_units(config)) flow = unit->forward(ctx, flow);
+//
+// Shapes: B samples with T tokens together, of each first its text rows, n together, and then those of its video; d channels.
+//   stem   in: patches [T, c_in], with `cond` mask and given latent [T, c_cond] (both of video tokens, zeros elsewhere),
+//              text [n, d_text], sinusoid of the time [B, 256], with `guidance` that of the guidance, pooled text [B, d_p]
+//   stream: x [T, d];  conditioning: vec [B, d]
+//   head   out: [T, c_in], of which the video's rows are predictions
+// Tokens::rows maps tokens to rows of the modulations: 2 s of sample s's video, 2 s + 1 of its text.
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/opensora/config.h"
-#include "tessera/net/model.h"
 
 namespace tessera::models::opensora {
 
-class OpenSora final : public net::Denoiser {
+/// Row spaces: the tokens, and their two streams.
+enum Space { kTokens, kVideo, kText };
+
+std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config);
+
+class OpenSora final : public FamilyDenoiser<Config> {
  public:
   explicit OpenSora(const Config& config);
 
-  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
-  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
   net::Batch pack(const std::vector<net::Sample>& samples) const override;
   net::Conditions conditions() const override;
-  net::Sample blank(const std::array<int64_t, 4>& latent) const override;
   std::vector<std::map<std::string, at::Tensor>> unpack_input_grads(
       const std::vector<at::Tensor>& grads, const net::Batch& batch,
       const std::vector<net::Sample>& samples) const override;
@@ -32,18 +46,9 @@ class OpenSora final : public net::Denoiser {
   int64_t token_count(const std::array<int64_t, 4>& latent) const override;
   /// "official": as its config says that its program has them.
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
-  void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
-  std::string config_json() const override { return to_json(config_); }
-  int64_t heads() const override { return config_.num_heads; }
-  int64_t in_channels() const override { return config_.latent_channels(); }
-  int64_t context_dim() const override { return config_.context_dim; }
-  int64_t context_length() const override { return config_.context_len; }
-
-  const Config& config() const { return config_; }
 
  private:
-  const Config config_;
-  std::vector<std::unique_ptr<net::Unit>> units_;
+  Initial initial(const plan::ParamSpec& param) const override;
 };
 
 }  // namespace tessera::models::opensora

@@ -1,4 +1,4 @@
-#include "tessera/models/sana/case.h"
+#include "tessera/models/sana/family.h"
 
 #include "tessera/base/check.h"
 #include "tessera/models/sana/config.h"

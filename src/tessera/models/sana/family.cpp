@@ -1,7 +1,6 @@
 #include "tessera/models/sana/family.h"
 
 #include "tessera/models/common/unknown.h"
-#include "tessera/models/sana/case.h"
 #include "tessera/models/sana/spec.h"
 #include "tessera/models/sana/weight_form.h"
 

@@ -8,4 +8,8 @@ namespace tessera::models::sana {
 
 Family family();
 
+/// The golden cases of Sana: latents of one size, captions with a mask, outputs and gradients of the whole batch, in
+/// diffusers' names.
+std::vector<DenoiserCase> sana_cases();
+
 }  // namespace tessera::models::sana

@@ -1,6 +1,5 @@
-#include "tessera/models/sana/network.h"
+#include "tessera/models/sana/spec.h"
 
-#include "tessera/models/sana/parameters.h"
 #include "tessera/ops/relu.h"
 
 namespace tessera::models::sana {
@@ -10,70 +9,48 @@ using net::Act;
 using net::Context;
 using net::Flow;
 using net::Norm;
-using net::Tokens;
 
 namespace {
 
 enum Cond { kTime, kModulation, kContext };  // order of the shared conditioning
-const net::Linear kOfText{.space = kText};
+const net::Linear kByHeads{.split = kColumns}, kOfText{.space = kText, .split = kColumns}, kFromHeads{.split = kRows};
 constexpr double kRmsEps = 1e-5;   // of captions, and of queries and keys of the linear attention
 constexpr double kHeadEps = 1e-6;  // of the last norm, whatever norm_eps says of those of the blocks
 
-class SanaUnit : public net::Unit {
+class Stem final : public FamilyUnit<Config> {
  public:
-  SanaUnit(const Config& config, plan::UnitSpec spec) : c_(config), spec_(std::move(spec)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-
- protected:
-  /// FLOPs of products with these parameters' weights, for one row.
-  double row_flops(std::string_view with) const {
-    double sum = 0;
-    for (const plan::ParamSpec& param : spec_.params)
-      if (param.shape.size() > 1 && param.name.find(with) != param.name.npos)
-        sum += 2 * static_cast<double>(param.numel());
-    return sum;
-  }
-  static double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
-  static double rows(const Tokens& tokens) { return static_cast<double>(tokens.count()); }
-
-  const Config c_;
-  const plan::UnitSpec spec_;
-};
-
-class Stem final : public SanaUnit {
- public:
-  explicit Stem(const Config& config) : SanaUnit(config, stem_spec(config)) {}
-  std::string prefix() const override { return ""; }
+  explicit Stem(const Config& config) : FamilyUnit(config, "stem", "") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     size_t next = 0;
     const Tensor &patches = in.stream[next++], &text = in.stream[next++], &sinusoid = in.stream[next++];
-    Tensor x = ctx.linear("x_embedder.proj", patches);  // x [T, d]
-    Tensor e = ctx.linear("t_embedder.mlp.2", ctx.linear("t_embedder.mlp.0", sinusoid), {.act = Act::silu});
-    if (c_.has_guidance())
-      e = e + ctx.linear("cfg_embedder.mlp.2", ctx.linear("cfg_embedder.mlp.0", in.stream[next++]), {.act = Act::silu});
+    const int64_t d = c_.dim();
+    Tensor x =
+        ctx.linear("x_embedder.proj", patches,
+                   {.out = d, .kernel = {c_.patch.begin() + (c_.is_video() ? 0 : 1), c_.patch.end()}});  // x [T, d]
+    const auto embedded = [&](const std::string& site, const Tensor& row) {
+      return ctx.linear(site + ".mlp.2", ctx.linear(site + ".mlp.0", row, {.out = d}), {.act = Act::silu});
+    };
+    Tensor e = embedded("t_embedder", sinusoid);
+    if (c_.has_guidance()) e = e + embedded("cfg_embedder", in.stream[next++]);
     if (c_.interpolation_scale) x = x + in.stream[next++];
-    const Tensor e6 = ctx.linear("t_block.1", e, {.act = Act::silu}).view({-1, 6, c_.dim()});  // [R, 6, d]
-    const Tensor words = ctx.linear("y_embedder.y_proj.fc1", text, kOfText);
+    const Tensor e6 = ctx.linear("t_block.1", e, {.act = Act::silu, .out = 6 * d}).view({-1, 6, d});  // [R, 6, d]
+    const Tensor words = ctx.linear("y_embedder.y_proj.fc1", text, {.space = kText, .out = d});
     const Tensor context = ctx.norm("attention_y_norm",
                                     ctx.linear("y_embedder.y_proj.fc2", words, {.act = Act::gelu_tanh, .space = kText}),
                                     {.kind = Norm::rms, .eps = kRmsEps}, kText);  // [n, d]
     return {{x}, {e, e6, context}};
   }
-
-  double forward_flops(const Tokens& tokens) const override {
-    return rows(tokens) * row_flops("x_embedder") + static_cast<double>(tokens.space(kText).total()) * row_flops("y_") +
-           samples(tokens) * (row_flops("embedder.mlp") + row_flops("t_block"));
-  }
+  std::vector<std::string_view> order() const override { return {"x_embedder", "y_embedder", "attention_y_norm"}; }
 };
 
-class Block final : public SanaUnit {
+class Block final : public FamilyUnit<Config> {
  public:
-  Block(const Config& config, int64_t index) : SanaUnit(config, block_spec(config, index)) {}
+  Block(const Config& config, int64_t index) : FamilyUnit(config, "blocks", "block", index) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, d]
-    const auto m = (ctx.param("scale_shift_table") + in.cond[kModulation])
+    const auto m = (ctx.param("scale_shift_table", {6, c_.dim()}) + in.cond[kModulation])
                        .unbind(1);  // m[6] of [R, d]: shift, scale, gate, of the attention and of the feed-forward
     const auto modulated = [&](const Tensor& shift, const Tensor& scale) {
       return Norm{.eps = c_.norm_eps, .shift = &shift, .scale = &scale};
@@ -84,69 +61,78 @@ class Block final : public SanaUnit {
     return {{x}, {}};
   }
   std::string_view output_site() const override { return "gate2"; }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto d = static_cast<double>(c_.dim()), head = static_cast<double>(c_.head_dim);
-    const double text = static_cast<double>(tokens.space(kText).total());
-    const double of_text = row_flops("cross_attn.k_linear") + row_flops("cross_attn.v_linear");
-    const double linears = rows(tokens) * (row_flops("attn.") + row_flops("mlp.") - of_text) + text * of_text;
-    const double pairs = samples(tokens) > 0 ? rows(tokens) * text / samples(tokens) : 0;
-    return linears + 4 * rows(tokens) * d * head + 4 * pairs * d;
+  std::vector<std::string_view> order() const override {
+    return {
+        "scale_shift_table",  "attn.q.", "attn.k.", "attn.v.", "attn.", "cross_attn.q_linear", "cross_attn.k_linear",
+        "cross_attn.v_linear"};
   }
 
  private:
   Tensor linear_attention(Context& ctx, const Tensor& y) const {
+    const net::Linear by_heads{.split = kColumns, .bias = false};
     const auto projected = [&](const char* site, const char* norm) {
-      const Tensor z = ctx.linear(site, y);
-      return ops::relu(c_.qk_norm ? ctx.norm(norm, z, {.kind = Norm::rms, .eps = kRmsEps}) : z);
+      const Tensor z = ctx.linear(site, y, by_heads);
+      return ops::relu(c_.qk_norm ? ctx.norm(norm, z, {.kind = Norm::rms, .eps = kRmsEps, .split = kColumns}) : z);
     };
     const Tensor q = projected("attn.q", "attn.q_norm"), k = projected("attn.k", "attn.k_norm");  // [T, d]
-    const Tensor v = ctx.linear("attn.v", y);
+    const Tensor v = ctx.linear("attn.v", y, by_heads);
     if (!c_.is_video())
-      return ctx.linear("attn.proj", ctx.linear_attention("attn", q, k, v, c_.num_heads, c_.attention_eps));
+      return ctx.linear("attn.proj", ctx.linear_attention("attn", q, k, v, c_.num_heads, c_.attention_eps), kFromHeads);
     const Tensor turned_q = ctx.rope("attn.rope_q", q, c_.num_heads, net::RopeStyle::interleaved);
     const Tensor turned_k = ctx.rope("attn.rope_k", k, c_.num_heads, net::RopeStyle::interleaved);
-    return ctx.linear("attn.proj", ctx.linear_attention("attn", q, k, v, c_.num_heads, c_.attention_eps,
-                                                        {.q = &turned_q, .k = &turned_k}));
+    return ctx.linear(
+        "attn.proj",
+        ctx.linear_attention("attn", q, k, v, c_.num_heads, c_.attention_eps, {.q = &turned_q, .k = &turned_k}),
+        kFromHeads);
   }
 
   /// Of x as it is, without a norm before it.
   Tensor cross_attention(Context& ctx, const Tensor& x, const Tensor& context) const {
     const auto normed = [&](const char* site, const Tensor& z, int space) {
-      return c_.qk_norm ? ctx.norm(site, z, {.kind = Norm::rms, .eps = c_.cross_norm_eps}, space) : z;
+      return c_.qk_norm ? ctx.norm(site, z, {.kind = Norm::rms, .eps = c_.cross_norm_eps, .split = kColumns}, space)
+                        : z;
     };
-    const Tensor q = normed("cross_attn.q_norm", ctx.linear("cross_attn.q_linear", x), kTokens);  // [T, d]
+    const Tensor q = normed("cross_attn.q_norm", ctx.linear("cross_attn.q_linear", x, kByHeads), kTokens);  // [T, d]
     const Tensor k = normed("cross_attn.k_norm", ctx.linear("cross_attn.k_linear", context, kOfText), kText);
     const Tensor v = ctx.linear("cross_attn.v_linear", context, kOfText);  // k, v [n, d]
-    return ctx.linear("cross_attn.proj", ctx.attention("cross_attn", q, k, v, c_.cross_heads, {.k = kText}));
+    return ctx.linear("cross_attn.proj", ctx.attention("cross_attn", q, k, v, c_.cross_heads, {.k = kText}),
+                      kFromHeads);
   }
 
   /// The mix-FFN: two halves [T, hidden], each seen by its neighbours in the frame, and one gates the other. Videos add
   /// a convolution over time.
   Tensor feed_forward(Context& ctx, const Tensor& y) const {
-    const Tensor value = ctx.linear("mlp.inverted_conv.value", y), gate = ctx.linear("mlp.inverted_conv.gate", y);
-    const net::Conv in_frame{.kernel = {1, 3, 3}};
+    const net::Linear wide{.out = c_.hidden(), .split = kColumns, .kernel = {1, 1}};
+    const Tensor value = ctx.linear("mlp.inverted_conv.value", y, wide),
+                 gate = ctx.linear("mlp.inverted_conv.gate", y, wide);
+    const net::Conv in_frame{.kernel = {1, 3, 3}, .split = kColumns};
     const Tensor near = ctx.conv("mlp.depth_conv.value", at::silu(value), in_frame),
                  near_gate = ctx.conv("mlp.depth_conv.gate", at::silu(gate), in_frame);
-    const Tensor z = ctx.linear("mlp.point_conv.conv", near, {.act = Act::silu_glu, .gate = &near_gate});  // [T, d]
+    const Tensor z = ctx.linear("mlp.point_conv.conv", near,
+                                {.act = Act::silu_glu,
+                                 .gate = &near_gate,
+                                 .out = c_.dim(),
+                                 .split = kRows,
+                                 .bias = false,
+                                 .kernel = {1, 1}});  // [T, d]
     if (!c_.is_video()) return z;
     const Tensor times = ctx.unfold("mlp.t_rows", z, {.kernel = {3, 1, 1}});  // [T, 3 d]
-    return ctx.residual("mlp.t_sum", z, ctx.linear("mlp.t_conv", times));
+    // It reads all channels of a row: every rank of tp has its weight, and convolves its own rows.
+    const net::Linear over_time{.out = c_.dim(), .bias = false, .kernel = {3, 1}};
+    return ctx.residual("mlp.t_sum", z, ctx.linear("mlp.t_conv", times, over_time));
   }
 };
 
-class Head final : public SanaUnit {
+class Head final : public FamilyUnit<Config> {
  public:
-  explicit Head(const Config& config) : SanaUnit(config, head_spec(config)) {}
-  std::string prefix() const override { return "final_layer."; }
+  explicit Head(const Config& config) : FamilyUnit(config, "head", "final_layer.") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    const auto s = (ctx.param("scale_shift_table") + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [R, d]
+    const auto s =
+        (ctx.param("scale_shift_table", {2, c_.dim()}) + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [R, d]
     const Tensor y = ctx.norm("norm", in.stream[0], {.eps = kHeadEps, .shift = &s[0], .scale = &s[1]});
-    return {{ctx.linear("linear", y)}, {}};
+    return {{ctx.linear("linear", y, {.out = c_.patch_size() * c_.out_channels})}, {}};
   }
-
-  double forward_flops(const Tokens& tokens) const override { return rows(tokens) * row_flops("linear"); }
 };
 
 }  // namespace
@@ -156,6 +142,14 @@ std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
   units.push_back(std::make_unique<Stem>(config));
   for (int64_t i = 0; i < config.num_layers; ++i) units.push_back(std::make_unique<Block>(config, i));
   units.push_back(std::make_unique<Head>(config));
+  net::Flow inputs{{net::sizes_of(1, config.in_channels * config.patch_size()), net::sizes_of(1, config.caption_dim),
+                    net::sizes_of(1, kFrequencies)},
+                   {}};
+  if (config.has_guidance()) inputs.stream.push_back(net::sizes_of(1, kFrequencies));
+  inputs.stream.push_back(net::sizes_of(1, config.dim()));
+  net::Tokens tokens;
+  tokens.spaces.resize(kText);
+  net::declare(units, std::move(inputs), tokens);
   return units;
 }
 

@@ -6,8 +6,7 @@
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/positions.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/sana/network.h"
-#include "tessera/models/sana/parameters.h"
+#include "tessera/models/sana/weight_form.h"
 
 namespace tessera::models::sana {
 
@@ -169,20 +168,21 @@ class Packing {
 
 }  // namespace
 
-Sana::Sana(const Config& config) : config_(config), units_(make_units(config)) {}
+Sana::Sana(const Config& config)
+    : FamilyDenoiser(config,
+                     {.channels = config.in_channels,
+                      .context_dim = config.caption_dim,
+                      .context_length = config.caption_len,
+                      // what divides this divides the heads of both attentions
+                      .heads = std::gcd(config.num_heads, config.cross_heads)},
+                     config.patch) {
+  units_ = make_units(config);
+}
 
 net::Conditions Sana::conditions() const {
   net::Conditions wants;
   wants.clean_first = config_.is_video();
   return wants;
-}
-
-net::Sample Sana::blank(const std::array<int64_t, 4>& latent) const {
-  net::Sample sample;
-  sample.x = at::zeros(latent, at::kFloat);
-  sample.t = 500;
-  sample.context = at::zeros({config_.caption_len, config_.caption_dim}, at::kFloat);
-  return sample;
 }
 
 net::Batch Sana::pack(const std::vector<net::Sample>& samples) const { return Packing(samples, config_).take(); }
@@ -198,14 +198,6 @@ std::vector<std::map<std::string, Tensor>> Sana::unpack_input_grads(const std::v
   return result;
 }
 
-std::vector<Tensor> Sana::unpack(const Tensor& out, const net::Batch& batch) const {
-  return unpack_rows(out, batch, config_.patch);
-}
-
-Tensor Sana::pack_target(const Tensor& target) const { return to_output_rows(target, config_.patch); }
-
-int64_t Sana::token_count(const std::array<int64_t, 4>& latent) const { return count_patches(latent, config_.patch); }
-
 std::string Sana::foreign_name(const std::string& name, const std::string& naming) const {
   if (naming == "diffusers") return rename(diffusers_names(config_.type), name);
   return naming == "official" ? rename(official_names(), name) : name;
@@ -217,8 +209,21 @@ std::string Sana::why_not_trained() const {
          "along its path (JVP), and an adversarial loss";
 }
 
-void Sana::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  draw_initial(initial_values(param, is_released(presets(), config_)), seed, param.name, first, count, out);
+/// Those of NVlabs' program: Xavier for linears, 1 / sqrt(D) for the tables, N(0, 0.02) for the embeddings. The last only
+/// where the sizes are those of a release; else Initial::embedding.
+Initial Sana::initial(const plan::ParamSpec& param) const {
+  const std::string_view name = param.name;
+  const auto has = [&](std::string_view text) { return name.find(text) != name.npos; };
+  if (name.ends_with(".bias") || has(".t_conv.")) return Initial::constant(0);
+  if (name.ends_with("scale_shift_table"))
+    return Initial::normal(1 / std::sqrt(static_cast<double>(param.shape.back())));
+  if (name == "attention_y_norm.weight") return Initial::constant(0.01);
+  if (has("_norm.")) return Initial::constant(1);
+  const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.numel()) / out;
+  if (has("_embedder.mlp.") || has(".y_proj.") || name.starts_with("t_block."))
+    return is_released(presets(), config_) ? Initial::normal(0.02) : Initial::embedding(in, out);
+  if (has("_conv.")) return {Initial::Kind::uniform, 1 / std::sqrt(in)};  // PyTorch's own, of convolutions
+  return Initial::xavier(in, out);
 }
 
 }  // namespace tessera::models::sana

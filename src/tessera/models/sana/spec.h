@@ -8,44 +8,42 @@
 // A caption's rows are its tokens without padding. Extras of a sample: "t" [F] (a timestep a frame, video),
 // "image_latent" [C, 1, H, W] (video: the first frame is this and has t = 0), "guidance" [1] (Sprint: the strength of
 // the guidance, before the config's factor; 4.5 without it). Sprint's timesteps of 0..1 are t / 1000 here.
-#include <numeric>
-
+//
+// The Sana transformer as units: stem, blocks, head.
+//
+//   for (const auto& unit : make_units(config)) flow = unit->forward(ctx, flow);
+//
+// Shapes: B samples with T tokens together, d channels, n text rows together, R rows of time.
+//   stem   in: patches [T, c_in * patch], text [n, d_text], sinusoid [R, 256]; then, of models that have them, the
+//              guidance's sinusoid [R, 256] and the table of positions [T, d]
+//   stream: x [T, d];  conditioning: e [R, d], e6 [R, 6, d], context [n, d]
+//   head   out: [T, patch * c_out], channel fastest
+// A sample has one row of time, or one for each of its frames' timesteps; Tokens::rows maps tokens to rows.
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/sana/config.h"
-#include "tessera/net/model.h"
 
 namespace tessera::models::sana {
 
-class Sana final : public net::Denoiser {
+/// Row spaces: the tokens, and each sample's text.
+enum Space { kTokens, kText };
+
+std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config);
+
+class Sana final : public FamilyDenoiser<Config> {
  public:
   explicit Sana(const Config& config);
 
-  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
-  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
   net::Batch pack(const std::vector<net::Sample>& samples) const override;
   net::Conditions conditions() const override;
-  net::Sample blank(const std::array<int64_t, 4>& latent) const override;
   std::vector<std::map<std::string, at::Tensor>> unpack_input_grads(
       const std::vector<at::Tensor>& grads, const net::Batch& batch,
       const std::vector<net::Sample>& samples) const override;
-  std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override;
-  at::Tensor pack_target(const at::Tensor& target) const override;
-  int64_t token_count(const std::array<int64_t, 4>& latent) const override;
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
   std::string file_naming() const override { return "diffusers"; }  // with its config.json
   std::string why_not_trained() const override;
-  void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
-  std::string config_json() const override { return to_json(config_); }
-  /// What divides these divides the heads of both attentions.
-  int64_t heads() const override { return std::gcd(config_.num_heads, config_.cross_heads); }
-  int64_t in_channels() const override { return config_.in_channels; }
-  int64_t context_dim() const override { return config_.caption_dim; }
-  int64_t context_length() const override { return config_.caption_len; }
-
-  const Config& config() const { return config_; }
 
  private:
-  const Config config_;
-  std::vector<std::unique_ptr<net::Unit>> units_;
+  Initial initial(const plan::ParamSpec& param) const override;
 };
 
 }  // namespace tessera::models::sana

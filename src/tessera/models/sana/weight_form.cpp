@@ -2,11 +2,56 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/sana/config.h"
-#include "tessera/models/sana/parameters.h"
 
 namespace tessera::models::sana {
 
 namespace {
+
+std::vector<NamePattern> together(std::initializer_list<std::span<const NamePattern>> tables) {
+  std::vector<NamePattern> all;
+  for (const auto& table : tables) all.insert(all.end(), table.begin(), table.end());
+  return all;
+}
+
+constexpr NamePattern kOfEveryType[] = {
+    {"t_block.1.*", "time_embed.linear.*"},
+    {"y_embedder.y_proj.fc1.*", "caption_projection.linear_1.*"},
+    {"y_embedder.y_proj.fc2.*", "caption_projection.linear_2.*"},
+    {"attention_y_norm.*", "caption_norm.*"},
+    {"final_layer.linear.*", "proj_out.*"},
+    {"final_layer.scale_shift_table", "scale_shift_table"},
+    {"blocks.#.scale_shift_table", "transformer_blocks.#.scale_shift_table"},
+    {"blocks.#.attn.q.*", "transformer_blocks.#.attn1.to_q.*"},
+    {"blocks.#.attn.k.*", "transformer_blocks.#.attn1.to_k.*"},
+    {"blocks.#.attn.v.*", "transformer_blocks.#.attn1.to_v.*"},
+    {"blocks.#.attn.q_norm.*", "transformer_blocks.#.attn1.norm_q.*"},
+    {"blocks.#.attn.k_norm.*", "transformer_blocks.#.attn1.norm_k.*"},
+    {"blocks.#.attn.proj.*", "transformer_blocks.#.attn1.to_out.0.*"},
+    {"blocks.#.cross_attn.q_linear.*", "transformer_blocks.#.attn2.to_q.*"},
+    {"blocks.#.cross_attn.k_linear.*", "transformer_blocks.#.attn2.to_k.*"},
+    {"blocks.#.cross_attn.v_linear.*", "transformer_blocks.#.attn2.to_v.*"},
+    {"blocks.#.cross_attn.q_norm.*", "transformer_blocks.#.attn2.norm_q.*"},
+    {"blocks.#.cross_attn.k_norm.*", "transformer_blocks.#.attn2.norm_k.*"},
+    {"blocks.#.cross_attn.proj.*", "transformer_blocks.#.attn2.to_out.0.*"},
+    {"blocks.#.mlp.inverted_conv.value.*", "transformer_blocks.#.ff.conv_inverted.0of2.*"},
+    {"blocks.#.mlp.inverted_conv.gate.*", "transformer_blocks.#.ff.conv_inverted.1of2.*"},
+    {"blocks.#.mlp.depth_conv.value.*", "transformer_blocks.#.ff.conv_depth.0of2.*"},
+    {"blocks.#.mlp.depth_conv.gate.*", "transformer_blocks.#.ff.conv_depth.1of2.*"},
+    {"blocks.#.mlp.point_conv.conv.*", "transformer_blocks.#.ff.conv_point.*"},
+    {"blocks.#.mlp.t_conv.*", "transformer_blocks.#.ff.conv_temp.*"},
+};
+constexpr NamePattern kPatches2d[] = {{"x_embedder.proj.*", "patch_embed.proj.*"}};
+constexpr NamePattern kPatches3d[] = {{"x_embedder.proj.*", "patch_embedding.*"}};
+constexpr NamePattern kTimeNames[] = {
+    {"t_embedder.mlp.0.*", "time_embed.emb.timestep_embedder.linear_1.*"},
+    {"t_embedder.mlp.2.*", "time_embed.emb.timestep_embedder.linear_2.*"},
+};
+constexpr NamePattern kGuidedTimeNames[] = {
+    {"t_embedder.mlp.0.*", "time_embed.timestep_embedder.linear_1.*"},
+    {"t_embedder.mlp.2.*", "time_embed.timestep_embedder.linear_2.*"},
+    {"cfg_embedder.mlp.0.*", "time_embed.guidance_embedder.linear_1.*"},
+    {"cfg_embedder.mlp.2.*", "time_embed.guidance_embedder.linear_2.*"},
+};
 
 using Json = nlohmann::ordered_json;
 
@@ -118,6 +163,28 @@ WeightForm form_of(Type type) {
 }
 
 }  // namespace
+
+const std::vector<NamePattern>& official_names() {
+  static const std::vector<NamePattern> table = {
+      {"blocks.#.attn.q.*", "blocks.#.attn.qkv.0of3.*"},
+      {"blocks.#.attn.k.*", "blocks.#.attn.qkv.1of3.*"},
+      {"blocks.#.attn.v.*", "blocks.#.attn.qkv.2of3.*"},
+      {"blocks.#.cross_attn.k_linear.*", "blocks.#.cross_attn.kv_linear.0of2.*"},
+      {"blocks.#.cross_attn.v_linear.*", "blocks.#.cross_attn.kv_linear.1of2.*"},
+      {"blocks.#.mlp.inverted_conv.value.*", "blocks.#.mlp.inverted_conv.conv.0of2.*"},
+      {"blocks.#.mlp.inverted_conv.gate.*", "blocks.#.mlp.inverted_conv.conv.1of2.*"},
+      {"blocks.#.mlp.depth_conv.value.*", "blocks.#.mlp.depth_conv.conv.0of2.*"},
+      {"blocks.#.mlp.depth_conv.gate.*", "blocks.#.mlp.depth_conv.conv.1of2.*"},
+  };
+  return table;
+}
+
+const std::vector<NamePattern>& diffusers_names(Type type) {
+  static const std::vector<NamePattern> image = together({kPatches2d, kTimeNames, kOfEveryType}),
+                                        sprint = together({kPatches2d, kGuidedTimeNames, kOfEveryType}),
+                                        video = together({kPatches3d, kTimeNames, kOfEveryType});
+  return type == Type::image ? image : type == Type::sprint ? sprint : video;
+}
 
 std::vector<WeightForm> weight_forms() { return {form_of(Type::video), form_of(Type::sprint), form_of(Type::image)}; }
 

@@ -1,9 +1,9 @@
-#include "tessera/models/stdit/case.h"
+#include "tessera/models/stdit/family.h"
 
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
-#include "tessera/models/stdit/network.h"
+#include "tessera/models/stdit/spec.h"
 
 namespace tessera::models::stdit {
 

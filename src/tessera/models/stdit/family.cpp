@@ -1,7 +1,6 @@
 #include "tessera/models/stdit/family.h"
 
 #include "tessera/models/common/unknown.h"
-#include "tessera/models/stdit/case.h"
 #include "tessera/models/stdit/spec.h"
 #include "tessera/models/stdit/weight_form.h"
 

@@ -8,4 +8,7 @@ namespace tessera::models::stdit {
 
 Family family();
 
+/// The golden cases of STDiT3, 1.2's and 1.3's: latents of one size, outputs and gradients of the whole batch.
+std::vector<DenoiserCase> stdit_cases();
+
 }  // namespace tessera::models::stdit

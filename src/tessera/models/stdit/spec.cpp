@@ -6,9 +6,8 @@
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/positions.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/stdit/network.h"
-#include "tessera/models/stdit/parameters.h"
 #include "tessera/models/stdit/patching.h"
+#include "tessera/models/stdit/weight_form.h"
 
 namespace tessera::models::stdit {
 
@@ -343,7 +342,15 @@ class Packing {
 
 }  // namespace
 
-Stdit::Stdit(const Config& config) : config_(config), units_(make_units(config)) {}
+Stdit::Stdit(const Config& config)
+    : FamilyDenoiser(config,
+                     {.channels = config.in_channels,
+                      .context_dim = config.caption_dim,
+                      .context_length = config.caption_len,
+                      .heads = config.num_heads},
+                     {1, config.patch, config.patch}) {
+  units_ = make_units(config);
+}
 
 net::Conditions Stdit::conditions() const {
   net::Conditions wants;
@@ -353,10 +360,7 @@ net::Conditions Stdit::conditions() const {
 }
 
 net::Sample Stdit::blank(const std::array<int64_t, 4>& latent) const {
-  net::Sample sample;
-  sample.x = at::zeros(latent, at::kFloat);
-  sample.t = 500;
-  sample.context = at::zeros({config_.caption_len, config_.caption_dim}, at::kFloat);
+  net::Sample sample = FamilyDenoiser::blank(latent);
   const auto number = [](double value) { return at::full({1}, value, at::kFloat); };
   sample.extra = {{"height", number(static_cast<double>(kPixels * latent[2]))},
                   {"width", number(static_cast<double>(kPixels * latent[3]))},
@@ -415,8 +419,24 @@ std::string Stdit::foreign_name(const std::string& name, const std::string& nami
   return naming == "tessera" ? name : rename(official_names(), name);
 }
 
-void Stdit::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  draw_initial(initial_values(param, is_released(presets(), config_)), seed, param.name, first, count, out);
+/// Its program's: Xavier for linears, 1 / sqrt(D) for the tables; zero for what the temporal blocks add to the picture
+/// model, for the frame rate and for given frames.
+Initial Stdit::initial(const plan::ParamSpec& param) const {
+  const std::string_view name = param.name;
+  const auto begins = [&](std::string_view text) { return name.starts_with(text); };
+  if (name.ends_with("_norm.weight")) return Initial::constant(1);
+  if (name.ends_with("scale_shift_table"))
+    return Initial::normal(1 / std::sqrt(static_cast<double>(param.shape.back())));
+  const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.numel()) / out;
+  if (begins("x_embedder_cond") || begins("fps_embedder.mlp.2.")) return Initial::constant(0);
+  if (begins("temporal_blocks.") && (name.ends_with(".proj.weight") || name.ends_with(".fc2.weight")))
+    return Initial::constant(0);
+  if (name.ends_with(".bias")) return Initial::constant(0);
+  if (!is_released(presets(), config_) && (begins("t_embedder.") || begins("fps_embedder.") || begins("y_embedder.")))
+    return Initial::embedding(in, out);
+  if (begins("fps_embedder.")) return Initial::normal(0.02);
+  if (begins("x_embedder.")) return {Initial::Kind::uniform, 1 / std::sqrt(in)};  // PyTorch's own, of convolutions
+  return Initial::xavier(in, out);
 }
 
 }  // namespace tessera::models::stdit

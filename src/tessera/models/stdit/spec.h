@@ -17,17 +17,41 @@
 //   cond, cond_mask   [C, F, H, W]: given latent frames, zeros elsewhere and where they are left out; and 1 where they
 //                     are, without it in the frames of mask_index
 //   y_null [m, D]     the caption of no words
+//
+// STDiT3 as units: stem, spatial and temporal blocks in turn, head.
+//
+//   for (const auto& unit : make_units(config)) flow = unit->forward(ctx, flow);
+//
+// Shapes: B samples with T tokens together, d channels, n text rows together, R modulation rows.
+//   stem   in: patches [T, c_in * p * p], positions [T, d], text [n, d_text], sinusoids of time and of frame rate
+//              [R, 256] each, kept [K, p * p * c_out]; of 1.3 then patches of given frames and of their mask
+//              [T, c_in * p * p] each and whether a sample has them [R, 1]
+//   stream: x [T, d];  conditioning: e [R, d], e6 [R, 6, d], context [n, d], kept
+//   head   out: [T, p * p * c_out], channel fastest: noise - data times a number (spec.cpp), 0 where there is no latent
+// Of each pair of modulation rows the first is that of the sample's timestep, the second that of timestep 0, for frames
+// without noise.
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/stdit/config.h"
-#include "tessera/net/model.h"
 
 namespace tessera::models::stdit {
 
-class Stdit final : public net::Denoiser {
+/// Row spaces: the tokens, with the rotary table of the temporal blocks; each sample's text; the tokens once more, with
+/// the rotary table of the spatial blocks (of models that have one) and the rows of `kept` as their modulation rows.
+enum Space { kTokens, kText, kSameTokens };
+
+/// Tables of Tokens::segments. The rows of a frame; the rows of a place, or of a window, over the frames; the frames of
+/// a sample that read the same text, with it (1.3).
+enum Table { kWithinFrames, kOverFrames, kFramesToText };
+
+/// Inputs of the stem.
+enum Input { kPatches, kPositions, kTexts, kTimes, kRates, kKeptPlaces, kGivenPatches, kMaskPatches, kHasGiven };
+
+std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config);
+
+class Stdit final : public FamilyDenoiser<Config> {
  public:
   explicit Stdit(const Config& config);
 
-  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
-  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
   net::Batch pack(const std::vector<net::Sample>& samples) const override;
   net::Conditions conditions() const override;
   net::Sample blank(const std::array<int64_t, 4>& latent) const override;
@@ -38,18 +62,9 @@ class Stdit final : public net::Denoiser {
   at::Tensor pack_target(const at::Tensor& target) const override;
   int64_t token_count(const std::array<int64_t, 4>& latent) const override;
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
-  void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
-  std::string config_json() const override { return to_json(config_); }
-  int64_t heads() const override { return config_.num_heads; }
-  int64_t in_channels() const override { return config_.in_channels; }
-  int64_t context_dim() const override { return config_.caption_dim; }
-  int64_t context_length() const override { return config_.caption_len; }
-
-  const Config& config() const { return config_; }
 
  private:
-  const Config config_;
-  std::vector<std::unique_ptr<net::Unit>> units_;
+  Initial initial(const plan::ParamSpec& param) const override;
 };
 
 }  // namespace tessera::models::stdit

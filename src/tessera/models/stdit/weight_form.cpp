@@ -2,7 +2,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/stdit/config.h"
-#include "tessera/models/stdit/parameters.h"
 
 namespace tessera::models::stdit {
 
@@ -91,6 +90,22 @@ WeightForm form_of() {
 }
 
 }  // namespace
+
+const std::vector<NamePattern>& official_names() {
+  static const std::vector<NamePattern> table = {
+      {"spatial_blocks.#.attn.q.*", "spatial_blocks.#.attn.qkv.0of3.*"},
+      {"spatial_blocks.#.attn.k.*", "spatial_blocks.#.attn.qkv.1of3.*"},
+      {"spatial_blocks.#.attn.v.*", "spatial_blocks.#.attn.qkv.2of3.*"},
+      {"spatial_blocks.#.cross_attn.k_linear.*", "spatial_blocks.#.cross_attn.kv_linear.0of2.*"},
+      {"spatial_blocks.#.cross_attn.v_linear.*", "spatial_blocks.#.cross_attn.kv_linear.1of2.*"},
+      {"temporal_blocks.#.attn.q.*", "temporal_blocks.#.attn.qkv.0of3.*"},
+      {"temporal_blocks.#.attn.k.*", "temporal_blocks.#.attn.qkv.1of3.*"},
+      {"temporal_blocks.#.attn.v.*", "temporal_blocks.#.attn.qkv.2of3.*"},
+      {"temporal_blocks.#.cross_attn.k_linear.*", "temporal_blocks.#.cross_attn.kv_linear.0of2.*"},
+      {"temporal_blocks.#.cross_attn.v_linear.*", "temporal_blocks.#.cross_attn.kv_linear.1of2.*"},
+  };
+  return table;
+}
 
 std::vector<WeightForm> weight_forms() { return {form_of<true>(), form_of<false>()}; }
 

@@ -13,7 +13,6 @@ namespace tessera::models::clip_text {
 using at::Tensor;
 using net::Context;
 using net::Flow;
-using net::Tokens;
 
 namespace {
 
@@ -22,27 +21,20 @@ constexpr const char* kPrefix = "text_model.";  // of every tensor in transforme
 class Embedding final : public net::Unit {
  public:
   explicit Embedding(const Config& c)
-      : spec_(frozen_unit("embeddings", "embedding", kPrefix,
-                          {{"embeddings.token_embedding.weight", {c.vocab_size, c.dim}},
-                           {"embeddings.position_embedding.weight", {c.most_tokens, c.dim}}})) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  std::string prefix() const override { return kPrefix; }
+      : Unit(frozen_unit("embeddings", "embedding", kPrefix,
+                         {{"embeddings.token_embedding.weight", {c.vocab_size, c.dim}},
+                          {"embeddings.position_embedding.weight", {c.most_tokens, c.dim}}}),
+             kPrefix) {}
   Flow forward(Context& ctx, const Flow& in) const override {  // ids and places, [T] each
     return {{ctx.embedding("embeddings.token_embedding", in.stream[0]) +
              ctx.embedding("embeddings.position_embedding", in.stream[1])},
             {}};
   }
-  double forward_flops(const Tokens&) const override { return 0; }
-
- private:
-  const plan::UnitSpec spec_;
 };
 
 class Block final : public net::Unit {
  public:
-  Block(const Config& c, int64_t index) : c_(c), spec_(describe(c, index)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  std::string prefix() const override { return kPrefix + spec_.name + "."; }
+  Block(const Config& c, int64_t index) : Block(c, "encoder.layers." + std::to_string(index)) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // [T, dim]
@@ -51,19 +43,10 @@ class Block final : public net::Unit {
     return {{x + ctx.linear("mlp.fc2", hidden * at::sigmoid(hidden * 1.702))}, {}};
   }
 
-  double forward_flops(const Tokens& tokens) const override {
-    const auto dim = static_cast<double>(c_.dim), ffn = static_cast<double>(c_.dim_ffn);
-    double flops = static_cast<double>(tokens.count()) * (8 * dim * dim + 4 * dim * ffn);
-    for (size_t s = 0; s + 1 < tokens.offsets.size(); ++s) {
-      const auto n = static_cast<double>(tokens.offsets[s + 1] - tokens.offsets[s]);
-      flops += 4 * n * n * dim;
-    }
-    return flops;
-  }
-
  private:
-  static plan::UnitSpec describe(const Config& c, int64_t index) {
-    const std::string name = "encoder.layers." + std::to_string(index);
+  Block(const Config& c, const std::string& name) : Unit(describe(c, name), kPrefix + name + "."), c_(c) {}
+
+  static plan::UnitSpec describe(const Config& c, const std::string& name) {
     std::vector<std::pair<std::string, std::vector<int64_t>>> params;
     const auto add = [&](const std::string& site, std::vector<int64_t> shape) {
       params.push_back({site + ".weight", shape});
@@ -103,25 +86,21 @@ class Block final : public net::Unit {
   }
 
   const Config c_;
-  const plan::UnitSpec spec_;
 };
 
 class FinalNorm final : public net::Unit {
  public:
   explicit FinalNorm(const Config& c)
-      : eps_(c.eps),
-        spec_(frozen_unit("final_layer_norm", "norm", kPrefix,
-                          {{"final_layer_norm.weight", {c.dim}}, {"final_layer_norm.bias", {c.dim}}})) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  std::string prefix() const override { return kPrefix; }
+      : Unit(frozen_unit("final_layer_norm", "norm", kPrefix,
+                         {{"final_layer_norm.weight", {c.dim}}, {"final_layer_norm.bias", {c.dim}}}),
+             kPrefix),
+        eps_(c.eps) {}
   Flow forward(Context& ctx, const Flow& in) const override {
     return {{ctx.norm("final_layer_norm", in.stream[0], {.eps = eps_})}, {}};
   }
-  double forward_flops(const Tokens&) const override { return 0; }
 
  private:
   const double eps_;
-  const plan::UnitSpec spec_;
 };
 
 }  // namespace

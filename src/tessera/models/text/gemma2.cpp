@@ -12,7 +12,6 @@ namespace tessera::models::gemma2 {
 using at::Tensor;
 using net::Context;
 using net::Flow;
-using net::Tokens;
 
 namespace {
 
@@ -25,25 +24,20 @@ Tensor norm(Context& ctx, const std::string& site, const Tensor& x, double eps) 
 class Embedding final : public net::Unit {
  public:
   explicit Embedding(const Config& c)
-      : factor_(static_cast<float>(std::sqrt(static_cast<double>(c.dim)))),
-        spec_(frozen_unit("embed_tokens", "embedding", "", {{"embed_tokens.weight", {c.vocab_size, c.dim}}})) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  std::string prefix() const override { return ""; }
+      : Unit(frozen_unit("embed_tokens", "embedding", "", {{"embed_tokens.weight", {c.vocab_size, c.dim}}}), ""),
+        factor_(static_cast<float>(std::sqrt(static_cast<double>(c.dim)))) {}
   Flow forward(Context& ctx, const Flow& in) const override {
     return {{ctx.embedding("embed_tokens", in.stream[0]) * factor_}, {}};
   }
-  double forward_flops(const Tokens&) const override { return 0; }
 
  private:
   const float factor_;
-  const plan::UnitSpec spec_;
 };
 
 class Block final : public net::Unit {
  public:
   Block(const Config& c, int64_t index)
-      : c_(c), window_(index % 2 == 0 ? c.sliding_window : 0), spec_(describe(c, index)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
+      : Unit(describe(c, index)), c_(c), window_(index % 2 == 0 ? c.sliding_window : 0) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // [T, dim]
@@ -53,18 +47,6 @@ class Block final : public net::Unit {
     const Tensor gate = at::gelu(ctx.linear("mlp.gate_proj", y), "tanh");  // [T, ffn]
     const Tensor out = ctx.linear("mlp.down_proj", gate * ctx.linear("mlp.up_proj", y));
     return {{x + norm(ctx, "post_feedforward_layernorm", out, c_.eps)}, {}};
-  }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto dim = static_cast<double>(c_.dim), ffn = static_cast<double>(c_.dim_ffn),
-               inner = static_cast<double>(c_.num_heads * c_.head_dim),
-               shared = static_cast<double>(c_.num_kv_heads * c_.head_dim);
-    double flops = static_cast<double>(tokens.count()) * (4 * dim * (inner + shared) + 6 * dim * ffn);
-    for (size_t s = 0; s + 1 < tokens.offsets.size(); ++s) {
-      const auto n = static_cast<double>(tokens.offsets[s + 1] - tokens.offsets[s]);
-      flops += 4 * n * n * inner;
-    }
-    return flops;
   }
 
  private:
@@ -124,21 +106,16 @@ class Block final : public net::Unit {
 
   const Config c_;
   const int64_t window_;  // 0: all earlier keys
-  const plan::UnitSpec spec_;
 };
 
 class FinalNorm final : public net::Unit {
  public:
   explicit FinalNorm(const Config& c)
-      : eps_(c.eps), spec_(frozen_unit("norm", "norm", "", {{"norm.weight", {c.dim}}})) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  std::string prefix() const override { return ""; }
+      : Unit(frozen_unit("norm", "norm", "", {{"norm.weight", {c.dim}}}), ""), eps_(c.eps) {}
   Flow forward(Context& ctx, const Flow& in) const override { return {{norm(ctx, "norm", in.stream[0], eps_)}, {}}; }
-  double forward_flops(const Tokens&) const override { return 0; }
 
  private:
   const double eps_;
-  const plan::UnitSpec spec_;
 };
 
 }  // namespace

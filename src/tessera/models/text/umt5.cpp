@@ -12,7 +12,6 @@ namespace tessera::models::umt5 {
 using at::Tensor;
 using net::Context;
 using net::Flow;
-using net::Tokens;
 
 namespace {
 
@@ -21,16 +20,13 @@ constexpr const char* kSharedPositions = "blocks.0.pos_embedding.embedding.weigh
 
 class Embedding final : public net::Unit {
  public:
-  explicit Embedding(const Config& c) : shared_(c.shared_positions), spec_(describe(c)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  std::string prefix() const override { return ""; }
+  explicit Embedding(const Config& c) : Unit(describe(c), ""), shared_(c.shared_positions) {}
   Flow forward(Context& ctx, const Flow& in) const override {
     net::Flow out{{ctx.embedding("token_embedding", in.stream[0])}, {}};
     if (shared_) out.cond.push_back(ctx.param(kSharedPositions));
     if (in.stream.size() > 1) out.cond.push_back(in.stream[1]);  // the key mask, for all blocks
     return out;
   }
-  double forward_flops(const Tokens&) const override { return 0; }
 
  private:
   static plan::UnitSpec describe(const Config& c) {
@@ -43,13 +39,11 @@ class Embedding final : public net::Unit {
   }
 
   const bool shared_;
-  const plan::UnitSpec spec_;
 };
 
 class Block final : public net::Unit {
  public:
-  Block(const Config& c, int64_t index) : c_(c), spec_(describe(c, index)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
+  Block(const Config& c, int64_t index) : Unit(describe(c, index)), c_(c) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, dim]
@@ -58,17 +52,6 @@ class Block final : public net::Unit {
     const Tensor y = ctx.norm("norm2", x, norm);
     const Tensor gate = at::gelu(ctx.linear("ffn.gate.0", y), "tanh");  // [T, ffn]
     return {{x + ctx.linear("ffn.fc2", ctx.linear("ffn.fc1", y) * gate)}, {}};
-  }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto dim = static_cast<double>(c_.dim), inner = static_cast<double>(c_.dim_attn),
-               ffn = static_cast<double>(c_.dim_ffn);
-    double flops = static_cast<double>(tokens.count()) * (8 * dim * inner + 6 * dim * ffn);
-    for (size_t s = 0; s + 1 < tokens.offsets.size(); ++s) {
-      const auto n = static_cast<double>(tokens.offsets[s + 1] - tokens.offsets[s]);
-      flops += 4 * n * n * inner;
-    }
-    return flops;
   }
 
  private:
@@ -112,23 +95,18 @@ class Block final : public net::Unit {
   }
 
   const Config c_;
-  const plan::UnitSpec spec_;
 };
 
 class FinalNorm final : public net::Unit {
  public:
   explicit FinalNorm(const Config& c)
-      : eps_(c.eps), spec_(frozen_unit("norm", "norm", "", {{"norm.weight", {c.dim}}})) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-  std::string prefix() const override { return ""; }
+      : Unit(frozen_unit("norm", "norm", "", {{"norm.weight", {c.dim}}}), ""), eps_(c.eps) {}
   Flow forward(Context& ctx, const Flow& in) const override {
     return {{ctx.norm("norm", in.stream[0], {.kind = net::Norm::rms, .eps = eps_})}, {}};
   }
-  double forward_flops(const Tokens&) const override { return 0; }
 
  private:
   const double eps_;
-  const plan::UnitSpec spec_;
 };
 
 /// T5's initialisation: these standard deviations give outputs of about unit size without scaling the attention.

@@ -1,7 +1,7 @@
 #include "tessera/models/wan/network.h"
 
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/wan/parameters.h"
 
 namespace tessera::models::wan {
 
@@ -10,85 +10,57 @@ using net::Act;
 using net::Context;
 using net::Flow;
 using net::Norm;
-using net::Tokens;
 
 namespace {
 
 enum Cond { kTime, kModulation, kContext, kPicture };  // order of the shared conditioning
-const net::Linear kOfText{.space = kText}, kOfImage{.space = kImage};
-const net::Linear kGeluOfText{.act = Act::gelu_tanh, .space = kText};
+const net::Linear kByHeads{.split = kColumns}, kFromHeads{.split = kRows};
+const net::Linear kOfText{.space = kText, .split = kColumns}, kOfImage{.space = kImage, .split = kColumns};
 constexpr double kImageEps = 1e-5;  // LayerNorms of the image branch; elsewhere it is the config's
 
-double samples(const Tokens& tokens) { return static_cast<double>(tokens.offsets.size()) - 1; }
-
-/// Sum over samples of tokens squared, to which the work of self-attention is proportional.
-double squared_lengths(const Tokens& tokens) {
-  double sum = 0;
-  for (size_t s = 0; s + 1 < tokens.offsets.size(); ++s) {
-    const auto length = static_cast<double>(tokens.offsets[s + 1] - tokens.offsets[s]);
-    sum += length * length;
-  }
-  return sum;
-}
-
-class WanUnit : public net::Unit {
+class Stem final : public FamilyUnit<Config> {
  public:
-  WanUnit(const Config& config, plan::UnitSpec spec)
-      : c_(config), spec_(std::move(spec)), d_(static_cast<double>(config.dim)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-
- protected:
-  const Config c_;
-  const plan::UnitSpec spec_;
-  const double d_;  // width, for FLOPs
-};
-
-class Stem final : public WanUnit {
- public:
-  explicit Stem(const Config& config) : WanUnit(config, stem_spec(config)) {}
-  std::string prefix() const override { return ""; }
+  explicit Stem(const Config& config) : FamilyUnit(config, "stem", "") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor &patches = in.stream[0], &text = in.stream[1], &sinusoid = in.stream[2];
-    Tensor x = ctx.linear("patch_embedding", patches);  // x [T, d]
+    Tensor x = ctx.linear("patch_embedding", patches,
+                          {.out = c_.dim, .kernel = {c_.patch.begin(), c_.patch.end()}});  // x [T, d]
     Tensor context =
-        ctx.linear("text_embedding.2", ctx.linear("text_embedding.0", text, kOfText), kGeluOfText);  // [B * n, d]
-    Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", sinusoid)));   // e [R, d]
-    Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.dim});                  // e0 [R, 6, d]
+        ctx.linear("text_embedding.2", ctx.linear("text_embedding.0", text, {.space = kText, .out = c_.dim}),
+                   {.act = Act::gelu_tanh, .space = kText});  // [B * n, d]
+    Tensor e = ctx.linear("time_embedding.2",
+                          at::silu(ctx.linear("time_embedding.0", sinusoid, {.out = c_.dim})));  // e [R, d]
+    Tensor e0 =
+        ctx.linear("time_projection.1", at::silu(e), {.out = 6 * c_.dim}).view({-1, 6, c_.dim});  // e0 [R, 6, d]
     if (!c_.has_image_branch()) return {{x}, {e, e0, context}};
     return {{x}, {e, e0, context, image_embedding(ctx, in.stream[3])}};
   }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto text = static_cast<double>(c_.text_dim), freq = static_cast<double>(c_.freq_dim);
-    const double patch = 2.0 * static_cast<double>(c_.patch_size() * c_.in_dim * tokens.count()) * d_;
-    const double words = 2.0 * static_cast<double>(c_.text_len) * (text * d_ + d_ * d_);
-    const double time = 2.0 * (freq * d_ + 7 * d_ * d_);
-    const auto rows = static_cast<double>(c_.image_rows()), image = static_cast<double>(c_.image_dim);
-    const double pictures = 2 * rows * (image * image + image * d_);
-    return patch + samples(tokens) * (words + time + pictures);
-  }
+  std::vector<std::string_view> order() const override { return {"patch_embedding", "text_embedding", "img_emb"}; }
 
  private:
   Tensor image_embedding(Context& ctx, const Tensor& features) const {  // [B * m, d_image] -> [B * m, d]
     Tensor y = features;
     if (c_.type == Type::flf2v)  // learned positions for the two images
-      y = (y.view({-1, c_.image_rows(), c_.image_dim}) + ctx.param("img_emb.emb_pos")).flatten(0, 1);
+      y = (y.view({-1, c_.image_rows(), c_.image_dim}) +
+           ctx.param("img_emb.emb_pos", {1, c_.image_rows(), c_.image_dim}))
+              .flatten(0, 1);
     const net::Norm norm{.eps = kImageEps};
-    y = ctx.linear("img_emb.proj.1", ctx.norm("img_emb.proj.0", y, norm, kImage), kOfImage);
-    y = ctx.linear("img_emb.proj.3", y, {.act = Act::gelu, .space = kImage});  // the exact GELU, here alone
+    y = ctx.linear("img_emb.proj.1", ctx.norm("img_emb.proj.0", y, norm, kImage), {.space = kImage});
+    // the exact GELU, here alone
+    y = ctx.linear("img_emb.proj.3", y, {.act = Act::gelu, .space = kImage, .out = c_.dim});
     return ctx.norm("img_emb.proj.4", y, norm, kImage);
   }
 };
 
-class Block final : public WanUnit {
+class Block final : public FamilyUnit<Config> {
  public:
-  Block(const Config& config, int64_t index) : WanUnit(config, block_spec(config, index)) {}
+  Block(const Config& config, int64_t index) : FamilyUnit(config, "blocks", "block", index) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, d]
-    const auto m =
-        (ctx.param("modulation") + in.cond[kModulation]).unbind(1);  // m[6] of [R, d]: shift, scale, gate, twice
+    const auto m = (ctx.param("modulation", {1, 6, c_.dim}) + in.cond[kModulation])
+                       .unbind(1);  // m[6] of [R, d]: shift, scale, gate, twice
 
     const auto modulated = [&](const Tensor& shift, const Tensor& scale) {
       return Norm{.eps = c_.eps, .shift = &shift, .scale = &scale};
@@ -99,19 +71,18 @@ class Block final : public WanUnit {
     y = ctx.norm("norm3", x, {.eps = c_.eps});
     x = ctx.residual("sum", x, cross_attention(ctx, y, text, in.cond));
     y = ctx.norm("norm2", x, modulated(m[3], m[4]));
-    y = ctx.linear("ffn.2", ctx.linear("ffn.0", y), {.act = Act::gelu_tanh});  // through [T, ffn]
+    y = ctx.linear("ffn.2", ctx.linear("ffn.0", y, {.out = c_.ffn_dim, .split = kColumns}),
+                   {.act = Act::gelu_tanh, .out = c_.dim, .split = kRows});  // through [T, ffn]
     x = ctx.residual("gate2", x, y, &m[5]);
     return {{x}, {}};
   }
   std::string_view output_site() const override { return "gate2"; }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto ffn = static_cast<double>(c_.ffn_dim), length = static_cast<double>(tokens.count());
-    const auto text = static_cast<double>(c_.text_len);
-    const double linears = length * (12 * d_ * d_ + 4 * d_ * ffn) + samples(tokens) * 4 * text * d_ * d_;
-    const auto image = static_cast<double>(c_.image_rows());
-    const double pictures = samples(tokens) * 4 * image * d_ * d_ + 4 * length * image * d_;
-    return linears + 4 * squared_lengths(tokens) * d_ + 4 * length * text * d_ + pictures;
+  std::vector<std::string_view> order() const override {
+    return {"modulation",        "self_attn.q",          "self_attn.k",
+            "self_attn.v",       "self_attn.",           "norm3",
+            "cross_attn.q",      "cross_attn.k.",        "cross_attn.v.",
+            "cross_attn.norm_q", "cross_attn.norm_k.",   "cross_attn.k_img",
+            "cross_attn.v_img",  "cross_attn.norm_k_img"};
   }
 
  private:
@@ -122,46 +93,45 @@ class Block final : public WanUnit {
   /// Also makes the text's keys and values, which read nothing of the video: while v travels to other ranks, and its gradient
   /// back.
   Tensor self_attention(Context& ctx, const Tensor& y, const Tensor& context, KeysAndValues& text) const {
-    const Norm turned{.kind = Norm::rms, .eps = c_.eps, .rope = c_.num_heads};
-    const Tensor q = ctx.ahead("self_attn", ctx.norm("self_attn.norm_q", ctx.linear("self_attn.q", y), turned));
-    const Tensor k = ctx.ahead("self_attn", ctx.norm("self_attn.norm_k", ctx.linear("self_attn.k", y), turned));
-    const Tensor v = ctx.ahead("self_attn", ctx.linear("self_attn.v", y));
+    const Norm turned{.kind = Norm::rms, .eps = c_.eps, .rope = c_.num_heads, .split = kColumns};
+    const Tensor q =
+        ctx.ahead("self_attn", ctx.norm("self_attn.norm_q", ctx.linear("self_attn.q", y, kByHeads), turned));
+    const Tensor k =
+        ctx.ahead("self_attn", ctx.norm("self_attn.norm_k", ctx.linear("self_attn.k", y, kByHeads), turned));
+    const Tensor v = ctx.ahead("self_attn", ctx.linear("self_attn.v", y, kByHeads));
     text.k = ctx.norm("cross_attn.norm_k", ctx.linear("cross_attn.k", context, kOfText),
-                      {.kind = Norm::rms, .eps = c_.eps}, kText);
+                      {.kind = Norm::rms, .eps = c_.eps, .split = kColumns}, kText);
     text.v = ctx.linear("cross_attn.v", context, kOfText);
-    return ctx.linear("self_attn.o", ctx.attention("self_attn", q, k, v, c_.num_heads));
+    return ctx.linear("self_attn.o", ctx.attention("self_attn", q, k, v, c_.num_heads), kFromHeads);
   }
 
   Tensor cross_attention(Context& ctx, const Tensor& y, const KeysAndValues& text,
                          const std::vector<Tensor>& cond) const {
-    const Norm norm{.kind = Norm::rms, .eps = c_.eps};
-    const Tensor q = ctx.norm("cross_attn.norm_q", ctx.linear("cross_attn.q", y), norm);  // [T, d]
+    const Norm norm{.kind = Norm::rms, .eps = c_.eps, .split = kColumns};
+    const Tensor q = ctx.norm("cross_attn.norm_q", ctx.linear("cross_attn.q", y, kByHeads), norm);  // [T, d]
     Tensor out = ctx.attention("cross_attn", q, text.k, text.v, c_.num_heads, {.k = kText});
     if (c_.has_image_branch()) out = ctx.residual("cross_attn_sum", out, image_attention(ctx, q, cond[kPicture]));
-    return ctx.linear("cross_attn.o", out);
+    return ctx.linear("cross_attn.o", out, kFromHeads);
   }
 
   /// Cross-attention to the image features, with its own keys and values and a softmax beside that of the text.
   Tensor image_attention(Context& ctx, const Tensor& q, const Tensor& image) const {
     const Tensor k = ctx.norm("cross_attn.norm_k_img", ctx.linear("cross_attn.k_img", image, kOfImage),
-                              {.kind = Norm::rms, .eps = c_.eps}, kImage);  // [B * m, d]
+                              {.kind = Norm::rms, .eps = c_.eps, .split = kColumns}, kImage);  // [B * m, d]
     return ctx.attention("cross_attn_img", q, k, ctx.linear("cross_attn.v_img", image, kOfImage), c_.num_heads,
                          {.k = kImage});
   }
 };
 
-class Head final : public WanUnit {
+class Head final : public FamilyUnit<Config> {
  public:
-  explicit Head(const Config& config) : WanUnit(config, head_spec(config)) {}
+  explicit Head(const Config& config) : FamilyUnit(config, "head", "head.") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    const auto s = (ctx.param("modulation") + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [R, d]: shift, scale
+    const auto s = (ctx.param("modulation", {1, 2, c_.dim}) + in.cond[kTime].unsqueeze(1))
+                       .unbind(1);  // s[2] of [R, d]: shift, scale
     const Tensor y = ctx.norm("norm", in.stream[0], {.eps = c_.eps, .shift = &s[0], .scale = &s[1]});  // y [T, d]
-    return {{ctx.linear("head", y)}, {}};                                                              // [T, 4 * c_out]
-  }
-
-  double forward_flops(const Tokens& tokens) const override {
-    return 2.0 * static_cast<double>(c_.patch_size() * c_.out_dim * tokens.count()) * d_;
+    return {{ctx.linear("head", y, {.out = c_.patch_size() * c_.out_dim})}, {}};                       // [T, 4 * c_out]
   }
 };
 
@@ -172,6 +142,13 @@ std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
   units.push_back(std::make_unique<Stem>(config));
   for (int64_t i = 0; i < config.num_layers; ++i) units.push_back(make_block(config, i));
   units.push_back(make_head(config));
+  net::Tokens tokens;
+  tokens.spaces.resize(kImage);
+  net::declare(units,
+               {{net::sizes_of(1, config.patch_size() * config.in_dim), net::sizes_of(1, config.text_dim),
+                 net::sizes_of(1, config.freq_dim), net::sizes_of(config.image_rows(), config.image_dim)},
+                {}},
+               tokens);
   return units;
 }
 
@@ -179,6 +156,18 @@ std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index) {
   return std::make_unique<Block>(config, index);
 }
 std::unique_ptr<net::Unit> make_head(const Config& config) { return std::make_unique<Head>(config); }
+
+Initial initial_values(const plan::ParamSpec& param, bool released) {
+  const std::string_view name = param.name;
+  if (name.ends_with(".bias") || name == "head.head.weight" || name == "img_emb.emb_pos") return Initial::constant(0);
+  if (name.ends_with("modulation")) return Initial::normal(1 / std::sqrt(static_cast<double>(param.shape.back())));
+  const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.numel()) / out;
+  if (name.starts_with("text_embedding") || name.starts_with("time_embedding"))
+    return released ? Initial::normal(0.02) : Initial::embedding(in, out);
+  const bool image_norm = name == "img_emb.proj.0.weight" || name == "img_emb.proj.4.weight";
+  if (name.find("norm") != name.npos || image_norm) return Initial::constant(1);
+  return Initial::xavier(in, out);
+}
 
 std::pair<Tensor, Tensor> rotary_tables(int64_t f, int64_t h, int64_t w, int64_t head_dim) {
   return grid_rotary(clip_grid(f, h, w), head_dim);

@@ -11,6 +11,7 @@
 // Only models with an image branch have the tensors after the last semicolon of a line.
 #include <memory>
 
+#include "tessera/models/common/initial.h"
 #include "tessera/models/wan/config.h"
 #include "tessera/net/unit.h"
 
@@ -20,9 +21,13 @@ namespace tessera::models::wan {
 enum Space { kTokens, kText, kImage };
 
 std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config);
-/// One of these units, for other models that use it.
+/// One of these units, for other models that use it and declare it.
 std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index);
 std::unique_ptr<net::Unit> make_head(const Config& config);
+
+/// Xavier for linears, zero head, N(0, 0.02) for the text and time embeddings: what the official code does. The last only
+/// where the sizes are those of a release; else Initial::embedding.
+Initial initial_values(const plan::ParamSpec& param, bool released);
 
 /// Rotary tables of one sample's tokens (frames, then rows, then columns): cos and sin [f * h * w, head_dim / 2].
 std::pair<at::Tensor, at::Tensor> rotary_tables(int64_t f, int64_t h, int64_t w, int64_t head_dim);

@@ -3,10 +3,9 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/network.h"
-#include "tessera/models/wan/parameters.h"
 #include "tessera/models/wan/s2v_network.h"
-#include "tessera/models/wan/s2v_parameters.h"
 #include "tessera/models/wan/s2v_tokens.h"
+#include "tessera/models/wan/weight_form.h"
 
 namespace tessera::models::wan {
 
@@ -210,7 +209,15 @@ class Packing {
 
 }  // namespace
 
-S2v::S2v(const S2vConfig& config) : config_(config), units_(make_s2v_units(config)) {}
+S2v::S2v(const S2vConfig& config)
+    : FamilyDenoiser(config,
+                     {.channels = config.base.in_dim,
+                      .context_dim = config.base.text_dim,
+                      .context_length = config.base.text_len,
+                      .heads = config.base.num_heads},
+                     config.base.patch) {
+  units_ = make_s2v_units(config);
+}
 
 net::Conditions S2v::conditions() const {
   net::Conditions wants;
@@ -223,10 +230,7 @@ net::Conditions S2v::conditions() const {
 }
 
 net::Sample S2v::blank(const std::array<int64_t, 4>& latent) const {
-  net::Sample sample;
-  sample.x = at::zeros(latent, at::kFloat);
-  sample.t = 500;
-  sample.context = at::zeros({1, config_.base.text_dim}, at::kFloat);
+  net::Sample sample = FamilyDenoiser::blank(latent);
   sample.extra["audio"] =
       at::zeros({kAudioLayers, kAudioPerFrame * std::max<int64_t>(latent[1] - 1, 0), config_.audio_dim}, at::kFloat);
   return sample;
@@ -285,18 +289,23 @@ std::vector<Tensor> S2v::unpack(const Tensor& out, const net::Batch& batch) cons
   return latents;
 }
 
-Tensor S2v::pack_target(const Tensor& target) const { return to_output_rows(target, config_.base.patch); }
-
-int64_t S2v::token_count(const std::array<int64_t, 4>& latent) const {
-  return count_patches(latent, config_.base.patch);
-}
-
 std::string S2v::foreign_name(const std::string& name, const std::string& naming) const {
   return naming == "diffusers" ? rename(diffusers_names(), name) : name;
 }
 
-void S2v::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  draw_initial(s2v_initial_values(param, is_released(s2v_presets(), config_)), seed, param.name, first, count, out);
+/// As in the official code with zero_init: audio, pose and mask have no effect at first.
+Initial S2v::initial(const plan::ParamSpec& param) const {
+  const std::string_view name = param.name;
+  const bool output = name.starts_with("audio_injector.injector.") && name.ends_with(".o.weight");
+  if (output || name.starts_with("audio_injector.injector_adain_layers.") || name.starts_with("cond_encoder.") ||
+      name.starts_with("trainable_cond_mask.") || name.ends_with(".padding_tokens"))
+    return Initial::constant(0);
+  if (name == "casual_audio_encoder.weights") return Initial::constant(0.01);
+  if (name.ends_with(".conv.weight")) {  // xavier of a convolution counts its taps on both sides
+    const auto taps = static_cast<double>(param.shape[2]);
+    return Initial::xavier(static_cast<double>(param.shape[1]) * taps, static_cast<double>(param.shape[0]) * taps);
+  }
+  return initial_values(param, is_released(s2v_presets(), config_));
 }
 
 }  // namespace tessera::models::wan

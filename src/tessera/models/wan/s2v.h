@@ -11,17 +11,15 @@
 // [C_pose, 1 + F, H, W], its first frame is not read (zeros when absent); "motion" [C, M, H, W], latent frames before
 // the clip, of which the last 19 are used, with zeros before fewer (absent: no motion tokens). With motion, H and W are
 // multiples of 8.
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/wan/s2v_config.h"
-#include "tessera/net/model.h"
 
 namespace tessera::models::wan {
 
-class S2v final : public net::Denoiser {
+class S2v final : public FamilyDenoiser<S2vConfig> {
  public:
   explicit S2v(const S2vConfig& config);
 
-  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
-  std::vector<std::unique_ptr<net::Unit>>* adaptable_units() override { return &units_; }
   net::Batch pack(const std::vector<net::Sample>& samples) const override;
   net::Conditions conditions() const override;
   net::Sample blank(const std::array<int64_t, 4>& latent) const override;
@@ -29,22 +27,11 @@ class S2v final : public net::Denoiser {
       const std::vector<at::Tensor>& grads, const net::Batch& batch,
       const std::vector<net::Sample>& samples) const override;
   std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override;
-  at::Tensor pack_target(const at::Tensor& target) const override;
-  int64_t token_count(const std::array<int64_t, 4>& latent) const override;
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
-  void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const override;
-  std::string config_json() const override { return to_json(config_); }
   double released_boundary() const override { return wan::released_boundary(Type::t2v); }
-  int64_t heads() const override { return config_.base.num_heads; }
-  int64_t in_channels() const override { return config_.base.in_dim; }
-  int64_t context_dim() const override { return config_.base.text_dim; }
-  int64_t context_length() const override { return config_.base.text_len; }
-
-  const S2vConfig& config() const { return config_; }
 
  private:
-  const S2vConfig config_;
-  std::vector<std::unique_ptr<net::Unit>> units_;
+  Initial initial(const plan::ParamSpec& param) const override;
 };
 
 }  // namespace tessera::models::wan

@@ -34,8 +34,8 @@ Series together(const Series& series, const Work& work) {
   return {parts.begin(), parts.end()};
 }
 
-/// A causal convolution: the first row is repeated in front, and each output depends on the rows up to its own.
-Series convolve(Context& ctx, const std::string& site, const Series& series, int64_t stride) {
+/// A causal convolution to `out` channels: the first row is repeated in front, and each output depends on the rows up to its own.
+Series convolve(Context& ctx, const std::string& site, const Series& series, int64_t out, int64_t stride) {
   Series windows;
   for (const Tensor& x : series) {
     const Tensor padded = at::cat({x.slice(0, 0, 1).expand({kSoundTaps - 1, -1}), x});
@@ -43,7 +43,8 @@ Series convolve(Context& ctx, const std::string& site, const Series& series, int
     for (int64_t tap = 0; tap < kSoundTaps; ++tap) taps.push_back(padded.slice(0, tap, tap + rows(x), stride));
     windows.push_back(at::stack(taps, 2).flatten(1));  // [t, channels * taps], as the weight has them
   }
-  return together(windows, [&](const Tensor& all) { return ctx.linear(site, all); });
+  return together(windows,
+                  [&](const Tensor& all) { return ctx.linear(site, all, {.out = out, .kernel = {kSoundTaps}}); });
 }
 
 /// LayerNorm without weights, then SiLU, from operators whose gradients run on meta tensors, too.
@@ -59,7 +60,8 @@ Series norm_silu(const Series& series) {
 std::pair<Tensor, Tensor> encode_audio(Context& ctx, const S2vConfig& c, const Tensor& states,
                                        const std::vector<int64_t>& frames) {
   const std::string encoder = "casual_audio_encoder.encoder.";
-  const Tensor weights = at::silu(ctx.param("casual_audio_encoder.weights").view({-1, 1}));  // [layers, 1]
+  const Tensor weights =
+      at::silu(ctx.param("casual_audio_encoder.weights", {1, kAudioLayers, 1, 1}).view({-1, 1}));  // [layers, 1]
   const Tensor mixed =
       (states.flatten(1) * weights).sum(0).div(weights.sum()).view(states[0].sizes());  // [4 * N, d_audio]
 
@@ -71,17 +73,19 @@ std::pair<Tensor, Tensor> encode_audio(Context& ctx, const S2vConfig& c, const T
     sound.push_back(at::cat({clip.slice(0, 0, 1).expand({kLead, -1}), clip}));
   }
   // Local and global branches share all but their first convolution. Each head of the local one is a sequence.
+  const int64_t d = c.base.dim;
   Series sequences;
-  for (const Tensor& local : convolve(ctx, encoder + "conv1_local.conv", sound, 1))
+  for (const Tensor& local : convolve(ctx, encoder + "conv1_local.conv", sound, d / 4 * c.num_audio_token, 1))
     for (const Tensor& head : local.chunk(c.num_audio_token, 1)) sequences.push_back(head);
-  for (const Tensor& global : convolve(ctx, encoder + "conv1_global.conv", sound, 1)) sequences.push_back(global);
+  for (const Tensor& global : convolve(ctx, encoder + "conv1_global.conv", sound, d / 4, 1))
+    sequences.push_back(global);
   sequences = norm_silu(sequences);
-  sequences = norm_silu(convolve(ctx, encoder + "conv2.conv", sequences, 2));
-  sequences = norm_silu(convolve(ctx, encoder + "conv3.conv", sequences, 2));  // [kLeadFrames + f, d] each
+  sequences = norm_silu(convolve(ctx, encoder + "conv2.conv", sequences, d / 2, 2));
+  sequences = norm_silu(convolve(ctx, encoder + "conv3.conv", sequences, d, 2));  // [kLeadFrames + f, d] each
   for (Tensor& sequence : sequences) sequence = sequence.slice(0, kLeadFrames);
 
   const auto heads = static_cast<size_t>(c.num_audio_token), clips = frames.size();
-  const Tensor learned = ctx.param(encoder + "padding_tokens").view({1, -1});
+  const Tensor learned = ctx.param(encoder + "padding_tokens", {1, 1, 1, d}).view({1, -1});
   std::vector<Tensor> local, global;
   for (size_t clip = 0; clip < clips; ++clip) {
     Series tokens(sequences.begin() + static_cast<ptrdiff_t>(clip * heads),

@@ -1,6 +1,6 @@
 #include "tessera/models/wan/s2v_network.h"
 
-#include "tessera/models/wan/s2v_parameters.h"
+#include "tessera/models/common/denoiser.h"
 #include "tessera/models/wan/s2v_tokens.h"
 
 namespace tessera::models::wan {
@@ -14,10 +14,7 @@ namespace {
 
 enum StemInput { kPatches, kCaption, kSinusoid, kPose, kParts, kSoundStates, kOrder, kMotion };  // of the stem
 enum SoundCond { kLocal = 3, kGlobal };  // of the shared conditioning, after that of network.cpp
-const net::Linear kOfCaption{.space = kText};
-constexpr double kAdainEps = 1e-5;  // the reference takes this norm from a library with another default
-
-int64_t sound_frames(const Tokens& tokens) { return static_cast<int64_t>(tokens.segments.at(0).ranges.size()); }
+constexpr double kAdainEps = 1e-5;       // the reference takes this norm from a library with another default
 
 std::vector<int64_t> clip_frames(const Tokens& tokens) {
   std::vector<int64_t> frames;
@@ -25,70 +22,60 @@ std::vector<int64_t> clip_frames(const Tokens& tokens) {
   return frames;
 }
 
-class S2vUnit : public net::Unit {
+class S2vStem final : public FamilyUnit<S2vConfig> {
  public:
-  S2vUnit(const S2vConfig& config, plan::UnitSpec spec)
-      : c_(config), spec_(std::move(spec)), d_(static_cast<double>(config.base.dim)) {}
-  const plan::UnitSpec& spec() const override { return spec_; }
-
- protected:
-  const S2vConfig c_;
-  const plan::UnitSpec spec_;
-  const double d_;  // width, for FLOPs
-};
-
-class S2vStem final : public S2vUnit {
- public:
-  explicit S2vStem(const S2vConfig& config) : S2vUnit(config, s2v_stem_spec(config)) {}
-  std::string prefix() const override { return ""; }
+  explicit S2vStem(const S2vConfig& config) : FamilyUnit(config, "stem", "") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    const Tensor patches = ctx.linear("patch_embedding", in.stream[kPatches]);  // [T, d]; of motion not yet
-    const Tensor pose = ctx.linear("cond_encoder", in.stream[kPose]);
+    const int64_t d = c_.base.dim;
+    const auto patches_of = [&](std::string_view site, const Tensor& rows, const Patch& patch) {
+      return ctx.linear(site, rows, {.out = d, .kernel = {patch.begin(), patch.end()}});
+    };
+    const Tensor patches =
+        patches_of("patch_embedding", in.stream[kPatches], c_.base.patch);  // [T, d]; of motion not yet
+    const Tensor pose = patches_of("cond_encoder", in.stream[kPose], c_.base.patch);
     const Tensor& parts = in.stream[kParts];  // [T] int64
     const Tensor noisy = (parts.slice(0, 0, pose.size(0)) == kNoisy).to(at::kFloat).unsqueeze(1);
     std::vector<Tensor> pieces = {patches + pose * noisy};
     for (size_t i = kMotion; i < in.stream.size(); ++i)
-      pieces.push_back(ctx.linear(kMotionBuckets[i - kMotion].site, in.stream[i]));
+      pieces.push_back(patches_of(kMotionBuckets[i - kMotion].site, in.stream[i], kMotionBuckets[i - kMotion].kernel));
     Tensor x = pieces.size() > 1 ? at::cat(pieces) : pieces[0];
-    x = x + ctx.embedding("trainable_cond_mask", parts);
+    x = x + ctx.embedding("trainable_cond_mask", parts, {kMotionPart + 1, d});
     if (in.stream.size() > kOrder) x = x.gather(0, in.stream[kOrder].unsqueeze(1).expand_as(x));
     // Motion patches are none of the token_inputs (net::Batch), so every rank has all of them and takes its share here.
     const Tokens& tokens = ctx.tokens();
     if (in.stream.size() > kOrder && tokens.cut()) x = x.slice(0, tokens.begin, tokens.end);
 
     const Tensor context =
-        ctx.linear("text_embedding.2", ctx.linear("text_embedding.0", in.stream[kCaption], kOfCaption),
+        ctx.linear("text_embedding.2", ctx.linear("text_embedding.0", in.stream[kCaption], {.space = kText, .out = d}),
                    {.act = net::Act::gelu_tanh, .space = kText});
-    const Tensor e = ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", in.stream[kSinusoid])));
-    const Tensor e0 = ctx.linear("time_projection.1", at::silu(e)).view({-1, 6, c_.base.dim});
+    const Tensor e =
+        ctx.linear("time_embedding.2", at::silu(ctx.linear("time_embedding.0", in.stream[kSinusoid], {.out = d})));
+    const Tensor e0 = ctx.linear("time_projection.1", at::silu(e), {.out = 6 * d}).view({-1, 6, d});
     const auto [local, global] = encode_audio(ctx, c_, in.stream[kSoundStates], clip_frames(ctx.tokens()));
     return {{x}, {e, e0, context, local, global}};
   }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto text = static_cast<double>(c_.base.text_dim), freq = static_cast<double>(c_.base.freq_dim);
-    const auto samples = static_cast<double>(tokens.offsets.size()) - 1;
-    const double patch = 2.0 * static_cast<double>(c_.base.patch_size() * c_.base.in_dim * tokens.count()) * d_;
-    const double words = 2.0 * static_cast<double>(c_.base.text_len) * (text * d_ + d_ * d_);
-    const double time = 2.0 * (freq * d_ + 7 * d_ * d_);
-    const auto frames = static_cast<double>(sound_frames(tokens)), audio = static_cast<double>(c_.audio_dim);
-    const auto branches = static_cast<double>(c_.audio_tokens());
-    // rows of the convolutions, at 4, 2 and 1 a frame; widths d/4, d/2 and d; three taps
-    const double first = 4 * audio * d_ / 4, second = 2 * d_ / 4 * d_ / 2, third = d_ / 2 * d_;
-    const double sound = 2.0 * frames * (3 * branches * (first + second + third) + d_ * d_);
-    return patch + samples * (words + time) + sound;
+  std::vector<std::string_view> order() const override {
+    return {"patch_embedding",
+            "text_embedding",
+            "time_",
+            "cond_encoder",
+            "frame_packer",
+            "trainable_cond_mask",
+            "casual_audio_encoder.weights",
+            "casual_audio_encoder.encoder.conv",
+            "casual_audio_encoder.encoder.final"};
   }
 };
 
 /// Cross-attention of the noisy clip's tokens to their frame's audio.
-class Injector final : public S2vUnit {
+class Injector final : public FamilyUnit<S2vConfig> {
  public:
   Injector(const S2vConfig& config, size_t index)
-      : S2vUnit(config, injector_spec(config, index)),
+      : FamilyUnit(config, "injector." + std::to_string(index),
+                   "audio_injector."),  // each a kind: sites have its number
         site_("injector." + std::to_string(index)),
         adain_("injector_adain_layers." + std::to_string(index) + ".linear") {}
-  std::string prefix() const override { return "audio_injector."; }
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const Tensor& x = in.stream[0];  // [T, d]
@@ -109,31 +96,48 @@ class Injector final : public S2vUnit {
     if (done < x.size(0)) pieces.push_back(x.slice(0, done));
     return {{pieces.size() == 1 ? pieces[0] : at::cat(pieces)}, {}};
   }
-
-  double forward_flops(const Tokens& tokens) const override {
-    const auto length = static_cast<double>(tokens.space(kClip).count()),
-               count = static_cast<double>(sound_frames(tokens));
-    const auto sound = static_cast<double>(c_.audio_tokens());
-    return 4 * (length + (sound + 1) * count) * d_ * d_ + 4 * length * sound * d_;
-  }
+  std::vector<std::string_view> order() const override { return {adain_, q_, k_, v_}; }
 
  private:
   Tensor listen(Context& ctx, const Tensor& x, const std::vector<Tensor>& cond) const {  // x [noisy, d]
     const int64_t heads = c_.base.num_heads;
-    const auto m =
-        ctx.linear(adain_, at::silu(cond[kGlobal])).view({-1, 2, c_.base.dim}).unbind(1);  // shift, scale [N, d]
+    const auto m = ctx.linear(adain_, at::silu(cond[kGlobal]), {.out = 2 * c_.base.dim})
+                       .view({-1, 2, c_.base.dim})
+                       .unbind(1);  // shift, scale [N, d]
     const net::Norm norm{.kind = net::Norm::rms, .eps = c_.base.eps};
     const net::Linear of_clip{.space = kClip}, of_sound{.space = kSound};
     const Tensor y = ctx.norm("audio_norm", x, {.eps = kAdainEps, .shift = &m[0], .scale = &m[1]}, kClip);
-    const Tensor q = ctx.norm(site_ + ".norm_q", ctx.linear(site_ + ".q", y, of_clip), norm, kClip);
-    const Tensor k = ctx.norm(site_ + ".norm_k", ctx.linear(site_ + ".k", cond[kLocal], of_sound), norm, kSound);
-    const Tensor v = ctx.linear(site_ + ".v", cond[kLocal], of_sound);  // k, v [N * a, d]
+    const Tensor q = ctx.norm(site_ + ".norm_q", ctx.linear(q_, y, of_clip), norm, kClip);
+    const Tensor k = ctx.norm(site_ + ".norm_k", ctx.linear(k_, cond[kLocal], of_sound), norm, kSound);
+    const Tensor v = ctx.linear(v_, cond[kLocal], of_sound);  // k, v [N * a, d]
     const Tensor out = ctx.attention("audio_attn", q, k, v, heads, ctx.tokens().segments.at(0));
     return ctx.linear(site_ + ".o", out, of_clip);
   }
 
-  const std::string site_, adain_;
+  const std::string site_, adain_, q_ = site_ + ".q", k_ = site_ + ".k", v_ = site_ + ".v";
 };
+
+/// With a token of a noisy clip and one of each motion bucket.
+void declare_s2v(const std::vector<std::unique_ptr<net::Unit>>& units, const S2vConfig& c) {
+  constexpr int64_t kCount = 1 + static_cast<int64_t>(kMotionBuckets.size());
+  const at::TensorOptions meta = at::TensorOptions(at::kMeta);
+  const int64_t patch = c.base.patch_size();
+  net::Flow inputs{
+      {net::sizes_of(1, patch * c.base.in_dim), net::sizes_of(1, c.base.text_dim), net::sizes_of(1, c.base.freq_dim),
+       net::sizes_of(1, patch * c.cond_dim), at::empty({kCount}, meta.dtype(at::kLong)),
+       at::empty({kAudioLayers, kAudioPerFrame, c.audio_dim}, meta.dtype(at::kFloat)),
+       at::empty({kCount}, meta.dtype(at::kLong))},
+      {}};
+  for (const auto& [site, kernel, begin, end] : kMotionBuckets)
+    inputs.stream.push_back(net::sizes_of(1, c.base.in_dim * kernel[0] * kernel[1] * kernel[2]));
+  net::Tokens tokens;
+  tokens.offsets = {0, kCount};
+  tokens.spaces.resize(kSound);
+  tokens.spaces[kClip - 1].ranges = {{0, 1}};
+  tokens.spaces[kClip - 1].shapes = {{1, 1, 1}};
+  tokens.segments = {{.q = kClip, .k = kSound}};
+  net::declare(units, std::move(inputs), tokens);
+}
 
 }  // namespace
 
@@ -147,6 +151,7 @@ std::vector<std::unique_ptr<net::Unit>> make_s2v_units(const S2vConfig& config) 
       units.push_back(std::make_unique<Injector>(config, injector++));
   }
   units.push_back(make_head(config.base));
+  declare_s2v(units, config);
   return units;
 }
 

@@ -6,7 +6,7 @@
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/network.h"
-#include "tessera/models/wan/parameters.h"
+#include "tessera/models/wan/weight_form.h"
 
 namespace tessera::models::wan {
 
@@ -93,7 +93,15 @@ Times times_of(const net::Sample& sample, int64_t tokens, const Config& c) {
 
 }  // namespace
 
-Wan::Wan(const Config& config) : config_(config), units_(make_units(config)) {}
+Wan::Wan(const Config& config)
+    : FamilyDenoiser(config,
+                     {.channels = config.out_dim,
+                      .context_dim = config.text_dim,
+                      .context_length = config.text_len,
+                      .heads = config.num_heads},
+                     config.patch) {
+  units_ = make_units(config);
+}
 
 net::Conditions Wan::conditions() const {
   net::Conditions wants;
@@ -108,10 +116,7 @@ net::Conditions Wan::conditions() const {
 }
 
 net::Sample Wan::blank(const std::array<int64_t, 4>& latent) const {
-  net::Sample sample;
-  sample.x = at::zeros(latent, at::kFloat);
-  sample.t = 500;
-  sample.context = at::zeros({1, config_.text_dim}, at::kFloat);
+  net::Sample sample = FamilyDenoiser::blank(latent);
   if (config_.takes_images())
     sample.extra["y"] = at::zeros({config_.y_dim(), latent[1], latent[2], latent[3]}, at::kFloat);
   if (config_.has_image_branch())
@@ -185,20 +190,12 @@ std::vector<std::map<std::string, Tensor>> Wan::unpack_input_grads(const std::ve
   return result;
 }
 
-std::vector<Tensor> Wan::unpack(const Tensor& out, const net::Batch& batch) const {
-  return unpack_rows(out, batch, config_.patch);
-}
-
-Tensor Wan::pack_target(const Tensor& target) const { return to_output_rows(target, config_.patch); }
-
-int64_t Wan::token_count(const std::array<int64_t, 4>& latent) const { return count_patches(latent, config_.patch); }
-
 std::string Wan::foreign_name(const std::string& name, const std::string& naming) const {
   return naming == "diffusers" ? rename(diffusers_names(), name) : name;
 }
 
-void Wan::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
-  draw_initial(initial_values(param, is_released(presets(), config_)), seed, param.name, first, count, out);
+Initial Wan::initial(const plan::ParamSpec& param) const {
+  return initial_values(param, is_released(presets(), config_));
 }
 
 }  // namespace tessera::models::wan

@@ -4,7 +4,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/wan/config.h"
-#include "tessera/models/wan/parameters.h"
 
 namespace tessera::models::wan {
 
@@ -165,6 +164,42 @@ constexpr const char* kImageProcessor = R"({
 )";
 
 }  // namespace
+
+const std::vector<NamePattern>& diffusers_names() {
+  static const std::vector<NamePattern> table = {
+      {"text_embedding.0.*", "condition_embedder.text_embedder.linear_1.*"},
+      {"text_embedding.2.*", "condition_embedder.text_embedder.linear_2.*"},
+      {"time_embedding.0.*", "condition_embedder.time_embedder.linear_1.*"},
+      {"time_embedding.2.*", "condition_embedder.time_embedder.linear_2.*"},
+      {"time_projection.1.*", "condition_embedder.time_proj.*"},
+      {"img_emb.proj.0.*", "condition_embedder.image_embedder.norm1.*"},
+      {"img_emb.proj.1.*", "condition_embedder.image_embedder.ff.net.0.proj.*"},
+      {"img_emb.proj.3.*", "condition_embedder.image_embedder.ff.net.2.*"},
+      {"img_emb.proj.4.*", "condition_embedder.image_embedder.norm2.*"},
+      {"img_emb.emb_pos", "condition_embedder.image_embedder.pos_embed"},
+      {"head.modulation", "scale_shift_table"},
+      {"head.head.*", "proj_out.*"},
+      {"blocks.#.modulation", "blocks.#.scale_shift_table"},
+      {"blocks.#.self_attn.q.*", "blocks.#.attn1.to_q.*"},
+      {"blocks.#.self_attn.k.*", "blocks.#.attn1.to_k.*"},
+      {"blocks.#.self_attn.v.*", "blocks.#.attn1.to_v.*"},
+      {"blocks.#.self_attn.o.*", "blocks.#.attn1.to_out.0.*"},
+      {"blocks.#.self_attn.norm_*", "blocks.#.attn1.norm_*"},
+      {"blocks.#.cross_attn.q.*", "blocks.#.attn2.to_q.*"},
+      {"blocks.#.cross_attn.k.*", "blocks.#.attn2.to_k.*"},
+      {"blocks.#.cross_attn.v.*", "blocks.#.attn2.to_v.*"},
+      {"blocks.#.cross_attn.o.*", "blocks.#.attn2.to_out.0.*"},
+      {"blocks.#.cross_attn.k_img.*", "blocks.#.attn2.add_k_proj.*"},
+      {"blocks.#.cross_attn.v_img.*", "blocks.#.attn2.add_v_proj.*"},
+      {"blocks.#.cross_attn.norm_k_img.*", "blocks.#.attn2.norm_added_k.*"},
+      {"blocks.#.cross_attn.norm_*", "blocks.#.attn2.norm_*"},
+      {"blocks.#.norm3.*",
+       "blocks.#.norm2.*"},  // diffusers counts norms in order of use, and only this one has weights
+      {"blocks.#.ffn.0.*", "blocks.#.ffn.net.0.proj.*"},
+      {"blocks.#.ffn.2.*", "blocks.#.ffn.net.2.*"},
+  };
+  return table;
+}
 
 WeightForm weight_form() {
   return {.kind = ModelKind::denoiser,

@@ -6,12 +6,16 @@
 #include <filesystem>
 #include <set>
 
+#include "tessera/models/common/names.h"
 #include "tessera/models/common/pipeline.h"
 #include "tessera/models/common/weight_form.h"
 
 namespace tessera::models::wan {
 
 WeightForm weight_form();
+
+/// Official name -> name in diffusers' WanTransformer3DModel.
+const std::vector<NamePattern>& diffusers_names();
 
 /// model_index.json, the scheduler's and the image processor's configs.
 std::map<std::string, std::string> pipeline_files(const PipelineParts& parts);

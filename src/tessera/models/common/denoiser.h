@@ -1,0 +1,69 @@
+#pragma once
+// What the families' units and denoisers have in common: a config, and latents whose tokens are their patches in turn. A
+// family overrides what differs.
+//
+//   class Sana final : public FamilyDenoiser<Config> { ... };
+#include "tessera/models/common/initial.h"
+#include "tessera/models/common/patches.h"
+#include "tessera/net/declare.h"
+
+namespace tessera::models {
+
+/// How tensor parallelism splits a unit's linears: by heads and by the width of the feed-forward (Megatron-LM: Shoeybi et
+/// al. 2019). What `o` or the feed-forward's second linear reads is split by columns, so they are by rows.
+inline constexpr plan::Split kColumns = plan::Split::column_parallel, kRows = plan::Split::row_parallel;
+
+/// A unit with the config of its model, whose parameters net::declare() finds.
+template <class Config>
+class FamilyUnit : public net::Unit {
+ public:
+  /// One of its kind, which stays fp32: a stem, a head.
+  FamilyUnit(const Config& config, const std::string& name, const std::string& prefix)
+      : Unit({.name = name, .kind = name, .params = {}, .cost = {}}, prefix), c_(config) {}
+  /// One of a list of blocks: "blocks.3".
+  FamilyUnit(const Config& config, const std::string& list, const std::string& kind, int64_t index)
+      : Unit({.name = list + "." + std::to_string(index), .kind = kind, .params = {}, .cost = {}, .narrow = true}),
+        c_(config) {}
+
+ protected:
+  const Config c_;
+};
+
+/// `Config` has a to_json() beside it.
+template <class Config>
+class FamilyDenoiser : public net::Denoiser {
+ public:
+  FamilyDenoiser(const Config& config, const net::DenoiserSizes& sizes, const Patch& patch)
+      : Denoiser(sizes), config_(config), patch_(patch) {}
+
+  const Config& config() const { return config_; }
+  std::string config_json() const override { return to_json(config_); }
+  /// Latent, time and text alone.
+  net::Sample blank(const std::array<int64_t, 4>& latent) const override {
+    net::Sample sample;
+    sample.x = at::zeros(latent, at::kFloat);
+    sample.t = 500;
+    sample.context = at::zeros({context_length(), context_dim()}, at::kFloat);
+    return sample;
+  }
+  std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override {
+    return unpack_rows(out, batch, patch_);
+  }
+  at::Tensor pack_target(const at::Tensor& target) const override { return to_output_rows(target, patch_); }
+  int64_t token_count(const std::array<int64_t, 4>& latent) const override { return count_patches(latent, patch_); }
+  void initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count,
+                  float* out) const override {
+    draw_initial(initial(param), seed, param.name, first, count, out);
+  }
+
+ protected:
+  /// How the family draws a parameter.
+  virtual Initial initial(const plan::ParamSpec& param) const = 0;
+
+  const Config config_;
+
+ private:
+  const Patch patch_;
+};
+
+}  // namespace tessera::models
