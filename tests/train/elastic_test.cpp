@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
-#include "tessera/train/fault_injection.h"
+#include "tessera/train/rank_watch.h"
 
 namespace tessera::train {
 namespace {

@@ -1,6 +1,7 @@
 #include "tessera/train/export.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,7 +17,6 @@
 #include "tessera/engine/store/transfer.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
-#include "tessera/train/host_work.h"
 
 namespace tessera::train {
 
@@ -130,6 +130,28 @@ class ModelFolder {
   int64_t total_ = 0;
   size_t next_ = 0, file_ = 0;
   std::optional<checkpoint::SafetensorsWriter> writer_;
+};
+
+/// Host work of one rank between collectives. A failure there must not leave the other ranks waiting in a collective, and
+/// need not end the run.
+class HostWork {
+ public:
+  /// Nothing more is run after what failed.
+  template <class Act>
+  void run(const Act& act) {
+    if (failure_) return;
+    try {
+      act();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  void finish() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  std::exception_ptr failure_;
 };
 
 }  // namespace

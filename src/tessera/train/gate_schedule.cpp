@@ -251,4 +251,11 @@ void GateSchedule::load_model(const std::filesystem::path& folder) {
   if (job::GateRouter::is_in(folder)) router_.load_model(folder);
 }
 
+std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
+                                                     const std::vector<prepare::StageData>& data, comm::Comm& comm,
+                                                     const Mesh& mesh, int rank) {
+  if (job.experts.gated) return std::make_unique<GateSchedule>(job, recipe, data, comm, mesh, rank);
+  return std::make_unique<ExpertSchedule>(job.experts, recipe, data, rank);
+}
+
 }  // namespace tessera::train

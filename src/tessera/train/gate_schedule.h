@@ -5,6 +5,8 @@
 // [Note: ranks that disagree] An expert's pass is the ordinary program of a step in which each dp rank has as many
 // samples as chose it there (Plan::shares). A rank of which none did runs dummy micro-batches: it joins the gathers, and
 // the reductions with zeros. So ranks always run the same collectives, and what they must agree on is only the counts.
+//
+//   auto experts = make_expert_schedule(job, recipe, data, comm, mesh, rank);      // of a job with a gate or without one
 #include <array>
 #include <map>
 #include <set>
@@ -83,5 +85,10 @@ class GateSchedule final : public ExpertSchedule {
   double loss_ = 0, squares_ = 0;  // over the passes
   bool whole_ = true;              // no pass was skipped
 };
+
+/// A schedule by noise level, or a gate that chooses for each sample. All arguments but `mesh` outlive it.
+std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
+                                                     const std::vector<prepare::StageData>& data, comm::Comm& comm,
+                                                     const Mesh& mesh, int rank);
 
 }  // namespace tessera::train

@@ -31,8 +31,8 @@
 #include "tessera/train/run_facts.h"
 #include "tessera/train/slow_ranks.h"
 #include "tessera/train/start_times.h"
+#include "tessera/train/step_report.h"
 #include "tessera/train/step_size.h"
-#include "tessera/train/utilisation.h"
 
 namespace tessera::train {
 

@@ -42,10 +42,9 @@
 #include "tessera/train/elastic.h"
 #include "tessera/train/export.h"
 #include "tessera/train/foreign_checkpoint.h"
-#include "tessera/train/going_back.h"
-#include "tessera/train/make_expert_schedule.h"
-#include "tessera/train/rank_files.h"
+#include "tessera/train/gate_schedule.h"
 #include "tessera/train/run.h"
+#include "tessera/train/run_folder.h"
 #include "tessera/train/stop_signal.h"
 
 namespace tessera::train {
@@ -329,7 +328,7 @@ void Run::start() {
   watch_.follow(*engine_);
   watch_gpu();
   objective_.emplace(*job_.model, rank_);
-  loss_scale_ = LossScale(planned().plan(), recipe_);
+  loss_scale_ = LossScale(planned().plan(), recipe_.train);
   step_size_ = StepSize(recipe_, job_.experts.size());
   spikes_ = Spikes(recipe_.run.spike, job_.experts.size());
   phase(StartPhase::weights);
