@@ -9,6 +9,7 @@
 //   if (const auto peak = peak_flops(machine, on_gpu, threads)) mfu = done / (seconds * *peak);           // 0.41
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "tessera/engine/memory/meter.h"
 #include "tessera/net/model.h"
 #include "tessera/net/unit_update.h"
+#include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/simulate/cost.h"
@@ -60,6 +62,20 @@ struct StepReport {
 /// A rank's entry of a step's metrics. `temporaries`: the predicted bytes of them at the peak; the meter does not tell
 /// them from activations.
 report::RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh& mesh, int64_t temporaries);
+
+/// A step that every rank has finished.
+struct StepEnd {
+  plan::Visit visit;
+  report::StepMetrics metrics;
+  const std::vector<StepReport>& ranks;  ///< what each rank reported
+  std::string skipped = {};              ///< why it made no update; empty: it made one
+};
+
+/// What happens around each training step, in the order in which the loop lists its observers (trainer.cpp).
+struct Observer {
+  std::function<void(const plan::Visit&)> before = [](const plan::Visit&) {};
+  std::function<void(StepEnd&)> after = [](StepEnd&) {};
+};
 
 /// Counts what a forward and a backward of the model take: matrix products and attention. What recompute repeats, and
 /// gradients that nobody needs (of frozen weights, before the first trained unit), do not count.
