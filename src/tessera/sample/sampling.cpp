@@ -256,7 +256,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
       recipe.sample.seed = seeds[i % seeds.size()] + clip;
       prepare::Extras extra = extras[p][static_cast<size_t>(clip)];
       if (clip > 0) extra["motion"] = motion;
-      Denoising denoising(recipe, job, static_cast<int>(p), texts[p], texts.back(), extra);
+      Denoising denoising(recipe, job, job, static_cast<int>(p), texts[p], texts.back(), extra);
       while (!denoising.done()) denoising.pass(expert_passes(job, router ? &*router : nullptr, engine, program, 0));
       if (clip == 0) effect = denoising.audio_effect();
       const bool goes_on = clip + 1 < static_cast<int64_t>(extras[p].size());

@@ -38,21 +38,20 @@ std::map<std::string, at::Tensor> with_null(std::map<std::string, at::Tensor> ex
 
 /// A sampler whose shift is that of the video's size takes it from the latent: its tokens a frame, or its area, and its
 /// frames.
-double shift_of(const recipe::Recipe& recipe, const job::Job& job) {
+double shift_of(const recipe::Recipe& recipe, const job::Job& job, const std::array<int64_t, 4>& latent) {
   if (diffusion::shifts_by_area(recipe.sample.sampler))
-    return diffusion::area_shift(job.latent, job::overlapping_piece(*job.codec),
+    return diffusion::area_shift(latent, job::overlapping_piece(*job.codec),
                                  static_cast<double>(recipe.data.height * recipe.data.width));
   if (!diffusion::shifts_by_size(recipe.sample.sampler)) return recipe.diffusion.shift;
-  const auto tokens = [&](int64_t frames) {
-    return job.model->token_count({job.latent[0], frames, job.latent[2], job.latent[3]});
-  };
-  return diffusion::size_shift(static_cast<double>(tokens(2) - tokens(1)), job.latent[1]);
+  const auto tokens = [&](int64_t frames) { return job.model->token_count({latent[0], frames, latent[2], latent[3]}); };
+  return diffusion::size_shift(static_cast<double>(tokens(2) - tokens(1)), latent[1]);
 }
 
 /// The model is told the size and the rate of the video where it takes them.
 std::map<std::string, at::Tensor> with_size(const recipe::Recipe& recipe, const job::Job& job,
+                                            const std::array<int64_t, 4>& latent,
                                             std::map<std::string, at::Tensor> extra) {
-  prepare::tell_size(prepare::inputs_of(*job.model, job.latent),
+  prepare::tell_size(prepare::inputs_of(*job.model, latent),
                      {.height = static_cast<double>(recipe.data.height),
                       .width = static_cast<double>(recipe.data.width),
                       .rate = recipe.data.frames > 1 ? recipe.data.fps : 0},
@@ -62,16 +61,17 @@ std::map<std::string, at::Tensor> with_size(const recipe::Recipe& recipe, const 
 
 }  // namespace
 
-Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, int prompt, prepare::EncodedText text,
-                     prepare::EncodedText negative, std::map<std::string, at::Tensor> extra)
+Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, int prompt,
+                     prepare::EncodedText text, prepare::EncodedText negative, std::map<std::string, at::Tensor> extra)
     : recipe_(recipe),
       job_(job),
+      shapes_(shapes),
       text_(std::move(text)),
       negative_(beside(text_, std::move(negative), recipe.sample.negative_prompt)),
-      extra_(with_null(with_size(recipe, job, std::move(extra)), negative_)),
-      sampler_(
-          diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps), shift_of(recipe, job))),
-      x_(at::empty(job.latent, at::kFloat)) {
+      extra_(with_null(with_size(recipe, job, shapes.latent, std::move(extra)), negative_)),
+      sampler_(diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps),
+                                       shift_of(recipe, job, shapes.latent))),
+      x_(at::empty(shapes.latent, at::kFloat)) {
   RandomKey(static_cast<uint64_t>(recipe.sample.seed), Purpose::sample, static_cast<uint64_t>(prompt))
       .normal(x_.mutable_data_ptr<float>(), 0, static_cast<size_t>(x_.numel()));
   sampler_->use_noise([seed = recipe.sample.seed, prompt, shape = x_.sizes().vec()](int step) {
@@ -91,12 +91,12 @@ void Denoising::pass(const RunBranches& run) {
   sample.t = sampler_->timesteps()[next_];
   set_text(sample, text_);
   std::vector<net::Batch> branches = {job_.model->pack({sample})};
-  if (job_.guidance_branches > 1) {
+  if (shapes_.guidance_branches > 1) {
     set_text(sample, negative_);
     sample.extra.erase("audio");  // the second branch has silence
     branches.push_back(job_.model->pack({sample}));
   }
-  if (job_.guidance_branches > 2) {
+  if (shapes_.guidance_branches > 2) {
     for (const char* given : {"image_latent", "cond"}) sample.extra.erase(given);
     branches.push_back(job_.model->pack({sample}));
   }
@@ -128,7 +128,7 @@ at::Tensor Denoising::guided(const std::vector<net::Batch>& branches, const std:
 void Denoising::measure_audio_effect(const RunBranches& run) {
   middle_sample_.extra.erase("audio");
   const net::Batch silent = job_.model->pack({middle_sample_});
-  const std::vector<net::Batch> branches(static_cast<size_t>(job_.guidance_branches), silent);
+  const std::vector<net::Batch> branches(static_cast<size_t>(shapes_.guidance_branches), silent);
   const at::Tensor velocity = job_.model->unpack(run(branches, middle_sample_.t, text_.context)[0], silent)[0];
   audio_effect_ = ((middle_velocity_ - velocity).norm() / velocity.norm()).item<double>();
 }
@@ -149,13 +149,13 @@ void Denoising::hold_first_frame() {
   x_ = at::cat({given->second, x_.slice(1, 1)}, 1);
 }
 
-Validation::Validation(const recipe::Recipe& recipe, const job::Job& job, const prepare::PreparedData& data,
-                       std::filesystem::path out)
-    : recipe_(recipe), job_(job), data_(data), out_(std::move(out)) {}
+Validation::Validation(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes,
+                       const prepare::PreparedData& data, std::filesystem::path out)
+    : recipe_(recipe), job_(job), shapes_(shapes), data_(data), out_(std::move(out)) {}
 
 void Validation::pass(int64_t, const RunBranches& run) {
   if (!denoising_)
-    denoising_.emplace(recipe_, job_, prompt_, data_.prompt_encoded(prompt_), data_.negative(),
+    denoising_.emplace(recipe_, job_, shapes_, prompt_, data_.prompt_encoded(prompt_), data_.negative(),
                        data_.prompt_extra(prompt_));
   denoising_->pass(run);
   if (!denoising_->done()) return;

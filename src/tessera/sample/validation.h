@@ -31,9 +31,9 @@ data::Frames frames_of(const recipe::Recipe::Data& data, const at::Tensor& pixel
 /// One prompt's denoising from noise to a latent, one sampler step at a time.
 class Denoising {
  public:
-  /// `extra`: inputs of the model beside text, the same for all guidance branches but the one without given frames.
-  Denoising(const recipe::Recipe& recipe, const job::Job& job, int prompt, prepare::EncodedText text,
-            prepare::EncodedText negative, std::map<std::string, at::Tensor> extra);
+  /// `shapes`: of the job, or of the stage that is sampled. `extra`: inputs of the model beside text, the same for all guidance branches but the one without given frames.
+  Denoising(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, int prompt,
+            prepare::EncodedText text, prepare::EncodedText negative, std::map<std::string, at::Tensor> extra);
   void pass(const RunBranches& run);
   bool done() const { return passes_ == job::sample_passes(recipe_, *job_.model); }
   /// Effect of audio on the prediction in the middle of denoising: root mean square of the difference to the prediction
@@ -49,6 +49,7 @@ class Denoising {
 
   const recipe::Recipe& recipe_;
   const job::Job& job_;
+  const job::Shapes& shapes_;
   const prepare::EncodedText text_, negative_;
   const std::map<std::string, at::Tensor> extra_;
   std::unique_ptr<diffusion::Sampler> sampler_;
@@ -61,8 +62,8 @@ class Denoising {
 
 class Validation {
  public:
-  Validation(const recipe::Recipe& recipe, const job::Job& job, const prepare::PreparedData& data,
-             std::filesystem::path out);
+  Validation(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes,
+             const prepare::PreparedData& data, std::filesystem::path out);
 
   /// samples/step-000100-0.mp4
   static std::filesystem::path file(const std::filesystem::path& out, int64_t step, int prompt);
@@ -84,6 +85,7 @@ class Validation {
   const data::Frames& reconstruction(int prompt, int64_t clip);
   const recipe::Recipe& recipe_;
   const job::Job& job_;
+  const job::Shapes& shapes_;
   const prepare::PreparedData& data_;
   const std::filesystem::path out_;
   int prompt_ = 0;

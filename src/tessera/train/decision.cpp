@@ -6,12 +6,22 @@
 #include <limits>
 
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/training.h"
 #include "tessera/comm/launch/stop_signals.h"
 #include "tessera/optim/adamw.h"
 
 namespace tessera::train {
 
 namespace {
+
+constexpr double kLeastScale = 1.0 / 16384;  // what overflows at this scale is beyond fp16 by itself
+constexpr const char *kScaleKey = "loss_scale", *kStepsKey = "loss_scale_steps";
+
+std::string scale_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
 
 /// A number that is none has no sign either: printf gives it one.
 double without_sign_of_nan(double value) {
@@ -31,6 +41,39 @@ std::string not_finite(const Decision& d, int64_t bad, const DecisionRules& rule
 }
 
 }  // namespace
+
+LossScale::LossScale(const plan::Plan& plan, const recipe::Recipe::Train& train) {
+  if (plan.compute != DType::f16 && plan.reduce != DType::f16) return;
+  scaler_.emplace(optim::GradScalerOptions{.init_scale = static_cast<float>(train.loss_scale),
+                                           .growth_interval = train.loss_scale_window});
+}
+
+std::optional<double> LossScale::scale() const {
+  return scaler_ ? std::optional<double>(scaler_->scale()) : std::nullopt;
+}
+
+std::string LossScale::end_step(int64_t step, bool finite, const std::function<std::string()>& kept) {
+  if (!scaler_) return "";
+  const double used = scaler_->scale();
+  if (scaler_->update(finite)) return "";
+  const std::string why = "gradients overflowed fp16 at loss scale " + scale_text(used);
+  if (scaler_->scale() < kLeastScale)
+    throw UserError(Exit::not_finite, "train", "step " + std::to_string(step) + ": " + why,
+                    "they are too large for fp16 at any scale: lower train.lr, or compute and reduce in bf16" +
+                        (kept ? "; " + kept() : std::string()));
+  return why + ", from now on it is " + scale_text(scaler_->scale());
+}
+
+void LossScale::save(checkpoint::Manifest& manifest) const {
+  if (!scaler_) return;
+  manifest.extra[kScaleKey] = scaler_->scale();
+  manifest.extra[kStepsKey] = scaler_->growth_tracker();
+}
+
+void LossScale::restore(const checkpoint::Manifest& manifest) {
+  if (!scaler_ || !manifest.extra.contains(kScaleKey)) return;
+  scaler_->restore({manifest.extra.value(kScaleKey, scaler_->scale()), manifest.extra.value(kStepsKey, int64_t{0})});
+}
 
 Decision decide(double norm, const std::vector<std::vector<double>>& ranks, const DecisionRules& rules,
                 LossScale& loss_scale) {

@@ -1,17 +1,43 @@
 #pragma once
-// Whether a step is applied, skipped, or stops the run: every rank decides alike from the same losses and norm.
+// Whether a step is applied, skipped, or stops the run: every rank decides alike from the same losses and norm. And the
+// scale that brings gradients into the range of fp16, where something is fp16: a step whose gradients overflow is skipped.
 //
 //   const Decision decision = decide(step.norm(), step.ranks(), rules, loss_scale);
 //   engine.finish(std::move(step), decision.control);
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/net/unit_update.h"
-#include "tessera/train/loss_scale.h"
+#include "tessera/optim/grad_scaler.h"
+#include "tessera/plan/plan.h"
+#include "tessera/recipe/recipe.h"
 #include "tessera/train/step_report.h"
 
+namespace tessera::checkpoint {
+struct Manifest;
+}
+
 namespace tessera::train {
+
+class LossScale {
+ public:
+  LossScale() = default;  ///< none
+  /// None where nothing of the plan is fp16.
+  LossScale(const plan::Plan& plan, const recipe::Recipe::Train& train);
+
+  std::optional<double> scale() const;  ///< of the step to come
+  /// Ends a step with a finite loss. Why its gradients are not to be used, in words; empty when they are. Throws
+  /// UserError (not_finite) when they overflow at every scale; `kept`: what there is to go back to then.
+  std::string end_step(int64_t step, bool finite, const std::function<std::string()>& kept = {});
+
+  void save(checkpoint::Manifest& manifest) const;
+  void restore(const checkpoint::Manifest& manifest);  ///< what was saved without a scale begins with the recipe's
+
+ private:
+  std::optional<optim::GradScaler> scaler_;
+};
 
 /// What the recipe says of a step that the decision needs.
 struct DecisionRules {

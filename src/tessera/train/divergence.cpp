@@ -2,18 +2,22 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
 #include "tessera/base/log.h"
+#include "tessera/base/quotes.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/train/run_facts.h"
 
@@ -24,6 +28,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char *kSpikes = "spikes", *kDiverged = "diverged.json";
+constexpr int64_t kHopelessSkips = 100;
 constexpr size_t kWindow = 64, kLeast = 8;  // steps whose median is taken, and without which there is none
 
 double median(std::deque<double> values) {
@@ -60,14 +65,6 @@ bool of_the_course(std::string_view key) {
                                                     "data.vae_tile",     "data.vae_tile_frames", "model.path",
                                                     "train.micro_batch", "lora.export"};
   return std::ranges::find(kHow, key) == kHow.end();
-}
-
-Values values_of(const nlohmann::json& json, const char* field) {
-  Values values;
-  if (const auto found = json.find(field); found != json.end() && found->is_object())
-    for (const auto& [key, value] : found->items())
-      if (value.is_string()) values[key] = value.get<std::string>();
-  return values;
 }
 
 }  // namespace
@@ -137,14 +134,10 @@ void forget_divergence(const fs::path& run) {
 
 std::string other_course(const Divergence& before, const Values& recipe, const std::string& data) {
   if (before.data != data) return "the data";
-  const auto value_in = [](const Values& values, const std::string& key) {
-    const auto found = values.find(key);
-    return found == values.end() ? std::string() : found->second;
-  };
   const auto differs = [&](const std::string& key) {
-    const std::string now = value_in(recipe, key);
+    const std::string now = value_of(recipe, key);
     const auto chosen = before.filled.find(key);
-    return !same_value(now, value_in(before.recipe, key)) &&
+    return !same_value(now, value_of(before.recipe, key)) &&
            (chosen == before.filled.end() || !same_value(now, chosen->second));
   };
   std::set<std::string> keys;
@@ -153,10 +146,191 @@ std::string other_course(const Divergence& before, const Values& recipe, const s
   for (const std::string& key : keys)
     if (of_the_course(key) && differs(key)) return key;
   // Of another number of steps the rate of a step is another, unless it is constant; and the run may end before that one.
-  const std::string steps = value_in(recipe, "run.steps");
+  const std::string steps = value_of(recipe, "run.steps");
   const bool as_far = std::strtoll(steps.c_str(), nullptr, 10) >= before.step;
-  const bool constant = value_in(recipe, "train.schedule").starts_with("constant");
+  const bool constant = value_of(recipe, "train.schedule").starts_with("constant");
   return differs("run.steps") && !(as_far && constant) ? "run.steps" : "";
+}
+
+std::string newest_proved(const fs::path& checkpoints) {
+  if (const auto proved = checkpoint::newest_proved(checkpoints))
+    return "the newest proved checkpoint is " + proved->string();
+  return checkpoint::latest(checkpoints) ? "no checkpoint is proved, by a finite step that began from it"
+                                         : "no checkpoint was written yet";
+}
+
+std::string way_back(const recipe::Recipe::Run& run, const std::vector<recipe::Stage>& stages,
+                     const comm::Rendezvous& place, int64_t step, double lr) {
+  const fs::path out = run.out, checkpoints = out / "checkpoints";
+  const auto word = [](const std::string& text) {
+    return text.find_first_of(" \"'$") == std::string::npos ? text : in_quotes(text);
+  };
+  const auto command = [&](const std::string& flags) {
+    std::string launch;
+    if (place.world > 1) launch = "launch -n " + std::to_string(place.local_world) + " ";
+    if (place.world > place.local_world) launch += "... ";  // its flags of the nodes, or another launcher
+    return "tessera " + launch + "train " + word((out / "recipe.toml").string()) + flags;
+  };
+  const auto proved = checkpoint::newest_proved(checkpoints);
+  const std::string from = proved ? " --run.resume " + proved->string() : " --run.resume no";
+  // A flag is of the recipe's own key: the rate of a stage is changed where it stands.
+  int64_t stage = 0;
+  for (const recipe::Stage& each : stages)
+    if (each.from <= step && each.changes.contains("train.lr")) stage = each.from;
+  char half[32];
+  std::snprintf(half, sizeof half, "%.3g", lr / 2);
+  const std::string lower = stage == 0 ? "with a lower rate: " + command(from + " --train.lr " + half)
+                                       : "with a lower train.lr in the [[stage]] from step " + std::to_string(stage) +
+                                             " on: " + command(from);
+  return newest_proved(checkpoints) + "; go on " + (proved ? "from it " : "from the start ") + lower +
+         "; or with another seed: " +
+         command(from + " --run.seed " + std::to_string(run.seed + 1) + " --run.resume_changes allow");
+}
+
+Health::Health(const RunFolder& folder, const recipe::Recipe::Run& run, const std::vector<recipe::Stage>& stages,
+               const job::Experts& experts, Note note)
+    : folder_(folder),
+      run_(run),
+      stages_(stages),
+      experts_(experts),
+      note_(std::move(note)),
+      before_(read_divergence(folder.out)),
+      spikes_(run.spike, experts.size()) {}
+
+bool Health::goes_back(const Values& recipe) const {
+  return before_ && (!before_->skipping || !other_course(*before_, recipe, before_->data).empty());
+}
+
+bool Health::require_other_course(const Values& recipe, const std::function<std::string()>& data) {
+  const bool back = folder_.resume().back;
+  if (!before_ || (!back && !before_->skipping)) return false;
+  other_course_ = other_course(*before_, recipe, data());
+  skips_noted_ = before_->skipping && other_course_.empty();
+  if (skips_noted_ || !other_course_.empty()) return !back && !other_course_.empty();
+  throw UserError(
+      Exit::not_finite, "run.resume",
+      "the run ended at step " + std::to_string(before_->step) +
+          ", which was not finite, and with the same recipe on the same data it would again",
+      "change train.lr, train.clip_norm, a number of the optimiser, the batch or the data, and the run goes on from what "
+      "is proved; " +
+          way_back(before_->step, before_->lr));
+}
+
+std::string Health::why_back() const {
+  return before_
+             ? "step " + std::to_string(before_->step) + " was not finite, and " + other_course_ + " has changed since"
+             : "";
+}
+
+void Health::forget() const {
+  if (!skips_noted_) forget_divergence(folder_.out);
+}
+
+void Health::before() {
+  skipped_.clear();
+  overflowed_ = spiked_ = false;
+}
+
+std::optional<bool> Health::weigh(const ExpertPass& pass, const Decision& decision) {
+  const size_t expert = pass.pass.expert;
+  rate_ = decision.rate;
+  if (!decision.skipped.empty()) {
+    if (!decision.overflow) {
+      skipping_.insert(expert);
+      note_skips(pass.pass.step, decision.skipped, decision.rate);
+    }
+    skipped_ = decision.skipped;
+    overflowed_ = decision.overflow;
+    if (folder_.ranks.first()) log::warn("step " + std::to_string(pass.pass.step) + " skipped: " + skipped_);
+    return std::nullopt;
+  }
+  skipping_.erase(expert);
+  if (skipping_.empty() && std::exchange(skips_noted_, false) && folder_.ranks.first()) forget_divergence(folder_.out);
+  return look_for_spikes(pass, decision);
+}
+
+/// The first of a row is told, and then ever fewer.
+bool Health::look_for_spikes(const ExpertPass& pass, const Decision& decision) {
+  const std::string text = spikes_.step(pass.pass.expert, decision.loss, decision.norm);
+  if (text.empty()) {
+    if (pass.last && !spiked_) spikes_in_a_row_ = 0;
+    return false;
+  }
+  spiked_ = true;
+  if (!std::has_single_bit(static_cast<uint64_t>(++spikes_in_a_row_)) || !folder_.ranks.first()) return true;
+  const std::string told = text + " (run.spike = " + number_text(run_.spike) +
+                           "): it does not prove the checkpoint from which it began" +
+                           (spikes_in_a_row_ > 1 ? "; spike " + std::to_string(spikes_in_a_row_) + " in a row" : "");
+  log::warn("step " + std::to_string(pass.pass.step) + ": " + told);
+  folder_.log()->warning(pass.pass.step, "spike", told);
+  return true;
+}
+
+void Health::after(int64_t step) {
+  ++steps_;
+  skips_ += !skipped_.empty();
+  if (skipped_.empty()) skips_in_a_row_ = 0;
+  if (skipped_.empty() || overflowed_ || ++skips_in_a_row_ < kHopelessSkips) return;
+  const UserError error(
+      Exit::not_finite, "train",
+      std::to_string(kHopelessSkips) + " steps in a row were skipped, the last at step " + std::to_string(step) + ": " +
+          skipped_,
+      "go back, lower train.lr, or find the first bad step with run.on_nan = \"stop\"; " + way_back(step, rate_));
+  note(step - kHopelessSkips + 1, error, rate_);
+  throw error;
+}
+
+std::string Health::doubt() const {
+  if (skips_in_a_row_ > 0) return "the last " + std::to_string(skips_in_a_row_) + " steps were skipped";
+  if (skipping_.empty()) return "";
+  return "the last step of the " + experts_.list.at(*skipping_.begin()).name + " expert was skipped";
+}
+
+std::string Health::way_back(int64_t step, double lr) const {
+  return train::way_back(run_, stages_, folder_.ranks.place, step, lr);
+}
+
+/// For a start with another rate or other data that finds this one ended, however that was, while it skips.
+void Health::note_skips(int64_t step, const std::string& why, double lr) {
+  if (std::exchange(skips_noted_, true) || !folder_.ranks.first()) return;
+  try {
+    Divergence divergence = note_(step, why, lr);
+    divergence.skipping = true;
+    write_divergence(folder_.out, divergence);
+  } catch (const UserError& error) {
+    log::warn(error.what());
+  }
+}
+
+void Health::note(int64_t step, const UserError& error, double lr) {
+  std::string why = error.what();  // "[train] why; hint", of which the hint is of this start
+  why.resize(why.size() - error.hint().size());
+  while (why.ends_with(' ') || why.ends_with(';')) why.pop_back();
+  note(step, why, lr);
+}
+
+void Health::note(int64_t step, const std::string& why, double lr) {
+  if (folder_.ranks.first()) {
+    try {
+      write_divergence(folder_.out, note_(step, why, lr));
+      folder_.log()->fault(step, "diverged", why);
+    } catch (const UserError& error) {
+      log::warn(error.what());
+    }
+  }
+  folder_.ranks.comm.barrier();
+}
+
+Exit Health::end(int64_t step, const std::string& unsaved) {
+  const bool all = skips_ > 0 && skips_ == steps_ && run_.on_nan == "skip";
+  if (skipping_.empty() && unsaved.empty() && !all) return Exit::done;
+  const std::string why = all ? "every step was skipped, so nothing was learned" : unsaved;
+  const std::string last = skipped_.empty() ? "" : ", the last one because of " + skipped_;
+  if (folder_.ranks.first())
+    log::error("[train] " + why + last + ": the model is not exported; look at the data, lower train.lr, or find the " +
+               "first bad step with run.on_nan = \"stop\"; " + way_back(step, rate_));
+  note(step - std::max<int64_t>(skips_in_a_row_ - 1, 0), why + last, rate_);
+  return Exit::not_finite;
 }
 
 }  // namespace tessera::train

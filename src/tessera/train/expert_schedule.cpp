@@ -33,11 +33,17 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
   programs_ = std::move(programs);
   noise_.clear();
   for (size_t e = 0; e < experts_.places(); ++e)
-    noise_.push_back({static_cast<uint64_t>(now_->run.seed), job::timestep_options(*now_, experts_.list[e]),
-                      now_->diffusion.image_share, now_->diffusion.conditions, now_->diffusion.mask_ratios,
-                      now_->diffusion.mask_types, now_->diffusion.drop_condition, now_->diffusion.caption_dropout,
-                      data_[e][part_].samples->null_caption().context, now_->diffusion.pooled_dropout,
-                      data_[e][part_].samples->null_caption().pooled});
+    noise_.push_back({.seed = static_cast<uint64_t>(now_->run.seed),
+                      .timesteps = job::timestep_options(*now_, experts_.list[e]),
+                      .image_share = now_->diffusion.image_share,
+                      .conditions = now_->diffusion.conditions,
+                      .mask_ratios = now_->diffusion.mask_ratios,
+                      .mask_types = now_->diffusion.mask_types,
+                      .drop_condition = now_->diffusion.drop_condition,
+                      .caption_dropout = now_->diffusion.caption_dropout,
+                      .null_context = data_[e][part_].samples->null_caption().context,
+                      .pooled_dropout = now_->diffusion.pooled_dropout,
+                      .null_pooled = data_[e][part_].samples->null_caption().pooled});
 }
 
 std::vector<int64_t> ExpertSchedule::places_of(int dp_rank, int64_t batch) const {

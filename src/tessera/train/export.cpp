@@ -1,24 +1,31 @@
 #include "tessera/train/export.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "tessera/base/check.h"
+#include "tessera/base/log.h"
 #include "tessera/checkpoint/box.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/folders.h"
+#include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/engine/store/average.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/job/null_caption.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
-#include "tessera/train/host_work.h"
 
 namespace tessera::train {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -132,6 +139,28 @@ class ModelFolder {
   std::optional<checkpoint::SafetensorsWriter> writer_;
 };
 
+/// Host work of one rank between collectives. A failure there must not leave the other ranks waiting in a collective, and
+/// need not end the run.
+class HostWork {
+ public:
+  /// Nothing more is run after what failed.
+  template <class Act>
+  void run(const Act& act) {
+    if (failure_) return;
+    try {
+      act();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  void finish() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  std::exception_ptr failure_;
+};
+
 }  // namespace
 
 std::string export_naming(const std::string& path) {
@@ -182,6 +211,96 @@ void export_saved(const net::Denoiser& model, const weights::Source& saved, cons
     written.add_unit(tensors);
   }
   written.finish();
+}
+
+job::LoraFacts Exports::lora_facts(int64_t step, const job::Expert& expert) const {
+  return {.base = job.name,
+          .step = step,
+          .samples = data[parts.index()].samples->size(),
+          .form = models::form_of(*job.model),
+          .weights = expert.path};
+}
+
+/// What other programs load, from the parts that were just saved.
+Exit Exports::saved_parts(int64_t step, const fs::path& checkpoint, const fs::path& out) const {
+  const std::string then =
+      "the checkpoint is complete without it, and the next start repeats it if it goes on from there";
+  const recipe::Recipe& now = parts.recipe();
+  return folder.attempt(step, "export", then, [&] {
+    const auto saved = std::make_shared<checkpoint::TrainingCheckpoint>(checkpoint);
+    for (const job::Expert& expert : job.experts.list) {
+      const bool several = job.experts.several();
+      const weights::Source source = weights::open_training(saved, several ? expert.folder + "." : "");
+      const fs::path to = several ? out / expert.folder : out;
+      if (now.lora.on) {
+        job::save_lora(now, lora_facts(step, expert), weights::LoraFile::of(source, models::form_of(*job.model)), to);
+      } else {
+        export_saved(*job.model, source, to, export_naming(expert.path));
+        job::save_null_caption(now, *job.model, to);
+      }
+    }
+  });
+}
+
+void Exports::beside(int64_t step, const fs::path& checkpoint) const {
+  if (!parts.recipe().lora.on || !parts.recipe().exports_saves()) return;
+  const fs::path lora = checkpoint / "lora";
+  std::error_code ignored;  // what is there is no whole export
+  if (saved_parts(step, checkpoint, lora) != Exit::done) fs::remove_all(lora, ignored);
+}
+
+void Exports::behind(int64_t step, const fs::path& checkpoint) const {
+  if (!parts.recipe().exports_saves()) return;
+  const fs::path final = checkpoint::step_folder(folder.out / checkpoint::kExports, step);
+  const std::string then = "the next start repeats it if it goes on from there";
+  folder.attempt(step, "export", then, [&] {
+    const checkpoint::PartialFolder partial(final, "check run.out");
+    if (saved_parts(step, checkpoint, partial.path()) != Exit::done) return;
+    save_beside_experts(partial.path());
+    checkpoint::publish(partial.path(), final);
+  });
+}
+
+bool Exports::has(int64_t step) const {
+  return fs::exists(checkpoint::step_folder(folder.out / checkpoint::kExports, step));
+}
+
+/// What a folder of several experts has beside theirs. Of rank 0.
+void Exports::save_beside_experts(const fs::path& model) const {
+  if (job.experts.several() && !job.experts.gated)
+    checkpoint::write_text(model / checkpoint::kExpertsFile,
+                           checkpoint::experts_text({job.experts.boundary, recipe.diffusion.shift}));
+  experts.save_model(model);
+}
+
+Exit Exports::model() const {
+  Exit code = Exit::done;
+  const int64_t step = recipe.run.steps;
+  const auto attempted = [&](const std::function<void()>& act) {
+    if (const Exit failed = folder.attempt(step, "export", kNextStart, act); failed != Exit::done) code = failed;
+  };
+  const fs::path trained = folder.out / "model", average = folder.out / "model_ema";
+  const auto exported = [&](const fs::path& model) {
+    job::each_expert(store, job.experts, [&](size_t e, const std::string&) {
+      const engine::AveragedWeights averaged(store, folder.ranks.comm, model != trained);
+      const job::Expert& expert = job.experts.list[e];
+      const fs::path to = job.experts.several() ? model / expert.folder : model;
+      attempted([&] {
+        if (recipe.lora.on)
+          return job::export_lora(recipe, lora_facts(step, expert), store, folder.ranks.comm, folder.ranks.rank(), to);
+        export_model(*job.model, store, folder.ranks.comm, folder.ranks.rank(), to,
+                     folder.ranks.first() ? export_naming(expert.path) : "");
+        if (folder.ranks.first()) job::save_null_caption(recipe, *job.model, to);
+      });
+    });
+    if (folder.ranks.first()) attempted([&] { save_beside_experts(model); });
+  };
+  exported(trained);
+  if (parts.planned().plan().states.ema)
+    exported(average);
+  else if (folder.ranks.first() && fs::exists(average))
+    log::warn(average.string() + " is of an earlier part of this run: train.ema is 0 now, so no average was exported");
+  return code;
 }
 
 }  // namespace tessera::train

@@ -218,40 +218,38 @@ bool is_foreign_checkpoint(const std::string& asked) {
   return asked != "auto" && asked != "no" && (fs::is_regular_file(asked, none) || checkpoint::is_trainer_folder(asked));
 }
 
-fs::path adopt(const recipe::Recipe& recipe, const job::Job& job, const Values& facts, comm::Comm& comm,
-               const comm::Rendezvous& place) {
+fs::path adopt(const recipe::Recipe& recipe, const job::Job& job, const Values& facts, Ranks& ranks) {
   check_run(recipe, job);
   const std::string file = recipe.run.resume;
   Adopted adopted(recipe, job);
   const std::string of = adopted.identity();
-  comm.check_agreement("file to resume from", of);
+  ranks.comm.check_agreement("file to resume from", of);
   const int64_t step = adopted.step();
   const fs::path folder = fs::path(recipe.run.out) / "adopted", partial = checkpoint::partial_folder(folder, step),
                  final = checkpoint::step_folder(folder, step);
   bool there = false;
-  if (place.rank == 0 && fs::exists(final / "manifest.json"))
+  if (ranks.first() && fs::exists(final / "manifest.json"))
     there = checkpoint::load_manifest(final).extra.value(kAdoptedFrom, std::string()) == of;
-  if (place.rank == 0 && !there) {
+  if (ranks.first() && !there) {
     checkpoint::make_folder(folder, "check run.out");
     fs::remove_all(partial), fs::remove_all(final);
   }
-  auto& world = comm.group("control", {kAllAxes.begin(), kAllAxes.end()});
-  if (world.all_gather_doubles({there ? 1. : 0.})[0][0] > 0) return final;
-  checkpoint::save_rank(partial, place.rank, adopted.pieces(place.rank, place.world));
-  world.all_gather_doubles({0});  // all have saved
-  if (place.rank == 0) {
+  if (ranks.of_first(there)) return final;
+  checkpoint::save_rank(partial, ranks.rank(), adopted.pieces(ranks.rank(), ranks.place.world));
+  ranks.gather({0});  // all have saved
+  if (ranks.first()) {
     checkpoint::Manifest manifest;
     manifest.step = step;
     manifest.seed = static_cast<uint64_t>(recipe.run.seed);
     manifest.extra["updates"] = step;
     manifest.extra[kAdoptedFrom] = of;
     save_facts(facts, {}, manifest);  // of another recipe nothing is known
-    checkpoint::commit(partial, final, place.world, manifest);
+    checkpoint::commit(partial, final, ranks.place.world, manifest);
     log::info("run.resume = " + file + ": weights, AdamW's moments" + (adopted.averaged() ? ", their average" : "") +
               " and step " + std::to_string(step) + " are adopted, as the checkpoint " + final.string());
     if (const std::string anew = adopted.begins_anew(); !anew.empty()) log::warn("run.resume: " + anew);
   }
-  world.all_gather_doubles({0});
+  ranks.gather({0});
   return final;
 }
 

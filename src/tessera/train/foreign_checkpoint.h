@@ -3,15 +3,15 @@
 // "optimizer", "step"}), or a folder epoch*-global_step* of ColossalAI's trainers, as Open-Sora's (forms:
 // checkpoint/foreign/foreign_states.h).
 //
-//   if (is_foreign_checkpoint(recipe.run.resume)) folder = adopt(recipe, job, facts, comm, place);
+//   if (is_foreign_checkpoint(recipe.run.resume)) folder = adopt(recipe, job, facts, ranks);
 //
 // torch's AdamW has its moments by the number of the parameter ("optimizer.state.0.exp_avg"), FSDP.optim_state_dict by
 // its name; both are read, of any floating dtype. Nothing else of the file counts: rates, order of the data and random
 // numbers are those of the recipe at that step.
 #include <filesystem>
 
-#include "tessera/comm/comm.h"
 #include "tessera/job/job.h"
+#include "tessera/train/ranks.h"
 
 namespace tessera::train {
 
@@ -23,7 +23,6 @@ bool is_foreign_checkpoint(const std::string& asked);
 /// each converts a part. `facts`: of this run. Throws UserError: (input) for a file that is none, lacks a tensor, has
 /// another shape, or pickles of sharded tensors; (usage) for runs whose state such a file cannot have: adapters,
 /// experts, another optimiser than AdamW.
-std::filesystem::path adopt(const recipe::Recipe& recipe, const job::Job& job, const Values& facts, comm::Comm& comm,
-                            const comm::Rendezvous& place);
+std::filesystem::path adopt(const recipe::Recipe& recipe, const job::Job& job, const Values& facts, Ranks& ranks);
 
 }  // namespace tessera::train

@@ -12,12 +12,10 @@
 namespace tessera::train {
 
 GateSchedule::GateSchedule(const job::Job& job, const recipe::Recipe& recipe,
-                           const std::vector<prepare::StageData>& data, comm::Comm& comm, const Mesh& mesh, int rank)
-    : ExpertSchedule(job.experts, recipe, data, rank),
+                           const std::vector<prepare::StageData>& data, Ranks& ranks)
+    : ExpertSchedule(job.experts, recipe, data, ranks.rank()),
       router_(recipe, job.experts.size(), job.model->context_dim()),
-      world_(comm.group("control", {kAllAxes.begin(), kAllAxes.end()})),
-      comm_(comm),
-      mesh_(mesh) {
+      ranks_(ranks) {
   needs_spares_ = !router_.hard();
 }
 
@@ -32,11 +30,11 @@ void GateSchedule::begin_part(size_t part, const planning::PartPlan& plan, const
   host_arena_ = router_.hard() ? 0 : evaluate_->schedule.host_arena;
   // A step of fewer micro-batches takes no more than the fullest, but for what the order of slots makes of it.
   for (int64_t micros = 1; micros <= whole.accumulation(); ++micros) {
-    const plan::Program program = compile(std::vector<int64_t>(mesh_.dp_size(), micros * whole.micro_batch));
+    const plan::Program program = compile(std::vector<int64_t>(ranks_.mesh.dp_size(), micros * whole.micro_batch));
     arena_ = std::max(arena_, program.schedule.arena);
     host_arena_ = std::max(host_arena_, program.schedule.host_arena);
   }
-  if (!router_.hard()) engine::check_groups(comm_, {&evaluate_->schedule});
+  if (!router_.hard()) engine::check_groups(ranks_.comm, {&evaluate_->schedule});
 }
 
 plan::Program GateSchedule::compile(const std::vector<int64_t>& shares) const {
@@ -56,13 +54,13 @@ plan::ProgramPtr GateSchedule::program(size_t expert) {
     known = std::make_shared<const plan::Program>(std::move(made));
   }
   // All ranks see so many micro-batches for the first time together.
-  if (compared_.insert(micros).second) engine::check_groups(comm_, {&known->schedule});
+  if (compared_.insert(micros).second) engine::check_groups(ranks_.comm, {&known->schedule});
   return known;
 }
 
 bool GateSchedule::speaks(int rank) const {
   return std::ranges::all_of(std::array{Axis::pp, Axis::cp, Axis::sp, Axis::tp},
-                             [&](Axis axis) { return mesh_.coordinate(rank, axis) == 0; });
+                             [&](Axis axis) { return ranks_.mesh.coordinate(rank, axis) == 0; });
 }
 
 void GateSchedule::route(int64_t step, const diffusion::TrainingSamples& samples) {
@@ -90,18 +88,18 @@ void GateSchedule::agree() {
     for (size_t e = 0; e < experts; ++e) mine[experts + e] += own.answer.noiseless[e];
     mine.back() += own.answer.entropy();
   }
-  shares_.assign(experts, std::vector<int64_t>(static_cast<size_t>(mesh_.dp_size()), 0));
+  shares_.assign(experts, std::vector<int64_t>(static_cast<size_t>(ranks_.mesh.dp_size()), 0));
   gate_ = {};
   gate_.experts.resize(experts);
   gate_.temperature = router_.gate().temperature();
   const auto batch = static_cast<double>(plan().global_batch);
-  const std::vector<std::vector<double>> rows = world_.all_gather_doubles(mine);
+  const std::vector<std::vector<double>> rows = ranks_.gather(mine);
   for (int rank = 0; rank < static_cast<int>(rows.size()); ++rank) {
     if (!speaks(rank)) continue;
     const std::vector<double>& row = rows[static_cast<size_t>(rank)];
     for (size_t e = 0; e < experts; ++e) {
       const auto count = static_cast<int64_t>(row[e]);
-      shares_[e][static_cast<size_t>(mesh_.dp_rank(rank))] = count;
+      shares_[e][static_cast<size_t>(ranks_.mesh.dp_rank(rank))] = count;
       gate_.experts[e].samples += count;
       gate_.experts[e].probability += row[experts + e] / batch;
     }
@@ -124,7 +122,7 @@ void GateSchedule::assign() {
     for (const Own& own : own_)
       if (!router_.hard() || own.answer.chosen == e) places_[e].push_back(own.place);
     if (!router_.hard())
-      for (int d = 0; d < mesh_.dp_size(); ++d) {
+      for (int d = 0; d < ranks_.mesh.dp_size(); ++d) {
         shares_[e][static_cast<size_t>(d)] = 0;
         for (int64_t m = 0; m < plan().accumulation(); ++m)
           shares_[e][static_cast<size_t>(d)] += plan().slice(d, m).count;
@@ -222,7 +220,7 @@ void GateSchedule::learn(double lr) {
     gate.backward(own.inputs, own.answer, by_weights, by_noiseless, gradient);
   }
   std::vector<float> sum(gradient.begin(), gradient.end());
-  world_.all_reduce(at::from_blob(sum.data(), {static_cast<int64_t>(sum.size())}, at::kFloat));
+  ranks_.all().all_reduce(at::from_blob(sum.data(), {static_cast<int64_t>(sum.size())}, at::kFloat));
   gate_.grad_norm = router_.update(std::move(sum), lr, now_->train);
   sums_.clear();
 }
@@ -249,6 +247,12 @@ void GateSchedule::save_model(const std::filesystem::path& folder) const {
 
 void GateSchedule::load_model(const std::filesystem::path& folder) {
   if (job::GateRouter::is_in(folder)) router_.load_model(folder);
+}
+
+std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
+                                                     const std::vector<prepare::StageData>& data, Ranks& ranks) {
+  if (job.experts.gated) return std::make_unique<GateSchedule>(job, recipe, data, ranks);
+  return std::make_unique<ExpertSchedule>(job.experts, recipe, data, ranks.rank());
 }
 
 }  // namespace tessera::train

@@ -5,19 +5,22 @@
 // [Note: ranks that disagree] An expert's pass is the ordinary program of a step in which each dp rank has as many
 // samples as chose it there (Plan::shares). A rank of which none did runs dummy micro-batches: it joins the gathers, and
 // the reductions with zeros. So ranks always run the same collectives, and what they must agree on is only the counts.
+//
+//   auto experts = make_expert_schedule(job, recipe, data, ranks);      // of a job with a gate or without one
 #include <array>
 #include <map>
 #include <set>
 
 #include "tessera/train/expert_schedule.h"
+#include "tessera/train/ranks.h"
 
 namespace tessera::train {
 
 class GateSchedule final : public ExpertSchedule {
  public:
-  /// All outlive it but `mesh`.
+  /// All outlive it.
   GateSchedule(const job::Job& job, const recipe::Recipe& recipe, const std::vector<prepare::StageData>& data,
-               comm::Comm& comm, const Mesh& mesh, int rank);
+               Ranks& ranks);
 
   void begin_part(size_t part, const planning::PartPlan& plan, const net::Denoiser& model,
                   plan::Programs programs) override;
@@ -63,9 +66,7 @@ class GateSchedule final : public ExpertSchedule {
   plan::ProgramPtr program(size_t expert);
 
   job::GateRouter router_;
-  comm::Group& world_;
-  comm::Comm& comm_;
-  const Mesh mesh_;
+  Ranks& ranks_;
   const plan::ModelSpec* spec_ = nullptr;
   int64_t arena_ = 0, host_arena_ = 0;
   plan::ProgramPtr evaluate_;  // of mix
@@ -83,5 +84,9 @@ class GateSchedule final : public ExpertSchedule {
   double loss_ = 0, squares_ = 0;  // over the passes
   bool whole_ = true;              // no pass was skipped
 };
+
+/// A schedule by noise level, or a gate that chooses for each sample. All arguments outlive it.
+std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
+                                                     const std::vector<prepare::StageData>& data, Ranks& ranks);
 
 }  // namespace tessera::train

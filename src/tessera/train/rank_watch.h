@@ -6,6 +6,14 @@
 //   watch.phase(0, "loading the weights");
 //
 // On a device the host runs ahead: what its lanes have finished there, and are at, is read from DeviceProgress by a thread.
+//
+// And faults on purpose, to test how a cluster responds: one rank dies, stops, hangs or is slow at an instruction of its
+// schedule.
+//
+//   TESSERA_DRILL="rank=1,step=3,op=reduce,do=stop" tessera launch -n 2 train recipe.toml
+//
+// `do` is kill, stop (SIGSTOP), hang, or a number of seconds to lose. Without step: at every step; without op: at
+// forward; without unit (unit=blocks.1) or lane (lane=disk): at any; `attempt` (default 0) counts restarts.
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -20,9 +28,24 @@
 #include "tessera/comm/heartbeat.h"
 #include "tessera/device/failure.h"
 #include "tessera/engine/engine.h"
-#include "tessera/train/fault_injection.h"
+#include "tessera/plan/schedule.h"
 
 namespace tessera::train {
+
+struct InjectedFault {
+  int rank = 0, attempt = 0;
+  std::optional<int64_t> step;
+  std::string op = "forward", unit, lane, act;  ///< act: "kill", "stop", "hang", or empty: be slow
+  double seconds = 0;
+
+  /// Throws UserError (usage) naming what it cannot read.
+  static InjectedFault parse(const std::string& text);
+  /// Injects the fault if this is its instruction.
+  void at(int64_t step, const plan::Instruction& instruction) const;
+};
+
+/// The fault that TESSERA_DRILL injects, if it is for this rank and attempt.
+std::optional<InjectedFault> injected_fault(int rank, int attempt);
 
 class RankWatch {
  public:

@@ -28,11 +28,6 @@ std::string hex(uint64_t hash) {
   return text;
 }
 
-std::string number_text(double value) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, value).ptr};
-}
-
 void add_base(Values& facts, const recipe::Recipe& recipe, const job::Job& job) {
   std::map<std::string, std::string> known;  // experts may begin as one model
   for (const job::Expert& expert : job.experts.list) {
@@ -60,33 +55,21 @@ void add_lora(Values& facts, const recipe::Recipe& recipe, const job::Job& job) 
       list + " (" + std::to_string(job.adapted.size()) + " modules, " + hex(hash_text(all)).substr(0, 6) + ")";
 }
 
-Values saved_values(const checkpoint::Manifest& saved, const char* field) {
-  Values values;
-  if (const auto found = saved.extra.find(field); found != saved.extra.end() && found->is_object())
-    for (const auto& [key, value] : found->items())
-      if (value.is_string()) values[key] = value.get<std::string>();
-  return values;
-}
-
 /// By key, those of `now` and of `before` together.
 std::vector<Change> differences(const Values& before, const Values& now, int64_t step) {
   std::vector<Change> found;
   std::set<std::string> keys;
   for (const auto* values : {&before, &now})
     for (const auto& [key, value] : *values) keys.insert(key);
-  const auto value_in = [](const Values& values, const std::string& key) {
-    const auto at = values.find(key);
-    return at == values.end() ? std::string() : at->second;
-  };
   for (const std::string& key : keys) {
-    const std::string was = value_in(before, key), is = value_in(now, key);
+    const std::string was = value_of(before, key), is = value_of(now, key);
     if (!same_value(was, is)) found.push_back({key, was, is, step});
   }
   return found;
 }
 
 std::vector<Change> changed_facts(const Values& facts, const checkpoint::Manifest& saved) {
-  Values before = saved_values(saved, kFacts);
+  Values before = values_of(saved.extra, kFacts);
   if (before.empty())
     return differences({{"run.seed", std::to_string(saved.seed)}}, {*facts.find("run.seed")}, saved.step);
   return differences(before, facts, saved.step);
@@ -100,6 +83,24 @@ std::string shown(const std::string& value) {
 }
 
 }  // namespace
+
+Values values_of(const Json& json, const char* field) {
+  Values values;
+  if (const auto found = json.find(field); found != json.end() && found->is_object())
+    for (const auto& [key, value] : found->items())
+      if (value.is_string()) values[key] = value.get<std::string>();
+  return values;
+}
+
+std::string value_of(const Values& values, const std::string& key) {
+  const auto found = values.find(key);
+  return found == values.end() ? std::string() : found->second;
+}
+
+std::string number_text(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
 
 bool same_value(const std::string& a, const std::string& b) {
   if (a == b) return true;
@@ -173,7 +174,7 @@ std::vector<Change> changes(const Values& facts, const Values& recipe, const che
   std::vector<Change> found = changed_facts(facts, saved);
   std::set<std::string> named(kOfResuming.begin(), kOfResuming.end());
   for (const Change& change : found) named.insert(change.key);
-  const Values before = saved_values(saved, kRecipe);
+  const Values before = values_of(saved.extra, kRecipe);
   if (before.empty()) return found;
   for (const Change& change : differences(before, recipe, saved.step))
     if (!named.count(change.key)) found.push_back(change);

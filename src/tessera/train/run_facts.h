@@ -25,8 +25,15 @@ struct Change {
 /// path), seed, adapters, experts and objective.
 Values run_facts(const recipe::Recipe& recipe, const job::Job& job);
 
+/// The shortest text of a number that is read back as it.
+std::string number_text(double value);
+
 /// Whether two values of a key are the same text or number, or lists of the same, however they are written.
 bool same_value(const std::string& a, const std::string& b);
+
+/// The texts in a field of a saved object, and the value of a key; none where there is none.
+Values values_of(const checkpoint::Json& json, const char* field);
+std::string value_of(const Values& values, const std::string& key);
 
 /// Every option of a recipe and of its stages, as text.
 Values recipe_values(const recipe::Recipe& recipe);

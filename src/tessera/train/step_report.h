@@ -1,17 +1,28 @@
 #pragma once
-// The numbers that ranks exchange at the `norm` of every step (loss, memory, times), packed as doubles.
+// The numbers of a step: what ranks exchange at its `norm` (loss, memory, times), packed as doubles; and the FLOPs that the
+// model takes of a rank, for model FLOPs utilisation (MFU): the FLOP/s of a step in relation to the peak of the devices.
 //
 //   std::vector<double> mine = report.pack();
 //   RankMetrics line = rank_metrics(1, StepReport::unpack(theirs), mesh, temporaries);
+//   ModelFlops flops(model);
+//   const double done = samples * flops.of_sample(latent, plan, rank);            // of this rank in the step
+//   if (const auto peak = peak_flops(machine, on_gpu, threads)) mfu = done / (seconds * *peak);           // 0.41
 #include <array>
+#include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/base/mesh.h"
 #include "tessera/engine/memory/meter.h"
+#include "tessera/net/model.h"
 #include "tessera/net/unit_update.h"
+#include "tessera/plan/compile/run_walk.h"
+#include "tessera/plan/plan.h"
 #include "tessera/plan/schedule.h"
+#include "tessera/plan/simulate/cost.h"
 #include "tessera/report/metrics.h"
 
 namespace tessera::train {
@@ -51,5 +62,40 @@ struct StepReport {
 /// A rank's entry of a step's metrics. `temporaries`: the predicted bytes of them at the peak; the meter does not tell
 /// them from activations.
 report::RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh& mesh, int64_t temporaries);
+
+/// A step that every rank has finished.
+struct StepEnd {
+  plan::Visit visit;
+  report::StepMetrics metrics;
+  const std::vector<StepReport>& ranks;  ///< what each rank reported
+  std::string skipped = {};              ///< why it made no update; empty: it made one
+};
+
+/// What happens around each training step, in the order in which the loop lists its observers (trainer.cpp).
+struct Observer {
+  std::function<void(const plan::Visit&)> before = [](const plan::Visit&) {};
+  std::function<void(StepEnd&)> after = [](StepEnd&) {};
+};
+
+/// Counts what a forward and a backward of the model take: matrix products and attention. What recompute repeats, and
+/// gradients that nobody needs (of frozen weights, before the first trained unit), do not count.
+class ModelFlops {
+ public:
+  /// The model must outlive this object.
+  explicit ModelFlops(const net::Denoiser& model) : model_(model) {}
+
+  /// What `rank` does of one sample with a latent of [C, F, h, w]: the units of its pipeline stages, an even share of
+  /// the tokens. Each shape is counted once, on meta tensors.
+  double of_sample(const std::array<int64_t, 4>& latent, const plan::Plan& plan, int rank);
+
+ private:
+  const net::Denoiser& model_;
+  std::map<std::array<int64_t, 4>, std::vector<double>> by_unit_;
+};
+
+/// FLOP/s that a rank can do: the profile's rate of products in the dtype that the plan computes in. The stand-in
+/// profile "cpu" has the rate of one thread: a rank has `threads` of them. Nothing where no rate is known: of a GPU with
+/// that profile, or of a profile without the dtype.
+std::optional<double> peak_flops(const plan::Machine& machine, bool on_gpu, int threads);
 
 }  // namespace tessera::train

@@ -1,5 +1,5 @@
 // What a step makes of the devices: FLOPs counted by shape and rank, and the rate that they are held against.
-#include "tessera/train/utilisation.h"
+#include "tessera/train/step_report.h"
 
 #include <gtest/gtest.h>
 

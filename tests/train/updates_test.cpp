@@ -1,4 +1,4 @@
-#include "tessera/train/step_size.h"
+#include "tessera/train/updates.h"
 
 #include <gtest/gtest.h>
 
@@ -11,15 +11,14 @@ namespace {
 
 using Totals = std::vector<net::Totals>;
 
-recipe::Recipe recipe_of(plan::Optimizer optimizer) {
-  recipe::Recipe recipe;
-  recipe.plan.states.optimizer = optimizer;
-  recipe.train.d0 = 0.5;
-  return recipe;
+StepSize size_of(plan::Optimizer optimizer, size_t experts) {
+  recipe::Recipe::Train train;
+  train.d0 = 0.5;
+  return {optimizer, train, experts};
 }
 
 TEST(StepSize, FollowsFromTheTotalsOfAllRanksAndIsEachExpertsOwn) {
-  StepSize size(recipe_of(plan::Optimizer::prodigy), 2);
+  StepSize size = size_of(plan::Optimizer::prodigy, 2);
   EXPECT_FALSE(size.pending());
   size.take(Totals{{9, 1}});
   EXPECT_EQ(size.of(1), 0.5) << "no update was made";
@@ -32,7 +31,7 @@ TEST(StepSize, FollowsFromTheTotalsOfAllRanksAndIsEachExpertsOwn) {
 }
 
 TEST(StepSize, IsResumedAndOthersHaveNone) {
-  StepSize size(recipe_of(plan::Optimizer::prodigy), 1), other(recipe_of(plan::Optimizer::prodigy), 1);
+  StepSize size = size_of(plan::Optimizer::prodigy, 1), other = size;
   size.armed(0, {1, 1, 1});
   size.take(Totals{{4, 2}});
   checkpoint::Manifest manifest;
@@ -45,9 +44,9 @@ TEST(StepSize, IsResumedAndOthersHaveNone) {
   }
   EXPECT_EQ(size.of(0), other.of(0));
   EXPECT_GT(*size.of(0), 1.0) << "the sums so far count as well";
-  EXPECT_THROW(StepSize(recipe_of(plan::Optimizer::prodigy), 1).restore({}), UserError);
+  EXPECT_THROW(size_of(plan::Optimizer::prodigy, 1).restore({}), UserError);
 
-  StepSize none(recipe_of(plan::Optimizer::adamw), 1);
+  StepSize none = size_of(plan::Optimizer::adamw, 1);
   EXPECT_FALSE(none.of(0));
   EXPECT_EQ(none.armed(0, {1, 1, 1}).d, 0);
   none.restore({});

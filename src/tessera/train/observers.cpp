@@ -1,0 +1,163 @@
+#include "tessera/train/observers.h"
+
+#include <ATen/Parallel.h>
+
+#include <chrono>
+#include <utility>
+
+#include "tessera/base/check.h"
+#include "tessera/base/log.h"
+#include "tessera/device/backend.h"
+#include "tessera/device/driver_watch.h"
+#include "tessera/train/stop_signal.h"
+
+namespace tessera::train {
+
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+StepMeter::StepMeter(Ranks& ranks, const Parts& parts, const ExpertSchedule& experts, engine::Engine& engine,
+                     const diffusion::FlowMatching& objective, Loader& loader)
+    : ranks_(ranks),
+      parts_(parts),
+      experts_(experts),
+      engine_(engine),
+      objective_(objective),
+      loader_(loader),
+      span_began_(seconds_now()) {}
+
+void StepMeter::before(const plan::Visit& visit) {
+  began_ = seconds_now();
+  flops_ = 0;
+  if (visit.step == parts_.first_step() + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
+}
+
+void StepMeter::took(const diffusion::TrainingSamples& samples) {
+  sample_bytes_ = 0;
+  for (const auto& [place, sample] : samples) sample_bytes_ += diffusion::host_bytes(*sample);
+}
+
+engine::Report StepMeter::report(const ExpertPass& pass) {
+  const auto bucket = static_cast<size_t>(experts_.data().bucket(experts_.own_step()));
+  flops_ += static_cast<double>(pass.data.places.size()) * parts_.sample_flops(bucket);
+  return [this, last = pass.last] { return numbers(last).pack(); };
+}
+
+/// `last`: this is the last pass of the step, and reports the bytes that the step sent.
+StepReport StepMeter::numbers(bool last) {
+  engine::Executor& executor = engine_.executor();
+  StepReport r;
+  r.loss = objective_.loss();
+  r.bad_sample = static_cast<double>(objective_.bad_sample() + 1);
+  r.stop = asking_signal();
+  r.read_meter();
+  r.predicted = static_cast<double>(parts_.predicted().peak);
+  r.host = static_cast<double>(engine_.host_bytes() + experts_.data().samples->host_encoder_bytes());
+  r.samples = static_cast<double>(sample_bytes_);
+  r.work = work_;
+  const engine::CompressionError error = executor.take_compression_error();
+  if (error.count > 0) r.compression_error = error.sum / static_cast<double>(error.count);
+  r.most_compression_error = error.most;
+  const engine::Exposed waited = executor.take_exposed();
+  r.exposed_comm = waited.comm, r.exposed_copy = waited.copy, r.exposed_stages = waited.stages,
+  r.exposed_dispatch = waited.dispatch;
+  r.exposed_data = loader_.take_waited();
+  for (const auto& [axis, bytes] : ranks_.comm.take_sent_bytes()) sent_[axis] += bytes;
+  r.totals = engine_.store().take_totals();
+  if (last) r.take(std::exchange(sent_, {}), executor.take_busy());
+  r.span = span_, r.flops = flops_;
+  if (const auto gpu = device::driver() ? device::driver()->take() : std::nullopt)
+    r.gpu_utilisation = gpu->utilisation, r.gpu_watts = gpu->watts, r.gpu_bytes = gpu->memory_bytes;
+  return r;
+}
+
+void StepMeter::after(StepEnd& end) {
+  const double now = seconds_now();
+  span_ = now - std::exchange(span_began_, now);
+  const double work = engine_.executor().take_work();
+  const int64_t own = experts_.own_samples();
+  work_ = own > 0 ? work / static_cast<double>(own) : 0;
+  report::StepMetrics& metrics = end.metrics;
+  metrics.plan_hash = parts_.plan_hash();
+  const engine::Store::Moved moved = engine_.store().take_moved();
+  metrics.moved = {moved.bytes, moved.seconds, moved.waited};
+  metrics.samples = experts_.data().batch(experts_.own_step());
+  const auto bucket = static_cast<size_t>(experts_.data().bucket(experts_.own_step()));
+  metrics.tokens = metrics.samples * parts_.now().shapes.bucket_tokens[bucket];
+  for (size_t r = 0; r < end.ranks.size(); ++r)
+    metrics.ranks.push_back(
+        rank_metrics(static_cast<int>(r), end.ranks[r], ranks_.mesh, parts_.predicted().by_part.temporaries));
+  metrics.seconds = seconds_now() - began_;
+  const plan::Machine& machine = parts_.planned().machine;
+  if (const auto peak = peak_flops(machine, !device::here().is_cpu(), at::get_num_threads())) metrics.count_mfu(*peak);
+}
+
+void Instructions::after(StepEnd& end) {
+  const int64_t step = end.visit.step;
+  if (kept(step)) lines_ = executor_.last_lines();
+  if (step == parts_.first_step() + 1 && ranks_.first())
+    log::info("plan " + parts_.plan_hash() + " as rank 0 executed it in step " + std::to_string(step) + ": " +
+              executor_.last_effect().text());
+}
+
+void Instructions::updated(int64_t step) {
+  if (!kept(step)) return;
+  const std::vector<std::string>& updates = executor_.last_lines();
+  lines_.insert(lines_.end(), updates.begin(), updates.end());
+}
+
+/// The first step takes its memory as it comes to it, up to the updates behind its norm; then only a larger batch needs
+/// more.
+Observer memory_requests(const Parts& parts, std::function<int64_t()> requests) {
+  const auto seen = std::make_shared<int64_t>(0);
+  return {[=](const plan::Visit&) { *seen = requests(); },
+          [=, &parts](StepEnd& end) {
+            const int64_t more = requests() - *seen, step = end.visit.step;
+            if (step > parts.first_step() + 1 && more > 0)
+              log::info("step " + std::to_string(step) + " allocated memory from the GPU's driver " +
+                        std::to_string(more) +
+                        " times, which may wait for the GPU: its batch was larger than any before");
+          }};
+}
+
+Observer heartbeats(RankWatch& watch) {
+  return {[&watch](const plan::Visit& visit) { watch.phase(visit.step, "waiting for samples"); },
+          [&watch](StepEnd& end) { watch.phase(end.visit.step, "what follows a step"); }};
+}
+
+Observer history(const RunFolder& folder, const Parts& parts, report::Progress& progress) {
+  return {.after = [&](StepEnd& end) {
+    if (!folder.log()) return;
+    if (end.skipped.empty())
+      folder.log()->step(end.metrics);
+    else
+      folder.log()->skip(end.visit.step, end.skipped, end.metrics.loss_scale);
+    progress.step(end.metrics, parts.predicted().peak);
+  }};
+}
+
+Observer slow_ranks(const RunFolder& folder, const Mesh& mesh, const recipe::Recipe::Fault& settings,
+                    std::function<const plan::Plan*()> plan,
+                    std::function<void(int64_t step, const std::vector<int64_t>& shares)> give) {
+  const auto slow = std::make_shared<SlowRanks>(mesh, SlowRankOptions{settings.slow_factor, settings.slow_steps});
+  return {.after = [=, &folder](StepEnd& end) {
+    std::vector<double> seconds;
+    for (const StepReport& r : end.ranks) seconds.push_back(r.work);
+    slow->step(seconds);
+    for (const SlowRanks::Slow& found : slow->found()) {
+      if (!folder.ranks.first()) continue;
+      log::warn(found.text());
+      folder.log()->fault(end.visit.step, "slow_rank", found.text(), found.rank);
+    }
+    const plan::Plan* now = plan();
+    if (!now) return;
+    if (const auto shares = slow->better_shares(*now)) give(end.visit.step, *shares);
+  }};
+}
+
+}  // namespace tessera::train
