@@ -68,7 +68,7 @@ TEST(TrainingSamples, LogitNormalDrawsOfAWindowHaveTheirMeanAndScale) {
 /// A token for each latent value, whose prediction the test makes.
 class Rows final : public net::Denoiser {
  public:
-  const std::vector<std::unique_ptr<net::Unit>>& units() const override { return units_; }
+  Rows() : Denoiser({.channels = 1, .context_dim = 1, .context_length = 1}) {}
   net::Batch pack(const std::vector<net::Sample>& samples) const override {
     net::Batch batch;
     std::vector<at::Tensor> rows;
@@ -93,12 +93,6 @@ class Rows final : public net::Denoiser {
   std::string foreign_name(const std::string& name, const std::string&) const override { return name; }
   void initialise(const plan::ParamSpec&, uint64_t, int64_t, int64_t, float*) const override {}
   std::string config_json() const override { return "{}"; }
-  int64_t in_channels() const override { return 1; }
-  int64_t context_dim() const override { return 1; }
-  int64_t context_length() const override { return 1; }
-
- private:
-  const std::vector<std::unique_ptr<net::Unit>> units_;
 };
 
 at::Tensor normals(int64_t count, uint64_t index) {

@@ -305,7 +305,13 @@ Result reference(const Case& c, const plan::ModelSpec& spec, comm::Comm& comm, i
   }
   double squares = 0;
   Store speaker(spec, prefixes_of(*c.model), c.plan, rank, at::kMeta);
-  for (int u = 0; u < count; ++u) squares += speaker.squares(u, result.gradients[u]);
+  for (int u = 0; u < count; ++u) {
+    const Tensor& gradient = result.gradients[u];
+    const auto buffers = static_cast<int64_t>(c.plan.layout(spec.units[u], u).buffers.size());
+    const Tensor sums = at::zeros({buffers}, gradient.options().dtype(at::kDouble));
+    speaker.squares(u, gradient, sums);
+    squares += sums.sum().item<double>();
+  }
   double total = 0;
   for (const auto& row : comm.group("reference_norm", {kAllAxes.begin(), kAllAxes.end()}).all_gather_doubles({squares}))
     total += row[0];

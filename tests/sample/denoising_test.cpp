@@ -26,7 +26,7 @@ class DenoisingKeys : public ::testing::Test {
     const recipe::Recipe recipe = recipe::load_recipe("", all);
     const job::Job job = this->job(branches);
     const at::Tensor text = at::ones({3, job.model->context_dim()});
-    Denoising denoising(recipe, job, prompt, {text}, {text * 0}, std::move(extra));
+    Denoising denoising(recipe, job, job, prompt, {text}, {text * 0}, std::move(extra));
     std::vector<at::Tensor> found = {denoising.latent().clone()};
     const at::Tensor wave = at::sin(at::arange(found[0].numel()).to(at::kFloat)).view(found[0].sizes());
     while (!denoising.done()) {

@@ -1,5 +1,5 @@
 // The loss scale of a run: where there is one, with the recipe's numbers, and over a stop.
-#include "tessera/train/loss_scale.h"
+#include "tessera/train/decision.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 namespace tessera::train {
 namespace {
 
-recipe::Recipe recipe_of(double scale, int64_t window) {
-  recipe::Recipe recipe;
-  recipe.train.loss_scale = scale, recipe.train.loss_scale_window = window;
-  return recipe;
+recipe::Recipe::Train settings_of(double scale, int64_t window) {
+  recipe::Recipe::Train settings;
+  settings.loss_scale = scale, settings.loss_scale_window = window;
+  return settings;
 }
 plan::Plan plan_of(DType compute, DType reduce) {
   plan::Plan plan;
@@ -21,7 +21,7 @@ plan::Plan plan_of(DType compute, DType reduce) {
 }
 
 TEST(RunsLossScale, IsThereWhereAnythingIsFp16) {
-  const recipe::Recipe recipe = recipe_of(1024, 3);
+  const recipe::Recipe::Train recipe = settings_of(1024, 3);
   EXPECT_FALSE(LossScale(plan_of(DType::f32, DType::f32), recipe).scale());
   EXPECT_FALSE(LossScale(plan_of(DType::bf16, DType::bf16), recipe).scale());
   EXPECT_EQ(LossScale(plan_of(DType::f16, DType::f32), recipe).scale(), 1024.0);
@@ -31,12 +31,12 @@ TEST(RunsLossScale, IsThereWhereAnythingIsFp16) {
 
 TEST(RunsLossScale, GrowsAfterTheRecipesWindowAndGoesOnInItAfterAStop) {
   for (const int64_t window : {2, 5}) {
-    LossScale through(plan_of(DType::f16, DType::f32), recipe_of(64, window));
+    LossScale through(plan_of(DType::f16, DType::f32), settings_of(64, window));
     int64_t good = 0;
     double expected = 64;
     for (int64_t step = 1; step <= 12; ++step) {
       const bool finite = step != 4;
-      LossScale resumed(plan_of(DType::f16, DType::f32), recipe_of(8, window));
+      LossScale resumed(plan_of(DType::f16, DType::f32), settings_of(8, window));
       checkpoint::Manifest manifest;
       through.save(manifest);
       resumed.restore(manifest);

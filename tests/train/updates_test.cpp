@@ -54,9 +54,9 @@ TEST(StepSize, IsResumedAndOthersHaveNone) {
 
 // Below its largest estimate d rises at its rate, whatever the estimates of now are: so a stop must not forget that one.
 TEST(StepSize, OfABoundedGrowthRisesAfterAStopToTheLargestEstimateOfBefore) {
-  recipe::Recipe recipe = recipe_of(plan::Optimizer::prodigy);
-  recipe.train.growth_rate = 1.5;
-  StepSize through(recipe, 1), resumed(recipe, 1);
+  recipe::Recipe::Train settings;
+  settings.growth_rate = 1.5;
+  StepSize through(plan::Optimizer::prodigy, settings, 1), resumed(plan::Optimizer::prodigy, settings, 1);
   const std::vector<net::Totals> steep = {{400, 2}}, none = {{0, 1e6}};
   for (int64_t step = 1; step <= 3; ++step) through.armed(0, {step, 1, 1}), through.take(step < 3 ? steep : none);
   checkpoint::Manifest manifest;
