@@ -29,6 +29,8 @@ TIMES = {
     "schedule.jsonl": {"t0", "t1"},
     "executed.jsonl": {"t0", "t1"},
 }
+START = {"text", "seconds", "phases"}  # of the line of metrics.jsonl that says how long a run took to begin
+PLACES = {"started_in"}                # the folder that a run was started in is each program's own
 # Where updates come in the backward, a two-level gather of updated pieces may be sent before or after the step is
 # counted: its bytes are booked on this step or on the next. What is sent stands in schedule.jsonl as well.
 LATE_BYTES = "sent_bytes.dp_replicate"
@@ -128,7 +130,7 @@ class Folders:
         elif name.endswith(".json"):
             yield from walk(read_json(a.read_text()), read_json(b.read_text()), "")
         elif name.endswith(".toml"):
-            yield from walk(read_toml(a), read_toml(b), "")
+            yield from walk(read_toml(a), read_toml(b), "", PLACES)
         elif name.endswith((".md", ".txt")):
             for number, (x, y) in enumerate(zip_longest(a.open(), b.open()), 1):
                 if x != y:
@@ -145,7 +147,9 @@ class Folders:
                 if x is None or y is None:
                     yield f"line {number}", ABSENT if x is None else x.strip(), ABSENT if y is None else y.strip()
                 elif x != y:
-                    for key, p, q in walk(read_json(x), read_json(y), "", TIMES.get(name, frozenset())):
+                    one_row, other_row = read_json(x), read_json(y)
+                    begins = name == "metrics.jsonl" and one_row.get("type") == other_row.get("type") == "start"
+                    for key, p, q in walk(one_row, other_row, "", START if begins else TIMES.get(name, frozenset())):
                         if late and key.endswith(LATE_BYTES):
                             continue
                         yield f"line {number}: {key}", p, q
