@@ -6,28 +6,23 @@
 #include <tessera/engine/engine.h>
 #include <tessera/engine/measure.h>
 #include <tessera/engine/store/transfer.h>
+#include <tessera/net/declare.h>
 #include <tessera/optim/adamw.h>
 
 using namespace tessera;
 using at::Tensor;
 constexpr int64_t kPoints = 256, kWidth = 64;
 
-/// A unit: a linear layer ("in", "out"), or a residual block of a norm and two of them ("block").
+/// A unit: a linear layer ("in", "out"), or a residual block of a norm and two of them ("block"). Its parameters are those
+/// that forward asks for.
 struct Layer final : net::Unit {
-  plan::UnitSpec unit;
-  Layer(const std::string& name, const std::string& kind, int64_t from, int64_t to) {
-    unit = {name, kind, {{name + ".b.weight", {to, from}}, {name + ".b.bias", {to}}}, {}};
-    if (kind != "block") return;
-    for (const char* site : {".norm.weight", ".norm.bias"}) unit.params.push_back({name + site, {from}});
-    unit.params.push_back({name + ".a.weight", {from, from}});
-  }
-  const plan::UnitSpec& spec() const override { return unit; }
+  int64_t to;
+  Layer(const std::string& name, const std::string& kind, int64_t to) : Unit({name, kind, {}, {}}), to(to) {}
   net::Flow forward(net::Context& ctx, const net::Flow& in) const override {
-    const Tensor& x = in.stream[0];  // x [points, from]
-    if (unit.kind != "block") return {{ctx.linear("b", x)}, {}};
+    const Tensor& x = in.stream[0];  // x [points, channels]
+    if (spec().kind != "block") return {{ctx.linear("b", x, {.out = to})}, {}};
     return {{x + ctx.linear("b", ctx.linear("a", ctx.norm("norm", x, {})), {.act = net::Act::gelu_tanh})}, {}};
   }
-  double forward_flops(const net::Tokens& tokens) const override { return 4.0 * kWidth * kWidth * tokens.count(); }
 };
 
 /// Clouds of points on their way from noise to the ring, with their time [points, 3], and where they go [points, 2]: the
@@ -65,9 +60,9 @@ struct Ring final : net::Objective {
 int main() try {
   engine::Meter::install();
   std::vector<std::unique_ptr<net::Unit>> units;
-  units.push_back(std::make_unique<Layer>("in", "in", 3, kWidth));
-  for (const char* name : {"mid.0", "mid.1"}) units.push_back(std::make_unique<Layer>(name, "block", kWidth, kWidth));
-  units.push_back(std::make_unique<Layer>("out", "out", kWidth, 2));
+  units.push_back(std::make_unique<Layer>("in", "in", kWidth));
+  for (const char* name : {"mid.0", "mid.1"}) units.push_back(std::make_unique<Layer>(name, "block", kWidth));
+  units.push_back(std::make_unique<Layer>("out", "out", 2));
   const auto place = comm::rendezvous_from_env();
   plan::Plan plan;
   plan.mesh = Mesh::parse("dp_shard=" + std::to_string(place.world));
@@ -75,7 +70,9 @@ int main() try {
   plan.units[1].activations = plan::Policy::recompute, plan.units[2].activations = plan::Policy::offload;
   for (plan::UnitPlan& unit : plan.units) unit.states = plan::Tier::host;
   Ring ring(plan, place.rank);
-  const auto spec = engine::measure(units, ring.batch(0), "ring", {});
+  const net::Batch first = ring.batch(0);
+  net::declare(units, {first.inputs, {}}, first.tokens);
+  const auto spec = engine::measure(units, first, "ring", {});
   const auto program = std::make_shared<const plan::Program>(plan, plan::compile_train(spec, plan, place.rank));
   comm::Comm comm(place, plan.mesh);
   engine::Engine engine(units, spec, plan, comm, place.rank);
