@@ -4,6 +4,7 @@
 #include <regex>
 
 #include "tessera/base/check.h"
+#include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/parts.h"
 
