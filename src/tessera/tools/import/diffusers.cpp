@@ -50,11 +50,7 @@ void dreambooth_optimiser(Translator& t) {
     else
       t.set("plan.moments", "int8", {"--use_8bit_adam"}, "moments in blocks of 256 with a scale");
   }
-  std::vector<std::string> options;
-  for (const char* option : {"--adam_beta1", "--adam_beta2"})
-    if (t.has(option)) options.push_back(option);
-  if (!options.empty())
-    t.set("train.betas", t.value("--adam_beta1", "0.9") + "," + t.value("--adam_beta2", "0.999"), options);
+  set_script_betas(t);
   for (const auto& [option, key] : kOfProdigy) {
     if (!prodigy) {
       if (t.has(option)) t.imply(option, "the optimiser is AdamW");
@@ -81,16 +77,8 @@ void dreambooth_optimiser(Translator& t) {
 }
 
 void dreambooth_schedule(Translator& t) {
-  const std::string name = t.value("--lr_scheduler", "constant"), warm_up = "--lr_warmup_steps";
-  if (t.has("--lr_scheduler")) set_schedule(t, "--lr_scheduler");
-  if (t.has(warm_up)) {
-    if (name == "constant")
-      t.imply(warm_up, "a constant rate has no warm-up");
-    else
-      t.set("train.warmup_steps", t.value(warm_up), {warm_up});
-  } else if (name != "constant") {
-    t.assume("train.warmup_steps", "500", "the script's");
-  }
+  const std::string name = t.value("--lr_scheduler", "constant");
+  set_script_schedule(t);
   for (const auto& [option, key, of] : {std::tuple("--lr_num_cycles", "train.num_cycles", "cosine_with_restarts"),
                                         {"--lr_power", "train.power", "polynomial"}}) {
     if (!t.has(option)) continue;
@@ -99,50 +87,6 @@ void dreambooth_schedule(Translator& t) {
     else
       t.imply(option, std::string("it belongs to ") + of);
   }
-}
-
-void dreambooth_amount(Translator& t) {
-  std::vector<std::string> options;
-  int64_t steps = t.context().accumulation;
-  for (const char* option : {"--train_batch_size", "--gradient_accumulation_steps"})
-    if (t.has(option)) options.push_back(option);
-  if (t.has("--gradient_accumulation_steps")) steps = t.integer("--gradient_accumulation_steps", 1);
-  const int64_t batch = t.integer("--train_batch_size", 4);
-  if (options.empty())
-    t.assume("train.global_batch", std::to_string(batch * steps * t.dp_size().value_or(1)),
-             "4 pictures a rank, the script's");
-  else
-    t.set_batch(batch * steps, options, std::to_string(batch) + " x " + std::to_string(steps));
-  if (t.has("--max_train_steps")) {
-    t.set("run.steps", t.value("--max_train_steps"), {"--max_train_steps"});
-    if (t.has("--num_train_epochs")) t.imply("--num_train_epochs", "--max_train_steps is given and counts");
-  } else if (t.has("--num_train_epochs")) {
-    set_epochs(t, "--num_train_epochs", t.integer("--num_train_epochs", 1));
-  }
-}
-
-/// 'mode' and the losses' weights; without them and with "none" timesteps are uniform over the scheduler's.
-void objective(Translator& t) {
-  const std::string option = "--weighting_scheme", scheme = t.value(option, "none");
-  if (scheme == "none" || scheme == "logit_normal") {
-    if (scheme == "none") t.assume("diffusion.timesteps", "uniform", "the script's: none");
-    if (t.has(option)) {
-      if (scheme == "none")
-        t.imply(option, "uniform draws, and losses that are not weighted");
-      else
-        t.set("diffusion.timesteps", "diffusers", {option}, "logit-normal draws from the scheduler's timesteps");
-    }
-  } else {
-    t.refuse(option, "none and logit_normal are there");
-  }
-  for (const auto& [name, usual] : {std::pair("--logit_mean", 0.0), {"--logit_std", 1.0}}) {
-    if (!t.has(name)) continue;
-    if (t.number(name, usual) == usual || scheme != "logit_normal")
-      t.imply(name, scheme == "logit_normal" ? "the draws have mean 0 and deviation 1" : "it belongs to logit_normal");
-    else
-      t.refuse(name, "the draws have mean 0 and deviation 1");
-  }
-  if (t.has("--mode_scale")) t.imply("--mode_scale", "it belongs to --weighting_scheme mode");
 }
 
 void validation(Translator& t) {
@@ -158,8 +102,8 @@ void dreambooth_together(Translator& t) {
   pictures(t);
   dreambooth_optimiser(t);
   dreambooth_schedule(t);
-  dreambooth_amount(t);
-  objective(t);
+  set_script_amount(t, 4);
+  set_script_timesteps(t);
   validation(t);
 }
 

@@ -128,6 +128,72 @@ void set_schedule(Translator& t, const std::string& option) {
            "cosine_with_min_lr and warmup_stable_decay are there");
 }
 
+void set_script_schedule(Translator& t) {
+  const std::string name = t.value("--lr_scheduler", "constant"), warm_up = "--lr_warmup_steps";
+  if (t.has("--lr_scheduler")) set_schedule(t, "--lr_scheduler");
+  if (t.has(warm_up)) {
+    if (name == "constant")
+      t.imply(warm_up, "a constant rate has no warm-up");
+    else
+      t.set("train.warmup_steps", t.value(warm_up), {warm_up});
+  } else if (name != "constant") {
+    t.assume("train.warmup_steps", "500", "the script's");
+  }
+}
+
+void set_script_betas(Translator& t) {
+  std::vector<std::string> options;
+  for (const char* option : {"--adam_beta1", "--adam_beta2"})
+    if (t.has(option)) options.push_back(option);
+  if (!options.empty())
+    t.set("train.betas", t.value("--adam_beta1", "0.9") + "," + t.value("--adam_beta2", "0.999"), options);
+}
+
+void set_script_amount(Translator& t, int64_t usual) {
+  constexpr int64_t kMost = 1'000'000;
+  std::vector<std::string> options;
+  for (const char* option : {"--train_batch_size", "--gradient_accumulation_steps"})
+    if (t.has(option)) options.push_back(option);
+  const int64_t batch = std::clamp<int64_t>(t.integer("--train_batch_size", usual), 0, kMost);
+  const int64_t steps =
+      std::clamp<int64_t>(t.integer("--gradient_accumulation_steps", t.context().accumulation), 0, kMost);
+  if (options.empty())
+    t.assume("train.global_batch", std::to_string(batch * steps * t.dp_size().value_or(1)),
+             std::to_string(usual) + " samples a rank, the script's");
+  else
+    t.set_batch(batch * steps, options, std::to_string(batch) + " x " + std::to_string(steps));
+  if (t.has("--max_train_steps")) {
+    t.set("run.steps", t.value("--max_train_steps"), {"--max_train_steps"});
+    if (t.has("--num_train_epochs")) t.imply("--num_train_epochs", "--max_train_steps is given and counts");
+  } else if (t.has("--num_train_epochs")) {
+    set_epochs(t, "--num_train_epochs", t.integer("--num_train_epochs", 1));
+  }
+}
+
+void set_script_timesteps(Translator& t, bool uniform) {
+  const std::string option = "--weighting_scheme", scheme = t.value(option, "none");
+  const bool normal = scheme == "logit_normal" && !uniform;
+  if (scheme == "none") t.assume("diffusion.timesteps", "uniform", "the script's: none");
+  if (t.has(option)) {
+    if (scheme == "none")
+      t.imply(option, "uniform draws, and losses that are not weighted");
+    else if (scheme != "logit_normal")
+      t.refuse(option, "none and logit_normal are there");
+    else if (uniform)
+      t.imply(option, "the draws are uniform, and logit_normal weights no loss");
+    else
+      t.set("diffusion.timesteps", "diffusers", {option}, "logit-normal draws from the scheduler's timesteps");
+  }
+  for (const auto& [name, usual] : {std::pair("--logit_mean", 0.0), {"--logit_std", 1.0}}) {
+    if (!t.has(name)) continue;
+    if (!normal || t.number(name, usual) == usual)
+      t.imply(name, normal ? "the draws have mean 0 and deviation 1" : "it belongs to logit_normal");
+    else
+      t.refuse(name, "the draws have mean 0 and deviation 1");
+  }
+  if (t.has("--mode_scale")) t.imply("--mode_scale", "it belongs to --weighting_scheme mode");
+}
+
 void set_optimiser(Translator& t, const std::string& option) {
   const std::string given = t.value(option), name = lower_case(given.substr(given.rfind('.') + 1));
   if (name == "adamw" || name == "adamw_optimi") {

@@ -46,6 +46,18 @@ void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epo
 /// train.schedule for the names of diffusers and transformers; refused where there is no such schedule.
 void set_schedule(Translator& t, const std::string& option);
 
+// What scripts after diffusers' examples have in common: their options, and 500 steps of warm-up.
+/// --lr_scheduler and --lr_warmup_steps; a constant rate has no warm-up.
+void set_script_schedule(Translator& t);
+/// --adam_beta1 and --adam_beta2.
+void set_script_betas(Translator& t);
+/// --train_batch_size and --gradient_accumulation_steps, --max_train_steps or --num_train_epochs. `usual`: samples a rank
+/// where none are given.
+void set_script_amount(Translator& t, int64_t usual);
+/// --weighting_scheme with --logit_mean, --logit_std and --mode_scale: none and logit_normal are there. `uniform`: the draws
+/// are uniform whatever it says.
+void set_script_timesteps(Translator& t, bool uniform = false);
+
 /// The optimisers by the names of their classes; refused otherwise.
 void set_optimiser(Translator& t, const std::string& option);
 

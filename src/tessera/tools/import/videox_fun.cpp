@@ -26,7 +26,7 @@ constexpr Release kReleases[] = {{"wan_civitai.yaml", "5", "", "Wan2.1_VAE.pth"}
                                  {"wan_civitai_5b.yaml", "5", "", "Wan2.2_VAE.pth"},
                                  {"wan_civitai_s2v.yaml", "3", "", "Wan2.1_VAE.pth"}};
 
-/// The file's own values, where it is here, over those of the release of its name; null where neither is known.
+/// The release of the file's name, null where there is none; warns where the file is here and says otherwise.
 const Release* release_of(Translator& t) {
   const std::string option = "--config_path", file = file_beside(t.context(), t.value(option));
   if (!t.has(option)) return nullptr;
@@ -37,12 +37,12 @@ const Release* release_of(Translator& t) {
   }
   t.set("diffusion.shift", found->shift, {option}, "the release's scheduler");
   if (!fs::exists(file)) return found;
+  const std::pair<const char*, const char*> values[] = {{"scheduler_kwargs.shift", found->shift},
+                                                        {"transformer_additional_kwargs.boundary", found->boundary}};
   for (const Given& g : read_config(file))
-    if ((g.name == "scheduler_kwargs.shift" && g.value != number_text(t.number("", to_number(found->shift)))) ||
-        (g.name == "transformer_additional_kwargs.boundary" &&
-         to_number(g.value) != to_number(*found->boundary ? found->boundary : g.value.c_str())))
-      t.warn_of(file,
-                g.name + " is " + g.value + ", in the release's file it is another: the recipe has the release's");
+    for (const auto& [name, released] : values)
+      if (g.name == name && *released && to_number(g.value) != to_number(released))
+        t.warn_of(file, g.shown() + ", the release's file has " + released + ", and so has the recipe");
   return found;
 }
 
@@ -160,71 +160,13 @@ void videox_optimiser(Translator& t) {
     else
       t.set("plan.moments", "int8", {"--use_8bit_adam"}, "moments in blocks of 256 with a scale");
   }
-  std::vector<std::string> options;
-  for (const char* option : {"--adam_beta1", "--adam_beta2"})
-    if (t.has(option)) options.push_back(option);
-  if (!options.empty())
-    t.set("train.betas", t.value("--adam_beta1", "0.9") + "," + t.value("--adam_beta2", "0.999"), options);
+  set_script_betas(t);
   if (t.has("--use_ema")) t.set("train.ema", "0.9999", {"--use_ema"}, "the decay of diffusers' EMAModel");
-  const std::string name = t.value("--lr_scheduler", "constant"), warm_up = "--lr_warmup_steps";
-  if (t.has("--lr_scheduler")) set_schedule(t, "--lr_scheduler");
-  if (t.has(warm_up)) {
-    if (name == "constant")
-      t.imply(warm_up, "a constant rate has no warm-up");
-    else
-      t.set("train.warmup_steps", t.value(warm_up), {warm_up});
-  } else if (name != "constant") {
-    t.assume("train.warmup_steps", "500", "the script's");
-  }
+  set_script_schedule(t);
   if (t.has("--scale_lr")) {
     t.set("train.lr_scale", "linear", {"--scale_lr"});
     t.assume("train.lr_base_batch", "1", "--scale_lr multiplies by the batch");
   }
-}
-
-void videox_amount(Translator& t) {
-  std::vector<std::string> options;
-  for (const char* option : {"--train_batch_size", "--gradient_accumulation_steps"})
-    if (t.has(option)) options.push_back(option);
-  const int64_t batch = std::clamp<int64_t>(t.integer("--train_batch_size", 16), 0, 1'000'000);
-  const int64_t steps =
-      std::clamp<int64_t>(t.integer("--gradient_accumulation_steps", t.context().accumulation), 0, 1'000'000);
-  if (options.empty())
-    t.assume("train.global_batch", std::to_string(batch * steps * t.dp_size().value_or(1)),
-             "16 clips a rank, the script's");
-  else
-    t.set_batch(batch * steps, options, std::to_string(batch) + " x " + std::to_string(steps));
-  if (t.has("--max_train_steps")) {
-    t.set("run.steps", t.value("--max_train_steps"), {"--max_train_steps"});
-    if (t.has("--num_train_epochs")) t.imply("--num_train_epochs", "--max_train_steps is given and counts");
-  } else if (t.has("--num_train_epochs")) {
-    set_epochs(t, "--num_train_epochs", t.integer("--num_train_epochs", 100));
-  }
-}
-
-/// Uniform draws come first: the weighting scheme is not looked at then.
-void videox_timesteps(Translator& t) {
-  const std::string uniform = "--uniform_sampling", option = "--weighting_scheme", scheme = t.value(option, "none");
-  if (t.has(uniform)) t.set("diffusion.timesteps", "uniform", {uniform});
-  if (t.has(option)) {
-    if (scheme == "none")
-      t.imply(option, "uniform draws, and losses that are not weighted");
-    else if (scheme != "logit_normal")
-      t.refuse(option, "none and logit_normal are there");
-    else if (t.has(uniform))
-      t.imply(option, "--uniform_sampling is given, and logit_normal weights no loss");
-    else
-      t.set("diffusion.timesteps", "diffusers", {option}, "logit-normal draws from the scheduler's timesteps");
-  }
-  const bool normal = scheme == "logit_normal" && !t.has(uniform);
-  for (const auto& [name, usual] : {std::pair("--logit_mean", 0.0), {"--logit_std", 1.0}}) {
-    if (!t.has(name)) continue;
-    if (!normal || t.number(name, usual) == usual)
-      t.imply(name, normal ? "the draws have mean 0 and deviation 1" : "it belongs to logit_normal");
-    else
-      t.refuse(name, "the draws have mean 0 and deviation 1");
-  }
-  if (t.has("--mode_scale")) t.imply("--mode_scale", "it belongs to --weighting_scheme mode");
 }
 
 void videox_together(Translator& t) {
@@ -232,8 +174,10 @@ void videox_together(Translator& t) {
   videox_mode(t);
   videox_shapes(t);
   videox_optimiser(t);
-  videox_amount(t);
-  videox_timesteps(t);
+  set_script_amount(t, 16);
+  const std::string uniform = "--uniform_sampling";
+  if (t.has(uniform)) t.set("diffusion.timesteps", "uniform", {uniform});
+  set_script_timesteps(t, t.has(uniform));
   if (const std::string prompts = "--validation_prompts"; t.has(prompts))
     t.set("sample.prompts", t.value(prompts), {prompts});
   if (const std::string every = "--validation_steps"; t.has(every)) {
