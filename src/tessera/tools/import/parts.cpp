@@ -155,8 +155,9 @@ void set_script_amount(Translator& t, int64_t usual) {
   for (const char* option : {"--train_batch_size", "--gradient_accumulation_steps"})
     if (t.has(option)) options.push_back(option);
   const int64_t batch = std::clamp<int64_t>(t.integer("--train_batch_size", usual), 0, kMost);
-  const int64_t steps =
-      std::clamp<int64_t>(t.integer("--gradient_accumulation_steps", t.context().accumulation), 0, kMost);
+  // the script's own where it has one, else the launcher's
+  const int64_t asked = t.integer("--gradient_accumulation_steps", t.context().accumulation);
+  const int64_t steps = std::clamp<int64_t>(asked, 0, kMost);
   if (options.empty())
     t.assume("train.global_batch", std::to_string(batch * steps * t.dp_size().value_or(1)),
              std::to_string(usual) + " samples a rank, the script's");

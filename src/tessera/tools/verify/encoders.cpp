@@ -1,10 +1,13 @@
-// Kinds of text encoders: hidden states through the engine on any mesh, and the token ids of tokens.json.
+// Kinds of encoders: texts' hidden states through the engine on any mesh, with the token ids of tokens.json; the image
+// tower ("clip_vision") likewise, with its preprocessing; speech models, which every rank repeats.
 #include <algorithm>
 
 #include "tessera/base/check.h"
 #include "tessera/base/json.h"
 #include "tessera/data/text/tokenizer.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/job/audio_encoder.h"
+#include "tessera/prepare/clip_weights.h"
 #include "tessera/prepare/encoder_run.h"
 #include "tessera/tools/verify/case.h"
 
@@ -156,6 +159,64 @@ CaseResults verify_text_encoder(const CaseContext& context, const models::TextEn
   }
   if (context.description.json.contains("tokenizer") || fs::exists(context.folder / "tokens.json"))
     results.push_back(check_tokens(context));
+  return results;
+}
+
+namespace {
+
+namespace clip = models::clip;
+
+constexpr std::pair<const char*, const char*> kTowerFiles[] = {{"model.safetensors", "config.json"},
+                                                               {"diffusers.safetensors", "diffusers_config.json"}};
+
+/// What the blocks leave of all pictures, [B, rows, dim].
+at::Tensor run_tower(const CaseContext& context, const clip::Config& config, bool last_block, const fs::path& weights,
+                     const std::vector<at::Tensor>& pixels) {
+  const clip::ClipVision tower(config, last_block);
+  prepare::EncoderRun run(tower.units(), tower.fingerprint(), context.mesh, *context.comm, context.rank);
+  prepare::load_tower(run, checkpoint::open_weights(weights));
+  return run.forward(tower.pack(pixels)).reshape({-1, tower.rows(), tower.dim()}).clone();
+}
+
+}  // namespace
+
+CaseResults verify_clip_vision(const CaseContext& context) {
+  CaseResults results;
+  for (const auto& [weights, config_name] : kTowerFiles) {
+    const bool other = std::string_view(weights) != kTowerFiles[0].first;
+    if (other && !fs::exists(context.folder / weights)) continue;
+    const fs::path config_file = context.folder / config_name;
+    const clip::Config config = clip::parse_config(checkpoint::read_text(config_file), config_file.string());
+    const clip::ClipVision tower(config);
+    for (const auto& path : context.case_files()) {
+      CaseFile file(context.name, path, weights);
+      std::vector<at::Tensor> pixels;
+      for (int64_t i = 0; file.has("in.image." + std::to_string(i)); ++i)
+        pixels.push_back(tower.preprocess(file.tensor("in.image." + std::to_string(i))));
+      if (pixels.empty()) pixels.push_back(tower.preprocess(file.tensor("in.image.0")));  // says that it is missing
+      const auto run = [&](bool last) { return run_tower(context, config, last, context.folder / weights, pixels); };
+      file.compare("out.pixels", at::stack(pixels), context.tolerance("out.pixels"));
+      file.compare("out.features", run(false), context.tolerance("out"));
+      if (file.has("out.last_block")) file.compare("out.last_block", run(true), context.tolerance("out"));
+      results.push_back(std::move(file));
+    }
+  }
+  return results;
+}
+
+CaseResults verify_audio_encoder(const CaseContext& context, const models::AudioEncoderMake& make) {
+  const at::NoGradGuard no_grad;
+  CaseResults results;
+  for (const char* weights : {"model.safetensors", "diffusers.safetensors"}) {
+    if (!std::filesystem::exists(context.folder / weights)) continue;
+    const auto encoder = job::open_audio_weights(make, context.folder / weights, context.folder / "config.json");
+    for (const auto& path : context.case_files()) {
+      CaseFile file(context.name, path, weights);
+      file.compare_all(make.verify.results(*encoder, file), context.tolerance("out"));
+      results.push_back(std::move(file));
+    }
+  }
+  check_input(!results.empty(), "verify", context.folder.string() + ": no model.safetensors");
   return results;
 }
 
