@@ -167,5 +167,29 @@ TEST(LocalRanks, TheTimeThatAMachineSleptIsNeitherWorkNorWait) {
   EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - woke).count(), 0.8 * kTimeout);
 }
 
+/// Rank 0's next collective stands behind the one in which it waits; what rank 1 is at is seen half a second later.
+void queue_or_work_seen_late(const std::vector<std::string>&, int) {
+  Rendezvous place;
+  place.local_rank = std::atoi(std::getenv("LOCAL_RANK")), place.local_world = 2;
+  Heartbeat heartbeat(place);
+  if (place.local_rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  heartbeat.at(1, 0, "reduce blocks.1");
+  if (place.local_rank == 0) heartbeat.at(1, 0, "reduce head", kOnDevice), heartbeat.waits(true);
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+  _exit(0);
+}
+
+TEST(LocalRanks, ARankThatWaitsIsNotNamedForOneWhoseWorkWasSeenLater) {
+  const RankForks forks({}, queue_or_work_seen_late);
+  LocalRanks ranks({.ranks = 2, .world = 2, .host = "127.0.0.1", .port = 1, .timeout = 1.0}, forks);
+  std::optional<Verdict> end;
+  for (int i = 0; i < 1000 && !end; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ranks.look(false), end = ranks.verdict(0);
+  }
+  ASSERT_TRUE(end);
+  EXPECT_NE(end->text.find("rank 1 has made no progress"), std::string::npos) << end->text;
+}
+
 }  // namespace
 }  // namespace tessera::comm

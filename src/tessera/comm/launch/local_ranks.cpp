@@ -221,12 +221,13 @@ std::optional<Verdict> LocalRanks::silent() const {
 }
 
 /// A rank that beats but makes no progress while others wait for it in a collective. A rank inside a collective more
-/// likely waits itself, so it is suspected last.
+/// likely waits itself, so it is suspected last, and kCauseSeconds later: a rank looks at its device five times a
+/// second, and what it has been at for longest may have begun to count after the wait of the others.
 std::optional<Verdict> LocalRanks::stuck(double others_wait) const {
   if (std::max(others_wait, longest_wait()) < start_.timeout) return std::nullopt;
   for (const bool waits : {false, true}) {
     const Rank* worst = nullptr;
-    double longest = start_.timeout;
+    double longest = start_.timeout + (waits ? kCauseSeconds : 0);
     int timeouts = 1;
     for (const auto& rank : ranks_) {
       const auto status = board_.read(local(rank));
