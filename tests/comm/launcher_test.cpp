@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <fstream>
 #include <sstream>
 
@@ -165,6 +166,53 @@ TEST(LocalRanks, TheTimeThatAMachineSleptIsNeitherWorkNorWait) {
   EXPECT_EQ(end->code, Exit::rank_lost);
   EXPECT_NE(end->text.find("rank 1 has made no progress"), std::string::npos) << end->text;
   EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - woke).count(), 0.8 * kTimeout);
+}
+
+/// Beats once and is stopped, as all processes of a machine that sleeps.
+void beat_and_stop(const std::vector<std::string>&, int) {
+  Rendezvous place;
+  place.local_rank = std::atoi(std::getenv("LOCAL_RANK")), place.local_world = 2;
+  Heartbeat heartbeat(place);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  raise(SIGSTOP);
+  _exit(0);
+}
+
+TEST(LocalRanks, AreNotSilentForTheTimeThatTheMachineSlept) {
+  const RankForks forks({}, beat_and_stop);
+  LocalRanks ranks({.ranks = 2, .world = 2, .host = "127.0.0.1", .port = 1, .timeout = 1.0}, forks);
+  const auto rest = [](double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); };
+  for (int i = 0; i < 60; ++i) rest(0.01), ranks.look(false);
+  rest(1.2);
+  ranks.look(true);  // before a rank that wakes with it has beaten
+  EXPECT_FALSE(ranks.verdict(0)) << ranks.verdict(0)->text;
+  rest(1.2);
+  ranks.look(false);
+  ASSERT_TRUE(ranks.verdict(0));
+  EXPECT_NE(ranks.verdict(0)->text.find("has not answered"), std::string::npos) << ranks.verdict(0)->text;
+}
+
+void ignore_signals(const std::vector<std::string>&, int) {
+  signal(SIGTERM, SIG_IGN);
+  Rendezvous place;
+  place.local_rank = std::atoi(std::getenv("LOCAL_RANK")), place.local_world = 1;
+  Heartbeat heartbeat(place);
+  heartbeat.at(1, 0, "forward");
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+  _exit(0);
+}
+
+TEST(LocalRanks, ASecondSignalEndsThemAtOnce) {
+  const RankForks forks({}, ignore_signals);
+  LocalRanks ranks({.ranks = 1, .world = 1, .host = "127.0.0.1", .port = 1, .timeout = 30}, forks);
+  for (int i = 0; i < 100; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10)), ranks.look(false);
+  ranks.signal(SIGTERM);
+  ranks.look(false);
+  EXPECT_FALSE(ranks.verdict(0)) << "the first asks them to end by themselves: " << ranks.verdict(0)->text;
+  ranks.signal(SIGTERM);
+  const auto end = ranks.verdict(0);
+  ASSERT_TRUE(end);
+  EXPECT_NE(end->text.find("stopped at once by a second signal"), std::string::npos) << end->text;
 }
 
 /// Rank 0's next collective stands behind the one in which it waits; what rank 1 is at is seen half a second later.

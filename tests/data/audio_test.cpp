@@ -71,6 +71,15 @@ TEST_F(Audio, AToneOfAnotherRateComesAsItIs) {
   EXPECT_LT(strength(sound, 880), 0.01);
 }
 
+// What a resampler holds back until more comes belongs to the sound too.
+TEST_F(Audio, ASoundOfAnotherRateIsAsLongAsItWas) {
+  for (const int rate : {44100, 8000, 48000, 22050}) {
+    const Path file = write("a.wav", wav(rate, 0.5, {440}));
+    EXPECT_NEAR(static_cast<double>(decode_sound(file).samples.size()), 8000, 1) << rate;
+    EXPECT_EQ(decode_sound(file, {.start = 0.25, .seconds = 0.25}).samples.size(), 4000u) << rate;
+  }
+}
+
 TEST_F(Audio, ARateThatNoSoundHasIsRefused) {
   for (const int rate : {167'000'000, 2}) {
     std::string bytes = wav(16000, 1, {440});

@@ -87,8 +87,8 @@ TEST(ToneMap, ColoursOfBt2020AreThoseOfBt709) {
 
 class MediaLight : public FolderTest {
  protected:
-  /// A grey picture of this signal, coded as HDR.
-  Path hdr(const std::string& name, double signal, AVColorTransferCharacteristic transfer) const {
+  /// A grey picture of this signal, coded as HDR; `peak`: nits of the screen that it was made on, which the file tells.
+  Path hdr(const std::string& name, double signal, AVColorTransferCharacteristic transfer, int peak = 0) const {
     std::vector<FramePtr> frames;
     for (int i = 0; i < 3; ++i) {
       FramePtr frame = new_frame(AV_PIX_FMT_YUV420P10, kWidth, kHeight);
@@ -103,18 +103,29 @@ class MediaLight : public FolderTest {
     form.set = [&](AVCodecContext& codec) {
       codec.color_trc = transfer, codec.color_primaries = AVCOL_PRI_BT2020, codec.colorspace = AVCOL_SPC_BT2020_NCL;
       codec.color_range = AVCOL_RANGE_MPEG;
+      if (peak > 0) tell_peak(codec, peak);
     };
     return write(name, video_file(form, frames));
+  }
+  static void tell_peak(AVCodecContext& codec, int peak) {
+    size_t size = 0;
+    AVMasteringDisplayMetadata* screen = av_mastering_display_metadata_alloc();
+    size = sizeof *screen;
+    screen->has_luminance = 1, screen->min_luminance = {1, 100}, screen->max_luminance = {peak, 1};
+    codec.coded_side_data = static_cast<AVPacketSideData*>(av_mallocz(sizeof *codec.coded_side_data));
+    *codec.coded_side_data = {reinterpret_cast<uint8_t*>(screen), size, AV_PKT_DATA_MASTERING_DISPLAY_METADATA};
+    codec.nb_coded_side_data = 1;
   }
 
   static constexpr int kMoment = 4;  // columns that the bar moves from one field to the next
   /// A white bar that moves from field to field, on a still pattern of single rows.
-  Path interlaced(const std::string& name, bool top_first, AVPixelFormat format = AV_PIX_FMT_YUV422P) const {
+  Path interlaced(const std::string& name, bool top_first, AVPixelFormat format = AV_PIX_FMT_YUV422P,
+                  int count = 6) const {
     std::vector<FramePtr> frames;
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < count; ++i) {
       frames.push_back(painted(format, kWidth, kHeight, [&](int x, int y) {
         const bool second = (y % 2 == 0) != top_first;
-        const int left = 8 + kMoment * (2 * i + second);
+        const int left = 8 + kMoment * (2 * (i % 6) + second);
         if (y >= 16) return y % 4 < 2 ? Rgba{200, 200, 200, 255} : Rgba{40, 40, 40, 255};
         return x >= left && x < left + 8 ? Rgba{255, 255, 255, 255} : Rgba{0, 0, 0, 255};
       }));
@@ -194,6 +205,44 @@ TEST_F(MediaLight, InterlacedFramesShowOneMoment) {
               std::string::npos);
     EXPECT_EQ(plan.preprocessing(plan.clips[0]), on ? "cover+crop fps=0 deinterlaced" : "cover+crop fps=0");
   }
+}
+
+TEST_F(MediaLight, APeakThatTheFileTellsIsWhatTonesAreMappedFrom) {
+  for (const int peak : {400, 4000}) {
+    const ToneMap map({.peak = static_cast<double>(peak)});
+    const Path file = hdr("peak.mkv", 0.55, AVCOL_TRC_SMPTE2084, peak);
+    EXPECT_NEAR(pixel(decode_clip(file, {}), 0, 8, 8)[1], grey_of(map, 0.55), 2) << peak;
+    EXPECT_GT(std::abs(grey_of(map, 0.55) - grey_of(ToneMap({}), 0.55)), 4) << "which is another grey than without it";
+  }
+  EXPECT_NEAR(pixel(decode_clip(hdr("dark.mkv", 0.4, AVCOL_TRC_SMPTE2084, 1), {}), 0, 8, 8)[1],
+              grey_of(ToneMap({.peak = 100}), 0.4), 2)
+      << "no screen is darker than 100 nits";
+}
+
+// Where decoding begins at a key frame, the frame before the clip's first is decoded too: what stands still keeps its rows.
+TEST_F(MediaLight, AnInterlacedClipFromTheMiddleIsMadeWithTheFrameBeforeIt) {
+  const Path file = interlaced("a.mkv", /*top_first=*/true, AV_PIX_FMT_YUV422P, 48);
+  const Frames whole = decode_clip(file, {});
+  ASSERT_EQ(whole.count, 48);
+  for (const int begin : {20, 32, 45}) {
+    const Frames part = decode_clip(file, {.frames = 2, .start = begin / 16.0});
+    for (int f = 0; f < 2; ++f)
+      EXPECT_TRUE(std::equal(part.frame(f), part.frame(f) + part.frame_bytes(), whole.frame(begin + f))) << begin;
+  }
+}
+
+TEST_F(MediaLight, TheLastRowOfAnInterlacedFrameOfOddHeightHasItsColour) {
+  std::vector<FramePtr> frames;
+  for (int i = 0; i < 3; ++i) {
+    frames.push_back(painted(AV_PIX_FMT_YUV420P, kWidth, 33, [](int, int) { return Rgba{220, 60, 60, 255}; }));
+    frames.back()->interlaced_frame = 1, frames.back()->top_field_first = 1;
+  }
+  VideoForm form{"matroska", "ffv1"};
+  form.set = [](AVCodecContext& codec) { codec.field_order = AV_FIELD_TT; };
+  const Frames clip = decode_clip(write("odd.mkv", video_file(form, frames)), {});
+  ASSERT_EQ(clip.height, 33);
+  for (int f = 0; f < 3; ++f)
+    for (size_t c = 0; c < 3; ++c) EXPECT_NEAR(pixel(clip, f, 32, 8)[c], pixel(clip, f, 16, 8)[c], 2) << f << " " << c;
 }
 
 TEST_F(MediaLight, MpegFramesThatSayTheyAreInterlacedAreDeinterlaced) {

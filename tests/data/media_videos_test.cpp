@@ -69,6 +69,45 @@ TEST_F(MediaVideos, FramesAreCountedWhateverTheContainerSays) {
   expect_frames(make("a.ts", {.muxer = "mpegts", .encoder = "mpeg2video", .rate = 25}, greys(30)), 30, true);
 }
 
+// Of VP8 some frames are only there to be predicted from: one bit of their first byte says so.
+TEST_F(MediaVideos, FramesOfVp8ThatAreNeverShownAreNotCounted) {
+  const std::string whole = video_file({"ivf", "libvpx"}, greys(12));
+  std::vector<size_t> frames;  // where each frame's bytes begin
+  for (size_t at = 32; at + 12 <= whole.size();) {
+    uint32_t size = 0;
+    std::memcpy(&size, whole.data() + at, sizeof size);
+    frames.push_back(at + 12), at += 12 + size;
+  }
+  ASSERT_EQ(frames.size(), 12u);
+  for (const std::vector<size_t>& hidden : {std::vector<size_t>{}, {5}, {3, 7, 8}}) {
+    std::string bytes = whole;
+    for (const size_t frame : hidden) bytes[frames[frame]] = static_cast<char>(bytes[frames[frame]] & ~0x10);
+    const Path file = write("a.ivf", bytes);
+    EXPECT_EQ(probe(file).frames, static_cast<int64_t>(12 - hidden.size()));
+    EXPECT_EQ(decode_clip(file, {}).count, static_cast<int>(12 - hidden.size()));
+  }
+}
+
+// The frame that is lost may have been nearer than the last whole one.
+TEST_F(MediaVideos, TheLastFrameBeforeDamageStandsForHalfItsTime) {
+  const std::string whole = video_file({"ivf", "libvpx"}, greys(20, AV_PIX_FMT_YUV420P, 64));
+  const Path file = write("cut.ivf", whole.substr(0, whole.size() * 4 / 5));
+  const auto gives = [&](int frames, double fps) {
+    try {
+      return decode_clip(file, {.frames = frames, .fps = fps}).count == frames;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::input);
+      return false;
+    }
+  };
+  int there = 0;
+  while (gives(there + 1, 0)) ++there;
+  ASSERT_GT(there, 3);
+  ASSERT_LT(there, 19);
+  EXPECT_TRUE(gives(4 * there - 1, 64)) << "up to half a frame behind the last";
+  EXPECT_FALSE(gives(4 * there, 64));
+}
+
 TEST_F(MediaVideos, RarerContainersAreReadByTheirEndings) {
   for (const auto& [name, muxer] : {std::pair("a.m2ts", "mpegts"), {"a.mts", "mpegts"}, {"a.vob", "mpeg"}}) {
     const Path file = make(name, {.muxer = muxer, .encoder = "mpeg2video", .rate = 25}, greys(9));

@@ -25,10 +25,13 @@ class ExpertsOfABase : public FolderTest {
       fs::create_directories(folder_ / "base" / expert);
     std::ofstream(folder_ / "recipe.toml") << "[model]\nfamily = \"wan\"\n";
   }
-  Experts placed(const fs::path& base, const recipe::Overrides& more = {}) const {
+  recipe::Recipe recipe_of(const fs::path& base, const recipe::Overrides& more = {}) const {
     recipe::Overrides all = {{"model.path", base.string()}};
     all.insert(all.end(), more.begin(), more.end());
-    const recipe::Recipe r = recipe::load_recipe((folder_ / "recipe.toml").string(), all);
+    return recipe::load_recipe((folder_ / "recipe.toml").string(), all);
+  }
+  Experts placed(const fs::path& base, const recipe::Overrides& more = {}) const {
+    const recipe::Recipe r = recipe_of(base, more);
     Experts experts = find_experts(r);
     place_boundary(experts, r, *models::make_denoiser({.preset = "wan-tiny"}));
     return experts;
@@ -74,6 +77,38 @@ TEST_F(ExpertsOfABase, AFileWithoutABoundaryIsRefused) {
       EXPECT_EQ(error.code(), Exit::input);
       EXPECT_NE(std::string(error.what()).find("experts.json"), std::string::npos) << error.what();
     }
+  }
+}
+
+TEST_F(ExpertsOfABase, TimestepsAreDrawnFromWhatTheRecipeLeavesOfTheirWindows) {
+  const fs::path base = folder_ / "base";
+  for (const auto& [low, high] : {std::pair(0.0, 1.0), {0.2, 0.95}, {0.5, 0.9}}) {
+    const recipe::Overrides more = {{"experts.boundary", "0.875"},
+                                    {"diffusion.min_t", std::to_string(low)},
+                                    {"diffusion.max_t", std::to_string(high)},
+                                    {"diffusion.weighting", low > 0 ? "diffsynth" : "none"}};
+    const recipe::Recipe r = recipe_of(base, more);
+    const Experts both = placed(base, more);
+    const diffusion::Options first = timestep_options(r, both.list[0]), second = timestep_options(r, both.list[1]);
+    EXPECT_EQ(first.window, (diffusion::Window{0.875, high}));
+    EXPECT_EQ(second.window, (diffusion::Window{low, 0.875}));
+    for (const diffusion::Options& options : {first, second})
+      EXPECT_EQ(options.weighting, diffusion::parse_weighting(r.diffusion.weighting));
+  }
+}
+
+TEST_F(ExpertsOfABase, TakeTurnsOfAsManyStepsAsTheRecipeSays) {
+  for (const int64_t turn : {1, 3, 7}) {
+    const recipe::Overrides more = {{"experts.turn", std::to_string(turn)}, {"run.steps", "84"}};
+    const diffusion::ExpertOrder order =
+        plan_expert_order(placed(folder_ / "base", more), recipe::run_parts(recipe_of(folder_ / "base", more)));
+    int64_t changes = 0;
+    for (int64_t step = 2; step <= 84; ++step) {
+      if (order.expert(step) == order.expert(step - 1)) continue;
+      ++changes;
+      EXPECT_EQ((step - 1) % turn, 0) << "turns of " << turn << ", step " << step;
+    }
+    EXPECT_GT(changes, 84 / turn / 8);
   }
 }
 

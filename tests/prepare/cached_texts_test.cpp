@@ -3,63 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <fstream>
 
-#include "folder_test.h"
+#include "prepare/prepare_test.h"
 #include "tessera/base/random.h"
-#include "tessera/comm/world.h"
 #include "tessera/data/cache_search.h"
 #include "tessera/data/text/tokenizer.h"
-#include "tessera/data/video.h"
 #include "tessera/job/encoder_plan.h"
-#include "tessera/prepare/prepare.h"
 #include "tessera/prepare/text_pass.h"
-#include "tessera/recipe/load_recipe.h"
 
 namespace tessera::prepare {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kRecipe = R"(
-[model]
-family = "wan"
-config = { dim = 64, ffn_dim = 128, num_heads = 4, num_layers = 1, in_dim = 12, out_dim = 12, freq_dim = 32, text_dim = 64, text_len = 16 }
-[data]
-size = [32, 32]
-frames = 4
-fps = 8
-)";
-
-class CachedTexts : public FolderTest {
+class CachedTexts : public PrepareTest {
  protected:
-  void SetUp() override {
-    FolderTest::SetUp();
-    if (!data::has_video()) GTEST_SKIP() << "needs a build with FFmpeg";
-    engine::Meter::install();
-    fs::create_directories(folder_ / "data");
-    for (const char* name : {"a", "b"}) {
-      data::Frames clip{.count = 4, .height = 32, .width = 32, .fps = 8, .rgb = {}};
-      for (size_t i = 0; i < clip.frame_bytes() * 4; ++i) clip.rgb.push_back(static_cast<uint8_t>(i / 57 + name[0]));
-      data::write_mp4(folder_ / "data" / (std::string(name) + ".mp4"), clip);
-      std::ofstream(folder_ / "data" / (std::string(name) + ".txt")) << "clip " << name;
-    }
-    std::ofstream(folder_ / "recipe.toml") << kRecipe;
-  }
-
-  recipe::Recipe recipe(const recipe::Overrides& more = {}) const {
-    recipe::Overrides all = {{"data.path", (folder_ / "data").string()},
-                             {"data.cache", (folder_ / "cache").string()},
-                             {"run.out", (folder_ / "run").string()}};
-    all.insert(all.end(), more.begin(), more.end());
-    return recipe::load_recipe((folder_ / "recipe.toml").string(), all);
-  }
-
-  PreparedData prepared(const recipe::Recipe& r, const job::Job& job) const {
-    comm::Comm comm(comm::rendezvous_from_env(), Mesh{}, 60);
-    return prepare(r, job, Mesh{}, comm, 0, {.prompts = false});
-  }
-
   /// Rewrites the cache as version 1 had it: clip and text in one file, under the key of both.
   void write_first_version(const recipe::Recipe& r, const job::Job& job, const PreparedData& data) const {
     const fs::path cache = folder_ / "cache";
@@ -194,6 +152,18 @@ TEST_F(CachedTexts, TheEncoderIsHeldInTheDtypeOfItsFileOrOfTheRecipe) {
   EXPECT_EQ(hashes(with(exact, "bf16")).clip, hashes(with(exact, "fp32")).clip) << "clips do not depend on it";
   EXPECT_FALSE(hashes(with(exact, "bf16")).same_texts) << "version 1 did not round";
   EXPECT_TRUE(hashes(with(bf16, "bf16")).same_texts);
+}
+
+TEST_F(CachedTexts, CaptionsBehindAnotherInstructionAreOthers) {
+  const job::Job job = job::make_job(recipe());
+  const fs::path tokenizer = prepared(recipe(), job).tokenizer();
+  std::set<std::string> texts, clips;
+  for (const char* instruction : {"", "Describe it: ", "Say it: "}) {
+    const EncoderHashes hashes = encoder_hashes(recipe({{"data.instruction", instruction}}), job, tokenizer);
+    texts.insert(hashes.text), clips.insert(hashes.clip);
+  }
+  EXPECT_EQ(texts.size(), 3u);
+  EXPECT_EQ(clips.size(), 1u);
 }
 
 /// CLIP's image tower and a second text encoder follow the same rule.

@@ -212,5 +212,16 @@ TEST_F(Saved, AnExpertsUntestedTurnIsKnownToTheNextStart) {
   EXPECT_TRUE(proved(12));
 }
 
+TEST_F(Saved, WhatWasUsualIsInItSoThatASpikeIsSeenRightAfterAStop) {
+  begin();
+  for (int64_t i = 1; i <= 10; ++i) step(i, decision(1));
+  checkpoints_->save(10);
+  const checkpoint::TrainingCheckpoint saved(checkpoint::step_folder(out() / "checkpoints", 10));
+  begin();
+  health_->restore(saved.manifest());
+  health_->before();
+  EXPECT_EQ(health_->weigh(pass(11), decision(1000)), true);
+}
+
 }  // namespace
 }  // namespace tessera::train

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tessera/base/check.h"
+#include "tessera/recipe/recipe.h"
 
 namespace tessera::train {
 namespace {
@@ -42,6 +43,22 @@ TEST(Decision, LossIsTheSumOfTheRanksAndTheNormIsClipped) {
   EXPECT_NEAR(d.control->scale, 0.25, 1e-6);
   EXPECT_TRUE(d.skipped.empty());
   EXPECT_EQ(d.stop, 0);
+}
+
+// Gradients still have the loss scale: their norm without it is clipped, and the update takes both off.
+TEST(Decision, OfFp16TheNormWithoutTheLossScaleIsClipped) {
+  plan::Plan fp16;
+  fp16.compute = DType::f16;
+  recipe::Recipe::Train train;
+  train.loss_scale = 512, train.loss_scale_window = 100;
+  for (const double norm : {4.0, 0.5}) {
+    int64_t updates = 0;
+    LossScale scale(fp16, train);
+    const Decision d = decide(norm * 512, {reported(0.25)}, rules(updates), scale);
+    EXPECT_EQ(d.norm, norm);
+    ASSERT_TRUE(d.control);
+    EXPECT_NEAR(d.control->scale * 512, std::min(1.0, 1 / norm), 1e-6) << norm;
+  }
 }
 
 TEST(Decision, OneRankThatIsAskedToStopStopsAll) {

@@ -2,10 +2,14 @@
 // time that this took, phase by phase.
 #include "tessera/train/set_up.h"
 
+#include <array>
+#include <set>
+#include <span>
 #include <thread>
 
 #include "folder_test.h"
 #include "tessera/base/check.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/comm/world.h"
 #include "tessera/data/video.h"
 #include "tessera/recipe/load_recipe.h"
@@ -43,13 +47,14 @@ class SetUpRun : public FolderTest {
     if (!data::has_video()) GTEST_SKIP() << "needs a build with FFmpeg";
     engine::Meter::install();
     fs::create_directories(folder_ / "data");
-    for (const char* name : {"a", "b"}) {
-      data::Frames clip{.count = 4, .height = 32, .width = 32, .fps = 8, .rgb = {}};
-      for (size_t i = 0; i < clip.frame_bytes() * 4; ++i) clip.rgb.push_back(static_cast<uint8_t>(i / 57 + name[0]));
-      data::write_mp4(folder_ / "data" / (std::string(name) + ".mp4"), clip);
-      write("data/" + std::string(name) + ".txt", "clip");
-    }
+    for (const char* name : {"a", "b"}) add_clip(name);
     write("recipe.toml", kRecipe);
+  }
+  void add_clip(const std::string& name) const {
+    data::Frames clip{.count = 4, .height = 32, .width = 32, .fps = 8, .rgb = {}};
+    for (size_t i = 0; i < clip.frame_bytes() * 4; ++i) clip.rgb.push_back(static_cast<uint8_t>(i / 57 + name[0]));
+    data::write_mp4(folder_ / "data" / (name + ".mp4"), clip);
+    write("data/" + name + ".txt", "clip");
   }
   void TearDown() override {
     engine::Meter::set_budget(0);
@@ -110,6 +115,109 @@ TEST_F(SetUpRun, ASavedCheckpointIsWhereTheNextOneBegins) {
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), Exit::usage);
   }
+}
+
+TEST_F(SetUpRun, AStageSavesByItsOwnRules) {
+  write("recipe.toml", std::string(kRecipe) + "checkpoint.keep = 1\n");
+  const std::unique_ptr<train::Run> run = made({{"checkpoint.keep", "3"}});
+  run->experts->passes(*run->parts->walk().next(), {}, *run->engine);
+  run->checkpoints->save(1), run->checkpoints->save(2);
+  const auto there = [&](int64_t step) {
+    return fs::exists(checkpoint::step_folder(folder_ / "run/checkpoints", step));
+  };
+  EXPECT_TRUE(there(1) && there(2));
+  begin_part(*run, 1);
+  run->checkpoints->save(3);
+  EXPECT_TRUE(there(3));
+  EXPECT_FALSE(there(1)) << "from the stage on one is kept, and the newest before it, since no step proves it yet";
+}
+
+/// This rank's part of a weight, or of another kind of the same tensor.
+std::span<float> values(const std::vector<checkpoint::Piece>& pieces, const std::string& kind) {
+  const std::string name = pieces.front().range.name;
+  for (const checkpoint::Piece& piece : pieces)
+    if (piece.range.kind == kind && piece.range.name == name)
+      return {static_cast<float*>(const_cast<void*>(piece.data)),
+              static_cast<size_t>(piece.range.end - piece.range.begin)};
+  return {};
+}
+
+TEST_F(SetUpRun, AStageSamplesFromItsOwnWeights) {
+  write("recipe.toml", std::string(kRecipe) + "sample.weights = \"ema\"\n");
+  const std::unique_ptr<train::Run> run =
+      made({{"train.ema", "0.9"}, {"sample.every", "1"}, {"sample.steps", "2"}, {"sample.weights", "trained"}});
+  const std::vector<checkpoint::Piece> pieces = run->experts->pieces(run->engine->store());
+  const std::span<float> trained = values(pieces, "param"), average = values(pieces, "ema");
+  ASSERT_FALSE(trained.empty());
+  ASSERT_EQ(average.size(), trained.size());
+  const float before = trained[0];
+  average[0] = before + 1;
+  for (const size_t part : {0, 1}) {
+    if (part == 1) begin_part(*run, 1);
+    run->sampler->pass(run->parts->programs().sample, 3);
+    EXPECT_EQ(trained[0], part == 0 ? before : before + 1) << part;
+    run->sampler->put_back();
+    EXPECT_EQ(trained[0], before) << part;
+  }
+}
+
+/// Samples of a step's batch, by their places in the data set.
+std::set<int64_t> samples_of(const train::Run& run, int64_t step) {
+  std::set<int64_t> indices;
+  for (const Wanted& wanted : run.experts->wanted(step)) indices.insert(wanted.make().index);
+  return indices;
+}
+
+class ResumedWithAnotherBatch : public SetUpRun {
+ protected:
+  void SetUp() override {
+    SetUpRun::SetUp();
+    for (const char* name : {"c", "d", "e", "f", "g", "h"}) add_clip(name);
+    write("recipe.toml", std::string(kRecipe).substr(0, std::string(kRecipe).find("[[stage]]")));
+  }
+};
+
+TEST_F(ResumedWithAnotherBatch, NoSampleOfTheEpochComesTwiceOrIsLeftOut) {
+  std::set<int64_t> seen;
+  {
+    const std::unique_ptr<train::Run> run = made();
+    run->experts->passes(*run->parts->walk().next(), {}, *run->engine);
+    seen = samples_of(*run, 1);
+    run->checkpoints->save(1);
+  }
+  ASSERT_EQ(seen.size(), 2u);
+  const std::unique_ptr<train::Run> run = made({{"train.global_batch", "3"}, {"run.resume_changes", "allow"}});
+  for (const int64_t step : {2, 3})
+    for (const int64_t index : samples_of(*run, step)) EXPECT_TRUE(seen.insert(index).second) << index << " twice";
+  EXPECT_EQ(seen.size(), 8u);
+}
+
+TEST_F(ResumedWithAnotherBatch, NorDoesOneOfAnExpertsOwnOrder) {
+  const recipe::Overrides two = {{"experts.train", "both"}, {"experts.shares", "[1, 1]"}, {"run.steps", "20"}};
+  std::array<std::set<int64_t>, 2> seen;
+  int64_t done = 0;
+  {
+    const std::unique_ptr<train::Run> run = made(two);
+    plan::Visit visit;
+    for (visit.step = 1; seen[0].empty() || seen[1].empty(); ++visit.step) {
+      run->experts->passes(visit, {}, *run->engine);
+      seen[run->experts->expert_of(visit.step)].merge(samples_of(*run, visit.step));
+    }
+    done = visit.step - 1;
+    run->checkpoints->save(done);
+  }
+  recipe::Overrides larger = two;
+  larger.insert(larger.end(), {{"train.global_batch", "4"}, {"run.resume_changes", "allow"}});
+  const std::unique_ptr<train::Run> run = made(larger);
+  std::set<size_t> looked;
+  for (int64_t step = done + 1; looked.size() < 2 && step <= 20; ++step) {
+    const size_t expert = run->experts->expert_of(step);
+    if (!looked.insert(expert).second) continue;
+    if (seen[expert].size() > 4) continue;  // the rest of the epoch is less than a batch
+    for (const int64_t index : samples_of(*run, step))
+      EXPECT_FALSE(seen[expert].contains(index)) << "expert " << expert << ", step " << step << ", sample " << index;
+  }
+  EXPECT_EQ(looked.size(), 2u);
 }
 
 TEST(StartTimes, APhaseThatComesAgainAddsToItsTime) {

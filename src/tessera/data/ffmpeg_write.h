@@ -50,6 +50,11 @@ class Muxer {
       if (!stream_codec) continue;
       AVStream* stream = avformat_new_stream(format_, nullptr);
       require(avcodec_parameters_from_context(stream->codecpar, stream_codec), "describing the stream");
+      for (int i = 0; i < stream_codec->nb_coded_side_data; ++i) {
+        const AVPacketSideData& side = stream_codec->coded_side_data[i];
+        if (uint8_t* copy = av_stream_new_side_data(stream, side.type, side.size))
+          std::copy_n(side.data, side.size, copy);
+      }
       stream->time_base = stream_codec->time_base;
       stream->avg_frame_rate = stream_codec->framerate;
     }

@@ -157,12 +157,8 @@ class Fit {
     if (!wide_) wide_ = cover(AV_PIX_FMT_RGB48LE);
     scale_frame(from, *wide_, scaler_);
     ToneMap::From form{.hlg = hlg, .wide = from.color_primaries != AVCOL_PRI_BT709};
-    if (const AVFrameSideData* side = av_frame_get_side_data(&from, AV_FRAME_DATA_MASTERING_DISPLAY_METADATA)) {
-      const auto* screen = reinterpret_cast<const AVMasteringDisplayMetadata*>(side->data);
-      constexpr double kLeast = 100, kMost = 10000;
-      if (screen->has_luminance && screen->max_luminance.den > 0)
-        form.peak = std::clamp(av_q2d(screen->max_luminance), kLeast, kMost);
-    }
+    constexpr double kLeast = 100, kMost = 10000;
+    if (const double peak = source_.peak(from); peak > 0) form.peak = std::clamp(peak, kLeast, kMost);
     if (!tones_ || tones_->from() != form) tones_.emplace(form);
     for (int y = 0; y < wide_->height; ++y)
       tones_->convert(

@@ -241,6 +241,14 @@ void Source::take_colours(const AVFrame& frame) {
   profile_ = std::move(profile);
 }
 
+double Source::peak(const AVFrame& frame) const {
+  // Decoders of FFmpeg before 6.1 hand on what stands in the stream, and not what stands in WebM's and MP4's headers.
+  const AVFrameSideData* side = av_frame_get_side_data(&frame, AV_FRAME_DATA_MASTERING_DISPLAY_METADATA);
+  const auto* screen = reinterpret_cast<const AVMasteringDisplayMetadata*>(
+      side ? side->data : av_stream_get_side_data(stream_, AV_PKT_DATA_MASTERING_DISPLAY_METADATA, nullptr));
+  return screen && screen->has_luminance && screen->max_luminance.den > 0 ? av_q2d(screen->max_luminance) : 0;
+}
+
 bool Source::interlaced(const AVFrame& frame) const {
   return frame.interlaced_frame || is_interlaced(stream_->codecpar->field_order);
 }

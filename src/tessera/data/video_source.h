@@ -40,6 +40,8 @@ class Source {
   bool picture() const { return picture_; }
   bool interlaced(const AVFrame& frame) const;
   bool top_first(const AVFrame& frame) const;
+  /// Nits of the screen that an HDR video was made on, as its frame or its container says; 0: neither does.
+  double peak(const AVFrame& frame) const;
   const IccProfile* profile() const { return profile_.get(); }  ///< of a picture whose colours are to be converted
   const std::string& damage() const { return damage_; }         ///< why decoding stopped before the end of the file
   int64_t listed() const { return listed_count().frames; }      ///< frames of an index of all of them; 0: there is none

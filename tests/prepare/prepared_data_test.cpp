@@ -1,0 +1,82 @@
+// What a run is given of its data: how often each clip comes, and what a model takes beside it.
+#include "prepare/prepare_test.h"
+#include "tessera/prepare/conditioner.h"
+
+namespace tessera::prepare {
+namespace {
+
+using PreparedDataTest = PrepareTest;
+
+TEST_F(PreparedDataTest, EveryFolderComesAsOftenAsTheRecipeSays) {
+  add_clip("more", "c");
+  const std::string both = "[\"" + (folder_ / "data").string() + "\", \"" + (folder_ / "more").string() + "\"]";
+  for (const int64_t repeats : {1, 3}) {
+    const recipe::Recipe r = recipe({{"data.path", both}, {"data.repeats", std::to_string(repeats)}});
+    const job::Job job = job::make_job(r);
+    const PreparedData data = prepared(r, job);
+    std::map<std::string, int64_t> times;
+    for (int64_t i = 0; i < data.size(); ++i) ++times[std::filesystem::path(data.source(i)).stem()];
+    EXPECT_EQ(times, (std::map<std::string, int64_t>{{"a", repeats}, {"b", repeats}, {"c", repeats}}));
+  }
+}
+
+/// Three seconds at 8 frames a second with a tone that rises each second.
+class HeardClips : public PrepareTest {
+ protected:
+  void SetUp() override {
+    PrepareTest::SetUp();
+    if (IsSkipped()) return;
+    data::Frames clip{.count = 48, .height = 32, .width = 32, .fps = 8, .rgb = {}};
+    for (size_t i = 0; i < clip.frame_bytes() * 48; ++i) clip.rgb.push_back(static_cast<uint8_t>(i / 1000));
+    data::Sound sound{16000, {}};
+    for (int i = 0; i < 6 * 16000; ++i)
+      sound.samples.push_back(0.5f * std::sin(0.1f * static_cast<float>(i) * static_cast<float>(1 + i / 16000)));
+    std::filesystem::remove_all(folder_ / "data");
+    std::filesystem::create_directories(folder_ / "data");
+    data::write_mp4(folder_ / "data/a.mp4", clip, sound);
+    write("data/a.txt", "someone speaks");
+    write("recipe.toml", R"(
+[model]
+preset = "wan-s2v-demo"
+[data]
+size = [32, 32]
+frames = 16
+fps = 8
+clip_mode = "chunks"
+)");
+  }
+};
+
+TEST_F(HeardClips, AClipFromTheMiddleHearsWhatIsHeardThere) {
+  const recipe::Recipe r = recipe();
+  const job::Job job = job::make_job(r);
+  const Listener listener(r, job);
+  const std::vector<data::Item> items = read_items(r);
+  ASSERT_EQ(items.size(), 1u);
+  data::ClipSpec spec{.frames = 16, .height = 32, .width = 32, .fps = 8};
+  const at::Tensor first = listener.extras(items[0], spec).at("audio");
+  for (const double start : {1.0, 2.0}) {
+    spec.start = start;
+    const at::Tensor heard = listener.extras(items[0], spec).at("audio");
+    const at::Tensor there =
+        listener.extras(data::decode_sound(items[0].path, {.rate = 16000, .start = start}), 16).at("audio");
+    EXPECT_TRUE(at::allclose(heard, there, 1e-4, 1e-4)) << start;
+    EXPECT_FALSE(at::allclose(heard, first, 1e-2, 1e-2)) << start;
+  }
+}
+
+TEST_F(HeardClips, ClipsThatAreEncodedBesideTheStepsAreHeardAsThoseOfACache) {
+  const recipe::Recipe cached = recipe(), online = recipe({{"data.cache", "online"}});
+  const job::Job job = job::make_job(cached);
+  const PreparedData stored = prepared(cached, job), beside = prepared(online, job);
+  ASSERT_EQ(stored.size(), beside.size());
+  ASSERT_GT(stored.size(), 1);
+  for (int64_t i = 0; i < stored.size(); ++i) {
+    const auto a = stored.sample(i).extra, b = beside.sample(i).extra;
+    ASSERT_TRUE(a.contains("audio") && b.contains("audio")) << i;
+    EXPECT_TRUE(a.at("audio").equal(b.at("audio"))) << i;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::prepare
