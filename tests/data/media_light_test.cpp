@@ -131,7 +131,7 @@ class MediaLight : public FolderTest {
       }));
       frames.back()->interlaced_frame = 1, frames.back()->top_field_first = top_first;
     }
-    VideoForm form{"matroska", "ffv1"};
+    VideoForm form{name.ends_with(".mov") ? "mov" : "matroska", "ffv1"};
     form.set = [&](AVCodecContext& codec) { codec.field_order = top_first ? AV_FIELD_TT : AV_FIELD_BB; };
     return write(name, video_file(form, frames));
   }
@@ -221,10 +221,10 @@ TEST_F(MediaLight, APeakThatTheFileTellsIsWhatTonesAreMappedFrom) {
 
 // Where decoding begins at a key frame, the frame before the clip's first is decoded too: what stands still keeps its rows.
 TEST_F(MediaLight, AnInterlacedClipFromTheMiddleIsMadeWithTheFrameBeforeIt) {
-  const Path file = interlaced("a.mkv", /*top_first=*/true, AV_PIX_FMT_YUV422P, 48);
+  const Path file = interlaced("a.mov", /*top_first=*/true, AV_PIX_FMT_YUV422P, 48);  // its index knows every frame
   const Frames whole = decode_clip(file, {});
   ASSERT_EQ(whole.count, 48);
-  for (const int begin : {20, 32, 45}) {
+  for (const int begin : {20, 24, 36, 45}) {  // every twelfth is a key frame
     const Frames part = decode_clip(file, {.frames = 2, .start = begin / 16.0});
     for (int f = 0; f < 2; ++f)
       EXPECT_TRUE(std::equal(part.frame(f), part.frame(f) + part.frame_bytes(), whole.frame(begin + f))) << begin;
