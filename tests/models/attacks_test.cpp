@@ -2,13 +2,13 @@
 #include <functional>
 
 #include "bounded.h"
-#include "tessera/models/audio/wav2vec2.h"
-#include "tessera/models/clip/config.h"
+#include "tessera/models/encoders/configs.h"
+#include "tessera/models/encoders/gemma2.h"
+#include "tessera/models/encoders/umt5.h"
+#include "tessera/models/encoders/wav2vec2.h"
 #include "tessera/models/opensora/config.h"
 #include "tessera/models/sana/config.h"
 #include "tessera/models/stdit/config.h"
-#include "tessera/models/text/gemma2.h"
-#include "tessera/models/text/umt5.h"
 #include "tessera/models/vae/opensora13_config.h"
 #include "tessera/models/vae/wan_config.h"
 #include "tessera/models/wan/config.h"

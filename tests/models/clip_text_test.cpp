@@ -1,4 +1,4 @@
-#include "tessera/models/text/clip_text.h"
+#include "tessera/models/encoders/clip_text.h"
 
 #include "golden.h"
 #include "tessera/base/check.h"

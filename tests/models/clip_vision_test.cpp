@@ -1,5 +1,5 @@
 // CLIP's image tower: sizes, names, and the golden case under both namings on one rank.
-#include "tessera/models/clip/clip_vision.h"
+#include "tessera/models/encoders/clip_vision.h"
 
 #include "golden.h"
 #include "tessera/base/check.h"

@@ -1,11 +1,11 @@
-#include "tessera/models/text/gemma2.h"
+#include "tessera/models/encoders/gemma2.h"
 
 #include "golden.h"
 #include "tessera/base/check.h"
+#include "tessera/models/encoders/prompts.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
-#include "tessera/models/text/prompts.h"
 #include "tessera/net/plain_context.h"
 
 namespace tessera::models::gemma2 {

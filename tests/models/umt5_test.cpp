@@ -1,4 +1,4 @@
-#include "tessera/models/text/umt5.h"
+#include "tessera/models/encoders/umt5.h"
 
 #include "golden.h"
 #include "tessera/base/check.h"

@@ -4,7 +4,7 @@
 //   auto tower = open_image_encoder(recipe, model.conditions());           // no weights yet
 #include <memory>
 
-#include "tessera/models/clip/clip_vision.h"
+#include "tessera/models/encoders/clip_vision.h"
 #include "tessera/net/model.h"
 #include "tessera/recipe/recipe.h"
 

@@ -4,7 +4,7 @@
 
 #include "tessera/engine/store/transfer.h"
 #include "tessera/job/experts.h"
-#include "tessera/models/clip/clip_vision.h"
+#include "tessera/models/encoders/clip_vision.h"
 #include "tessera/net/model.h"
 #include "tessera/net/text_encoder.h"
 #include "tessera/recipe/recipe.h"

@@ -108,6 +108,7 @@ class DeclaringContext final : public Context {
 }  // namespace
 
 Tensor sizes_of(int64_t rows, int64_t width) { return shaped({rows, width}); }
+Tensor id_without_memory() { return shaped({1}, at::kLong); }
 
 void declare(const std::vector<std::unique_ptr<Unit>>& units, Flow inputs, const Tokens& tokens) {
   for (const auto& unit : units) {
@@ -116,6 +117,17 @@ void declare(const std::vector<std::unique_ptr<Unit>>& units, Flow inputs, const
     unit->set_parameters(ctx.in_order());
     inputs.stream = std::move(out.stream);
     if (!out.cond.empty()) inputs.cond = std::move(out.cond);
+  }
+}
+
+void declare_frozen(const std::vector<std::unique_ptr<Unit>>& units, Flow inputs, int64_t rows) {
+  Tokens tokens;
+  tokens.offsets = {0, rows};
+  declare(units, std::move(inputs), tokens);
+  for (const auto& unit : units) {
+    std::vector<plan::ParamSpec> params = unit->spec().params;
+    for (plan::ParamSpec& param : params) param.trainable = false;
+    unit->set_parameters(std::move(params));
   }
 }
 

@@ -1,7 +1,7 @@
 #include "tessera/prepare/clip_weights.h"
 
 #include "tessera/base/check.h"
-#include "tessera/models/clip/names.h"
+#include "tessera/models/encoders/clip_vision.h"
 
 namespace tessera::prepare {
 

@@ -5,7 +5,7 @@
 //   load_tower(run, checkpoint::open_weights("models_clip_open-clip-xlm-roberta-large-vit-huge-14.pth"));
 //   Tensor rows = image_features(run, tower, picture);     // [257, 1280]; all ranks together, each its own picture
 #include "tessera/checkpoint/weights.h"
-#include "tessera/models/clip/clip_vision.h"
+#include "tessera/models/encoders/clip_vision.h"
 #include "tessera/prepare/encoder_run.h"
 
 namespace tessera::prepare {

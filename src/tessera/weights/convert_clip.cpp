@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "tessera/base/check.h"
-#include "tessera/models/clip/clip_vision.h"
+#include "tessera/models/encoders/clip_vision.h"
 
 namespace tessera::weights {
 

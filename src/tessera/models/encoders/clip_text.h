@@ -6,7 +6,8 @@
 //   net::Batch batch = encoder.pack({{49406, 320, 2368, 49407}});                // unpadded: later tokens change nothing
 //   Tensor hidden = net::run_plain(encoder.units(), weights, batch);            // [4, dim]
 //   Tensor pooled = hidden[encoder.pooled_row(ids)];
-#include "tessera/models/text/clip_text_config.h"
+#include "tessera/models/common/family.h"
+#include "tessera/models/encoders/configs.h"
 #include "tessera/net/text_encoder.h"
 
 namespace tessera::models::clip_text {
@@ -36,5 +37,7 @@ class ClipText final : public net::TextEncoder {
   const Config config_;
   std::vector<std::unique_ptr<net::Unit>> units_;
 };
+
+TextEncoderMake text_encoder();
 
 }  // namespace tessera::models::clip_text

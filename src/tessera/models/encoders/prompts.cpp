@@ -1,4 +1,4 @@
-#include "tessera/models/text/prompts.h"
+#include "tessera/models/encoders/prompts.h"
 
 #include "tessera/base/check.h"
 

@@ -6,7 +6,9 @@
 //   Tensor features = net::run_plain(tower.units(), weights, tower.pack({pixels}));   // [1 + patches, dim]
 //
 // The features are the output of the last block but one, without a norm: the class token first, then the patches.
-#include "tessera/models/clip/config.h"
+#include "tessera/models/common/names.h"
+#include "tessera/models/common/weight_form.h"
+#include "tessera/models/encoders/configs.h"
 #include "tessera/net/model.h"
 
 namespace tessera::models::clip {
@@ -38,5 +40,10 @@ class ClipVision {
 /// The tensors of a naming ("official", "hf") that, one after the other, make up one official tensor: "hf" has three
 /// for queries, keys and values. hf names have no "vision_model." in front.
 std::vector<std::string> stored_parts(const std::string& official, const std::string& naming);
+
+/// Official name -> name without "vision_model."; all but attn.to_qkv.
+const std::vector<NamePattern>& hf_names();
+
+WeightForm weight_form();
 
 }  // namespace tessera::models::clip

@@ -10,7 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/models/audio/wav2vec2_config.h"
+#include "tessera/models/common/family.h"
+#include "tessera/models/encoders/configs.h"
 #include "tessera/net/audio_encoder.h"
 #include "tessera/net/plain_context.h"
 
@@ -67,5 +68,7 @@ class Wav2Vec2 final : public net::AudioEncoder {
   const Config config_;
   net::WeightMap weights_;
 };
+
+AudioEncoderMake audio_encoder();
 
 }  // namespace tessera::models::wav2vec

@@ -8,7 +8,9 @@
 //
 // Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size", 2024; the numbers are those of
 // transformers' Gemma2Model with eager attention (kernels without the cap give others).
-#include "tessera/models/text/gemma2_config.h"
+#include "tessera/models/common/family.h"
+#include "tessera/models/common/weight_form.h"
+#include "tessera/models/encoders/configs.h"
 #include "tessera/net/text_encoder.h"
 
 namespace tessera::models::gemma2 {
@@ -34,5 +36,9 @@ class Gemma2 final : public net::TextEncoder {
   const Config config_;
   std::vector<std::unique_ptr<net::Unit>> units_;
 };
+
+WeightForm weight_form();
+
+TextEncoderMake text_encoder();
 
 }  // namespace tessera::models::gemma2

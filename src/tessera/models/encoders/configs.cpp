@@ -1,6 +1,216 @@
-#include "tessera/models/audio/wav2vec2_config.h"
+#include "tessera/models/encoders/configs.h"
+
+#include <cmath>
 
 #include "tessera/models/common/config_reader.h"
+
+namespace tessera::models::umt5 {
+
+Config parse_config(std::string_view text, const std::string& file) {
+  const ConfigReader json(text, file);
+  json.without_effect({"dropout", "dropout_rate", "is_encoder_decoder", "use_cache", "pad_token_id", "eos_token_id",
+                       "tie_word_embeddings", "torch_dtype", "transformers_version"});
+  Config c;
+  c.vocab_size = json.size("vocab_size");
+  c.num_heads = json.size("num_heads");
+  c.num_layers = json.size("num_layers");
+  if (json.has("d_model")) {
+    json.expect("feed_forward_proj", "gated-gelu");
+    c.shared_positions = json.text("model_type", "") == "t5";
+    c.dim = json.size("d_model");
+    c.dim_attn = json.size("d_kv") * c.num_heads;
+    json.expect_narrow("d_kv times num_heads", static_cast<double>(c.dim_attn));
+    c.dim_ffn = json.size("d_ff");
+    c.num_buckets = json.size("relative_attention_num_buckets", c.num_buckets);
+    c.max_distance = json.size("relative_attention_max_distance", c.max_distance);
+    c.eps = json.real("layer_norm_epsilon", c.eps);
+  } else {
+    json.expect("shared_pos", false);
+    c.dim = json.size("dim");
+    c.dim_attn = json.size("dim_attn");
+    c.dim_ffn = json.size("dim_ffn");
+    c.num_buckets = json.size("num_buckets", c.num_buckets);
+  }
+  if (c.dim_attn % c.num_heads != 0)
+    json.fail("dim_attn " + std::to_string(c.dim_attn) + " is not a multiple of num_heads " +
+              std::to_string(c.num_heads));
+  if (c.num_buckets % 4 != 0) json.fail("num_buckets " + std::to_string(c.num_buckets) + " is not a multiple of 4");
+  if (c.max_distance <= c.num_buckets / 4)
+    json.fail("max_distance " + std::to_string(c.max_distance) + " is too small for the buckets");
+  return c;
+}
+
+}  // namespace tessera::models::umt5
+
+namespace tessera::models::gemma2 {
+
+namespace {
+
+/// Newer config files list what the older ones leave to the architecture: sliding windows in the layers 0, 2, 4, ...
+void expect_alternating(const ConfigReader& json, int64_t layers) {
+  nlohmann::json types = nlohmann::json::array();
+  for (int64_t i = 0; i < layers; ++i) types.push_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
+  json.expect("layer_types", types);
+}
+
+}  // namespace
+
+Config parse_config(std::string_view text, const std::string& file) {
+  const ConfigReader json(text, file);
+  json.expect("model_type", "gemma2");
+  json.expect("hidden_activation", "gelu_pytorch_tanh");
+  json.expect("attention_bias", false);
+  json.expect("rope_scaling", nullptr);
+  json.without_effect({"attention_dropout", "final_logit_softcapping", "max_position_embeddings", "pad_token_id",
+                       "bos_token_id", "eos_token_id", "use_cache", "torch_dtype", "transformers_version"});
+  Config c;
+  c.vocab_size = json.size("vocab_size");
+  c.dim = json.size("hidden_size");
+  c.dim_ffn = json.size("intermediate_size");
+  c.num_layers = json.size("num_hidden_layers");
+  c.num_heads = json.size("num_attention_heads");
+  c.num_kv_heads = json.size("num_key_value_heads");
+  c.head_dim = json.size("head_dim", c.head_dim);
+  c.sliding_window = json.size("sliding_window", c.sliding_window);
+  c.query_pre_attn_scalar = json.real("query_pre_attn_scalar", c.query_pre_attn_scalar);
+  c.score_cap = json.real("attn_logit_softcapping", c.score_cap);
+  c.rope_theta = json.real("rope_theta", c.rope_theta);
+  c.eps = json.real("rms_norm_eps", c.eps);
+  expect_alternating(json, c.num_layers);
+  json.expect_narrow("num_attention_heads times head_dim", static_cast<double>(c.num_heads * c.head_dim));
+  if (c.num_heads % c.num_kv_heads != 0)
+    json.fail("num_attention_heads " + std::to_string(c.num_heads) + " is not a multiple of num_key_value_heads " +
+              std::to_string(c.num_kv_heads));
+  if (c.head_dim % 2 != 0)
+    json.fail("head_dim " + std::to_string(c.head_dim) + " is odd: rotary pairs need both halves");
+  if (c.query_pre_attn_scalar <= 0 || c.score_cap <= 0)
+    json.fail("query_pre_attn_scalar and attn_logit_softcapping must be positive");
+  return c;
+}
+
+}  // namespace tessera::models::gemma2
+
+namespace tessera::models::clip_text {
+
+Config parse_config(std::string_view text, const std::string& file) {
+  const ConfigReader json(text, file);
+  json.expect("hidden_act", "quick_gelu");
+  json.without_effect({"bos_token_id", "pad_token_id", "projection_dim", "attention_dropout"});
+  Config c;
+  c.vocab_size = json.size("vocab_size", c.vocab_size);
+  c.dim = json.size("hidden_size");
+  c.dim_ffn = json.size("intermediate_size");
+  c.num_layers = json.size("num_hidden_layers");
+  c.num_heads = json.size("num_attention_heads");
+  c.most_tokens = json.size("max_position_embeddings", c.most_tokens);
+  c.eos = json.size("eos_token_id", c.eos);
+  c.eps = json.real("layer_norm_eps", c.eps);
+  if (c.dim % c.num_heads != 0)
+    json.fail("hidden_size " + std::to_string(c.dim) + " is not a multiple of num_attention_heads " +
+              std::to_string(c.num_heads));
+  return c;
+}
+
+}  // namespace tessera::models::clip_text
+
+namespace tessera::models::clip {
+
+namespace {
+
+std::array<double, 3> colours(const ConfigReader& json, const char* key, const std::array<double, 3>& absent) {
+  const std::vector<double> values = json.reals(key, {absent[0], absent[1], absent[2]});
+  if (values.size() != 3)
+    json.fail(std::string(key) + " has " + std::to_string(values.size()) + " numbers, expected 3");
+  return {values[0], values[1], values[2]};
+}
+
+Config parse_official(const ConfigReader& json) {
+  json.expect("pool_type", "token");
+  json.expect("pre_norm", true);
+  json.expect("post_norm", false);
+  json.expect("activation", "gelu");
+  Config c;
+  c.dim = json.size("dim");
+  const double mlp_dim = json.real("mlp_ratio", 4) * static_cast<double>(c.dim);
+  json.expect_narrow("mlp_ratio times dim", mlp_dim);
+  c.mlp_dim = std::llround(mlp_dim);
+  if (c.mlp_dim < 1) json.fail("mlp_ratio makes a feed-forward without a channel");
+  c.num_heads = json.size("num_heads");
+  c.num_layers = json.size("num_layers");
+  c.eps = json.real("norm_eps", c.eps);
+  c.mean = colours(json, "mean", c.mean);
+  c.deviation = colours(json, "std", c.deviation);
+  return c;
+}
+
+Config parse_hf(const ConfigReader& json) {
+  json.expect("hidden_act", "gelu");  // OpenAI's own towers have quick_gelu
+  Config c;
+  c.dim = json.size("hidden_size");
+  c.mlp_dim = json.size("intermediate_size");
+  c.num_heads = json.size("num_attention_heads");
+  c.num_layers = json.size("num_hidden_layers");
+  c.eps = json.real("layer_norm_eps", c.eps);
+  return c;
+}
+
+}  // namespace
+
+Config parse_config(std::string_view text, const std::string& file) {
+  const ConfigReader json(text, file);
+  json.without_effect({"out_dim", "projection_dim"});  // of a head behind the features that are used
+  Config c = json.has("hidden_size") ? parse_hf(json) : parse_official(json);
+  c.image_size = json.size("image_size", c.image_size);
+  c.patch = json.size("patch_size", c.patch);
+  if (c.image_size % c.patch != 0)
+    json.fail("image_size " + std::to_string(c.image_size) + " is not a multiple of patch_size " +
+              std::to_string(c.patch));
+  if (c.dim % c.num_heads != 0)
+    json.fail("a width of " + std::to_string(c.dim) + " does not divide into " + std::to_string(c.num_heads) +
+              " heads");
+  if (c.num_layers < 2) json.fail("one layer: the features are those of the last layer but one");
+  return c;
+}
+
+Config config_of(const std::map<std::string, std::vector<int64_t>>& official, const std::string& file) {
+  const auto size = [&](const std::string& name, size_t dim) {
+    const auto found = official.find(name);
+    check_input(
+        found != official.end() && dim < found->second.size() && found->second[dim] > 0, "models.clip",
+        file + ": lacks " + name + ": it is no CLIP image tower",
+        "give models_clip_open-clip-xlm-roberta-large-vit-huge-14.pth or the image_encoder/ of a diffusers folder");
+    return found->second[dim];
+  };
+  Config c;
+  c.dim = size("visual.patch_embedding.weight", 0);
+  c.patch = size("visual.patch_embedding.weight", 2);
+  c.mlp_dim = size("visual.transformer.0.mlp.0.weight", 0);
+  const auto positions = official.find("visual.pos_embedding");  // [1, rows, dim] or [rows, dim]
+  const size_t dims = positions == official.end() ? 0 : positions->second.size();
+  check_input(dims >= 2 && positions->second[dims - 2] >= 1, "models.clip",
+              file + ": visual.pos_embedding is missing, or has another form than [1, rows, dim]");
+  const int64_t rows = positions->second[dims - 2];
+  const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(rows - 1))));
+  check_input(side * side + 1 == rows, "models.clip",
+              file + ": " + std::to_string(rows) + " positions are not one and a square's");
+  c.image_size = side * c.patch;
+  c.num_layers = 0;
+  while (official.count("visual.transformer." + std::to_string(c.num_layers) + ".norm1.weight")) ++c.num_layers;
+  c.num_heads = c.dim % 80 == 0 ? c.dim / 80 : 1;
+  for (const auto& [name, preset] : presets())
+    if (preset.dim == c.dim) c.num_heads = preset.num_heads;
+  return c;
+}
+
+const std::vector<std::pair<std::string, Config>>& presets() {
+  static const std::vector<std::pair<std::string, Config>> table = {
+      {"clip-vit-h", {}},
+      {"clip-demo", {.image_size = 28, .dim = 24, .mlp_dim = 48, .num_heads = 2, .num_layers = 3}},
+  };
+  return table;
+}
+
+}  // namespace tessera::models::clip
 
 namespace tessera::models::wav2vec {
 

@@ -1,4 +1,4 @@
-#include "tessera/models/audio/speech_rows.h"
+#include "tessera/models/encoders/speech_rows.h"
 
 #include <algorithm>
 #include <cmath>

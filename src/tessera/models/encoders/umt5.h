@@ -5,7 +5,10 @@
 //   Umt5 encoder(preset);
 //   net::Batch batch = encoder.pack({{17, 402, 1}});          // ids with the end token, unpadded
 //   Tensor hidden = net::run_plain(encoder.units(), weights, batch);   // [3, dim]
-#include "tessera/models/text/umt5_config.h"
+#include "tessera/models/common/family.h"
+#include "tessera/models/common/names.h"
+#include "tessera/models/common/weight_form.h"
+#include "tessera/models/encoders/configs.h"
 #include "tessera/net/text_encoder.h"
 
 namespace tessera::models::umt5 {
@@ -37,5 +40,14 @@ class Umt5 final : public net::TextEncoder {
   const Config config_;
   std::vector<std::unique_ptr<net::Unit>> units_;
 };
+
+const std::vector<NamePattern>& hf_names();
+
+WeightForm weight_form();
+WeightForm t5_weight_form();
+
+TextEncoderMake text_encoder();
+/// T5 1.1, whose layers share a table of positions.
+TextEncoderMake t5_text_encoder();
 
 }  // namespace tessera::models::umt5
