@@ -10,8 +10,8 @@
 #include "tessera/base/check.h"
 #include "tessera/comm/heartbeat.h"
 #include "tessera/comm/launch/local_ranks.h"
+#include "tessera/comm/launch/machine.h"
 #include "tessera/comm/launch/nodes.h"
-#include "tessera/comm/launch/processors.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/store.h"
 

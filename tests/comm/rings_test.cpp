@@ -11,8 +11,6 @@
 #include <random>
 #include <thread>
 
-#include "tessera/comm/shared/peer_error.h"
-
 namespace tessera::comm {
 namespace {
 

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "tessera/base/check.h"
-#include "tessera/comm/slurm.h"
 
 namespace tessera::comm {
 namespace {

@@ -21,7 +21,6 @@
 #include "tessera/comm/gloo_yield.h"
 #include "tessera/comm/interface.h"
 #include "tessera/comm/rendezvous_endpoint.h"
-#include "tessera/comm/shared/peer_error.h"
 #include "tessera/comm/shared/rings.h"
 #include "tessera/comm/store.h"
 #include "tessera/comm/tcp_store.h"

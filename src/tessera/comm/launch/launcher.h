@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/launch/launch_options.h"
+#include "tessera/comm/launch/nodes.h"
 #include "tessera/comm/launch/rank_process.h"
 
 namespace tessera::comm {

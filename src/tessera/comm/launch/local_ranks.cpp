@@ -17,7 +17,7 @@
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/comm/clock.h"
-#include "tessera/comm/launch/processors.h"
+#include "tessera/comm/launch/machine.h"
 #include "tessera/comm/launch/stop_signals.h"
 #include "tessera/comm/run_lock.h"
 #include "tessera/comm/token.h"

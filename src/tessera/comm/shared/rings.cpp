@@ -14,7 +14,6 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
-#include "tessera/comm/shared/peer_error.h"
 
 namespace tessera::comm {
 

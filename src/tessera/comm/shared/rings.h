@@ -19,12 +19,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "tessera/comm/shared/shared_file.h"
 
 namespace tessera::comm {
+
+/// Thrown by a transport if the exchange with one member failed, so that the group can name its rank.
+class PeerError : public std::runtime_error {
+ public:
+  /// `member`: its index in the group.
+  PeerError(int member, const std::string& why) : std::runtime_error(why), member_(member) {}
+  int member() const { return member_; }
+
+ private:
+  int member_;
+};
 
 class SharedRings {
  public:
