@@ -56,7 +56,7 @@ TEST(Vace, EveryTensorOfBothFormsIsAParameterAndEveryParameterIsThere) {
   TESSERA_NEED_GOLDENS();
   const Golden golden("wan_vace");
   for (const char* config : {"config.json", "diffusers_config.json"}) {
-    const auto model = make_denoiser({.config_text = golden.text(config), .family = "wan"});
+    const auto model = make_denoiser({.family = "wan", .config_text = golden.text(config)});
     ASSERT_NE(dynamic_cast<const Vace*>(model.get()), nullptr) << config;
     for (const char* file : {"model.safetensors", "diffusers.safetensors"})
       EXPECT_EQ(read_weights(*model, golden.path(file)).size(), golden.tensors(file).size()) << file;

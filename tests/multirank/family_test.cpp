@@ -97,7 +97,8 @@ config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })"),
   }
   if (name == "vace") {  // tensors of two streams between units, one of which ends before the last block
     static const Trained vace{TinyRun("vace", TESSERA_BINARY, R"(preset = "wan-vace-tiny"
-config = { in_dim = 12, out_dim = 12, vace_in_dim = 88, text_dim = 64, text_len = 5, num_heads = 4, dim = 48 })")};
+config = { in_dim = 12, out_dim = 12, vace_in_dim = 88, text_dim = 64, text_len = 5, num_heads = 4, dim = 48 })"),
+                              {"--data.references", "0"}};
     return vace;
   }
   if (name == "stdit_windows") {  // 1.3: attention in windows, and positions by rotation

@@ -207,12 +207,12 @@ TEST_F(Folders, WhatAFolderHoldsIsSaidAsItIs) {
     tensors.push_back({name, DType::f32, shape, values.emplace_back(static_cast<size_t>(count)).data()});
   };
   for (const std::string& name : set.names()) add(name, set.at(name).shape);
-  add("face_adapter.fuser_blocks.0.k_norm.weight", {32}), add("motion_encoder.dec.direction.weight", {64, 20});
+  add("ref_conv.weight", {64, 16, 2, 2}), add("ref_conv.bias", {64});
   checkpoint::write_safetensors(pipeline_ / "transformer/diffusion_pytorch_model.safetensors", tensors);
   const nlohmann::json seen = inspected(pipeline_);
-  EXPECT_EQ(seen["model"], "wan-animate");
+  EXPECT_EQ(seen["model"], "wan-fun-control");
   EXPECT_EQ(seen["missing"], nlohmann::json{"transformer"}) << "which is not trained";
-  EXPECT_NE(seen["parts"][0]["note"].get<std::string>().find("Wan Animate"), std::string::npos) << seen;
+  EXPECT_NE(seen["parts"][0]["note"].get<std::string>().find("Wan Fun Control"), std::string::npos) << seen;
   const fs::path goldens = TESSERA_GOLDENS;
   EXPECT_EQ(inspected(goldens / "gemma2/model.safetensors")["layers"], 4);
   EXPECT_EQ(inspected(goldens / "dc_ae")["naming"], "diffusers");

@@ -8,7 +8,7 @@ using Kind = ConfigKey::Kind;
 
 std::vector<ConfigKey> config_keys() {
   return {
-      {"model_type", Kind::text, "t2v, i2v, flf2v, ti2v, s2v or vace; empty: by the channels"},
+      {"model_type", Kind::text, "t2v, i2v, flf2v, ti2v, s2v, vace or animate; empty: by the channels"},
       {"dim", Kind::integer, "width (hidden size)"},
       {"ffn_dim", Kind::integer, "width of the feed-forward layer"},
       {"num_heads", Kind::integer, "attention heads"},
@@ -71,7 +71,7 @@ std::vector<ReleasedFile> released_files() {
 
 Family wan() {
   return {.name = "wan",
-          .types = {"t2v", "i2v", "flf2v", "ti2v", "s2v", "vace"},
+          .types = {"t2v", "i2v", "flf2v", "ti2v", "s2v", "vace", "animate"},
           .preset = "wan2.1-t2v-1.3b",
           .config_keys = config_keys(),
           .codec = "haar",

@@ -2,6 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/unknown.h"
+#include "tessera/models/wan/animate.h"
 #include "tessera/models/wan/s2v.h"
 #include "tessera/models/wan/s2v_case.h"
 #include "tessera/models/wan/spec.h"
@@ -16,6 +17,7 @@ std::vector<std::string> preset_names() {
   std::vector<std::string> all = names_of(presets());
   for (const auto& [name, config] : s2v_presets()) all.push_back(name);
   for (const auto& [name, config] : vace_presets()) all.push_back(name);
+  for (const auto& [name, config] : animate_presets()) all.push_back(name);
   return all;
 }
 
@@ -24,6 +26,8 @@ std::unique_ptr<net::Denoiser> from_preset(const std::string& preset) {
     if (name == preset) return std::make_unique<S2v>(config);
   for (const auto& [name, config] : vace_presets())
     if (name == preset) return std::make_unique<Vace>(config);
+  for (const auto& [name, config] : animate_presets())
+    if (name == preset) return std::make_unique<Animate>(config);
   for (const auto& [name, config] : presets())
     if (name == preset) return std::make_unique<Wan>(config);
   unknown_name("model.preset", preset, preset_names());
@@ -34,7 +38,15 @@ std::unique_ptr<net::Denoiser> from_json(const std::string& json, const std::str
     return std::make_unique<S2v>(parse_s2v_config(json, file));
   if (is_vace_config(json) || weights.count("vace_patch_embedding.weight"))
     return std::make_unique<Vace>(parse_vace_config(json, file));
+  if (is_animate_config(json) || weights.count("motion_encoder.dec.direction.weight"))
+    return std::make_unique<Animate>(parse_animate_config(json, file));
   return std::make_unique<Wan>(parse_config(json, file, weights));
+}
+
+std::vector<InputCase> input_cases() {
+  std::vector<InputCase> all = vace_input_cases();
+  for (InputCase& row : animate_input_cases()) all.push_back(std::move(row));
+  return all;
 }
 
 }  // namespace
@@ -47,8 +59,8 @@ Family family() {
           .classes = {"Wan", "VaceWan"},
           .weights = {weight_form()},
           .pipeline_files = pipeline_files,
-          .cases = {s2v_case(), vace_case()},
-          .input_cases = vace_input_cases()};
+          .cases = {s2v_case(), vace_case(), animate_case()},
+          .input_cases = input_cases()};
 }
 
 }  // namespace tessera::models::wan

@@ -59,8 +59,9 @@ struct VaceSource {
 /// [2 C + 64, R + f, h, w]: the latent of what is kept, of what is to be changed, and the mask, a channel for each pixel
 /// of a cell; in front the latents of the references.
 at::Tensor vace_context(const net::VideoCodec& codec, const VaceSource& source);
-/// A picture [3, h, w] in the middle of a white one of this size, as large as it fits: [3, 1, H, W].
-at::Tensor letterboxed(const at::Tensor& picture, int64_t height, int64_t width);
+/// A picture [3, h, w] in the middle of a white one of this size, or of one of the value `around`, as large as it fits:
+/// [3, 1, H, W].
+at::Tensor letterboxed(const at::Tensor& picture, int64_t height, int64_t width, double around = 1);
 
 DenoiserCase vace_case();
 std::vector<InputCase> vace_input_cases();

@@ -26,7 +26,7 @@ Tensor whole_mask(const Tensor& like) { return at::ones({1, like.size(1), like.s
 
 }  // namespace
 
-Tensor letterboxed(const Tensor& picture, int64_t height, int64_t width) {
+Tensor letterboxed(const Tensor& picture, int64_t height, int64_t width, double around) {
   const int64_t h = picture.size(1), w = picture.size(2);
   if (h == height && w == width) return picture.unsqueeze(1);
   const double scale = std::min(static_cast<double>(height) / static_cast<double>(h),
@@ -35,7 +35,7 @@ Tensor letterboxed(const Tensor& picture, int64_t height, int64_t width) {
     return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(side) * scale));
   };
   const int64_t to_h = scaled(h), to_w = scaled(w), top = (height - to_h) / 2, left = (width - to_w) / 2;
-  const Tensor canvas = at::ones({3, height, width}, at::kFloat);  // white
+  const Tensor canvas = at::full({3, height, width}, around, at::kFloat);
   canvas.slice(1, top, top + to_h)
       .slice(2, left, left + to_w)
       .copy_(at::upsample_bilinear2d(picture.unsqueeze(0), {to_h, to_w}, /*align_corners=*/false)[0]);

@@ -62,6 +62,7 @@ std::string variant_of(const Shapes& official) {
   const auto has = [&](const char* name) { return official.count(name) > 0; };
   if (has("casual_audio_encoder.weights")) return "s2v";
   if (has_vace(official)) return "vace";
+  if (has("motion_encoder.dec.direction.weight")) return "animate";
   if (has("img_emb.emb_pos")) return "flf2v";
   if (has("blocks.0.cross_attn.k_img.weight")) return "i2v";
   switch (size_of(official, "patch_embedding.weight", 1)) {
@@ -82,9 +83,10 @@ struct Release {
   const char* model;
 };
 constexpr Release kReleases[] = {
-    {"i2v", 5120, 40, true, "wan2.1-i2v-14b"},   {"flf2v", 5120, 40, true, "wan2.1-flf2v-14b"},
-    {"i2v", 5120, 40, false, "wan2.2-i2v-a14b"}, {"ti2v", 3072, 30, false, "wan2.2-ti2v-5b"},
-    {"s2v", 5120, 40, false, "wan2.2-s2v-14b"},  {"vace", 5120, 40, false, "wan2.1-vace-14b"}};
+    {"i2v", 5120, 40, true, "wan2.1-i2v-14b"},        {"flf2v", 5120, 40, true, "wan2.1-flf2v-14b"},
+    {"i2v", 5120, 40, false, "wan2.2-i2v-a14b"},      {"ti2v", 3072, 30, false, "wan2.2-ti2v-5b"},
+    {"s2v", 5120, 40, false, "wan2.2-s2v-14b"},       {"vace", 5120, 40, false, "wan2.1-vace-14b"},
+    {"animate", 5120, 40, true, "wan2.2-animate-14b"}};
 
 std::string model_of(const std::string& variant, const Shapes& official) {
   const int64_t dim = size_of(official, "patch_embedding.weight", 0), layers = main_blocks(official);
@@ -93,6 +95,31 @@ std::string model_of(const std::string& variant, const Shapes& official) {
     if (r.variant == variant && r.dim == dim && r.layers == layers && r.image_branch == image_branch) return r.model;
   if (const std::string preset = preset_of(variant, official); !preset.empty()) return preset;
   return "wan-" + variant;
+}
+
+/// What the tensors say of an Animate model's own networks.
+void add_animate(const Sizes& size, Json& out) {
+  int64_t convolutions = 1;
+  const auto at = [](int64_t i, const char* end) {
+    return "motion_encoder.enc.net_app.convs." + std::to_string(i) + end;
+  };
+  while (size.has(at(convolutions, ".conv1.0.weight"))) ++convolutions;
+  Json channels = Json::object();
+  int64_t side = 4;
+  for (int64_t i = convolutions; i-- > 0; side *= 2)
+    channels[std::to_string(side)] = i == 0 ? size(at(0, ".0.weight"), 0) : size(at(i, ".conv2.1.weight"), 0);
+  const int64_t hidden = size("face_encoder.out_proj.weight", 1);
+  out.update(
+      Json{{"_class_name", "WanAnimateModel"},
+           {"model_type", "animate"},
+           {"use_img_emb", true},
+           {"motion_encoder_dim", size("motion_encoder.dec.direction.weight", 0)},
+           {"motion_dim", size("motion_encoder.dec.direction.weight", 1)},
+           {"motion_style_dim", size("motion_encoder.enc.fc.0.weight", 0)},
+           {"motion_encoder_size", side / 2},
+           {"motion_encoder_channel_sizes", channels},
+           {"face_encoder_hidden_dim", hidden},
+           {"face_encoder_num_heads", size("face_encoder.conv1_local.conv.weight", 0) / std::max<int64_t>(hidden, 1)}});
 }
 
 Json config_json(const ConfigSource& source) {
@@ -124,6 +151,9 @@ Json config_json(const ConfigSource& source) {
   if (diffusers) {
     if (identity.variant == "s2v")
       throw UserError(Exit::input, "models.config", "diffusers has no class for Wan's speech-to-video model",
+                      "keep the official names");
+    if (identity.variant == "animate")
+      throw UserError(Exit::input, "models.config", "Wan's Animate model is not written in diffusers' form",
                       "keep the official names");
     out = given.base("num_attention_heads");
     out.update(Json{{"_class_name", vace ? "WanVACETransformer3DModel" : "WanTransformer3DModel"},
@@ -166,6 +196,7 @@ Json config_json(const ConfigSource& source) {
                   {"num_layers", layers},
                   {"out_dim", out_dim},
                   {"text_len", text_len}});
+  if (identity.variant == "animate") add_animate(size, out);
   if (vace) out.update(Json{{"vace_in_dim", size("vace_patch_embedding.weight", 1)}, {"vace_layers", vace_layers()}});
   // the official file leaves these to defaults
   if (text_dim != 4096) out["text_dim"] = text_dim;
@@ -259,13 +290,25 @@ const std::vector<NamePattern>& diffusers_names() {
   return all;
 }
 
+const std::vector<NamePattern>& official_names() {
+  static const std::vector<NamePattern> table = {
+      {"face_adapter.fuser_blocks.#.linear1_k.*", "face_adapter.fuser_blocks.#.linear1_kv.0of2.*"},
+      {"face_adapter.fuser_blocks.#.linear1_v.*", "face_adapter.fuser_blocks.#.linear1_kv.1of2.*"}};
+  return table;
+}
+
 WeightForm weight_form() {
   return {.kind = ModelKind::denoiser,
           .title = "Wan transformers",
           .model = "wan",
           .variant = {},
           .marks = {"patch_embedding.weight", "blocks.0.self_attn.q.weight", "head.head.weight"},
-          .names = {.diffusers = {diffusers_names()}, .comfyui_prefix = "model.diffusion_model."},
+          .names = {.diffusers = {diffusers_names()},
+                    .official = {official_names()},
+                    .comfyui_prefix = "model.diffusion_model."},
+          // constant kernels of the motion encoder's smoothing
+          .official_only = {"motion_encoder.enc.net_app.convs.#.conv2.0.kernel",
+                            "motion_encoder.enc.net_app.convs.#.skip.0.kernel"},
           .same_modules = {"patch_embedding", "audio_injector.injector.#.q", "audio_injector.injector.#.k",
                            "audio_injector.injector.#.v", "audio_injector.injector.#.o"},
           .refine =
