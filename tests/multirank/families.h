@@ -66,6 +66,18 @@ inline std::string wan_shapes_config(Random& random, const Mesh& mesh) {
 inline std::string wan_seven_config(Random&, const Mesh&) { return wan_fields(3, 32, 168, 5) + kNoPicture; }
 inline std::string wan_seven_pictures_config(Random&, const Mesh&) { return wan_fields(3, 32, 168, 5) + kPicture; }
 
+/// A second stream beside some of the blocks, as far from each other as they come, of which none follows the last.
+inline std::string vace_config(Random& random, const Mesh& mesh) {
+  const int64_t layers = draw(random, 1, 5);
+  std::string list = "[0";
+  for (int64_t i = 1; i < layers; ++i)
+    if (draw(random, 0, 1)) list += "," + std::to_string(i);
+  const int64_t heads = mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 2);
+  return wan_fields(heads, 2 * draw(random, 4, 16), mesh[Axis::tp] * draw(random, 20, 200), layers) +
+         R"(,"model_type":"vace","in_dim":4,"vace_in_dim":)" + std::to_string(draw(random, 9, 80)) +
+         R"(,"vace_layers":)" + list + "]}";
+}
+
 /// Odd where it may be: sp and tp share heads, tp the feed-forward.
 inline std::string toy_config(Random& random, const Mesh& mesh) {
   const int64_t heads = mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 2);
@@ -141,6 +153,8 @@ inline const Family& family_of(std::string_view name) {
       {"wan:lora", wan_shapes_config, wan_attentions, wan_results, 4, 1, 2e-4, true},
       seven,
       {"wan:seven-lora", wan_seven_pictures_config, wan_attentions, wan_results, 4, 1, 2e-4, true, seven.latent},
+      {"wan:vace", vace_config, wan_attentions, wan_results},
+      {"wan:vace-lora", vace_config, wan_attentions, wan_results, 4, 1, 2e-4, true},
       {"toy", toy_config, {"joint", "time"}, {}},
       {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
       {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},

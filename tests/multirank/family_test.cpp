@@ -16,7 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Those of families.h but the standard one, which has tests of its own.
-const std::vector<std::string> kFamilies = {"toy", "sana", "sana-video", "opensora", "stdit:1.2", "stdit:1.3"};
+const std::vector<std::string> kFamilies = {"toy",       "sana",      "sana-video", "opensora",
+                                            "stdit:1.2", "stdit:1.3", "wan:vace"};
 
 TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
   const std::vector<std::string> axes = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
@@ -93,6 +94,12 @@ config = { in_channels = 48, context_in_dim = 64, context_length = 5, vec_in_dim
 config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })"),
                                {"--train.eps", "1e-5"}};  // the bias of its keys has a gradient of rounding alone
     return stdit;
+  }
+  if (name == "vace") {  // tensors of two streams between units, one of which ends before the last block
+    static const Trained vace{TinyRun("vace", TESSERA_BINARY, R"(preset = "wan-vace-tiny"
+config = { in_dim = 12, out_dim = 12, vace_in_dim = 88, text_dim = 64, text_len = 5, num_heads = 4, dim = 48 })"),
+                              {"--data.references", "0"}};
+    return vace;
   }
   if (name == "stdit_windows") {  // 1.3: attention in windows, and positions by rotation
     static const Trained stdit{TinyRun("stdit-windows", TESSERA_BINARY, R"(preset = "opensora1.3-tiny"
@@ -179,11 +186,11 @@ void check(const Trained& family, const std::string& matrix, const std::string& 
   }
 }
 
-/// All of them; of a family's two generations one, by turns.
+/// All of them; of some one, by turns: a family's two generations, and a model of the standard family.
 std::vector<const char*> families_in_turn() {
-  constexpr const char* kGenerations[] = {"stdit", "stdit_windows"};
+  constexpr const char* kGenerations[] = {"stdit", "stdit_windows", "vace"};
   std::vector<const char*> all = {"toy", "sana", "sana_video", "opensora"};
-  const auto chosen = in_turn("generations of STDiT3", kGenerations);
+  const auto chosen = in_turn("families by turns", kGenerations);
   all.insert(all.end(), chosen.begin(), chosen.end());
   return all;
 }

@@ -45,6 +45,8 @@ net::Batch batch_of(const net::Denoiser& model, testing::Random& random, uint64_
     sample.x = values({latent.begin(), latent.end()}, seed, s);
     sample.context = values({testing::draw(random, 1, model.context_length()), model.context_dim()}, seed, 10 + s);
     sample.t = 100 + 300 * static_cast<double>(s);
+    if (const auto found = sample.extra.find("vace_context"); found != sample.extra.end())
+      found->second = values(found->second.sizes().vec(), seed, 20 + s);
     samples.push_back(std::move(sample));
   }
   return model.pack(samples);

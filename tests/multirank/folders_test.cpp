@@ -197,7 +197,7 @@ TEST_F(Folders, ConvertingAPipelineLosesNothing) {
 }
 
 TEST_F(Folders, WhatAFolderHoldsIsSaidAsItIs) {
-  // tensors of VACE, beside the transformer's
+  // tensors of a model that is not trained, beside the transformer's
   const checkpoint::WeightSet set = checkpoint::open_weights(pipeline_ / "transformer");
   std::vector<std::vector<float>> values;
   std::vector<checkpoint::TensorData> tensors;
@@ -207,12 +207,12 @@ TEST_F(Folders, WhatAFolderHoldsIsSaidAsItIs) {
     tensors.push_back({name, DType::f32, shape, values.emplace_back(static_cast<size_t>(count)).data()});
   };
   for (const std::string& name : set.names()) add(name, set.at(name).shape);
-  add("vace_patch_embedding.weight", {64, 96, 1, 2, 2}), add("vace_blocks.0.proj_out.weight", {64, 64});
+  add("ref_conv.weight", {64, 16, 2, 2}), add("ref_conv.bias", {64});
   checkpoint::write_safetensors(pipeline_ / "transformer/diffusion_pytorch_model.safetensors", tensors);
   const nlohmann::json seen = inspected(pipeline_);
-  EXPECT_EQ(seen["model"], "wan-vace");
+  EXPECT_EQ(seen["model"], "wan-fun-control");
   EXPECT_EQ(seen["missing"], nlohmann::json{"transformer"}) << "which is not trained";
-  EXPECT_NE(seen["parts"][0]["note"].get<std::string>().find("Wan VACE"), std::string::npos) << seen;
+  EXPECT_NE(seen["parts"][0]["note"].get<std::string>().find("Wan Fun Control"), std::string::npos) << seen;
   const fs::path goldens = TESSERA_GOLDENS;
   EXPECT_EQ(inspected(goldens / "gemma2/model.safetensors")["layers"], 4);
   EXPECT_EQ(inspected(goldens / "dc_ae")["naming"], "diffusers");

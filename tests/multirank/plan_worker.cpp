@@ -167,7 +167,7 @@ struct Case {
       sample.x = values(latent, seed, 2 * s);
       sample.context = values({2 + s % 2, model->context_dim()}, seed, 1000 + s);
       sample.t = static_cast<double>(37 * (s + 1) % 1000);
-      for (const char* picture : {"y", "clip_fea"})
+      for (const char* picture : {"y", "clip_fea", "vace_context"})
         if (const auto found = sample.extra.find(picture); found != sample.extra.end())
           found->second = values(found->second.sizes().vec(), seed, 2000 + 2 * s + (found->first == "y"));
       samples.push_back(std::move(sample));

@@ -68,6 +68,15 @@ TEST_F(Verify, TwoStreamsThatMeetInJointAttentionOnSeveralLayouts) {
   }
 }
 
+TEST_F(Verify, ASecondStreamOfBlocksAndItsContextOnSeveralLayouts) {
+  for (const char* mesh : drawn("verify VACE", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "pp=3"})) {
+    const Result r =
+        verify({"--mesh", mesh, (goldens_ / "wan_vace").string(), (goldens_ / "wan_vace_training").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+    EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
+  }
+}
+
 TEST_F(Verify, AttentionWithinFramesAndOverThemOnSeveralLayouts) {
   for (const char* mesh :
        drawn("verify Open-Sora 1", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "cp=2,tp=2"})) {

@@ -32,6 +32,10 @@ const Names kFirstColumns = {"input_image", "first_image", "first_frame", "image
 const Names kLastColumns = {"end_image", "last_image", "last_frame"};
 const Names kSoundColumns = {"audio", "input_audio", "audio_path"};
 const Names kPoseColumns = families::column_names({"pose", "pose_video"}, "pose");
+// What a clip is made from, which of that is to change, and what it shows.
+const Names kGuideColumns = families::column_names({}, "guide");
+const Names kGuideMaskColumns = families::column_names({}, "guide_mask");
+const Names kReferenceColumns = families::column_names({}, "references");
 // Files that another program encoded.
 const Names kLatentColumns = families::column_names({}, "latents");
 const Names kContextColumns = families::column_names({}, "context");
@@ -315,6 +319,21 @@ Path picture_of(const Row& row, const Names& columns, const std::string& clip_co
   return {};
 }
 
+/// All pictures of the row in the first of these columns that has some.
+std::vector<Path> pictures_of(const Row& row, const Names& columns, const Path& folder) {
+  std::vector<Path> pictures;
+  std::string column;
+  const auto* names = filled(row, columns, &column);
+  for (const std::string& name : names ? *names : Names()) {
+    pictures.push_back(find_clip(name, folder, row.where));
+    check_input(is_image(pictures.back()), "data.dataset",
+                row.where + ": " + pictures.back().string() + " in column " + column +
+                    " is no image, expected one of " + joined(image_endings()),
+                kMend);
+  }
+  return pictures;
+}
+
 /// A file of the row beside its clip.
 Path file_of(const Row& row, const Names& columns, const Path& folder) {
   std::string column;
@@ -379,6 +398,9 @@ Item item_of(const Row& row, const Path& folder, const DatasetSpec& spec) {
   item.last_image = picture_of(row, kLastColumns, clip_column, folder);
   item.sound = file_of(row, kSoundColumns, folder);
   item.pose = file_of(row, kPoseColumns, folder);
+  item.guide = file_of(row, kGuideColumns, folder);
+  item.guide_mask = file_of(row, kGuideMaskColumns, folder);
+  item.references = pictures_of(row, kReferenceColumns, folder);
   return item;
 }
 
@@ -412,8 +434,9 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
                 "data.dataset",
                 file.string() + ": expected a column " + joined(*names) + ", found " + joined(table.columns),
                 "rename the column");
-  std::vector<const Names*> read = {&kPathColumns,  &kCaptionColumns, &kFirstColumns, &kLastColumns,
-                                    &kSoundColumns, &kPoseColumns,    &kKnownColumns};
+  std::vector<const Names*> read = {&kPathColumns,      &kCaptionColumns,  &kFirstColumns, &kLastColumns,
+                                    &kSoundColumns,     &kPoseColumns,     &kKnownColumns, &kGuideColumns,
+                                    &kGuideMaskColumns, &kReferenceColumns};
   if (spec.latent_column) read.push_back(&kLatentColumns);
   if (spec.text_columns) read.insert(read.end(), {&kContextColumns, &kPooledColumns});
   for (const std::string& column : spec.captions.columns)
@@ -427,11 +450,18 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
   if (!unused.empty()) problems.note(file.string() + ": columns that are not used: " + joined(unused));
 }
 
+std::vector<const Path*> files_of(const Item& item) {
+  std::vector<const Path*> files = {&item.path, &item.first_image, &item.last_image, &item.sound,
+                                    &item.pose, &item.context,     &item.guide,      &item.guide_mask};
+  for (const Path& picture : item.references) files.push_back(&picture);
+  return files;
+}
+
 /// Folders beside a table of which none of its rows has a file.
 void tell_unlisted(const Path& path, const std::vector<Item>& items, Folder& folder) {
   std::set<Path> used;
   for (const Item& item : items)
-    for (const Path* file : {&item.path, &item.first_image, &item.last_image, &item.sound, &item.pose, &item.context})
+    for (const Path* file : files_of(item))
       if (const Path inner = file->lexically_relative(path); !inner.empty()) used.insert(*inner.begin());
   std::error_code unseen;
   for (const fs::directory_entry& inner : fs::directory_iterator(path, unseen))

@@ -21,6 +21,10 @@ struct Item {
   Path sound = {};  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one
   Path pose = {};   ///< of the row: a clip of poses, frame by frame beside this one; or empty
 
+  /// Of the row, for models that follow a clip: what it is made from, which of that is to change, pictures of what it shows.
+  Path guide = {}, guide_mask = {};
+  std::vector<Path> references = {};
+
   Path context = {}, pooled = {};  ///< files of the row: the embedding of its caption and its pooled vector; or empty
 
   std::vector<double> weights = {};  ///< of each caption, how often it is drawn; empty: all alike

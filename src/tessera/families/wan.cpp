@@ -8,7 +8,7 @@ using Kind = ConfigKey::Kind;
 
 std::vector<ConfigKey> config_keys() {
   return {
-      {"model_type", Kind::text, "t2v, i2v, flf2v, ti2v or s2v; empty: by the channels"},
+      {"model_type", Kind::text, "t2v, i2v, flf2v, ti2v, s2v, vace or animate; empty: by the channels"},
       {"dim", Kind::integer, "width (hidden size)"},
       {"ffn_dim", Kind::integer, "width of the feed-forward layer"},
       {"num_heads", Kind::integer, "attention heads"},
@@ -24,6 +24,8 @@ std::vector<ConfigKey> config_keys() {
       {"audio_dim", Kind::integer, "s2v: width of the speech encoder's hidden states"},
       {"num_audio_token", Kind::integer, "s2v: audio tokens of a latent frame"},
       {"audio_inject_layers", Kind::integers, "s2v: blocks followed by audio cross-attention"},
+      {"vace_layers", Kind::integers, "vace: blocks that are followed by a block of the second stream; the first is 0"},
+      {"vace_in_dim", Kind::integer, "vace: channels of the context, two latents and 64 of the mask"},
       {"eps", Kind::number, "epsilon of the norms"},
   };
 }
@@ -69,7 +71,7 @@ std::vector<ReleasedFile> released_files() {
 
 Family wan() {
   return {.name = "wan",
-          .types = {"t2v", "i2v", "flf2v", "ti2v", "s2v"},
+          .types = {"t2v", "i2v", "flf2v", "ti2v", "s2v", "vace", "animate"},
           .preset = "wan2.1-t2v-1.3b",
           .config_keys = config_keys(),
           .codec = "haar",
@@ -84,7 +86,11 @@ Family wan() {
           .files = released_files(),
           .tokenizer = "google/umt5-xxl",
           .lora_network = "networks.lora_wan",
-          .columns = {{"pose", "s2v_pose_video"}},
+          .columns = {{"pose", "s2v_pose_video"},
+                      {"guide", "vace_video"},
+                      {"guide_mask", "vace_video_mask"},
+                      {"references", "vace_reference_image"},
+                      {"references", "object_file_path"}},
           .shift_by_size = {}};
 }
 

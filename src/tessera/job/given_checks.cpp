@@ -70,6 +70,8 @@ std::vector<int64_t> most_parted(const recipe::Recipe& recipe, int64_t latent_fr
 void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec) {
   const net::Conditions takes = model.conditions();
   const bool beside = diffusion::reads_beside(takes);
+  if (recipe.data.references != recipe::Recipe().data.references && takes.references == 0)
+    refuse("data.references", recipe, "the model takes no pictures of references", "leave it out");
   if (!recipe.diffusion.conditions.empty()) {
     if (!takes.given_frames || beside)
       refuse(
@@ -115,7 +117,9 @@ std::vector<families::GivenFrames> encoded_given(const recipe::Recipe& recipe, i
 
 net::Sample blank_sample(const recipe::Recipe& recipe, const net::Denoiser& model,
                          const std::array<int64_t, 4>& latent) {
-  net::Sample sample = model.blank(latent);
+  auto whole = latent;
+  whole[1] += std::min(recipe.data.references, model.conditions().references);
+  net::Sample sample = model.blank(whole);
   if (!diffusion::reads_beside(model.conditions())) return sample;
   const std::vector<int64_t> given = most_parted(recipe, latent[1]);
   if (given.empty()) return sample;

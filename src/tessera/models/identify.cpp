@@ -62,12 +62,8 @@ Identity identify(const Shapes& tensors) {
 }
 
 const Extension* extension_of(std::string_view tensor) {
-  static constexpr Extension kExtensions[] = {{"vace_", "wan-vace", "Wan VACE, which is given videos to follow"},
-                                              {"ref_conv.", "wan-fun-control", "Wan Fun Control"},
-                                              {"control_adapter.", "wan-fun-control", "Wan Fun Control with cameras"},
-                                              {"pose_patch_embedding.", "wan-animate", "Wan Animate"},
-                                              {"motion_encoder.", "wan-animate", "Wan Animate"},
-                                              {"face_", "wan-animate", "Wan Animate"}};
+  static constexpr Extension kExtensions[] = {{"ref_conv.", "wan-fun-control", "Wan Fun Control"},
+                                              {"control_adapter.", "wan-fun-control", "Wan Fun Control with cameras"}};
   const auto found = std::ranges::find_if(
       kExtensions, [&](const Extension& extension) { return tensor.starts_with(extension.begins); });
   return found == std::end(kExtensions) ? nullptr : found;

@@ -16,6 +16,13 @@ struct Sample {
   std::map<std::string, Tensor> extra;  ///< family-specific: y, clip_fea, image_latent, audio, pose
 };
 
+/// What a model follows that is given clips to edit or to move by: pixels in [-1, 1].
+struct Guides {
+  int64_t frames = 0, height = 0, width = 0;  ///< of the clip that is made
+  std::map<std::string, Tensor> clips;        ///< [3, frames, height, width] of each that is there, by its column
+  std::vector<Tensor> references;             ///< pictures [3, h, w] of any size
+};
+
 /// Inputs of a denoiser beside latent, time and text: images, audio and poses, of the clip or given ones.
 struct Conditions {
   bool first_image = false, last_image = false;  ///< extra "y": mask and latent of these frames, grey between them
@@ -40,6 +47,10 @@ struct Conditions {
   bool given_frames = false;
   bool frame_masks = false;  ///< accepts extra "x_mask", [F]: frames of x with a 0 are given, without noise
   int64_t pose_dim = 0;  ///< channels of extra "pose", a latent of the size of x, zeros when absent; 0: no such input
+  /// Columns of the clips that Denoiser::guide() reads, and the most pictures of references; none: no such input. Latent
+  /// frames of references stand before those of the clip, in x as in the extras.
+  std::vector<std::string> guides = {};
+  int64_t references = 0;
   bool takes_images() const { return first_image || last_image; }
 };
 
@@ -69,6 +80,8 @@ struct DenoiserSizes {
   int64_t heads = 1;           ///< of its self-attention: sp x tp must divide them
 };
 
+class VideoCodec;
+
 class Denoiser {
  public:
   explicit Denoiser(const DenoiserSizes& sizes) : sizes_(sizes) {}
@@ -78,6 +91,14 @@ class Denoiser {
   std::vector<std::unique_ptr<Unit>>& adaptable_units() { return units_; }
   virtual Batch pack(const std::vector<Sample>& samples) const = 0;
   virtual Conditions conditions() const { return {}; }
+  /// The extras that a model makes of what it follows (Conditions::guides).
+  virtual std::map<std::string, Tensor> guide(const VideoCodec& /*codec*/, const Guides& /*guides*/) const {
+    return {};
+  }
+  /// The latent that is denoised: a clip's, behind those of the references that its extras have.
+  virtual Tensor with_references(const Tensor& latent, const std::map<std::string, Tensor>& /*extra*/) const {
+    return latent;
+  }
   /// A sample of zeros with a latent of that shape and every input of pack() at its largest size; plans are made for
   /// it.
   virtual Sample blank(const std::array<int64_t, 4>& latent) const = 0;

@@ -138,9 +138,11 @@ namespace {
 /// Bytes of one training sample: noisy latent, target, longest text, and the model's other inputs.
 int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes) {
   constexpr int64_t kBlock = 64;  // allocation granularity of a tensor
-  int64_t bytes = 2 * round_up(4 * c10::multiply_integers(shapes.largest), kBlock) +
-                  round_up(4 * job.context_length * job.model->context_dim(), kBlock);
-  for (const auto& [name, value] : job.model->blank(shapes.largest).extra)
+  const net::Sample blank = job::blank_sample(recipe, *job.model, shapes.largest);
+  int64_t bytes =
+      2 * round_up(4 * blank.x.numel(), kBlock) + round_up(4 * job.context_length * job.model->context_dim(), kBlock);
+  for (const auto& [name, value] :
+       job.model->conditions().references > 0 ? blank.extra : job.model->blank(shapes.largest).extra)
     bytes += round_up(static_cast<int64_t>(value.nbytes()), kBlock);
   bytes += round_up(job::given_bytes(recipe, *job.model, shapes.largest), kBlock);
   return bytes;
@@ -245,7 +247,10 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.host_sample = host_sample_bytes(recipe, job, shapes);
   if (!recipe.data.online()) {
     int64_t numbers = c10::multiply_integers(shapes.largest) + job.context_length * job.model->context_dim();
-    for (const auto& [name, value] : job.model->blank(shapes.largest).extra) numbers += value.numel();
+    const bool references = job.model->conditions().references > 0;  // stand before the clip's frames
+    const net::Sample blank =
+        references ? job::blank_sample(recipe, *job.model, shapes.largest) : job.model->blank(shapes.largest);
+    for (const auto& [name, value] : blank.extra) numbers += value.numel();
     for (const data::Bucket& b : recipe.data.clips.buckets) {
       const auto latent = job.codec->latent_shape(b.frames, b.height, b.width);
       if (latent != shapes.largest) continue;

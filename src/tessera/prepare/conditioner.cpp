@@ -17,6 +17,7 @@ std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job
   if (const std::string given = families::given_text(recipe.diffusion.conditions); !given.empty())
     return "|given " + given;
   if (families::any_noisy(recipe.diffusion.mask_types)) return "|given noisy";
+  if (!wanted.guides.empty()) return "|guides " + std::to_string(recipe.data.references);
   if (wanted.audio_dim > 0) return "|" + job::audio_fingerprint(audio_encoder_of(recipe, wanted));
   if (!wanted.takes_images()) return {};
   std::string text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_image ? "+last" : "");
@@ -62,6 +63,7 @@ Extras Conditioner::extras(const Pictures& pictures, const at::Tensor& seen, int
 
 Extras Conditioner::extras(const data::Item& item, const data::ClipSpec& spec) const {
   Extras extras = listener_.extras(item, spec);
+  if (!wanted_.guides.empty()) return job_.model->guide(*job_.codec, clip_guides(item, spec, recipe_.data.references));
   if (wanted_.always_clean && !item.first_image.empty())
     extras["image_latent"] = first_latent(clip_pictures(item, spec, wanted_).first);
   return extras;
@@ -134,6 +136,14 @@ Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& so
     if (diffusion::reads_beside(wanted_)) return given_beside(kind, pictures, frames);
     return {{"cond", given(kind, pictures, frames)}};
   }
+  if (!wanted_.guides.empty())
+    return job_.model->guide(*job_.codec, read_guides(pictures,
+                                                      {.frames = static_cast<int>(frames),
+                                                       .height = static_cast<int>(recipe_.data.height),
+                                                       .width = static_cast<int>(recipe_.data.width),
+                                                       .fps = recipe_.data.fps,
+                                                       .showing = recipe_.data.clips.showing},
+                                                      recipe_.data.references));
   Extras extras = listener_.extras(sound, frames);
   if (pictures.first.defined() && wanted_.clean_first) extras["image_latent"] = first_latent(pictures.first);
   if (!poses.empty())

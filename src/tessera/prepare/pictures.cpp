@@ -74,6 +74,10 @@ std::vector<data::RowFile> picture_files(const data::Item& item, const net::Cond
   };
   if (wanted.first_image || wanted.always_clean) add("first", item.first_image);
   if (wanted.last_image) add("last", item.last_image);
+  if (wanted.guides.empty()) return files;
+  add("guide", item.guide);
+  add("guide mask", item.guide_mask);
+  for (const data::Path& picture : item.references) add("reference", picture);
   return files;
 }
 
@@ -81,6 +85,22 @@ std::vector<data::RowFile> shown_files(const data::Item& item, const net::Condit
   std::vector<data::RowFile> files = picture_files(item, wanted);
   if (wanted.pose_dim > 0 && !item.pose.empty()) files.emplace_back("pose", item.pose);
   return files;
+}
+
+net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, int64_t most) {
+  net::Guides guides{spec.frames, spec.height, spec.width, {}, {}};
+  for (const auto& [column, file] : {std::pair("guide", &files.guide), {"guide_mask", &files.guide_mask}})
+    if (!file->empty()) guides.clips[column] = job::to_pixels(data::decode_clip(*file, spec));
+  for (size_t i = 0; i < std::min(static_cast<size_t>(most), files.references.size()); ++i)
+    guides.references.push_back(
+        frame_of(data::decode_clip(files.references[i], {.frames = 1, .showing = spec.showing}), 0));
+  return guides;
+}
+
+net::Guides clip_guides(const data::Item& item, const data::ClipSpec& spec, int64_t most) {
+  Pictures files;
+  files.guide = item.guide, files.guide_mask = item.guide_mask, files.references = item.references;
+  return read_guides(files, spec, most);
 }
 
 std::string sampled_condition(const recipe::Recipe& recipe, const net::Conditions& wanted) {
@@ -118,9 +138,52 @@ std::string sampled_condition(const recipe::Recipe& recipe, const net::Condition
   return kind;
 }
 
+namespace {
+
+/// What each prompt follows: files of the recipe, or of the prompt's own row.
+std::vector<Pictures> prompt_guides(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
+                                    const std::function<std::vector<data::Item>()>& clips) {
+  std::vector<Pictures> result(prompts.size());
+  std::vector<data::Item> items;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    const auto named = [&](const std::string& key, const std::vector<std::string>& files,
+                           const std::function<std::vector<data::Path>(const data::Item&)>& of) {
+      const std::string file = files.empty() ? "" : files[p % files.size()];
+      if (file != kOwnClip) return file.empty() ? std::vector<data::Path>() : std::vector<data::Path>{file};
+      if (items.empty()) items = clips();
+      std::vector<data::Path> own = items.empty() ? std::vector<data::Path>() : of(item_of(items, prompts[p]));
+      std::erase(own, data::Path());
+      if (own.empty())
+        throw UserError(Exit::usage, key, "\"clip\": the row of '" + prompts[p] + "' names none",
+                        "fill in its column, or give --" + key + " FILE");
+      return own;
+    };
+    using Item = data::Item;
+    const auto first = [](const std::vector<data::Path>& files) { return files.empty() ? data::Path() : files[0]; };
+    result[p].guide =
+        first(named("sample.guide", recipe.sample.guides, [](const Item& i) { return std::vector{i.guide}; }));
+    result[p].guide_mask = first(
+        named("sample.guide_mask", recipe.sample.guide_masks, [](const Item& i) { return std::vector{i.guide_mask}; }));
+    result[p].references =
+        named("sample.reference", recipe.sample.references, [](const Item& i) { return i.references; });
+  }
+  return result;
+}
+
+}  // namespace
+
 std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
                                       const std::function<std::vector<data::Item>()>& clips,
                                       const net::Conditions& model) {
+  for (const auto& [key, files] : {std::pair("sample.guide", &recipe.sample.guides),
+                                   {"sample.guide_mask", &recipe.sample.guide_masks},
+                                   {"sample.reference", &recipe.sample.references}})
+    if (!files->empty() && model.guides.empty())
+      throw UserError(Exit::usage, key, "the model follows no clips or pictures",
+                      "leave " + std::string(key) + " out, or sample with a model that does");
+  if (!model.guides.empty() && recipe.sample.images.empty() && recipe.sample.last_images.empty() &&
+      recipe.sample.videos.empty())
+    return prompt_guides(recipe, prompts, clips);
   const std::string kind = sampled_condition(recipe, model);
   const families::GivenPlaces given = families::places_of(kind);
   if (given.any() && !given.pictures) return prompt_videos(recipe, prompts, clips);

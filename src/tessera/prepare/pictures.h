@@ -20,6 +20,9 @@ namespace tessera::prepare {
 struct Pictures {
   at::Tensor first, last;
   data::Path video = {};  ///< that the sample goes on from or leads to; empty: none
+  /// What the sample is made from, which of that is to change, and pictures of what it shows; or empty.
+  data::Path guide = {}, guide_mask = {};
+  std::vector<data::Path> references = {};
 };
 
 /// Which frames a sample is given, for models that are given some beside the noisy ones: sample.condition, or what the
@@ -32,6 +35,12 @@ Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const
 
 /// The row's own pictures, by the role that they have in the key of the clip's entry.
 std::vector<data::RowFile> picture_files(const data::Item& item, const net::Conditions& wanted);
+
+/// The pixels of what a sample follows, in its size; of the pictures the first `most`, in their own. Throws UserError
+/// (input) naming the file.
+net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, int64_t most);
+/// The row's own.
+net::Guides clip_guides(const data::Item& item, const data::ClipSpec& spec, int64_t most);
 
 /// All that is shown in the row's sample beside its clip: these pictures and the video of poses.
 std::vector<data::RowFile> shown_files(const data::Item& item, const net::Conditions& wanted);

@@ -352,8 +352,9 @@ class Preparation {
       const data::Bucket& bucket = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)];
       const auto latent = job_.codec->latent_shape(bucket.frames, bucket.height, bucket.width);
       int64_t numbers = latent[0] * latent[1] * latent[2] * latent[3];
-      if (wanted_.takes_images() || wanted_.audio_dim > 0)
-        for (const auto& [name, value] : job_.model->blank(latent).extra) numbers += value.numel();
+      if (wanted_.takes_images() || wanted_.audio_dim > 0 || !wanted_.guides.empty())
+        for (const auto& [name, value] : job::blank_sample(recipe_, *job_.model, latent).extra)
+          numbers += value.numel();
       for (const families::GivenFrames& given : job::encoded_given(recipe_, bucket.frames, latent[1]))
         numbers += latent[0] * given.latents * latent[2] * latent[3];
       if (recipe_.data.texts) numbers += job_.context_length * job_.model->context_dim() + wanted_.pooled_dim;
@@ -558,6 +559,7 @@ class Preparation {
     data_.stored_texts_ = recipe_.data.texts;
     data_.takes_ = inputs_of(*job_.model, job_.latent);
     data_.encoders_ = recipe_.data.encoders;
+    data_.references_ = recipe_.data.references;
     if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);
     // [Note: frozen encoders] in encoder_bytes.h; with data.encoders = "host" the Loader's thread reads them again, there
     if (!online_ || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);

@@ -120,6 +120,7 @@ class PreparedData {
   std::map<int64_t, data::CachedTensor> seen_;  // CLIP features by clip, when online
   const job::Job* job_ = nullptr;
   std::set<std::string> takes_;  // extras of the model
+  int64_t references_ = 0;       // most pictures that a sample begins with
   std::vector<int> buckets_;
   std::vector<std::string> prompts_;
   std::vector<EncodedText> prompt_encoded_;

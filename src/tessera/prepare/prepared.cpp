@@ -104,6 +104,7 @@ PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGi
     for (const auto& [name, value] : clip.extras)
       if (!families::is_given_name(name)) sample.extra[name] = tensor_of(value);
   }
+  sample.latent = job_->model->with_references(sample.latent, sample.extra);
   if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
   const data::ClipSpec spec = plan_.spec(this->clip(index));
   tell_size(takes_,
@@ -132,6 +133,16 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) con
   const net::Conditions wanted = job_->model->conditions();
   const data::ClipSpec spec = plan_.spec(clip(index));
   if (listener_) return listener_->extras(item(index), spec);
+  if (!wanted.guides.empty()) {
+    const net::Guides guides = clip_guides(item(index), spec, references_);
+    std::map<std::string, at::Tensor> made;
+    {
+      const EncoderPlace here(encoders_);
+      made = job_->model->guide(*job_->codec, guides);
+    }
+    for (auto& [name, value] : made) value = value.clone();
+    return made;
+  }
   if (!wanted.takes_images()) return {};
   const Pictures pictures = clip_pictures(item(index), spec, wanted);
   std::map<std::string, at::Tensor> extras;

@@ -241,6 +241,12 @@ std::vector<Setting> data_settings() {
        "times each clip is used in an epoch",
        data_key<&Recipe::Data::repeats>,
        {.range = {.least = 1, .most = 1e6}, .in_stages = true}},
+      {"data.references",
+       Kind::integer,
+       "1",
+       "most pictures of a row that a sample begins with, for models that take references (Wan VACE): plans count their frames, further pictures are not used",
+       data_key<&Recipe::Data::references>,
+       {.range = {.least = 0, .most = 4}}},
       {"data.vae", Kind::text, "auto",
        "autoencoder: " + families::standard().codec +
            " (built in, without weights, for trials; auto is the same, but with trained weights it must be named), or a released one: its file, a diffusers vae folder or a model "

@@ -68,6 +68,7 @@ struct Recipe {
     std::string image_encoder, image_encoder_path;
     std::string pooled_encoder, pooled_encoder_path, pooled_tokenizer;  ///< of the second text encoder
     std::string audio_encoder;                                          ///< a preset, a path, or auto
+    int64_t references = 1;       ///< most pictures of a row that a sample begins with, for models that take such
     int64_t vae_tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
     int64_t vae_tile_frames = 0;  ///< and their frames
     Encoders encoders = Encoders::cached;
@@ -155,7 +156,9 @@ struct Recipe {
     std::vector<std::string> videos = {};                    ///< likewise, that a video goes on from or leads to
     std::string condition;                                   ///< a kind of given frames, or auto
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
-    int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts
+    std::vector<std::string> guides = {}, guide_masks = {},
+                             references = {};  ///< likewise, for models that follow clips
+    int64_t clips = 1;                         ///< of a sample that is spoken; 0: as the sound lasts
   } sample;
   struct Fault {
     double timeout = 60;

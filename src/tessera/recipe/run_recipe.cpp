@@ -42,6 +42,9 @@ constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"sample.video"},
                                  {"sample.audio"},
                                  {"sample.pose"},
+                                 {"sample.guide"},
+                                 {"sample.guide_mask"},
+                                 {"sample.reference"},
                                  {"sample.lora", false, true},
                                  {"data.null_text"}};
 

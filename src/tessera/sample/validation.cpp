@@ -71,7 +71,7 @@ Denoising::Denoising(const recipe::Recipe& recipe, const job::Job& job, const jo
       extra_(with_null(with_size(recipe, job, shapes.latent, std::move(extra)), negative_)),
       sampler_(diffusion::make_sampler(recipe.sample.sampler, static_cast<int>(recipe.sample.steps),
                                        shift_of(recipe, job, shapes.latent))),
-      x_(at::empty(shapes.latent, at::kFloat)) {
+      x_(at::empty(job.model->with_references(at::empty(shapes.latent, at::kFloat), extra_).sizes(), at::kFloat)) {
   RandomKey(static_cast<uint64_t>(recipe.sample.seed), Purpose::sample, static_cast<uint64_t>(prompt))
       .normal(x_.mutable_data_ptr<float>(), 0, static_cast<size_t>(x_.numel()));
   sampler_->use_noise([seed = recipe.sample.seed, prompt, shape = x_.sizes().vec()](int step) {
@@ -110,6 +110,7 @@ void Denoising::pass(const RunBranches& run) {
   if (out.size() > 1) velocity = guided(branches, out);
   x_ = sampler_->step(next_++, x_, velocity);
   hold_first_frame();
+  if (done()) x_ = x_.slice(1, x_.size(1) - shapes_.latent[1]).contiguous();  // the clip's frames, behind references
 }
 
 void Denoising::set_text(net::Sample& sample, const prepare::EncodedText& text) const {

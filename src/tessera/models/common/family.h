@@ -26,6 +26,7 @@ struct Family {
   /// The files of a diffusers pipeline beside its parts: path in the folder -> text. Null: diffusers has no pipeline.
   std::map<std::string, std::string> (*pipeline_files)(const PipelineParts& parts) = nullptr;
   std::vector<DenoiserCase> cases = {};
+  std::vector<InputCase> input_cases = {};
   /// Kinds of golden cases of the schedulers that its pipelines are sampled with.
   std::vector<std::string> sampling_cases = {};
 };

@@ -31,9 +31,10 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// A further recorded call with the same weights, of which the output alone is expected.
 struct DenoiserCall {
-  std::string output;  ///< its name in the case
+  std::string output;  ///< its name in the case; of each sample, where it ends in a dot
   /// Makes sample i of the case that of the call.
   void (*change)(net::Sample& sample, const CaseTensors& file, int64_t i);
+  std::string input = {};  ///< that only files with this call have; empty: all have it
 };
 
 /// For denoisers whose cases have inputs beside in.x, in.context and extras.
@@ -52,6 +53,16 @@ struct DenoiserCase {
   std::vector<DenoiserCall> calls = {};
   /// What the case has of the inputs that the model makes of samples; null: nothing.
   NamedTensors (*inputs)(const net::Denoiser& model, const std::vector<net::Sample>& samples) = nullptr;
+};
+
+/// What a program makes of pixels for a model, with an autoencoder that case.json names.
+struct InputCase {
+  std::string kind;       ///< of case.json; cases of a denoiser may have such files beside their own
+  std::string files;      ///< how their names begin
+  std::string tolerance;  ///< its key in case.json
+  NamedTensors (*results)(const CaseTensors& file, const net::VideoCodec& codec);
+  /// Bounds of results whose names begin like this, in place of the tolerance.
+  std::vector<std::pair<std::string, double>> bounds = {};
 };
 
 struct TextEncoderCase {

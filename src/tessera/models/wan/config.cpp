@@ -127,6 +127,18 @@ Config parse_config(std::string_view text, const std::string& file, const Shapes
   return c;
 }
 
+std::vector<int64_t> block_numbers(const ConfigReader& json, const char* key, int64_t num_layers) {
+  std::vector<int64_t> layers;
+  for (const double layer : json.reals(key, {})) {
+    const bool there = layer >= 0 && layer < static_cast<double>(num_layers) && layer == std::floor(layer);
+    layers.push_back(there ? static_cast<int64_t>(layer) : -1);
+  }
+  const bool rising = std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  if (layers.empty() || !rising || layers.front() < 0)
+    json.fail(std::string(key) + ": expected rising numbers of blocks, 0 to " + std::to_string(num_layers - 1));
+  return layers;
+}
+
 std::string to_json(const Config& c) {
   const Config usual;
   Json json = {{"_class_name", "WanModel"},

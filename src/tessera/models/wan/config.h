@@ -11,6 +11,10 @@
 
 #include "tessera/models/common/identity.h"
 
+namespace tessera::models {
+class ConfigReader;
+}
+
 namespace tessera::models::wan {
 
 /// model_type of config.json.
@@ -50,6 +54,9 @@ struct Config {
 Config parse_config(std::string_view json, const std::string& file, const Shapes& weights = {});
 /// The official form; fields that it leaves to defaults are written when they differ from them.
 std::string to_json(const Config& config);
+
+/// A field that lists numbers of blocks, ascending, 0 among them. Throws UserError as above.
+std::vector<int64_t> block_numbers(const ConfigReader& json, const char* key, int64_t num_layers);
 
 const std::vector<std::pair<std::string, Config>>& presets();
 

@@ -55,7 +55,7 @@ class Stem final : public FamilyUnit<Config> {
 
 class Block final : public FamilyUnit<Config> {
  public:
-  Block(const Config& config, int64_t index) : FamilyUnit(config, "blocks", "block", index) {}
+  Block(const Config& config, int64_t index, const std::string& kind) : FamilyUnit(config, "blocks", kind, index) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     Tensor x = in.stream[0];  // x [T, d]
@@ -73,8 +73,9 @@ class Block final : public FamilyUnit<Config> {
     y = ctx.norm("norm2", x, modulated(m[3], m[4]));
     y = ctx.linear("ffn.2", ctx.linear("ffn.0", y, {.out = c_.ffn_dim, .split = kColumns}),
                    {.act = Act::gelu_tanh, .out = c_.dim, .split = kRows});  // through [T, ffn]
-    x = ctx.residual("gate2", x, y, &m[5]);
-    return {{x}, {}};
+    Flow out = {in.stream, {}};
+    out.stream[0] = ctx.residual("gate2", x, y, &m[5]);
+    return out;
   }
   std::string_view output_site() const override { return "gate2"; }
   std::vector<std::string_view> order() const override {
@@ -139,7 +140,7 @@ class Head final : public FamilyUnit<Config> {
 
 std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
   std::vector<std::unique_ptr<net::Unit>> units;
-  units.push_back(std::make_unique<Stem>(config));
+  units.push_back(make_stem(config));
   for (int64_t i = 0; i < config.num_layers; ++i) units.push_back(make_block(config, i));
   units.push_back(make_head(config));
   net::Tokens tokens;
@@ -152,8 +153,9 @@ std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
   return units;
 }
 
-std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index) {
-  return std::make_unique<Block>(config, index);
+std::unique_ptr<net::Unit> make_stem(const Config& config) { return std::make_unique<Stem>(config); }
+std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index, const std::string& kind) {
+  return std::make_unique<Block>(config, index, kind);
 }
 std::unique_ptr<net::Unit> make_head(const Config& config) { return std::make_unique<Head>(config); }
 

@@ -21,8 +21,9 @@ namespace tessera::models::wan {
 enum Space { kTokens, kText, kImage };
 
 std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config);
-/// One of these units, for other models that use it and declare it.
-std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index);
+/// One of these units, for other models that use it and declare it. Further streams pass a block by.
+std::unique_ptr<net::Unit> make_stem(const Config& config);
+std::unique_ptr<net::Unit> make_block(const Config& config, int64_t index, const std::string& kind = "block");
 std::unique_ptr<net::Unit> make_head(const Config& config);
 
 /// Xavier for linears, zero head, N(0, 0.02) for the text and time embeddings: what the official code does. The last only

@@ -19,9 +19,6 @@ constexpr int64_t kSoundTaps = 3;
 constexpr int64_t kLeadFrames = 2;
 constexpr int64_t kLead = kAudioPerFrame * kLeadFrames - (kAudioPerFrame - 1);
 
-/// Sequences [t, channels] of several lengths.
-using Series = std::vector<Tensor>;
-
 int64_t rows(const Tensor& sequence) { return sequence.size(0); }
 
 /// Applies work to all rows at once.
@@ -34,8 +31,9 @@ Series together(const Series& series, const Work& work) {
   return {parts.begin(), parts.end()};
 }
 
-/// A causal convolution to `out` channels: the first row is repeated in front, and each output depends on the rows up to its own.
-Series convolve(Context& ctx, const std::string& site, const Series& series, int64_t out, int64_t stride) {
+}  // namespace
+
+Series causal_convolution(Context& ctx, const std::string& site, const Series& series, int64_t out, int64_t stride) {
   Series windows;
   for (const Tensor& x : series) {
     const Tensor padded = at::cat({x.slice(0, 0, 1).expand({kSoundTaps - 1, -1}), x});
@@ -47,15 +45,12 @@ Series convolve(Context& ctx, const std::string& site, const Series& series, int
                   [&](const Tensor& all) { return ctx.linear(site, all, {.out = out, .kernel = {kSoundTaps}}); });
 }
 
-/// LayerNorm without weights, then SiLU, from operators whose gradients run on meta tensors, too.
 Series norm_silu(const Series& series) {
   return together(series, [](const Tensor& all) {
     const Tensor centred = all - all.mean(1, /*keepdim=*/true);
     return at::silu(centred * (centred.square().mean(1, /*keepdim=*/true) + kSoundEps).rsqrt());
   });
 }
-
-}  // namespace
 
 std::pair<Tensor, Tensor> encode_audio(Context& ctx, const S2vConfig& c, const Tensor& states,
                                        const std::vector<int64_t>& frames) {
@@ -75,13 +70,13 @@ std::pair<Tensor, Tensor> encode_audio(Context& ctx, const S2vConfig& c, const T
   // Local and global branches share all but their first convolution. Each head of the local one is a sequence.
   const int64_t d = c.base.dim;
   Series sequences;
-  for (const Tensor& local : convolve(ctx, encoder + "conv1_local.conv", sound, d / 4 * c.num_audio_token, 1))
+  for (const Tensor& local : causal_convolution(ctx, encoder + "conv1_local.conv", sound, d / 4 * c.num_audio_token, 1))
     for (const Tensor& head : local.chunk(c.num_audio_token, 1)) sequences.push_back(head);
-  for (const Tensor& global : convolve(ctx, encoder + "conv1_global.conv", sound, d / 4, 1))
+  for (const Tensor& global : causal_convolution(ctx, encoder + "conv1_global.conv", sound, d / 4, 1))
     sequences.push_back(global);
   sequences = norm_silu(sequences);
-  sequences = norm_silu(convolve(ctx, encoder + "conv2.conv", sequences, d / 2, 2));
-  sequences = norm_silu(convolve(ctx, encoder + "conv3.conv", sequences, d, 2));  // [kLeadFrames + f, d] each
+  sequences = norm_silu(causal_convolution(ctx, encoder + "conv2.conv", sequences, d / 2, 2));
+  sequences = norm_silu(causal_convolution(ctx, encoder + "conv3.conv", sequences, d, 2));  // [kLeadFrames + f, d] each
   for (Tensor& sequence : sequences) sequence = sequence.slice(0, kLeadFrames);
 
   const auto heads = static_cast<size_t>(c.num_audio_token), clips = frames.size();

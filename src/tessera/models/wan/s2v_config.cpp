@@ -1,7 +1,5 @@
 #include "tessera/models/wan/s2v_config.h"
 
-#include <algorithm>
-
 #include "tessera/models/common/config_reader.h"
 
 namespace tessera::models::wan {
@@ -13,19 +11,10 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kReleasedLayers = 40;
 const std::vector<int64_t> kReleasedInjectors = {0, 4, 8, 12, 16, 20, 24, 27, 30, 33, 36, 39};
 
-/// Reads a list of layer numbers; ConfigReader::sizes() would refuse layer 0.
 std::vector<int64_t> parse_layers(const ConfigReader& json, int64_t num_layers) {
   constexpr const char* kKey = "audio_inject_layers";
   if (!json.has(kKey) && num_layers == kReleasedLayers) return kReleasedInjectors;
-  std::vector<int64_t> layers;
-  for (const double layer : json.reals(kKey, {})) {
-    const bool there = layer >= 0 && layer < static_cast<double>(num_layers);
-    layers.push_back(there ? static_cast<int64_t>(layer) : -1);
-  }
-  const bool rising = std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
-  if (layers.empty() || !rising || layers.front() < 0 || layers.back() >= num_layers)
-    json.fail(std::string(kKey) + ": expected rising numbers of blocks, 0 to " + std::to_string(num_layers - 1));
-  return layers;
+  return block_numbers(json, kKey, num_layers);
 }
 
 S2vConfig released() {

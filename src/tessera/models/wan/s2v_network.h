@@ -28,6 +28,15 @@ enum Part : int64_t { kNoisy, kReference, kMotionPart };
 
 std::vector<std::unique_ptr<net::Unit>> make_s2v_units(const S2vConfig& config);
 
+/// Sequences [t, channels] of several lengths.
+using Series = std::vector<at::Tensor>;
+/// A causal convolution over three rows to `out` channels: the first row is repeated in front, and each output depends on
+/// the rows up to its own.
+Series causal_convolution(net::Context& ctx, const std::string& site, const Series& series, int64_t out,
+                          int64_t stride);
+/// LayerNorm without weights, then SiLU, from operators whose gradients run on meta tensors, too.
+Series norm_silu(const Series& series);
+
 /// Hidden states [layers, 4 * N, d_audio] of clips with `frames` latent frames each, one after the other, to audio
 /// tokens [N * a, d] and one global row a frame [N, d]. Sites are those of the stem.
 std::pair<at::Tensor, at::Tensor> encode_audio(net::Context& ctx, const S2vConfig& config, const at::Tensor& states,

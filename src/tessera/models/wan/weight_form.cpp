@@ -1,9 +1,11 @@
 #include "tessera/models/wan/weight_form.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "tessera/base/check.h"
 #include "tessera/models/wan/config.h"
+#include "tessera/models/wan/vace.h"
 
 namespace tessera::models::wan {
 
@@ -14,12 +16,41 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kHeadDim = 128;  // of every released Wan denoiser
 constexpr const char* kOfficialVersion = "0.30.0";
 
+bool has_vace(const Shapes& official) { return official.count("vace_patch_embedding.weight") > 0; }
+/// How many blocks begin like this.
+int64_t blocks_of(const Shapes& official, const std::string& list) {
+  Shapes own;
+  for (auto tensor = official.lower_bound(list); tensor != official.end() && tensor->first.starts_with(list); ++tensor)
+    own.insert(*tensor);
+  return count_blocks(own);
+}
+/// Of the transformer, without those beside it.
+int64_t main_blocks(const Shapes& official) { return blocks_of(official, "blocks."); }
+/// Blocks that are followed by a block of the second stream, where these are as far from each other as can be; else none.
+std::vector<int64_t> even_vace_layers(const Shapes& official) {
+  const int64_t blocks = main_blocks(official), added = blocks_of(official, "vace_blocks.");
+  std::vector<int64_t> layers;
+  if (added == 0 || blocks % added != 0) return layers;
+  for (int64_t j = 0; j < added; ++j) layers.push_back(j * (blocks / added));
+  return layers;
+}
+
 /// The preset of this type and these sizes, or nothing.
 std::string preset_of(std::string_view variant, const Shapes& official) {
+  if (variant == "vace") {
+    for (const auto& [preset, config] : vace_presets())
+      if (config.base.dim == size_of(official, "patch_embedding.weight", 0) &&
+          config.base.num_layers == main_blocks(official) &&
+          static_cast<int64_t>(config.layers.size()) == blocks_of(official, "vace_blocks.") &&
+          config.base.ffn_dim == size_of(official, "blocks.0.ffn.0.weight", 0) &&
+          config.base.in_dim == size_of(official, "patch_embedding.weight", 1) &&
+          config.base.text_dim == size_of(official, "text_embedding.0.weight", 1))
+        return preset;
+    return {};
+  }
   for (const auto& [preset, config] : presets())
     if (name(config.type) == variant && config.dim == size_of(official, "patch_embedding.weight", 0) &&
-        config.num_layers == count_blocks(official) &&
-        config.ffn_dim == size_of(official, "blocks.0.ffn.0.weight", 0) &&
+        config.num_layers == main_blocks(official) && config.ffn_dim == size_of(official, "blocks.0.ffn.0.weight", 0) &&
         config.in_dim == size_of(official, "patch_embedding.weight", 1) &&
         config.text_dim == size_of(official, "text_embedding.0.weight", 1) &&
         config.has_image_branch() == (official.count("img_emb.proj.1.weight") > 0))
@@ -30,6 +61,8 @@ std::string preset_of(std::string_view variant, const Shapes& official) {
 std::string variant_of(const Shapes& official) {
   const auto has = [&](const char* name) { return official.count(name) > 0; };
   if (has("casual_audio_encoder.weights")) return "s2v";
+  if (has_vace(official)) return "vace";
+  if (has("motion_encoder.dec.direction.weight")) return "animate";
   if (has("img_emb.emb_pos")) return "flf2v";
   if (has("blocks.0.cross_attn.k_img.weight")) return "i2v";
   switch (size_of(official, "patch_embedding.weight", 1)) {
@@ -49,19 +82,44 @@ struct Release {
   bool image_branch;
   const char* model;
 };
-constexpr Release kReleases[] = {{"i2v", 5120, 40, true, "wan2.1-i2v-14b"},
-                                 {"flf2v", 5120, 40, true, "wan2.1-flf2v-14b"},
-                                 {"i2v", 5120, 40, false, "wan2.2-i2v-a14b"},
-                                 {"ti2v", 3072, 30, false, "wan2.2-ti2v-5b"},
-                                 {"s2v", 5120, 40, false, "wan2.2-s2v-14b"}};
+constexpr Release kReleases[] = {
+    {"i2v", 5120, 40, true, "wan2.1-i2v-14b"},        {"flf2v", 5120, 40, true, "wan2.1-flf2v-14b"},
+    {"i2v", 5120, 40, false, "wan2.2-i2v-a14b"},      {"ti2v", 3072, 30, false, "wan2.2-ti2v-5b"},
+    {"s2v", 5120, 40, false, "wan2.2-s2v-14b"},       {"vace", 5120, 40, false, "wan2.1-vace-14b"},
+    {"animate", 5120, 40, true, "wan2.2-animate-14b"}};
 
 std::string model_of(const std::string& variant, const Shapes& official) {
-  const int64_t dim = size_of(official, "patch_embedding.weight", 0), layers = count_blocks(official);
+  const int64_t dim = size_of(official, "patch_embedding.weight", 0), layers = main_blocks(official);
   const bool image_branch = official.count("img_emb.proj.1.weight") > 0;
   for (const Release& r : kReleases)
     if (r.variant == variant && r.dim == dim && r.layers == layers && r.image_branch == image_branch) return r.model;
   if (const std::string preset = preset_of(variant, official); !preset.empty()) return preset;
   return "wan-" + variant;
+}
+
+/// What the tensors say of an Animate model's own networks.
+void add_animate(const Sizes& size, Json& out) {
+  int64_t convolutions = 1;
+  const auto at = [](int64_t i, const char* end) {
+    return "motion_encoder.enc.net_app.convs." + std::to_string(i) + end;
+  };
+  while (size.has(at(convolutions, ".conv1.0.weight"))) ++convolutions;
+  Json channels = Json::object();
+  int64_t side = 4;
+  for (int64_t i = convolutions; i-- > 0; side *= 2)
+    channels[std::to_string(side)] = i == 0 ? size(at(0, ".0.weight"), 0) : size(at(i, ".conv2.1.weight"), 0);
+  const int64_t hidden = size("face_encoder.out_proj.weight", 1);
+  out.update(
+      Json{{"_class_name", "WanAnimateModel"},
+           {"model_type", "animate"},
+           {"use_img_emb", true},
+           {"motion_encoder_dim", size("motion_encoder.dec.direction.weight", 0)},
+           {"motion_dim", size("motion_encoder.dec.direction.weight", 1)},
+           {"motion_style_dim", size("motion_encoder.enc.fc.0.weight", 0)},
+           {"motion_encoder_size", side / 2},
+           {"motion_encoder_channel_sizes", channels},
+           {"face_encoder_hidden_dim", hidden},
+           {"face_encoder_num_heads", size("face_encoder.conv1_local.conv.weight", 0) / std::max<int64_t>(hidden, 1)}});
 }
 
 Json config_json(const ConfigSource& source) {
@@ -75,19 +133,30 @@ Json config_json(const ConfigSource& source) {
                     "put the model's config.json beside the weights");
   const std::vector<int64_t> patch = {size("patch_embedding.weight", 2), size("patch_embedding.weight", 3),
                                       size("patch_embedding.weight", 4)};
-  const int64_t text_dim = size("text_embedding.0.weight", 1), layers = count_blocks(size.shapes);
+  const int64_t text_dim = size("text_embedding.0.weight", 1), layers = main_blocks(size.shapes);
   const int64_t out_dim = size("head.head.weight", 0) / (patch[0] * patch[1] * patch[2]);
   const int64_t text_len = given.get<int64_t>("text_len", "text_len", 512);
   const double eps = given.get<double>("eps", "eps", 1e-6);
   const bool image = size.has("img_emb.proj.1.weight");
   const int64_t image_len =
       size.has("img_emb.emb_pos") ? size("img_emb.emb_pos", 1) / 2 : given.get<int64_t>("image_len", "image_len", 257);
+  const bool vace = has_vace(size.shapes);
+  const auto vace_layers = [&] {
+    std::vector<int64_t> layers = given.get("vace_layers", "vace_layers", even_vace_layers(size.shapes));
+    if (static_cast<int64_t>(layers.size()) != blocks_of(size.shapes, "vace_blocks."))
+      throw UserError(Exit::input, "models.config", "the tensors do not tell which blocks vace_layers names",
+                      "put the model's config.json beside the weights");
+    return layers;
+  };
   if (diffusers) {
     if (identity.variant == "s2v")
       throw UserError(Exit::input, "models.config", "diffusers has no class for Wan's speech-to-video model",
                       "keep the official names");
+    if (identity.variant == "animate")
+      throw UserError(Exit::input, "models.config", "Wan's Animate model is not written in diffusers' form",
+                      "keep the official names");
     out = given.base("num_attention_heads");
-    out.update(Json{{"_class_name", "WanTransformer3DModel"},
+    out.update(Json{{"_class_name", vace ? "WanVACETransformer3DModel" : "WanTransformer3DModel"},
                     {"added_kv_proj_dim", image ? Json(dim) : Json()},
                     {"attention_head_dim", dim / heads},
                     {"cross_attn_norm", true},
@@ -104,6 +173,8 @@ Json config_json(const ConfigSource& source) {
                     {"qk_norm", "rms_norm_across_heads"},
                     {"rope_max_seq_len", 1024},
                     {"text_dim", text_dim}});
+    if (vace)
+      out.update(Json{{"vace_in_channels", size("vace_patch_embedding.weight", 1)}, {"vace_layers", vace_layers()}});
     // not fields of the class; the conversion back needs them
     if (text_len != 512) out["text_len"] = text_len;
     if (image && image_len != 257) out["image_len"] = image_len;
@@ -113,7 +184,7 @@ Json config_json(const ConfigSource& source) {
     return out;
   }
   out = given.base("num_heads");
-  out.update(Json{{"_class_name", "WanModel"},
+  out.update(Json{{"_class_name", vace ? "VaceWanModel" : "WanModel"},
                   {"_diffusers_version", kOfficialVersion},
                   {"dim", dim},
                   {"eps", eps},
@@ -125,6 +196,8 @@ Json config_json(const ConfigSource& source) {
                   {"num_layers", layers},
                   {"out_dim", out_dim},
                   {"text_len", text_len}});
+  if (identity.variant == "animate") add_animate(size, out);
+  if (vace) out.update(Json{{"vace_in_dim", size("vace_patch_embedding.weight", 1)}, {"vace_layers", vace_layers()}});
   // the official file leaves these to defaults
   if (text_dim != 4096) out["text_dim"] = text_dim;
   if (image && size("img_emb.proj.1.weight", 1) != 1280) out["image_dim"] = size("img_emb.proj.1.weight", 1);
@@ -147,7 +220,22 @@ std::vector<std::string> untold(const Shapes& official, const Identity& identity
   if (wide) fields.emplace_back("model_type");  // the same tensors, with or without a clean first frame
   if (has("img_emb.proj.1.weight") && !has("img_emb.emb_pos")) fields.emplace_back("image_len");
   if (identity.variant == "s2v") fields.emplace_back("audio_inject_layers");
+  if (identity.variant == "vace") fields.emplace_back("vace_layers");
   return fields;
+}
+
+/// Further rows for the second stream, whose blocks have the names of the others and two linears more.
+std::vector<NamePattern> with_vace(std::vector<NamePattern> table) {
+  static std::deque<std::string> texts;  // deques move no text that is there
+  for (size_t row = 0, count = table.size(); row < count; ++row) {
+    if (!table[row].ours.starts_with("blocks.")) continue;
+    const std::string &ours = texts.emplace_back("vace_" + std::string(table[row].ours)),
+                      &theirs = texts.emplace_back("vace_" + std::string(table[row].theirs));
+    table.push_back({ours, theirs});
+  }
+  table.push_back({"vace_blocks.#.before_proj.*", "vace_blocks.#.proj_in.*"});
+  table.push_back({"vace_blocks.#.after_proj.*", "vace_blocks.#.proj_out.*"});
+  return table;
 }
 
 /// Of the released tower.
@@ -198,6 +286,14 @@ const std::vector<NamePattern>& diffusers_names() {
       {"blocks.#.ffn.0.*", "blocks.#.ffn.net.0.proj.*"},
       {"blocks.#.ffn.2.*", "blocks.#.ffn.net.2.*"},
   };
+  static const std::vector<NamePattern> all = with_vace(table);
+  return all;
+}
+
+const std::vector<NamePattern>& official_names() {
+  static const std::vector<NamePattern> table = {
+      {"face_adapter.fuser_blocks.#.linear1_k.*", "face_adapter.fuser_blocks.#.linear1_kv.0of2.*"},
+      {"face_adapter.fuser_blocks.#.linear1_v.*", "face_adapter.fuser_blocks.#.linear1_kv.1of2.*"}};
   return table;
 }
 
@@ -207,7 +303,12 @@ WeightForm weight_form() {
           .model = "wan",
           .variant = {},
           .marks = {"patch_embedding.weight", "blocks.0.self_attn.q.weight", "head.head.weight"},
-          .names = {.diffusers = {diffusers_names()}, .comfyui_prefix = "model.diffusion_model."},
+          .names = {.diffusers = {diffusers_names()},
+                    .official = {official_names()},
+                    .comfyui_prefix = "model.diffusion_model."},
+          // constant kernels of the motion encoder's smoothing
+          .official_only = {"motion_encoder.enc.net_app.convs.#.conv2.0.kernel",
+                            "motion_encoder.enc.net_app.convs.#.skip.0.kernel"},
           .same_modules = {"patch_embedding", "audio_injector.injector.#.q", "audio_injector.injector.#.k",
                            "audio_injector.injector.#.v", "audio_injector.injector.#.o"},
           .refine =
@@ -224,13 +325,18 @@ std::map<std::string, std::string> pipeline_files(const PipelineParts& parts) {
   std::map<std::string, std::string> texts;
   const std::string variant = parts.variant.empty() ? "t2v" : parts.variant;
   const bool image = variant == "i2v" || variant == "flf2v";
-  Json index = {{"_class_name", image ? "WanImageToVideoPipeline" : "WanPipeline"}, {"_diffusers_version", "0.35.2"}};
+  const bool vace = variant == "vace";
+  const char* transformer = vace ? "WanVACETransformer3DModel" : "WanTransformer3DModel";
+  Json index = {{"_class_name", image  ? "WanImageToVideoPipeline"
+                                : vace ? "WanVACEPipeline"
+                                       : "WanPipeline"},
+                {"_diffusers_version", "0.35.2"}};
   if (parts.has("transformer_2")) index["boundary_ratio"] = released_boundary(image ? Type::i2v : Type::t2v);
   if (variant == "ti2v") index["expand_timesteps"] = true;
   index["scheduler"] = {"diffusers", "UniPCMultistepScheduler"};
   const std::pair<const char*, Json> kClasses[] = {{"text_encoder", {"transformers", "UMT5EncoderModel"}},
-                                                   {"transformer", {"diffusers", "WanTransformer3DModel"}},
-                                                   {"transformer_2", {"diffusers", "WanTransformer3DModel"}},
+                                                   {"transformer", {"diffusers", transformer}},
+                                                   {"transformer_2", {"diffusers", transformer}},
                                                    {"image_encoder", {"transformers", "CLIPVisionModel"}},
                                                    {"vae", {"diffusers", "AutoencoderKLWan"}}};
   for (const auto& [role, type] : kClasses)

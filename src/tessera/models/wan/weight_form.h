@@ -17,6 +17,9 @@ WeightForm weight_form();
 /// Official name -> name in diffusers' WanTransformer3DModel.
 const std::vector<NamePattern>& diffusers_names();
 
+/// Our name -> that of the official files, where they hold several parameters in one tensor.
+const std::vector<NamePattern>& official_names();
+
 /// model_index.json, the scheduler's and the image processor's configs.
 std::map<std::string, std::string> pipeline_files(const PipelineParts& parts);
 

@@ -152,16 +152,17 @@ void shape(Translator& t) {
 void mode(Translator& t) {
   const std::string architecture = t.value("--train_architecture");
   const bool adapter = t.has("--lora_base_model") || architecture == "lora";
+  const bool vace = t.value("--lora_base_model") == "vace";  // the second stream of a VACE model
   if (t.has("--train_architecture")) {
     if (architecture != "lora" && architecture != "full")
       throw UserError(Exit::usage, "import", "--train_architecture " + architecture + ": expected lora or full");
     t.set("train.mode", architecture, {"--train_architecture"});
   }
   if (t.has("--lora_base_model")) {
-    if (t.value("--lora_base_model") == "dit")
+    if (t.value("--lora_base_model") == "dit" || vace)
       t.set("train.mode", "lora", {"--lora_base_model"});
     else
-      t.refuse("--lora_base_model", "adapters are those of dit");
+      t.refuse("--lora_base_model", "adapters are those of dit or vace");
   }
   if (t.has("--trainable_models")) {
     if (t.value("--trainable_models") == "dit")
@@ -175,7 +176,16 @@ void mode(Translator& t) {
   const std::string rank = t.value("--lora_rank", architecture == "lora" ? "16" : "32");
   if (t.has("--lora_rank")) t.set("lora.rank", rank, {"--lora_rank"});
   if (t.has("--lora_alpha")) t.set("lora.alpha", t.value("--lora_alpha"), {"--lora_alpha"});
-  if (t.has("--lora_target_modules")) set_targets(t, "--lora_target_modules");
+  if (vace) {
+    std::string targets;
+    for (const std::string& module : split_list(t.value("--lora_target_modules", "q,k,v,o,ffn.0,ffn.2")))
+      targets += (targets.empty() ? "" : ",") + ("vace_blocks.*." + module);
+    std::vector<std::string> options = {"--lora_base_model"};
+    if (t.has("--lora_target_modules")) options.push_back("--lora_target_modules");
+    t.set("lora.targets", targets, options, "of the second stream alone");
+  } else if (t.has("--lora_target_modules")) {
+    set_targets(t, "--lora_target_modules");
+  }
   t.assume("lora.rank", rank, "DiffSynth's rank");
   t.assume("lora.alpha", rank, "DiffSynth's alpha is the rank");
   t.assume("lora.targets", "q,k,v,o,ffn.0,ffn.2", "DiffSynth's targets");
@@ -186,7 +196,8 @@ void columns(Translator& t, const std::string& option) {
   if (!t.has(option)) return;
   for (const std::string& name : split_list(t.value(option))) {
     if (name == "video" || name == "image" || name == "prompt" || name == "input_image" || name == "end_image" ||
-        name == "input_audio" || name == "s2v_pose_video")
+        name == "input_audio" || name == "s2v_pose_video" || name == "vace_video" || name == "vace_video_mask" ||
+        name == "vace_reference_image")
       continue;
     return t.refuse(option, "'" + name + "' is a condition of a model that is not supported");
   }

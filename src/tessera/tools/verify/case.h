@@ -149,6 +149,9 @@ CaseResults verify_grad_scaler(const CaseContext& context);
 CaseResults verify_fp8(const CaseContext& context);
 // Kinds that a model's folder brings.
 CaseResults verify_schedulers(const CaseContext& context);
+/// What `before`, where there is any, checks of the case's other files comes first.
+CaseResults verify_inputs(const CaseContext& context, const models::InputCase& kind,
+                          const std::function<CaseResults(const CaseContext&)>& before);
 CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCase& kind);
 CaseResults verify_text_encoder(const CaseContext& context, const models::TextEncoderMake& make);
 CaseResults verify_prompts(const CaseContext& context, const models::TextEncoderMake& make);

@@ -1,5 +1,6 @@
 // Kind "vae": posterior, scaled latents and pictures of a video autoencoder. Kinds of pictures: batches of them and
 // their unscaled latents, with tiles and without. Every rank computes the same.
+#include <algorithm>
 #include <set>
 
 #include "tessera/base/check.h"
@@ -92,6 +93,58 @@ void check_pictures(const models::VideoVae& vae, CaseFile& file, const std::stri
 }
 
 }  // namespace
+
+namespace {
+
+/// The weights of the autoencoder that the words about a file name: "VAE weights: ../wan21_vae/model.safetensors".
+std::filesystem::path named_vae(const CaseContext& context, const std::string& words) {
+  for (const std::string_view mark : {"VAE weights: ", "VAE: "}) {
+    const size_t at = words.find(mark);
+    if (at == words.npos) continue;
+    const std::string rest = words.substr(at + mark.size());
+    return context.folder / rest.substr(0, rest.find_first_of(" ;,"));
+  }
+  throw UserError(Exit::input, "verify",
+                  (context.folder / "case.json").string() + ": files names no VAE for its inputs",
+                  "write \"VAE weights: PATH\" there, a path from the case");
+}
+
+}  // namespace
+
+CaseResults verify_inputs(const CaseContext& context, const models::InputCase& kind,
+                          const std::function<CaseResults(const CaseContext&)>& before) {
+  CaseResults results;
+  if (before) results = before(context);
+  const double tolerance = context.tolerance(kind.tolerance);
+  const Settings& all = context.description.json;
+  const Settings files = all.contains("files") ? all.at("files") : Settings(Json::object());
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(context.folder))
+    if (const std::string name = entry.path().filename().string();
+        name.starts_with(kind.files) && name.ends_with(".safetensors"))
+      paths.push_back(entry.path());
+  std::ranges::sort(paths);
+  for (const std::filesystem::path& path : paths) {
+    CaseFile file(context.name, path);
+    std::string words = files.value(file.file_name(), std::string());
+    for (const auto& [other, about] : files.items())  // where its own words name none, those of the case's other files
+      if (about.is_string()) words += " " + about.get<std::string>();
+    const std::filesystem::path weights = named_vae(context, words);
+    const auto vae = job::open_vae(weights, weights.parent_path() / "config.json", {});
+    for (const auto& [name, value] : kind.results(file, *vae)) {
+      if (!value.defined()) {
+        file.leave_out(name, "what comes after is given it");
+        continue;
+      }
+      const auto own = std::ranges::find_if(kind.bounds, [&](const auto& row) { return name.starts_with(row.first); });
+      const bool whole = value.scalar_type() == at::kLong;
+      file.compare(name, value, whole ? 0.0 : own == kind.bounds.end() ? tolerance : own->second);
+    }
+    file.fail_the_rest();
+    results.push_back(std::move(file));
+  }
+  return results;
+}
 
 CaseResults verify_pictures(const CaseContext& context) {
   CaseResults results;

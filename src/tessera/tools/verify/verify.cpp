@@ -63,6 +63,10 @@ Kinds all_kinds() {
     for (const std::string& kind : family.sampling_cases) kinds[kind] = verify_schedulers;
     for (const models::DenoiserCase& kind : family.cases)
       kinds[kind.kind] = [&kind](const CaseContext& context) { return verify_denoiser(context, kind); };
+    for (const models::InputCase& kind : family.input_cases)
+      kinds[kind.kind] = [&kind, before = kinds[kind.kind]](const CaseContext& context) {
+        return verify_inputs(context, kind, before);
+      };
   }
   for (const models::TextEncoderMake& make : models::text_encoders()) {
     kinds[make.verify.kind] = [&make](const CaseContext& context) { return verify_text_encoder(context, make); };
@@ -87,13 +91,21 @@ const CaseFunction* function_of(const Kinds& kinds, const fs::path& folder, bool
   return nullptr;
 }
 
+/// Whether cases of the kind may have nothing of a model.
+bool is_of_inputs(const std::string& kind) {
+  return std::ranges::any_of(models::families(), [&](const models::Family& family) {
+    return std::ranges::find(family.input_cases, kind, &models::InputCase::kind) != family.input_cases.end();
+  });
+}
+
 CaseContext open_case(const fs::path& folder) {
   CaseContext context;
   context.folder = folder;
   context.name = fs::absolute(folder).lexically_normal().filename().string();
   if (context.name.empty()) context.name = fs::absolute(folder).lexically_normal().parent_path().filename().string();
   context.description = CaseDescription(folder / "case.json");
-  if (context.description.kind() != kPublishedShapes)
+  const bool may_lack = is_of_inputs(context.description.kind()) && !fs::exists(folder / "config.json");
+  if (context.description.kind() != kPublishedShapes && !may_lack)
     context.config = Settings(read_case_object(folder / "config.json"));
   return context;
 }

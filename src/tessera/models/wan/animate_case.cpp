@@ -1,0 +1,179 @@
+// Golden cases of Animate: the denoiser, and what the official pipeline and VideoX-Fun's trainer give it.
+#include <algorithm>
+
+#include "tessera/base/check.h"
+#include "tessera/models/wan/animate.h"
+#include "tessera/models/wan/vace.h"
+
+namespace tessera::models::wan {
+
+using at::Tensor;
+
+namespace {
+
+std::string numbered_name(const char* name, size_t i) { return std::string(name) + "." + std::to_string(i); }
+
+std::vector<net::Sample> animate_samples(const CaseTensors& file, const std::string&) {
+  const Tensor t = file.tensor("in.t").to(at::kDouble), faces = file.tensor("in.face_pixel_values"),
+               seen = file.tensor("in.clip_fea");
+  check_input(
+      t.dim() == 1 && faces.dim() == 5 && faces.size(0) == t.size(0) && seen.size(0) == t.size(0), "verify",
+      file.label() + ": expected in.t [B], in.face_pixel_values [B, 3, T, S, S] and in.clip_fea [B, rows, width]");
+  std::vector<net::Sample> samples;
+  for (size_t i = 0; i < static_cast<size_t>(t.size(0)); ++i) {
+    const auto n = static_cast<int64_t>(i);
+    net::Sample sample;
+    sample.x = file.tensor(numbered_name("in.x", i));
+    sample.t = t[n].item<double>();
+    sample.context = file.tensor(numbered_name("in.context", i));
+    sample.target = file.tensor(numbered_name("in.target", i));
+    sample.extra = {{"y", file.tensor(numbered_name("in.y", i))},
+                    {"pose_latents", file.tensor(numbered_name("in.pose_latents", i))},
+                    {"clip_fea", seen[n]},
+                    {"face", faces[n]}};
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+NamedTensors animate_outputs(const std::vector<Tensor>& predictions) {
+  NamedTensors named;
+  for (size_t i = 0; i < predictions.size(); ++i) named.emplace_back(numbered_name("out", i), predictions[i]);
+  return named;
+}
+
+NamedTensors animate_input_grads(const std::vector<std::map<std::string, Tensor>>& of_samples, const CaseTensors&) {
+  NamedTensors named;
+  std::vector<Tensor> faces, seen;
+  for (size_t i = 0; i < of_samples.size(); ++i) {
+    for (const char* name : {"x", "context", "y", "pose_latents"})
+      named.emplace_back("grad_in." + numbered_name(name, i), of_samples[i].at(name));
+    faces.push_back(of_samples[i].at("face")), seen.push_back(of_samples[i].at("clip_fea"));
+  }
+  named.emplace_back("grad_in.face_pixel_values", at::stack(faces));
+  named.emplace_back("grad_in.clip_fea", at::stack(seen));
+  return named;
+}
+
+/// [1, T, H, W] -> [4, T', H, W]: the first frame is four.
+Tensor by_latent_frame(const Tensor& mask) {
+  const Tensor frames = at::cat({mask.slice(1, 0, 1).expand({1, 4, -1, -1}), mask.slice(1, 1)}, 1)[0];
+  return frames.reshape({frames.size(0) / 4, 4, frames.size(1), frames.size(2)}).transpose(0, 1);
+}
+
+/// Of what is given: a picture of reference, and a clip with channels of 1 where its frames are given.
+Tensor animate_y(const net::VideoCodec& codec, const Tensor& reference, const Tensor& given, const Tensor& clip) {
+  const Tensor picture = codec.encode(reference), latent = codec.encode(clip);
+  return at::cat({at::cat({at::ones({4, 1, picture.size(2), picture.size(3)}), picture}), at::cat({given, latent})}, 1);
+}
+
+/// What VideoX-Fun's trainer makes of its draws.
+NamedTensors animate_trained(const CaseTensors& file, const net::VideoCodec& codec) {
+  NamedTensors named;
+  const Tensor dropped = file.tensor("in.drop_background");
+  for (size_t i = 0; file.has(numbered_name("in.video", i)); ++i) {
+    const auto in = [&](const char* name) { return file.tensor(numbered_name(name, i)); };
+    const Tensor video = in("in.video"), latent = codec.encode(video), reference = in("in.reference");
+    named.emplace_back(numbered_name("out.latents", i), at::cat({codec.encode(reference), latent}, 1));
+    named.emplace_back(numbered_name("out.pose_latents", i), codec.encode(in("in.pose")));
+    for (const auto& [count, out] : {std::pair("in.refert_num", "out.y"), {"in.refert_num_2", "out.other.y"}}) {
+      if (!file.has(count)) continue;
+      const int64_t before = file.tensor(count).item<int64_t>();
+      Tensor background = in("in.background").clone(), mask = in("in.mask").clone();
+      background.slice(1, 0, before).copy_(video.slice(1, 0, before));
+      mask.slice(1, 0, before).zero_();
+      if (dropped[static_cast<int64_t>(i)].item<int64_t>() != 0) background.zero_(), mask.fill_(1);
+      const Tensor given = at::upsample_bilinear2d(by_latent_frame(1 - mask), {latent.size(2), latent.size(3)}, false);
+      named.emplace_back(numbered_name(out, i), animate_y(codec, reference, given, background));
+    }
+  }
+  return named;
+}
+
+/// Pixels [N, H, W, 3] of bytes -> [3, N, H, W] in [-1, 1].
+Tensor of_bytes(const Tensor& frames) { return frames.permute({3, 0, 1, 2}).to(at::kFloat) / 127.5 - 1; }
+
+/// 0, 1, .. n - 1, n - 2, .. 0, 1, ..
+Tensor back_and_forth(const Tensor& frames, int64_t count) {
+  const int64_t n = frames.size(0);
+  std::vector<int64_t> order;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t place = n > 1 ? i % (2 * n - 2) : 0;
+    order.push_back(place < n ? place : 2 * n - 2 - place);
+  }
+  return frames.index_select(0, at::tensor(order, at::kLong));
+}
+
+/// What the pipeline gives the model in each of its windows, whose first frames are the last of the window before.
+NamedTensors animate_prepared(const CaseTensors& file, const net::VideoCodec& codec) {
+  NamedTensors named;
+  const Tensor pose = file.tensor("in.pose"), reference = file.tensor("out.reference").unsqueeze(1);
+  const int64_t real = pose.size(0), height = pose.size(1), width = pose.size(2);
+  named.emplace_back("out.reference", letterboxed(of_bytes(file.tensor("in.reference").unsqueeze(0)).select(1, 0),
+                                                  height, width, /*around=*/-1)
+                                          .select(1, 0));
+  for (const std::string& key : file.names("out.")) {
+    if (!key.ends_with(".clips")) continue;
+    const std::string run = key.substr(0, key.size() - std::string_view(".clips").size());
+    const bool replaces = run == "out.replace";
+    const bool first = file.has(run + ".0.y"), second = file.has(run + ".1.previous");
+    check_input(first && second, "verify", file.label() + ": " + run + " lacks its windows 0.y and 1.previous");
+    const int64_t before = file.tensor(run + ".1.previous").size(1);
+    const int64_t length = 4 * (file.tensor(run + ".0.y").size(1) - 2) + 1, step = length - before;
+    const int64_t all = before + std::max<int64_t>(1, (real - before + step - 1) / step) * step;
+    const auto extended = [&](const char* name) { return back_and_forth(file.tensor(name), all); };
+    const auto window_of = [&](const Tensor& frames, int64_t start) { return frames.slice(0, start, start + length); };
+    int64_t windows = 0;
+    const auto shape = codec.latent_shape(length, height, width);
+    for (int64_t start = 0; start + before < all; start += step, ++windows) {
+      const std::string out = run + "." + std::to_string(windows) + ".";
+      const bool later = windows > 0;
+      const auto given = [&](const Tensor& clip, const Tensor& front) {
+        return later ? at::cat({front, clip.slice(1, before)}, 1) : clip;
+      };
+      const Tensor previous = later ? file.tensor(out + "previous") : Tensor();
+      if (later) named.emplace_back(out + "previous", Tensor());  // made by the model, which is not run
+      Tensor clip = at::zeros({3, length, height, width}), known = at::zeros({1, length, shape[2], shape[3]});
+      if (replaces) {
+        clip = of_bytes(window_of(extended("in.background"), start));
+        const Tensor mask = window_of(extended("in.mask"), start).select(3, 0).to(at::kFloat) / 255;
+        known = 1 - at::upsample_nearest2d(mask.unsqueeze(0), {shape[2], shape[3]});
+      }
+      if (later) clip = given(clip, previous), known = given(known, at::ones({1, before, shape[2], shape[3]}));
+      if (file.has(out + "y")) named.emplace_back(out + "y", animate_y(codec, reference, by_latent_frame(known), clip));
+      if (file.has(out + "pose_latents"))
+        named.emplace_back(out + "pose_latents", codec.encode(of_bytes(window_of(extended("in.pose"), start))));
+      if (file.has(out + "face")) {
+        const Tensor face = of_bytes(window_of(extended("in.face"), start));
+        const bool corners = file.tensor(out + "face").dim() == 2;
+        named.emplace_back(out + "face", corners ? face.select(3, 0).select(2, 0) : face);
+      }
+    }
+    named.emplace_back(run + ".clips", at::scalar_tensor(windows, at::kLong));
+    named.emplace_back(run + ".frames", at::scalar_tensor(real, at::kLong));
+    named.emplace_back(run + ".seq_len", at::scalar_tensor((shape[1] + 1) * shape[2] * shape[3] / 4, at::kLong));
+  }
+  return named;
+}
+
+}  // namespace
+
+DenoiserCase animate_case() {
+  return {.kind = "dit_animate",
+          .samples = animate_samples,
+          .outputs = animate_outputs,
+          .input_grads = animate_input_grads,
+          .grad_naming = "official"};
+}
+
+std::vector<InputCase> animate_input_cases() {
+  constexpr double kByte = 1 / 127.5;  // the program resizes bytes in fixed point
+  return {{.kind = "dit_animate",
+           .files = "prep",
+           .tolerance = "prep_out",
+           .results = animate_prepared,
+           .bounds = {{"out.reference", kByte}}},
+          {.kind = "dit_animate", .files = "train", .tolerance = "train_out", .results = animate_trained}};
+}
+
+}  // namespace tessera::models::wan
