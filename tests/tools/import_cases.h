@@ -28,6 +28,14 @@ struct Folder {
     std::ofstream(path / name) << text;
     return (path / name).string();
   }
+  /// So many clips in a folder `name`, each with its caption; they are counted, never decoded.
+  std::string clips(const std::string& name, int count) const {
+    for (int i = 0; i < count; ++i) {
+      file(name + "/" + std::to_string(i) + ".mp4", "");
+      file(name + "/" + std::to_string(i) + ".txt", "a clip");
+    }
+    return (path / name).string();
+  }
   fs::path path;
 };
 

@@ -137,22 +137,28 @@ TEST(ImportExamples, AWindowOfMusubiIsThatOfItsKind) {
 /// What is left of its saves in the golden case `retention`: a window of steps, a number of epochs, all where none is said.
 TEST(ImportExamples, MusubiKeepsAWindowOfStepsANumberOfEpochsOrAll) {
   const std::string line = "accelerate launch wan_train_network.py --task t2v-1.3B --dit d.safetensors ";
-  const std::pair<const char*, const char*> cases[] = {
-      {"--save_every_n_steps 10", "0"},
-      {"--save_every_n_steps 10 --save_last_n_steps 30", "4"},
-      {"--save_every_n_steps 10 --save_last_n_steps 30 --save_state", "4"},
-      {"--save_every_n_steps 10 --save_last_n_steps 30 --save_last_n_steps_state 10 --save_state", "4"},
-      {"--save_every_n_steps 10 --save_last_n_steps 10 --save_last_n_steps_state 40 --save_state", "5"},
-      {"--save_every_n_steps 10 --save_last_n_steps 10 --save_last_n_steps_state 40", "2"},
-      {"--save_every_n_steps 10 --save_last_n_steps 5", "1"},
-      {"--save_every_n_steps 7 --save_last_n_steps 20", "3"},
-      {"--save_every_n_steps 10 --save_last_n_steps_state 20 --save_state", "0"},
-      {"--save_last_n_steps 20", "0"}};
-  for (const auto& [options, kept] : cases)
-    EXPECT_EQ(found(import_command(line + options, {}), "checkpoint.keep"), kept) << options;
+  struct Kept {
+    const char *options, *states, *files;  ///< files: empty, all of them
+  };
+  const Kept cases[] = {
+      {"--save_every_n_steps 10", "0", ""},
+      {"--save_every_n_steps 10 --save_last_n_steps 30", "4", "4"},
+      {"--save_every_n_steps 10 --save_last_n_steps 30 --save_state", "4", "4"},
+      {"--save_every_n_steps 10 --save_last_n_steps 30 --save_last_n_steps_state 10 --save_state", "2", "4"},
+      {"--save_every_n_steps 10 --save_last_n_steps 10 --save_last_n_steps_state 40 --save_state", "5", "2"},
+      {"--save_every_n_steps 10 --save_last_n_steps 10 --save_last_n_steps_state 40", "2", "2"},
+      {"--save_every_n_steps 10 --save_last_n_steps 5", "1", "1"},
+      {"--save_every_n_steps 7 --save_last_n_steps 20", "4", "4"},  // 84, 91, 98 and the last of 100
+      {"--save_every_n_steps 10 --save_last_n_steps_state 20 --save_state", "3", ""},
+      {"--save_last_n_steps 20", "0", ""}};
+  for (const auto& [options, states, files] : cases) {
+    const Translation t =
+        import_command(line + "--network_module networks.lora_wan --max_train_steps 100 " + options, {});
+    check({options, {{"checkpoint.keep", states}, {"checkpoint.keep_exports", files}}}, t);
+  }
   const Folder folder;
   for (int i = 0; i < 4; ++i) folder.file("clips/" + std::to_string(i) + ".mp4", "");
-  EXPECT_EQ(found(import_command(line + "--save_every_n_epochs 1 --save_last_n_epochs 2", {}), "checkpoint.keep"), "2");
+  EXPECT_EQ(found(import_command(line + "--save_every_n_epochs 1 --save_last_n_epochs 2", {}), "checkpoint.keep"), "3");
   EXPECT_EQ(found(import_command("train.py --dataset_base_path D --save_steps 10", {}), "checkpoint.keep"), "0");
 }
 
@@ -305,8 +311,7 @@ TEST(ImportExamples, ConfigurationsOfOneTrainer) {
                   {"train.betas", "0.9,0.99"},   {"train.weight_decay", "0.01"},
                   {"train.global_batch", "16"},  {"train.clip_norm", "1"},
                   {"lora.rank", "16"},           {"lora.alpha", "1"},
-                  {"lora.targets", "all"},       {"diffusion.timesteps", "logit_normal"},
-                  {"noising_bias", "implied"},   {"noising_weight", "refused"},
+                  {"lora.targets", "all"},       {"diffusion.timesteps", "logit_normal(0, 1.2)"},
                   {"diffusion.shift", "3"},      {"plan.compute_dtype", "bf16"},
                   {"checkpoint.every", "250"},   {"checkpoint.keep", "2"},
                   {"concept 0 (P0)", "implied"}}},

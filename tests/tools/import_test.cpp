@@ -766,13 +766,18 @@ TEST(Import, TheTableHasEveryOptionOfEveryProgramOrOfOne) {
   expect_words(message([] { import_table("kohya"); }), {"--table kohya", "musubi-tuner's commands"});
 }
 
-/// The page that says how imports work names each program whose options are read, and how many these are.
+/// The page that says how imports work names each program whose options are read, how many these are, and how many are always refused.
 TEST(Import, ThePageNamesEveryProgram) {
   std::ifstream in(TESSERA_SOURCE_DIR "/docs/coming-from.md");
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   for (const Dialect* dialect : dialects()) {
-    const std::string row = "| " + dialect->name + " | " + std::to_string(dialect->rules.size()) + " |";
+    const auto refused =
+        std::ranges::count_if(dialect->rules, [](const Rule& rule) { return rule.becomes.starts_with("refused: "); });
+    const std::string known = std::to_string(dialect->rules.size());
+    const std::string row = "| " + dialect->name + " | " + known + " | " + std::to_string(refused) + " |";
     EXPECT_NE(text.find(row), std::string::npos) << row;
+    EXPECT_NE(import_table(dialect->name).find(known + " options are known, " + std::to_string(refused) + " of them"),
+              std::string::npos);
   }
 }
 

@@ -80,6 +80,22 @@ constexpr Read diffusion = into<&Recipe::diffusion, member>;
 template <auto member>
 constexpr Read experts = into<&Recipe::experts, member>;
 
+/// A name, or logit_normal with the mean and the deviation of its normal draws.
+void read_timesteps(Recipe& recipe, const Given& given) {
+  static const std::vector<std::string> kNames = {"uniform", "shift",     "logit_normal", "diffsynth",
+                                                  "sana",    "diffusers", "by_size",      "by_area"};
+  double mean = 0, scale = 0;
+  int end = 0;
+  const bool shaped = std::sscanf(given.text.c_str(), "logit_normal( %lf , %lf )%n", &mean, &scale, &end) == 2 &&
+                      end == static_cast<int>(given.text.size()) && scale > 0;
+  if (!shaped && std::ranges::find(kNames, given.text) == kNames.end())
+    given.fail(
+        "one of uniform|shift|logit_normal|diffsynth|sana|diffusers|by_size|by_area, or "
+        "logit_normal(MEAN, DEVIATION)",
+        "did you mean '" + nearest(given.text, kNames).front() + "'?");
+  recipe.diffusion.timesteps = given.text;
+}
+
 void read_mode(Recipe& recipe, const Given& given) { recipe.lora.on = given.text == "lora"; }
 
 void read_micro_batch(Recipe& recipe, const Given& given) {
@@ -511,12 +527,12 @@ std::vector<Setting> lora_settings() {
 std::vector<Setting> diffusion_settings() {
   return {
       {"diffusion.timesteps",
-       Kind::choice,
+       Kind::text,
        "uniform",
-       "distribution of training timesteps, before the shift; by_size and by_area: logit_normal, and the shift follows from a sample's resolution and frames, as in " +
+       "distribution of training timesteps, before the shift: uniform (or shift), logit_normal, logit_normal(MEAN, DEVIATION), diffsynth, sana, diffusers, by_size or by_area; by_size and by_area: logit_normal, and the shift follows from a sample's resolution and frames, as in " +
            families::listed(families::names_in(&families::Family::shift_by_size), "and"),
-       diffusion<&Recipe::Diffusion::timesteps>,
-       {.choices = "uniform|shift|logit_normal|diffsynth|sana|diffusers|by_size|by_area", .in_stages = true}},
+       read_timesteps,
+       {.in_stages = true}},
       {"diffusion.shift",
        Kind::number,
        "5",

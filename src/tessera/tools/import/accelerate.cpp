@@ -150,7 +150,7 @@ void offload_optimizer(Translator& t, const Given& g) {
 }
 void offload_param(Translator& t, const Given& g) {
   if (!is_false(g.value) && t.value("zero_stage", "3") != "3")
-    return t.refuse(g.name, "with stage " + t.value("zero_stage") + "; it needs stage 3");
+    return t.imply(g.name, "of stage 3 alone: parameters stay where they are with stage " + t.value("zero_stage"));
   offload_to(t, g, {"plan.parameters"}, "offload_param_nvme_path");
 }
 

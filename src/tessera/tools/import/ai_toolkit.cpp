@@ -87,6 +87,19 @@ void toolkit_shapes(Translator& t) {
   if (list.size() > 1) t.warn(sides, "a clip is trained at the area that fits it best, there at each of them");
 }
 
+/// Frames of a video that a sample takes: there, without another word, from the whole of it, whatever its length.
+void toolkit_frames(Translator& t) {
+  const std::string option = "datasets.shrink_video_to_frames";
+  const char* const why =
+      "frames follow each other at data.fps from a video's first on, there they are spread over the whole of it";
+  if (t.has(option) && !t.flag(option))
+    t.imply(option, "frames of a video follow each other");
+  else if (t.has(option))
+    t.warn(option, why);
+  else if (t.integer("datasets.num_frames", 1) > 1 && !t.flag("datasets.auto_frame_count"))
+    t.warn_of("shrink_video_to_frames is not given", why);
+}
+
 void toolkit_batch(Translator& t) {
   std::vector<std::string> options;
   int64_t count = 1;
@@ -104,6 +117,7 @@ void toolkit_together(Translator& t) {
   toolkit_model(t);
   toolkit_base(t);
   toolkit_shapes(t);
+  toolkit_frames(t);
   toolkit_batch(t);
   const std::string name = "config.name", folder = "training_folder";
   if (t.has(name) && t.has(folder))
@@ -111,8 +125,13 @@ void toolkit_together(Translator& t) {
   else if (t.has(name) || t.has(folder))
     t.set("run.out", t.value(t.has(name) ? name : folder), {t.has(name) ? name : folder});
   for (const char* option : {"network.linear_alpha", "network.alpha"})
-    if (t.has(option)) t.set("lora.alpha", t.value(option), {option});
-  if (t.has("network.type")) t.assume("lora.alpha", "1", "ai-toolkit's alpha");
+    if (t.has(option) && t.value("network.type") == "lora")
+      t.set("lora.alpha", t.value(option), {option});
+    else if (t.has(option))
+      t.imply(option, "it belongs to network.type");
+  if (t.value("network.type") == "lora") t.assume("lora.alpha", "1", "ai-toolkit's alpha");
+  const std::string saves = "save.max_step_saves_to_keep";
+  set_kept(t, t.value(saves, "5"), t.has(saves) ? saves : "", t.has(saves) ? "" : "ai-toolkit's");
   if (t.has("train.lr_scheduler")) set_schedule(t, "train.lr_scheduler");
   if (t.has("train.optimizer")) set_optimiser(t, "train.optimizer");
   const std::string on = "train.ema_config.use_ema", decay = "train.ema_config.ema_decay";

@@ -350,7 +350,8 @@ void Translator::unknown(const Given& given) {
   answered(given.name);
 }
 void Translator::assume(const std::string& key, const std::string& value, const std::string& why) {
-  if (knows(key)) result_.set(key, value, why, /*assumed=*/true);
+  const bool listed = result_.find("data.buckets") && (key == "data.frames" || key == "data.size");  // all shapes are
+  if (knows(key) && !listed) result_.set(key, value, why, /*assumed=*/true);
 }
 
 std::optional<int> Translator::ranks() const { return result_.ranks > 0 ? std::optional(result_.ranks) : std::nullopt; }

@@ -265,6 +265,13 @@ void diffsynth_together(Translator& t) {
   activations(t);
   for (const char* option : {"--data_file_keys", "--extra_inputs"}) columns(t, option);
   window(t);
+  if (const std::string resumed = "--resume_from_checkpoint"; t.has(resumed)) {
+    const auto* trained = t.result().find("train.mode");
+    if (trained && trained->value == "lora")
+      t.set("lora.init", t.value(resumed), {resumed}, "its weights alone, as there");
+    else
+      t.refuse(resumed, "weights alone are read from it there: name them in model.path");
+  }
   diffsynth_amount(t);
 }
 

@@ -38,12 +38,17 @@ void model(Translator& t) {
 
 void pipe_timesteps(Translator& t) {
   const std::string option = "model.timestep_sample_method", method = t.value(option, "logit_normal");
-  if (t.has(option)) {
-    if (method == "logit_normal" || method == "uniform")
-      t.set("diffusion.timesteps", method, {option});
-    else
-      t.refuse(option, "logit_normal and uniform are supported");
-  }
+  const std::string scale = "model.sigmoid_scale";
+  const double width = t.number(scale, 1);
+  std::vector<std::string> options;
+  if (t.has(option)) options.push_back(option);
+  if (t.has(scale) && method == "logit_normal") options.push_back(scale);
+  if (t.has(scale) && method != "logit_normal") t.imply(scale, "it belongs to logit_normal");
+  if (method != "logit_normal" && method != "uniform")
+    t.refuse(option, "logit_normal and uniform are supported");
+  else if (!options.empty())
+    t.set("diffusion.timesteps",
+          width == 1 || method == "uniform" ? method : "logit_normal(0, " + number_text(width) + ")", options);
   if (t.has("model.shift")) t.set("diffusion.shift", t.value("model.shift"), {"model.shift"});
   for (const auto& [name, key] : {std::pair("model.min_t", kLeastTimestep), {"model.max_t", kMostTimestep}})
     if (t.has(name)) t.set(key, t.value(name), {name});
@@ -54,10 +59,12 @@ void adapter(Translator& t) {
     if (t.has("adapter.rank")) t.refuse("adapter.rank", "an [adapter] needs its type");
     return t.assume("train.mode", "full", "there is no [adapter]");
   }
-  if (t.value("adapter.type") == "lora")
-    t.set("train.mode", "lora", {"adapter.type"});
-  else
+  if (t.value("adapter.type") != "lora") {
     t.refuse("adapter.type", "LoRA is there");
+    if (t.has("adapter.rank")) t.imply("adapter.rank", "it belongs to adapter.type");
+    return;
+  }
+  t.set("train.mode", "lora", {"adapter.type"});
   if (t.has("adapter.rank")) {
     t.set("lora.rank", t.value("adapter.rank"), {"adapter.rank"});
     t.set("lora.alpha", t.value("adapter.rank"), {"adapter.rank"}, "diffusion-pipe's alpha is the rank");
@@ -113,7 +120,13 @@ void pipe_together(Translator& t) {
   }
   length(t);
   if (t.has("optimizer.type")) set_optimiser(t, "optimizer.type");
-  if (t.has("lr_scheduler")) set_schedule(t, "lr_scheduler");
+  // Its warm-up stands before every schedule.
+  if (t.value("lr_scheduler") == "constant" && t.integer("warmup_steps", 0) > 0)
+    t.set("train.schedule", "constant_with_warmup", {"lr_scheduler"}, "warmup_steps are before it");
+  else if (t.has("lr_scheduler"))
+    set_schedule(t, "lr_scheduler");
+  if (!t.has("adapter.type") && t.number("optimizer.weight_decay", 0) > 0)
+    t.warn("optimizer.weight_decay", "biases and norms decay too, there matrices alone");
 }
 
 /// What the table has no line for: of another family it goes with the family, else it is a mistake.
@@ -202,6 +215,17 @@ void pipe_shapes(Translator& t) {
       buckets += frames + "x" + height + "x" + width + kListSeparator;
   }
   t.set("data.buckets", buckets, options, "frames x height x width");
+  if (split_list(t.value("resolutions")).size() > 1)
+    t.warn("resolutions", "a clip is trained at the area that fits it best, there at each of them");
+}
+
+/// Of whole numbers; there they may be fractions.
+void repeats(Translator& t, const Given& g) {
+  const double times = t.number(g.name, 1);
+  if (times >= 1 && times == static_cast<double>(static_cast<int64_t>(times)))
+    t.set("data.repeats", std::to_string(static_cast<int64_t>(times)), {g.name});
+  else
+    t.refuse(g.name, "each clip is used a whole number of times in an epoch: data.repeats");
 }
 
 void pipe_dataset_together(Translator& t) {
@@ -226,7 +250,8 @@ const Dialect& diffusion_pipe_command() {
   return dialect;
 }
 const Dialect& diffusion_pipe_dataset() {
-  static const Dialect dialect = dialect_of("diffusion_pipe", "dataset", pipe_dataset_together);
+  static const Dialect dialect =
+      dialect_of("diffusion_pipe", "dataset", pipe_dataset_together, {{"repeats", plain(repeats)}});
   return dialect;
 }
 

@@ -148,6 +148,13 @@ std::string table_cell(const std::string& text) {
 
 bool details_another(const Rule& rule) { return std::string_view(rule.becomes).starts_with("it belongs to "); }
 
+std::string counts_of(const Dialect& dialect) {
+  const auto refused =
+      std::ranges::count_if(dialect.rules, [](const Rule& rule) { return rule.becomes.starts_with("refused: "); });
+  return std::to_string(dialect.rules.size()) + " options are known, " + std::to_string(refused) +
+         " of them always refused; any other is named as unknown.\n\n";
+}
+
 /// A row for each outcome, in the order of the rules, with all options that have it.
 std::string rows_of(const Dialect& dialect) {
   std::string text;
@@ -262,8 +269,8 @@ std::string import_table(const std::string& program) {
     std::string name = dialect->name;
     name[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(name[0])));
     if (lower_case(name).find(lower_case(program)) == std::string::npos) continue;
-    text +=
-        (text.empty() ? "" : "\n") + ("## " + name) + "\n\n| option | converted to |\n|---|---|\n" + rows_of(*dialect);
+    text += (text.empty() ? "" : "\n") + ("## " + name) + "\n\n" + counts_of(*dialect) +
+            "| option | converted to |\n|---|---|\n" + rows_of(*dialect);
   }
   if (!text.empty()) return text;
   std::string names;

@@ -147,37 +147,36 @@ void musubi_saving(Translator& t) {
     set_checkpoint_epochs(t, "--save_every_n_epochs", t.integer("--save_every_n_epochs", 1));
 }
 
-/// Files of a LoRA and training states go with their checkpoint here, so that as many are kept as of what is kept longest.
-/// N steps are a window there, which holds N / every + 1 saves; N epochs are a number of saves. 0 keeps all.
+/// Training states are checkpoints here, the files of a LoRA its exports. N steps are a window there, which holds
+/// N / every + 1 saves; N epochs are a number of saves. 0 keeps all. The file at the end is one more, where it is not that of
+/// a save; the last epoch has no other.
 void musubi_kept(Translator& t) {
-  const bool states = t.flag("--save_state");
-  std::vector<std::string> options;
-  const auto kept = [&](const std::string& last, int64_t every) -> int64_t {
-    int64_t most = 0;
-    bool all = false;
-    const std::string of_state = last + "_state";
-    for (const std::string& option : {last, of_state}) {
-      if (t.has(option)) options.push_back(option);
-      if (option == of_state && !states) continue;
-      const std::string& counts = option == of_state && t.integer(of_state, 0) != 0 ? of_state : last;
-      const int64_t window = t.integer(counts, 0);
-      all = all || window <= 0;
-      most = std::max(most, every > 0 ? window / every + 1 : window);
-    }
-    return all ? 0 : most;
-  };
   const int64_t every = t.integer("--save_every_n_steps", 0);
-  const bool by_epoch = every == 0 && t.has("--save_every_n_epochs");
-  const int64_t count = by_epoch ? kept("--save_last_n_epochs", 0) : kept("--save_last_n_steps", every);
+  const bool by_epoch = every <= 0 && t.has("--save_every_n_epochs");
+  const std::string last = by_epoch ? "--save_last_n_epochs" : "--save_last_n_steps", of_state = last + "_state";
+  std::vector<std::string> options;
   for (const char* option :
-       {"--save_last_n_steps", "--save_last_n_steps_state", "--save_last_n_epochs", "--save_last_n_epochs_state"})
-    if (t.has(option) && std::ranges::find(options, option) == options.end())
+       {"--save_last_n_steps", "--save_last_n_steps_state", "--save_last_n_epochs", "--save_last_n_epochs_state"}) {
+    if (!t.has(option)) continue;
+    if ((by_epoch || every > 0) && (option == last || option == of_state))
+      options.push_back(option);
+    else
       t.imply(option, "nothing is saved every so many of these");
-  const std::string because = by_epoch ? "" : "a window of steps, every " + std::to_string(every);
-  if (!options.empty() && (by_epoch || every > 0))
-    return t.set("checkpoint.keep", std::to_string(count), options, because);
-  for (const std::string& option : options) t.imply(option, "nothing is saved every so many steps");
-  t.assume("checkpoint.keep", "0", "musubi-tuner keeps all that it saves");
+  }
+  if (options.empty()) return t.assume("checkpoint.keep", "0", "musubi-tuner keeps all that it saves");
+  const auto* steps = t.result().find("run.steps");
+  const bool ends_between = !by_epoch && steps && to_integer(steps->value) % every != 0;
+  const auto saves = [&](int64_t window) {
+    return window <= 0 ? 0 : by_epoch ? window + 1 : window / every + (ends_between ? 2 : 1);
+  };
+  const int64_t of_files = t.integer(last, 0), given = t.integer(of_state, 0);
+  const int64_t of_states = t.flag("--save_state") && given != 0 ? given : of_files;
+  const std::string because =
+      by_epoch ? "saves, and the last epoch's" : "a window of steps, every " + std::to_string(every);
+  t.set("checkpoint.keep", std::to_string(saves(of_states)), options, because);
+  const auto* mode = t.result().find("train.mode");
+  if (mode && mode->value == "lora" && of_files > 0)
+    t.set("checkpoint.keep_exports", std::to_string(saves(of_files)), options, because);
 }
 
 /// Prompts of a file: a line each, options after " --" are refused but for nothing.
@@ -194,6 +193,16 @@ void musubi_prompts(Translator& t) {
     if (!line.empty() && line[0] != '#') list += line + kListSeparator;
   }
   t.set("sample.prompts", list, {option}, "the prompts; sizes, seeds and guidance come from the recipe");
+}
+
+/// A share of the rate, at which cosine_with_min_lr ends.
+void musubi_lowest_rate(Translator& t) {
+  const std::string option = "--lr_scheduler_min_lr_ratio";
+  if (!t.has(option)) return;
+  if (t.value("--lr_scheduler") != "cosine_with_min_lr")
+    return t.refuse(option, "cosine_with_min_lr alone has a lowest rate here");
+  const double lr = t.number("--learning_rate", 2e-6);
+  t.set("train.eta_min", number_text(lr * t.number(option, 0)), {option}, "x lr " + number_text(lr));
 }
 
 void musubi_together(Translator& t) {
@@ -223,6 +232,7 @@ void musubi_together(Translator& t) {
   musubi_kept(t);
   musubi_prompts(t);
   if (t.has("--lr_scheduler")) set_schedule(t, "--lr_scheduler");
+  musubi_lowest_rate(t);
   if (t.has("--optimizer_type")) set_optimiser(t, "--optimizer_type");
   t.assume("train.schedule", t.has("--lr_warmup_steps") ? "constant_with_warmup" : "constant",
            "musubi-tuner's schedule");

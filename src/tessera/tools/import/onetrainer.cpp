@@ -115,7 +115,10 @@ void trainer_optimiser(Translator& t) {
       given.push_back(beta);
   }
   if (!given.empty())
-    t.set("train.betas", t.value("optimizer.beta1", "0.9") + "," + t.value("optimizer.beta2", "0.999"), given);
+    t.set("train.betas",
+          t.value("optimizer.beta1", "0.9") + "," + t.value("optimizer.beta2", "0.999") +
+              (t.value(option) == "CAME" ? "," + t.value("optimizer.beta3", "0.9999") : ""),
+          given);
 }
 
 /// A warm-up of at most 1 is a share of all steps.
@@ -166,23 +169,36 @@ void trainer_amount(Translator& t) {
 
 void trainer_timesteps(Translator& t) {
   const std::string option = "timestep_distribution", weight = "noising_weight", bias = "noising_bias";
-  const std::string name = t.value(option, "UNIFORM");
-  if (name == "LOGIT_NORMAL") {
-    t.set("diffusion.timesteps", "logit_normal", {option});
-    for (const std::string& of : {weight, bias})
-      if (t.has(of))
-        t.number(of, 0) == 0 ? t.imply(of, "the draws have mean 0 and deviation 1")
-                             : t.refuse(of, "the draws have mean 0 and deviation 1");
-    return;
-  }
-  if (t.has(option)) {
-    if (name == "UNIFORM")
-      t.set("diffusion.timesteps", "uniform", {option});
-    else
-      t.refuse(option, "UNIFORM and LOGIT_NORMAL are there");
-  }
+  const std::string name = t.value(option, "UNIFORM"), shift = "timestep_shift";
+  const bool normal = name == "LOGIT_NORMAL";
+  std::vector<std::string> options = {option};
   for (const std::string& of : {weight, bias})
-    if (t.has(of)) t.imply(of, "it belongs to LOGIT_NORMAL");
+    if (t.has(of)) normal ? options.push_back(of) : t.imply(of, "it belongs to LOGIT_NORMAL");
+  const double mean = t.number(bias, 0), scale = 1 + t.number(weight, 0);
+  if (normal && !(scale > 0))
+    for (const std::string& of : options) t.refuse(of, "a deviation is above 0");
+  else if (normal)
+    t.set("diffusion.timesteps",
+          mean == 0 && scale == 1 ? "logit_normal"
+                                  : "logit_normal(" + number_text(mean) + ", " + number_text(scale) + ")",
+          options);
+  else if (t.has(option) && name == "UNIFORM")
+    t.set("diffusion.timesteps", "uniform", {option});
+  else if (t.has(option))
+    t.refuse(option, "UNIFORM and LOGIT_NORMAL are there");
+  // Strengths count before the shift, and draws are squeezed between them, which cuts uniform ones alone.
+  const double s = t.number(shift, 1);
+  for (const auto& [of, key, open] :
+       {std::tuple("min_noising_strength", kLeastTimestep, 0.0), {"max_noising_strength", kMostTimestep, 1.0}}) {
+    if (!t.has(of)) continue;
+    const double strength = t.number(of, open);
+    if (strength == open)
+      t.imply(of, "all timesteps are drawn");
+    else if (name == "UNIFORM" && strength >= 0 && strength <= 1)
+      t.set(key, number_text(s * strength / (1 + (s - 1) * strength)), {of}, "shifted");
+    else
+      t.refuse(of, "draws are squeezed by it there: " + std::string(key) + " cuts them off, after the shift");
+  }
 }
 
 /// Saved weights and backups are both checkpoints here; NEVER and minutes are no steps.

@@ -311,6 +311,8 @@ void opensora_together(Translator& t) {
   else
     t.assume("model.preset", "opensora2-11b-t2v", "without model.cond_embed");
   epochs(t);
+  if (t.has("warmup_steps") && !is_none(t.value("warmup_steps")) && t.integer("warmup_steps", 0) > 0)
+    t.assume("train.schedule", "opensora_linear_warmup", "this trainer's");
   if (t.has("ema_decay")) {
     if (is_none(t.value("ema_decay")))
       t.imply("ema_decay", "no average is kept");
@@ -404,6 +406,7 @@ void drawn_timesteps(Translator& t) {
     if (t.has(method)) t.imply(method, "use_timestep_transform is refused with it");
     return;
   }
+  if (!transformed) t.assume("diffusion.shift", "1", "timesteps are not transformed");
   const std::string value = transformed ? "by_area" : normal ? "logit_normal" : "uniform";
   if (options.empty())
     t.assume("diffusion.timesteps", value, "this trainer's");

@@ -116,6 +116,18 @@ void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epo
   set_epoch_steps(t, "checkpoint.every", option, epochs);
 }
 
+void set_kept(Translator& t, const std::string& count, const std::string& option, const std::string& because) {
+  const auto* mode = t.result().find("train.mode");
+  const bool files = mode && mode->value == "lora" && count != "0";
+  for (const char* key : {"checkpoint.keep", "checkpoint.keep_exports"}) {
+    if (key == std::string("checkpoint.keep_exports") && !files) continue;
+    if (option.empty())
+      t.assume(key, count, because);
+    else
+      t.set(key, count, {option}, because);
+  }
+}
+
 void set_schedule(Translator& t, const std::string& option) {
   const std::string name = t.value(option);
   for (const char* same :

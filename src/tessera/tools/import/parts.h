@@ -43,6 +43,10 @@ void set_epochs(Translator& t, const std::string& option, int64_t epochs);
 /// Checkpoints every so many epochs: as set_epochs.
 void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epochs);
 
+/// checkpoint.keep of so many saves, and of a LoRA's as many of their files: checkpoint.keep_exports. 0 keeps all. Of no
+/// `option` it is what the program does of itself, for which `because` is given.
+void set_kept(Translator& t, const std::string& count, const std::string& option, const std::string& because = {});
+
 /// train.schedule for the names of diffusers and transformers; refused where there is no such schedule.
 void set_schedule(Translator& t, const std::string& option);
 

@@ -178,7 +178,9 @@ void tuner_datasets(Translator& t) {
       return found == options.end() ? std::string() : found->value;
     };
     const std::string type = value("dataset_type"), shown = file + ", entry " + entry + " (" + value("id") + ")";
-    if (is_true(value("disabled")) || (type != "" && type != "image" && type != "video")) {
+    if (type == "eval" && !is_true(value("disabled"))) {
+      t.warn_of(shown, "there is no held-out loss: it is not trained on, and not measured");
+    } else if (is_true(value("disabled")) || (type != "" && type != "image" && type != "video")) {
       t.result().implied.push_back({shown, is_true(value("disabled")) ? "it is disabled" : "no data set to train on"});
     } else if (trained) {
       t.result().refused.push_back(
@@ -201,12 +203,18 @@ void tuner_together(Translator& t) {
   tuner_base(t);
   tuner_timesteps(t);
   tuner_amount(t);
+  if (const std::string limit = "checkpoints_total_limit"; t.has(limit))
+    set_kept(t, is_false(t.value(limit)) ? "0" : t.value(limit), limit);
   if (t.has("lr_scheduler")) set_schedule(t, "lr_scheduler");
+  const auto* optimiser = t.result().find("train.optimizer");
+  const bool factored = optimiser && optimiser->value == "came";  // with a third, of its residuals
   std::vector<std::string> betas;
   for (const char* option : {"optimizer_beta1", "optimizer_beta2"})
     if (t.has(option)) betas.push_back(option);
   if (!betas.empty())
-    t.set("train.betas", t.value("optimizer_beta1", "0.9") + "," + t.value("optimizer_beta2", "0.999"), betas);
+    t.set("train.betas",
+          t.value("optimizer_beta1", "0.9") + "," + t.value("optimizer_beta2", "0.999") + (factored ? ",0.9999" : ""),
+          betas);
   if (t.has("lora_alpha")) {
     if (is_false(t.value("lora_alpha")))
       t.imply("lora_alpha", "the rank");

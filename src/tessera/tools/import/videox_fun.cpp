@@ -160,7 +160,21 @@ void videox_optimiser(Translator& t) {
     else
       t.set("plan.moments", "int8", {"--use_8bit_adam"}, "moments in blocks of 256 with a scale");
   }
-  set_script_betas(t);
+  // CAME's numbers are the script's own.
+  const bool came = t.has("--use_came");
+  for (const char* option : {"--adam_beta1", "--adam_beta2", "--adam_epsilon"})
+    if (came && t.has(option)) t.imply(option, "the optimiser is CAME");
+  if (!came) {
+    set_script_betas(t);
+    if (t.has("--adam_epsilon")) t.set("train.eps", t.value("--adam_epsilon"), {"--adam_epsilon"});
+    t.assume("train.betas", "0.9,0.999", "the script's");
+    t.assume("train.eps", "1e-8", "the script's");
+  }
+  if (!t.has("--initial_grad_norm_ratio") && !t.has("--use_deepspeed") && !t.has("--use_fsdp"))
+    t.warn_of(
+        "--initial_grad_norm_ratio is not given",
+        "without DeepSpeed and FSDP the script clips to 5 times the norm at first, less and less over 1000 steps; "
+        "train.clip_norm is the same in all");
   if (t.has("--use_ema")) t.set("train.ema", "0.9999", {"--use_ema"}, "the decay of diffusers' EMAModel");
   set_script_schedule(t);
   if (t.has("--scale_lr")) {
