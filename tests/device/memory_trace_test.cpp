@@ -14,7 +14,7 @@
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/job.h"
 #include "tessera/job/optimiser.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/recipe/load_recipe.h"
 

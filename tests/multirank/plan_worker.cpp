@@ -30,7 +30,7 @@
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/ops/adamw.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
@@ -153,7 +153,7 @@ struct Case {
 
   /// Where a rank has several stages their gradients of conditioning are summed in another order than the plain loop's,
   /// and the stem's gradients follow from that sum. Gradients of weights that are left for later are summed over each
-  /// micro-batch first (ops/later.h).
+  /// micro-batch first (ops/session.h).
   bool same_order(int unit) const {
     const bool later = plan.pipeline.schedule == plan::PipelineSchedule::zero_bubble && plan.mesh[Axis::pp] > 1;
     return (unit > 0 || plan.pipeline.chunks == 1) && !(later && plan.accumulation() > 1);

@@ -4,10 +4,8 @@
 #include "tessera/engine/parallel/attention.h"
 #include "tessera/engine/parallel/reach.h"
 #include "tessera/engine/parallel/tensor.h"
-#include "tessera/engine/saved.h"
 #include "tessera/ops/ops.h"
 #include "tessera/ops/rows.h"
-#include "tessera/ops/target.h"
 
 namespace tessera::engine {
 
@@ -95,7 +93,7 @@ const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const 
 }
 
 Tensor ShardContext::linear(std::string_view site, const Tensor& input, const net::Linear& how) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   ops::WeightSite& w = weight(site, ".weight");
   const bool gelu = how.act == net::Act::gelu_tanh;  // fused: the activated input never exists as a whole
   const Tensor x = gelu ? input : net::activated(input, how);
@@ -117,7 +115,7 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
 }
 
 Tensor ShardContext::norm(std::string_view site, const Tensor& x, const net::Norm& how, int index) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   const net::Space& space = tokens_.space(index);
   if (how.kind == net::Norm::rms) return rms_norm(site, x, how, space, shared_width(site, x, index));
   if (how.scale) return ops::modulated_norm(x, *how.shift, *how.scale, space.rows, how.eps, type_);
@@ -138,7 +136,7 @@ Tensor ShardContext::rms_norm(std::string_view site, const Tensor& x, const net:
 }
 
 Tensor ShardContext::rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, int space) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   return rope(site, x, heads, style, tokens_.space(space));
 }
 
@@ -149,7 +147,7 @@ Tensor ShardContext::rope(std::string_view, const Tensor& x, int64_t, net::RopeS
 }
 
 Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   return gate ? ops::gated_residual(x, y, *gate, tokens_.space(space).rows, site != mode_.unneeded) : ops::sum(x, y);
 }
 
@@ -176,7 +174,7 @@ plan::TokenRange ShardContext::query_rows(int space, bool shares_heads) const {
 }
 
 Tensor ShardContext::ahead(std::string_view site, const Tensor& x) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   return mode_.parallel ? sent_.send(x, tokens_.total(), *mode_.parallel) : x;
 }
 
@@ -194,8 +192,7 @@ Tensor ShardContext::shared_attention(std::string_view site, const ops::Attentio
 Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                                const net::Segments& segments, const net::Softmax& softmax) {
   if (softmax.bias) return ops::attention_bias(q, k, v, heads, softmax.bias->contiguous());
-  SavedStorages::at_site(site);
-  if (ops::asked_attention().use) ops::asked_attention().site = site;
+  session_.site = site;
   gathered_ = Tensor();
   const auto [queries, width] = sent_.sizes(q);
   const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_group_rows(queries);
@@ -223,7 +220,7 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
 
 Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                       int64_t heads, double eps, const net::Rotated& rotated) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   gathered_ = Tensor();
   const bool shares_heads = has_group_rows(q);
   if (shares_heads) heads /= mode_.parallel->tp();
@@ -235,7 +232,7 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
 }
 
 Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   gathered_ = Tensor();
   ops::WeightSite& w = weight(site, ".weight");
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/cut(site) == nullptr);
@@ -244,14 +241,14 @@ Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Con
 }
 
 Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/true);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);
   return ops::unfold(wide, tap_table(reach, tokens_, space, how.kernel, x));
 }
 
 Tensor ShardContext::param(std::string_view site) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   ops::WeightSite& w = weight(site, "");
   return ops::param(w, anchor(w));
 }

@@ -6,6 +6,7 @@
 #include "tessera/engine/store/store.h"
 #include "tessera/net/context.h"
 #include "tessera/ops/ops.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::engine {
 
@@ -80,6 +81,7 @@ class ShardContext final : public net::Context {
   Store& store_;
   const int unit_;
   const at::ScalarType type_;  // of products and attention; the residual stream stays fp32
+  ops::Session& session_ = ops::session();
   const net::Tokens& tokens_;
   const RunMode mode_;
   // Several linears in a row may share an input (q, k, v): it is gathered over tp once. The input, and its gathered

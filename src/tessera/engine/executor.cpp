@@ -9,7 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/executor_run.h"
 #include "tessera/ops/ranges.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/plan/compile/traffic.h"
 #include "tessera/plan/device_groups.h"
 #include "tessera/plan/nvme.h"

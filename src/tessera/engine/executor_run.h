@@ -8,7 +8,7 @@
 #include "tessera/engine/stage_messages.h"
 #include "tessera/engine/step_run.h"
 #include "tessera/engine/unit_run.h"
-#include "tessera/ops/deferred_gradients.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::engine {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/deferred_gradients.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::engine {
 

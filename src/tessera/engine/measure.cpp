@@ -5,7 +5,7 @@
 #include "tessera/engine/largest_cost.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/signatures.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::engine {
 

@@ -26,7 +26,7 @@
 #include "tessera/job/optimiser.h"
 #include "tessera/job/random_parts.h"
 #include "tessera/ops/scalar_type.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"
