@@ -4,6 +4,7 @@
 #include "tessera/engine/parallel/attention.h"
 #include "tessera/engine/parallel/reach.h"
 #include "tessera/engine/parallel/tensor.h"
+#include "tessera/ops/lora.h"
 #include "tessera/ops/ops.h"
 #include "tessera/ops/rows.h"
 
@@ -22,6 +23,16 @@ double attended_pairs(const std::vector<int64_t>& queries, const std::vector<int
 std::vector<int64_t> clamped(std::vector<int64_t> offsets, plan::TokenRange rows) {
   for (int64_t& at : offsets) at = std::clamp<int64_t>(at - rows.begin, 0, rows.count());
   return offsets;
+}
+
+ops::Dropout dropout_of(const net::AdapterSettings& adapters, std::string_view site, const net::Tokens& tokens,
+                        const Tensor& x, const InputPart& part) {
+  if (adapters.dropout <= 0) return {};
+  net::Space rows = tokens.space(part.space);
+  if (part.rows) rows.begin = part.rows->begin, rows.end = part.rows->end;
+  ops::Dropout drop = net::dropout_at(adapters, site, tokens, rows, x.size(0), x.is_meta());
+  drop.width = part.width, drop.first_column = part.first_column;
+  return drop;
 }
 
 }  // namespace
@@ -82,6 +93,19 @@ InputPart ShardContext::input_part(std::string_view site, int space, int64_t col
   return part;
 }
 
+Tensor ShardContext::frozen_linear(std::string_view site, const Tensor& x, ops::WeightSite* bias, bool gelu,
+                                   const InputPart& part, const Tensor* known) {
+  ops::WeightSite *a = adapters_ ? store_.find(unit_, std::string(site).append(net::kLoraA)) : nullptr,
+                  &w = weight(site, ".weight");
+  if (!a) return ops::frozen_linear(x, w, bias, nullptr, store_.anchor(unit_), gelu, type_, known);
+  const ops::Adapter pair{.a = a,
+                          .b = &weight(site, net::kLoraB),
+                          .magnitude = store_.find(unit_, std::string(site).append(net::kLoraMagnitude)),
+                          .scale = adapters_->scale,
+                          .dropout = dropout_of(*adapters_, site, tokens_, x, part)};
+  return ops::frozen_linear(x, w, bias, &pair, store_.anchor(unit_), gelu, type_, known);
+}
+
 /// The sum over tp for an RMSNorm whose columns its ranks share; null where they do not.
 const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const Tensor& x, int space) const {
   const plan::ParamSpec* spec = cut(site);
@@ -102,9 +126,7 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
   const ops::AttentionResult* there = gelu ? known(site) : nullptr;
   const auto weight_gradients = exchanged_.lock() == x.getIntrusivePtr() ? ops::When::late : ops::When::at_once;
   const RunLinear run = [&](const Tensor& rows, ops::WeightSite* b, const Tensor* result) {
-    if (w.frozen)
-      return frozen_site(store_, unit_, site, rows, b, tokens_, adapters_, gelu, type_,
-                         input_part(site, how.space, rows.size(1)), result);
+    if (w.frozen) return frozen_linear(site, rows, b, gelu, input_part(site, how.space, rows.size(1)), result);
     return gelu ? ops::gelu_linear(rows, w, b, store_.anchor(unit_), type_, result)
                 : ops::linear(rows, w, b, store_.anchor(unit_), type_, weight_gradients);
   };

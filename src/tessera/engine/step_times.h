@@ -20,7 +20,7 @@
 #include "tessera/checkpoint/in_place.h"
 #include "tessera/device/streams.h"
 #include "tessera/plan/attention.h"
-#include "tessera/plan/compile/program.h"
+#include "tessera/plan/compile/compile.h"
 
 namespace tessera::engine {
 
