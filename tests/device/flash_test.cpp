@@ -9,7 +9,7 @@
 #include "attention.h"
 #include "simulated.h"
 #include "tessera/ops/kernels.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::testing {
 namespace {
@@ -154,7 +154,7 @@ TEST_P(Cudnn, ComputesManyKeysAndFlashTheRest) {
     plan::AttentionUse use;
     {
       const ops::AttentionScope asked(plan::Attention::cudnn, &use);
-      ops::asked_attention().site = "self_attn";
+      ops::session().site = "self_attn";
       expect_close(batch.run(device::here()), expected);
     }
     EXPECT_EQ(attention_calls().cudnn, 2 * c.forward.cudnn);
@@ -210,7 +210,7 @@ TEST(CudnnRule, LeavesOtherHeadsToFlashAndOtherDtypesToProducts) {
     const Tensor q = at::ones({8, head}, options), k = at::ones({1030, head}, options);
     const ops::AttentionResult to = {at::empty_like(q), at::empty({1, 8}, options.dtype(at::kFloat))};
     use = {}, attention_calls() = {};
-    ops::asked_attention().site = "a";
+    ops::session().site = "a";
     ops::kernels(q).attention({q, k, k}, {}, 1, 1, {0, 8}, {0, 1030}, to);
     return use.text();
   };

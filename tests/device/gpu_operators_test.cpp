@@ -19,7 +19,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/convolution.h"
 #include "tessera/ops/kernels.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::testing {
 

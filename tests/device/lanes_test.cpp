@@ -122,7 +122,7 @@ TEST_P(Lanes, LetTheHostWaitOnceAStep) {
 /// between an instruction and a fetch that waits for it. The fetch then may get what the thread has just freed.
 TEST_P(Lanes, FetchesComeAfterWorkOfOtherThreadsInTheMemoryThatTheyGet) {
   ToyRank rank(toy, GetParam().plan(toy));
-  rank.executor().on_instruction([&](int64_t, int, const plan::Instruction& in, bool ends) {
+  rank.engine().lanes().on_instruction([&](int64_t, int, const plan::Instruction& in, bool ends) {
     if (!ends || in.lane != plan::Lane::compute) return;
     std::thread([] {
       device::enter_thread();
@@ -131,7 +131,7 @@ TEST_P(Lanes, FetchesComeAfterWorkOfOtherThreadsInTheMemoryThatTheyGet) {
     }).join();
   });
   EXPECT_NO_THROW(rank.run(1));
-  rank.executor().on_instruction({});
+  rank.engine().lanes().on_instruction({});
 }
 
 /// An instruction as the executor labels it.
@@ -158,7 +158,7 @@ struct Timed {
 };
 std::vector<Timed> times_of(ToyRank& rank) {
   std::vector<Timed> found;
-  for (const std::string& line : rank.executor().last_lines()) {
+  for (const std::string& line : rank.engine().times().last_lines()) {
     const auto number = [&](const char* key) { return std::stod(line.substr(line.find(key) + std::strlen(key))); };
     found.push_back({rank.schedule().list[found.size()], number("\"t0\":"), number("\"t1\":")});
   }
@@ -170,10 +170,10 @@ std::vector<Timed> times_of(ToyRank& rank) {
 TEST_P(LateLanes, TimesAreThoseOfTheDevice) {
   constexpr double kSlow = 0.02, kNear = 2e-3;  // seconds
   ToyRank rank(toy, GetParam().plan(toy));
-  rank.executor().read_times();
+  rank.engine().times().read();
   rank.run(1);
-  rank.executor().keep_lines(true);
-  (void)rank.executor().take_busy();
+  rank.engine().times().keep_lines(true);
+  (void)rank.engine().times().take_busy();
   timeline().slow_down("stash", kSlow);
   rank.run(2);
   const std::vector<Timed> times = times_of(rank);
@@ -188,9 +188,9 @@ TEST_P(LateLanes, TimesAreThoseOfTheDevice) {
     EXPECT_GE(one.ended - one.began, kSlow) << label(one.in);
     stashes += one.ended - one.began;
   }
-  const auto busy = rank.executor().take_busy();
+  const auto busy = rank.engine().times().take_busy();
   EXPECT_NEAR(busy.contains("d2h") ? busy.at("d2h") : 0, stashes, 1e-2 + 0.1 * stashes);
-  EXPECT_GT(rank.executor().take_work(), 0);
+  EXPECT_GT(rank.engine().times().take_work(), 0);
 }
 
 /// LibTorch's convolutions would round their operands to 10 bits.
@@ -316,23 +316,23 @@ TEST(LaneProgress, NamesWhatALaneHasFinishedAndWhatItIsAtOnTheDevice) {
   timeline().slow_down("stash mid1", 0.5);
   std::optional<engine::LaneProgress> seen;
   std::atomic<int> begun = 0;
-  rank.executor().on_instruction([&](int64_t, int index, const plan::Instruction& in, bool ends) {
+  rank.engine().lanes().on_instruction([&](int64_t, int index, const plan::Instruction& in, bool ends) {
     if (!ends && in.lane == plan::Lane::d2h)  // its work comes after this
-      for (const engine::LaneProgress& lane : rank.executor().progress()->look())
+      for (const engine::LaneProgress& lane : rank.engine().lanes().progress()->look())
         if (lane.lane == in.lane && lane.next && lane.next->index == index) {
           EXPECT_FALSE(lane.given) << label(in);
           ++begun;
         }
     if (ends || in.op != plan::Op::forward || in.name != "mid2" || in.micro != 0) return;
     const auto look = [&] {
-      for (const engine::LaneProgress& lane : rank.executor().progress()->look())
+      for (const engine::LaneProgress& lane : rank.engine().lanes().progress()->look())
         if (lane.lane == plan::Lane::d2h) seen = lane;
       return seen && seen->next && label(seen->next->instruction()) == "stash mid1" && seen->given;
     };
     for (int i = 0; i < 10'000 && !look(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   rank.run(2);
-  rank.executor().on_instruction({});
+  rank.engine().lanes().on_instruction({});
   ASSERT_TRUE(seen && seen->next && seen->finished);
   EXPECT_EQ(label(seen->next->instruction()), "stash mid1");
   EXPECT_TRUE(seen->given);
@@ -341,7 +341,7 @@ TEST(LaneProgress, NamesWhatALaneHasFinishedAndWhatItIsAtOnTheDevice) {
   EXPECT_EQ(seen->next->step, 2);
   timeline().slow_down("", 0);
   timeline().await_all();
-  for (const engine::LaneProgress& lane : rank.executor().progress()->look()) {
+  for (const engine::LaneProgress& lane : rank.engine().lanes().progress()->look()) {
     EXPECT_FALSE(lane.next) << label(lane.next->instruction());
     EXPECT_TRUE(lane.finished);
   }
@@ -354,17 +354,18 @@ TEST(LossyLanes, LetTheHostWaitOnceAStepAndTellTheErrorOfAll) {
   for (const DType form : {DType::i8, DType::bf16}) {
     ToyRank rank(toy, toy.plan({.activations = {plan::Graph::rebuild, form}}));
     rank.run(1);
-    (void)rank.executor().take_compression_error();
+    (void)rank.engine().interpreter().numbers().take_compression_error();
     (void)timeline().take_counts();
     rank.run(2);
     EXPECT_EQ(timeline().take_counts().waits, 1);
-    const engine::CompressionError error = rank.executor().take_compression_error();
+    const engine::CompressionError error = rank.engine().interpreter().numbers().take_compression_error();
     EXPECT_GT(error.count, 0);
     EXPECT_GT(error.sum, 0);
     EXPECT_LT(error.most, 1e-2);
     EXPECT_EQ(error.unread, 0);
     rank.run(3);
-    EXPECT_EQ(rank.executor().take_compression_error().count, error.count) << "those of a step of its own";
+    EXPECT_EQ(rank.engine().interpreter().numbers().take_compression_error().count, error.count)
+        << "those of a step of its own";
   }
 }
 

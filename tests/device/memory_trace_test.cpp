@@ -14,7 +14,7 @@
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/job.h"
 #include "tessera/job/optimiser.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/recipe/load_recipe.h"
 
@@ -128,7 +128,7 @@ std::vector<Trace> run(const recipe::Recipe& recipe, const job::Job& job, const 
   Sizes objective(*job.model, shape, job.context_length, plan.micro_batch);
   const net::StepControl control{1, 1e-3, 1};
   std::vector<Trace> traces;
-  engine.executor().on_instruction([&](int64_t, int index, const plan::Instruction& in, bool ends) {
+  engine.lanes().on_instruction([&](int64_t, int index, const plan::Instruction& in, bool ends) {
     if (in.lane != plan::Lane::compute) return;
     Trace& t = traces.back();
     t.peak = std::max(t.peak, engine::Meter::peak());

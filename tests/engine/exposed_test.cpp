@@ -1,4 +1,4 @@
-#include "tessera/engine/exposed.h"
+#include "tessera/engine/step_times.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tessera/engine/in_effect.h"
+#include "tessera/engine/step_times.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,6 @@
 
 #include "engine/toy_engine.h"
 #include "plan/toy.h"
-#include "tessera/engine/exposed.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/is_block.h"
 #include "tessera/plan/plan_hash.h"
@@ -44,10 +43,10 @@ struct Executed {
     if (change) change(plan);
     toy::ToyRank rank(model, plan);
     rank.step(1);
-    rank.executor().keep_lines(true);
+    rank.engine().times().keep_lines(true);
     rank.step(2);
-    did = rank.executor().last_effect();
-    lines = rank.executor().last_lines();
+    did = rank.engine().times().last_effect();
+    lines = rank.engine().times().last_lines();
   }
   /// Lines of the trace that hold the text.
   int traced(const std::string& text) const {

@@ -1,4 +1,4 @@
-#include "tessera/engine/largest_cost.h"
+#include "tessera/engine/measure.h"
 
 #include <gtest/gtest.h>
 

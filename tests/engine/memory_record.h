@@ -4,9 +4,9 @@
 // where one stands that takes memory; and whoever is given bytes comes after the instruction that freed them.
 //
 //   MemoryRecord& record = MemoryRecord::install();          // in front of the meter, before the first tensor
-//   executor.on_instruction([&](..., int index, const plan::Instruction& in, bool ends) { record.at(index, in, ends); });
+//   engine.lanes().on_instruction([&](..., int index, const plan::Instruction& in, bool ends) { record.at(index, in, ends); });
 //   record.start(schedule);
-//   { const MemoryRecord::Scope scope(record); executor.run(...); }
+//   { const MemoryRecord::Scope scope(record); engine.run(...); }
 //   record.take_faults();                                     // a sentence each
 #include <c10/core/CPUAllocator.h>
 

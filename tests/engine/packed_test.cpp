@@ -1,4 +1,4 @@
-#include "tessera/engine/packed.h"
+#include "tessera/engine/saved.h"
 
 #include <gtest/gtest.h>
 

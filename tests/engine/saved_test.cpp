@@ -16,9 +16,9 @@ TEST(SavedStorages, ListEachStorageOnceUnderItsSiteAndLeaveOutWhatIsForeign) {
   std::vector<SavedStorage> found;
   {
     SavedStorages saved({x, given});
-    SavedStorages::at_site("first");
+    ops::session().site = "first";
     a = x.exp();  // saves its result
-    SavedStorages::at_site("second");
+    ops::session().site = "second";
     y = (a * given).sin() + a.sin();  // saves a again, and a * given
     found = saved.take({y}, {});
   }
@@ -96,13 +96,13 @@ TEST(LeanGraph, HoldsWhatValuesAreMadeFromUnderTheirSiteAndNotTheValues) {
   at::Tensor out;
   std::vector<SavedStorage> found;
   SavedStorages saved({x, shift, scale, rows}, /*selective=*/true);
-  SavedStorages::at_site("product");
+  ops::session().site = "product";
   const at::Tensor addend = at::randn({64, 32}) * 2;  // of nobody else
-  SavedStorages::at_site("sum");
+  ops::session().site = "sum";
   at::Tensor sum = ops::sum(x, addend);
-  SavedStorages::at_site("norm");
+  ops::session().site = "norm";
   at::Tensor y = ops::modulated_norm(sum, shift, scale, ops::RowIndex(rows), 1e-6);
-  SavedStorages::at_site("reader");
+  ops::session().site = "reader";
   out = (y * y).sum();
   std::map<std::string, int64_t> bytes;
   for (const SavedStorage& s : saved.take({out}, {})) bytes[s.site] += s.bytes();
@@ -115,11 +115,10 @@ TEST(LeanGraph, AValueIsMadeOnceAndGoesWithItsLastReader) {
   Meter::install();
   int made = 0;
   const at::Tensor from = at::randn({256}), result = from * 2;
-  const std::string site = "here";
   std::vector<at::Tensor> stays;
   std::vector<std::unique_ptr<ops::Rebuilds::Use>> uses;
   {
-    ops::Rebuilds rebuilds([&](const at::Tensor& t, const std::string&) { stays.push_back(t); }, site);
+    ops::Rebuilds rebuilds([&](const at::Tensor& t, const std::string&) { stays.push_back(t); });
     rebuilds.register_value(result, {from}, [&](const std::vector<at::Tensor>& x) { return ++made, x[0] * 2; });
     EXPECT_TRUE(stays.empty()) << "nobody reads it yet";
     EXPECT_EQ(rebuilds.use(from), nullptr);
@@ -140,10 +139,9 @@ TEST(LeanGraph, AValueIsMadeOnceAndGoesWithItsLastReader) {
 TEST(LeanGraph, WhatIsTwoStepsFromAReaderIsMadeTwiceInsteadOfHeld) {
   int made = 0;
   const at::Tensor from = at::randn({256}), first = from * 2, second = first * 2, third = second * 2;
-  const std::string site = "here";
   std::unique_ptr<ops::Rebuilds::Use> late, next, reader;
   {
-    ops::Rebuilds rebuilds([](const at::Tensor&, const std::string&) {}, site);
+    ops::Rebuilds rebuilds([](const at::Tensor&, const std::string&) {});
     const auto doubled = [&](const std::vector<at::Tensor>& x) { return ++made, x[0] * 2; };
     rebuilds.register_value(first, {from}, doubled);
     rebuilds.register_value(second, {first}, doubled);

@@ -1,5 +1,5 @@
 #pragma once
-// A model of a few units on one rank, with the store, the executor and AdamW around it, in milliseconds.
+// A model of a few units on one rank, with the store, the engine and AdamW around it, in milliseconds.
 //
 //   Toy toy;                                            // an input layer, a residual block, an output layer
 //   ToyRank rank(toy, toy.plan());                      // weights by name: the same under every plan
@@ -151,7 +151,7 @@ class ToyRank {
     fill_shards(store(), fill);
   }
   Store& store() { return engine_.store(); }
-  Executor& executor() { return engine_.executor(); }
+  Engine& engine() { return engine_; }
   const plan::Schedule& schedule() const { return program_->schedule; }
 
   comm::Comm& comm() { return comm_; }

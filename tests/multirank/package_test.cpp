@@ -175,7 +175,7 @@ TEST_F(Package, AnInstallationHasEverythingInItsUsualPlace) {
   for (const char* file :
        {"bin/tessera", "libexec/tessera/tessera", "share/man/man1/tessera.1", "share/zsh/site-functions/_tessera",
         "share/bash-completion/completions/tessera", "share/fish/vendor_completions.d/tessera.fish",
-        "share/tessera/recipes/wan-tiny_demo_cpu.toml", "include/tessera/engine/executor.h",
+        "share/tessera/recipes/wan-tiny_demo_cpu.toml", "include/tessera/engine/engine.h",
         "include/tessera/net/unit.h"}) {
     EXPECT_TRUE(fs::exists(stage / "usr" / file)) << file;
     EXPECT_TRUE(fs::exists(stage / "usr" / file) && fs::file_size(stage / "usr" / file) > 0) << file;

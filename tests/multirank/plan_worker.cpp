@@ -25,12 +25,12 @@
 #include "seed_worker.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
-#include "tessera/engine/executor.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/ops/adamw.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
@@ -153,7 +153,7 @@ struct Case {
 
   /// Where a rank has several stages their gradients of conditioning are summed in another order than the plain loop's,
   /// and the stem's gradients follow from that sum. Gradients of weights that are left for later are summed over each
-  /// micro-batch first (ops/later.h).
+  /// micro-batch first (ops/session.h).
   bool same_order(int unit) const {
     const bool later = plan.pipeline.schedule == plan::PipelineSchedule::zero_bubble && plan.mesh[Axis::pp] > 1;
     return (unit > 0 || plan.pipeline.chunks == 1) && !(later && plan.accumulation() > 1);
@@ -443,14 +443,12 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   const plan::Programs programs(c.plan, plan::compile_all(spec, c.plan, rank, 1), /*samples=*/false);
   const int64_t arena = programs.arena;
   const plan::MemoryCurve curve = plan::memory_curve(spec, c.plan, programs.train->schedule, rank, arena);
-  optim::AdamW adamw({.format = c.plan.states});
-  Store store(spec, prefixes_of(*c.model), c.plan, rank, device::here(), true, {"/tmp", /*checksum=*/true});
-  store.set_arena(arena);
-  store.make_states(adamw);
+  Engine engine(c.model->units(), spec, c.plan, comm, rank, {.nvme = {"/tmp", /*checksum=*/true}, .poison = true});
+  Store& store = engine.store();
+  engine.use(programs);
+  engine.optimise(std::make_unique<const optim::AdamW>(optim::AdamWOptions{.format = c.plan.states}));
   c.fill(store);
   check_persistent(store, curve);
-  Executor executor(c.model->units(), spec, store, comm, c.plan, rank,
-                    {.poison = true, .nvme = {"/tmp", /*checksum=*/true}});
   std::vector<Tensor> outputs;
   const auto gradient = [&](const Tensor& prediction, int micro) {
     {
@@ -462,7 +460,6 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   Given objective(batches, gradient);
   const net::StepControl control{1, 1e-3, 0.5};
   Pass pass;
-  if (c.plan.update == plan::Update::in_backward) pass.ahead = control;
   double norm = 0;
   const int64_t before = Meter::live();
   const auto own = [&] {  // what the test itself keeps
@@ -480,7 +477,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     if (found > peak) peak = found, at = where;
   };
   testing::MemoryRecord& record = testing::MemoryRecord::install();
-  executor.on_instruction([&](int64_t, int index, const plan::Instruction& in, bool ends) {
+  engine.lanes().on_instruction([&](int64_t, int index, const plan::Instruction& in, bool ends) {
     record.at(index, in, ends);
     if (in.lane != plan::Lane::compute) return;
     look(std::string(ends ? "" : "what comes before ") + std::string(name(in.op)) + " " + in.name);
@@ -490,27 +487,29 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   // in the second, without an optimiser, and those of the second after it.
   const bool just_in_time = programs.just_in_time();
   const auto check_disk = [&] {
-    expect(executor.disk_bytes() == curve.nvme.activations, std::to_string(executor.disk_bytes()) +
-                                                                " bytes of activations rest on disk, planned " +
-                                                                std::to_string(curve.nvme.activations));
+    expect(engine.interpreter().disk_bytes() == curve.nvme.activations,
+           std::to_string(engine.interpreter().disk_bytes()) + " bytes of activations rest on disk, planned " +
+               std::to_string(curve.nvme.activations));
   };
   for (int64_t step = 1; step <= 2; ++step) {
     outputs.clear();
     Meter::reset_peak();
     pass.program = programs.step(/*pending=*/step > 1), pass.step = step;
+    const std::optional<net::StepControl> decided = step == 2 ? std::optional(control) : std::nullopt;
+    if (c.plan.update == plan::Update::in_backward) pass.ahead = decided;
     record.start(pass.program->schedule);
     StepRun half = [&] {
       const testing::MemoryRecord::Scope scope(record);
-      return executor.run(pass, objective, {}, step == 2 && !just_in_time ? &adamw : nullptr);
+      return engine.run(pass, objective, {});
     }();
     norm = half.norm();
     {
       const testing::MemoryRecord::Scope scope(record);
-      executor.finish(std::move(half), control);
+      engine.finish(std::move(half), decided);
     }
     if (!device::used())  // it sees memory of the CPU
       for (const std::string& fault : record.take_faults()) expect(false, fault);
-    if (just_in_time && step == 2) executor.update(programs.updates, step, adamw);
+    if (just_in_time && step == 2) engine.update(programs.updates, step);
     look("the end of the step");
     check_disk();
     const bool has_output = store.owns(store.units() - 1);
@@ -546,7 +545,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   expect(peak <= curve.peak, "takes more than the plan says: " + numbers);
   expect(peak >= least, "takes less than the plan says: " + numbers);
   outputs.clear();
-  const CompressionError error = executor.take_compression_error();
+  const CompressionError error = engine.interpreter().numbers().take_compression_error();
   expect(error.most < kLossyBound && (c.lossy() || error.count == 0),
          std::to_string(error.count) + " activations compressed, with relative errors up to " +
              std::to_string(error.most));
@@ -554,7 +553,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     for (int u = 0; u < store.units(); ++u)
       if (store.owns(u) && keeps_gradient(c, store, u))
         expected.gradients[u] = store.grad(u).cpu().to(at::kFloat, false, true);
-  check_update(c, spec, store, expected, adamw, comm, rank);
+  check_update(c, spec, store, expected, optim::AdamW({.format = c.plan.states}), comm, rank);
   expect(Meter::live() == before, "leaves " + std::to_string(Meter::live() - before) + " bytes");
   ++plans;
 }

@@ -5,8 +5,8 @@
 #include "operators.h"
 #include "tables.h"
 #include "tessera/base/check.h"
-#include "tessera/ops/deferred_gradients.h"
 #include "tessera/ops/reference.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::testing {
 

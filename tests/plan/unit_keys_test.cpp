@@ -194,10 +194,10 @@ TEST(UnitsOfExperts, AStepRunsTheScheduleOfItsExpert) {
   EXPECT_EQ(by_step[3], by_step[1]);
   EXPECT_EQ(by_step[4], by_step[2]);
   const Schedule own = compile_train(spec, plan.as_of(1), 0);
-  EXPECT_EQ(schedule_hash(all.step(1, true)), schedule_hash(own));
-  EXPECT_NE(schedule_hash(all.step(0, true)), schedule_hash(own));
+  EXPECT_EQ(schedule_hash(all.step(true, 1)), schedule_hash(own));
+  EXPECT_NE(schedule_hash(all.step(true, 0)), schedule_hash(own));
   EXPECT_EQ(all.arena(false), std::max({all.train.arena, all.first.arena, all.updates.arena, own.arena,
-                                        all.step(1, false).arena, all.updates_of(1).arena}));
+                                        all.step(false, 1).arena, all.updates_of(1).arena}));
 }
 
 }  // namespace

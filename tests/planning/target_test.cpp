@@ -14,7 +14,7 @@
 #include "tessera/job/job.h"
 #include "tessera/models/registry.h"
 #include "tessera/ops/kernels.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/plan/device_groups.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/planning/plan_request.h"

@@ -4,10 +4,9 @@
 #include "tessera/engine/parallel/attention.h"
 #include "tessera/engine/parallel/reach.h"
 #include "tessera/engine/parallel/tensor.h"
-#include "tessera/engine/saved.h"
+#include "tessera/ops/lora.h"
 #include "tessera/ops/ops.h"
 #include "tessera/ops/rows.h"
-#include "tessera/ops/target.h"
 
 namespace tessera::engine {
 
@@ -24,6 +23,16 @@ double attended_pairs(const std::vector<int64_t>& queries, const std::vector<int
 std::vector<int64_t> clamped(std::vector<int64_t> offsets, plan::TokenRange rows) {
   for (int64_t& at : offsets) at = std::clamp<int64_t>(at - rows.begin, 0, rows.count());
   return offsets;
+}
+
+ops::Dropout dropout_of(const net::AdapterSettings& adapters, std::string_view site, const net::Tokens& tokens,
+                        const Tensor& x, const InputPart& part) {
+  if (adapters.dropout <= 0) return {};
+  net::Space rows = tokens.space(part.space);
+  if (part.rows) rows.begin = part.rows->begin, rows.end = part.rows->end;
+  ops::Dropout drop = net::dropout_at(adapters, site, tokens, rows, x.size(0), x.is_meta());
+  drop.width = part.width, drop.first_column = part.first_column;
+  return drop;
 }
 
 }  // namespace
@@ -84,6 +93,19 @@ InputPart ShardContext::input_part(std::string_view site, int space, int64_t col
   return part;
 }
 
+Tensor ShardContext::frozen_linear(std::string_view site, const Tensor& x, ops::WeightSite* bias, bool gelu,
+                                   const InputPart& part, const Tensor* known) {
+  ops::WeightSite *a = adapters_ ? store_.find(unit_, std::string(site).append(net::kLoraA)) : nullptr,
+                  &w = weight(site, ".weight");
+  if (!a) return ops::frozen_linear(x, w, bias, nullptr, store_.anchor(unit_), gelu, type_, known);
+  const ops::Adapter pair{.a = a,
+                          .b = &weight(site, net::kLoraB),
+                          .magnitude = store_.find(unit_, std::string(site).append(net::kLoraMagnitude)),
+                          .scale = adapters_->scale,
+                          .dropout = dropout_of(*adapters_, site, tokens_, x, part)};
+  return ops::frozen_linear(x, w, bias, &pair, store_.anchor(unit_), gelu, type_, known);
+}
+
 /// The sum over tp for an RMSNorm whose columns its ranks share; null where they do not.
 const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const Tensor& x, int space) const {
   const plan::ParamSpec* spec = cut(site);
@@ -95,7 +117,7 @@ const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const 
 }
 
 Tensor ShardContext::linear(std::string_view site, const Tensor& input, const net::Linear& how) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   ops::WeightSite& w = weight(site, ".weight");
   const bool gelu = how.act == net::Act::gelu_tanh;  // fused: the activated input never exists as a whole
   const Tensor x = gelu ? input : net::activated(input, how);
@@ -104,9 +126,7 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
   const ops::AttentionResult* there = gelu ? known(site) : nullptr;
   const auto weight_gradients = exchanged_.lock() == x.getIntrusivePtr() ? ops::When::late : ops::When::at_once;
   const RunLinear run = [&](const Tensor& rows, ops::WeightSite* b, const Tensor* result) {
-    if (w.frozen)
-      return frozen_site(store_, unit_, site, rows, b, tokens_, adapters_, gelu, type_,
-                         input_part(site, how.space, rows.size(1)), result);
+    if (w.frozen) return frozen_linear(site, rows, b, gelu, input_part(site, how.space, rows.size(1)), result);
     return gelu ? ops::gelu_linear(rows, w, b, store_.anchor(unit_), type_, result)
                 : ops::linear(rows, w, b, store_.anchor(unit_), type_, weight_gradients);
   };
@@ -117,7 +137,7 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
 }
 
 Tensor ShardContext::norm(std::string_view site, const Tensor& x, const net::Norm& how, int index) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   const net::Space& space = tokens_.space(index);
   if (how.kind == net::Norm::rms) return rms_norm(site, x, how, space, shared_width(site, x, index));
   if (how.scale) return ops::modulated_norm(x, *how.shift, *how.scale, space.rows, how.eps, type_);
@@ -138,7 +158,7 @@ Tensor ShardContext::rms_norm(std::string_view site, const Tensor& x, const net:
 }
 
 Tensor ShardContext::rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, int space) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   return rope(site, x, heads, style, tokens_.space(space));
 }
 
@@ -149,7 +169,7 @@ Tensor ShardContext::rope(std::string_view, const Tensor& x, int64_t, net::RopeS
 }
 
 Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   return gate ? ops::gated_residual(x, y, *gate, tokens_.space(space).rows, site != mode_.unneeded) : ops::sum(x, y);
 }
 
@@ -176,7 +196,7 @@ plan::TokenRange ShardContext::query_rows(int space, bool shares_heads) const {
 }
 
 Tensor ShardContext::ahead(std::string_view site, const Tensor& x) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   return mode_.parallel ? sent_.send(x, tokens_.total(), *mode_.parallel) : x;
 }
 
@@ -194,8 +214,7 @@ Tensor ShardContext::shared_attention(std::string_view site, const ops::Attentio
 Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
                                const net::Segments& segments, const net::Softmax& softmax) {
   if (softmax.bias) return ops::attention_bias(q, k, v, heads, softmax.bias->contiguous());
-  SavedStorages::at_site(site);
-  if (ops::asked_attention().use) ops::asked_attention().site = site;
+  session_.site = site;
   gathered_ = Tensor();
   const auto [queries, width] = sent_.sizes(q);
   const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_group_rows(queries);
@@ -223,7 +242,7 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
 
 Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                       int64_t heads, double eps, const net::Rotated& rotated) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   gathered_ = Tensor();
   const bool shares_heads = has_group_rows(q);
   if (shares_heads) heads /= mode_.parallel->tp();
@@ -235,7 +254,7 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
 }
 
 Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   gathered_ = Tensor();
   ops::WeightSite& w = weight(site, ".weight");
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/cut(site) == nullptr);
@@ -244,14 +263,14 @@ Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Con
 }
 
 Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/true);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);
   return ops::unfold(wide, tap_table(reach, tokens_, space, how.kernel, x));
 }
 
 Tensor ShardContext::param(std::string_view site) {
-  SavedStorages::at_site(site);
+  session_.site = site;
   ops::WeightSite& w = weight(site, "");
   return ops::param(w, anchor(w));
 }

@@ -1,11 +1,12 @@
 #pragma once
 // The engine's Context: the same sites as the plain one, over views of the weights in the unit's slot. Operators write
 // weight gradients straight into the gradient buffer ([Note: weights outside autograd] in ops/weight.h).
-#include "tessera/engine/frozen_site.h"
 #include "tessera/engine/parallel/ulysses.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/net/context.h"
 #include "tessera/ops/ops.h"
+#include "tessera/ops/session.h"
+#include "tessera/plan/token_shares.h"
 
 namespace tessera::engine {
 
@@ -21,6 +22,13 @@ struct RunMode {
   /// Measurement: called with each site whose result can be kept.
   std::function<void(std::string_view site, double flops)> on_result = {};
   const Parallel* parallel = nullptr;  ///< the ranks that share the tokens; lives as long as the graph; null: none
+};
+
+/// The rows of a space and the columns that a linear's input has, for dropout: its mask is drawn for the whole input.
+struct InputPart {
+  int space = 0;
+  std::optional<plan::TokenRange> rows = {};  ///< of the space; nullopt: this rank's rows
+  int64_t width = 0, first_column = 0;        ///< of the whole input; width 0: x has all columns
 };
 
 class ShardContext final : public net::Context {
@@ -63,6 +71,10 @@ class ShardContext final : public net::Context {
                        const Tensor* known = nullptr);
   /// The part of the whole input that x [rows, cols] is for a linear that tensor parallelism shards.
   InputPart input_part(std::string_view site, int space, int64_t cols) const;
+  /// A linear with a frozen weight, and its LoRA pair where the unit has one (net/adapters.h). `known` as in
+  /// ops::frozen_linear.
+  Tensor frozen_linear(std::string_view site, const Tensor& x, ops::WeightSite* bias, bool gelu, const InputPart& part,
+                       const Tensor* known);
   const ops::SharedWidth* shared_width(std::string_view site, const Tensor& x, int space) const;
   bool has_group_rows(const Tensor& x) const { return has_group_rows(x.size(0)); }
   bool has_group_rows(int64_t rows) const;
@@ -80,6 +92,7 @@ class ShardContext final : public net::Context {
   Store& store_;
   const int unit_;
   const at::ScalarType type_;  // of products and attention; the residual stream stays fp32
+  ops::Session& session_ = ops::session();
   const net::Tokens& tokens_;
   const RunMode mode_;
   // Several linears in a row may share an input (q, k, v): it is gathered over tp once. The input, and its gathered

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tessera/engine/memory/host_memory.h"
-#include "tessera/plan/compile/program.h"
+#include "tessera/plan/compile/compile.h"
 
 namespace tessera::engine {
 

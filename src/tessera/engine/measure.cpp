@@ -1,15 +1,233 @@
 #include "tessera/engine/measure.h"
 
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+
 #include "tessera/base/check.h"
-#include "tessera/engine/graph_cost.h"
-#include "tessera/engine/largest_cost.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/signatures.h"
-#include "tessera/ops/target.h"
+#include "tessera/engine/unit_run.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::engine {
 
 namespace {
+
+/// A unit and the inputs of its forward on one of the ranks that share the tokens. Borrows everything.
+struct UnitProbe {
+  const net::Unit& unit;
+  Store& store;  ///< has this unit alone, bound
+  const net::Tokens& tokens;
+  const Parallel& parallel;
+  const std::vector<Tensor>&stream, &cond;  ///< its inputs
+  bool want_input, want_cond;               ///< whether the stream and cond need gradients
+  bool first;                               ///< the model's first unit: its input is the batch
+};
+
+struct GraphMeasure {
+  plan::GraphCost cost;
+  int64_t grad_in = 0;
+  std::vector<int64_t> grad_cond;
+  std::vector<plan::Traffic> backward_traffic;
+};
+
+/// Device bytes of tensors, with the allocator's rounding.
+int64_t allocated_bytes(const std::vector<Tensor>& tensors) {
+  int64_t sum = 0;
+  for (const Tensor& t : tensors)
+    if (t.defined()) sum += round_up(static_cast<int64_t>(t.storage().nbytes()), 64);
+  return sum;
+}
+
+/// The same, counting a storage that several tensors share once.
+int64_t distinct_bytes(const std::vector<Tensor>& tensors) {
+  std::vector<c10::StorageImpl*> seen;
+  int64_t sum = 0;
+  for (const Tensor& t : tensors) {
+    auto* storage = t.storage().unsafeGetStorageImpl();
+    if (std::find(seen.begin(), seen.end(), storage) != seen.end()) continue;
+    seen.push_back(storage);
+    sum += round_up(static_cast<int64_t>(t.storage().nbytes()), 64);
+  }
+  return sum;
+}
+
+/// Bytes of a saved tensor in each quantised form.
+plan::Compact compact(const SavedStorage& saved) {
+  plan::Compact bytes;
+  for (const DType form : plan::kLossyForms)
+    if (can_pack(saved, form)) bytes[form] = {saved.bytes(), packed_bytes(saved, form)};
+  return bytes;
+}
+
+/// The forward with a graph, as a step runs it.
+net::Flow build_graph(const UnitProbe& p, net::Context& ctx, const std::vector<Tensor>& cond, bool selective,
+                      UnitRun& run) {
+  std::optional<SavedStorages> saved;
+  if (selective) saved.emplace(foreign_tensors(run.in, cond, p.tokens), selective);
+  return run_forward(p.unit, ctx, cond, true, run);
+}
+
+void measure_forward(const UnitProbe& p, bool selective, plan::GraphCost& cost) {
+  ShardContext ctx(p.store, 0, p.tokens, {.parallel = &p.parallel});
+  UnitRun run{.in = leaves(p.stream, p.want_input)};
+  const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
+  const Meter::MetaCount count;
+  const net::Flow out = build_graph(p, ctx, cond, selective, run);
+  cost.keep_peak = count.peak();
+  cost.saved = count.live() - allocated_bytes(out.stream) - distinct_bytes(out.cond);
+}
+
+void measure_backward(const UnitProbe& p, bool selective, GraphMeasure& result) {
+  UnitRun run{.in = leaves(p.stream, p.want_input)};
+  const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
+  std::vector<Tensor> cond_grad(cond.size());
+  ShardContext ctx(p.store, 0, p.tokens, {.unneeded = p.unit.output_site(), .parallel = &p.parallel});
+  p.store.bind_grad(0, -1, true);
+  Meter::MetaCount count;
+  std::vector<Tensor> out_grad, out_cond_grad,
+      made;  // conditioning stays as long as the micro-batch: a graph that goes
+  {          // frees none of it
+    net::Flow out = build_graph(p, ctx, cond, selective, run);
+    for (const Tensor& t : out.stream) out_grad.push_back(at::empty(t.sizes(), t.options()));
+    for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
+    made = std::move(out.cond);
+  }
+  const int64_t start = count.live();
+  count.reset_peak();
+  const Parallel::Notes notes(p.parallel, result.backward_traffic);
+  const std::vector<Tensor> in_grad =
+      run_backward(run, std::move(out_grad), std::move(out_cond_grad), cond, cond_grad, p.store.anchor(0));
+  result.cost.backward_peak = count.peak() - start;
+  result.grad_in = allocated_bytes(in_grad);
+  for (const Tensor& t : cond_grad) result.grad_cond.push_back(t.defined() ? allocated_bytes({t}) : 0);
+  p.store.finish_grad(0);
+}
+
+/// Measures a backward that defers its weight gradients: the bytes that it holds until they run. The unit's input is a
+/// fresh tensor here, so that its bytes count if they are held; the first unit's input lives as long as the
+/// micro-batch.
+void measure_deferred(const UnitProbe& p, bool selective, plan::GraphCost& cost) {
+  Meter::MetaCount count;
+  std::vector<Tensor> input = p.stream, cond_grad(p.cond.size());
+  if (!p.first)
+    for (Tensor& t : input) t = at::empty_strided(t.sizes(), t.strides(), t.options());
+  ops::DeferredGradients deferred(p.store.trained_sites(0));
+  {
+    UnitRun run{.in = leaves(input, p.want_input)};
+    input.clear();
+    const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
+    ShardContext ctx(p.store, 0, p.tokens, {.unneeded = p.unit.output_site(), .parallel = &p.parallel});
+    std::vector<Tensor> out_grad, out_cond_grad, made;  // made: the unit's conditioning, which stays
+    {
+      net::Flow out = build_graph(p, ctx, cond, selective, run);
+      for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
+      for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
+      made = std::move(out.cond);
+    }
+    const int64_t start = count.live();
+    count.reset_peak();
+    const ops::DeferredGradients::Scope scope(deferred);
+    run_backward(run, std::move(out_grad), std::move(out_cond_grad), cond, cond_grad, p.store.anchor(0));
+    cost.deferred_peak = count.peak() - start;
+  }
+  cond_grad.clear();
+  cost.deferred = count.live();
+  count.reset_peak();
+  p.store.bind_grad(0, -1, true);
+  deferred.run();
+  cost.weight_grad_peak = count.peak() - cost.deferred;
+  p.store.finish_grad(0);
+}
+
+/// The bytes that the graph saves at each site, the same quantised, and the work of recomputing norms and residual
+/// sums.
+void measure_sites(const UnitProbe& p, bool selective, plan::GraphCost& cost) {
+  ShardContext ctx(p.store, 0, p.tokens, {.parallel = &p.parallel});
+  UnitRun run{.in = leaves(p.stream, p.want_input)};
+  const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
+  SavedStorages saved(foreign_tensors(run.in, cond, p.tokens), selective);
+  const net::Flow out = run_forward(p.unit, ctx, cond, true, run);
+  for (const SavedStorage& storage : saved.take(out.stream, out.cond)) {
+    cost.saved_by_site[storage.site] += storage.bytes();
+    cost.compact_by_site[storage.site] += compact(storage);
+  }
+  if (selective) cost.rebuilt = saved.rebuilds()->moved(), cost.rebuilds = saved.rebuilds()->values();
+}
+
+/// The memory of the unit's graph: of the one that saves everything, or of the lean one (ops/rebuild.h).
+GraphMeasure measure_graph(const UnitProbe& probe, bool selective) {
+  GraphMeasure result;
+  measure_forward(probe, selective, result.cost);
+  measure_backward(probe, selective, result);
+  measure_deferred(probe, selective, result.cost);
+  measure_sites(probe, selective, result.cost);
+  return result;
+}
+
+template <class Number>
+requires std::is_arithmetic_v<Number>
+void larger(Number& a, const Number& b) { a = std::max(a, b); }
+void larger(plan::Footprint::Replay& a, const plan::Footprint::Replay& b) {
+  larger(a.forward_peak, b.forward_peak), larger(a.recompute_saved, b.recompute_saved);
+  larger(a.recompute_peak, b.recompute_peak), larger(a.forward_flops, b.forward_flops);
+}
+template <class Value>
+void larger(std::map<std::string, Value>& a, const std::map<std::string, Value>& b) {
+  for (const auto& [site, value] : b) larger(a[site], value);
+}
+void larger(std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  for (size_t i = 0; i < a.size(); ++i) larger(a[i], b.at(i));
+}
+
+/// The larger bytes, and the larger bytes of each quantised form: of what it quantises and of what it leaves unchanged.
+void larger(int64_t& bytes, plan::Compact& compact, int64_t other_bytes, const plan::Compact& other) {
+  const int64_t most = std::max(bytes, other_bytes);
+  for (size_t f = 0; f < compact.forms.size(); ++f) {
+    auto& form = compact.forms[f];
+    form.whole = most - std::max(bytes - form.whole, other_bytes - other.forms[f].whole);
+    larger(form.bytes, other.forms[f].bytes);
+  }
+  bytes = most;
+}
+using Bytes = std::map<std::string, int64_t>;
+using Compacts = std::map<std::string, plan::Compact>;
+void larger(Bytes& a, Compacts& compact_a, const Bytes& b, Compacts compact_b) {
+  for (const auto& [site, ignored] : b) a.try_emplace(site, 0);
+  for (auto& [site, bytes] : a) {
+    const auto other = b.find(site);
+    larger(bytes, compact_a[site], other == b.end() ? 0 : other->second, compact_b[site]);
+  }
+}
+
+int64_t sum_of(const Bytes& bytes) {
+  int64_t sum = 0;
+  for (const auto& [site, n] : bytes) sum += n;
+  return sum;
+}
+
+/// The result is an upper bound for any choice of offloaded sites: each site, and the bytes without a site, are the
+/// larger of the two ranks'.
+void larger(plan::GraphCost& a, const plan::GraphCost& b) {
+  const int64_t others = std::max(a.saved - sum_of(a.saved_by_site), b.saved - sum_of(b.saved_by_site));
+  larger(a.saved_by_site, a.compact_by_site, b.saved_by_site, b.compact_by_site);
+  a.saved = sum_of(a.saved_by_site) + others;
+  larger(a.keep_peak, b.keep_peak), larger(a.backward_peak, b.backward_peak);
+  larger(a.deferred, b.deferred), larger(a.deferred_peak, b.deferred_peak);
+  larger(a.weight_grad_peak, b.weight_grad_peak);
+  larger(a.rebuilt, b.rebuilt), larger(a.rebuilds, b.rebuilds);
+}
+
+void check_same_order(const std::vector<plan::Traffic>& a, const std::vector<plan::Traffic>& b) {
+  const auto fields = [](const plan::Traffic& t) {
+    return std::tie(t.purpose, t.axes, t.kind, t.rows, t.row_bytes, t.part, t.reach);
+  };
+  check_internal(std::ranges::equal(a, b, {}, fields, fields), "engine.measure",
+                 "ranks that share tokens send in another order: the model asks for other operators where it has no "
+                 "rows of a space");
+}
 
 Tensor to_meta(const Tensor& t) {
   return t.defined() ? at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta)) : t;
@@ -195,6 +413,24 @@ bool uneven(const net::Tokens& tokens) {
 }
 
 }  // namespace
+
+void take_larger(plan::Footprint& a, const plan::Footprint& b) {
+  check_same_order(a.traffic, b.traffic);
+  check_same_order(a.backward_traffic, b.backward_traffic);
+  take_larger_shape(a, b);
+}
+
+void take_larger_shape(plan::Footprint& a, const plan::Footprint& b) {
+  larger(static_cast<plan::GraphCost&>(a), b);
+  larger(a.out, a.compact_out, b.out, b.compact_out), larger(a.cond, b.cond), larger(a.forward_peak, b.forward_peak);
+  larger(a.recompute_saved, b.recompute_saved), larger(a.recompute_peak, b.recompute_peak);
+  larger(a.grad_in, b.grad_in), larger(a.grad_cond, b.grad_cond);
+  larger(a.forward_flops, b.forward_flops), larger(a.backward_flops, b.backward_flops);
+  larger(a.results, a.compact_results, b.results, b.compact_results);
+  larger(a.replays, b.replays);
+  a.attention.add(b.attention);
+  if (a.selective && b.selective) larger(*a.selective, *b.selective);
+}
 
 plan::ModelSpec measure(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, std::string name,
                         MeasureOptions options) {

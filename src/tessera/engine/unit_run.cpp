@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "tessera/ops/late_gradients.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::engine {
 
@@ -87,12 +87,12 @@ std::vector<Tensor> run_backward(UnitRun& run, std::vector<Tensor> out_grad, std
 
   std::vector<Tensor> found(wanted.size());
   const OnThisThread here;
-  const ops::LateGradients late;
+  const ops::LateScope late(ops::Works{});
   if (!roots.empty() && !wanted.empty())
     found = torch::autograd::Engine::get_default_engine().execute(roots, grads, /*keep_graph=*/false,
                                                                   /*create_graph=*/false, /*accumulate_grad=*/false,
                                                                   wanted);
-  ops::LateGradients::run();  // of inputs that nobody sends
+  ops::session().run_late();  // of inputs that nobody sends
   roots.clear(), grads.clear();
   std::vector<Tensor> in_grad(streams);
   size_t at = 0;

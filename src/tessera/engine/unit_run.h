@@ -4,7 +4,7 @@
 // Block-isolated backward is bit-equal to the whole graph's. The executor and the measurement share this code, so
 // tensors live as long in one as in the other.
 #include "tessera/engine/context.h"
-#include "tessera/engine/packed.h"
+#include "tessera/engine/saved.h"
 #include "tessera/net/unit.h"
 
 namespace tessera::engine {

@@ -17,7 +17,7 @@
 #include "tessera/job/catalogue.h"
 #include "tessera/job/device.h"
 #include "tessera/models/registry.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::job {
 

@@ -1,10 +1,14 @@
 // Softmax attention within each sample of a packed batch.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/device/backend.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::ops {
 
@@ -106,6 +110,22 @@ Tensor attention_bias(const Tensor& q, const Tensor& k, const Tensor& v, int64_t
                  "ops.attention_bias", "bias must be a contiguous [heads, queries, keys]");
   Tensor lse;
   return run_forward(q, k, v, bias, heads, 1, {0, q.size(0)}, {0, k.size(0)}, lse);
+}
+
+std::string why_no_cudnn_attention() {
+  constexpr long kNewer = 91501;  // at lengths that are no multiple of 128 older ones are wrong
+  const device::Backend* gpu = device::used();
+  if (!gpu) return "a CPU computes";
+  if (gpu->type != c10::DeviceType::CUDA) {
+    const bool there = c10::Dispatcher::singleton()
+                           .findSchemaOrThrow("aten::_scaled_dot_product_cudnn_attention", "")
+                           .hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+    return there ? "" : "this device has no cuDNN";
+  }
+  const long version = at::detail::getCUDAHooks().versionRuntimeCuDNN();
+  return version > kNewer ? ""
+                          : "cuDNN here is of version " + std::to_string(version) + ", expected more than " +
+                                std::to_string(kNewer) + " (9.15.1)";
 }
 
 void compile_attention(const plan::AttentionUse& use, at::ScalarType type, at::Device device) {

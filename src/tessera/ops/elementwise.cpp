@@ -22,7 +22,7 @@ struct Sum : Function<Sum> {
     check_internal(x.dim() == 2 && x.is_contiguous() && y.is_contiguous() && x.sizes() == y.sizes(), "ops.sum",
                    "x and y must be contiguous matrices and alike");
     const Tensor out = kernels(x).sum(x, y);
-    if (Rebuilds* rebuilds = Rebuilds::current())
+    if (Rebuilds* rebuilds = session().rebuilds)
       rebuilds->register_value(out, {x, y},
                                [](const std::vector<Tensor>& from) { return kernels(from[0]).sum(from[0], from[1]); });
     return out;
@@ -43,7 +43,7 @@ struct GatedResidual : Function<GatedResidual> {
                    "x and y must be contiguous and alike");
     if (!value) return at::empty_strided(x.sizes(), {0, 0}, x.options());
     const Tensor out = kernels(x).gated_residual(x, y, gate, rows);
-    if (Rebuilds* rebuilds = Rebuilds::current())
+    if (Rebuilds* rebuilds = session().rebuilds)
       rebuilds->register_value(out, {x, y, gate, rows.of_token}, [runs = rows.runs](const std::vector<Tensor>& from) {
         return kernels(from[0]).gated_residual(from[0], from[1], from[2], {from[3], runs});
       });

@@ -6,7 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/ops/ranges.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::ops {
 
@@ -49,9 +49,9 @@ const Kernels& of_device() {
 
 const Kernels& kernels(const Tensor& x) {
   const device::Backend* device = device::used();
-  if (x.is_cpu() || (x.is_meta() && !meta_target() && !device)) return *of_cpu().load(std::memory_order_relaxed);
+  if (x.is_cpu() || (x.is_meta() && !session().target && !device)) return *of_cpu().load(std::memory_order_relaxed);
   // meta tensors stand for those that the process computes with, or of a target
-  return device && !(x.is_meta() && meta_target()) ? of_device() : aten_kernels();
+  return device && !(x.is_meta() && session().target) ? of_device() : aten_kernels();
 }
 
 CpuKernelsScope::CpuKernelsScope(const Kernels& table) : before_(*of_cpu().exchange(&table)) {}

@@ -11,7 +11,7 @@
 //
 // [Note: kernels on meta tensors] On meta tensors a function only allocates: ours exactly what they allocate on a CPU,
 // which is how the planner measures ([Note: bytes by running on meta] in engine/measure.h), those in LibTorch's operators
-// what these allocate on a GPU ([Note: memory of a target] in target.h).
+// what these allocate on a GPU ([Note: memory of a target] in session.h).
 //
 // Shapes as in ops.h. Outputs that the caller passes are contiguous in their last dim. "Adds to" means +=.
 #include "tessera/ops/adapter.h"
@@ -173,7 +173,7 @@ const Kernels& aten_kernels();
 /// The table for tensors of the device of `x`. CPU tensors use cpu_kernels(), or aten_kernels() where
 /// TESSERA_KERNELS=aten is set: the same operators as on a GPU, to tell a fault of a kernel from one of the engine. Meta
 /// tensors use the table of the process's device (device/backend.h), or aten_kernels() for the target that they stand for
-/// (target.h).
+/// (session.h).
 const Kernels& kernels(const Tensor& x);
 
 /// While it exists, CPU and meta tensors of all threads use `table`. For tests of one table beside another.

@@ -21,7 +21,7 @@ struct LayerNorm : Function<LayerNorm> {
     };
     check_matrix(x);
     const Tensor y = made(x, stats);
-    if (Rebuilds* rebuilds = Rebuilds::current())
+    if (Rebuilds* rebuilds = session().rebuilds)
       rebuilds->register_value(y, {x, stats}, [made](const std::vector<Tensor>& from) {
         Tensor known = from[1];
         return made(from[0], known);
@@ -53,7 +53,7 @@ struct ModulatedNorm : Function<ModulatedNorm> {
                     at::ScalarType type, Tensor& stats) {
     check_matrix(x);
     const Tensor y = kernels(x).layer_norm(x, {scale, shift, &rows, 1}, eps, type, stats);
-    if (Rebuilds* rebuilds = Rebuilds::current())
+    if (Rebuilds* rebuilds = session().rebuilds)
       rebuilds->register_value(
           y, {x, shift, scale, rows.of_token, stats}, [eps, type, runs = rows.runs](const std::vector<Tensor>& from) {
             Tensor known = from[4];

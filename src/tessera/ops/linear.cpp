@@ -3,9 +3,7 @@
 #include "tessera/ops/bias.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
-#include "tessera/ops/late_gradients.h"
 #include "tessera/ops/node.h"
-#include "tessera/ops/products.h"
 
 namespace tessera::ops {
 
@@ -22,7 +20,7 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
   check_internal(x.dim() == 2 && x.is_contiguous() && (x.scalar_type() == at::kFloat || is_half(x)), "ops.linear",
                  "x must be a contiguous matrix of fp32, bf16 or fp16");
   check_internal(weight.value.defined(), "ops.linear", "the weight is used while it is not gathered");
-  product_flops().results += flops_of(x, weight.value);
+  session().products.results += flops_of(x, weight.value);
   return kernels(x).linear(x, matrix(weight.value), bias ? bias->value : Tensor(), gelu, type);
 }
 
@@ -40,7 +38,7 @@ struct Linear : Function<Linear<kGelu>> {
 
   static void weight_gradients(const Tensor& x, const Tensor& dy, WeightSite& weight, WeightSite* bias) {
     if (weight.grad.defined()) {
-      product_flops().weight_grads += flops_of(x, weight.grad);
+      session().products.weight_grads += flops_of(x, weight.grad);
       kernels(x).linear_weight_gradient(matrix(weight.grad), dy, x, kGelu, !std::exchange(weight.fresh, false));
     }
     if (bias && bias->grad.defined()) bias_gradient(dy, *bias);
@@ -50,19 +48,19 @@ struct Linear : Function<Linear<kGelu>> {
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
     const bool wants_input = ctx->needs_input_grad(0);
-    DeferredGradients* deferred = DeferredGradients::current();
+    DeferredGradients* deferred = session().deferred;
     // It holds x, which then has another owner: only where it is needed.
     const auto work = [&] { return [x, dy, &weight, bias] { weight_gradients(x, dy, weight, bias); }; };
     const bool learns = weight.grad.defined() || (bias && bias->grad.defined());
     if (!deferred && wants_input && learns && ctx->saved_data["late"].toBool())
-      LateGradients::add(work());
+      session().later(work());
     else if (!deferred)
       weight_gradients(x, dy, weight, bias);
     else if (deferred->wants(weight) || (bias && deferred->wants(*bias)))
       deferred->add(work());
     Tensor dx;
     if (wants_input) {
-      product_flops().results += flops_of(x, weight.value);
+      session().products.results += flops_of(x, weight.value);
       dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), x, kGelu, kGelu && is_sole_owner(x));
     }
     return {dx, {}, {}, {}, {}, {}, {}};

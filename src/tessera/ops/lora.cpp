@@ -6,7 +6,6 @@
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
-#include "tessera/ops/products.h"
 
 namespace tessera::ops {
 
@@ -31,7 +30,7 @@ Tensor run_forward(const FrozenLinearParts& p, at::ScalarType type) {
                  "x must be a contiguous matrix of fp32, bf16 or fp16");
   check_internal(p.weight.value.defined(), "ops.lora", "the weight is used while it is not gathered");
   if (p.pair) check_adapter(p.x, p.weight, *p.pair);
-  product_flops().results += flops_of(p.x.size(0), p.weight);
+  session().products.results += flops_of(p.x.size(0), p.weight);
   return kernels(p.x).frozen_linear(p, type);
 }
 
@@ -75,7 +74,7 @@ struct FrozenLinear : Function<FrozenLinear> {
     const Tensor x = saved.empty() ? Tensor() : saved[0], y = saved.size() > 1 ? saved[1] : Tensor(),
                  norms = saved.size() > 2 ? saved[2] : Tensor(), dy = grads[0].contiguous();
     const auto type = static_cast<at::ScalarType>(ctx->saved_data["type of x"].toInt());
-    if (wanted != InputGradient::none) product_flops().results += flops_of(dy.size(0), weight);
+    if (wanted != InputGradient::none) session().products.results += flops_of(dy.size(0), weight);
     const Tensor dx = kernels(dy).frozen_linear_backward({x, weight, bias, pair, gelu, norms}, dy, y, wanted, type);
     return {dx, {}, {}, {}, {}, {}, {}, {}};
   }

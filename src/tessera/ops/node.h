@@ -5,9 +5,9 @@
 #include <initializer_list>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/deferred_gradients.h"
 #include "tessera/ops/host.h"
 #include "tessera/ops/row_index.h"
+#include "tessera/ops/session.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::ops {
@@ -39,7 +39,7 @@ inline float* out_data(const at::Tensor& t) { return host_pointer<float>(t); }
 
 /// Call before adding to a site's gradient at once: deferred gradients then get memory of their own.
 inline void open_gradient(WeightSite& site) {
-  if (DeferredGradients* deferred = DeferredGradients::current()) deferred->open(site);
+  if (DeferredGradients* deferred = session().deferred) deferred->open(site);
 }
 
 /// A site's gradient to add to, zeroed at the first write; undefined if frozen.

@@ -24,7 +24,7 @@ using at::Tensor;
 
 /// y = x W^T + b. x [T, in], W [out, in], b [out] or null. Saves x only. dW and db go to the sites' gradients.
 /// Frozen sites (undefined grad) cost no weight gradient. `late`: dW and db may wait until dx is under way to other
-/// ranks (late_gradients.h).
+/// ranks (session.h).
 enum class When { at_once, late };
 Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
               at::ScalarType type = at::kFloat, When weight_gradients = When::at_once);

@@ -8,8 +8,6 @@
 namespace tessera::ops {
 
 namespace {
-thread_local Rebuilds* current_rebuilds = nullptr;
-
 int64_t bytes_of(const at::Tensor& t) { return t.defined() ? static_cast<int64_t>(t.nbytes()) : 0; }
 }  // namespace
 
@@ -69,15 +67,6 @@ class Rebuilds::Value {
   c10::Storage memory_;
 };
 
-Rebuilds::Rebuilds(Keep keep, const std::string& site) : keep_(std::move(keep)), site_(site) {
-  check_internal(!current_rebuilds, "ops.rebuild", "a scope is open on this thread");
-  current_rebuilds = this;
-}
-
-Rebuilds::~Rebuilds() { current_rebuilds = nullptr; }
-
-Rebuilds* Rebuilds::current() { return current_rebuilds; }
-
 std::shared_ptr<Rebuilds::Value> Rebuilds::find(const at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   const auto found = registered_.find(tensor.storage().unsafeGetStorageImpl());
@@ -100,7 +89,7 @@ void Rebuilds::register_value(const at::Tensor& result, std::vector<at::Tensor> 
   registered_.insert_or_assign(
       result.storage().unsafeGetStorageImpl(),
       Entry{result.storage().getWeakStorageImpl(),
-            std::make_shared<Value>(result, std::move(sources), std::move(make), moved, site_)});
+            std::make_shared<Value>(result, std::move(sources), std::move(make), moved, session().site)});
 }
 
 /// A first use also uses the sources of the value.

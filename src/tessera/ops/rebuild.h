@@ -3,7 +3,7 @@
 // it keeps. While a scope is open on a thread, operators there register how to recompute their results; the code that
 // packs a graph's saved tensors requests a use of a value instead of holding it.
 //
-//   Rebuilds rebuilds(keep, site);                // from here on y = ops::modulated_norm(x, ...) registers y
+//   Rebuilds rebuilds(keep);                      // from here on y = ops::modulated_norm(x, ...) registers y
 //   std::unique_ptr<Rebuilds::Use> use = rebuilds.use(y);    // y can be freed: x is kept
 //   use->take();                                  // in the backward: the same bits, from the same kernels
 //
@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/ops/tensor.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::ops {
 
@@ -28,15 +28,8 @@ class Rebuilds {
   /// Called with a tensor that must be kept as a source, and the site that registered it.
   using Keep = std::function<void(const at::Tensor& tensor, const std::string& site)>;
 
-  /// `keep` is called for each source at the first use of a value made from it. `site`: the site whose operators
-  /// currently run; it must outlive this object. One scope at a time on a thread.
-  Rebuilds(Keep keep, const std::string& site);
-  ~Rebuilds();
-  Rebuilds(const Rebuilds&) = delete;
-  Rebuilds& operator=(const Rebuilds&) = delete;
-
-  /// The open scope of this thread, null if graphs keep everything.
-  static Rebuilds* current();
+  /// `keep` is called for each source at the first use of a value made from it. Values belong to the session's site.
+  explicit Rebuilds(Keep keep) : keep_(std::move(keep)), open_(this) {}
 
   /// Registers how to recompute an operator's result: `make`, applied to `from` (some may be undefined), gives the same
   /// bits. It must not communicate and allocates only its result.
@@ -76,7 +69,7 @@ class Rebuilds {
   void claim(Value& value);
 
   const Keep keep_;
-  const std::string& site_;
+  const SessionScope<&Session::rebuilds> open_;
   std::map<const c10::StorageImpl*, Entry> registered_;
   int64_t moved_ = 0;
   int values_ = 0;

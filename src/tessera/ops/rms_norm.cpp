@@ -33,7 +33,7 @@ Tensor normed(const Tensor& x, const WeightSite& w, const RotaryTables& rotary, 
 Tensor run_forward(const Tensor& x, const WeightSite& w, const RotaryTables& rotary, double eps,
                    const SharedWidth* shared, Tensor& stats) {
   const Tensor y = normed(x, w, rotary, eps, shared, stats);
-  if (Rebuilds* rebuilds = Rebuilds::current())
+  if (Rebuilds* rebuilds = session().rebuilds)
     rebuilds->register_value(y, {x, rotary.cos, rotary.sin, stats}, [&w, eps](const std::vector<Tensor>& from) {
       Tensor known = from[3];
       return normed(from[0], w, {from[1], from[2]}, eps, nullptr, known);

@@ -1,7 +1,7 @@
 #pragma once
 // The plan compiled for one rank: a list of instructions with their lanes and dependencies. The same list is printed
 // (schedule.jsonl), checked (rules/rules.h), costed (compile/memory.h), simulated (simulate/simulate.h) and executed
-// (engine/executor.h).
+// (engine/engine.h).
 //
 //   Schedule step = compile_train(spec, plan, rank);      // compile/compile.h
 //   for (const Instruction& in : step.list) std::cout << to_json(in, step_number) << "\n";

@@ -62,7 +62,7 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
                              job::image_storage(recipe).dtype);
   }
   most.decode = job::codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width).decode;
-  if (!ops::meta_target() || models::is_built_in_codec(recipe.data.vae)) return most;
+  if (!ops::session().target || models::is_built_in_codec(recipe.data.vae)) return most;
   most.workspace = cudnn_workspace(cudnn_setting());
   most.decode += most.workspace;
   if (most.place != recipe::Encoders::host) most.encode += most.workspace;

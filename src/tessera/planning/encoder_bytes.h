@@ -23,7 +23,7 @@
 #include "tessera/job/codec_bytes.h"
 #include "tessera/job/job.h"
 #include "tessera/net/model.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::planning {
 
@@ -73,7 +73,7 @@ struct EncoderBytes {
   int64_t online(int64_t pictures) const;
 };
 
-/// For all buckets of `recipe` (one stage of a run). On a GPU where meta tensors stand for one's (ops/target.h).
+/// For all buckets of `recipe` (one stage of a run). On a GPU where meta tensors stand for one's (ops/session.h).
 EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh);
 
 /// The forward of an encoder on the first rank, for inputs of that size.

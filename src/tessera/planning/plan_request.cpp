@@ -10,7 +10,7 @@
 #include "tessera/job/device.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/models/registry.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/plan/plan_rows.h"
 #include "tessera/plan/search/plan_warnings.h"
 #include "tessera/plan/simulate/libraries.h"

@@ -14,7 +14,7 @@
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/signatures.h"
 #include "tessera/job/given_checks.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/shares.h"
 #include "tessera/plan/unit_keys.h"

@@ -149,7 +149,7 @@ struct Planned {
   int highest_rank() const;               ///< the first rank with the highest peak
 };
 
-/// What meta tensors stand for while a plan for `profile` is measured (ops/target.h).
+/// What meta tensors stand for while a plan for `profile` is measured (ops/session.h).
 std::optional<Target> measured_target(const plan::Profile& profile);
 
 /// The model and its work on one rank of the request's mesh, for micro-batches of `samples`. Memory is that of the profile's

@@ -2,7 +2,7 @@
 // Generates samples during training: the sampler's loop is divided into passes, each one run of the `sample` schedule.
 //
 //   validation.pass(step, [&](const auto& batches, double t, const at::Tensor&) {
-//     return executor.forward(schedule, step, batches);
+//     return engine.forward(schedule, batches, step);
 //   });
 //   if (auto done = validation.take_finished()) log.sample(validation.write(step, *done));
 #include <filesystem>

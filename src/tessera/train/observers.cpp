@@ -50,7 +50,6 @@ engine::Report StepMeter::report(const ExpertPass& pass) {
 
 /// `last`: this is the last pass of the step, and reports the bytes that the step sent.
 StepReport StepMeter::numbers(bool last) {
-  engine::Executor& executor = engine_.executor();
   StepReport r;
   r.loss = objective_.loss();
   r.bad_sample = static_cast<double>(objective_.bad_sample() + 1);
@@ -60,16 +59,16 @@ StepReport StepMeter::numbers(bool last) {
   r.host = static_cast<double>(engine_.host_bytes() + experts_.data().samples->host_encoder_bytes());
   r.samples = static_cast<double>(sample_bytes_);
   r.work = work_;
-  const engine::CompressionError error = executor.take_compression_error();
+  const engine::CompressionError error = engine_.interpreter().numbers().take_compression_error();
   if (error.count > 0) r.compression_error = error.sum / static_cast<double>(error.count);
   r.most_compression_error = error.most;
-  const engine::Exposed waited = executor.take_exposed();
+  const engine::Exposed waited = engine_.times().take_exposed();
   r.exposed_comm = waited.comm, r.exposed_copy = waited.copy, r.exposed_stages = waited.stages,
   r.exposed_dispatch = waited.dispatch;
   r.exposed_data = loader_.take_waited();
   for (const auto& [axis, bytes] : ranks_.comm.take_sent_bytes()) sent_[axis] += bytes;
   r.totals = engine_.store().take_totals();
-  if (last) r.take(std::exchange(sent_, {}), executor.take_busy());
+  if (last) r.take(std::exchange(sent_, {}), engine_.times().take_busy());
   r.span = span_, r.flops = flops_;
   if (const auto gpu = device::driver() ? device::driver()->take() : std::nullopt)
     r.gpu_utilisation = gpu->utilisation, r.gpu_watts = gpu->watts, r.gpu_bytes = gpu->memory_bytes;
@@ -79,7 +78,7 @@ StepReport StepMeter::numbers(bool last) {
 void StepMeter::after(StepEnd& end) {
   const double now = seconds_now();
   span_ = now - std::exchange(span_began_, now);
-  const double work = engine_.executor().take_work();
+  const double work = engine_.times().take_work();
   const int64_t own = experts_.own_samples();
   work_ = own > 0 ? work / static_cast<double>(own) : 0;
   report::StepMetrics& metrics = end.metrics;
@@ -99,15 +98,15 @@ void StepMeter::after(StepEnd& end) {
 
 void Instructions::after(StepEnd& end) {
   const int64_t step = end.visit.step;
-  if (kept(step)) lines_ = executor_.last_lines();
+  if (kept(step)) lines_ = times_.last_lines();
   if (step == parts_.first_step() + 1 && ranks_.first())
     log::info("plan " + parts_.plan_hash() + " as rank 0 executed it in step " + std::to_string(step) + ": " +
-              executor_.last_effect().text());
+              times_.last_effect().text());
 }
 
 void Instructions::updated(int64_t step) {
   if (!kept(step)) return;
-  const std::vector<std::string>& updates = executor_.last_lines();
+  const std::vector<std::string>& updates = times_.last_lines();
   lines_.insert(lines_.end(), updates.begin(), updates.end());
 }
 

@@ -53,9 +53,9 @@ class StepMeter {
 /// Keeps the list of instructions that the first two steps of a part have executed.
 class Instructions {
  public:
-  Instructions(const Ranks& ranks, const Parts& parts, engine::Executor& executor)
-      : ranks_(ranks), parts_(parts), executor_(executor) {}
-  void before(const plan::Visit& visit) { executor_.keep_lines(kept(visit.step)); }
+  Instructions(const Ranks& ranks, const Parts& parts, engine::StepTimes& times)
+      : ranks_(ranks), parts_(parts), times_(times) {}
+  void before(const plan::Visit& visit) { times_.keep_lines(kept(visit.step)); }
   void after(StepEnd& end);
   /// Deferred updates of the step have run.
   void updated(int64_t step);
@@ -66,7 +66,7 @@ class Instructions {
 
   const Ranks& ranks_;
   const Parts& parts_;
-  engine::Executor& executor_;
+  engine::StepTimes& times_;
   std::vector<std::string> lines_;
 };
 

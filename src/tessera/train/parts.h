@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/plan/compile/program.h"
 #include "tessera/plan/compile/run_walk.h"
 #include "tessera/planning/priced.h"
 #include "tessera/planning/run_plan.h"

@@ -106,10 +106,10 @@ void RankWatch::follow_device(comm::Comm& comm) {
 }
 
 void RankWatch::follow(engine::Engine& engine) {
-  engine::Executor& executor = engine.executor();
-  executor.on_instruction(
+  engine::Lanes& lanes = engine.lanes();
+  lanes.on_instruction(
       [this](int64_t step, int index, const plan::Instruction& in, bool ends) { instruction(step, index, in, ends); });
-  progress_ = executor.progress();
+  progress_ = lanes.progress();
   if (progress_ && !thread_.joinable()) thread_ = std::thread([this] { look_at_device(); });
 }
 

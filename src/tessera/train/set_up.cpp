@@ -26,7 +26,7 @@
 #include "tessera/job/optimiser.h"
 #include "tessera/job/random_parts.h"
 #include "tessera/ops/scalar_type.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"
@@ -236,7 +236,7 @@ void make_engine(Run& run, const std::string& trace) {
     log::info("train.optimizer = \"" + run.recipe.values.at("train.optimizer") +
               "\" has no kernels for this device: its updates run on the host, on copies");
   run.engine->optimise(std::move(optimiser));
-  run.engine->executor().read_times();
+  run.engine->times().read();
   run.ranks.watch.follow(*run.engine);
   if (!device::driver()) return;
   device::driver()->take();  // the numbers of a step begin here

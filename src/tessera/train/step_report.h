@@ -37,7 +37,7 @@ struct StepReport {
   double compression_error = -1, most_compression_error = 0;
   double samples = 0;  ///< host bytes of the step's samples; the next ones take as much
   double work = 0;     ///< seconds a sample took in the step before; 0: it had none
-  /// Seconds in which computing waited in the step before: for collectives, copies, other stages (engine/exposed.h);
+  /// Seconds in which computing waited in the step before: for collectives, copies, other stages (engine/step_times.h);
   /// and before this step for its samples.
   double exposed_comm = 0, exposed_copy = 0, exposed_stages = 0, exposed_data = 0, exposed_dispatch = 0;
   net::Totals totals{};                          ///< of updates ([Note: totals] of net/unit_update.h)
@@ -52,7 +52,7 @@ struct StepReport {
 
   /// Bytes as the meter has them now.
   void read_meter();
-  /// Bytes by axis and seconds by lane, as comm::Comm and engine::Executor count them.
+  /// Bytes by axis and seconds by lane, as comm::Comm and engine::StepTimes count them.
   void take(const std::map<std::string, int64_t>& sent, const std::map<std::string, double>& lanes);
 
   std::vector<double> pack() const;

@@ -169,7 +169,7 @@ int train_steps(Run& run, const std::string& trace) {
   StepMeter& meter = *run.meter;
   Updates& updates = *run.updates;
   report::Progress progress(run.ranks.first(), run.recipe.run.steps, run.parts->done());
-  Instructions instructions(run.ranks, *run.parts, engine.executor());
+  Instructions instructions(run.ranks, *run.parts, engine.times());
   Health& health = *run.health;
   const Observer observers[] = {
       memory_requests(*run.parts, device::memory_requests),

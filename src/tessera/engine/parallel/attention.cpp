@@ -3,9 +3,9 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/parallel/ring.h"
 #include "tessera/engine/parallel/ulysses.h"
-#include "tessera/ops/late_gradients.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/rows.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::engine {
 
@@ -23,7 +23,7 @@ void send_output_gradient(Tensor& d_out, Tensor& delta, int64_t tokens, const Pa
   delta = delta.t();
   HeadsUnderWay first = scatter_heads(delta, tokens, parallel), second = scatter_heads(d_out, tokens, parallel);
   if (parallel.sp() > 1) delta = d_out = Tensor();
-  ops::LateGradients::run();
+  ops::session().run_late();
   delta = first.arrive(), d_out = second.arrive();
 }
 

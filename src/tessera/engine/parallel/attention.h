@@ -14,7 +14,7 @@
 // computed, k while v is, and the last one while a unit computes what reads nothing of attention (Wan's keys and values of the
 // text), else it is waited for. In the backward the three gradients are sent together, and each is awaited by the backward of
 // what made it, in the opposite order: v's travels beside the text's, k's and q's also while those of v and k run. The
-// output's gradient travels while the linear that reads the output computes its weight gradient (ops/late_gradients.h). The
+// output's gradient travels while the linear that reads the output computes its weight gradient (ops/session.h). The
 // output itself is waited for. What is computed meanwhile is measured (plan::Traffic), and the cost model lets so much of an
 // exchange vanish (plan/simulate/cost.h).
 #include "tessera/engine/parallel/parallel.h"

@@ -109,7 +109,7 @@ Parallel::Transfer::~Transfer() {
 }
 
 plan::WorkDone Parallel::work_done() const {
-  const ops::ProductFlops now = ops::product_flops();
+  const ops::ProductFlops now = ops::session().products;
   return {now.results - before_.results, now.weight_grads - before_.weight_grads};
 }
 

@@ -18,7 +18,7 @@
 #include "tessera/device/streams.h"
 #include "tessera/engine/memory/lane.h"
 #include "tessera/ops/ops.h"
-#include "tessera/ops/products.h"
+#include "tessera/ops/session.h"
 #include "tessera/plan/device_groups.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/token_shares.h"
@@ -134,7 +134,7 @@ class Parallel {
    public:
     Notes(const Parallel& parallel, std::vector<plan::Comm>& ran) : parallel_(parallel) { parallel.ran_ = &ran; }
     Notes(const Parallel& parallel, std::vector<plan::Traffic>& traffic) : parallel_(parallel) {
-      parallel.traffic_ = &traffic, parallel.before_ = ops::product_flops();
+      parallel.traffic_ = &traffic, parallel.before_ = ops::session().products;
     }
     ~Notes() { parallel_.ran_ = nullptr, parallel_.traffic_ = nullptr; }
     Notes(const Notes&) = delete;

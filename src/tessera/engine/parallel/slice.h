@@ -2,7 +2,7 @@
 // A micro-batch reduced to a rank's share of the tokens, and the rows of all ranks put together again.
 //
 //   const net::Batch mine = slice(model.pack(samples), parallel);
-//   const Tensor prediction = whole_tokens(executor.forward(...)[0], mine.tokens, parallel);
+//   const Tensor prediction = whole_tokens(engine.forward(...)[0], mine.tokens, parallel);
 #include "tessera/engine/memory/uploads.h"
 #include "tessera/engine/parallel/parallel.h"
 #include "tessera/net/model.h"

@@ -13,7 +13,7 @@
 #include "tessera/device/backend.h"
 #include "tessera/ops/aten/aten.h"
 #include "tessera/ops/aten/parts.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::ops::aten {
 
@@ -98,23 +98,23 @@ bool has_kernels(const Tensor& q) { return has_kernels(q.device().type()); }
 /// device.
 bool has_flash(const Tensor& q) {
   const device::Backend* here = q.is_meta() ? device::used() : nullptr;
-  return has_kernels(q) || (here && has_kernels(here->type)) || (!q.is_cpu() && meta_target());
+  return has_kernels(q) || (here && has_kernels(here->type)) || (!q.is_cpu() && session().target.has_value());
 }
 
 /// What a call of so many keys takes.
 plan::AttentionTaken taken(const Tensor& q, int64_t heads, int64_t keys) {
   if (!has_flash(q)) return {plan::AttentionKernel::products, "this device has no other"};
-  return plan::attention_kernel(asked_attention().kernel,
+  return plan::attention_kernel(session().attention.kernel,
                                 {.half = is_half(q), .head = q.size(1) / heads, .keys = keys});
 }
 
 /// Tells whoever asks. `forward`: at the site that the thread is at.
 void note(const Tensor& q, const plan::AttentionTaken& taken, bool forward) {
-  const AttentionAsked& asked = asked_attention();
-  if (asked.use && !q.is_cpu()) asked.use->sites[taken].insert(forward ? asked.site : std::string());
+  plan::AttentionUse* use = session().attention.use;
+  if (use && !q.is_cpu()) use->sites[taken].insert(forward ? session().site : std::string());
 }
 void note_shape(const Samples& call, int64_t heads, int64_t head) {
-  if (plan::AttentionUse* use = asked_attention().use)
+  if (plan::AttentionUse* use = session().attention.use)
     use->shapes.insert({call.count, heads, call.queries, call.keys, head});
 }
 
@@ -127,7 +127,7 @@ namespace on_meta {
 
 const Target& chip() {
   static const Target& most = target("sm_90", "ops.attention");  // of a device that is no target
-  return meta_target() ? *meta_target() : most;
+  return session().target ? *session().target : most;
 }
 
 using Forward = std::tuple<Tensor, Tensor>;           // out, log-sum-exp

@@ -1,5 +1,5 @@
 #pragma once
-// Live bytes of activations on one rank, instruction by instruction: a model of what engine/executor.cpp allocates and
+// Live bytes of activations on one rank, instruction by instruction: a model of what engine/interpreter.cpp allocates and
 // frees. Internal to memory.cpp.
 //
 //   ActivationWalk walk(model, plan, rank, /*train=*/true);

@@ -201,11 +201,10 @@ Schedule compile_checkpoint(const ModelSpec& model, const Plan& plan, int rank) 
 }
 
 RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes) {
-  RunSchedules all{compile_train(model, plan, rank),
-                   compile_forward(model, plan, rank, "sample", passes),
-                   compile_checkpoint(model, plan, rank),
-                   {},
-                   {}};
+  RunSchedules all;
+  all.train = compile_train(model, plan, rank);
+  all.sample = compile_forward(model, plan, rank, "sample", passes);
+  all.checkpoint = compile_checkpoint(model, plan, rank);
   const bool deferred = plan.update == Update::just_in_time;
   if (deferred) {
     all.first = compile_train(model, plan, rank, /*pending=*/false);
@@ -213,7 +212,7 @@ RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int
   }
   for (const auto& [expert, units] : plan.of_expert) {
     const Plan own = plan.as_of(expert);
-    ExpertSchedules& schedules = all.of_expert[expert];
+    RunSchedules::Own& schedules = all.of_expert[expert];
     schedules.train = compile_train(model, own, rank);
     if (!deferred) continue;
     schedules.first = compile_train(model, own, rank, /*pending=*/false);
@@ -222,30 +221,36 @@ RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int
   return all;
 }
 
-int64_t RunSchedules::arena(bool samples) const {
-  int64_t most = std::max({train.arena, first.arena, updates.arena, samples ? sample.arena : 0});
+int64_t RunSchedules::most(int64_t Schedule::*bytes, bool samples) const {
+  int64_t all = std::max({train.*bytes, first.*bytes, updates.*bytes, samples ? sample.*bytes : 0});
   for (const auto& [expert, own] : of_expert)
-    most = std::max({most, own.train.arena, own.first.arena, own.updates.arena});
-  return most;
+    all = std::max({all, own.train.*bytes, own.first.*bytes, own.updates.*bytes});
+  return all;
 }
 
-int64_t RunSchedules::host_arena(bool samples) const {
-  int64_t most = std::max({train.host_arena, first.host_arena, updates.host_arena, samples ? sample.host_arena : 0});
-  for (const auto& [expert, own] : of_expert)
-    most = std::max({most, own.train.host_arena, own.first.host_arena, own.updates.host_arena});
-  return most;
+Program::Program(Plan plan, Schedule schedule) : plan(std::move(plan)), schedule(std::move(schedule)) {
+  const auto& list = this->schedule.list;
+  const auto exchange = [](const Instruction& in) { return in.op == Op::norm && in.unit < 0; };
+  if (const auto found = std::find_if(list.begin(), list.end(), exchange); found != list.end())
+    norm = static_cast<int>(found - list.begin());
 }
 
-const Schedule& RunSchedules::step(int expert, bool pending) const {
-  const bool whole = !just_in_time() || pending;
-  if (const auto own = of_expert.find(expert); own != of_expert.end())
-    return whole ? own->second.train : own->second.first;
-  return whole ? train : first;
-}
-
-const Schedule& RunSchedules::updates_of(int expert) const {
-  const auto own = of_expert.find(expert);
-  return own != of_expert.end() ? own->second.updates : updates;
+Programs::Programs(const Plan& plan, RunSchedules schedules, bool samples)
+    : arena(schedules.arena(samples)),
+      host_arena(std::max(schedules.host_arena(samples), schedules.checkpoint.host_arena)) {
+  const auto program_of = [](const Plan& of, Schedule& schedule) -> ProgramPtr {
+    return schedule.list.empty() ? nullptr : std::make_shared<const Program>(of, std::move(schedule));
+  };
+  const auto program = [&](Schedule& schedule) { return program_of(plan, schedule); };
+  train = program(schedules.train);
+  sample = program(schedules.sample);
+  checkpoint = program(schedules.checkpoint);
+  first = program(schedules.first);
+  updates = program(schedules.updates);
+  for (auto& [expert, own] : schedules.of_expert) {
+    const Plan of = plan.as_of(expert);
+    of_expert[expert] = {program_of(of, own.train), program_of(of, own.first), program_of(of, own.updates)};
+  }
 }
 
 }  // namespace tessera::plan

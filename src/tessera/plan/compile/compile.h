@@ -3,10 +3,13 @@
 //
 //   Schedule step = compile_train(spec, plan, rank);
 //   RunSchedules all = compile_all(spec, plan, rank, passes);           // run_walk.h has their order
+//   const Programs programs(plan, std::move(all), /*samples=*/true);
+//   engine.run({.program = programs.train}, objective, report);
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "tessera/plan/schedule.h"
@@ -38,24 +41,64 @@ struct RunShape {
   /// Whether another expert trains the step after this one.
   bool swaps_expert(int64_t step) const { return expert_of && step < steps && expert_of(step + 1) != expert_of(step); }
 };
-/// The schedules of an expert whose units are planned differently (Plan::of_expert).
-struct ExpertSchedules {
-  Schedule train, first, updates;
+/// A plan compiled for one rank, as the engine runs it. Programs are immutable and shared: a new stage or a rebalance
+/// makes new programs, so a running program never changes.
+struct Program {
+  Plan plan;
+  Schedule schedule;
+  int norm = -1;  ///< the instruction whose exchange ends the first half of a training step; -1: none
+
+  Program(Plan plan, Schedule schedule);
 };
-struct RunSchedules {
-  Schedule train, sample, checkpoint;
+using ProgramPtr = std::shared_ptr<const Program>;
+
+inline bool has_instructions(const Schedule& schedule) { return !schedule.list.empty(); }
+inline bool has_instructions(const ProgramPtr& program) { return program != nullptr; }
+
+/// What one rank runs in a part of a run, as schedules or as programs.
+template <class T>
+struct AllOf {
+  T train, sample, checkpoint;
   /// With just-in-time updates: a step without deferred updates before it, and the deferred updates alone. Otherwise
   /// empty and never run.
-  Schedule first, updates;
-  std::map<int, ExpertSchedules> of_expert = {};
-  bool just_in_time() const { return !updates.list.empty(); }
+  T first, updates;
+  struct Own {
+    T train, first, updates;
+  };
+  std::map<int, Own> of_expert = {};  ///< of experts whose units are planned differently (Plan::of_expert)
+
+  bool just_in_time() const { return has_instructions(updates); }
+  /// A training step of `expert`, with or without deferred updates of the step before.
+  const T& step(bool pending, int expert = 0) const {
+    const bool whole = !just_in_time() || pending;
+    if (const auto own = of_expert.find(expert); own != of_expert.end())
+      return whole ? own->second.train : own->second.first;
+    return whole ? train : first;
+  }
+  /// Those that a step of `expert` deferred.
+  const T& updates_of(int expert) const {
+    const auto own = of_expert.find(expert);
+    return own != of_expert.end() ? own->second.updates : updates;
+  }
+};
+
+struct RunSchedules : AllOf<Schedule> {
   /// The largest arena of any schedule, on the device and on the host. `samples`: the run has samples.
-  int64_t arena(bool samples) const;
-  int64_t host_arena(bool samples) const;
+  int64_t arena(bool samples) const { return most(&Schedule::arena, samples); }
+  int64_t host_arena(bool samples) const { return most(&Schedule::host_arena, samples); }
   int64_t disk_arena() const { return std::max(train.disk_arena, first.disk_arena); }
-  /// What runs in a training step of `expert`, with or without deferred updates of the step before.
-  const Schedule& step(int expert, bool pending) const;
-  const Schedule& updates_of(int expert) const;  ///< those that a step of `expert` deferred
+
+ private:
+  int64_t most(int64_t Schedule::*bytes, bool samples) const;
+};
+/// Null if a program has no instructions.
+struct Programs : AllOf<ProgramPtr> {
+  int64_t arena = 0;       ///< device bytes of the largest arena
+  int64_t host_arena = 0;  ///< likewise of the host tier
+
+  Programs() = default;
+  /// `samples`: the run has samples.
+  Programs(const Plan& plan, RunSchedules schedules, bool samples);
 };
 /// All schedules of a rank; `passes` forward passes make one step of the sampler.
 RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int passes);

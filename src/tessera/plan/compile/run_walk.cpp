@@ -64,7 +64,7 @@ void each_schedule(const RunShape& run, const RunSchedules& schedules,
   const auto expert = [&](int64_t step) { return run.expert_of ? run.expert_of(step) : 0; };
   while (const std::optional<Visit> visit = walk.next()) switch (visit->kind) {
       case Visit::Kind::train:
-        emit(visit->step, schedules.step(expert(visit->step), visit->pending));
+        emit(visit->step, schedules.step(visit->pending, expert(visit->step)));
         break;
       case Visit::Kind::updates:
         emit(visit->step, schedules.updates_of(expert(visit->step)));

@@ -19,7 +19,7 @@
 #include "tessera/job/device.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/plan/schedule_json.h"
 #include "tessera/planning/make_plan.h"
 #include "tessera/planning/planning.h"

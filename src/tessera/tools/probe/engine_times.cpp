@@ -81,23 +81,23 @@ plan::Plan plan_of(const Trial& trial, const net::Denoiser& model, int world) {
 class Clocked {
  public:
   Clocked(SyntheticRun& run, size_t count) : run_(run), at_(count) {
-    engine::Executor& executor = run_.engine().executor();
+    engine::Engine& engine = run_.engine();
     if (device::used()) {
-      executor.read_times();
-      executor.keep_lines(true);
+      engine.times().read();
+      engine.times().keep_lines(true);
       return;
     }
-    executor.on_instruction([this](int64_t, int index, const plan::Instruction&, bool ends) {
+    engine.lanes().on_instruction([this](int64_t, int index, const plan::Instruction&, bool ends) {
       const auto now = std::chrono::steady_clock::now().time_since_epoch();
       at_[static_cast<size_t>(index)][ends] = std::chrono::duration<double>(now).count();
     });
   }
-  ~Clocked() { run_.engine().executor().on_instruction({}); }
+  ~Clocked() { run_.engine().lanes().on_instruction({}); }
   Clocked(const Clocked&) = delete;
   /// Behind each step.
   void read() {
     if (!device::used()) return;
-    const std::vector<std::string>& lines = run_.engine().executor().last_lines();
+    const std::vector<std::string>& lines = run_.engine().times().last_lines();
     check_internal(lines.size() == at_.size(), "probe", "a step ran another schedule");
     for (size_t i = 0; i < lines.size(); ++i) {
       const plan::Line line = plan::parse_line(lines[i]);

@@ -3,7 +3,7 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/ranges.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 #include "tessera/tools/probe/signatures.h"
 
 namespace tessera::tools {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/ops/kernels.h"
-#include "tessera/ops/target.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::tools {
 

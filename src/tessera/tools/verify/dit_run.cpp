@@ -136,14 +136,14 @@ DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std
   DitRun result;
   const auto slice = plan.slice(context.mesh.dp_rank(context.rank), 0);
   CaseObjective objective(model, {samples.begin() + slice.first, samples.begin() + slice.first + slice.count},
-                          slice.first, of, engine.executor().parallel(), shared);
+                          slice.first, of, engine.interpreter().parallel(), shared);
   const engine::StepRun step =
       engine.run({.program = program, .step = 1}, objective, [&] { return std::vector{objective.loss()}; });
   for (const std::vector<double>& rank : step.ranks()) result.loss += rank[0];
   engine.finish(step, std::nullopt);
   if (slice.count > 0 && store.owns(0)) {
-    const auto whole =
-        engine::whole_input_grads(engine.executor().input_grads()[0], objective.packed(), engine.executor().parallel());
+    const auto whole = engine::whole_input_grads(engine.interpreter().input_grads()[0], objective.packed(),
+                                                 engine.interpreter().parallel());
     const auto grads = model.unpack_input_grads(whole, objective.packed(), objective.samples());
     for (int64_t s = 0; s < slice.count; ++s)
       for (const auto& [name, value] : grads[s]) shared.put(numbered(name, slice.first + s), value);

@@ -1,5 +1,5 @@
 // A schedule, executed, against the plain loop: the same outputs and gradients, whatever the plan does with memory.
-#include "tessera/engine/executor.h"
+#include "tessera/engine/engine.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using toy::Toy, toy::ToyRank, toy::ToyStep;
 
 bool same_bits(const Tensor& a, const Tensor& b) { return at::equal(a, b); }
 
-TEST(Executor, AStepIsThePlainLoop) {
+TEST(Engine, AStepIsThePlainLoop) {
   const Toy toy;
   ToyRank rank(toy, toy.plan());
   const ToyStep found = rank.step(1), plain = toy.plain_step(1);
@@ -29,7 +29,7 @@ TEST(Executor, AStepIsThePlainLoop) {
   EXPECT_NEAR(found.norm, plain.norm, 1e-5 * plain.norm);
 }
 
-TEST(Executor, WhereMemoryIsChangesNoBit) {
+TEST(Engine, WhereMemoryIsChangesNoBit) {
   const Toy toy;
   ToyRank kept(toy, toy.plan());
   const ToyStep expected[] = {kept.step(1), kept.step(2)};
@@ -55,7 +55,7 @@ TEST(Executor, WhereMemoryIsChangesNoBit) {
   }
 }
 
-TEST(Executor, UpdatesInTheBackwardAreThoseBehindIt) {
+TEST(Engine, UpdatesInTheBackwardAreThoseBehindIt) {
   const Toy toy;
   plan::Plan early = toy.plan();
   early.update = plan::Update::in_backward;
@@ -67,7 +67,7 @@ TEST(Executor, UpdatesInTheBackwardAreThoseBehindIt) {
   }
 }
 
-TEST(Executor, GradientsThatAreStoredIn16BitsCountInTheNormAsTheyAreStored) {
+TEST(Engine, GradientsThatAreStoredIn16BitsCountInTheNormAsTheyAreStored) {
   const Toy toy;
   plan::Plan wide_plan = toy.plan();
   wide_plan.global_batch = wide_plan.micro_batch;  // so that an update in the backward finds them in the arena
@@ -89,7 +89,7 @@ TEST(Executor, GradientsThatAreStoredIn16BitsCountInTheNormAsTheyAreStored) {
   }
 }
 
-TEST(Executor, AStepThatIsSkippedUpdatesNothingAndTheNextOneIsItsOwn) {
+TEST(Engine, AStepThatIsSkippedUpdatesNothingAndTheNextOneIsItsOwn) {
   const Toy toy;
   for (const plan::Update update : {plan::Update::end, plan::Update::just_in_time}) {
     plan::Plan plan = toy.plan();
@@ -110,7 +110,7 @@ TEST(Executor, AStepThatIsSkippedUpdatesNothingAndTheNextOneIsItsOwn) {
 /// What the record says of a step, and how often a copy was given bytes that were freed before.
 std::pair<std::string, int> recorded_step(ToyRank& rank) {
   testing::MemoryRecord& record = testing::MemoryRecord::install();
-  rank.executor().on_instruction(
+  rank.engine().lanes().on_instruction(
       [&](int64_t, int index, const plan::Instruction& in, bool ends) { record.at(index, in, ends); });
   const int before = record.reused();
   record.start(rank.schedule());
@@ -123,7 +123,7 @@ std::pair<std::string, int> recorded_step(ToyRank& rank) {
   return {faults, record.reused() - before};
 }
 
-TEST(Executor, CopiesAreGivenMemoryAfterItsLastUseAsTheScheduleSays) {
+TEST(Engine, CopiesAreGivenMemoryAfterItsLastUseAsTheScheduleSays) {
   Meter::install();
   const Toy toy;
   plan::Plan plan = toy.plan({.activations = Policy::offload});

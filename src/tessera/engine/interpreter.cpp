@@ -1,0 +1,485 @@
+#include "tessera/engine/interpreter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tessera/base/check.h"
+#include "tessera/engine/parallel/slice.h"
+#include "tessera/ops/ranges.h"
+#include "tessera/plan/compile/traffic.h"
+
+namespace tessera::engine {
+
+namespace {
+
+constexpr int64_t kAnyBytes = -1;
+constexpr int64_t kUploadSlack = 64 << 10;  // a tensor may not fit behind the others at the end of the ring
+
+/// Whether a collective's bytes follow from more than the number of tokens and samples: sums over the rows of captions
+/// from their lengths, a halo from the width and height of each sample.
+bool depends_on_more(const plan::Traffic& t) {
+  return t.rows == plan::Rows::reach || t.rows == plan::Rows::reached ||
+         (t.rows == plan::Rows::context && t.purpose == "norms");
+}
+
+/// Ranks that share its tokens pack a micro-batch in host memory and copy their share of it, targets too.
+net::Batch packed(net::Objective& objective, int micro, const Parallel& parallel) {
+  if (!parallel.cuts_tokens()) return objective.batch(micro);
+  const net::Batch whole = [&] {
+    const Meter::Scope host(Part::host);
+    return objective.batch(micro);
+  }();
+  for (Tensor* compared : objective.compared(micro)) *compared = compared->clone();
+  return slice(whole, parallel);
+}
+
+bool defers_weights(const plan::Plan& plan) { return plan.pipeline.schedule == plan::PipelineSchedule::zero_bubble; }
+
+}  // namespace
+
+Interpreter::Interpreter(const Units& units, const plan::ModelSpec& spec, Store& store, comm::Comm& comm,
+                         const plan::Plan& plan, int rank, EngineOptions options)
+    : units_(units),
+      store_(store),
+      rank_(rank),
+      options_(std::move(options)),
+      far_(ops::on_device(store.device())),
+      by_device_(far_ && comm.by_device()),
+      world_(comm.group("control", {kAllAxes.begin(), kAllAxes.end()})),
+      parallel_(options_.cut_tokens ? plan.mesh : Mesh{}, options_.cut_tokens ? rank : 0, &comm),
+      within_units_(plan::unit_groups(spec, parallel_.mesh())),
+      messages_(comm, plan, rank),
+      groups_(comm, plan, store),
+      numbers_(store) {
+  // Communicators are made here, by all ranks in the same order.
+  parallel_.connect(within_units_);
+  if (options_.input_grad) parallel_.connect({{"sums", plan::kSequenceAxes}});
+}
+
+void Interpreter::reserve_host(int64_t arena, int64_t uploads) {
+  host_.reserve(arena);
+  if (far_) uploads_.reserve(uploads + kUploadSlack);
+}
+
+void Interpreter::open_windows() {
+  if (!by_device_) return;
+  const device::Block room = Meter::room();
+  parallel_.lend(within_units_, room);
+  messages_.lend(room);
+  groups_.open_windows();
+}
+
+void Interpreter::lend_kept() {
+  if (by_device_) groups_.lend_kept();
+}
+
+/// The file of offloaded activations grows only; it holds nothing between two schedules.
+void Interpreter::reserve_disk(int64_t bytes) {
+  if (bytes <= disk_bytes()) return;
+  plan::require_nvme_folder(options_.nvme.folder, "the plan puts activations on nvme");
+  disk_.reset();
+  disk_ = std::make_unique<Disk>(options_.nvme, bytes);
+}
+
+void Interpreter::begin(ScheduleRun& run) {
+  const size_t count = run.schedule().list.size();
+  host_.reserve(run.schedule().host_arena);
+  reserve_disk(run.schedule().disk_arena);
+  run.micros.resize(run.schedule().micros);
+  for (MicroRun& micro : run.micros) micro.runs.resize(units_.size());
+  run.tokens.resize(run.micros.size()), run.samples.resize(run.micros.size());
+  run.messages.resize(count), run.comm.resize(count);
+}
+
+void Interpreter::begin_step(const ScheduleRun& run) {
+  input_grads_.assign(run.schedule().micros, {});
+  numbers_.begin();
+}
+
+/// The collectives that an instruction declares. The list has bytes for micro-batches of the largest shape; the result
+/// has them for the actual tokens, or kAnyBytes where they do not follow from their number.
+std::vector<plan::Comm> Interpreter::declared(const ScheduleRun& run, const plan::Instruction& in) const {
+  if (in.op == plan::Op::update && !(control_ && run.update)) return {};  // the step is skipped
+  std::vector<plan::Comm> comm = in.comm;
+  if (!plan::carries_tokens(in.op) || comm.empty()) return comm;
+  const int64_t tokens = run.tokens[in.micro];
+  const auto bytes = [&](const plan::Traffic& t) {
+    return t.bytes(tokens, run.plan().mesh, rank_, run.samples[in.micro]);
+  };
+  if (in.op == plan::Op::finish) {
+    const Tensor& result = run.results[in.micro];
+    const int64_t row = result.size(1) * static_cast<int64_t>(result.element_size());
+    const Mesh& mesh = run.plan().mesh;
+    for (plan::Comm& c : comm)
+      if (c.kind == "all_gather")
+        c.bytes = bytes(plan::prediction_traffic(row, mesh));
+      else if (c.bytes > 0)  // sent by the stage that has the result
+        c.bytes = bytes(plan::result_traffic(row)) * (mesh[Axis::pp] - 1);
+    return comm;
+  }
+  size_t next = 0;
+  for (const plan::Traffic& t : plan::traffic_of(store_.spec(in.unit), run.plan().units[in.unit], in.op))
+    if (next < comm.size() && t.several(run.plan().mesh))
+      comm[next++].bytes = depends_on_more(t) ? kAnyBytes : bytes(t);
+  return comm;
+}
+
+void Interpreter::check(const ScheduleRun& run, int index) const {
+  const plan::Instruction& in = run.schedule().list[index];
+  const auto same = [](const plan::Comm& ran, const plan::Comm& expected) {
+    if (expected.bytes != kAnyBytes) return ran.same_traffic(expected);
+    return ran.axis == expected.axis && ran.kind == expected.kind;
+  };
+  check_internal(std::ranges::equal(run.comm[index], declared(run, in), same), "engine.executor",
+                 "instruction " + std::to_string(index) + " (" + std::string(name(in.op)) + " " + in.name +
+                     ") ran other collectives than it declares");
+}
+
+/// It allocates in the order of the list, so that the memory curve is the predicted one; the lane writes to that memory after
+/// the compute before this place ([Note: memory at a place]).
+bool Interpreter::prepare(ScheduleRun& run, int index) {
+  const plan::Instruction& in = run.schedule().list[index];
+  if (in.op == plan::Op::fetch && in.part == plan::Part::activations && in.lane != plan::Lane::disk)
+    for (auto& saved : run.micros[in.micro].runs[in.unit].offloaded) take_memory(saved);
+  if (in.op == plan::Op::send) {
+    run.messages[index] = outgoing(load(run, in.micro), in, defers_weights(run.plan()));
+  } else if (in.op == plan::Op::recv) {
+    MicroRun& micro = load(run, in.micro);
+    micro.received[{goes_forward(in), in.unit}] = run.messages[index] =
+        messages_.make(in, micro.shapes, store_.device());
+  } else {
+    return plan::takes_memory(in);
+  }
+  return true;
+}
+
+void Interpreter::execute(ScheduleRun& run, int index) {
+  const plan::Instruction& in = run.schedule().list[index];
+  Done& done = run.comm[index];
+  std::optional<Parallel::Notes> notes;
+  if (plan::carries_tokens(in.op)) notes.emplace(parallel_, done);
+  const auto unit_run = [&]() -> UnitRun& { return run.micros[in.micro].runs[in.unit]; };
+  switch (in.op) {
+    case plan::Op::gather:
+      if (in.slot >= 0) groups_.gather(in, done);
+      break;
+    case plan::Op::forward:
+      return forward(run, in);
+    case plan::Op::recompute:
+      return recompute(run, in);
+    case plan::Op::stash:
+    case plan::Op::fetch:
+      if (in.part == plan::Part::activations)
+        move_activations(unit_run(), in);
+      else
+        store_.move(in, in.host < 0 ? nullptr : host_.at(in.host));
+      break;
+    case plan::Op::compress: {
+      UnitRun& unit = unit_run();
+      unit.kept.compress(numbers_.compression_error());
+      unit.away.compress(numbers_.compression_error());
+      if (!unit.away.empty()) unit.offloaded.push_back(unit.away.buffer());
+      break;
+    }
+    case plan::Op::expand: {
+      UnitRun& unit = unit_run();
+      unit.offloaded.clear();  // all of it is back: frees the buffer of quantised activations
+      unit.kept.expand();
+      unit.away.expand();
+      break;
+    }
+    case plan::Op::send:
+    case plan::Op::recv:
+      messages_.exchange(in, run.messages[index], done);
+      if (in.op == plan::Op::recv) run.messages[index] = {};  // the micro-batch holds the message
+      break;
+    case plan::Op::weight_grad:
+      return weight_gradients(run, in);
+    case plan::Op::drop:
+      if (in.part == plan::Part::message)
+        for (int sent : in.wait) run.messages[sent] = {};
+      else
+        for (auto& saved : unit_run().offloaded) free_memory(saved);
+      break;
+    case plan::Op::release:
+      store_.unbind(in.unit);
+      if (options_.poison && in.slot >= 0)
+        store_.arena(in.slot, store_.layout(in.unit).total).fill_(std::numeric_limits<float>::quiet_NaN());
+      break;
+    case plan::Op::loss: {
+      MicroRun& micro = run.micros[in.micro];
+      micro.stream_grad = loss(run, micro, in.micro);
+      micro.stream.clear();
+      break;
+    }
+    case plan::Op::finish:
+      return finish(run, in, done);
+    case plan::Op::backward:
+      return backward(run, in);
+    case plan::Op::idle:
+      if (in.add) break;
+      (in.grad >= 0 ? store_.arena(in.grad, store_.layout(in.unit).grad_total) : store_.grad(in.unit)).zero_();
+      break;
+    case plan::Op::reduce:
+      return groups_.reduce(in, done);
+    case plan::Op::reduce_outer:
+      return groups_.reduce_outer(in, done);
+    case plan::Op::gather_outer:
+      return groups_.gather_outer(in, done);
+    case plan::Op::norm: {
+      if (in.unit < 0) return norm(run, done);
+      const Tensor shard = store_.grad_at(in.unit, in.target);
+      store_.round_gradient(shard);
+      numbers_.add(in.unit, shard);
+      break;
+    }
+    case plan::Op::update:
+      if (control_ && run.update)
+        store_.update(in.unit, *run.update, *control_,
+                      {in.slot, in.grad, in.scratch, in.grad < 0 || run.plan().update != plan::Update::in_backward},
+                      in.lane == plan::Lane::host ? &workers(run.plan().update_threads) : nullptr,
+                      groups_.sum_over(in, done));
+      break;
+    case plan::Op::flush:
+      return flush(run, done);
+  }
+}
+
+void Interpreter::move_activations(UnitRun& run, const plan::Instruction& in) {
+  const bool fetch = in.op == plan::Op::fetch;
+  if (in.lane == plan::Lane::disk) {
+    device::host_uses(host_.at(in.host), in.bytes, fetch);
+    fetch ? disk_->read(in.slot, host_.at(in.host), in.bytes) : disk_->write(in.slot, host_.at(in.host), in.bytes);
+    return;
+  }
+  int64_t at = in.host;
+  for (const SavedStorage& saved : run.offloaded) {
+    void* here = saved.storage.mutable_data();
+    const auto bytes = static_cast<int64_t>(saved.storage.nbytes());
+    const bool far = !saved.storage.device().is_cpu();
+    fetch ? ops::enqueue_copy(here, host_.at(at), bytes, far) : ops::enqueue_copy(host_.at(at), here, bytes, far);
+    at += saved.bytes();
+  }
+  // The schedule has the bytes of the largest micro-batch.
+  check_internal(at - in.host <= in.bytes, "engine.executor",
+                 std::string(name(in.op)) + " " + in.name + " moves " + std::to_string(at - in.host) +
+                     " bytes, the schedule says " + std::to_string(in.bytes));
+}
+
+void Interpreter::forward(ScheduleRun& run, const plan::Instruction& in) {
+  store_.bind(in.unit, in.slot);
+  MicroRun& micro = load(run, in.micro);
+  const bool train = run.batches == nullptr;
+  if (in.unit == 0) micro.stream = micro.batch.inputs;
+  take_received(micro, in, train);
+  UnitRun& unit_run = micro.runs[in.unit];
+  const plan::UnitPlan& plan = run.plan().units[in.unit];
+  const bool graph = train && !plan.recomputes();
+  unit_run.in = leaves(micro.stream, train && (in.unit > store_.first_trained() || options_.input_grad));
+  micro.stream.clear();
+  if (train && plan.replays())
+    for (const auto& [site, policy] : plan.sites)
+      if (site != plan::kBlockInput && policy != plan::Policy::recompute) unit_run.results[site];
+  ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.results, .parallel = &parallel_});
+  std::optional<SavedStorages> saved;
+  const bool elsewhere = train && (plan.offloads() || plan.compresses());
+  if (graph && (plan.selective() || elsewhere))
+    saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), plan.selective());
+  net::Flow out = run_forward(*units_[in.unit], ctx, micro.cond, graph, unit_run);
+  if (elsewhere)
+    sort_saved(unit_run, plan, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
+  saved.reset();
+  micro.stream = std::move(out.stream);
+  if (!out.cond.empty()) {
+    micro.cond = leaves(out.cond, train && wants_conditioning());
+    micro.cond_grad.assign(micro.cond.size(), Tensor());
+  }
+  if (!train) unit_run = UnitRun{};
+}
+
+/// Sorts a unit's storages into those that are offloaded and those that are quantised: its input, the tensors that its
+/// graph saved, and its kept results.
+void Interpreter::sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit,
+                             std::vector<SavedStorage> saved) const {
+  if (unit > 0)  // the first unit's input is the batch, which others read
+    for (const Tensor& t : run.in) saved.emplace_back(std::string(plan::kBlockInput), t);
+  for (const auto& [site, result] : run.results) {
+    saved.emplace_back(site, result.out);
+    if (result.lse.defined())
+      saved.emplace_back(site, result.lse.unsqueeze(-1));  // one value a row, as its node saves it
+  }
+  for (SavedStorage& s : saved) {
+    const plan::Policy& policy = plan.policy(s.site);
+    const bool leaves = leaves_device(policy);
+    if (is_lossy(policy) && can_pack(s, *policy.form))
+      (leaves ? run.away : run.kept).add(std::move(s), *policy.form);
+    else if (leaves)
+      run.offloaded.push_back(std::move(s));
+  }
+}
+
+void Interpreter::recompute(ScheduleRun& run, const plan::Instruction& in) {
+  store_.bind(in.unit, in.slot);
+  MicroRun& micro = run.micros[in.micro];
+  UnitRun& unit_run = micro.runs[in.unit];
+  ShardContext ctx(store_, in.unit, micro.batch.tokens,
+                   {.unneeded = units_[in.unit]->output_site(), .known = &unit_run.results, .parallel = &parallel_});
+  unit_run.offloaded.clear();  // all of it is back; from here on the graph alone holds it
+  const SavedStorages selective(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), /*selective=*/true);
+  run_forward(*units_[in.unit], ctx, micro.cond, true, unit_run);
+  unit_run.results.clear();
+}
+
+/// The micro-batch, loaded at its first instruction on this rank. Later stages need only its tables of tokens.
+MicroRun& Interpreter::load(ScheduleRun& run, int index) {
+  MicroRun& micro = run.micros[index];
+  if (std::exchange(micro.loaded, true)) return micro;
+  net::Batch batch = run.batches ? slice((*run.batches)[index], parallel_) : packed(*run.objective, index, parallel_);
+  run.tokens[index] = batch.tokens.total();
+  run.samples[index] = static_cast<int64_t>(batch.tokens.offsets.size()) - 1;
+  micro.batch = on_device(std::move(batch), store_.device(), uploads_);
+  if (!messages_.active()) return micro;
+  micro.shapes = boundary_shapes(units_, micro.batch);
+  if (!run.plan().owns(rank_, 0)) micro.batch.inputs.clear();
+  return micro;
+}
+
+/// Hands a unit the message that its stage received: its input, or the gradient of its result. The rank's stages share
+/// the conditioning, and so its gradients are summed.
+void Interpreter::take_received(MicroRun& micro, const plan::Instruction& in, bool train) const {
+  const bool forward = in.op == plan::Op::forward;
+  auto found = micro.received.extract({forward, in.unit});
+  if (!found) return;
+  Message& message = found.mapped();
+  (forward ? micro.stream : micro.stream_grad) = std::move(message.stream);
+  if (message.cond.empty()) return;
+  if (forward) {
+    micro.cond = leaves(message.cond, train && wants_conditioning());
+    micro.cond_grad.assign(micro.cond.size(), Tensor());
+    return;
+  }
+  for (size_t c = 0; c < micro.cond_grad.size(); ++c)
+    if (micro.cond_grad[c].defined())
+      micro.cond_grad[c].add_(message.cond[c]);
+    else
+      micro.cond_grad[c] = message.cond[c];
+}
+
+void Interpreter::backward(ScheduleRun& run, const plan::Instruction& in) {
+  store_.bind(in.unit, in.slot);
+  MicroRun& micro = run.micros[in.micro];
+  const bool stem = in.unit == 0;
+  take_received(micro, in, true);
+  micro.runs[in.unit].offloaded.clear();  // from here on the graph alone holds these storages
+  std::vector<Tensor> out_cond_grad, none;
+  if (stem) out_cond_grad = std::move(micro.cond_grad);
+  const auto run_unit = [&] {
+    micro.stream_grad =
+        run_backward(micro.runs[in.unit], std::move(micro.stream_grad), std::move(out_cond_grad),
+                     stem ? std::vector<Tensor>{} : micro.cond, stem ? none : micro.cond_grad, store_.anchor(in.unit));
+  };
+  if (defers_weights(run.plan())) {
+    ops::DeferredGradients& deferred = micro.deferred.emplace(in.unit, store_.trained_sites(in.unit)).first->second;
+    const ops::DeferredGradients::Scope scope(deferred);
+    run_unit();
+  } else {
+    store_.bind_grad(in.unit, in.grad, !in.add);
+    run_unit();
+    store_.finish_grad(in.unit);
+  }
+  if (!stem) return;
+  if (options_.input_grad) input_grads_[in.micro] = micro.stream_grad;
+  micro.stream_grad.clear();
+  if (!defers_weights(run.plan())) micro = MicroRun{};
+}
+
+/// Runs the weight gradients that the unit's backward deferred. The micro-batch ends with the first unit of the rank's
+/// first stage.
+void Interpreter::weight_gradients(ScheduleRun& run, const plan::Instruction& in) {
+  MicroRun& micro = run.micros[in.micro];
+  store_.bind_grad(in.unit, in.grad, !in.add);
+  micro.deferred.at(in.unit).run();
+  micro.deferred.erase(in.unit);
+  store_.finish_grad(in.unit);
+  if (in.unit == run.plan().first_unit(run.plan().mesh.coordinate(rank_, Axis::pp))) micro = MicroRun{};
+}
+
+/// The stage's message to its neighbour. The micro-batch ends with the gradient of the rank's first stage.
+Message Interpreter::outgoing(MicroRun& micro, const plan::Instruction& in, bool defers_weights) const {
+  Message message;
+  const bool conditioning = messages_.carries_conditioning(in);
+  if (goes_forward(in)) {
+    for (const Tensor& t : std::exchange(micro.stream, {})) message.stream.push_back(t.contiguous());
+    if (conditioning)
+      for (const Tensor& t : micro.cond) message.cond.push_back(t.detach().contiguous());
+    return message;
+  }
+  // Gradients that no earlier stage needs are sent as zeros: the receiver expects a message of fixed size.
+  const auto filled = [device = store_.device()](std::vector<Tensor> values, const std::vector<TensorShape>& shapes) {
+    values.resize(shapes.size());
+    for (size_t i = 0; i < shapes.size(); ++i)
+      values[i] = values[i].defined() ? values[i].contiguous()
+                                      : at::zeros(shapes[i].sizes, at::TensorOptions(shapes[i].type).device(device));
+    return values;
+  };
+  message.stream = filled(std::exchange(micro.stream_grad, {}), micro.shapes.stream.at(in.unit + 1));
+  if (conditioning) {
+    message.cond = filled(std::exchange(micro.cond_grad, {}), micro.shapes.cond);
+    if (!defers_weights) micro = MicroRun{};
+  }
+  return message;
+}
+
+void Interpreter::finish(ScheduleRun& run, const plan::Instruction& in, Done& done) {
+  MicroRun& micro = load(run, in.micro);
+  Tensor result = micro.stream.empty() ? Tensor() : micro.stream[0];
+  if (messages_.active())
+    result = messages_.share_result(result, micro.shapes.stream.back().at(0), store_.device(), done);
+  run.results[in.micro] = whole_tokens(result, micro.batch.tokens, parallel_).cpu();
+  micro = MicroRun{};
+}
+
+std::vector<Tensor> Interpreter::loss(ScheduleRun& run, MicroRun& micro, int index) {
+  const at::NoGradGuard no_grad;
+  const Tensor& prediction = micro.stream[0];
+  for (Tensor* compared : run.objective->compared(index)) *compared = uploads_.bring(*compared, prediction.device());
+  return {run.objective->gradient(prediction, micro.batch, index)};
+}
+
+void Interpreter::norm(ScheduleRun& run, Done& done) {
+  // One of the ranks with the same gradient counts it. The sum is in rank order, so that every rank has the same bits.
+  std::vector<double> mine = {numbers_.read(*run.objective)};
+  if (run.report)
+    for (double value : run.report()) mine.push_back(value);
+  mine.resize(plan::kControlDoubles, 0.0);
+  const std::vector<std::vector<double>> all = world_.all_gather_doubles(mine);
+  if (world_.size() > 1) done.push_back({world_.axis(), "all_gather", plan::kControlBytes});
+  double total = 0;
+  for (const auto& row : all) {
+    total += row[0];
+    run.ranks.emplace_back(row.begin() + 1, row.end());
+  }
+  run.norm = std::sqrt(total);
+}
+
+void Interpreter::flush(const ScheduleRun& run, Done& done) {
+  (*run.write)();
+  for (int round = 0; round < 2; ++round) {
+    if (world_.size() > 1) {
+      world_.barrier();
+      done.push_back({world_.axis(), "barrier", 0});
+    }
+    if (round == 0) (*run.commit)();
+  }
+}
+
+Workers& Interpreter::workers(int threads) {
+  if (!workers_) {
+    const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+    workers_ = std::make_unique<Workers>(threads > 0 ? threads : std::max(1, cores / options_.local_ranks));
+  }
+  return *workers_;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,111 @@
+#pragma once
+// What the instructions of a schedule mean: each is done here, on the thread of its lane (lanes.h).
+//
+//   interpreter.begin(run);                       // takes what the schedule needs beside the arena
+//   interpreter.prepare(run, index);              // on the compute thread, where the list has it
+//   interpreter.execute(run, index);              // on its lane's thread
+//   interpreter.check(run, index);                // it ran the collectives that it declares
+#include <optional>
+
+#include "tessera/comm/comm.h"
+#include "tessera/engine/collectives.h"
+#include "tessera/engine/memory/disk.h"
+#include "tessera/engine/memory/uploads.h"
+#include "tessera/engine/memory/workers.h"
+#include "tessera/engine/step_numbers.h"
+#include "tessera/engine/step_run.h"
+#include "tessera/plan/nvme.h"
+
+namespace tessera::engine {
+
+struct EngineOptions {
+  bool trainable = true;      ///< with gradients and optimiser states
+  plan::DiskPlace nvme = {};  ///< of buffers and activations that are offloaded to disk
+  bool input_grad = false;    ///< keep the gradients of each micro-batch's inputs (verification)
+  bool poison = false;        ///< fill released slots with NaN, so that a use after release shows (tests)
+  std::string trace = {};     ///< file for the executed instructions; empty: none
+  int local_ranks = 1;        ///< ranks that share this machine's cores
+  bool cut_tokens = true;     ///< ranks of cp, sp and tp share the tokens; else each runs all of them (encoders)
+};
+
+class Interpreter {
+ public:
+  using Units = std::vector<std::unique_ptr<net::Unit>>;
+
+  /// `plan`: that of any program that will run; mesh, dtypes and the units' strategies are the same in all of them.
+  /// `spec`: what the units were measured to take and to send; read here alone.
+  Interpreter(const Units& units, const plan::ModelSpec& spec, Store& store, comm::Comm& comm, const plan::Plan& plan,
+              int rank, EngineOptions options);
+
+  /// Takes, and page-locks for a device, the host memory of programs that will run: their arena, and what they bring to the
+  /// device before the host waits for it.
+  void reserve_host(int64_t arena, int64_t uploads);
+  /// Lends the groups what their messages use (comm.h): the arena, and to those within units and between stages the room for
+  /// tensors that is left beside it.
+  void open_windows();
+  void close_windows() { groups_.close_windows(); }
+  /// The same of the gradients that stay on the device, once they are there.
+  void lend_kept();
+
+  void begin(ScheduleRun& run);
+  /// The control of the updates from here on: those that are just in time run in the step after it. Empty: they are skipped.
+  void decide(std::optional<net::StepControl> control) { control_ = control; }
+  /// A training step begins.
+  void begin_step(const ScheduleRun& run);
+  /// Takes the memory of an instruction of another lane than compute; false: it takes none.
+  bool prepare(ScheduleRun& run, int index);
+  void execute(ScheduleRun& run, int index);
+  /// Throws InternalError if the instruction ran other collectives than it declares.
+  void check(const ScheduleRun& run, int index) const;
+
+  /// The ranks that share tokens with this one.
+  const Parallel& parallel() const { return parallel_; }
+  bool has_stages() const { return messages_.active(); }
+  StepNumbers& numbers() { return numbers_; }
+  /// Gradients of each micro-batch's inputs for this rank's tokens, when options.input_grad.
+  std::vector<std::vector<Tensor>>& input_grads() { return input_grads_; }
+  /// Host memory for offloaded activations and for buffers on their way from or to the disk.
+  int64_t host_bytes() const { return host_.size(); }
+  int64_t disk_bytes() const { return disk_ ? disk_->size() : 0; }  ///< of activations
+
+ private:
+  using Done = std::vector<plan::Comm>;
+  void forward(ScheduleRun& run, const plan::Instruction& in);
+  void recompute(ScheduleRun& run, const plan::Instruction& in);
+  void backward(ScheduleRun& run, const plan::Instruction& in);
+  void weight_gradients(ScheduleRun& run, const plan::Instruction& in);
+  void move_activations(UnitRun& run, const plan::Instruction& in);
+  std::vector<Tensor> loss(ScheduleRun& run, MicroRun& micro, int index);
+  void finish(ScheduleRun& run, const plan::Instruction& in, Done& done);
+  void norm(ScheduleRun& run, Done& done);
+  void flush(const ScheduleRun& run, Done& done);
+  void reserve_disk(int64_t bytes);
+  void sort_saved(UnitRun& run, const plan::UnitPlan& plan, int unit, std::vector<SavedStorage> saved) const;
+  MicroRun& load(ScheduleRun& run, int micro);
+  void take_received(MicroRun& micro, const plan::Instruction& in, bool train) const;
+  Message outgoing(MicroRun& micro, const plan::Instruction& in, bool defers_weights) const;
+  std::vector<plan::Comm> declared(const ScheduleRun& run, const plan::Instruction& in) const;
+  Workers& workers(int threads);
+  /// Whether gradients flow back to the unit that makes the shared conditioning.
+  bool wants_conditioning() const { return options_.input_grad || store_.first_trained() == 0; }
+
+  const Units& units_;
+  Store& store_;
+  const int rank_;
+  const EngineOptions options_;
+  const bool far_, by_device_;  // a device computes; messages of tensors are enqueued on its streams
+  comm::Group& world_;
+  const Parallel parallel_;
+  const std::vector<plan::DeviceGroup> within_units_;
+  StageMessages messages_;
+  SlotGroups groups_;
+  StepNumbers numbers_;
+  Uploads uploads_;
+  HostMemory host_;
+  std::unique_ptr<Disk> disk_;  // of offloaded activations; null: none go to disk
+  std::vector<std::vector<Tensor>> input_grads_;
+  std::optional<net::StepControl> control_;
+  std::unique_ptr<Workers> workers_;  // of the host lane alone; made when first used
+};
+
+}  // namespace tessera::engine
