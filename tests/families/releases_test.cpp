@@ -51,7 +51,7 @@ TEST(Releases, AreFoundByTheNamesOfFoldersAndFiles) {
            {"my-model", "none"},
            {"Wan2.1-T2V-1.3Bx", "none"},  // another name, not a longer one
            {"Wan2.1-T2V-140B", "none"},
-           {"Wan2.1-VACE-14B", "none"}})
+           {"Wan2.1-VACE-140B", "none"}})
     EXPECT_EQ(preset_at(path), preset) << path;
 }
 
