@@ -27,6 +27,9 @@ TEST(Releases, AreFoundByTheNamesOfFoldersAndFiles) {
            {"wan2.2-i2v-a14b", "wan2.2-i2v-a14b"},
            {"hub/models--Wan-AI--Wan2.2-TI2V-5B/snapshots/0123abc", "wan2.2-ti2v-5b"},
            {"Wan2.2-S2V-14B/wav2vec2-large-xlsr-53-english", "wan2.2-s2v-14b"},
+           {"Wan2.1-VACE-14B-diffusers/transformer", "wan2.1-vace-14b"},
+           {"wan2.1_vace_1.3B_fp16.safetensors", "wan2.1-vace-1.3b"},
+           {"Wan2.2-VACE-Fun-A14B/low_noise_model", "wan2.2-vace-fun-a14b"},
            {"ComfyUI/models/diffusion_models/wan2.1_t2v_1.3B_bf16.safetensors", "wan2.1-t2v-1.3b"},
            {"wan2.1_i2v_480p_14B_fp8_e4m3fn.safetensors", "wan2.1-i2v-14b-480p"},
            {"wan2.2_t2v_low_noise_14B_fp16.safetensors", "wan2.2-t2v-a14b"},
@@ -48,7 +51,7 @@ TEST(Releases, AreFoundByTheNamesOfFoldersAndFiles) {
            {"my-model", "none"},
            {"Wan2.1-T2V-1.3Bx", "none"},  // another name, not a longer one
            {"Wan2.1-T2V-140B", "none"},
-           {"Wan2.1-VACE-14B", "none"}})
+           {"Wan2.1-VACE-140B", "none"}})
     EXPECT_EQ(preset_at(path), preset) << path;
 }
 

@@ -92,7 +92,7 @@ TEST(Vace, FilesAreKnownByTheirTensorsAlone) {
   EXPECT_EQ(known("wan2.1-vace-14b").model, "wan2.1-vace-14b");
   EXPECT_EQ(known("wan2.1-vace-14b").variant, "vace");
   EXPECT_EQ(known("wan2.1-t2v-1.3b").variant, "t2v");
-  EXPECT_EQ(known("wan-vace-tiny").model, "wan-vace-tiny");
+  EXPECT_EQ(known("wan-vace-tiny").model, "wan-vace");
 }
 
 TEST(Vace, AtFirstTheSecondStreamChangesNothing) {

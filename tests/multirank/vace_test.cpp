@@ -44,10 +44,9 @@ void give_guides(const TinyRun& run) {
   const fs::path folder = run.folder() / "data";
   for (const auto& item : fs::directory_iterator(folder)) fs::remove_all(item.path());
   for (const int corner : {0, 3}) {
-    data::write_mp4(folder / ("video" + std::to_string(corner) + ".mp4"), painted(corner, {250, 20, 20}, {10, 10, 220}),
-                    {});
-    data::write_mp4(folder / ("guide" + std::to_string(corner) + ".mp4"), painted(corner, {255, 255, 255}, {0, 0, 0}),
-                    {});
+    data::write_mp4(folder / ("video" + std::to_string(corner) + ".mp4"),
+                    painted(corner, {250, 20, 20}, {10, 10, 220}));
+    data::write_mp4(folder / ("guide" + std::to_string(corner) + ".mp4"), painted(corner, {255, 255, 255}, {0, 0, 0}));
   }
   write_picture(folder / "one.png", painted(1, {250, 20, 20}, {0, 0, 0}));
   write_picture(folder / "two.png", painted(2, {20, 250, 20}, {0, 0, 0}));

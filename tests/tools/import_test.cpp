@@ -246,6 +246,15 @@ TEST(Import, TheRankThatDiffSynthsScriptsHaveByThemselvesIsThatOfTheirForm) {
             "32");
 }
 
+TEST(Import, AdaptersOfVaceAreThoseOfItsSecondStream) {
+  const std::string vace =
+      "python train.py --dataset_base_path data --lora_base_model vace --extra_inputs vace_video,vace_reference_image";
+  EXPECT_EQ(found(import_command(vace, {}), "lora.targets"),
+            "vace_blocks.*.q,vace_blocks.*.k,vace_blocks.*.v,vace_blocks.*.o,vace_blocks.*.ffn.0,vace_blocks.*.ffn.2");
+  EXPECT_EQ(found(import_command(vace + " --lora_target_modules q,ffn.0", {}), "lora.targets"),
+            "vace_blocks.*.q,vace_blocks.*.ffn.0");
+}
+
 TEST(Import, TheLowestRateOfTheTrainingLineIsNotAboveItsRate) {
   const std::string line = "--task t2v-14B --ckpt_dir no/such --batch_size 1 --learning_rate ";
   EXPECT_EQ(found(import_command(line + "1e-7", {}), "train.eta_min"), "1e-07") << "it would rise";

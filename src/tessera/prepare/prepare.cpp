@@ -558,8 +558,8 @@ class Preparation {
     data_.job_ = &job_;
     data_.stored_texts_ = recipe_.data.texts;
     data_.takes_ = inputs_of(*job_.model, job_.latent);
-    data_.encoders_ = recipe_.data.encoders;
-    data_.references_ = recipe_.data.references;
+    data_.of_recipe_.encoders = recipe_.data.encoders;
+    data_.of_recipe_.references = recipe_.data.references;
     if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);
     // [Note: frozen encoders] in encoder_bytes.h; with data.encoders = "host" the Loader's thread reads them again, there
     if (!online_ || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);

@@ -116,11 +116,13 @@ class PreparedData {
   std::map<std::string, CachedText> texts_;  // by caption, when online; no tensors: they are no part of the planned
                                              // memory
   std::shared_ptr<TextBeside> beside_;       // makes them when they are needed, in place of `texts_`
-  recipe::Encoders encoders_ = recipe::Encoders::cached;
+  struct {
+    recipe::Encoders encoders = recipe::Encoders::cached;
+    int64_t references = 0;  // most pictures that a sample begins with
+  } of_recipe_;
   std::map<int64_t, data::CachedTensor> seen_;  // CLIP features by clip, when online
   const job::Job* job_ = nullptr;
   std::set<std::string> takes_;  // extras of the model
-  int64_t references_ = 0;       // most pictures that a sample begins with
   std::vector<int> buckets_;
   std::vector<std::string> prompts_;
   std::vector<EncodedText> prompt_encoded_;

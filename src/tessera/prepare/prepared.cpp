@@ -76,7 +76,7 @@ void PreparedData::encode_captions(const std::vector<std::vector<Place>>& of_ran
 }
 
 int64_t PreparedData::host_encoder_bytes() const {
-  if (encoders_ != recipe::Encoders::host) return 0;
+  if (of_recipe_.encoders != recipe::Encoders::host) return 0;
   const auto* vae = dynamic_cast<const models::VideoVae*>(job_->codec.get());
   return beside_->host_bytes() + (vae ? vae->weight_bytes() : 0);
 }
@@ -85,7 +85,7 @@ at::Tensor PreparedData::latent(int64_t index) const {
   if (!online_) return tensor_of(data::read_clip(clip_entries_.at(samples_.at(index).entries.clip)).latent);
   const data::Path& path = item(index).path;
   if (data::is_latent(path)) return tensor_of(stored_latent(path));
-  return encoded(encoders_, [&] { return job::encode_frames(*job_->codec, frames(index)); });
+  return encoded(of_recipe_.encoders, [&] { return job::encode_frames(*job_->codec, frames(index)); });
 }
 
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGiven& given) const {
@@ -121,12 +121,12 @@ void PreparedData::encode_online(int64_t index, PreparedSample& sample, const Ch
   const bool stored = data::is_latent(path);
   const data::Frames frames = stored ? data::Frames{} : this->frames(index);
   sample.latent = stored ? tensor_of(stored_latent(path))
-                         : encoded(encoders_, [&] { return job::encode_frames(*job_->codec, frames); });
+                         : encoded(of_recipe_.encoders, [&] { return job::encode_frames(*job_->codec, frames); });
   if (!given || stored) return;
   sample.given = given(frames.count, sample.latent.size(1));
   for (const families::GivenFrames& one : sample.given)
     if (one.count > 0)
-      sample.pieces.push_back(encoded(encoders_, [&] { return encode_given(*job_->codec, frames, one); }));
+      sample.pieces.push_back(encoded(of_recipe_.encoders, [&] { return encode_given(*job_->codec, frames, one); }));
 }
 
 std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) const {
@@ -134,10 +134,10 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) con
   const data::ClipSpec spec = plan_.spec(clip(index));
   if (listener_) return listener_->extras(item(index), spec);
   if (!wanted.guides.empty()) {
-    const net::Guides guides = clip_guides(item(index), spec, references_);
+    const net::Guides guides = clip_guides(item(index), spec, of_recipe_.references);
     std::map<std::string, at::Tensor> made;
     {
-      const EncoderPlace here(encoders_);
+      const EncoderPlace here(of_recipe_.encoders);
       made = job_->model->guide(*job_->codec, guides);
     }
     for (auto& [name, value] : made) value = value.clone();
@@ -146,8 +146,8 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) con
   if (!wanted.takes_images()) return {};
   const Pictures pictures = clip_pictures(item(index), spec, wanted);
   std::map<std::string, at::Tensor> extras;
-  extras["y"] =
-      encoded(encoders_, [&] { return picture_latent(*job_->codec, pictures, spec.frames, wanted.mask_channels); });
+  extras["y"] = encoded(of_recipe_.encoders,
+                        [&] { return picture_latent(*job_->codec, pictures, spec.frames, wanted.mask_channels); });
   if (const auto seen = seen_.find(samples_.at(index).clip); seen != seen_.end())
     extras[wanted.image_extra] = tensor_of(seen->second);
   return extras;

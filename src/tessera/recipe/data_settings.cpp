@@ -244,7 +244,7 @@ std::vector<Setting> data_settings() {
       {"data.references",
        Kind::integer,
        "1",
-       "most pictures of a row that a sample begins with, for models that take references (Wan VACE): plans count their frames, further pictures are not used",
+       "most pictures of a row that a sample begins with, for models that take references: plans count their frames, further pictures are not used",
        data_key<&Recipe::Data::references>,
        {.range = {.least = 0, .most = 4}}},
       {"data.vae", Kind::text, "auto",

@@ -104,6 +104,7 @@ std::vector<int64_t> parse_channels(const ConfigReader& json, int64_t size) {
   constexpr const char* kKey = "motion_encoder_channel_sizes";
   const bool given = json.has(kKey);
   const ConfigReader table = json.inner(kKey);
+  table.without_effect({"4", "8", "16", "32", "64", "128", "256", "512", "1024"});  // sides that its faces do not have
   std::vector<int64_t> channels;
   for (int64_t side = size; side >= kLeastSide; side /= 2) {
     const auto known = released.find(side);

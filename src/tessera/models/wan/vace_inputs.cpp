@@ -22,8 +22,6 @@ Tensor mask_channels(const Tensor& mask, int64_t frames, int64_t height, int64_t
       .reshape({rows * columns, frames, height, width});
 }
 
-Tensor whole_mask(const Tensor& like) { return at::ones({1, like.size(1), like.size(2), like.size(3)}, at::kFloat); }
-
 }  // namespace
 
 Tensor letterboxed(const Tensor& picture, int64_t height, int64_t width, double around) {
@@ -53,35 +51,6 @@ Tensor vace_context(const net::VideoCodec& codec, const VaceSource& source) {
     context.slice(0, 0, channels).slice(1, r, r + 1).copy_(codec.encode(source.references[static_cast<size_t>(r)]));
   context.slice(1, count).copy_(at::cat({kept, made, mask}));
   return context;
-}
-
-std::map<std::string, Tensor> Vace::guide(const net::VideoCodec& codec, const net::Guides& guides) const {
-  const auto clip = [&](const char* name) {
-    const auto found = guides.clips.find(name);
-    return found == guides.clips.end() ? Tensor() : found->second;
-  };
-  VaceSource source{.video = clip("guide"), .mask = clip("guide_mask"), .shown = {}, .references = {}};
-  const bool none = !source.video.defined();
-  if (none) source.video = at::zeros({3, guides.frames, guides.height, guides.width}, at::kFloat);
-  // the first channel of a picture, 1 is white; without a clip all is to be generated
-  source.mask =
-      none || !source.mask.defined() ? whole_mask(source.video) : ((source.mask.slice(0, 0, 1) + 1) / 2).clamp(0, 1);
-  source.shown = source.mask;
-  for (const Tensor& picture : guides.references)
-    source.references.push_back(letterboxed(picture, guides.height, guides.width));
-  const Tensor context = vace_context(codec, source);
-  check_input(context.size(0) == config_.vace_dim, "wan.vace",
-              "the autoencoder makes a context of " + std::to_string(context.size(0)) + " channels, the model takes " +
-                  std::to_string(config_.vace_dim),
-              "does data.vae belong to this model? Else set model.config.vace_in_dim to that number");
-  return {{"vace_context", context}};
-}
-
-Tensor Vace::with_references(const Tensor& latent, const std::map<std::string, Tensor>& extra) const {
-  const auto context = extra.find("vace_context");
-  const int64_t before = context == extra.end() ? 0 : context->second.size(1) - latent.size(1);
-  if (before <= 0) return latent;  // fewer frames than the latent has are refused where they are packed
-  return at::cat({context->second.slice(0, 0, latent.size(0)).slice(1, 0, before), latent}, 1);
 }
 
 namespace {

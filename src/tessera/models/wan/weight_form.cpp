@@ -5,7 +5,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/wan/config.h"
-#include "tessera/models/wan/vace.h"
 
 namespace tessera::models::wan {
 
@@ -37,17 +36,6 @@ std::vector<int64_t> even_vace_layers(const Shapes& official) {
 
 /// The preset of this type and these sizes, or nothing.
 std::string preset_of(std::string_view variant, const Shapes& official) {
-  if (variant == "vace") {
-    for (const auto& [preset, config] : vace_presets())
-      if (config.base.dim == size_of(official, "patch_embedding.weight", 0) &&
-          config.base.num_layers == main_blocks(official) &&
-          static_cast<int64_t>(config.layers.size()) == blocks_of(official, "vace_blocks.") &&
-          config.base.ffn_dim == size_of(official, "blocks.0.ffn.0.weight", 0) &&
-          config.base.in_dim == size_of(official, "patch_embedding.weight", 1) &&
-          config.base.text_dim == size_of(official, "text_embedding.0.weight", 1))
-        return preset;
-    return {};
-  }
   for (const auto& [preset, config] : presets())
     if (name(config.type) == variant && config.dim == size_of(official, "patch_embedding.weight", 0) &&
         config.num_layers == main_blocks(official) && config.ffn_dim == size_of(official, "blocks.0.ffn.0.weight", 0) &&
@@ -83,10 +71,10 @@ struct Release {
   const char* model;
 };
 constexpr Release kReleases[] = {
-    {"i2v", 5120, 40, true, "wan2.1-i2v-14b"},        {"flf2v", 5120, 40, true, "wan2.1-flf2v-14b"},
-    {"i2v", 5120, 40, false, "wan2.2-i2v-a14b"},      {"ti2v", 3072, 30, false, "wan2.2-ti2v-5b"},
-    {"s2v", 5120, 40, false, "wan2.2-s2v-14b"},       {"vace", 5120, 40, false, "wan2.1-vace-14b"},
-    {"animate", 5120, 40, true, "wan2.2-animate-14b"}};
+    {"i2v", 5120, 40, true, "wan2.1-i2v-14b"},    {"flf2v", 5120, 40, true, "wan2.1-flf2v-14b"},
+    {"i2v", 5120, 40, false, "wan2.2-i2v-a14b"},  {"ti2v", 3072, 30, false, "wan2.2-ti2v-5b"},
+    {"s2v", 5120, 40, false, "wan2.2-s2v-14b"},   {"vace", 1536, 30, false, "wan2.1-vace-1.3b"},
+    {"vace", 5120, 40, false, "wan2.1-vace-14b"}, {"animate", 5120, 40, true, "wan2.2-animate-14b"}};
 
 std::string model_of(const std::string& variant, const Shapes& official) {
   const int64_t dim = size_of(official, "patch_embedding.weight", 0), layers = main_blocks(official);
