@@ -395,7 +395,7 @@ TEST(ImportMeanings, MusubiTuner) {
        {"kind sigma, whose shift acts on nothing, on two GPUs",
         launch + "--num_processes 2 " + base +
             "--dataset_config @/pairs.toml --discrete_flow_shift 5 --gradient_accumulation_steps 4 --lr_scheduler cosine "
-            "--lr_warmup_steps 100 --save_every_n_steps 400 --max_grad_norm 0",
+            "--lr_warmup_steps 0.0625 --save_every_n_steps 400 --max_grad_norm 0",
         {.lr = half_cosine(2e-4, 100, 1600),
          .batch = 16,
          .steps = 1600,
@@ -814,10 +814,10 @@ TEST(ImportMeanings, OneTrainer) {
         name},
        {"a logit-normal of another mean and width, two GPUs, rolling backups",
         config(lora + R"("batch_size": 1, "gradient_accumulation_steps": 2, "learning_rate_scheduler": "LINEAR",
-            "learning_rate_warmup_steps": 50, "timestep_distribution": "LOGIT_NORMAL", "noising_bias": 0.3,
+            "learning_rate_warmup_steps": 0.25, "timestep_distribution": "LOGIT_NORMAL", "noising_bias": 0.3,
             "noising_weight": 0.2, "timestep_shift": 3.0, "backup_after": 100, "backup_after_unit": "STEP",
             "rolling_backup": true, "rolling_backup_count": 2)"),
-        {.lr = line(3e-4, 50, 600),
+        {.lr = line(3e-4, 150, 600),
          .batch = 4,
          .steps = 600,
          .sigmas = sigmoid(3, 1.2, 0.3),

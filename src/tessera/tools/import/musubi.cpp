@@ -232,6 +232,7 @@ void musubi_together(Translator& t) {
   musubi_kept(t);
   musubi_prompts(t);
   if (t.has("--lr_scheduler")) set_schedule(t, "--lr_scheduler");
+  if (t.has("--lr_warmup_steps")) set_warm_up(t, "--lr_warmup_steps");
   musubi_lowest_rate(t);
   if (t.has("--optimizer_type")) set_optimiser(t, "--optimizer_type");
   t.assume("train.schedule", t.has("--lr_warmup_steps") ? "constant_with_warmup" : "constant",

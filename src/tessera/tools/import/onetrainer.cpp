@@ -143,11 +143,8 @@ void trainer_schedule(Translator& t) {
   } else {
     t.set("train.schedule", found->second, options);
   }
-  if (warms && steps <= 1)
-    t.refuse(warm_up, "a share of the steps: set train.warmup_steps");
-  else if (t.has(warm_up))
-    warms ? t.set("train.warmup_steps", number_text(std::floor(steps)), {warm_up})
-          : t.imply(warm_up, "there is no warm-up");
+  if (t.has(warm_up))
+    warms ? set_warm_up(t, warm_up, /*one_is_all=*/true) : t.imply(warm_up, "there is no warm-up");
   else
     t.assume("train.warmup_steps", "200", "OneTrainer's");
   if (!t.has(cycles)) return;
@@ -248,8 +245,8 @@ void trainer_together(Translator& t) {
   trainer_concepts(t, concepts);
   trainer_shapes(t);
   trainer_optimiser(t);
+  trainer_amount(t);  // a warm-up may be a share of its steps
   trainer_schedule(t);
-  trainer_amount(t);
   trainer_timesteps(t);
   trainer_checkpoints(t);
   if (const Given* type = t.find("train_dtype")) {

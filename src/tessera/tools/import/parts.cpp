@@ -1,6 +1,7 @@
 #include "tessera/tools/import/parts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "tessera/base/check.h"
@@ -126,6 +127,19 @@ void set_kept(Translator& t, const std::string& count, const std::string& option
     else
       t.set(key, count, {option}, because);
   }
+}
+
+void set_warm_up(Translator& t, const std::string& option, bool one_is_all) {
+  const double given = t.number(option, 0);
+  const bool is_share = given > 0 && (given < 1 || (one_is_all && given == 1));
+  const auto* steps = t.result().find("run.steps");
+  if (!is_share)
+    t.set("train.warmup_steps", given == std::floor(given) ? number_text(given) : t.value(option), {option});
+  else if (steps)
+    t.set("train.warmup_steps", number_text(std::floor(given * static_cast<double>(to_integer(steps->value)))),
+          {option}, "of " + steps->value + " steps");
+  else
+    t.refuse(option, "a share of the steps, whose number is not known: set train.warmup_steps");
 }
 
 void set_schedule(Translator& t, const std::string& option) {

@@ -47,6 +47,10 @@ void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epo
 /// `option` it is what the program does of itself, for which `because` is given.
 void set_kept(Translator& t, const std::string& count, const std::string& option, const std::string& because = {});
 
+/// train.warmup_steps of a number of steps, or of a share of run.steps, which a number below 1 is, and 1 where `one_is_all`.
+/// Refuses a share where the steps are not known.
+void set_warm_up(Translator& t, const std::string& option, bool one_is_all = false);
+
 /// train.schedule for the names of diffusers and transformers; refused where there is no such schedule.
 void set_schedule(Translator& t, const std::string& option);
 
