@@ -161,7 +161,10 @@ void trainer_amount(Translator& t) {
     if (t.has(option)) options.push_back(option), batch *= std::clamp<int64_t>(t.integer(option, 1), 0, 1'000'000);
   if (!options.empty())
     t.set_batch(batch, options, t.value("batch_size", "1") + " x " + t.value("gradient_accumulation_steps", "1"));
-  if (t.has("epochs")) set_epochs(t, "epochs", t.integer("epochs", 100));
+  if (t.has("epochs"))
+    set_epochs(t, "epochs", t.integer("epochs", 100));
+  else
+    assume_epochs(t, 100);
 }
 
 void trainer_timesteps(Translator& t) {

@@ -113,6 +113,17 @@ void set_weight_files(Translator& t, const std::vector<std::string>& files, cons
 void set_epochs(Translator& t, const std::string& option, int64_t epochs) {
   set_epoch_steps(t, "run.steps", option, epochs);
 }
+void assume_epochs(Translator& t, int64_t epochs) {
+  if (t.result().find("run.steps")) return;
+  const auto* set = t.result().find("train.global_batch");
+  const int64_t steps = clips_an_epoch(t) / std::max<int64_t>(1, set ? to_integer(set->value) : 1);
+  const std::string own = std::to_string(epochs) + (epochs == 1 ? " epoch" : " epochs") + " by itself";
+  if (steps > 0)
+    t.assume("run.steps", std::to_string(epochs * steps), "the program trains " + own);
+  else
+    t.result().implied.push_back(
+        {"no number of steps", "the program trains " + own + ", and the data set is not here to count: set run.steps"});
+}
 void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epochs) {
   set_epoch_steps(t, "checkpoint.every", option, epochs);
 }
@@ -175,7 +186,7 @@ void set_script_betas(Translator& t) {
     t.set("train.betas", t.value("--adam_beta1", "0.9") + "," + t.value("--adam_beta2", "0.999"), options);
 }
 
-void set_script_amount(Translator& t, int64_t usual) {
+void set_script_amount(Translator& t, int64_t usual, int64_t epochs) {
   constexpr int64_t kMost = 1'000'000;
   std::vector<std::string> options;
   for (const char* option : {"--train_batch_size", "--gradient_accumulation_steps"})
@@ -194,6 +205,8 @@ void set_script_amount(Translator& t, int64_t usual) {
     if (t.has("--num_train_epochs")) t.imply("--num_train_epochs", "--max_train_steps is given and counts");
   } else if (t.has("--num_train_epochs")) {
     set_epochs(t, "--num_train_epochs", t.integer("--num_train_epochs", 1));
+  } else {
+    assume_epochs(t, epochs);
   }
 }
 
