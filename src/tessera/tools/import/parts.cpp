@@ -119,7 +119,7 @@ void assume_epochs(Translator& t, int64_t epochs) {
   const int64_t steps = clips_an_epoch(t) / std::max<int64_t>(1, set ? to_integer(set->value) : 1);
   const std::string own = std::to_string(epochs) + (epochs == 1 ? " epoch" : " epochs") + " by itself";
   if (steps > 0)
-    t.assume("run.steps", std::to_string(epochs * steps), "the program trains " + own);
+    t.assume("run.steps", std::to_string(steps * epochs), "the program trains " + own);
   else
     t.result().implied.push_back(
         {"no number of steps", "the program trains " + own + ", and the data set is not here to count: set run.steps"});
