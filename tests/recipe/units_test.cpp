@@ -26,6 +26,19 @@ class UnitTables : public FolderTest {
   }
 };
 
+TEST_F(UnitTables, ALogitNormalMayHaveAMeanAndADeviation) {
+  const std::string given = "logit_normal(0.5, 1.25)";
+  const Recipe recipe = load("[diffusion]\ntimesteps = \"" + given + "\"\n");
+  EXPECT_EQ(recipe.diffusion.timesteps, given);
+  EXPECT_EQ(load("", {{"diffusion.timesteps", given}}).to_toml(), recipe.to_toml());
+  EXPECT_EQ(load(recipe.to_toml()).diffusion.timesteps, given);
+  for (const std::string wrong : {"logit_normal(1", "logit_normal(1, 0)", "logit_normal(1, 2)x", "uniform(0, 1)"})
+    EXPECT_NE(refusal("[diffusion]\ntimesteps = \"" + wrong + "\"\n").find("logit_normal(MEAN, DEVIATION)"),
+              std::string::npos)
+        << wrong;
+  EXPECT_NE(refusal("[diffusion]\ntimesteps = \"unifrom\"\n").find("did you mean 'uniform'?"), std::string::npos);
+}
+
 TEST_F(UnitTables, ListsOnACommandLineHaveTheFormOfRecipesToo) {
   const Recipe recipe =
       load("", {{"data.size", "[64, 96]"}, {"lora.export", "[\"comfyui\", 'kohya']"}, {"train.mode", "lora"}});

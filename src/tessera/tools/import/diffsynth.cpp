@@ -242,8 +242,11 @@ void diffsynth_amount(Translator& t) {
     t.set("run.steps",
           std::to_string(std::max<int64_t>(1, batches / std::max<int64_t>(1, steps * t.dp_size().value_or(1)))),
           {epochs, per_epoch});
-  } else if (t.has(epochs)) {
-    set_epochs(t, epochs, t.integer(epochs, 1));
+  } else if (t.has(epochs) || !t.has(per_epoch)) {
+    if (t.has(epochs))
+      set_epochs(t, epochs, t.integer(epochs, 1));
+    else
+      assume_epochs(t, 1);
     if (!t.has("--save_steps")) {
       if (const auto* steps_set = t.result().find("run.steps"))
         t.assume("checkpoint.every",

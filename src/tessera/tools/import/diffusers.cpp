@@ -102,7 +102,7 @@ void dreambooth_together(Translator& t) {
   pictures(t);
   dreambooth_optimiser(t);
   dreambooth_schedule(t);
-  set_script_amount(t, 4);
+  set_script_amount(t, 4, 1);
   set_script_timesteps(t);
   validation(t);
 }

@@ -163,6 +163,10 @@ void musubi_kept(Translator& t) {
     else
       t.imply(option, "nothing is saved every so many of these");
   }
+  if (every <= 0 && !by_epoch)
+    t.result().implied.push_back(
+        {"nothing is saved every so many steps",
+         "musubi-tuner saves at the end alone, here checkpoint.every counts; 0 is the end alone"});
   if (options.empty()) return t.assume("checkpoint.keep", "0", "musubi-tuner keeps all that it saves");
   const auto* steps = t.result().find("run.steps");
   const bool ends_between = !by_epoch && steps && to_integer(steps->value) % every != 0;
@@ -232,6 +236,7 @@ void musubi_together(Translator& t) {
   musubi_kept(t);
   musubi_prompts(t);
   if (t.has("--lr_scheduler")) set_schedule(t, "--lr_scheduler");
+  if (t.has("--lr_warmup_steps")) set_warm_up(t, "--lr_warmup_steps");
   musubi_lowest_rate(t);
   if (t.has("--optimizer_type")) set_optimiser(t, "--optimizer_type");
   t.assume("train.schedule", t.has("--lr_warmup_steps") ? "constant_with_warmup" : "constant",

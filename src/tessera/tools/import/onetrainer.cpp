@@ -143,11 +143,8 @@ void trainer_schedule(Translator& t) {
   } else {
     t.set("train.schedule", found->second, options);
   }
-  if (warms && steps <= 1)
-    t.refuse(warm_up, "a share of the steps: set train.warmup_steps");
-  else if (t.has(warm_up))
-    warms ? t.set("train.warmup_steps", number_text(std::floor(steps)), {warm_up})
-          : t.imply(warm_up, "there is no warm-up");
+  if (t.has(warm_up))
+    warms ? set_warm_up(t, warm_up, /*one_is_all=*/true) : t.imply(warm_up, "there is no warm-up");
   else
     t.assume("train.warmup_steps", "200", "OneTrainer's");
   if (!t.has(cycles)) return;
@@ -164,7 +161,10 @@ void trainer_amount(Translator& t) {
     if (t.has(option)) options.push_back(option), batch *= std::clamp<int64_t>(t.integer(option, 1), 0, 1'000'000);
   if (!options.empty())
     t.set_batch(batch, options, t.value("batch_size", "1") + " x " + t.value("gradient_accumulation_steps", "1"));
-  if (t.has("epochs")) set_epochs(t, "epochs", t.integer("epochs", 100));
+  if (t.has("epochs"))
+    set_epochs(t, "epochs", t.integer("epochs", 100));
+  else
+    assume_epochs(t, 100);
 }
 
 void trainer_timesteps(Translator& t) {
@@ -248,8 +248,8 @@ void trainer_together(Translator& t) {
   trainer_concepts(t, concepts);
   trainer_shapes(t);
   trainer_optimiser(t);
+  trainer_amount(t);  // a warm-up may be a share of its steps
   trainer_schedule(t);
-  trainer_amount(t);
   trainer_timesteps(t);
   trainer_checkpoints(t);
   if (const Given* type = t.find("train_dtype")) {

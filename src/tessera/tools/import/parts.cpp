@@ -1,6 +1,7 @@
 #include "tessera/tools/import/parts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "tessera/base/check.h"
@@ -112,6 +113,17 @@ void set_weight_files(Translator& t, const std::vector<std::string>& files, cons
 void set_epochs(Translator& t, const std::string& option, int64_t epochs) {
   set_epoch_steps(t, "run.steps", option, epochs);
 }
+void assume_epochs(Translator& t, int64_t epochs) {
+  if (t.result().find("run.steps")) return;
+  const auto* set = t.result().find("train.global_batch");
+  const int64_t steps = clips_an_epoch(t) / std::max<int64_t>(1, set ? to_integer(set->value) : 1);
+  const std::string own = std::to_string(epochs) + (epochs == 1 ? " epoch" : " epochs") + " by itself";
+  if (steps > 0)
+    t.assume("run.steps", std::to_string(steps * epochs), "the program trains " + own);
+  else
+    t.result().implied.push_back(
+        {"no number of steps", "the program trains " + own + ", and the data set is not here to count: set run.steps"});
+}
 void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epochs) {
   set_epoch_steps(t, "checkpoint.every", option, epochs);
 }
@@ -126,6 +138,19 @@ void set_kept(Translator& t, const std::string& count, const std::string& option
     else
       t.set(key, count, {option}, because);
   }
+}
+
+void set_warm_up(Translator& t, const std::string& option, bool one_is_all) {
+  const double given = t.number(option, 0);
+  const bool is_share = given > 0 && (given < 1 || (one_is_all && given == 1));
+  const auto* steps = t.result().find("run.steps");
+  if (!is_share)
+    t.set("train.warmup_steps", given == std::floor(given) ? number_text(given) : t.value(option), {option});
+  else if (steps)
+    t.set("train.warmup_steps", number_text(std::floor(given * static_cast<double>(to_integer(steps->value)))),
+          {option}, "of " + steps->value + " steps");
+  else
+    t.refuse(option, "a share of the steps, whose number is not known: set train.warmup_steps");
 }
 
 void set_schedule(Translator& t, const std::string& option) {
@@ -161,7 +186,7 @@ void set_script_betas(Translator& t) {
     t.set("train.betas", t.value("--adam_beta1", "0.9") + "," + t.value("--adam_beta2", "0.999"), options);
 }
 
-void set_script_amount(Translator& t, int64_t usual) {
+void set_script_amount(Translator& t, int64_t usual, int64_t epochs) {
   constexpr int64_t kMost = 1'000'000;
   std::vector<std::string> options;
   for (const char* option : {"--train_batch_size", "--gradient_accumulation_steps"})
@@ -180,6 +205,8 @@ void set_script_amount(Translator& t, int64_t usual) {
     if (t.has("--num_train_epochs")) t.imply("--num_train_epochs", "--max_train_steps is given and counts");
   } else if (t.has("--num_train_epochs")) {
     set_epochs(t, "--num_train_epochs", t.integer("--num_train_epochs", 1));
+  } else {
+    assume_epochs(t, epochs);
   }
 }
 

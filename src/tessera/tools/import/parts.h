@@ -40,12 +40,19 @@ void set_weight_files(Translator& t, const std::vector<std::string>& files, cons
 /// the data set is not here, saying what to set.
 void set_epochs(Translator& t, const std::string& option, int64_t epochs);
 
+/// The same of epochs that no option says; where the data set is not here it is told that they cannot be counted.
+void assume_epochs(Translator& t, int64_t epochs);
+
 /// Checkpoints every so many epochs: as set_epochs.
 void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epochs);
 
 /// checkpoint.keep of so many saves, and of a LoRA's as many of their files: checkpoint.keep_exports. 0 keeps all. Of no
 /// `option` it is what the program does of itself, for which `because` is given.
 void set_kept(Translator& t, const std::string& count, const std::string& option, const std::string& because = {});
+
+/// train.warmup_steps of a number of steps, or of a share of run.steps, which a number below 1 is, and 1 where `one_is_all`.
+/// Refuses a share where the steps are not known.
+void set_warm_up(Translator& t, const std::string& option, bool one_is_all = false);
 
 /// train.schedule for the names of diffusers and transformers; refused where there is no such schedule.
 void set_schedule(Translator& t, const std::string& option);
@@ -55,9 +62,9 @@ void set_schedule(Translator& t, const std::string& option);
 void set_script_schedule(Translator& t);
 /// --adam_beta1 and --adam_beta2.
 void set_script_betas(Translator& t);
-/// --train_batch_size and --gradient_accumulation_steps, --max_train_steps or --num_train_epochs. `usual`: samples a rank
-/// where none are given.
-void set_script_amount(Translator& t, int64_t usual);
+/// --train_batch_size and --gradient_accumulation_steps, --max_train_steps or --num_train_epochs. `usual` and `epochs`:
+/// samples a rank and epochs where none are given.
+void set_script_amount(Translator& t, int64_t usual, int64_t epochs);
 /// --weighting_scheme with --logit_mean, --logit_std and --mode_scale: none and logit_normal are there. `uniform`: the draws
 /// are uniform whatever it says.
 void set_script_timesteps(Translator& t, bool uniform = false);

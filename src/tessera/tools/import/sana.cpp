@@ -370,6 +370,7 @@ void amount(Translator& t) {
   if (t.has("train.num_epochs")) {
     // this reader of lists goes through the list 2000 times an epoch
     const bool list = t.value("data.type") == "SanaImgDataset";
+    t.result().implied.push_back({"train.num_epochs", "all batches of an epoch count, there the last 30 do not"});
     set_epochs(t, "train.num_epochs", t.integer("train.num_epochs", 1) * (list ? 2000 : 1));
   }
   const bool shows = t.has("train.visualize") ? t.flag("train.visualize") : false;

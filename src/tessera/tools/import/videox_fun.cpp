@@ -188,7 +188,7 @@ void videox_together(Translator& t) {
   videox_mode(t);
   videox_shapes(t);
   videox_optimiser(t);
-  set_script_amount(t, 16);
+  set_script_amount(t, 16, 100);
   const std::string uniform = "--uniform_sampling";
   if (t.has(uniform)) t.set("diffusion.timesteps", "uniform", {uniform});
   set_script_timesteps(t, t.has(uniform));
