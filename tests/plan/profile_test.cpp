@@ -10,7 +10,7 @@
 namespace tessera::plan {
 namespace {
 
-std::string refusal(const std::string& text) {
+std::string profile_refusal(const std::string& text) {
   try {
     parse_profile(text, "p.toml");
   } catch (const UserError& error) {
@@ -95,12 +95,13 @@ TEST(Profile, ReadsBackWhatItWrote) {
 }
 
 TEST(Profile, RefusalsNameFileKeyAndWhatWasExpected) {
-  EXPECT_NE(refusal("[device]\nsteam = 1").find("device.steam: unknown key; did you mean device.stream?"),
+  EXPECT_NE(profile_refusal("[device]\nsteam = 1").find("device.steam: unknown key; did you mean device.stream?"),
             std::string::npos);
-  EXPECT_NE(refusal("[device]\nstream = -1").find("p.toml: device.stream: expected a number"), std::string::npos);
-  EXPECT_NE(refusal("[device]\nstream = 1").find("gemm: no rate of any dtype"), std::string::npos);
-  EXPECT_NE(refusal("[gemm]\nbf16 = 5").find("gemm.bf16: expected [FLOP/s"), std::string::npos);
-  EXPECT_NE(refusal("a = = 1").find("p.toml: line 1"), std::string::npos);
+  EXPECT_NE(profile_refusal("[device]\nstream = -1").find("p.toml: device.stream: expected a number"),
+            std::string::npos);
+  EXPECT_NE(profile_refusal("[device]\nstream = 1").find("gemm: no rate of any dtype"), std::string::npos);
+  EXPECT_NE(profile_refusal("[gemm]\nbf16 = 5").find("gemm.bf16: expected [FLOP/s"), std::string::npos);
+  EXPECT_NE(profile_refusal("a = = 1").find("p.toml: line 1"), std::string::npos);
 }
 
 std::string refused_name(const std::string& name) {
@@ -301,7 +302,7 @@ TEST(Profile, WhatTheEngineAddsIsReadBackAndNothingWhereItWasNotMeasured) {
 }
 
 TEST(Profile, StartsAndWaitsAreReadStrictly) {
-  const auto with = [](const std::string& more) { return refusal(std::string(kMeasured) + more); };
+  const auto with = [](const std::string& more) { return profile_refusal(std::string(kMeasured) + more); };
   EXPECT_NE(with("[starts]\nforwards = 1").find("starts.forwards: no instruction has this name; did you mean forward?"),
             std::string::npos);
   EXPECT_NE(with("[starts]\nforward = -1").find("starts.forward: expected a number, zero or more"), std::string::npos);
@@ -315,7 +316,7 @@ TEST(Profile, TimesThatDoNotFitTheirSizesAreRefusedByKey) {
   const auto with = [](const std::string& from, const std::string& to) {
     std::string text(kMeasured);
     text.replace(text.find(from), from.size(), to);
-    return refusal(text);
+    return profile_refusal(text);
   };
   EXPECT_NE(with("[1, 2, 10, 20]", "[1, 2, 10]").find("products.fp32.forward: expected 4 times"), std::string::npos);
   EXPECT_NE(with("[10, 1000]", "[10, 10]").find("products.fp32.rows: expected ascending sizes"), std::string::npos);
@@ -357,7 +358,7 @@ TEST(Profile, WhatACopyAndAMessageDoIsReadBack) {
   EXPECT_EQ(p.link.exchange, 2e11);
   EXPECT_EQ(p.link.send, 1e11);
   for (const char* share : {"0", "1.5"})
-    EXPECT_NE(refusal(std::string(kMeasured) + "[node]\nboth_ways = " + share + "\n")
+    EXPECT_NE(profile_refusal(std::string(kMeasured) + "[node]\nboth_ways = " + share + "\n")
                   .find("node.both_ways: expected a share"),
               std::string::npos);
 }

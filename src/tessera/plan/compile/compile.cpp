@@ -3,118 +3,207 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
-#include "tessera/base/rank_grid.h"
 #include "tessera/plan/compile/compiler.h"
+#include "tessera/plan/compile/traffic.h"
 
 namespace tessera::plan {
 
 Compiler::Compiler(const ModelSpec& model, const Plan& plan, int rank, std::string phase, CompiledFor compiled_for)
-    : model_(model),
+    : draft_(model, plan, rank, std::move(phase), compiled_for),
+      model_(model),
       plan_(plan),
-      rank_(rank),
-      dp_rank_(plan.mesh.dp_rank(rank)),
-      for_memory_(compiled_for == CompiledFor::memory),
-      outer_(group_name("reduce_outer", {Axis::dp_replicate})),
-      world_(group_name("control", {kAllAxes.begin(), kAllAxes.end()})),
-      pp_rank_(plan.mesh.coordinate(rank, Axis::pp)),
-      sizes_(model, plan, rank),
-      resident_(model.units.size()),
-      written_(model.units.size()),
-      arena_(!for_memory_),
-      host_(!for_memory_),
-      disk_(!for_memory_) {
-  for (auto& parts : written_) parts.fill(-1);
-  schedule_.phase = std::move(phase);
-  names_.reserve(model.units.size());
-  for (const UnitSpec& unit : model.units) names_.emplace_back(unit.name);
-  for (int u = 0; u < static_cast<int>(model.units.size()); ++u)
-    if (plan.owns(rank, u)) own_.push_back(u);
-}
+      sizes_(draft_.sizes),
+      tiers_(draft_),
+      activations_(draft_, tiers_),
+      stages_(draft_),
+      gradients_(draft_, tiers_),
+      resident_(model.units.size()) {}
 
-const Compiler::GroupName& Compiler::group_name(const std::string& purpose, const std::vector<Axis>& axes) const {
-  const auto known = std::ranges::find_if(
-      groups_, [&](const KnownGroup& other) { return other.purpose == purpose && other.axes == axes; });
-  if (known != groups_.end()) return known->group;
-  std::string axis, name;
-  for (Axis a : axes)
-    if (plan_.mesh[a] > 1) axis += (axis.empty() ? "" : "+") + std::string(axis_name(a));
-  if (!axis.empty()) name = purpose + ":" + axis + "[" + RankGrid(plan_.mesh, rank_, axes).text() + "]";
-  return groups_.emplace_back(KnownGroup{purpose, axes, {axis, name}}).group;
-}
-
-const Compiler::GroupName& Compiler::buffer_group(const char* purpose, const Buffer& buffer) const {
-  for (const GroupOfBuffers& known : groups_of_buffers_)  // every gather and reduction asks: without new strings
-    if (known.sharded == (buffer.shards > 1) && known.over_tp == buffer.over_tp && known.purpose == purpose)
-      return *known.group;
-  const GroupName& group = group_name(purpose, plan_.axes(buffer));
-  groups_of_buffers_.push_back({purpose, buffer.shards > 1, buffer.over_tp, &group});
-  return group;
-}
-
-void Compiler::collect(Instruction& in, const char* purpose, Symbol kind, Gathered buffers, int64_t element) const {
-  if (for_memory_) return;
-  for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
-    if (buffer.shards == 1 || (buffers == Gathered::trained && !buffer.trainable)) continue;
-    const GroupName& group = buffer_group(purpose, buffer);
-    const int64_t share =
-        buffer.stored == DType::f32 ? buffer.shard * element : stored_bytes(buffer.stored, buffer.shard);
-    in.comm.push_back({group.axis, kind, share * (buffer.shards - 1), group.name});
+/// For each visit the next one that uses the same unit's parameters, or -1.
+std::vector<int> Compiler::next_uses(const std::vector<UnitVisit>& visits) const {
+  std::vector<int> next(visits.size(), -1), later(model_.units.size(), -1);
+  for (size_t v = visits.size(); v-- > 0;) {
+    int& unit = later[static_cast<size_t>(visits[v].unit)];
+    next[v] = unit;
+    if (!visits[v].weights) unit = static_cast<int>(v);
   }
-  if (!in.comm.empty()) in.group = in.comm.front().group;
+  return next;
 }
 
-/// Declares the sum of a unit's gradients over the ranks that hold the same shard, or the same unsharded buffer.
-void Compiler::sum_over_replicas(Instruction& in, int unit) const {
-  const UnitLayout& layout = sizes_.layout(unit);
-  const int64_t element = size_of(plan_.reduce);
-  in.bytes = layout.grad_shard * kElement;
-  if (layout.partitioned()) return reduce_scatter_partitions(in, unit);
-  if (layout.sharded && !outer_.axis.empty())
-    in.comm = {{outer_.axis, kAllReduce, layout.grad_shard * element, outer_.name}};
-  if (!layout.sharded)
-    for (const Buffer& buffer : layout.buffers) {
-      if (!buffer.trainable) continue;
-      const GroupName& group = buffer_group("reduce_whole", buffer);
-      if (!group.axis.empty()) in.comm.push_back({group.axis, kAllReduce, buffer.shard * element, group.name});
+/// Whether the parameters of the unit that visit `v` uses stay gathered until its `next` one.
+bool Compiler::stays_gathered(const UnitVisit& visit, int v, int next) const {
+  if (next < 0) return false;
+  // A slot that would be filled again at once is kept: releasing it would free nothing.
+  return plan_.units[visit.unit].stays_gathered() || next - v <= plan_.prefetch + 1;
+}
+
+void Compiler::walk(const std::vector<UnitVisit>& visits) {
+  const int count = static_cast<int>(visits.size());
+  const std::vector<int> next = next_uses(visits);
+  std::vector<bool> needs_gather(count, true), stays(count, false);
+  for (int v = 0; v < count; ++v) {
+    if (visits[v].weights)
+      needs_gather[v] = false;
+    else if ((stays[v] = stays_gathered(visits[v], v, next[v])))
+      needs_gather[next[v]] = false;
+  }
+  int issued = 0, read = 0;
+  for (int v = 0; v < count; ++v) {
+    gradients_.apply_pending(visits, v);
+    for (; read < count && read <= v + plan_.prefetch + 1; ++read)  // the disk read before the copy to the device
+      if (!visits[read].forward) activations_.read_back(visits[read]);
+    for (; issued < count && issued <= v + plan_.prefetch; ++issued) {
+      if (needs_gather[issued]) gather(visits[issued].unit, visits[issued].micro);
+      if (!visits[issued].forward) activations_.fetch(visits[issued]);
     }
-  if (!in.comm.empty()) in.group = in.comm.front().group;
-}
-
-/// With partitions each rank only needs the sum of the partition it updates: a reduce_scatter.
-void Compiler::reduce_scatter_partitions(Instruction& in, int unit) const {
-  for (const Buffer& buffer : sizes_.layout(unit).buffers) {
-    if (!buffer.trainable) continue;
-    const GroupName& group = group_name(buffer.shards > 1 ? "reduce_outer" : "reduce_whole", plan_.outer_axes(buffer));
-    in.comm.push_back(
-        {group.axis, kReduceScatter, buffer.partition() * size_of(plan_.reduce) * (buffer.partitions - 1), group.name});
+    if (!visits[v].forward) activations_.fetch(visits[v]);  // if its forward was too late to fetch ahead
+    if (stages_.begins_act(visits, v)) stages_.receive_for(visits, v);
+    const std::optional<int> backward = run(visits[v]);
+    if (!visits[v].weights && !stays[v]) release(visits[v].unit, visits[v].micro);
+    // after the release, so that the receive buffer may reuse the slot's bytes
+    if (backward) gradients_.reduce(visits[v], *backward);
   }
-  in.group = in.comm.front().group;
+  gradients_.run_due(0);
+  draft_.retire(draft_.update_flights, 0);
+  draft_.retire(draft_.flights, 0);
+  for (const Lane lane : {Lane::send_next, Lane::send_prev}) stages_.drop_sent(lane);
+  tiers_.release_bounce_buffers(0);
+  check_internal(draft_.arena.empty() && draft_.host.empty() && draft_.disk.empty(), "plan.compile",
+                 "a slot is still taken at the end of the schedule");
 }
 
-Instruction Compiler::make(Op op, Lane lane, int unit, int micro) const {
-  Instruction in;
-  in.op = op, in.lane = lane, in.unit = unit, in.micro = micro;
-  if (unit >= 0) in.name = names_[unit];
+void Compiler::gather(int unit, int micro) {
+  Instruction in = draft_.make(Op::gather, Lane::gather, unit, micro);
+  if (const int updated = gradients_.updated(unit); updated >= 0) in.wait = {updated};
+  const UnitLayout& layout = sizes_.layout(unit);
+  in.bytes = layout.total * kElement;
+  in.frozen = in.bytes - layout.trained_bytes;
+  const bool narrow = plan_.gathered() != DType::f32;
+  const bool offloaded = tiers_.tier(unit, Part::parameters) != Tier::device;
+  // else the shard is read in place
+  if (layout.sharded || narrow || offloaded) in.slot = draft_.arena.take(in.bytes, in.wait);
+  // A shard is copied directly to its place in the slot, unless it is widened or there are several buffers.
+  const bool direct = !narrow && layout.buffers.size() == 1 && layout.buffers[0].stored == DType::f32;
+  if (offloaded) {
+    const int64_t shard = tiers_.bytes(unit, Part::parameters);
+    Waits wait;
+    if (direct) {
+      in.scratch = in.slot + plan_.shard_rank(layout.buffers[0], draft_.rank) * shard;
+      draft_.arena.last_users(in.scratch, shard, wait);
+    } else {
+      in.scratch = draft_.arena.take(shard, wait);
+    }
+    in.wait.push_back(tiers_.reload(Part::parameters, unit, micro, in.scratch, wait));
+  }
+  draft_.collect(in, "gather", kAllGather, Draft::Gathered::all, size_of(plan_.gathered()));
+  const int64_t slot = in.slot, scratch = in.scratch;
+  const int at = draft_.add(std::move(in));
+  if (offloaded && !direct) draft_.arena.give(scratch, at);
+  resident_[unit] = {at, slot};
+}
+
+void Compiler::release(int unit, int micro) {
+  Instruction in = draft_.make(Op::release, Lane::compute, unit, micro);
+  in.slot = resident_[unit].slot;
+  in.wait = {resident_[unit].gather};
+  const int64_t slot = in.slot;
+  const int at = draft_.add(std::move(in));
+  if (slot >= 0) draft_.arena.give(slot, at);
+}
+
+Instruction Compiler::use(Op op, const UnitVisit& visit) const {
+  Instruction in = draft_.make(op, Lane::compute, visit.unit, visit.micro);
+  in.slot = resident_[visit.unit].slot;
+  in.wait = {resident_[visit.unit].gather};
+  draft_.declare(in, traffic_of(model_.units[visit.unit], plan_.units[visit.unit], op));
   return in;
 }
 
-int Compiler::add(Instruction in) {
-  if (for_memory_) {
-    in.wait.clear();
-  } else {
-    std::sort(in.wait.begin(), in.wait.end());
-    in.wait.erase(std::unique(in.wait.begin(), in.wait.end()), in.wait.end());
+/// The instruction that uses a micro-batch's prediction: the loss, or the result joined from all ranks that share it.
+Instruction Compiler::output(int micro) const {
+  Instruction in = draft_.make(draft_.forward_only ? Op::finish : Op::loss, Lane::compute, -1, micro);
+  if (draft_.forward_only && model_.sequence > 0)
+    draft_.declare(in, {prediction_traffic(model_.prediction_row, plan_.mesh)});
+  return in;
+}
+
+/// Emits the compute of a visit. Returns the instruction that filled the gradient slot if it has to be reduced.
+std::optional<int> Compiler::run(const UnitVisit& visit) {
+  if (!visit.forward) return backward(visit);
+  if (draft_.is_dummy(visit.micro)) return std::nullopt;
+  Instruction in = use(Op::forward, visit);
+  stages_.await_message(in, visit);
+  const int forward = draft_.add(std::move(in));
+  if (!draft_.forward_only) activations_.stash(visit, activations_.compress(visit, forward));
+  stages_.send_result(visit, forward);
+  const bool pipeline = plan_.mesh[Axis::pp] > 1;
+  if (visit.unit + 1 == static_cast<int>(model_.units.size()) && !(draft_.forward_only && pipeline))
+    draft_.add(output(visit.micro));
+  return std::nullopt;
+}
+
+std::optional<int> Compiler::backward(const UnitVisit& visit) {
+  const UnitPlan& unit = plan_.units[visit.unit];
+  // A unit without trained parameters only passes gradients on.
+  const bool trained = sizes_.layout(visit.unit).grad_total > 0, sharded = trained && sizes_.layout(visit.unit).sharded;
+  const bool dummy = draft_.is_dummy(visit.micro), leaves_arena = trained && gradients_.leaves_arena(visit.unit);
+  const bool last_micro = visit.micro + 1 == draft_.schedule.micros;
+  const int saved = activations_.fetched(visit);
+  const auto need = [&](Instruction in) {
+    if (saved >= 0) in.wait.push_back(saved);
+    return in;
+  };
+  const bool defers_weights = plan_.pipeline.schedule == PipelineSchedule::zero_bubble;
+  if (!dummy && !visit.weights) activations_.expand(visit);
+  if (!dummy && !visit.weights && unit.recomputes()) draft_.add(need(use(Op::recompute, visit)));
+  if (defers_weights && !visit.weights) {
+    if (dummy) return std::nullopt;
+    Instruction in = need(use(Op::backward, visit));
+    stages_.await_message(in, visit);
+    stages_.send_result(visit, draft_.add(std::move(in)));
+    return std::nullopt;
   }
-  schedule_.list.push_back(std::move(in));
-  return static_cast<int>(schedule_.list.size()) - 1;
+  Instruction in = dummy           ? draft_.make(Op::idle, Lane::compute, visit.unit, visit.micro)
+                   : visit.weights ? draft_.make(Op::weight_grad, Lane::compute, visit.unit, visit.micro)
+                                   : need(use(Op::backward, visit));
+  in.bytes = sizes_.layout(visit.unit).grad_total * kElement;
+  in.add = trained && visit.micro > 0 && (!sharded || unit.reduces_once());
+  if (sharded && unit.reduces_once() && visit.micro > 0) {
+    in.grad = whole_gradients_.at(visit.unit);
+  } else if (sharded || leaves_arena) {
+    // The number of slots in flight is bounded so that a reduction overlaps only the next backward: a new slot frees
+    // the oldest one and waits for it.
+    draft_.retire(draft_.flights, 1);
+    Waits wait;
+    in.grad = draft_.arena.take(in.bytes, wait);
+    if (in.add) wait = {tiers_.reload(Part::gradients, visit.unit, visit.micro, in.grad, wait)};
+    in.wait.append(wait);
+  }
+  const int64_t grad = in.grad;
+  if (!dummy && !visit.weights) stages_.await_message(in, visit);
+  const int at = draft_.add(std::move(in));
+  if (!dummy && !visit.weights) stages_.send_result(visit, at);
+  if (!sharded) {
+    draft_.last_backward = {at};  // an unsharded gradient is written in place
+    if (trained) {
+      Flight flight;
+      if (const auto use = gradients_.route(visit, grad, at, flight)) flight.push_back(*use);
+      if (!flight.empty()) draft_.flights.push_back(std::move(flight));
+    }
+    if (plan_.prefetch == 0) draft_.retire(draft_.flights, 0);
+    return std::nullopt;
+  }
+  if (!unit.reduces_once()) return at;
+  whole_gradients_[visit.unit] = grad;
+  return last_micro ? std::optional(at) : std::nullopt;
 }
 
 Schedule Compiler::done() {
-  release_bounce_buffers(0);
-  schedule_.arena = arena_.size();
-  schedule_.host_arena = host_.size();
-  schedule_.disk_arena = disk_.size();
-  return std::move(schedule_);
+  tiers_.release_bounce_buffers(0);
+  draft_.schedule.arena = draft_.arena.size();
+  draft_.schedule.host_arena = draft_.host.size();
+  draft_.schedule.disk_arena = draft_.disk.size();
+  return std::move(draft_.schedule);
 }
 
 Schedule Compiler::train(bool pending) {
@@ -128,47 +217,50 @@ Schedule Compiler::train(bool pending) {
                         std::to_string(plan_.accumulation()) + " micro-batches a step, expected at most " +
                         std::to_string(kMostUses / units) + " of " + std::to_string(units) + " units",
                     "take more ranks, a larger train.micro_batch or a smaller train.global_batch");
-  schedule_.micros = static_cast<int>(plan_.accumulation());
-  std::vector<Visit> visits;
-  for (const PipelineAct& act :
-       pipeline_acts(plan_.pipeline.schedule, plan_.mesh[Axis::pp], pp_rank_, plan_.pipeline.chunks, schedule_.micros))
-    for (const Visit& visit : visits_of(act)) visits.push_back(visit);
+  draft_.schedule.micros = static_cast<int>(plan_.accumulation());
+  std::vector<UnitVisit> visits;
+  for (const PipelineAct& act : pipeline_acts(plan_.pipeline.schedule, plan_.mesh[Axis::pp], draft_.pp_rank,
+                                              plan_.pipeline.chunks, draft_.schedule.micros))
+    for (const UnitVisit& visit : stages_.visits_of(act)) visits.push_back(visit);
   if (plan_.update == Update::just_in_time && pending) {
     std::set<int> seen;
-    for (const Visit& visit : visits)
-      if (sizes_.layout(visit.unit).grad_total > 0 && seen.insert(visit.unit).second) pending_.push_back(visit.unit);
+    std::vector<int> deferred;
+    for (const UnitVisit& visit : visits)
+      if (sizes_.layout(visit.unit).grad_total > 0 && seen.insert(visit.unit).second) deferred.push_back(visit.unit);
+    gradients_.defer(std::move(deferred));
   }
-  schedule_.list.reserve(visits.size() * 8);  // somewhat more than most plans have
+  draft_.schedule.list.reserve(visits.size() * 8);  // somewhat more than most plans have
   walk(visits);
-  norm();
-  if (plan_.update == Update::end) update_all();
+  gradients_.norm();
+  if (plan_.update == Update::end) gradients_.update_all();
   return done();
 }
 
 Schedule Compiler::updates() {
-  schedule_.micros = 0;
-  update_all();
+  draft_.schedule.micros = 0;
+  gradients_.update_all();
   return done();
 }
 
 Schedule Compiler::forward_only(int micros) {
-  schedule_.micros = micros;
-  std::vector<Visit> visits;
+  draft_.schedule.micros = micros;
+  std::vector<UnitVisit> visits;
   for (int chunk = 0; chunk < plan_.pipeline.chunks; ++chunk)
     for (int m = 0; m < micros; ++m)
-      for (const Visit& visit : visits_of({PipelineAct::Kind::forward, chunk, m})) visits.push_back(visit);
-  forward_only_ = true;
+      for (const UnitVisit& visit : stages_.visits_of({PipelineAct::Kind::forward, chunk, m})) visits.push_back(visit);
+  draft_.forward_only = true;
   walk(visits);
-  if (plan_.mesh[Axis::pp] > 1) broadcast_results();
+  if (plan_.mesh[Axis::pp] > 1) stages_.broadcast_results();
   return done();
 }
 
 Schedule Compiler::checkpoint() {
-  Instruction in = make(Op::flush, Lane::disk, -1, -1);
-  for (const int u : own_) in.bytes += shard_bytes(sizes_.layout(u), plan_.states.masters) + sizes_.state_bytes(u);
-  in.group = world_.name;
-  if (!world_.axis.empty()) in.comm.assign(2, {world_.axis, "barrier", 0, world_.name});
-  add(in);
+  Instruction in = draft_.make(Op::flush, Lane::disk, -1, -1);
+  for (const int u : draft_.own)
+    in.bytes += shard_bytes(sizes_.layout(u), plan_.states.masters) + sizes_.state_bytes(u);
+  in.group = draft_.world.name;
+  if (!draft_.world.axis.empty()) in.comm.assign(2, {draft_.world.axis, "barrier", 0, draft_.world.name});
+  draft_.add(in);
   return done();
 }
 
