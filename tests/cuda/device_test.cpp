@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/cuda/kernels.h"
+#include "tessera/ops/fused.h"
 
 namespace tessera::on_cpu {
 namespace {
@@ -124,6 +125,82 @@ TEST(OnCpu, EveryBlockOfAGridRunsOnce) {
   std::vector<unsigned> visits(3 * 4 * 5);
   TESSERA_LAUNCH(visit, dim3(3, 4, 5), 32, nullptr, &visits);
   EXPECT_EQ(visits, std::vector<unsigned>(3 * 4 * 5, 1));
+}
+
+/// What an operator in one pass says of itself: each operand once from memory, a table once for all tokens, and of the sums
+/// over tokens a 64th of an fp32 operand. The backward of a LayerNorm reads dy again, from the cache.
+class Traffic : public ::testing::Test {
+ protected:
+  static constexpr int64_t kTokens = 128, kWidth = 2304, kValues = kTokens * kWidth;
+  static constexpr int64_t kRow = 4 * kWidth, kPartials = 2 * kRow;  // of two groups
+
+  void SetUp() override {
+    runs.add(0, 0, kTokens);
+    count_touches(true);
+  }
+  void TearDown() override { count_touches(false); }
+  ops::RowsIn in(std::vector<float>& x) { return {x.data(), ops::Form::fp32}; }
+  ops::RowsIn in(std::vector<uint16_t>& x) { return {x.data(), ops::Form::bf16}; }
+  ops::RowsOut out(std::vector<float>& x) { return {x.data(), ops::Form::fp32}; }
+  ops::RowsOut out(std::vector<uint16_t>& x) { return {x.data(), ops::Form::bf16}; }
+  ops::TableSums sums(std::vector<float>& partials) { return {table.data(), kWidth, partials.data()}; }
+
+  std::vector<float> wide = std::vector<float>(kValues, 1.0f), other = wide, third = wide;
+  std::vector<uint16_t> half = std::vector<uint16_t>(kValues), second = half, last = half;
+  std::vector<float> stats = std::vector<float>(2 * kTokens), table = std::vector<float>(kWidth), shift = table,
+                     partials = std::vector<float>(2 * kWidth), more = partials;
+  std::vector<float> cos = std::vector<float>(kTokens * 64), sin = cos;
+  ops::TableRuns runs;
+};
+
+TEST_F(Traffic, OfALayerNormIsItsOperandsOnce) {
+  ops::LayerNormRows n{kTokens,           kWidth, in(wide), out(half), stats.data(), false, {table.data(), 0},
+                       {shift.data(), 0}, runs,   1,        1e-6f};
+  ASSERT_EQ(cuda::launch_layer_norm(n, nullptr), cudaSuccess);
+  const Touched forward = touched();
+  EXPECT_EQ(forward.read_once, 4 * kValues + 2 * kRow);
+  EXPECT_EQ(forward.written_once, 2 * kValues);
+  EXPECT_EQ(forward.written, 2 * kValues);
+  ops::LayerNormGradients g{kTokens, kWidth, in(half),  in(wide),   stats.data(),   {table.data(), 0},
+                            1,       runs,   in(other), out(third), sums(partials), sums(more)};
+  ASSERT_EQ(cuda::launch_layer_norm_gradients(g, nullptr), cudaSuccess);
+  const Touched backward = touched();
+  EXPECT_EQ(backward.read_once, 2 * kValues + 2 * 4 * kValues + kRow);
+  EXPECT_EQ(backward.read, 2 * 2 * kValues + 2 * 4 * kValues + 2 * kTokens * kRow) << "dy and the table twice";
+  EXPECT_EQ(backward.written, 4 * kValues + 2 * kPartials);
+}
+
+TEST_F(Traffic, OfAnRmsNormWithRotaryEmbeddingIsItsOperandsOnce) {
+  const ops::Angles angles{cos.data(), sin.data(), 64};
+  const int64_t of_angles = 2 * 4 * kTokens * 64;
+  ops::RmsNormRows n{kTokens, kWidth,       in(half), out(second), stats.data(),
+                     false,   table.data(), angles,   nullptr,     static_cast<float>(kWidth),
+                     1e-6f};
+  ASSERT_EQ(cuda::launch_rms_norm(n, nullptr), cudaSuccess);
+  const Touched forward = touched();
+  EXPECT_EQ(forward.read_once, 2 * kValues + kRow + of_angles);
+  EXPECT_EQ(forward.written, 2 * kValues);
+  ops::RmsNormGradients g{kTokens,   kWidth,        in(second),
+                          in(half),  stats.data(),  table.data(),
+                          angles,    nullptr,       static_cast<float>(kWidth),
+                          out(last), sums(partials)};
+  ASSERT_EQ(cuda::launch_rms_norm_gradients(g, nullptr), cudaSuccess);
+  const Touched backward = touched();
+  EXPECT_EQ(backward.read_once, 2 * 2 * kValues + kRow + of_angles);
+  EXPECT_EQ(backward.written, 2 * kValues + kPartials);
+}
+
+TEST_F(Traffic, OfASumWithAGateIsItsOperandsOnce) {
+  ops::GatedRows n{kTokens, kWidth, in(wide), in(half), {table.data(), 0}, runs, out(other)};
+  ASSERT_EQ(cuda::launch_gated_sum(n, nullptr), cudaSuccess);
+  const Touched forward = touched();
+  EXPECT_EQ(forward.read_once, 6 * kValues + kRow);
+  EXPECT_EQ(forward.written, 4 * kValues);
+  ops::GatedGradients g{kTokens, kWidth, in(wide), in(half), {table.data(), 0}, runs, out(second), sums(partials)};
+  ASSERT_EQ(cuda::launch_gated_gradients(g, nullptr), cudaSuccess);
+  const Touched backward = touched();
+  EXPECT_EQ(backward.read, 6 * kValues + 2 * (kWidth / 256) * 32 * 8 * 4) << "the gate once for each group";
+  EXPECT_EQ(backward.written, 2 * kValues + kPartials);
 }
 
 }  // namespace

@@ -191,6 +191,29 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
   return to;
 }
 
+// Products of 16-bit operands to fp32, which CUDA alone has: with the bits of a CPU, which widens the operands.
+
+Tensor& add_product(const Tensor& from, const Tensor& a, const Tensor& b, at::ScalarType type, const at::Scalar& beta,
+                    const at::Scalar& alpha, Tensor& out) {
+  TORCH_CHECK(type == at::kFloat && out.is_same(from), "addmm of another form than the program's");
+  HostForms host;
+  timeline().begin("aten::addmm", {use_of(a, false), use_of(b, false), use_of(out, true)});
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (sizes_alone()) return out;
+  Tensor to = host.of(out);
+  at::addmm_out(to, to, host.of(a).to(at::kFloat), host.of(b).to(at::kFloat), beta, alpha);
+  return out;
+}
+Tensor product_of_halves(const Tensor& a, const Tensor& b, at::ScalarType type) {
+  Tensor out = at::empty({a.size(0), b.size(1)}, a.options().dtype(type));
+  HostForms host;
+  timeline().begin("aten::addmm", {use_of(a, false), use_of(b, false), use_of(out, true)});
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Tensor to = host.of(out);
+  if (!sizes_alone()) at::mm_out(to, host.of(a).to(at::kFloat), host.of(b).to(at::kFloat));
+  return out;
+}
+
 // Convolutions choose their kernels by the device; what a device that LibTorch does not know gets is these two.
 
 /// As cuDNN, which offers several ways of one, each with a workspace: TESSERA_SIMULATED_WORKSPACES="8388608,65536". LibTorch
@@ -252,6 +275,8 @@ void register_operators() {
   aten->impl("empty.memory_format", &empty);
   aten->impl("empty_strided", &empty_strided);
   aten->impl("_copy_from", &copy_from);
+  aten->impl("addmm.dtype_out", &add_product);
+  aten->impl("mm.dtype", &product_of_halves);
   aten->impl("convolution_overrideable", &convolution);
   aten->impl("convolution_backward_overrideable", &convolution_backward);
   at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&attention_choice);

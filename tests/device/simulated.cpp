@@ -20,6 +20,7 @@
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/dropout.h"
 #include "tessera/ops/fp8.h"
+#include "tessera/ops/fused.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/int8.h"
 #include "timeline.h"
@@ -390,6 +391,99 @@ void dequantise_fp8(float* out, const uint8_t* codes, const float* scales, const
                  });
 }
 
+// Operators in one pass
+
+/// Operands of an operator at the addresses of kernels, and the bytes that it uses.
+class Operands {
+ public:
+  Operands(int64_t tokens, int64_t width) : tokens_(tokens), width_(width) {}
+  void in(ops::RowsIn& rows) { rows.data = matrix(rows.data, rows.form, false); }
+  void out(ops::RowsOut& rows) { rows.data = matrix(rows.data, rows.form, true); }
+  template <class T>
+  void values(T*& data, int64_t n, bool writes) {
+    if (data) uses_.push_back({data, 4 * n, writes});
+    data = const_cast<T*>(shadow(const_cast<float*>(data), n));
+  }
+  void table(ops::RowTable& table, const ops::TableRuns& runs) {
+    values(table.values, span(table.stride, runs), false);
+  }
+  void sums(ops::TableSums& sums, const ops::TableRuns& runs) {
+    values(sums.table, span(sums.stride, runs), true);
+    values(sums.partials, runs.groups * width_, true);
+  }
+  void angles(ops::Angles& angles) {
+    values(angles.cos, tokens_ * angles.half, false), values(angles.sin, tokens_ * angles.half, false);
+  }
+  const std::vector<Use>& uses() const { return uses_; }
+
+ private:
+  void* matrix(const void* data, ops::Form form, bool writes) {
+    const int64_t n = tokens_ * width_, size = form == ops::Form::fp32 ? 4 : 2;
+    if (!data || n == 0) return nullptr;
+    uses_.push_back({data, n * size, writes});
+    if (size == 2) return halves(data, n);
+    return shadow(static_cast<float*>(const_cast<void*>(data)), n);
+  }
+  /// Values from the first row of a table to the last that tokens use.
+  int64_t span(int64_t stride, const ops::TableRuns& runs) const {
+    int64_t last = 0;
+    for (int r = 0; r < runs.count; ++r) last = std::max<int64_t>(last, runs.at[r].row);
+    return last * stride + width_;
+  }
+
+  const int64_t tokens_, width_;
+  std::vector<Use> uses_;
+};
+
+void layer_norm(const ops::LayerNormRows& rows) {
+  ops::LayerNormRows n = rows;
+  Operands on(n.tokens, n.width);
+  on.in(n.x), on.out(n.y), on.values(n.stats, 2 * n.tokens, !n.known), on.table(n.scale, n.runs);
+  on.table(n.shift, n.runs);
+  timeline().run("layer_norm", on.uses(), [n] { ops::layer_norm(n); });
+}
+void layer_norm_gradients(const ops::LayerNormGradients& rows) {
+  ops::LayerNormGradients n = rows;
+  Operands on(n.tokens, n.width);
+  on.in(n.dy), on.in(n.x), on.values(n.stats, 2 * n.tokens, false), on.table(n.scale, n.runs), on.in(n.beside);
+  on.out(n.dx), on.sums(n.scale_sums, n.runs), on.sums(n.shift_sums, n.runs);
+  timeline().run("layer_norm_gradients", on.uses(), [n] { ops::layer_norm_gradients(n); });
+}
+void rms_norm(const ops::RmsNormRows& rows) {
+  ops::RmsNormRows n = rows;
+  Operands on(n.tokens, n.width);
+  on.in(n.x), on.out(n.y), on.values(n.stats, n.tokens, !n.known), on.values(n.w, n.width, false), on.angles(n.angles);
+  on.values(n.squares, n.tokens, false);
+  timeline().run("rms_norm", on.uses(), [n] { ops::rms_norm(n); });
+}
+void rms_norm_gradients(const ops::RmsNormGradients& rows) {
+  ops::RmsNormGradients n = rows;
+  Operands on(n.tokens, n.width);
+  ops::TableRuns all;
+  all.add(0, 0, n.tokens);
+  on.in(n.dy), on.in(n.x), on.values(n.stats, n.tokens, false), on.values(n.w, n.width, false), on.angles(n.angles);
+  on.values(n.dots, n.tokens, false), on.out(n.dx), on.sums(n.sums, all);
+  timeline().run("rms_norm_gradients", on.uses(), [n] { ops::rms_norm_gradients(n); });
+}
+void gated_sum(const ops::GatedRows& rows) {
+  ops::GatedRows n = rows;
+  Operands on(n.tokens, n.width);
+  on.in(n.x), on.in(n.y), on.table(n.gate, n.runs), on.out(n.out);
+  timeline().run("gated_sum", on.uses(), [n] { ops::gated_sum(n); });
+}
+void gated_gradients(const ops::GatedGradients& rows) {
+  ops::GatedGradients n = rows;
+  Operands on(n.tokens, n.width);
+  on.in(n.up), on.in(n.y), on.table(n.gate, n.runs), on.out(n.dy), on.sums(n.sums, n.runs);
+  timeline().run("gated_gradients", on.uses(), [n] { ops::gated_gradients(n); });
+}
+void rotate_rows(const ops::RotatedRows& rows) {
+  ops::RotatedRows n = rows;
+  Operands on(n.tokens, n.width);
+  on.in(n.x), on.out(n.y), on.angles(n.angles);
+  timeline().run("rotate_rows", on.uses(), [n] { ops::rotate_rows(n); });
+}
+
 /// As CUDA, after all that the device was given.
 void give(void* data) {
   if (!data) return;
@@ -468,6 +562,13 @@ const device::Backend kTable = {
     .quantise_fp8 = placed<quantise_fp8>,
     .dequantise_fp8 = placed<dequantise_fp8>,
     .drop = placed<drop>,
+    .layer_norm = placed<layer_norm>,
+    .layer_norm_gradients = placed<layer_norm_gradients>,
+    .rms_norm = placed<rms_norm>,
+    .rms_norm_gradients = placed<rms_norm_gradients>,
+    .gated_sum = placed<gated_sum>,
+    .gated_gradients = placed<gated_gradients>,
+    .rotate_rows = placed<rotate_rows>,
 };
 
 }  // namespace

@@ -23,10 +23,10 @@ const TinyRun& shared() {
   return run;
 }
 
-const std::map<std::string, std::string> kOnCpu = {{"TESSERA_KERNELS", "aten"}, {"OMP_NUM_THREADS", "1"}};
+const std::map<std::string, std::string> kOnCpu = {{"TESSERA_KERNELS", "fused"}, {"OMP_NUM_THREADS", "1"}};
 const std::map<std::string, std::string> kOnDevice = {
     {"OMP_NUM_THREADS", "1"},          {"TESSERA_SIMULATED_LENT", "1"},
-    {"TESSERA_KERNELS", "aten"},       {"TESSERA_SIMULATED_BYTES", "1073741824"},
+    {"TESSERA_KERNELS", "fused"},      {"TESSERA_SIMULATED_BYTES", "1073741824"},
     {"TESSERA_SIMULATED_POISON", "1"}, {"TESSERA_SIMULATED_RECORD", "1"}};
 
 Result train(const char* program, int ranks, const std::string& name, const std::vector<std::string>& more) {

@@ -65,7 +65,7 @@ TEST(GpuKernelsByName, AnUnknownTableIsRefused) {
   const Result r = run_program({TESSERA_BINARY, "train", shared().recipe(), "--run.out", shared().out("none")},
                                {{"TESSERA_KERNELS", "gpu"}});
   EXPECT_EQ(r.code, 2) << r.output;
-  EXPECT_NE(r.output.find("set it to cpu or aten"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("set it to cpu, aten or fused"), std::string::npos) << r.output;
 }
 
 }  // namespace

@@ -54,11 +54,11 @@ TEST(HostPointer, IsAskedForByTheKernelsOfCpus) {
   const ops::Kernels& k = ops::cpu_kernels();
   const at::Tensor here = at::ones({3, 4}), rows = at::zeros({3}, at::kInt);
   const ops::RowIndex index(rows);
-  expect_refused([&] { k.gate_gradient(t, here, index, here); });
+  expect_refused([&] { k.gated_residual_backward(t, here, here, index, {}, here); });
   expect_refused([&] { k.gelu_tanh_gradient(t, here); });
   expect_refused([&] { k.sum(here, t); });
   expect_refused([&] { k.rms_norm_dots(t, here, at::ones({4}), {}, here); });
-  EXPECT_EQ(&ops::kernels(t), &ops::aten_kernels());
+  EXPECT_EQ(&ops::kernels(t), &ops::aten_kernels()) << "without a device of the process";
 }
 
 }  // namespace tessera::testing

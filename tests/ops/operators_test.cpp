@@ -284,6 +284,54 @@ INSTANTIATE_TEST_SUITE_P(All, Operators, ::testing::Combine(each_table(), ::test
                            return std::get<1>(info.param).name + "_" + std::get<0>(info.param)->name;
                          });
 
+using PassedOn = WithEachTable<>;
+
+/// A norm that passes its input on to what else reads it has the gradient that autograd would have added; with kernels that add
+/// it afterwards to the bit.
+TEST_P(PassedOn, AnInputOfANormHasTheGradientsOfAllItsReaders) {
+  const auto random = [](at::IntArrayRef shape, uint64_t seed) {
+    return at::randn(shape, at::detail::createCPUGenerator(seed), at::kFloat);
+  };
+  const Tensor dy = random({37, 24}, 1), dz = random({37, 24}, 2);
+  const ops::RowIndex rows(at::cat({at::zeros({5}, at::kInt), at::ones({32}, at::kInt)}));
+  for (const bool modulated : {false, true})
+    for (const int read : {1, 2, 3}) {  // the norm's result, what is passed on, both
+      std::vector<Tensors> found;
+      for (const bool passes : {false, true}) {
+        const Tensor x = random({37, 24}, 3).requires_grad_(), shift = random({2, 24}, 4).requires_grad_(),
+                     scale = random({2, 24}, 5).requires_grad_();
+        Sites w = sites_of({random({24}, 6), random({24}, 7)});
+        Tensor passed, *to = passes ? &passed : nullptr;
+        const Tensor y = modulated ? ops::modulated_norm(x, shift, scale, rows, 1e-6, at::kFloat, to)
+                                   : ops::layer_norm(x, w[0], w[1], 1e-6, w.anchor, at::kFloat, to);
+        ASSERT_EQ(passed.defined(), passes);
+        if (passes) EXPECT_EQ(passed.const_data_ptr(), x.const_data_ptr()) << "it was copied";
+        Tensors results, ups;
+        if (read & 1) results.push_back(y), ups.push_back(dy);
+        if (read & 2) results.push_back((passes ? passed : x) * 3), ups.push_back(dz);
+        found.push_back(torch::autograd::grad(results, {x}, ups, true, false, true));
+        if (read & 1 && !modulated) found.back().push_back(w[0].grad), found.back().push_back(w[1].grad);
+        if (read & 1 && modulated)
+          for (const Tensor& t : torch::autograd::grad(results, {shift, scale}, ups)) found.back().push_back(t);
+      }
+      for (size_t i = 0; i < found[0].size(); ++i) {
+        EXPECT_LE((found[0][i] - found[1][i]).abs().max().item<double>(), 1e-6) << i << ", read " << read;
+        if (&table != &ops::fused_kernels()) EXPECT_TRUE(at::equal(found[0][i], found[1][i])) << i << ", read " << read;
+      }
+    }
+}
+
+TEST_P(PassedOn, NothingIsPassedWhereNothingNeedsAGradient) {
+  const at::NoGradGuard none;
+  const Tensor x = at::ones({3, 8});
+  Sites w = sites_of({at::ones({8}), at::zeros({8})});
+  Tensor passed;
+  ops::layer_norm(x, w[0], w[1], 1e-6, w.anchor, at::kFloat, &passed);
+  EXPECT_FALSE(passed.defined());
+}
+
+INSTANTIATE_TEST_SUITE_P(, PassedOn, each_table(), table_name);
+
 TEST(Linear, AllocatesItsResultAndNothingElse) {
   for (const Operator& op : all_operators()) {
     if (op.name.find("linear") == std::string::npos) continue;

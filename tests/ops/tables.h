@@ -27,7 +27,7 @@ class WithEachTable : public ::testing::TestWithParam<Param> {
   const ops::CpuKernelsScope scope_{table};
 };
 
-inline auto each_table() { return ::testing::Values(&ops::cpu_kernels(), &ops::aten_kernels()); }
+inline auto each_table() { return ::testing::Values(&ops::cpu_kernels(), &ops::aten_kernels(), &ops::fused_kernels()); }
 inline std::string table_name(const ::testing::TestParamInfo<const ops::Kernels*>& info) { return info.param->name; }
 
 }  // namespace tessera::testing

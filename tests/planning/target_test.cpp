@@ -78,6 +78,36 @@ TEST(TargetMemory, AttentionOnMetaTakesWhatTheFlashKernelOfTheTargetTakes) {
       << "without a target it is the CPU's kernel that is measured";
 }
 
+/// An operator in one pass takes its results and, where it sums over tokens, a row for each 64 of them; LibTorch's take fp32 copies
+/// of their operands. cuBLAS multiplies 16-bit operands to fp32 as they are.
+TEST(TargetMemory, NormsGatesAndWeightGradientsTakeNoCopiesOfTheirOperands) {
+  engine::Meter::install();
+  constexpr int64_t kTokens = 650, kWidth = 5120, kSums = 11 * kWidth * 4, kFloats = kTokens * kWidth * 4;
+  const at::Tensor x = on_meta({kTokens, kWidth}, at::kFloat), y = on_meta({kTokens, kWidth}, at::kBFloat16),
+                   dx = at::empty_like(y), table = on_meta({kWidth}, at::kFloat),
+                   gate = on_meta({1, kWidth}, at::kFloat), dw = on_meta({kWidth, kWidth}, at::kFloat);
+  at::Tensor moments = on_meta({kTokens, 2}, at::kFloat), root = on_meta({kTokens}, at::kFloat);
+  const ops::RowIndex rows(at::empty({kTokens}, at::TensorOptions(at::kMeta).dtype(at::kInt)));
+  const auto of_norms = [&](bool fused) {
+    const ops::Kernels& k = fused ? ops::kernels(x) : ops::aten_kernels();
+    return std::vector<int64_t>{taken([&] {
+                                  k.layer_norm(x, {table, table}, 1e-6, at::kBFloat16, moments);
+                                }),
+                                taken([&] {
+                                  k.layer_norm_backward(y, x, {.scale = table}, moments, {table, table}, true, x);
+                                }),
+                                taken([&] { k.rms_norm(y, table, {}, 1e-6, kWidth, {}, root); }),
+                                taken([&] { k.rms_norm_backward(y, y, table, {}, root, kWidth, {}, dx, table); }),
+                                taken([&] { k.gated_residual_backward(x, y, gate, rows, dx, gate); }),
+                                taken([&] { k.linear_weight_gradient(dw, y, y, /*gelu=*/false, /*add=*/true); })};
+  };
+  const ops::TargetScope scope(target("sm_90", "test"));
+  EXPECT_EQ(of_norms(true), (std::vector<int64_t>{kFloats / 2, kFloats + 2 * kSums, kFloats / 2, kSums, kSums, 0}));
+  const std::vector<int64_t> libtorchs = of_norms(false);
+  EXPECT_GE(libtorchs[1], 3 * kFloats);
+  EXPECT_GT(libtorchs[3], 3 * kFloats);
+}
+
 /// The backward rounds each sample up to 128 rows in fp32, or adds as many to each of different lengths; so a call has a bound.
 TEST(TargetMemory, SamplesThatShareACallTakeTheMemoryOfAll) {
   engine::Meter::install();

@@ -374,6 +374,13 @@ void drop(void* x, c10::ScalarType type, const ops::DropRange& range) {
                                      : launch_drop_halves(static_cast<uint16_t*>(x), type_of(type), rows, stream()));
 }
 
+// --- operators
+
+template <auto launch, class Rows>
+void fused(const Rows& rows) {
+  C10_CUDA_CHECK(launch(rows, stream()));
+}
+
 }  // namespace
 
 }  // namespace tessera::cuda
@@ -432,6 +439,13 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .quantise_fp8 = quantise_fp8,
       .dequantise_fp8 = dequantise_fp8,
       .drop = drop,
+      .layer_norm = fused<launch_layer_norm>,
+      .layer_norm_gradients = fused<launch_layer_norm_gradients>,
+      .rms_norm = fused<launch_rms_norm>,
+      .rms_norm_gradients = fused<launch_rms_norm_gradients>,
+      .gated_sum = fused<launch_gated_sum>,
+      .gated_gradients = fused<launch_gated_gradients>,
+      .rotate_rows = fused<launch_rotate_rows>,
   };
   return &table;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/fused.h"
 
 namespace tessera::cuda {
 
@@ -84,6 +85,18 @@ struct DropRows {
 };
 cudaError_t launch_drop_floats(float* x, const DropRows& rows, cudaStream_t stream);
 cudaError_t launch_drop_halves(uint16_t* x, HalfType type, const DropRows& rows, cudaStream_t stream);
+
+/// ops/fused.h.
+cudaError_t launch_layer_norm(const ops::LayerNormRows& rows, cudaStream_t stream);
+cudaError_t launch_layer_norm_gradients(const ops::LayerNormGradients& rows, cudaStream_t stream);
+cudaError_t launch_rms_norm(const ops::RmsNormRows& rows, cudaStream_t stream);
+cudaError_t launch_rms_norm_gradients(const ops::RmsNormGradients& rows, cudaStream_t stream);
+cudaError_t launch_gated_sum(const ops::GatedRows& rows, cudaStream_t stream);
+cudaError_t launch_gated_gradients(const ops::GatedGradients& rows, cudaStream_t stream);
+cudaError_t launch_rotate_rows(const ops::RotatedRows& rows, cudaStream_t stream);
+/// The second half of a sum over tokens.
+cudaError_t launch_add_groups(const ops::TableSums& sums, const ops::TableRuns& runs, int64_t width,
+                              cudaStream_t stream);
 
 /// Keeps the stream busy for so many cycles.
 cudaError_t launch_spin(int64_t cycles, cudaStream_t stream);

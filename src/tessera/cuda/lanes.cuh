@@ -60,6 +60,7 @@ __device__ bool whole_lane(const T* at, int count) {
 /// Values beyond `count` are zero.
 template <class T>
 __device__ void load_lane(T (&values)[kLaneValues], const T* from, int count) {
+  TESSERA_TOUCHES(from, count * sizeof(T), false);
   if (whole_lane(from, count)) {
     const Lane<T> lane = *reinterpret_cast<const Lane<T>*>(from);
     for (int j = 0; j < kLaneValues; ++j) values[j] = lane.values[j];
@@ -88,6 +89,7 @@ __device__ unsigned word_of(const T (&values)[kLaneValues], int index) {
 /// By CUDA's function for whole stores: the compiler takes an assignment apart where values come from branches.
 template <class T>
 __device__ void store_lane(T* to, const T (&values)[kLaneValues], int count) {
+  TESSERA_TOUCHES(to, count * sizeof(T), true);
   if (whole_lane(to, count)) {
     if constexpr (sizeof(T) == 1) {
       __stwb(reinterpret_cast<uint2*>(to), make_uint2(word_of(values, 0), word_of(values, 1)));

@@ -17,6 +17,18 @@ constexpr int kMaxThreadBlocks = TESSERA_MAX_THREAD_BLOCKS;
 
 }  // namespace tessera::cuda
 
+/// Before a loop over values in registers: a loop that stays one needs them in memory.
+#ifdef __CUDACC__
+#define TESSERA_UNROLL _Pragma("unroll")
+#else
+#define TESSERA_UNROLL
+#endif
+
+/// The CPU counts the bytes of memory that a kernel reads and writes (tests/cuda).
+#ifndef TESSERA_TOUCHES
+#define TESSERA_TOUCHES(at, bytes, writes)
+#endif
+
 #ifndef TESSERA_LAUNCH
 #define TESSERA_LAUNCH(kernel, blocks, threads, stream, ...) kernel<<<(blocks), (threads), 0, (stream)>>>(__VA_ARGS__)
 #endif

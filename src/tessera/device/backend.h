@@ -30,11 +30,18 @@ struct MomentRange;
 struct GradientRange;
 struct Fp8Tiles;
 struct DropRange;
+struct LayerNormRows;
+struct LayerNormGradients;
+struct RmsNormRows;
+struct RmsNormGradients;
+struct GatedRows;
+struct GatedGradients;
+struct RotatedRows;
 }  // namespace tessera::ops
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 10;
+inline constexpr int kBackendVersion = 11;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -149,6 +156,15 @@ struct Backend {
   void (*quantise_fp8)(uint8_t* codes, float* scales, const float* x, const ops::Fp8Tiles& tiles);
   void (*dequantise_fp8)(float* out, const uint8_t* codes, const float* scales, const ops::Fp8Tiles& tiles);
   void (*drop)(void* x, c10::ScalarType type, const ops::DropRange& range);  ///< ops::drop_range
+
+  // Operators in one pass over memory: twins of ops/fused.h.
+  void (*layer_norm)(const ops::LayerNormRows& rows);
+  void (*layer_norm_gradients)(const ops::LayerNormGradients& rows);
+  void (*rms_norm)(const ops::RmsNormRows& rows);
+  void (*rms_norm_gradients)(const ops::RmsNormGradients& rows);
+  void (*gated_sum)(const ops::GatedRows& rows);
+  void (*gated_gradients)(const ops::GatedGradients& rows);
+  void (*rotate_rows)(const ops::RotatedRows& rows);
 };
 
 /// From here on the process computes on device `index` of `backend`; the calling thread and, by enter_thread(), others.

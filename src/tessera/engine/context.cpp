@@ -140,9 +140,26 @@ Tensor ShardContext::norm(std::string_view site, const Tensor& x, const net::Nor
   session_.site = site;
   const net::Space& space = tokens_.space(index);
   if (how.kind == net::Norm::rms) return rms_norm(site, x, how, space, shared_width(site, x, index));
-  if (how.scale) return ops::modulated_norm(x, *how.shift, *how.scale, space.rows, how.eps, type_);
-  ops::WeightSite& w = weight(site, ".weight");
-  return ops::layer_norm(x, w, weight(site, ".bias"), how.eps, anchor(w), type_);
+  Tensor y, passed;
+  if (how.scale) {
+    y = ops::modulated_norm(x, *how.shift, *how.scale, space.rows, how.eps, type_, &passed);
+  } else {
+    ops::WeightSite& w = weight(site, ".weight");
+    y = ops::layer_norm(x, w, weight(site, ".bias"), how.eps, anchor(w), type_, &passed);
+  }
+  if (passed.defined()) passed_.emplace_back(x.getIntrusivePtr(), passed);
+  return y;
+}
+
+/// x as the last norm that read it passes it on.
+Tensor ShardContext::passed(const Tensor& x) {
+  for (auto it = passed_.rbegin(); it != passed_.rend(); ++it)
+    if (it->first.lock() == x.getIntrusivePtr()) {
+      Tensor again = it->second;
+      passed_.erase(std::next(it).base());
+      return again;
+    }
+  return x;
 }
 
 Tensor ShardContext::rms_norm(std::string_view site, const Tensor& x, const net::Norm& how, const net::Space& space,
@@ -170,7 +187,9 @@ Tensor ShardContext::rope(std::string_view, const Tensor& x, int64_t, net::RopeS
 
 Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
   session_.site = site;
-  return gate ? ops::gated_residual(x, y, *gate, tokens_.space(space).rows, site != mode_.unneeded) : ops::sum(x, y);
+  const Tensor stream = passed(x);
+  return gate ? ops::gated_residual(stream, y, *gate, tokens_.space(space).rows, site != mode_.unneeded)
+              : ops::sum(stream, y);
 }
 
 /// After a column-parallel linear a tensor has the rows of the whole tp group and this rank's columns.

@@ -78,6 +78,7 @@ class ShardContext final : public net::Context {
   const ops::SharedWidth* shared_width(std::string_view site, const Tensor& x, int space) const;
   bool has_group_rows(const Tensor& x) const { return has_group_rows(x.size(0)); }
   bool has_group_rows(int64_t rows) const;
+  Tensor passed(const Tensor& x);
   /// The rows of a space that have queries on this rank.
   plan::TokenRange query_rows(int space, bool shares_heads) const;
   Tensor rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, const net::Space& space);
@@ -100,6 +101,9 @@ class ShardContext final : public net::Context {
   c10::weak_intrusive_ptr<c10::TensorImpl> gathered_of_{c10::intrusive_ptr<c10::TensorImpl>()};
   Tensor gathered_;
   SentOperands sent_;
+  // Residual streams that a norm has read, and as it passes them on to the sum that follows: one gradient instead of two
+  // that are added.
+  std::vector<std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, Tensor>> passed_;
   // The output of attention whose gradient other ranks will be sent: the linear that reads it is late (When::late).
   c10::weak_intrusive_ptr<c10::TensorImpl> exchanged_{c10::intrusive_ptr<c10::TensorImpl>()};
 };

@@ -60,14 +60,9 @@ struct GatedResidual : Function<GatedResidual> {
     const Tensor &y = saved[0], &gate = saved[1], up = grads[0].contiguous();
     const RowIndex rows = saved_rows(ctx, saved[2]);
     Tensor dy, dgate;
-    if (ctx->needs_input_grad(2)) {
-      dgate = at::zeros(gate.sizes(), gate.options());
-      kernels(y).gate_gradient(up, y, rows, dgate);
-    }
-    if (ctx->needs_input_grad(1)) {
-      dy = is_sole_owner(y) ? y.detach() : at::empty_like(y);
-      kernels(y).gated_branch_gradient(up, gate, rows, dy);
-    }
+    if (ctx->needs_input_grad(2)) dgate = at::zeros(gate.sizes(), gate.options());
+    if (ctx->needs_input_grad(1)) dy = is_sole_owner(y) ? y.detach() : at::empty_like(y);
+    kernels(y).gated_residual_backward(up, y, gate, rows, dy, dgate);
     return {grads[0], dy, dgate, {}, {}};
   }
 };

@@ -10,9 +10,9 @@
 #define TESSERA_EACH_KERNEL(each) \
   each(linear) each(linear_input_gradient) each(linear_weight_gradient) each(bias_gradient) \
   each(frozen_linear) each(frozen_linear_backward) each(adapted_norms) each(layer_norm) \
-  each(layer_norm_input_gradient) each(layer_norm_table_gradients) each(row_squares) each(rms_norm) \
-  each(rms_norm_dots) each(rms_norm_input_gradient) each(rms_norm_weight_gradient) each(sum) each(sum_of_halves) \
-  each(gated_residual) each(gated_branch_gradient) each(gate_gradient) each(gelu_tanh) \
+  each(layer_norm_backward) each(row_squares) each(rms_norm) \
+  each(rms_norm_dots) each(rms_norm_backward) each(sum) each(sum_of_halves) \
+  each(gated_residual) each(gated_residual_backward) each(gelu_tanh) \
   each(gelu_tanh_gradient) each(add_error) each(dot) each(rope) each(depthwise) each(depthwise_input_gradient) \
   each(depthwise_weight_gradient) each(unfold) each(unfold_gradient) each(embedding_gradient) \
   each(drop_rows) each(attention) each(attention_backward) each(attention_delta) each(merge_attention) each(linear_attention_states) \

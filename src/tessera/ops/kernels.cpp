@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "tessera/base/check.h"
+#include "tessera/device/backend.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/ops/session.h"
 
@@ -12,35 +13,26 @@ namespace tessera::ops {
 
 namespace {
 
-const Kernels& chosen_for_cpu() {
+/// TESSERA_KERNELS, else `usual`.
+const Kernels& chosen(const Kernels& usual) {
   const char* name = std::getenv("TESSERA_KERNELS");
-  if (!name || !*name) return cpu_kernels();
-  for (const Kernels* table : {&cpu_kernels(), &aten_kernels()})
+  if (!name || !*name) return usual;
+  for (const Kernels* table : {&cpu_kernels(), &aten_kernels(), &fused_kernels()})
     if (std::string_view(name) == table->name) return *table;
   throw UserError(Exit::usage, "ops.kernels", std::string("TESSERA_KERNELS is '") + name + "'",
-                  "set it to cpu or aten, or unset it");
+                  "set it to cpu, aten or fused, or unset it");
 }
 
 std::atomic<const Kernels*>& of_cpu() {
-  static std::atomic<const Kernels*> table = &chosen_for_cpu();
+  static std::atomic<const Kernels*> table = &chosen(cpu_kernels());
   return table;
 }
 
-/// The same random words as on CPUs, drawn where x lies.
-void drop_rows_there(const Tensor& x, const Dropout& drop, int64_t first_row) {
-  if (!drop.active() || x.is_meta()) return;
-  const int64_t row_bytes = x.stride(0) * static_cast<int64_t>(x.element_size());
-  for (const DropRange& range : drop_ranges(drop, first_row, x.size(0), x.size(1), x.stride(0)))
-    device::used()->drop(static_cast<char*>(address(x)) + range.row * row_bytes, x.scalar_type(), range);
-}
-
-/// LibTorch's, but for the rows that the table of the process's device (device/backend.h) has functions for.
+/// Of a GPU, and of meta tensors that stand for one. Our kernels of CPUs cannot compute there.
 const Kernels& of_device() {
-  static const Kernels table = [] {
-    Kernels all = aten_kernels();
-    all.name = device::used()->name;
-    all.drop_rows = drop_rows_there;
-    return all;
+  static const Kernels& table = [&]() -> const Kernels& {
+    const Kernels& wanted = chosen(fused_kernels());
+    return &wanted == &cpu_kernels() ? fused_kernels() : wanted;
   }();
   return table;
 }
@@ -50,8 +42,7 @@ const Kernels& of_device() {
 const Kernels& kernels(const Tensor& x) {
   const device::Backend* device = device::used();
   if (x.is_cpu() || (x.is_meta() && !session().target && !device)) return *of_cpu().load(std::memory_order_relaxed);
-  // meta tensors stand for those that the process computes with, or of a target
-  return device && !(x.is_meta() && session().target) ? of_device() : aten_kernels();
+  return x.is_meta() || device ? of_device() : aten_kernels();
 }
 
 CpuKernelsScope::CpuKernelsScope(const Kernels& table) : before_(*of_cpu().exchange(&table)) {}

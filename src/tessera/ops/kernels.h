@@ -6,8 +6,9 @@
 //
 // | table | runs on | what it is |
 // | cpu_kernels() | CPU | our own vectorised kernels (ops/cpu), the default there |
-// | aten_kernels() | CPU | LibTorch's own operators (ops/aten): a GPU's twin on a CPU |
-// | the device's | CUDA | LibTorch's, but for rows that the device has itself: a fused kernel of ours is one row (kernels.cpp) |
+// | aten_kernels() | CPU, CUDA | LibTorch's own operators (ops/aten), where asked for |
+// | fused_kernels() | CUDA, CPU | LibTorch's, but for rows that a GPU has kernels of our own for (fused.h): the default of a
+//                                 GPU, and on a CPU their twins, with the same bits |
 //
 // [Note: kernels on meta tensors] On meta tensors a function only allocates: ours exactly what they allocate on a CPU,
 // which is how the planner measures ([Note: bytes by running on meta] in engine/measure.h), those in LibTorch's operators
@@ -29,6 +30,11 @@ struct NormTables {
 /// Tables of the rotary embedding of neighbouring pairs, [T, d_h / 2] fp32; undefined: none.
 struct RotaryTables {
   Tensor cos, sin;
+};
+
+/// What the backward of a norm makes besides the gradient of x: adds to these fp32 sums, [R, D] or [D]; undefined: not wanted.
+struct NormSums {
+  Tensor scale = {}, shift = {};
 };
 
 using Offsets = std::vector<int64_t>;
@@ -78,10 +84,10 @@ struct Kernels {
   // Norms. Statistics are fp32: (mean, rstd) [T, 2] of a LayerNorm, rstd [T] of an RMSNorm; read if defined, else
   // computed and returned.
   Tensor (*layer_norm)(const Tensor& x, const NormTables& tables, double eps, at::ScalarType type, Tensor& stats);
-  Tensor (*layer_norm_input_gradient)(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats);
-  /// Adds to the fp32 gradients of scale and shift, [R, D] or [D]; undefined: not wanted.
-  void (*layer_norm_table_gradients)(const Tensor& dy, const Tensor& x, const Tensor& stats, const RowIndex* rows,
-                                     const Tensor& dscale, const Tensor& dshift);
+  /// The gradient of x, or undefined where it is not wanted. `beside`: what x has by another way, to be included; or
+  /// undefined.
+  Tensor (*layer_norm_backward)(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats,
+                                const NormSums& sums, bool wanted, const Tensor& beside);
   /// The sum of squares of each row [T] fp32, of a width that is sharded over ranks.
   Tensor (*row_squares)(const Tensor& x);
   /// `squares`: of whole rows of a sharded width, else undefined; `width`: that of all ranks.
@@ -90,22 +96,18 @@ struct Kernels {
   /// The sum of dy * w * x of each row [T] fp32, dy rotated back. May use dx as scratch.
   Tensor (*rms_norm_dots)(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
                           const Tensor& dx);
-  /// `dots`: of whole rows of a sharded width, else undefined.
-  void (*rms_norm_input_gradient)(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
-                                  const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx);
-  /// Adds to dw [D] fp32.
-  void (*rms_norm_weight_gradient)(const Tensor& dy, const Tensor& x, const RotaryTables& rotary, const Tensor& stats,
-                                   const Tensor& dw);
+  /// Writes dx and adds to dw [D] fp32; undefined: not wanted. `dots`: of whole rows of a sharded width, else undefined.
+  void (*rms_norm_backward)(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
+                            const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw);
 
   // Sums and activations.
   Tensor (*sum)(const Tensor& x, const Tensor& y);
   /// The sum over n of 16-bit parts [n, rows, cols] and `bias` [cols], or undefined, in fp32 and rounded once.
   Tensor (*sum_of_halves)(const Tensor& parts, const Tensor& bias);
   Tensor (*gated_residual)(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows);
-  /// dy = up * gate[row]; dy may share memory with the y of the forward.
-  void (*gated_branch_gradient)(const Tensor& up, const Tensor& gate, const RowIndex& rows, const Tensor& dy);
-  /// Adds up * y to the rows of dgate [R, D] fp32.
-  void (*gate_gradient)(const Tensor& up, const Tensor& y, const RowIndex& rows, const Tensor& dgate);
+  /// Adds up * y to the rows of dgate [R, D] fp32, and dy = up * gate[row]; undefined: not wanted. dy may share memory with y.
+  void (*gated_residual_backward)(const Tensor& up, const Tensor& y, const Tensor& gate, const RowIndex& rows,
+                                  const Tensor& dy, const Tensor& dgate);
   Tensor (*gelu_tanh)(const Tensor& x);
   Tensor (*gelu_tanh_gradient)(const Tensor& dy, const Tensor& x);
 
@@ -169,11 +171,13 @@ struct Kernels {
 const Kernels& cpu_kernels();
 /// LibTorch's operators.
 const Kernels& aten_kernels();
+/// LibTorch's, and in their place the fused operators of fused.h.
+const Kernels& fused_kernels();
 
-/// The table for tensors of the device of `x`. CPU tensors use cpu_kernels(), or aten_kernels() where
-/// TESSERA_KERNELS=aten is set: the same operators as on a GPU, to tell a fault of a kernel from one of the engine. Meta
-/// tensors use the table of the process's device (device/backend.h), or aten_kernels() for the target that they stand for
-/// (session.h).
+/// The table for tensors of the device of `x`. CPU tensors use cpu_kernels(), those of a GPU fused_kernels(). With
+/// TESSERA_KERNELS=fused a CPU has the operators of a GPU; with TESSERA_KERNELS=aten both have LibTorch's alone: to tell a
+/// fault of a kernel from one of the engine. Meta tensors use the table of the process's device (device/backend.h), or a
+/// GPU's for the target that they stand for (session.h).
 const Kernels& kernels(const Tensor& x);
 
 /// While it exists, CPU and meta tensors of all threads use `table`. For tests of one table beside another.

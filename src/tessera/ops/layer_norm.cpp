@@ -13,6 +13,24 @@ void check_matrix(const Tensor& x) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.layer_norm", "x must be a contiguous [tokens, channels]");
 }
 
+/// y, and x again if it `passes`: what uses that gives the node its gradient, which the one that it makes then includes.
+variable_list results(AutogradContext* ctx, const Tensor& x, const Tensor& y, bool passes) {
+  if (!passes) return {y};
+  ctx->set_materialize_grads(false);
+  return {y, x.detach()};
+}
+struct Gradients {
+  Tensor y, passed;  ///< undefined: nobody used it
+};
+Gradients gradients(const variable_list& grads) {
+  const auto whole = [](const Tensor& t) { return t.defined() ? t.contiguous() : t; };
+  return {whole(grads[0]), grads.size() > 1 ? whole(grads[1]) : Tensor()};
+}
+Tensor first_of(const variable_list& made, Tensor* passed) {
+  if (passed) *passed = made[1];
+  return made[0];
+}
+
 struct LayerNorm : Function<LayerNorm> {
   static Tensor run(const Tensor& x, const WeightSite& w, const WeightSite& b, double eps, at::ScalarType type,
                     Tensor& stats) {
@@ -28,23 +46,25 @@ struct LayerNorm : Function<LayerNorm> {
       });
     return y;
   }
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w, Handle b, double eps,
-                        int64_t type) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w, Handle b,
+                               double eps, int64_t type, bool passes) {
     Tensor stats;
     Tensor y = run(x, *site_of(w), *site_of(b), eps, static_cast<at::ScalarType>(type), stats);
     ctx->saved_data["w"] = w;
     ctx->saved_data["b"] = b;
     ctx->save_for_backward({x, stats});
-    return y;
+    return results(ctx, x, y, passes);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor &x = saved[0], &stats = saved[1], dy = grads[0].contiguous();
+    const Tensor &x = saved[0], &stats = saved[1];
+    const auto [dy, beside] = gradients(grads);
+    if (!dy.defined()) return {beside, {}, {}, {}, {}, {}, {}};
     WeightSite &w = *site_of(ctx, "w"), &b = *site_of(ctx, "b");
     const Tensor dw = accumulating(w), db = accumulating(b);
-    if (dw.defined() || db.defined()) kernels(x).layer_norm_table_gradients(dy, x, stats, nullptr, dw, db);
-    if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}, {}};
-    return {kernels(x).layer_norm_input_gradient(dy, x, {.scale = as_floats(w.value)}, stats), {}, {}, {}, {}, {}};
+    const Tensor dx = kernels(x).layer_norm_backward(dy, x, {.scale = as_floats(w.value)}, stats, {dw, db},
+                                                     ctx->needs_input_grad(0), beside);
+    return {dx, {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -62,45 +82,48 @@ struct ModulatedNorm : Function<ModulatedNorm> {
           });
     return y;
   }
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                        const RowIndex* rows, double eps, int64_t type) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& shift, const Tensor& scale,
+                               const RowIndex* rows, double eps, int64_t type, bool passes) {
     Tensor stats;
     Tensor y = run(x, shift, scale, *rows, eps, static_cast<at::ScalarType>(type), stats);
     ctx->save_for_backward({x, scale, rows->of_token, stats});
     save_runs(ctx, *rows);
-    return y;
+    return results(ctx, x, y, passes);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor &x = saved[0], &scale = saved[1], &stats = saved[3], dy = grads[0].contiguous();
+    const Tensor &x = saved[0], &scale = saved[1], &stats = saved[3];
+    const auto [dy, beside] = gradients(grads);
+    if (!dy.defined()) return {beside, {}, {}, {}, {}, {}, {}};
     const RowIndex rows = saved_rows(ctx, saved[2]);
-    Tensor dx, dshift, dscale;
+    Tensor dshift, dscale;
     if (ctx->needs_input_grad(1)) dshift = at::zeros(scale.sizes(), scale.options());
     if (ctx->needs_input_grad(2)) dscale = at::zeros(scale.sizes(), scale.options());
-    if (dshift.defined() || dscale.defined())
-      kernels(x).layer_norm_table_gradients(dy, x, stats, &rows, dscale, dshift);
-    if (ctx->needs_input_grad(0))
-      dx = kernels(x).layer_norm_input_gradient(dy, x, {.scale = scale, .rows = &rows, .one = 1}, stats);
-    return {dx, dshift, dscale, {}, {}, {}};
+    const Tensor dx = kernels(x).layer_norm_backward(dy, x, {.scale = scale, .rows = &rows, .one = 1}, stats,
+                                                     {dscale, dshift}, ctx->needs_input_grad(0), beside);
+    return {dx, dshift, dscale, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor,
-                  at::ScalarType type) {
+                  at::ScalarType type, Tensor* passed) {
   if (wants_graph({&x, &anchor}))
-    return LayerNorm::apply(x, anchor, handle(&weight), handle(&bias), eps, static_cast<int64_t>(type));
+    return first_of(
+        LayerNorm::apply(x, anchor, handle(&weight), handle(&bias), eps, static_cast<int64_t>(type), passed != nullptr),
+        passed);
   Tensor stats;
   return LayerNorm::run(x, weight, bias, eps, type, stats);
 }
 
 Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const RowIndex& rows, double eps,
-                      at::ScalarType type) {
+                      at::ScalarType type, Tensor* passed) {
   check_rows(rows, x, scale, "ops.modulated_norm");
   check_rows(rows, x, shift, "ops.modulated_norm");
   if (wants_graph({&x, &shift, &scale}))
-    return ModulatedNorm::apply(x, shift, scale, &rows, eps, static_cast<int64_t>(type));
+    return first_of(ModulatedNorm::apply(x, shift, scale, &rows, eps, static_cast<int64_t>(type), passed != nullptr),
+                    passed);
   Tensor stats;
   return ModulatedNorm::run(x, shift, scale, rows, eps, type, stats);
 }

@@ -29,9 +29,11 @@ enum class When { at_once, late };
 Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
               at::ScalarType type = at::kFloat, When weight_gradients = When::at_once);
 
-/// LayerNorm with affine weight and bias (fp32 statistics). x [T, D]. Saves x and (mean, rstd) [T].
+/// LayerNorm with affine weight and bias (fp32 statistics). x [T, D]. Saves x and (mean, rstd) [T]. `passed`: receives x
+/// for what else reads it, a residual sum: the gradient from there comes to this operator, which adds it to its own in the
+/// same pass. Left undefined where nothing needs a gradient.
 Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor,
-                  at::ScalarType type = at::kFloat);
+                  at::ScalarType type = at::kFloat, Tensor* passed = nullptr);
 
 /// A width that is sharded over ranks: each has some columns of every row.
 struct SharedWidth {
@@ -51,9 +53,9 @@ Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, con
 
 /// LN(x) (no affine, fp32 statistics) * (1 + scale[row]) + shift[row]. x [T, D]; shift, scale [R, D] fp32, may be
 /// strided views of a modulation [R, 6, D] (last dim contiguous). Gradients to x, shift, scale. Saves x, (mean, rstd),
-/// scale.
+/// scale. `passed` as in layer_norm.
 Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const RowIndex& rows, double eps,
-                      at::ScalarType type = at::kFloat);
+                      at::ScalarType type = at::kFloat, Tensor* passed = nullptr);
 
 /// x + y * gate[row]. x, y [T, D], x and the result fp32; gate [R, D]. Gradients to x (passed through, no copy), y,
 /// gate. Saves y, gate. `value` = false: makes the node with an expanded one-element result, for a recomputed graph.

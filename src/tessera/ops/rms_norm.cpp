@@ -65,8 +65,7 @@ struct RmsNorm : Function<RmsNorm> {
     if (ctx->needs_input_grad(0)) dx = at::empty_like(x);
     const Tensor weight = as_floats(w.value);
     if (dx.defined()) dots = sum_of_all(shared, [&] { return k.rms_norm_dots(dy, x, weight, rotary, dx); });
-    if (dw.defined()) k.rms_norm_weight_gradient(dy, x, rotary, stats, dw);
-    if (dx.defined()) k.rms_norm_input_gradient(dy, x, weight, rotary, stats, width_of(x, shared), dots, dx);
+    k.rms_norm_backward(dy, x, weight, rotary, stats, width_of(x, shared), dots, dx, dw);
     return {dx, {}, {}, {}, {}, {}, {}};
   }
 };

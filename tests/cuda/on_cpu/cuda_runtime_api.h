@@ -13,10 +13,13 @@
 #define __global__
 #define __device__
 #define __host__
+#define __launch_bounds__(...)
 #define __shared__ static __attribute__((section("cuda_shared")))
 
 #define TESSERA_LAUNCH(kernel, blocks, threads, stream, ...) \
   (static_cast<void>(stream), tessera::on_cpu::run(dim3(blocks), dim3(threads), [&] { kernel(__VA_ARGS__); }))
+
+#define TESSERA_TOUCHES(at, bytes, writes) tessera::on_cpu::touch(at, bytes, writes)
 
 #define threadIdx tessera::on_cpu::thread_index
 #define blockIdx tessera::on_cpu::block_index

@@ -10,6 +10,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -224,6 +225,32 @@ uint32_t exchange(uint32_t mask, uint32_t word, unsigned from) {
   self.state = State::at_exchange;
   wait();
   return device.fibers[device.running].word;
+}
+
+namespace {
+
+struct Counter {
+  bool on = false;
+  Touched found;
+  std::unordered_set<const void*> read, written;  // where lanes begin, which are the same whoever touches them
+} counter;
+
+}  // namespace
+
+void count_touches(bool on) { counter = {.on = on}; }
+
+void touch(const void* at, size_t bytes, bool writes) {
+  if (!counter.on || bytes == 0) return;
+  const auto n = static_cast<int64_t>(bytes);
+  const bool first = (writes ? counter.written : counter.read).insert(at).second;
+  (writes ? counter.found.written : counter.found.read) += n;
+  if (first) (writes ? counter.found.written_once : counter.found.read_once) += n;
+}
+
+Touched touched() {
+  const Touched found = counter.found;
+  count_touches(counter.on);
+  return found;
 }
 
 int64_t blocks_run() { return device.blocks; }

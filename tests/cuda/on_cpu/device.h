@@ -7,6 +7,7 @@
 //   run({blocks, 1, 1}, {256, 1, 1}, [&] { kernel(x, n); });
 //
 // Kernels see it through cuda_runtime_api.h beside this file.
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -30,6 +31,14 @@ void block_barrier();
 /// The calling thread waits for the lanes of `mask` in its warp, and gets the word that lane `from` brought. A lane
 /// outside `mask` brings nothing: what it gets is undefined on hardware, here it is an error.
 uint32_t exchange(uint32_t mask, uint32_t word, unsigned from);
+
+/// Bytes of memory that kernels read and wrote by lanes since they were last asked for: in total, and each address once.
+struct Touched {
+  int64_t read = 0, written = 0, read_once = 0, written_once = 0;
+};
+Touched touched();
+void count_touches(bool on);
+void touch(const void* at, size_t bytes, bool writes);
 
 /// Blocks that ended since the program started: proof that a test ran something.
 int64_t blocks_run();

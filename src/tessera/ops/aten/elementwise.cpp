@@ -32,14 +32,14 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
   return out;
 }
 
-void gated_branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex& rows, const Tensor& dy) {
-  each_part(&rows, up.size(0),
-            [&](const TokenPart& part) { part.tokens(dy).copy_(part.tokens(up) * part.rows(gate)); });
-}
-
-void gate_gradient(const Tensor& up, const Tensor& y, const RowIndex& rows, const Tensor& dgate) {
-  each_part(&rows, up.size(0),
-            [&](const TokenPart& part) { part.add_sums(dgate, part.tokens(up) * as_floats(part.tokens(y))); });
+void gated_residual_backward(const Tensor& up, const Tensor& y, const Tensor& gate, const RowIndex& rows,
+                             const Tensor& dy, const Tensor& dgate) {
+  if (dgate.defined())
+    each_part(&rows, up.size(0),
+              [&](const TokenPart& part) { part.add_sums(dgate, part.tokens(up) * as_floats(part.tokens(y))); });
+  if (dy.defined())
+    each_part(&rows, up.size(0),
+              [&](const TokenPart& part) { part.tokens(dy).copy_(part.tokens(up) * part.rows(gate)); });
 }
 
 Tensor gelu_tanh(const Tensor& x) { return at::gelu(x, "tanh"); }

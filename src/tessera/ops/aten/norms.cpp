@@ -37,23 +37,24 @@ Tensor layer_norm(const Tensor& x, const NormTables& tables, double eps, at::Sca
   return y.to(type);
 }
 
-Tensor layer_norm_input_gradient(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats) {
+Tensor layer_norm_backward(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats,
+                           const NormSums& sums, bool wanted, const Tensor& beside) {
+  if (sums.scale.defined() || sums.shift.defined()) {
+    const Tensor up = as_floats(dy), products = sums.scale.defined() ? normalised(x, stats).mul_(up) : Tensor();
+    each_part(tables.rows, x.size(0), [&](const TokenPart& part) {
+      if (sums.scale.defined()) part.add_sums(sums.scale, part.tokens(products));
+      if (sums.shift.defined()) part.add_sums(sums.shift, part.tokens(up));
+    });
+  }
+  if (!wanted) return {};
   const Tensor weighted = at::empty(x.sizes(), x.options().dtype(at::kFloat)), normal = normalised(x, stats);
   each_part(tables.rows, x.size(0), [&](const TokenPart& part) {
     part.tokens(weighted).copy_(part.tokens(dy) * (part.rows(tables.scale) + tables.one));
   });
   const Tensor along = (weighted * normal).mean(1, true);
   weighted.sub_(weighted.mean(1, true)).sub_(normal * along).mul_(stats.narrow(1, 1, 1));
-  return weighted.to(x.scalar_type());
-}
-
-void layer_norm_table_gradients(const Tensor& dy, const Tensor& x, const Tensor& stats, const RowIndex* rows,
-                                const Tensor& dscale, const Tensor& dshift) {
-  const Tensor up = as_floats(dy), products = dscale.defined() ? normalised(x, stats).mul_(up) : Tensor();
-  each_part(rows, x.size(0), [&](const TokenPart& part) {
-    if (dscale.defined()) part.add_sums(dscale, part.tokens(products));
-    if (dshift.defined()) part.add_sums(dshift, part.tokens(up));
-  });
+  const Tensor dx = weighted.to(x.scalar_type());
+  return beside.defined() ? dx.add_(beside) : dx;
 }
 
 Tensor row_squares(const Tensor& x) { return as_floats(x).square().sum(1); }
@@ -72,17 +73,14 @@ Tensor rms_norm_dots(const Tensor& dy, const Tensor& x, const Tensor& w, const R
   return (rotated(as_floats(dy), rotary, -1) * w * as_floats(x)).sum(1);
 }
 
-void rms_norm_input_gradient(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
-                             const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx) {
+void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
+                       const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw) {
+  if (dw.defined()) dw.add_((rotated(as_floats(dy), rotary, -1) * as_floats(x) * stats.unsqueeze(1)).sum(0));
+  if (!dx.defined()) return;
   const Tensor weighted = rotated(as_floats(dy), rotary, -1) * w, wide = as_floats(x);
   const Tensor dot = dots.defined() ? dots : (weighted * wide).sum(1),
                back = dot * stats.pow(3) / static_cast<double>(width);
   dx.copy_(weighted.mul_(stats.unsqueeze(1)).sub_(wide * back.unsqueeze(1)));
-}
-
-void rms_norm_weight_gradient(const Tensor& dy, const Tensor& x, const RotaryTables& rotary, const Tensor& stats,
-                              const Tensor& dw) {
-  dw.add_((rotated(as_floats(dy), rotary, -1) * as_floats(x) * stats.unsqueeze(1)).sum(0));
 }
 
 }  // namespace tessera::ops::aten

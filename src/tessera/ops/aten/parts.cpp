@@ -1,12 +1,25 @@
 #include "tessera/ops/aten/parts.h"
 
+#include "tessera/device/backend.h"
+#include "tessera/ops/session.h"
+
 namespace tessera::ops::aten {
 
+namespace {
+
+/// Whether cuBLAS multiplies two operands of 16 bits to fp32 as they are. A CPU widens both first; meta tensors that stand for a
+/// GPU's take what a GPU takes.
+bool widens_in_place(const Tensor& a, const Tensor& b, at::ScalarType type) {
+  const bool gpu = a.is_meta() ? session().target || device::used() : !a.is_cpu();
+  return gpu && is_half(a) && a.scalar_type() == b.scalar_type() && type == at::kFloat;
+}
+
+}  // namespace
+
 Tensor product(const Tensor& a, const Tensor& b, at::ScalarType type) {
-  if (a.scalar_type() == b.scalar_type()) {
-    if (a.scalar_type() == type) return at::mm(a, b);
-    if (a.is_cuda() && is_half(a) && type == at::kFloat) return at::mm(a, b, type);
-  }
+  if (a.scalar_type() == b.scalar_type() && a.scalar_type() == type) return at::mm(a, b);
+  if (widens_in_place(a, b, type))
+    return a.is_meta() ? at::empty({a.size(0), b.size(1)}, a.options().dtype(type)) : at::mm(a, b, type);
   return at::mm(as_floats(a), as_floats(b)).to(type);
 }
 
@@ -15,8 +28,8 @@ void product_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add)
   const double keep = add ? 1 : 0;
   if (a.scalar_type() == b.scalar_type() && a.scalar_type() == to.scalar_type())
     at::addmm_out(to, to, a, b, keep);
-  else if (a.scalar_type() == b.scalar_type() && a.is_cuda() && is_half(a) && to.scalar_type() == at::kFloat)
-    at::addmm_out(to, to, a, b, at::kFloat, keep);
+  else if (widens_in_place(a, b, to.scalar_type()))
+    to.is_meta() ? to : at::addmm_out(to, to, a, b, at::kFloat, keep);
   else if (to.scalar_type() == at::kFloat)
     at::addmm_out(to, to, as_floats(a), as_floats(b), keep);
   else

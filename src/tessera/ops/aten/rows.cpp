@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/device/backend.h"
 #include "tessera/ops/aten/aten.h"
 #include "tessera/ops/aten/parts.h"
 #include "tessera/ops/ranges.h"
@@ -87,7 +88,13 @@ void embedding_gradient(const Tensor& grad, const Tensor& ids, const Tensor& dy)
   grad.index_put_({ids}, as_floats(dy), /*accumulate=*/true);
 }
 
-/// LibTorch has no such words.
-void drop_rows(const Tensor& x, const Dropout& drop, int64_t first_row) { cpu_kernels().drop_rows(x, drop, first_row); }
+/// LibTorch has no such words: the same are drawn where x lies.
+void drop_rows(const Tensor& x, const Dropout& drop, int64_t first_row) {
+  if (x.is_cpu()) return cpu_kernels().drop_rows(x, drop, first_row);
+  if (!drop.active() || x.is_meta()) return;
+  const int64_t row_bytes = x.stride(0) * static_cast<int64_t>(x.element_size());
+  for (const DropRange& range : drop_ranges(drop, first_row, x.size(0), x.size(1), x.stride(0)))
+    device::used()->drop(static_cast<char*>(address(x)) + range.row * row_bytes, x.scalar_type(), range);
+}
 
 }  // namespace tessera::ops::aten

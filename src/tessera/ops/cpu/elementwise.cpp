@@ -105,6 +105,8 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
   return out;
 }
 
+namespace {
+
 void gate_gradient(const Tensor& up, const Tensor& y, const RowIndex& rows, const Tensor& dgate) {
   if (y.is_meta()) return;
   const int32_t* index = host_pointer<const int32_t>(rows.of_token);
@@ -119,7 +121,7 @@ void gate_gradient(const Tensor& up, const Tensor& y, const RowIndex& rows, cons
   });
 }
 
-void gated_branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex& rows, const Tensor& dy) {
+void branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex& rows, const Tensor& dy) {
   if (dy.is_meta()) return;
   const int32_t* index = host_pointer<const int32_t>(rows.of_token);
   const Results to(dy);
@@ -132,6 +134,14 @@ void gated_branch_gradient(const Tensor& up, const Tensor& gate, const RowIndex&
       to.store(at, n * width, out);
     });
   });
+}
+
+}  // namespace
+
+void gated_residual_backward(const Tensor& up, const Tensor& y, const Tensor& gate, const RowIndex& rows,
+                             const Tensor& dy, const Tensor& dgate) {
+  if (dgate.defined()) gate_gradient(up, y, rows, dgate);
+  if (dy.defined()) branch_gradient(up, gate, rows, dy);
 }
 
 namespace {

@@ -119,6 +119,8 @@ Tensor layer_norm(const Tensor& x, const NormTables& tables, double eps, at::Sca
   return y;
 }
 
+namespace {
+
 Tensor layer_norm_input_gradient(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats) {
   Tensor dx = at::empty_like(x);
   if (x.is_meta()) return dx;
@@ -140,9 +142,10 @@ Tensor layer_norm_input_gradient(const Tensor& dy, const Tensor& x, const NormTa
   return dx;
 }
 
-void layer_norm_table_gradients(const Tensor& dy, const Tensor& x, const Tensor& stats, const RowIndex* rows,
-                                const Tensor& dscale, const Tensor& dshift) {
+void add_table_gradients(const Tensor& dy, const Tensor& x, const Tensor& stats, const RowIndex* rows,
+                         const NormSums& to) {
   if (x.is_meta()) return;
+  const auto& [dscale, dshift] = to;
   const int32_t* index = rows ? host_pointer<const int32_t>(rows->of_token) : nullptr;
   float *scale = dscale.defined() ? out_data(dscale) : nullptr, *shift = dshift.defined() ? out_data(dshift) : nullptr;
   const Values up(dy), from(x);
@@ -156,6 +159,16 @@ void layer_norm_table_gradients(const Tensor& dy, const Tensor& x, const Tensor&
                               index ? index + first : nullptr, n, width, begin, end, scale, shift);
     });
   });
+}
+
+}  // namespace
+
+Tensor layer_norm_backward(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats,
+                           const NormSums& sums, bool wanted, const Tensor& beside) {
+  if (sums.scale.defined() || sums.shift.defined()) add_table_gradients(dy, x, stats, tables.rows, sums);
+  if (!wanted) return {};
+  const Tensor dx = layer_norm_input_gradient(dy, x, tables, stats);
+  return beside.defined() ? dx.add_(beside) : dx;
 }
 
 }  // namespace tessera::ops::cpu

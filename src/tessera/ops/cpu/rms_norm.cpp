@@ -187,8 +187,10 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, const RotaryTables& rotary, do
   return y;
 }
 
-void rms_norm_weight_gradient(const Tensor& dy, const Tensor& x, const RotaryTables& rotary, const Tensor& stats,
-                              const Tensor& dw) {
+namespace {
+
+void add_weight_gradient(const Tensor& dy, const Tensor& x, const RotaryTables& rotary, const Tensor& stats,
+                         const Tensor& dw) {
   if (x.is_meta()) return;
   const Rotation rotation = rotation_of(rotary);
   const int64_t n = x.size(1), step = rotation.half ? 2 * rotation.half : std::min(n, kRmsColumnGrain);
@@ -205,8 +207,8 @@ void rms_norm_weight_gradient(const Tensor& dy, const Tensor& x, const RotaryTab
   });
 }
 
-void rms_norm_input_gradient(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
-                             const Tensor& stats, int64_t whole_width, const Tensor& dots, const Tensor& dx) {
+void input_gradient(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary, const Tensor& stats,
+                    int64_t whole_width, const Tensor& dots, const Tensor& dx) {
   if (x.is_meta()) return;
   const Rotation rotation = rotation_of(rotary);
   const Values up(dy), from(x);
@@ -223,6 +225,14 @@ void rms_norm_input_gradient(const Tensor& dy, const Tensor& x, const Tensor& w,
       to.store(at, count, out);
     });
   });
+}
+
+}  // namespace
+
+void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
+                       const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw) {
+  if (dw.defined()) add_weight_gradient(dy, x, rotary, stats, dw);
+  if (dx.defined()) input_gradient(dy, x, w, rotary, stats, width, dots, dx);
 }
 
 }  // namespace tessera::ops::cpu

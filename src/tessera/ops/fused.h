@@ -1,0 +1,150 @@
+#pragma once
+// Operators over rows that a GPU has as kernels of our own (cuda/norms.cu, cuda/gates.cu), and their twins on CPUs, with the
+// same bits: what a kernel of LibTorch does in ten passes over memory, these do in one.
+//
+//   layer_norm({.tokens = 90, .width = 71, .x = {x, Form::fp32}, .y = {y, Form::bf16}, .stats = stats, ...});
+//
+// [Note: order of sums in rows] A row is cut into lanes of eight neighbouring columns, which 256 threads take in turn; each
+// adds its values in their order. The sums of 32 threads are added in pairs (16 apart, then 8, 4, 2, 1), and the eight sums of
+// these in order. A sum over tokens is made of groups of 64, each in order; groups never hold tokens of two rows of a table,
+// and their sums are added in order to what the table has. So no bit depends on the chip or on the launch. fp32 throughout, no
+// product is fused into a sum, and a result is rounded once.
+#include <cstdint>
+
+namespace tessera::ops {
+
+enum class Form : int32_t { fp32, bf16, fp16 };
+
+/// A matrix [tokens, width], its rows one after the other.
+struct RowsIn {
+  const void* data = nullptr;
+  Form form = Form::fp32;
+};
+struct RowsOut {
+  void* data = nullptr;
+  Form form = Form::fp32;
+};
+
+/// Vectors of `width` values for tokens, `stride` values apart.
+struct RowTable {
+  const float* values = nullptr;
+  int64_t stride = 0;
+};
+
+inline constexpr int kGroupTokens = 64;  ///< of a partial sum over tokens
+inline constexpr int kMostTableRuns = 64;
+inline constexpr int64_t kMostRowWidth = 6144;  ///< of rows with a statistic: what a thread block holds in registers
+
+/// Which row of a table tokens use: neighbours share one. A kernel gets it as an argument.
+struct TableRuns {
+  struct Run {
+    int32_t row, begin, end;  ///< tokens [begin, end)
+    int32_t groups;           ///< of the runs before this one
+  };
+  Run at[kMostTableRuns] = {};
+  int32_t count = 0, groups = 0;
+
+  void add(int64_t row, int64_t begin, int64_t end) {
+    at[count++] = {static_cast<int32_t>(row), static_cast<int32_t>(begin), static_cast<int32_t>(end), groups};
+    groups += static_cast<int32_t>((end - begin + kGroupTokens - 1) / kGroupTokens);
+  }
+};
+
+/// y = (x - mean) * rstd * (one + scale) + shift.
+struct LayerNormRows {
+  int64_t tokens, width;
+  RowsIn x;
+  RowsOut y;
+  float* stats;  ///< mean and rstd of each token
+  bool known;    ///< they are read
+  RowTable scale, shift;
+  TableRuns runs;
+  float one, eps;
+};
+void layer_norm(const LayerNormRows& rows);
+
+/// Where the sums of a gradient of a table go: added to `table`, by way of a partial sum [groups, width] for each group.
+struct TableSums {
+  float* table = nullptr;
+  int64_t stride = 0;
+  float* partials = nullptr;
+};
+
+struct LayerNormGradients {
+  int64_t tokens, width;
+  RowsIn dy, x;
+  const float* stats;
+  RowTable scale;
+  float one;
+  TableRuns runs;
+  RowsIn beside;                     ///< null or the gradient that x has by another way, which dx then includes
+  RowsOut dx;                        ///< null: not wanted
+  TableSums scale_sums, shift_sums;  ///< both or none
+};
+void layer_norm_gradients(const LayerNormGradients& rows);
+
+/// Rotary embedding of neighbouring pairs: cos and sin [tokens, half]; half 0: none.
+struct Angles {
+  const float *cos = nullptr, *sin = nullptr;
+  int64_t half = 0;
+};
+
+/// y = x * rstd * w, rotated. `squares`: null or the sums of whole rows, whose width is `whole`.
+struct RmsNormRows {
+  int64_t tokens, width;
+  RowsIn x;
+  RowsOut y;
+  float* stats;
+  bool known;
+  const float* w;
+  Angles angles;
+  const float* squares;
+  float whole, eps;
+};
+void rms_norm(const RmsNormRows& rows);
+
+struct RmsNormGradients {
+  int64_t tokens, width;
+  RowsIn dy, x;
+  const float *stats, *w;
+  Angles angles;
+  const float* dots;  ///< null or the sums of dy * w * x over whole rows
+  float whole;
+  RowsOut dx;      ///< null: not wanted
+  TableSums sums;  ///< of w, or none
+};
+void rms_norm_gradients(const RmsNormGradients& rows);
+
+/// out = x + y * gate; without a gate x + y.
+struct GatedRows {
+  int64_t tokens, width;
+  RowsIn x, y;
+  RowTable gate;
+  TableRuns runs;
+  RowsOut out;
+};
+void gated_sum(const GatedRows& rows);
+
+/// dy = up * gate and the sums of up * y; dy may be y.
+struct GatedGradients {
+  int64_t tokens, width;
+  RowsIn up, y;
+  RowTable gate;
+  TableRuns runs;
+  RowsOut dy;      ///< null: not wanted
+  TableSums sums;  ///< or none
+};
+void gated_gradients(const GatedGradients& rows);
+
+/// y = x with pairs turned by the angles (sign 1) or back (-1): neighbours, or (half_split) of the two halves of a head.
+struct RotatedRows {
+  int64_t tokens, width;
+  RowsIn x;
+  RowsOut y;
+  Angles angles;
+  bool half_split;
+  float sign;
+};
+void rotate_rows(const RotatedRows& rows);
+
+}  // namespace tessera::ops

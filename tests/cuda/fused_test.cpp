@@ -1,0 +1,330 @@
+// Operators over rows on the device have the bits of their twins (ops/fused.h): every form of operands, widths of a warp and of
+// a block with one to three lanes a thread, lanes that are not whole, tokens in several runs, and values that are not finite.
+#include "tessera/ops/fused.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "half_values.h"
+
+namespace tessera::cuda {
+namespace {
+
+using ops::Form;
+using ops::RowTable;
+using ops::TableRuns;
+using ops::TableSums;
+
+constexpr Form kForms[] = {Form::fp32, Form::bf16, Form::fp16};
+c10::ScalarType type_of(Form form) { return form == Form::bf16 ? at::kBFloat16 : at::kHalf; }
+
+/// Values around 1, which no sum of squares overflows.
+std::vector<float> plain(int64_t n, uint64_t seed) {
+  std::vector<float> x(static_cast<size_t>(n));
+  RandomKey(seed, Purpose::test).normal(x.data(), 0, x.size());
+  return x;
+}
+
+/// A matrix in a form, on the host and on the device.
+class Matrix {
+ public:
+  Matrix(const std::vector<float>& values, Form form, size_t offset = 0) : form_(form) {
+    if (form == Form::fp32) {
+      floats_ = values;
+      there_floats_ = std::make_unique<DeviceArray<float>>(values, offset);
+    } else {
+      halves_ = narrowed(values, type_of(form));
+      there_halves_ = std::make_unique<DeviceArray<uint16_t>>(halves_, offset);
+    }
+  }
+  ops::RowsIn in(bool there) { return {data(there), form_}; }
+  ops::RowsOut out(bool there) { return {data(there), form_}; }
+  void expect_alike(const std::string& what) {
+    if (form_ == Form::fp32)
+      expect_same(there_floats_->values(), floats_, what);
+    else
+      expect_same_halves(there_halves_->values(), halves_, type_of(form_), what);
+  }
+
+ private:
+  void* data(bool there) {
+    if (form_ == Form::fp32) return there ? there_floats_->data() : floats_.data();
+    return there ? there_halves_->data() : halves_.data();
+  }
+
+  Form form_;
+  std::vector<float> floats_;
+  std::vector<uint16_t> halves_;
+  std::unique_ptr<DeviceArray<float>> there_floats_;
+  std::unique_ptr<DeviceArray<uint16_t>> there_halves_;
+};
+
+struct Floats : Matrix {
+  explicit Floats(const std::vector<float>& values) : Matrix(values, Form::fp32) {}
+  float* at(bool there) { return static_cast<float*>(out(there).data); }
+};
+Floats unset(int64_t n) { return Floats(std::vector<float>(static_cast<size_t>(n), kNaN)); }
+
+/// Where sums over tokens go: a table that has something, and room for groups.
+struct Sums {
+  Floats table, partials;
+  int64_t stride;
+  Sums(int64_t rows, int64_t stride, int64_t groups, uint64_t seed)
+      : table(plain(rows * stride, seed)), partials(unset(groups * stride)), stride(stride) {}
+  TableSums at(bool there) { return {table.at(there), stride, partials.at(there)}; }
+};
+
+struct Shape {
+  int64_t tokens, width;
+  Form x, y;
+  size_t offset = 0;  ///< of operands, in values
+};
+std::vector<Shape> shapes() {
+  std::vector<Shape> all;
+  int which = 0;
+  for (const int64_t width : {2, 30, 64, 256, 258, 1152, 2048, 2050, 3072, 5120})
+    all.push_back({width > 2048 ? 70 : 131, width, kForms[which % 3], kForms[which / 2 % 3],
+                   which % 4 == 3 ? size_t{1} : size_t{0}}),
+        ++which;
+  return all;
+}
+std::string name_of(const Shape& s) {
+  return std::to_string(s.tokens) + " x " + std::to_string(s.width) + " of " + std::to_string(static_cast<int>(s.x)) +
+         " to " + std::to_string(static_cast<int>(s.y));
+}
+
+/// Rows 2, 0, 1 and 0 of a table, in runs of one token, of a whole group and of what is left.
+TableRuns runs_of(int64_t tokens) {
+  TableRuns runs;
+  const int64_t cuts[] = {0, 1, 1 + ops::kGroupTokens, tokens - 3, tokens}, rows[] = {2, 0, 1, 0};
+  for (int r = 0; r < 4; ++r) runs.add(rows[r], cuts[r], cuts[r + 1]);
+  return runs;
+}
+constexpr int64_t kTableRows = 3;
+
+/// Twin and kernel of what `make(there)` describes.
+template <class Make, class Rows>
+void run_both(const Make& make, void (*twin)(const Rows&), cudaError_t (*launch)(const Rows&, cudaStream_t)) {
+  twin(make(false));
+  check(launch(make(true), nullptr));
+}
+
+class Fused : public KernelTest {};
+
+TEST_F(Fused, LayerNormAndItsGradientsHaveTheBitsOfTheTwin) {
+  for (const Shape& s : shapes()) {
+    SCOPED_TRACE(name_of(s));
+    const TableRuns runs = runs_of(s.tokens);
+    const int64_t n = s.tokens * s.width, stride = s.width + 3;
+    Matrix x(plain(n, 1), s.x, s.offset), y(plain(n, 2), s.y), dy(plain(n, 3), s.y, s.offset), dx(plain(n, 4), s.x),
+        beside(plain(n, 5), s.x);
+    Floats stats = unset(2 * s.tokens), table(plain(kTableRows * stride, 6)), shift(plain(kTableRows * stride, 7));
+    const auto forward = [&](bool known) {
+      return [&, known](bool there) {
+        return ops::LayerNormRows{s.tokens,
+                                  s.width,
+                                  x.in(there),
+                                  y.out(there),
+                                  stats.at(there),
+                                  known,
+                                  {table.at(there), stride},
+                                  {shift.at(there), stride},
+                                  runs,
+                                  1,
+                                  1e-6f};
+      };
+    };
+    for (const bool known : {false, true}) {
+      run_both(forward(known), ops::layer_norm, launch_layer_norm);
+      y.expect_alike("value"), stats.expect_alike("statistics");
+    }
+    Sums scale_sums(kTableRows, s.width, runs.groups, 8), shift_sums(kTableRows, s.width, runs.groups, 9);
+    for (const int which : {0, 1, 2, 3}) {  // all; without another gradient; dx alone; tables alone
+      const auto backward = [&](bool there) {
+        ops::LayerNormGradients g{
+            s.tokens, s.width, dy.in(there), x.in(there), stats.at(there), {table.at(there), stride}, 1, runs,
+            {},       {},      {},           {}};
+        if (which == 0) g.beside = beside.in(there);
+        if (which != 3) g.dx = dx.out(there);
+        if (which != 2) g.scale_sums = scale_sums.at(there), g.shift_sums = shift_sums.at(there);
+        return g;
+      };
+      run_both(backward, ops::layer_norm_gradients, launch_layer_norm_gradients);
+      dx.expect_alike("gradient of x");
+      scale_sums.table.expect_alike("of the scale"), shift_sums.table.expect_alike("of the shift");
+    }
+  }
+}
+
+TEST_F(Fused, RmsNormAndItsGradientsHaveTheBitsOfTheTwin) {
+  for (const Shape& s : shapes())
+    for (const int64_t half : {int64_t{0}, s.width % 64 == 0 ? int64_t{32} : s.width / 2}) {
+      SCOPED_TRACE(name_of(s) + ", pairs " + std::to_string(half));
+      const int64_t n = s.tokens * s.width;
+      Matrix x(plain(n, 1), s.x, s.offset), y(plain(n, 2), s.x), dy(plain(n, 3), s.x, s.offset), dx(plain(n, 4), s.x);
+      Floats stats = unset(s.tokens), w(plain(s.width, 6)), cos(plain(s.tokens * half, 7)),
+             sin(plain(s.tokens * half, 8)), whole(std::vector<float>(static_cast<size_t>(s.tokens), 3.5f));
+      const auto angles = [&](bool there) {
+        return half ? ops::Angles{cos.at(there), sin.at(there), half} : ops::Angles{};
+      };
+      for (const int which : {0, 1, 2}) {  // own sums; known; sums of a sharded width
+        const auto forward = [&](bool there) {
+          return ops::RmsNormRows{s.tokens,
+                                  s.width,
+                                  x.in(there),
+                                  y.out(there),
+                                  stats.at(there),
+                                  which == 1,
+                                  w.at(there),
+                                  angles(there),
+                                  which == 2 ? whole.at(there) : nullptr,
+                                  static_cast<float>(which == 2 ? 2 * s.width : s.width),
+                                  1e-6f};
+        };
+        run_both(forward, ops::rms_norm, launch_rms_norm);
+        y.expect_alike("value"), stats.expect_alike("statistics");
+      }
+      Sums sums(1, s.width, (s.tokens + ops::kGroupTokens - 1) / ops::kGroupTokens, 9);
+      for (const int which : {0, 1, 2}) {  // all, of a sharded width; dx alone; the weight alone
+        const auto backward = [&](bool there) {
+          return ops::RmsNormGradients{s.tokens,
+                                       s.width,
+                                       dy.in(there),
+                                       x.in(there),
+                                       stats.at(there),
+                                       w.at(there),
+                                       angles(there),
+                                       which == 0 ? whole.at(there) : nullptr,
+                                       static_cast<float>(s.width),
+                                       which == 2 ? ops::RowsOut{} : dx.out(there),
+                                       which == 1 ? TableSums{} : sums.at(there)};
+        };
+        run_both(backward, ops::rms_norm_gradients, launch_rms_norm_gradients);
+        dx.expect_alike("gradient of x"), sums.table.expect_alike("of the weight");
+      }
+    }
+}
+
+TEST_F(Fused, SumsWithAGateAndTheirGradientsHaveTheBitsOfTheTwin) {
+  for (const Shape& s : shapes()) {
+    SCOPED_TRACE(name_of(s));
+    const TableRuns runs = runs_of(s.tokens);
+    const int64_t n = s.tokens * s.width, stride = s.width + 1;
+    Matrix x(plain(n, 1), s.x, s.offset), y(plain(n, 2), s.y, s.offset), out(plain(n, 3), s.x), up(plain(n, 4), s.x);
+    Floats gate(plain(kTableRows * stride, 5));
+    for (const bool gated : {true, false}) {
+      const auto forward = [&](bool there) {
+        return ops::GatedRows{s.tokens,
+                              s.width,
+                              x.in(there),
+                              y.in(there),
+                              gated ? RowTable{gate.at(there), stride} : RowTable{},
+                              gated ? runs : TableRuns{},
+                              out.out(there)};
+      };
+      run_both(forward, ops::gated_sum, launch_gated_sum);
+      out.expect_alike("sum");
+    }
+    Sums sums(kTableRows, s.width, runs.groups, 6);
+    Matrix dy(plain(n, 7), s.y);
+    for (const int which : {0, 1, 2, 3}) {  // both; dy alone; the gate alone; both, dy over y
+      const auto backward = [&](bool there) {
+        return ops::GatedGradients{s.tokens,
+                                   s.width,
+                                   up.in(there),
+                                   y.in(there),
+                                   {gate.at(there), stride},
+                                   runs,
+                                   which == 3   ? y.out(there)
+                                   : which == 2 ? ops::RowsOut{}
+                                                : dy.out(there),
+                                   which == 1 ? TableSums{} : sums.at(there)};
+      };
+      run_both(backward, ops::gated_gradients, launch_gated_gradients);
+      dy.expect_alike("gradient of y"), y.expect_alike("y"), sums.table.expect_alike("of the gate");
+    }
+  }
+}
+
+TEST_F(Fused, PairsTurnWithTheBitsOfTheTwinAndBack) {
+  for (const Shape& s : shapes())
+    for (const bool half_split : {false, true}) {
+      SCOPED_TRACE(name_of(s) + (half_split ? ", halves" : ", neighbours"));
+      const int64_t n = s.tokens * s.width, half = s.width % 64 == 0 ? 32 : s.width / 2;
+      Matrix x(plain(n, 1), s.x, s.offset), y(plain(n, 2), s.x, s.offset);
+      Floats cos(plain(s.tokens * half, 3)), sin(plain(s.tokens * half, 4));
+      for (const float sign : {1.0f, -1.0f}) {
+        const auto turn = [&](bool there) {
+          return ops::RotatedRows{s.tokens,   s.width, x.in(there), y.out(there), {cos.at(there), sin.at(there), half},
+                                  half_split, sign};
+        };
+        run_both(turn, ops::rotate_rows, launch_rotate_rows);
+        y.expect_alike("turned");
+      }
+    }
+}
+
+/// What is not finite stays in its row and in the columns of its sums, as on the CPU.
+TEST_F(Fused, ValuesThatAreNotFinitePass) {
+  const int64_t tokens = 131, width = 1152, n = tokens * width;
+  const TableRuns runs = runs_of(tokens);
+  std::vector<float> odd = plain(n, 1);
+  odd[5 * width + 7] = kNaN, odd[70 * width + 1151] = kInfinity, odd[100 * width] = -kInfinity;
+  odd[3] = std::numeric_limits<float>::max(), odd[9 * width] = kSubnormal;
+  Matrix x(odd, Form::fp32), dy(plain(n, 2), Form::bf16), y(plain(n, 3), Form::bf16), dx(plain(n, 4), Form::fp32);
+  Floats stats = unset(2 * tokens), rstd = unset(tokens), table(plain(kTableRows * width, 5));
+  run_both(
+      [&](bool there) {
+        return ops::LayerNormRows{tokens,
+                                  width,
+                                  x.in(there),
+                                  y.out(there),
+                                  stats.at(there),
+                                  false,
+                                  {table.at(there), width},
+                                  {table.at(there), width},
+                                  runs,
+                                  0,
+                                  1e-6f};
+      },
+      ops::layer_norm, launch_layer_norm);
+  y.expect_alike("norm"), stats.expect_alike("statistics");
+  Sums scale_sums(kTableRows, width, runs.groups, 6), shift_sums(kTableRows, width, runs.groups, 7);
+  run_both(
+      [&](bool there) {
+        return ops::LayerNormGradients{
+            tokens, width, dy.in(there), x.in(there),   stats.at(there),      {table.at(there), width},
+            0,      runs,  {},           dx.out(there), scale_sums.at(there), shift_sums.at(there)};
+      },
+      ops::layer_norm_gradients, launch_layer_norm_gradients);
+  dx.expect_alike("gradient of x"), scale_sums.table.expect_alike("of the scale");
+  run_both(
+      [&](bool there) {
+        return ops::RmsNormRows{tokens, width,           x.in(there), dx.out(there), rstd.at(there),
+                                false,  table.at(there), {},          nullptr,       static_cast<float>(width),
+                                1e-6f};
+      },
+      ops::rms_norm, launch_rms_norm);
+  dx.expect_alike("root mean square"), rstd.expect_alike("its statistics");
+  run_both(
+      [&](bool there) {
+        return ops::GatedGradients{tokens, width,        x.in(there),         dy.in(there), {table.at(there), width},
+                                   runs,   y.out(there), scale_sums.at(there)};
+      },
+      ops::gated_gradients, launch_gated_gradients);
+  y.expect_alike("gradient of y"), scale_sums.table.expect_alike("of the gate");
+}
+
+TEST_F(Fused, RowsThatDoNotFitAreRefusedAndNoRowsAreNothing) {
+  ops::RmsNormRows wide{};
+  wide.tokens = 1, wide.width = ops::kMostRowWidth + 8;
+  EXPECT_EQ(launch_rms_norm(wide, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(launch_layer_norm(ops::LayerNormRows{}, nullptr), cudaSuccess);
+  EXPECT_EQ(launch_layer_norm_gradients(ops::LayerNormGradients{}, nullptr), cudaSuccess);
+  EXPECT_EQ(launch_rms_norm_gradients(ops::RmsNormGradients{}, nullptr), cudaSuccess);
+  EXPECT_EQ(launch_gated_gradients(ops::GatedGradients{}, nullptr), cudaSuccess);
+  EXPECT_EQ(launch_rotate_rows(ops::RotatedRows{}, nullptr), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace tessera::cuda
