@@ -4,10 +4,12 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/data/camera.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/files/parquet.h"
@@ -32,6 +34,10 @@ const Names kFirstColumns = {"input_image", "first_image", "first_frame", "image
 const Names kLastColumns = {"end_image", "last_image", "last_frame"};
 const Names kSoundColumns = {"audio", "input_audio", "audio_path"};
 const Names kPoseColumns = families::column_names({"pose", "pose_video"}, "pose");
+const Names kControlColumns = {"control_video", "control_file_path"};
+const Names kReferenceColumns = {"reference_image"};
+const Names kDirectionColumns = {"camera_control_direction"};
+const Names kSpeedColumns = {"camera_control_speed"};
 // Files that another program encoded.
 const Names kLatentColumns = families::column_names({}, "latents");
 const Names kContextColumns = families::column_names({}, "context");
@@ -343,6 +349,28 @@ Path tensor_of(const Row& row, const Names& columns, const Path& folder) {
   return file;
 }
 
+/// A control "video" whose name ends in .txt has the parameters of a camera: VideoX-Fun's tables have one column for both.
+void read_controls(const Row& row, const Path& folder, Item& item) {
+  item.control = file_of(row, kControlColumns, folder);
+  if (item.control.extension() == ".txt") item.camera = std::exchange(item.control, Path());
+  item.reference = file_of(row, kReferenceColumns, folder);
+  std::string column;
+  if (const auto* direction = filled(row, kDirectionColumns, &column)) item.direction = direction->front();
+  item.camera_speed = kCameraSpeed;
+  if (const auto* speed = filled(row, kSpeedColumns, &column)) {
+    const std::string& text = speed->front();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), item.camera_speed);
+    check_input(error == std::errc() && end == text.data() + text.size() && std::abs(item.camera_speed) < 1e6,
+                "data.dataset",
+                row.where + ": column " + kSpeedColumns.front() + " has '" + text + "', expected a number", kMend);
+  }
+  if (!item.direction.empty())
+    check_input(std::ranges::count(camera_directions(), item.direction) == 1, "data.dataset",
+                row.where + ": column " + kDirectionColumns.front() + " has '" + item.direction +
+                    "', expected one of " + joined(camera_directions()),
+                kMend);
+}
+
 Item item_of(const Row& row, const Path& folder, const DatasetSpec& spec) {
   const std::string& otherwise = spec.caption;
   std::string column;
@@ -379,6 +407,7 @@ Item item_of(const Row& row, const Path& folder, const DatasetSpec& spec) {
   item.last_image = picture_of(row, kLastColumns, clip_column, folder);
   item.sound = file_of(row, kSoundColumns, folder);
   item.pose = file_of(row, kPoseColumns, folder);
+  read_controls(row, folder, item);
   return item;
 }
 
@@ -412,8 +441,9 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
                 "data.dataset",
                 file.string() + ": expected a column " + joined(*names) + ", found " + joined(table.columns),
                 "rename the column");
-  std::vector<const Names*> read = {&kPathColumns,  &kCaptionColumns, &kFirstColumns, &kLastColumns,
-                                    &kSoundColumns, &kPoseColumns,    &kKnownColumns};
+  std::vector<const Names*> read = {&kPathColumns,      &kCaptionColumns,   &kFirstColumns, &kLastColumns,
+                                    &kSoundColumns,     &kPoseColumns,      &kKnownColumns, &kControlColumns,
+                                    &kReferenceColumns, &kDirectionColumns, &kSpeedColumns};
   if (spec.latent_column) read.push_back(&kLatentColumns);
   if (spec.text_columns) read.insert(read.end(), {&kContextColumns, &kPooledColumns});
   for (const std::string& column : spec.captions.columns)
@@ -431,7 +461,8 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
 void tell_unlisted(const Path& path, const std::vector<Item>& items, Folder& folder) {
   std::set<Path> used;
   for (const Item& item : items)
-    for (const Path* file : {&item.path, &item.first_image, &item.last_image, &item.sound, &item.pose, &item.context})
+    for (const Path* file : {&item.path, &item.first_image, &item.last_image, &item.sound, &item.pose, &item.context,
+                             &item.control, &item.reference, &item.camera})
       if (const Path inner = file->lexically_relative(path); !inner.empty()) used.insert(*inner.begin());
   std::error_code unseen;
   for (const fs::directory_entry& inner : fs::directory_iterator(path, unseen))

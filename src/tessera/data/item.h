@@ -21,6 +21,12 @@ struct Item {
   Path sound = {};  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one
   Path pose = {};   ///< of the row: a clip of poses, frame by frame beside this one; or empty
 
+  /// Of the row: a clip that this one follows frame by frame, a picture of what it shows, and how its camera moves, as a
+  /// file or as the name of a movement with its speed; or empty.
+  Path control = {}, reference = {}, camera = {};
+  std::string direction = {};
+  double camera_speed = 0;
+
   Path context = {}, pooled = {};  ///< files of the row: the embedding of its caption and its pooled vector; or empty
 
   std::vector<double> weights = {};  ///< of each caption, how often it is drawn; empty: all alike

@@ -155,6 +155,7 @@ struct Recipe {
     std::vector<std::string> videos = {};                    ///< likewise, that a video goes on from or leads to
     std::string condition;                                   ///< a kind of given frames, or auto
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
+    std::vector<std::string> controls = {}, references = {}, cameras = {};  ///< likewise; cameras by name, too
     int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts
   } sample;
   struct Fault {

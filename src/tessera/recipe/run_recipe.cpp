@@ -42,6 +42,8 @@ constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"sample.video"},
                                  {"sample.audio"},
                                  {"sample.pose"},
+                                 {"sample.control"},
+                                 {"sample.reference"},
                                  {"sample.lora", false, true},
                                  {"data.null_text"}};
 

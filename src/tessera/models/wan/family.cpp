@@ -3,7 +3,6 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/unknown.h"
 #include "tessera/models/wan/s2v.h"
-#include "tessera/models/wan/s2v_case.h"
 #include "tessera/models/wan/spec.h"
 #include "tessera/models/wan/weight_form.h"
 
@@ -41,7 +40,7 @@ Family family() {
           .classes = {"Wan"},
           .weights = {weight_form()},
           .pipeline_files = pipeline_files,
-          .cases = {s2v_case()}};
+          .cases = {s2v_case(), fun_case()}};
 }
 
 }  // namespace tessera::models::wan
