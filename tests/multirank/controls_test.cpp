@@ -52,7 +52,8 @@ std::vector<std::map<std::string, std::vector<int64_t>>> cached(const TinyRun& r
   for (const auto& item : fs::directory_iterator(run.folder() / "cache")) {
     if (item.path().extension() != ".safetensors") continue;
     auto& one = all.emplace_back();
-    for (const auto& entry : checkpoint::SafetensorsFile::open(item.path()).entries()) one[entry.name] = entry.shape;
+    const auto file = checkpoint::SafetensorsFile::open(item.path());
+    for (const auto& entry : file.entries()) one[entry.name] = entry.shape;
   }
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
     return a.count("control") + a.count("camera") > b.count("control") + b.count("camera");
