@@ -156,7 +156,7 @@ struct Recipe {
     std::string condition;                                   ///< a kind of given frames, or auto
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     std::vector<std::string> controls = {}, references = {}, cameras = {};  ///< likewise; cameras by name, too
-    int64_t clips = 1;                                       ///< of a sample that is spoken; 0: as the sound lasts
+    int64_t clips = 1;  ///< of a sample that is spoken; 0: as the sound lasts
   } sample;
   struct Fault {
     double timeout = 60;
