@@ -49,6 +49,20 @@ inline std::string wan_config(Random& random, const Mesh&) {
          R"(,"freq_dim":32,"in_dim":4,"out_dim":4})";
 }
 
+/// VideoX-Fun's, of 2.1 or 2.2, with a reference or a camera or both.
+inline std::string wan_fun_config(Random& random, const Mesh& mesh) {
+  const int64_t heads = mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 2), width = 2 * draw(random, 4, 12);
+  const bool second = draw(random, 0, 1), reference = draw(random, 0, 1),
+             camera = !reference || draw(random, 0, 2) == 0;
+  const auto number = [](int64_t n) { return std::to_string(n); };
+  return R"({"dim":)" + number(heads * width) + R"(,"num_heads":)" + number(heads) + R"(,"ffn_dim":)" +
+         number(mesh[Axis::tp] * draw(random, 10, 60)) + R"(,"num_layers":)" + number(draw(random, 1, 3)) +
+         R"(,"text_dim":32,"text_len":5,"freq_dim":32,"out_dim":6,"model_type":"i2v","in_dim":)" +
+         (second ? "22" : R"(18,"image_dim":24,"image_len":5)") +
+         (reference ? R"(,"add_ref_conv":true,"in_dim_ref_conv":6)" : "") +
+         (camera ? R"(,"add_control_adapter":true,"downscale_factor_control_adapter":2)" : "") + "}";
+}
+
 inline std::string wan_fields(int64_t heads, int64_t width, int64_t ffn, int64_t layers) {
   return R"({"dim":)" + std::to_string(heads * width) + R"(,"num_heads":)" + std::to_string(heads) + R"(,"ffn_dim":)" +
          std::to_string(ffn) + R"(,"num_layers":)" + std::to_string(layers) +
@@ -155,6 +169,7 @@ inline const Family& family_of(std::string_view name) {
       {"wan:seven-lora", wan_seven_pictures_config, wan_attentions, wan_results, 4, 1, 2e-4, true, seven.latent},
       {"wan:vace", vace_config, wan_attentions, wan_results},
       {"wan:vace-lora", vace_config, wan_attentions, wan_results, 4, 1, 2e-4, true},
+      {"wan:fun", wan_fun_config, wan_attentions, wan_results, 4, 1, 1e-3},
       {"toy", toy_config, {"joint", "time"}, {}},
       {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
       {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},

@@ -126,6 +126,48 @@ TEST_F(Verify, AlteredPicturesFeaturesAndExpertsFail) {
   }
 }
 
+TEST_F(Verify, ControlledModelsOnSeveralLayouts) {
+  for (const char* mesh : drawn("verify Fun", {"dp_shard=1", "dp_shard=2", "cp=2", "pp=2", "cp=3", "pp=2,cp=2"})) {
+    std::vector<std::string> arguments = {"--mesh", mesh};
+    for (const char* name : {"wan_fun_inp", "wan_fun_control", "wan_fun_camera", "wan_fun22_control",
+                             "wan_fun22_camera", "wan_fun22_5b", "wan_fun22_5b_camera", "wan_fun_training"})
+      arguments.push_back((goldens_ / name).string());
+    const Result r = verify(arguments);
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+  for (const char* mesh : drawn("verify Fun by heads", {"tp=2", "sp=2", "cp=2,tp=2"})) {  // models of two heads
+    const Result r = verify({"--mesh", mesh, (goldens_ / "wan_fun_camera").string(),
+                             (goldens_ / "wan_fun22_camera").string(), (goldens_ / "wan_fun22_5b").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
+TEST_F(Verify, AlteredConditionsFail) {
+  const std::vector<std::array<const char*, 3>> altered = {
+      {"wan_fun_control", "case.safetensors", "out_no_ref.0"},
+      {"wan_fun22_5b_camera", "case.safetensors", "grad_part."},
+      {"wan_fun_inp", "prep.safetensors", "out.region.y"},
+      {"wan_fun22_5b", "prep.safetensors", "out.start.t"},
+      {"wan_fun_camera", "directions.safetensors", "out.rows.Up"},
+      {"wan_fun_training", "masks.safetensors", "out.mask.7"},
+      {"wan_fun_training", "train.safetensors", "out.control.y"},
+      {"wan_fun_training", "train.safetensors", "out.five.mixed.t"}};
+  for (const auto& [name, file, tensor] : altered) {
+    fs::remove_all(run_.folder() / name);
+    for (const char* vae : {"wan21_vae", "wan22_vae"})
+      if (!fs::exists(run_.folder() / vae)) fs::create_directory_symlink(goldens_ / vae, run_.folder() / vae);
+    const fs::path changed = copy(name);
+    rewrite(changed / file, [&, wanted = std::string(tensor)](const std::string& n, auto& bytes) {
+      if (!n.starts_with(wanted)) return;  // the upper byte of the first number, of any dtype
+      for (const size_t i : {size_t{2}, wanted.starts_with("out.rows") ? size_t{7} : size_t{3}})
+        bytes[i] ^= std::byte{0x40};
+    });
+    const Result r = verify({changed.string()});
+    EXPECT_EQ(r.code, 1) << tensor << "\n" << r.output;
+    EXPECT_NE(r.output.find(tensor), std::string::npos) << r.output;
+  }
+}
+
 TEST_F(Verify, OptimiserSchedulesAndSamplers) {
   const Result r = verify({"--mesh", "dp_shard=2", (goldens_ / "adamw").string(), (goldens_ / "lr_schedules").string(),
                            (goldens_ / "flow").string()});

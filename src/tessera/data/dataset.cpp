@@ -4,10 +4,12 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/data/camera.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/files/parquet.h"
@@ -32,10 +34,13 @@ const Names kFirstColumns = {"input_image", "first_image", "first_frame", "image
 const Names kLastColumns = {"end_image", "last_image", "last_frame"};
 const Names kSoundColumns = {"audio", "input_audio", "audio_path"};
 const Names kPoseColumns = families::column_names({"pose", "pose_video"}, "pose");
-// What a clip is made from, which of that is to change, and what it shows.
+// What a clip is made from, which of that is to change, what it follows frame by frame, what it shows, how its camera moves.
 const Names kGuideColumns = families::column_names({}, "guide");
 const Names kGuideMaskColumns = families::column_names({}, "guide_mask");
-const Names kReferenceColumns = families::column_names({}, "references");
+const Names kControlColumns = {"control_video", "control_file_path"};
+const Names kReferenceColumns = families::column_names({"reference_image"}, "references");
+const Names kDirectionColumns = {"camera_control_direction"};
+const Names kSpeedColumns = {"camera_control_speed"};
 // Files that another program encoded.
 const Names kLatentColumns = families::column_names({}, "latents");
 const Names kContextColumns = families::column_names({}, "context");
@@ -362,6 +367,27 @@ Path tensor_of(const Row& row, const Names& columns, const Path& folder) {
   return file;
 }
 
+/// A control "video" whose name ends in .txt has the parameters of a camera: VideoX-Fun's tables have one column for both.
+void read_controls(const Row& row, const Path& folder, Item& item) {
+  item.control = file_of(row, kControlColumns, folder);
+  if (item.control.extension() == ".txt") item.camera = std::exchange(item.control, Path());
+  std::string column;
+  if (const auto* direction = filled(row, kDirectionColumns, &column)) item.direction = direction->front();
+  item.camera_speed = kCameraSpeed;
+  if (const auto* speed = filled(row, kSpeedColumns, &column)) {
+    const std::string& text = speed->front();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), item.camera_speed);
+    check_input(error == std::errc() && end == text.data() + text.size() && std::abs(item.camera_speed) < 1e6,
+                "data.dataset",
+                row.where + ": column " + kSpeedColumns.front() + " has '" + text + "', expected a number", kMend);
+  }
+  if (!item.direction.empty())
+    check_input(std::ranges::count(camera_directions(), item.direction) == 1, "data.dataset",
+                row.where + ": column " + kDirectionColumns.front() + " has '" + item.direction +
+                    "', expected one of " + joined(camera_directions()),
+                kMend);
+}
+
 Item item_of(const Row& row, const Path& folder, const DatasetSpec& spec) {
   const std::string& otherwise = spec.caption;
   std::string column;
@@ -401,6 +427,7 @@ Item item_of(const Row& row, const Path& folder, const DatasetSpec& spec) {
   item.guide = file_of(row, kGuideColumns, folder);
   item.guide_mask = file_of(row, kGuideMaskColumns, folder);
   item.references = pictures_of(row, kReferenceColumns, folder);
+  read_controls(row, folder, item);
   return item;
 }
 
@@ -434,9 +461,10 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
                 "data.dataset",
                 file.string() + ": expected a column " + joined(*names) + ", found " + joined(table.columns),
                 "rename the column");
-  std::vector<const Names*> read = {&kPathColumns,      &kCaptionColumns,  &kFirstColumns, &kLastColumns,
-                                    &kSoundColumns,     &kPoseColumns,     &kKnownColumns, &kGuideColumns,
-                                    &kGuideMaskColumns, &kReferenceColumns};
+  std::vector<const Names*> read = {&kPathColumns,      &kCaptionColumns,   &kFirstColumns, &kLastColumns,
+                                    &kSoundColumns,     &kPoseColumns,      &kKnownColumns, &kGuideColumns,
+                                    &kGuideMaskColumns, &kReferenceColumns, &kControlColumns, &kDirectionColumns,
+                                    &kSpeedColumns};
   if (spec.latent_column) read.push_back(&kLatentColumns);
   if (spec.text_columns) read.insert(read.end(), {&kContextColumns, &kPooledColumns});
   for (const std::string& column : spec.captions.columns)
@@ -451,8 +479,8 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
 }
 
 std::vector<const Path*> files_of(const Item& item) {
-  std::vector<const Path*> files = {&item.path, &item.first_image, &item.last_image, &item.sound,
-                                    &item.pose, &item.context,     &item.guide,      &item.guide_mask};
+  std::vector<const Path*> files = {&item.path,    &item.first_image, &item.last_image, &item.sound,   &item.pose,
+                                    &item.context, &item.guide,       &item.guide_mask, &item.control, &item.camera};
   for (const Path& picture : item.references) files.push_back(&picture);
   return files;
 }

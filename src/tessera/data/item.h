@@ -21,9 +21,15 @@ struct Item {
   Path sound = {};  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one
   Path pose = {};   ///< of the row: a clip of poses, frame by frame beside this one; or empty
 
-  /// Of the row, for models that follow a clip: what it is made from, which of that is to change, pictures of what it shows.
-  Path guide = {}, guide_mask = {};
+  /// Of the row, for models that follow a clip: what it is made from, which of that is to change, and what it follows frame
+  /// by frame; pictures of what it shows; how its camera moves, as a file or as the name of a movement with its speed.
+  Path guide = {}, guide_mask = {}, control = {}, camera = {};
   std::vector<Path> references = {};
+  std::string direction = {};
+  double camera_speed = 0;
+
+  /// The first of them; empty: none.
+  Path reference() const { return references.empty() ? Path() : references.front(); }
 
   Path context = {}, pooled = {};  ///< files of the row: the embedding of its caption and its pooled vector; or empty
 

@@ -21,6 +21,8 @@ constexpr uint64_t kMaskDraws = 2000, kFrameDraws = 3000;
 bool begins_clean(const NoiseSettings& settings, const net::Conditions& takes, const at::Tensor& latent, int64_t step,
                   int64_t place) {
   if (!takes.clean_first || latent.size(1) < 2) return false;
+  if (takes.takes_images())
+    return false;  // its pictures say so: a frame that y gives is clean (prepare/conditioner.cpp)
   if (!settings.conditions.empty() || !settings.mask_ratios.empty() || !settings.mask_types.empty()) return false;
   if (takes.always_clean) return true;
   return RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kConditionDraw) < settings.image_share;

@@ -46,6 +46,11 @@ struct Conditions {
   /// with frame_masks instead [C, F, h, w] of the frames "mask_index", which read "y_null" (diffusion/given_frames.h).
   bool given_frames = false;
   bool frame_masks = false;  ///< accepts extra "x_mask", [F]: frames of x with a 0 are given, without noise
+  int64_t control_dim = 0;   ///< channels of y before its mask: the latent of a control video, zeros when absent
+  int64_t reference_dim =
+      0;  ///< channels of extra "reference", [C, 1, h, w]: the latent of a picture, zeros when absent
+  int64_t camera_scale =
+      0;                 ///< accepts extra "camera", [frames of the clip, 16]; pixels of a latent's cell; 0: no camera
   int64_t pose_dim = 0;  ///< channels of extra "pose", a latent of the size of x, zeros when absent; 0: no such input
   /// Columns of the clips that Denoiser::guide() reads, and the most pictures of references; none: no such input. Latent
   /// frames of references stand before those of the clip, in x as in the extras.

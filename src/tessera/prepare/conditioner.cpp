@@ -20,7 +20,9 @@ std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job
   if (!wanted.guides.empty()) return "|guides " + std::to_string(recipe.data.references);
   if (wanted.audio_dim > 0) return "|" + job::audio_fingerprint(audio_encoder_of(recipe, wanted));
   if (!wanted.takes_images()) return {};
-  std::string text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_image ? "+last" : "");
+  std::string text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_image ? "+last" : "") +
+                     (wanted.control_dim > 0 ? "+control" : "") + (wanted.reference_dim > 0 ? "+reference" : "") +
+                     (wanted.camera_scale > 0 ? "+camera" : "");
   if (!job.image) return text;
   text += "|" + job.image->fingerprint();
   if (recipe.data.image_encoder_path.empty()) return text;
@@ -45,19 +47,25 @@ at::Tensor Conditioner::look(const Pictures& pictures) {
   const int64_t side = job_.image->config().image_size;
   const at::Tensor nothing = at::zeros({3, side, side}, at::kFloat);
   std::vector<at::Tensor> seen;
-  seen.push_back(image_features(*run_, *job_.image, pictures.first.defined() ? pictures.first : nothing));
+  const at::Tensor& shown = pictures.shown.defined() ? pictures.shown : pictures.first;
+  seen.push_back(image_features(*run_, *job_.image, shown.defined() ? shown : nothing));
   if (wanted_.last_image) {
     const at::Tensor& last = pictures.last.defined() ? pictures.last : pictures.first;
     seen.push_back(image_features(*run_, *job_.image, last.defined() ? last : nothing));
   }
-  return pictures.first.defined() ? at::cat(seen).contiguous() : at::Tensor();
+  return shown.defined() ? at::cat(seen).contiguous() : at::Tensor();
 }
 
 Extras Conditioner::extras(const Pictures& pictures, const at::Tensor& seen, int64_t frames) const {
   Extras extras;
   if (!wanted_.takes_images()) return extras;
-  extras["y"] = picture_latent(*job_.codec, pictures, frames, wanted_.mask_channels);
-  if (seen.defined()) extras[wanted_.image_extra] = seen;
+  if (const at::Tensor y = image_input(*job_.codec, pictures, frames, wanted_); y.defined()) extras["y"] = y;
+  // a given first frame stands in the noisy latent as well, without noise, where the model has a timestep a token
+  if (wanted_.clean_first && pictures.first.defined()) extras["image_latent"] = first_latent(pictures.first);
+  if (seen.defined())
+    extras[wanted_.image_extra] = seen;
+  else if (wanted_.control_dim > 0 && wanted_.clip_dim > 0)  // no picture is features of zeros
+    extras[wanted_.image_extra] = at::zeros({wanted_.clip_rows, wanted_.clip_dim}, at::kFloat);
   return extras;
 }
 
@@ -66,6 +74,7 @@ Extras Conditioner::extras(const data::Item& item, const data::ClipSpec& spec) c
   if (!wanted_.guides.empty()) return job_.model->guide(*job_.codec, clip_guides(item, spec, recipe_.data.references));
   if (wanted_.always_clean && !item.first_image.empty())
     extras["image_latent"] = first_latent(clip_pictures(item, spec, wanted_).first);
+  extras.merge(control_extras(*job_.codec, controls_of(item), spec, wanted_));
   return extras;
 }
 
@@ -130,8 +139,18 @@ at::Tensor Conditioner::given(const std::string& kind, const Pictures& pictures,
 }
 
 Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames,
-                                 const data::Path& poses, double pose_start) {
-  if (wanted_.takes_images()) return extras(pictures, look(pictures), frames);
+                                 const data::Path& poses, double pose_start, const Controls& controls) {
+  if (wanted_.takes_images()) {
+    Extras extras = this->extras(pictures, look(pictures), frames);
+    extras.merge(control_extras(*job_.codec, controls,
+                                {.frames = static_cast<int>(frames),
+                                 .height = static_cast<int>(recipe_.data.height),
+                                 .width = static_cast<int>(recipe_.data.width),
+                                 .fps = recipe_.data.fps,
+                                 .showing = recipe_.data.clips.showing},
+                                wanted_));
+    return extras;
+  }
   if (const std::string kind = sampled_condition(recipe_, wanted_); families::places_of(kind).any()) {
     if (diffusion::reads_beside(wanted_)) return given_beside(kind, pictures, frames);
     return {{"cond", given(kind, pictures, frames)}};

@@ -9,12 +9,11 @@
 
 #include "tessera/job/job.h"
 #include "tessera/prepare/clip_weights.h"
+#include "tessera/prepare/controls.h"
 #include "tessera/prepare/pictures.h"
 #include "tessera/prepare/sounds.h"
 
 namespace tessera::prepare {
-
-using Extras = std::map<std::string, at::Tensor>;
 
 class Conditioner {
  public:
@@ -33,7 +32,7 @@ class Conditioner {
   /// Of a prompt that is sampled: y and clip_fea, or for a model that may begin with a clean frame, image_latent;
   /// audio; of a video of poses (empty: none) from `pose_start` seconds on, pose.
   Extras for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames, const data::Path& poses = {},
-                      double pose_start = 0);
+                      double pose_start = 0, const Controls& controls = {});
 
  private:
   at::Tensor first_latent(const at::Tensor& picture) const;

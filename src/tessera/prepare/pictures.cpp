@@ -7,6 +7,7 @@
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/pixels.h"
+#include "tessera/prepare/given_pixels.h"
 
 namespace tessera::prepare {
 
@@ -55,6 +56,11 @@ std::vector<Pictures> prompt_videos(const recipe::Recipe& recipe, const std::vec
 
 Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const net::Conditions& wanted) {
   Pictures pictures;
+  if (wanted.control_dim > 0) {  // such a model begins with a picture only where the row names one
+    if (!item.first_image.empty()) pictures.first = read_picture(item.first_image, spec);
+    if (!item.references.empty()) pictures.shown = read_picture(item.reference(), spec);
+    return pictures;
+  }
   const bool own_first = item.first_image.empty(), own_last = wanted.last_image && item.last_image.empty();
   if (!own_first) pictures.first = read_picture(item.first_image, spec);
   if (wanted.last_image && !own_last) pictures.last = read_picture(item.last_image, spec);
@@ -83,6 +89,8 @@ std::vector<data::RowFile> picture_files(const data::Item& item, const net::Cond
 
 std::vector<data::RowFile> shown_files(const data::Item& item, const net::Conditions& wanted) {
   std::vector<data::RowFile> files = picture_files(item, wanted);
+  if (wanted.control_dim > 0 && !item.control.empty()) files.emplace_back("control", item.control);
+  if (wanted.control_dim > 0 && !item.references.empty()) files.emplace_back("reference", item.reference());
   if (wanted.pose_dim > 0 && !item.pose.empty()) files.emplace_back("pose", item.pose);
   return files;
 }
@@ -178,7 +186,7 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
   for (const auto& [key, files] : {std::pair("sample.guide", &recipe.sample.guides),
                                    {"sample.guide_mask", &recipe.sample.guide_masks},
                                    {"sample.reference", &recipe.sample.references}})
-    if (!files->empty() && model.guides.empty())
+    if (!files->empty() && model.guides.empty() && !(key == std::string("sample.reference") && model.reference_dim > 0))
       throw UserError(Exit::usage, key, "the model follows no clips or pictures",
                       "leave " + std::string(key) + " out, or sample with a model that does");
   if (!model.guides.empty() && recipe.sample.images.empty() && recipe.sample.last_images.empty() &&
@@ -206,6 +214,7 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
                             .showing = recipe.data.clips.showing};
   std::vector<data::Item> items;
   for (size_t p = 0; p < prompts.size(); ++p) {
+    if (wanted.control_dim > 0 && firsts.empty()) continue;  // it begins with nothing
     const bool no_first = given.pictures && !given.head;
     const std::string first = no_first ? "" : firsts.empty() ? kOwnClip : firsts[p % firsts.size()];
     const std::string last = !wanted.last_image ? "" : lasts.empty() ? kOwnClip : lasts[p % lasts.size()];
@@ -253,6 +262,14 @@ at::Tensor encode_given(const net::VideoCodec& codec, const data::Frames& clip, 
   data::Frames part{static_cast<int>(given.count), clip.height, clip.width, clip.fps, {}};
   part.rgb.assign(clip.frame(static_cast<int>(given.begin)), clip.frame(static_cast<int>(given.begin + given.count)));
   return job::encode_frames(codec, part);
+}
+
+at::Tensor image_input(const net::VideoCodec& codec, const Pictures& pictures, int64_t frames,
+                       const net::Conditions& wanted) {
+  if (!pictures.first.defined()) return {};
+  if (wanted.mask_channels > 0) return picture_latent(codec, pictures, frames, wanted.mask_channels);
+  const auto latent = codec.latent_shape(frames, pictures.first.size(1), pictures.first.size(2));
+  return in_front(codec.encode(pictures.first.unsqueeze(1)), latent[1]);
 }
 
 at::Tensor picture_latent(const net::VideoCodec& codec, const Pictures& pictures, int64_t frames,

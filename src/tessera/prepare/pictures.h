@@ -19,6 +19,7 @@ namespace tessera::prepare {
 /// [3, H, W] in [-1, 1]; undefined: there is none.
 struct Pictures {
   at::Tensor first, last;
+  at::Tensor shown = {};  ///< what the image encoder sees in place of `first`: a reference; undefined: nothing else
   data::Path video = {};  ///< that the sample goes on from or leads to; empty: none
   /// What the sample is made from, which of that is to change, and pictures of what it shows; or empty.
   data::Path guide = {}, guide_mask = {};
@@ -55,6 +56,10 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
 
 /// The latent [C, f, h, w] of some of a clip's frames, encoded on their own.
 at::Tensor encode_given(const net::VideoCodec& codec, const data::Frames& clip, const families::GivenFrames& given);
+
+/// y of a sample by its pictures and the kind of model; undefined: it has none, of a model that also takes none.
+at::Tensor image_input(const net::VideoCodec& codec, const Pictures& pictures, int64_t frames,
+                       const net::Conditions& wanted);
 
 /// y: where pictures are given, as `mask_channels` channels of 0 and 1, and the latent of the clip of these pictures
 /// with grey between them. The mask has a channel for each frame that a latent frame stands for; the first latent frame

@@ -12,6 +12,7 @@
 #include "tessera/job/encoders_used.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/prepare/conditioner.h"
+#include "tessera/prepare/controls.h"
 #include "tessera/prepare/digest.h"
 #include "tessera/prepare/failures.h"
 #include "tessera/prepare/footage_report.h"
@@ -205,18 +206,19 @@ class Preparation {
       const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
       std::vector<data::RowFile> files = picture_files(item, wanted_);
       for (data::RowFile& file : sound_files(item, wanted_)) files.push_back(std::move(file));
+      for (data::RowFile& file : control_files(item, wanted_)) files.push_back(std::move(file));
       for (data::RowFile& file : text_files(item)) files.push_back(std::move(file));
       data::ClipKey made{.source = item.path,
                          .encoder = encoders.clip,
                          .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
-                         .preprocessing = data_.plan_.preprocessing(clip),
+                         .preprocessing = data_.plan_.preprocessing(clip) + control_text(item, wanted_),
                          .files = std::move(files),
                          .encoder_before = encoders.same_clips ? encoders.both : ""};
       data::CacheKey key = data::clip_key(made);
       Entries& entries = entries_.emplace_back();
       const auto [place, fresh] = known_clips.emplace(key.hash(), static_cast<int>(clips_.size()));
       if (fresh) {
-        made.preprocessing = data_.plan_.preprocessing_before(clip);
+        made.preprocessing = data_.plan_.preprocessing_before(clip) + control_text(item, wanted_);
         read_otherwise_.push_back(clip.reading.empty() ? fs::path() : data::clip_key(made).file(folder_));
         clips_.push_back({std::move(key), {}});
         first_clip_.push_back(static_cast<int64_t>(c));

@@ -146,10 +146,18 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) con
   if (!wanted.takes_images()) return {};
   const Pictures pictures = clip_pictures(item(index), spec, wanted);
   std::map<std::string, at::Tensor> extras;
-  extras["y"] = encoded(of_recipe_.encoders,
-                        [&] { return picture_latent(*job_->codec, pictures, spec.frames, wanted.mask_channels); });
+  if (pictures.first.defined())
+    extras["y"] = encoded(of_recipe_.encoders, [&] { return image_input(*job_->codec, pictures, spec.frames, wanted); });
+  if (pictures.first.defined() && wanted.clean_first)
+    extras["image_latent"] = encoded(of_recipe_.encoders, [&] { return job_->codec->encode(pictures.first.unsqueeze(1)); });
   if (const auto seen = seen_.find(samples_.at(index).clip); seen != seen_.end())
     extras[wanted.image_extra] = tensor_of(seen->second);
+  else if (wanted.control_dim > 0 && wanted.clip_dim > 0)
+    extras[wanted.image_extra] = at::zeros({wanted.clip_rows, wanted.clip_dim}, at::kFloat);
+  {
+    const EncoderPlace here(of_recipe_.encoders);
+    extras.merge(control_extras(*job_->codec, controls_of(item(index)), spec, wanted));
+  }
   return extras;
 }
 

@@ -156,9 +156,9 @@ struct Recipe {
     std::vector<std::string> videos = {};                    ///< likewise, that a video goes on from or leads to
     std::string condition;                                   ///< a kind of given frames, or auto
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
-    std::vector<std::string> guides = {}, guide_masks = {},
-                             references = {};  ///< likewise, for models that follow clips
-    int64_t clips = 1;                         ///< of a sample that is spoken; 0: as the sound lasts
+    /// Likewise, for models that follow clips, or are shown pictures of what a clip has; cameras by name, too.
+    std::vector<std::string> guides = {}, guide_masks = {}, controls = {}, references = {}, cameras = {};
+    int64_t clips = 1;  ///< of a sample that is spoken; 0: as the sound lasts
   } sample;
   struct Fault {
     double timeout = 60;

@@ -44,6 +44,7 @@ constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"sample.pose"},
                                  {"sample.guide"},
                                  {"sample.guide_mask"},
+                                 {"sample.control"},
                                  {"sample.reference"},
                                  {"sample.lora", false, true},
                                  {"data.null_text"}};

@@ -216,12 +216,13 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
     const auto pictures = prepare::prompt_pictures(recipe, prompts, clips, wanted);
     prepare::Conditioner conditioner(recipe, job, mesh, comm, place.rank);
     const auto poses = prepare::prompt_poses(recipe, prompts, clips, wanted);
+    const auto controls = prepare::prompt_controls(recipe.sample, prompts, clips, wanted);
     sounds = prepare::prompt_sounds(recipe, prompts, clips, wanted, chain.sound_seconds());
     sounds.resize(prompts.size());  // silent, for a model without audio input
     for (size_t p = 0; p < prompts.size(); ++p)
       for (int64_t clip = 0; clip < chain.count(sounds[p]); ++clip)
         extras[p].push_back(conditioner.for_sampling(pictures[p], chain.segment(sounds[p], clip), recipe.data.frames,
-                                                     poses[p], chain.start(clip)));
+                                                     poses[p], chain.start(clip), controls[p]));
   }
 
   planning::Planned planned;

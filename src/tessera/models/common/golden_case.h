@@ -31,7 +31,8 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// A further recorded call with the same weights, of which the output alone is expected.
 struct DenoiserCall {
-  std::string output;  ///< its name in the case; of each sample, where it ends in a dot
+  std::string output;  ///< its name in the case; of each sample, where it ends in a dot; without a dot: what stands for
+                       ///< "out" in the names of all outputs, where a case has them
   /// Makes sample i of the case that of the call.
   void (*change)(net::Sample& sample, const CaseTensors& file, int64_t i);
   std::string input = {};  ///< that only files with this call have; empty: all have it

@@ -1,8 +1,10 @@
 #include "tessera/models/wan/config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/families/wan.h"
+#include "tessera/models/common/camera_rays.h"
 #include "tessera/models/common/config_reader.h"
 
 namespace tessera::models::wan {
@@ -13,8 +15,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::pair<Type, std::string_view> kTypes[] = {
     {Type::t2v, "t2v"}, {Type::i2v, "i2v"}, {Type::flf2v, "flf2v"}, {Type::ti2v, "ti2v"}};
-constexpr int64_t kMaskChannels = 4;  // of y: one for each frame that a latent frame stands for
-constexpr int64_t kClipDim = 1280;    // a constant of the official code
+constexpr int64_t kClipDim = 1280;                                // a constant of the official code
+constexpr const char* kSecondClass = "Wan2_2Transformer3DModel";  // VideoX-Fun's, which has no image branch
 
 /// The type that follows from the sizes.
 Type likely_type(const Config& c) { return c.in_dim == 2 * c.out_dim + kMaskChannels ? Type::i2v : Type::t2v; }
@@ -61,17 +63,51 @@ Config parse_official(const ConfigReader& json, const std::string& file) {
   c.out_dim = json.size("out_dim", c.out_dim);
   c.type = parse_type(json, likely_type(c));
   // released files leave the image branch out; fields of a recipe are complete
-  const bool usual_branch = json.has("_class_name") && c.takes_images() && !is_expert_folder(file);
+  const bool second = json.text("_class_name", "") == kSecondClass || json.text("cross_attn_type", "") == "cross_attn";
+  const bool usual_branch =
+      json.has("_class_name") && c.takes_images() && c.type != Type::ti2v && !second && !is_expert_folder(file);
   if (json.has("image_dim"))
     c.image_dim = json.size("image_dim");
   else if (usual_branch && !json.is_null("image_dim"))
     c.image_dim = kClipDim;
+  // fields of a recipe are numbers alone; a file has them without their switch, too
+  const bool recipe = file == kRecipeConfig;
+  if (json.flag("add_ref_conv", recipe && json.has("in_dim_ref_conv")) || json.flag("has_ref_conv", false))
+    c.ref_dim = json.size("in_dim_ref_conv", c.out_dim);
+  if (json.flag("add_control_adapter", recipe && json.has("in_dim_control_adapter"))) {
+    c.camera_dim = json.size("in_dim_control_adapter", kRayChannels);
+    c.camera_scale = json.size("downscale_factor_control_adapter", c.camera_scale);
+  }
+  // without their switch these say nothing, and the last two are arguments that VideoX-Fun's class does not use
+  json.without_effect(
+      {"in_dim_ref_conv", "in_dim_control_adapter", "downscale_factor_control_adapter", "in_channels", "hidden_size"});
   return c;
+}
+
+/// The channels of each of the adapter's cells, which its first convolution sees side by side.
+void take_camera(const ConfigReader& json, int64_t channels, Config& c) {
+  if (c.camera_dim == 0) c.camera_dim = kRayChannels;
+  const auto scale = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(channels / c.camera_dim))));
+  json.expect_narrow("the width of control_adapter.conv.weight", static_cast<double>(channels));
+  if (scale < 1 || c.camera_dim * scale * scale != channels)
+    json.fail("control_adapter.conv.weight has " + std::to_string(channels) + " channels, expected " +
+              std::to_string(c.camera_dim) + " times the square of a number of pixels");
+  c.camera_scale = scale;
 }
 
 /// Sizes that only the tensors determine.
 void take_from_weights(const ConfigReader& json, const Shapes& weights, Config& c) {
   if (weights.empty() || !c.takes_images()) return;
+  const auto channels_of = [&](const char* name) {
+    const auto found = weights.find(name);
+    return found == weights.end() || found->second.size() != 4 ? 0 : found->second[1];
+  };
+  c.ref_dim = channels_of("ref_conv.weight");
+  json.expect_narrow("the width of ref_conv.weight", static_cast<double>(c.ref_dim));
+  if (const int64_t channels = channels_of("control_adapter.conv.weight"); channels > 0)
+    take_camera(json, channels, c);
+  else
+    c.camera_dim = 0;
   const auto branch = weights.find("img_emb.proj.1.weight");
   c.image_dim = branch == weights.end() || branch->second.empty() ? 0 : branch->second.back();
   json.expect_narrow("the width of img_emb.proj.1.weight", static_cast<double>(c.image_dim));
@@ -91,14 +127,23 @@ void check_sizes(const ConfigReader& json, const Config& c) {
               " channels cannot be rotated by 3 axes: it must be even and at least 6");
   if (c.freq_dim % 2 != 0) json.fail("freq_dim " + number(c.freq_dim) + " is odd");
   const std::string type(name(c.type));
-  if (c.takes_images() && c.mask_channels() != kMaskChannels)
+  const bool wants_images = c.type == Type::i2v || c.type == Type::flf2v;
+  const int64_t picture = kMaskChannels + c.out_dim, control = 2 * c.out_dim, y = c.y_dim();
+  const bool fun = c.type == Type::i2v && (y == control || (y == c.out_dim && c.camera_dim > 0));
+  if ((wants_images || (c.type == Type::ti2v && y != 0)) && !fun && y != picture &&
+      (c.type == Type::flf2v || y != picture + c.out_dim))
     json.fail("in_dim " + number(c.in_dim) + ": " + type + " takes the noisy latent, " + number(kMaskChannels) +
               " mask channels and the picture's latent, with out_dim " + number(c.out_dim) + " that is " +
-              number(2 * c.out_dim + kMaskChannels));
-  if (!c.takes_images() && c.in_dim != c.out_dim)
+              number(c.out_dim + picture) + "; with the latent of a control video " + number(control + picture) +
+              (c.type == Type::i2v ? ", or " + number(c.out_dim + control) + " without a mask" : ""));
+  if (c.type == Type::t2v && y != 0)
     json.fail("in_dim " + number(c.in_dim) + " and out_dim " + number(c.out_dim) + " differ: that is no " + type +
               " model; an image-to-video model has model_type i2v or flf2v");
-  if (!c.takes_images() && c.has_image_branch()) json.fail("image_dim is set, and " + type + " takes no pictures");
+  if (!c.takes_images() && c.has_extras())
+    json.fail("add_ref_conv or add_control_adapter is set, and in_dim " + number(c.in_dim) +
+              " has no channels for conditions: no release of VideoX-Fun is so");
+  if (c.type != Type::i2v && c.type != Type::flf2v && c.has_image_branch())
+    json.fail("image_dim is set, and " + type + " takes no pictures");
   if (c.type == Type::flf2v && !c.has_image_branch()) json.fail("flf2v without image_dim: it needs its image branch");
 }
 
@@ -156,6 +201,12 @@ std::string to_json(const Config& c) {
   // official files leave it out, so that only the tensors decide whether there is an image branch
   if (c.takes_images()) json["image_dim"] = c.has_image_branch() ? Json(c.image_dim) : Json();
   if (c.image_len != usual.image_len) json["image_len"] = c.image_len;
+  if (c.ref_dim > 0) json["add_ref_conv"] = true, json["in_dim_ref_conv"] = c.ref_dim;
+  if (c.camera_dim > 0) {
+    json["add_control_adapter"] = true;
+    json["in_dim_control_adapter"] = c.camera_dim;
+    json["downscale_factor_control_adapter"] = c.camera_scale;
+  }
   return json.dump(2) + "\n";
 }
 
@@ -186,6 +237,29 @@ const std::vector<std::pair<std::string, Config>>& presets() {
     c.type = Type::ti2v;
     return c;
   };
+  // VideoX-Fun's: `more` channels of conditions beside the mask and the latent of given frames
+  const auto fun = [](Config c, int64_t y, int64_t image_dim, bool reference = false, int64_t camera_scale = 0) {
+    if (c.type == Type::t2v) c.type = Type::i2v;
+    c.in_dim = c.out_dim + y;
+    c.image_dim = image_dim;
+    if (reference) c.ref_dim = c.out_dim;
+    if (camera_scale > 0) c.camera_dim = kRayChannels, c.camera_scale = camera_scale;
+    return c;
+  };
+  static const Config k1b = {}, k5b = {.type = Type::ti2v,
+                                       .dim = 3072,
+                                       .ffn_dim = 14336,
+                                       .num_heads = 24,
+                                       .num_layers = 30,
+                                       .in_dim = 48,
+                                       .out_dim = 48};
+  const auto tiny_fun = [&](Type type, int64_t y, int64_t image_dim, bool reference, int64_t camera_scale) {
+    Config c = tiny;
+    c.type = type;
+    c.in_dim = c.out_dim = 6;
+    c.image_len = image_dim > 0 ? 5 : c.image_len;
+    return fun(c, y, image_dim, reference, camera_scale);
+  };
   static const std::vector<std::pair<std::string, Config>> table = {
       {"wan2.1-t2v-1.3b", {}},
       {"wan2.1-t2v-14b", k14b},
@@ -194,14 +268,21 @@ const std::vector<std::pair<std::string, Config>>& presets() {
       {"wan2.1-flf2v-14b-720p", image_to_video(k14b, Type::flf2v, kClipDim)},
       {"wan2.2-t2v-a14b", k14b},  // each of the two experts
       {"wan2.2-i2v-a14b", image_to_video(k14b, Type::i2v, 0)},
-      {"wan2.2-ti2v-5b",
-       {.type = Type::ti2v,
-        .dim = 3072,
-        .ffn_dim = 14336,
-        .num_heads = 24,
-        .num_layers = 30,
-        .in_dim = 48,
-        .out_dim = 48}},
+      {"wan2.2-ti2v-5b", k5b},
+      {"wan2.1-fun-1.3b-inp", fun(k1b, 20, kClipDim)},
+      {"wan2.1-fun-14b-inp", fun(k14b, 20, kClipDim)},
+      {"wan2.1-fun-1.3b-control", fun(k1b, 32, kClipDim)},
+      {"wan2.1-fun-14b-control", fun(k14b, 32, kClipDim)},
+      {"wan2.1-fun-v1.1-1.3b-control", fun(k1b, 32, kClipDim, true)},
+      {"wan2.1-fun-v1.1-14b-control", fun(k14b, 32, kClipDim, true)},
+      {"wan2.1-fun-v1.1-1.3b-control-camera", fun(k1b, 16, kClipDim, false, 8)},
+      {"wan2.1-fun-v1.1-14b-control-camera", fun(k14b, 16, kClipDim, false, 8)},
+      {"wan2.2-fun-a14b-inp", fun(k14b, 20, 0)},
+      {"wan2.2-fun-a14b-control", fun(k14b, 36, 0, true)},
+      {"wan2.2-fun-a14b-control-camera", fun(k14b, 20, 0, false, 8)},
+      {"wan2.2-fun-5b-inp", fun(k5b, 52, 0)},
+      {"wan2.2-fun-5b-control", fun(k5b, 100, 0, true)},
+      {"wan2.2-fun-5b-control-camera", fun(k5b, 52, 0, false, 16)},
       // 101B parameters, of the shape of 14B: nobody has released one so large, docs/scaling.md plans it
       {"wan-101b", {.dim = 10240, .ffn_dim = 27648, .num_heads = 80, .num_layers = 72}},
       // 36M parameters: the model of docs/benchmarks.md
@@ -224,6 +305,11 @@ const std::vector<std::pair<std::string, Config>>& presets() {
       {"wan-tiny-flf2v", tiny_with_clip(Type::flf2v)},
       {"wan-tiny-i2v-2.2", image_to_video(tiny, Type::i2v, 0)},
       {"wan-tiny-ti2v", tiny_ti2v()},
+      // six channels: with four, a mask is as wide as a latent, and the layouts of Fun's conditions are not told apart
+      {"wan-tiny-fun-control", tiny_fun(Type::i2v, 12, 24, true, 0)},
+      {"wan-tiny-fun-camera", tiny_fun(Type::i2v, 6, 24, false, 8)},
+      {"wan-tiny-fun-control-2.2", tiny_fun(Type::i2v, 16, 0, true, 0)},
+      {"wan-tiny-fun-control-5b", tiny_fun(Type::ti2v, 16, 0, true, 0)},
   };
   return table;
 }

@@ -21,6 +21,8 @@ namespace tessera::models::wan {
 enum class Type { t2v, i2v, flf2v, ti2v };
 std::string_view name(Type type);
 
+inline constexpr int64_t kMaskChannels = 4;  ///< of y: one for each frame that a latent frame stands for
+
 struct Config {
   Type type = Type::t2v;
   int64_t dim = 1536;
@@ -34,16 +36,24 @@ struct Config {
   int64_t freq_dim = 256;
   std::array<int64_t, 3> patch = {1, 2, 2};  ///< frames, height, width
   double eps = 1e-6;
-  int64_t image_dim = 0;    ///< width of CLIP features; 0: no image branch (text-to-video, and all of Wan 2.2)
-  int64_t image_len = 257;  ///< rows of CLIP features of one image
+  int64_t image_dim = 0;     ///< width of CLIP features; 0: no image branch (text-to-video, and all of Wan 2.2)
+  int64_t image_len = 257;   ///< rows of CLIP features of one image
+  int64_t ref_dim = 0;       ///< Fun: channels of a reference picture's latent, whose tokens come first; 0: none
+  int64_t camera_dim = 0;    ///< Fun: channels of the camera's rays, at the size of the pixels; 0: none
+  int64_t camera_scale = 8;  ///< pixels of a cell of the latent, which the adapter folds
 
   int64_t head_dim() const { return dim / num_heads; }
   int64_t patch_size() const { return patch[0] * patch[1] * patch[2]; }
-  bool takes_images() const { return type == Type::i2v || type == Type::flf2v; }
+  bool takes_images() const { return in_dim > out_dim; }
   bool has_image_branch() const { return image_dim > 0; }
   int64_t image_rows() const { return has_image_branch() ? image_len * (type == Type::flf2v ? 2 : 1) : 0; }
   int64_t y_dim() const { return in_dim - out_dim; }  ///< channels beside the noisy latent: mask, then latent
-  int64_t mask_channels() const { return in_dim - 2 * out_dim; }  ///< of y; meaningless where there is none
+  /// Of y, in this order: the latent of a control video, a mask, the latent of what is given. 0: not there.
+  int64_t control_channels() const {
+    return y_dim() != kMaskChannels + out_dim && y_dim() >= 2 * out_dim ? out_dim : 0;
+  }
+  int64_t mask_channels() const { return takes_images() ? y_dim() - control_channels() - out_dim : 0; }
+  bool has_extras() const { return ref_dim > 0 || camera_dim > 0; }
   bool operator==(const Config&) const = default;
 };
 

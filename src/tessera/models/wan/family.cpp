@@ -4,7 +4,6 @@
 #include "tessera/models/common/unknown.h"
 #include "tessera/models/wan/animate.h"
 #include "tessera/models/wan/s2v.h"
-#include "tessera/models/wan/s2v_case.h"
 #include "tessera/models/wan/spec.h"
 #include "tessera/models/wan/vace.h"
 #include "tessera/models/wan/weight_form.h"
@@ -59,7 +58,7 @@ Family family() {
           .classes = {"Wan", "VaceWan"},
           .weights = {weight_form()},
           .pipeline_files = pipeline_files,
-          .cases = {s2v_case(), vace_case(), animate_case()},
+          .cases = {s2v_case(), vace_case(), animate_case(), fun_case()},
           .input_cases = input_cases()};
 }
 

@@ -8,4 +8,9 @@ namespace tessera::models::wan {
 
 Family family();
 
+/// Golden cases of Wan's further models: "dit_s2v" has image and clip as two tensors, the denoiser takes them as one
+/// latent; "dit_fun", of VideoX-Fun's, has stacked inputs under the names of its class.
+DenoiserCase s2v_case();
+DenoiserCase fun_case();
+
 }  // namespace tessera::models::wan

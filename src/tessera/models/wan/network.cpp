@@ -2,6 +2,7 @@
 
 #include "tessera/models/common/denoiser.h"
 #include "tessera/models/common/rotary.h"
+#include "tessera/ops/relu.h"
 
 namespace tessera::models::wan {
 
@@ -23,9 +24,19 @@ class Stem final : public FamilyUnit<Config> {
   explicit Stem(const Config& config) : FamilyUnit(config, "stem", "") {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    const Tensor &patches = in.stream[0], &text = in.stream[1], &sinusoid = in.stream[2];
+    const Tensor &patches = in.stream[kLatentRows], &text = in.stream[kTextRows], &sinusoid = in.stream[kTimeRows];
+    size_t next = kMoreRows;
+    const Tensor* pictures = c_.has_image_branch() ? &in.stream[next++] : nullptr;
     Tensor x = ctx.linear("patch_embedding", patches,
                           {.out = c_.dim, .kernel = {c_.patch.begin(), c_.patch.end()}});  // x [T, d]
+    const Tensor* references = c_.ref_dim > 0 ? &in.stream[next] : nullptr;
+    if (references) next += 2;
+    if (c_.camera_dim > 0) x = x + camera(ctx, in.stream[next]);
+    if (references) {
+      // every token is computed both ways, which costs less than the exchange that rows of their own would need
+      const Tensor &is_reference = references[1], r = ctx.linear("ref_conv", *references, in_frame());
+      x = x * (1 - is_reference) + r * is_reference;
+    }
     Tensor context =
         ctx.linear("text_embedding.2", ctx.linear("text_embedding.0", text, {.space = kText, .out = c_.dim}),
                    {.act = Act::gelu_tanh, .space = kText});  // [B * n, d]
@@ -33,12 +44,27 @@ class Stem final : public FamilyUnit<Config> {
                           at::silu(ctx.linear("time_embedding.0", sinusoid, {.out = c_.dim})));  // e [R, d]
     Tensor e0 =
         ctx.linear("time_projection.1", at::silu(e), {.out = 6 * c_.dim}).view({-1, 6, c_.dim});  // e0 [R, 6, d]
-    if (!c_.has_image_branch()) return {{x}, {e, e0, context}};
-    return {{x}, {e, e0, context, image_embedding(ctx, in.stream[3])}};
+    if (!pictures) return {{x}, {e, e0, context}};
+    return {{x}, {e, e0, context, image_embedding(ctx, *pictures)}};
   }
-  std::vector<std::string_view> order() const override { return {"patch_embedding", "text_embedding", "img_emb"}; }
+  std::vector<std::string_view> order() const override {
+    return {"patch_embedding", "text_embedding", "img_emb", "time_", "ref_conv", "control_adapter"};
+  }
 
  private:
+  net::Linear in_frame() const { return {.out = c_.dim, .kernel = {c_.patch[1], c_.patch[2]}}; }
+
+  /// The control adapter: rays of a token's pixels, then what its neighbours in the frame see. rays [T, ...] -> [T, d]
+  Tensor camera(Context& ctx, const Tensor& rays) const {
+    const std::string block = "control_adapter.residual_blocks.0.";
+    const Tensor y = ctx.linear("control_adapter.conv", rays, in_frame());
+    const auto near = [&](const std::string& site, const Tensor& z) {
+      return ctx.linear(block + site, ctx.unfold(block + site + "_rows", z, {.kernel = {1, 3, 3}}),
+                        {.out = c_.dim, .kernel = {3, 3}});
+    };
+    return y + near("conv2", ops::relu(near("conv1", y)));
+  }
+
   Tensor image_embedding(Context& ctx, const Tensor& features) const {  // [B * m, d_image] -> [B * m, d]
     Tensor y = features;
     if (c_.type == Type::flf2v)  // learned positions for the two images
@@ -145,11 +171,15 @@ std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config) {
   units.push_back(make_head(config));
   net::Tokens tokens;
   tokens.spaces.resize(kImage);
-  net::declare(units,
-               {{net::sizes_of(1, config.patch_size() * config.in_dim), net::sizes_of(1, config.text_dim),
-                 net::sizes_of(1, config.freq_dim), net::sizes_of(config.image_rows(), config.image_dim)},
-                {}},
-               tokens);
+  std::vector<Tensor> inputs = {net::sizes_of(1, config.patch_size() * config.in_dim),
+                                net::sizes_of(1, config.text_dim), net::sizes_of(1, config.freq_dim)};
+  if (config.has_image_branch()) inputs.push_back(net::sizes_of(config.image_rows(), config.image_dim));
+  const int64_t cells = config.patch[1] * config.patch[2];
+  if (config.ref_dim > 0)
+    inputs.push_back(net::sizes_of(1, cells * config.ref_dim)), inputs.push_back(net::sizes_of(1, 1));
+  if (config.camera_dim > 0)
+    inputs.push_back(net::sizes_of(1, cells * config.camera_dim * config.camera_scale * config.camera_scale));
+  net::declare(units, {std::move(inputs), {}}, tokens);
   return units;
 }
 

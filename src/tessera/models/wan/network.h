@@ -8,7 +8,9 @@
 //   stream: x [T, d];  conditioning: e [R, d], e0 [R, 6, d], context [B * n, d]; image [B * m, d]
 //   head   out: [T, 4 * c_out], channel fastest
 // R rows of time: one a sample, or several if its tokens have different timesteps; Tokens::rows maps tokens to rows.
-// Only models with an image branch have the tensors after the last semicolon of a line.
+// Only models with an image branch have the tensors after the last semicolon of a line. Those of VideoX-Fun have
+// more inputs after these, with a row for each token: a reference's patches [T, c_ref * 4] and 1 where a token is one of
+// them [T, 1]; the camera's rays [T, c_rays * scale^2 * 4].
 #include <memory>
 
 #include "tessera/models/common/initial.h"
@@ -19,6 +21,8 @@ namespace tessera::models::wan {
 
 /// Row spaces: the tokens, each sample's text, and the image features of models with an image branch.
 enum Space { kTokens, kText, kImage };
+/// Inputs of the stem that every model has; where those of some models begin.
+enum StemInputs { kLatentRows, kTextRows, kTimeRows, kMoreRows };
 
 std::vector<std::unique_ptr<net::Unit>> make_units(const Config& config);
 /// One of these units, for other models that use it and declare it. Further streams pass a block by.

@@ -1,4 +1,4 @@
-#include "tessera/models/wan/s2v_case.h"
+#include "tessera/models/wan/family.h"
 
 #include "tessera/base/check.h"
 

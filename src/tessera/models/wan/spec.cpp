@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/models/common/camera_rays.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/wan/network.h"
@@ -13,6 +14,16 @@ namespace tessera::models::wan {
 using at::Tensor;
 
 namespace {
+
+/// [Note: references come last] The published models put a reference's tokens before the clip's, at time 0, and the clip
+/// begins at time 1. Here they follow the clip, with the same times: nothing else tells the order of tokens, and targets and
+/// predictions then begin with the sample.
+///
+/// Tokens of a reference picture: one frame of the sample's.
+int64_t reference_tokens(const net::Sample& sample, const Config& c) {
+  if (c.ref_dim == 0 || !sample.extra.count("reference")) return 0;
+  return sample.x.size(2) * sample.x.size(3) / (c.patch[1] * c.patch[2]);
+}
 
 std::string shape_text(at::IntArrayRef shape) {
   std::string text = "[";
@@ -60,8 +71,19 @@ Tensor whole_input(const net::Sample& sample, const Config& c) {
     const Tensor& first = extra(sample, "image_latent", {x.size(0), 1, x.size(2), x.size(3)});
     x = at::cat({first, x.slice(1, 1)}, 1);
   }
-  if (c.takes_images()) x = at::cat({x, extra(sample, "y", {c.y_dim(), x.size(1), x.size(2), x.size(3)})});
-  return x;
+  if (!c.takes_images()) return x;
+  if (c.control_channels() == 0) return at::cat({x, extra(sample, "y", {c.y_dim(), x.size(1), x.size(2), x.size(3)})});
+  // y as a whole, or its two parts by themselves, of which each may be absent: zeros
+  const auto found = sample.extra.find("y");
+  const bool whole = found != sample.extra.end() && found->second.dim() == 4 && found->second.size(0) == c.y_dim();
+  std::vector<Tensor> parts = {x};
+  const auto part = [&](const char* name, int64_t channels) {
+    const std::array<int64_t, 4> shape = {channels, x.size(1), x.size(2), x.size(3)};
+    parts.push_back(sample.extra.count(name) ? extra(sample, name, shape) : at::zeros(shape, x.options()));
+  };
+  if (!whole) part("control", c.control_channels());
+  part("y", whole ? c.y_dim() : c.y_dim() - c.control_channels());
+  return at::cat(parts);
 }
 
 /// The distinct timesteps of one sample's tokens, and the row of each token's.
@@ -91,6 +113,67 @@ Times times_of(const net::Sample& sample, int64_t tokens, const Config& c) {
   return times;
 }
 
+/// The rows of a clip's tokens and of a reference's, which have the timestep of the clip's last token.
+Tensor with_reference(const Tensor& rows, int64_t more) {
+  return more > 0 ? at::cat({rows, rows.slice(0, -1).expand({more})}) : rows;
+}
+
+/// Times are counted from the reference on, if there is one.
+Grid grid_of(int64_t frames, int64_t h, int64_t w, bool reference) {
+  Grid grid = clip_grid(frames, h, w);
+  if (!reference) return grid;
+  for (int64_t& time : grid.times) ++time;
+  grid.times.push_back(0);
+  return grid;
+}
+
+/// The inputs of VideoX-Fun's models, a row for each token of the batch.
+class FunRows {
+ public:
+  FunRows(const Config& config, int64_t tokens)
+      : c_(config),
+        references_(rows(tokens, config.ref_dim)),
+        is_reference_(rows(tokens, config.ref_dim > 0, 1)),
+        rays_(rows(tokens, config.camera_dim * config.camera_scale * config.camera_scale)) {}
+
+  /// The sample's tokens begin at `begin` and end with those of its reference, if it has one.
+  void put(const net::Sample& sample, int64_t begin) {
+    const auto s = sample.x.sizes();
+    const int64_t end = begin + s[1] * s[2] * s[3] / c_.patch_size(), more = reference_tokens(sample, c_);
+    if (more > 0) {
+      const Tensor& picture = extra(sample, "reference", {c_.ref_dim, 1, s[2], s[3]});
+      fill_rows(references_.slice(0, end, end + more), picture.to(at::kCPU), {1, c_.patch[1], c_.patch[2]});
+      is_reference_.slice(0, end, end + more).fill_(1);
+    }
+    if (c_.camera_dim == 0) return;
+    const Tensor own = rays_.slice(0, begin, end);
+    const int64_t scale = c_.camera_scale;
+    if (sample.extra.count("y_camera"))
+      own.copy_(
+          fold_rays(extra(sample, "y_camera", {c_.camera_dim, s[1], scale * s[2], scale * s[3]}), c_.patch, scale));
+    else if (sample.extra.count("camera"))
+      fill_rays(own, sample.extra.at("camera"), c_.patch, {s[1], s[2], s[3]}, scale);
+  }
+
+  void append_to(net::Batch& batch, at::Device device) {
+    for (const Tensor& rows : {references_, is_reference_, rays_}) {
+      if (!rows.defined()) continue;
+      batch.token_inputs.push_back(static_cast<int>(batch.inputs.size()));
+      batch.inputs.push_back(rows.to(device));
+    }
+  }
+
+ private:
+  /// Zeros; undefined where the model has no such input.
+  Tensor rows(int64_t tokens, int64_t channels, int64_t cells) const {
+    return channels > 0 ? at::zeros({tokens, channels * cells}, at::kFloat) : Tensor();
+  }
+  Tensor rows(int64_t tokens, int64_t channels) const { return rows(tokens, channels, c_.patch[1] * c_.patch[2]); }
+
+  const Config& c_;
+  Tensor references_, is_reference_, rays_;
+};
+
 }  // namespace
 
 Wan::Wan(const Config& config)
@@ -107,11 +190,14 @@ net::Conditions Wan::conditions() const {
   net::Conditions wants;
   wants.first_image = config_.takes_images();
   wants.last_image = config_.type == Type::flf2v;
-  wants.mask_channels = config_.takes_images() ? config_.mask_channels() : 0;
+  wants.mask_channels = config_.mask_channels();
   if (config_.has_image_branch()) wants.image_extra = "clip_fea";
   wants.clip_dim = config_.image_dim;
   wants.clip_rows = config_.has_image_branch() ? config_.image_len : 0;
   wants.clean_first = config_.type == Type::ti2v;
+  wants.control_dim = config_.control_channels();
+  wants.reference_dim = config_.ref_dim;
+  wants.camera_scale = config_.camera_dim > 0 ? config_.camera_scale : 0;
   return wants;
 }
 
@@ -121,6 +207,10 @@ net::Sample Wan::blank(const std::array<int64_t, 4>& latent) const {
     sample.extra["y"] = at::zeros({config_.y_dim(), latent[1], latent[2], latent[3]}, at::kFloat);
   if (config_.has_image_branch())
     sample.extra["clip_fea"] = at::zeros({config_.image_rows(), config_.image_dim}, at::kFloat);
+  if (config_.ref_dim > 0)
+    sample.extra["reference"] = at::zeros({config_.ref_dim, 1, latent[2], latent[3]}, at::kFloat);
+  if (config_.camera_dim == kRayChannels)
+    sample.extra["camera"] = at::ones({camera_frames(latent[1]), kCameraNumbers}, at::kFloat);
   return sample;
 }
 
@@ -129,7 +219,7 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
   net::Tokens& tokens = batch.tokens;
   std::vector<Tensor> inputs, texts, images, rows, cos, sin;
   std::vector<double> t;
-  bool any_clean = false;
+  bool any_given = false;
   tokens.spaces.resize(config_.has_image_branch() ? 2 : 1);
   tokens.offsets = {0};
   for (net::Space& space : tokens.spaces) space.offsets = {0};
@@ -138,11 +228,16 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
     check_sample(sample, config_);
     const Tensor& x = sample.x;
     const auto& p = config_.patch;
-    inputs.push_back(to_rows(whole_input(sample, config_), p));
-    const auto table = rotary_tables(x.size(1) / p[0], x.size(2) / p[1], x.size(3) / p[2], config_.head_dim());
+    const int64_t more = reference_tokens(sample, config_);
+    const Grid grid = grid_of(x.size(1) / p[0], x.size(2) / p[1], x.size(3) / p[2], more > 0);
+    const Tensor clip = to_rows(whole_input(sample, config_), p);
+    inputs.push_back(more > 0 ? at::constant_pad_nd(clip, {0, 0, 0, more}) : clip);
+    const auto table = grid_rotary(grid, config_.head_dim());
     cos.push_back(table.first), sin.push_back(table.second);
-    const Times times = times_of(sample, inputs.back().size(0), config_);
-    rows.push_back(times.rows + static_cast<int64_t>(t.size()));
+    if (config_.camera_dim > 0)
+      tokens.shapes.push_back({static_cast<int64_t>(grid.times.size()), x.size(2) / p[1], x.size(3) / p[2]});
+    const Times times = times_of(sample, clip.size(0), config_);
+    rows.push_back(with_reference(times.rows, more) + static_cast<int64_t>(t.size()));
     t.insert(t.end(), times.t.begin(), times.t.end());
     // Text is padded with zero rows, which are attended like any other: the released models were trained so.
     texts.push_back(at::constant_pad_nd(sample.context, {0, 0, 0, config_.text_len - sample.context.size(0)}));
@@ -152,13 +247,13 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
       images.push_back(extra(sample, "clip_fea", {config_.image_rows(), config_.image_dim}));
       add_rows(tokens.spaces[kImage - 1], config_.image_rows());
     }
-    const int64_t end = tokens.offsets.back(), length = inputs.back().size(0);
+    const int64_t end = tokens.offsets.back() - more, length = clip.size(0);
     const int64_t clean = sample.extra.count("image_latent") ? length / (x.size(1) / p[0]) : 0;
-    any_clean = any_clean || clean > 0;
+    any_given = any_given || clean + more > 0;
     batch.predicted.push_back({end - length + clean, end});
     batch.shapes.push_back({config_.out_dim, x.size(1), x.size(2), x.size(3)});
   }
-  if (!any_clean) batch.predicted.clear();  // all tokens are predictions
+  if (!any_given) batch.predicted.clear();  // all tokens are predictions
   const auto device = samples.at(0).x.device();
   tokens.rows = ops::RowIndex(at::cat(rows));
   tokens.rows.of_token = tokens.rows.of_token.to(device);
@@ -167,7 +262,28 @@ net::Batch Wan::pack(const std::vector<net::Sample>& samples) const {
   batch.inputs = {at::cat(inputs).to(at::kFloat), at::cat(texts).to(at::kFloat),
                   timestep_sinusoid(t, config_.freq_dim).to(device)};
   if (!images.empty()) batch.inputs.push_back(at::cat(images).to(at::kFloat));
+  if (config_.has_extras()) {
+    FunRows more(config_, tokens.offsets.back());
+    for (size_t s = 0; s < samples.size(); ++s) more.put(samples[s], tokens.offsets[s]);
+    more.append_to(batch, device);
+  }
   return batch;
+}
+
+std::vector<Tensor> Wan::unpack(const Tensor& out, const net::Batch& batch) const {
+  std::vector<Tensor> latents;
+  for (size_t s = 0; s < batch.shapes.size(); ++s) {
+    const int64_t begin = batch.tokens.offsets[s], end = begin + count_patches(batch.shapes[s], config_.patch);
+    latents.push_back(from_output_rows(out.slice(0, begin, end), batch.shapes[s], config_.patch).to(at::kFloat));
+  }
+  return latents;
+}
+
+int64_t Wan::token_count(const std::array<int64_t, 4>& latent) const {
+  const int64_t reference =
+      config_.ref_dim > 0 ? count_patches({latent[0], 1, latent[2], latent[3]}, {1, config_.patch[1], config_.patch[2]})
+                          : 0;
+  return reference + FamilyDenoiser::token_count(latent);
 }
 
 std::vector<std::map<std::string, Tensor>> Wan::unpack_input_grads(const std::vector<Tensor>& grads,
@@ -177,7 +293,8 @@ std::vector<std::map<std::string, Tensor>> Wan::unpack_input_grads(const std::ve
   const net::Tokens& tokens = batch.tokens;
   for (size_t s = 0; s < samples.size(); ++s) {
     const auto [channels, f, h, w] = batch.shapes[s];
-    const Tensor patch_grad = grads[0].slice(0, tokens.offsets[s], tokens.offsets[s + 1]);
+    const int64_t begin = tokens.offsets[s], end = begin + count_patches(batch.shapes[s], config_.patch);
+    const Tensor patch_grad = grads[kLatentRows].slice(0, begin, end);
     const Tensor whole = from_rows(patch_grad, {config_.in_dim, f, h, w}, config_.patch);
     const int64_t text = tokens.space(kText).offsets[s];
     auto& named = result.emplace_back();
@@ -185,7 +302,15 @@ std::vector<std::map<std::string, Tensor>> Wan::unpack_input_grads(const std::ve
     named["context"] = grads[1].slice(0, text, text + samples[s].context.size(0));
     if (config_.takes_images()) named["y"] = whole.slice(0, channels);
     if (config_.has_image_branch())
-      named["clip_fea"] = grads[3].slice(0, tokens.space(kImage).offsets[s], tokens.space(kImage).offsets[s + 1]);
+      named["clip_fea"] =
+          grads[kMoreRows].slice(0, tokens.space(kImage).offsets[s], tokens.space(kImage).offsets[s + 1]);
+    const size_t references = kMoreRows + (config_.has_image_branch() ? 1 : 0);
+    if (end < tokens.offsets[s + 1])
+      named["reference"] = from_rows(grads[references].slice(0, end, tokens.offsets[s + 1]), {config_.ref_dim, 1, h, w},
+                                     {1, config_.patch[1], config_.patch[2]});
+    if (config_.camera_dim > 0 && samples[s].extra.count("y_camera"))
+      named["y_camera"] = unfold_rays(grads[references + (config_.ref_dim > 0 ? 2 : 0)].slice(0, begin, end),
+                                      config_.patch, {f, h, w}, config_.camera_scale);
   }
   return result;
 }

@@ -8,6 +8,10 @@
 //
 // Extras of a sample: "y" [c_y, F, H, W] (i2v, flf2v), "clip_fea" [rows, d_image] (with an image branch),
 // "image_latent" [C, 1, H, W] (ti2v: the first frame is this, its tokens have t = 0), "t" [L] (a timestep a token).
+// Of VideoX-Fun's: "reference" [c_ref, 1, H, W], a picture whose tokens come at time 0, before the clip's (absent: no such tokens,
+// which is another thing than a latent of zeros); "control" [C, F, H, W], the first channels of y where y has only the rest
+// (absent: zeros); "y_camera" [c_rays, F, s * H, s * W], or "camera" [F', 16] of which the
+// rays are made (absent: zeros, a clip whose camera is not known).
 #include "tessera/models/common/denoiser.h"
 #include "tessera/models/wan/config.h"
 
@@ -23,6 +27,8 @@ class Wan final : public FamilyDenoiser<Config> {
   std::vector<std::map<std::string, at::Tensor>> unpack_input_grads(
       const std::vector<at::Tensor>& grads, const net::Batch& batch,
       const std::vector<net::Sample>& samples) const override;
+  std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override;
+  int64_t token_count(const std::array<int64_t, 4>& latent) const override;
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
   double released_boundary() const override { return wan::released_boundary(config_.type); }
 

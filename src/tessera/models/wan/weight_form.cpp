@@ -1,9 +1,11 @@
 #include "tessera/models/wan/weight_form.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 
 #include "tessera/base/check.h"
+#include "tessera/models/common/camera_rays.h"
 #include "tessera/models/wan/config.h"
 
 namespace tessera::models::wan {
@@ -41,9 +43,25 @@ std::string preset_of(std::string_view variant, const Shapes& official) {
         config.num_layers == main_blocks(official) && config.ffn_dim == size_of(official, "blocks.0.ffn.0.weight", 0) &&
         config.in_dim == size_of(official, "patch_embedding.weight", 1) &&
         config.text_dim == size_of(official, "text_embedding.0.weight", 1) &&
+        config.ref_dim == std::max<int64_t>(size_of(official, "ref_conv.weight", 1), 0) &&
+        (config.camera_dim > 0) == (official.count("control_adapter.conv.weight") > 0) &&
         config.has_image_branch() == (official.count("img_emb.proj.1.weight") > 0))
       return preset;
   return {};
+}
+
+/// Of the latents that it predicts.
+int64_t channels_out(const Shapes& official) {
+  int64_t patch = 1;
+  for (size_t axis = 2; axis < 5; ++axis) patch *= size_of(official, "patch_embedding.weight", axis);
+  return patch > 0 ? size_of(official, "head.head.weight", 0) / patch : 0;
+}
+
+/// Whether it is one of VideoX-Fun's, with further inputs or more channels of conditions than Wan's.
+bool is_fun(const std::string& variant, const Shapes& official) {
+  if (official.count("ref_conv.weight") || official.count("control_adapter.conv.weight")) return true;
+  const int64_t out = channels_out(official), more = size_of(official, "patch_embedding.weight", 1) - out;
+  return variant != "s2v" && more > 0 && (more != kMaskChannels + out || variant == "ti2v");
 }
 
 std::string variant_of(const Shapes& official) {
@@ -53,10 +71,11 @@ std::string variant_of(const Shapes& official) {
   if (has("motion_encoder.dec.direction.weight")) return "animate";
   if (has("img_emb.emb_pos")) return "flf2v";
   if (has("blocks.0.cross_attn.k_img.weight")) return "i2v";
-  switch (size_of(official, "patch_embedding.weight", 1)) {
-    case 36:
-      return "i2v";  // Wan 2.2 has no image branch, only more channels
-    case 48:         // Wan 2.2's autoencoder, or a wavelet as wide
+  const int64_t in = size_of(official, "patch_embedding.weight", 1), out = channels_out(official);
+  if (in > out && out > 0)
+    return out == 48 ? "ti2v" : "i2v";  // the 2.2 models have no image branch, only more channels
+  switch (in) {
+    case 48:  // Wan 2.2's autoencoder, or a wavelet as wide
       return preset_of("t2v", official).empty() ? "ti2v" : "t2v";
     default:
       return "t2v";
@@ -79,8 +98,9 @@ constexpr Release kReleases[] = {
 std::string model_of(const std::string& variant, const Shapes& official) {
   const int64_t dim = size_of(official, "patch_embedding.weight", 0), layers = main_blocks(official);
   const bool image_branch = official.count("img_emb.proj.1.weight") > 0;
-  for (const Release& r : kReleases)
-    if (r.variant == variant && r.dim == dim && r.layers == layers && r.image_branch == image_branch) return r.model;
+  if (!is_fun(variant, official))
+    for (const Release& r : kReleases)
+      if (r.variant == variant && r.dim == dim && r.layers == layers && r.image_branch == image_branch) return r.model;
   if (const std::string preset = preset_of(variant, official); !preset.empty()) return preset;
   return "wan-" + variant;
 }
@@ -136,7 +156,13 @@ Json config_json(const ConfigSource& source) {
                       "put the model's config.json beside the weights");
     return layers;
   };
+  const bool reference = size.has("ref_conv.weight"), camera = size.has("control_adapter.conv.weight");
   if (diffusers) {
+    if (reference || camera)
+      throw UserError(Exit::input, "models.config",
+                      std::string("diffusers has no class for Wan with ") +
+                          (reference ? "a reference's convolution" : "an adapter of cameras"),
+                      "keep the official names");
     if (identity.variant == "s2v")
       throw UserError(Exit::input, "models.config", "diffusers has no class for Wan's speech-to-video model",
                       "keep the official names");
@@ -190,6 +216,18 @@ Json config_json(const ConfigSource& source) {
   if (text_dim != 4096) out["text_dim"] = text_dim;
   if (image && size("img_emb.proj.1.weight", 1) != 1280) out["image_dim"] = size("img_emb.proj.1.weight", 1);
   if (image && image_len != 257) out["image_len"] = image_len;
+  if (is_fun(identity.variant, size.shapes)) {  // the names of VideoX-Fun's classes, which say whether it sees pictures
+    out["_class_name"] = image ? "WanTransformer3DModel" : "Wan2_2Transformer3DModel";
+    if (reference) out["add_ref_conv"] = true, out["in_dim_ref_conv"] = size("ref_conv.weight", 1);
+    if (camera) {
+      const auto rays = given.get<int64_t>("in_dim_control_adapter", "in_dim_control_adapter", kRayChannels);
+      const int64_t channels = size("control_adapter.conv.weight", 1);
+      out["add_control_adapter"] = true;
+      out["in_dim_control_adapter"] = rays;
+      out["downscale_factor_control_adapter"] =
+          std::lround(std::sqrt(static_cast<double>(channels) / static_cast<double>(std::max<int64_t>(rays, 1))));
+    }
+  }
   return out;
 }
 

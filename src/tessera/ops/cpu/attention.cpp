@@ -93,19 +93,31 @@ TESSERA_KERNEL void softmax_backward(float* p, float* dp, int64_t keys, int64_t 
   }
 }
 
-int64_t forward_scratch(int64_t k_len, int64_t d) { return 2 * d * k_len + kBlock * (k_len + 1); }
+int64_t forward_scratch(int64_t k_len, int64_t d) { return 2 * d * k_len + kBlock * (k_len + 1 + d); }
+
+TESSERA_KERNEL void add_rows(float* out, int64_t ld, const float* more, int64_t rows, int64_t d) {
+  for (int64_t r = 0; r < rows; ++r)
+#pragma omp simd
+    for (int64_t i = 0; i < d; ++i) out[r * ld + i] += more[r * d + i];
+}
 
 void head_forward(const Head& h, const float* q, const float* k, const float* v, const float* bias, float* out,
                   float* lse, Scratch work) {
   float *keys = work.take(h.d * h.k_len), *values = work.take(h.d * h.k_len);
-  float *scores = work.take(kBlock * h.k_len), *inverse = work.take(kBlock);
+  float *scores = work.take(kBlock * h.k_len), *inverse = work.take(kBlock), *part = work.take(kBlock * h.d);
   transpose(keys, h.k_len, k, h.ld, h.k_len, h.d);
   copy_rows(values, v, h.ld, h.k_len, h.d);
   for (int64_t i = 0; i < h.q_len; i += kBlock) {
     const int64_t rows = std::min(kBlock, h.q_len - i);
     block_gemm(scores, h.k_len, q + i * h.ld, h.ld, keys, h.k_len, rows, h.k_len, h.d, false);
     exp_rows(scores, bias ? bias + i * h.k_len : nullptr, rows, h.k_len, h.scale, lse + i, inverse);
-    block_gemm(out + i * h.ld, h.ld, scores, h.k_len, values, h.d, rows, h.d, h.k_len, false);
+    // A sum of many equal values drifts to one side, and with it the gradient of every key: it is made of sums of blocks.
+    for (int64_t j = 0; j < h.k_len; j += kBlock) {
+      const int64_t keys = std::min(kBlock, h.k_len - j);
+      float* to = j == 0 ? out + i * h.ld : part;
+      block_gemm(to, j == 0 ? h.ld : h.d, scores + j, h.k_len, values + j * h.d, h.d, rows, h.d, keys, false);
+      if (j > 0) add_rows(out + i * h.ld, h.ld, part, rows, h.d);
+    }
     scale_rows(out + i * h.ld, h.ld, inverse, rows, h.d);
   }
 }

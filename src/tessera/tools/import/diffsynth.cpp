@@ -197,7 +197,8 @@ void columns(Translator& t, const std::string& option) {
   for (const std::string& name : split_list(t.value(option))) {
     if (name == "video" || name == "image" || name == "prompt" || name == "input_image" || name == "end_image" ||
         name == "input_audio" || name == "s2v_pose_video" || name == "vace_video" || name == "vace_video_mask" ||
-        name == "vace_reference_image")
+        name == "vace_reference_image" || name == "control_video" || name == "reference_image" ||
+        name == "camera_control_direction" || name == "camera_control_speed")
       continue;
     return t.refuse(option, "'" + name + "' is a condition of a model that is not supported");
   }

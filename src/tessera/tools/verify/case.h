@@ -147,6 +147,9 @@ CaseResults verify_aspect_ratios(const CaseContext& context);
 CaseResults verify_published_shapes(const CaseContext& context);
 CaseResults verify_grad_scaler(const CaseContext& context);
 CaseResults verify_fp8(const CaseContext& context);
+// VideoX-Fun's: what its pipelines make for a denoiser, beside a case of the denoiser; what its trainers make.
+CaseResults verify_fun_inputs(const CaseContext& context);
+CaseResults verify_fun_training(const CaseContext& context);
 // Kinds that a model's folder brings.
 CaseResults verify_schedulers(const CaseContext& context);
 /// What `before`, where there is any, checks of the case's other files comes first.

@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using CaseFunction = std::function<CaseResults(const CaseContext&)>;
+constexpr const char* kFunTraining = "fun_training";          // has no config.json
 constexpr const char* kPublishedShapes = "published_shapes";  // has a file for each model in place of config.json
 using Kinds = std::map<std::string, CaseFunction>;
 
@@ -48,6 +49,7 @@ Kinds all_kinds() {
                  {"tokenizers", verify_tokenizers},
                  {"aspect_ratios", verify_aspect_ratios},
                  {kPublishedShapes, verify_published_shapes},
+                 {kFunTraining, verify_fun_training},
                  {"opensora_timesteps", verify_size_timesteps},
                  {"opensora_loss", verify_size_loss},
                  {"opensora_condition", verify_given_frames},
@@ -68,6 +70,11 @@ Kinds all_kinds() {
         return verify_inputs(context, kind, before);
       };
   }
+  kinds["dit_fun"] = [denoiser = kinds.at("dit_fun")](const CaseContext& context) {
+    CaseResults results = denoiser(context), inputs = verify_fun_inputs(context);
+    std::ranges::move(inputs, std::back_inserter(results));
+    return results;
+  };
   for (const models::TextEncoderMake& make : models::text_encoders()) {
     kinds[make.verify.kind] = [&make](const CaseContext& context) { return verify_text_encoder(context, make); };
     if (!make.verify.prompts.empty())
@@ -104,8 +111,9 @@ CaseContext open_case(const fs::path& folder) {
   context.name = fs::absolute(folder).lexically_normal().filename().string();
   if (context.name.empty()) context.name = fs::absolute(folder).lexically_normal().parent_path().filename().string();
   context.description = CaseDescription(folder / "case.json");
-  const bool may_lack = is_of_inputs(context.description.kind()) && !fs::exists(folder / "config.json");
-  if (context.description.kind() != kPublishedShapes && !may_lack)
+  const std::string kind = context.description.kind();
+  const bool may_lack = is_of_inputs(kind) && !fs::exists(folder / "config.json");
+  if (kind != kPublishedShapes && kind != kFunTraining && !may_lack)
     context.config = Settings(read_case_object(folder / "config.json"));
   return context;
 }

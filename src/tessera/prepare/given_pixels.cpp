@@ -1,0 +1,62 @@
+#include "tessera/prepare/given_pixels.h"
+
+#include "tessera/base/check.h"
+
+namespace tessera::prepare {
+
+using at::Tensor;
+
+namespace {
+
+constexpr int64_t kFrames = 4;  // that a latent frame stands for
+
+/// [1, F, H, W] -> [4, f, H, W]: frames of each latent frame, the first four times.
+Tensor by_latent_frame(const Tensor& clip) {
+  const Tensor first = clip.slice(1, 0, 1).expand({1, kFrames, -1, -1});
+  const Tensor all = at::cat({first, clip.slice(1, 1)}, 1)[0];
+  check_internal(all.size(0) % kFrames == 0, "prepare.given_pixels",
+                 std::to_string(clip.size(1)) + " frames are not four for each latent frame and one");
+  return all.reshape({-1, kFrames, clip.size(2), clip.size(3)}).transpose(0, 1);
+}
+
+Tensor shrunk(const Tensor& channels, at::IntArrayRef sizes, bool corners) {
+  return at::upsample_trilinear3d(channels.unsqueeze(0).contiguous(), sizes, corners)[0];
+}
+
+}  // namespace
+
+Tensor given_channels(const Tensor& mask, const std::array<int64_t, 4>& latent) {
+  const auto [channels, f, h, w] = latent;
+  const Tensor given = by_latent_frame(1 - mask.to(at::kFloat));
+  Tensor all = shrunk(given.slice(1, 0, 1), {1, h, w}, /*corners=*/false);
+  if (f > 1) all = at::cat({all, shrunk(given.slice(1, 1), {f - 1, h, w}, /*corners=*/false)}, 1);
+  return all;
+}
+
+Tensor given_latent(const net::VideoCodec& codec, const Tensor& pixels, const Tensor& mask, bool nothing_is_zero) {
+  const auto latent = codec.latent_shape(pixels.size(1), pixels.size(2), pixels.size(3));
+  const auto [channels, f, h, w] = latent;
+  if (nothing_is_zero && mask.eq(1).all().item<bool>()) return at::zeros({kFrames + channels, f, h, w}, at::kFloat);
+  const Tensor kept = pixels * mask.lt(0.5).to(at::kFloat);
+  return at::cat({given_channels(mask, latent), codec.encode(kept)}).contiguous();
+}
+
+Tensor in_front(const Tensor& latent, int64_t frames) {
+  return at::constant_pad_nd(latent, {0, 0, 0, 0, 0, frames - 1}).contiguous();
+}
+
+Tensor made_cells(const Tensor& mask, const std::array<int64_t, 4>& latent) {
+  const auto [channels, f, h, w] = latent;
+  // the first of the four frames speaks for a latent frame
+  const Tensor cells = shrunk(by_latent_frame(mask.to(at::kFloat)).slice(0, 0, 1), {f, h, w}, /*corners=*/true);
+  cells.slice(1, 1).fill_(1);
+  return cells;
+}
+
+bool gives_first(const Tensor& cells) { return !cells.select(1, 0).any().item<bool>(); }
+
+Tensor with_first(const Tensor& latent, const Tensor& given, const Tensor& cells) {
+  return gives_first(cells) ? (1 - cells) * given + cells * latent : latent;
+}
+
+}  // namespace tessera::prepare

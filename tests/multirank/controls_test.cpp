@@ -1,0 +1,160 @@
+// Models that follow a control video, a reference picture or a camera: what is cached of a row, runs on two ranks, and
+// samples that heed what they are given.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "program.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/data/video.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+/// At the size of TinyRun, whose latents have 12 channels.
+Arguments model(const std::string& type, const std::string& in_dim, const Arguments& more) {
+  Arguments flags = {"--model.config.model_type", type, "--model.config.in_dim", in_dim};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+const Arguments kControl =
+    model("i2v", "36",
+          {"--model.config.image_dim", "24", "--model.config.image_len", "5", "--model.config.in_dim_ref_conv", "12"});
+const Arguments kControl22 = model("i2v", "40", {"--model.config.in_dim_ref_conv", "12"});
+const Arguments kCamera = model("i2v", "24", {"--model.config.in_dim_control_adapter", "24"});
+
+Arguments with(Arguments flags, const Arguments& more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+void write_table(const TinyRun& run) {
+  const fs::path data = run.folder() / "data";
+  const data::Frames one{1, 32, 32, 8, std::vector<uint8_t>(32 * 32 * 3, 200)};
+  const std::vector<uint8_t> bytes = data::write_png(one, 0);
+  std::ofstream(data / "grey.png", std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(data / "metadata.csv")
+      << "video,prompt,control_video,reference_image,input_image,camera_control_direction,camera_control_speed\n"
+         "clip0.mp4,one,clip1.mp4,grey.png,,LeftUp,0.1\n"
+         "clip1.mp4,two,,,grey.png,,\n";
+}
+
+/// Shapes of the extras of each cached clip, those with a control first.
+std::vector<std::map<std::string, std::vector<int64_t>>> cached(const TinyRun& run) {
+  std::vector<std::map<std::string, std::vector<int64_t>>> all;
+  for (const auto& item : fs::directory_iterator(run.folder() / "cache")) {
+    if (item.path().extension() != ".safetensors") continue;
+    auto& one = all.emplace_back();
+    const auto file = checkpoint::SafetensorsFile::open(item.path());
+    for (const auto& entry : file.entries()) one[entry.name] = entry.shape;
+  }
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return a.count("control") + a.count("camera") > b.count("control") + b.count("camera");
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST(Controls, ARowsControlReferenceAndCameraAreCached) {
+  for (const auto& [flags, masked, clip] :
+       {std::tuple(kControl, false, true), {kControl22, true, false}, {kCamera, false, false}}) {
+    TinyRun run("controls");
+    write_table(run);
+    const Result r = run.tessera(with({"prepare", run.recipe()}, flags));
+    ASSERT_EQ(r.code, 0) << r.output;
+    const auto rows = cached(run);
+    ASSERT_EQ(rows.size(), 2u) << r.output;
+    if (flags == kCamera) {
+      EXPECT_EQ(rows[0].at("camera"), (std::vector<int64_t>{8, 16}));
+      EXPECT_EQ(rows[1].count("camera"), 0u);
+      for (const auto& row : rows) EXPECT_EQ(row.at("y"), (std::vector<int64_t>{12, 2, 4, 4}));
+      continue;
+    }
+    EXPECT_EQ(rows[0].at("control"), (std::vector<int64_t>{12, 2, 4, 4}));
+    EXPECT_EQ(rows[0].count("y"), 0u) << "the row names no first picture";
+    EXPECT_EQ(rows[1].count("control"), 0u);
+    EXPECT_EQ(rows[1].at("y"), (std::vector<int64_t>{masked ? 16 : 12, 2, 4, 4}));
+    for (const auto& row : rows) {
+      EXPECT_EQ(row.at("reference"), (std::vector<int64_t>{12, 1, 4, 4}));
+      EXPECT_EQ(row.count("clip_fea"), clip ? 1u : 0u);
+    }
+  }
+}
+
+TEST(Controls, RowsWithAndWithoutConditionsTrainAlikeOnOneRankAndTwoAndWithoutACache) {
+  for (const Arguments& flags : {kControl, kCamera}) {
+    TinyRun run("controls");
+    write_table(run);
+    std::vector<std::vector<nlohmann::json>> curves;
+    for (const auto& [name, ranks, more] : {std::tuple{"one", 1, Arguments{}},
+                                            {"two", 2, Arguments{"--mesh", "cp=2"}},
+                                            {"online", 1, Arguments{"--data.cache", "online"}}}) {
+      const Result r = run.train(ranks, name, with(flags, with(more, {"--run.steps", "4"})));
+      ASSERT_EQ(r.code, 0) << name << "\n" << r.output;
+      curves.push_back(run.metrics(name));
+    }
+    for (size_t i = 0; i < curves[0].size(); ++i)
+      for (const size_t other : {1u, 2u})
+        EXPECT_NEAR(curves[0][i].at("loss").get<double>(), curves[other][i].at("loss").get<double>(), 2e-6)
+            << "step " << i << " of curve " << other;
+    for (const auto& step : curves[0])
+      for (const auto& rank : step.at("ranks"))
+        EXPECT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>());
+  }
+}
+
+TEST(Controls, SamplesHeedWhatTheyAreGiven) {
+  const auto sampled = [](const TinyRun& run, const Arguments& flags, const Arguments& more) {
+    const fs::path out = run.folder() / "clip.gif";
+    const Result r = run.tessera(with(
+        with({"sample", run.recipe(), "--sample.prompts", "one", "--sample.steps", "2", "--out", out.string()}, flags),
+        more));
+    EXPECT_EQ(r.code, 0) << r.output;
+    return text_of(out);
+  };
+  TinyRun run("controls");
+  write_table(run);
+  ASSERT_EQ(run.train(1, "run", with(kControl, {"--run.steps", "3", "--train.lr", "1e-2"})).code, 0);
+  const std::string plain = sampled(run, kControl, {});
+  EXPECT_NE(sampled(run, kControl, {"--sample.control", "clip"}), plain);
+  EXPECT_NE(sampled(run, kControl, {"--sample.reference", "clip"}), plain);
+  EXPECT_NE(sampled(run, kControl, {"--sample.image", (run.folder() / "data/grey.png").string()}), plain);
+  const auto refused = [&](const Arguments& flags, const Arguments& more, const char* words) {
+    const Result r = run.tessera(with(with({"sample", run.recipe(), "--sample.prompts", "two"}, flags), more));
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find(words), std::string::npos) << r.output;
+  };
+  refused(kControl, {"--sample.control", "clip"}, "names none");
+  refused(kControl, {"--sample.camera", "In"}, "the model has no such input");
+}
+
+TEST(Controls, SamplesFollowACamera) {
+  TinyRun run("controls");
+  write_table(run);
+  ASSERT_EQ(run.train(1, "run", with(kCamera, {"--run.steps", "3", "--train.lr", "1e-2"})).code, 0);
+  std::set<std::string> clips;
+  for (const Arguments& more :
+       {Arguments{}, {"--sample.camera", "clip"}, {"--sample.camera", "In"}, {"--sample.camera", "In:0.2"}}) {
+    const fs::path out = run.folder() / "clip.gif";
+    const Result r = run.tessera(
+        with(with({"sample", run.recipe(), "--sample.prompts", "one", "--sample.steps", "2", "--out", out.string()},
+                  kCamera),
+             more));
+    ASSERT_EQ(r.code, 0) << r.output;
+    clips.insert(text_of(out));
+  }
+  EXPECT_EQ(clips.size(), 4u) << "each of another camera";
+  const Result r =
+      run.tessera(with({"sample", run.recipe(), "--sample.prompts", "one", "--sample.camera", "In:fast"}, kCamera));
+  EXPECT_EQ(r.code, 2) << r.output;
+}
+
+}  // namespace tessera::testing
