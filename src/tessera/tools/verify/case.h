@@ -147,6 +147,12 @@ CaseResults verify_aspect_ratios(const CaseContext& context);
 CaseResults verify_published_shapes(const CaseContext& context);
 CaseResults verify_grad_scaler(const CaseContext& context);
 CaseResults verify_fp8(const CaseContext& context);
+// What other trainers have beside their models: timesteps, losses, what is held out, kept and picked.
+CaseResults verify_timestep_kinds(const CaseContext& context);
+CaseResults verify_losses(const CaseContext& context);
+CaseResults verify_eval_loss(const CaseContext& context);
+CaseResults verify_retention(const CaseContext& context);
+CaseResults verify_clip_picks(const CaseContext& context);
 // Kinds that a model's folder brings.
 CaseResults verify_schedulers(const CaseContext& context);
 CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCase& kind);
