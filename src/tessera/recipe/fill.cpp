@@ -215,7 +215,8 @@ void resolve_optimiser(Recipe& r) {
   r.plan.states.first_moment = plan::row(r.plan.states.optimizer).first_if_asked && r.train.factored_beta1 > 0;
   if (r.sample.weights == "auto")
     r.values.at("sample.weights") = r.sample.weights = r.train.ema > 0 ? "ema" : "trained";
-  if (r.eval.weights == "auto") r.values.at("eval.weights") = r.eval.weights = r.train.ema > 0 ? "ema" : "trained";
+  if (r.eval.weights == "auto") r.eval.weights = r.train.ema > 0 ? "ema" : "trained";
+  if (r.eval.on()) r.values.at("eval.weights") = r.eval.weights;
   for (const auto& [key, weights] : {std::pair("sample.weights", r.sample.weights), {"eval.weights", r.eval.weights}})
     if (weights == "ema" && r.train.ema == 0)
       throw UserError(Exit::usage, "recipe", std::string(key) + " = \"ema\", and no average is kept",

@@ -165,7 +165,7 @@ bool schedule_is(const Facts& f) {
 /// Kinds of timesteps that have a shift of a sample's size.
 bool shifts_by_size(const Facts& f) {
   const std::string& kind = f.recipe.diffusion.timesteps;
-  return kind.starts_with("by_") || kind.starts_with("flux_") || kind.starts_with("qwen_") ||
+  return kind.starts_with("by_") || kind == "flux_shift" || kind == "qwen_shift" ||
          kind.starts_with("qinglong_");
 }
 bool shifts_by_hand(const Facts& f) {
