@@ -165,8 +165,7 @@ bool schedule_is(const Facts& f) {
 /// Kinds of timesteps that have a shift of a sample's size.
 bool shifts_by_size(const Facts& f) {
   const std::string& kind = f.recipe.diffusion.timesteps;
-  return kind.starts_with("by_") || kind == "flux_shift" || kind == "qwen_shift" ||
-         kind.starts_with("qinglong_");
+  return kind.starts_with("by_") || kind == "flux_shift" || kind == "qwen_shift" || kind.starts_with("qinglong_");
 }
 bool shifts_by_hand(const Facts& f) {
   const bool unshifted = f.recipe.diffusion.timesteps == "logsnr";
@@ -582,7 +581,7 @@ std::vector<Setting> timestep_settings() {
       {"diffusion.logit_mean",
        Kind::number,
        "0",
-       "mean of the normal numbers from which timesteps are made: logit_normal, sana, diffusers, by_area, flux_shift, qwen_shift; of logsnr and the logsnr part of qinglong the mean of that logarithm",
+       "mean of the normal numbers from which timesteps are made; of logsnr and the logsnr part of qinglong the mean of that logarithm",
        diffusion<&Recipe::Diffusion::logit_mean>,
        {.needs = {kOfNormal}, .in_stages = true}},
       {"diffusion.logit_std",

@@ -178,10 +178,10 @@ class Musubi {
   }
   /// All shifted samples draw first, then those of the middle share, then the others.
   Numbers mixed() {
-    const bool flux = kind_ == "qinglong_flux";
-    if (!flux && kind_ != "qinglong_qwen") unknown("timestep_sampling", kind_);
-    const double first = flux ? 0.79 : 0.95, second = flux ? 0.9 : 0.95;
-    const double shift = by_tokens(flux ? "flux_shift" : "qwen_shift");
+    const bool of_frames = kind_ == "qinglong_flux";
+    if (!of_frames && kind_ != "qinglong_qwen") unknown("timestep_sampling", kind_);
+    const double first = of_frames ? 0.79 : 0.95, second = of_frames ? 0.9 : 0.95;
+    const double shift = by_tokens(of_frames ? "flux_shift" : "qwen_shift");
     const Numbers decisions = uniform_.take(batch_);
     Numbers t(batch_);
     for (size_t i = 0; i < batch_; ++i)
@@ -235,10 +235,10 @@ diffusion::Options pipe_options(const Settings& settings, int64_t height, int64_
   options.timesteps = method == "uniform" ? diffusion::Timesteps::uniform : diffusion::Timesteps::logit_normal;
   options.scale = settings.at("sigmoid_scale");
   const double shift = settings.value("shift", 0.0);
-  const bool flux = settings.at("flux_shift");
-  options.shift = shift != 0 ? shift
-                  : flux     ? diffusion::token_shift(static_cast<double>((height / 2) * (width / 2)), 4096, 1.15)
-                             : 1;
+  const bool of_frames = settings.at("flux_shift");
+  options.shift = shift != 0  ? shift
+                  : of_frames ? diffusion::token_shift(static_cast<double>((height / 2) * (width / 2)), 4096, 1.15)
+                              : 1;
   return options;
 }
 
