@@ -309,6 +309,20 @@ TEST_F(Training, PruningLeavesOneMoreIfItIsAsked) {
   EXPECT_EQ(prune(folder_, 1, step_folder(folder_, 40)), std::vector<std::string>{"step-000020"});
 }
 
+TEST_F(Training, PruningLeavesAWindowOfStepsAndTheBestBesideTheNewest) {
+  for (int64_t step : {10, 20, 30, 40, 50}) save(folder_, step, 1, Model(step));
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(prune(folder_, 1, {}, {.steps = 20, .best = {10}}), Names{"step-000020"}) << "step 30 is 20 steps away";
+  EXPECT_EQ(prune(folder_, 1, {}, {.steps = 19, .best = {10, 7}}), Names{"step-000030"});
+  EXPECT_EQ(prune(folder_, 1, {}, {.steps = 10}), Names{"step-000010"});
+  EXPECT_TRUE(prune(folder_, 0, {}, {.steps = 1}).empty()) << "all are kept";
+  for (const char* step : {"000005", "000040", "000060"}) write("exports/step-" + std::string(step) + "/a", "x");
+  prune_exports(path("exports"), 1, {}, {.steps = 20, .best = {5}});
+  EXPECT_EQ(saves_in(path("exports")).size(), 3u);
+  prune_exports(path("exports"), 1, {}, {.steps = 3, .best = {5}});
+  EXPECT_EQ(saves_in(path("exports")), (std::vector<Path>{path("exports/step-000005"), path("exports/step-000060")}));
+}
+
 TEST_F(Training, ExportsArePrunedByThemselvesAndThatOfAProvedCheckpointStays) {
   for (const char* step : {"000002", "000010", "999999", "1000000"})
     write("exports/step-" + std::string(step) + "/a", "x");

@@ -1,6 +1,9 @@
 // Several captions of a clip: which are drawn, how often, and that a run that resumes draws the same.
 #include "tessera/data/captions.h"
 
+#include <algorithm>
+#include <set>
+
 #include "data/scene.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/order.h"
@@ -17,6 +20,32 @@ using Texts = std::vector<std::string>;
 using Weights = std::vector<double>;
 
 }  // namespace
+
+TEST(DressedCaptions, HaveTriggerAndPrefixAndAsManyVariantsAsAreAsked) {
+  const auto dress = [](const Texts& texts, const CaptionRules& rules) { return dressed({texts, {}}, rules).texts; };
+  EXPECT_EQ(dress({"[trigger] walks", "a dog", "sks sits", ""}, {.prefix = "film: ", .trigger = "sks"}),
+            (Texts{"film: sks walks", "film: sks a dog", "film: sks sits", "film: sks"}));
+  EXPECT_EQ(dress({"[trigger] walks"}, {}), Texts{"[trigger] walks"}) << "without a trigger nothing is replaced";
+  EXPECT_EQ(kept_of_dropped({.prefix = "film: ", .trigger = "sks"}), "film: sks");
+  EXPECT_EQ(kept_of_dropped({}), "");
+
+  const CaptionRules rules{.shuffles = 40, .keep_tokens = 1, .delimiter = ";"};
+  const Texts variants = dress({"a;b;c;d"}, rules);
+  ASSERT_EQ(variants.size(), 40u);
+  std::set<std::string> seen(variants.begin(), variants.end());
+  EXPECT_EQ(seen.size(), 6u) << "all orders of three tags";
+  for (std::string text : seen) {
+    EXPECT_TRUE(text.starts_with("a;")) << text;
+    std::ranges::sort(text);
+    EXPECT_EQ(text, ";;;abcd");
+  }
+  EXPECT_EQ(dress({"a;b;c;d"}, rules), variants) << "the text alone decides";
+  EXPECT_NE(dress({"a;b;c;e"}, rules)[0].substr(0, 1), "b");
+  EXPECT_EQ(dress({"single", ""}, {.shuffles = 2}), (Texts{"single", "single", "", ""}));
+  EXPECT_EQ(dress({"a, b"}, {.shuffles = 3, .keep_tokens = 9}), (Texts{"a, b", "a, b", "a, b"}));
+  const Captions weighed = dressed({{"a", "b"}, {3, 1}}, {.shuffles = 2});
+  EXPECT_EQ(weighed.weights, (Weights{1.5, 1.5, 0.5, 0.5}));
+}
 
 TEST(CaptionShares, TheShareOfANameThatAClipLacksGoesToItsPrompt) {
   const CaptionRules rules{.shares = {{"prompt", 5}, {"_long", 20}, {"_other", 75}}};

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -46,6 +47,150 @@ TEST(TrainingSamples, DropCaptionsAndBeginCleanByTheirSharesAndNotTogether) {
     EXPECT_NEAR(begun / kDrawn, images, 0.03);
     EXPECT_NEAR(both / kDrawn, captions * images, 0.03) << "neither draw says anything of the other";
   }
+}
+
+/// The share of `count` draws that are below each of the sigmas 0.2, 0.5, 0.8 is what quantile() says, and windows hold.
+void expect_draws_of(const Options& options, const std::string& what) {
+  constexpr int kDrawn = 4000;
+  std::vector<double> drawn;
+  for (int64_t place = 0; place < kDrawn; ++place) {
+    drawn.push_back(draw(options, 3, 1, place).sigma);
+    EXPECT_TRUE(options.window.holds(drawn.back())) << what << ": " << drawn.back();
+  }
+  std::ranges::sort(drawn);
+  for (const double share : {0.1, 0.5, 0.9})
+    EXPECT_NEAR(drawn[static_cast<size_t>(share * kDrawn)], quantile(options, share), 0.03) << what << " at " << share;
+}
+
+TEST(TimestepKinds, AreDrawnAsTheirQuantilesSayInEveryWindow) {
+  for (const Timesteps timesteps : {Timesteps::uniform, Timesteps::logit_normal, Timesteps::mode, Timesteps::cosmap,
+                                    Timesteps::logsnr, Timesteps::qinglong_flux, Timesteps::qinglong_qwen})
+    for (const Window& window : {Window{}, Window{0.3, 0.7}})
+      for (const double shift : {1.0, 3.0}) {
+        Options options{.timesteps = timesteps, .mean = 0.3, .scale = 0.8, .mode_scale = 0.9, .shift = shift};
+        options.window = window;
+        expect_draws_of(options, std::to_string(static_cast<int>(timesteps)) + " shift " + std::to_string(shift));
+      }
+}
+
+TEST(TimestepKinds, ModeAndTokenShiftsAreTheirFormulas) {
+  EXPECT_DOUBLE_EQ(mode_of(0.25, 0), 0.75);
+  EXPECT_NEAR(mode_of(0.25, 1.29), 0.75 - 1.29 * (std::pow(std::cos(M_PI / 8), 2) - 0.75), 1e-15);
+  EXPECT_NEAR(token_shift(256, 4096, 1.15), std::exp(0.5), 1e-15);
+  EXPECT_NEAR(token_shift(8192, 8192, 0.9), std::exp(0.9), 1e-15);
+  const Options flux{.timesteps = Timesteps::flux_shift}, qwen{.timesteps = Timesteps::qwen_shift};
+  EXPECT_NEAR(of_size(flux, {16, 9, 61, 105}).shift, token_shift(30 * 52, 4096, 1.15), 1e-15) << "one frame counts";
+  EXPECT_NEAR(of_size(qwen, {16, 1, 60, 104}).shift, token_shift(30 * 52, 8192, 0.9), 1e-15);
+  EXPECT_EQ(of_size({.timesteps = Timesteps::mode, .shift = 7}, {16, 1, 60, 104}).shift, 7);
+}
+
+TEST(TimestepKinds, BandsHaveTheirSharesOfTheDraws) {
+  Options options{.timesteps = Timesteps::logit_normal, .shift = 3};
+  options.bands = {{{0, 0.4}, 1}, {{0.4, 0.6}, 0}, {{0.6, 1}, 3}};
+  constexpr int kDrawn = 4000;
+  int low = 0, middle = 0;
+  for (int64_t place = 0; place < kDrawn; ++place) {
+    const double sigma = draw(options, 3, 1, place).sigma;
+    low += sigma < 0.4, middle += sigma >= 0.4 && sigma < 0.6;
+  }
+  EXPECT_NEAR(low / double{kDrawn}, 0.25, 0.03);
+  EXPECT_EQ(middle, 0);
+  EXPECT_NEAR(window_mass(options, {0, 0.4}), 0.25, 1e-12);
+  EXPECT_NEAR(window_mass(options, {0.6, 1}), 0.75, 1e-12);
+  EXPECT_NEAR(window_mass(options, {0, 0.5}) + window_mass(options, {0.5, 1}), 1, 1e-9);
+  options.window = {0.6, 1};
+  expect_draws_of(options, "one band is left");
+}
+
+TEST(TimestepKinds, StrataAreEachDrawnOnceBeforeOneComesAgainWhateverTheBatch) {
+  constexpr int64_t kStrata = 6;
+  for (const int64_t batch : {1, 2, 4, 9}) {
+    const Options options{.timesteps = Timesteps::uniform, .strata = kStrata, .batch = batch};
+    std::vector<int64_t> taken;
+    for (int64_t step = 1; std::ssize(taken) < 5 * kStrata; ++step)
+      for (int64_t place = 0; place < batch; ++place)
+        taken.push_back(static_cast<int64_t>(draw(options, 11, step, place).sigma * kStrata));
+    for (size_t first = 0; first + kStrata <= taken.size(); first += kStrata) {
+      std::vector<int64_t> one(taken.begin() + static_cast<int64_t>(first),
+                               taken.begin() + static_cast<int64_t>(first) + kStrata);
+      std::ranges::sort(one);
+      for (int64_t s = 0; s < kStrata; ++s) EXPECT_EQ(one[static_cast<size_t>(s)], s) << "batch " << batch;
+    }
+  }
+  const Options shifted{.timesteps = Timesteps::mode, .shift = 3, .strata = 7, .batch = 5};
+  expect_draws_of(shifted, "strata");
+}
+
+TEST(TimestepKinds, WeightsAreTheirFormulasAndFiniteAtTheCleanEnd) {
+  EXPECT_NEAR(weight_of(Weighting::sigma_sqrt, 0.25), 16, 1e-12);
+  EXPECT_NEAR(weight_of(Weighting::sigma_sqrt, 0), 1e6, 1e-6);
+  EXPECT_NEAR(weight_of(Weighting::cosmap, 0.5), 4 / M_PI, 1e-12);
+  EXPECT_EQ(weight_of(Weighting::sigma, 0.3), 0.3);
+  EXPECT_EQ(weight_of(Weighting::none, 0.3), 1);
+  const Options options{.shift = 3, .weighting = Weighting::sigma};
+  const TrainingDraw drawn = draw(options, 1, 1, 1);
+  EXPECT_NEAR(drawn.weight, drawn.sigma, 1e-12);
+}
+
+TEST(LossForms, HaveTheSlopesOfTheirErrorsAndGoOverAtC) {
+  for (size_t kind = 0; kind < ops::kErrorKinds; ++kind)
+    for (const double c : {0.1, 0.7}) {
+      ops::ErrorForm form{.c = c};
+      form.weights = {};
+      form.weights[kind] = 1.5;
+      for (const double d : {-2.0, -0.3, -0.05, 0.04, 0.25, 1.5}) {
+        constexpr double kStep = 1e-5;
+        const double slope =
+            (ops::error_of(form, d + kStep).error - ops::error_of(form, d - kStep).error) / (2 * kStep);
+        EXPECT_NEAR(ops::error_of(form, d).slope, slope, 1e-6) << ops::kErrorNames[kind] << " at " << d;
+      }
+      EXPECT_EQ(ops::error_of(form, 0).error, 0);
+    }
+  const LossRule exponential{.form = {.c = 0.1}, .schedule = HuberSchedule::exponential, .scale = 2};
+  EXPECT_NEAR(exponential.at(0).c, 2, 1e-12);
+  EXPECT_NEAR(exponential.at(1000).c, 0.2, 1e-12);
+  const LossRule snr{.form = {.c = 0.1}, .schedule = HuberSchedule::snr};
+  EXPECT_NEAR(snr.at(1000).c, 1, 1e-12);
+  EXPECT_NEAR(snr.at(500).c, 0.9 / std::pow(1 + std::sqrt(0.5 / 0.5001), 2) + 0.1, 1e-12);
+  EXPECT_LT(snr.at(1).c, 0.11);
+}
+
+TEST(LossForms, AreTheSameOfBothTablesOfKernelsAndInParts) {
+  const at::Tensor prediction = at::randn({40, 3}), target = at::randn({40, 3});
+  for (size_t kind = 0; kind < ops::kErrorKinds; ++kind) {
+    ops::ErrorForm form{.c = 0.4};
+    form.weights = {0.2};
+    form.weights[kind] += 0.7;
+    at::Tensor of_cpu = at::empty_like(prediction), of_aten = at::empty_like(prediction);
+    ops::SampleError cpu, aten, parts;
+    ops::cpu_kernels().add_error(cpu, prediction, target, form, 0.5, 3, of_cpu);
+    ops::aten_kernels().add_error(aten, prediction, target, form, 0.5, 3, of_aten);
+    EXPECT_NEAR(cpu.value(), aten.value(), 1e-6 * std::abs(cpu.value())) << ops::kErrorNames[kind];
+    EXPECT_TRUE(at::allclose(of_cpu, of_aten, 1e-5, 1e-7)) << ops::kErrorNames[kind];
+    double expected = 0;
+    for (int64_t i = 0; i < prediction.numel(); ++i)
+      expected += ops::error_of(form, (prediction - target).view(-1)[i].item<double>()).error;
+    EXPECT_NEAR(cpu.value(), 0.5 * expected / 120, 1e-6);
+    at::Tensor scratch = at::empty({25, 3});
+    ops::cpu_kernels().add_error(parts, prediction.narrow(0, 0, 15), target.narrow(0, 0, 15), form, 0.5 * 15 / 40, 1,
+                                 scratch.narrow(0, 0, 15));
+    ops::cpu_kernels().add_error(parts, prediction.narrow(0, 15, 25), target.narrow(0, 15, 25), form, 0.5 * 25 / 40, 1,
+                                 scratch);
+    EXPECT_NEAR(parts.value(), cpu.value(), 1e-7);
+  }
+}
+
+TEST(HeldOutSamples, HaveNoiseOfTheirOwnThatTrainingNeverDraws) {
+  NoiseSettings settings{.seed = 4, .image_share = 0.5};
+  const auto noise = [&](double sigma, int64_t number) {
+    return held_out(settings, {}, clean(), sigma, number).velocity + 0.5;
+  };
+  EXPECT_TRUE(at::equal(noise(0.2, 3), noise(0.9, 3))) << "the same at each timestep";
+  EXPECT_FALSE(at::allclose(noise(0.2, 3), noise(0.2, 4)));
+  EXPECT_FALSE(at::allclose(noise(0.2, 3), noised(settings, {}, clean(), 1, 3).velocity + 0.5));
+  const TrainingSample sample = held_out(settings, {}, clean(), 0.25, 3);
+  EXPECT_TRUE(at::allclose(sample.input.x, clean().latent * 0.75 + noise(0.25, 3) * 0.25));
+  EXPECT_EQ(sample.input.t, 250);
 }
 
 TEST(TrainingSamples, LogitNormalDrawsOfAWindowHaveTheirMeanAndScale) {

@@ -174,6 +174,47 @@ TEST_F(Verify, OptimiserSchedulesAndSamplers) {
   EXPECT_EQ(r.code, 0) << r.output;
 }
 
+TEST_F(Verify, TimestepsLossesHeldOutLossesAndWhatOtherTrainersKeepAndPick) {
+  const std::vector<std::string> names = {"timestep_kinds", "losses", "eval_loss", "retention", "clip_picks"};
+  std::vector<std::string> cases = {"--mesh", "dp_shard=2"};
+  for (const std::string& name : names) cases.push_back((goldens_ / name).string());
+  const Result r = verify(cases);
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(r.output.find("refused"), std::string::npos) << r.output;
+  // A changed setting changes what is computed, or is refused by its name.
+  const auto changed = [&](const std::string& name, const std::string& from, const std::string& to,
+                           const std::string& file = "config.json") {
+    const fs::path copy = run_.folder() / (name + "-changed");
+    fs::remove_all(copy);
+    fs::copy(goldens_ / name, copy);
+    std::string text = text_of(copy / file);
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << name << ": " << from;
+    if (at != std::string::npos) text.replace(at, from.size(), to);
+    fs::permissions(copy / file, fs::perms::owner_all);
+    std::ofstream(copy / file) << text;
+    return verify({copy.string()});
+  };
+  for (const auto& [name, from, to] : {std::tuple("timestep_kinds", "\"sigmoid_scale\": 1.5", "\"sigmoid_scale\": 1.4"),
+                                       {"timestep_kinds", "\"shift\": 3.0", "\"shift\": 3.1"},
+                                       {"losses", "\"huber_delta\": 0.4", "\"huber_delta\": 0.41"},
+                                       {"losses", "\"unmasked_weight\": 0.25", "\"unmasked_weight\": 0.3"},
+                                       {"eval_loss", "\"shift\": 3.0", "\"shift\": 3.2"}})
+    EXPECT_EQ(changed(name, from, to).code, 1) << name << " " << from;
+  EXPECT_EQ(changed("retention", "\"save_last_n_steps\": 30", "\"save_last_n_steps\": 40", "cases.json").code, 1);
+  EXPECT_EQ(changed("clip_picks", "\"frame_stride\": 10", "\"frame_stride\": 9", "cases.json").code, 1);
+  for (const auto& [name, from, to, file] :
+       {std::tuple("timestep_kinds", "\"sigmoid_scale\": 1.5", "\"sigmoid_scale\": 1.5, \"unheard\": 1", "config.json"),
+        {"losses", "\"loss_type\": \"mae\"", "\"loss_type\": \"wavelet\"", "config.json"},
+        {"retention", "\"save_every\": 10", "\"save_every\": 10, \"unheard\": 1", "cases.json"},
+        {"clip_picks", "\"frame_stride\": 10", "\"frame_stride\": 10, \"unheard\": 1", "cases.json"}}) {
+    const Result refused = changed(name, from, to, file);
+    EXPECT_EQ(refused.code, 3) << name << "\n" << refused.output;
+    EXPECT_NE(refused.output.find(name == std::string("losses") ? "wavelet" : "unheard"), std::string::npos)
+        << refused.output;
+  }
+}
+
 TEST_F(Verify, QuantisedMomentsLossScalingAnd8BitFloats) {
   for (const char* mesh : {"dp_shard=1", "dp_shard=2"}) {
     const Result r = verify({"--mesh", mesh, (goldens_ / "adam8bit").string(), (goldens_ / "grad_scaler").string(),

@@ -11,7 +11,7 @@ namespace {
 std::string walked(RunWalk walk, int64_t stop_at = 0) {
   std::string text;
   while (const std::optional<Visit> visit = walk.next()) {
-    constexpr char kLetters[] = {'t', 'u', 'w', 's', 'c'};
+    constexpr char kLetters[] = {'t', 'u', 'w', 'e', 's', 'c'};
     text += (text.empty() ? "" : " ") + std::string(1, kLetters[static_cast<int>(visit->kind)]) +
             std::to_string(visit->step) + (visit->pending ? "*" : "");
     if (visit->kind == Visit::Kind::train && visit->step == stop_at) walk.stop();
@@ -25,6 +25,26 @@ TEST(RunWalk, ACheckpointComesBeforeTheSamplesOfItsStep) {
   EXPECT_EQ(walked(RunWalk(
                 {.steps = 4, .checkpoint_every = 2, .sample_every = 2, .sample_prompts = 1, .sample_steps = 2}, false)),
             "t1 t2 c2 s2 s2 t3 t4 c4 s4 s4");
+}
+
+TEST(RunWalk, HeldOutLossIsMeasuredBeforeTheSaveItMayKeepAndBehindPendingUpdates) {
+  const RunShape shape{.steps = 5, .checkpoint_every = 2, .eval_every = 2, .eval_passes = 3};
+  RunWalk walk(shape, false);
+  walk.make_up_evaluation();
+  EXPECT_EQ(walked(std::move(walk)), "e0 t1 t2 e2 c2 t3 t4 e4 c4 t5 e5 c5");
+  EXPECT_EQ(walked(RunWalk({.steps = 3, .eval_every = 2, .eval_passes = 1}, true)), "t1 t2* u2 e2 t3 u3 e3 c3");
+  EXPECT_EQ(walked(RunWalk({.steps = 2, .eval_every = 1, .eval_passes = 0}, false)), "t1 t2 c2")
+      << "nothing is held out";
+  RunWalk both({.steps = 3,
+                .first_step = 3,
+                .sample_every = 2,
+                .sample_prompts = 1,
+                .sample_steps = 1,
+                .eval_every = 3,
+                .eval_passes = 1},
+               false);
+  both.make_up_samples(), both.make_up_evaluation();
+  EXPECT_EQ(walked(std::move(both)), "e2 s2 t3 e3 c3 s3");
 }
 
 TEST(RunWalk, SamplesThatWereNotMadeAreMadeUpAheadOfTheNextStep) {

@@ -79,13 +79,15 @@ std::vector<Path> step_folders(const Path& folder, bool (*is)(const Path&)) {
   return result;
 }
 
-/// Removes all of these but the newest `keep` and `besides`; returns the names of those that are gone.
+/// Removes all of these but the newest `keep`, `besides` and `more`; returns the names of those that are gone.
 std::vector<std::string> remove_all_but(const std::vector<Path>& folders, int64_t keep,
-                                        const std::vector<Path>& besides) {
+                                        const std::vector<Path>& besides, const Retention& more) {
   std::vector<std::string> removed;
   for (size_t i = 0; keep > 0 && i + static_cast<size_t>(keep) < folders.size(); ++i) {
     const Path& folder = folders[i];
     if (std::ranges::find(besides, folder) != besides.end()) continue;
+    const int64_t step = step_of(folder.filename().string()), newest = step_of(folders.back().filename().string());
+    if (more.best.contains(step) || (more.steps > 0 && step >= newest - more.steps)) continue;
     Path going = folder;
     going += kPartial;
     std::string problem = fs::exists(going) ? remove_checkpoint(going) : "";
@@ -162,12 +164,15 @@ std::vector<std::string> clean_partials(const Path& checkpoints) {
   return removed;
 }
 
-std::vector<std::string> prune(const Path& checkpoints, int64_t keep, const std::optional<Path>& besides) {
+std::vector<std::string> prune(const Path& checkpoints, int64_t keep, const std::optional<Path>& besides,
+                               const Retention& more) {
   std::vector<Path> stay;
   for (const auto& one : {newest_proved(checkpoints), besides})
     if (one) stay.push_back(*one);
-  return remove_all_but(whole_checkpoints(checkpoints), keep, stay);
+  return remove_all_but(whole_checkpoints(checkpoints), keep, stay, more);
 }
+
+std::vector<Path> saves_in(const Path& folder) { return step_folders(folder, is_folder); }
 
 std::vector<Path> exports_behind(const Path& run, int64_t step) {
   std::vector<Path> found = step_folders(run / kExports, is_folder);
@@ -175,10 +180,10 @@ std::vector<Path> exports_behind(const Path& run, int64_t step) {
   return found;
 }
 
-void prune_exports(const Path& exports, int64_t keep, const std::optional<Path>& besides) {
+void prune_exports(const Path& exports, int64_t keep, const std::optional<Path>& besides, const Retention& more) {
   std::vector<Path> stay;
   if (besides) stay.push_back(exports / besides->filename());
-  remove_all_but(step_folders(exports, is_folder), keep, stay);
+  remove_all_but(step_folders(exports, is_folder), keep, stay, more);
 }
 
 void publish(const Path& partial, const Path& final) {

@@ -12,6 +12,7 @@
 // any instant a folder with a manifest is whole. Of what else lies there only names that are made here are touched.
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,16 +39,25 @@ std::optional<Path> newest_proved(const Path& checkpoints);
 /// may be saving meanwhile. Of exports too.
 std::vector<std::string> clean_partials(const Path& checkpoints);
 
+/// What stays beside the newest.
+struct Retention {
+  int64_t steps = 0;            ///< those of the last so many steps before the newest; 0: none
+  std::set<int64_t> best = {};  ///< and those of these steps
+};
+
 /// Removes all whole checkpoints but the newest `keep` (0 and less: keeps all), the newest proved one, and `besides`;
 /// returns their names. What cannot be removed is a warning: it is tried again at the next checkpoint.
-std::vector<std::string> prune(const Path& checkpoints, int64_t keep, const std::optional<Path>& besides = {});
+std::vector<std::string> prune(const Path& checkpoints, int64_t keep, const std::optional<Path>& besides = {},
+                               const Retention& more = {});
 
 /// In a run's folder: a folder for each save, named as its checkpoint.
 inline constexpr const char* kExports = "exports";
+/// Folders named as saves are, oldest first: of a folder of checkpoints or of exports.
+std::vector<Path> saves_in(const Path& folder);
 /// Those of steps behind `step`, oldest first.
 std::vector<Path> exports_behind(const Path& run, int64_t step);
 /// Removes all exports but the newest `keep` (0 and less: keeps all) and that of the checkpoint `besides`.
-void prune_exports(const Path& exports, int64_t keep, const std::optional<Path>& besides);
+void prune_exports(const Path& exports, int64_t keep, const std::optional<Path>& besides, const Retention& more = {});
 
 /// Gives a flushed folder its final name in one step; what had that name before is swapped out, then removed.
 void publish(const Path& partial, const Path& final);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tessera/base/check.h"
+#include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/text/text.h"
@@ -201,6 +203,66 @@ void MissingFiles::tell(Problems& problems, const std::string& of) const {
   if (dropped_ > 0)
     problems.note(std::to_string(dropped_) + " clips are left out: their prompts' scores are below data.score_drop");
 }
+
+namespace {
+
+/// Pieces between delimiters.
+std::vector<std::string> split_tags(const std::string& text, const std::string& delimiter) {
+  std::vector<std::string> tags;
+  for (size_t at = 0;;) {
+    const size_t end = text.find(delimiter, at);
+    tags.push_back(text.substr(at, end == text.npos ? end : end - at));
+    if (end == text.npos) return tags;
+    at = end + delimiter.size();
+  }
+}
+
+std::string with_trigger(std::string text, const std::string& trigger) {
+  constexpr std::string_view kPlace = "[trigger]";
+  if (trigger.empty()) return text;
+  for (size_t at = text.find(kPlace); at != text.npos; at = text.find(kPlace, at + trigger.size()))
+    text.replace(at, kPlace.size(), trigger);
+  if (text.find(trigger) != text.npos) return text;
+  return text.empty() ? trigger : trigger + " " + text;
+}
+
+}  // namespace
+
+std::string with_tags_in_order(const std::string& text, const std::string& delimiter, int64_t keep,
+                               const std::function<std::vector<size_t>(size_t count)>& order) {
+  const std::vector<std::string> tags = split_tags(text, delimiter);
+  const size_t kept = std::min(tags.size(), static_cast<size_t>(keep));
+  std::vector<std::string> all(tags.begin(), tags.begin() + static_cast<int64_t>(kept));
+  for (const size_t tag : order(tags.size() - kept)) all.push_back(tags[kept + tag]);
+  std::string result;
+  for (size_t i = 0; i < all.size(); ++i) result += (i == 0 ? "" : delimiter) + all[i];
+  return result;
+}
+
+Captions dressed(Captions captions, const CaptionRules& rules) {
+  const auto whole = [&](const std::string& text) { return rules.prefix + with_trigger(text, rules.trigger); };
+  if (rules.shuffles == 0) {
+    for (std::string& text : captions.texts) text = whole(text);
+    return captions;
+  }
+  Captions all;
+  const auto variants = static_cast<size_t>(rules.shuffles);
+  for (size_t c = 0; c < captions.texts.size(); ++c)
+    for (size_t v = 0; v < variants; ++v) {
+      const std::string& text = captions.texts[c];
+      const RandomKey key(0, Purpose::order, hash_text(text), v);
+      all.texts.push_back(whole(with_tags_in_order(text, rules.delimiter, rules.keep_tokens, [&](size_t count) {
+        std::vector<size_t> order(count);
+        std::iota(order.begin(), order.end(), 0);
+        for (size_t i = count; i > 1; --i) std::swap(order[i - 1], order[key.below(i, i)]);
+        return order;
+      })));
+      if (!captions.weights.empty()) all.weights.push_back(captions.weights[c] / static_cast<double>(variants));
+    }
+  return all;
+}
+
+std::string kept_of_dropped(const CaptionRules& rules) { return rules.prefix + rules.trigger; }
 
 NamedCaptions named_captions(const Json& object) {
   NamedCaptions named;

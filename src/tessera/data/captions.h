@@ -7,7 +7,9 @@
 //
 // A caption file is {KEY: {NAME: TEXT, ...}, ...}, a score file {KEY: {NAME: SCORE, ...}, ...}, where KEY is the
 // clip's name without its ending. A file of motion is {KEY: {NAME: NUMBER or [NUMBER, ...], ...}, ...}: the first counts.
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -39,6 +41,14 @@ struct CaptionRules {
   std::vector<std::string> columns = {};
   double fps = 0;                ///< that clips are resampled to, which column fps then says; 0: they are not
   double score_temperature = 1;  ///< a caption is drawn by score^(1 / temperature); least 0.01
+
+  std::vector<std::string> endings = {};  ///< of the files beside clips that hold their captions; empty: the usual ones
+  bool lines = false;                     ///< each line of such a file is a caption of its own
+  std::string prefix;                     ///< in front of every caption as it is written
+  std::string trigger;                    ///< stands for [trigger]; where a caption has none, in front of it
+  int64_t shuffles = 0;          ///< a caption becomes so many, its tags in another order each; 0: itself alone
+  int64_t keep_tokens = 0;       ///< tags at the front that stay where they are
+  std::string delimiter = ", ";  ///< of tags
 
   bool any() const {
     return !shares.empty() || !files.empty() || !score_files.empty() || drop_below > 0 || !motion_files.empty();
@@ -107,6 +117,16 @@ class MissingFiles {
   int64_t looked_ = 0, dropped_ = 0;
   std::map<std::string, int64_t> missing_;
 };
+
+/// The captions of a clip as they are trained: with the trigger and the prefix, and in place of each as many variants with
+/// shuffled tags as the rules say, which the text alone decides. Weights are shared out among variants.
+Captions dressed(Captions captions, const CaptionRules& rules);
+/// What stays of a caption that is dropped: prefix and trigger; empty without them.
+std::string kept_of_dropped(const CaptionRules& rules);
+/// The tags of a text, so many in front in their places and the others in the order `order` (tag i of the result was
+/// order[i] of them).
+std::string with_tags_in_order(const std::string& text, const std::string& delimiter, int64_t keep,
+                               const std::function<std::vector<size_t>(size_t count)>& order);
 
 /// Texts of a JSON object by name; null is an empty caption. Others are left out.
 NamedCaptions named_captions(const checkpoint::Json& object);

@@ -75,19 +75,22 @@ void check_caption(const std::string& text, const std::string& where) {
 }
 
 /// Captions of a folder by the names of their clips, whatever form of Unicode a file system gave them and in whichever
-/// case their ending is written. The first of caption_endings() goes before the others.
+/// case their ending is written. The first of the endings goes before the others.
 class CaptionsBeside {
  public:
+  explicit CaptionsBeside(const CaptionRules& rules)
+      : endings_(rules.endings.empty() ? caption_endings() : rules.endings) {}
+
   /// a.txt of a.mp4, and of the folder a: the one that is there, else the one that is expected.
   Path of(const Path& clip) {
     const Path stem = is_folder(clip) ? clip : Path(clip).replace_extension();
-    for (const std::string& ending : caption_endings())
+    for (const std::string& ending : endings_)
       if (Path file = Path(stem) += ending; is_file(file)) return file;
     if (!is_archive(clip.parent_path())) {
       const auto& captions = in_folder(clip.parent_path());
       if (const auto found = captions.find(compose_name(stem)); found != captions.end()) return found->second;
     }
-    return Path(stem) += caption_endings().front();
+    return Path(stem) += endings_.front();
   }
 
  private:
@@ -102,16 +105,17 @@ class CaptionsBeside {
     std::vector<Path> files;
     if (fresh)
       for (const fs::directory_entry& entry : fs::directory_iterator(folder.empty() ? "." : folder, unseen))
-        if (!is_hidden(entry.path()) && contains(caption_endings(), data::ending_of(entry.path())))
+        if (!is_hidden(entry.path()) && contains(endings_, data::ending_of(entry.path())))
           files.push_back(entry.path());
     std::ranges::sort(files);
-    for (const std::string& ending : caption_endings())
+    for (const std::string& ending : endings_)
       for (const Path& file : files)
         if (data::ending_of(file) == ending && is_file(file))
           known->second.emplace(compose_name(Path(file).replace_extension()), file);
     return known->second;
   }
 
+  const Names endings_;
   std::map<Path, std::map<std::string, Path>> folders_;
 };
 
@@ -137,20 +141,51 @@ struct Folder {
   const DatasetSpec& spec;
   Problems& problems;
   MissingFiles missing = {};
-  CaptionsBeside captions = {};
+  CaptionsBeside captions{spec.captions};
   bool first_line = false;  ///< of a caption's file, no more
   bool is_table = false;    ///< its captions are columns, not files
 };
 
+/// The default one of an object with captions by name.
+std::string caption_of(const NamedCaptions& named, const Path& file) {
+  for (const std::string& name : kCaptionColumns)
+    if (const auto found = named.find(name); found != named.end()) {
+      check_caption(found->second, file.string());
+      return found->second;
+    }
+  throw UserError(Exit::input, "data.dataset",
+                  file.string() + ": no caption, expected a text named " + joined(kCaptionColumns),
+                  "name one of its texts so, or choose other files by data.caption_ext");
+}
+
+/// Those with a word in them; none: one empty caption.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find_first_of("\r\n", at), text.size());
+    if (end > at) lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines.empty() ? std::vector<std::string>{""} : lines;
+}
+
 void add_clip(const Path& clip, std::vector<Item>& items, Folder& folder) {
   try {
-    std::string caption = caption_beside(clip, folder.captions.of(clip), folder.spec.caption);
+    const Path beside = folder.captions.of(clip);
+    std::string caption = caption_beside(clip, beside, folder.spec.caption);
+    NamedCaptions of_json;
+    if (data::ending_of(beside) == ".json" && is_file(beside)) {
+      of_json = named_captions(checkpoint::parse_json(caption, beside.string()));
+      caption = caption_of(of_json, beside);
+    }
     if (folder.first_line) caption = caption.substr(0, caption.find_first_of("\r\n"));
     Item item{clip, {caption}, clip.string()};
+    if (folder.spec.captions.lines) item.captions = lines_of(caption);
     if (folder.spec.captions.any()) {
       const CaptionFiles files(Path(clip).replace_extension(), folder.spec.captions);
       folder.missing.count(files);
-      NamedCaptions named = {{"prompt", caption}};
+      NamedCaptions named = of_json;
+      named["prompt"] = caption;
       const std::string key = clip.stem().string();
       if (files.drops(key)) return folder.missing.dropped();
       files.add_captions(key, /*renames=*/false, named);
@@ -461,8 +496,8 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
                 "data.dataset",
                 file.string() + ": expected a column " + joined(*names) + ", found " + joined(table.columns),
                 "rename the column");
-  std::vector<const Names*> read = {&kPathColumns,      &kCaptionColumns,   &kFirstColumns, &kLastColumns,
-                                    &kSoundColumns,     &kPoseColumns,      &kKnownColumns, &kGuideColumns,
+  std::vector<const Names*> read = {&kPathColumns,      &kCaptionColumns,   &kFirstColumns,   &kLastColumns,
+                                    &kSoundColumns,     &kPoseColumns,      &kKnownColumns,   &kGuideColumns,
                                     &kGuideMaskColumns, &kReferenceColumns, &kControlColumns, &kDirectionColumns,
                                     &kSpeedColumns};
   if (spec.latent_column) read.push_back(&kLatentColumns);
@@ -639,7 +674,11 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
   check_input(spec.repeats >= 1, "data.dataset",
               "data.repeats is " + std::to_string(spec.repeats) + ", expected 1 or more");
   Folder folder{spec, problems};
-  const std::vector<Item> once = read_once(spec, folder);
+  std::vector<Item> once = read_once(spec, folder);
+  for (Item& item : once) {
+    Captions captions = dressed({std::move(item.captions), std::move(item.weights)}, spec.captions);
+    item.captions = std::move(captions.texts), item.weights = std::move(captions.weights);
+  }
   folder.missing.tell(problems, "clips or archives");
   tell_unused_rules(folder);
   const std::string from = (spec.metadata.empty() ? spec.path : spec.metadata).string();

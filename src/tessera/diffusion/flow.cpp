@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
@@ -32,10 +33,32 @@ double normal_at(double p) {
   return (low + high) / 2;
 }
 
+/// Where a function that grows from 0 to 1 has this value.
+template <class Grows>
+double where(const Grows& grows, double value) {
+  double low = 0, high = 1;
+  for (int i = 0; i < 80; ++i) {
+    const double middle = (low + high) / 2;
+    (grows(middle) < value ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
 /// The probability that a continuous draw has u below `u`, 0 to 1.
 double share_below(const Options& options, double u) {
   if (u <= 0 || u >= 1 || options.timesteps == Timesteps::uniform) return std::clamp(u, 0.0, 1.0);
+  if (options.timesteps == Timesteps::mode)
+    return where([&](double p) { return mode_of(1 - p, options.mode_scale); }, u);
+  if (options.timesteps == Timesteps::cosmap) return 2 / M_PI * std::atan(2 * u - 1) + 0.5;
   return normal_below((std::log(u / (1 - u)) - options.mean) / options.scale);
+}
+
+/// Its inverse.
+double u_at(const Options& options, double p) {
+  if (options.timesteps == Timesteps::uniform) return p;
+  if (options.timesteps == Timesteps::mode) return mode_of(1 - p, options.mode_scale);
+  if (options.timesteps == Timesteps::cosmap) return (std::tan(M_PI / 2 * (p - 0.5)) + 1) / 2;
+  return 1 / (1 + std::exp(-(options.mean + options.scale * normal_at(p))));
 }
 
 /// Entry i of the table, before the shift.
@@ -77,31 +100,42 @@ double draw_anywhere(const Options& options, const RandomKey& key) {
     case Timesteps::diffusers:
     case Timesteps::by_size:
     case Timesteps::by_area:
+    case Timesteps::logsnr:
+    case Timesteps::flux_shift:
+    case Timesteps::qwen_shift:
+    case Timesteps::qinglong_flux:
+    case Timesteps::qinglong_qwen:
       return 1 / (1 + std::exp(-(options.mean + options.scale * key.normal(0))));
     case Timesteps::diffsynth:
       return 1 - static_cast<double>(key.below(0, static_cast<uint64_t>(kFlowSteps))) / kFlowSteps;
+    case Timesteps::mode:
+    case Timesteps::cosmap:
     case Timesteps::uniform:
       break;
   }
-  return key.uniform(0);
+  return u_at(options, key.uniform(0));
+}
+
+/// The u at a share, 0 to 1, of the draws that are in the window of the options.
+double u_inside(const Options& options, double share) {
+  const Window& window = options.window;
+  if (options.timesteps == Timesteps::diffsynth) {  // entries count from the noisy end
+    const auto [first, last] = table_range(options, window);
+    const auto i = static_cast<int64_t>(share * static_cast<double>(last - first));
+    return 1 - static_cast<double>(first + std::min(i, last - first - 1)) / kFlowSteps;
+  }
+  const auto [low, high] = shares(options, window);
+  return u_at(options, low + (high - low) * share);
 }
 
 /// Draws u from the window of the options.
 double draw_inside(const Options& options, const RandomKey& key) {
-  const Window& window = options.window;
-  if (options.timesteps == Timesteps::diffsynth) {
-    const auto [first, last] = table_range(options, window);
-    return 1 - static_cast<double>(first + static_cast<int64_t>(key.below(0, last - first))) / kFlowSteps;
-  }
-  const auto [low, high] = shares(options, window);
-  const double p = low + (high - low) * key.uniform(0);
-  if (options.timesteps == Timesteps::uniform) return p;
-  return 1 / (1 + std::exp(-(options.mean + options.scale * normal_at(p))));
+  if (options.timesteps != Timesteps::diffsynth) return u_inside(options, key.uniform(0));
+  const auto [first, last] = table_range(options, options.window);
+  return 1 - static_cast<double>(first + static_cast<int64_t>(key.below(0, last - first))) / kFlowSteps;
 }
 
-}  // namespace
-
-double window_mass(const Options& options, const Window& window) {
+double mass_of_one(const Options& options, const Window& window) {
   if (options.timesteps == Timesteps::diffsynth) {
     const auto [first, last] = table_range(options, window);
     return static_cast<double>(last - first) / kFlowSteps;
@@ -110,8 +144,143 @@ double window_mass(const Options& options, const Window& window) {
   return high - low;
 }
 
+Window overlap(const Window& a, const Window& b) { return {std::max(a.low, b.low), std::min(a.high, b.high)}; }
+bool is_empty(const Window& window) { return window.low >= window.high; }
+
+/// A part of a mixture, and its share of the draws.
+struct Part {
+  double share = 1;
+  Options options;
+};
+
+/// What the options draw from: themselves alone, or several distributions by their shares, which have no bands.
+std::vector<Part> parts_of(const Options& options) {
+  const auto normal = [&](double share, Timesteps timesteps, double mean, double scale, double shift) {
+    Part part{share, options};
+    part.options.timesteps = timesteps, part.options.mean = mean, part.options.scale = scale;
+    part.options.shift = shift;
+    return part;
+  };
+  const Part clean = normal(0.1, Timesteps::logsnr, -5.36 / 2, 0.5, 1);
+  if (options.timesteps == Timesteps::qinglong_flux)
+    return {normal(0.79, Timesteps::flux_shift, 0, 1, options.shift),
+            normal(0.11, Timesteps::logsnr, options.mean, options.scale, 1), clean};
+  if (options.timesteps == Timesteps::qinglong_qwen)
+    return {normal(0.95, Timesteps::qwen_shift, 0, 1, options.shift), {0.05, clean.options}};
+  if (options.bands.empty()) return {{1, options}};
+  std::vector<Part> parts;
+  double all = 0;
+  for (const Band& band : options.bands) all += band.share;
+  for (const Band& band : options.bands) {
+    Part part{0, options};
+    part.options.bands.clear();
+    part.options.window = overlap(band.window, options.window);
+    const double whole = mass_of_one(part.options, band.window);
+    if (is_empty(part.options.window) || whole <= 0) continue;
+    part.share = band.share / all * mass_of_one(part.options, part.options.window) / whole;
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+constexpr uint64_t kPartDraw = 900;  // index in the sample's timestep stream
+
+/// The part that this draw is from; of one there is no draw.
+const Options& chosen_part(const std::vector<Part>& parts, const RandomKey& key) {
+  double all = 0;
+  for (const Part& part : parts) all += part.share;
+  double left = parts.size() > 1 ? all * key.uniform(kPartDraw) : 0;
+  for (const Part& part : parts)
+    if (left < part.share)
+      return part.options;
+    else
+      left -= part.share;
+  return parts.back().options;
+}
+
+}  // namespace
+
+double window_mass(const Options& options, const Window& window) {
+  if (options.bands.empty()) return mass_of_one(options, window);
+  Options inside = options;
+  inside.window = window;
+  double mass = 0;
+  for (const Part& part : parts_of(inside)) mass += part.share;
+  return mass;
+}
+
+double mode_of(double v, double mode_scale) {
+  const double c = std::cos(M_PI / 2 * v);
+  return 1 - v - mode_scale * (c * c - 1 + v);
+}
+
+double token_shift(double tokens, double tokens_at, double log_at) {
+  return std::exp(0.5 + (log_at - 0.5) * (tokens - 256) / (tokens_at - 256));
+}
+
+double quantile(const Options& options, double share) {
+  const std::vector<Part> parts = parts_of(options);
+  double all = 0;
+  for (const Part& part : parts) all += part.share;
+  const auto below = [&](double sigma) {
+    double mass = 0;
+    for (const Part& part : parts) {
+      const Window here = overlap({0, sigma}, part.options.window);
+      const double whole = mass_of_one(part.options, part.options.window);
+      if (!is_empty(here) && whole > 0) mass += part.share * mass_of_one(part.options, here) / whole;
+    }
+    return mass / all;
+  };
+  return draw_of({.rounds_to_bf16 = options.rounds_to_bf16}, where(below, share)).sigma;
+}
+
+int64_t stratum(uint64_t seed, int64_t strata, int64_t number) {
+  const RandomKey key(seed, Purpose::timestep, ~uint64_t{0}, static_cast<uint64_t>(number / strata));
+  std::vector<int64_t> order(static_cast<size_t>(strata));
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[key.below(i, i + 1)]);
+  return order[static_cast<size_t>(number % strata)];
+}
+
 double shift_sigma(double u, double shift) { return shift * u / (1 + (shift - 1) * u); }
 double unshift_sigma(double sigma, double shift) { return sigma / (shift - (shift - 1) * sigma); }
+
+namespace {
+
+constexpr std::pair<const char*, Timesteps> kTimesteps[] = {{"uniform", Timesteps::uniform},
+                                                            {"shift", Timesteps::uniform},
+                                                            {"logit_normal", Timesteps::logit_normal},
+                                                            {"diffsynth", Timesteps::diffsynth},
+                                                            {"sana", Timesteps::nvlabs},
+                                                            {"diffusers", Timesteps::diffusers},
+                                                            {"by_size", Timesteps::by_size},
+                                                            {"by_area", Timesteps::by_area},
+                                                            {"mode", Timesteps::mode},
+                                                            {"cosmap", Timesteps::cosmap},
+                                                            {"logsnr", Timesteps::logsnr},
+                                                            {"flux_shift", Timesteps::flux_shift},
+                                                            {"qwen_shift", Timesteps::qwen_shift},
+                                                            {"qinglong_flux", Timesteps::qinglong_flux},
+                                                            {"qinglong_qwen", Timesteps::qinglong_qwen}};
+constexpr std::pair<const char*, Weighting> kWeightings[] = {{"none", Weighting::none},
+                                                             {"diffsynth", Weighting::diffsynth},
+                                                             {"sigma_sqrt", Weighting::sigma_sqrt},
+                                                             {"cosmap", Weighting::cosmap},
+                                                             {"sigma", Weighting::sigma}};
+
+template <class Rows>
+std::vector<std::string> names_of(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : rows) names.emplace_back(name);
+  return names;
+}
+
+}  // namespace
+
+const std::vector<std::string>& timestep_names() {
+  static const std::vector<std::string> names = names_of(kTimesteps);
+  return names;
+}
 
 void parse_timesteps(const std::string& text, Options& options) {
   const std::string word = text.substr(0, text.find('('));
@@ -125,27 +294,33 @@ void parse_timesteps(const std::string& text, Options& options) {
     throw UserError(Exit::usage, "diffusion.timesteps", "'" + text + "' cannot be read",
                     "write logit_normal(MEAN, SCALE), SCALE above 0");
   }
-  if (text == "uniform" || text == "shift")
-    options.timesteps = Timesteps::uniform;
-  else if (text == "diffsynth")
-    options.timesteps = Timesteps::diffsynth;
-  else if (text == "sana")
-    options.timesteps = Timesteps::nvlabs;
-  else if (text == "diffusers")
-    options.timesteps = Timesteps::diffusers;
-  else if (text == "by_size")
-    options.timesteps = Timesteps::by_size, options.least_noise = kLeastNoise;
-  else if (text == "by_area")
-    options.timesteps = Timesteps::by_area;
-  else
-    unknown("diffusion.timesteps", text,
-            {"uniform", "shift", "logit_normal", "diffsynth", "sana", "diffusers", "by_size", "by_area"});
+  const auto row = std::ranges::find(kTimesteps, text, [](const auto& r) { return std::string(r.first); });
+  if (row == std::end(kTimesteps)) unknown("diffusion.timesteps", text, timestep_names());
+  options.timesteps = row->second;
+  if (options.timesteps == Timesteps::by_size) options.least_noise = kLeastNoise;
 }
 
 Weighting parse_weighting(const std::string& text) {
-  if (text == "none") return Weighting::none;
-  if (text == "diffsynth") return Weighting::diffsynth;
-  unknown("diffusion.weighting", text, {"none", "diffsynth"});
+  for (const auto& [name, weighting] : kWeightings)
+    if (text == name) return weighting;
+  unknown("diffusion.weighting", text, names_of(kWeightings));
+}
+
+double weight_of(Weighting weighting, double sigma, double shift) {
+  constexpr double kLeast = 1 / kFlowSteps;  // the last entry of the tables in which others look it up
+  switch (weighting) {
+    case Weighting::diffsynth:
+      return training_table(shift).weight_at(kFlowSteps * sigma);
+    case Weighting::sigma_sqrt:
+      return 1 / std::pow(std::max(sigma, kLeast), 2);
+    case Weighting::cosmap:
+      return 2 / (M_PI * (1 - 2 * sigma + 2 * sigma * sigma));
+    case Weighting::sigma:
+      return sigma;
+    case Weighting::none:
+      break;
+  }
+  return 1;
 }
 
 TrainingDraw draw_of(const Options& options, double u) {
@@ -162,13 +337,20 @@ TrainingDraw draw_of(const Options& options, double u) {
     result.sigma = result.sigma < options.window.low ? options.window.low : std::nextafter(options.window.high, 0.0);
   result.t = kFlowSteps * result.sigma;
   if (options.timesteps == Timesteps::nvlabs) result.t = std::trunc(result.t);
-  if (options.weighting == Weighting::diffsynth) result.weight = training_table(options.shift).weight_at(result.t);
+  result.weight = weight_of(options.weighting, result.t / kFlowSteps, options.shift);
   return result;
 }
 
 TrainingDraw draw(const Options& options, uint64_t seed, int64_t step, int64_t sample) {
   const RandomKey key(seed, Purpose::timestep, static_cast<uint64_t>(step), static_cast<uint64_t>(sample));
-  return draw_of(options, options.window == Window{} ? draw_anywhere(options, key) : draw_inside(options, key));
+  const std::vector<Part> parts = parts_of(options);
+  const Options& from = chosen_part(parts, key);
+  if (options.strata > 0) {
+    const int64_t taken = stratum(seed, options.strata, (step - 1) * options.batch + sample);
+    const double share = (static_cast<double>(taken) + key.uniform(0)) / static_cast<double>(options.strata);
+    return draw_of(from, u_inside(from, share));
+  }
+  return draw_of(from, from.window == Window{} ? draw_anywhere(from, key) : draw_inside(from, key));
 }
 
 double size_shift(double tokens_per_frame, int64_t frames) {
@@ -188,13 +370,22 @@ double area_shift(at::IntArrayRef latent, int64_t piece, double pixels) {
   return area_shift(pixels, frames - begins);
 }
 
-bool shifts_each(Timesteps timesteps) { return timesteps == Timesteps::by_size || timesteps == Timesteps::by_area; }
+bool shifts_each(Timesteps timesteps) {
+  constexpr Timesteps kEach[] = {Timesteps::by_size,    Timesteps::by_area,       Timesteps::flux_shift,
+                                 Timesteps::qwen_shift, Timesteps::qinglong_flux, Timesteps::qinglong_qwen};
+  return std::ranges::find(kEach, timesteps) != std::end(kEach);
+}
 
 Options of_size(Options options, at::IntArrayRef latent, double pixels) {
   constexpr int64_t kPlaces = 4;  // of a token, whatever the model's patch is
   if (options.timesteps == Timesteps::by_size)
     options.shift = size_shift(static_cast<double>(latent[2] * latent[3] / kPlaces), latent[1]);
   if (options.timesteps == Timesteps::by_area) options.shift = area_shift(latent, options.piece, pixels);
+  const auto tokens = static_cast<double>((latent[2] / 2) * (latent[3] / 2));
+  if (options.timesteps == Timesteps::flux_shift || options.timesteps == Timesteps::qinglong_flux)
+    options.shift = token_shift(tokens, 4096, 1.15);
+  if (options.timesteps == Timesteps::qwen_shift || options.timesteps == Timesteps::qinglong_qwen)
+    options.shift = token_shift(tokens, 8192, 0.9);
   return options;
 }
 

@@ -27,11 +27,24 @@ enum class Timesteps {
   diffusers,  ///< 1 - i / 1000, the noisiest first, as in diffusers' trainers
   by_size,  ///< u = sigmoid(normal), and the shift is that of the sample's size (of_size), as in Open-Sora 2.0's trainer
   by_area,  ///< logit_normal, and the shift is that of the sample's area and frames, as in Open-Sora 1.2's trainer
+  // As in SD3 (Esser et al. 2024):
+  mode,    ///< heavy tails: u = 1 - v - mode_scale (cos^2(pi v / 2) - 1 + v) of a uniform v
+  cosmap,  ///< density 2 / (pi (1 - 2 u + 2 u^2))
+  logsnr,  ///< u = sigmoid(-(mean + scale * normal) / 2), a normal logarithm of the signal to noise ratio, unshifted
+  // As in musubi-tuner, the shift by the tokens of a frame:
+  flux_shift,     ///< logit_normal; exp of a line through (256, 0.5) and (4096, 1.15)
+  qwen_shift,     ///< likewise (8192, 0.9)
+  qinglong_flux,  ///< 79 % flux_shift of a standard normal number, 11 % logsnr, 10 % logsnr(5.36, 1)
+  qinglong_qwen,  ///< 95 % qwen_shift, 5 % logsnr(5.36, 1)
 };
 enum class Weighting {
   none,
-  diffsynth,  ///< a bell over t: largest at 500, zero at 1000, mean 1 over the shifted table
+  diffsynth,   ///< a bell over t: largest at 500, zero at 1000, mean 1 over the shifted table
+  sigma_sqrt,  ///< 1 / sigma^2, of at least 0.001
+  cosmap,      ///< 2 / (pi (1 - 2 sigma + 2 sigma^2))
+  sigma,       ///< sigma, as in OneTrainer
 };
+double weight_of(Weighting weighting, double sigma, double shift = 1);
 
 /// A range of shifted sigmas: low <= sigma < high, and sigma = 1 as well if high is 1.
 struct Window {
@@ -40,17 +53,37 @@ struct Window {
   bool holds(double sigma) const { return sigma >= low && (sigma < high || high >= 1); }
 };
 
+/// A part of the range of sigmas, and its share of the draws.
+struct Band {
+  Window window;
+  double share = 1;
+};
+
 struct Options {
   Timesteps timesteps = Timesteps::uniform;
-  double mean = 0, scale = 1;  ///< of logit_normal, nvlabs, diffusers and by_area
+  double mean = 0, scale = 1;  ///< of the normal number, where the distribution has one
+  double mode_scale = 1.29;    ///< of mode, -1 to 1.75
   double shift = 1;
   Weighting weighting = Weighting::none;
   Window window = {};  ///< draws are conditioned on lying in it
   /// Of by_size. The noisy latent is (1 - sigma) x0 + (sigma + least_noise (1 - sigma)) eps.
   double least_noise = 0;
-  int64_t piece = 0;            ///< of by_area: that of area_shift()
-  bool rounds_to_bf16 = false;  ///< sigma and t are numbers of bf16, as in a trainer that computes in it
+  int64_t piece = 0;             ///< of by_area: that of area_shift()
+  bool rounds_to_bf16 = false;   ///< sigma and t are numbers of bf16, as in a trainer that computes in it
+  std::vector<Band> bands = {};  ///< empty: the whole range is drawn as the distribution has it
+  /// Draws are taken from so many equal shares of the distribution in turn, each once in a random order, over the
+  /// samples of `batch` samples a step; 0: they are independent.
+  int64_t strata = 0, batch = 1;
 };
+
+/// exp of the line through (256, 0.5) and (`tokens_at`, `log_at`), by tokens a frame, as Flux shifts.
+double token_shift(double tokens, double tokens_at, double log_at);
+/// What mode makes of a uniform number.
+double mode_of(double v, double mode_scale);
+/// The sigma below which lies that share of the draws: of a distribution with a window, of those in it.
+double quantile(const Options& options, double share);
+/// The share of the distribution from which draw number `number` of a run is taken, 0 to strata - 1.
+int64_t stratum(uint64_t seed, int64_t strata, int64_t number);
 
 /// The shift of a clip with that many tokens a frame (places of 2 x 2 latent values) and latent frames, in Open-Sora 2.0
 /// (Peng et al. 2025): the line through (256, 1) and (4096, 3), times the root of the frames.
@@ -68,9 +101,9 @@ bool shifts_each(Timesteps timesteps);
 /// `pixels` of a frame, for by_area, where they are known.
 Options of_size(Options options, at::IntArrayRef latent, double pixels = 0);
 
-/// "uniform", "shift" (a synonym), "logit_normal", "logit_normal(0.5, 1.2)", "diffsynth", "sana", "diffusers", "by_size",
-/// "by_area".
-/// Throws UserError (usage) naming the nearest known name.
+/// Names of Timesteps in recipes: "uniform", "shift" (a synonym), "logit_normal", "sana" ...
+const std::vector<std::string>& timestep_names();
+/// One of these, or "logit_normal(0.5, 1.2)". Throws UserError (usage) naming the nearest known name.
 void parse_timesteps(const std::string& text, Options& options);
 Weighting parse_weighting(const std::string& text);
 

@@ -13,6 +13,8 @@ int64_t spare_place(const plan::Plan& plan, int64_t batch, int dp_rank, int64_t 
   return std::min(plan::slice_of(plan, batch, dp_rank, micro).first, batch - 1);
 }
 
+size_t LossByTimestep::bin(double t) { return static_cast<size_t>(std::clamp<double>(t / 1000 * kBins, 0, kBins - 1)); }
+
 void FlowMatching::begin(PassData pass) {
   pass_ = std::move(pass);
   by_weight_.assign(pass_.weighed ? pass_.places.size() : 0, 0.0);
@@ -20,6 +22,7 @@ void FlowMatching::begin(PassData pass) {
   products_.clear();
   micros_.clear();
   loss_ = 0;
+  by_timestep_ = {};
   bad_sample_ = -1;
 }
 
@@ -56,6 +59,8 @@ net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m) cons
     m.weights.push_back(sample.weight);
     m.frame_weights.push_back(sample.frame_weights);
     m.indices.push_back(sample.index);
+    m.forms.push_back(sample.form);
+    m.t.push_back(sample.input.t);
     samples.push_back(sample.input);
   }
   net::Batch batch = model_.pack(samples);
@@ -83,9 +88,12 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
   at::Tensor gradient = all_count ? at::empty_like(prediction) : at::zeros_like(prediction);
   const at::Tensor answer = with_sums(prediction, batch, m);
   for (size_t s = 0; s < m.targets.size(); ++s) {
-    losses_.push_back({share(m, s), m.indices[s],
+    const auto [first, last] = batch.predictions_of(s);
+    const auto [begin, end] = rows_here(batch, s);
+    const double part = last > first ? static_cast<double>(end - begin) / static_cast<double>(last - first) : 0;
+    losses_.push_back({share(m, s), m.indices[s], LossByTimestep::bin(m.t[s]), part,
                        sample_error(answer, batch, s, m.targets[s], share(m, s) * pass_.gradient_scale, gradient,
-                                    m.frame_weights[s])});
+                                    m.frame_weights[s], m.forms[s])});
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
   }
   return gradient;
@@ -110,7 +118,10 @@ void FlowMatching::read(std::span<const double> numbers) {
   for (const PendingLoss& b : losses_) {
     const double error = b.error.number.defined() ? *next++ * b.error.unit : 0;
     if (!std::isfinite(error) && bad_sample_ < 0) bad_sample_ = b.index;
-    if (pass_.counts) loss_ += error * b.share;
+    if (!pass_.counts) continue;
+    loss_ += error * b.share;
+    by_timestep_.sums[b.bin] += error;
+    by_timestep_.counts[b.bin] += b.part;
   }
   for (const auto& [own, product] : products_) by_weight_[static_cast<size_t>(own)] = *next++ / pass_.gradient_scale;
   losses_.clear(), products_.clear();

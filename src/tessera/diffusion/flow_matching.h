@@ -6,6 +6,7 @@
 //   objective.begin({.plan = &plan, .samples = &samples, .places = places, .step = own_step});
 //   engine.run(pass, objective, report);
 //   objective.loss();                                    // this rank's share of the step's mean loss
+#include <array>
 #include <map>
 #include <vector>
 
@@ -33,6 +34,14 @@ struct PassData {
   bool counts = true;  ///< whether the loss counts; of several experts that predict together, one counts it
 };
 
+/// Losses of samples by tenths of the range of timesteps, without the weights that samples have by their timestep: sums,
+/// and how many samples they are of, where ranks that share a sample have a part of it each.
+struct LossByTimestep {
+  static constexpr size_t kBins = 10;
+  std::array<double, kBins> sums{}, counts{};
+  static size_t bin(double t);  ///< of a timestep, 0 to 1000
+};
+
 class FlowMatching final : public net::Objective {
  public:
   /// The model must outlive this object.
@@ -55,6 +64,8 @@ class FlowMatching final : public net::Objective {
 
   // after read
   double loss() const { return loss_; }  ///< this rank's share of the step's mean loss
+  /// The same by the timestep of the sample.
+  const LossByTimestep& by_timestep() const { return by_timestep_; }
   /// data-set index of the first sample with a non-finite loss; -1
   int64_t bad_sample() const { return bad_sample_; }
   /// By PassData::places: the gradient of the loss with respect to the weight of this expert's prediction, which is
@@ -68,12 +79,16 @@ class FlowMatching final : public net::Objective {
     std::vector<double> weights;
     std::vector<std::vector<double>> frame_weights;
     std::vector<int64_t> indices;
+    std::vector<ops::ErrorForm> forms;
+    std::vector<double> t;
     int64_t first = 0;  // index of its first sample among this dp rank's samples
   };
   /// A loss value that is read at the end of the pass.
   struct PendingLoss {
     double share = 0;
     int64_t index = 0;
+    size_t bin = 0;   // of LossByTimestep
+    double part = 0;  // of the sample's predictions that this rank has
     ops::SampleError error;
   };
   net::Batch pack(const std::vector<int64_t>& places, Micro& micro) const;
@@ -93,6 +108,7 @@ class FlowMatching final : public net::Objective {
   std::vector<std::pair<int64_t, at::Tensor>> products_;  // of own samples: of gradients and predictions, [1] of fp64
   std::vector<double> by_weight_;
   double loss_ = 0;
+  LossByTimestep by_timestep_;
   int64_t bad_sample_ = -1;
 };
 

@@ -167,6 +167,29 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
   }
   sample.velocity = velocity(clean.latent, noise, timesteps.least_noise);
   sample.weight = drawn.weight;
+  sample.form = settings.loss.at(drawn.t);
+  return sample;
+}
+
+TrainingSample held_out(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,
+                        double sigma, int64_t number) {
+  constexpr uint64_t kNoStep = ~uint64_t{0};  // that training never has
+  const at::Tensor noise = at::empty(clean.latent.sizes(), at::kFloat);
+  RandomKey(settings.seed, Purpose::noise, kNoStep, static_cast<uint64_t>(number))
+      .normal(noise.mutable_data_ptr<float>(), 0, noise.numel());
+  TrainingSample sample;
+  sample.input.x = add_noise(clean.latent, noise, sigma, settings.timesteps.least_noise);
+  sample.input.t = 1000 * sigma;
+  sample.input.context = clean.context;
+  sample.input.extra = clean.extra;
+  const bool always = conditions.always_clean || settings.image_share >= 1;
+  if (conditions.clean_first && always && clean.latent.size(1) > 1 && !clean.extra.count("image_latent"))
+    sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1).contiguous();
+  if (reads_beside(conditions) && !settings.mask_types.empty())
+    sample.input.extra["mask_index"] =
+        frame_index(std::vector<char>(static_cast<size_t>(clean.latent.size(1)), char{0}));
+  sample.velocity = velocity(clean.latent, noise, settings.timesteps.least_noise);
+  sample.form = settings.loss.at(sample.input.t);
   return sample;
 }
 

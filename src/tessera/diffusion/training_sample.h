@@ -8,15 +8,17 @@
 #include <string>
 
 #include "tessera/diffusion/flow.h"
+#include "tessera/diffusion/loss.h"
 #include "tessera/families/frames/given_frames.h"
 #include "tessera/net/model.h"
 
 namespace tessera::diffusion {
 
 struct TrainingSample {
-  net::Sample input;    ///< noisy latent and other inputs of the model
-  at::Tensor velocity;  ///< [C, F, H, W], the target
-  double weight = 1;    ///< of the sample's loss
+  net::Sample input;         ///< noisy latent and other inputs of the model
+  at::Tensor velocity;       ///< [C, F, H, W], the target
+  double weight = 1;         ///< of the sample's loss
+  ops::ErrorForm form = {};  ///< of its error
   /// Of each latent frame in the mean over frames that the loss is; empty: 1 each. Frames that are given have 0.
   std::vector<double> frame_weights = {};
   int64_t index = 0;  ///< index in the data set
@@ -39,6 +41,7 @@ int64_t host_bytes(const TrainingSample& sample);
 struct NoiseSettings {
   uint64_t seed = 0;
   Options timesteps = {};
+  LossRule loss = {};
   /// share of samples that begin with a clean frame, for models that support it (net::Conditions)
   double image_share = 0;
   /// Kinds of given frames by their weights, in place of image_share; for models with Conditions::given_frames.
@@ -60,5 +63,10 @@ std::vector<families::GivenFrames> given_frames(const NoiseSettings& settings, c
 
 TrainingSample noised(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,
                       int64_t step, int64_t place);
+
+/// A held-out sample at a given sigma: noise of `number`, its own caption, no frames that are drawn. Of no random numbers
+/// that training uses.
+TrainingSample held_out(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,
+                        double sigma, int64_t number);
 
 }  // namespace tessera::diffusion

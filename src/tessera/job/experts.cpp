@@ -180,11 +180,51 @@ recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t 
   return recipe;
 }
 
+namespace {
+
+/// LOW:HIGH with their shares, as read_bands() of the recipe lets them through.
+std::vector<diffusion::Band> bands_of(const std::vector<families::Weighted>& written) {
+  std::vector<diffusion::Band> bands;
+  for (const families::Weighted& each : written) {
+    const size_t colon = each.name.find(':');
+    bands.push_back({{to_number(each.name.substr(0, colon)), to_number(each.name.substr(colon + 1))}, each.weight});
+  }
+  return bands;
+}
+
+}  // namespace
+
+diffusion::LossRule loss_rule(const recipe::Recipe& recipe) {
+  diffusion::LossRule rule;
+  rule.form.weights = {};
+  for (const families::Weighted& term : recipe.diffusion.loss)
+    for (size_t kind = 0; kind < ops::kErrorKinds; ++kind)
+      if (term.name == ops::kErrorNames[kind]) rule.form.weights[kind] += term.weight;
+  rule.form.c = recipe.diffusion.huber_c;
+  rule.schedule = diffusion::huber_schedule_of(recipe.diffusion.huber_schedule);
+  rule.scale = recipe.diffusion.huber_scale;
+  return rule;
+}
+
 diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& expert) {
   diffusion::Options options;
+  options.mean = recipe.diffusion.logit_mean, options.scale = recipe.diffusion.logit_std;
   diffusion::parse_timesteps(recipe.diffusion.timesteps, options);
+  using diffusion::Timesteps;
   options.shift = recipe.diffusion.shift;
   options.piece = expert.piece;
+  options.mode_scale = recipe.diffusion.mode_scale;
+  options.strata = recipe.diffusion.strata, options.batch = recipe.train.global_batch;
+  const bool mixed = options.timesteps == Timesteps::qinglong_flux || options.timesteps == Timesteps::qinglong_qwen;
+  if (mixed || options.timesteps == Timesteps::logsnr) options.mean /= -2, options.scale /= 2;
+  if (options.timesteps == Timesteps::logsnr) options.shift = 1;
+  options.bands = bands_of(recipe.diffusion.bands);
+  if (!options.bands.empty() && diffusion::shifts_each(options.timesteps))
+    throw UserError(Exit::usage, "diffusion.bands",
+                    recipe.diffusion.timesteps +
+                        " shifts the timesteps of each sample by its size, so no share of "
+                        "them lies in a band",
+                    "leave diffusion.bands out, or choose another diffusion.timesteps");
   options.weighting = diffusion::parse_weighting(recipe.diffusion.weighting);
   options.window = {std::max(expert.window.low, recipe.diffusion.min_t),
                     std::min(expert.window.high, recipe.diffusion.max_t)};

@@ -14,6 +14,7 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/diffusion/expert_order.h"
 #include "tessera/diffusion/flow.h"
+#include "tessera/diffusion/loss.h"
 #include "tessera/engine/store/store.h"
 #include "tessera/net/model.h"
 #include "tessera/recipe/stages.h"
@@ -58,6 +59,8 @@ recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t 
 
 /// How the timesteps of one of them are drawn. Throws UserError (usage) when diffusion.min_t and max_t leave it none.
 diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& expert);
+/// What diffusion.loss and diffusion.huber_* say.
+diffusion::LossRule loss_rule(const recipe::Recipe& recipe);
 
 /// The expert that trains at each step of the run: runs of experts.turn steps, drawn by experts.shares or by the mass
 /// that each window has under the timestep distribution of the part of the run. With a gate it is always 0.

@@ -1,6 +1,7 @@
 #include "tessera/ops/kernels.h"
 
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <string_view>
 
@@ -10,6 +11,28 @@
 #include "tessera/ops/session.h"
 
 namespace tessera::ops {
+
+ErrorValue error_of(const ErrorForm& form, double d) {
+  const double c = form.c, size = std::abs(d), root = std::sqrt(d * d + c * c), sign = d < 0 ? -1 : d > 0 ? 1 : 0;
+  const ErrorValue squares{d * d, 2 * d}, absolute{size, sign}, soft{root - c, root > 0 ? d / root : 0},
+      hard = size < c ? ErrorValue{d * d / 2, d} : ErrorValue{c * (size - c / 2), c * sign};
+  // In the order of ErrorKind. The last is |d| - log 2 + log(1 + exp(-2 |d|)), which overflows for no d.
+  const ErrorValue kinds[kErrorKinds] = {squares,
+                                         absolute,
+                                         {2 * c * soft.error, 2 * c * soft.slope},
+                                         {2 * soft.error, 2 * soft.slope},
+                                         soft,
+                                         hard,
+                                         {hard.error / c, hard.slope / c},
+                                         {size - M_LN2 + std::log1p(std::exp(-2 * size)), std::tanh(d)}};
+  ErrorValue sum;
+  for (size_t kind = 0; kind < kErrorKinds; ++kind)
+    if (form.weights[kind] != 0) {
+      sum.error += form.weights[kind] * kinds[kind].error;
+      sum.slope += form.weights[kind] * kinds[kind].slope;
+    }
+  return sum;
+}
 
 namespace {
 

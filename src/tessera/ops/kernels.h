@@ -15,6 +15,8 @@
 // what these allocate on a GPU ([Note: memory of a target] in session.h).
 //
 // Shapes as in ops.h. Outputs that the caller passes are contiguous in their last dim. "Adds to" means +=.
+#include <array>
+
 #include "tessera/ops/adapter.h"
 #include "tessera/ops/ops.h"
 
@@ -50,6 +52,33 @@ struct FrozenLinearParts {
 };
 /// Which gradient of x a backward makes; in_place: it overwrites x.
 enum class InputGradient { none, fresh, in_place };
+
+/// What is made of the difference d of a prediction and its target: a weighted sum of these. c: where they go over from
+/// squares to absolute values.
+enum class ErrorKind {
+  mse,             ///< d^2
+  mae,             ///< |d|
+  huber,           ///< 2 c (sqrt(d^2 + c^2) - c), as in sd-scripts and SimpleTuner
+  smooth_l1,       ///< 2 (sqrt(d^2 + c^2) - c), likewise
+  pseudo_huber,    ///< sqrt(d^2 + c^2) - c, as in ai-toolkit
+  true_huber,      ///< d^2 / 2 below c, else c (|d| - c / 2), as torch has it
+  true_smooth_l1,  ///< true_huber / c, likewise
+  log_cosh,        ///< log(cosh d)
+};
+inline constexpr size_t kErrorKinds = static_cast<size_t>(ErrorKind::log_cosh) + 1;
+inline constexpr const char* kErrorNames[kErrorKinds] = {"mse",          "mae",        "huber",          "smooth_l1",
+                                                         "pseudo_huber", "true_huber", "true_smooth_l1", "log_cosh"};
+struct ErrorForm {
+  std::array<double, kErrorKinds> weights = {1};
+  double c = 1;
+  double& operator[](ErrorKind kind) { return weights[static_cast<size_t>(kind)]; }
+  bool is_mse() const { return *this == ErrorForm{.c = c}; }
+  bool operator==(const ErrorForm&) const = default;
+};
+struct ErrorValue {
+  double error = 0, slope = 0;  ///< and its derivative by d
+};
+ErrorValue error_of(const ErrorForm& form, double d);
 
 /// The error of a sample, left where its prediction is until the host reads it: number * unit.
 struct SampleError {
@@ -112,10 +141,9 @@ struct Kernels {
   Tensor (*gelu_tanh_gradient)(const Tensor& dy, const Tensor& x);
 
   // Losses, fp32.
-  /// Adds `part` of the mean squared difference of some rows to their sample's error, and writes the gradient of `scale`
-  /// times that mean.
-  void (*add_error)(SampleError& error, const Tensor& prediction, const Tensor& target, double part, double scale,
-                    const Tensor& gradient);
+  /// Adds `part` of the mean error of some rows to their sample's, and writes the gradient of `scale` times that mean.
+  void (*add_error)(SampleError& error, const Tensor& prediction, const Tensor& target, const ErrorForm& form,
+                    double part, double scale, const Tensor& gradient);
   /// The sum of a * b, [1] fp64.
   Tensor (*dot)(const Tensor& a, const Tensor& b);
 

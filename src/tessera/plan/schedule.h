@@ -127,7 +127,7 @@ inline bool carries_tokens(Op op) {
   return op == Op::forward || op == Op::recompute || op == Op::backward || op == Op::finish;
 }
 /// Bytes each rank contributes to the control exchange of `norm`: kControlDoubles doubles (see engine/step_calls.h).
-inline constexpr int kControlDoubles = 48;
+inline constexpr int kControlDoubles = 72;
 inline constexpr int64_t kControlBytes = kControlDoubles * 8;
 
 /// One line of schedule.jsonl, without times: {"rank","step","i","phase","op",...}. `i` counts within (rank, step).

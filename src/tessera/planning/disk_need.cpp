@@ -46,7 +46,7 @@ RunDisk run_disk(const Planned& planned) {
     }
   disk.checkpoint_bytes *= plan.experts;
 
-  const int64_t every = planned.run.checkpoint_every;
+  const int64_t every = planned.saves_by_clock ? 1 : planned.run.checkpoint_every;
   const int64_t written = every > 0 ? (planned.run.steps + every - 1) / every : 1;
   const auto at_once = [&](int64_t kept, int64_t more) { return kept > 0 ? std::min(written, kept + more) : written; };
   disk.checkpoints = at_once(planned.checkpoints_kept, plan.experts > 1 ? 3 : 2);

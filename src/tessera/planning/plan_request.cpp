@@ -192,6 +192,15 @@ void add_batches(PlanRequest& request, const recipe::Recipe& recipe, const job::
                   "set train.global_batch for all of them");
 }
 
+/// Forward passes of one measurement of the held-out loss: a guidance branch of the sampler's program takes a sample. Where
+/// nobody has read the data yet they are as many as one pass takes.
+int held_out_passes(const recipe::Recipe::Eval& eval, int branches, const Mesh& mesh) {
+  if (!eval.on()) return 0;
+  const int64_t at_once = int64_t{branches} * mesh.dp_size();
+  const int64_t points = recipe::Recipe::Eval::kQuantiles + std::ssize(eval.sigmas);
+  return static_cast<int>(points * div_up(std::max<int64_t>(eval.items, 1), at_once));
+}
+
 }  // namespace
 
 PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
@@ -301,8 +310,13 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   // CPUs without 16-bit products have no rate for them: their kernels widen and compute in fp32.
   if (request.planner.compute != DType::f32 && request.machine.profile.device.gemm.contains("bf16"))
     request.machine.dtype = "bf16";  // fp16 has the same rate
-  request.checkpoints_kept = static_cast<int>(recipe.checkpoint.keep);
-  request.exported = {recipe.lora.on, 1, recipe.exports_saves(), recipe.checkpoint.keep_exports};
+  const recipe::Recipe::Checkpoint& saves = recipe.checkpoint;
+  request.saves_by_clock = saves.every_minutes > 0;
+  const int64_t between = request.saves_by_clock ? 1 : std::max<int64_t>(saves.every, 1),
+                more = saves.keep_steps / between + saves.keep_best;  // beside the newest
+  const auto kept = [&](int64_t newest) { return newest > 0 ? newest + more : 0; };
+  request.checkpoints_kept = static_cast<int>(kept(saves.keep));
+  request.exported = {recipe.lora.on, 1, recipe.exports_saves(), kept(saves.keep_exports)};
   if (recipe.lora.on) {
     std::set<std::string> namings(recipe.lora.exports.begin(), recipe.lora.exports.end());
     namings.insert("diffusers");  // which the others are made from
@@ -311,6 +325,8 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.run.steps = recipe.run.steps;
   request.run.checkpoint_every = recipe.checkpoint.every;
   request.run.sample_every = recipe.sample.every;
+  request.run.eval_every = recipe.eval.on() ? recipe.eval.every : 0;
+  request.run.eval_passes = held_out_passes(recipe.eval, shapes.guidance_branches, mesh);
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe, *job.model);
   return request;

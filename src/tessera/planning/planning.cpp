@@ -42,7 +42,7 @@ plan::RunSchedules Planned::schedules(int rank) const {
 
 plan::MemoryCurve Planned::memory(int rank) const {
   const plan::RunSchedules all = schedules(rank);
-  const bool samples = run.sample_every > 0;
+  const bool samples = run.forwards();
   const auto curve = [&](const plan::Plan& of, const plan::Schedule& train) {
     return plan::memory_curve(spec, of, train, rank, all.arena(samples), all.host_arena(samples));
   };
@@ -344,6 +344,7 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   planned.host_encoders = request.host_encoders;
   planned.kept_weights = request.kept_weights;
   planned.checkpoints_kept = request.checkpoints_kept;
+  planned.saves_by_clock = request.saves_by_clock;
   planned.exported = request.exported;
   planned.encoders = request.encoders;
   planned.encoding = request.encoding;

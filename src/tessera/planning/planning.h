@@ -82,20 +82,21 @@ struct PlanRequest {
   std::string notes;                  ///< warnings about that file and about the autoencoder, reported with the plan
   plan::RunShape run;
   Routing routing;
-  int guidance_branches = 2;   ///< forward passes of one sampler step
-  int device_threads = 1;      ///< that compute on the device: the step's, and those of encoders beside it
-  bool deterministic = false;  ///< run.deterministic
-  int64_t resident = 0;        ///< bytes of tensors resident through the run beside the engine's
-  int64_t of_mesh = 0;         ///< further ones, which other meshes have otherwise: RankShare::resident
-  int64_t between_steps = 0;   ///< further bytes resident only between steps, while a sample is decoded
-  EncoderBytes encoders;       ///< memory of `prepare` and of sampling, for reports
-  EncoderSeconds encoding;     ///< what machine.beside was made of, for reports
-  int checkpoints_kept = 0;    ///< 0: all checkpoints of the run
-  Exported exported = {};      ///< what the run writes for other programs
-  int64_t cache_entry = 0;     ///< bytes of a cached sample with the longest text; 0: no cache
-  int64_t host_sample = 0;     ///< host bytes of a training sample with noise and target (train/loader.h)
-  int64_t host_encoders = 0;   ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
-  int64_t kept_weights = 0;    ///< host bytes of a rank for its weights as they were, while sample.lora is in them
+  int guidance_branches = 2;    ///< forward passes of one sampler step
+  int device_threads = 1;       ///< that compute on the device: the step's, and those of encoders beside it
+  bool deterministic = false;   ///< run.deterministic
+  int64_t resident = 0;         ///< bytes of tensors resident through the run beside the engine's
+  int64_t of_mesh = 0;          ///< further ones, which other meshes have otherwise: RankShare::resident
+  int64_t between_steps = 0;    ///< further bytes resident only between steps, while a sample is decoded
+  EncoderBytes encoders;        ///< memory of `prepare` and of sampling, for reports
+  EncoderSeconds encoding;      ///< what machine.beside was made of, for reports
+  int checkpoints_kept = 0;     ///< 0: all checkpoints of the run
+  bool saves_by_clock = false;  ///< beside those of run.checkpoint_every; any step may be saved
+  Exported exported = {};       ///< what the run writes for other programs
+  int64_t cache_entry = 0;      ///< bytes of a cached sample with the longest text; 0: no cache
+  int64_t host_sample = 0;      ///< host bytes of a training sample with noise and target (train/loader.h)
+  int64_t host_encoders = 0;    ///< host bytes of a rank's encoders, with what they work in: data.encoders = "host"
+  int64_t kept_weights = 0;     ///< host bytes of a rank for its weights as they were, while sample.lora is in them
   std::function<RankShare(const Mesh&)> share_on = {};             ///< of other meshes; empty: as here
   std::shared_ptr<Measurements> measurements = no_measurements();  ///< that copies of a request share
   OnPlanPhase on_phase = {};
@@ -118,11 +119,12 @@ struct Planned {
   int64_t budget = 0;                          ///< device bytes a rank; 0: unlimited
   int64_t host_budget = 0;                     ///< host bytes a rank; 0: the planner offloads nothing
   int checkpoints_kept = 0;                    ///< 0: all of the run
-  Exported exported = {};                      ///< see PlanRequest
-  int64_t cache_entry = 0;                     ///< see PlanRequest
-  int64_t host_sample = 0;                     ///< see PlanRequest
-  int64_t host_encoders = 0;                   ///< see PlanRequest
-  int64_t kept_weights = 0;                    ///< see PlanRequest
+  bool saves_by_clock = false;
+  Exported exported = {};     ///< see PlanRequest
+  int64_t cache_entry = 0;    ///< see PlanRequest
+  int64_t host_sample = 0;    ///< see PlanRequest
+  int64_t host_encoders = 0;  ///< see PlanRequest
+  int64_t kept_weights = 0;   ///< see PlanRequest
   plan::RunShape run;
   Routing routing;
   int guidance_branches = 2;

@@ -51,9 +51,10 @@ Controls controls_of(const data::Item& item) {
 std::vector<Controls> prompt_controls(const recipe::Recipe::Sample& sample, const std::vector<std::string>& prompts,
                                       const std::function<std::vector<data::Item>()>& clips,
                                       const net::Conditions& wanted) {
-  const Asked all[] = {{"sample.control", sample.controls, wanted.control_dim > 0, "control_video"},
-                       {"sample.reference", sample.references, wanted.reference_dim > 0 || wanted.references > 0, "reference_image"},
-                       {"sample.camera", sample.cameras, wanted.camera_scale > 0, "camera_control_direction"}};
+  const Asked all[] = {
+      {"sample.control", sample.controls, wanted.control_dim > 0, "control_video"},
+      {"sample.reference", sample.references, wanted.reference_dim > 0 || wanted.references > 0, "reference_image"},
+      {"sample.camera", sample.cameras, wanted.camera_scale > 0, "camera_control_direction"}};
   for (const Asked& one : all)
     if (!one.files.empty() && !one.taken)
       throw UserError(Exit::usage, one.key, "the model has no such input", std::string("leave ") + one.key + " out");

@@ -102,7 +102,9 @@ class Preparation {
   void encode_prompts(Text& text) {
     for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode(prompt));
     if (options_.prompts) data_.negative_ = text.encode_negative(recipe_.sample.negative_prompt);
-    if (drops() && !stored_null()) data_.null_caption_ = text.encode_negative("");
+    if (!drops() || stored_null()) return;
+    const std::string kept = data::kept_of_dropped(recipe_.data.captions);
+    data_.null_caption_ = kept.empty() ? text.encode_negative("") : text.encode(kept);
   }
 
   /// Nothing of the data set but features of pictures: its text encoders stay.
@@ -161,7 +163,7 @@ class Preparation {
     data_.items_ = read_items(recipe_, problems_);
     for (const std::string& note : problems_.notes()) log::info("data: " + note);
     if (options_.prompts) data_.prompts_ = sample_prompts(recipe_, data_.items_);
-    if (options_.prompts && rank_ == 0) tell_random_prompts(recipe_);
+    if (options_.prompts && rank_ == 0) tell_random_prompts(recipe_.data);
     captions_ = distinct_captions(data_.items_);
     pace.barrier();
     comm_.check_agreement("data set", data_.digest_ = digest_of_rows(data_.items_));

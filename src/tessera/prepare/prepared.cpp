@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/files/tensor_file.h"
 #include "tessera/data/video.h"
@@ -147,9 +149,11 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) con
   const Pictures pictures = clip_pictures(item(index), spec, wanted);
   std::map<std::string, at::Tensor> extras;
   if (pictures.first.defined())
-    extras["y"] = encoded(of_recipe_.encoders, [&] { return image_input(*job_->codec, pictures, spec.frames, wanted); });
+    extras["y"] =
+        encoded(of_recipe_.encoders, [&] { return image_input(*job_->codec, pictures, spec.frames, wanted); });
   if (pictures.first.defined() && wanted.clean_first)
-    extras["image_latent"] = encoded(of_recipe_.encoders, [&] { return job_->codec->encode(pictures.first.unsqueeze(1)); });
+    extras["image_latent"] =
+        encoded(of_recipe_.encoders, [&] { return job_->codec->encode(pictures.first.unsqueeze(1)); });
   if (const auto seen = seen_.find(samples_.at(index).clip); seen != seen_.end())
     extras[wanted.image_extra] = tensor_of(seen->second);
   else if (wanted.control_dim > 0 && wanted.clip_dim > 0)
@@ -171,6 +175,26 @@ int64_t PreparedData::clip_of_prompt(int prompt) const {
   return -1;
 }
 
+namespace {
+
+/// Of the clips of a data set those that are held out, or those that are trained on: each clip is one or the other by its
+/// name and eval.seed alone, whatever else is in the data set, so that a longer one holds out the same.
+std::vector<data::Item> of_share(std::vector<data::Item> items, const recipe::Recipe::Eval& eval) {
+  if (!eval.on() || !eval.paths.empty()) return items;
+  const auto is_held_out = [&](const data::Item& item) {
+    const RandomKey key(static_cast<uint64_t>(eval.seed), Purpose::order, hash_text(item.path.filename().string()));
+    return key.uniform(0) < eval.share;
+  };
+  const auto held_out = std::ranges::count_if(items, is_held_out);
+  check_input(held_out > 0 && held_out < std::ssize(items), "eval.share",
+              std::to_string(held_out) + " of " + std::to_string(items.size()) + " clips are held out",
+              "hold out a larger or smaller share, change eval.seed, or name the clips by eval.path");
+  std::erase_if(items, [&](const data::Item& item) { return is_held_out(item) != eval.held_out; });
+  return items;
+}
+
+}  // namespace
+
 std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems) {
   data::DatasetSpec spec{.path = {},
                          .metadata = recipe.data.metadata,
@@ -183,7 +207,7 @@ std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems&
   const std::vector<std::string>& paths = recipe.data.paths;
   if (paths.size() < 2) {
     if (!paths.empty()) spec.path = paths[0];
-    return data::read_dataset(spec, problems);
+    return of_share(data::read_dataset(spec, problems), recipe.eval);
   }
   std::vector<data::Item> items;
   std::string counts;
@@ -194,7 +218,7 @@ std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems&
     items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
   problems.note("rows of each of data.path: " + counts);
-  return items;
+  return of_share(std::move(items), recipe.eval);
 }
 
 std::vector<data::Item> read_items(const recipe::Recipe& recipe) {
@@ -235,7 +259,7 @@ std::vector<EncodedText> encode_prompts(const recipe::Recipe& recipe, const job:
     if (rank == 0) make_tokenizer(recipe, job, captions, tokenizer);
     comm.barrier();
   }
-  if (rank == 0) tell_random_prompts(recipe);
+  if (rank == 0) tell_random_prompts(recipe.data);
   TextPass pass(recipe, job, mesh, comm, rank, tokenizer);
   std::vector<EncodedText> texts;
   for (const auto& prompt : prompts) texts.push_back(pass.encode(prompt));

@@ -25,6 +25,22 @@ void go_on_behind(std::vector<StageData>& data, int64_t done, data::SampleOrder:
     data[next].position = data[next].order.go_on(data[next - 1].samples_before(data[next].first_step));
 }
 
+namespace {
+
+/// The held-out clips of a part, in its shapes; null where no loss of them is measured.
+std::shared_ptr<const PreparedData> prepare_held_out(recipe::Recipe recipe, const job::Job& job, const Mesh& mesh,
+                                                     comm::Comm& comm, int rank, PrepareOptions options) {
+  if (!recipe.eval.on()) return nullptr;
+  recipe.eval.held_out = true;
+  recipe.data.repeats = 1;
+  if (!recipe.eval.paths.empty()) recipe.data.paths = recipe.eval.paths, recipe.data.metadata.clear();
+  options.prompts = options.null_caption = false;
+  if (rank == 0) log::info("clips that are held out:");
+  return std::make_shared<const PreparedData>(prepare(recipe, job, mesh, comm, rank, options));
+}
+
+}  // namespace
+
 std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,
                                      int rank, PrepareOptions options) {
   options.prompts = options.prompts && recipe::any_samples(recipe::run_parts(recipe));
@@ -46,7 +62,9 @@ std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job
                            recipe::batches(part.recipe));
     const int64_t position = p == 0 ? 0 : order.go_on(result.back().samples_before(part.first));
     const int64_t stride = order.stride();
-    result.push_back({samples, std::move(order), part.first, position, stride});
+    const bool same = p > 0 && samples == result.back().samples;
+    auto held_out = same ? result.back().held_out : prepare_held_out(part.recipe, job, mesh, comm, rank, options);
+    result.push_back({samples, std::move(order), part.first, position, stride, std::move(held_out)});
   }
   return result;
 }

@@ -18,6 +18,7 @@ struct StageData {
   int64_t first_step = 1;
   int64_t position = 0;  ///< of the first sample of the first step
   int64_t stride = 1;    ///< of the order: the samples of a global batch, or of the largest
+  std::shared_ptr<const PreparedData> held_out = {};  ///< whose loss is measured and not trained; none: there are none
 
   int64_t position_of(int64_t step) const { return position + (step - first_step) * stride; }
   data::BatchOrder::Pick pick(int64_t step, int64_t place) const { return order.at(position_of(step) + place); }

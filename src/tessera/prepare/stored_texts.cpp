@@ -81,11 +81,11 @@ EncodedText stored_null_text(const recipe::Recipe& recipe, const job::Job& job) 
   return {tensor_of(text.context), text.pooled.shape.empty() ? at::Tensor() : tensor_of(text.pooled)};
 }
 
-void tell_random_prompts(const recipe::Recipe& recipe) {
-  if (!recipe.data.texts || !recipe.data.text_encoder_path.empty()) return;
+void tell_random_prompts(const recipe::Recipe::Data& data) {
+  if (!data.texts || !data.text_encoder_path.empty()) return;
   log::warn(
       "data.texts: captions come from files, prompts of samples are encoded here, and data.text_encoder_path is empty: " +
-      recipe.data.text_encoder +
+      data.text_encoder +
       " has random weights; give those of the encoders that made the files (data.text_encoder_path, "
       "data.tokenizer, data.pooled_encoder_path, data.pooled_tokenizer), or set sample.every = 0");
 }

@@ -25,7 +25,7 @@ EncodedText stored_null_text(const recipe::Recipe& recipe, const job::Job& job);
 
 /// Warns where a model that trained on captions of another program would sample prompts that encoders with random weights
 /// encode.
-void tell_random_prompts(const recipe::Recipe& recipe);
+void tell_random_prompts(const recipe::Recipe::Data& data);
 
 at::Tensor tensor_of(const data::CachedTensor& stored);
 void put_text(CachedText text, data::CachedClip& clip);

@@ -96,6 +96,18 @@ bool draws_by_scores(const Facts& f) { return !f.recipe.data.captions.score_file
 const Needs kNoScores = {[](const Facts& f) { return !draws_by_scores(f); }, "data.score_files decide what is drawn"};
 const Needs kScores = {draws_by_scores, "it belongs to data.score_files"};
 
+const Needs kTexts = {[](const Facts& f) { return !f.recipe.data.texts; }, "data.texts are embeddings, not captions"};
+const Needs kShuffled = {[](const Facts& f) { return f.recipe.data.captions.shuffles > 0; },
+                         "it belongs to data.caption_shuffle"};
+
+void read_caption_endings(Recipe& recipe, const Given& given) {
+  std::vector<std::string>& endings = recipe.data.captions.endings;
+  endings.clear();
+  for (const std::string& item : split_list(given.text)) endings.push_back(item.starts_with('.') ? item : "." + item);
+  for (const std::string& ending : endings)
+    if (ending.size() < 2 || ending.find('/') != ending.npos) given.fail("endings of files, such as .txt");
+}
+
 bool slides(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::slide; }
 bool uniform(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::uniform; }
 bool takes_some_length(const Facts& f) { return f.recipe.data.clips.mode != data::ClipMode::full; }
@@ -150,6 +162,48 @@ std::vector<Setting> data_settings() {
        "suffixes of JSON files with motion scores, as in data.caption_files, for models trained with them: captions end in \" motion score: 12.\"",
        caption_rule<&data::CaptionRules::motion_files>,
        {.in_stages = true}},
+      {"data.caption_ext",
+       Kind::list,
+       "",
+       "endings of the files beside clips that hold their captions, of which the first that is there counts: .tags,.txt; .json: an object with captions by name, of which prompt or caption is the default; empty: .txt, .caption",
+       read_caption_endings,
+       {.in_stages = true}},
+      {"data.caption_lines",
+       Kind::choice,
+       "false",
+       "each line of a caption file is a caption of its own, of which one is drawn each epoch",
+       caption_rule<&data::CaptionRules::lines>,
+       {.choices = "true|false", .in_stages = true}},
+      {"data.caption_prefix",
+       Kind::text,
+       "",
+       "text in front of every caption as it is written, kept where the caption is dropped",
+       caption_rule<&data::CaptionRules::prefix>,
+       {.needs = {kTexts}, .in_stages = true}},
+      {"data.trigger",
+       Kind::text,
+       "",
+       "word that stands for [trigger] in captions, and in front of those without it; kept where the caption is dropped",
+       caption_rule<&data::CaptionRules::trigger>,
+       {.needs = {kTexts}, .in_stages = true}},
+      {"data.caption_shuffle",
+       Kind::integer,
+       "0",
+       "variants of each caption with its tags in other orders, of which one is drawn each epoch; 0: the caption as it is",
+       caption_rule<&data::CaptionRules::shuffles>,
+       {.range = {.least = 0, .most = 1000}, .needs = {kTexts}, .in_stages = true}},
+      {"data.keep_tokens",
+       Kind::integer,
+       "0",
+       "tags at the front of captions that keep their places when the others are shuffled",
+       caption_rule<&data::CaptionRules::keep_tokens>,
+       {.range = at_least(0), .needs = {kShuffled}, .in_stages = true}},
+      {"data.caption_delimiter",
+       Kind::text,
+       ", ",
+       "what stands between the tags of captions that are shuffled",
+       caption_rule<&data::CaptionRules::delimiter>,
+       {.needs = {kShuffled}, .in_stages = true}},
       {"data.motion_of",
        Kind::choice,
        "mean",

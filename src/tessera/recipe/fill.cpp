@@ -215,9 +215,12 @@ void resolve_optimiser(Recipe& r) {
   r.plan.states.first_moment = plan::row(r.plan.states.optimizer).first_if_asked && r.train.factored_beta1 > 0;
   if (r.sample.weights == "auto")
     r.values.at("sample.weights") = r.sample.weights = r.train.ema > 0 ? "ema" : "trained";
-  if (r.sample.weights == "ema" && r.train.ema == 0)
-    throw UserError(Exit::usage, "recipe", "sample.weights = \"ema\", and no average is kept",
-                    "set train.ema, for example 0.9999");
+  if (r.eval.weights == "auto") r.eval.weights = r.train.ema > 0 ? "ema" : "trained";
+  if (r.eval.on()) r.values.at("eval.weights") = r.eval.weights;
+  for (const auto& [key, weights] : {std::pair("sample.weights", r.sample.weights), {"eval.weights", r.eval.weights}})
+    if (weights == "ema" && r.train.ema == 0)
+      throw UserError(Exit::usage, "recipe", std::string(key) + " = \"ema\", and no average is kept",
+                      "set train.ema, for example 0.9999");
   if (r.plan.states.ema && r.plan.states.masters == plan::Masters::bf16)
     throw UserError(Exit::usage, "recipe",
                     "train.ema with plan.masters = \"bf16\": these are rounded, and cannot hold an average",
@@ -251,8 +254,16 @@ void check_encoders(const Recipe& r) {
                     "use \"cached\", \"host\" or \"device\"");
 }
 
+void check_held_out(const Recipe& r) {
+  if (r.eval.on() && r.experts.router == "gate")
+    throw UserError(Exit::usage, "recipe",
+                    "eval.every with experts.router = \"gate\": a gate asks for the samples of a training step",
+                    "leave eval.every out, or set experts.router = \"turns\"");
+}
+
 /// The rules about a whole recipe, when all rows are read.
 void resolve(Recipe& r) {
+  check_held_out(r);
   check_paths(r);
   check_encoders(r);
   r.model.config = model_config(r.values);

@@ -110,6 +110,13 @@ struct Recipe {
   struct Diffusion {
     std::string timesteps, weighting;
     double shift = 1;
+    double logit_mean = 0, logit_std = 1;         ///< of the normal numbers that timesteps are made from
+    double mode_scale = 1.29;                     ///< of timesteps = mode
+    int64_t strata = 0;                           ///< equal shares of the draws that are taken in turn; 0: none
+    std::vector<families::Weighted> bands;        ///< LOW:HIGH, ranges of timesteps by their share of the samples
+    std::vector<families::Weighted> loss;         ///< kinds of errors by their weights
+    double huber_c = 0.1, huber_scale = 1;        ///< where kinds of loss go over from squares to absolute values
+    std::string huber_schedule = "constant";      ///< how that follows the timestep
     double image_share = 0;                       ///< of samples, for models that may begin with a clean frame
     std::vector<families::Weighted> conditions;   ///< kinds of given frames by weight, in place of image_share
     std::vector<families::Weighted> mask_ratios;  ///< kinds of masks of frames by ratio, likewise
@@ -141,8 +148,23 @@ struct Recipe {
   } plan;
   struct Checkpoint {
     int64_t every = 0, keep = 0, keep_exports = 0;
-    std::string exported;  ///< lora, model or none
+    int64_t keep_steps = 0;    ///< those of the last so many steps stay too; 0: none
+    int64_t keep_best = 0;     ///< and so many with the least held-out loss
+    double every_minutes = 0;  ///< between checkpoints; 0: steps alone decide
+    std::string exported;      ///< lora, model or none
   } checkpoint;
+  /// The loss of clips that are not trained on.
+  struct Eval {
+    std::vector<std::string> paths;  ///< as data.path
+    double share = 0;                ///< of the data set's rows, which are held out; 0: none
+    int64_t every = 0, seed = 0;
+    static constexpr int kQuantiles = 9;
+    std::vector<double> sigmas;  ///< at which it is measured, beside so many quantiles of the training's
+    std::string weights;         ///< auto, trained or ema
+    bool held_out = false;       ///< these data are read in place of those that are trained on
+    int64_t items = 0;           ///< how many there are, once they were read
+    bool on() const { return every > 0 && (!paths.empty() || share > 0); }
+  } eval;
   struct Sample {
     int64_t every = 0, steps = 0, seed = 0;
     double guidance = 1, image_guidance = 1;

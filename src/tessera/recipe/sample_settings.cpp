@@ -1,3 +1,5 @@
+#include <filesystem>
+
 #include "tessera/base/check.h"
 #include "tessera/families/frames/given_frames.h"
 #include "tessera/families/registry.h"
@@ -35,6 +37,29 @@ bool looks_for_slow_ranks(const Facts& f) { return f.recipe.fault.slow_factor > 
 bool no_gate(const Facts& f) { return !f.gated(); }
 
 bool exports_saves(const Facts& f) { return f.recipe.exports_saves(); }
+const Needs kPruned = {[](const Facts& f) {
+                         return f.recipe.checkpoint.keep > 0 ||
+                                (exports_saves(f) && f.recipe.checkpoint.keep_exports > 0);
+                       },
+                       "checkpoint.keep and checkpoint.keep_exports keep all"};
+const Needs kHeldOut = {[](const Facts& f) { return !f.recipe.eval.paths.empty() || f.recipe.eval.share > 0; },
+                        "there are no held-out clips: set eval.path or eval.share"};
+const Needs kEvaluated = {[](const Facts& f) { return f.recipe.eval.on(); },
+                          "no held-out loss is measured: set eval.every, and eval.path or eval.share"};
+template <auto member>
+constexpr Read eval = into<&Recipe::eval, member>;
+
+void read_eval_paths(Recipe& recipe, const Given& given) {
+  std::error_code unseen;
+  recipe.eval.paths = std::filesystem::exists(given.text, unseen) ? std::vector{given.text} : split_list(given.text);
+}
+void read_sigmas(Recipe& recipe, const Given& given) {
+  recipe.eval.sigmas.clear();
+  for (const std::string& item : split_list(given.text)) {
+    recipe.eval.sigmas.push_back(checked_number(given, item, "sigmas above 0, for example 1,0.75,0.5"));
+    if (recipe.eval.sigmas.back() <= 0) given.fail("sigmas above 0, for example 1,0.75,0.5");
+  }
+}
 
 }  // namespace
 
@@ -66,6 +91,62 @@ std::vector<Setting> checkpoint_settings() {
        {.range = at_least(0),
         .needs = {{exports_saves, "saves are not exported: checkpoint.export is none, or lora in a full run"}},
         .in_stages = true}},
+      {"checkpoint.keep_steps",
+       Kind::integer,
+       "0",
+       "checkpoints and exports of the last so many steps before the newest stay, beside those that checkpoint.keep and checkpoint.keep_exports count; 0: none",
+       checkpoint<&Recipe::Checkpoint::keep_steps>,
+       {.range = at_least(0), .needs = {kPruned}, .in_stages = true}},
+      {"checkpoint.keep_best",
+       Kind::integer,
+       "0",
+       "saves with the least held-out loss that stay beside the newest; 0: none",
+       checkpoint<&Recipe::Checkpoint::keep_best>,
+       {.range = at_least(0), .needs = {kPruned, kEvaluated}, .in_stages = true}},
+      {"checkpoint.every_minutes",
+       Kind::number,
+       "0",
+       "a checkpoint is saved behind the step in which so many minutes since the last one are over, beside checkpoint.every; 0: steps alone decide",
+       checkpoint<&Recipe::Checkpoint::every_minutes>,
+       {.range = at_least(0), .in_stages = true}},
+  };
+}
+
+std::vector<Setting> eval_settings() {
+  return {
+      {"eval.path", Kind::paths, "",
+       "clips whose loss is measured and that are not trained on, as data.path; empty: eval.share", read_eval_paths},
+      {"eval.share",
+       Kind::number,
+       "0",
+       "share of the data set's clips that are held out for it; 0: none",
+       eval<&Recipe::Eval::share>,
+       {.range = {.least = 0, .most = 1, .below = true},
+        .needs = {{[](const Facts& f) { return f.recipe.eval.paths.empty(); }, "eval.path names the clips"}}}},
+      {"eval.every",
+       Kind::integer,
+       "0",
+       "steps between measurements; one more is made before the first step and one after the last; 0: never",
+       eval<&Recipe::Eval::every>,
+       {.range = at_least(0), .needs = {kHeldOut}}},
+      {"eval.sigmas",
+       Kind::list,
+       "",
+       "timesteps, 0 to 1, at which it is measured besides the quantiles 0.1 to 0.9 of the training's",
+       read_sigmas,
+       {.range = {.least = 0, .most = 1}, .needs = {kEvaluated}}},
+      {"eval.seed",
+       Kind::integer,
+       "0",
+       "seed of the noise of held-out clips",
+       eval<&Recipe::Eval::seed>,
+       {.needs = {kHeldOut}}},
+      {"eval.weights",
+       Kind::choice,
+       "auto",
+       "weights whose held-out loss is measured; ema: their moving average; auto: ema where train.ema keeps one",
+       eval<&Recipe::Eval::weights>,
+       {.choices = "auto|trained|ema", .needs = {kEvaluated}}},
   };
 }
 

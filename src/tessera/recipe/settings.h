@@ -22,6 +22,7 @@ std::vector<Setting> experts_settings();
 std::vector<Setting> mesh_settings();
 std::vector<Setting> plan_settings();
 std::vector<Setting> checkpoint_settings();
+std::vector<Setting> eval_settings();
 std::vector<Setting> sample_settings();
 std::vector<Setting> fault_settings();
 

@@ -82,17 +82,16 @@ constexpr Read experts = into<&Recipe::experts, member>;
 
 /// A name, or logit_normal with the mean and the deviation of its normal draws.
 void read_timesteps(Recipe& recipe, const Given& given) {
-  static const std::vector<std::string> kNames = {"uniform", "shift",     "logit_normal", "diffsynth",
-                                                  "sana",    "diffusers", "by_size",      "by_area"};
+  static const std::vector<std::string> kNames = {
+      "uniform", "shift",  "logit_normal", "diffsynth",  "sana",       "diffusers",     "by_size",      "by_area",
+      "mode",    "cosmap", "logsnr",       "flux_shift", "qwen_shift", "qinglong_flux", "qinglong_qwen"};
   double mean = 0, scale = 0;
   int end = 0;
   const bool shaped = std::sscanf(given.text.c_str(), "logit_normal( %lf , %lf )%n", &mean, &scale, &end) == 2 &&
                       end == static_cast<int>(given.text.size()) && scale > 0;
   if (!shaped && std::ranges::find(kNames, given.text) == kNames.end())
-    given.fail(
-        "one of uniform|shift|logit_normal|diffsynth|sana|diffusers|by_size|by_area, or "
-        "logit_normal(MEAN, DEVIATION)",
-        "did you mean '" + nearest(given.text, kNames).front() + "'?");
+    given.fail("one of " + families::listed(kNames, "and") + ", or logit_normal(MEAN, DEVIATION)",
+               "did you mean '" + nearest(given.text, kNames).front() + "'?");
   recipe.diffusion.timesteps = given.text;
 }
 
@@ -178,8 +177,65 @@ template <Name... names>
 bool schedule_is(const Facts& f) {
   return ((f.recipe.lr_schedule.name == names.text) || ...);
 }
+/// Kinds of timesteps that have a shift of a sample's size.
+bool shifts_by_size(const Facts& f) {
+  const std::string& kind = f.recipe.diffusion.timesteps;
+  return kind.starts_with("by_") || kind == "flux_shift" || kind == "qwen_shift" || kind.starts_with("qinglong_");
+}
 bool shifts_by_hand(const Facts& f) {
-  return !f.recipe.diffusion.timesteps.starts_with("by_") || !f.recipe.sample.sampler.starts_with("euler_by_");
+  const bool unshifted = f.recipe.diffusion.timesteps == "logsnr";
+  return !(shifts_by_size(f) || unshifted) || !f.recipe.sample.sampler.starts_with("euler_by_");
+}
+bool has_normal(const Facts& f) {
+  const std::string& kind = f.recipe.diffusion.timesteps;
+  return kind != "uniform" && kind != "shift" && kind != "diffsynth" && kind != "mode" && kind != "cosmap" &&
+         !kind.ends_with(')');
+}
+const Needs kOfNormal = {has_normal,
+                         "diffusion.timesteps is made from no normal numbers, or says their mean and deviation itself"};
+bool has_threshold(const Facts& f) {
+  return std::ranges::any_of(f.recipe.diffusion.loss, [](const families::Weighted& term) {
+    return term.name.find("huber") != term.name.npos || term.name.find("smooth") != term.name.npos;
+  });
+}
+const Needs kOfThreshold = {has_threshold, "it belongs to diffusion.loss = \"huber\" and its like"};
+
+/// The kinds of diffusion.loss, as ops/kernels.h has them.
+constexpr const char* kLosses[] = {"mse",          "mae",        "huber",          "smooth_l1",
+                                   "pseudo_huber", "true_huber", "true_smooth_l1", "log_cosh"};
+
+/// "huber", or "mse=0.5,huber=0.5".
+void read_loss(Recipe& recipe, const Given& given) {
+  auto& terms = recipe.diffusion.loss;
+  terms.clear();
+  const std::vector<std::string> known(std::begin(kLosses), std::end(kLosses));
+  for (const std::string& item : split_list(given.text)) {
+    const size_t equal = item.find('=');
+    const std::string kind = item.substr(0, equal);
+    if (std::ranges::find(known, kind) == known.end())
+      given.fail("KIND or KIND=WEIGHT of " + families::listed(known, "and"),
+                 "did you mean " + nearest(kind, known).front() + "?");
+    terms.push_back({kind, equal == item.npos ? 1 : checked_number(given, item.substr(equal + 1), "KIND=WEIGHT")});
+    if (terms.back().weight < 0) given.fail("weights of at least 0");
+  }
+  if (terms.empty()) given.fail("a kind", "mse is usual");
+  check_weights(terms, given);
+}
+
+/// "0:0.3=1,0.3:1=3"
+void read_bands(Recipe& recipe, const Given& given) {
+  auto& bands = recipe.diffusion.bands;
+  bands.clear();
+  const std::string expected = "LOW:HIGH=SHARE, sigmas from 0 to 1, for example 0:0.5=1,0.5:1=3";
+  for (const std::string& item : split_list(given.text)) {
+    const size_t equal = item.find('='), colon = item.find(':');
+    if (equal == item.npos || colon == item.npos || colon > equal) given.fail(expected);
+    const double low = checked_number(given, item.substr(0, colon), expected),
+                 high = checked_number(given, item.substr(colon + 1, equal - colon - 1), expected);
+    bands.push_back({item.substr(0, equal), checked_number(given, item.substr(equal + 1), expected)});
+    if (low < 0 || high > 1 || low >= high || bands.back().weight < 0) given.fail(expected);
+  }
+  check_weights(bands, given);
 }
 const Needs kDrawnOtherwise = {
     [](const Facts& f) {
@@ -524,14 +580,51 @@ std::vector<Setting> lora_settings() {
   };
 }
 
-std::vector<Setting> diffusion_settings() {
+namespace {
+
+/// Those of diffusion.* that say which timesteps are drawn.
+std::vector<Setting> timestep_settings() {
   return {
       {"diffusion.timesteps",
        Kind::text,
        "uniform",
-       "distribution of training timesteps, before the shift: uniform (or shift), logit_normal, logit_normal(MEAN, DEVIATION), diffsynth, sana, diffusers, by_size or by_area; by_size and by_area: logit_normal, and the shift follows from a sample's resolution and frames, as in " +
-           families::listed(families::names_in(&families::Family::shift_by_size), "and"),
+       "distribution of training timesteps, before the shift: uniform (or shift), logit_normal, logit_normal(MEAN, DEVIATION), diffsynth, sana, diffusers; by_size and by_area: logit_normal, and the shift follows from a sample's resolution and frames, as in " +
+           families::listed(families::names_in(&families::Family::shift_by_size), "and") +
+           "; flux_shift and qwen_shift: logit_normal, and the shift follows from the tokens of a frame; mode, cosmap: as in SD3; logsnr: a normal logarithm of the signal to noise ratio; qinglong_flux, qinglong_qwen: mixtures of these, as in musubi-tuner",
        read_timesteps,
+       {.in_stages = true}},
+      {"diffusion.logit_mean",
+       Kind::number,
+       "0",
+       "mean of the normal numbers from which timesteps are made; of logsnr and the logsnr part of qinglong the mean of that logarithm",
+       diffusion<&Recipe::Diffusion::logit_mean>,
+       {.needs = {kOfNormal}, .in_stages = true}},
+      {"diffusion.logit_std",
+       Kind::number,
+       "1",
+       "their standard deviation (sigmoid_scale of other programs)",
+       diffusion<&Recipe::Diffusion::logit_std>,
+       {.range = above(0), .needs = {kOfNormal}, .in_stages = true}},
+      {"diffusion.mode_scale",
+       Kind::number,
+       "1.29",
+       "mode: how heavy the tails are; above 0 the middle is drawn more often, below 0 the ends",
+       diffusion<&Recipe::Diffusion::mode_scale>,
+       {.range = {.least = -1, .most = 1.75},
+        .needs = {{[](const Facts& f) { return f.recipe.diffusion.timesteps == "mode"; },
+                   "it belongs to diffusion.timesteps = \"mode\""}},
+        .in_stages = true}},
+      {"diffusion.strata",
+       Kind::integer,
+       "0",
+       "equal shares of the distribution, from each of which one timestep is drawn before any gets a second one, over the steps; 0: timesteps are independent",
+       diffusion<&Recipe::Diffusion::strata>,
+       {.range = {.least = 0, .most = 100000}, .in_stages = true}},
+      {"diffusion.bands",
+       Kind::list,
+       "",
+       "ranges of timesteps after the shift by their share of the samples, LOW:HIGH=SHARE: 0:0.5=1,0.5:1=3; within each the distribution is as without; empty: none",
+       read_bands,
        {.in_stages = true}},
       {"diffusion.shift",
        Kind::number,
@@ -542,12 +635,44 @@ std::vector<Setting> diffusion_settings() {
         .needs = {{shifts_by_hand,
                    "timesteps and samplers that are by_size or by_area take the shift of a sample's size"}},
         .in_stages = true}},
+  };
+}
+
+}  // namespace
+
+std::vector<Setting> diffusion_settings() {
+  std::vector<Setting> rows = timestep_settings();
+  const std::vector<Setting> others = {
       {"diffusion.weighting",
        Kind::choice,
        "none",
-       "loss weight over timesteps",
+       "loss weight over timesteps; sigma_sqrt: 1 / sigma^2; cosmap: 2 / (pi (1 - 2 sigma + 2 sigma^2)); sigma: sigma",
        diffusion<&Recipe::Diffusion::weighting>,
-       {.choices = "none|diffsynth", .in_stages = true}},
+       {.choices = "none|diffsynth|sigma_sqrt|cosmap|sigma", .in_stages = true}},
+      {"diffusion.loss",
+       Kind::list,
+       "mse",
+       "loss of a prediction: mse, mae, huber or smooth_l1 as in sd-scripts, pseudo_huber as in ai-toolkit, true_huber or true_smooth_l1 as in PyTorch, log_cosh; or a sum, KIND=WEIGHT: mse=0.5,huber=0.5",
+       read_loss,
+       {.in_stages = true}},
+      {"diffusion.huber_c",
+       Kind::number,
+       "0.1",
+       "difference at which huber and its like go over from squares to absolute values",
+       diffusion<&Recipe::Diffusion::huber_c>,
+       {.range = above(0), .needs = {kOfThreshold}, .in_stages = true}},
+      {"diffusion.huber_schedule",
+       Kind::choice,
+       "constant",
+       "how huber_c follows the timestep t, 0 to 1; exponential: huber_c^t; snr: from 1 on the clean side to huber_c on the noisy one",
+       diffusion<&Recipe::Diffusion::huber_schedule>,
+       {.choices = "constant|exponential|snr", .needs = {kOfThreshold}, .in_stages = true}},
+      {"diffusion.huber_scale",
+       Kind::number,
+       "1",
+       "factor of huber_c after that schedule",
+       diffusion<&Recipe::Diffusion::huber_scale>,
+       {.range = above(0), .needs = {kOfThreshold}, .in_stages = true}},
       {"diffusion.image_share",
        Kind::number,
        "0.5",
@@ -605,6 +730,8 @@ std::vector<Setting> diffusion_settings() {
        diffusion<&Recipe::Diffusion::max_t>,
        {.range = {.least = 0, .most = 1}, .in_stages = true}},
   };
+  rows.insert(rows.end(), others.begin(), others.end());
+  return rows;
 }
 
 std::vector<Setting> experts_settings() {

@@ -223,6 +223,17 @@ std::string expert_fields(const StepMetrics& m) {
   return text;
 }
 
+/// ,"loss_by_timestep":[{"loss":..,"count":..}, ...]; a bin without samples has no loss.
+std::string bin_fields(const std::vector<StepMetrics::Bin>& bins) {
+  if (bins.empty()) return "";
+  std::string text;
+  for (const StepMetrics::Bin& bin : bins)
+    text += (text.empty() ? "" : ",") + std::string("{") +
+            (bin.count > 0 ? "\"loss\":" + exact(bin.loss) + "," : std::string()) +
+            "\"count\":" + std::to_string(bin.count) + "}";
+  return ",\"loss_by_timestep\":[" + text + "]";
+}
+
 std::string gate_fields(const std::optional<StepMetrics::Gate>& gate) {
   if (!gate) return "";
   std::string text;
@@ -244,7 +255,20 @@ void MetricsWriter::step(const StepMetrics& m) {
         (m.plan_hash.empty() ? "" : ",\"plan_hash\":\"" + m.plan_hash + "\"") +
         (m.loss_scale ? ",\"loss_scale\":" + exact(*m.loss_scale) : "") + (m.d ? ",\"d\":" + exact(*m.d) : "") +
         (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") + (m.peak_flops ? ",\"peak_flops\":" + exact(*m.peak_flops) : "") +
-        expert_fields(m) + gate_fields(m.gate) + rank_fields(m) + "}");
+        bin_fields(m.by_timestep) + expert_fields(m) + gate_fields(m.gate) + rank_fields(m) + "}");
+}
+
+void MetricsWriter::eval(const EvalMetrics& m) {
+  const auto points = [](const char* name, const char* at, const std::vector<std::pair<double, double>>& list) {
+    std::string text;
+    for (const auto& [where, loss] : list)
+      text +=
+          (text.empty() ? "" : ",") + std::string("{\"") + at + "\":" + exact(where) + ",\"loss\":" + exact(loss) + "}";
+    return list.empty() ? "" : std::string(",\"") + name + "\":[" + text + "]";
+  };
+  write("{\"type\":\"eval\",\"step\":" + std::to_string(m.step) + ",\"set\":" + text_of(Json(m.set)) +
+        ",\"loss\":" + exact(m.loss) + ",\"samples\":" + std::to_string(m.samples) +
+        points("by_timestep", "sigma", m.by_timestep) + points("by_sigma", "sigma", m.by_sigma) + "}");
 }
 
 void MetricsWriter::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {

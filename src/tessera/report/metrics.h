@@ -108,11 +108,26 @@ struct StepMetrics {
     double temperature = 0, grad_norm = 0;
   };
   std::optional<Gate> gate;
+  /// The mean loss of the samples whose timestep is in each tenth of the range, and how many they were.
+  struct Bin {
+    double loss = 0;
+    int64_t count = 0;
+  };
+  std::vector<Bin> by_timestep = {};
   std::vector<RankMetrics> ranks;
   std::string plan_hash = {};  ///< of the plan that the step executed (plan/plan_hash.h)
 
   /// Sets every `mfu`, from `seconds` and the ranks' model_flops.
   void count_mfu(double peak_flops_of_a_rank);
+};
+
+/// The loss of clips that are held out.
+struct EvalMetrics {
+  int64_t step = 0;
+  std::string set;  ///< which clips: the path, or "share"
+  double loss = 0;  ///< mean over the quantiles
+  int64_t samples = 0;
+  std::vector<std::pair<double, double>> by_timestep, by_sigma;  ///< sigmas, each with its loss
 };
 
 /// The parts by their names in metrics.jsonl, in the order in which reports show them; host last.
@@ -137,6 +152,7 @@ class MetricsWriter {
   void flush();
 
   void step(const StepMetrics& metrics);
+  void eval(const EvalMetrics& metrics);
   void skip(int64_t step, const std::string& why, std::optional<double> loss_scale = {});
   void sample(int64_t step, const std::string& file, const std::string& prompt, std::optional<double> psnr,
               std::optional<double> audio_effect = {});

@@ -102,6 +102,7 @@ void RunFolder::restart() {
   steps_.clear();
   ranks_.clear();
   events_.clear();
+  evals_.clear();
   compression_ = {};
   waited_.clear();
   waited_steps_ = 0;
@@ -146,6 +147,23 @@ bool RunFolder::poll() {
   return lines;
 }
 
+std::vector<StepMetrics::Bin> RunFolder::loss_by_timestep() const {
+  constexpr size_t kLeast = 20;
+  std::vector<StepMetrics::Bin> bins;
+  const size_t newest = std::min(steps_.size(), std::max(kLeast, steps_.size() / 10));
+  for (size_t s = steps_.size() - newest; s < steps_.size(); ++s) {
+    bins.resize(std::max(bins.size(), steps_[s].by_timestep.size()));
+    for (size_t b = 0; b < steps_[s].by_timestep.size(); ++b) {
+      const StepMetrics::Bin& own = steps_[s].by_timestep[b];
+      if (own.count <= 0 || !std::isfinite(own.loss)) continue;
+      const auto before = static_cast<double>(bins[b].count), more = static_cast<double>(own.count);
+      bins[b].loss = (bins[b].loss * before + own.loss * more) / (before + more);
+      bins[b].count += own.count;
+    }
+  }
+  return bins;
+}
+
 void RunFolder::take_line(const std::string& line) {
   ++line_;
   const AnyJson json = json_or_nothing(line);
@@ -157,6 +175,16 @@ void RunFolder::take_line(const std::string& line) {
   const std::string type = in.text("type");
   const bool step = type == "step";
   last_step_ = std::max(last_step_, step || type == "skip" ? in.whole("step") : 0);
+  if (type == "eval") {
+    EvalMetrics& eval = evals_.emplace_back();
+    eval.step = in.whole("step"), eval.loss = in.real("loss", NAN), eval.samples = in.whole("samples");
+    eval.set = printable(in.text("set"));
+    for (const auto& [name, points] : {std::pair("by_timestep", &eval.by_timestep), {"by_sigma", &eval.by_sigma}})
+      if (in.has(name))
+        for (const JsonFields& point : in.list(name))
+          points->emplace_back(point.real("sigma", NAN), point.real("loss", NAN));
+    return;
+  }
   if (!step) {
     events_.push_back(read_event(json, in));
     return;
@@ -174,6 +202,9 @@ void RunFolder::take_line(const std::string& line) {
   m.expert = printable(in.text("expert"));
   m.expert_step = in.whole("expert_step");
   m.moved = {in.whole("moved_bytes"), in.real("moved_seconds"), in.real("moved_waited")};
+  if (in.has("loss_by_timestep"))
+    for (const JsonFields& bin : in.list("loss_by_timestep"))
+      m.by_timestep.push_back({bin.real("loss", NAN), bin.whole("count")});
   if (in.has("gate")) {
     const JsonFields gate = in.object("gate");
     m.gate.emplace();

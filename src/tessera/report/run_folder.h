@@ -45,6 +45,9 @@ class RunFolder {
   const std::vector<RankMetrics>& ranks() const { return ranks_; }  ///< of the last step; of many, those that it names
   int64_t world() const { return world_; }                          ///< how many ranks it had
   const std::vector<RunEvent>& events() const { return events_; }
+  const std::vector<EvalMetrics>& evals() const { return evals_; }  ///< held-out losses, in order
+  /// The mean loss by tenths of the timesteps over the newest tenth of the steps, at least 20 of them; empty: none has it.
+  std::vector<StepMetrics::Bin> loss_by_timestep() const;
   bool finished() const { return facts_.steps > 0 && last_step() >= facts_.steps; }
   int64_t last_step() const { return last_step_; }  ///< 0: none yet
   /// Mean over the newest steps (at most 20; the first one, which warms up, only when it is alone); 0: no step yet.
@@ -85,6 +88,7 @@ class RunFolder {
   std::vector<StepMetrics> steps_;
   std::vector<RankMetrics> ranks_;
   std::vector<RunEvent> events_;
+  std::vector<EvalMetrics> evals_;
   struct {
     double sum_of_means = 0, most = 0;
     int64_t count = 0;

@@ -66,6 +66,11 @@ void RunLog::step(const StepMetrics& metrics) {
   board_.scalars(metrics.step, step_scalars(metrics));
 }
 
+void RunLog::eval(const EvalMetrics& metrics) {
+  metrics_.eval(metrics);
+  board_.scalars(metrics.step, {{"eval/loss", metrics.loss}});
+}
+
 void RunLog::skip(int64_t step, const std::string& why, std::optional<double> loss_scale) {
   metrics_.skip(step, why, loss_scale);
   board_.scalars(step, {{"train/skipped", 1}});

@@ -40,6 +40,7 @@ class RunLog {
   void flush() { metrics_.flush(); }
 
   void step(const StepMetrics& metrics);
+  void eval(const EvalMetrics& metrics);
   void skip(int64_t step, const std::string& why, std::optional<double> loss_scale = {});
   /// Writes the line of metrics.jsonl last: a sample that has one lacks nothing.
   void sample(const Sample& sample);

@@ -48,6 +48,9 @@ std::vector<ReportInput::Run> curves(const RunFolder& run, const std::string& la
     curves[found->second].steps.push_back({s.step, s.loss, s.grad_norm, s.lr, s.seconds});
   }
   if (curves.empty()) curves.push_back({label, {}});
+  if (run.evals().empty()) return curves;
+  ReportInput::Run& held_out = curves.emplace_back(ReportInput::Run{label + ": held out", {}});
+  for (const EvalMetrics& eval : run.evals()) held_out.steps.push_back({eval.step, eval.loss, NAN, NAN, NAN});
   return curves;
 }
 
@@ -73,6 +76,42 @@ ReportInput::Table expert_table(const RunFolder& run) {
         {name, std::to_string(steps.size()), print("%.1f %%", 100 * count / static_cast<double>(run.steps().size())),
          print("%.4g", steps.back()->loss), std::to_string(rest) + " steps", format_bytes(moved),
          format_bytes(static_cast<int64_t>(static_cast<double>(moved) / count)), format_seconds(waited)});
+  }
+  return table;
+}
+
+/// The loss by tenths of the timesteps, late in the run.
+ReportInput::Table timestep_table(const RunFolder& run) {
+  ReportInput::Table table{"Loss by timestep, newest tenth of the steps", {"timesteps", "loss", "samples"}, {}};
+  const auto bins = run.loss_by_timestep();
+  for (size_t b = 0; b < bins.size(); ++b) {
+    const auto edge = [&](size_t place) {
+      return print("%.1f", static_cast<double>(place) / static_cast<double>(bins.size()));
+    };
+    table.rows.push_back({edge(b) + " to " + edge(b + 1), bins[b].count > 0 ? print("%.4g", bins[b].loss) : "",
+                          std::to_string(bins[b].count)});
+  }
+  return table;
+}
+
+/// Of the held-out clips; a curve of its own is among those of the loss.
+ReportInput::Table held_out_table(const RunFolder& run) {
+  ReportInput::Table table{"Held-out loss", {"step", "loss", "", "at the cleanest", "at the noisiest", "clips"}, {}};
+  const auto& evals = run.evals();
+  if (evals.empty()) return table;
+  const auto best = std::ranges::min_element(evals, {}, &EvalMetrics::loss);
+  constexpr size_t kMost = 40;
+  for (size_t e = 0; e < evals.size(); ++e) {
+    const EvalMetrics& eval = evals[e];
+    const bool shown = evals.size() - e <= kMost || &eval == &*best;
+    const auto end = [&](bool last) {
+      if (eval.by_timestep.empty()) return std::string();
+      const auto& [sigma, loss] = last ? eval.by_timestep.back() : eval.by_timestep.front();
+      return print("%.4g", loss) + print(" (sigma %.3f)", sigma);
+    };
+    if (shown)
+      table.rows.push_back({std::to_string(eval.step), print("%.6g", eval.loss), &eval == &*best ? "best" : "",
+                            end(false), end(true), std::to_string(eval.samples)});
   }
   return table;
 }
@@ -336,6 +375,8 @@ ReportInput single(const RunFolder& run) {
   for (const RunEvent& event : run.events())
     if (event.type == "skip" || event.type == "fault")
       troubles.rows.push_back({std::to_string(event.step), event.type, event.text});
+  in.tables.push_back(held_out_table(run));
+  in.tables.push_back(timestep_table(run));
   in.tables.push_back(expert_table(run));
   in.tables.push_back(gate_table(run));
   in.tables.push_back(std::move(troubles));

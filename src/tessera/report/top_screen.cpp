@@ -143,6 +143,25 @@ class Screen {
     Line curve = line();
     curve.add("loss ", Ink::soft).add(sparkline(losses, std::min(curve.left(), 72), style_.utf8), Ink::blue);
     put(curve);
+    std::vector<double> by_timestep;
+    for (const StepMetrics::Bin& bin : run_.loss_by_timestep())
+      if (bin.count > 0) by_timestep.push_back(bin.loss);
+    if (by_timestep.size() > 1) {
+      Line bins = line();
+      const auto [least, most] = std::ranges::minmax(by_timestep);
+      bins.add("loss by timestep ", Ink::soft)
+          .add(sparkline(by_timestep, std::min(bins.left(), 10), style_.utf8), Ink::blue)
+          .add(formatted(" %.4g", least) + formatted(" to %.4g", most));
+      put(bins);
+    }
+    if (!run_.evals().empty()) {
+      const auto best = std::ranges::min_element(run_.evals(), {}, &EvalMetrics::loss);
+      Line held_out = line();
+      held_out.add("held-out loss ", Ink::soft)
+          .add(formatted("%.5f", run_.evals().back().loss) + formatted(", least %.5f", best->loss) + " at step " +
+               std::to_string(best->step));
+      put(held_out);
+    }
   }
 
   /// Rows there is room for, of `wanted`, when `below` lines must still follow; one goes to saying what is left out.

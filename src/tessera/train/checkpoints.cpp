@@ -1,7 +1,7 @@
 #include "tessera/train/checkpoints.h"
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -111,6 +111,7 @@ void Checkpoints::save(int64_t step) {
     });
   };
   if (unsaved_.empty()) folder_.ranks.wait_for_slowest(save_all);
+  saved_at_ = std::chrono::steady_clock::now();
   if (unsaved_.empty()) {
     proofs_.saved(next);
     name_checkpoint(final.string());
@@ -123,6 +124,13 @@ void Checkpoints::save(int64_t step) {
   const std::string text = "no checkpoint is saved: " + unsaved_;
   log::warn("step " + std::to_string(step) + ": " + text + "; " + newest_proved(folder_.checkpoints));
   folder_.log()->warning(step, "checkpoint", text);
+}
+
+/// By rank 0's clock: the ranks exchange what it says at the end of a step.
+bool Checkpoints::due() const {
+  if (settings_.every_minutes <= 0 || !folder_.ranks.first()) return false;
+  const std::chrono::duration<double, std::ratio<60>> since = std::chrono::steady_clock::now() - saved_at_;
+  return since.count() >= settings_.every_minutes;
 }
 
 /// Makes whole what all ranks have written.
@@ -183,9 +191,26 @@ void Checkpoints::after(int64_t step) {
 }
 
 void Checkpoints::prune() const {
-  checkpoint::prune(folder_.checkpoints, settings_.keep, proofs_.kept());
+  const checkpoint::Retention more{settings_.keep_steps, best_saves()};
+  checkpoint::prune(folder_.checkpoints, settings_.keep, proofs_.kept(), more);
   checkpoint::prune_exports(folder_.out / checkpoint::kExports, settings_.keep_exports,
-                            checkpoint::newest_proved(folder_.checkpoints));
+                            checkpoint::newest_proved(folder_.checkpoints), more);
+}
+
+/// Of the steps that have an export or a checkpoint, those with the least held-out losses.
+std::set<int64_t> Checkpoints::best_saves() const {
+  if (settings_.keep_best == 0 || !contents_.losses) return {};
+  std::set<int64_t> saved;
+  for (const fs::path& folder : {folder_.checkpoints, folder_.out / checkpoint::kExports})
+    for (const fs::path& path : checkpoint::saves_in(folder)) saved.insert(checkpoint::step_of(path.filename()));
+  std::vector<std::pair<double, int64_t>> losses;
+  for (const auto& [step, loss] : contents_.losses())
+    if (saved.contains(step) && std::isfinite(loss)) losses.emplace_back(loss, step);
+  std::ranges::sort(losses);  // of equal ones the earlier
+  std::set<int64_t> best;
+  for (const auto& [loss, step] : losses)
+    if (static_cast<int64_t>(best.size()) < settings_.keep_best) best.insert(step);
+  return best;
 }
 
 }  // namespace tessera::train

@@ -7,8 +7,10 @@
 //
 // [Note: proved] What diverges may look whole for a step or two. A checkpoint is proved once each expert that was trained
 // since the one before has made a step from it that was finite, and no spike.
+#include <chrono>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -69,6 +71,7 @@ class Checkpoints {
     std::function<void(int64_t step, const std::filesystem::path& partial)>
         beside;                                                                    ///< other programs' files within it
     std::function<void(int64_t step, const std::filesystem::path& saved)> behind;  ///< and those that follow it
+    std::function<std::map<int64_t, double>()> losses;  ///< held-out losses by their steps, for checkpoint.keep_best
   };
   /// All but `contents` outlive it. Proofs' steps are those of which `health` says that they prove.
   Checkpoints(const RunFolder& folder, Health& health, Proofs& proofs, Contents contents);
@@ -76,6 +79,8 @@ class Checkpoints {
   /// checkpoint.keep and the like of the part of the run that begins.
   void begin_part(const recipe::Recipe::Checkpoint& settings) { settings_ = settings; }
   void save(int64_t step);
+  /// Whether checkpoint.every_minutes are over since the last save, or since the start.
+  bool due() const;
   /// Why the last save wrote no checkpoint; empty: it did.
   const std::string& unsaved() const { return unsaved_; }
   /// Whether this rank and all others have finite weights and states, without saving them; else unsaved() says it.
@@ -87,6 +92,7 @@ class Checkpoints {
 
  private:
   void commit(int64_t step, const Proofs::Waiting& next);
+  std::set<int64_t> best_saves() const;
   bool agree_finite(prepare::Pace& pace, int64_t step, const std::string& broken);
 
   const RunFolder& folder_;
@@ -95,6 +101,7 @@ class Checkpoints {
   const Contents contents_;
   recipe::Recipe::Checkpoint settings_;
   std::string unsaved_;
+  std::chrono::steady_clock::time_point saved_at_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace tessera::train

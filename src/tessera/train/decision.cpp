@@ -82,6 +82,11 @@ Decision decide(double norm, const std::vector<std::vector<double>>& ranks, cons
   for (const auto& row : ranks) {
     const StepReport& report = d.ranks.emplace_back(StepReport::unpack(row));
     d.loss += report.loss;
+    for (size_t b = 0; b < diffusion::LossByTimestep::kBins; ++b) {
+      d.by_timestep.sums[b] += report.by_timestep.sums[b];
+      d.by_timestep.counts[b] += report.by_timestep.counts[b];
+    }
+    d.due = d.due || report.due != 0;
     if (report.bad_sample > 0 && bad < 0) bad = static_cast<int64_t>(report.bad_sample) - 1;
     if (const int signal = static_cast<int>(report.stop); signal == comm::kSaveSignal)
       d.save = true;

@@ -53,6 +53,7 @@ struct DecisionRules {
 
 struct Decision {
   std::vector<StepReport> ranks;
+  diffusion::LossByTimestep by_timestep;
   double loss = 0, norm = 0;  ///< mean over the global batch; norm of all gradients, unscaled
   double rate = 0;
   std::optional<double> loss_scale;         ///< that the step had
@@ -62,6 +63,7 @@ struct Decision {
   bool overflow = false;                    ///< that is the loss scale, which has been lowered: no fault
   int stop = 0;                             ///< the signal that asks some rank to stop; 0: none
   bool save = false;                        ///< a signal asks some rank for a checkpoint
+  bool due = false;                         ///< checkpoint.every_minutes do
 };
 
 /// Throws UserError (not_finite) for a loss or norm that is not finite, naming the sample, unless such steps are

@@ -1,6 +1,7 @@
 #include "tessera/train/expert_schedule.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -35,6 +36,7 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
   for (size_t e = 0; e < experts_.places(); ++e)
     noise_.push_back({.seed = static_cast<uint64_t>(now_->run.seed),
                       .timesteps = job::timestep_options(*now_, experts_.list[e]),
+                      .loss = job::loss_rule(*now_),
                       .image_share = now_->diffusion.image_share,
                       .conditions = now_->diffusion.conditions,
                       .mask_ratios = now_->diffusion.mask_ratios,
@@ -137,6 +139,18 @@ void ExpertSchedule::book(const ExpertPass& pass, const Decision& decision, cons
   metrics_.d = decision.d;
   metrics_.expert = name(pass.pass.expert);
   metrics_.expert_step = own_step_;
+  add_by_timestep(decision.by_timestep);
+}
+
+void ExpertSchedule::add_by_timestep(const diffusion::LossByTimestep& pass) {
+  metrics_.by_timestep.resize(diffusion::LossByTimestep::kBins);
+  for (size_t b = 0; b < diffusion::LossByTimestep::kBins; ++b) {
+    report::StepMetrics::Bin& bin = metrics_.by_timestep[b];
+    const int64_t count = std::llround(pass.counts[b]);  // a sample's parts on several ranks add up to it
+    if (count == 0) continue;
+    bin.loss = (bin.loss * static_cast<double>(bin.count) + pass.sums[b]) / static_cast<double>(bin.count + count);
+    bin.count += count;
+  }
 }
 
 report::StepMetrics ExpertSchedule::end(const plan::Visit&) { return std::exchange(metrics_, {}); }

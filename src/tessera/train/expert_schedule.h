@@ -57,6 +57,8 @@ class ExpertSchedule {
   /// What the step came to; a gate learns.
   virtual report::StepMetrics end(const plan::Visit& visit);
 
+  /// What the part that runs draws for an expert.
+  const diffusion::NoiseSettings& noise(size_t expert) const { return noise_.at(experts_.gated ? 0 : expert); }
   const std::string& name(size_t expert) const { return experts_.list[expert].name; }
   const prepare::StageData& data() const { return data_[place()][part_]; }  ///< of the step that has begun
   int64_t own_step() const { return own_step_; }
@@ -100,6 +102,8 @@ class ExpertSchedule {
   int64_t own_step_ = 0;
   bool needs_spares_ = false;    // a rank without a sample of a micro-batch runs another's
   report::StepMetrics metrics_;  // of the step
+  /// Adds a pass's to the step's.
+  void add_by_timestep(const diffusion::LossByTimestep& pass);
 
  private:
   void check_steps(size_t expert, int64_t done, int64_t step) const;

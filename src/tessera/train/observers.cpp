@@ -54,6 +54,8 @@ StepReport StepMeter::numbers(bool last) {
   r.loss = objective_.loss();
   r.bad_sample = static_cast<double>(objective_.bad_sample() + 1);
   r.stop = asking_signal();
+  r.by_timestep = objective_.by_timestep();
+  r.due = last && due && due() ? 1 : 0;
   r.read_meter();
   r.predicted = static_cast<double>(parts_.predicted().peak);
   r.host = static_cast<double>(engine_.host_bytes() + experts_.data().samples->host_encoder_bytes());

@@ -28,6 +28,8 @@ class StepMeter {
   void before(const plan::Visit& visit);
   /// The samples that this rank was given for the step.
   void took(const diffusion::TrainingSamples& samples);
+  /// Asked once a step whether a checkpoint is due; without it none is.
+  std::function<bool()> due = {};
   /// This rank's report for the exchange at `norm` of the pass, which is about to run.
   engine::Report report(const ExpertPass& pass);
   void after(StepEnd& end);

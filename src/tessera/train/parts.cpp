@@ -19,7 +19,7 @@ void Parts::go_on(int64_t done) {
 void Parts::begin(size_t part) {
   part_ = part;
   const planning::Planned& planned = plans_.at(part).planned;
-  take({{planned.plan(), planned.schedules(rank_), planned.run.sample_every > 0}, planned.memory(rank_)});
+  take({{planned.plan(), planned.schedules(rank_), planned.run.forwards()}, planned.memory(rank_)});
   planning::require_priced(programs_.train->schedule, priced_.at(part), rank_);
   first_step_ = std::max(now().part.first, done_ + 1);
   plan::RunShape shape = planned.run;
@@ -30,7 +30,7 @@ void Parts::begin(size_t part) {
 Parts::Shared Parts::with_shares(const std::vector<int64_t>& shares) const {
   planning::Planned changed = planned();
   changed.choice.plan.shares = shares;
-  plan::Programs programs(changed.plan(), changed.schedules(rank_), planned().run.sample_every > 0);
+  plan::Programs programs(changed.plan(), changed.schedules(rank_), planned().run.forwards());
   programs.sample = programs_.sample, programs.checkpoint = programs_.checkpoint;
   return {std::move(programs), changed.memory(rank_)};
 }

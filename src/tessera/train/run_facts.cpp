@@ -133,6 +133,17 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
   for (const char* key :
        {"diffusion.conditions", "diffusion.mask_ratios", "diffusion.mask_types", "diffusion.drop_condition"})
     if (const std::string& kinds = recipe.values.at(key); !kinds.empty()) facts[key] = kinds;
+  // What a checkpoint of a run without them need not say.
+  for (const auto& [key, usual] : {std::pair("diffusion.logit_mean", "0"),
+                                   {"diffusion.logit_std", "1"},
+                                   {"diffusion.mode_scale", "1.29"},
+                                   {"diffusion.strata", "0"},
+                                   {"diffusion.bands", ""},
+                                   {"diffusion.loss", "mse"},
+                                   {"diffusion.huber_c", "0.1"},
+                                   {"diffusion.huber_schedule", "constant"},
+                                   {"diffusion.huber_scale", "1"}})
+    if (recipe.values.at(key) != usual) facts[key] = recipe.values.at(key);
   if (recipe.diffusion.pooled_dropout > 0)
     facts["diffusion.pooled_dropout"] = number_text(recipe.diffusion.pooled_dropout);
   if (!job.experts.list.front().name.empty()) {

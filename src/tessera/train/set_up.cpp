@@ -148,10 +148,18 @@ void open_folder_and_data(Run& run) {
     choose_checkpoint(run, asked, /*back=*/true);
 }
 
+/// The parts of the run, which know how many clips are held out.
+std::vector<recipe::RunPart> parts_of(const Run& run) {
+  std::vector<recipe::RunPart> parts = recipe::run_parts(run.recipe);
+  for (size_t p = 0; p < parts.size(); ++p)
+    if (run.data[p].held_out) parts[p].recipe.eval.items = run.data[p].held_out->size();
+  return parts;
+}
+
 /// What becomes of the run as planned, or why it ends. Of rank 0.
 std::vector<planning::PartPlan> search_plans(Run& run, const std::vector<int>& prompts) {
-  std::vector<planning::PartPlan> plans = planning::plan_parts(
-      recipe::run_parts(run.recipe), run.job, run.ranks.mesh, prompts, [&](planning::PlanPhase next) {
+  std::vector<planning::PartPlan> plans =
+      planning::plan_parts(parts_of(run), run.job, run.ranks.mesh, prompts, [&](planning::PlanPhase next) {
         phase(run, next == planning::PlanPhase::measuring ? StartPhase::measure : StartPhase::plan);
       });
   log::info(planning::plans_text(plans));
@@ -186,7 +194,7 @@ void make_plans(Run& run) {
       throw ToldByRankZero{error.code()};
     }
   }
-  const std::vector<recipe::RunPart> run_parts = recipe::run_parts(run.recipe);
+  const std::vector<recipe::RunPart> run_parts = parts_of(run);
   std::vector<std::string> texts(run_parts.size());
   std::vector<planning::PricedStep> own_priced;
   for (size_t p = 0; p < texts.size(); ++p) {
@@ -249,6 +257,7 @@ Checkpoints::Contents contents_of(Run& run) {
     manifest.seed = recipe.run.seed;
     run.experts->write(step, manifest);
     run.updates->save(manifest);
+    run.held_out->save(manifest);
     save_facts(run.facts, recipe_values(resolved(run)), manifest);
     if (const auto rule = job::adapter_rule(recipe)) manifest.extra["lora"] = job::lora_json(*rule, run.job.adapted);
     manifest.extra["model"] = run.parts->planned().spec.name;
@@ -262,7 +271,8 @@ Checkpoints::Contents contents_of(Run& run) {
           .pieces = [&run] { return run.experts->pieces(run.engine->store()); },
           .describe = describe,
           .beside = [&run](int64_t step, const fs::path& partial) { run.exports->beside(step, partial); },
-          .behind = [&run](int64_t step, const fs::path& saved) { run.exports->behind(step, saved); }};
+          .behind = [&run](int64_t step, const fs::path& saved) { run.exports->behind(step, saved); },
+          .losses = [&run] { return run.held_out->losses(); }};
 }
 
 /// What takes part in the steps, before there are weights.
@@ -279,6 +289,7 @@ void make_parts_of_steps(Run& run) {
   run.checkpoints.emplace(*run.folder, *run.health, *run.proofs, contents_of(run));
   run.loader.emplace(/*threads=*/1);
   run.sampler.emplace(*run.folder, run.job, *run.experts, *run.engine, *run.loader);
+  run.held_out.emplace(*run.folder, run.job, *run.experts, *run.engine, *run.loader);
 }
 
 /// Weights, states and what else a checkpoint holds.
@@ -291,6 +302,7 @@ engine::Roundings resume(Run& run, checkpoint::TrainingCheckpoint& saved) {
   const int64_t done = saved.manifest().step, steps = run.recipe.run.steps;
   run.parts->go_on(done);
   run.updates->restore(saved.manifest());
+  run.held_out->restore(saved.manifest());
   run.health->restore(saved.manifest());
   if (run.folder->own_checkpoint())
     run.proofs->restore(saved.manifest(), checkpoint::step_folder(run.folder->checkpoints, done), done);
@@ -481,8 +493,11 @@ std::unique_ptr<Run> set_up(recipe::Recipe recipe, const comm::Rendezvous& place
   phase(*run, StartPhase::compile);
   if (run->recipe.plan.budget > 0) engine::Meter::set_budget(run->recipe.plan.budget);
   run->meter.emplace(run->ranks, *run->parts, *run->experts, *run->engine, *run->objective, *run->loader);
+  run->meter->due = [&checkpoints = *run->checkpoints] { return checkpoints.due(); };
   begin_part(*run, run->parts->index());
   if (owes_samples(*run->folder, run->parts->planned().run)) run->parts->walk().make_up_samples();
+  if (!run->held_out->losses().contains(run->parts->done()) && run->parts->done() == 0)
+    run->parts->walk().make_up_evaluation();
   run->started.end();
   tell_start(*run);
   return run;
@@ -501,6 +516,7 @@ void begin_part(Run& run, size_t part) {
   run.updates->begin_part(recipe.train, recipe.run.on_nan == "skip");
   run.checkpoints->begin_part(recipe.checkpoint);
   run.sampler->begin_part(now, *run.data[part].samples);
+  run.held_out->begin_part(now, run.data[part].held_out.get());
   engine::Meter::reset_peak();
   if (now.part.number == 0 || now.part.first <= parts.done() || !run.ranks.first()) return;
   log::info(now.part.name() + ": " + now.part.changes);

@@ -85,6 +85,7 @@ struct Run {
   std::set<std::string> told_links = {};  ///< communicators that were logged
   std::optional<Loader> loader = {};      ///< ends first, but for what pauses it: it uses the data
   std::optional<Sampler> sampler = {};
+  std::optional<HeldOut> held_out = {};
   std::optional<StepMeter> meter = {};
 };
 

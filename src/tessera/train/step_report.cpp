@@ -31,17 +31,22 @@ void each_number(Report& r, Visit&& visit) {
                       &r.exposed_dispatch,
                       &r.span,
                       &r.flops,
+                      &r.due,
                       &r.gpu_utilisation,
                       &r.gpu_watts,
                       &r.gpu_bytes})
     visit(*field);
+  for (auto* bins : {&r.by_timestep.sums, &r.by_timestep.counts})
+    for (auto& bin : *bins) visit(bin);
   for (auto& total : r.totals) visit(total);
   for (auto& bytes : r.sent) visit(bytes);
   for (auto& bytes : r.at_peak) visit(bytes);
   for (auto& seconds : r.busy) visit(seconds);
 }
 
-static_assert(22 + std::tuple_size_v<net::Totals> + kAxes + engine::kParts + plan::kLaneCount < plan::kControlDoubles,
+static_assert(23 + 2 * diffusion::LossByTimestep::kBins + std::tuple_size_v<net::Totals> + kAxes + engine::kParts +
+                      plan::kLaneCount <
+                  plan::kControlDoubles,
               "the exchange has no room for a report");
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }

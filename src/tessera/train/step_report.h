@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tessera/base/mesh.h"
+#include "tessera/diffusion/flow_matching.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/net/model.h"
 #include "tessera/net/unit_update.h"
@@ -47,6 +48,8 @@ struct StepReport {
   std::array<double, plan::kLaneCount> busy{};   ///< seconds of each lane in the step before
   /// Of the GPU, by its driver since the step before (device/driver_watch.h); no bytes: it says nothing.
   double gpu_utilisation = 0, gpu_watts = 0, gpu_bytes = 0;
+  double due = 0;                         ///< 1: checkpoint.every_minutes are over
+  diffusion::LossByTimestep by_timestep;  ///< this rank's
   double span = 0;   ///< seconds in which they were, with what followed that step: samples, checkpoints
   double flops = 0;  ///< that the model takes of this rank in this step (utilisation.h)
 

@@ -61,6 +61,8 @@ void serve(Run& run, const plan::Visit& visit, Instructions& instructions) {
       return instructions.updated(visit.step);
     case plan::Visit::Kind::swap:
       return run.engine->swap(run.experts->expert_of(visit.step + 1));
+    case plan::Visit::Kind::evaluate:
+      return run.held_out->measure(programs.sample, visit.step);
     case plan::Visit::Kind::sample:
       return run.sampler->pass(programs.sample, visit.step);
     default:
@@ -78,9 +80,10 @@ const plan::Plan* shared_plan(const Run& run) {
 /// What signals asked of the ranks in a step.
 void obey_signals(Run& run, int64_t step) {
   if (run.updates->stop()) run.parts->walk().stop();
-  if (!run.updates->take_save_asked()) return;
+  const std::string why = run.updates->take_save_asked();
+  if (why.empty()) return;
   run.parts->walk().save();
-  log::info("step " + std::to_string(step) + ": a checkpoint is saved, as a signal asked for it");
+  log::info("step " + std::to_string(step) + ": a checkpoint is saved, as " + why);
 }
 
 /// Where what came of the run is, and the command that samples it.

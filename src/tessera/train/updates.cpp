@@ -118,7 +118,10 @@ Decision Updates::decide(const ExpertPass& pass, const engine::StepRun& step) {
   if (decision.control) decision.control = step_size_.armed(pass.pass.expert, *decision.control);
   if (decision.control) decision.d = step_size_.of(pass.pass.expert);
   if (decision.stop != 0) stop_ = decision.stop;
-  if (decision.save) save_asked_ = true;
+  if (decision.save)
+    save_asked_ = "a signal asked for it";
+  else if (decision.due)
+    save_asked_ = "checkpoint.every_minutes are over";
   if (const std::optional<bool> spike = health_.weigh(pass, decision)) proofs_.trained(pass.pass.expert, *spike);
   return decision;
 }

@@ -63,7 +63,8 @@ class Updates {
   const std::vector<StepReport>& reports() const { return reports_; }  ///< of the pass that was decided last
 
   int stop() const { return stop_; }  ///< the signal by which the run is to end; 0: none
-  bool take_save_asked() { return std::exchange(save_asked_, false); }
+  /// Why a checkpoint is saved that the run's shape does not have; empty: none is.
+  std::string take_save_asked() { return std::exchange(save_asked_, {}); }
 
   /// Takes the totals of updates whose step size is not known yet. All ranks together.
   void settle();
@@ -82,7 +83,7 @@ class Updates {
   bool skips_not_finite_ = false;
   std::vector<StepReport> reports_;
   int stop_ = 0;
-  bool save_asked_ = false;
+  std::string save_asked_;
 };
 
 }  // namespace tessera::train

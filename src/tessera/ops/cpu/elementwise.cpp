@@ -154,17 +154,24 @@ Tensor number(double value) {
 
 }  // namespace
 
-void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, double part, double scale,
-               const Tensor& gradient) {
+void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, const ErrorForm& form, double part,
+               double scale, const Tensor& gradient) {
   const int64_t count = prediction.numel();
   const auto *p = host_pointer<const float>(prediction), *t = host_pointer<const float>(target);
   auto* g = host_pointer<float>(gradient);
   const auto factor = static_cast<float>(2 * scale / static_cast<double>(count));
   double sum = 0;
+  const bool squares = form.is_mse();
   for (int64_t i = 0; i < count; ++i) {
     const float difference = p[i] - t[i];
-    sum += static_cast<double>(difference) * difference;
-    g[i] = difference * factor;
+    if (squares) {
+      sum += static_cast<double>(difference) * difference;
+      g[i] = difference * factor;
+    } else {
+      const ErrorValue one = error_of(form, difference);
+      sum += one.error;
+      g[i] = static_cast<float>(one.slope * scale / static_cast<double>(count));
+    }
   }
   if (!error.number.defined()) error = {number(0), 1};
   *host_pointer<double>(error.number) += part * (sum / static_cast<double>(count));

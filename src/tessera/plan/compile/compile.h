@@ -36,6 +36,9 @@ struct RunShape {
   int64_t checkpoint_every = 0;  ///< 0: only after the last step
   int64_t sample_every = 0;      ///< 0: never
   int sample_prompts = 0, sample_steps = 0;
+  int64_t eval_every = 0;  ///< held-out loss, before the first step too; 0: never
+  int eval_passes = 0;     ///< forward passes of it
+  bool forwards() const { return sample_every > 0 || eval_every > 0; }  ///< whether it runs what runs forward alone
   /// The expert that trains a step; empty if there is one denoiser, or if a gate decides.
   std::function<int(int64_t step)> expert_of = {};
   /// Whether another expert trains the step after this one.

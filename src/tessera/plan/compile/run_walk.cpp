@@ -15,6 +15,10 @@ bool RunWalk::has_samples(int64_t step) const {
   return run_.sample_every > 0 && (step % run_.sample_every == 0 || step == run_.steps);
 }
 
+bool RunWalk::has_evaluation(int64_t step) const {
+  return run_.eval_every > 0 && run_.eval_passes > 0 && (step % run_.eval_every == 0 || step == run_.steps);
+}
+
 bool RunWalk::has_checkpoint(int64_t step) const {
   return (run_.checkpoint_every > 0 && step % run_.checkpoint_every == 0) || step == run_.steps;
 }
@@ -35,23 +39,32 @@ std::vector<Visit> RunWalk::sample_visits(int64_t step) const {
   return {static_cast<size_t>(int64_t{run_.sample_prompts} * run_.sample_steps), Visit{Visit::Kind::sample, step}};
 }
 
-void RunWalk::make_up_samples() { follows_ = sample_visits(step_ - 1); }
+void RunWalk::make_up_samples() {
+  const std::vector<Visit> samples = sample_visits(step_ - 1);
+  follows_.insert(follows_.begin(), samples.begin(), samples.end());
+}
+
+void RunWalk::make_up_evaluation() {
+  if (run_.eval_every > 0 && run_.eval_passes > 0) follows_.push_back({Visit::Kind::evaluate, step_ - 1});
+}
 
 /// Queues what follows the trained step, in reverse order.
 void RunWalk::after_step() {
   using Kind = Visit::Kind;
   in_step_ = false;
   const int64_t step = step_++;
-  const bool samples = !stopped_ && has_samples(step),
+  const bool samples = !stopped_ && has_samples(step), evaluates = !stopped_ && has_evaluation(step),
              saves = std::exchange(save_asked_, false) || stopped_ || has_checkpoint(step);
   const bool swaps_expert = run_.swaps_expert(step);
   std::vector<Visit> order;
-  if (pending_ && (samples || saves || swaps_expert || step == last_)) {
+  if (pending_ && (samples || evaluates || saves || swaps_expert || step == last_)) {
     order.push_back({Kind::updates, step});
     pending_ = false;
   }
   // A sample loads the experts it needs itself.
-  if (swaps_expert && !samples && !stopped_ && step < last_) order.push_back({Kind::swap, step});
+  if (swaps_expert && !samples && !evaluates && !stopped_ && step < last_) order.push_back({Kind::swap, step});
+  // What is kept of the checkpoints may be what has the least held-out loss.
+  if (evaluates) order.push_back({Kind::evaluate, step});
   // The checkpoint first: a sample that fails or is stopped can be made again from it.
   if (saves) order.push_back({Kind::checkpoint, step});
   if (samples) std::ranges::copy(sample_visits(step), std::back_inserter(order));
@@ -68,6 +81,9 @@ void each_schedule(const RunShape& run, const RunSchedules& schedules,
         break;
       case Visit::Kind::updates:
         emit(visit->step, schedules.updates_of(expert(visit->step)));
+        break;
+      case Visit::Kind::evaluate:
+        for (int pass = 0; pass < run.eval_passes; ++pass) emit(visit->step, schedules.sample);
         break;
       case Visit::Kind::sample:
         emit(visit->step, schedules.sample);

@@ -16,6 +16,7 @@ struct Visit {
     train,      ///< an optimiser step
     updates,    ///< the deferred updates of just-in-time steps
     swap,       ///< swap: load the next step's expert to the device
+    evaluate,   ///< one pass of the held-out loss
     sample,     ///< one pass of the sampler
     checkpoint  ///< write shards
   };
@@ -31,6 +32,8 @@ class RunWalk {
   std::optional<Visit> next();
   /// Before the first step: samples of the previous step that are missing.
   void make_up_samples();
+  /// Before the first step: the held-out loss of the previous one.
+  void make_up_evaluation();
   /// Ends the run after this training step, its deferred updates and a checkpoint.
   void stop() { stopped_ = true; }
   /// A checkpoint behind this training step and its deferred updates, beside those of the run's shape.
@@ -40,6 +43,7 @@ class RunWalk {
   void after_step();
   std::vector<Visit> sample_visits(int64_t step) const;
   bool has_samples(int64_t step) const;
+  bool has_evaluation(int64_t step) const;
   bool has_checkpoint(int64_t step) const;
 
   const RunShape run_;

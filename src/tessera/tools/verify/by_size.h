@@ -24,6 +24,9 @@ at::Tensor sigmas_of(const diffusion::Options& options, const at::Tensor& normal
 /// Sigmas of 2.0's sampler.
 std::vector<double> size_schedule(int steps, double shift);
 
+/// diffusion-pipe's table of timesteps, 0 to 1, cut to the window of its settings, for latents of that height and width.
+std::vector<double> pipe_timesteps(const Settings& settings, int64_t height, int64_t width);
+
 /// The distance of a number of bf16 to the next larger one, at each value.
 at::Tensor bf16_steps(const at::Tensor& values);
 /// Values of bf16 are equal, but for one of its steps where `exact` lies between two of them.

@@ -150,6 +150,12 @@ CaseResults verify_fp8(const CaseContext& context);
 // VideoX-Fun's: what its pipelines make for a denoiser, beside a case of the denoiser; what its trainers make.
 CaseResults verify_fun_inputs(const CaseContext& context);
 CaseResults verify_fun_training(const CaseContext& context);
+// What other trainers have beside their models: timesteps, losses, what is held out, kept and picked.
+CaseResults verify_timestep_kinds(const CaseContext& context);
+CaseResults verify_losses(const CaseContext& context);
+CaseResults verify_eval_loss(const CaseContext& context);
+CaseResults verify_retention(const CaseContext& context);
+CaseResults verify_clip_picks(const CaseContext& context);
 // Kinds that a model's folder brings.
 CaseResults verify_schedulers(const CaseContext& context);
 /// What `before`, where there is any, checks of the case's other files comes first.
