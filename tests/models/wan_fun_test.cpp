@@ -1,7 +1,7 @@
 #include "golden.h"
 #include "tessera/base/check.h"
-#include "tessera/models/common/camera_rays.h"
 #include "tessera/models/identify.h"
+#include "tessera/models/wan/camera_rays.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/spec.h"
 #include "tessera/net/plain_context.h"
@@ -10,10 +10,10 @@ namespace tessera::models::wan {
 
 namespace {
 
-const std::vector<std::string> kTiny = {"wan-tiny-fun-control", "wan-tiny-fun-camera", "wan-tiny-fun-control-2.2",
-                                        "wan-tiny-fun-control-5b"};
+const std::vector<std::string> kTinyFun = {"wan-tiny-fun-control", "wan-tiny-fun-camera", "wan-tiny-fun-control-2.2",
+                                           "wan-tiny-fun-control-5b"};
 
-const Config& size_of(const std::string& name) {
+const Config& fun_size(const std::string& name) {
   for (const auto& [preset, config] : presets())
     if (preset == name) return config;
   throw std::out_of_range(name);
@@ -46,7 +46,7 @@ net::Sample sample(const Config& c, int64_t f, int64_t h, int64_t w) {
   return sample;
 }
 
-at::Tensor predict(const Wan& model, const net::WeightMap& weights, const net::Sample& sample) {
+at::Tensor fun_predict(const Wan& model, const net::WeightMap& weights, const net::Sample& sample) {
   const net::Batch batch = model.pack({sample});
   return model.unpack(net::run_plain(model.units(), weights, batch), batch)[0];
 }
@@ -63,8 +63,8 @@ std::string refused(const std::string& json) {
 }  // namespace
 
 TEST(WanFun, SamplesOfSeveralSizesComeOutAsTheyDoAlone) {
-  for (const std::string& preset : kTiny) {
-    const Wan model(size_of(preset));
+  for (const std::string& preset : kTinyFun) {
+    const Wan model(fun_size(preset));
     const net::WeightMap weights = weights_of(model);
     std::vector<net::Sample> samples = {sample(model.config(), 3, 4, 6), sample(model.config(), 1, 6, 2),
                                         sample(model.config(), 2, 2, 2)};
@@ -73,38 +73,38 @@ TEST(WanFun, SamplesOfSeveralSizesComeOutAsTheyDoAlone) {
     const net::Batch batch = model.pack(samples);
     const auto together = model.unpack(net::run_plain(model.units(), weights, batch), batch);
     for (size_t i = 0; i < samples.size(); ++i)
-      expect_close(together[i], predict(model, weights, samples[i]), 1e-4, preset);
+      expect_close(together[i], fun_predict(model, weights, samples[i]), 1e-4, preset);
   }
 }
 
 TEST(WanFun, EveryConditionChangesThePrediction) {
-  for (const std::string& preset : kTiny) {
-    const Wan model(size_of(preset));
+  for (const std::string& preset : kTinyFun) {
+    const Wan model(fun_size(preset));
     const net::WeightMap weights = weights_of(model);
     const net::Sample all = sample(model.config(), 2, 4, 4);
-    const at::Tensor out = predict(model, weights, all);
+    const at::Tensor out = fun_predict(model, weights, all);
     for (const auto& [name, value] : all.extra) {
       net::Sample changed = all;
       changed.extra[name] = name == "camera" ? camera(9).slice(0, 4) : at::randn(value.sizes());
-      EXPECT_GT((predict(model, weights, changed) - out).abs().max().item<double>(), 1e-4) << preset << " " << name;
+      EXPECT_GT((fun_predict(model, weights, changed) - out).abs().max().item<double>(), 1e-4) << preset << " " << name;
     }
   }
 }
 
 TEST(WanFun, NoReferenceIsAnotherThingThanALatentOfZeros) {
-  const Wan model(size_of("wan-tiny-fun-control"));
+  const Wan model(fun_size("wan-tiny-fun-control"));
   const net::WeightMap weights = weights_of(model);
   net::Sample zeros = sample(model.config(), 2, 4, 4), none = zeros;
   zeros.extra["reference"].zero_();
   none.extra.erase("reference");
   EXPECT_EQ(model.pack({zeros}).tokens.total(), 12);
   EXPECT_EQ(model.pack({none}).tokens.total(), 8);
-  EXPECT_GT((predict(model, weights, zeros) - predict(model, weights, none)).abs().max().item<double>(), 1e-4);
+  EXPECT_GT((fun_predict(model, weights, zeros) - fun_predict(model, weights, none)).abs().max().item<double>(), 1e-4);
 }
 
 TEST(WanFun, AnAbsentControlOrStartIsALatentOfZeros) {
   for (const char* preset : {"wan-tiny-fun-control", "wan-tiny-fun-control-2.2"}) {
-    const Wan model(size_of(preset));
+    const Wan model(fun_size(preset));
     const Config& c = model.config();
     const net::WeightMap weights = weights_of(model);
     const net::Sample whole = sample(c, 2, 4, 4);
@@ -112,19 +112,19 @@ TEST(WanFun, AnAbsentControlOrStartIsALatentOfZeros) {
     net::Sample parts = whole;
     parts.extra["control"] = whole.extra.at("y").slice(0, 0, control);
     parts.extra["y"] = whole.extra.at("y").slice(0, control);
-    expect_close(predict(model, weights, parts), predict(model, weights, whole), 1e-6, "in two parts");
+    expect_close(fun_predict(model, weights, parts), fun_predict(model, weights, whole), 1e-6, "in two parts");
     for (const bool of_control : {false, true}) {
       net::Sample absent = parts, zeros = whole;
       absent.extra.erase(of_control ? "control" : "y");
       zeros.extra["y"] = whole.extra.at("y").clone();
       zeros.extra["y"].slice(0, of_control ? 0 : control, of_control ? control : c.y_dim()).zero_();
-      expect_close(predict(model, weights, absent), predict(model, weights, zeros), 1e-6, "absent");
+      expect_close(fun_predict(model, weights, absent), fun_predict(model, weights, zeros), 1e-6, "absent");
     }
   }
 }
 
 TEST(WanFun, AReferencesTokensHaveTheTimestepOfTheClipsLastToken) {
-  const Wan model(size_of("wan-tiny-fun-control-5b"));
+  const Wan model(fun_size("wan-tiny-fun-control-5b"));
   net::Sample clean = sample(model.config(), 2, 2, 2);
   clean.extra["image_latent"] = at::randn({model.config().out_dim, 1, 2, 2});
   const net::Batch batch = model.pack({clean});  // tokens: first frame, second frame, reference

@@ -95,7 +95,7 @@ Steps each(int64_t every, int64_t last, int64_t first = 0) {
 // ---- what a recipe comes to -------------------------------------------------------------------------------------------
 
 /// Below which a share `q` of the draws lies.
-double quantile(const diffusion::Options& options, double q) {
+double sigma_at(const diffusion::Options& options, double q) {
   double low = options.window.low, high = options.window.high;
   const double all = diffusion::window_mass(options, options.window), least = options.window.low;
   for (int i = 0; i < 60; ++i) {
@@ -137,7 +137,7 @@ void hold_timesteps(const recipe::Recipe& r, const Meaning& m) {
                      options.timesteps == diffusion::Timesteps::diffusers ||
                      options.timesteps == diffusion::Timesteps::nvlabs;
   for (size_t i = 0; i < m.sigmas.size(); ++i)  // of a table, up to an entry
-    EXPECT_NEAR(quantile(options, kQuantiles[i]), m.sigmas[i], table ? 4e-3 : 1e-5) << "quantile " << kQuantiles[i];
+    EXPECT_NEAR(sigma_at(options, kQuantiles[i]), m.sigmas[i], table ? 4e-3 : 1e-5) << "quantile " << kQuantiles[i];
 }
 
 void hold(const Folder& folder, const Row& row) {

@@ -80,18 +80,22 @@ constexpr Read diffusion = into<&Recipe::diffusion, member>;
 template <auto member>
 constexpr Read experts = into<&Recipe::experts, member>;
 
-/// A name, or logit_normal with the mean and the deviation of its normal draws.
-void read_timesteps(Recipe& recipe, const Given& given) {
-  static const std::vector<std::string> kNames = {
+const std::vector<std::string>& timestep_names() {
+  static const std::vector<std::string> names = {
       "uniform", "shift",  "logit_normal", "diffsynth",  "sana",       "diffusers",     "by_size",      "by_area",
       "mode",    "cosmap", "logsnr",       "flux_shift", "qwen_shift", "qinglong_flux", "qinglong_qwen"};
+  return names;
+}
+
+/// A name, or logit_normal with the mean and the deviation of its normal draws.
+void read_timesteps(Recipe& recipe, const Given& given) {
   double mean = 0, scale = 0;
   int end = 0;
   const bool shaped = std::sscanf(given.text.c_str(), "logit_normal( %lf , %lf )%n", &mean, &scale, &end) == 2 &&
                       end == static_cast<int>(given.text.size()) && scale > 0;
-  if (!shaped && std::ranges::find(kNames, given.text) == kNames.end())
-    given.fail("one of " + families::listed(kNames, "and") + ", or logit_normal(MEAN, DEVIATION)",
-               "did you mean '" + nearest(given.text, kNames).front() + "'?");
+  if (!shaped && std::ranges::find(timestep_names(), given.text) == timestep_names().end())
+    given.fail("one of " + families::listed(timestep_names(), "and") + ", or logit_normal(MEAN, DEVIATION)",
+               "did you mean '" + nearest(given.text, timestep_names()).front() + "'?");
   recipe.diffusion.timesteps = given.text;
 }
 
@@ -588,7 +592,9 @@ std::vector<Setting> timestep_settings() {
       {"diffusion.timesteps",
        Kind::text,
        "uniform",
-       "distribution of training timesteps, before the shift: uniform (or shift), logit_normal, logit_normal(MEAN, DEVIATION), diffsynth, sana, diffusers; by_size and by_area: logit_normal, and the shift follows from a sample's resolution and frames, as in " +
+       "distribution of training timesteps, before the shift: logit_normal(MEAN, DEVIATION), or one of " +
+           families::listed(timestep_names(), "and") +
+           "; shift: uniform; by_size and by_area: logit_normal, and the shift follows from a sample's resolution and frames, as in " +
            families::listed(families::names_in(&families::Family::shift_by_size), "and") +
            "; flux_shift and qwen_shift: logit_normal, and the shift follows from the tokens of a frame; mode, cosmap: as in SD3; logsnr: a normal logarithm of the signal to noise ratio; qinglong_flux, qinglong_qwen: mixtures of these, as in musubi-tuner",
        read_timesteps,

@@ -3,6 +3,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/wan/animate.h"
+#include "tessera/models/wan/family.h"
 #include "tessera/models/wan/vace.h"
 
 namespace tessera::models::wan {
@@ -10,8 +11,6 @@ namespace tessera::models::wan {
 using at::Tensor;
 
 namespace {
-
-std::string numbered_name(const char* name, size_t i) { return std::string(name) + "." + std::to_string(i); }
 
 std::vector<net::Sample> animate_samples(const CaseTensors& file, const std::string&) {
   const Tensor t = file.tensor("in.t").to(at::kDouble), faces = file.tensor("in.face_pixel_values"),
@@ -23,12 +22,12 @@ std::vector<net::Sample> animate_samples(const CaseTensors& file, const std::str
   for (size_t i = 0; i < static_cast<size_t>(t.size(0)); ++i) {
     const auto n = static_cast<int64_t>(i);
     net::Sample sample;
-    sample.x = file.tensor(numbered_name("in.x", i));
+    sample.x = file.tensor(of_sample("in.x", i));
     sample.t = t[n].item<double>();
-    sample.context = file.tensor(numbered_name("in.context", i));
-    sample.target = file.tensor(numbered_name("in.target", i));
-    sample.extra = {{"y", file.tensor(numbered_name("in.y", i))},
-                    {"pose_latents", file.tensor(numbered_name("in.pose_latents", i))},
+    sample.context = file.tensor(of_sample("in.context", i));
+    sample.target = file.tensor(of_sample("in.target", i));
+    sample.extra = {{"y", file.tensor(of_sample("in.y", i))},
+                    {"pose_latents", file.tensor(of_sample("in.pose_latents", i))},
                     {"clip_fea", seen[n]},
                     {"face", faces[n]}};
     samples.push_back(std::move(sample));
@@ -36,18 +35,12 @@ std::vector<net::Sample> animate_samples(const CaseTensors& file, const std::str
   return samples;
 }
 
-NamedTensors animate_outputs(const std::vector<Tensor>& predictions) {
-  NamedTensors named;
-  for (size_t i = 0; i < predictions.size(); ++i) named.emplace_back(numbered_name("out", i), predictions[i]);
-  return named;
-}
-
 NamedTensors animate_input_grads(const std::vector<std::map<std::string, Tensor>>& of_samples, const CaseTensors&) {
   NamedTensors named;
   std::vector<Tensor> faces, seen;
   for (size_t i = 0; i < of_samples.size(); ++i) {
     for (const char* name : {"x", "context", "y", "pose_latents"})
-      named.emplace_back("grad_in." + numbered_name(name, i), of_samples[i].at(name));
+      named.emplace_back("grad_in." + of_sample(name, i), of_samples[i].at(name));
     faces.push_back(of_samples[i].at("face")), seen.push_back(of_samples[i].at("clip_fea"));
   }
   named.emplace_back("grad_in.face_pixel_values", at::stack(faces));
@@ -71,11 +64,11 @@ Tensor animate_y(const net::VideoCodec& codec, const Tensor& reference, const Te
 NamedTensors animate_trained(const CaseTensors& file, const net::VideoCodec& codec) {
   NamedTensors named;
   const Tensor dropped = file.tensor("in.drop_background");
-  for (size_t i = 0; file.has(numbered_name("in.video", i)); ++i) {
-    const auto in = [&](const char* name) { return file.tensor(numbered_name(name, i)); };
+  for (size_t i = 0; file.has(of_sample("in.video", i)); ++i) {
+    const auto in = [&](const char* name) { return file.tensor(of_sample(name, i)); };
     const Tensor video = in("in.video"), latent = codec.encode(video), reference = in("in.reference");
-    named.emplace_back(numbered_name("out.latents", i), at::cat({codec.encode(reference), latent}, 1));
-    named.emplace_back(numbered_name("out.pose_latents", i), codec.encode(in("in.pose")));
+    named.emplace_back(of_sample("out.latents", i), at::cat({codec.encode(reference), latent}, 1));
+    named.emplace_back(of_sample("out.pose_latents", i), codec.encode(in("in.pose")));
     for (const auto& [count, out] : {std::pair("in.refert_num", "out.y"), {"in.refert_num_2", "out.other.y"}}) {
       if (!file.has(count)) continue;
       const int64_t before = file.tensor(count).item<int64_t>();
@@ -84,7 +77,7 @@ NamedTensors animate_trained(const CaseTensors& file, const net::VideoCodec& cod
       mask.slice(1, 0, before).zero_();
       if (dropped[static_cast<int64_t>(i)].item<int64_t>() != 0) background.zero_(), mask.fill_(1);
       const Tensor given = at::upsample_bilinear2d(by_latent_frame(1 - mask), {latent.size(2), latent.size(3)}, false);
-      named.emplace_back(numbered_name(out, i), animate_y(codec, reference, given, background));
+      named.emplace_back(of_sample(out, i), animate_y(codec, reference, given, background));
     }
   }
   return named;
@@ -161,7 +154,7 @@ NamedTensors animate_prepared(const CaseTensors& file, const net::VideoCodec& co
 DenoiserCase animate_case() {
   return {.kind = "dit_animate",
           .samples = animate_samples,
-          .outputs = animate_outputs,
+          .outputs = outputs_of_samples,
           .input_grads = animate_input_grads,
           .grad_naming = "official"};
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "tessera/families/wan.h"
-#include "tessera/models/common/camera_rays.h"
 #include "tessera/models/common/config_reader.h"
 
 namespace tessera::models::wan {

@@ -50,6 +50,14 @@ std::vector<InputCase> input_cases() {
 
 }  // namespace
 
+std::string of_sample(const std::string& name, size_t sample) { return name + "." + std::to_string(sample); }
+
+NamedTensors outputs_of_samples(const std::vector<at::Tensor>& predictions) {
+  NamedTensors named;
+  for (size_t i = 0; i < predictions.size(); ++i) named.emplace_back(of_sample("out", i), predictions[i]);
+  return named;
+}
+
 Family family() {
   return {.name = "wan",
           .presets = preset_names,

@@ -13,4 +13,9 @@ Family family();
 DenoiserCase s2v_case();
 DenoiserCase fun_case();
 
+/// "in.x.2": the name in a case of what sample 2 has.
+std::string of_sample(const std::string& name, size_t sample);
+/// "out.0", "out.1", ...
+NamedTensors outputs_of_samples(const std::vector<at::Tensor>& predictions);
+
 }  // namespace tessera::models::wan

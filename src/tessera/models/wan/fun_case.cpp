@@ -8,25 +8,23 @@ using at::Tensor;
 
 namespace {
 
-std::string at_sample(const std::string& name, size_t i) { return name + "." + std::to_string(i); }
-
 /// Timesteps are one a sample, or one a token and then padding: what is not a sample's is not read.
-std::vector<net::Sample> samples(const CaseTensors& file, const std::string&) {
+std::vector<net::Sample> fun_samples(const CaseTensors& file, const std::string&) {
   const Tensor t = file.tensor("in.t").to(at::kDouble);
   check_input(t.dim() == 1 || t.dim() == 2, "verify", file.label() + ": in.t: expected [B] or [B, tokens]");
   std::vector<net::Sample> samples;
   for (size_t i = 0; i < static_cast<size_t>(t.size(0)); ++i) {
     const auto n = static_cast<int64_t>(i);
     net::Sample sample;
-    sample.x = file.tensor(at_sample("in.x", i));
-    sample.context = file.tensor(at_sample("in.context", i));
-    sample.target = file.tensor(at_sample("in.target", i));
+    sample.x = file.tensor(of_sample("in.x", i));
+    sample.context = file.tensor(of_sample("in.context", i));
+    sample.target = file.tensor(of_sample("in.target", i));
     if (t.dim() == 1)
       sample.t = t[n].item<double>();
     else
       sample.extra["t"] = t[n].slice(0, 0, sample.x[0].numel() / 4);  // a token is four cells of every published model
     for (const char* own : {"y", "y_camera"})
-      if (const std::string name = at_sample(std::string("in.") + own, i); file.has(name))
+      if (const std::string name = of_sample(std::string("in.") + own, i); file.has(name))
         sample.extra[own] = file.tensor(name);
     if (file.has("in.clip_fea")) sample.extra["clip_fea"] = file.tensor("in.clip_fea")[n];
     if (file.has("in.full_ref")) sample.extra["reference"] = file.tensor("in.full_ref")[n].unsqueeze(1);
@@ -35,13 +33,7 @@ std::vector<net::Sample> samples(const CaseTensors& file, const std::string&) {
   return samples;
 }
 
-NamedTensors outputs(const std::vector<Tensor>& predictions) {
-  NamedTensors named;
-  for (size_t i = 0; i < predictions.size(); ++i) named.emplace_back(at_sample("out", i), predictions[i]);
-  return named;
-}
-
-NamedTensors input_grads(const std::vector<std::map<std::string, Tensor>>& of_samples, const CaseTensors& file) {
+NamedTensors fun_input_grads(const std::vector<std::map<std::string, Tensor>>& of_samples, const CaseTensors& file) {
   // cases that hold a part of the adapter's gradient leave out that of its input, which is as large
   const bool small = !file.names("grad_part.").empty();
   NamedTensors named;
@@ -53,7 +45,7 @@ NamedTensors input_grads(const std::vector<std::map<std::string, Tensor>>& of_sa
       else if (name == "reference")
         stacked["grad_in.full_ref"].push_back(grad.squeeze(1));
       else if (name != "y_camera" || !small)
-        named.emplace_back(at_sample("grad_in." + name, i), grad);
+        named.emplace_back(of_sample("grad_in." + name, i), grad);
     }
   for (const auto& [name, grads] : stacked) named.emplace_back(name, at::stack(grads));
   return named;
@@ -65,9 +57,9 @@ void without_reference(net::Sample& sample, const CaseTensors&, int64_t) { sampl
 
 DenoiserCase fun_case() {
   return {.kind = "dit_fun",
-          .samples = samples,
-          .outputs = outputs,
-          .input_grads = input_grads,
+          .samples = fun_samples,
+          .outputs = outputs_of_samples,
+          .input_grads = fun_input_grads,
           .calls = {{"out_no_ref", without_reference}}};
 }
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
-#include "tessera/models/common/camera_rays.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
+#include "tessera/models/wan/camera_rays.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/weight_form.h"
 

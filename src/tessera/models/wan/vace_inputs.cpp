@@ -1,5 +1,6 @@
 // What a VACE model is given, from pixels: the channels of its context. Also its golden cases.
 #include "tessera/base/check.h"
+#include "tessera/models/wan/family.h"
 #include "tessera/models/wan/vace.h"
 
 namespace tessera::models::wan {
@@ -7,8 +8,6 @@ namespace tessera::models::wan {
 using at::Tensor;
 
 namespace {
-
-std::string of_sample(const char* name, size_t i) { return std::string(name) + "." + std::to_string(i); }
 
 /// [T, H, W] -> [cells of rows * columns, T', h, w]: the values of each cell's pixels, of the frame nearest to the middle
 /// of those that a latent frame stands for.
@@ -70,17 +69,11 @@ std::vector<net::Sample> vace_samples(const CaseTensors& file, const std::string
   return samples;
 }
 
-NamedTensors vace_outputs(const std::vector<Tensor>& predictions) {
-  NamedTensors named;
-  for (size_t i = 0; i < predictions.size(); ++i) named.emplace_back(of_sample("out", i), predictions[i]);
-  return named;
-}
-
 NamedTensors vace_input_grads(const std::vector<std::map<std::string, Tensor>>& of_samples, const CaseTensors&) {
   NamedTensors named;
   for (size_t i = 0; i < of_samples.size(); ++i)
     for (const char* name : {"x", "context", "vace_context"})
-      named.emplace_back(of_sample((std::string("grad_in.") + name).c_str(), i), of_samples[i].at(name));
+      named.emplace_back(of_sample(std::string("grad_in.") + name, i), of_samples[i].at(name));
   return named;
 }
 
@@ -159,7 +152,7 @@ DenoiserCase vace_case() {
   };
   return {.kind = "dit_vace",
           .samples = scaled,
-          .outputs = vace_outputs,
+          .outputs = outputs_of_samples,
           .input_grads = vace_input_grads,
           .weights = {"model.safetensors", "diffusers.safetensors"},
           .calls = {{"out.per_layer.", scaled_by_layer, "in.per_layer_scale"}}};

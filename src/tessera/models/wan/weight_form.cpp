@@ -5,7 +5,6 @@
 #include <deque>
 
 #include "tessera/base/check.h"
-#include "tessera/models/common/camera_rays.h"
 #include "tessera/models/wan/config.h"
 
 namespace tessera::models::wan {

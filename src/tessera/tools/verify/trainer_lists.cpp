@@ -244,7 +244,7 @@ CaseResults verify_retention(const CaseContext& context) {
 namespace {
 
 /// Python's round: halves go to the even neighbour.
-int64_t rounded(double value) { return static_cast<int64_t>(std::nearbyint(value)); }
+int64_t nearest_whole(double value) { return static_cast<int64_t>(std::nearbyint(value)); }
 
 /// `count` numbers from 0 to `last`, evenly, cut to whole ones.
 std::vector<int64_t> spread(int64_t last, int64_t count) {
@@ -327,16 +327,16 @@ Json ai_frames(const Settings& s, int64_t count, const std::vector<double>& draw
   const double fps = s.at("fps"), rate = s.at("video_fps");
   const bool shrinks = s.at("shrink_video_to_frames"), automatic = s.at("auto_frame_count");
   s.read("trim_auto_frame_count_tail");  // num_frames is what it came to
-  const int64_t step = std::max<int64_t>(1, rounded(rate / fps)), start_most = last - (frames - 1) * step;
+  const int64_t step = std::max<int64_t>(1, nearest_whole(rate / fps)), start_most = last - (frames - 1) * step;
   std::vector<int64_t> found;
   const bool stretches = shrinks || start_most < 0;
   check_input(automatic || stretches || !draws.empty(), "verify", "a random start has a draw");
   const int64_t start =
       automatic || stretches ? 0 : static_cast<int64_t>(draws[0] * static_cast<double>(start_most + 1));
   for (int64_t i = 0; i < frames; ++i)
-    found.push_back(automatic   ? std::min(rounded(static_cast<double>(i) * rate / fps), last)
-                    : stretches ? (frames > 1 ? rounded(static_cast<double>(i) * static_cast<double>(last) /
-                                                        static_cast<double>(frames - 1))
+    found.push_back(automatic   ? std::min(nearest_whole(static_cast<double>(i) * rate / fps), last)
+                    : stretches ? (frames > 1 ? nearest_whole(static_cast<double>(i) * static_cast<double>(last) /
+                                                              static_cast<double>(frames - 1))
                                               : 0)
                                 : start + i * step);
   return found;
