@@ -1,7 +1,7 @@
 #include "golden.h"
 #include "tessera/base/check.h"
+#include "tessera/models/common/camera_rays.h"
 #include "tessera/models/identify.h"
-#include "tessera/models/wan/camera_rays.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/spec.h"
 #include "tessera/net/plain_context.h"
@@ -182,7 +182,8 @@ TEST(WanFun, WeightsTellWhichReleaseTheyAre) {
   for (const auto& [name, config] : presets()) {
     if (name.find("-fun-") == name.npos || name.starts_with("wan-tiny")) continue;
     Shapes shapes;
-    for (const auto& unit : Wan(config).units())
+    const Wan of_release(config);
+    for (const auto& unit : of_release.units())
       for (const auto& param : unit->spec().params) shapes[param.name] = param.shape;
     const std::string model = identify(shapes).model;
     // two of them have the shapes of Wan's own image-to-video models

@@ -7,11 +7,12 @@
 namespace tessera::plan {
 namespace {
 
+constexpr char kLetters[] = {'t', 'u', 'w', 'e', 's', 'c'};  // of Visit::Kind
+
 /// "t1 u1 c1 ...": each visit by its kind's letter and its step; a training step that finds updates pending has a star.
 std::string walked(RunWalk walk, int64_t stop_at = 0) {
   std::string text;
   while (const std::optional<Visit> visit = walk.next()) {
-    constexpr char kLetters[] = {'t', 'u', 'w', 'e', 's', 'c'};
     text += (text.empty() ? "" : " ") + std::string(1, kLetters[static_cast<int>(visit->kind)]) +
             std::to_string(visit->step) + (visit->pending ? "*" : "");
     if (visit->kind == Visit::Kind::train && visit->step == stop_at) walk.stop();
@@ -78,7 +79,7 @@ TEST(RunWalk, ASaveThatIsAskedForComesOnceBehindPendingUpdates) {
     std::string text;
     while (const std::optional<Visit> visit = walk.next()) {
       if (visit->kind == Visit::Kind::train && at.contains(visit->step)) walk.save(), walk.save();
-      text += (text.empty() ? "" : " ") + std::string(1, "tuwsc"[static_cast<int>(visit->kind)]) +
+      text += (text.empty() ? "" : " ") + std::string(1, kLetters[static_cast<int>(visit->kind)]) +
               std::to_string(visit->step);
     }
     return text;

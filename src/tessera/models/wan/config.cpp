@@ -74,7 +74,7 @@ Config parse_official(const ConfigReader& json, const std::string& file) {
   if (json.flag("add_ref_conv", recipe && json.has("in_dim_ref_conv")) || json.flag("has_ref_conv", false))
     c.ref_dim = json.size("in_dim_ref_conv", c.out_dim);
   if (json.flag("add_control_adapter", recipe && json.has("in_dim_control_adapter"))) {
-    c.camera_dim = json.size("in_dim_control_adapter", kRayChannels);
+    c.camera_dim = json.size("in_dim_control_adapter", kCameraChannels);
     c.camera_scale = json.size("downscale_factor_control_adapter", c.camera_scale);
   }
   // without their switch these say nothing, and the last two are arguments that VideoX-Fun's class does not use
@@ -85,7 +85,7 @@ Config parse_official(const ConfigReader& json, const std::string& file) {
 
 /// The channels of each of the adapter's cells, which its first convolution sees side by side.
 void take_camera(const ConfigReader& json, int64_t channels, Config& c) {
-  if (c.camera_dim == 0) c.camera_dim = kRayChannels;
+  if (c.camera_dim == 0) c.camera_dim = kCameraChannels;
   const auto scale = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(channels / c.camera_dim))));
   json.expect_narrow("the width of control_adapter.conv.weight", static_cast<double>(channels));
   if (scale < 1 || c.camera_dim * scale * scale != channels)
@@ -242,7 +242,7 @@ const std::vector<std::pair<std::string, Config>>& presets() {
     c.in_dim = c.out_dim + y;
     c.image_dim = image_dim;
     if (reference) c.ref_dim = c.out_dim;
-    if (camera_scale > 0) c.camera_dim = kRayChannels, c.camera_scale = camera_scale;
+    if (camera_scale > 0) c.camera_dim = kCameraChannels, c.camera_scale = camera_scale;
     return c;
   };
   static const Config k1b = {}, k5b = {.type = Type::ti2v,

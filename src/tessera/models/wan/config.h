@@ -22,7 +22,8 @@ enum class Type { t2v, i2v, flf2v, ti2v };
 std::string_view name(Type type);
 
 inline constexpr int64_t kMaskChannels = 4;  ///< of y: one for each frame that a latent frame stands for
-inline constexpr int64_t kRayChannels = 24;  ///< of a camera: six numbers of each of the four frames of a latent frame
+inline constexpr int64_t kCameraChannels =
+    24;  ///< of a camera: six numbers of each of the four frames of a latent frame
 
 struct Config {
   Type type = Type::t2v;

@@ -3,13 +3,15 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/models/common/camera_rays.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/models/wan/camera_rays.h"
 #include "tessera/models/wan/network.h"
 #include "tessera/models/wan/weight_form.h"
 
 namespace tessera::models::wan {
+
+static_assert(kCameraChannels == kRayChannels);
 
 using at::Tensor;
 
@@ -209,7 +211,7 @@ net::Sample Wan::blank(const std::array<int64_t, 4>& latent) const {
     sample.extra["clip_fea"] = at::zeros({config_.image_rows(), config_.image_dim}, at::kFloat);
   if (config_.ref_dim > 0)
     sample.extra["reference"] = at::zeros({config_.ref_dim, 1, latent[2], latent[3]}, at::kFloat);
-  if (config_.camera_dim == kRayChannels)
+  if (config_.camera_dim == kCameraChannels)
     sample.extra["camera"] = at::ones({camera_frames(latent[1]), kCameraNumbers}, at::kFloat);
   return sample;
 }

@@ -219,7 +219,7 @@ Json config_json(const ConfigSource& source) {
     out["_class_name"] = image ? "WanTransformer3DModel" : "Wan2_2Transformer3DModel";
     if (reference) out["add_ref_conv"] = true, out["in_dim_ref_conv"] = size("ref_conv.weight", 1);
     if (camera) {
-      const auto rays = given.get<int64_t>("in_dim_control_adapter", "in_dim_control_adapter", kRayChannels);
+      const auto rays = given.get<int64_t>("in_dim_control_adapter", "in_dim_control_adapter", kCameraChannels);
       const int64_t channels = size("control_adapter.conv.weight", 1);
       out["add_control_adapter"] = true;
       out["in_dim_control_adapter"] = rays;

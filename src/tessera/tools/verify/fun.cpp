@@ -6,8 +6,8 @@
 #include "tessera/data/camera.h"
 #include "tessera/families/frames/pixel_masks.h"
 #include "tessera/job/codec.h"
+#include "tessera/models/common/camera_rays.h"
 #include "tessera/models/registry.h"
-#include "tessera/models/wan/camera_rays.h"
 #include "tessera/prepare/given_pixels.h"
 #include "tessera/tools/verify/case.h"
 
@@ -83,7 +83,7 @@ class PipelineRun {
     const std::string name = "in.mask." + name_;
     if (file_.has(name)) return file_.tensor(name).gt(127.5).to(at::kFloat);
     return file_.has("in.video") ? at::ones_like(file_.tensor("in.video")[0].unsqueeze(0))
-                                 : at::ones({1, models::wan::camera_frames(latent[1]), 8, 8});
+                                 : at::ones({1, models::camera_frames(latent[1]), 8, 8});
   }
   Tensor start(at::IntArrayRef latent) const {
     if (name_ == "control_only") return at::zeros(latent, at::kFloat);
@@ -122,11 +122,10 @@ void check_prepared(const CaseContext& context, const net::Conditions& takes, Ca
   for (const std::string& run : runs) PipelineRun(context, file, *vae, takes, run).check();
   if (!file.has("in.camera")) return;
   const auto shape = file.tensor("in.latents").sizes().vec();
-  const Tensor rays =
-      models::wan::camera_rays(camera_tensor(camera_rows(file.tensor("in.camera")), shape[2] * takes.camera_scale,
-                                             shape[3] * takes.camera_scale),
-                               shape[2] * takes.camera_scale, shape[3] * takes.camera_scale);
-  file.compare("out.y_camera", models::wan::rays_by_latent_frame(rays), context.tolerance("plucker"));
+  const Tensor rays = models::camera_rays(camera_tensor(camera_rows(file.tensor("in.camera")),
+                                                        shape[2] * takes.camera_scale, shape[3] * takes.camera_scale),
+                                          shape[2] * takes.camera_scale, shape[3] * takes.camera_scale);
+  file.compare("out.y_camera", models::rays_by_latent_frame(rays), context.tolerance("plucker"));
 }
 
 void check_directions(const CaseContext& context, CaseFile& file) {
@@ -141,7 +140,7 @@ void check_directions(const CaseContext& context, CaseFile& file) {
   for (const std::string& name : file.names(of_rays)) {
     const auto shape = file.tensor(name).sizes().vec();
     const auto rows = data::named_camera(name.substr(of_rays.size()), data::kCameraSpeed, shape[0]);
-    file.compare(name, models::wan::camera_rays(camera_tensor(rows, shape[1], shape[2]), shape[1], shape[2]),
+    file.compare(name, models::camera_rays(camera_tensor(rows, shape[1], shape[2]), shape[1], shape[2]),
                  context.tolerance("plucker"));
   }
 }

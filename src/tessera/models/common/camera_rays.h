@@ -9,11 +9,11 @@
 // frame's, 3 x 4 by rows (data/camera.h). VideoX-Fun's cross product takes the frames for the coordinates where a clip has
 // three of them; here it is always of the coordinates.
 #include "tessera/models/common/patches.h"
-#include "tessera/models/wan/config.h"
 
-namespace tessera::models::wan {
+namespace tessera::models {
 
 inline constexpr int64_t kCameraNumbers = 16;  ///< of a frame
+inline constexpr int64_t kRayChannels = 24;    ///< six numbers of each of the four frames of a latent frame
 /// Frames of the clip of a latent.
 inline int64_t camera_frames(int64_t latent_frames) { return 4 * (latent_frames - 1) + 1; }
 
@@ -31,4 +31,4 @@ at::Tensor unfold_rays(const at::Tensor& rows, const Patch& patch, const std::ar
 void fill_rays(const at::Tensor& rows, const at::Tensor& camera, const Patch& patch,
                const std::array<int64_t, 3>& latent, int64_t scale);
 
-}  // namespace tessera::models::wan
+}  // namespace tessera::models

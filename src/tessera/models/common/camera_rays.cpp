@@ -1,4 +1,4 @@
-#include "tessera/models/wan/camera_rays.h"
+#include "tessera/models/common/camera_rays.h"
 
 #include <ATen/Parallel.h>
 
@@ -6,7 +6,7 @@
 
 #include "tessera/base/check.h"
 
-namespace tessera::models::wan {
+namespace tessera::models {
 
 using at::Tensor;
 
@@ -100,4 +100,4 @@ void fill_rays(const Tensor& rows, const Tensor& camera, const Patch& p, const s
   });
 }
 
-}  // namespace tessera::models::wan
+}  // namespace tessera::models
