@@ -195,13 +195,13 @@ TEST_F(Verify, TimestepsLossesHeldOutLossesAndWhatOtherTrainersKeepAndPick) {
     std::ofstream(copy / file) << text;
     return verify({copy.string()});
   };
-  for (const auto& [name, from, to] : {std::tuple("timestep_kinds", "\"sigmoid_scale\": 1.5", "\"sigmoid_scale\": 1.4"),
-                                       {"timestep_kinds",
-                                        "\"shift\",\n   \"weighting_scheme\": \"none\",\n   \"discrete_flow_shift\": 5.0",
-                                        "\"shift\",\n   \"weighting_scheme\": \"none\",\n   \"discrete_flow_shift\": 5.1"},
-                                       {"losses", "\"huber_delta\": 0.4", "\"huber_delta\": 0.41"},
-                                       {"losses", "\"unmasked_weight\": 0.25", "\"unmasked_weight\": 0.3"},
-                                       {"eval_loss", "\"shift\": 3.0", "\"shift\": 3.2"}})
+  for (const auto& [name, from, to] :
+       {std::tuple("timestep_kinds", "\"sigmoid_scale\": 1.5", "\"sigmoid_scale\": 1.4"),
+        {"timestep_kinds", "\"shift\",\n   \"weighting_scheme\": \"none\",\n   \"discrete_flow_shift\": 5.0",
+         "\"shift\",\n   \"weighting_scheme\": \"none\",\n   \"discrete_flow_shift\": 5.1"},
+        {"losses", "\"huber_delta\": 0.4", "\"huber_delta\": 0.41"},
+        {"losses", "\"unmasked_weight\": 0.25", "\"unmasked_weight\": 0.3"},
+        {"eval_loss", "\"shift\": 3.0", "\"shift\": 3.2"}})
     EXPECT_EQ(changed(name, from, to).code, 1) << name << " " << from;
   EXPECT_EQ(changed("retention", "\"save_last_n_steps\": 30", "\"save_last_n_steps\": 40", "cases.json").code, 1);
   EXPECT_EQ(changed("clip_picks", "\"frame_stride\": 10", "\"frame_stride\": 9", "cases.json").code, 1);

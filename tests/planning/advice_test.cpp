@@ -41,7 +41,7 @@ Asked small(recipe::Overrides overrides) {
 const std::string kPair = "wan2.2-t2v-a14b_full_h200";
 
 TEST(Advice, ForA14BsPairOnOneH200With128GiBNamesSplitMastersAndMomentsOf8Bits) {
-  const Asked pair(shipped(kPair, {{"data.frames", "77"}, {"plan.profile", "h200-128gib"}}));
+  const Asked pair(shipped(kPair, {{"data.frames", "81"}, {"plan.profile", "h200-128gib"}}));
   const Planned planned = make_plan(pair.request);
   ASSERT_FALSE(planned.choice.fits);
   const std::string& advice = planned.choice.advice;
@@ -50,7 +50,7 @@ TEST(Advice, ForA14BsPairOnOneH200With128GiBNamesSplitMastersAndMomentsOf8Bits) 
       << advice;
   const Asked smaller(shipped(
       kPair,
-      {{"data.frames", "77"}, {"plan.profile", "h200-128gib"}, {"plan.masters", "split"}, {"plan.moments", "int8"}}));
+      {{"data.frames", "81"}, {"plan.profile", "h200-128gib"}, {"plan.masters", "split"}, {"plan.moments", "int8"}}));
   EXPECT_TRUE(make_plan_as_is(smaller.request).choice.fits);
 }
 
@@ -71,7 +71,7 @@ TEST(Advice, OnAnotherMeshIsWhatPlanningThatMeshGives) {
   const Asked replicas = small({{"plan.profile", "a100-80"},
                                 {"mesh", "dp_replicate=8"},
                                 {"train.global_batch", "8"},
-                                {"data.frames", "640"},
+                                {"data.frames", "672"},
                                 {"plan.host_budget", "0"}});
   const Planned planned = make_plan(replicas.request);
   ASSERT_FALSE(planned.choice.fits);

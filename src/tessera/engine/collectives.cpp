@@ -4,6 +4,7 @@
 #include <map>
 
 #include "tessera/base/check.h"
+#include "tessera/base/random.h"
 #include "tessera/engine/parallel/reduce_rounded.h"
 #include "tessera/plan/device_groups.h"
 #include "tessera/plan/optimizers.h"
@@ -44,12 +45,36 @@ SlotGroups::SlotGroups(comm::Comm& comm, const plan::Plan& plan, Store& store)
   }
 }
 
-void SlotGroups::open_windows() {
+namespace {
+
+/// Where a group's collectives lie in the arena, in their order. A shard that lies in the slot itself is at another offset on
+/// every member, as the library wants it.
+double places_of(const std::string& group, const std::vector<const plan::Schedule*>& used) {
+  std::string places;
+  for (const plan::Schedule* schedule : used)
+    for (const plan::Instruction& in : schedule->list) {
+      if (std::ranges::none_of(in.comm,
+                               [&](const plan::Comm& comm) { return comm.group.text().starts_with(group + "["); }))
+        continue;
+      const bool in_place = in.slot >= 0 && in.scratch >= in.slot && in.scratch < in.slot + in.bytes;
+      for (const int64_t at : {in.slot, in.grad, in.target, in_place ? int64_t{-1} : in.scratch})
+        places += std::to_string(at) + " ";
+    }
+  return static_cast<double>(hash_text(places) >> 32);  // exact
+}
+
+}  // namespace
+
+void SlotGroups::open_windows(const std::vector<const plan::Schedule*>& used) {
   for (const auto& buffers : of_)
     for (const OfBuffer& of : buffers)
       for (comm::Group* group : {of.gather, of.reduce, of.whole, of.spread}) lend(group, store_.arena());
   lend(&outer_, store_.arena());
-  for (comm::Group* group : of_slots_) group->open_window(store_.arena());
+  for (comm::Group* group : of_slots_) {
+    const auto rows = group->all_gather_doubles({places_of(group->name(), used)});
+    if (std::ranges::all_of(rows, [&](const auto& row) { return row == rows.front(); }))
+      group->open_window(store_.arena());
+  }
 }
 
 void SlotGroups::lend_kept() {

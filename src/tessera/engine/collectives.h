@@ -32,8 +32,9 @@ class SlotGroups {
   Store::SumOver sum_over(const plan::Instruction& in, Done& done) const;
 
   /// Lends the groups the arena for their messages (comm.h). The collectives of slots use it as a symmetric window, where
-  /// groups can: all ranks open it once there is an arena, and close it before that changes.
-  void open_windows();
+  /// groups can, and where all members send from one offset in all of `used`: plans that offload, or whose ranks have other
+  /// shards, may not. All ranks open it once there is an arena, and close it before that changes.
+  void open_windows(const std::vector<const plan::Schedule*>& used);
   void close_windows();
   /// Lends the gradients that stay on the device, once they are there: replicas exchange them.
   void lend_kept();

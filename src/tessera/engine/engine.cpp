@@ -70,7 +70,12 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
   }
   check_groups(comm_, fresh);
   interpreter_.reserve_host(std::max(programs.host_arena, host_arena), programs.train->schedule.micros * batch_bytes_);
-  make_arena(std::max(programs.arena, arena));
+  std::vector<const plan::Schedule*> schedules;
+  all.insert(all.end(), {programs.first, programs.updates});
+  for (const auto& [expert, own] : programs.of_expert) all.insert(all.end(), {own.first, own.updates});
+  for (const plan::ProgramPtr& program : all)
+    if (program) schedules.push_back(&program->schedule);
+  make_arena(std::max(programs.arena, arena), schedules);
   store_.place_gradients(programs.train->plan);
   interpreter_.lend_kept();
 }
@@ -78,24 +83,21 @@ void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_are
 void Engine::use(const plan::Program& program) {
   interpreter_.reserve_host(program.schedule.host_arena, program.schedule.micros * batch_bytes_);
   const at::Tensor& arena = store_.arena();
-  bool grows = !arena.defined() || static_cast<int64_t>(arena.nbytes()) < program.schedule.arena;
-  if (comm_.by_device()) {  // ranks of other stages have other arenas, and all of them make theirs together
-    const std::vector<Axis> everyone = {kAllAxes.begin(), kAllAxes.end()};
-    const auto rows = comm_.group("control", everyone).all_gather_doubles({grows ? 1.0 : 0.0});
-    grows = std::ranges::any_of(rows, [](const auto& row) { return row[0] != 0; });
-  }
-  if (grows) make_arena(std::max(program.schedule.arena, arena.defined() ? static_cast<int64_t>(arena.nbytes()) : 0));
+  const int64_t there = arena.defined() ? static_cast<int64_t>(arena.nbytes()) : 0;
+  // Where the device sends, all ranks make theirs together, whether it grows or not: windows depend on the program.
+  if (there < program.schedule.arena || comm_.by_device())
+    make_arena(std::max(program.schedule.arena, there), {&program.schedule});
 }
 
 /// The old one is freed before ranks look for room, and its windows are closed before that.
-void Engine::make_arena(int64_t bytes) {
+void Engine::make_arena(int64_t bytes, const std::vector<const plan::Schedule*>& used) {
   interpreter_.close_windows();
   store_.change_arena(0);
   {
     const SamePlace place(comm_, bytes);
     store_.change_arena(bytes);
   }
-  interpreter_.open_windows();
+  interpreter_.open_windows(used);
 }
 
 StepRun Engine::run(const Pass& pass, net::Objective& objective, const Report& report) {

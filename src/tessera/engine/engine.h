@@ -57,7 +57,7 @@ class Engine {
   int64_t host_bytes() const { return store_.host_bytes() + interpreter_.host_bytes(); }
 
  private:
-  void make_arena(int64_t bytes);
+  void make_arena(int64_t bytes, const std::vector<const plan::Schedule*>& used);
   void run_whole(const std::shared_ptr<ScheduleRun>& run);
   void begin(ScheduleRun& run);
   void end(ScheduleRun& run);

@@ -62,12 +62,12 @@ void Interpreter::reserve_host(int64_t arena, int64_t uploads) {
   if (far_) uploads_.reserve(uploads + kUploadSlack);
 }
 
-void Interpreter::open_windows() {
+void Interpreter::open_windows(const std::vector<const plan::Schedule*>& used) {
   if (!by_device_) return;
   const device::Block room = Meter::room();
   parallel_.lend(within_units_, room);
   messages_.lend(room);
-  groups_.open_windows();
+  groups_.open_windows(used);
 }
 
 void Interpreter::lend_kept() {

@@ -42,7 +42,7 @@ class Interpreter {
   void reserve_host(int64_t arena, int64_t uploads);
   /// Lends the groups what their messages use (comm.h): the arena, and to those within units and between stages the room for
   /// tensors that is left beside it.
-  void open_windows();
+  void open_windows(const std::vector<const plan::Schedule*>& used);
   void close_windows() { groups_.close_windows(); }
   /// The same of the gradients that stay on the device, once they are there.
   void lend_kept();
