@@ -96,6 +96,19 @@ TEST_F(CaptionSets, OfAListOfPicturesAreInFilesBesideThem) {
                [&] { read_dataset({.path = folder_, .captions = rules}); });
 }
 
+TEST_F(CaptionSets, OfAFileAreItsLinesWhereThatIsAsked) {
+  write("one.png", "x"), write("one.txt", "a cat\r\n\na dog\n"), write("two.png", "x"), write("two.txt", "");
+  write("one.tags", "cat, dog\nnever"), write("two.tags", "one line");
+  const auto captions = [&](const CaptionRules& rules) {
+    std::vector<Texts> all;
+    for (const Item& item : read_dataset({.path = folder_, .captions = rules})) all.push_back(item.captions);
+    return all;
+  };
+  EXPECT_EQ(captions({.lines = true}), (std::vector<Texts>{{"a cat", "a dog"}, {""}}));
+  EXPECT_EQ(captions({.endings = {".tags"}, .lines = true}), (std::vector<Texts>{{"cat, dog", "never"}, {"one line"}}));
+  EXPECT_EQ(captions({}).at(0).size(), 1u) << "else a file is one caption";
+}
+
 TEST_F(CaptionSets, EndInAMotionScoreWhereAFileKnowsIt) {
   write("one.png", "x"), write("one.txt", "a cat runs"), write("two.png", "x"), write("two.txt", "a cat sleeps");
   write("one_unimatch.json", R"({"one": {"unimatch": [10, 3.5, "8"]}})");

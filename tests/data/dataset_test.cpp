@@ -191,11 +191,11 @@ TEST_F(Dataset, AClipMayHaveSeveralCaptions) {
 
 TEST_F(Dataset, ColumnsThatAreNotUsedAreTold) {
   write("a.mp4", "");
-  write("metadata.csv", "video,prompt,fps,control_video\na.mp4,one,8,b.mp4\n");
+  write("metadata.csv", "video,prompt,fps,depth_video\na.mp4,one,8,b.mp4\n");
   Problems problems;
   read_dataset({.path = folder_}, problems);
   ASSERT_EQ(problems.notes().size(), 1u);
-  EXPECT_NE(problems.notes()[0].find("columns that are not used: control_video"), std::string::npos);
+  EXPECT_NE(problems.notes()[0].find("columns that are not used: depth_video"), std::string::npos);
 }
 
 TEST_F(Dataset, CaptionsEndInTheColumnsThatAreNamedWhereARowHasThem) {

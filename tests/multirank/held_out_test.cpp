@@ -97,8 +97,9 @@ TEST(HeldOut, LossIsTheSameOnEveryLayoutAndTrainingDoesNotFeelIt) {
 }
 
 TEST(HeldOut, GoesOnAsIfNeverStoppedAndTheBestSaveStays) {
-  const Flags best = with(kHeldOut, {"--checkpoint.every", "1", "--checkpoint.keep", "1", "--checkpoint.keep_best", "1",
-                                     "--eval.every", "1", "--train.lr", "1"});  // it gets worse at once
+  const Flags best =
+      with(kHeldOut, {"--checkpoint.every", "1", "--checkpoint.keep", "1", "--checkpoint.keep_best", "1",
+                      "--eval.every", "1", "--train.lr", "1e-2"});  // learns, and oversteps before the end
   ASSERT_EQ(tiny().train(1, "whole", best).code, 0);
   const Result first = tiny().train(2, "parts", with(best, {"--run.steps", "2"}));
   ASSERT_EQ(first.code, 0) << first.output;
@@ -109,6 +110,8 @@ TEST(HeldOut, GoesOnAsIfNeverStoppedAndTheBestSaveStays) {
   int64_t step = 0;
   for (const auto& eval : tiny().metrics("parts", "eval"))
     if (eval["step"] > 0 && eval["loss"] < least) least = eval["loss"], step = eval["step"];
+  EXPECT_LT(least, tiny().metrics("parts", "eval")[0]["loss"].get<double>());
+  ASSERT_LT(step, 4) << "the newest would stay anyway";
   const auto left = saves("parts", "checkpoints");
   EXPECT_EQ(std::ranges::count(left, "step-00000" + std::to_string(step)), 1) << step;
   EXPECT_EQ(std::ranges::count(left, "step-000004"), 1);

@@ -28,7 +28,9 @@ const Flags kNone = {}, kLion = {"--train.optimizer", "lion"}, kAdafactor = {"--
             kSoft = kGate + Flags{"--experts.hard", "false"},
             kSample = {"--sample.every", "2", "--sample.steps", "2", "--sample.prompts", "a"},
             kGuided = kSample + Flags{"--sample.guidance", "3"}, kSaves = {"--checkpoint.every", "1"},
-            kTwo = {"--train.global_batch", "2"};
+            kOneSave = kSaves + Flags{"--checkpoint.keep", "1"}, kEval = {"--eval.share", "0.4", "--eval.every", "2"},
+            kHuber = {"--diffusion.loss", "huber"}, kNormal = {"--diffusion.timesteps", "logit_normal"},
+            kShuffle = {"--data.caption_shuffle", "3"}, kTwo = {"--train.global_batch", "2"};
 Flags of(const char* schedule) {
   return {"--train.schedule", schedule, "--train.warmup_steps", "1", "--train.decay_steps", "2"};
 }
@@ -100,6 +102,15 @@ const std::vector<Key>& keys() {
       {"lora.base_dtype", "int8", kLora},
       {"lora.export", "kohya", kLora},
       {"diffusion.timesteps", "logit_normal"},
+      {"diffusion.logit_mean", "0.5", kNormal},
+      {"diffusion.logit_std", "2", kNormal},
+      {"diffusion.mode_scale", "0.5", {"--diffusion.timesteps", "mode"}},
+      {"diffusion.strata", "3"},
+      {"diffusion.bands", "0:0.5=1,0.5:1=3"},
+      {"diffusion.loss", "mae"},
+      {"diffusion.huber_c", "0.3", kHuber},
+      {"diffusion.huber_schedule", "snr", kHuber},
+      {"diffusion.huber_scale", "2", kHuber},
       {"diffusion.shift", "1.5"},
       {"diffusion.weighting", "diffsynth"},
       {"diffusion.caption_dropout", "0.7"},
@@ -134,7 +145,15 @@ const std::vector<Key>& keys() {
       {"checkpoint.every", "1"},
       {"checkpoint.keep", "1", kSaves},
       {"checkpoint.keep_exports", "1", kSaves},
+      {"checkpoint.keep_steps", "1", kOneSave},
+      {"checkpoint.keep_best", "1", kOneSave + kEval + Flags{"--eval.every", "1", "--train.lr", "3e-2"}},
+      {"checkpoint.every_minutes", "0.0000001"},
       {"checkpoint.export", "model", kSaves},
+      {"eval.share", "0.2", kEval},
+      {"eval.every", "1", kEval},
+      {"eval.sigmas", "0.5", kEval},
+      {"eval.seed", "3", kEval},
+      {"eval.weights", "trained", kEval + kAverage + Flags{"--train.lr", "1e-2"}},
       {"sample.every", "1", kSample},
       {"sample.prompts", "b", kSample},
       {"sample.negative_prompt", "b", kGuided},
@@ -154,6 +173,12 @@ const std::vector<Key>& keys() {
       {"data.clip_lengths", "longest", {"--data.buckets", "4x32x32,8x32x32", "--data.clip_lengths", "every"}, 1, true},
       {"data.clip_stride", "3", {"--data.frames", "4", "--data.clip_mode", "slide"}},
       {"data.clip_samples", "3", {"--data.frames", "4", "--data.clip_mode", "uniform"}},
+      {"data.caption_ext", ".tags", {"--data.caption", "a clip"}},
+      {"data.caption_prefix", "film: "},
+      {"data.trigger", "sks"},
+      {"data.caption_shuffle", "3"},
+      {"data.keep_tokens", "1", kShuffle},
+      {"data.caption_delimiter", " ", kShuffle},
       {"data.text_encoder", "umt5-demo-2", kNone, 1, true},
       {"data.allow_bad", "-1", kNone, 1, true},
   };
@@ -195,6 +220,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"data.caption", "of clips without a caption: data/dataset_test"},
       {"data.captions", "data/captions_test, prepare_test"},
       {"data.caption_files", "data/captions_test"},
+      {"data.caption_lines", "of files of several lines: data/captions_test"},
       {"data.score_files", "data/captions_test"},
       {"data.motion_files", "data/captions_test"},
       {"data.motion_of", "data/captions_test"},
@@ -202,6 +228,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"data.score_min", "data/captions_test"},
       {"data.score_drop", "data/captions_test"},
       {"data.score_temperature", "data/captions_test"},
+      {"data.references", "vace_test"},
       {"data.latents", "opensora_files_test"},
       {"data.texts", "opensora_files_test"},
       {"data.null_text", "opensora_files_test"},
@@ -225,12 +252,15 @@ const std::map<std::string, std::string>& elsewhere() {
       {"data.cuts", "prepare_test"},
       {"data.bars", "data/footage_test"},
       {"data.strict", "prepare_test"},
+      {"eval.path", "held_out_test"},
       {"sample.image", "of models that begin with a picture: pictures_test"},
       {"sample.last_image", "pictures_test"},
       {"sample.video", "opensora_first_test"},
       {"sample.condition", "opensora_first_test"},
       {"sample.audio", "speech_test"},
       {"sample.pose", "speech_test"},
+      {"sample.guide", "vace_test"},
+      {"sample.guide_mask", "vace_test"},
       {"sample.control", "controls_test"},
       {"sample.reference", "controls_test"},
       {"sample.camera", "controls_test"},
@@ -268,6 +298,9 @@ std::map<std::string, std::string> seen_of(const Flags& flags, int ranks) {
     for (const auto& line : shared().metrics(name, type))
       for (const char* key : {"loss", "grad_norm", "lr", "loss_scale", "d", "samples", "tokens", "expert"})
         if (line.contains(key)) seen[line["step"].dump() + " " + key] = line[key].dump();
+  for (const auto& line : shared().metrics(name, "eval"))
+    for (const char* key : {"samples", "by_timestep", "by_sigma"})
+      if (line.contains(key)) seen["held out " + line["step"].dump() + " " + key] = line[key].dump();
   for (const auto& item : fs::recursive_directory_iterator(folder)) {
     const fs::path& file = item.path();
     const bool bytes =
