@@ -197,23 +197,18 @@ TEST_F(Folders, ConvertingAPipelineLosesNothing) {
 }
 
 TEST_F(Folders, WhatAFolderHoldsIsSaidAsItIs) {
-  // tensors of a model that is not trained, beside the transformer's
-  const checkpoint::WeightSet set = checkpoint::open_weights(pipeline_ / "transformer");
-  std::vector<std::vector<float>> values;
-  std::vector<checkpoint::TensorData> tensors;
-  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
-    int64_t count = 1;
-    for (const int64_t side : shape) count *= side;
-    tensors.push_back({name, DType::f32, shape, values.emplace_back(static_cast<size_t>(count)).data()});
-  };
-  for (const std::string& name : set.names()) add(name, set.at(name).shape);
-  add("ref_conv.weight", {64, 16, 2, 2}), add("ref_conv.bias", {64});
-  checkpoint::write_safetensors(pipeline_ / "transformer/diffusion_pytorch_model.safetensors", tensors);
-  const nlohmann::json seen = inspected(pipeline_);
-  EXPECT_EQ(seen["model"], "wan-fun-control");
-  EXPECT_EQ(seen["missing"], nlohmann::json{"transformer"}) << "which is not trained";
-  EXPECT_NE(seen["parts"][0]["note"].get<std::string>().find("Wan Fun Control"), std::string::npos) << seen;
   const fs::path goldens = TESSERA_GOLDENS;
+  // a model that is not trained, in the transformer's place
+  fs::copy_file(goldens / "wan_animate/model.safetensors",
+                pipeline_ / "transformer/diffusion_pytorch_model.safetensors", fs::copy_options::overwrite_existing);
+  fs::copy_file(goldens / "wan_animate/config.json", pipeline_ / "transformer/config.json",
+                fs::copy_options::overwrite_existing);
+  const nlohmann::json seen = inspected(pipeline_);
+  EXPECT_EQ(seen["model"], "wan-animate");
+  EXPECT_EQ(seen["missing"][0], "transformer") << "which is not trained: " << seen["missing"];
+  EXPECT_NE(seen["parts"][0]["note"].get<std::string>().find("not trained here: "), std::string::npos) << seen;
+  for (const char* trained : {"wan_vace", "wan_fun_control", "wan_fun_camera", "wan_fun22_5b_camera"})
+    EXPECT_FALSE(inspected(goldens / trained / "model.safetensors").contains("note")) << trained;
   EXPECT_EQ(inspected(goldens / "gemma2/model.safetensors")["layers"], 4);
   EXPECT_EQ(inspected(goldens / "dc_ae")["naming"], "diffusers");
   EXPECT_EQ(inspected(pipeline_ / "vae")["parts"][0]["part"], "vae");

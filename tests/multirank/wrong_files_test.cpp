@@ -140,7 +140,7 @@ TEST_F(ChangedModel, IsNotConvertedWithTensorsThatItHasNoPlaceFor) {
     return checkpoint::open_weights(out + to).contains(name);
   };
   for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--to", "diffusers"}, {"--dtype", "bf16"}})
-    expect(convert(path, "", more), 3, {extra, "no parameter", "Wan VACE", "--extra-tensors drop"});
+    expect(convert(path, "", more), 3, {extra, "no parameter", "wan-t2v with something more", "--extra-tensors drop"});
   EXPECT_FALSE(fs::exists(out));
   expect(convert(path, "-kept", {"--extra-tensors", "keep"}), 0, {});
   EXPECT_TRUE(has("-kept", extra));

@@ -263,7 +263,7 @@ TEST(ImportMeanings, DiffSynth) {
         .by = unclipped,
         .told = {{"--resume_from_checkpoint", "refused"},
                  {"--fp8_models", "refused"},
-                 {"--extra_inputs", "refused"},
+                 {"--extra_inputs", "implied"},
                  {"--enable_wandb_log", "refused"}}}},
       {"a LoRA that is resumed by its weights alone, as it is there",
        train + lora + "--num_epochs 1 --resume_from_checkpoint @/step-3.safetensors",

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "tessera/checkpoint/row_part.h"
-#include "tessera/models/extensions.h"
 #include "tessera/models/known.h"
 #include "tessera/models/lora_names.h"
 
@@ -59,14 +58,6 @@ Identity identify(const Shapes& tensors) {
     }
   }
   return {};
-}
-
-const Extension* extension_of(std::string_view tensor) {
-  static constexpr Extension kExtensions[] = {{"ref_conv.", "wan-fun-control", "Wan Fun Control"},
-                                              {"control_adapter.", "wan-fun-control", "Wan Fun Control with cameras"}};
-  const auto found = std::ranges::find_if(
-      kExtensions, [&](const Extension& extension) { return tensor.starts_with(extension.begins); });
-  return found == std::end(kExtensions) ? nullptr : found;
 }
 
 const Family& family_of(const Identity& identity) {

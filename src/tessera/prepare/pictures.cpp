@@ -75,7 +75,7 @@ Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const
 
 std::vector<data::RowFile> picture_files(const data::Item& item, const net::Conditions& wanted) {
   std::vector<data::RowFile> files;
-  const auto add = [&](const char* role, const data::Path& path) {
+  const auto add = [&](const std::string& role, const data::Path& path) {
     if (!path.empty()) files.emplace_back(role, path);
   };
   if (wanted.first_image || wanted.always_clean) add("first", item.first_image);
@@ -83,7 +83,8 @@ std::vector<data::RowFile> picture_files(const data::Item& item, const net::Cond
   if (wanted.guides.empty()) return files;
   add("guide", item.guide);
   add("guide mask", item.guide_mask);
-  for (const data::Path& picture : item.references) add("reference", picture);
+  for (size_t i = 0; i < item.references.size(); ++i)  // each has a place of its own in an entry's header
+    add(i == 0 ? "reference" : "reference " + std::to_string(i + 1), item.references[i]);
   return files;
 }
 

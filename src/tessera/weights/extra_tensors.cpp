@@ -6,7 +6,6 @@
 #include "tessera/checkpoint/fp8_scale.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/models/common/weight_form.h"
-#include "tessera/models/extensions.h"
 
 namespace tessera::weights {
 
@@ -42,13 +41,11 @@ ExtraTensors extra_tensors(const std::vector<std::string>& stored, const models:
 void refuse_extra(const std::string& where, const std::string& path, const ExtraTensors& extra,
                   const models::Identity& identity, const std::string& hint) {
   const std::string& first = extra.unknown.front();
-  const models::Extension* extension = models::extension_of(without_prefix(first, identity));
-  const std::string like = extension ? extension->words : "";
   const size_t more = extra.unknown.size() - 1;
   throw UserError(Exit::input, where,
                   path + ": " + checkpoint::shown(first) + (more > 0 ? " and " + std::to_string(more) + " more" : "") +
                       (more > 0 ? " are no parameters" : " is no parameter") + " of this model; the file looks like " +
-                      (like.empty() ? identity.model + " with something more" : like + " (on " + identity.model + ")"),
+                      identity.model + " with something more",
                   hint);
 }
 

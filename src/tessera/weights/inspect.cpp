@@ -14,7 +14,6 @@
 #include "tessera/checkpoint/weights.h"
 #include "tessera/data/text/tokenizer.h"
 #include "tessera/families/registry.h"
-#include "tessera/models/extensions.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
@@ -152,20 +151,10 @@ void take_type(const fs::path& config, const models::Shapes& shapes, models::Ide
   identity.form->refine(models::official_shapes(identity, shapes), identity);
 }
 
-/// The model that a denoiser's further tensors make of it, as Wan VACE; null where it has none.
-const models::Extension* extension_in(const models::Shapes& shapes, const models::Identity& identity) {
-  if (identity.kind != ModelKind::denoiser) return nullptr;
-  for (const auto& [name, shape] : shapes)
-    if (const auto* found = models::extension_of(
-            std::string_view(name).substr(name.starts_with(identity.prefix) ? identity.prefix.size() : 0)))
-      return found;
-  return nullptr;
-}
-
 /// The model of a denoiser's weights; null where it is none of ours, or its sizes are not known.
 std::unique_ptr<net::Denoiser> denoiser_of(const models::Shapes& shapes, const fs::path& config) {
   const models::Identity identity = models::identify(shapes);
-  if (identity.kind != ModelKind::denoiser || extension_in(shapes, identity)) return nullptr;
+  if (identity.kind != ModelKind::denoiser) return nullptr;
   try {
     const std::string text =
         models::config_for("official", identity, models::official_shapes(identity, shapes),
@@ -195,10 +184,8 @@ Inspection inspect_weights(const checkpoint::WeightSet& weights, bool all, const
   result.rows = tally.rows();
   Json& json = result.json;
   json["kind"] = cache ? "cache entry" : kind_name(identity.kind);
-  if (const models::Extension* extension = extension_in(shapes, identity)) {
-    json["model"] = extension->model;
-    json["note"] = std::string(extension->words) + ": not trained here";
-  }
+  if (const auto model = denoiser_of(shapes, config); model && !model->why_not_trained().empty())
+    json["note"] = "not trained here: " + model->why_not_trained();
   if (!identity.variant.empty()) json["variant"] = identity.variant;
   if (!identity.prefix.empty()) json["prefix"] = identity.prefix;
   if (identity.kind == ModelKind::denoiser || identity.kind == ModelKind::text_encoder)
@@ -269,12 +256,12 @@ Json inspect_part(const checkpoint::ModelPart& part, bool of_many) {
 std::vector<std::string> missing_parts(const checkpoint::ModelFolder& folder, const std::set<std::string>& usable) {
   std::vector<std::string> wanted = {"transformer", "text_encoder", "tokenizer", "vae"};
   const checkpoint::ModelPart* denoiser = folder.find("transformer");
-  bool trained = false;  // Wan VACE is found, and is no model that a run trains
+  bool trained = false;  // a model may be found and be none that a run trains
   if (denoiser && usable.contains("transformer")) {
     const models::Shapes shapes = checkpoint::stored_shapes(checkpoint::open_weights(denoiser->weights));
     const auto model = denoiser_of(shapes, denoiser->config);
     const net::Conditions takes = model ? model->conditions() : net::Conditions{};
-    trained = !extension_in(shapes, models::identify(shapes)) && (!model || model->why_not_trained().empty());
+    trained = !model || model->why_not_trained().empty();
     if (takes.clip_dim > 0) wanted.emplace_back("image_encoder");
     if (takes.audio_dim > 0) wanted.emplace_back("audio_encoder");
     if (takes.pooled_dim > 0) wanted.insert(wanted.end(), {"text_encoder_2", "tokenizer_2"});
