@@ -75,9 +75,12 @@ void measure_forward(const UnitProbe& p, bool selective, plan::GraphCost& cost) 
   UnitRun run{.in = leaves(p.stream, p.want_input)};
   const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
   const Meter::MetaCount count;
-  const net::Flow out = build_graph(p, ctx, cond, selective, run);
+  net::Flow out = build_graph(p, ctx, cond, selective, run);
+  const int64_t live = count.live(), outputs = allocated_bytes(out.stream);
   cost.keep_peak = count.peak();
-  cost.saved = count.live() - allocated_bytes(out.stream) - distinct_bytes(out.cond);
+  cost.saved = live - outputs - distinct_bytes(out.cond);
+  out.stream.clear();
+  cost.saved_out = outputs - (live - count.live());
 }
 
 void measure_backward(const UnitProbe& p, bool selective, GraphMeasure& result) {
@@ -214,7 +217,7 @@ void larger(plan::GraphCost& a, const plan::GraphCost& b) {
   const int64_t others = std::max(a.saved - sum_of(a.saved_by_site), b.saved - sum_of(b.saved_by_site));
   larger(a.saved_by_site, a.compact_by_site, b.saved_by_site, b.compact_by_site);
   a.saved = sum_of(a.saved_by_site) + others;
-  larger(a.keep_peak, b.keep_peak), larger(a.backward_peak, b.backward_peak);
+  larger(a.saved_out, b.saved_out), larger(a.keep_peak, b.keep_peak), larger(a.backward_peak, b.backward_peak);
   larger(a.deferred, b.deferred), larger(a.deferred_peak, b.deferred_peak);
   larger(a.weight_grad_peak, b.weight_grad_peak);
   larger(a.rebuilt, b.rebuilt), larger(a.rebuilds, b.rebuilds);

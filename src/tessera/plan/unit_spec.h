@@ -65,7 +65,9 @@ struct Compact {
 
 /// Memory of a unit's graph and backward in bytes. Peaks are above the live bytes at the start of the instruction.
 struct GraphCost {
-  int64_t saved = 0;      ///< bytes that the graph holds between forward and backward, without the unit's outputs
+  int64_t saved = 0;  ///< bytes that the graph holds between forward and backward, without the unit's outputs
+  /// bytes of the unit's outputs that its graph saves as well: they stay until its backward, whoever else lets go of them
+  int64_t saved_out = 0;
   int64_t keep_peak = 0;  ///< peak of a forward with a graph
   /// Peak of the backward, above its live bytes at the start, which include `saved` and the gradient of the output.
   int64_t backward_peak = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "tessera/plan/compile/saved_bytes.h"
 
@@ -52,7 +53,7 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
       return forward(in.unit, in.micro);
     case Op::loss:
       live_ += model.loss_grad - model.targets;
-      live_ -= model.units.back().cost.out;  // the prediction
+      live_ -= let_go(static_cast<int>(units.size()) - 1, in.micro);  // the prediction
       return before + model.loss_peak;
     case Op::finish:
       load(in.micro);
@@ -67,6 +68,11 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
     case Op::weight_grad:
       return weight_grad(in.unit, in.micro);
     case Op::drop:
+      if (in.part == Part::message && std::pair(in.unit, in.micro) == sent_) {
+        sent_ = {-1, -1};
+        live_ -= let_go(in.unit - 1, in.micro);
+        return before;
+      }
       live_ -= in.part == Part::activations || in.part == Part::message ? in.bytes : 0;
       return before;
     case Op::compress: {
@@ -94,17 +100,17 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
 
 ActivationWalk::Facts ActivationWalk::facts(const ModelSpec& model, int unit) const {
   const Footprint& f = model.units[unit].cost;
-  if (!train_) return {f.forward_peak, 0, 0, 0, &f};
+  if (!train_) return {f.forward_peak, 0, 0, 0, 0, &f};
   const UnitPlan& plan = plan_.units[unit];
   const GraphCost& graph = f.graph(plan.selective());
-  if (!plan.recomputes()) return {graph.keep_peak, graph.saved, 0, 0, &graph};
+  if (!plan.recomputes()) return {graph.keep_peak, graph.saved, 0, 0, graph.saved_out, &graph};
   const std::string sites = replayed_sites(model.units[unit], plan);
-  if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved, &graph};
+  if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved, 0, &graph};
   const Footprint::Replay& replay = f.replays.at(sites);
   int64_t kept = 0;
   for (const auto& [site, bytes] : f.results)
     if (plan.policy(site) != Policy::recompute) kept += bytes;
-  return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved, &graph};
+  return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved, 0, &graph};
 }
 
 /// Returns the micro-batch and loads its inputs at the rank's first use of it. Later stages load all of it as well, but
@@ -150,7 +156,10 @@ int64_t ActivationWalk::backward(int unit, int micro) {
   const int64_t peak = live_ + (defers_ ? graph.deferred_peak : graph.backward_peak);
   live_ += defers_ ? graph.deferred : 0;
   live_ -= units[unit].kept + units[unit].rebuilt;
-  if (unit > 0) live_ -= model.units[unit - 1].cost.out;  // this unit's input, used here for the last time
+  if (units[unit].saved_out > 0) live_ -= std::exchange(m.held[unit], 0);
+  const bool begins_stage = plan_.first_unit(plan_.stage_of(unit)) == unit;  // its input is a message
+  if (unit > 0)  // this unit's input, used here for the last time
+    live_ -= begins_stage ? model.units[unit - 1].cost.out : let_go(unit - 1, micro);
   const bool ends_stage = plan_.first_unit(plan_.stage_of(unit) + 1) == unit + 1;
   live_ -= is_last(unit) ? model.loss_grad : ends_stage ? f.out : model.units[unit + 1].cost.grad_in;
   live_ += f.grad_in;
@@ -194,7 +203,10 @@ void ActivationWalk::receive(const Instruction& in) {
 
 int64_t ActivationWalk::send(const Instruction& in) {
   const int64_t before = live_;
-  if (goes_forward(in.lane)) return before;
+  if (goes_forward(in.lane)) {
+    sent_ = {in.unit, in.micro};
+    return before;
+  }
   // Outputs that were not computed are sent as zeros. The zeros are allocated while the micro-batch is still held, and
   // a head that is alone in its stage allocates more for them than its backward needs.
   const ModelSpec& model = costs(in.micro).model;
@@ -204,6 +216,16 @@ int64_t ActivationWalk::send(const Instruction& in) {
   const int64_t highest = std::max(before, live_);
   if (!defers_) end(in.micro);
   return highest;
+}
+
+/// The bytes that are free once nothing but the unit's graph holds its output.
+int64_t ActivationWalk::let_go(int unit, int micro) {
+  const auto& [model, units] = costs(micro);
+  const int64_t out = model.units[unit].cost.out, saved = units[unit].saved_out;
+  const auto m = micros_.find(micro);
+  if (saved == 0 || m == micros_.end()) return out;
+  const bool lives = m->second.held.try_emplace(unit, saved).second;  // else its backward was before
+  return lives ? out - saved : out;
 }
 
 void ActivationWalk::end(int micro) {

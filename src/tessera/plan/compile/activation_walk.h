@@ -27,6 +27,7 @@ class ActivationWalk {
     int64_t kept;            // held from forward to backward, without output and conditioning
     int64_t recompute_peak;  // peak of the recompute
     int64_t rebuilt;         // further bytes of a recomputed graph
+    int64_t saved_out;       // bytes of the output that the graph of the forward holds as well
     const GraphCost* graph;  // costs of the backward's graph
   };
   /// The model on micro-batches of one number of samples, with the costs of its units.
@@ -41,6 +42,7 @@ class ActivationWalk {
     std::vector<int64_t> cond_grad;      // for each conditioning tensor: bytes of its gradient, 0 before the first
     std::vector<int64_t> received = {};  // the same for a received gradient that is not added yet
     int received_by = -1;                // the unit that adds it; messages may arrive before other stages' backwards
+    std::map<int, int64_t> held = {};    // by unit: what its graph holds of an output that others let go of; 0: no more
   };
 
   int64_t highest_in(const Instruction& in);
@@ -53,6 +55,7 @@ class ActivationWalk {
   void receive(const Instruction& in);
   int64_t send(const Instruction& in);
   bool carries_conditioning(const Instruction& in) const;
+  int64_t let_go(int unit, int micro);
   void end(int micro);
   bool is_last(int unit) const { return unit + 1 == static_cast<int>(model_.units.size()); }
 
@@ -63,6 +66,7 @@ class ActivationWalk {
   const int first_unit_;      // of the rank's first stage, which ends a micro-batch
   std::vector<Costs> costs_;  // of ModelSpec::smaller, then of the largest micro-batch
   std::map<int, Micro> micros_;
+  std::pair<int, int> sent_ = {-1, -1};  // unit and micro-batch of the last output sent on, until it is dropped
   int64_t live_ = 0;
   int64_t loading_ = 0;  // peak while the instruction's micro-batch was loaded, 0 if it was not
 };
