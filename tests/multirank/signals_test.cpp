@@ -132,6 +132,7 @@ TEST_P(Signals, Usr2SavesAndTheRunGoesOnToTheSameNumbers) {
 
 TEST_P(Signals, Usr2BeforeTheFirstStepEndsNothing) {
   Endless run(run_, GetParam());
+  ASSERT_TRUE(run.await_words("model: "));  // before that it may not have begun, and is ended as any program
   for (int i = 0; i < 20; ++i) run.send(SIGUSR2), sleep_seconds(0.05);
   ASSERT_TRUE(run.await_steps(2));
   run.send(SIGTERM);
