@@ -97,6 +97,8 @@ const Needs kNoScores = {[](const Facts& f) { return !draws_by_scores(f); }, "da
 const Needs kScores = {draws_by_scores, "it belongs to data.score_files"};
 
 const Needs kTexts = {[](const Facts& f) { return !f.recipe.data.texts; }, "data.texts are embeddings, not captions"};
+const Needs kOwnCaptions = {[](const Facts& f) { return !f.recipe.data.captions.any(); },
+                            "captions of data.captions, caption_files, score_files and motion_files are whole texts"};
 const Needs kShuffled = {[](const Facts& f) { return f.recipe.data.captions.shuffles > 0; },
                          "it belongs to data.caption_shuffle"};
 
@@ -173,7 +175,7 @@ std::vector<Setting> data_settings() {
        "false",
        "each line of a caption file is a caption of its own, of which one is drawn each epoch",
        caption_rule<&data::CaptionRules::lines>,
-       {.choices = "true|false", .in_stages = true}},
+       {.choices = "true|false", .needs = {kTexts, kOwnCaptions}, .in_stages = true}},
       {"data.caption_prefix",
        Kind::text,
        "",
