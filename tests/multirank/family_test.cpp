@@ -122,7 +122,7 @@ void train(const Trained& family, const Layout& layout, const std::string& name,
   std::vector<std::string> flags = {"--run.steps",          std::to_string(kSteps),
                                     "--train.global_batch", "3",
                                     "--data.size",          "48,80",
-                                    "--train.eps",          "1e-6",
+                                    "--train.eps",          kSmoothEps,
                                     "--checkpoint.every",   std::to_string(kSaved),
                                     "--checkpoint.keep",    "0"};
   for (const auto* further : {&family.flags, &layout.flags, &more})

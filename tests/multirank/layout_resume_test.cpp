@@ -35,7 +35,8 @@ void train(const Layout& layout, const std::string& name) {
   std::vector<std::string> flags = {"--run.steps",          std::to_string(kSteps),
                                     "--checkpoint.every",   std::to_string(kSaved),
                                     "--checkpoint.keep",    "0",
-                                    "--train.global_batch", "3"};
+                                    "--train.global_batch", "3",
+                                    "--train.eps",          kSmoothEps};
   flags.insert(flags.end(), layout.flags.begin(), layout.flags.end());
   const Result r = shared().train(layout.ranks, name, flags, 300);
   ASSERT_EQ(r.code, 0) << r.output;
