@@ -95,8 +95,7 @@ config = { in_channels = 48, context_in_dim = 64, context_length = 5, vec_in_dim
   }
   if (name == "stdit") {
     static const Trained stdit{TinyRun("stdit", TESSERA_BINARY, R"(preset = "opensora1.2-tiny"
-config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })"),
-                               {"--train.eps", "1e-5"}};  // the bias of its keys has a gradient of rounding alone
+config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })")};
     return stdit;
   }
   if (name == "vace") {  // tensors of two streams between units, one of which ends before the last block
@@ -107,8 +106,7 @@ config = { in_dim = 12, out_dim = 12, vace_in_dim = 88, text_dim = 64, text_len 
   }
   if (name == "stdit_windows") {  // 1.3: attention in windows, and positions by rotation
     static const Trained stdit{TinyRun("stdit-windows", TESSERA_BINARY, R"(preset = "opensora1.3-tiny"
-config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })"),
-                               {"--train.eps", "1e-5"}};
+config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })")};
     return stdit;
   }
   static const Trained sana{TinyRun("sana", TESSERA_BINARY, "preset = \"sana-tiny-norms\"\n" + fields),

@@ -20,6 +20,57 @@ TEST_F(PreparedDataTest, EveryFolderComesAsOftenAsTheRecipeSays) {
   }
 }
 
+constexpr const char* kStdit = R"(
+[model]
+preset = "opensora1.3-tiny"
+config = { in_channels = 12, caption_channels = 64, model_max_length = 5 }
+[data]
+size = [32, 32]
+frames = 4
+fps = 8
+)";
+
+/// At 8 frames a second so many black frames, then white ones.
+void write_black_and_white(const data::Path& file, int black, int white) {
+  data::Frames frames{.count = black + white, .height = 32, .width = 32, .fps = 8, .rgb = {}};
+  frames.rgb.assign(frames.frame_bytes() * static_cast<size_t>(black), 0);
+  frames.rgb.resize(frames.frame_bytes() * static_cast<size_t>(black + white), 255);
+  data::write_mp4(file, frames);
+}
+
+/// data.fps = 0 takes each video at its own rate.
+TEST_F(PreparedDataTest, AModelIsToldTheRateThatAClipIsTakenAt) {
+  write("recipe.toml", kStdit);
+  std::filesystem::create_directories(folder_ / "long");
+  write_black_and_white(folder_ / "long/a.mp4", 8, 8);
+  write("long/a.txt", "light");
+  for (const auto& [fps, told] : {std::pair("0", 8.0F), {"4", 4.0F}}) {
+    const recipe::Recipe r = recipe({{"data.path", (folder_ / "long").string()}, {"data.fps", fps}});
+    const job::Job job = job::make_job(r);
+    EXPECT_EQ(prepared(r, job).sample(0).extra.at("fps").item<float>(), told) << "data.fps = " << fps;
+  }
+}
+
+/// A sample leads to a video, or goes on from one, which is longer than what is given of it.
+TEST_F(PreparedDataTest, OfALongVideoTheEndThatTheConditionNamesIsGiven) {
+  write("recipe.toml", kStdit);
+  write_black_and_white(folder_ / "both.mp4", 16, 16);
+  write_black_and_white(folder_ / "white.mp4", 0, 16);
+  for (const std::string kind : {"v2v_head", "v2v_tail"}) {
+    const std::string video = (folder_ / "both.mp4").string();
+    const recipe::Recipe r = recipe({{"data.frames", "16"}, {"sample.condition", kind}, {"sample.video", video}});
+    const job::Job job = job::make_job(r);
+    comm::Comm comm(comm::rendezvous_from_env(), Mesh{}, 60);
+    Conditioner conditioner(r, job, Mesh{}, comm, 0);
+    const auto given = [&](const char* file) {
+      Pictures pictures;
+      pictures.video = folder_ / file;
+      return conditioner.for_sampling(pictures, {}, 16).at("cond");
+    };
+    EXPECT_EQ(at::allclose(given("both.mp4"), given("white.mp4"), 0.05, 0.05), kind == "v2v_tail") << kind;
+  }
+}
+
 /// Three seconds at 8 frames a second with a tone that rises each second.
 class HeardClips : public PrepareTest {
  protected:
