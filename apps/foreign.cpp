@@ -10,7 +10,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/mesh.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/recipe/load_recipe.h"
 #include "tessera/recipe/recipe_file.h"
 #include "tessera/tools/import/import.h"

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "tessera/base/log.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/job/without_effect.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/recipe/recipe_checks.h"

@@ -4,7 +4,7 @@
 #include "look_over.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/data/cache_search.h"
 #include "tessera/job/assumed.h"
 #include "tessera/job/device.h"

@@ -6,7 +6,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 
 namespace tessera::apps {
 

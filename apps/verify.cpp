@@ -2,7 +2,7 @@
 #include "commands.h"
 #include "tessera/base/check.h"
 #include "tessera/comm/launch/launcher.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 
 namespace tessera::apps {
 

@@ -13,7 +13,7 @@
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/launch/launcher.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/device/open.h"
 #include "tessera/engine/memory/meter.h"
 

@@ -24,7 +24,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/comm/heartbeat.h"
 #include "tessera/comm/launch/launcher.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 
 namespace tessera::comm {
 namespace {

@@ -12,7 +12,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/data/video.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/codec.h"

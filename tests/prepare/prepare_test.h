@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "folder_test.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/data/video.h"
 #include "tessera/prepare/prepare.h"
 #include "tessera/recipe/load_recipe.h"

@@ -9,7 +9,7 @@
 #include "folder_test.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/folders.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/data/video.h"
 #include "tessera/recipe/load_recipe.h"
 

@@ -53,12 +53,12 @@ struct DeviceLinks::Outstanding {
 };
 
 /// What the thread looks at.
-class DeviceLinks::Watched {
+class DeviceLinks::Watcher {
  public:
-  Watched(const device::Communicators& table, double seconds) : table(table), seconds(seconds) {
+  Watcher(const device::Communicators& table, double seconds) : table(table), seconds(seconds) {
     thread_ = std::thread([this] { look(); });
   }
-  ~Watched() {
+  ~Watcher() {
     {
       const std::lock_guard hold(mutex_);
       stop_ = true;
@@ -129,22 +129,22 @@ class DeviceLinks::Watched {
 
 class DeviceLinks::Link final : public Transport {
  public:
-  Link(Watched& watched, std::string name) : watched_(watched), name_(std::move(name)) {}
+  Link(Watcher& watched, std::string name) : watcher_(watched), name_(std::move(name)) {}
   ~Link() override {
     if (!made_) return;
-    watched_.remove(*this);
-    watched_.table.close_window(made_);
-    watched_.table.free(made_);
+    watcher_.remove(*this);
+    watcher_.table.close_window(made_);
+    watcher_.table.free(made_);
   }
 
   void open(int index, int size, const DeviceMessages& messages, const Agree& agree) {
     index_ = index, rings_ = messages.rings;
-    const std::string id = agree(index == 0 ? watched_.table.new_id() : "");
-    made_ = watched_.table.connect(id, size, index, messages.channels, name_);
-    watched_.add(*this);
+    const std::string id = agree(index == 0 ? watcher_.table.new_id() : "");
+    made_ = watcher_.table.connect(id, size, index, messages.channels, name_);
+    watcher_.add(*this);
     settle("connecting");
     greet(index, size, messages);
-    ways_.read(watched_.table.told());
+    ways_.read(watcher_.table.told());
   }
 
   void exchange(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
@@ -152,7 +152,7 @@ class DeviceLinks::Link final : public Transport {
     int64_t bytes = 0;
     for (const auto* side : {&sent, &received})
       for (const device::Message& m : *side) bytes = std::max(bytes, m.bytes);
-    give(what, bytes, [&] { watched_.table.exchange(made_, sent, received); });
+    give(what, bytes, [&] { watcher_.table.exchange(made_, sent, received); });
   }
 
   /// This member's part lies in its place already.
@@ -160,26 +160,26 @@ class DeviceLinks::Link final : public Transport {
     const auto bytes = static_cast<int64_t>(in.nbytes());
     if (bytes == 0) return true;
     char* all = static_cast<char*>(out.mutable_data_ptr());
-    give("all_gather", bytes, [&] { watched_.table.all_gather(made_, all, all + index_ * bytes, bytes); });
+    give("all_gather", bytes, [&] { watcher_.table.all_gather(made_, all, all + index_ * bytes, bytes); });
     return true;
   }
 
   bool reduce_scatter(const at::Tensor& out, const at::Tensor& in) override {
     give("reduce_scatter", static_cast<int64_t>(in.nbytes()), [&] {
-      watched_.table.reduce_scatter(made_, out.mutable_data_ptr<float>(), in.const_data_ptr<float>(), out.numel());
+      watcher_.table.reduce_scatter(made_, out.mutable_data_ptr<float>(), in.const_data_ptr<float>(), out.numel());
     });
     return true;
   }
 
   bool all_reduce(const at::Tensor& values) override {
     give("all_reduce", static_cast<int64_t>(values.nbytes()),
-         [&] { watched_.table.all_reduce(made_, values.mutable_data_ptr<float>(), values.numel()); });
+         [&] { watcher_.table.all_reduce(made_, values.mutable_data_ptr<float>(), values.numel()); });
     return true;
   }
 
   const device::Ways* ways() const override { return &ways_; }
   void lend(void* data, int64_t bytes) override {
-    const bool taken = watched_.table.lend(made_, data, bytes);
+    const bool taken = watcher_.table.lend(made_, data, bytes);
     lends_ = taken && (lends_ || !std::exchange(lent_, true));
   }
   bool lends() const override { return lends_; }
@@ -188,50 +188,50 @@ class DeviceLinks::Link final : public Transport {
   std::string open_window(void* data, int64_t bytes) override {
     std::optional<std::string> answer;
     wait_until("opening a window",
-               [&] { return (answer = watched_.table.open_window(made_, data, bytes)).has_value(); });
+               [&] { return (answer = watcher_.table.open_window(made_, data, bytes)).has_value(); });
     return *answer;
   }
-  void close_window() override { watched_.table.close_window(made_); }
+  void close_window() override { watcher_.table.close_window(made_); }
   const std::string& name() const { return name_; }
-  std::string fault() const { return watched_.table.fault(made_); }
+  std::string fault() const { return watcher_.table.fault(made_); }
   device::Communicator communicator() const { return made_; }
 
  private:
   template <class Act>
   void give(const char* what, int64_t bytes, Act act) {
-    watched_.check();
-    const auto entry = watched_.begins(*this, what, bytes);
+    watcher_.check();
+    const auto entry = watcher_.begins(*this, what, bytes);
     try {
       act();
       settle(what);
     } catch (...) {
-      watched_.forget(entry);
+      watcher_.forget(entry);
       throw;
     }
-    watched_.given(entry);
+    watcher_.given(entry);
   }
 
   /// Waits until the host has done its part, which is no more than to launch once all are connected.
   void settle(const char* what) {
-    wait_until(what, [&] { return watched_.table.settled(made_); });
+    wait_until(what, [&] { return watcher_.table.settled(made_); });
   }
   template <class Done>
   void wait_until(const char* what, Done done) {
     std::optional<Patience> patience;
     const auto begun = std::chrono::steady_clock::now();
     while (!done()) {
-      watched_.check();
-      if (!patience) patience.emplace(watched_.seconds);
+      watcher_.check();
+      if (!patience) patience.emplace(watcher_.seconds);
       if (patience->over()) {
-        watched_.fail("not all ranks of " + name_ + " started " + what + " within fault.timeout");
-        watched_.check();
+        watcher_.fail("not all ranks of " + name_ + " started " + what + " within fault.timeout");
+        watcher_.check();
       }
       if (std::chrono::steady_clock::now() - begun < kLooks)
         std::this_thread::yield();
       else
         std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
-    watched_.check();
+    watcher_.check();
   }
 
   /// A byte in each way that messages will go: what the first message between two connects is connected now, while nothing
@@ -246,16 +246,16 @@ class DeviceLinks::Link final : public Transport {
       out[static_cast<size_t>(i)] = {bytes + kApart * i, 1};
       in[static_cast<size_t>(i)] = {bytes + kApart * (size + i), 1};
     }
-    if (!peers.empty()) give("connecting", 1, [&] { watched_.table.exchange(made_, out, in); });
+    if (!peers.empty()) give("connecting", 1, [&] { watcher_.table.exchange(made_, out, in); });
     if (messages.rings)
-      give("connecting", 1, [&] { watched_.table.all_gather(made_, bytes, bytes + kApart * index, kApart); });
+      give("connecting", 1, [&] { watcher_.table.all_gather(made_, bytes, bytes + kApart * index, kApart); });
     device::Mark done;
     done.record();
     done.await();
-    watched_.check();
+    watcher_.check();
   }
 
-  Watched& watched_;
+  Watcher& watcher_;
   const std::string name_;
   int index_ = 0;
   bool lent_ = false, lends_ = false, rings_ = false;
@@ -263,7 +263,7 @@ class DeviceLinks::Link final : public Transport {
   device::Communicator made_ = nullptr;
 };
 
-void DeviceLinks::Watched::fail_held(const std::string& why) {
+void DeviceLinks::Watcher::fail_held(const std::string& why) {
   if (failed_.load(std::memory_order_relaxed)) return;
   failure_ = why;
   failed_.store(true, std::memory_order_release);
@@ -272,7 +272,7 @@ void DeviceLinks::Watched::fail_held(const std::string& why) {
   table.abort_all(all);
 }
 
-void DeviceLinks::Watched::look() {
+void DeviceLinks::Watcher::look() {
   using Clock = std::chrono::steady_clock;
   std::unique_lock hold(mutex_);
   for (auto looked = Clock::now(); !stop_;) {
@@ -290,7 +290,7 @@ void DeviceLinks::Watched::look() {
   }
 }
 
-void DeviceLinks::Watched::look_at_all() {
+void DeviceLinks::Watcher::look_at_all() {
   for (auto at = list_.begin(); at != list_.end();) {
     const bool done = at->given && at->end.passed();
     if (done && at->told && watch_) watch_("", false);
@@ -303,7 +303,7 @@ void DeviceLinks::Watched::look_at_all() {
       if (const std::string fault = link->fault(); !fault.empty()) fail_held(fault + " (" + link->name() + ")");
 }
 
-void DeviceLinks::Watched::look_at(Outstanding& message) {
+void DeviceLinks::Watcher::look_at(Outstanding& message) {
   if (failed_ || !message.begin.passed()) return;
   if (message.began < 0) message.began = awake_;
   const double inside = awake_ - message.began;
@@ -316,12 +316,12 @@ void DeviceLinks::Watched::look_at(Outstanding& message) {
 }
 
 DeviceLinks::DeviceLinks(const device::Communicators& table, double seconds)
-    : watched_(std::make_unique<Watched>(table, seconds)) {}
+    : watcher_(std::make_unique<Watcher>(table, seconds)) {}
 DeviceLinks::~DeviceLinks() = default;
 
 std::unique_ptr<Transport> DeviceLinks::connect(const std::string& name, int index, int size,
                                                 const DeviceMessages& messages, const Agree& agree) {
-  auto link = std::make_unique<Link>(*watched_, name);
+  auto link = std::make_unique<Link>(*watcher_, name);
   link->open(index, size, messages, agree);
   return link;
 }
@@ -331,8 +331,8 @@ void time_device_messages() {
 }
 double seconds_in_device_messages() { return timed_seconds ? timed_seconds->load() : 0; }
 
-void DeviceLinks::check() const { watched_->check(); }
-void DeviceLinks::watch(DeviceWatch watch) { watched_->watch(std::move(watch)); }
-std::string DeviceLinks::version() const { return watched_->table.version(); }
+void DeviceLinks::check() const { watcher_->check(); }
+void DeviceLinks::watch(DeviceWatch watch) { watcher_->watch(std::move(watch)); }
+std::string DeviceLinks::version() const { return watcher_->table.version(); }
 
 }  // namespace tessera::comm

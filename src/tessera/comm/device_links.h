@@ -41,8 +41,8 @@ class DeviceLinks {
  private:
   class Link;
   struct Outstanding;
-  class Watched;
-  const std::unique_ptr<Watched> watched_;
+  class Watcher;
+  const std::unique_ptr<Watcher> watcher_;
 };
 
 }  // namespace tessera::comm

@@ -2,11 +2,17 @@
 #define USE_C10D_GLOO
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <c10/util/Logging.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <future>
 #include <map>
 #include <optional>
 #include <thread>
@@ -14,24 +20,96 @@
 #include "tessera/base/check.h"
 #include "tessera/base/device_messages.h"
 #include "tessera/base/limits.h"
-#include "tessera/comm/c10d_store.h"
+#include "tessera/comm/addresses.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/device_links.h"
 #include "tessera/comm/environment.h"
 #include "tessera/comm/gloo_yield.h"
-#include "tessera/comm/interface.h"
-#include "tessera/comm/rendezvous_endpoint.h"
+#include "tessera/comm/patience.h"
 #include "tessera/comm/shared/rings.h"
 #include "tessera/comm/store.h"
-#include "tessera/comm/tcp_store.h"
 #include "tessera/comm/token.h"
-#include "tessera/comm/watchdog.h"
 #include "tessera/device/backend.h"
 #include "tessera/device/nccl_ways.h"
 
 namespace tessera::comm {
 
 namespace {
+
+/// The rendezvous store as LibTorch's groups use one.
+class C10dStore final : public c10d::Store {
+  using Bytes = std::vector<uint8_t>;
+
+ public:
+  C10dStore(std::unique_ptr<StoreClient> client, std::chrono::milliseconds timeout)
+      : Store(timeout), client_(std::move(client)) {}
+
+  c10::intrusive_ptr<Store> clone() override {
+    return c10::make_intrusive<C10dStore>(client_->another(seconds(timeout_)), timeout_);
+  }
+  void set(const std::string& key, const Bytes& value) override { client_->set(key, text(value)); }
+  Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& value) override {
+    return bytes(client_->compare_set(key, text(expected), text(value)));
+  }
+  /// Waits for the key.
+  Bytes get(const std::string& key) override {
+    wait({key});
+    return bytes(client_->get(key).value_or(""));
+  }
+  int64_t add(const std::string& key, int64_t value) override { return client_->add(key, value); }
+  bool deleteKey(const std::string& key) override { return client_->erase(key); }
+  bool check(const std::vector<std::string>& keys) override { return client_->check(keys); }
+  int64_t getNumKeys() override { return client_->count(); }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    client_->wait(keys, seconds(timeout));
+  }
+  using Store::compareSet;
+  using Store::set;
+
+ private:
+  static double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+  static std::string text(const Bytes& value) { return {value.begin(), value.end()}; }
+  static Bytes bytes(const std::string& value) { return {value.begin(), value.end()}; }
+
+  const std::unique_ptr<StoreClient> client_;
+};
+
+/// Silences LibTorch's warnings about host names it cannot resolve and sockets that close when a rank dies; our
+/// messages report what matters. A TORCH_CPP_LOG_LEVEL set by the user is kept.
+void quiet_sockets() {
+  static const bool once = [] {
+    setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
+    c10::initLogging();
+    return true;
+  }();
+  (void)once;
+}
+
+/// A connection to the store of torchrun's agent, which is LibTorch's TCPStore. It knows no proof of who connects;
+/// [Note: the rendezvous store] in store.h is of ours. LibTorch waits without end for the greeting of a port that accepts and stays silent; the thread
+/// that does so is left behind then, in a process that ends. Throws std::exception.
+c10::intrusive_ptr<c10d::Store> store_of_torchrun(const std::string& host, int port,
+                                                  std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.isServer = false;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  using Connected = std::promise<c10::intrusive_ptr<c10d::Store>>;
+  const auto connected = std::make_shared<Connected>();
+  auto store = connected->get_future();
+  std::thread([connected, host, options] {
+    try {
+      connected->set_value(c10::make_intrusive<c10d::TCPStore>(host, options));
+    } catch (...) {
+      connected->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (store.wait_for(timeout) != std::future_status::ready)
+    throw std::runtime_error("it accepts connections and does not answer");
+  return store.get();
+}
 
 /// LibTorch's messages have a stack trace after the first line.
 std::string first_line(const std::exception& error) {

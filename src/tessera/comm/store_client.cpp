@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
-#include "tessera/comm/rendezvous_endpoint.h"
+#include "tessera/comm/addresses.h"
 #include "tessera/comm/token.h"
 
 namespace tessera::comm {

@@ -18,7 +18,7 @@
 #include <system_error>
 
 #include "tessera/base/limits.h"
-#include "tessera/comm/clock.h"
+#include "tessera/comm/patience.h"
 
 namespace tessera::comm {
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tessera/comm/rendezvous_endpoint.h"
+#include "tessera/comm/addresses.h"
 #include "tessera/comm/store_wire.h"
 
 namespace tessera::comm {

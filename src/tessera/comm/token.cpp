@@ -14,8 +14,8 @@
 #include "tessera/base/check.h"
 #include "tessera/base/limits.h"
 #include "tessera/base/log.h"
+#include "tessera/comm/addresses.h"
 #include "tessera/comm/environment.h"
-#include "tessera/comm/rendezvous_endpoint.h"
 
 namespace tessera::comm {
 

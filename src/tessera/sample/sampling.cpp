@@ -9,7 +9,7 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/training.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/measure.h"
 #include "tessera/engine/store/transfer.h"

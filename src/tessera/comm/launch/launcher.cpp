@@ -9,7 +9,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/comm/clock.h"
 #include "tessera/comm/launch/local_ranks.h"
 #include "tessera/comm/launch/machine.h"
 #include "tessera/comm/launch/nodes.h"

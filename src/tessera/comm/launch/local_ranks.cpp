@@ -16,9 +16,9 @@
 #include "tessera/base/limits.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/folders.h"
-#include "tessera/comm/clock.h"
 #include "tessera/comm/launch/machine.h"
 #include "tessera/comm/launch/stop_signals.h"
+#include "tessera/comm/patience.h"
 #include "tessera/comm/run_lock.h"
 #include "tessera/comm/token.h"
 

@@ -11,10 +11,9 @@
 
 #include "tessera/base/log.h"
 #include "tessera/base/printable.h"
-#include "tessera/comm/clock.h"
+#include "tessera/comm/addresses.h"
 #include "tessera/comm/launch/stop_signals.h"
 #include "tessera/comm/patience.h"
-#include "tessera/comm/rendezvous_endpoint.h"
 #include "tessera/comm/token.h"
 
 namespace tessera::comm {

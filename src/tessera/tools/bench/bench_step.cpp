@@ -14,7 +14,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/toml_text.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/device/backend.h"
 #include "tessera/job/device.h"
 #include "tessera/models/common/adapted.h"

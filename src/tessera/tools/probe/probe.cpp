@@ -9,7 +9,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/target.h"
 #include "tessera/comm/comm.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/device.h"
 #include "tessera/tools/probe/clock.h"

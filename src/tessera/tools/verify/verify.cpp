@@ -10,7 +10,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/printable.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/device/failure.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/device.h"

@@ -1,6 +1,8 @@
-#include "tessera/comm/rendezvous_endpoint.h"
+#include "tessera/comm/addresses.h"
 
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -12,6 +14,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <thread>
@@ -27,6 +30,13 @@ namespace {
 
 constexpr double kNameSeconds = 10;  // a cluster's name server may learn of a machine late
 constexpr double kTrySeconds = 2;    // a lost first packet is sent again after one second
+
+std::string numeric(const sockaddr* address) {
+  if (!address || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return "";
+  const socklen_t size = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  char text[NI_MAXHOST] = {};
+  return getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
+}
 
 class Socket {
  public:
@@ -167,6 +177,42 @@ std::string address_towards(const std::string& host, int port) {
       return text;
   }
   return "127.0.0.1";
+}
+
+Interface interface_of(const std::string& address_or_name) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> freed(list, freeifaddrs);
+  for (const ifaddrs* one = list; one; one = one->ifa_next) {
+    if (one->ifa_name != address_or_name && numeric(one->ifa_addr) != address_or_name) continue;
+    Interface found{one->ifa_name, (one->ifa_flags & IFF_LOOPBACK) != 0, 0};
+    std::ifstream speed("/sys/class/net/" + found.name + "/speed");  // -1, or an error, where it has none
+    if (int megabits = 0; speed >> megabits && megabits > 0) found.megabits = megabits;
+    return found;
+  }
+  return {};
+}
+
+std::string describe(const Interface& way, const std::string& address) {
+  std::string text = "TCP at " + address;
+  if (way.name.empty()) return text;
+  text += " (" + way.name;
+  if (way.loopback) text += ", within this machine";
+  if (way.megabits > 0) text += ", " + std::to_string(way.megabits) + " Mb/s";
+  return text + ")";
+}
+
+std::string slow_way(const Interface& way, int here, int world, bool on_gpu) {
+  if (on_gpu) return "tensors on GPUs are sent as copies in host memory: communication takes longer than a plan says";
+  if (here == world) return "";
+  if (way.loopback)
+    return "the ranks are on several machines and messages leave by the loopback " + way.name +
+           ": set GLOO_SOCKET_IFNAME to the interface that reaches the others, or MASTER_ADDR to an address of theirs";
+  constexpr int kSlow = 10000;
+  if (way.megabits > 0 && way.megabits < kSlow)
+    return "messages between machines leave by " + way.name + " with " + std::to_string(way.megabits) +
+           " Mb/s: where a faster network reaches the others, set GLOO_SOCKET_IFNAME to its interface";
+  return "";
 }
 
 }  // namespace tessera::comm

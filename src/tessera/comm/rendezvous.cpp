@@ -1,4 +1,4 @@
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,9 +1,6 @@
-#include "tessera/comm/watchdog.h"
-
-#include <algorithm>
-#include <utility>
-
 #include "tessera/comm/patience.h"
+
+#include <utility>
 
 namespace tessera::comm {
 
@@ -19,13 +16,11 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::watch() {
-  using Clock = std::chrono::steady_clock;
   std::unique_lock hold(lock_);
   for (auto looked = Clock::now(); !stop_;) {
     stopped_.wait_for(hold, std::chrono::milliseconds(200));
-    const auto now = Clock::now();
-    awake_ += std::min(std::chrono::duration<double>(now - looked).count(), kPause);
-    looked = now;
+    awake_ += std::min(seconds_since(looked), kPause);
+    looked = Clock::now();
     for (Exchange& exchange : exchanges_)
       if (!exchange.aborted && awake_ - exchange.began > seconds_) {
         exchange.aborted = true;

@@ -1,5 +1,5 @@
 // Who this process is, from its environment.
-#include "tessera/comm/world.h"
+#include "tessera/comm/rendezvous.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,10 @@
 #pragma once
-// The rendezvous endpoint of ranks and launchers: waits for it to listen, and finds this machine's address towards it.
+// Addresses between ranks and launchers: the rendezvous that is waited for, this machine's address towards it, and the
+// network interface that messages leave by.
 //
 //   await_listener("10.0.0.1", 29500, 70);           // returns as soon as a connection is accepted
 //   address_towards("10.0.0.1", 29500);              // "10.0.0.7": this machine's address for connections from there
+//   describe(interface_of("10.0.0.3"), "10.0.0.3");  // "TCP at 10.0.0.3 (eth0, 25000 Mb/s)"
 #include <optional>
 #include <string>
 
@@ -38,5 +40,19 @@ bool has_route(const std::string& host);
 
 /// The local address of a connection to the host; "127.0.0.1" if there is no route.
 std::string address_towards(const std::string& host, int port);
+
+struct Interface {
+  std::string name;       ///< empty: none of this machine has the address
+  bool loopback = false;  ///< messages stay on this machine
+  int megabits = 0;       ///< a second, as the system says; 0: it does not
+};
+
+/// The interface that has this numeric address; or, with its name in place of one, that interface.
+Interface interface_of(const std::string& address_or_name);
+std::string describe(const Interface& way, const std::string& address);
+
+/// What is slower than it need be for `world` ranks of which `here` are on this machine; empty: nothing. `on_gpu`: the
+/// tensors lie on GPUs.
+std::string slow_way(const Interface& way, int here, int world, bool on_gpu);
 
 }  // namespace tessera::comm
