@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/plan/scenario/scenario.h"

@@ -2,7 +2,7 @@
 // recomputing, offload and schedule come from the plan. Ranks of torchrun's variables, srun or mpirun give the same curve.
 #include <tessera/base/check.h>
 #include <tessera/base/random.h>
-#include <tessera/comm/world.h>
+#include <tessera/comm/rendezvous.h>
 #include <tessera/engine/engine.h>
 #include <tessera/engine/measure.h>
 #include <tessera/engine/store/transfer.h>

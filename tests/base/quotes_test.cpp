@@ -1,4 +1,4 @@
-#include "tessera/base/quotes.h"
+#include "tessera/base/text.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
-#include "tessera/base/distinct_seconds.h"
 
 namespace tessera {
 namespace {

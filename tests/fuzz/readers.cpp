@@ -8,7 +8,7 @@
 #include "checkpoint/torch_bytes.h"
 #include "tessera/base/json.h"
 #include "tessera/base/mesh.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/torch_file.h"

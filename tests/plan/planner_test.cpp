@@ -9,7 +9,7 @@
 #include "matrix.h"
 #include "plan/planner_toy.h"
 #include "tessera/base/check.h"
-#include "tessera/base/distinct_seconds.h"
+#include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/search/search_space.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 
 namespace tessera::log {
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "tessera/base/check.h"
-#include "tessera/base/quotes.h"
+#include "tessera/base/text.h"
 #include "tessera/base/units.h"
 
 namespace tessera {

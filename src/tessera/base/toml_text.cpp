@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "tessera/base/utf8.h"
+#include "tessera/base/text.h"
 
 namespace tessera {
 

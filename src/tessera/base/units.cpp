@@ -1,5 +1,6 @@
 #include "tessera/base/units.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cmath>
@@ -56,6 +57,22 @@ int64_t parse_bytes(std::string_view text, std::string_view key) {
     throw UserError(Exit::usage, key, "'" + copy + "' is not a size",
                     "write for example 24GiB, 24GB, 512MiB or a number of bytes");
   return static_cast<int64_t>(value * scale);
+}
+
+std::pair<std::string, std::string> format_distinct_seconds(double seconds, double others) {
+  constexpr int kMostDigits = 6;
+  using Pair = std::pair<std::string, std::string>;
+  const Pair rounded = {format_seconds(seconds), format_seconds(others)};
+  if (rounded.first != rounded.second) return rounded;
+  const bool small = std::max(seconds, others) < 0.9995;  // the unit that format_seconds chooses
+  const auto in_digits = [small](double time, int digits) {
+    char text[48];
+    std::snprintf(text, sizeof text, small ? "%.*f ms" : "%.*f s", digits, small ? time * 1e3 : time);
+    return std::string(text);
+  };
+  for (int digits = 1; digits <= kMostDigits; ++digits)
+    if (Pair text = {in_digits(seconds, digits), in_digits(others, digits)}; text.first != text.second) return text;
+  return rounded;
 }
 
 }  // namespace tessera

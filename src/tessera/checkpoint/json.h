@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "tessera/base/json.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/dtype.h"
 
 namespace tessera::checkpoint {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tessera/base/field.h"
-#include "tessera/base/quotes.h"
+#include "tessera/base/text.h"
 #include "tessera/plan/plan_row.h"
 #include "tessera/plan/read_enum.h"
 #include "tessera/plan/toml_value.h"

@@ -6,8 +6,8 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/json.h"
-#include "tessera/base/printable.h"
 #include "tessera/base/random.h"
+#include "tessera/base/text.h"
 
 namespace tessera::plan {
 

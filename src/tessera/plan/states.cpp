@@ -5,7 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/names.h"
-#include "tessera/base/quotes.h"
+#include "tessera/base/text.h"
 
 namespace tessera::plan {
 

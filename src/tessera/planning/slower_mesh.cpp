@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "tessera/base/check.h"
-#include "tessera/base/distinct_seconds.h"
+#include "tessera/base/units.h"
 #include "tessera/planning/rank_share.h"
 
 namespace tessera::planning {

@@ -8,7 +8,7 @@
 
 #include "tessera/base/json.h"
 #include "tessera/base/log.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/data/files/file_kinds.h"

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "tessera/base/log.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/data/text/prompt_ids.h"
 #include "tessera/job/text_weights.h"
 

@@ -9,7 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/options.h"
-#include "tessera/base/quotes.h"
+#include "tessera/base/text.h"
 #include "tessera/base/toml_text.h"
 #include "tessera/recipe/recipe_checks.h"
 

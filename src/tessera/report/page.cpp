@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 
 namespace tessera::report {
 

@@ -15,7 +15,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/base/toml_text.h"
 #include "tessera/base/units.h"
 

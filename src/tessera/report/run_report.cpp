@@ -12,7 +12,7 @@
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
 #include "tessera/base/log.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/clip_format.h"

@@ -15,7 +15,7 @@
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
 #include "tessera/base/log.h"
-#include "tessera/base/quotes.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/manifest.h"

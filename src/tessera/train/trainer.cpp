@@ -7,7 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/limits.h"
 #include "tessera/base/log.h"
-#include "tessera/base/quotes.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/in_place.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/token.h"

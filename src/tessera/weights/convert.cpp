@@ -8,7 +8,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"

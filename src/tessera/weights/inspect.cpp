@@ -6,7 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/json.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/checkpoint/manifest.h"

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tessera/base/log.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/comm/addresses.h"
 #include "tessera/comm/launch/stop_signals.h"
 #include "tessera/comm/patience.h"

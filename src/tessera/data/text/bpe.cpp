@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "tessera/base/check.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 
 namespace tessera::data {
 

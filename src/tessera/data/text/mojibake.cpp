@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/base/utf8.h"
+#include "tessera/base/text.h"
 
 namespace tessera::data {
 

@@ -1,5 +1,5 @@
 // What a search without the user's settings would find.
-#include "tessera/base/distinct_seconds.h"
+#include "tessera/base/units.h"
 #include "tessera/plan/search/planner.h"
 
 namespace tessera::plan {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "tessera/base/distinct_seconds.h"
 #include "tessera/base/units.h"
 
 namespace tessera::plan {

@@ -9,8 +9,8 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/foreign_file.h"
-#include "tessera/base/quotes.h"
 #include "tessera/base/target.h"
+#include "tessera/base/text.h"
 #include "tessera/base/toml_text.h"
 #include "tessera/plan/schedule.h"
 

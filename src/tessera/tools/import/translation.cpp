@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/recipe/load_recipe.h"
 #include "tessera/recipe/recipe_table.h"
 

@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "tessera/base/check.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/diffusion/given_frames.h"
 #include "tessera/diffusion/training_sample.h"
 #include "tessera/families/frames/frame_masks.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/diffusion/flow.h"
 #include "tessera/diffusion/sampler.h"
 #include "tessera/tools/verify/case.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/diffusion/given_frames.h"
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/tools/verify/by_size.h"

@@ -4,7 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/json.h"
-#include "tessera/base/printable.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/data/buckets/aspect_ratios.h"
