@@ -1,4 +1,4 @@
-#include "tessera/checkpoint/file_kind.h"
+#include "tessera/checkpoint/file.h"
 
 #include <gtest/gtest.h>
 

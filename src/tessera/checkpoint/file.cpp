@@ -12,6 +12,7 @@
 #include <cstring>
 #include <random>
 #include <regex>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -19,6 +20,78 @@
 #include "tessera/checkpoint/in_place.h"
 
 namespace tessera::checkpoint {
+
+namespace {
+
+/// Of this process alone: process numbers are the same in two containers or hosts that share a file system.
+std::string process_tag() {
+  std::random_device random;
+  char text[20];
+  std::snprintf(text, sizeof text, "%08x%08x", random(), random());
+  return text;
+}
+
+/// The name of the file that a temporary one was to become; empty: it is none. ".<tag>-<n>.partial", and
+/// ".<pid>-<n>.partial" of earlier versions, is what a DurableFile puts behind it.
+std::string target_of(const std::string& name) {
+  static const std::regex form(R"((.+)\.[0-9a-f]{1,16}-[0-9]+\.partial)");
+  std::smatch found;
+  return std::regex_match(name, found, form) ? found[1].str() : "";
+}
+
+/// A process number says less than a lock: it may have gone to another, or be of one that nobody has taken leave of.
+void remove_unless_held(const Path& partial) {
+  const int fd = ::open(partial.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return;
+  std::error_code gone;
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(partial, gone);
+  ::close(fd);
+}
+
+using std::string_view_literals::operator""sv;
+
+struct Kind {
+  std::string_view magic;
+  int64_t at;  ///< offset of the magic
+  const char* words;
+};
+constexpr Kind kKinds[] = {
+    {"version https://git-lfs"sv, 0, "a Git LFS pointer and not the file itself ('git lfs pull' gets that)"},
+    {"PK\x03\x04"sv, 0, "a zip archive, perhaps a file of torch.save (tessera convert FILE OUT.safetensors)"},
+    {"GGUF"sv, 0, "a GGUF file, which only inference programs read"},
+    {"<!DOCTYPE"sv, 0, "a web page: a download that failed"},
+    {"<html"sv, 0, "a web page: a download that failed"},
+    {"\x89PNG"sv, 0, "a PNG picture"},
+    {"\xff\xd8\xff"sv, 0, "a JPEG picture"},
+    {"GIF8"sv, 0, "a GIF"},
+    {"ftyp"sv, 4, "an MP4 or QuickTime video"},
+    {"\x1a\x45\xdf\xa3"sv, 0, "a Matroska or WebM video"},
+    {"RIFF"sv, 0, "an AVI, WAV or WebP file"},
+    {"%PDF"sv, 0, "a PDF"},
+    {"\x93NUMPY"sv, 0, "a NumPy array"},
+    {"\x89HDF\r\n"sv, 0, "an HDF5 file"},
+    {"\x1f\x8b"sv, 0, "packed by gzip: unpack it first"},
+    {"\x28\xb5\x2f\xfd"sv, 0, "packed by zstd: unpack it first"},
+    {"7z\xbc\xaf"sv, 0, "packed by 7-Zip: unpack it first"},
+    {"\x7f"
+     "ELF"sv,
+     0, "a program"},
+};
+
+/// A pickle begins with its protocol, 2 to 5. So may the length of a safetensors header, which then fits into the file.
+bool is_pickle(std::string_view start, int64_t file_bytes) {
+  uint64_t length = 0;
+  if (start.size() < sizeof length || start[0] != '\x80' || start[1] < 2 || start[1] > 5) return false;
+  std::memcpy(&length, start.data(), sizeof length);
+  return length > static_cast<uint64_t>(file_bytes);
+}
+
+bool is_text(std::string_view start) {
+  return std::all_of(start.begin(), start.end(),
+                     [](char c) { return (c >= ' ' && c <= '~') || c == '\n' || c == '\r' || c == '\t'; });
+}
+
+}  // namespace
 
 ReadFile::ReadFile(const Path& path) : path_(path) {
   // O_NONBLOCK: opening a pipe by mistake must not wait for a writer
@@ -60,35 +133,6 @@ void ReadFile::read(int64_t offset, int64_t bytes, void* to) const {
     done += got;
   }
 }
-
-namespace {
-
-/// Of this process alone: process numbers are the same in two containers or hosts that share a file system.
-std::string process_tag() {
-  std::random_device random;
-  char text[20];
-  std::snprintf(text, sizeof text, "%08x%08x", random(), random());
-  return text;
-}
-
-/// The name of the file that a temporary one was to become; empty: it is none. ".<tag>-<n>.partial", and
-/// ".<pid>-<n>.partial" of earlier versions, is what a DurableFile puts behind it.
-std::string target_of(const std::string& name) {
-  static const std::regex form(R"((.+)\.[0-9a-f]{1,16}-[0-9]+\.partial)");
-  std::smatch found;
-  return std::regex_match(name, found, form) ? found[1].str() : "";
-}
-
-/// A process number says less than a lock: it may have gone to another, or be of one that nobody has taken leave of.
-void remove_unless_held(const Path& partial) {
-  const int fd = ::open(partial.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return;
-  std::error_code gone;
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(partial, gone);
-  ::close(fd);
-}
-
-}  // namespace
 
 Path temporary_name(Path path) {
   thread_local std::string tag;
@@ -212,6 +256,24 @@ void sync_folder(const Path& folder) {
   int error = errno;
   if (fd >= 0) ::close(fd);
   if (!ok) throw UserError(Exit::disk, "file.sync", path.string() + ": " + std::strerror(error), "check that disk");
+}
+
+std::string what_else(const ReadFile& file) {
+  constexpr int64_t kRead = 24, kShown = 16;
+  if (file.size() == 0) return "empty";
+  std::string start(static_cast<size_t>(std::min(file.size(), kRead)), '\0');
+  file.read(0, static_cast<int64_t>(start.size()), start.data());
+  for (const Kind& kind : kKinds)
+    if (start.size() > static_cast<size_t>(kind.at) &&
+        std::string_view(start).substr(static_cast<size_t>(kind.at)).starts_with(kind.magic))
+      return kind.words;
+  if (is_pickle(start, file.size()))
+    return "a plain pickle and no file of torch.save (in Python: torch.save(pickle.load(open(FILE, \"rb\")), NEW), if you "
+           "trust who made it: loading a pickle runs what it holds)";
+  // A safetensors file begins with a length of 8 bytes, of which the upper ones are zero.
+  if (!is_text(start)) return {};
+  std::string shown = start.substr(0, std::min(start.find_first_of("\r\n"), static_cast<size_t>(kShown)));
+  return "a text file (it begins with \"" + shown + "\")";
 }
 
 }  // namespace tessera::checkpoint

@@ -87,4 +87,8 @@ std::string read_text(const Path& path);
 void write_text(const Path& path, std::string_view text);  ///< through a DurableFile
 void sync_folder(const Path& folder);                      ///< makes created and renamed entries survive a power cut
 
+/// What a file is that people take for weights, by its first bytes, in words with the article: "empty", "a text (\"[run]\")", "a PNG picture". Empty for what begins like no other
+/// kind: a safetensors file, whole or not.
+std::string what_else(const ReadFile& file);
+
 }  // namespace tessera::checkpoint

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
 
 namespace tessera::checkpoint {
@@ -61,5 +62,14 @@ void prune_exports(const Path& exports, int64_t keep, const std::optional<Path>&
 
 /// Gives a flushed folder its final name in one step; what had that name before is swapped out, then removed.
 void publish(const Path& partial, const Path& final);
+
+/// Folders of steps that have no manifest and are newer than the newest whole one: copies that were cut short.
+std::vector<Path> without_manifest(const Path& checkpoints);
+
+/// The flag that goes on from the whole checkpoint before this one.
+std::string earlier_than(const Path& checkpoint);
+
+/// The error of reading a file of the checkpoint in `folder`, with that advice.
+UserError damaged(const UserError& error, const Path& folder);
 
 }  // namespace tessera::checkpoint

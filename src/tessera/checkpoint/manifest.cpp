@@ -5,7 +5,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/damaged.h"
+#include "tessera/checkpoint/folders.h"
 
 namespace tessera::checkpoint {
 

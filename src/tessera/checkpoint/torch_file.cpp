@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/crc.h"
+#include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/pickle.h"
 #include "tessera/checkpoint/torch_zip.h"

@@ -53,6 +53,10 @@ bool save_rank(const Path& partial, int rank, const std::vector<Piece>& pieces, 
 /// After all `world` ranks have saved: merges their parts into `manifest` (its `tensors` are replaced), checks that
 /// they tile every tensor, writes manifest.json and renames `partial` to `final`. One rank calls it.
 void commit(const Path& partial, const Path& final, int world, Manifest manifest);
+/// The same. `beside` adds what other programs read to `partial`, which reads as a whole checkpoint by then; after it the
+/// manifest is written again, so that it is the last (see [Note: whole or absent]).
+void commit_with(const Path& partial, const Path& final, int world, Manifest manifest,
+                 const std::function<void()>& beside);
 
 /// A whole checkpoint, readable on any layout. Not for several threads at once.
 class TrainingCheckpoint {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/file_kind.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
 
 namespace tessera::checkpoint {

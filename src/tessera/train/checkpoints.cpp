@@ -6,8 +6,8 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/checkpoint/commit.h"
 #include "tessera/checkpoint/folders.h"
+#include "tessera/checkpoint/training.h"
 #include "tessera/train/stop_signal.h"
 
 namespace tessera::train {

@@ -11,7 +11,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/checkpoint/damaged.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/device/failure.h"

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/crc.h"
+#include "tessera/checkpoint/crc32c.h"
 
 namespace tessera::data {
 
