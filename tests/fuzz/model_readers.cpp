@@ -13,6 +13,8 @@
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/models/encoders/configs.h"
 #include "tessera/models/foreign_config.h"
+#include "tessera/models/hunyuan/config.h"
+#include "tessera/models/hunyuan/weight_form.h"
 #include "tessera/models/opensora/config.h"
 #include "tessera/models/opensora/weight_form.h"
 #include "tessera/models/sana/config.h"
@@ -55,8 +57,9 @@ void parse_s2v(const std::string& text) { to_json(wan::parse_s2v_config(text, kF
 void parse_sana(const std::string& text) { sana::to_json(sana::parse_config(text, kFile)); }
 void parse_opensora(const std::string& text) { opensora::to_json(opensora::parse_config(text, kFile)); }
 void parse_stdit(const std::string& text) { stdit::to_json(stdit::parse_config(text, kFile)); }
+void parse_hunyuan(const std::string& text) { hunyuan::to_diffusers_json(hunyuan::parse_config(text, kFile)); }
 void read_denoiser_config(const std::string& bytes, const std::string&) {
-  read_as_any(bytes, {parse_wan, parse_s2v, parse_sana, parse_opensora, parse_stdit});
+  read_as_any(bytes, {parse_wan, parse_s2v, parse_sana, parse_opensora, parse_stdit, parse_hunyuan});
 }
 
 void read_encoder_config(const std::string& bytes, const std::string&) {
@@ -120,14 +123,15 @@ void convert_denoiser(const std::string& bytes) {
     std::vector<WeightForm> all = {wan::weight_form(), opensora::weight_form()};
     for (auto more : {sana::weight_forms(), stdit::weight_forms(), wan_vae::weight_forms()})
       all.insert(all.end(), more.begin(), more.end());
+    all.push_back(hunyuan::weight_form());
     return all;
   }();
   convert(forms.at(form), Model(bytes));
 }
 void read_denoiser_shapes(const std::string& bytes, const std::string&) {
-  read_as_any(bytes,
-              {convert_denoiser<0>, convert_denoiser<1>, convert_denoiser<2>, convert_denoiser<3>, convert_denoiser<4>,
-               convert_denoiser<5>, convert_denoiser<6>, convert_denoiser<7>, convert_denoiser<8>});
+  read_as_any(
+      bytes, {convert_denoiser<0>, convert_denoiser<1>, convert_denoiser<2>, convert_denoiser<3>, convert_denoiser<4>,
+              convert_denoiser<5>, convert_denoiser<6>, convert_denoiser<7>, convert_denoiser<8>, convert_denoiser<9>});
 }
 
 template <class Config, Config (*config_of_weights)(const ShapeOf&, const std::string&)>
@@ -259,6 +263,8 @@ std::vector<std::string> denoiser_shape_seeds() {
   const auto& sana = preset(sana::presets(), "sana-tiny-video");
   const auto& mmdit = preset(opensora::presets(), "opensora2-tiny");
   const auto& stdit = stdit::presets().back().second;
+  const auto& joint = preset(hunyuan::presets(), "hunyuan-tiny");
+  const int64_t j = joint.hidden_size;
   const int64_t w = wan.dim, d = sana.dim(), m = mmdit.hidden_size, h = stdit.hidden_size;
   return {model_seed({{"patch_embedding.weight", {w, wan.in_dim, 1, 2, 2}},
                       {"text_embedding.0.weight", {w, wan.text_dim}},
@@ -297,6 +303,17 @@ std::vector<std::string> denoiser_shape_seeds() {
                       {"temporal_blocks.0.attn.q.weight", {h, h}},
                       {"final_layer.linear.weight", {4 * stdit.out_channels(), h}}},
                      stdit::to_json(stdit)),
+          model_seed({{"img_in.proj.weight", {j, joint.in_channels(), 1, 1, 1}},
+                      {"txt_in.input_embedder.weight", {j, joint.text_dim}},
+                      {"byt5_in.fc1.weight", {joint.glyph_hidden, joint.glyph_dim}},
+                      {"vision_in.proj.1.weight", {joint.image_dim, joint.image_dim}},
+                      {"double_blocks.0.img_attn_q.weight", {j, j}},
+                      {"double_blocks.0.txt_attn_q.weight", {j, j}},
+                      {"double_blocks.0.img_attn_q_norm.weight", {joint.head_dim()}},
+                      {"double_blocks.0.img_mlp.fc1.weight", {joint.mlp_dim(), j}},
+                      {"final_layer.shift.weight", {j, j}},
+                      {"final_layer.linear.weight", {joint.channels, j}}},
+                     hunyuan::to_json(joint)),
           R"({"shapes": {"encoder.conv1.weight": [96, 3, 3, 3, 3], "conv2.weight": [16, 16, 1, 1, 1]}})"};
 }
 const std::vector<std::string> kVaeShapes = {
@@ -347,7 +364,7 @@ std::vector<std::string> denoiser_seeds() {
   std::vector<std::string> all;
   for (const auto& more :
        {preset_seeds(wan::presets()), preset_seeds(wan::s2v_presets()), preset_seeds(sana::presets()),
-        preset_seeds(opensora::presets()), preset_seeds(stdit::presets())})
+        preset_seeds(opensora::presets()), preset_seeds(stdit::presets()), preset_seeds(hunyuan::presets())})
     all.insert(all.end(), more.begin(), more.end());
   all.push_back(R"({"num_attention_heads": 2, "attention_head_dim": 24, "ffn_dim": 80, "num_layers": 2,)"
                 R"( "in_channels": 4, "out_channels": 4, "qk_norm": "rms_norm_across_heads"})");

@@ -41,6 +41,9 @@ std::vector<std::pair<const WeightForm*, std::vector<std::string>>> all_modules(
           {form_with("sana", "sprint"), sana},
           {form_with("sana", "video"), sana},
           {form_with("opensora2", "mmdit"), {"double_blocks.1.img_attn.v_proj", "single_blocks.0.mlp", "img_in"}},
+          {form_with("hunyuan1.5", "t2v"),
+           {"double_blocks.1.img_attn_v", "double_blocks.9.txt_mlp.fc2", "double_blocks.0.img_mod.linear",
+            "txt_in.individual_token_refiner.blocks.1.mlp.fc1", "byt5_in.fc2"}},
           {form_with("stdit3", "1.2"), {"spatial_blocks.0.attn.q", "temporal_blocks.3.mlp.fc1"}}};
 }
 

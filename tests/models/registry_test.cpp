@@ -80,6 +80,8 @@ TEST(Registry, EmbeddingsBeginAsWideAsTheModelUnlessItIsARelease) {
       {"opensora-demo", "", "txt_in.weight", kByWidth},
       {"opensora-demo", "", "time_in.in_layer.weight", kByWidth},
       {"opensora-demo", "", "vector_in.out_layer.weight", kByWidth},
+      {"hunyuan-demo", "", "txt_in.input_embedder.weight", kByWidth},
+      {"hunyuan-demo", "", "time_in.mlp.2.weight", kByWidth},
       {"opensora1.2", R"({"depth": 2})", "fps_embedder.mlp.0.weight", kByWidth},
       {"opensora1.2", R"({"depth": 2})", "y_embedder.y_proj.fc1.weight", kByWidth},
   };

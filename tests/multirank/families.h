@@ -32,6 +32,7 @@ struct Family {
   double bound = 2e-4;
   bool adapters = false;               ///< trained by LoRA
   std::array<int64_t, 3> latent = {};  ///< frames, height and width of a sample; zeros: drawn
+  bool caption_tokens = false;         ///< rows of a caption are tokens, as many as it has: a plan is for one number
 
   std::unique_ptr<net::Denoiser> model(Random& random, const Mesh& mesh) const {
     std::unique_ptr<net::Denoiser> made = models::make_denoiser(
@@ -140,6 +141,22 @@ inline std::string opensora_config(Random& random, const Mesh& mesh) {
          R"(,"cond_embed":)" + (cond ? "true" : "false") + R"(,"guidance_embed":)" + (cond ? "false" : "true") + "}";
 }
 
+/// Heads that sp and tp share; models that are given pictures or quoted text, and those that are not.
+inline std::string hunyuan_config(Random& random, const Mesh& mesh) {
+  const int64_t heads = mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 2);
+  const int64_t axes[] = {2 * draw(random, 1, 3), 2 * draw(random, 1, 3), 2 * draw(random, 1, 3)};
+  const auto number = [](int64_t n) { return std::to_string(n); };
+  return R"({"_class_name":"HunyuanVideo_1_5_DiffusionTransformer","hidden_size":)" +
+         number(heads * (axes[0] + axes[1] + axes[2])) + R"(,"heads_num":)" + number(heads) + R"(,"rope_dim_list":[)" +
+         number(axes[0]) + "," + number(axes[1]) + "," + number(axes[2]) + R"(],"mm_double_blocks_depth":)" +
+         number(draw(random, 1, 3)) + R"(,"mlp_width_ratio":)" + number(draw(random, 1, 4)) +
+         R"(,"in_channels":5,"out_channels":5,"text_states_dim":)" + number(draw(random, 3, 40)) + R"(,"text_len":)" +
+         number(draw(random, 3, 9)) + R"(,"byt5_in_dim":)" + number(draw(random, 3, 20)) + R"(,"byt5_hidden_dim":)" +
+         number(draw(random, 3, 20)) + R"(,"vision_states_dim":)" + number(draw(random, 3, 20)) + R"(,"glyph_len":)" +
+         number(draw(random, 0, 4)) + R"(,"image_len":)" + number(draw(random, 0, 4)) + R"(,"use_meanflow":)" +
+         (draw(random, 0, 3) == 0 ? "true}" : "false}");
+}
+
 /// Heads that sp and tp share. 1.3 has windows, which may be larger than a frame, a rotation in both kinds of blocks, and
 /// heads of six channels and more.
 inline std::string stdit_config(Random& random, const Mesh& mesh, bool first) {
@@ -174,6 +191,7 @@ inline const Family& family_of(std::string_view name) {
       {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
       {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},
       {"opensora", opensora_config, {"attn"}, {}},
+      {"hunyuan", hunyuan_config, {"attn"}, {}, 4, 1, 2e-4, false, {}, true},
       {"stdit:1.2", stdit12_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3},
       {"stdit:1.3", stdit13_config, {"attn", "cross_attn"}, {"mlp.fc2"}, 4, 3}};
   for (const Family& family : table)

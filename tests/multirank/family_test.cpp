@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Those of families.h but the standard one, which has tests of its own.
-const std::vector<std::string> kFamilies = {"toy",       "sana",      "sana-video", "opensora",
+const std::vector<std::string> kFamilies = {"toy",       "sana",      "sana-video", "opensora", "hunyuan",
                                             "stdit:1.2", "stdit:1.3", "wan:vace",   "wan:fun"};
 
 TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
@@ -92,6 +92,11 @@ config = { dim = 48, num_heads = 4, num_layers = 3, ffn_dim = 60, text_dim = 64,
     static const Trained mmdit{TinyRun("opensora", TESSERA_BINARY, R"(preset = "opensora2-tiny"
 config = { in_channels = 48, context_in_dim = 64, context_length = 5, vec_in_dim = 32 })")};
     return mmdit;
+  }
+  if (name == "hunyuan") {  // its caption is refined by itself, on every rank, before it is part of the tokens
+    static const Trained hunyuan{TinyRun("hunyuan", TESSERA_BINARY, R"(preset = "hunyuan-tiny"
+config = { in_channels = 12, out_channels = 12, text_states_dim = 64, text_len = 5, glyph_len = 0, image_len = 0 })")};
+    return hunyuan;
   }
   if (name == "stdit") {
     static const Trained stdit{TinyRun("stdit", TESSERA_BINARY, R"(preset = "opensora1.2-tiny"
@@ -188,9 +193,10 @@ void check(const Trained& family, const std::string& matrix, const std::string& 
   }
 }
 
-/// All of them; of some one, by turns: a family's two generations, and a model of the standard family.
+/// All of them; of some one, by turns: a family's two generations, a model of the standard family, and the second one
+/// of two streams.
 std::vector<const char*> families_in_turn() {
-  constexpr const char* kGenerations[] = {"stdit", "stdit_windows", "vace"};
+  constexpr const char* kGenerations[] = {"stdit", "stdit_windows", "vace", "hunyuan"};
   std::vector<const char*> all = {"toy", "sana", "sana_video", "opensora"};
   const auto chosen = in_turn("families by turns", kGenerations);
   all.insert(all.end(), chosen.begin(), chosen.end());

@@ -47,6 +47,13 @@ net::Batch batch_of(const net::Denoiser& model, testing::Random& random, uint64_
     sample.t = 100 + 300 * static_cast<double>(s);
     if (const auto found = sample.extra.find("vace_context"); found != sample.extra.end())
       found->second = values(found->second.sizes().vec(), seed, 20 + s);
+    uint64_t next = 30;
+    for (const char* rows : {"glyphs", "image", "image_latent"})
+      if (const auto found = sample.extra.find(rows); found != sample.extra.end()) {
+        std::vector<int64_t> sizes = found->second.sizes().vec();
+        if (sizes.size() == 2) sizes[0] = testing::draw(random, 0, sizes[0]);  // also none
+        found->second = values(sizes, seed, next++ * 10 + s);
+      }
     samples.push_back(std::move(sample));
   }
   return model.pack(samples);

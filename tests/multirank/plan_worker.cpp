@@ -165,9 +165,9 @@ struct Case {
     for (int64_t s = slice.first; s < slice.first + slice.count; ++s) {
       net::Sample sample = model->blank({latent[0], latent[1], latent[2], latent[3]});
       sample.x = values(latent, seed, 2 * s);
-      sample.context = values({2 + s % 2, model->context_dim()}, seed, 1000 + s);
+      sample.context = values({family.caption_tokens ? 3 : 2 + s % 2, model->context_dim()}, seed, 1000 + s);
       sample.t = static_cast<double>(37 * (s + 1) % 1000);
-      for (const char* picture : {"y", "clip_fea", "vace_context"})
+      for (const char* picture : {"y", "clip_fea", "vace_context", "glyphs", "image", "image_latent"})
         if (const auto found = sample.extra.find(picture); found != sample.extra.end())
           found->second = values(found->second.sizes().vec(), seed, 2000 + 2 * s + (found->first == "y"));
       samples.push_back(std::move(sample));

@@ -68,6 +68,17 @@ TEST_F(Verify, TwoStreamsThatMeetInJointAttentionOnSeveralLayouts) {
   }
 }
 
+TEST_F(Verify, ATextRefinedByItselfOnSeveralLayouts) {
+  const std::vector<std::string> cases = {(goldens_ / "hunyuan_video15").string(),
+                                          (goldens_ / "hunyuan15_meanflow").string()};
+  for (const char* mesh : drawn("verify HunyuanVideo 1.5", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2",
+                                                            "cp=2,tp=2", "pp=2,sp=2"})) {
+    const Result r = verify({"--mesh", mesh, cases[0], cases[1]});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+    EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
+  }
+}
+
 TEST_F(Verify, ASecondStreamOfBlocksAndItsContextOnSeveralLayouts) {
   for (const char* mesh : drawn("verify VACE", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2", "pp=3"})) {
     const Result r =

@@ -236,9 +236,9 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
   session_.site = site;
   gathered_ = Tensor();
   const auto [queries, width] = sent_.sizes(q);
-  const bool self = segments.q == segments.k, shares_heads = segments.q == 0 && has_group_rows(queries);
+  const bool self = segments.q == 0 && segments.k == 0, shares_heads = segments.q == 0 && has_group_rows(queries);
   if (shares_heads) heads /= mode_.parallel->tp();
-  if (self && segments.q > 0 && tokens_.space(segments.q).cut())
+  if (segments.q == segments.k && !self && tokens_.space(segments.q).cut())
     throw UserError(Exit::usage, "mesh",
                     "attention " + std::string(site) +
                         " is of a part of the tokens to itself, and ranks of cp, sp or tp "

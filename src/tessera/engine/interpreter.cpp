@@ -17,9 +17,9 @@ constexpr int64_t kAnyBytes = -1;
 constexpr int64_t kUploadSlack = 64 << 10;  // a tensor may not fit behind the others at the end of the ring
 
 /// Whether a collective's bytes follow from more than the number of tokens and samples: sums over the rows of captions
-/// from their lengths, a halo from the width and height of each sample.
+/// from their lengths, a halo from the width and height of each sample, a part whose place moves from its shape.
 bool depends_on_more(const plan::Traffic& t) {
-  return t.rows == plan::Rows::reach || t.rows == plan::Rows::reached ||
+  return t.part[0] < 0 || t.part[1] < -1 || t.rows == plan::Rows::reach || t.rows == plan::Rows::reached ||
          (t.rows == plan::Rows::context && t.purpose == "norms");
 }
 

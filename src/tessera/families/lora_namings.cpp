@@ -78,6 +78,9 @@ constexpr std::string_view kNoSana =
 constexpr std::string_view kNoMmdit =
     "ComfyUI and kohya's scripts hold queries, keys and values of this model in one matrix, where no adapter of one of "
     "them fits; DiffSynth has its own names";
+constexpr std::string_view kNoHunyuan =
+    "ComfyUI holds the queries, keys and values of a stream in one matrix, where no adapter of one of them fits; DiffSynth "
+    "has its own names";
 constexpr std::string_view kNoStdit = "ComfyUI, kohya's scripts and DiffSynth have no Open-Sora 1";
 constexpr std::string_view kOwn = "Tessera";
 
@@ -112,6 +115,11 @@ const std::vector<LoraRoute>& lora_routes() {
       {"stdit", "comfyui", none, kNoStdit},
       {"stdit", "kohya", none, kNoStdit},
       {"stdit", "diffsynth", none, kNoStdit},
+      {"hunyuan", "diffusers", diffusers, "diffusers"},
+      {"hunyuan", "peft", official, "peft on the official code's model"},
+      {"hunyuan", "kohya", official, "musubi-tuner"},
+      {"hunyuan", "comfyui", none, kNoHunyuan},
+      {"hunyuan", "diffsynth", none, kNoHunyuan},
   };
   return routes;
 }

@@ -1,4 +1,4 @@
-#include "tessera/families/opensora.h"
+#include "tessera/families/rows.h"
 
 namespace tessera::families {
 

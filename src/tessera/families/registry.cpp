@@ -2,15 +2,13 @@
 
 #include <algorithm>
 
-#include "tessera/families/opensora.h"
-#include "tessera/families/sana.h"
-#include "tessera/families/stdit.h"
+#include "tessera/families/rows.h"
 #include "tessera/families/wan.h"
 
 namespace tessera::families {
 
 const std::vector<Family>& all() {
-  static const std::vector<Family> table = {wan(), sana(), opensora(), stdit()};
+  static const std::vector<Family> table = {wan(), sana(), opensora(), stdit(), hunyuan()};
   return table;
 }
 

@@ -30,6 +30,21 @@ std::vector<ReleasePart> sana_parts(double gigabytes, double vae) {
   return {{"transformer/", gigabytes}, {"text_encoder/", 5.2}, {"vae/", vae}, {"tokenizer/", 0.04}};
 }
 
+/// diffusers' form of HunyuanVideo-1.5, with what reads pictures. The official repository has all its denoisers in one
+/// folder, transformer/NAME.
+Release hunyuan_release(const std::string& preset, const std::string& name) {
+  return {preset,
+          "hunyuanvideo-community/HunyuanVideo-1.5-Diffusers-" + name,
+          {{"transformer/", 16.7},
+           {"text_encoder/", 14.1},
+           {"text_encoder_2/", 0.9},
+           {"vae/", 2.5},
+           {"tokenizer/", 0.02},
+           {"tokenizer_2/", 0.01},
+           {"image_encoder/", 0.9}},
+          {name, "hunyuanvideo1.5_" + name}};
+}
+
 /// Small letters, and one sign for all separators.
 std::string plain(std::string_view name) {
   std::string text;
@@ -154,6 +169,11 @@ const std::vector<Release>& releases() {
        {},
        false,
        {"hpcai-tech/OpenSora-VAE-v1.3", "DeepFloyd/t5-v1_1-xxl"}},
+      hunyuan_release("hunyuan1.5-480p-t2v", "480p_t2v"),
+      hunyuan_release("hunyuan1.5-480p-i2v", "480p_i2v"),
+      hunyuan_release("hunyuan1.5-720p-t2v", "720p_t2v"),
+      hunyuan_release("hunyuan1.5-720p-i2v", "720p_i2v"),
+      hunyuan_release("hunyuan1.5-480p-i2v-step-distilled", "480p_i2v_step_distilled"),
   };
   return table;
 }

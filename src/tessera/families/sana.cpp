@@ -1,4 +1,4 @@
-#include "tessera/families/sana.h"
+#include "tessera/families/rows.h"
 
 namespace tessera::families {
 

@@ -1,4 +1,4 @@
-#include "tessera/families/stdit.h"
+#include "tessera/families/rows.h"
 
 namespace tessera::families {
 

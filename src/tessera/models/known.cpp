@@ -5,6 +5,7 @@
 #include "tessera/models/encoders/gemma2.h"
 #include "tessera/models/encoders/umt5.h"
 #include "tessera/models/encoders/wav2vec2.h"
+#include "tessera/models/hunyuan/family.h"
 #include "tessera/models/opensora/family.h"
 #include "tessera/models/sana/family.h"
 #include "tessera/models/stdit/family.h"
@@ -22,7 +23,8 @@ namespace tessera::models {
 namespace {
 
 std::deque<Family>& family_rows() {
-  static std::deque<Family> rows = {wan::family(), sana::family(), opensora::family(), stdit::family()};
+  static std::deque<Family> rows = {wan::family(), sana::family(), opensora::family(), stdit::family(),
+                                    hunyuan::family()};
   return rows;
 }
 

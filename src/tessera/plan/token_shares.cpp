@@ -27,11 +27,13 @@ namespace {
 
 /// The number of rows of `part` whose tokens are in `range`.
 int64_t rows_in(TokenRange range, const std::array<int64_t, 2>& part, int64_t tokens, int64_t samples) {
-  if (part[0] == 0 && part[1] < 0) return range.count();
+  if (part[0] == 0 && part[1] == -1) return range.count();
+  const int64_t from = part[0] < 0 ? moving_first(part[0]) : part[0];
+  const int64_t to = part[1] < -1 ? moving_last(part[1]) : part[1];
   int64_t rows = 0;
   for (int64_t s = 0; s < samples; ++s) {
     const int64_t begin = tokens * s / samples, end = tokens * (s + 1) / samples;
-    const int64_t first = begin + part[0], last = part[1] < 0 ? end : begin + part[1];
+    const int64_t first = std::min(begin + from, end), last = to < 0 ? end : std::min(begin + to, end);
     rows += std::clamp(range.end, first, last) - std::clamp(range.begin, first, last);
   }
   return rows;

@@ -60,6 +60,10 @@ struct WorkDone {
   double weight_grads = 0;  ///< gradients of weights, which a zero-bubble pipeline leaves for later
 };
 
+/// A place in a sample that is another one in samples of other shapes, as it stands in Traffic::part, and back.
+constexpr int64_t moving_first(int64_t place) { return -1 - place; }
+constexpr int64_t moving_last(int64_t place) { return -2 - place; }
+
 /// A collective inside a unit, independent of the number of tokens. The engine records it during measurement
 /// (engine/measure.h), the compiler declares it in the schedule, and the executor compares what ran with the
 /// declaration.
@@ -69,8 +73,8 @@ struct Traffic {
   Symbol kind;            ///< "all_to_all"
   Rows rows = Rows::own;  ///< rows that this rank sends
   int64_t row_bytes = 0;  ///< bytes of each row
-  /// Only tokens [first, last) of each sample count; -1: to the end. The part must be at the same position in samples
-  /// of every shape.
+  /// Only tokens [first, last) of each sample count; -1: to the end. The part is at the same position in samples of every
+  /// shape, but for a moving_first and a moving_last, which are those of the shape that was measured.
   std::array<int64_t, 2> part = {0, -1};
   int64_t reach = 0;  ///< halo: rows of the part before and after a rank's own, for Rows::reach and Rows::reached
   /// What the measured rank computes while this is under way; the same twice: it waits at once.

@@ -47,11 +47,15 @@ double shift_of(const recipe::Recipe& recipe, const job::Job& job, const std::ar
   return diffusion::size_shift(static_cast<double>(tokens(2) - tokens(1)), latent[1]);
 }
 
-/// The model is told the size and the rate of the video where it takes them.
+constexpr const char* kNextTimestep = "t_r";  // of models that go from one timestep to the next
+
+/// The model is told the size and the rate of the video where it takes them, and room for the next timestep is there.
 std::map<std::string, at::Tensor> with_size(const recipe::Recipe& recipe, const job::Job& job,
                                             const std::array<int64_t, 4>& latent,
                                             std::map<std::string, at::Tensor> extra) {
-  prepare::tell_size(prepare::inputs_of(*job.model, latent),
+  const std::set<std::string> takes = prepare::inputs_of(*job.model, latent);
+  if (takes.contains(kNextTimestep)) extra[kNextTimestep] = at::zeros({1}, at::kFloat);
+  prepare::tell_size(takes,
                      {.height = static_cast<double>(recipe.data.height),
                       .width = static_cast<double>(recipe.data.width),
                       .rate = recipe.data.frames > 1 ? recipe.data.fps : 0},
@@ -88,7 +92,12 @@ void Denoising::pass(const RunBranches& run) {
   net::Sample sample;
   sample.x = x_;
   sample.extra = extra_;
-  sample.t = sampler_->timesteps()[next_];
+  const std::vector<double>& timesteps = sampler_->timesteps();
+  sample.t = timesteps[next_];
+  if (const auto told = sample.extra.find(kNextTimestep); told != sample.extra.end()) {
+    const size_t following = static_cast<size_t>(next_) + 1;  // behind the last step there is no noise
+    told->second = at::full({1}, following < timesteps.size() ? timesteps[following] : 0.0, at::kFloat);
+  }
   set_text(sample, text_);
   std::vector<net::Batch> branches = {job_.model->pack({sample})};
   if (shapes_.guidance_branches > 1) {

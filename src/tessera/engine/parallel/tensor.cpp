@@ -2,6 +2,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/ops/bias.h"
 #include "tessera/ops/half.h"
@@ -112,10 +114,19 @@ int64_t TpGroupRows::total() const {
 SamplePart part_of(const net::Tokens& tokens, int space) {
   const auto& ranges = tokens.space(space).ranges;
   if (ranges.empty()) return kWholeSample;
+  // behind rows of a grid, which are as many as the sample's shape has, a place depends on the shape
+  const auto moves = [&](size_t s, int64_t place) {
+    return std::ranges::any_of(tokens.spaces, [&](const net::Space& other) {
+      return !other.ranges.empty() && !other.shapes.empty() && place >= other.ranges[s][1];
+    });
+  };
   SamplePart part = kWholeSample;
   for (size_t s = 0; s < ranges.size(); ++s) {
-    const SamplePart own = {ranges[s][0] - tokens.offsets[s],
-                            ranges[s][1] == tokens.offsets[s + 1] ? -1 : ranges[s][1] - tokens.offsets[s]};
+    const auto [begin, end] = ranges[s];
+    const int64_t first = begin - tokens.offsets[s], last = end - tokens.offsets[s];
+    SamplePart own = {moves(s, begin) ? plan::moving_first(first) : first, -1};
+    if (end != tokens.offsets[s + 1]) own[1] = moves(s, end) ? plan::moving_last(last) : last;
+    if (own[0] < 0 || own[1] < -1) return own;  // the first sample's: others may have another
     check_internal(s == 0 || own == part, "engine.tensor",
                    "samples of a micro-batch differ in the part that a space is");
     part = own;

@@ -177,7 +177,9 @@ std::vector<std::string> adapt(net::Denoiser& model, const AdapterRule& rule) {
     plan::UnitSpec spec = unit->spec();
     std::vector<plan::ParamSpec> added;
     std::string form;
-    const std::vector<Linear> all = linears(spec);
+    // stems and heads have none unless they are asked for by name
+    const bool plain = by_default && (spec.kind == "stem" || spec.kind == "head");
+    const std::vector<Linear> all = plain ? std::vector<Linear>() : linears(spec);
     for (const Linear& linear : all) {
       if (!targets.take(spec, linear.module)) continue;
       check_rank(rule, linear);

@@ -34,7 +34,8 @@ std::string Identity::foreign(const std::string& official, const std::string& to
   if (to == "comfyui" && !names->comfyui_prefix.empty()) return names->comfyui_prefix + official;
   const bool renamed = to == "diffusers" || (to == "comfyui" && names->comfyui_as_diffusers);
   if (renamed) return to_foreign(names->diffusers, official);
-  if (to == "fused") return to_foreign(names->fused, official);
+  // ComfyUI's blocks have queries, keys and values in one tensor
+  if (to == "fused" || (to == "comfyui" && !names->fused.empty())) return to_foreign(names->fused, official);
   return to == "official" ? to_foreign(names->official, official) : official;
 }
 

@@ -1,5 +1,6 @@
 #include "tessera/models/common/rotary.h"
 
+#include <cmath>
 #include <numeric>
 
 namespace tessera::models {
@@ -19,18 +20,19 @@ Tensor tensor_of(std::vector<double>& numbers, at::IntArrayRef sizes) {
   return at::from_blob(numbers.data(), sizes, at::kDouble);
 }
 
-/// 10000^(-i / count) into `out` [count].
-void put_frequencies(Tensor out) {
+/// theta^(-i / count) into `out` [count].
+void put_frequencies(Tensor out, double theta = 10000) {
   const int64_t count = out.numel();
   at::arange_out(out, count).neg_().div_(static_cast<double>(count));
-  at::pow_out(out, 10000.0, out);
+  at::pow_out(out, theta, out);
 }
 
 }  // namespace
 
-Angles::Angles(std::vector<double> positions, int64_t count) : sizes_{static_cast<int64_t>(positions.size()), count} {
+Angles::Angles(std::vector<double> positions, int64_t count, double theta)
+    : sizes_{static_cast<int64_t>(positions.size()), count} {
   std::vector<double> frequencies(static_cast<size_t>(count));
-  put_frequencies(tensor_of(frequencies, {count}));
+  put_frequencies(tensor_of(frequencies, {count}), theta);
   angles_.resize(positions.size() * frequencies.size());
   turned_.resize(angles_.size());
   Tensor all = tensor_of(angles_, sizes_);
@@ -54,13 +56,14 @@ void fill_rotary(const Tensor& cos, const Tensor& sin, const Grid& grid) {
   fill_rotary(cos, sin, grid, {channels - 2 * third, third, third});
 }
 
-void fill_rotary(const Tensor& cos, const Tensor& sin, const Grid& grid, const std::array<int64_t, 3>& shares) {
+void fill_rotary(const Tensor& cos, const Tensor& sin, const Grid& grid, const std::array<int64_t, 3>& shares,
+                 double theta) {
   const auto [of_times, of_rows, of_columns] = shares;
   const int64_t channels = cos.size(1);
   const auto f = static_cast<int64_t>(grid.times.size()), h = static_cast<int64_t>(grid.rows.size()),
              w = static_cast<int64_t>(grid.columns.size());
   const auto put = [&](const std::vector<int64_t>& positions, int64_t first, int64_t share, at::IntArrayRef shape) {
-    Angles angles({positions.begin(), positions.end()}, share);
+    Angles angles({positions.begin(), positions.end()}, share, theta);
     cos.view({f, h, w, channels}).narrow(3, first, share).copy_(angles.cos().view(shape));
     sin.view({f, h, w, channels}).narrow(3, first, share).copy_(angles.sin().view(shape));
   };
@@ -87,6 +90,13 @@ Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim) {
   rows.narrow(1, 0, dim / 2).copy_(angles.cos());
   rows.narrow(1, dim / 2, dim / 2).copy_(angles.sin());
   return rows;
+}
+
+Tensor program_sinusoid(const std::vector<double>& t, int64_t dim) {
+  const int64_t half = dim / 2;
+  const Tensor frequencies = at::exp(at::arange(half, at::kFloat) * -std::log(10000.0) / half);
+  const Tensor angles = at::outer(at::tensor(t, at::kDouble).to(at::kFloat), frequencies);  // [R, half]
+  return at::cat({angles.cos(), angles.sin()}, 1);
 }
 
 }  // namespace tessera::models

@@ -26,14 +26,15 @@ std::pair<at::Tensor, at::Tensor> grid_rotary(const Grid& grid, int64_t head_dim
 /// The same into tables that are there, rows of whichever device.
 void fill_rotary(const at::Tensor& cos, const at::Tensor& sin, const Grid& grid);
 /// With that many complex channels for time, rows and columns.
-void fill_rotary(const at::Tensor& cos, const at::Tensor& sin, const Grid& grid, const std::array<int64_t, 3>& shares);
+void fill_rotary(const at::Tensor& cos, const at::Tensor& sin, const Grid& grid, const std::array<int64_t, 3>& shares,
+                 double theta = 10000);
 
-/// Positions times rotary_frequencies(count), in fp64, and their sines and cosines. All of it lies in host memory that
+/// Positions times theta^(-i / count), in fp64, and their sines and cosines. All of it lies in host memory that
 /// is no tensor's: a batch is packed while others are in flight, and the plan counts what pack() returns and nothing
 /// beside it.
 class Angles {
  public:
-  Angles(std::vector<double> positions, int64_t count);
+  Angles(std::vector<double> positions, int64_t count, double theta = 10000);
   at::Tensor cos();  ///< [positions, count]; overwritten by the next call of either, gone with the object
   at::Tensor sin();
 
@@ -47,5 +48,7 @@ at::Tensor rotary_frequencies(int64_t count);
 
 /// [cos | sin] of t times rotary_frequencies(dim / 2): [R, dim] fp32, angles in fp64.
 at::Tensor timestep_sinusoid(const std::vector<double>& t, int64_t dim);
+/// The same of programs that compute the angles in fp32: those of thousands are off by rounding.
+at::Tensor program_sinusoid(const std::vector<double>& t, int64_t dim);
 
 }  // namespace tessera::models

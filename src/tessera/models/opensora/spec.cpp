@@ -21,14 +21,6 @@ std::array<int64_t, 3> grid_of(at::IntArrayRef latent, const Config& c) {
   return {latent[1], latent[2] / c.patch, latent[3] / c.patch};
 }
 
-/// [cos | sin] of its program, which computes the angles in fp32: those of a guidance of 4 are off by rounding.
-Tensor sinusoid(const std::vector<double>& t) {
-  const int64_t half = kFrequencies / 2;
-  const Tensor frequencies = at::exp(at::arange(half, at::kFloat) * -std::log(10000.0) / half);
-  const Tensor angles = at::outer(at::tensor(t, at::kDouble).to(at::kFloat), frequencies);  // [R, half]
-  return at::cat({angles.cos(), angles.sin()}, 1);
-}
-
 const Tensor* extra_of(const net::Sample& sample, const char* name) {
   const auto found = sample.extra.find(name);
   return found == sample.extra.end() ? nullptr : &found->second;
@@ -152,8 +144,8 @@ class Packing {
   void finish() {
     const at::Device device = batch_.inputs[0].device();
     size_t next = c_.cond ? 3 : 2;
-    batch_.inputs[next++] = sinusoid(t_).to(device);
-    if (c_.guidance) batch_.inputs[next++] = sinusoid(guidance_).to(device);
+    batch_.inputs[next++] = program_sinusoid(t_, kFrequencies).to(device);
+    if (c_.guidance) batch_.inputs[next++] = program_sinusoid(guidance_, kFrequencies).to(device);
     batch_.tokens.rows = ops::RowIndex(modulation_rows_);
     batch_.tokens.rows.of_token = batch_.tokens.rows.of_token.to(device);
   }

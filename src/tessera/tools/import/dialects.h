@@ -74,6 +74,9 @@ const Dialect& colossalai_plugin();  ///< HybridParallelPlugin's arguments, as p
 /// Names the arguments of a plugin so, where a file has them by themselves.
 void name_plugin_arguments(std::vector<Given>& given);
 
+// hunyuan
+const Dialect& hunyuan_command();  ///< HunyuanVideo-1.5's train.py
+
 // wan
 const Dialect& generate_line();  ///< Wan's generate.py
 const Dialect& training_line();  ///< --task s2v-14B --ckpt_dir D ... --max_steps N

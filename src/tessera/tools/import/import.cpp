@@ -120,7 +120,7 @@ const Dialect& of_command(const CommandLine& line) {
   const Dialect* best = nullptr;
   size_t most = 0;
   for (const auto& dialect : {diffsynth_command, musubi_command, training_line, generate_line, diffusion_pipe_command,
-                              sana_command, dreambooth_command, videox_command}) {
+                              sana_command, dreambooth_command, videox_command, hunyuan_command}) {
     std::vector<Given> options;
     for (const std::string& word : line.words)
       if (word.starts_with("--")) options.push_back({word.substr(0, word.find('=')), ""});
@@ -133,7 +133,7 @@ const Dialect& of_command(const CommandLine& line) {
   if (best) return *best;
   throw UserError(
       Exit::usage, "import", "no option of this command is known" + (script.empty() ? "" : ": " + script),
-      "commands of DiffSynth, musubi-tuner, diffusion-pipe, VideoX-Fun, Sana, Open-Sora and generate.py are read; tessera import --table "
+      "commands of DiffSynth, musubi-tuner, diffusion-pipe, VideoX-Fun, Sana, Open-Sora, HunyuanVideo-1.5 and generate.py are read; tessera import --table "
       "lists their options");
 }
 
@@ -259,7 +259,7 @@ const std::vector<const Dialect*>& dialects() {
       &diffusion_pipe_command(), &diffusion_pipe_config(), &diffusion_pipe_dataset(), &sana_config(),
       &opensora_config(),        &opensora1_config(),      &colossalai_plugin(),      &dreambooth_command(),
       &ai_toolkit_config(),      &simpletuner_config(),    &simpletuner_dataset(),    &onetrainer_config(),
-      &onetrainer_concept(),     &videox_command()};
+      &onetrainer_concept(),     &videox_command(),        &hunyuan_command()};
   return all;
 }
 
