@@ -2,6 +2,8 @@
 // formulas.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "plan/edit.h"
 #include "plan/toy.h"
 #include "tessera/base/check.h"
@@ -44,6 +46,41 @@ TEST(Stages, WhatARankTakesInAStepItGivesBack) {
       }
     }
   }
+}
+
+/// Units before the first that is trained run forward alone: in full training of a part, and of adapters on later blocks.
+TEST(Stages, NothingBeforeTheFirstTrainedUnitHasABackward) {
+  Random random(7);
+  int stopped = 0;
+  for (int n = 0; n < 200; ++n) {
+    ModelSpec spec = conditioned(toy::random_model(random));
+    const int units = static_cast<int>(spec.units.size()), first = draw(random, 1, units - 1);
+    for (int u = 0; u <= first; ++u) {
+      spec.units[u].cost.grad_in = 0;  // as it is measured
+      for (ParamSpec& param : spec.units[u].params) param.trainable = u == first;
+    }
+    Plan plan = draw(random, 0, 1) ? random_pipeline(random, spec) : toy::random_plan(random, spec, 2);
+    const bool all = plan.pipeline.chunks > 1;
+    stopped += !all;
+    const auto lines = toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2));
+    const auto violations = check(lines);
+    ASSERT_TRUE(violations.empty()) << plan.to_toml(toy::names(spec)) << toy::text(violations);
+    for (int rank = 0; rank < plan.mesh.world(); ++rank) {
+      ActivationWalk walk(spec, plan, rank, true);
+      std::set<int> backward, forward;
+      for (const Instruction& in : compile_train(spec, plan, rank).list) {
+        walk.run(in);
+        const bool back = in.op == Op::backward || in.op == Op::recompute || in.op == Op::idle ||
+                          (in.op == Op::stash && in.part == Part::activations);
+        if (back) backward.insert(in.unit);
+        if (in.op == Op::forward) forward.insert(in.unit);
+      }
+      ASSERT_EQ(walk.live(), 0) << "rank " << rank << "\n" << plan.to_toml(toy::names(spec));
+      for (const int u : backward) ASSERT_TRUE(all || u >= first) << u;
+      for (const int u : forward) ASSERT_TRUE(u < first || backward.contains(u)) << u;
+    }
+  }
+  EXPECT_GT(stopped, 100);
 }
 
 TEST(Stages, AHeadAloneSendsZerosForWhatItDoesNotUseWhileItsMicroBatchIsThere) {

@@ -273,23 +273,24 @@ TEST(ImportExamples, ScriptsOfVideoXFun) {
           {"data.frames", "80"}}},
         command("wan2.2/wan_civitai_s2v.yaml", "wan2.2/train_s2v.py",
                 "--video_sample_n_frames=80 --trainable_modules . --boundary_type=full --control_ref_image=random"));
-  check(
-      {"other numbers",
-       {{"diffusion.timesteps", "diffusers"},
-        {"plan.moments", "int8"},
-        {"train.ema", "0.9999"},
-        {"train.betas", "0.8,0.999"},
-        {"data.fps", "0"},
-        {"data.size", "480,832"},
-        {"data.frames", "33"},
-        {"--config_path config/wan2.2/wan_civitai_animate.yaml", "refused"},
-        {"--trainable_modules attn", "refused"},
-        {"--motion_sub_loss", "refused"},
-        {"--lora_skip_name x", "refused"}}},
-      command(
-          "wan2.2/wan_civitai_animate.yaml", "wan2.2/train.py",
-          "--weighting_scheme logit_normal --use_8bit_adam --use_ema --adam_beta1 0.8 --video_sample_stride 1 "
-          "--fix_sample_size 480 832 --video_sample_n_frames 33 --trainable_modules attn --motion_sub_loss --lora_skip_name x"));
+  check({"other numbers",
+         {{"diffusion.timesteps", "diffusers"},
+          {"plan.moments", "int8"},
+          {"train.ema", "0.9999"},
+          {"train.betas", "0.8,0.999"},
+          {"data.fps", "0"},
+          {"data.size", "480,832"},
+          {"data.frames", "33"},
+          {"--config_path config/wan2.2/wan_civitai_animate.yaml", "refused"},
+          {"train.mode", "full"},
+          {"train.only", "*attn*,*modulation*"},
+          {"train.group", "*attn* lr_factor=1,*modulation* lr_factor=0.5"},
+          {"--motion_sub_loss", "refused"},
+          {"--lora_skip_name x", "refused"}}},
+        command("wan2.2/wan_civitai_animate.yaml", "wan2.2/train.py",
+                "--weighting_scheme logit_normal --use_8bit_adam --use_ema --adam_beta1 0.8 --video_sample_stride 1 "
+                "--fix_sample_size 480 832 --video_sample_n_frames 33 --trainable_modules attn "
+                "--trainable_modules_low_learning_rate modulation --motion_sub_loss --lora_skip_name x"));
 }
 
 TEST(ImportExamples, ConfigurationsOfOneTrainer) {

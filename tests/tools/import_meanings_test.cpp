@@ -225,6 +225,13 @@ TEST(ImportMeanings, DiffSynth) {
         .by = {.decay = 0.05, .clip = 0, .eight = true},
         .saved = {1200, 2400},
         .told = {{"train.mode", "full"}}}},
+      {"the second stream of VACE alone",
+       train + "--trainable_models vace --num_epochs 1",
+       {.lr = level(1e-4),
+        .steps = 1200,
+        .by = unclipped,
+        .saved = {1200},
+        .told = {{"train.mode", "full"}, {"train.only", "vace_blocks,vace_patch_embedding"}, {"train.freeze", ""}}}},
       {"the low-noise expert, a LoRA that goes on",
        train + lora +
            "--num_epochs 3 --max_timestep_boundary 1 --min_timestep_boundary 0.417 --save_steps 700 "
@@ -959,7 +966,7 @@ TEST(ImportMeanings, VideoXFun) {
          .steps = 100,
          .dropout = 0.1,
          .by = usual,
-         .told = {{"--trainable_modules", "refused"},
+         .told = {{"train.only", "*attn*"},
                   {"--motion_sub_loss", "refused"},
                   {"--random_flip", "refused"},
                   {"--noise_offset", "refused"},

@@ -126,7 +126,8 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
   const ops::AttentionResult* there = gelu ? known(site) : nullptr;
   const auto weight_gradients = exchanged_.lock() == x.getIntrusivePtr() ? ops::When::late : ops::When::at_once;
   const RunLinear run = [&](const Tensor& rows, ops::WeightSite* b, const Tensor* result) {
-    if (w.frozen) return frozen_linear(site, rows, b, gelu, input_part(site, how.space, rows.size(1)), result);
+    if (w.frozen && (!b || b->frozen))
+      return frozen_linear(site, rows, b, gelu, input_part(site, how.space, rows.size(1)), result);
     return gelu ? ops::gelu_linear(rows, w, b, store_.anchor(unit_), type_, result)
                 : ops::linear(rows, w, b, store_.anchor(unit_), type_, weight_gradients);
   };
@@ -144,8 +145,8 @@ Tensor ShardContext::norm(std::string_view site, const Tensor& x, const net::Nor
   if (how.scale) {
     y = ops::modulated_norm(x, *how.shift, *how.scale, space.rows, how.eps, type_, &passed);
   } else {
-    ops::WeightSite& w = weight(site, ".weight");
-    y = ops::layer_norm(x, w, weight(site, ".bias"), how.eps, anchor(w), type_, &passed);
+    ops::WeightSite &w = weight(site, ".weight"), &b = weight(site, ".bias");
+    y = ops::layer_norm(x, w, b, how.eps, anchor(w.frozen ? b : w), type_, &passed);
   }
   if (passed.defined()) passed_.emplace_back(x.getIntrusivePtr(), passed);
   return y;
@@ -278,7 +279,9 @@ Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Con
   ops::WeightSite& w = weight(site, ".weight");
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/cut(site) == nullptr);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);
-  return ops::depthwise(wide, tap_table(reach, tokens_, space, how.kernel, x), w, bias(site), anchor(w), type_);
+  ops::WeightSite* b = bias(site);
+  return ops::depthwise(wide, tap_table(reach, tokens_, space, how.kernel, x), w, b, anchor(w.frozen && b ? *b : w),
+                        type_);
 }
 
 Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space) {

@@ -34,6 +34,17 @@ net::Batch packed(net::Objective& objective, int micro, const Parallel& parallel
   return slice(whole, parallel);
 }
 
+/// The first unit whose backward runs (plan::backward_from).
+int backward_from(const Store& store, const plan::Plan& plan) {
+  const int first = store.first_trained();
+  return plan::backward_from(first, store.spec(first), plan);
+}
+
+/// Whether no unit of the rank has a backward: its micro-batches end with their message to the next stage.
+bool only_forward(const Store& store, const plan::Plan& plan, int rank) {
+  return plan.first_unit(plan.mesh.coordinate(rank, Axis::pp) + 1) <= backward_from(store, plan);
+}
+
 bool defers_weights(const plan::Plan& plan) { return plan.pipeline.schedule == plan::PipelineSchedule::zero_bubble; }
 
 }  // namespace
@@ -197,9 +208,10 @@ void Interpreter::execute(ScheduleRun& run, int index) {
     case plan::Op::weight_grad:
       return weight_gradients(run, in);
     case plan::Op::drop:
-      if (in.part == plan::Part::message)
+      if (in.part == plan::Part::message) {
         for (int sent : in.wait) run.messages[sent] = {};
-      else
+        if (!run.batches && only_forward(store_, run.plan(), rank_)) run.micros[in.micro] = MicroRun{};
+      } else
         for (auto& saved : unit_run().offloaded) free_memory(saved);
       break;
     case plan::Op::release:
@@ -270,20 +282,20 @@ void Interpreter::move_activations(UnitRun& run, const plan::Instruction& in) {
 void Interpreter::forward(ScheduleRun& run, const plan::Instruction& in) {
   store_.bind(in.unit, in.slot);
   MicroRun& micro = load(run, in.micro);
-  const bool train = run.batches == nullptr;
+  const bool train = run.batches == nullptr, returns = train && in.unit >= backward_from(store_, run.plan());
   if (in.unit == 0) micro.stream = micro.batch.inputs;
   take_received(micro, in, train);
   UnitRun& unit_run = micro.runs[in.unit];
   const plan::UnitPlan& plan = run.plan().units[in.unit];
-  const bool graph = train && !plan.recomputes();
+  const bool graph = returns && !plan.recomputes();
   unit_run.in = leaves(micro.stream, train && (in.unit > store_.first_trained() || options_.input_grad));
   micro.stream.clear();
-  if (train && plan.replays())
+  if (returns && plan.replays())
     for (const auto& [site, policy] : plan.sites)
       if (site != plan::kBlockInput && policy != plan::Policy::recompute) unit_run.results[site];
   ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.results, .parallel = &parallel_});
   std::optional<SavedStorages> saved;
-  const bool elsewhere = train && (plan.offloads() || plan.compresses());
+  const bool elsewhere = returns && (plan.offloads() || plan.compresses());
   if (graph && (plan.selective() || elsewhere))
     saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), plan.selective());
   net::Flow out = run_forward(*units_[in.unit], ctx, micro.cond, graph, unit_run);
@@ -295,7 +307,7 @@ void Interpreter::forward(ScheduleRun& run, const plan::Instruction& in) {
     micro.cond = leaves(out.cond, train && wants_conditioning());
     micro.cond_grad.assign(micro.cond.size(), Tensor());
   }
-  if (!train) unit_run = UnitRun{};
+  if (!returns) unit_run = UnitRun{};
 }
 
 /// Sorts a unit's storages into those that are offloaded and those that are quantised: its input, the tensors that its
@@ -388,9 +400,9 @@ void Interpreter::backward(ScheduleRun& run, const plan::Instruction& in) {
     run_unit();
     store_.finish_grad(in.unit);
   }
-  if (!stem) return;
+  if (in.unit != backward_from(store_, run.plan())) return;
   if (options_.input_grad) input_grads_[in.micro] = micro.stream_grad;
-  micro.stream_grad.clear();
+  micro.stream_grad.clear(), micro.cond_grad.clear();
   if (!defers_weights(run.plan())) micro = MicroRun{};
 }
 
@@ -402,7 +414,8 @@ void Interpreter::weight_gradients(ScheduleRun& run, const plan::Instruction& in
   micro.deferred.at(in.unit).run();
   micro.deferred.erase(in.unit);
   store_.finish_grad(in.unit);
-  if (in.unit == run.plan().first_unit(run.plan().mesh.coordinate(rank_, Axis::pp))) micro = MicroRun{};
+  const int first = run.plan().first_unit(run.plan().mesh.coordinate(rank_, Axis::pp));
+  if (in.unit == std::max(first, backward_from(store_, run.plan()))) micro = MicroRun{};
 }
 
 /// The stage's message to its neighbour. The micro-batch ends with the gradient of the rank's first stage.

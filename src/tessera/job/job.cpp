@@ -22,7 +22,9 @@
 #include "tessera/job/pooled_encoder.h"
 #include "tessera/job/random_parts.h"
 #include "tessera/job/text_weights.h"
+#include "tessera/models/common/trained_parts.h"
 #include "tessera/models/registry.h"
+#include "tessera/recipe/parameter_keys.h"
 #include "tessera/recipe/stages.h"
 #include "tessera/weights/named_weights.h"
 
@@ -206,6 +208,26 @@ void choose_kernels(const recipe::Recipe& recipe) {
 
 }  // namespace
 
+namespace {
+
+/// Marks what is trained. The log's words of it; empty where that is all.
+std::string choose_trained(const recipe::Recipe& recipe, net::Denoiser& model) {
+  const recipe::ParameterKeys keys = recipe::parameter_keys(recipe);
+  std::string text;
+  if (keys.choose()) {
+    const models::TrainedCount count = models::choose_trained(model, keys.only, keys.freeze);
+    text = "; trains " + std::to_string(count.trained) + " of " + std::to_string(count.all) + " parameters";
+  }
+  std::vector<std::string> patterns;
+  std::vector<bool> frozen;
+  for (const recipe::ParameterGroup& group : keys.groups)
+    patterns.push_back(group.match), frozen.push_back(group.factor == 0);
+  models::check_groups(model, patterns, frozen);
+  return text;
+}
+
+}  // namespace
+
 Job make_job(const recipe::Recipe& recipe) {
   choose_kernels(recipe);
   Job job;
@@ -216,11 +238,12 @@ Job make_job(const recipe::Recipe& recipe) {
   for (const Expert& expert : job.experts.list) timestep_options(recipe, expert);  // refused now, not at its first step
   check_exports(recipe, *job.model);
   if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
+  const std::string trained = choose_trained(recipe, *job.model);
   job.name = !recipe.model.path.empty()     ? recipe.model.path
              : !recipe.model.preset.empty() ? recipe.model.preset
                                             : families::of(recipe.model.family).name;
   job.image = open_image_encoder(recipe, job.model->conditions());
-  log::info("model: " + job.name + ", conditioned on " + purpose(*job.model) + experts_text(job.experts) +
+  log::info("model: " + job.name + ", conditioned on " + purpose(*job.model) + experts_text(job.experts) + trained +
             random_parts(recipe, job.image != nullptr));
   const int64_t before = engine::Meter::live();
   open_tiled(recipe, job);

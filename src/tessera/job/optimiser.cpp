@@ -1,10 +1,13 @@
 #include "tessera/job/optimiser.h"
 
+#include "tessera/base/check.h"
+#include "tessera/models/common/trained_parts.h"
 #include "tessera/optim/adafactor.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/averaged.h"
 #include "tessera/optim/came.h"
 #include "tessera/optim/lion.h"
+#include "tessera/recipe/parameter_keys.h"
 
 namespace tessera::job {
 
@@ -59,11 +62,75 @@ constexpr Make kMakes[] = {
     },
 };
 
+/// One optimiser with other numbers for groups of parameters: an instance for each group, and a factor of its rate.
+class Grouped final : public net::UnitUpdate {
+ public:
+  struct Group {
+    Made optimiser;
+    double factor = 1;
+  };
+  /// `group_of`: by the name of a parameter, an index into `groups`; all others are of `others`.
+  Grouped(Made others, std::vector<Group> groups, std::map<std::string, int> group_of)
+      : others_{std::move(others)}, groups_(std::move(groups)), group_of_(std::move(group_of)) {}
+
+  std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return any().states(param); }
+  bool on_device() const override { return any().on_device(); }
+  bool totals() const override { return any().totals(); }
+  int rounds() const override { return any().rounds(); }
+  int64_t sums(const plan::ParamSpec& param, int round) const override { return any().sums(param, round); }
+  void update(const net::Slice& slice, const net::StepControl& control) const override {
+    const Group& group = of(slice);
+    group.optimiser->update(slice, own(group, control));
+  }
+  void add_sums(const net::Slice& slice, const net::StepControl& control, int round, double* sums) const override {
+    const Group& group = of(slice);
+    group.optimiser->add_sums(slice, own(group, control), round, sums);
+  }
+  void take_sums(const net::Slice& slice, const net::StepControl& control, int round) const override {
+    const Group& group = of(slice);
+    group.optimiser->take_sums(slice, own(group, control), round);
+  }
+
+ private:
+  const net::UnitUpdate& any() const { return *others_.optimiser; }
+  const Group& of(const net::Slice& slice) const {
+    const auto found = group_of_.find(slice.spec->name);
+    return found == group_of_.end() ? others_ : groups_.at(static_cast<size_t>(found->second));
+  }
+  static net::StepControl own(const Group& group, net::StepControl control) {
+    control.lr *= group.factor;
+    return control;
+  }
+
+  const Group others_;
+  const std::vector<Group> groups_;
+  const std::map<std::string, int> group_of_;
+};
+
+Made grouped(const recipe::Recipe& recipe, plan::StateFormat format, const net::Denoiser* model) {
+  const auto make = [&](const recipe::Recipe::Train& train) {
+    return kMakes[static_cast<size_t>(format.optimizer)](train, format, static_cast<uint64_t>(recipe.run.seed));
+  };
+  const recipe::ParameterKeys keys = recipe::parameter_keys(recipe);
+  if (keys.groups.empty()) return make(recipe.train);
+  check_internal(model, "job.optimiser", "groups of parameters are found in a model, and none is given");
+  std::vector<Grouped::Group> groups;
+  std::vector<std::string> patterns;
+  for (const recipe::ParameterGroup& group : keys.groups) {
+    recipe::Recipe::Train own = recipe.train;
+    own.weight_decay = group.weight_decay.value_or(own.weight_decay);
+    groups.push_back({make(own), group.factor});
+    patterns.push_back(group.match);
+  }
+  return std::make_unique<const Grouped>(make(recipe.train), std::move(groups),
+                                         models::parameter_groups(*model, patterns));
+}
+
 }  // namespace
 
-std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe, plan::StateFormat format) {
-  Made made =
-      kMakes[static_cast<size_t>(format.optimizer)](recipe.train, format, static_cast<uint64_t>(recipe.run.seed));
+std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe, plan::StateFormat format,
+                                                    const net::Denoiser* model) {
+  Made made = grouped(recipe, format, model);
   if (!format.ema) return made;
   const optim::AverageOptions average{recipe.train.ema > 0 ? recipe.train.ema : optim::AverageOptions{}.decay,
                                       recipe.train.ema_after, recipe.train.ema_power, recipe.train.ema_inv_gamma,

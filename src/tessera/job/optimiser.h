@@ -4,6 +4,7 @@
 //   engine.optimise(optimiser_of(recipe, plan.states));
 #include <memory>
 
+#include "tessera/net/model.h"
 #include "tessera/net/unit_update.h"
 #include "tessera/optim/prodigy.h"
 #include "tessera/recipe/recipe.h"
@@ -13,7 +14,9 @@ namespace tessera::job {
 /// Prodigy's numbers; the format of its states and its seed are left as they begin.
 optim::ProdigyOptions prodigy_options(const recipe::Recipe::Train& train);
 
-/// `format`: of the plan, which says what is stored.
-std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe, plan::StateFormat format);
+/// `format`: of the plan, which says what is stored. `model`: whose parameters the recipe's groups name; null where it has
+/// none.
+std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe, plan::StateFormat format,
+                                                    const net::Denoiser* model = nullptr);
 
 }  // namespace tessera::job

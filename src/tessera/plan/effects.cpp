@@ -144,7 +144,8 @@ class Book {
         if (in_.part == Part::message) {
           end({Thing::message, -1, kWaits});
         } else {
-          add(Act::use, of_micro(Thing::away), Place{Memory::own, -1, in_.bytes});
+          // without bytes: of a unit that has no backward, and keeps nothing
+          if (in_.bytes > 0) add(Act::use, of_micro(Thing::away), Place{Memory::own, -1, in_.bytes});
           end(of_micro(Thing::saved));
         }
         break;

@@ -39,7 +39,10 @@ RunDisk run_disk(const Planned& planned) {
   RunDisk disk;
   for (const plan::UnitSpec& unit : planned.spec.units)
     for (const plan::ParamSpec& param : unit.params) {
-      if (!param.trainable) continue;
+      if (!param.trainable) {  // the base of adapters is not saved
+        if (!planned.exported.adapters) disk.checkpoint_bytes += param.numel() * size_of(DType::f32);
+        continue;
+      }
       disk.checkpoint_bytes += param.numel() * plan::master_bytes(plan.states.masters);
       for (const plan::StateSpec& state : states(param))
         disk.checkpoint_bytes += state.values(0, param.numel()) * size_of(state.type);

@@ -10,6 +10,7 @@
 #include "tessera/data/buckets/aspect_ratios.h"
 #include "tessera/data/text/text.h"
 #include "tessera/plan/optimizers.h"
+#include "tessera/recipe/parameter_keys.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/recipe/settings.h"
 #include "tessera/recipe/stage.h"
@@ -284,6 +285,7 @@ void resolve(Recipe& r) {
         "set plan.attention = \"flash\", or leave it out");
   check_disk(r);
   resolve_optimiser(r);
+  parameter_keys(r);  // throws for what it cannot read
   resolve_types(r);
   resolve_base(r);
 }

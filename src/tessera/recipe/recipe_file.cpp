@@ -1,5 +1,6 @@
 #include "tessera/recipe/recipe_file.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 
@@ -29,23 +30,27 @@ std::string scalar_text(const toml::node& node, const std::string& where) {
   throw UserError(Exit::usage, where, "expected a text, a number or a list of them", "see tessera train --help");
 }
 
-/// A [[plan.units]] table as the line that it is in a resolved recipe: "blocks.* strategy=shard_grad_op".
-std::string units_line(const toml::table& table, const std::string& where) {
+/// Lists of tables, and what their `match` names.
+constexpr std::pair<const char*, const char*> kTables[] = {{"plan.units", "units"}, {"train.group", "parameters"}};
+
+/// A [[plan.units]] table as the line that it is in a resolved recipe: "blocks.* strategy=shard_grad_op"; `name` is that of
+/// the list.
+std::string table_line(const toml::table& table, const std::string& name, const char* named, const std::string& where) {
   const toml::node* match = table.get("match");
   if (!match || !match->is_string())
-    throw UserError(Exit::usage, where, "[[plan.units]] without match = \"UNITS\"",
-                    "name the units that it is for, for example match = \"blocks.*\"");
+    throw UserError(Exit::usage, where, "[[" + name + "]] without match = \"PATTERN\"",
+                    "name the " + std::string(named) + " that it is for, for example match = \"blocks.*\"");
   std::string line = match->as_string()->get();
   const auto add = [&](const std::string& key, const toml::node& node) {
-    line += " " + key + "=" + scalar_text(node, where + ": [[plan.units]] " + key);
+    line += " " + key + "=" + scalar_text(node, where + ": [[" + name + "]] " + key);
   };
   for (const auto& [key, node] : table) {
-    const std::string name(key.str());
-    if (name == "match") continue;
+    const std::string word(key.str());
+    if (word == "match") continue;
     if (const toml::table* inner = node.as_table())
-      for (const auto& [site, policy] : *inner) add(name + "." + std::string(site.str()), policy);
+      for (const auto& [site, policy] : *inner) add(word + "." + std::string(site.str()), policy);
     else
-      add(name, node);
+      add(word, node);
   }
   return line;
 }
@@ -61,9 +66,11 @@ void read_table(const toml::table& table, const std::string& prefix, const std::
       read_table(*inner, name + ".", place, keys);
     } else if (const auto* list = node.as_array()) {
       std::string joined;
+      const auto tables = std::ranges::find(kTables, name, &std::pair<const char*, const char*>::first);
       for (const auto& item : *list)
         joined +=
-            (name == "plan.units" && item.is_table() ? units_line(*item.as_table(), place) : scalar_text(item, where)) +
+            (tables != std::end(kTables) && item.is_table() ? table_line(*item.as_table(), name, tables->second, place)
+                                                            : scalar_text(item, where)) +
             kListSeparator;
       keys.push_back({name, joined, where});
     } else {

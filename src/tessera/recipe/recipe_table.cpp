@@ -241,7 +241,8 @@ Json kind_of(const Setting& setting) {
     case Kind::paths: {
       Json item = setting.kind == Kind::paths ? Json{{"type", "string"}} : scalar;
       const Json one = item;
-      if (setting.key == "plan.units") item = {{"anyOf", {item, {{"type", "object"}, {"required", {"match"}}}}}};
+      if (setting.key == "plan.units" || setting.key == "train.group")
+        item = {{"anyOf", {item, {{"type", "object"}, {"required", {"match"}}}}}};
       return {{"anyOf", {Json{{"type", "array"}, {"items", item}}, one}}};
     }
     default:

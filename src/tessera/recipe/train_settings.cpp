@@ -250,6 +250,8 @@ const Needs kDrawnOtherwise = {
 const Needs kOfMaskTypes = {[](const Facts& f) { return families::any_beside(f.recipe.diffusion.mask_types); },
                             "it belongs to diffusion.mask_types"};
 bool windows(const Facts& f) { return f.gated() || f.own_windows(f.recipe); }
+const Needs kOfAllWeights = {[](const Facts& f) { return !f.recipe.lora.on; },
+                             "train.mode = \"lora\" trains adapters, and freezes all weights"};
 const Needs kOfLora = {[](const Facts& f) { return f.recipe.lora.on; }, "train.mode = \"lora\" trains adapters"};
 const Needs kOfFp16 = {[](const Facts& f) {
                          return !f.searches() || f.recipe.plan.compute == DType::f16 ||
@@ -283,6 +285,21 @@ std::vector<Setting> train_settings() {
        "what is trained; full: all weights; lora: adapters on some linears",
        read_mode,
        {.choices = "full|lora"}},
+      {"train.only",
+       Kind::list,
+       "",
+       "parameters that are trained, all others are frozen: parts of official or diffusers names (vace_blocks, self_attn.q, bias), patterns with * for the whole name, or regular expressions; empty: all",
+       nullptr,
+       {.needs = {kOfAllWeights}}},
+      {"train.freeze",
+       Kind::list,
+       "",
+       "parameters that are frozen, by patterns as in train.only",
+       nullptr,
+       {.needs = {kOfAllWeights}}},
+      {"train.group", Kind::list, "",
+       "parameters with a rate or a decay of their own: [[train.group]] with match = a pattern as in train.only, and lr (in place of train.lr, with its schedule) or lr_factor, weight_decay; the first that matches holds, a rate of 0 freezes; as text \"norm_q lr_factor=0.5\"",
+       nullptr},
       {"train.global_batch",
        Kind::integer,
        "1",

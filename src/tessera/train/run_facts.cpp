@@ -144,6 +144,8 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
                                    {"diffusion.huber_schedule", "constant"},
                                    {"diffusion.huber_scale", "1"}})
     if (split_list(recipe.values.at(key)) != split_list(usual)) facts[key] = recipe.values.at(key);
+  for (const char* key : {"train.only", "train.freeze"})
+    if (!recipe.values.at(key).empty()) facts[key] = recipe.values.at(key);
   if (recipe.diffusion.pooled_dropout > 0)
     facts["diffusion.pooled_dropout"] = number_text(recipe.diffusion.pooled_dropout);
   if (!job.experts.list.front().name.empty()) {

@@ -239,7 +239,7 @@ void make_engine(Run& run, const std::string& trace) {
   job::place_host_memory(run.ranks.comm, host);
   run.engine = std::make_unique<engine::Engine>(run.job.model->units(), planned.spec, planned.plan(), run.ranks.comm,
                                                 ranks.rank(), options);
-  auto optimiser = job::optimiser_of(run.recipe, planned.plan().states);
+  auto optimiser = job::optimiser_of(run.recipe, planned.plan().states, run.job.model.get());
   if (ranks.first() && !device::here().is_cpu() && !optimiser->on_device())
     log::info("train.optimizer = \"" + run.recipe.values.at("train.optimizer") +
               "\" has no kernels for this device: its updates run on the host, on copies");
@@ -512,7 +512,7 @@ void begin_part(Run& run, size_t part) {
   run.engine->use(parts.programs(), run.experts->arena(), run.experts->host_arena());
   tell_links(run);
   compile_attention(run, now);
-  run.engine->optimise(job::optimiser_of(recipe, now.planned.plan().states));
+  run.engine->optimise(job::optimiser_of(recipe, now.planned.plan().states, run.job.model.get()));
   run.updates->begin_part(recipe.train, recipe.run.on_nan == "skip");
   run.checkpoints->begin_part(recipe.checkpoint);
   run.sampler->begin_part(now, *run.data[part].samples);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/net/adapters.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/ranges.h"
 
@@ -182,8 +183,15 @@ void check_moments(const Store::Part& part, const checkpoint::TensorRange& range
                                          : "resume with plan.moments = \"" + known->second + "\"");
 }
 
-/// Frozen parameters are not saved: a resumed run loads them from their weight file.
 bool frozen(const Store& store, const Store::Part& part) { return !store.spec(part.unit).params[part.param].trainable; }
+
+/// Whether frozen parameters are saved too: not where adapters are trained, whose base is loaded from its weight file.
+bool saves_frozen(const Store& store) {
+  for (int u = 0; u < store.units(); ++u)
+    for (const plan::ParamSpec& param : store.spec(u).params)
+      if (param.name.ends_with(net::kLoraA)) return false;
+  return true;
+}
 
 int64_t bytes_of(const checkpoint::TensorRange& range) { return (range.end - range.begin) * size_of(range.dtype); }
 
@@ -202,6 +210,13 @@ void read_into(checkpoint::TrainingCheckpoint& from, const checkpoint::TensorRan
   const ops::HostBytes bytes(to.data, bytes_of(range), to.on_device, ops::HostBytes::Contents::unread);
   from.read(range, bytes.data());
   bytes.keep();
+}
+
+/// A frozen parameter as it was saved; it stays as it is where it was not.
+void restore_frozen(Store& store, const Store::Part& part, checkpoint::TrainingCheckpoint& from,
+                    const std::string& prefix) {
+  const checkpoint::TensorRange range = param_range(store, part, prefix);
+  if (from.contains(range.name, range.kind) && store.fills(part)) convert_masters(store, part, range, from);
 }
 
 /// The average of a run that begins, or whose checkpoint has none, is a copy of the weights.
@@ -223,8 +238,9 @@ bool has_first(const Store& store, const Store::Part& part) {
 std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string& prefix) {
   std::vector<checkpoint::Piece> pieces;
   const auto shown = std::make_shared<std::vector<std::byte>>();
+  const bool all = saves_frozen(store);
   for (const auto& part : store.parts()) {
-    if (!part.updated || !store.is_primary(part.unit, part.buffer) || frozen(store, part)) continue;
+    if (!part.updated || !store.is_primary(part.unit, part.buffer) || (!all && frozen(store, part))) continue;
     pieces.push_back(piece(param_range(store, part, prefix), store.data(part), shown));
     const auto& states = store.states(part.unit).ranges[part.range].states;
     for (size_t s = 0; s < states.size(); ++s)
@@ -235,8 +251,12 @@ std::vector<checkpoint::Piece> checkpoint_pieces(Store& store, const std::string
 }
 
 void restore(Store& store, checkpoint::TrainingCheckpoint& from, const std::string& prefix) {
+  store.begin_fill();
   for (const auto& part : store.parts()) {
-    if (frozen(store, part)) continue;
+    if (frozen(store, part)) {
+      restore_frozen(store, part, from, prefix);
+      continue;
+    }
     const checkpoint::TensorRange param = param_range(store, part, prefix);
     const bool same = has_same_masters(store, part, param, from);
     if (same)
@@ -268,8 +288,12 @@ void begin_averages(Store& store) {
 
 void restore_average(Store& store, checkpoint::TrainingCheckpoint& from, const std::string& prefix) {
   std::vector<float> values(kChunk);
+  store.begin_fill();
   for (const auto& part : store.parts()) {
-    if (frozen(store, part)) continue;
+    if (frozen(store, part)) {
+      restore_frozen(store, part, from, prefix);
+      continue;
+    }
     checkpoint::TensorRange range = param_range(store, part, prefix);
     range.kind = plan::kAverage, range.dtype = DType::f32;
     for (int64_t first = 0; first < part.end - part.begin; first += kChunk) {

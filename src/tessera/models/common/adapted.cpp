@@ -9,6 +9,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/models/common/initial.h"
+#include "tessera/models/common/trained_parts.h"
 #include "tessera/net/adapters.h"
 
 namespace tessera::models {
@@ -147,14 +148,6 @@ void add_adapter(const AdapterRule& rule, const Linear& linear, std::vector<plan
                       .split = cut_as(plan::Split::column_parallel)});
 }
 
-/// Units of one kind have equal costs: units that differ in their adapted linears are different kinds.
-std::string kind_of(const std::string& kind, const std::string& form, std::vector<std::string>& known) {
-  const auto found = std::find(known.begin(), known.end(), form);
-  const auto index = found - known.begin();
-  if (found == known.end()) known.push_back(form);
-  return index == 0 ? kind : kind + "+" + std::to_string(index);
-}
-
 }  // namespace
 
 double AdapterRule::scale() const {
@@ -194,6 +187,7 @@ std::vector<std::string> adapt(net::Denoiser& model, const AdapterRule& rule) {
       if (spec.narrow && matrices.contains(&param)) param.stored = rule.base;
     }
     spec.params.insert(spec.params.end(), added.begin(), added.end());
+    if (modules.empty()) form = "no backward";
     spec.kind = kind_of(spec.kind, form, forms[spec.kind]);
     unit = std::make_unique<AdaptedUnit>(std::move(unit), std::move(spec), rule);
   }

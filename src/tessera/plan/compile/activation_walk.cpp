@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/compile/traffic.h"
 
 namespace tessera::plan {
 
@@ -24,7 +25,9 @@ ActivationWalk::ActivationWalk(const ModelSpec& model, const Plan& plan, int ran
       has_first_(plan.owns(rank, 0)),
       has_last_(plan.owns(rank, static_cast<int>(model.units.size()) - 1)),
       defers_(train && plan.pipeline.schedule == PipelineSchedule::zero_bubble),
-      first_unit_(plan.first_unit(plan.mesh.coordinate(rank, Axis::pp))) {
+      backward_from_(train ? backward_from(model, plan) : 0),
+      first_unit_(std::max(plan.first_unit(plan.mesh.coordinate(rank, Axis::pp)), backward_from_)),
+      only_forward_(plan.first_unit(plan.mesh.coordinate(rank, Axis::pp) + 1) <= backward_from_) {
   const auto add = [&](const ModelSpec& of) {
     Costs& costs = costs_.emplace_back(Costs{of, {}});
     for (size_t u = 0; u < of.units.size(); ++u) costs.units.push_back(facts(of, static_cast<int>(u)));
@@ -71,6 +74,7 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
       if (in.part == Part::message && std::pair(in.unit, in.micro) == sent_) {
         sent_ = {-1, -1};
         live_ -= let_go(in.unit - 1, in.micro);
+        if (only_forward_) end(in.micro);
         return before;
       }
       live_ -= in.part == Part::activations || in.part == Part::message ? in.bytes : 0;
@@ -100,7 +104,7 @@ int64_t ActivationWalk::highest_in(const Instruction& in) {
 
 ActivationWalk::Facts ActivationWalk::facts(const ModelSpec& model, int unit) const {
   const Footprint& f = model.units[unit].cost;
-  if (!train_) return {f.forward_peak, 0, 0, 0, 0, &f};
+  if (!train_ || unit < backward_from_) return {f.forward_peak, 0, 0, 0, 0, &f};
   const UnitPlan& plan = plan_.units[unit];
   const GraphCost& graph = f.graph(plan.selective());
   if (!plan.recomputes()) return {graph.keep_peak, graph.saved, 0, 0, graph.saved_out, &graph};
@@ -133,7 +137,7 @@ int64_t ActivationWalk::forward(int unit, int micro) {
   const int64_t peak = live_ + units[unit].forward_peak;
   live_ += f.out + f.cond + units[unit].kept;
   m.conditioning += f.cond;
-  if (!train_ && unit > 0) live_ -= model.units[unit - 1].cost.out;
+  if ((!train_ || unit < backward_from_) && unit > 0) live_ -= model.units[unit - 1].cost.out;
   return peak;
 }
 
@@ -168,7 +172,7 @@ int64_t ActivationWalk::backward(int unit, int micro) {
     m.cond_grad[c] = f.grad_cond[c];
     live_ += f.grad_cond[c];
   }
-  if (unit == 0) {  // the end of the micro-batch
+  if (unit == backward_from_) {  // the end of the micro-batch
     live_ -= sum(m.cond_grad) + f.grad_in;
     if (!defers_) end(micro);
   }

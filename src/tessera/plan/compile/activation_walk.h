@@ -63,7 +63,9 @@ class ActivationWalk {
   const Plan& plan_;
   const int dp_rank_;
   const bool train_, has_first_, has_last_, defers_;
-  const int first_unit_;      // of the rank's first stage, which ends a micro-batch
+  const int backward_from_;   // the first unit that has a backward
+  const int first_unit_;      // of those in the rank's first stage, which ends a micro-batch
+  const bool only_forward_;   // no unit of the rank has one: the message to the next stage ends a micro-batch
   std::vector<Costs> costs_;  // of ModelSpec::smaller, then of the largest micro-batch
   std::map<int, Micro> micros_;
   std::pair<int, int> sent_ = {-1, -1};  // unit and micro-batch of the last output sent on, until it is dropped

@@ -134,7 +134,10 @@ std::optional<int> Compiler::run(const UnitVisit& visit) {
   Instruction in = use(Op::forward, visit);
   stages_.await_message(in, visit);
   const int forward = draft_.add(std::move(in));
-  if (!draft_.forward_only) activations_.stash(visit, activations_.compress(visit, forward));
+  if (!draft_.forward_only && visit.unit < draft_.backward_from)
+    draft_.add(draft_.make(Op::drop, Lane::compute, visit.unit, visit.micro, Part::activations, 0, {forward}));
+  else if (!draft_.forward_only)
+    activations_.stash(visit, activations_.compress(visit, forward));
   stages_.send_result(visit, forward);
   const bool pipeline = plan_.mesh[Axis::pp] > 1;
   if (visit.unit + 1 == static_cast<int>(model_.units.size()) && !(draft_.forward_only && pipeline))

@@ -67,7 +67,8 @@ class Draft {
   const ModelSpec& model;
   const Plan& plan;
   const int rank, dp_rank, pp_rank;
-  const bool for_memory;  ///< CompiledFor::memory
+  const int backward_from;  ///< the first unit that has a backward
+  const bool for_memory;    ///< CompiledFor::memory
 
   Draft(const ModelSpec& model, const Plan& plan, int rank, std::string phase, CompiledFor compiled_for);
 

@@ -2,6 +2,7 @@
 
 #include "tessera/base/rank_grid.h"
 #include "tessera/plan/compile/compiler.h"
+#include "tessera/plan/compile/traffic.h"
 
 namespace tessera::plan {
 
@@ -11,6 +12,7 @@ Draft::Draft(const ModelSpec& model, const Plan& plan, int rank, std::string pha
       rank(rank),
       dp_rank(plan.mesh.dp_rank(rank)),
       pp_rank(plan.mesh.coordinate(rank, Axis::pp)),
+      backward_from(plan::backward_from(model, plan)),
       for_memory(compiled_for == CompiledFor::memory),
       outer(group_name("reduce_outer", {Axis::dp_replicate})),
       world(group_name("control", {kAllAxes.begin(), kAllAxes.end()})),

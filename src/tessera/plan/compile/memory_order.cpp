@@ -18,7 +18,10 @@ constexpr int kVisits = 3;  // a link that is further behind than this limits th
 
 bool computes(Op op) { return op == Op::forward || op == Op::recompute || op == Op::backward || op == Op::weight_grad; }
 
-bool is_activation_drop(const Instruction& in) { return in.op == Op::drop && in.part == Part::activations; }
+/// One of what a stash has copied; that of a unit without a backward stands where it is.
+bool is_activation_drop(const Instruction& in) {
+  return in.op == Op::drop && in.part == Part::activations && in.bytes > 0;
+}
 
 /// Whether `in` reloads what `drop` frees, or reads it from disk on the way.
 bool reloads(const Instruction& in, const Instruction& drop) {

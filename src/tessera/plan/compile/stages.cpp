@@ -12,7 +12,8 @@ std::vector<UnitVisit> StageActs::visits_of(const PipelineAct& act) const {
   if (act.kind == PipelineAct::Kind::forward)
     for (int u = first; u < end; ++u) visits.push_back({true, u, act.micro});
   else
-    for (int u = end; u-- > first;) visits.push_back({false, u, act.micro, act.kind == PipelineAct::Kind::weight_grad});
+    for (int u = end; u-- > std::max(first, draft_.backward_from);)
+      visits.push_back({false, u, act.micro, act.kind == PipelineAct::Kind::weight_grad});
   return visits;
 }
 
@@ -83,7 +84,7 @@ void StageActs::await_message(Instruction& in, const UnitVisit& visit) const {
 void StageActs::send_result(const UnitVisit& visit, int done) {
   const int stage = plan_.stage_of(visit.unit);
   const int last = visit.forward ? plan_.first_unit(stage + 1) - 1 : plan_.first_unit(stage);
-  if (visit.unit != last) return;
+  if (visit.unit != last || (!visit.forward && last <= draft_.backward_from)) return;
   std::optional<Instruction> in = message(Op::send, visit.forward, visit.forward ? stage + 1 : stage, visit.micro);
   if (!in) return;
   const Lane lane = in->lane;

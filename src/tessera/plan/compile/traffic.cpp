@@ -1,5 +1,7 @@
 #include "tessera/plan/compile/traffic.h"
 
+#include <algorithm>
+
 #include "tessera/plan/compile/saved_bytes.h"
 
 namespace tessera::plan {
@@ -14,6 +16,17 @@ Traffic result_traffic(int64_t row_bytes) { return {"results", {Axis::pp}, "broa
 
 Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh) {
   return {"tokens", kSequenceAxes, "all_gather", Rows::share, row_bytes * (sequence_size(mesh) - 1)};
+}
+
+int backward_from(const ModelSpec& model, const Plan& plan) {
+  const auto trained = [](const UnitSpec& unit) { return std::ranges::any_of(unit.params, &ParamSpec::trainable); };
+  const auto first = std::ranges::find_if(model.units, trained);
+  return first == model.units.end() ? 0 : backward_from(static_cast<int>(first - model.units.begin()), *first, plan);
+}
+
+int backward_from(int first, const UnitSpec& unit, const Plan& plan) {
+  const bool wants_input = unit.cost.grad_in > 0;  // measured for a caller that asks for gradients of the inputs
+  return wants_input || plan.pipeline.chunks > 1 ? 0 : first;
 }
 
 }  // namespace tessera::plan

@@ -17,4 +17,10 @@ Traffic result_traffic(int64_t row_bytes);
 /// The collective of a forward-only pass's `finish`, which joins the tokens of all ranks.
 Traffic prediction_traffic(int64_t row_bytes, const Mesh& mesh);
 
+/// The first unit that has a backward; those before it run forward alone, and keep nothing: no gradient is wanted of their
+/// parameters or inputs. With several stages a rank all units have one.
+int backward_from(const ModelSpec& model, const Plan& plan);
+/// The same where the first unit with a trained parameter is known: `first`, which is `unit`.
+int backward_from(int first, const UnitSpec& unit, const Plan& plan);
+
 }  // namespace tessera::plan

@@ -402,6 +402,9 @@ class StepRules {
       case Op::finish:
         open_.erase(in.micro);
         break;
+      case Op::drop:  // no backward of the unit follows
+        if (in.part == Part::activations && in.bytes == 0) close(checker_.unit(k), in.micro);
+        break;
       case Op::backward:
         backward(k);
         if (!deferred_.contains({in.unit, in.micro})) gradient(k);
@@ -588,6 +591,11 @@ class StepRules {
       checker_.report(k, "form", "gathers from a group and has no \"slot\" to gather into");
   }
 
+  /// Nothing of the unit's forward waits for a backward any more.
+  void close(int unit, int micro) {
+    std::erase_if(open_[micro], [&](int forward) { return checker_.unit(forward) == unit; });
+  }
+
   /// The backward begins at a loss or a message, and runs through the forwards of a micro-batch in reverse.
   void backward(int k) {
     const int unit = checker_.unit(k), micro = checker_.in(k).micro;
@@ -601,7 +609,7 @@ class StepRules {
       checker_.report(k, "order",
                       "the gradient passes through " + checker_.units()[checker_.unit(open.back())] +
                           " first, forwarded last by " + checker_.at(open.back()));
-    std::erase_if(open, [&](int forward) { return checker_.unit(forward) == unit; });
+    close(unit, micro);
     if (recomputed_.contains({pass_.step, unit}) && !walk_.has({Thing::rebuilt, unit, micro}))
       checker_.report(
           k, "order",

@@ -1,4 +1,5 @@
 // DiffSynth-Studio's training commands: the old form of train_wan_t2v.py and the new one of model_training/train.py.
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -148,6 +149,32 @@ void shape(Translator& t) {
       t.refuse(option, "one shape for all clips needs --height and --width; several are listed in data.buckets");
 }
 
+/// Parts of a denoiser that DiffSynth holds as models of their own, and their parameters.
+constexpr std::pair<const char*, const char*> kModels[] = {
+    {"vace", "vace_blocks,vace_patch_embedding"},
+    {"animate_adapter", "pose_patch_embedding,face_adapter,face_encoder,motion_encoder"}};
+
+void set_trained_models(Translator& t) {
+  const std::string option = "--trainable_models";
+  std::string only, freeze;
+  const std::vector<std::string> models = split_list(t.value(option));
+  const bool dit = std::ranges::find(models, "dit") != models.end();
+  size_t known = dit;
+  for (const auto& [model, parts] : kModels) {
+    const bool trains = std::ranges::find(models, model) != models.end();
+    known += trains;
+    const std::string weights = lower_case(t.value("--model_paths") + t.value("--model_id_with_origin_paths"));
+    const std::string family = std::string(model).substr(0, std::string(model).find('_'));
+    if (trains && !dit) only += (only.empty() ? "" : ",") + std::string(parts);
+    if (!trains && dit && weights.find(family) != weights.npos)
+      freeze += (freeze.empty() ? "" : ",") + std::string(parts);
+  }
+  if (known != models.size()) return t.refuse(option, "dit, vace and animate_adapter are trained");
+  t.set("train.mode", "full", {option});
+  if (!only.empty()) t.set("train.only", only, {option});
+  if (!freeze.empty()) t.set("train.freeze", freeze, {option}, "no part of dit there");
+}
+
 /// LoRA or all weights, by either form.
 void mode(Translator& t) {
   const std::string architecture = t.value("--train_architecture");
@@ -165,10 +192,7 @@ void mode(Translator& t) {
       t.refuse("--lora_base_model", "adapters are those of dit or vace");
   }
   if (t.has("--trainable_models")) {
-    if (t.value("--trainable_models") == "dit")
-      t.set("train.mode", "full", {"--trainable_models"});
-    else
-      t.refuse("--trainable_models", "dit is the only model that trains");
+    set_trained_models(t);
   }
   for (const char* option : {"--lora_rank", "--lora_alpha", "--lora_target_modules"})
     if (t.has(option) && !adapter) t.imply(option, "nothing asks for a LoRA: --lora_base_model dit does");

@@ -238,6 +238,13 @@ void trainer_checkpoints(Translator& t) {
     t.imply(samples, word == "NEVER" ? "it is off" : "samples are made every so many steps: set sample.every");
 }
 
+/// Of all weights: parameters whose names have one of the words in them.
+void set_filter(Translator& t, const std::string& option) {
+  std::string only;
+  for (const std::string& word : split_list(t.value(option))) only += (only.empty() ? "*" : ",*") + word + "*";
+  t.set("train.only", only, {option}, "parameters whose names have one of these words");
+}
+
 void trainer_together(Translator& t) {
   trainer_model(t);
   std::vector<Given> concepts;
@@ -281,7 +288,7 @@ void trainer_together(Translator& t) {
     else if (t.value("training_method") == "LORA")
       set_targets(t, filter);
     else
-      t.refuse(filter, "all parameters train, or adapters");
+      set_filter(t, filter);
   }
   if (t.value("training_method") == "LORA") {
     t.assume("lora.targets", "all", "OneTrainer's adapters are on all linears");

@@ -82,8 +82,46 @@ void videox_model(Translator& t) {
   t.assume("data.tokenizer", (fs::path(folder) / "google/umt5-xxl").string(), "its folder");
 }
 
+/// Parameters whose names have one of the words in them: at the full rate, or at half of it.
+void set_trained_parts(Translator& t, bool lora) {
+  const std::string parts = "--trainable_modules", slow = "--trainable_modules_low_learning_rate";
+  const auto words = [&](const std::string& option) {
+    return t.has(option) ? split_list(t.value(option)) : std::vector<std::string>{};
+  };
+  const std::vector<std::string> fast = words(parts), half = words(slow);
+  const bool all = std::ranges::find(fast, ".") != fast.end();
+  if (lora) {
+    for (const std::string& option : {parts, slow})
+      if (t.has(option)) t.imply(option, "adapters are trained");
+    return;
+  }
+  if (fast.empty() && half.empty()) return;
+  if (all) {
+    t.set("train.mode", "full", {parts});
+    if (t.has(slow)) t.imply(slow, "--trainable_modules . has all parameters at the full rate");
+    return;
+  }
+  std::string only, groups;
+  const auto add = [](std::string& list, const std::string& item) { list += (list.empty() ? "" : ",") + item; };
+  const auto pattern = [](const std::string& word) { return word == "." ? "*" : "*" + word + "*"; };
+  for (const std::string& word : fast) {
+    add(only, pattern(word));
+    if (!half.empty()) add(groups, pattern(word) + " lr_factor=1");
+  }
+  for (const std::string& word : half) {
+    add(only, pattern(word));
+    add(groups, pattern(word) + " lr_factor=0.5");
+  }
+  std::vector<std::string> options;
+  for (const std::string& option : {parts, slow})
+    if (t.has(option)) options.push_back(option);
+  if (std::ranges::find(half, ".") == half.end())
+    t.set("train.only", only, options, "parameters whose names have one of these words");
+  if (!groups.empty()) t.set("train.group", groups, {slow}, "at half the rate");
+}
+
 void videox_mode(Translator& t) {
-  const std::string mode = "--train_mode", kind = t.value(mode, "normal"), parts = "--trainable_modules";
+  const std::string mode = "--train_mode", kind = t.value(mode, "normal");
   if (t.has(mode)) {
     if (kind == "ti2v")
       t.set("diffusion.image_share", "0.5", {mode}, "half of the samples begin with their first frame");
@@ -99,12 +137,7 @@ void videox_mode(Translator& t) {
       t.refuse(reference, "the reference is the clip's first frame");
   }
   const bool lora = t.has("--rank") || t.has("--network_alpha") || t.has("--target_name") || t.has("--use_peft_lora");
-  if (t.has(parts)) {
-    if (const auto all = split_list(t.value(parts)); all == std::vector<std::string>{"."})
-      t.set("train.mode", "full", {parts});
-    else
-      t.refuse(parts, "all parameters train, or adapters");
-  }
+  set_trained_parts(t, lora);
   if (!lora) return t.assume("train.mode", "full", "train.py trains all parameters");
   t.assume("train.mode", "lora", "train_lora.py");
   if (t.has("--target_name")) set_targets(t, "--target_name");
