@@ -166,8 +166,8 @@ TEST(LossForms, AreTheSameOfBothTablesOfKernelsAndInParts) {
     form.weights[kind] += 0.7;
     at::Tensor of_cpu = at::empty_like(prediction), of_aten = at::empty_like(prediction);
     ops::SampleError cpu, aten, parts;
-    ops::cpu_kernels().add_error(cpu, prediction, target, form, 0.5, 3, of_cpu);
-    ops::aten_kernels().add_error(aten, prediction, target, form, 0.5, 3, of_aten);
+    ops::cpu_kernels().add_error(cpu, prediction, target, {}, form, 0.5, 3, of_cpu);
+    ops::aten_kernels().add_error(aten, prediction, target, {}, form, 0.5, 3, of_aten);
     EXPECT_NEAR(cpu.value(), aten.value(), 1e-6 * std::abs(cpu.value())) << ops::kErrorNames[kind];
     EXPECT_TRUE(at::allclose(of_cpu, of_aten, 1e-5, 1e-7)) << ops::kErrorNames[kind];
     double expected = 0;
@@ -175,12 +175,126 @@ TEST(LossForms, AreTheSameOfBothTablesOfKernelsAndInParts) {
       expected += ops::error_of(form, (prediction - target).view(-1)[i].item<double>()).error;
     EXPECT_NEAR(cpu.value(), 0.5 * expected / 120, 1e-6);
     at::Tensor scratch = at::empty({25, 3});
-    ops::cpu_kernels().add_error(parts, prediction.narrow(0, 0, 15), target.narrow(0, 0, 15), form, 0.5 * 15 / 40, 1,
-                                 scratch.narrow(0, 0, 15));
-    ops::cpu_kernels().add_error(parts, prediction.narrow(0, 15, 25), target.narrow(0, 15, 25), form, 0.5 * 25 / 40, 1,
-                                 scratch);
+    ops::cpu_kernels().add_error(parts, prediction.narrow(0, 0, 15), target.narrow(0, 0, 15), {}, form, 0.5 * 15 / 40,
+                                 1, scratch.narrow(0, 0, 15));
+    ops::cpu_kernels().add_error(parts, prediction.narrow(0, 15, 25), target.narrow(0, 15, 25), {}, form, 0.5 * 25 / 40,
+                                 1, scratch);
     EXPECT_NEAR(parts.value(), cpu.value(), 1e-7);
   }
+}
+
+TEST(LossForms, WithWeightsAreThoseOfEachValueInBothTables) {
+  const at::Tensor prediction = at::randn({40, 3}), target = at::randn({40, 3}), weights = at::rand({40, 3});
+  weights[7] = 0;
+  for (size_t kind = 0; kind < ops::kErrorKinds; ++kind) {
+    ops::ErrorForm form{.c = 0.4};
+    form.weights = {};
+    form.weights[kind] = 1;
+    double expected = 0;
+    at::Tensor slopes = at::empty_like(prediction);
+    for (int64_t i = 0; i < prediction.numel(); ++i) {
+      const double weight = weights.view(-1)[i].item<float>();
+      const ops::ErrorValue one =
+          ops::error_of(form, prediction.view(-1)[i].item<float>() - target.view(-1)[i].item<float>());
+      expected += 0.5 * weight * one.error / 120;
+      slopes.view(-1)[i] = 3 * weight * one.slope / 120;
+    }
+    for (const ops::Kernels* table : {&ops::cpu_kernels(), &ops::aten_kernels()}) {
+      const at::Tensor gradient = at::empty_like(prediction);
+      ops::SampleError error;
+      table->add_error(error, prediction, target, weights, form, 0.5, 3, gradient);
+      EXPECT_NEAR(error.value(), expected, 2e-6 * expected) << table->name << " " << ops::kErrorNames[kind];
+      EXPECT_TRUE(at::allclose(gradient, slopes, 1e-5, 1e-7)) << table->name << " " << ops::kErrorNames[kind];
+    }
+  }
+}
+
+/// A mask that moves, in plain code: the means of the pixels and frames that a place of the latent stands for, whose ends
+/// share a pixel where sides do not divide.
+double plain_mean(const at::Tensor& frames, int64_t first, int64_t last, int64_t y, int64_t x, int64_t h, int64_t w) {
+  const int64_t height = frames.size(1), width = frames.size(2);
+  double sum = 0, count = 0;
+  for (int64_t f = first; f < last; ++f)
+    for (int64_t i = y * height / h; i < ((y + 1) * height + h - 1) / h; ++i)
+      for (int64_t j = x * width / w; j < ((x + 1) * width + w - 1) / w; ++j)
+        sum += frames[f][i][j].item<float>(), ++count;
+  return sum / count;
+}
+
+TEST(LossMasks, AreMeansOfWhatALatentsPlaceStandsFor) {
+  struct Case {
+    int64_t frames, height, width;
+    std::array<int64_t, 4> latent;
+  };
+  for (const Case& c : {Case{9, 24, 32, {4, 3, 3, 4}},
+                        {13, 17, 11, {4, 4, 3, 2}},
+                        {8, 16, 8, {4, 4, 2, 1}},  // groups of two, of no causal autoencoder
+                        {1, 15, 9, {4, 1, 2, 2}},  // a picture
+                        {1, 15, 9, {4, 3, 2, 2}},  // a picture for all frames
+                        {5, 8, 8, {4, 2, 8, 8}}}) {
+    const at::Tensor frames = at::rand({c.frames, c.height, c.width});
+    const at::Tensor grid = latent_mask(frames, "area", c.latent);
+    const auto [channels, f, h, w] = c.latent;
+    ASSERT_EQ(grid.sizes(), (at::IntArrayRef{f, h, w}));
+    const bool causal = c.frames == 4 * (f - 1) + 1;
+    for (int64_t at = 0; at < f; ++at) {
+      int64_t first = causal ? (at == 0 ? 0 : 4 * at - 3) : at * c.frames / f,
+              last = causal ? 4 * at + 1 : (at + 1) * c.frames / f;
+      if (c.frames == 1) first = 0, last = 1;
+      for (int64_t y = 0; y < h; ++y)
+        for (int64_t x = 0; x < w; ++x)
+          EXPECT_NEAR(grid[at][y][x].item<float>(), plain_mean(frames, first, last, y, x, h, w), 1e-6)
+              << c.frames << " frames, " << at << " " << y << " " << x;
+    }
+  }
+  const at::Tensor edge = at::zeros({1, 8, 8});
+  edge.slice(2, 0, 3).fill_(1);
+  EXPECT_EQ(on_grid(edge, "nearest", 2, 2)[0][0][1].item<float>(), 0);
+  EXPECT_EQ(on_grid(edge, "nearest_exact", 2, 2)[0][0][0].item<float>(), 1);
+  EXPECT_EQ(on_grid(edge, "area", 2, 2)[0][0][0].item<float>(), 0.75);
+  const float soft = on_grid(edge, "bilinear", 2, 2)[0][0][1].item<float>();
+  EXPECT_TRUE(soft > 0 && soft < 0.5) << soft;
+}
+
+TEST(LossMasks, AreLiftedRaisedInvertedAndDividedByTheirArea) {
+  const at::Tensor mask = at::rand({3, 2, 4});
+  const auto at_place = [](const at::Tensor& t) { return t[2][1][3].item<float>(); };
+  const float m = at_place(mask);
+  EXPECT_FLOAT_EQ(at_place(mask_weights(mask, {})), m);
+  EXPECT_FLOAT_EQ(at_place(mask_weights(mask, {.inverted = true})), 1 - m);
+  EXPECT_NEAR(at_place(mask_weights(mask, {.least = 0.2})), 0.2 + 0.8 * m, 1e-6);
+  EXPECT_FLOAT_EQ(at_place(mask_weights(mask, {.unmasked = 0.6})), std::max(m, 0.6F));
+  const at::Tensor area = mask_weights(mask, {.of_area = true});
+  EXPECT_NEAR(area.mean().item<float>(), 1, 1e-6);
+  EXPECT_NEAR(at_place(area), m / mask.mean().item<float>(), 1e-5);
+  // The first frame is given: only the others are an area.
+  const at::Tensor others = mask_weights(mask, {.of_area = true}, {0, 1.5, 1.5});
+  EXPECT_NEAR(others.slice(0, 1).mean().item<float>(), 1, 1e-6);
+  EXPECT_EQ(mask_weights(at::zeros({1, 2, 2}), {.of_area = true}).sum().item<float>(), 0)
+      << "and no number that is none";
+}
+
+TEST(LossMasks, OfASampleAreItsWeightsOrWholeByTheirShare) {
+  NoiseSettings settings{.seed = 3};
+  settings.loss.masks = {.on = true, .whole_share = 0.3};
+  CleanSample sample = clean(3);
+  sample.mask = at::zeros({2, 2, 2});  // one frame less: a reference stands in front
+  constexpr int kDrawn = 2000;
+  int whole = 0;
+  for (int64_t place = 0; place < kDrawn; ++place) {
+    const at::Tensor weights = noised(settings, {}, sample, 1, place).weights;
+    EXPECT_EQ(weights[0].sum().item<float>(), 4);
+    whole += weights.slice(0, 1).sum().item<float>() == 8;
+  }
+  EXPECT_NEAR(whole / double{kDrawn}, 0.3, 0.04);
+  EXPECT_EQ(held_out(settings, {}, sample, 0.5, 1).weights.sum().item<float>(), 4) << "which is not drawn";
+  sample.mask = at::Tensor();
+  for (const bool inverted : {false, true}) {
+    settings.loss.masks = {.on = true, .inverted = inverted};
+    EXPECT_EQ(noised(settings, {}, sample, 1, 1).weights.sum().item<float>(), 12) << "without a mask all of it trains";
+  }
+  EXPECT_EQ(host_bytes(noised(settings, {}, sample, 1, 1)) - host_bytes(noised({}, {}, sample, 1, 1)), 4 * 12);
+  EXPECT_FALSE(noised({}, {}, sample, 1, 1).weights.defined());
 }
 
 TEST(HeldOutSamples, HaveNoiseOfTheirOwnThatTrainingNeverDraws) {

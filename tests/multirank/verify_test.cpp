@@ -186,7 +186,8 @@ TEST_F(Verify, OptimiserSchedulesAndSamplers) {
 }
 
 TEST_F(Verify, TimestepsLossesHeldOutLossesAndWhatOtherTrainersKeepAndPick) {
-  const std::vector<std::string> names = {"timestep_kinds", "losses", "eval_loss", "retention", "clip_picks"};
+  const std::vector<std::string> names = {"timestep_kinds", "losses",     "eval_loss",
+                                          "retention",      "clip_picks", "captions"};
   std::vector<std::string> cases = {"--mesh", "dp_shard=2"};
   for (const std::string& name : names) cases.push_back((goldens_ / name).string());
   const Result r = verify(cases);
@@ -216,11 +217,13 @@ TEST_F(Verify, TimestepsLossesHeldOutLossesAndWhatOtherTrainersKeepAndPick) {
     EXPECT_EQ(changed(name, from, to).code, 1) << name << " " << from;
   EXPECT_EQ(changed("retention", "\"save_last_n_steps\": 30", "\"save_last_n_steps\": 40", "cases.json").code, 1);
   EXPECT_EQ(changed("clip_picks", "\"frame_stride\": 10", "\"frame_stride\": 9", "cases.json").code, 1);
+  EXPECT_EQ(changed("captions", "\"position_start\": 2", "\"position_start\": 1", "cases.json").code, 1);
   for (const auto& [name, from, to, file] :
        {std::tuple("timestep_kinds", "\"sigmoid_scale\": 1.5", "\"sigmoid_scale\": 1.5, \"unheard\": 1", "config.json"),
         {"losses", "\"loss_type\": \"mae\"", "\"loss_type\": \"wavelet\"", "config.json"},
         {"retention", "\"save_every\": 10", "\"save_every\": 10, \"unheard\": 1", "cases.json"},
-        {"clip_picks", "\"frame_stride\": 10", "\"frame_stride\": 10, \"unheard\": 1", "cases.json"}}) {
+        {"clip_picks", "\"frame_stride\": 10", "\"frame_stride\": 10, \"unheard\": 1", "cases.json"},
+        {"captions", "\"position_start\": 2", "\"position_start\": 2, \"unheard\": 1", "cases.json"}}) {
     const Result refused = changed(name, from, to, file);
     EXPECT_EQ(refused.code, 3) << name << "\n" << refused.output;
     EXPECT_NE(refused.output.find(name == std::string("losses") ? "wavelet" : "unheard"), std::string::npos)

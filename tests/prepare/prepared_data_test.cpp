@@ -71,6 +71,37 @@ TEST_F(PreparedDataTest, OfALongVideoTheEndThatTheConditionNamesIsGiven) {
   }
 }
 
+/// 32 x 32 pixels of RGBA, red that does not show beside green that does.
+constexpr const char* kHalfTransparent =
+    "89504e470d0a1a0a0000000d4948445200000020000000200806000000737a7af4000000304944415478daedce2101000008"
+    "03b047a37fa913028199985f9ae4229dde0808080808080808080808080808083c0716b9e57a5b5c6b32b30000000049454e"
+    "44ae426082";
+
+TEST_F(PreparedDataTest, TheMaskOfATransparentPictureIsWhatShowsAndAVideosHasItsFrames) {
+  const std::string hex = kHalfTransparent;
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  write("half.png", bytes);
+  const data::ClipSpec spec{.frames = 1, .height = 32, .width = 32};
+  const at::Tensor mask = loss_mask({.alpha = true}, {folder_ / "half.png", {""}, "half.png"}, spec, {16, 1, 4, 4});
+  EXPECT_TRUE(at::equal(mask.slice(2, 0, 2), at::zeros({1, 4, 2})));
+  EXPECT_TRUE(at::equal(mask.slice(2, 2, 4), at::ones({1, 4, 2})));
+  // The clip is cut out of its file at a place, and the video of its mask at the same.
+  data::Frames clip{.count = 8, .height = 32, .width = 32, .fps = 8, .rgb = {}};
+  for (int f = 0; f < 8; ++f)
+    clip.rgb.insert(clip.rgb.end(), clip.frame_bytes(), static_cast<uint8_t>(f < 4 ? 20 : 235));
+  data::write_mp4(folder_ / "a_mask.mp4", clip);
+  data::write_mp4(folder_ / "a.mp4", clip);
+  data::Item item{folder_ / "a.mp4", {""}, "a.mp4"};
+  item.mask = folder_ / "a_mask.mp4";
+  const at::Tensor early = loss_mask({.suffix = "_mask.mp4"}, item, {.frames = 4, .height = 32, .width = 32, .fps = 8},
+                                     {16, 1, 4, 4}),
+                   late = loss_mask({.suffix = "_mask.mp4"}, item,
+                                    {.frames = 4, .height = 32, .width = 32, .fps = 8, .start = 0.5}, {16, 1, 4, 4});
+  EXPECT_NEAR(early.mean().item<float>(), 20 / 255.0, 0.01);
+  EXPECT_NEAR(late.mean().item<float>(), 235 / 255.0, 0.01);
+}
+
 /// Three seconds at 8 frames a second with a tone that rises each second.
 class HeardClips : public PrepareTest {
  protected:

@@ -332,8 +332,8 @@ TEST(ImportExamples, ConfigurationsOfOneTrainer) {
           {"diffusion.timesteps", "uniform"},
           {"checkpoint.keep", "0"},
           {"lora_rank", "implied"},
-          {"mae_strength", "refused"},
-          {"masked_training", "refused"},
+          {"data.mask_suffix", "-masklabel.png"},
+          {"data.mask_resize", "bilinear"},
           {"timestep_distribution", ""}}},
         file(head +
              R"("training_method": "FINE_TUNE", "lora_rank": 16, "aspect_ratio_bucketing": false, "resolution": "512",
@@ -343,7 +343,7 @@ TEST(ImportExamples, ConfigurationsOfOneTrainer) {
   check({"another model", {{"model_type", "refused"}, {"training_method", "refused"}}},
         file(R"({"model_type": "FLUX_DEV_1", "training_method": "EMBEDDING", "learning_rate": 1e-3})"));
   check(
-      {"two concepts", {{"data.path", "A"}, {"concept 1 (B)", "refused"}, {"timestep_distribution", "refused"}}},
+      {"two concepts", {{"data.path", "A"}, {"concept 1 (B)", "refused"}, {"diffusion.timesteps", "cosmap"}}},
       file(
           R"({"model_type": "SANA", "concepts": [{"path": "A"}, {"path": "B"}], "timestep_distribution": "COS_MAP"})"));
 }

@@ -386,6 +386,8 @@ TEST(ImportMeanings, MusubiTuner) {
   folder.file("lengths.toml", general + "enable_bucket = true\n" + set.substr(0, set.find("target")) +
                                   "target_frames = [1, 25, 47]\nframe_extraction = 'uniform'\nframe_sample = 4\n");
   folder.file("two.toml", general + set + set);
+  folder.file("masked.toml", "[general]\nresolution = [832, 480]\ncaption_extension = '.cap'\n" + set +
+                                 "watermark_mask_suffix = '_wmask.png'\n");
   for (const char* expert : {"high", "low"}) folder.file("w/" + std::string(expert) + "_noise_model/a.safetensors", "");
   const std::string base =
       "wan_train_network.py --task t2v-14B --dit d.safetensors --mixed_precision bf16 --sdpa --output_dir @ "
@@ -462,17 +464,44 @@ TEST(ImportMeanings, MusubiTuner) {
          .told = {{"experts.boundary", "0.875"}, {"lora.rank", "4"}, {"lora.alpha", "1"}}}},
        {"what is not there",
         launch + base +
-            "--dataset_config @/two.toml --timestep_sampling flux_shift --weighting_scheme cosmap --num_timestep_buckets 4 "
+            "--dataset_config @/two.toml --timestep_sampling krea2_shift --weighting_scheme snr --num_timestep_buckets 1 "
             "--network_args loraplus_lr_ratio=16 --log_with wandb --resume @/state --lr_scheduler rex",
         {.batch = 1,
          .told = {{"datasets", "refused"},
                   {"--timestep_sampling", "refused"},
                   {"--weighting_scheme", "refused"},
-                  {"--num_timestep_buckets", "refused"},
+                  {"--num_timestep_buckets", "implied"},
                   {"--network_args", "refused"},
                   {"--log_with", "refused"},
                   {"--lr_scheduler", "refused"},
-                  {"--resume", "refused"}}}}});
+                  {"--resume", "refused"}}}},
+       {"a mixture in strata, its clean part, and a weight of the loss",
+        launch + base +
+            "--dataset_config @/masked.toml --max_train_steps 100 --timestep_sampling logsnr --logit_mean -6 --logit_std 2 "
+            "--weighting_scheme cosmap --num_timestep_buckets 4",
+        {.lr = level(2e-4),
+         .steps = 100,
+         .sigmas = sigmoid(1, 1, 3),  // of a mean -m / 2 and a deviation s / 2
+         .told = {{"diffusion.timesteps", "logsnr"},
+                  {"diffusion.weighting", "cosmap"},
+                  {"diffusion.strata", "4"},
+                  {"data.mask_suffix", "_wmask.png"},
+                  {"data.caption_ext", ".cap"},
+                  {"diffusion.normalize_masked_area_loss", "true"}}}},
+       {"the density of indices that count from the noise",
+        launch + base +
+            "--dataset_config @/one.toml --max_train_steps 100 --timestep_sampling sigma --weighting_scheme logit_normal "
+            "--logit_mean 0.5 --logit_std 1.5 --mode_scale 1",
+        {.lr = level(2e-4), .steps = 100, .sigmas = sigmoid(1, 1.5, -0.5)}},
+       {"a shift by the tokens of a frame",
+        launch + base +
+            "--dataset_config @/one.toml --max_train_steps 100 --timestep_sampling flux_shift --sigmoid_scale 0.5 "
+            "--weighting_scheme mode --discrete_flow_shift 3",
+        {.lr = level(2e-4),
+         .steps = 100,
+         .sigmas = sigmoid(std::exp(0.5 + 0.65 * (30 * 52 - 256) / 3840.0), 0.5),
+         .latent = {16, 21, 60, 104},
+         .told = {{"diffusion.weighting", ""}}}}});
 }
 
 // ---- diffusion-pipe ---------------------------------------------------------------------------------------------------
@@ -482,7 +511,9 @@ TEST(ImportMeanings, DiffusionPipe) {
   const std::string clips = "[[directory]]\npath = '" + folder.clips("clips", 12) + "'\n";
   folder.file("set.toml", "resolutions = [512]\nframe_buckets = [1, 33]\n" + clips + "num_repeats = 10\n");
   folder.file("two.toml", "resolutions = [[832, 480], [416, 240]]\nframe_buckets = [33]\n" + clips + clips);
-  folder.file("sizes.toml", "size_buckets = [[832, 480, 81], [512, 512, 33]]\ncaption_prefix = 'x '\n" + clips);
+  folder.file("sizes.toml", "size_buckets = [[832, 480, 81], [512, 512, 33]]\ncaption_prefix = 'x '\n" + clips +
+                                "mask_path = 'm'\ndefault_mask_file = 'd.png'\ncache_shuffle_num = 3\n"
+                                "cache_shuffle_delimiter = '; '\n");
   const auto main = [](const std::string& set, const std::string& rest) {
     return "output_dir = 'o'\ndataset = '" + set + ".toml'\nmicro_batch_size_per_gpu = 1\n" + rest;
   };
@@ -557,19 +588,29 @@ TEST(ImportMeanings, DiffusionPipe) {
         "two.run.toml"},
        {"sizes by hand, and what is not there",
         main("sizes",
-             "max_steps = 10\nvideo_clip_mode = 'single_middle'\nhuber_delta = 0.1\n"
+             "max_steps = 10\nvideo_clip_mode = 'single_middle'\nhuber_delta = 0.1\npseudo_huber_c = 1\n"
+             "checkpoint_every_n_minutes = 30\n"
              "save_every_n_examples = 9\n") +
             wan +
             "flux_shift = true\n[adapter]\ntype = 'lokr'\nrank = 8\n[optimizer]\ntype = 'automagic'\nlr = 1e-6\n"
             "[monitoring]\nenable_wandb = true\n",
         {.lr = level(1e-6),
          .steps = 10,
+         .sigmas = sigmoid(std::exp(0.5 + 0.65 * (30 * 52 - 256) / 3840.0)),
          .shapes = "81x480x832 33x512x512",
-         .told = {{"caption_prefix", "refused"},
+         .latent = {16, 21, 60, 104},
+         .told = {{"data.caption_prefix", "x "},
+                  {"data.caption_shuffle", "3"},
+                  {"data.caption_delimiter", "; "},
+                  {"data.mask_path", "m"},
+                  {"data.mask_resize", "nearest_exact"},
+                  {"directory.0.default_mask_file", "refused"},
                   {"video_clip_mode", "refused"},
-                  {"huber_delta", "refused"},
+                  {"diffusion.loss", "true_huber"},
+                  {"diffusion.huber_c", "0.1"},
+                  {"diffusion.timesteps", "flux_shift"},
+                  {"checkpoint.every_minutes", "30"},
                   {"save_every_n_examples", "refused"},
-                  {"model.flux_shift", "refused"},
                   {"adapter.type", "refused"},
                   {"optimizer.type", "refused"},
                   {"monitoring.enable_wandb", "refused"}}},
@@ -592,6 +633,11 @@ TEST(ImportMeanings, SimpleTuner) {
   folder.file("one.json", "[" + videos(R"(, "repeats": 2)") + "]");
   folder.file("two.json", "[" + videos("") + "," + videos(R"(, "caption_shuffle": {"enable": true})") +
                               R"(, {"id": "held", "dataset_type": "eval", "type": "local"}])");
+  folder.file("held.json", "[" + videos(R"(, "instance_prompt": "sks", "prepend_instance_prompt": true,
+            "caption_shuffle": {"enable": true, "count": 3, "position_start": 1, "split_on": "comma"})") +
+                               R"(, {"id": "h", "dataset_type": "eval", "type": "local", "instance_data_dir": "H"},
+            {"id": "m", "dataset_type": "conditioning", "conditioning_type": "mask", "type": "local",
+             "instance_data_dir": "M"}])");
   const auto config = [](const std::string& set, const std::string& rest) {
     return R"({"model_family": "wan", "pretrained_model_name_or_path": "W", "output_dir": "o", "mixed_precision": "bf16",
         "data_backend_config": ")" +
@@ -677,10 +723,27 @@ TEST(ImportMeanings, SimpleTuner) {
                   {"lycoris_config", "refused"},
                   {"optimizer", "refused"},
                   {"base_model_precision", "refused"},
-                  {"loss_type", "refused"},
+                  {"diffusion.loss", "huber"},
+                  {"diffusion.huber_c", "0.1"},
                   {"snr_gamma", "refused"},
-                  {"masked_loss_probability", "refused"},
+                  {"masked_loss_probability", "implied"},
                   {"lr_scheduler", "refused"}}},
+        name},
+       {"masks, held-out clips and variants of captions",
+        config("held", usual + R"("max_train_steps": 100, "lr_scheduler": "constant", "eval_steps_interval": 50,
+            "masked_loss_probability": 0.75, "loss_type": "smooth_l1", "huber_schedule": "snr")"),
+        {.lr = level(1e-4),
+         .steps = 100,
+         .dropout = 0.1,
+         .told = {{"eval.path", "H"},
+                  {"eval.every", "50"},
+                  {"data.mask_path", "M"},
+                  {"diffusion.unmasked_probability", "0.25"},
+                  {"diffusion.loss", "smooth_l1"},
+                  {"diffusion.huber_schedule", "snr"},
+                  {"data.caption_prefix", "sks "},
+                  {"data.caption_shuffle", "3"},
+                  {"data.keep_tokens", "1"}}},
         name}});
 }
 
@@ -751,9 +814,7 @@ TEST(ImportMeanings, AiToolkit) {
          .steps = 2000,
          .fps = 24,
          .by = {.name = "prodigy"},
-         .told = {{of + "datasets", "refused"},
-                  {of + "trigger_word", "refused"},
-                  {of + "validation_config", "refused"}}},
+         .told = {{of + "datasets", "refused"}, {"data.trigger", "sks"}, {of + "validation_config", "refused"}}},
         name},
        {"pictures of one shape, an average, all saves",
         job(lora, set + "resolution: 1024, buckets: false, num_repeats: 3, fps: 16}\n",
@@ -770,15 +831,18 @@ TEST(ImportMeanings, AiToolkit) {
         name},
        {"what is not there",
         job("    network: {type: lokr, linear: 8}\n",
-            videos.substr(0, videos.size() - 2) + ", mask_path: m, flip_x: true}\n",
+            videos.substr(0, videos.size() - 2) + ", mask_path: m, mask_min_value: 0.1, flip_x: true}\n",
             "timestep_type: weighted, loss_type: mae, optimizer: automagic, diff_output_preservation: true, "
             "min_denoising_steps: 100, content_or_style: style"),
         {.steps = 2000,
          .told = {{of + "network.type", "refused"},
-                  {of + "datasets.0.mask_path", "refused"},
+                  {"data.mask_path", "m"},
+                  {"data.mask_min_value", "0.1"},
+                  {"data.mask_resize", "nearest"},
+                  {"diffusion.normalize_masked_area_loss", "true"},
                   {of + "datasets.0.flip_x", "refused"},
                   {of + "train.timestep_type", "refused"},
-                  {of + "train.loss_type", "refused"},
+                  {"diffusion.loss", "mae"},
                   {of + "train.optimizer", "refused"},
                   {of + "train.diff_output_preservation", "refused"},
                   {of + "train.min_denoising_steps", "refused"},
@@ -860,7 +924,7 @@ TEST(ImportMeanings, OneTrainer) {
         R"({"model_type": "SANA", "base_model_name": "S", "concepts": [{"path": "A", "type": "VALIDATION"},
             {"path": "B", "balancing_strategy": "SAMPLES", "loss_weight": 2.0, "text": {"tag_dropout_enable": true}},
             {"path": "C"}], "learning_rate_warmup_steps": 0.1, "timestep_distribution": "LOGIT_NORMAL",
-            "min_noising_strength": 0.1, "masked_training": true, "validation": true, "huber_strength": 1.0,
+            "min_noising_strength": 0.1, "masked_training": true, "validation": true, "huber_strength": 1.0, "huber_delta": 0.5, "unmasked_weight": 0.3,
             "dynamic_timestep_shifting": true, "peft_type": "LOKR", "training_method": "LORA"})",
         {.told = {{"concept 0 (A)", "refused"},
                   {"concept 2 (C)", "refused"},
@@ -869,9 +933,12 @@ TEST(ImportMeanings, OneTrainer) {
                   {"1.text.tag_dropout_enable", "refused"},
                   {"learning_rate_warmup_steps", "refused"},
                   {"min_noising_strength", "refused"},
-                  {"masked_training", "refused"},
+                  {"data.mask_suffix", "-masklabel.png"},
+                  {"diffusion.unmasked_probability", "0.1"},
+                  {"diffusion.unmasked_weight", "0.3"},
+                  {"diffusion.loss", "mse=1,true_huber=1"},
+                  {"diffusion.huber_c", "0.5"},
                   {"validation", "refused"},
-                  {"huber_strength", "refused"},
                   {"dynamic_timestep_shifting", "refused"},
                   {"peft_type", "refused"}}},
         name}});

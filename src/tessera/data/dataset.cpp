@@ -33,6 +33,7 @@ const Names kCaptionColumns = {"prompt", "text", "caption", "cap"};
 const Names kFirstColumns = {"input_image", "first_image", "first_frame", "image"};
 const Names kLastColumns = {"end_image", "last_image", "last_frame"};
 const Names kSoundColumns = {"audio", "input_audio", "audio_path"};
+const Names kMaskColumns = {"mask", "mask_path", "mask_file", "loss_mask"};
 const Names kPoseColumns = families::column_names({"pose", "pose_video"}, "pose");
 // What a clip is made from, which of that is to change, what it follows frame by frame, what it shows, how its camera moves.
 const Names kGuideColumns = families::column_names({}, "guide");
@@ -256,6 +257,9 @@ std::vector<Item> read_folder(const Path& path, Folder& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const Path& clip = entry.path();
     if (is_hidden(clip)) continue;
+    const std::string& of_masks = folder.spec.masks.suffix;
+    if (!of_masks.empty() && clip.filename().string().ends_with(of_masks)) continue;
+    if (clip.lexically_normal() == folder.spec.masks.folder.lexically_normal()) continue;
     const auto wanted = [&] { return folder.spec.latents ? is_npy(clip) : is_clip(clip); };
     const bool file = is_file(clip);
     if (!file && !is_folder(clip) && wanted())
@@ -459,6 +463,7 @@ Item item_of(const Row& row, const Path& folder, const DatasetSpec& spec) {
   item.last_image = picture_of(row, kLastColumns, clip_column, folder);
   item.sound = file_of(row, kSoundColumns, folder);
   item.pose = file_of(row, kPoseColumns, folder);
+  if (spec.masks.column) item.mask = file_of(row, kMaskColumns, folder);
   item.guide = file_of(row, kGuideColumns, folder);
   item.guide_mask = file_of(row, kGuideMaskColumns, folder);
   item.references = pictures_of(row, kReferenceColumns, folder);
@@ -501,6 +506,7 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
                                     &kGuideMaskColumns, &kReferenceColumns, &kControlColumns, &kDirectionColumns,
                                     &kSpeedColumns};
   if (spec.latent_column) read.push_back(&kLatentColumns);
+  if (spec.masks.column) read.push_back(&kMaskColumns);
   if (spec.text_columns) read.insert(read.end(), {&kContextColumns, &kPooledColumns});
   for (const std::string& column : spec.captions.columns)
     if (!contains(table.columns, column))
@@ -514,8 +520,9 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
 }
 
 std::vector<const Path*> files_of(const Item& item) {
-  std::vector<const Path*> files = {&item.path,    &item.first_image, &item.last_image, &item.sound,   &item.pose,
-                                    &item.context, &item.guide,       &item.guide_mask, &item.control, &item.camera};
+  std::vector<const Path*> files = {&item.path,    &item.first_image, &item.last_image, &item.sound,
+                                    &item.pose,    &item.context,     &item.guide,      &item.guide_mask,
+                                    &item.control, &item.camera,      &item.mask};
   for (const Path& picture : item.references) files.push_back(&picture);
   return files;
 }
@@ -636,6 +643,31 @@ std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
   return items;
 }
 
+/// The mask of each clip, by the name of its file. A clip may have none.
+void find_masks(const MaskFiles& masks, std::vector<Item>& items, Problems& problems) {
+  std::map<std::string, Path> in_folder;
+  if (!masks.folder.empty()) {
+    check_input(is_folder(masks.folder), "data.mask_path", masks.folder.string() + ": there is no such folder",
+                "give the folder of the masks, or \"column\" for those that a table names");
+    for (const fs::directory_entry& entry : fs::directory_iterator(masks.folder)) {
+      const Path& file = entry.path();
+      if (is_hidden(file) || !(is_file(file) ? is_clip(file) : is_frame_folder(file))) continue;
+      const std::string name = is_file(file) ? file.stem().string() : file.filename().string();
+      const auto [other, fresh] = in_folder.emplace(name, file);
+      if (!fresh)
+        problems.add(file.string(), "is a mask of the same name as " + other->second.filename().string(),
+                     "leave one of them");
+    }
+  }
+  for (Item& item : items) {
+    const Path stem = is_folder(item.path) ? item.path : Path(item.path).replace_extension();
+    if (const auto found = in_folder.find(stem.filename().string()); found != in_folder.end())
+      item.mask = found->second;
+    if (masks.suffix.empty()) continue;
+    if (Path file = Path(stem) += masks.suffix; is_file(file)) item.mask = std::move(file);
+  }
+}
+
 /// Keys that say where captions are, in a data set that has them elsewhere.
 void tell_unused_rules(const Folder& folder) {
   const CaptionRules& rules = folder.spec.captions;
@@ -679,6 +711,7 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
     Captions captions = dressed({std::move(item.captions), std::move(item.weights)}, spec.captions);
     item.captions = std::move(captions.texts), item.weights = std::move(captions.weights);
   }
+  find_masks(spec.masks, once, problems);
   folder.missing.tell(problems, "clips or archives");
   tell_unused_rules(folder);
   const std::string from = (spec.metadata.empty() ? spec.path : spec.metadata).string();

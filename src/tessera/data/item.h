@@ -12,6 +12,17 @@ namespace tessera::data {
 
 using Path = std::filesystem::path;
 
+/// Where masks of what counts in the loss are, white where a clip trains, and how they come onto the grid of latents.
+struct MaskFiles {
+  bool column = false;          ///< the table's
+  Path folder = {};             ///< with a file of the name of each clip, whatever its ending
+  std::string suffix = {};      ///< beside each clip, in place of its ending: "-masklabel.png"
+  bool alpha = false;           ///< what shows of a transparent picture
+  std::string resize = "area";  ///< or nearest, nearest_exact, bilinear
+  bool of_files() const { return column || !folder.empty() || !suffix.empty(); }
+  bool on() const { return of_files() || alpha; }
+};
+
 struct Item {
   Path path;                               ///< a file, the member of an archive, or a folder of frames
   std::vector<std::string> captions;       ///< UTF-8, as written; at least one
@@ -19,6 +30,7 @@ struct Item {
   Path first_image = {}, last_image = {};  ///< of the row, for models that begin or end with one; or empty
 
   Path sound = {};  ///< of the row, or a sound file beside the clip; empty: the clip's own track, if it has one
+  Path mask = {};   ///< of what counts in the loss, a picture or a clip of as many frames; empty: all of it
   Path pose = {};   ///< of the row: a clip of poses, frame by frame beside this one; or empty
 
   /// Of the row, for models that follow a clip: what it is made from, which of that is to change, and what it follows frame
@@ -47,6 +59,7 @@ struct DatasetSpec {
   CaptionRules captions = {};  ///< which of several captions are drawn
   bool latents = false;        ///< the .npy of each clip in place of its picture
   bool latent_column = false;  ///< the file in a column of the table in place of each clip
+  MaskFiles masks = {};        ///< of the clips
   bool text_columns = false;   ///< the row names files of its caption's embedding
 };
 

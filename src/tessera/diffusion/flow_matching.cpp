@@ -50,12 +50,24 @@ net::Batch FlowMatching::inputs(int micro) const {
   return pack({begin, begin + slice.count}, unused);
 }
 
+namespace {
+
+/// In the rows of the sample's target. A model may multiply its targets by a number, which is no weight.
+at::Tensor packed_weights(const net::Denoiser& model, const TrainingSample& sample) {
+  if (!sample.weights.defined()) return {};
+  const at::Tensor rows = model.pack_target(sample.weights.unsqueeze(0).expand(sample.velocity.sizes()));
+  const double most = sample.weights.max().item<double>(), packed = rows.max().item<double>();
+  return packed == most ? rows : rows.mul_(most / packed);
+}
+
+}  // namespace
+
 net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m) const {
   std::vector<net::Sample> samples;
   const bool has_loss = pass_.plan->owns(rank_, static_cast<int>(pass_.plan->units.size()) - 1);
   for (const int64_t place : places) {
     const TrainingSample& sample = *pass_.samples->at(place);
-    if (has_loss) m.targets.push_back({model_.pack_target(sample.velocity)});
+    if (has_loss) m.targets.push_back({model_.pack_target(sample.velocity), 0, packed_weights(model_, sample)});
     m.weights.push_back(sample.weight);
     m.frame_weights.push_back(sample.frame_weights);
     m.indices.push_back(sample.index);
@@ -77,7 +89,10 @@ void FlowMatching::cut_targets(std::vector<Target>& targets, const net::Tokens& 
     const auto row = [&, rows = targets[s].rows.size(0)](int64_t token) {
       return std::clamp<int64_t>(token - tokens.offsets[s], 0, rows);
     };
-    targets[s] = {targets[s].rows.slice(0, row(here.begin), row(here.end)), row(here.begin)};
+    const auto mine = [&](const at::Tensor& all) {
+      return all.defined() ? all.slice(0, row(here.begin), row(here.end)) : at::Tensor();
+    };
+    targets[s] = {mine(targets[s].rows), row(here.begin), mine(targets[s].weights)};
   }
 }
 
@@ -101,7 +116,10 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
 
 std::vector<at::Tensor*> FlowMatching::compared(int micro) {
   std::vector<at::Tensor*> all;
-  for (Target& target : micros_.at(micro).targets) all.push_back(&target.rows);
+  for (Target& target : micros_.at(micro).targets) {
+    all.push_back(&target.rows);
+    if (target.weights.defined()) all.push_back(&target.weights);
+  }
   return all;
 }
 

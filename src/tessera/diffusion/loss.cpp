@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/families/frames/given_frames.h"
 
 namespace tessera::diffusion {
 
@@ -25,6 +26,38 @@ ops::ErrorForm LossRule::at(double t) const {
   }
   form.c *= scale;
   return form;
+}
+
+at::Tensor on_grid(const at::Tensor& pixels, const std::string& way, int64_t height, int64_t width) {
+  const at::Tensor planes = pixels.unsqueeze(1);
+  const std::array<int64_t, 2> size = {height, width};
+  if (way == "nearest") return at::upsample_nearest2d(planes, size).squeeze(1);
+  if (way == "nearest_exact") return at::_upsample_nearest_exact2d(planes, size).squeeze(1);
+  if (way == "bilinear") return at::_upsample_bilinear2d_aa(planes, size, /*align_corners=*/false).squeeze(1);
+  check_internal(way == "area", "diffusion.mask", "'" + way + "' is no way to resize a mask");
+  return at::adaptive_avg_pool2d(planes, size).squeeze(1);
+}
+
+at::Tensor latent_mask(const at::Tensor& frames, const std::string& way, const std::array<int64_t, 4>& latent) {
+  const auto [channels, f, h, w] = latent;
+  if (frames.size(0) == 1) return on_grid(frames, way, h, w).expand({f, h, w}).contiguous();
+  const bool causal = families::is_causal(frames.size(0), f);
+  std::vector<at::Tensor> groups;
+  if (causal) groups.push_back(frames.slice(0, 0, 1));
+  if (const int64_t from = causal ? 1 : 0, left = f - from; left > 0)
+    groups.push_back(at::adaptive_avg_pool1d(frames.slice(0, from).flatten(1).t().unsqueeze(0), left)[0].t().reshape(
+        {left, frames.size(1), frames.size(2)}));
+  return on_grid(at::cat(groups).contiguous(), way, h, w).contiguous();
+}
+
+at::Tensor mask_weights(const at::Tensor& mask, const MaskRule& rule, const std::vector<double>& frame_weights) {
+  at::Tensor weights = (rule.inverted ? 1 - mask : mask) * (1 - rule.least) + rule.least;
+  weights.clamp_(rule.unmasked, 1);
+  if (!rule.of_area) return weights;
+  at::Tensor counted = weights.to(at::kDouble);
+  if (!frame_weights.empty()) counted = counted * at::tensor(frame_weights, at::kDouble).view({-1, 1, 1});
+  const double area = counted.mean().item<double>();
+  return area > 0 ? weights.div_(area) : weights;
 }
 
 std::pair<int64_t, int64_t> rows_here(const net::Batch& batch, size_t s) {
@@ -52,8 +85,9 @@ ops::SampleError sample_error(const at::Tensor& prediction, const net::Batch& ba
     const double part = weight(f) * static_cast<double>(count) / static_cast<double>(last - first);
     const at::Tensor predicted = prediction.narrow(0, begin, count);
     const int64_t at = begin + tokens.begin - tokens.offsets[s] - target.first;
-    ops::kernels(predicted).add_error(error, predicted, target.rows.narrow(0, at, count), form, part, scale * part,
-                                      gradient.narrow(0, begin, count));
+    const at::Tensor weights = target.weights.defined() ? target.weights.narrow(0, at, count) : at::Tensor();
+    ops::kernels(predicted).add_error(error, predicted, target.rows.narrow(0, at, count), weights, form, part,
+                                      scale * part, gradient.narrow(0, begin, count));
   }
   return error;
 }

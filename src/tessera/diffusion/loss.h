@@ -2,6 +2,10 @@
 // The mean error of a prediction and its gradient, over the tokens of a sample that this rank has.
 //
 //   loss += share * sample_error(prediction, batch, s, target, share, gradient).value();
+#include <array>
+#include <string>
+#include <vector>
+
 #include "tessera/net/model.h"
 #include "tessera/ops/kernels.h"
 
@@ -11,7 +15,28 @@ namespace tessera::diffusion {
 struct Target {
   at::Tensor rows;
   int64_t first = 0;
+  at::Tensor weights = {};  ///< of the error of each of its values, in the same rows; undefined: 1 each
 };
+
+/// What of a clip counts in its loss, by a mask of it between 0 and 1.
+struct MaskRule {
+  bool on = false;         ///< samples have masks; one without trains whole
+  bool inverted = false;   ///< what is black trains, not what is white
+  double least = 0;        ///< weight of what does not train: least + (1 - least) m
+  double unmasked = 0;     ///< weights below are raised to it
+  double whole_share = 0;  ///< of samples that train whole all the same
+  bool of_area = false;    ///< the loss of a sample is sum(m e) / sum(m), else mean(m e)
+  bool operator==(const MaskRule&) const = default;
+};
+
+/// Masks of pixels [n, H, W] on the grid of latents [n, h, w]; `way`: area, nearest, nearest_exact or bilinear.
+at::Tensor on_grid(const at::Tensor& pixels, const std::string& way, int64_t height, int64_t width);
+/// The mask [F, H, W] of a clip, or of all its frames [1, H, W], on the grid of its latent of shape [C, f, h, w]: means of
+/// the frames that a latent frame stands for, of which the first stands for one where the autoencoder is causal.
+at::Tensor latent_mask(const at::Tensor& frames, const std::string& way, const std::array<int64_t, 4>& latent);
+/// What the errors of a latent's places [f, h, w] count. `frame_weights`: as sample_error() takes them; frames of weight 0
+/// are no part of an area. A mask of nothing has the weights 0.
+at::Tensor mask_weights(const at::Tensor& mask, const MaskRule& rule, const std::vector<double>& frame_weights = {});
 
 /// Rows [begin, end) of this rank's tensors that are predictions of sample `s`; empty if other ranks have them.
 std::pair<int64_t, int64_t> rows_here(const net::Batch& batch, size_t s);
@@ -28,6 +53,7 @@ struct LossRule {
   ops::ErrorForm form = {};
   HuberSchedule schedule = HuberSchedule::constant;
   double scale = 1;  ///< multiplies c
+  MaskRule masks = {};
   /// The form for a sample of timestep `t`, 0 to 1000.
   ops::ErrorForm at(double t) const;
 };

@@ -13,7 +13,7 @@ namespace {
 
 /// Indices of these draws in the sample's timestep stream, beyond the draws of the timestep itself.
 constexpr uint64_t kConditionDraw = 1000, kCaptionDraw = 1001, kPooledDraw = 1002, kGivenDraw = 1003, kMaskDraw = 1004,
-                   kDropDraw = 1005;
+                   kDropDraw = 1005, kWholeDraw = 1006;
 /// Of the frames of a mask: those of a kind, and one a frame.
 constexpr uint64_t kMaskDraws = 2000, kFrameDraws = 3000;
 
@@ -106,6 +106,15 @@ void give_frames(TrainingSample& sample, const at::Tensor& latent, const std::ve
   sample.input.extra["x_mask"] = mask;
 }
 
+/// Every sample of a run with masks has weights, so that all take the same memory. Frames in front of the clip's, which are
+/// references, count as without a mask.
+void weigh_places(TrainingSample& sample, const MaskRule& rule, const CleanSample& clean, bool whole) {
+  if (!rule.on) return;
+  at::Tensor mask = at::full(clean.latent.sizes().slice(1), rule.inverted ? 0.0 : 1.0, at::kFloat);
+  if (clean.mask.defined() && !whole) mask.slice(0, mask.size(0) - clean.mask.size(0)).copy_(clean.mask);
+  sample.weights = mask_weights(mask, rule, sample.frame_weights);
+}
+
 /// Of a frame, where the sample says them; else 0.
 double pixels_of(const std::map<std::string, at::Tensor>& extra) {
   const auto height = extra.find("height"), width = extra.find("width");
@@ -130,6 +139,7 @@ std::vector<families::GivenFrames> given_frames(const NoiseSettings& settings, c
 
 int64_t host_bytes(const TrainingSample& sample) {
   size_t bytes = sample.input.x.nbytes() + sample.input.context.nbytes() + sample.velocity.nbytes();
+  if (sample.weights.defined()) bytes += sample.weights.nbytes();
   for (const auto& [name, value] : sample.input.extra) bytes += value.nbytes();
   return static_cast<int64_t>(bytes);
 }
@@ -168,6 +178,8 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
   sample.velocity = velocity(clean.latent, noise, timesteps.least_noise);
   sample.weight = drawn.weight;
   sample.form = settings.loss.at(drawn.t);
+  weigh_places(sample, settings.loss.masks, clean,
+               drops(settings.loss.masks.whole_share, kWholeDraw, settings, step, place));
   return sample;
 }
 
@@ -190,6 +202,7 @@ TrainingSample held_out(const NoiseSettings& settings, const net::Conditions& co
         frame_index(std::vector<char>(static_cast<size_t>(clean.latent.size(1)), char{0}));
   sample.velocity = velocity(clean.latent, noise, settings.timesteps.least_noise);
   sample.form = settings.loss.at(sample.input.t);
+  weigh_places(sample, settings.loss.masks, clean, /*whole=*/false);
   return sample;
 }
 

@@ -21,7 +21,8 @@ struct TrainingSample {
   ops::ErrorForm form = {};  ///< of its error
   /// Of each latent frame in the mean over frames that the loss is; empty: 1 each. Frames that are given have 0.
   std::vector<double> frame_weights = {};
-  int64_t index = 0;  ///< index in the data set
+  at::Tensor weights = {};  ///< [F, H, W] of the errors at each place of the latent, by its mask; undefined: 1 each
+  int64_t index = 0;        ///< index in the data set
 };
 /// The samples of a step in host memory, by position in the global batch.
 using TrainingSamples = std::map<int64_t, std::shared_ptr<const TrainingSample>>;
@@ -33,6 +34,7 @@ struct CleanSample {
   std::map<std::string, at::Tensor> extra = {};
   std::vector<families::GivenFrames> given = {};  ///< of this draw: what given_frames() said
   std::vector<at::Tensor> pieces = {};            ///< latents of those that are encoded on their own
+  at::Tensor mask = {};                           ///< [F, H, W] in 0..1, with LossRule::masks; undefined: of ones
 };
 
 /// Bytes of the sample's tensors.

@@ -279,7 +279,7 @@ class Probe {
     spec.prediction_row = stream[0].size(-1) * static_cast<int64_t>(stream[0].element_size());
     for (const Tensor& t : cond) spec.conditioning.push_back(round_up(static_cast<int64_t>(t.nbytes()), 64));
     spec.loss_grad = spec.loss_peak = allocated_bytes(stream);
-    if (options_.train) spec.targets = allocated_bytes(stream);
+    if (options_.train) spec.targets = (options_.masked ? 2 : 1) * allocated_bytes(stream);
     spec.resident = 64 * static_cast<int64_t>(units_.size());  // anchors
     return spec;
   }

@@ -14,6 +14,7 @@ struct MeasureOptions {
   Mesh mesh = {};              ///< its ranks may share the tokens: each number is the largest of theirs
   DType compute = DType::f32;  ///< plan.compute
   plan::Attention attention = plan::Attention::flash;  ///< plan.attention
+  bool masked = false;                                 ///< targets have weights of their size
   int rank = -1;  ///< a rank's own numbers in place of the largest; -1: no one rank's
 };
 

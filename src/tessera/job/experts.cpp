@@ -203,6 +203,12 @@ diffusion::LossRule loss_rule(const recipe::Recipe& recipe) {
   rule.form.c = recipe.diffusion.huber_c;
   rule.schedule = diffusion::huber_schedule_of(recipe.diffusion.huber_schedule);
   rule.scale = recipe.diffusion.huber_scale;
+  rule.masks = {.on = recipe.data.masks.on(),
+                .inverted = recipe.data.invert_mask,
+                .least = recipe.data.mask_min_value,
+                .unmasked = recipe.diffusion.unmasked_weight,
+                .whole_share = recipe.diffusion.unmasked_probability,
+                .of_area = recipe.diffusion.normalize_masked_area};
   return rule;
 }
 

@@ -142,8 +142,9 @@ struct Kernels {
 
   // Losses, fp32.
   /// Adds `part` of the mean error of some rows to their sample's, and writes the gradient of `scale` times that mean.
-  void (*add_error)(SampleError& error, const Tensor& prediction, const Tensor& target, const ErrorForm& form,
-                    double part, double scale, const Tensor& gradient);
+  /// `weights`: of each value's error; undefined: 1 each.
+  void (*add_error)(SampleError& error, const Tensor& prediction, const Tensor& target, const Tensor& weights,
+                    const ErrorForm& form, double part, double scale, const Tensor& gradient);
   /// The sum of a * b, [1] fp64.
   Tensor (*dot)(const Tensor& a, const Tensor& b);
 

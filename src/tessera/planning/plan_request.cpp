@@ -145,6 +145,7 @@ int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, con
        job.model->conditions().references > 0 ? blank.extra : job.model->blank(shapes.largest).extra)
     bytes += round_up(static_cast<int64_t>(value.nbytes()), kBlock);
   bytes += round_up(job::given_bytes(recipe, *job.model, shapes.largest), kBlock);
+  if (recipe.data.masks.on()) bytes += round_up(4 * blank.x.numel() / blank.x.size(0), kBlock);
   return bytes;
 }
 
@@ -211,6 +212,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.blank = [recipe, model = job.model.get()](const std::array<int64_t, 4>& latent) {
     return job::blank_sample(recipe, *model, latent);
   };
+  request.masked = recipe.data.masks.on();
   request.latent = shapes.largest;  // smaller buckets use the same schedule
   std::vector<std::array<int64_t, 4>> latents;
   for (const data::Bucket& b : recipe.data.clips.buckets)
@@ -267,6 +269,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
         numbers += latent[0] * given.latents * latent[2] * latent[3];
       break;
     }
+    if (recipe.data.masks.on()) numbers += c10::multiply_integers(shapes.largest) / shapes.largest[0];
     request.cache_entry = 4 * numbers;
   }
   request.planner.global_batch = shapes.batch;

@@ -232,7 +232,8 @@ class Measurements {
     const auto& units = request.model->units();
     const engine::Parallel last(shares, shares.world() - 1);
     Found found = {
-        engine::measure(units, batch, request.model_name, {.mesh = shares, .compute = compute, .attention = attention}),
+        engine::measure(units, batch, request.model_name,
+                        {.mesh = shares, .compute = compute, .attention = attention, .masked = request.masked}),
         engine::count_signatures(units, engine::slice(batch, last), compute)};
     return found_.emplace(key, std::move(found)).first->second;
   }
@@ -256,8 +257,10 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   const net::Batch batch = representative_batch(request, request.latent, samples);
   const ops::TargetScope scope(measured_target(request.machine.profile));
   plan::ModelSpec& spec = result.model;
-  const engine::MeasureOptions options{
-      .mesh = request.mesh, .compute = request.planner.compute, .attention = request.planner.attention};
+  const engine::MeasureOptions options{.mesh = request.mesh,
+                                       .compute = request.planner.compute,
+                                       .attention = request.planner.attention,
+                                       .masked = request.masked};
   auto [measured, counted] = request.measurements->of(request, samples, batch);
   spec = std::move(measured);
   if (engine::has_halos(batch, request.mesh))

@@ -1,9 +1,13 @@
 #include "tessera/prepare/pictures.h"
 
+#include <cmath>
+
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
+#include "tessera/data/files/file_kinds.h"
 #include "tessera/data/probes.h"
 #include "tessera/diffusion/given_frames.h"
+#include "tessera/diffusion/loss.h"
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/pixels.h"
@@ -80,12 +84,68 @@ std::vector<data::RowFile> picture_files(const data::Item& item, const net::Cond
   };
   if (wanted.first_image || wanted.always_clean) add("first", item.first_image);
   if (wanted.last_image) add("last", item.last_image);
+  add("mask", item.mask);
   if (wanted.guides.empty()) return files;
   add("guide", item.guide);
   add("guide mask", item.guide_mask);
   for (size_t i = 0; i < item.references.size(); ++i)  // each has a place of its own in an entry's header
     add(i == 0 ? "reference" : "reference " + std::to_string(i + 1), item.references[i]);
   return files;
+}
+
+bool has_mask(const data::MaskFiles& masks, const data::Item& item) {
+  return masks.alpha ? !data::is_latent(item.path) : !item.mask.empty();
+}
+
+std::string mask_text(const data::MaskFiles& masks, const data::Item& item) {
+  if (!has_mask(masks, item)) return {};
+  return std::string("|mask ") + (masks.alpha ? "alpha " : "") + masks.resize;
+}
+
+namespace {
+
+/// [F, H, W] of the first channel, 0 to 255.
+at::Tensor red_of(const data::Frames& frames) {
+  const at::Tensor all =
+      at::from_blob(const_cast<uint8_t*>(frames.rgb.data()), {frames.count, frames.height, frames.width, 3}, at::kByte);
+  return all.select(3, 0).to(at::kFloat);
+}
+
+/// What a clip shows on white and not on black is behind it.
+at::Tensor alpha_of(const data::Path& path, data::ClipSpec spec) {
+  spec.showing.background = {255, 255, 255};
+  const at::Tensor on_white = red_of(data::decode_clip(path, spec));
+  spec.showing.background = {0, 0, 0};
+  return 255 - (on_white - red_of(data::decode_clip(path, spec)));
+}
+
+/// A mask is resized and cut as its clip is, so that one of other proportions would not lie on it.
+void check_proportions(const data::Item& item) {
+  if (data::is_latent(item.path)) return;
+  const data::VideoInfo mask = data::probe(item.mask), clip = data::probe(item.path);
+  const double of_mask = static_cast<double>(mask.width) / mask.height,
+               of_clip = static_cast<double>(clip.width) / clip.height;
+  check_input(std::abs(of_mask / of_clip - 1) < 0.02, "data.mask",
+              item.mask.string() + ": is of " + std::to_string(mask.width) + " x " + std::to_string(mask.height) +
+                  " pixels, and its clip of " + std::to_string(clip.width) + " x " + std::to_string(clip.height),
+              "make it of the proportions of the clip, or remove it");
+}
+
+}  // namespace
+
+at::Tensor loss_mask(const data::MaskFiles& masks, const data::Item& item, const data::ClipSpec& spec,
+                     at::IntArrayRef latent) {
+  at::Tensor pixels;
+  if (masks.alpha) {
+    pixels = alpha_of(item.path, spec);
+  } else {
+    check_proportions(item);
+    data::ClipSpec own = spec;
+    if (data::is_image(item.mask)) own.frames = 1, own.start = 0;
+    pixels = red_of(data::decode_clip(item.mask, own));
+  }
+  return diffusion::latent_mask((pixels / 255).clamp_(0, 1), masks.resize,
+                                {latent[0], latent[1], latent[2], latent[3]});
 }
 
 std::vector<data::RowFile> shown_files(const data::Item& item, const net::Conditions& wanted) {

@@ -43,6 +43,15 @@ net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, int64
 /// The row's own.
 net::Guides clip_guides(const data::Item& item, const data::ClipSpec& spec, int64_t most);
 
+/// The name in a clip's entry of its mask of what counts in the loss, [f, h, w] between 0 and 1.
+inline constexpr const char* kLossMask = "loss_mask";
+bool has_mask(const data::MaskFiles& masks, const data::Item& item);
+/// How it is made, as text for the entry's key; empty where there is none.
+std::string mask_text(const data::MaskFiles& masks, const data::Item& item);
+/// The mask of the clip's latent, of shape [C, f, h, w]. Throws UserError (input) for one that is not as its clip is.
+at::Tensor loss_mask(const data::MaskFiles& masks, const data::Item& item, const data::ClipSpec& spec,
+                     at::IntArrayRef latent);
+
 /// All that is shown in the row's sample beside its clip: these pictures and the video of poses.
 std::vector<data::RowFile> shown_files(const data::Item& item, const net::Conditions& wanted);
 

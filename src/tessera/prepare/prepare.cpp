@@ -192,6 +192,7 @@ class Preparation {
     const size_t told = problems_.notes().size();
     data_.plan_ = data::plan_clips(data_.items_, probes, rules, problems_);
     data_.plan_.rules.beside = nullptr;  // which knows this object
+    tell_masks();
     for (size_t n = told; n < problems_.notes().size(); ++n) log::info("data: " + problems_.notes()[n]);
     if (!problems_.left_out().empty()) log::info("data: " + problems_.left_out_text());
     log::info("data: " + std::to_string(data_.items_.size()) + " rows, " + std::to_string(data_.plan_.clips.size()) +
@@ -213,14 +214,16 @@ class Preparation {
       data::ClipKey made{.source = item.path,
                          .encoder = encoders.clip,
                          .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
-                         .preprocessing = data_.plan_.preprocessing(clip) + control_text(item, wanted_),
+                         .preprocessing = data_.plan_.preprocessing(clip) + control_text(item, wanted_) +
+                                          mask_text(recipe_.data.masks, item),
                          .files = std::move(files),
                          .encoder_before = encoders.same_clips ? encoders.both : ""};
       data::CacheKey key = data::clip_key(made);
       Entries& entries = entries_.emplace_back();
       const auto [place, fresh] = known_clips.emplace(key.hash(), static_cast<int>(clips_.size()));
       if (fresh) {
-        made.preprocessing = data_.plan_.preprocessing_before(clip) + control_text(item, wanted_);
+        made.preprocessing =
+            data_.plan_.preprocessing_before(clip) + control_text(item, wanted_) + mask_text(recipe_.data.masks, item);
         read_otherwise_.push_back(clip.reading.empty() ? fs::path() : data::clip_key(made).file(folder_));
         clips_.push_back({std::move(key), {}});
         first_clip_.push_back(static_cast<int64_t>(c));
@@ -232,6 +235,24 @@ class Preparation {
         entries.texts.push_back(text->second);
       }
     }
+  }
+
+  /// Clips without a mask train whole. Where none has one the keys do nothing, which nobody means.
+  void tell_masks() const {
+    const data::MaskFiles& masks = recipe_.data.masks;
+    if (!masks.on() || recipe_.eval.held_out) return;
+    const auto transparent = [](const data::Clip& clip) { return clip.reading.find(" on=#") != clip.reading.npos; };
+    const auto masked = std::ranges::count_if(data_.plan_.clips, [&](const data::Clip& clip) {
+      return masks.alpha ? transparent(clip) : has_mask(masks, data_.items_[static_cast<size_t>(clip.item)]);
+    });
+    const auto all = std::ssize(data_.plan_.clips);
+    const char* key = masks.alpha ? "data.alpha_mask" : masks.suffix.empty() ? "data.mask_path" : "data.mask_suffix";
+    check_input(masked > 0 || (masks.alpha && !data::has_video()), key,
+                masks.alpha ? "no clip of the data set is transparent" : "no clip of the data set has a mask",
+                masks.alpha ? "leave it out" : "name a mask as its clip is named, or leave it out");
+    if (masked < all)
+      log::info("data: " + std::to_string(all - masked) + " of " + std::to_string(all) +
+                " clips have no mask and train whole");
   }
 
   /// What the samples are made from.
@@ -361,6 +382,8 @@ class Preparation {
           numbers += value.numel();
       for (const families::GivenFrames& given : job::encoded_given(recipe_, bucket.frames, latent[1]))
         numbers += latent[0] * given.latents * latent[2] * latent[3];
+      if (has_mask(recipe_.data.masks, data_.items_[static_cast<size_t>(clip.item)]))
+        numbers += latent[1] * latent[2] * latent[3];
       if (recipe_.data.texts) numbers += job_.context_length * job_.model->context_dim() + wanted_.pooled_dim;
       need += 4 * numbers + 1024;
     }
@@ -509,6 +532,8 @@ class Preparation {
           made.extras[name] = cached(value);
       for (const auto& [name, value] : conditioner_->extras(item, data_.plan_.spec(clip)))
         made.extras[name] = cached(value);
+      if (has_mask(recipe_.data.masks, item))
+        made.extras[kLossMask] = cached(loss_mask(recipe_.data.masks, item, data_.plan_.spec(clip), made.latent.shape));
     } catch (const UserError& error) {
       if (error.code() != Exit::input) throw;
       data::Problems found(problems_.strict());
@@ -564,6 +589,7 @@ class Preparation {
     data_.takes_ = inputs_of(*job_.model, job_.latent);
     data_.of_recipe_.encoders = recipe_.data.encoders;
     data_.of_recipe_.references = recipe_.data.references;
+    data_.of_recipe_.masks = recipe_.data.masks;
     if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);
     // [Note: frozen encoders] in encoder_bytes.h; with data.encoders = "host" the Loader's thread reads them again, there
     if (!online_ || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);

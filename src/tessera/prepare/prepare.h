@@ -29,6 +29,7 @@ struct PreparedSample {
   std::map<std::string, at::Tensor> extra = {};   ///< what the model takes besides: y, clip_fea, pooled
   std::vector<families::GivenFrames> given = {};  ///< frames that are given, where they were asked for
   std::vector<at::Tensor> pieces = {};            ///< [C, f, h, w] of those that are encoded on their own, in order
+  at::Tensor mask = {};                           ///< [f, h, w] in 0..1 of the clip's latent; undefined: it has none
 };
 /// Which frames of a clip of `frames` frames and so many latent ones are given to the model.
 using ChooseGiven = std::function<std::vector<families::GivenFrames>(int64_t frames, int64_t latent_frames)>;
@@ -119,6 +120,7 @@ class PreparedData {
   struct {
     recipe::Encoders encoders = recipe::Encoders::cached;
     int64_t references = 0;  // most pictures that a sample begins with
+    data::MaskFiles masks;
   } of_recipe_;
   std::map<int64_t, data::CachedTensor> seen_;  // CLIP features by clip, when online
   const job::Job* job_ = nullptr;

@@ -98,13 +98,18 @@ PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGi
   if (online_) {
     encode_online(index, sample, given);
     sample.extra = online_extras(index);
+    if (has_mask(of_recipe_.masks, item(index)))
+      sample.mask = loss_mask(of_recipe_.masks, item(index), plan_.spec(this->clip(index)), sample.latent.sizes());
   } else {
     sample.latent = tensor_of(clip.latent);
     if (given) sample.given = given(plan_.spec(this->clip(index)).frames, sample.latent.size(1));
     for (const families::GivenFrames& frames : sample.given)
       if (frames.count > 0) sample.pieces.push_back(tensor_of(clip.extras.at(frames.name())));
     for (const auto& [name, value] : clip.extras)
-      if (!families::is_given_name(name)) sample.extra[name] = tensor_of(value);
+      if (name == kLossMask)
+        sample.mask = tensor_of(value);
+      else if (!families::is_given_name(name))
+        sample.extra[name] = tensor_of(value);
   }
   sample.latent = job_->model->with_references(sample.latent, sample.extra);
   if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
@@ -203,6 +208,7 @@ std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems&
                          .captions = recipe.data.captions,
                          .latents = recipe.data.latents,
                          .latent_column = recipe.data.latent_column,
+                         .masks = recipe.data.masks,
                          .text_columns = recipe.data.texts};
   const std::vector<std::string>& paths = recipe.data.paths;
   if (paths.size() < 2) {

@@ -33,6 +33,13 @@ void read_cuts(Recipe& recipe, const Given& given) {
                                                   : data::Cuts::keep;
 }
 void read_bars(Recipe& recipe, const Given& given) { recipe.data.clips.crop_bars = given.text == "crop"; }
+void read_mask_path(Recipe& recipe, const Given& given) {
+  recipe.data.masks.column = given.text == "column";
+  recipe.data.masks.folder = recipe.data.masks.column ? "" : given.text;
+}
+template <auto member>
+constexpr Read mask_files = into<&Recipe::data, &Recipe::Data::masks, member>;
+
 void read_vae(Recipe& recipe, const Given& given) {
   if (given.text.empty()) recipe.values.at(given.key) = "auto";
   read_weights_path(recipe.data.vae, given);
@@ -405,6 +412,42 @@ std::vector<Setting> data_settings() {
        "colour behind transparent pictures and videos: white, black, grey or #rrggbb",
        read_background,
        {.in_stages = true}},
+      {"data.mask_path",
+       Kind::text,
+       "",
+       "masks of what trains, white where a clip does: a folder with a picture or video of the name of each clip; column: those that the table's column mask names; a clip without one trains whole",
+       read_mask_path,
+       {}},
+      {"data.mask_suffix",
+       Kind::text,
+       "",
+       "the same beside each clip, by what stands in place of its ending: -masklabel.png is a-masklabel.png of a.mp4; such files are no clips",
+       mask_files<&data::MaskFiles::suffix>,
+       {}},
+      {"data.alpha_mask",
+       Kind::choice,
+       "false",
+       "the same by what shows of transparent pictures and videos",
+       mask_files<&data::MaskFiles::alpha>,
+       {.choices = "true|false", .needs = {kPictures}}},
+      {"data.mask_resize",
+       Kind::choice,
+       "area",
+       "how masks come onto the grid of latents; their frames are averaged as the autoencoder groups them",
+       mask_files<&data::MaskFiles::resize>,
+       {.choices = "area|nearest|nearest_exact|bilinear", .needs = {kMasked}}},
+      {"data.invert_mask",
+       Kind::choice,
+       "false",
+       "what is black in masks trains, not what is white",
+       data_key<&Recipe::Data::invert_mask>,
+       {.choices = "true|false", .needs = {kMasked}}},
+      {"data.mask_min_value",
+       Kind::number,
+       "0",
+       "weight of what does not train, to which masks are lifted: v + (1 - v) mask",
+       data_key<&Recipe::Data::mask_min_value>,
+       {.range = {.least = 0, .most = 1}, .needs = {kMasked}}},
       {"data.cuts",
        Kind::choice,
        "keep",

@@ -255,6 +255,21 @@ void check_encoders(const Recipe& r) {
                     "use \"cached\", \"host\" or \"device\"");
 }
 
+/// Masks come from one place.
+void check_masks(const Recipe& r) {
+  const data::MaskFiles& masks = r.data.masks;
+  const bool path = masks.column || !masks.folder.empty(), suffix = !masks.suffix.empty();
+  if (int{path} + int{suffix} + int{masks.alpha} > 1)
+    throw UserError(
+        Exit::usage, "recipe",
+        std::string("several of data.mask_path, data.mask_suffix and data.alpha_mask are set, and a clip ") +
+            "has one mask",
+        "leave one of them");
+  if (suffix && masks.suffix.find('/') != std::string::npos)
+    throw UserError(Exit::usage, "recipe", "data.mask_suffix = '" + masks.suffix + "' is no ending of a file's name",
+                    "give what follows a clip's name, as -masklabel.png, or the folder as data.mask_path");
+}
+
 void check_held_out(const Recipe& r) {
   if (r.eval.on() && r.experts.router == "gate")
     throw UserError(Exit::usage, "recipe",
@@ -265,6 +280,7 @@ void check_held_out(const Recipe& r) {
 /// The rules about a whole recipe, when all rows are read.
 void resolve(Recipe& r) {
   check_held_out(r);
+  check_masks(r);
   check_paths(r);
   check_encoders(r);
   r.model.config = model_config(r.values);

@@ -68,6 +68,9 @@ struct Recipe {
     std::string image_encoder, image_encoder_path;
     std::string pooled_encoder, pooled_encoder_path, pooled_tokenizer;  ///< of the second text encoder
     std::string audio_encoder;                                          ///< a preset, a path, or auto
+    data::MaskFiles masks;                                              ///< of what counts in the loss
+    bool invert_mask = false;                                           ///< black trains, not white
+    double mask_min_value = 0;                                          ///< weight of what does not train
     int64_t references = 1;       ///< most pictures of a row that a sample begins with, for models that take such
     int64_t vae_tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
     int64_t vae_tile_frames = 0;  ///< and their frames
@@ -122,7 +125,9 @@ struct Recipe {
     std::vector<families::Weighted> mask_ratios;  ///< kinds of masks of frames by ratio, likewise
     /// Kinds of frames that are given as in Open-Sora 1.3, and of what is left out of such samples, by weight.
     std::vector<families::Weighted> mask_types, drop_condition;
-    double caption_dropout = 0;   ///< share of samples that train with the empty caption
+    double caption_dropout = 0;                            ///< share of samples that train with the empty caption
+    double unmasked_probability = 0, unmasked_weight = 0;  ///< with masks: of samples that train whole; least weight
+    bool normalize_masked_area = false;                    ///< and whether a loss is a mean over its mask's area
     double pooled_dropout = 0;    ///< share of samples whose pooled caption is that of the empty one
     double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;

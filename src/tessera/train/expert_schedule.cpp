@@ -104,7 +104,7 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
       diffusion::TrainingSample sample =
           diffusion::noised(noise, takes,
                             {std::move(clean.latent), std::move(clean.context), std::move(clean.extra),
-                             std::move(clean.given), std::move(clean.pieces)},
+                             std::move(clean.given), std::move(clean.pieces), std::move(clean.mask)},
                             own_step, place);
       sample.index = index;
       return sample;

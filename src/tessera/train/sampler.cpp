@@ -100,8 +100,12 @@ std::vector<double> HeldOut::errors(const plan::ProgramPtr& program, const Point
           point.given()
               ? point.sigma
               : diffusion::quantile(diffusion::of_size(settings.timesteps, clean.latent.sizes()), point.quantile);
-      samples.push_back(diffusion::held_out(
-          settings, takes, {std::move(clean.latent), std::move(clean.context), std::move(clean.extra)}, sigma, number));
+      samples.push_back(diffusion::held_out(settings, takes,
+                                            {.latent = std::move(clean.latent),
+                                             .context = std::move(clean.context),
+                                             .extra = std::move(clean.extra),
+                                             .mask = std::move(clean.mask)},
+                                            sigma, number));
       samples.back().index = number;
       batches.push_back(job_.model->pack({samples.back().input}));
     }
@@ -117,10 +121,13 @@ std::vector<double> HeldOut::errors(const plan::ProgramPtr& program, const Point
                                    .contiguous();
       double& sum = errors[static_cast<size_t>(sample.index)];
       errors[static_cast<size_t>(count + sample.index)] = static_cast<double>(target.numel());
-      for (int64_t i = 0; i < target.numel(); ++i)
-        sum += ops::error_of(sample.form,
-                             static_cast<double>(found.const_data_ptr<float>()[i]) - target.const_data_ptr<float>()[i])
-                   .error;
+      const at::Tensor weights = sample.weights.defined() ? sample.weights.contiguous() : at::Tensor();
+      for (int64_t i = 0; i < target.numel(); ++i) {
+        const double difference =
+            static_cast<double>(found.const_data_ptr<float>()[i]) - target.const_data_ptr<float>()[i];
+        const double weight = weights.defined() ? weights.const_data_ptr<float>()[i % weights.numel()] : 1;
+        sum += weight * ops::error_of(sample.form, difference).error;
+      }
     }
   }
   return errors;

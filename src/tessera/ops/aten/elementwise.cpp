@@ -49,9 +49,9 @@ namespace {
 
 /// In place of differences the slopes of their errors; adds the errors to `sum`. A MiB of fp32 at a time: what the plan
 /// counts for a loss has no room for more.
-void slopes_of(const ErrorForm& form, const Tensor& differences, const Tensor& sum) {
+void slopes_of(const ErrorForm& form, const Tensor& differences, const Tensor& weights, const Tensor& sum) {
   constexpr int64_t kAtOnce = 1 << 15;
-  const Tensor all = differences.view(-1);
+  const Tensor all = differences.view(-1), weight_of = weights.defined() ? weights.view(-1) : Tensor();
   const double c = form.c;
   const auto weight = [&](ErrorKind kind) { return form.weights[static_cast<size_t>(kind)]; };
   for (int64_t at = 0; at < all.numel(); at += kAtOnce) {
@@ -73,23 +73,28 @@ void slopes_of(const ErrorForm& form, const Tensor& differences, const Tensor& s
     if (hard != 0) add(hard, at::where(d.abs() < c, d * d / 2, c * (d.abs() - c / 2)), d.clamp(-c, c));
     if (weight(ErrorKind::log_cosh) != 0)
       add(weight(ErrorKind::log_cosh), d.abs() - M_LN2 + at::log1p(at::exp(-2 * d.abs())), at::tanh(d));
+    if (weight_of.defined()) {
+      const Tensor here = weight_of.narrow(0, at, place.numel());
+      error.mul_(here), place.mul_(here);
+    }
     sum.add_(error.sum(at::kDouble));
   }
 }
 
 }  // namespace
 
-void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, const ErrorForm& form, double part,
-               double scale, const Tensor& gradient) {
+void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, const Tensor& weights,
+               const ErrorForm& form, double part, double scale, const Tensor& gradient) {
   const auto count = static_cast<double>(prediction.numel());
   const Tensor sum = at::zeros({1}, prediction.options().dtype(at::kDouble));
   Tensor difference = gradient;
   at::sub_out(difference, prediction, target);
-  if (form.is_mse())
+  const bool squares = form.is_mse() && !weights.defined();
+  if (squares)
     sum_of_squares(sum, difference);
   else
-    slopes_of(form, difference, sum);
-  difference.mul_(static_cast<float>((form.is_mse() ? 2 : 1) * scale / count));
+    slopes_of(form, difference, weights, sum);
+  difference.mul_(static_cast<float>((squares ? 2 : 1) * scale / count));
   const double unit = part / count;
   if (error.number.defined())
     error.number.add_(sum, unit / error.unit);

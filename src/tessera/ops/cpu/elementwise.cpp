@@ -154,23 +154,24 @@ Tensor number(double value) {
 
 }  // namespace
 
-void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, const ErrorForm& form, double part,
-               double scale, const Tensor& gradient) {
+void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, const Tensor& weights,
+               const ErrorForm& form, double part, double scale, const Tensor& gradient) {
   const int64_t count = prediction.numel();
-  const auto *p = host_pointer<const float>(prediction), *t = host_pointer<const float>(target);
+  const auto *p = host_pointer<const float>(prediction), *t = host_pointer<const float>(target),
+             *w = weights.defined() ? host_pointer<const float>(weights) : nullptr;
   auto* g = host_pointer<float>(gradient);
   const auto factor = static_cast<float>(2 * scale / static_cast<double>(count));
   double sum = 0;
   const bool squares = form.is_mse();
   for (int64_t i = 0; i < count; ++i) {
-    const float difference = p[i] - t[i];
+    const float difference = p[i] - t[i], weight = w ? w[i] : 1;
     if (squares) {
-      sum += static_cast<double>(difference) * difference;
-      g[i] = difference * factor;
+      sum += static_cast<double>(weight) * difference * difference;
+      g[i] = weight * difference * factor;
     } else {
       const ErrorValue one = error_of(form, difference);
-      sum += one.error;
-      g[i] = static_cast<float>(one.slope * scale / static_cast<double>(count));
+      sum += weight * one.error;
+      g[i] = static_cast<float>(weight * one.slope * scale / static_cast<double>(count));
     }
   }
   if (!error.number.defined()) error = {number(0), 1};

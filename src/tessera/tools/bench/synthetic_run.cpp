@@ -94,7 +94,7 @@ class SameBatches final : public net::Objective {
     // with ranks that share a sample the first rows stand for their own
     const at::Tensor rows = std::exchange(compared_[static_cast<size_t>(micro)], {}).narrow(0, 0, prediction.size(0));
     ops::SampleError unread;
-    ops::kernels(prediction).add_error(unread, prediction, rows.view(prediction.sizes()), {}, 1, scale_, gradient);
+    ops::kernels(prediction).add_error(unread, prediction, rows.view(prediction.sizes()), {}, {}, 1, scale_, gradient);
     return gradient;
   }
 

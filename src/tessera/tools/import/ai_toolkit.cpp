@@ -113,12 +113,41 @@ void toolkit_batch(Translator& t) {
   if (!options.empty()) t.set_batch(count, options, how);
 }
 
+void toolkit_loss(Translator& t, const Given& g) {
+  if (g.value != "mse" && g.value != "mae" && g.value != "pseudo_huber")
+    return t.refuse(g.name, "mse, mae and pseudo_huber are there: see diffusion.loss");
+  t.set("diffusion.loss", g.value, {g.name});
+  if (g.value == "pseudo_huber") t.set("diffusion.huber_c", "0.01", {g.name}, "its c");
+}
+
+/// Masks are divided by their mean over the batch there, and over each sample here.
+void toolkit_masks(Translator& t) {
+  const std::string path = "datasets.mask_path", alpha = "datasets.alpha_mask";
+  const bool of_files = t.has(path) && !is_false(t.value(path)), of_alpha = !of_files && t.flag(alpha);
+  if (of_files) t.set("data.mask_path", t.value(path), {path});
+  if (of_alpha) t.set("data.alpha_mask", "true", {alpha});
+  for (const std::string& option : {path, alpha})
+    if (t.has(option) && !t.is_answered(option))
+      t.imply(option, of_files ? "datasets.mask_path says where masks are" : "it is off");
+  for (const auto& [option, key] :
+       {std::pair("datasets.invert_mask", "data.invert_mask"), {"datasets.mask_min_value", "data.mask_min_value"}})
+    if (t.has(option) && (of_files || of_alpha))
+      t.set(key, t.value(option), {option});
+    else if (t.has(option))
+      t.imply(option, "it belongs to mask_path");
+  if (!of_files && !of_alpha) return;
+  const std::string& option = of_files ? path : alpha;
+  t.set("data.mask_resize", "nearest", {option});
+  t.set("diffusion.normalize_masked_area_loss", "true", {option}, "masks are divided by their mean, of each sample");
+}
+
 void toolkit_together(Translator& t) {
   toolkit_model(t);
   toolkit_base(t);
   toolkit_shapes(t);
   toolkit_frames(t);
   toolkit_batch(t);
+  toolkit_masks(t);
   const std::string name = "config.name", folder = "training_folder";
   if (t.has(name) && t.has(folder))
     t.set("run.out", (fs::path(t.value(folder)) / t.value(name)).string(), {folder, name});
@@ -162,7 +191,7 @@ void ai_toolkit_names(std::vector<Given>& given) {
 }
 
 const Dialect& ai_toolkit_config() {
-  static const Dialect dialect = dialect_of("ai_toolkit", "config", toolkit_together);
+  static const Dialect dialect = dialect_of("ai_toolkit", "config", toolkit_together, {{"loss", plain(toolkit_loss)}});
   return dialect;
 }
 

@@ -36,10 +36,26 @@ void model(Translator& t) {
   if (t.has("model.llm_path")) t.set("data.text_encoder_path", t.value("model.llm_path"), {"model.llm_path"});
 }
 
+void pipe_window(Translator& t) {
+  for (const auto& [name, key] : {std::pair("model.min_t", kLeastTimestep), {"model.max_t", kMostTimestep}})
+    if (t.has(name)) t.set(key, t.value(name), {name});
+}
+
 void pipe_timesteps(Translator& t) {
   const std::string option = "model.timestep_sample_method", method = t.value(option, "logit_normal");
-  const std::string scale = "model.sigmoid_scale";
+  const std::string scale = "model.sigmoid_scale", by_size = "model.flux_shift";
   const double width = t.number(scale, 1);
+  const bool sized = t.flag(by_size) && !t.has("model.shift");
+  if (sized && method == "logit_normal") {
+    t.set("diffusion.timesteps", "flux_shift", {by_size}, "the shift follows from the tokens of a frame");
+    if (t.has(option)) t.imply(option, "flux_shift shifts logit-normal draws");
+    if (t.has(scale)) t.set("diffusion.logit_std", t.value(scale), {scale});
+    return pipe_window(t);
+  }
+  if (sized)
+    t.refuse(by_size, "it shifts logit-normal draws alone: give diffusion.shift");
+  else if (t.has(by_size))
+    t.imply(by_size, t.flag(by_size) ? "model.shift goes before it" : "it is off");
   std::vector<std::string> options;
   if (t.has(option)) options.push_back(option);
   if (t.has(scale) && method == "logit_normal") options.push_back(scale);
@@ -50,8 +66,8 @@ void pipe_timesteps(Translator& t) {
     t.set("diffusion.timesteps",
           width == 1 || method == "uniform" ? method : "logit_normal(0, " + number_text(width) + ")", options);
   if (t.has("model.shift")) t.set("diffusion.shift", t.value("model.shift"), {"model.shift"});
-  for (const auto& [name, key] : {std::pair("model.min_t", kLeastTimestep), {"model.max_t", kMostTimestep}})
-    if (t.has(name)) t.set(key, t.value(name), {name});
+  t.assume("diffusion.shift", "1", "timesteps are not shifted");
+  pipe_window(t);
 }
 
 void adapter(Translator& t) {
@@ -155,6 +171,12 @@ void quantised(Translator& t, const Given& g) {
     t.refuse(g.name, "float8, of a LoRA's frozen base, and bfloat16 are supported");
 }
 
+/// A loss of PyTorch's with the number that it has.
+void pipe_loss(Translator& t, const Given& g, const std::string& kind) {
+  t.set("diffusion.loss", kind, {g.name});
+  t.set("diffusion.huber_c", g.value, {g.name});
+}
+
 void command_together(Translator& t) {
   if (!t.has("--config"))
     throw UserError(Exit::usage, "import", "diffusion-pipe's command without --config", "give --config FILE.toml");
@@ -228,8 +250,33 @@ void repeats(Translator& t, const Given& g) {
     t.refuse(g.name, "each clip is used a whole number of times in an epoch: data.repeats");
 }
 
+void masks(Translator& t, const Given& g) {
+  t.set("data.mask_path", g.value, {g.name});
+  t.set("data.mask_resize", "nearest_exact", {g.name});
+}
+
+/// So many orders of the tags of a caption, of which all are cached; with shuffle_tags one.
+void pipe_captions(Translator& t) {
+  const std::string count = "cache_shuffle_num", one = "shuffle_tags", delimiter = "cache_shuffle_delimiter";
+  const int64_t variants = t.integer(count, 0);
+  if (variants > 0)
+    t.set("data.caption_shuffle", std::to_string(variants), {count});
+  else if (t.has(count))
+    t.imply(count, "it is off");
+  if (variants <= 0 && t.flag(one))
+    t.set("data.caption_shuffle", "1", {one});
+  else if (t.has(one))
+    t.imply(one, t.flag(one) ? "cache_shuffle_num says how many orders" : "it is off");
+  if (!t.has(delimiter)) return;
+  if (variants > 0 || t.flag(one))
+    t.set("data.caption_delimiter", t.value(delimiter), {delimiter});
+  else
+    t.imply(delimiter, "it belongs to cache_shuffle_num");
+}
+
 void pipe_dataset_together(Translator& t) {
   pipe_shapes(t);
+  pipe_captions(t);
   if (t.has("enable_ar_bucket") && !t.is_answered("enable_ar_bucket"))
     t.imply("enable_ar_bucket", "data.buckets lists the shapes; a clip goes to the one that fits best");
   for (const char* name : {"min_ar", "max_ar", "num_ar_buckets", "ar_buckets"})
@@ -242,6 +289,7 @@ const Dialect& diffusion_pipe_config() {
   static const Dialect dialect = dialect_of("diffusion_pipe", "config", pipe_together,
                                             {{"checkpointing", plain(pipe_checkpointing)},
                                              {"other_model_key", plain(other_model_key)},
+                                             {"loss", pipe_loss},
                                              {"quantised", plain(quantised)}});
   return dialect;
 }
@@ -250,8 +298,8 @@ const Dialect& diffusion_pipe_command() {
   return dialect;
 }
 const Dialect& diffusion_pipe_dataset() {
-  static const Dialect dialect =
-      dialect_of("diffusion_pipe", "dataset", pipe_dataset_together, {{"repeats", plain(repeats)}});
+  static const Dialect dialect = dialect_of("diffusion_pipe", "dataset", pipe_dataset_together,
+                                            {{"repeats", plain(repeats)}, {"masks", plain(masks)}});
   return dialect;
 }
 

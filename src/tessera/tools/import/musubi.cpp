@@ -51,35 +51,90 @@ void musubi_models(Translator& t) {
   }
 }
 
+/// What the density of kind sigma is, whose indices count from the noise.
+void musubi_density(Translator& t, const std::string& scheme, std::vector<std::string> options) {
+  if (!t.has("--weighting_scheme")) return;
+  options.push_back("--weighting_scheme");
+  const double mean = t.number("--logit_mean", 0), deviation = t.number("--logit_std", 1);
+  if (scheme == "mode") {
+    t.set("diffusion.timesteps", "mode", options);
+    if (t.has("--mode_scale")) t.set("diffusion.mode_scale", t.value("--mode_scale"), {"--mode_scale"});
+    return;
+  }
+  for (const char* option : {"--logit_mean", "--logit_std"})
+    if (t.has(option)) options.push_back(option);
+  t.set("diffusion.timesteps",
+        mean == 0 && deviation == 1
+            ? "logit_normal"
+            : "logit_normal(" + number_text(mean == 0 ? 0 : -mean) + ", " + number_text(deviation) + ")",
+        options, "indices count from the noise");
+}
+
 void musubi_timesteps(Translator& t) {
-  const std::string option = "--timestep_sampling", shift = "--discrete_flow_shift", scale = "--sigmoid_scale";
-  const std::string sampling = t.value(option, "sigma");
+  const std::string option = "--timestep_sampling", shift = "--discrete_flow_shift", scale = "--sigmoid_scale",
+                    weighting = "--weighting_scheme", strata = "--num_timestep_buckets";
+  const std::string sampling = t.value(option, "sigma"), scheme = t.value(weighting, "none");
+  const bool density = sampling == "sigma" && (scheme == "logit_normal" || scheme == "mode"),
+             sized = sampling == "flux_shift" || sampling == "qwen_shift", mixed = sampling.starts_with("qinglong_"),
+             normal = sampling == "logsnr" || mixed;
   const double width = t.number(scale, 1);
   std::vector<std::string> options;
-  for (const std::string& name : {option, scale})
-    if (t.has(name)) options.push_back(name);
-  if (sampling == "sigma" && t.has(option))
+  if (t.has(option)) options.push_back(option);
+  if (t.has(scale) && !sized && !normal) options.push_back(scale);
+  if (density)
+    musubi_density(t, scheme, t.has(option) ? std::vector<std::string>{option} : std::vector<std::string>());
+  else if (sampling == "sigma" && t.has(option))
     t.set("diffusion.timesteps", "uniform", options, "indices of the table are drawn uniformly");
   else if (sampling == "sigmoid" || sampling == "shift")
     t.set("diffusion.timesteps", width == 1 ? "logit_normal" : "logit_normal(0, " + number_text(width) + ")", options);
-  else if (sampling == "uniform")
-    t.set("diffusion.timesteps", "uniform", options);
+  else if (sampling == "uniform" || sized || sampling == "logsnr" || sampling == "qinglong_flux" ||
+           sampling == "qinglong_qwen")
+    t.set("diffusion.timesteps", sampling, options);
   else if (t.has(option))
-    t.refuse(option, "sigma, uniform, sigmoid and shift are supported");
-  if (t.has(scale) && sampling != "sigmoid" && sampling != "shift")
+    t.refuse(option, "sigma, uniform, sigmoid, shift, flux_shift, qwen_shift, logsnr and qinglong are supported");
+  if (t.has(scale) && sized)
+    t.set("diffusion.logit_std", t.value(scale), {scale});
+  else if (t.has(scale) && mixed && width != 1)
+    t.refuse(scale, "the sigmoid of a qinglong mixture has a scale of 1");
+  else if (t.has(scale) && sampling != "sigmoid" && sampling != "shift")
     t.imply(scale, "it belongs to --timestep_sampling sigmoid and shift");
+  for (const auto& [name, key] :
+       {std::pair("--logit_mean", "diffusion.logit_mean"), {"--logit_std", "diffusion.logit_std"}})
+    if (t.has(name) && normal)
+      t.set(key, t.value(name), {name});
+    else if (t.has(name) && !t.is_answered(name))
+      t.imply(name, "it belongs to logit_normal, logsnr and qinglong");
+  if (t.has("--mode_scale") && !t.is_answered("--mode_scale"))
+    t.imply("--mode_scale", "it belongs to --weighting_scheme mode");
+  if (t.has(weighting) && !density) {
+    if (scheme == "sigma_sqrt" || scheme == "cosmap")
+      t.set("diffusion.weighting", scheme, {weighting});
+    else if (scheme == "none" || scheme == "logit_normal" || scheme == "mode")
+      t.imply(weighting, scheme == "none" ? "losses are not weighted" : "it shapes the draws of kind sigma alone");
+    else
+      t.refuse(weighting, "none, logit_normal, mode, sigma_sqrt and cosmap are there");
+  }
+  if (t.has(strata)) {
+    if (t.integer(strata, 0) > 1 && sampling != "sigma")
+      t.set("diffusion.strata", t.value(strata), {strata});
+    else
+      t.imply(strata, sampling == "sigma" ? "kind sigma has no buckets" : "it is off");
+  }
   // The table that `sigma` draws from is shifted for sampling alone.
   if (t.has(shift) && sampling == "shift") return t.set("diffusion.shift", t.value(shift), {shift});
   if (t.has(shift))
     t.imply(shift, "it belongs to --timestep_sampling shift; " + sampling + " is not shifted in training");
   t.assume("diffusion.timesteps", "uniform", "musubi-tuner's kind, sigma");
-  t.assume("diffusion.shift", "1", "timesteps are not shifted");
+  if (!sized && !mixed) t.assume("diffusion.shift", "1", "timesteps are not shifted");
 }
 
 /// 0..1000, as shares; of sigma they are indices from the noise's end.
 void musubi_window(Translator& t) {
   const std::string kind = t.value("--timestep_sampling", "sigma"), shaped = "--preserve_distribution_shape";
-  const bool indices = kind == "sigma", squeezed = !indices && kind != "uniform" && !t.flag(shaped);
+  const std::string scheme = t.value("--weighting_scheme", "none");
+  const bool indices = kind == "sigma",
+             even = indices ? scheme != "logit_normal" && scheme != "mode" : kind == "uniform";
+  const bool squeezed = !even && (indices || !t.flag(shaped));
   if (t.has(shaped)) t.imply(shaped, squeezed ? "it is off" : "draws outside of the window are drawn again");
   for (const auto& [option, at_its_end, from_noise] : {std::tuple("--min_timestep", kLeastTimestep, kMostTimestep),
                                                        {"--max_timestep", kMostTimestep, kLeastTimestep}}) {
@@ -423,6 +478,12 @@ void extraction(Translator& t) {
   if (t.has("max_frames") && mode != "full") t.imply("max_frames", "it belongs to frame_extraction = full");
 }
 
+/// Masks beside the clips, whose area alone counts.
+void mask_suffix(Translator& t, const Given& g) {
+  t.set("data.mask_suffix", g.value, {g.name});
+  t.set("diffusion.normalize_masked_area_loss", "true", {g.name}, "the mean is over what trains, of each sample");
+}
+
 void musubi_dataset_together(Translator& t) {
   source(t);
   musubi_shapes(t);
@@ -448,7 +509,8 @@ const Dialect& musubi_command() {
   return dialect;
 }
 const Dialect& musubi_dataset() {
-  static const Dialect dialect = dialect_of("musubi", "dataset", musubi_dataset_together);
+  static const Dialect dialect =
+      dialect_of("musubi", "dataset", musubi_dataset_together, {{"mask_suffix", plain(mask_suffix)}});
   return dialect;
 }
 

@@ -173,7 +173,9 @@ void trainer_timesteps(Translator& t) {
   const bool normal = name == "LOGIT_NORMAL";
   std::vector<std::string> options = {option};
   for (const std::string& of : {weight, bias})
-    if (t.has(of)) normal ? options.push_back(of) : t.imply(of, "it belongs to LOGIT_NORMAL");
+    if (t.has(of))
+      normal || (of == weight && name == "HEAVY_TAIL") ? options.push_back(of)
+                                                       : t.imply(of, "it belongs to LOGIT_NORMAL");
   const double mean = t.number(bias, 0), scale = 1 + t.number(weight, 0);
   if (normal && !(scale > 0))
     for (const std::string& of : options) t.refuse(of, "a deviation is above 0");
@@ -182,10 +184,12 @@ void trainer_timesteps(Translator& t) {
           mean == 0 && scale == 1 ? "logit_normal"
                                   : "logit_normal(" + number_text(mean) + ", " + number_text(scale) + ")",
           options);
-  else if (t.has(option) && name == "UNIFORM")
-    t.set("diffusion.timesteps", "uniform", {option});
+  else if (t.has(option) && (name == "UNIFORM" || name == "COS_MAP"))
+    t.set("diffusion.timesteps", name == "UNIFORM" ? "uniform" : "cosmap", {option});
+  else if (name == "HEAVY_TAIL")
+    t.set("diffusion.timesteps", "mode", {option}), t.set("diffusion.mode_scale", t.value(weight, "0"), options);
   else if (t.has(option))
-    t.refuse(option, "UNIFORM and LOGIT_NORMAL are there");
+    t.refuse(option, "UNIFORM, LOGIT_NORMAL, HEAVY_TAIL and COS_MAP are there");
   // Strengths count before the shift, and draws are squeezed between them, which cuts uniform ones alone.
   const double s = t.number(shift, 1);
   for (const auto& [of, key, open] :
@@ -199,6 +203,56 @@ void trainer_timesteps(Translator& t) {
     else
       t.refuse(of, "draws are squeezed by it there: " + std::string(key) + " cuts them off, after the shift");
   }
+}
+
+/// A sum of errors by their strengths.
+void trainer_loss(Translator& t) {
+  const std::string delta = "huber_delta";
+  std::vector<std::string> options;
+  std::string sum;
+  bool plain = true, huber = false;
+  for (const auto& [option, kind, usual] : {std::tuple("mse_strength", "mse", 1.0),
+                                            {"mae_strength", "mae", 0.0},
+                                            {"log_cosh_strength", "log_cosh", 0.0},
+                                            {"huber_strength", "true_huber", 0.0}}) {
+    const double strength = t.number(option, usual);
+    if (t.has(option)) options.push_back(option);
+    plain = plain && strength == usual;
+    if (strength == 0) continue;
+    sum += std::string(kind) + "=" + number_text(strength) + kListSeparator;
+    huber = huber || std::string(kind) == "true_huber";
+  }
+  if (plain)
+    for (const std::string& option : options) t.imply(option, "the loss is the squared error");
+  else if (sum.empty())
+    for (const std::string& option : options) t.refuse(option, "a loss of nothing trains nothing");
+  else
+    t.set("diffusion.loss", sum, options);
+  if (!t.has(delta)) return;
+  if (huber)
+    t.set("diffusion.huber_c", t.value(delta), {delta});
+  else
+    t.imply(delta, "it belongs to huber_strength");
+}
+
+void trainer_masks(Translator& t) {
+  const std::string on = "masked_training";
+  const bool masked = t.flag(on);
+  if (masked) {
+    t.set("data.mask_suffix", "-masklabel.png", {on});
+    t.set("data.mask_resize", "bilinear", {on});
+  } else if (t.has(on)) {
+    t.imply(on, "it is off");
+  }
+  for (const auto& [option, key, usual] : {std::tuple("unmasked_probability", "diffusion.unmasked_probability", "0.1"),
+                                           {"unmasked_weight", "diffusion.unmasked_weight", "0.1"},
+                                           {"normalize_masked_area_loss", "diffusion.normalize_masked_area_loss", ""}})
+    if (t.has(option) && masked)
+      t.set(key, t.value(option), {option});
+    else if (t.has(option))
+      t.imply(option, "it belongs to masked_training");
+    else if (masked && *usual)
+      t.assume(key, usual, "OneTrainer's");
 }
 
 /// Saved weights and backups are both checkpoints here; NEVER and minutes are no steps.
@@ -258,6 +312,8 @@ void trainer_together(Translator& t) {
   trainer_amount(t);  // a warm-up may be a share of its steps
   trainer_schedule(t);
   trainer_timesteps(t);
+  trainer_loss(t);
+  trainer_masks(t);
   trainer_checkpoints(t);
   if (const Given* type = t.find("train_dtype")) {
     static const std::map<std::string, const char*> kTypes = {

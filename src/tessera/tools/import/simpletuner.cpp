@@ -89,6 +89,20 @@ void tuner_timesteps(Translator& t) {
     t.set("diffusion.shift", t.value(shift), {shift});
 }
 
+void tuner_loss(Translator& t) {
+  const std::string option = "loss_type", kind = t.value(option, "l2"), schedule = "huber_schedule", c = "huber_c";
+  const bool soft = kind == "huber" || kind == "smooth_l1";
+  if (t.has(option) && (soft || kind == "l2"))
+    t.set("diffusion.loss", soft ? kind : "mse", {option});
+  else if (t.has(option))
+    t.refuse(option, "l2, huber and smooth_l1 are there: see diffusion.loss");
+  for (const auto& [name, key] : {std::pair(schedule, "diffusion.huber_schedule"), {c, "diffusion.huber_c"}})
+    if (t.has(name) && soft)
+      t.set(key, t.value(name), {name});
+    else if (t.has(name))
+      t.imply(name, "it belongs to loss_type huber");
+}
+
 void tuner_amount(Translator& t) {
   std::vector<std::string> options;
   int64_t batch = 1;
@@ -123,8 +137,10 @@ void tuner_shapes(Translator& t) {
     if (t.has(type)) t.imply(type, "resolution says nothing");
     return;
   }
-  if (kind != "pixel" && kind != "pixel_area" && kind != "area")
+  if (kind != "pixel" && kind != "pixel_area" && kind != "area") {
+    if (t.has(number)) t.set("data.frames", frames, {number});
     return t.refuse(type, "pixel, pixel_area and area are known"), t.imply(side, "resolution_type says of what");
+  }
   constexpr double kMegapixel = 1e6;
   const double given = t.number(side, 512);
   const int64_t pixels = kind == "area"
@@ -145,13 +161,37 @@ void tuner_shapes(Translator& t) {
   }
 }
 
+/// Variants of a caption with its tags in other orders.
+void tuner_shuffle(Translator& t) {
+  const std::string on = "caption_shuffle.enable", count = "caption_shuffle.count",
+                    start = "caption_shuffle.position_start";
+  const bool shuffles = t.flag(on);
+  if (shuffles)
+    t.set("data.caption_shuffle", t.value(count, "1"),
+          t.has(count) ? std::vector<std::string>{on, count} : std::vector<std::string>{on});
+  else
+    for (const std::string& option : {on, count})
+      if (t.has(option)) t.imply(option, "it is off");
+  if (!t.has(start)) return;
+  if (shuffles)
+    t.set("data.keep_tokens", t.value(start), {start});
+  else
+    t.imply(start, "tags are not shuffled");
+}
+
 void tuner_dataset_together(Translator& t) {
   if (t.has("repeats"))
     t.set("data.repeats", std::to_string(t.integer("repeats", 0) + 1), {"repeats"}, "0 is one pass there");
   tuner_shapes(t);
-  const std::string prompt = "instance_prompt";
-  if (!t.has(prompt)) return;
-  if (t.value("caption_strategy") == "instanceprompt")
+  tuner_shuffle(t);
+  const std::string prompt = "instance_prompt", in_front = "prepend_instance_prompt";
+  const bool alone = t.value("caption_strategy") == "instanceprompt", before = t.flag(in_front) && t.has(prompt);
+  if (before && !alone)
+    t.set("data.caption_prefix", t.value(prompt) + " ", {prompt, in_front}, "in front of every caption");
+  else if (t.has(in_front))
+    t.imply(in_front, before ? "the prompt is the whole caption" : "there is nothing to put in front");
+  if (!t.has(prompt) || t.is_answered(prompt)) return;
+  if (alone)
     t.set("data.caption", t.value(prompt), {prompt});
   else
     t.imply(prompt, "it belongs to caption_strategy instanceprompt");
@@ -178,8 +218,14 @@ void tuner_datasets(Translator& t) {
       return found == options.end() ? std::string() : found->value;
     };
     const std::string type = value("dataset_type"), shown = file + ", entry " + entry + " (" + value("id") + ")";
-    if (type == "eval" && !is_true(value("disabled"))) {
-      t.warn_of(shown, "there is no held-out loss: it is not trained on, and not measured");
+    const bool off = is_true(value("disabled")), measured = type == "eval" && !t.flag("eval_loss_disable") && !off;
+    const std::string folder = value("instance_data_dir"), conditioning = value("conditioning_type");
+    if (measured && t.integer("eval_steps_interval", 0) > 0 && !folder.empty()) {
+      t.result().set("eval.path", folder, shown);
+    } else if (type == "eval" && !off) {
+      t.warn_of(shown, "it is not trained on, and not measured: set eval.path and eval.every");
+    } else if (type == "conditioning" && (conditioning == "mask" || conditioning == "segmentation") && !off) {
+      t.result().set("data.mask_path", folder, shown + ": masks by the names of clips");
     } else if (is_true(value("disabled")) || (type != "" && type != "image" && type != "video")) {
       t.result().implied.push_back({shown, is_true(value("disabled")) ? "it is disabled" : "no data set to train on"});
     } else if (trained) {
@@ -192,9 +238,26 @@ void tuner_datasets(Translator& t) {
   }
 }
 
+/// What data sets of other kinds than those that are trained on leave for the run to say.
+void tuner_beside(Translator& t) {
+  const std::string interval = "eval_steps_interval", off = "eval_loss_disable", share = "masked_loss_probability";
+  const bool measured = t.result().find("eval.path"), masked = t.result().find("data.mask_path");
+  if (t.has(interval) && measured)
+    t.set("eval.every", t.value(interval), {interval});
+  else if (t.has(interval))
+    t.warn(interval, "no data set is held out: set eval.path and eval.every");
+  if (t.has(off)) t.imply(off, measured ? "it is off" : "nothing is measured");
+  if (t.has(share) && masked)
+    t.set("diffusion.unmasked_probability", number_text(1 - t.number(share, 1)), {share}, "1 less it");
+  else if (t.has(share))
+    t.imply(share, "no data set is of masks");
+}
+
 void tuner_together(Translator& t) {
   tuner_model(t);
   tuner_datasets(t);
+  tuner_beside(t);
+  tuner_loss(t);
   for (const char* option : {"resolution", "resolution_type"})
     if (t.has(option) && (t.result().find("data.buckets") || t.result().find("data.size")))
       t.imply(option, "the data set says it");

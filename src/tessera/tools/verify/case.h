@@ -156,6 +156,7 @@ CaseResults verify_losses(const CaseContext& context);
 CaseResults verify_eval_loss(const CaseContext& context);
 CaseResults verify_retention(const CaseContext& context);
 CaseResults verify_clip_picks(const CaseContext& context);
+CaseResults verify_captions(const CaseContext& context);
 // Kinds that a model's folder brings.
 CaseResults verify_schedulers(const CaseContext& context);
 /// What `before`, where there is any, checks of the case's other files comes first.

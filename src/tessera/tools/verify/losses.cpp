@@ -85,25 +85,12 @@ struct Latents {
 
 /// Masks of whole pixels on the grid of latents, by the ways of resizing.
 Tensor on_grid(const Tensor& pixels, const std::string& way, int64_t height, int64_t width) {
-  const Tensor planes = pixels.unsqueeze(1), half = planes.to(at::kHalf).to(at::kFloat);
-  const std::array<int64_t, 2> size = {height, width};
-  Tensor grid;
-  if (way == "nearest") grid = at::upsample_nearest2d(half, size);
-  if (way == "nearest_exact") grid = at::_upsample_nearest_exact2d(half, size);
-  if (way == "area") grid = at::adaptive_avg_pool2d(planes, size);
-  if (way == "bicubic") grid = at::upsample_bicubic2d(planes, size, /*align_corners=*/false);
+  if (way.starts_with("nearest")) return diffusion::on_grid(pixels.to(at::kHalf).to(at::kFloat), way, height, width);
+  if (way == "area") return diffusion::on_grid(pixels, way, height, width);
   if (way == "bilinear_antialias")  // a factor of 1/8, whatever the autoencoder's is
-    grid = at::_upsample_bilinear2d_aa(planes, {planes.size(2) / 8, planes.size(3) / 8}, /*align_corners=*/false, 0.125,
-                                       0.125);
-  check_input(grid.defined(), "verify", "mask '" + way + "' is not known to this build");
-  return grid.squeeze(1);
-}
-
-/// A mask that moves, as the autoencoder groups frames: the first alone, then means of four.
-Tensor on_latent_frames(const Tensor& frames, int64_t height, int64_t width) {
-  std::vector<Tensor> groups = {frames.slice(0, 0, 1)};
-  for (int64_t f = 1; f < frames.size(0); f += 4) groups.push_back(frames.slice(0, f, f + 4).mean(0, /*keepdim=*/true));
-  return on_grid(at::cat(groups), "area", height, width);
+    return diffusion::on_grid(pixels, "bilinear", pixels.size(1) / 8, pixels.size(2) / 8);
+  check_input(way == "bicubic", "verify", "mask '" + way + "' is not known to this build");
+  return at::upsample_bicubic2d(pixels.unsqueeze(1), {height, width}, /*align_corners=*/false).squeeze(1);
 }
 
 /// VACE's: the pixels of a latent's place are channels.
@@ -164,7 +151,8 @@ class LossCase {
     }
     const Tensor frames = file_.tensor("in.video_mask").to(at::kFloat);
     check_input(config_.at("frames") == frames.size(0), "verify", file_.label() + ": in.video_mask has other frames");
-    file_.compare("out.video_grid.own_area", on_latent_frames(frames, height(), width()), 1e-6);
+    file_.compare("out.video_grid.own_area",
+                  diffusion::latent_mask(frames, "area", {1, video_.pred.size(2), height(), width()}), 1e-6);
     file_.compare("out.video_grid.vace", as_channels(frames, video_.pred.size(2), config_.at("stride")), 1e-6);
   }
 
@@ -252,9 +240,9 @@ class LossCase {
 
   /// Where ai-toolkit's masks are m, 1 the mean over the batch.
   Tensor ai_mask(const Settings& run) const {
-    const double least = number(run, "mask_min_value");
-    const Tensor mask = on_grid(least + (1 - least) * pixels_, run.at("mask"), height(), width()).to(at::kDouble);
-    return video_.along(mask / mask.mean());
+    const double least = number(run, "mask_min_value");  // lifted before it is rounded to 16 bits
+    const Tensor mask = on_grid(least + (1 - least) * pixels_, run.at("mask"), height(), width());
+    return video_.along(diffusion::mask_weights(mask, {.of_area = true}).to(at::kDouble));
   }
 
   std::vector<Term> ai_terms(const std::string& name, const Settings& run) const {
@@ -353,7 +341,7 @@ class LossCase {
     const double least = run.at("unmasked_weight"), preserved = run.at("masked_prior_preservation_weight");
     Term term{of.pred - of.target, each, of.all(form)};
     if (!masked) return {term};
-    const Tensor mask = of.along(grid("bilinear_antialias")).clamp(least, 1);
+    const Tensor mask = of.along(diffusion::mask_weights(grid("bilinear_antialias"), {.unmasked = least}));
     // The mean over dimensions 1 to 3, which leaves the columns of a video apart, as OneTrainer has it.
     const auto area = [&](const Tensor& m) {
       return normal ? m.mean({1, 2, 3}, /*keepdim=*/true) : at::ones({1}, at::kDouble);

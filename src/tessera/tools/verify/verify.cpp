@@ -51,6 +51,7 @@ Kinds all_kinds() {
                  {"eval_loss", verify_eval_loss},
                  {"retention", verify_retention},
                  {"clip_picks", verify_clip_picks},
+                 {"captions", verify_captions},
                  {"tokenizers", verify_tokenizers},
                  {"aspect_ratios", verify_aspect_ratios},
                  {kPublishedShapes, verify_published_shapes},
