@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <random>
 #include <set>
 
 #include "matrix_cases.h"
 #include "planned_memory.h"
 #include "program.h"
+#include "tessera/base/mesh.h"
 #include "tessera/checkpoint/weights.h"
 
 namespace tessera::testing {
@@ -214,6 +216,92 @@ TEST(PipelinesOfSevenUnits, AreWithinTheirPlansForEveryMicroBatch) {
       ASSERT_EQ(r.code, 0) << r.output;
       expect_planned_peaks(shared().metrics(name).back(), name);
     }
+}
+
+using Flags = std::vector<std::string>;
+
+/// Latents of 48 channels beside a narrow model: what packing a micro-batch takes is no part of the plan.
+void expect_packed_within_plan(int ranks, const std::string& name, Flags more) {
+  Flags flags = {"--run.steps",        "2",  "--model.config.in_dim",   "48", "--model.config.out_dim",  "48",
+                 "--model.config.dim", "96", "--model.config.text_len", "24", "--model.config.text_dim", "64"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  const Result r = shared().train(ranks, name, flags);
+  ASSERT_EQ(r.code, 0) << r.output;
+  std::string run = name;
+  for (const std::string& flag : flags) run += " " + flag;
+  expect_planned_peaks(shared().metrics(name).back(), run);
+}
+
+const Flags kPicturesByLora = {"--train.mode",
+                               "lora",
+                               "--lora.rank",
+                               "5",
+                               "--model.init",
+                               "random",
+                               "--model.config.model_type",
+                               "i2v",
+                               "--model.config.in_dim",
+                               "100",
+                               "--model.config.image_dim",
+                               "24",
+                               "--model.config.image_len",
+                               "5"};
+
+TEST(PackedBatches, AreNoPartOfAPeakThatIsAboveThePlan) {
+  const auto by_lora = [](Flags more) {
+    more.insert(more.begin(), kPicturesByLora.begin(), kPicturesByLora.end());
+    return more;
+  };
+  expect_packed_within_plan(2, "packed-stages",
+                            {"--mesh", "pp=2", "--plan.pipeline", "1f1b", "--train.global_batch", "6", "--data.size",
+                             "64,80", "--model.config.num_layers", "5"});
+  expect_packed_within_plan(
+      3, "packed-lora",
+      by_lora({"--mesh", "pp=3", "--plan.pipeline", "1f1b", "--train.global_batch", "5", "--train.micro_batch", "2",
+               "--data.size", "64,80", "--model.config.num_layers", "6"}));
+  expect_packed_within_plan(4, "packed-unequal",
+                            by_lora({"--mesh", "dp_replicate=2,sp=2", "--train.global_batch", "5", "--plan.activations",
+                                     "offload", "--plan.host_budget", "2GiB"}));
+}
+
+/// Runs of drawn models, batches and schedules on every axis.
+TEST(PackedBatches, OfDrawnRunsAreNoPartOfAPeakThatIsAboveThePlan) {
+  const std::vector<std::string> meshes = {"pp=2",
+                                           "pp=3",
+                                           "pp=2,dp_replicate=2",
+                                           "pp=2,sp=2",
+                                           "pp=2,dp_shard=2",
+                                           "pp=2,cp=2",
+                                           "pp=2,tp=2",
+                                           "dp_replicate=2,sp=2",
+                                           "dp_replicate=3",
+                                           "dp_shard=2,cp=2",
+                                           "dp_shard=3",
+                                           "dp_replicate=2,tp=2"};
+  MatrixPart part("memory of drawn runs", 48);
+  for (const int i : part) {
+    std::mt19937_64 random(static_cast<uint64_t>(i));
+    const auto draw = [&](int64_t least, int64_t most) {
+      return least + static_cast<int64_t>(random() % static_cast<uint64_t>(most - least + 1));
+    };
+    const auto of = [&](const char* key, int64_t value) { return Flags{key, std::to_string(value)}; };
+    const std::string& mesh = meshes[static_cast<size_t>(i) % meshes.size()];
+    const Mesh ranks = Mesh::parse(mesh);
+    Flags flags = draw(0, 1) ? kPicturesByLora : Flags{};
+    const auto add = [&](const Flags& more) { flags.insert(flags.end(), more.begin(), more.end()); };
+    add({"--mesh", mesh, "--model.config.num_heads", "2"});
+    add(of("--model.config.dim", 4 * draw(11, 35)));
+    add(of("--model.config.ffn_dim", 2 * draw(45, 150)));
+    add(of("--model.config.num_layers", draw(4, 6)));
+    add(of("--train.global_batch", draw(ranks.dp_size(), 4 * ranks.dp_size())));
+    add(of("--train.micro_batch", draw(1, 3)));
+    add({"--data.size", std::to_string(16 * draw(2, 5)) + "," + std::to_string(16 * draw(2, 5))});
+    const char* schedules[] = {"1f1b", "interleaved", "zero_bubble", "gpipe"};
+    if (ranks[Axis::pp] > 1) add({"--plan.pipeline", schedules[draw(0, 3)]});
+    const char* policies[] = {"keep", "recompute", "rebuild", "offload"};
+    add({"--plan.activations", policies[draw(0, 3)], "--plan.host_budget", "2GiB"});
+    expect_packed_within_plan(ranks.world(), "drawn-" + std::to_string(i), flags);
+  }
 }
 
 /// What rests elsewhere, or leaves between forward and backward.

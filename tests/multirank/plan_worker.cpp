@@ -192,27 +192,34 @@ struct Case {
   mutable std::optional<testing::DrawnWeights> weights;
 };
 
-/// A batch as loading leaves it: without what packing it took, which is the test's own.
-net::Batch copy_of(net::Batch batch) {
-  for (Tensor& t : batch.inputs) t = t.clone();
-  batch.tokens.change_tables([](const Tensor& t) { return t.clone(); });
-  return batch;
-}
-
-/// Batches that are there, and what becomes of a prediction.
+/// Batches that are there, and what becomes of a prediction. Like the objective that trains it has targets, here without
+/// values, from the load of a micro-batch to its loss.
 class Given final : public net::Objective {
  public:
   using Gradient = std::function<Tensor(const Tensor& prediction, int micro)>;
-  Given(const std::vector<net::Batch>& batches, Gradient gradient)
-      : batches_(batches), gradient_(std::move(gradient)) {}
-  net::Batch batch(int micro) override { return copy_of(batches_.at(static_cast<size_t>(micro))); }
+  using Targets = std::function<std::vector<Tensor>(const net::Batch& batch)>;
+  Given(const std::vector<net::Batch>& batches, Targets targets, Gradient gradient)
+      : batches_(batches), targets_of_(std::move(targets)), gradient_(std::move(gradient)) {}
+  net::Batch batch(int micro) override {
+    const net::Batch& batch = batches_.at(static_cast<size_t>(micro));
+    targets_[micro] = targets_of_(batch);
+    return batch;
+  }
+  std::vector<Tensor*> compared(int micro) override {
+    std::vector<Tensor*> all;
+    for (Tensor& rows : targets_.at(micro)) all.push_back(&rows);
+    return all;
+  }
   Tensor gradient(const Tensor& prediction, const net::Batch&, int micro) override {
+    const auto targets = targets_.extract(micro);
     return gradient_(prediction.cpu(), micro).to(prediction.device());
   }
 
  private:
   const std::vector<net::Batch>& batches_;
+  const Targets targets_of_;
   const Gradient gradient_;
+  std::map<int, std::vector<Tensor>> targets_;
 };
 
 std::vector<std::string> prefixes_of(const net::Denoiser& model) {
@@ -455,9 +462,22 @@ void check(const Case& c, comm::Comm& comm, int rank) {
       const Meter::Scope scope(Part::states);  // the test's own
       outputs.push_back(prediction.clone());
     }
-    return c.loss_gradient(prediction, c.target(dp_rank, micro, prediction));
+    const Tensor target = [&] {
+      const Meter::Scope scope(Part::host);  // likewise
+      return c.target(dp_rank, micro, prediction);
+    }();
+    return c.loss_gradient(prediction, target);
   };
-  Given objective(batches, gradient);
+  const bool has_loss = store.owns(store.units() - 1);
+  const auto targets = [&](const net::Batch& batch) {
+    std::vector<Tensor> rows;
+    const plan::TokenRange here = plan::token_share(batch.tokens.total(), c.plan.mesh, rank);
+    const std::vector<int64_t> offsets = batch.tokens.local_offsets(here.begin, here.end);
+    for (size_t s = 0; has_loss && s + 1 < offsets.size(); ++s)
+      rows.push_back(at::empty({offsets[s + 1] - offsets[s], spec.prediction_row / 4}));
+    return rows;
+  };
+  Given objective(batches, targets, gradient);
   const net::StepControl control{1, 1e-3, 0.5};
   Pass pass;
   double norm = 0;
@@ -512,8 +532,7 @@ void check(const Case& c, comm::Comm& comm, int rank) {
     if (just_in_time && step == 2) engine.update(programs.updates, step);
     look("the end of the step");
     check_disk();
-    const bool has_output = store.owns(store.units() - 1);
-    expect(outputs.size() == (has_output ? expected.outputs.size() : 0), "the loss has seen other micro-batches");
+    expect(outputs.size() == (has_loss ? expected.outputs.size() : 0), "the loss has seen other micro-batches");
     for (size_t m = 0; m < outputs.size(); ++m)
       expect(alike(c, outputs[m], expected.outputs[m]), "the output of micro-batch " + std::to_string(m) + " differs");
     for (int u = 0; u < store.units(); ++u)
@@ -538,9 +557,8 @@ void check(const Case& c, comm::Comm& comm, int rank) {
   const int64_t own_peak = plan::memory_curve(own_spec, c.plan, own_programs.train->schedule, rank, arena).peak;
   const std::string numbers = std::to_string(peak) + " bytes at " + at + ", predicted " + std::to_string(curve.peak) +
                               " at " + curve.at_name + " and " + std::to_string(own_peak) + " from its own share";
-  // The plan counts the targets of a micro-batch until its loss, which this test keeps elsewhere.
-  const bool has_loss = store.owns(store.units() - 1);
-  const auto expected_peak = static_cast<double>(own_peak - (has_loss ? own_spec.targets : 0));
+  // The plan counts the targets of a micro-batch from its load on, and a device has them from its loss on.
+  const auto expected_peak = static_cast<double>(own_peak - (device::used() ? own_spec.targets : 0));
   const auto least = static_cast<int64_t>(testing::planned_share(static_cast<double>(own_peak)) * expected_peak);
   expect(peak <= curve.peak, "takes more than the plan says: " + numbers);
   expect(peak >= least, "takes less than the plan says: " + numbers);

@@ -51,6 +51,14 @@ TEST(Schedule, WhatIsPlannedIsExecutedWithReplicasMicroBatchesAndRecompute) {
 }
 TEST(Schedule, WhatIsPlannedIsExecutedOnOneRank) { expect_planned_is_executed(1, "dp_shard=1", {}); }
 
+/// Replicas with other numbers of samples offload other numbers of bytes.
+TEST(Schedule, WhatIsPlannedIsExecutedWithUnequalBatchesWhoseActivationsAreOffloaded) {
+  for (const char* mesh : {"dp_replicate=2,sp=2", "dp_replicate=2,pp=2"})
+    expect_planned_is_executed(4, mesh,
+                               {"--train.global_batch", "5", "--train.micro_batch", "2", "--plan.activations",
+                                "offload", "--plan.host_budget", "2GiB"});
+}
+
 TEST(Schedule, WhatIsPlannedIsExecutedWithUpdatesJustInTime) {
   expect_planned_is_executed(2, "dp_shard=2", {"--plan.states", "host", "--plan.update", "just_in_time"});
 }

@@ -23,15 +23,10 @@ bool depends_on_more(const plan::Traffic& t) {
          (t.rows == plan::Rows::context && t.purpose == "norms");
 }
 
-/// Ranks that share its tokens pack a micro-batch in host memory and copy their share of it, targets too.
+/// This rank's share of a micro-batch, in host memory: what packing takes meanwhile depends on the family, and no plan counts it.
 net::Batch packed(net::Objective& objective, int micro, const Parallel& parallel) {
-  if (!parallel.cuts_tokens()) return objective.batch(micro);
-  const net::Batch whole = [&] {
-    const Meter::Scope host(Part::host);
-    return objective.batch(micro);
-  }();
-  for (Tensor* compared : objective.compared(micro)) *compared = compared->clone();
-  return slice(whole, parallel);
+  const Meter::Scope host(Part::host);
+  return slice(objective.batch(micro), parallel);
 }
 
 /// The first unit whose backward runs (plan::backward_from).
@@ -347,13 +342,19 @@ void Interpreter::recompute(ScheduleRun& run, const plan::Instruction& in) {
 MicroRun& Interpreter::load(ScheduleRun& run, int index) {
   MicroRun& micro = run.micros[index];
   if (std::exchange(micro.loaded, true)) return micro;
-  net::Batch batch = run.batches ? slice((*run.batches)[index], parallel_) : packed(*run.objective, index, parallel_);
+  const bool train = run.batches == nullptr;
+  net::Batch batch = train ? packed(*run.objective, index, parallel_) : slice((*run.batches)[index], parallel_);
   run.tokens[index] = batch.tokens.total();
   run.samples[index] = static_cast<int64_t>(batch.tokens.offsets.size()) - 1;
+  if (messages_.active()) {
+    micro.shapes = boundary_shapes(units_, batch);
+    if (!run.plan().owns(rank_, 0)) batch.inputs.clear();
+  }
+  // On a CPU the device's memory is the host's, and what was packed counted there.
+  if (train && !far_) batch = copy_of(std::move(batch));
+  if (train && (!far_ || parallel_.cuts_tokens()))  // else a share of them keeps all in memory
+    for (Tensor* compared : run.objective->compared(index)) *compared = compared->clone();
   micro.batch = on_device(std::move(batch), store_.device(), uploads_);
-  if (!messages_.active()) return micro;
-  micro.shapes = boundary_shapes(units_, micro.batch);
-  if (!run.plan().owns(rank_, 0)) micro.batch.inputs.clear();
   return micro;
 }
 

@@ -279,7 +279,10 @@ class Probe {
     spec.prediction_row = stream[0].size(-1) * static_cast<int64_t>(stream[0].element_size());
     for (const Tensor& t : cond) spec.conditioning.push_back(round_up(static_cast<int64_t>(t.nbytes()), 64));
     spec.loss_grad = spec.loss_peak = allocated_bytes(stream);
-    if (options_.train) spec.targets = (options_.masked ? 2 : 1) * allocated_bytes(stream);
+    const std::vector<int64_t> rows = tokens_.local_offsets();
+    const int64_t each = options_.masked ? 2 : 1;  // a mask's weights are as large as the target
+    for (size_t s = 0; options_.train && s + 1 < rows.size(); ++s)  // each sample has its own
+      spec.targets += each * round_up((rows[s + 1] - rows[s]) * spec.prediction_row, 64);
     spec.resident = 64 * static_cast<int64_t>(units_.size());  // anchors
     return spec;
   }

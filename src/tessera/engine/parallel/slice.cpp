@@ -79,6 +79,12 @@ net::Batch slice(net::Batch batch, const Parallel& parallel) {
   return batch;
 }
 
+net::Batch copy_of(net::Batch batch) {
+  for (Tensor& input : batch.inputs) input = copy_of(input);
+  batch.tokens.change_tables([](const Tensor& t) { return t.clone(); });
+  return batch;
+}
+
 net::Batch on_device(net::Batch batch, at::Device device, Uploads& uploads) {
   const auto moved = [&](const Tensor& t) { return uploads.bring(t, device); };
   for (Tensor& input : batch.inputs)

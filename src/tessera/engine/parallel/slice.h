@@ -14,6 +14,9 @@ namespace tessera::engine {
 /// fewer tokens than ranks that share them.
 net::Batch slice(net::Batch batch, const Parallel& parallel);
 
+/// The batch with inputs and tables of its own.
+net::Batch copy_of(net::Batch batch);
+
 /// The batch with its inputs and tables on the device; what only the host reads stays there.
 net::Batch on_device(net::Batch batch, at::Device device, Uploads& uploads);
 

@@ -43,12 +43,6 @@ const ActivationWalk::Costs& ActivationWalk::costs(int micro) const {
 }
 
 int64_t ActivationWalk::run(const Instruction& in) {
-  loading_ = 0;
-  const int64_t highest = highest_in(in);
-  return std::max(highest, loading_);
-}
-
-int64_t ActivationWalk::highest_in(const Instruction& in) {
   const int64_t before = live_;
   const auto& [model, units] = costs(in.micro);
   switch (in.op) {
@@ -117,15 +111,13 @@ ActivationWalk::Facts ActivationWalk::facts(const ModelSpec& model, int unit) co
   return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved, 0, &graph};
 }
 
-/// Returns the micro-batch and loads its inputs at the rank's first use of it. Later stages load all of it as well, but
-/// keep only what the tokens need.
+/// Returns the micro-batch and loads its inputs at the rank's first use of it. Later stages have only what the tokens need.
 ActivationWalk::Micro& ActivationWalk::load(int micro) {
   const auto [it, is_new] = micros_.try_emplace(micro);
   if (is_new) {
     const ModelSpec& model = costs(micro).model;
     it->second.inputs = has_first_ ? model.inputs : model.tables;
     live_ += it->second.inputs + (train_ && has_last_ ? model.targets : 0);
-    loading_ = live_ + model.inputs - it->second.inputs;
   }
   return it->second;
 }
@@ -157,7 +149,9 @@ int64_t ActivationWalk::backward(int unit, int micro) {
     m.received_by = -1;
   }
   const GraphCost& graph = *units[unit].graph;
-  const int64_t peak = live_ + (defers_ ? graph.deferred_peak : graph.backward_peak);
+  // A message that is under way still holds what the graph, else alone with it, would let go of on its way.
+  const int64_t beside = m.held.contains(unit) ? 0 : units[unit].saved_out;
+  const int64_t peak = live_ + beside + (defers_ ? graph.deferred_peak : graph.backward_peak);
   live_ += defers_ ? graph.deferred : 0;
   live_ -= units[unit].kept + units[unit].rebuilt;
   if (units[unit].saved_out > 0) live_ -= std::exchange(m.held[unit], 0);

@@ -45,7 +45,6 @@ class ActivationWalk {
     std::map<int, int64_t> held = {};    // by unit: what its graph holds of an output that others let go of; 0: no more
   };
 
-  int64_t highest_in(const Instruction& in);
   Facts facts(const ModelSpec& model, int unit) const;
   const Costs& costs(int micro) const;
   Micro& load(int micro);
@@ -70,7 +69,6 @@ class ActivationWalk {
   std::map<int, Micro> micros_;
   std::pair<int, int> sent_ = {-1, -1};  // unit and micro-batch of the last output sent on, until it is dropped
   int64_t live_ = 0;
-  int64_t loading_ = 0;  // peak while the instruction's micro-batch was loaded, 0 if it was not
 };
 
 }  // namespace tessera::plan
