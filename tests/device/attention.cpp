@@ -53,6 +53,7 @@ class Call {
   Tensor back_as(const Tensor& like, const Tensor& values) {
     return host_.back(at::empty_like(host_.of(like)).copy_(values));
   }
+  Tensor like(const Tensor& operand) { return host_.back(at::empty_like(host_.of(operand))); }
   Tensor back(const Tensor& values) { return host_.back(values.contiguous()); }
 
  private:
@@ -63,8 +64,16 @@ class Call {
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor>;
 using Backward = std::tuple<Tensor, Tensor, Tensor>;
 
+/// Of so many products of queries and keys, each of all with all.
+double flops_of(const Tensor& q, const Tensor& k, int products) {
+  return 2.0 * products * static_cast<double>(q.numel()) * static_cast<double>(k.size(2));
+}
+
 /// q, k, v [samples, heads, rows, d].
 std::pair<Tensor, Tensor> batched(Call& call, const Tensor& q, const Tensor& k, const Tensor& v, double scale) {
+  timeline().computes(flops_of(q, k, 2));
+  if (sizes_alone())
+    return {call.like(q), at::empty({q.size(0), q.size(1), q.size(2)}, at::device(at::kMeta).dtype(at::kFloat))};
   std::vector<Tensor> outs, sums;
   for (int64_t s = 0; s < q.size(0); ++s) {
     const auto [out, lse] = plain(call.floats(q)[s], call.floats(k)[s], call.floats(v)[s], scale);
@@ -75,6 +84,8 @@ std::pair<Tensor, Tensor> batched(Call& call, const Tensor& q, const Tensor& k, 
 /// lse [samples, heads, rows].
 Backward batched_backward(Call& call, const Tensor& up, const Tensor& q, const Tensor& k, const Tensor& v,
                           const Tensor& out, const Tensor& lse, double scale) {
+  timeline().computes(flops_of(q, k, 5));
+  if (sizes_alone()) return {call.like(q), call.like(k), call.like(v)};
   std::vector<Tensor> dq, dk, dv;
   const auto floats = [&](const Tensor& t, int64_t s) { return call.floats(t)[s]; };
   for (int64_t s = 0; s < q.size(0); ++s) {

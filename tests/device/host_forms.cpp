@@ -78,9 +78,10 @@ Tensor HostForms::back(const Tensor& result) {
     if (form.host.is_same(result)) return form.device;
   if (const Storage storage = storage_behind(result.storage())) return over(storage, kDeviceKeys, result);
   Tensor out = empty_on_device(result.sizes(), result.strides(), result.scalar_type(), device());
-  if (result.numel() == 0 || sizes_alone()) return out;
-  const int64_t bytes = bytes_spanned(result);
+  if (result.numel() == 0) return out;
   timeline().also({use_of(out, true)});
+  if (sizes_alone()) return out;
+  const int64_t bytes = bytes_spanned(result);
   std::memcpy(memory().shadow_bytes(out.storage().data(), bytes), result.const_data_ptr(), bytes);
   return out;
 }

@@ -88,7 +88,7 @@ class Devices {
 /// What an operator reads and writes, by its schema: an operand that a result is a view of is not touched.
 class Touched {
  public:
-  explicit Touched(const std::string& name) : name_(name) {}
+  Touched(const std::string& name, const std::string& work) : name_(name), work_(work) {}
 
   void add(const IValue& value, const c10::Argument& argument) {
     const c10::AliasInfo* alias = argument.alias_info();
@@ -100,7 +100,7 @@ class Touched {
       for (const auto& t : value.toOptionalTensorVector()) add(t.value_or(Tensor()), alias != nullptr);
   }
   /// Before the operator, of what it is given.
-  void begin() const { timeline().begin(name_, reads_); }
+  void begin() const { timeline().begin(work_, reads_); }
   /// After it, when results have their memory.
   void end() const {
     std::vector<Use> writes;
@@ -124,7 +124,7 @@ class Touched {
       reads_.push_back(use_of(t, false));
   }
 
-  const std::string& name_;
+  const std::string &name_, &work_;
   std::vector<Use> reads_;
   std::vector<Tensor> written_;
 };
@@ -140,13 +140,53 @@ bool host_must_wait(const c10::FunctionSchema& schema) {
   });
 }
 
+/// What the timeline calls an operator, and the operations of a product.
+struct Work {
+  std::string name;
+  double flops = 0;
+};
+/// Products of fp32 have a name of their own: a GPU has another rate for them.
+Work work_of(const std::string& name, const Stack& stack, size_t first) {
+  static const std::map<std::string, size_t> left_operand = {
+      {"aten::mm", 0}, {"aten::bmm", 0}, {"aten::addmm", 1}, {"aten::baddbmm", 1}};
+  const auto found = left_operand.find(name);
+  if (found == left_operand.end()) return {name};
+  const Tensor &a = stack[first + found->second].toTensor(), &b = stack[first + found->second + 1].toTensor();
+  return {a.scalar_type() == at::kFloat ? name + " of fp32" : name,
+          2 * static_cast<double>(a.numel()) * static_cast<double>(b.size(-1))};
+}
+
+/// With sizes alone: whether LibTorch cannot say the sizes of the result without computing it. It then is what it was made as
+/// (abs), or in the table below.
+bool lacks_meta_form(const c10::OperatorHandle& op) {
+  return sizes_alone() && !op.hasKernelForDispatchKey(c10::DispatchKey::Meta) &&
+         !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+}
+void shape_result(const c10::OperatorHandle& op, Stack* stack, size_t first) {
+  const auto& arguments = op.schema().arguments();
+  IValue result;
+  if (op.operator_name() == c10::OperatorName("aten::index_select", "")) {
+    const Tensor& from = (*stack)[first].toTensor();
+    std::vector<int64_t> sizes = from.sizes().vec();
+    sizes[static_cast<size_t>((*stack)[first + 1].toInt())] = (*stack)[first + 2].toTensor().numel();
+    result = at::empty(sizes, from.options());
+  } else {
+    for (size_t i = 0; i < arguments.size(); ++i)
+      if (arguments[i].alias_info() && arguments[i].alias_info()->isWrite()) result = (*stack)[first + i];
+    TORCH_CHECK(!result.isNone(), op.operator_name(), " has no form for sizes alone on the simulated device");
+  }
+  stack->resize(first);
+  stack->push_back(result);
+}
+
 /// Any operator, boxed.
 void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const size_t first = stack->size() - arguments.size();
   HostForms host;
   Devices devices(op.operator_name());
-  Touched touched(op.operator_name().name);
+  const Work work = work_of(op.operator_name().name, *stack, first);
+  Touched touched(op.operator_name().name, work.name);
   for (size_t i = 0; i < arguments.size(); ++i) {
     IValue& value = (*stack)[first + i];
     devices.add(value, arguments[i]);
@@ -154,12 +194,16 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
     value = host_form(value, host);
   }
   touched.begin();
+  if (work.flops > 0) timeline().computes(work.flops);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (sizes_alone() && op.operator_name().name == "aten::_local_scalar_dense") {
     (*stack)[first] = 0.0;  // whatever the host reads
     return;
   }
-  op.redispatchBoxed(c10::DispatchKeySet(sizes_alone() ? c10::DispatchKey::Meta : c10::DispatchKey::CPU), stack);
+  if (lacks_meta_form(op))
+    shape_result(op, stack, first);
+  else
+    op.redispatchBoxed(c10::DispatchKeySet(sizes_alone() ? c10::DispatchKey::Meta : c10::DispatchKey::CPU), stack);
   host.settle();
   touched.end();
   if (host_must_wait(op.schema())) timeline().host_waited();
@@ -198,6 +242,7 @@ Tensor& add_product(const Tensor& from, const Tensor& a, const Tensor& b, at::Sc
   TORCH_CHECK(type == at::kFloat && out.is_same(from), "addmm of another form than the program's");
   HostForms host;
   timeline().begin("aten::addmm", {use_of(a, false), use_of(b, false), use_of(out, true)});
+  timeline().computes(2 * static_cast<double>(a.numel()) * static_cast<double>(b.size(1)));
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (sizes_alone()) return out;
   Tensor to = host.of(out);
@@ -208,6 +253,7 @@ Tensor product_of_halves(const Tensor& a, const Tensor& b, at::ScalarType type) 
   Tensor out = at::empty({a.size(0), b.size(1)}, a.options().dtype(type));
   HostForms host;
   timeline().begin("aten::addmm", {use_of(a, false), use_of(b, false), use_of(out, true)});
+  timeline().computes(2 * static_cast<double>(a.numel()) * static_cast<double>(b.size(1)));
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   Tensor to = host.of(out);
   if (!sizes_alone()) at::mm_out(to, host.of(a).to(at::kFloat), host.of(b).to(at::kFloat));
@@ -229,6 +275,11 @@ Tensor workspace(const Tensor& x) {
   TORCH_CHECK(false, "unable to find an engine for this convolution");
 }
 
+/// Each value of y is a sum of the products that a channel's weights have.
+double flops_of(const Tensor& y, const Tensor& w) {
+  return 2 * static_cast<double>(y.numel()) * static_cast<double>(w.numel() / w.size(0));
+}
+
 Tensor convolution(const Tensor& x, const Tensor& w, const std::optional<Tensor>& bias, c10::IntArrayRef stride,
                    c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed,
                    c10::IntArrayRef output_padding, int64_t groups) {
@@ -238,8 +289,10 @@ Tensor convolution(const Tensor& x, const Tensor& w, const std::optional<Tensor>
   const Tensor work = workspace(x);
   timeline().begin("aten::convolution", {use_of(x, false), use_of(w, false), use_of(bias.value_or(Tensor()), false)});
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return host.back(at::convolution(host.of(x), host.of(w), bias ? std::optional(host.of(*bias)) : bias, stride, padding,
-                                   dilation, transposed, output_padding, groups));
+  const Tensor y = host.back(at::convolution(host.of(x), host.of(w), bias ? std::optional(host.of(*bias)) : bias,
+                                             stride, padding, dilation, transposed, output_padding, groups));
+  timeline().computes(flops_of(transposed ? x : y, w));
+  return y;
 }
 
 std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
@@ -251,6 +304,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& dy, const 
   devices.add(dy, "grad_output"), devices.add(x, "input"), devices.add(w, "weight");
   HostForms host;
   timeline().begin("aten::convolution_backward", {use_of(dy, false), use_of(x, false), use_of(w, false)});
+  timeline().computes((wanted[0] + wanted[1]) * flops_of(dy, w));
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto [dx, dw, db] =
       at::convolution_backward(host.of(dy), host.of(x), host.of(w), c10::IntArrayRef({dy.size(1)}), stride, padding,

@@ -408,13 +408,19 @@ class Operands {
     values(table.values, span(table.stride, runs), false);
   }
   void sums(ops::TableSums& sums, const ops::TableRuns& runs) {
-    values(sums.table, span(sums.stride, runs), true);
+    if (!sums.table) return;
+    sums_.push_back({read(sums.partials, 4 * runs.groups * width_), written(sums.table, 4 * span(sums.stride, runs))});
     values(sums.partials, runs.groups * width_, true);
+    sums.table = shadow(sums.table, span(sums.stride, runs));
   }
   void angles(ops::Angles& angles) {
     values(angles.cos, tokens_ * angles.half, false), values(angles.sin, tokens_ * angles.half, false);
   }
   const std::vector<Use>& uses() const { return uses_; }
+  /// The second half of a sum over tokens is a kernel of its own.
+  void add_groups() const {
+    for (const auto& [partials, table] : sums_) timeline().run("add_groups", {partials, table}, [] {});
+  }
 
  private:
   void* matrix(const void* data, ops::Form form, bool writes) {
@@ -433,6 +439,7 @@ class Operands {
 
   const int64_t tokens_, width_;
   std::vector<Use> uses_;
+  std::vector<std::pair<Use, Use>> sums_;
 };
 
 void layer_norm(const ops::LayerNormRows& rows) {
@@ -448,6 +455,7 @@ void layer_norm_gradients(const ops::LayerNormGradients& rows) {
   on.in(n.dy), on.in(n.x), on.values(n.stats, 2 * n.tokens, false), on.table(n.scale, n.runs), on.in(n.beside);
   on.out(n.dx), on.sums(n.scale_sums, n.runs), on.sums(n.shift_sums, n.runs);
   timeline().run("layer_norm_gradients", on.uses(), [n] { ops::layer_norm_gradients(n); });
+  on.add_groups();
 }
 void rms_norm(const ops::RmsNormRows& rows) {
   ops::RmsNormRows n = rows;
@@ -464,6 +472,7 @@ void rms_norm_gradients(const ops::RmsNormGradients& rows) {
   on.in(n.dy), on.in(n.x), on.values(n.stats, n.tokens, false), on.values(n.w, n.width, false), on.angles(n.angles);
   on.values(n.dots, n.tokens, false), on.out(n.dx), on.sums(n.sums, all);
   timeline().run("rms_norm_gradients", on.uses(), [n] { ops::rms_norm_gradients(n); });
+  on.add_groups();
 }
 void gated_sum(const ops::GatedRows& rows) {
   ops::GatedRows n = rows;
@@ -476,6 +485,7 @@ void gated_gradients(const ops::GatedGradients& rows) {
   Operands on(n.tokens, n.width);
   on.in(n.up), on.in(n.y), on.table(n.gate, n.runs), on.out(n.dy), on.sums(n.sums, n.runs);
   timeline().run("gated_gradients", on.uses(), [n] { ops::gated_gradients(n); });
+  on.add_groups();
 }
 void rotate_rows(const ops::RotatedRows& rows) {
   ops::RotatedRows n = rows;

@@ -38,6 +38,7 @@ Timeline::Timeline() : fails_at_(setting("TESSERA_SIMULATED_FAULT")), hangs_at_(
     forgotten_waiter_ = pair.substr(0, comma), forgotten_recorder_ = pair.substr(comma + 1);
   seed_ = static_cast<unsigned>(std::atoi(setting("TESSERA_SIMULATED_DELAY")));
   late_ = seed_ != 0;
+  if (const char* log = std::getenv("TESSERA_SIMULATED_LAUNCHES")) launches_log_ = std::fopen(log, "w");
 }
 
 bool Timeline::is_at(const std::string& place) const {
@@ -204,8 +205,9 @@ void Timeline::run(const char* what, const std::vector<Use>& uses, std::function
     check();
     fail_if_wanted();
     StreamState& stream = current();
-    mine().what = interned(what);
+    name(what);
     issue(stream, uses);
+    count(uses);
     if (delays() && !stream.first) return push(stream, std::move(work));
   }
   const bool computes = !sizes_alone() || std::string_view(what) == "word";  // progress is the host's to read
@@ -217,8 +219,9 @@ void Timeline::begin(const std::string& what, const std::vector<Use>& uses) {
   check();
   fail_if_wanted();
   StreamState& stream = current();
-  mine().what = interned(what);
+  name(what);
   issue(stream, uses);
+  count(uses);
   drain(stream, stream.given, lock);
 }
 
@@ -226,6 +229,43 @@ void Timeline::also(const std::vector<Use>& uses) {
   const std::lock_guard lock(mutex_);
   StreamState& stream = current();
   for (const Use& use : uses) compare(stream, stream.clock, use);
+  count(uses);
+}
+
+void Timeline::name(const std::string& what) {
+  mine().what = interned(what);
+  mine().counted = false;
+}
+
+/// Work without memory of the device, as a view of a tensor, launches nothing.
+void Timeline::count(const std::vector<Use>& uses) {
+  Launches more;
+  for (const Use& use : uses)
+    if (use.begin) (use.writes ? more.written : more.read) += use.bytes;
+  if (more.read + more.written == 0 || !mine().what) return;
+  more.count = !std::exchange(mine().counted, true);
+  add(more);
+}
+
+void Timeline::computes(double flops) {
+  const std::lock_guard lock(mutex_);
+  add({0, 0, 0, flops});
+}
+
+void Timeline::add(const Launches& more) {
+  const ThreadState& thread = mine();
+  Launches& found = launches_[{thread.label, *thread.what}];
+  found.count += more.count, found.read += more.read, found.written += more.written, found.flops += more.flops;
+  if (launches_log_)
+    std::fprintf(launches_log_,
+                 R"({"label": "%s", "what": "%s", "launches": %ld, "read": %ld, "written": %ld, "flops": %.17g})"
+                 "\n",
+                 thread.label.c_str(), thread.what->c_str(), more.count, more.read, more.written, more.flops);
+}
+
+std::map<std::pair<std::string, std::string>, Launches> Timeline::take_launches() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(launches_, {});
 }
 
 void Timeline::host_uses(const Use& use) {

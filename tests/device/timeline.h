@@ -19,9 +19,13 @@
 // illegal address: that call returns, what is given to the device from then on is not done, and calls throw. With
 // TESSERA_SERIAL=1 that call throws. With TESSERA_SIMULATED_SLOW="1,stash" work of that label takes a minute on device 1,
 // where it has a stream other than the first.
+//
+// With TESSERA_SIMULATED_LAUNCHES=FILE what the device is given is written to FILE, JSON objects to be added up by label and
+// work (scripts/roofline-page does).
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <deque>
 #include <functional>
 #include <map>
@@ -50,6 +54,12 @@ inline Use written(const void* begin, int64_t bytes) { return {begin, bytes, tru
 struct HostCounts {
   int64_t waits = 0;       ///< for the device: copies to and from the host that were not enqueued, events, numbers
   int64_t bytes_back = 0;  ///< copied from the device to the host
+};
+
+/// Work of one name under one label: how often it touched memory, the bytes of its operands, the operations of its products.
+struct Launches {
+  int64_t count = 0, read = 0, written = 0;
+  double flops = 0;
 };
 
 class Timeline {
@@ -85,6 +95,8 @@ class Timeline {
   void begin(const std::string& what, const std::vector<Use>& uses);
   /// More uses of the work that the thread began last.
   void also(const std::vector<Use>& uses);
+  /// The work that the thread began last has products of so many operations.
+  void computes(double flops);
   /// The calling thread has waited for its stream.
   void host_waited();
   void copied_back(int64_t bytes);
@@ -94,6 +106,8 @@ class Timeline {
   void forget(const void* begin, int64_t bytes);
 
   HostCounts take_counts();
+  /// By label and work, since it was last asked.
+  std::map<std::pair<std::string, std::string>, Launches> take_launches();
   /// From here on streams do not wait for events where `waiter` begins what the thread is labelled with, and `recorder` what
   /// the event's thread was; empty words: all do again. A wait of the host is forgotten too, and where it asks, the event has happened.
   void forget_waits(std::string waiter, std::string recorder);
@@ -144,12 +158,16 @@ class Timeline {
     Clock known;
     std::string label;
     const std::string* what = nullptr;
+    bool counted = false;  // among the launches
   };
 
   static ThreadState& mine();
   StreamState& add_stream();
   StreamState& current();
   void issue(StreamState& stream, const std::vector<Use>& uses);
+  void name(const std::string& what);
+  void count(const std::vector<Use>& uses);
+  void add(const Launches& more);
   /// `clock`: what is done when the use begins, which belongs to `stream`.
   void compare(const StreamState& stream, const Clock& clock, const Use& use);
   void split(const char* at);
@@ -174,6 +192,8 @@ class Timeline {
   unsigned seed_ = 0;
   std::atomic<bool> late_ = false;
   HostCounts counts_;
+  std::map<std::pair<std::string, std::string>, Launches> launches_;
+  std::FILE* launches_log_ = nullptr;
   std::string forgotten_waiter_, forgotten_recorder_;
   std::string slowed_;
   /// "1,backward blocks.1", of the environment: whether the calling thread's device is at that label.

@@ -199,5 +199,27 @@ TEST_F(Streams, WaitsOfTheHostAreCounted) {
   EXPECT_EQ(timeline().take_counts().waits, 1);
 }
 
+TEST_F(Streams, LaunchesAreCountedWithTheirBytesAndTheOperationsOfProducts) {
+  on(0);
+  const auto options = at::TensorOptions(at::kBFloat16).device("simulated:0");
+  const at::Tensor x = at::ones({6, 5}, options), w = at::ones({5, 7}, options);
+  timeline().label("forward here");
+  (void)timeline().take_launches();
+  const at::Tensor view = x.t().view({5, 2, 3}).select(1, 0), y = x.mm(w);
+  const at::Tensor z = y.to(at::kFloat).mm(at::ones({7, 2}, options.dtype(at::kFloat)));
+  write(0), write(1);
+  auto launches = timeline().take_launches();
+  timeline().label("");
+  const auto of = [&](const std::string& what) { return launches[{"forward here", what}]; };
+  EXPECT_EQ(of("aten::t").count + of("aten::view").count + of("aten::select").count, 0) << "views";
+  EXPECT_EQ(of("aten::mm").count, 1);
+  EXPECT_EQ(of("aten::mm").read, 2 * (30 + 35));
+  EXPECT_EQ(of("aten::mm").written, 2 * 42);
+  EXPECT_EQ(of("aten::mm").flops, 2 * 6 * 5 * 7);
+  EXPECT_EQ(of("aten::mm of fp32").flops, 2 * 6 * 7 * 2);
+  EXPECT_EQ(of("round").count, 2);
+  EXPECT_EQ(of("round").written, 2 * kBytes);
+}
+
 }  // namespace
 }  // namespace tessera::testing
