@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
-#include "tessera/base/quotes.h"
+#include "tessera/base/text.h"
 #include "tessera/plan/optimizers.h"
 
 namespace tessera::recipe {

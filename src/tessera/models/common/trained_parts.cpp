@@ -5,7 +5,7 @@
 
 #include "tessera/base/bounded_regex.h"
 #include "tessera/base/check.h"
-#include "tessera/base/quotes.h"
+#include "tessera/base/text.h"
 #include "tessera/checkpoint/row_part.h"
 
 namespace tessera::models {
