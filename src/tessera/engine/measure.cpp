@@ -280,7 +280,7 @@ class Probe {
     for (const Tensor& t : cond) spec.conditioning.push_back(round_up(static_cast<int64_t>(t.nbytes()), 64));
     spec.loss_grad = spec.loss_peak = allocated_bytes(stream);
     const std::vector<int64_t> rows = tokens_.local_offsets();
-    const int64_t each = options_.masked ? 2 : 1;  // a mask's weights are as large as the target
+    const int64_t each = options_.masked ? 2 : 1;                   // a mask's weights are as large as the target
     for (size_t s = 0; options_.train && s + 1 < rows.size(); ++s)  // each sample has its own
       spec.targets += each * round_up((rows[s + 1] - rows[s]) * spec.prediction_row, 64);
     spec.resident = 64 * static_cast<int64_t>(units_.size());  // anchors

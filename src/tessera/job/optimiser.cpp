@@ -25,37 +25,48 @@ optim::ProdigyOptions prodigy_options(const recipe::Recipe::Train& train) {
 
 namespace {
 
-class WithRates final : public net::UnitUpdate {
+using Made = std::unique_ptr<const net::UnitUpdate>;
+/// Optimisers of one kind with numbers of their own, and a rate for each parameter.
+class ByParameter final : public net::UnitUpdate {
  public:
-  WithRates(std::unique_ptr<const net::UnitUpdate> optimiser, RateOf rate)
-      : inner_(std::move(optimiser)), rate_(std::move(rate)) {}
+  struct Choice {
+    size_t optimiser = 0;
+    double rate = 1;  ///< a multiple of the schedule's; 0: the parameter stays as it is
+  };
+  using Choose = std::function<Choice(const plan::ParamSpec&)>;
+  ByParameter(std::vector<Made> optimisers, Choose choose)
+      : optimisers_(std::move(optimisers)), choose_(std::move(choose)) {}
 
-  std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return inner_->states(param); }
-  bool on_device() const override { return inner_->on_device(); }
-  bool totals() const override { return inner_->totals(); }
-  int rounds() const override { return inner_->rounds(); }
-  int64_t sums(const plan::ParamSpec& param, int round) const override { return inner_->sums(param, round); }
+  std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return any().states(param); }
+  bool on_device() const override { return any().on_device(); }
+  bool totals() const override { return any().totals(); }
+  int rounds() const override { return any().rounds(); }
+  int64_t sums(const plan::ParamSpec& param, int round) const override { return any().sums(param, round); }
+  void update(const net::Slice& slice, const net::StepControl& control) const override {
+    const Choice choice = choose_(*slice.spec);
+    if (choice.rate != 0) of(choice).update(slice, at_rate(choice, control));
+  }
   void add_sums(const net::Slice& slice, const net::StepControl& control, int round, double* sums) const override {
-    inner_->add_sums(slice, own(slice, control), round, sums);
+    const Choice choice = choose_(*slice.spec);
+    of(choice).add_sums(slice, at_rate(choice, control), round, sums);
   }
   void take_sums(const net::Slice& slice, const net::StepControl& control, int round) const override {
-    inner_->take_sums(slice, own(slice, control), round);
-  }
-  void update(const net::Slice& slice, const net::StepControl& control) const override {
-    if (rate_(*slice.spec) != 0) inner_->update(slice, own(slice, control));
+    const Choice choice = choose_(*slice.spec);
+    of(choice).take_sums(slice, at_rate(choice, control), round);
   }
 
  private:
-  net::StepControl own(const net::Slice& slice, net::StepControl control) const {
-    control.lr *= rate_(*slice.spec);
+  const net::UnitUpdate& any() const { return *optimisers_.front(); }
+  const net::UnitUpdate& of(const Choice& choice) const { return *optimisers_.at(choice.optimiser); }
+  static net::StepControl at_rate(const Choice& choice, net::StepControl control) {
+    control.lr *= choice.rate;
     return control;
   }
 
-  const std::unique_ptr<const net::UnitUpdate> inner_;
-  const RateOf rate_;
+  const std::vector<Made> optimisers_;
+  const Choose choose_;
 };
 
-using Made = std::unique_ptr<const net::UnitUpdate>;
 using Make = Made (*)(const recipe::Recipe::Train&, plan::StateFormat, uint64_t seed);
 
 /// In the order of plan::Optimizer.
@@ -93,51 +104,6 @@ constexpr Make kMakes[] = {
     },
 };
 
-/// One optimiser with other numbers for groups of parameters: an instance for each group, and a factor of its rate.
-class Grouped final : public net::UnitUpdate {
- public:
-  struct Group {
-    Made optimiser;
-    double factor = 1;
-  };
-  /// `group_of`: by the name of a parameter, an index into `groups`; all others are of `others`.
-  Grouped(Made others, std::vector<Group> groups, std::map<std::string, int> group_of)
-      : others_{std::move(others)}, groups_(std::move(groups)), group_of_(std::move(group_of)) {}
-
-  std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return any().states(param); }
-  bool on_device() const override { return any().on_device(); }
-  bool totals() const override { return any().totals(); }
-  int rounds() const override { return any().rounds(); }
-  int64_t sums(const plan::ParamSpec& param, int round) const override { return any().sums(param, round); }
-  void update(const net::Slice& slice, const net::StepControl& control) const override {
-    const Group& group = of(slice);
-    group.optimiser->update(slice, own(group, control));
-  }
-  void add_sums(const net::Slice& slice, const net::StepControl& control, int round, double* sums) const override {
-    const Group& group = of(slice);
-    group.optimiser->add_sums(slice, own(group, control), round, sums);
-  }
-  void take_sums(const net::Slice& slice, const net::StepControl& control, int round) const override {
-    const Group& group = of(slice);
-    group.optimiser->take_sums(slice, own(group, control), round);
-  }
-
- private:
-  const net::UnitUpdate& any() const { return *others_.optimiser; }
-  const Group& of(const net::Slice& slice) const {
-    const auto found = group_of_.find(slice.spec->name);
-    return found == group_of_.end() ? others_ : groups_.at(static_cast<size_t>(found->second));
-  }
-  static net::StepControl own(const Group& group, net::StepControl control) {
-    control.lr *= group.factor;
-    return control;
-  }
-
-  const Group others_;
-  const std::vector<Group> groups_;
-  const std::map<std::string, int> group_of_;
-};
-
 Made grouped(const recipe::Recipe& recipe, plan::StateFormat format, const net::Denoiser* model) {
   const auto make = [&](const recipe::Recipe::Train& train) {
     return kMakes[static_cast<size_t>(format.optimizer)](train, format, static_cast<uint64_t>(recipe.run.seed));
@@ -145,22 +111,34 @@ Made grouped(const recipe::Recipe& recipe, plan::StateFormat format, const net::
   const recipe::ParameterKeys keys = recipe::parameter_keys(recipe);
   if (keys.groups.empty()) return make(recipe.train);
   check_internal(model, "job.optimiser", "groups of parameters are found in a model, and none is given");
-  std::vector<Grouped::Group> groups;
+  std::vector<Made> optimisers;  // of all others, and of each group
+  optimisers.push_back(make(recipe.train));
+  std::vector<double> rates = {1};
   std::vector<std::string> patterns;
   for (const recipe::ParameterGroup& group : keys.groups) {
     recipe::Recipe::Train own = recipe.train;
     own.weight_decay = group.weight_decay.value_or(own.weight_decay);
-    groups.push_back({make(own), group.factor});
+    optimisers.push_back(make(own));
+    rates.push_back(group.factor);
     patterns.push_back(group.match);
   }
-  return std::make_unique<const Grouped>(make(recipe.train), std::move(groups),
-                                         models::parameter_groups(*model, patterns));
+  return std::make_unique<const ByParameter>(
+      std::move(optimisers),
+      [rates, groups = models::parameter_groups(*model, patterns)](const plan::ParamSpec& param) {
+        const auto found = groups.find(param.name);
+        const size_t group = found == groups.end() ? 0 : static_cast<size_t>(found->second) + 1;
+        return ByParameter::Choice{group, rates.at(group)};
+      });
 }
 
 }  // namespace
 
 std::unique_ptr<const net::UnitUpdate> with_rates(std::unique_ptr<const net::UnitUpdate> optimiser, RateOf rate) {
-  return std::make_unique<const WithRates>(std::move(optimiser), std::move(rate));
+  std::vector<Made> one;
+  one.push_back(std::move(optimiser));
+  return std::make_unique<const ByParameter>(std::move(one), [rate = std::move(rate)](const plan::ParamSpec& param) {
+    return ByParameter::Choice{0, rate(param)};
+  });
 }
 
 RateOf plus_rate(double ratio) {
