@@ -2,9 +2,12 @@
 // layout, and where it goes on.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstdio>
 
 #include "program.h"
+#include "tessera/data/video.h"
 
 namespace tessera::testing {
 namespace {
@@ -133,6 +136,42 @@ TEST(HeldOut, ClipsOfTheirOwnAreNotTrainedAndTheAverageIsMeasured) {
   EXPECT_EQ(tiny().metrics("trained", "eval")[0]["loss"], evals[0]["loss"]) << "the average begins as the weights";
   EXPECT_NE(tiny().metrics("trained", "eval")[2]["loss"], evals[2]["loss"]);
   EXPECT_EQ(tiny().losses("trained"), tiny().losses("path"));
+}
+
+/// Mean levels of red, green and blue in a part of a frame.
+std::array<double, 3> mean_of(const data::Frames& frames, int frame, int top, int left, int height, int width) {
+  std::array<double, 3> sum{};
+  for (int y = top; y < top + height; ++y)
+    for (int x = left; x < left + width; ++x)
+      for (size_t c = 0; c < 3; ++c)
+        sum[c] += frames.frame(frame)[(static_cast<size_t>(y) * frames.width + x) * 3 + c] / double(height * width);
+  return sum;
+}
+
+TEST(Samples, StandInOneGridARowAPromptAndAColumnAStepAlsoAfterAStop) {
+  const Flags flags = {"--sample.every",   "1",   "--sample.steps",     "1", "--sample.guidance", "1",
+                       "--sample.prompts", "a,b", "--checkpoint.every", "1"};
+  const fs::path grid = fs::path(tiny().out("grid")) / "samples/grid.jpg";
+  constexpr int kCell = 192, kGap = 2, kBand = 14;
+  for (const int steps : {1, 3}) {  // the second goes on
+    const Result r = tiny().train(1, "grid", with(flags, {"--run.steps", std::to_string(steps)}));
+    ASSERT_EQ(r.code, 0) << r.output;
+    const data::Frames shown = data::decode_clip(grid, {});
+    EXPECT_EQ(shown.width, steps * (kCell + kGap));
+    EXPECT_EQ(shown.height, kBand + 2 * (kCell + kGap));
+    for (int step = 1; step <= steps; ++step)
+      for (int prompt = 0; prompt < 2; ++prompt) {
+        char name[64];
+        std::snprintf(name, sizeof name, "step-%06d-%d.mp4", step, prompt);
+        const data::Frames sample = data::decode_clip(grid.parent_path() / name, {});
+        const auto in_grid =
+                       mean_of(shown, 0, kBand + prompt * (kCell + kGap), (step - 1) * (kCell + kGap), kCell, kCell),
+                   own = mean_of(sample, (sample.count - 1) / 2, 0, 0, sample.height, sample.width);
+        for (size_t c = 0; c < 3; ++c) EXPECT_NEAR(in_grid[c], own[c], 6) << name;
+      }
+  }
+  const std::string page = text_of(tiny().out("grid") + "/report.html");
+  EXPECT_NE(page.find("samples/grid.jpg"), std::string::npos);
 }
 
 TEST(LossByTimestep, CountsEverySampleOnceOnEveryLayout) {

@@ -334,6 +334,11 @@ std::vector<ReportInput::Strip> strips(const RunFolder& run) {
   for (const RunEvent& event : run.events())
     if (event.type == "sample") samples[event.prompt][event.step] = &event;
   std::vector<ReportInput::Strip> strips;
+  if (const fs::path grid = run.folder() / "samples" / "grid.jpg"; fs::exists(grid)) {
+    const std::string bytes = checkpoint::read_text(grid);
+    strips.push_back(
+        {"All samples: a row a prompt, a column a step", {{"samples/grid.jpg", {{bytes.begin(), bytes.end()}}}}});
+  }
   for (const auto& [prompt, by_step] : samples) {
     std::vector<const RunEvent*> all;
     for (const auto& [step, event] : by_step) all.push_back(event);

@@ -1,7 +1,13 @@
 #include "tessera/sample/validation.h"
 
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/data/clip_format.h"
 #include "tessera/data/image.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/pixels.h"
@@ -186,6 +192,7 @@ report::RunLog::Sample Validation::write(int64_t step, const Finished& finished)
   const std::filesystem::path file = this->file(out_, step, finished.prompt);
   const data::Frames frames = frames_of(recipe_.data, job::decode(*job_.codec, finished.latent));
   data::write_mp4(file, frames, data_.prompt_sound(finished.prompt));
+  draw_grid(step, finished.prompt, frames);
   // A prompt that is a clip's own caption has a reference: the clip as reconstructed by the autoencoder.
   std::optional<double> psnr;
   if (const int64_t clip = data_.clip_of_prompt(finished.prompt); clip >= 0)
@@ -199,6 +206,92 @@ report::RunLog::Sample Validation::write(int64_t step, const Finished& finished)
           .psnr = psnr,
           .audio_effect = finished.audio_effect,
           .picture = report::picture_of(frames)};
+}
+
+namespace {
+
+constexpr int kCell = 192;           // pixels of a cell of the grid along its longer side
+constexpr size_t kColumns = 16;      // of the grid
+constexpr int kGap = 2, kBand = 14;  // between cells; above them, for the steps
+
+data::Frames cell_of(const data::Frames& frames) {
+  const data::Frames small = data::thumbnail(frames, kCell, 3);
+  data::Frames cell{1, small.height, small.width, 0, {}};
+  const uint8_t* middle = small.frame(small.count / 2);
+  cell.rgb.assign(middle, middle + small.frame_bytes());
+  return data::enlarged(cell, std::max(1, kCell / std::max(cell.height, cell.width)));
+}
+
+void put(const data::Frames& cell, int top, int left, data::Frames& onto) {
+  for (int y = 0; y < cell.height; ++y)
+    std::copy_n(cell.rgb.data() + static_cast<size_t>(y) * cell.width * 3, static_cast<size_t>(cell.width) * 3,
+                onto.rgb.data() + (static_cast<size_t>(top + y) * onto.width + left) * 3);
+}
+
+/// Digits of three by five points, each of two by two pixels.
+void put_number(int64_t number, int top, int left, data::Frames& onto) {
+  constexpr int kRows[10][5] = {{7, 5, 5, 5, 7}, {2, 6, 2, 2, 7}, {7, 1, 7, 4, 7}, {7, 1, 3, 1, 7}, {5, 5, 7, 1, 1},
+                                {7, 4, 7, 1, 7}, {7, 4, 7, 5, 7}, {7, 1, 1, 2, 2}, {7, 5, 7, 5, 7}, {7, 5, 7, 1, 7}};
+  for (const char digit : std::to_string(number)) {
+    for (int y = 0; y < 10; ++y)
+      for (int x = 0; x < 6; ++x) {
+        const int at_x = left + x, at_y = top + y;
+        if ((kRows[digit - '0'][y / 2] >> (2 - x / 2) & 1) && at_x < onto.width && at_y < onto.height)
+          std::fill_n(onto.rgb.data() + (static_cast<size_t>(at_y) * onto.width + at_x) * 3, 3, uint8_t{255});
+      }
+    left += 8;
+  }
+}
+
+/// The steps of which samples are there, some of very many.
+std::vector<int64_t> steps_of(const std::filesystem::path& folder) {
+  std::set<int64_t> steps;
+  std::error_code unseen;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, unseen)) {
+    long long step = 0;
+    int prompt = 0, end = 0;
+    const std::string name = entry.path().filename().string();
+    if (std::sscanf(name.c_str(), "step-%lld-%d.mp4%n", &step, &prompt, &end) == 2 && end == std::ssize(name))
+      steps.insert(step);
+  }
+  std::vector<int64_t> all(steps.begin(), steps.end()), some;
+  if (all.size() <= kColumns) return all;
+  for (size_t i = 0; i < kColumns; ++i) some.push_back(all[i * (all.size() - 1) / (kColumns - 1)]);
+  return some;
+}
+
+}  // namespace
+
+void Validation::draw_grid(int64_t step, int prompt, const data::Frames& frames) {
+  cells_[{step, prompt}] = cell_of(frames);
+  const std::filesystem::path folder = out_ / "samples";
+  const std::vector<int64_t> steps = steps_of(folder);
+  const int rows = data_.prompts();
+  int width = 0, height = 0;  // stages may have other shapes
+  for (const int64_t shown : steps)
+    for (int row = 0; row < rows; ++row) {
+      const std::filesystem::path sample = file(out_, shown, row);
+      if (!cells_.contains({shown, row}) && std::filesystem::exists(sample)) {
+        try {
+          cells_[{shown, row}] = cell_of(data::decode_clip(sample, {}));
+        } catch (const UserError&) {  // its place stays empty, whatever became of the file
+        }
+      }
+      const auto cell = cells_.find({shown, row});
+      if (cell == cells_.end()) continue;
+      width = std::max(width, cell->second.width + kGap), height = std::max(height, cell->second.height + kGap);
+    }
+  data::Frames grid{1, kBand + rows * height, static_cast<int>(std::ssize(steps)) * width, 0, {}};
+  grid.rgb.assign(grid.frame_bytes(), uint8_t{40});
+  for (int column = 0; column < std::ssize(steps); ++column) {
+    const int64_t shown = steps[static_cast<size_t>(column)];
+    put_number(shown, 2, column * width + 2, grid);
+    for (int row = 0; row < rows; ++row)
+      if (const auto cell = cells_.find({shown, row}); cell != cells_.end())
+        put(cell->second, kBand + row * height, column * width, grid);
+  }
+  const std::vector<uint8_t> bytes = data::write_jpeg(grid, 0);
+  checkpoint::write_text(folder / "grid.jpg", std::string(bytes.begin(), bytes.end()));
 }
 
 const data::Frames& Validation::reconstruction(int prompt, int64_t clip) {

@@ -83,6 +83,9 @@ class Validation {
 
  private:
   const data::Frames& reconstruction(int prompt, int64_t clip);
+  /// samples/grid.jpg: a row a prompt, a column a step, the middle frame of each sample; of very many steps some, from the
+  /// first to the last.
+  void draw_grid(int64_t step, int prompt, const data::Frames& frames);
   const recipe::Recipe& recipe_;
   const job::Job& job_;
   const job::Shapes& shapes_;
@@ -91,7 +94,8 @@ class Validation {
   int prompt_ = 0;
   std::optional<Denoising> denoising_;
   std::optional<Finished> finished_;
-  std::map<int, data::Frames> reconstructions_;  ///< by prompt
+  std::map<int, data::Frames> reconstructions_;            ///< by prompt
+  std::map<std::pair<int64_t, int>, data::Frames> cells_;  ///< of the grid, by step and prompt
 };
 
 }  // namespace tessera::sample
