@@ -7,6 +7,7 @@
 #include "tessera/optim/averaged.h"
 #include "tessera/optim/came.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/schedule_free.h"
 #include "tessera/recipe/parameter_keys.h"
 
 namespace tessera::job {
@@ -107,8 +108,16 @@ class Grouped final : public net::UnitUpdate {
   const std::map<std::string, int> group_of_;
 };
 
+Made schedule_free(const recipe::Recipe& recipe, const recipe::Recipe::Train& t, plan::StateFormat format) {
+  optim::ScheduleFreeOptions options{.betas = {t.betas[0], t.betas[1]}, .eps = t.eps, .weight_decay = t.weight_decay};
+  options.format = format, options.seed = static_cast<uint64_t>(recipe.run.seed);
+  return std::make_unique<const optim::ScheduleFree>(
+      options, [schedule = recipe.lr_schedule](int64_t step) { return optim::learning_rate(schedule, step - 1); });
+}
+
 Made grouped(const recipe::Recipe& recipe, plan::StateFormat format, const net::Denoiser* model) {
   const auto make = [&](const recipe::Recipe::Train& train) {
+    if (recipe::is_schedule_free(recipe)) return schedule_free(recipe, train, format);
     return kMakes[static_cast<size_t>(format.optimizer)](train, format, static_cast<uint64_t>(recipe.run.seed));
   };
   const recipe::ParameterKeys keys = recipe::parameter_keys(recipe);
@@ -131,7 +140,7 @@ Made grouped(const recipe::Recipe& recipe, plan::StateFormat format, const net::
 std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe, plan::StateFormat format,
                                                     const net::Denoiser* model) {
   Made made = grouped(recipe, format, model);
-  if (!format.ema) return made;
+  if (!format.ema || recipe::is_schedule_free(recipe)) return made;
   const optim::AverageOptions average{recipe.train.ema > 0 ? recipe.train.ema : optim::AverageOptions{}.decay,
                                       recipe.train.ema_after, recipe.train.ema_power, recipe.train.ema_inv_gamma,
                                       recipe.train.ema_min_decay};
