@@ -168,6 +168,18 @@ TEST(ScheduleFree, ExportsAndSamplesAreOfItsAverage) {
   EXPECT_TRUE(same_as_model(converted));
 }
 
+/// The states of AdamW with an average have the same kinds, and mean others.
+TEST(ScheduleFree, DoesNotGoOnFromAdamWOrBack) {
+  const Case adamw = {"adamw", {"--train.optimizer", "adamw", "--train.ema", "0.9"}};
+  train(adamw, 1, "switched", {"--run.steps", "2"});
+  const Result r =
+      shared().train(1, "switched",
+                     {"--train.optimizer", "adamw_schedule_free", "--run.steps", "3", "--model.config.dim", "128",
+                      "--model.config.ffn_dim", "512", "--model.config.num_heads", "4", "--train.global_batch", "4"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("train.optimizer nothing -> adamw_schedule_free"), std::string::npos) << r.output;
+}
+
 TEST(ScheduleFree, RefusesWhatItCannotHave) {
   for (const Flags& more : {Flags{"--train.schedule", "cosine"}, Flags{"--train.ema", "0.9"},
                             Flags{"--plan.moments", "int8"}, Flags{"--plan.masters", "bf16"}}) {
