@@ -4,6 +4,7 @@
 
 #include "matrix.h"
 #include "program.h"
+#include "tessera/checkpoint/training.h"
 
 namespace tessera::testing {
 namespace {
@@ -120,6 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"--train.optimizer", "adafactor", "--train.factored_beta1", "0.9", "--train.relative_step", "true"}},
         Case{"came", {"--train.optimizer", "came"}},
         Case{"prodigy", {"--train.optimizer", "prodigy", "--train.lr", "1", "--train.d0", "1e-4"}},
+        Case{"schedule_free", {"--train.optimizer", "adamw_schedule_free", "--train.warmup_steps", "3"}},
         Case{"came8bit_split", {"--train.optimizer", "came8bit", "--plan.masters", "split"}, "dp_replicate=2"}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -131,6 +133,62 @@ TEST(QuantisedMoments, OfAnotherTpAreRefusedByNamingTheTpThatTheyWereSavedWith) 
                                    "128", "--model.config.ffn_dim", "512", "--model.config.num_heads", "4"});
   EXPECT_EQ(r.code, 3) << r.output;
   EXPECT_NE(r.output.find("--mesh.tp 1"), std::string::npos) << r.output;
+}
+
+/// What is exported of a run, of a save and of a checkpoint is the mean, and no second model is.
+TEST(ScheduleFree, ExportsAndSamplesAreOfItsAverage) {
+  train({"schedule_free",
+         {"--train.optimizer", "adamw_schedule_free", "--checkpoint.every", "5", "--checkpoint.export", "model"}},
+        2, "free", {});
+  const std::filesystem::path out = shared().out("free"), saved = out / "checkpoints/step-000005";
+  EXPECT_FALSE(std::filesystem::exists(out / "model_ema"));
+  EXPECT_NE(text_of(out / "recipe.toml").find("weights = \"ema\""), std::string::npos) << "of samples";
+  const auto model = shared().model("free");
+  checkpoint::TrainingCheckpoint from(saved);
+  int apart = 0;
+  for (const auto& tensor : from.manifest().tensors) {
+    if (tensor.kind != "param") continue;
+    std::vector<float> trained(model.at(tensor.name).size()), mean(trained.size());
+    from.read_f32({tensor.name, "param", DType::f32, tensor.shape}, trained.data());
+    from.read_f32({tensor.name, "ema", DType::f32, tensor.shape}, mean.data());
+    EXPECT_TRUE(mean == model.at(tensor.name)) << tensor.name;
+    apart += mean != trained;
+  }
+  EXPECT_GT(apart, 20);
+  const auto same_as_model = [&](const std::filesystem::path& folder) {
+    std::filesystem::remove_all(shared().folder() / "as-run");
+    std::filesystem::create_directories(shared().folder() / "as-run");
+    std::filesystem::create_directory_symlink(folder, shared().folder() / "as-run/model");
+    return shared().model("as-run") == model;
+  };
+  EXPECT_TRUE(same_as_model(out / "exports/step-000005"));
+  const std::string converted = (shared().folder() / "converted").string();
+  const Result r = shared().tessera({"convert", saved.string(), converted});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_TRUE(same_as_model(converted));
+}
+
+/// The states of AdamW with an average have the same kinds, and mean others.
+TEST(ScheduleFree, DoesNotGoOnFromAdamWOrBack) {
+  const Case adamw = {"adamw", {"--train.optimizer", "adamw", "--train.ema", "0.9"}};
+  train(adamw, 1, "switched", {"--run.steps", "2"});
+  const Result r =
+      shared().train(1, "switched",
+                     {"--train.optimizer", "adamw_schedule_free", "--run.steps", "3", "--model.config.dim", "128",
+                      "--model.config.ffn_dim", "512", "--model.config.num_heads", "4", "--train.global_batch", "4"});
+  EXPECT_EQ(r.code, 2) << r.output;
+  EXPECT_NE(r.output.find("train.optimizer nothing -> adamw_schedule_free"), std::string::npos) << r.output;
+}
+
+TEST(ScheduleFree, RefusesWhatItCannotHave) {
+  for (const Flags& more : {Flags{"--train.schedule", "cosine"}, Flags{"--train.ema", "0.9"},
+                            Flags{"--plan.moments", "int8"}, Flags{"--plan.masters", "bf16"}}) {
+    Flags flags = {"--train.optimizer", "adamw_schedule_free"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Result r = shared().train(1, "refused", flags);
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find("schedule_free"), std::string::npos) << r.output;
+  }
 }
 
 TEST(Came, TrainsAdapters) {

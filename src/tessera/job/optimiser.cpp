@@ -8,6 +8,7 @@
 #include "tessera/optim/averaged.h"
 #include "tessera/optim/came.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/schedule_free.h"
 #include "tessera/recipe/parameter_keys.h"
 
 namespace tessera::job {
@@ -104,8 +105,16 @@ constexpr Make kMakes[] = {
     },
 };
 
+Made schedule_free(const recipe::Recipe& recipe, const recipe::Recipe::Train& t, plan::StateFormat format) {
+  optim::ScheduleFreeOptions options{.betas = {t.betas[0], t.betas[1]}, .eps = t.eps, .weight_decay = t.weight_decay};
+  options.format = format, options.seed = static_cast<uint64_t>(recipe.run.seed);
+  return std::make_unique<const optim::ScheduleFree>(
+      options, [schedule = recipe.lr_schedule](int64_t step) { return optim::learning_rate(schedule, step - 1); });
+}
+
 Made grouped(const recipe::Recipe& recipe, plan::StateFormat format, const net::Denoiser* model) {
   const auto make = [&](const recipe::Recipe::Train& train) {
+    if (recipe::is_schedule_free(recipe)) return schedule_free(recipe, train, format);
     return kMakes[static_cast<size_t>(format.optimizer)](train, format, static_cast<uint64_t>(recipe.run.seed));
   };
   const recipe::ParameterKeys keys = recipe::parameter_keys(recipe);
@@ -150,7 +159,7 @@ std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe
   Made made = grouped(recipe, format, model);
   if (recipe.lora.on && recipe.lora.plus_ratio != 1)
     made = with_rates(std::move(made), plus_rate(recipe.lora.plus_ratio));
-  if (!format.ema) return made;
+  if (!format.ema || recipe::is_schedule_free(recipe)) return made;
   const optim::AverageOptions average{recipe.train.ema > 0 ? recipe.train.ema : optim::AverageOptions{}.decay,
                                       recipe.train.ema_after, recipe.train.ema_power, recipe.train.ema_inv_gamma,
                                       recipe.train.ema_min_decay};

@@ -184,6 +184,20 @@ void resolve_numbers(Recipe& r, const std::string& key, std::span<double> into, 
   for (size_t i = 0; i < count; ++i) into[i] = to_number(items[i]);
 }
 
+/// What AdamW without a schedule cannot have.
+void check_schedule_free(const Recipe& r) {
+  const auto refuse = [](const std::string& what, const std::string& hint) {
+    throw UserError(Exit::usage, "recipe", what + " with train.optimizer = \"adamw_schedule_free\"", hint);
+  };
+  if (!r.lr_schedule.name.starts_with("constant"))
+    refuse("train.schedule = \"" + r.lr_schedule.name + "\"",
+           "it averages in place of a schedule: \"constant_with_warmup\", or \"constant\"");
+  if (r.train.ema > 0) refuse("train.ema", "it keeps an average of its own: leave train.ema out");
+  if (r.plan.states.moments != plan::Moments::fp32)
+    refuse("plan.moments = \"" + r.values.at("plan.moments") + "\"",
+           "its base weights are kept as moments are: use fp32");
+}
+
 /// The optimiser, what its plan stores, and numbers that it has of its own.
 void resolve_optimiser(Recipe& r) {
   struct Numbers {
@@ -206,25 +220,27 @@ void resolve_optimiser(Recipe& r) {
                       "leave one of them out");
     r.plan.states.moments = plan::Moments::int8, moments = "int8";
   }
+  if (is_schedule_free(r)) name = "adamw", check_schedule_free(r);
   r.plan.states.optimizer = plan::optimizer_of(name, "recipe: train.optimizer");
   for (const Numbers& numbers : kNumbers) {
     if (numbers.optimizer != r.plan.states.optimizer) continue;
     resolve_numbers(r, "train.betas", r.train.betas, numbers.betas);
     resolve_numbers(r, "train.factored_eps", r.train.factored_eps, numbers.eps);
   }
-  r.plan.states.ema = r.train.ema > 0;
+  r.plan.states.ema = r.train.ema > 0 || is_schedule_free(r);
   r.plan.states.first_moment = plan::row(r.plan.states.optimizer).first_if_asked && r.train.factored_beta1 > 0;
   if (r.sample.weights == "auto")
-    r.values.at("sample.weights") = r.sample.weights = r.train.ema > 0 ? "ema" : "trained";
-  if (r.eval.weights == "auto") r.eval.weights = r.train.ema > 0 ? "ema" : "trained";
+    r.values.at("sample.weights") = r.sample.weights = r.plan.states.ema ? "ema" : "trained";
+  if (r.eval.weights == "auto") r.eval.weights = r.plan.states.ema ? "ema" : "trained";
   if (r.eval.on()) r.values.at("eval.weights") = r.eval.weights;
   for (const auto& [key, weights] : {std::pair("sample.weights", r.sample.weights), {"eval.weights", r.eval.weights}})
-    if (weights == "ema" && r.train.ema == 0)
+    if (weights == "ema" && !r.plan.states.ema)
       throw UserError(Exit::usage, "recipe", std::string(key) + " = \"ema\", and no average is kept",
                       "set train.ema, for example 0.9999");
   if (r.plan.states.ema && r.plan.states.masters == plan::Masters::bf16)
     throw UserError(Exit::usage, "recipe",
-                    "train.ema with plan.masters = \"bf16\": these are rounded, and cannot hold an average",
+                    (is_schedule_free(r) ? "train.optimizer = \"adamw_schedule_free\"" : "train.ema") +
+                        std::string(" with plan.masters = \"bf16\": these are rounded, and cannot hold an average"),
                     "use plan.masters = \"split\", which gathers bf16 too, or \"fp32\"");
 }
 

@@ -59,6 +59,8 @@ Line line_of(const std::string& text) {
 
 }  // namespace
 
+bool is_schedule_free(const Recipe& recipe) { return recipe.values.at("train.optimizer") == "adamw_schedule_free"; }
+
 ParameterKeys parameter_keys(const Recipe& recipe) {
   const auto list = [&](const char* key) { return split_list(recipe.values.at(key)); };
   ParameterKeys keys;

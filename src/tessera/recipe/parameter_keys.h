@@ -22,6 +22,10 @@ struct ParameterKeys {
   bool choose() const { return !only.empty() || !freeze.empty(); }
 };
 
+/// Whether the optimiser is AdamW without a schedule (optim/schedule_free.h), which has AdamW's states and an average of its
+/// own: that is what is sampled, measured and exported.
+bool is_schedule_free(const Recipe& recipe);
+
 /// Throws UserError (usage) for groups that say nothing, or that the optimiser cannot have.
 ParameterKeys parameter_keys(const Recipe& recipe);
 

@@ -124,7 +124,7 @@ const Needs kOfAverage = {[](const Facts& f) { return f.recipe.train.ema > 0; },
 std::string optimiser_choices() {
   std::string choices;
   for (const plan::OptimizerRow& row : plan::optimizers()) choices += std::string(row.name) + "|";
-  return choices + "adam8bit|came8bit";
+  return choices + "adamw_schedule_free|adam8bit|came8bit";
 }
 
 void read_loss_scale(Recipe& recipe, const Given& given) {
@@ -504,7 +504,7 @@ std::vector<Setting> train_settings() {
       {"train.optimizer",
        Kind::choice,
        "adamw",
-       "optimiser; adam8bit, came8bit: with plan.moments = \"int8\"",
+       "optimiser; adam8bit, came8bit: with plan.moments = \"int8\"; adamw_schedule_free: AdamW whose weighted average is the result",
        nullptr,
        {.choices = optimiser_choices()}},
       {"train.ema",

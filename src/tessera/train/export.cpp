@@ -22,6 +22,7 @@
 #include "tessera/job/null_caption.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
+#include "tessera/recipe/parameter_keys.h"
 
 namespace tessera::train {
 
@@ -280,9 +281,10 @@ Exit Exports::model() const {
     if (const Exit failed = folder.attempt(step, "export", kNextStart, act); failed != Exit::done) code = failed;
   };
   const fs::path trained = folder.out / "model", average = folder.out / "model_ema";
+  const bool own_average = recipe::is_schedule_free(recipe);  // which is the result
   const auto exported = [&](const fs::path& model) {
     job::each_expert(store, job.experts, [&](size_t e, const std::string&) {
-      const engine::AveragedWeights averaged(store, folder.ranks.comm, model != trained);
+      const engine::AveragedWeights averaged(store, folder.ranks.comm, own_average || model != trained);
       const job::Expert& expert = job.experts.list[e];
       const fs::path to = job.experts.several() ? model / expert.folder : model;
       attempted([&] {
@@ -296,7 +298,7 @@ Exit Exports::model() const {
     if (folder.ranks.first()) attempted([&] { save_beside_experts(model); });
   };
   exported(trained);
-  if (parts.planned().plan().states.ema)
+  if (parts.planned().plan().states.ema && !own_average)
     exported(average);
   else if (folder.ranks.first() && fs::exists(average))
     log::warn(average.string() + " is of an earlier part of this run: train.ema is 0 now, so no average was exported");

@@ -11,6 +11,7 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/recipe/parameter_keys.h"
 
 namespace tessera::train {
 
@@ -144,6 +145,8 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
                                    {"diffusion.huber_schedule", "constant"},
                                    {"diffusion.huber_scale", "1"}})
     if (split_list(recipe.values.at(key)) != split_list(usual)) facts[key] = recipe.values.at(key);
+  if (recipe::is_schedule_free(recipe))
+    facts["train.optimizer"] = recipe.values.at("train.optimizer");  // AdamW's states mean others
   for (const char* key : {"train.only", "train.freeze"})
     if (!recipe.values.at(key).empty()) facts[key] = recipe.values.at(key);
   if (recipe.diffusion.pooled_dropout > 0)

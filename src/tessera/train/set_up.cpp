@@ -31,6 +31,7 @@
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
+#include "tessera/recipe/parameter_keys.h"
 #include "tessera/recipe/run_recipe.h"
 #include "tessera/train/foreign_checkpoint.h"
 #include "tessera/train/gate_schedule.h"
@@ -260,6 +261,7 @@ Checkpoints::Contents contents_of(Run& run) {
     run.held_out->save(manifest);
     save_facts(run.facts, recipe_values(resolved(run)), manifest);
     if (const auto rule = job::adapter_rule(recipe)) manifest.extra["lora"] = job::lora_json(*rule, run.job.adapted);
+    if (recipe::is_schedule_free(recipe)) manifest.extra["result"] = plan::kAverage;
     manifest.extra["model"] = run.parts->planned().spec.name;
     manifest.extra["plan_hash"] = run.parts->plan_hash();
   };

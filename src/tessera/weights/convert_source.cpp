@@ -37,6 +37,12 @@ bool is_scaled(const checkpoint::WeightSet& weights, const std::string& name) {
                              [&](const std::string& scale) { return weights.contains(scale); });
 }
 
+/// The kind of state that is the result of the run: its parameters, unless the manifest names another.
+std::string result_kind(const checkpoint::Manifest& manifest) {
+  const auto found = manifest.extra.find("result");
+  return found != manifest.extra.end() && found->is_string() ? found->get<std::string>() : "param";
+}
+
 /// Adapters as lora_settings.h reads them; else the mark of a run's weights.
 checkpoint::Metadata metadata_of(const checkpoint::Manifest& manifest) {
   const auto found = manifest.extra.find("lora");
@@ -57,7 +63,10 @@ Source open_training(std::shared_ptr<checkpoint::TrainingCheckpoint> saved, cons
   for (const auto& tensor : saved->manifest().tensors)
     if (tensor.kind == "param" && tensor.name.starts_with(prefix))
       source.tensors.push_back({tensor.name.substr(prefix.size()), DType::f32, tensor.shape});
-  source.read = [saved, prefix](const checkpoint::TensorInfo& tensor, void* to) {
+  const std::string result = result_kind(saved->manifest());
+  source.read = [saved, prefix, result](const checkpoint::TensorInfo& tensor, void* to) {
+    if (result != "param" && saved->contains(prefix + tensor.name, result))  // what is frozen has none
+      return saved->read_f32({prefix + tensor.name, result, DType::f32, tensor.shape}, static_cast<float*>(to));
     read_masters(*saved, prefix + tensor.name, tensor.shape, static_cast<float*>(to));
   };
   return source;

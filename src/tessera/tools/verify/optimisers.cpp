@@ -1,4 +1,4 @@
-// Kinds "lion", "adafactor", "came", "prodigy" and "ema": trajectories of parameters and states, on any mesh; and
+// Kinds "lion", "adafactor", "came", "prodigy", "schedule_free" and "ema": trajectories of parameters and states, on any mesh; and
 // "grad_scaler".
 #include <cmath>
 #include <limits>
@@ -11,6 +11,7 @@
 #include "tessera/optim/grad_scaler.h"
 #include "tessera/optim/lion.h"
 #include "tessera/optim/prodigy.h"
+#include "tessera/optim/schedule_free.h"
 #include "tessera/tools/verify/case.h"
 #include "tessera/tools/verify/optimiser_case.h"
 
@@ -98,7 +99,7 @@ void compare_run(CaseFile& file, OptimiserCase& state, const std::string& out,
       if (!stored.ends_with("." + param)) continue;
       const size_t begin = out.size() + 6;
       const std::string what = stored.substr(begin, stored.size() - begin - param.size() - 1);
-      at::Tensor found = what == "RMS" ? sizes[param] : state.state(param, what);
+      at::Tensor found = what == "RMS" ? sizes[param] : state.state(param, what == "z" ? "exp_avg" : what);
       if (!found.defined()) {
         file.fail(stored);
         continue;
@@ -141,6 +142,50 @@ void check_prodigy(const CaseContext& context, CaseFile& file, const std::string
   compare_run(file, state, out, shots, sizes);
 }
 
+/// Weights in training mode (y), in evaluation mode (x), and the weights of the mean.
+void check_schedule_free(const CaseContext& context, CaseFile& file, const std::string& name, const RunSettings& run) {
+  optim::ScheduleFreeOptions options;
+  const std::string impl = run.value("impl", std::string("adamw"));
+  options.rectified = impl == "radam";
+  check_input(options.rectified || impl == "adamw", "verify", "impl is " + impl + ", this build has adamw and radam");
+  options.betas = run.value("betas", options.betas);
+  options.eps = run.value("eps", options.eps);
+  options.weight_decay = run.value("weight_decay", options.weight_decay);
+  options.r = run.value("r", options.r);
+  options.power = run.value("weight_lr_power", options.power);
+  if (options.rectified) options.silent = run.value("silent_sgd_phase", options.silent);
+  const int64_t warmup = options.rectified ? 0 : run.value("warmup_steps", int64_t{0});
+  const auto rate = [lr = run.value("lr", 0.0025), warmup](int64_t step) {
+    return warmup > 0 ? lr * std::min(1.0, static_cast<double>(step) / static_cast<double>(warmup)) : lr;
+  };
+  const optim::ScheduleFree optimiser(options, rate);
+  OptimiserCase state(context, file, optimiser, options.format);
+  const int64_t steps = context.config.at("steps"), every = steps / 5;
+  std::map<std::string, std::vector<at::Tensor>> shots, averages;
+  std::vector<double> rates, weights;
+  for (int64_t step = 1; step <= steps; ++step) {
+    state.step(optimiser, {step, rate(step), 1.0});
+    rates.push_back(rate(step) * optimiser.rectification(step)), weights.push_back(optimiser.averaging(step));
+    if (step % every != 0) continue;
+    for (const auto& param : state.names()) {
+      shots[param].push_back(state.param(param));
+      averages[param].push_back(state.state(param, std::string(plan::kAverage)));
+    }
+  }
+  const std::string out = "out." + name + ".";
+  const auto exact = [](double largest) { return 1e-9 * largest; };
+  file.compare(out + "lr", at::tensor(rates, at::kDouble), exact);
+  file.compare(out + "ck", at::tensor(weights, at::kDouble), exact);
+  std::map<std::string, at::Tensor> none;
+  compare_run(file, state, out, shots, none);
+  for (const auto& param : state.names()) {
+    const std::string key = out + "eval." + param;
+    const at::Tensor start = file.tensor("in.param." + param);
+    const double move = file.has(key) ? (file.tensor(key)[4] - start).abs().max().item<double>() : 0;
+    file.compare(key, at::stack(averages[param]), [move](double largest) { return 2e-4 * move + 4e-6 * largest; });
+  }
+}
+
 void check_run(const CaseContext& context, CaseFile& file, const std::string& kind, const std::string& name,
                const RunSettings& settings) {
   const RunOf run = kind == "came" ? came(settings, name) : kind == "lion" ? lion(settings) : adafactor(settings);
@@ -179,6 +224,7 @@ CaseResults verify_optimiser(const CaseContext& context) {
   const std::string kind = context.description.json.at("kind");
   for (const auto& name : optimiser_runs(file))
     check_run_of(file, context.config, name, [&](const RunSettings& run) {
+      if (kind == "schedule_free") return check_schedule_free(context, file, name, run);
       kind == plan::name(plan::Optimizer::prodigy) ? check_prodigy(context, file, name, run)
                                                    : check_run(context, file, kind, name, run);
     });

@@ -44,6 +44,7 @@ Kinds all_kinds() {
                  {"adafactor", verify_optimiser},
                  {"came", verify_optimiser},
                  {"prodigy", verify_optimiser},
+                 {"schedule_free", verify_optimiser},
                  {"ema", verify_ema},
                  {"grad_scaler", verify_grad_scaler},
                  {"fp8", verify_fp8},
