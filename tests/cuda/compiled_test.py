@@ -49,6 +49,14 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "gated_back": (128, 0),  # four tokens of both operands are under way
     "turn_neighbours": (64, 0),
     "turn_halves": (64, 0),
+    "depthwise_rows": (168, 0),  # of 128 threads, three blocks: weights of nine taps of eight channels, and three rows under way
+    "depthwise_back": (168, 0),
+    "add_taps": (64, 0),
+    "invert_entries": (40, 0),
+    "sum_states": (128, 0),  # 32 values of a state
+    "results_of_states": (128, 0),
+    "back_of_states": (128, 0),
+    "back_of_results": (128, 0),
     "spin": (16, 0),
 }
 WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
@@ -74,6 +82,12 @@ WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
     "gated_back": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "turn_neighbours": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "turn_halves": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "depthwise_rows": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "sum_states": ("ld.global.v4.u32", "st.global.wb.v4.u32"),  # of 16-bit operands, which are those of a GPU
+    "results_of_states": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "back_of_states": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "back_of_results": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "depthwise_back": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
 }
 COMPILED = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
                       r"(\d+) bytes spill loads.*?Used (\d+) registers([^\n]*)", re.S)

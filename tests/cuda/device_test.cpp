@@ -203,5 +203,24 @@ TEST_F(Traffic, OfASumWithAGateIsItsOperandsOnce) {
   EXPECT_EQ(backward.written, 2 * kValues + kPartials);
 }
 
+TEST_F(Traffic, OfAConvolutionByTapsIsItsOperandsOnce) {
+  std::vector<int32_t> table;  // the row before, the row itself and the one after
+  for (int64_t tap = -1; tap <= 1; ++tap)
+    for (int64_t r = 0; r < kTokens; ++r) table.push_back(static_cast<int32_t>(r + tap < kTokens ? r + tap : -1));
+  const ops::TapTable taps{table.data(), 3, kTokens, kTokens};
+  std::vector<uint16_t> w(3 * kWidth);
+  ops::DepthwiseRows n{kWidth, taps, in(half), in(w), in(shift), out(second)};
+  ASSERT_EQ(cuda::launch_depthwise(n, nullptr), cudaSuccess);
+  const Touched forward = touched();
+  EXPECT_EQ(forward.read_once, 2 * kValues + 2 * 3 * kWidth + kRow);
+  EXPECT_EQ(forward.written, 2 * kValues);
+  std::vector<float> dw(3 * kWidth), db(kWidth), of_groups(2 * 4 * kWidth);
+  ops::DepthwiseGradients g{kWidth, taps, in(second), in(half), dw.data(), db.data(), of_groups.data()};
+  ASSERT_EQ(cuda::launch_depthwise_gradients(g, nullptr), cudaSuccess);
+  const Touched backward = touched();
+  EXPECT_EQ(backward.read_once, 2 * 2 * kValues);
+  EXPECT_EQ(backward.written, 4 * kPartials) << "three taps and the bias";
+}
+
 }  // namespace
 }  // namespace tessera::on_cpu

@@ -264,6 +264,151 @@ TEST_F(Fused, PairsTurnWithTheBitsOfTheTwinAndBack) {
     }
 }
 
+/// A table of taps on both sides.
+class Taps {
+ public:
+  Taps(std::vector<int32_t> entries, int32_t taps, int64_t rows, int64_t sources)
+      : here_(std::move(entries)), there_(here_), taps_(taps), rows_(rows), sources_(sources) {}
+  /// Windows around each row of a picture so wide, in an order of the rows that is no picture's; nothing beyond its edges. Of
+  /// `halo` more sources than rows.
+  static Taps window(int32_t taps, int64_t rows, int64_t wide, int64_t halo) {
+    std::vector<int32_t> entries;
+    for (int32_t t = 0; t < taps; ++t)
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t column = r % wide + t % 3 - 1, source = r + t % 3 - 1 + (taps == 9 ? t / 3 - 1 : 0) * wide + halo;
+        const bool inside = column >= 0 && column < wide && source >= 0 && source < rows + halo;
+        entries.push_back(inside ? static_cast<int32_t>(source) : -1);
+      }
+    return Taps(std::move(entries), taps, rows, rows + halo);
+  }
+  ops::TapTable at(bool there) { return {there ? there_.data() : here_.data(), taps_, rows_, sources_}; }
+
+ private:
+  std::vector<int32_t> here_;
+  DeviceArray<int32_t> there_;
+  int32_t taps_;
+  int64_t rows_, sources_;
+};
+
+TEST_F(Fused, ConvolutionsByTapsAndTheirGradientsHaveTheBitsOfTheTwin) {
+  for (const Shape& s : shapes())
+    for (const int32_t taps : {3, 9}) {
+      SCOPED_TRACE(name_of(s) + ", taps " + std::to_string(taps));
+      const int64_t halo = s.width % 4 == 0 ? 13 : 0, sources = s.tokens + halo;
+      Taps table = Taps::window(taps, s.tokens, 13, halo);
+      Matrix x(plain(sources * s.width, 1), s.x, s.offset), w(plain(s.width * taps, 2), s.y, s.offset),
+          bias(plain(s.width, 3), s.y), y(plain(s.tokens * s.width, 4), s.y), dy(plain(s.tokens * s.width, 5), s.x);
+      for (const bool biased : {true, false}) {
+        run_both(
+            [&](bool there) {
+              return ops::DepthwiseRows{
+                  s.width,     table.at(there), x.in(there), w.in(there), biased ? bias.in(there) : ops::RowsIn{},
+                  y.out(there)};
+            },
+            ops::depthwise, launch_depthwise);
+        y.expect_alike("value");
+      }
+      const int64_t size = (taps + 1) * s.width;
+      Floats dw(plain(s.width * taps, 6)), db(plain(s.width, 7)), partials = unset((s.tokens + 63) / 64 * size);
+      for (const int which : {0, 1, 2}) {  // both; the weight alone; the bias alone
+        run_both(
+            [&](bool there) {
+              return ops::DepthwiseGradients{s.width,
+                                             table.at(there),
+                                             dy.in(there),
+                                             x.in(there),
+                                             which != 2 ? dw.at(there) : nullptr,
+                                             which != 1 ? db.at(there) : nullptr,
+                                             partials.at(there)};
+            },
+            ops::depthwise_gradients, launch_depthwise_gradients);
+        dw.expect_alike("of the weight"), db.expect_alike("of the bias"), partials.expect_alike("groups");
+      }
+      std::vector<int32_t> inverse(static_cast<size_t>(taps * sources), 7);
+      DeviceArray<int32_t> inverse_there(inverse);
+      run_both(
+          [&](bool there) {
+            return ops::InvertedTaps{table.at(there), there ? inverse_there.data() : inverse.data()};
+          },
+          ops::invert_taps, launch_invert_taps);
+      expect_same(inverse_there.values(), inverse, "inverse");
+      for (int32_t t = 0; t < taps; ++t)
+        for (int64_t r = 0; r < s.tokens; ++r) {
+          const int32_t source = table.at(false).source[t * s.tokens + r];
+          ASSERT_TRUE(source < 0 || inverse[static_cast<size_t>(t * sources + source)] == r) << t << ", " << r;
+        }
+    }
+}
+
+TEST_F(Fused, LinearAttentionAndItsGradientsHaveTheBitsOfTheTwin) {
+  constexpr int64_t kHead = ops::kStateHead, kState = (kHead + 1) * kHead, tokens = 131;
+  int which = 0;
+  for (const int64_t heads : {1, 3, 10})
+    for (const bool same : {true, false}) {
+      const Form form = kForms[which++ % 3];
+      SCOPED_TRACE(std::to_string(heads) + " heads of " + std::to_string(static_cast<int>(form)) +
+                   (same ? "" : ", turned"));
+      const int64_t n = tokens * heads * kHead, size = heads * kState;
+      const TableRuns runs = runs_of(tokens);
+      const auto positive = [&](uint64_t seed) {
+        std::vector<float> x = plain(n, seed);
+        for (float& value : x) value = std::abs(value);
+        return x;
+      };
+      Matrix k(positive(1), form), q(positive(2), form), v(plain(n, 3), form), turned_k(plain(n, 4), form),
+          turned_q(plain(n, 5), form), out(plain(n, 6), form), dy(plain(n, 7), form), da(plain(n, 8), form),
+          db(plain(n, 9), form), dc(plain(n, 10), form);
+      Sums states(kTableRows, size, runs.groups, 11), d_states(kTableRows, size, runs.groups, 12);
+      Floats down = unset(tokens * heads), slope = unset(tokens * heads);
+      Matrix &a = same ? k : turned_k, &left = same ? q : turned_q;
+      run_both(
+          [&](bool there) {
+            return ops::StateSums{tokens,  heads,   a.in(there), v.in(there),     k.in(there),
+                                  nullptr, nullptr, runs,        states.at(there)};
+          },
+          ops::add_states, launch_add_states);
+      states.table.expect_alike("states");
+      const auto table = [&](bool there) { return RowTable{states.table.at(there), size}; };
+      run_both(
+          [&](bool there) {
+            return ops::StateResults{tokens, heads, left.in(there), q.in(there),   table(there),
+                                     runs,   1e-3f, out.out(there), down.at(there)};
+          },
+          ops::state_results, launch_state_results);
+      out.expect_alike("result"), down.expect_alike("divisors");
+      run_both(
+          [&](bool there) {
+            return ops::StateResultGradients{
+                tokens,         heads,          dy.in(there), out.in(there),
+                down.at(there), table(there),   runs,         same ? ops::RowsOut{} : da.out(there),
+                db.out(there),  slope.at(there)};
+          },
+          ops::state_result_gradients, launch_state_result_gradients);
+      da.expect_alike("gradient of turned q"), db.expect_alike("of q"), slope.expect_alike("slopes");
+      run_both(
+          [&](bool there) {
+            return ops::StateSums{tokens,         heads,           left.in(there), dy.in(there),      q.in(there),
+                                  down.at(there), slope.at(there), runs,           d_states.at(there)};
+          },
+          ops::add_states, launch_add_states);
+      d_states.table.expect_alike("gradient of the states");
+      run_both(
+          [&](bool there) {
+            return ops::StateGradients{tokens,
+                                       heads,
+                                       a.in(there),
+                                       v.in(there),
+                                       {d_states.table.at(there), size},
+                                       runs,
+                                       da.out(there),
+                                       db.out(there),
+                                       same ? ops::RowsOut{} : dc.out(there)};
+          },
+          ops::state_gradients, launch_state_gradients);
+      da.expect_alike("gradient of turned k"), db.expect_alike("of v"), dc.expect_alike("of k");
+    }
+}
+
 /// What is not finite stays in its row and in the columns of its sums, as on the CPU.
 TEST_F(Fused, ValuesThatAreNotFinitePass) {
   const int64_t tokens = 131, width = 1152, n = tokens * width;
@@ -324,6 +469,11 @@ TEST_F(Fused, RowsThatDoNotFitAreRefusedAndNoRowsAreNothing) {
   EXPECT_EQ(launch_rms_norm_gradients(ops::RmsNormGradients{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_gated_gradients(ops::GatedGradients{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_rotate_rows(ops::RotatedRows{}, nullptr), cudaSuccess);
+  EXPECT_EQ(launch_depthwise(ops::DepthwiseRows{}, nullptr), cudaSuccess);
+  EXPECT_EQ(launch_depthwise_gradients(ops::DepthwiseGradients{}, nullptr), cudaSuccess);
+  ops::DepthwiseRows five{};
+  five.table.taps = 5, five.table.rows = 1;
+  EXPECT_EQ(launch_depthwise(five, nullptr), cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "simulated.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/session.h"
+#include "timeline.h"
 
 namespace tessera::testing {
 namespace {
@@ -220,6 +221,38 @@ TEST(CudnnRule, LeavesOtherHeadsToFlashAndOtherDtypesToProducts) {
   EXPECT_EQ(run(12, at::kBFloat16), "products at a (heads of 12)");
   EXPECT_EQ(run(264, at::kBFloat16), "products at a (heads of 264)");
   EXPECT_EQ(run(64, at::kFloat), "products at a (fp32)");
+}
+
+/// Results that have no place of their own are the same, and where one call makes all of them they stay where it put them.
+TEST(ResultsOfAttention, AreTheKernelsOwnWhereNoPlaceIsGiven) {
+  struct Packed {
+    Batch batch;
+    bool one_call;
+  };
+  const at::Device device = device::here();
+  for (const auto& [batch, one_call] :
+       {Packed{Batch({70}, {41}, at::kBFloat16), true}, Packed{Batch(many(3, 64), many(3, 40), at::kHalf), true},
+        Packed{Batch({5, 90}, {40, 7}, at::kBFloat16), false}, Packed{Batch({0, 33}, {9, 33}, at::kBFloat16), false}}) {
+    const Tensor q = batch.q.to(device), k = batch.k.to(device), v = batch.v.to(device), up = batch.up.to(device);
+    const double scale = 1 / std::sqrt(static_cast<double>(kDim));
+    timeline().label("here");
+    (void)timeline().take_launches();
+    const ops::AttentionResult made =
+        ops::kernels(q).attention({q, k, v}, {}, batch.heads, scale, batch.q_at, batch.k_at, {});
+    const ops::AttentionInputs grads = ops::kernels(q).attention_backward({q, k, v}, made.out, up, made.lse, {},
+                                                                          batch.heads, batch.q_at, batch.k_at, {});
+    const int64_t copied = timeline().take_launches()[{"here", "aten::copy_"}].written;
+    timeline().label("");
+    const Batch::Found placed = batch.run(device);
+    const std::vector<Tensor> got = {made.out, made.lse, grads.q, grads.k, grads.v};
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i].sizes(), placed.all()[i].sizes()) << kNames[i];
+      ASSERT_TRUE(got[i].is_contiguous()) << kNames[i];
+      ASSERT_TRUE(got[i].cpu().to(at::kFloat).equal(placed.all()[i].to(at::kFloat))) << kNames[i];
+    }
+    const auto statistics = 2 * static_cast<int64_t>(made.lse.nbytes());  // of several samples, forward and backward
+    EXPECT_EQ(copied <= (batch.q_at.size() > 2 ? statistics : 0), one_call) << copied;
+  }
 }
 
 /// Ranks of sp and cp have the output's products with its gradient and not the output, and gradients in fp32.

@@ -442,6 +442,12 @@ class Operands {
   std::vector<std::pair<Use, Use>> sums_;
 };
 
+std::vector<Use> together(std::initializer_list<const Operands*> operands) {
+  std::vector<Use> uses;
+  for (const Operands* on : operands) uses.insert(uses.end(), on->uses().begin(), on->uses().end());
+  return uses;
+}
+
 void layer_norm(const ops::LayerNormRows& rows) {
   ops::LayerNormRows n = rows;
   Operands on(n.tokens, n.width);
@@ -492,6 +498,90 @@ void rotate_rows(const ops::RotatedRows& rows) {
   Operands on(n.tokens, n.width);
   on.in(n.x), on.out(n.y), on.angles(n.angles);
   timeline().run("rotate_rows", on.uses(), [n] { ops::rotate_rows(n); });
+}
+
+/// Entries of a table of taps.
+template <class T>
+void taps_at(T*& entries, const ops::TapTable& table, int64_t rows, bool writes, std::vector<Use>& uses) {
+  const int64_t n = table.taps * rows;
+  uses.push_back({entries, n * static_cast<int64_t>(sizeof(int32_t)), writes});
+  entries = shadow(const_cast<int32_t*>(entries), n);
+}
+void depthwise(const ops::DepthwiseRows& rows) {
+  ops::DepthwiseRows n = rows;
+  Operands x(n.table.sources, n.width), w(n.table.taps, n.width), bias(1, n.width), y(n.table.rows, n.width);
+  x.in(n.x), w.in(n.w), bias.in(n.bias), y.out(n.y);
+  std::vector<Use> uses = together({&x, &w, &bias, &y});
+  taps_at(n.table.source, n.table, n.table.rows, false, uses);
+  timeline().run("depthwise", uses, [n] { ops::depthwise(n); });
+}
+void depthwise_gradients(const ops::DepthwiseGradients& rows) {
+  ops::DepthwiseGradients n = rows;
+  Operands x(n.table.sources, n.width), dy(n.table.rows, n.width);
+  x.in(n.x), dy.in(n.dy);
+  const int64_t size = (n.table.taps + 1) * n.width, of_groups = n.groups() * size;
+  dy.values(n.partials, of_groups, true);
+  std::vector<Use> uses = together({&x, &dy}), sums = {read(rows.partials, 4 * of_groups)};
+  taps_at(n.table.source, n.table, n.table.rows, false, uses);
+  if (n.dw) sums.push_back(written(n.dw, 4 * n.table.taps * n.width));
+  if (n.db) sums.push_back(written(n.db, 4 * n.width));
+  n.dw = shadow(n.dw, n.table.taps * n.width), n.db = shadow(n.db, n.width);
+  timeline().run("depthwise_gradients", uses, [n] { ops::depthwise_gradients(n); });
+  timeline().run("add_taps", sums, [] {});
+}
+void invert_taps(const ops::InvertedTaps& taps) {
+  ops::InvertedTaps n = taps;
+  std::vector<Use> uses;
+  taps_at(n.table.source, n.table, n.table.rows, false, uses);
+  taps_at(n.inverse, n.table, n.table.sources, true, uses);
+  timeline().run("invert_taps", uses, [n] { ops::invert_taps(n); });
+}
+
+/// Operands of linear attention, and what each token's heads have.
+class HeadOperands : public Operands {
+ public:
+  HeadOperands(int64_t tokens, int64_t heads) : Operands(tokens, heads * ops::kStateHead), places_(tokens * heads) {}
+  template <class T>
+  void of_heads(T*& data, bool writes) {
+    values(data, places_, writes);
+  }
+
+ private:
+  const int64_t places_;
+};
+/// Of the states of all heads, as an operand's rows: tables and their partial sums.
+Operands of_states(int64_t heads) { return {1, heads * (ops::kStateHead + 1) * ops::kStateHead}; }
+
+void add_states(const ops::StateSums& rows) {
+  ops::StateSums n = rows;
+  HeadOperands on(n.tokens, n.heads);
+  Operands states = of_states(n.heads);
+  on.in(n.a), on.in(n.b), on.in(n.c), on.of_heads(n.down, false), on.of_heads(n.slope, false);
+  states.sums(n.sums, n.runs);
+  timeline().run("add_states", together({&on, &states}), [n] { ops::add_states(n); });
+  states.add_groups();
+}
+void state_results(const ops::StateResults& rows) {
+  ops::StateResults n = rows;
+  HeadOperands on(n.tokens, n.heads);
+  Operands states = of_states(n.heads);
+  on.in(n.rotated), on.in(n.q), on.out(n.out), on.of_heads(n.down, true), states.table(n.states, n.runs);
+  timeline().run("state_results", together({&on, &states}), [n] { ops::state_results(n); });
+}
+void state_gradients(const ops::StateGradients& rows) {
+  ops::StateGradients n = rows;
+  HeadOperands on(n.tokens, n.heads);
+  Operands states = of_states(n.heads);
+  on.in(n.a), on.in(n.b), on.out(n.da), on.out(n.db), on.out(n.dc), states.table(n.states, n.runs);
+  timeline().run("state_gradients", together({&on, &states}), [n] { ops::state_gradients(n); });
+}
+void state_result_gradients(const ops::StateResultGradients& rows) {
+  ops::StateResultGradients n = rows;
+  HeadOperands on(n.tokens, n.heads);
+  Operands states = of_states(n.heads);
+  on.in(n.dy), on.in(n.out), on.of_heads(n.down, false), on.out(n.rotated), on.out(n.dq), on.of_heads(n.slope, true);
+  states.table(n.states, n.runs);
+  timeline().run("state_result_gradients", together({&on, &states}), [n] { ops::state_result_gradients(n); });
 }
 
 /// As CUDA, after all that the device was given.
@@ -579,6 +669,13 @@ const device::Backend kTable = {
     .gated_sum = placed<gated_sum>,
     .gated_gradients = placed<gated_gradients>,
     .rotate_rows = placed<rotate_rows>,
+    .depthwise = placed<depthwise>,
+    .depthwise_gradients = placed<depthwise_gradients>,
+    .invert_taps = placed<invert_taps>,
+    .add_states = placed<add_states>,
+    .state_results = placed<state_results>,
+    .state_gradients = placed<state_gradients>,
+    .state_result_gradients = placed<state_result_gradients>,
 };
 
 }  // namespace

@@ -41,6 +41,28 @@ Operator linear_of(const std::string& name, int64_t tokens, int64_t in, int64_t 
   return op;
 }
 
+/// Three linears, each of which passes its input on to the next, which adds its gradient to the product of the one before.
+Operator linears_of_one_input(int64_t tokens, int64_t in, int64_t out) {
+  Operator op{"linears_of_one_input", {normal({tokens, in})}, {}, {}, {}, {}};
+  for (int i = 0; i < 3; ++i) op.weights.push_back(normal({out, in}));
+  op.fast = [](const Tensors& x, Sites& w, const Tensors&) {
+    Tensor input = x[0];
+    Tensors made;
+    for (size_t i = 0; i < 3; ++i) {
+      Tensor passed;
+      made.push_back(ops::linear(input, w[i], nullptr, w.anchor, input.scalar_type(), ops::When::at_once, &passed));
+      if (passed.defined()) input = passed;
+    }
+    return at::cat(made, 1);
+  };
+  op.reference = [](const Tensors& x, const Tensors& w, const Tensors&) {
+    Tensors made;
+    for (const Tensor& weight : w) made.push_back(ops::reference::linear(x[0], weight, {}));
+    return at::cat(made, 1);
+  };
+  return op;
+}
+
 Operator attention_of(const std::string& name, int64_t heads, int64_t d, std::vector<int64_t> q_at,
                       std::vector<int64_t> k_at) {
   const auto tokens = [&](const std::vector<int64_t>& at) { return normal({at.back(), heads * d}); };
@@ -68,6 +90,27 @@ Operator half_split_rope(int64_t rows, int64_t heads, int64_t pairs) {
             return at::cat({halves[0] * cos - halves[1] * sin, halves[0] * sin + halves[1] * cos}, -1)
                 .reshape(x[0].sizes());
           }};
+}
+
+/// A picture of 3 x 3 windows, nothing beyond its edges.
+Operator depthwise_of_picture(int64_t height, int64_t wide, int64_t width) {
+  std::vector<int32_t> table;
+  for (int64_t i = -1; i <= 1; ++i)
+    for (int64_t j = -1; j <= 1; ++j)
+      for (int64_t r = 0; r < height * wide; ++r) {
+        const int64_t y = r / wide + i, x = r % wide + j;
+        table.push_back(static_cast<int32_t>(y < 0 || y >= height || x < 0 || x >= wide ? -1 : y * wide + x));
+      }
+  return {
+      "depthwise_of_picture",
+      {normal({height * wide, width})},
+      {normal({width, 1, 3, 3}), normal({width})},
+      {at::tensor(table, at::kInt).view({9, height * wide})},
+      [](const Tensors& x, Sites& w, const Tensors& c) { return ops::depthwise(x[0], c[0], w[0], &w[1], w.anchor); },
+      [=](const Tensors& x, const Tensors& w, const Tensors&) {
+        const Tensor picture = x[0].t().reshape({1, width, height, wide});
+        return at::conv2d(picture, w[0], w[1], 1, 1, 1, width).flatten(2).squeeze(0).t().contiguous();
+      }};
 }
 
 /// A row of 9 in one dimension: three taps, nothing beyond its ends.
@@ -106,7 +149,7 @@ Operator unfold_of(int64_t rows, int64_t width) {
 Operator attention_without_softmax(int64_t heads, int64_t d, bool turned) {
   const std::vector<int64_t> at = {0, 30, 30, 71};
   const auto positive = [&] { return normal({at.back(), heads * d}).abs(); };
-  Operator op{turned ? "attention_without_softmax_of_turned" : "attention_without_softmax",
+  Operator op{"attention_without_softmax" + std::string(turned ? "_of_turned" : "") + (d == 32 ? "_of_32" : ""),
               {positive(), positive(), normal({at.back(), heads * d})},
               {},
               {},
@@ -138,9 +181,12 @@ std::vector<Operator> row_operators() {
   const Tensor order = at::randperm(67, at::detail::createCPUGenerator(9), at::kLong);
   return {half_split_rope(67, 3, 5),
           depthwise_of(9, 71),
+          depthwise_of_picture(7, 11, 37),
           unfold_of(9, 71),
           attention_without_softmax(3, 5, false),
           attention_without_softmax(3, 5, true),
+          attention_without_softmax(2, 32, false),
+          attention_without_softmax(2, 32, true),
           {"relu",
            {normal({67, 71})},
            {},
@@ -171,6 +217,7 @@ std::vector<Operator> all_operators() {
       linear_of("linear", 67, 70, 131, true, false),
       linear_of("linear_without_bias", 300, 600, 65, false, false),
       linear_of("linear_of_few_rows", 3, 70, 131, true, false),
+      linears_of_one_input(67, 70, 31),
       linear_of("gelu_linear", 301, 530, 97, true, true),
       linear_of("gelu_linear_of_few_rows", 5, 9, 7, true, true),
       attention_of("attention", 3, 10, {0, 1, 70, 201}, {0, 40, 41, 130}),

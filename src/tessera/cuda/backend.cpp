@@ -446,6 +446,13 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .gated_sum = fused<launch_gated_sum>,
       .gated_gradients = fused<launch_gated_gradients>,
       .rotate_rows = fused<launch_rotate_rows>,
+      .depthwise = fused<launch_depthwise>,
+      .depthwise_gradients = fused<launch_depthwise_gradients>,
+      .invert_taps = fused<launch_invert_taps>,
+      .add_states = fused<launch_add_states>,
+      .state_results = fused<launch_state_results>,
+      .state_gradients = fused<launch_state_gradients>,
+      .state_result_gradients = fused<launch_state_result_gradients>,
   };
   return &table;
 }

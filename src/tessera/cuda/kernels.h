@@ -94,6 +94,13 @@ cudaError_t launch_rms_norm_gradients(const ops::RmsNormGradients& rows, cudaStr
 cudaError_t launch_gated_sum(const ops::GatedRows& rows, cudaStream_t stream);
 cudaError_t launch_gated_gradients(const ops::GatedGradients& rows, cudaStream_t stream);
 cudaError_t launch_rotate_rows(const ops::RotatedRows& rows, cudaStream_t stream);
+cudaError_t launch_depthwise(const ops::DepthwiseRows& rows, cudaStream_t stream);
+cudaError_t launch_depthwise_gradients(const ops::DepthwiseGradients& rows, cudaStream_t stream);
+cudaError_t launch_invert_taps(const ops::InvertedTaps& taps, cudaStream_t stream);
+cudaError_t launch_add_states(const ops::StateSums& rows, cudaStream_t stream);
+cudaError_t launch_state_results(const ops::StateResults& rows, cudaStream_t stream);
+cudaError_t launch_state_gradients(const ops::StateGradients& rows, cudaStream_t stream);
+cudaError_t launch_state_result_gradients(const ops::StateResultGradients& rows, cudaStream_t stream);
 /// The second half of a sum over tokens.
 cudaError_t launch_add_groups(const ops::TableSums& sums, const ops::TableRuns& runs, int64_t width,
                               cudaStream_t stream);

@@ -37,11 +37,18 @@ struct RmsNormGradients;
 struct GatedRows;
 struct GatedGradients;
 struct RotatedRows;
+struct DepthwiseRows;
+struct DepthwiseGradients;
+struct InvertedTaps;
+struct StateSums;
+struct StateResults;
+struct StateGradients;
+struct StateResultGradients;
 }  // namespace tessera::ops
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 11;
+inline constexpr int kBackendVersion = 12;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -165,6 +172,13 @@ struct Backend {
   void (*gated_sum)(const ops::GatedRows& rows);
   void (*gated_gradients)(const ops::GatedGradients& rows);
   void (*rotate_rows)(const ops::RotatedRows& rows);
+  void (*depthwise)(const ops::DepthwiseRows& rows);
+  void (*depthwise_gradients)(const ops::DepthwiseGradients& rows);
+  void (*invert_taps)(const ops::InvertedTaps& taps);
+  void (*add_states)(const ops::StateSums& rows);
+  void (*state_results)(const ops::StateResults& rows);
+  void (*state_gradients)(const ops::StateGradients& rows);
+  void (*state_result_gradients)(const ops::StateResultGradients& rows);
 };
 
 /// From here on the process computes on device `index` of `backend`; the calling thread and, by enter_thread(), others.

@@ -128,8 +128,11 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
   const RunLinear run = [&](const Tensor& rows, ops::WeightSite* b, const Tensor* result) {
     if (w.frozen && (!b || b->frozen))
       return frozen_linear(site, rows, b, gelu, input_part(site, how.space, rows.size(1)), result);
-    return gelu ? ops::gelu_linear(rows, w, b, store_.anchor(unit_), type_, result)
-                : ops::linear(rows, w, b, store_.anchor(unit_), type_, weight_gradients);
+    const Tensor again = read_.defined() && read_of_.lock() == rows.getIntrusivePtr() ? read_ : rows;
+    read_ = Tensor();
+    if (gelu) return ops::gelu_linear(rows, w, b, store_.anchor(unit_), type_, result);
+    read_of_ = c10::weak_intrusive_ptr<c10::TensorImpl>(rows.getIntrusivePtr());
+    return ops::linear(again, w, b, store_.anchor(unit_), type_, weight_gradients, &read_);
   };
   const Tensor y = linear_as_cut(site, x, how.space, run, there ? &there->out : nullptr);
   if (mode_.on_result && may_stay) mode_.on_result(site, 2 * static_cast<double>(x.numel() * y.size(1)));
@@ -235,7 +238,7 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
                                const net::Segments& segments, const net::Softmax& softmax) {
   if (softmax.bias) return ops::attention_bias(q, k, v, heads, softmax.bias->contiguous());
   session_.site = site;
-  gathered_ = Tensor();
+  gathered_ = read_ = Tensor();
   const auto [queries, width] = sent_.sizes(q);
   const bool self = segments.q == 0 && segments.k == 0, shares_heads = segments.q == 0 && has_group_rows(queries);
   if (shares_heads) heads /= mode_.parallel->tp();
@@ -263,7 +266,7 @@ Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Ten
 Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                       int64_t heads, double eps, const net::Rotated& rotated) {
   session_.site = site;
-  gathered_ = Tensor();
+  gathered_ = read_ = Tensor();
   const bool shares_heads = has_group_rows(q);
   if (shares_heads) heads /= mode_.parallel->tp();
   const plan::TokenRange here = query_rows(0, shares_heads);
@@ -275,7 +278,7 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
 
 Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
   session_.site = site;
-  gathered_ = Tensor();
+  gathered_ = read_ = Tensor();
   ops::WeightSite& w = weight(site, ".weight");
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/cut(site) == nullptr);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);

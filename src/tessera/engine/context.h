@@ -100,6 +100,9 @@ class ShardContext final : public net::Context {
   // rows:
   c10::weak_intrusive_ptr<c10::TensorImpl> gathered_of_{c10::intrusive_ptr<c10::TensorImpl>()};
   Tensor gathered_;
+  // Such an input, and as the last of them passes it on: their gradients are added by the products that make them.
+  c10::weak_intrusive_ptr<c10::TensorImpl> read_of_{c10::intrusive_ptr<c10::TensorImpl>()};
+  Tensor read_;
   SentOperands sent_;
   // Residual streams that a norm has read, and as it passes them on to the sum that follows: one gradient instead of two
   // that are added.

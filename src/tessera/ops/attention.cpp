@@ -18,17 +18,17 @@ double usual_scale(const Tensor& q, int64_t heads) {
   return 1 / std::sqrt(static_cast<float>(div_exact(q.size(1), heads, "ops.attention: channels / heads")));
 }
 
-void forward_into(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale, const Offsets& q_at,
-                  const Offsets& k_at, const AttentionResult& to) {
-  check_internal(in.q.is_contiguous() && in.k.is_contiguous() && in.v.is_contiguous() && to.out.is_contiguous(),
+AttentionResult forward_into(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale,
+                             const Offsets& q_at, const Offsets& k_at, const AttentionResult& to) {
+  check_internal(in.q.is_contiguous() && in.k.is_contiguous() && in.v.is_contiguous() &&
+                     (!to.out.defined() || to.out.is_contiguous()),
                  "ops.attention", "q, k, v and the output must be contiguous");
-  kernels(in.q).attention(in, bias, heads, scale, q_at, k_at, to);
+  return kernels(in.q).attention(in, bias, heads, scale, q_at, k_at, to);
 }
 
 Tensor run_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias, int64_t heads, double scale,
                    const Offsets& q_at, const Offsets& k_at, Tensor& lse) {
-  AttentionResult result = {at::empty_like(q), at::empty({heads, q.size(0)}, q.options().dtype(at::kFloat))};
-  forward_into({q, k, v}, bias, heads, scale, q_at, k_at, result);
+  AttentionResult result = forward_into({q, k, v}, bias, heads, scale, q_at, k_at, {});
   lse = std::move(result.lse);
   return std::move(result.out);
 }
@@ -51,9 +51,8 @@ struct Attention : Function<Attention> {
     const int64_t heads = ctx->saved_data["heads"].toInt();
     const Offsets q_at = ctx->saved_data["q_at"].toIntVector(), k_at = ctx->saved_data["k_at"].toIntVector();
     const Tensor d_out = grads[0].contiguous();
-    const Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
-    kernels(q).attention_backward({q, k, v}, out, d_out, lse, {}, heads, q_at, k_at, {dq, dk, dv});
-    return {dq, dk, dv, {}, {}, {}, {}};
+    const AttentionInputs d = kernels(q).attention_backward({q, k, v}, out, d_out, lse, {}, heads, q_at, k_at, {});
+    return {d.q, d.k, d.v, {}, {}, {}, {}};
   }
 };
 
@@ -131,14 +130,14 @@ std::string why_no_cudnn_attention() {
 void compile_attention(const plan::AttentionUse& use, at::ScalarType type, at::Device device) {
   const AttentionScope scope(plan::Attention::cudnn);
   for (const auto& [samples, heads, queries, keys, head] : use.shapes) {
-    const at::TensorOptions half = at::TensorOptions(type).device(device), floats = half.dtype(at::kFloat);
+    const at::TensorOptions half = at::TensorOptions(type).device(device);
     std::vector<int64_t> q_at, k_at;
     for (int64_t s = 0; s <= samples; ++s) q_at.push_back(s * queries), k_at.push_back(s * keys);
     const Tensor q = at::zeros({q_at.back(), heads * head}, half), k = at::zeros({k_at.back(), heads * head}, half);
-    const AttentionResult result = {at::empty_like(q), at::empty({heads, q_at.back()}, floats)};
-    const AttentionInputs in = {q, k, k}, grads = {at::empty_like(q), at::empty_like(k), at::empty_like(k)};
-    kernels(q).attention(in, {}, heads, 1 / std::sqrt(static_cast<double>(head)), q_at, k_at, result);
-    kernels(q).attention_backward(in, result.out, q, result.lse, {}, heads, q_at, k_at, grads);
+    const AttentionInputs in = {q, k, k};
+    const AttentionResult result =
+        kernels(q).attention(in, {}, heads, 1 / std::sqrt(static_cast<double>(head)), q_at, k_at, {});
+    kernels(q).attention_backward(in, result.out, q, result.lse, {}, heads, q_at, k_at, {});
   }
 }
 

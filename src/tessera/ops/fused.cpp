@@ -232,6 +232,171 @@ void gated_gradients(const GatedGradients& n) {
   add_groups(n.sums, n.runs, n.width);
 }
 
+void depthwise(const DepthwiseRows& n) {
+  const int64_t taps = n.table.taps, rows = n.table.rows;
+  Space all(taps + 2, n.width);
+  float *w = all.row(0), *bias = all.row(taps), *flat = all.row(taps + 1);
+  for (int64_t t = 0; t < taps; ++t) {  // each part of a row of [width * taps]
+    const float* part = row_of(n.w, t, n.width, flat);
+    for (int64_t i = 0; i < n.width; ++i) w[(t * n.width + i) % taps * n.width + (t * n.width + i) / taps] = part[i];
+  }
+  if (n.bias.data)
+    std::copy_n(row_of(n.bias, 0, n.width, flat), n.width, bias);
+  else
+    std::fill_n(bias, n.width, 0.0f);
+  each_token(rows, n.width, 2, [&](int64_t r, Space& space) {
+    float* y = space.row(1);
+    std::copy_n(bias, n.width, y);
+    for (int64_t t = 0; t < taps; ++t) {
+      const int64_t source = n.table.source[t * rows + r];
+      if (source < 0) continue;
+      const float* x = row_of(n.x, source, n.width, space.row(0));
+      for (int64_t i = 0; i < n.width; ++i) y[i] += x[i] * w[t * n.width + i];
+    }
+    store_row(n.y, r, n.width, y);
+  });
+}
+
+void depthwise_gradients(const DepthwiseGradients& n) {
+  const int64_t taps = n.table.taps, rows = n.table.rows, size = (taps + 1) * n.width;
+  each_group(all_of(rows), n.width, 2, [&](int64_t group, int64_t, int64_t begin, int64_t end, Space& space) {
+    float *dw = n.partials + group * size, *db = dw + taps * n.width;
+    std::fill_n(dw, size, 0.0f);
+    for (int64_t r = begin; r < end; ++r) {
+      const float* dy = row_of(n.dy, r, n.width, space.row(0));
+      for (int64_t i = 0; i < n.width; ++i) db[i] += dy[i];
+      for (int64_t t = 0; t < taps; ++t) {
+        const int64_t source = n.table.source[t * rows + r];
+        if (source < 0) continue;
+        const float* x = row_of(n.x, source, n.width, space.row(1));
+        for (int64_t i = 0; i < n.width; ++i) dw[t * n.width + i] += dy[i] * x[i];
+      }
+    }
+  });
+  for (int64_t i = 0; i < size; ++i) {
+    float total = 0;
+    for (int64_t g = 0; g < n.groups(); ++g) total += n.partials[g * size + i];
+    const int64_t tap = i / n.width, column = i % n.width;
+    if (tap < taps && n.dw) n.dw[column * taps + tap] += total;
+    if (tap == taps && n.db) n.db[column] += total;
+  }
+}
+
+void invert_taps(const InvertedTaps& n) {
+  const TapTable& table = n.table;
+  std::fill_n(n.inverse, table.taps * table.sources, -1);
+  for (int64_t t = 0; t < table.taps; ++t)
+    for (int64_t r = 0; r < table.rows; ++r)
+      if (const int64_t source = table.source[t * table.rows + r]; source >= 0)
+        n.inverse[t * table.sources + source] = static_cast<int32_t>(r);
+}
+
+namespace {
+
+constexpr int64_t kStateRows = kStateHead + 1, kStateValues = kStateRows * kStateHead;
+
+/// Calls body(token, head, first channel, place in [tokens, heads], row of space) for each token's heads, on several threads.
+template <class Body>
+void each_head(int64_t tokens, int64_t heads, const Body& body) {
+  each_token(tokens, heads * kStateHead, 5, [&](int64_t t, Space& space) {
+    for (int64_t h = 0; h < heads; ++h) body(t, h, space, t * heads + h);
+  });
+}
+/// A head of a row, as fp32 in a row of space, or where it lies.
+const float* head_of(const RowsIn& rows, int64_t place, float* space) { return row_of(rows, place, kStateHead, space); }
+void store_head(const RowsOut& rows, int64_t place, const float* values) { store_row(rows, place, kStateHead, values); }
+
+/// x times the products of a state, or times them transposed.
+void times_products(float* out, const float* x, const float* state) {
+  std::fill_n(out, kStateHead, 0.0f);
+  for (int64_t a = 0; a < kStateHead; ++a)
+    for (int64_t b = 0; b < kStateHead; ++b) out[b] += x[a] * state[a * kStateHead + b];
+}
+void times_transposed(float* out, const float* x, const float* state) {
+  for (int64_t a = 0; a < kStateHead; ++a) {
+    out[a] = 0;
+    for (int64_t b = 0; b < kStateHead; ++b) out[a] += x[b] * state[a * kStateHead + b];
+  }
+}
+
+}  // namespace
+
+void add_states(const StateSums& n) {
+  const int64_t width = n.heads * kStateValues;
+  each_group(n.runs, kStateHead, 3, [&](int64_t group, int64_t, int64_t begin, int64_t end, Space& space) {
+    float *up = space.row(1), *last = space.row(2);
+    std::fill_n(n.sums.partials + group * width, width, 0.0f);
+    for (int64_t t = begin; t < end; ++t)
+      for (int64_t h = 0; h < n.heads; ++h) {
+        const int64_t place = t * n.heads + h;
+        float* state = n.sums.partials + group * width + h * kStateValues;
+        const float *b = head_of(n.b, place, up), *c = head_of(n.c, place, last);
+        for (int64_t i = 0; i < kStateHead; ++i) {
+          up[i] = n.down ? b[i] / n.down[place] : b[i];
+          state[kStateHead * kStateHead + i] += n.slope ? c[i] * n.slope[place] : c[i];
+        }
+        const float* a = head_of(n.a, place, space.row(0));
+        for (int64_t i = 0; i < kStateHead; ++i)
+          for (int64_t j = 0; j < kStateHead; ++j) state[i * kStateHead + j] += a[i] * up[j];
+      }
+  });
+  add_groups(n.sums, n.runs, width);
+}
+
+void state_results(const StateResults& n) {
+  each_head(n.tokens, n.heads, [&](int64_t t, int64_t h, Space& space, int64_t place) {
+    const float* state = table_row(n.states, n.runs, t) + h * kStateValues;
+    float *out = space.row(1), down = 0;
+    times_products(out, head_of(n.rotated, place, space.row(0)), state);
+    const float *q = head_of(n.q, place, space.row(0)), *last = state + kStateHead * kStateHead;
+    for (int64_t i = 0; i < kStateHead; ++i) down += q[i] * last[i];
+    down += n.eps;
+    constexpr float kLargestHalf = 65504;
+    for (int64_t i = 0; i < kStateHead; ++i) {
+      out[i] /= down;
+      if (n.out.form == Form::fp16)
+        out[i] = out[i] > kLargestHalf ? kLargestHalf : out[i] < -kLargestHalf ? -kLargestHalf : out[i];
+    }
+    store_head(n.out, place, out);
+    n.down[place] = down;
+  });
+}
+
+void state_gradients(const StateGradients& n) {
+  each_head(n.tokens, n.heads, [&](int64_t t, int64_t h, Space& space, int64_t place) {
+    const float *state = table_row(n.states, n.runs, t) + h * kStateValues, *last = state + kStateHead * kStateHead;
+    float *db = space.row(1), *da = space.row(2);
+    times_products(db, head_of(n.a, place, space.row(0)), state);
+    times_transposed(da, head_of(n.b, place, space.row(0)), state);
+    store_head(n.db, place, db);
+    if (n.dc.data)
+      store_head(n.dc, place, last);
+    else
+      for (int64_t i = 0; i < kStateHead; ++i) da[i] += last[i];
+    store_head(n.da, place, da);
+  });
+}
+
+void state_result_gradients(const StateResultGradients& n) {
+  each_head(n.tokens, n.heads, [&](int64_t t, int64_t h, Space& space, int64_t place) {
+    const float* state = table_row(n.states, n.runs, t) + h * kStateValues;
+    const float *dy = head_of(n.dy, place, space.row(0)), *out = head_of(n.out, place, space.row(1));
+    float *up = space.row(2), *dq = space.row(3), *rotated = space.row(4), slope = 0;
+    for (int64_t i = 0; i < kStateHead; ++i) {
+      up[i] = dy[i] / n.down[place];
+      slope -= up[i] * out[i];
+    }
+    times_transposed(rotated, up, state);
+    for (int64_t i = 0; i < kStateHead; ++i) {
+      dq[i] = state[kStateHead * kStateHead + i] * slope;
+      if (!n.rotated.data) dq[i] += rotated[i];
+    }
+    if (n.rotated.data) store_head(n.rotated, place, rotated);
+    store_head(n.dq, place, dq);
+    n.slope[place] = slope;
+  });
+}
+
 void rotate_rows(const RotatedRows& n) {
   each_token(n.tokens, n.width, 2, [&](int64_t t, Space& space) {
     const float* x = row_of(n.x, t, n.width, space.row(0));

@@ -1,5 +1,5 @@
 #pragma once
-// Operators over rows that a GPU has as kernels of our own (cuda/norms.cu, cuda/gates.cu), and their twins on CPUs, with the
+// Operators over rows that a GPU has as kernels of our own (cuda/norms.cu, gates.cu, taps.cu), and their twins on CPUs, with the
 // same bits: what a kernel of LibTorch does in ten passes over memory, these do in one.
 //
 //   layer_norm({.tokens = 90, .width = 71, .x = {x, Form::fp32}, .y = {y, Form::bf16}, .stats = stats, ...});
@@ -146,5 +146,91 @@ struct RotatedRows {
   float sign;
 };
 void rotate_rows(const RotatedRows& rows);
+
+/// Which row of x each tap of a row reads: [taps, rows], entries -1 for none. Rows of one tap read different rows.
+struct TapTable {
+  const int32_t* source = nullptr;
+  int32_t taps = 0;
+  int64_t rows = 0, sources = 0;  ///< x has `sources` rows
+};
+/// Of kernels: their weights are in registers.
+constexpr bool has_taps(int64_t taps) { return taps == 3 || taps == 9; }
+
+/// y[row] = bias + the sum of x[source] * w over the taps, in their order. w [width, taps].
+struct DepthwiseRows {
+  int64_t width;
+  TapTable table;
+  RowsIn x, w, bias;  ///< bias may be null
+  RowsOut y;
+};
+void depthwise(const DepthwiseRows& rows);
+
+/// Adds the sums of dy[row] * x[source] to dw [width, taps], and those of dy to db [width], by way of a partial sum
+/// [groups, taps + 1, width] for each 64 rows. The gradient of x is depthwise() by the inverse table.
+struct DepthwiseGradients {
+  int64_t width;
+  TapTable table;
+  RowsIn dy, x;
+  float *dw, *db;  ///< null: not wanted
+  float* partials;
+  int64_t groups() const { return (table.rows + kGroupTokens - 1) / kGroupTokens; }
+};
+void depthwise_gradients(const DepthwiseGradients& rows);
+
+/// inverse[tap, source] = row, -1 where no row reads it.
+struct InvertedTaps {
+  TapTable table;
+  int32_t* inverse;
+};
+void invert_taps(const InvertedTaps& taps);
+
+// Linear attention (rows.h) of heads of kStateHead channels. A state [kStateHead + 1, kStateHead] of a sample's head is fp32; the
+// runs say which sample a token is of. Sums over channels are in their order.
+inline constexpr int64_t kStateHead = 32;
+
+/// Adds a[t]^T b[t], and c[t] as the last row, to the states of samples. In a backward b is divided by `down`, and c is multiplied
+/// by `slope`, of each token and head [tokens, heads].
+struct StateSums {
+  int64_t tokens, heads;
+  RowsIn a, b, c;
+  const float *down, *slope;  ///< both or none
+  TableRuns runs;
+  TableSums sums;  ///< of tables of heads * (kStateHead + 1) * kStateHead values
+};
+void add_states(const StateSums& rows);
+
+/// out = (rotated . products) / (q . sums + eps), with the divisor of each token and head.
+struct StateResults {
+  int64_t tokens, heads;
+  RowsIn rotated, q;
+  RowTable states;
+  TableRuns runs;
+  float eps;
+  RowsOut out;  ///< fp16: within its largest value
+  float* down;
+};
+void state_results(const StateResults& rows);
+
+/// The gradients of a and b of a state whose gradient is given; that of c is part of a's where they are the same (c null).
+struct StateGradients {
+  int64_t tokens, heads;
+  RowsIn a, b;
+  RowTable states;
+  TableRuns runs;
+  RowsOut da, db, dc;
+};
+void state_gradients(const StateGradients& rows);
+
+/// The gradients of rotated and q, in dq alone where they are the same (rotated null); slope = -(dy / down) . out.
+struct StateResultGradients {
+  int64_t tokens, heads;
+  RowsIn dy, out;
+  const float* down;
+  RowTable states;
+  TableRuns runs;
+  RowsOut rotated, dq;
+  float* slope;
+};
+void state_result_gradients(const StateResultGradients& rows);
 
 }  // namespace tessera::ops

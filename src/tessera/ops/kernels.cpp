@@ -68,6 +68,15 @@ const Kernels& kernels(const Tensor& x) {
   return x.is_meta() || device ? of_device() : aten_kernels();
 }
 
+AttentionResult places_for(const AttentionInputs& in, int64_t heads, const AttentionResult& into) {
+  return {into.out.defined() ? into.out : at::empty_like(in.q),
+          into.lse.defined() ? into.lse : at::empty({heads, in.q.size(0)}, in.q.options().dtype(at::kFloat))};
+}
+AttentionInputs places_for(const AttentionInputs& in, const AttentionInputs& into) {
+  const auto place = [](const Tensor& to, const Tensor& like) { return to.defined() ? to : at::empty_like(like); };
+  return {place(into.q, in.q), place(into.k, in.k), place(into.v, in.v)};
+}
+
 CpuKernelsScope::CpuKernelsScope(const Kernels& table) : before_(*of_cpu().exchange(&table)) {}
 CpuKernelsScope::~CpuKernelsScope() { of_cpu().store(&before_); }
 

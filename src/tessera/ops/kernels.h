@@ -94,8 +94,10 @@ struct Kernels {
   // Products. `gelu`: of gelu_tanh(x) in place of x.
   /// x W^T + bias in `type`; w [out, in], bias [out] or undefined.
   Tensor (*linear)(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type);
-  /// dy W, times gelu'(x) if `gelu`, in the dtype of x. `in_place`: the result overwrites x.
-  Tensor (*linear_input_gradient)(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place);
+  /// dy W, times gelu'(x) if `gelu`, in the dtype of x. `in_place`: the result overwrites x. `beside`: what x has by another
+  /// way, which is included and may be overwritten; or undefined. Not with `gelu`.
+  Tensor (*linear_input_gradient)(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place,
+                                  const Tensor& beside);
   /// dw = dy^T x, or adds to it. dw fp32.
   void (*linear_weight_gradient)(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add);
   /// db = the sum of the rows of dy, or adds to it, in a fixed order. db [out] fp32.
@@ -151,11 +153,13 @@ struct Kernels {
   // Rows.
   /// `sign` -1 rotates back.
   Tensor (*rope)(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split, float sign);
-  /// The results are fp32. w [D * taps], bias [D] or undefined.
-  Tensor (*depthwise)(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias);
-  Tensor (*depthwise_input_gradient)(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows);
-  /// Adds to dw [D * taps] fp32.
-  void (*depthwise_weight_gradient)(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw);
+  /// The results are of `type`. w [D * taps], bias [D] or undefined.
+  Tensor (*depthwise)(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type);
+  Tensor (*depthwise_input_gradient)(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows,
+                                     at::ScalarType type);
+  /// Adds to dw [D * taps] and db [D], fp32; undefined: not wanted.
+  void (*depthwise_weight_gradient)(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw,
+                                    const Tensor& db);
   /// y[r, c * taps + t] = x[table[t, r], c], 0 for entries -1; and the sum of dy over the places that read a row.
   Tensor (*unfold)(const Tensor& x, const Tensor& table);
   Tensor (*unfold_gradient)(const Tensor& dy, const Tensor& table, int64_t source_rows);
@@ -163,19 +167,20 @@ struct Kernels {
   void (*embedding_gradient)(const Tensor& grad, const Tensor& ids, const Tensor& dy);
   void (*drop_rows)(const Tensor& x, const Dropout& drop, int64_t first_row);
 
-  // Attention. lse and delta [H, rows] fp32 may be column ranges of wider tensors.
+  // Attention. lse and delta [H, rows] fp32 may be column ranges of wider tensors. `into`: where results go, which are returned; of
+  // undefined tensors: new ones, or those that a kernel of LibTorch's made.
   /// `bias` [H, Tq, Tk] fp32 of a single sample, or undefined.
-  void (*attention)(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale, const Offsets& q_at,
-                    const Offsets& k_at, const AttentionResult& result);
+  AttentionResult (*attention)(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale,
+                               const Offsets& q_at, const Offsets& k_at, const AttentionResult& into);
   /// The output `out` or its `delta`, the other undefined.
-  void (*attention_backward)(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
-                             const Tensor& delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
-                             const AttentionInputs& grads);
+  AttentionInputs (*attention_backward)(const AttentionInputs& in, const Tensor& out, const Tensor& d_out,
+                                        const Tensor& lse, const Tensor& delta, int64_t heads, const Offsets& q_at,
+                                        const Offsets& k_at, const AttentionInputs& into);
   Tensor (*attention_delta)(const Tensor& out, const Tensor& d_out, int64_t heads);
   void (*merge_attention)(const AttentionResult& sum, const AttentionResult& part, int64_t heads);
 
-  // Linear attention (rows.h); operands, results and gradients fp32, `rotated` may be the same tensor as k or q, and its
-  // gradient then is theirs.
+  // Linear attention (rows.h); states are fp32, other operands of any form, and results and gradients of theirs or fp32.
+  // `rotated` may be the same tensor as k or q, and its gradient then is theirs.
   Tensor (*linear_attention_states)(const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads,
                                     const Offsets& at);
   struct StatesGradients {
@@ -195,6 +200,10 @@ struct Kernels {
   ResultGradients (*linear_attention_result_backward)(const Tensor& dy, const SavedResult& saved, bool same,
                                                       int64_t heads, const Offsets& at);
 };
+
+/// Tensors for results of attention: those of `into`, and new ones for what is undefined there.
+AttentionResult places_for(const AttentionInputs& in, int64_t heads, const AttentionResult& into);
+AttentionInputs places_for(const AttentionInputs& in, const AttentionInputs& into);
 
 /// Our own kernels of CPUs.
 const Kernels& cpu_kernels();

@@ -26,14 +26,17 @@ Tensor run_forward(const Tensor& x, const WeightSite& weight, const WeightSite* 
 
 template <bool kGelu>
 struct Linear : Function<Linear<kGelu>> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle weight, Handle bias,
-                        int64_t type, const Tensor* known, bool late) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle weight, Handle bias,
+                               int64_t type, const Tensor* known, bool late, bool passes) {
     ctx->saved_data["w"] = weight;
     ctx->saved_data["b"] = bias;
     ctx->saved_data["late"] = late;
     ctx->save_for_backward({x});
-    if (known) return known->detach();
-    return run_forward(x, *site_of(weight), site_of(bias), static_cast<at::ScalarType>(type), kGelu);
+    const Tensor y = known ? known->detach()
+                           : run_forward(x, *site_of(weight), site_of(bias), static_cast<at::ScalarType>(type), kGelu);
+    if (!passes) return {y};
+    ctx->set_materialize_grads(false);
+    return {y, x.detach()};
   }
 
   static void weight_gradients(const Tensor& x, const Tensor& dy, WeightSite& weight, WeightSite* bias) {
@@ -45,6 +48,8 @@ struct Linear : Function<Linear<kGelu>> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const Tensor beside = grads.size() > 1 && grads[1].defined() ? grads[1].contiguous() : Tensor();
+    if (!grads[0].defined()) return {beside, {}, {}, {}, {}, {}, {}, {}};  // a result that nobody used
     const Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
     const bool wants_input = ctx->needs_input_grad(0);
@@ -61,21 +66,27 @@ struct Linear : Function<Linear<kGelu>> {
     Tensor dx;
     if (wants_input) {
       session().products.results += flops_of(x, weight.value);
-      dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), x, kGelu, kGelu && is_sole_owner(x));
+      // The engine's list and ours hold it; a third owner may yet read it.
+      const bool own = beside.defined() && beside.use_count() <= 2 && beside.storage().use_count() == 1;
+      dx = kernels(x).linear_input_gradient(dy, matrix(weight.value), x, kGelu, kGelu && is_sole_owner(x),
+                                            own ? beside : Tensor());
+      if (beside.defined() && !own) dx.add_(beside);
     }
-    return {dx, {}, {}, {}, {}, {}, {}};
+    return {dx, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
 template <bool kGelu>
 Tensor apply(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type,
-             const Tensor* known, When weight_gradients) {
+             const Tensor* known, When weight_gradients, Tensor* passed) {
   if (known)
     check_internal(known->size(0) == x.size(0) && known->scalar_type() == type, "ops.linear",
                    "the known result is not that of these rows");
   if (!wants_graph({&x, &anchor})) return known ? *known : run_forward(x, weight, bias, type, kGelu);
-  return Linear<kGelu>::apply(x, anchor, handle(&weight), handle(bias), static_cast<int64_t>(type), known,
-                              weight_gradients == When::late);
+  const variable_list made = Linear<kGelu>::apply(x, anchor, handle(&weight), handle(bias), static_cast<int64_t>(type),
+                                                  known, weight_gradients == When::late, passed != nullptr);
+  if (passed) *passed = made[1];
+  return made[0];
 }
 
 }  // namespace
@@ -85,13 +96,13 @@ void bias_gradient(const Tensor& dy, WeightSite& bias) {
 }
 
 Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type,
-              When weight_gradients) {
-  return apply<false>(x, weight, bias, anchor, type, nullptr, weight_gradients);
+              When weight_gradients, Tensor* passed) {
+  return apply<false>(x, weight, bias, anchor, type, nullptr, weight_gradients, passed);
 }
 
 Tensor gelu_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor, at::ScalarType type,
                    const Tensor* known) {
-  return apply<true>(x, weight, bias, anchor, type, known, When::at_once);
+  return apply<true>(x, weight, bias, anchor, type, known, When::at_once, nullptr);
 }
 
 }  // namespace tessera::ops

@@ -1,4 +1,4 @@
-// Linear attention in two steps (rows.h), with fp32 copies of 16-bit operands.
+// Linear attention in two steps (rows.h).
 #include "tessera/base/check.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
@@ -11,8 +11,7 @@ namespace {
 
 struct States : Function<States> {
   static Tensor run(const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads, const Offsets& at) {
-    const Tensor a = as_floats(rotated), b = as_floats(k), c = as_floats(v);
-    return kernels(a).linear_attention_states(a, b, c, heads, at);
+    return kernels(k).linear_attention_states(rotated, k, v, heads, at);
   }
 
   static Tensor forward(AutogradContext* ctx, const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads,
@@ -25,19 +24,20 @@ struct States : Function<States> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor up = grads[0].contiguous(), a = as_floats(saved[0]), c = as_floats(saved[2]);
+    const Tensor up = grads[0].contiguous();
     const bool same = ctx->saved_data["same"].toBool();
-    const auto d = kernels(up).linear_attention_states_backward(up, a, c, same, ctx->saved_data["heads"].toInt(),
-                                                                ctx->saved_data["at"].toIntVector());
+    const auto d = kernels(up).linear_attention_states_backward(
+        up, saved[0], saved[2], same, ctx->saved_data["heads"].toInt(), ctx->saved_data["at"].toIntVector());
     const at::ScalarType type = saved[1].scalar_type();
     return {d.rotated.to(type), same ? Tensor() : d.k.to(type), d.v.to(type), {}, {}};
   }
 };
 
-/// `result` [T, D] fp32, rounded to `type`. A quotient by a small sum may be beyond what fp16 has: it becomes fp16's
+/// `result` [T, D], rounded to `type` if it is not yet. A quotient by a small sum may be beyond what fp16 has: it becomes fp16's
 /// largest value, as in the released program, since an infinity would make every later sum NaN.
 Tensor rounded_result(Tensor result, at::ScalarType type) {
   constexpr double kLargestHalf = 65504;
+  if (result.scalar_type() == type) return result;
   if (type == at::kHalf) result.clamp_(-kLargestHalf, kLargestHalf);
   return result.to(type);
 }
@@ -45,8 +45,8 @@ Tensor rounded_result(Tensor result, at::ScalarType type) {
 struct FromStates : Function<FromStates> {
   static Tensor run(const Tensor& rotated, const Tensor& q, const Tensor& states, int64_t heads, const Offsets& at,
                     double eps, Tensor& down) {
-    const Tensor a = as_floats(rotated), b = as_floats(q);
-    return rounded_result(kernels(a).linear_attention_result(a, b, states, heads, at, eps, down), q.scalar_type());
+    return rounded_result(kernels(q).linear_attention_result(rotated, q, states, heads, at, eps, down),
+                          q.scalar_type());
   }
 
   static Tensor forward(AutogradContext* ctx, const Tensor& rotated, const Tensor& q, const Tensor& states,
@@ -61,11 +61,11 @@ struct FromStates : Function<FromStates> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor dy = as_floats(grads[0].contiguous());
+    const Tensor dy = grads[0].contiguous();
     const bool same = ctx->saved_data["same"].toBool();
-    const auto d = kernels(dy).linear_attention_result_backward(
-        dy, {as_floats(saved[0]), as_floats(saved[1]), saved[2], as_floats(saved[3]), saved[4]}, same,
-        ctx->saved_data["heads"].toInt(), ctx->saved_data["at"].toIntVector());
+    const auto d = kernels(dy).linear_attention_result_backward(dy, {saved[0], saved[1], saved[2], saved[3], saved[4]},
+                                                                same, ctx->saved_data["heads"].toInt(),
+                                                                ctx->saved_data["at"].toIntVector());
     const at::ScalarType type = saved[1].scalar_type();
     return {d.rotated.to(type), same ? Tensor() : d.q.to(type), d.states, {}, {}, {}};
   }

@@ -24,10 +24,11 @@ using at::Tensor;
 
 /// y = x W^T + b. x [T, in], W [out, in], b [out] or null. Saves x only. dW and db go to the sites' gradients.
 /// Frozen sites (undefined grad) cost no weight gradient. `late`: dW and db may wait until dx is under way to other
-/// ranks (session.h).
+/// ranks (session.h). `passed`: receives x for the next linear that reads it: the gradient from there comes to this operator,
+/// whose product is added to it. Left undefined where nothing needs a gradient.
 enum class When { at_once, late };
 Tensor linear(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor& anchor,
-              at::ScalarType type = at::kFloat, When weight_gradients = When::at_once);
+              at::ScalarType type = at::kFloat, When weight_gradients = When::at_once, Tensor* passed = nullptr);
 
 /// LayerNorm with affine weight and bias (fp32 statistics). x [T, D]. Saves x and (mean, rstd) [T]. `passed`: receives x
 /// for what else reads it, a residual sum: the gradient from there comes to this operator, which adds it to its own in the

@@ -1,7 +1,6 @@
 #include "tessera/ops/rows.h"
 
 #include "tessera/base/check.h"
-#include "tessera/ops/bias.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
@@ -63,7 +62,7 @@ struct Rope : Function<Rope> {
 struct Depthwise : Function<Depthwise> {
   static Tensor run(const Tensor& x, const Tensor& table, const WeightSite& weight, const WeightSite* bias,
                     at::ScalarType type) {
-    return kernels(x).depthwise(x, table, weight.value, bias ? bias->value : Tensor()).to(type);
+    return kernels(x).depthwise(x, table, weight.value, bias ? bias->value : Tensor(), type);
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, const Tensor& table, Handle weight,
                         Handle bias, int64_t type) {
@@ -73,16 +72,13 @@ struct Depthwise : Function<Depthwise> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor &x = saved[0], &table = saved[1], dy = as_floats(grads[0].contiguous());
+    const Tensor &x = saved[0], &table = saved[1], dy = grads[0].contiguous();
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
-    if (const Tensor dw = accumulating(weight); dw.defined()) kernels(x).depthwise_weight_gradient(dy, x, table, dw);
-    if (bias) {
-      open_gradient(*bias);
-      if (bias->grad.defined()) bias_gradient(dy, *bias);
-    }
+    const Tensor dw = accumulating(weight), db = bias ? accumulating(*bias) : Tensor();
+    if (dw.defined() || db.defined()) kernels(x).depthwise_weight_gradient(dy, x, table, dw, db);
     if (!ctx->needs_input_grad(0)) return {{}, {}, {}, {}, {}, {}};
-    const Tensor dx = kernels(x).depthwise_input_gradient(dy, table, weight.value, x.size(0));
-    return {dx.to(x.scalar_type()), {}, {}, {}, {}, {}};
+    const Tensor dx = kernels(x).depthwise_input_gradient(dy, table, weight.value, x.size(0), x.scalar_type());
+    return {dx, {}, {}, {}, {}, {}};
   }
 };
 

@@ -258,25 +258,43 @@ Most most_of(const Tensor& q, int64_t heads) {
 std::atomic<bool> lse_is_column{true};
 
 /// cuDNN's plan of a backward is kept by the shapes and strides of q, k and v alone, so d_out has one layout: contiguous rows.
-void fused_forward(const AttentionInputs& in, int64_t heads, double scale, const Offsets& q_at, const Offsets& k_at,
-                   const AttentionResult& result) {
+/// What a kernel made of all samples [samples, heads, rows, d], as [T, heads * d]: where it lies, if it lies so.
+Tensor bound(const Tensor& made, const Tensor& like) {
+  const at::AutoDispatchBelowADInplaceOrView no_view_of_another;
+  return made.transpose(1, 2).reshape(like.sizes());
+}
+
+AttentionResult fused_forward(const AttentionInputs& in, int64_t heads, double scale, const Offsets& q_at,
+                              const Offsets& k_at, const AttentionResult& into) {
+  AttentionResult result = into;
   each_call(in.q, q_at, k_at, most_of(in.q, heads), [&](const Samples& call) {
     if (call.all_queries == 0) return;
     const plan::AttentionTaken by = taken(in.q, heads, call.keys);
     note(in.q, by, /*forward=*/true);
-    const auto take = [&](const Tensor& to_out, const Tensor& to_lse, const auto& got) {
-      to_out.copy_(std::get<0>(got));
-      to_lse.copy_(std::get<1>(got).narrow(-1, 0, to_lse.size(-1)));
+    const bool binds = !result.out.defined() && !result.lse.defined() && call.all_queries == in.q.size(0);
+    const auto take = [&](const auto& place, const auto& got) {
+      if (!call.alike || !binds) {
+        result = places_for(in, heads, result);
+        const auto [to_out, to_lse] = place();
+        to_out.copy_(std::get<0>(got));
+        to_lse.copy_(std::get<1>(got).narrow(-1, 0, to_lse.size(-1)));
+        return;
+      }
+      const at::AutoDispatchBelowADInplaceOrView no_view_of_another;
+      result.out = bound(std::get<0>(got), in.q);
+      result.lse = std::get<1>(got).narrow(-1, 0, call.queries).transpose(0, 1).reshape({heads, in.q.size(0)});
     };
     if (call.alike) {
       const Tensor query = samples_of(in.q, heads, call.q, call.count, call.queries),
                    key = samples_of(in.k, heads, call.k, call.count, call.keys),
-                   value = samples_of(in.v, heads, call.k, call.count, call.keys),
-                   out = samples_of(result.out, heads, call.q, call.count, call.queries),
-                   lse = columns_of(result.lse, call.q, call.count, call.queries);
+                   value = samples_of(in.v, heads, call.k, call.count, call.keys);
+      const auto place = [&] {
+        return std::pair(samples_of(result.out, heads, call.q, call.count, call.queries),
+                         columns_of(result.lse, call.q, call.count, call.queries));
+      };
       if (by.kernel == plan::AttentionKernel::cudnn) {
         note_shape(call, heads, query.size(3));
-        if (!has_kernels(query)) return take(out, lse, on_meta::cudnn_forward(query));
+        if (!has_kernels(query)) return take(place, on_meta::cudnn_forward(query));
         auto got =
             at::_scaled_dot_product_cudnn_attention(query, key, value, /*attn_bias=*/{}, /*compute_log_sumexp=*/true,
                                                     /*dropout_p=*/0.0, /*is_causal=*/false,
@@ -284,23 +302,26 @@ void fused_forward(const AttentionInputs& in, int64_t heads, double scale, const
         Tensor& sums = std::get<1>(got);
         lse_is_column = sums.dim() == 4;
         if (sums.dim() == 4) sums = sums.squeeze(3);
-        return take(out, lse, got);
+        return take(place, got);
       }
-      if (!has_kernels(query)) return take(out, lse, on_meta::forward(query, key));
-      return take(out, lse,
+      if (!has_kernels(query)) return take(place, on_meta::forward(query, key));
+      return take(place,
                   at::_scaled_dot_product_flash_attention(query, key, value, /*dropout_p=*/0.0, /*is_causal=*/false,
                                                           /*return_debug_mask=*/false, scale));
     }
     const Tensor query = rows_of(in.q, heads, call.q, call.all_queries),
                  key = rows_of(in.k, heads, call.k, call.all_keys), value = rows_of(in.v, heads, call.k, call.all_keys),
-                 out = rows_of(result.out, heads, call.q, call.all_queries),
-                 lse = result.lse.narrow(1, call.q, call.all_queries), q_begins = begins_of(q_at, call, query),
-                 k_begins = begins_of(k_at, call, key);
-    if (!has_kernels(query)) return take(out, lse, on_meta::forward_of_unlike(query));
-    take(out, lse,
+                 q_begins = begins_of(q_at, call, query), k_begins = begins_of(k_at, call, key);
+    const auto place = [&] {
+      return std::pair(rows_of(result.out, heads, call.q, call.all_queries),
+                       result.lse.narrow(1, call.q, call.all_queries));
+    };
+    if (!has_kernels(query)) return take(place, on_meta::forward_of_unlike(query));
+    take(place,
          at::_flash_attention_forward(query, key, value, q_begins, k_begins, call.queries, call.keys, /*dropout_p=*/0.0,
                                       /*is_causal=*/false, /*return_debug_mask=*/false, scale));
   });
+  return places_for(in, heads, result);
 }
 
 }  // namespace
@@ -316,18 +337,28 @@ Tensor output_along(const Tensor& d_out, const Tensor& delta, int64_t heads) {
 
 namespace {
 
-void fused_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse, int64_t heads,
-                    const Offsets& q_at, const Offsets& k_at, const AttentionInputs& grads) {
+AttentionInputs fused_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
+                               int64_t heads, const Offsets& q_at, const Offsets& k_at, const AttentionInputs& into) {
+  AttentionInputs grads = into;
   const Tensor none = at::zeros({2}, in.q.options().dtype(at::kLong));  // the state of a dropout that is off
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads));
   each_call(in.q, q_at, k_at, most_of(in.q, heads), [&](const Samples& call) {
     if (call.all_queries == 0) {
+      grads = places_for(in, grads);
       for (const Tensor& grad : {grads.k, grads.v}) grad.narrow(0, call.k, call.all_keys).zero_();
       return;
     }
     const plan::AttentionTaken by = taken(in.q, heads, call.keys);
     note(in.q, by, /*forward=*/false);
-    const auto take = [](const AttentionInputs& to, const auto& got) {
+    const bool binds = call.alike && !grads.q.defined() && !grads.k.defined() && !grads.v.defined() &&
+                       call.all_queries == in.q.size(0) && call.all_keys == in.k.size(0);
+    const auto take = [&](const auto& place, const auto& got) {
+      if (binds) {
+        grads = {bound(std::get<0>(got), in.q), bound(std::get<1>(got), in.k), bound(std::get<2>(got), in.v)};
+        return;
+      }
+      grads = places_for(in, grads);
+      const AttentionInputs to = place();
       to.q.copy_(std::get<0>(got)), to.k.copy_(std::get<1>(got)), to.v.copy_(std::get<2>(got));
     };
     const auto form = [&](const auto& of_queries, const auto& of_keys, const AttentionInputs& x) {
@@ -336,42 +367,47 @@ void fused_backward(const AttentionInputs& in, const Tensor& out, const Tensor& 
     if (call.alike) {
       const auto queries = [&](const Tensor& x) { return samples_of(x, heads, call.q, call.count, call.queries); };
       const auto keys = [&](const Tensor& x) { return samples_of(x, heads, call.k, call.count, call.keys); };
-      const AttentionInputs x = form(queries, keys, in), to = form(queries, keys, grads);
+      const AttentionInputs x = form(queries, keys, in);
+      const auto place = [&] { return form(queries, keys, grads); };
       const Tensor sums = columns_of(lse, call.q, call.count, call.queries).contiguous();
       if (by.kernel == plan::AttentionKernel::cudnn) {
         check_internal(d_out.is_contiguous() && out.is_contiguous(), "ops.attention",
                        "the output and its gradient must be contiguous");
         note_shape(call, heads, x.q.size(3));
-        if (!has_kernels(x.q)) return take(to, on_meta::cudnn_backward(x.q, x.k, x.v));
-        return take(to, at::_scaled_dot_product_cudnn_attention_backward(
-                            queries(d_out), x.q, x.k, x.v, queries(out), lse_is_column ? sums.unsqueeze(3) : sums, none,
-                            none, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, call.queries, call.keys,
-                            /*dropout_p=*/0.0, /*is_causal=*/false, scale));
+        if (!has_kernels(x.q)) return take(place, on_meta::cudnn_backward(x.q, x.k, x.v));
+        return take(place,
+                    at::_scaled_dot_product_cudnn_attention_backward(
+                        queries(d_out), x.q, x.k, x.v, queries(out), lse_is_column ? sums.unsqueeze(3) : sums, none,
+                        none, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, call.queries, call.keys,
+                        /*dropout_p=*/0.0, /*is_causal=*/false, scale));
       }
-      if (!has_kernels(x.q)) return take(to, on_meta::backward(x.q, x.k, x.v));
-      return take(to, at::_scaled_dot_product_flash_attention_backward(
-                          queries(d_out), x.q, x.k, x.v, queries(out), sums, /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
-                          call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none, scale));
+      if (!has_kernels(x.q)) return take(place, on_meta::backward(x.q, x.k, x.v));
+      return take(place, at::_scaled_dot_product_flash_attention_backward(
+                             queries(d_out), x.q, x.k, x.v, queries(out), sums, /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
+                             call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none, scale));
     }
     const auto queries = [&](const Tensor& x) { return rows_of(x, heads, call.q, call.all_queries); };
     const auto keys = [&](const Tensor& x) { return rows_of(x, heads, call.k, call.all_keys); };
-    const AttentionInputs x = form(queries, keys, in), to = form(queries, keys, grads);
+    const AttentionInputs x = form(queries, keys, in);
+    const auto place = [&] { return form(queries, keys, grads); };
     const Tensor sums = lse.narrow(1, call.q, call.all_queries).contiguous(), q_begins = begins_of(q_at, call, x.q),
                  k_begins = begins_of(k_at, call, x.k);
-    if (!has_kernels(x.q)) return take(to, on_meta::backward_of_unlike(x.q, x.k, x.v, call.count));
-    take(to, at::_flash_attention_backward(queries(d_out), x.q, x.k, x.v, queries(out), sums, q_begins, k_begins,
-                                           call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none, none,
-                                           scale));
+    if (!has_kernels(x.q)) return take(place, on_meta::backward_of_unlike(x.q, x.k, x.v, call.count));
+    take(place, at::_flash_attention_backward(queries(d_out), x.q, x.k, x.v, queries(out), sums, q_begins, k_begins,
+                                              call.queries, call.keys, /*dropout_p=*/0.0, /*is_causal=*/false, none,
+                                              none, scale));
   });
+  return places_for(in, grads);
 }
 
 constexpr Most kProducts = {.rows = kQueries};
 
 }  // namespace
 
-void attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale, const Offsets& q_at,
-               const Offsets& k_at, const AttentionResult& result) {
-  if (!bias.defined() && !takes_products(in.q, heads)) return fused_forward(in, heads, scale, q_at, k_at, result);
+AttentionResult attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, double scale,
+                          const Offsets& q_at, const Offsets& k_at, const AttentionResult& into) {
+  if (!bias.defined() && !takes_products(in.q, heads)) return fused_forward(in, heads, scale, q_at, k_at, into);
+  const AttentionResult result = places_for(in, heads, into);
   if (!bias.defined()) note(in.q, taken(in.q, heads, 1), /*forward=*/true);
   each_call(in.q, q_at, k_at, kProducts, [&](const Samples& call) {
     const auto floats = [&](const Tensor& x, int64_t first, int64_t rows) {  // [samples * heads, rows, d]
@@ -392,14 +428,16 @@ void attention(const AttentionInputs& in, const Tensor& bias, int64_t heads, dou
           .copy_((top + sums.log()).squeeze(2).unflatten(0, {call.count, heads}));
     });
   });
+  return result;
 }
 
-void attention_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
-                        const Tensor& delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
-                        const AttentionInputs& grads) {
+AttentionInputs attention_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
+                                   const Tensor& delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
+                                   const AttentionInputs& into) {
   if (!takes_products(in.q, heads))
     return fused_backward(in, out.defined() ? out : output_along(d_out, delta, heads), d_out, lse, heads, q_at, k_at,
-                          grads);  // [Note: delta for flash]
+                          into);  // [Note: delta for flash]
+  const AttentionInputs grads = places_for(in, into);
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(1) / heads));
   each_call(in.q, q_at, k_at, kProducts, [&](const Samples& call) {
     const auto floats = [&](const Tensor& x, int64_t first, int64_t rows) {
@@ -425,6 +463,7 @@ void attention_backward(const AttentionInputs& in, const Tensor& out, const Tens
     });
     put(grads.k, call.k, call.keys, d_key), put(grads.v, call.k, call.keys, d_value);
   });
+  return grads;
 }
 
 Tensor attention_delta(const Tensor& out, const Tensor& d_out, int64_t heads) {

@@ -166,6 +166,107 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
   return y;
 }
 
+TapTable taps_of(const Tensor& table, int64_t sources) {
+  return {static_cast<const int32_t*>(data_of(table)), static_cast<int32_t>(table.size(0)), table.size(1), sources};
+}
+/// `table` may be of so many taps, over so many rows.
+bool fits(const Tensor& x, const Tensor& table) {
+  return has_form(x) && has_taps(table.size(0)) && fits(nullptr, table.size(1));
+}
+
+Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type) {
+  if (!fits(x, table) || !has_form(w)) return aten::depthwise(x, table, w, bias, type);
+  const Tensor y = at::empty({table.size(1), x.size(1)}, x.options().dtype(type));
+  run(x, ops::depthwise, &device::Backend::depthwise,
+      DepthwiseRows{x.size(1), taps_of(table, x.size(0)), in(x), in(w), in(bias), out(y)});
+  return y;
+}
+
+Tensor depthwise_input_gradient(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows,
+                                at::ScalarType type) {
+  if (!fits(dy, table) || !has_form(w)) return aten::depthwise_input_gradient(dy, table, w, source_rows, type);
+  const Tensor inverse = at::empty({table.size(0), source_rows}, table.options());
+  run(dy, ops::invert_taps, &device::Backend::invert_taps,
+      InvertedTaps{taps_of(table, source_rows), static_cast<int32_t*>(data_of(inverse))});
+  return depthwise(dy, inverse, w, {}, type);
+}
+
+void depthwise_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw,
+                               const Tensor& db) {
+  if (!fits(x, table) || !has_form(dy)) return aten::depthwise_weight_gradient(dy, x, table, dw, db);
+  DepthwiseGradients n{x.size(1), taps_of(table, x.size(0)), in(dy), in(x), floats_of(dw), floats_of(db), nullptr};
+  const Tensor groups = partials(x, n.groups(), (table.size(0) + 1) * x.size(1));
+  n.partials = floats_of(groups);
+  run(x, ops::depthwise_gradients, &device::Backend::depthwise_gradients, n);
+}
+
+constexpr int64_t kStateRows = kStateHead + 1;
+
+/// Whether x [tokens, heads * channels] has heads of the kernels' width, in samples that their argument holds.
+bool fits(const Tensor& x, int64_t heads, const Offsets& at) {
+  return has_form(x) && x.size(1) == heads * kStateHead && fits(nullptr, x.size(0)) &&
+         at.size() <= static_cast<size_t>(kMostTableRuns);
+}
+TableRuns runs_of(const Offsets& at) {
+  TableRuns runs;
+  for (size_t s = 0; s + 1 < at.size(); ++s)
+    if (at[s] < at[s + 1]) runs.add(static_cast<int64_t>(s), at[s], at[s + 1]);
+  return runs;
+}
+/// A state for each sample, its rows those of all heads.
+RowTable states_at(const Tensor& states) { return {floats_of(states), states.stride(0)}; }
+void add_to_states(const Tensor& states, StateSums rows, const Tensor& like) {
+  const Tensor groups = partials(like, rows.runs.groups, states.stride(0));
+  rows.sums = {floats_of(states), states.stride(0), floats_of(groups)};
+  run(like, ops::add_states, &device::Backend::add_states, rows);
+}
+
+Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads,
+                               const Offsets& at) {
+  if (!fits(k, heads, at)) return aten::linear_attention_states(rotated, k, v, heads, at);
+  const Tensor states =
+      at::zeros({static_cast<int64_t>(at.size()) - 1, heads, kStateRows, kStateHead}, k.options().dtype(at::kFloat));
+  add_to_states(states, {k.size(0), heads, in(rotated), in(v), in(k), nullptr, nullptr, runs_of(at), {}}, k);
+  return states;
+}
+
+Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, const Tensor& rotated, const Tensor& v,
+                                                          bool same, int64_t heads, const Offsets& at) {
+  if (!fits(rotated, heads, at)) return aten::linear_attention_states_backward(up, rotated, v, same, heads, at);
+  const Tensor d_rotated = at::empty_like(rotated), d_v = at::empty_like(v),
+               d_k = same ? d_rotated : at::empty_like(rotated);
+  run(v, ops::state_gradients, &device::Backend::state_gradients,
+      StateGradients{v.size(0), heads, in(rotated), in(v), states_at(up), runs_of(at), out(d_rotated), out(d_v),
+                     out(same ? Tensor() : d_k)});
+  return {d_rotated, d_k, d_v};
+}
+
+Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Tensor& states, int64_t heads,
+                               const Offsets& at, double eps, Tensor& down) {
+  if (!fits(q, heads, at)) return aten::linear_attention_result(rotated, q, states, heads, at, eps, down);
+  const Tensor y = at::empty_like(q);
+  down = at::empty({q.size(0), heads}, states.options());
+  run(q, ops::state_results, &device::Backend::state_results,
+      StateResults{q.size(0), heads, in(rotated), in(q), states_at(states), runs_of(at), static_cast<float>(eps),
+                   out(y), floats_of(down)});
+  return y;
+}
+
+Kernels::ResultGradients linear_attention_result_backward(const Tensor& dy, const Kernels::SavedResult& saved,
+                                                          bool same, int64_t heads, const Offsets& at) {
+  if (!fits(saved.q, heads, at)) return aten::linear_attention_result_backward(dy, saved, same, heads, at);
+  const Tensor &q = saved.q, d_q = at::empty_like(q), d_rotated = same ? d_q : at::empty_like(q),
+               slope = at::empty_like(saved.down), d_states = at::zeros(saved.states.sizes(), saved.states.options());
+  run(q, ops::state_result_gradients, &device::Backend::state_result_gradients,
+      StateResultGradients{q.size(0), heads, in(dy), in(saved.out), floats_of(saved.down), states_at(saved.states),
+                           runs_of(at), out(same ? Tensor() : d_rotated), out(d_q), floats_of(slope)});
+  add_to_states(
+      d_states,
+      {q.size(0), heads, in(saved.rotated), in(dy), in(q), floats_of(saved.down), floats_of(slope), runs_of(at), {}},
+      q);
+  return {d_rotated, d_q, d_states};
+}
+
 }  // namespace
 
 }  // namespace fused
@@ -182,6 +283,13 @@ const Kernels& fused_kernels() {
     all.gated_residual = fused::gated_residual;
     all.gated_residual_backward = fused::gated_residual_backward;
     all.rope = fused::rope;
+    all.depthwise = fused::depthwise;
+    all.depthwise_input_gradient = fused::depthwise_input_gradient;
+    all.depthwise_weight_gradient = fused::depthwise_weight_gradient;
+    all.linear_attention_states = fused::linear_attention_states;
+    all.linear_attention_states_backward = fused::linear_attention_states_backward;
+    all.linear_attention_result = fused::linear_attention_result;
+    all.linear_attention_result_backward = fused::linear_attention_result_backward;
     return all;
   }();
   return table;

@@ -22,8 +22,9 @@ Tensor sums_of(const Tensor& state) { return state.narrow(1, state.size(2), 1); 
 
 }  // namespace
 
-Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads,
+Tensor linear_attention_states(const Tensor& rotated_k, const Tensor& plain_k, const Tensor& values, int64_t heads,
                                const Offsets& at) {
+  const Tensor rotated = as_floats(rotated_k), k = as_floats(plain_k), v = as_floats(values);
   const int64_t d = k.size(1) / heads;
   const Tensor states = at::zeros({static_cast<int64_t>(at.size()) - 1, heads, d + 1, d}, k.options());
   each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {
@@ -34,8 +35,10 @@ Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Ten
   return states;
 }
 
-Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, const Tensor& rotated, const Tensor& v,
-                                                          bool same, int64_t heads, const Offsets& at) {
+Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, const Tensor& rotated_k,
+                                                          const Tensor& values, bool same, int64_t heads,
+                                                          const Offsets& at) {
+  const Tensor rotated = as_floats(rotated_k), v = as_floats(values);
   const Tensor d_rotated = at::empty_like(rotated), d_v = at::empty_like(v),
                d_k = same ? d_rotated : at::empty_like(rotated);
   each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {
@@ -47,8 +50,9 @@ Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, cons
   return {d_rotated, d_k, d_v};
 }
 
-Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Tensor& states, int64_t heads,
+Tensor linear_attention_result(const Tensor& rotated_q, const Tensor& plain_q, const Tensor& states, int64_t heads,
                                const Offsets& at, double eps, Tensor& down) {
+  const Tensor rotated = as_floats(rotated_q), q = as_floats(plain_q);
   const Tensor out = at::empty_like(q);
   down = at::empty({q.size(0), heads}, q.options());
   each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {
@@ -59,8 +63,11 @@ Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Ten
   return out;
 }
 
-Kernels::ResultGradients linear_attention_result_backward(const Tensor& dy, const Kernels::SavedResult& saved,
+Kernels::ResultGradients linear_attention_result_backward(const Tensor& up_y, const Kernels::SavedResult& given,
                                                           bool same, int64_t heads, const Offsets& at) {
+  const Tensor dy = as_floats(up_y);
+  const Kernels::SavedResult saved = {as_floats(given.rotated), as_floats(given.q), given.states, as_floats(given.out),
+                                      given.down};
   const Tensor d_q = at::empty_like(saved.q), d_rotated = same ? d_q : at::empty_like(saved.q),
                d_states = at::zeros(saved.states.sizes(), saved.states.options());
   each_sample_with_rows(at, heads, [&](int64_t s, const auto& rows) {

@@ -75,7 +75,12 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, a
   return product(z, w.t(), at::kFloat).add_(as_floats(bias)).to(type);
 }
 
-Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place) {
+Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place,
+                             const Tensor& beside) {
+  if (beside.defined()) {
+    product_into(beside, dy, w, /*add=*/true);
+    return beside;
+  }
   const Tensor dz = product(dy, w, x.scalar_type());
   return gelu ? through_gelu(dz, x, in_place) : dz;
 }
@@ -85,8 +90,11 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 }
 
 void bias_gradient(const Tensor& db, const Tensor& dy, bool add) {
-  const Tensor sums = at::sum(dy, {0}, /*keepdim=*/false, at::kFloat);
-  add ? db.add_(sums) : db.copy_(sums);
+  Tensor to = db;
+  if (!add && !db.is_meta())
+    at::sum_out(to, dy, {0}, /*keepdim=*/false, at::kFloat);
+  else if (add)
+    to.add_(at::sum(dy, {0}, /*keepdim=*/false, at::kFloat));
 }
 
 Tensor frozen_linear(const FrozenLinearParts& p, at::ScalarType type) {

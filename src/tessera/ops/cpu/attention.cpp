@@ -232,8 +232,9 @@ TESSERA_KERNEL void merge_rows(float* out, float* lse, const float* part, const 
 
 }  // namespace
 
-void attention(const AttentionInputs& in, const Tensor& with_bias, int64_t heads, double scale, const Offsets& q_at,
-               const Offsets& k_at, const AttentionResult& to) {
+AttentionResult attention(const AttentionInputs& in, const Tensor& with_bias, int64_t heads, double scale,
+                          const Offsets& q_at, const Offsets& k_at, const AttentionResult& into) {
+  const AttentionResult to = places_for(in, heads, into);
   const Tensor &q = in.q, &k = in.k, &v = in.v;
   const float* bias = with_bias.defined() && !with_bias.is_meta() ? data(with_bias) : nullptr;
   const int64_t d = div_exact(q.size(1), heads, "ops.attention: channels / heads");
@@ -254,11 +255,13 @@ void attention(const AttentionInputs& in, const Tensor& with_bias, int64_t heads
                  out_data(lse) + h * lse.stride(0) + q_at[s], work);
     store_head(out, is_half(q), q_at[s], h * d, head.q_len, d, result);
   });
+  return to;
 }
 
-void attention_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
-                        const Tensor& delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
-                        const AttentionInputs& grads) {
+AttentionInputs attention_backward(const AttentionInputs& in, const Tensor& out, const Tensor& d_out, const Tensor& lse,
+                                   const Tensor& delta, int64_t heads, const Offsets& q_at, const Offsets& k_at,
+                                   const AttentionInputs& into) {
+  const AttentionInputs grads = places_for(in, into);
   const Tensor &q = in.q, &k = in.k, &v = in.v;
   const int64_t d = q.size(1) / heads;
   const int64_t room =
@@ -284,6 +287,7 @@ void attention_backward(const AttentionInputs& in, const Tensor& out, const Tens
     store_head(grads.k, packed, k_at[s], h * d, head.k_len, d, dk);
     store_head(grads.v, packed, k_at[s], h * d, head.k_len, d, dv);
   });
+  return grads;
 }
 
 Tensor attention_delta(const Tensor& out, const Tensor& d_out, int64_t heads) {

@@ -60,7 +60,8 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, a
   return y;
 }
 
-Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place) {
+Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place,
+                             const Tensor& beside) {
   if (in_place) {
     gelu_input_gradient_in_place(x, dy, w);
     return x.detach();
@@ -68,7 +69,7 @@ Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x,
   Tensor dx = at::empty_like(x);
   is_half(dx) ? gemm_rounded(dx, dy, w) : gemm(dx, dy, w);
   if (gelu && !x.is_meta()) gelu_backward(dx, dx, x);
-  return dx;
+  return beside.defined() ? dx.add_(beside) : dx;
 }
 
 void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add) {

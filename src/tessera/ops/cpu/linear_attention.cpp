@@ -69,8 +69,9 @@ TESSERA_KERNEL void divide_rows_backward(float* __restrict g, float* __restrict 
 
 }  // namespace
 
-Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads,
+Tensor linear_attention_states(const Tensor& rotated_k, const Tensor& plain_k, const Tensor& values, int64_t heads,
                                const Offsets& at) {
+  const Tensor rotated = as_floats(rotated_k), k = as_floats(plain_k), v = as_floats(values);
   const int64_t width = k.size(1), d = width / heads;
   const Tensor states = at::zeros({static_cast<int64_t>(at.size()) - 1, heads, d + 1, d}, k.options());
   if (states.is_meta()) return states;
@@ -82,8 +83,10 @@ Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Ten
   return states;
 }
 
-Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, const Tensor& rotated, const Tensor& v,
-                                                          bool same, int64_t heads, const Offsets& at) {
+Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, const Tensor& rotated_k,
+                                                          const Tensor& values, bool same, int64_t heads,
+                                                          const Offsets& at) {
+  const Tensor rotated = as_floats(rotated_k), v = as_floats(values);
   const int64_t width = rotated.size(1), d = width / heads;
   const Tensor d_rotated = like_in_fp32(rotated), d_v = like_in_fp32(v), d_k = same ? d_rotated : like_in_fp32(rotated);
   if (!up.is_meta())
@@ -96,8 +99,9 @@ Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, cons
   return {d_rotated, d_k, d_v};
 }
 
-Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Tensor& states, int64_t heads,
+Tensor linear_attention_result(const Tensor& rotated_q, const Tensor& plain_q, const Tensor& states, int64_t heads,
                                const Offsets& at, double eps, Tensor& down) {
+  const Tensor rotated = as_floats(rotated_q), q = as_floats(plain_q);
   const int64_t width = q.size(1), d = width / heads;
   const Tensor out = like_in_fp32(q);
   down = at::empty({q.size(0), heads}, q.options());
@@ -112,8 +116,11 @@ Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Ten
   return out;
 }
 
-Kernels::ResultGradients linear_attention_result_backward(const Tensor& dy, const Kernels::SavedResult& saved,
+Kernels::ResultGradients linear_attention_result_backward(const Tensor& up_y, const Kernels::SavedResult& given,
                                                           bool same, int64_t heads, const Offsets& at) {
+  const Tensor dy = as_floats(up_y);
+  const Kernels::SavedResult saved = {as_floats(given.rotated), as_floats(given.q), given.states, as_floats(given.out),
+                                      given.down};
   const int64_t width = saved.q.size(1), d = width / heads;
   const Tensor g = like_in_fp32(saved.q), d_q = like_in_fp32(saved.q), d_rotated = same ? d_q : like_in_fp32(saved.q),
                d_states = at::zeros(saved.states.sizes(), saved.states.options());

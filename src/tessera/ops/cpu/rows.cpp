@@ -67,11 +67,11 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
   return out;
 }
 
-Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias) {
+Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type) {
   const int64_t taps = table.size(0), rows = table.size(1), width = x.size(1);
   const Tensor wide = as_floats(x);
   const Tensor y = at::empty({rows, width}, wide.options());
-  if (x.is_meta()) return y;
+  if (x.is_meta()) return y.to(type);
   const Tensor weight = as_floats(w), b = bias.defined() ? as_floats(bias) : bias;
   for (int64_t r = 0; r < rows; ++r)
     b.defined() ? std::copy_n(data(b), width, out_data(y) + r * width)
@@ -79,27 +79,30 @@ Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Te
   each_tap(table, width, [&](int64_t r, int64_t t, int64_t source, int64_t begin, int64_t end) {
     add_tap(out_data(y) + r * width, data(wide) + source * width, data(weight) + t, taps, begin, end);
   });
-  return y;
+  return y.to(type);
 }
 
-void depthwise_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& table, const Tensor& dw) {
+void depthwise_weight_gradient(const Tensor& up, const Tensor& x, const Tensor& table, const Tensor& dw,
+                               const Tensor& db) {
   const int64_t taps = table.size(0), width = x.size(1);
-  const Tensor wide = as_floats(x);
-  if (x.is_meta()) return;
+  const Tensor dy = as_floats(up), wide = as_floats(x);
+  if (db.defined()) bias_gradient(db, dy, /*add=*/true);
+  if (x.is_meta() || !dw.defined()) return;
   each_tap(table, width, [&](int64_t r, int64_t t, int64_t source, int64_t begin, int64_t end) {
     add_tap_gradient(out_data(dw) + t, taps, data(wide) + source * width, data(dy) + r * width, begin, end);
   });
 }
 
-Tensor depthwise_input_gradient(const Tensor& dy, const Tensor& table, const Tensor& w, int64_t source_rows) {
-  const int64_t taps = table.size(0), width = dy.size(1);
-  const Tensor dx = at::zeros({source_rows, width}, dy.options());
-  if (dx.is_meta()) return dx;
+Tensor depthwise_input_gradient(const Tensor& up, const Tensor& table, const Tensor& w, int64_t source_rows,
+                                at::ScalarType type) {
+  const int64_t taps = table.size(0), width = up.size(1);
+  const Tensor dy = as_floats(up), dx = at::zeros({source_rows, width}, dy.options());
+  if (dx.is_meta()) return dx.to(type);
   const Tensor weight = as_floats(w);
   each_tap(table, width, [&](int64_t r, int64_t t, int64_t source, int64_t begin, int64_t end) {
     add_tap(out_data(dx) + source * width, data(dy) + r * width, data(weight) + t, taps, begin, end);
   });
-  return dx;
+  return dx.to(type);
 }
 
 Tensor unfold(const Tensor& x, const Tensor& table) {
