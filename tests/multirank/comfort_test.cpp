@@ -288,7 +288,7 @@ TEST(Commands, ThatARunEndsWithWorkAsTheyArePrinted) {
 }
 
 TEST(Presets, OfDemosTrainAndSampleWithoutAnyFile) {
-  for (const char* preset : {"sana-demo", "opensora-demo"}) {
+  for (const char* preset : {"sana-demo", "opensora-demo", "hunyuan-demo"}) {
     const TinyRun run(preset, TESSERA_BINARY, std::string("preset = \"") + preset + "\"");
     const Result r = run.train(1, "run",
                                {"--run.steps", "2", "--data.frames", "1", "--data.size", "64,64", "--sample.every", "2",
