@@ -126,6 +126,41 @@ at::Tensor trained(const recipe::Overrides& given, int64_t from_step = 1, double
   return state ? ranks.state(state) : ranks.whole();
 }
 
+/// LoRA+: B moves as with a rate that is so many times higher, everything else as without; the average follows it.
+TEST(OptimiserOfARecipe, LoraPlusIsARateOfB) {
+  for (const char* optimizer : {"adamw", "lion", "came", "adafactor"}) {
+    const auto moved = [&](const char* ratio, const std::string& name, double lr, const char* ema = "0") {
+      const recipe::Recipe recipe = recipe::load_recipe("", {{"train.mode", "lora"},
+                                                             {"train.optimizer", optimizer},
+                                                             {"train.weight_decay", "0.3"},
+                                                             {"train.ema", ema},
+                                                             {"lora.plus_ratio", ratio}});
+      const auto update = optimiser_of(recipe, recipe.plan.states);
+      optim::Ranks ranks(*update, {16, 64}, {0, 256, 1024}, 0, plan::Masters::fp32, name);
+      const at::Tensor grad = at::cos(at::arange(1024).to(at::kFloat));
+      for (int64_t step = 1; step <= 3; ++step) ranks.step({step, lr, 1, 0}, grad);
+      return ema == std::string("0") ? ranks.whole() : ranks.state(std::string(plan::kAverage));
+    };
+    const std::string b = "blocks.0.self_attn.q.lora_B.weight", a = "blocks.0.self_attn.q.lora_A.weight";
+    EXPECT_TRUE(at::equal(moved("4", b, 1e-2), moved("1", b, 4e-2))) << optimizer;
+    EXPECT_TRUE(at::equal(moved("4", a, 1e-2), moved("1", a, 1e-2))) << optimizer;
+    EXPECT_FALSE(at::equal(moved("4", b, 1e-2), moved("1", b, 1e-2))) << optimizer;
+    EXPECT_TRUE(at::equal(moved("4", b, 1e-2, "0.9"), moved("1", b, 4e-2, "0.9"))) << optimizer;
+  }
+}
+
+TEST(OptimiserOfARecipe, ARateOfItsOwnHasNoLoraPlus) {
+  for (const recipe::Overrides& own :
+       {recipe::Overrides{{"train.optimizer", "prodigy"}},
+        recipe::Overrides{{"train.optimizer", "adafactor"}, {"train.relative_step", "true"}}}) {
+    recipe::Overrides given = {{"train.mode", "lora"}, {"lora.plus_ratio", "4"}};
+    given.insert(given.end(), own.begin(), own.end());
+    EXPECT_THROW(recipe::load_recipe("", given), UserError);
+    given[1].second = "1";
+    EXPECT_NO_THROW(recipe::load_recipe("", given));
+  }
+}
+
 TEST(OptimiserOfARecipe, LionsDecoupledDecayIsThatOfAStepAtTheRecipesRate) {
   const auto by = [&](const char* decay, const char* decoupled) {
     return trained({{"train.optimizer", "lion"},

@@ -132,9 +132,9 @@ TEST(Lora, FilesSayWhatTheyAreAndConversionsKeepIt) {
 }
 
 TEST(Lora, ResumesOnAnotherLayoutWithItsStates) {
-  train(1, "whole");
-  train(2, "cut", {"--run.steps", "5"});
-  train(1, "cut");
+  train(1, "whole", {"--lora.plus_ratio", "3"});
+  train(2, "cut", {"--lora.plus_ratio", "3", "--run.steps", "5"});
+  train(1, "cut", {"--lora.plus_ratio", "3"});
   expect_same_losses("whole", "cut");
 }
 
@@ -144,6 +144,7 @@ TEST(Lora, VariantsTrainAlikeOnAnyLayout) {
       {"--lora.dora", "true"},
       {"--lora.rslora", "true", "--lora.alpha", "8", "--lora.targets", "blocks.*.self_attn.*,ffn.0"},
       {"--lora.targets", "blocks.1.ffn.2", "--plan.recompute", "all"},
+      {"--lora.plus_ratio", "8", "--train.optimizer", "came"},
   };
   for (size_t i = 0; i < kVariants.size(); ++i) {
     const std::string one = "one-" + std::to_string(i), two = "two-" + std::to_string(i);

@@ -17,8 +17,8 @@ class Ranks {
   /// `cuts`: 0, ..., the number of elements. `columns`: that many for each rank of a row-parallel matrix instead, all of
   /// them.
   Ranks(const net::UnitUpdate& update, std::vector<int64_t> shape, std::vector<int64_t> cuts, int64_t columns = 0,
-        plan::Masters masters = plan::Masters::fp32)
-      : update_(&update), spec_{"w", std::move(shape)}, specs_(update.states(spec_)), masters_(masters) {
+        plan::Masters masters = plan::Masters::fp32, std::string name = "w")
+      : update_(&update), spec_{std::move(name), std::move(shape)}, specs_(update.states(spec_)), masters_(masters) {
     const at::Tensor start = at::sin(at::arange(spec_.numel()).to(at::kFloat) * 0.37);
     for (size_t r = 0; r + 1 < cuts.size(); ++r) {
       Rank& rank = ranks_.emplace_back();

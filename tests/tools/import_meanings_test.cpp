@@ -453,10 +453,15 @@ TEST(ImportMeanings, MusubiTuner) {
          .sigmas = sigmoid(12),
          .by = {.name = "lion", .beta2 = 0.99},
          .told = {{"experts.boundary", "0.875"}, {"lora.rank", "4"}, {"lora.alpha", "1"}}}},
+       {"LoRA+",
+        launch + base +
+            "--dataset_config @/one.toml --timestep_sampling shift --discrete_flow_shift 3.0 --max_train_steps 100 "
+            "--network_args loraplus_lr_ratio=4 verbose=True",
+        {.lr = level(2e-4), .steps = 100, .sigmas = sigmoid(3), .told = {{"lora.plus_ratio", "4"}}}},
        {"what is not there",
         launch + base +
             "--dataset_config @/two.toml --timestep_sampling flux_shift --weighting_scheme cosmap --num_timestep_buckets 4 "
-            "--network_args loraplus_lr_ratio=16 --log_with wandb --resume @/state --lr_scheduler rex",
+            "--network_args conv_dim=4 --log_with wandb --resume @/state --lr_scheduler rex",
         {.batch = 1,
          .told = {{"datasets", "refused"},
                   {"--timestep_sampling", "refused"},

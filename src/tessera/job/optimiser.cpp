@@ -1,5 +1,6 @@
 #include "tessera/job/optimiser.h"
 
+#include "tessera/net/adapters.h"
 #include "tessera/optim/adafactor.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/averaged.h"
@@ -20,6 +21,36 @@ optim::ProdigyOptions prodigy_options(const recipe::Recipe::Train& train) {
 }
 
 namespace {
+
+class WithRates final : public net::UnitUpdate {
+ public:
+  WithRates(std::unique_ptr<const net::UnitUpdate> optimiser, RateOf rate)
+      : inner_(std::move(optimiser)), rate_(std::move(rate)) {}
+
+  std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return inner_->states(param); }
+  bool on_device() const override { return inner_->on_device(); }
+  bool totals() const override { return inner_->totals(); }
+  int rounds() const override { return inner_->rounds(); }
+  int64_t sums(const plan::ParamSpec& param, int round) const override { return inner_->sums(param, round); }
+  void add_sums(const net::Slice& slice, const net::StepControl& control, int round, double* sums) const override {
+    inner_->add_sums(slice, own(slice, control), round, sums);
+  }
+  void take_sums(const net::Slice& slice, const net::StepControl& control, int round) const override {
+    inner_->take_sums(slice, own(slice, control), round);
+  }
+  void update(const net::Slice& slice, const net::StepControl& control) const override {
+    if (rate_(*slice.spec) != 0) inner_->update(slice, own(slice, control));
+  }
+
+ private:
+  net::StepControl own(const net::Slice& slice, net::StepControl control) const {
+    control.lr *= rate_(*slice.spec);
+    return control;
+  }
+
+  const std::unique_ptr<const net::UnitUpdate> inner_;
+  const RateOf rate_;
+};
 
 using Made = std::unique_ptr<const net::UnitUpdate>;
 using Make = Made (*)(const recipe::Recipe::Train&, plan::StateFormat, uint64_t seed);
@@ -61,9 +92,19 @@ constexpr Make kMakes[] = {
 
 }  // namespace
 
+std::unique_ptr<const net::UnitUpdate> with_rates(std::unique_ptr<const net::UnitUpdate> optimiser, RateOf rate) {
+  return std::make_unique<const WithRates>(std::move(optimiser), std::move(rate));
+}
+
+RateOf plus_rate(double ratio) {
+  return [ratio](const plan::ParamSpec& param) { return param.name.ends_with(net::kLoraB) ? ratio : 1; };
+}
+
 std::unique_ptr<const net::UnitUpdate> optimiser_of(const recipe::Recipe& recipe, plan::StateFormat format) {
   Made made =
       kMakes[static_cast<size_t>(format.optimizer)](recipe.train, format, static_cast<uint64_t>(recipe.run.seed));
+  if (recipe.lora.on && recipe.lora.plus_ratio != 1)
+    made = with_rates(std::move(made), plus_rate(recipe.lora.plus_ratio));
   if (!format.ema) return made;
   const optim::AverageOptions average{recipe.train.ema > 0 ? recipe.train.ema : optim::AverageOptions{}.decay,
                                       recipe.train.ema_after, recipe.train.ema_power, recipe.train.ema_inv_gamma,

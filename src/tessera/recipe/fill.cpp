@@ -236,6 +236,18 @@ void resolve_base(Recipe& r) {
   r.lora.base = dtype_of(base, "recipe: lora.base_dtype", plan::kStoredTypes);
 }
 
+/// Optimisers that find their rate themselves find one for all parameters.
+void check_plus(const Recipe& r) {
+  if (!r.lora.on || r.lora.plus_ratio == 1) return;
+  const bool own = r.values.at("train.optimizer") == "prodigy" ||
+                   (r.values.at("train.optimizer") == "adafactor" && r.train.relative_step);
+  if (own)
+    throw UserError(Exit::usage, "recipe",
+                    "lora.plus_ratio = " + r.values.at("lora.plus_ratio") + ": train.optimizer = \"" +
+                        r.values.at("train.optimizer") + "\" finds one rate for all parameters itself",
+                    "leave lora.plus_ratio out, or use adamw, lion, came or adafactor at train.lr");
+}
+
 void check_paths(const Recipe& r) {
   if (r.data.paths.size() < 2 || r.data.metadata.empty()) return;
   throw UserError(
@@ -274,6 +286,7 @@ void resolve(Recipe& r) {
   r.lr_schedule.total_steps = r.run.steps;
   if (r.lora.dora && r.lora.dropout > 0)
     throw UserError(Exit::usage, "recipe", "lora.dropout and lora.dora exclude each other", "set lora.dropout = 0");
+  check_plus(r);
   if (r.run.deterministic && r.run.library_sums())
     throw UserError(Exit::usage, "recipe", "run.deterministic = true: run.sums = \"library\" has no order of its own",
                     "set run.sums = \"in_order\"");

@@ -103,6 +103,7 @@ struct Recipe {
     int64_t rank = 32;
     double alpha = 32, dropout = 0;
     bool rslora = false, dora = false;
+    double plus_ratio = 1;    ///< LoRA+: B's rate is so many times the rest's
     DType base = DType::f32;  ///< of the blocks' frozen linears
     std::string init;
     std::vector<std::string> targets, exports;

@@ -292,6 +292,19 @@ void optimiser_arguments(Translator& t, const Given& g) {
   if (!t.is_answered(g.name)) t.imply(g.name, "what Prodigy does in any case");
 }
 
+void network_arguments(Translator& t, const Given& g) {
+  if (!t.has("--network_module")) return t.imply(g.name, "nothing asks for a LoRA");
+  for (const std::string& pair : split_list(g.value)) {
+    const std::string name = pair.substr(0, pair.find('=')), value = pair.substr(pair.find('=') + 1);
+    const bool none = value == "None" || value == "0" || value == "0.0" || value == "False";
+    if (name == "loraplus_lr_ratio")
+      t.set("lora.plus_ratio", value, {g.name}, "LoRA+");
+    else if (name != "verbose" && !none)
+      return t.refuse(g.name, "'" + pair + "': loraplus_lr_ratio is supported; lora.targets choose modules");
+  }
+  if (!t.is_answered(g.name)) t.imply(g.name, "nothing that changes the training");
+}
+
 /// Beside the form that sends inputs to the host nothing more is set.
 void musubi_checkpointing(Translator& t, const Given& g) {
   if (!t.flag(g.name))
@@ -442,9 +455,10 @@ void musubi_dataset_together(Translator& t) {
 }  // namespace
 
 const Dialect& musubi_command() {
-  static const Dialect dialect =
-      dialect_of("musubi", "command", musubi_together,
-                 {{"checkpointing", plain(musubi_checkpointing)}, {"optimiser_arguments", plain(optimiser_arguments)}});
+  static const Dialect dialect = dialect_of("musubi", "command", musubi_together,
+                                            {{"checkpointing", plain(musubi_checkpointing)},
+                                             {"optimiser_arguments", plain(optimiser_arguments)},
+                                             {"network_arguments", plain(network_arguments)}});
   return dialect;
 }
 const Dialect& musubi_dataset() {

@@ -123,6 +123,8 @@ CaseResults verify_dit(const CaseContext& context);
 CaseResults verify_dit_moe(const CaseContext& context);
 CaseResults verify_lora(const CaseContext& context);
 CaseResults verify_adamw(const CaseContext& context);
+/// Rates by group: LoRA+, patterns, parts of a model.
+CaseResults verify_rates(const CaseContext& context);
 CaseResults verify_lr_schedules(const CaseContext& context);
 CaseResults verify_flow(const CaseContext& context);
 // Of an objective whose shift follows from a sample's size.

@@ -34,6 +34,7 @@ Kinds all_kinds() {
                  {"dit_moe", verify_dit_moe},
                  {"lora", verify_lora},
                  {"adamw", verify_adamw},
+                 {"lora_plus", verify_rates},
                  {"lr_schedules", verify_lr_schedules},
                  {"flow", verify_flow},
                  {"vae", verify_vae},
