@@ -412,6 +412,23 @@ TEST(AdaptersOfARecipe, HaveEveryNumberOfIt) {
   EXPECT_EQ(rule->targets, (std::vector<std::string>{"ffn.0", "self_attn.q"}));
   const auto dora = adapter_rule(recipe::load_recipe("", {{"train.mode", "lora"}, {"lora.dora", "true"}}));
   EXPECT_TRUE(dora && dora->dora && !dora->rslora);
+  const auto lokr = adapter_rule(recipe::load_recipe("", {{"train.mode", "lora"},
+                                                          {"lora.kind", "lokr"},
+                                                          {"lora.factor", "8"},
+                                                          {"lora.decompose_both", "true"},
+                                                          {"lora.unbalanced", "true"},
+                                                          {"lora.rank_pattern", "ffn.0=3,blocks.*=5"},
+                                                          {"lora.alpha_pattern", "ffn.2=0.5"}}));
+  ASSERT_TRUE(lokr);
+  EXPECT_EQ(lokr->kind, "lokr");
+  EXPECT_EQ(lokr->factor, 8);
+  EXPECT_TRUE(lokr->decompose_both && lokr->unbalanced && !lokr->full_matrix);
+  EXPECT_EQ(lokr->rank_of("blocks.1.ffn.0"), 3);
+  EXPECT_EQ(lokr->rank_of("blocks.1.ffn.2"), 5);
+  EXPECT_EQ(lokr->scale("blocks.1.ffn.2"), 0.1);
+  EXPECT_EQ(lokr->scale("blocks.1.ffn.0"), 1) << "alpha is auto";
+  EXPECT_TRUE(
+      adapter_rule(recipe::load_recipe("", {{"train.mode", "lora"}, {"lora.full_matrix", "true"}}))->full_matrix);
   // A begins at random by the seed
   const auto begun = [](const char* seed) {
     const auto of =

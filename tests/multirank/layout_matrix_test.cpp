@@ -331,6 +331,20 @@ TEST(LayoutMatrix, AdaptersOfABaseIn8BitsAreTheSame) {
   }
 }
 
+TEST(LayoutMatrix, FactorsOfLoHaAndLoKrAreTheSame) {
+  const std::vector<std::string> layouts = {"tp=2",
+                                            "tp=2,dp_shard=2 --plan.recompute all",
+                                            "dp_shard=3 --plan.parameters host",
+                                            "dp_replicate=2 --plan.strategy no_shard",
+                                            "sp=2 --plan.recompute all",
+                                            "cp=3",
+                                            "cp=2,tp=2",
+                                            "pp=2 --train.micro_batch 1 --plan.pipeline zero_bubble",
+                                            "pp=2,tp=2"};
+  check("layouts with LoKr", adapters("lokr", {"--lora.kind", "lokr", "--lora.factor", "4"}), layouts);
+  check("layouts with LoHa and dropout", adapters("loha", {"--lora.kind", "loha", "--lora.dropout", "0.2"}), layouts);
+}
+
 TEST(LayoutMatrix, MagnitudesOfRowsThatTpCutsAreRefused) {
   const Training dora = adapters("dora", {"--lora.dora", "true", "--mesh", "tp=2", "--run.steps", "1"});
   const Result r = shared().train(2, "refused", dora.flags);

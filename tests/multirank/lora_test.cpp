@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "matrix.h"
 #include "planned_memory.h"
 #include "program.h"
 #include "tessera/checkpoint/weights.h"
@@ -529,6 +530,128 @@ TEST(SampleLora, IsCountedAndMistakesAreNamedBeforeTheFirstStep) {
   refused("gone.safetensors:1", 3, "[sample.lora] gone.safetensors: no such file or folder");
   refused(fast() + ":much", 2, "'much' is no strength");
   refused(shared().out("base") + "/model:1", 3, "LoRA");
+}
+
+struct Factors {
+  const char* name;
+  std::vector<std::string> flags;
+};
+class LoraOfFactors : public ::testing::TestWithParam<Factors> {
+ protected:
+  std::vector<std::string> with(std::vector<std::string> more = {}) const {
+    std::vector<std::string> flags = GetParam().flags;
+    flags.insert(flags.end(), {"--train.lr", "5e-3", "--train.global_batch", "2", "--train.micro_batch", "2"});
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  }
+  std::string run(const std::string& what) const { return std::string(GetParam().name) + "-" + what; }
+};
+
+TEST_P(LoraOfFactors, TrainsAlikeOnAnyLayoutInThePlannedMemory) {
+  train(1, run("one"), with());
+  train(1, run("still"), with({"--train.lr", "0"}));
+  EXPECT_LT(mean(shared().losses(run("one")), kSteps / 2, kSteps),
+            mean(shared().losses(run("still")), kSteps / 2, kSteps));
+  expect_predicted_memory(run("one"));
+  constexpr const char* kMeshes[] = {"tp=2", "dp_shard=2", "dp_replicate=2", "cp=2", "sp=2", "pp=2"};
+  std::vector<const char*> meshes = {kMeshes[0]};
+  MatrixPart others(std::string("factors ") + GetParam().name, static_cast<int>(std::size(kMeshes)) - 1);
+  for (const int i : others) meshes.push_back(kMeshes[i + 1]);
+  for (const char* mesh : meshes) {
+    SCOPED_TRACE(mesh);
+    train(2, run(mesh), with({"--mesh", mesh}));
+    expect_same_losses(run("one"), run(mesh));
+    expect_predicted_memory(run(mesh));
+  }
+}
+
+TEST_P(LoraOfFactors, ResumesOnAnotherLayoutAndStandsOnAQuantisedBase) {
+  train(1, run("whole"), with({"--lora.base_dtype", "int8"}));
+  train(2, run("cut"), with({"--lora.base_dtype", "int8", "--run.steps", "5"}));
+  train(1, run("cut"), with({"--lora.base_dtype", "int8"}));
+  expect_same_losses(run("whole"), run("cut"));
+  for (const auto& [name, values] : shared().model(run("whole")))
+    EXPECT_TRUE(name.find(".lokr_w") != name.npos || name.find(".hada_w") != name.npos || name.ends_with(".alpha"));
+}
+
+TEST_P(LoraOfFactors, ItsFilesAreMergedAndTrainedFurtherAsTheyWereTrained) {
+  train(1, run("merge"), with({"--lora.export", "diffusers,kohya,comfyui", "--lora.alpha", "3"}));
+  const std::string model = shared().out(run("merge")) + "/model";
+  const auto still = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--run.steps", "1", "--train.lr", "0", "--train.global_batch", "2"});
+    return more;
+  };
+  train(1, run("of-base"), still({}));
+  for (const char* file : {"lora_kohya", "lora_comfyui", "pytorch_lora_weights"}) {
+    SCOPED_TRACE(file);
+    const std::string path = model + "/" + file + ".safetensors", merged = (shared().folder() / run(file)).string();
+    const Result r = shared().tessera({"convert", shared().out("base") + "/model", merged, "--merge", path});
+    ASSERT_EQ(r.code, 0) << r.output;
+    const Result full = shared().train(1, run(std::string("of-") + file), still({"--model.path", merged}));
+    ASSERT_EQ(full.code, 0) << full.output;
+    // with another alpha than the file's: its scale goes into a factor
+    std::vector<std::string> flags = GetParam().flags;
+    flags.insert(flags.end(), {"--lora.init", path, "--lora.alpha", "1"});
+    train(1, run(std::string("on-") + file), still(flags));
+    const double of_merged = shared().losses(run(std::string("of-") + file))[0];
+    EXPECT_NEAR(shared().losses(run(std::string("on-") + file))[0] / of_merged, 1, 1e-5);
+    EXPECT_GT(std::abs(shared().losses(run("of-base"))[0] / of_merged - 1), 1e-5) << "the adapters do something";
+  }
+  // a checkpoint says its scale too
+  const std::string checkpoint = shared().out(run("merge")) + "/checkpoints/step-000012",
+                    again = (shared().folder() / run("again.safetensors")).string();
+  const Result r = shared().tessera({"convert", checkpoint, again, "--to", "kohya"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(tensors_of(again), tensors_of(model + "/lora_kohya.safetensors"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , LoraOfFactors,
+    ::testing::Values(Factors{"loha", {"--lora.kind", "loha", "--lora.rank", "4"}},
+                      Factors{"lokr", {"--lora.kind", "lokr", "--lora.rank", "4", "--lora.factor", "4"}},
+                      Factors{"lokr_whole", {"--lora.kind", "lokr", "--lora.rank", "1000000", "--lora.factor", "-1"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Lora, PatternsGiveModulesTheirRankAndAlpha) {
+  const std::vector<std::string> flags = {"--lora.rank_pattern", "blocks.*.ffn.*=8,blocks.1.*=2",
+                                          "--lora.alpha_pattern", "blocks.0.*=16"};
+  train(1, "patterns", flags);
+  train(2, "patterns-two", flags);
+  expect_same_losses("patterns", "patterns-two");
+  expect_predicted_memory("patterns");
+  const std::string file = shared().out("patterns") + "/model/pytorch_lora_weights.safetensors",
+                    merged = (shared().folder() / "of-patterns").string();
+  const auto weights = checkpoint::open_weights(file);
+  EXPECT_EQ(weights.at("transformer.blocks.1.ffn.net.0.proj.lora_A.weight").shape[0], 8);
+  EXPECT_EQ(weights.at("transformer.blocks.1.attn1.to_q.lora_A.weight").shape[0], 2);
+  EXPECT_EQ(weights.at("transformer.blocks.0.attn1.to_q.lora_A.weight").shape[0], 4);
+  // each module's own scale stands in the file
+  const Result r = shared().tessera({"convert", shared().out("base") + "/model", merged, "--merge", file});
+  ASSERT_EQ(r.code, 0) << r.output;
+  std::vector<std::string> on = flags;
+  on.insert(on.end(), {"--run.steps", "1", "--train.lr", "0", "--lora.init", file});
+  train(1, "on-patterns", on);
+  const Result full =
+      shared().train(1, "merged-patterns", {"--run.steps", "1", "--train.lr", "0", "--model.path", merged});
+  ASSERT_EQ(full.code, 0) << full.output;
+  EXPECT_NEAR(shared().losses("on-patterns")[0] / shared().losses("merged-patterns")[0], 1, 1e-5);
+}
+
+TEST(Lora, MistakesOfFactorsAreNamed) {
+  const auto fails = [](std::vector<std::string> flags, int ranks, const std::string& text) {
+    const Result r = shared().train(ranks, "wrong-factors", lora(std::move(flags)));
+    EXPECT_NE(r.code, 0) << text;
+    EXPECT_NE(r.output.find(text), std::string::npos) << r.output;
+  };
+  fails({"--lora.kind", "lokr", "--lora.factor", "1", "--mesh", "tp=2"}, 2, "lokr_w1 into parts of its 1");
+  fails({"--lora.kind", "lokr", "--lora.dora", "true"}, 1, "magnitudes belong to lora.kind");
+  fails({"--lora.kind", "lokr", "--lora.factor", "0"}, 1, "lora.factor = 0");
+  fails({"--lora.kind", "loha", "--lora.export", "peft"}, 1, "peft names have no place");
+  fails({"--lora.rank_pattern", "nothing.*=4"}, 1, "'nothing.*' is no module with an adapter");
+  fails({"--lora.rank_pattern", "q=1.5"}, 1, "ranks from 1 on");
+  train(1, "a-lora");
+  fails({"--lora.kind", "loha", "--lora.init", shared().out("a-lora") + "/model/pytorch_lora_weights.safetensors"}, 1,
+        "set lora.kind = lora");
 }
 
 TEST(Lora, MistakesAreNamed) {

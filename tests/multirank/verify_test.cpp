@@ -42,6 +42,14 @@ TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
   }
 }
 
+TEST_F(Verify, FactorsOfLoHaAndLoKrOnSeveralLayouts) {
+  for (const char* mesh : drawn("verify factors", {"dp_shard=1", "dp_shard=2", "dp_replicate=2", "tp=2", "tp=4", "sp=2",
+                                                   "cp=2", "pp=2", "dp_shard=2,tp=2"})) {
+    const Result r = verify({"--mesh", mesh, (goldens_ / "loha").string(), (goldens_ / "lokr").string()});
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+  }
+}
+
 TEST_F(Verify, OptimisersAndTheAverageOfWeightsWhoseStatesAreSharded) {
   for (const char* mesh : drawn("verify optimisers", {"dp_shard=1", "dp_shard=2", "dp_shard=3", "tp=2", "sp=2", "cp=2",
                                                       "pp=2", "dp_shard=2,tp=2"})) {

@@ -467,6 +467,15 @@ TEST(ImportMeanings, MusubiTuner) {
             "--dataset_config @/one.toml --timestep_sampling shift --discrete_flow_shift 3.0 --max_train_steps 100 "
             "--network_args loraplus_lr_ratio=4 verbose=True",
         {.lr = level(2e-4), .steps = 100, .sigmas = sigmoid(3), .told = {{"lora.plus_ratio", "4"}}}},
+       {"a LoKr",
+        launch + base.substr(0, base.find("--network_module")) +
+            "--network_module networks.lokr --network_dim 8 --learning_rate 2e-4 --dataset_config @/one.toml "
+            "--timestep_sampling shift --discrete_flow_shift 3.0 --max_train_steps 100 --network_args factor=8 "
+            "rank_dropout=None",
+        {.lr = level(2e-4),
+         .steps = 100,
+         .sigmas = sigmoid(3),
+         .told = {{"lora.kind", "lokr"}, {"lora.factor", "8"}, {"lora.rank", "8"}, {"lora.alpha", "1"}}}},
        {"what is not there",
         launch + base +
             "--dataset_config @/two.toml --timestep_sampling krea2_shift --weighting_scheme snr --num_timestep_buckets 1 "
@@ -560,6 +569,14 @@ TEST(ImportMeanings, DiffusionPipe) {
          .saved = {250, 500},
          .told = {{"plan.masters", "split"}}},
         "high.toml"},
+       {"a LoKr, whose alpha is its rank",
+        main("set", "max_steps = 500\n") + wan +
+            "[adapter]\ntype = 'lokr'\nrank = 16\ndecompose_factor = 8\nrank_dropout = 0\n" + adamw,
+        {.lr = level(2e-5),
+         .steps = 500,
+         .by = {.decay = 0},
+         .told = {{"lora.kind", "lokr"}, {"lora.rank", "16"}, {"lora.alpha", "16"}, {"lora.factor", "8"}}},
+        "lokr.toml"},
        {"all weights, a line after its warm-up",
         main("set", "max_steps = 500\nsave_every_n_steps = 250\nlr_scheduler = 'linear'\nuncond_fraction = 0.1\n") +
             wan + "shift = 3\nsigmoid_scale = 1.3\n" + adamw,
@@ -597,7 +614,7 @@ TEST(ImportMeanings, DiffusionPipe) {
              "checkpoint_every_n_minutes = 30\n"
              "save_every_n_examples = 9\n") +
             wan +
-            "flux_shift = true\n[adapter]\ntype = 'lokr'\nrank = 8\n[optimizer]\ntype = 'automagic'\nlr = 1e-6\n"
+            "flux_shift = true\n[adapter]\ntype = 'oft'\nrank = 8\n[optimizer]\ntype = 'automagic'\nlr = 1e-6\n"
             "[monitoring]\nenable_wandb = true\n",
         {.lr = level(1e-6),
          .steps = 10,
@@ -801,6 +818,22 @@ TEST(ImportMeanings, AiToolkit) {
          .saved = {1500, 2000},
          .told = {{"experts.turn", "10"}}},
         name},
+       {"a LoKr, which is whole",
+        job("    network: {type: lokr, lokr_full_rank: true, lokr_factor: 8, linear: 32, linear_alpha: 32}\n", videos,
+            "timestep_type: linear, optimizer: adamw"),
+        {.lr = level(1e-4),
+         .steps = 2000,
+         .sigmas = uniform(1),
+         .told = {{"lora.kind", "lokr"}, {"lora.full_matrix", "true"}, {"lora.factor", "8"}}},
+        name},
+       {"a LoKr by rank",
+        job("    network: {type: lokr, lokr_full_rank: false, linear: 16}\n", videos,
+            "timestep_type: linear, optimizer: adamw"),
+        {.lr = level(1e-4),
+         .steps = 2000,
+         .sigmas = uniform(1),
+         .told = {{"lora.kind", "lokr"}, {"lora.rank", "16"}, {"lora.alpha", "1"}}},
+        name},
        {"all weights",
         job("", videos,
             "lr_scheduler: constant_with_warmup, lr_scheduler_params: {warmup_steps: 100}, max_grad_norm: 0.5, "
@@ -835,7 +868,7 @@ TEST(ImportMeanings, AiToolkit) {
          .told = {{"train.ema", "0.99"}}},
         name},
        {"what is not there",
-        job("    network: {type: lokr, linear: 8}\n",
+        job("    network: {type: locon, linear: 8}\n",
             videos.substr(0, videos.size() - 2) + ", mask_path: m, mask_min_value: 0.1, flip_x: true}\n",
             "timestep_type: weighted, loss_type: mae, optimizer: automagic, diff_output_preservation: true, "
             "min_denoising_steps: 100, content_or_style: style"),

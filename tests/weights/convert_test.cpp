@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "folder_test.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/dtype.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/registry.h"
@@ -298,6 +300,120 @@ TEST_F(ConvertedFiles, OfTwoExpertsSayWhereTheyMeetAndTheirShiftInEveryLayout) {
   convert({.in = folder_ / "pipeline", .out = folder_ / "back", .to = "official"});
   EXPECT_EQ(checkpoint::find_facts(folder_ / "back").boundary, 0.8);
   EXPECT_EQ(checkpoint::find_facts(folder_ / "back").flow_shift, 7.5);
+}
+
+/// Factors of LoHa and LoKr: what they add to a weight, in the forms that LyCORIS and others write.
+class FactorFiles : public ConvertedFiles {
+ protected:
+  at::Tensor change(const Tensors& tensors, const checkpoint::Metadata& header = {{"format", "pt"}}) {
+    const LoraFile file = LoraFile::open(save("factors.safetensors", tensors, header));
+    EXPECT_EQ(file.modules().size(), 1u);
+    return file.change(file.modules().front());
+  }
+  std::string refused(const Tensors& tensors) {
+    try {
+      LoraFile::open(save("wrong.safetensors", tensors));
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return {};
+  }
+  static std::string key(const std::string& part) { return "diffusion_model.blocks.0.self_attn.q." + part; }
+};
+
+TEST_F(FactorFiles, AddTheirKroneckerProductAtTheScaleThatComfyUIGivesThem) {
+  const at::Tensor w1 = random({2, 4}), w2 = random({8, 4}), a = random({8, 3}), b = random({3, 4});
+  const at::Tensor whole = at::kron(w1, w2), low = at::kron(w1, at::matmul(a, b));
+  EXPECT_LT(most(change({{key("lokr_w1"), w1}, {key("lokr_w2"), w2}}) - whole), 1e-5);
+  for (const float alpha : {7.0f, std::numeric_limits<float>::infinity()})  // ai-toolkit's is beyond fp16
+    EXPECT_LT(
+        most(change({{key("lokr_w1"), w1}, {key("lokr_w2"), w2}, {key("alpha"), at::scalar_tensor(alpha)}}) - whole),
+        1e-5);
+  const Tensors pair = {{key("lokr_w1"), w1}, {key("lokr_w2_a"), a}, {key("lokr_w2_b"), b}};
+  Tensors scaled = pair;
+  scaled[key("alpha")] = at::scalar_tensor(1.5f);
+  EXPECT_LT(most(change(scaled) - 0.5 * low), 1e-5);
+  EXPECT_LT(most(change(pair) - low), 1e-5) << "without an alpha the scale is 1";
+  EXPECT_LT(most(change(pair, {{"ss_network_alpha", "9"}}) - low), 1e-5) << "whatever kohya's header says";
+  const at::Tensor first = random({2, 5}), second = random({5, 4});  // a rank of its own, which does not count
+  EXPECT_LT(most(change({{key("lokr_w1_a"), first},
+                         {key("lokr_w1_b"), second},
+                         {key("lokr_w2_a"), a},
+                         {key("lokr_w2_b"), b},
+                         {key("alpha"), at::scalar_tensor(6.0f)}}) -
+                 2 * at::kron(at::matmul(first, second), at::matmul(a, b))),
+            1e-4);
+}
+
+TEST_F(FactorFiles, AddTheProductOfPairsAndTuckersFormOfConvolutions) {
+  const at::Tensor a1 = random({6, 2}), b1 = random({2, 5}), a2 = random({6, 2}), b2 = random({2, 5});
+  EXPECT_LT(most(change({{key("hada_w1_a"), a1},
+                         {key("hada_w1_b"), b1},
+                         {key("hada_w2_a"), a2},
+                         {key("hada_w2_b"), b2},
+                         {key("alpha"), at::scalar_tensor(1.0f)}}) -
+                 0.5 * at::matmul(a1, b1) * at::matmul(a2, b2)),
+            1e-5);
+  const at::Tensor t1 = random({2, 3, 3, 2}), p1 = random({2, 6}), r1 = random({3, 4}), t2 = random({2, 3, 3, 2}),
+                   p2 = random({2, 6}), r2 = random({3, 4});
+  const auto kernel = [](const at::Tensor& t, const at::Tensor& p, const at::Tensor& r) {
+    return at::einsum("prkl,po,ri->oikl", {t, p, r}).flatten(1);
+  };
+  EXPECT_LT(most(change({{key("hada_t1"), t1},
+                         {key("hada_w1_a"), p1},
+                         {key("hada_w1_b"), r1},
+                         {key("hada_t2"), t2},
+                         {key("hada_w2_a"), p2},
+                         {key("hada_w2_b"), r2}}) -
+                 kernel(t1, p1, r1) * kernel(t2, p2, r2)),
+            1e-4);
+  const at::Tensor w1 = random({2, 3, 1, 1}), w2 = random({4, 5, 3, 3});
+  EXPECT_LT(most(change({{key("lokr_w1"), w1}, {key("lokr_w2"), w2}}) - at::kron(w1.flatten(1), w2.flatten(1))), 1e-5);
+}
+
+TEST_F(FactorFiles, PeftsAlphaIsRead) {
+  const at::Tensor w1 = random({2, 4}), a = random({8, 4}), b = random({4, 4});
+  save("peft/adapter_model.safetensors", {{"base_model.model.blocks.0.self_attn.q.lokr_w1", w1},
+                                          {"base_model.model.blocks.0.self_attn.q.lokr_w2_a", a},
+                                          {"base_model.model.blocks.0.self_attn.q.lokr_w2_b", b}});
+  checkpoint::write_text(folder_ / "peft/adapter_config.json", R"({"peft_type": "LOKR", "r": 4, "alpha": 2})");
+  const LoraFile file = LoraFile::open(folder_ / "peft");
+  file.check_usable();
+  EXPECT_LT(most(file.change(file.modules().front()) - 0.5 * at::kron(w1, at::matmul(a, b))), 1e-5);
+}
+
+TEST_F(FactorFiles, ThatAreNotWholeAreNamed) {
+  const at::Tensor w1 = random({2, 4}), a = random({8, 3}), b = random({3, 4});
+  EXPECT_NE(refused({{key("lokr_w1"), w1}, {key("lokr_w2_a"), a}}).find("these make no LoKr"), std::string::npos);
+  EXPECT_NE(refused({{key("lokr_w1"), w1}, {key("lokr_w2_a"), a}, {key("lokr_w2_b"), random({2, 4})}}).find("no LoKr"),
+            std::string::npos);
+  EXPECT_NE(
+      refused({{key("hada_w1_a"), a}, {key("hada_w1_b"), b}, {key("hada_w2_a"), a}, {key("hada_w2_b"), random({3, 5})}})
+          .find("no LoHa"),
+      std::string::npos);
+  EXPECT_NE(refused({{key("lokr_w1"), w1}, {key("lokr_w2"), a}, {key("hada_w1_a"), a}}).find("of a LoHa and of a LoKr"),
+            std::string::npos);
+  EXPECT_NE(refused({{key("lokr_w1"), w1}, {key("lokr_w2"), a}, {key("lora_A.weight"), b}, {key("lora_B.weight"), a}})
+                .find("A and B beside"),
+            std::string::npos);
+}
+
+TEST_F(FactorFiles, KeepTheirBitsUnderOtherNamesAndHaveNoneInPeftsAndDiffSynths) {
+  const Tensors tensors = {{"lora_unet_blocks_0_self_attn_q.lokr_w1", random({2, 4}).to(at::kBFloat16)},
+                           {"lora_unet_blocks_0_self_attn_q.lokr_w2_a", random({8, 2}).to(at::kBFloat16)},
+                           {"lora_unet_blocks_0_self_attn_q.lokr_w2_b", random({2, 4}).to(at::kBFloat16)},
+                           {"lora_unet_blocks_0_self_attn_q.alpha", at::scalar_tensor(0.5f).to(at::kBFloat16)}};
+  const fs::path from = save("kohya.safetensors", tensors), to = folder_ / "comfyui.safetensors",
+                 back = folder_ / "back.safetensors";
+  convert_lora({.in = from, .out = to, .to = "comfyui"});
+  convert_lora({.in = to, .out = back, .to = "kohya"});
+  const checkpoint::WeightSet one = checkpoint::open_weights(from), two = checkpoint::open_weights(back);
+  EXPECT_EQ(one.names(), two.names());
+  for (const std::string& name : one.names()) EXPECT_EQ(most(value(one, name) - value(two, name)), 0) << name;
+  EXPECT_TRUE(checkpoint::open_weights(to).contains(key("lokr_w2_b")));
+  EXPECT_EQ(two.metadata().at("ss_network_module"), "networks.lokr");
+  for (const char* none : {"peft", "diffsynth"})
+    EXPECT_THROW(convert_lora({.in = from, .out = folder_ / "none.safetensors", .to = none}), UserError) << none;
 }
 
 }  // namespace

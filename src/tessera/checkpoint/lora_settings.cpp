@@ -72,8 +72,9 @@ std::string not_plain(const Json& config) {
                                                                {"use_bdlora", "BD-LoRA"},
                                                                {"use_qalora", "QA-LoRA"},
                                                                {"alora_invocation_tokens", "Activated LoRA"}};
-  if (const std::string type = text_at(config, "peft_type"); !type.empty() && type != "LORA")
-    return shown(type) + " of peft, which is no LoRA";
+  const std::string type = text_at(config, "peft_type");
+  if (type == "LOHA" || type == "LOKR") return {};
+  if (!type.empty() && type != "LORA") return shown(type) + " of peft, which is no LoRA";
   std::string start = text_at(config, "init_lora_weights");
   std::ranges::transform(start, start.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const auto& [begin, name] : kResidual)
@@ -95,6 +96,9 @@ void read_config(const Json& config, const std::string& what, LoraSettings& sett
   if (const Json* patterns = member(config, "alpha_pattern"); patterns && patterns->is_object())
     for (const auto& [module, alpha] : patterns->items())
       add_alpha(module, number(alpha, what + ": alpha_pattern"), what, settings);
+  settings.of_factors = text_at(config, "peft_type") == "LOHA" || text_at(config, "peft_type") == "LOKR";
+  if (const Json* alpha = member(config, "alpha"); alpha && settings.of_factors)
+    settings.alpha = number(*alpha, what + ": alpha");
   settings.rslora = flag(config, "use_rslora", what);
   settings.dora = flag(config, "use_dora", what);
 }
@@ -186,12 +190,19 @@ std::string lora_config_json(const LoraDescription& description, const std::stri
     if (module.rank != rank) ranks[module.name] = module.rank;
     if (module.alpha != alpha) alphas[module.name] = module.alpha;
   }
-  const Json fields = {{"peft_type", "LORA"},           {"r", rank},
-                       {"lora_alpha", alpha},           {"target_modules", targets},
-                       {"rank_pattern", ranks},         {"alpha_pattern", alphas},
-                       {"lora_dropout", 0.0},           {"bias", "none"},
-                       {"lora_bias", description.bias}, {"use_rslora", description.rslora},
-                       {"use_dora", description.dora},  {"inference_mode", true}};
+  const bool of_factors = !description.kind.empty();
+  const Json fields = {{"peft_type", of_factors ? (description.kind == "LoHa" ? "LOHA" : "LOKR") : "LORA"},
+                       {"r", rank},
+                       {of_factors ? "alpha" : "lora_alpha", alpha},
+                       {"target_modules", targets},
+                       {"rank_pattern", ranks},
+                       {"alpha_pattern", alphas},
+                       {"lora_dropout", 0.0},
+                       {"bias", "none"},
+                       {"lora_bias", description.bias},
+                       {"use_rslora", description.rslora},
+                       {"use_dora", description.dora},
+                       {"inference_mode", true}};
   Json config = Json::object();
   for (const auto& [key, value] : fields.items()) config[prefix + key] = value;
   return config.dump(2);
@@ -199,6 +210,16 @@ std::string lora_config_json(const LoraDescription& description, const std::stri
 
 Metadata lora_metadata(const LoraDescription& description, const std::string& naming, std::optional<double> folded) {
   Metadata metadata = {{"format", "pt"}};
+  if (!description.kind.empty()) {  // peft's and diffusers' settings would not be true
+    const auto whole = [](const LoraDescription::Module& m) { return m.rank == 0; };
+    if (naming == "peft") metadata[kAdapterMetadata] = lora_config_json(description, "");
+    if (naming == "kohya")
+      metadata["ss_network_module"] = description.kind == "LoHa" ? "networks.loha" : "networks.lokr";
+    if (std::ranges::any_of(description.modules, whole)) return metadata;
+    metadata["ss_network_dim"] = std::to_string(common(description.modules, [](const auto& m) { return m.rank; }));
+    metadata["ss_network_alpha"] = text_of(common(description.modules, [](const auto& m) { return m.alpha; }));
+    return metadata;
+  }
   if (naming == "diffusers") metadata[kAdapterMetadata] = lora_config_json(description, "transformer.");
   if (naming == "peft") metadata[kAdapterMetadata] = lora_config_json(description, "");
   // Files of other names may leave an alpha out that is the rank: they name one only where all modules have it.

@@ -20,7 +20,8 @@ struct LoraSettings {
   std::optional<double> alpha;                        ///< of all modules
   std::map<std::string, double, std::less<>> alphas;  ///< by module: peft's alpha_pattern, those that are mere names
   std::vector<std::pair<BoundedRegex, double>> alpha_patterns;  ///< those that are regular expressions
-  bool rslora = false;                                          ///< the scale is alpha / sqrt(rank)
+  bool of_factors = false;  ///< peft wrote a LoHa or LoKr, and these alphas are its own
+  bool rslora = false;      ///< the scale is alpha / sqrt(rank)
   bool dora = false;
   std::optional<double> folded_alpha;  ///< ours: B holds alpha / rank as a factor already, and this is alpha
   bool base_lengths = false;  ///< ours: DoRA's magnitudes are those by which ComfyUI multiplies, see kBaseLengths
@@ -50,6 +51,7 @@ struct LoraDescription {
   };
   std::vector<Module> modules;
   bool rslora = false, dora = false, bias = false;
+  std::string kind = {};      ///< "LoHa", "LoKr"; empty: a LoRA
   bool base_lengths = false;  ///< as LoraSettings has it
   std::string network = {};   ///< kohya's network module, by the family of the modules
 };

@@ -95,15 +95,20 @@ InputPart ShardContext::input_part(std::string_view site, int space, int64_t col
 
 Tensor ShardContext::frozen_linear(std::string_view site, const Tensor& x, ops::WeightSite* bias, bool gelu,
                                    const InputPart& part, const Tensor* known) {
-  ops::WeightSite *a = adapters_ ? store_.find(unit_, std::string(site).append(net::kLoraA)) : nullptr,
-                  &w = weight(site, ".weight");
-  if (!a) return ops::frozen_linear(x, w, bias, nullptr, store_.anchor(unit_), gelu, type_, known);
-  const ops::Adapter pair{.a = a,
-                          .b = &weight(site, net::kLoraB),
-                          .magnitude = store_.find(unit_, std::string(site).append(net::kLoraMagnitude)),
-                          .scale = adapters_->scale,
-                          .dropout = dropout_of(*adapters_, site, tokens_, x, part)};
-  return ops::frozen_linear(x, w, bias, &pair, store_.anchor(unit_), gelu, type_, known);
+  const auto find = [&](const std::string& ending) { return store_.find(unit_, std::string(site) + ending); };
+  ops::WeightSite &w = weight(site, ".weight"), *a = adapters_ ? find(net::kLoraA) : nullptr;
+  const net::ChangeKind* kind = adapters_ && !a ? net::change_kind(find) : nullptr;
+  if (!a && !kind) return ops::frozen_linear(x, w, bias, nullptr, store_.anchor(unit_), gelu, type_, known);
+  ops::Adapter adapter{.scale = adapters_->scale_of(site), .dropout = dropout_of(*adapters_, site, tokens_, x, part)};
+  if (kind) {
+    const auto half = [&](const std::string& name) {
+      return ops::Adapter::Half{find(name), find(name + net::kLeft), find(name + net::kRight)};
+    };
+    adapter.kind = kind->kind, adapter.first = half(kind->first), adapter.second = half(kind->second);
+  } else {
+    adapter.a = a, adapter.b = &weight(site, net::kLoraB), adapter.magnitude = find(net::kLoraMagnitude);
+  }
+  return ops::frozen_linear(x, w, bias, &adapter, store_.anchor(unit_), gelu, type_, known);
 }
 
 /// The sum over tp for an RMSNorm whose columns its ranks share; null where they do not.

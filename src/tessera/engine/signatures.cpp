@@ -94,7 +94,32 @@ class CountingContext final : public net::Context {
       work_.add_product(2.0 * static_cast<double>(rows * shape[0]) * rank, true);
       streams("adapter", {result(x, {rows, shape[0]})});
     }
+    add_change(site, r, i, o);
     return result(x, {rows, shape[0]});
+  }
+  /// Of LoHa: the weight's change, made and multiplied as a weight that is trained; of LoKr its two products.
+  void add_change(std::string_view site, double rows, double in, double out) {
+    const auto has = [&](const std::string& ending) { return find(site, ending); };
+    const net::ChangeKind* kind = net::change_kind(has);
+    if (!kind) return;
+    const auto add = [&](double m, double k, double n) {
+      work_.add_product(2 * m * k * n, true);
+      add_sizes({m, k, n}, true);
+    };
+    if (kind->kind == ops::Adapter::Kind::elementwise) {
+      const auto rank = static_cast<double>(parameter(site, std::string(kind->first) + net::kRight).shape[0]);
+      add(rows, in, out), add(out, rank, in), add(out, rank, in);
+    } else {
+      const std::string name = kind->second;
+      const plan::ParamSpec *whole = find(site, name), *left = find(site, name + net::kLeft),
+                            *right = find(site, name + net::kRight);
+      const auto k = static_cast<double>((whole ? whole : left)->shape[0]),
+                 n = static_cast<double>((whole ? whole : right)->shape[1]);
+      add(rows * in / n, n, k), add(out / k, in / n, rows * k);
+    }
+    const Tensor y = at::empty({static_cast<int64_t>(rows), static_cast<int64_t>(out)},
+                               at::TensorOptions(at::kFloat).device(at::kMeta));
+    streams("adapter", {y, y});
   }
   static int64_t numel(const std::vector<int64_t>& shape) {
     int64_t product = 1;

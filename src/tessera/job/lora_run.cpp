@@ -33,7 +33,7 @@ fs::path exported_name(const std::string& naming) {
 }
 
 struct ParamKind {
-  const char* ending;
+  std::string_view ending;
   LoraPart part;
 };
 constexpr ParamKind kKinds[] = {
@@ -42,7 +42,11 @@ constexpr ParamKind kKinds[] = {
 /// The module of an adapter's parameter and what it is to it.
 models::LoraKey key_of(const std::string& param) {
   for (const auto& [ending, part] : kKinds)
-    if (param.ends_with(ending)) return {param.substr(0, param.size() - std::string_view(ending).size()), part};
+    if (param.ends_with(ending)) return {param.substr(0, param.size() - ending.size()), part};
+  for (size_t i = 0; i < std::size(models::kFactorEndings); ++i)
+    if (const std::string_view ending = models::kFactorEndings[i]; param.ends_with(ending))
+      return {param.substr(0, param.size() - ending.size()),
+              static_cast<LoraPart>(static_cast<size_t>(models::kFirstFactor) + i)};
   throw InternalError("train.lora", param + " is no adapter's");
 }
 
@@ -50,12 +54,16 @@ models::LoraKey key_of(const std::string& param) {
   throw UserError(Exit::input, "lora.init", file.path().string() + ": " + problem, hint);
 }
 
-/// A run has one rank for all modules: a file of several is taken at its largest, the others are filled up.
+/// Where a file's modules have lower ranks than the run's, they are filled up.
 void check_rank(const weights::LoraFile& file, const models::AdapterRule& rule) {
   std::set<int64_t> ranks;
-  for (const weights::LoraModule& module : file.modules())
-    if (module.low_rank()) ranks.insert(module.rank);
-  if (ranks.empty() || *ranks.rbegin() == rule.rank) return;
+  bool as_the_run = true;
+  for (const weights::LoraModule& module : file.modules()) {
+    if (!module.low_rank()) continue;
+    ranks.insert(module.rank);
+    as_the_run = as_the_run && module.rank <= rule.rank_of(module.name) && !rule.ranks.empty();
+  }
+  if (ranks.empty() || as_the_run || *ranks.rbegin() == rule.rank) return;
   const std::string most = std::to_string(*ranks.rbegin());
   if (ranks.size() == 1) does_not_fit(file, "has rank " + most, "set lora.rank = " + most);
   std::string list;
@@ -63,7 +71,14 @@ void check_rank(const weights::LoraFile& file, const models::AdapterRule& rule) 
   does_not_fit(file, "has modules of several ranks (" + list + "), and a run has one for all",
                "set lora.rank = " + most +
                    ", the largest: the others start as they are, with rows of A at random and "
-                   "columns of B that are zero");
+                   "columns of B that are zero; or give each its own by lora.rank_pattern");
+}
+
+/// The name of a kind of adapters as lora.kind has it.
+std::string key_of_kind(const weights::LoraModule& module) {
+  std::string kind = module.kind();
+  std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return kind;
 }
 
 void check_file(const weights::LoraFile& file, const models::AdapterRule& rule,
@@ -74,6 +89,10 @@ void check_file(const weights::LoraFile& file, const models::AdapterRule& rule,
       does_not_fit(file, "has " + module.name + ", which the run does not adapt", "add it to lora.targets");
     if (module.diff || module.diff_bias || module.up_bias)
       does_not_fit(file, module.name + " has more than one low-rank pair", "merge it: tessera convert --merge");
+    if (const std::string kind = key_of_kind(module); kind != rule.kind)
+      does_not_fit(file,
+                   module.name + " is a " + module.kind() + ", and the run trains lora.kind = \"" + rule.kind + "\"",
+                   "set lora.kind = " + kind + ", or merge it: tessera convert --merge");
   }
   check_rank(file, rule);
   for (const weights::LoraModule& module : file.modules()) {
@@ -95,6 +114,13 @@ void check_file(const weights::LoraFile& file, const models::AdapterRule& rule,
 at::Tensor value_of(const weights::LoraFile& file, const weights::LoraModule& module, LoraPart part, double scale,
                     const at::Tensor& initial) {
   if (part == LoraPart::magnitude) return file.rows_of(module, module.magnitude).flatten();
+  if (part >= models::kFirstFactor) {
+    const auto factor = module.factors.find(part);
+    if (factor == module.factors.end()) return at::empty({0});  // of another form
+    const bool scaled = part == LoraPart::hada_w2_a || part == LoraPart::lokr_w2 || part == LoraPart::lokr_w2_a;
+    const at::Tensor values = file.values(factor->second);
+    return scaled && module.rank > 0 ? values * (module.scale() / scale) : values;
+  }
   const at::Tensor stored = part == LoraPart::down
                                 ? file.values(*module.down)
                                 : file.rows_of(module, module.up) * (module.up_factor * module.scale() / scale);
@@ -115,7 +141,15 @@ std::optional<models::AdapterRule> adapter_rule(const recipe::Recipe& recipe) {
                              .dropout = l.dropout,
                              .seed = static_cast<uint64_t>(recipe.run.seed),
                              .base = l.base,
-                             .targets = l.targets};
+                             .targets = l.targets,
+                             .kind = l.kind,
+                             .factor = l.factor,
+                             .decompose_both = l.decompose_both,
+                             .full_matrix = l.full_matrix,
+                             .unbalanced = l.unbalanced,
+                             .ranks = l.rank_pattern,
+                             .alphas = l.alpha_pattern,
+                             .alpha_is_rank = recipe.values.at("lora.alpha") == "auto" || l.alpha == 0};
 }
 
 void check_exports(const recipe::Recipe& recipe, const net::Denoiser& model) {
@@ -123,6 +157,10 @@ void check_exports(const recipe::Recipe& recipe, const net::Denoiser& model) {
   const models::WeightForm* form = models::form_of(model);
   for (const std::string& naming : recipe.lora.exports) {
     weights::check_naming(form, naming, "lora.export");
+    if (recipe.lora.kind != "lora" && (naming == "peft" || naming == "diffsynth"))
+      throw UserError(Exit::usage, "lora.export",
+                      naming + " names have no place for lora.kind = \"" + recipe.lora.kind + "\"",
+                      "leave " + naming + " out: ComfyUI reads comfyui and kohya, musubi-tuner and LyCORIS kohya");
     if (!recipe.lora.dora) continue;
     if (!models::lora_tensor_name("module", LoraPart::magnitude, naming, form))
       throw UserError(Exit::usage, "lora.export", naming + " names have no place for the magnitudes of lora.dora",
@@ -147,8 +185,8 @@ void check_lora_init(const models::AdapterRule& rule, const std::vector<std::str
     const auto linear = shapes.find(module.name + ".weight");
     if (linear == shapes.end())
       does_not_fit(file, "is of another model: it has " + module.name + ", this one has no such linear", kHint);
-    if (!module.low_rank() || linear->second.size() != 2) continue;
-    if (const int64_t in = module.down->shape.back(), out = module.up->shape.front();
+    if (!module.changes() || linear->second.size() != 2) continue;
+    if (const int64_t out = module.rows_stored(), in = module.elements() / out;
         in != linear->second[1] || out != linear->second[0])
       does_not_fit(file,
                    "is of another model: its " + module.name + " takes " + std::to_string(in) + " and gives " +
@@ -172,9 +210,11 @@ engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<s
     if (!module) return models::initialise_adapter(param, rule.seed, first, count, out);
     at::Tensor initial = at::empty(param.shape, at::kFloat);
     models::initialise_adapter(param, rule.seed, 0, initial.numel(), initial.mutable_data_ptr<float>());
-    const at::Tensor value = value_of(*file, *module, key.part, rule.scale(), initial).contiguous();
-    check_input(value.sizes() == param.shape, "lora.init",
-                file->path().string() + ": " + param.name + " has another size: it belongs to another model");
+    const at::Tensor value = value_of(*file, *module, key.part, rule.scale(key.module), initial).contiguous();
+    check_input(
+        value.sizes() == param.shape, "lora.init",
+        file->path().string() + ": " + param.name + " has another size: it belongs to another model" +
+            (key.part >= models::kFirstFactor ? ", or to another lora.rank, factor or form of its matrices" : ""));
     std::copy_n(value.const_data_ptr<float>() + first, count, out);
   };
 }
@@ -207,6 +247,8 @@ std::string base_name(fs::path base) {
   return checkpoint::is_weight_file(base) ? base.stem().string() : base.filename().string();
 }
 
+std::string name_of_kind(const std::string& kind) { return kind == "loha" ? "LoHa" : kind == "lokr" ? "LoKr" : "LoRA"; }
+
 /// As ComfyUI, A1111 and Civitai show it: ss_* and modelspec.*. No date, so that the same run writes the same bytes.
 checkpoint::Metadata lora_origin(const recipe::Recipe& recipe, const LoraFacts& facts) {
   const auto& text = recipe.values;
@@ -231,8 +273,9 @@ checkpoint::Metadata lora_origin(const recipe::Recipe& recipe, const LoraFacts& 
       {"modelspec.architecture", base + "/lora"},
       {"modelspec.implementation", "diffusers"},
       {"modelspec.title", run},
-      {"modelspec.description", "LoRA of rank " + std::to_string(recipe.lora.rank) + " on " + base + ", after " +
-                                    steps + " steps on " + std::to_string(facts.samples) + " samples, by " + by},
+      {"modelspec.description", name_of_kind(recipe.lora.kind) + " of rank " + std::to_string(recipe.lora.rank) +
+                                    " on " + base + ", after " + steps + " steps on " + std::to_string(facts.samples) +
+                                    " samples, by " + by},
       {"modelspec.resolution", width + "x" + height}};
   if (!recipe.data.caption.empty()) origin["modelspec.trigger_phrase"] = recipe.data.caption;
   return origin;
@@ -259,15 +302,25 @@ void export_lora(const recipe::Recipe& recipe, const LoraFacts& facts, engine::S
                  const fs::path& folder) {
   const models::AdapterRule rule = *adapter_rule(recipe);
   checkpoint::LoraDescription description{.modules = {}, .rslora = rule.rslora, .dora = rule.dora};
+  if (rule.kind != "lora") description.kind = rule.kind == "loha" ? "LoHa" : "LoKr";
   std::vector<checkpoint::TensorData> tensors;
   std::vector<at::Tensor> alive;
   for (int u = 0; u < store.units(); ++u)
     engine::whole_unit(store, comm, u, /*gradients=*/false, [&](const plan::ParamSpec& param, const at::Tensor& value) {
       if (rank != 0 || !models::is_adapter_parameter(param.name)) return;
       const models::LoraKey key = key_of(param.name);
-      if (key.part == LoraPart::down)
-        description.modules.push_back(
-            {models::lora_module_name(key.module, "diffusers", facts.form), rule.rank, rule.alpha});
+      constexpr LoraPart kOnce[] = {LoraPart::down, LoraPart::hada_w1_a, LoraPart::lokr_w1, LoraPart::lokr_w1_a};
+      if (std::ranges::find(kOnce, key.part) != std::end(kOnce)) {
+        const double alpha = rule.alpha_of(key.module);
+        const int64_t own = rule.rank_of(key.module);
+        description.modules.push_back({models::lora_module_name(key.module, "diffusers", facts.form), own, alpha});
+        if (key.part != LoraPart::down) {  // files of these have it beside the factors, for alpha / rank
+          const double stored = rule.rslora ? rule.scale(key.module) * static_cast<double>(own) : alpha;
+          alive.push_back(at::scalar_tensor(stored, at::kFloat));
+          tensors.push_back(
+              {models::alpha_name(key.module, "diffusers", facts.form), DType::f32, {}, alive.back().const_data_ptr()});
+        }
+      }
       alive.push_back(value.contiguous().clone());
       tensors.push_back({*models::lora_tensor_name(key.module, key.part, "diffusers", facts.form), DType::f32,
                          param.shape, alive.back().const_data_ptr()});
@@ -290,8 +343,19 @@ void save_lora(const recipe::Recipe& recipe, const LoraFacts& facts, const weigh
 }
 
 checkpoint::Json lora_json(const models::AdapterRule& rule, const std::vector<std::string>& modules) {
-  return {
+  checkpoint::Json json = {
       {"rank", rule.rank}, {"alpha", rule.alpha}, {"rslora", rule.rslora}, {"dora", rule.dora}, {"targets", modules}};
+  if (rule.kind != "lora") json["kind"] = rule.kind;
+  const auto own = [&](const char* key, const auto& value_of, bool any) {
+    for (const std::string& module : modules)
+      if (any) json[key][module] = value_of(module);
+  };
+  own(
+      "ranks", [&](const std::string& module) { return rule.rank_of(module); }, !rule.ranks.empty());
+  own(
+      "alphas", [&](const std::string& module) { return rule.alpha_of(module); },
+      !rule.alphas.empty() || (rule.alpha_is_rank && !rule.ranks.empty()));
+  return json;
 }
 
 }  // namespace tessera::job

@@ -54,10 +54,13 @@ constexpr Ending kEndings[] = {
     {".diff_b", LoraPart::diff_bias},
 };
 
-const Ending* ending_of(std::string_view name) {
+std::optional<Ending> ending_of(std::string_view name) {
   for (const Ending& ending : kEndings)
-    if (name.ends_with(ending.text)) return &ending;
-  return nullptr;
+    if (name.ends_with(ending.text)) return ending;
+  for (size_t i = 0; i < std::size(kFactorEndings); ++i)
+    if (name.ends_with(kFactorEndings[i]))
+      return Ending{kFactorEndings[i], static_cast<LoraPart>(static_cast<size_t>(kFirstFactor) + i)};
+  return std::nullopt;
 }
 
 /// Of every family.
@@ -134,7 +137,7 @@ std::optional<std::string> known_module(const WeightForm& form, const std::strin
 std::set<std::string> stored_modules(const std::vector<std::string>& stored, const std::string& prefix) {
   std::set<std::string> modules;
   for (const std::string_view name : stored)
-    if (const Ending* ending = ending_of(name); ending && name.starts_with(prefix) && name.size() > prefix.size())
+    if (const auto ending = ending_of(name); ending && name.starts_with(prefix) && name.size() > prefix.size())
       modules.emplace(name.substr(prefix.size(), name.size() - prefix.size() - ending->text.size()));
   return modules;
 }
@@ -173,20 +176,13 @@ void find_form(const std::set<std::string>& modules, const WeightForm* base, Lor
 
 }  // namespace
 
-std::string_view foreign_adapter_kind(std::string_view stored) {
-  if (stored.find(".lokr_") != stored.npos) return "LoKr";
-  if (stored.find(".hada_w") != stored.npos) return "LoHa";
-  return {};
-}
-
 bool is_adapter_tensor(std::string_view stored) {
-  if (!foreign_adapter_kind(stored).empty()) return true;
-  const Ending* ending = ending_of(stored);
+  const auto ending = ending_of(stored);
   if (!ending) return false;
   // differences alone, as LyCORIS' "full" writes them: known by the prefix, as other files may have such names
   const bool difference = ending->part == LoraPart::diff || ending->part == LoraPart::diff_bias;
   if (difference) return std::ranges::any_of(kPrefixes, [&](const auto& row) { return stored.starts_with(row.first); });
-  return ending->part == LoraPart::down || ending->part == LoraPart::up;
+  return ending->part == LoraPart::down || ending->part == LoraPart::up || ending->part >= kFirstFactor;
 }
 
 std::optional<LoraNames> detect_lora_names(const std::vector<std::string>& stored, const WeightForm* base) {
@@ -205,7 +201,7 @@ std::optional<LoraNames> detect_lora_names(const std::vector<std::string>& store
 }
 
 std::optional<LoraKey> LoraNames::parse(std::string_view stored) const {
-  const Ending* ending = ending_of(stored);
+  const auto ending = ending_of(stored);
   if (!ending || !stored.starts_with(prefix) || stored.size() < prefix.size() + ending->text.size())
     return std::nullopt;
   stored.remove_prefix(prefix.size());
@@ -251,11 +247,19 @@ std::optional<std::string> lora_tensor_name(const std::string& module, LoraPart 
                                             const WeightForm* form) {
   const families::LoraForm* file = families::lora_form(naming);
   if (!file) return std::nullopt;
+  const std::string stored = std::string(file->prefix) + lora_module_name(module, naming, form);
+  if (part >= kFirstFactor)
+    return stored + std::string(kFactorEndings[static_cast<size_t>(part) - static_cast<size_t>(kFirstFactor)]);
   const std::string_view endings[] = {file->down,      file->up,   file->up_bias,  file->alpha,
                                       file->magnitude, file->diff, file->diff_bias};
   const std::string_view ending = endings[static_cast<size_t>(part)];
   if (ending.empty()) return std::nullopt;
-  return std::string(file->prefix) + lora_module_name(module, naming, form) + std::string(ending);
+  return stored + std::string(ending);
+}
+
+std::string alpha_name(const std::string& module, const std::string& naming, const WeightForm* form) {
+  const families::LoraForm* file = families::lora_form(naming);
+  return std::string(file ? file->prefix : "") + lora_module_name(module, naming, form) + ".alpha";
 }
 
 }  // namespace tessera::models

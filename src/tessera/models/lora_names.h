@@ -15,6 +15,7 @@
 // | kohya     | lora_unet_blocks_0_self_attn_q           | lora_down, _up   | .alpha, always                          |
 // | diffsynth | blocks.0.self_attn.q                     | lora_A.default   | none: the rank; another is folded into B
 //
+// Factors of LoHa and LoKr (hada_w1_a, lokr_w1) and their alpha are called alike under all of them.
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,8 +35,27 @@ enum class LoraPart {
   alpha,      ///< one number: the scale is alpha / r
   magnitude,  ///< of DoRA [out] (ComfyUI: [out, 1], of the input axis [1, in])
   diff,       ///< added to the weight, unscaled
-  diff_bias   ///< added to the bias, unscaled
+  diff_bias,  ///< added to the bias, unscaled
+  // factors of LoHa and LoKr, whose names all programs have alike (kFactorEndings)
+  hada_w1_a,
+  hada_w1_b,
+  hada_t1,
+  hada_w2_a,
+  hada_w2_b,
+  hada_t2,
+  lokr_w1,
+  lokr_w1_a,
+  lokr_w1_b,
+  lokr_w2,
+  lokr_w2_a,
+  lokr_w2_b,
+  lokr_t2
 };
+inline constexpr LoraPart kFirstFactor = LoraPart::hada_w1_a;
+/// In their order.
+inline constexpr std::string_view kFactorEndings[] = {
+    ".hada_w1_a", ".hada_w1_b", ".hada_t1", ".hada_w2_a", ".hada_w2_b", ".hada_t2", ".lokr_w1",
+    ".lokr_w1_a", ".lokr_w1_b", ".lokr_w2", ".lokr_w2_a", ".lokr_w2_b", ".lokr_t2"};
 
 struct LoraKey {
   std::string module;  ///< official, dotted: the weight it adapts is module + ".weight"
@@ -57,14 +77,14 @@ struct LoraNames {
 /// that the file is for, where that is known.
 std::optional<LoraNames> detect_lora_names(const std::vector<std::string>& stored, const WeightForm* base = nullptr);
 
-/// Whether a tensor belongs to a LoRA or one of its relatives (LoKr, LoHa, which are known but not read).
+/// Whether a tensor belongs to a LoRA, LoHa or LoKr.
 bool is_adapter_tensor(std::string_view stored);
-/// "LoKr" or "LoHa" for a tensor of these, otherwise empty.
-std::string_view foreign_adapter_kind(std::string_view stored);
 
 /// The name of a tensor under a naming; nullopt if the naming has none for it (a magnitude in DiffSynth's).
 std::optional<std::string> lora_tensor_name(const std::string& module, LoraPart part, const std::string& naming,
                                             const WeightForm* form);
+/// That of a module's alpha, also under namings of which only LoHa and LoKr have one.
+std::string alpha_name(const std::string& module, const std::string& naming, const WeightForm* form);
 /// The module's name under a naming, without prefix, as in lists of target modules.
 std::string lora_module_name(const std::string& module, const std::string& naming, const WeightForm* form);
 /// A module of the file that is several of ours, which the other program stores as one ("ff.conv_inverted" of Sana): ours

@@ -1,5 +1,7 @@
 #include "tessera/net/adapters.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 
@@ -17,6 +19,14 @@ std::vector<ops::Dropout::Run> runs_of(const Space& space, const std::vector<uin
 }
 
 }  // namespace
+
+bool is_adapter_parameter(std::string_view name) {
+  for (const char* ending : {kLoraA, kLoraB, kLoraMagnitude})
+    if (name.ends_with(ending)) return true;
+  if (name.ends_with(kLeft) || name.ends_with(kRight)) name.remove_suffix(2);
+  return std::ranges::any_of(
+      kChangeKinds, [&](const ChangeKind& kind) { return name.ends_with(kind.first) || name.ends_with(kind.second); });
+}
 
 ops::Dropout dropout_at(const AdapterSettings& settings, std::string_view site, const Tokens& tokens,
                         const Space& space, int64_t rows, bool meta) {

@@ -76,11 +76,21 @@ Tensor PlainContext::linear(std::string_view site, const Tensor& input, const Li
   const Tensor x = activated(input, how);
   const Tensor w = weight(site, ".weight").flatten(1), bias = optional(site, ".bias");  // a patch convolution is a GEMM
   const Tensor a = adapters_ ? optional(site, kLoraA) : Tensor();
-  if (!a.defined()) return at::linear(x, w, bias);
+  const auto has = [&](const std::string& ending) { return optional(site, ending).defined(); };
+  const ChangeKind* kind = adapters_ ? change_kind(has) : nullptr;
+  if (!a.defined() && !kind) return at::linear(x, w, bias);
   const ops::Dropout drop = dropout_at(*adapters_, site, tokens_, tokens_.space(how.space), x.size(0), false);
   Tensor mask;
   if (drop.active()) ops::drop_rows(mask = at::ones_like(x), drop, 0);
-  return ops::reference::lora_linear(x, w, bias, a, weight(site, kLoraB), adapters_->scale, mask,
+  if (kind) {
+    const auto matrix = [&](const std::string& name) {
+      return has(name) ? weight(site, name) : at::matmul(weight(site, name + kLeft), weight(site, name + kRight));
+    };
+    const Tensor change = ops::reference::weight_change(matrix(kind->first), matrix(kind->second),
+                                                        kind->kind == ops::Adapter::Kind::kronecker);
+    return at::linear(x, w, bias) + adapters_->scale_of(site) * at::linear(mask.defined() ? mask * x : x, change);
+  }
+  return ops::reference::lora_linear(x, w, bias, a, weight(site, kLoraB), adapters_->scale_of(site), mask,
                                      optional(site, kLoraMagnitude), /*gelu=*/false);
 }
 

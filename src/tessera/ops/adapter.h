@@ -1,7 +1,9 @@
 #pragma once
-// The low-rank adapter B A of a frozen linear (LoRA), with a magnitude for DoRA (lora.h).
+// The adapter of a frozen linear: a low-rank pair B A (LoRA), with a magnitude for DoRA (lora.h); or two matrices that make
+// the change D of the weight: s P o Q (LoHa, element by element) or s P x Q (LoKr, Kronecker: block (i, j) is P[i, j] Q).
 //
 //   Adapter pair{.a = &a, .b = &b, .scale = alpha / rank};
+//   Adapter lokr{.scale = 1, .kind = Adapter::Kind::kronecker, .first = {.whole = &w1}, .second = {.a = &a, .b = &b}};
 #include "tessera/ops/dropout.h"
 #include "tessera/ops/weight.h"
 
@@ -15,6 +17,27 @@ struct Adapter {
   WeightSite* magnitude = nullptr;  ///< [out], for DoRA; excludes dropout
   double scale = 1;
   Dropout dropout = {};  ///< on the adapter's input
+
+  enum class Kind { low_rank, elementwise, kronecker };
+  /// One of the two matrices: whole, or the product of a [.., r] and b [r, ..].
+  struct Half {
+    WeightSite *whole = nullptr, *a = nullptr, *b = nullptr;
+  };
+  Kind kind = Kind::low_rank;
+  Half first = {}, second = {};  ///< of the other kinds
 };
+
+/// Throws InternalError where a factor of an adapter that changes the weight is missing, or the sizes are not those of a
+/// weight [out, in].
+void check_change(const Adapter& adapter, int64_t out, int64_t in);
+
+/// y += drop(z) D^T, with D the change of the weight (weight_change.cpp). z [T, in], y [T, out], each fp32 or 16-bit,
+/// contiguous. `gelu`: gelu_tanh(z) in place of z.
+void add_change(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter, bool gelu);
+
+/// The gradients of the factors, and dz += drop(dy D). dz [T, in] may be undefined: it is not wanted. It is the gradient
+/// of gelu_tanh(z) if `gelu`.
+void add_change_gradients(const at::Tensor& dz, const at::Tensor& dy, const at::Tensor& z, const Adapter& adapter,
+                          bool gelu);
 
 }  // namespace tessera::ops

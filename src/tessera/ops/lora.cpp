@@ -29,9 +29,25 @@ Tensor run_forward(const FrozenLinearParts& p, at::ScalarType type) {
   check_internal(p.x.dim() == 2 && p.x.is_contiguous() && (p.x.scalar_type() == at::kFloat || is_half(p.x)), "ops.lora",
                  "x must be a contiguous matrix of fp32, bf16 or fp16");
   check_internal(p.weight.value.defined(), "ops.lora", "the weight is used while it is not gathered");
-  if (p.pair) check_adapter(p.x, p.weight, *p.pair);
   session().products.results += flops_of(p.x.size(0), p.weight);
+  if (p.pair && p.pair->kind != Adapter::Kind::low_rank) {
+    check_change(*p.pair, out_dim(p.weight), p.x.size(1));
+    const Tensor y = kernels(p.x).frozen_linear({p.x, p.weight, p.bias, nullptr, p.gelu, {}}, type);
+    add_change(y, p.x, *p.pair, p.gelu);
+    return y;
+  }
+  if (p.pair) check_adapter(p.x, p.weight, *p.pair);
   return kernels(p.x).frozen_linear(p, type);
+}
+
+/// The gradient of x, undefined unless wanted, and those of the factors.
+Tensor backward_of_change(const FrozenLinearParts& p, const Tensor& dy, bool wanted, at::ScalarType type) {
+  Tensor dz;
+  if (wanted)
+    dz = kernels(dy).frozen_linear_backward({{}, p.weight, p.bias, nullptr, false, {}}, dy, {}, InputGradient::fresh,
+                                            type);
+  add_change_gradients(dz, dy, p.x, *p.pair, p.gelu);
+  return wanted && p.gelu ? kernels(dz).gelu_tanh_gradient(dz, p.x) : dz;
 }
 
 struct AdapterHolder : torch::CustomClassHolder {
@@ -75,6 +91,15 @@ struct FrozenLinear : Function<FrozenLinear> {
                  norms = saved.size() > 2 ? saved[2] : Tensor(), dy = grads[0].contiguous();
     const auto type = static_cast<at::ScalarType>(ctx->saved_data["type of x"].toInt());
     if (wanted != InputGradient::none) session().products.results += flops_of(dy.size(0), weight);
+    if (pair && pair->kind != Adapter::Kind::low_rank)
+      return {backward_of_change({x, weight, bias, pair, gelu, {}}, dy, wanted != InputGradient::none, type),
+              {},
+              {},
+              {},
+              {},
+              {},
+              {},
+              {}};
     const Tensor dx = kernels(dy).frozen_linear_backward({x, weight, bias, pair, gelu, norms}, dy, y, wanted, type);
     return {dx, {}, {}, {}, {}, {}, {}, {}};
   }

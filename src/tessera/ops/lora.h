@@ -1,5 +1,6 @@
 #pragma once
-// A linear with a frozen weight, with or without a low-rank adapter (LoRA).
+// A linear with a frozen weight, with or without an adapter: a low-rank pair (LoRA), or a change of the weight
+// (adapter.h).
 //
 //   Adapter pair{.a = &a, .b = &b, .scale = alpha / rank};
 //   y = ops::frozen_linear(x, weight, &bias, &pair, anchor);    // y = x W^T + b + s (drop(x) A^T) B^T

@@ -22,6 +22,11 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const T
   const Tensor y = at::linear(z, adapted) * gain;
   return bias.defined() ? y + bias : y;
 }
+Tensor weight_change(const Tensor& p, const Tensor& q, bool kronecker) {
+  if (!kronecker) return p * q;
+  const Tensor blocks = p.unsqueeze(1).unsqueeze(3) * q.unsqueeze(0).unsqueeze(2);  // [l, k, m, n]
+  return blocks.reshape({p.size(0) * q.size(0), p.size(1) * q.size(1)});
+}
 Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps) {
   return at::layer_norm(x, {x.size(1)}, w, b, eps);
 }

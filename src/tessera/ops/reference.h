@@ -15,6 +15,8 @@ Tensor gelu_linear(const Tensor& x, const Tensor& w, const Tensor& b);
 /// a magnitude (m / |W + s B A|) (z (W + s B A)^T) + b, where the row norms have no gradient.
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& a, const Tensor& b, double s,
                    const Tensor& mask, const Tensor& magnitude, bool gelu);
+/// What LoKr (`kronecker`) or LoHa add to a weight, without their scale.
+Tensor weight_change(const Tensor& p, const Tensor& q, bool kronecker);
 Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps);
 Tensor rms_norm(const Tensor& x, const Tensor& w, double eps);
 Tensor rms_norm_rope(const Tensor& x, const Tensor& w, const Tensor& cos, const Tensor& sin, int64_t heads, double eps);

@@ -59,6 +59,22 @@ void check_magnitudes(const Mesh& mesh, const net::Denoiser& model) {
                       families::listed({targets.begin(), targets.end()}, "and") + ")");
 }
 
+/// The matrices of a LoKr are cut where whole rows or columns of its blocks are a rank's.
+void check_factors(const Mesh& mesh, const net::Denoiser& model) {
+  const int64_t tp = mesh[Axis::tp];
+  for (const auto& unit : model.units())
+    for (const plan::ParamSpec& param : unit->spec().params) {
+      if (param.split == plan::Split::none || !net::is_adapter_parameter(param.name)) continue;
+      const int64_t width = param.shape[param.split == plan::Split::column_parallel ? 0 : 1];
+      if (width % tp == 0) continue;
+      throw UserError(Exit::usage, "mesh",
+                      "tp = " + std::to_string(tp) + " cuts " + param.name + " into parts of its " +
+                          std::to_string(width) + (param.split == plan::Split::column_parallel ? " rows" : " columns") +
+                          ", which are not equal",
+                      "use sp or cp in place of tp, or a lora.factor that tp divides");
+    }
+}
+
 }  // namespace
 
 plan::LayoutBounds layout_bounds(const net::Denoiser& model, const std::array<int64_t, 4>& latent) {
@@ -72,6 +88,7 @@ plan::LayoutBounds layout_bounds(const net::Denoiser& model, const std::array<in
 
 void check_mesh(const Mesh& mesh, const net::Denoiser& model, const std::array<int64_t, 4>& latent) {
   check_magnitudes(mesh, model);
+  check_factors(mesh, model);
   if (const auto conflict = plan::conflict(mesh, layout_bounds(model, latent)))
     throw UserError(Exit::usage, "mesh", conflict->found, conflict->hint);
 }

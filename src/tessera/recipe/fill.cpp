@@ -255,7 +255,7 @@ void resolve_base(Recipe& r) {
 
 /// Optimisers that find their rate themselves find one for all parameters.
 void check_plus(const Recipe& r) {
-  if (!r.lora.on || r.lora.plus_ratio == 1) return;
+  if (r.lora.plus_ratio == 1) return;
   const bool own = r.values.at("train.optimizer") == "prodigy" ||
                    (r.values.at("train.optimizer") == "adafactor" && r.train.relative_step);
   if (own)
@@ -263,6 +263,17 @@ void check_plus(const Recipe& r) {
                     "lora.plus_ratio = " + r.values.at("lora.plus_ratio") + ": train.optimizer = \"" +
                         r.values.at("train.optimizer") + "\" finds one rate for all parameters itself",
                     "leave lora.plus_ratio out, or use adamw, lion, came or adafactor at train.lr");
+}
+
+void check_adapters(const Recipe& r) {
+  if (!r.lora.on) return;
+  check_plus(r);
+  if (r.lora.dora && r.lora.kind != "lora")
+    throw UserError(Exit::usage, "recipe",
+                    "lora.dora = true: magnitudes belong to lora.kind = \"lora\", not to \"" + r.lora.kind + "\"",
+                    "leave one of them out");
+  if (r.lora.factor == 0)
+    throw UserError(Exit::usage, "recipe", "lora.factor = 0: expected -1 or a number from 1 on", "8 is usual");
 }
 
 void check_paths(const Recipe& r) {
@@ -319,7 +330,7 @@ void resolve(Recipe& r) {
   r.lr_schedule.total_steps = r.run.steps;
   if (r.lora.dora && r.lora.dropout > 0)
     throw UserError(Exit::usage, "recipe", "lora.dropout and lora.dora exclude each other", "set lora.dropout = 0");
-  check_plus(r);
+  check_adapters(r);
   if (r.run.deterministic && r.run.library_sums())
     throw UserError(Exit::usage, "recipe", "run.deterministic = true: run.sums = \"library\" has no order of its own",
                     "set run.sums = \"in_order\"");

@@ -106,7 +106,11 @@ struct Recipe {
     int64_t rank = 32;
     double alpha = 32, dropout = 0;
     bool rslora = false, dora = false;
-    double plus_ratio = 1;    ///< LoRA+: B's rate is so many times the rest's
+    double plus_ratio = 1;      ///< LoRA+: B's rate is so many times the rest's
+    std::string kind = "lora";  ///< or loha, lokr
+    int64_t factor = -1;        ///< of lokr, as models::AdapterRule has these
+    bool decompose_both = false, full_matrix = false, unbalanced = false;
+    std::vector<std::pair<std::string, double>> rank_pattern = {}, alpha_pattern = {};
     DType base = DType::f32;  ///< of the blocks' frozen linears
     std::string init;
     std::vector<std::string> targets, exports;

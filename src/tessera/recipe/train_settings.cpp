@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/base/check.h"
 #include "tessera/families/frames/frame_masks.h"
@@ -146,6 +147,22 @@ void read_alpha(Recipe& recipe, const Given& given) {  // the row of the rank st
                                            : checked_number(given, given.text, "auto or a number");
 }
 
+/// PATTERN=NUMBER, by comma.
+template <auto Field, bool is_rank>
+void read_pattern(Recipe& recipe, const Given& given) {
+  auto& patterns = recipe.lora.*Field;
+  patterns.clear();
+  for (const std::string& item : split_list(given.text)) {
+    const size_t at = item.rfind('=');
+    if (at == item.npos || at == 0) given.fail("patterns with a number each, for example blocks.*.ffn.*=16");
+    const double number = checked_number(given, item.substr(at + 1), "patterns with a number each");
+    constexpr double kMost = 1 << 20;
+    if (is_rank && (number < 1 || number > kMost || number != std::floor(number)))
+      given.fail("ranks from 1 on behind each pattern, and '" + item + "' has none");
+    patterns.emplace_back(item.substr(0, at), number);
+  }
+}
+
 void read_exports(Recipe& recipe, const Given& given) {
   const auto& known = families::kLoraNamings;
   recipe.lora.exports = split_list(given.text);
@@ -253,6 +270,10 @@ bool windows(const Facts& f) { return f.gated() || f.own_windows(f.recipe); }
 const Needs kOfAllWeights = {[](const Facts& f) { return !f.recipe.lora.on; },
                              "train.mode = \"lora\" trains adapters, and freezes all weights"};
 const Needs kOfLora = {[](const Facts& f) { return f.recipe.lora.on; }, "train.mode = \"lora\" trains adapters"};
+const Needs kOfLokr = {[](const Facts& f) { return f.recipe.lora.kind == "lokr"; },
+                       "it belongs to lora.kind = \"lokr\""};
+const Needs kOfPairs = {[](const Facts& f) { return f.recipe.lora.kind == "lora"; },
+                        "factors of loha and lokr have one rate, as in all programs"};
 const Needs kOfFp16 = {[](const Facts& f) {
                          return !f.searches() || f.recipe.plan.compute == DType::f16 ||
                                 f.recipe.plan.reduce == DType::f16;
@@ -544,6 +565,12 @@ std::vector<Setting> train_settings() {
 
 std::vector<Setting> lora_settings() {
   return {
+      {"lora.kind",
+       Kind::choice,
+       "lora",
+       "lora: pairs B A; loha: products of two pairs, element by element; lokr: Kronecker products of two matrices",
+       lora<&Recipe::Lora::kind>,
+       {.choices = "lora|loha|lokr", .needs = {kOfLora}}},
       {"lora.rank",
        Kind::integer,
        "32",
@@ -556,6 +583,42 @@ std::vector<Setting> lora_settings() {
        "adapters are scaled by alpha / rank (alpha / sqrt(rank) with lora.rslora); auto: the rank",
        read_alpha,
        {.needs = {kOfLora}}},
+      {"lora.rank_pattern",
+       Kind::list,
+       "",
+       "PATTERN=RANK of modules that have another rank; patterns as in lora.targets, over official names, the first that matches counts",
+       read_pattern<&Recipe::Lora::rank_pattern, true>,
+       {.needs = {kOfLora}}},
+      {"lora.alpha_pattern",
+       Kind::list,
+       "",
+       "PATTERN=ALPHA of modules that have another alpha, likewise",
+       read_pattern<&Recipe::Lora::alpha_pattern, false>,
+       {.needs = {kOfLora}}},
+      {"lora.factor",
+       Kind::integer,
+       "-1",
+       "lokr: into which part and the rest sizes are split; where it does not divide one, and with -1, the most square parts (of at most so much)",
+       lora<&Recipe::Lora::factor>,
+       {.range = at_least(-1), .needs = {kOfLora, kOfLokr}}},
+      {"lora.decompose_both",
+       Kind::choice,
+       "false",
+       "lokr: the first matrix is a product of two, too, where the rank is below half of its longer side",
+       lora<&Recipe::Lora::decompose_both>,
+       {.choices = "true|false", .needs = {kOfLora, kOfLokr}}},
+      {"lora.full_matrix",
+       Kind::choice,
+       "false",
+       "lokr: the second matrix is whole, whatever lora.rank is",
+       lora<&Recipe::Lora::full_matrix>,
+       {.choices = "true|false", .needs = {kOfLora, kOfLokr}}},
+      {"lora.unbalanced",
+       Kind::choice,
+       "false",
+       "lokr: the first matrix has the larger part of the outputs (unbalanced_factorization of LyCORIS)",
+       lora<&Recipe::Lora::unbalanced>,
+       {.choices = "true|false", .needs = {kOfLora, kOfLokr}}},
       {"lora.targets",
        Kind::list,
        "",
@@ -585,7 +648,7 @@ std::vector<Setting> lora_settings() {
        "1",
        "LoRA+: the learning rate of B is train.lr times this, 16 is usual; 1: the same for A and B",
        lora<&Recipe::Lora::plus_ratio>,
-       {.range = above(0), .needs = {kOfLora}}},
+       {.range = above(0), .needs = {kOfLora, kOfPairs}}},
       {"lora.base_dtype",
        Kind::choice,
        "auto",

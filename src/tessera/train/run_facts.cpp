@@ -45,6 +45,8 @@ void add_lora(Values& facts, const recipe::Recipe& recipe, const job::Job& job) 
   facts["lora.alpha"] = number_text(recipe.lora.alpha);
   facts["lora.rslora"] = recipe.lora.rslora ? "true" : "false";
   facts["lora.dora"] = recipe.lora.dora ? "true" : "false";
+  for (const char* key : {"lora.kind", "lora.rank_pattern", "lora.alpha_pattern"})
+    if (const std::string& value = recipe.values.at(key); !value.empty() && value != "lora") facts[key] = value;
   std::set<std::string> targets;
   std::string all, list;
   for (const std::string& module : std::set<std::string>(job.adapted.begin(), job.adapted.end())) {

@@ -88,7 +88,8 @@ class Planner {
                       lora_.path().string() + ": " + module.stored +
                           " is several matrices here, which other names have no pair for",
                       "merge it into its base: tessera convert BASE OUT --merge LORA");
-    if (!module.low_rank()) return;
+    if (!module.changes()) return;
+    if (!module.factors.empty()) check_factors(module);
     description_.modules.push_back({models::lora_module_name(module.name, naming_, lora_.form()), module.rank,
                                     alpha_for(module, facts_.settings)});
     description_.rslora = description_.rslora || (facts_.settings && module.rslora);
@@ -96,6 +97,16 @@ class Planner {
     description_.base_lengths =
         description_.base_lengths || (facts_.divides_by_base && module.magnitude && !module.input_axis);
     description_.bias = description_.bias || module.up_bias.has_value();
+  }
+
+  void check_factors(const LoraModule& module) {
+    description_.kind = module.kind();
+    if (naming_ != "peft" && naming_ != "diffsynth") return;
+    throw UserError(Exit::usage, "convert",
+                    lora_.path().string() + " is a " + module.kind() + ": " +
+                        (naming_ == "peft" ? "peft's settings of one are not written"
+                                           : "DiffSynth loads pairs of lora_A and lora_B alone"),
+                    "choose comfyui or kohya, or merge it into its base: tessera convert BASE OUT --merge FILE");
   }
 
   /// The alpha that is folded into B: the first one whose scale is not 1.
@@ -111,6 +122,11 @@ class Planner {
   void add(const LoraModule& module) {
     add_part(module, LoraPart::diff, module.diff);
     add_part(module, LoraPart::diff_bias, module.diff_bias);
+    for (const auto& [part, tensor] : module.factors) add_part(module, part, tensor);
+    if (!module.factors.empty()) {
+      add_magnitude(module);
+      return add_alpha(module, alpha_for(module, false), module.factors.begin()->second.dtype);
+    }
     if (!module.low_rank()) return;
     const double alpha = alpha_for(module, facts_.settings);
     const bool is_rank = alpha == static_cast<double>(module.rank);
@@ -120,12 +136,13 @@ class Planner {
     add_part(module, LoraPart::up_bias, module.up_bias, module.up_factor * (folds ? module.scale() : 1));
     add_magnitude(module);
     if (naming_ != "kohya" && (facts_.settings || folds || (is_rank && !folded_))) return;
-    const DType dtype = alpha_dtype(alpha, wanted_dtype(dtype_, module.up->dtype));
+    add_alpha(module, alpha, module.up->dtype);
+  }
+
+  void add_alpha(const LoraModule& module, double alpha, DType matrices) {
+    const DType dtype = alpha_dtype(alpha, wanted_dtype(dtype_, matrices));
     plan_.tensors.push_back(
-        {{*models::lora_tensor_name(module.name, LoraPart::alpha, naming_, lora_.form()), dtype, {}},
-         std::nullopt,
-         1,
-         alpha});
+        {{models::alpha_name(module.name, naming_, lora_.form()), dtype, {}}, std::nullopt, 1, alpha});
   }
 
   void add_magnitude(const LoraModule& module) {
@@ -151,7 +168,8 @@ class Planner {
                       lora_.path().string() + ": " + naming_ + " names have no place for " + source->name,
                       "choose another naming, or merge it into its base: tessera convert BASE OUT --merge LORA");
     TensorInfo info{*name, wanted_dtype(dtype_, source->dtype), source->shape};
-    if (part == LoraPart::magnitude && !module.input_axis) info.shape = magnitude_shape(module, source->count());
+    if (part == LoraPart::magnitude && !module.input_axis && module.low_rank())
+      info.shape = magnitude_shape(module, source->count());
     plan_.tensors.push_back({std::move(info), source, factor, 0, {}});
   }
   /// Of a linear [out] in peft's files, [out, 1] in ComfyUI's and kohya's; of a convolution [1, out, 1, 1] and

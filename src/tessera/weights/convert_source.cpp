@@ -49,8 +49,16 @@ checkpoint::Metadata metadata_of(const checkpoint::Manifest& manifest) {
   if (found == manifest.extra.end() || !found->is_object()) return checkpoint::own_metadata();
   checkpoint::LoraDescription description{
       .modules = {}, .rslora = found->value("rslora", false), .dora = found->value("dora", false)};
+  const auto own = [&](const char* list, const std::string& module, const char* usual, double least) {
+    const auto values = found->find(list);
+    if (values != found->end() && values->contains(module)) return values->at(module).template get<double>();
+    return found->value(usual, least);
+  };
+  if (const std::string kind = found->value("kind", ""); !kind.empty())
+    description.kind = kind == "loha" ? "LoHa" : "LoKr";
   for (const auto& module : found->value("targets", std::vector<std::string>()))
-    description.modules.push_back({module, found->value("rank", int64_t{1}), found->value("alpha", 1.0)});
+    description.modules.push_back(
+        {module, static_cast<int64_t>(own("ranks", module, "rank", 1)), own("alphas", module, "alpha", 1)});
   if (description.modules.empty()) return checkpoint::own_metadata();  // from before manifests said it
   return checkpoint::lora_metadata(description, "peft", std::nullopt);
 }

@@ -114,8 +114,9 @@ void add_lora(const fs::path& path, Json& json) {
   std::set<std::string> targets;
   bool dora = false, rslora = false;
   for (const LoraModule& module : lora.modules()) {
-    if (!module.low_rank()) continue;
-    ranks.insert(module.rank);
+    if (!module.changes()) continue;
+    if (module.rank > 0) ranks.insert(module.rank);
+    if (!module.factors.empty()) json["adapter"] = module.kind();
     alphas.insert(module.alpha);
     targets.insert(checkpoint::target_of(module.name));
     dora = dora || module.magnitude.has_value();

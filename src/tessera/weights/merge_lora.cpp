@@ -13,11 +13,6 @@ std::string module_of(const std::string& tensor, std::string_view ending) {
   return tensor.ends_with(ending) ? tensor.substr(0, tensor.size() - ending.size()) : "";
 }
 
-at::Tensor change(const LoraFile& file, const LoraModule& module, const at::Tensor& w) {
-  const at::Tensor a = file.values(*module.down).flatten(1), b = file.rows_of(module, module.up).flatten(1);
-  return at::matmul(b, a).mul_(module.scale() * module.up_factor).view_as(w);
-}
-
 /// Lengths of the rows [out, 1, ...], of a convolution's filters; no row is divided by zero.
 at::Tensor lengths(const at::Tensor& w) {
   std::vector<int64_t> shape(static_cast<size_t>(w.dim()), 1);
@@ -27,8 +22,8 @@ at::Tensor lengths(const at::Tensor& w) {
 
 at::Tensor merge_weight(const LoraFile& file, const LoraModule& module, double strength, const at::Tensor& w) {
   at::Tensor result = w;
-  if (module.low_rank()) {
-    const at::Tensor delta = change(file, module, w);
+  if (module.changes()) {
+    const at::Tensor delta = file.change(module).view_as(w);
     if (module.magnitude) {
       at::Tensor adapted = w + delta;
       const at::Tensor m = file.rows_of(module, module.magnitude).flatten();
@@ -56,7 +51,7 @@ at::Tensor merge_bias(const LoraFile& file, const LoraModule& module, double str
 }  // namespace
 
 at::Tensor row_shrink(const LoraFile& file, const LoraModule& module, const at::Tensor& weight) {
-  return (lengths(weight) / lengths(weight + change(file, module, weight))).flatten();
+  return (lengths(weight) / lengths(weight + file.change(module).view_as(weight))).flatten();
 }
 
 LoraMerge::LoraMerge(const std::vector<std::filesystem::path>& files, std::vector<double> strengths, const Base& base) {
@@ -72,7 +67,7 @@ LoraMerge::LoraMerge(const std::vector<std::filesystem::path>& files, std::vecto
     file.check_usable();
     check_places(file, base);
     for (const LoraModule& module : file.modules()) {
-      if (module.low_rank() || module.diff) touched_.insert(module.name + std::string(kWeight));
+      if (module.changes() || module.diff) touched_.insert(module.name + std::string(kWeight));
       if (module.up_bias || module.diff_bias) touched_.insert(module.name + std::string(kBias));
     }
   }
@@ -107,10 +102,15 @@ void LoraMerge::check_places(const LoraFile& lora, const Base& base) {
     for (const auto* bias : {&module.up_bias, &module.diff_bias})
       if (*bias && own((*bias)->count()) != out)
         does_not_fit(module, "the bias " + checkpoint::shape_text((*bias)->shape) + " does not fit", w);
-    if (!module.low_rank()) continue;
-    const auto &a = module.down->shape, &b = module.up->shape;
-    if (w.size() >= 2 && out == own(b[0]) && out * module.down->count() == all * a[0]) continue;
-    does_not_fit(module, "A " + checkpoint::shape_text(a) + " and B " + checkpoint::shape_text(b) + " do not fit", w);
+    if (!module.changes()) continue;
+    const int64_t rows = module.rows_stored();
+    if (w.size() >= 2 && out == own(rows) && own(module.elements()) == all) continue;
+    const std::string of = module.low_rank()
+                               ? "A " + checkpoint::shape_text(module.down->shape) + " and B " +
+                                     checkpoint::shape_text(module.up->shape) + " do not fit"
+                               : std::string("the ") + module.kind() + "'s factors make " + std::to_string(rows) +
+                                     " rows of " + std::to_string(module.elements() / rows) + ", and do not fit";
+    does_not_fit(module, of, w);
   }
 }
 

@@ -33,12 +33,12 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-Target parse_target(const std::string& text) {
+Target parse_target(const std::string& text, const char* key = "lora.targets") {
   const bool is_regex = text.find_first_of("()[]|^$+\\") != text.npos;
   const bool is_pattern = text.find('*') != text.npos;
   const auto expression = BoundedRegex::parse(is_regex ? text + ".*" : (is_pattern ? "" : "(.*\\.)?") + escaped(text));
   if (!expression)
-    throw UserError(Exit::usage, "lora.targets",
+    throw UserError(Exit::usage, key,
                     "'" + text + "' is no regular expression within our bounds (" + BoundedRegex::kBounds + ")",
                     "name modules (q,k,v,o,ffn.0,ffn.2) or write patterns with *");
   return {text, *expression};
@@ -105,10 +105,8 @@ class Targets {
 /// A unit whose linears have adapters: more parameters, the same function.
 class AdaptedUnit final : public net::Unit {
  public:
-  AdaptedUnit(std::unique_ptr<net::Unit> unit, plan::UnitSpec spec, const AdapterRule& rule)
-      : Unit(std::move(spec), unit->prefix()),
-        unit_(std::move(unit)),
-        settings_{.scale = rule.scale(), .dropout = rule.dropout, .seed = rule.seed, .prefix = unit_->prefix()} {}
+  AdaptedUnit(std::unique_ptr<net::Unit> unit, plan::UnitSpec spec, net::AdapterSettings settings)
+      : Unit(std::move(spec), unit->prefix()), unit_(std::move(unit)), settings_(std::move(settings)) {}
 
   std::string_view output_site() const override { return unit_->output_site(); }
   net::Flow forward(net::Context& ctx, const net::Flow& in) const override {
@@ -122,37 +120,120 @@ class AdaptedUnit final : public net::Unit {
 };
 
 void check_rank(const AdapterRule& rule, const Linear& linear) {
-  const int64_t most = std::min(linear.weight->shape[0], linear.weight->shape[1]);
-  if (rule.rank >= 1 && rule.rank <= most) return;
+  const int64_t most = std::min(linear.weight->shape[0], linear.weight->shape[1]), rank = rule.rank_of(linear.module);
+  if (rank >= 1 && (rank <= most || rule.kind != "lora")) return;
   throw UserError(Exit::usage, "lora.rank",
-                  std::to_string(rule.rank) + ": " + linear.module + " is " + std::to_string(linear.weight->shape[0]) +
+                  std::to_string(rank) + ": " + linear.module + " is " + std::to_string(linear.weight->shape[0]) +
                       " x " + std::to_string(linear.weight->shape[1]) + ", an adapter of it has a rank of 1 to " +
                       std::to_string(most),
                   "4 to 128 are usual");
 }
 
-/// Parameters of one adapter. Tensor parallelism shards B with a column-parallel weight, A with a row-parallel one.
-void add_adapter(const AdapterRule& rule, const Linear& linear, std::vector<plan::ParamSpec>& params) {
-  const auto& shape = linear.weight->shape;
-  const plan::Split split = linear.weight->split;
-  const auto cut_as = [&](plan::Split kind) { return split == kind ? kind : plan::Split::none; };
-  params.push_back({.name = linear.module + net::kLoraA,
-                    .shape = {rule.rank, shape[1]},
-                    .split = cut_as(plan::Split::row_parallel)});
-  params.push_back({.name = linear.module + net::kLoraB,
-                    .shape = {shape[0], rule.rank},
-                    .split = cut_as(plan::Split::column_parallel)});
-  if (rule.dora)
-    params.push_back({.name = linear.module + net::kLoraMagnitude,
-                      .shape = {shape[0]},
-                      .split = cut_as(plan::Split::column_parallel)});
+/// Parameters of one adapter. Tensor parallelism shards what has the rows of a column-parallel weight, and what has the
+/// columns of a row-parallel one.
+class AdapterParams {
+ public:
+  AdapterParams(const AdapterRule& rule, const Linear& linear, std::vector<plan::ParamSpec>& params)
+      : rule_(rule), linear_(linear), rank_(rule.rank_of(linear.module)), params_(params) {}
+
+  /// Returns whether the scale is 1 whatever alpha is.
+  bool add() {
+    const int64_t out = linear_.weight->shape[0], in = linear_.weight->shape[1];
+    if (rule_.kind == "lokr") return add_kronecker(out, in);
+    if (rule_.kind == "loha") {
+      const net::ChangeKind& kind = net::kChangeKinds[0];
+      add_pair(kind.first, out, in, true), add_pair(kind.second, out, in, true);
+      return false;
+    }
+    add_one(net::kLoraA, {rank_, in}, false, true);
+    add_one(net::kLoraB, {out, rank_}, true, false);
+    if (rule_.dora) add_one(net::kLoraMagnitude, {out}, true, false);
+    return false;
+  }
+
+ private:
+  bool add_kronecker(int64_t out, int64_t in) {
+    const net::ChangeKind& kind = net::kChangeKinds[1];
+    std::array<int64_t, 2> rows = kronecker_split(out, rule_.factor);
+    const std::array<int64_t, 2> columns = kronecker_split(in, rule_.factor);
+    if (rule_.unbalanced) std::swap(rows[0], rows[1]);
+    const auto is_low = [&](size_t i) { return 2 * rank_ < std::max(rows[i], columns[i]); };
+    const bool first_low = rule_.decompose_both && is_low(0), second_low = !rule_.full_matrix && is_low(1);
+    if (first_low)
+      add_pair(kind.first, rows[0], columns[0], true);
+    else
+      add_one(kind.first, {rows[0], columns[0]}, true, true);
+    if (second_low)
+      add_pair(kind.second, rows[1], columns[1], false);
+    else
+      add_one(kind.second, {rows[1], columns[1]}, false, false);
+    return !first_low && !second_low;
+  }
+  void add_pair(const std::string& name, int64_t rows, int64_t columns, bool sharded) {
+    add_one(name + net::kLeft, {rows, rank_}, sharded, false);
+    add_one(name + net::kRight, {rank_, columns}, false, sharded);
+  }
+  /// `rows`, `columns`: whether it has those of the weight.
+  void add_one(const std::string& ending, std::vector<int64_t> shape, bool rows, bool columns) {
+    const plan::Split split = linear_.weight->split;
+    const bool cut = (rows && split == plan::Split::column_parallel) || (columns && split == plan::Split::row_parallel);
+    params_.push_back(
+        {.name = linear_.module + ending, .shape = std::move(shape), .split = cut ? split : plan::Split::none});
+  }
+
+  const AdapterRule& rule_;
+  const Linear& linear_;
+  const int64_t rank_;
+  std::vector<plan::ParamSpec>& params_;
+};
+
+/// What the first pattern that matches the module gives, or `usual`.
+double by_pattern(const std::vector<std::pair<std::string, double>>& patterns, const std::string& module,
+                  double usual) {
+  for (const auto& [text, value] : patterns)
+    if (parse_target(text, "lora.rank_pattern").expression.matches(module)) return value;
+  return usual;
+}
+
+/// Throws for a pattern of no adapted module.
+void check_patterns(const std::vector<std::pair<std::string, double>>& patterns, const char* key,
+                    const std::vector<std::string>& modules) {
+  for (const auto& [text, value] : patterns) {
+    const Target target = parse_target(text, key);
+    if (std::ranges::any_of(modules, [&](const auto& module) { return target.expression.matches(module); })) continue;
+    throw UserError(Exit::usage, key, "'" + text + "' is no module with an adapter",
+                    "patterns are over official names, as " + modules.front());
+  }
 }
 
 }  // namespace
 
-double AdapterRule::scale() const {
-  const auto r = static_cast<double>(rank);
-  return alpha / (rslora ? std::sqrt(r) : r);
+int64_t AdapterRule::rank_of(const std::string& module) const {
+  return ranks.empty() ? rank : static_cast<int64_t>(by_pattern(ranks, module, static_cast<double>(rank)));
+}
+
+double AdapterRule::alpha_of(const std::string& module) const {
+  return by_pattern(alphas, module, alpha_is_rank ? static_cast<double>(rank_of(module)) : alpha);
+}
+
+double AdapterRule::scale(const std::string& module) const {
+  const auto r = static_cast<double>(rank_of(module));
+  return alpha_of(module) / (rslora ? std::sqrt(r) : r);
+}
+
+std::vector<plan::ParamSpec> adapter_params(const AdapterRule& rule, const plan::ParamSpec& weight) {
+  std::vector<plan::ParamSpec> params;
+  AdapterParams(rule, {weight.name.substr(0, weight.name.size() - kWeight.size()), &weight}, params).add();
+  return params;
+}
+
+std::array<int64_t, 2> kronecker_split(int64_t dimension, int64_t factor) {
+  if (factor > 0 && dimension % factor == 0)
+    return {std::min(factor, dimension / factor), std::max(factor, dimension / factor)};
+  int64_t best = 1;
+  for (int64_t m = 2; m * m <= dimension && (factor < 0 || m <= factor); ++m)
+    if (dimension % m == 0) best = m;
+  return {best, dimension / best};
 }
 
 const std::vector<std::string>& default_targets() {
@@ -170,15 +251,18 @@ std::vector<std::string> adapt(net::Denoiser& model, const AdapterRule& rule) {
     plan::UnitSpec spec = unit->spec();
     std::vector<plan::ParamSpec> added;
     std::string form;
+    net::AdapterSettings settings{.dropout = rule.dropout, .seed = rule.seed, .prefix = unit->prefix()};
     // stems and heads have none unless they are asked for by name
     const bool plain = by_default && (spec.kind == "stem" || spec.kind == "head");
     const std::vector<Linear> all = plain ? std::vector<Linear>() : linears(spec);
     for (const Linear& linear : all) {
       if (!targets.take(spec, linear.module)) continue;
       check_rank(rule, linear);
-      add_adapter(rule, linear, added);
+      const std::string site = linear.module.substr(unit->prefix().size());
+      const bool unscaled = AdapterParams(rule, linear, added).add();
+      settings.scales[site] = unscaled ? 1 : rule.scale(linear.module);
       modules.push_back(linear.module);
-      form += linear.module.substr(unit->prefix().size()) + " ";
+      form += site + (rule.ranks.empty() ? " " : ":" + std::to_string(rule.rank_of(linear.module)) + " ");
     }
     std::set<const plan::ParamSpec*> matrices;
     for (const Linear& linear : all) matrices.insert(linear.weight);
@@ -189,22 +273,27 @@ std::vector<std::string> adapt(net::Denoiser& model, const AdapterRule& rule) {
     spec.params.insert(spec.params.end(), added.begin(), added.end());
     if (modules.empty()) form = "no backward";
     spec.kind = kind_of(spec.kind, form, forms[spec.kind]);
-    unit = std::make_unique<AdaptedUnit>(std::move(unit), std::move(spec), rule);
+    unit = std::make_unique<AdaptedUnit>(std::move(unit), std::move(spec), std::move(settings));
   }
   targets.check(!by_default);
   if (modules.empty())
     throw UserError(Exit::usage, "lora.targets", "no linear of the model is adapted", "name modules, or write all");
+  check_patterns(rule.ranks, "lora.rank_pattern", modules);
+  check_patterns(rule.alphas, "lora.alpha_pattern", modules);
   return modules;
 }
 
-bool is_adapter_parameter(const std::string& name) {
-  return name.ends_with(net::kLoraA) || name.ends_with(net::kLoraB) || name.ends_with(net::kLoraMagnitude);
-}
-
 void initialise_adapter(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) {
+  // the second matrix of LoKr is whole or starts as a pair of which one is zero
+  constexpr const char *kUniform[] = {net::kLoraA, ".lokr_w1", ".lokr_w1_a", ".lokr_w1_b", ".lokr_w2_a"},
+                       *kNormal[] = {".hada_w1_b", ".hada_w2_b"};
+  const auto is_one_of = [&](const auto& endings) {
+    return std::ranges::any_of(endings, [&](const char* ending) { return param.name.ends_with(ending); });
+  };
   Initial values = Initial::constant(param.name.ends_with(net::kLoraMagnitude) ? 1 : 0);
-  if (param.name.ends_with(net::kLoraA))
-    values = {Initial::Kind::uniform, 1 / std::sqrt(static_cast<double>(param.shape[1]))};
+  if (is_one_of(kUniform)) values = {Initial::Kind::uniform, 1 / std::sqrt(static_cast<double>(param.shape[1]))};
+  if (is_one_of(kNormal)) values = Initial::normal(1);
+  if (param.name.ends_with(".hada_w1_a")) values = Initial::normal(0.1);
   draw_initial(values, seed, param.name, first, count, out);
 }
 

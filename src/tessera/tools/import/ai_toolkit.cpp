@@ -141,6 +141,33 @@ void toolkit_masks(Translator& t) {
   t.set("diffusion.normalize_masked_area_loss", "true", {option}, "masks are divided by their mean, of each sample");
 }
 
+/// A LoKr is whole there unless it is told otherwise, and then has neither rank nor alpha.
+void toolkit_network(Translator& t) {
+  const std::string option = "network.type", kind = t.value(option), full = "network.lokr_full_rank",
+                    factor = "network.lokr_factor";
+  const bool known = kind == "lora" || kind == "lokr", lokr = kind == "lokr",
+             whole = lokr && (!t.has(full) || t.flag(full));
+  if (t.has(option) && known)
+    t.set("train.mode", "lora", {option});
+  else if (t.has(option))
+    t.refuse(option, "LoRA and LoKr are there");
+  if (lokr) t.set("lora.kind", kind, {option});
+  if (t.has(full) && whole) t.set("lora.full_matrix", "true", {full});
+  if (t.has(full) && !whole) t.imply(full, lokr ? "the second matrix is by rank" : "it belongs to lokr");
+  if (whole) t.assume("lora.full_matrix", "true", "ai-toolkit's LoKr is whole");
+  if (t.has(factor) && lokr) t.set("lora.factor", t.value(factor), {factor});
+  if (t.has(factor) && !lokr) t.imply(factor, "it belongs to lokr");
+  for (const auto& [name, key] : {std::pair("network.linear", "lora.rank"),
+                                  {"network.rank", "lora.rank"},
+                                  {"network.linear_alpha", "lora.alpha"},
+                                  {"network.alpha", "lora.alpha"}})
+    if (t.has(name) && known && !whole)
+      t.set(key, t.value(name), {name});
+    else if (t.has(name))
+      t.imply(name, whole ? "whole matrices have none" : "it belongs to network.type");
+  if (known && !whole) t.assume("lora.alpha", "1", "ai-toolkit's alpha");
+}
+
 void toolkit_together(Translator& t) {
   toolkit_model(t);
   toolkit_base(t);
@@ -153,12 +180,7 @@ void toolkit_together(Translator& t) {
     t.set("run.out", (fs::path(t.value(folder)) / t.value(name)).string(), {folder, name});
   else if (t.has(name) || t.has(folder))
     t.set("run.out", t.value(t.has(name) ? name : folder), {t.has(name) ? name : folder});
-  for (const char* option : {"network.linear_alpha", "network.alpha"})
-    if (t.has(option) && t.value("network.type") == "lora")
-      t.set("lora.alpha", t.value(option), {option});
-    else if (t.has(option))
-      t.imply(option, "it belongs to network.type");
-  if (t.value("network.type") == "lora") t.assume("lora.alpha", "1", "ai-toolkit's alpha");
+  toolkit_network(t);
   const std::string saves = "save.max_step_saves_to_keep";
   set_kept(t, t.value(saves, "5"), t.has(saves) ? saves : "", t.has(saves) ? "" : "ai-toolkit's");
   if (t.has("train.lr_scheduler")) set_schedule(t, "train.lr_scheduler");

@@ -75,12 +75,16 @@ void adapter(Translator& t) {
     if (t.has("adapter.rank")) t.refuse("adapter.rank", "an [adapter] needs its type");
     return t.assume("train.mode", "full", "there is no [adapter]");
   }
-  if (t.value("adapter.type") != "lora") {
-    t.refuse("adapter.type", "LoRA is there");
+  const std::string kind = t.value("adapter.type"), factor = "adapter.decompose_factor";
+  if (t.has(factor) && kind == "lokr") t.set("lora.factor", t.value(factor), {factor});
+  if (t.has(factor) && kind != "lokr") t.imply(factor, "it belongs to LoKr");
+  if (kind != "lora" && kind != "lokr") {
+    t.refuse("adapter.type", "LoRA and LoKr are there");
     if (t.has("adapter.rank")) t.imply("adapter.rank", "it belongs to adapter.type");
     return;
   }
   t.set("train.mode", "lora", {"adapter.type"});
+  if (kind == "lokr") t.set("lora.kind", kind, {"adapter.type"});
   if (t.has("adapter.rank")) {
     t.set("lora.rank", t.value("adapter.rank"), {"adapter.rank"});
     t.set("lora.alpha", t.value("adapter.rank"), {"adapter.rank"}, "diffusion-pipe's alpha is the rank");

@@ -154,14 +154,24 @@ void musubi_window(Translator& t) {
   t.set("experts.boundary", number_text(boundary > 1 ? boundary / 1000 : boundary), {kBoundary});
 }
 
+/// Of --network_module: lora, loha, lokr; empty for others.
+std::string network_kind(const Translator& t) {
+  const std::string module = t.value("--network_module");
+  for (const char* kind : {"loha", "lokr", "lora"})
+    if (module.find(kind) != std::string::npos) return kind;
+  return {};
+}
+
 void musubi_adapters(Translator& t) {
   const bool lora = t.has("--network_module");
   if (lora) {
-    const std::string module = t.value("--network_module");
-    if (module.find("lora") == std::string::npos || module.find("loha") != std::string::npos)
-      t.refuse("--network_module", "LoRA is supported: networks.lora_wan");
+    const std::string module = t.value("--network_module"), kind = network_kind(t);
+    if (kind.empty())
+      t.refuse("--network_module",
+               "LoRA, LoHa and LoKr are supported: networks.lora_wan, networks.loha, networks.lokr");
     else
       t.set("train.mode", "lora", {"--network_module"});
+    if (!kind.empty() && kind != "lora") t.set("lora.kind", kind, {"--network_module"});
   }
   const auto copy = [&](const char* option, const char* key) {
     if (!t.has(option)) return;
@@ -352,10 +362,13 @@ void network_arguments(Translator& t, const Given& g) {
   for (const std::string& pair : split_list(g.value)) {
     const std::string name = pair.substr(0, pair.find('=')), value = pair.substr(pair.find('=') + 1);
     const bool none = value == "None" || value == "0" || value == "0.0" || value == "False";
-    if (name == "loraplus_lr_ratio")
+    if (name == "loraplus_lr_ratio" && network_kind(t) == "lora")
       t.set("lora.plus_ratio", value, {g.name}, "LoRA+");
-    else if (name != "verbose" && !none)
-      return t.refuse(g.name, "'" + pair + "': loraplus_lr_ratio is supported; lora.targets choose modules");
+    else if (name == "factor" && network_kind(t) == "lokr")
+      t.set("lora.factor", value, {g.name});
+    else if (name != "verbose" && name != "loraplus_lr_ratio" && !none)
+      return t.refuse(g.name,
+                      "'" + pair + "': loraplus_lr_ratio and LoKr's factor are supported; lora.targets choose modules");
   }
   if (!t.is_answered(g.name)) t.imply(g.name, "nothing that changes the training");
 }

@@ -122,6 +122,8 @@ models::Tiling diffusers_tiling(const CaseContext& context);
 CaseResults verify_dit(const CaseContext& context);
 CaseResults verify_dit_moe(const CaseContext& context);
 CaseResults verify_lora(const CaseContext& context);
+/// LoHa and LoKr: layers alone, and adapters of a denoiser.
+CaseResults verify_factors(const CaseContext& context);
 CaseResults verify_adamw(const CaseContext& context);
 /// Rates by group: LoRA+, patterns, parts of a model.
 CaseResults verify_rates(const CaseContext& context);

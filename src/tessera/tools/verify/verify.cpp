@@ -33,6 +33,8 @@ Kinds all_kinds() {
   Kinds kinds = {{"dit", verify_dit},
                  {"dit_moe", verify_dit_moe},
                  {"lora", verify_lora},
+                 {"loha", verify_factors},
+                 {"lokr", verify_factors},
                  {"adamw", verify_adamw},
                  {"lora_plus", verify_rates},
                  {"lr_schedules", verify_lr_schedules},
