@@ -143,6 +143,7 @@ CaseResults verify_optimiser(const CaseContext& context);
 CaseResults verify_ema(const CaseContext& context);
 CaseResults verify_adam8bit(const CaseContext& context);
 CaseResults verify_tokenizers(const CaseContext& context);
+CaseResults verify_qwen_tokenizer(const CaseContext& context);
 CaseResults verify_aspect_ratios(const CaseContext& context);
 CaseResults verify_published_shapes(const CaseContext& context);
 CaseResults verify_grad_scaler(const CaseContext& context);

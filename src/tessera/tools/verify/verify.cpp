@@ -52,6 +52,7 @@ Kinds all_kinds() {
                  {"retention", verify_retention},
                  {"clip_picks", verify_clip_picks},
                  {"tokenizers", verify_tokenizers},
+                 {"qwen2_tokenizer", verify_qwen_tokenizer},
                  {"aspect_ratios", verify_aspect_ratios},
                  {kPublishedShapes, verify_published_shapes},
                  {kFunTraining, verify_fun_training},
