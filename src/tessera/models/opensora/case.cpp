@@ -13,11 +13,11 @@ using at::Tensor;
 constexpr Patch kPatch = {1, 2, 2};  // of every case
 
 /// What a kind of case calls its tensors.
-struct Names {
+struct CaseNames {
   std::string x, text, pooled, time, prediction;
 };
-const Names kProgram = {"img", "txt", "y_vec", "timesteps", "pred"};
-const Names kDiffusers = {"hidden_states", "encoder_hidden_states", "pooled_projections", "timestep", "sample"};
+const CaseNames kProgram = {"img", "txt", "y_vec", "timesteps", "pred"};
+const CaseNames kDiffusers = {"hidden_states", "encoder_hidden_states", "pooled_projections", "timestep", "sample"};
 
 /// [C, F, H, W] of rows [tokens, C * 4]; `ids` [tokens, 3] are the frames, rows and columns of the tokens.
 Tensor latent_of(const Tensor& rows, const Tensor& ids) {
@@ -26,7 +26,7 @@ Tensor latent_of(const Tensor& rows, const Tensor& ids) {
   return from_rows(rows, {rows.size(1) / 4, size(0), size(1), size(2)}, kPatch);
 }
 
-std::vector<net::Sample> samples(const CaseTensors& file, const Names& names) {
+std::vector<net::Sample> samples(const CaseTensors& file, const CaseNames& names) {
   const auto in = [&](const std::string& name) { return file.tensor("in." + name); };
   const Tensor x = in(names.x), target = in("target"), text = in(names.text), ids = in("img_ids"),
                t = in(names.time).to(at::kDouble), pooled = in(names.pooled);
@@ -47,7 +47,7 @@ std::vector<net::Sample> samples(const CaseTensors& file, const Names& names) {
 }
 
 /// The text has as many rows as the case gives.
-std::string with_length(const std::string& json, const CaseTensors& file, const Names& names) {
+std::string with_length(const std::string& json, const CaseTensors& file, const CaseNames& names) {
   auto config = nlohmann::ordered_json::parse(json);
   config["context_length"] = file.tensor("in." + names.text).size(1);
   return config.dump();
@@ -60,7 +60,7 @@ Tensor batch_of(const std::vector<Tensor>& latents) {
 }
 
 NamedTensors input_grads(const std::vector<std::map<std::string, Tensor>>& of_samples, const CaseTensors& file,
-                         const Names& names) {
+                         const CaseNames& names) {
   const auto all = [&](const char* name) {
     std::vector<Tensor> found;
     for (const auto& grads : of_samples) found.push_back(grads.at(name));

@@ -38,6 +38,7 @@ Kinds all_kinds() {
                  {"flow", verify_flow},
                  {"vae", verify_vae},
                  {"clip_vision", verify_clip_vision},
+                 {"siglip_vision", verify_siglip},
                  {"adam8bit", verify_adam8bit},
                  {"lion", verify_optimiser},
                  {"adafactor", verify_optimiser},
