@@ -13,6 +13,7 @@
 #include "tessera/models/vae/dc_ae_video.h"
 #include "tessera/models/vae/haar.h"
 #include "tessera/models/vae/hunyuan.h"
+#include "tessera/models/vae/hunyuan15.h"
 #include "tessera/models/vae/opensora12.h"
 #include "tessera/models/vae/opensora13.h"
 #include "tessera/models/vae/wan.h"
@@ -47,7 +48,8 @@ const std::vector<AudioEncoderMake>& audio_encoders() {
 const std::vector<AutoencoderMake>& autoencoders() {
   static const std::vector<AutoencoderMake> rows = {wan_vae::autoencoder(),        dc_ae::autoencoder(),
                                                     hunyuan_vae::autoencoder(),    dc_ae_video::autoencoder(),
-                                                    opensora12_vae::autoencoder(), opensora13_vae::autoencoder()};
+                                                    opensora12_vae::autoencoder(), opensora13_vae::autoencoder(),
+                                                    hunyuan15_vae::autoencoder()};
   return rows;
 }
 
