@@ -55,6 +55,7 @@ TEST(Catalogue, AutoencodersSayWhatALatentCovers) {
   EXPECT_EQ(sizes["dc-ae-f32t4c128"], "4 x 32 x 32");
   EXPECT_EQ(sizes["opensora1.2-vae"], "4 x 8 x 8");
   EXPECT_EQ(sizes["opensora1.3-vae"], "4 x 8 x 8");
+  EXPECT_EQ(sizes["hunyuan15-vae"], "4 x 16 x 16");
 }
 
 TEST(Catalogue, PresetsOfOursGoWithEncodersWithoutFiles) {

@@ -402,6 +402,54 @@ TEST_F(Verify, PromptsBehindAnInstructionOnSeveralLayouts) {
   }
 }
 
+/// A copy of a case with a field more at a place of one of its JSON files.
+fs::path with_field(const fs::path& folder, const char* file, const std::string& place, nlohmann::ordered_json value) {
+  auto json = nlohmann::ordered_json::parse(text_of(folder / file));
+  json[nlohmann::ordered_json::json_pointer(place)] = std::move(value);
+  std::ofstream(folder / file) << json.dump();
+  return folder;
+}
+
+TEST_F(Verify, EncodersOfHunyuanVideo15OnSeveralLayouts) {
+  const std::vector<std::string> names = {"qwen2_tokenizer", "qwen25_vl_text", "byt5",
+                                          "siglip_vision",   "hunyuan15_vae",  "hunyuan15_vae_tiled"};
+  for (const char* mesh :
+       drawn("verify encoders of HunyuanVideo-1.5", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2"})) {
+    std::vector<std::string> arguments = {"--mesh", mesh};
+    for (const std::string& name : names) arguments.push_back((goldens_ / name).string());
+    const Result r = verify(arguments);
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+    EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
+  }
+  const std::vector<std::array<const char*, 4>> altered = {
+      {"qwen2_tokenizer", "chats.json", "\"crop_start\": 50", "\"crop_start\": 51"},
+      {"qwen2_tokenizer", "tokens.json", "\"n\": 1", "\"n\": 2"},
+      {"qwen25_vl_text", "prompts.json", "\"crop_start\": 50", "\"crop_start\": 51"},
+      {"byt5", "glyphs.json", "\"OPEN 24h\"]", "\"OPEN 24\"]"},
+      {"byt5", "tokens.json", "\"n\": 2", "\"n\": 3"}};
+  for (const auto& [name, file, from, to] : altered) {
+    fs::remove_all(run_.folder() / name);
+    const fs::path changed = copy(name) / file;
+    std::string text = text_of(changed);
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << file;
+    std::ofstream(changed) << text.replace(at, std::string(from).size(), to);
+    EXPECT_EQ(verify({(run_.folder() / name).string()}).code, 1) << name << "/" << file;
+  }
+  const std::vector<std::array<const char*, 3>> unknown = {
+      {"siglip_vision", "preprocessor_config.json", "/unheard_of"},
+      {"hunyuan15_vae", "original_config.json", "/unheard_of"},
+      {"hunyuan15_vae_tiled", "config.json", "/_tiling/unheard_of"},
+      {"qwen25_vl_text", "config.json", "/rope_parameters/unheard_of"},
+      {"byt5", "config.json", "/_unheard_of"},
+      {"hunyuan15_vae_tiled", "config.json", "/_tiling/tile_latent_min_width"}};  // of another grid than the pixels'
+  for (const auto& [name, file, place] : unknown) {
+    fs::remove_all(run_.folder() / name);
+    const Result r = verify({with_field(copy(name), file, place, 3).string()});
+    EXPECT_EQ(r.code, 3) << name << "/" << file << place << "\n" << r.output;
+  }
+}
+
 TEST_F(Verify, SchedulersTokenizersAndPublishedTables) {
   for (const char* name : {"sampling_sana", "tokenizers", "aspect_ratios", "published_shapes"}) {
     const Result r = verify({(goldens_ / name).string()});
@@ -542,14 +590,6 @@ TEST(ReadFields, NoteWhatReadersAskForAndAUsersOtherFieldsAreLeftAlone) {
   for (const char* read : {"dim", "half/ch", "other/ch", "dropout", "_class_name"})
     EXPECT_TRUE(fields.paths().contains(read)) << read;
   for (const char* unread : {"unheard_of", "half", "half/unheard_of"}) EXPECT_FALSE(fields.paths().contains(unread));
-}
-
-/// A copy of a case with a field more at a place of one of its JSON files.
-fs::path with_field(const fs::path& folder, const char* file, const std::string& place, nlohmann::ordered_json value) {
-  auto json = nlohmann::ordered_json::parse(text_of(folder / file));
-  json[nlohmann::ordered_json::json_pointer(place)] = std::move(value);
-  std::ofstream(folder / file) << json.dump();
-  return folder;
 }
 
 TEST_F(Verify, AKeyThatNobodyReadsEndsWith3AndItsName) {

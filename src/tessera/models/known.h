@@ -18,7 +18,7 @@ const std::vector<AudioEncoderMake>& audio_encoders();
 const std::vector<AutoencoderMake>& autoencoders();
 const std::vector<BuiltInCodec>& built_in_codecs();
 
-/// The forms of all families and of the image encoder, in the order in which files are compared with them.
+/// The forms of all families and of the image encoders, in the order in which files are compared with them.
 std::vector<const WeightForm*> weight_forms();
 
 }  // namespace tessera::models

@@ -81,8 +81,9 @@ at::Tensor TextPass::encode(const data::PromptIds& prompt) {
 }
 
 at::Tensor kept_rows(const at::Tensor& hidden, const data::PromptIds& prompt) {
-  if (prompt.kept_from <= 1) return hidden;
+  if (prompt.keeps_first && prompt.kept_from <= 1) return hidden;
   const int64_t from = std::min(prompt.kept_from, hidden.size(0));
+  if (!prompt.keeps_first) return hidden.narrow(0, from, hidden.size(0) - from);
   return at::cat({hidden.narrow(0, 0, 1), hidden.narrow(0, from, hidden.size(0) - from)});
 }
 

@@ -110,8 +110,8 @@ void Bpe::append_merged(std::vector<int32_t> ids, std::vector<int64_t>& result) 
   for (int32_t i = 0; i < count; i = next[i]) result.push_back(ids[i]);
 }
 
-std::vector<int64_t> Bpe::encode(std::string_view text) const {
-  std::vector<int64_t> ids;
+void Bpe::cut(std::string_view text, std::vector<int64_t>& ids,
+              const std::function<void(std::string_view part)>& part) const {
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
     const auto& tokens = own_[static_cast<uint8_t>(text[at])];
@@ -121,11 +121,16 @@ std::vector<int64_t> Bpe::encode(std::string_view text) const {
       ++at;
       continue;
     }
-    append_merged(characters(text.substr(begin, at - begin)), ids);
+    part(text.substr(begin, at - begin));
     ids.push_back(token->second);
     begin = at += token->first.size();
   }
-  append_merged(characters(text.substr(begin)), ids);
+  part(text.substr(begin));
+}
+
+std::vector<int64_t> Bpe::encode(std::string_view text) const {
+  std::vector<int64_t> ids;
+  cut(text, ids, [&](std::string_view part) { append_merged(characters(part), ids); });
   return ids;
 }
 

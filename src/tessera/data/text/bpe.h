@@ -6,6 +6,7 @@
 //   bpe.encode("aab");                                                // ids of "a", "ab"
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -28,7 +29,10 @@ class Bpe {
 
   /// Spaces become U+2581 but in the tokens that are cut out. Any number of threads may call it.
   std::vector<int64_t> encode(std::string_view text) const;
-  /// The same of a text that the caller has cut into pieces, by their ids; nothing is cut out.
+  /// Cuts out the tokens that are cut out, whose ids it adds, and calls `part` with each text between them.
+  void cut(std::string_view text, std::vector<int64_t>& ids,
+           const std::function<void(std::string_view part)>& part) const;
+  /// The same as encode() of a text that the caller has cut into pieces, by their ids; nothing is cut out.
   void append_merged(std::vector<int32_t> ids, std::vector<int64_t>& result) const;
 
  private:

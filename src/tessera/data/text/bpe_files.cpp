@@ -1,5 +1,5 @@
-// Gemma's tokenizer from either of its files: tokenizer.json of transformers, and SentencePiece's tokenizer.model, a
-// protocol buffer of which only pieces, scores and a few settings are read.
+// Byte-pair encoding from its files: tokenizer.json of transformers (Gemma's, Qwen2's), and SentencePiece's tokenizer.model
+// of Gemma, a protocol buffer of which only pieces, scores and a few settings are read.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -39,6 +39,8 @@ class JsonFile {
 
   OpenTokenizer open() const {
     const Json& model = member(json_, "model");
+    if (const Json& split = member(json_, "pre_tokenizer"); split.is_object() && split.contains("pretokenizers"))
+      return open_byte_level(model, split["pretokenizers"]);
     expect(text(model, "type") == "BPE" && flag(model, "byte_fallback"),
            "model is not byte-pair encoding with byte fallback");
     const Json space = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
@@ -47,11 +49,7 @@ class JsonFile {
     expect(split.is_null() || (split.is_object() && split.value("pattern", Json()) == space["pattern"]),
            "pre_tokenizer splits the text");
 
-    BpeTable table;
-    for (const auto& [piece, id] : member(model, "vocab").items())
-      table.pieces.emplace_back(piece, checkpoint::json_integer(id, file_ + ": model.vocab"));
-    read_merges(model, table);
-    read_own(table);
+    BpeTable table = read_table(model);
     table.unk = id_of(table, model.contains("unk_token") ? text(model, "unk_token") : "<unk>");
     auto result = std::make_unique<BpeModel>(table, file_);
     result->unk = table.unk;
@@ -63,10 +61,46 @@ class JsonFile {
   }
 
  private:
+  /// As Qwen2's: words by its regular expression (qwen_words), of the characters that stand for their bytes.
+  OpenTokenizer open_byte_level(const Json& model, const Json& steps) const {
+    constexpr const char* kWords =
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    const Json none = Json::object();
+    const auto step = [&](size_t i) -> const Json& {
+      return steps.is_array() && steps.size() == 2 && steps[i].is_object() ? steps[i] : none;
+    };
+    const bool words = text(step(0), "type") == "Split" && text(step(0), "behavior") == "Isolated" &&
+                       !flag(step(0), "invert") && step(0).value("pattern", none) == Json{{"Regex", kWords}};
+    expect(words, "pre_tokenizer does not split texts into words as Qwen2's does");
+    const Json& bytes = step(1);
+    expect(text(bytes, "type") == "ByteLevel" && !flag(bytes, "add_prefix_space") &&
+               bytes.value("use_regex", Json(true)) == false,
+           "pre_tokenizer does not make characters of bytes alone");
+    expect(member(json_, "normalizer") == Json{{"type", "NFC"}}, "normalizer is another one than NFC");
+    const Json& after = member(json_, "post_processor");
+    expect(after.is_null() || text(after, "type") == "ByteLevel", "post_processor adds tokens");
+    for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix", "unk_token"})
+      expect(text(model, affix).empty(), std::string("model has a ") + affix);
+    expect(model.is_object() && !flag(model, "byte_fallback") && !flag(model, "ignore_merges") &&
+               !flag(model, "fuse_unk") && model.value("dropout", Json()).is_null(),
+           "model is not plain byte-pair encoding");
+    return open_qwen(read_table(model), file_);
+  }
+
+  BpeTable read_table(const Json& model) const {
+    BpeTable table;
+    for (const auto& [piece, id] : member(model, "vocab").items())
+      table.pieces.emplace_back(piece, checkpoint::json_integer(id, file_ + ": model.vocab"));
+    read_merges(model, table);
+    read_own(table);
+    return table;
+  }
+
   void expect(bool holds, const std::string& found) const {
-    check_input(holds, "data.tokenizer",
-                file_ + ": " + found + "; byte-pair encoding of whole texts with byte fallback is supported",
-                "give the tokenizer that came with the text encoder");
+    check_input(
+        holds, "data.tokenizer",
+        file_ + ": " + found + "; byte-pair encoding of whole texts with byte fallback and that of Qwen2 are supported",
+        "give the tokenizer that came with the text encoder");
   }
   const Json& member(const Json& object, const char* key) const { return checkpoint::json_member(object, key, file_); }
 

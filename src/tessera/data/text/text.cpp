@@ -186,16 +186,22 @@ std::string clean_text(std::string_view text) {
   return single_spaces(unescape_html(unescape_html(compose(std::move(plain)))));
 }
 
-std::string lower_and_strip(std::string_view text) {
-  const std::string lower = lower_case(std::string(text));
-  size_t first = std::string::npos, last = 0;
-  for (size_t at = 0; at < lower.size();) {
+std::string_view without_space(std::string_view text, bool before, bool behind) {
+  size_t first = text.size(), last = 0;
+  for (size_t at = 0; at < text.size();) {
     const size_t here = at;
-    if (is_space(next(lower, at))) continue;
-    if (first == std::string::npos) first = here;
+    if (is_space(next(text, at))) continue;
+    first = std::min(first, here);
     last = at;
   }
-  return first == std::string::npos ? "" : lower.substr(first, last - first);
+  if (last == 0) return before || behind ? std::string_view(text.data(), 0) : text;  // nothing but space
+  const size_t begin = before ? first : 0;
+  return text.substr(begin, (behind ? last : text.size()) - begin);
+}
+
+std::string lower_and_strip(std::string_view text) {
+  const std::string lower = lower_case(std::string(text));
+  return std::string(without_space(lower, true, true));
 }
 
 std::string clip_text(std::string_view text) { return lower_case(single_spaces(fix_text(text))); }
@@ -265,6 +271,98 @@ std::vector<std::string_view> clip_words(std::string_view text) {
     at = end;
   }
   return words;
+}
+
+namespace {
+
+/// Unicode's white space, without the separators of information that Python counts to it.
+Letter qwen_letter(int32_t point) { return within(point, 0x1C, 0x1F) ? Letter::other : letter_of(point); }
+
+bool ends_line(char c) { return c == '\n' || c == '\r'; }
+
+/// Bytes of a contraction's end ("'ll") that `text` begins with; 0: none. U+017F is an s without its case.
+size_t contraction(std::string_view text) {
+  if (!text.starts_with('\'')) return 0;
+  const auto small = [&](size_t i) { return i < text.size() && text[i] > 0 ? static_cast<char>(text[i] | 0x20) : ' '; };
+  const char first = small(1), second = small(2);
+  if (text.substr(1).starts_with("\u017F")) return 3;
+  if (first == 's' || first == 't' || first == 'm' || first == 'd') return 2;
+  const bool two = ((first == 'r' || first == 'v') && second == 'e') || (first == 'l' && second == 'l');
+  return two ? 3 : 0;
+}
+
+class QwenWords {
+ public:
+  explicit QwenWords(std::string_view text) : text_(text) {}
+
+  /// The end of the word that begins at `at`.
+  size_t end(size_t at) const {
+    if (const size_t own = contraction(text_.substr(at)); own > 0) return at + own;
+    size_t after = at;
+    const Letter kind = qwen_letter(next(text_, after));
+    if (kind == Letter::number) return after;
+    if (kind == Letter::letter) return behind(Letter::letter, at);
+    if (!ends_line(text_[at]) && kind_at(after) == Letter::letter) return behind(Letter::letter, after);
+    if (const size_t signs = text_[at] == ' ' ? after : at; kind_at(signs) == Letter::other) {
+      size_t end = behind(Letter::other, signs);
+      while (end < text_.size() && ends_line(text_[end])) ++end;
+      return end;
+    }
+    return space_end(at);
+  }
+
+ private:
+  Letter kind_at(size_t at) const { return at < text_.size() ? qwen_letter(next(text_, at)) : Letter::space; }
+  /// Of the run of that kind that begins at `at`.
+  size_t behind(Letter kind, size_t at) const {
+    for (size_t after = at; after < text_.size() && qwen_letter(next(text_, after)) == kind;) at = after;
+    return at;
+  }
+  /// White space up to its last line end; without one all of it at the end of the text, else all but its last character.
+  size_t space_end(size_t at) const {
+    size_t end = at, last = at, line = at;
+    while (kind_at(end) == Letter::space && end < text_.size()) {
+      last = end;
+      next(text_, end);
+      if (ends_line(text_[last])) line = end;
+    }
+    if (line > at) return line;
+    return end == text_.size() || last == at ? end : last;
+  }
+
+  const std::string_view text_;
+};
+
+}  // namespace
+
+std::vector<std::string_view> qwen_words(std::string_view text) {
+  std::vector<std::string_view> words;
+  const QwenWords split(text);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = split.end(at);
+    words.push_back(text.substr(at, end - at));
+    at = end;
+  }
+  return words;
+}
+
+std::string glyph_text(std::string_view prompt) {
+  constexpr std::pair<std::string_view, std::string_view> kQuotes[] = {{"\"", "\""}, {"\u201C", "\u201D"}};
+  std::vector<std::string_view> texts;
+  for (size_t at = 0; at < prompt.size();) {
+    size_t behind = at + 1;
+    for (const auto& [open, close] : kQuotes) {
+      if (!prompt.substr(at).starts_with(open)) continue;
+      const std::string_view rest = prompt.substr(at + open.size()), text = rest.substr(0, rest.find(close));
+      if (text.size() == rest.size() || text.find('\n') != text.npos) continue;
+      if (std::ranges::find(texts, text) == texts.end()) texts.push_back(text);
+      behind = at + open.size() + text.size() + close.size();
+    }
+    at = behind;
+  }
+  std::string formatted;
+  for (const std::string_view text : texts) formatted.append("Text \"").append(text).append("\". ");
+  return formatted;
 }
 
 }  // namespace tessera::data

@@ -46,9 +46,21 @@ Letter category_of(int32_t point);  ///< without white space: the part that ICU 
 /// letters, single numbers, and runs of anything else; white space is left out.
 std::vector<std::string_view> clip_words(std::string_view text);
 
+/// The words that Qwen2's tokenizer encodes by themselves, which make up the text together: the ends of English
+/// contractions, runs of letters with one sign or blank before them, single numbers, runs of other signs with a blank
+/// before and line ends behind them, and white space, of which the last blank belongs to the next word.
+std::vector<std::string_view> qwen_words(std::string_view text);
+
+/// What stands in double quotes in a prompt, "straight" or \u201Ccurly\u201D, for an encoder of written text (byT5):
+/// `Text "A". Text "B". ` of each text once; empty where there is none. Quotes that a line end divides are none.
+std::string glyph_text(std::string_view prompt);
+
 /// Unicode's lower case, whatever the language: a capital sigma at the end of a word becomes a final one. A build
 /// without ICU changes ASCII letters alone.
 std::string lower_case(const std::string& text);
+
+/// Without the Unicode white space at either end, or at both.
+std::string_view without_space(std::string_view text, bool before, bool behind);
 
 /// lower_case, without Unicode white space at the ends: what pipelines of Sana do to every prompt.
 std::string lower_and_strip(std::string_view text);

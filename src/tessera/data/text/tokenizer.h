@@ -1,7 +1,7 @@
 #pragma once
 // Text to token ids, as text encoders were trained: unigram models of the T5 family (spiece.model of SentencePiece, or
-// tokenizer.json), byte-pair encoding
-// of Gemma (tokenizer.json, or tokenizer.model of SentencePiece) and of CLIP (vocab.json beside merges.txt).
+// tokenizer.json), byte-pair encoding of Gemma (tokenizer.json, or tokenizer.model of SentencePiece), of CLIP (vocab.json
+// beside merges.txt) and of Qwen2 (either), bytes of byT5 (tokenizer_config.json).
 //
 //   Tokenizer tokenizer("umt5/spiece.model");
 //   std::vector<int64_t> ids = tokenizer.encode("a cat &amp; a dog", 512);     // ends with eos, at most 512
@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,15 +30,15 @@ bool has_tokenizer();  ///< false in a build without SentencePiece
 
 class Tokenizer {
  public:
-  /// A file, or a folder that holds vocab.json and merges.txt, spiece.model, tokenizer.json or tokenizer.model, or a model
-  /// with a tokenizer among its parts. Throws UserError (input).
+  /// A file, or a folder that holds vocab.json and merges.txt, spiece.model, tokenizer.json or tokenizer.model, or the
+  /// tokenizer_config.json of a tokenizer that has no more, or a model with a tokenizer among its parts. Throws UserError (input).
   explicit Tokenizer(const Path& model);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
   /// Text as the encoder's pipelines clean it: clean_text for the T5 family, lower_and_strip for Gemma, clip_text for
-  /// CLIP.
+  /// CLIP; as it was written for Qwen2 and byT5.
   std::string clean(std::string_view text) const;
   /// Cleans and splits. T5: cut to max_length - 1, then eos; Gemma: bos, then cut to max_length; CLIP: bos, cut, eos. Any
   /// number of threads may call it.
@@ -47,6 +48,10 @@ class Tokenizer {
   /// Of text as it was written, as the encoder's own tokenizer has it without a pipeline: T5's does not clean, and gives
   /// special tokens that are spelt in the text ("</s>", "<extra_id_0>") their ids.
   std::vector<int64_t> encode_written(std::string_view text, int64_t max_length) const;
+
+  /// Whether the encoder was trained on conversations (prompt_ids.h), and the system message of those without one.
+  bool chats() const;
+  const std::optional<std::string>& default_system() const;
 
   // As the model file says, never assumed: released umt5 and the small test model number them differently. -1: it has
   // no such token.

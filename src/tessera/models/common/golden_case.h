@@ -76,6 +76,8 @@ struct TextEncoderCase {
   /// A boundary tensor of the encoder as the case has out.hidden_states.N: what block N gets, 0 on. Null: it has none.
   at::Tensor (*state)(const net::TextEncoder& encoder, const CaseTensors& file, const at::Tensor& rows) = nullptr;
   bool last_state_is_result = true;  ///< the one behind the last block is normalised, as the result is
+  /// The encoder with the layers that TextEncoderMake::from_json leaves out; null: it leaves out none.
+  std::unique_ptr<net::TextEncoder> (*whole)(const std::string& json, const std::string& file) = nullptr;
 };
 
 struct AudioEncoderCase {

@@ -25,7 +25,7 @@ std::string rename(const std::vector<NamePattern>& table, std::string_view name)
 /// "tessera" is what training checkpoints hold: the parameters' own names. "fused" and "unfused": files of a family with
 /// both, which hold queries, keys and values in one tensor or apart.
 inline const std::vector<std::string> kDenoiserNamings = {"official", "diffusers", "tessera", "fused", "unfused"};
-inline const std::vector<std::string> kTextNamings = {"official", "hf", "hf-embed-tokens"};
+inline const std::vector<std::string> kTextNamings = {"official", "hf", "hf-embed-tokens", "hf-encoder"};
 
 /// Tables applied one after the other, official names first; each may be read from right to left, too.
 using KeyMap = std::vector<std::vector<NamePattern>>;
@@ -35,9 +35,18 @@ std::string to_official(const KeyMap& map, std::string_view foreign);
 /// The parts of a stored tensor that the map gives names of their own (checkpoint/row_part.h); none for others.
 std::vector<std::string> row_parts(const KeyMap& map, std::string_view stored);
 
-/// Some files put one of these in front of every name: ComfyUI, DiffSynth ("pipe.dit."), wrappers of torch.
-inline const std::vector<std::string> kOptionalPrefixes = {
-    "", "model.diffusion_model.", "model.", "diffusion_model.", "pipe.dit.", "module.", "net.", "vision_model."};
+/// Some files put one of these in front of every name: ComfyUI, DiffSynth ("pipe.dit."), wrappers of torch, models that
+/// the encoder is a part of.
+inline const std::vector<std::string> kOptionalPrefixes = {"",
+                                                           "model.diffusion_model.",
+                                                           "model.",
+                                                           "diffusion_model.",
+                                                           "pipe.dit.",
+                                                           "module.",
+                                                           "net.",
+                                                           "vision_model.",
+                                                           "model.language_model.",
+                                                           "module.text_tower.encoder."};
 
 /// The naming of a file: its tensors are called prefix + foreign_name(official, naming).
 struct Naming {

@@ -45,28 +45,13 @@ class Block final : public net::Unit {
   }
 
  private:
-  /// One prompt: [n, dim] each. A token sees itself and those before it.
-  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
-    const int64_t n = q.size(0), d = c_.dim / c_.num_heads;
-    const auto heads = [&](const Tensor& x) { return x.view({n, c_.num_heads, d}).transpose(0, 1); };  // [H, n, d]
-    const Tensor place = at::arange(n, q.options().dtype(at::kLong));
-    const Tensor later = place.unsqueeze(0) > place.unsqueeze(1);  // [query, key]
-    Tensor scores = at::matmul(heads(q) * (1 / std::sqrt(static_cast<double>(d))), heads(k).transpose(1, 2));
-    constexpr double kNothing = -1e9;  // of a softmax
-    scores = scores + later.to(q.options()).mul_(kNothing);
-    return at::matmul(at::softmax(scores, -1), heads(v)).transpose(0, 1).reshape({n, c_.dim});
-  }
-
   Tensor attention(Context& ctx, const Tensor& y) const {
     const Tensor q = ctx.linear("self_attn.q_proj", y), k = ctx.linear("self_attn.k_proj", y),
                  v = ctx.linear("self_attn.v_proj", y);
-    const auto& offsets = ctx.tokens().offsets;
-    std::vector<Tensor> prompts;
-    for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-      const auto cut = [&](const Tensor& x) { return x.slice(0, offsets[s], offsets[s + 1]); };
-      prompts.push_back(attend(cut(q), cut(k), cut(v)));
-    }
-    return ctx.linear("self_attn.out_proj", prompts.size() == 1 ? prompts[0] : at::cat(prompts));
+    const int64_t d = c_.dim / c_.num_heads;
+    const Tensor scaled = q * (1 / std::sqrt(static_cast<double>(d)));
+    return ctx.linear("self_attn.out_proj",
+                      causal_attention(ctx.tokens().offsets, scaled, k, v, {.kv_heads = c_.num_heads, .head_dim = d}));
   }
 
   const Config c_;

@@ -2,6 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/initial.h"
+#include "tessera/models/common/picture_resize.h"
 #include "tessera/models/encoders/configs.h"
 #include "tessera/net/declare.h"
 
@@ -18,8 +19,9 @@ class Embedding final : public net::Unit {
   explicit Embedding(const Config& c) : Unit({.name = "embedding", .kind = "embedding"}, "visual."), c_(c) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
-    const net::Linear patch{.out = c_.dim, .bias = false, .kernel = {c_.patch, c_.patch}};
-    const Tensor patches = ctx.linear("patch_embedding", in.stream[0], patch).view({-1, c_.rows() - 1, c_.dim});
+    const net::Linear patch{.out = c_.dim, .bias = c_.siglip, .kernel = {c_.patch, c_.patch}};
+    const Tensor patches = ctx.linear("patch_embedding", in.stream[0], patch).view({-1, c_.patches(), c_.dim});
+    if (c_.siglip) return {{(patches + ctx.param("pos_embedding", {1, c_.rows(), c_.dim})).view({-1, c_.dim})}, {}};
     const Tensor first = ctx.param("cls_embedding", {1, 1, c_.dim}).expand({patches.size(0), 1, c_.dim});
     const Tensor x =
         at::cat({first, patches}, 1) + ctx.param("pos_embedding", {1, c_.rows(), c_.dim});  // [B, rows, dim]
@@ -41,12 +43,23 @@ class Block final : public net::Unit {
     const Tensor y = ctx.attention("attn", qkv[0].contiguous(), qkv[1].contiguous(), qkv[2].contiguous(), c_.num_heads);
     x = x + ctx.linear("attn.proj", y);
     const Tensor normed = ctx.norm("norm2", x, {.eps = c_.eps});
-    const Tensor hidden = at::gelu(ctx.linear("mlp.0", normed, {.out = c_.mlp_dim}));  // the exact GELU
+    const Tensor hidden = at::gelu(ctx.linear("mlp.0", normed, {.out = c_.mlp_dim}), c_.siglip ? "tanh" : "none");
     return {{x + ctx.linear("mlp.2", hidden, {.out = c_.dim})}, {}};
   }
 
  private:
   const Config c_;
+};
+
+class LastNorm final : public net::Unit {
+ public:
+  explicit LastNorm(const Config& c) : Unit({.name = "post_norm", .kind = "norm"}, "visual."), eps_(c.eps) {}
+  Flow forward(Context& ctx, const Flow& in) const override {
+    return {{ctx.norm("post_norm", in.stream[0], {.eps = eps_})}, {}};
+  }
+
+ private:
+  const double eps_;
 };
 
 Tensor per_colour(const std::array<double, 3>& values) {
@@ -57,19 +70,29 @@ Tensor per_colour(const std::array<double, 3>& values) {
 
 ClipVision::ClipVision(const Config& config, bool last_block) : config_(config) {
   units_.push_back(std::make_unique<Embedding>(config));
-  const int64_t blocks = config.num_layers - (last_block ? 0 : 1);
+  const int64_t blocks = config.num_layers - (last_block || config.siglip ? 0 : 1);
   for (int64_t i = 0; i < blocks; ++i)
     units_.push_back(std::make_unique<Block>(config, "transformer." + std::to_string(i)));
-  const int64_t patches = config.rows() - 1;
-  net::declare_frozen(units_, {{net::sizes_of(patches, 3 * config.patch * config.patch)}, {}}, config.rows());
+  if (config.siglip) units_.push_back(std::make_unique<LastNorm>(config));
+  net::declare_frozen(units_, {{net::sizes_of(config.patches(), 3 * config.patch * config.patch)}, {}}, config.rows());
 }
 
 Tensor ClipVision::preprocess(const Tensor& picture) const {
   check_internal(picture.dim() == 3 && picture.size(0) == 3, "models.clip", "a picture is [3, H, W]");
+  if (config_.siglip) return squared(picture).permute({2, 0, 1}).to(at::kFloat).mul_(1.0 / 255).sub_(0.5).div_(0.5);
   const int64_t side = config_.image_size;
   const Tensor square = at::upsample_bicubic2d(picture.to(at::kFloat).unsqueeze(0), {side, side},
                                                /*align_corners=*/false, std::nullopt, std::nullopt);
   return (square[0] * 0.5 + 0.5 - per_colour(config_.mean)) / per_colour(config_.deviation);
+}
+
+Tensor cut_to_bytes(const Tensor& pixels) {
+  return ((pixels.to(at::kFloat) + 1) / 2 * 255).clamp_(0, 255).to(at::kByte);
+}
+
+Tensor ClipVision::squared(const Tensor& picture) const {
+  const Tensor bytes = picture.scalar_type() == at::kByte ? picture : cut_to_bytes(picture);
+  return resized(bytes.permute({1, 2, 0}), config_.image_size, config_.image_size, Filter::bicubic);
 }
 
 net::Batch ClipVision::pack(const std::vector<Tensor>& pixels) const {
@@ -79,7 +102,8 @@ net::Batch ClipVision::pack(const std::vector<Tensor>& pixels) const {
   std::vector<Tensor> all;
   const int64_t n = config_.side(), p = config_.patch;
   for (const Tensor& picture : pixels) {
-    all.push_back(picture.reshape({3, n, p, n, p}).permute({1, 3, 0, 2, 4}).reshape({n * n, 3 * p * p}));
+    const Tensor whole = picture.narrow(1, 0, n * p).narrow(2, 0, n * p);
+    all.push_back(whole.reshape({3, n, p, n, p}).permute({1, 3, 0, 2, 4}).reshape({n * n, 3 * p * p}));
     batch.tokens.offsets.push_back(batch.tokens.offsets.back() + rows());
   }
   batch.inputs = {at::cat(all).to(at::kFloat)};
@@ -88,7 +112,7 @@ net::Batch ClipVision::pack(const std::vector<Tensor>& pixels) const {
 
 std::string ClipVision::fingerprint() const {
   const Config& c = config_;
-  std::string text = "clip";
+  std::string text = c.siglip ? "siglip" : "clip";
   for (const int64_t size : {c.image_size, c.patch, c.dim, c.mlp_dim, c.num_heads, c.num_layers})
     text += "-" + std::to_string(size);
   return text;
@@ -106,7 +130,7 @@ void ClipVision::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t
 const std::vector<NamePattern>& hf_names() {
   static const std::vector<NamePattern> table = {
       {"visual.cls_embedding", "embeddings.class_embedding"},
-      {"visual.patch_embedding.weight", "embeddings.patch_embedding.weight"},
+      {"visual.patch_embedding.*", "embeddings.patch_embedding.*"},
       {"visual.pos_embedding", "embeddings.position_embedding.weight"},
       {"visual.pre_norm.*", "pre_layrnorm.*"},  // sic
       {"visual.post_norm.*", "post_layernorm.*"},
@@ -136,12 +160,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string model_of(const Shapes& official) {
+std::string model_of(const Shapes& official, bool siglip) {
   for (const auto& [name, config] : presets())
-    if (config.dim == size_of(official, "visual.patch_embedding.weight", 0) &&
+    if (config.siglip == siglip && config.dim == size_of(official, "visual.patch_embedding.weight", 0) &&
         config.mlp_dim == size_of(official, "visual.transformer.0.mlp.0.weight", 0))
       return name;
-  return "clip-vision";
+  return siglip ? "siglip" : "clip-vision";
 }
 
 Json config_json(const ConfigSource& source) {
@@ -182,6 +206,23 @@ Json config_json(const ConfigSource& source) {
   return out;
 }
 
+Json siglip_json(const ConfigSource& source) {
+  Config c = config_of(source.size.shapes, source.file);
+  Json out = source.given.base("hidden_size");
+  c.num_heads = source.given.get<int64_t>("num_attention_heads", "num_attention_heads", c.num_heads);
+  out.update(Json{{"architectures", {"SiglipVisionModel"}},
+                  {"model_type", "siglip_vision_model"},
+                  {"hidden_size", c.dim},
+                  {"intermediate_size", c.mlp_dim},
+                  {"num_hidden_layers", c.num_layers},
+                  {"num_attention_heads", c.num_heads},
+                  {"image_size", source.given.get<int64_t>("image_size", "image_size", c.image_size)},
+                  {"patch_size", c.patch},
+                  {"hidden_act", "gelu_pytorch_tanh"},
+                  {"layer_norm_eps", source.given.get<double>("layer_norm_eps", "layer_norm_eps", c.eps)}});
+  return out;
+}
+
 }  // namespace
 
 WeightForm weight_form() {
@@ -191,8 +232,21 @@ WeightForm weight_form() {
           .variant = {},
           .marks = {"visual.patch_embedding.weight", "visual.pre_norm.weight", "visual.transformer.0.norm1.weight"},
           .names = {.diffusers = {hf_names()}},
-          .refine = [](const Shapes& official, Identity& identity) { identity.model = model_of(official); },
+          .refine = [](const Shapes& official, Identity& identity) { identity.model = model_of(official, false); },
           .config = config_json,
+          .config_marks = {"image_size"}};
+}
+
+/// All programs have transformers' names for it.
+WeightForm siglip_weight_form() {
+  return {.kind = ModelKind::image_encoder,
+          .title = {},
+          .model = "siglip",
+          .variant = {},
+          .marks = {"visual.patch_embedding.bias", "visual.post_norm.weight", "visual.transformer.0.norm1.weight"},
+          .names = {.diffusers = {hf_names()}},
+          .refine = [](const Shapes& official, Identity& identity) { identity.model = model_of(official, true); },
+          .config = siglip_json,
           .config_marks = {"image_size"}};
 }
 

@@ -1,5 +1,6 @@
 #include "tessera/models/encoders/configs.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/models/common/config_reader.h"
@@ -90,6 +91,60 @@ Config parse_config(std::string_view text, const std::string& file) {
 
 }  // namespace tessera::models::gemma2
 
+namespace tessera::models::qwen2 {
+
+namespace {
+
+/// The rotary embedding, in a field of its own or beside the sizes; of sections for time, height and width, which are one
+/// for text.
+double theta_of(const ConfigReader& json, double absent) {
+  const ConfigReader rope = json.inner("rope_parameters"), scaling = json.inner("rope_scaling");
+  for (const ConfigReader* of : {&rope, &scaling}) {
+    for (const char* key : {"rope_type", "type"})
+      if (const std::string type = of->text(key, "default"); type != "default" && type != "mrope")
+        of->fail(std::string(key) + " is '" + type + "', supported are default and mrope");
+    of->without_effect({"mrope_section"});
+  }
+  return rope.real("rope_theta", json.real("rope_theta", absent));
+}
+
+}  // namespace
+
+Config parse_config(std::string_view text, const std::string& file) {
+  const ConfigReader all(text, file), part = all.inner("text_config");
+  const ConfigReader& json = part.has("hidden_size") ? part : all;
+  const std::string type = json.text("model_type", "qwen2_5_vl_text");
+  constexpr std::string_view kTypes[] = {"qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"};
+  if (std::ranges::find(kTypes, type) == std::end(kTypes))
+    json.fail("model_type is '" + type + "', supported is qwen2_5_vl_text");
+  json.expect("hidden_act", "silu");
+  json.expect("use_sliding_window", false);
+  json.without_effect({"attention_dropout", "max_position_embeddings", "max_window_layers", "sliding_window",
+                       "initializer_range", "pad_token_id", "bos_token_id", "eos_token_id", "use_cache",
+                       "tie_word_embeddings", "torch_dtype", "dtype", "transformers_version"});
+  Config c;
+  c.vocab_size = json.size("vocab_size");
+  c.dim = json.size("hidden_size");
+  c.dim_ffn = json.size("intermediate_size");
+  c.num_layers = json.size("num_hidden_layers");
+  c.num_heads = json.size("num_attention_heads");
+  c.num_kv_heads = json.size("num_key_value_heads", c.num_heads);
+  c.rope_theta = theta_of(json, c.rope_theta);
+  c.eps = json.real("rms_norm_eps", c.eps);
+  json.expect("layer_types", std::vector<std::string>(static_cast<size_t>(c.num_layers), "full_attention"));
+  if (c.num_layers < 3) json.fail("two layers or fewer: the hidden states are those before the last two");
+  if (c.dim % c.num_heads != 0 || c.head_dim() % 2 != 0)
+    json.fail("hidden_size " + std::to_string(c.dim) + " does not divide into " + std::to_string(c.num_heads) +
+              " heads with both halves of rotary pairs");
+  json.expect("head_dim", c.head_dim());
+  if (c.num_heads % c.num_kv_heads != 0)
+    json.fail("num_attention_heads " + std::to_string(c.num_heads) + " is not a multiple of num_key_value_heads " +
+              std::to_string(c.num_kv_heads));
+  return c;
+}
+
+}  // namespace tessera::models::qwen2
+
 namespace tessera::models::clip_text {
 
 Config parse_config(std::string_view text, const std::string& file) {
@@ -143,9 +198,22 @@ Config parse_official(const ConfigReader& json) {
   return c;
 }
 
+/// SigLIP's tower of these sizes, whose pictures are numbers in [-1, 1].
+Config siglip(Config sizes = {}) {
+  sizes.siglip = true;
+  sizes.eps = 1e-6;
+  sizes.mean = sizes.deviation = {0.5, 0.5, 0.5};
+  return sizes;
+}
+
 Config parse_hf(const ConfigReader& json) {
-  json.expect("hidden_act", "gelu");  // OpenAI's own towers have quick_gelu
   Config c;
+  if (json.text("model_type", "") == "siglip_vision_model") {
+    c = siglip();
+    json.expect("num_channels", 3);
+    json.without_effect({"attention_dropout", "vision_use_head"});
+  }
+  json.expect("hidden_act", c.siglip ? "gelu_pytorch_tanh" : "gelu");  // OpenAI's own towers have quick_gelu
   c.dim = json.size("hidden_size");
   c.mlp_dim = json.size("intermediate_size");
   c.num_heads = json.size("num_attention_heads");
@@ -162,13 +230,13 @@ Config parse_config(std::string_view text, const std::string& file) {
   Config c = json.has("hidden_size") ? parse_hf(json) : parse_official(json);
   c.image_size = json.size("image_size", c.image_size);
   c.patch = json.size("patch_size", c.patch);
-  if (c.image_size % c.patch != 0)
+  if (c.siglip ? c.image_size < c.patch : c.image_size % c.patch != 0)
     json.fail("image_size " + std::to_string(c.image_size) + " is not a multiple of patch_size " +
               std::to_string(c.patch));
   if (c.dim % c.num_heads != 0)
     json.fail("a width of " + std::to_string(c.dim) + " does not divide into " + std::to_string(c.num_heads) +
               " heads");
-  if (c.num_layers < 2) json.fail("one layer: the features are those of the last layer but one");
+  if (!c.siglip && c.num_layers < 2) json.fail("one layer: the features are those of the last layer but one");
   return c;
 }
 
@@ -181,7 +249,8 @@ Config config_of(const std::map<std::string, std::vector<int64_t>>& official, co
         "give models_clip_open-clip-xlm-roberta-large-vit-huge-14.pth or the image_encoder/ of a diffusers folder");
     return found->second[dim];
   };
-  Config c;
+  const bool classless = !official.contains("visual.cls_embedding") && official.contains("visual.post_norm.weight");
+  Config c = classless ? siglip() : Config{};
   c.dim = size("visual.patch_embedding.weight", 0);
   c.patch = size("visual.patch_embedding.weight", 2);
   c.mlp_dim = size("visual.transformer.0.mlp.0.weight", 0);
@@ -190,15 +259,20 @@ Config config_of(const std::map<std::string, std::vector<int64_t>>& official, co
   check_input(dims >= 2 && positions->second[dims - 2] >= 1, "models.clip",
               file + ": visual.pos_embedding is missing, or has another form than [1, rows, dim]");
   const int64_t rows = positions->second[dims - 2];
-  const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(rows - 1))));
-  check_input(side * side + 1 == rows, "models.clip",
-              file + ": " + std::to_string(rows) + " positions are not one and a square's");
+  const int64_t first = c.siglip ? 0 : 1;
+  const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(rows - first))));
+  check_input(
+      side * side + first == rows, "models.clip",
+      file + ": " + std::to_string(rows) + " positions are not " + (first > 0 ? "one and " : "") + "a square's");
   c.image_size = side * c.patch;
   c.num_layers = 0;
   while (official.count("visual.transformer." + std::to_string(c.num_layers) + ".norm1.weight")) ++c.num_layers;
   c.num_heads = c.dim % 80 == 0 ? c.dim / 80 : 1;
-  for (const auto& [name, preset] : presets())
-    if (preset.dim == c.dim) c.num_heads = preset.num_heads;
+  for (const auto& [name, preset] : presets()) {
+    if (preset.dim != c.dim || preset.siglip != c.siglip) continue;
+    c.num_heads = preset.num_heads;
+    if (preset.side() == side && preset.patch == c.patch) c.image_size = preset.image_size;  // with what is not seen
+  }
   return c;
 }
 
@@ -206,6 +280,8 @@ const std::vector<std::pair<std::string, Config>>& presets() {
   static const std::vector<std::pair<std::string, Config>> table = {
       {"clip-vit-h", {}},
       {"clip-demo", {.image_size = 28, .dim = 24, .mlp_dim = 48, .num_heads = 2, .num_layers = 3}},
+      {"siglip-so400m", siglip({.image_size = 384, .dim = 1152, .mlp_dim = 4304, .num_heads = 16, .num_layers = 27})},
+      {"siglip-demo", siglip({.image_size = 30, .dim = 20, .mlp_dim = 40, .num_heads = 2, .num_layers = 2})},
   };
   return table;
 }

@@ -53,6 +53,27 @@ Config parse_config(std::string_view json, const std::string& file);
 
 }  // namespace tessera::models::gemma2
 
+namespace tessera::models::qwen2 {
+
+/// Defaults are those of Qwen2.5-VL 7B's text part (7,070,619,136 parameters).
+struct Config {
+  int64_t vocab_size = 152064;
+  int64_t dim = 3584;
+  int64_t dim_ffn = 18944;
+  int64_t num_layers = 28;
+  int64_t num_heads = 28;
+  int64_t num_kv_heads = 4;
+  double rope_theta = 1e6;
+  double eps = 1e-6;
+
+  int64_t head_dim() const { return dim / num_heads; }
+};
+
+/// transformers' config.json, of the text part or with it inside. Throws UserError (input).
+Config parse_config(std::string_view json, const std::string& file);
+
+}  // namespace tessera::models::qwen2
+
 namespace tessera::models::clip_text {
 
 struct Config {
@@ -84,8 +105,12 @@ struct Config {
   std::array<double, 3> mean = {0.48145466, 0.4578275, 0.40821073};
   std::array<double, 3> deviation = {0.26862954, 0.26130258, 0.27577711};
 
-  int64_t side() const { return image_size / patch; }  ///< patches
-  int64_t rows() const { return 1 + side() * side(); }
+  /// SigLIP: no class token, no norm before the blocks and one behind all of them, the other GELU.
+  bool siglip = false;
+
+  int64_t side() const { return image_size / patch; }  ///< patches; what is left of a row is not seen
+  int64_t patches() const { return side() * side(); }
+  int64_t rows() const { return (siglip ? 0 : 1) + patches(); }
   bool operator==(const Config&) const = default;
 };
 
@@ -96,7 +121,7 @@ Config parse_config(std::string_view json, const std::string& file);
 /// for 80 channels, as no shape depends on it. Throws UserError (input) naming `file` if this is no CLIP image tower.
 Config config_of(const std::map<std::string, std::vector<int64_t>>& official, const std::string& file);
 
-/// "clip-vit-h" is the released one, "clip-demo" a tiny one for runs without weights.
+/// "clip-vit-h" and "siglip-so400m" are released ones, "clip-demo" and "siglip-demo" tiny ones for runs without weights.
 const std::vector<std::pair<std::string, Config>>& presets();
 
 }  // namespace tessera::models::clip

@@ -57,41 +57,18 @@ class Block final : public net::Unit {
     return ctx.linear(site, x, {.out = out, .bias = false});
   }
 
-  /// [n, n], added to scores, which are capped: nothing is left of the keys that a query does not see.
-  Tensor mask(int64_t n, const Tensor& like) const {
-    constexpr double kNothing = -1e9;
-    const Tensor place = at::arange(n, like.options().dtype(at::kLong));
-    const Tensor ahead = place.unsqueeze(0) - place.unsqueeze(1);  // [query, key]
-    const Tensor later = ahead > 0, hidden = window_ > 0 ? later.bitwise_or(ahead <= -window_) : later;
-    return hidden.to(like.options()).mul_(kNothing);
-  }
-
-  /// One prompt: q [n, heads * d], k and v [n, kv_heads * d], which groups of heads share.
-  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
-    const int64_t n = q.size(0), shared = c_.num_kv_heads, d = c_.head_dim;
-    const auto keys = [&](const Tensor& x) { return x.view({n, shared, d}).transpose(0, 1); };  // [shared, n, d]
-    const Tensor queries = q.view({n, shared, -1, d}).permute({1, 2, 0, 3});                    // [shared, group, n, d]
-    const int64_t group = queries.size(1);
-    Tensor scores = at::matmul(queries.reshape({shared, group * n, d}), keys(k).transpose(1, 2));
-    scores = at::tanh(scores * (1 / (std::sqrt(c_.query_pre_attn_scalar) * c_.score_cap))) * c_.score_cap;
-    scores = scores.view({shared, group, n, n}) + mask(n, q);
-    const Tensor mixed = at::matmul(at::softmax(scores, -1).view({shared, group * n, n}), keys(v));
-    return mixed.view({shared, group, n, d}).permute({2, 0, 1, 3}).reshape({n, -1});
-  }
-
   Tensor attention(Context& ctx, const Tensor& y) const {
     const auto turned = [&](const char* site, int64_t heads) {
       return ctx.rope(site, linear(ctx, site, y, heads * c_.head_dim), heads, net::RopeStyle::half_split);
     };
     const Tensor q = turned("self_attn.q_proj", c_.num_heads), k = turned("self_attn.k_proj", c_.num_kv_heads);
     const Tensor v = linear(ctx, "self_attn.v_proj", y, c_.num_kv_heads * c_.head_dim);
-    const auto& offsets = ctx.tokens().offsets;
-    std::vector<Tensor> prompts;
-    for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-      const auto cut = [&](const Tensor& x) { return x.slice(0, offsets[s], offsets[s + 1]); };
-      prompts.push_back(attend(cut(q), cut(k), cut(v)));
-    }
-    return linear(ctx, "self_attn.o_proj", prompts.size() == 1 ? prompts[0] : at::cat(prompts), c_.dim);
+    const CausalForm form{.kv_heads = c_.num_kv_heads,
+                          .head_dim = c_.head_dim,
+                          .divisor = std::sqrt(c_.query_pre_attn_scalar),
+                          .cap = c_.score_cap,
+                          .window = window_};
+    return linear(ctx, "self_attn.o_proj", causal_attention(ctx.tokens().offsets, q, k, v, form), c_.dim);
   }
 
   const Config c_;
@@ -135,16 +112,7 @@ Gemma2::Gemma2(const Config& config) : config_(config) {
 
 net::Batch Gemma2::pack(const std::vector<std::vector<int64_t>>& prompts) const {
   net::Batch batch = pack_prompts(prompts, config_.vocab_size, "gemma2.pack");
-  std::vector<double> places;
-  for (const auto& ids : prompts)
-    for (size_t i = 0; i < ids.size(); ++i) places.push_back(static_cast<double>(i));
-  const int64_t half = config_.head_dim / 2;
-  const Tensor exponents = at::arange(half, at::kDouble) / static_cast<double>(half);
-  // fp32 as in the reference, which multiplies fp32 places and frequencies
-  const Tensor frequencies = at::pow(config_.rope_theta, exponents).reciprocal().to(at::kFloat);
-  const Tensor angles = at::outer(at::tensor(places, at::kDouble).to(at::kFloat), frequencies);
-  batch.tokens.cos = angles.cos();
-  batch.tokens.sin = angles.sin();
+  add_rotations(batch, config_.head_dim, config_.rope_theta);
   return batch;
 }
 
@@ -169,18 +137,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The layers that the names count.
-int64_t layers_of(const Shapes& official) {
-  int64_t count = 0;
-  while (official.count("layers." + std::to_string(count) + ".self_attn.q_proj.weight") > 0) ++count;
-  return count;
-}
-
 const std::pair<std::string, Config>* preset_of(const Shapes& official) {
   for (const auto& preset : presets())
     if (preset.second.vocab_size == size_of(official, "embed_tokens.weight", 0) &&
         preset.second.dim == size_of(official, "embed_tokens.weight", 1) &&
-        preset.second.num_layers == layers_of(official))
+        preset.second.num_layers == count_blocks(official))
       return &preset;
   return nullptr;
 }
@@ -204,7 +165,7 @@ Json config_json(const ConfigSource& source) {
                   {"vocab_size", size("embed_tokens.weight", 0)},
                   {"hidden_size", size("embed_tokens.weight", 1)},
                   {"intermediate_size", size("layers.0.mlp.up_proj.weight", 0)},
-                  {"num_hidden_layers", layers_of(size.shapes)},
+                  {"num_hidden_layers", count_blocks(size.shapes)},
                   {"num_attention_heads", size("layers.0.self_attn.q_proj.weight", 0) / head},
                   {"num_key_value_heads", size("layers.0.self_attn.k_proj.weight", 0) / head},
                   {"head_dim", head},
@@ -237,19 +198,9 @@ WeightForm weight_form() {
 
 namespace {
 
-net::Batch pack_case(const net::TextEncoder& encoder, const CaseTensors& file) {
-  return encoder.pack(real_tokens(file.tensor("in.input_ids"), file.tensor("in.attention_mask")));
-}
-
-/// `rows` [T, dim] of the tokens with mask 1; the case has zeros for the others.
-Tensor case_state(const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& rows) {
-  const net::Batch batch = pack_case(encoder, file);
-  return padded_rows(rows, batch.tokens.offsets, file.tensor("in.input_ids").size(1));
-}
-
 NamedTensors case_results(const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& hidden,
                           const std::function<Tensor(const std::string& name)>&) {
-  return {{"out.last_hidden_state", case_state(encoder, file, hidden)}};
+  return {{"out.last_hidden_state", masked_rows(encoder, file, hidden)}};
 }
 
 }  // namespace
@@ -264,10 +215,10 @@ TextEncoderMake text_encoder() {
           },
           .weights = weight_form(),
           .verify = {.kind = "gemma2",
-                     .pack = pack_case,
+                     .pack = pack_masked,
                      .results = case_results,
                      .prompts = "sana_prompt",
-                     .state = case_state}};
+                     .state = masked_rows}};
 }
 
 }  // namespace tessera::models::gemma2

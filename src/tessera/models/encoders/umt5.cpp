@@ -125,6 +125,28 @@ const std::vector<std::pair<std::string, Config>>& t5_presets() {
   return table;
 }
 
+const std::vector<std::pair<std::string, Config>>& byt5_presets() {
+  static const std::vector<std::pair<std::string, Config>> table = {
+      {"byt5-glyph",
+       {.vocab_size = 1510,
+        .dim = 1472,
+        .dim_attn = 384,
+        .dim_ffn = 3584,
+        .num_heads = 6,
+        .num_layers = 12,
+        .shared_positions = true}},
+      {"byt5-demo",
+       {.vocab_size = 384,
+        .dim = 32,
+        .dim_attn = 16,
+        .dim_ffn = 48,
+        .num_heads = 2,
+        .num_layers = 2,
+        .shared_positions = true}},
+  };
+  return table;
+}
+
 Tensor relative_buckets(int64_t n, const Config& c, const Tensor& like) {
   // Half of the buckets are for keys after the query. In each half, one half is for exact small distances, the other
   // one is logarithmic.
@@ -179,7 +201,7 @@ std::string Umt5::fingerprint() const {
 std::string Umt5::foreign_name(const std::string& name, const std::string& naming) const {
   if (naming == "official") return name;
   if (naming == "hf-embed-tokens" && name == "token_embedding.weight") return "encoder.embed_tokens.weight";
-  return rename(hf_names(), name);
+  return naming == "hf-encoder" ? to_foreign(encoder_names(), name) : rename(hf_names(), name);
 }
 
 void Umt5::initialise(const plan::ParamSpec& param, uint64_t seed, int64_t first, int64_t count, float* out) const {
@@ -204,12 +226,19 @@ const std::vector<NamePattern>& hf_names() {
   return table;
 }
 
+const KeyMap& encoder_names() {
+  static const KeyMap map = {hf_names(), {{"shared.weight", "embed_tokens.weight"}, {"encoder.*", "*"}}};
+  return map;
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 std::string model_of(const Shapes& official, bool shared_positions) {
-  for (const auto& [name, config] : shared_positions ? t5_presets() : presets())
+  std::vector<std::pair<std::string, Config>> known = shared_positions ? t5_presets() : presets();
+  if (shared_positions) known.insert(known.end(), byt5_presets().begin(), byt5_presets().end());
+  for (const auto& [name, config] : known)
     if (config.vocab_size == size_of(official, "token_embedding.weight", 0) &&
         config.dim == size_of(official, "token_embedding.weight", 1) && config.num_layers == count_blocks(official))
       return name;
@@ -282,11 +311,13 @@ WeightForm weight_form() {
 WeightForm t5_weight_form() {
   WeightForm form = weight_form();
   form.title = "T5", form.model = "t5";
+  form.names.official = encoder_names();
   form.marks.pop_back();
   form.refine = [](const Shapes& official, Identity& identity) { identity.model = model_of(official, true); };
   form.config = [](const ConfigSource& source) {
-    Json out = config_json(source);
-    if (!source.diffusers) return out;
+    ConfigSource ours = source;
+    ours.diffusers = true;
+    Json out = config_json(ours);
     out["_class_name"] = "T5EncoderModel", out["architectures"] = {"T5EncoderModel"}, out["model_type"] = "t5";
     out.erase("scalable_attention");
     return out;
@@ -357,6 +388,22 @@ TextEncoderMake t5_text_encoder() {
                      .state = [](const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& rows) {
                        return both_of(encoder, file, rows)[0];
                      }}};
+}
+
+TextEncoderMake byt5_text_encoder() {
+  return {.presets = [] { return names_of(byt5_presets()); },
+          .from_preset = [](const std::string& preset) -> std::unique_ptr<net::TextEncoder> {
+            return std::make_unique<Umt5>(find_named(byt5_presets(), "text encoder", preset));
+          },
+          .from_json = from_json,
+          .weights = t5_weight_form(),
+          .verify = {.kind = "byt5",
+                     .pack = pack_masked,
+                     .results = [](const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& hidden,
+                                   const std::function<Tensor(const std::string& name)>&) -> NamedTensors {
+                       return {{"out.last_hidden_state", masked_rows(encoder, file, hidden)}};
+                     },
+                     .state = masked_rows}};
 }
 
 TextEncoderMake text_encoder() {

@@ -1,6 +1,6 @@
 #pragma once
 // The UMT5 encoder, forward only: T5 1.1 (Raffel et al. 2020, with a gated GELU) with a table of relative positions in
-// every layer; and T5 1.1 itself, whose layers share that of the first.
+// every layer; and T5 1.1 itself, whose layers share that of the first; and byT5, which is T5 1.1 over bytes.
 //
 //   Umt5 encoder(preset);
 //   net::Batch batch = encoder.pack({{17, 402, 1}});          // ids with the end token, unpadded
@@ -15,6 +15,7 @@ namespace tessera::models::umt5 {
 
 const std::vector<std::pair<std::string, Config>>& presets();
 const std::vector<std::pair<std::string, Config>>& t5_presets();
+const std::vector<std::pair<std::string, Config>>& byt5_presets();
 
 /// Bucket of key - query for every pair of n tokens: [n * n] int64, on the device of `like`.
 at::Tensor relative_buckets(int64_t n, const Config& config, const at::Tensor& like);
@@ -42,6 +43,8 @@ class Umt5 final : public net::TextEncoder {
 };
 
 const std::vector<NamePattern>& hf_names();
+/// Those of transformers' encoder alone, as files of another program that has it as a part.
+const KeyMap& encoder_names();
 
 WeightForm weight_form();
 WeightForm t5_weight_form();
@@ -49,5 +52,7 @@ WeightForm t5_weight_form();
 TextEncoderMake text_encoder();
 /// T5 1.1, whose layers share a table of positions.
 TextEncoderMake t5_text_encoder();
+/// byT5 with the tokens of colours and fonts that Glyph-SDXL-v2 adds.
+TextEncoderMake byt5_text_encoder();
 
 }  // namespace tessera::models::umt5

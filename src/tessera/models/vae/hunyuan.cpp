@@ -64,21 +64,6 @@ class KlLayers {
                            same_));
   }
 
-  /// Over the cells of a frame and of those before it.
-  static double mix_seen(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mixed, int64_t cells) {
-    const int64_t frames = q.size(2) / cells;
-    for (int64_t i = 0; i < frames; ++i) {
-      const Tensor to = mixed.narrow(2, i * cells, cells);
-      if (q.is_meta()) {  // the kernel's tiles are small
-        at::empty(to.sizes(), to.options());
-        break;
-      }
-      const auto seen = [&](const Tensor& all) { return all.narrow(2, 0, (i + 1) * cells); };
-      to.copy_(at::scaled_dot_product_attention(q.narrow(2, i * cells, cells), seen(k), seen(v)));
-    }
-    return static_cast<double>(cells) * static_cast<double>(cells) * static_cast<double>(frames * (frames + 1) / 2);
-  }
-
   /// Of a picture.
   static double mix_all(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& to, int64_t cells) {
     if (q.is_meta())

@@ -34,7 +34,10 @@ int64_t MapInput::frames() const {
 void MapInput::copy_frame(int64_t i, const Tensor& to) const {
   const int64_t at = time == Time::kept ? i : time == Time::doubled ? i / 2 : (i + 1) / 2;
   const Tensor frame = map.select(0, at);
-  if (norm.scale.defined()) {
+  if (channel_norm.defined()) {
+    Tensor y = channel_normed(frame, channel_norm);
+    to.copy_(at::silu_(y));
+  } else if (norm.scale.defined()) {
     Tensor y = at::addcmul(norm.shift, frame, norm.scale);
     to.copy_(at::silu_(y));
   } else if (doubled) {
@@ -299,14 +302,42 @@ Layer residual(const GroupNorm& form, const std::string& norm1, const Kernel& co
           }};
 }
 
+double mix_seen(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mixed, int64_t cells) {
+  const int64_t frames = q.size(2) / cells;
+  for (int64_t i = 0; i < frames; ++i) {
+    const Tensor to = mixed.narrow(2, i * cells, cells);
+    if (q.is_meta()) {  // the kernel's tiles are small
+      at::empty(to.sizes(), to.options());
+      break;
+    }
+    const auto seen = [&](const Tensor& all) { return all.narrow(2, 0, (i + 1) * cells); };
+    to.copy_(at::scaled_dot_product_attention(q.narrow(2, i * cells, cells), seen(k), seen(v)));
+  }
+  return static_cast<double>(cells) * static_cast<double>(cells) * static_cast<double>(frames * (frames + 1) / 2);
+}
+
+Tensor channel_normed(const Tensor& x, const Tensor& factor) {
+  const Tensor length = at::linalg_vector_norm(x, 2, at::IntArrayRef{-1}, /*keepdim=*/true).clamp_min_(1e-12);
+  return at::div(x, length).mul_(factor);
+}
+
 Layer attention(const GroupNorm& form, const std::string& norm, const std::array<std::string, 4>& sites,
                 int64_t channels, const std::vector<int64_t>& sides, Mix mix) {
+  const auto normed = [form, norm](LayerRunner& run, const Tensor& x) {
+    const Affine affine = run.norm(form, norm, x);
+    return at::addcmul(affine.shift, x, affine.scale);
+  };
+  return attention(ParameterList().norm(norm, channels), normed, sites, channels, sides, mix);
+}
+
+Layer attention(ParameterList norm, const std::function<Tensor(LayerRunner& run, const Tensor& x)>& normed,
+                const std::array<std::string, 4>& sites, int64_t channels, const std::vector<int64_t>& sides, Mix mix) {
   ParameterList parameters;
   for (const std::string& site : sites) parameters.kernel({site, channels, channels, sides});
-  return {parameters.norm(norm, channels).all, [form, norm, sites, mix](LayerRunner& run, const Tensor& x) {
+  parameters.all.insert(parameters.all.end(), norm.all.begin(), norm.all.end());
+  return {parameters.all, [normed, sites, mix](LayerRunner& run, const Tensor& x) {
             const int64_t c = x.size(3);
-            const Affine affine = run.norm(form, norm, x);
-            Tensor in = at::addcmul(affine.shift, x, affine.scale);
+            Tensor in = normed(run, x);
             const auto project = [&](const std::string& site) { return run.linear(site, in).view({1, 1, -1, c}); };
             Tensor q = project(sites[0]), k = project(sites[1]), v = project(sites[2]);
             in.reset();

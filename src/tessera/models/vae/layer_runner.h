@@ -52,6 +52,8 @@ struct MapInput {
   Affine norm = {};
   bool doubled = false;  ///< rows and columns
   Time time = Time::kept;
+  /// Of a norm over the channels of each cell, the factor of each; undefined: another norm or none.
+  Tensor channel_norm = {};
 
   int64_t frames() const;
   int64_t height() const { return map.size(1) * (doubled ? 2 : 1); }
@@ -192,8 +194,16 @@ Layer head(const GroupNorm& form, const std::string& norm, const Kernel& kernel,
 /// Norm, SiLU, conv, norm, SiLU, conv, added to the input, which goes through the shortcut where the channels change.
 Layer residual(const GroupNorm& form, const std::string& norm1, const Kernel& conv1, const std::string& norm2,
                const Kernel& conv2, const Kernel& shortcut, const ConvForm& conv = {});
+/// Over the cells of a frame and of those before it.
+double mix_seen(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mixed, int64_t cells);
+/// x / |x| times `factor`, of the channels of each cell.
+Tensor channel_normed(const Tensor& x, const Tensor& factor);
+
 /// Norm, one head, added to the input; `sites` of q, k, v and the result's projection, whose kernels have these sides.
 Layer attention(const GroupNorm& form, const std::string& norm, const std::array<std::string, 4>& sites,
                 int64_t channels, const std::vector<int64_t>& sides, Mix mix);
+/// The same behind another norm, which `normed` applies.
+Layer attention(ParameterList norm, const std::function<Tensor(LayerRunner& run, const Tensor& x)>& normed,
+                const std::array<std::string, 4>& sites, int64_t channels, const std::vector<int64_t>& sides, Mix mix);
 
 }  // namespace tessera::models

@@ -100,10 +100,16 @@ ReadWeight random_weights(const std::vector<Parameter>& parameters) {
 }
 
 StoredWeights::StoredWeights(const WeightSource& source, const std::vector<std::string>& marks,
-                             const std::string& naming)
+                             const std::string& naming, const KeyMap& diffusers)
     : source_(source) {
-  const auto same = [](const std::string& name, const std::string&) { return name; };
-  prefix_ = detect_naming(marks, same, {naming}, source.names, source.file).prefix;
+  const auto foreign = [&](const std::string& name, const std::string& to) {
+    return to == naming ? name : to_foreign(diffusers, name);
+  };
+  std::vector<std::string> namings = {naming};
+  if (!diffusers.empty()) namings.push_back("diffusers");
+  const Naming found = detect_naming(marks, foreign, namings, source.names, source.file);
+  prefix_ = found.prefix;
+  if (found.naming != naming) map_ = diffusers;
 }
 
 ShapeOf StoredWeights::shapes() const {
@@ -118,7 +124,9 @@ void StoredWeights::expect(const std::vector<Parameter>& parameters, const std::
 }
 
 ReadWeight StoredWeights::reader() const {
-  return [prefix = prefix_, read = source_.read](const std::string& name) { return read(prefix + name); };
+  return [prefix = prefix_, map = map_, read = source_.read](const std::string& name) {
+    return read(prefix + to_foreign(map, name));
+  };
 }
 
 }  // namespace tessera::models

@@ -73,14 +73,16 @@ Tensor random_tensor(const std::string& name, const std::vector<int64_t>& shape)
 /// Such tensors for all of these parameters.
 ReadWeight random_weights(const std::vector<Parameter>& parameters);
 
-/// The tensors of a file that calls them as the code does, behind a prefix that all share.
+/// The tensors of a file that calls them as the code does, or as diffusers does, behind a prefix that all share.
 class StoredWeights {
  public:
-  /// `marks` tell the prefix. Throws UserError (input) where the file has none of them.
-  StoredWeights(const WeightSource& source, const std::vector<std::string>& marks, const std::string& naming);
+  /// `marks` tell the prefix, and which names they are where `diffusers` has others. Throws UserError (input) where the
+  /// file has none of them.
+  StoredWeights(const WeightSource& source, const std::vector<std::string>& marks, const std::string& naming,
+                const KeyMap& diffusers = {});
 
   /// What the file calls it.
-  std::string full(const std::string& name) const { return prefix_ + name; }
+  std::string full(const std::string& name) const { return prefix_ + to_foreign(map_, name); }
   ShapeOf shapes() const;  ///< while this lives
   /// Throws UserError (input) where one is missing or of another shape: these are not weights of `title`.
   void expect(const std::vector<Parameter>& parameters, const std::string& title) const;
@@ -89,6 +91,7 @@ class StoredWeights {
  private:
   const WeightSource& source_;
   std::string prefix_;
+  KeyMap map_;  // empty: the code's own names
 };
 
 }  // namespace tessera::models

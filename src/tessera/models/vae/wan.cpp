@@ -35,8 +35,7 @@ Tensor causal(LayerRunner& run, const std::string& site, Tensor x, at::IntArrayR
 Tensor norm(LayerRunner& run, const std::string& site, const Tensor& x) {
   run.now().stream(5 * x.numel(), 3);
   const double root = std::sqrt(static_cast<double>(x.size(3)));
-  const Tensor length = at::linalg_vector_norm(x, 2, at::IntArrayRef{3}, /*keepdim=*/true).clamp_min_(1e-12);
-  return at::div(x, length).mul_(run.weight(site + ".gamma").flatten() * root);
+  return channel_normed(x, run.weight(site + ".gamma").flatten() * root);
 }
 
 Tensor norm_silu(LayerRunner& run, const std::string& site, Tensor x) {

@@ -143,10 +143,12 @@ CaseResults verify_vae(const CaseContext& context);
 CaseResults verify_pictures(const CaseContext& context);
 CaseResults verify_clips(const CaseContext& context);
 CaseResults verify_clip_vision(const CaseContext& context);
+CaseResults verify_siglip(const CaseContext& context);
 CaseResults verify_optimiser(const CaseContext& context);
 CaseResults verify_ema(const CaseContext& context);
 CaseResults verify_adam8bit(const CaseContext& context);
 CaseResults verify_tokenizers(const CaseContext& context);
+CaseResults verify_qwen_tokenizer(const CaseContext& context);
 CaseResults verify_aspect_ratios(const CaseContext& context);
 CaseResults verify_published_shapes(const CaseContext& context);
 CaseResults verify_grad_scaler(const CaseContext& context);
@@ -169,6 +171,9 @@ CaseResults verify_inputs(const CaseContext& context, const models::InputCase& k
 CaseResults verify_denoiser(const CaseContext& context, const models::DenoiserCase& kind);
 CaseResults verify_text_encoder(const CaseContext& context, const models::TextEncoderMake& make);
 CaseResults verify_prompts(const CaseContext& context, const models::TextEncoderMake& make);
+/// The prompts that a case of an encoder has beside its own tensors: conversations, and what is written in quotes.
+void check_prompts(const CaseContext& context, const models::TextEncoderMake& make, CaseFile& file);
+CaseResults check_glyphs(const CaseContext& context);  ///< their texts and tokens alone
 CaseResults verify_audio_encoder(const CaseContext& context, const models::AudioEncoderMake& make);
 
 }  // namespace tessera::tools

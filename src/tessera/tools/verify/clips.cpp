@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/job/codec.h"
+#include "tessera/models/common/config_reader.h"
 #include "tessera/tools/verify/case.h"
 
 namespace tessera::tools {
@@ -38,6 +39,24 @@ int64_t config_number(const CaseContext& context, const Settings& of, const char
   return value.get<int64_t>();
 }
 
+/// Pixels that tiles share by a factor. Tiles of pixels and of latents are given apart, and each takes its whole part of
+/// the factor: what does not come to the same cells is no grid of ours.
+int64_t shared_by_factor(const CaseContext& context, const Settings& given, const std::string& side, int64_t pixels,
+                         int64_t cell) {
+  const std::string key = "tile_latent_min_" + side;
+  const int64_t latents = config_number(context, given, key.c_str());
+  const double factor = given.at("tile_overlap_factor").get<double>();
+  const auto part = [](int64_t of, double times) { return static_cast<int64_t>(static_cast<double>(of) * times); };
+  const int64_t shared = part(latents, factor);
+  const bool same = latents * cell == pixels && part(pixels, factor) == shared * cell &&
+                    part(pixels, 1 - factor) == pixels - shared * cell && part(latents, 1 - factor) == latents - shared;
+  check_input(same, "verify",
+              (context.folder / "config.json").string() + ": _tiling: tiles of " + std::to_string(pixels) +
+                  " pixels and " + std::to_string(latents) + " latent cells that share " + std::to_string(factor) +
+                  " of each are not the same tiles of whole cells, which this build has");
+  return shared * cell;
+}
+
 }  // namespace
 
 Tiling diffusers_tiling(const CaseContext& context) {
@@ -49,6 +68,12 @@ Tiling diffusers_tiling(const CaseContext& context) {
   Tiling tiling;
   tiling.size = config_number(context, given, "tile_sample_min_height");
   tiling.width = config_number(context, given, "tile_sample_min_width");
+  if (given.contains("tile_overlap_factor")) {
+    const auto cell = config_number(context, context.config, "spatial_compression_ratio");
+    tiling.overlap = shared_by_factor(context, given, "height", tiling.size, cell);
+    tiling.width_overlap = shared_by_factor(context, given, "width", tiling.width, cell);
+    return tiling;
+  }
   tiling.overlap = shared(tiling.size, "tile_sample_stride_height");
   tiling.width_overlap = shared(tiling.width, "tile_sample_stride_width");
   if (given.contains("tile_sample_min_num_frames")) {
@@ -59,6 +84,14 @@ Tiling diffusers_tiling(const CaseContext& context) {
 }
 
 namespace {
+
+/// Latents of a denoiser, and what is made of a clip's moments beside them.
+std::vector<Row> scaled_rows(const CaseContext& context) {
+  const Tiling tiling = diffusers_tiling(context);
+  return {{"in.video", "out.moments", "in.latent", "out.decoded", tiling, true},
+          {"in.image", "out.image_moments", "in.image_latent", "out.image_decoded", tiling, true},
+          {"in.video", "out.untiled_moments", "in.image_latent", "out.untiled_image_decoded", {}, true}};
+}
 
 std::vector<Row> named_rows(const CaseContext& context) {
   const Tiling tiling = diffusers_tiling(context), time = {0, 0, tiling.frames, tiling.shared_frames};
@@ -162,6 +195,45 @@ void check_stages(const models::TwoStageVae& vae, CaseFile& file, const Row& row
                each(file.tensor(row.latent), [&](const at::Tensor& z) { return vae.decode_frames(z, frames); }), bound);
 }
 
+/// out.latent and the like, with out.moments.
+void check_latents(const models::VideoVae& vae, CaseFile& file, const std::function<double(double)>& bound) {
+  const at::Tensor video = file.tensor("in.video");
+  const auto moments_of = [&](const at::Tensor& clip) {
+    const models::Posterior p = vae.posterior(clip);
+    return at::cat({p.mean, p.log_variance});
+  };
+  const at::Tensor moments = each(video, moments_of);
+  const at::Tensor mean = vae.latent_mean().view({-1, 1, 1, 1}), deviation = vae.latent_std().view({-1, 1, 1, 1});
+  const auto encoded = [&](const at::Tensor& clip) { return vae.encode(clip); };
+  const auto check = [&](const std::string& name, const std::function<at::Tensor()>& value) {
+    if (file.has(name)) file.compare(name, value(), bound);
+  };
+  check("out.mean", [&] { return moments.chunk(2, 1)[0]; });
+  check("out.logvar", [&] { return moments.chunk(2, 1)[1].clamp(-30, 20); });
+  check("out.latent", [&] { return each(video, encoded); });
+  check("out.sampled_latent", [&] { return (sampled(moments, file.tensor("in.noise")) - mean) / deviation; });
+  check("out.first_frame_moments", [&] { return each(video.narrow(2, 0, 1), moments_of); });
+  check("out.image_latent", [&] { return each(file.tensor("in.image"), encoded); });
+}
+
+/// Weights, and the config.json of their names.
+constexpr std::pair<const char*, const char*> kClipWeights[] = {{"model.safetensors", "config.json"},
+                                                                {"original.safetensors", "original_config.json"}};
+
+/// The same weights under the names of their release.
+std::unique_ptr<models::VideoVae> open_original(const CaseContext& context, const Row& row) {
+  const auto& [weights, name] = kClipWeights[1];
+  const auto path = context.folder / name;
+  const models::ReadFields fields;
+  const Settings config(read_case_object(path));
+  auto vae = job::open_vae_as(context.folder / weights, config.text(), path.string(), row.tiling);
+  config.read("_class_name");
+  const std::vector<std::string> unread = config.unread(fields.paths());
+  check_input(unread.empty(), "verify",
+              path.string() + ": " + (unread.empty() ? "" : unread.front()) + " is not known to this build");
+  return vae;
+}
+
 std::unique_ptr<models::VideoVae> open(const CaseContext& context, const Row& row) {
   Json config = context.config.peek();
   config.erase("cases");
@@ -174,25 +246,32 @@ std::unique_ptr<models::VideoVae> open(const CaseContext& context, const Row& ro
 }  // namespace
 
 CaseResults verify_clips(const CaseContext& context) {
-  const std::vector<Row> rows = context.config.contains("cases") ? listed_rows(context) : named_rows(context);
+  const bool scaled = context.description.kind().starts_with("hunyuan15");
+  const std::vector<Row> rows = context.config.contains("cases") ? listed_rows(context)
+                                : scaled                         ? scaled_rows(context)
+                                                                 : named_rows(context);
   CaseResults results;
-  for (const auto& path : context.case_files()) {
-    CaseFile file(context.name, path, "model.safetensors");
-    for (const Row& row : rows) {
-      if (row.given.contains("frames") && file.has(row.video))
-        check_input(row.given.at("frames") == file.tensor(row.video).size(2), "verify",
-                    (context.folder / "config.json").string() + ": cases." + row.name +
-                        ".frames is not the number of frames of " + row.video);
-      const auto vae = open(context, row);
-      const auto* stages = dynamic_cast<const models::TwoStageVae*>(vae.get());
-      if (stages && file.has(row.in("eps2d")))
-        check_stages(*stages, file, row, context.bound("out"));
-      else
-        check_row(*vae, file, row, context.bound("out"));
+  for (const auto& [weights, config] : kClipWeights)
+    for (const auto& path : context.case_files()) {
+      const bool original = weights != kClipWeights[0].first;
+      if (original && !(scaled && std::filesystem::exists(context.folder / weights))) continue;
+      CaseFile file(context.name, path, weights);
+      for (const Row& row : rows) {
+        if (row.given.contains("frames") && file.has(row.video))
+          check_input(row.given.at("frames") == file.tensor(row.video).size(2), "verify",
+                      (context.folder / "config.json").string() + ": cases." + row.name +
+                          ".frames is not the number of frames of " + row.video);
+        const auto vae = original ? open_original(context, row) : open(context, row);
+        const auto* stages = dynamic_cast<const models::TwoStageVae*>(vae.get());
+        if (stages && file.has(row.in("eps2d")))
+          check_stages(*stages, file, row, context.bound("out"));
+        else
+          check_row(*vae, file, row, context.bound("out"));
+        if (scaled && row.moments == "out.moments") check_latents(*vae, file, context.bound("out"));
+      }
+      file.fail_the_rest();
+      results.push_back(std::move(file));
     }
-    file.fail_the_rest();
-    results.push_back(std::move(file));
-  }
   return results;
 }
 

@@ -18,7 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::pair<const char*, const char*> kNamings[] = {{"model.safetensors", "config.json"},
-                                                            {"diffusers.safetensors", "diffusers_config.json"}};
+                                                            {"diffusers.safetensors", "diffusers_config.json"},
+                                                            {"original.safetensors", "config.json"}};
 
 /// A whole parameter, wherever its shards lie; all ranks together. Throws UserError (input) where there is none.
 at::Tensor whole_parameter(const net::TextEncoder& encoder, prepare::EncoderRun& run, comm::Comm& comm,
@@ -61,7 +62,8 @@ void check_states(const CaseContext& context, const models::TextEncoderMake& mak
 void check_hidden(const CaseContext& context, const models::TextEncoderMake& make, const char* weights,
                   const char* config, CaseResults& results) {
   const fs::path config_file = context.folder / config;
-  const auto encoder = make.from_json(checkpoint::read_text(config_file), config_file.string());
+  const auto open = make.verify.whole ? make.verify.whole : make.from_json;
+  const auto encoder = open(checkpoint::read_text(config_file), config_file.string());
   prepare::EncoderRun run(encoder->units(), encoder->fingerprint(), context.mesh, *context.comm, context.rank);
   prepare::load_text(run, *encoder, (context.folder / weights).string());
   for (const auto& path : context.case_files()) {
@@ -157,7 +159,11 @@ CaseResults verify_text_encoder(const CaseContext& context, const models::TextEn
     if (other && !fs::exists(context.folder / weights)) continue;
     check_hidden(context, make, weights, config, results);
   }
-  if (context.description.json.contains("tokenizer") || fs::exists(context.folder / "tokens.json"))
+  const bool of_bytes = context.config.contains("_added_tokens");
+  if (fs::exists(context.folder / "prompts.json") || of_bytes) check_prompts(context, make, results.front());
+  if (of_bytes)
+    for (CaseFile& file : check_glyphs(context)) results.push_back(std::move(file));
+  else if (context.description.json.contains("tokenizer") || fs::exists(context.folder / "tokens.json"))
     results.push_back(check_tokens(context));
   return results;
 }
@@ -200,6 +206,72 @@ CaseResults verify_clip_vision(const CaseContext& context) {
       if (file.has("out.last_block")) file.compare("out.last_block", run(true), context.tolerance("out"));
       results.push_back(std::move(file));
     }
+  }
+  return results;
+}
+
+namespace {
+
+/// preprocessor_config.json of a case must say what ClipVision::squared does.
+void check_preprocessor(const CaseContext& context, const clip::Config& config) {
+  const fs::path path = context.folder / "preprocessor_config.json";
+  if (!fs::exists(path)) return;
+  const Settings said(parse_ordered_json(checkpoint::read_text(path), path.string()));
+  const Json expected = {{"do_convert_rgb", true},
+                         {"do_normalize", true},
+                         {"do_rescale", true},
+                         {"do_resize", true},
+                         {"image_mean", {0.5, 0.5, 0.5}},
+                         {"image_std", {0.5, 0.5, 0.5}},
+                         {"resample", 3},
+                         {"rescale_factor", 1.0 / 255},
+                         {"size", {{"height", config.image_size}, {"width", config.image_size}}}};
+  for (const char* words : {"image_processor_type", "feature_extractor_type", "processor_class"}) said.read(words);
+  for (const auto& [key, value] : said.items()) {
+    if (!expected.contains(key)) continue;
+    const Json& found = value.json();
+    check_input(nlohmann::json(found) == nlohmann::json(expected[key]) || (key == "do_convert_rgb" && found.is_null()),
+                "verify",
+                path.string() + ": " + key + " is " + found.dump() + ", this build has " + expected[key].dump());
+  }
+  const std::vector<std::string> unread = said.unread({});
+  check_input(unread.empty(), "verify",
+              path.string() + ": " + (unread.empty() ? "" : unread.front()) + " is not known to this build");
+}
+
+}  // namespace
+
+CaseResults verify_siglip(const CaseContext& context) {
+  const fs::path config_file = context.folder / "config.json";
+  const clip::Config config = clip::parse_config(checkpoint::read_text(config_file), config_file.string());
+  check_preprocessor(context, config);
+  const clip::ClipVision tower(config);
+  CaseResults results;
+  for (const auto& path : context.case_files()) {
+    CaseFile file(context.name, path, "model.safetensors");
+    const auto check = [&](const std::vector<at::Tensor>& pictures, const std::string& out) {
+      std::vector<at::Tensor> pixels;
+      for (const at::Tensor& picture : pictures) pixels.push_back(tower.preprocess(picture));
+      if (pixels.empty()) return;
+      file.compare(out + "pixels", at::stack(pixels), context.bound("out"));
+      file.compare(out + "features",
+                   run_tower(context, config, /*last_block=*/true, context.folder / file.weights(), pixels),
+                   context.bound("out"));
+    };
+    std::vector<at::Tensor> pictures, frames;
+    for (int64_t i = 0; file.has("in.image." + std::to_string(i)); ++i) {
+      pictures.push_back(file.tensor("in.image." + std::to_string(i)).permute({2, 0, 1}));
+      file.compare("out.resized." + std::to_string(i), tower.squared(pictures.back()), 0.0);
+    }
+    check(pictures, "out.");
+    if (file.has("in.frame")) {
+      const at::Tensor clip = file.tensor("in.frame"), bytes = models::clip::cut_to_bytes(clip);
+      file.compare("out.frame_u8", bytes.permute({0, 2, 3, 1}), 0.0);
+      for (int64_t i = 0; i < clip.size(0); ++i) frames.push_back(clip[i]);
+    }
+    check(frames, "out.frame_");
+    file.fail_the_rest();
+    results.push_back(std::move(file));
   }
   return results;
 }
