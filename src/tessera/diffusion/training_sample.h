@@ -22,6 +22,7 @@ struct TrainingSample {
   /// Of each latent frame in the mean over frames that the loss is; empty: 1 each. Frames that are given have 0.
   std::vector<double> frame_weights = {};
   int64_t index = 0;  ///< index in the data set
+  int set = 0;        ///< of the run's data sets, from 0
 };
 /// The samples of a step in host memory, by position in the global batch.
 using TrainingSamples = std::map<int64_t, std::shared_ptr<const TrainingSample>>;

@@ -24,6 +24,8 @@ constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"model.path"},
                                  {"data.path"},
                                  {"data.metadata"},
+                                 {"data.set.N.path"},
+                                 {"data.set.N.metadata"},
                                  {"data.cache", true},
                                  {"data.vae"},
                                  {"data.text_encoder_path"},
@@ -50,7 +52,7 @@ constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"data.null_text"}};
 
 const PathKey* path_key(std::string_view name) {
-  const auto row = std::ranges::find(kPathKeys, name, &PathKey::name);
+  const auto row = std::ranges::find(kPathKeys, list_row(name), &PathKey::name);
   return row == std::end(kPathKeys) ? nullptr : &*row;
 }
 
