@@ -73,6 +73,8 @@ std::string keys_of(const std::string& table) {
   std::string text = "[" + table + "]\n";
   for (const Option& option : recipe::recipe_table().options())
     if (table_of(option) == table) text += row("--" + option.name, described(option));
+  for (const Option& option : recipe::recipe_table().of_lists())
+    if (table_of(option) == table) text += row("--" + option.name, described(option));
   return text;
 }
 

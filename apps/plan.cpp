@@ -371,8 +371,10 @@ std::vector<std::string> lines_of(const std::string& path) {
 /// How many prompts are sampled. Planning may come before the data: then the most that are ever taken from captions.
 int prompts_of(const recipe::Recipe& recipe) {
   const bool listed = !recipe.sample.prompts.empty();
-  const std::vector<std::string> data =
-      recipe.data.metadata.empty() ? recipe.data.paths : std::vector{recipe.data.metadata};
+  std::vector<std::string> data;
+  for (const recipe::Recipe::DataSet& set : recipe.data_sets())
+    for (const std::string& path : set.data.metadata.empty() ? set.data.paths : std::vector{set.data.metadata})
+      data.push_back(path);
   const auto missing =
       std::ranges::find_if(data, [](const std::string& path) { return !std::filesystem::exists(path); });
   if (!listed && (data.empty() || missing != data.end())) {

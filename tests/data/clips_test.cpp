@@ -188,12 +188,12 @@ TEST(AspectRatios, HaveFramesForVideosAndTellTheNearestName) {
 }
 
 TEST(AspectRatios, AListedShapeWithoutClipsIsAnErrorWithCountsAndATablesIsNot) {
-  ClipPlan plan{{.buckets = {{1, 64, 64}, {1, 32, 96}}}, {}, {{.clips = 3}, {.clips = 0}}};
+  ClipPlan plan{.rules = {.buckets = {{1, 64, 64}, {1, 32, 96}}}, .uses = {{.clips = 3}, {.clips = 0}}};
   expect_error(Exit::input, {"no clip is of the shape 1x32x96", "1x64x64: 3 clips", "1x32x96: 0 clips", "data.buckets"},
                [&] { check_no_bucket_is_empty(plan); });
   plan.uses[1].clips = 1;
   check_no_bucket_is_empty(plan);
-  plan = {{.buckets = aspect_buckets("ASPECT_RATIO_512")}, {}, std::vector<ClipPlan::Use>(33)};
+  plan = {.rules = {.buckets = aspect_buckets("ASPECT_RATIO_512")}, .uses = std::vector<ClipPlan::Use>(33)};
   plan.uses[4].clips = 2;
   check_no_bucket_is_empty(plan);
   EXPECT_EQ(plan.summary(), "  1x288x864: 2 clips") << "shapes of a table without clips are left out";

@@ -202,4 +202,113 @@ TEST(BatchOrder, EqualBatchesAreThoseOfOneGlobalBatch) {
   }
 }
 
+/// Samples of two sets that share shape 0, the second one with a shape of its own besides.
+struct TwoSets {
+  std::vector<int> buckets, sets;
+  TwoSets() {
+    for (const auto& [set, bucket, count] : {std::tuple(0, 0, 6), {1, 0, 4}, {1, 3, 5}}) {
+      buckets.insert(buckets.end(), count, bucket);
+      sets.insert(sets.end(), count, set);
+    }
+  }
+  BatchOrder order(int64_t batch, std::vector<double> amounts, uint64_t seed = 5) const {
+    return {seed, buckets, batch, {}, {sets, std::move(amounts)}};
+  }
+};
+
+TEST(SetOrder, ASetAloneIsTheOrderWithoutSets) {
+  for (const std::vector<int>& buckets : {std::vector<int>(9, 0), three_buckets()}) {
+    const BatchOrder plain(5, buckets, 4);
+    const BatchOrder order(5, buckets, 4, {}, {std::vector<int>(buckets.size(), 0), {double(buckets.size())}});
+    for (int64_t position = 0; position < 400; ++position) {
+      EXPECT_EQ(order.at(position).index, plain.at(position).index);
+      EXPECT_EQ(order.at(position).epoch, plain.at(position).epoch);
+      EXPECT_EQ(order.place(position), plain.place(position));
+      EXPECT_EQ(order.go_on(position), plain.go_on(position));
+    }
+  }
+}
+
+// 6 samples three times and 9 twice: an epoch of 36, in which each comes as often as its set's repeats say.
+TEST(SetOrder, AnEpochHasEachSampleAsOftenAsItsSetsRepeats) {
+  const TwoSets data;
+  const BatchOrder order = data.order(4, {18, 18});
+  EXPECT_EQ(order.size(), 36);
+  std::vector<int> seen(15);
+  for (int64_t step = 0; step < 3 * 9; ++step)
+    for (int64_t place = 0; place < 4; ++place) {
+      const BatchOrder::Pick pick = order.at(step * 4 + place);
+      EXPECT_EQ(data.buckets[static_cast<size_t>(pick.index)], order.bucket(step)) << "a batch has one shape";
+      EXPECT_EQ(pick.epoch, seen[static_cast<size_t>(pick.index)]++) << "none comes twice before its set's others";
+    }
+  for (size_t i = 0; i < seen.size(); ++i) EXPECT_NEAR(seen[i], data.sets[i] == 0 ? 9 : 6, 1) << i;
+  EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), 0), 3 * 36);
+}
+
+TEST(SetOrder, SharesHoldAtAnyTimeAndFractionsAreKept) {
+  std::vector<int> sets(1000, 0);
+  std::fill(sets.begin() + 10, sets.end(), 1);  // 10 samples and 990
+  const BatchOrder order(5, std::vector<int>(1000, 0), 8, {}, {sets, {300.5, 700}});
+  EXPECT_EQ(order.size(), 1001) << "rounded";
+  int64_t small = 0;
+  for (int64_t position = 0; position < 3000; ++position) {
+    EXPECT_EQ(order.of_sets(position), (std::vector{small, position - small}));
+    EXPECT_NEAR(static_cast<double>(small), static_cast<double>(position) * 300.5 / 1000.5, 1);
+    small += sets[static_cast<size_t>(order.at(position).index)] == 0;
+  }
+}
+
+TEST(SetOrder, OneSetsOrderDoesNotDependOnTheOthersShare) {
+  const TwoSets data;
+  const auto of_first = [&](const BatchOrder& order) {
+    std::vector<int64_t> indices;
+    for (int64_t position = 0; indices.size() < 30; ++position)
+      if (const int64_t index = order.at(position).index; index < 6) indices.push_back(index);
+    return indices;
+  };
+  EXPECT_EQ(of_first(data.order(4, {6, 9})), of_first(data.order(3, {60, 9})));
+  EXPECT_NE(of_first(data.order(4, {6, 9})), of_first(data.order(4, {6, 9}, 6)));
+}
+
+TEST(SetOrder, OtherSharesGoOnBehindWhatEachSetHasSeen) {
+  const TwoSets data;
+  for (const int64_t steps : {1, 4, 7, 20}) {
+    const BatchOrder before = data.order(4, {6, 9});
+    std::vector<int> seen(15);
+    for (int64_t position = 0; position < 4 * steps; ++position) ++seen[static_cast<size_t>(before.at(position).index)];
+    const std::vector<int64_t> of_sets = before.of_sets(4 * steps);
+    BatchOrder after = data.order(4, {60, 9});
+    const int64_t position = after.go_on(before.consumed(4 * steps));
+    after.go_on_in_sets(position, of_sets);
+    EXPECT_EQ(after.of_sets(position), of_sets);
+    for (int64_t place = 0; place < 6;
+         ++place) {  // of the first set, which has one shape, those are next that were least seen
+      int64_t at = position;
+      for (int64_t own = -1; own < place; ++at) own += after.at(at).index < 6;
+      const int64_t index = after.at(at - 1).index;
+      ++seen[static_cast<size_t>(index)];
+    }
+    const auto [least, most] = std::minmax_element(seen.begin(), seen.begin() + 6);
+    EXPECT_LE(*most - *least, 1) << steps;
+    BatchOrder again = data.order(4, {60, 9});  // a start behind two more steps of the changed run
+    again.go_on_in_sets(position + 8, after.of_sets(position + 8));
+    for (int64_t p = position + 8; p < position + 80; ++p) EXPECT_EQ(again.at(p).index, after.at(p).index);
+  }
+}
+
+TEST(SetOrder, BatchesOfSeveralSizesAndSetsTakeWhatIsDue) {
+  const TwoSets data;
+  const BatchOrder order(5, data.buckets, 8, {{0, 6}, {3, 2}}, {data.sets, {6, 18}});
+  std::vector<int64_t> used(2);
+  int64_t samples = 0;
+  for (int64_t step = 0; step < 200; ++step) {
+    ASSERT_EQ(order.consumed(step * order.stride()), samples);
+    ASSERT_EQ(order.of_sets(step * order.stride()), used);
+    ASSERT_EQ(order.batch_size(step), order.bucket(step) == 0 ? 6 : 2);
+    for (int64_t place = 0; place < order.batch_size(step); ++place, ++samples)
+      ++used[static_cast<size_t>(data.sets[static_cast<size_t>(order.at(step * order.stride() + place).index)])];
+  }
+  EXPECT_NEAR(static_cast<double>(used[0]) / static_cast<double>(samples), 0.25, 0.02);
+}
+
 }  // namespace tessera::data

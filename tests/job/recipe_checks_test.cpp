@@ -267,6 +267,20 @@ TEST(WithoutEffect, SaysNothingOfARecipeThatHasEveryDefaultWrittenOut) {
   std::filesystem::remove(file);
 }
 
+TEST(WithoutEffect, OfDataSetsIsWhatDoesNothingInEach) {
+  recipe::Overrides sets = {{"data.path", ""}, {"data.set.0.path", "a"}, {"data.set.1.path", "b"}};
+  const auto told = [&](recipe::Overrides more) {
+    more.insert(more.begin(), sets.begin(), sets.end());
+    return said(more);
+  };
+  EXPECT_EQ(told({}), "");
+  EXPECT_EQ(told({{"data.set.0.keep_tokens", "1"}}),
+            "data.set.0.keep_tokens = 1 has no effect: it belongs to data.caption_shuffle\n");
+  EXPECT_EQ(told({{"data.keep_tokens", "1"}}),
+            "data.keep_tokens = 1 has no effect: it belongs to data.caption_shuffle\n");
+  EXPECT_EQ(told({{"data.keep_tokens", "1"}, {"data.set.1.caption_shuffle", "4"}}), "");
+}
+
 TEST(WithoutEffect, TellsOfAMeshThatShardsNothing) {
   EXPECT_NE(said({}, "dp_replicate=8").find("mesh.dp_replicate = 8 shards nothing"), std::string::npos);
   EXPECT_EQ(said({}, "dp_replicate=2,dp_shard=4"), "");

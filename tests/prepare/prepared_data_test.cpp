@@ -102,6 +102,52 @@ TEST_F(PreparedDataTest, TheMaskOfATransparentPictureIsWhatShowsAndAVideosHasIts
   EXPECT_NEAR(late.mean().item<float>(), 235 / 255.0, 0.01);
 }
 
+TEST_F(PreparedDataTest, EachSetHasItsCaptionsShapesAndShare) {
+  for (const char* name : {"c", "d", "e"}) add_clip("more", name);
+  const recipe::Overrides sets = {{"data.path", ""},
+                                  {"data.trigger", "sks"},
+                                  {"data.set.0.path", (folder_ / "data").string()},
+                                  {"data.set.1.path", (folder_ / "more").string()},
+                                  {"data.set.1.repeats", "2.5"},
+                                  {"data.set.1.trigger", ""},
+                                  {"data.set.1.size", "16,32"},
+                                  {"data.set.1.frames", "1"},
+                                  {"data.set.1.fps", "4"},
+                                  {"diffusion.caption_dropout", "0.1"}};
+  const recipe::Recipe r = recipe(sets);
+  const job::Job job = job::make_job(r);
+  for (const char* cache : {"cache", "online"}) {
+    recipe::Overrides more = sets;
+    if (std::string(cache) == "online") more.emplace_back("data.cache", cache);
+    const recipe::Recipe here = recipe(more);
+    const PreparedData data = prepared(here, job);
+    ASSERT_EQ(data.size(), 5);
+    EXPECT_EQ(data.buckets(), (std::vector<int>{0, 0, 1, 1, 1}));
+    EXPECT_EQ(data.sets().of_samples, (std::vector<int>{0, 0, 1, 1, 1}));
+    EXPECT_EQ(data.sets().amounts, (std::vector<double>{2, 7.5}));
+    EXPECT_EQ(data.frames(0).count, 4);
+    EXPECT_EQ(data.frames(2).count, 1);
+    EXPECT_EQ(data.frames(2).height, 16);
+    const auto shape = job.codec->latent_shape(1, 16, 32);
+    EXPECT_EQ(data.latent(2).sizes(), at::IntArrayRef(shape.data(), shape.size()));
+    ASSERT_TRUE(data.null_caption(0).context.defined());
+    EXPECT_FALSE(data.null_caption(0).context.equal(data.null_caption(1).context)) << "the trigger stays";
+    const data::CachedTensor with = data.context(0), without = data.context(2);
+    EXPECT_GT(with.shape[0], without.shape[0]) << "sks, clip a beside clip c";
+  }
+}
+
+TEST_F(PreparedDataTest, WeightsOfSetsAreSharesOfAnEpochOfTheirSize) {
+  add_clip("more", "c");
+  const recipe::Recipe r = recipe({{"data.path", ""},
+                                   {"data.set.0.path", (folder_ / "data").string()},
+                                   {"data.set.0.weight", "1"},
+                                   {"data.set.1.path", (folder_ / "more").string()},
+                                   {"data.set.1.weight", "3"}});
+  const job::Job job = job::make_job(r);
+  EXPECT_EQ(prepared(r, job).sets().amounts, (std::vector<double>{0.75, 2.25}));
+}
+
 /// Three seconds at 8 frames a second with a tone that rises each second.
 class HeardClips : public PrepareTest {
  protected:

@@ -85,6 +85,47 @@ TEST(StageData, OfSeveralShapesARunThatGoesOnBeginsWithAWholeBatchOfOneShape) {
     }
 }
 
+/// A part whose two sets, of 3 and 9 samples, come by these amounts.
+StageData part_of_sets(std::vector<double> amounts, int64_t batch, int64_t first_step = 1) {
+  std::vector<int> sets(kSamples, 1);
+  std::fill(sets.begin(), sets.begin() + 3, 0);
+  StageData data{nullptr, data::BatchOrder(7, std::vector<int>(kSamples, 0), batch, {}, {sets, std::move(amounts)}),
+                 first_step, 0, batch};
+  data.sets = {"small", "large"};
+  return data;
+}
+
+TEST(StageData, SetsGoOnBehindTheirOwnSamplesInAStageAndInARunThatGoesOnWithOtherWeights) {
+  const auto stages = [](double weight) {
+    std::vector<StageData> data = {part_of_sets({3, 9}, 4), part_of_sets({weight, 9}, 4, 6)};
+    data[1].follow(data[0]);
+    return data;
+  };
+  std::vector<StageData> data = stages(9);
+  EXPECT_EQ(data[1].seen_before(6), data[0].seen_before(6));
+  EXPECT_EQ(data[1].seen_before(6)[0].samples, 5);
+  EXPECT_EQ(data[1].seen_before(8)[0].samples, 5 + 4) << "half of two batches of four";
+  for (const int64_t done : {2, 5, 7}) {
+    std::vector<StageData> same = stages(9), other = stages(27);
+    const size_t p = done < 6 ? 0 : 1;
+    go_on_behind(same, done, data[p].place_after(done), data[p].seen_before(done + 1));
+    go_on_behind(other, done, data[p].place_after(done), data[p].seen_before(done + 1));
+    for (int64_t step = done + 1; step < done + 9; ++step) {
+      const size_t now = step < 6 ? 0 : 1;
+      for (int64_t place = 0; place < 4; ++place)
+        EXPECT_EQ(same[now].pick(step, place).index, data[now].pick(step, place).index) << "to the bit";
+    }
+    EXPECT_EQ(other[p].seen_before(done + 1), data[p].seen_before(done + 1));
+  }
+}
+
+TEST(StageData, ASetThatIsNewBegins) {
+  StageData before = part_of_sets({3, 9}, 4), after = part_of_sets({3, 9}, 4, 4);
+  after.sets = {"another", "large"};
+  after.follow(before);
+  EXPECT_EQ(after.seen_before(4), (std::vector<StageData::Seen>{{"another", 0}, {"large", 9}}));
+}
+
 TEST(StageData, WithoutAPlaceTheStepsSayIt) {
   std::vector<StageData> data = {part(4)};
   go_on_behind(data, 3, {});

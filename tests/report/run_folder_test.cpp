@@ -71,6 +71,26 @@ TEST_F(RunFolderTest, WhatTheTrainerWritesComesBackWhole) {
   EXPECT_EQ(run.ranks()[1].reserved_bytes, 10 << 20);
 }
 
+TEST_F(RunFolderTest, LossesOfSetsAreMeansOverTheirSamples) {
+  const auto folder = new_run("run", 4);
+  {
+    MetricsWriter log(folder / "metrics.jsonl", 0);
+    StepMetrics one = step(1, 1.0), two = step(2, 1.0);
+    one.by_set = {{"clips/\"a\"", {2.0, 3}}, {"b", {0, 0}}};
+    two.by_set = {{"clips/\"a\"", {4.0, 1}}, {"b", {0.5, 3}}};
+    log.step(one), log.step(two), log.step(step(3, 1.0));
+  }
+  RunFolder run(folder);
+  const auto sets = run.loss_by_set();
+  ASSERT_EQ(sets.size(), 2u);
+  EXPECT_EQ(sets[0].first, "clips/\"a\"");
+  EXPECT_EQ(sets[0].second.count, 4);
+  EXPECT_DOUBLE_EQ(sets[0].second.loss, 2.5);
+  EXPECT_EQ(sets[1].second.count, 3);
+  EXPECT_DOUBLE_EQ(sets[1].second.loss, 0.5);
+  EXPECT_TRUE(run.steps()[2].by_set.empty());
+}
+
 TEST_F(RunFolderTest, WhatComputeWaitedForIsTheMeanOfAllStepsButTheFirstForEachCause) {
   const auto path = new_run("run", 5);
   MetricsWriter metrics(path / "metrics.jsonl", 0);

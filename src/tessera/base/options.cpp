@@ -1,7 +1,9 @@
 #include "tessera/base/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/text.h"
@@ -58,6 +60,9 @@ double to_number(const std::string& text) { return std::strtod(text.c_str(), nul
 const Option* OptionTable::find(std::string_view name) const {
   for (const auto& option : options_)
     if (option.name == name) return &option;
+  const std::string row = list_row(name);
+  for (const auto& option : of_lists_)
+    if (option.name == row && row != name) return &option;
   return nullptr;
 }
 
@@ -92,7 +97,58 @@ void OptionTable::set(Values& values, std::string_view name, const std::string& 
       if (!known) fail("one of " + option.choices + " (did you mean '" + nearest(value, choices).front() + "'?)");
     }
   }
-  values[option.name] = value;
+  values[std::string(name)] = value;
+}
+
+std::string list_row(std::string_view name) {
+  std::string row;
+  for (size_t at = 0; at <= name.size();) {
+    const size_t end = std::min(name.find('.', at), name.size());
+    const std::string_view part = name.substr(at, end - at);
+    const bool number = !part.empty() && part.size() <= 4 && part.find_first_not_of("0123456789") == part.npos &&
+                        (part == "0" || part[0] != '0');
+    row += (at > 0 ? "." : "") + (number && at > 0 ? std::string("N") : std::string(part));
+    at = end + 1;
+  }
+  return row;
+}
+
+std::vector<int64_t> list_numbers(const Values& values, const std::string& list) {
+  std::set<int64_t> numbers;
+  for (auto it = values.lower_bound(list + "."); it != values.end() && it->first.starts_with(list + "."); ++it)
+    numbers.insert(to_integer(it->first.substr(list.size() + 1)));
+  return {numbers.begin(), numbers.end()};
+}
+
+std::string toml_value(const Option& option, const std::string& value) {
+  if ((option.kind == Kind::integer && parses_as_integer(value)) ||
+      (option.kind == Kind::number && parses_as_number(value)))
+    return value;
+  const bool paths = option.kind == Kind::paths && value.find(kListSeparator) != std::string::npos;
+  if (option.kind != Kind::list && !paths) return in_quotes(value);
+  std::string shown = "[";
+  for (const auto& item : split_list(value))
+    shown += (shown.size() > 1 ? ", " : "") + (parses_as_number(item) && !paths ? item : in_quotes(item));
+  return shown + "]";
+}
+
+/// [[data.set]] behind [data].
+std::string OptionTable::lists_of(const std::string& table, const Values& values) const {
+  std::set<std::string> lists;
+  for (const auto& option : of_lists_)
+    if (option.name.starts_with(table + ".")) lists.insert(option.name.substr(0, option.name.find(".N.")));
+  std::string text;
+  for (const std::string& list : lists)
+    for (const int64_t number : list_numbers(values, list)) {
+      text += "\n[[" + list + "]]\n";
+      for (const auto& option : of_lists_) {
+        if (!option.name.starts_with(list + ".N.")) continue;
+        const std::string key = option.name.substr(list.size() + 3);
+        const auto value = values.find(list + "." + std::to_string(number) + "." + key);
+        if (value != values.end()) text += key + " = " + toml_value(option, value->second) + "\n";
+      }
+    }
+  return text;
 }
 
 std::string OptionTable::to_toml(const Values& values) const {
@@ -102,21 +158,10 @@ std::string OptionTable::to_toml(const Values& values) const {
     const size_t dot = option.name.rfind('.');
     const std::string group = option.name.substr(0, dot), key = option.name.substr(dot + 1);
     if (value.empty()) continue;
-    if (group != table) text += (text.empty() ? "[" : "\n[") + group + "]\n", table = group;
-    std::string shown = in_quotes(value);
-    if ((option.kind == Kind::integer && parses_as_integer(value)) ||
-        (option.kind == Kind::number && parses_as_number(value)))
-      shown = value;
-    const bool paths = option.kind == Kind::paths && value.find(kListSeparator) != std::string::npos;
-    if (option.kind == Kind::list || paths) {
-      shown = "[";
-      for (const auto& item : split_list(value))
-        shown += (shown.size() > 1 ? ", " : "") + (parses_as_number(item) && !paths ? item : in_quotes(item));
-      shown += "]";
-    }
-    text += key + " = " + shown + "\n";
+    if (group != table) text += lists_of(table, values) + (text.empty() ? "[" : "\n[") + group + "]\n", table = group;
+    text += key + " = " + toml_value(option, value) + "\n";
   }
-  return text;
+  return text + lists_of(table, values);
 }
 
 }  // namespace tessera

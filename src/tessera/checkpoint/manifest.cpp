@@ -111,6 +111,7 @@ Json to_json(const Manifest& m) {
   json["mesh"] = mesh_json(m.mesh);
   json["tensors"] = to_json(m.tensors);
   json["data"] = {{"epoch", m.epoch}, {"cursor", m.cursor}};
+  if (!m.sets.is_null()) json["data"]["sets"] = m.sets;
   json["rng"] = {{"seed", m.seed}};
   json["schedule_lr"] = m.schedule_lr;
   json["experts"] = m.experts;
@@ -137,6 +138,7 @@ Manifest parse_manifest(const Json& json, const std::string& what) {
   const Json& data = json_member(json, "data", what);
   m.epoch = json_integer(json_member(data, "epoch", what), what + ": data.epoch");
   m.cursor = json_integer(json_member(data, "cursor", what), what + ": data.cursor");
+  if (const auto sets = data.find("sets"); sets != data.end()) m.sets = *sets;
   const Json& seed = json_member(json_member(json, "rng", what), "seed", what);
   if (!seed.is_number_unsigned()) refuse_manifest(what + ": rng.seed: expected a whole number of 0 and more");
   m.seed = seed.get<uint64_t>();

@@ -36,6 +36,7 @@ struct Manifest {
   int64_t step = 0;
   Mesh mesh;
   int64_t epoch = 0, cursor = 0;  ///< the data order's place
+  Json sets;                      ///< of each [[data.set]], the caller's; null where there is none
   uint64_t seed = 0;
   double schedule_lr = 0;
   Json experts;                 ///< the caller's; null when there is one denoiser

@@ -85,7 +85,7 @@ class Planner {
         rules_(rules),
         problems_(problems),
         names_(items),
-        plan_{rules, {}, std::vector<ClipPlan::Use>(rules.buckets.size())} {
+        plan_{.rules = rules, .uses = std::vector<ClipPlan::Use>(rules.buckets.size())} {
     const bool encoded = std::ranges::any_of(items, [](const Item& item) { return is_latent(item.path); });
     blind_ = !has_video() && !encoded && rules.buckets.size() == 1 && rules.mode == ClipMode::head;
   }
@@ -217,7 +217,7 @@ class Planner {
       }
       plan_.clips.push_back({static_cast<int64_t>(index), choice.bucket, start,
                              start > 0 ? static_cast<double>(start) / looked.rate : 0,
-                             looked.size.image ? 0 : looked.rate, looked.bars, looked.reading});
+                             looked.size.image ? 0 : looked.rate, looked.bars, looked.reading, items_[index].set});
       ClipPlan::Use& use = plan_.uses[static_cast<size_t>(choice.bucket)];
       ++use.clips;
       use.enlarged += choice.enlarge > 1;
@@ -280,16 +280,39 @@ ClipSpec ClipPlan::spec(const Clip& clip) const {
   return {.frames = static_cast<int>(bucket.frames),
           .height = static_cast<int>(bucket.height),
           .width = static_cast<int>(bucket.width),
-          .fps = rules.fps,
+          .fps = rules_of(clip).fps,
           .start = clip.seconds,
-          .showing = rules.showing,
+          .showing = rules_of(clip).showing,
           .bars = clip.bars};
+}
+
+void ClipPlan::add(ClipPlan set, int64_t first_item) {
+  uses.resize(rules.buckets.size());
+  std::vector<size_t> places;  // of the set's shapes among all
+  for (const Bucket& bucket : set.rules.buckets) {
+    const auto place = std::ranges::find_if(rules.buckets, [&](const Bucket& one) { return is_shape(one, bucket); });
+    check_internal(place != rules.buckets.end(), "data.clips", "no set has the shape " + bucket.text());
+    places.push_back(static_cast<size_t>(place - rules.buckets.begin()));
+  }
+  for (Clip& clip : set.clips) {
+    clip.item += first_item;
+    clip.bucket = static_cast<int>(places[static_cast<size_t>(clip.bucket)]);
+    clips.push_back(std::move(clip));
+  }
+  for (size_t b = 0; b < places.size(); ++b) {
+    Use& use = uses[places[b]];
+    const Use& more = set.uses.at(b);
+    use.clips += more.clips, use.enlarged += more.enlarged;
+    use.most_crop = std::max(use.most_crop, more.most_crop);
+    use.most_enlarged = std::max(use.most_enlarged, more.most_enlarged);
+  }
+  of_sets.push_back(std::move(set.rules));
 }
 
 std::string ClipPlan::preprocessing(const Clip& clip) const { return preprocessing_before(clip) + clip.reading; }
 
 std::string ClipPlan::preprocessing_before(const Clip& clip) const {
-  std::string text = "cover+crop fps=" + number("%g", rules.fps);
+  std::string text = "cover+crop fps=" + number("%g", rules_of(clip).fps);
   if (clip.start > 0) text += " start=" + std::to_string(clip.start);
   return text;
 }

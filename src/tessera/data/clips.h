@@ -59,11 +59,19 @@ struct Clip {
   double rate = 0;           ///< its frames a second; 0: a picture, or unknown
   Edges bars = {};           ///< cut off first
   std::string reading = {};  ///< reading_text() of its file and of those beside it: " upright first:on=#ffffff"
+  int set = 0;               ///< of its item
 };
 
 struct ClipPlan {
-  ClipRules rules;
+  ClipRules rules;  ///< of several sets: with the shapes of all
   std::vector<Clip> clips;
+
+  std::vector<ClipRules> of_sets = {};  ///< where there are several
+  const ClipRules& rules_of(const Clip& clip) const {
+    return of_sets.empty() ? rules : of_sets.at(static_cast<size_t>(clip.set));
+  }
+  /// Puts the clips of one more set behind these. `first_item`: of that set, in the list of all sets' items.
+  void add(ClipPlan set, int64_t first_item);
 
   ClipSpec spec(const Clip& clip) const;
   /// How the clip's pixels are made from its file, for cache keys: "cover+crop fps=16", "... start=33 upright".

@@ -47,6 +47,8 @@ struct Item {
 
   std::vector<double> weights = {};  ///< of each caption, how often it is drawn; empty: all alike
 
+  int set = 0;  ///< of the run's data sets, from 0
+
   const std::string& caption() const { return captions.front(); }
 };
 

@@ -4,6 +4,7 @@
 //   BatchOrder order(seed, bucket_of_each_sample, global_batch);
 //   order.at(position);                              // position = step * global_batch + place; index and epoch
 //   order.bucket(step);                              // of all samples of that global batch
+//   order.of_sets(position);                         // how far each of several data sets was gone through
 //
 // There is no state to save beyond the position: a run resumed from (epoch, cursor) continues as if never stopped.
 #include <cstdint>
@@ -43,18 +44,47 @@ class SampleOrder {
   mutable std::vector<int64_t> shuffled_;
 };
 
+/// Takes turns in proportion to rates, one batch a turn: whose turn each is, without going through those before it.
+class Turns {
+ public:
+  /// Of each that takes part; `batches`: how much of its rate a turn uses up.
+  Turns(std::vector<int64_t> rates, std::vector<int64_t> batches);
+
+  struct Turn {
+    int32_t whose = 0;
+    int64_t number = 0;  ///< of its turns before
+  };
+  Turn at(int64_t turn) const;
+  /// Turns of each before it.
+  std::vector<int64_t> before(Turn turn) const;
+
+ private:
+  int64_t due_before(Turn turn, int32_t other) const;
+
+  std::vector<int64_t> rates_, batches_;
+};
+
+/// Data sets that are gone through each by itself: of which each sample is, and how many samples of an epoch come from
+/// each set.
+struct SetShares {
+  std::vector<int> of_samples = {};  ///< by index
+  std::vector<double> amounts = {};  ///< empty: all samples are gone through as one
+};
+
 /// Samples of several shapes (buckets): a global batch holds one shape. Each bucket has a SampleOrder of its own and
 /// its batches are spread evenly: after any number of steps a bucket is within one batch of its due share, so its
 /// samples come as often as those of every other, and none is dropped at the end of an epoch. With one bucket this is
-/// SampleOrder. It keeps what was asked last, so one object serves one thread.
+/// SampleOrder. Samples of several sets have a SampleOrder for each set of a bucket, and within its batches sets take
+/// turns by their amounts: a set goes through its samples whatever the others do. It keeps what was asked last, so one
+/// object serves one thread.
 class BatchOrder {
  public:
   /// `buckets`: of each sample, by index; numbers need not be contiguous.
   /// `batches`: samples of a global batch by bucket, for those that have another number than the others.
   BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t global_batch,
-             const std::map<int, int64_t>& batches = {});
+             const std::map<int, int64_t>& batches = {}, const SetShares& sets = {});
 
-  int64_t size() const { return size_; }
+  int64_t size() const { return size_; }  ///< samples of an epoch
   SampleOrder::Place place(int64_t position) const { return {consumed(position) / size_, consumed(position) % size_}; }
   /// Positions from the first of a batch to the first of the next one: the samples of the largest batch. A smaller batch
   /// uses the first of its positions.
@@ -65,7 +95,7 @@ class BatchOrder {
 
   struct Pick {
     int64_t index = 0;
-    int64_t epoch = 0;  ///< how often this sample's bucket was gone through before
+    int64_t epoch = 0;  ///< how often this sample's bucket, or its set's part of it, was gone through before
   };
   Pick at(int64_t position) const;
   /// Where batches of this size go on after `samples` samples of another size: there, so that none is left out; with
@@ -73,24 +103,45 @@ class BatchOrder {
   int64_t go_on(int64_t samples) const;
   int bucket(int64_t batch) const;  ///< of global batch number `batch`, from 0
 
+  int64_t set_size(size_t set) const { return set_sizes_.at(set); }  ///< of its samples
+  /// How many samples of each set come before `position`; of all where there are no sets.
+  std::vector<int64_t> of_sets(int64_t position) const;
+  /// From `position` on each set goes on behind so many samples of its own, which other amounts or steps without it left
+  /// elsewhere than this order has it; as many as of_sets() says change nothing.
+  void go_on_in_sets(int64_t position, const std::vector<int64_t>& seen);
+
  private:
   struct Turn {
-    int32_t bucket = 0;  // in members_
+    int32_t bucket = 0;  // in buckets_
     int64_t number = 0;  // how many batches the bucket had in the cycle before
   };
+  /// What a bucket has of a set.
+  struct Group {
+    int set = 0;
+    std::vector<int64_t> members;  // sample indices
+    SampleOrder order;
+    int64_t ahead = 0;  // samples that it was gone through beyond its turns
+  };
+  struct Shape {
+    int name = 0;  // as the caller numbers it
+    std::vector<Group> groups = {};
+    std::optional<Turns> turns = {};  // of its groups, where there are several
+    /// Samples of each group before sample number `samples` of the bucket, without `ahead`.
+    std::vector<int64_t> taken(int64_t samples) const;
+    int64_t samples() const;
+  };
   Turn turn(int64_t batch) const;  // of batch number `batch`
-  Turn turn_of_several_sizes(int64_t batch) const;
-  /// Batches of bucket `other` that are due before batch `number` of `bucket`.
-  int64_t due_before(int32_t bucket, int64_t number, int32_t other) const;
+  std::vector<std::vector<int64_t>> taken(int64_t position) const;
 
-  int64_t size_, global_batch_;
+  int64_t size_ = 0, global_batch_;
+  bool by_set_ = false;
+  std::vector<int64_t> set_sizes_;
   std::vector<int64_t> batches_;     // samples of a bucket's global batch, by bucket; empty: global_batch_ of each
+  std::optional<Turns> turns_;       // of buckets, where the cycle does not have them
   mutable int64_t turn_batch_ = -1;  // of which turn_ is
   mutable Turn turn_;
-  std::vector<int> names_;                     // of buckets, as the caller numbers them
-  std::vector<std::vector<int64_t>> members_;  // sample indices by bucket
-  std::vector<SampleOrder> orders_;
-  std::vector<Turn> cycle_;  // size_ batches: as many of each bucket as it has samples
+  std::vector<Shape> buckets_;
+  std::vector<Turn> cycle_;  // as many batches as there are samples, and of each bucket as many as it has
 };
 
 /// Which of `count` captions a sample has in an epoch.

@@ -15,6 +15,11 @@ int64_t spare_place(const plan::Plan& plan, int64_t batch, int dp_rank, int64_t 
 
 size_t LossByTimestep::bin(double t) { return static_cast<size_t>(std::clamp<double>(t / 1000 * kBins, 0, kBins - 1)); }
 
+void LossBySet::add(size_t set, double loss, double count) {
+  sums.resize(std::max(sums.size(), set + 1)), counts.resize(sums.size());
+  sums[set] += loss, counts[set] += count;
+}
+
 void FlowMatching::begin(PassData pass) {
   pass_ = std::move(pass);
   by_weight_.assign(pass_.weighed ? pass_.places.size() : 0, 0.0);
@@ -22,7 +27,7 @@ void FlowMatching::begin(PassData pass) {
   products_.clear();
   micros_.clear();
   loss_ = 0;
-  by_timestep_ = {};
+  by_timestep_ = {}, by_set_ = {};
   bad_sample_ = -1;
 }
 
@@ -73,6 +78,7 @@ net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m) cons
     m.indices.push_back(sample.index);
     m.forms.push_back(sample.form);
     m.t.push_back(sample.input.t);
+    m.sets.push_back(sample.set);
     samples.push_back(sample.input);
   }
   net::Batch batch = model_.pack(samples);
@@ -106,7 +112,7 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
     const auto [first, last] = batch.predictions_of(s);
     const auto [begin, end] = rows_here(batch, s);
     const double part = last > first ? static_cast<double>(end - begin) / static_cast<double>(last - first) : 0;
-    losses_.push_back({share(m, s), m.indices[s], LossByTimestep::bin(m.t[s]), part,
+    losses_.push_back({share(m, s), m.indices[s], LossByTimestep::bin(m.t[s]), part, m.sets[s],
                        sample_error(answer, batch, s, m.targets[s], share(m, s) * pass_.gradient_scale, gradient,
                                     m.frame_weights[s], m.forms[s])});
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
@@ -140,6 +146,7 @@ void FlowMatching::read(std::span<const double> numbers) {
     loss_ += error * b.share;
     by_timestep_.sums[b.bin] += error;
     by_timestep_.counts[b.bin] += b.part;
+    by_set_.add(static_cast<size_t>(b.set), error, b.part);
   }
   for (const auto& [own, product] : products_) by_weight_[static_cast<size_t>(own)] = *next++ / pass_.gradient_scale;
   losses_.clear(), products_.clear();

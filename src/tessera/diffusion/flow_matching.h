@@ -42,6 +42,12 @@ struct LossByTimestep {
   static size_t bin(double t);  ///< of a timestep, 0 to 1000
 };
 
+/// Losses of samples by their data set, sums and counts likewise.
+struct LossBySet {
+  std::vector<double> sums, counts;  ///< by set, so far as there were samples
+  void add(size_t set, double loss, double count);
+};
+
 class FlowMatching final : public net::Objective {
  public:
   /// The model must outlive this object.
@@ -66,6 +72,7 @@ class FlowMatching final : public net::Objective {
   double loss() const { return loss_; }  ///< this rank's share of the step's mean loss
   /// The same by the timestep of the sample.
   const LossByTimestep& by_timestep() const { return by_timestep_; }
+  const LossBySet& by_set() const { return by_set_; }
   /// data-set index of the first sample with a non-finite loss; -1
   int64_t bad_sample() const { return bad_sample_; }
   /// By PassData::places: the gradient of the loss with respect to the weight of this expert's prediction, which is
@@ -81,6 +88,7 @@ class FlowMatching final : public net::Objective {
     std::vector<int64_t> indices;
     std::vector<ops::ErrorForm> forms;
     std::vector<double> t;
+    std::vector<int> sets;
     int64_t first = 0;  // index of its first sample among this dp rank's samples
   };
   /// A loss value that is read at the end of the pass.
@@ -89,6 +97,7 @@ class FlowMatching final : public net::Objective {
     int64_t index = 0;
     size_t bin = 0;   // of LossByTimestep
     double part = 0;  // of the sample's predictions that this rank has
+    int set = 0;
     ops::SampleError error;
   };
   net::Batch pack(const std::vector<int64_t>& places, Micro& micro) const;
@@ -109,6 +118,7 @@ class FlowMatching final : public net::Objective {
   std::vector<double> by_weight_;
   double loss_ = 0;
   LossByTimestep by_timestep_;
+  LossBySet by_set_;
   int64_t bad_sample_ = -1;
 };
 

@@ -23,6 +23,7 @@ struct TrainingSample {
   std::vector<double> frame_weights = {};
   at::Tensor weights = {};  ///< [F, H, W] of the errors at each place of the latent, by its mask; undefined: 1 each
   int64_t index = 0;        ///< index in the data set
+  int set = 0;              ///< of the run's data sets, from 0
 };
 /// The samples of a step in host memory, by position in the global batch.
 using TrainingSamples = std::map<int64_t, std::shared_ptr<const TrainingSample>>;

@@ -17,15 +17,36 @@ namespace {
 bool several(const recipe::Recipe& recipe) { return find_experts(recipe).several(); }
 bool windows(const recipe::Recipe& recipe) { return !find_experts(recipe).list.front().name.empty(); }
 
-/// "KEY = VALUE has no effect: ..." for each key that was set and lacks what it needs.
+/// Why what was set for a key does nothing, "VALUE has no effect: ..."; none where it does something, or nothing was set.
+std::vector<std::string> idle(const recipe::Setting& setting, const recipe::Facts& facts) {
+  const std::vector<std::string> value = split_list(facts.recipe.values.at(setting.key));
+  if (value == split_list(setting.fallback)) return {};  // a list of one is that one
+  std::string shown;
+  for (const std::string& item : value) shown += (shown.empty() ? "" : ",") + item;
+  std::vector<std::string> why;
+  for (const recipe::Needs& needs : setting.more.needs)
+    if (!needs.met(facts)) why.push_back(shown + " has no effect: " + needs.otherwise);
+  return why;
+}
+
+/// "KEY = VALUE has no effect: ..." for each key that was set and lacks what it needs. What [data] says holds for the sets
+/// that do not say it themselves: it does nothing where it does nothing for each of them.
 void add_idle(const recipe::Facts& facts, std::vector<std::string>& notes) {
+  std::vector<recipe::Recipe> sets;
+  for (size_t s = 0; s < facts.recipe.sets.size(); ++s) sets.push_back(facts.recipe.of_set(s));
   for (const recipe::Setting& setting : recipe::settings()) {
-    const std::vector<std::string> value = split_list(facts.recipe.values.at(setting.key));
-    if (value == split_list(setting.fallback)) continue;  // a list of one is that one
-    std::string shown;
-    for (const std::string& item : value) shown += (shown.empty() ? "" : ",") + item;
-    for (const recipe::Needs& needs : setting.more.needs)
-      if (!needs.met(facts)) notes.push_back(setting.key + " = " + shown + " has no effect: " + needs.otherwise);
+    const bool by_set = !sets.empty() && setting.key.starts_with("data.");
+    bool used = false;
+    for (size_t s = 0; by_set && s < sets.size(); ++s) {
+      const std::string own = facts.recipe.sets[s].key + setting.key.substr(5);
+      const auto why = idle(setting, {sets[s], facts.mesh, facts.several_experts, facts.own_windows});
+      if (!facts.recipe.values.contains(own))
+        used |= why.empty();
+      else
+        for (const std::string& each : why) notes.push_back(own + " = " + each);
+    }
+    if (used) continue;
+    for (const std::string& each : idle(setting, facts)) notes.push_back(setting.key + " = " + each);
   }
 }
 

@@ -67,7 +67,7 @@ class Preparation {
           pace.barrier();  // every rank has looked before any rank writes, so all have the same list
         }
         if (text) encode_texts(*text, pace);
-        if (drops() && stored_null()) data_.null_caption_ = stored_null_text(recipe_, job_);
+        if (drops() && stored_null()) data_.null_captions_ = {stored_null_text(recipe_, job_)};
       }  // the text encoder goes before the others come
       if (online_ || !work_.empty() || options_.prompts) load_conditioner();
       pace.barrier();  // every rank has its encoders
@@ -103,8 +103,11 @@ class Preparation {
     for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode(prompt));
     if (options_.prompts) data_.negative_ = text.encode_negative(recipe_.sample.negative_prompt);
     if (!drops() || stored_null()) return;
-    const std::string kept = data::kept_of_dropped(recipe_.data.captions);
-    data_.null_caption_ = kept.empty() ? text.encode_negative("") : text.encode(kept);
+    data_.null_captions_.clear();
+    for (const recipe::Recipe::DataSet& set : recipe_.data_sets()) {
+      const std::string kept = data::kept_of_dropped(set.data.captions);
+      data_.null_captions_.push_back(kept.empty() ? text.encode_negative("") : text.encode(kept));
+    }
   }
 
   /// Nothing of the data set but features of pictures: its text encoders stay.
@@ -180,26 +183,50 @@ class Preparation {
     pace.barrier();
   }
 
-  void plan() {
-    const data::Probes probes = online_ ? data::Probes() : data::Probes(folder_ / "probes.jsonl");
-    data::ClipRules rules = recipe_.data.clips;
-    if (recipe_.data.latents)
+  /// The clips of one set, items_ from `first` to `last`.
+  data::ClipPlan plan_set(const recipe::Recipe::Data& set, const data::Probes& probes, size_t first, size_t last) {
+    data::ClipRules rules = set.clips;
+    if (set.latents)
       rules.latent_of = [codec = job_.codec.get()](const data::Bucket& b) {
         const auto shape = codec->latent_shape(b.frames, b.height, b.width);
         return data::NpyShape(shape.begin(), shape.end());
       };
     rules.beside = [&](const data::Item& item) { return shown_files(item, wanted_); };
+    const bool all = last - first == data_.items_.size();
+    const auto begin = data_.items_.begin();
+    const std::vector<data::Item> part(all ? begin : begin + static_cast<ptrdiff_t>(first),
+                                       all ? begin : begin + static_cast<ptrdiff_t>(last));
+    data::ClipPlan plan = data::plan_clips(all ? data_.items_ : part, probes, rules, problems_);
+    plan.rules.beside = nullptr;  // which knows this object
+    return plan;
+  }
+
+  void plan() {
+    const data::Probes probes = online_ ? data::Probes() : data::Probes(folder_ / "probes.jsonl");
     const size_t told = problems_.notes().size();
-    data_.plan_ = data::plan_clips(data_.items_, probes, rules, problems_);
-    data_.plan_.rules.beside = nullptr;  // which knows this object
+    const std::vector<recipe::Recipe::DataSet> sets = recipe_.data_sets();
+    std::vector<data::ClipPlan> plans;
+    size_t first = 0;
+    for (size_t s = 0; s < sets.size(); ++s) {
+      size_t last = first;
+      while (last < data_.items_.size() && data_.items_[last].set == static_cast<int>(s)) ++last;
+      plans.push_back(plan_set(sets[s].data, probes, first, last));
+      if (sets.size() > 1) {
+        if (s == 0) data_.plan_.rules = recipe_.data.clips;
+        data_.plan_.add(plans.back(), static_cast<int64_t>(first));
+      }
+      first = last;
+    }
+    if (sets.size() == 1) data_.plan_ = plans.front();
     tell_masks();
     for (size_t n = told; n < problems_.notes().size(); ++n) log::info("data: " + problems_.notes()[n]);
     if (!problems_.left_out().empty()) log::info("data: " + problems_.left_out_text());
     log::info("data: " + std::to_string(data_.items_.size()) + " rows, " + std::to_string(data_.plan_.clips.size()) +
               " clips of frames x height x width\n" + data_.plan_.summary());
     judge(data_.plan_.clips.empty());
-    if (!rules.every_length)
-      data::check_no_bucket_is_empty(data_.plan_);  // the summary tells of lengths that no video has
+    for (const data::ClipPlan& plan : plans)
+      if (!plan.rules.every_length)
+        data::check_no_bucket_is_empty(plan);  // the summary tells of lengths that no video has
     if (online_) return;
     const EncoderHashes encoders = encoder_hashes(recipe_, job_, data_.tokenizer_);
     same_texts_ = encoders.same_texts;
@@ -578,7 +605,39 @@ class Preparation {
                                        " to train without them");
   }
 
+  /// How often the samples of each [[data.set]] come.
+  void share_out() {
+    const std::vector<recipe::Recipe::DataSet>& sets = recipe_.sets;
+    if (sets.empty()) return;
+    std::vector<int64_t> counts(sets.size());
+    for (int64_t i = 0; i < data_.size(); ++i) {
+      data_.sets_.of_samples.push_back(data_.set_of(i));
+      ++counts[static_cast<size_t>(data_.set_of(i))];
+    }
+    double weights = 0;
+    for (const recipe::Recipe::DataSet& set : sets) weights += set.weight;
+    for (size_t s = 0; s < sets.size(); ++s) {
+      const auto count = static_cast<double>(counts[s]);
+      check_input(count > 0, "data", sets[s].name + ": no clip of this data set is left",
+                  "fix its rows, or leave the set out");
+      data_.sets_.amounts.push_back(weights > 0 ? static_cast<double>(data_.size()) * sets[s].weight / weights
+                                                : count * sets[s].repeats);
+    }
+    double all = 0;
+    for (const double amount : data_.sets_.amounts) all += amount;
+    constexpr double kMostSamples = 20e6;
+    check_input(all <= kMostSamples, "data", "an epoch of all data sets has more than 20000000 samples",
+                "lower the sets' repeats: an epoch has no end that training needs");
+    for (size_t s = 0; s < sets.size(); ++s) {
+      char share[160];
+      std::snprintf(share, sizeof share, ": %lld samples, %.6g of %.6g in an epoch, %.1f %%",
+                    static_cast<long long>(counts[s]), data_.sets_.amounts[s], all, 100 * data_.sets_.amounts[s] / all);
+      log::info("data set " + sets[s].name + share);
+    }
+  }
+
   void finish() {
+    share_out();
     if (!problems_.empty() && rank_ == 0) log::warn("left out: " + problems_.text());
     for (const auto& sample : data_.samples_)
       data_.buckets_.push_back(data_.plan_.clips[static_cast<size_t>(sample.clip)].bucket);

@@ -69,7 +69,9 @@ class PreparedData {
   /// Its frames as they were encoded.
   data::Frames frames(int64_t index) const;
   const std::vector<int>& buckets() const { return buckets_; }  ///< of each sample
-  int64_t problems() const { return problems_; }                ///< rows that were left out
+  const data::SetShares& sets() const { return sets_; }         ///< likewise, where there are several
+  int set_of(int64_t index) const { return item(index).set; }
+  int64_t problems() const { return problems_; }  ///< rows that were left out
   /// Of rows, captions and clips: other text, other data. Of files that are not encoded to a cache by their names alone.
   const std::string& digest() const { return digest_; }
   /// Files of the cache that it reads.
@@ -84,8 +86,11 @@ class PreparedData {
     return prompt_sounds_.empty() ? data::Sound{} : prompt_sounds_.at(prompt);
   }
   const EncodedText& negative() const { return negative_; }
-  /// Of an empty caption, for diffusion.caption_dropout, pooled_dropout and mask_types; undefined without them.
-  const EncodedText& null_caption() const { return null_caption_; }
+  /// What a dropped caption of the set becomes, for diffusion.caption_dropout, pooled_dropout and mask_types; undefined
+  /// without them.
+  const EncodedText& null_caption(int set = 0) const {
+    return null_captions_.at(std::min<size_t>(static_cast<size_t>(set), null_captions_.size() - 1));
+  }
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   /// A clip of the shape that is sampled (the first bucket) whose first caption the prompt is, or -1.
   int64_t clip_of_prompt(int prompt) const;
@@ -131,7 +136,9 @@ class PreparedData {
   std::vector<std::map<std::string, at::Tensor>> prompt_extras_;
   std::vector<data::Sound> prompt_sounds_;
   std::shared_ptr<const Listener> listener_;  // when online, for models with an audio input
-  EncodedText negative_, null_caption_;
+  EncodedText negative_;
+  std::vector<EncodedText> null_captions_ = std::vector<EncodedText>(1);  // by set, or one for all
+  data::SetShares sets_;
   std::filesystem::path tokenizer_;
   int64_t problems_ = 0;
 };

@@ -200,30 +200,45 @@ std::vector<data::Item> of_share(std::vector<data::Item> items, const recipe::Re
 
 }  // namespace
 
-std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems) {
+namespace {
+
+std::vector<data::Item> read_set(const recipe::Recipe::Data& set, int repeats, data::Problems& problems) {
   data::DatasetSpec spec{.path = {},
-                         .metadata = recipe.data.metadata,
-                         .repeats = static_cast<int>(recipe.data.repeats),
-                         .caption = recipe.data.caption,
-                         .captions = recipe.data.captions,
-                         .latents = recipe.data.latents,
-                         .latent_column = recipe.data.latent_column,
-                         .masks = recipe.data.masks,
-                         .text_columns = recipe.data.texts};
-  const std::vector<std::string>& paths = recipe.data.paths;
-  if (paths.size() < 2) {
-    if (!paths.empty()) spec.path = paths[0];
-    return of_share(data::read_dataset(spec, problems), recipe.eval);
+                         .metadata = set.metadata,
+                         .repeats = repeats,
+                         .caption = set.caption,
+                         .captions = set.captions,
+                         .latents = set.latents,
+                         .latent_column = set.latent_column,
+                         .masks = set.masks,
+                         .text_columns = set.texts};
+  if (set.paths.size() < 2) {
+    if (!set.paths.empty()) spec.path = set.paths[0];
+    return data::read_dataset(spec, problems);
   }
   std::vector<data::Item> items;
   std::string counts;
-  for (const std::string& path : paths) {
+  for (const std::string& path : set.paths) {
     spec.path = path;
     std::vector<data::Item> more = data::read_dataset(spec, problems);
     counts += (counts.empty() ? "" : ", ") + path + " " + std::to_string(more.size());
     items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
   problems.note("rows of each of data.path: " + counts);
+  return items;
+}
+
+}  // namespace
+
+std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems) {
+  std::vector<data::Item> items;
+  const std::vector<recipe::Recipe::DataSet> sets = recipe.data_sets();
+  const int repeats = recipe.sets.empty() ? static_cast<int>(recipe.data.repeats) : 1;  // those of sets are an order's
+  for (size_t s = 0; s < sets.size(); ++s) {
+    std::vector<data::Item> more = read_set(sets[s].data, repeats, problems);
+    for (data::Item& item : more) item.set = static_cast<int>(s);
+    items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  }
   return of_share(std::move(items), recipe.eval);
 }
 

@@ -7,6 +7,9 @@
 //
 // Positions are counted in samples over the whole run, so a run resumed in any stage goes on as if never stopped, and a
 // stage that leaves data and batch alone changes nothing of the order.
+#include <string>
+#include <vector>
+
 #include "tessera/prepare/prepare.h"
 #include "tessera/recipe/stages.h"
 
@@ -19,6 +22,20 @@ struct StageData {
   int64_t position = 0;  ///< of the first sample of the first step
   int64_t stride = 1;    ///< of the order: the samples of a global batch, or of the largest
   std::shared_ptr<const PreparedData> held_out = {};  ///< whose loss is measured and not trained; none: there are none
+
+  std::vector<std::string> sets = {};  ///< names of each [[data.set]] that is drawn from
+
+  /// How far a data set was gone through.
+  struct Seen {
+    std::string set;
+    int64_t samples = 0;
+    bool operator==(const Seen&) const = default;
+  };
+  std::vector<Seen> seen_before(int64_t step) const;
+  /// Goes on behind what the parts before have seen, each set behind its own samples.
+  void follow(const StageData& before);
+  /// From the first step on; a set that is not among them begins.
+  void go_on_in_sets(const std::vector<Seen>& seen);
 
   int64_t position_of(int64_t step) const { return position + (step - first_step) * stride; }
   data::BatchOrder::Pick pick(int64_t step, int64_t place) const { return order.at(position_of(step) + place); }
@@ -38,7 +55,9 @@ std::vector<StageData> data_of_expert(const std::vector<StageData>& data, const 
 /// After step `done` the order goes on behind the samples that the checkpoint's run has seen by then, which a run with
 /// another train.global_batch, or that was resumed with one, does not get from its steps. `seen`: as place_after() of that
 /// run gave it; in epoch 0 at cursor 0 nothing is known, and nothing changes.
-void go_on_behind(std::vector<StageData>& data, int64_t done, data::SampleOrder::Place seen);
+/// `of_sets`: likewise, of each of several data sets.
+void go_on_behind(std::vector<StageData>& data, int64_t done, data::SampleOrder::Place seen,
+                  const std::vector<StageData::Seen>& of_sets = {});
 
 /// Encodes what is missing for every part before any of them begins; one for each of run_parts(recipe). Sets
 /// data.tokenizer of the recipe, so that all parts share one. Throws as prepare does, naming the stage.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 
 #include "tessera/families/registry.h"
@@ -475,6 +476,63 @@ std::vector<Setting> data_settings() {
         .needs = {{[](const Facts& f) { return !f.recipe.data.strict; }, "data.strict stops at the first faulty row"}},
         .in_stages = true}},
   };
+}
+
+const std::vector<Setting>& set_settings() {
+  static const std::vector<Setting> rows = [] {
+    std::vector<Setting> all = {
+        {"data.set.N.repeats",
+         Kind::number,
+         "1",
+         "times each sample of the set comes in an epoch; 0.5: every other one",
+         nullptr,
+         {.range = {.least = 0, .most = 1e6, .open = true}}},
+        {"data.set.N.weight",
+         Kind::number,
+         "",
+         "share of the samples that come from the set, in relation to the other sets' weights, in place of repeats",
+         nullptr,
+         {.range = above(0)}},
+        {"data.set.N.loss_weight",
+         Kind::number,
+         "1",
+         "factor of the loss of the set's samples",
+         nullptr,
+         {.range = at_least(0)}},
+        {"data.set.N.from_step",
+         Kind::integer,
+         "1",
+         "first step that draws from the set",
+         nullptr,
+         {.range = at_least(1)}},
+        {"data.set.N.to_step",
+         Kind::integer,
+         "0",
+         "last step that draws from the set; 0: the run's last",
+         nullptr,
+         {.range = at_least(0)}},
+    };
+    // What is decided clip by clip. The other keys describe what a run has once: its cache, its encoders.
+    for (const char* key : {"path",          "metadata",          "caption",      "captions",
+                            "caption_files", "score_files",       "motion_files", "caption_ext",
+                            "caption_lines", "caption_prefix",    "trigger",      "caption_shuffle",
+                            "keep_tokens",   "caption_delimiter", "motion_of",    "score_min",
+                            "score_drop",    "score_temperature", "size",         "frames",
+                            "fps",           "buckets",           "max_crop",     "clip_mode",
+                            "clip_lengths",  "clip_stride",       "clip_samples", "hdr",
+                            "deinterlace",   "background",        "cuts",         "bars"}) {
+      const std::vector<Setting> data = data_settings();
+      const auto row = std::ranges::find(data, std::string("data.") + key, &Setting::key);
+      all.push_back({"data.set.N." + std::string(key),
+                     row->kind,
+                     row->fallback,
+                     row->key + " of the set alone",
+                     nullptr,
+                     {.choices = row->more.choices}});
+    }
+    return all;
+  }();
+  return rows;
 }
 
 }  // namespace tessera::recipe

@@ -309,6 +309,108 @@ void check_masks(const Recipe& r) {
                     "give what follows a clip's name, as -masklabel.png, or the folder as data.mask_path");
 }
 
+std::string name_of_set(const std::vector<Recipe::DataSet>& sets, const Recipe::Data& data) {
+  std::string name;
+  for (const std::string& path : data.paths) name += (name.empty() ? "" : ", ") + path;
+  if (name.empty()) name = data.metadata;
+  const std::string once = name;
+  for (int copy = 2; std::ranges::count(sets, name, &Recipe::DataSet::name) > 0; ++copy)
+    name = once + " #" + std::to_string(copy);
+  return name;
+}
+
+/// One [[data.set]] by its keys, as data.* would be read with them.
+Recipe::DataSet read_set(const Recipe& r, const std::string& list) {
+  Recipe whole = r;
+  std::erase_if(whole.values, [](const auto& value) { return list_row(value.first).starts_with("data.set.N."); });
+  whole.stages.clear(), whole.sets.clear();
+  Recipe::DataSet set;
+  const std::string row_of = "data.set.N.";
+  for (const Setting& row : set_settings()) {
+    const std::string key = row.key.substr(row_of.size());
+    const auto given = r.values.find(list + key);
+    if (given == r.values.end()) continue;
+    if (const auto kept = whole.values.find("data." + key); kept != whole.values.end() && key != "repeats") {
+      kept->second = given->second;
+      continue;
+    }
+    Setting named = row;
+    named.key = given->first;
+    check_range(named, given->second);
+    const double number = to_number(given->second);
+    for (const auto& [name, to] :
+         {std::pair("repeats", &set.repeats), {"weight", &set.weight}, {"loss_weight", &set.loss_weight}})
+      if (key == name) *to = number;
+    for (const auto& [name, to] : {std::pair("from_step", &set.from_step), {"to_step", &set.to_step}})
+      if (key == name) *to = to_integer(given->second);
+  }
+  whole.fill();
+  set.data = std::move(whole.data);
+  return set;
+}
+
+void check_set(const Recipe& r, const std::string& list, const Recipe::DataSet& set) {
+  const auto refuse = [&](const std::string& what, const std::string& hint) {
+    throw UserError(Exit::usage, "recipe", what, hint);
+  };
+  if (set.data.paths.empty() && set.data.metadata.empty())
+    refuse(list + "path is empty, and so is " + list + "metadata", "name the folder or table of each [[data.set]]");
+  if (r.values.contains(list + "repeats") && set.weight > 0)
+    refuse(list + "repeats beside " + list + "weight", "one of them says how often samples of a set come");
+  if (set.to_step > 0 && set.to_step < set.from_step)
+    refuse(list + "to_step = " + std::to_string(set.to_step) +
+               " lies before its from_step = " + std::to_string(set.from_step),
+           "leave one of them out");
+}
+
+/// The shapes of a run are those of all sets, and what is sampled looks like the first one.
+void share_shapes(Recipe& r) {
+  if (r.sets.empty()) return;
+  std::vector<data::Bucket> all;
+  for (const Recipe::DataSet& set : r.sets)
+    for (const data::Bucket& bucket : set.data.clips.buckets)
+      if (std::ranges::none_of(all, [&](const data::Bucket& one) { return data::is_shape(one, bucket); }))
+        all.push_back(bucket);
+  r.data.clips.buckets = std::move(all);
+  const Recipe::Data& first = r.sets[0].data;
+  r.data.frames = first.frames, r.data.height = first.height, r.data.width = first.width;
+  r.data.fps = r.data.clips.fps = first.fps;
+}
+
+/// [[data.set]], of which each may have keys of data.* in place of those.
+void resolve_sets(Recipe& r) {
+  const std::vector<int64_t> numbers = list_numbers(r.values, "data.set");
+  r.sets.clear();
+  if (numbers.empty()) return;
+  for (const auto& [key, own] : {std::pair("data.path", ""), {"data.metadata", ""}, {"data.repeats", "1"}})
+    if (r.values.at(key) != own)
+      throw UserError(Exit::usage, "recipe", std::string(key) + " beside [[data.set]], of which each has its own",
+                      "write what [data] has as a [[data.set]] too, and leave the key out there");
+  for (const int64_t number : numbers) {
+    const std::string list = "data.set." + std::to_string(number) + ".";
+    if (number != std::ssize(r.sets))
+      throw UserError(Exit::usage, "recipe",
+                      list + "* is set, and there is no data.set." + std::to_string(std::ssize(r.sets)),
+                      "sets are counted from 0");
+    Recipe::DataSet set;
+    try {
+      set = read_set(r, list);
+    } catch (const UserError& error) {
+      throw UserError(error.code(), "[[data.set]] " + std::to_string(number), error.what());
+    }
+    check_set(r, list, set);
+    set.name = name_of_set(r.sets, set.data), set.key = list;
+    r.sets.push_back(std::move(set));
+  }
+  const auto weighs = [](const Recipe::DataSet& set) { return set.weight > 0; };
+  if (const auto count = std::ranges::count_if(r.sets, weighs); count > 0 && count < std::ssize(r.sets))
+    throw UserError(Exit::usage, "recipe",
+                    std::to_string(count) + " of " + std::to_string(r.sets.size()) + " [[data.set]] have a weight",
+                    "give each a weight, or each its repeats");
+  if (r.drawn_at > 0) std::erase_if(r.sets, [&](const Recipe::DataSet& set) { return !set.drawn_at(r.drawn_at); });
+  share_shapes(r);
+}
+
 void check_held_out(const Recipe& r) {
   if (r.eval.on() && r.experts.router == "gate")
     throw UserError(Exit::usage, "recipe",
@@ -357,6 +459,26 @@ void Recipe::fill() {
   for (const Setting& setting : settings())
     if (setting.read) setting.read(*this, {setting.key, values.at(setting.key)});
   resolve(*this);
+  resolve_sets(*this);
+}
+
+std::vector<Recipe::DataSet> Recipe::data_sets() const {
+  if (!sets.empty()) return sets;
+  DataSet all{.name = name_of_set({}, data), .data = data};
+  return {std::move(all)};
+}
+
+Recipe Recipe::of_set(size_t set) const {
+  Recipe one = *this;
+  one.stages.clear(), one.sets.clear();
+  one.data = sets.at(set).data;
+  for (const auto& [key, value] : values) {
+    if (!list_row(key).starts_with("data.set.N.")) continue;
+    one.values.erase(key);
+    const std::string own = "data." + key.substr(key.rfind('.') + 1);
+    if (key.starts_with(sets[set].key) && own != "data.repeats" && one.values.contains(own)) one.values[own] = value;
+  }
+  return one;
 }
 
 void Recipe::set(const std::string& name, const std::string& value) {
@@ -370,6 +492,7 @@ Recipe Recipe::at_stage(size_t count) const {
   for (size_t s = 0; s < count; ++s)
     for (const auto& [name, value] : stages.at(s).changes)
       recipe_table().set(recipe.values, name, value, "[[stage]] " + std::to_string(s + 1));
+  recipe.drawn_at = count == 0 ? 1 : stages[count - 1].from;
   recipe.fill();
   return recipe;
 }

@@ -80,6 +80,22 @@ struct Recipe {
     /// Captions too: text encoders stay in memory.
     bool beside() const { return encoders != Encoders::cached; }
   } data;
+  /// One [[data.set]]: data.* with keys of its own in their place.
+  struct DataSet {
+    std::string name;      ///< in messages and metrics: its path
+    std::string key = {};  ///< "data.set.0.", with which its keys begin
+    Data data = {};
+    double repeats = 1;                  ///< times each of its samples comes in an epoch
+    double weight = 0;                   ///< share of the samples in relation to the other sets; 0: repeats decide
+    double loss_weight = 1;              ///< of the loss of its samples
+    int64_t from_step = 1, to_step = 0;  ///< between which it is drawn from; 0: to the end
+    bool drawn_at(int64_t step) const { return from_step <= step && (to_step == 0 || step <= to_step); }
+  };
+  std::vector<DataSet> sets;               ///< none: data is the only one
+  std::vector<DataSet> data_sets() const;  ///< with data as one, where there are none
+  /// This recipe with the keys of its `set`-th set in place of data.*, without sets.
+  Recipe of_set(size_t set) const;
+  int64_t drawn_at = 0;  ///< only sets that are drawn from at this step are there; 0: all
   struct Train {
     int64_t global_batch = 1, micro_batch = 0;  ///< micro_batch 0: auto
     double lr = 0;                              ///< with lr_scale

@@ -64,6 +64,14 @@ void read_table(const toml::table& table, const std::string& prefix, const std::
     const std::string name = prefix + std::string(key.str());
     if (const auto* inner = node.as_table()) {
       read_table(*inner, name + ".", place, keys);
+    } else if (const auto* tables = node.as_array(); tables && name == "data.set") {
+      for (size_t i = 0; i < tables->size(); ++i) {
+        const toml::table* one = (*tables)[i].as_table();
+        if (!one)
+          throw UserError(Exit::usage, where, "data.set: expected a table",
+                          "write [[data.set]] with a line path = \"...\"");
+        read_table(*one, name + "." + std::to_string(i) + ".", place, keys);
+      }
     } else if (const auto* list = node.as_array()) {
       std::string joined;
       const auto tables = std::ranges::find(kTables, name, &std::pair<const char*, const char*>::first);

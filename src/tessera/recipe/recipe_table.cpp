@@ -160,9 +160,12 @@ constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
 
 const OptionTable& recipe_table() {
   static const OptionTable table = [] {
-    std::vector<Option> options;
-    for (const Setting& s : settings()) options.push_back({s.key, s.kind, s.fallback, s.help, s.more.choices});
-    return OptionTable(std::move(options));
+    const auto options = [](const std::vector<Setting>& rows) {
+      std::vector<Option> all;
+      for (const Setting& s : rows) all.push_back({s.key, s.kind, s.fallback, s.help, s.more.choices});
+      return all;
+    };
+    return OptionTable(options(settings()), options(set_settings()));
   }();
   return table;
 }
@@ -180,6 +183,13 @@ std::vector<std::string> keys_named(std::string_view name) {
 
 std::string key_meant(std::string_view name) {
   std::vector<std::string> keys = keys_named(name), all;
+  if (const std::string row = list_row(name), list = "data.set.N."; row.starts_with(list)) {
+    const std::string whole = "data." + row.substr(list.size());
+    if (recipe_table().find(whole)) return whole + " is the same for all sets of a run: write it in [data].";
+    std::vector<std::string> rows;
+    for (const Option& option : recipe_table().of_lists()) rows.push_back(option.name);
+    return "did you mean " + nearest(row, rows).front() + "?";
+  }
   for (const Option& option : recipe_table().options()) all.push_back(option.name);
   if (keys.empty()) keys = nearest(name, all);
   std::string text;
@@ -288,6 +298,12 @@ Json recipe_schema() {
     const std::string alone = setting.key.substr(setting.key.rfind('.') + 1);
     if (tables[alone] == 1) put(stage, alone, schema);  // its table may be left out
   }
+  Json set = object();
+  for (const Setting& setting : set_settings())
+    set["properties"][setting.key.substr(setting.key.rfind('.') + 1)] = key_schema(setting);
+  for (Json* table : {&root, &stage})
+    (*table)["properties"]["data"]["properties"]["set"] = {
+        {"type", "array"}, {"items", set}, {"description", "several data sets, each with keys of its own"}};
   root["properties"]["stage"] = {
       {"type", "array"}, {"items", stage}, {"description", "keys that change from a step on"}};
   Json schema = {{"$schema", "http://json-schema.org/draft-07/schema#"}, {"title", "a recipe of Tessera"}};

@@ -24,6 +24,8 @@ constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"model.path"},
                                  {"data.path"},
                                  {"data.metadata"},
+                                 {"data.set.N.path"},
+                                 {"data.set.N.metadata"},
                                  {"data.cache", true},
                                  {"data.mask_path"},
                                  {"data.vae"},
@@ -51,7 +53,7 @@ constexpr PathKey kPathKeys[] = {{"run.out", true},
                                  {"data.null_text"}};
 
 const PathKey* path_key(std::string_view name) {
-  const auto row = std::ranges::find(kPathKeys, name, &PathKey::name);
+  const auto row = std::ranges::find(kPathKeys, list_row(name), &PathKey::name);
   return row == std::end(kPathKeys) ? nullptr : &*row;
 }
 

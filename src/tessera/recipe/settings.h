@@ -10,6 +10,9 @@ namespace tessera::recipe {
 
 /// All rows, in the order of help and of resolved recipes.
 const std::vector<Setting>& settings();
+/// Of the tables of lists, data.set.N.repeats: keys of a set alone, then keys of data.* that a set may have for itself,
+/// which are read as these. No value is there unless it was written.
+const std::vector<Setting>& set_settings();
 
 // a function for each table
 std::vector<Setting> run_settings();

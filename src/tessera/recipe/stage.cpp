@@ -8,13 +8,7 @@ namespace {
 
 /// "key = value", as TOML.
 std::string key_line(const std::string& name, const std::string& value) {
-  if (value.empty()) return name + (recipe_table().find(name)->kind == Kind::list ? " = []" : " = \"\"");
-  Values one = recipe_table().defaults();
-  for (auto& [key, text] : one) text.clear();
-  one[name] = value;
-  const std::string table = recipe_table().to_toml(one);  // [data]\nframes = 33\n
-  const size_t begin = table.find('\n') + 1;
-  return name.substr(0, name.rfind('.') + 1) + table.substr(begin, table.size() - begin - 1);
+  return name + " = " + toml_value(*recipe_table().find(name), value);
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace {
 std::string table_of(const Setting& setting) { return setting.key.substr(0, setting.key.find('.')); }
 
 bool changeable(const std::string& name) {
-  return std::ranges::any_of(settings(), [&](const Setting& s) { return s.key == name && s.more.in_stages; });
+  return std::ranges::any_of(settings(), [&](const Setting& s) { return s.key == name && s.more.in_stages; }) ||
+         list_row(name).starts_with("data.set.N.");
 }
 
 /// "run.on_nan, ..., sample.*": a table all of whose keys may change is named as one.
@@ -38,6 +39,29 @@ std::string full_name(const std::string& name) {
   for (const Option& option : recipe_table().options())
     if (option.name.ends_with("." + name)) found.push_back(option.name);
   return found.size() == 1 ? found[0] : name;
+}
+
+}  // namespace
+
+namespace {
+
+/// A set that comes or goes within the run is a stage from that step on, which a file that was resolved has already.
+void add_stages_of_sets(Recipe& recipe) {
+  const std::vector<Recipe::DataSet> sets = recipe.sets;
+  for (size_t s = 0; s < sets.size(); ++s)
+    for (const auto& [key, step] : {std::pair("from_step", sets[s].from_step), {"to_step", sets[s].to_step + 1}}) {
+      if (step < 2 || step > recipe.run.steps) continue;
+      const auto at = std::ranges::lower_bound(recipe.stages, step, {}, &Stage::from);
+      Stage& stage = at != recipe.stages.end() && at->from == step ? *at : *recipe.stages.insert(at, {step, {}});
+      const std::string name = "data.set." + std::to_string(s) + "." + key;
+      stage.changes[name] = recipe.values.at(name);
+    }
+  for (size_t number = 0; !sets.empty() && number <= recipe.stages.size(); ++number)
+    if (recipe.at_stage(number).sets.empty())
+      throw UserError(Exit::usage, "recipe",
+                      "from step " + std::to_string(number == 0 ? 1 : recipe.stages[number - 1].from) +
+                          " on no [[data.set]] is drawn from",
+                      "change from_step or to_step of one");
 }
 
 }  // namespace
@@ -70,6 +94,7 @@ void add_stages(Recipe& recipe, const RecipeFile& file) {
     RunPart part{.number = static_cast<int>(recipe.stages.size()), .first = stage.from, .recipe = {}, .changes = {}};
     in_part(part, [&] { recipe.at_stage(recipe.stages.size()); });
   }
+  add_stages_of_sets(recipe);
 }
 
 std::map<int, int64_t> batches(const Recipe& recipe) {
@@ -105,6 +130,18 @@ bool any_samples(const std::vector<RunPart>& parts) {
 }
 
 bool same_data(const Recipe& a, const Recipe& b) {
+  const auto of_sets = [](const Recipe& r) {
+    Values values;
+    for (const auto& [key, value] : r.values)
+      if (list_row(key).starts_with("data.set.N.")) values[key] = value;
+    return values;
+  };
+  const auto drawn = [](const Recipe& r) {
+    std::vector<std::string> names;
+    for (const Recipe::DataSet& set : r.sets) names.push_back(set.name);
+    return names;
+  };
+  if (of_sets(a) != of_sets(b) || drawn(a) != drawn(b)) return false;
   return std::ranges::all_of(settings(), [&](const Setting& s) {
     const bool matters = s.more.prepared || s.key.starts_with("data.") || s.key == "run.seed";
     return !matters || a.values.at(s.key) == b.values.at(s.key);

@@ -234,6 +234,17 @@ std::string bin_fields(const std::vector<StepMetrics::Bin>& bins) {
   return ",\"loss_by_timestep\":[" + text + "]";
 }
 
+/// ,"sets":[{"set":"clips","loss":..,"samples":..}, ...]; one without samples has no loss.
+std::string set_fields(const std::vector<std::pair<std::string, StepMetrics::Bin>>& sets) {
+  if (sets.empty()) return "";
+  std::string text;
+  for (const auto& [name, own] : sets)
+    text += (text.empty() ? "" : ",") + std::string("{\"set\":") + text_of(Json(name)) +
+            (own.count > 0 ? ",\"loss\":" + exact(own.loss) : std::string()) +
+            ",\"samples\":" + std::to_string(own.count) + "}";
+  return ",\"sets\":[" + text + "]";
+}
+
 std::string gate_fields(const std::optional<StepMetrics::Gate>& gate) {
   if (!gate) return "";
   std::string text;
@@ -255,7 +266,8 @@ void MetricsWriter::step(const StepMetrics& m) {
         (m.plan_hash.empty() ? "" : ",\"plan_hash\":\"" + m.plan_hash + "\"") +
         (m.loss_scale ? ",\"loss_scale\":" + exact(*m.loss_scale) : "") + (m.d ? ",\"d\":" + exact(*m.d) : "") +
         (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") + (m.peak_flops ? ",\"peak_flops\":" + exact(*m.peak_flops) : "") +
-        bin_fields(m.by_timestep) + expert_fields(m) + gate_fields(m.gate) + rank_fields(m) + "}");
+        bin_fields(m.by_timestep) + set_fields(m.by_set) + expert_fields(m) + gate_fields(m.gate) + rank_fields(m) +
+        "}");
 }
 
 void MetricsWriter::eval(const EvalMetrics& m) {

@@ -114,6 +114,7 @@ struct StepMetrics {
     int64_t count = 0;
   };
   std::vector<Bin> by_timestep = {};
+  std::vector<std::pair<std::string, Bin>> by_set = {};  ///< likewise of each of several data sets, by its name
   std::vector<RankMetrics> ranks;
   std::string plan_hash = {};  ///< of the plan that the step executed (plan/plan_hash.h)
 

@@ -4,10 +4,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #define TOML_ENABLE_FORMATTERS 0
 #include <toml++/toml.h>
@@ -147,21 +149,41 @@ bool RunFolder::poll() {
   return lines;
 }
 
-std::vector<StepMetrics::Bin> RunFolder::loss_by_timestep() const {
+namespace {
+
+void add(StepMetrics::Bin& bin, const StepMetrics::Bin& more) {
+  if (more.count <= 0 || !std::isfinite(more.loss)) return;
+  const auto before = static_cast<double>(bin.count), count = static_cast<double>(more.count);
+  bin.loss = (bin.loss * before + more.loss * count) / (before + count);
+  bin.count += more.count;
+}
+
+/// The steps whose losses say how the run does now.
+std::span<const StepMetrics> newest(const std::vector<StepMetrics>& steps) {
   constexpr size_t kLeast = 20;
+  return std::span(steps).last(std::min(steps.size(), std::max(kLeast, steps.size() / 10)));
+}
+
+}  // namespace
+
+std::vector<StepMetrics::Bin> RunFolder::loss_by_timestep() const {
   std::vector<StepMetrics::Bin> bins;
-  const size_t newest = std::min(steps_.size(), std::max(kLeast, steps_.size() / 10));
-  for (size_t s = steps_.size() - newest; s < steps_.size(); ++s) {
-    bins.resize(std::max(bins.size(), steps_[s].by_timestep.size()));
-    for (size_t b = 0; b < steps_[s].by_timestep.size(); ++b) {
-      const StepMetrics::Bin& own = steps_[s].by_timestep[b];
-      if (own.count <= 0 || !std::isfinite(own.loss)) continue;
-      const auto before = static_cast<double>(bins[b].count), more = static_cast<double>(own.count);
-      bins[b].loss = (bins[b].loss * before + own.loss * more) / (before + more);
-      bins[b].count += own.count;
-    }
+  for (const StepMetrics& step : newest(steps_)) {
+    bins.resize(std::max(bins.size(), step.by_timestep.size()));
+    for (size_t b = 0; b < step.by_timestep.size(); ++b) add(bins[b], step.by_timestep[b]);
   }
   return bins;
+}
+
+std::vector<std::pair<std::string, StepMetrics::Bin>> RunFolder::loss_by_set() const {
+  std::vector<std::pair<std::string, StepMetrics::Bin>> sets;
+  for (const StepMetrics& step : newest(steps_))
+    for (const auto& [name, own] : step.by_set) {
+      auto known = std::ranges::find(sets, name, &std::pair<std::string, StepMetrics::Bin>::first);
+      if (known == sets.end()) known = sets.insert(known, {name, {}});
+      add(known->second, own);
+    }
+  return sets;
 }
 
 void RunFolder::take_line(const std::string& line) {
@@ -205,6 +227,9 @@ void RunFolder::take_line(const std::string& line) {
   if (in.has("loss_by_timestep"))
     for (const JsonFields& bin : in.list("loss_by_timestep"))
       m.by_timestep.push_back({bin.real("loss", NAN), bin.whole("count")});
+  if (in.has("sets"))
+    for (const JsonFields& set : in.list("sets"))
+      m.by_set.emplace_back(printable(set.text("set")), StepMetrics::Bin{set.real("loss", NAN), set.whole("samples")});
   if (in.has("gate")) {
     const JsonFields gate = in.object("gate");
     m.gate.emplace();

@@ -48,6 +48,8 @@ class RunFolder {
   const std::vector<EvalMetrics>& evals() const { return evals_; }  ///< held-out losses, in order
   /// The mean loss by tenths of the timesteps over the newest tenth of the steps, at least 20 of them; empty: none has it.
   std::vector<StepMetrics::Bin> loss_by_timestep() const;
+  /// Likewise of each of several data sets, by its name.
+  std::vector<std::pair<std::string, StepMetrics::Bin>> loss_by_set() const;
   bool finished() const { return facts_.steps > 0 && last_step() >= facts_.steps; }
   int64_t last_step() const { return last_step_; }  ///< 0: none yet
   /// Mean over the newest steps (at most 20; the first one, which warms up, only when it is alone); 0: no step yet.

@@ -94,6 +94,24 @@ ReportInput::Table timestep_table(const RunFolder& run) {
   return table;
 }
 
+/// Of a run with several data sets: samples of the whole run, the loss late in it.
+ReportInput::Table set_table(const RunFolder& run) {
+  ReportInput::Table table{"Data sets", {"data set", "samples", "of all", "loss, newest tenth of the steps"}, {}};
+  std::map<std::string, int64_t> samples;
+  int64_t all = 0;
+  for (const StepMetrics& step : run.steps())
+    for (const auto& [name, own] : step.by_set) samples[name] += own.count, all += own.count;
+  const auto newest = run.loss_by_set();
+  for (const auto& [name, count] : samples) {
+    const auto late = std::ranges::find(newest, name, &std::pair<std::string, StepMetrics::Bin>::first);
+    const bool trained = late != newest.end() && late->second.count > 0;
+    const double share = all > 0 ? 100 * static_cast<double>(count) / static_cast<double>(all) : 0;
+    table.rows.push_back(
+        {name, std::to_string(count), print("%.1f %%", share), trained ? print("%.4g", late->second.loss) : ""});
+  }
+  return table;
+}
+
 /// Of the held-out clips; a curve of its own is among those of the loss.
 ReportInput::Table held_out_table(const RunFolder& run) {
   ReportInput::Table table{"Held-out loss", {"step", "loss", "", "at the cleanest", "at the noisiest", "clips"}, {}};
@@ -382,6 +400,7 @@ ReportInput single(const RunFolder& run) {
       troubles.rows.push_back({std::to_string(event.step), event.type, event.text});
   in.tables.push_back(held_out_table(run));
   in.tables.push_back(timestep_table(run));
+  in.tables.push_back(set_table(run));
   in.tables.push_back(expert_table(run));
   in.tables.push_back(gate_table(run));
   in.tables.push_back(std::move(troubles));

@@ -211,7 +211,7 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   const ClipChain chain(*job.codec, recipe, job.model->conditions());
   {
     const net::Conditions wanted = job.model->conditions();
-    const bool own_clips = !recipe.data.paths.empty() || !recipe.data.metadata.empty();
+    const bool own_clips = !recipe.data.paths.empty() || !recipe.data.metadata.empty() || !recipe.sets.empty();
     const auto clips = [&] { return own_clips ? prepare::read_items(recipe) : std::vector<data::Item>{}; };
     const auto pictures = prepare::prompt_pictures(recipe, prompts, clips, wanted);
     prepare::Conditioner conditioner(recipe, job, mesh, comm, place.rank);

@@ -95,8 +95,13 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
   std::vector<Wanted> wanted;
   for (const int64_t place : wanted_places(dp_rank(), data.batch(own_step))) {
     const auto [index, epoch] = data.pick(own_step, place);
-    const auto make = [samples = data.samples, noise = noise_[place_of_data], takes = model_->conditions(), own_step,
-                       place, index = index, epoch = epoch] {
+    const int set = data.samples->set_of(index);
+    const double loss_weight = now_->sets.empty() ? 1 : now_->sets.at(static_cast<size_t>(set)).loss_weight;
+    diffusion::NoiseSettings of_set = noise_[place_of_data];
+    of_set.null_context = data.samples->null_caption(set).context;
+    of_set.null_pooled = data.samples->null_caption(set).pooled;
+    const auto make = [samples = data.samples, noise = std::move(of_set), takes = model_->conditions(), own_step, place,
+                       index = index, epoch = epoch, set, loss_weight] {
       const auto given = [&](int64_t frames, int64_t latent_frames) {
         return diffusion::given_frames(noise, takes, frames, latent_frames, own_step, place);
       };
@@ -107,6 +112,8 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
                              std::move(clean.given), std::move(clean.pieces), std::move(clean.mask)},
                             own_step, place);
       sample.index = index;
+      sample.set = set;
+      sample.weight *= loss_weight;
       return sample;
     };
     wanted.push_back({{static_cast<int64_t>(part_), static_cast<int64_t>(place_of_data), own_step, place}, make});
@@ -172,10 +179,39 @@ std::vector<std::string> ExpertSchedule::describe() const {
   return lines;
 }
 
+namespace {
+
+/// How far each [[data.set]] was gone through behind a step; null where there is none.
+checkpoint::Json cursors(const prepare::StageData& data, int64_t step) {
+  if (data.sets.empty()) return nullptr;
+  checkpoint::Json all = checkpoint::Json::array();
+  const std::vector<prepare::StageData::Seen> seen = data.seen_before(step + 1);
+  for (size_t s = 0; s < seen.size(); ++s) {
+    const int64_t size = std::max<int64_t>(1, data.order.set_size(s));
+    all.push_back({{"set", seen[s].set},
+                   {"samples", seen[s].samples},
+                   {"epoch", seen[s].samples / size},
+                   {"cursor", seen[s].samples % size}});
+  }
+  return all;
+}
+
+std::vector<prepare::StageData::Seen> seen_of_sets(const checkpoint::Json& cursors) {
+  std::vector<prepare::StageData::Seen> seen;
+  for (const checkpoint::Json& set : cursors)
+    if (set.is_object() && set.contains("set") && set["set"].is_string() && set.contains("samples") &&
+        set["samples"].is_number_integer())
+      seen.push_back({set["set"].get<std::string>(), set["samples"].get<int64_t>()});
+  return seen;
+}
+
+}  // namespace
+
 void ExpertSchedule::write(int64_t step, checkpoint::Manifest& manifest) const {
   const auto position = data().place_after(own_step_);
   manifest.epoch = position.epoch;
   manifest.cursor = position.cursor;
+  manifest.sets = cursors(data(), own_step_);
   manifest.schedule_lr = learning_rate(expert_, own_step_);
   if (!experts_.several()) {
     manifest.extra["updates"] = updates_[0];
@@ -192,6 +228,8 @@ void ExpertSchedule::write(int64_t step, checkpoint::Manifest& manifest) const {
                                                {"updates", updates_[e]},
                                                {"schedule_lr", done > 0 ? learning_rate(e, done) : 0.0},
                                                {"data", {{"epoch", place.epoch}, {"cursor", place.cursor}}}};
+    if (checkpoint::Json sets = cursors(data_[e][part_], done); !sets.is_null())
+      manifest.experts[experts_.list[e].name]["data"]["sets"] = std::move(sets);
   }
 }
 
@@ -217,9 +255,11 @@ void ExpertSchedule::resume(engine::Store& store, checkpoint::TrainingCheckpoint
     const int64_t done = state.value("steps", int64_t{0});
     check_steps(e, done, manifest.step);
     if (const auto seen = state.find("data"); seen != state.end())
-      prepare::go_on_behind(data_[e], done, {seen->value("epoch", int64_t{0}), seen->value("cursor", int64_t{0})});
+      prepare::go_on_behind(data_[e], done, {seen->value("epoch", int64_t{0}), seen->value("cursor", int64_t{0})},
+                            seen_of_sets(seen->value("sets", checkpoint::Json())));
   }
-  if (experts_.places() == 1) prepare::go_on_behind(data_[0], manifest.step, {manifest.epoch, manifest.cursor});
+  if (experts_.places() == 1)
+    prepare::go_on_behind(data_[0], manifest.step, {manifest.epoch, manifest.cursor}, seen_of_sets(manifest.sets));
   job::each_expert(store, experts_, [&](size_t e, const std::string& prefix) {
     engine::restore(store, saved, prefix);
     if (updates_[e] == 0) engine::begin_averages(store);  // 0.1 saved zeros for an expert that had not begun

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -34,6 +35,7 @@ StepMeter::StepMeter(Ranks& ranks, const Parts& parts, const ExpertSchedule& exp
 void StepMeter::before(const plan::Visit& visit) {
   began_ = seconds_now();
   flops_ = 0;
+  by_set_ = {};
   if (visit.step == parts_.first_step() + 1) engine::Meter::reset_peak();  // peaks count from the end of the first step
 }
 
@@ -55,6 +57,8 @@ StepReport StepMeter::numbers(bool last) {
   r.bad_sample = static_cast<double>(objective_.bad_sample() + 1);
   r.stop = asking_signal();
   r.by_timestep = objective_.by_timestep();
+  for (size_t s = 0; s < objective_.by_set().sums.size(); ++s)
+    by_set_.add(s, objective_.by_set().sums[s], objective_.by_set().counts[s]);
   r.due = last && due && due() ? 1 : 0;
   r.read_meter();
   r.predicted = static_cast<double>(parts_.predicted().peak);
@@ -77,6 +81,22 @@ StepReport StepMeter::numbers(bool last) {
   return r;
 }
 
+/// Losses of sets have no place in the exchange at `norm`: there may be any number of them. All ranks together.
+void StepMeter::add_by_set(report::StepMetrics& metrics) {
+  const std::vector<std::string>& names = experts_.data().sets;
+  if (names.empty()) return;
+  std::vector<double> own = by_set_.sums, all(2 * names.size());
+  own.resize(names.size());
+  own.insert(own.end(), by_set_.counts.begin(), by_set_.counts.end());
+  own.resize(all.size());
+  for (const auto& rank : ranks_.gather(own))
+    for (size_t i = 0; i < all.size(); ++i) all[i] += rank[i];
+  for (size_t s = 0; s < names.size(); ++s) {
+    const int64_t count = std::llround(all[names.size() + s]);  // a sample's parts on several ranks add up to it
+    metrics.by_set.push_back({names[s], {count > 0 ? all[s] / static_cast<double>(count) : 0, count}});
+  }
+}
+
 void StepMeter::after(StepEnd& end) {
   const double now = seconds_now();
   span_ = now - std::exchange(span_began_, now);
@@ -93,6 +113,7 @@ void StepMeter::after(StepEnd& end) {
   for (size_t r = 0; r < end.ranks.size(); ++r)
     metrics.ranks.push_back(
         rank_metrics(static_cast<int>(r), end.ranks[r], ranks_.mesh, parts_.predicted().by_part.temporaries));
+  add_by_set(metrics);
   metrics.seconds = seconds_now() - began_;
   const plan::Machine& machine = parts_.planned().machine;
   if (const auto peak = peak_flops(machine, !device::here().is_cpu(), at::get_num_threads())) metrics.count_mfu(*peak);

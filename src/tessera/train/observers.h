@@ -36,6 +36,7 @@ class StepMeter {
 
  private:
   StepReport numbers(bool last);
+  void add_by_set(report::StepMetrics& metrics);
 
   Ranks& ranks_;
   const Parts& parts_;
@@ -46,6 +47,7 @@ class StepMeter {
   // of the step that runs
   double began_ = 0, flops_ = 0;  // flops: that the model takes of this rank
   int64_t sample_bytes_ = 0;
+  diffusion::LossBySet by_set_;  // this rank's
   std::map<std::string, int64_t> sent_;
   // of the step before
   double span_ = 0, span_began_ = 0;  // seconds with what followed it, and since when the next are counted

@@ -22,6 +22,11 @@ struct Bucket {
   std::string text() const;  ///< "33x480x832"
 };
 
+/// Whether they are one in the list of a run's shapes, whatever else is said of them there.
+inline bool is_shape(const Bucket& a, const Bucket& b) {
+  return a.frames == b.frames && a.height == b.height && a.width == b.width && a.batch == b.batch;
+}
+
 /// "33x480x832", frames x height x width. Throws UserError (usage) showing the text.
 Bucket parse_bucket(const std::string& text);
 
