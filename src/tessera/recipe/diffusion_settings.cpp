@@ -1,0 +1,342 @@
+// How a step is noised and what its loss is: [diffusion].
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/check.h"
+#include "tessera/families/frames/frame_masks.h"
+#include "tessera/families/registry.h"
+#include "tessera/recipe/settings.h"
+
+namespace tessera::recipe {
+
+namespace {
+
+// Keys that say by weights which frames a model is given: KIND=WEIGHT of known kinds.
+
+/// "t2v=1,i2v_head=5"; each of `known`.
+std::vector<families::Weighted> weighted(const Given& given, std::string (*known)(const std::string&)) {
+  std::vector<families::Weighted> all;
+  for (const std::string& item : split_list(given.text)) {
+    const size_t equal = item.find('=');
+    if (equal == std::string::npos || equal == 0) given.fail("KIND=WEIGHT");
+    const double weight = checked_number(given, item.substr(equal + 1), "KIND=WEIGHT");
+    if (weight < 0) given.fail("weights of at least 0");
+    all.push_back({known(item.substr(0, equal)), weight});
+  }
+  return all;
+}
+
+std::string given_kind(const std::string& name) {
+  families::places_of(name);
+  return name;
+}
+
+/// Weights of which one is above 0, or none at all.
+void check_weights(const std::vector<families::Weighted>& kinds, const Given& given) {
+  double sum = 0;
+  for (const families::Weighted& kind : kinds) sum += kind.weight;
+  if (!kinds.empty() && !(sum > 0)) given.fail("a kind with a weight above 0");
+}
+
+std::string drop_kind(const std::string& name) {
+  const std::vector<std::string> known = families::drop_kinds();
+  if (std::ranges::find(known, name) == known.end())
+    throw UserError(Exit::usage, "recipe", "diffusion.drop_condition: unknown kind '" + name + "'",
+                    "there are cond and null, which drop the caption, text and null, which drop the frames, and keep");
+  return name;
+}
+
+void read_conditions(Recipe& recipe, const Given& given) {
+  recipe.diffusion.conditions = weighted(given, given_kind);
+  check_weights(recipe.diffusion.conditions, given);
+}
+
+void read_mask_ratios(Recipe& recipe, const Given& given) {
+  constexpr double kRounding = 1e-9;  // of ratios that sum to 1
+  recipe.diffusion.mask_ratios = weighted(given, families::mask_kind);
+  double sum = 0;
+  for (const families::Weighted& kind : recipe.diffusion.mask_ratios) sum += kind.weight;
+  if (sum > 1 + kRounding) given.fail("ratios that sum to at most 1", "the rest has no frame that is given");
+}
+
+void read_mask_types(Recipe& recipe, const Given& given) {
+  recipe.diffusion.mask_types = weighted(given, families::beside_kind);
+  check_weights(recipe.diffusion.mask_types, given);
+}
+
+void read_drop_condition(Recipe& recipe, const Given& given) {
+  recipe.diffusion.drop_condition = weighted(given, drop_kind);
+  check_weights(recipe.diffusion.drop_condition, given);
+}
+
+template <auto member>
+constexpr Read diffusion = into<&Recipe::diffusion, member>;
+
+const std::vector<std::string>& timestep_names() {
+  static const std::vector<std::string> names = {
+      "uniform", "shift",  "logit_normal", "diffsynth",  "sana",       "diffusers",     "by_size",      "by_area",
+      "mode",    "cosmap", "logsnr",       "flux_shift", "qwen_shift", "qinglong_flux", "qinglong_qwen"};
+  return names;
+}
+
+/// A name, or logit_normal with the mean and the deviation of its normal draws.
+void read_timesteps(Recipe& recipe, const Given& given) {
+  double mean = 0, scale = 0;
+  int end = 0;
+  const bool shaped = std::sscanf(given.text.c_str(), "logit_normal( %lf , %lf )%n", &mean, &scale, &end) == 2 &&
+                      end == static_cast<int>(given.text.size()) && scale > 0;
+  if (!shaped && std::ranges::find(timestep_names(), given.text) == timestep_names().end())
+    given.fail("one of " + families::listed(timestep_names(), "and") + ", or logit_normal(MEAN, DEVIATION)",
+               "did you mean '" + nearest(given.text, timestep_names()).front() + "'?");
+  recipe.diffusion.timesteps = given.text;
+}
+
+void read_image_share(Recipe& recipe, const Given& given) {
+  double& share = recipe.diffusion.image_share;
+  read_value(share, given);
+  if (!(share >= 0 && share <= 1))
+    throw UserError(Exit::usage, "recipe", given.key + " = " + given.text + ": expected a share from 0 to 1");
+}
+
+/// Kinds of timesteps that have a shift of a sample's size.
+bool shifts_by_size(const Facts& f) {
+  const std::string& kind = f.recipe.diffusion.timesteps;
+  return kind.starts_with("by_") || kind == "flux_shift" || kind == "qwen_shift" || kind.starts_with("qinglong_");
+}
+bool shifts_by_hand(const Facts& f) {
+  const bool unshifted = f.recipe.diffusion.timesteps == "logsnr";
+  return !(shifts_by_size(f) || unshifted) || !f.recipe.sample.sampler.starts_with("euler_by_");
+}
+bool has_normal(const Facts& f) {
+  const std::string& kind = f.recipe.diffusion.timesteps;
+  return kind != "uniform" && kind != "shift" && kind != "diffsynth" && kind != "mode" && kind != "cosmap" &&
+         !kind.ends_with(')');
+}
+const Needs kOfNormal = {has_normal,
+                         "diffusion.timesteps is made from no normal numbers, or says their mean and deviation itself"};
+bool has_threshold(const Facts& f) {
+  return std::ranges::any_of(f.recipe.diffusion.loss, [](const families::Weighted& term) {
+    return term.name.find("huber") != term.name.npos || term.name.find("smooth") != term.name.npos;
+  });
+}
+const Needs kOfThreshold = {has_threshold, "it belongs to diffusion.loss = \"huber\" and its like"};
+
+/// The kinds of diffusion.loss, as ops/kernels.h has them.
+constexpr const char* kLosses[] = {"mse",          "mae",        "huber",          "smooth_l1",
+                                   "pseudo_huber", "true_huber", "true_smooth_l1", "log_cosh"};
+
+/// "huber", or "mse=0.5,huber=0.5".
+void read_loss(Recipe& recipe, const Given& given) {
+  auto& terms = recipe.diffusion.loss;
+  terms.clear();
+  const std::vector<std::string> known(std::begin(kLosses), std::end(kLosses));
+  for (const std::string& item : split_list(given.text)) {
+    const size_t equal = item.find('=');
+    const std::string kind = item.substr(0, equal);
+    if (std::ranges::find(known, kind) == known.end())
+      given.fail("KIND or KIND=WEIGHT of " + families::listed(known, "and"),
+                 "did you mean " + nearest(kind, known).front() + "?");
+    terms.push_back({kind, equal == item.npos ? 1 : checked_number(given, item.substr(equal + 1), "KIND=WEIGHT")});
+    if (terms.back().weight < 0) given.fail("weights of at least 0");
+  }
+  if (terms.empty()) given.fail("a kind", "mse is usual");
+  check_weights(terms, given);
+}
+
+/// "0:0.3=1,0.3:1=3"
+void read_bands(Recipe& recipe, const Given& given) {
+  auto& bands = recipe.diffusion.bands;
+  bands.clear();
+  const std::string expected = "LOW:HIGH=SHARE, sigmas from 0 to 1, for example 0:0.5=1,0.5:1=3";
+  for (const std::string& item : split_list(given.text)) {
+    const size_t equal = item.find('='), colon = item.find(':');
+    if (equal == item.npos || colon == item.npos || colon > equal) given.fail(expected);
+    const double low = checked_number(given, item.substr(0, colon), expected),
+                 high = checked_number(given, item.substr(colon + 1, equal - colon - 1), expected);
+    bands.push_back({item.substr(0, equal), checked_number(given, item.substr(equal + 1), expected)});
+    if (low < 0 || high > 1 || low >= high || bands.back().weight < 0) given.fail(expected);
+  }
+  check_weights(bands, given);
+}
+const Needs kDrawnOtherwise = {
+    [](const Facts& f) {
+      const auto& diffusion = f.recipe.diffusion;
+      return diffusion.conditions.empty() && diffusion.mask_ratios.empty() && diffusion.mask_types.empty();
+    },
+    "diffusion.conditions, diffusion.mask_ratios or diffusion.mask_types say which frames are given"};
+const Needs kOfMaskTypes = {[](const Facts& f) { return families::any_beside(f.recipe.diffusion.mask_types); },
+                            "it belongs to diffusion.mask_types"};
+
+/// Those of diffusion.* that say which timesteps are drawn.
+std::vector<Setting> timestep_settings() {
+  return {
+      {"diffusion.timesteps",
+       Kind::text,
+       "uniform",
+       "distribution of training timesteps, before the shift: logit_normal(MEAN, DEVIATION), or one of " +
+           families::listed(timestep_names(), "and") +
+           "; shift: uniform; by_size and by_area: logit_normal, and the shift follows from a sample's resolution and frames, as in " +
+           families::listed(families::names_in(&families::Family::shift_by_size), "and") +
+           "; flux_shift and qwen_shift: logit_normal, and the shift follows from the tokens of a frame; mode, cosmap: as in SD3; logsnr: a normal logarithm of the signal to noise ratio; qinglong_flux, qinglong_qwen: mixtures of these, as in musubi-tuner",
+       read_timesteps,
+       {.in_stages = true}},
+      {"diffusion.logit_mean",
+       Kind::number,
+       "0",
+       "mean of the normal numbers from which timesteps are made; of logsnr and the logsnr part of qinglong the mean of that logarithm",
+       diffusion<&Recipe::Diffusion::logit_mean>,
+       {.needs = {kOfNormal}, .in_stages = true}},
+      {"diffusion.logit_std",
+       Kind::number,
+       "1",
+       "their standard deviation (sigmoid_scale of other programs)",
+       diffusion<&Recipe::Diffusion::logit_std>,
+       {.range = above(0), .needs = {kOfNormal}, .in_stages = true}},
+      {"diffusion.mode_scale",
+       Kind::number,
+       "1.29",
+       "mode: how heavy the tails are; above 0 the middle is drawn more often, below 0 the ends",
+       diffusion<&Recipe::Diffusion::mode_scale>,
+       {.range = {.least = -1, .most = 1.75},
+        .needs = {{[](const Facts& f) { return f.recipe.diffusion.timesteps == "mode"; },
+                   "it belongs to diffusion.timesteps = \"mode\""}},
+        .in_stages = true}},
+      {"diffusion.strata",
+       Kind::integer,
+       "0",
+       "equal shares of the distribution, from each of which one timestep is drawn before any gets a second one, over the steps; 0: timesteps are independent",
+       diffusion<&Recipe::Diffusion::strata>,
+       {.range = {.least = 0, .most = 100000}, .in_stages = true}},
+      {"diffusion.bands",
+       Kind::list,
+       "",
+       "ranges of timesteps after the shift by their share of the samples, LOW:HIGH=SHARE: 0:0.5=1,0.5:1=3; within each the distribution is as without; empty: none",
+       read_bands,
+       {.in_stages = true}},
+      {"diffusion.shift",
+       Kind::number,
+       "5",
+       "flow shift of training timesteps and of the sampler",
+       diffusion<&Recipe::Diffusion::shift>,
+       {.range = above(0),
+        .needs = {{shifts_by_hand,
+                   "timesteps and samplers that are by_size or by_area take the shift of a sample's size"}},
+        .in_stages = true}},
+  };
+}
+
+}  // namespace
+
+std::vector<Setting> diffusion_settings() {
+  std::vector<Setting> rows = timestep_settings();
+  const std::vector<Setting> others = {
+      {"diffusion.weighting",
+       Kind::choice,
+       "none",
+       "loss weight over timesteps; sigma_sqrt: 1 / sigma^2; cosmap: 2 / (pi (1 - 2 sigma + 2 sigma^2)); sigma: sigma",
+       diffusion<&Recipe::Diffusion::weighting>,
+       {.choices = "none|diffsynth|sigma_sqrt|cosmap|sigma", .in_stages = true}},
+      {"diffusion.loss",
+       Kind::list,
+       "mse",
+       "loss of a prediction: mse, mae, huber or smooth_l1 as in sd-scripts, pseudo_huber as in ai-toolkit, true_huber or true_smooth_l1 as in PyTorch, log_cosh; or a sum, KIND=WEIGHT: mse=0.5,huber=0.5",
+       read_loss,
+       {.in_stages = true}},
+      {"diffusion.huber_c",
+       Kind::number,
+       "0.1",
+       "difference at which huber and its like go over from squares to absolute values",
+       diffusion<&Recipe::Diffusion::huber_c>,
+       {.range = above(0), .needs = {kOfThreshold}, .in_stages = true}},
+      {"diffusion.huber_schedule",
+       Kind::choice,
+       "constant",
+       "how huber_c follows the timestep t, 0 to 1; exponential: huber_c^t; snr: from 1 on the clean side to huber_c on the noisy one",
+       diffusion<&Recipe::Diffusion::huber_schedule>,
+       {.choices = "constant|exponential|snr", .needs = {kOfThreshold}, .in_stages = true}},
+      {"diffusion.huber_scale",
+       Kind::number,
+       "1",
+       "factor of huber_c after that schedule",
+       diffusion<&Recipe::Diffusion::huber_scale>,
+       {.range = above(0), .needs = {kOfThreshold}, .in_stages = true}},
+      {"diffusion.normalize_masked_area_loss",
+       Kind::choice,
+       "false",
+       "with masks (data.mask_path): the loss of a sample is the mean over what trains, sum(m e) / sum(m); else over all of it, mean(m e)",
+       diffusion<&Recipe::Diffusion::normalize_masked_area>,
+       {.choices = "true|false", .needs = {kMasked}, .in_stages = true}},
+      {"diffusion.unmasked_probability",
+       Kind::number,
+       "0",
+       "share of samples that train whole in spite of their masks",
+       diffusion<&Recipe::Diffusion::unmasked_probability>,
+       {.range = {.least = 0, .most = 1}, .needs = {kMasked}, .in_stages = true}},
+      {"diffusion.unmasked_weight",
+       Kind::number,
+       "0",
+       "least weight of a place in the loss, to which smaller ones of masks are raised",
+       diffusion<&Recipe::Diffusion::unmasked_weight>,
+       {.range = {.least = 0, .most = 1}, .needs = {kMasked}, .in_stages = true}},
+      {"diffusion.image_share",
+       Kind::number,
+       "0.5",
+       "share of samples trained as image-to-video, the others as text-to-video, for models that do both",
+       read_image_share,
+       {.needs = {kDrawnOtherwise}, .in_stages = true}},
+      {"diffusion.conditions",
+       Kind::list,
+       "",
+       "frames that are given beside the noisy ones, KIND=WEIGHT: " + families::given_examples() +
+           "; empty: diffusion.image_share",
+       read_conditions,
+       {}},
+      {"diffusion.mask_ratios",
+       Kind::list,
+       "",
+       "frames that are given without noise, KIND=RATIO: random=0.05,image_head=0.1, and interpolate, quarter_ or image_ with random, head, tail or head_tail; the remaining samples have none; empty: diffusion.image_share",
+       read_mask_ratios,
+       {.in_stages = true}},
+      {"diffusion.mask_types",
+       Kind::list,
+       "",
+       "frames that are given beside the noisy ones, KIND=WEIGHT: " + families::beside_examples() +
+           "; empty: diffusion.image_share or diffusion.mask_ratios",
+       read_mask_types,
+       {}},
+      {"diffusion.drop_condition",
+       Kind::list,
+       "",
+       "what is dropped from samples with given frames (diffusion.mask_types), KIND=WEIGHT: cond=0.05,text=0.05,null=0.05,keep=0.85, where cond drops the caption, text the frames, null both; empty: nothing is dropped",
+       read_drop_condition,
+       {.needs = {kOfMaskTypes}, .in_stages = true}},
+      {"diffusion.caption_dropout",
+       Kind::number,
+       "0",
+       "share of samples that train with the embedding of an empty caption in place of their own, for guidance; 0.1 is usual",
+       diffusion<&Recipe::Diffusion::caption_dropout>,
+       {.range = {.least = 0, .most = 1}}},
+      {"diffusion.pooled_dropout",
+       Kind::number,
+       "0",
+       "share of samples that train with the pooled vector of an empty caption, drawn apart from diffusion.caption_dropout, for models that take one",
+       diffusion<&Recipe::Diffusion::pooled_dropout>,
+       {.range = {.least = 0, .most = 1}}},
+      {"diffusion.min_t",
+       Kind::number,
+       "0",
+       "smallest timestep that is drawn, 0 to 1 after the shift",
+       diffusion<&Recipe::Diffusion::min_t>,
+       {.range = {.least = 0, .most = 1}, .in_stages = true}},
+      {"diffusion.max_t",
+       Kind::number,
+       "1",
+       "largest timestep that is drawn, 0 to 1 after the shift",
+       diffusion<&Recipe::Diffusion::max_t>,
+       {.range = {.least = 0, .most = 1}, .in_stages = true}},
+  };
+  rows.insert(rows.end(), others.begin(), others.end());
+  return rows;
+}
+
+}  // namespace tessera::recipe
