@@ -519,9 +519,61 @@ num_repeats = 3
 path = "others"
 )",
         {{"data.buckets", "1x720x1280,33x720x1280,1x512x512,33x512x512"},
-         {"data.path", "clips"},
-         {"data.repeats", "3"},
-         {"directory.1", "refused"}}}},
+         {"data.set.0.path", "clips"},
+         {"data.set.0.repeats", "3"},
+         {"data.set.1.path", "others"},
+         {"data.path", ""},
+         {"data.fps", "16"}}}},
+      {"sets.toml",
+       {R"([general]
+resolution = [832, 480]
+batch_size = 2
+caption_extension = ".txt"
+[[datasets]]
+video_directory = "videos"
+cache_directory = "cache/videos"
+target_frames = [25]
+num_repeats = 2
+[[datasets]]
+image_directory = "pictures"
+cache_directory = "cache/pictures"
+resolution = [512, 512]
+num_repeats = 5
+)",
+        {{"data.set.0.path", "videos"},
+         {"data.set.0.repeats", "2"},
+         {"data.set.0.frames", "25"},
+         {"data.set.0.size", "480,832"},
+         {"data.set.1.path", "pictures"},
+         {"data.set.1.repeats", "5"},
+         {"data.set.1.frames", "1"},
+         {"data.set.1.size", "512,512"},
+         {"data.cache", "cache/videos"},
+         {"datasets.1.cache_directory", "implied"},
+         {"data.fps", "0"},
+         {"train.global_batch", "2"}},
+        1}},
+      {"toolkit_sets.yaml",
+       {R"(job: extension
+config:
+  name: a
+  process:
+    - type: sd_trainer
+      train:
+        steps: 20
+        batch_size: 1
+      datasets:
+        - folder_path: clips
+          num_frames: 41
+          resolution: [512]
+        - folder_path: pictures
+          num_repeats: 3
+          resolution: [768]
+)",
+        {{"data.set.0.path", "clips"},
+         {"data.set.1.path", "pictures"},
+         {"data.set.1.repeats", "3"},
+         {"run.steps", "20"}}}},
   };
   for (const auto& [name, c] : cases) {
     if (!TESSERA_HAS_YAML && name.ends_with(".yaml")) continue;
@@ -529,6 +581,25 @@ path = "others"
     const Folder folder;
     check(c, import_file(folder.file(name, c.text), {.ranks = c.ranks}));
   }
+}
+
+TEST(Import, OfSeveralDataSetsMakesARecipeOfThem) {
+  const Folder folder;
+  const std::string file = folder.file("sets.toml",
+                                       "[general]\nresolution = [832, 480]\nbatch_size = 1\n"
+                                       "[[datasets]]\nvideo_directory = \"a\"\ntarget_frames = [25]\n"
+                                       "[[datasets]]\nimage_directory = \"b\"\nnum_repeats = 4\n");
+  const std::string recipe = folder.file("recipe.toml", import_file(file, {.ranks = 1}).to_toml());
+  const recipe::Recipe read = recipe::load_recipe(recipe, {});
+  ASSERT_EQ(read.sets.size(), 2u);
+  EXPECT_EQ(read.sets[0].name, "a");
+  EXPECT_EQ(read.sets[0].data.clips.buckets, (std::vector<data::Bucket>{{25, 480, 832}}));
+  EXPECT_EQ(read.sets[1].repeats, 4);
+  EXPECT_EQ(read.sets[1].data.clips.buckets, (std::vector<data::Bucket>{{1, 480, 832}}));
+  const std::string two = folder.file("two.toml",
+                                      "[[datasets]]\nvideo_directory = \"a\"\nbatch_size = 1\n"
+                                      "[[datasets]]\nvideo_directory = \"b\"\nbatch_size = 2\n");
+  EXPECT_EQ(import_file(two, {.ranks = 1}).mistakes.size(), 1u) << "a run has one batch";
 }
 
 /// Each mistake is named, with what to do.

@@ -204,7 +204,7 @@ void toolkit_together(Translator& t) {
 
 void ai_toolkit_names(std::vector<Given>& given) {
   for (Given& g : given) {
-    g.typed = g.name;
+    if (g.typed.empty()) g.typed = g.name;
     if (strip_prefix(g.name, "config.process.0."))
       strip_prefix(g.name, "datasets.0.") ? void(g.name.insert(0, "datasets.")) : void();
     else if (g.name.starts_with("config.process."))

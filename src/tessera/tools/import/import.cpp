@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/file.h"
@@ -15,16 +16,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Keys of two tables under one name, the second one's over the first's: [general] and [[datasets]].
+/// Keys of two tables under one name, the second one's over the first's, wherever they stand: [general] and [[datasets]].
 void tables_as_one(std::vector<Given>& given, std::string_view general, std::string_view first) {
   std::vector<Given> out;
+  std::set<std::string> own;
   for (Given& g : given) {
-    g.typed = g.name;
+    if (g.typed.empty()) g.typed = g.name;
     if (!general.empty()) strip_prefix(g.name, general);
-    if (strip_prefix(g.name, first)) std::erase_if(out, [&](const Given& other) { return other.name == g.name; });
+    if (strip_prefix(g.name, first)) {
+      own.insert(g.name);
+      std::erase_if(out, [&](const Given& other) { return other.name == g.name; });
+    } else if (own.contains(g.name)) {
+      continue;
+    }
     out.push_back(std::move(g));
   }
   given = std::move(out);
+}
+
+/// The options of a file with its `set`-th data set alone, as if it were the first; none where there is no such set.
+std::vector<Given> with_set(const std::vector<Given>& given, const std::string& list, size_t set) {
+  const std::string own = list + std::to_string(set) + ".";
+  if (std::ranges::none_of(given, [&](const Given& g) { return g.name.starts_with(own); })) return {};
+  std::vector<Given> of_set;
+  for (Given g : given) {
+    if (g.name.starts_with(list) && !g.name.starts_with(own)) continue;
+    g.typed = g.name;
+    if (strip_prefix(g.name, own)) g.name.insert(0, list + "0.");
+    of_set.push_back(std::move(g));
+  }
+  return of_set;
 }
 
 void keys_as_flags(std::vector<Given>& given) {
@@ -40,6 +61,7 @@ struct FileForm {
   const char* ending;
   const Dialect& (*dialect)();
   void (*normalise)(std::vector<Given>&);
+  const char* sets = nullptr;  ///< the list of its data sets
 };
 const FileForm kFiles[] = {
     {".json", deepspeed_config, nullptr},
@@ -50,12 +72,13 @@ const FileForm kFiles[] = {
     {".yaml", accelerate_config, bare_words},
     {".yml", accelerate_config, bare_words},
     {".toml", diffusion_pipe_config, nullptr},
-    {".toml", diffusion_pipe_dataset, [](std::vector<Given>& g) { tables_as_one(g, "", "directory.0."); }},
-    {".toml", musubi_dataset, [](std::vector<Given>& g) { tables_as_one(g, "general.", "datasets.0."); }},
+    {".toml", diffusion_pipe_dataset, [](std::vector<Given>& g) { tables_as_one(g, "", "directory.0."); },
+     "directory."},
+    {".toml", musubi_dataset, [](std::vector<Given>& g) { tables_as_one(g, "general.", "datasets.0."); }, "datasets."},
     {".toml", musubi_command, keys_as_flags},
     {".toml", accelerate_config, bare_words},
-    {".yaml", ai_toolkit_config, ai_toolkit_names},
-    {".yml", ai_toolkit_config, ai_toolkit_names},
+    {".yaml", ai_toolkit_config, ai_toolkit_names, "config.process.0.datasets."},
+    {".yml", ai_toolkit_config, ai_toolkit_names, "config.process.0.datasets."},
     {".yaml", sana_config, nullptr},
     {".yml", sana_config, nullptr},
 };
@@ -208,7 +231,14 @@ Translation import_file(const std::string& path, const ImportContext& context) {
         Exit::usage, "import", path + ": no option in it is known",
         "the .json of DeepSpeed, SimpleTuner or OneTrainer, the .yaml of accelerate, ai-toolkit or Sana, the .toml of musubi-tuner or "
         "diffusion-pipe, Open-Sora's .py are read");
-  Translation result = translate(best->dialect(), std::move(options), inside);
+  std::vector<Translation> sets;
+  for (size_t s = 0; best->sets; ++s) {
+    std::vector<Given> own = with_set(given, best->sets, s);
+    if (own.empty()) break;
+    best->normalise(own);
+    sets.push_back(translate(best->dialect(), std::move(own), inside));
+  }
+  Translation result = sets.size() > 1 ? of_data_sets(sets) : translate(best->dialect(), std::move(options), inside);
   result.from += ", " + path;
   return result;
 }

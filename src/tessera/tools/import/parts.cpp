@@ -14,28 +14,39 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Clips of an epoch, of the data set that was named so far; 0 where it cannot be read.
+/// Clips of an epoch, of the data sets that were named so far; 0 where one cannot be read.
 int64_t clips_an_epoch(Translator& t) {
-  const auto text = [&](const char* key) {
-    const auto* setting = t.result().find(key);
-    return setting ? setting->value : std::string();
-  };
-  const std::string repeats = text("data.repeats");
-  try {
-    data::Problems problems;
-    return static_cast<int64_t>(
-        data::read_dataset({.path = text("data.path"),
-                            .metadata = text("data.metadata"),
-                            .repeats = repeats.empty() ? 1 : static_cast<int>(to_integer(repeats)),
-                            .caption = text("data.caption"),
-                            .latents = text("data.latents") == "npy",
-                            .latent_column = text("data.latents") == "column",
-                            .text_columns = text("data.texts") == "column"},
-                           problems)
-            .size());
-  } catch (const UserError&) {
-    return 0;
+  Values values;
+  for (const Translation::Setting& setting : t.result().settings) values[setting.key] = setting.value;
+  std::vector<std::string> sets;
+  for (const int64_t number : list_numbers(values, "data.set"))
+    sets.push_back("data.set." + std::to_string(number) + ".");
+  if (sets.empty()) sets.push_back("data.");
+  int64_t clips = 0;
+  for (const std::string& set : sets) {
+    const auto text = [&](const std::string& key) {
+      for (const std::string& name : {set + key, "data." + key})
+        if (const auto value = values.find(name); value != values.end()) return value->second;
+      return std::string();
+    };
+    const std::string repeats = text("repeats");
+    try {
+      data::Problems problems;
+      clips += static_cast<int64_t>(
+          data::read_dataset({.path = text("path"),
+                              .metadata = text("metadata"),
+                              .repeats = repeats.empty() ? 1 : static_cast<int>(to_integer(repeats)),
+                              .caption = text("caption"),
+                              .latents = text("latents") == "npy",
+                              .latent_column = text("latents") == "column",
+                              .text_columns = text("texts") == "column"},
+                             problems)
+              .size());
+    } catch (const UserError&) {
+      return 0;
+    }
   }
+  return clips;
 }
 
 void set_epoch_steps(Translator& t, const std::string& key, const std::string& option, int64_t epochs) {

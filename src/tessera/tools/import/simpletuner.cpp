@@ -197,7 +197,7 @@ void tuner_dataset_together(Translator& t) {
     t.imply(prompt, "it belongs to caption_strategy instanceprompt");
 }
 
-/// The one entry of pictures or videos that is trained on; what the others are is told.
+/// The entries of pictures or videos that are trained on; what the others are is told.
 void tuner_datasets(Translator& t) {
   const std::string option = "data_backend_config", file = file_beside(t.context(), t.value(option));
   if (!t.has(option)) return;
@@ -211,7 +211,7 @@ void tuner_datasets(Translator& t) {
     g.name.erase(0, dot == std::string::npos ? 0 : dot + 1);
     entries[entry].push_back(std::move(g));
   }
-  bool trained = false;
+  std::vector<Translation> sets;
   for (auto& [entry, given] : entries) {
     const auto value = [&, &options = given](const char* name) {
       const auto found = std::ranges::find(options, name, &Given::name);
@@ -228,14 +228,11 @@ void tuner_datasets(Translator& t) {
       t.result().set("data.mask_path", folder, shown + ": masks by the names of clips");
     } else if (is_true(value("disabled")) || (type != "" && type != "image" && type != "video")) {
       t.result().implied.push_back({shown, is_true(value("disabled")) ? "it is disabled" : "no data set to train on"});
-    } else if (trained) {
-      t.result().refused.push_back(
-          {shown, "several data sets are not supported: put all clips into one folder or table"});
     } else {
-      trained = true;
-      t.result().merge(translate(simpletuner_dataset(), std::move(given), t.context()));
+      sets.push_back(translate(simpletuner_dataset(), std::move(given), t.context()));
     }
   }
+  if (!sets.empty()) t.result().merge(sets.size() == 1 ? sets.front() : of_data_sets(sets));
 }
 
 /// What data sets of other kinds than those that are trained on leave for the run to say.

@@ -11,15 +11,9 @@ namespace tessera::tools {
 
 namespace {
 
-/// A recipe's table writes keys without their quotes and brackets right; a single one is cut out of it.
 std::string toml_line(const OptionTable& table, const Translation::Setting& setting) {
-  Values values;
-  for (const Option& option : table.options()) values[option.name];
-  values[setting.key] = setting.value;
-  std::string text = table.to_toml(values);
-  if (text.empty()) return setting.key.substr(setting.key.rfind('.') + 1) + " = \"\"";
-  text = text.substr(text.find('\n') + 1);
-  return text.substr(0, text.find('\n'));
+  const std::string key = setting.key.substr(setting.key.rfind('.') + 1);
+  return key + " = " + (setting.value.empty() ? "\"\"" : toml_value(*table.find(setting.key), setting.value));
 }
 
 std::string shown_value(const std::string& value) {
@@ -73,6 +67,41 @@ void Translation::merge(const Translation& other) {
   accumulation = std::max(accumulation, other.accumulation);
 }
 
+Translation of_data_sets(const std::vector<Translation>& sets) {
+  Translation all;
+  all.from = sets.front().from;
+  const auto said_by_all = [&](const Translation::Setting& setting) {
+    return std::ranges::all_of(sets, [&](const Translation& set) {
+      const Translation::Setting* other = set.find(setting.key);
+      return other && other->value == setting.value;
+    });
+  };
+  for (size_t s = 0; s < sets.size(); ++s) {
+    Translation own = sets[s];
+    for (Translation::Setting& setting : own.settings) {
+      const std::string table = "data.", key = setting.key.substr(std::min(table.size(), setting.key.size()));
+      const std::string of_set = "data.set." + std::to_string(s) + "." + key;
+      const bool always = key == "path" || key == "metadata" || key == "repeats";
+      if (setting.key.starts_with(table) && recipe::recipe_table().find(of_set) && (always || !said_by_all(setting)))
+        setting.key = of_set;
+    }
+    std::erase_if(own.settings, [&](const Translation::Setting& setting) {
+      const Translation::Setting* first = all.find(setting.key);
+      const bool other_cache = setting.key == "data.cache" && first && first->value != setting.value;
+      if (other_cache) own.implied.push_back({setting.because, "one cache holds the samples of all sets"});
+      return other_cache;
+    });
+    for (auto list : {&Translation::implied, &Translation::warned, &Translation::refused, &Translation::mistakes})
+      std::erase_if(own.*list, [&](const Translation::Remark& remark) {  // what is said of all sets, once
+        return std::ranges::any_of(all.*list, [&](const Translation::Remark& one) {
+          return one.option == remark.option && one.why == remark.why;
+        });
+      });
+    all.merge(own);
+  }
+  return all;
+}
+
 recipe::Overrides Translation::overrides() const {
   recipe::Overrides result;
   for (const Setting& setting : settings) result.emplace_back(setting.key, setting.value);
@@ -91,13 +120,23 @@ std::string Translation::to_toml() const {
   remarks("Refused, and not in this recipe:", refused);
   remarks("Not there, though training goes on without:", warned);
   remarks("Without a key of its own:", implied);
+  const auto line = [&](const Setting& setting) {
+    return padded_to(toml_line(table, setting), 31) + " # " + one_line(setting.because) + "\n";
+  };
   std::string group;
   for (const Option& option : table.options()) {
     const Setting* setting = find(option.name);
     if (!setting) continue;
     const std::string of = option.name.substr(0, option.name.rfind('.'));
     if (of != group) text += "\n[" + of + "]\n", group = of;
-    text += padded_to(toml_line(table, *setting), 31) + " # " + one_line(setting->because) + "\n";
+    text += line(*setting);
+  }
+  Values values;
+  for (const Setting& setting : settings) values[setting.key] = setting.value;
+  for (const int64_t number : list_numbers(values, "data.set")) {
+    text += "\n[[data.set]]\n";
+    for (const Setting& setting : settings)
+      if (setting.key.starts_with("data.set." + std::to_string(number) + ".")) text += line(setting);
   }
   return text;
 }

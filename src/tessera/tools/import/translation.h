@@ -51,4 +51,8 @@ struct Translation {
   void refuse_to(const std::string& act) const;
 };
 
+/// Several data sets of one configuration, each as it was translated by itself, as [[data.set]]: what they all say alike
+/// stays in [data], and what a run has once is that of the first.
+Translation of_data_sets(const std::vector<Translation>& sets);
+
 }  // namespace tessera::tools
