@@ -202,7 +202,7 @@ TEST(LossForms, WithWeightsAreThoseOfEachValueInBothTables) {
     for (const ops::Kernels* table : {&ops::cpu_kernels(), &ops::aten_kernels()}) {
       const at::Tensor gradient = at::empty_like(prediction);
       ops::SampleError error;
-      table->add_error(error, prediction, target, weights, form, 0.5, 3, gradient);
+      table->add_error(error, prediction, target, weights.clone(), form, 0.5, 3, gradient);
       EXPECT_NEAR(error.value(), expected, 2e-6 * expected) << table->name << " " << ops::kErrorNames[kind];
       EXPECT_TRUE(at::allclose(gradient, slopes, 1e-5, 1e-7)) << table->name << " " << ops::kErrorNames[kind];
     }

@@ -144,7 +144,7 @@ struct Kernels {
 
   // Losses, fp32.
   /// Adds `part` of the mean error of some rows to their sample's, and writes the gradient of `scale` times that mean.
-  /// `weights`: of each value's error; undefined: 1 each.
+  /// `weights`: of each value's error, not below 0, and scratch behind; undefined: 1 each.
   void (*add_error)(SampleError& error, const Tensor& prediction, const Tensor& target, const Tensor& weights,
                     const ErrorForm& form, double part, double scale, const Tensor& gradient);
   /// The sum of a * b, [1] fp64.

@@ -89,12 +89,16 @@ void add_error(SampleError& error, const Tensor& prediction, const Tensor& targe
   const Tensor sum = at::zeros({1}, prediction.options().dtype(at::kDouble));
   Tensor difference = gradient;
   at::sub_out(difference, prediction, target);
-  const bool squares = form.is_mse() && !weights.defined();
-  if (squares)
+  if (form.is_mse() && weights.defined()) {  // without a tensor more: the root of w twice
+    weights.sqrt_();
+    sum_of_squares(sum, difference.mul_(weights));
+    difference.mul_(weights);
+  } else if (form.is_mse()) {
     sum_of_squares(sum, difference);
-  else
+  } else {
     slopes_of(form, difference, weights, sum);
-  difference.mul_(static_cast<float>((squares ? 2 : 1) * scale / count));
+  }
+  difference.mul_(static_cast<float>((form.is_mse() ? 2 : 1) * scale / count));
   const double unit = part / count;
   if (error.number.defined())
     error.number.add_(sum, unit / error.unit);
