@@ -458,6 +458,31 @@ TEST_F(Fused, ValuesThatAreNotFinitePass) {
       },
       ops::gated_gradients, launch_gated_gradients);
   y.expect_alike("gradient of y"), scale_sums.table.expect_alike("of the gate");
+  Taps taps = Taps::window(9, tokens, 13, 0);
+  Floats weights(plain(9 * width, 8)), dw(plain(9 * width, 9)), db(plain(width, 10)),
+      of_taps = unset(runs.groups * 10 * width);
+  run_both(
+      [&](bool there) {
+        return ops::DepthwiseRows{width, taps.at(there), x.in(there), weights.in(there), {}, y.out(there)};
+      },
+      ops::depthwise, launch_depthwise);
+  y.expect_alike("convolution");
+  run_both(
+      [&](bool there) {
+        return ops::DepthwiseGradients{width,        taps.at(there), x.in(there),      dy.in(there),
+                                       dw.at(there), db.at(there),   of_taps.at(there)};
+      },
+      ops::depthwise_gradients, launch_depthwise_gradients);
+  dw.expect_alike("gradient of its weight"), db.expect_alike("of its bias");
+  const int64_t heads = width / ops::kStateHead, size = heads * (ops::kStateHead + 1) * ops::kStateHead;
+  Sums states(kTableRows, size, runs.groups, 11);
+  run_both(
+      [&](bool there) {
+        return ops::StateSums{tokens,  heads,   x.in(there), dy.in(there),    x.in(there),
+                              nullptr, nullptr, runs,        states.at(there)};
+      },
+      ops::add_states, launch_add_states);
+  states.table.expect_alike("states");
 }
 
 TEST_F(Fused, RowsThatDoNotFitAreRefusedAndNoRowsAreNothing) {

@@ -3,6 +3,8 @@
 // registers, and more runs of tokens than its argument holds.
 #include "tessera/ops/fused.h"
 
+#include <algorithm>
+
 #include "tessera/device/backend.h"
 #include "tessera/ops/aten/aten.h"
 #include "tessera/ops/half.h"
@@ -169,9 +171,10 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
 TapTable taps_of(const Tensor& table, int64_t sources) {
   return {static_cast<const int32_t*>(data_of(table)), static_cast<int32_t>(table.size(0)), table.size(1), sources};
 }
-/// `table` may be of so many taps, over so many rows.
+/// Whether there is a kernel of so many taps, over so many rows.
 bool fits(const Tensor& x, const Tensor& table) {
-  return has_form(x) && has_taps(table.size(0)) && fits(nullptr, table.size(1));
+  return has_form(x) && x.is_contiguous() && table.is_contiguous() && has_taps(table.size(0)) &&
+         fits(nullptr, table.size(1));
 }
 
 Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type) {
@@ -202,10 +205,12 @@ void depthwise_weight_gradient(const Tensor& dy, const Tensor& x, const Tensor& 
 
 constexpr int64_t kStateRows = kStateHead + 1;
 
-/// Whether x [tokens, heads * channels] has heads of the kernels' width, in samples that their argument holds.
-bool fits(const Tensor& x, int64_t heads, const Offsets& at) {
-  return has_form(x) && x.size(1) == heads * kStateHead && fits(nullptr, x.size(0)) &&
-         at.size() <= static_cast<size_t>(kMostTableRuns);
+/// Whether operands [tokens, heads * channels] have heads of the kernels' width, in samples that their argument holds.
+bool fits(std::initializer_list<const Tensor*> operands, int64_t heads, const Offsets& at) {
+  return at.size() <= static_cast<size_t>(kMostTableRuns) &&
+         std::all_of(operands.begin(), operands.end(), [&](const Tensor* x) {
+           return has_form(*x) && x->is_contiguous() && x->size(1) == heads * kStateHead && fits(nullptr, x->size(0));
+         });
 }
 TableRuns runs_of(const Offsets& at) {
   TableRuns runs;
@@ -223,7 +228,7 @@ void add_to_states(const Tensor& states, StateSums rows, const Tensor& like) {
 
 Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Tensor& v, int64_t heads,
                                const Offsets& at) {
-  if (!fits(k, heads, at)) return aten::linear_attention_states(rotated, k, v, heads, at);
+  if (!fits({&rotated, &k, &v}, heads, at)) return aten::linear_attention_states(rotated, k, v, heads, at);
   const Tensor states =
       at::zeros({static_cast<int64_t>(at.size()) - 1, heads, kStateRows, kStateHead}, k.options().dtype(at::kFloat));
   add_to_states(states, {k.size(0), heads, in(rotated), in(v), in(k), nullptr, nullptr, runs_of(at), {}}, k);
@@ -232,7 +237,7 @@ Tensor linear_attention_states(const Tensor& rotated, const Tensor& k, const Ten
 
 Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, const Tensor& rotated, const Tensor& v,
                                                           bool same, int64_t heads, const Offsets& at) {
-  if (!fits(rotated, heads, at)) return aten::linear_attention_states_backward(up, rotated, v, same, heads, at);
+  if (!fits({&rotated, &v}, heads, at)) return aten::linear_attention_states_backward(up, rotated, v, same, heads, at);
   const Tensor d_rotated = at::empty_like(rotated), d_v = at::empty_like(v),
                d_k = same ? d_rotated : at::empty_like(rotated);
   run(v, ops::state_gradients, &device::Backend::state_gradients,
@@ -243,7 +248,7 @@ Kernels::StatesGradients linear_attention_states_backward(const Tensor& up, cons
 
 Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Tensor& states, int64_t heads,
                                const Offsets& at, double eps, Tensor& down) {
-  if (!fits(q, heads, at)) return aten::linear_attention_result(rotated, q, states, heads, at, eps, down);
+  if (!fits({&rotated, &q}, heads, at)) return aten::linear_attention_result(rotated, q, states, heads, at, eps, down);
   const Tensor y = at::empty_like(q);
   down = at::empty({q.size(0), heads}, states.options());
   run(q, ops::state_results, &device::Backend::state_results,
@@ -254,7 +259,8 @@ Tensor linear_attention_result(const Tensor& rotated, const Tensor& q, const Ten
 
 Kernels::ResultGradients linear_attention_result_backward(const Tensor& dy, const Kernels::SavedResult& saved,
                                                           bool same, int64_t heads, const Offsets& at) {
-  if (!fits(saved.q, heads, at)) return aten::linear_attention_result_backward(dy, saved, same, heads, at);
+  if (!fits({&dy, &saved.rotated, &saved.q, &saved.out}, heads, at))
+    return aten::linear_attention_result_backward(dy, saved, same, heads, at);
   const Tensor &q = saved.q, d_q = at::empty_like(q), d_rotated = same ? d_q : at::empty_like(q),
                slope = at::empty_like(saved.down), d_states = at::zeros(saved.states.sizes(), saved.states.options());
   run(q, ops::state_result_gradients, &device::Backend::state_result_gradients,
