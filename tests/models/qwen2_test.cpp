@@ -93,7 +93,7 @@ TEST(Qwen2, ConfigsOfEveryReleaseAreReadAndOtherKindsRefused) {
                                 {"rms_norm_eps", 1e-5},   {"hidden_act", "silu"}};
   const auto with = [&](const nlohmann::json& more) {
     nlohmann::json config = sizes;
-    config.update(more);
+    if (more.is_object()) config.update(more);
     return parse_config(config.dump(), "config.json");
   };
   EXPECT_EQ(with({{"rope_theta", 5e5}, {"rope_scaling", {{"type", "mrope"}, {"mrope_section", {1, 1, 2}}}}}).rope_theta,

@@ -121,7 +121,7 @@ std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t cha
   if (tile_frames > 0 && !vae->tiles_in_time())
     throw UserError(Exit::usage, "data.vae_tile_frames",
                     std::to_string(tile_frames) + " with data.vae = '" + name +
-                        "', which codes a clip in chunks of frames: its memory does not grow with the clip",
+                        "', which codes a clip in chunks of frames, or all of them at once as it was trained",
                     "leave data.vae_tile_frames on auto");
   return vae;
 }
