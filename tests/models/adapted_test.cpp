@@ -186,7 +186,7 @@ using FactorShapes = std::map<std::string, std::vector<int64_t>>;
 
 TEST(Adapted, FactorsAreWholeOrProductsByRankAndKind) {
   EXPECT_EQ(
-      shapes({.rank = 4, .kind = "loha"}, 36, 24),
+      factor_shapes({.rank = 4, .kind = "loha"}, 36, 24),
       (FactorShapes{
           {"m.hada_w1_a", {36, 4}}, {"m.hada_w1_b", {4, 24}}, {"m.hada_w2_a", {36, 4}}, {"m.hada_w2_b", {4, 24}}}));
   EXPECT_EQ(factor_shapes({.rank = 2, .kind = "lokr", .factor = 4}, 48, 64),
@@ -198,7 +198,7 @@ TEST(Adapted, FactorsAreWholeOrProductsByRankAndKind) {
             (FactorShapes{{"m.lokr_w1", {6, 4}}, {"m.lokr_w2", {6, 6}}}));
   EXPECT_EQ(factor_shapes({.rank = 2, .kind = "lokr", .factor = 4, .full_matrix = true}, 24, 36),
             (FactorShapes{{"m.lokr_w1", {4, 4}}, {"m.lokr_w2", {6, 9}}}));
-  EXPECT_EQ(shapes({.rank = 2, .kind = "lokr", .factor = 8, .decompose_both = true}, 64, 64),
+  EXPECT_EQ(factor_shapes({.rank = 2, .kind = "lokr", .factor = 8, .decompose_both = true}, 64, 64),
             (FactorShapes{
                 {"m.lokr_w1_a", {8, 2}}, {"m.lokr_w1_b", {2, 8}}, {"m.lokr_w2_a", {8, 2}}, {"m.lokr_w2_b", {2, 8}}}));
   EXPECT_EQ(factor_shapes({.rank = 2, .kind = "lokr", .factor = 4, .decompose_both = true, .unbalanced = true}, 64, 16),

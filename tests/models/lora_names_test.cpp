@@ -178,10 +178,21 @@ TEST(LoraNames, FilesSeenInTheWildAreRead) {
   }
 }
 
+TEST(LoraNames, FactorsOfLoHaAndLoKrAreCalledAlikeInAllNamings) {
+  const LoraNames kohya{.naming = "kohya", .prefix = "lora_unet_", .form = form_with("wan")};
+  const auto key = kohya.parse("lora_unet_blocks_0_ffn_0.lokr_w2_b");
+  ASSERT_TRUE(key);
+  EXPECT_EQ(key->module, "blocks.0.ffn.0");
+  EXPECT_EQ(key->part, LoraPart::lokr_w2_b);
+  EXPECT_TRUE(is_adapter_tensor("lycoris_blocks_0_ffn_0.hada_w1_a"));
+  EXPECT_EQ(lora_tensor_name("blocks.0.ffn.0", LoraPart::hada_t2, "comfyui", form_with("wan")),
+            "diffusion_model.blocks.0.ffn.0.hada_t2");
+  EXPECT_EQ(alpha_name("blocks.0.ffn.0", "diffusers", form_with("wan")), "transformer.blocks.0.ffn.net.0.proj.alpha");
+}
+
 TEST(LoraNames, WhatIsNoneIsNotTakenForOne) {
   EXPECT_FALSE(detect_lora_names({"blocks.0.self_attn.q.weight", "head.head.bias"}));
-  EXPECT_EQ(foreign_adapter_kind("lora_unet_blocks_0_ffn_0.lokr_w1"), "LoKr");
-  EXPECT_EQ(foreign_adapter_kind("lora_unet_blocks_0_ffn_0.hada_w1_a"), "LoHa");
+  EXPECT_FALSE(is_adapter_tensor("blocks.0.ffn.0.lokr_w3"));
   EXPECT_FALSE(detect_lora_names({"blocks.0.self_attn.q.diff"}));
   const LoraNames kohya{.naming = "kohya", .prefix = "lora_unet_", .form = form_with("wan")};
   EXPECT_FALSE(kohya.parse("lora_unet_some_module_of_another_model.lora_down.weight")) << "its dots are lost";

@@ -9,6 +9,7 @@
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
+#include "tessera/ops/scale.h"
 
 namespace tessera::ops {
 
@@ -21,6 +22,12 @@ void multiply(const Tensor& out, const Tensor& a, const Tensor& b, bool add) {
   if (out.is_cpu() || out.is_meta()) return gemm(out, a, b, add);
   Tensor to = out;
   at::addmm_out(to, to, a, b, add ? 1 : 0, 1);
+}
+
+/// x *= factor, without a tensor for the number.
+void scale(const Tensor& x, double factor) {
+  if (x.is_cpu() || x.is_meta()) return scale_in_place(x, factor);
+  x.mul_(factor);
 }
 
 Tensor like(const Tensor& x, at::IntArrayRef shape) { return at::empty(shape, x.options().dtype(at::kFloat)); }
@@ -117,7 +124,7 @@ class Kronecker {
     for (int64_t i = 0; i < p_.size(0); ++i) {
       const Tensor rows = up[i].view({t, k});
       rows.copy_(dy.narrow(1, i * k, k));
-      rows.mul_(adapter_.scale);
+      scale(rows, adapter_.scale);
     }
     if (dp.defined()) multiply(dp, up, through(z).t(), true);
     const Tensor back = mix(p_.t(), up, t, k);  // of z Q^T
@@ -164,7 +171,8 @@ Product product_rows(const Adapter& adapter, int64_t first, int64_t count) {
     return rows;
   };
   Product made{of(adapter.first), of(adapter.second), {}};
-  made.change = at::mul(made.p, made.q).mul_(adapter.scale);
+  made.change = at::mul(made.p, made.q);
+  scale(made.change, adapter.scale);
   return made;
 }
 
@@ -225,7 +233,7 @@ void add_change_gradients(const Tensor& dz, const Tensor& dy, const Tensor& z, c
         if (back.defined()) multiply(back, of_rows, made.change, true);
         const Tensor grad = like(rows, {some, rows.size(1)});
         multiply(grad, of_rows.t(), rows, false);
-        grad.mul_(adapter.scale);
+        scale(grad, adapter.scale);
         add_matrix_gradient(adapter.first, at::mul(made.q, grad), out);
         add_matrix_gradient(adapter.second, at::mul(made.p, grad), out);
       });
