@@ -345,7 +345,8 @@ const Case kTiers[] = {
 INSTANTIATE_TEST_SUITE_P(, Tiers, ::testing::Values(kOnDisk), name_of);
 INSTANTIATE_TEST_SUITE_P(ByTurns, Tiers, ::testing::ValuesIn(in_turn("memory of tiers", kTiers)), name_of);
 
-/// What the plan says a checkpoint takes, held against the tensors of one. A LoRA's has its adapters alone.
+/// What the plan says a checkpoint takes, held against the tensors of one. A LoRA's has its adapters alone, and those of its
+/// file beside them.
 class CheckpointBytes : public Memory {};
 
 TEST_P(CheckpointBytes, AreThoseThatAreWritten) {
@@ -357,7 +358,8 @@ TEST_P(CheckpointBytes, AreThoseThatAreWritten) {
   ASSERT_EQ(r.code, 0) << r.output;
   const int64_t predicted = json_of(shared().out(name) + "/plan.json")["disk"]["checkpoint_bytes"];
   int64_t written = 0;
-  for (const auto& file : std::filesystem::directory_iterator(shared().out(name) + "/checkpoints/step-000002"))
+  for (const auto& file :
+       std::filesystem::recursive_directory_iterator(shared().out(name) + "/checkpoints/step-000002"))
     if (file.path().extension() == ".safetensors") {
       const checkpoint::WeightSet weights = checkpoint::open_weights(file.path());
       for (const std::string& tensor : weights.names()) written += weights.at(tensor).bytes();
@@ -370,6 +372,8 @@ const Case kCheckpoints[] = {
     {"full", 2, {}},
     {"split_masters_and_8bit_moments", 2, {"--plan.masters", "split", "--plan.moments", "int8"}},
     {"lora", 2, {"--train.mode", "lora", "--model.init", "random"}},
+    {"lora_of_rank_64", 1, {"--train.mode", "lora", "--model.init", "random", "--lora.rank", "64"}},
+    {"lora_without_exports", 1, {"--train.mode", "lora", "--model.init", "random", "--checkpoint.export", "none"}},
     {"two_experts", 1, {"--experts.train", "both", "--experts.turn", "1"}}};
 INSTANTIATE_TEST_SUITE_P(, CheckpointBytes, ::testing::ValuesIn(kCheckpoints), name_of);
 

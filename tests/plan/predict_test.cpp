@@ -135,6 +135,10 @@ TEST(Predict, IdleRanksWaitForTheBusyOnes) {
   ASSERT_EQ(p.groups.size(), 2u);
   EXPECT_GE(p.step.total, 3 * 30000);
   EXPECT_NEAR(p.groups[0].spans.back().end, p.groups[1].spans.back().end, 1e-6);
+  for (const int64_t samples : {1, 3, 5, 7}) {  // the parts of a step are those of a rank that has something to do
+    const Prediction q = predict(spec, toy::plan(spec, "dp_shard=8", samples, 1, 1), slow_machine());
+    EXPECT_NEAR(q.step.compute, 3 * 30000, 1) << samples;
+  }
 }
 
 TEST(Predict, WorkByKindOfOperatorTakesThePlaceOfPlainFlops) {

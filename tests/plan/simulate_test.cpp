@@ -84,6 +84,8 @@ TEST(Simulate, ACollectiveStartsWhenTheLastRankHasCome) {
   }
   EXPECT_DOUBLE_EQ(t.ranks[0].share(Share::comm), 6);
   EXPECT_DOUBLE_EQ(t.ranks[1].share(Share::comm), 2);
+  EXPECT_EQ(t.slowest, 1) << "both end together, and the other one waited";
+  EXPECT_EQ(simulate({late, early}, {}).slowest, 0);
 }
 
 TEST(Simulate, TheNthUseOfACommunicatorIsOneCollective) {

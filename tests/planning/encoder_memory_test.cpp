@@ -17,7 +17,9 @@
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/codec_bytes.h"
+#include "tessera/job/encoder_plan.h"
 #include "tessera/job/job.h"
+#include "tessera/models/registry.h"
 #include "tessera/models/vae/wan.h"
 #include "tessera/planning/encoder_bytes.h"
 #include "tessera/planning/make_plan.h"
@@ -87,6 +89,74 @@ TEST_F(EncoderMemory, PrepareTakesWhatIsSaidAndLeavesNothing) {
   EXPECT_GE(static_cast<double>(peak), 0.85 * static_cast<double>(said.prepare()));
   EXPECT_GT(said.text.held, 0);
   EXPECT_GT(said.codec_weights, 0);
+}
+
+/// The text encoder's units move to the host one by one, as far as the budget asks, and encode the same.
+TEST_F(EncoderMemory, WeightsThatTheBudgetHasNoRoomForAreOnTheHostAndEncodeTheSame) {
+  comm::Comm comm(comm::rendezvous_from_env(), Mesh{}, 60);
+  const auto prepared = [&](const std::string& budget, EncoderBytes& said) {
+    const recipe::Recipe r =
+        recipe({{"plan.budget", budget}, {"data.cache", (folder_ / ("cache-" + budget)).string()}});
+    const job::Job job = job::make_job(r);
+    said = encoder_bytes(r, job, Mesh{});
+    const int64_t before = engine::Meter::live();
+    engine::Meter::reset_peak();
+    const prepare::PreparedData data = prepare::prepare(r, job, Mesh{}, comm, 0, {.prompts = false});
+    EXPECT_LE(engine::Meter::peak() - before, said.prepare()) << budget;
+    EXPECT_EQ(engine::Meter::live(), before) << budget;
+    return data.sample(0).context;
+  };
+  EncoderBytes whole, some, all;
+  const at::Tensor expected = prepared("1GiB", whole);
+  EXPECT_EQ(whole.text.host, 0);
+  const int64_t held = whole.text.held;
+  EXPECT_TRUE(prepared(std::to_string(held * 3 / 2), some).equal(expected));
+  EXPECT_GT(some.text.host, 0);
+  EXPECT_LE(some.text.held, held * 3 / 2 / 8 * 5);
+  EXPECT_TRUE(prepared(std::to_string(held / 2), all).equal(expected));
+  EXPECT_GT(all.text.host, some.text.host);
+}
+
+/// `prepare` is a phase of the run like its steps.
+TEST(PrepareInTheBudget, IsRefusedWithTheBudgetThatFits) {
+  constexpr int64_t kMiB = 1 << 20;
+  const auto model = models::make_denoiser({.preset = "wan-tiny"});
+  PlanRequest request;
+  request.model = model.get();
+  request.model_name = "tiny";
+  request.latent = {4, 2, 4, 4};
+  request.mesh = Mesh::parse("single");
+  request.planner.global_batch = request.planner.micro_batch = 1;
+  request.planner.budget = 64 * kMiB;
+  request.run.steps = 1;
+  request.encoders.text = {.held = 80 * kMiB, .work = 4 * kMiB};
+  EXPECT_TRUE(make_plan(request).choice.fits) << "encoders that stay are part of the step";
+  request.prepare_peak = [&](int64_t budget) { return budget < 75 * kMiB ? 75 * kMiB - 9 : 80 * kMiB; };
+  const Planned refused = make_plan(request);
+  EXPECT_FALSE(refused.choice.fits);
+  for (const char* part : {"takes 84.00 MiB a rank", "the budget is 64.00 MiB", "plan.budget = 80MiB"})
+    EXPECT_NE(refused.choice.advice.find(part), std::string::npos) << part << ": " << refused.choice.advice;
+  request.planner.budget = 84 * kMiB;
+  EXPECT_TRUE(make_plan(request).choice.fits);
+  request.planner.budget = 64 * kMiB;
+  request.encoders.texts = false;
+  EXPECT_TRUE(make_plan(request).choice.fits) << "texts that another program encoded take none";
+}
+
+/// A plan before the download counts the weights as the release has them.
+TEST(HeldEncoders, OfAFileThatIsNotThereAreHeldAsTheyWereReleased) {
+  recipe::Recipe recipe;
+  recipe.data.text_encoder_path = "/nowhere/text_encoder";
+  recipe.plan.compute = DType::f32;
+  for (const auto& [preset, dtype] :
+       {std::pair("umt5-xxl", DType::bf16), {"gemma-2-2b", DType::bf16}, {"t5-v1_1-xxl", DType::f32}}) {
+    recipe.data.text_encoder = preset;
+    EXPECT_EQ(job::text_storage(recipe).dtype, dtype) << preset;
+    EXPECT_FALSE(job::text_storage(recipe).rounded) << preset;
+  }
+  recipe.data.text_encoder = "umt5-xxl";
+  recipe.data.text_encoder_path.clear();
+  EXPECT_EQ(job::text_storage(recipe).dtype, DType::f32) << "random weights are not those of the release";
 }
 
 TEST_F(EncoderMemory, ASecondTimeNothingIsReadAtAll) {

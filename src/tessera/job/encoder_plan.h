@@ -18,9 +18,12 @@ inline constexpr int64_t kWholeEncoder = int64_t{64} << 20;
 struct HeldWeights {
   DType dtype = DType::f32;
   bool rounded = false;  ///< values are not those of the file
+  /// Bytes of a rank's device for weights and gathered units: a share of plan.budget, whose rest is for what encoders work in.
+  /// 0: any number, as where the encoder stays beside the steps and is part of their plan.
+  int64_t room = 0;
 };
 /// bf16 where the file has bf16 (the released UMT5-XXL: 11 GiB, not 21) or the recipe computes in 16 bits; fp32 for
-/// random weights. By headers alone; a file that is not there counts as fp32.
+/// random weights. By headers alone; a file that is not there counts as its encoder was released.
 HeldWeights text_storage(const recipe::Recipe& recipe);
 /// The same of the second text encoder, and of CLIP's image tower (2.4 GiB in fp32).
 HeldWeights pooled_storage(const recipe::Recipe& recipe);
@@ -29,7 +32,8 @@ HeldWeights image_storage(const recipe::Recipe& recipe);
 void hold_as(plan::ModelSpec& spec, DType dtype);
 
 /// Sharded over the mesh, a unit at a time gathered; encoders up to kWholeEncoder whole on every rank. The input is too
-/// small for a pipeline: the ranks of every stage run all units.
-plan::Plan encoder_plan(const plan::ModelSpec& spec, const Mesh& mesh);
+/// small for a pipeline: the ranks of every stage run all units. What takes more than `room` (HeldWeights) is moved to the
+/// host by units, from the last on.
+plan::Plan encoder_plan(const plan::ModelSpec& spec, const Mesh& mesh, int64_t room = 0);
 
 }  // namespace tessera::job

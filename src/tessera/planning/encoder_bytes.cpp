@@ -1,7 +1,7 @@
 #include "tessera/planning/encoder_bytes.h"
 
 #include "tessera/engine/measure.h"
-#include "tessera/job/encoder_plan.h"
+#include "tessera/job/encoders_used.h"
 #include "tessera/job/job.h"
 #include "tessera/job/text_weights.h"
 #include "tessera/models/registry.h"
@@ -13,11 +13,11 @@ namespace tessera::planning {
 OnHostMemory::OnHostMemory() : target_(std::nullopt) {}
 
 EncoderForward encoder_forward(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
-                               const Mesh& mesh, DType held) {
+                               const Mesh& mesh, const job::HeldWeights& held) {
   EncoderForward forward;
   forward.spec = engine::measure(units, batch, "encoder", {.train = false});
-  job::hold_as(forward.spec, held);
-  forward.plan = job::encoder_plan(forward.spec, mesh);
+  job::hold_as(forward.spec, held.dtype);
+  forward.plan = job::encoder_plan(forward.spec, mesh, held.room);
   forward.schedule = plan::compile_forward(forward.spec, forward.plan, /*rank=*/0, "encode", 1);
   return forward;
 }
@@ -29,26 +29,28 @@ net::Batch longest_caption(const recipe::Recipe& recipe, const job::Job& job, co
 }
 
 StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, const Mesh& mesh,
-                       DType held) {
+                       const job::HeldWeights& held) {
   const EncoderForward forward = encoder_forward(units, batch, mesh, held);
-  const plan::MemoryParts parts = plan::memory_curve(forward.spec, forward.plan, forward.schedule, 0).by_part;
-  return {parts.parameters + parts.slots, parts.activations + parts.temporaries};
+  const plan::MemoryCurve curve = plan::memory_curve(forward.spec, forward.plan, forward.schedule, 0);
+  const plan::MemoryParts& parts = curve.by_part;
+  return {parts.parameters + parts.slots, parts.activations + parts.temporaries, curve.host.total()};
 }
 
 EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh) {
   EncoderBytes most;
   most.place = recipe.data.encoders;
+  most.texts = job::encodes_texts(recipe), most.clips = job::encodes_clips(recipe);
   const bool whole = recipe.data.beside() && most.place != recipe::Encoders::sharded;
   const Mesh text_mesh = whole ? Mesh{} : mesh;
   most.tile = job.vae_tile;
   most.tile_frames = job.vae_tile_frames;
   std::optional<OnHostMemory> host;  // of what is measured: kernels of the CPU, whatever the plan is for
   if (most.place == recipe::Encoders::host) host.emplace();
-  most.text = stack_bytes(job.text->units(), longest_caption(recipe, job, *job.text), text_mesh,
-                          job::text_storage(recipe).dtype);
+  most.text =
+      stack_bytes(job.text->units(), longest_caption(recipe, job, *job.text), text_mesh, job::text_storage(recipe));
   if (job.pooled)
     most.pooled = stack_bytes(job.pooled->units(), longest_caption(recipe, job, *job.pooled), text_mesh,
-                              job::pooled_storage(recipe).dtype);
+                              job::pooled_storage(recipe));
   for (const data::Bucket& b : recipe.data.clips.buckets) {
     const job::CodecBytes one = job::codec_bytes(*job.codec, b.frames, b.height, b.width);
     most.codec_weights = one.weights;
@@ -59,7 +61,7 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
   if (job.image) {
     const int64_t side = job.image->config().image_size;
     most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh,
-                             job::image_storage(recipe).dtype);
+                             job::image_storage(recipe));
   }
   most.decode = job::codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width).decode;
   if (!ops::session().target || models::is_built_in_codec(recipe.data.vae)) return most;

@@ -21,6 +21,7 @@
 #include "tessera/base/mesh.h"
 #include "tessera/device/backend.h"
 #include "tessera/job/codec_bytes.h"
+#include "tessera/job/encoder_plan.h"
 #include "tessera/job/job.h"
 #include "tessera/net/model.h"
 #include "tessera/ops/session.h"
@@ -42,6 +43,7 @@ class OnHostMemory {
 /// memory in use while it runs.
 struct StackBytes {
   int64_t held = 0, work = 0;
+  int64_t host = 0;  ///< weights that have no room on the device (job/encoder_plan.h)
 };
 
 /// Bytes of tensors on one rank; small numbers for an autoencoder without weights. With data.encoders = "host" texts and
@@ -58,14 +60,15 @@ struct EncoderBytes {
   StackBytes pooled;        ///< the second text encoder, for models that use one
   StackBytes image;         ///< CLIP's image tower, for models that use it
   recipe::Encoders place = recipe::Encoders::cached;  ///< where they are beside a step: data.encoders
+  bool texts = true, clips = true;                    ///< whether the run encodes any before its steps
 
   int64_t prepare() const {
     if (place == recipe::Encoders::host) return image.held + image.work;  // the others take none of the device's
     if (place != recipe::Encoders::cached)                                // the text encoders stay
       return text.held + pooled.held + image.held + codec_weights +
              std::max({encode, text.work, pooled.work, image.work});
-    return std::max(text.held + pooled.held + std::max(text.work, pooled.work),
-                    image.held + codec_weights + std::max(encode, image.work));
+    return std::max(texts ? text.held + pooled.held + std::max(text.work, pooled.work) : 0,
+                    clips ? image.held + codec_weights + std::max(encode, image.work) : 0);
   }
   int64_t decoding() const { return codec_weights + decode; }
   /// Beside a step that encodes its own samples (recipe::Recipe::Data::online): on the device, or with data.encoders =
@@ -83,13 +86,13 @@ struct EncoderForward {
   plan::Schedule schedule;
 };
 EncoderForward encoder_forward(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch,
-                               const Mesh& mesh, DType held);
+                               const Mesh& mesh, const job::HeldWeights& held);
 
 /// Of the longest prompt, for the text encoder and the second one.
 net::Batch longest_caption(const recipe::Recipe& recipe, const job::Job& job, const net::TextEncoder& encoder);
 
 /// Likewise.
 StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, const Mesh& mesh,
-                       DType held = DType::f32);
+                       const job::HeldWeights& held = {});
 
 }  // namespace tessera::planning

@@ -14,7 +14,7 @@ namespace tessera::planning {
 namespace {
 
 double forward_seconds(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, const Mesh& mesh,
-                       DType held, const plan::Profile& profile) {
+                       const job::HeldWeights& held, const plan::Profile& profile) {
   const EncoderForward forward = encoder_forward(units, batch, mesh, held);
   const plan::Machine machine{.profile = profile, .work = engine::count_work(units, batch)};
   const plan::CostModel cost(forward.spec, forward.plan, machine);
@@ -54,12 +54,12 @@ EncoderSeconds encoder_seconds(const recipe::Recipe& recipe, const job::Job& job
   const int64_t own = div_up(batch, mesh.dp_size());
   if (recipe.data.beside()) {
     const Mesh text_mesh = seconds.place == recipe::Encoders::sharded ? mesh : Mesh{};
-    const auto caption = [&](const net::TextEncoder& encoder, DType held) {
+    const auto caption = [&](const net::TextEncoder& encoder, const job::HeldWeights& held) {
       return forward_seconds(encoder.units(), longest_caption(recipe, job, encoder), text_mesh, held, rates);
     };
     seconds.captions = own;
-    seconds.caption = caption(*job.text, job::text_storage(recipe).dtype);
-    if (job.pooled) seconds.caption += caption(*job.pooled, job::pooled_storage(recipe).dtype);
+    seconds.caption = caption(*job.text, job::text_storage(recipe));
+    if (job.pooled) seconds.caption += caption(*job.pooled, job::pooled_storage(recipe));
   }
   if (recipe.data.latents) return seconds;
   seconds.clips = job.model->conditions().takes_images() ? 2 * own : own;

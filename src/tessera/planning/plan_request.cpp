@@ -255,6 +255,13 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     request.between_steps = encoders.decoding() + kLatents * 4 * c10::multiply_integers(shapes.latent);
   }
   request.encoders = encoders;
+  if (!recipe.data.beside())
+    request.prepare_peak = [recipe, &job, mesh, profile = request.machine.profile](int64_t budget) {
+      const ops::TargetScope scope(measured_target(profile));
+      recipe::Recipe other = recipe;
+      other.plan.budget = budget;
+      return encoder_bytes(other, job, mesh).prepare();
+    };
   request.host_sample = host_sample_bytes(recipe, job, shapes);
   if (!recipe.data.online()) {
     int64_t numbers = c10::multiply_integers(shapes.largest) + job.context_length * job.model->context_dim();

@@ -237,6 +237,7 @@ Json encoders_json(const Planned& planned) {
           {"vae_tile_frames", e.tile_frames},
           {"text_held_bytes", e.text.held},
           {"text_work_bytes", e.text.work},
+          {"text_host_bytes", e.text.host},
           {"pooled_held_bytes", e.pooled.held},
           {"pooled_work_bytes", e.pooled.work},
           {"image_held_bytes", e.image.held},
@@ -260,7 +261,8 @@ void encoder_rows(Table& table, const EncoderBytes& e) {
   const auto stack = [&](const char* label, const StackBytes& bytes, const char* input) {
     if (bytes.held > 0)
       table.row(label, format_bytes(bytes.held),
-                "shards and slots, and " + format_bytes(bytes.work) + " while it encodes a " + input);
+                "shards and slots, and " + format_bytes(bytes.work) + " while it encodes a " + input +
+                    (bytes.host > 0 ? "; further " + format_bytes(bytes.host) + " on the host" : ""));
   };
   stack("text encoder", e.text, "caption");
   stack("second text encoder", e.pooled, "caption");
@@ -368,7 +370,7 @@ std::string plan_json(const Planned& planned) {
         {"sample_lora_bytes", planned.kept_weights}}},
       {"encoders", encoders_json(planned)},
       {"disk",
-       {{"checkpoint_bytes", disk.checkpoint_bytes},
+       {{"checkpoint_bytes", disk.checkpoint_bytes + disk.beside_bytes},
         {"checkpoints", disk.checkpoints},
         {"exports", disk.exports},
         {"models", disk.models},

@@ -83,13 +83,15 @@ struct PlanRequest {
   std::string notes;                  ///< warnings about that file and about the autoencoder, reported with the plan
   plan::RunShape run;
   Routing routing;
-  int guidance_branches = 2;    ///< forward passes of one sampler step
-  int device_threads = 1;       ///< that compute on the device: the step's, and those of encoders beside it
-  bool deterministic = false;   ///< run.deterministic
-  int64_t resident = 0;         ///< bytes of tensors resident through the run beside the engine's
-  int64_t of_mesh = 0;          ///< further ones, which other meshes have otherwise: RankShare::resident
-  int64_t between_steps = 0;    ///< further bytes resident only between steps, while a sample is decoded
-  EncoderBytes encoders;        ///< memory of `prepare` and of sampling, for reports
+  int guidance_branches = 2;   ///< forward passes of one sampler step
+  int device_threads = 1;      ///< that compute on the device: the step's, and those of encoders beside it
+  bool deterministic = false;  ///< run.deterministic
+  int64_t resident = 0;        ///< bytes of tensors resident through the run beside the engine's
+  int64_t of_mesh = 0;         ///< further ones, which other meshes have otherwise: RankShare::resident
+  int64_t between_steps = 0;   ///< further bytes resident only between steps, while a sample is decoded
+  EncoderBytes encoders;       ///< memory of `prepare` and of sampling
+  /// Bytes of a rank at the peak of `prepare` with this plan.budget; empty: encoders are part of the step's memory.
+  std::function<int64_t(int64_t budget)> prepare_peak = {};
   EncoderSeconds encoding;      ///< what machine.beside was made of, for reports
   int checkpoints_kept = 0;     ///< 0: all checkpoints of the run
   bool saves_by_clock = false;  ///< beside those of run.checkpoint_every; any step may be saved

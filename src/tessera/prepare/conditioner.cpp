@@ -34,8 +34,8 @@ Conditioner::Conditioner(const recipe::Recipe& recipe, const job::Job& job, cons
     : recipe_(recipe), job_(job), wanted_(job.model->conditions()), listener_(recipe, job) {
   if (!job.image) return;
   const job::HeldWeights held = job::image_storage(recipe);
-  run_ = std::make_unique<EncoderRun>(job.image->units(), job.image->fingerprint(), mesh, comm, rank, held.dtype);
-  if (held.dtype != DType::f32) log::info(run_->held_text("image encoder", held, mesh));
+  run_ = std::make_unique<EncoderRun>(job.image->units(), job.image->fingerprint(), mesh, comm, rank, held);
+  if (held.dtype != DType::f32 || run_->any_on_host()) log::info(run_->held_text("image encoder", held, mesh));
   if (recipe.data.image_encoder_path.empty())
     initialise(*run_, *job.image, 0);
   else

@@ -17,21 +17,24 @@ namespace tessera::prepare {
 
 class EncoderRun {
  public:
-  /// Borrows units and comm. `held`: the dtype of the weights in memory; arithmetic is fp32. `first`: the first so many
+  /// Borrows units and comm. `held`: the weights in memory; arithmetic is fp32. `first`: the first so many
   /// units alone, whose output is what the next one would get.
   EncoderRun(const std::vector<std::unique_ptr<net::Unit>>& units, const std::string& name, const Mesh& mesh,
-             comm::Comm& comm, int rank, DType held = DType::f32, size_t first = std::numeric_limits<size_t>::max());
+             comm::Comm& comm, int rank, const job::HeldWeights& held = {},
+             size_t first = std::numeric_limits<size_t>::max());
 
   void fill(const engine::Fill& values) { engine::fill_shards(engine_->store(), values); }
   /// The last unit's boundary tensor. Ranks may have inputs of their own, of the same shapes.
   at::Tensor forward(const net::Batch& batch) { return engine_->forward(program_, {batch})[0]; }
   /// "ENCODER: 1.2 GiB in bf16, as its file has them": what its weights take, and why so.
   std::string held_text(const std::string& encoder, const job::HeldWeights& held, const Mesh& mesh) const;
+  bool any_on_host() const { return on_host_ > 0; }
   engine::Store& store() { return engine_->store(); }
   const plan::ModelSpec& spec() const { return spec_; }
 
  private:
   plan::ModelSpec spec_;
+  int64_t on_host_ = 0;  // units
   plan::ProgramPtr program_;
   std::unique_ptr<engine::Engine> engine_;
 };

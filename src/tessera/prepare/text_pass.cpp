@@ -43,17 +43,17 @@ const data::PromptTokenizer& TextPass::prompts() const {
 void TextPass::load() {
   if (run_) return;
   const auto open = [&](std::optional<EncoderRun>& run, const net::TextEncoder& encoder, const std::string& weights,
-                        DType held) {
+                        const job::HeldWeights& held) {
     run.emplace(encoder.units(), encoder.fingerprint(), mesh_, comm_, rank_, held);
     if (weights.empty())
       initialise(*run, encoder, 0);
     else
       load_text(*run, encoder, weights);
   };
-  open(run_, *job_.text, weights_, storage_.dtype);
-  if (job_.pooled) open(pooled_run_, *job_.pooled, pooled_weights_, pooled_storage_.dtype);
-  if (storage_.dtype != DType::f32) log::info(run_->held_text("text encoder", storage_, mesh_));
-  if (pooled_storage_.dtype != DType::f32)
+  open(run_, *job_.text, weights_, storage_);
+  if (job_.pooled) open(pooled_run_, *job_.pooled, pooled_weights_, pooled_storage_);
+  if (storage_.dtype != DType::f32 || run_->any_on_host()) log::info(run_->held_text("text encoder", storage_, mesh_));
+  if (job_.pooled && (pooled_storage_.dtype != DType::f32 || pooled_run_->any_on_host()))
     log::info(pooled_run_->held_text("pooled text encoder", pooled_storage_, mesh_));
 }
 

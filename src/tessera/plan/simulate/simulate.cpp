@@ -51,9 +51,15 @@ class Simulator {
     }
     Timeline timeline;
     for (State& s : ranks_) timeline.ranks.push_back(std::move(s.out));
-    for (size_t r = 0; r < timeline.ranks.size(); ++r)
-      if (timeline.ranks[r].seconds > timeline.ranks[timeline.slowest].seconds) timeline.slowest = static_cast<int>(r);
-    timeline.seconds = timeline.ranks.empty() ? 0 : timeline.ranks[timeline.slowest].seconds;
+    for (const RankTimeline& rank : timeline.ranks) timeline.seconds = std::max(timeline.seconds, rank.seconds);
+    // Ranks that wait for each other end together: the one that computes most is the one that the others wait for.
+    constexpr double kTogether = 1 - 1e-6;
+    double most = -1;
+    for (size_t r = 0; r < timeline.ranks.size(); ++r) {
+      const RankTimeline& rank = timeline.ranks[r];
+      if (rank.seconds < timeline.seconds * kTogether || rank.share(Share::compute) <= most) continue;
+      most = rank.share(Share::compute), timeline.slowest = static_cast<int>(r);
+    }
     return timeline;
   }
 

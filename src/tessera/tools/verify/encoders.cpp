@@ -50,8 +50,8 @@ void check_states(const CaseContext& context, const models::TextEncoderMake& mak
     if (!make.verify.state || n > blocks) continue;
     at::Tensor rows = hidden;
     if (n < blocks || !make.verify.last_state_is_result) {
-      prepare::EncoderRun part(encoder.units(), encoder.fingerprint(), context.mesh, *context.comm, context.rank,
-                               DType::f32, 1 + n);
+      prepare::EncoderRun part(encoder.units(), encoder.fingerprint(), context.mesh, *context.comm, context.rank, {},
+                               1 + n);
       prepare::load_text(part, encoder, weights.string());
       rows = part.forward(make.verify.pack(encoder, file));
     }
