@@ -145,11 +145,15 @@ std::vector<PartPlan> each_part(std::vector<recipe::RunPart> parts, const job::J
 }  // namespace
 
 std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
-                                 const std::vector<int>& prompts, const OnPlanPhase& on_phase) {
+                                 const std::vector<int>& prompts, bool prepared, const OnPlanPhase& on_phase) {
   std::vector<PlanRequest> requests;
   std::vector<PartPlan> plans = each_part(
       std::move(parts), job, mesh, prompts, on_phase,
-      [](const PlanRequest& request, size_t) { return make_plan(request); }, requests);
+      [prepared](PlanRequest request, size_t) {
+        if (prepared) request.prepare_peak = nullptr;
+        return make_plan(request);
+      },
+      requests);
   unify_placement(plans, requests);
   return plans;
 }

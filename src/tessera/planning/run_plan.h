@@ -21,9 +21,10 @@ struct PartPlan {
 };
 
 /// `prompts`: number sampled in each stage. Throws UserError (usage) naming the stage whose shapes the model or the
-/// autoencoder does not support.
+/// autoencoder does not support. `prepared`: captions and clips are encoded, so what that takes is not held against the budget.
 std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
-                                 const std::vector<int>& prompts, const OnPlanPhase& on_phase = {});
+                                 const std::vector<int>& prompts, bool prepared = false,
+                                 const OnPlanPhase& on_phase = {});
 
 /// The same stages with the plans that plan_parts found on another rank, as texts (Plan::to_toml), for this one: see
 /// take_plan.

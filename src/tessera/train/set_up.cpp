@@ -159,8 +159,8 @@ std::vector<recipe::RunPart> parts_of(const Run& run) {
 
 /// What becomes of the run as planned, or why it ends. Of rank 0.
 std::vector<planning::PartPlan> search_plans(Run& run, const std::vector<int>& prompts) {
-  std::vector<planning::PartPlan> plans =
-      planning::plan_parts(parts_of(run), run.job, run.ranks.mesh, prompts, [&](planning::PlanPhase next) {
+  std::vector<planning::PartPlan> plans = planning::plan_parts(
+      parts_of(run), run.job, run.ranks.mesh, prompts, /*prepared=*/true, [&](planning::PlanPhase next) {
         phase(run, next == planning::PlanPhase::measuring ? StartPhase::measure : StartPhase::plan);
       });
   log::info(planning::plans_text(plans));
