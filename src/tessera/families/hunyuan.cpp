@@ -23,6 +23,8 @@ Family hunyuan() {
       {"image_len", Kind::integer, "most features of a picture; 0: the model is given none"},
   };
   family.codec = "haar";
+  family.autoencoders = {"hunyuan15-vae"};
+  family.text_encoders = {"qwen2.5-vl-7b"};
   family.text_encoder = "umt5-demo";
   return family;
 }

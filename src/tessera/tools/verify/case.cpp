@@ -43,6 +43,12 @@ double largest(const at::Tensor& t) { return t.numel() ? t.abs().max().item<doub
 
 at::Tensor whole_numbers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
+at::Tensor bytes_of(const std::string& text) {
+  const at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
+  return bytes;
+}
+
 DType file_dtype(at::ScalarType dtype) {
   for (const auto& [stored, ours] : kDTypes)
     if (ours == dtype) return stored;

@@ -95,6 +95,7 @@ class CaseFile final : public models::CaseTensors {
 
 /// [n] int64.
 at::Tensor whole_numbers(const std::vector<int64_t>& values);
+at::Tensor bytes_of(const std::string& text);  ///< of dtype uint8
 
 /// The dtype under which a computed tensor is stored.
 DType file_dtype(at::ScalarType dtype);

@@ -166,7 +166,6 @@ void check_prompts(const CaseContext& context, const models::TextEncoderMake& ma
 }
 
 CaseResults check_glyphs(const CaseContext& context) {
-  const auto bytes_of = [](const std::string& text) { return whole_numbers({text.begin(), text.end()}); };
   const Settings glyphs = table_of(context, "glyphs.json"), tokens = table_of(context, "tokens.json");
   std::map<std::string, Tensor> texts, ids, formatted, encoded;
   for (size_t i = 0; i < glyphs.size(); ++i) {

@@ -68,8 +68,6 @@ CaseFile check_tokenizer(const std::string& name, const fs::path& folder, const 
   return file;
 }
 
-at::Tensor bytes_of(const std::string& text) { return whole_numbers({text.begin(), text.end()}); }
-
 /// Conversations of chats.json: their text, their ids and where the prompt begins among them.
 CaseFile check_conversations(const std::string& name, const fs::path& folder, const Way& way, int64_t length) {
   const fs::path path = folder / "chats.json";

@@ -190,11 +190,6 @@ Kept kept_by(const std::string& project, const Settings& run) {
   throw UserError(Exit::input, "verify", "what '" + project + "' keeps is not known to this build");
 }
 
-Tensor bytes_of(const std::string& text) {
-  const Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
-  return bytes;
-}
 std::string listing(const auto& names) {
   std::string text;
   for (const std::string& name : names) text += name + "\n";
