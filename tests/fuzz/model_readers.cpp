@@ -22,8 +22,9 @@
 #include "tessera/models/stdit/config.h"
 #include "tessera/models/stdit/weight_form.h"
 #include "tessera/models/vae/dc_ae_config.h"
-#include "tessera/models/vae/dc_ae_video.h"
-#include "tessera/models/vae/hunyuan.h"
+#include "tessera/models/vae/dc_ae_video_config.h"
+#include "tessera/models/vae/hunyuan15_config.h"
+#include "tessera/models/vae/hunyuan_config.h"
 #include "tessera/models/vae/opensora12_config.h"
 #include "tessera/models/vae/opensora13_config.h"
 #include "tessera/models/vae/wan_config.h"
@@ -74,7 +75,7 @@ template <class Config>
 void parse_vae(const std::string& text) {
   Config config;
   check_config(text, kFile, config);
-  config_json(config);
+  if constexpr (requires { config_json(config); }) config_json(config);
 }
 void parse_wan_vae(const std::string& text) {
   const wan_vae::Config c = wan_vae::parse_config(text, kFile);
@@ -83,7 +84,7 @@ void parse_wan_vae(const std::string& text) {
 void read_vae_config(const std::string& bytes, const std::string&) {
   read_as_any(bytes,
               {parse_wan_vae, parse_vae<hunyuan_vae::Config>, parse_vae<dc_ae::Config>, parse_vae<dc_ae_video::Config>,
-               parse_vae<opensora12_vae::Config>, parse_vae<opensora13_vae::Config>});
+               parse_vae<opensora12_vae::Config>, parse_vae<opensora13_vae::Config>, parse_vae<hunyuan15_vae::Config>});
 }
 
 /// {"shapes": {name: sizes}, "config": {...}}: the tensors that a file has, and the config.json beside it.
@@ -139,7 +140,7 @@ void size_vae(const std::string& bytes) {
   const Model model(bytes);
   Config config = config_of_weights(model, kFile);
   if (!model.config.empty()) check_config(model.config, kFile, config);
-  config_json(config);
+  if constexpr (requires { config_json(config); }) config_json(config);
 }
 template <bool two>
 void size_wan_vae(const std::string& bytes) {
@@ -149,6 +150,7 @@ void size_clip(const std::string& bytes) { clip::config_of(Model(bytes).shapes, 
 void read_vae_shapes(const std::string& bytes, const std::string&) {
   read_as_any(bytes, {size_wan_vae<false>, size_wan_vae<true>, size_clip,
                       size_vae<hunyuan_vae::Config, hunyuan_vae::config_of_weights>,
+                      size_vae<hunyuan15_vae::Config, hunyuan15_vae::config_of_weights>,
                       size_vae<dc_ae::Config, dc_ae::config_of_weights>,
                       size_vae<dc_ae_video::Config, dc_ae_video::config_of_weights>,
                       size_vae<opensora12_vae::Config, opensora12_vae::config_of_weights>,

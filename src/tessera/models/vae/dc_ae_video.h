@@ -10,47 +10,10 @@
 // [Note: not causal] All frames of a clip, or of a tile in time, see one another. Frames come in fours; one alone is a
 // picture, and so is one latent frame: a clip of four does not come back, nor the last four of one whose last tile in
 // time has no others.
-#include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "tessera/models/vae/file_sizes.h"
+#include "tessera/models/vae/dc_ae_video_config.h"
 #include "tessera/models/vae/video_vae.h"
 
 namespace tessera::models::dc_ae_video {
-
-/// The blocks of one resolution: residual blocks, or blocks of linear attention, of `width` channels.
-struct Stage {
-  int64_t width = 0, encoder_depth = 0, decoder_depth = 0;
-  bool attention = false;
-  bool halves_time = false;  ///< between it and the next
-};
-
-/// Defaults are those of the release (459,462,147 parameters).
-struct Config {
-  int64_t latent_channels = 128;
-  int64_t head_dim = 32;
-  /// From full resolution down; each has half the height and width of the one before.
-  std::vector<Stage> stages = {
-      {128, 2, 3}, {256, 2, 3}, {512, 2, 3}, {512, 3, 3, true, true}, {1024, 3, 3, true, true}, {1024, 3, 3, true}};
-  double scaling_factor = 0.493;  ///< a denoiser's latents are those of the encoder divided by it
-
-  int64_t stride() const { return int64_t{1} << (stages.size() - 1); }  ///< pixels of a latent cell along a side
-  int64_t time_stride() const;                                          ///< frames of a latent frame
-};
-
-/// Everything but the scaling and where time is halved follows from the weights; these are those of the release. Throws
-/// UserError (input) where they are of another architecture or not whole.
-Config config_of_weights(const ShapeOf& shape, const std::string& file);
-
-/// Compares the fields of a config.json with the sizes of the weights and takes its scaling_factor and
-/// temporal_downsample. Throws UserError (input).
-void check_config(std::string_view json, const std::string& file, Config& config);
-
-nlohmann::ordered_json config_json(const Config& config);
-
-WeightForm weight_form();
 
 std::vector<Layer> encoder_layers(const Config& config);  ///< [3, ..] to [latent_channels, ..]
 std::vector<Layer> decoder_layers(const Config& config);  ///< and back

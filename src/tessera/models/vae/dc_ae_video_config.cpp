@@ -2,7 +2,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/config_reader.h"
-#include "tessera/models/vae/dc_ae_video.h"
+#include "tessera/models/vae/dc_ae_video_config.h"
 
 namespace tessera::models::dc_ae_video {
 

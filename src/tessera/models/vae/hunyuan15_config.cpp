@@ -1,9 +1,8 @@
-// Sizes, scaling and names of HunyuanVideo-1.5's autoencoder.
 #include <algorithm>
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/config_reader.h"
-#include "tessera/models/vae/hunyuan15.h"
+#include "tessera/models/vae/hunyuan15_config.h"
 
 namespace tessera::models::hunyuan15_vae {
 

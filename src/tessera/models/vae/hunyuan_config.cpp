@@ -1,4 +1,4 @@
-#include "tessera/models/vae/hunyuan.h"
+#include "tessera/models/vae/hunyuan_config.h"
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/config_reader.h"
