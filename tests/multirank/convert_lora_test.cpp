@@ -204,7 +204,9 @@ TEST_F(ConvertLora, MistakesAreNamedAndLeaveNothingBehind) {
                                                {"lora_unet_blocks_9_ffn_0.lora_up.weight", {256, 4}}});
   refused({"convert", base, out, "--merge", deep.string()}, 3, {"has no blocks.9.ffn.0.weight"});
   const auto lokr = write("lokr.safetensors", {{m + ".lokr_w1", {4, 4}}, {m + ".lokr_w2", {4, 4}}});
-  refused({"convert", lokr.string(), out, "--to", "comfyui"}, 3, {"LoKr"});
+  refused({"convert", base, out, "--merge", lokr.string()}, 3, {"blocks.0.ffn.0"});
+  const auto oft = write("oft.safetensors", {{m + ".oft_blocks", {4, 4, 4}}});
+  refused({"convert", oft.string(), out, "--to", "comfyui"}, 3, {"oft"});
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ TEST(Lora, VariantsTrainAlikeOnAnyLayout) {
       {"--lora.dora", "true"},
       {"--lora.rslora", "true", "--lora.alpha", "8", "--lora.targets", "blocks.*.self_attn.*,ffn.0"},
       {"--lora.targets", "blocks.1.ffn.2", "--plan.recompute", "all"},
-      {"--lora.plus_ratio", "8", "--train.optimizer", "came"},
+      {"--lora.plus_ratio", "8", "--train.lr", "2e-3"},
   };
   for (size_t i = 0; i < kVariants.size(); ++i) {
     const std::string one = "one-" + std::to_string(i), two = "two-" + std::to_string(i);

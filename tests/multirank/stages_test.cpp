@@ -205,7 +205,7 @@ TEST(Stages, WhatCannotBeTrainedIsRefusedBeforeStepOneByStage) {
 TEST(Stages, WhatOneStageMustPutOnTheHostRestsThereInAll) {
   const std::string recipe = plain().out("growing.toml");
   std::filesystem::copy_file(plain().recipe(), recipe);
-  std::ofstream(recipe, std::ios::app) << "\n[[stage]]\nfrom = 4\ndata.size = [128, 128]\n";
+  std::ofstream(recipe, std::ios::app) << "\n[[stage]]\nfrom = 4\ndata.size = [128, 128]\ndata.frames = 4\n";
   const auto plan = [&](const std::vector<std::string>& more) {
     std::vector<std::string> flags = {"plan", recipe, "--json", "--train.global_batch", "1"};
     flags.insert(flags.end(), more.begin(), more.end());

@@ -334,7 +334,7 @@ INSTANTIATE_TEST_SUITE_P(, PassedOn, each_table(), table_name);
 
 TEST(Linear, AllocatesItsResultAndNothingElse) {
   for (const Operator& op : all_operators()) {
-    if (op.name.find("linear") == std::string::npos) continue;
+    if (op.name.find("linear") == std::string::npos || op.name == "linears_of_one_input") continue;  // several results
     const Tensors inputs = map(op.inputs, leaf);
     Sites sites = sites_of(op.weights);
     Tensor y = op.fast(inputs, sites, {});

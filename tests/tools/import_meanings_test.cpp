@@ -723,7 +723,7 @@ TEST(ImportMeanings, SimpleTuner) {
          .shapes = shapes,
          .dropout = 0.1,
          .told = {{"data.set.1.path", (folder.path / "clips").string()},
-                  {"1.caption_shuffle.enable", "refused"},
+                  {"data.set.1.caption_shuffle", "1"},
                   {"@/two.json, entry 2 (held)", "warned"},
                   {"eval_steps_interval", "warned"},
                   {"run.resume", "auto"}}},

@@ -93,7 +93,7 @@ class Track {
   }
 
   void open_resampler(const AVFrame& frame) {
-    AVChannelLayout mono, from;
+    AVChannelLayout mono{}, from{};  // which copying into them frees
     av_channel_layout_default(&mono, 1);
     if (frame.ch_layout.order == AV_CHANNEL_ORDER_UNSPEC)
       av_channel_layout_default(&from, frame.ch_layout.nb_channels);

@@ -62,20 +62,20 @@ plan::Compact compact(const SavedStorage& saved) {
   return bytes;
 }
 
-/// The forward with a graph, as a step runs it.
-net::Flow build_graph(const UnitProbe& p, net::Context& ctx, const std::vector<Tensor>& cond, bool selective,
-                      UnitRun& run) {
+/// The forward with a graph, as a step runs it: its context, which keeps tensors too, ends with it.
+net::Flow build_graph(const UnitProbe& p, RunMode mode, const std::vector<Tensor>& cond, bool selective, UnitRun& run) {
+  mode.parallel = &p.parallel;
+  ShardContext ctx(p.store, 0, p.tokens, std::move(mode));
   std::optional<SavedStorages> saved;
   if (selective) saved.emplace(foreign_tensors(run.in, cond, p.tokens), selective);
   return run_forward(p.unit, ctx, cond, true, run);
 }
 
 void measure_forward(const UnitProbe& p, bool selective, plan::GraphCost& cost) {
-  ShardContext ctx(p.store, 0, p.tokens, {.parallel = &p.parallel});
   UnitRun run{.in = leaves(p.stream, p.want_input)};
   const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
   const Meter::MetaCount count;
-  net::Flow out = build_graph(p, ctx, cond, selective, run);
+  net::Flow out = build_graph(p, {}, cond, selective, run);
   const int64_t live = count.live(), outputs = allocated_bytes(out.stream);
   cost.keep_peak = count.peak();
   cost.saved = live - outputs - distinct_bytes(out.cond);
@@ -87,13 +87,12 @@ void measure_backward(const UnitProbe& p, bool selective, GraphMeasure& result) 
   UnitRun run{.in = leaves(p.stream, p.want_input)};
   const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
   std::vector<Tensor> cond_grad(cond.size());
-  ShardContext ctx(p.store, 0, p.tokens, {.unneeded = p.unit.output_site(), .parallel = &p.parallel});
   p.store.bind_grad(0, -1, true);
   Meter::MetaCount count;
   std::vector<Tensor> out_grad, out_cond_grad,
       made;  // conditioning stays as long as the micro-batch: a graph that goes
   {          // frees none of it
-    net::Flow out = build_graph(p, ctx, cond, selective, run);
+    net::Flow out = build_graph(p, {.unneeded = p.unit.output_site()}, cond, selective, run);
     for (const Tensor& t : out.stream) out_grad.push_back(at::empty(t.sizes(), t.options()));
     for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
     made = std::move(out.cond);
@@ -122,10 +121,9 @@ void measure_deferred(const UnitProbe& p, bool selective, plan::GraphCost& cost)
     UnitRun run{.in = leaves(input, p.want_input)};
     input.clear();
     const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
-    ShardContext ctx(p.store, 0, p.tokens, {.unneeded = p.unit.output_site(), .parallel = &p.parallel});
     std::vector<Tensor> out_grad, out_cond_grad, made;  // made: the unit's conditioning, which stays
     {
-      net::Flow out = build_graph(p, ctx, cond, selective, run);
+      net::Flow out = build_graph(p, {.unneeded = p.unit.output_site()}, cond, selective, run);
       for (const Tensor& t : out.stream) out_grad.push_back(at::empty_like(t));
       for (const Tensor& t : out.cond) out_cond_grad.push_back(at::empty_like(t));
       made = std::move(out.cond);
@@ -148,11 +146,13 @@ void measure_deferred(const UnitProbe& p, bool selective, plan::GraphCost& cost)
 /// The bytes that the graph saves at each site, the same quantised, and the work of recomputing norms and residual
 /// sums.
 void measure_sites(const UnitProbe& p, bool selective, plan::GraphCost& cost) {
-  ShardContext ctx(p.store, 0, p.tokens, {.parallel = &p.parallel});
   UnitRun run{.in = leaves(p.stream, p.want_input)};
   const std::vector<Tensor> cond = leaves(p.cond, p.want_cond);
   SavedStorages saved(foreign_tensors(run.in, cond, p.tokens), selective);
-  const net::Flow out = run_forward(p.unit, ctx, cond, true, run);
+  const net::Flow out = [&] {
+    ShardContext ctx(p.store, 0, p.tokens, {.parallel = &p.parallel});
+    return run_forward(p.unit, ctx, cond, true, run);
+  }();
   for (const SavedStorage& storage : saved.take(out.stream, out.cond)) {
     cost.saved_by_site[storage.site] += storage.bytes();
     cost.compact_by_site[storage.site] += compact(storage);
@@ -348,9 +348,8 @@ class Probe {
   /// The recompute: a forward with a graph, which does not hold its outputs unless it saved them.
   void measure_recompute(const UnitProbe& p, plan::Footprint& f) {
     UnitRun run{.in = leaves(p.stream, p.want_input)};
-    ShardContext ctx(p.store, 0, tokens_, {.unneeded = p.unit.output_site(), .parallel = &parallel_});
     const Meter::MetaCount count;
-    build_graph(p, ctx, leaves(p.cond, want_cond_), /*selective=*/true, run);
+    build_graph(p, {.unneeded = p.unit.output_site()}, leaves(p.cond, want_cond_), /*selective=*/true, run);
     f.recompute_peak = count.peak();
     f.recompute_saved = count.live();
   }
@@ -391,11 +390,9 @@ class Probe {
       }
       const int64_t kept = count.live();
       count.reset_peak();
-      ShardContext again(p.store, 0, tokens_,
-                         {.unneeded = p.unit.output_site(), .known = &run.results, .parallel = &parallel_});
       {
         const Parallel::Notes notes(parallel_, replay.traffic);
-        build_graph(p, again, cond_leaves, /*selective=*/true, run);
+        build_graph(p, {.unneeded = p.unit.output_site(), .known = &run.results}, cond_leaves, /*selective=*/true, run);
       }
       run.results.clear();
       replay.recompute_peak = count.peak() - kept;

@@ -11,4 +11,8 @@ namespace tessera::planning {
 /// change, with memory and time of the changed run.
 Planned make_plan(const PlanRequest& request);
 
+/// What is encoded before the steps is held against the budget as they are: a plan beside which it does not fit does not
+/// fit, and its advice says with which budget it would.
+void hold_prepare(const PlanRequest& request, Planned& planned);
+
 }  // namespace tessera::planning

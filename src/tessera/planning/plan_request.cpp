@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/job/catalogue.h"
 #include "tessera/job/device.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/models/registry.h"
@@ -52,21 +53,18 @@ std::optional<std::array<int64_t, 4>> latent_of(const net::VideoCodec& codec, co
 }
 
 /// A released model planned with the built-in wavelet has other tokens than it will have, unless the wavelet happens to
-/// make latents of the same shape as the autoencoder with as many channels. Empty where it does.
+/// make latents of the same shape as its autoencoder. Empty where it does.
 std::string other_tokens(const recipe::Recipe& recipe, const job::Job& job, const std::array<int64_t, 4>& latent) {
   if (recipe.model.preset.empty() || !models::is_built_in_codec(recipe.data.vae)) return {};
-  const int64_t tokens = job.model->token_count(latent);
-  std::string note;
-  for (const std::string& name : models::autoencoder_presets()) {
-    const auto own = latent_of(*models::make_preset_vae(name, {}), recipe);
-    if (!own || (*own)[0] != latent[0]) continue;
-    const int64_t released = job.model->token_count(*own);
-    if (released == tokens) return {};
-    note = "a sample has " + std::to_string(tokens) + " tokens with data.vae = " + recipe.data.vae + " and " +
-           std::to_string(released) + " with the released " + name + ": to plan for the latter set data.vae = \"" +
-           name + "\" or its path";
-  }
-  return note;
+  const std::string name = job::partners_of(recipe.model.preset).autoencoder;
+  if (name.empty() || models::is_built_in_codec(name)) return {};
+  const auto own = latent_of(*models::make_preset_vae(name, {}), recipe);
+  if (!own || (*own)[0] != latent[0]) return {};
+  const int64_t tokens = job.model->token_count(latent), released = job.model->token_count(*own);
+  if (released == tokens) return {};
+  return "a sample has " + std::to_string(tokens) + " tokens with data.vae = " + recipe.data.vae + " and " +
+         std::to_string(released) + " with the released " + name + ": to plan for the latter set data.vae = \"" + name +
+         "\" or its path";
 }
 
 /// With a gate, each expert runs its own pass within a step and uses the same gradient memory.

@@ -149,12 +149,9 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
   std::vector<PlanRequest> requests;
   std::vector<PartPlan> plans = each_part(
       std::move(parts), job, mesh, prompts, on_phase,
-      [prepared](PlanRequest request, size_t) {
-        if (prepared) request.prepare_peak = nullptr;
-        return make_plan(request);
-      },
-      requests);
+      [](const PlanRequest& request, size_t) { return make_plan(request); }, requests);
   unify_placement(plans, requests);
+  for (size_t p = 0; !prepared && p < plans.size(); ++p) hold_prepare(requests[p], plans[p].planned);
   return plans;
 }
 

@@ -189,7 +189,7 @@ bool frozen(const Store& store, const Store::Part& part) { return !store.spec(pa
 bool saves_frozen(const Store& store) {
   for (int u = 0; u < store.units(); ++u)
     for (const plan::ParamSpec& param : store.spec(u).params)
-      if (param.name.ends_with(net::kLoraA)) return false;
+      if (net::is_adapter_parameter(param.name)) return false;
   return true;
 }
 

@@ -71,13 +71,13 @@ void pipe_timesteps(Translator& t) {
 }
 
 void adapter(Translator& t) {
+  const std::string kind = t.value("adapter.type"), factor = "adapter.decompose_factor";
+  if (t.has(factor) && kind == "lokr") t.set("lora.factor", t.value(factor), {factor});
+  if (t.has(factor) && kind != "lokr") t.imply(factor, "it belongs to LoKr");
   if (!t.has("adapter.type")) {
     if (t.has("adapter.rank")) t.refuse("adapter.rank", "an [adapter] needs its type");
     return t.assume("train.mode", "full", "there is no [adapter]");
   }
-  const std::string kind = t.value("adapter.type"), factor = "adapter.decompose_factor";
-  if (t.has(factor) && kind == "lokr") t.set("lora.factor", t.value(factor), {factor});
-  if (t.has(factor) && kind != "lokr") t.imply(factor, "it belongs to LoKr");
   if (kind != "lora" && kind != "lokr") {
     t.refuse("adapter.type", "LoRA and LoKr are there");
     if (t.has("adapter.rank")) t.imply("adapter.rank", "it belongs to adapter.type");

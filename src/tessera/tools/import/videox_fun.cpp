@@ -95,7 +95,11 @@ void set_trained_parts(Translator& t, bool lora) {
       if (t.has(option)) t.imply(option, "adapters are trained");
     return;
   }
-  if (fast.empty() && half.empty()) return;
+  if (fast.empty() && half.empty()) {
+    for (const std::string& option : {parts, slow})
+      if (t.has(option)) t.refuse(option, "it names no module");
+    return;
+  }
   if (all) {
     t.set("train.mode", "full", {parts});
     if (t.has(slow)) t.imply(slow, "--trainable_modules . has all parameters at the full rate");

@@ -160,7 +160,10 @@ CaseResults verify_text_encoder(const CaseContext& context, const models::TextEn
     check_hidden(context, make, weights, config, results);
   }
   const bool of_bytes = context.config.contains("_added_tokens");
-  if (fs::exists(context.folder / "prompts.json") || of_bytes) check_prompts(context, make, results.front());
+  if (of_bytes)
+    for (CaseFile& file : results) check_prompts(context, make, file);
+  else if (fs::exists(context.folder / "prompts.json"))
+    check_prompts(context, make, results.front());
   if (of_bytes)
     for (CaseFile& file : check_glyphs(context)) results.push_back(std::move(file));
   else if (context.description.json.contains("tokenizer") || fs::exists(context.folder / "tokens.json"))

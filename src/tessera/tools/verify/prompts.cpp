@@ -18,12 +18,13 @@ using at::Tensor;
 /// An encoder as prepare runs it, and the rows of prompts that a case expects of it.
 class PromptRows {
  public:
-  PromptRows(CaseFile& file, const CaseContext& context, const models::TextEncoderMake& make)
+  PromptRows(CaseFile& file, const CaseContext& context, const models::TextEncoderMake& make,
+             const std::string& weights = "model.safetensors")
       : file_(file), bound_(context.bound("out")) {
     const auto config = context.folder / "config.json";
     encoder_ = make.from_json(checkpoint::read_text(config), config.string());
     run_.emplace(encoder_->units(), encoder_->fingerprint(), context.mesh, *context.comm, context.rank);
-    prepare::load_text(*run_, *encoder_, (context.folder / "model.safetensors").string());
+    prepare::load_text(*run_, *encoder_, (context.folder / weights).string());
   }
 
   /// Ids and their mask, [B, length] each.
@@ -162,7 +163,7 @@ void check_prompts(const CaseContext& context, const models::TextEncoderMake& ma
     const std::string text = data::glyph_text(glyphs.at(row).at("prompt").get<std::string>());
     prompts.push_back(text.empty() ? data::PromptIds{} : data::PromptIds{tokenizer->encode(text, length)});
   }
-  PromptRows(file, context, make).check_rows("out.prompt_embeds", "out.prompt_mask", prompts, length);
+  PromptRows(file, context, make, file.weights()).check_rows("out.prompt_embeds", "out.prompt_mask", prompts, length);
 }
 
 CaseResults check_glyphs(const CaseContext& context) {
