@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/checkpoint/weights.h"
+#include "tessera/models/known.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 
@@ -15,8 +16,11 @@ namespace {
 /// Of plan.budget, in eighths: text encoders are in memory together, the image encoder is beside the autoencoder.
 enum Eighths { kText = 5, kPooled = 1, kImage = 2 };
 
-/// Presets whose releases are files of bf16.
-bool released_in_bf16(const std::string& preset) { return preset == "umt5-xxl" || preset.starts_with("gemma-2"); }
+bool released_in_bf16(const std::string& preset) {
+  return std::ranges::any_of(models::text_encoders(), [&](const models::TextEncoderMake& make) {
+    return std::ranges::find(make.in_bf16, preset) != make.in_bf16.end();
+  });
+}
 
 HeldWeights storage(const recipe::Recipe& recipe, const std::string& path, Eighths eighths,
                     const std::string& preset = {}) {

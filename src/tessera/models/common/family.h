@@ -37,6 +37,7 @@ struct TextEncoderMake {
   std::unique_ptr<net::TextEncoder> (*from_json)(const std::string& json, const std::string& file);
   WeightForm weights;
   TextEncoderCase verify;
+  std::vector<std::string> in_bf16 = {};  ///< presets whose released files are of bf16
 };
 
 struct AudioEncoderMake {

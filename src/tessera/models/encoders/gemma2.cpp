@@ -218,7 +218,8 @@ TextEncoderMake text_encoder() {
                      .pack = pack_masked,
                      .results = case_results,
                      .prompts = "sana_prompt",
-                     .state = masked_rows}};
+                     .state = masked_rows},
+          .in_bf16 = {"gemma-2-2b"}};
 }
 
 }  // namespace tessera::models::gemma2

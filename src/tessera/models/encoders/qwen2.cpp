@@ -186,7 +186,8 @@ TextEncoderMake text_encoder() {
                      .pack = pack_masked,
                      .results = case_results,
                      .state = masked_rows,
-                     .whole = from_json<true>}};
+                     .whole = from_json<true>},
+          .in_bf16 = {"qwen2.5-vl-7b"}};
 }
 
 }  // namespace tessera::models::qwen2

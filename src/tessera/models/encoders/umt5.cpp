@@ -414,10 +414,12 @@ TextEncoderMake text_encoder() {
           .verify = {.kind = "umt5",
                      .pack = pack_case,
                      .results = case_results,
-                     .state = [](const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& rows) {
-                       const Tensor ids = file.tensor("in.ids");
-                       return rows.reshape({ids.size(0), ids.size(1), encoder.dim()});
-                     }}};
+                     .state =
+                         [](const net::TextEncoder& encoder, const CaseTensors& file, const Tensor& rows) {
+                           const Tensor ids = file.tensor("in.ids");
+                           return rows.reshape({ids.size(0), ids.size(1), encoder.dim()});
+                         }},
+          .in_bf16 = {"umt5-xxl"}};
 }
 
 }  // namespace tessera::models::umt5
