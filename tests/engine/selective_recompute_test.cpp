@@ -105,9 +105,9 @@ class Families : public ::testing::TestWithParam<Family> {
       run_forward(*model_->units()[unit], first, conditioning, false, run);
       outcome.kept = Meter::live() - before;
     }
-    ShardContext ctx(store, unit, batch_.tokens, {.known = &run.results});
     net::Flow out;
-    {
+    {  // a context ends with its forward, as in a step
+      ShardContext ctx(store, unit, batch_.tokens, {.known = &run.results});
       std::optional<SavedStorages> saved;
       if (graph != Graph::whole)
         saved.emplace(foreign_tensors(run.in, conditioning, batch_.tokens), graph != Graph::listed);

@@ -1,6 +1,7 @@
 #include "tessera/engine/context.h"
 
 #include "tessera/base/check.h"
+#include "tessera/device/backend.h"
 #include "tessera/engine/parallel/attention.h"
 #include "tessera/engine/parallel/reach.h"
 #include "tessera/engine/parallel/tensor.h"
@@ -11,6 +12,11 @@
 namespace tessera::engine {
 
 namespace {
+
+/// Whether the product of an input's gradient adds to what others have of it: a GPU's does, and so does that of a plan for one.
+bool adds_gradients(const Tensor& rows) {
+  return rows.is_meta() ? ops::session().target.has_value() || device::used() : !rows.is_cpu();
+}
 
 /// Query-key pairs of all segments: the work of attention is proportional to them.
 double attended_pairs(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
@@ -136,6 +142,7 @@ Tensor ShardContext::linear(std::string_view site, const Tensor& input, const ne
     const Tensor again = read_.defined() && read_of_.lock() == rows.getIntrusivePtr() ? read_ : rows;
     read_ = Tensor();
     if (gelu) return ops::gelu_linear(rows, w, b, store_.anchor(unit_), type_, result);
+    if (!adds_gradients(rows)) return ops::linear(rows, w, b, store_.anchor(unit_), type_, weight_gradients);
     read_of_ = c10::weak_intrusive_ptr<c10::TensorImpl>(rows.getIntrusivePtr());
     return ops::linear(again, w, b, store_.anchor(unit_), type_, weight_gradients, &read_);
   };

@@ -67,18 +67,22 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
   return out;
 }
 
+// The fp32 copies of operands end before the result is rounded.
 Tensor depthwise(const Tensor& x, const Tensor& table, const Tensor& w, const Tensor& bias, at::ScalarType type) {
   const int64_t taps = table.size(0), rows = table.size(1), width = x.size(1);
-  const Tensor wide = as_floats(x);
-  const Tensor y = at::empty({rows, width}, wide.options());
-  if (x.is_meta()) return y.to(type);
-  const Tensor weight = as_floats(w), b = bias.defined() ? as_floats(bias) : bias;
-  for (int64_t r = 0; r < rows; ++r)
-    b.defined() ? std::copy_n(data(b), width, out_data(y) + r * width)
-                : std::fill_n(out_data(y) + r * width, width, 0.0f);
-  each_tap(table, width, [&](int64_t r, int64_t t, int64_t source, int64_t begin, int64_t end) {
-    add_tap(out_data(y) + r * width, data(wide) + source * width, data(weight) + t, taps, begin, end);
-  });
+  Tensor y;
+  {
+    const Tensor wide = as_floats(x), weight = as_floats(w), b = bias.defined() ? as_floats(bias) : bias;
+    y = at::empty({rows, width}, wide.options());
+    if (!x.is_meta()) {
+      for (int64_t r = 0; r < rows; ++r)
+        b.defined() ? std::copy_n(data(b), width, out_data(y) + r * width)
+                    : std::fill_n(out_data(y) + r * width, width, 0.0f);
+      each_tap(table, width, [&](int64_t r, int64_t t, int64_t source, int64_t begin, int64_t end) {
+        add_tap(out_data(y) + r * width, data(wide) + source * width, data(weight) + t, taps, begin, end);
+      });
+    }
+  }
   return y.to(type);
 }
 
@@ -96,12 +100,15 @@ void depthwise_weight_gradient(const Tensor& up, const Tensor& x, const Tensor& 
 Tensor depthwise_input_gradient(const Tensor& up, const Tensor& table, const Tensor& w, int64_t source_rows,
                                 at::ScalarType type) {
   const int64_t taps = table.size(0), width = up.size(1);
-  const Tensor dy = as_floats(up), dx = at::zeros({source_rows, width}, dy.options());
-  if (dx.is_meta()) return dx.to(type);
-  const Tensor weight = as_floats(w);
-  each_tap(table, width, [&](int64_t r, int64_t t, int64_t source, int64_t begin, int64_t end) {
-    add_tap(out_data(dx) + source * width, data(dy) + r * width, data(weight) + t, taps, begin, end);
-  });
+  Tensor dx;
+  {
+    const Tensor dy = as_floats(up), weight = as_floats(w);
+    dx = at::zeros({source_rows, width}, dy.options());
+    if (!dx.is_meta())
+      each_tap(table, width, [&](int64_t r, int64_t t, int64_t source, int64_t begin, int64_t end) {
+        add_tap(out_data(dx) + source * width, data(dy) + r * width, data(weight) + t, taps, begin, end);
+      });
+  }
   return dx.to(type);
 }
 
