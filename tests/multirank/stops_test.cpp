@@ -111,12 +111,18 @@ INSTANTIATE_TEST_SUITE_P(
         Form{"came", 1, 6, 3, kFast + Flags{"--train.optimizer", "came"}},
         Form{"prodigy", 1, 8, 4, kProdigy + Flags{"--train.ema", "0.9"}},
         Form{"bounded", 1, 10, 6, kProdigy + Flags{"--train.growth_rate", "1.05"}},
-        // overflows until the scale has found its place: the cut lies within a row of good steps
+        // Overflows until the scale has found its place: updates are fewer than steps.
         Form{"fp16",
              1,
              24,
              11,
              {"--plan.compute_dtype", "fp16", "--train.loss_scale", "1e10", "--train.loss_scale_window", "4"}},
+        // Never overflows: the cut lies two good steps after a growth, and the next comes two steps later.
+        Form{"fp16_within_a_window",
+             1,
+             9,
+             6,
+             {"--plan.compute_dtype", "fp16", "--train.loss_scale", "64", "--train.loss_scale_window", "4"}},
         Form{"experts", 1, 8, 5,
              kFast + Flags{"--experts.train", "both", "--experts.turn", "2", "--train.schedule", "cosine"}},
         Form{"gate", 1, 6, 4, {"--experts.router", "gate", "--experts.count", "2", "--experts.balance", "0.1"}},
