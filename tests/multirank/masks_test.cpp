@@ -67,13 +67,15 @@ TEST(Masks, WeighTheSameOnEveryLayoutAndTakeThePlannedMemory) {
   const std::vector<double> one = trained("one", flags);
   ASSERT_EQ(one.size(), 3u);
   expect_planned_peaks(tiny().metrics("one").back(), "one");
-  for (const auto& [name, ranks, mesh] : {std::tuple("shard", 2, "dp_shard=2"),
-                                          {"tp", 2, "tp=2"},
-                                          {"pp", 2, "pp=2"},
-                                          {"sp", 2, "sp=2"},
-                                          {"cp", 2, "cp=2"},
-                                          {"three", 3, "dp_replicate=3"}}) {
-    const std::vector<double> other = trained(name, with(flags, {"--mesh", mesh}), ranks);
+  // Of a micro-batch of one sample each rank of sp and cp has a part.
+  for (const auto& [name, ranks, mesh, micro_batch] : {std::tuple("shard", 2, "dp_shard=2", "auto"),
+                                                       {"tp", 2, "tp=2", "auto"},
+                                                       {"pp", 2, "pp=2", "auto"},
+                                                       {"sp", 2, "sp=2", "1"},
+                                                       {"cp", 2, "cp=2", "1"},
+                                                       {"three", 3, "dp_replicate=3", "auto"}}) {
+    const std::vector<double> other =
+        trained(name, with(flags, {"--mesh", mesh, "--train.micro_batch", micro_batch}), ranks);
     ASSERT_EQ(other.size(), one.size()) << mesh;
     EXPECT_NEAR(other[0], one[0], 2e-6 * one[0]) << mesh;
     for (size_t s = 1; s < one.size(); ++s) EXPECT_NEAR(other[s], one[s], 1e-4 * one[s]) << mesh;
