@@ -18,7 +18,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file.h"
-#include "tessera/data/buckets/aspect_ratios.h"
+#include "tessera/data/aspect_ratios.h"
 #include "tessera/job/assumed.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/composes.h"

@@ -19,7 +19,7 @@ endfunction()
 
 # Rooms whose own code takes time when it runs. What begins, checks and reports a run, and models, which call operators, are
 # compiled in three quarters of the time with -O1.
-set(TESSERA_BUSY_ROOMS base plan device comm ops net checkpoint checkpoint_foreign data data_files engine optim)
+set(TESSERA_BUSY_ROOMS base plan device comm ops net checkpoint data data_files engine optim)
 
 # tessera_room(FOLDER [TORCH] [DEPS room...] [LIBS lib...] [EXCLUDE regex...] [ALONE file...])
 # One static library a room, from every .cpp below its folder; the link graph repeats the floors of docs/rooms.md. A nested

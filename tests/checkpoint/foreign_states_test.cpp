@@ -1,6 +1,6 @@
 // Folders that Open-Sora 2.0's trainer saved, by torch.save and by its writer beside the run: step, order of the
 // parameters, moments and average are those of the reference. And what else such files and folders may hold.
-#include "tessera/checkpoint/foreign/foreign_states.h"
+#include "tessera/checkpoint/foreign_states.h"
 
 #include <gtest/gtest.h>
 

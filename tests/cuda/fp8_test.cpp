@@ -1,5 +1,5 @@
-// Matrices of 8-bit floats on the device have the bits of ops/fp8.h, whatever their tiles.
-#include "tessera/ops/fp8.h"
+// Matrices of 8-bit floats on the device have the bits of ops/eight_bit.h, whatever their tiles.
+#include "tessera/ops/eight_bit.h"
 
 #include <numeric>
 

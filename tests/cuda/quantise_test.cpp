@@ -1,8 +1,8 @@
-// 8-bit blocks and int8 blocks on the device give the bits of ops/blockwise.h and ops/int8.h.
+// 8-bit blocks and int8 blocks on the device give the bits of ops/blockwise.h and ops/eight_bit.h.
 #include "kernel_test.h"
 #include "tessera/cuda/kernels.h"
 #include "tessera/ops/blockwise.h"
-#include "tessera/ops/int8.h"
+#include "tessera/ops/eight_bit.h"
 
 namespace tessera::cuda {
 namespace {

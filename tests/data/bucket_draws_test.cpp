@@ -1,4 +1,4 @@
-#include "tessera/data/buckets/bucket_draws.h"
+#include "tessera/data/bucket_draws.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "data/scene.h"
 #include "tessera/base/check.h"
-#include "tessera/data/buckets/aspect_ratios.h"
+#include "tessera/data/aspect_ratios.h"
 
 namespace tessera::data {
 

@@ -6,7 +6,7 @@
 #include "need_goldens.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
-#include "tessera/data/buckets/aspect_ratios.h"
+#include "tessera/data/aspect_ratios.h"
 
 namespace tessera::data {
 

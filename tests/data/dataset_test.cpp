@@ -2,8 +2,8 @@
 
 #include "data/scene.h"
 #include "tessera/data/clips.h"
-#include "tessera/data/files/csv.h"
 #include "tessera/data/frame_folder.h"
+#include "tessera/data/rows.h"
 #include "tessera/data/text/text.h"
 
 namespace tessera::data {

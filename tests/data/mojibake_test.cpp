@@ -1,9 +1,7 @@
 // Text that was UTF-8 and was read as Windows-1252 or Latin-1, and text that only looks a little like it.
-#include "tessera/data/text/mojibake.h"
+#include "tessera/data/text/text.h"
 
 #include <gtest/gtest.h>
-
-#include "tessera/data/text/text.h"
 
 namespace tessera::data {
 namespace {

@@ -15,7 +15,7 @@
 #include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/memory/lane.h"
 #include "tessera/engine/memory/meter.h"
-#include "tessera/engine/memory/uploads.h"
+#include "tessera/engine/parallel/slice.h"
 #include "tessera/ops/convolution.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/plan/rules/races.h"

@@ -19,10 +19,9 @@
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/dropout.h"
-#include "tessera/ops/fp8.h"
+#include "tessera/ops/eight_bit.h"
 #include "tessera/ops/fused.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/int8.h"
 #include "timeline.h"
 #include "torch_device.h"
 

@@ -6,9 +6,8 @@
 #include "tessera/base/check.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
-#include "tessera/ops/fp8.h"
+#include "tessera/ops/eight_bit.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/int8.h"
 #include "torch_device.h"
 
 namespace tessera::testing {

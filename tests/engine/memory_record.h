@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/plan/clocks.h"
+#include "tessera/plan/rules/races.h"
 
 namespace tessera::testing {
 

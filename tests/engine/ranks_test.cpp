@@ -4,8 +4,8 @@
 
 #include "engine/ranks.h"
 #include "engine/toy_engine.h"
+#include "tessera/engine/collectives.h"
 #include "tessera/engine/context.h"
-#include "tessera/engine/parallel/reduce_rounded.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/parallel/tensor.h"
 

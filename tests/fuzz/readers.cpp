@@ -12,7 +12,7 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/torch_file.h"
-#include "tessera/data/buckets/buckets.h"
+#include "tessera/data/buckets.h"
 #include "tessera/data/rows.h"
 #include "tessera/data/text/text.h"
 #include "tessera/plan/plan.h"

@@ -11,7 +11,6 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/engine/memory/meter.h"
-#include "tessera/job/codec_bytes.h"
 #include "tessera/job/job.h"
 #include "tessera/models/vae/hunyuan.h"
 #include "tessera/recipe/load_recipe.h"

@@ -7,9 +7,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "tessera/job/codec_bytes.h"
+#include "tessera/job/codec.h"
 #include "tessera/models/vae/dc_ae.h"
-#include "tessera/models/vae/dc_ae_video.h"
 #include "tessera/models/vae/haar.h"
 #include "tessera/models/vae/hunyuan.h"
 #include "tessera/models/vae/opensora12.h"

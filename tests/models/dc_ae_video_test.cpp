@@ -1,5 +1,5 @@
-#include "tessera/models/vae/dc_ae_video.h"
 #include "matrix.h"
+#include "tessera/models/vae/dc_ae.h"
 
 #include "models/autoencoder_case.h"
 #include "models/vae_bytes.h"

@@ -1,9 +1,9 @@
+#include "tessera/models/common/unknown.h"
 #include "tessera/models/hunyuan/spec.h"
 
 #include "models/denoiser_golden.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
-#include "tessera/models/common/unknown.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/hunyuan/family.h"
 #include "tessera/models/hunyuan/weight_form.h"

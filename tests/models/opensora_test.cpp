@@ -1,3 +1,4 @@
+#include "tessera/models/common/unknown.h"
 #include "tessera/models/opensora/spec.h"
 
 #include <numeric>
@@ -6,7 +7,6 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/models/common/patches.h"
-#include "tessera/models/common/unknown.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 

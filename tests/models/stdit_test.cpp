@@ -1,3 +1,4 @@
+#include "tessera/models/common/unknown.h"
 #include "tessera/models/stdit/spec.h"
 
 #include <numeric>
@@ -5,7 +6,6 @@
 #include "models/denoiser_golden.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
-#include "tessera/models/common/unknown.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/stdit/patching.h"

@@ -1,6 +1,5 @@
 #include "golden.h"
 #include "tessera/base/check.h"
-#include "tessera/models/encoders/speech_rows.h"
 #include "tessera/models/encoders/wav2vec2.h"
 #include "tessera/models/identify.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "tessera/base/random.h"
-#include "tessera/ops/reference_quantise.h"
+#include "tessera/ops/reference.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {

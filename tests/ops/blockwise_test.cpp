@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tessera/ops/reference_quantise.h"
+#include "tessera/ops/reference.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {

@@ -1,4 +1,4 @@
-#include "tessera/ops/fp8.h"
+#include "tessera/ops/eight_bit.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,7 @@
 #include <cmath>
 
 #include "tessera/base/random.h"
-#include "tessera/ops/int8.h"
-#include "tessera/ops/reference_quantise.h"
+#include "tessera/ops/reference.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {

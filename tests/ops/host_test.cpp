@@ -1,4 +1,4 @@
-#include "tessera/ops/host.h"
+#include "tessera/ops/tensor.h"
 
 #include <c10/core/TensorImpl.h>
 #include <gtest/gtest.h>

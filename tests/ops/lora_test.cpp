@@ -1,12 +1,11 @@
 // Frozen linears with and without an adapter, in every form of the base, in fp32 and in 16 bits, against plain ATen in
 // doubles.
-#include "tessera/ops/lora.h"
+#include "tessera/ops/frozen.h"
 
 #include <gtest/gtest.h>
 
 #include "byte_count.h"
 #include "tables.h"
-#include "tessera/ops/frozen.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/reference.h"
 

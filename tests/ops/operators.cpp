@@ -1,7 +1,7 @@
 #include "operators.h"
 
+#include "tessera/ops/activations.h"
 #include "tessera/ops/reference.h"
-#include "tessera/ops/relu.h"
 #include "tessera/ops/rows.h"
 
 namespace tessera::testing {
@@ -176,7 +176,7 @@ Operator attention_without_softmax(int64_t heads, int64_t d, bool turned) {
   return op;
 }
 
-/// Of rows.h and relu.h.
+/// Of rows.h and activations.h.
 std::vector<Operator> row_operators() {
   const Tensor order = at::randperm(67, at::detail::createCPUGenerator(9), at::kLong);
   return {half_split_rope(67, 3, 5),

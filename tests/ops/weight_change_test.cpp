@@ -3,10 +3,9 @@
 
 #include "byte_count.h"
 #include "tables.h"
-#include "tessera/ops/adapter.h"
 #include "tessera/ops/frozen.h"
-#include "tessera/ops/lora.h"
 #include "tessera/ops/reference.h"
+#include "tessera/ops/weight.h"
 
 namespace tessera::testing::weight_change {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "plan/edit.h"
 #include "plan/toy.h"
-#include "tessera/plan/clocks.h"
 #include "tessera/plan/compile/activation_walk.h"
 #include "tessera/plan/rules/races.h"
 

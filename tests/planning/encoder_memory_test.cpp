@@ -16,7 +16,6 @@
 #include "tessera/data/video.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/job/codec.h"
-#include "tessera/job/codec_bytes.h"
 #include "tessera/job/encoder_plan.h"
 #include "tessera/job/job.h"
 #include "tessera/models/registry.h"

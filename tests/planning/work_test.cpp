@@ -1,4 +1,4 @@
-#include "tessera/engine/work.h"
+#include "tessera/engine/signatures.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,6 @@
 #include "tessera/base/check.h"
 #include "tessera/optim/schedule/lr_schedule.h"
 #include "tessera/recipe/load_recipe.h"
-#include "tessera/recipe/stage.h"
 
 namespace tessera::recipe {
 namespace {

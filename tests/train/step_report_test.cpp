@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/engine/work.h"
+#include "tessera/engine/signatures.h"
 #include "tessera/models/registry.h"
 
 namespace tessera::train {

@@ -6,7 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
-#include "tessera/checkpoint/fp8_scale.h"
+#include "tessera/checkpoint/dtype.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/row_part.h"

@@ -24,7 +24,7 @@
 #include "tessera/device/open.h"
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/dropout.h"
-#include "tessera/ops/fp8.h"
+#include "tessera/ops/eight_bit.h"
 
 namespace tessera::cuda {
 

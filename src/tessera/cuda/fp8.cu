@@ -1,4 +1,4 @@
-// Matrices of 8-bit floats with a scale a tile (ops/fp8.h). A tile that fits a multiprocessor's cache has one thread block,
+// Matrices of 8-bit floats with a scale a tile (ops/eight_bit.h). A tile that fits a multiprocessor's cache has one thread block,
 // which reads it twice; larger ones (a whole tensor) are divided among many, which meet in an atomic maximum.
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/lanes.cuh"
@@ -11,7 +11,7 @@ constexpr float kLeastScale = 1e-12f;
 constexpr int64_t kOneBlock = 1 << 14;  // values of a tile that one thread block takes: 64 KiB
 constexpr uint8_t kNaN = 0x7f;          // in both formats
 
-/// The fields of a format (ops/fp8.cpp). Magnitudes below `normal` are rounded by adding `magic`, whose last bit is the
+/// The fields of a format (ops/eight_bit.cpp). Magnitudes below `normal` are rounded by adding `magic`, whose last bit is the
 /// smallest subnormal; others by the bits that are cut off.
 struct Format {
   int cut;            // mantissa bits that a float has more

@@ -1,4 +1,4 @@
-// Blocks of 256 values in 8 bits: by a dynamic map (ops/blockwise.h) and as int8 (ops/int8.h).
+// Blocks of 256 values in 8 bits: by a dynamic map (ops/blockwise.h) and as int8 (ops/eight_bit.h).
 #include "tessera/cuda/dynamic_map.cuh"
 #include "tessera/cuda/kernels.h"
 

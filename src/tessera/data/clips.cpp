@@ -9,7 +9,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/dtype.h"
-#include "tessera/data/buckets/bucket_draws.h"
+#include "tessera/data/bucket_draws.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/files/tensor_file.h"
 

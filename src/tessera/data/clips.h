@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/data/buckets/buckets.h"
+#include "tessera/data/buckets.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/files/npy.h"
 #include "tessera/data/probes.h"

@@ -155,7 +155,7 @@ struct Backend {
   void (*sum_halves_rounded)(void* out, const void* const* parts, int count, c10::ScalarType half, int64_t n);
   void (*sum_of_squares)(double* out, const float* x, int64_t n);  ///< ops::sum_of_squares to an address on the device
 
-  // The optimiser and quantisers: twins of ops/adamw.h, ops/int8.h, ops/fp8.h. Keys of random numbers are the host's.
+  // The optimiser and quantisers: twins of ops/adamw.h, ops/eight_bit.h, ops/eight_bit.h. Keys of random numbers are the host's.
   void (*adamw)(const ops::MasterRange& p, const ops::MomentRange& m, const ops::MomentRange& v,
                 const ops::GradientRange& g, int64_t n, const ops::AdamWStep& step);
   void (*quantise_int8)(int8_t* q, float* scales, const float* x, int64_t n);

@@ -3,9 +3,8 @@
 #include "tessera/base/check.h"
 #include "tessera/device/backend.h"
 #include "tessera/engine/parallel/attention.h"
-#include "tessera/engine/parallel/reach.h"
 #include "tessera/engine/parallel/tensor.h"
-#include "tessera/ops/lora.h"
+#include "tessera/ops/frozen.h"
 #include "tessera/ops/ops.h"
 #include "tessera/ops/rows.h"
 

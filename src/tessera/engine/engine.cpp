@@ -7,7 +7,7 @@
 #include "tessera/engine/group_check.h"
 #include "tessera/engine/memory/same_place.h"
 #include "tessera/ops/ranges.h"
-#include "tessera/plan/is_block.h"
+#include "tessera/plan/unit_spec.h"
 
 namespace tessera::engine {
 

@@ -10,10 +10,9 @@
 #include "tessera/comm/comm.h"
 #include "tessera/engine/collectives.h"
 #include "tessera/engine/memory/disk.h"
-#include "tessera/engine/memory/uploads.h"
 #include "tessera/engine/memory/workers.h"
+#include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/step_numbers.h"
-#include "tessera/engine/step_run.h"
 #include "tessera/plan/nvme.h"
 
 namespace tessera::engine {

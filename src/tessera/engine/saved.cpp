@@ -10,8 +10,7 @@
 #include "tessera/base/check.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/ops/blockwise.h"
-#include "tessera/ops/fp8.h"
-#include "tessera/ops/int8.h"
+#include "tessera/ops/eight_bit.h"
 #include "tessera/ops/ranges.h"
 
 namespace tessera::engine {

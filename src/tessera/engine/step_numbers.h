@@ -5,11 +5,21 @@
 //   numbers.begin();
 //   numbers.add(unit, gradient);                          // of a gradient that is gone before the norm
 //   const double squares = numbers.read(objective);       // at the norm, of all
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <vector>
 
+#include "tessera/engine/collectives.h"
 #include "tessera/engine/saved.h"
+#include "tessera/engine/step_times.h"
 #include "tessera/engine/store/store.h"
+#include "tessera/engine/unit_run.h"
 #include "tessera/net/objective.h"
+#include "tessera/net/unit_update.h"
+#include "tessera/ops/session.h"
 
 namespace tessera::engine {
 
@@ -45,6 +55,75 @@ class StepNumbers {
   HostMemory host_{HostMemory::Refused::drivers_own};
   device::Mark copied_;
   CompressionError compression_error_;
+};
+
+// A training step in two halves: up to the exchange of the gradient norm and of the ranks' reports, and, once every
+// rank has taken the same decision from them, the updates.
+//
+//   StepRun step = engine.run(pass, objective, report);
+//   engine.finish(std::move(step), decide(step.norm(), step.ranks()));
+
+/// A pass of a step: the whole step, or the part that one of several experts trains.
+struct Pass {
+  plan::ProgramPtr program;
+  int64_t step = 0;   ///< of the run
+  size_t expert = 0;  ///< the active expert
+  /// The control of updates in the backward (plan::Update::in_backward).
+  std::optional<net::StepControl> ahead = {};
+};
+
+/// This rank's numbers for the exchange at `norm`, at most plan::kControlDoubles - 1. Called after Objective::read.
+using Report = std::function<std::vector<double>()>;
+
+/// One micro-batch in flight.
+struct MicroRun {
+  bool loaded = false;
+  net::Batch batch;
+  BoundaryShapes shapes;                             // where there are several stages
+  std::map<std::pair<bool, int>, Message> received;  // by direction and receiving unit, until the unit takes it
+  std::vector<UnitRun> runs;
+  std::vector<Tensor> stream;  // boundary between the unit that ran last and the next
+  std::vector<Tensor> cond;    // shared conditioning: leaves
+  std::vector<Tensor> cond_grad;
+  std::map<int, ops::DeferredGradients> deferred;  // by unit: weight gradients that its backward deferred
+  std::vector<Tensor> stream_grad;                 // gradient of the boundary, going back
+};
+
+/// One program being interpreted.
+struct ScheduleRun {
+  plan::ProgramPtr program;
+  int64_t step;
+  net::Objective* objective = nullptr;
+  Report report = {};
+  const net::UnitUpdate* update = nullptr;
+  const std::vector<net::Batch>* batches = nullptr;
+  std::vector<Tensor> results = {};
+  const std::function<void()>* write = nullptr;
+  const std::function<void()>* commit = nullptr;
+  std::vector<MicroRun> micros = {};
+  std::vector<Message> messages = {};  // by instruction: the message that it sends or receives
+  std::vector<std::vector<plan::Comm>> comm = {};
+  std::vector<int64_t> tokens = {};  // by micro-batch: all tokens, not only this rank's
+  std::vector<int64_t> samples = {};
+  double norm = 0;                              // from the exchange at `norm`
+  std::vector<std::vector<double>> ranks = {};  // likewise: the report of each rank
+  std::unique_ptr<ScheduleTimes> times = {};
+  std::vector<int> issued_before = {};            // by instruction: the one whose messages are issued first; -1: none
+  std::array<bool, plan::kLaneCount> begun = {};  // lanes that have waited for what was before the schedule
+
+  const plan::Schedule& schedule() const { return program->schedule; }
+  const plan::Plan& plan() const { return program->plan; }
+};
+
+class StepRun {
+ public:
+  double norm() const { return rest_->norm; }  ///< of all gradients, which still have the loss scale
+  /// The report of each rank.
+  const std::vector<std::vector<double>>& ranks() const { return rest_->ranks; }
+
+ private:
+  friend class Engine;
+  std::shared_ptr<ScheduleRun> rest_;
 };
 
 }  // namespace tessera::engine

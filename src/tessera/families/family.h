@@ -57,4 +57,14 @@ struct Family {
   std::vector<std::string> shift_by_size;  ///< its programs that shift timesteps by the size of a sample
 };
 
+// The rows of the registry, one a family, each in a source of its own: config.json, and what runs without weights use.
+// Wan's is in wan.h, with what else its programs need.
+//
+//   const std::vector<Family> table = {wan(), sana(), opensora(), stdit(), hunyuan()};
+
+Family sana();
+Family opensora();  ///< 2.0
+Family stdit();     ///< Open-Sora 1.2 and 1.3
+Family hunyuan();   ///< HunyuanVideo-1.5
+
 }  // namespace tessera::families

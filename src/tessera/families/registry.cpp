@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/families/rows.h"
+#include "tessera/families/family.h"
 #include "tessera/families/wan.h"
 
 namespace tessera::families {

@@ -1,4 +1,4 @@
-#include "tessera/families/rows.h"
+#include "tessera/families/family.h"
 
 namespace tessera::families {
 

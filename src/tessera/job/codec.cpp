@@ -1,15 +1,17 @@
 #include "tessera/job/codec.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/hub.h"
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/device/streams.h"
+#include "tessera/engine/memory/meter.h"
 #include "tessera/families/registry.h"
-#include "tessera/job/pixels.h"
 #include "tessera/models/registry.h"
+#include "tessera/models/vae/video_vae.h"
 
 namespace tessera::job {
 
@@ -124,6 +126,63 @@ std::unique_ptr<net::VideoCodec> open_codec(const std::string& name, int64_t cha
                         "', which codes a clip in chunks of frames, or all of them at once as it was trained",
                     "leave data.vae_tile_frames on auto");
   return vae;
+}
+
+namespace {
+
+int64_t count_meta(const std::function<void()>& run) {
+  engine::Meter::MetaCount count;
+  run();
+  return count.peak();
+}
+
+}  // namespace
+
+CodecBytes codec_bytes(const net::VideoCodec& codec, int64_t frames, int64_t height, int64_t width) {
+  CodecBytes bytes;
+  bytes.clip = 3 * frames * height * width;
+  const int64_t pixels = bytes.clip * static_cast<int64_t>(sizeof(float));
+  if (const auto* vae = dynamic_cast<const models::VideoVae*>(&codec)) {
+    bytes.weights = vae->weight_bytes();
+    bytes.encode = vae->encode_bytes(frames, height, width, count_meta);
+    bytes.decode = vae->decode_bytes(frames, height, width, count_meta);
+  } else {  // the wavelet: pixels as numbers, in blocks (a picture stands for four), and back
+    bytes.encode = pixels * (frames == 1 ? 6 : 3);
+    bytes.decode = 2 * pixels;
+  }
+  return bytes;
+}
+
+plan::UnitWork codec_work(const net::VideoCodec& codec, int64_t frames, int64_t height, int64_t width) {
+  if (const auto* vae = dynamic_cast<const models::VideoVae*>(&codec)) return vae->encode_work(frames, height, width);
+  // the wavelet: a product of every block of 4 x 8 x 8 pixels, cut out of the clip as numbers
+  constexpr double kBlock = 3 * 4 * 8 * 8;
+  const auto [channels, f, h, w] = codec.latent_shape(frames, height, width);
+  const auto blocks = static_cast<double>(f * h * w);
+  return {.products = {2 * kBlock * blocks * static_cast<double>(channels)},
+          .streamed = 2 * sizeof(float) * kBlock * blocks,
+          .operators = 1};
+}
+
+data::Frames to_frames(const at::Tensor& pixels, double fps) {
+  data::Frames frames;
+  frames.count = static_cast<int>(pixels.size(1));
+  frames.height = static_cast<int>(pixels.size(2));
+  frames.width = static_cast<int>(pixels.size(3));
+  frames.fps = fps;
+  frames.rgb.resize(frames.frame_bytes() * static_cast<size_t>(frames.count));
+  for (int f = 0; f < frames.count; ++f) {  // one by one: a long clip is gigabytes
+    const at::Tensor numbers = pixels.select(1, f).clamp(-1, 1).add_(1).mul_(127.5).round_();
+    const at::Tensor bytes = numbers.to(at::kByte).permute({1, 2, 0}).contiguous();
+    std::copy_n(bytes.const_data_ptr<uint8_t>(), frames.frame_bytes(), frames.frame(f));
+  }
+  return frames;
+}
+
+at::Tensor to_pixels(const data::Frames& frames) {
+  at::Tensor bytes = at::empty({frames.count, frames.height, frames.width, 3}, at::kByte);
+  std::copy(frames.rgb.begin(), frames.rgb.end(), bytes.mutable_data_ptr<uint8_t>());
+  return bytes.to(at::kFloat).div_(127.5).sub_(1).permute({3, 0, 1, 2}).contiguous();
 }
 
 }  // namespace tessera::job

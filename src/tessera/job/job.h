@@ -5,8 +5,8 @@
 #include "tessera/engine/store/transfer.h"
 #include "tessera/job/experts.h"
 #include "tessera/models/encoders/clip_vision.h"
+#include "tessera/net/encoders.h"
 #include "tessera/net/model.h"
-#include "tessera/net/text_encoder.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::job {

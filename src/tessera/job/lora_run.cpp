@@ -10,10 +10,9 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/lora_settings.h"
 #include "tessera/families/lora_namings.h"
-#include "tessera/job/lora_init.h"
 #include "tessera/models/identify.h"
 #include "tessera/net/adapters.h"
-#include "tessera/ops/lora.h"
+#include "tessera/ops/frozen.h"
 #include "tessera/weights/convert_lora.h"
 
 namespace tessera::job {

@@ -4,11 +4,15 @@
 //   if (const auto rule = adapter_rule(recipe)) job.adapted = models::adapt(*job.model, *rule);
 //   export_lora(recipe, {job.name, 1000, 40}, store, comm, rank, "run/model");
 #include <filesystem>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "tessera/comm/comm.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/models/common/adapted.h"
+#include "tessera/net/model.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/weights/lora_file.h"
 
@@ -51,5 +55,13 @@ void save_lora(const recipe::Recipe& recipe, const LoraFacts& facts, const weigh
 
 /// What a manifest says of adapters: rank, alpha, rslora, dora, and the modules as targets.
 checkpoint::Json lora_json(const models::AdapterRule& rule, const std::vector<std::string>& modules);
+
+// lora.init against the model, before anything is encoded.
+//
+//   check_lora_init(rule, job.adapted, *job.model, "style.safetensors");
+
+/// Throws UserError (input) for a LoRA of another model, by names and sizes, or that the run's adapters do not fit.
+void check_lora_init(const models::AdapterRule& rule, const std::vector<std::string>& modules,
+                     const net::Denoiser& model, const std::filesystem::path& from);
 
 }  // namespace tessera::job

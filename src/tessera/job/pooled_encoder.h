@@ -4,7 +4,7 @@
 //   job.pooled = open_pooled_encoder(recipe, model.conditions());               // no weights yet
 #include <memory>
 
-#include "tessera/net/text_encoder.h"
+#include "tessera/net/encoders.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::job {

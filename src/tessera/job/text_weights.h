@@ -2,7 +2,7 @@
 // What a text encoder is opened with: weights under any program's names, the instruction in front of prompts.
 //
 //   const NamedWeights weights = open_text_weights(*job.text, recipe.data.text_encoder_path);
-#include "tessera/net/text_encoder.h"
+#include "tessera/net/encoders.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/weights/named_weights.h"
 

@@ -11,7 +11,6 @@
 #include "tessera/models/sana/family.h"
 #include "tessera/models/stdit/family.h"
 #include "tessera/models/vae/dc_ae.h"
-#include "tessera/models/vae/dc_ae_video.h"
 #include "tessera/models/vae/haar.h"
 #include "tessera/models/vae/hunyuan.h"
 #include "tessera/models/vae/hunyuan15.h"

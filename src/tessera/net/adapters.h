@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tessera/net/tokens.h"
-#include "tessera/ops/adapter.h"
+#include "tessera/ops/weight.h"
 
 namespace tessera::net {
 

@@ -6,7 +6,7 @@
 //   adamw({.bf16 = high, .low = low}, {.codes = m, .scales = ms}, {.codes = v, .scales = vs}, g, n, step);
 #include <cstdint>
 
-#include "tessera/ops/update_ranges.h"
+#include "tessera/ops/update_block.h"
 
 namespace tessera::ops {
 

@@ -2,6 +2,10 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
+
+#include "tessera/ops/kernel.h"
+#include "tessera/ops/node.h"
+
 #if defined(__x86_64__)
 #include <fbgemm/Utils.h>
 #endif
@@ -10,7 +14,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/host.h"
+#include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
 
@@ -163,6 +167,23 @@ void gemm_rounded(const at::Tensor& out, const at::Tensor& a, const at::Tensor& 
       to.store((first + begin) * n, (end - begin) * n, sum + begin * n);
     });
   }
+}
+
+}  // namespace tessera::ops
+
+namespace tessera::ops {
+
+namespace {
+
+TESSERA_KERNEL void scale_kernel(float* out, const float* x, int64_t n, float factor) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) out[i] = factor * x[i];
+}
+
+}  // namespace
+
+void scale_in_place(const at::Tensor& x, double factor) {
+  if (!x.is_meta()) scale_kernel(out_data(x), data(x), x.numel(), static_cast<float>(factor));
 }
 
 }  // namespace tessera::ops

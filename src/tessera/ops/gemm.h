@@ -35,4 +35,11 @@ void block_gemm(float* c, int64_t ldc, const float* a, int64_t lda, const float*
 /// out [cols, rows] = in [rows, cols] transposed.
 void transpose(float* out, int64_t ld_out, const float* in, int64_t ld_in, int64_t rows, int64_t cols);
 
+// Multiplies a matrix by a number in place.
+//
+//   scale_in_place(h, alpha / rank);
+
+/// x *= factor, fp32 and contiguous. Does nothing on meta tensors.
+void scale_in_place(const at::Tensor& x, double factor);
+
 }  // namespace tessera::ops

@@ -9,7 +9,6 @@
 //   y.store(t * n, n, to);                                   // rounds; nothing to do for fp32
 #include <algorithm>
 
-#include "tessera/ops/host.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/ops/widen.h"
 

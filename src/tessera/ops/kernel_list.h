@@ -32,3 +32,20 @@ static_assert(sizeof(Kernels) ==
 #undef TESSERA_COUNT_KERNEL
 
 }  // namespace tessera::ops
+
+namespace tessera::ops::cpu {
+
+// Our kernels of CPUs, the functions of cpu_kernels() (kernels.h, where they are described).
+
+TESSERA_EACH_KERNEL(TESSERA_DECLARE_KERNEL)
+
+}  // namespace tessera::ops::cpu
+
+namespace tessera::ops::aten {
+
+// Every kernel in LibTorch's own operators, the functions of aten_kernels() (kernels.h, where they are described). Sums
+// over tokens have a fixed order on every device: reductions of a dimension and matrix products, never atomic adds.
+
+TESSERA_EACH_KERNEL(TESSERA_DECLARE_KERNEL)
+
+}  // namespace tessera::ops::aten

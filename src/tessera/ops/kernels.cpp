@@ -46,13 +46,13 @@ const Kernels& chosen(const Kernels& usual) {
                   "set it to cpu, aten or fused, or unset it");
 }
 
-std::atomic<const Kernels*>& of_cpu() {
+std::atomic<const Kernels*>& table_of_cpu() {
   static std::atomic<const Kernels*> table = &chosen(cpu_kernels());
   return table;
 }
 
 /// Of a GPU, and of meta tensors that stand for one. Our kernels of CPUs cannot compute there.
-const Kernels& of_device() {
+const Kernels& table_of_device() {
   static const Kernels& table = [&]() -> const Kernels& {
     const Kernels& wanted = chosen(fused_kernels());
     return &wanted == &cpu_kernels() ? fused_kernels() : wanted;
@@ -64,8 +64,9 @@ const Kernels& of_device() {
 
 const Kernels& kernels(const Tensor& x) {
   const device::Backend* device = device::used();
-  if (x.is_cpu() || (x.is_meta() && !session().target && !device)) return *of_cpu().load(std::memory_order_relaxed);
-  return x.is_meta() || device ? of_device() : aten_kernels();
+  if (x.is_cpu() || (x.is_meta() && !session().target && !device))
+    return *table_of_cpu().load(std::memory_order_relaxed);
+  return x.is_meta() || device ? table_of_device() : aten_kernels();
 }
 
 AttentionResult places_for(const AttentionInputs& in, int64_t heads, const AttentionResult& into) {
@@ -77,7 +78,7 @@ AttentionInputs places_for(const AttentionInputs& in, const AttentionInputs& int
   return {place(into.q, in.q), place(into.k, in.k), place(into.v, in.v)};
 }
 
-CpuKernelsScope::CpuKernelsScope(const Kernels& table) : before_(*of_cpu().exchange(&table)) {}
-CpuKernelsScope::~CpuKernelsScope() { of_cpu().store(&before_); }
+CpuKernelsScope::CpuKernelsScope(const Kernels& table) : before_(*table_of_cpu().exchange(&table)) {}
+CpuKernelsScope::~CpuKernelsScope() { table_of_cpu().store(&before_); }
 
 }  // namespace tessera::ops

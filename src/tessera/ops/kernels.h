@@ -17,8 +17,8 @@
 // Shapes as in ops.h. Outputs that the caller passes are contiguous in their last dim. "Adds to" means +=.
 #include <array>
 
-#include "tessera/ops/adapter.h"
 #include "tessera/ops/ops.h"
+#include "tessera/ops/weight.h"
 
 namespace tessera::ops {
 
@@ -103,7 +103,7 @@ struct Kernels {
   /// db = the sum of the rows of dy, or adds to it, in a fixed order. db [out] fp32.
   void (*bias_gradient)(const Tensor& db, const Tensor& dy, bool add);
 
-  // Products with frozen weights, with or without an adapter (lora.h).
+  // Products with frozen weights, with or without an adapter (frozen.h).
   Tensor (*frozen_linear)(const FrozenLinearParts& parts, at::ScalarType type);
   /// Adds to the gradients of the adapter's sites; returns that of x, in the dtype `type` of x. `y`: the result, if
   /// there is a magnitude.

@@ -1,9 +1,9 @@
 // y = x W^T + b and y = gelu(x) W^T + b.
 #include "tessera/base/check.h"
-#include "tessera/ops/bias.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/weight.h"
 
 namespace tessera::ops {
 

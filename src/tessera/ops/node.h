@@ -5,9 +5,9 @@
 #include <initializer_list>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/host.h"
 #include "tessera/ops/row_index.h"
 #include "tessera/ops/session.h"
+#include "tessera/ops/tensor.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::ops {

@@ -11,10 +11,9 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/dropout.h"
-#include "tessera/ops/fp8.h"
+#include "tessera/ops/eight_bit.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/host.h"
-#include "tessera/ops/int8.h"
+#include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
 

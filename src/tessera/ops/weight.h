@@ -5,6 +5,7 @@
 // gradient buffer. So no graph holds a weight, slots may move between forward and backward, and nothing is copied.
 // Every such node takes the unit's anchor, a leaf that requires grad: autograd::grad prunes nodes that lead to none of
 // its inputs, so without the anchor weight gradients would silently be zero.
+#include "tessera/ops/dropout.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -16,5 +17,46 @@ struct WeightSite {
   bool frozen = false;  ///< not trained
   std::array<int64_t, 2> blocks = {};  ///< [out, in] of a frozen value in blocks of 8-bit codes (ops/frozen.h)
 };
+
+// The adapter of a frozen linear: a low-rank pair B A (LoRA), with a magnitude for DoRA (frozen.h); or two matrices that make
+// the change D of the weight: s P o Q (LoHa, element by element) or s P x Q (LoKr, Kronecker: block (i, j) is P[i, j] Q).
+//
+//   Adapter pair{.a = &a, .b = &b, .scale = alpha / rank};
+//   Adapter lokr{.scale = 1, .kind = Adapter::Kind::kronecker, .first = {.whole = &w1}, .second = {.a = &a, .b = &b}};
+
+/// The trained tensors of a site, late-bound like all weights ([Note: weights outside autograd]): fp32, or
+/// 16-bit if gathered so; their gradients are fp32.
+struct Adapter {
+  WeightSite* a = nullptr;          ///< [r, in]
+  WeightSite* b = nullptr;          ///< [out, r]
+  WeightSite* magnitude = nullptr;  ///< [out], for DoRA; excludes dropout
+  double scale = 1;
+  Dropout dropout = {};  ///< on the adapter's input
+
+  enum class Kind { low_rank, elementwise, kronecker };
+  /// One of the two matrices: whole, or the product of a [.., r] and b [r, ..].
+  struct Half {
+    WeightSite *whole = nullptr, *a = nullptr, *b = nullptr;
+  };
+  Kind kind = Kind::low_rank;
+  Half first = {}, second = {};  ///< of the other kinds
+};
+
+/// Throws InternalError where a factor of an adapter that changes the weight is missing, or the sizes are not those of a
+/// weight [out, in].
+void check_change(const Adapter& adapter, int64_t out, int64_t in);
+
+/// y += drop(z) D^T, with D the change of the weight (weight_change.cpp). z [T, in], y [T, out], each fp32 or 16-bit,
+/// contiguous. `gelu`: gelu_tanh(z) in place of z.
+void add_change(const at::Tensor& y, const at::Tensor& z, const Adapter& adapter, bool gelu);
+
+/// The gradients of the factors, and dz += drop(dy D). dz [T, in] may be undefined: it is not wanted. It is the gradient
+/// of gelu_tanh(z) if `gelu`.
+void add_change_gradients(const at::Tensor& dz, const at::Tensor& dy, const at::Tensor& z, const Adapter& adapter,
+                          bool gelu);
+
+/// The gradient of a bias, of a linear and of one that is added after a sum over ranks (engine/parallel/tensor.h): db (+)= the sum of the rows of dy [T, out], fp32 or 16-bit, into the site's fp32 gradient, which must be defined.
+/// Each thread sums some columns, so the order of summation is fixed.
+void bias_gradient(const at::Tensor& dy, WeightSite& bias);
 
 }  // namespace tessera::ops

@@ -1,7 +1,7 @@
-// The change D of a frozen weight that LoHa and LoKr make of two matrices, each whole or a product of two factors (adapter.h).
+// The change D of a frozen weight that LoHa and LoKr make of two matrices, each whole or a product of two factors (weight.h).
 // Some rows of z pass at a time. A Kronecker product is never made: z Q^T is taken for each j, and P mixes the results. Of an
 // element-wise product some rows are made at a time. All of it is fp32.
-#include "tessera/ops/adapter.h"
+#include "tessera/ops/weight.h"
 
 #include "tessera/base/check.h"
 #include "tessera/ops/gemm.h"
@@ -9,7 +9,6 @@
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/ops.h"
-#include "tessera/ops/scale.h"
 
 namespace tessera::ops {
 

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "tessera/ops/update_block.h"
-#include "tessera/optim/each_block.h"
 #include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {

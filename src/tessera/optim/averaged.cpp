@@ -6,7 +6,6 @@
 #include "tessera/base/check.h"
 #include "tessera/device/backend.h"
 #include "tessera/ops/update_block.h"
-#include "tessera/optim/each_block.h"
 #include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {

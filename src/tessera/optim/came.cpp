@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "tessera/ops/update_block.h"
-#include "tessera/optim/each_block.h"
 #include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {

@@ -7,6 +7,65 @@
 
 namespace tessera::optim {
 
+/// Calls each(first, run, row, column): elements [first, first + run) of the range are consecutive in the row, from the
+/// column on; rows and columns are counted over all matrices.
+template <class Each>
+void FactoredMoment::each_run(int64_t at, int64_t count, const Each& each) const {
+  const net::Cut& cut = slice_.cut;
+  for (int64_t first = 0; first < count;) {
+    int64_t element = slice_.begin + at + first, run = count - first;
+    if (cut.width > 0) {
+      const int64_t inside = element % cut.width;
+      run = std::min(run, cut.width - inside);
+      element = element / cut.width * cut.inner + cut.first + inside;
+    }
+    const int64_t row = element / factors_.columns, column = element % factors_.columns;
+    run = std::min(run, factors_.columns - column);
+    each(first, run, row, row / factors_.rows * factors_.columns + column);
+    first += run;
+  }
+}
+
+void FactoredMoment::add(int64_t at, int64_t count, const float* values, double* sums) const {
+  double* columns = sums + factors_.all_rows();
+  each_run(at, count, [&](int64_t first, int64_t run, int64_t row, int64_t column) {
+    double sum = 0;
+    for (int64_t i = 0; i < run; ++i) {
+      const double value = values[first + i];
+      sum += value;
+      columns[column + i] += value;
+    }
+    sums[row] += sum;
+  });
+}
+
+void FactoredMoment::take(float* sums, double beta) const {
+  const auto update = [beta](float* state, float* sum, int64_t count, int64_t of) {
+    for (int64_t i = 0; i < count; ++i)
+      sum[i] = state[i] = static_cast<float>(state[i] * beta + sum[i] / static_cast<double>(of) * (1 - beta));
+  };
+  float* columns = sums + factors_.all_rows();
+  update(rows_, sums, factors_.all_rows(), factors_.columns);
+  update(columns_, columns, factors_.all_columns(), factors_.rows);
+  for (int64_t matrix = 0; matrix < factors_.matrices; ++matrix) {
+    float* rows = sums + matrix * factors_.rows;
+    double mean = 0;
+    for (int64_t i = 0; i < factors_.rows; ++i) mean += rows[i];
+    mean /= static_cast<double>(factors_.rows);
+    for (int64_t i = 0; i < factors_.rows; ++i) rows[i] = static_cast<float>(1 / std::sqrt(rows[i] / mean));
+  }
+  for (int64_t i = 0; i < factors_.all_columns(); ++i)
+    columns[i] = static_cast<float>(1 / std::sqrt(static_cast<double>(columns[i])));
+}
+
+void FactoredMoment::divide(int64_t at, int64_t count, float* values, const float* factors) const {
+  const float* columns = factors + factors_.all_rows();
+  each_run(at, count, [&](int64_t first, int64_t run, int64_t row, int64_t column) {
+    const float of_row = factors[row];
+    for (int64_t i = 0; i < run; ++i) values[first + i] *= of_row * columns[column + i];
+  });
+}
+
 void Clipped::divided(const net::Slice& slice, const net::StepControl& control, int64_t at, int64_t count, float* out,
                       float* moment) const {
   const auto scale = static_cast<float>(control.scale);

@@ -5,7 +5,6 @@
 
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/update_block.h"
-#include "tessera/optim/each_block.h"
 #include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {

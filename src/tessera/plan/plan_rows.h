@@ -5,7 +5,7 @@
 //     if (row.written(unit)) out << row.key << " = " << row.text(unit) << "\n";
 #include <span>
 
-#include "tessera/plan/plan_row.h"
+#include "tessera/plan/row_kinds.h"
 
 namespace tessera::plan {
 

@@ -9,7 +9,7 @@
 #include "tessera/plan/plan.h"
 #include "tessera/plan/plan_rows.h"
 #include "tessera/plan/toml_value.h"
-#include "tessera/plan/unit_pattern.h"
+#include "tessera/plan/unit_keys.h"
 
 namespace tessera::plan {
 

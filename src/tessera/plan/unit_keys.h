@@ -1,10 +1,8 @@
 #pragma once
-// What the user set for some units in a recipe, and how a plan takes it.
+// How a plan file names units: by name, range or prefix. Internal to reading and writing plan files.
 //
-//   keys.units.push_back(unit_keys_of("high_noise.blocks.* strategy=shard_grad_op", "recipe: plan.units"));
-//   const UnitsByHand by_hand(keys.units, model, {"high_noise", "low_noise"});
-//   by_hand.apply(plan.units);                       // for all experts
-//   plan = by_hand.with_experts(plan);               // and what one of them has of its own: Plan::of_expert
+//   matching("blocks.2-5", {"stem", "blocks.0", ...})     // their indices
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +12,24 @@
 #include "tessera/plan/plan_keys.h"
 
 namespace tessera::plan {
+
+/// "blocks.12" is {"blocks.", 12}; a name without a number has index -1.
+struct Numbered {
+  std::string stem;
+  int64_t index = -1;
+};
+Numbered numbered(std::string_view name);
+
+/// Indices of the units that `pattern` names: a name, a range "blocks.2-5", or a prefix "blocks.*". Empty if there are
+/// none or if a part of the range does not exist.
+std::vector<size_t> matching(std::string_view pattern, const std::vector<std::string>& names);
+
+// What the user set for some units in a recipe, and how a plan takes it.
+//
+//   keys.units.push_back(unit_keys_of("high_noise.blocks.* strategy=shard_grad_op", "recipe: plan.units"));
+//   const UnitsByHand by_hand(keys.units, model, {"high_noise", "low_noise"});
+//   by_hand.apply(plan.units);                       // for all experts
+//   plan = by_hand.with_experts(plan);               // and what one of them has of its own: Plan::of_expert
 
 /// Reads "MATCH key=value ...", the one line that a [[plan.units]] table is in a resolved recipe and on a command line.
 /// The keys are those of [[units]] in plan.toml, a site is "sites.NAME". Throws UserError (usage) at `where` for an

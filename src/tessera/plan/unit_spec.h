@@ -216,4 +216,11 @@ UnitLayout unit_layout(const UnitSpec& unit, int shards, int tp = 1, bool whole 
 /// The box of a parameter that rank `tp_rank` of `tp` uses: [begin, end) for each dimension.
 std::vector<std::pair<int64_t, int64_t>> tp_box(const ParamSpec& param, int tp, int tp_rank);
 
+// Which units are the model's blocks.
+//
+//   if (is_block(spec.units[u])) ...                    // "blocks.3", not "stem" or "head"
+
+/// Whether the unit is a block, neither stem nor head; only blocks recompute or offload activations.
+inline bool is_block(const UnitSpec& unit) { return unit.kind != "stem" && unit.kind != "head"; }
+
 }  // namespace tessera::plan

@@ -20,7 +20,7 @@
 
 #include "tessera/base/mesh.h"
 #include "tessera/device/backend.h"
-#include "tessera/job/codec_bytes.h"
+#include "tessera/job/codec.h"
 #include "tessera/job/encoder_plan.h"
 #include "tessera/job/job.h"
 #include "tessera/net/model.h"

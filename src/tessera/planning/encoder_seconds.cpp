@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "tessera/engine/work.h"
-#include "tessera/job/codec_bytes.h"
+#include "tessera/engine/signatures.h"
+#include "tessera/job/codec.h"
 #include "tessera/job/encoder_plan.h"
 #include "tessera/plan/simulate/predict.h"
 #include "tessera/planning/encoder_bytes.h"

@@ -6,6 +6,7 @@
 //   extras["y"] = encoded(place, [&] { return picture_latent(codec, pictures, frames, mask_channels); });
 #include <optional>
 
+#include "tessera/data/cache.h"
 #include "tessera/device/backend.h"
 #include "tessera/engine/memory/meter.h"
 #include "tessera/recipe/recipe.h"
@@ -34,5 +35,16 @@ at::Tensor encoded(recipe::Encoders place, const Encode& encode) {
   }
   return made.clone();
 }
+
+// An encoded caption: the embeddings that a model takes.
+//
+//   EncodedText text = pass.encode("a cat");
+
+struct EncodedText {
+  at::Tensor context;      ///< [n, D] fp32
+  at::Tensor pooled = {};  ///< [P] fp32 of the second text encoder; undefined for models without one
+};
+
+using data::CachedText;  // the same in host memory
 
 }  // namespace tessera::prepare

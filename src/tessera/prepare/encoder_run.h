@@ -11,7 +11,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/store/transfer.h"
 #include "tessera/job/encoder_plan.h"
-#include "tessera/net/text_encoder.h"
+#include "tessera/net/encoders.h"
 
 namespace tessera::prepare {
 

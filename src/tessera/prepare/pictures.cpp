@@ -10,7 +10,6 @@
 #include "tessera/diffusion/loss.h"
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/codec.h"
-#include "tessera/job/pixels.h"
 #include "tessera/prepare/given_pixels.h"
 
 namespace tessera::prepare {

@@ -17,7 +17,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/order.h"
 #include "tessera/job/job.h"
-#include "tessera/prepare/encoded_text.h"
+#include "tessera/prepare/encoded.h"
 #include "tessera/prepare/sounds.h"
 #include "tessera/prepare/text_beside.h"
 

@@ -8,7 +8,7 @@
 #include "tessera/data/cache.h"
 #include "tessera/data/item.h"
 #include "tessera/job/job.h"
-#include "tessera/prepare/encoded_text.h"
+#include "tessera/prepare/encoded.h"
 
 namespace tessera::prepare {
 

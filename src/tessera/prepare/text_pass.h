@@ -17,7 +17,7 @@
 #include "tessera/data/text/prompt_ids.h"
 #include "tessera/job/encoder_plan.h"
 #include "tessera/job/job.h"
-#include "tessera/prepare/encoded_text.h"
+#include "tessera/prepare/encoded.h"
 #include "tessera/prepare/encoder_run.h"
 
 namespace tessera::prepare {

@@ -3,6 +3,9 @@
 //
 //   for (const RunPart& part : run_parts(recipe))
 //     run_steps(part.first, part.last, part.recipe);          // part.name(): "stage 1 (from step 100)"
+#include <string>
+#include <vector>
+
 #include "tessera/recipe/recipe.h"
 #include "tessera/recipe/recipe_file.h"
 
@@ -43,5 +46,14 @@ auto in_part(const RunPart& part, Act&& act) {
 
 /// Whether the same samples and embeddings serve both: no key of data.* and nothing of the prompts differs.
 bool same_data(const Recipe& a, const Recipe& b);
+
+// The text of a recipe's stages.
+//
+//   changes_text(stage);                                            // "data.frames = 33, train.global_batch = 8"
+
+/// "[[stage]] from = 100 ..." for each, as the resolved recipe has it.
+std::string stages_toml(const std::vector<Stage>& stages);
+/// "data.frames = 33, train.global_batch = 8": the changes in one line.
+std::string changes_text(const Stage& stage);
 
 }  // namespace tessera::recipe

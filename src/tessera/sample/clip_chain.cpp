@@ -5,7 +5,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/job/codec.h"
-#include "tessera/job/pixels.h"
 #include "tessera/sample/validation.h"
 
 namespace tessera::sample {

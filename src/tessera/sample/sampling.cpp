@@ -18,7 +18,6 @@
 #include "tessera/job/codec.h"
 #include "tessera/job/device.h"
 #include "tessera/job/given_checks.h"
-#include "tessera/job/pixels.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/planning.h"
 #include "tessera/prepare/conditioner.h"

@@ -10,7 +10,6 @@
 #include "tessera/data/clip_format.h"
 #include "tessera/data/image.h"
 #include "tessera/job/codec.h"
-#include "tessera/job/pixels.h"
 #include "tessera/prepare/pictures.h"
 
 namespace tessera::sample {

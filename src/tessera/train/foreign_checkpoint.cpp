@@ -6,7 +6,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
-#include "tessera/checkpoint/foreign/foreign_states.h"
+#include "tessera/checkpoint/foreign_states.h"
 #include "tessera/checkpoint/resume.h"
 #include "tessera/checkpoint/training.h"
 #include "tessera/models/registry.h"

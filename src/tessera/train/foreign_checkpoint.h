@@ -1,7 +1,7 @@
 #pragma once
 // Converts a training checkpoint of another trainer to ours, to resume from it: a file, torch.save({"model",
 // "optimizer", "step"}), or a folder epoch*-global_step* of ColossalAI's trainers, as Open-Sora's (forms:
-// checkpoint/foreign/foreign_states.h).
+// checkpoint/foreign_states.h).
 //
 //   if (is_foreign_checkpoint(recipe.run.resume)) folder = adopt(recipe, job, facts, ranks);
 //

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/engine/work.h"
+#include "tessera/engine/signatures.h"
 #include "tessera/plan/token_shares.h"
 
 namespace tessera::train {

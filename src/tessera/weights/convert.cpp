@@ -14,12 +14,12 @@
 #include "tessera/checkpoint/folders.h"
 #include "tessera/checkpoint/json.h"
 #include "tessera/checkpoint/torch_write.h"
-#include "tessera/ops/fp8.h"
+#include "tessera/ops/eight_bit.h"
 #include "tessera/torch_headers.h"
 #include "tessera/weights/convert_lora.h"
 #include "tessera/weights/convert_plan.h"
+#include "tessera/weights/convert_source.h"
 #include "tessera/weights/merge_lora.h"
-#include "tessera/weights/tensor_bytes.h"
 
 namespace tessera::weights {
 

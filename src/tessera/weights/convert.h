@@ -6,7 +6,7 @@
 //   convert({.in = "models_t5_umt5-xxl-enc-bf16.pth", .out = "t5.safetensors"});
 //
 // Tensor after tensor: memory holds one of them. The output appears when it is whole.
-#include "tessera/weights/convert_options.h"
+#include "tessera/weights/convert_source.h"
 
 namespace tessera::weights {
 

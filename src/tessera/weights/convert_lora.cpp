@@ -14,8 +14,8 @@
 #include "tessera/families/lora_namings.h"
 #include "tessera/families/registry.h"
 #include "tessera/models/known.h"
+#include "tessera/weights/convert_source.h"
 #include "tessera/weights/merge_lora.h"
-#include "tessera/weights/tensor_bytes.h"
 
 namespace tessera::weights {
 

@@ -12,7 +12,7 @@
 // base is read.
 #include <functional>
 
-#include "tessera/weights/convert_options.h"
+#include "tessera/weights/convert_source.h"
 #include "tessera/weights/lora_file.h"
 
 namespace tessera::weights {

@@ -14,7 +14,7 @@
 #include "tessera/models/known.h"
 #include "tessera/models/registry.h"
 #include "tessera/weights/convert_clip.h"
-#include "tessera/weights/extra_tensors.h"
+#include "tessera/weights/named_weights.h"
 
 namespace tessera::weights {
 

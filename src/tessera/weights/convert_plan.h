@@ -12,7 +12,6 @@
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/row_part.h"
 #include "tessera/models/identify.h"
-#include "tessera/weights/convert_options.h"
 #include "tessera/weights/convert_source.h"
 
 namespace tessera::weights {

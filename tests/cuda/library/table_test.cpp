@@ -10,9 +10,8 @@
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/blockwise.h"
-#include "tessera/ops/fp8.h"
+#include "tessera/ops/eight_bit.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/int8.h"
 
 namespace tessera::device {
 namespace {

@@ -1,7 +1,8 @@
+// Format: POSIX.1-2017, pax (ustar interchange format and extended headers), and GNU tar's manual, "Basic Tar Format".
 #include "tessera/data/files/archive.h"
 
 #include <sys/stat.h>
-
+#include <charconv>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -13,9 +14,153 @@
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/files/inflate.h"
 #include "tessera/data/files/parquet.h"
-#include "tessera/data/files/tar.h"
 
 namespace tessera::data {
+
+namespace {
+
+constexpr int64_t kBlock = 512;
+constexpr int64_t kMostTarHeader = int64_t{1} << 20;  // of a pax header or a long name
+constexpr int64_t kMostMember = int64_t{1} << 50;
+
+/// A field of a header: its text up to the first zero byte.
+std::string_view field(std::string_view header, size_t begin, size_t length) {
+  const std::string_view bytes = header.substr(begin, length);
+  return bytes.substr(0, bytes.find('\0'));
+}
+
+class TarReader {
+ public:
+  explicit TarReader(const checkpoint::ReadFile& file) : file_(file) {}
+
+  std::vector<Member> read() {
+    while (next_header()) take_member();
+    return std::move(members_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw UserError(Exit::input, "data.archive", file_.path().string() + ": byte " + std::to_string(at_) + ": " + what,
+                    "the archive is damaged or only partly copied: fetch it again");
+  }
+
+  /// False at the block of zeros that ends an archive.
+  bool next_header() {
+    if (at_ > file_.size() - kBlock) refuse("the archive ends without its end mark (cut short?)");
+    header_.resize(kBlock);
+    file_.read(at_, kBlock, header_.data());
+    if (header_.find_first_not_of('\0') == std::string::npos) {
+      if (!long_name_.empty() || !pax_.empty()) refuse("a header of a file that does not follow");
+      return false;
+    }
+    check_sum();
+    bytes_ = number(124, 12, "size");
+    if (pax_.contains("size")) bytes_ = pax_number("size");
+    if (bytes_ > file_.size() - kBlock - at_)
+      refuse("a member of " + std::to_string(bytes_) + " bytes, the archive has " + std::to_string(file_.size()) +
+             " (cut short?)");
+    return true;
+  }
+
+  void check_sum() const {
+    const int64_t written = number(148, 8, "checksum");
+    int64_t sum = 0, with_signs = 0;  // old programs add signed bytes
+    for (size_t i = 0; i < header_.size(); ++i) {
+      const char byte = i >= 148 && i < 156 ? ' ' : header_[i];
+      sum += static_cast<unsigned char>(byte), with_signs += static_cast<signed char>(byte);
+    }
+    if (written != sum && written != with_signs)
+      refuse("a header with checksum " + std::to_string(sum) + ", " + std::to_string(written) + " is written in it");
+  }
+
+  /// Octal digits with blanks around them, or base 256 after a byte of 0x80.
+  int64_t number(size_t begin, size_t length, const char* what) const {
+    const std::string_view bytes = std::string_view(header_).substr(begin, length);
+    int64_t value = 0;
+    if (static_cast<unsigned char>(bytes[0]) == 0x80) {
+      for (const char c : bytes.substr(1)) {
+        if (value > kMostMember) refuse(std::string(what) + " is too large");
+        value = value * 256 + static_cast<unsigned char>(c);
+      }
+      return value;
+    }
+    size_t i = bytes.find_first_not_of(' ');
+    for (; i < bytes.size() && bytes[i] >= '0' && bytes[i] <= '7'; ++i) value = value * 8 + (bytes[i] - '0');
+    if (i < bytes.size() && bytes.find_first_not_of(std::string_view(" \0", 2), i) != std::string_view::npos)
+      refuse(std::string(what) + " is no octal number");
+    return value;
+  }
+
+  int64_t pax_number(const char* key) const {
+    const std::string& text = pax_.at(key);
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > kMostMember)
+      refuse("pax " + std::string(key) + " is " + checkpoint::shown(text));
+    return value;
+  }
+
+  void take_member() {
+    const char type = header_[156];
+    const int64_t data = at_ + kBlock;
+    if (type == 'x' || type == 'g' || type == 'L' || type == 'K') {
+      if (bytes_ > kMostTarHeader) refuse("an extended header of " + std::to_string(bytes_) + " bytes");
+      std::string text(static_cast<size_t>(bytes_), '\0');
+      file_.read(data, bytes_, text.data());
+      if (type == 'x') read_pax(text);
+      if (type == 'L') long_name_ = text.substr(0, text.find('\0'));
+    } else {
+      if (type == 'S' || pax_.contains("GNU.sparse.major") || pax_.contains("GNU.sparse.map"))
+        refuse("a sparse member, whose bytes are not there as they are; archive it again without --sparse");
+      if (type == '0' || type == '\0' || type == '7') add(data);
+      long_name_.clear(), pax_.clear();
+    }
+    at_ = data + (bytes_ + kBlock - 1) / kBlock * kBlock;
+  }
+
+  /// Lines of "LENGTH KEY=VALUE\n", each length that of its whole line.
+  void read_pax(std::string_view text) {
+    while (!text.empty()) {
+      size_t length = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), length);
+      const size_t head = static_cast<size_t>(end - text.data()) + 1;
+      if (error != std::errc() || length > text.size() || length < head + 2 || *end != ' ' || text[length - 1] != '\n')
+        refuse("a pax header that is not lines of LENGTH KEY=VALUE");
+      const std::string_view line = text.substr(head, length - head - 1);
+      const size_t equal = line.find('=');
+      if (equal == std::string_view::npos) refuse("a pax header that is not lines of LENGTH KEY=VALUE");
+      pax_[std::string(line.substr(0, equal))] = std::string(line.substr(equal + 1));
+      text.remove_prefix(length);
+    }
+  }
+
+  void add(int64_t begin) {
+    std::string name;
+    if (pax_.contains("path")) {
+      name = pax_.at("path");
+    } else if (!long_name_.empty()) {
+      name = long_name_;
+    } else {
+      name = field(header_, 0, 100);
+      const bool posix = header_.compare(257, 6, std::string_view("ustar\0", 6)) == 0;
+      if (const std::string_view prefix = field(header_, 345, 155); posix && !prefix.empty())
+        name = std::string(prefix) + "/" + name;
+    }
+    if (name.starts_with("./")) name.erase(0, 2);
+    if (name.empty() || name.find('\0') != std::string::npos) refuse("a member without a name");
+    members_.push_back({std::move(name), begin, bytes_});
+  }
+
+  const checkpoint::ReadFile& file_;
+  int64_t at_ = 0, bytes_ = 0;
+  std::string header_, long_name_;
+  std::map<std::string, std::string> pax_;
+  std::vector<Member> members_;
+};
+
+}  // namespace
+
+std::vector<Member> read_tar(const checkpoint::ReadFile& file) { return TarReader(file).read(); }
 
 namespace fs = std::filesystem;
 

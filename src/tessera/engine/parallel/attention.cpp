@@ -1,13 +1,219 @@
 #include "tessera/engine/parallel/attention.h"
 
+#include <algorithm>
+
 #include "tessera/base/check.h"
-#include "tessera/engine/parallel/ring.h"
 #include "tessera/engine/parallel/ulysses.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/rows.h"
 #include "tessera/ops/session.h"
 
 namespace tessera::engine {
+
+namespace {
+
+/// The samples that two blocks have in common; in each block their tokens are consecutive.
+struct Common {
+  plan::TokenRange queries, keys;   // rows within the blocks
+  std::vector<int64_t> q_at, k_at;  // where each sample starts among those rows
+  bool none() const { return q_at.size() < 2; }
+};
+
+int64_t longest_run(const std::vector<int64_t>& at) {
+  int64_t run = 0;
+  for (size_t s = 0; s + 1 < at.size(); ++s) run = std::max(run, at[s + 1] - at[s]);
+  return run;
+}
+
+Common common_samples(plan::TokenRange queries, plan::TokenRange keys, const std::vector<int64_t>& offsets) {
+  Common c;
+  const auto rows = [](plan::TokenRange block, int64_t at) {
+    return std::clamp<int64_t>(at - block.begin, 0, block.count());
+  };
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    const plan::TokenRange q{rows(queries, offsets[s]), rows(queries, offsets[s + 1])};
+    const plan::TokenRange k{rows(keys, offsets[s]), rows(keys, offsets[s + 1])};
+    if (q.count() == 0 || k.count() == 0) continue;
+    if (c.q_at.empty()) c.queries = q, c.keys = k, c.q_at = {0}, c.k_at = {0};
+    c.queries.end = q.end, c.keys.end = k.end;
+    c.q_at.push_back(q.end - c.queries.begin), c.k_at.push_back(k.end - c.keys.begin);
+  }
+  return c;
+}
+
+Tensor block_rows(const Tensor& t, plan::TokenRange range) { return t.narrow(0, range.begin, range.count()); }
+Tensor columns_of(const Tensor& t, plan::TokenRange range) { return t.narrow(1, range.begin, range.count()); }
+
+/// The message of the ring: two matrices [rows, width] in one buffer. It is allocated for the largest block, so that
+/// every rank takes the memory that was measured on one.
+class Pair {
+ public:
+  Pair(int64_t rows, int64_t most, const Tensor& like, at::ScalarType type) {
+    const int64_t width = like.size(1);
+    const Tensor flat = at::empty({2 * most * width}, like.options().dtype(type));
+    both_ = flat.narrow(0, 0, 2 * rows * width).view({2, rows, width});
+  }
+  Pair(const Tensor& first, const Tensor& second, int64_t most)
+      : Pair(first.size(0), most, first, first.scalar_type()) {
+    both_[0].copy_(first), both_[1].copy_(second);
+  }
+  Tensor first() const { return both_[0]; }
+  Tensor second() const { return both_[1]; }
+  const Tensor& both() const { return both_; }
+
+ private:
+  Tensor both_;
+};
+
+/// The block that this rank works on at each step of the ring.
+class RingSteps {
+ public:
+  /// `measures`: on meta tensors there are no other ranks, and this one stands for all.
+  RingSteps(const Parallel& parallel, const std::vector<int64_t>& offsets, bool measures)
+      : parallel_(parallel), offsets_(offsets), measures_(measures) {}
+  int count() const { return parallel_.cp(); }
+  int64_t most() const { return of(count() - 1).count(); }  ///< tokens of the largest block
+  plan::TokenRange block(int step) const { return of(before(parallel_.cp_rank(), step)); }
+
+  /// The samples that this rank's queries share with the block of a step. They differ by rank, and the scratch memory
+  /// of attention grows with their longest runs: measurement takes the longest of any rank.
+  Common common(int step) const {
+    if (!measures_ || step == 0) return common_samples(block(0), block(step), offsets_);
+    int64_t queries = 0, keys = 0;
+    for (int rank = 0; rank < count(); ++rank) {
+      const Common c = common_samples(of(rank), of(before(rank, step)), offsets_);
+      queries = std::max(queries, longest_run(c.q_at)), keys = std::max(keys, longest_run(c.k_at));
+    }
+    queries = std::min(queries, block(0).count()), keys = std::min(keys, block(step).count());
+    if (queries == 0) return {};
+    return {.queries = {0, queries}, .keys = {0, keys}, .q_at = {0, queries}, .k_at = {0, keys}};
+  }
+
+ private:
+  plan::TokenRange of(int rank) const { return parallel_.block(offsets_.back(), rank); }
+  int before(int rank, int step) const { return ((rank - step) % count() + count()) % count(); }
+
+  const Parallel& parallel_;
+  const std::vector<int64_t>& offsets_;
+  const bool measures_;
+};
+
+int64_t pair_row_bytes(const Tensor& k, at::ScalarType type) {
+  return 2 * k.size(1) * static_cast<int64_t>(c10::elementSize(type));
+}
+
+/// The dtype of partial results: fp32 if several blocks are merged, else that of the operands.
+at::ScalarType sum_type(const RingSteps& ring, const Tensor& of) {
+  return ring.count() > 1 ? at::kFloat : of.scalar_type();
+}
+
+/// Rounds a final sum to the dtype of its operands.
+void round_as(Tensor& sum, const Tensor& operand) {
+  if (sum.scalar_type() != operand.scalar_type()) sum = sum.to(operand.scalar_type());
+}
+
+}  // namespace
+
+ops::AttentionResult ring_forward(const ops::AttentionInputs& in, int64_t heads, const std::vector<int64_t>& offsets,
+                                  const Parallel& parallel) {
+  const RingSteps ring(parallel, offsets, in.q.is_meta());
+  const plan::TokenRange own = ring.block(0);
+  const auto wide = in.q.options().dtype(at::kFloat), whole = wide.dtype(sum_type(ring, in.q));
+  const auto result = [&] {
+    return ops::AttentionResult{at::empty(in.q.sizes(), whole), at::empty({heads, own.count()}, wide)};
+  };
+  ops::AttentionResult sum = result();
+  std::optional<Pair> now, next;  // keys and values
+  ops::AttentionResult part;
+  int64_t sent = 0;
+  if (ring.count() > 1) now.emplace(in.k, in.v, ring.most()), part = result();
+  for (int step = 0; step < ring.count(); ++step) {
+    const bool more = step + 1 < ring.count();
+    if (more) next.emplace(ring.block(step + 1).count(), ring.most(), in.k, in.k.scalar_type());
+    Parallel::Transfer transfer = more ? parallel.pass_on(now->both(), next->both(), sent) : Parallel::Transfer();
+    const Common c = ring.common(step);
+    if (step == 0) {
+      ops::attention_forward(in, heads, c.q_at, c.k_at, sum);  // every query has a key in its own block: sum is filled
+    } else if (!c.none()) {
+      const ops::AttentionResult to = {block_rows(part.out, c.queries), columns_of(part.lse, c.queries)};
+      ops::attention_forward(
+          {block_rows(in.q, c.queries), block_rows(now->first(), c.keys), block_rows(now->second(), c.keys)}, heads,
+          c.q_at, c.k_at, to);
+      ops::merge_attention({block_rows(sum.out, c.queries), columns_of(sum.lse, c.queries)}, to, heads);
+    }
+    transfer.wait();
+    now = std::move(next);
+  }
+  if (ring.count() > 1) parallel.note_ring(plan::Rows::keys, pair_row_bytes(in.k, in.k.scalar_type()), sent);
+  part = {};
+  round_as(sum.out, in.q);
+  return sum;
+}
+
+ops::AttentionInputs ring_backward(const ops::AttentionInputs& in, const Tensor& d_out, const Tensor& lse,
+                                   const Tensor& delta, int64_t heads, const std::vector<int64_t>& offsets,
+                                   const Parallel& parallel) {
+  const RingSteps ring(parallel, offsets, in.q.is_meta());
+  const plan::TokenRange own = ring.block(0);
+  const at::ScalarType sums = sum_type(ring, in.q);
+  const auto sum_like = [&](const Tensor& t) { return at::empty(t.sizes(), t.options().dtype(sums)); };
+  ops::AttentionInputs grads = {sum_like(in.q), sum_like(in.k), sum_like(in.v)};
+  if (ring.count() == 1) {
+    const Common c = ring.common(0);
+    ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
+    return grads;
+  }
+  const auto pair = [&](int64_t rows, at::ScalarType type) {
+    return Pair(rows, rows > 0 ? ring.most() : 0, in.k, type);
+  };
+  Pair now(in.k, in.v, ring.most());
+  Tensor dq = sum_like(in.q);  // of one step
+  int64_t keys_sent = 0, gradients_sent = 0;
+  std::optional<Pair> d_last;  // gradients of the previous block, which go to the next rank
+  for (int step = 0; step < ring.count(); ++step) {
+    const plan::TokenRange block = ring.block(step);
+    const bool more = step + 1 < ring.count();
+    // Sends this block on, and the gradients of the previous block, to which the next rank adds its own.
+    Pair next = pair(more ? ring.block(step + 1).count() : 0, in.k.scalar_type());
+    Parallel::Transfer keys = more ? parallel.pass_on(now.both(), next.both(), keys_sent) : Parallel::Transfer();
+    Pair d_came = pair(d_last ? block.count() : 0, sums);
+    Parallel::Transfer gradients =
+        d_last ? parallel.pass_on(d_last->both(), d_came.both(), gradients_sent) : Parallel::Transfer();
+    const Common c = ring.common(step);
+    if (step == 0) {
+      ops::attention_backward(in, d_out, lse, delta, heads, c.q_at, c.k_at, grads);
+    } else {
+      Pair d = pair(block.count(), sums);
+      if (!c.none()) {
+        ops::attention_backward(
+            {block_rows(in.q, c.queries), block_rows(now.first(), c.keys), block_rows(now.second(), c.keys)},
+            block_rows(d_out, c.queries), columns_of(lse, c.queries), columns_of(delta, c.queries), heads, c.q_at,
+            c.k_at, {block_rows(dq, c.queries), block_rows(d.first(), c.keys), block_rows(d.second(), c.keys)});
+        block_rows(grads.q, c.queries).add_(block_rows(dq, c.queries));
+      }
+      // Keys without a query on this rank have no gradient.
+      for (const Tensor& t : {d.first(), d.second()}) {
+        t.narrow(0, 0, c.keys.begin).zero_();
+        t.narrow(0, c.keys.end, block.count() - c.keys.end).zero_();
+      }
+      gradients.wait();
+      if (d_last) d.both().add_(d_came.both());
+      d_last.emplace(std::move(d));
+    }
+    keys.wait();
+    now = std::move(next);
+  }
+  // The last block belongs to the next rank: its gradients go home.
+  const Pair home = pair(own.count(), sums);
+  parallel.pass_on(d_last->both(), home.both(), gradients_sent).wait();
+  grads.k.add_(home.first());
+  grads.v.add_(home.second());
+  parallel.note_ring(plan::Rows::keys, pair_row_bytes(in.k, in.k.scalar_type()), keys_sent);
+  parallel.note_ring(plan::Rows::gradients, pair_row_bytes(in.k, sums), gradients_sent);
+  for (auto [grad, operand] : {std::pair{&grads.q, &in.q}, {&grads.k, &in.k}, {&grads.v, &in.v}})
+    round_as(*grad, *operand);
+  return grads;
+}
 
 namespace {
 

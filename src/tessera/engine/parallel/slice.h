@@ -3,11 +3,40 @@
 //
 //   const net::Batch mine = slice(model.pack(samples), parallel);
 //   const Tensor prediction = whole_tokens(engine.forward(...)[0], mine.tokens, parallel);
-#include "tessera/engine/memory/uploads.h"
+#include <deque>
+
+#include "tessera/device/streams.h"
+#include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/parallel/parallel.h"
 #include "tessera/net/model.h"
+#include "tessera/torch_headers.h"
 
 namespace tessera::engine {
+
+// Brings tensors from the host to the device, and the host goes on: what it brings is copied to page-locked memory, from
+// where the device fetches it.
+//
+//   Uploads uploads;
+//   uploads.reserve(bytes);                                // of all that is brought before the host waits for the device
+//   const Tensor there = uploads.bring(here, device);      // for what this thread's stream is given next
+
+class Uploads {
+ public:
+  /// Page-locks as much as `bytes` of tensors under way at once need, so that bring() locks none. Waits for what is under way.
+  void reserve(int64_t bytes);
+  /// The tensor itself on a CPU. Its memory is counted as any tensor's. The host waits where more is under way than was
+  /// reserved.
+  at::Tensor bring(const at::Tensor& here, at::Device device);
+
+ private:
+  struct Part {
+    int64_t begin, end;
+    device::Mark copied;
+  };
+  int64_t place(int64_t bytes);
+  HostMemory memory_{HostMemory::Refused::drivers_own};
+  std::deque<Part> under_way_;  // oldest first: a ring in memory_
+};
 
 /// The rank's share of `batch`, a copy of all that it keeps: `batch` may lie in memory that the rank frees. Inputs without
 /// a row for each token stay whole. Where ranks share no tokens, `batch` itself. Throws UserError (usage) when there are

@@ -14,7 +14,7 @@
 #include "tessera/engine/memory/meter.h"
 #include "tessera/engine/store/shared_weights.h"
 #include "tessera/net/unit_update.h"
-#include "tessera/ops/scalar_type.h"
+#include "tessera/ops/tensor.h"
 #include "tessera/ops/weight.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/schedule.h"

@@ -4,8 +4,8 @@
 #include "tessera/engine/store/store.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/frozen.h"
-#include "tessera/ops/host.h"
 #include "tessera/ops/ranges.h"
+#include "tessera/ops/tensor.h"
 
 namespace tessera::engine {
 

@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/net/audio_encoder.h"
+#include "tessera/net/encoders.h"
 #include "tessera/net/model.h"
-#include "tessera/net/text_encoder.h"
 
 namespace tessera::models {
 

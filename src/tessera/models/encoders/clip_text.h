@@ -8,7 +8,7 @@
 //   Tensor pooled = hidden[encoder.pooled_row(ids)];
 #include "tessera/models/common/family.h"
 #include "tessera/models/encoders/configs.h"
-#include "tessera/net/text_encoder.h"
+#include "tessera/net/encoders.h"
 
 namespace tessera::models::clip_text {
 

@@ -11,7 +11,7 @@
 #include "tessera/models/common/family.h"
 #include "tessera/models/common/weight_form.h"
 #include "tessera/models/encoders/configs.h"
-#include "tessera/net/text_encoder.h"
+#include "tessera/net/encoders.h"
 
 namespace tessera::models::gemma2 {
 

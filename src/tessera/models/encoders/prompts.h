@@ -6,7 +6,7 @@
 //   add_rotations(batch, 128, 1e6);
 //   Tensor mixed = causal_attention(batch.tokens.offsets, q, k, v, {.kv_heads = 4, .head_dim = 128});
 #include "tessera/models/common/golden_case.h"
-#include "tessera/net/text_encoder.h"
+#include "tessera/net/encoders.h"
 
 namespace tessera::models {
 

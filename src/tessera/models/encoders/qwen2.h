@@ -9,7 +9,7 @@
 // Qwen Team, "Qwen2.5-VL Technical Report", 2025; the numbers are those of transformers' Qwen2_5_VLTextModel.
 #include "tessera/models/common/family.h"
 #include "tessera/models/encoders/configs.h"
-#include "tessera/net/text_encoder.h"
+#include "tessera/net/encoders.h"
 
 namespace tessera::models::qwen2 {
 

@@ -1,6 +1,6 @@
 #include "tessera/models/sana/spec.h"
 
-#include "tessera/ops/relu.h"
+#include "tessera/ops/activations.h"
 
 namespace tessera::models::sana {
 

@@ -4,7 +4,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/models/common/patches.h"
-#include "tessera/models/common/positions.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/stdit/patching.h"
 #include "tessera/models/stdit/weight_form.h"

@@ -2,7 +2,7 @@
 
 #include "tessera/models/common/denoiser.h"
 #include "tessera/models/common/rotary.h"
-#include "tessera/ops/relu.h"
+#include "tessera/ops/activations.h"
 
 namespace tessera::models::wan {
 

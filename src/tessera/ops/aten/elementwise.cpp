@@ -1,6 +1,6 @@
 // Sums and activations.
-#include "tessera/ops/aten/aten.h"
 #include "tessera/ops/aten/parts.h"
+#include "tessera/ops/kernel_list.h"
 #include "tessera/ops/ranges.h"
 
 namespace tessera::ops::aten {

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "tessera/device/backend.h"
-#include "tessera/ops/aten/aten.h"
 #include "tessera/ops/half.h"
+#include "tessera/ops/kernel_list.h"
 #include "tessera/ops/ranges.h"
 
 namespace tessera::ops {

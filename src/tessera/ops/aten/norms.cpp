@@ -1,6 +1,6 @@
 // LayerNorm and RMSNorm, with statistics in fp32.
-#include "tessera/ops/aten/aten.h"
 #include "tessera/ops/aten/parts.h"
+#include "tessera/ops/kernel_list.h"
 
 namespace tessera::ops::aten {
 

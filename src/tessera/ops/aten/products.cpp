@@ -1,8 +1,8 @@
 // Products with trained and frozen weights.
-#include "tessera/ops/aten/aten.h"
 #include "tessera/ops/aten/parts.h"
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/frozen.h"
+#include "tessera/ops/kernel_list.h"
 #include "tessera/ops/node.h"
 
 namespace tessera::ops::aten {

@@ -3,8 +3,8 @@
 
 #include "tessera/base/check.h"
 #include "tessera/device/backend.h"
-#include "tessera/ops/aten/aten.h"
 #include "tessera/ops/aten/parts.h"
+#include "tessera/ops/kernel_list.h"
 #include "tessera/ops/ranges.h"
 
 namespace tessera::ops::aten {

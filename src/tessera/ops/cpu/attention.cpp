@@ -8,12 +8,12 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
-#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/host.h"
 #include "tessera/ops/kernel.h"
+#include "tessera/ops/kernel_list.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/tensor.h"
 
 namespace tessera::ops::cpu {
 

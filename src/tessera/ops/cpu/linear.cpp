@@ -2,11 +2,11 @@
 // inside the products, and weight gradients are added directly to the caller's buffer.
 #include <ATen/Parallel.h>
 
-#include "tessera/ops/cpu/cpu.h"
-#include "tessera/ops/gelu.h"
+#include "tessera/ops/activations.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
+#include "tessera/ops/kernel_list.h"
 #include "tessera/ops/node.h"
 
 namespace tessera::ops::cpu {

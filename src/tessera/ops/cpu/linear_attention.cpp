@@ -1,10 +1,10 @@
 // Linear attention in two steps, on CPUs. Forward and backward allocate only their results.
 #include <ATen/Parallel.h>
 
-#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernel.h"
+#include "tessera/ops/kernel_list.h"
 #include "tessera/ops/node.h"
 
 namespace tessera::ops::cpu {

@@ -1,11 +1,11 @@
 // Rotary embedding, convolutions and dropout over rows, on CPUs.
 #include <ATen/Parallel.h>
 
-#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/half.h"
-#include "tessera/ops/host.h"
 #include "tessera/ops/kernel.h"
+#include "tessera/ops/kernel_list.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/tensor.h"
 
 namespace tessera::ops::cpu {
 

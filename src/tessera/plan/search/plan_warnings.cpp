@@ -5,7 +5,7 @@
 
 #include "tessera/base/toml_text.h"
 #include "tessera/plan/plan_rows.h"
-#include "tessera/plan/unit_pattern.h"
+#include "tessera/plan/unit_keys.h"
 
 namespace tessera::plan {
 

@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/is_block.h"
 #include "tessera/plan/search/candidate.h"
 #include "tessera/plan/search/planner_input.h"
 #include "tessera/plan/simulate/predict.h"
+#include "tessera/plan/unit_spec.h"
 
 namespace tessera::plan {
 

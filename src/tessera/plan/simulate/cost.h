@@ -29,7 +29,6 @@
 #include <memory>
 
 #include "tessera/plan/simulate/profile.h"
-#include "tessera/plan/simulate/signatures.h"
 #include "tessera/plan/simulate/work.h"
 
 namespace tessera::plan {

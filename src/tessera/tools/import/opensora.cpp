@@ -7,9 +7,9 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/checked.h"
+#include "tessera/families/family.h"
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/families/frames/given_frames.h"
-#include "tessera/families/rows.h"
 #include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/parts.h"

@@ -8,9 +8,9 @@
 #include "tessera/device/backend.h"
 #include "tessera/job/device.h"
 #include "tessera/models/registry.h"
-#include "tessera/plan/is_block.h"
 #include "tessera/plan/schedule_json.h"
 #include "tessera/plan/simulate/predict.h"
+#include "tessera/plan/unit_spec.h"
 #include "tessera/planning/planning.h"
 #include "tessera/tools/bench/synthetic_run.h"
 

@@ -57,7 +57,7 @@ void rates_of_attention(plan::DeviceProfile& device, Clock& clock, const Sizes& 
   device.attention_backward[name] = through(backward[0], backward[1]);
 }
 
-/// The fused operators between products, forward and backward, by the bytes that engine/work.h counts for them: a
+/// The fused operators between products, forward and backward, by the bytes that engine/signatures.h counts for them: a
 /// backward counts twice its forward.
 Rate rate_of_operators(Clock& clock, const Sizes& sizes) {
   const at::ScalarType type = sizes.types.front().type;

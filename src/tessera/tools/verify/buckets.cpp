@@ -5,7 +5,7 @@
 
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
-#include "tessera/data/buckets/bucket_draws.h"
+#include "tessera/data/bucket_draws.h"
 #include "tessera/tools/verify/case.h"
 
 namespace tessera::tools {

@@ -1,13 +1,12 @@
 // Kind "fp8": 8-bit floats by tensor, row, tile and group, int8 blocks and stochastic rounding, against LibTorch's
 // casts and torchao; and the same tensors stored in their own dtypes.
-#include "tessera/ops/fp8.h"
+#include "tessera/ops/eight_bit.h"
 
 #include <c10/util/Half.h>
 
 #include "tessera/base/check.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/blockwise.h"
-#include "tessera/ops/int8.h"
 #include "tessera/tools/verify/case.h"
 
 namespace tessera::tools {

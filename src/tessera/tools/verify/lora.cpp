@@ -9,7 +9,7 @@
 #include "tessera/job/lora_run.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
-#include "tessera/ops/lora.h"
+#include "tessera/ops/frozen.h"
 #include "tessera/tools/verify/dit_run.h"
 #include "tessera/tools/verify/optimiser_case.h"
 #include "tessera/weights/lora_file.h"

@@ -7,7 +7,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/row_part.h"
-#include "tessera/data/buckets/aspect_ratios.h"
+#include "tessera/data/aspect_ratios.h"
 #include "tessera/data/text/prompt_ids.h"
 #include "tessera/data/text/text.h"
 #include "tessera/data/text/tokenizer.h"

@@ -7,7 +7,7 @@
 #include "tessera/base/foreign_file.h"
 #include "tessera/base/json.h"
 #include "tessera/checkpoint/dtype.h"
-#include "tessera/checkpoint/foreign/foreign_states.h"
+#include "tessera/checkpoint/foreign_states.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/registry.h"
 #include "tessera/tools/verify/case.h"

@@ -1,0 +1,47 @@
+// GELU as an operator of its own.
+#include "tessera/ops/activations.h"
+
+#include "tessera/ops/kernels.h"
+#include "tessera/ops/node.h"
+
+namespace tessera::ops {
+
+namespace {
+
+struct Gelu : Function<Gelu> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x) {
+    ctx->save_for_backward({x});
+    return kernels(x).gelu_tanh(x);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const Tensor x = ctx->get_saved_variables()[0];
+    return {kernels(x).gelu_tanh_gradient(grads[0].contiguous(), x)};
+  }
+};
+
+}  // namespace
+
+Tensor gelu_tanh(const Tensor& x) { return wants_graph({&x}) ? Gelu::apply(x) : kernels(x).gelu_tanh(x); }
+
+namespace {
+
+using at::Tensor;
+
+struct Relu : Function<Relu> {
+  static Tensor run(const Tensor& x) { return at::threshold(x, 0, 0); }  // at::relu has no meta form
+
+  static Tensor forward(AutogradContext* ctx, const Tensor& x) {
+    const Tensor out = run(x);
+    ctx->save_for_backward({out});
+    return out;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    return {at::threshold_backward(grads[0], ctx->get_saved_variables()[0], 0)};
+  }
+};
+
+}  // namespace
+
+at::Tensor relu(const at::Tensor& x) { return wants_graph({&x}) ? Relu::apply(x) : Relu::run(x); }
+
+}  // namespace tessera::ops

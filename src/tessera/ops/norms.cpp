@@ -1,0 +1,217 @@
+// LayerNorm with affine weights, and LayerNorm modulated by rows.
+#include "tessera/base/check.h"
+#include "tessera/ops/half.h"
+#include "tessera/ops/kernels.h"
+#include "tessera/ops/node.h"
+#include "tessera/ops/rebuild.h"
+
+namespace tessera::ops {
+
+namespace {
+
+void check_matrix(const Tensor& x) {
+  check_internal(x.dim() == 2 && x.is_contiguous(), "ops.layer_norm", "x must be a contiguous [tokens, channels]");
+}
+
+/// y, and x again if it `passes`: what uses that gives the node its gradient, which the one that it makes then includes.
+variable_list results(AutogradContext* ctx, const Tensor& x, const Tensor& y, bool passes) {
+  if (!passes) return {y};
+  ctx->set_materialize_grads(false);
+  return {y, x.detach()};
+}
+struct Gradients {
+  Tensor y, passed;  ///< undefined: nobody used it
+};
+Gradients gradients(const variable_list& grads) {
+  const auto whole = [](const Tensor& t) { return t.defined() ? t.contiguous() : t; };
+  return {whole(grads[0]), grads.size() > 1 ? whole(grads[1]) : Tensor()};
+}
+Tensor first_of(const variable_list& made, Tensor* passed) {
+  if (passed) *passed = made[1];
+  return made[0];
+}
+
+struct LayerNorm : Function<LayerNorm> {
+  static Tensor run(const Tensor& x, const WeightSite& w, const WeightSite& b, double eps, at::ScalarType type,
+                    Tensor& stats) {
+    const auto made = [&w, &b, eps, type](const Tensor& x, Tensor& stats) {
+      return kernels(x).layer_norm(x, {as_floats(w.value), as_floats(b.value)}, eps, type, stats);
+    };
+    check_matrix(x);
+    const Tensor y = made(x, stats);
+    if (Rebuilds* rebuilds = session().rebuilds)
+      rebuilds->register_value(y, {x, stats}, [made](const std::vector<Tensor>& from) {
+        Tensor known = from[1];
+        return made(from[0], known);
+      });
+    return y;
+  }
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w, Handle b,
+                               double eps, int64_t type, bool passes) {
+    Tensor stats;
+    Tensor y = run(x, *site_of(w), *site_of(b), eps, static_cast<at::ScalarType>(type), stats);
+    ctx->saved_data["w"] = w;
+    ctx->saved_data["b"] = b;
+    ctx->save_for_backward({x, stats});
+    return results(ctx, x, y, passes);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &stats = saved[1];
+    const auto [dy, beside] = gradients(grads);
+    if (!dy.defined()) return {beside, {}, {}, {}, {}, {}, {}};
+    WeightSite &w = *site_of(ctx, "w"), &b = *site_of(ctx, "b");
+    const Tensor dw = accumulating(w), db = accumulating(b);
+    const Tensor dx = kernels(x).layer_norm_backward(dy, x, {.scale = as_floats(w.value)}, stats, {dw, db},
+                                                     ctx->needs_input_grad(0), beside);
+    return {dx, {}, {}, {}, {}, {}, {}};
+  }
+};
+
+struct ModulatedNorm : Function<ModulatedNorm> {
+  static Tensor run(const Tensor& x, const Tensor& shift, const Tensor& scale, const RowIndex& rows, double eps,
+                    at::ScalarType type, Tensor& stats) {
+    check_matrix(x);
+    const Tensor y = kernels(x).layer_norm(x, {scale, shift, &rows, 1}, eps, type, stats);
+    if (Rebuilds* rebuilds = session().rebuilds)
+      rebuilds->register_value(
+          y, {x, shift, scale, rows.of_token, stats}, [eps, type, runs = rows.runs](const std::vector<Tensor>& from) {
+            Tensor known = from[4];
+            const RowIndex rows{from[3], runs};
+            return kernels(from[0]).layer_norm(from[0], {from[2], from[1], &rows, 1}, eps, type, known);
+          });
+    return y;
+  }
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& shift, const Tensor& scale,
+                               const RowIndex* rows, double eps, int64_t type, bool passes) {
+    Tensor stats;
+    Tensor y = run(x, shift, scale, *rows, eps, static_cast<at::ScalarType>(type), stats);
+    ctx->save_for_backward({x, scale, rows->of_token, stats});
+    save_runs(ctx, *rows);
+    return results(ctx, x, y, passes);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &scale = saved[1], &stats = saved[3];
+    const auto [dy, beside] = gradients(grads);
+    if (!dy.defined()) return {beside, {}, {}, {}, {}, {}, {}};
+    const RowIndex rows = saved_rows(ctx, saved[2]);
+    Tensor dshift, dscale;
+    if (ctx->needs_input_grad(1)) dshift = at::zeros(scale.sizes(), scale.options());
+    if (ctx->needs_input_grad(2)) dscale = at::zeros(scale.sizes(), scale.options());
+    const Tensor dx = kernels(x).layer_norm_backward(dy, x, {.scale = scale, .rows = &rows, .one = 1}, stats,
+                                                     {dscale, dshift}, ctx->needs_input_grad(0), beside);
+    return {dx, dshift, dscale, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor,
+                  at::ScalarType type, Tensor* passed) {
+  if (wants_graph({&x, &anchor}))
+    return first_of(
+        LayerNorm::apply(x, anchor, handle(&weight), handle(&bias), eps, static_cast<int64_t>(type), passed != nullptr),
+        passed);
+  Tensor stats;
+  return LayerNorm::run(x, weight, bias, eps, type, stats);
+}
+
+Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale, const RowIndex& rows, double eps,
+                      at::ScalarType type, Tensor* passed) {
+  check_rows(rows, x, scale, "ops.modulated_norm");
+  check_rows(rows, x, shift, "ops.modulated_norm");
+  if (wants_graph({&x, &shift, &scale}))
+    return first_of(ModulatedNorm::apply(x, shift, scale, &rows, eps, static_cast<int64_t>(type), passed != nullptr),
+                    passed);
+  Tensor stats;
+  return ModulatedNorm::run(x, shift, scale, rows, eps, type, stats);
+}
+
+// RMSNorm over the full width, optionally followed by the rotary embedding of neighbouring pairs.
+
+namespace {
+
+/// The sums of this rank's columns made those of all ranks; undefined without sharding.
+template <typename Sums>
+Tensor sum_of_all(const SharedWidth* shared, const Sums& own) {
+  if (!shared) return {};
+  const Tensor total = own();
+  shared->sum_of_all(total);
+  return total;
+}
+
+int64_t width_of(const Tensor& x, const SharedWidth* shared) { return shared ? shared->width : x.size(1); }
+
+/// Computes y and, in `stats`, the rstd of each token; if these are known, only y, without communication.
+Tensor normed(const Tensor& x, const WeightSite& w, const RotaryTables& rotary, double eps, const SharedWidth* shared,
+              Tensor& stats) {
+  check_internal(x.dim() == 2 && x.is_contiguous(), "ops.rms_norm", "x must be a contiguous [tokens, channels]");
+  const Tensor weight = as_floats(w.value);
+  Tensor squares;
+  if (!stats.defined()) squares = sum_of_all(shared, [&] { return kernels(x).row_squares(x); });
+  return kernels(x).rms_norm(x, weight, rotary, eps, width_of(x, shared), squares, stats);
+}
+
+Tensor run_forward(const Tensor& x, const WeightSite& w, const RotaryTables& rotary, double eps,
+                   const SharedWidth* shared, Tensor& stats) {
+  const Tensor y = normed(x, w, rotary, eps, shared, stats);
+  if (Rebuilds* rebuilds = session().rebuilds)
+    rebuilds->register_value(y, {x, rotary.cos, rotary.sin, stats}, [&w, eps](const std::vector<Tensor>& from) {
+      Tensor known = from[3];
+      return normed(from[0], w, {from[1], from[2]}, eps, nullptr, known);
+    });
+  return y;
+}
+
+struct RmsNorm : Function<RmsNorm> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& anchor, Handle w,
+                        const std::optional<Tensor>& cos, const std::optional<Tensor>& sin, double eps,
+                        const SharedWidth* shared) {
+    Tensor stats;
+    const RotaryTables rotary{cos.value_or(Tensor()), sin.value_or(Tensor())};
+    Tensor y = run_forward(x, *site_of(w), rotary, eps, shared, stats);
+    ctx->saved_data["shared"] = reinterpret_cast<int64_t>(shared);
+    ctx->saved_data["w"] = w;
+    ctx->save_for_backward({x, stats, rotary.cos, rotary.sin});
+    return y;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &stats = saved[1], dy = grads[0].contiguous();
+    const RotaryTables rotary{saved[2], saved[3]};
+    WeightSite& w = *site_of(ctx, "w");
+    const Tensor dw = accumulating(w);
+    const auto* shared = reinterpret_cast<const SharedWidth*>(ctx->saved_data["shared"].toInt());
+    const Kernels& k = kernels(x);
+    Tensor dx, dots;
+    if (ctx->needs_input_grad(0)) dx = at::empty_like(x);
+    const Tensor weight = as_floats(w.value);
+    if (dx.defined()) dots = sum_of_all(shared, [&] { return k.rms_norm_dots(dy, x, weight, rotary, dx); });
+    k.rms_norm_backward(dy, x, weight, rotary, stats, width_of(x, shared), dots, dx, dw);
+    return {dx, {}, {}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& anchor, const SharedWidth* shared) {
+  if (wants_graph({&x, &anchor}))
+    return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(), std::optional<Tensor>(), eps, shared);
+  Tensor stats;
+  return run_forward(x, weight, {}, eps, shared, stats);
+}
+
+Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, const Tensor& sin, int64_t heads,
+                     double eps, const Tensor& anchor, const SharedWidth* shared) {
+  const bool fits = cos.sizes() == at::IntArrayRef({x.size(0), x.size(1) / heads / 2}) && cos.sizes() == sin.sizes();
+  check_internal(fits && cos.is_contiguous() && sin.is_contiguous(), "ops.rms_norm_rope",
+                 "cos and sin must be [tokens, channels / heads / 2]");
+  if (wants_graph({&x, &anchor}))
+    return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(cos), std::optional<Tensor>(sin), eps,
+                          shared);
+  Tensor stats;
+  return run_forward(x, weight, {cos, sin}, eps, shared, stats);
+}
+
+}  // namespace tessera::ops
