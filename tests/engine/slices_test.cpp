@@ -1,6 +1,8 @@
 // What an optimiser is given of a rank's shards, and what becomes of masters, averages and gradients there.
 #include <gtest/gtest.h>
 
+#include <ATen/Parallel.h>
+
 #include <barrier>
 #include <thread>
 

@@ -53,7 +53,7 @@ TEST(Muon, IterationsFollowTheirFormulaOnEveryShape) {
         orthogonalise(narrow, work_for(narrow), steps, options);
         EXPECT_LE(off(exact, expected), 2e-4 * expected.abs().max().item<double>()) << shape[0] << "x" << shape[1];
         EXPECT_LE(off(narrow, expected), 0.06) << shape[0] << "x" << shape[1];
-        EXPECT_GT(off(narrow, expected), 0) << "it is rounded";
+        if (x.numel() > 1) EXPECT_GT(off(narrow, expected), 0) << "it is rounded";
       }
 }
 

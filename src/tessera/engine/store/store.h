@@ -177,7 +177,7 @@ class Store {
       std::function<void(int buffer, const std::vector<Tensor>& out, const std::vector<Tensor>& in)>;
   /// What an update of whole matrices needs ([Note: whole matrices]).
   struct Whole {
-    const std::vector<plan::MatrixParts>* parts = nullptr;  ///< by buffer of the unit
+    const std::vector<plan::MatrixParts>* parts;  ///< by buffer of the unit; null: none
     Tensor work;                                            ///< bytes, plan::work_bytes() of all buffers at least
     Exchange exchange;                                      ///< null: no other rank has a part
   };
