@@ -434,7 +434,8 @@ void resolve(Recipe& r) {
   r.model.config = model_config(r.values);
   r.data.captions.fps = r.data.fps;
   resolve_buckets(r);
-  r.train.lr *= scale_of(r.values).factor, r.train.muon_adam_lr *= scale_of(r.values).factor;
+  r.train.lr *= scale_of(r.values).factor;
+  r.train.muon_adam_lr *= scale_of(r.values).factor;
   r.lr_schedule.lr = r.train.lr;
   r.lr_schedule.total_steps = r.run.steps;
   if (r.lora.dora && r.lora.dropout > 0)
