@@ -377,6 +377,127 @@ def grad_scaler(draw: random.Random) -> Case:
     return case
 
 
+# Muon
+
+MATRICES = [[7, 11], [5, 3], [1, 17], [13, 1], [3, 5, 2], [2, 3, 3, 3], [5, 4, 1, 1], [2, 2, 1, 3, 4]]
+
+
+def product(a: list, b: list) -> list:
+    columns = list(zip(*b))
+    return [[sum(x * y for x, y in zip(row, column)) for column in columns] for row in a]
+
+
+def orthogonal(x: list, steps: int, coefficients: list, eps: float, adds: bool) -> list:
+    tall = len(x) > len(x[0])
+    if tall:
+        x = [list(row) for row in zip(*x)]
+    norm = math.sqrt(sum(v * v for row in x for v in row))
+    norm = norm + eps if adds else max(norm, eps)
+    x = [[v / norm for v in row] for row in x]
+    a, b, c = coefficients
+    for _ in range(steps):
+        square = product(x, [list(row) for row in zip(*x)])
+        fourth = product(square, square)
+        inner = [[b * v + c * w for v, w in zip(*rows)] for rows in zip(square, fourth)]
+        x = [[a * v + w for v, w in zip(*rows)] for rows in zip(x, product(inner, x))]
+    return [list(row) for row in zip(*x)] if tall else x
+
+
+def muon_run(inputs: dict, s: dict, impl: str) -> Run:
+    """`impl`: torch (matrices alone), kj, or one_rate."""
+    run, lr = Run(inputs), s["lr"]
+    taken = {name: 0 for name in run.p}
+    for step in range(1, STEPS + 1):
+        for name, p in run.p.items():
+            shape, g = run.shapes[name], gradient(inputs, name, step)
+            missing = inputs.get("in.missing." + name)
+            if len(shape) < 2:
+                if impl == "torch" or (missing and missing.values[step - 1]):
+                    continue
+                taken[name] += 1
+                t, own = taken[name], impl == "one_rate"
+                rate, decay = (lr, s["weight_decay"]) if own else (s["adam_lr"], s["adam_weight_decay"])
+                b1, b2 = s["adamw_betas" if own else "adam_betas"]
+                m, v = (run.state(kind, name) for kind in (("moment1", "moment2") if own else ("exp_avg", "exp_avg_sq")))
+                for i, x in enumerate(g):
+                    m[i] = m[i] * b1 + x * (1 - b1)
+                    v[i] = v[i] * b2 + x * x * (1 - b2)
+                    root = math.sqrt(1 - b2 ** t)
+                    part = (m[i] / (math.sqrt(v[i]) + s["adamw_eps"]) * root if own
+                            else m[i] / (math.sqrt(v[i]) / root + s["adam_eps"]))
+                    p[i] = p[i] * (1 - rate * decay) - rate * part / (1 - b1 ** t)
+                continue
+            if impl == "torch" and len(shape) != 2:
+                continue
+            take = 1 if impl == "one_rate" else 1 - s["momentum"]
+            m = run.state("momentum_buffer", name,
+                          [shape[0], numel(shape[1:])] if impl == "one_rate" else shape)
+            for i, x in enumerate(g):
+                m[i] = m[i] * s["momentum"] + take * x
+            u = [a * s["momentum"] + take * x for a, x in zip(m, g)] if s["nesterov"] else list(m)
+            batch = impl == "kj" and len(shape) in (3, 5)
+            columns = shape[-1] if batch else numel(shape[1:])
+            size = shape[-2] * columns if batch else len(u)
+            moved = []
+            for at in range(0, len(u), size):
+                rows = [u[k:k + columns] for k in range(at, at + size, columns)]
+                moved += sum(orthogonal(rows, s["ns_steps"], s.get("ns_coefficients", [3.4445, -4.775, 2.0315]),
+                                        s.get("eps", 1e-7), impl != "torch"), [])
+            rms = impl == "one_rate" or s.get("adjust_lr_fn") == "match_rms_adamw"
+            scale = 0.2 * math.sqrt(max(shape[:2])) if rms else math.sqrt(max(1, shape[-2] / shape[-1]))
+            p[:] = [x * (1 - lr * s["weight_decay"]) - lr * scale * y for x, y in zip(p, moved)]
+        run.after(step)
+    return run
+
+
+def muon_inputs(draw: random.Random) -> dict:
+    inputs = {}
+    for name, shape in zip("abcd", draw.sample(MATRICES, 3) + [[9]]):
+        inputs["in.param." + name] = Tensor(shape, gauss(draw, numel(shape), 0.5))
+        inputs["in.grad." + name] = Tensor([STEPS, *shape], gauss(draw, STEPS * numel(shape), 10 ** draw.uniform(-2, 0)))
+    return inputs
+
+
+def muon(draw: random.Random) -> Case:
+    case = Case("muon", {"_class_name": "Muon", "runs": {}, "steps": STEPS}, muon_inputs(draw))
+    for name, impl in (("first", "torch"), ("second", "kj")):
+        given = {"impl": impl, "lr": log_uniform(draw, 1e-3, 3e-2), "weight_decay": draw.choice([0.0, draw.uniform(0, 0.2)]),
+                 "momentum": draw.uniform(0.5, 0.97), "nesterov": impl == "kj" or draw.random() < 0.5,
+                 "ns_steps": draw.randrange(1, 7)}
+        if impl == "torch":
+            given.update({"eps": log_uniform(draw, 1e-8, 1e-3), "adjust_lr_fn": draw.choice([None, "original", "match_rms_adamw"]),
+                          "ns_coefficients": draw.choice([[3.4445, -4.775, 2.0315], [2.0, -1.5, 0.5]])})
+        else:
+            given.update({"adam_lr": log_uniform(draw, 1e-4, 1e-2), "adam_betas": [draw.uniform(0.5, 0.95), draw.uniform(0.9, 0.99)],
+                          "adam_eps": log_uniform(draw, 1e-10, 1e-6), "adam_weight_decay": draw.choice([0.0, 0.1])})
+        case.config["runs"][name] = given
+        found = muon_run(case.inputs, given, impl).results(name + ".fp32")
+        for key, values in found.items():  # PyTorch's has no others
+            param = key[key.rindex(".") + 1:]
+            if impl == "kj" or len(case.inputs["in.param." + param].shape) == 2:
+                case.expected[key] = values
+    return case
+
+
+def one_rate_muon(draw: random.Random) -> Case:
+    case = Case("hunyuan15_muon", {"_class_name": "Muon", "runs": {}, "steps": STEPS}, muon_inputs(draw))
+    for name in "abcd":
+        missing = [int(draw.random() < 0.2) for _ in range(STEPS)]
+        case.inputs["in.missing." + name] = numbers(missing, "I64")
+        values = case.inputs["in.grad." + name].values
+        count = len(values) // STEPS
+        for step in range(STEPS):
+            if missing[step]:
+                values[step * count:(step + 1) * count] = [0.0] * count
+    for name in ("first", "second"):
+        given = {"lr": log_uniform(draw, 1e-4, 1e-2), "weight_decay": draw.uniform(0, 0.2), "momentum": draw.uniform(0.5, 0.97),
+                 "nesterov": draw.random() < 0.5, "ns_steps": draw.randrange(1, 7),
+                 "adamw_betas": [draw.uniform(0.5, 0.95), draw.uniform(0.9, 0.99)], "adamw_eps": log_uniform(draw, 1e-8, 1e-2)}
+        case.config["runs"][name] = given
+        case.expected.update(muon_run(case.inputs, given, "one_rate").results(name + ".fp32"))
+    return case
+
+
 # Moments in 8 bits
 
 BLOCK, LEAST_QUANTISED = 256, 4096
@@ -480,4 +601,4 @@ def adam8bit_run(case: Case, run: str, name: str, shape: list, decay_last: bool,
 
 
 KINDS = {"adam8bit": adam8bit, "lion": lion, "adafactor": adafactor, "came": came, "prodigy": prodigy, "adamw": adamw, "ema": ema,
-         "grad_scaler": grad_scaler}
+         "grad_scaler": grad_scaler, "muon": muon, "hunyuan15_muon": one_rate_muon}

@@ -1,10 +1,17 @@
 // What an optimiser is given of a rank's shards, and what becomes of masters, averages and gradients there.
 #include <gtest/gtest.h>
 
+#include <ATen/Parallel.h>
+
+#include <barrier>
+#include <thread>
+
 #include "checkpoint/files.h"
 #include "engine/toy_engine.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/ops/bf16.h"
+#include "tessera/optim/muon.h"
+#include "tessera/plan/optimizers.h"
 
 namespace tessera::engine {
 namespace {
@@ -248,6 +255,111 @@ TEST(Gradients, StayOnlyWhereTheNextProgramUpdatesBehindTheBackward) {
   store.place_gradients(behind);
   ASSERT_TRUE(store.grad(1).defined());
   EXPECT_EQ(store.grad(1).abs().max().item<double>(), 0) << "nothing of before";
+}
+
+/// Ranks as threads that take steps of Muon together: what each sends lies on a board until all have read it.
+class MuonRanks {
+ public:
+  MuonRanks(const plan::ModelSpec& spec, const Toy& toy, plan::Plan plan) : spec_(spec), plan_(std::move(plan)) {
+    for (int rank = 0; rank < plan_.mesh.world(); ++rank) {
+      stores_.push_back(std::make_unique<Store>(spec_, toy.prefixes(), plan_, rank, at::kCPU));
+      stores_.back()->make_states(muon_);
+      fill_shards(*stores_.back(), toy::fill);
+    }
+    board_.resize(stores_.size());
+  }
+
+  void step(int64_t step) {
+    std::barrier meet(static_cast<std::ptrdiff_t>(stores_.size()));
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < stores_.size(); ++rank)
+      threads.emplace_back([&, rank] { step_of(static_cast<int>(rank), step, meet); });
+    for (auto& thread : threads) thread.join();
+  }
+
+  /// Of all ranks together, by name.
+  std::map<std::string, std::vector<float>> masters() const {
+    std::map<std::string, std::vector<float>> all;
+    for (size_t rank = 0; rank < stores_.size(); ++rank)
+      for (const Store::Part& part : stores_[rank]->parts()) {
+        const plan::ParamSpec& param = spec_.units[static_cast<size_t>(part.unit)].params[part.param];
+        std::vector<float>& values = all[param.name];
+        values.resize(static_cast<size_t>(param.numel()));
+        std::vector<float> own(static_cast<size_t>(part.end - part.begin));
+        stores_[rank]->read_masters(part, 0, part.end - part.begin, own.data());
+        const int tp = plan_.mesh[Axis::tp], tp_rank = plan_.mesh.coordinate(static_cast<int>(rank), Axis::tp);
+        for (int64_t i = part.begin; part.updated && i < part.end; ++i)
+          values[static_cast<size_t>(whole_place(param, i, tp, tp_rank))] = own[static_cast<size_t>(i - part.begin)];
+      }
+    return all;
+  }
+
+ private:
+  void step_of(int rank, int64_t step, std::barrier<>& meet) {
+    at::set_num_threads(1);
+    Store& store = *stores_[static_cast<size_t>(rank)];
+    for (const Store::Part& part : store.parts()) {
+      const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
+      const Tensor whole = toy::normals({param.numel()}, hash_text(param.name) + static_cast<uint64_t>(step));
+      const int tp = plan_.mesh[Axis::tp], tp_rank = plan_.mesh.coordinate(rank, Axis::tp);
+      auto* grad = store.grad(part.unit).mutable_data_ptr<float>() +
+                   store.layout(part.unit).buffers[part.buffer].held + part.offset;
+      for (int64_t i = part.begin; i < part.end; ++i)
+        grad[i - part.begin] = whole.const_data_ptr<float>()[whole_place(param, i, tp, tp_rank)];
+    }
+    for (int u = 0; u < store.units(); ++u) {
+      const auto parts = plan::matrix_parts(plan_, store.spec(u), store.layout(u), rank);
+      const int64_t bytes = plan::work_bytes(store.spec(u), parts, plan_.states.matrices);
+      const auto exchange = [&](int buffer, const std::vector<Tensor>& out, const std::vector<Tensor>& in) {
+        board_[static_cast<size_t>(rank)] = out;
+        meet.arrive_and_wait();
+        const std::vector<int> members =
+            plan_.mesh.group(rank, plan::sum_axes(plan_, store.layout(u).buffers[static_cast<size_t>(buffer)]));
+        const auto index = static_cast<size_t>(parts[static_cast<size_t>(buffer)].index);
+        for (size_t m = 0; m < members.size(); ++m)
+          if (m != index) in[m].copy_(board_[static_cast<size_t>(members[m])][index]);
+        meet.arrive_and_wait();
+      };
+      store.update(u, muon_, {step, 1e-2, 0.5}, {}, nullptr, {}, {&parts, at::zeros({bytes}, at::kByte), exchange});
+    }
+  }
+
+  const plan::ModelSpec& spec_;
+  const plan::Plan plan_;
+  const optim::Muon muon_{{.format = plan_.states}};
+  std::vector<std::unique_ptr<Store>> stores_;
+  std::vector<std::vector<Tensor>> board_;
+};
+
+TEST(WholeMatrices, AreUpdatedWithTheSameBitsOnEveryLayout) {
+  const Toy toy;
+  plan::ModelSpec spec = toy.spec();
+  plan::UnitSpec& unit = spec.units[1];
+  unit.params = {{"mid.b.weight", {40, 36}}, {"mid.b.bias", {40}},       {"mid.norm.weight", {300}},
+                 {"mid.left", {33, 20}},     {"mid.kernel", {8, 5, 3}}, {"mid.a.weight", {24, 50}}};
+  unit.params[0].split = unit.params[1].split = Split::column_parallel, unit.params[5].split = Split::row_parallel;
+  for (const int whole : {0, 3, 4, 5}) unit.params[static_cast<size_t>(whole)].whole = true;
+  for (const auto& [type, masters] : {std::pair(DType::bf16, plan::Masters::fp32),
+                                      {DType::f32, plan::Masters::fp32},
+                                      {DType::bf16, plan::Masters::split}}) {
+    std::map<std::string, std::vector<float>> expected;
+    for (const char* mesh : {"single", "dp_shard=2", "dp_shard=3", "tp=2", "dp_shard=2,tp=2", "dp_replicate=2,tp=2"})
+      for (const auto strategy : {plan::Strategy::full_shard, plan::Strategy::no_shard, plan::Strategy::two_level}) {
+        plan::Plan plan = toy.plan({.strategy = strategy});
+        plan.mesh = Mesh::parse(mesh);
+        plan.states = {.masters = masters, .optimizer = plan::Optimizer::muon, .matrices = type};
+        if (masters == plan::Masters::split) plan.param_dtype = DType::bf16;
+        MuonRanks ranks(spec, toy, plan);
+        const auto before = ranks.masters();
+        for (int64_t step = 1; step <= 3; ++step) ranks.step(step);
+        const auto found = ranks.masters();
+        if (expected.empty()) expected = found;
+        for (const auto& [name, values] : found) {
+          EXPECT_TRUE(values == expected.at(name)) << name << ", " << mesh << ", " << plan.summary();
+          EXPECT_FALSE(values == before.at(name)) << name;
+        }
+      }
+  }
 }
 
 }  // namespace

@@ -121,6 +121,10 @@ INSTANTIATE_TEST_SUITE_P(
              {"--train.optimizer", "adafactor", "--train.factored_beta1", "0.9", "--train.relative_step", "true"}},
         Case{"came", {"--train.optimizer", "came"}},
         Case{"prodigy", {"--train.optimizer", "prodigy", "--train.lr", "1", "--train.d0", "1e-4"}},
+        Case{"muon", {"--train.optimizer", "muon", "--train.lr", "1e-3"}},
+        Case{"muon8bit_split",
+             {"--train.optimizer", "muon", "--plan.masters", "split", "--plan.moments", "int8", "--train.lr", "1e-3"},
+             "dp_replicate=2"},
         Case{"schedule_free", {"--train.optimizer", "adamw_schedule_free", "--train.warmup_steps", "3"}},
         Case{"came8bit_split", {"--train.optimizer", "came8bit", "--plan.masters", "split"}, "dp_replicate=2"}),
     [](const auto& info) { return std::string(info.param.name); });
@@ -189,6 +193,26 @@ TEST(ScheduleFree, RefusesWhatItCannotHave) {
     EXPECT_EQ(r.code, 2) << r.output;
     EXPECT_NE(r.output.find("schedule_free"), std::string::npos) << r.output;
   }
+}
+
+/// Matrices are those of the blocks, where nothing else is said.
+TEST(Muon, SaysWhatItHasAndRefusesWhatIsNone) {
+  const Case all = {"muon", {"--train.optimizer", "muon", "--train.muon_hidden_layers", "*", "--run.steps", "2"}};
+  train(all, 2, "muon-all", {"--mesh", "dp_shard=2"});
+  for (const auto& [key, value, said] : {std::tuple("--train.muon_hidden_layers", "no_such_part", "no part of the model"),
+                                         {"--train.muon_hidden_layers", "bias", "nothing that is trained is a matrix"},
+                                         {"--train.muon_adam_layers", "*", "nothing that is trained is a matrix"}}) {
+    const Result r = shared().train(1, "muon-refused", {"--train.optimizer", "muon", key, value});
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find(said), std::string::npos) << r.output;
+  }
+}
+
+TEST(Muon, TrainsAdaptersAndExperts) {
+  train({"muon", {"--train.optimizer", "muon", "--train.mode", "lora", "--model.init", "random", "--lora.rank", "4"}},
+        2, "muon-lora", {});
+  train({"muon", {"--train.optimizer", "muon", "--experts.train", "both", "--experts.turn", "1"}}, 2, "muon-experts",
+        {"--plan.idle", "host"});
 }
 
 TEST(Came, TrainsAdapters) {

@@ -63,6 +63,19 @@ TEST(Schedule, WhatIsPlannedIsExecutedWithUpdatesJustInTime) {
   expect_planned_is_executed(2, "dp_shard=2", {"--plan.states", "host", "--plan.update", "just_in_time"});
 }
 
+TEST(Schedule, WhatIsPlannedIsExecutedWithWholeMatrices) {
+  for (const char* mesh : {"dp_shard=2", "tp=2"}) {
+    expect_planned_is_executed(2, mesh, {"--train.optimizer", "muon"});
+    const auto lines = lines_of(shared().out("planned.jsonl"));
+    EXPECT_TRUE(std::ranges::any_of(lines, [](const std::string& line) {
+      return line.find("\"matrices:") != std::string::npos && line.find("\"all_to_all\"") != std::string::npos;
+    })) << mesh;
+  }
+  expect_planned_is_executed(2, "dp_shard=2,cp=1",
+                             {"--train.optimizer", "muon", "--plan.update_on", "host", "--plan.states", "host",
+                              "--plan.gradients", "host", "--plan.parameters", "host"});
+}
+
 TEST(Schedule, WhatIsPlannedIsExecutedWhereAnExpertHasUnitsOfItsOwn) {
   expect_planned_is_executed(
       2, "dp_shard=2",

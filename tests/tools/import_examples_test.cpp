@@ -340,6 +340,15 @@ TEST(ImportExamples, ConfigurationsOfOneTrainer) {
       "learning_rate_scheduler": "COSINE", "optimizer": {"optimizer": "LION_8BIT"}, "ema": "GPU", "ema_decay": 0.9990004,
       "ema_update_step_interval": 5, "mae_strength": 0.5, "masked_training": true, "backup_after": 30,
       "backup_after_unit": "NEVER"})"));
+  check({"muon",
+         {{"train.optimizer", "muon"},
+          {"train.adjust_lr_fn", "original"},
+          {"train.muon_hidden_layers", "ffn,self_attn.Q"},
+          {"train.muon_adam_lr", "3e-4"},
+          {"train.nesterov", "false"},
+          {"optimizer.ns_steps", "implied"}}},
+        file(head + R"("training_method": "FINE_TUNE", "optimizer": {"optimizer": "MUON", "muon_hidden_layers":
+      "ffn,self_attn.Q", "muon_adam_lr": 3e-4, "nesterov": false, "ns_steps": null}})"));
   check({"another model", {{"model_type", "refused"}, {"training_method", "refused"}}},
         file(R"({"model_type": "FLUX_DEV_1", "training_method": "EMBEDDING", "learning_rate": 1e-3})"));
   check(
@@ -493,6 +502,7 @@ TEST(ImportExamples, AConfigurationOfSimpleTunerWithItsDataSets) {
   };
   check({"8 bit", {{"train.optimizer", "adamw"}, {"plan.moments", "int8"}, {"checkpoint.keep", "0"}}},
         of(R"("optimizer": "bnb-adamw8bit-paged")"));
+  check({"muon", {{"train.optimizer", "muon"}}}, of(R"("optimizer": "muon")"));
   check({"soap", {{"optimizer", "refused"}, {"diffusion.shift", "3"}}}, of(R"("optimizer": "soap")"));
   check({"uniform", {{"diffusion.timesteps", "uniform"}, {"diffusion.shift", "1"}}},
         of(R"("flow_use_uniform_schedule": true, "flow_schedule_shift": 0)"));

@@ -26,7 +26,8 @@ SlotGroups::SlotGroups(comm::Comm& comm, const plan::Plan& plan, Store& store)
     comm::Group& group = comm.group(purpose, axes);
     return group.size() > 1 ? &group : nullptr;
   };
-  const bool summed = plan::row(plan.states.optimizer).rounds > 0;
+  const bool summed = plan::row(plan.states.optimizer).rounds > 0, whole = plan::row(plan.states.optimizer).whole;
+  const int rank = outer_.members()[static_cast<size_t>(outer_.rank())];
   for (int u = 0; u < store.units(); ++u) {
     std::vector<OfBuffer>& buffers = of_.emplace_back();
     for (const plan::Buffer& buffer : store.layout(u).buffers) {
@@ -40,8 +41,12 @@ SlotGroups::SlotGroups(comm::Comm& comm, const plan::Plan& plan, Store& store)
       const bool adds = summed && buffer.trainable;
       comm::Group* sums = adds ? made(plan::kSums, over) : nullptr;
       comm::Group* host_sums = adds ? made(plan::kHostSums, over) : nullptr;
-      buffers.push_back({of["gather"], of["reduce"], of["reduce_whole"], of["gather_outer"], sums, host_sums});
+      comm::Group* matrices = whole && buffer.trainable ? made(plan::kMatrices, over) : nullptr;
+      comm::Group* host_matrices = whole && buffer.trainable ? made(plan::kHostMatrices, over) : nullptr;
+      buffers.push_back({of["gather"], of["reduce"], of["reduce_whole"], of["gather_outer"], sums, host_sums, matrices,
+                         host_matrices});
     }
+    if (whole) matrices_.push_back(plan::matrix_parts(plan, store.spec(u), store.layout(u), rank));
   }
 }
 
@@ -177,6 +182,20 @@ Store::SumOver SlotGroups::sum_over(const plan::Instruction& in, Done& done) con
     group->all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kFloat));
     done.push_back({group->axis(), "all_reduce", static_cast<int64_t>(values.size() * sizeof(float))});
   };
+}
+
+Store::Whole SlotGroups::whole_of(const plan::Instruction& in, Tensor work, Done& done) const {
+  if (matrices_.empty() || in.work == 0) return {};
+  const auto exchange = [this, &in, &done](int buffer, const std::vector<Tensor>& out, const std::vector<Tensor>& from) {
+    const OfBuffer& of = of_[in.unit][static_cast<size_t>(buffer)];
+    comm::Group* group = in.lane == plan::Lane::host ? of.host_matrices : of.matrices;
+    group->all_to_all(out, from);
+    int64_t bytes = 0;
+    for (int m = 0; m < group->size(); ++m)
+      if (m != group->rank()) bytes += static_cast<int64_t>(out[static_cast<size_t>(m)].nbytes());
+    done.push_back({group->axis(), plan::kAllToAll, bytes});
+  };
+  return {&matrices_[static_cast<size_t>(in.unit)], std::move(work), exchange};
 }
 
 namespace {

@@ -30,6 +30,8 @@ class SlotGroups {
   void gather_outer(const plan::Instruction& in, Done& done);
   /// The sums of an update over its tensors.
   Store::SumOver sum_over(const plan::Instruction& in, Done& done) const;
+  /// Its whole matrices; `work`: the memory that the schedule gives it.
+  Store::Whole whole_of(const plan::Instruction& in, Tensor work, Done& done) const;
 
   /// Lends the groups the arena for their messages (comm.h). The collectives of slots use it as a symmetric window, where
   /// groups can, and where all members send from one offset in all of `used`: plans that offload, or whose ranks have other
@@ -43,13 +45,15 @@ class SlotGroups {
   struct OfBuffer {  // null where the buffer needs no such collective
     comm::Group *gather, *reduce, *whole, *spread;
     comm::Group *sums, *host_sums;  // of updates on the compute lane and on the host lane, which may run at once
+    comm::Group *matrices, *host_matrices;  // likewise
   };
   void reduce_partition(const plan::Instruction& in, Done& done);
 
   Store& store_;
   const DType reduce_dtype_;
   comm::Group& outer_;
-  std::vector<std::vector<OfBuffer>> of_;  // by unit and buffer
+  std::vector<std::vector<OfBuffer>> of_;                 // by unit and buffer
+  std::vector<std::vector<plan::MatrixParts>> matrices_;  // likewise, where the optimiser updates matrices
   std::vector<comm::Group*> of_slots_;     // each of gather and reduce once, in the order in which all ranks made them
 };
 

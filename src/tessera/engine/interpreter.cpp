@@ -241,13 +241,18 @@ void Interpreter::execute(ScheduleRun& run, int index) {
       numbers_.add(in.unit, shard);
       break;
     }
-    case plan::Op::update:
+    case plan::Op::update: {
+      Tensor work;
+      if (in.work > 0 && in.host >= 0) work = at::from_blob(host_.at(in.host), {in.work}, at::kByte);
+      if (in.work > 0 && in.target >= 0)
+        work = store_.arena(in.target, div_up(in.work, int64_t{sizeof(float)})).view(at::kByte);
       if (control_ && run.update)
         store_.update(in.unit, *run.update, *control_,
                       {in.slot, in.grad, in.scratch, in.grad < 0 || run.plan().update != plan::Update::in_backward},
                       in.lane == plan::Lane::host ? &workers(run.plan().update_threads) : nullptr,
-                      groups_.sum_over(in, done));
+                      groups_.sum_over(in, done), groups_.whole_of(in, std::move(work), done));
       break;
+    }
     case plan::Op::flush:
       return flush(run, done);
   }

@@ -21,6 +21,7 @@
 #include "tessera/job/random_parts.h"
 #include "tessera/job/text_weights.h"
 #include "tessera/models/common/trained_parts.h"
+#include "tessera/plan/optimizers.h"
 #include "tessera/models/registry.h"
 #include "tessera/recipe/parameter_keys.h"
 #include "tessera/recipe/stages.h"
@@ -221,6 +222,10 @@ std::string choose_trained(const recipe::Recipe& recipe, net::Denoiser& model) {
   for (const recipe::ParameterGroup& group : keys.groups)
     patterns.push_back(group.match), frozen.push_back(group.factor == 0);
   models::check_groups(model, patterns, frozen);
+  if (plan::row(recipe.plan.states.optimizer).whole) {
+    const models::TrainedCount count = models::choose_matrices(model, keys.matrices, keys.elementwise);
+    text += "; Muon has " + std::to_string(count.trained) + " of " + std::to_string(count.all) + " trained parameters";
+  }
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include "tessera/optim/averaged.h"
 #include "tessera/optim/came.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/muon.h"
 #include "tessera/optim/schedule_free.h"
 #include "tessera/recipe/parameter_keys.h"
 
@@ -54,6 +55,13 @@ class ByParameter final : public net::UnitUpdate {
   void take_sums(const net::Slice& slice, const net::StepControl& control, int round) const override {
     const Choice choice = choose_(*slice.spec);
     of(choice).take_sums(slice, at_rate(choice, control), round);
+  }
+  void direct(const net::Slice& slice, const net::StepControl& control) const override {
+    const Choice choice = choose_(*slice.spec);
+    of(choice).direct(slice, at_rate(choice, control));
+  }
+  void transform(const plan::ParamSpec& param, const at::Tensor& matrix, const at::Tensor& work) const override {
+    of(choose_(param)).transform(param, matrix, work);
   }
 
  private:
@@ -102,6 +110,14 @@ constexpr Make kMakes[] = {
       optim::ProdigyOptions options = prodigy_options(t);
       options.format = format, options.seed = seed;
       return std::make_unique<const optim::Prodigy>(options);
+    },
+    [](const recipe::Recipe::Train& t, plan::StateFormat format, uint64_t seed) -> Made {
+      optim::MuonOptions options{.momentum = t.momentum, .nesterov = t.nesterov, .weight_decay = t.weight_decay};
+      if (t.scale_original) options.scale = optim::MuonOptions::Scale::original;
+      options.adamw = {.betas = {t.betas[0], t.betas[1]}, .eps = t.eps, .weight_decay = t.weight_decay};
+      if (t.muon_adam_lr > 0) options.adamw_rate = t.muon_adam_lr / t.lr;
+      options.format = format, options.seed = seed;
+      return std::make_unique<const optim::Muon>(options);
     },
 };
 

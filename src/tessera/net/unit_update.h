@@ -14,6 +14,10 @@
 // [Note: totals] An optimiser whose step size depends on sums over all parameters adds its part of them in update(). The
 // engine keeps what this rank has summed; the ranks exchange it at the next `norm`, with everything else that they agree
 // on there, and the updates after it have the step size that followed (StepControl::d).
+//
+// [Note: whole matrices] An optimiser may update tensors that are plan::ParamSpec::whole as matrices. For each slice of such a
+// tensor it writes a direction; the engine brings the directions of a tensor together on one rank (plan/whole_matrices.h),
+// which transforms the whole of it; its slices come back, and update() applies them.
 #include <array>
 
 #include "tessera/ops/tensor.h"
@@ -54,6 +58,8 @@ struct Slice {
   std::vector<void*> states = {};                       ///< in that order
   Cut cut = {};
   std::vector<float*> sums = {};  ///< of each round so far, as take_sums() left them
+  /// Of a tensor that is `whole`: the slice's part of the direction, in the plan's dtype of matrices (StateFormat::matrices).
+  void* direction = nullptr;
   Totals* totals = nullptr;       ///< where update() adds the slice's part; of an optimiser that has totals
 
   int64_t count() const { return end - begin; }
@@ -88,6 +94,14 @@ class UnitUpdate {
   /// Takes the sums over all ranks, slice.sums[round], into the tensor's `whole` states; may replace them by what later
   /// rounds and update() need.
   virtual void take_sums(const Slice& /*slice*/, const StepControl& /*control*/, int /*round*/) const {}
+
+  // [Note: whole matrices]
+  /// Writes slice.direction, and the states that it follows from.
+  virtual void direct(const Slice& /*slice*/, const StepControl& /*control*/) const {}
+  /// Transforms the whole tensor's direction in place. `matrix`: flat; `work`: bytes beside it, as many as
+  /// plan::transform_bytes() says.
+  virtual void transform(const plan::ParamSpec& /*param*/, const at::Tensor& /*matrix*/,
+                         const at::Tensor& /*work*/) const {}
 };
 
 }  // namespace tessera::net

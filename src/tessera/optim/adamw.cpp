@@ -1,6 +1,7 @@
 #include "tessera/optim/adamw.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/ranges.h"
@@ -15,6 +16,7 @@ void AdamW::update(const net::Slice& slice, const net::StepControl& control) con
   step.beta1 = options_.betas[0];
   step.beta2 = options_.betas[1];
   step.eps = options_.eps;
+  if (options_.early_eps) step.eps /= std::sqrt(1 - std::pow(options_.betas[1], static_cast<double>(control.step)));
   step.weight_decay = options_.weight_decay;
   step.grad_scale = control.scale;
   step.decay_last = options_.decay_last;

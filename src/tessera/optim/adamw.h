@@ -17,6 +17,8 @@ struct AdamWOptions {
   uint64_t seed = 0;  ///< key of stochastic rounding
   /// See ops::AdamWStep: reproduces differences of bitsandbytes' CUDA kernel from PyTorch, for comparisons.
   bool decay_last = false, keep_sign = false;
+  /// eps is added to the root of the second moment before its bias is corrected, as in HunyuanVideo-1.5's.
+  bool early_eps = false;
 };
 
 class AdamW final : public net::UnitUpdate {

@@ -39,6 +39,12 @@ class Averaged final : public net::UnitUpdate {
   void take_sums(const net::Slice& slice, const net::StepControl& control, int round) const override {
     inner_->take_sums(slice, control, round);
   }
+  void direct(const net::Slice& slice, const net::StepControl& control) const override {
+    inner_->direct(slice, control);
+  }
+  void transform(const plan::ParamSpec& param, const at::Tensor& matrix, const at::Tensor& work) const override {
+    inner_->transform(param, matrix, work);
+  }
 
  private:
   const std::unique_ptr<const net::UnitUpdate> inner_;

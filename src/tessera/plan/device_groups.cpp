@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/plan/optimizers.h"
+
 namespace tessera::plan {
 
 namespace {
@@ -54,6 +56,7 @@ std::vector<DeviceGroup> buffer_groups(const Plan& plan, const Buffer& buffer) {
   }
   if (buffer.shards == 1 && buffer.trainable) groups.push_back({"reduce_whole", plan.axes(buffer)});
   if (buffer.partitions > 1) groups.push_back({"gather_outer", plan.outer_axes(buffer)});
+  if (buffer.trainable && row(plan.states.optimizer).whole) groups.push_back({kMatrices, sum_axes(plan, buffer)});
   return groups;
 }
 

@@ -129,6 +129,9 @@ class Book {
         part(Part::parameters, Act::change, in_.slot);
         part(Part::gradients, in_.grad < 0 ? Act::use : Act::end, in_.grad);
         part(Part::states, Act::change, in_.scratch);
+        if (in_.work > 0)
+          add(Act::borrow, of_unit(Thing::scratch),
+              in_.lane == Lane::host ? Place{Memory::host, in_.host, in_.work} : arena(in_.target, in_.work));
         add(Act::make, of_unit(Thing::updated));
         break;
       case Op::gather_outer:

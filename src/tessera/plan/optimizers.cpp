@@ -39,6 +39,12 @@ constexpr OptimizerRow kOptimizers[] = {
      .second = true,
      .distance = true,
      .what = "Adam with a step size that it finds itself; train.lr = 1"},
+    {.optimizer = Optimizer::muon,
+     .name = "muon",
+     .first = true,
+     .second = true,
+     .whole = true,
+     .what = "orthogonal steps of whole matrices; AdamW for all else"},
 };
 
 constexpr auto kOptimizerNames = [] {
@@ -93,9 +99,10 @@ StatesOf states_of(StateFormat format, Factoring factoring) {
     std::vector<StateSpec> states;
     if (format.masters == Masters::split) states.push_back({std::string(kMasterLow), DType::i16, 1});
     if (has_first_moment(format)) add_moment(states, "exp_avg", format.moments, param.numel());
-    if (optimizer.second && factors.any())
+    const bool second = optimizer.second && !(optimizer.whole && param.whole);
+    if (second && factors.any())
       add_factors(states, "exp_avg_sq", factors);
-    else if (optimizer.second)
+    else if (second)
       add_moment(states, "exp_avg_sq", optimizer.factoring == Factoring::none ? format.moments : Moments::fp32,
                  param.numel());
     if (optimizer.residual && factors.any()) add_factors(states, "exp_avg_res", factors);

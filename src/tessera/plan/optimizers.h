@@ -41,6 +41,9 @@ struct OptimizerRow {
   bool distance = false;
   /// Rounds of sums over whole tensors that an update needs; 0: every element is updated on its own.
   int rounds = 0;
+  /// Parameters that are ParamSpec::whole are updated as whole matrices and have no second moment (Muon); the others are
+  /// updated element by element.
+  bool whole = false;
   std::string_view what;  ///< one line for help
 };
 std::span<const OptimizerRow> optimizers();
@@ -56,8 +59,9 @@ Optimizer optimizer_of(std::string_view text, std::string_view where);
 StatesOf states_of(StateFormat format, Factoring factoring);
 int64_t sums(Optimizer optimizer, Factoring factoring, const ParamSpec& param, int round);
 
-/// Communicators of these sums, of updates on the compute lane and on the host lane.
+/// Communicators of these sums, of updates on the compute lane and on the host lane; and of whole matrices.
 inline constexpr const char *kSums = "sums", *kHostSums = "host_sums";
+inline constexpr const char *kMatrices = "matrices", *kHostMatrices = "host_matrices";
 /// The axes over which the sums of a buffer's tensors are taken: those whose ranks update different elements of them.
 std::vector<Axis> sum_axes(const Plan& plan, const Buffer& buffer);
 /// Values that a round sums for all tensors of a buffer.

@@ -39,6 +39,24 @@ constexpr Row<Plan> kFirstMoment = {
       return row(plan.states.optimizer).first_if_asked ? "" : "the optimizer decides it";
     }};
 
+bool of_matrices(const Plan& plan) { return row(plan.states.optimizer).whole; }
+std::string_view no_matrices(const Plan& plan) {
+  return of_matrices(plan) ? "" : "the optimizer updates no whole matrices";
+}
+
+constexpr Row<Plan> kMatrixDtype = {
+    "matrix_dtype",
+    [](Plan& plan, const TomlValue& value) {
+      read_enum(plan.states.matrices, value.text(), value.where());
+      if (size_of(plan.states.matrices) < 2 || plan.states.matrices == DType::f16)
+        value.fail("matrices are iterated in fp32 or bf16", "write \"bf16\"");
+    },
+    [](const Plan& plan) { return in_quotes(name(plan.states.matrices)); }, of_matrices, no_matrices};
+
+constexpr Row<Plan> kIterations = {
+    "matrix_iterations", [](Plan& plan, const TomlValue& value) { plan.states.iterations = value.integer(1); },
+    [](const Plan& plan) { return std::to_string(plan.states.iterations); }, of_matrices, no_matrices};
+
 constexpr Row<Plan> kRows[] = {
     count<Plan, 1, &Plan::global_batch>("global_batch", always),
     count<Plan, 1, &Plan::micro_batch>("micro_batch", always),
@@ -49,6 +67,8 @@ constexpr Row<Plan> kRows[] = {
     enum_row<Plan, &Plan::states, &StateFormat::optimizer>("optimizer"),
     kEma,
     kFirstMoment,
+    kMatrixDtype,
+    kIterations,
     kParamDtype,
     enum_row<Plan, &Plan::compute>("compute_dtype", always),
     enum_row<Plan, &Plan::attention>("attention"),

@@ -84,9 +84,12 @@ struct Instruction {
   /// arena offset of the receive buffer (reduce, and reduce_outer with two_level), of the parameter shard (gather), of
   /// the states (update)
   int64_t scratch = -1;
-  /// arena offset of a gradient shard that is offloaded or stored in bf16 (reduce, reduce_outer, norm)
+  /// arena offset of a gradient shard that is offloaded or stored in bf16 (reduce, reduce_outer, norm), of the memory for
+  /// whole matrices (update)
   int64_t target = -1;
-  int64_t host = -1;  ///< host arena offset (stash, fetch)
+  int64_t host = -1;  ///< host arena offset (stash, fetch; of the memory for whole matrices, update on the host lane)
+  int64_t work = 0;   ///< bytes of memory for whole matrices (update)
+  int64_t flops = 0;  ///< of this rank's whole matrices (update)
   Part part = Part::none;
   bool add = false;  ///< the gradient is added to the one already there (backward, idle, reduce)
   Waits wait;        ///< dependencies: indices into the same list
@@ -122,6 +125,8 @@ bool touches_activations(const Instruction& in);
 /// Whether the instruction is one of another lane and its device memory is taken where it stands in the list.
 bool takes_memory(const Instruction& in);
 
+/// The kind of the messages of an update that sends whole matrices to their ranks and back; members send different bytes.
+inline constexpr const char* kAllToAll = "all_to_all";
 /// Whether the instruction's collectives carry token shares, so that members of a group may send different bytes.
 inline bool carries_tokens(Op op) {
   return op == Op::forward || op == Op::recompute || op == Op::backward || op == Op::finish;

@@ -29,6 +29,7 @@ static_assert(kOps.size() == static_cast<size_t>(Op::gather_outer) + 1 &&
 /// Numbers read from files are bounded so that sums and products in the checks cannot overflow: 256 TiB, 2^30.
 constexpr int64_t kMost = int64_t{1} << 48;
 constexpr int64_t kMostSmall = int64_t{1} << 30;
+constexpr int64_t kMostFlops = int64_t{1} << 60;
 
 /// Builds one line. Fields are written in the order of the calls, so equal instructions give equal bytes.
 class Writer {
@@ -87,6 +88,8 @@ Writer fields(const Instruction& in, std::string_view phase, int rank, int64_t s
   if (in.scratch >= 0) out.key("scratch").number(in.scratch);
   if (in.target >= 0) out.key("target").number(in.target);
   if (in.host >= 0) out.key("host").number(in.host);
+  if (in.work > 0) out.key("work").number(in.work);
+  if (in.flops > 0) out.key("flops").number(in.flops);
   if (in.part != Part::none) out.key("part").string(name(in.part));
   if (in.add) out.key("add").raw("true");
   out.key("wait").raw(joined(in.wait, base)).key("comm").raw(collectives(in.comm, in.group));
@@ -198,6 +201,8 @@ Line parse_line(std::string_view text) {
   line.in.scratch = in.optional("scratch");
   line.in.target = in.optional("target");
   line.in.host = in.optional("host");
+  line.in.work = in.has("work") ? in.integer("work") : 0;
+  line.in.flops = in.has("flops") ? in.integer("flops", kMostFlops) : 0;
   if (in.has("part")) line.in.part = static_cast<Part>(in.choice("part", kParts));
   line.in.add = in.flag("add");
   const std::vector<int> waits = in.integers("wait");
@@ -237,13 +242,13 @@ uint64_t schedule_hash(const Schedule& schedule) {
 
 namespace {
 
-/// A collective without what differs between members: a message has a sender and a receiver, and token shares differ in
-/// bytes.
+/// A collective without what differs between members: a message has a sender and a receiver, and token shares and parts of
+/// matrices differ in bytes.
 std::string shared_view(const Instruction& in, const Comm& c) {
   const bool message = c.kind == "send" || c.kind == "recv";
   if (message) return "message " + in.name;
   const std::string act = std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name) + ", " + c.kind;
-  return c.kind == "broadcast" || carries_tokens(in.op) ? act : act + " of " + std::to_string(c.bytes) + " bytes";
+  return c.kind == "broadcast" || c.kind == kAllToAll || carries_tokens(in.op) ? act : act + " of " + std::to_string(c.bytes) + " bytes";
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ int64_t master_bytes(Masters masters) { return masters == Masters::fp32 ? 4 : 2;
 
 double bytes_per_parameter(StateFormat format) {
   ParamSpec large;
-  large.shape = {kLeastQuantised, kLeastQuantised};
+  large.shape = {kLeastQuantised, kLeastQuantised}, large.whole = true;
   double bytes = 0;
   for (const StateSpec& state : states_of(format)(large))
     bytes += static_cast<double>(state.values(0, large.numel()) * size_of(state.type));

@@ -27,7 +27,7 @@ enum class Moments { fp32, bf16, int8 };
 inline constexpr int64_t kLeastQuantised = 4096;
 
 /// The optimisers; optimizers.h has a row for each.
-enum class Optimizer { adamw, lion, adafactor, came, prodigy };
+enum class Optimizer { adamw, lion, adafactor, came, prodigy, muon };
 
 std::string_view name(Masters masters);
 std::string_view name(Moments moments);
@@ -42,6 +42,10 @@ struct StateFormat {
   bool ema = false;  ///< an fp32 average of the weights beside the optimiser's states
   /// A first moment, of optimisers that have one on request (OptimizerRow::first_if_asked).
   bool first_moment = false;
+  /// Of optimisers that update whole matrices (OptimizerRow::whole): the dtype in which these are sent and iterated, f32 or
+  /// bf16, and the number of iterations.
+  DType matrices = DType::bf16;
+  int64_t iterations = 5;
   bool operator==(const StateFormat&) const = default;
 };
 

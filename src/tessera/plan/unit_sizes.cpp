@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
+#include "tessera/plan/optimizers.h"
 
 namespace tessera::plan {
 
@@ -10,7 +11,8 @@ namespace {
 
 /// Whether both are laid out alike: their names differ.
 bool same_parameter(const ParamSpec& a, const ParamSpec& b) {
-  return a.shape == b.shape && a.trainable == b.trainable && a.split == b.split && a.stored == b.stored;
+  return a.shape == b.shape && a.trainable == b.trainable && a.split == b.split && a.stored == b.stored &&
+         a.whole == b.whole;
 }
 
 }  // namespace
@@ -33,7 +35,9 @@ UnitSizes::UnitSizes(const ModelSpec& model, const Plan& plan, int rank) {
     if (found != known_.end()) continue;
     UnitLayout layout = plan.layout(unit, u);
     const int64_t bytes = state_layout(unit, layout, plan.held(layout, rank), states).bytes;
-    known_.push_back({u, std::move(layout), bytes});
+    std::vector<MatrixParts> matrices;
+    if (row(plan.states.optimizer).whole) matrices = matrix_parts(plan, unit, layout, rank);
+    known_.push_back({u, std::move(layout), bytes, std::move(matrices)});
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/plan/plan.h"
+#include "tessera/plan/whole_matrices.h"
 
 namespace tessera::plan {
 
@@ -15,12 +16,15 @@ class UnitSizes {
   UnitSizes(const ModelSpec& model, const Plan& plan, int rank);
   const UnitLayout& layout(int unit) const { return known_[of_[static_cast<size_t>(unit)]].layout; }
   int64_t state_bytes(int unit) const { return known_[of_[static_cast<size_t>(unit)]].state_bytes; }
+  /// By buffer; empty for optimisers that update no whole matrices.
+  const std::vector<MatrixParts>& matrices(int unit) const { return known_[of_[static_cast<size_t>(unit)]].matrices; }
 
  private:
   struct Known {
     int unit;  ///< the first that has them
     UnitLayout layout;
     int64_t state_bytes;
+    std::vector<MatrixParts> matrices;
   };
   std::vector<Known> known_;
   std::vector<size_t> of_;  ///< by unit

@@ -40,6 +40,8 @@ struct ParamSpec {
   bool whole_input = false;
   /// its exact gradient is zero (AdamW turns the rounding error into +-lr): excluded from comparisons
   bool zero_gradient = false;
+  /// its update needs the whole tensor at once, as a matrix (whole_matrices.h): of optimisers that have such updates
+  bool whole = false;
   int64_t numel() const;
 };
 

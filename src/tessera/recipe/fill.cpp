@@ -208,7 +208,8 @@ void resolve_optimiser(Recipe& r) {
                                      {plan::Optimizer::lion, "0.9,0.99", ""},
                                      {plan::Optimizer::adafactor, "", "1e-30,1e-3"},
                                      {plan::Optimizer::came, "0.9,0.999,0.9999", "1e-30,1e-16"},
-                                     {plan::Optimizer::prodigy, "0.9,0.999", ""}};
+                                     {plan::Optimizer::prodigy, "0.9,0.999", ""},
+                                     {plan::Optimizer::muon, "0.9,0.95", ""}};
   std::string name = r.values.at("train.optimizer");
   if (name.ends_with("8bit")) {
     name = name == "adam8bit" ? "adamw" : name.substr(0, name.size() - 4);
@@ -226,6 +227,12 @@ void resolve_optimiser(Recipe& r) {
     if (numbers.optimizer != r.plan.states.optimizer) continue;
     resolve_numbers(r, "train.betas", r.train.betas, numbers.betas);
     resolve_numbers(r, "train.factored_eps", r.train.factored_eps, numbers.eps);
+  }
+  if (!plan::row(r.plan.states.optimizer).whole) {  // not the optimiser's
+    r.plan.states.matrices = plan::StateFormat{}.matrices, r.plan.states.iterations = plan::StateFormat{}.iterations;
+  } else if (r.train.muon_adam_lr > 0 && r.train.lr == 0) {
+    throw UserError(Exit::usage, "recipe", "train.muon_adam_lr with train.lr = 0, whose schedule it follows",
+                    "set train.lr, or freeze the matrices by train.freeze");
   }
   r.plan.states.ema = r.train.ema > 0 || is_schedule_free(r);
   r.plan.states.first_moment = plan::row(r.plan.states.optimizer).first_if_asked && r.train.factored_beta1 > 0;
@@ -428,6 +435,7 @@ void resolve(Recipe& r) {
   r.data.captions.fps = r.data.fps;
   resolve_buckets(r);
   r.train.lr *= scale_of(r.values).factor;
+  r.train.muon_adam_lr *= scale_of(r.values).factor;
   r.lr_schedule.lr = r.train.lr;
   r.lr_schedule.total_steps = r.run.steps;
   if (r.lora.dora && r.lora.dropout > 0)

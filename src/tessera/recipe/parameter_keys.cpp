@@ -65,6 +65,7 @@ ParameterKeys parameter_keys(const Recipe& recipe) {
   const auto list = [&](const char* key) { return split_list(recipe.values.at(key)); };
   ParameterKeys keys;
   if (!recipe.lora.on) keys.only = list("train.only"), keys.freeze = list("train.freeze");
+  keys.matrices = list("train.muon_hidden_layers"), keys.elementwise = list("train.muon_adam_layers");
   const plan::OptimizerRow& row = plan::row(recipe.plan.states.optimizer);
   const bool own_rate = row.distance || (row.optimizer == plan::Optimizer::adafactor && recipe.train.relative_step);
   for (const std::string& text : list(kKey)) {

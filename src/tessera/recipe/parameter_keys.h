@@ -19,6 +19,9 @@ struct ParameterGroup {
 struct ParameterKeys {
   std::vector<std::string> only, freeze;  ///< patterns; empty: all parameters, none
   std::vector<ParameterGroup> groups;     ///< the first that matches holds
+  /// Of tensors of two dimensions or more, those that are updated as matrices, empty: those of the blocks; and those that
+  /// AdamW updates all the same. Of optimisers that update matrices (plan::OptimizerRow::whole).
+  std::vector<std::string> matrices, elementwise;
   bool choose() const { return !only.empty() || !freeze.empty(); }
 };
 

@@ -38,6 +38,8 @@ bool has_eps(const Facts& f) {  // Adam's
 const Needs kOfProdigy = {[](const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).distance; },
                           "it belongs to train.optimizer = \"prodigy\""};
 const Needs kOfAdafactor = {is_adafactor, "it belongs to train.optimizer = \"adafactor\""};
+const Needs kOfMuon = {[](const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).whole; },
+                       "it belongs to train.optimizer = \"muon\""};
 bool has_betas(const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).first; }
 const Needs kOfAverage = {[](const Facts& f) { return f.recipe.train.ema > 0; }, "it belongs to train.ema"};
 
@@ -55,6 +57,14 @@ void read_loss_scale(Recipe& recipe, const Given& given) {
   if (!(scale > 0))
     throw UserError(Exit::usage, "recipe", given.key + " = " + given.text + ": expected auto or a number over 0");
 }
+
+void read_ns_steps(Recipe& recipe, const Given& given) { read_value(recipe.plan.states.iterations, given); }
+
+void read_ns_dtype(Recipe& recipe, const Given& given) {
+  recipe.plan.states.matrices = given.text == "fp32" ? DType::f32 : DType::bf16;
+}
+
+void read_adjust_lr(Recipe& recipe, const Given& given) { recipe.train.scale_original = given.text == "original"; }
 
 void read_growth_rate(Recipe& recipe, const Given& given) {
   double& rate = recipe.train.growth_rate;
@@ -259,7 +269,7 @@ std::vector<Setting> train_settings() {
       {"train.betas",
        Kind::list,
        "",
-       "betas of the optimiser's moments; empty: 0.9, 0.999 (adamw, prodigy), 0.9, 0.99 (lion), 0.9, 0.999, 0.9999 (came)",
+       "betas of the optimiser's moments; empty: 0.9, 0.999 (adamw, prodigy), 0.9, 0.99 (lion), 0.9, 0.999, 0.9999 (came), 0.9, 0.95 (muon, of what AdamW updates)",
        nullptr,
        {.range = {.least = 0, .most = 1, .below = true},
         .needs = {{has_betas, "Adafactor's first moment has train.factored_beta1, and its second a rate of its own"}},
@@ -267,10 +277,10 @@ std::vector<Setting> train_settings() {
       {"train.eps",
        Kind::number,
        "1e-8",
-       "AdamW's and Prodigy's epsilon",
+       "epsilon of AdamW, Prodigy and what AdamW updates beside Muon",
        train<&Recipe::Train::eps>,
        {.range = above(0),
-        .needs = {{has_eps, "it belongs to train.optimizer = \"adamw\" or \"prodigy\""}},
+        .needs = {{has_eps, "it belongs to train.optimizer = \"adamw\", \"prodigy\" or \"muon\""}},
         .in_stages = true}},
       {"train.factored_eps",
        Kind::list,
@@ -343,6 +353,54 @@ std::vector<Setting> train_settings() {
        "prodigy: leave the learning rate out of the denominator of its estimate, for runs with a warm-up",
        train<&Recipe::Train::safeguard_warmup>,
        {.choices = "true|false", .needs = {kOfProdigy}}},
+      {"train.momentum",
+       Kind::number,
+       "0.95",
+       "muon: decay of the momentum of matrices",
+       train<&Recipe::Train::momentum>,
+       {.range = {.least = 0, .most = 1, .below = true}, .needs = {kOfMuon}, .in_stages = true}},
+      {"train.nesterov",
+       Kind::choice,
+       "true",
+       "muon: a step looks ahead by the momentum once more",
+       train<&Recipe::Train::nesterov>,
+       {.choices = "true|false", .needs = {kOfMuon}, .in_stages = true}},
+      {"train.ns_steps",
+       Kind::integer,
+       "5",
+       "muon: Newton-Schulz iterations that make a matrix orthogonal",
+       read_ns_steps,
+       {.range = {.least = 1, .most = 100}, .needs = {kOfMuon}}},
+      {"train.ns_dtype",
+       Kind::choice,
+       "bf16",
+       "muon: in which matrices are sent to the rank that iterates them, iterated and sent back",
+       read_ns_dtype,
+       {.choices = "bf16|fp32", .needs = {kOfMuon}}},
+      {"train.adjust_lr_fn",
+       Kind::choice,
+       "match_rms_adamw",
+       "muon: what a matrix's step is times the rate; match_rms_adamw: 0.2 sqrt(max(rows, columns)), as large as AdamW's; original: sqrt(max(1, rows / columns)), which wants rates near 0.02",
+       read_adjust_lr,
+       {.choices = "match_rms_adamw|original", .needs = {kOfMuon}, .in_stages = true}},
+      {"train.muon_hidden_layers",
+       Kind::list,
+       "",
+       "muon: matrices among the tensors of two dimensions or more, by patterns as in train.only; AdamW updates all else; empty: those of the blocks, without modulation tables and the first and last layers; *: all",
+       nullptr,
+       {.needs = {kOfMuon}}},
+      {"train.muon_adam_layers",
+       Kind::list,
+       "",
+       "muon: tensors among these that AdamW updates all the same, by patterns",
+       nullptr,
+       {.needs = {kOfMuon}}},
+      {"train.muon_adam_lr",
+       Kind::number,
+       "0",
+       "muon: learning rate of what AdamW updates, with the schedule and the scale of train.lr; 0: train.lr",
+       train<&Recipe::Train::muon_adam_lr>,
+       {.range = at_least(0), .needs = {kOfMuon}, .in_stages = true}},
       {"train.weight_decay",
        Kind::number,
        "0.01",

@@ -149,7 +149,7 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
     if (split_list(recipe.values.at(key)) != split_list(usual)) facts[key] = recipe.values.at(key);
   if (recipe::is_schedule_free(recipe))
     facts["train.optimizer"] = recipe.values.at("train.optimizer");  // AdamW's states mean others
-  for (const char* key : {"train.only", "train.freeze"})
+  for (const char* key : {"train.only", "train.freeze", "train.muon_hidden_layers", "train.muon_adam_layers"})
     if (!recipe.values.at(key).empty()) facts[key] = recipe.values.at(key);
   if (recipe.diffusion.pooled_dropout > 0)
     facts["diffusion.pooled_dropout"] = number_text(recipe.diffusion.pooled_dropout);

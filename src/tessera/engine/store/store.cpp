@@ -12,6 +12,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       tp_(plan.mesh[Axis::tp]),
       tp_rank_(plan.mesh.coordinate(rank, Axis::tp)),
       masters_(plan.states.masters),
+      matrices_(plan.states.matrices),
       gathered_(plan.gathered()),
       slots_(plan.slots()),
       grad_type_(scalar_type(plan.grad)),

@@ -19,6 +19,7 @@
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/unit_spec.h"
+#include "tessera/plan/whole_matrices.h"
 
 namespace tessera::engine {
 
@@ -171,10 +172,19 @@ class Store {
   /// Adds the values of all ranks that update other elements of a buffer's tensors, in place ([Note: sums over
   /// tensors]).
   using SumOver = std::function<void(int buffer, std::vector<float>& values)>;
+  /// Sends out[i] to member i of the ranks that update parts of a buffer's matrices, and receives in[i] from it.
+  using Exchange =
+      std::function<void(int buffer, const std::vector<Tensor>& out, const std::vector<Tensor>& in)>;
+  /// What an update of whole matrices needs ([Note: whole matrices]).
+  struct Whole {
+    const std::vector<plan::MatrixParts>* parts;  ///< by buffer of the unit; null: none
+    Tensor work;                                            ///< bytes, plan::work_bytes() of all buffers at least
+    Exchange exchange;                                      ///< null: no other rank has a part
+  };
   /// One optimiser step of the unit's shard, on this thread or on all of `workers`, with the same bits. Null `sum`: no
   /// other rank has a part.
   void update(int unit, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
-              Workers* workers = nullptr, const SumOver& sum = {});
+              Workers* workers = nullptr, const SumOver& sum = {}, const Whole& whole = {});
   /// What the updates since the last call summed of the elements that this rank counts ([Note: totals]). Their
   /// instructions are done.
   net::Totals take_totals();
@@ -281,6 +291,7 @@ class Store {
   const Mesh mesh_;
   const int rank_, tp_, tp_rank_;
   plan::Masters masters_;
+  const DType matrices_;  // in which an update has whole ones
   const DType gathered_, slots_;
   const at::ScalarType grad_type_;  // of stored gradients
   at::Device device_;

@@ -16,11 +16,17 @@ namespace {
 constexpr int64_t kUpdateChunk = 1 << 16;
 static_assert(kUpdateChunk % plan::kFlatAlign == 0);
 
+/// Bytes of elements of a slice.
+struct ElementBytes {
+  int64_t master = 4, direction = 0;
+};
+
 /// Elements [from, from + kUpdateChunk) of a slice, counted from its start.
-net::Slice chunk_of(net::Slice slice, int64_t from, int64_t master_bytes) {
+net::Slice chunk_of(net::Slice slice, int64_t from, ElementBytes bytes) {
   slice.end = std::min(slice.end, slice.begin + from + kUpdateChunk);
   slice.begin += from;
-  slice.param = static_cast<uint8_t*>(slice.param) + from * master_bytes;
+  slice.param = static_cast<uint8_t*>(slice.param) + from * bytes.master;
+  if (slice.direction) slice.direction = static_cast<uint8_t*>(slice.direction) + from * bytes.direction;
   if (slice.grad) slice.grad += from;
   if (slice.half_grad) slice.half_grad += from;
   for (size_t s = 0; s < slice.states.size(); ++s) {
@@ -60,11 +66,95 @@ class HostSlice {
   std::vector<ops::HostBytes> written_, read_;
 };
 
+/// The directions of a buffer's matrices in the memory of their update ([Note: whole matrices]).
+class WholeMatrices {
+ public:
+  WholeMatrices(const plan::UnitSpec& unit, const plan::MatrixParts& parts, DType type, const Tensor& work)
+      : unit_(unit), parts_(parts), type_(type), at_(plan::matrix_work(unit, parts, type)), work_(work) {
+    check_internal(work.defined() && static_cast<int64_t>(work.nbytes()) >= at_.bytes, "engine.store",
+                   "the matrices of " + unit.name + " take " + std::to_string(at_.bytes) + " bytes, the schedule has " +
+                       std::to_string(work.defined() ? work.nbytes() : 0));
+  }
+
+  bool on_device() const { return ops::on_device(work_); }
+  /// The direction of this rank's i-th piece.
+  void* own(size_t i) const { return static_cast<uint8_t*>(ops::address(work_)) + at_.own.at(i); }
+  /// All of a parameter; undefined if it is another member's.
+  Tensor whole(int param) const {
+    const auto p = static_cast<size_t>(param);
+    return at_.whole[p] < 0 ? Tensor() : values(at_.whole[p], unit_.params[p].numel());
+  }
+  Tensor beside() const { return work_.narrow(0, at_.transform, work_.numel() - at_.transform); }
+
+  /// This rank's pieces by the member that has the whole; what it sends that does not stay here.
+  std::vector<Tensor> to_members() const { return messages(at_.to, true); }
+  /// The pieces of other members whose whole is here.
+  std::vector<Tensor> from_members() const { return messages(at_.from, false); }
+
+  void assemble() const { each_piece(true); }
+  void take_apart() const { each_piece(false); }
+
+ private:
+  Tensor values(int64_t at, int64_t count) const {
+    return work_.narrow(0, at, count * size_of(type_)).view(scalar_type(type_));
+  }
+
+  std::vector<Tensor> messages(const std::vector<int64_t>& at, bool own) const {
+    std::vector<Tensor> all;
+    for (int m = 0; m < parts_.members; ++m)
+      all.push_back(values(at[static_cast<size_t>(m)],
+                           m == parts_.index ? 0 : own ? parts_.elements(parts_.index, m) : parts_.elements(m, parts_.index)));
+    return all;
+  }
+
+  /// Copies the pieces of this rank's matrices to their places in them, or back.
+  void each_piece(bool into) const {
+    if (parts_.members == 1) return;  // its part is the whole
+    for (int m = 0; m < parts_.members; ++m) {
+      int64_t next = at_.from[static_cast<size_t>(m)];
+      const auto& pieces = parts_.pieces[static_cast<size_t>(m)];
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        if (parts_.owner[static_cast<size_t>(pieces[i].param)] != parts_.index) continue;
+        const int64_t from = m == parts_.index ? at_.own[i] : next;
+        next += pieces[i].count() * size_of(type_);
+        copy(pieces[i], values(from, pieces[i].count()), into);
+      }
+    }
+  }
+
+  /// A piece lies in runs of `width` in the whole, the first and the last of which it may have a part of.
+  void copy(const plan::MatrixParts::Piece& piece, const Tensor& flat, bool into) const {
+    const Tensor all = whole(piece.param);
+    const auto between = [into](const Tensor& there, const Tensor& here) {
+      into ? there.copy_(here) : here.copy_(there);
+    };
+    for (int64_t e = piece.begin; e < piece.end;) {
+      const int64_t row = e / piece.width, inside = e % piece.width;
+      const int64_t rows = inside == 0 ? (piece.end - e) / piece.width : 0;
+      const int64_t count = rows > 0 ? rows * piece.width : std::min(piece.end - e, piece.width - inside);
+      const Tensor here = flat.narrow(0, e - piece.begin, count);
+      const int64_t first = row * piece.inner + piece.first + inside;
+      if (rows > 0)
+        between(all.as_strided({rows, piece.width}, {piece.inner, 1}, all.storage_offset() + first),
+                here.view({rows, piece.width}));
+      else
+        between(all.narrow(0, first, count), here);
+      e += count;
+    }
+  }
+
+  const plan::UnitSpec& unit_;
+  const plan::MatrixParts& parts_;
+  const DType type_;
+  const plan::MatrixWork at_;
+  const Tensor work_;
+};
+
 /// Slices that a step updates, and the sums over their tensors. Gradients of 16 bits are widened a chunk at a time.
 class SliceUpdates {
  public:
-  SliceUpdates(const net::UnitUpdate& update, const net::StepControl& control, int64_t master_bytes, Workers* workers)
-      : update_(update), control_(control), master_bytes_(master_bytes), workers_(workers) {}
+  SliceUpdates(const net::UnitUpdate& update, const net::StepControl& control, ElementBytes bytes, Workers* workers)
+      : update_(update), control_(control), bytes_(bytes), workers_(workers) {}
 
   /// `counted`: this rank counts the slice's elements in totals.
   void add(const net::Slice& slice, int buffer, bool counted) { slices_.push_back({slice, buffer, counted}); }
@@ -89,6 +179,41 @@ class SliceUpdates {
     });
   }
 
+  /// The update of a buffer's matrices, whose slices are done then ([Note: whole matrices]).
+  void run_whole(int buffer, const plan::UnitSpec& unit, const plan::MatrixParts& parts, const Store::Whole& whole) {
+    const DType type = bytes_.direction == size_of(DType::f32) ? DType::f32 : DType::bf16;
+    WholeMatrices matrices(unit, parts, type, whole.work);
+    const auto first = std::ranges::stable_partition(
+        slices_, [&](const Updated& u) { return u.buffer != buffer || !u.slice.spec->whole; });
+    std::vector<net::Slice> own;
+    for (const Updated& updated : first) own.push_back(updated.slice);
+    slices_.erase(first.begin(), first.end());
+    const auto each_of_own = [&](bool keeps, const auto& act) {
+      std::vector<ops::HostBytes> seen;  // directions as the host has them, of slices that it updates for the device
+      for (size_t i = 0; i < own.size(); ++i)
+        own[i].direction = seen.emplace_back(matrices.own(i), own[i].count() * bytes_.direction,
+                                             matrices.on_device() && !own[i].on_device).data();
+      std::vector<net::Slice> chunks;
+      for (const net::Slice& slice : own)
+        if (slice.on_device)
+          act(slice);
+        else
+          for (int64_t from = 0; from < slice.count(); from += kUpdateChunk)
+            chunks.push_back(chunk_of(slice, from, bytes_));
+      each(static_cast<int64_t>(chunks.size()), [&](size_t i) { widened(chunks[i], act); });
+      for (size_t i = 0; keeps && i < seen.size(); ++i) seen[i].keep();
+    };
+    each_of_own(true, [&](const net::Slice& slice) { update_.direct(slice, control_); });
+    if (parts.members > 1) whole.exchange(buffer, matrices.to_members(), matrices.from_members());
+    matrices.assemble();
+    for (size_t p = 0; p < unit.params.size(); ++p)
+      if (const Tensor matrix = matrices.whole(static_cast<int>(p)); matrix.defined())
+        update_.transform(unit.params[p], matrix, matrices.beside());
+    matrices.take_apart();
+    if (parts.members > 1) whole.exchange(buffer, matrices.from_members(), matrices.to_members());
+    each_of_own(false, [&](const net::Slice& slice) { update_.update(slice, control_); });
+  }
+
   /// The update itself.
   void run() {
     if (update_.rounds() > 0)  // their sums are taken a tensor at a time too
@@ -103,7 +228,7 @@ class SliceUpdates {
         continue;
       }
       for (int64_t from = 0; from < slice.count(); from += kUpdateChunk)
-        chunks.push_back(chunk_of(slice, from, master_bytes_));
+        chunks.push_back(chunk_of(slice, from, bytes_));
     }
     const auto one = [&](int i) {
       widened(chunks[static_cast<size_t>(i)], [&](const net::Slice& c) { update_.update(c, control_); });
@@ -127,7 +252,7 @@ class SliceUpdates {
     std::vector<bool> counted;
     for (const Updated& updated : slices_)
       for (int64_t from = 0; from < updated.slice.count(); from += kUpdateChunk) {
-        chunks.push_back(chunk_of(updated.slice, from, master_bytes_));
+        chunks.push_back(chunk_of(updated.slice, from, bytes_));
         counted.push_back(updated.counted);
       }
     std::vector<net::Totals> parts(chunks.size(), net::Totals{});
@@ -155,7 +280,7 @@ class SliceUpdates {
   template <class Each>
   void each_chunk(const net::Slice& slice, const Each& each) const {
     for (int64_t from = 0; from < slice.count(); from += kUpdateChunk)
-      widened(chunk_of(slice, from, master_bytes_), each);
+      widened(chunk_of(slice, from, bytes_), each);
   }
 
   template <class Each>
@@ -170,7 +295,7 @@ class SliceUpdates {
 
   const net::UnitUpdate& update_;
   const net::StepControl& control_;
-  const int64_t master_bytes_;
+  const ElementBytes bytes_;
   Workers* workers_;
   std::vector<Updated> slices_;
   net::Totals totals_ = {};
@@ -179,7 +304,7 @@ class SliceUpdates {
 }  // namespace
 
 void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
-                   Workers* workers, const SumOver& sum) {
+                   Workers* workers, const SumOver& sum, const Whole& whole) {
   Unit& unit = units_[u];
   const int64_t master_bytes = plan::master_bytes(masters_);
   const bool halves = grad_type_ != at::kFloat && staged.as_stored;
@@ -187,10 +312,10 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
                         : staged.grad >= 0
                             ? arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_)
                             : unit.grad;
-  for (const Tensor& used : {unit.param, unit.buffer, unit.grad})
+  for (const Tensor& used : {unit.param, unit.buffer, unit.grad, whole.work})
     if (workers && used.defined())
       device::host_uses(used.const_data_ptr(), static_cast<int64_t>(used.nbytes()), /*writes=*/true);
-  SliceUpdates updates(update, control, master_bytes, workers);
+  SliceUpdates updates(update, control, {master_bytes, size_of(matrices_)}, workers);
   std::vector<HostSlice> copies;
   std::vector<const plan::StateLayout::Range*> ranges;
   for (const auto& range : unit.states.ranges) {
@@ -217,6 +342,9 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
     for (const auto* range : ranges) at.push_back(place[range->param]);
     updates.round(round, sums[round], at, sum);
   }
+  for (size_t b = 0; whole.parts && b < whole.parts->size(); ++b)
+    if (const plan::MatrixParts& parts = (*whole.parts)[b]; !parts.empty())
+      updates.run_whole(static_cast<int>(b), unit.spec, parts, whole);
   updates.run();
   for (size_t t = 0; t < unit.totals.size(); ++t) unit.totals[t] += updates.totals()[t];
   for (const HostSlice& copy : copies) copy.keep();

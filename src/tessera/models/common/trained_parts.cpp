@@ -169,6 +169,37 @@ void check_groups(net::Denoiser& model, const std::vector<std::string>& patterns
   });
 }
 
+TrainedCount choose_matrices(net::Denoiser& model, const std::vector<std::string>& matrices,
+                             const std::vector<std::string>& elementwise) {
+  Patterns chosen(model, "train.muon_hidden_layers", matrices), left(model, "train.muon_adam_layers", elementwise);
+  TrainedCount count;
+  std::map<std::string, std::vector<std::string>> forms;
+  const std::string first = model.units().front()->spec().name, last = model.units().back()->spec().name;
+  for (auto& unit : model.adaptable_units()) {
+    plan::UnitSpec spec = unit->spec();
+    const bool hidden = spec.name != first && spec.name != last;
+    std::string form;
+    for (plan::ParamSpec& param : spec.params) {
+      if (param.trainable) {
+        const bool meets = chosen.first(param.name) >= 0, leaves = left.first(param.name) >= 0;
+        const bool asked = matrices.empty() ? hidden && param.shape.front() > 1 : meets;
+        param.whole = param.shape.size() > 1 && asked && !leaves;
+        count.all += param.numel();
+        if (param.whole) count.trained += param.numel();
+      }
+      form += param.whole ? 'w' : 'e';
+    }
+    spec.kind = kind_of(spec.kind, form, forms[spec.kind]);
+    unit = std::make_unique<ChosenUnit>(std::move(unit), std::move(spec));
+  }
+  chosen.check("train.only, train.freeze or a LoRA leave it out");
+  left.check("train.only, train.freeze or a LoRA leave it out");
+  if (count.trained == 0)
+    throw UserError(Exit::usage, "train.muon_hidden_layers", "nothing that is trained is a matrix",
+                    "name tensors of two dimensions or more, or use train.optimizer = \"adamw\"");
+  return count;
+}
+
 std::string kind_of(const std::string& kind, const std::string& form, std::vector<std::string>& known) {
   const auto found = std::find(known.begin(), known.end(), form);
   const auto index = found - known.begin();

@@ -33,6 +33,12 @@ std::map<std::string, int> parameter_groups(const net::Denoiser& model, const st
 /// Freezes those of the patterns for which `frozen` is true. Throws as above.
 void check_groups(net::Denoiser& model, const std::vector<std::string>& patterns, const std::vector<bool>& frozen);
 
+/// Marks the trained tensors that are updated as whole matrices (plan::ParamSpec::whole): of those with two dimensions or
+/// more the ones that meet `matrices`, or, where that is empty, those of units between the first and the last whose
+/// leading size is not 1; without those that meet `elementwise`. Throws as above. Counts what is marked of what is trained.
+TrainedCount choose_matrices(net::Denoiser& model, const std::vector<std::string>& matrices,
+                             const std::vector<std::string>& elementwise);
+
 /// The kind of a unit that was of `kind` and differs from others of it in `form`, which is one of those in `known` or is
 /// added to them: units of one kind have equal costs.
 std::string kind_of(const std::string& kind, const std::string& form, std::vector<std::string>& known);

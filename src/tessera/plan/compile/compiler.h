@@ -293,6 +293,7 @@ class Gradients : Concern {
   int update(int unit, Staged staged);
   bool updates_on_host(int unit) const { return plan_.units[unit].update_on == Tier::host; }
   void queue_update(int unit, int64_t gradient, int last);
+  void take_work(Instruction& in) const;
   void sum_over_tensors(Instruction& in) const;
   int gather_partitions(int unit, int64_t parameters, int update);
 

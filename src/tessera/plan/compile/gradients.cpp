@@ -208,15 +208,20 @@ int Gradients::update(int unit, Staged staged) {
   in.slot = staged.parameters, in.grad = staged.gradients, in.scratch = staged.states;
   in.wait = std::move(staged.wait);
   sum_over_tensors(in);
+  take_work(in);
   if (on_host) {  // it changes the buffers in place: after the fetches of them so far; later ones wait for it
     if (const int read = tiers_.fetched(unit); read >= 0) in.wait.push_back(read);
     if (draft_.norm >= 0) in.wait.push_back(draft_.norm);
     tiers_.await_write(in, Part::gradients);
+    const int64_t work = in.host;
     const int at = draft_.add(std::move(in));
+    if (work >= 0) draft_.host.give(work, at);
     for (const Part part : {Part::gradients, Part::states}) tiers_.written(unit, part) = at;
     return tiers_.written(unit, Part::parameters) = gather_partitions(unit, -1, at);
   }
+  const int64_t work = in.target;
   const int at = draft_.add(std::move(in)), whole = gather_partitions(unit, staged.parameters, at);
+  if (work >= 0) draft_.arena.give(work, at);
   Flight flight;
   if (staged.gradients >= 0) flight.push_back({staged.gradients, at});
   if (staged.parameters >= 0)
@@ -228,7 +233,20 @@ int Gradients::update(int unit, Staged staged) {
   return whole;
 }
 
-/// Declares the sums over tensors of an update ([Note: sums over tensors] of net/unit_update.h).
+/// Takes the memory of an update of whole matrices, where it runs.
+void Gradients::take_work(Instruction& in) const {
+  const std::vector<MatrixParts>& parts = sizes_.matrices(in.unit);
+  in.work = work_bytes(model_.units[in.unit], parts, plan_.states.matrices);
+  in.flops = static_cast<int64_t>(own_flops(model_.units[in.unit], parts, plan_.states.iterations));
+  if (in.work == 0) return;
+  if (in.lane == Lane::host)
+    in.host = draft_.host.take(round_up(in.work, kPage), in.wait);
+  else
+    in.target = draft_.arena.take(in.work, in.wait);
+}
+
+/// Declares the sums over tensors of an update, and the messages of its whole matrices ([Note: sums over tensors] and
+/// [Note: whole matrices] of net/unit_update.h).
 void Gradients::sum_over_tensors(Instruction& in) const {
   for (int round = 0; round < row(plan_.states.optimizer).rounds; ++round)
     for (const Buffer& buffer : sizes_.layout(in.unit).buffers) {
@@ -236,6 +254,14 @@ void Gradients::sum_over_tensors(Instruction& in) const {
       const int64_t count = sums(plan_, model_.units[in.unit], buffer, round);
       if (!group.axis.empty() && count > 0) in.comm.push_back({group.axis, kAllReduce, count * kElement, group.name});
     }
+  const std::vector<MatrixParts>& matrices = sizes_.matrices(in.unit);
+  for (size_t b = 0; b < matrices.size(); ++b) {
+    if (matrices[b].members == 1) continue;
+    const GroupName& group = draft_.group_name(in.lane == Lane::host ? kHostMatrices : kMatrices,
+                                               sum_axes(plan_, sizes_.layout(in.unit).buffers[b]));
+    for (const int64_t elements : {matrices[b].sent(), matrices[b].returned()})
+      in.comm.push_back({group.axis, kAllToAll, elements * size_of(plan_.states.matrices), group.name});
+  }
   if (!in.comm.empty()) in.group = in.comm.front().group;
 }
 

@@ -93,10 +93,10 @@ class GroupRules {
 
   bool is_message(int k) const { return checker_.in(k).op == Op::send || checker_.in(k).op == Op::recv; }
 
-  /// Only one member of a broadcast sends, and token shares differ in size.
+  /// Only one member of a broadcast sends, and token shares and parts of matrices differ in size.
   static bool same_collectives(const std::vector<Comm>& a, const std::vector<Comm>& b, bool tokens) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [tokens](const Comm& x, const Comm& y) {
-      const bool uneven = tokens || x.kind == "broadcast";
+      const bool uneven = tokens || x.kind == "broadcast" || x.kind == kAllToAll;
       return x == y || (uneven && x.kind == y.kind && x.axis == y.axis && x.group == y.group);
     });
   }

@@ -10,8 +10,9 @@
 namespace tessera::plan {
 
 bool sends_on_device(const Instruction& in) {
-  const bool numbers =
-      in.op == Op::norm || in.op == Op::flush || in.op == Op::update;  // sums over tensors, a number each
+  const bool matrices = in.work > 0 && in.lane == Lane::compute;
+  const bool numbers = in.op == Op::norm || in.op == Op::flush ||
+                       (in.op == Op::update && !matrices);  // sums over tensors, a number each
   return !numbers && !in.comm.empty();
 }
 

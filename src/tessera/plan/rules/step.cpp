@@ -275,8 +275,9 @@ class SizeRules {
       collectives(k, "");
       return;
     }
-    for (const Comm& c : checker_.in(k).comm)  // sums over tensors, of any size
-      if (c.kind != "all_reduce") checker_.report(k, "groups", "runs " + c.kind + ", expected sums by all_reduce");
+    for (const Comm& c : checker_.in(k).comm)  // sums over tensors and whole matrices, of any size
+      if (c.kind != "all_reduce" && c.kind != kAllToAll)
+        checker_.report(k, "groups", "runs " + c.kind + ", expected sums by all_reduce, or matrices by all_to_all");
   }
 
   /// A shard summed over its replicas: each receives all of the sum (all_reduce) or its partition (reduce_scatter).

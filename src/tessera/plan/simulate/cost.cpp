@@ -38,6 +38,10 @@ std::vector<Axis> axes_of(const std::string& joined) {
 /// reads and writes 8 to 15 GB/s of DDR4 or DDR5.
 constexpr double kThreadBandwidth = 10e9;
 
+/// FLOP/s of one core in fp32 products, and threads of an update on the host where the plan does not say.
+constexpr double kThreadFlops = 50e9;
+constexpr int kUsualThreads = 8;
+
 /// Ranks that share a node's host memory or disk at the same time.
 double ranks_of_node(const Profile& profile, const Mesh& mesh) {
   return profile.devices > 0 ? std::min(profile.devices, mesh.world()) : mesh.world();
@@ -361,6 +365,14 @@ double CostModel::update_seconds(double bytes, bool on_host) const {
   return rate > 0 ? bytes / rate : device;
 }
 
+double CostModel::matrix_seconds(double flops, bool apart) const {
+  if (apart) return flops / (kThreadFlops * (plan_.update_threads > 0 ? plan_.update_threads : kUsualThreads));
+  const RateByDtype& rates = machine_.profile.device.gemm;
+  // a CPU's products are in fp32, whatever the matrices are rounded to
+  const auto found = rates.find(std::string(machine_.profile.devices == 0 ? "fp32" : name(plan_.states.matrices)));
+  return (found == rates.end() ? product_ : found->second).seconds(flops);
+}
+
 std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
   if (const CostModel& own = of_micro(in, rank); &own != this) return own.phases(in, rank);
   std::vector<Phase> result;
@@ -418,7 +430,9 @@ std::vector<Phase> CostModel::phases(const Instruction& in, int rank) const {
     case Op::update: {
       const bool on_host = in.lane == Lane::host, apart = on_host && machine_.profile.devices > 0;
       const double seconds = update_seconds(machine_.update_bytes / 4 * static_cast<double>(in.bytes), on_host);
-      if (seconds > 0) result.push_back({apart ? Resource::host : Resource::compute, Share::optimizer, seconds, false});
+      const double whole = in.flops > 0 ? matrix_seconds(static_cast<double>(in.flops), apart) : 0;
+      if (seconds + whole > 0)
+        result.push_back({apart ? Resource::host : Resource::compute, Share::optimizer, seconds + whole, false});
       break;
     }
     default:

@@ -111,6 +111,8 @@ class CostModel {
   double copy_seconds(double bytes, bool back) const;  ///< `back`: from the device to the host
   /// Seconds of an update that moves so many bytes on the device or host.
   double update_seconds(double bytes, bool on_host) const;
+  /// Of the products of an update of whole matrices; `apart`: by the host of a device.
+  double matrix_seconds(double flops, bool apart) const;
   /// Seconds of self-attention in a forward, recompute or backward; ring communication overlaps it.
   double attention_seconds(const Instruction& in) const;
   /// Of what a unit's graph keeps until the backward, moved at `rate` bytes/s.

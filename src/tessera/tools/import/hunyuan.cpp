@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "tessera/plan/optimizers.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/parts.h"
 
@@ -51,7 +50,7 @@ void layout(Translator& t) {
   if (t.has("--dp_replicate")) t.set("mesh.dp_replicate", t.value("--dp_replicate"), {"--dp_replicate"});
 }
 
-/// Muon has one rate for all, AdamW for what has one dimension.
+/// Muon has one rate for all, and every tensor of two dimensions or more; AdamW has the rest.
 void hunyuan_optimiser(Translator& t) {
   const std::string option = "--use_muon";
   if (t.has(option) && is_false(t.value(option))) {
@@ -59,10 +58,9 @@ void hunyuan_optimiser(Translator& t) {
     t.assume("train.betas", "0.9,0.999", "the script's");
     return t.assume("train.eps", "1e-8", "the script's");
   }
-  const bool there = std::ranges::any_of(plan::optimizers(), [](const auto& row) { return row.name == "muon"; });
-  if (there) return set_or_assume(t, "train.optimizer", "muon", {"--use_muon"});
-  if (t.has(option)) return t.refuse(option, "Muon is not there: --use_muon false trains with AdamW");
-  t.warn_of("Muon, the script's optimiser", "it is not there, and the run has AdamW");
+  set_or_assume(t, "train.optimizer", "muon", {"--use_muon"});
+  t.assume("train.betas", "0.95,0.95", "the script's, of what AdamW updates");
+  t.assume("train.muon_hidden_layers", "*", "the script's: every tensor of two dimensions or more");
 }
 
 void adapters(Translator& t) {

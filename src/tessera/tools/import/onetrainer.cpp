@@ -98,13 +98,26 @@ void trainer_optimiser(Translator& t) {
     static const std::map<std::string, std::pair<const char*, bool>> kNames = {
         {"ADAMW", {"adamw", false}},    {"ADAMW_8BIT", {"adamw", true}}, {"LION", {"lion", false}},
         {"LION_8BIT", {"lion", true}},  {"CAME", {"came", false}},       {"ADAFACTOR", {"adafactor", false}},
-        {"PRODIGY", {"prodigy", false}}};
+        {"PRODIGY", {"prodigy", false}}, {"MUON", {"muon", false}}};
     if (const auto found = kNames.find(t.value(option)); found == kNames.end()) {
-      t.refuse(option, "ADAMW, LION, their 8-bit forms, ADAFACTOR, CAME and PRODIGY are there");
+      t.refuse(option, "ADAMW, LION, their 8-bit forms, ADAFACTOR, CAME, PRODIGY and MUON are there");
     } else {
       t.set("train.optimizer", found->second.first, {option});
+      if (found->first == "MUON") t.assume("train.adjust_lr_fn", "original", "that program's, of Jordan");
       if (found->second.second) t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
     }
+  }
+  for (const auto& [name, key] : {std::pair("optimizer.muon_hidden_layers", "train.muon_hidden_layers"),
+                                  {"optimizer.muon_adam_lr", "train.muon_adam_lr"},
+                                  {"optimizer.momentum", "train.momentum"},
+                                  {"optimizer.nesterov", "train.nesterov"},
+                                  {"optimizer.ns_steps", "train.ns_steps"}}) {
+    if (!t.has(name)) continue;
+    const bool none = t.value(name).empty() || lower_case(t.value(name)) == "none" || t.value(name) == "null";
+    if (t.value(option) != "MUON" || none)
+      t.imply(name, none ? "the optimiser's own" : "it belongs to MUON");
+    else
+      t.set(key, std::string_view(name).ends_with("nesterov") ? lower_case(t.value(name)) : t.value(name), {name});
   }
   std::vector<std::string> given;
   for (const char* beta : {"optimizer.beta1", "optimizer.beta2"}) {

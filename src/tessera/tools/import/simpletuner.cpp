@@ -53,8 +53,11 @@ void tuner_optimiser(Translator& t) {
     if (eight) t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
   } else if (!eight && (name == "prodigy" || name == "adafactor" || name == "came")) {
     t.set("train.optimizer", name, {option});
+  } else if (!eight && name == "muon") {
+    t.set("train.optimizer", name, {option}, "momentum 0.95 and steps of 0.2 sqrt(max(rows, columns)), as there");
+    t.warn(option, "queries and keys are not clipped where their products exceed 100, as there");
   } else {
-    t.refuse(option, "AdamW, Lion, Adafactor, CAME, Prodigy and the 8-bit forms of AdamW and Lion are there");
+    t.refuse(option, "AdamW, Lion, Adafactor, CAME, Prodigy, Muon and the 8-bit forms of AdamW and Lion are there");
   }
 }
 

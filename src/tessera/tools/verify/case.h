@@ -146,6 +146,8 @@ CaseResults verify_clips(const CaseContext& context);
 CaseResults verify_clip_vision(const CaseContext& context);
 CaseResults verify_siglip(const CaseContext& context);
 CaseResults verify_optimiser(const CaseContext& context);
+/// Muon, of PyTorch, of Jordan and of HunyuanVideo-1.5.
+CaseResults verify_muon(const CaseContext& context);
 CaseResults verify_ema(const CaseContext& context);
 CaseResults verify_adam8bit(const CaseContext& context);
 CaseResults verify_tokenizers(const CaseContext& context);

@@ -78,6 +78,7 @@ OptimiserCase::OptimiserCase(const CaseContext& context, const CaseFile& file, c
                     std::to_string(value.numel()) + " for each step");
     grads_.push_back(grad.view({grad.size(0), -1}));
     spec_.units[0].params.push_back({names_.back(), shapes_.back()});
+    spec_.units[0].params.back().whole = plan::row(format.optimizer).whole && value.dim() > 1;
   }
   plan::Plan plan;
   plan.mesh = context.mesh;
@@ -94,6 +95,11 @@ OptimiserCase::OptimiserCase(const CaseContext& context, const CaseFile& file, c
     comm::Group* group = comm_ ? &comm_->group(plan::kSums, plan::sum_axes(plan, buffer)) : nullptr;
     sums_.push_back(group && group->size() > 1 ? group : nullptr);
   }
+  if (!plan::row(format.optimizer).whole) return;
+  matrices_ = plan::matrix_parts(plan, spec_.units[0], store_->layout(0), context.rank);
+  // batches of matrices may take more than a matrix of as many elements
+  const int64_t bytes = plan::work_bytes(spec_.units[0], matrices_, DType::f32);
+  work_ = at::empty({4 * bytes}, at::TensorOptions(at::kByte).device(device::here()));
 }
 
 net::Totals OptimiserCase::totals() {
@@ -122,10 +128,15 @@ void OptimiserCase::step(const net::UnitUpdate& update, const net::StepControl& 
     }
     store_->grad(0).narrow(0, part.offset, count).copy_(given);
   }
-  store_->update(0, update, control, {}, nullptr, [&](int buffer, std::vector<float>& values) {
+  const auto sum = [&](int buffer, std::vector<float>& values) {
     if (comm::Group* group = sums_[static_cast<size_t>(buffer)])
       group->all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kFloat));
-  });
+  };
+  engine::Store::Whole whole;
+  if (work_.defined()) whole = {&matrices_, work_, [&](int buffer, const auto& out, const auto& in) {
+                                  sums_[static_cast<size_t>(buffer)]->all_to_all(out, in);
+                                }};
+  store_->update(0, update, control, {}, nullptr, sum, whole);
 }
 
 int OptimiserCase::index(const std::string& name) const {

@@ -75,6 +75,8 @@ class OptimiserCase {
   plan::ModelSpec spec_;
   plan::StatesOf states_;
   std::vector<comm::Group*> sums_;  ///< by buffer; null: the tensors of one rank
+  std::vector<plan::MatrixParts> matrices_;  ///< likewise, of optimisers that update whole matrices
+  at::Tensor work_;                          ///< their memory
   std::unique_ptr<engine::Store> store_;
   std::vector<engine::Store::Part> parts_;
 };

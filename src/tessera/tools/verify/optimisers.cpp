@@ -1,7 +1,9 @@
-// Kinds "lion", "adafactor", "came", "prodigy", "schedule_free" and "ema": trajectories of parameters and states, on any mesh; and
+// Kinds "lion", "adafactor", "came", "prodigy", "schedule_free", "muon" and "ema": trajectories of parameters and states, on any mesh; and
 // "grad_scaler".
+#include <charconv>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/ops/adamw.h"
@@ -10,6 +12,7 @@
 #include "tessera/optim/came.h"
 #include "tessera/optim/grad_scaler.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/muon.h"
 #include "tessera/optim/prodigy.h"
 #include "tessera/optim/schedule_free.h"
 #include "tessera/tools/verify/case.h"
@@ -203,6 +206,134 @@ void check_run(const CaseContext& context, CaseFile& file, const std::string& ki
   compare_run(file, state, "out." + name + ".", shots, sizes);
 }
 
+/// Muon's numbers of a run, by the program that it is of: `one_rate`: that whose AdamW has the same rate and decay.
+optim::MuonOptions muon(const RunSettings& run, bool one_rate, bool exact) {
+  optim::MuonOptions options;
+  options.momentum = run.value("momentum", options.momentum);
+  options.nesterov = run.value("nesterov", true);
+  options.coefficients = run.value("ns_coefficients", options.coefficients);
+  options.eps = run.value("eps", options.eps);
+  if (run.has("ns_steps") && run.at("ns_steps").is_number())  // else it is that of the iterations alone
+    options.format.iterations = run.at("ns_steps");
+  check_input(options.format.iterations >= 1 && options.format.iterations <= 1000, "verify",
+              "ns_steps is " + std::to_string(options.format.iterations) + ", expected 1 to 1000");
+  options.format.matrices = exact ? DType::f32 : DType::bf16;
+  const std::string impl = one_rate ? "hunyuan" : run.value("impl", std::string("torch"));
+  check_input(one_rate || impl == "torch" || impl == "kj", "verify", "impl is " + impl + ", this build has torch and kj");
+  const auto betas = [&](const char* key, std::array<double, 2> usual) { return run.value(key, usual); };
+  if (one_rate) {
+    options.damped = false, options.adds_eps = true;
+    options.weight_decay = options.adamw.weight_decay = run.value("weight_decay", 0.1);
+    options.adamw.betas = betas("adamw_betas", {0.95, 0.95});
+    options.adamw.eps = run.value("adamw_eps", options.adamw.eps), options.adamw.early_eps = true;
+  } else if (impl == "kj") {
+    options.scale = optim::MuonOptions::Scale::original, options.adds_eps = options.batches = true;
+    options.weight_decay = run.value("weight_decay", 0.0);
+    options.adamw.betas = betas("adam_betas", {0.9, 0.95});
+    options.adamw.eps = run.value("adam_eps", 1e-10);
+    options.adamw.weight_decay = run.value("adam_weight_decay", 0.0);
+    options.adamw_rate = run.value("adam_lr", 3e-4) / run.value("lr", 0.02);
+  } else {
+    const std::string adjust = run.value("adjust_lr_fn", std::string("original"));
+    check_input(adjust == "original" || adjust == "match_rms_adamw", "verify",
+                "adjust_lr_fn is " + adjust + ", this build has original and match_rms_adamw");
+    if (adjust == "original") options.scale = optim::MuonOptions::Scale::original;
+    options.weight_decay = run.value("weight_decay", 0.1);
+  }
+  return options;
+}
+
+/// A parameter without a gradient in some steps: AdamW leaves it out and does not count the step; a matrix's is zero.
+class Missing final : public net::UnitUpdate {
+ public:
+  Missing(const optim::Muon& muon, const CaseFile& file) : muon_(muon), file_(file) {}
+
+  std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return muon_.states(param); }
+  bool on_device() const override { return muon_.on_device(); }
+  void direct(const net::Slice& slice, const net::StepControl& control) const override {
+    muon_.direct(slice, control);
+  }
+  void transform(const plan::ParamSpec& param, const at::Tensor& matrix, const at::Tensor& work) const override {
+    muon_.transform(param, matrix, work);
+  }
+  void update(const net::Slice& slice, const net::StepControl& control) const override {
+    net::StepControl own = control;
+    if (const std::string name = "in.missing." + slice.spec->name; !slice.spec->whole && file_.has(name)) {
+      const at::Tensor missing = file_.tensor(name).to(at::kLong).narrow(0, 0, control.step);
+      if (missing[control.step - 1].item<int64_t>() != 0) return;
+      own.step -= missing.ne(0).sum().item<int64_t>();
+    }
+    muon_.update(slice, own);
+  }
+
+ private:
+  const optim::Muon& muon_;
+  const CaseFile& file_;
+};
+
+void check_muon(const CaseContext& context, CaseFile& file, const std::string& name, const RunSettings& run,
+                bool exact, bool one_rate) {
+  const optim::MuonOptions options = muon(run, one_rate, exact);
+  const double lr = run.value("lr", one_rate ? 5e-5 : run.value("impl", std::string("torch")) == "kj" ? 0.02 : 1e-3);
+  const optim::Muon optimiser(options);
+  const Missing update(optimiser, file);
+  OptimiserCase state(context, file, update, options.format);
+  const int64_t steps = context.config.at("steps"), every = steps / 5;
+  std::map<std::string, std::vector<at::Tensor>> shots;
+  for (int64_t step = 1; step <= steps; ++step) {
+    state.step(update, {step, lr, 1.0});
+    if (step % every == 0)
+      for (const auto& param : state.names()) shots[param].push_back(state.param(param));
+  }
+  const std::string out = "out." + name + (exact ? ".fp32." : ".bf16.");
+  const std::map<std::string, std::string> states = {
+      {"momentum_buffer", "exp_avg"}, {"moment1", "exp_avg"}, {"moment2", "exp_avg_sq"}};
+  for (const auto& param : state.names()) {
+    const std::string key = out + "param." + param;
+    if (!file.has(key)) continue;  // runs of PyTorch's have matrices alone
+    const at::Tensor expected = file.tensor(key), found = at::stack(shots[param]);
+    const double move = (expected[-1] - file.tensor("in.param." + param)).abs().max().item<double>();
+    file.compare(key, found, [&](double largest) { return exact ? 5e-4 * move + 4e-6 * largest : 0.1 * move; });
+    if (!exact && found.sizes() == expected.sizes() &&
+        !((found - expected).square().mean().sqrt().item<double>() <= 0.02 * move))
+      file.fail(key + ", root mean square");
+    for (const std::string& stored : file.names(out + "state.")) {
+      if (!stored.ends_with("." + param)) continue;
+      const size_t begin = out.size() + 6;
+      const std::string what = stored.substr(begin, stored.size() - begin - param.size() - 1);
+      const auto kind = states.find(what);
+      at::Tensor held = state.state(param, kind == states.end() ? what : kind->second);
+      if (!held.defined()) {
+        file.fail(stored);
+        continue;
+      }
+      const at::Tensor reference = file.tensor(stored);
+      if (held.numel() == reference.numel()) held = held.view(reference.sizes());
+      file.compare(stored, held, [](double largest) { return 1e-5 * largest; });
+    }
+  }
+}
+
+/// The iterations alone, with PyTorch's numbers: "out.ns.NAME.stepsK.DTYPE".
+void check_iterations(CaseFile& file) {
+  for (const std::string& key : file.names("out.ns.")) {
+    const size_t type = key.rfind('.'), steps = key.rfind(".steps", type);
+    if (steps == key.npos || steps < 7) continue;
+    const std::string name = key.substr(7, steps - 7), dtype = key.substr(type + 1);
+    int64_t count = 0;
+    std::from_chars(key.data() + steps + 6, key.data() + type, count);
+    if (count < 1 || !file.has("in.ns." + name) || (dtype != "fp32" && dtype != "bf16")) continue;
+    const bool exact = dtype == "fp32";
+    at::Tensor matrix = file.tensor("in.ns." + name).clone();
+    check_input(matrix.dim() == 2 && matrix.numel() > 0, "verify", "in.ns." + name + " is no matrix");
+    matrix = matrix.to(exact ? at::kFloat : at::kBFloat16);
+    const int64_t bytes =
+        plan::transform_bytes({1, matrix.size(0), matrix.size(1)}, exact ? DType::f32 : DType::bf16);
+    optim::orthogonalise(matrix, at::empty({bytes}, at::kByte), count, {});
+    file.compare(key, matrix.to(at::kFloat), [exact](double largest) { return exact ? 2e-4 * largest : 0.06; });
+  }
+}
+
 /// Sets the parameters to what the case says they are, which its steps have in place of gradients.
 class Given final : public net::UnitUpdate {
  public:
@@ -228,6 +359,23 @@ CaseResults verify_optimiser(const CaseContext& context) {
       kind == plan::name(plan::Optimizer::prodigy) ? check_prodigy(context, file, name, run)
                                                    : check_run(context, file, kind, name, run);
     });
+  CaseResults results;
+  results.push_back(std::move(file));
+  return results;
+}
+
+CaseResults verify_muon(const CaseContext& context) {
+  CaseFile file(context.name, context.case_files().front());
+  const bool one_rate = context.description.json.at("kind") != "muon";
+  std::set<std::string> runs;
+  for (const std::string& run : optimiser_runs(file)) runs.insert(run.substr(0, run.rfind('.')));
+  for (const std::string& name : runs)
+    check_run_of(file, context.config, name, [&](const RunSettings& run) {
+      for (const bool exact : {true, false})
+        if (!file.names("out." + name + (exact ? ".fp32." : ".bf16.")).empty())
+          check_muon(context, file, name, run, exact, one_rate);
+    });
+  check_iterations(file);
   CaseResults results;
   results.push_back(std::move(file));
   return results;

@@ -48,6 +48,8 @@ Kinds all_kinds() {
                  {"came", verify_optimiser},
                  {"prodigy", verify_optimiser},
                  {"schedule_free", verify_optimiser},
+                 {"muon", verify_muon},
+                 {"hunyuan15_muon", verify_muon},
                  {"ema", verify_ema},
                  {"grad_scaler", verify_grad_scaler},
                  {"fp8", verify_fp8},
