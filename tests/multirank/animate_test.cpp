@@ -65,10 +65,11 @@ Arguments with(const TinyRun& run, const Arguments& more) {
 
 std::map<std::string, std::vector<int64_t>> cached(const TinyRun& run) {
   std::map<std::string, std::vector<int64_t>> shapes;
-  for (const auto& item : fs::recursive_directory_iterator(run.folder() / "cache"))
-    if (item.path().extension() == ".safetensors" && item.path().parent_path().filename() != "texts")
-      for (const auto& entry : checkpoint::SafetensorsFile::open(item.path()).entries())
-        shapes[entry.name] = entry.shape;
+  for (const auto& item : fs::directory_iterator(run.folder() / "cache")) {
+    if (item.path().extension() != ".safetensors") continue;
+    const auto file = checkpoint::SafetensorsFile::open(item.path());
+    for (const auto& entry : file.entries()) shapes[entry.name] = entry.shape;
+  }
   return shapes;
 }
 

@@ -188,8 +188,8 @@ TEST_F(Clips, OfAPersonHaveTheirFirstFrameOrNoBackground) {
 TEST_F(Clips, OfModelsWithAReferenceBeginWithItOrShowIt) {
   const auto model = models::make_denoiser(
       {.config_text =
-           R"({"model_type":"i2v","dim":16,"num_heads":2,"ffn_dim":16,"num_layers":1,"in_dim":12,"out_dim":4,"text_dim":8,
-               "text_len":4,"freq_dim":8,"image_dim":6,"image_len":3,"in_dim_ref_conv":4})"});
+           R"({"model_type":"i2v","dim":16,"num_heads":2,"ffn_dim":16,"num_layers":1,"in_dim":18,"out_dim":6,"text_dim":8,
+               "text_len":4,"freq_dim":8,"image_dim":6,"image_len":3,"in_dim_ref_conv":6})"});
   const net::Conditions wanted = model->conditions();
   ASSERT_GT(wanted.control_dim, 0);
   ASSERT_EQ(wanted.mask_channels, 0);

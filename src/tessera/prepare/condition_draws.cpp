@@ -40,7 +40,8 @@ bool follows(const net::Conditions& wanted) { return wanted.control_dim > 0 || w
 
 /// The frame that is the reference; the first where the row names a reference.
 int64_t reference_frame(const data::Item& item, int64_t frames, const net::Conditions& wanted, const ClipDraw& draw) {
-  return follows(wanted) && item.references.empty() ? drawn_frame(draw, frames) : 0;
+  const bool own = wanted.control_dim > 0 && !item.references.empty();
+  return follows(wanted) && !own ? drawn_frame(draw, frames) : 0;
 }
 
 /// Of the row's pictures some, in some order, some of them mirrored; or a frame of the clip.
@@ -161,17 +162,15 @@ Pictures shown_pictures(const data::Item& item, const data::ClipSpec& spec, cons
   if (!draw || !item.first_image.empty()) return clip_pictures(item, spec, wanted);
   const Tensor pixels = clip_pixels(item, spec);
   const int64_t frame = reference_frame(item, pixels.size(1), wanted, *draw);
+  const bool own = wanted.control_dim > 0 && !item.references.empty();  // which an image encoder sees
   Pictures pictures;
-  if (item.references.empty())
-    pictures.shown = pixels.select(1, frame);
-  else
-    pictures.shown = clip_pictures(item, spec, wanted).shown;
+  pictures.shown = own ? clip_pictures(item, spec, wanted).shown : pixels.select(1, frame);
   if (wanted.mask_channels > 0) {
     pictures.clip = pixels;
     pictures.made = drawn_mask(*draw, pixels.size(1), spec.height, spec.width);
     pictures.nothing_is_zero = draw->happens(&Shares::nothing);
     if (pictures.made.select(1, 0).sum().item<double>() == 0) pictures.first = pixels.select(1, 0);
-  } else if (frame == 0 && item.references.empty()) {
+  } else if (frame == 0 && !own) {
     pictures.first = pixels.select(1, 0);
   }
   return pictures;

@@ -147,7 +147,7 @@ class Preparation {
     return shown_pictures(data_.items_[static_cast<size_t>(clip.item)], data_.plan_.spec(clip), *job_.model,
                           draw_of(clip, number));
   }
-  Pictures pictures_of_entry(size_t entry) const { return pictures_of(first_clip_[entry], draw_of_entry_[entry]); }
+  Pictures pictures_of_entry(size_t entry) const { return pictures_of(of_entry_[entry].clip, of_entry_[entry].draw); }
 
   /// CLIP features of every clip, in memory as captions are. Ranks look at the same picture, so that all have all.
   void look_at_all() {
@@ -267,8 +267,7 @@ class Preparation {
           made.preprocessing = data_.plan_.preprocessing_before(clip) + beside + drawn;
           read_otherwise_.push_back(clip.reading.empty() ? fs::path() : data::clip_key(made).file(folder_));
           clips_.push_back({std::move(key), {}});
-          first_clip_.push_back(static_cast<int64_t>(c));
-          draw_of_entry_.push_back(number);
+          of_entry_.push_back({static_cast<int64_t>(c), number});
         }
         entries.clips.push_back(place->second);
       }
@@ -494,7 +493,9 @@ class Preparation {
   }
 
   /// The first clip that has the entry.
-  const data::Clip& clip_of(size_t entry) const { return data_.plan_.clips[static_cast<size_t>(first_clip_[entry])]; }
+  const data::Clip& clip_of(size_t entry) const {
+    return data_.plan_.clips[static_cast<size_t>(of_entry_[entry].clip)];
+  }
 
   /// Each rank its share of the clips.
   void encode_clips(Pace& pace) {
@@ -573,7 +574,7 @@ class Preparation {
                  pictures_of_entry(work_[w]), seen.count(w) ? seen.at(w) : at::Tensor(), data_.plan_.spec(clip).frames))
           made.extras[name] = cached(value);
       for (const auto& [name, value] :
-           conditioner_->extras(item, data_.plan_.spec(clip), draw_of(clip, draw_of_entry_[work_[w]])))
+           conditioner_->extras(item, data_.plan_.spec(clip), draw_of(clip, of_entry_[work_[w]].draw)))
         made.extras[name] = cached(value);
       if (has_mask(recipe_.data.masks, item))
         made.extras[kLossMask] = cached(loss_mask(recipe_.data.masks, item, data_.plan_.spec(clip), made.latent.shape));
@@ -688,8 +689,10 @@ class Preparation {
   std::vector<Wanted> clips_, texts_;     // entries of the cache, each once
   std::vector<fs::path> read_otherwise_;  // of each of clips_, its entry of a version that read its files otherwise
   FootageReport report_{folder_, rank_};
-  std::vector<int64_t> first_clip_;     // of each entry of a clip, the first clip that has it
-  std::vector<int64_t> draw_of_entry_;  // and which of its draws it is
+  struct FirstUse {
+    int64_t clip = 0, draw = 0;
+  };
+  std::vector<FirstUse> of_entry_;  // of each entry of a clip, the first clip that has it, and which of its draws it is
   using Entries = PreparedData::Entries;
   std::vector<Entries> entries_;  // of each clip
   bool same_texts_ = false;       // EncoderHashes::same_texts

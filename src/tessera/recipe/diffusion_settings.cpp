@@ -272,6 +272,36 @@ std::vector<Setting> timestep_settings() {
   };
 }
 
+std::vector<Setting> drawn_condition_settings() {
+  return {
+      {"diffusion.condition_draws",
+       Kind::integer,
+       "0",
+       "how often masks and pictures that a clip is given are drawn for it, as VideoX-Fun's trainers draw them, for models that take such: the cache has an entry for each, and each sample takes one of them; 0: a clip is given what its row names",
+       into<&Recipe::diffusion, &Recipe::Diffusion::draws, &families::ConditionDraws::count>,
+       {.range = {.least = 0, .most = 10000}}},
+      {"diffusion.draw_shares",
+       Kind::list,
+       "",
+       "how often diffusion.condition_draws draws what, NAME=SHARE; those that are not named are " + usual_shares(),
+       read_draw_shares,
+       {.needs = {kOfDraws}}},
+      {"diffusion.pixel_masks",
+       Kind::list,
+       "",
+       "kinds of masks that diffusion.condition_draws draws, KIND=WEIGHT: " +
+           families::listed(families::pixel_mask_names(), "and") + "; empty: as VideoX-Fun's trainers weigh them",
+       read_pixel_masks,
+       {.needs = {kOfDraws}}},
+      {"diffusion.condition_dropout",
+       Kind::list,
+       "",
+       "shares of samples that train without some of their conditions, NAME=SHARE: control=0.1,start=0.1,reference=0.1,image=0.1, where start is the latent of a first picture and image what an image encoder sees; empty: none",
+       read_condition_dropout,
+       {.in_stages = true}},
+  };
+}
+
 }  // namespace
 
 std::vector<Setting> diffusion_settings() {
@@ -357,31 +387,6 @@ std::vector<Setting> diffusion_settings() {
        "what is dropped from samples with given frames (diffusion.mask_types), KIND=WEIGHT: cond=0.05,text=0.05,null=0.05,keep=0.85, where cond drops the caption, text the frames, null both; empty: nothing is dropped",
        read_drop_condition,
        {.needs = {kOfMaskTypes}, .in_stages = true}},
-      {"diffusion.condition_draws",
-       Kind::integer,
-       "0",
-       "how often masks and pictures that a clip is given are drawn for it, as VideoX-Fun's trainers draw them, for models that take such: the cache has an entry for each, and each sample takes one of them; 0: a clip is given what its row names",
-       into<&Recipe::diffusion, &Recipe::Diffusion::draws, &families::ConditionDraws::count>,
-       {.range = {.least = 0, .most = 10000}}},
-      {"diffusion.draw_shares",
-       Kind::list,
-       "",
-       "how often diffusion.condition_draws draws what, NAME=SHARE; those that are not named are " + usual_shares(),
-       read_draw_shares,
-       {.needs = {kOfDraws}}},
-      {"diffusion.pixel_masks",
-       Kind::list,
-       "",
-       "kinds of masks that diffusion.condition_draws draws, KIND=WEIGHT: " +
-           families::listed(families::pixel_mask_names(), "and") + "; empty: as VideoX-Fun's trainers weigh them",
-       read_pixel_masks,
-       {.needs = {kOfDraws}}},
-      {"diffusion.condition_dropout",
-       Kind::list,
-       "",
-       "shares of samples that train without some of their conditions, NAME=SHARE: control=0.1,start=0.1,reference=0.1,image=0.1, where start is the latent of a first picture and image what an image encoder sees; empty: none",
-       read_condition_dropout,
-       {.in_stages = true}},
       {"diffusion.caption_dropout",
        Kind::number,
        "0",
@@ -408,6 +413,8 @@ std::vector<Setting> diffusion_settings() {
        {.range = {.least = 0, .most = 1}, .in_stages = true}},
   };
   rows.insert(rows.end(), others.begin(), others.end());
+  const std::vector<Setting> drawn = drawn_condition_settings();
+  rows.insert(rows.end(), drawn.begin(), drawn.end());
   return rows;
 }
 
