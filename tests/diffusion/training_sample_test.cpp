@@ -49,6 +49,32 @@ TEST(TrainingSamples, DropCaptionsAndBeginCleanByTheirSharesAndNotTogether) {
   }
 }
 
+TEST(TrainingSamples, LeaveOutConditionsByTheirSharesEachByADrawOfItsOwn) {
+  constexpr int kDrawn = 3000;
+  NoiseSettings settings{.seed = 6};
+  settings.condition_dropout = {{"control", 0.1}, {"start", 0.3}, {"reference", 1}, {"image", 0.5}};
+  net::Conditions takes;
+  takes.image_extra = "seen";
+  CleanSample sample = clean();
+  for (const char* name : {"control", "y", "reference", "seen", "camera"}) sample.extra[name] = at::ones({2, 3});
+  std::map<std::string, double> left_out;
+  double two = 0;
+  for (int64_t place = 0; place < kDrawn; ++place) {
+    const TrainingSample drawn = noised(settings, takes, sample, 2, place);
+    for (const auto& [name, value] : drawn.input.extra) {
+      EXPECT_EQ(value.sizes(), sample.extra.at(name).sizes()) << "zeros, not nothing";
+      left_out[name] += (value == 0).all().item<bool>();
+    }
+    two +=
+        (drawn.input.extra.at("y") == 0).all().item<bool>() && (drawn.input.extra.at("seen") == 0).all().item<bool>();
+  }
+  for (const auto& [name, share] :
+       {std::pair("control", 0.1), {"y", 0.3}, {"reference", 1.0}, {"seen", 0.5}, {"camera", 0.0}})
+    EXPECT_NEAR(left_out[name] / kDrawn, share, 0.03) << name;
+  EXPECT_NEAR(two / kDrawn, 0.15, 0.03);
+  EXPECT_EQ(sample.extra.at("y").sum().item<double>(), 6) << "the cached sample is as it was";
+}
+
 /// The share of the draws that is below a quantile is the quantile's, and windows hold. Shares are compared and not sigmas:
 /// a mixture has gaps, where a share within its error is a sigma far away.
 void expect_draws_of(const Options& options, const std::string& what) {

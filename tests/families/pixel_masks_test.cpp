@@ -88,6 +88,11 @@ TEST(PixelMasks, KindsAreDrawnByTheirShares) {
     for (size_t kind = 0; kind < found.size(); ++kind) EXPECT_NEAR(found[kind], weights[kind], 1e-3) << kind;
   }
   EXPECT_EQ(pixel_mask_kind(1, 0.9999999999999999), 8) << "a picture has none of a clip's kinds";
+  const std::vector<Weighted> own = {{"frames", 3}, {"circle", 1}};
+  EXPECT_EQ(pixel_mask_kind(5, 0.2, own), 8) << "in the order of the kinds, whatever that of the weights";
+  for (const double u : {0.26, 0.5, 0.99}) EXPECT_EQ(pixel_mask_kind(5, u, own), 9);
+  EXPECT_EQ(pixel_mask_kind(1, 0.99, own), 8) << "a picture has those of its kinds";
+  EXPECT_EQ(pixel_mask_kind(1, 0.5, {{"frames", 1}}), 1) << "or everything is made";
   EXPECT_THROW(pixel_mask(10, {1, 1, 1}, {}), UserError);
 }
 

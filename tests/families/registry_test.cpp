@@ -40,7 +40,7 @@ TEST(Families, ARoleHasTheFileOfItsVariantElseTheUsualOne) {
 }
 
 TEST(Families, ColumnsAreOursThenTheirs) {
-  EXPECT_EQ(column_names({"pose"}, "pose"), (std::vector<std::string>{"pose", "s2v_pose_video"}));
+  EXPECT_EQ(column_names({"pose"}, "pose"), (std::vector<std::string>{"pose", "s2v_pose_video", "animate_pose_video"}));
   EXPECT_EQ(column_names({"audio"}, "audio"), std::vector<std::string>{"audio"});
 }
 

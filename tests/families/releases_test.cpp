@@ -28,6 +28,7 @@ TEST(Releases, AreFoundByTheNamesOfFoldersAndFiles) {
            {"hub/models--Wan-AI--Wan2.2-TI2V-5B/snapshots/0123abc", "wan2.2-ti2v-5b"},
            {"Wan2.2-S2V-14B/wav2vec2-large-xlsr-53-english", "wan2.2-s2v-14b"},
            {"Wan2.1-VACE-14B-diffusers/transformer", "wan2.1-vace-14b"},
+           {"wan2.2_animate_14B_bf16.safetensors", "wan2.2-animate-14b"},
            {"wan2.1_vace_1.3B_fp16.safetensors", "wan2.1-vace-1.3b"},
            {"Wan2.2-VACE-Fun-A14B/low_noise_model", "wan2.2-vace-fun-a14b"},
            {"ComfyUI/models/diffusion_models/wan2.1_t2v_1.3B_bf16.safetensors", "wan2.1-t2v-1.3b"},

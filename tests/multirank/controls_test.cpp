@@ -27,6 +27,8 @@ const Arguments kControl =
     model("i2v", "36",
           {"--model.config.image_dim", "24", "--model.config.image_len", "5", "--model.config.in_dim_ref_conv", "12"});
 const Arguments kControl22 = model("i2v", "40", {"--model.config.in_dim_ref_conv", "12"});
+const Arguments kFilled =
+    model("i2v", "28", {"--model.config.image_dim", "24", "--model.config.image_len", "5"});  // VideoX-Fun's InP
 const Arguments kCamera = model("i2v", "24", {"--model.config.in_dim_control_adapter", "24"});
 
 Arguments with(Arguments flags, const Arguments& more) {
@@ -109,6 +111,57 @@ TEST(Controls, RowsWithAndWithoutConditionsTrainAlikeOnOneRankAndTwoAndWithoutAC
       for (const auto& rank : step.at("ranks"))
         EXPECT_LE(rank.at("peak_bytes").get<int64_t>(), rank.at("predicted_peak_bytes").get<int64_t>());
   }
+}
+
+TEST(Controls, DrawnMasksAndReferencesAreThoseOfTheSampleOnEveryLayoutCachedOrNotAndAfterAResume) {
+  const Arguments draws = {"--diffusion.condition_draws", "3", "--run.steps", "6", "--checkpoint.every", "3"};
+  for (const auto& [flags, more] : {std::pair(kControl, Arguments{"--diffusion.condition_dropout",
+                                                                  "control=0.3,start=0.3,reference=0.3,image=0.3"}),
+                                    {kControl22, {"--diffusion.condition_dropout", "control=0.3"}},
+                                    {kFilled, {"--diffusion.pixel_masks", "box=1,frames=1"}}}) {
+    TinyRun run("controls");
+    write_table(run);
+    const Arguments all = with(with(flags, draws), more);
+    const Result one = run.train(1, "one", all);
+    ASSERT_EQ(one.code, 0) << one.output;
+    EXPECT_EQ(cached(run).size(), 6u) << "an entry for each draw of each clip";
+    const std::vector<double> expected = run.losses("one");
+    const auto compare = [&](const char* name) {
+      const std::vector<double> losses = run.losses(name);
+      ASSERT_EQ(losses.size(), expected.size()) << name;
+      for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 2e-6) << name << " " << i;
+    };
+    const Result online = run.train(1, "online", with(all, {"--data.cache", "online"}));
+    ASSERT_EQ(online.code, 0) << online.output;
+    compare("online");
+    ASSERT_EQ(run.train(2, "two", with(all, {"--mesh", "dp_shard=2", "--run.steps", "3"})).code, 0);
+    const Result on = run.train(2, "two", with(all, {"--mesh", "cp=2", "--run.resume_changes", "allow"}));
+    ASSERT_EQ(on.code, 0) << on.output;
+    compare("two");
+    const Result plain = run.train(1, "plain", with(flags, {"--run.steps", "6"}));
+    ASSERT_EQ(plain.code, 0) << plain.output;
+    EXPECT_NE(run.losses("plain"), expected);
+    const Result other = run.train(1, "one", with(flags, {"--run.steps", "7"}));
+    EXPECT_EQ(other.code, 2) << "a run that goes on without its draws\n" << other.output;
+  }
+}
+
+TEST(Controls, DrawsOfAnotherModelsConditionsAreRefused) {
+  TinyRun run("controls");
+  write_table(run);
+  const auto refused = [&](const Arguments& flags, const Arguments& more, const char* words) {
+    const Result r = run.train(1, "run", with(flags, more));
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find(words), std::string::npos) << r.output;
+  };
+  refused({}, {"--diffusion.condition_draws", "2"}, "no masks or pictures that could be drawn");
+  refused(kControl22, {"--diffusion.condition_dropout", "start=0.1"}, "no condition start");
+  refused(kFilled, {"--diffusion.condition_dropout", "control=0.1"}, "no condition control");
+  refused(kControl, {"--diffusion.condition_dropout", "text=0.1"}, "unknown kind 'text'");
+  refused(kControl, {"--diffusion.condition_draws", "2", "--diffusion.draw_shares", "all=0.5"}, "unknown draw 'all'");
+  refused(kControl, {"--diffusion.condition_draws", "2", "--diffusion.draw_shares", "nothing=1.5"}, "at most 1");
+  const Result idle = run.train(1, "run", with(kFilled, {"--diffusion.pixel_masks", "all=1", "--run.steps", "1"}));
+  EXPECT_NE(idle.output.find("diffusion.condition_draws = 0 draws nothing"), std::string::npos) << idle.output;
 }
 
 TEST(Controls, SamplesHeedWhatTheyAreGiven) {

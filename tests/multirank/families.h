@@ -33,6 +33,7 @@ struct Family {
   bool adapters = false;               ///< trained by LoRA
   std::array<int64_t, 3> latent = {};  ///< frames, height and width of a sample; zeros: drawn
   bool caption_tokens = false;         ///< rows of a caption are tokens, as many as it has: a plan is for one number
+  int64_t least_frames = 1;            ///< of a sample
 
   std::unique_ptr<net::Denoiser> model(Random& random, const Mesh& mesh) const {
     std::unique_ptr<net::Denoiser> made = models::make_denoiser(
@@ -91,6 +92,16 @@ inline std::string vace_config(Random& random, const Mesh& mesh) {
   return wan_fields(heads, 2 * draw(random, 4, 16), mesh[Axis::tp] * draw(random, 20, 200), layers) +
          R"(,"model_type":"vace","in_dim":4,"vace_in_dim":)" + std::to_string(draw(random, 9, 80)) +
          R"(,"vace_layers":)" + list + "]}";
+}
+
+/// Adapters behind every fifth block, of faces of 4 or 8 pixels.
+inline std::string animate_config(Random& random, const Mesh& mesh) {
+  const int64_t heads = mesh[Axis::sp] * mesh[Axis::tp] * draw(random, 1, 2), eight = draw(random, 0, 1);
+  return wan_fields(heads, 2 * draw(random, 4, 16), mesh[Axis::tp] * draw(random, 20, 200), 5 * draw(random, 1, 2)) +
+         R"(,"model_type":"animate","in_dim":12,"image_dim":6,"image_len":)" + std::to_string(draw(random, 2, 5)) +
+         R"(,"motion_encoder_dim":10,"motion_encoder_size":)" + (eight ? "8" : "4") +
+         R"(,"motion_encoder_channel_sizes":{"4":4,"8":3},"motion_style_dim":6,"motion_dim":)" +
+         std::to_string(draw(random, 2, 5)) + R"(,"face_encoder_hidden_dim":6,"face_encoder_num_heads":2})";
 }
 
 /// Odd where it may be: sp and tp share heads, tp the feed-forward.
@@ -187,6 +198,7 @@ inline const Family& family_of(std::string_view name) {
       {"wan:vace", vace_config, wan_attentions, wan_results, 4, 3},
       {"wan:vace-lora", vace_config, wan_attentions, wan_results, 4, 3, 2e-4, true},
       {"wan:fun", wan_fun_config, wan_attentions, wan_results, 4, 3, 1e-3},
+      {"wan:animate", animate_config, wan_attentions, wan_results, 4, 3, 1e-3, false, {3, 6, 6}, false, 2},
       {"toy", toy_config, {"joint", "time"}, {}},
       {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
       {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},

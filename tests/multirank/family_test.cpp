@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 /// Those of families.h but the standard one, which has tests of its own.
 const std::vector<std::string> kFamilies = {"toy",       "sana",      "sana-video", "opensora", "hunyuan",
-                                            "stdit:1.2", "stdit:1.3", "wan:vace",   "wan:fun"};
+                                            "stdit:1.2", "stdit:1.3", "wan:vace",   "wan:fun",  "wan:animate"};
 
 TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
   const std::vector<std::string> axes = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};

@@ -38,9 +38,9 @@ net::Batch batch_of(const net::Denoiser& model, testing::Random& random, uint64_
   std::vector<net::Sample> samples;
   const auto count = static_cast<uint64_t>(testing::draw(random, 1, 3));
   for (uint64_t s = 0; s < count; ++s) {
-    const std::array<int64_t, 4> latent = {model.in_channels(), testing::draw(random, 1, family.most_frames),
-                                           2 * testing::draw(random, family.least_side, 4),
-                                           2 * testing::draw(random, family.least_side, 4)};
+    const std::array<int64_t, 4> latent = {
+        model.in_channels(), testing::draw(random, family.least_frames, family.most_frames),
+        2 * testing::draw(random, family.least_side, 4), 2 * testing::draw(random, family.least_side, 4)};
     net::Sample sample = model.blank(latent);
     sample.x = values({latent.begin(), latent.end()}, seed, s);
     sample.context = values({testing::draw(random, 1, model.context_length()), model.context_dim()}, seed, 10 + s);
@@ -48,7 +48,7 @@ net::Batch batch_of(const net::Denoiser& model, testing::Random& random, uint64_
     if (const auto found = sample.extra.find("vace_context"); found != sample.extra.end())
       found->second = values(found->second.sizes().vec(), seed, 20 + s);
     uint64_t next = 30;
-    for (const char* rows : {"glyphs", "image", "image_latent"})
+    for (const char* rows : {"glyphs", "image", "image_latent", "pose_latents", "face"})
       if (const auto found = sample.extra.find(rows); found != sample.extra.end()) {
         std::vector<int64_t> sizes = found->second.sizes().vec();
         if (sizes.size() == 2) sizes[0] = testing::draw(random, 0, sizes[0]);  // also none

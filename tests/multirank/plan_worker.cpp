@@ -167,7 +167,8 @@ struct Case {
       sample.x = values(latent, seed, 2 * s);
       sample.context = values({family.caption_tokens ? 3 : 2 + s % 2, model->context_dim()}, seed, 1000 + s);
       sample.t = static_cast<double>(37 * (s + 1) % 1000);
-      for (const char* picture : {"y", "clip_fea", "vace_context", "glyphs", "image", "image_latent"})
+      for (const char* picture :
+           {"y", "clip_fea", "vace_context", "glyphs", "image", "image_latent", "pose_latents", "face"})
         if (const auto found = sample.extra.find(picture); found != sample.extra.end())
           found->second = values(found->second.sizes().vec(), seed, 2000 + 2 * s + (found->first == "y"));
       samples.push_back(std::move(sample));

@@ -286,6 +286,7 @@ const std::map<std::string, std::string>& elsewhere() {
       {"sample.condition", "opensora_first_test"},
       {"sample.audio", "speech_test"},
       {"sample.pose", "speech_test"},
+      {"sample.face", "animate_test"},
       {"sample.guide", "vace_test"},
       {"sample.guide_mask", "vace_test"},
       {"sample.control", "controls_test"},
@@ -300,6 +301,10 @@ const std::map<std::string, std::string>& elsewhere() {
       {"diffusion.mask_ratios", "opensora_first_test"},
       {"diffusion.mask_types", "opensora_first_test"},
       {"diffusion.drop_condition", "opensora_first_test"},
+      {"diffusion.condition_draws", "controls_test"},
+      {"diffusion.draw_shares", "prepare/condition_draws_test"},
+      {"diffusion.pixel_masks", "controls_test"},
+      {"diffusion.condition_dropout", "controls_test"},
       {"diffusion.pooled_dropout", "opensora_test"},
       {"lora.init", "lora_test"},
   };

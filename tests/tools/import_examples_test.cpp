@@ -273,6 +273,51 @@ TEST(ImportExamples, ScriptsOfVideoXFun) {
           {"data.frames", "80"}}},
         command("wan2.2/wan_civitai_s2v.yaml", "wan2.2/train_s2v.py",
                 "--video_sample_n_frames=80 --trainable_modules . --boundary_type=full --control_ref_image=random"));
+  const std::string fun = full + "--train_mode=control_ref --control_ref_image=random ";
+  check({"Fun's controls of 2.1, with a reference",
+         {{"diffusion.condition_draws", "8"},
+          {"diffusion.condition_dropout", "control=0.1,start=0.1,reference=0.1,image=0.1"},
+          {"--control_ref_image random", "implied"},
+          {"--add_full_ref_image_in_self_attention", "implied"},
+          {"diffusion.shift", "5"}}},
+        command("wan2.1/wan_civitai.yaml", "wan2.1_fun/train_control.py",
+                fun + "--add_full_ref_image_in_self_attention"));
+  check({"Fun's controls of 2.2, with what is filled in",
+         {{"diffusion.condition_draws", "8"},
+          {"diffusion.condition_dropout", "control=0.1,reference=0.1"},
+          {"model.path", "M/low_noise_model"}}},
+        command("wan2.2/wan_civitai_i2v.yaml", "wan2.2_fun/train_control.py",
+                fun + "--add_inpaint_info --add_full_ref_image_in_self_attention --boundary_type=low"));
+  check({"Fun's cameras",
+         {{"diffusion.condition_dropout", "start=0.1,image=0.1"},
+          {"diffusion.draw_shares", "first_frame=1"},
+          {"--add_inpaint_info", ""}}},
+        command("wan2.1/wan_civitai.yaml", "wan2.1_fun/train_control.py",
+                full + "--train_mode=control_camera_ref --control_ref_image=first_frame"));
+  check(
+      {"Fun's masks of 2.2",
+       {{"diffusion.condition_draws", "8"}, {"diffusion.condition_dropout", ""}, {"model.path", "M/high_noise_model"}}},
+      command("wan2.2/wan_civitai_i2v.yaml", "wan2.2_fun/train.py",
+              full + "--train_mode=inpaint --boundary_type=high"));
+  check({"VACE",
+         {{"diffusion.condition_draws", "8"},
+          {"data.references", "4"},
+          {"diffusion.condition_dropout", ""},
+          {"train.only", "*vace*"}}},
+        command("wan2.2/wan_civitai_t2v.yaml", "wan2.2_vace_fun/train.py",
+                "--trainable_modules vace --control_ref_image=random --boundary_type=low"));
+  check({"Animate",
+         {{"diffusion.condition_draws", "8"},
+          {"data.references", ""},
+          {"lora.rank", "64"},
+          {"--boundary_type full", "implied"},
+          {"diffusion.shift", "5"}}},
+        command("wan2.2/wan_civitai_animate.yaml", "wan2.2/train_animate_lora.py",
+                "--boundary_type=full --rank=64 --network_alpha=32 --target_name=q,k,v,ffn.0,ffn.2 --use_peft_lora"));
+  check({"a mode whose script stops, and what belongs to another",
+         {{"--train_mode control", "refused"}, {"--add_inpaint_info", "refused"}, {"diffusion.condition_draws", ""}}},
+        command("wan2.1/wan_civitai.yaml", "wan2.1_fun/train_control.py",
+                full + "--train_mode=control --add_inpaint_info"));
   check({"other numbers",
          {{"diffusion.timesteps", "diffusers"},
           {"plan.moments", "int8"},
@@ -281,13 +326,13 @@ TEST(ImportExamples, ScriptsOfVideoXFun) {
           {"data.fps", "0"},
           {"data.size", "480,832"},
           {"data.frames", "33"},
-          {"--config_path config/wan2.2/wan_civitai_animate.yaml", "refused"},
+          {"--config_path config/wan2.2/wan_civitai_dancer.yaml", "refused"},
           {"train.mode", "full"},
           {"train.only", "*attn*,*modulation*"},
           {"train.group", "*attn* lr_factor=1,*modulation* lr_factor=0.5"},
           {"--motion_sub_loss", "refused"},
           {"--lora_skip_name x", "refused"}}},
-        command("wan2.2/wan_civitai_animate.yaml", "wan2.2/train.py",
+        command("wan2.2/wan_civitai_dancer.yaml", "wan2.2/train.py",
                 "--weighting_scheme logit_normal --use_8bit_adam --use_ema --adam_beta1 0.8 --video_sample_stride 1 "
                 "--fix_sample_size 480 832 --video_sample_n_frames 33 --trainable_modules attn "
                 "--trainable_modules_low_learning_rate modulation --motion_sub_loss --lora_skip_name x"));

@@ -255,6 +255,15 @@ TEST(Import, AdaptersOfVaceAreThoseOfItsSecondStream) {
             "vace_blocks.*.q,vace_blocks.*.ffn.0");
 }
 
+TEST(Import, AReferenceBeforeTheClipTakesFourOfItsFrames) {
+  const std::string animate =
+      "python train.py --dataset_base_path data --lora_base_model dit --extra_inputs "
+      "input_image,animate_pose_video,animate_face_video";
+  EXPECT_EQ(found(import_command(animate + " --num_frames 81", {}), "data.frames"), "77");
+  EXPECT_EQ(found(import_command(animate + " --data_file_keys video,animate_pose_video", {}), "data.frames"), "77");
+  EXPECT_EQ(found(import_command("python train.py --dataset_base_path data --num_frames 17", {}), "data.frames"), "17");
+}
+
 TEST(Import, TheLowestRateOfTheTrainingLineIsNotAboveItsRate) {
   const std::string line = "--task t2v-14B --ckpt_dir no/such --batch_size 1 --learning_rate ";
   EXPECT_EQ(found(import_command(line + "1e-7", {}), "train.eta_min"), "1e-07") << "it would rise";

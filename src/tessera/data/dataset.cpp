@@ -35,6 +35,7 @@ const Names kLastColumns = {"end_image", "last_image", "last_frame"};
 const Names kSoundColumns = {"audio", "input_audio", "audio_path"};
 const Names kMaskColumns = {"mask", "mask_path", "mask_file", "loss_mask"};
 const Names kPoseColumns = families::column_names({"pose", "pose_video"}, "pose");
+const Names kFaceColumns = families::column_names({"face_video", "face_file_path"}, "face");
 // What a clip is made from, which of that is to change, what it follows frame by frame, what it shows, how its camera moves.
 const Names kGuideColumns = families::column_names({}, "guide");
 const Names kGuideMaskColumns = families::column_names({}, "guide_mask");
@@ -463,6 +464,7 @@ Item item_of(const Row& row, const Path& folder, const DatasetSpec& spec) {
   item.last_image = picture_of(row, kLastColumns, clip_column, folder);
   item.sound = file_of(row, kSoundColumns, folder);
   item.pose = file_of(row, kPoseColumns, folder);
+  item.face = file_of(row, kFaceColumns, folder);
   if (spec.masks.column) item.mask = file_of(row, kMaskColumns, folder);
   item.guide = file_of(row, kGuideColumns, folder);
   item.guide_mask = file_of(row, kGuideMaskColumns, folder);
@@ -504,7 +506,7 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
   std::vector<const Names*> read = {&kPathColumns,      &kCaptionColumns,   &kFirstColumns,   &kLastColumns,
                                     &kSoundColumns,     &kPoseColumns,      &kKnownColumns,   &kGuideColumns,
                                     &kGuideMaskColumns, &kReferenceColumns, &kControlColumns, &kDirectionColumns,
-                                    &kSpeedColumns};
+                                    &kSpeedColumns,     &kFaceColumns};
   if (spec.latent_column) read.push_back(&kLatentColumns);
   if (spec.masks.column) read.push_back(&kMaskColumns);
   if (spec.text_columns) read.insert(read.end(), {&kContextColumns, &kPooledColumns});
@@ -522,7 +524,7 @@ void check_columns(const RowTable& table, const Path& file, const DatasetSpec& s
 std::vector<const Path*> files_of(const Item& item) {
   std::vector<const Path*> files = {&item.path,    &item.first_image, &item.last_image, &item.sound,
                                     &item.pose,    &item.context,     &item.guide,      &item.guide_mask,
-                                    &item.control, &item.camera,      &item.mask};
+                                    &item.control, &item.camera,      &item.mask,       &item.face};
   for (const Path& picture : item.references) files.push_back(&picture);
   return files;
 }

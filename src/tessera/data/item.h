@@ -34,12 +34,15 @@ struct Item {
   Path pose = {};   ///< of the row: a clip of poses, frame by frame beside this one; or empty
 
   /// Of the row, for models that follow a clip: what it is made from, which of that is to change, and what it follows frame
-  /// by frame; pictures of what it shows; how its camera moves, as a file or as the name of a movement with its speed.
-  Path guide = {}, guide_mask = {}, control = {}, camera = {};
+  /// by frame; pictures of what it shows; how its camera moves, as a file or as the name of a movement with its speed; the
+  /// face of its person, frame by frame.
+  Path guide = {}, guide_mask = {}, control = {}, camera = {}, face = {};
   std::vector<Path> references = {};
   std::string direction = {};
   double camera_speed = 0;
 
+  /// The clip of poses; of tables with one column for all that is followed, the control video.
+  const Path& driver() const { return pose.empty() ? control : pose; }
   /// The first of them; empty: none.
   Path reference() const { return references.empty() ? Path() : references.front(); }
 

@@ -6,6 +6,7 @@
 #include "tessera/base/random.h"
 #include "tessera/diffusion/given_frames.h"
 #include "tessera/families/frames/frame_masks.h"
+#include "tessera/families/frames/pixel_masks.h"
 
 namespace tessera::diffusion {
 
@@ -13,7 +14,7 @@ namespace {
 
 /// Indices of these draws in the sample's timestep stream, beyond the draws of the timestep itself.
 constexpr uint64_t kConditionDraw = 1000, kCaptionDraw = 1001, kPooledDraw = 1002, kGivenDraw = 1003, kMaskDraw = 1004,
-                   kDropDraw = 1005, kWholeDraw = 1006;
+                   kDropDraw = 1005, kWholeDraw = 1006, kLeaveDraw = 1100;
 /// Of the frames of a mask: those of a kind, and one a frame.
 constexpr uint64_t kMaskDraws = 2000, kFrameDraws = 3000;
 
@@ -91,6 +92,19 @@ void give_beside(TrainingSample& sample, const NoiseSettings& settings, const Cl
   if (input.cond.defined()) extra["cond"] = input.cond;
 }
 
+/// Conditions by their names in settings.condition_dropout, each by a draw of its own: zeros, as where a row has none.
+void leave_out(TrainingSample& sample, const NoiseSettings& settings, const net::Conditions& takes, int64_t step,
+               int64_t place) {
+  const std::vector<std::string>& names = families::droppable_conditions();
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto of = std::ranges::find(settings.condition_dropout, names[i], &families::Weighted::name);
+    if (of == settings.condition_dropout.end() || !drops(of->weight, kLeaveDraw + i, settings, step, place)) continue;
+    const std::string extra = names[i] == "start" ? "y" : names[i] == "image" ? takes.image_extra : names[i];
+    if (const auto found = sample.input.extra.find(extra); found != sample.input.extra.end())
+      found->second = at::zeros_like(found->second);
+  }
+}
+
 /// Frames that are given have no noise, and do not count: the loss is the mean over the others.
 void give_frames(TrainingSample& sample, const at::Tensor& latent, const std::vector<char>& noised) {
   const auto frames = static_cast<int64_t>(noised.size());
@@ -159,6 +173,7 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
   sample.input.extra = clean.extra;
   if (drops(settings.pooled_dropout, kPooledDraw, settings, step, place))
     sample.input.extra["pooled"] = settings.null_pooled;
+  leave_out(sample, settings, conditions, step, place);
   if (begins_clean(settings, conditions, clean.latent, step, place) && !clean.extra.count("image_latent"))
     sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1).contiguous();
   Beside beside;

@@ -53,6 +53,7 @@ struct NoiseSettings {
   std::vector<families::Weighted> mask_ratios = {};
   /// 1.3's kinds of frames beside the noisy ones by their weights, for models that reads_beside(), and what is left out.
   std::vector<families::Weighted> mask_types = {}, drop_condition = {};
+  std::vector<families::Weighted> condition_dropout = {};  ///< shares of samples whose condition of a name is zeros
   double caption_dropout = 0;    ///< share of samples whose context is replaced by that of an empty caption:
   at::Tensor null_context = {};  ///< [n, D] fp32; needed for a share above 0
   double pooled_dropout = 0;     ///< likewise of extra "pooled", by a draw of its own:

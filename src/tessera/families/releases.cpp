@@ -94,6 +94,7 @@ const std::vector<Release>& releases() {
        true},
       {"wan2.2-ti2v-5b", "Wan-AI/Wan2.2-TI2V-5B", wan_parts(20.0, {}, kVae22)},
       {"wan2.2-s2v-14b", "Wan-AI/Wan2.2-S2V-14B", wan_parts(32.6, {kWav2vec})},
+      {"wan2.2-animate-14b", "Wan-AI/Wan2.2-Animate-14B", wan_parts(34.5, {kClip}), {"wan2.2_animate_14B"}},
       {"wan2.1-vace-1.3b", "Wan-AI/Wan2.1-VACE-1.3B", wan_parts(7.2, {}), {"VACE-Wan2.1-1.3B", "wan2.1_vace_1.3B"}},
       {"wan2.1-vace-14b", "Wan-AI/Wan2.1-VACE-14B", wan_parts(69.4, {}), {"wan2.1_vace_14B"}},
       {"wan2.2-vace-fun-a14b", "alibaba-pai/Wan2.2-VACE-Fun-A14B", expert_parts(34.7), {"Wan2.2-VACE-Fun"}, true},

@@ -65,6 +65,25 @@ std::vector<int64_t> most_parted(const recipe::Recipe& recipe, int64_t latent_fr
   return families::most_parted(kinds, latent_frames);
 }
 
+/// Which conditions are drawn and left out.
+void check_drawn(const recipe::Recipe& recipe, const net::Conditions& takes) {
+  if (recipe.diffusion.draws.on()) {
+    if (takes.guides.empty() && (!takes.first_image || takes.last_image))
+      refuse("diffusion.condition_draws", recipe, "the model is given no masks or pictures that could be drawn",
+             "leave it out");
+    check_latents("diffusion.condition_draws", recipe, true);
+  }
+  const auto taken = [&](const std::string& name) {
+    if (name == "control") return takes.control_dim > 0;
+    if (name == "start") return takes.takes_images() && takes.mask_channels == 0;
+    return name == "reference" ? takes.reference_dim > 0 : takes.clip_dim > 0;
+  };
+  for (const families::Weighted& one : recipe.diffusion.condition_dropout)
+    if (!taken(one.name))
+      refuse("diffusion.condition_dropout", recipe,
+             "the model has no condition " + one.name + " that could be left out", "leave it out");
+}
+
 }  // namespace
 
 void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec) {
@@ -72,6 +91,9 @@ void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const
   const bool beside = diffusion::reads_beside(takes);
   if (recipe.data.references != recipe::Recipe().data.references && takes.references == 0)
     refuse("data.references", recipe, "the model takes no pictures of references", "leave it out");
+  if (takes.always_reference && recipe.data.references != takes.references)
+    refuse("data.references", recipe, "every sample of the model begins with one reference", "leave it out");
+  check_drawn(recipe, takes);
   if (!recipe.diffusion.conditions.empty()) {
     if (!takes.given_frames || beside)
       refuse(
@@ -118,7 +140,8 @@ std::vector<families::GivenFrames> encoded_given(const recipe::Recipe& recipe, i
 net::Sample blank_sample(const recipe::Recipe& recipe, const net::Denoiser& model,
                          const std::array<int64_t, 4>& latent) {
   auto whole = latent;
-  whole[1] += std::min(recipe.data.references, model.conditions().references);
+  const net::Conditions takes = model.conditions();
+  whole[1] += takes.always_reference ? takes.references : std::min(recipe.data.references, takes.references);
   net::Sample sample = model.blank(whole);
   if (!diffusion::reads_beside(model.conditions())) return sample;
   const std::vector<int64_t> given = most_parted(recipe, latent[1]);

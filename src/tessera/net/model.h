@@ -21,6 +21,7 @@ struct Guides {
   int64_t frames = 0, height = 0, width = 0;  ///< of the clip that is made
   std::map<std::string, Tensor> clips;        ///< [3, frames, height, width] of each that is there, by its column
   std::vector<Tensor> references;             ///< pictures [3, h, w] of any size
+  bool sampled = false;                       ///< as a pipeline makes inputs of them, where a trainer does otherwise
 };
 
 /// Inputs of a denoiser beside latent, time and text: images, audio and poses, of the clip or given ones.
@@ -56,6 +57,8 @@ struct Conditions {
   /// frames of references stand before those of the clip, in x as in the extras.
   std::vector<std::string> guides = {};
   int64_t references = 0;
+  bool always_reference = false;  ///< every sample begins with one: the clip's first frame where the row names none
+  int64_t face_size = 0;          ///< side of the frames of guide "face" in pixels; 0: no such guide
   bool takes_images() const { return first_image || last_image; }
 };
 
@@ -100,6 +103,8 @@ class Denoiser {
   virtual std::map<std::string, Tensor> guide(const VideoCodec& /*codec*/, const Guides& /*guides*/) const {
     return {};
   }
+  /// What an image encoder sees of it, [3, h, w]; undefined: nothing.
+  virtual Tensor seen(const Guides& /*guides*/) const { return {}; }
   /// The latent that is denoised: a clip's, behind those of the references that its extras have.
   virtual Tensor with_references(const Tensor& latent, const std::map<std::string, Tensor>& /*extra*/) const {
     return latent;

@@ -17,12 +17,14 @@ std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job
   if (const std::string given = families::given_text(recipe.diffusion.conditions); !given.empty())
     return "|given " + given;
   if (families::any_noisy(recipe.diffusion.mask_types)) return "|given noisy";
-  if (!wanted.guides.empty()) return "|guides " + std::to_string(recipe.data.references);
   if (wanted.audio_dim > 0) return "|" + job::audio_fingerprint(audio_encoder_of(recipe, wanted));
-  if (!wanted.takes_images()) return {};
-  std::string text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_image ? "+last" : "") +
-                     (wanted.control_dim > 0 ? "+control" : "") + (wanted.reference_dim > 0 ? "+reference" : "") +
-                     (wanted.camera_scale > 0 ? "+camera" : "");
+  std::string text = "|guides " + std::to_string(recipe.data.references);
+  if (wanted.guides.empty()) {
+    if (!wanted.takes_images()) return {};
+    text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_image ? "+last" : "") +
+           (wanted.control_dim > 0 ? "+control" : "") + (wanted.reference_dim > 0 ? "+reference" : "") +
+           (wanted.camera_scale > 0 ? "+camera" : "");
+  }
   if (!job.image) return text;
   text += "|" + job.image->fingerprint();
   if (recipe.data.image_encoder_path.empty()) return text;
@@ -58,7 +60,10 @@ at::Tensor Conditioner::look(const Pictures& pictures) {
 
 Extras Conditioner::extras(const Pictures& pictures, const at::Tensor& seen, int64_t frames) const {
   Extras extras;
-  if (!wanted_.takes_images()) return extras;
+  if (!wanted_.takes_images()) {
+    if (seen.defined()) extras[wanted_.image_extra] = seen;
+    return extras;
+  }
   if (const at::Tensor y = image_input(*job_.codec, pictures, frames, wanted_); y.defined()) extras["y"] = y;
   // a given first frame stands in the noisy latent as well, without noise, where the model has a timestep a token
   if (wanted_.clean_first && pictures.first.defined()) extras["image_latent"] = first_latent(pictures.first);
@@ -69,12 +74,13 @@ Extras Conditioner::extras(const Pictures& pictures, const at::Tensor& seen, int
   return extras;
 }
 
-Extras Conditioner::extras(const data::Item& item, const data::ClipSpec& spec) const {
+Extras Conditioner::extras(const data::Item& item, const data::ClipSpec& spec, const MaybeDraw& draw) const {
   Extras extras = listener_.extras(item, spec);
-  if (!wanted_.guides.empty()) return job_.model->guide(*job_.codec, clip_guides(item, spec, recipe_.data.references));
+  if (!wanted_.guides.empty())
+    return job_.model->guide(*job_.codec, shown_guides(item, spec, wanted_, recipe_.data.references, draw));
   if (wanted_.always_clean && !item.first_image.empty())
     extras["image_latent"] = first_latent(clip_pictures(item, spec, wanted_).first);
-  extras.merge(control_extras(*job_.codec, controls_of(item), spec, wanted_));
+  extras.merge(control_extras(*job_.codec, shown_controls(item, spec, wanted_, draw), spec, wanted_));
   return extras;
 }
 
@@ -155,14 +161,19 @@ Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& so
     if (diffusion::reads_beside(wanted_)) return given_beside(kind, pictures, frames);
     return {{"cond", given(kind, pictures, frames)}};
   }
-  if (!wanted_.guides.empty())
-    return job_.model->guide(*job_.codec, read_guides(pictures,
-                                                      {.frames = static_cast<int>(frames),
-                                                       .height = static_cast<int>(recipe_.data.height),
-                                                       .width = static_cast<int>(recipe_.data.width),
-                                                       .fps = recipe_.data.fps,
-                                                       .showing = recipe_.data.clips.showing},
-                                                      recipe_.data.references));
+  if (!wanted_.guides.empty()) {
+    net::Guides guides = read_guides(pictures,
+                                     {.frames = static_cast<int>(frames),
+                                      .height = static_cast<int>(recipe_.data.height),
+                                      .width = static_cast<int>(recipe_.data.width),
+                                      .fps = recipe_.data.fps,
+                                      .showing = recipe_.data.clips.showing},
+                                     wanted_, recipe_.data.references);
+    guides.sampled = true;
+    Extras extras = job_.model->guide(*job_.codec, guides);
+    if (run_) extras[wanted_.image_extra] = look({.first = {}, .last = {}, .shown = job_.model->seen(guides)});
+    return extras;
+  }
   Extras extras = listener_.extras(sound, frames);
   if (pictures.first.defined() && wanted_.clean_first) extras["image_latent"] = first_latent(pictures.first);
   if (!poses.empty())

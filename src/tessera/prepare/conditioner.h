@@ -9,8 +9,7 @@
 
 #include "tessera/job/job.h"
 #include "tessera/prepare/clip_weights.h"
-#include "tessera/prepare/controls.h"
-#include "tessera/prepare/pictures.h"
+#include "tessera/prepare/condition_draws.h"
 #include "tessera/prepare/sounds.h"
 
 namespace tessera::prepare {
@@ -26,9 +25,9 @@ class Conditioner {
   at::Tensor look(const Pictures& pictures);
   /// Everything a sample of `frames` frames has from its pictures. `seen`: what look() gave.
   Extras extras(const Pictures& pictures, const at::Tensor& seen, int64_t frames) const;
-  /// Everything beside that of pictures, of a clip of the data set: sound, pose, a picture of the row in place of the
-  /// first frame.
-  Extras extras(const data::Item& item, const data::ClipSpec& spec) const;
+  /// Everything beside that of pictures, of a clip of the data set and one of its draws: sound, pose, what it follows, a
+  /// picture of the row in place of the first frame.
+  Extras extras(const data::Item& item, const data::ClipSpec& spec, const MaybeDraw& draw = {}) const;
   /// Of a prompt that is sampled: y and clip_fea, or for a model that may begin with a clean frame, image_latent;
   /// audio; of a video of poses (empty: none) from `pose_start` seconds on, pose.
   Extras for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames, const data::Path& poses = {},

@@ -45,7 +45,7 @@ void read_camera_choice(const std::string& text, Controls& controls) {
 }  // namespace
 
 Controls controls_of(const data::Item& item) {
-  return {item.control, item.reference(), item.camera, item.direction, item.camera_speed};
+  return {item.control, item.reference(), item.camera, item.direction, item.camera_speed, {}};
 }
 
 std::vector<Controls> prompt_controls(const recipe::Recipe::Sample& sample, const std::vector<std::string>& prompts,
@@ -99,7 +99,8 @@ Extras control_extras(const net::VideoCodec& codec, const Controls& controls, co
     data::ClipSpec picture = spec;
     picture.frames = 1, picture.start = 0;
     const auto [channels, f, h, w] = codec.latent_shape(1, spec.height, spec.width);
-    extras["reference"] = controls.reference.empty()
+    extras["reference"] = controls.picture.defined() ? codec.encode(controls.picture)
+                          : controls.reference.empty()
                               ? at::zeros({channels, 1, h, w}, at::kFloat)
                               : job::encode_frames(codec, data::decode_clip(controls.reference, picture));
   }

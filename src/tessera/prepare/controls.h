@@ -24,6 +24,7 @@ struct Controls {
   data::Path video = {}, reference = {}, camera = {};
   std::string direction = {};  ///< of a camera without a file
   double speed = 0;
+  at::Tensor picture = {};  ///< [3, 1, H, W], the reference in place of a file
 };
 Controls controls_of(const data::Item& item);
 

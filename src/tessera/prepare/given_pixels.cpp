@@ -10,12 +10,13 @@ namespace {
 
 constexpr int64_t kFrames = 4;  // that a latent frame stands for
 
-/// [1, F, H, W] -> [4, f, H, W]: frames of each latent frame, the first four times.
-Tensor by_latent_frame(const Tensor& clip) {
-  const Tensor first = clip.slice(1, 0, 1).expand({1, kFrames, -1, -1});
-  const Tensor all = at::cat({first, clip.slice(1, 1)}, 1)[0];
-  check_internal(all.size(0) % kFrames == 0, "prepare.given_pixels",
-                 std::to_string(clip.size(1)) + " frames are not four for each latent frame and one");
+/// [1, F, H, W] -> [4, f, H, W]: frames of each latent frame, the first as often as it takes to fill them.
+Tensor by_latent_frame(const Tensor& clip, int64_t latents) {
+  const int64_t more = latents * kFrames - clip.size(1);
+  check_internal(more >= 0, "prepare.given_pixels",
+                 std::to_string(clip.size(1)) + " frames are more than four for each of " + std::to_string(latents) +
+                     " latent frames");
+  const Tensor all = at::cat({clip.slice(1, 0, 1).expand({1, more, -1, -1}), clip}, 1)[0];
   return all.reshape({-1, kFrames, clip.size(2), clip.size(3)}).transpose(0, 1);
 }
 
@@ -27,7 +28,7 @@ Tensor shrunk(const Tensor& channels, at::IntArrayRef sizes, bool corners) {
 
 Tensor given_channels(const Tensor& mask, const std::array<int64_t, 4>& latent) {
   const auto [channels, f, h, w] = latent;
-  const Tensor given = by_latent_frame(1 - mask.to(at::kFloat));
+  const Tensor given = by_latent_frame(1 - mask.to(at::kFloat), f);
   Tensor all = shrunk(given.slice(1, 0, 1), {1, h, w}, /*corners=*/false);
   if (f > 1) all = at::cat({all, shrunk(given.slice(1, 1), {f - 1, h, w}, /*corners=*/false)}, 1);
   return all;
@@ -48,7 +49,7 @@ Tensor in_front(const Tensor& latent, int64_t frames) {
 Tensor made_cells(const Tensor& mask, const std::array<int64_t, 4>& latent) {
   const auto [channels, f, h, w] = latent;
   // the first of the four frames speaks for a latent frame
-  const Tensor cells = shrunk(by_latent_frame(mask.to(at::kFloat)).slice(0, 0, 1), {f, h, w}, /*corners=*/true);
+  const Tensor cells = shrunk(by_latent_frame(mask.to(at::kFloat), f).slice(0, 0, 1), {f, h, w}, /*corners=*/true);
   cells.slice(1, 1).fill_(1);
   return cells;
 }

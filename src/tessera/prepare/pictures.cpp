@@ -24,6 +24,10 @@ at::Tensor frame_of(const data::Frames& frames, int index) {
   return job::to_pixels(one).select(1, 0);
 }
 
+bool takes_guide(const net::Conditions& wanted, const char* name) {
+  return std::ranges::find(wanted.guides, name) != wanted.guides.end();
+}
+
 at::Tensor read_picture(const data::Path& path, const data::ClipSpec& spec) {
   return frame_of(
       data::decode_clip(path, {.frames = 1, .height = spec.height, .width = spec.width, .showing = spec.showing}), 0);
@@ -87,6 +91,8 @@ std::vector<data::RowFile> picture_files(const data::Item& item, const net::Cond
   if (wanted.guides.empty()) return files;
   add("guide", item.guide);
   add("guide mask", item.guide_mask);
+  if (takes_guide(wanted, "pose")) add("pose", item.driver());
+  if (takes_guide(wanted, "face")) add("face", item.face);
   for (size_t i = 0; i < item.references.size(); ++i)  // each has a place of its own in an entry's header
     add(i == 0 ? "reference" : "reference " + std::to_string(i + 1), item.references[i]);
   return files;
@@ -155,20 +161,42 @@ std::vector<data::RowFile> shown_files(const data::Item& item, const net::Condit
   return files;
 }
 
-net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, int64_t most) {
+net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, const net::Conditions& wanted,
+                        int64_t most) {
   net::Guides guides{spec.frames, spec.height, spec.width, {}, {}};
-  for (const auto& [column, file] : {std::pair("guide", &files.guide), {"guide_mask", &files.guide_mask}})
-    if (!file->empty()) guides.clips[column] = job::to_pixels(data::decode_clip(*file, spec));
+  data::ClipSpec of_face = spec;
+  of_face.height = of_face.width = static_cast<int>(wanted.face_size);
+  for (const auto& [column, file, size] : {std::tuple("guide", &files.guide, &spec),
+                                           {"guide_mask", &files.guide_mask, &spec},
+                                           {"pose", &files.pose, &spec},
+                                           {"face", &files.face, &of_face}})
+    if (!file->empty()) guides.clips[column] = job::to_pixels(data::decode_clip(*file, *size));
   for (size_t i = 0; i < std::min(static_cast<size_t>(most), files.references.size()); ++i)
     guides.references.push_back(
         frame_of(data::decode_clip(files.references[i], {.frames = 1, .showing = spec.showing}), 0));
   return guides;
 }
 
-net::Guides clip_guides(const data::Item& item, const data::ClipSpec& spec, int64_t most) {
+net::Guides clip_guides(const data::Item& item, const data::ClipSpec& spec, const net::Conditions& wanted, int64_t most,
+                        bool pictures_alone) {
   Pictures files;
-  files.guide = item.guide, files.guide_mask = item.guide_mask, files.references = item.references;
-  return read_guides(files, spec, most);
+  files.references = item.references;
+  if (!pictures_alone) {
+    files.guide = item.guide, files.guide_mask = item.guide_mask;
+    if (takes_guide(wanted, "pose")) files.pose = item.driver();
+    if (takes_guide(wanted, "face")) files.face = item.face;
+  }
+  for (const auto& [what, file] : {std::pair("poses", &files.pose), {"a face", &files.face}})
+    check_input(file->empty() || *file != item.path, "data.dataset",
+                item.path.string() + ": the video of " + what + " is the clip itself, which the model would copy",
+                std::string("name the video of ") + what + " that was made of it");
+  net::Guides guides = read_guides(files, spec, wanted, most);
+  if (wanted.always_reference && guides.references.empty()) {
+    data::ClipSpec first = spec;
+    first.frames = 1;
+    guides.references.push_back(frame_of(data::decode_clip(item.path, first), 0));
+  }
+  return guides;
 }
 
 std::string sampled_condition(const recipe::Recipe& recipe, const net::Conditions& wanted) {
@@ -210,13 +238,15 @@ namespace {
 
 /// What each prompt follows: files of the recipe, or of the prompt's own row.
 std::vector<Pictures> prompt_guides(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
-                                    const std::function<std::vector<data::Item>()>& clips) {
+                                    const std::function<std::vector<data::Item>()>& clips,
+                                    const net::Conditions& wanted) {
   std::vector<Pictures> result(prompts.size());
   std::vector<data::Item> items;
   for (size_t p = 0; p < prompts.size(); ++p) {
+    // `needed`: of the prompt's own row, where the recipe does not say it
     const auto named = [&](const std::string& key, const std::vector<std::string>& files,
-                           const std::function<std::vector<data::Path>(const data::Item&)>& of) {
-      const std::string file = files.empty() ? "" : files[p % files.size()];
+                           const std::function<std::vector<data::Path>(const data::Item&)>& of, bool needed = false) {
+      const std::string file = !files.empty() ? files[p % files.size()] : needed ? kOwnClip : "";
       if (file != kOwnClip) return file.empty() ? std::vector<data::Path>() : std::vector<data::Path>{file};
       if (items.empty()) items = clips();
       std::vector<data::Path> own = items.empty() ? std::vector<data::Path>() : of(item_of(items, prompts[p]));
@@ -232,8 +262,16 @@ std::vector<Pictures> prompt_guides(const recipe::Recipe& recipe, const std::vec
         first(named("sample.guide", recipe.sample.guides, [](const Item& i) { return std::vector{i.guide}; }));
     result[p].guide_mask = first(
         named("sample.guide_mask", recipe.sample.guide_masks, [](const Item& i) { return std::vector{i.guide_mask}; }));
-    result[p].references =
-        named("sample.reference", recipe.sample.references, [](const Item& i) { return i.references; });
+    const bool all = wanted.always_reference;
+    result[p].references = named(
+        "sample.reference", recipe.sample.references,
+        [&](const Item& i) { return all && i.references.empty() ? std::vector{i.path} : i.references; }, all);
+    if (takes_guide(wanted, "pose"))
+      result[p].pose = first(named(
+          "sample.pose", recipe.sample.poses, [](const Item& i) { return std::vector{i.driver()}; }, all));
+    if (takes_guide(wanted, "face"))
+      result[p].face = first(named(
+          "sample.face", recipe.sample.faces, [](const Item& i) { return std::vector{i.face}; }, all));
   }
   return result;
 }
@@ -243,6 +281,8 @@ std::vector<Pictures> prompt_guides(const recipe::Recipe& recipe, const std::vec
 std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
                                       const std::function<std::vector<data::Item>()>& clips,
                                       const net::Conditions& model) {
+  if (!recipe.sample.faces.empty() && model.face_size == 0)
+    throw UserError(Exit::usage, "sample.face", "the model follows no faces", "leave sample.face out");
   for (const auto& [key, files] : {std::pair("sample.guide", &recipe.sample.guides),
                                    {"sample.guide_mask", &recipe.sample.guide_masks},
                                    {"sample.reference", &recipe.sample.references}})
@@ -251,7 +291,7 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
                       "leave " + std::string(key) + " out, or sample with a model that does");
   if (!model.guides.empty() && recipe.sample.images.empty() && recipe.sample.last_images.empty() &&
       recipe.sample.videos.empty())
-    return prompt_guides(recipe, prompts, clips);
+    return prompt_guides(recipe, prompts, clips, model);
   const std::string kind = sampled_condition(recipe, model);
   const families::GivenPlaces given = families::places_of(kind);
   if (given.any() && !given.pictures) return prompt_videos(recipe, prompts, clips);
@@ -326,6 +366,7 @@ at::Tensor encode_given(const net::VideoCodec& codec, const data::Frames& clip, 
 
 at::Tensor image_input(const net::VideoCodec& codec, const Pictures& pictures, int64_t frames,
                        const net::Conditions& wanted) {
+  if (pictures.made.defined()) return given_latent(codec, pictures.clip, pictures.made, pictures.nothing_is_zero);
   if (!pictures.first.defined()) return {};
   if (wanted.mask_channels > 0) return picture_latent(codec, pictures, frames, wanted.mask_channels);
   const auto latent = codec.latent_shape(frames, pictures.first.size(1), pictures.first.size(2));

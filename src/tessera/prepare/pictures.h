@@ -24,6 +24,11 @@ struct Pictures {
   /// What the sample is made from, which of that is to change, and pictures of what it shows; or empty.
   data::Path guide = {}, guide_mask = {};
   std::vector<data::Path> references = {};
+  data::Path pose = {}, face = {};  ///< that it follows frame by frame
+  /// The clip itself, [3, F, H, W], outside of a mask [1, F, H, W]: 1 is to be made. A mask of ones gives zeros in place of
+  /// the latent of grey.
+  at::Tensor clip = {}, made = {};
+  bool nothing_is_zero = true;
 };
 
 /// Which frames a sample is given, for models that are given some beside the noisy ones: sample.condition, or what the
@@ -37,11 +42,12 @@ Pictures clip_pictures(const data::Item& item, const data::ClipSpec& spec, const
 /// The row's own pictures, by the role that they have in the key of the clip's entry.
 std::vector<data::RowFile> picture_files(const data::Item& item, const net::Conditions& wanted);
 
-/// The pixels of what a sample follows, in its size; of the pictures the first `most`, in their own. Throws UserError
-/// (input) naming the file.
-net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, int64_t most);
-/// The row's own.
-net::Guides clip_guides(const data::Item& item, const data::ClipSpec& spec, int64_t most);
+/// The pixels of what a sample follows, in its size, and faces in theirs; of the pictures the first `most`, in their own.
+/// Throws UserError (input) naming the file.
+net::Guides read_guides(const Pictures& files, const data::ClipSpec& spec, const net::Conditions& wanted, int64_t most);
+/// The row's own; a clip that follows itself is refused. `pictures_alone`: without clips.
+net::Guides clip_guides(const data::Item& item, const data::ClipSpec& spec, const net::Conditions& wanted, int64_t most,
+                        bool pictures_alone = false);
 
 /// The name in a clip's entry of its mask of what counts in the loss, [f, h, w] between 0 and 1.
 inline constexpr const char* kLossMask = "loss_mask";

@@ -135,16 +135,26 @@ class Preparation {
     if (!conditioner_) conditioner_.emplace(recipe_, job_, mesh_, comm_, rank_);
   }
 
-  Pictures pictures_of(int64_t clip_index) const {
-    const data::Clip& clip = data_.plan_.clips[static_cast<size_t>(clip_index)];
-    return clip_pictures(data_.items_[static_cast<size_t>(clip.item)], data_.plan_.spec(clip), wanted_);
+  /// Draws of a clip's conditions, of which nothing is drawn where there is one.
+  int64_t draws() const { return std::max<int64_t>(recipe_.diffusion.draws.count, 1); }
+  MaybeDraw draw_of(const data::Clip& clip, int64_t number) const {
+    return clip_draw(recipe_.diffusion.draws, data_.items_[static_cast<size_t>(clip.item)], data_.plan_.spec(clip),
+                     number);
   }
+
+  Pictures pictures_of(int64_t clip_index, int64_t number) const {
+    const data::Clip& clip = data_.plan_.clips[static_cast<size_t>(clip_index)];
+    return shown_pictures(data_.items_[static_cast<size_t>(clip.item)], data_.plan_.spec(clip), *job_.model,
+                          draw_of(clip, number));
+  }
+  Pictures pictures_of_entry(size_t entry) const { return pictures_of(of_entry_[entry].clip, of_entry_[entry].draw); }
 
   /// CLIP features of every clip, in memory as captions are. Ranks look at the same picture, so that all have all.
   void look_at_all() {
     if (!conditioner_->looks()) return;
-    for (size_t c = 0; c < data_.plan_.clips.size(); ++c)
-      data_.seen_[static_cast<int64_t>(c)] = cached(conditioner_->look(pictures_of(static_cast<int64_t>(c))));
+    for (int64_t c = 0; c < std::ssize(data_.plan_.clips); ++c)
+      for (int64_t number = 0; number < draws(); ++number)
+        data_.seen_[{c, number}] = cached(conditioner_->look(pictures_of(c, number)));
   }
 
   /// What the sampled prompts begin and end with. Ranks take different times to read pictures, and look together.
@@ -156,10 +166,12 @@ class Preparation {
         recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
     const auto poses = prompt_poses(
         recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
+    const auto controls = prompt_controls(
+        recipe_.sample, data_.prompts_, [&] { return data_.items_; }, wanted_);
     pace.barrier();
     for (size_t p = 0; p < pictures.size(); ++p)
       data_.prompt_extras_.push_back(conditioner_->for_sampling(pictures[p], data_.prompt_sound(static_cast<int>(p)),
-                                                                recipe_.data.frames, poses[p]));
+                                                                recipe_.data.frames, poses[p], 0, controls[p]));
   }
 
   void read(Pace& pace) {
@@ -238,24 +250,27 @@ class Preparation {
       for (data::RowFile& file : sound_files(item, wanted_)) files.push_back(std::move(file));
       for (data::RowFile& file : control_files(item, wanted_)) files.push_back(std::move(file));
       for (data::RowFile& file : text_files(item)) files.push_back(std::move(file));
+      const std::string beside = control_text(item, wanted_) + mask_text(recipe_.data.masks, item);
       data::ClipKey made{.source = item.path,
                          .encoder = encoders.clip,
                          .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
-                         .preprocessing = data_.plan_.preprocessing(clip) + control_text(item, wanted_) +
-                                          mask_text(recipe_.data.masks, item),
+                         .preprocessing = {},
                          .files = std::move(files),
                          .encoder_before = encoders.same_clips ? encoders.both : ""};
-      data::CacheKey key = data::clip_key(made);
       Entries& entries = entries_.emplace_back();
-      const auto [place, fresh] = known_clips.emplace(key.hash(), static_cast<int>(clips_.size()));
-      if (fresh) {
-        made.preprocessing =
-            data_.plan_.preprocessing_before(clip) + control_text(item, wanted_) + mask_text(recipe_.data.masks, item);
-        read_otherwise_.push_back(clip.reading.empty() ? fs::path() : data::clip_key(made).file(folder_));
-        clips_.push_back({std::move(key), {}});
-        first_clip_.push_back(static_cast<int64_t>(c));
+      for (int64_t number = 0; number < draws(); ++number) {
+        const std::string drawn = draw_text(recipe_.diffusion.draws, number);
+        made.preprocessing = data_.plan_.preprocessing(clip) + beside + drawn;
+        data::CacheKey key = data::clip_key(made);
+        const auto [place, fresh] = known_clips.emplace(key.hash(), static_cast<int>(clips_.size()));
+        if (fresh) {
+          made.preprocessing = data_.plan_.preprocessing_before(clip) + beside + drawn;
+          read_otherwise_.push_back(clip.reading.empty() ? fs::path() : data::clip_key(made).file(folder_));
+          clips_.push_back({std::move(key), {}});
+          of_entry_.push_back({static_cast<int64_t>(c), number});
+        }
+        entries.clips.push_back(place->second);
       }
-      entries.clip = place->second;
       for (const std::string& caption : recipe_.data.texts ? std::vector<std::string>() : item.captions) {
         const auto [text, is_new] = known_texts.emplace(caption, static_cast<int>(texts_.size()));
         if (is_new) texts_.push_back({data::text_key(caption, encoders.text, encoders.both), {}});
@@ -287,7 +302,7 @@ class Preparation {
     return digest_of_clips(data_.plan_, data_.items_, [&](size_t c) {
       std::string stamps;
       if (!online_)
-        for (const auto& source : clips_[static_cast<size_t>(entries_[c].clip)].key.sources)
+        for (const auto& source : clips_[static_cast<size_t>(entries_[c].clips.front())].key.sources)
           stamps += source.stamp + '\n';
       return stamps;
     });
@@ -478,7 +493,9 @@ class Preparation {
   }
 
   /// The first clip that has the entry.
-  const data::Clip& clip_of(size_t entry) const { return data_.plan_.clips[static_cast<size_t>(first_clip_[entry])]; }
+  const data::Clip& clip_of(size_t entry) const {
+    return data_.plan_.clips[static_cast<size_t>(of_entry_[entry].clip)];
+  }
 
   /// Each rank its share of the clips.
   void encode_clips(Pace& pace) {
@@ -517,7 +534,7 @@ class Preparation {
     for (size_t w = begin + static_cast<size_t>(rank_); w < begin + div_up(end - begin, world) * world; w += world) {
       mine.emplace_back(w, Pictures());
       try {
-        if (w < end) mine.back().second = pictures_of(first_clip_[work_[w]]);
+        if (w < end) mine.back().second = pictures_of_entry(work_[w]);
       } catch (const UserError&) {  // encode_clip meets the same fault, and books it
       }
     }
@@ -552,12 +569,12 @@ class Preparation {
     try {
       encode_frames(work_[w], item, data_.plan_.spec(clip), made);
       if (recipe_.data.texts) put_text(stored_text(item.context, item.pooled, job_), made);
-      if (wanted_.takes_images())
-        for (const auto& [name, value] :
-             conditioner_->extras(pictures_of(first_clip_[work_[w]]), seen.count(w) ? seen.at(w) : at::Tensor(),
-                                  data_.plan_.spec(clip).frames))
+      if (wanted_.takes_images() || conditioner_->looks())
+        for (const auto& [name, value] : conditioner_->extras(
+                 pictures_of_entry(work_[w]), seen.count(w) ? seen.at(w) : at::Tensor(), data_.plan_.spec(clip).frames))
           made.extras[name] = cached(value);
-      for (const auto& [name, value] : conditioner_->extras(item, data_.plan_.spec(clip)))
+      for (const auto& [name, value] :
+           conditioner_->extras(item, data_.plan_.spec(clip), draw_of(clip, of_entry_[work_[w]].draw)))
         made.extras[name] = cached(value);
       if (has_mask(recipe_.data.masks, item))
         made.extras[kLossMask] = cached(loss_mask(recipe_.data.masks, item, data_.plan_.spec(clip), made.latent.shape));
@@ -580,7 +597,9 @@ class Preparation {
         clips_[work_[w]].entry = entry_of(clips_[work_[w]].key);
     }
     std::vector<char> failed(data_.plan_.clips.size(), 0);
-    for (size_t c = 0; c < failed.size(); ++c) failed[c] = !clips_[static_cast<size_t>(entries_[c].clip)].entry;
+    for (size_t c = 0; c < failed.size(); ++c)
+      failed[c] =
+          std::ranges::any_of(entries_[c].clips, [&](int clip) { return !clips_[static_cast<size_t>(clip)].entry; });
     keep(failed);
     judge(data_.samples_.empty());
     for (Wanted& clip : clips_) data_.clip_entries_.push_back(clip.entry.value_or(data::CacheEntry{}));
@@ -649,6 +668,7 @@ class Preparation {
     data_.of_recipe_.encoders = recipe_.data.encoders;
     data_.of_recipe_.references = recipe_.data.references;
     data_.of_recipe_.masks = recipe_.data.masks;
+    data_.of_recipe_.draws = recipe_.diffusion.draws;
     if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);
     // [Note: frozen encoders] in encoder_bytes.h; with data.encoders = "host" the Loader's thread reads them again, there
     if (!online_ || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);
@@ -669,7 +689,10 @@ class Preparation {
   std::vector<Wanted> clips_, texts_;     // entries of the cache, each once
   std::vector<fs::path> read_otherwise_;  // of each of clips_, its entry of a version that read its files otherwise
   FootageReport report_{folder_, rank_};
-  std::vector<int64_t> first_clip_;  // of each entry of a clip, the first clip that has it
+  struct FirstUse {
+    int64_t clip = 0, draw = 0;
+  };
+  std::vector<FirstUse> of_entry_;  // of each entry of a clip, the first clip that has it, and which of its draws it is
   using Entries = PreparedData::Entries;
   std::vector<Entries> entries_;  // of each clip
   bool same_texts_ = false;       // EncoderHashes::same_texts

@@ -97,12 +97,14 @@ class PreparedData {
 
  private:
   friend class Preparation;
-  std::map<std::string, at::Tensor> online_extras(int64_t index) const;
+  std::map<std::string, at::Tensor> online_extras(int64_t index, int64_t epoch) const;
+  const data::CacheEntry& clip_entry(int64_t index, int64_t epoch = 0) const;
+  int64_t draw_number(int64_t index, int64_t epoch) const;
   void encode_online(int64_t index, PreparedSample& sample, const ChooseGiven& given) const;
   size_t caption(int64_t index, int64_t epoch) const;
   data::CachedText text(int64_t index, size_t caption) const;
-  struct Entries {  // of a clip, in clip_entries_ and text_entries_
-    int clip = 0;
+  struct Entries {           // of a clip, in clip_entries_ and text_entries_
+    std::vector<int> clips;  // one a draw of its conditions
     std::vector<int> texts;  // one a caption
   };
   struct Sample {
@@ -126,8 +128,9 @@ class PreparedData {
     recipe::Encoders encoders = recipe::Encoders::cached;
     int64_t references = 0;  // most pictures that a sample begins with
     data::MaskFiles masks;
+    families::ConditionDraws draws;
   } of_recipe_;
-  std::map<int64_t, data::CachedTensor> seen_;  // CLIP features by clip, when online
+  std::map<std::pair<int64_t, int64_t>, data::CachedTensor> seen_;  // CLIP features by clip and draw, when online
   const job::Job* job_ = nullptr;
   std::set<std::string> takes_;  // extras of the model
   std::vector<int> buckets_;

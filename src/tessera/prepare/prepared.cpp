@@ -8,8 +8,8 @@
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
 #include "tessera/models/vae/video_vae.h"
+#include "tessera/prepare/condition_draws.h"
 #include "tessera/prepare/encoded.h"
-#include "tessera/prepare/pictures.h"
 #include "tessera/prepare/prepare.h"
 #include "tessera/prepare/stored_texts.h"
 #include "tessera/prepare/text_pass.h"
@@ -33,6 +33,16 @@ std::set<std::string> inputs_of(const net::Denoiser& model, const std::array<int
 }
 
 /// Which of its captions the sample has in an epoch.
+/// The entry of one of its draws.
+const data::CacheEntry& PreparedData::clip_entry(int64_t index, int64_t epoch) const {
+  const std::vector<int>& draws = samples_.at(index).entries.clips;
+  return clip_entries_.at(static_cast<size_t>(draws.at(static_cast<size_t>(draw_number(index, epoch)))));
+}
+
+int64_t PreparedData::draw_number(int64_t index, int64_t epoch) const {
+  return draw_of_sample(of_recipe_.draws, seed_, epoch, index);
+}
+
 size_t PreparedData::caption(int64_t index, int64_t epoch) const {
   const auto count = static_cast<int64_t>(item(index).captions.size());
   const std::vector<double>& weights = item(index).weights;
@@ -49,7 +59,7 @@ data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
 data::CachedText PreparedData::text(int64_t index, size_t caption) const {
   if (stored_texts_ && online_) return stored_text(item(index).context, item(index).pooled, *job_);
   if (stored_texts_) {
-    data::CachedClip clip = data::read_clip(clip_entries_.at(samples_.at(index).entries.clip));
+    data::CachedClip clip = data::read_clip(clip_entry(index));
     return take_text(clip);
   }
   if (!online_) return data::read_caption(text_entries_.at(samples_.at(index).entries.texts.at(caption)));
@@ -84,7 +94,7 @@ int64_t PreparedData::host_encoder_bytes() const {
 }
 
 at::Tensor PreparedData::latent(int64_t index) const {
-  if (!online_) return tensor_of(data::read_clip(clip_entries_.at(samples_.at(index).entries.clip)).latent);
+  if (!online_) return tensor_of(data::read_clip(clip_entry(index)).latent);
   const data::Path& path = item(index).path;
   if (data::is_latent(path)) return tensor_of(stored_latent(path));
   return encoded(of_recipe_.encoders, [&] { return job::encode_frames(*job_->codec, frames(index)); });
@@ -92,12 +102,12 @@ at::Tensor PreparedData::latent(int64_t index) const {
 
 PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGiven& given) const {
   data::CachedClip clip;
-  if (!online_) clip = data::read_clip(clip_entries_.at(samples_.at(index).entries.clip));
+  if (!online_) clip = data::read_clip(clip_entry(index, epoch));
   const data::CachedText text = stored_texts_ && !online_ ? take_text(clip) : this->text(index, caption(index, epoch));
   PreparedSample sample{{}, tensor_of(text.context)};
   if (online_) {
     encode_online(index, sample, given);
-    sample.extra = online_extras(index);
+    sample.extra = online_extras(index, epoch);
     if (has_mask(of_recipe_.masks, item(index)))
       sample.mask = loss_mask(of_recipe_.masks, item(index), plan_.spec(this->clip(index)), sample.latent.sizes());
   } else {
@@ -136,36 +146,40 @@ void PreparedData::encode_online(int64_t index, PreparedSample& sample, const Ch
       sample.pieces.push_back(encoded(of_recipe_.encoders, [&] { return encode_given(*job_->codec, frames, one); }));
 }
 
-std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index) const {
+std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index, int64_t epoch) const {
   const net::Conditions wanted = job_->model->conditions();
   const data::ClipSpec spec = plan_.spec(clip(index));
+  const int64_t number = draw_number(index, epoch);
+  const MaybeDraw draw = clip_draw(of_recipe_.draws, item(index), spec, number);
+  const auto seen = seen_.find({samples_.at(index).clip, number});
   if (listener_) return listener_->extras(item(index), spec);
   if (!wanted.guides.empty()) {
-    const net::Guides guides = clip_guides(item(index), spec, of_recipe_.references);
+    const net::Guides guides = shown_guides(item(index), spec, wanted, of_recipe_.references, draw);
     std::map<std::string, at::Tensor> made;
     {
       const EncoderPlace here(of_recipe_.encoders);
       made = job_->model->guide(*job_->codec, guides);
     }
     for (auto& [name, value] : made) value = value.clone();
+    if (seen != seen_.end()) made[wanted.image_extra] = tensor_of(seen->second);
     return made;
   }
   if (!wanted.takes_images()) return {};
-  const Pictures pictures = clip_pictures(item(index), spec, wanted);
+  const Pictures pictures = shown_pictures(item(index), spec, *job_->model, draw);
   std::map<std::string, at::Tensor> extras;
-  if (pictures.first.defined())
+  if (pictures.first.defined() || pictures.made.defined())
     extras["y"] =
         encoded(of_recipe_.encoders, [&] { return image_input(*job_->codec, pictures, spec.frames, wanted); });
   if (pictures.first.defined() && wanted.clean_first)
     extras["image_latent"] =
         encoded(of_recipe_.encoders, [&] { return job_->codec->encode(pictures.first.unsqueeze(1)); });
-  if (const auto seen = seen_.find(samples_.at(index).clip); seen != seen_.end())
+  if (seen != seen_.end())
     extras[wanted.image_extra] = tensor_of(seen->second);
   else if (wanted.control_dim > 0 && wanted.clip_dim > 0)
     extras[wanted.image_extra] = at::zeros({wanted.clip_rows, wanted.clip_dim}, at::kFloat);
   {
     const EncoderPlace here(of_recipe_.encoders);
-    extras.merge(control_extras(*job_->codec, controls_of(item(index)), spec, wanted));
+    extras.merge(control_extras(*job_->codec, shown_controls(item(index), spec, wanted, draw), spec, wanted));
   }
   return extras;
 }

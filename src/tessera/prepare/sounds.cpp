@@ -158,7 +158,8 @@ std::vector<data::Path> prompt_poses(const recipe::Recipe& recipe, const std::ve
                                      const net::Conditions& wanted) {
   const std::vector<std::string>& files = recipe.sample.poses;
   std::vector<data::Path> poses(prompts.size());
-  if (files.empty()) return poses;
+  const bool guided = std::ranges::find(wanted.guides, "pose") != wanted.guides.end();  // prompt_pictures() has them
+  if (files.empty() || guided) return poses;
   if (wanted.pose_dim == 0)
     throw UserError(Exit::usage, "sample.pose", "the model takes no poses",
                     "leave sample.pose out, or sample with a speech-to-video model");

@@ -69,6 +69,51 @@ void read_drop_condition(Recipe& recipe, const Given& given) {
   check_weights(recipe.diffusion.drop_condition, given);
 }
 
+/// Of `known`; else they are told of it.
+std::string named(const std::string& name, const std::vector<std::string>& known, const char* key) {
+  if (std::ranges::find(known, name) == known.end())
+    throw UserError(Exit::usage, "recipe", std::string(key) + ": unknown kind '" + name + "'",
+                    "there are " + families::listed(known, "and"));
+  return name;
+}
+
+void read_draw_shares(Recipe& recipe, const Given& given) {
+  families::ConditionShares shares;
+  for (const families::Weighted& one : weighted(given, [](const std::string& name) { return name; })) {
+    double& share = families::share_of(shares, one.name);
+    if (one.weight > 1) given.fail("shares of at most 1");
+    share = one.weight;
+  }
+  recipe.diffusion.draws.shares = shares;
+}
+
+void read_pixel_masks(Recipe& recipe, const Given& given) {
+  recipe.diffusion.draws.masks = weighted(given, [](const std::string& name) {
+    return named(name, families::pixel_mask_names(), "diffusion.pixel_masks");
+  });
+  check_weights(recipe.diffusion.draws.masks, given);
+}
+
+void read_condition_dropout(Recipe& recipe, const Given& given) {
+  recipe.diffusion.condition_dropout = weighted(given, [](const std::string& name) {
+    return named(name, families::droppable_conditions(), "diffusion.condition_dropout");
+  });
+  for (const families::Weighted& one : recipe.diffusion.condition_dropout)
+    if (one.weight > 1) given.fail("shares of at most 1");
+}
+
+/// "nothing=0.9,first_frame=0.4,...": as VideoX-Fun's trainers draw.
+std::string usual_shares() {
+  families::ConditionShares shares;
+  std::string text;
+  for (const std::string& name : families::share_names()) {
+    char share[16];
+    std::snprintf(share, sizeof share, "=%g", families::share_of(shares, name));
+    text += (text.empty() ? "" : ",") + name + share;
+  }
+  return text;
+}
+
 template <auto member>
 constexpr Read diffusion = into<&Recipe::diffusion, member>;
 
@@ -164,6 +209,8 @@ const Needs kDrawnOtherwise = {
       return diffusion.conditions.empty() && diffusion.mask_ratios.empty() && diffusion.mask_types.empty();
     },
     "diffusion.conditions, diffusion.mask_ratios or diffusion.mask_types say which frames are given"};
+const Needs kOfDraws = {[](const Facts& f) { return f.recipe.diffusion.draws.on(); },
+                        "diffusion.condition_draws = 0 draws nothing"};
 const Needs kOfMaskTypes = {[](const Facts& f) { return families::any_beside(f.recipe.diffusion.mask_types); },
                             "it belongs to diffusion.mask_types"};
 
@@ -222,6 +269,36 @@ std::vector<Setting> timestep_settings() {
         .needs = {{shifts_by_hand,
                    "timesteps and samplers that are by_size or by_area take the shift of a sample's size"}},
         .in_stages = true}},
+  };
+}
+
+std::vector<Setting> drawn_condition_settings() {
+  return {
+      {"diffusion.condition_draws",
+       Kind::integer,
+       "0",
+       "how often masks and pictures that a clip is given are drawn for it, as VideoX-Fun's trainers draw them, for models that take such: the cache has an entry for each, and each sample takes one of them; 0: a clip is given what its row names",
+       into<&Recipe::diffusion, &Recipe::Diffusion::draws, &families::ConditionDraws::count>,
+       {.range = {.least = 0, .most = 10000}}},
+      {"diffusion.draw_shares",
+       Kind::list,
+       "",
+       "how often diffusion.condition_draws draws what, NAME=SHARE; those that are not named are " + usual_shares(),
+       read_draw_shares,
+       {.needs = {kOfDraws}}},
+      {"diffusion.pixel_masks",
+       Kind::list,
+       "",
+       "kinds of masks that diffusion.condition_draws draws, KIND=WEIGHT: " +
+           families::listed(families::pixel_mask_names(), "and") + "; empty: as VideoX-Fun's trainers weigh them",
+       read_pixel_masks,
+       {.needs = {kOfDraws}}},
+      {"diffusion.condition_dropout",
+       Kind::list,
+       "",
+       "shares of samples that train without some of their conditions, NAME=SHARE: control=0.1,start=0.1,reference=0.1,image=0.1, where start is the latent of a first picture and image what an image encoder sees; empty: none",
+       read_condition_dropout,
+       {.in_stages = true}},
   };
 }
 
@@ -336,6 +413,8 @@ std::vector<Setting> diffusion_settings() {
        {.range = {.least = 0, .most = 1}, .in_stages = true}},
   };
   rows.insert(rows.end(), others.begin(), others.end());
+  const std::vector<Setting> drawn = drawn_condition_settings();
+  rows.insert(rows.end(), drawn.begin(), drawn.end());
   return rows;
 }
 

@@ -10,7 +10,7 @@
 #include "tessera/base/mesh.h"
 #include "tessera/base/options.h"
 #include "tessera/data/clips.h"
-#include "tessera/families/frames/given_frames.h"
+#include "tessera/families/frames/pixel_masks.h"
 #include "tessera/optim/schedule/lr_schedule.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/plan_keys.h"
@@ -150,6 +150,8 @@ struct Recipe {
     std::vector<families::Weighted> mask_ratios;  ///< kinds of masks of frames by ratio, likewise
     /// Kinds of frames that are given as in Open-Sora 1.3, and of what is left out of such samples, by weight.
     std::vector<families::Weighted> mask_types, drop_condition;
+    families::ConditionDraws draws;                        ///< of masks and pictures that clips are given
+    std::vector<families::Weighted> condition_dropout;     ///< shares of samples without some of their conditions
     double caption_dropout = 0;                            ///< share of samples that train with the empty caption
     double unmasked_probability = 0, unmasked_weight = 0;  ///< with masks: of samples that train whole; least weight
     bool normalize_masked_area = false;                    ///< and whether a loss is a mean over its mask's area
@@ -209,7 +211,7 @@ struct Recipe {
     std::string condition;                                   ///< a kind of given frames, or auto
     std::vector<std::string> sounds = {}, poses = {};        ///< likewise
     /// Likewise, for models that follow clips, or are shown pictures of what a clip has; cameras by name, too.
-    std::vector<std::string> guides = {}, guide_masks = {}, controls = {}, references = {}, cameras = {};
+    std::vector<std::string> guides = {}, guide_masks = {}, controls = {}, references = {}, cameras = {}, faces = {};
     int64_t clips = 1;  ///< of a sample that is spoken; 0: as the sound lasts
   } sample;
   struct Fault {

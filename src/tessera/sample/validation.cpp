@@ -107,7 +107,9 @@ void Denoising::pass(const RunBranches& run) {
   std::vector<net::Batch> branches = {job_.model->pack({sample})};
   if (shapes_.guidance_branches > 1) {
     set_text(sample, negative_);
-    sample.extra.erase("audio");  // the second branch has silence
+    sample.extra.erase("audio");  // the second branch has silence, and a black face
+    if (const auto face = sample.extra.find("face"); face != sample.extra.end())
+      face->second = at::full_like(face->second, -1);
     branches.push_back(job_.model->pack({sample}));
   }
   if (shapes_.guidance_branches > 2) {

@@ -42,6 +42,7 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
                       .mask_ratios = now_->diffusion.mask_ratios,
                       .mask_types = now_->diffusion.mask_types,
                       .drop_condition = now_->diffusion.drop_condition,
+                      .condition_dropout = now_->diffusion.condition_dropout,
                       .caption_dropout = now_->diffusion.caption_dropout,
                       .null_context = data_[e][part_].samples->null_caption().context,
                       .pooled_dropout = now_->diffusion.pooled_dropout,

@@ -134,8 +134,10 @@ Values run_facts(const recipe::Recipe& recipe, const job::Job& job) {
   if (recipe.diffusion.caption_dropout > 0)  // a checkpoint of a run without it need not say so
     facts["diffusion.caption_dropout"] = number_text(recipe.diffusion.caption_dropout);
   for (const char* key :
-       {"diffusion.conditions", "diffusion.mask_ratios", "diffusion.mask_types", "diffusion.drop_condition"})
+       {"diffusion.conditions", "diffusion.mask_ratios", "diffusion.mask_types", "diffusion.drop_condition",
+        "diffusion.draw_shares", "diffusion.pixel_masks", "diffusion.condition_dropout"})
     if (const std::string& kinds = recipe.values.at(key); !kinds.empty()) facts[key] = kinds;
+  if (recipe.diffusion.draws.on()) facts["diffusion.condition_draws"] = recipe.values.at("diffusion.condition_draws");
   // What a checkpoint of a run without them need not say.
   for (const auto& [key, usual] : {std::pair("diffusion.logit_mean", "0"),
                                    {"diffusion.logit_std", "1"},

@@ -82,8 +82,27 @@ const std::array<double, kPixelMaskKinds>& pixel_mask_weights(bool picture) {
   return picture ? of_picture : of_clip;
 }
 
-int pixel_mask_kind(int64_t frames, double u) {
-  const auto& weights = pixel_mask_weights(frames == 1);
+const std::vector<std::string>& pixel_mask_names() {
+  static const std::vector<std::string> names = {"box",   "all",   "from",    "between", "box_in_time",
+                                                 "noise", "boxes", "ellipse", "circle",  "frames"};
+  return names;
+}
+
+int pixel_mask_kind(int64_t frames, double u, const std::vector<Weighted>& given) {
+  auto weights = pixel_mask_weights(frames == 1);
+  if (!given.empty()) {
+    double sum = 0;
+    for (int kind = 0; kind < kPixelMaskKinds; ++kind) {
+      double& weight = weights[static_cast<size_t>(kind)];
+      const bool fits = weight > 0 || frames > 1;
+      weight = 0;
+      for (const Weighted& one : given)
+        if (fits && one.name == pixel_mask_names()[static_cast<size_t>(kind)]) weight += one.weight;
+      sum += weight;
+    }
+    if (sum == 0) return 1;  // a picture, of kinds that only clips have
+    u *= sum;
+  }
   int last = 0;
   for (int kind = 0; kind < kPixelMaskKinds; ++kind) {
     if (weights[static_cast<size_t>(kind)] == 0) continue;
@@ -137,6 +156,42 @@ std::vector<uint8_t> pixel_mask(int kind, const ClipSizes& clip, const PixelDraw
                       "kinds are 0 to " + std::to_string(kPixelMaskKinds - 1));
   }
   return mask.done();
+}
+
+namespace {
+
+constexpr std::pair<const char*, double ConditionShares::*> kShares[] = {
+    {"nothing", &ConditionShares::nothing},
+    {"first_frame", &ConditionShares::first_frame},
+    {"inpaint", &ConditionShares::inpaint},
+    {"photo", &ConditionShares::photo},
+    {"no_references", &ConditionShares::no_references},
+    {"flip", &ConditionShares::flip},
+    {"previous", &ConditionShares::previous},
+    {"no_background", &ConditionShares::no_background}};
+
+}  // namespace
+
+const std::vector<std::string>& share_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& [name, member] : kShares) all.emplace_back(name);
+    return all;
+  }();
+  return names;
+}
+
+double& share_of(ConditionShares& shares, const std::string& name) {
+  for (const auto& [known, member] : kShares)
+    if (name == known) return shares.*member;
+  std::string names;
+  for (const std::string& known : share_names()) names += (names.empty() ? "" : ", ") + known;
+  throw UserError(Exit::usage, "recipe", "diffusion.draw_shares: unknown draw '" + name + "'", "there are " + names);
+}
+
+const std::vector<std::string>& droppable_conditions() {
+  static const std::vector<std::string> names = {"control", "start", "reference", "image"};
+  return names;
 }
 
 }  // namespace tessera::families

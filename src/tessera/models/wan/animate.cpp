@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/common/config_reader.h"
 #include "tessera/models/wan/network.h"
+#include "tessera/models/wan/vace.h"
 #include "tessera/models/wan/weight_form.h"
 
 namespace tessera::models::wan {
@@ -121,6 +122,15 @@ AnimateConfig released_animate() {
   return {};
 }
 
+/// A clip of `wanted` frames; of an autoencoder whose clips are not a frame longer than four for each latent frame, those
+/// nearest to the middle of their shares.
+Tensor of_length(const Tensor& clip, int64_t wanted) {
+  if (clip.size(1) == wanted) return clip;
+  std::vector<int64_t> nearest;
+  for (int64_t i = 0; i < wanted; ++i) nearest.push_back((2 * i + 1) * clip.size(1) / (2 * wanted));
+  return clip.index_select(1, at::tensor(nearest, at::kLong));
+}
+
 /// Small enough for a unit test.
 AnimateConfig tiny_animate() {
   AnimateConfig c;
@@ -205,8 +215,54 @@ Animate::Animate(const AnimateConfig& config)
   units_ = make_animate_units(config);
 }
 
-std::string Animate::why_not_trained() const {
-  return "its poses and faces are not prepared from videos yet; its network is checked by `tessera verify`";
+net::Conditions Animate::conditions() const {
+  const net::Conditions base = base_.conditions();
+  net::Conditions wants;
+  wants.guides = {"pose", "face", "guide", "guide_mask"};
+  wants.references = 1;
+  wants.always_reference = true;
+  wants.face_size = config_.face_size;
+  wants.image_extra = base.image_extra, wants.clip_dim = base.clip_dim, wants.clip_rows = base.clip_rows;
+  return wants;
+}
+
+/// With black around it.
+Tensor Animate::seen(const net::Guides& guides) const {
+  check_input(!guides.references.empty(), "wan.animate", "the sample has no reference picture",
+              "name one: column reference_image, or --sample.reference FILE");
+  return letterboxed(guides.references.front(), guides.height, guides.width, /*around=*/-1).select(1, 0);
+}
+
+std::map<std::string, Tensor> Animate::guide(const net::VideoCodec& codec, const net::Guides& guides) const {
+  const auto clip = [&](const char* name) {
+    const auto found = guides.clips.find(name);
+    return found == guides.clips.end() ? Tensor() : found->second;
+  };
+  const Tensor pose = clip("pose"), face = clip("face");
+  for (const auto& [there, what, column] :
+       {std::tuple(pose.defined(), "poses", "animate_pose_video"), {face.defined(), "a face", "animate_face_video"}})
+    check_input(there, "wan.animate", std::string("the sample has no video of ") + what + ", which this model follows",
+                std::string("add a column ") + column + " to the table, or give --sample." +
+                    (what == std::string("poses") ? "pose" : "face") + " FILE");
+  AnimateSource source{.reference = seen(guides).unsqueeze(1),
+                       .background = clip("guide"),
+                       .made = clip("guide_mask"),
+                       .nearest = guides.sampled};
+  if (!source.background.defined()) source.background = at::zeros_like(pose);
+  source.made =
+      source.made.defined() ? ((source.made.slice(0, 0, 1) + 1) / 2).clamp(0, 1) : at::ones_like(pose.slice(0, 0, 1));
+  const Tensor y = animate_y(codec, source);
+  return {{"y", y},
+          {"pose_latents", codec.encode(pose).contiguous()},
+          {"face", of_length(face, face_frames(y.size(1))).contiguous()}};
+}
+
+Tensor Animate::with_references(const Tensor& latent, const std::map<std::string, Tensor>& extra) const {
+  const auto y = extra.find("y");
+  const int64_t before = y == extra.end() ? 0 : y->second.size(1) - latent.size(1);
+  if (before <= 0) return latent;
+  const int64_t channels = latent.size(0);
+  return at::cat({y->second.slice(0, -channels).slice(1, 0, before), latent}, 1);
 }
 
 net::Batch Animate::pack(const std::vector<net::Sample>& samples) const {

@@ -49,18 +49,31 @@ class Animate final : public FamilyDenoiser<AnimateConfig> {
   explicit Animate(const AnimateConfig& config);
 
   net::Batch pack(const std::vector<net::Sample>& samples) const override;
-  net::Conditions conditions() const override { return base_.conditions(); }
+  net::Conditions conditions() const override;
+  std::map<std::string, at::Tensor> guide(const net::VideoCodec& codec, const net::Guides& guides) const override;
+  at::Tensor seen(const net::Guides& guides) const override;
+  at::Tensor with_references(const at::Tensor& latent, const std::map<std::string, at::Tensor>& extra) const override;
   net::Sample blank(const std::array<int64_t, 4>& latent) const override;
   std::vector<std::map<std::string, at::Tensor>> unpack_input_grads(
       const std::vector<at::Tensor>& grads, const net::Batch& batch,
       const std::vector<net::Sample>& samples) const override;
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
-  std::string why_not_trained() const override;
 
  private:
   Initial initial(const plan::ParamSpec& param) const override;
   const Wan base_;  ///< packs all but poses and faces
 };
+
+/// The pixels that the inputs of a window are made of.
+struct AnimateSource {
+  at::Tensor reference;   ///< [3, 1, H, W]
+  at::Tensor background;  ///< [3, T, H, W], grey where nothing is given
+  at::Tensor made;        ///< [1, T, H, W]: 1 is to be generated
+  bool nearest = false;   ///< the mask is shrunk to cells as the pipeline does, without values between
+};
+/// y [4 + C, 1 + f, h, w]: in front the reference, which is given whole, then what is given of each latent frame's four
+/// frames, and the background.
+at::Tensor animate_y(const net::VideoCodec& codec, const AnimateSource& source);
 
 DenoiserCase animate_case();
 std::vector<InputCase> animate_input_cases();

@@ -215,6 +215,8 @@ std::map<std::string, Tensor> Vace::guide(const net::VideoCodec& codec, const ne
   source.mask = none || !source.mask.defined() ? at::ones_like(source.video).slice(0, 0, 1)
                                                : ((source.mask.slice(0, 0, 1) + 1) / 2).clamp(0, 1);
   source.shown = source.mask;
+  if (const Tensor split = clip("guide_split"); split.defined())  // parts the pixels, and is not shown
+    source.mask = ((split.slice(0, 0, 1) + 1) / 2).clamp(0, 1);
   for (const Tensor& picture : guides.references)
     source.references.push_back(letterboxed(picture, guides.height, guides.width));
   const Tensor context = vace_context(codec, source);

@@ -215,6 +215,9 @@ void mode(Translator& t) {
   t.assume("lora.targets", "q,k,v,o,ffn.0,ffn.2", "DiffSynth's targets");
 }
 
+constexpr const char* kBesideReference =
+    "four fewer: the reference is a picture before the clip, there it is the clip's first frame";
+
 /// Columns beside clip and caption. What this version has no key for is refused by it.
 void columns(Translator& t, const std::string& option) {
   if (!t.has(option)) return;
@@ -224,6 +227,15 @@ void columns(Translator& t, const std::string& option) {
         name == "vace_reference_image" || name == "control_video" || name == "reference_image" ||
         name == "camera_control_direction" || name == "camera_control_speed")
       continue;
+    if (name == "animate_pose_video" || name == "animate_face_video") {
+      // There the clip's first frame is the reference, and four frames of poses and faces fewer follow it.
+      const int64_t frames = t.integer("--num_frames", 81) - 4;
+      if (frames < 1) return t.refuse("--num_frames", "a clip with a reference has more than four frames");
+      if (!t.is_answered("--num_frames"))
+        t.has("--num_frames") ? t.set("data.frames", std::to_string(frames), {"--num_frames"}, kBesideReference)
+                              : t.assume("data.frames", std::to_string(frames), kBesideReference);
+      continue;
+    }
     return t.refuse(option, "'" + name + "' is a condition of a model that is not supported");
   }
   t.imply(option, "columns are found by their names, first and last frames are the clip's own");
@@ -292,6 +304,8 @@ void diffsynth_together(Translator& t) {
   shape(t);
   activations(t);
   for (const char* option : {"--data_file_keys", "--extra_inputs"}) columns(t, option);
+  if (const std::string frames = "--num_frames"; t.has(frames) && !t.is_answered(frames))
+    t.set("data.frames", t.value(frames), {frames});
   window(t);
   if (const std::string resumed = "--resume_from_checkpoint"; t.has(resumed)) {
     const auto* trained = t.result().find("train.mode");

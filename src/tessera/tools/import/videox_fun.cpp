@@ -1,4 +1,4 @@
-// VideoX-Fun's commands that train Wan: scripts/wan2.1 and scripts/wan2.2.
+// VideoX-Fun's commands that train Wan: scripts/wan2.1 and scripts/wan2.2, _fun and _vace beside them.
 #include <algorithm>
 #include <filesystem>
 
@@ -20,11 +20,10 @@ struct Release {
   const char* boundary;  ///< empty: one denoiser
   const char* vae;
 };
-constexpr Release kReleases[] = {{"wan_civitai.yaml", "5", "", "Wan2.1_VAE.pth"},
-                                 {"wan_civitai_t2v.yaml", "12", "0.875", "Wan2.1_VAE.pth"},
-                                 {"wan_civitai_i2v.yaml", "5", "0.9", "Wan2.1_VAE.pth"},
-                                 {"wan_civitai_5b.yaml", "5", "", "Wan2.2_VAE.pth"},
-                                 {"wan_civitai_s2v.yaml", "3", "", "Wan2.1_VAE.pth"}};
+constexpr Release kReleases[] = {
+    {"wan_civitai.yaml", "5", "", "Wan2.1_VAE.pth"},         {"wan_civitai_t2v.yaml", "12", "0.875", "Wan2.1_VAE.pth"},
+    {"wan_civitai_i2v.yaml", "5", "0.9", "Wan2.1_VAE.pth"},  {"wan_civitai_5b.yaml", "5", "", "Wan2.2_VAE.pth"},
+    {"wan_civitai_animate.yaml", "5", "", "Wan2.1_VAE.pth"}, {"wan_civitai_s2v.yaml", "3", "", "Wan2.1_VAE.pth"}};
 
 /// The release of the file's name, null where there is none; warns where the file is here and says otherwise.
 const Release* release_of(Translator& t) {
@@ -32,7 +31,7 @@ const Release* release_of(Translator& t) {
   if (!t.has(option)) return nullptr;
   const auto found = std::ranges::find(kReleases, fs::path(file).filename().string(), &Release::file);
   if (found == std::end(kReleases)) {
-    t.refuse(option, "of its releases Wan 2.1's, and 2.2's t2v, i2v, 5b and s2v are there");
+    t.refuse(option, "of its releases Wan 2.1's, and 2.2's t2v, i2v, 5b, animate and s2v are there");
     return nullptr;
   }
   t.set("diffusion.shift", found->shift, {option}, "the release's scheduler");
@@ -124,17 +123,69 @@ void set_trained_parts(Translator& t, bool lora) {
   if (!groups.empty()) t.set("train.group", groups, {slow}, "at half the rate");
 }
 
+/// Which of its scripts with draws a command is of; none: another.
+enum class Drawn { none, inpaint, control, camera, vace, animate };
+Drawn drawn_by(const Translator& t) {
+  const std::string kind = t.value("--train_mode", "normal"), reference = "--control_ref_image";
+  const std::string release = fs::path(t.value("--config_path")).filename().string();
+  if (kind == "inpaint") return Drawn::inpaint;
+  if (kind == "control_ref") return Drawn::control;
+  if (kind == "control_camera_ref") return Drawn::camera;
+  if (release == "wan_civitai_animate.yaml") return Drawn::animate;
+  const bool speech = release == "wan_civitai_s2v.yaml";
+  return t.has(reference) && !speech && (!t.has("--train_mode") || kind == "normal") ? Drawn::vace : Drawn::none;
+}
+
+/// Masks and references that the script draws in each step, of which the recipe has some for each clip; and what it leaves
+/// out.
+void set_draws(Translator& t, Drawn script) {
+  const std::string mode = "--train_mode", reference = "--control_ref_image",
+                    whole = "--add_full_ref_image_in_self_attention", filled = "--add_inpaint_info";
+  constexpr const char* kDraws = "8";
+  const bool first = fs::path(t.value("--config_path")).filename() == "wan_civitai.yaml";  // 2.1's, which see a picture
+  const bool follows = script == Drawn::control || script == Drawn::camera;
+  std::string dropout;
+  const auto leave_out = [&](const char* name) {
+    dropout += (dropout.empty() ? "" : ",") + std::string(name) + "=0.1";
+  };
+  if (script == Drawn::control) leave_out("control");
+  if (follows && !t.has(filled)) leave_out("start");
+  if (follows && t.has(whole)) leave_out("reference");
+  if (first && (follows || script == Drawn::inpaint)) leave_out("image");
+  const bool by_mode = t.has(mode) && (follows || script == Drawn::inpaint);
+  if (by_mode)
+    t.set("diffusion.condition_draws", kDraws, {mode}, "of each clip, where the script draws in each step");
+  else
+    t.assume("diffusion.condition_draws", kDraws, "of each clip, where the script draws in each step");
+  if (!dropout.empty()) t.assume("diffusion.condition_dropout", dropout, "the script's");
+  if (script == Drawn::vace) t.assume("data.references", "4", "the script's pictures of a sample");
+  if (t.has(reference)) {
+    if (t.value(reference) == "first_frame")
+      t.set("diffusion.draw_shares", "first_frame=1", {reference});
+    else if (t.value(reference) == "random")
+      t.imply(reference, "diffusion.condition_draws draws it");
+    else
+      t.refuse(reference, "first_frame and random are known");
+  }
+  for (const std::string& option : {whole, filled})
+    if (t.has(option)) t.imply(option, "the weights say it");
+}
+
 void videox_mode(Translator& t) {
   const std::string mode = "--train_mode", kind = t.value(mode, "normal");
-  if (t.has(mode)) {
+  const Drawn script = drawn_by(t);
+  if (script != Drawn::none) set_draws(t, script);
+  if (t.has(mode) && !t.is_answered(mode)) {
     if (kind == "ti2v")
       t.set("diffusion.image_share", "0.5", {mode}, "half of the samples begin with their first frame");
     else if (kind == "normal" || kind == "i2v")
       t.imply(mode, "the weights say it");
     else
-      t.refuse(mode, "normal, i2v and ti2v are there");
+      t.refuse(mode, "normal, i2v, ti2v, inpaint, control_ref and control_camera_ref are there");
   }
-  if (const std::string reference = "--control_ref_image"; t.has(reference)) {
+  for (const char* option : {"--add_full_ref_image_in_self_attention", "--add_inpaint_info"})
+    if (t.has(option) && !t.is_answered(option)) t.refuse(option, "it belongs to --train_mode control_ref");
+  if (const std::string reference = "--control_ref_image"; t.has(reference) && !t.is_answered(reference)) {
     if (t.value(reference) == "first_frame")
       t.imply(reference, "the reference is the clip's first frame");
     else

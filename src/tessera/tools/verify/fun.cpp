@@ -194,7 +194,7 @@ void check_conditions(const CaseContext& context, CaseFile& file) {
     const Tensor video = file.tensor("in.video." + n), mask = file.tensor("in.mask." + n);
     latents.push_back(vae->encode(video));
     const bool nothing = mask.eq(1).all().item<bool>();
-    const bool zero = nothing && draws("rand", rand++) < families::FunShares::kNothingGiven;
+    const bool zero = nothing && draws("rand", rand++) < families::ConditionShares().nothing;
     const Tensor given = prepare::given_latent(*vae, video, mask, /*nothing_is_zero=*/zero);
     flags.push_back(at::scalar_tensor(zero ? 0.0 : 1.0, at::kFloat));
     inpaint.push_back(given);

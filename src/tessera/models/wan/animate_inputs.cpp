@@ -1,4 +1,5 @@
-// Golden cases of Animate: the denoiser, and what the official pipeline and VideoX-Fun's trainer give it.
+// What an Animate model is given, from pixels. Also its golden cases: the denoiser, and what the official pipeline and
+// VideoX-Fun's trainer give it.
 #include <algorithm>
 
 #include "tessera/base/check.h"
@@ -9,6 +10,20 @@
 namespace tessera::models::wan {
 
 using at::Tensor;
+
+Tensor animate_y(const net::VideoCodec& codec, const AnimateSource& source) {
+  constexpr int64_t kRows = 4;  // of a latent frame, one for each of its frames
+  const Tensor picture = codec.encode(source.reference), latent = codec.encode(source.background);
+  const int64_t f = latent.size(1), h = latent.size(2), w = latent.size(3);
+  const Tensor known = 1 - source.made;
+  const int64_t more = kRows * f - known.size(1);  // of the first frame, until the rows are full
+  check_internal(more >= 0, "wan.animate", "more than four frames for each latent frame");
+  const Tensor all = at::cat({known.slice(1, 0, 1).expand({1, more, -1, -1}), known}, 1)[0];
+  const Tensor rows = all.reshape({f, kRows, all.size(1), all.size(2)}).transpose(0, 1);
+  const Tensor given = source.nearest ? at::upsample_nearest2d(rows, {h, w})
+                                      : at::upsample_bilinear2d(rows, {h, w}, /*align_corners=*/false);
+  return at::cat({at::cat({at::ones({kRows, 1, h, w}), picture}), at::cat({given, latent})}, 1).contiguous();
+}
 
 namespace {
 
@@ -48,18 +63,6 @@ NamedTensors animate_input_grads(const std::vector<std::map<std::string, Tensor>
   return named;
 }
 
-/// [1, T, H, W] -> [4, T', H, W]: the first frame is four.
-Tensor by_latent_frame(const Tensor& mask) {
-  const Tensor frames = at::cat({mask.slice(1, 0, 1).expand({1, 4, -1, -1}), mask.slice(1, 1)}, 1)[0];
-  return frames.reshape({frames.size(0) / 4, 4, frames.size(1), frames.size(2)}).transpose(0, 1);
-}
-
-/// Of what is given: a picture of reference, and a clip with channels of 1 where its frames are given.
-Tensor animate_y(const net::VideoCodec& codec, const Tensor& reference, const Tensor& given, const Tensor& clip) {
-  const Tensor picture = codec.encode(reference), latent = codec.encode(clip);
-  return at::cat({at::cat({at::ones({4, 1, picture.size(2), picture.size(3)}), picture}), at::cat({given, latent})}, 1);
-}
-
 /// What VideoX-Fun's trainer makes of its draws.
 NamedTensors animate_trained(const CaseTensors& file, const net::VideoCodec& codec) {
   NamedTensors named;
@@ -76,8 +79,7 @@ NamedTensors animate_trained(const CaseTensors& file, const net::VideoCodec& cod
       background.slice(1, 0, before).copy_(video.slice(1, 0, before));
       mask.slice(1, 0, before).zero_();
       if (dropped[static_cast<int64_t>(i)].item<int64_t>() != 0) background.zero_(), mask.fill_(1);
-      const Tensor given = at::upsample_bilinear2d(by_latent_frame(1 - mask), {latent.size(2), latent.size(3)}, false);
-      named.emplace_back(of_sample(out, i), animate_y(codec, reference, given, background));
+      named.emplace_back(of_sample(out, i), animate_y(codec, {reference, background, mask}));
     }
   }
   return named;
@@ -126,14 +128,14 @@ NamedTensors animate_prepared(const CaseTensors& file, const net::VideoCodec& co
       };
       const Tensor previous = later ? file.tensor(out + "previous") : Tensor();
       if (later) named.emplace_back(out + "previous", Tensor());  // made by the model, which is not run
-      Tensor clip = at::zeros({3, length, height, width}), known = at::zeros({1, length, shape[2], shape[3]});
+      Tensor clip = at::zeros({3, length, height, width}), made = at::ones({1, length, height, width});
       if (replaces) {
         clip = of_bytes(window_of(extended("in.background"), start));
-        const Tensor mask = window_of(extended("in.mask"), start).select(3, 0).to(at::kFloat) / 255;
-        known = 1 - at::upsample_nearest2d(mask.unsqueeze(0), {shape[2], shape[3]});
+        made = window_of(extended("in.mask"), start).select(3, 0).to(at::kFloat).unsqueeze(0) / 255;
       }
-      if (later) clip = given(clip, previous), known = given(known, at::ones({1, before, shape[2], shape[3]}));
-      if (file.has(out + "y")) named.emplace_back(out + "y", animate_y(codec, reference, by_latent_frame(known), clip));
+      if (later) clip = given(clip, previous), made = given(made, at::zeros({1, before, height, width}));
+      if (file.has(out + "y"))
+        named.emplace_back(out + "y", animate_y(codec, {reference, clip, made, /*nearest=*/true}));
       if (file.has(out + "pose_latents"))
         named.emplace_back(out + "pose_latents", codec.encode(of_bytes(window_of(extended("in.pose"), start))));
       if (file.has(out + "face")) {
