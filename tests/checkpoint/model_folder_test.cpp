@@ -56,6 +56,22 @@ TEST_F(Parts, OfAnOfficialReleaseAreFoundByTheNamesOfItsFiles) {
   EXPECT_EQ(part("o", "tokenizer"), "o/google/t5-v1_1-xxl");
   EXPECT_EQ(part("o", "pooled_encoder"), "o/openai/clip-vit-large-patch14");
   EXPECT_EQ(part("o", "pooled_tokenizer"), "o/openai/clip-vit-large-patch14");
+
+  make({"h/transformer/480p_t2v/config.json", "h/vae/config.json", "h/text_encoder/llm/config.json",
+        "h/text_encoder/llm/tokenizer.json", "h/text_encoder/byt5-small/config.json",
+        "h/text_encoder/Glyph-SDXL-v2/checkpoints/byt5_model.pt", "h/vision_encoder/siglip/image_encoder/config.json"});
+  const Found all = {{"transformer", "h/transformer/480p_t2v"},
+                     {"vae", "h/vae"},
+                     {"text_encoder", "h/text_encoder/llm"},
+                     {"text_encoder_2", "h/text_encoder/Glyph-SDXL-v2/checkpoints"},
+                     {"image_encoder", "h/vision_encoder/siglip/image_encoder"},
+                     {"tokenizer", "h/text_encoder/llm"}};
+  EXPECT_EQ(parts("h"), all);
+  EXPECT_EQ(find_parts(path("h")).layout, "official") << "with folders that a pipeline of diffusers has too";
+  EXPECT_EQ(part("h", "pooled_encoder"), "h/text_encoder/Glyph-SDXL-v2/checkpoints");
+  make({"h/transformer/720p_t2v/config.json"});
+  EXPECT_EQ(parts("h"), Found(all.begin() + 1, all.end())) << "which of two denoisers is meant only the user knows";
+  EXPECT_EQ(part("h/transformer/720p_t2v", "transformer"), "h/transformer/720p_t2v");
 }
 
 TEST_F(Parts, OfAPipelineAreItsFolders) {
@@ -106,6 +122,11 @@ TEST_F(Parts, OfComfyUiAreTheFilesOfItsFolders) {
   make({"u/unet/a.safetensors", "u/clip/t5.safetensors", "u/clip_vision/h.safetensors"});
   EXPECT_EQ(part("u", "transformer"), "u/unet/a.safetensors") << "the folders' older names";
   EXPECT_EQ(part("u", "text_encoder"), "u/clip/t5.safetensors");
+  make({"h/text_encoders/qwen_2.5_vl_7b.safetensors", "h/text_encoders/byt5_small_glyphxl_fp16.safetensors",
+        "h/clip_vision/sigclip_vision_patch14_384.safetensors", "h/vae/hunyuanvideo15_vae_fp16.safetensors"});
+  EXPECT_EQ(part("h", "text_encoder"), "h/text_encoders/qwen_2.5_vl_7b.safetensors");
+  EXPECT_EQ(part("h", "pooled_encoder"), "h/text_encoders/byt5_small_glyphxl_fp16.safetensors");
+  EXPECT_EQ(part("h", "image_encoder"), "h/clip_vision/sigclip_vision_patch14_384.safetensors");
 }
 
 TEST_F(Parts, ThatDiffSynthKeepsForAllModelsAreThoseOfTheRelease) {

@@ -24,6 +24,7 @@ from pathlib import Path
 import golden_autoencoders
 import golden_encoders
 import golden_formats
+import golden_hunyuan
 import golden_opensora
 import golden_opensora_vae
 import golden_optimisers
@@ -39,7 +40,7 @@ import plain
 from golden_files import Case, write
 
 MODULES = (golden_optimisers, golden_tables, golden_samplers, golden_formats, golden_prompts, golden_encoders,
-           golden_autoencoders, golden_opensora_vae, golden_wan, golden_sana, golden_opensora, golden_training, golden_tokenizers)
+           golden_autoencoders, golden_hunyuan, golden_opensora_vae, golden_wan, golden_sana, golden_opensora, golden_training, golden_tokenizers)
 KINDS = {name: make for module in MODULES for name, make in module.KINDS.items()}
 UNHEARD_OF = "unheard_of"
 ALL_CASES = 40  # of each kind

@@ -80,6 +80,14 @@ TEST_F(Cache, WhatIsWrittenIsRead) {
   EXPECT_EQ(back.extras.at("y").values, made().extras.at("y").values);
   EXPECT_EQ(read_caption(*caption.entry).context.values, encoded().context.values);
   EXPECT_EQ(read_caption(*caption.entry).pooled.values, encoded().pooled.values);
+  EXPECT_TRUE(read_caption(*caption.entry).glyphs.shape.empty()) << "nothing stands in quotes";
+  CachedText quoted = encoded();
+  quoted.pooled = {}, quoted.glyphs = {{3, 2}, {1, 2, 3, 4, 5, 6.5}};
+  write_caption(cache_, text("a \"road\""), quoted);
+  const CachedText back_text = read_caption(*search().find(text("a \"road\"")).entry);
+  EXPECT_EQ(back_text.glyphs.shape, quoted.glyphs.shape);
+  EXPECT_EQ(back_text.glyphs.values, quoted.glyphs.values);
+  EXPECT_TRUE(back_text.pooled.shape.empty());
 }
 
 TEST_F(Cache, AnotherCaptionNeedsAnotherTextAndTheSameClip) {

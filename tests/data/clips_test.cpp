@@ -172,9 +172,30 @@ TEST(AspectRatios, OfAnAreaAreThoseOfMusubiAndOfDiffusionPipe) {
   };
   EXPECT_EQ(goes_to("AREA_832x480", 1080, 1920), "1x480x832");
   EXPECT_EQ(goes_to("RATIOS_512_0.5_2_7", 1000, 1500), "1x400x640");
-  for (const char* text : {"AREA_", "AREA_832", "AREA_8x8", "AREA_832x480x2", "AREA_99999x99999", "RATIOS_512",
-                           "RATIOS_512_2_0.5_7", "RATIOS_512_0.5_2_0", "RATIOS_512_0.5_2_9999", "RATIOS_512_nan_2_7"})
+  for (const char* text :
+       {"CELLS_", "CELLS_16", "CELLS_640x2", "AREA_", "AREA_832", "AREA_8x8", "AREA_832x480x2", "AREA_99999x99999",
+        "RATIOS_512", "RATIOS_512_2_0.5_7", "RATIOS_512_0.5_2_0", "RATIOS_512_0.5_2_9999", "RATIOS_512_nan_2_7"})
     expect_error(Exit::usage, {text, "AREA_WIDTHxHEIGHT"}, [&] { aspect_buckets(text); });
+}
+
+/// Shapes and choices that HunyuanVideo-1.5's program has for a side of 640.
+TEST(AspectRatios, OfCellsAreAsWideAsFitsInTheArea) {
+  const std::vector<Bucket> all = aspect_buckets("33xCELLS_640");
+  EXPECT_EQ(all.size(), 121U);
+  EXPECT_EQ(all[0].text(), "33x640x640") << "samples have the first shape";
+  for (const char* size : {"33x1280x320", "33x320x1280", "33x1216x336", "33x480x848"})
+    EXPECT_EQ(std::ranges::count(all, size, &Bucket::text), 1) << size;
+  for (const Bucket& bucket : all) {
+    EXPECT_LE(bucket.height * bucket.width, 640 * 640) << bucket.text();
+    EXPECT_TRUE(bucket.height <= 4 * bucket.width && bucket.width <= 4 * bucket.height) << bucket.text();
+  }
+  const auto goes_to = [&](int64_t height, int64_t width) {
+    return all.at(static_cast<size_t>(choose_bucket(all, {.height = height, .width = width, .frames = 33}, 1).bucket));
+  };
+  EXPECT_EQ(goes_to(1080, 1920).text(), "33x480x848");
+  EXPECT_EQ(goes_to(600, 800).text(), "33x544x720");
+  EXPECT_EQ(goes_to(2000, 100).text(), "33x1280x320");
+  EXPECT_EQ(aspect_buckets("CELLS_40").size(), 7U) << "six cells: 4 x 1, 3 x 1, 3 x 2, 2 x 2 and so on";
 }
 
 TEST(AspectRatios, HaveFramesForVideosAndTellTheNearestName) {

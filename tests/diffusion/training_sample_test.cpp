@@ -75,6 +75,44 @@ TEST(TrainingSamples, LeaveOutConditionsByTheirSharesEachByADrawOfItsOwn) {
   EXPECT_EQ(sample.extra.at("y").sum().item<double>(), 6) << "the cached sample is as it was";
 }
 
+TEST(TrainingSamples, HaveWhatBelongsToTheirCaptionAndToTheirFirstFrameAlone) {
+  net::Conditions takes;
+  takes.clean_first = takes.given_frames = takes.image_with_first = true, takes.image_extra = "image";
+  CleanSample whole = clean();
+  whole.extra = {{"glyphs", at::ones({2, 3})}, {"image", at::ones({4, 6})}};
+  NoiseSettings settings{.seed = 5, .image_share = 0.5, .caption_dropout = 0.5};
+  settings.null_context = at::zeros({5, 4});
+  const auto made = [&](const CleanSample& from, int64_t place) {
+    return noised(settings, takes, from, 1, place).input;
+  };
+  int begun = 0, dropped = 0;
+  for (int64_t place = 0; place < 40; ++place) {
+    const net::Sample sample = made(whole, place);
+    EXPECT_EQ(sample.extra.contains("image"), sample.extra.contains("image_latent")) << place;
+    const bool drops = sample.context.sum().item<double>() == 0;
+    EXPECT_EQ(sample.extra.contains("glyphs"), !drops) << "both texts go together";
+    begun += sample.extra.contains("image"), dropped += drops;
+  }
+  EXPECT_TRUE(begun > 5 && begun < 35 && dropped > 5 && dropped < 35) << begun << " " << dropped;
+  settings.caption_dropout = 1, settings.null_glyphs = at::full({1, 3}, 7);
+  EXPECT_TRUE(at::equal(made(whole, 0).extra.at("glyphs"), settings.null_glyphs));
+  CleanSample picture = clean(1);
+  picture.extra = whole.extra;
+  settings.image_share = 1;
+  EXPECT_FALSE(made(picture, 0).extra.contains("image")) << "pictures are given nothing";
+  settings.image_share = 0, settings.conditions = {{"i2v_head", 1}};
+  whole.given = {{0, 1, 0, 1}}, whole.pieces = {whole.latent.slice(1, 0, 1)};
+  EXPECT_TRUE(made(whole, 0).extra.contains("image"));
+  whole.given = {{7, 1, 1, 1}};
+  EXPECT_FALSE(made(whole, 0).extra.contains("image")) << "the last frame is given, the first is not seen";
+  EXPECT_FALSE(held_out(settings, takes, whole, 0.5, 1).input.extra.contains("image"));
+  settings.image_share = 1, whole.given.clear(), whole.pieces.clear();
+  EXPECT_TRUE(held_out(settings, takes, whole, 0.5, 1).input.extra.contains("image"));
+  takes.image_with_first = false;
+  settings.image_share = 0, settings.conditions.clear();
+  EXPECT_TRUE(made(whole, 0).extra.contains("image")) << "of a model that sees it in every sample";
+}
+
 /// The share of the draws that is below a quantile is the quantile's, and windows hold. Shares are compared and not sigmas:
 /// a mixture has gaps, where a share within its error is a sigma far away.
 void expect_draws_of(const Options& options, const std::string& what) {
@@ -92,14 +130,23 @@ void expect_draws_of(const Options& options, const std::string& what) {
 }
 
 TEST(TimestepKinds, AreDrawnAsTheirQuantilesSayInEveryWindow) {
-  for (const Timesteps timesteps : {Timesteps::uniform, Timesteps::logit_normal, Timesteps::mode, Timesteps::cosmap,
-                                    Timesteps::logsnr, Timesteps::qinglong_flux, Timesteps::qinglong_qwen})
+  for (const Timesteps timesteps :
+       {Timesteps::uniform, Timesteps::logit_normal, Timesteps::mode, Timesteps::cosmap, Timesteps::logsnr,
+        Timesteps::mix, Timesteps::qinglong_flux, Timesteps::qinglong_qwen})
     for (const Window& window : {Window{}, Window{0.3, 0.7}})
       for (const double shift : {1.0, 3.0}) {
         Options options{.timesteps = timesteps, .mean = 0.3, .scale = 0.8, .mode_scale = 0.9, .shift = shift};
         options.window = window;
         expect_draws_of(options, std::to_string(static_cast<int>(timesteps)) + " shift " + std::to_string(shift));
       }
+}
+
+TEST(TimestepKinds, AMixIsSevenTenthsOfItsNormalPartAndThreeOfAnEvenOne) {
+  const Options normal{.timesteps = Timesteps::logit_normal, .mean = 0.3, .scale = 0.8, .shift = 3};
+  Options mix = normal, even = normal;
+  mix.timesteps = Timesteps::mix, even.timesteps = Timesteps::uniform;
+  for (const Window& window : {Window{0, 0.1}, Window{0.2, 0.5}, Window{0.9, 1}})
+    EXPECT_NEAR(window_mass(mix, window), 0.7 * window_mass(normal, window) + 0.3 * window_mass(even, window), 1e-12);
 }
 
 TEST(TimestepKinds, ModeAndTokenShiftsAreTheirFormulas) {

@@ -12,8 +12,9 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/job/encoders_used.h"
 #include "tessera/job/experts.h"
+#include "tessera/job/image_encoder.h"
 #include "tessera/job/job.h"
-#include "tessera/job/pooled_encoder.h"
+#include "tessera/job/second_encoder.h"
 #include "tessera/job/without_effect.h"
 #include "tessera/models/registry.h"
 #include "tessera/recipe/load_recipe.h"
@@ -308,12 +309,18 @@ TEST(CheckTextEncoders, RefusesReleasedWeightsWhoseSecondEncoderIsRandom) {
     return "";
   };
   EXPECT_EQ(refused("released.safetensors", {}), "") << "a model with one text encoder";
-  job.pooled = models::make_text_encoder({.preset = "clip-text-demo"});
+  job.second = models::make_text_encoder({.preset = "clip-text-demo"});
   EXPECT_NE(refused("released.safetensors", {}).find("data.text_encoder_path is empty"), std::string::npos);
   EXPECT_NE(
       refused("released.safetensors", {{"data.text_encoder_path", "t5"}}).find("data.pooled_encoder_path is empty"),
       std::string::npos);
   EXPECT_EQ(refused("released.safetensors", {{"data.text_encoder_path", "t5"}, {"data.pooled_encoder_path", "clip"}}),
+            "");
+  job.second = models::make_text_encoder({.preset = "byt5-demo"});
+  const std::string quotes = refused("released.safetensors", {{"data.text_encoder_path", "qwen"}});
+  EXPECT_NE(quotes.find("data.glyph_encoder_path is empty"), std::string::npos) << quotes;
+  EXPECT_NE(quotes.find("model.config.glyph_len = 0"), std::string::npos) << quotes;
+  EXPECT_EQ(refused("released.safetensors", {{"data.text_encoder_path", "qwen"}, {"data.glyph_encoder_path", "byt5"}}),
             "");
   EXPECT_EQ(refused("own.safetensors", {}), "") << "a run of ours had the same random encoders";
   std::filesystem::remove_all(folder);
@@ -321,12 +328,12 @@ TEST(CheckTextEncoders, RefusesReleasedWeightsWhoseSecondEncoderIsRandom) {
 
 TEST(PooledEncoder, IsThatOfTheModelsWidth) {
   const recipe::Recipe plain = recipe::load_recipe(kDemo, {});
-  EXPECT_EQ(open_pooled_encoder(plain, {}), nullptr);
-  EXPECT_EQ(open_pooled_encoder(plain, {.pooled_dim = 768})->fingerprint(),
+  EXPECT_EQ(open_second_encoder(plain, {}), nullptr);
+  EXPECT_EQ(open_second_encoder(plain, {.pooled_dim = 768})->fingerprint(),
             models::make_text_encoder({.preset = "clip-l"})->fingerprint());
   const auto refused = [](const char* name, int64_t width) -> std::string {
     try {
-      open_pooled_encoder(recipe::load_recipe(kDemo, {{"data.pooled_encoder", name}}), {.pooled_dim = width});
+      open_second_encoder(recipe::load_recipe(kDemo, {{"data.pooled_encoder", name}}), {.pooled_dim = width});
     } catch (const UserError& error) {
       return error.what();
     }
@@ -336,6 +343,42 @@ TEST(PooledEncoder, IsThatOfTheModelsWidth) {
   EXPECT_NE(refused("clip-l", 32).find("makes one of 768"), std::string::npos);
   EXPECT_NE(refused("umt5-demo", 64).find("makes none"), std::string::npos);
   EXPECT_EQ(refused("clip-text-demo", 32), "");
+}
+
+TEST(GlyphEncoder, IsThatOfTheModelsWidthAndReadsRows) {
+  const auto opened = [](const recipe::Overrides& overrides, const net::Conditions& takes) -> std::string {
+    try {
+      const auto encoder = open_second_encoder(recipe::load_recipe(kDemo, overrides), takes);
+      return encoder ? encoder->fingerprint() : "none";
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  };
+  const auto of = [](const char* preset) { return models::make_text_encoder({.preset = preset})->fingerprint(); };
+  EXPECT_EQ(opened({}, {.glyph_dim = 1472, .glyph_rows = 256}), of("byt5-glyph"));
+  EXPECT_EQ(opened({}, {.glyph_dim = 32, .glyph_rows = 8}), of("byt5-demo")) << "by the width";
+  EXPECT_EQ(opened({{"data.glyph_encoder", "umt5-demo"}}, {.glyph_dim = 64, .glyph_rows = 8}), of("umt5-demo"));
+  EXPECT_NE(opened({}, {.glyph_dim = 20, .glyph_rows = 8}).find("no preset makes"), std::string::npos);
+  EXPECT_NE(opened({{"data.glyph_encoder", "byt5-glyph"}}, {.glyph_dim = 32, .glyph_rows = 8}).find("rows of 1472"),
+            std::string::npos);
+  EXPECT_NE(opened({{"data.glyph_encoder", "clip-text-demo"}}, {.glyph_dim = 32, .glyph_rows = 8}).find("makes none"),
+            std::string::npos);
+  EXPECT_NE(opened({{"data.glyph_encoder_path", "byt5"}}, {}).find("reads no quoted text"), std::string::npos);
+}
+
+TEST(ImageEncoder, IsOpenedOnlyWhereASampleBeginsWithAPicture) {
+  const net::Conditions takes{
+      .image_extra = "image", .clip_dim = 20, .clip_rows = 4, .image_with_first = true, .clean_first = true};
+  const auto opens = [&](const recipe::Overrides& overrides) {
+    return open_image_encoder(recipe::load_recipe(kDemo, overrides), takes) != nullptr;
+  };
+  EXPECT_FALSE(opens({}));
+  EXPECT_TRUE(opens({{"diffusion.image_share", "0.3"}}));
+  EXPECT_TRUE(opens({{"sample.image", "first.png"}}));
+  EXPECT_TRUE(opens({{"sample.condition", "i2v_head"}}));
+  EXPECT_FALSE(opens({{"sample.condition", "i2v_tail"}}));
+  EXPECT_TRUE(opens({{"diffusion.conditions", "t2v=1,i2v_loop=2"}}));
+  EXPECT_FALSE(opens({{"diffusion.conditions", "t2v=1,v2v_head=2,i2v_head=0"}}));
 }
 
 TEST(WithoutEffect, TellsOfRandomTextEmbeddingsUnderTrainedWeights) {

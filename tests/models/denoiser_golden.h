@@ -1,8 +1,10 @@
 #pragma once
-// A family's golden cases through the plain context: outputs, loss and all gradients, with a file of whatever naming.
+// A family's golden cases through the plain context: outputs, loss and all gradients, with a file of whatever naming; and
+// what tests of a family ask of any denoiser.
 //
 //   compare_with_case(kind, "sana", "original.safetensors");
 #include "golden.h"
+#include "tessera/checkpoint/row_part.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/models/common/golden_case.h"
 #include "tessera/models/common/names.h"
@@ -11,6 +13,32 @@
 #include "tessera/net/plain_context.h"
 
 namespace tessera::models {
+
+/// Shapes as files hold them under a naming: parts of one tensor together.
+inline Shapes stored_shapes(const net::Denoiser& model, const std::string& naming) {
+  Shapes shapes;
+  for (const auto& unit : model.units())
+    for (const auto& param : unit->spec().params) {
+      const std::string name = model.foreign_name(param.name, naming);
+      const auto part = checkpoint::row_part(name);
+      EXPECT_TRUE(part || !shapes.count(name)) << name;
+      shapes[checkpoint::whole_name(name)] = part ? checkpoint::stored_shape(*part, param.shape) : param.shape;
+    }
+  return shapes;
+}
+
+/// No weight is zero.
+inline net::WeightMap lively_weights(const net::Denoiser& model) {
+  net::WeightMap weights;
+  for (const auto& unit : model.units())
+    for (const auto& param : unit->spec().params) weights[param.name] = at::randn(param.shape) * 0.2;
+  return weights;
+}
+
+inline at::Tensor predict(const net::Denoiser& model, const net::WeightMap& weights, const net::Sample& sample) {
+  const net::Batch batch = model.pack({sample});
+  return model.unpack(net::run_plain(model.units(), weights, batch), batch)[0];
+}
 
 /// The tensors of case.safetensors.
 class CaseFileTensors final : public CaseTensors {

@@ -5,7 +5,6 @@
 
 #include "models/denoiser_golden.h"
 #include "tessera/base/check.h"
-#include "tessera/checkpoint/row_part.h"
 #include "tessera/models/common/patches.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
@@ -15,19 +14,6 @@ namespace tessera::models::opensora {
 namespace {
 
 const Config& preset(const std::string& name) { return find_named(presets(), "model.preset", name); }
-
-/// As files hold them under a naming: parts of one tensor together.
-Shapes stored_shapes(const net::Denoiser& model, const std::string& naming) {
-  Shapes shapes;
-  for (const auto& unit : model.units())
-    for (const auto& param : unit->spec().params) {
-      const std::string name = model.foreign_name(param.name, naming);
-      const auto part = checkpoint::row_part(name);
-      EXPECT_TRUE(part || !shapes.count(name)) << name;
-      shapes[checkpoint::whole_name(name)] = part ? checkpoint::stored_shape(*part, param.shape) : param.shape;
-    }
-  return shapes;
-}
 
 int64_t numbers(const Shapes& shapes) {
   int64_t sum = 0;
@@ -88,23 +74,11 @@ std::vector<std::pair<std::string, at::Tensor>> read_ours(const std::filesystem:
   return ours;
 }
 
-net::WeightMap lively_weights(const OpenSora& model) {
-  net::WeightMap weights;
-  for (const auto& unit : model.units())
-    for (const auto& param : unit->spec().params) weights[param.name] = at::randn(param.shape) * 0.2;
-  return weights;
-}
-
 net::Sample sample(const Config& c, int64_t frames, int64_t h, int64_t w, int64_t words) {
   return {.x = at::randn({c.latent_channels(), frames, h, w}),
           .t = 321.5,
           .context = at::randn({words, c.context_dim}),
           .extra = {{"pooled", at::randn({c.pooled_dim})}}};
-}
-
-at::Tensor predict(const OpenSora& model, const net::WeightMap& weights, const net::Sample& sample) {
-  const net::Batch batch = model.pack({sample});
-  return model.unpack(net::run_plain(model.units(), weights, batch), batch)[0];
 }
 
 std::string refusal(const std::string& config) {

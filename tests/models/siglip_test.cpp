@@ -102,4 +102,15 @@ TEST(PictureResize, ShrinksAndGrowsAsItsFiltersDo) {
   EXPECT_THROW(resized(at::empty({0, 4, 3}, at::kByte), 2, 2, Filter::bicubic), UserError);
 }
 
+TEST(PictureResize, CoversASizeAndKeepsTheMiddle) {
+  const at::Tensor columns = at::arange(0, 200, 10, at::kByte).view({1, 20, 1}).expand({6, 20, 1}).contiguous();
+  EXPECT_TRUE(at::equal(covering(columns, 6, 20), columns)) << "a picture of that size stays as it is";
+  EXPECT_TRUE(at::equal(covering(columns, 6, 8), columns.narrow(1, 6, 8))) << "six columns go at either side";
+  EXPECT_TRUE(at::equal(covering(columns.transpose(0, 1).contiguous(), 7, 6), columns.transpose(0, 1).narrow(0, 6, 7)))
+      << "of 13 rows 6.5 would go at either side: half to even";
+  const at::Tensor small = covering(columns, 3, 5);
+  EXPECT_EQ(small.sizes(), (at::IntArrayRef{3, 5, 1}));
+  EXPECT_TRUE(at::equal(small, resized(columns, 3, 10, Filter::lanczos).narrow(1, 2, 5)));
+}
+
 }  // namespace tessera::models::clip

@@ -6,6 +6,7 @@
 #include "models/denoiser_golden.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
+#include "tessera/models/common/unknown.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/stdit/patching.h"
@@ -15,19 +16,6 @@ namespace tessera::models::stdit {
 namespace {
 
 const Config& preset(const std::string& name) { return find_named(presets(), "model.preset", name); }
-
-/// As files hold them: parts of one tensor together.
-Shapes stored_shapes(const net::Denoiser& model, const std::string& naming) {
-  Shapes shapes;
-  for (const auto& unit : model.units())
-    for (const auto& param : unit->spec().params) {
-      const std::string name = model.foreign_name(param.name, naming);
-      const auto part = checkpoint::row_part(name);
-      EXPECT_TRUE(part || !shapes.count(name)) << name;
-      shapes[checkpoint::whole_name(name)] = part ? checkpoint::stored_shape(*part, param.shape) : param.shape;
-    }
-  return shapes;
-}
 
 /// Every tensor of the released models (hpcaitech/Open-Sora, opensora/models/stdit, on the meta device).
 Shapes published(bool first) {
@@ -69,20 +57,8 @@ int64_t numbers(const Shapes& shapes) {
   return sum;
 }
 
-net::WeightMap lively_weights(const Stdit& model) {
-  net::WeightMap weights;
-  for (const auto& unit : model.units())
-    for (const auto& param : unit->spec().params) weights[param.name] = at::randn(param.shape) * 0.2;
-  return weights;
-}
-
 net::Sample sample(const Config& c, int64_t frames, int64_t h, int64_t w, int64_t words) {
   return {.x = at::randn({c.in_channels, frames, h, w}), .t = 321.5, .context = at::randn({words, c.caption_dim})};
-}
-
-at::Tensor predict(const Stdit& model, const net::WeightMap& weights, const net::Sample& sample) {
-  const net::Batch batch = model.pack({sample});
-  return model.unpack(net::run_plain(model.units(), weights, batch), batch)[0];
 }
 
 std::string refusal(const std::string& config) {

@@ -91,9 +91,11 @@ config = { dim = 48, num_heads = 4, num_layers = 3, ffn_dim = 60, text_dim = 64,
 config = { in_channels = 48, context_in_dim = 64, context_length = 5, vec_in_dim = 32 })")};
     return mmdit;
   }
-  if (name == "hunyuan") {  // its caption is refined by itself, on every rank, before it is part of the tokens
+  if (name == "hunyuan") {  // its caption is refined by itself, on every rank, before it is part of the tokens; some
+                            // samples begin with a picture, and all have twelve rows of what their captions quote
     static const Trained hunyuan{TinyRun("hunyuan", TESSERA_BINARY, R"(preset = "hunyuan-tiny"
-config = { in_channels = 12, out_channels = 12, text_states_dim = 64, text_len = 5, glyph_len = 0, image_len = 0 })")};
+config = { in_channels = 12, out_channels = 12, text_len = 5, glyph_len = 12 })"),
+                                 {"--data.trigger", "“AB”", "--diffusion.image_share", "0.6"}};
     return hunyuan;
   }
   if (name == "stdit") {

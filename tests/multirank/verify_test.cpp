@@ -413,7 +413,8 @@ fs::path with_field(const fs::path& folder, const char* file, const std::string&
 
 TEST_F(Verify, EncodersOfHunyuanVideo15OnSeveralLayouts) {
   const std::vector<std::string> names = {"qwen2_tokenizer", "qwen25_vl_text", "byt5",
-                                          "siglip_vision",   "hunyuan15_vae",  "hunyuan15_vae_tiled"};
+                                          "siglip_vision",   "hunyuan15_vae",  "hunyuan15_vae_tiled",
+                                          "hunyuan15_inputs"};
   for (const char* mesh :
        drawn("verify encoders of HunyuanVideo-1.5", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2"})) {
     std::vector<std::string> arguments = {"--mesh", mesh};
@@ -427,7 +428,9 @@ TEST_F(Verify, EncodersOfHunyuanVideo15OnSeveralLayouts) {
       {"qwen2_tokenizer", "tokens.json", "\"n\": 1", "\"n\": 2"},
       {"qwen25_vl_text", "prompts.json", "\"crop_start\": 50", "\"crop_start\": 51"},
       {"byt5", "glyphs.json", "\"OPEN 24h\"]", "\"OPEN 24\"]"},
-      {"byt5", "tokens.json", "\"n\": 2", "\"n\": 3"}};
+      {"byt5", "tokens.json", "\"n\": 2", "\"n\": 3"},
+      {"hunyuan15_inputs", "sizes.json", "\"width\": 512", "\"width\": 612"},
+      {"hunyuan15_inputs", "config.json", "\"shift\": 9.0", "\"shift\": 8.0"}};
   for (const auto& [name, file, from, to] : altered) {
     fs::remove_all(run_.folder() / name);
     const fs::path changed = copy(name) / file;
@@ -443,6 +446,7 @@ TEST_F(Verify, EncodersOfHunyuanVideo15OnSeveralLayouts) {
       {"hunyuan15_vae_tiled", "config.json", "/_tiling/unheard_of"},
       {"qwen25_vl_text", "config.json", "/rope_parameters/unheard_of"},
       {"byt5", "config.json", "/_unheard_of"},
+      {"hunyuan15_inputs", "sizes.json", "/rows/0/unheard_of"},
       {"hunyuan15_vae_tiled", "config.json", "/_tiling/tile_latent_min_width"}};  // of another grid than the pixels'
   for (const auto& [name, file, place] : unknown) {
     fs::remove_all(run_.folder() / name);
@@ -614,6 +618,7 @@ TEST_F(Verify, AKeyThatNobodyReadsEndsWith3AndItsName) {
                                                {"opensora_dc_ae", ""},
                                                {"dc_ae_tiled", "/_tiling"},
                                                {"hunyuan_vae_tiled", ""},
+                                               {"hunyuan15_inputs", "/sampling/480p"},
                                                {"wan21_vae", ""},
                                                {"clip_vision", ""},
                                                {"clip_text", ""},

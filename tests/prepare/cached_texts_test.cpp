@@ -185,9 +185,9 @@ TEST_F(CachedTexts, TheImageEncoderIsHeldInTheDtypeOfItsFileOrOfTheRecipe) {
   EXPECT_EQ(job::image_storage(looking("", "bf16")).dtype, DType::f32) << "random weights have no file";
   EXPECT_EQ(job::image_storage(looking(same, "fp32")).dtype, DType::f32);
   EXPECT_EQ(job::image_storage(looking(bf16, "fp32")).dtype, DType::bf16);
-  EXPECT_EQ(job::pooled_storage(recipe({{"data.pooled_encoder_path", bf16}})).dtype, DType::bf16);
+  EXPECT_EQ(job::second_storage(recipe({{"data.pooled_encoder_path", bf16}})).dtype, DType::bf16);
   EXPECT_TRUE(
-      job::pooled_storage(recipe({{"data.pooled_encoder_path", exact}, {"plan.compute_dtype", "bf16"}})).rounded);
+      job::second_storage(recipe({{"data.pooled_encoder_path", exact}, {"plan.compute_dtype", "bf16"}})).rounded);
 
   const auto seen = [&](const std::string& weights, const char* compute) {
     const recipe::Recipe r = looking(weights, compute);

@@ -80,13 +80,14 @@ TEST(ImportHunyuan, EveryOptionIsAKeyOrExplained) {
 
 TEST(ImportHunyuan, RefusesWhatThereIsNot) {
   const std::string line = "train.py --pretrained_model_root weights --i2v_prob 0.3 ";
-  for (const auto& [options, refused] : {std::pair("--flow_snr_type mix", "--flow_snr_type"),
+  for (const auto& [options, refused] : {std::pair("--flow_snr_type cosmap", "--flow_snr_type"),
                                          {"--resume_from_checkpoint out/checkpoint-1000", "--resume_from_checkpoint"},
                                          {"--enable_fsdp false", "--enable_fsdp"}}) {
     const Translation t = import_command(line + options, {});
     ASSERT_EQ(t.refused.size(), 1U) << options;
     EXPECT_TRUE(t.refused[0].option.starts_with(refused)) << t.refused[0].option;
   }
+  EXPECT_EQ(found(import_command(line + "--flow_snr_type mix", {}), "diffusion.timesteps"), "mix");
   const Translation none = import_command(line + "--lora_r 16 --lora_target_modules img_attn_q", {});
   EXPECT_EQ(found(none, "lora.rank"), "") << "no --use_lora";
   const Translation all = import_command(line + "--use_lora true", {});

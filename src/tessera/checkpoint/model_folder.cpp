@@ -64,7 +64,8 @@ void add_tokenizers(ModelFolder& found, const Path& folder, const families::Fami
   // where a release keeps each encoder in a folder of its own, the tokenizers are there
   for (const auto& [encoder, role] : {std::pair("text_encoder", "tokenizer"), {"text_encoder_2", "tokenizer_2"}}) {
     const families::ReleasedFile* row = families::released_file(family, encoder);
-    if (row && row->folder && found.find(encoder) && !found.find(role))
+    const bool reads_bytes = encoder == std::string_view("text_encoder_2") && !family.glyph_encoders.empty();
+    if (row && row->folder && found.find(encoder) && !found.find(role) && !reads_bytes)
       found.parts.push_back({role, found.find(encoder)->weights});
   }
 }
@@ -124,6 +125,24 @@ std::optional<ModelPart> denoiser_in(const Path& folder, const families::Family&
   return ModelPart{"transformer", others[0]};
 }
 
+bool has_model(const Path& folder) { return !config_in(folder).empty() || !weight_files_in(folder).empty(); }
+
+/// Of a release with folders of denoisers in one, transformer/NAME: the one that is there.
+void add_only_denoiser(const Path& folder, ModelFolder& found) {
+  std::vector<Path> all;
+  if (fs::is_directory(folder))
+    for (const auto& item : fs::directory_iterator(folder))
+      if (item.is_directory() && has_model(item.path())) all.push_back(item.path());
+  if (all.size() == 1) add_folder(found, "transformer", all.front());
+}
+
+/// Whether a folder inside a folder is there that the family's release alone has.
+bool has_nested(const Path& folder, const families::Family& family) {
+  return std::ranges::any_of(family.files, [&](const families::ReleasedFile& row) {
+    return row.folder && row.official.find('/') != row.official.npos && fs::is_directory(folder / row.official);
+  });
+}
+
 /// What `folder` has of a family's release.
 ModelFolder official_parts(const Path& folder, const families::Family& family) {
   ModelFolder found{"official", {}};
@@ -135,6 +154,8 @@ ModelFolder official_parts(const Path& folder, const families::Family& family) {
   } else if (const auto denoiser = denoiser_in(folder, family)) {
     found.parts.push_back(*denoiser);
     in_folder = true;
+  } else if (has_nested(folder, family)) {
+    add_only_denoiser(folder / "transformer", found);
   }
   add_released(folder, family, found);
   for (const char* role : kEncoders) add_folder(found, role, folder / role);  // where the release is the denoiser alone
@@ -185,8 +206,10 @@ bool comfyui_parts(const Path& folder, ModelFolder& found) {
       if (high.size() == 1 && low.size() == 1) add_file(found, "transformer_2", place, low), files = high;
     }
     if (row.role == std::string_view("text_encoder")) {
-      add_file(found, "text_encoder_2", place, with(files, "clip_l", true));
-      files = with(files, "clip_l", false);
+      for (const char* second : {"clip_l", "byt5"}) {
+        add_file(found, "text_encoder_2", place, with(files, second, true));
+        files = with(files, second, false);
+      }
     }
     add_file(found, row.role, place, files);
   }
@@ -227,6 +250,8 @@ ModelFolder gate_parts(const Path& folder) {
 }
 
 ModelFolder parts_of(const Path& folder) {
+  for (const families::Family& family : families::all())  // some have folders that diffusers' pipelines have too
+    if (has_nested(folder, family)) return official_parts(folder, family);
   if (is_pipeline(folder)) return pipeline_parts(folder);
   if (fs::exists(folder / "gate.safetensors") && fs::is_directory(folder / "expert_0")) return gate_parts(folder);
   ModelFolder found{"single", {}};

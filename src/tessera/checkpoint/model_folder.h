@@ -11,7 +11,7 @@
 // | transformer    | the folder itself, or high_noise_model/         | transformer/    | diffusion_models/, unet/  |
 // | transformer_2  | low_noise_model/                                | transformer_2/  | the file of low_noise     |
 // | text_encoder   | models_t5_*.pth                                 | text_encoder/   | text_encoders/, clip/     |
-// | text_encoder_2 | Open-Sora's openai/clip-vit-large-patch14/      | text_encoder_2/ | a file clip_l there       |
+// | text_encoder_2 | Open-Sora's openai/clip-vit-large-patch14/      | text_encoder_2/ | clip_l or byt5 there      |
 // | vae            | *VAE*.pth                                       | vae/            | vae/                      |
 // | image_encoder  | models_clip_*.pth                               | image_encoder/  | clip_vision/              |
 // | audio_encoder  | wav2vec2*/                                      | audio_encoder/  | audio_encoders/           |
@@ -21,7 +21,8 @@
 // A folder of the hub's cache (models--ORG--NAME) stands for its snapshot. DiffSynth keeps encoders once for all models,
 // beside the folders of the releases; ComfyUI's folders may lie in split_files/ or models/. Where a family's release is
 // the denoiser alone, the other parts lie in folders beside it, as diffusers calls them. Which files of a part's folder
-// are its weights open_weights knows.
+// are its weights open_weights knows. HunyuanVideo-1.5's release has several denoisers in transformer/: it is that part where
+// there is one.
 //
 // A run with a gate exports expert_0/, expert_1/ ... and gate.safetensors: layout "gate", each a part by its name.
 #include <optional>

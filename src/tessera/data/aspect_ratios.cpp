@@ -231,14 +231,33 @@ std::vector<Bucket> of_ratios(int64_t side, double least, double most, int64_t c
   return buckets;
 }
 
-/// Whether the text begins as one of the two forms of area_buckets() does.
-bool names_area(const std::string& text) { return text.starts_with("AREA_") || text.starts_with("RATIOS_"); }
+/// At most as many cells of 16 x 16 pixels as the square of that side has, as wide as fits for each height.
+std::vector<Bucket> of_cells(int64_t side, int64_t frames) {
+  constexpr int64_t kMostRatio = 4;
+  const auto cells =
+      static_cast<int64_t>(std::nearbyint(std::pow(static_cast<double>(side) / static_cast<double>(kUnit), 2)));
+  std::vector<Bucket> buckets;
+  for (int64_t rows = cells, columns = 1; rows > 0; (columns + 1) * rows <= cells ? ++columns : --rows) {
+    if (std::max(rows, columns) > kMostRatio * std::min(rows, columns)) continue;
+    buckets.push_back(shape(frames, rows * kUnit, columns * kUnit));
+    buckets.back().ratio = std::nearbyint(buckets.back().ratio * 1e5) / 1e5;
+  }
+  nearest_first(buckets, 1);
+  return buckets;
+}
+
+/// Whether the text begins as one of the forms of area_buckets() does.
+bool names_area(const std::string& text) {
+  return text.starts_with("AREA_") || text.starts_with("RATIOS_") || text.starts_with("CELLS_");
+}
 
 /// AREA_WIDTHxHEIGHT: every multiple of 16 from half the side of the square of this area up to that side, beside the
 /// longest multiple of 16 that keeps the area, lying and upright (musubi-tuner, dataset/bucket.py, BucketSelector); the
 /// shape nearest to the named one comes first. RATIOS_SIDE_LEAST_MOST_COUNT: so many ratios of width to height, evenly
 /// spaced in their logarithm, at the area of a square of SIDE, sides rounded to 16 (diffusion-pipe, utils/dataset.py);
-/// the one nearest to a square comes first. Samples have the first shape. Throws UserError (usage) showing the text.
+/// the one nearest to a square comes first. CELLS_SIDE: ratios up to 4 in steps of a row or a column of 16 pixels, of at most
+/// the area of the square of SIDE (HunyuanVideo-1.5, hyvideo/utils/data_utils.py); the square comes first. Samples have the
+/// first shape. Throws UserError (usage) showing the text.
 std::vector<Bucket> area_buckets(const std::string& text, int64_t frames) {
   long long a = 0, b = 0;
   double least = 0, most = 0;
@@ -251,8 +270,10 @@ std::vector<Bucket> area_buckets(const std::string& text, int64_t frames) {
   if (whole(std::sscanf(text.c_str(), "RATIOS_%lld_%lf_%lf_%lld%n", &a, &least, &most, &b, &end), 4) && sides(a) &&
       least >= 0.01 && most >= least && most <= 100 && b >= 1 && b <= 256)
     return of_ratios(a, least, most, b, frames);
+  end = 0;
+  if (whole(std::sscanf(text.c_str(), "CELLS_%lld%n", &a, &end), 1) && sides(a)) return of_cells(a, frames);
   throw UserError(Exit::usage, "data.buckets",
-                  "'" + text + "': expected AREA_WIDTHxHEIGHT or RATIOS_SIDE_LEAST_MOST_COUNT",
+                  "'" + text + "': expected AREA_WIDTHxHEIGHT, RATIOS_SIDE_LEAST_MOST_COUNT or CELLS_SIDE",
                   "for example AREA_832x480, or RATIOS_512_0.5_2_7: seven ratios of width to height");
 }
 

@@ -199,6 +199,11 @@ CachedTensor read_ranked(const SafetensorsFile& file, const char* name, size_t d
   return read_tensor(file, entry);
 }
 
+/// Beside its embedding, where a text has them.
+constexpr std::pair<const char*, CachedTensor CachedText::*> kOfTexts[] = {{"pooled", &CachedText::pooled},
+                                                                           {"glyphs", &CachedText::glyphs}};
+
+/// In entries of version 1, which are of both.
 bool is_of_text(const std::string& tensor) { return tensor == "context" || tensor == "pooled"; }
 
 /// The file, if it is still the one that was found.
@@ -325,7 +330,8 @@ void write_clip(const Path& folder, const CacheKey& key, const CachedClip& clip,
 
 void write_caption(const Path& folder, const CacheKey& key, const CachedText& text) {
   std::vector<std::pair<std::string, const CachedTensor*>> tensors = {{"context", &text.context}};
-  if (!text.pooled.shape.empty()) tensors.emplace_back("pooled", &text.pooled);
+  for (const auto& [name, member] : kOfTexts)
+    if (!(text.*member).shape.empty()) tensors.emplace_back(name, &(text.*member));
   write(key.file(folder), tensors, key.fields);
 }
 
@@ -340,7 +346,8 @@ CachedClip read_clip(const CacheEntry& entry) {
 CachedText read_caption(const CacheEntry& entry) {
   const SafetensorsFile file = open_again(entry);
   CachedText text{read_ranked(file, "context", 2, "[n, D]")};
-  if (const SafetensorsFile::Entry* pooled = file.find("pooled")) text.pooled = read_tensor(file, *pooled);
+  for (const auto& [name, member] : kOfTexts)
+    if (const SafetensorsFile::Entry* found = file.find(name)) text.*member = read_tensor(file, *found);
   return text;
 }
 

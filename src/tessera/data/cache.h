@@ -121,7 +121,7 @@ struct CachedClip {
 };
 
 struct CachedText {
-  CachedTensor context, pooled = {};  ///< [n, D]; [P], no shape where there is none
+  CachedTensor context, pooled = {}, glyphs = {};  ///< [n, D]; [P]; [g, G], no shape where there is none
 };
 
 /// Where a clip or a text lies, and what its header said when it was found.

@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kFlowSteps = 1000;
 constexpr double kLeastNoise = 1e-5;  // of Open-Sora 2.0's trainer
+constexpr double kNormalShare = 0.7;  // of mix
 
 [[noreturn]] void unknown(const std::string& key, const std::string& word, const std::vector<std::string>& known) {
   const auto near = nearest(word, known);
@@ -50,7 +51,8 @@ double share_below(const Options& options, double u) {
   if (options.timesteps == Timesteps::mode)
     return where([&](double p) { return mode_of(1 - p, options.mode_scale); }, u);
   if (options.timesteps == Timesteps::cosmap) return 2 / M_PI * std::atan(2 * u - 1) + 0.5;
-  return normal_below((std::log(u / (1 - u)) - options.mean) / options.scale);
+  const double normal = normal_below((std::log(u / (1 - u)) - options.mean) / options.scale);
+  return options.timesteps == Timesteps::mix ? kNormalShare * normal + (1 - kNormalShare) * u : normal;
 }
 
 /// Its inverse.
@@ -58,6 +60,7 @@ double u_at(const Options& options, double p) {
   if (options.timesteps == Timesteps::uniform) return p;
   if (options.timesteps == Timesteps::mode) return mode_of(1 - p, options.mode_scale);
   if (options.timesteps == Timesteps::cosmap) return (std::tan(M_PI / 2 * (p - 0.5)) + 1) / 2;
+  if (options.timesteps == Timesteps::mix) return where([&](double u) { return share_below(options, u); }, p);
   return 1 / (1 + std::exp(-(options.mean + options.scale * normal_at(p))));
 }
 
@@ -110,6 +113,7 @@ double draw_anywhere(const Options& options, const RandomKey& key) {
       return 1 - static_cast<double>(key.below(0, static_cast<uint64_t>(kFlowSteps))) / kFlowSteps;
     case Timesteps::mode:
     case Timesteps::cosmap:
+    case Timesteps::mix:
     case Timesteps::uniform:
       break;
   }
@@ -257,6 +261,7 @@ constexpr std::pair<const char*, Timesteps> kTimesteps[] = {{"uniform", Timestep
                                                             {"by_area", Timesteps::by_area},
                                                             {"mode", Timesteps::mode},
                                                             {"cosmap", Timesteps::cosmap},
+                                                            {"mix", Timesteps::mix},
                                                             {"logsnr", Timesteps::logsnr},
                                                             {"flux_shift", Timesteps::flux_shift},
                                                             {"qwen_shift", Timesteps::qwen_shift},

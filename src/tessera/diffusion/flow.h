@@ -30,6 +30,7 @@ enum class Timesteps {
   // As in SD3 (Esser et al. 2024):
   mode,    ///< heavy tails: u = 1 - v - mode_scale (cos^2(pi v / 2) - 1 + v) of a uniform v
   cosmap,  ///< density 2 / (pi (1 - 2 u + 2 u^2))
+  mix,     ///< 70 % logit_normal, 30 % uniform, as in HunyuanVideo-1.5's trainer
   logsnr,  ///< u = sigmoid(-(mean + scale * normal) / 2), a normal logarithm of the signal to noise ratio, unshifted
   // As in musubi-tuner, the shift by the tokens of a frame:
   flux_shift,     ///< logit_normal; exp of a line through (256, 0.5) and (4096, 1.15)

@@ -39,6 +39,21 @@ at::Tensor in_place_of(const at::Tensor& caption, const at::Tensor& null_context
   return null_context.slice(0, 0, std::min(null_context.size(0), caption.size(0)));
 }
 
+void drop_caption(TrainingSample& sample, const NoiseSettings& settings) {
+  sample.input.context = in_place_of(sample.input.context, settings.null_context);
+  sample.input.extra.erase("glyphs");
+  if (settings.null_glyphs.defined()) sample.input.extra["glyphs"] = settings.null_glyphs;
+}
+
+/// Features of a picture go where the sample is not given its first frame.
+void leave_unseen(TrainingSample& sample, const net::Conditions& takes, const CleanSample& clean) {
+  const bool begins = std::ranges::any_of(clean.given, [](const families::GivenFrames& given) {
+    return given.at == 0 && given.latents > 0 && !given.noisy;
+  });
+  if (takes.image_with_first && !begins && !sample.input.extra.count("image_latent"))
+    sample.input.extra.erase(takes.image_extra);
+}
+
 /// Of a sample whose frames are drawn.
 families::MaskDraws frame_draws(const RandomKey& key) {
   const auto next = std::make_shared<uint64_t>(kMaskDraws);
@@ -167,15 +182,15 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
   TrainingSample sample;
   sample.input.x = add_noise(clean.latent, noise, drawn.sigma, timesteps.least_noise);
   sample.input.t = drawn.t;
-  sample.input.context = drops(settings.caption_dropout, kCaptionDraw, settings, step, place)
-                             ? in_place_of(clean.context, settings.null_context)
-                             : clean.context;
+  sample.input.context = clean.context;
   sample.input.extra = clean.extra;
+  if (drops(settings.caption_dropout, kCaptionDraw, settings, step, place)) drop_caption(sample, settings);
   if (drops(settings.pooled_dropout, kPooledDraw, settings, step, place))
     sample.input.extra["pooled"] = settings.null_pooled;
   leave_out(sample, settings, conditions, step, place);
   if (begins_clean(settings, conditions, clean.latent, step, place) && !clean.extra.count("image_latent"))
     sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1).contiguous();
+  leave_unseen(sample, conditions, clean);
   Beside beside;
   if (reads_beside(conditions)) {
     if (!settings.mask_types.empty()) {
@@ -212,6 +227,7 @@ TrainingSample held_out(const NoiseSettings& settings, const net::Conditions& co
   const bool always = conditions.always_clean || settings.image_share >= 1;
   if (conditions.clean_first && always && clean.latent.size(1) > 1 && !clean.extra.count("image_latent"))
     sample.input.extra["image_latent"] = clean.latent.slice(1, 0, 1).contiguous();
+  leave_unseen(sample, conditions, clean);
   if (reads_beside(conditions) && !settings.mask_types.empty())
     sample.input.extra["mask_index"] =
         frame_index(std::vector<char>(static_cast<size_t>(clean.latent.size(1)), char{0}));

@@ -56,6 +56,7 @@ struct NoiseSettings {
   std::vector<families::Weighted> condition_dropout = {};  ///< shares of samples whose condition of a name is zeros
   double caption_dropout = 0;    ///< share of samples whose context is replaced by that of an empty caption:
   at::Tensor null_context = {};  ///< [n, D] fp32; needed for a share above 0
+  at::Tensor null_glyphs = {};   ///< what is quoted in it, dropped with it; undefined: nothing is
   double pooled_dropout = 0;     ///< likewise of extra "pooled", by a draw of its own:
   at::Tensor null_pooled = {};   ///< [D] fp32
 };

@@ -48,6 +48,7 @@ struct Family {
   std::vector<std::string> text_encoders;            ///< released ones of its sizes
   std::vector<std::string> image_encoders;           ///< of first frames: the released one, then a small one to try out
   std::vector<std::string> pooled_encoders;          ///< of one vector a caption, likewise
+  std::vector<std::string> glyph_encoders;           ///< of what captions have in quotes, likewise
   std::string audio_encoder;                         ///< likewise of models with an audio input; else empty
   std::vector<Expert> experts;      ///< two, high noise first; none where the family has single models alone
   std::vector<ReleasedFile> files;  ///< of several variants the usual one first

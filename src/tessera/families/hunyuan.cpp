@@ -25,7 +25,23 @@ Family hunyuan() {
   family.codec = "haar";
   family.autoencoders = {"hunyuan15-vae"};
   family.text_encoders = {"qwen2.5-vl-7b"};
+  family.image_encoders = {"siglip-so400m", "siglip-demo"};
+  family.glyph_encoders = {"byt5-glyph", "byt5-demo"};
   family.text_encoder = "umt5-demo";
+  const auto part = [](const char* role, const char* folder, const char* comfyui_folder, const char* comfyui) {
+    return ReleasedFile{.role = role,
+                        .variant = {},
+                        .mark = std::string(folder) + "/",  // of no other name than its own
+                        .official = folder,
+                        .comfyui_folder = comfyui_folder,
+                        .comfyui = comfyui,
+                        .folder = true};
+  };
+  family.files = {
+      part("vae", "vae", "vae", "hunyuanvideo15_vae"),
+      part("text_encoder", "text_encoder/llm", "text_encoders", "qwen_2.5_vl_7b"),
+      part("text_encoder_2", "text_encoder/Glyph-SDXL-v2/checkpoints", "text_encoders", "byt5_small_glyphxl"),
+      part("image_encoder", "vision_encoder/siglip/image_encoder", "clip_vision", "sigclip_vision_patch14_384")};
   return family;
 }
 

@@ -84,6 +84,7 @@ Family wan() {
           .text_encoders = {"umt5-xxl"},
           .image_encoders = {"clip-vit-h", "clip-demo"},
           .pooled_encoders = {},
+          .glyph_encoders = {},
           .audio_encoder = "wav2vec-demo",
           .experts = {{"high_noise", "high_noise_model"}, {"low_noise", "low_noise_model"}},
           .files = released_files(),

@@ -229,7 +229,8 @@ std::string assume_released(recipe::Recipe& recipe) {
   }
   // The text encoders' paths stay: a plan needs their presets alone, and they have weights, if not here.
   for (const auto& [key, path] : {std::pair("data.text_encoder_path", recipe.data.text_encoder_path),
-                                  {"data.pooled_encoder_path", recipe.data.pooled_encoder_path}})
+                                  {"data.pooled_encoder_path", recipe.data.pooled_encoder_path},
+                                  {"data.glyph_encoder_path", recipe.data.glyph_encoder_path}})
     if (is_missing(path)) assumed.missing(key, path);
   if ((planned || is_missing(recipe.data.text_encoder_path)) && recipe.values.at("data.text_encoder") == "auto" &&
       !partners.text_encoder.empty())

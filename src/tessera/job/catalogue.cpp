@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/options.h"
@@ -100,10 +101,15 @@ std::vector<Entry> autoencoders() {
 
 std::vector<Entry> encoders() {
   std::vector<Entry> all;
+  const auto listed = families::names_in(&families::Family::glyph_encoders);
+  const std::set<std::string> glyphs(listed.begin(), listed.end());
   for (const std::string& name : text_encoder_presets()) {
     const auto encoder = models::make_text_encoder({.preset = name});
+    const bool reads_quotes = glyphs.contains(name);
     all.push_back({name,
-                   {{"of", encoder->pooled_row({0}) >= 0 ? "text, in one row: data.pooled_encoder" : "text"},
+                   {{"of", encoder->pooled_row({0}) >= 0 ? "text, in one row: data.pooled_encoder"
+                           : reads_quotes                ? "quoted text: data.glyph_encoder"
+                                                         : "text"},
                     {"parameters", count_text(parameters(encoder->units()))},
                     {"width", std::to_string(encoder->dim())}}});
   }

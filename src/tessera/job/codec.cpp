@@ -24,7 +24,7 @@ std::vector<std::string> released_names() {
   std::vector<std::string> names;
   for (const families::Family& family : families::all())
     for (const families::ReleasedFile& file : family.files)
-      if (file.role == "vae") names.push_back(file.official);
+      if (file.role == "vae" && !file.folder) names.push_back(file.official);
   return names;
 }
 

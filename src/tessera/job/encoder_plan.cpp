@@ -14,7 +14,7 @@ namespace tessera::job {
 namespace {
 
 /// Of plan.budget, in eighths: text encoders are in memory together, the image encoder is beside the autoencoder.
-enum Eighths { kText = 5, kPooled = 1, kImage = 2 };
+enum Eighths { kText = 5, kSecond = 1, kImage = 2 };
 
 bool released_in_bf16(const std::string& preset) {
   return std::ranges::any_of(models::text_encoders(), [&](const models::TextEncoderMake& make) {
@@ -49,8 +49,8 @@ HeldWeights text_storage(const recipe::Recipe& recipe) {
   return storage(recipe, recipe.data.text_encoder_path, kText, recipe.data.text_encoder);
 }
 
-HeldWeights pooled_storage(const recipe::Recipe& recipe) {
-  return storage(recipe, recipe.data.pooled_encoder_path, kPooled);
+HeldWeights second_storage(const recipe::Recipe& recipe) {
+  return storage(recipe, recipe.data.second_encoder_path(), kSecond);
 }
 
 HeldWeights image_storage(const recipe::Recipe& recipe) {

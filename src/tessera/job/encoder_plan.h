@@ -2,7 +2,7 @@
 // How a frozen encoder that is a list of units lies on the ranks while data are prepared.
 //
 //   plan::ModelSpec spec = ...;                                    // of the encoder's units
-//   hold_as(spec, text_storage(recipe).dtype);                     // pooled_storage, image_storage
+//   hold_as(spec, text_storage(recipe).dtype);                     // second_storage, image_storage
 //   const plan::Plan plan = encoder_plan(spec, mesh);
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
@@ -26,7 +26,7 @@ struct HeldWeights {
 /// random weights. By headers alone; a file that is not there counts as its encoder was released.
 HeldWeights text_storage(const recipe::Recipe& recipe);
 /// The same of the second text encoder, and of CLIP's image tower (2.4 GiB in fp32).
-HeldWeights pooled_storage(const recipe::Recipe& recipe);
+HeldWeights second_storage(const recipe::Recipe& recipe);
 HeldWeights image_storage(const recipe::Recipe& recipe);
 
 void hold_as(plan::ModelSpec& spec, DType dtype);

@@ -17,8 +17,8 @@
 #include "tessera/job/given_checks.h"
 #include "tessera/job/image_encoder.h"
 #include "tessera/job/lora_run.h"
-#include "tessera/job/pooled_encoder.h"
 #include "tessera/job/random_parts.h"
+#include "tessera/job/second_encoder.h"
 #include "tessera/job/text_weights.h"
 #include "tessera/models/common/trained_parts.h"
 #include "tessera/plan/optimizers.h"
@@ -168,12 +168,12 @@ void check_same_form(const recipe::Recipe& recipe, const net::Denoiser& model, c
 namespace {
 
 void check_texts(const recipe::Recipe& recipe, const Job& job) {
-  const size_t files = recipe.data.null_text.size(), expected = job.pooled ? 2 : 1;
+  const size_t files = recipe.data.null_text.size(), expected = job.model->conditions().pooled_dim > 0 ? 2 : 1;
   if (recipe.data.texts && files > 0 && files != expected)
     throw UserError(Exit::usage, "data.null_text",
                     std::to_string(files) + " files, expected " +
-                        (job.pooled ? "2: the embedding and the pooled vector of the empty caption"
-                                    : "1: the embedding of the empty caption"),
+                        (expected == 2 ? "2: the embedding and the pooled vector of the empty caption"
+                                       : "1: the embedding of the empty caption"),
                     "set data.null_text to these");
   if (recipe.data.texts && recipe.data.beside())
     throw UserError(Exit::usage, "data.texts",
@@ -262,7 +262,7 @@ Job make_job(const recipe::Recipe& recipe) {
                     "name the text encoder that the model was trained with (tessera list presets), or set the model's "
                     "width of texts in model.config to that number");
   job.context_length = job.model->context_length();
-  job.pooled = open_pooled_encoder(recipe, job.model->conditions());
+  job.second = open_second_encoder(recipe, job.model->conditions());
   check_beside(recipe, job);
   check_texts(recipe, job);
   check_given(recipe, *job.model, *job.codec);
@@ -304,16 +304,19 @@ void check_trainable(const Job& job) {
 }
 
 void check_text_encoders(const recipe::Recipe& recipe, const Job& job, const std::string& weights) {
-  if (!job.pooled) return;
-  const bool text = recipe.data.text_encoder_path.empty(), pooled = recipe.data.pooled_encoder_path.empty();
-  if ((!text && !pooled) || checkpoint::is_own(checkpoint::open_weights(weights))) return;
-  const std::string key = text ? "data.text_encoder_path" : "data.pooled_encoder_path";
+  if (!job.second) return;
+  const bool text = recipe.data.text_encoder_path.empty(), second = recipe.data.second_encoder_path().empty(),
+             pools = job.second->pooled_row({0}) >= 0;
+  if ((!text && !second) || checkpoint::is_own(checkpoint::open_weights(weights))) return;
+  const std::string second_key = pools ? "data.pooled_encoder_path" : "data.glyph_encoder_path";
+  const std::string key = text ? "data.text_encoder_path" : second_key;
   throw UserError(
       Exit::usage, key,
       weights + " was trained with the captions of two text encoders, and " + key +
           " is empty: that encoder would have random weights, and its captions would mean nothing to the model",
-      "give the weights and tokenizers of both: data.text_encoder_path, data.tokenizer, data.pooled_encoder_path, "
-      "data.pooled_tokenizer; model.init = \"random\" trains without weights");
+      "give the weights and tokenizers of both: data.text_encoder_path, data.tokenizer, " + second_key +
+          (pools ? ", data.pooled_tokenizer" : "; a run without quoted text needs none: model.config.glyph_len = 0") +
+          "; model.init = \"random\" trains without weights");
 }
 
 void check_weights(const recipe::Recipe& recipe, const Job& job) {
@@ -332,8 +335,8 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
       check_lora_init(*rule, job.adapted, *job.model, for_expert(recipe, job.experts, e).lora.init);
   if (!recipe.data.text_encoder_path.empty())
     open_text_weights(*job.text, recipe.data.text_encoder_path).check(job.text->units(), likely_text_cause);
-  if (job.pooled && !recipe.data.pooled_encoder_path.empty())
-    open_text_weights(*job.pooled, recipe.data.pooled_encoder_path).check(job.pooled->units(), likely_text_cause);
+  if (job.second && !recipe.data.second_encoder_path().empty())
+    open_text_weights(*job.second, recipe.data.second_encoder_path()).check(job.second->units(), likely_text_cause);
 }
 
 namespace {

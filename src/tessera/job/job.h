@@ -26,8 +26,8 @@ struct Job : Shapes {
   Experts experts;
   std::unique_ptr<net::VideoCodec> codec;
   std::unique_ptr<net::TextEncoder> text;
-  std::unique_ptr<net::TextEncoder> pooled;         ///< of models that take a pooled caption; else none
-  std::unique_ptr<models::clip::ClipVision> image;  ///< of models that take CLIP features; else none
+  std::unique_ptr<net::TextEncoder> second;         ///< of models that take a pooled caption or quoted text; else none
+  std::unique_ptr<models::clip::ClipVision> image;  ///< of runs whose model is given features of a picture; else none
   std::vector<std::string> adapted;                 ///< modules with adapters, of a run that trains those
   std::string name;                                 ///< "wan", a preset, or the folder of the weights
   int64_t context_length = 0;                       ///< most text tokens of a prompt

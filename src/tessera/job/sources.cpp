@@ -98,7 +98,8 @@ void check_sources(const recipe::Recipe& recipe, Missing missing) {
     const recipe::Recipe::Data& data = recipe.data;
     for (const auto& [key, path] : {std::pair("data.text_encoder_path", data.text_encoder_path),
                                     {"data.image_encoder_path", data.image_encoder_path},
-                                    {"data.pooled_encoder_path", data.pooled_encoder_path}})
+                                    {"data.pooled_encoder_path", data.pooled_encoder_path},
+                                    {"data.glyph_encoder_path", data.glyph_encoder_path}})
       if (!path.empty()) check_there(key, path, "file or folder");
     for (const auto& [key, path] :
          {std::pair("data.tokenizer", data.tokenizer), {"data.pooled_tokenizer", data.pooled_tokenizer}})
@@ -106,7 +107,7 @@ void check_sources(const recipe::Recipe& recipe, Missing missing) {
     for (const auto& [path, role] : {std::pair(data.vae, "vae"),
                                      {data.text_encoder_path, "text_encoder"},
                                      {data.image_encoder_path, "image_encoder"},
-                                     {data.pooled_encoder_path, "pooled_encoder"}})
+                                     {data.second_encoder_path(), "pooled_encoder"}})
       if (fs::is_directory(path)) checkpoint::find_part(path, role);  // refuses a model's folder without that part
   }
   // a folder may hold several models, and its opener knows which of them it wants; a file of CLIP's two towers too

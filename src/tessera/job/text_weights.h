@@ -12,9 +12,9 @@ namespace tessera::job {
 weights::NamedWeights open_text_weights(const net::TextEncoder& encoder, const std::string& path);
 std::string likely_text_cause(const std::string& name, const std::vector<int64_t>& shape);
 
-/// data.instruction: the text itself, or that of the file it names, without a line break at its end. Throws UserError
-/// (input) for a .txt that is not there.
-std::string instruction_text(const recipe::Recipe::Data& data);
+/// data.instruction, or data.instruction_image for pictures where there is one: the text itself, or that of the file it
+/// names, without a line break at its end. Throws UserError (input) for a .txt that is not there.
+std::string instruction_text(const recipe::Recipe::Data& data, bool of_picture = false);
 
 /// Most tokens that the text encoder gets for embeddings of `length` rows: more with an instruction.
 int64_t longest_prompt(const recipe::Recipe::Data& data, int64_t length);

@@ -231,12 +231,6 @@ std::vector<std::pair<std::string, int64_t>> pooled_presets() {
   return found;
 }
 
-std::string pooled_preset(int64_t width) {
-  for (const auto& [preset, dim] : pooled_presets())
-    if (dim == width) return preset;
-  return {};
-}
-
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice) {
   if (choice.config.empty() && !choice.preset.empty()) {
     std::vector<std::string> known;

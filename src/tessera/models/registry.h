@@ -32,8 +32,6 @@ std::unique_ptr<net::Denoiser> make_denoiser(const ModelChoice& choice);
 std::unique_ptr<net::TextEncoder> make_text_encoder(const ModelChoice& choice);  ///< family is not read
 /// Presets of text encoders that have a pooled row (net::TextEncoder), each with its width.
 std::vector<std::pair<std::string, int64_t>> pooled_presets();
-/// The first of them of that width; empty: none has it.
-std::string pooled_preset(int64_t width);
 /// An autoencoder without weights, "haar" or "haar:CHANNELS". `channels`: the default if the name has none; 0: the
 /// autoencoder's own default.
 std::unique_ptr<net::VideoCodec> make_codec(const std::string& name, int64_t channels = 0);

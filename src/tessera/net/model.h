@@ -13,7 +13,7 @@ struct Sample {
   Tensor context;  ///< text embedding, unpadded rows
   Tensor target;   ///< same shape as x's prediction; undefined when sampling
   double weight = 1;
-  std::map<std::string, Tensor> extra;  ///< family-specific: y, clip_fea, image_latent, audio, pose
+  std::map<std::string, Tensor> extra;  ///< family-specific: y, clip_fea, image_latent, audio, pose, glyphs
 };
 
 /// What a model follows that is given clips to edit or to move by: pixels in [-1, 1].
@@ -28,9 +28,12 @@ struct Guides {
 struct Conditions {
   bool first_image = false, last_image = false;  ///< extra "y": mask and latent of these frames, grey between them
   int64_t mask_channels = 0;                     ///< of y, before the latent's
-  std::string image_extra;    ///< name of the extra with the rows of an image encoder; empty: no such input
-  int64_t clip_dim = 0;       ///< width of these rows; 0: no such input
-  int64_t clip_rows = 0;      ///< rows of one image
+  std::string image_extra;  ///< name of the extra with the rows of an image encoder; empty: no such input
+  int64_t clip_dim = 0;     ///< width of these rows; 0: no such input
+  int64_t clip_rows = 0;    ///< rows of one image
+  /// They belong to a first latent frame that is given, and come with it alone; samplers cut that picture from a file by
+  /// Lanczos (models/common/picture_resize.h).
+  bool image_with_first = false;
   bool clean_first = false;   ///< accepts extra "image_latent", [C, 1, h, w]: a first latent frame without noise
   bool always_clean = false;  ///< needs it in every sample
   bool clean_beside =
@@ -43,6 +46,9 @@ struct Conditions {
   bool padded_text = false;
   int64_t pooled_dim =
       0;  ///< width of extra "pooled", one vector a caption from a second text encoder; 0: no such input
+  /// Width of extra "glyphs", the rows of what a prompt has in quotes from a second text encoder, and the most of them; a
+  /// prompt without quotes has none. 0: no such input.
+  int64_t glyph_dim = 0, glyph_rows = 0;
   /// Accepts extra "cond", [1 + C, F, h, w]: a mask of frames that are given, and their latents, beside the noisy ones;
   /// with frame_masks instead [C, F, h, w] of the frames "mask_index", which read "y_null" (diffusion/given_frames.h).
   bool given_frames = false;

@@ -9,7 +9,6 @@
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/ops/update_block.h"
-#include "tessera/optim/each_block.h"
 #include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {

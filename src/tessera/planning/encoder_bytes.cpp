@@ -24,7 +24,8 @@ EncoderForward encoder_forward(const std::vector<std::unique_ptr<net::Unit>>& un
 
 net::Batch longest_caption(const recipe::Recipe& recipe, const job::Job& job, const net::TextEncoder& encoder) {
   int64_t tokens = job::longest_prompt(recipe.data, job.context_length);
-  if (&encoder == job.pooled.get()) tokens = std::min(tokens, encoder.most_tokens());
+  const int64_t glyphs = job.model->conditions().glyph_rows;
+  if (&encoder == job.second.get()) tokens = glyphs > 0 ? glyphs : std::min(tokens, encoder.most_tokens());
   return encoder.pack({std::vector<int64_t>(static_cast<size_t>(tokens), 0)});
 }
 
@@ -48,9 +49,9 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
   if (most.place == recipe::Encoders::host) host.emplace();
   most.text =
       stack_bytes(job.text->units(), longest_caption(recipe, job, *job.text), text_mesh, job::text_storage(recipe));
-  if (job.pooled)
-    most.pooled = stack_bytes(job.pooled->units(), longest_caption(recipe, job, *job.pooled), text_mesh,
-                              job::pooled_storage(recipe));
+  if (job.second)
+    most.pooled = stack_bytes(job.second->units(), longest_caption(recipe, job, *job.second), text_mesh,
+                              job::second_storage(recipe));
   for (const data::Bucket& b : recipe.data.clips.buckets) {
     const job::CodecBytes one = job::codec_bytes(*job.codec, b.frames, b.height, b.width);
     most.codec_weights = one.weights;

@@ -59,7 +59,7 @@ EncoderSeconds encoder_seconds(const recipe::Recipe& recipe, const job::Job& job
     };
     seconds.captions = own;
     seconds.caption = caption(*job.text, job::text_storage(recipe));
-    if (job.pooled) seconds.caption += caption(*job.pooled, job::pooled_storage(recipe));
+    if (job.second) seconds.caption += caption(*job.second, job::second_storage(recipe));
   }
   if (recipe.data.latents) return seconds;
   seconds.clips = job.model->conditions().takes_images() ? 2 * own : own;

@@ -5,7 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/data/files/file_kinds.h"
-#include "tessera/job/pixels.h"
+#include "tessera/job/codec.h"
 
 namespace tessera::prepare {
 

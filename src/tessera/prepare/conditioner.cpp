@@ -12,23 +12,31 @@
 
 namespace tessera::prepare {
 
+namespace {
+
+std::string image_text(const recipe::Recipe& recipe, const job::Job& job) {
+  if (!job.image) return {};
+  const std::string text = "|" + job.image->fingerprint(), &weights = recipe.data.image_encoder_path;
+  return weights.empty() ? text : text + "|" + checkpoint::fingerprint(checkpoint::open_weights(weights));
+}
+
+}  // namespace
+
 std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job& job) {
   const net::Conditions wanted = job.model->conditions();
+  const std::string seen = wanted.image_with_first ? image_text(recipe, job) : "";
   if (const std::string given = families::given_text(recipe.diffusion.conditions); !given.empty())
-    return "|given " + given;
+    return "|given " + given + seen;
   if (families::any_noisy(recipe.diffusion.mask_types)) return "|given noisy";
   if (wanted.audio_dim > 0) return "|" + job::audio_fingerprint(audio_encoder_of(recipe, wanted));
   std::string text = "|guides " + std::to_string(recipe.data.references);
   if (wanted.guides.empty()) {
-    if (!wanted.takes_images()) return {};
+    if (!wanted.takes_images()) return seen;
     text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_image ? "+last" : "") +
            (wanted.control_dim > 0 ? "+control" : "") + (wanted.reference_dim > 0 ? "+reference" : "") +
            (wanted.camera_scale > 0 ? "+camera" : "");
   }
-  if (!job.image) return text;
-  text += "|" + job.image->fingerprint();
-  if (recipe.data.image_encoder_path.empty()) return text;
-  return text + "|" + checkpoint::fingerprint(checkpoint::open_weights(recipe.data.image_encoder_path));
+  return text + image_text(recipe, job);
 }
 
 Conditioner::Conditioner(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,
@@ -86,6 +94,12 @@ Extras Conditioner::extras(const data::Item& item, const data::ClipSpec& spec, c
 
 at::Tensor Conditioner::first_latent(const at::Tensor& picture) const {
   return job_.codec->encode(picture.unsqueeze(1)).contiguous();
+}
+
+Extras Conditioner::with_seen(Extras extras, const Pictures& pictures) {
+  if (const at::Tensor seen = wanted_.image_with_first ? look(pictures) : at::Tensor(); seen.defined())
+    extras[wanted_.image_extra] = seen;
+  return extras;
 }
 
 /// So many frames of a video, its first or, where the kind says so, its last.
@@ -159,7 +173,7 @@ Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& so
   }
   if (const std::string kind = sampled_condition(recipe_, wanted_); families::places_of(kind).any()) {
     if (diffusion::reads_beside(wanted_)) return given_beside(kind, pictures, frames);
-    return {{"cond", given(kind, pictures, frames)}};
+    return with_seen({{"cond", given(kind, pictures, frames)}}, pictures);
   }
   if (!wanted_.guides.empty()) {
     net::Guides guides = read_guides(pictures,
@@ -179,7 +193,7 @@ Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& so
   if (!poses.empty())
     extras["pose"] = listener_.pose(poses, {static_cast<int>(frames), static_cast<int>(recipe_.data.height),
                                             static_cast<int>(recipe_.data.width), recipe_.data.fps, pose_start});
-  return extras;
+  return with_seen(std::move(extras), pictures);
 }
 
 }  // namespace tessera::prepare

@@ -20,7 +20,7 @@ class Conditioner {
 
   /// Whether look() needs the other ranks: the model takes features of an image encoder.
   bool looks() const { return run_ != nullptr; }
-  /// CLIP features of the pictures, one after the other; undefined where the model takes none. A rank without pictures
+  /// Features of the pictures, one after the other; undefined where the model takes none. A rank without pictures
   /// takes part all the same, because it has shards of the encoder.
   at::Tensor look(const Pictures& pictures);
   /// Everything a sample of `frames` frames has from its pictures. `seen`: what look() gave.
@@ -34,6 +34,8 @@ class Conditioner {
                       double pose_start = 0, const Controls& controls = {});
 
  private:
+  /// With the features of the first picture, of a model that is given them with it; all ranks together.
+  Extras with_seen(Extras extras, const Pictures& pictures);
   at::Tensor first_latent(const at::Tensor& picture) const;
   at::Tensor given(const std::string& kind, const Pictures& pictures, int64_t frames) const;
   Extras given_beside(const std::string& kind, const Pictures& pictures, int64_t frames) const;

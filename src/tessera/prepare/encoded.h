@@ -4,7 +4,9 @@
 // the Loader makes a sample.
 //
 //   extras["y"] = encoded(place, [&] { return picture_latent(codec, pictures, frames, mask_channels); });
+#include <compare>
 #include <optional>
+#include <string>
 
 #include "tessera/data/cache.h"
 #include "tessera/device/backend.h"
@@ -36,13 +38,20 @@ at::Tensor encoded(recipe::Encoders place, const Encode& encode) {
   return made.clone();
 }
 
-// An encoded caption: the embeddings that a model takes.
+// A caption, and what its encoders make of it: the embeddings that a model takes.
 //
-//   EncodedText text = pass.encode("a cat");
+//   EncodedText text = pass.encode({"a cat"});
+
+struct Words {
+  std::string text;
+  bool of_picture = false;  ///< behind data.instruction_image
+  auto operator<=>(const Words&) const = default;
+};
 
 struct EncodedText {
   at::Tensor context;      ///< [n, D] fp32
-  at::Tensor pooled = {};  ///< [P] fp32 of the second text encoder; undefined for models without one
+  at::Tensor pooled = {};  ///< [P] fp32 of a second text encoder; undefined for models without one
+  at::Tensor glyphs = {};  ///< [g, G] fp32 of one that reads what stands in quotes; undefined where nothing does
 };
 
 using data::CachedText;  // the same in host memory

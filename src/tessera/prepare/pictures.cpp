@@ -10,6 +10,7 @@
 #include "tessera/diffusion/loss.h"
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/codec.h"
+#include "tessera/models/common/picture_resize.h"
 #include "tessera/prepare/given_pixels.h"
 
 namespace tessera::prepare {
@@ -31,6 +32,19 @@ bool takes_guide(const net::Conditions& wanted, const char* name) {
 at::Tensor read_picture(const data::Path& path, const data::ClipSpec& spec) {
   return frame_of(
       data::decode_clip(path, {.frames = 1, .height = spec.height, .width = spec.width, .showing = spec.showing}), 0);
+}
+
+/// Of a prompt, as programs of models with image_with_first cut it: the same bytes for the autoencoder and the image
+/// encoder.
+void read_covering(const data::Path& path, const data::ClipSpec& spec, Pictures& pictures) {
+  const data::Frames whole = data::decode_clip(path, {.frames = 1, .showing = spec.showing});
+  const at::Tensor bytes = at::empty({whole.height, whole.width, 3}, at::kByte);
+  std::copy_n(whole.frame(0), whole.frame_bytes(), bytes.mutable_data_ptr<uint8_t>());
+  const at::Tensor cut = models::covering(bytes, spec.height, spec.width);
+  data::Frames frame{1, spec.height, spec.width, 0, {}};
+  frame.rgb.assign(cut.const_data_ptr<uint8_t>(), cut.const_data_ptr<uint8_t>() + cut.numel());
+  pictures.first = frame_of(frame, 0);
+  pictures.shown = cut.permute({2, 0, 1});
 }
 
 /// The item whose caption the prompt is, else the first.
@@ -326,7 +340,10 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
                         "give --sample.image FILE" + std::string(wanted.last_image ? " --sample.last_image FILE" : ""));
       result[p] = clip_pictures(item_of(items, prompts[p]), spec, wanted);
     }
-    if (!first.empty() && first != kOwnClip) result[p].first = read_picture(first, spec);
+    if (!first.empty() && first != kOwnClip && wanted.image_with_first)
+      read_covering(first, spec, result[p]);
+    else if (!first.empty() && first != kOwnClip)
+      result[p].first = read_picture(first, spec);
     if (!last.empty() && last != kOwnClip) result[p].last = read_picture(last, spec);
   }
   return result;

@@ -16,7 +16,7 @@
 
 namespace tessera::prepare {
 
-/// [3, H, W] in [-1, 1]; undefined: there is none.
+/// [3, H, W] in [-1, 1], or bytes; undefined: there is none.
 struct Pictures {
   at::Tensor first, last;
   at::Tensor shown = {};  ///< what the image encoder sees in place of `first`: a reference; undefined: nothing else

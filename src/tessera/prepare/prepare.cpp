@@ -7,6 +7,7 @@
 #include "tessera/base/units.h"
 #include "tessera/data/cache_search.h"
 #include "tessera/data/files/file_kinds.h"
+#include "tessera/data/text/text.h"
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/encoders_used.h"
@@ -28,7 +29,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kChunk = 8;  // clips of a rank whose CLIP features are in memory at once
+constexpr size_t kChunk = 8;  // clips of a rank whose features of pictures are in memory at once
 
 }  // namespace
 
@@ -91,6 +92,7 @@ class Preparation {
   struct Wanted {
     data::CacheKey key;
     std::optional<data::CacheEntry> entry;
+    bool of_picture = false;  // a caption
   };
 
   bool drops() const { return options_.null_caption && job::drops_captions(recipe_); }
@@ -100,13 +102,13 @@ class Preparation {
   /// TextPass or TextBeside.
   template <class Text>
   void encode_prompts(Text& text) {
-    for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode(prompt));
+    for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode({prompt}));
     if (options_.prompts) data_.negative_ = text.encode_negative(recipe_.sample.negative_prompt);
     if (!drops() || stored_null()) return;
     data_.null_captions_.clear();
     for (const recipe::Recipe::DataSet& set : recipe_.data_sets()) {
       const std::string kept = data::kept_of_dropped(set.data.captions);
-      data_.null_captions_.push_back(kept.empty() ? text.encode_negative("") : text.encode(kept));
+      data_.null_captions_.push_back(kept.empty() ? text.encode_negative("") : text.encode({kept}));
     }
   }
 
@@ -144,17 +146,19 @@ class Preparation {
 
   Pictures pictures_of(int64_t clip_index, int64_t number) const {
     const data::Clip& clip = data_.plan_.clips[static_cast<size_t>(clip_index)];
+    if (wanted_.image_with_first && data_.plan_.spec(clip).frames == 1) return {};  // which is given none
     return shown_pictures(data_.items_[static_cast<size_t>(clip.item)], data_.plan_.spec(clip), *job_.model,
                           draw_of(clip, number));
   }
   Pictures pictures_of_entry(size_t entry) const { return pictures_of(of_entry_[entry].clip, of_entry_[entry].draw); }
 
-  /// CLIP features of every clip, in memory as captions are. Ranks look at the same picture, so that all have all.
+  /// Features of every clip's pictures, in memory as captions are. Ranks look at the same picture, so that all have all.
   void look_at_all() {
     if (!conditioner_->looks()) return;
     for (int64_t c = 0; c < std::ssize(data_.plan_.clips); ++c)
       for (int64_t number = 0; number < draws(); ++number)
-        data_.seen_[{c, number}] = cached(conditioner_->look(pictures_of(c, number)));
+        if (const at::Tensor seen = conditioner_->look(pictures_of(c, number)); seen.defined())
+          data_.seen_[{c, number}] = cached(seen);
   }
 
   /// What the sampled prompts begin and end with. Ranks take different times to read pictures, and look together.
@@ -242,7 +246,8 @@ class Preparation {
     if (online_) return;
     const EncoderHashes encoders = encoder_hashes(recipe_, job_, data_.tokenizer_);
     same_texts_ = encoders.same_texts;
-    std::unordered_map<std::string, int> known_clips, known_texts;  // repeats share their entries
+    std::unordered_map<std::string, int> known_clips;  // repeats share their entries
+    std::map<Words, int> known_texts;
     for (size_t c = 0; c < data_.plan_.clips.size(); ++c) {
       const data::Clip& clip = data_.plan_.clips[c];
       const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
@@ -272,11 +277,21 @@ class Preparation {
         entries.clips.push_back(place->second);
       }
       for (const std::string& caption : recipe_.data.texts ? std::vector<std::string>() : item.captions) {
-        const auto [text, is_new] = known_texts.emplace(caption, static_cast<int>(texts_.size()));
-        if (is_new) texts_.push_back({data::text_key(caption, encoders.text, encoders.both), {}});
+        const bool of_picture = is_apart(clip);
+        const auto [text, is_new] = known_texts.emplace(Words{caption, of_picture}, static_cast<int>(texts_.size()));
+        if (is_new)
+          texts_.push_back({of_picture ? data::text_key(caption, encoders.picture_text)
+                                       : data::text_key(caption, encoders.text, encoders.both),
+                            {},
+                            of_picture});
         entries.texts.push_back(text->second);
       }
     }
+  }
+
+  /// Whether its captions have the instruction of pictures.
+  bool is_apart(const data::Clip& clip) const {
+    return !recipe_.data.instruction_image.empty() && data_.plan_.spec(clip).frames == 1;
   }
 
   /// Clips without a mask train whole. Where none has one the keys do nothing, which nobody means.
@@ -422,6 +437,7 @@ class Preparation {
       if (wanted_.takes_images() || wanted_.audio_dim > 0 || !wanted_.guides.empty())
         for (const auto& [name, value] : job::blank_sample(recipe_, *job_.model, latent).extra)
           numbers += value.numel();
+      if (job_.image && wanted_.image_with_first && bucket.frames > 1) numbers += wanted_.clip_rows * wanted_.clip_dim;
       for (const families::GivenFrames& given : job::encoded_given(recipe_, bucket.frames, latent[1]))
         numbers += latent[0] * given.latents * latent[2] * latent[3];
       if (has_mask(recipe_.data.masks, data_.items_[static_cast<size_t>(clip.item)]))
@@ -431,8 +447,10 @@ class Preparation {
     }
     for (const size_t t : missing_texts_) {
       const std::string& caption = texts_[t].key.fields.at("caption");
-      need += 4 * (text->token_count(caption) * job_.model->context_dim() + wanted_.pooled_dim) + 1024 +
-              static_cast<int64_t>(caption.size());
+      const auto quoted = static_cast<int64_t>(data::glyph_text(caption).size());
+      need += 4 * (text->token_count(caption) * job_.model->context_dim() + wanted_.pooled_dim +
+                   std::min(quoted + 1, wanted_.glyph_rows) * wanted_.glyph_dim) +
+              1024 + static_cast<int64_t>(caption.size());
     }
     std::error_code failed;
     fs::create_directories(folder_, failed);
@@ -465,7 +483,11 @@ class Preparation {
     text.load();
     pace.barrier();  // every rank has its encoder
     if (online_ && !recipe_.data.texts)
-      for (const std::string& caption : captions_) data_.texts_[caption] = cached(text.encode(caption));
+      for (const data::Clip& clip : data_.plan_.clips)
+        for (const std::string& caption : data_.items_[static_cast<size_t>(clip.item)].captions) {
+          const Words words{caption, is_apart(clip)};
+          if (!data_.texts_.contains(words)) data_.texts_[words] = cached(text.encode(words));
+        }
     else if (!online_)
       cache_texts(text, pace);
     encode_prompts(text);
@@ -480,8 +502,8 @@ class Preparation {
     int64_t done = 0;
     for (size_t begin = 0; begin < missing_texts_.size(); begin += world) {
       const bool mine = begin + me < missing_texts_.size();
-      const data::CacheKey& key = texts_[mine ? missing_texts_[begin + me] : missing_texts_.back()].key;
-      const CachedText made = cached(text.encode(key.fields.at("caption")));
+      const auto& [key, entry, of_picture] = texts_[mine ? missing_texts_[begin + me] : missing_texts_.back()];
+      const CachedText made = cached(text.encode({key.fields.at("caption"), of_picture}));
       if (!mine) continue;
       data::write_caption(folder_, key, made);
       pace.report(++done);
@@ -525,7 +547,7 @@ class Preparation {
     report_.finish(entries, captions, /*quiet=*/!options_.verify);
   }
 
-  /// CLIP features of this rank's clips of a chunk: in each round every rank encodes one image.
+  /// Features of the pictures of this rank's clips of a chunk: in each round every rank encodes one image.
   std::map<size_t, at::Tensor> look_at_mine(size_t begin, size_t end, Pace& pace) {
     std::map<size_t, at::Tensor> seen;
     if (!conditioner_->looks()) return seen;
@@ -669,6 +691,7 @@ class Preparation {
     data_.of_recipe_.references = recipe_.data.references;
     data_.of_recipe_.masks = recipe_.data.masks;
     data_.of_recipe_.draws = recipe_.diffusion.draws;
+    data_.of_recipe_.pictures_apart = !recipe_.data.instruction_image.empty();
     if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);
     // [Note: frozen encoders] in encoder_bytes.h; with data.encoders = "host" the Loader's thread reads them again, there
     if (!online_ || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);

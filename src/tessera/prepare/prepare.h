@@ -103,6 +103,7 @@ class PreparedData {
   void encode_online(int64_t index, PreparedSample& sample, const ChooseGiven& given) const;
   size_t caption(int64_t index, int64_t epoch) const;
   data::CachedText text(int64_t index, size_t caption) const;
+  Words words(int64_t index, size_t caption) const;
   struct Entries {           // of a clip, in clip_entries_ and text_entries_
     std::vector<int> clips;  // one a draw of its conditions
     std::vector<int> texts;  // one a caption
@@ -121,14 +122,14 @@ class PreparedData {
   std::vector<Sample> samples_;
   bool online_ = false, stored_texts_ = false;
   std::vector<data::CacheEntry> clip_entries_, text_entries_;  // none when online
-  std::map<std::string, CachedText> texts_;  // by caption, when online; no tensors: they are no part of the planned
-                                             // memory
-  std::shared_ptr<TextBeside> beside_;       // makes them when they are needed, in place of `texts_`
+  std::map<Words, CachedText> texts_;   // of captions, when online; no tensors: they are no part of the planned memory
+  std::shared_ptr<TextBeside> beside_;  // makes them when they are needed, in place of `texts_`
   struct {
     recipe::Encoders encoders = recipe::Encoders::cached;
     int64_t references = 0;  // most pictures that a sample begins with
     data::MaskFiles masks;
     families::ConditionDraws draws;
+    bool pictures_apart = false;  // whether their captions have an instruction of their own
   } of_recipe_;
   std::map<std::pair<int64_t, int64_t>, data::CachedTensor> seen_;  // CLIP features by clip and draw, when online
   const job::Job* job_ = nullptr;

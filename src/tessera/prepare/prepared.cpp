@@ -63,8 +63,12 @@ data::CachedText PreparedData::text(int64_t index, size_t caption) const {
     return take_text(clip);
   }
   if (!online_) return data::read_caption(text_entries_.at(samples_.at(index).entries.texts.at(caption)));
-  const std::string& words = item(index).captions[caption];
+  const Words words = this->words(index, caption);
   return beside_ ? beside_->caption(words) : texts_.at(words);
+}
+
+Words PreparedData::words(int64_t index, size_t caption) const {
+  return {item(index).captions[caption], of_recipe_.pictures_apart && plan_.spec(clip(index)).frames == 1};
 }
 
 std::set<data::Path> PreparedData::cache_files() const {
@@ -76,12 +80,12 @@ std::set<data::Path> PreparedData::cache_files() const {
 
 void PreparedData::encode_captions(const std::vector<std::vector<Place>>& of_ranks, size_t mine) const {
   if (!beside_ || !beside_->sharded()) return;
-  std::vector<std::vector<std::string>> captions;
+  std::vector<std::vector<Words>> captions;
   for (const auto& places : of_ranks) {
-    std::vector<std::string>& own = captions.emplace_back();
+    std::vector<Words>& own = captions.emplace_back();
     for (const auto& [index, epoch] : places) {
-      const std::string& text = item(index).captions[caption(index, epoch)];
-      if (std::ranges::find(own, text) == own.end()) own.push_back(text);
+      const Words words = this->words(index, caption(index, epoch));
+      if (std::ranges::find(own, words) == own.end()) own.push_back(words);
     }
   }
   beside_->together(captions, mine);
@@ -123,6 +127,7 @@ PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGi
   }
   sample.latent = job_->model->with_references(sample.latent, sample.extra);
   if (!text.pooled.shape.empty()) sample.extra["pooled"] = tensor_of(text.pooled);
+  if (!text.glyphs.shape.empty()) sample.extra["glyphs"] = tensor_of(text.glyphs);
   const data::ClipSpec spec = plan_.spec(this->clip(index));
   tell_size(takes_,
             {.height = static_cast<double>(spec.height),
@@ -164,19 +169,19 @@ std::map<std::string, at::Tensor> PreparedData::online_extras(int64_t index, int
     if (seen != seen_.end()) made[wanted.image_extra] = tensor_of(seen->second);
     return made;
   }
-  if (!wanted.takes_images()) return {};
-  const Pictures pictures = shown_pictures(item(index), spec, *job_->model, draw);
   std::map<std::string, at::Tensor> extras;
+  if (seen != seen_.end())
+    extras[wanted.image_extra] = tensor_of(seen->second);
+  else if (wanted.control_dim > 0 && wanted.clip_dim > 0)
+    extras[wanted.image_extra] = at::zeros({wanted.clip_rows, wanted.clip_dim}, at::kFloat);
+  if (!wanted.takes_images()) return extras;
+  const Pictures pictures = shown_pictures(item(index), spec, *job_->model, draw);
   if (pictures.first.defined() || pictures.made.defined())
     extras["y"] =
         encoded(of_recipe_.encoders, [&] { return image_input(*job_->codec, pictures, spec.frames, wanted); });
   if (pictures.first.defined() && wanted.clean_first)
     extras["image_latent"] =
         encoded(of_recipe_.encoders, [&] { return job_->codec->encode(pictures.first.unsqueeze(1)); });
-  if (seen != seen_.end())
-    extras[wanted.image_extra] = tensor_of(seen->second);
-  else if (wanted.control_dim > 0 && wanted.clip_dim > 0)
-    extras[wanted.image_extra] = at::zeros({wanted.clip_rows, wanted.clip_dim}, at::kFloat);
   {
     const EncoderPlace here(of_recipe_.encoders);
     extras.merge(control_extras(*job_->codec, shown_controls(item(index), spec, wanted, draw), spec, wanted));
@@ -297,7 +302,7 @@ std::vector<EncodedText> encode_prompts(const recipe::Recipe& recipe, const job:
   if (rank == 0) tell_random_prompts(recipe.data);
   TextPass pass(recipe, job, mesh, comm, rank, tokenizer);
   std::vector<EncodedText> texts;
-  for (const auto& prompt : prompts) texts.push_back(pass.encode(prompt));
+  for (const auto& prompt : prompts) texts.push_back(pass.encode({prompt}));
   texts.push_back(pass.encode_negative(negative));
   return texts;
 }

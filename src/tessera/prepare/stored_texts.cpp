@@ -70,7 +70,7 @@ std::string text_form(const recipe::Recipe& recipe, const job::Job& job) {
 
 CachedText stored_text(const data::Path& context, const data::Path& pooled, const job::Job& job) {
   CachedText text{embedding(context, job)};
-  if (job.pooled) text.pooled = pooled_vector(pooled, job);
+  if (job.model->conditions().pooled_dim > 0) text.pooled = pooled_vector(pooled, job);
   return text;
 }
 

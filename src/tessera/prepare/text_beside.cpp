@@ -7,7 +7,8 @@ namespace tessera::prepare {
 namespace {
 
 EncodedText copy_of(const EncodedText& text) {
-  return {text.context.clone(), text.pooled.defined() ? text.pooled.clone() : at::Tensor()};
+  const auto copy = [](const at::Tensor& of) { return of.defined() ? of.clone() : at::Tensor(); };
+  return {copy(text.context), copy(text.pooled), copy(text.glyphs)};
 }
 
 }  // namespace
@@ -18,7 +19,8 @@ data::CachedTensor cached(const at::Tensor& tensor) {
 }
 
 CachedText cached(const EncodedText& text) {
-  return {cached(text.context), text.pooled.defined() ? cached(text.pooled) : data::CachedTensor{}};
+  const auto some = [](const at::Tensor& of) { return of.defined() ? cached(of) : data::CachedTensor{}; };
+  return {cached(text.context), some(text.pooled), some(text.glyphs)};
 }
 
 TextBeside::TextBeside(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm, int rank,
@@ -52,36 +54,36 @@ EncodedText TextBeside::made_beside(const Make& make) {
   return copy_of(made);  // of the caller's part of memory
 }
 
-EncodedText TextBeside::encode(const std::string& text) {
-  return made_beside([&] { return pass_->encode(text); });
+EncodedText TextBeside::encode(const Words& words) {
+  return made_beside([&] { return pass_->encode(words); });
 }
 
 EncodedText TextBeside::encode_negative(const std::string& text) {
   return made_beside([&] { return pass_->encode_negative(text); });
 }
 
-CachedText TextBeside::caption(const std::string& text) {
+CachedText TextBeside::caption(const Words& words) {
   const std::lock_guard hold(mutex_);
   if (!sharded()) {
     const EncoderPlace here(place_);
-    return cached(pass_->encode(text));
+    return cached(pass_->encode(words));
   }
   for (const auto* texts : {&now_, &before_})
-    if (const auto found = texts->find(text); found != texts->end()) return found->second;
-  throw InternalError("prepare.text", "a caption that no rank asked for: " + text);
+    if (const auto found = texts->find(words); found != texts->end()) return found->second;
+  throw InternalError("prepare.text", "a caption that no rank asked for: " + words.text);
 }
 
-void TextBeside::together(const std::vector<std::vector<std::string>>& of_ranks, size_t mine) {
+void TextBeside::together(const std::vector<std::vector<Words>>& of_ranks, size_t mine) {
   size_t rounds = 0;
   for (const auto& texts : of_ranks) rounds = std::max(rounds, texts.size());
   const auto any = std::ranges::find_if(of_ranks, [](const auto& texts) { return !texts.empty(); });
   if (any == of_ranks.end()) return;
-  const std::vector<std::string>& own = of_ranks.at(mine).empty() ? *any : of_ranks.at(mine);
-  std::map<std::string, CachedText> made;
+  const std::vector<Words>& own = of_ranks.at(mine).empty() ? *any : of_ranks.at(mine);
+  std::map<Words, CachedText> made;
   for (size_t round = 0; round < rounds; ++round) {  // a rank that has fewer takes part with its last
-    const std::string& text = own[std::min(round, own.size() - 1)];
+    const Words& words = own[std::min(round, own.size() - 1)];
     const EncoderPlace here(place_);
-    made[text] = cached(pass_->encode(text));
+    made[words] = cached(pass_->encode(words));
   }
   const std::lock_guard hold(mutex_);
   before_ = std::exchange(now_, std::move(made));

@@ -2,10 +2,10 @@
 // Text encoders that stay in memory during training and encode captions concurrently with its steps (data.encoders).
 //
 //   TextBeside text(recipe, job, mesh, comm, rank, tokenizer);      // host, device: a whole encoder on each rank
-//   CachedText caption = text.caption("a cat");                     // on the Loader's thread
+//   CachedText caption = text.caption({"a cat"});                   // on the Loader's thread
 //
-//   text.together({{"a cat"}, {"a dog", "a cow"}}, dp_rank);        // sharded: all ranks, on the thread of their steps
-//   CachedText caption = text.caption("a cat");                     // then those of this rank, on any thread
+//   text.together({{{"a cat"}}, {{"a dog"}, {"a cow"}}}, dp_rank);  // sharded: all ranks, on the thread of their steps
+//   CachedText caption = text.caption({"a cat"});                   // then those of this rank, on any thread
 //
 // [Note: encoders beside a step] A whole encoder talks to no other rank, so it runs on the Loader's thread while the
 // engine computes; in host memory it computes on the CPU, also where the steps are a GPU's. One whose weights are sharded gathers them unit by unit; its collectives must come in the same order
@@ -27,16 +27,16 @@ class TextBeside {
 
   /// As TextPass: all ranks together where the encoder is sharded.
   void load();
-  EncodedText encode(const std::string& text);
+  EncodedText encode(const Words& words);
   EncodedText encode_negative(const std::string& text);
 
   /// Of a caption of the data set, on any thread; where the encoder is sharded one of the last two together().
-  CachedText caption(const std::string& text);
+  CachedText caption(const Words& words);
   /// Whether captions are encoded by all ranks together, and not by caption().
   bool sharded() const { return place_ == recipe::Encoders::sharded; }
   /// The captions that each dp rank needs of a step; `mine`: this rank's place among them. All ranks together, with the
   /// same lists: in each round every rank encodes one of its own.
-  void together(const std::vector<std::vector<std::string>>& of_ranks, size_t mine);
+  void together(const std::vector<std::vector<Words>>& of_ranks, size_t mine);
   /// Bytes of the weights in host memory.
   int64_t host_bytes() const { return host_bytes_; }
 
@@ -48,7 +48,7 @@ class TextBeside {
   std::optional<comm::Comm> alone_;  // this rank's own, where the encoder is whole
   std::optional<TextPass> pass_;
   std::mutex mutex_;
-  std::map<std::string, CachedText> now_, before_;  // of the last two together()
+  std::map<Words, CachedText> now_, before_;  // of the last two together()
   int64_t host_bytes_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/weights.h"
+#include "tessera/data/text/text.h"
 #include "tessera/job/null_caption.h"
 #include "tessera/job/text_weights.h"
 #include "tessera/prepare/conditioner.h"
@@ -21,23 +22,30 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
                    const fs::path& tokenizer)
     : job_(job),
       weights_(recipe.data.text_encoder_path),
-      pooled_weights_(recipe.data.pooled_encoder_path),
+      second_weights_(recipe.data.second_encoder_path()),
       storage_(job::text_storage(recipe)),
-      pooled_storage_(job::pooled_storage(recipe)),
+      second_storage_(job::second_storage(recipe)),
       mesh_(mesh),
       comm_(comm),
       rank_(rank),
-      open_prompts_([tokenizer, instruction = job::instruction_text(recipe.data), &job] {
-        return data::PromptTokenizer(tokenizer, instruction, job.context_length, job.model->conditions().padded_text);
+      apart_(!recipe.data.instruction_image.empty()),
+      open_prompts_([tokenizer, of_clips = job::instruction_text(recipe.data),
+                     of_pictures = job::instruction_text(recipe.data, /*of_picture=*/true), &job](bool pictures) {
+        return data::PromptTokenizer(tokenizer, pictures ? of_pictures : of_clips, job.context_length,
+                                     job.model->conditions().padded_text);
       }),
       read_null_caption_([&recipe, &job] { return job::learned_null_caption(recipe, *job.model); }) {
   if (data::has_tokenizer()) prompts();
-  if (job.pooled) pooled_tokenizer_.emplace(pooled_tokenizer_file(recipe, tokenizer));
+  const net::Conditions takes = job.model->conditions();
+  if (takes.pooled_dim > 0) pooled_tokenizer_.emplace(pooled_tokenizer_file(recipe, tokenizer));
+  if (takes.glyph_dim > 0) glyph_tokenizer_.emplace(data::Tokenizer::of_bytes());
 }
 
-const data::PromptTokenizer& TextPass::prompts() const {
-  if (!prompts_) prompts_.emplace(open_prompts_());
-  return *prompts_;
+const data::PromptTokenizer& TextPass::prompts(bool of_pictures) const {
+  of_pictures = of_pictures && apart_;
+  std::optional<const data::PromptTokenizer>& opened = of_pictures ? picture_prompts_ : prompts_;
+  if (!opened) opened.emplace(open_prompts_(of_pictures));
+  return *opened;
 }
 
 void TextPass::load() {
@@ -51,10 +59,10 @@ void TextPass::load() {
       load_text(*run, encoder, weights);
   };
   open(run_, *job_.text, weights_, storage_);
-  if (job_.pooled) open(pooled_run_, *job_.pooled, pooled_weights_, pooled_storage_);
+  if (job_.second) open(second_run_, *job_.second, second_weights_, second_storage_);
   if (storage_.dtype != DType::f32 || run_->any_on_host()) log::info(run_->held_text("text encoder", storage_, mesh_));
-  if (job_.pooled && (pooled_storage_.dtype != DType::f32 || pooled_run_->any_on_host()))
-    log::info(pooled_run_->held_text("pooled text encoder", pooled_storage_, mesh_));
+  if (job_.second && (second_storage_.dtype != DType::f32 || second_run_->any_on_host()))
+    log::info(second_run_->held_text("second text encoder", second_storage_, mesh_));
 }
 
 EncodedText TextPass::encode_negative(const std::string& text) {
@@ -70,9 +78,20 @@ at::Tensor TextPass::pool(const std::string& text) {
   if (!pooled_tokenizer_) return {};
   load();
   constexpr int64_t kAny = std::numeric_limits<int32_t>::max();
-  const std::vector<int64_t> ids = pooled_tokenizer_->encode(text, std::min(kAny, job_.pooled->most_tokens()));
-  const at::Tensor hidden = pooled_run_->forward(job_.pooled->pack({ids}));
-  return hidden[job_.pooled->pooled_row(ids)].contiguous();
+  const std::vector<int64_t> ids = pooled_tokenizer_->encode(text, std::min(kAny, job_.second->most_tokens()));
+  const at::Tensor hidden = second_run_->forward(job_.second->pack({ids}));
+  return hidden[job_.second->pooled_row(ids)].contiguous();
+}
+
+/// [g, G] of what stands in quotes; undefined where nothing does. Ranks that share the encoder take part all the same.
+at::Tensor TextPass::glyphs(const std::string& text) {
+  if (!glyph_tokenizer_) return {};
+  const std::string quoted = data::glyph_text(text);
+  if (quoted.empty() && mesh_.world() == 1) return {};
+  load();
+  const std::vector<int64_t> ids = glyph_tokenizer_->encode(quoted, job_.model->conditions().glyph_rows);
+  const at::Tensor rows = second_run_->forward(job_.second->pack({ids}));
+  return quoted.empty() ? at::Tensor() : rows.contiguous();
 }
 
 at::Tensor TextPass::encode(const data::PromptIds& prompt) {
@@ -114,22 +133,29 @@ EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, 
   const std::string conditions = conditioner_fingerprint(recipe, job);
   const bool rounded_image = job.image && job::image_storage(recipe).rounded;
   const std::string clip = job.codec->fingerprint() + conditions + (rounded_image ? "|in bf16" : "");
-  if (recipe.data.texts) return {.clip = hash(clip + text_form(recipe, job)), .text = {}, .both = {}};
-  std::string text = job.text->fingerprint() + "|" + data::tokenizer_text(tokenizer);
-  if (const std::string instruction = job::instruction_text(recipe.data); !instruction.empty())
-    text += "|" + instruction;
-  text += stamp_of(recipe.data.text_encoder_path);
-  if (job.model->conditions().padded_text) text += "|padded to " + std::to_string(job.context_length);
-  if (job.pooled)
-    text += "|" + job.pooled->fingerprint() + "|" + data::tokenizer_text(pooled_tokenizer_file(recipe, tokenizer)) +
-            stamp_of(recipe.data.pooled_encoder_path);
+  if (recipe.data.texts)
+    return {.clip = hash(clip + text_form(recipe, job)), .text = {}, .picture_text = {}, .both = {}};
+  const net::Conditions takes = job.model->conditions();
+  const auto made_by = [&](const std::string& instruction) {
+    std::string text = job.text->fingerprint() + "|" + data::tokenizer_text(tokenizer);
+    if (!instruction.empty()) text += "|" + instruction;
+    text += stamp_of(recipe.data.text_encoder_path);
+    if (takes.padded_text) text += "|padded to " + std::to_string(job.context_length);
+    if (job.second) text += "|" + job.second->fingerprint();
+    if (takes.pooled_dim > 0) text += "|" + data::tokenizer_text(pooled_tokenizer_file(recipe, tokenizer));
+    if (takes.glyph_dim > 0) text += "|quotes of " + std::to_string(takes.glyph_rows);
+    return job.second ? text + stamp_of(recipe.data.second_encoder_path()) : text;
+  };
   const job::HeldWeights storage = job::text_storage(recipe);
-  const bool rounded_pooled = job.pooled && job::pooled_storage(recipe).rounded;
+  const bool rounded_second = job.second && job::second_storage(recipe).rounded;
+  const std::string held = "|" + std::string(name(storage.dtype)) + (rounded_second ? "|pooled in bf16" : "") +
+                           "|at most " + std::to_string(job.context_length) + " tokens";
+  const std::string text = made_by(job::instruction_text(recipe.data));
   return {.clip = hash(clip),
-          .text = hash(text + "|" + std::string(name(storage.dtype)) + (rounded_pooled ? "|pooled in bf16" : "") +
-                       "|at most " + std::to_string(job.context_length) + " tokens"),
+          .text = hash(text + held),
+          .picture_text = hash(made_by(job::instruction_text(recipe.data, /*of_picture=*/true)) + held),
           .both = hash(job.codec->fingerprint() + "|" + text + conditions),
-          .same_texts = !storage.rounded && !rounded_pooled,
+          .same_texts = !storage.rounded && !rounded_second,
           .same_clips = !rounded_image};
 }
 

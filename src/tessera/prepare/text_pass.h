@@ -3,7 +3,7 @@
 // run's mesh. All ranks encode at the same time, the same text or each its own.
 //
 //   TextPass text(recipe, job, mesh, comm, rank, tokenizer_file(recipe, captions));
-//   EncodedText caption = text.encode("a cat");
+//   EncodedText caption = text.encode({"a cat"});
 //   caption.context;                                                // [n, D]
 #include <filesystem>
 #include <functional>
@@ -30,33 +30,39 @@ class TextPass {
   /// Reads the encoder's weights, unless they are loaded. Ranks take different times for it: call Pace::barrier()
   /// after.
   void load();
-  /// Behind data.instruction; all ranks together; loads.
-  EncodedText encode(const std::string& text) { return {encode(prompts().encode(text)), pool(text)}; }
+  /// Behind its instruction; all ranks together, each its own; loads.
+  EncodedText encode(const Words& words) {
+    return {encode(prompts(words.of_picture).encode(words.text)), pool(words.text), glyphs(words.text)};
+  }
   /// Of a negative prompt: without the instruction. An empty one is the embedding that the denoiser's weights learned
-  /// for it, where they have one (job/null_caption.h): it may have more rows than a caption.
+  /// for it, where they have one (job/null_caption.h): it may have more rows than a caption. What it quotes is not read, as
+  /// in the official program.
   EncodedText encode_negative(const std::string& text);
   int64_t token_count(const std::string& text) const { return prompts().encode(text).kept(); }  ///< n; alone
 
  private:
   at::Tensor encode(const data::PromptIds& prompt);
   at::Tensor pool(const std::string& text);
+  at::Tensor glyphs(const std::string& text);
 
   const job::Job& job_;
-  const std::string weights_, pooled_weights_;
-  const job::HeldWeights storage_, pooled_storage_;
+  const std::string weights_, second_weights_;
+  const job::HeldWeights storage_, second_storage_;
   const Mesh mesh_;
   comm::Comm& comm_;
   const int rank_;
   /// Opened at the start, where this program can: a cache that holds all texts needs none.
-  const data::PromptTokenizer& prompts() const;
+  const data::PromptTokenizer& prompts(bool of_pictures = false) const;
 
-  const std::function<data::PromptTokenizer()> open_prompts_;
-  mutable std::optional<const data::PromptTokenizer> prompts_;
+  const bool apart_;  // whether pictures have an instruction of their own
+  const std::function<data::PromptTokenizer(bool of_pictures)> open_prompts_;
+  mutable std::optional<const data::PromptTokenizer> prompts_, picture_prompts_;
   std::optional<const data::Tokenizer> pooled_tokenizer_;  // of models that take a pooled caption
+  std::optional<const data::Tokenizer> glyph_tokenizer_;   // of those that take quoted text
   const std::function<at::Tensor()> read_null_caption_;
   std::optional<at::Tensor> null_caption_;  // once it was asked for; undefined: none was learned
   std::optional<EncoderRun> run_;           // nothing while every caption is cached
-  std::optional<EncoderRun> pooled_run_;    // likewise, of the second encoder
+  std::optional<EncoderRun> second_run_;    // likewise, of the second encoder
 };
 
 /// The rows of an encoder's output [n, D] that are the prompt's embedding.
@@ -69,9 +75,10 @@ std::filesystem::path pooled_tokenizer_file(const recipe::Recipe& recipe, const 
 /// What encodes, as hashes: a change of any of it makes other cache entries ([Note: keys of the cache]).
 struct EncoderHashes {
   std::string clip, text;
-  std::string both;         ///< of entries of version 1
-  bool same_texts = false;  ///< the texts of those have the same values, but for where they were cut
-  bool same_clips = false;  ///< so have their features of pictures
+  std::string picture_text;  ///< of captions of pictures
+  std::string both;          ///< of entries of version 1
+  bool same_texts = false;   ///< the texts of those have the same values, but for where they were cut
+  bool same_clips = false;   ///< so have their features of pictures
 };
 EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, const std::filesystem::path& tokenizer);
 

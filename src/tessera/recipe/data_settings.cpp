@@ -331,11 +331,11 @@ std::vector<Setting> data_settings() {
       {"data.text_encoder_path", Kind::text, "", "weights of data.text_encoder; empty: random ones from a fixed seed",
        weights<&Recipe::Data::text_encoder_path>},
       {"data.image_encoder", Kind::text, "auto",
-       "CLIP image encoder, for image-to-video models: " + known(&families::Family::image_encoders) +
+       "image encoder, for image-to-video models: " + known(&families::Family::image_encoders) +
            "; auto: by the model's width",
        data_key<&Recipe::Data::image_encoder>},
       {"data.image_encoder_path", Kind::text, "",
-       "weights of data.image_encoder: models_clip_*.pth, image_encoder/ of diffusers or a model folder; empty: random ones from a fixed seed",
+       "weights of data.image_encoder: models_clip_*.pth, image_encoder/ of diffusers or of SigLIP or a model folder; empty: random ones from a fixed seed",
        weights<&Recipe::Data::image_encoder_path>},
       {"data.pooled_encoder", Kind::text, "auto",
        "second text encoder, for models that also take one pooled vector of each caption: " +
@@ -347,6 +347,12 @@ std::vector<Setting> data_settings() {
       {"data.pooled_tokenizer", Kind::text, "",
        "tokenizer of data.pooled_encoder: a folder with vocab.json and merges.txt, or any that data.tokenizer takes; empty: data.tokenizer's",
        weights<&Recipe::Data::pooled_tokenizer>},
+      {"data.glyph_encoder", Kind::text, "auto",
+       "second text encoder, for models that also take the rows of what a caption has in quotes; it reads bytes and has no tokenizer: " +
+           known(&families::Family::glyph_encoders) + "; auto: by the model's width",
+       data_key<&Recipe::Data::glyph_encoder>},
+      {"data.glyph_encoder_path", Kind::text, "", "weights of data.glyph_encoder; empty: random ones from a fixed seed",
+       weights<&Recipe::Data::glyph_encoder_path>},
       {"data.audio_encoder", Kind::text, "auto",
        "speech encoder, for models with audio input: its folder, a model folder that holds it, or a preset with random weights (" +
            families::standard().audio_encoder + "); auto: the preset of the model's width",
@@ -357,6 +363,16 @@ std::vector<Setting> data_settings() {
       {"data.instruction", Kind::text, "",
        "instruction put before every caption and prompt, but no negative prompt, for models trained with one: the text, or a text file",
        data_key<&Recipe::Data::instruction>},
+      {"data.instruction_image",
+       Kind::text,
+       "",
+       "the same for captions of pictures, of models trained with two; prompts of samples have data.instruction; empty: pictures have it too",
+       data_key<&Recipe::Data::instruction_image>,
+       {.needs = {{[](const Facts& f) {
+                     return std::ranges::any_of(f.recipe.data.clips.buckets,
+                                                [](const auto& b) { return b.frames == 1; });
+                   },
+                   "no shape of data.buckets has one frame"}}}},
       {"data.buckets",
        Kind::list,
        "",

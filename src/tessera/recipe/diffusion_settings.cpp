@@ -119,8 +119,8 @@ constexpr Read diffusion = into<&Recipe::diffusion, member>;
 
 const std::vector<std::string>& timestep_names() {
   static const std::vector<std::string> names = {
-      "uniform", "shift",  "logit_normal", "diffsynth",  "sana",       "diffusers",     "by_size",      "by_area",
-      "mode",    "cosmap", "logsnr",       "flux_shift", "qwen_shift", "qinglong_flux", "qinglong_qwen"};
+      "uniform", "shift",  "logit_normal", "diffsynth", "sana",       "diffusers",  "by_size",       "by_area",
+      "mode",    "cosmap", "mix",          "logsnr",    "flux_shift", "qwen_shift", "qinglong_flux", "qinglong_qwen"};
   return names;
 }
 
@@ -224,7 +224,7 @@ std::vector<Setting> timestep_settings() {
            families::listed(timestep_names(), "and") +
            "; shift: uniform; by_size and by_area: logit_normal, and the shift follows from a sample's resolution and frames, as in " +
            families::listed(families::names_in(&families::Family::shift_by_size), "and") +
-           "; flux_shift and qwen_shift: logit_normal, and the shift follows from the tokens of a frame; mode, cosmap: as in SD3; logsnr: a normal logarithm of the signal to noise ratio; qinglong_flux, qinglong_qwen: mixtures of these, as in musubi-tuner",
+           "; flux_shift and qwen_shift: logit_normal, and the shift follows from the tokens of a frame; mode, cosmap: as in SD3; mix: 70 % logit_normal, 30 % uniform; logsnr: a normal logarithm of the signal to noise ratio; qinglong_flux, qinglong_qwen: mixtures of these, as in musubi-tuner",
        read_timesteps,
        {.in_stages = true}},
       {"diffusion.logit_mean",

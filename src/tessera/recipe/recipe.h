@@ -54,6 +54,7 @@ struct Recipe {
     std::vector<std::string> paths;  ///< folders or clips, all of them; none: data.metadata says where
     std::string metadata, cache, vae, text_encoder, text_encoder_path, tokenizer;
     std::string instruction;                                 ///< in front of every prompt, or a file with it
+    std::string instruction_image;                           ///< the same of pictures; empty: that of clips
     int64_t height = 0, width = 0, frames = 0, repeats = 1;  ///< the shape that is sampled: the first bucket
     double fps = 0;
     bool strict = false;    ///< stop at the first faulty row
@@ -66,7 +67,8 @@ struct Recipe {
     bool texts = false;                  ///< files of embeddings in place of captions
     std::vector<std::string> null_text;  ///< of the caption of no words: its embedding, its pooled vector
     std::string image_encoder, image_encoder_path;
-    std::string pooled_encoder, pooled_encoder_path, pooled_tokenizer;  ///< of the second text encoder
+    std::string pooled_encoder, pooled_encoder_path, pooled_tokenizer;  ///< of a second text encoder
+    std::string glyph_encoder, glyph_encoder_path;                      ///< of one that reads what stands in quotes
     std::string audio_encoder;                                          ///< a preset, a path, or auto
     data::MaskFiles masks;                                              ///< of what counts in the loss
     bool invert_mask = false;                                           ///< black trains, not white
@@ -75,6 +77,10 @@ struct Recipe {
     int64_t vae_tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
     int64_t vae_tile_frames = 0;  ///< and their frames
     Encoders encoders = Encoders::cached;
+    /// Weights of the second text encoder, whichever of the two a model takes: none takes both.
+    const std::string& second_encoder_path() const {
+      return glyph_encoder_path.empty() ? pooled_encoder_path : glyph_encoder_path;
+    }
     /// Samples are encoded when they come; nothing is written to a cache.
     bool online() const { return cache == "online" || beside(); }
     /// Captions too: text encoders stay in memory.

@@ -64,6 +64,7 @@ void read_weights_path(std::string& to, const Given& given) {
                                                                  {"data.tokenizer", "tokenizer"},
                                                                  {"data.image_encoder_path", "image_encoder"},
                                                                  {"data.pooled_encoder_path", "pooled_encoder"},
+                                                                 {"data.glyph_encoder_path", "pooled_encoder"},
                                                                  {"data.pooled_tokenizer", "pooled_tokenizer"},
                                                                  {"data.audio_encoder", "audio_encoder"}};
   to = checkpoint::found_at(given.text);

@@ -132,6 +132,8 @@ void Denoising::pass(const RunBranches& run) {
 void Denoising::set_text(net::Sample& sample, const prepare::EncodedText& text) const {
   sample.context = text.context;
   if (text.pooled.defined()) sample.extra["pooled"] = text.pooled;
+  sample.extra.erase("glyphs");  // of the other branch's text
+  if (text.glyphs.defined()) sample.extra["glyphs"] = text.glyphs;
 }
 
 at::Tensor Denoising::guided(const std::vector<net::Batch>& branches, const std::vector<at::Tensor>& out) const {

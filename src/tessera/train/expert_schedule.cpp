@@ -45,6 +45,7 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
                       .condition_dropout = now_->diffusion.condition_dropout,
                       .caption_dropout = now_->diffusion.caption_dropout,
                       .null_context = data_[e][part_].samples->null_caption().context,
+                      .null_glyphs = data_[e][part_].samples->null_caption().glyphs,
                       .pooled_dropout = now_->diffusion.pooled_dropout,
                       .null_pooled = data_[e][part_].samples->null_caption().pooled});
 }
@@ -100,6 +101,7 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
     const double loss_weight = now_->sets.empty() ? 1 : now_->sets.at(static_cast<size_t>(set)).loss_weight;
     diffusion::NoiseSettings of_set = noise_[place_of_data];
     of_set.null_context = data.samples->null_caption(set).context;
+    of_set.null_glyphs = data.samples->null_caption(set).glyphs;
     of_set.null_pooled = data.samples->null_caption(set).pooled;
     const auto make = [samples = data.samples, noise = std::move(of_set), takes = model_->conditions(), own_step, place,
                        index = index, epoch = epoch, set, loss_weight] {

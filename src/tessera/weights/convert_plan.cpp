@@ -35,7 +35,8 @@ Place place_of(const std::string& to, const std::string& role, const models::Ide
   if (to == "diffusers") return {role, of_transformers ? "model" : "diffusion_pytorch_model", "safetensors"};
   if (const families::ReleasedFile* released = families::released_file(family, role, identity.variant)) {
     if (to == "comfyui") return {released->comfyui_folder, released->comfyui, "safetensors"};
-    if (released->folder) return {released->official, "model", "safetensors"};
+    if (released->folder)
+      return {released->official, of_transformers ? "model" : "diffusion_pytorch_model", "safetensors"};
     return {"", released->official, "pth"};
   }
   if (identity.kind != ModelKind::denoiser && to == "official")  // the release is the denoiser alone: beside it

@@ -266,6 +266,7 @@ std::vector<std::string> missing_parts(const checkpoint::ModelFolder& folder, co
     if (takes.clip_dim > 0) wanted.emplace_back("image_encoder");
     if (takes.audio_dim > 0) wanted.emplace_back("audio_encoder");
     if (takes.pooled_dim > 0) wanted.insert(wanted.end(), {"text_encoder_2", "tokenizer_2"});
+    if (takes.glyph_dim > 0) wanted.emplace_back("text_encoder_2");
     for (const families::Family& family : families::all())
       if (!family.experts.empty() && denoiser->weights.filename() == family.experts[0].folder)
         wanted.emplace_back("transformer_2");

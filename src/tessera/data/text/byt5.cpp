@@ -75,13 +75,20 @@ std::vector<std::string> glyph_tokens(const fs::path& assets) {
   return tokens;
 }
 
-}  // namespace
-
-OpenTokenizer open_byt5(const std::string& config, const fs::path& path) {
+BpeTable usual_tokens() {
   BpeTable table;
   for (const auto& [token, id] : kGreedy) table.own.emplace_back(token, id);
   for (int64_t i = 0; i < kExtraIds; ++i)
     table.own.emplace_back("<extra_id_" + std::to_string(i) + ">", kFirstAdded - kExtraIds + i);
+  return table;
+}
+
+}  // namespace
+
+OpenTokenizer open_byt5() { return std::make_unique<ByteModel>(usual_tokens(), "byT5"); }
+
+OpenTokenizer open_byt5(const std::string& config, const fs::path& path) {
+  BpeTable table = usual_tokens();
   const Json json = checkpoint::parse_json(config, path.string());
   check_input(json.is_object() && json.value("tokenizer_class", Json(kByt5Class)) == kByt5Class, "data.tokenizer",
               path.string() + ": not the settings of byT5's tokenizer",

@@ -75,6 +75,8 @@ std::string tokenizer_text(const Path& path) {
 }
 
 Tokenizer::Tokenizer(const Path& path) : model_(open(tokenizer_in(path))) {}
+Tokenizer::Tokenizer(OpenTokenizer model) : model_(std::move(model)) {}
+Tokenizer Tokenizer::of_bytes() { return Tokenizer(open_byt5()); }
 Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;

@@ -33,6 +33,8 @@ class Tokenizer {
   /// A file, or a folder that holds vocab.json and merges.txt, spiece.model, tokenizer.json or tokenizer.model, or the
   /// tokenizer_config.json of a tokenizer that has no more, or a model with a tokenizer among its parts. Throws UserError (input).
   explicit Tokenizer(const Path& model);
+  /// byT5's, which needs no file: a token for each byte.
+  static Tokenizer of_bytes();
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -62,6 +64,8 @@ class Tokenizer {
   int64_t size() const;
 
  private:
+  explicit Tokenizer(std::unique_ptr<const TokenizerModel> model);
+
   std::unique_ptr<const TokenizerModel> model_;
 };
 

@@ -41,7 +41,8 @@ OpenTokenizer open_clip(const std::string& vocabulary, const std::filesystem::pa
 OpenTokenizer open_qwen(const std::string& vocabulary, const std::filesystem::path& path);
 struct BpeTable;
 OpenTokenizer open_qwen(const BpeTable& table, const std::filesystem::path& path);
-/// Bytes as ids: byT5's tokenizer_config.json. Throws UserError (input).
+/// Bytes as ids: as every byT5 has them, or with what its tokenizer_config.json adds. Throws UserError (input).
+OpenTokenizer open_byt5();
 OpenTokenizer open_byt5(const std::string& config, const std::filesystem::path& path);
 
 }  // namespace tessera::data

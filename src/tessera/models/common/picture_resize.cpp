@@ -89,4 +89,15 @@ Tensor resized(const Tensor& picture, int64_t height, int64_t width, Filter filt
   return pass(rows.view({1, h, width * channels}), height, filter).view({height, width, channels});
 }
 
+Tensor covering(const Tensor& picture, int64_t height, int64_t width) {
+  const auto h = static_cast<double>(picture.size(0)), w = static_cast<double>(picture.size(1));
+  const double scale = std::max(static_cast<double>(width) / w, static_cast<double>(height) / h);
+  const auto whole = [](double pixels) { return static_cast<int64_t>(std::nearbyint(pixels)); };  // half to even
+  const Tensor large = resized(picture, whole(h * scale), whole(w * scale), Filter::lanczos);
+  const auto middle = [&](int64_t side, int64_t kept) { return whole(static_cast<double>(side - kept) / 2); };
+  return large.narrow(0, middle(large.size(0), height), height)
+      .narrow(1, middle(large.size(1), width), width)
+      .contiguous();
+}
+
 }  // namespace tessera::models

@@ -196,10 +196,10 @@ const std::vector<std::pair<std::string, Config>>& presets() {
                               .depth = 2,
                               .channels = 4,
                               .axes = {4, 2, 2},
-                              .text_dim = 20,
-                              .glyph_dim = 12,
+                              .text_dim = 64,
+                              .glyph_dim = 32,
                               .glyph_hidden = 10,
-                              .image_dim = 9,
+                              .image_dim = 20,
                               .text_len = 6,
                               .glyph_len = 5,
                               .image_len = 4};
@@ -209,7 +209,8 @@ const std::vector<std::pair<std::string, Config>>& presets() {
       {"hunyuan1.5-720p-t2v", released},
       {"hunyuan1.5-720p-i2v", released},
       {"hunyuan1.5-480p-i2v-step-distilled", distilled(released)},
-      // 9M parameters, for runs of some minutes: latents of the built-in wavelet, text of umt5-demo
+      // 9M parameters, for runs of some minutes: latents of the built-in wavelet, and the small encoders of texts, quotes
+      // and pictures
       {"hunyuan-demo",
        {.hidden_size = 256,
         .num_heads = 4,
@@ -217,12 +218,12 @@ const std::vector<std::pair<std::string, Config>>& presets() {
         .channels = 48,
         .axes = {16, 24, 24},
         .text_dim = 64,
-        .glyph_dim = 64,
+        .glyph_dim = 32,
         .glyph_hidden = 64,
-        .image_dim = 64,
+        .image_dim = 20,
         .text_len = 32,
-        .glyph_len = 0,
-        .image_len = 0}},
+        .glyph_len = 32,
+        .image_len = 4}},
       // small enough for a unit test
       {"hunyuan-tiny", tiny},
       {"hunyuan-tiny-step-distilled", distilled(tiny)},

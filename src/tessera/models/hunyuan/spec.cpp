@@ -183,6 +183,11 @@ Hunyuan::Hunyuan(const Config& config)
 net::Conditions Hunyuan::conditions() const {
   net::Conditions wants;
   wants.clean_first = wants.clean_beside = wants.given_frames = true;
+  if (config_.image_len > 0) {
+    wants.image_extra = "image", wants.image_with_first = true;
+    wants.clip_dim = config_.image_dim, wants.clip_rows = config_.image_len;
+  }
+  if (config_.glyph_len > 0) wants.glyph_dim = config_.glyph_dim, wants.glyph_rows = config_.glyph_len;
   return wants;
 }
 

@@ -33,6 +33,11 @@ void weights(Translator& t) {
   const std::string version = t.value("--pretrained_transformer_version", "480p_t2v");
   set_or_assume(t, "model.path", (root / "transformer" / version).string(),
                 {"--pretrained_model_root", "--pretrained_transformer_version"});
+  const char* why = "the script's, of that folder";
+  for (const char* key :
+       {"data.vae", "data.text_encoder_path", "data.tokenizer", "data.glyph_encoder_path", "data.image_encoder_path"})
+    t.assume(key, root.string(), why);
+  t.assume("data.text_encoder", "qwen2.5-vl-7b", "the script's");
 }
 
 void amount(Translator& t) {
@@ -93,6 +98,8 @@ void hunyuan_together(Translator& t) {
   amount(t);
   hunyuan_optimiser(t);
   adapters(t);
+  t.warn_of("the system messages, texts in the program (hyvideo/models/text_encoders/__init__.py)",
+            "set data.instruction to that of videos, and data.instruction_image to that of pictures");
   t.warn_of("the data set, a class in the script", "set data.path to its clips, and data.size and data.frames");
 }
 

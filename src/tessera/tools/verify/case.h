@@ -138,6 +138,8 @@ CaseResults verify_buckets(const CaseContext& context);
 // Of frames that are given.
 CaseResults verify_given_frames(const CaseContext& context);
 CaseResults verify_frame_masks(const CaseContext& context);
+/// And of pictures that a sample begins with: what one program's trainer and sampler make for its model.
+CaseResults verify_picture_inputs(const CaseContext& context);
 // Of folders that another trainer saved.
 CaseResults verify_trainer_folders(const CaseContext& context);
 CaseResults verify_vae(const CaseContext& context);

@@ -103,7 +103,7 @@ Settings member(const Settings& json, const std::string& key) {
 }  // namespace
 
 bool is_measure(const std::string& key) {
-  constexpr const char* kMeasures[] = {"_max_rel", "_max_steps", "_relative_to_move", "_measured"};
+  constexpr const char* kMeasures[] = {"_max_rel", "_max_steps", "_diffusers_max", "_relative_to_move", "_measured"};
   return std::ranges::any_of(kMeasures, [&](const char* part) { return key.find(part) != key.npos; });
 }
 

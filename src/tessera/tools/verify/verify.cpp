@@ -68,6 +68,7 @@ Kinds all_kinds() {
                  {"opensora_loss", verify_size_loss},
                  {"opensora_condition", verify_given_frames},
                  {"opensora_masks", verify_frame_masks},
+                 {"hunyuan15_inputs", verify_picture_inputs},
                  {"opensora_buckets", verify_buckets},
                  {"opensora_checkpoint", verify_trainer_folders},
                  {"sampling_opensora", verify_size_sampling}};
