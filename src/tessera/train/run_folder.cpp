@@ -16,6 +16,7 @@
 #include "tessera/device/failure.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/report/history.h"
+#include "tessera/train/stop_signal.h"
 
 namespace tessera::train {
 
@@ -151,6 +152,10 @@ void RunFolder::open_log(const std::string& on_event, const std::vector<Change>&
   if (own && !found.has("checkpoint")) log_->checkpoint(step_, resume_.from->string(), {});
   for (const comm::FaultNote& note : comm::fault_notes(out))
     if (!found.fault_times.contains(note.time)) log_->restart(step_, note.text, note.time);
+  if (const std::string stop = untold_stop(out); !stop.empty()) {
+    log::warn(stop);
+    log_->warning(step_, "stop", stop);
+  }
   if (resumed_) log_->resume(step_, resumed_->path().string());
   for (const Change& change : changes) {
     log::info(change.text());
@@ -158,6 +163,7 @@ void RunFolder::open_log(const std::string& on_event, const std::vector<Change>&
   }
   log_->flush();
   comm::forget_faults(out);
+  stop_done(out);
 }
 
 void RunFolder::write_recipe(const std::string& recipe) const {
