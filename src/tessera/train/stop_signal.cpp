@@ -79,12 +79,12 @@ void announce(int number) {
   if (step >= 0) line << "; a step takes " << step / 10 << "." << step % 10 << " s";
   if (save >= 0) line << ", a checkpoint " << save / 10 << "." << save % 10 << " s";
   line << "\n";
-  print(line.text());
   kept << name << " " << step << " " << save << "\n";
-  const int fd = ::open(file, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd < 0) return;
-  [[maybe_unused]] const ssize_t written = ::write(fd, kept.text(), ::strlen(kept.text()));
-  ::close(fd);
+  if (const int fd = ::open(file, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644); fd >= 0) {
+    [[maybe_unused]] const ssize_t written = ::write(fd, kept.text(), ::strlen(kept.text()));
+    ::close(fd);
+  }
+  print(line.text());
 }
 
 std::time_t now() {
