@@ -1,3 +1,11 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
 #include "commands.h"
 #include "foreign.h"
 #include "look_over.h"
@@ -44,10 +52,51 @@ int ranks_here(int gpus) {
   return gpus;
 }
 
+/// What flags say; what they leave open is 0, or -1 where 0 means something.
+comm::LaunchOptions typed(const Arguments& arguments) {
+  comm::LaunchOptions options;
+  options.nproc = whole(arguments, "--nproc-per-node", 0);
+  options.nnodes = whole(arguments, "--nnodes", 0);
+  for (const char* flag : {"--nproc-per-node", "--nnodes"})
+    if (arguments.has(flag) && whole(arguments, flag, 0) == 0)
+      throw UserError(Exit::usage, "launch", std::string(flag) + " 0", "ranks and nodes count from 1");
+  options.node_rank = whole(arguments, "--node-rank", -1);
+  options.endpoint = arguments.value("--rdzv-endpoint");
+  options.min_nodes = whole(arguments, "--min-nodes", 0);
+  options.max_restarts = whole(arguments, "--max-restarts", -1);
+  return options;
+}
+
+/// A program of the user's own, named by its path as a shell wants it. It takes the place of the rank's fork.
+[[noreturn]] void run_own(const std::vector<std::string>& words, int /*threads: in OMP_NUM_THREADS*/) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  std::fprintf(stderr, "error: [launch] %s cannot be executed: %s\n", argv[0], std::strerror(errno));
+  std::fflush(nullptr);
+  _exit(static_cast<int>(Exit::usage));
+}
+
+int launch_own(comm::LaunchOptions options, const std::vector<std::string>& words) {
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(words.front(), none) || access(words.front().c_str(), X_OK) != 0)
+    throw UserError(Exit::usage, "launch", words.front() + ": no program that may be executed",
+                    "a word with a slash is a program of your own, as in tessera launch -n 2 ./my-program ...; "
+                    "a script begins with #! and has chmod +x");
+  const int gpus = device::count_in_child();
+  options.bind = gpus == 0;
+  if (options.nproc == 0) options.nproc = ranks_here(gpus);
+  options.max_restarts = std::max(0, options.max_restarts);
+  return comm::launch(options, words, run_own);
+}
+
 int run_launch(const Arguments& arguments) {
   if (arguments.words.empty())
     throw UserError(Exit::usage, "launch", "no command to launch", "tessera launch -n 2 train RECIPE");
   const auto& inner = arguments.words.front();
+  comm::LaunchOptions options = comm::by_environment(typed(arguments));
+  if (inner.find('/') != std::string::npos) return launch_own(options, arguments.words);
   const Command* target = nullptr;
   std::vector<std::string> known;
   for (const auto& command : commands()) {
@@ -58,26 +107,22 @@ int run_launch(const Arguments& arguments) {
   if (!target) {
     const bool number = inner.find_first_not_of("0123456789") == std::string::npos;
     throw UserError(Exit::usage, "launch", "unknown command '" + inner + "'",
-                    number ? "as many ranks are -n " + inner : "did you mean '" + nearest(inner, known).front() + "'?");
+                    number
+                        ? "as many ranks are -n " + inner
+                        : "did you mean '" + nearest(inner, known).front() + "'? A program of your own is ./" + inner);
   }
   const Arguments rest = parse(*target, {arguments.words.begin() + 1, arguments.words.end()});
-  comm::LaunchOptions options;
   const int gpus = gpus_here(*target, rest);
   options.bind = gpus == 0;
-  options.nproc =
-      arguments.value("--nproc-per-node").empty() ? ranks_here(gpus) : whole(arguments, "--nproc-per-node", 1);
+  if (options.nproc == 0) options.nproc = ranks_here(gpus);
   comm::require_room(options.nproc);  // what follows takes time for each rank
-  options.nnodes = whole(arguments, "--nnodes", 1);
-  options.node_rank = whole(arguments, "--node-rank", 0);
-  options.endpoint = arguments.value("--rdzv-endpoint");
-  options.min_nodes = whole(arguments, "--min-nodes", 0);
   if (target->recipe_keys) {
     const recipe::Recipe recipe = recipe_of(*target, rest, options.nproc * options.nnodes);
     options.timeout = recipe.fault.timeout;
-    options.max_restarts = static_cast<int>(recipe.fault.max_restarts);
+    if (options.max_restarts < 0) options.max_restarts = static_cast<int>(recipe.fault.max_restarts);
     if (target->name == "train") options.run = recipe.run.out;
   }
-  options.max_restarts = whole(arguments, "--max-restarts", options.max_restarts);
+  options.max_restarts = std::max(0, options.max_restarts);
   return comm::launch(options, arguments.words, run_rank);
 }
 
@@ -87,10 +132,11 @@ Command launch_command() {
   Command c;
   c.name = "launch";
   c.summary =
-      "Starts a process for each rank and watches them.\nWhen a rank dies or hangs, it names that rank and ends the others.";
+      "Starts a process for each rank and watches them.\nWhen a rank dies or hangs, it names that rank and ends the "
+      "others.\nMachines, their numbers and the rendezvous may come from the scheduler's variables.";
   c.usage =
-      "launch [-n N] [--nnodes K --node-rank I --rdzv-endpoint HOST:PORT] [--max-restarts R] [--min-nodes M] COMMAND "
-      "...";
+      "launch [-n N] [--nnodes K --node-rank I --rdzv-endpoint HOST:PORT] [--max-restarts R] [--min-nodes M] "
+      "COMMAND|./PROGRAM ...";
   c.example = "tessera launch -n 2 train recipes/wan-tiny_demo_cpu.toml";
   c.rest_is_verbatim = true;
   c.flags = {{"--nproc-per-node",
@@ -98,7 +144,7 @@ Command launch_command() {
               "ranks on this machine; without it one, or one for each GPU",
               "-n",
               {"--n", "-np", "--np", "--nproc", "--ntasks"}},
-             {"--nnodes", "K", "machines of the run, one launcher each"},
+             {"--nnodes", "K", "machines of the run, one launcher each; else as the scheduler says, or 1"},
              {"--node-rank", "I", "number of this machine, from 0"},
              {"--rdzv-endpoint", "HOST:PORT", "rendezvous of the launchers: an address of machine 0"},
              {"--max-restarts", "R", "restarts from the last checkpoint after a rank is lost"},

@@ -1,7 +1,9 @@
 // tessera COMMAND ...: finds the command, runs it, turns errors into messages and exit codes.
 #include <ATen/Parallel.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,6 +68,8 @@ std::optional<std::string> help_wanted(const Command& command, const std::vector
   const Command* subject = &command;
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--help-all") return help_all(*subject);
+    if (command.rest_is_verbatim && subject == &command && words[i].find('/') != std::string::npos)
+      return std::nullopt;  // a program of the user's own, which has a help of its own
     if (asks_for_help(words[i])) {
       const bool on_table = i + 1 < words.size() && !words[i + 1].starts_with("-");
       return on_table ? help_on(*subject, words[i + 1]) : help(*subject);
@@ -150,6 +154,34 @@ void show(const std::vector<std::string>& words) {
   std::ranges::copy(text, shown.begin());
 }
 
+/// [Note: process 1]
+/// In a container without an init this program is process 1. The kernel takes no default action for that one, so a TERM
+/// would end nothing before training has begun, nor `prepare` or `sample` at all; and whoever loses its parent (what a
+/// hook left running) becomes its child and stays a zombie. So process 1 does nothing but what an init does: the program
+/// is its child. It passes signals on, takes the exits of all, and ends with the program's code.
+void leave_process_one() {
+  if (getpid() != 1) return;
+  sigset_t all, before;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, &before);
+  const pid_t program = fork();
+  if (program <= 0) {  // where there can be no other process, it does without
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    return;
+  }
+  for (;;) {
+    siginfo_t signal{};
+    const int number = sigwaitinfo(&all, &signal);
+    if (number == SIGCHLD) {
+      int status = 0;
+      for (pid_t ended; (ended = waitpid(-1, &status, WNOHANG)) > 0;)
+        if (ended == program) _exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+    } else if (number > 0 && signal.si_code != SI_KERNEL) {  // what a terminal sends has reached the program too
+      kill(program, number);
+    }
+  }
+}
+
 }  // namespace
 
 void run_rank(const std::vector<std::string>& arguments, int threads) {
@@ -162,6 +194,7 @@ void run_rank(const std::vector<std::string>& arguments, int threads) {
 
 int main(int argc, char** argv) {
   using namespace tessera::apps;
+  leave_process_one();
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error with a name, not a death
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may go: that ends nothing
   std::signal(SIGUSR2, SIG_IGN);  // asks for a checkpoint: of what saves none, for nothing

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <regex>
 #include <thread>
@@ -59,10 +60,26 @@ TEST_F(Partials, OfOneTargetGoWithoutThoseOfItsNeighbours) {
   EXPECT_EQ(listing().size(), 1u) << "what was not given the name goes";
 }
 
+/// A lock of another machine may not be seen here (Lustre with localflock), so its files go when they are old.
+TEST_F(Partials, OfAnotherMachineGoWhenNobodyHasWrittenThemForAnHour) {
+  const std::string tag = "0123456789abcdef-0.partial";
+  const std::string mine = temporary_name(path("a")).filename().string(), elsewhere = "a.ffffffff" + tag;
+  ASSERT_NE(mine.substr(2, 8), "ffffffff");
+  const std::string here = mine.substr(0, 10) + tag;
+  for (const std::string& name : {elsewhere, here}) write(name, "half");
+  remove_dead_partials(folder_);
+  EXPECT_FALSE(std::filesystem::exists(path(here)));
+  EXPECT_TRUE(std::filesystem::exists(path(elsewhere))) << "somebody may be writing it";
+  using namespace std::chrono_literals;
+  std::filesystem::last_write_time(path(elsewhere), std::filesystem::file_time_type::clock::now() - 2h);
+  remove_dead_partials(folder_);
+  EXPECT_FALSE(std::filesystem::exists(path(elsewhere)));
+}
+
 TEST_F(Partials, HaveNamesThatDifferByMoreThanANumberOfAProcess) {
   // Two containers have processes of the same number; 64 random bits they do not share.
   const std::string name = temporary_name("a").string();
-  EXPECT_TRUE(std::regex_match(name, std::regex("a\\.[0-9a-f]{16}-[0-9]+\\.partial"))) << name;
+  EXPECT_TRUE(std::regex_match(name, std::regex("a\\.[0-9a-f]{24}-[0-9]+\\.partial"))) << name;
   EXPECT_NE(temporary_name("a"), temporary_name("a"));
 }
 

@@ -84,6 +84,15 @@ TEST(MeetingPoint, OfAnUnknownHostIsAMistakeOfTheUser) {
   EXPECT_NE(refusal.text.find("'no-such-host.invalid' cannot be looked up"), std::string::npos) << refusal.text;
 }
 
+/// Pods are scheduled one after another, and each may be started anew: no reason to end the job.
+TEST(MeetingPoint, OfAPodThatHasNoNameYetIsWaitedFor) {
+  setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1", 1);
+  const Refusal refusal = await("no-such-host.invalid", 29500, 0.2);
+  unsetenv("KUBERNETES_SERVICE_HOST");
+  EXPECT_EQ(refusal.code, Exit::rank_lost);
+  EXPECT_NE(refusal.text.find("headless service"), std::string::npos) << refusal.text;
+}
+
 TEST(MeetingPoint, TellsTheAddressAtThisEnd) {
   EXPECT_EQ(address_towards("127.0.0.1", 29500), "127.0.0.1");
   EXPECT_EQ(address_towards("no-such-host.invalid", 29500), "127.0.0.1");

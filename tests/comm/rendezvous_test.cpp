@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "tessera/base/check.h"
+#include "tessera/comm/launch/launcher.h"
 
 namespace tessera::comm {
 namespace {
@@ -51,7 +53,18 @@ constexpr const char* kNames[] = {"RANK",
                                   "MPI_LOCALRANKID",
                                   "MPI_LOCALNRANKS",
                                   "PBS_NODEFILE",
-                                  "LSB_HOSTS"};
+                                  "LSB_HOSTS",
+                                  "PET_NNODES",
+                                  "PET_NODE_RANK",
+                                  "PET_NPROC_PER_NODE",
+                                  "PET_MASTER_ADDR",
+                                  "PET_MASTER_PORT",
+                                  "PET_RDZV_ENDPOINT",
+                                  "PET_MAX_RESTARTS",
+                                  "SKYPILOT_NUM_NODES",
+                                  "SKYPILOT_NODE_RANK",
+                                  "SKYPILOT_NODE_IPS",
+                                  "JOB_COMPLETION_INDEX"};
 
 using Variables = std::map<std::string, std::string>;
 
@@ -280,6 +293,116 @@ TEST(Mpirun, SaysWhichVariableIsMissingOrContradictsAnother) {
 TEST(Rendezvous, BelievesTorchrunInsideASlurmJob) {
   const Rendezvous place = under(with(kSlurm, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
   EXPECT_TRUE(place.single());
+}
+
+/// A launcher's options under exactly these variables.
+LaunchOptions launcher_under(const Variables& variables, LaunchOptions flags = {}) {
+  for (const char* name : kNames) unsetenv(name);
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  return by_environment(std::move(flags));
+}
+LaunchOptions no_flags() { return {.nproc = 0, .nnodes = 0, .node_rank = -1, .max_restarts = -1}; }
+
+void expect_place(const LaunchOptions& found, int rank, int nodes, const std::string& endpoint) {
+  EXPECT_EQ(found.node_rank, rank);
+  EXPECT_EQ(found.nnodes, nodes);
+  EXPECT_EQ(found.endpoint, endpoint);
+}
+
+const Variables kPyTorchJob = {{"PET_NNODES", "4"},          {"PET_NODE_RANK", "3"},       {"PET_NPROC_PER_NODE", "8"},
+                               {"PET_MASTER_ADDR", "wan-0"}, {"PET_MASTER_PORT", "23456"}, {"RANK", "3"},
+                               {"WORLD_SIZE", "32"}};
+const Variables kSkyPilot = {
+    {"SKYPILOT_NUM_NODES", "2"}, {"SKYPILOT_NODE_RANK", "1"}, {"SKYPILOT_NODE_IPS", "10.0.0.4\n10.0.0.5"}};
+/// A task on each of three machines.
+const Variables kTaskANode = {{"SLURM_PROCID", "2"},
+                              {"SLURM_LOCALID", "0"},
+                              {"SLURM_NODEID", "2"},
+                              {"SLURM_STEP_ID", "0"},
+                              {"SLURM_STEP_NUM_TASKS", "3"},
+                              {"SLURM_STEP_NUM_NODES", "3"},
+                              {"SLURM_STEP_NODELIST", "a[07-09]"},
+                              {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"},
+                              {"SLURM_JOB_ID", "77"},
+                              {"MASTER_PORT", "12345"}};
+const Variables kMpirunANode = {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
+                                {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                                {"MASTER_ADDR", "fd00::1"},          {"MASTER_PORT", "12345"}};
+
+TEST(Launchers, WithoutVariablesAreOfOneMachine) {
+  expect_place(launcher_under({}, no_flags()), 0, 1, "");
+  EXPECT_EQ(launcher_under({}, no_flags()).nproc, 0) << "left to whoever counts the GPUs";
+}
+
+TEST(Launchers, ReadTheVariablesOfEachScheduler) {
+  const LaunchOptions kubeflow = launcher_under(kPyTorchJob, no_flags());
+  expect_place(kubeflow, 3, 4, "wan-0:23456");
+  EXPECT_EQ(kubeflow.nproc, 8);
+  for (const char* word : {"auto", "gpu", "cpu"})
+    EXPECT_EQ(launcher_under(with(kPyTorchJob, {{"PET_NPROC_PER_NODE", word}}), no_flags()).nproc, 0);
+  const LaunchOptions elastic = launcher_under(
+      with(kPyTorchJob, {{"PET_NNODES", "2:4"}, {"PET_RDZV_ENDPOINT", "w:1"}, {"PET_MAX_RESTARTS", "5"}}), no_flags());
+  expect_place(elastic, 3, 4, "w:1");
+  EXPECT_EQ(elastic.min_nodes, 2);
+  EXPECT_EQ(elastic.max_restarts, 5);
+  expect_place(launcher_under(kSkyPilot, no_flags()), 1, 2, "10.0.0.4:29500");
+  expect_place(launcher_under(kTaskANode, no_flags()), 2, 3, "a07:12345");
+  expect_place(launcher_under(kMpirunANode, no_flags()), 1, 2, "[fd00::1]:12345");
+}
+
+TEST(Launchers, AnIndexedJobTellsThePodAndFlagsTheRest) {
+  LaunchOptions flags = no_flags();
+  flags.nnodes = 4;
+  const Variables pod = {{"JOB_COMPLETION_INDEX", "2"}, {"MASTER_ADDR", "wan-0.wan"}};
+  expect_place(launcher_under(pod, flags), 2, 4, "wan-0.wan:29500");
+  flags.endpoint = "10.0.0.1:7000";
+  expect_place(launcher_under(pod, flags), 2, 4, "10.0.0.1:7000");
+  flags.node_rank = 1;
+  expect_place(launcher_under(pod, flags), 1, 4, "10.0.0.1:7000");
+}
+
+TEST(Launchers, BelieveFlagsBeforeVariables) {
+  LaunchOptions flags = no_flags();
+  flags.nnodes = 1, flags.nproc = 2;
+  for (const Variables& variables : {kPyTorchJob, kSkyPilot, kTaskANode, kMpirunANode}) {
+    expect_place(launcher_under(variables, flags), 0, 1, "");
+    EXPECT_EQ(launcher_under(variables, flags).nproc, 2);
+  }
+}
+
+TEST(Launchers, OfABatchScriptAreOfItsMachineAlone) {
+  Variables script = with(kTaskANode, {{"ENVIRONMENT", "BATCH"}, {"SLURM_PROCID", "0"}, {"SLURM_NNODES", "3"}});
+  script.erase("SLURM_STEP_ID");
+  expect_place(launcher_under(script, no_flags()), 0, 1, "");
+}
+
+TEST(Launchers, SayWhichVariableIsMissingOrContradictsAnother) {
+  LaunchOptions two = no_flags();
+  two.nnodes = 2;
+  const std::vector<std::tuple<Variables, LaunchOptions, std::string>> cases = {
+      {without(kPyTorchJob, "PET_NODE_RANK"), no_flags(), "PET_NODE_RANK is not set"},
+      {without(kPyTorchJob, "PET_MASTER_ADDR"), no_flags(), "PET_MASTER_ADDR is not set"},
+      {with(kPyTorchJob, {{"PET_NNODES", "4:"}}), no_flags(), "PET_NNODES=4:: expected N or MIN:MAX"},
+      {with(kPyTorchJob, {{"PET_NNODES", "0"}}), no_flags(), "PET_NNODES=0: expected N or MIN:MAX"},
+      {with(kPyTorchJob, {{"PET_NPROC_PER_NODE", "some"}}), no_flags(), "PET_NPROC_PER_NODE=some is not a number"},
+      {without(kSkyPilot, "SKYPILOT_NODE_RANK"), no_flags(), "SKYPILOT_NODE_RANK is not set"},
+      {without(kSkyPilot, "SKYPILOT_NODE_IPS"), no_flags(), "SKYPILOT_NODE_IPS is not set"},
+      {with(kTaskANode, {{"SLURM_STEP_NUM_TASKS", "6"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x3)"}}), no_flags(),
+       "2 launchers were started on this machine"},
+      {with(kMpirunANode, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}), no_flags(),
+       "2 launchers were started on this machine"},
+      {{{"JOB_COMPLETION_INDEX", "0"}}, no_flags(), "JOB_COMPLETION_INDEX is 0, and nothing says how many machines"},
+      {{{"JOB_COMPLETION_INDEX", "1"}}, two, "MASTER_ADDR is not set"}};
+  for (const auto& [variables, flags, words] : cases) {
+    std::string said = "none";
+    try {
+      launcher_under(variables, flags);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+      said = error.what();
+    }
+    EXPECT_NE(said.find(words), std::string::npos) << "expected '" << words << "' in: " << said;
+  }
 }
 
 }  // namespace

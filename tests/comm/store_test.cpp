@@ -7,12 +7,15 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include "folder_test.h"
 #include "raw_port.h"
 #include "tessera/base/check.h"
+#include "tessera/base/mesh.h"
+#include "tessera/comm/comm.h"
 #include "tessera/comm/token.h"
 
 namespace tessera::comm {
@@ -104,6 +107,28 @@ TEST(RendezvousStore, AnswersWhoWaitsWhenTheLastKeyIsSet) {
   StoreClient late("127.0.0.1", store.port(), {kToken}, 30);
   EXPECT_THROW(late.wait({"never"}, 0.3), StoreGone);
   EXPECT_THROW(late.get("a"), StoreGone) << "the answer to wait could be taken for that of get";
+}
+
+/// Each rank says that it is there, and asks whether all are: not whether each of the others is.
+TEST(RendezvousStore, IsAskedAsOftenByARankHoweverManyThereAre) {
+  if (!has_gloo()) GTEST_SKIP() << "this build has no Gloo";
+  constexpr int kRanks = 128;
+  const HostedStore host("127.0.0.1", 0, "");
+  const Mesh mesh = Mesh::parse("dp_shard=" + std::to_string(kRanks));
+  std::vector<std::unique_ptr<Comm>> comms(kRanks);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank)
+    ranks.emplace_back([&, rank] {
+      const Rendezvous place{.rank = rank,
+                             .world = kRanks,
+                             .local_rank = rank,
+                             .local_world = kRanks,
+                             .port = host.port(),
+                             .store_is_hosted = true};
+      comms[static_cast<size_t>(rank)] = std::make_unique<Comm>(place, mesh, 120);
+    });
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_LT(host.served(), 100 * kRanks) << "of which most are questions of those that wait for the others";
 }
 
 TEST(RendezvousStore, AdmitsWhoKnowsTheTokenAndSaysWhyNotWithoutIt) {

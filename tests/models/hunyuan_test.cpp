@@ -1,4 +1,3 @@
-#include "tessera/models/common/unknown.h"
 #include "tessera/models/hunyuan/spec.h"
 
 #include "models/denoiser_golden.h"

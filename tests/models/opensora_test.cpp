@@ -1,4 +1,3 @@
-#include "tessera/models/common/unknown.h"
 #include "tessera/models/opensora/spec.h"
 
 #include <numeric>
@@ -6,6 +5,7 @@
 #include "models/denoiser_golden.h"
 #include "tessera/base/check.h"
 #include "tessera/models/common/patches.h"
+#include "tessera/models/common/unknown.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 

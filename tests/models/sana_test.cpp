@@ -1,4 +1,3 @@
-#include "tessera/models/common/unknown.h"
 #include "tessera/models/sana/spec.h"
 
 #include <set>
@@ -7,6 +6,7 @@
 #include "ops/byte_count.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/row_part.h"
+#include "tessera/models/common/unknown.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"

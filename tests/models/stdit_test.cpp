@@ -1,4 +1,3 @@
-#include "tessera/models/common/unknown.h"
 #include "tessera/models/stdit/spec.h"
 
 #include <numeric>

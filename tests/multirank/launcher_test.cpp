@@ -6,7 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <set>
+#include <sstream>
 
 #include "processes.h"
 #include "program.h"
@@ -295,6 +297,48 @@ TEST(Launcher, JoinsRanksOfTwoLaunchers) {
   EXPECT_EQ(first.code, 0) << first.output;
   EXPECT_EQ(wait_program(second, 20), 0) << text_of(log);
   fs::remove(log);
+}
+
+/// TCP connections of a process that are open, of those that end at another process.
+int connections(pid_t pid) {
+  std::set<std::string> own;
+  for (const auto& fd : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    std::error_code gone;
+    own.insert(fs::read_symlink(fd, gone).string());
+  }
+  int count = 0;
+  for (const std::string& line : lines_of("/proc/" + std::to_string(pid) + "/net/tcp")) {
+    std::istringstream words(line);
+    std::vector<std::string> row(std::istream_iterator<std::string>(words), {});
+    count += row.size() > 9 && row[3] == "01" && own.contains("socket:[" + row[9] + "]");
+  }
+  return count;
+}
+
+/// What ranks tell each other between the steps goes by the first rank of each machine: the others know the store alone.
+TEST(Launcher, RanksOfSeveralMachinesHaveFewConnections) {
+  constexpr int kMachines = 3, kRanks = 3;
+  const std::string endpoint = "127.0.0.1:" + free_port(),
+                    log = (fs::temp_directory_path() / ("tessera-few-" + std::to_string(getpid()))).string();
+  std::vector<pid_t> launchers;
+  for (int node = 0; node < kMachines; ++node)
+    launchers.push_back(start_program(
+        launch_words(kRanks, {"steps"}, "60", {std::to_string(kMachines), std::to_string(node), endpoint}),
+        log + std::to_string(node), {{"OMP_NUM_THREADS", "1"}}));
+  const auto ready = [&] { return text_of(log + "0").find("ready\nready\nready\n") != std::string::npos; };
+  for (int i = 0; i < 3000 && !ready(); ++i) sleep_seconds(0.02);
+  EXPECT_TRUE(ready()) << text_of(log + "0");
+  for (const pid_t launcher : launchers) {
+    const std::vector<pid_t> ranks = children(launcher);
+    ASSERT_EQ(ranks.size(), static_cast<size_t>(kRanks));
+    for (int i = 0; i < kRanks; ++i)
+      EXPECT_LE(connections(ranks[static_cast<size_t>(i)]), i == 0 ? 1 + 2 * (kMachines - 1) : 1) << "rank " << i;
+  }
+  kill(launchers[1], SIGTERM);
+  for (int node = 0; node < kMachines; ++node) {
+    EXPECT_EQ(wait_program(launchers[static_cast<size_t>(node)], 60), 75) << text_of(log + std::to_string(node));
+    fs::remove(log + std::to_string(node));
+  }
 }
 
 TEST(Ranks, MeetWithoutALauncherByTorchrunsVariables) {

@@ -444,6 +444,44 @@ TEST_F(Prepare, RanksShareTheCaptionsAndWriteWhatOneRankWrites) {
   EXPECT_TRUE(contents(cache()) == one);
 }
 
+/// Two jobs of four ranks encode the same clips into one folder at once, as two recipes of one data set do, and the ranks of
+/// one are killed.
+TEST_F(Prepare, AFolderThatManyRanksWriteAtOnceIsWholeWhenHalfOfThemAreKilled) {
+  const fs::path clips = run_.folder() / "forty";
+  std::string table = "video,prompt\n";
+  fs::create_directories(clips);
+  for (int i = 0; i < 40; ++i) {
+    data::write_mp4(clips / (std::to_string(i) + ".mp4"), moving(4, 16, 16, 7 * i));
+    table += std::to_string(i) + ".mp4,a square that moves in way " + std::to_string(i) + "\n";
+  }
+  write(clips / "metadata.csv", table);
+  const auto flags = [&](const std::string& cache) {
+    return std::vector<std::string>{
+        "--data.path", clips.string(), "--data.cache", (run_.folder() / cache).string(), "--data.frames",
+        "4",           "--data.size",  "16,16"};
+  };
+  ASSERT_EQ(prepare(1, flags("whole")).code, 0);
+  const auto whole = contents(run_.folder() / "whole");
+  std::vector<std::string> argv = {TESSERA_BINARY, "launch", "-n", "4", "prepare", run_.recipe()};
+  for (const auto& flag : flags("shared")) argv.push_back(flag);
+  const std::string log = (run_.folder() / "job-").string();
+  std::vector<pid_t> jobs;
+  for (const char* dies : {"3", "nobody"})
+    jobs.push_back(start_program(argv, log + dies,
+                                 {{"LD_PRELOAD", KILL_AT},
+                                  {"TESSERA_KILL_AT", std::string("call=rename path=*/shared/*.safetensors nth=9 "
+                                                                  "when=before end=self who=") +
+                                                          dies},
+                                  {"TESSERA_KILL_DONE", (run_.folder() / dies).string()},
+                                  {"TESSERA_TEST_EXEC", "1"},
+                                  {"OMP_NUM_THREADS", "1"}}));
+  EXPECT_EQ(wait_program(jobs[0], 90), 5) << text_of(log + "3");
+  EXPECT_EQ(wait_program(jobs[1], 90), 0) << text_of(log + "nobody");
+  const Result next = prepare(2, flags("shared"));
+  EXPECT_EQ(next.code, 0) << next.output;
+  EXPECT_TRUE(contents(run_.folder() / "shared") == whole) << "every entry, and nothing that was half written";
+}
+
 /// The clip shown with its left side on the right, as a container's matrix says.
 void mirror(const fs::path& mp4) {
   std::string bytes = text_of(mp4);

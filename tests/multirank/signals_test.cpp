@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "processes.h"
@@ -100,7 +101,80 @@ TEST_P(Signals, EachThatStopsARunLeavesAWholeCheckpoint) {
     expect_words(run.output(), {std::string("stopped by ") + name + " after a complete checkpoint"});
     ASSERT_TRUE(run.newest()) << run.output();
     EXPECT_EQ(checkpoint::step_of(run.newest()->filename().string()), run_.metrics("run").back()["step"]);
+    EXPECT_FALSE(fs::exists(fs::path(run_.out()) / ".stopping")) << "the stop is done";
   }
+}
+
+/// A pod that is evicted: TERM, and KILL when its grace period is over. Step 5 takes longer than that.
+TEST_P(Signals, AKillBeforeTheCheckpointIsToldByTheNextStart) {
+  Endless run(run_, GetParam(), {"--checkpoint.every", "2"}, "rank=0,step=5,op=loss,do=hang");
+  ASSERT_TRUE(run.await([&] { return run.newest() && run.newest()->filename() == "step-000004"; }));
+  sleep_seconds(0.3);  // it is in step 5
+  run.send(SIGTERM);
+  ASSERT_TRUE(run.await_words("SIGTERM: the run stops behind this step, with a checkpoint; a step takes "));
+  ASSERT_TRUE(run.await_words(" s, a checkpoint "));
+  run.send(SIGKILL);
+  EXPECT_EQ(run.wait(10), 128 + SIGKILL) << run.output();
+  const char* told = "the start before was asked to end by SIGTERM and did not get to its checkpoint";
+  const Result again = run_.train(1, "run", {"--run.steps", "6"});
+  EXPECT_EQ(again.code, 0) << again.output;
+  expect_words(again.output, {told, "A step takes ", ", a checkpoint ", "terminationGracePeriodSeconds"});
+  const auto warnings = run_.metrics("run", "warning");
+  EXPECT_EQ(std::ranges::count_if(warnings, [](const auto& line) { return line["what"] == "stop"; }), 1);
+  EXPECT_EQ(run_.train(1, "run", {"--run.steps", "7"}).output.find(told), std::string::npos) << "once is enough";
+}
+
+/// As in a container without an init: tessera is process 1 of its own processes.
+class ProcessOne : public Signals {
+ protected:
+  void SetUp() override {
+    if (const Result may = run_program(as_first({"/bin/true"})); may.code != 0)
+      GTEST_SKIP() << "a namespace of processes cannot be made here: " << may.output;
+    Signals::SetUp();
+  }
+  static Words as_first(Words argv) {
+    argv.insert(argv.begin(), {"/usr/bin/env", "unshare", "-rpf", "--mount-proc", "--kill-child"});
+    return argv;
+  }
+  /// Process 1, once `begun` is true.
+  pid_t start(Words argv, std::map<std::string, std::string> environment, const std::function<bool()>& begun) {
+    environment["OMP_NUM_THREADS"] = "1";
+    outer_ = start_program(as_first(std::move(argv)), log_, environment);
+    for (int i = 0; i < 3000 && !begun(); ++i) sleep_seconds(0.02);
+    const std::vector<pid_t> inner = children(outer_);
+    EXPECT_EQ(inner.size(), 1u) << text_of(log_);
+    return inner.empty() ? outer_ : inner[0];
+  }
+  int wait() { return wait_program(outer_, 30); }
+  void TearDown() override {
+    if (outer_ > 0 && wait_program(outer_, 0) < 0) kill(outer_, SIGKILL), wait_program(outer_, 10);
+  }
+  const std::string log_ = (run_.folder() / "first.log").string();
+  pid_t outer_ = -1;
+};
+
+TEST_F(ProcessOne, EndsByASignalThatItHasNoHandlerFor) {
+  const pid_t first =
+      start({TESSERA_BINARY, "prepare", run_.recipe()},  // waits for rank 0, which never comes
+            {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "9"}},
+            [&] { return outer_ > 0 && !children(outer_).empty() && !children(children(outer_)[0]).empty(); });
+  sleep_seconds(0.5);
+  kill(first, SIGTERM);
+  EXPECT_EQ(wait(), 128 + SIGTERM) << text_of(log_);
+}
+
+TEST_F(ProcessOne, PassesSignalsOnAndTakesTheExitsOfOrphans) {
+  const std::string orphan = (run_.folder() / "orphan").string();
+  const pid_t first =
+      start({TESSERA_BINARY, "launch", "-n", "2", "train", run_.recipe(), "--run.out", run_.out(), "--run.steps",
+             "1000000", "--run.on_event", "(sh -c 'sleep 0.2; touch " + orphan + "' &); exec cat > /dev/null"},
+            {}, [&] { return run_.metrics("run").size() >= 2 && fs::exists(orphan); });
+  ASSERT_TRUE(fs::exists(orphan)) << text_of(log_);
+  sleep_seconds(0.3);
+  for (const pid_t child : children(first)) EXPECT_TRUE(alive(child)) << "a zombie";
+  kill(first, SIGTERM);
+  EXPECT_EQ(wait(), 75) << text_of(log_);
+  EXPECT_TRUE(checkpoint::latest(fs::path(run_.out()) / "checkpoints"));
 }
 
 TEST_P(Signals, Usr2SavesAndTheRunGoesOnToTheSameNumbers) {

@@ -7,12 +7,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
+#include <fstream>
 #include <random>
 #include <regex>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -23,28 +28,75 @@ namespace tessera::checkpoint {
 
 namespace {
 
+/// Of this machine since it was started: 8 hexadecimal digits.
+const std::string& machine_tag() {
+  static const std::string tag = [] {
+    std::string id, digits;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+    for (const char c : id)
+      if (std::isxdigit(static_cast<unsigned char>(c)) && digits.size() < 8) digits += c;
+    return digits + std::string(8 - digits.size(), '0');
+  }();
+  return tag;
+}
+
 /// Of this process alone: process numbers are the same in two containers or hosts that share a file system.
 std::string process_tag() {
   std::random_device random;
   char text[20];
   std::snprintf(text, sizeof text, "%08x%08x", random(), random());
-  return text;
+  return machine_tag() + text;
 }
 
-/// The name of the file that a temporary one was to become; empty: it is none. ".<tag>-<n>.partial", and
-/// ".<pid>-<n>.partial" of earlier versions, is what a DurableFile puts behind it.
+/// A call of the system until no signal interrupts it: on a network disk any may be.
+template <class Call>
+auto uninterrupted(const Call& call) -> decltype(call()) {
+  decltype(call()) result;
+  do result = call();
+  while (result < 0 && errno == EINTR);
+  return result;
+}
+
+/// Opens a file to read it. On a network disk a name may lead to a file that has just been replaced there: it is looked up
+/// again.
+int open_to_read(const Path& path) {
+  constexpr int kTries = 20;
+  for (int tried = 1;; ++tried) {
+    // O_NONBLOCK: opening a pipe by mistake must not wait for a writer
+    const int fd = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
+    if (fd >= 0 || errno != ESTALE || tried == kTries) return fd;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+/// The name of the file that a temporary one was to become; empty: it is none. ".<tag>-<n>.partial" is
+/// what a DurableFile puts behind it; earlier versions had shorter tags, and the number of the process.
 std::string target_of(const std::string& name) {
-  static const std::regex form(R"((.+)\.[0-9a-f]{1,16}-[0-9]+\.partial)");
+  static const std::regex form(R"((.+)\.[0-9a-f]{1,24}-[0-9]+\.partial)");
   std::smatch found;
   return std::regex_match(name, found, form) ? found[1].str() : "";
 }
 
-/// A process number says less than a lock: it may have gone to another, or be of one that nobody has taken leave of.
+/// Whether a temporary name was made on another machine, or before this one was started.
+bool made_elsewhere(const std::string& name) {
+  static const std::regex form(R"(.+\.([0-9a-f]{8})[0-9a-f]{16}-[0-9]+\.partial)");
+  std::smatch found;
+  return std::regex_match(name, found, form) && found[1].str() != machine_tag();
+}
+
+/// A process number says less than a lock: it may have gone to another, or be of one that nobody has taken leave of. But a
+/// lock says nothing where the disk has none, and may say nothing of other machines (Lustre with localflock): then nobody
+/// counts as writing who has not done so for an hour.
 void remove_unless_held(const Path& partial) {
+  constexpr time_t kLong = 3600;
   const int fd = ::open(partial.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return;
+  const bool locked = uninterrupted([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0;
+  const bool held = !locked && errno == EWOULDBLOCK, known = locked && !made_elsewhere(partial.filename().string());
+  struct stat info {};
+  const bool old = ::fstat(fd, &info) == 0 && info.st_mtime < std::time(nullptr) - kLong;
   std::error_code gone;
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(partial, gone);
+  if (!held && (known || old)) std::filesystem::remove_all(partial, gone);
   ::close(fd);
 }
 
@@ -94,8 +146,7 @@ bool is_text(std::string_view start) {
 }  // namespace
 
 ReadFile::ReadFile(const Path& path) : path_(path) {
-  // O_NONBLOCK: opening a pipe by mistake must not wait for a writer
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  fd_ = open_to_read(path);
   if (fd_ < 0) throw UserError(Exit::input, "file.open", path.string() + ": " + std::strerror(errno), "check the path");
   struct stat info {};
   if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -146,9 +197,10 @@ DurableFile::DurableFile(const Path& path, int64_t bytes_needed)
     : path_(path), partial_(temporary_name(path)), needed_(bytes_needed) {
   // Locked while it is written: see remove_dead_partials, which may take it away between the two calls.
   for (struct stat info{};;) {
-    fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    fd_ = uninterrupted(
+        [&] { return ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644); });
     if (fd_ < 0) fail("create");
-    ::flock(fd_, LOCK_EX);
+    uninterrupted([&] { return ::flock(fd_, LOCK_EX); });
     if (::fstat(fd_, &info) != 0 || info.st_nlink > 0) break;
     ::close(fd_);
   }
@@ -216,8 +268,17 @@ void DurableFile::write(const void* data, int64_t bytes) {
 }
 
 void DurableFile::commit() {
-  if (::fsync(fd_) != 0) fail("flush");
-  if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("rename");
+  if (uninterrupted([&] { return ::fsync(fd_); }) != 0) fail("flush");
+  if (uninterrupted([&] { return ::rename(partial_.c_str(), path_.c_str()); }) != 0) {
+    // NFS asks again where an answer was lost, and is told that the file has no such name: it has the new one.
+    struct stat mine {
+    }, there{};
+    const int error = errno;
+    const bool done = error == ENOENT && ::fstat(fd_, &mine) == 0 && ::stat(path_.c_str(), &there) == 0 &&
+                      mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+    errno = error;
+    if (!done) fail("rename");
+  }
   partial_.clear();
   if (::close(std::exchange(fd_, -1)) != 0) fail("close");  // and with it the lock: not while it is a partial
   sync_folder(path_.parent_path());
@@ -251,8 +312,9 @@ void write_text(const Path& path, std::string_view text) {
 
 void sync_folder(const Path& folder) {
   Path path = folder.empty() ? Path(".") : folder;
-  int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  bool ok = fd >= 0 && (::fsync(fd) == 0 || errno == EINVAL);  // EINVAL: this file system has nothing to flush
+  const int fd = uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+  const bool flushed = fd >= 0 && uninterrupted([&] { return ::fsync(fd); }) == 0;
+  const bool ok = flushed || (fd >= 0 && (errno == EINVAL || errno == ENOTSUP));  // there is nothing to flush
   int error = errno;
   if (fd >= 0) ::close(fd);
   if (!ok) throw UserError(Exit::disk, "file.sync", path.string() + ": " + std::strerror(error), "check that disk");

@@ -56,8 +56,13 @@ void warn(const std::string& problem) {
 }
 
 void rename_entry(const Path& from, const Path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0)
-    fail_at(from, "rename to " + to.filename().string(), std::strerror(errno));
+  int error = 0;
+  do error = ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+  while (error == EINTR);
+  std::error_code none;  // NFS asks again where an answer was lost, and is told that `from` is gone
+  const bool was_done = error == ENOENT && !fs::exists(from, none) && fs::exists(to, none);
+  errno = error;
+  if (error != 0 && !was_done) fail_at(from, "rename to " + to.filename().string(), std::strerror(errno));
 }
 
 std::vector<Path> entries(const Path& folder) {

@@ -60,7 +60,9 @@ WriteFailure write_failure(int error, const Path& file) {
 
 int open_in_place(const Path& file, int flags) {
   // O_NONBLOCK: a pipe must not wait for its reader.
-  const int fd = ::open(file.c_str(), flags | O_NOFOLLOW | O_NONBLOCK, 0666);
+  int fd = -1;
+  do fd = ::open(file.c_str(), flags | O_NOFOLLOW | O_NONBLOCK, 0666);
+  while (fd < 0 && errno == EINTR);
   if (fd < 0) refuse(file, "cannot be opened for writing", errno);
   struct stat info {};
   if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;

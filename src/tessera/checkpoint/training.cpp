@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/crc32c.h"
+#include "tessera/checkpoint/network_disk.h"
 
 namespace tessera::checkpoint {
 
@@ -61,7 +62,7 @@ std::vector<TensorRecord> merge_ranks(const Path& partial, int world) {
   Merger merger;
   for (int rank = 0; rank < world; ++rank) {
     const Path path = partial / rank_file(rank, ".parts.json");
-    if (!fs::exists(path))
+    if (!await_file(path))
       throw UserError(Exit::disk, "checkpoint.commit",
                       path.string() + ": rank " + std::to_string(rank) + " left no record of its parts",
                       "checkpoints must go to a folder that all nodes share");
@@ -170,7 +171,7 @@ TrainingCheckpoint::TrainingCheckpoint(const Path& folder) : folder_(folder), ma
     for (const Part& part : tensor.parts) files.insert(part.file);
   }
   for (const std::string& file : files)
-    if (!std::filesystem::exists(folder_ / file))
+    if (!await_file(folder_ / file))
       refuse_checkpoint((folder_ / file).string() + ": missing, manifest.json names it", earlier_than(folder_));
 }
 

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -131,13 +132,18 @@ bool is_loopback(const std::string& host) { return host == "localhost" || host =
 double start_seconds(double timeout) { return std::max(timeout + 10, 30.0); }
 
 int connect_to(const std::string& host, int port, double seconds) {
-  Patience patience(seconds), name(std::min(seconds, kNameSeconds));
+  // A pod has a name only once it is scheduled, maybe minutes after this one.
+  const bool pod = std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
+  Patience patience(seconds), name(pod ? seconds : std::min(seconds, kNameSeconds));
   for (std::string answer;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
     int unknown = 0;
     const Addresses addresses = look_up(host, port, unknown);
     if (name.over() && unknown)
-      throw UserError(Exit::usage, "comm", "the host name '" + host + "' cannot be looked up: " + gai_strerror(unknown),
-                      "write the address of node 0's machine in numbers, or correct the name");
+      throw UserError(
+          pod ? Exit::rank_lost : Exit::usage, "comm",
+          "the host name '" + host + "' cannot be looked up: " + gai_strerror(unknown),
+          pod ? "is node 0's pod scheduled, and does a headless service with publishNotReadyAddresses select it?"
+              : "write the address of node 0's machine in numbers, or correct the name");
     for (const addrinfo* to = addresses.get(); to; to = to->ai_next) {
       Socket socket(*to, SOCK_STREAM | SOCK_NONBLOCK);
       const int error = try_connect(socket, *to, std::clamp(patience.left(), 0.1, kTrySeconds));

@@ -21,7 +21,8 @@ bool is_loopback(const std::string& host);
 double start_seconds(double timeout);
 
 /// Waits until something listens at the endpoint. Throws UserError: rank_lost naming the address, the last answer and
-/// the seconds; usage after 10 seconds for a host name that cannot be resolved.
+/// the seconds; usage after 10 seconds for a host name that cannot be resolved, but in a pod of Kubernetes rank_lost after
+/// all of them.
 void await_listener(const std::string& host, int port, double seconds);
 /// The same; returns the connection, a descriptor that does not block.
 int connect_to(const std::string& host, int port, double seconds);

@@ -238,6 +238,117 @@ class GlooTransport final : public HostTransport {
   Watchdog& watchdog_;
 };
 
+/// Groups of all ranks, where these are on several machines: what each has to say goes to the first rank of its machine, from
+/// there to the first of each other machine, and back. A rank has no connection to ranks of other machines, and a first one
+/// as many as there are machines; where every rank sent to every other, 10,000 ranks would have 50 million connections. It
+/// is for the few numbers that ranks exchange between the steps: everything but a gather and a broadcast takes the other way.
+class RelayedTransport final : public Transport {
+ public:
+  using Make = std::function<std::unique_ptr<Transport>()>;
+  /// `here`: between the ranks of this machine; `firsts`: between the first ranks of all, null elsewhere. `direct`: between
+  /// all, made when it is needed, by all members at once.
+  RelayedTransport(std::unique_ptr<Transport> here, std::unique_ptr<Transport> firsts, int rank, int each, Make direct)
+      : here_(std::move(here)), firsts_(std::move(firsts)), rank_(rank), each_(each), make_direct_(std::move(direct)) {}
+
+  void exchange(const char* what, const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) override {
+    if (std::string_view(what) == "all_gather" && same_size(in)) return gather(out, in);
+    if (std::string_view(what) == "broadcast") return broadcast(out, in);
+    if (!direct_) direct_ = make_direct_();
+    direct_->exchange(what, out, in);
+  }
+
+ private:
+  using Tensors = std::vector<at::Tensor>;
+  size_t machines() const { return static_cast<size_t>(world_ / each_); }
+  int machine() const { return rank_ / each_; }
+  int place() const { return rank_ % each_; }  // on this machine
+  Tensors none_here() const { return Tensors(static_cast<size_t>(each_)); }
+
+  bool same_size(const Tensors& in) {
+    world_ = static_cast<int>(in.size());
+    const at::Tensor& any = in[rank_ == 0 ? 1 : 0];
+    return any.defined() && std::ranges::all_of(in, [&](const at::Tensor& t) {
+             return !t.defined() || (t.is_cpu() && t.nbytes() == any.nbytes());
+           });
+  }
+
+  /// Fails by the ranks of all, whichever transport it was.
+  void relay(Transport& transport, const char* what, const Tensors& out, const Tensors& in) {
+    try {
+      transport.exchange(what, out, in);
+    } catch (const PeerError& error) {
+      const bool among_firsts = &transport == firsts_.get();
+      throw PeerError(among_firsts ? error.member() * each_ : machine() * each_ + error.member(), error.what());
+    }
+  }
+
+  void gather(const Tensors& out, const Tensors& in) {
+    const at::Tensor& mine = out[rank_ == 0 ? 1 : 0];
+    const auto bytes = static_cast<int64_t>(mine.nbytes());
+    const at::Tensor all = at::empty({world_, bytes}, at::kByte);
+    const auto row = [&](int rank) { return all.select(0, rank); };
+    const auto as_bytes = [bytes](const at::Tensor& t) {
+      return at::from_blob(const_cast<void*>(t.const_data_ptr()), {bytes}, at::kByte);
+    };
+    const int first = machine() * each_;
+    Tensors send = none_here(), receive = none_here();
+    if (place() > 0) {
+      send[0] = as_bytes(mine);
+      relay(*here_, "all_gather", send, receive);
+      send = none_here(), receive[0] = all;
+      relay(*here_, "all_gather", send, receive);
+    } else {
+      row(rank_).copy_(as_bytes(mine));
+      for (int i = 1; i < each_; ++i) receive[static_cast<size_t>(i)] = row(first + i);
+      relay(*here_, "all_gather", send, receive);
+      Tensors told(machines()), heard(machines());
+      for (size_t m = 0; m < machines(); ++m) {
+        if (static_cast<int>(m) == machine()) continue;
+        told[m] = all.narrow(0, first, each_);
+        heard[m] = all.narrow(0, static_cast<int64_t>(m) * each_, each_);
+      }
+      relay(*firsts_, "all_gather", told, heard);
+      receive = none_here();
+      for (int i = 1; i < each_; ++i) send[static_cast<size_t>(i)] = all;
+      relay(*here_, "all_gather", send, receive);
+    }
+    for (int i = 0; i < world_; ++i)
+      if (const at::Tensor& to = in[static_cast<size_t>(i)]; to.defined()) as_bytes(to).copy_(row(i));
+  }
+
+  void broadcast(const Tensors& out, const Tensors& in) {
+    world_ = static_cast<int>(in.size());
+    const auto from = std::ranges::find_if(in, [](const at::Tensor& t) { return t.defined(); });
+    const int root = from == in.end() ? rank_ : static_cast<int>(from - in.begin());
+    const at::Tensor values = root == rank_ ? out[root == 0 ? 1 : 0] : in[static_cast<size_t>(root)];
+    const bool is_first = place() == 0, of_root = root / each_ == machine();
+    const auto root_place = static_cast<size_t>(root % each_);
+    if (of_root && root_place > 0 && (is_first || root == rank_)) {
+      Tensors send = none_here(), receive = none_here();
+      (root == rank_ ? send[0] : receive[root_place]) = values;
+      relay(*here_, "broadcast", send, receive);
+    }
+    if (is_first) {
+      Tensors told(machines()), heard(machines());
+      for (size_t m = 0; of_root && m < machines(); ++m)
+        if (static_cast<int>(m) != machine()) told[m] = values;
+      if (!of_root) heard[static_cast<size_t>(root / each_)] = values;
+      relay(*firsts_, "broadcast", told, heard);
+    }
+    Tensors send = none_here(), receive = none_here();
+    for (size_t i = 1; i < send.size() && is_first; ++i)
+      if (!of_root || i != root_place) send[i] = values;
+    if (!is_first && rank_ != root) receive[0] = values;
+    if (is_first || rank_ != root) relay(*here_, "broadcast", send, receive);
+  }
+
+  const std::unique_ptr<Transport> here_, firsts_;
+  const int rank_, each_;
+  int world_ = 0;
+  const Make make_direct_;
+  std::unique_ptr<Transport> direct_;
+};
+
 /// Memory that the members share, if all of them can: each says so in the store. The same answer on all members.
 std::unique_ptr<SharedRings> share_memory(c10d::Store& store, int index, int size) {
   const auto put = [&](const std::string& key, const std::string& text) {
@@ -291,16 +402,25 @@ class CheckIn {
       refuse(rank + " is one of " + world + ", others say there are " + others);
     if (const std::string other = agreed(rank, me); other != me)
       refuse(rank + " was started twice: " + other + ", and " + me);
+    const std::string each = std::to_string(place_.local_world);
+    if (agreed("ranks of a machine", each) != each) store_.set("uneven", "1");
+    if (store_.add("here", 1) == place_.world) store_.set("all here", "1");
+    // Each rank asks for one key, less often the longer it waits: node 0 is asked by all of them.
     Patience patience(seconds_);
-    for (std::string missing; !(missing = absent()).empty();
-         std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
-      if (store_.check({"refused"})) throw_refusal(store_.get_to_str("refused"));
+    while (!store_.check({"all here"})) {
       if (patience.over())
-        throw UserError(Exit::rank_lost, "comm",
-                        "rank " + missing + " did not come within " + std::to_string(std::lround(seconds_)) + " s",
-                        "are all ranks started, and do they know the same address?");
+        if (const std::string missing = absent(me); !missing.empty())
+          throw UserError(Exit::rank_lost, "comm",
+                          "rank " + missing + " did not come within " + std::to_string(std::lround(seconds_)) + " s",
+                          "are all ranks started, and do they know the same address?");
+      const double waited = seconds_ - patience.left();
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::max(0.005, waited / 10)));
     }
+    if (store_.check({"refused"})) throw_refusal(store_.get_to_str("refused"));
   }
+
+  /// Whether all machines have as many ranks as this one. After run().
+  bool even() const { return !store_.check({"uneven"}) && place_.world % place_.local_world == 0; }
 
  private:
   /// The value that all ranks agree on: the first one written.
@@ -308,13 +428,18 @@ class CheckIn {
     const auto found = store_.compareSet(key, "", value);
     return {found.begin(), found.end()};
   }
-  std::string absent() {
-    for (; present_ < place_.world; ++present_)
-      if (!store_.check({"rank " + std::to_string(present_)})) return std::to_string(present_);
-    return {};
+  /// The first rank that has not come. One rank looks for it, the others read what that found.
+  std::string absent(const std::string& me) {
+    if (agreed("looks for the absent", me) != me) return store_.get_to_str("absent");
+    std::string found;
+    for (int rank = 0; rank < place_.world && found.empty(); ++rank)
+      if (!store_.check({"rank " + std::to_string(rank)})) found = std::to_string(rank);
+    store_.set("absent", found);
+    return found;
   }
   void refuse(const std::string& what) {
     store_.set("refused", what);
+    store_.set("all here", "1");  // nobody waits any more
     throw_refusal(what);
   }
   static void throw_refusal(const std::string& what) {
@@ -325,7 +450,6 @@ class CheckIn {
   c10d::Store& store_;
   const Rendezvous& place_;
   const double seconds_;
-  int present_ = 0;  // number of ranks known to be registered, from 0 on
 };
 
 }  // namespace
@@ -335,6 +459,7 @@ struct Comm::Backend {
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout;
   std::optional<Watchdog> watchdog;
+  bool even = false;                   // as many ranks on each machine
   std::unique_ptr<DeviceLinks> links;  // null: what lies on a device is sent as copies
 };
 
@@ -382,7 +507,9 @@ Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(p
   try {
     backend_->store = c10::make_intrusive<c10d::PrefixStore>("attempt" + std::to_string(place.attempt),
                                                              open_store(place, patience, backend_->hosted));
-    CheckIn(*backend_->store, place, patience).run();
+    CheckIn check_in(*backend_->store, place, patience);
+    check_in.run();
+    backend_->even = check_in.even();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -420,12 +547,28 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
   if (size > 1) {
     try {
       store = c10::make_intrusive<c10d::PrefixStore>(within_ + prefix, backend_->store);
-      std::unique_ptr<SharedRings> rings;
-      if (on_one_machine(members, place_)) rings = share_memory(*store, index, size);
-      if (rings)
-        transport = std::make_unique<SharedTransport>(std::move(rings), *backend_->watchdog);
-      else
-        transport = std::make_unique<GlooTransport>(store, index, size, backend_->timeout, place_, *backend_->watchdog);
+      const auto direct = [backend = backend_.get(), place = place_](const auto& store, int index, int size,
+                                                                     bool here) -> std::unique_ptr<Transport> {
+        if (here)
+          if (auto rings = share_memory(*store, index, size))
+            return std::make_unique<SharedTransport>(std::move(rings), *backend->watchdog);
+        return std::make_unique<GlooTransport>(store, index, size, backend->timeout, place, *backend->watchdog);
+      };
+      const int each = place_.local_world;
+      const bool relayed = backend_->even && size == place_.world && each > 1 && size > each &&
+                           (purpose == "control" || purpose == "pace");
+      const auto part = [&](const std::string& name) -> c10::intrusive_ptr<c10d::Store> {
+        return c10::make_intrusive<c10d::PrefixStore>(name, store);
+      };
+      if (!relayed) {
+        transport = direct(store, index, size, on_one_machine(members, place_));
+      } else {
+        const int machine = index / each;
+        auto here = direct(part("machine " + std::to_string(machine)), index % each, each, true);
+        auto firsts = index % each == 0 ? direct(part("machines"), machine, size / each, false) : nullptr;
+        const auto all = [=, store = part("all")] { return direct(store, index, size, false); };
+        transport = std::make_unique<RelayedTransport>(std::move(here), std::move(firsts), index, each, all);
+      }
     } catch (const std::exception& error) {
       const std::string limit = limit_behind(first_line(error));
       throw UserError(limit.empty() ? Exit::rank_lost : Exit::usage, "comm",

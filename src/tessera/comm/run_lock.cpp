@@ -141,4 +141,6 @@ void forget_faults(const fs::path& run) {
   if (::unlink(notes_file(run).c_str()) != 0 && errno != ENOENT) fail(notes_file(run), "removed");
 }
 
+fs::path stop_note(const fs::path& run) { return run / ".stopping"; }
+
 }  // namespace tessera::comm

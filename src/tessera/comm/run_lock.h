@@ -43,4 +43,7 @@ void note_fault(const std::filesystem::path& run, const std::string& text);
 std::vector<FaultNote> fault_notes(const std::filesystem::path& run);
 void forget_faults(const std::filesystem::path& run);
 
+/// RUN/.stopping: a signal asked for the end, and what it waits for is not done (train/stop_signal.h).
+std::filesystem::path stop_note(const std::filesystem::path& run);
+
 }  // namespace tessera::comm

@@ -249,6 +249,7 @@ HostedStore::HostedStore(const std::string& host, int port, const std::string& t
 HostedStore::~HostedStore() = default;
 
 std::string HostedStore::refused() const { return server_->refused(); }
+int64_t HostedStore::served() const { return server_->served(); }
 
 void HostedStore::pause() { server_->pause(); }
 

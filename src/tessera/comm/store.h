@@ -113,6 +113,7 @@ class HostedStore {
   int port() const { return port_; }
   /// The address of the first process whose token was another than this run's; empty: there was none.
   std::string refused() const;
+  int64_t served() const;  ///< requests that it has answered
 
   /// Ends its thread: it answers nobody until resume() begins another, which throws UserError (memory) if there is none.
   void pause();

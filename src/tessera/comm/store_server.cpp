@@ -240,6 +240,7 @@ bool StoreServer::write(Connection& connection) {
 }
 
 void StoreServer::perform(Connection& connection, wire::Message request) {
+  ++served_;
   if (request.head == static_cast<uint8_t>(Op::wait)) {
     connection.awaits = std::move(request.parts);
     if (!all_set(connection.awaits)) {

@@ -1,5 +1,6 @@
 #pragma once
 // The host's end of the rendezvous store: a thread that serves all connections; [Note: the rendezvous store] in store.h.
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <mutex>
@@ -26,6 +27,7 @@ class StoreServer {
   void resume();
   /// The address of the first process whose token was another than this run's; empty: there was none.
   std::string refused() const;
+  int64_t served() const { return served_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -65,6 +67,7 @@ class StoreServer {
   size_t bytes_ = 0;                                   // of the values and their keys
   mutable std::mutex refused_lock_;
   std::string refused_;
+  std::atomic<int64_t> served_ = 0;
   std::thread thread_;
 };
 

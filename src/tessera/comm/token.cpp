@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/limits.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/network_disk.h"
 #include "tessera/comm/addresses.h"
 #include "tessera/comm/environment.h"
 
@@ -25,14 +25,6 @@ namespace {
 
 constexpr size_t kShortest = 16;  // characters of TESSERA_TOKEN
 constexpr size_t kLongest = 1024;
-
-/// File systems that several machines mount, by statfs's f_type. FUSE has those of object stores and sshfs.
-constexpr std::array<uint32_t, 15> kNetworkFileSystems = {
-    0x6969 /* NFS */,      0x517B /* SMB */,        0xFF534D42 /* CIFS */,
-    0xFE534D42 /* SMB2 */, 0x0BD00BD0 /* Lustre */, 0x47504653 /* GPFS */,
-    0x00C36400 /* Ceph */, 0x19830326 /* BeeGFS */, 0xAAD7AAEA /* PanFS */,
-    0x65735546 /* FUSE */, 0x7461636F /* OCFS2 */,  0x01161970 /* GFS2 */,
-    0x5346414F /* AFS */,  0x6B414653 /* kAFS */,   0x73757245 /* Coda */};
 
 fs::path token_file(const fs::path& run) { return run / ".token"; }
 
@@ -101,10 +93,7 @@ std::string random_token() {
 
 bool shared_between_nodes(const fs::path& run, const std::string& host) {
   if (is_loopback(host)) return true;
-  fs::path there = fs::absolute(run);
-  struct statfs status {};
-  while (statfs(there.c_str(), &status) != 0 && there.has_relative_path()) there = there.parent_path();
-  return std::ranges::find(kNetworkFileSystems, static_cast<uint32_t>(status.f_type)) != kNetworkFileSystems.end();
+  return checkpoint::on_network_disk(run);
 }
 
 std::string make_token(const fs::path& run) {

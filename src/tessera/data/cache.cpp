@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/crc32c.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/json.h"
+#include "tessera/checkpoint/network_disk.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/frame_folder.h"
 #include "tessera/data/text/text.h"
@@ -208,7 +209,7 @@ bool is_of_text(const std::string& tensor) { return tensor == "context" || tenso
 
 /// The file, if it is still the one that was found.
 SafetensorsFile open_again(const CacheEntry& entry) {
-  check_input(fs::exists(entry.file), "data.cache", entry.name + ": " + entry.file.string() + ": missing",
+  check_input(checkpoint::await_file(entry.file), "data.cache", entry.name + ": " + entry.file.string() + ": missing",
               kPrepareHint);
   SafetensorsFile file = SafetensorsFile::open(entry.file);
   const auto problem = difference(file.metadata(), entry.header);

@@ -7,6 +7,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
+#include "tessera/checkpoint/network_disk.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/data/text/text.h"
 #include "tessera/job/null_caption.h"
@@ -35,6 +36,7 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
                                      job.model->conditions().padded_text);
       }),
       read_null_caption_([&recipe, &job] { return job::learned_null_caption(recipe, *job.model); }) {
+  if (!tokenizer.empty()) checkpoint::await_file(tokenizer);  // rank 0 may have made it
   if (data::has_tokenizer()) prompts();
   const net::Conditions takes = job.model->conditions();
   if (takes.pooled_dim > 0) pooled_tokenizer_.emplace(pooled_tokenizer_file(recipe, tokenizer));

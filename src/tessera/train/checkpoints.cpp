@@ -119,6 +119,7 @@ void Checkpoints::save(int64_t step) {
   if (!folder_.ranks.first()) return;
   if (unsaved_.empty()) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    save_took(took.count());
     return folder_.log()->checkpoint(step, final.string(), took.count());
   }
   const std::string text = "no checkpoint is saved: " + unsaved_;

@@ -3,19 +3,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
+#include "tessera/base/random.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/checkpoint/folders.h"
+#include "tessera/checkpoint/network_disk.h"
 #include "tessera/device/failure.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/report/history.h"
+#include "tessera/train/stop_signal.h"
 
 namespace tessera::train {
 
@@ -95,8 +100,20 @@ RunFolder::RunFolder(const recipe::Recipe::Run& run, Ranks& ranks)
 
 void RunFolder::choose(const std::string& asked, bool back) {
   const bool restarted = ranks.place.attempt > 0;
-  resume_ = checkpoint::choose_resume(asked, out, restarted ? std::optional(launcher_start()) : std::nullopt, back);
   resumed_.reset();
+  // [Note: seen late] (network_disk.h): ranks of several machines may see different checkpoints for a while.
+  const auto began = std::chrono::steady_clock::now();
+  for (bool settled = false; !settled;) {
+    resume_ = checkpoint::choose_resume(asked, out, restarted ? std::optional(launcher_start()) : std::nullopt, back);
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - began;
+    const bool again = checkpoint::on_network_disk(out) && waited.count() < checkpoint::kSeenSeconds;
+    const uint64_t hash = hash_text(checkpoint::describe(resume_));
+    const auto rows =
+        ranks.gather({static_cast<double>(hash >> 32), static_cast<double>(hash & 0xFFFFFFFFu), again ? 1.0 : 0.0});
+    const auto same = [&](const auto& row) { return row[0] == rows[0][0] && row[1] == rows[0][1]; };
+    settled = rows[0][2] == 0 || std::ranges::all_of(rows, same);
+    if (!settled) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
   ranks.comm.check_agreement("checkpoint to go on from", checkpoint::describe(resume_));
   if (resume_.from) resumed_ = std::make_unique<checkpoint::TrainingCheckpoint>(*resume_.from);
   step_ = resumed_ ? resumed_->manifest().step : 0;
@@ -151,6 +168,10 @@ void RunFolder::open_log(const std::string& on_event, const std::vector<Change>&
   if (own && !found.has("checkpoint")) log_->checkpoint(step_, resume_.from->string(), {});
   for (const comm::FaultNote& note : comm::fault_notes(out))
     if (!found.fault_times.contains(note.time)) log_->restart(step_, note.text, note.time);
+  if (const std::string stop = untold_stop(out); !stop.empty()) {
+    log::warn(stop);
+    log_->warning(step_, "stop", stop);
+  }
   if (resumed_) log_->resume(step_, resumed_->path().string());
   for (const Change& change : changes) {
     log::info(change.text());
@@ -158,6 +179,7 @@ void RunFolder::open_log(const std::string& on_event, const std::vector<Change>&
   }
   log_->flush();
   comm::forget_faults(out);
+  stop_done(out);
 }
 
 void RunFolder::write_recipe(const std::string& recipe) const {

@@ -1,6 +1,7 @@
 #include "tessera/train/trainer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 
@@ -123,6 +124,7 @@ int tell_stop(const Run& run, int64_t step) {
   if (!run.ranks.first()) return static_cast<int>(Exit::again);
   const std::string by = "stopped by " + signal_name(run.updates->stop()), &unsaved = run.checkpoints->unsaved();
   run.folder->log()->stop(step, by);
+  stop_done(run.folder->out);
   log::warn(by + (unsaved.empty()
                       ? " after a complete checkpoint; start again to resume"
                       : ", and no checkpoint was saved: " + unsaved + "; " + newest_proved(run.folder->checkpoints) +
@@ -160,6 +162,7 @@ int finish(Run& run, int64_t steps, const std::vector<std::string>& instructions
   });
   double worst = 0;  // the same on every rank
   for (const auto& row : run.ranks.gather({static_cast<double>(code)})) worst = std::max(worst, row[0]);
+  if (run.ranks.first()) stop_done(run.folder->out);  // a signal behind the last step
   if (run.ranks.first() && worst == 0) tell_results(run.recipe.data, run.recipe.lora.on, run.folder->out);
   return static_cast<int>(worst);
 }
@@ -191,6 +194,7 @@ int train_steps(Run& run, const std::string& trace) {
       serve(run, *visit, instructions);  // pending updates, the next expert, a sample, a checkpoint
       continue;
     }
+    const auto began = std::chrono::steady_clock::now();
     for (const Observer& each : observers) each.before(*visit);
     const diffusion::TrainingSamples samples = take_samples(run, visit->step);  // made ahead, in host memory
     for (ExpertPass& pass : experts.passes(*visit, samples, engine)) {  // one; behind a gate one for each chosen expert
@@ -202,6 +206,7 @@ int train_steps(Run& run, const std::string& trace) {
     }
     StepEnd end{*visit, experts.end(*visit), updates.reports(), health.skipped()};
     for (const Observer& each : observers) each.after(end);
+    step_took(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
     obey_signals(run, visit->step);
     ++steps;
   }
@@ -239,7 +244,7 @@ int train(recipe::Recipe recipe, const TrainFlags& flags) {
     if (const std::string line = job::settle_compute(recipe); !line.empty()) log::info(line);
     started.begin(StartPhase::connect);
     Run* run = set_up(std::move(recipe), place, started, flags.trace).release();  // never destroyed: see train()
-    stop_behind_steps();
+    stop_behind_steps(place.rank == 0 ? run->folder->out : std::filesystem::path());
     try {
       leave(train_steps(*run, flags.trace));
     } catch (const std::exception& error) {

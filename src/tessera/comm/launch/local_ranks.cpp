@@ -139,6 +139,8 @@ Verdict LocalRanks::stopped_at_once() const {
   const std::string text = "stopped at once by a second signal";
   if (start_.run.empty()) return {Exit::rank_lost, text};
   const std::filesystem::path folder = std::filesystem::path(start_.run) / "checkpoints";
+  std::error_code none;
+  std::filesystem::remove(stop_note(start_.run), none);  // nobody waits for that checkpoint any more
   const auto newest = checkpoint::latest(folder);
   if (!newest) return {Exit::rank_lost, text + ": there is no complete checkpoint in " + folder.string()};
   return {Exit::again,
