@@ -302,8 +302,8 @@ class MuonRanks {
       const plan::ParamSpec& param = store.spec(part.unit).params[part.param];
       const Tensor whole = toy::normals({param.numel()}, hash_text(param.name) + static_cast<uint64_t>(step));
       const int tp = plan_.mesh[Axis::tp], tp_rank = plan_.mesh.coordinate(rank, Axis::tp);
-      auto* grad = store.grad(part.unit).mutable_data_ptr<float>() +
-                   store.layout(part.unit).buffers[part.buffer].held + part.offset;
+      auto* grad = store.grad(part.unit).mutable_data_ptr<float>() + store.layout(part.unit).buffers[part.buffer].held +
+                   part.offset;
       for (int64_t i = part.begin; i < part.end; ++i)
         grad[i - part.begin] = whole.const_data_ptr<float>()[whole_place(param, i, tp, tp_rank)];
     }
@@ -335,7 +335,7 @@ TEST(WholeMatrices, AreUpdatedWithTheSameBitsOnEveryLayout) {
   const Toy toy;
   plan::ModelSpec spec = toy.spec();
   plan::UnitSpec& unit = spec.units[1];
-  unit.params = {{"mid.b.weight", {40, 36}}, {"mid.b.bias", {40}},       {"mid.norm.weight", {300}},
+  unit.params = {{"mid.b.weight", {40, 36}}, {"mid.b.bias", {40}},      {"mid.norm.weight", {300}},
                  {"mid.left", {33, 20}},     {"mid.kernel", {8, 5, 3}}, {"mid.a.weight", {24, 50}}};
   unit.params[0].split = unit.params[1].split = Split::column_parallel, unit.params[5].split = Split::row_parallel;
   for (const int whole : {0, 3, 4, 5}) unit.params[static_cast<size_t>(whole)].whole = true;

@@ -199,9 +199,10 @@ TEST(ScheduleFree, RefusesWhatItCannotHave) {
 TEST(Muon, SaysWhatItHasAndRefusesWhatIsNone) {
   const Case all = {"muon", {"--train.optimizer", "muon", "--train.muon_hidden_layers", "*", "--run.steps", "2"}};
   train(all, 2, "muon-all", {"--mesh", "dp_shard=2"});
-  for (const auto& [key, value, said] : {std::tuple("--train.muon_hidden_layers", "no_such_part", "no part of the model"),
-                                         {"--train.muon_hidden_layers", "bias", "nothing that is trained is a matrix"},
-                                         {"--train.muon_adam_layers", "*", "nothing that is trained is a matrix"}}) {
+  for (const auto& [key, value, said] :
+       {std::tuple("--train.muon_hidden_layers", "no_such_part", "no part of the model"),
+        {"--train.muon_hidden_layers", "bias", "nothing that is trained is a matrix"},
+        {"--train.muon_adam_layers", "*", "nothing that is trained is a matrix"}}) {
     const Result r = shared().train(1, "muon-refused", {"--train.optimizer", "muon", key, value});
     EXPECT_EQ(r.code, 2) << r.output;
     EXPECT_NE(r.output.find(said), std::string::npos) << r.output;

@@ -54,9 +54,8 @@ TEST_F(Verify, OptimisersAndTheAverageOfWeightsWhoseStatesAreSharded) {
   for (const char* mesh : drawn("verify optimisers", {"dp_shard=1", "dp_shard=2", "dp_shard=3", "tp=2", "sp=2", "cp=2",
                                                       "pp=2", "dp_shard=2,tp=2"})) {
     std::vector<std::string> arguments = {"--mesh", mesh};
-    for (const char* name :
-         {"adamw", "adam8bit", "lion", "adafactor", "came", "prodigy", "schedule_free", "muon",
-          "hunyuan15_muon", "ema", "lora_plus"})
+    for (const char* name : {"adamw", "adam8bit", "lion", "adafactor", "came", "prodigy", "schedule_free", "muon",
+                             "hunyuan15_muon", "ema", "lora_plus"})
       arguments.push_back((goldens_ / name).string());
     const Result r = verify(arguments);
     EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;

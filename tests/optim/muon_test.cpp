@@ -45,7 +45,8 @@ Tensor work_for(const Tensor& x) {
 TEST(Muon, IterationsFollowTheirFormulaOnEveryShape) {
   const MuonOptions other = {.coefficients = {2, -1.5, 0.5}, .eps = 0.3, .adds_eps = true};
   for (const MuonOptions& options : {MuonOptions{}, other})
-    for (const auto& shape : std::vector<std::vector<int64_t>>{{8, 8}, {20, 6}, {6, 20}, {1, 12}, {9, 1}, {65, 130}, {1, 1}})
+    for (const auto& shape :
+         std::vector<std::vector<int64_t>>{{8, 8}, {20, 6}, {6, 20}, {1, 12}, {9, 1}, {65, 130}, {1, 1}})
       for (const int64_t steps : {1, 3, 5}) {
         const Tensor x = values(shape, 2), expected = plain_iterations(x, steps, options);
         Tensor exact = x.clone(), narrow = x.to(at::kBFloat16);

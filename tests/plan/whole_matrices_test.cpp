@@ -118,8 +118,9 @@ TEST(WholeMatrices, TheMemoryOfAnUpdateHasAPlaceForEach) {
           }
           for (int m = 0; m < buffer.members; ++m)
             if (m != buffer.index)
-              passing.emplace_back(work.from[static_cast<size_t>(m)],
-                                   work.from[static_cast<size_t>(m)] + size_of(type) * buffer.elements(m, buffer.index));
+              passing.emplace_back(
+                  work.from[static_cast<size_t>(m)],
+                  work.from[static_cast<size_t>(m)] + size_of(type) * buffer.elements(m, buffer.index));
           kept.insert(kept.end(), passing.begin(), passing.end());
           std::ranges::sort(kept);
           for (size_t i = 0; i + 1 < kept.size(); ++i) EXPECT_LE(kept[i].second, kept[i + 1].first);
@@ -170,7 +171,8 @@ TEST(WholeMatrices, AnUpdateDeclaresItsMessagesAndItsMemory) {
           }
           ASSERT_EQ(line.in.comm.size(), 2u);
           EXPECT_EQ(line.in.comm[0].kind, "all_to_all");
-          EXPECT_TRUE(line.in.comm[0].group.text().starts_with(on_host ? "host_matrices:dp_shard" : "matrices:dp_shard"));
+          EXPECT_TRUE(
+              line.in.comm[0].group.text().starts_with(on_host ? "host_matrices:dp_shard" : "matrices:dp_shard"));
           moved += line.in.comm[0].bytes - line.in.comm[1].bytes;
           EXPECT_EQ(line.in.target >= 0, !on_host && line.in.work > 0);
           EXPECT_EQ(line.in.host >= 0, on_host && line.in.work > 0);

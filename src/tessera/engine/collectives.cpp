@@ -186,7 +186,8 @@ Store::SumOver SlotGroups::sum_over(const plan::Instruction& in, Done& done) con
 
 Store::Whole SlotGroups::whole_of(const plan::Instruction& in, Tensor work, Done& done) const {
   if (matrices_.empty() || in.work == 0) return {};
-  const auto exchange = [this, &in, &done](int buffer, const std::vector<Tensor>& out, const std::vector<Tensor>& from) {
+  const auto exchange = [this, &in, &done](int buffer, const std::vector<Tensor>& out,
+                                           const std::vector<Tensor>& from) {
     const OfBuffer& of = of_[in.unit][static_cast<size_t>(buffer)];
     comm::Group* group = in.lane == plan::Lane::host ? of.host_matrices : of.matrices;
     group->all_to_all(out, from);

@@ -54,7 +54,7 @@ class SlotGroups {
   comm::Group& outer_;
   std::vector<std::vector<OfBuffer>> of_;                 // by unit and buffer
   std::vector<std::vector<plan::MatrixParts>> matrices_;  // likewise, where the optimiser updates matrices
-  std::vector<comm::Group*> of_slots_;     // each of gather and reduce once, in the order in which all ranks made them
+  std::vector<comm::Group*> of_slots_;  // each of gather and reduce once, in the order in which all ranks made them
 };
 
 struct Message {

@@ -60,7 +60,7 @@ struct Slice {
   std::vector<float*> sums = {};  ///< of each round so far, as take_sums() left them
   /// Of a tensor that is `whole`: the slice's part of the direction, in the plan's dtype of matrices (StateFormat::matrices).
   void* direction = nullptr;
-  Totals* totals = nullptr;       ///< where update() adds the slice's part; of an optimiser that has totals
+  Totals* totals = nullptr;  ///< where update() adds the slice's part; of an optimiser that has totals
 
   int64_t count() const { return end - begin; }
   /// The state of that kind, null when there is none.

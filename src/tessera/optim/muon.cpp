@@ -47,8 +47,9 @@ Places places(const Tensor& matrix, const Tensor& work) {
     constexpr int64_t kAlign = 256;
     const int64_t at = end;
     end += round_up(bytes, kAlign);
-    check_internal(end <= work.numel(), "optim.muon",
-                   "an iteration takes " + std::to_string(end) + " bytes and more, it has " + std::to_string(work.numel()));
+    check_internal(
+        end <= work.numel(), "optim.muon",
+        "an iteration takes " + std::to_string(end) + " bytes and more, it has " + std::to_string(work.numel()));
     return work.narrow(0, at, bytes);
   };
   const int64_t least = shape.least();

@@ -43,14 +43,14 @@ std::string_view no_matrices(const Plan& plan) {
   return of_matrices(plan) ? "" : "the optimizer updates no whole matrices";
 }
 
-constexpr Row<Plan> kMatrixDtype = {
-    "matrix_dtype",
-    [](Plan& plan, const TomlValue& value) {
-      read_enum(plan.states.matrices, value.text(), value.where());
-      if (size_of(plan.states.matrices) < 2 || plan.states.matrices == DType::f16)
-        value.fail("matrices are iterated in fp32 or bf16", "write \"bf16\"");
-    },
-    [](const Plan& plan) { return in_quotes(name(plan.states.matrices)); }, of_matrices, no_matrices};
+constexpr Row<Plan> kMatrixDtype = {"matrix_dtype",
+                                    [](Plan& plan, const TomlValue& value) {
+                                      read_enum(plan.states.matrices, value.text(), value.where());
+                                      if (plan.states.matrices != DType::f32 && plan.states.matrices != DType::bf16)
+                                        value.fail("matrices are iterated in fp32 or bf16", "write \"bf16\"");
+                                    },
+                                    [](const Plan& plan) { return in_quotes(name(plan.states.matrices)); }, of_matrices,
+                                    no_matrices};
 
 constexpr Row<Plan> kIterations = {
     "matrix_iterations", [](Plan& plan, const TomlValue& value) { plan.states.iterations = value.integer(1); },

@@ -248,7 +248,9 @@ std::string shared_view(const Instruction& in, const Comm& c) {
   const bool message = c.kind == "send" || c.kind == "recv";
   if (message) return "message " + in.name;
   const std::string act = std::string(name(in.op)) + (in.name.empty() ? "" : " " + in.name) + ", " + c.kind;
-  return c.kind == "broadcast" || c.kind == kAllToAll || carries_tokens(in.op) ? act : act + " of " + std::to_string(c.bytes) + " bytes";
+  return c.kind == "broadcast" || c.kind == kAllToAll || carries_tokens(in.op)
+             ? act
+             : act + " of " + std::to_string(c.bytes) + " bytes";
 }
 
 }  // namespace

@@ -58,7 +58,8 @@ double transform_flops(const ParamSpec& param, int64_t iterations) {
   const auto numel = static_cast<double>(shape.count * shape.rows * shape.columns),
              least = static_cast<double>(shape.least());
   // two products of the matrix with one of its smaller side, and the square of that one
-  return static_cast<double>(iterations) * (4 * numel * least + 2 * static_cast<double>(shape.count) * least * least * least);
+  return static_cast<double>(iterations) *
+         (4 * numel * least + 2 * static_cast<double>(shape.count) * least * least * least);
 }
 
 int64_t transform_bytes(const MatrixShape& shape, DType type) {
@@ -104,8 +105,8 @@ std::vector<MatrixParts> matrix_parts(const Plan& plan, const UnitSpec& unit, co
       for (const auto& range : state_layout(unit, layout, plan.held(layout, member), {}).ranges) {
         if (range.buffer != static_cast<int>(b) || !range.updated || !whole(range.param)) continue;
         const auto p = static_cast<size_t>(range.param);
-        MatrixParts::Piece piece = piece_of(unit.params[p], range.param, layout.params[p].numel, tp,
-                                            plan.mesh.coordinate(member, Axis::tp));
+        MatrixParts::Piece piece =
+            piece_of(unit.params[p], range.param, layout.params[p].numel, tp, plan.mesh.coordinate(member, Axis::tp));
         piece.begin = range.begin, piece.end = range.end;
         pieces.push_back(piece);
       }

@@ -54,12 +54,12 @@ std::vector<MatrixParts> matrix_parts(const Plan& plan, const UnitSpec& unit, co
 
 /// Where an update's memory has what, in bytes from its begin.
 struct MatrixWork {
-  std::vector<int64_t> own;     ///< of each piece of this rank, in their order
-  std::vector<int64_t> to;      ///< of the first piece for each member: these are one after the other
-  std::vector<int64_t> whole;   ///< by parameter of the unit, of this rank's matrices; -1: of another
-  std::vector<int64_t> from;    ///< what comes from each member, and goes back
-  int64_t transform = 0;        ///< what the transformation takes, over what came
-  int64_t bytes = 0;            ///< of all
+  std::vector<int64_t> own;    ///< of each piece of this rank, in their order
+  std::vector<int64_t> to;     ///< of the first piece for each member: these are one after the other
+  std::vector<int64_t> whole;  ///< by parameter of the unit, of this rank's matrices; -1: of another
+  std::vector<int64_t> from;   ///< what comes from each member, and goes back
+  int64_t transform = 0;       ///< what the transformation takes, over what came
+  int64_t bytes = 0;           ///< of all
 };
 MatrixWork matrix_work(const UnitSpec& unit, const MatrixParts& parts, DType type);
 /// Of the unit's update: the most of its buffers.

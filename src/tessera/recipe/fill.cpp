@@ -204,12 +204,10 @@ void resolve_optimiser(Recipe& r) {
     plan::Optimizer optimizer;
     std::string betas, eps;
   };
-  static const Numbers kNumbers[] = {{plan::Optimizer::adamw, "0.9,0.999", ""},
-                                     {plan::Optimizer::lion, "0.9,0.99", ""},
-                                     {plan::Optimizer::adafactor, "", "1e-30,1e-3"},
-                                     {plan::Optimizer::came, "0.9,0.999,0.9999", "1e-30,1e-16"},
-                                     {plan::Optimizer::prodigy, "0.9,0.999", ""},
-                                     {plan::Optimizer::muon, "0.9,0.95", ""}};
+  static const Numbers kNumbers[] = {
+      {plan::Optimizer::adamw, "0.9,0.999", ""},      {plan::Optimizer::lion, "0.9,0.99", ""},
+      {plan::Optimizer::adafactor, "", "1e-30,1e-3"}, {plan::Optimizer::came, "0.9,0.999,0.9999", "1e-30,1e-16"},
+      {plan::Optimizer::prodigy, "0.9,0.999", ""},    {plan::Optimizer::muon, "0.9,0.95", ""}};
   std::string name = r.values.at("train.optimizer");
   if (name.ends_with("8bit")) {
     name = name == "adam8bit" ? "adamw" : name.substr(0, name.size() - 4);

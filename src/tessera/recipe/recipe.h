@@ -110,15 +110,15 @@ struct Recipe {
     bool decoupled_decay = false;                            ///< Lion: the decay is divided by the first rate
     double factored_beta1 = 0;                               ///< Adafactor's first moment; 0: none
     bool warmup_init = false;                                ///< Adafactor's own rate rises by 1e-6 a step
-    double momentum = 0.95;          ///< Muon's
-    bool nesterov = true;            ///< Muon's
-    bool scale_original = false;     ///< Muon's steps have sqrt(max(1, rows / columns)), not 0.2 sqrt(max(rows, columns))
-    double muon_adam_lr = 0;         ///< Muon: the rate of what AdamW updates, with lr_scale; 0: lr
-    double ema = 0;                                          ///< decay of the average of the weights; 0: none
-    int64_t ema_after = 0;                                   ///< steps before it begins
-    double ema_power = 0;                                    ///< of its warm-up; 0: (1 + s) / (10 + s)
-    double ema_inv_gamma = 1, ema_min_decay = 0;             ///< of its warm-up
-    double loss_scale = 65536;                               ///< the first; where something is fp16
+    double momentum = 0.95;                                  ///< Muon's
+    bool nesterov = true;                                    ///< Muon's
+    bool scale_original = false;  ///< Muon's steps have sqrt(max(1, rows / columns)), not 0.2 sqrt(max(rows, columns))
+    double muon_adam_lr = 0;      ///< Muon: the rate of what AdamW updates, with lr_scale; 0: lr
+    double ema = 0;               ///< decay of the average of the weights; 0: none
+    int64_t ema_after = 0;        ///< steps before it begins
+    double ema_power = 0;         ///< of its warm-up; 0: (1 + s) / (10 + s)
+    double ema_inv_gamma = 1, ema_min_decay = 0;  ///< of its warm-up
+    double loss_scale = 65536;                    ///< the first; where something is fp16
     int64_t loss_scale_window = 2000;
   } train;
   struct Lora {

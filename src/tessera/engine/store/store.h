@@ -173,13 +173,12 @@ class Store {
   /// tensors]).
   using SumOver = std::function<void(int buffer, std::vector<float>& values)>;
   /// Sends out[i] to member i of the ranks that update parts of a buffer's matrices, and receives in[i] from it.
-  using Exchange =
-      std::function<void(int buffer, const std::vector<Tensor>& out, const std::vector<Tensor>& in)>;
+  using Exchange = std::function<void(int buffer, const std::vector<Tensor>& out, const std::vector<Tensor>& in)>;
   /// What an update of whole matrices needs ([Note: whole matrices]).
   struct Whole {
     const std::vector<plan::MatrixParts>* parts;  ///< by buffer of the unit; null: none
-    Tensor work;                                            ///< bytes, plan::work_bytes() of all buffers at least
-    Exchange exchange;                                      ///< null: no other rank has a part
+    Tensor work;                                  ///< bytes, plan::work_bytes() of all buffers at least
+    Exchange exchange;                            ///< null: no other rank has a part
   };
   /// One optimiser step of the unit's shard, on this thread or on all of `workers`, with the same bits. Null `sum`: no
   /// other rank has a part.

@@ -102,8 +102,9 @@ class WholeMatrices {
   std::vector<Tensor> messages(const std::vector<int64_t>& at, bool own) const {
     std::vector<Tensor> all;
     for (int m = 0; m < parts_.members; ++m)
-      all.push_back(values(at[static_cast<size_t>(m)],
-                           m == parts_.index ? 0 : own ? parts_.elements(parts_.index, m) : parts_.elements(m, parts_.index)));
+      all.push_back(values(at[static_cast<size_t>(m)], m == parts_.index ? 0
+                                                       : own             ? parts_.elements(parts_.index, m)
+                                                                         : parts_.elements(m, parts_.index)));
     return all;
   }
 
@@ -192,7 +193,8 @@ class SliceUpdates {
       std::vector<ops::HostBytes> seen;  // directions as the host has them, of slices that it updates for the device
       for (size_t i = 0; i < own.size(); ++i)
         own[i].direction = seen.emplace_back(matrices.own(i), own[i].count() * bytes_.direction,
-                                             matrices.on_device() && !own[i].on_device).data();
+                                             matrices.on_device() && !own[i].on_device)
+                               .data();
       std::vector<net::Slice> chunks;
       for (const net::Slice& slice : own)
         if (slice.on_device)
@@ -279,8 +281,7 @@ class SliceUpdates {
 
   template <class Each>
   void each_chunk(const net::Slice& slice, const Each& each) const {
-    for (int64_t from = 0; from < slice.count(); from += kUpdateChunk)
-      widened(chunk_of(slice, from, bytes_), each);
+    for (int64_t from = 0; from < slice.count(); from += kUpdateChunk) widened(chunk_of(slice, from, bytes_), each);
   }
 
   template <class Each>

@@ -96,8 +96,8 @@ void trainer_optimiser(Translator& t) {
   const std::string option = "optimizer.optimizer";
   if (t.has(option)) {
     static const std::map<std::string, std::pair<const char*, bool>> kNames = {
-        {"ADAMW", {"adamw", false}},    {"ADAMW_8BIT", {"adamw", true}}, {"LION", {"lion", false}},
-        {"LION_8BIT", {"lion", true}},  {"CAME", {"came", false}},       {"ADAFACTOR", {"adafactor", false}},
+        {"ADAMW", {"adamw", false}},     {"ADAMW_8BIT", {"adamw", true}}, {"LION", {"lion", false}},
+        {"LION_8BIT", {"lion", true}},   {"CAME", {"came", false}},       {"ADAFACTOR", {"adafactor", false}},
         {"PRODIGY", {"prodigy", false}}, {"MUON", {"muon", false}}};
     if (const auto found = kNames.find(t.value(option)); found == kNames.end()) {
       t.refuse(option, "ADAMW, LION, their 8-bit forms, ADAFACTOR, CAME, PRODIGY and MUON are there");

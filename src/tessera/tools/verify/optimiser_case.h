@@ -74,7 +74,7 @@ class OptimiserCase {
   comm::Comm* comm_;
   plan::ModelSpec spec_;
   plan::StatesOf states_;
-  std::vector<comm::Group*> sums_;  ///< by buffer; null: the tensors of one rank
+  std::vector<comm::Group*> sums_;           ///< by buffer; null: the tensors of one rank
   std::vector<plan::MatrixParts> matrices_;  ///< likewise, of optimisers that update whole matrices
   at::Tensor work_;                          ///< their memory
   std::unique_ptr<engine::Store> store_;

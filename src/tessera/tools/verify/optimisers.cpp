@@ -219,7 +219,8 @@ optim::MuonOptions muon(const RunSettings& run, bool one_rate, bool exact) {
               "ns_steps is " + std::to_string(options.format.iterations) + ", expected 1 to 1000");
   options.format.matrices = exact ? DType::f32 : DType::bf16;
   const std::string impl = one_rate ? "hunyuan" : run.value("impl", std::string("torch"));
-  check_input(one_rate || impl == "torch" || impl == "kj", "verify", "impl is " + impl + ", this build has torch and kj");
+  check_input(one_rate || impl == "torch" || impl == "kj", "verify",
+              "impl is " + impl + ", this build has torch and kj");
   const auto betas = [&](const char* key, std::array<double, 2> usual) { return run.value(key, usual); };
   if (one_rate) {
     options.damped = false, options.adds_eps = true;
@@ -250,9 +251,7 @@ class Missing final : public net::UnitUpdate {
 
   std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return muon_.states(param); }
   bool on_device() const override { return muon_.on_device(); }
-  void direct(const net::Slice& slice, const net::StepControl& control) const override {
-    muon_.direct(slice, control);
-  }
+  void direct(const net::Slice& slice, const net::StepControl& control) const override { muon_.direct(slice, control); }
   void transform(const plan::ParamSpec& param, const at::Tensor& matrix, const at::Tensor& work) const override {
     muon_.transform(param, matrix, work);
   }
@@ -271,8 +270,8 @@ class Missing final : public net::UnitUpdate {
   const CaseFile& file_;
 };
 
-void check_muon(const CaseContext& context, CaseFile& file, const std::string& name, const RunSettings& run,
-                bool exact, bool one_rate) {
+void check_muon(const CaseContext& context, CaseFile& file, const std::string& name, const RunSettings& run, bool exact,
+                bool one_rate) {
   const optim::MuonOptions options = muon(run, one_rate, exact);
   const double lr = run.value("lr", one_rate ? 5e-5 : run.value("impl", std::string("torch")) == "kj" ? 0.02 : 1e-3);
   const optim::Muon optimiser(options);
@@ -327,8 +326,7 @@ void check_iterations(CaseFile& file) {
     at::Tensor matrix = file.tensor("in.ns." + name).clone();
     check_input(matrix.dim() == 2 && matrix.numel() > 0, "verify", "in.ns." + name + " is no matrix");
     matrix = matrix.to(exact ? at::kFloat : at::kBFloat16);
-    const int64_t bytes =
-        plan::transform_bytes({1, matrix.size(0), matrix.size(1)}, exact ? DType::f32 : DType::bf16);
+    const int64_t bytes = plan::transform_bytes({1, matrix.size(0), matrix.size(1)}, exact ? DType::f32 : DType::bf16);
     optim::orthogonalise(matrix, at::empty({bytes}, at::kByte), count, {});
     file.compare(key, matrix.to(at::kFloat), [exact](double largest) { return exact ? 2e-4 * largest : 0.06; });
   }
@@ -369,9 +367,9 @@ CaseResults verify_muon(const CaseContext& context) {
   for (const auto& [key, prefix] : {std::pair("shapes", "in.param."), {"ns_shapes", "in.ns."}}) {
     if (!context.config.contains(key)) continue;
     for (const auto& [name, shape] : context.config.at(key).items())
-      check_input(file.has(prefix + name) &&
-                      file.tensor(prefix + name).sizes().vec() == shape.get<std::vector<int64_t>>(),
-                  "verify", std::string(key) + " of config.json and the case's " + prefix + name + " do not agree");
+      check_input(
+          file.has(prefix + name) && file.tensor(prefix + name).sizes().vec() == shape.get<std::vector<int64_t>>(),
+          "verify", std::string(key) + " of config.json and the case's " + prefix + name + " do not agree");
   }
   const bool one_rate = context.description.json.at("kind") != "muon";
   std::set<std::string> runs;
