@@ -389,11 +389,11 @@ TEST(ImportExamples, ConfigurationsOfOneTrainer) {
          {{"train.optimizer", "muon"},
           {"train.adjust_lr_fn", "original"},
           {"train.muon_hidden_layers", "ffn,self_attn.Q"},
-          {"train.muon_adam_lr", "3e-4"},
+          {"train.muon_adam_lr", "0.5"},
           {"train.nesterov", "false"},
           {"optimizer.ns_steps", "implied"}}},
         file(head + R"("training_method": "FINE_TUNE", "optimizer": {"optimizer": "MUON", "muon_hidden_layers":
-      "ffn,self_attn.Q", "muon_adam_lr": 3e-4, "nesterov": false, "ns_steps": null}})"));
+      "ffn,self_attn.Q", "muon_adam_lr": 0.5, "nesterov": false, "ns_steps": null}})"));
   check({"another model", {{"model_type", "refused"}, {"training_method", "refused"}}},
         file(R"({"model_type": "FLUX_DEV_1", "training_method": "EMBEDDING", "learning_rate": 1e-3})"));
   check(

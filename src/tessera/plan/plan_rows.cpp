@@ -47,7 +47,7 @@ std::string_view no_matrices(const Plan& plan) {
 constexpr Row<Plan> kMatrixDtype = {"matrix_dtype",
                                     [](Plan& plan, const TomlValue& value) {
                                       read_enum(plan.states.matrices, value.text(), value.where());
-                                      if (size_of(plan.states.matrices) < 2 || plan.states.matrices == DType::f16)
+                                      if (plan.states.matrices != DType::f32 && plan.states.matrices != DType::bf16)
                                         value.fail("matrices are iterated in fp32 or bf16", "write \"bf16\"");
                                     },
                                     [](const Plan& plan) { return in_quotes(name(plan.states.matrices)); }, of_matrices,

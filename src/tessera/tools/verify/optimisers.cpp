@@ -364,6 +364,13 @@ CaseResults verify_optimiser(const CaseContext& context) {
 
 CaseResults verify_muon(const CaseContext& context) {
   CaseFile file(context.name, context.case_files().front());
+  for (const auto& [key, prefix] : {std::pair("shapes", "in.param."), {"ns_shapes", "in.ns."}}) {
+    if (!context.config.contains(key)) continue;
+    for (const auto& [name, shape] : context.config.at(key).items())
+      check_input(
+          file.has(prefix + name) && file.tensor(prefix + name).sizes().vec() == shape.get<std::vector<int64_t>>(),
+          "verify", std::string(key) + " of config.json and the case's " + prefix + name + " do not agree");
+  }
   const bool one_rate = context.description.json.at("kind") != "muon";
   std::set<std::string> runs;
   for (const std::string& run : optimiser_runs(file)) runs.insert(run.substr(0, run.rfind('.')));
