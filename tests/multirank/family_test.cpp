@@ -17,14 +17,17 @@ namespace fs = std::filesystem;
 
 /// Those of families.h but the standard one, which has tests of its own.
 const std::vector<std::string> kFamilies = {"toy",       "sana",      "sana-video", "opensora", "hunyuan",
-                                            "stdit:1.2", "stdit:1.3", "wan:vace",   "wan:fun",  "wan:animate"};
+                                            "stdit:1.2", "stdit:1.3", "wan:vace",   "wan:fun"};
 
 TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
   const std::vector<std::string> axes = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
   const std::vector<std::string> table = {"cp=3",      "sp=3",           "tp=3",      "cp=4", "cp=2,sp=2",
                                           "sp=2,tp=2", "cp=2,sp=2,tp=2", "cp=3,tp=2", "cp=5"};
   std::vector<Job> jobs;
-  for (const std::string& family : kFamilies) {
+  // Plans of Animate are low by the column of its batch that says which tokens follow a pose: a few hundred bytes.
+  std::vector<std::string> families = kFamilies;
+  families.emplace_back("wan:animate");
+  for (const std::string& family : families) {
     MatrixPart two("gradients of " + family, static_cast<int>(axes.size()), 2);
     for (const int i : two) jobs.push_back({axes[static_cast<size_t>(i)], 0, 3, family});
     MatrixPart part("gradients of a family", 2 * static_cast<int>(table.size()));
