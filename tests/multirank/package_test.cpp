@@ -222,6 +222,31 @@ TEST_F(Package, AProgramOfOnesOwnTrainsThroughTheLibrary) {
     return at == output.npos ? 0.0 : std::stod(output.substr(at + 15));
   };
   EXPECT_NEAR(last(two.output), last(r.output), 2e-3 * last(r.output));
+
+  // another one by our launcher, with ZeRO-3: stopped on four ranks, it goes on on two as if it had never stopped
+  const std::string spiral = "moved/share/doc/tessera/examples/spiral";
+  r = run_bare(folder_,
+               "cmake -S " + spiral + " -B spiral -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH='" +
+                   (folder_ / "moved").string() + "' -DTESSERA_TORCH='" TESSERA_TORCH_DIR "' && cmake --build spiral",
+               "", 300);
+  ASSERT_EQ(r.code, 0) << r.output;
+  const auto launched = [&](const std::string& ranks, const std::string& words) {
+    return run_bare(folder_, "moved/bin/tessera launch -n " + ranks + " spiral/spiral " + words, "OMP_NUM_THREADS=1");
+  };
+  const auto loss_of = [](const Result& run, const std::string& step) {
+    const size_t at = run.output.find("step " + step + "  loss ");
+    return at == run.output.npos ? 0.0 : std::stod(run.output.substr(at + 12 + step.size()));
+  };
+  const Result straight = launched("1", "straight 80");
+  expect(straight, 0, {"step 20  loss ", "step 80  loss "});
+  EXPECT_LT(loss_of(straight, "80"), 0.8 * loss_of(straight, "20"));
+  expect(launched("4", "stopped 40"), 0, {"step 40  loss "});
+  const Result resumed = launched("2", "stopped 80");
+  expect(resumed, 0, {"resumed from step 40 of dp_shard=4", "step 80  loss "});
+  EXPECT_EQ(resumed.output.find("step 40 "), std::string::npos) << resumed.output;
+  EXPECT_NEAR(loss_of(resumed, "80"), loss_of(straight, "80"), 1e-3 * loss_of(straight, "80"));
+  expect(launched("2", "one"), 3, {"expected FOLDER STEPS"});
+  expect(run_bare(folder_, "moved/bin/tessera launch -n 2 ./nowhere"), 2, {"no program that may be executed"});
 }
 
 }  // namespace

@@ -299,6 +299,23 @@ class Schedulers(unittest.TestCase):
         self.together([([PROGRAM, "launch", "train", self.recipe], variables(i)) for i in range(2)])
         self.assertEqual(self.rows(), [(1, 2), (2, 2)], "steps of two ranks")
 
+    def test_a_program_of_ones_own_is_started_for_each_rank(self):
+        program = self.folder / "mine"
+        program.write_text('#!/bin/sh\n[ "$1" = --help ] && echo its own help && exit 0\n'
+                           'echo "rank $RANK of $WORLD_SIZE, on $MASTER_ADDR: $*"\nexit $((RANK == 1 ? $1 : 0))\n')
+        program.chmod(0o755)
+        launch = lambda *words: subprocess.run([PROGRAM, "launch", "-n", "2", *words], cwd=self.folder, env=self.environment,
+                                               capture_output=True, text=True)
+        done = launch("./mine", "0", "--table.key", "a b")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()),
+                         [f"rank {rank} of 2, on 127.0.0.1: 0 --table.key a b" for rank in range(2)])
+        self.assertIn("its own help", launch("./mine", "--help").stdout)
+        self.assertEqual(launch("./mine", "7").returncode, 7)
+        for words in ("./none",), (".",), (str(self.recipe),):
+            self.assertEqual(launch(*words).returncode, 2)
+        self.assertIn("A program of your own is ./mine", launch("mine").stderr)
+
     def test_images_start_the_program_itself_and_name_no_registry(self):
         docker = (EXAMPLES / "container/Dockerfile").read_text()
         instructions = re.findall(r"^([A-Z]+) (.*)$", docker, re.M)

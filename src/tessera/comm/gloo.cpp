@@ -238,7 +238,9 @@ class GlooTransport final : public HostTransport {
   Watchdog& watchdog_;
 };
 
-/// Groups of all ranks, where these are on several machines: what each has to say goes to the first rank of its machine, from
+constexpr int kRingMembers = 16;  // of SharedRings
+
+/// Groups of all ranks, where these are on several machines or more than can share memory: what each has to say goes to the first rank of its machine, from
 /// there to the first of each other machine, and back. A rank has no connection to ranks of other machines, and a first one
 /// as many as there are machines; where every rank sent to every other, 10,000 ranks would have 50 million connections. It
 /// is for the few numbers that ranks exchange between the steps: everything but a gather and a broadcast takes the other way.
@@ -554,9 +556,10 @@ Group& Comm::group_of(std::string_view purpose, const std::string& axis, const s
             return std::make_unique<SharedTransport>(std::move(rings), *backend->watchdog);
         return std::make_unique<GlooTransport>(store, index, size, backend->timeout, place, *backend->watchdog);
       };
-      const int each = place_.local_world;
+      int each = place_.local_world;  // as many as can share memory
+      for (const int all = each; each > kRingMembers || all % each != 0;) --each;
       const bool relayed = backend_->even && size == place_.world && each > 1 && size > each &&
-                           (purpose == "control" || purpose == "pace");
+                           (purpose == "control" || purpose == "pace" || purpose == "failures");
       const auto part = [&](const std::string& name) -> c10::intrusive_ptr<c10d::Store> {
         return c10::make_intrusive<c10d::PrefixStore>(name, store);
       };
