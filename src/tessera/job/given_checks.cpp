@@ -72,7 +72,8 @@ void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const
   const bool beside = diffusion::reads_beside(takes);
   if (recipe.data.references != recipe::Recipe().data.references && takes.references == 0)
     refuse("data.references", recipe, "the model takes no pictures of references", "leave it out");
-  if (takes.clip_dim > 0 && takes.image_with_first && recipe.data.latents && recipe.diffusion.image_share > 0)
+  if (takes.clip_dim > 0 && takes.image_with_first && recipe.data.latents && recipe.diffusion.conditions.empty() &&
+      recipe.diffusion.image_share > 0)
     refuse("diffusion.image_share", recipe,
            "what the model sees of a first frame is made from its pixels, and data.latents = \"" +
                recipe.values.at("data.latents") + "\" has latents",
