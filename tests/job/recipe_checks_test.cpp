@@ -369,16 +369,17 @@ TEST(GlyphEncoder, IsThatOfTheModelsWidthAndReadsRows) {
 TEST(ImageEncoder, IsOpenedOnlyWhereASampleBeginsWithAPicture) {
   const net::Conditions takes{
       .image_extra = "image", .clip_dim = 20, .clip_rows = 4, .image_with_first = true, .clean_first = true};
-  const auto opens = [&](const recipe::Overrides& overrides) {
+  const auto opens = [&](recipe::Overrides overrides, const char* share = "0") {
+    overrides.push_back({"diffusion.image_share", share});
     return open_image_encoder(recipe::load_recipe(kDemo, overrides), takes) != nullptr;
   };
   EXPECT_FALSE(opens({}));
-  EXPECT_TRUE(opens({{"diffusion.image_share", "0.3"}}));
+  EXPECT_TRUE(opens({}, "0.3"));
   EXPECT_TRUE(opens({{"sample.image", "first.png"}}));
   EXPECT_TRUE(opens({{"sample.condition", "i2v_head"}}));
   EXPECT_FALSE(opens({{"sample.condition", "i2v_tail"}}));
   EXPECT_TRUE(opens({{"diffusion.conditions", "t2v=1,i2v_loop=2"}}));
-  EXPECT_FALSE(opens({{"diffusion.conditions", "t2v=1,v2v_head=2,i2v_head=0"}}));
+  EXPECT_FALSE(opens({{"diffusion.conditions", "t2v=1,v2v_head=2,i2v_head=0"}}, "0.5")) << "the kinds say it";
 }
 
 TEST(WithoutEffect, TellsOfRandomTextEmbeddingsUnderTrainedWeights) {

@@ -94,7 +94,8 @@ void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const
   if (takes.always_reference && recipe.data.references != takes.references)
     refuse("data.references", recipe, "every sample of the model begins with one reference", "leave it out");
   check_drawn(recipe, takes);
-  if (takes.clip_dim > 0 && takes.image_with_first && recipe.data.latents && recipe.diffusion.image_share > 0)
+  if (takes.clip_dim > 0 && takes.image_with_first && recipe.data.latents && recipe.diffusion.conditions.empty() &&
+      recipe.diffusion.image_share > 0)
     refuse("diffusion.image_share", recipe,
            "what the model sees of a first frame is made from its pixels, and data.latents = \"" +
                recipe.values.at("data.latents") + "\" has latents",
