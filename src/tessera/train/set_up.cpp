@@ -18,6 +18,7 @@
 #include "tessera/device/backend.h"
 #include "tessera/device/driver_watch.h"
 #include "tessera/engine/measure.h"
+#include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/base_report.h"
 #include "tessera/job/codec.h"
@@ -420,8 +421,7 @@ void compile_attention(const Run& run, const planning::PartPlan& part) {
                                           run.job.codec->latent_shape(size.frames, size.height, size.width));
     blank.context = blank.context.to(at::kMeta);
     for (const int64_t count : counts)
-      use.add(engine::measure(run.job.model->units(),
-                              run.job.model->pack(std::vector<net::Sample>(static_cast<size_t>(count), blank)),
+      use.add(engine::measure(run.job.model->units(), engine::batch_of_alike(*run.job.model, blank, count),
                               run.job.name,
                               {.train = false,
                                .mesh = run.ranks.mesh,
