@@ -164,7 +164,9 @@ std::vector<planning::PartPlan> search_plans(Run& run, const std::vector<int>& p
       parts_of(run), run.job, run.ranks.mesh, prompts, /*prepared=*/true, [&](planning::PlanPhase next) {
         phase(run, next == planning::PlanPhase::measuring ? StartPhase::measure : StartPhase::plan);
       });
-  log::info(planning::plans_text(plans));
+  const bool fit = std::ranges::all_of(plans, [](const planning::PartPlan& p) { return p.planned.choice.fits; });
+  log::info(!fit ? planning::plans_text(plans)
+                 : planning::plans_words(plans) + (run.folder->out / "plan.txt").string() + " has the rest");
   for (const std::string& line : run.experts->describe()) log::info(line);
   planning::require_fit(plans);
   std::vector<fs::path> stays = run.folder->resume().beyond;
