@@ -9,6 +9,7 @@
 #include "tessera/job/assumed.h"
 #include "tessera/job/device.h"
 #include "tessera/planning/mesh_checks.h"
+#include "tessera/planning/run_plan.h"
 #include "tessera/prepare/stage_data.h"
 #include "tessera/recipe/load_recipe.h"
 #include "tessera/sample/sampling.h"
@@ -67,12 +68,14 @@ Command prepare_command() {
     job::check_devices(comm);
     const job::Job job = job::make_job(recipe);
     job::check_weights(recipe, job);
+    const auto room = [&] { planning::require_prepare(recipe::run_parts(recipe), job, mesh); };
     const std::vector<prepare::StageData> stages = prepare::prepare_parts(recipe, job, mesh, comm, place.rank,
                                                                           {.rebuild = arguments.has("--rebuild"),
                                                                            .verify = true,
                                                                            .prompts = false,
                                                                            .null_caption = false,
                                                                            .trust = arguments.has("--trust"),
+                                                                           .before_encoding = room,
                                                                            .tolerant = true});
     const prepare::PreparedData* before = nullptr;
     for (const prepare::StageData& stage : stages) {

@@ -23,6 +23,7 @@
 #include "tessera/planning/encoder_bytes.h"
 #include "tessera/planning/make_plan.h"
 #include "tessera/planning/plan_request.h"
+#include "tessera/planning/run_plan.h"
 #include "tessera/prepare/prepare.h"
 #include "tessera/recipe/load_recipe.h"
 
@@ -145,6 +146,57 @@ TEST(PrepareInTheBudget, IsRefusedWithTheBudgetThatFits) {
   request.planner.budget = 64 * kMiB;
   request.encoders.texts = false;
   EXPECT_TRUE(held().choice.fits) << "texts that another program encoded take none";
+}
+
+/// `prepare` asks the same before it encodes anything.
+TEST_F(EncoderMemory, PrepareIsRefusedWherePlanIsAndNotWhereNothingIsLeftToEncode) {
+  const auto parts = [&](const std::string& budget) { return recipe::run_parts(recipe({{"plan.budget", budget}})); };
+  const job::Job job = job::make_job(recipe());
+  EXPECT_NO_THROW(require_prepare(parts("1GiB"), job, Mesh{}));
+  try {
+    require_prepare(parts("300KiB"), job, Mesh{});
+    FAIL() << "it takes more";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), Exit::no_fit);
+    EXPECT_NE(std::string(error.what()).find("It fits with plan.budget = "), std::string::npos) << error.what();
+  }
+  comm::Comm comm(comm::rendezvous_from_env(), Mesh{}, 60);
+  int asked = 0;
+  const auto prepared = [&] {
+    prepare::prepare(recipe(), job, Mesh{}, comm, 0, {.prompts = false, .before_encoding = [&] { ++asked; }});
+  };
+  prepared();
+  EXPECT_EQ(asked, 1);
+  prepared();
+  EXPECT_EQ(asked, 1) << "the cache has all";
+  // A run whose data is prepared has what it needs.
+  const std::vector<PartPlan> before = plan_parts(parts("300KiB"), job, Mesh{}, {0}),
+                              after = plan_parts(parts("300KiB"), job, Mesh{}, {0}, /*prepared=*/true);
+  EXPECT_NE(before[0].planned.choice.advice.find("prepare, which encodes"), std::string::npos)
+      << before[0].planned.choice.advice;
+  EXPECT_EQ(after[0].planned.choice.advice.find("prepare, which encodes"), std::string::npos);
+}
+
+/// A run on a GPU has a budget whether or not the recipe sets it; a plan for the GPU counts as that run does.
+TEST(DefaultBudget, MovesUnitsOfEncodersAsTheSameBudgetDoesThatIsSet) {
+  const auto planned = [](const recipe::Overrides& more) {
+    recipe::Overrides all = {{"model.preset", "wan2.1-t2v-1.3b"},
+                             {"data.vae", "haar"},
+                             {"data.text_encoder", "umt5-xxl"},
+                             {"data.frames", "16"},
+                             {"data.size", "256,256"},
+                             {"plan.compute_dtype", "fp32"},
+                             {"plan.profile", "rtx4090"}};
+    all.insert(all.end(), more.begin(), more.end());
+    const recipe::Recipe recipe = recipe::load_recipe("", all);
+    const job::Job job = job::make_job(recipe);
+    return plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/0);
+  };
+  const PlanRequest unset = planned({});
+  EXPECT_GT(unset.encoders.text.host, 0);
+  const PlanRequest set = planned({{"plan.budget", std::to_string(unset.planner.budget)}});
+  EXPECT_EQ(unset.encoders.text.held, set.encoders.text.held);
+  EXPECT_EQ(unset.encoders.text.host, set.encoders.text.host);
 }
 
 /// A plan before the download counts the weights as the release has them.

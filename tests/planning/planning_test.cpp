@@ -349,6 +349,30 @@ TEST_F(Planning, APrefetchOrThreadsThatNothingUsesAreSaidToChangeNothing) {
   EXPECT_EQ(none.find("has no effect"), std::string::npos) << none;
 }
 
+/// What people decide by: the run's time, samples a second, a prompt's, and how near predictions are.
+TEST_F(Planning, TheRunItsSamplesAndTheWordsOfAStartFollowFromTheStep) {
+  PlanRequest r = request("dp_shard=2");
+  const auto run_of = [](const Planned& planned) { return nlohmann::json::parse(plan_json(planned))["run"]; };
+  const Planned bare = make_plan(r);
+  const double step = bare.prediction.step.total;
+  EXPECT_DOUBLE_EQ(run_of(bare)["seconds"], 10 * step);
+  EXPECT_DOUBLE_EQ(run_of(bare)["samples_per_second"], 4 / step);
+  EXPECT_EQ(run_of(bare)["prompt_seconds"], 0);
+  r.run.sample_every = 4, r.run.sample_prompts = 3, r.run.sample_steps = 7;
+  const Planned sampled = make_plan(r);
+  const auto json = run_of(sampled);
+  EXPECT_GT(json["prompt_seconds"], 0.0);
+  EXPECT_DOUBLE_EQ(json["prompts_seconds"], 3 * 3 * json["prompt_seconds"].get<double>()) << "after 4, 8 and 10 steps";
+  EXPECT_DOUBLE_EQ(json["seconds"], 10 * step + json["prompts_seconds"].get<double>());
+  const std::string words = plan_words(sampled), text = plan_text(sampled);
+  EXPECT_EQ(std::ranges::count(words, '\n'), 1) << words;
+  for (const char* part : {"small on mesh dp_shard=2", "a step takes about", "samples/s", "nine of ten predictions",
+                           "(in FSDP's words: ", "The plan: keep "})
+    EXPECT_NE(words.find(part), std::string::npos) << part << ": " << words;
+  for (const char* row : {"\n  samples/s ", "\n  a prompt ", "\n  the run ", "\n  in FSDP's words "})
+    EXPECT_NE(text.find(row), std::string::npos) << row << text;
+}
+
 TEST_F(Planning, TheTableHasNoLineTwiceAndTheJsonItsBudgetsAndBusyTimes) {
   PlanRequest r = request("dp_shard=1");
   r.planner.budget = tight(r), r.planner.host_budget = 1 << 20;

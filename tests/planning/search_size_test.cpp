@@ -37,5 +37,33 @@ TEST(SearchSize, OfShippedRecipesIsBoundedAndOfRefusalsToo) {
   }
 }
 
+Planned planned(const std::string& name, const recipe::Overrides& overrides) {
+  const recipe::Recipe recipe = shipped(name, overrides);
+  const job::Job job = job::make_job(recipe);
+  return make_plan(
+      plan_request(recipe, job, job::shapes_of(recipe, *job.model, *job.codec), recipe.mesh, /*prompts=*/0));
+}
+
+/// Sizes of micro-batches that do not fit, or are slower with all the memory there could be, are not searched.
+TEST(SearchSize, OfManySizesOfMicroBatchesIsThatOfTheOnesThatMayBeBest) {
+  const Planned one =
+      planned("wan2.1-t2v-1.3b_full_anywhere", {{"plan.profile", "1xrtx4090"}, {"train.micro_batch", "1"}});
+  const Planned any = planned("wan2.1-t2v-1.3b_full_anywhere", {{"plan.profile", "1xrtx4090"}});
+  std::printf("%d plans of one size, %d of seven\n", one.choice.evaluated, any.choice.evaluated);
+  EXPECT_TRUE(any.choice.fits);
+  EXPECT_LE(any.choice.seconds, one.choice.seconds * 1.001);
+  EXPECT_LE(any.choice.evaluated, 4 * one.choice.evaluated);
+  EXPECT_NE(any.choice.why.find("micro-batches of 64, 32, 16, 8, 4, 2, 1 samples"), std::string::npos)
+      << any.choice.why;
+}
+
+/// Ranks with a token or two each are no mesh that advice names: measuring one takes as long as there are ranks.
+TEST(SearchSize, OfARefusalOnAThousandRanksIsThatOfOne) {
+  const Planned refused = planned("wan2.2-s2v_demo_cpu", {{"mesh", "dp_shard=1024"}, {"plan.budget", "21MiB"}});
+  EXPECT_FALSE(refused.choice.fits);
+  EXPECT_EQ(refused.choice.advice.find("cp=64"), std::string::npos) << refused.choice.advice;
+  EXPECT_LE(refused.choice.evaluated, kMostOfRefusal);
+}
+
 }  // namespace
 }  // namespace tessera::planning

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "tessera/engine/measure.h"
+#include "tessera/engine/parallel/slice.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/models/registry.h"
 
@@ -125,6 +127,72 @@ TEST(Exchanges, OfUlyssesTravelBesideProductsThatTheUnitRunsMeanwhile) {
   EXPECT_EQ(beside(block->cost.backward_traffic),
             (Rows{{0, 24}, {0, 24}, {text, text}, {24 + text, 24 + text}, {48 + text, 48 + text}}))
       << "delta and the output's gradient, then those of v, k and q";
+}
+
+using Sizes = std::vector<int64_t>;
+
+/// All that measuring reads of a batch: sizes of tensors, and what the host keeps of rows.
+std::vector<Sizes> read_of(const net::Batch& batch) {
+  std::vector<Sizes> all;
+  const auto tensor = [&](const at::Tensor& t) {
+    all.push_back(t.defined() ? t.sizes().vec() : Sizes{-1});
+    if (t.defined()) all.push_back({static_cast<int64_t>(t.scalar_type()), static_cast<int64_t>(t.nbytes())});
+  };
+  const auto rows = [&](const auto& list) {
+    for (const auto& entry : list) all.emplace_back(entry.begin(), entry.end());
+  };
+  const auto space = [&](const net::Space& s) {
+    all.push_back(s.offsets), rows(s.shapes), rows(s.ranges);
+    for (const ops::RowRun& run : s.rows.runs) all.push_back({run.row, run.begin, run.end});
+    tensor(s.rows.of_token), tensor(s.cos), tensor(s.sin);
+    all.push_back({s.begin, s.end});
+  };
+  for (const at::Tensor& t : batch.inputs) tensor(t);
+  rows(batch.shapes), rows(batch.predicted);
+  all.emplace_back(batch.token_inputs.begin(), batch.token_inputs.end());
+  space(batch.tokens);
+  for (const net::Space& s : batch.tokens.spaces) space(s);
+  for (const net::Segments& s : batch.tokens.segments) {
+    all.push_back({s.q, s.k}), rows(s.ranges), tensor(s.order);
+  }
+  return all;
+}
+
+/// Hundreds of clips are measured without packing them.
+TEST(BatchOfAlike, IsThatOfThePackedSamplesAndHoldsNoneOfThem) {
+  for (const auto& [preset, frames] : {std::pair("wan-tiny", 3), {"wan-s2v-demo", 3}, {"sana-tiny", 1}}) {
+    const auto model = models::make_denoiser({.preset = preset});
+    const net::Sample blank = model->blank({model->in_channels(), frames, 8, 12});
+    for (const int64_t count : {1, 2, 3, 7}) {
+      const net::Batch batch = batch_of_alike(*model, blank, count);
+      EXPECT_EQ(read_of(batch), read_of(model->pack(std::vector<net::Sample>(static_cast<size_t>(count), blank))))
+          << preset << ", " << count;
+      EXPECT_EQ(batch.inputs[0].is_meta(), count > 2) << preset << ", " << count;
+    }
+  }
+}
+
+/// So a mesh measures the same of it, too.
+TEST(BatchOfAlike, IsMeasuredAsThePackedSamplesAre) {
+  for (const char* preset : {"wan-tiny", "wan-s2v-demo"}) {
+    const auto model = models::make_denoiser({.preset = preset});
+    const net::Sample blank = model->blank({model->in_channels(), 3, 8, 12});
+    for (const char* mesh : {"", "cp=2", "sp=2"}) {
+      const MeasureOptions options = {.mesh = Mesh::parse(mesh)};
+      const auto of = [&](const net::Batch& batch) { return measure(model->units(), batch, preset, options); };
+      const plan::ModelSpec packed = of(model->pack(std::vector<net::Sample>(5, blank))),
+                            alike = of(batch_of_alike(*model, blank, 5));
+      EXPECT_EQ(alike.inputs, packed.inputs) << preset << " " << mesh;
+      EXPECT_EQ(alike.tables, packed.tables) << preset << " " << mesh;
+      EXPECT_EQ(alike.targets, packed.targets) << preset << " " << mesh;
+      for (size_t u = 0; u < packed.units.size(); ++u) {
+        const plan::Footprint &a = alike.units[u].cost, &b = packed.units[u].cost;
+        EXPECT_EQ(std::tie(a.out, a.saved, a.forward_peak, a.backward_peak, a.recompute_peak, a.forward_flops),
+                  std::tie(b.out, b.saved, b.forward_peak, b.backward_peak, b.recompute_peak, b.forward_flops))
+            << preset << " " << mesh << " " << packed.units[u].name;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -27,6 +27,11 @@ double mean_seconds(const Planned& planned, const plan::ExpertSwap& change) {
 
 }  // namespace
 
+double mean_step_seconds(const Planned& planned) {
+  if (planned.plan().experts <= 1 || planned.routing.gated) return planned.mean_step();
+  return mean_seconds(planned, moved(planned));
+}
+
 std::vector<SecondsRow> expert_rows(const Planned& planned) {
   if (planned.plan().experts <= 1) return {};
   if (planned.routing.gated) {

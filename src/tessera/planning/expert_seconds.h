@@ -17,6 +17,9 @@ struct SecondsRow {
 /// Rows of `plan`'s table of a step; none with one denoiser.
 std::vector<SecondsRow> expert_rows(const Planned& planned);
 
+/// Seconds of a step on average, expert swaps included.
+double mean_step_seconds(const Planned& planned);
+
 /// "experts" of `plan --json`; null with one denoiser. `mean_step_seconds` is the mean time of a step over the run,
 /// expert swaps included.
 nlohmann::ordered_json expert_json(const Planned& planned);

@@ -17,6 +17,7 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/optimizers.h"
 #include "tessera/plan/search/layouts.h"
+#include "tessera/plan/token_shares.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/rank_share.h"
 
@@ -264,9 +265,13 @@ std::optional<Change> another_mesh(const PlanRequest& request, Jobs& jobs) {
   if (request.by_hand || request.mesh.world() == 1 || request.most_rounds > 0) return std::nullopt;
   plan::LayoutBounds bounds = layout_bounds(*request.model, request.latent);
   bounds.world = request.mesh.world(), bounds.node = request.machine.profile.devices;
-  constexpr size_t kMost = 6;  // meshes that are tried, those first whose ranks share a sample least
+  constexpr size_t kMost = 6;         // meshes that are tried, those first whose ranks share a sample least
+  constexpr int64_t kFewTokens = 16;  // of a rank: with fewer, ranks do little but exchange them
   std::vector<Mesh> meshes = plan::sample_sharings(bounds, request.planner.global_batch);
-  std::erase(meshes, request.mesh);
+  std::erase_if(meshes, [&](const Mesh& mesh) {
+    const int sharers = plan::sequence_size(mesh);
+    return mesh == request.mesh || (sharers > 1 && bounds.tokens < kFewTokens * sharers);
+  });
   if (meshes.size() > kMost) meshes.resize(kMost);
   for (const Mesh& mesh : meshes)
     if (const std::optional<PlanRequest> tried = on_mesh(request, mesh))

@@ -202,6 +202,13 @@ int held_out_passes(const recipe::Recipe::Eval& eval, int branches, const Mesh& 
 
 }  // namespace
 
+namespace {
+recipe::Recipe with_budget(recipe::Recipe recipe, int64_t budget) {
+  recipe.plan.budget = budget;
+  return recipe;
+}
+}  // namespace
+
 PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
                          int prompts) {
   PlanRequest request;
@@ -226,8 +233,12 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.deterministic = recipe.run.deterministic;
   const ops::TargetScope scope(measured_target(request.machine.profile));
   request.resident = job.resident + prompt_bytes(job, prompts);
-  const EncoderBytes encoders = encoder_bytes(recipe, job, mesh);
   const UnitGroups sent_by = unit_groups(recipe, job);
+  // A run on a GPU has its budget before anything is encoded (job::reserve_device), set or not.
+  const bool unset = recipe.plan.budget <= 0 && request.machine.profile.devices > 0;
+  const EncoderBytes encoders =
+      unset ? encoder_bytes(with_budget(recipe, rank_budget(request.machine.profile, mesh, sent_by)), job, mesh)
+            : encoder_bytes(recipe, job, mesh);
   request.share_on = [recipe, &job, shapes, encoders, sent_by, profile = request.machine.profile](const Mesh& other) {
     static std::mutex measuring;  // meshes that advice tries side by side share the encoders
     const std::lock_guard lock(measuring);
@@ -256,9 +267,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   if (!recipe.data.beside())
     request.prepare_peak = [recipe, &job, mesh, profile = request.machine.profile](int64_t budget) {
       const ops::TargetScope scope(measured_target(profile));
-      recipe::Recipe other = recipe;
-      other.plan.budget = budget;
-      return encoder_bytes(other, job, mesh).prepare();
+      return encoder_bytes(with_budget(recipe, budget), job, mesh).prepare();
     };
   request.host_sample = host_sample_bytes(recipe, job, shapes);
   if (!recipe.data.online()) {

@@ -1,6 +1,7 @@
 #include "tessera/planning/plan_view.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -293,6 +294,33 @@ std::string encoding_text(const Planned& planned) {
   return text;
 }
 
+std::string per_second(double rate) {
+  char text[24];
+  std::snprintf(text, sizeof text, rate < 1 ? "%.2g" : rate < 100 ? "%.1f" : "%.0f", rate);
+  return text;
+}
+
+double samples_per_second(const Planned& planned, const RunSeconds& run) {
+  return run.step > 0 ? static_cast<double>(planned.plan().global_batch) / run.step : 0;
+}
+
+std::string within_text(const RunSeconds& run) {
+  return "nine of ten predictions are within " + std::to_string(std::lround(100 * run.within)) + " %";
+}
+
+void run_rows(Table& table, const Planned& planned) {
+  const RunSeconds run = run_seconds(planned);
+  table.row("samples/s", per_second(samples_per_second(planned, run)), "of all ranks; " + within_text(run));
+  if (run.sample > 0)
+    table.row("a prompt", format_seconds(run.sample),
+              "denoised in " + std::to_string(planned.run.sample_steps) + " passes every " +
+                  std::to_string(planned.run.sample_every) + " steps; its decoding comes beside");
+  table.row("the run", format_seconds(run.total()),
+            "of " + std::to_string(run.steps) + (run.steps == 1 ? " step" : " steps") +
+                (run.samples > 0 ? " with " + format_seconds(run.samples) + " of samples" : "") +
+                "; preparing, checkpoints and held-out loss come beside");
+}
+
 void time_rows(Table& table, const Planned& planned) {
   const plan::StepSeconds& step = planned.prediction.step;
   table.title("a step, predicted with profile " + planned.machine.profile.name + ", computing in " +
@@ -309,9 +337,54 @@ void time_rows(Table& table, const Planned& planned) {
   part("optimiser", step.optimizer, "norm and updates");
   if (planned.encoding.total() > 0) part("encoders", step.encoders, encoding_text(planned));
   for (const SecondsRow& row : expert_rows(planned)) table.row(row.label, row.value, row.note);
+  run_rows(table, planned);
+}
+
+/// The plan's words in those of PyTorch's FSDP, of the ones that this plan has; empty: none.
+std::string fsdp_words(const plan::Plan& plan) {
+  const auto any = [&](auto wanted) { return std::ranges::any_of(plan.units, wanted); };
+  std::string text;
+  const auto word = [&](bool used, const char* ours, const char* theirs) {
+    if (used) text += (text.empty() ? "" : ", ") + std::string(ours) + " = " + theirs;
+  };
+  word(any([](const plan::UnitPlan& u) { return u.recomputes(); }), "recompute", "activation checkpointing");
+  word(any([](const plan::UnitPlan& u) { return u.offloads(); }), "offload", "activations saved on the CPU");
+  word(
+      any([](const plan::UnitPlan& u) { return u.parameters != plan::Tier::device || u.states != plan::Tier::device; }),
+      "on host", "CPUOffloadPolicy");
+  if (plan.mesh.shard_size() <= 1) return text;
+  const auto strategy = [&](plan::Strategy of) {
+    return any([of](const plan::UnitPlan& u) { return u.strategy == of; });
+  };
+  word(strategy(plan::Strategy::full_shard), "full_shard (unless a line says otherwise)", "reshard_after_forward=True");
+  word(strategy(plan::Strategy::shard_grad_op), "shard_grad_op", "reshard_after_forward=False");
+  word(strategy(plan::Strategy::two_level), "two_level", "HYBRID_SHARD");
+  word(strategy(plan::Strategy::no_shard), "no_shard", "NO_SHARD");
+  return text;
 }
 
 }  // namespace
+
+RunSeconds run_seconds(const Planned& planned) {
+  const plan::RunShape& shape = planned.run;
+  RunSeconds run;
+  const int64_t last = shape.last_step > 0 ? std::min(shape.last_step, shape.steps) : shape.steps;
+  run.steps = std::max<int64_t>(0, last - shape.first_step + 1);
+  run.step = mean_step_seconds(planned);
+  constexpr double kOfProbes = 0.10, kOfSheets = 0.15;  // docs/simulator.md
+  run.within = planned.machine.profile.machine.empty() ? kOfSheets : kOfProbes;
+  if (shape.sample_every <= 0 || shape.sample_prompts <= 0) return run;
+  const plan::CostModel cost(planned.spec, planned.plan(), planned.machine);
+  const plan::Schedule pass =
+      plan::compile_forward(planned.spec, planned.plan(), /*rank=*/0, "sample", planned.guidance_branches);
+  const double seconds =
+      plan::simulate({plan::tasks_of(pass, cost, /*rank=*/0)}, {.steal = planned.machine.profile.steal}).seconds;
+  run.sample = seconds * shape.sample_steps;
+  int64_t times = last / shape.sample_every - (shape.first_step - 1) / shape.sample_every;
+  if (last == shape.steps && last % shape.sample_every != 0) ++times;  // at the end as well
+  run.samples = run.sample * static_cast<double>(shape.sample_prompts * times);
+  return run;
+}
 
 nlohmann::ordered_json seconds_json(const plan::StepSeconds& step) {
   return {{"total", step.total},
@@ -343,6 +416,7 @@ std::string plan_json(const Planned& planned) {
   const plan::RankGroup& slowest = planned.prediction.groups[planned.prediction.slowest];
   const auto& units = planned.plan().units;
   const RunDisk disk = run_disk(planned);
+  const RunSeconds run = run_seconds(planned);
   Json json = {
       {"fits", planned.choice.fits},
       {"mesh", mesh},
@@ -380,6 +454,13 @@ std::string plan_json(const Planned& planned) {
         {"nvme_by_part", tier_json(memory.nvme)},
         {"peak_bytes", disk.bytes() + memory.nvme.total() * planned.plan().mesh.world()}}},
       {"step_seconds", seconds_json(step)},
+      {"run",
+       {{"steps", run.steps},
+        {"seconds", run.total()},
+        {"samples_per_second", samples_per_second(planned, run)},
+        {"prompt_seconds", run.sample},
+        {"prompts_seconds", run.samples},
+        {"within", run.within}}},
       {"busy_seconds", {{"collectives", slowest.busy_link}, {"copies", slowest.busy_copy}}},
       {"experts", expert_json(planned)},
       {"flops_per_second", planned.prediction.flops_per_second},
@@ -397,6 +478,23 @@ std::string plan_json(const Planned& planned) {
   return json.dump(2) + "\n";
 }
 
+std::string plan_words(const Planned& planned) {
+  const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
+  const RunSeconds run = run_seconds(planned);
+  const auto of = [](int64_t budget) { return budget > 0 ? " of " + format_bytes(budget) : std::string(); };
+  std::string text = planned.spec.name + " on mesh " + planned.plan().mesh.to_string() + ": a step takes about " +
+                     format_seconds(run.step) + ", " + per_second(samples_per_second(planned, run)) +
+                     " samples/s, and the run " + format_seconds(run.total()) + " (" + within_text(run) +
+                     "). A rank takes " + format_bytes(memory.peak) + of(planned.budget) + " of its device";
+  if (memory.host.total() > 0)
+    text += " and " + format_bytes(memory.host.total()) + of(planned.host_budget) + " of its host";
+  text += ". The plan: " + planned.plan().summary();
+  if (const std::string words = fsdp_words(planned.plan()); !words.empty()) text += " (in FSDP's words: " + words + ")";
+  text += ".";
+  if (!planned.choice.warning.empty()) text += " Warning: " + planned.choice.warning + ".";
+  return text + "\n";
+}
+
 std::string plan_text(const Planned& planned) {
   const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
   Table table(18);
@@ -405,6 +503,7 @@ std::string plan_text(const Planned& planned) {
       (planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, " : ", ") +
       std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " + planned.plan().mesh.to_string());
   table.row("plan", planned.plan().summary());
+  if (const std::string words = fsdp_words(planned.plan()); !words.empty()) table.row("in FSDP's words", words);
   if (const auto base = job::base_facts(planned.spec)) table.row("base", job::describe(*base));
   table.row("why", planned.choice.why);
   if (const std::string kernels = planned.spec.attention().text(); !kernels.empty()) table.row("attention by", kernels);

@@ -19,6 +19,20 @@ nlohmann::ordered_json seconds_json(const plan::StepSeconds& step);
 /// The output of `plan`: memory and step time by part, and the alternatives with reasons.
 std::string plan_text(const Planned& planned);
 
+/// One paragraph for who starts a run: the time of a step and of the run, memory, what the plan does, and warnings.
+std::string plan_words(const Planned& planned);
+
+/// What people decide by.
+struct RunSeconds {
+  int64_t steps = 0;   ///< of this stage
+  double step = 0;     ///< on average
+  double sample = 0;   ///< a prompt's denoising while the run samples; 0: it does not
+  double samples = 0;  ///< all prompts' of the stage
+  double within = 0;   ///< the share that nine of ten predictions are off by at most
+  double total() const { return static_cast<double>(steps) * step + samples; }
+};
+RunSeconds run_seconds(const Planned& planned);
+
 /// Needs beside the device: host memory, offload to disk, checkpoints, cache. `memory`: of the rank with the highest
 /// peak.
 struct Fact {

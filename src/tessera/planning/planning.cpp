@@ -24,14 +24,14 @@ namespace tessera::planning {
 
 namespace {
 
-/// Samples of a micro-batch at most: what is measured is packed, a megabyte of latents a sample or so.
+/// Samples of a micro-batch at most: rows of tables are listed by sample.
 constexpr int64_t kMostSamples = 1 << 14;
 
-/// A micro-batch of the request's shapes, used for its sizes only. Captions of hundreds of samples would be gigabytes.
+/// A micro-batch of the request's shapes, used for its sizes only.
 net::Batch representative_batch(const PlanRequest& request, const std::array<int64_t, 4>& latent, int64_t samples) {
   net::Sample blank = request.blank ? request.blank(latent) : request.model->blank(latent);
   blank.context = blank.context.to(at::kMeta);
-  return request.model->pack(std::vector<net::Sample>(static_cast<size_t>(samples), blank));
+  return engine::batch_of_alike(*request.model, blank, samples);
 }
 
 }  // namespace
@@ -450,43 +450,85 @@ Planned take_plan(const PlanRequest& request, const std::string& plan, int rank)
   return planned;
 }
 
+namespace {
+
+/// What a size of micro-batches promises before it is planned for.
+class Promise {
+ public:
+  Promise(const PlanRequest& request, int64_t samples, MeasuredModels& known) : request_(request) {
+    const plan::Plan batch = batch_of(request, samples);
+    measured_ = measure_batch(request, batch, known);
+    input_ = request.planner;
+    input_.micro_batch = samples, input_.first_that_fits = true, input_.incumbent.reset();
+  }
+
+  /// Whether a plan of it may be faster than `seconds`: one with all the memory that it likes is. Pipelines differ by more
+  /// than memory makes up for.
+  bool may_be_faster(double seconds) {
+    constexpr double kBeyond = 0.99;  // what later updates and deeper prefetch gain beside memory, with room to spare
+    plan::PlannerInput input = input_;
+    input.budget = input.host_budget = 0;
+    return request_.mesh[Axis::pp] > 1 || found(input).seconds * kBeyond < seconds;
+  }
+  /// Whether the plan that takes least fits.
+  bool may_fit() {
+    plan::PlannerInput input = input_;
+    if (request_.any_idle && input.host_budget > 0) input.idle = input.nvme ? plan::Tier::nvme : plan::Tier::host;
+    return found(input).fits;
+  }
+  int evaluated() const { return evaluated_; }
+
+ private:
+  plan::Choice found(const plan::PlannerInput& input) {
+    plan::Choice choice = plan::choose(measured_.model, request_.mesh, input, measured_.machine);
+    evaluated_ += choice.evaluated;
+    return choice;
+  }
+
+  const PlanRequest& request_;
+  plan::Measured measured_;
+  plan::PlannerInput input_;
+  int evaluated_ = 0;
+};
+
+}  // namespace
+
 Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
   const int64_t most =
       request.any_micro_batch ? std::min(request.planner.micro_batch, kMostSamples) : request.planner.micro_batch;
   if (!request.any_micro_batch) check_rounds(request, most);
-  Planned best = plan_for(request, most, known);
-  if (!request.any_micro_batch || most == 1) return best;
   std::vector<int64_t> sizes = {most};  // halved repeatedly
-  for (int64_t times = 2; sizes.back() > 1; times *= 2) {
+  for (int64_t times = 2; request.any_micro_batch && sizes.back() > 1; times *= 2) {
     const int64_t samples = div_up(most, times);
     if (request.most_rounds > 0 && div_up(most, samples) > request.most_rounds) break;
     sizes.push_back(samples);
   }
-  std::optional<Planned> smallest;
-  if (!best.choice.fits && sizes.size() > 2) {
-    smallest = plan_for(request, sizes.back(), known);
-    if (!smallest->choice.fits) sizes = {sizes.front(), sizes.back()};  // what lies between takes no less
+  // Smaller micro-batches halve activations, but cost gathers and small kernels. What does not fit, or is slower with all
+  // the memory that it likes, is not searched.
+  std::optional<Planned> best;
+  std::vector<plan::Candidate> considered;
+  std::string tried_sizes;
+  int evaluated = 0;
+  for (const int64_t samples : sizes) {
+    tried_sizes += (tried_sizes.empty() ? "" : ", ") + std::to_string(samples);
+    if (sizes.size() > 1) {
+      Promise promise(request, samples, known);
+      const bool hopeless = (best && best->choice.fits && !promise.may_be_faster(best->choice.seconds)) ||
+                            (samples != sizes.back() && !promise.may_fit());
+      evaluated += promise.evaluated();
+      if (hopeless) continue;
+    }
+    Planned tried = plan_for(request, samples, known);
+    evaluated += tried.choice.evaluated;
+    std::ranges::move(tried.choice.candidates, std::back_inserter(considered));
+    if (!best || better(tried.choice, best->choice)) best = std::move(tried);
   }
-  // Smaller micro-batches halve activations, but cost gathers and small kernels. Once a plan that fits is slower than the
-  // one before, all smaller micro-batches are slower too.
-  std::vector<plan::Candidate> considered = std::move(best.choice.candidates);
-  std::string tried_sizes = std::to_string(most);
-  int evaluated = best.choice.evaluated + (smallest ? smallest->choice.evaluated : 0);
-  for (size_t i = 1; i < sizes.size(); ++i) {
-    const bool is_smallest = smallest && sizes[i] == sizes.back();
-    Planned tried = is_smallest ? std::move(*smallest) : plan_for(request, sizes[i], known);
-    std::move(tried.choice.candidates.begin(), tried.choice.candidates.end(), std::back_inserter(considered));
-    tried_sizes += ", " + std::to_string(sizes[i]);
-    if (!is_smallest) evaluated += tried.choice.evaluated;
-    const bool is_better = better(tried.choice, best.choice), fitted = best.choice.fits;
-    if (is_better) best = std::move(tried);
-    if (fitted && !is_better) break;
-  }
-  best.choice.candidates = std::move(considered);
-  best.choice.evaluated = evaluated;
-  best.choice.why += "; micro-batches of " + tried_sizes + " samples were tried, " +
-                     std::to_string(best.choice.candidates.size()) + " candidates in all";
-  return best;
+  best->choice.candidates = std::move(considered);
+  best->choice.evaluated = evaluated;
+  if (sizes.size() > 1)
+    best->choice.why += "; micro-batches of " + tried_sizes + " samples were tried, " +
+                        std::to_string(best->choice.candidates.size()) + " candidates in all";
+  return std::move(*best);
 }
 
 Planned make_plan_as_is(const PlanRequest& request) {

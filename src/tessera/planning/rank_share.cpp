@@ -29,16 +29,6 @@ int64_t host_share(const recipe::Recipe& recipe, const plan::Profile& profile, i
   return bytes / ranks_of_node(profile, world);
 }
 
-/// Default device budget of a rank: a share of the device, or of this machine's memory on CPU ranks.
-int64_t rank_budget(const plan::Profile& profile, const Mesh& mesh, const UnitGroups& sent_by) {
-  if (profile.device.memory > 0 && profile.devices > 0) {
-    const plan::Connected run = profile.target.empty() ? plan::Connected(mesh) : plan::Connected(mesh, sent_by(mesh));
-    return std::max<int64_t>(1, plan::default_budget(profile, run));  // 0 would be no limit
-  }
-  const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return total / 10 * 9 / mesh.world();
-}
-
 /// Floats of the largest clip's pixels, from which y or a noisy clip is encoded; a clip's own pixels are bytes.
 int64_t picture_bytes(const recipe::Recipe& recipe, const net::Denoiser& model) {
   int64_t most = 0;
@@ -60,6 +50,15 @@ int64_t kept_weights(const recipe::Recipe& recipe, const job::Job& job, const Me
 }
 
 }  // namespace
+
+int64_t rank_budget(const plan::Profile& profile, const Mesh& mesh, const UnitGroups& sent_by) {
+  if (profile.device.memory > 0 && profile.devices > 0) {
+    const plan::Connected run = profile.target.empty() ? plan::Connected(mesh) : plan::Connected(mesh, sent_by(mesh));
+    return std::max<int64_t>(1, plan::default_budget(profile, run));  // 0 would be no limit
+  }
+  const int64_t total = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return total / 10 * 9 / mesh.world();
+}
 
 RankShare rank_share(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
                      const plan::Profile& profile, const EncoderBytes& encoders, const UnitGroups& sent_by) {

@@ -8,6 +8,9 @@
 
 namespace tessera::planning {
 
+/// Device bytes of a rank where plan.budget is not set: a share of the device, or of this machine's memory on CPU ranks.
+int64_t rank_budget(const plan::Profile& profile, const Mesh& mesh, const UnitGroups& sent_by);
+
 /// `encoders`: on `mesh`. `sent_by`: of the job; asked where the budget of a GPU is not given.
 RankShare rank_share(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, const Mesh& mesh,
                      const plan::Profile& profile, const EncoderBytes& encoders, const UnitGroups& sent_by);

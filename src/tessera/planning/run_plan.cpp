@@ -171,14 +171,37 @@ void require_fit(const std::vector<PartPlan>& plans) {
     });
 }
 
+void require_prepare(const std::vector<recipe::RunPart>& parts, const job::Job& job, const Mesh& mesh) {
+  for (const recipe::RunPart& part : parts)
+    recipe::in_part(part, [&] {
+      const job::Shapes shapes = job::shapes_of(part.recipe, *job.model, *job.codec);
+      Planned planned;
+      planned.choice.fits = true;
+      hold_prepare(plan_request(part.recipe, job, shapes, mesh, /*prompts=*/0), planned);
+      if (!planned.choice.fits) throw UserError(Exit::no_fit, "prepare", planned.choice.advice);
+    });
+}
+
+namespace {
+
+/// "stage 2, to step 40: train.lr = 1e-5"; empty where there is one stage.
+std::string title(const std::vector<PartPlan>& plans, const PartPlan& p) {
+  if (plans.size() == 1) return {};
+  return (&p == &plans.front() ? "" : "\n") + p.part.name() + ", to step " + std::to_string(p.part.last) +
+         (p.part.changes.empty() ? "" : ": " + p.part.changes) + "\n";
+}
+
+}  // namespace
+
+std::string plans_words(const std::vector<PartPlan>& plans) {
+  std::string text;
+  for (const PartPlan& p : plans) text += title(plans, p) + plan_words(p.planned);
+  return text;
+}
+
 std::string plans_text(const std::vector<PartPlan>& plans) {
   std::string text;
-  for (const PartPlan& p : plans) {
-    if (plans.size() > 1)
-      text += (text.empty() ? "" : "\n") + p.part.name() + ", to step " + std::to_string(p.part.last) +
-              (p.part.changes.empty() ? "" : ": " + p.part.changes) + "\n";
-    text += plan_text(p.planned);
-  }
+  for (const PartPlan& p : plans) text += title(plans, p) + plan_text(p.planned);
   return text;
 }
 

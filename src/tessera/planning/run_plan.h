@@ -35,6 +35,12 @@ std::vector<PartPlan> take_parts(std::vector<recipe::RunPart> parts, const job::
 /// Throws UserError (no_fit) with the advice for the first stage that does not fit, naming it.
 void require_fit(const std::vector<PartPlan>& plans);
 
+/// The same where what is encoded before the steps has no room in a rank's budget: what `prepare` asks before it begins.
+void require_prepare(const std::vector<recipe::RunPart>& parts, const job::Job& job, const Mesh& mesh);
+
+/// One paragraph of each stage for who starts a run: time, memory and what the plan does; plans_text has the rest.
+std::string plans_words(const std::vector<PartPlan>& plans);
+
 /// plan_text and plan_json of one plan; with several stages, each follows under its name or in "stages".
 std::string plans_text(const std::vector<PartPlan>& plans);
 std::string plans_json(const std::vector<PartPlan>& plans);

@@ -64,7 +64,7 @@ class Preparation {
         if (encodes_texts()) text.emplace(recipe_, job_, mesh_, comm_, rank_, data_.tokenizer_);
         if (!online_) {
           find_entries(text, pace);
-          check_disk(text);
+          check_room(text);
           pace.barrier();  // every rank has looked before any rank writes, so all have the same list
         }
         if (text) encode_texts(*text, pace);
@@ -425,9 +425,11 @@ class Preparation {
         if (row[e] != 0) all[e]->entry.reset();
   }
 
-  /// Logs the disk space that is needed before anything is written, and throws if there is too little.
-  void check_disk(const std::optional<TextPass>& text) {
+  /// Logs the disk space that is needed before anything is written, and throws if there is too little, of it or of what the
+  /// caller looks at.
+  void check_room(const std::optional<TextPass>& text) {
     if ((work_.empty() && missing_texts_.empty()) || rank_ != 0) return;
+    if (options_.before_encoding) options_.before_encoding();
     int64_t need = 0;
     for (const size_t w : work_) {
       const data::Clip& clip = clip_of(w);

@@ -7,6 +7,7 @@
 // Work that a kill interrupts goes on where it stopped: an entry of the cache is there whole or not at all. With
 // data.cache = "online" nothing is stored: sample() decodes and encodes, embeddings of the captions stay in memory. With
 // data.encoders = "host", "device" or "sharded" captions too are encoded when they come (text_beside.h).
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -41,6 +42,8 @@ struct PrepareOptions {
   bool null_caption = true;  ///< the empty caption is encoded as well, where the recipe's draws need it
   std::shared_ptr<TextBeside> text_beside = {};  ///< of another part of the run; empty: prepare makes its own
   bool trust = false;                            ///< neither the content of files nor the bytes of entries is checked
+  /// Called on rank 0 before anything that the cache lacks is encoded: it throws where that takes more than there is.
+  std::function<void()> before_encoding = {};
   bool tolerant = false;  ///< any number of faulty rows is left out; else more than data.allow_bad end it
 };
 

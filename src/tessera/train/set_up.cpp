@@ -18,6 +18,7 @@
 #include "tessera/device/backend.h"
 #include "tessera/device/driver_watch.h"
 #include "tessera/engine/measure.h"
+#include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/base_report.h"
 #include "tessera/job/codec.h"
@@ -163,7 +164,9 @@ std::vector<planning::PartPlan> search_plans(Run& run, const std::vector<int>& p
       parts_of(run), run.job, run.ranks.mesh, prompts, /*prepared=*/true, [&](planning::PlanPhase next) {
         phase(run, next == planning::PlanPhase::measuring ? StartPhase::measure : StartPhase::plan);
       });
-  log::info(planning::plans_text(plans));
+  const bool fit = std::ranges::all_of(plans, [](const planning::PartPlan& p) { return p.planned.choice.fits; });
+  log::info(!fit ? planning::plans_text(plans)
+                 : planning::plans_words(plans) + (run.folder->out / "plan.txt").string() + " has the rest");
   for (const std::string& line : run.experts->describe()) log::info(line);
   planning::require_fit(plans);
   std::vector<fs::path> stays = run.folder->resume().beyond;
@@ -420,8 +423,7 @@ void compile_attention(const Run& run, const planning::PartPlan& part) {
                                           run.job.codec->latent_shape(size.frames, size.height, size.width));
     blank.context = blank.context.to(at::kMeta);
     for (const int64_t count : counts)
-      use.add(engine::measure(run.job.model->units(),
-                              run.job.model->pack(std::vector<net::Sample>(static_cast<size_t>(count), blank)),
+      use.add(engine::measure(run.job.model->units(), engine::batch_of_alike(*run.job.model, blank, count),
                               run.job.name,
                               {.train = false,
                                .mesh = run.ranks.mesh,

@@ -1,6 +1,7 @@
 #include "tessera/engine/parallel/slice.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "tessera/base/check.h"
@@ -155,6 +156,91 @@ std::vector<Tensor> whole_input_grads(std::vector<Tensor> grads, const net::Batc
       parallel.sum(grads[i] = grads[i].contiguous());
   }
   return grads;
+}
+
+namespace {
+
+/// What a batch of two samples becomes with `more` of them, as that of one sample tells.
+class Growth {
+ public:
+  explicit Growth(int64_t more) : more_(more) {}
+
+  void grow(net::Batch& batch, const net::Batch& one) {
+    for (size_t i = 0; i < batch.inputs.size(); ++i) grow(batch.inputs[i], one.inputs.at(i));
+    grow(batch.shapes, one.shapes), grow(batch.predicted, one.predicted);
+    net::Tokens& tokens = batch.tokens;
+    grow(static_cast<net::Space&>(tokens), one.tokens);
+    for (size_t s = 0; s < tokens.spaces.size(); ++s) grow(tokens.spaces[s], one.tokens.spaces.at(s));
+    for (size_t s = 0; s < tokens.segments.size(); ++s) {
+      grow(tokens.segments[s].ranges, one.tokens.segments.at(s).ranges);
+      alike_ &= !tokens.segments[s].order.defined();  // whose values are read where cp cuts the tokens
+    }
+  }
+
+  bool alike() const { return alike_; }  ///< each sample adds the same
+
+ private:
+  /// A number that is `one` with one sample and `two` with two of them, where that of the next sample is `next`: of the
+  /// sample that is `further` on, with all of them.
+  int64_t grown(int64_t one, int64_t two, int64_t next, int64_t further) const {
+    return two + more_ * (two - one) + further * (next - two);
+  }
+  template <size_t n>
+  std::array<int64_t, n> grown(std::array<int64_t, n> one, const std::array<int64_t, n>& two,
+                               const std::array<int64_t, n>& next, int64_t further) const {
+    for (size_t i = 0; i < n; ++i) one[i] = grown(one[i], two[i], next[i], further);
+    return one;
+  }
+  ops::RowRun grown(const ops::RowRun& one, const ops::RowRun& two, const ops::RowRun& next, int64_t further) const {
+    return {grown(one.row, two.row, next.row, further), grown(one.begin, two.begin, next.begin, further),
+            grown(one.end, two.end, next.end, further)};
+  }
+
+  /// A list with entries for each sample, or as long for two samples as for one.
+  template <class Entry>
+  void grow(std::vector<Entry>& list, const std::vector<Entry>& one) {
+    const std::vector<Entry> two = list;
+    const size_t each = two.size() - one.size();
+    alike_ &= two.size() >= one.size() && each <= one.size();
+    if (!alike_) return;
+    list.clear();
+    for (size_t i = 0; i < one.size(); ++i) list.push_back(grown(one[i], two[i], two[i], 0));
+    for (int64_t further = 1; each > 0 && further <= more_ + 1; ++further)
+      for (size_t i = one.size() - each; i < one.size(); ++i)
+        list.push_back(grown(one[i], two[i], two[i + each], further));
+  }
+
+  void grow(Tensor& tensor, const Tensor& one) {
+    if (!tensor.defined()) return;
+    alike_ &= tensor.dim() == one.dim() && tensor.is_contiguous();
+    if (!alike_) return;
+    std::vector<int64_t> sizes;
+    for (int64_t d = 0; d < tensor.dim(); ++d) sizes.push_back(grown(one.size(d), tensor.size(d), 0, 0));
+    tensor = at::empty(sizes, tensor.options().device(at::kMeta));
+  }
+
+  void grow(net::Space& space, const net::Space& one) {
+    grow(space.offsets, one.offsets), grow(space.shapes, one.shapes), grow(space.ranges, one.ranges);
+    grow(space.rows.runs, one.rows.runs), grow(space.rows.of_token, one.rows.of_token);
+    grow(space.cos, one.cos), grow(space.sin, one.sin);
+  }
+
+  const int64_t more_;
+  bool alike_ = true;
+};
+
+}  // namespace
+
+net::Batch batch_of_alike(const net::Denoiser& model, const net::Sample& sample, int64_t count) {
+  constexpr int64_t kPacked = 2;
+  const auto packed = [&](int64_t samples) {
+    return model.pack(std::vector<net::Sample>(static_cast<size_t>(samples), sample));
+  };
+  if (count <= kPacked) return packed(count);
+  net::Batch batch = packed(kPacked);
+  Growth growth(count - kPacked);
+  growth.grow(batch, packed(1));
+  return growth.alike() ? batch : packed(count);
 }
 
 }  // namespace tessera::engine

@@ -49,6 +49,11 @@ net::Batch copy_of(net::Batch batch);
 /// The batch with its inputs and tables on the device; what only the host reads stays there.
 net::Batch on_device(net::Batch batch, at::Device device, Uploads& uploads);
 
+/// A micro-batch of `count` samples like this one, as the model packs it, for its sizes: of more than two it has meta tensors
+/// and what the host keeps of rows, which follow from those of one and of two samples. So a batch of hundreds of clips
+/// costs what two cost. Packed whole where the model's tables are not of that form.
+net::Batch batch_of_alike(const net::Denoiser& model, const net::Sample& sample, int64_t count);
+
 /// Gathers rows [tokens here, n] of all ranks of the sequence to [T, n]; returns `rows` where ranks do not share
 /// tokens.
 Tensor whole_tokens(const Tensor& rows, const net::Tokens& tokens, const Parallel& parallel);
