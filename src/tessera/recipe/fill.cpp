@@ -430,8 +430,17 @@ void resolve(Recipe& r) {
   r.train.lr *= scale_of(r.values).factor;
   r.lr_schedule.lr = r.train.lr;
   r.lr_schedule.total_steps = r.run.steps;
-  if (r.lora.dora && r.lora.dropout > 0)
-    throw UserError(Exit::usage, "recipe", "lora.dropout and lora.dora exclude each other", "set lora.dropout = 0");
+  for (const auto& [key, share] : {std::pair("lora.dropout", r.lora.dropout),
+                                   {"lora.rank_dropout", r.lora.rank_dropout},
+                                   {"lora.module_dropout", r.lora.module_dropout}})
+    if (r.lora.dora && share > 0)
+      throw UserError(Exit::usage, "recipe", std::string(key) + " and lora.dora exclude each other",
+                      std::string("set ") + key + " = 0");
+  if (r.lora.rank_dropout > 0 && r.lora.kind != "lora")
+    throw UserError(Exit::usage, "recipe",
+                    "lora.rank_dropout with lora.kind = \"" + r.lora.kind +
+                        "\", whose change of a weight has no ranks to leave out",
+                    "set lora.module_dropout, or lora.dropout");
   check_adapters(r);
   if (r.run.deterministic && r.run.library_sums())
     throw UserError(Exit::usage, "recipe", "run.deterministic = true: run.sums = \"library\" has no order of its own",

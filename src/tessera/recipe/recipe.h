@@ -137,6 +137,7 @@ struct Recipe {
     double logit_mean = 0, logit_std = 1;         ///< of the normal numbers that timesteps are made from
     double mode_scale = 1.29;                     ///< of timesteps = mode
     int64_t strata = 0;                           ///< equal shares of the draws that are taken in turn; 0: none
+    double rank_dropout = 0, module_dropout = 0;
     std::vector<families::Weighted> bands;        ///< LOW:HIGH, ranges of timesteps by their share of the samples
     std::vector<families::Weighted> loss;         ///< kinds of errors by their weights
     double huber_c = 0.1, huber_scale = 1;        ///< where kinds of loss go over from squares to absolute values

@@ -41,6 +41,7 @@ Tensor narrow_part(const Tensor& x, const Adapter& pair, bool gelu) {
     each_dropped(x, pair, gelu,
                  [&](const Tensor& z, int64_t first) { gemm(h.narrow(0, first, z.size(0)), z, pair.a->value.t()); });
   scale_in_place(h, pair.scale);
+  cpu::drop_rows(h, pair.left_out, 0);
   return h;
 }
 
@@ -135,6 +136,7 @@ Tensor frozen_linear_backward(const FrozenLinearParts& p, const Tensor& dy, cons
     e = at::empty({du.size(0), pair->a->value.size(0)}, du.options());
     gemm(e, du, pair->b->value);
     scale_in_place(e, pair->scale);
+    cpu::drop_rows(e, pair->left_out, 0);
     pair_gradients(p.x, du, e, *pair, p.gelu);
   }
   if (wanted == InputGradient::none) return {};

@@ -103,6 +103,7 @@ Tensor forward_by_rows(const FrozenLinearParts& p, at::ScalarType type) {
       drop(line, *p.pair, first);
       gemm(h, line, p.pair->a->value.t());
       scale_in_place(h, p.pair->scale);
+      cpu::drop_rows(h, p.pair->left_out, first);
       gemm(sum, h, p.pair->b->value.t(), true);
     }
     if (dora) scale_columns(sum, sum, gain, bias);
@@ -140,10 +141,12 @@ void backward_by_rows(const FrozenLinearParts& p, const Tensor& dy, const Tensor
         const Tensor h = of(downs);
         gemm(h, line, p.pair->a->value.t());
         scale_in_place(h, p.pair->scale);
+        cpu::drop_rows(h, p.pair->left_out, first);
         db->plus(up.t(), h);
       }
       gemm(e, up, p.pair->b->value);
       scale_in_place(e, p.pair->scale);
+      cpu::drop_rows(e, p.pair->left_out, first);
       if (da->grad.defined()) da->plus(e.t(), line);
     }
     if (!dx.defined()) return;
