@@ -103,8 +103,9 @@ InputPart ShardContext::input_part(std::string_view site, int space, int64_t col
 Tensor ShardContext::frozen_linear(std::string_view site, const Tensor& x, ops::WeightSite* bias, bool gelu,
                                    const InputPart& part, const Tensor* known) {
   const auto find = [&](const std::string& ending) { return store_.find(unit_, std::string(site) + ending); };
-  ops::WeightSite &w = weight(site, ".weight"), *a = adapters_ ? find(net::kLoraA) : nullptr;
-  const net::ChangeKind* kind = adapters_ && !a ? net::change_kind(find) : nullptr;
+  const bool adapted = adapters_ && !mode_.without_adapters;
+  ops::WeightSite &w = weight(site, ".weight"), *a = adapted ? find(net::kLoraA) : nullptr;
+  const net::ChangeKind* kind = adapted && !a ? net::change_kind(find) : nullptr;
   if (!a && !kind) return ops::frozen_linear(x, w, bias, nullptr, store_.anchor(unit_), gelu, type_, known);
   ops::Adapter adapter{.scale = adapters_->scale_of(site)};
   set_dropouts(adapter, *adapters_, site, tokens_, x, part);

@@ -133,6 +133,8 @@ int64_t prompt_bytes(const job::Job& job, int prompts) {
 
 namespace {
 
+bool is_prior(const recipe::Recipe::DataSet& set) { return set.role == recipe::Recipe::Role::prior; }
+
 /// Bytes of one training sample: noisy latent, target, longest text, and the model's other inputs.
 int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes) {
   constexpr int64_t kBlock = 64;  // allocation granularity of a tensor
@@ -143,7 +145,8 @@ int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, con
        job.model->conditions().references > 0 ? blank.extra : job.model->blank(shapes.largest).extra)
     bytes += round_up(static_cast<int64_t>(value.nbytes()), kBlock);
   bytes += round_up(job::given_bytes(recipe, *job.model, shapes.largest), kBlock);
-  if (recipe.data.masks.on()) bytes += round_up(4 * blank.x.numel() / blank.x.size(0), kBlock);
+  if (recipe.masked()) bytes += round_up(4 * blank.x.numel() / blank.x.size(0), kBlock);
+  if (recipe.asks_base()) bytes += round_up(4 * blank.x.numel(), kBlock);  // what the base says
   return bytes;
 }
 
@@ -210,7 +213,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.blank = [recipe, model = job.model.get()](const std::array<int64_t, 4>& latent) {
     return job::blank_sample(recipe, *model, latent);
   };
-  request.masked = recipe.data.masks.on();
+  request.masked = recipe.masked();
   request.latent = shapes.largest;  // smaller buckets use the same schedule
   std::vector<std::array<int64_t, 4>> latents;
   for (const data::Bucket& b : recipe.data.clips.buckets)
@@ -274,7 +277,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
         numbers += latent[0] * given.latents * latent[2] * latent[3];
       break;
     }
-    if (recipe.data.masks.on()) numbers += c10::multiply_integers(shapes.largest) / shapes.largest[0];
+    if (recipe.masked()) numbers += c10::multiply_integers(shapes.largest) / shapes.largest[0];
     request.cache_entry = 4 * numbers;
   }
   request.planner.global_batch = shapes.batch;
@@ -335,6 +338,11 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.run.sample_every = recipe.sample.every;
   request.run.eval_every = recipe.eval.on() ? recipe.eval.every : 0;
   request.run.eval_passes = held_out_passes(recipe.eval, shapes.guidance_branches, mesh);
+  if (recipe.asks_base())  // micro-batches of a bucket's own batch have other places than the plan's
+    request.run.base =
+        recipe.train.twins() && recipe::batches(recipe).empty() && std::ranges::none_of(recipe.sets, is_prior)
+            ? plan::AskBase::twins
+            : plan::AskBase::any;
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe, *job.model);
   return request;

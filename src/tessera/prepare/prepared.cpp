@@ -46,14 +46,16 @@ data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
   return text(index, caption).context;
 }
 
-data::CachedText PreparedData::text(int64_t index, size_t caption) const {
+data::CachedText PreparedData::text(int64_t index, size_t caption, bool of_class) const {
   if (stored_texts_ && online_) return stored_text(item(index).context, item(index).pooled, *job_);
   if (stored_texts_) {
     data::CachedClip clip = data::read_clip(clip_entries_.at(samples_.at(index).entries.clip));
     return take_text(clip);
   }
-  if (!online_) return data::read_caption(text_entries_.at(samples_.at(index).entries.texts.at(caption)));
-  const std::string& words = item(index).captions[caption];
+  const data::Item& item = this->item(index);
+  const size_t entry = of_class ? item.captions.size() + caption : caption;
+  if (!online_) return data::read_caption(text_entries_.at(samples_.at(index).entries.texts.at(entry)));
+  const std::string& words = (of_class ? item.class_captions : item.captions).at(caption);
   return beside_ ? beside_->caption(words) : texts_.at(words);
 }
 
@@ -70,8 +72,10 @@ void PreparedData::encode_captions(const std::vector<std::vector<Place>>& of_ran
   for (const auto& places : of_ranks) {
     std::vector<std::string>& own = captions.emplace_back();
     for (const auto& [index, epoch] : places) {
-      const std::string& text = item(index).captions[caption(index, epoch)];
-      if (std::ranges::find(own, text) == own.end()) own.push_back(text);
+      const size_t caption = this->caption(index, epoch);
+      for (const auto* texts : {&item(index).captions, &item(index).class_captions})
+        if (caption < texts->size() && std::ranges::find(own, (*texts)[caption]) == own.end())
+          own.push_back((*texts)[caption]);
     }
   }
   beside_->together(captions, mine);
@@ -90,16 +94,17 @@ at::Tensor PreparedData::latent(int64_t index) const {
   return encoded(of_recipe_.encoders, [&] { return job::encode_frames(*job_->codec, frames(index)); });
 }
 
-PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGiven& given) const {
+PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGiven& given, bool of_class) const {
   data::CachedClip clip;
   if (!online_) clip = data::read_clip(clip_entries_.at(samples_.at(index).entries.clip));
-  const data::CachedText text = stored_texts_ && !online_ ? take_text(clip) : this->text(index, caption(index, epoch));
+  const data::CachedText text =
+      stored_texts_ && !online_ ? take_text(clip) : this->text(index, caption(index, epoch), of_class);
   PreparedSample sample{{}, tensor_of(text.context)};
   if (online_) {
     encode_online(index, sample, given);
     sample.extra = online_extras(index);
-    if (has_mask(of_recipe_.masks, item(index)))
-      sample.mask = loss_mask(of_recipe_.masks, item(index), plan_.spec(this->clip(index)), sample.latent.sizes());
+    if (has_mask(masks_of(index), item(index)))
+      sample.mask = loss_mask(masks_of(index), item(index), plan_.spec(this->clip(index)), sample.latent.sizes());
   } else {
     sample.latent = tensor_of(clip.latent);
     if (given) sample.given = given(plan_.spec(this->clip(index)).frames, sample.latent.size(1));
@@ -211,6 +216,7 @@ std::vector<data::Item> read_set(const recipe::Recipe::Data& set, int repeats, d
                          .latents = set.latents,
                          .latent_column = set.latent_column,
                          .masks = set.masks,
+                         .controls = set.control_path,
                          .text_columns = set.texts};
   if (set.paths.size() < 2) {
     if (!set.paths.empty()) spec.path = set.paths[0];
@@ -236,7 +242,13 @@ std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems&
   const int repeats = recipe.sets.empty() ? static_cast<int>(recipe.data.repeats) : 1;  // those of sets are an order's
   for (size_t s = 0; s < sets.size(); ++s) {
     std::vector<data::Item> more = read_set(sets[s].data, repeats, problems);
-    for (data::Item& item : more) item.set = static_cast<int>(s);
+    for (data::Item& item : more) {
+      item.set = static_cast<int>(s);
+      if (recipe.train.preserve != recipe::Recipe::Train::Preserve::of_class || recipe.eval.held_out) continue;
+      for (const std::string& caption : item.captions)
+        item.class_captions.push_back(
+            data::with_class(caption, sets[s].data.captions.trigger, recipe.train.preserve_class));
+    }
     items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
   return of_share(std::move(items), recipe.eval);
