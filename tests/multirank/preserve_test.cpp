@@ -103,10 +103,11 @@ TEST(Preserve, GoesOnToTheBitWithEveryKindOfAdapter) {
 }
 
 TEST(Preserve, RunsThePassesThatArePlanned) {
-  for (const auto& [mesh, ranks, more] : {std::tuple("dp_shard=2", 2, Flags{}),
-                                          {"pp=2", 2, {"--train.micro_batch", "2"}},
-                                          {"dp_shard=1", 1, {"--train.micro_batch", "1"}},
-                                          {"dp_shard=2,cp=1", 2, {"--plan.update", "just_in_time"}}}) {
+  for (const auto& [mesh, ranks, more] :
+       {std::tuple("dp_shard=2", 2, Flags{}),
+        {"pp=2", 2, {"--train.micro_batch", "2"}},
+        {"dp_shard=1", 1, {"--train.micro_batch", "1"}},
+        {"dp_shard=2,cp=1", 2, {"--plan.update", "in_backward", "--train.clip_norm", "0"}}}) {
     const std::string planned = tiny().out("planned.jsonl"), executed = tiny().out("executed.jsonl");
     const Flags flags =
         lora(with(with(kBlank, {"--mesh", mesh, "--run.out", tiny().out(std::string("run-") + mesh)}), more));
@@ -133,6 +134,7 @@ TEST(Preserve, IsRefusedWhereThereIsNoBase) {
        {std::pair(with(lora(kBlank), {"--train.mode", "full"}), "train.mode = \"full\" has none"),
         {lora(with(kBlank, {"--train.global_batch", "3"})), "a batch has 3 samples"},
         {lora(with(kClass, {"--data.trigger", ""})), "without data.trigger"},
+        {lora(with(kBlank, {"--plan.update", "just_in_time"})), "passes without adapters come before it"},
         {lora(with(kClass, {"--train.preserve_class", ""})), "without train.preserve_class"}}) {
     const Result r = tiny().train(1, "refused", flags);
     EXPECT_EQ(r.code, 2) << r.output;

@@ -745,7 +745,7 @@ TEST(ImportMeanings, SimpleTuner) {
         {.steps = 100,
          .dropout = 0.1,
          .told = {{"flow_use_beta_schedule", "refused"},
-                  {"lora_type", "refused"},
+                  {"lora_type", "implied"},
                   {"lycoris_config", "refused"},
                   {"optimizer", "refused"},
                   {"base_model_precision", "refused"},

@@ -77,6 +77,14 @@ void check_gated(const job::Job& job, plan::Update update, const std::string& wh
                     "use \"end\"");
 }
 
+/// What runs before a step reads weights that it would find without the updates of the step before.
+void check_base_passes(const recipe::Recipe& recipe, plan::Update update, const std::string& where) {
+  if (recipe.asks_base() && update == plan::Update::just_in_time)
+    throw UserError(Exit::usage, where,
+                    "\"just_in_time\" leaves updates to the next step, and passes without adapters come before it",
+                    "use \"end\"");
+}
+
 void check_in_backward(const recipe::Recipe& recipe, DType compute, DType reduce, const std::string& where) {
   const std::string why = why_not_in_backward(recipe, compute, reduce);
   if (!why.empty())
@@ -283,7 +291,8 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.planner.global_batch = shapes.batch;
   request.any_micro_batch = recipe.train.micro_batch == 0;
   static_cast<plan::PlanKeys&>(request.planner) = recipe.plan;
-  if (job.experts.gated) request.planner.update = plan::Update::end;
+  if (recipe.plan.update) check_base_passes(recipe, *recipe.plan.update, "plan.update");
+  if (job.experts.gated || (recipe.asks_base() && !recipe.plan.update)) request.planner.update = plan::Update::end;
   if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");
   if (recipe.plan.update == plan::Update::in_backward)
     check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
@@ -308,6 +317,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
       request.notes += (request.notes.empty() ? "" : "; ") + recipe.plan.file + ": " + note;
     check_formats(recipe, *request.by_hand);
     check_gated(job, request.by_hand->update, recipe.plan.file + ": update");
+    check_base_passes(recipe, request.by_hand->update, recipe.plan.file + ": update");
     if (request.by_hand->update == plan::Update::in_backward)
       check_in_backward(recipe, request.by_hand->compute, request.by_hand->reduce, recipe.plan.file + ": update");
     if (request.by_hand->experts != request.planner.experts)
