@@ -146,6 +146,7 @@ TEST(Lora, VariantsTrainAlikeOnAnyLayout) {
       {"--lora.rslora", "true", "--lora.alpha", "8", "--lora.targets", "blocks.*.self_attn.*,ffn.0"},
       {"--lora.targets", "blocks.1.ffn.2", "--plan.recompute", "all"},
       {"--lora.plus_ratio", "8", "--train.lr", "2e-3"},
+      {"--lora.rank_dropout", "0.3", "--lora.module_dropout", "0.2", "--plan.recompute", "all"},
   };
   for (size_t i = 0; i < kVariants.size(); ++i) {
     const std::string one = "one-" + std::to_string(i), two = "two-" + std::to_string(i);
@@ -180,6 +181,33 @@ TEST(Lora, DropoutIsThatOfOneRankWhereverASampleIsCut) {
     flags.insert(flags.end(), {"--mesh", mesh});
     train(2, std::string("drops-") + mesh, flags);
     expect_same_losses("drops-one", std::string("drops-") + mesh);
+  }
+  // Ranks and adapters that a sample does without, of each kind; a run that went on has the same.
+  for (const std::vector<std::string>& kind :
+       {std::vector<std::string>{"--lora.rank_dropout", "0.4", "--lora.module_dropout", "0.3"},
+        {"--lora.kind", "lokr", "--lora.module_dropout", "0.4"},
+        {"--lora.kind", "loha", "--lora.module_dropout", "0.4", "--lora.dropout", "0.2"}}) {
+    SCOPED_TRACE(kind[1]);
+    std::vector<std::string> flags = {"--train.global_batch", "3", "--train.micro_batch", "3", "--run.steps", "4"};
+    flags.insert(flags.end(), kind.begin(), kind.end());
+    const std::string name = "left-out-" + kind[1];
+    train(1, name, flags);
+    for (const char* mesh : {"cp=2", "tp=2"}) {
+      std::vector<std::string> cut = flags;
+      cut.insert(cut.end(), {"--mesh", mesh});
+      train(2, name + mesh, cut);
+      expect_same_losses(name, name + mesh);
+    }
+    std::vector<std::string> first = flags;
+    first.insert(first.end(), {"--run.steps", "2"});
+    train(1, name + "-parts", first);
+    train(1, name + "-parts", flags);
+    EXPECT_EQ(shared().losses(name + "-parts"), shared().losses(name));
+    std::vector<std::string> without = flags;
+    for (size_t i = 0; i + 1 < without.size(); ++i)
+      if (without[i].ends_with("_dropout")) without[i + 1] = "0";
+    train(1, name + "-without", without);
+    EXPECT_NE(shared().losses(name + "-without").back(), shared().losses(name).back());
   }
 }
 

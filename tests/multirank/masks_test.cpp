@@ -146,6 +146,50 @@ TEST(Masks, ComeFromAFolderAColumnOrASuffixAlike) {
   EXPECT_EQ(trained("folder-first", masked()), first_alone) << "the others train whole, and a mask is no clip";
 }
 
+/// Losses of a step by the place of the data set.
+std::vector<double> of_sets(const std::string& run, size_t step) {
+  std::vector<double> losses;
+  const auto line = tiny().metrics(run).at(step);
+  for (const auto& set : line.at("sets")) losses.push_back(set.contains("loss") ? set["loss"].get<double>() : -1);
+  return losses;
+}
+
+TEST(Masks, SetsHaveTheirOwnAndTheRunNoticesOthersBesideNoCache) {
+  const fs::path more = tiny().folder() / "more";
+  fs::copy(tiny().folder() / "data", more);
+  const Flags sets = {"--data.path",          "",
+                      "--data.set.0.path",    folder("data"),
+                      "--data.set.1.path",    more.string(),
+                      "--train.global_batch", "6",
+                      "--train.lr",           "0"};
+  trained("sets-plain", sets);
+  const std::vector<double> plain = of_sets("sets-plain", 0);
+  ASSERT_GT(std::min(plain[0], plain[1]), 0);
+  for (const auto& [name, flags] : std::vector<std::pair<std::string, Flags>>{
+           {"cached", {}}, {"online", {"--data.cache", "online"}}, {"shard", {"--mesh", "dp_shard=2"}}}) {
+    const Flags black = with(with(sets, {"--data.set.1.mask_path", folder("black")}), flags);
+    const int ranks = name == "shard" ? 2 : 1;
+    trained("sets-black-" + name, black, ranks);
+    const std::vector<double> masked = of_sets("sets-black-" + name, 0);
+    EXPECT_NEAR(masked[0], plain[0], 1e-6 * plain[0]) << "the other set has none";
+    EXPECT_EQ(masked[1], 0) << name;
+    if (name != "online") expect_planned_peaks(tiny().metrics("sets-black-" + name).back(), name);
+    trained("sets-lifted-" + name, with(black, {"--data.set.1.mask_min_value", "0.25"}), ranks);
+    EXPECT_NEAR(of_sets("sets-lifted-" + name, 0)[1], 0.25 * plain[1], 1e-6 * plain[1]) << name;
+    trained("sets-inverted-" + name, with(black, {"--data.set.1.invert_mask", "true"}), ranks);
+    EXPECT_NEAR(of_sets("sets-inverted-" + name, 0)[1], plain[1], 1e-6 * plain[1]) << name;
+  }
+  // What [data] says holds for a set that says nothing.
+  trained("sets-inherited", with(sets, {"--data.mask_path", folder("black"), "--data.set.0.mask_path", ""}));
+  EXPECT_EQ(of_sets("sets-inherited", 0)[1], 0);
+  EXPECT_NEAR(of_sets("sets-inherited", 0)[0], plain[0], 1e-6 * plain[0]);
+  fs::create_directories(tiny().folder() / "empty");
+  const Result none = tiny().train(1, "sets-none", with(sets, {"--data.set.1.mask_path", folder("empty")}));
+  EXPECT_EQ(none.code, 3) << none.output;
+  EXPECT_NE(none.output.find("no clip of the data set " + more.string() + " has a mask"), std::string::npos)
+      << none.output;
+}
+
 TEST(Masks, ThatDoNothingAreRefusedOrTold) {
   fs::create_directories(tiny().folder() / "empty");
   write_png(tiny().folder() / "wide" / "clip0.png", painted(1, 32, 64, [](int, int, int) { return 255; }));

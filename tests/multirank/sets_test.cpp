@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "program.h"
 
@@ -144,6 +145,74 @@ TEST(DataSets, OtherWeightsGoOnBehindTheSamplesThatEachSetHasHad) {
   EXPECT_NE(r.output.find("data.set.1.weight 1 -> 3"), std::string::npos) << r.output;
   EXPECT_EQ(places("weights", 5)["sets"][0]["samples"], 6 + 2);
   EXPECT_EQ(places("weights", 5)["sets"][1]["samples"], 6 + 6);
+}
+
+TEST(DataSets, PlansAndTopHaveALineForEach) {
+  const Flags flags = with(two_sets(), {"--data.set.1.to_step", "3", "--data.set.1.role", "regularisation"});
+  const Result text = tiny().tessera(with({"plan", tiny().recipe(), "--run.steps", "3"}, flags));
+  ASSERT_EQ(text.code, 0) << text.output;
+  EXPECT_NE(text.output.find(data_of("data") + ": each sample 2 times an epoch, 8x32x32"), std::string::npos)
+      << text.output;
+  EXPECT_NE(text.output.find(data_of("more") + ": as many samples as the others, 4x48x32"), std::string::npos)
+      << text.output;
+  EXPECT_NE(text.output.find("loss x 0.5, role regularisation, steps 1 to 3"), std::string::npos) << text.output;
+  const Result run = tiny().train(1, "lines", with(flags, {"--run.steps", "3"}));
+  ASSERT_EQ(run.code, 0) << run.output;
+  const auto sets = json_of(tiny().out("lines") + "/plan.json").at("data_sets");
+  ASSERT_EQ(sets.size(), 2u);
+  EXPECT_EQ(sets[1]["role"], "regularisation");
+  EXPECT_EQ(sets[1]["loss_weight"], 0.5);
+  EXPECT_EQ(sets[1]["shapes"], (nlohmann::json{"4x48x32"}));
+  EXPECT_GT(sets[0]["tokens"][1].get<int64_t>(), 0);
+  const Result top = tiny().tessera({"top", tiny().out("lines"), "--once"});
+  ASSERT_EQ(top.code, 0) << top.output;
+  for (const char* folder : {"data", "more"})
+    EXPECT_NE(top.output.find("data set " + data_of(folder) + "  loss "), std::string::npos) << top.output;
+  EXPECT_EQ(tiny().tessera({"plan", tiny().recipe(), "--json"}).output.find("data_sets"), std::string::npos);
+}
+
+TEST(DataSets, OfRegularisationHaveAsManySamplesAsTheOthersTogether) {
+  const Flags flags =
+      with(one_set(), {"--data.set.0.repeats", "3", "--data.set.1.path", data_of("more"), "--data.set.1.role",
+                       "regularisation", "--data.set.1.repeats", "7", "--run.steps", "6", "--train.global_batch", "3"});
+  const Result r = tiny().train(1, "beside", flags);
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find(data_of("more") + ": 2 samples, 9 of 18 in an epoch, 50.0 %"), std::string::npos) << r.output;
+  EXPECT_EQ(places("beside", 6)["sets"][0]["samples"], 9);
+  EXPECT_EQ(places("beside", 6)["sets"][1]["samples"], 9);
+  const Result alone = tiny().train(1, "alone-beside", with(one_set(), {"--data.set.0.role", "regularisation"}));
+  EXPECT_EQ(alone.code, 3) << alone.output;
+}
+
+TEST(DataSets, EachStageMayChangeThem) {
+  const std::string recipe = (tiny().folder() / "staged.toml").string();
+  std::ofstream(recipe) << text_of(tiny().recipe()) << "\n[[stage]]\nfrom = 3\n[[stage.data.set]]\nrepeats = 1\n"
+                        << "[[stage.data.set]]\nrepeats = 3\ncaption_prefix = \"slow, \"\n"
+                        << "[[stage]]\nfrom = 5\n[[stage.data.set]]\nloss_weight = 0\n";
+  const auto train = [&](int ranks, const std::string& name, const Flags& more) {
+    const Result r =
+        tiny().tessera(with({"launch", "-n", std::to_string(ranks), "train", recipe, "--run.out", tiny().out(name)},
+                            with(two_sets(), more)));
+    EXPECT_EQ(r.code, 0) << r.output;
+  };
+  train(1, "staged", {"--run.steps", "6", "--checkpoint.every", "1", "--checkpoint.keep", "9"});
+  const auto steps = tiny().metrics("staged");
+  ASSERT_EQ(steps.size(), 6u);
+  // A batch has one shape: two of the first set, of whose clips three of four are; then two of every three are the second's.
+  EXPECT_EQ(places("staged", 2)["sets"][0]["samples"], 8);
+  EXPECT_EQ(places("staged", 2)["sets"][1]["samples"], 0);
+  EXPECT_GE(places("staged", 6)["sets"][1]["samples"].get<int>(), 8);
+  for (const size_t step : {4, 5}) {  // of steps 5 and 6 only the second set counts, with its weight
+    double weighted = 0;
+    if (steps[step]["sets"][1].contains("loss"))
+      weighted = 0.5 * steps[step]["sets"][1]["loss"].get<double>() * steps[step]["sets"][1]["samples"].get<double>();
+    EXPECT_NEAR(steps[step]["loss"].get<double>(), weighted / 4, 1e-12);
+  }
+  train(2, "staged-two", {"--run.steps", "6", "--mesh", "dp_shard=2"});
+  expect_same_sets("staged-two", "staged");
+  train(1, "staged-parts", {"--run.steps", "4"});
+  train(1, "staged-parts", {"--run.steps", "6"});
+  EXPECT_EQ(tiny().losses("staged-parts"), tiny().losses("staged")) << "to the bit";
 }
 
 TEST(DataSets, TheLargestShapeOfAllDecidesThePlan) {

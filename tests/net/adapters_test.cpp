@@ -46,5 +46,21 @@ TEST(AdapterDropout, IsNoneWithoutTrainingOrAShare) {
   EXPECT_EQ(dropout_at({.dropout = 0.5}, "q", sampled, sampled, 10, true).p, 0.5) << "meta tensors stand for training";
 }
 
+TEST(AdapterDropout, LeavesRanksAndAdaptersOutByDrawsOfTheirOwn) {
+  const Tokens tokens = tokens_of(3);
+  const AdapterSettings settings{.rank_dropout = 0.25, .module_dropout = 0.5, .seed = 5, .prefix = "blocks.0."};
+  const ops::Dropout left_out = left_out_at(settings, "self_attn.q", tokens, tokens, 10, false);
+  EXPECT_EQ(left_out.p, 0.25);
+  EXPECT_EQ(left_out.whole, 0.5);
+  EXPECT_TRUE(left_out.alike);
+  EXPECT_EQ(left_out.runs.size(), 2u);
+  EXPECT_NE(left_out.site, drop({.dropout = 0.25, .seed = 5, .prefix = "blocks.0."}, "self_attn.q", 3).site);
+  EXPECT_FALSE(left_out_at({.seed = 5}, "q", tokens, tokens, 10, false).active());
+  EXPECT_FALSE(drop(settings, "self_attn.q", 3).active()) << "the input has a share of its own";
+  Tokens sampled = tokens;
+  sampled.samples.clear();
+  EXPECT_FALSE(left_out_at(settings, "q", sampled, sampled, 10, false).active());
+}
+
 }  // namespace
 }  // namespace tessera::net

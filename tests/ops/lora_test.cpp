@@ -25,6 +25,7 @@ struct Case {
   double dropout = 0;
   at::ScalarType type = at::kFloat;  ///< of input, result, bias and pair; of a base that has no other form
   at::ScalarType input = type;
+  bool leaves_out = false;  ///< ranks of each sample, and some samples wholly
 };
 
 constexpr at::ScalarType kBf16 = at::kBFloat16;
@@ -43,6 +44,9 @@ const Case kCases[] = {
     {"frozen", at::kFloat, false},
     {"frozen_gelu", at::kFloat, false, true},
     {"frozen_int8", at::kChar, false},
+    {.name = "pair_leaves_out", .leaves_out = true},
+    {.name = "pair_leaves_out_gelu_int8_dropout", .form = at::kChar, .gelu = true, .dropout = 0.25, .leaves_out = true},
+    {.name = "half_pair_leaves_out", .type = kBf16, .leaves_out = true},
     {.name = "half_pair", .type = kBf16},
     {.name = "half_pair_fp16", .type = at::kHalf},
     {.name = "half_pair_gelu", .gelu = true, .type = kBf16},
@@ -80,6 +84,14 @@ struct Fixture {
     adapter.a = &a, adapter.b = &b, adapter.scale = kScale;
     if (c.dora) adapter.magnitude = &magnitude;
     adapter.dropout = {.p = c.dropout, .seed = 7, .step = 3, .site = 11, .runs = {{0, 100, 5, 0}, {100, 300, 9, 40}}};
+    if (c.leaves_out)
+      adapter.left_out = {.p = 0.5,
+                          .seed = 7,
+                          .step = 3,
+                          .site = 12,
+                          .runs = {{0, 100, 5, 0}, {100, 200, 6, 40}, {200, 300, 10, 0}},
+                          .alike = true,
+                          .whole = 0.5};
     anchor = at::zeros({1}).requires_grad_();
   }
   Tensor widened() {
@@ -90,6 +102,12 @@ struct Fixture {
   Tensor run(const Tensor& x, const Tensor* known = nullptr) {
     return ops::frozen_linear(x, weight, what.bias ? &bias : nullptr, what.adapter ? &adapter : nullptr, anchor,
                               what.gelu, what.type, known);
+  }
+  Tensor ranks() const {
+    if (!what.leaves_out) return {};
+    Tensor ones = at::ones({kTokens, kRank});
+    ops::drop_rows(ones, adapter.left_out, 0);
+    return ones.to(at::kDouble);
   }
   Tensor mask() const {
     if (what.dropout == 0) return {};
@@ -127,9 +145,9 @@ TEST_P(FrozenLinear, ValuesAndGradientsEqualTheReference) {
                exact = steps == 1 ? bound_of(at::kFloat) : std::max(rounded, of_input);
   const Tensor rx = leaf(x), ra = leaf(f.a.value), rb = leaf(f.b.value), rm = leaf(f.magnitude.value),
                w = f.widened().to(at::kDouble), bias = c.bias ? f.bias.value.to(at::kDouble) : Tensor();
-  const Tensor expected =
-      c.adapter ? ops::reference::lora_linear(rx, w, bias, ra, rb, kScale, f.mask(), c.dora ? rm : Tensor(), c.gelu)
-                : ops::reference::linear(c.gelu ? ops::reference::gelu_tanh(rx) : rx, w, bias);
+  const Tensor expected = c.adapter ? ops::reference::lora_linear(rx, w, bias, ra, rb, kScale, f.mask(),
+                                                                  c.dora ? rm : Tensor(), c.gelu, f.ranks())
+                                    : ops::reference::linear(c.gelu ? ops::reference::gelu_tanh(rx) : rx, w, bias);
   expected.backward(dy.to(at::kDouble));
 
   for (const bool ours_alone : {false, true}) {  // an input that only the graph holds may be overwritten
@@ -263,6 +281,35 @@ TEST(AdapterDropout, DropsTheSameElementsOfATokenInAnyCutOfTheBatch) {
   next.step = 3;
   ops::drop_rows(parts, next, 0);
   EXPECT_FALSE(at::equal(parts, whole));
+}
+
+TEST(AdapterDropout, LeavesOutRanksOfASampleAndWholeSamples) {
+  ops::Dropout drop{
+      .p = 0.5, .seed = 7, .step = 3, .site = 12, .runs = {{0, 40, 5, 0}, {40, 100, 10, 3}}, .alike = true};
+  Tensor ones = at::ones({100, 16});
+  ops::drop_rows(ones, drop, 0);
+  for (const auto& [begin, end] : {std::pair(0, 40), {40, 100}}) {
+    const Tensor own = ones.slice(0, begin, end);
+    EXPECT_TRUE(at::equal(own, own[0].expand_as(own))) << "all rows of a sample alike";
+    EXPECT_TRUE((own[0].eq(0) | own[0].eq(2)).all().item<bool>());
+    EXPECT_GT(own[0].eq(0).sum().item<int64_t>(), 0);
+    EXPECT_LT(own[0].eq(0).sum().item<int64_t>(), 16);
+  }
+  EXPECT_FALSE(at::equal(ones[0], ones[99]));
+  Tensor cut = at::ones({30, 16});  // wherever the sample is cut
+  drop.runs = {{0, 30, 10, 20}};
+  ops::drop_rows(cut, drop, 0);
+  EXPECT_TRUE(at::equal(cut[0], ones[99]));
+  // Without a share of ranks whole samples go, and the others stay as they are.
+  int64_t gone = 0;
+  constexpr int64_t kSamples = 2000;
+  ops::Dropout whole{.seed = 7, .step = 3, .site = 12, .alike = true, .whole = 0.3};
+  for (int64_t s = 0; s < kSamples; ++s) whole.runs.push_back({s, s + 1, static_cast<uint64_t>(s), 0});
+  Tensor all = at::ones({kSamples, 4});
+  ops::drop_rows(all, whole, 0);
+  for (int64_t s = 0; s < kSamples; ++s) gone += all[s].eq(0).all().item<bool>();
+  EXPECT_TRUE((all.eq(0) | all.eq(1)).all().item<bool>());
+  EXPECT_NEAR(static_cast<double>(gone) / kSamples, 0.3, 0.05);
 }
 
 TEST(AdapterDropout, KeepsTheMeanOfWhatItDrops) {

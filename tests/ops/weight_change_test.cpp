@@ -25,6 +25,7 @@ struct Case {
   bool gelu = false;
   double dropout = 0;
   at::ScalarType type = at::kFloat, form = at::kFloat;
+  bool leaves_out = false;
   int64_t out() const { return kind == Kind::kronecker ? first[0] * second[0] : first[0]; }
   int64_t in() const { return kind == Kind::kronecker ? first[1] * second[1] : first[1]; }
 };
@@ -49,6 +50,20 @@ const Case kCases[] = {
      0.25,
      at::kBFloat16,
      at::kChar},
+    {.name = "kronecker_leaves_out",
+     .kind = Kind::kronecker,
+     .first = {4, 6},
+     .second = {20, 16},
+     .gelu = true,
+     .dropout = 0.25,
+     .leaves_out = true},
+    {.name = "product_leaves_out",
+     .kind = Kind::elementwise,
+     .first = {80, 96},
+     .second = {80, 96},
+     .first_rank = 4,
+     .second_rank = 4,
+     .leaves_out = true},
     {"product", Kind::elementwise, {80, 96}, {80, 96}, 4, 4},
     {"product_many_rows", Kind::elementwise, {1030, 33}, {1030, 33}, 2, 3, 700},
     {"product_gelu", Kind::elementwise, {80, 96}, {80, 96}, 4, 4, 300, true},
@@ -94,6 +109,11 @@ struct Fixture {
     adapter.kind = c.kind, adapter.first = first.of(), adapter.second = second.of(), adapter.scale = kScale;
     adapter.dropout = {
         .p = c.dropout, .seed = 7, .step = 3, .site = 11, .runs = {{0, 100, 5, 0}, {100, c.tokens, 9, 40}}};
+    if (c.leaves_out)
+      for (int64_t row = 0; row < c.tokens; row += 20) {  // some samples of twenty rows
+        adapter.left_out.seed = 7, adapter.left_out.alike = true, adapter.left_out.whole = 0.5;
+        adapter.left_out.runs.push_back({row, std::min(row + 20, c.tokens), static_cast<uint64_t>(row), 0});
+      }
     anchor = at::zeros({1}).requires_grad_();
   }
   Tensor run(const Tensor& x) { return ops::frozen_linear(x, weight, &bias, &adapter, anchor, what.gelu, what.type); }
@@ -122,6 +142,10 @@ TEST_P(WeightChange, ValuesAndGradientsEqualTheReference) {
   Tensor w = at::empty({c.out(), c.in()}), mask = at::ones({c.tokens, c.in()});
   ops::widen_rows(w, f.weight, 0);
   if (c.dropout > 0) ops::drop_rows(mask, f.adapter.dropout, 0);
+  if (c.leaves_out) {
+    ops::drop_rows(mask, f.adapter.left_out, 0);
+    EXPECT_GT(mask.sum(1).eq(0).sum().item<int64_t>(), 20);
+  }
   const std::vector<Tensor> first = f.first.doubles(), second = f.second.doubles();
   const Tensor z = c.gelu ? ops::reference::gelu_tanh(rx) : rx;
   const Tensor change =
@@ -164,7 +188,7 @@ TEST_P(WeightChange, MetaTensorsTakeTheBytesOfTheRealOnes) {
     for (Half* half : {&f.first, &f.second})
       for (WeightSite& site : half->sites) move(site);
     f.anchor = at::zeros({1}, device).requires_grad_();
-    if (device.is_meta()) f.adapter.dropout.runs.clear();  // as when a plan is made
+    if (device.is_meta()) f.adapter.dropout.runs.clear(), f.adapter.left_out.runs.clear();  // as when a plan is made
     const auto of = at::TensorOptions(c.type).device(device);
     const Tensor x = at::zeros({c.tokens, c.in()}, of).requires_grad_(), dy = at::zeros({c.tokens, c.out()}, of);
     ByteCount count(device.type());

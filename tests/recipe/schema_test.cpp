@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <filesystem>
+#include <fstream>
+#include <set>
 
 #include "tessera/base/options.h"
 #include "tessera/recipe/recipe_file.h"
 #include "tessera/recipe/recipe_table.h"
+#include "tessera/recipe/settings.h"
 
 namespace tessera::recipe {
 namespace {
@@ -66,6 +70,23 @@ Json value_of(const FileKey& key) {
   Json list = Json::array();
   for (const std::string& item : split_list(key.value)) list.push_back(scalar(item));
   return list;
+}
+
+TEST(WhatDoIWant, HasEveryKeyOfDataAndTraining) {
+  std::ifstream in(TESSERA_SOURCE_DIR "/docs/what-do-i-want.md");
+  const std::string page{std::istreambuf_iterator<char>(in), {}};
+  ASSERT_FALSE(page.empty());
+  const auto has = [&](const std::string& key) {  // the whole word
+    for (size_t at = page.find(key); at != page.npos; at = page.find(key, at + 1))
+      if (const char next = page[at + key.size()]; !std::isalnum(static_cast<unsigned char>(next)) && next != '_')
+        return true;
+    return false;
+  };
+  const std::set<std::string> tables = {"data", "train", "lora", "diffusion", "eval", "checkpoint", "sample"};
+  for (const Setting& setting : settings())
+    if (tables.contains(setting.key.substr(0, setting.key.find('.')))) EXPECT_TRUE(has(setting.key)) << setting.key;
+  for (const char* key : {"repeats", "weight", "loss_weight", "role", "from_step", "to_step"})
+    EXPECT_TRUE(has(std::string("`") + key)) << key;
 }
 
 TEST(Schema, HasEveryKeyWithItsHelpAndTakesItsDefault) {

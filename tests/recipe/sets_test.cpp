@@ -148,6 +148,81 @@ TEST_F(Sets, AStageChangesThemAndStepsBetweenWhichTheyAreDrawnAreStages) {
   expect_same(comes);
 }
 
+TEST_F(Sets, HaveMasksControlsAndRolesOfTheirOwn) {
+  const Recipe recipe = load(kTwo, {{"data.mask_suffix", "-mask.png"},
+                                    {"data.set.1.mask_suffix", ""},
+                                    {"data.set.1.mask_path", "masks"},
+                                    {"data.set.1.invert_mask", "true"},
+                                    {"data.set.1.mask_min_value", "0.25"},
+                                    {"data.set.1.mask_resize", "nearest"},
+                                    {"data.set.0.control_path", "controls"},
+                                    {"data.set.1.role", "regularisation"}});
+  EXPECT_EQ(recipe.sets[0].data.masks.suffix, "-mask.png");
+  EXPECT_EQ(recipe.sets[0].data.masks.resize, "area");
+  EXPECT_FALSE(recipe.sets[0].data.invert_mask);
+  EXPECT_EQ(recipe.sets[0].data.control_path, "controls");
+  EXPECT_EQ(recipe.sets[0].role, Recipe::Role::train);
+  EXPECT_EQ(recipe.sets[1].data.masks.folder, "masks");
+  EXPECT_EQ(recipe.sets[1].data.masks.suffix, "");
+  EXPECT_TRUE(recipe.sets[1].data.invert_mask);
+  EXPECT_EQ(recipe.sets[1].data.mask_min_value, 0.25);
+  EXPECT_EQ(recipe.sets[1].data.masks.resize, "nearest");
+  EXPECT_EQ(recipe.sets[1].data.control_path, "");
+  EXPECT_EQ(recipe.sets[1].role, Recipe::Role::regularisation);
+  EXPECT_TRUE(recipe.masked());
+  expect_same(recipe);
+  EXPECT_TRUE(load(kTwo, {{"data.set.1.alpha_mask", "true"}}).masked()) << "a set alone may have masks";
+  EXPECT_FALSE(load(kTwo).masked());
+  refused(kTwo, {{"data.set.0.mask_path", "a"}, {"data.set.0.alpha_mask", "true"}}, "a clip has one mask");
+  refused(kTwo, {{"data.set.0.role", "teacher"}}, "train|regularisation|prior");
+  refused(kTwo, {{"data.set.0.role", "prior"}}, "train.mode = \"full\" has none");
+  refused(kTwo + std::string("[[stage]]\nfrom = 5\n[[stage.data.set]]\nmask_path = \"m\"\n"), {},
+          "data.set.0.mask_path cannot change within a run");
+}
+
+TEST_F(Sets, TwinsNeedAdaptersAnEvenBatchAndAWordToReplace) {
+  const Overrides good = {{"train.mode", "lora"},
+                          {"train.global_batch", "4"},
+                          {"train.preserve", "class"},
+                          {"train.preserve_class", "d"},
+                          {"data.set.0.trigger", "s"}};
+  const auto with = [&](Overrides more) {
+    Overrides all = good;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  EXPECT_EQ(load(kTwo, good).clips_of(4), 2);
+  EXPECT_TRUE(load(kTwo, good).asks_base());
+  EXPECT_EQ(load(kTwo).clips_of(4), 4);
+  refused(kTwo, with({{"train.mode", "full"}}), "train.preserve = \"class\" takes what the model says without");
+  refused(kTwo, with({{"train.global_batch", "5"}}), "a batch has 5 samples");
+  refused(kTwo, with({{"data.set.0.buckets", "9x64x64=3"}}), "a batch has 3 samples");
+  refused(kTwo, with({{"train.preserve_class", ""}}), "without train.preserve_class");
+  refused(kTwo, with({{"data.set.0.trigger", ""}}), "without data.trigger of clips");
+  EXPECT_NO_THROW(load(kTwo, with({{"data.set.1.trigger", ""}, {"data.set.1.role", "regularisation"}})));
+  EXPECT_NO_THROW(load(kTwo, with({{"train.preserve", "blank"}, {"data.set.0.trigger", ""}})));
+  refused(kTwo, with({{"experts.router", "gate"}}), "a gate sums the predictions");
+}
+
+/// Other tables of lists stand as lines in a recipe; their keys are flags by number all the same.
+TEST_F(Sets, FlagsChangeKeysOfGroupsAndUnits) {
+  const std::string groups =
+      "[[train.group]]\nmatch = \"norm_q\"\nlr = 1e-5\n[[train.group]]\nmatch = \"*bias\"\nweight_decay = 0\n";
+  const auto lines = [&](const Overrides& overrides, const char* key = "train.group") {
+    return split_list(load(groups, overrides).values.at(key));
+  };
+  EXPECT_EQ(lines({{"train.group.0.lr", "2e-6"}}),
+            (std::vector<std::string>{"norm_q lr=2e-6", "*bias weight_decay=0"}));
+  EXPECT_EQ(lines({{"train.group.1.lr_factor", "3"}, {"train.group.1.match", "*gain"}}),
+            (std::vector<std::string>{"norm_q lr=1e-05", "*gain weight_decay=0 lr_factor=3"}));
+  EXPECT_EQ(lines({{"train.group.2.match", "head*"}, {"train.group.2.lr", "0"}}).back(), "head* lr=0");
+  EXPECT_EQ(lines({{"plan.units.0.match", "blocks.*"}, {"plan.units.0.activations", "recompute"}}, "plan.units"),
+            (std::vector<std::string>{"blocks.* activations=recompute"}));
+  refused(groups, {{"train.group.2.lr", "1"}}, "train.group has 2 tables");
+  refused(groups, {{"train.group.4.match", "x"}}, "--train.group.2.match");
+  refused(groups, {{"train.group.0.rate", "1"}}, "unknown key 'rate'");
+}
+
 TEST_F(Sets, TheSchemaHasThem) {
   const auto schema = recipe_schema();
   const auto& set = schema["properties"]["data"]["properties"]["set"];

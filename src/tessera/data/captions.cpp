@@ -262,6 +262,13 @@ Captions dressed(Captions captions, const CaptionRules& rules) {
   return all;
 }
 
+std::string with_class(std::string caption, const std::string& trigger, const std::string& word) {
+  if (trigger.empty()) return caption;
+  for (size_t at = caption.find(trigger); at != std::string::npos; at = caption.find(trigger, at + word.size()))
+    caption.replace(at, trigger.size(), word);
+  return caption;
+}
+
 std::string kept_of_dropped(const CaptionRules& rules) { return rules.prefix + rules.trigger; }
 
 NamedCaptions named_captions(const Json& object) {

@@ -121,6 +121,8 @@ class MissingFiles {
 /// The captions of a clip as they are trained: with the trigger and the prefix, and in place of each as many variants with
 /// shuffled tags as the rules say, which the text alone decides. Weights are shared out among variants.
 Captions dressed(Captions captions, const CaptionRules& rules);
+/// A caption with another word wherever the trigger stands; itself without a trigger.
+std::string with_class(std::string caption, const std::string& trigger, const std::string& word);
 /// What stays of a caption that is dropped: prefix and trigger; empty without them.
 std::string kept_of_dropped(const CaptionRules& rules);
 /// The tags of a text, so many in front in their places and the others in the order `order` (tag i of the result was

@@ -260,7 +260,8 @@ std::vector<Item> read_folder(const Path& path, Folder& folder) {
     if (is_hidden(clip)) continue;
     const std::string& of_masks = folder.spec.masks.suffix;
     if (!of_masks.empty() && clip.filename().string().ends_with(of_masks)) continue;
-    if (clip.lexically_normal() == folder.spec.masks.folder.lexically_normal()) continue;
+    const auto is = [&](const Path& other) { return clip.lexically_normal() == other.lexically_normal(); };
+    if (is(folder.spec.masks.folder) || is(folder.spec.controls)) continue;
     const auto wanted = [&] { return folder.spec.latents ? is_npy(clip) : is_clip(clip); };
     const bool file = is_file(clip);
     if (!file && !is_folder(clip) && wanted())
@@ -645,29 +646,64 @@ std::vector<Item> read_once(const DatasetSpec& spec, Folder& folder) {
   return items;
 }
 
-/// The mask of each clip, by the name of its file. A clip may have none.
-void find_masks(const MaskFiles& masks, std::vector<Item>& items, Problems& problems) {
-  std::map<std::string, Path> in_folder;
-  if (!masks.folder.empty()) {
-    check_input(is_folder(masks.folder), "data.mask_path", masks.folder.string() + ": there is no such folder",
-                "give the folder of the masks, or \"column\" for those that a table names");
-    for (const fs::directory_entry& entry : fs::directory_iterator(masks.folder)) {
+/// A clip's path without its ending; a folder of frames has none.
+Path stem_of(const Item& item) { return is_folder(item.path) ? item.path : Path(item.path).replace_extension(); }
+
+/// The pictures and clips of a folder that belong to the clips of a data set, by their names.
+class Companions {
+ public:
+  /// `key` names the folder in messages, `what` is one of its files: "mask".
+  Companions(const Path& folder, const char* key, const std::string& what, Problems& problems) {
+    if (folder.empty()) return;
+    check_input(is_folder(folder), key, folder.string() + ": there is no such folder",
+                "give the folder of " + what + "s");
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       const Path& file = entry.path();
       if (is_hidden(file) || !(is_file(file) ? is_clip(file) : is_frame_folder(file))) continue;
       const std::string name = is_file(file) ? file.stem().string() : file.filename().string();
-      const auto [other, fresh] = in_folder.emplace(name, file);
+      const auto [other, fresh] = by_name_.emplace(name, file);
       if (!fresh)
-        problems.add(file.string(), "is a mask of the same name as " + other->second.filename().string(),
+        problems.add(file.string(), "is a " + what + " of the same name as " + other->second.filename().string(),
                      "leave one of them");
     }
   }
-  for (Item& item : items) {
-    const Path stem = is_folder(item.path) ? item.path : Path(item.path).replace_extension();
-    if (const auto found = in_folder.find(stem.filename().string()); found != in_folder.end())
-      item.mask = found->second;
-    if (masks.suffix.empty()) continue;
-    if (Path file = Path(stem) += masks.suffix; is_file(file)) item.mask = std::move(file);
+  /// Empty where the clip has none.
+  Path of(const Item& item) const {
+    const auto found = by_name_.find(stem_of(item).filename().string());
+    return found == by_name_.end() ? Path() : found->second;
   }
+
+ private:
+  std::map<std::string, Path> by_name_;
+};
+
+/// The mask of each clip, by the name of its file. A clip may have none.
+void find_masks(const MaskFiles& masks, std::vector<Item>& items, Problems& problems) {
+  const Companions in_folder(masks.folder, "data.mask_path", "mask", problems);
+  for (Item& item : items) {
+    if (Path file = in_folder.of(item); !file.empty()) item.mask = std::move(file);
+    if (masks.suffix.empty()) continue;
+    if (Path file = stem_of(item) += masks.suffix; is_file(file)) item.mask = std::move(file);
+  }
+}
+
+/// What each clip follows, whatever the model calls it, where its row names nothing.
+void find_controls(const Path& folder, std::vector<Item>& items, Problems& problems) {
+  if (folder.empty()) return;
+  const Companions controls(folder, "data.control_path", "control", problems);
+  int64_t without = 0;
+  for (Item& item : items) {
+    const Path file = controls.of(item);
+    without += file.empty() && item.control.empty() && item.guide.empty() && item.pose.empty();
+    for (Path* place : {&item.control, &item.guide, &item.pose})
+      if (place->empty()) *place = file;
+  }
+  check_input(without < std::ssize(items), "data.control_path",
+              folder.string() + ": no file there has the name of a clip of the data set",
+              "name each as its clip is named");
+  if (without > 0)
+    problems.note(std::to_string(without) + " of " + std::to_string(items.size()) +
+                  " clips have nothing to follow in " + folder.string());
 }
 
 /// Keys that say where captions are, in a data set that has them elsewhere.
@@ -714,6 +750,7 @@ std::vector<Item> read_dataset(const DatasetSpec& spec, Problems& problems) {
     item.captions = std::move(captions.texts), item.weights = std::move(captions.weights);
   }
   find_masks(spec.masks, once, problems);
+  find_controls(spec.controls, once, problems);
   folder.missing.tell(problems, "clips or archives");
   tell_unused_rules(folder);
   const std::string from = (spec.metadata.empty() ? spec.path : spec.metadata).string();

@@ -49,6 +49,8 @@ struct Item {
   Path context = {}, pooled = {};  ///< files of the row: the embedding of its caption and its pooled vector; or empty
 
   std::vector<double> weights = {};  ///< of each caption, how often it is drawn; empty: all alike
+  /// Of each caption the one with the class word in place of the trigger (train.preserve = "class"); else none.
+  std::vector<std::string> class_captions = {};
 
   int set = 0;  ///< of the run's data sets, from 0
 
@@ -65,6 +67,7 @@ struct DatasetSpec {
   bool latents = false;        ///< the .npy of each clip in place of its picture
   bool latent_column = false;  ///< the file in a column of the table in place of each clip
   MaskFiles masks = {};        ///< of the clips
+  Path controls = {};          ///< folder with the clip that each follows, by its name; empty: tables alone name them
   bool text_columns = false;   ///< the row names files of its caption's embedding
 };
 

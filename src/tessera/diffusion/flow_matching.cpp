@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "tessera/ops/kernels.h"
 #include "tessera/plan/shares.h"
@@ -55,6 +56,20 @@ net::Batch FlowMatching::inputs(int micro) const {
   return pack({begin, begin + slice.count}, unused);
 }
 
+net::Batch FlowMatching::base_inputs(int micro, std::vector<int64_t>& places) const {
+  const auto slice = this->slice(micro);
+  const auto begin = pass_.places.begin() + (slice.first - first_sample());
+  places.clear();
+  std::copy_if(begin, begin + slice.count, std::back_inserter(places),
+               [&](int64_t place) { return pass_.samples->at(place)->from_base; });
+  std::vector<int64_t> packed = places;
+  if (packed.empty())
+    packed = {slice.count > 0 ? *begin
+                              : spare_place(*pass_.plan, batch_samples(), pass_.plan->mesh.dp_rank(rank_), micro)};
+  Micro unused;
+  return pack(packed, unused);
+}
+
 namespace {
 
 /// In the rows of the sample's target. A model may multiply its targets by a number, which is no weight.
@@ -67,12 +82,21 @@ at::Tensor packed_weights(const net::Denoiser& model, const TrainingSample& samp
 
 }  // namespace
 
+/// The velocity, or what the model predicted without its adapters, of which tokens that stand behind the clip's are none.
+at::Tensor FlowMatching::target_rows(int64_t place, const TrainingSample& sample) const {
+  at::Tensor rows = model_.pack_target(sample.velocity);
+  if (!pass_.base) return rows;
+  const auto base = pass_.base->find(place);
+  return base == pass_.base->end() ? rows : base->second.narrow(0, 0, rows.size(0));
+}
+
 net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m) const {
   std::vector<net::Sample> samples;
   const bool has_loss = pass_.plan->owns(rank_, static_cast<int>(pass_.plan->units.size()) - 1);
   for (const int64_t place : places) {
     const TrainingSample& sample = *pass_.samples->at(place);
-    if (has_loss) m.targets.push_back({model_.pack_target(sample.velocity), 0, packed_weights(model_, sample)});
+    if (has_loss) m.targets.push_back({target_rows(place, sample), 0, packed_weights(model_, sample)});
+    m.samples.push_back(&sample);
     m.weights.push_back(sample.weight);
     m.frame_weights.push_back(sample.frame_weights);
     m.indices.push_back(sample.index);
@@ -113,6 +137,7 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
     const auto [begin, end] = rows_here(batch, s);
     const double part = last > first ? static_cast<double>(end - begin) / static_cast<double>(last - first) : 0;
     losses_.push_back({share(m, s), m.indices[s], LossByTimestep::bin(m.t[s]), part, m.sets[s],
+                       !m.samples[s]->from_base, !m.samples[s]->twin,
                        sample_error(answer, batch, s, m.targets[s], share(m, s) * pass_.gradient_scale, gradient,
                                     m.frame_weights[s], m.forms[s])});
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
@@ -144,9 +169,8 @@ void FlowMatching::read(std::span<const double> numbers) {
     if (!std::isfinite(error) && bad_sample_ < 0) bad_sample_ = b.index;
     if (!pass_.counts) continue;
     loss_ += error * b.share;
-    by_timestep_.sums[b.bin] += error;
-    by_timestep_.counts[b.bin] += b.part;
-    by_set_.add(static_cast<size_t>(b.set), error, b.part);
+    if (b.of_noise) by_timestep_.sums[b.bin] += error, by_timestep_.counts[b.bin] += b.part;
+    if (b.of_set) by_set_.add(static_cast<size_t>(b.set), error, b.part);
   }
   for (const auto& [own, product] : products_) by_weight_[static_cast<size_t>(own)] = *next++ / pass_.gradient_scale;
   losses_.clear(), products_.clear();

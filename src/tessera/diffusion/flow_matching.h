@@ -31,6 +31,9 @@ struct PassData {
   std::vector<double> weights = {};  ///< weight of the prediction, by own sample; empty: 1
   /// By position: the weighted sum of all experts' predictions [rows, C], from which the loss is computed.
   const std::map<int64_t, at::Tensor>* sums = nullptr;
+  /// By position: what the model predicted without its adapters for each token of the sample, [rows, C], the target of
+  /// those samples.
+  const std::map<int64_t, at::Tensor>* base = nullptr;
   bool counts = true;  ///< whether the loss counts; of several experts that predict together, one counts it
 };
 
@@ -60,6 +63,9 @@ class FlowMatching final : public net::Objective {
   /// The same for a pass without a loss. A rank without a sample in the micro-batch runs another one (spare_place), so
   /// that all ranks run one.
   net::Batch inputs(int micro) const;
+  /// Likewise those samples of the micro-batch whose target is the prediction without adapters, and their positions. A
+  /// rank without one runs another of its samples.
+  net::Batch base_inputs(int micro, std::vector<int64_t>& places) const;
   /// Mean over the global batch of each sample's weighted mean squared error; returns its gradient [T, C]. Ranks that
   /// share a sample each compute the part of their own tokens, in prediction and loss.
   /// The host waits neither for the loss nor for what a gate learns from.
@@ -89,6 +95,7 @@ class FlowMatching final : public net::Objective {
     std::vector<ops::ErrorForm> forms;
     std::vector<double> t;
     std::vector<int> sets;
+    std::vector<const TrainingSample*> samples;
     int64_t first = 0;  // index of its first sample among this dp rank's samples
   };
   /// A loss value that is read at the end of the pass.
@@ -98,9 +105,11 @@ class FlowMatching final : public net::Objective {
     size_t bin = 0;   // of LossByTimestep
     double part = 0;  // of the sample's predictions that this rank has
     int set = 0;
+    bool of_noise = true, of_set = true;  // counts in the losses by timestep and by set
     ops::SampleError error;
   };
   net::Batch pack(const std::vector<int64_t>& places, Micro& micro) const;
+  at::Tensor target_rows(int64_t place, const TrainingSample& sample) const;
   void cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const;
   at::Tensor with_sums(const at::Tensor& prediction, const net::Batch& batch, const Micro& micro) const;
   void weigh(const at::Tensor& prediction, const net::Batch& batch, size_t s, int64_t own, at::Tensor& gradient);

@@ -24,6 +24,8 @@ struct TrainingSample {
   at::Tensor weights = {};  ///< [F, H, W] of the errors at each place of the latent, by its mask; undefined: 1 each
   int64_t index = 0;        ///< index in the data set
   int set = 0;              ///< of the run's data sets, from 0
+  bool from_base = false;   ///< its target is what the model predicts without its adapters
+  bool twin = false;        ///< of the sample before it, with another caption, for that target alone
 };
 /// The samples of a step in host memory, by position in the global batch.
 using TrainingSamples = std::map<int64_t, std::shared_ptr<const TrainingSample>>;

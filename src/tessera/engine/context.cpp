@@ -30,14 +30,15 @@ std::vector<int64_t> clamped(std::vector<int64_t> offsets, plan::TokenRange rows
   return offsets;
 }
 
-ops::Dropout dropout_of(const net::AdapterSettings& adapters, std::string_view site, const net::Tokens& tokens,
-                        const Tensor& x, const InputPart& part) {
-  if (adapters.dropout <= 0) return {};
+/// What the site's adapter does without: columns of its input, and whole ranks or samples.
+void set_dropouts(ops::Adapter& adapter, const net::AdapterSettings& adapters, std::string_view site,
+                  const net::Tokens& tokens, const Tensor& x, const InputPart& part) {
+  if (adapters.dropout <= 0 && adapters.rank_dropout <= 0 && adapters.module_dropout <= 0) return;
   net::Space rows = tokens.space(part.space);
   if (part.rows) rows.begin = part.rows->begin, rows.end = part.rows->end;
-  ops::Dropout drop = net::dropout_at(adapters, site, tokens, rows, x.size(0), x.is_meta());
-  drop.width = part.width, drop.first_column = part.first_column;
-  return drop;
+  adapter.dropout = net::dropout_at(adapters, site, tokens, rows, x.size(0), x.is_meta());
+  adapter.dropout.width = part.width, adapter.dropout.first_column = part.first_column;
+  adapter.left_out = net::left_out_at(adapters, site, tokens, rows, x.size(0), x.is_meta());
 }
 
 }  // namespace
@@ -101,10 +102,12 @@ InputPart ShardContext::input_part(std::string_view site, int space, int64_t col
 Tensor ShardContext::frozen_linear(std::string_view site, const Tensor& x, ops::WeightSite* bias, bool gelu,
                                    const InputPart& part, const Tensor* known) {
   const auto find = [&](const std::string& ending) { return store_.find(unit_, std::string(site) + ending); };
-  ops::WeightSite &w = weight(site, ".weight"), *a = adapters_ ? find(net::kLoraA) : nullptr;
-  const net::ChangeKind* kind = adapters_ && !a ? net::change_kind(find) : nullptr;
+  const bool adapted = adapters_ && !mode_.without_adapters;
+  ops::WeightSite &w = weight(site, ".weight"), *a = adapted ? find(net::kLoraA) : nullptr;
+  const net::ChangeKind* kind = adapted && !a ? net::change_kind(find) : nullptr;
   if (!a && !kind) return ops::frozen_linear(x, w, bias, nullptr, store_.anchor(unit_), gelu, type_, known);
-  ops::Adapter adapter{.scale = adapters_->scale_of(site), .dropout = dropout_of(*adapters_, site, tokens_, x, part)};
+  ops::Adapter adapter{.scale = adapters_->scale_of(site)};
+  set_dropouts(adapter, *adapters_, site, tokens_, x, part);
   if (kind) {
     const auto half = [&](const std::string& name) {
       return ops::Adapter::Half{find(name), find(name + net::kLeft), find(name + net::kRight)};

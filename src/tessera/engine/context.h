@@ -22,6 +22,7 @@ struct RunMode {
   /// Measurement: called with each site whose result can be kept.
   std::function<void(std::string_view site, double flops)> on_result = {};
   const Parallel* parallel = nullptr;  ///< the ranks that share the tokens; lives as long as the graph; null: none
+  bool without_adapters = false;       ///< linears are those of the base
 };
 
 /// The rows of a space and the columns that a linear's input has, for dropout: its mask is drawn for the whole input.

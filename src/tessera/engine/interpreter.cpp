@@ -293,7 +293,8 @@ void Interpreter::forward(ScheduleRun& run, const plan::Instruction& in) {
   if (returns && plan.replays())
     for (const auto& [site, policy] : plan.sites)
       if (site != plan::kBlockInput && policy != plan::Policy::recompute) unit_run.results[site];
-  ShardContext ctx(store_, in.unit, micro.batch.tokens, {.keep = &unit_run.results, .parallel = &parallel_});
+  ShardContext ctx(store_, in.unit, micro.batch.tokens,
+                   {.keep = &unit_run.results, .parallel = &parallel_, .without_adapters = run.without_adapters});
   std::optional<SavedStorages> saved;
   const bool elsewhere = returns && (plan.offloads() || plan.compresses());
   if (graph && (plan.selective() || elsewhere))

@@ -97,6 +97,7 @@ struct ScheduleRun {
   Report report = {};
   const net::UnitUpdate* update = nullptr;
   const std::vector<net::Batch>* batches = nullptr;
+  bool without_adapters = false;
   std::vector<Tensor> results = {};
   const std::function<void()>* write = nullptr;
   const std::function<void()>* commit = nullptr;

@@ -26,7 +26,8 @@ bool drops_captions(const recipe::Recipe& recipe) {
 
 bool encodes_texts(const recipe::Recipe& recipe) {
   return any_part(recipe, [](const recipe::Recipe& part) {
-    return !part.data.texts || part.sample.every > 0 || (drops_captions(part) && part.data.null_text.empty());
+    const bool null = drops_captions(part) || part.train.preserve == recipe::Recipe::Train::Preserve::blank;
+    return !part.data.texts || part.sample.every > 0 || (null && part.data.null_text.empty());
   });
 }
 

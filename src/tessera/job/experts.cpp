@@ -194,6 +194,15 @@ std::vector<diffusion::Band> bands_of(const std::vector<families::Weighted>& wri
 
 }  // namespace
 
+diffusion::MaskRule mask_rule(bool on, const recipe::Recipe::Diffusion& rules, const recipe::Recipe::Data& data) {
+  return {.on = on,
+          .inverted = data.invert_mask,
+          .least = data.mask_min_value,
+          .unmasked = rules.unmasked_weight,
+          .whole_share = rules.unmasked_probability,
+          .of_area = rules.normalize_masked_area};
+}
+
 diffusion::LossRule loss_rule(const recipe::Recipe& recipe) {
   diffusion::LossRule rule;
   rule.form.weights = {};
@@ -203,12 +212,7 @@ diffusion::LossRule loss_rule(const recipe::Recipe& recipe) {
   rule.form.c = recipe.diffusion.huber_c;
   rule.schedule = diffusion::huber_schedule_of(recipe.diffusion.huber_schedule);
   rule.scale = recipe.diffusion.huber_scale;
-  rule.masks = {.on = recipe.data.masks.on(),
-                .inverted = recipe.data.invert_mask,
-                .least = recipe.data.mask_min_value,
-                .unmasked = recipe.diffusion.unmasked_weight,
-                .whole_share = recipe.diffusion.unmasked_probability,
-                .of_area = recipe.diffusion.normalize_masked_area};
+  rule.masks = mask_rule(recipe.masked(), recipe.diffusion, recipe.data);
   return rule;
 }
 
@@ -220,7 +224,7 @@ diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& 
   options.shift = recipe.diffusion.shift;
   options.piece = expert.piece;
   options.mode_scale = recipe.diffusion.mode_scale;
-  options.strata = recipe.diffusion.strata, options.batch = recipe.train.global_batch;
+  options.strata = recipe.diffusion.strata, options.batch = recipe.clips_of(recipe.train.global_batch);
   const bool mixed = options.timesteps == Timesteps::qinglong_flux || options.timesteps == Timesteps::qinglong_qwen;
   if (mixed || options.timesteps == Timesteps::logsnr) options.mean /= -2, options.scale /= 2;
   if (options.timesteps == Timesteps::logsnr) options.shift = 1;

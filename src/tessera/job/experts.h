@@ -61,6 +61,8 @@ recipe::Recipe for_expert(recipe::Recipe recipe, const Experts& experts, size_t 
 diffusion::Options timestep_options(const recipe::Recipe& recipe, const Expert& expert);
 /// What diffusion.loss and diffusion.huber_* say.
 diffusion::LossRule loss_rule(const recipe::Recipe& recipe);
+/// What masks of a data set count; `on`: some sample of the run has one.
+diffusion::MaskRule mask_rule(bool on, const recipe::Recipe::Diffusion& rules, const recipe::Recipe::Data& data);
 
 /// The expert that trains at each step of the run: runs of experts.turn steps, drawn by experts.shares or by the mass
 /// that each window has under the timestep distribution of the part of the run. With a gate it is always 0.

@@ -114,6 +114,12 @@ void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const
     check_latents("diffusion.mask_types", recipe, families::any_noisy(recipe.diffusion.mask_types));
   }
   for (const recipe::RunPart& part : recipe::run_parts(recipe)) {
+    const bool follows = takes.control_dim > 0 || takes.pose_dim > 0 || !takes.guides.empty();
+    for (const recipe::Recipe::DataSet& set : part.recipe.data_sets())
+      if (!set.data.control_path.empty() && !follows)
+        throw UserError(Exit::usage, "recipe",
+                        "data.control_path = " + set.data.control_path + ": the model follows no other clip",
+                        "leave it out, or train a model that follows one: VACE, Fun-Control, S2V");
     if (!part.recipe.diffusion.conditions.empty()) recipe::in_part(part, [&] { check_lengths(part.recipe, codec); });
     if (!part.recipe.diffusion.mask_ratios.empty() && !takes.frame_masks)
       refuse("diffusion.mask_ratios", part.recipe, "the model takes no frames without noise among the noisy ones",

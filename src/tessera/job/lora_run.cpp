@@ -138,6 +138,8 @@ std::optional<models::AdapterRule> adapter_rule(const recipe::Recipe& recipe) {
                              .rslora = l.rslora,
                              .dora = l.dora,
                              .dropout = l.dropout,
+                             .rank_dropout = l.rank_dropout,
+                             .module_dropout = l.module_dropout,
                              .seed = static_cast<uint64_t>(recipe.run.seed),
                              .base = l.base,
                              .targets = l.targets,

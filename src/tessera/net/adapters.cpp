@@ -28,11 +28,13 @@ bool is_adapter_parameter(std::string_view name) {
       kChangeKinds, [&](const ChangeKind& kind) { return name.ends_with(kind.first) || name.ends_with(kind.second); });
 }
 
-ops::Dropout dropout_at(const AdapterSettings& settings, std::string_view site, const Tokens& tokens,
-                        const Space& space, int64_t rows, bool meta) {
-  if (settings.dropout <= 0 || (tokens.samples.empty() && !meta)) return {};
-  ops::Dropout drop{.p = settings.dropout, .seed = settings.seed, .step = tokens.step};
-  drop.site = hash_text(settings.prefix + std::string(site));
+namespace {
+
+/// `drop` with the runs of a site's rows; of none of them without training.
+ops::Dropout over_rows(ops::Dropout drop, const AdapterSettings& settings, std::string_view site, const Tokens& tokens,
+                       const Space& space, int64_t rows, bool meta) {
+  if (!drop.active() || (tokens.samples.empty() && !meta)) return {};
+  drop.seed = settings.seed, drop.step = tokens.step;
   if (meta) return drop;
   const auto samples = static_cast<int64_t>(tokens.samples.size());
   if (rows == space.count()) {
@@ -45,6 +47,23 @@ ops::Dropout dropout_at(const AdapterSettings& settings, std::string_view site, 
                                            " rows belong to no samples");
   }
   return drop;
+}
+
+}  // namespace
+
+ops::Dropout dropout_at(const AdapterSettings& settings, std::string_view site, const Tokens& tokens,
+                        const Space& space, int64_t rows, bool meta) {
+  return over_rows({.p = settings.dropout, .site = hash_text(settings.prefix + std::string(site))}, settings, site,
+                   tokens, space, rows, meta);
+}
+
+ops::Dropout left_out_at(const AdapterSettings& settings, std::string_view site, const Tokens& tokens,
+                         const Space& space, int64_t rows, bool meta) {
+  return over_rows({.p = settings.rank_dropout,
+                    .site = hash_text(settings.prefix + std::string(site) + " ranks"),
+                    .alike = true,
+                    .whole = settings.module_dropout},
+                   settings, site, tokens, space, rows, meta);
 }
 
 }  // namespace tessera::net

@@ -15,8 +15,10 @@ struct AdapterSettings {
   double scale = 1;                                        ///< factor of B A, and of what other kinds add to the weight
   std::map<std::string, double, std::less<>> scales = {};  ///< of sites that have another
   double dropout = 0;                                      ///< probability, applied to the input of A while training
-  uint64_t seed = 0;                                       ///< of the dropout
-  std::string prefix;                                      ///< in front of the unit's sites in parameter names
+  double rank_dropout = 0;    ///< of each rank of a pair, for a whole sample; the others are scaled by 1 / (1 - p)
+  double module_dropout = 0;  ///< of a site's whole adapter, for a whole sample; the others stay as they are
+  uint64_t seed = 0;          ///< of the dropout
+  std::string prefix;         ///< in front of the unit's sites in parameter names
   double scale_of(std::string_view site) const {
     const auto own = scales.find(site);
     return own == scales.end() ? scale : own->second;
@@ -54,5 +56,9 @@ bool is_adapter_parameter(std::string_view name);
 /// training. Throws InternalError for rows that belong to no sample.
 ops::Dropout dropout_at(const AdapterSettings& settings, std::string_view site, const Tokens& tokens,
                         const Space& space, int64_t rows, bool meta);
+
+/// What settings.rank_dropout and module_dropout leave out of the site's rows between its factors, likewise.
+ops::Dropout left_out_at(const AdapterSettings& settings, std::string_view site, const Tokens& tokens,
+                         const Space& space, int64_t rows, bool meta);
 
 }  // namespace tessera::net

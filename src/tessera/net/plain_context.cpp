@@ -79,19 +79,23 @@ Tensor PlainContext::linear(std::string_view site, const Tensor& input, const Li
   const auto has = [&](const std::string& ending) { return optional(site, ending).defined(); };
   const ChangeKind* kind = adapters_ ? change_kind(has) : nullptr;
   if (!a.defined() && !kind) return at::linear(x, w, bias);
-  const ops::Dropout drop = dropout_at(*adapters_, site, tokens_, tokens_.space(how.space), x.size(0), false);
-  Tensor mask;
+  const ops::Dropout drop = dropout_at(*adapters_, site, tokens_, tokens_.space(how.space), x.size(0), false),
+                     left_out = left_out_at(*adapters_, site, tokens_, tokens_.space(how.space), x.size(0), false);
+  Tensor mask, ranks;
   if (drop.active()) ops::drop_rows(mask = at::ones_like(x), drop, 0);
+  if (left_out.active())
+    ops::drop_rows(ranks = at::ones({x.size(0), a.defined() ? a.size(0) : 1}, x.options()), left_out, 0);
   if (kind) {
     const auto matrix = [&](const std::string& name) {
       return has(name) ? weight(site, name) : at::matmul(weight(site, name + kLeft), weight(site, name + kRight));
     };
     const Tensor change = ops::reference::weight_change(matrix(kind->first), matrix(kind->second),
                                                         kind->kind == ops::Adapter::Kind::kronecker);
-    return at::linear(x, w, bias) + adapters_->scale_of(site) * at::linear(mask.defined() ? mask * x : x, change);
+    const Tensor added = adapters_->scale_of(site) * at::linear(mask.defined() ? mask * x : x, change);
+    return at::linear(x, w, bias) + (ranks.defined() ? ranks * added : added);
   }
   return ops::reference::lora_linear(x, w, bias, a, weight(site, kLoraB), adapters_->scale_of(site), mask,
-                                     optional(site, kLoraMagnitude), /*gelu=*/false);
+                                     optional(site, kLoraMagnitude), /*gelu=*/false, ranks);
 }
 
 Tensor PlainContext::norm(std::string_view site, const Tensor& x, const Norm& how, int space) {

@@ -19,8 +19,10 @@ void apply_mask(float* x, const uint16_t* words, int64_t n, uint32_t border, flo
 }  // namespace
 
 std::vector<DropRange> drop_ranges(const Dropout& drop, int64_t first_row, int64_t rows, int64_t cols, int64_t stride) {
-  const int64_t width = drop.width > 0 ? drop.width : cols;
+  const int64_t width = drop.alike ? 0 : drop.width > 0 ? drop.width : cols;
   const auto border = static_cast<uint32_t>(std::lround(drop.p * 65536));
+  constexpr uint32_t kAll = 65536;  // a border that no half-word reaches
+  constexpr uint64_t kWholeDraw = ~uint64_t{0};
   // Scaled by the inverse of the exact probability of the border, so that the expectation is exact.
   const auto scale = static_cast<float>(65536.0 / (65536.0 - border));
   std::vector<DropRange> ranges;
@@ -30,16 +32,17 @@ std::vector<DropRange> drop_ranges(const Dropout& drop, int64_t first_row, int64
     if (begin >= end) continue;
     check_internal(begin == next, "ops.dropout", "row " + std::to_string(next) + " belongs to no sample");
     const auto place = static_cast<uint64_t>(run.first + begin - run.begin);
-    ranges.push_back(
-        {.row = begin - first_row,
-         .rows = end - begin,
-         .cols = cols,
-         .stride = stride,
-         .width = width,
-         .first = place * static_cast<uint64_t>(width) + static_cast<uint64_t>(drop.first_column),
-         .key = RandomKey(drop.seed, Purpose::dropout, drop.step, drop.site ^ (run.sample * 0x9E3779B97F4A7C15ull)),
-         .border = border,
-         .scale = scale});
+    const RandomKey key(drop.seed, Purpose::dropout, drop.step, drop.site ^ (run.sample * 0x9E3779B97F4A7C15ull));
+    const bool nothing_left = drop.whole > 0 && key.uniform(kWholeDraw) < drop.whole;
+    ranges.push_back({.row = begin - first_row,
+                      .rows = end - begin,
+                      .cols = cols,
+                      .stride = stride,
+                      .width = width,
+                      .first = place * static_cast<uint64_t>(width) + static_cast<uint64_t>(drop.first_column),
+                      .key = key,
+                      .border = nothing_left ? kAll : border,
+                      .scale = scale});
     next = end;
   }
   check_internal(next == first_row + rows, "ops.dropout", "row " + std::to_string(next) + " belongs to no sample");

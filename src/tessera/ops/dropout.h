@@ -25,11 +25,13 @@ struct Dropout {
   std::vector<Run> runs = {};  ///< ascending; they cover all rows
   int64_t width = 0;           ///< columns of the whole operand if x has only some; 0: x has all
   int64_t first_column = 0;
-  bool active() const { return p > 0; }
+  bool alike = false;  ///< all rows of a sample have one mask
+  double whole = 0;    ///< with `alike`: probability that a sample has nothing left, whatever p is; scales nothing
+  bool active() const { return p > 0 || whole > 0; }
 };
 
 /// Rows that have one key. Element (r, c), at r * stride + c, becomes 0 where half-word first + r * width + c of the key is
-/// below `border`, else it is scaled.
+/// below `border`, else it is scaled. Width 0: all rows alike.
 struct DropRange {
   int64_t row, rows, cols, stride, width;  ///< row: of x, where the range begins
   uint64_t first;

@@ -145,7 +145,8 @@ void check_adapter(const Tensor& x, const WeightSite& weight, const Adapter& pai
   check_internal(pair.a->value.dim() == 2 && pair.a->value.size(1) == x.size(1) && pair.b->value.dim() == 2 &&
                      pair.b->value.size(0) == out_dim(weight) && pair.a->value.size(0) == pair.b->value.size(1),
                  "ops.lora", "A must be [r, in] and B [out, r]");
-  check_internal(!pair.magnitude || !pair.dropout.active(), "ops.lora", "a magnitude excludes dropout");
+  check_internal(!pair.magnitude || !(pair.dropout.active() || pair.left_out.active()), "ops.lora",
+                 "a magnitude excludes dropout");
 }
 
 /// Of the frozen product alone: those of the pair are small beside it.

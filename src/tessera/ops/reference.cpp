@@ -19,9 +19,12 @@ Tensor join_heads(const Tensor& x) { return x.transpose(0, 1).reshape({x.size(1)
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) { return at::linear(x, w.flatten(1), b); }
 Tensor gelu_linear(const Tensor& x, const Tensor& w, const Tensor& b) { return linear(gelu_tanh(x), w, b); }
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& a, const Tensor& b, double s,
-                   const Tensor& mask, const Tensor& magnitude, bool gelu) {
+                   const Tensor& mask, const Tensor& magnitude, bool gelu, const Tensor& ranks) {
   const Tensor z = gelu ? gelu_tanh(x) : x;
-  if (!magnitude.defined()) return linear(z, w, bias) + s * at::linear(at::linear(mask.defined() ? mask * z : z, a), b);
+  if (!magnitude.defined()) {
+    const Tensor h = at::linear(mask.defined() ? mask * z : z, a);
+    return linear(z, w, bias) + s * at::linear(ranks.defined() ? ranks * h : h, b);
+  }
   const Tensor adapted = w + s * at::matmul(b, a);
   const Tensor gain = magnitude / adapted.detach().norm(2, 1);  // [out]
   const Tensor y = at::linear(z, adapted) * gain;

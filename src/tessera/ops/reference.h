@@ -16,9 +16,10 @@ using at::Tensor;
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);
 Tensor gelu_linear(const Tensor& x, const Tensor& w, const Tensor& b);
 /// z = x or gelu_tanh(x); x W^T + b + s (mask * z A^T) B^T. `mask` [T, in] and `magnitude` [out] may be undefined; with
-/// a magnitude (m / |W + s B A|) (z (W + s B A)^T) + b, where the row norms have no gradient.
+/// a magnitude (m / |W + s B A|) (z (W + s B A)^T) + b, where the row norms have no gradient. `ranks` [T, r] multiplies
+/// mask * z A^T.
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& a, const Tensor& b, double s,
-                   const Tensor& mask, const Tensor& magnitude, bool gelu);
+                   const Tensor& mask, const Tensor& magnitude, bool gelu, const Tensor& ranks = {});
 /// What LoKr (`kronecker`) or LoHa add to a weight, without their scale.
 Tensor weight_change(const Tensor& p, const Tensor& q, bool kronecker);
 Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps);

@@ -31,7 +31,8 @@ struct Adapter {
   WeightSite* b = nullptr;          ///< [out, r]
   WeightSite* magnitude = nullptr;  ///< [out], for DoRA; excludes dropout
   double scale = 1;
-  Dropout dropout = {};  ///< on the adapter's input
+  Dropout dropout = {};   ///< on the adapter's input
+  Dropout left_out = {};  ///< of a pair's rows between A and B: ranks, or all of them; of other kinds rows of the input
 
   enum class Kind { low_rank, elementwise, kronecker };
   /// One of the two matrices: whole, or the product of a [.., r] and b [r, ..].

@@ -80,21 +80,27 @@ class Rows {
   const Tensor all_, buffer_;
 };
 
+/// Of the adapter's input, and of what comes back to it.
+void drop(const Tensor& rows, const Adapter& adapter, int64_t first) {
+  for (const Dropout* each : {&adapter.dropout, &adapter.left_out})
+    if (each->active()) drop_rows(rows, *each, first);
+}
+
 /// drop(z) of some rows, z perhaps gelu'd.
 class Inputs {
  public:
   Inputs(const Tensor& z, const Adapter& adapter, bool gelu)
-      : rows_(z, gelu || adapter.dropout.active()), dropout_(adapter.dropout), gelu_(gelu) {}
+      : rows_(z, gelu || adapter.dropout.active() || adapter.left_out.active()), adapter_(adapter), gelu_(gelu) {}
   Tensor read(int64_t first, int64_t count) const {
     const Tensor z = rows_.read(first, count);
     if (gelu_) z.copy_(kernels(z).gelu_tanh(z));
-    if (dropout_.active()) drop_rows(z, dropout_, first);
+    drop(z, adapter_, first);
     return z;
   }
 
  private:
   const Rows rows_;
-  const Dropout& dropout_;
+  const Adapter& adapter_;
   const bool gelu_;
 };
 
@@ -209,7 +215,7 @@ void add_change(const Tensor& y, const Tensor& z, const Adapter& adapter, bool g
 void add_change_gradients(const Tensor& dz, const Tensor& dy, const Tensor& z, const Adapter& adapter, bool gelu) {
   const Inputs inputs(z, adapter, gelu);
   const Rows ups(dy, false);
-  const bool drops = adapter.dropout.active();
+  const bool drops = adapter.dropout.active() || adapter.left_out.active();
   std::optional<Rows> backs;
   if (dz.defined()) backs.emplace(dz, false);
   const Tensor undropped = backs && drops ? like(dz, {std::min(kChangedRows, dz.size(0)), dz.size(1)}) : Tensor();
@@ -238,7 +244,7 @@ void add_change_gradients(const Tensor& dz, const Tensor& dy, const Tensor& z, c
       });
     if (!backs) return;
     if (drops) {
-      drop_rows(back, adapter.dropout, first);
+      drop(back, adapter, first);
       sums.add_(back);
     }
     backs->write(sums, first);

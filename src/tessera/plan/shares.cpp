@@ -13,6 +13,20 @@ Plan::Slice slice_of(const Plan& plan, int64_t batch, int dp_rank, int64_t micro
   return {first + begin, own * (micro + 1) / micros - begin};
 }
 
+int64_t asking_base(const Plan& plan, AskBase which, int dp_rank, int64_t micro) {
+  if (which == AskBase::none) return 0;
+  const Plan::Slice own = plan.slice(dp_rank, micro);
+  return which == AskBase::any ? own.count : (own.first + own.count) / 2 - own.first / 2;
+}
+
+std::vector<int64_t> asking_base(const Plan& plan, AskBase which) {
+  std::vector<int64_t> most(static_cast<size_t>(plan.accumulation()));
+  for (int64_t micro = 0; micro < std::ssize(most); ++micro)
+    for (int d = 0; d < plan.mesh.dp_size(); ++d)
+      most[static_cast<size_t>(micro)] = std::max(most[static_cast<size_t>(micro)], asking_base(plan, which, d, micro));
+  return most;
+}
+
 std::vector<int64_t> smaller_micro_batches(const Plan& plan) {
   const int64_t even = plan.global_batch / plan.mesh.dp_size(), more = plan.global_batch % plan.mesh.dp_size();
   std::set<int64_t> shares(plan.shares.begin(), plan.shares.end());

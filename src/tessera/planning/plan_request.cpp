@@ -77,6 +77,14 @@ void check_gated(const job::Job& job, plan::Update update, const std::string& wh
                     "use \"end\"");
 }
 
+/// What runs before a step reads weights that it would find without the updates of the step before.
+void check_base_passes(const recipe::Recipe& recipe, plan::Update update, const std::string& where) {
+  if (recipe.asks_base() && update == plan::Update::just_in_time)
+    throw UserError(Exit::usage, where,
+                    "\"just_in_time\" leaves updates to the next step, and passes without adapters come before it",
+                    "use \"end\"");
+}
+
 void check_in_backward(const recipe::Recipe& recipe, DType compute, DType reduce, const std::string& where) {
   const std::string why = why_not_in_backward(recipe, compute, reduce);
   if (!why.empty())
@@ -133,6 +141,8 @@ int64_t prompt_bytes(const job::Job& job, int prompts) {
 
 namespace {
 
+bool is_prior(const recipe::Recipe::DataSet& set) { return set.role == recipe::Recipe::Role::prior; }
+
 /// Bytes of one training sample: noisy latent, target, longest text, and the model's other inputs.
 int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes) {
   constexpr int64_t kBlock = 64;  // allocation granularity of a tensor
@@ -143,7 +153,8 @@ int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, con
        job.model->conditions().references > 0 ? blank.extra : job.model->blank(shapes.largest).extra)
     bytes += round_up(static_cast<int64_t>(value.nbytes()), kBlock);
   bytes += round_up(job::given_bytes(recipe, *job.model, shapes.largest), kBlock);
-  if (recipe.data.masks.on()) bytes += round_up(4 * blank.x.numel() / blank.x.size(0), kBlock);
+  if (recipe.masked()) bytes += round_up(4 * blank.x.numel() / blank.x.size(0), kBlock);
+  if (recipe.asks_base()) bytes += round_up(4 * blank.x.numel(), kBlock);  // what the base says
   return bytes;
 }
 
@@ -217,7 +228,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.blank = [recipe, model = job.model.get()](const std::array<int64_t, 4>& latent) {
     return job::blank_sample(recipe, *model, latent);
   };
-  request.masked = recipe.data.masks.on();
+  request.masked = recipe.masked();
   request.latent = shapes.largest;  // smaller buckets use the same schedule
   std::vector<std::array<int64_t, 4>> latents;
   for (const data::Bucket& b : recipe.data.clips.buckets)
@@ -283,13 +294,14 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
         numbers += latent[0] * given.latents * latent[2] * latent[3];
       break;
     }
-    if (recipe.data.masks.on()) numbers += c10::multiply_integers(shapes.largest) / shapes.largest[0];
+    if (recipe.masked()) numbers += c10::multiply_integers(shapes.largest) / shapes.largest[0];
     request.cache_entry = 4 * numbers;
   }
   request.planner.global_batch = shapes.batch;
   request.any_micro_batch = recipe.train.micro_batch == 0;
   static_cast<plan::PlanKeys&>(request.planner) = recipe.plan;
-  if (job.experts.gated) request.planner.update = plan::Update::end;
+  if (recipe.plan.update) check_base_passes(recipe, *recipe.plan.update, "plan.update");
+  if (job.experts.gated || (recipe.asks_base() && !recipe.plan.update)) request.planner.update = plan::Update::end;
   if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");
   if (recipe.plan.update == plan::Update::in_backward)
     check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
@@ -314,6 +326,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
       request.notes += (request.notes.empty() ? "" : "; ") + recipe.plan.file + ": " + note;
     check_formats(recipe, *request.by_hand);
     check_gated(job, request.by_hand->update, recipe.plan.file + ": update");
+    check_base_passes(recipe, request.by_hand->update, recipe.plan.file + ": update");
     if (request.by_hand->update == plan::Update::in_backward)
       check_in_backward(recipe, request.by_hand->compute, request.by_hand->reduce, recipe.plan.file + ": update");
     if (request.by_hand->experts != request.planner.experts)
@@ -344,6 +357,11 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.run.sample_every = recipe.sample.every;
   request.run.eval_every = recipe.eval.on() ? recipe.eval.every : 0;
   request.run.eval_passes = held_out_passes(recipe.eval, shapes.guidance_branches, mesh);
+  if (recipe.asks_base())  // micro-batches of a bucket's own batch have other places than the plan's
+    request.run.base =
+        recipe.train.twins() && recipe::batches(recipe).empty() && std::ranges::none_of(recipe.sets, is_prior)
+            ? plan::AskBase::twins
+            : plan::AskBase::any;
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe, *job.model);
   return request;

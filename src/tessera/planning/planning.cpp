@@ -37,7 +37,9 @@ net::Batch representative_batch(const PlanRequest& request, const std::array<int
 }  // namespace
 
 plan::RunSchedules Planned::schedules(int rank) const {
-  return plan::compile_all(spec, plan(), rank, guidance_branches);
+  plan::RunSchedules all = plan::compile_all(spec, plan(), rank, guidance_branches);
+  if (run.base != plan::AskBase::none) all.base = plan::compile_forward(spec, plan(), rank, "base", 1);
+  return all;
 }
 
 plan::MemoryCurve Planned::memory(int rank) const {
@@ -61,6 +63,14 @@ void Planned::predict() {
   of_expert.clear();
   for (const auto& [expert, units] : plan().of_expert)
     of_expert[expert] = plan::predict(spec, plan().as_of(expert), machine).step;
+  if (run.base == plan::AskBase::none) return;
+  double batches = 0;  // passes, each as long as its share of a micro-batch
+  for (const int64_t samples : plan::asking_base(plan(), run.base))
+    batches += static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
+  const double seconds = batches * plan::forward_seconds(spec, plan(), machine);
+  const auto add = [seconds](plan::StepSeconds& step) { step.base = seconds, step.total += seconds; };
+  add(prediction.step);
+  for (auto& [expert, step] : of_expert) add(step);
 }
 
 double Planned::mean_step() const {
@@ -374,8 +384,8 @@ Planned plan_by_hand(const PlanRequest& request) {
   planned.choice.why = "written by hand";
   plan::PlannerInput free = request.planner;
   free.micro_batch = plan.micro_batch;
-  planned.choice.warning =
-      plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine, planned.choice.seconds);
+  planned.choice.warning = plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine,
+                                                planned.choice.seconds - planned.prediction.step.base);
   planned.warn(request.notes);
   if (asked > share)
     planned.warn("micro_batch = " + std::to_string(asked) + " is more than the samples of a rank: micro-batches have " +
@@ -403,6 +413,7 @@ Planned plan_for(const PlanRequest& request, int64_t samples, MeasuredModels& kn
     planned.choice.evaluated = evaluated;
   }
   planned.predict();
+  planned.choice.seconds += planned.prediction.step.base;  // which the search does not see
   return planned;
 }
 
@@ -539,8 +550,8 @@ Planned make_plan_as_is(const PlanRequest& request) {
   if (compared && planned.choice.fits && plan::set_by_hand(request.planner)) {
     plan::PlannerInput free = request.planner;
     free.micro_batch = planned.plan().micro_batch, free.idle = planned.plan().idle;
-    planned.choice.warning =
-        plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine, planned.choice.seconds);
+    planned.choice.warning = plan::slower_by_hand(planned.spec, request.mesh, free, planned.machine,
+                                                  planned.choice.seconds - planned.prediction.step.base);
   }
   if (planned.choice.fits) planned.warn(faster_in_bf16(planned));
   return planned;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/check.h"
@@ -191,6 +192,80 @@ std::string title(const std::vector<PartPlan>& plans, const PartPlan& p) {
          (p.part.changes.empty() ? "" : ": " + p.part.changes) + "\n";
 }
 
+const char* name_of(recipe::Recipe::Role role) {
+  using Role = recipe::Recipe::Role;
+  return role == Role::train ? "train" : role == Role::prior ? "prior" : "regularisation";
+}
+
+/// The least and the most tokens of a set's shapes.
+std::array<int64_t, 2> tokens_of(const PartPlan& p, const recipe::Recipe::DataSet& set) {
+  std::array<int64_t, 2> tokens = {std::numeric_limits<int64_t>::max(), 0};
+  const std::vector<data::Bucket>& all = p.part.recipe.data.clips.buckets;
+  for (size_t b = 0; b < all.size() && b < p.shapes.bucket_tokens.size(); ++b)
+    if (std::ranges::any_of(set.data.clips.buckets,
+                            [&](const data::Bucket& own) { return data::is_shape(own, all[b]); }))
+      tokens = {std::min(tokens[0], p.shapes.bucket_tokens[b]), std::max(tokens[1], p.shapes.bucket_tokens[b])};
+  return tokens;
+}
+
+/// A line for each [[data.set]]: how often its samples come, and what they are.
+std::string sets_text(const PartPlan& p) {
+  const std::vector<recipe::Recipe::DataSet>& sets = p.part.recipe.sets;
+  if (sets.empty()) return {};
+  double weights = 0;
+  for (const recipe::Recipe::DataSet& set : sets) weights += set.weight;
+  std::string text = "data sets\n";
+  for (const recipe::Recipe::DataSet& set : sets) {
+    char amount[48], loss[48];
+    if (set.weight > 0)
+      std::snprintf(amount, sizeof amount, "%.1f %% of the samples", 100 * set.weight / weights);
+    else if (set.role == recipe::Recipe::Role::regularisation)
+      std::snprintf(amount, sizeof amount, "as many samples as the others");
+    else
+      std::snprintf(amount, sizeof amount, "each sample %g times an epoch", set.repeats);
+    std::snprintf(loss, sizeof loss, ", loss x %g", set.loss_weight);
+    const std::vector<data::Bucket>& shapes = set.data.clips.buckets;
+    const auto [least, most] = tokens_of(p, set);
+    text += "  " + set.name + ": " + amount + ", " + shapes.front().text() +
+            (shapes.size() > 1 ? " and " + std::to_string(shapes.size() - 1) + " more" : "") + ", " +
+            (least < most ? std::to_string(least) + " to " : "") + std::to_string(most) + " tokens" +
+            (set.loss_weight != 1 ? loss : "") +
+            (set.role != recipe::Recipe::Role::train ? std::string(", role ") + name_of(set.role) : "") +
+            (set.data.masks.on() ? ", with masks" : "") +
+            (set.to_step > 0     ? ", steps " + std::to_string(set.from_step) + " to " + std::to_string(set.to_step)
+             : set.from_step > 1 ? ", from step " + std::to_string(set.from_step)
+                                 : "") +
+            "\n";
+  }
+  return text;
+}
+
+nlohmann::ordered_json sets_json(const PartPlan& p) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const recipe::Recipe::DataSet& set : p.part.recipe.sets) {
+    const auto [least, most] = tokens_of(p, set);
+    nlohmann::ordered_json shapes = nlohmann::ordered_json::array();
+    for (const data::Bucket& shape : set.data.clips.buckets) shapes.push_back(shape.text());
+    all.push_back({{"set", set.name},
+                   {set.weight > 0 ? "weight" : "repeats", set.weight > 0 ? set.weight : set.repeats},
+                   {"role", name_of(set.role)},
+                   {"loss_weight", set.loss_weight},
+                   {"masks", set.data.masks.on()},
+                   {"from_step", set.from_step},
+                   {"to_step", set.to_step},
+                   {"shapes", shapes},
+                   {"tokens", {least, most}}});
+  }
+  return all;
+}
+
+/// plan_json() of a part, with its data sets.
+nlohmann::ordered_json part_json(const PartPlan& p) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(plan_json(p.planned));
+  if (!p.part.recipe.sets.empty()) json["data_sets"] = sets_json(p);
+  return json;
+}
+
 }  // namespace
 
 std::string plans_words(const std::vector<PartPlan>& plans) {
@@ -201,14 +276,14 @@ std::string plans_words(const std::vector<PartPlan>& plans) {
 
 std::string plans_text(const std::vector<PartPlan>& plans) {
   std::string text;
-  for (const PartPlan& p : plans) text += title(plans, p) + plan_text(p.planned);
+  for (const PartPlan& p : plans) text += title(plans, p) + plan_text(p.planned) + sets_text(p);
   return text;
 }
 
 std::string plans_json(const std::vector<PartPlan>& plans) {
   using Json = nlohmann::ordered_json;
-  if (plans.size() == 1) return plan_json(plans[0].planned);
-  Json json = Json::parse(plan_json(plans[0].planned)), stages = Json::array();
+  Json json = part_json(plans[0]), stages = Json::array();
+  if (plans.size() == 1) return json.dump(2) + "\n";
   bool fit = true;
   std::string advice;
   for (const PartPlan& p : plans) {
@@ -216,7 +291,7 @@ std::string plans_json(const std::vector<PartPlan>& plans) {
     if (advice.empty() && !p.planned.choice.fits) advice = p.part.name() + ": " + p.planned.choice.advice;
     if (p.part.number == 0) continue;
     Json stage = {{"stage", p.part.number}, {"from", p.part.first}, {"to", p.part.last}, {"changes", p.part.changes}};
-    stage.update(Json::parse(plan_json(p.planned)));
+    stage.update(part_json(p));
     stages.push_back(std::move(stage));
   }
   json["fits"] = fit;
@@ -230,14 +305,19 @@ void write_schedule(const std::vector<PartPlan>& plans, const std::string& file)
   const int world = plans.at(0).planned.plan().mesh.world();
   for (int rank = 0; rank < world; ++rank) {
     for (const PartPlan& p : plans) {
+      const std::vector<int64_t> asked = plan::asking_base(p.planned.plan(), p.planned.run.base);
+      const auto passes = std::ranges::count_if(asked, [](int64_t samples) { return samples > 0; });
       int64_t current = -1;
       int base = 0;
-      plan::each_schedule(p.planned.run, p.planned.schedules(rank), [&](int64_t step, const plan::Schedule& schedule) {
-        if (step != current) current = step, base = 0;
-        for (size_t i = 0; i < schedule.list.size(); ++i)
-          out << plan::to_json(schedule.list[i], schedule.phase, rank, step, static_cast<int>(i), base) << '\n';
-        base += static_cast<int>(schedule.list.size());
-      });
+      plan::each_schedule(
+          p.planned.run, p.planned.schedules(rank),
+          [&](int64_t step, const plan::Schedule& schedule) {
+            if (step != current) current = step, base = 0;
+            for (size_t i = 0; i < schedule.list.size(); ++i)
+              out << plan::to_json(schedule.list[i], schedule.phase, rank, step, static_cast<int>(i), base) << '\n';
+            base += static_cast<int>(schedule.list.size());
+          },
+          passes);
     }
   }
   out.flush();

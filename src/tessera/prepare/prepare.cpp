@@ -68,7 +68,8 @@ class Preparation {
           pace.barrier();  // every rank has looked before any rank writes, so all have the same list
         }
         if (text) encode_texts(*text, pace);
-        if (drops() && stored_null()) data_.null_captions_ = {stored_null_text(recipe_, job_)};
+        if (stored_null() && (drops() || preserves_blank()))
+          data_.null_captions_ = {data_.of_recipe_.blank = stored_null_text(recipe_, job_)};
       }  // the text encoder goes before the others come
       if (online_ || !work_.empty() || options_.prompts) load_conditioner();
       pace.barrier();  // every rank has its encoders
@@ -96,14 +97,24 @@ class Preparation {
   };
 
   bool drops() const { return options_.null_caption && job::drops_captions(recipe_); }
+  /// Twins have a caption of no words, whatever is kept of one that is dropped.
+  bool preserves_blank() const {
+    return options_.null_caption && recipe_.train.preserve == recipe::Recipe::Train::Preserve::blank;
+  }
   bool stored_null() const { return recipe_.data.texts && !recipe_.data.null_text.empty(); }
-  bool encodes_texts() const { return !recipe_.data.texts || options_.prompts || (drops() && !stored_null()); }
+  bool encodes_texts() const {
+    return !recipe_.data.texts || options_.prompts || ((drops() || preserves_blank()) && !stored_null());
+  }
+  const data::MaskFiles& masks_of(const data::Item& item) const {
+    return data_.of_recipe_.masks.at(static_cast<size_t>(item.set));
+  }
 
   /// TextPass or TextBeside.
   template <class Text>
   void encode_prompts(Text& text) {
     for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode({prompt}));
     if (options_.prompts) data_.negative_ = text.encode_negative(recipe_.sample.negative_prompt);
+    if (preserves_blank() && !stored_null()) data_.of_recipe_.blank = text.encode_negative("");
     if (!drops() || stored_null()) return;
     data_.null_captions_.clear();
     for (const recipe::Recipe::DataSet& set : recipe_.data_sets()) {
@@ -221,6 +232,7 @@ class Preparation {
     const data::Probes probes = online_ ? data::Probes() : data::Probes(folder_ / "probes.jsonl");
     const size_t told = problems_.notes().size();
     const std::vector<recipe::Recipe::DataSet> sets = recipe_.data_sets();
+    for (const recipe::Recipe::DataSet& set : sets) data_.of_recipe_.masks.push_back(set.data.masks);
     std::vector<data::ClipPlan> plans;
     size_t first = 0;
     for (size_t s = 0; s < sets.size(); ++s) {
@@ -234,7 +246,7 @@ class Preparation {
       first = last;
     }
     if (sets.size() == 1) data_.plan_ = plans.front();
-    tell_masks();
+    for (size_t s = 0; s < sets.size(); ++s) tell_masks(s, sets.size() > 1 ? sets[s].name : "");
     for (size_t n = told; n < problems_.notes().size(); ++n) log::info("data: " + problems_.notes()[n]);
     if (!problems_.left_out().empty()) log::info("data: " + problems_.left_out_text());
     log::info("data: " + std::to_string(data_.items_.size()) + " rows, " + std::to_string(data_.plan_.clips.size()) +
@@ -255,7 +267,7 @@ class Preparation {
       for (data::RowFile& file : sound_files(item, wanted_)) files.push_back(std::move(file));
       for (data::RowFile& file : control_files(item, wanted_)) files.push_back(std::move(file));
       for (data::RowFile& file : text_files(item)) files.push_back(std::move(file));
-      const std::string beside = control_text(item, wanted_) + mask_text(recipe_.data.masks, item);
+      const std::string beside = control_text(item, wanted_) + mask_text(masks_of(item), item);
       data::ClipKey made{.source = item.path,
                          .encoder = encoders.clip,
                          .shape = data_.plan_.rules.buckets[static_cast<size_t>(clip.bucket)].text(),
@@ -276,16 +288,18 @@ class Preparation {
         }
         entries.clips.push_back(place->second);
       }
-      for (const std::string& caption : recipe_.data.texts ? std::vector<std::string>() : item.captions) {
-        const bool of_picture = is_apart(clip);
-        const auto [text, is_new] = known_texts.emplace(Words{caption, of_picture}, static_cast<int>(texts_.size()));
-        if (is_new)
-          texts_.push_back({of_picture ? data::text_key(caption, encoders.picture_text)
-                                       : data::text_key(caption, encoders.text, encoders.both),
-                            {},
-                            of_picture});
-        entries.texts.push_back(text->second);
-      }
+      if (recipe_.data.texts) continue;
+      for (const auto* texts : {&item.captions, &item.class_captions})
+        for (const std::string& caption : *texts) {
+          const bool of_picture = is_apart(clip);
+          const auto [text, is_new] = known_texts.emplace(Words{caption, of_picture}, static_cast<int>(texts_.size()));
+          if (is_new)
+            texts_.push_back({of_picture ? data::text_key(caption, encoders.picture_text)
+                                         : data::text_key(caption, encoders.text, encoders.both),
+                              {},
+                              of_picture});
+          entries.texts.push_back(text->second);
+        }
     }
   }
 
@@ -294,31 +308,41 @@ class Preparation {
     return !recipe_.data.instruction_image.empty() && data_.plan_.spec(clip).frames == 1;
   }
 
-  /// Clips without a mask train whole. Where none has one the keys do nothing, which nobody means.
-  void tell_masks() const {
-    const data::MaskFiles& masks = recipe_.data.masks;
+  /// Clips without a mask train whole. Where none of a set has one its keys do nothing, which nobody means.
+  void tell_masks(size_t set, const std::string& name) const {
+    const data::MaskFiles& masks = data_.of_recipe_.masks[set];
     if (!masks.on() || recipe_.eval.held_out) return;
     const auto transparent = [](const data::Clip& clip) { return clip.reading.find(" on=#") != clip.reading.npos; };
-    const auto masked = std::ranges::count_if(data_.plan_.clips, [&](const data::Clip& clip) {
-      return masks.alpha ? transparent(clip) : has_mask(masks, data_.items_[static_cast<size_t>(clip.item)]);
-    });
-    const auto all = std::ssize(data_.plan_.clips);
+    int64_t all = 0, masked = 0;
+    for (const data::Clip& clip : data_.plan_.clips) {
+      const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
+      if (item.set != static_cast<int>(set)) continue;
+      ++all, masked += masks.alpha ? transparent(clip) : has_mask(masks, item);
+    }
     const char* key = masks.alpha ? "data.alpha_mask" : masks.suffix.empty() ? "data.mask_path" : "data.mask_suffix";
+    const std::string of = " of the data set" + (name.empty() ? "" : " " + name);
     check_input(masked > 0 || (masks.alpha && !data::has_video()), key,
-                masks.alpha ? "no clip of the data set is transparent" : "no clip of the data set has a mask",
+                "no clip" + of + (masks.alpha ? " is transparent" : " has a mask"),
                 masks.alpha ? "leave it out" : "name a mask as its clip is named, or leave it out");
     if (masked < all)
-      log::info("data: " + std::to_string(all - masked) + " of " + std::to_string(all) +
-                " clips have no mask and train whole");
+      log::info("data: " + std::to_string(all - masked) + " of " + std::to_string(all) + " clips" +
+                (name.empty() ? "" : " of " + name) + " have no mask and train whole");
   }
 
   /// What the samples are made from.
   std::string clips() const {
     return digest_of_clips(data_.plan_, data_.items_, [&](size_t c) {
       std::string stamps;
-      if (!online_)
+      if (!online_) {
         for (const auto& source : clips_[static_cast<size_t>(entries_[c].clips.front())].key.sources)
           stamps += source.stamp + '\n';
+        return stamps;
+      }
+      // No entry's header tells that a mask or another of the row's files has changed.
+      const data::Item& item = data_.items_[static_cast<size_t>(data_.plan_.clips[c].item)];
+      stamps = control_text(item, wanted_) + mask_text(masks_of(item), item) + '\n';
+      for (const auto& files : {picture_files(item, wanted_), sound_files(item, wanted_), control_files(item, wanted_)})
+        for (const auto& [role, path] : files) stamps += role + ' ' + data::file_stamp(path) + '\n';
       return stamps;
     });
   }
@@ -442,7 +466,7 @@ class Preparation {
       if (job_.image && wanted_.image_with_first && bucket.frames > 1) numbers += wanted_.clip_rows * wanted_.clip_dim;
       for (const families::GivenFrames& given : job::encoded_given(recipe_, bucket.frames, latent[1]))
         numbers += latent[0] * given.latents * latent[2] * latent[3];
-      if (has_mask(recipe_.data.masks, data_.items_[static_cast<size_t>(clip.item)]))
+      if (const data::Item& item = data_.items_[static_cast<size_t>(clip.item)]; has_mask(masks_of(item), item))
         numbers += latent[1] * latent[2] * latent[3];
       if (recipe_.data.texts) numbers += job_.context_length * job_.model->context_dim() + wanted_.pooled_dim;
       need += 4 * numbers + 1024;
@@ -481,7 +505,7 @@ class Preparation {
 
   /// Captions that the cache lacks, and the texts of this run that are never stored.
   void encode_texts(TextPass& text, Pace& pace) {
-    if (!online_ && missing_texts_.empty() && !options_.prompts && !drops()) return;
+    if (!online_ && missing_texts_.empty() && !options_.prompts && !drops() && !preserves_blank()) return;
     text.load();
     pace.barrier();  // every rank has its encoder
     if (online_ && !recipe_.data.texts)
@@ -600,8 +624,8 @@ class Preparation {
       for (const auto& [name, value] :
            conditioner_->extras(item, data_.plan_.spec(clip), draw_of(clip, of_entry_[work_[w]].draw)))
         made.extras[name] = cached(value);
-      if (has_mask(recipe_.data.masks, item))
-        made.extras[kLossMask] = cached(loss_mask(recipe_.data.masks, item, data_.plan_.spec(clip), made.latent.shape));
+      if (has_mask(masks_of(item), item))
+        made.extras[kLossMask] = cached(loss_mask(masks_of(item), item, data_.plan_.spec(clip), made.latent.shape));
     } catch (const UserError& error) {
       if (error.code() != Exit::input) throw;
       data::Problems found(problems_.strict());
@@ -648,6 +672,18 @@ class Preparation {
                                        " to train without them");
   }
 
+  /// Sets of regularisation have as many samples as the others together, shared by their own amounts.
+  void match_regularisation(std::vector<double>& amounts) const {
+    double trained = 0, beside = 0;
+    const auto is_beside = [&](size_t s) { return recipe_.sets[s].role == recipe::Recipe::Role::regularisation; };
+    for (size_t s = 0; s < amounts.size(); ++s) (is_beside(s) ? beside : trained) += amounts[s];
+    if (beside == 0) return;
+    check_input(trained > 0, "data", "all data sets are of regularisation, and there is nothing beside which they are",
+                "set role = \"train\" for what is learnt");
+    for (size_t s = 0; s < amounts.size(); ++s)
+      if (is_beside(s)) amounts[s] *= trained / beside;
+  }
+
   /// How often the samples of each [[data.set]] come.
   void share_out() {
     const std::vector<recipe::Recipe::DataSet>& sets = recipe_.sets;
@@ -666,6 +702,7 @@ class Preparation {
       data_.sets_.amounts.push_back(weights > 0 ? static_cast<double>(data_.size()) * sets[s].weight / weights
                                                 : count * sets[s].repeats);
     }
+    if (weights == 0) match_regularisation(data_.sets_.amounts);
     double all = 0;
     for (const double amount : data_.sets_.amounts) all += amount;
     constexpr double kMostSamples = 20e6;
@@ -691,7 +728,6 @@ class Preparation {
     data_.takes_ = inputs_of(*job_.model, job_.latent);
     data_.of_recipe_.encoders = recipe_.data.encoders;
     data_.of_recipe_.references = recipe_.data.references;
-    data_.of_recipe_.masks = recipe_.data.masks;
     data_.of_recipe_.draws = recipe_.diffusion.draws;
     data_.of_recipe_.pictures_apart = !recipe_.data.instruction_image.empty();
     if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);

@@ -53,7 +53,8 @@ class PreparedData {
   int64_t size() const { return static_cast<int64_t>(samples_.size()); }
   /// With the caption that the clip has in this epoch. Throws UserError (input) when its file or entry has gone.
   /// `given` is asked which frames are given, so far as they are encoded or sliced by themselves; null: none are.
-  PreparedSample sample(int64_t index, int64_t epoch = 0, const ChooseGiven& given = {}) const;
+  /// `of_class`: with the caption's class caption in its place.
+  PreparedSample sample(int64_t index, int64_t epoch = 0, const ChooseGiven& given = {}, bool of_class = false) const;
   /// A sample of an epoch.
   using Place = std::pair<int64_t, int64_t>;
   /// With data.encoders = "sharded" before sample() of what each dp rank needs of a step, by all ranks together; else
@@ -75,7 +76,8 @@ class PreparedData {
   const data::SetShares& sets() const { return sets_; }         ///< likewise, where there are several
   int set_of(int64_t index) const { return item(index).set; }
   int64_t problems() const { return problems_; }  ///< rows that were left out
-  /// Of rows, captions and clips: other text, other data. Of files that are not encoded to a cache by their names alone.
+  /// Of rows, captions and clips: other text, other data. A clip that is not encoded to a cache counts by its name alone,
+  /// its masks and what else its row names by their size and time too.
   const std::string& digest() const { return digest_; }
   /// Files of the cache that it reads.
   std::set<data::Path> cache_files() const;
@@ -94,6 +96,8 @@ class PreparedData {
   const EncodedText& null_caption(int set = 0) const {
     return null_captions_.at(std::min<size_t>(static_cast<size_t>(set), null_captions_.size() - 1));
   }
+  /// The caption of no words, for train.preserve = "blank"; undefined without it.
+  const EncodedText& blank_caption() const { return of_recipe_.blank; }
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   /// A clip of the shape that is sampled (the first bucket) whose first caption the prompt is, or -1.
   int64_t clip_of_prompt(int prompt) const;
@@ -105,11 +109,11 @@ class PreparedData {
   int64_t draw_number(int64_t index, int64_t epoch) const;
   void encode_online(int64_t index, PreparedSample& sample, const ChooseGiven& given) const;
   size_t caption(int64_t index, int64_t epoch) const;
-  data::CachedText text(int64_t index, size_t caption) const;
-  Words words(int64_t index, size_t caption) const;
+  data::CachedText text(int64_t index, size_t caption, bool of_class = false) const;
+  Words words(int64_t index, size_t caption, bool of_class = false) const;
   struct Entries {           // of a clip, in clip_entries_ and text_entries_
     std::vector<int> clips;  // one a draw of its conditions
-    std::vector<int> texts;  // one a caption
+    std::vector<int> texts;  // one a caption, then one a class caption
   };
   struct Sample {
     int64_t clip = 0;  // in plan_.clips
@@ -129,11 +133,15 @@ class PreparedData {
   std::shared_ptr<TextBeside> beside_;  // makes them when they are needed, in place of `texts_`
   struct {
     recipe::Encoders encoders = recipe::Encoders::cached;
-    int64_t references = 0;  // most pictures that a sample begins with
-    data::MaskFiles masks;
+    int64_t references = 0;              // most pictures that a sample begins with
+    std::vector<data::MaskFiles> masks;  // of each set, or of all data
     families::ConditionDraws draws;
     bool pictures_apart = false;  // whether their captions have an instruction of their own
+    EncodedText blank;            // the caption of twins without one
   } of_recipe_;
+  const data::MaskFiles& masks_of(int64_t index) const {
+    return of_recipe_.masks.at(static_cast<size_t>(item(index).set));
+  }
   std::map<std::pair<int64_t, int64_t>, data::CachedTensor> seen_;  // CLIP features by clip and draw, when online
   const job::Job* job_ = nullptr;
   std::set<std::string> takes_;  // extras of the model

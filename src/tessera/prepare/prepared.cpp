@@ -56,19 +56,22 @@ data::CachedTensor PreparedData::context(int64_t index, int64_t epoch) const {
   return text(index, caption).context;
 }
 
-data::CachedText PreparedData::text(int64_t index, size_t caption) const {
+data::CachedText PreparedData::text(int64_t index, size_t caption, bool of_class) const {
   if (stored_texts_ && online_) return stored_text(item(index).context, item(index).pooled, *job_);
   if (stored_texts_) {
     data::CachedClip clip = data::read_clip(clip_entry(index));
     return take_text(clip);
   }
-  if (!online_) return data::read_caption(text_entries_.at(samples_.at(index).entries.texts.at(caption)));
-  const Words words = this->words(index, caption);
+  const size_t entry = of_class ? item(index).captions.size() + caption : caption;
+  if (!online_) return data::read_caption(text_entries_.at(samples_.at(index).entries.texts.at(entry)));
+  const Words words = this->words(index, caption, of_class);
   return beside_ ? beside_->caption(words) : texts_.at(words);
 }
 
-Words PreparedData::words(int64_t index, size_t caption) const {
-  return {item(index).captions[caption], of_recipe_.pictures_apart && plan_.spec(clip(index)).frames == 1};
+Words PreparedData::words(int64_t index, size_t caption, bool of_class) const {
+  const data::Item& item = this->item(index);
+  return {(of_class ? item.class_captions : item.captions).at(caption),
+          of_recipe_.pictures_apart && plan_.spec(clip(index)).frames == 1};
 }
 
 std::set<data::Path> PreparedData::cache_files() const {
@@ -84,8 +87,12 @@ void PreparedData::encode_captions(const std::vector<std::vector<Place>>& of_ran
   for (const auto& places : of_ranks) {
     std::vector<Words>& own = captions.emplace_back();
     for (const auto& [index, epoch] : places) {
-      const Words words = this->words(index, caption(index, epoch));
-      if (std::ranges::find(own, words) == own.end()) own.push_back(words);
+      const size_t caption = this->caption(index, epoch);
+      for (const bool of_class : {false, true}) {
+        if (caption >= (of_class ? item(index).class_captions : item(index).captions).size()) continue;
+        const Words words = this->words(index, caption, of_class);
+        if (std::ranges::find(own, words) == own.end()) own.push_back(words);
+      }
     }
   }
   beside_->together(captions, mine);
@@ -104,16 +111,17 @@ at::Tensor PreparedData::latent(int64_t index) const {
   return encoded(of_recipe_.encoders, [&] { return job::encode_frames(*job_->codec, frames(index)); });
 }
 
-PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGiven& given) const {
+PreparedSample PreparedData::sample(int64_t index, int64_t epoch, const ChooseGiven& given, bool of_class) const {
   data::CachedClip clip;
   if (!online_) clip = data::read_clip(clip_entry(index, epoch));
-  const data::CachedText text = stored_texts_ && !online_ ? take_text(clip) : this->text(index, caption(index, epoch));
+  const data::CachedText text =
+      stored_texts_ && !online_ ? take_text(clip) : this->text(index, caption(index, epoch), of_class);
   PreparedSample sample{{}, tensor_of(text.context)};
   if (online_) {
     encode_online(index, sample, given);
     sample.extra = online_extras(index, epoch);
-    if (has_mask(of_recipe_.masks, item(index)))
-      sample.mask = loss_mask(of_recipe_.masks, item(index), plan_.spec(this->clip(index)), sample.latent.sizes());
+    if (has_mask(masks_of(index), item(index)))
+      sample.mask = loss_mask(masks_of(index), item(index), plan_.spec(this->clip(index)), sample.latent.sizes());
   } else {
     sample.latent = tensor_of(clip.latent);
     if (given) sample.given = given(plan_.spec(this->clip(index)).frames, sample.latent.size(1));
@@ -230,6 +238,7 @@ std::vector<data::Item> read_set(const recipe::Recipe::Data& set, int repeats, d
                          .latents = set.latents,
                          .latent_column = set.latent_column,
                          .masks = set.masks,
+                         .controls = set.control_path,
                          .text_columns = set.texts};
   if (set.paths.size() < 2) {
     if (!set.paths.empty()) spec.path = set.paths[0];
@@ -255,7 +264,13 @@ std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems&
   const int repeats = recipe.sets.empty() ? static_cast<int>(recipe.data.repeats) : 1;  // those of sets are an order's
   for (size_t s = 0; s < sets.size(); ++s) {
     std::vector<data::Item> more = read_set(sets[s].data, repeats, problems);
-    for (data::Item& item : more) item.set = static_cast<int>(s);
+    for (data::Item& item : more) {
+      item.set = static_cast<int>(s);
+      if (recipe.train.preserve != recipe::Recipe::Train::Preserve::of_class || recipe.eval.held_out) continue;
+      for (const std::string& caption : item.captions)
+        item.class_captions.push_back(
+            data::with_class(caption, sets[s].data.captions.trigger, recipe.train.preserve_class));
+    }
     items.insert(items.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
   return of_share(std::move(items), recipe.eval);

@@ -87,13 +87,16 @@ std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job
         return std::make_shared<const PreparedData>(prepare(part.recipe, job, mesh, comm, rank, options));
       });
     }
-    data::BatchOrder order(static_cast<uint64_t>(recipe.run.seed), samples->buckets(), part.recipe.train.global_batch,
-                           recipe::batches(part.recipe), samples->sets());
+    std::map<int, int64_t> batches = recipe::batches(part.recipe);
+    for (auto& [bucket, batch] : batches) batch = part.recipe.clips_of(batch);
+    data::BatchOrder order(static_cast<uint64_t>(recipe.run.seed), samples->buckets(),
+                           part.recipe.clips_of(part.recipe.train.global_batch), batches, samples->sets());
     const int64_t stride = order.stride();
     const bool same = p > 0 && samples == result.back().samples;
     auto held_out = same ? result.back().held_out : prepare_held_out(part.recipe, job, mesh, comm, rank, options);
     StageData data{samples, std::move(order), part.first, 0, stride, std::move(held_out)};
     for (const recipe::Recipe::DataSet& set : part.recipe.sets) data.sets.push_back(set.name);
+    data.times = part.recipe.train.twins() ? 2 : 1;
     if (p > 0) data.follow(result.back());
     result.push_back(std::move(data));
   }

@@ -25,6 +25,10 @@ struct StageData {
 
   std::vector<std::string> sets = {};  ///< names of each [[data.set]] that is drawn from
 
+  /// Times that each clip of a step is trained in it, one after the other: twice where the second time is the first one's
+  /// twin (train.preserve). The order counts clips.
+  int64_t times = 1;
+
   /// How far a data set was gone through.
   struct Seen {
     std::string set;
@@ -38,10 +42,10 @@ struct StageData {
   void go_on_in_sets(const std::vector<Seen>& seen);
 
   int64_t position_of(int64_t step) const { return position + (step - first_step) * stride; }
-  data::BatchOrder::Pick pick(int64_t step, int64_t place) const { return order.at(position_of(step) + place); }
+  data::BatchOrder::Pick pick(int64_t step, int64_t place) const { return order.at(position_of(step) + place / times); }
   int bucket(int64_t step) const { return order.bucket(position_of(step) / stride); }
   /// Samples of the step, of all ranks.
-  int64_t batch(int64_t step) const { return order.batch_size(position_of(step) / stride); }
+  int64_t batch(int64_t step) const { return times * order.batch_size(position_of(step) / stride); }
   /// Samples of all steps before it.
   int64_t samples_before(int64_t step) const { return order.consumed(position_of(step)); }
   /// Epoch and cursor after a step, for checkpoints.

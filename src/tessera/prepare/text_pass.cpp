@@ -165,8 +165,9 @@ std::vector<std::string> distinct_captions(const std::vector<data::Item>& items)
   std::vector<std::string> captions;
   std::set<std::string> seen;
   for (const data::Item& item : items)
-    for (const std::string& caption : item.captions)
-      if (seen.insert(caption).second) captions.push_back(caption);
+    for (const auto* texts : {&item.captions, &item.class_captions})
+      for (const std::string& caption : *texts)
+        if (seen.insert(caption).second) captions.push_back(caption);
   return captions;
 }
 

@@ -465,6 +465,12 @@ std::vector<Setting> data_settings() {
        "weight of what does not train, to which masks are lifted: v + (1 - v) mask",
        data_key<&Recipe::Data::mask_min_value>,
        {.range = {.least = 0, .most = 1}, .needs = {kMasked}}},
+      {"data.control_path",
+       Kind::text,
+       "",
+       "folder of the clips or pictures that clips follow, each of the name of its clip, for models that follow one; empty: columns of the table name them",
+       data_key<&Recipe::Data::control_path>,
+       {.needs = {kPictures}, .in_stages = true}},
       {"data.cuts",
        Kind::choice,
        "keep",
@@ -502,31 +508,37 @@ const std::vector<Setting>& set_settings() {
          "1",
          "times each sample of the set comes in an epoch; 0.5: every other one",
          nullptr,
-         {.range = {.least = 0, .most = 1e6, .open = true}}},
+         {.range = {.least = 0, .most = 1e6, .open = true}, .in_stages = true}},
         {"data.set.N.weight",
          Kind::number,
          "",
          "share of the samples that come from the set, in relation to the other sets' weights, in place of repeats",
          nullptr,
-         {.range = above(0)}},
+         {.range = above(0), .in_stages = true}},
         {"data.set.N.loss_weight",
          Kind::number,
          "1",
          "factor of the loss of the set's samples",
          nullptr,
-         {.range = at_least(0)}},
+         {.range = at_least(0), .in_stages = true}},
+        {"data.set.N.role",
+         Kind::choice,
+         "train",
+         "train: what is learnt; regularisation: as many samples of such sets as of the others, whatever their repeats; prior: their target is what the model says without its adapters",
+         nullptr,
+         {.choices = "train|regularisation|prior"}},
         {"data.set.N.from_step",
          Kind::integer,
          "1",
          "first step that draws from the set",
          nullptr,
-         {.range = at_least(1)}},
+         {.range = at_least(1), .in_stages = true}},
         {"data.set.N.to_step",
          Kind::integer,
          "0",
          "last step that draws from the set; 0: the run's last",
          nullptr,
-         {.range = at_least(0)}},
+         {.range = at_least(0), .in_stages = true}},
     };
     // What is decided clip by clip. The other keys describe what a run has once: its cache, its encoders.
     for (const char* key : {"path",          "metadata",          "caption",      "captions",
@@ -536,7 +548,9 @@ const std::vector<Setting>& set_settings() {
                             "score_drop",    "score_temperature", "size",         "frames",
                             "fps",           "buckets",           "max_crop",     "clip_mode",
                             "clip_lengths",  "clip_stride",       "clip_samples", "hdr",
-                            "deinterlace",   "background",        "cuts",         "bars"}) {
+                            "deinterlace",   "background",        "cuts",         "bars",
+                            "mask_path",     "mask_suffix",       "alpha_mask",   "mask_resize",
+                            "invert_mask",   "mask_min_value",    "control_path"}) {
       const std::vector<Setting> data = data_settings();
       const auto row = std::ranges::find(data, std::string("data.") + key, &Setting::key);
       all.push_back({"data.set.N." + std::string(key),
@@ -544,7 +558,7 @@ const std::vector<Setting>& set_settings() {
                      row->fallback,
                      row->key + " of the set alone",
                      nullptr,
-                     {.choices = row->more.choices}});
+                     {.choices = row->more.choices, .in_stages = row->more.in_stages}});
     }
     return all;
   }();

@@ -342,6 +342,12 @@ Recipe::DataSet read_set(const Recipe& r, const std::string& list) {
     Setting named = row;
     named.key = given->first;
     check_range(named, given->second);
+    if (key == "role") {
+      set.role = given->second == "regularisation" ? Recipe::Role::regularisation
+                 : given->second == "prior"        ? Recipe::Role::prior
+                                                   : Recipe::Role::train;
+      continue;
+    }
     const double number = to_number(given->second);
     for (const auto& [name, to] :
          {std::pair("repeats", &set.repeats), {"weight", &set.weight}, {"loss_weight", &set.loss_weight}})
@@ -349,6 +355,7 @@ Recipe::DataSet read_set(const Recipe& r, const std::string& list) {
     for (const auto& [name, to] : {std::pair("from_step", &set.from_step), {"to_step", &set.to_step}})
       if (key == name) *to = to_integer(given->second);
   }
+  whole.values.at("train.preserve") = "none";  // which asks all sets together
   whole.fill();
   set.data = std::move(whole.data);
   return set;
@@ -423,6 +430,40 @@ void check_held_out(const Recipe& r) {
                     "leave eval.every out, or set experts.router = \"turns\"");
 }
 
+/// What the model says without its adapters is a target: there must be adapters, and one pass of a step.
+void check_base(const Recipe& r) {
+  if (!r.asks_base()) return;
+  const std::string key = r.train.twins() ? "train.preserve = \"" + r.values.at("train.preserve") + "\""
+                                          : std::string("role = \"prior\" of a [[data.set]]");
+  const auto refuse = [&](const std::string& what, const std::string& hint) {
+    throw UserError(Exit::usage, "recipe", key + what, hint);
+  };
+  if (!r.lora.on)
+    refuse(" takes what the model says without its adapters, and train.mode = \"full\" has none",
+           "set train.mode = \"lora\"");
+  if (r.experts.router == "gate")
+    refuse(" with experts.router = \"gate\": a gate sums the predictions of several experts",
+           "set experts.router = \"turns\"");
+  if (!r.train.twins()) return;
+  std::vector<int64_t> batches = {r.train.global_batch};
+  for (const data::Bucket& bucket : r.data.clips.buckets) batches.push_back(bucket.batch);
+  for (const int64_t batch : batches)
+    if (batch % 2 != 0)
+      refuse(" trains each clip of a batch twice, and a batch has " + std::to_string(batch) + " samples",
+             "make train.global_batch, and batches of data.buckets, even");
+  if (r.train.preserve != Recipe::Train::Preserve::of_class) return;
+  if (r.train.preserve_class.empty())
+    refuse(" without train.preserve_class", "name what data.trigger is one of: person, house");
+  for (const Recipe::DataSet& set : r.data_sets()) {
+    const std::string where = r.sets.empty() ? "" : " of " + set.name;
+    if (set.data.texts)
+      refuse(" with data.texts" + where + ": their captions are encoded already", "set train.preserve = \"blank\"");
+    if (set.data.captions.trigger.empty() && set.role == Recipe::Role::train)
+      refuse(" without data.trigger" + where + ", which the class stands for",
+             "set data.trigger, or train.preserve = \"blank\"");
+  }
+}
+
 /// The rules about a whole recipe, when all rows are read.
 void resolve(Recipe& r) {
   check_held_out(r);
@@ -436,8 +477,17 @@ void resolve(Recipe& r) {
   r.train.muon_adam_lr *= scale_of(r.values).factor;
   r.lr_schedule.lr = r.train.lr;
   r.lr_schedule.total_steps = r.run.steps;
-  if (r.lora.dora && r.lora.dropout > 0)
-    throw UserError(Exit::usage, "recipe", "lora.dropout and lora.dora exclude each other", "set lora.dropout = 0");
+  for (const auto& [key, share] : {std::pair("lora.dropout", r.lora.dropout),
+                                   {"lora.rank_dropout", r.lora.rank_dropout},
+                                   {"lora.module_dropout", r.lora.module_dropout}})
+    if (r.lora.dora && share > 0)
+      throw UserError(Exit::usage, "recipe", std::string(key) + " and lora.dora exclude each other",
+                      std::string("set ") + key + " = 0");
+  if (r.lora.rank_dropout > 0 && r.lora.kind != "lora")
+    throw UserError(Exit::usage, "recipe",
+                    "lora.rank_dropout with lora.kind = \"" + r.lora.kind +
+                        "\", whose change of a weight has no ranks to leave out",
+                    "set lora.module_dropout, or lora.dropout");
   check_adapters(r);
   if (r.run.deterministic && r.run.library_sums())
     throw UserError(Exit::usage, "recipe", "run.deterministic = true: run.sums = \"library\" has no order of its own",
@@ -466,6 +516,12 @@ void Recipe::fill() {
     if (setting.read) setting.read(*this, {setting.key, values.at(setting.key)});
   resolve(*this);
   resolve_sets(*this);
+  check_base(*this);
+}
+
+bool Recipe::masked() const {
+  return sets.empty() ? data.masks.on()
+                      : std::ranges::any_of(sets, [](const DataSet& set) { return set.data.masks.on(); });
 }
 
 std::vector<Recipe::DataSet> Recipe::data_sets() const {

@@ -1,5 +1,7 @@
 #include "tessera/recipe/load_recipe.h"
 
+#include <sstream>
+
 #include "tessera/base/check.h"
 #include "tessera/recipe/recipe_checks.h"
 #include "tessera/recipe/recipe_file.h"
@@ -16,6 +18,33 @@ void set_key(Values& values, const std::string& name, const std::string& value, 
     throw UserError(Exit::usage, where, "unknown key '" + name + "'",
                     key_meant(name) + " tessera train --help lists keys");
   recipe_table().set(values, name, value, where);
+}
+
+/// Sets a key of one table of a list that stands in a recipe as lines ("norm_q lr=1e-5"), --train.group.0.lr 1e-5; a table
+/// behind the last one begins with its match. False: `name` is no such key.
+bool set_in_line(Values& values, const std::string& name, const std::string& value) {
+  std::string key;
+  for (const std::string list : {"train.group", "plan.units"})
+    if (list_row(name).starts_with(list + ".N.")) key = list;
+  if (key.empty()) return false;
+  const size_t dot = name.find('.', key.size() + 1);
+  const auto number = static_cast<size_t>(to_integer(name.substr(key.size() + 1, dot - key.size() - 1)));
+  const std::string word = name.substr(dot + 1);
+  std::vector<std::string> lines = split_list(values.at(key));
+  if (number > lines.size() || (number == lines.size() && word != "match"))
+    throw UserError(Exit::usage, "--" + name, key + " has " + std::to_string(lines.size()) + " tables, counted from 0",
+                    "begin one more by --" + key + "." + std::to_string(lines.size()) + ".match PATTERN");
+  if (number == lines.size()) lines.emplace_back();
+  std::istringstream old(lines[number]);
+  std::string match, rest;
+  old >> match;
+  for (std::string each; old >> each;)
+    if (!each.starts_with(word + "=")) rest += " " + each;
+  lines[number] = word == "match" ? value + rest : match + rest + " " + word + "=" + value;
+  std::string all;
+  for (const std::string& line : lines) all += line + kListSeparator;
+  recipe_table().set(values, key, all, "--" + name);
+  return true;
 }
 
 }  // namespace
@@ -37,6 +66,7 @@ Recipe load_recipe(const std::string& path, const Overrides& overrides) {
         recipe_table().set(recipe.values, "mesh." + std::string(axis_name(axis)), std::to_string(mesh[axis]), "--mesh");
       continue;
     }
+    if (set_in_line(recipe.values, name, value)) continue;
     const auto* option = recipe_table().find(name);
     const bool list = option && (option->kind == Kind::list || option->kind == Kind::paths);
     set_key(recipe.values, name, expanded(name, list ? list_as_written(value) : value, "command line"), "--" + name);

@@ -3,6 +3,7 @@
 //
 //   Recipe recipe = load_recipe("recipe.toml", {{"train.lr", "1e-4"}});   // load_recipe.h
 //   recipe.train.lr; recipe.to_toml();               // the resolved recipe reproduces the run
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -73,6 +74,7 @@ struct Recipe {
     data::MaskFiles masks;                                              ///< of what counts in the loss
     bool invert_mask = false;                                           ///< black trains, not white
     double mask_min_value = 0;                                          ///< weight of what does not train
+    std::string control_path;     ///< folder of what clips follow, by their names; empty: tables name it
     int64_t references = 1;       ///< most pictures of a row that a sample begins with, for models that take such
     int64_t vae_tile = 0;         ///< side of the autoencoder's tiles in pixels; 0: none, -1: auto
     int64_t vae_tile_frames = 0;  ///< and their frames
@@ -86,14 +88,21 @@ struct Recipe {
     /// Captions too: text encoders stay in memory.
     bool beside() const { return encoders != Encoders::cached; }
   } data;
+  /// What the samples of a data set are for.
+  enum class Role {
+    train,           ///< what is learnt
+    regularisation,  ///< as many samples of these sets as of the others, in place of their repeats
+    prior,           ///< the target of its samples is what the model says without its adapters
+  };
   /// One [[data.set]]: data.* with keys of its own in their place.
   struct DataSet {
     std::string name;      ///< in messages and metrics: its path
     std::string key = {};  ///< "data.set.0.", with which its keys begin
     Data data = {};
-    double repeats = 1;                  ///< times each of its samples comes in an epoch
-    double weight = 0;                   ///< share of the samples in relation to the other sets; 0: repeats decide
-    double loss_weight = 1;              ///< of the loss of its samples
+    double repeats = 1;      ///< times each of its samples comes in an epoch
+    double weight = 0;       ///< share of the samples in relation to the other sets; 0: repeats decide
+    double loss_weight = 1;  ///< of the loss of its samples
+    Role role = Role::train;
     int64_t from_step = 1, to_step = 0;  ///< between which it is drawn from; 0: to the end
     bool drawn_at(int64_t step) const { return from_step <= step && (to_step == 0 || step <= to_step); }
   };
@@ -102,6 +111,7 @@ struct Recipe {
   /// This recipe with the keys of its `set`-th set in place of data.*, without sets.
   Recipe of_set(size_t set) const;
   int64_t drawn_at = 0;  ///< only sets that are drawn from at this step are there; 0: all
+  bool masked() const;   ///< samples have masks of what counts in their loss
   struct Train {
     int64_t global_batch = 1, micro_batch = 0;  ///< micro_batch 0: auto
     double lr = 0;                              ///< with lr_scale
@@ -126,11 +136,18 @@ struct Recipe {
     double ema_inv_gamma = 1, ema_min_decay = 0;  ///< of its warm-up
     double loss_scale = 65536;                    ///< the first; where something is fp16
     int64_t loss_scale_window = 2000;
+    /// Half of a batch are twins: the other half again, with the class word for the trigger or no caption, whose target
+    /// is what the model says without its adapters.
+    enum class Preserve { none, of_class, blank } preserve = Preserve::none;
+    std::string preserve_class;
+    double preserve_weight = 1;  ///< of the twins' mean loss beside that of the others
+    bool twins() const { return preserve != Preserve::none; }
   } train;
   struct Lora {
     bool on = false;  ///< train.mode = lora
     int64_t rank = 32;
     double alpha = 32, dropout = 0;
+    double rank_dropout = 0, module_dropout = 0;
     bool rslora = false, dora = false;
     double plus_ratio = 1;      ///< LoRA+: B's rate is so many times the rest's
     std::string kind = "lora";  ///< or loha, lokr
@@ -235,6 +252,14 @@ struct Recipe {
   std::vector<Stage> stages;  ///< in the order of their steps
   /// Whether each save writes a model or adapters for other programs.
   bool exports_saves() const { return checkpoint.exported == "model" || (checkpoint.exported == "lora" && lora.on); }
+
+  /// Clips of a step are so many of train.global_batch: half of them where the others are their twins.
+  int64_t clips_of(int64_t batch) const { return train.twins() ? batch / 2 : batch; }
+  /// Whether some samples have the prediction without adapters as their target.
+  bool asks_base() const {
+    const auto is_prior = [](const DataSet& set) { return set.role == Role::prior; };
+    return train.twins() || std::ranges::any_of(sets, is_prior);
+  }
 
   /// What holds in the `count`-th stage: this recipe with the changes of its first `count` stages, without stages.
   Recipe at_stage(size_t count) const;

@@ -53,7 +53,7 @@ inline constexpr Needs kSearched = {[](const Facts& f) { return f.searches(); },
 inline constexpr Needs kSeveral = {[](const Facts& f) { return f.gated() || f.several_experts(f.recipe); },
                                    "the run has one denoiser and no other expert"};
 
-inline constexpr Needs kMasked = {[](const Facts& f) { return f.recipe.data.masks.on(); },
+inline constexpr Needs kMasked = {[](const Facts& f) { return f.recipe.masked(); },
                                   "no clip has a mask: set data.mask_path, data.mask_suffix or data.alpha_mask"};
 
 struct Setting {

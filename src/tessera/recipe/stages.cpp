@@ -14,8 +14,8 @@ namespace {
 std::string table_of(const Setting& setting) { return setting.key.substr(0, setting.key.find('.')); }
 
 bool changeable(const std::string& name) {
-  return std::ranges::any_of(settings(), [&](const Setting& s) { return s.key == name && s.more.in_stages; }) ||
-         list_row(name).starts_with("data.set.N.");
+  const auto is_it = [&](const Setting& s) { return (s.key == name || s.key == list_row(name)) && s.more.in_stages; };
+  return std::ranges::any_of(settings(), is_it) || std::ranges::any_of(set_settings(), is_it);
 }
 
 /// "run.on_nan, ..., sample.*": a table all of whose keys may change is named as one.

@@ -41,6 +41,7 @@ const Needs kOfAdafactor = {is_adafactor, "it belongs to train.optimizer = \"ada
 const Needs kOfMuon = {[](const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).whole; },
                        "it belongs to train.optimizer = \"muon\""};
 bool has_betas(const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).first; }
+const Needs kOfTwins = {[](const Facts& f) { return f.recipe.train.twins(); }, "it belongs to train.preserve"};
 const Needs kOfAverage = {[](const Facts& f) { return f.recipe.train.ema > 0; }, "it belongs to train.ema"};
 
 /// "adamw|lion|...", and the names of their 8-bit forms.
@@ -65,6 +66,13 @@ void read_ns_dtype(Recipe& recipe, const Given& given) {
 }
 
 void read_adjust_lr(Recipe& recipe, const Given& given) { recipe.train.scale_original = given.text == "original"; }
+
+void read_preserve(Recipe& recipe, const Given& given) {
+  using Preserve = Recipe::Train::Preserve;
+  recipe.train.preserve = given.text == "class"   ? Preserve::of_class
+                          : given.text == "blank" ? Preserve::blank
+                                                  : Preserve::none;
+}
 
 void read_growth_rate(Recipe& recipe, const Given& given) {
   double& rate = recipe.train.growth_rate;
@@ -463,6 +471,25 @@ std::vector<Setting> train_settings() {
        "least decay of the average, from its second step on",
        train<&Recipe::Train::ema_min_decay>,
        {.range = {.least = 0, .most = 1, .below = true}, .needs = {kOfAverage}}},
+      {"train.preserve",
+       Kind::choice,
+       "none",
+       "what adapters are to leave as it is; class: captions with train.preserve_class in place of data.trigger; blank: no caption; half of train.global_batch are the other half's clips again with these captions, whose target is what the model says without its adapters",
+       read_preserve,
+       {.choices = "none|class|blank"}},
+      {"train.preserve_class",
+       Kind::text,
+       "",
+       "word for what data.trigger is one of: person, house",
+       train<&Recipe::Train::preserve_class>,
+       {.needs = {{[](const Facts& f) { return f.recipe.train.preserve == Recipe::Train::Preserve::of_class; },
+                   "it belongs to train.preserve = \"class\""}}}},
+      {"train.preserve_weight",
+       Kind::number,
+       "1",
+       "weight of the mean loss of what is to stay beside that of the clips",
+       train<&Recipe::Train::preserve_weight>,
+       {.range = at_least(0), .needs = {kOfTwins}, .in_stages = true}},
   };
 }
 
@@ -533,6 +560,18 @@ std::vector<Setting> lora_settings() {
        "0",
        "dropout of the adapters' inputs",
        lora<&Recipe::Lora::dropout>,
+       {.range = {.least = 0, .most = 1, .below = true}, .needs = {kOfLora}}},
+      {"lora.rank_dropout",
+       Kind::number,
+       "0",
+       "share of the ranks of each pair that a sample does without, drawn for each sample and module; the others are scaled up",
+       lora<&Recipe::Lora::rank_dropout>,
+       {.range = {.least = 0, .most = 1, .below = true}, .needs = {kOfLora}}},
+      {"lora.module_dropout",
+       Kind::number,
+       "0",
+       "share of the adapters that a sample does without, drawn for each sample and module; the others are not scaled",
+       lora<&Recipe::Lora::module_dropout>,
        {.range = {.least = 0, .most = 1, .below = true}, .needs = {kOfLora}}},
       {"lora.rslora",
        Kind::choice,

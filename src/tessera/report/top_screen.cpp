@@ -162,6 +162,27 @@ class Screen {
                std::to_string(best->step));
       put(held_out);
     }
+    data_sets();
+  }
+
+  /// Of a run with several, late in it.
+  void data_sets() {
+    const auto sets = run_.loss_by_set();
+    if (sets.size() < 2) return;
+    int64_t all = 0;
+    for (const auto& [name, own] : sets) all += own.count;
+    const size_t shown = std::min(sets.size(), rows(sets.size(), 8));
+    for (size_t s = 0; s < shown; ++s) {
+      const auto& [name, own] = sets[s];
+      Line row = line();
+      row.add("data set ", Ink::soft).add(name);
+      row.add(own.count > 0 ? formatted("  loss %.5f", own.loss) : std::string("  no samples"), Ink::blue);
+      row.add(formatted("  %.1f %% of the samples",
+                        all > 0 ? 100 * static_cast<double>(own.count) / static_cast<double>(all) : 0.0),
+              Ink::soft);
+      put(row);
+    }
+    if (shown < sets.size()) text(formatted("%zu more data sets", sets.size() - shown), Ink::soft);
   }
 
   /// Rows there is room for, of `wanted`, when `below` lines must still follow; one goes to saying what is left out.

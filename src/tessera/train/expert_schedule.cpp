@@ -32,6 +32,8 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
   now_ = &plan.part.recipe;
   model_ = &model;
   programs_ = std::move(programs);
+  base_kind_ = plan.planned.run.base;
+  needs_spares_ = needs_spares_ || base_kind_ != plan::AskBase::none;
   noise_.clear();
   for (size_t e = 0; e < experts_.places(); ++e)
     noise_.push_back({.seed = static_cast<uint64_t>(now_->run.seed),
@@ -98,25 +100,41 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
   for (const int64_t place : wanted_places(dp_rank(), data.batch(own_step))) {
     const auto [index, epoch] = data.pick(own_step, place);
     const int set = data.samples->set_of(index);
-    const double loss_weight = now_->sets.empty() ? 1 : now_->sets.at(static_cast<size_t>(set)).loss_weight;
+    const recipe::Recipe::DataSet* own = now_->sets.empty() ? nullptr : &now_->sets.at(static_cast<size_t>(set));
+    // Losses are means over a batch of which twins are half: each half is to count as a batch.
+    const bool twins = now_->train.twins(), twin = twins && place % 2 == 1;
+    const double half = twins ? 2 : 1, loss_weight = half * (own ? own->loss_weight : 1),
+                 twin_weight = half * now_->train.preserve_weight;
+    const bool from_base = twin || (own && own->role == recipe::Recipe::Role::prior);
+    const int64_t drawn = place / data.times;  // a twin has the timestep and the noise of its clip
     diffusion::NoiseSettings of_set = noise_[place_of_data];
     of_set.null_context = data.samples->null_caption(set).context;
     of_set.null_glyphs = data.samples->null_caption(set).glyphs;
     of_set.null_pooled = data.samples->null_caption(set).pooled;
-    const auto make = [samples = data.samples, noise = std::move(of_set), takes = model_->conditions(), own_step, place,
-                       index = index, epoch = epoch, set, loss_weight] {
+    if (own) of_set.loss.masks = job::mask_rule(now_->masked(), now_->diffusion, own->data);
+    const bool blank = twin && now_->train.preserve == recipe::Recipe::Train::Preserve::blank;
+    if (twin) of_set.caption_dropout = of_set.pooled_dropout = 0;
+    if (blank) {
+      of_set.null_context = data.samples->blank_caption().context, of_set.caption_dropout = 1;
+      of_set.null_pooled = data.samples->blank_caption().pooled;
+      of_set.pooled_dropout = of_set.null_pooled.defined() ? 1 : 0;
+    }
+    const auto make = [samples = data.samples, noise = std::move(of_set), takes = model_->conditions(), own_step, drawn,
+                       index = index, epoch = epoch, set, loss_weight, twin_weight, twin, blank, from_base] {
       const auto given = [&](int64_t frames, int64_t latent_frames) {
-        return diffusion::given_frames(noise, takes, frames, latent_frames, own_step, place);
+        return diffusion::given_frames(noise, takes, frames, latent_frames, own_step, drawn);
       };
-      prepare::PreparedSample clean = samples->sample(index, epoch, given);
+      prepare::PreparedSample clean = samples->sample(index, epoch, given, /*of_class=*/twin && !blank);
+      if (twin) clean.mask = at::Tensor();  // all of it is to stay
       diffusion::TrainingSample sample =
           diffusion::noised(noise, takes,
                             {std::move(clean.latent), std::move(clean.context), std::move(clean.extra),
                              std::move(clean.given), std::move(clean.pieces), std::move(clean.mask)},
-                            own_step, place);
+                            own_step, drawn);
       sample.index = index;
       sample.set = set;
-      sample.weight *= loss_weight;
+      sample.from_base = from_base, sample.twin = twin;
+      sample.weight = twin ? twin_weight : sample.weight * loss_weight;
       return sample;
     };
     wanted.push_back({{static_cast<int64_t>(part_), static_cast<int64_t>(place_of_data), own_step, place}, make});
@@ -125,7 +143,7 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
 }
 
 std::vector<ExpertPass> ExpertSchedule::passes(const plan::Visit& visit, const diffusion::TrainingSamples& samples,
-                                               engine::Engine&) {
+                                               engine::Engine& engine) {
   expert_ = expert_order_.expert(visit.step);
   own_step_ = expert_order_.own_step(visit.step);
   metrics_ = {};
@@ -137,7 +155,28 @@ std::vector<ExpertPass> ExpertSchedule::passes(const plan::Visit& visit, const d
                .places = own_places(),
                .batch = data().batch(own_step_),
                .step = own_step_};
+  if (base_kind_ == plan::AskBase::none) return {pass};
+  ask_base(visit.step, pass.data, engine);
+  pass.data.base = &base_;
   return {pass};
+}
+
+void ExpertSchedule::ask_base(int64_t step, const diffusion::PassData& data, engine::Engine& engine) {
+  base_.clear();
+  engine.swap(expert_);
+  diffusion::FlowMatching packer(*model_, rank_);
+  packer.begin(data);
+  const std::vector<int64_t> asked = plan::asking_base(plan(), base_kind_);
+  for (size_t micro = 0; micro < asked.size(); ++micro) {
+    if (asked[micro] == 0) continue;
+    std::vector<int64_t> places;
+    const net::Batch batch = packer.base_inputs(static_cast<int>(micro), places);
+    const at::Tensor out = engine.forward(programs_.base, {batch}, step, /*without_adapters=*/true)[0].to(at::kFloat);
+    for (size_t s = 0; s < places.size(); ++s) {
+      const int64_t begin = batch.tokens.offsets[s];
+      base_[places[s]] = out.narrow(0, begin, batch.tokens.offsets[s + 1] - begin);
+    }
+  }
 }
 
 void ExpertSchedule::book(const ExpertPass& pass, const Decision& decision, const diffusion::FlowMatching&) {

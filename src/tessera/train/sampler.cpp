@@ -80,7 +80,7 @@ std::vector<HeldOut::Point> HeldOut::points() const {
 /// computes those of its dp rank.
 std::vector<double> HeldOut::errors(const plan::ProgramPtr& program, const Point& point, int64_t step) const {
   const Mesh& mesh = folder_.ranks.mesh;
-  const diffusion::NoiseSettings settings = this->settings();
+  diffusion::NoiseSettings settings = this->settings();
   const net::Conditions takes = job_.model->conditions();
   const int64_t count = data_->size(), branches = program->schedule.micros, dp = mesh.dp_rank(folder_.ranks.rank());
   std::vector<double> errors(static_cast<size_t>(2 * count), 0.0);
@@ -96,6 +96,11 @@ std::vector<double> HeldOut::errors(const plan::ProgramPtr& program, const Point
     for (int64_t b = 0; b < branches; ++b) {
       const int64_t number = number_of(dp, b);
       prepare::PreparedSample clean = data_->sample(number);
+      const recipe::Recipe& recipe = part_->part.recipe;
+      const bool of_share = recipe.eval.paths.empty() && !recipe.sets.empty();
+      settings.loss.masks =
+          job::mask_rule(recipe.masked(), recipe.diffusion,
+                         of_share ? recipe.sets.at(static_cast<size_t>(data_->set_of(number))).data : recipe.data);
       const double sigma =
           point.given()
               ? point.sigma

@@ -251,7 +251,11 @@ std::vector<std::string> adapt(net::Denoiser& model, const AdapterRule& rule) {
     plan::UnitSpec spec = unit->spec();
     std::vector<plan::ParamSpec> added;
     std::string form;
-    net::AdapterSettings settings{.dropout = rule.dropout, .seed = rule.seed, .prefix = unit->prefix()};
+    net::AdapterSettings settings{.dropout = rule.dropout,
+                                  .rank_dropout = rule.rank_dropout,
+                                  .module_dropout = rule.module_dropout,
+                                  .seed = rule.seed,
+                                  .prefix = unit->prefix()};
     // stems and heads have none unless they are asked for by name
     const bool plain = by_default && (spec.kind == "stem" || spec.kind == "head");
     const std::vector<Linear> all = plain ? std::vector<Linear>() : linears(spec);

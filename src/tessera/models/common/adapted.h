@@ -21,6 +21,7 @@ struct AdapterRule {
   bool rslora = false;
   bool dora = false;  ///< a magnitude for each row beside the pair
   double dropout = 0;
+  double rank_dropout = 0, module_dropout = 0;  ///< net::AdapterSettings
   uint64_t seed = 0;
   /// The dtype in which frozen weights of the blocks' linears are stored and gathered. Small or sensitive parameters
   /// (biases, norms, modulation, stem, head) keep the plan's dtype.

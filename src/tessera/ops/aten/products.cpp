@@ -40,7 +40,9 @@ struct Narrowed {
 Narrowed narrowed(const Tensor& z, const Adapter& pair) {
   Tensor dropped = z;
   if (pair.dropout.active()) ops::drop_rows(dropped = z.clone(), pair.dropout, 0);
-  return {dropped, product(dropped, pair.a->value.to(z.scalar_type()).t(), z.scalar_type()).mul_(pair.scale)};
+  const Tensor h = product(dropped, pair.a->value.to(z.scalar_type()).t(), z.scalar_type()).mul_(pair.scale);
+  if (pair.left_out.active()) ops::drop_rows(h, pair.left_out, 0);
+  return {dropped, h};
 }
 
 Tensor gain(const Tensor& norms, const Adapter& pair) {
@@ -119,6 +121,7 @@ Tensor frozen_linear_backward(const FrozenLinearParts& p, const Tensor& dy, cons
   }
   if (p.pair) {
     e = product(du, p.pair->b->value.to(compute), compute).mul_(p.pair->scale);
+    if (p.pair->left_out.active()) ops::drop_rows(e, p.pair->left_out, 0);
     add_adapter_gradients(*p.pair, activated(p.x, p.gelu), du, e);
   }
   if (wanted == InputGradient::none) return {};

@@ -174,6 +174,7 @@ Tensor forward_by_rows(const FrozenLinearParts& p, at::ScalarType type) {
       drop(line, *p.pair, first);
       gemm(h, line, p.pair->a->value.t());
       scale_in_place(h, p.pair->scale);
+      cpu::drop_rows(h, p.pair->left_out, first);
       gemm(sum, h, p.pair->b->value.t(), true);
     }
     if (dora) scale_columns(sum, sum, gain, bias);
@@ -213,10 +214,12 @@ void backward_by_rows(const FrozenLinearParts& p, const Tensor& dy, const Tensor
         const Tensor h = of(downs);
         gemm(h, line, p.pair->a->value.t());
         scale_in_place(h, p.pair->scale);
+        cpu::drop_rows(h, p.pair->left_out, first);
         db->plus(up.t(), h);
       }
       gemm(e, up, p.pair->b->value);
       scale_in_place(e, p.pair->scale);
+      cpu::drop_rows(e, p.pair->left_out, first);
       if (da->grad.defined()) da->plus(e.t(), line);
     }
     if (!dx.defined()) return;
@@ -263,6 +266,7 @@ Tensor narrow_part(const Tensor& x, const Adapter& pair, bool gelu) {
     each_dropped(x, pair, gelu,
                  [&](const Tensor& z, int64_t first) { gemm(h.narrow(0, first, z.size(0)), z, pair.a->value.t()); });
   scale_in_place(h, pair.scale);
+  cpu::drop_rows(h, pair.left_out, 0);
   return h;
 }
 
@@ -375,6 +379,7 @@ Tensor frozen_linear_backward(const FrozenLinearParts& p, const Tensor& dy, cons
     e = at::empty({du.size(0), pair->a->value.size(0)}, du.options());
     gemm(e, du, pair->b->value);
     scale_in_place(e, pair->scale);
+    cpu::drop_rows(e, pair->left_out, 0);
     pair_gradients(p.x, du, e, *pair, p.gelu);
   }
   if (wanted == InputGradient::none) return {};

@@ -72,11 +72,12 @@ void RunWalk::after_step() {
 }
 
 void each_schedule(const RunShape& run, const RunSchedules& schedules,
-                   const std::function<void(int64_t, const Schedule&)>& emit) {
+                   const std::function<void(int64_t, const Schedule&)>& emit, int64_t base_passes) {
   RunWalk walk(run, schedules.just_in_time());
   const auto expert = [&](int64_t step) { return run.expert_of ? run.expert_of(step) : 0; };
   while (const std::optional<Visit> visit = walk.next()) switch (visit->kind) {
       case Visit::Kind::train:
+        for (int64_t pass = 0; pass < base_passes; ++pass) emit(visit->step, schedules.base);
         emit(visit->step, schedules.step(visit->pending, expert(visit->step)));
         break;
       case Visit::Kind::updates:

@@ -54,8 +54,9 @@ class RunWalk {
   std::vector<Visit> follows_;  // entries after the current step, next one last
 };
 
-/// Calls `emit(step, schedule)` for everything one rank runs, in order.
+/// Calls `emit(step, schedule)` for everything one rank runs, in order. `base_passes`: of RunSchedules::base before each
+/// training step.
 void each_schedule(const RunShape& run, const RunSchedules& schedules,
-                   const std::function<void(int64_t, const Schedule&)>& emit);
+                   const std::function<void(int64_t, const Schedule&)>& emit, int64_t base_passes = 0);
 
 }  // namespace tessera::plan

@@ -80,9 +80,7 @@ GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine
   const Prediction alone = predict(model, plan, machine);
   GateSeconds gate;
   if (soft) {
-    std::vector<RankGroup> groups = rank_groups(model, plan);
-    for (RankGroup& group : groups) group.schedule = compile_forward(model, plan, group.rank, "evaluate", 1);
-    const double forward = predict(model, plan, machine, std::move(groups)).step.total;  // of one micro-batch
+    const double forward = forward_seconds(model, plan, machine);
     const double change = expert_swap(model, plan, machine, alone).waited;
     gate.experts = gate.disagreeing_experts = plan.experts;
     gate.alike = gate.different = gate.disagreeing =

@@ -190,4 +190,12 @@ Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& mach
   return p;
 }
 
+double forward_seconds(const ModelSpec& model, const Plan& plan, const Machine& machine) {
+  std::vector<RankGroup> groups = rank_groups(model, plan);
+  for (RankGroup& group : groups) group.schedule = compile_forward(model, plan, group.rank, "evaluate", 1);
+  Machine alone = machine;
+  alone.beside = {};
+  return predict(model, plan, alone, std::move(groups)).step.total;
+}
+
 }  // namespace tessera::plan

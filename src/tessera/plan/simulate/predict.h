@@ -18,6 +18,7 @@ struct StepSeconds {
   double total = 0, compute = 0, exposed_comm = 0, exposed_copy = 0, optimizer = 0;
   double bubble = 0;    ///< waiting for other pipeline stages
   double encoders = 0;  ///< Machine::beside, but for what is hidden behind the step
+  double base = 0;      ///< passes without adapters, whose results are targets (RunShape::base)
 };
 
 /// Ranks with identical schedules.
@@ -47,6 +48,9 @@ std::vector<RankGroup> rank_groups(const ModelSpec& model, const Plan& plan,
 /// `plan`, have a part in the times of the step; plan must have three or more, and one pipeline stage.
 Prediction predict(const ModelSpec& model, const Plan& plan, const Machine& machine, std::vector<RankGroup> groups = {},
                    int64_t repeated = 0);
+
+/// Seconds of a pass without a backward over a micro-batch.
+double forward_seconds(const ModelSpec& model, const Plan& plan, const Machine& machine);
 
 /// The instructions with their costs, as input of the simulator. [Note: handed over in turn] On a CPU the thread that computes
 /// hands the other lanes their instructions as it comes to them in the list, so none begins before the compute before it has

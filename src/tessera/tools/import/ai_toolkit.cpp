@@ -110,7 +110,46 @@ void toolkit_batch(Translator& t) {
     count *= std::clamp<int64_t>(t.integer(option, 1), 0, 1'000'000);
     how += (how.empty() ? "" : " x ") + t.value(option);
   }
+  // Each clip is there once more for what is to stay.
+  const bool twins = t.flag("train.diff_output_preservation") || t.flag("train.blank_prompt_preservation");
+  if (options.empty() && twins) return t.assume("train.global_batch", "2", "a clip, and once more for what is to stay");
+  if (twins) count *= 2, how += " x 2";
   if (!options.empty()) t.set_batch(count, options, how);
+}
+
+/// What the adapters are to leave as it is: the class of the trigger word, or what no caption asks for.
+void toolkit_preservation(Translator& t) {
+  const std::string of_class = "train.diff_output_preservation", blank = "train.blank_prompt_preservation",
+                    word = "train.diff_output_preservation_class";
+  const bool by_class = t.flag(of_class), by_blank = !by_class && t.flag(blank);
+  if (by_class) t.set("train.preserve", "class", {of_class});
+  if (by_class && t.value(word).empty())
+    t.refuse(of_class, "without diff_output_preservation_class: set train.preserve_class");
+  if (by_blank) t.set("train.preserve", "blank", {blank});
+  if (t.has(word) && by_class && !t.value(word).empty()) t.set("train.preserve_class", t.value(word), {word});
+  for (const std::string& option : {of_class, blank, word})
+    if (t.has(option) && !t.is_answered(option))
+      t.imply(option, option == blank && by_class ? "diff_output_preservation is on" : "it is off");
+  for (const auto& [option, on] : {std::pair("train.diff_output_preservation_multiplier", by_class),
+                                   {"train.blank_prompt_preservation_multiplier", by_blank}})
+    if (t.has(option))
+      on ? t.set("train.preserve_weight", t.value(option), {option}) : t.imply(option, "it belongs to a preservation");
+}
+
+/// What only a [[data.set]] has.
+void toolkit_set(Translator& t) {
+  const std::string beside = "datasets.is_reg", prior = "datasets.prior_reg", weight = "datasets.loss_multiplier";
+  if (t.flag(prior))
+    t.set("data.set.0.role", "prior", {prior}, "its target is what the base says");
+  else if (t.flag(beside))
+    t.set("data.set.0.role", "regularisation", {beside}, "as many samples as of the other sets");
+  for (const std::string& option : {beside, prior})
+    if (t.has(option) && !t.is_answered(option)) t.imply(option, t.flag(option) ? "prior_reg says more" : "it is off");
+  if (!t.has(weight)) return;
+  if (t.number(weight, 1) == 1)
+    t.imply(weight, "it is 1");
+  else
+    t.set("data.set.0.loss_weight", t.value(weight), {weight});
 }
 
 void toolkit_loss(Translator& t, const Given& g) {
@@ -174,6 +213,8 @@ void toolkit_together(Translator& t) {
   toolkit_shapes(t);
   toolkit_frames(t);
   toolkit_batch(t);
+  toolkit_preservation(t);
+  toolkit_set(t);
   toolkit_masks(t);
   const std::string name = "config.name", folder = "training_folder";
   if (t.has(name) && t.has(folder))

@@ -52,6 +52,7 @@ Translation translate_sana(const CommandLine& line, std::vector<Given> flags, co
 // simpletuner
 const Dialect& simpletuner_config();   ///< config.json
 const Dialect& simpletuner_dataset();  ///< an entry of the multidatabackend.json that it names
+const Dialect& simpletuner_lycoris();  ///< the lycoris_config.json that it names
 /// Its keys without their dashes.
 void simpletuner_names(std::vector<Given>& given);
 

@@ -245,13 +245,13 @@ void pipe_shapes(Translator& t) {
     t.warn("resolutions", "a clip is trained at the area that fits it best, there at each of them");
 }
 
-/// Of whole numbers; there they may be fractions.
+/// A fraction belongs to a set.
 void repeats(Translator& t, const Given& g) {
   const double times = t.number(g.name, 1);
   if (times >= 1 && times == static_cast<double>(static_cast<int64_t>(times)))
     t.set("data.repeats", std::to_string(static_cast<int64_t>(times)), {g.name});
   else
-    t.refuse(g.name, "each clip is used a whole number of times in an epoch: data.repeats");
+    t.set("data.set.0.repeats", number_text(times), {g.name});
 }
 
 void masks(Translator& t, const Given& g) {

@@ -238,7 +238,8 @@ Translation import_file(const std::string& path, const ImportContext& context) {
     best->normalise(own);
     sets.push_back(translate(best->dialect(), std::move(own), inside));
   }
-  Translation result = sets.size() > 1 ? of_data_sets(sets) : translate(best->dialect(), std::move(options), inside);
+  if (sets.size() < 2) sets = {translate(best->dialect(), std::move(options), inside)};
+  Translation result = of_data_sets(sets);
   result.from += ", " + path;
   return result;
 }
@@ -288,8 +289,8 @@ const std::vector<const Dialect*>& dialects() {
       &torchrun_launcher(),      &diffsynth_command(),     &musubi_command(),         &musubi_dataset(),
       &diffusion_pipe_command(), &diffusion_pipe_config(), &diffusion_pipe_dataset(), &sana_config(),
       &opensora_config(),        &opensora1_config(),      &colossalai_plugin(),      &dreambooth_command(),
-      &ai_toolkit_config(),      &simpletuner_config(),    &simpletuner_dataset(),    &onetrainer_config(),
-      &onetrainer_concept(),     &videox_command(),        &hunyuan_command()};
+      &ai_toolkit_config(),      &simpletuner_config(),    &simpletuner_dataset(),    &simpletuner_lycoris(),
+      &onetrainer_config(),      &onetrainer_concept(),    &videox_command(),         &hunyuan_command()};
   return all;
 }
 

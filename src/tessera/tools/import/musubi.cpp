@@ -366,9 +366,12 @@ void network_arguments(Translator& t, const Given& g) {
       t.set("lora.plus_ratio", value, {g.name}, "LoRA+");
     else if (name == "factor" && network_kind(t) == "lokr")
       t.set("lora.factor", value, {g.name});
+    else if (!none && (name == "module_dropout" || (name == "rank_dropout" && network_kind(t) == "lora")))
+      t.set("lora." + name, value, {g.name});
     else if (name != "verbose" && name != "loraplus_lr_ratio" && !none)
-      return t.refuse(g.name,
-                      "'" + pair + "': loraplus_lr_ratio and LoKr's factor are supported; lora.targets choose modules");
+      return t.refuse(g.name, "'" + pair +
+                                  "': loraplus_lr_ratio, rank_dropout, module_dropout and LoKr's factor are supported; "
+                                  "lora.targets choose modules");
   }
   if (!t.is_answered(g.name)) t.imply(g.name, "nothing that changes the training");
 }

@@ -25,17 +25,105 @@ void trainer_model(Translator& t) {
   t.assume("data.tokenizer", (fs::path(folder) / "tokenizer").string(), "its folder");
 }
 
-void concept_together(Translator& t) {
-  if (!t.has("balancing")) return;
-  const double times = t.number("balancing", 1);
-  if (times >= 1 && times == std::floor(times))
-    t.set("data.repeats", number_text(times), {"balancing"});
+/// The folder, and those below it that have files, where they are to be read too.
+void concept_folders(Translator& t) {
+  const std::string option = "path", below = "include_subdirectories", path = t.value(option);
+  if (t.has(option) && t.flag(below) && fs::is_directory(path)) {
+    std::vector<std::string> folders;
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path))
+      if (entry.is_directory() && std::ranges::any_of(fs::directory_iterator(entry.path()),
+                                                      [](const auto& inner) { return inner.is_regular_file(); }))
+        folders.push_back(entry.path().string());
+    std::ranges::sort(folders);
+    const bool own_files =
+        std::ranges::any_of(fs::directory_iterator(path), [](const auto& inner) { return inner.is_regular_file(); });
+    if (own_files || folders.empty()) folders.insert(folders.begin(), path);
+    std::string all;
+    for (const std::string& folder : folders) all += folder + kListSeparator;
+    return t.set("data.path", folders.size() == 1 ? folders[0] : all, {option, below});
+  }
+  if (t.has(option)) t.set("data.path", path, {option});
+  if (!t.has(below)) return;
+  if (t.flag(below))
+    t.warn(below, "folders below are listed in data.path, and this one is not here to look into");
   else
-    t.refuse("balancing", "each picture is used a whole number of times in an epoch: data.repeats");
+    t.imply(below, "folders below are not read");
 }
 
-/// The one concept that is trained on, of the file or of the configuration itself ("concepts.0.path").
-void trainer_concepts(Translator& t, const std::vector<Given>& inside) {
+/// How often its pictures come: so many times, or so many of them in an epoch.
+void concept_amount(Translator& t) {
+  const std::string option = "balancing", strategy = "balancing_strategy";
+  const double amount = t.number(option, 1);
+  std::vector<std::string> options;
+  for (const std::string& given : {option, strategy})
+    if (t.has(given)) options.push_back(given);
+  if (t.value(strategy) == "SAMPLES") {
+    if (const int64_t clips = clips_an_epoch(t); clips > 0)
+      return t.set("data.set.0.repeats", number_text(amount / static_cast<double>(clips)), options,
+                   "of " + std::to_string(clips) + " samples");
+    for (const std::string& given : options)
+      t.refuse(given, "so many samples an epoch are repeats of the folder's, and it is not here to count");
+    return;
+  }
+  if (t.has(strategy)) t.imply(strategy, "repeats");
+  if (!t.has(option)) return;
+  const bool whole = amount >= 1 && amount == std::floor(amount);
+  t.set(whole ? "data.repeats" : "data.set.0.repeats", number_text(amount), {option});
+}
+
+void concept_captions(Translator& t) {
+  const std::string source = "text.prompt_source", shuffles = "text.enable_tag_shuffling", variants = "text_variations",
+                    keep = "text.keep_tags_count", delimiter = "text.tag_delimiter";
+  const bool sample = t.value(source, "sample") == "sample", shuffled = t.flag(shuffles);
+  if (t.has(source))
+    sample ? t.imply(source, "captions are .txt files beside the pictures")
+           : t.refuse(source, "captions are .txt files beside the pictures: one for all is data.caption");
+  if (sample) t.assume("data.caption_lines", "true", "a line of each .txt is drawn");
+  if (shuffled) {
+    std::vector<std::string> options = {shuffles};
+    if (t.has(variants)) options.push_back(variants);
+    t.set("data.caption_shuffle", t.value(variants, "1"), options, "so many orders of each caption");
+    if (t.has(keep)) t.set("data.keep_tokens", t.value(keep), {keep});
+    if (t.has(delimiter))
+      t.set("data.caption_delimiter", t.value(delimiter) == "," ? ", " : t.value(delimiter), {delimiter});
+    return;
+  }
+  for (const std::string& option : {shuffles, keep, delimiter})
+    if (t.has(option)) t.imply(option, "tags are not shuffled");
+  if (t.has(variants))
+    t.integer(variants, 1) == 1 ? t.imply(variants, "captions are encoded once")
+                                : t.imply(variants, "without shuffled tags all of them are alike");
+}
+
+void concept_together(Translator& t) {
+  concept_folders(t);
+  concept_amount(t);
+  concept_captions(t);
+  if (const std::string weight = "loss_weight"; t.number(weight, 1) != 1)
+    t.set("data.set.0.loss_weight", t.value(weight), {weight});
+  else if (t.has(weight))
+    t.imply(weight, "it is 1");
+  if (const std::string type = "type"; t.value(type) == "PRIOR_PREDICTION")
+    t.set("data.set.0.role", "prior", {type}, "its target is what the base says");
+  else if (t.has(type))
+    t.imply(type, "what is trained on");
+  const std::string own = "image.enable_resolution_override", side = "image.resolution_override";
+  if (t.flag(own)) {
+    std::string shapes;
+    for (const std::string& each : split_list(t.value(side, "512")))
+      shapes += "1xAREA_" + each + "x" + each + kListSeparator;
+    t.set("data.set.0.buckets", shapes,
+          t.has(side) ? std::vector<std::string>{own, side} : std::vector<std::string>{own},
+          "shapes of the area of a square, in steps of 16");
+  } else {
+    for (const std::string& option : {own, side})
+      if (t.has(option)) t.imply(option, "the run's resolution");
+  }
+}
+
+/// The concepts that are trained on, of the file or of the configuration itself ("concepts.0.path"), and the folders of
+/// those that are held out.
+std::string trainer_concepts(Translator& t, const std::vector<Given>& inside) {
   const std::string option = "concept_file_name", file = file_beside(t.context(), t.value(option));
   std::vector<Given> given = inside;
   if (t.has(option)) {
@@ -54,7 +142,8 @@ void trainer_concepts(Translator& t, const std::vector<Given>& inside) {
     g.name.erase(0, dot == std::string::npos ? 0 : dot + 1);
     concepts[number].push_back(std::move(g));
   }
-  bool trained = false;
+  std::vector<Translation> sets;
+  std::string held_out;
   for (auto& [number, options] : concepts) {
     const auto value = [&, &all = options](const char* name) {
       const auto found = std::ranges::find(all, name, &Given::name);
@@ -63,15 +152,42 @@ void trainer_concepts(Translator& t, const std::vector<Given>& inside) {
     const std::string type = value("type"), shown = "concept " + number + " (" + value("path") + ")";
     if (is_false(value("enabled"))) {
       t.result().implied.push_back({shown, "it is disabled"});
-    } else if (!type.empty() && type != "STANDARD") {
-      t.result().refused.push_back({shown, "of concepts STANDARD ones are there"});
-    } else if (trained) {
-      t.result().refused.push_back({shown, "several data sets are not supported: put all pictures into one folder"});
+    } else if (type == "VALIDATION") {
+      held_out += value("path") + kListSeparator;
+      if (!t.flag("validation")) t.result().implied.push_back({shown, "it is not trained on, and validation is off"});
     } else {
-      trained = true;
-      t.result().merge(translate(onetrainer_concept(), std::move(options), t.context()));
+      sets.push_back(translate(onetrainer_concept(), std::move(options), t.context()));
     }
   }
+  if (!sets.empty()) t.result().merge(of_data_sets(sets));
+  return held_out;
+}
+
+/// The loss of the concepts that are held out, at one timestep.
+void trainer_validation(Translator& t, const std::string& held_out) {
+  const std::string on = "validation", after = "validate_after", unit = "validate_after_unit",
+                    word = t.value(unit, "EPOCH");
+  if (!t.flag(on)) {
+    for (const std::string& option : {on, after, unit})
+      if (t.has(option)) t.imply(option, "nothing is measured");
+    return;
+  }
+  if (held_out.empty()) {
+    t.refuse(on, "no concept is of type VALIDATION: set eval.path to a folder of pictures, and eval.every");
+    for (const std::string& option : {after, unit})
+      if (t.has(option)) t.imply(option, "it belongs to validation");
+    return;
+  }
+  t.set("eval.path", held_out, {on}, "the concepts of type VALIDATION");
+  t.assume("eval.sigmas", "0.5", "OneTrainer's");
+  if (t.has(unit)) t.imply(unit, "eval.every counts steps");
+  const std::string& said = t.has(after) ? after : on;
+  if (word == "STEP" && t.has(after))
+    t.set("eval.every", t.value(after), {after});
+  else if (word == "EPOCH")
+    set_eval_epochs(t, said, t.integer(after, 1));
+  else
+    t.refuse(said, "the loss is measured every so many steps: set eval.every");
 }
 
 void trainer_shapes(Translator& t) {
@@ -96,11 +212,14 @@ void trainer_optimiser(Translator& t) {
   const std::string option = "optimizer.optimizer";
   if (t.has(option)) {
     static const std::map<std::string, std::pair<const char*, bool>> kNames = {
-        {"ADAMW", {"adamw", false}},     {"ADAMW_8BIT", {"adamw", true}}, {"LION", {"lion", false}},
-        {"LION_8BIT", {"lion", true}},   {"CAME", {"came", false}},       {"ADAFACTOR", {"adafactor", false}},
-        {"PRODIGY", {"prodigy", false}}, {"MUON", {"muon", false}}};
+        {"ADAMW", {"adamw", false}},     {"ADAMW_8BIT", {"adamw", true}},
+        {"LION", {"lion", false}},       {"LION_8BIT", {"lion", true}},
+        {"CAME", {"came", false}},       {"ADAFACTOR", {"adafactor", false}},
+        {"PRODIGY", {"prodigy", false}}, {"SCHEDULE_FREE_ADAMW", {"adamw_schedule_free", false}},
+        {"MUON", {"muon", false}}};
     if (const auto found = kNames.find(t.value(option)); found == kNames.end()) {
-      t.refuse(option, "ADAMW, LION, their 8-bit forms, ADAFACTOR, CAME, PRODIGY and MUON are there");
+      t.refuse(option,
+               "ADAMW, LION, their 8-bit forms, SCHEDULE_FREE_ADAMW, ADAFACTOR, CAME, PRODIGY and MUON are there");
     } else {
       t.set("train.optimizer", found->second.first, {option});
       if (found->first == "MUON") t.assume("train.adjust_lr_fn", "original", "that program's, of Jordan");
@@ -312,6 +431,42 @@ void set_filter(Translator& t, const std::string& option) {
   t.set("train.only", only, {option}, "parameters whose names have one of these words");
 }
 
+/// Adapters of three kinds; LoKr has a rank of its own, and its whole second matrix no alpha.
+void trainer_adapters(Translator& t) {
+  const std::string type = "peft_type", kind = t.value(type, "LORA"), rank = "lora_rank", own_rank = "lokr_dim";
+  const bool adapters = t.value("training_method") == "LORA", lokr = kind == "LOKR",
+             known = lokr || kind == "LOHA" || kind == "LORA";
+  const auto off = [&](const std::string& option, const std::string& why) {
+    if (t.has(option)) t.imply(option, why);
+  };
+  if (t.has(type) && adapters)
+    known ? t.set("lora.kind", lower_case(kind), {type}) : t.refuse(type, "adapters are LORA, LOHA and LOKR");
+  else
+    off(type, "it belongs to LORA");
+  if (adapters && lokr) {
+    off(rank, "lokr_dim is the rank");
+    if (t.has(own_rank)) t.set("lora.rank", t.value(own_rank), {own_rank});
+  } else {
+    if (t.has(rank) && adapters) t.set("lora.rank", t.value(rank), {rank});
+    if (!adapters) off(rank, "it belongs to LORA");
+    off(own_rank, "it belongs to LOKR");
+  }
+  for (const auto& [option, key] : {std::pair("lokr_decompose_factor", "lora.factor"),
+                                    {"lokr_full_matrix", "lora.full_matrix"},
+                                    {"lokr_decompose_both", "lora.decompose_both"}})
+    if (t.has(option) && adapters && lokr)
+      t.set(key, t.value(option), {option});
+    else
+      off(option, "it belongs to LOKR");
+  if (const std::string dora = "lokr_weight_decompose"; t.flag(dora) && adapters && lokr)
+    t.refuse(dora, "magnitudes belong to LORA: lora.dora");
+  else
+    off(dora, "it is off");
+  if (!adapters) return;
+  t.assume("lora.targets", "all", "OneTrainer's adapters are on all linears");
+  t.assume("lora.rank", "16", "OneTrainer's"), t.assume("lora.alpha", "1", "OneTrainer's");
+}
+
 void trainer_together(Translator& t) {
   trainer_model(t);
   std::vector<Given> concepts;
@@ -319,10 +474,11 @@ void trainer_together(Translator& t) {
     if (g.name.starts_with("concepts."))
       concepts.push_back({g.name.substr(9), g.value}), t.imply(g.name, "read by itself");
   if (const Given* none = t.find("concepts")) t.imply(none->name, "they stand in concept_file_name");
-  trainer_concepts(t, concepts);
+  const std::string held_out = trainer_concepts(t, concepts);
   trainer_shapes(t);
   trainer_optimiser(t);
   trainer_amount(t);  // a warm-up may be a share of its steps
+  trainer_validation(t, held_out);
   trainer_schedule(t);
   trainer_timesteps(t);
   trainer_loss(t);
@@ -359,10 +515,7 @@ void trainer_together(Translator& t) {
     else
       set_filter(t, filter);
   }
-  if (t.value("training_method") == "LORA") {
-    t.assume("lora.targets", "all", "OneTrainer's adapters are on all linears");
-    t.assume("lora.rank", "16", "OneTrainer's"), t.assume("lora.alpha", "1", "OneTrainer's");
-  }
+  trainer_adapters(t);
   const std::string ema = "ema", decay = "ema_decay", interval = "ema_update_step_interval";
   const bool average = t.has(ema) && t.value(ema) != "OFF";
   if (average) {

@@ -10,11 +10,8 @@
 
 namespace tessera::tools {
 
-namespace {
-
 namespace fs = std::filesystem;
 
-/// Clips of an epoch, of the data sets that were named so far; 0 where one cannot be read.
 int64_t clips_an_epoch(Translator& t) {
   Values values;
   for (const Translation::Setting& setting : t.result().settings) values[setting.key] = setting.value;
@@ -30,24 +27,28 @@ int64_t clips_an_epoch(Translator& t) {
       return std::string();
     };
     const std::string repeats = text("repeats");
-    try {
-      data::Problems problems;
-      clips += static_cast<int64_t>(
-          data::read_dataset({.path = text("path"),
-                              .metadata = text("metadata"),
-                              .repeats = repeats.empty() ? 1 : static_cast<int>(to_integer(repeats)),
-                              .caption = text("caption"),
-                              .latents = text("latents") == "npy",
-                              .latent_column = text("latents") == "column",
-                              .text_columns = text("texts") == "column"},
-                             problems)
-              .size());
-    } catch (const UserError&) {
-      return 0;
-    }
+    const double times = repeats.empty() ? 1 : to_number(repeats);
+    std::vector<std::string> paths = split_list(text("path"));
+    if (paths.empty()) paths = {""};
+    for (const std::string& path : paths) try {
+        data::Problems problems;
+        const auto count = data::read_dataset({.path = path,
+                                               .metadata = text("metadata"),
+                                               .caption = text("caption"),
+                                               .latents = text("latents") == "npy",
+                                               .latent_column = text("latents") == "column",
+                                               .text_columns = text("texts") == "column"},
+                                              problems)
+                               .size();
+        clips += static_cast<int64_t>(static_cast<double>(count) * times);
+      } catch (const UserError&) {
+        return 0;
+      }
   }
   return clips;
 }
+
+namespace {
 
 void set_epoch_steps(Translator& t, const std::string& key, const std::string& option, int64_t epochs) {
   const auto* set = t.result().find("train.global_batch");
@@ -134,6 +135,9 @@ void assume_epochs(Translator& t, int64_t epochs) {
   else
     t.result().implied.push_back(
         {"no number of steps", "the program trains " + own + ", and the data set is not here to count: set run.steps"});
+}
+void set_eval_epochs(Translator& t, const std::string& option, int64_t epochs) {
+  set_epoch_steps(t, "eval.every", option, epochs);
 }
 void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epochs) {
   set_epoch_steps(t, "checkpoint.every", option, epochs);
@@ -254,6 +258,8 @@ void set_optimiser(Translator& t, const std::string& option) {
     t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
   } else if (name == "lion" || name == "adafactor" || name == "came" || name == "prodigy") {
     t.set("train.optimizer", name, {option});
+  } else if (name == "adamwschedulefree" || name == "adamw_schedulefree") {
+    t.set("train.optimizer", "adamw_schedule_free", {option});
   } else if (name == "camewrapper") {
     t.set("train.optimizer", "came", {option});
   } else if (name == "lion8bit" || name == "pagedlion8bit") {
@@ -266,7 +272,9 @@ void set_optimiser(Translator& t, const std::string& option) {
     t.set("plan.moments", "int8", {option}, "moments in blocks of 256 with a scale");
     t.set("plan.masters", "split", {option}, "Kahan's sum keeps what bf16 loses; split masters keep all of it");
   } else {
-    t.refuse(option, "AdamW, Lion, Adafactor, CAME, Prodigy and the 8-bit forms of AdamW, Lion and CAME are there");
+    t.refuse(
+        option,
+        "AdamW, schedule-free AdamW, Lion, Adafactor, CAME, Prodigy and the 8-bit forms of AdamW, Lion and CAME are there");
   }
 }
 

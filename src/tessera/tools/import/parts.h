@@ -43,8 +43,12 @@ void set_epochs(Translator& t, const std::string& option, int64_t epochs);
 /// The same of epochs that no option says; where the data set is not here it is told that they cannot be counted.
 void assume_epochs(Translator& t, int64_t epochs);
 
-/// Checkpoints every so many epochs: as set_epochs.
+/// Checkpoints every so many epochs, and measurements of the held-out loss: as set_epochs.
 void set_checkpoint_epochs(Translator& t, const std::string& option, int64_t epochs);
+void set_eval_epochs(Translator& t, const std::string& option, int64_t epochs);
+
+/// Clips of an epoch, of the data sets that were named so far; 0 where one cannot be read.
+int64_t clips_an_epoch(Translator& t);
 
 /// checkpoint.keep of so many saves, and of a LoRA's as many of their files: checkpoint.keep_exports. 0 keeps all. Of no
 /// `option` it is what the program does of itself, for which `because` is given.

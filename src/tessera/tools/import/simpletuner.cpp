@@ -46,6 +46,7 @@ void tuner_optimiser(Translator& t) {
   for (const std::string_view made : {"optimi-", "bnb-", "ao-", "torch-", "deepspeed-"}) strip_prefix(name, made);
   for (const std::string_view made : {"-paged", "_paged", "-bf16", "_bf16"})
     if (name.ends_with(made)) name.erase(name.size() - made.size());
+  if (name == "adamw_schedulefree") return t.set("train.optimizer", "adamw_schedule_free", {option});
   const bool eight = name.ends_with("8bit");
   if (eight) name.erase(name.size() - 4);
   if (name == "adamw" || name == "lion") {
@@ -57,8 +58,68 @@ void tuner_optimiser(Translator& t) {
     t.set("train.optimizer", name, {option}, "momentum 0.95 and steps of 0.2 sqrt(max(rows, columns)), as there");
     t.warn(option, "queries and keys are not clipped where their products exceed 100, as there");
   } else {
-    t.refuse(option, "AdamW, Lion, Adafactor, CAME, Prodigy, Muon and the 8-bit forms of AdamW and Lion are there");
+    t.refuse(option,
+             "AdamW, schedule-free AdamW, Lion, Adafactor, CAME, Prodigy, Muon and the 8-bit forms of AdamW and Lion are "
+             "there");
   }
+}
+
+/// A LyCORIS, whose file says which kind and how large. Classes of modules are those that are adapted of themselves.
+void tuner_adapters(Translator& t) {
+  const std::string type = "lora_type", option = "lycoris_config", file = file_beside(t.context(), t.value(option));
+  const bool lycoris = lower_case(t.value(type)) == "lycoris";
+  if (t.has(type) && !lycoris)
+    t.value(type) == "standard" ? t.imply(type, "LoRA") : t.refuse(type, "standard and lycoris are there");
+  if (!lycoris || !t.has(option)) {
+    if (t.has(option)) t.imply(option, "it belongs to lora_type lycoris");
+    if (lycoris) t.refuse(type, "without lycoris_config nothing says which: set lora.kind and lora.rank");
+    return;
+  }
+  if (!fs::exists(file)) {
+    t.imply(type, "lycoris_config says which");
+    return t.refuse(option, file + " was not found: set lora.kind and lora.rank");
+  }
+  t.imply(type, "lycoris_config says which"), t.imply(option, "its options are in lora.*");
+  t.result().merge(translate(simpletuner_lycoris(), read_config(file), t.context()));
+}
+
+void lycoris_together(Translator& t) {
+  const std::string algo = "algo", kind = lower_case(t.value(algo, "lokr"));
+  const bool lora = kind == "lora" || kind == "locon", lokr = kind == "lokr";
+  if (!lora && !lokr && kind != "loha")
+    t.refuse(algo, "LoRA (locon), LoHa and LoKr are there");
+  else if (t.has(algo))
+    t.set("lora.kind", lora ? "lora" : kind, {algo});
+  const std::string dimension = "linear_dim";
+  constexpr int64_t kWhole = 10000;  // LyCORIS' own files say so for whole matrices
+  if (lokr && t.integer(dimension, 0) >= kWhole) {
+    t.set("lora.full_matrix", "true", {dimension}, "a rank that is larger than any matrix");
+    if (t.has("linear_alpha")) t.imply("linear_alpha", "whole matrices have none");
+  } else {
+    if (t.has(dimension)) t.set("lora.rank", t.value(dimension), {dimension});
+    if (t.has("linear_alpha")) t.set("lora.alpha", t.value("linear_alpha"), {"linear_alpha"});
+  }
+  for (const auto& [option, key] : {std::pair("factor", "lora.factor"),
+                                    {"full_matrix", "lora.full_matrix"},
+                                    {"decompose_both", "lora.decompose_both"},
+                                    {"unbalanced_factorization", "lora.unbalanced"}}) {
+    if (!t.has(option)) continue;
+    if (lokr)
+      t.set(key, t.value(option), {option});
+    else
+      t.imply(option, "it belongs to lokr");
+  }
+  const std::string modules = "apply_preset.target_module";
+  if (!t.has(modules)) return;
+  const std::vector<std::string> classes = split_list(t.value(modules));
+  const bool attention = std::ranges::count(classes, "Attention") > 0,
+             forward = std::ranges::count(classes, "FeedForward") > 0;
+  if (int{attention} + int{forward} != std::ssize(classes))
+    t.refuse(modules, "Attention and FeedForward are known; lora.targets choose modules by their names");
+  else if (attention && forward)
+    t.imply(modules, "the modules that are adapted of themselves");
+  else
+    t.set("lora.targets", attention ? "q,k,v,o" : "ffn.0,ffn.2", {modules});
 }
 
 void tuner_base(Translator& t) {
@@ -182,7 +243,22 @@ void tuner_shuffle(Translator& t) {
     t.imply(start, "tags are not shuffled");
 }
 
+/// What only a [[data.set]] has: steps that draw from it, and a target that the base makes.
+void tuner_own(Translator& t) {
+  if (const std::string base = "is_regularisation_data"; t.flag(base))
+    t.set("data.set.0.role", "prior", {base}, "its target is what the base says");
+  else if (t.has(base))
+    t.imply(base, "it is off");
+  for (const auto& [option, key] :
+       {std::pair("start_step", "data.set.0.from_step"), {"end_step", "data.set.0.to_step"}})
+    if (const int64_t step = t.integer(option, 0); step > 0)
+      t.set(key, std::to_string(step), {option});
+    else if (t.has(option))
+      t.imply(option, "the run's own");
+}
+
 void tuner_dataset_together(Translator& t) {
+  tuner_own(t);
   if (t.has("repeats"))
     t.set("data.repeats", std::to_string(t.integer("repeats", 0) + 1), {"repeats"}, "0 is one pass there");
   tuner_shapes(t);
@@ -235,7 +311,7 @@ void tuner_datasets(Translator& t) {
       sets.push_back(translate(simpletuner_dataset(), std::move(given), t.context()));
     }
   }
-  if (!sets.empty()) t.result().merge(sets.size() == 1 ? sets.front() : of_data_sets(sets));
+  if (!sets.empty()) t.result().merge(of_data_sets(sets));
 }
 
 /// What data sets of other kinds than those that are trained on leave for the run to say.
@@ -263,6 +339,7 @@ void tuner_together(Translator& t) {
       t.imply(option, "the data set says it");
   if (!t.is_answered("resolution") && !t.is_answered("resolution_type")) tuner_shapes(t);
   tuner_optimiser(t);
+  tuner_adapters(t);
   tuner_base(t);
   tuner_timesteps(t);
   tuner_amount(t);
@@ -304,6 +381,10 @@ void simpletuner_names(std::vector<Given>& given) {
 
 const Dialect& simpletuner_config() {
   static const Dialect dialect = dialect_of("simpletuner", "config", tuner_together);
+  return dialect;
+}
+const Dialect& simpletuner_lycoris() {
+  static const Dialect dialect = dialect_of("simpletuner", "lycoris", lycoris_together);
   return dialect;
 }
 const Dialect& simpletuner_dataset() {

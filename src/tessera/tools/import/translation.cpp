@@ -68,6 +68,10 @@ void Translation::merge(const Translation& other) {
 }
 
 Translation of_data_sets(const std::vector<Translation>& sets) {
+  // One that has nothing for which [data] lacks a key needs no table.
+  const std::string alone = "data.set.0.", table = "data.";
+  const auto is_of_set = [&](const Translation::Setting& setting) { return setting.key.starts_with(alone); };
+  if (sets.size() == 1 && std::ranges::none_of(sets.front().settings, is_of_set)) return sets.front();
   Translation all;
   all.from = sets.front().from;
   const auto said_by_all = [&](const Translation::Setting& setting) {
@@ -79,9 +83,10 @@ Translation of_data_sets(const std::vector<Translation>& sets) {
   for (size_t s = 0; s < sets.size(); ++s) {
     Translation own = sets[s];
     for (Translation::Setting& setting : own.settings) {
-      const std::string table = "data.", key = setting.key.substr(std::min(table.size(), setting.key.size()));
+      const bool own_key = is_of_set(setting);
+      const std::string key = setting.key.substr(std::min(own_key ? alone.size() : table.size(), setting.key.size()));
       const std::string of_set = "data.set." + std::to_string(s) + "." + key;
-      const bool always = key == "path" || key == "metadata" || key == "repeats";
+      const bool always = own_key || key == "path" || key == "metadata" || key == "repeats";
       if (setting.key.starts_with(table) && recipe::recipe_table().find(of_set) && (always || !said_by_all(setting)))
         setting.key = of_set;
     }

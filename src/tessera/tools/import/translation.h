@@ -51,8 +51,9 @@ struct Translation {
   void refuse_to(const std::string& act) const;
 };
 
-/// Several data sets of one configuration, each as it was translated by itself, as [[data.set]]: what they all say alike
-/// stays in [data], and what a run has once is that of the first.
+/// The data sets of one configuration, each as it was translated by itself, as [[data.set]]: what they all say alike stays
+/// in [data], and what a run has once is that of the first. What a set alone may have is said by keys of data.set.0. One
+/// set without such keys stays as it is.
 Translation of_data_sets(const std::vector<Translation>& sets);
 
 }  // namespace tessera::tools
