@@ -60,8 +60,8 @@ bool begins_with_pictures(const recipe::Recipe& recipe) {
   for (size_t number = 0; number <= recipe.stages.size(); ++number) {
     const recipe::Recipe part = recipe.at_stage(number);
     const bool shared = part.diffusion.conditions.empty() && part.diffusion.image_share > 0;  // else they say it
-    if (shared || std::ranges::any_of(part.diffusion.conditions, drawn) ||
-        !part.sample.images.empty() || (part.sample.condition != "auto" && heads(part.sample.condition)))
+    if (shared || std::ranges::any_of(part.diffusion.conditions, drawn) || !part.sample.images.empty() ||
+        (part.sample.condition != "auto" && heads(part.sample.condition)))
       return true;
   }
   return false;

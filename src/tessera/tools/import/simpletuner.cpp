@@ -58,9 +58,10 @@ void tuner_optimiser(Translator& t) {
     t.set("train.optimizer", name, {option}, "momentum 0.95 and steps of 0.2 sqrt(max(rows, columns)), as there");
     t.warn(option, "queries and keys are not clipped where their products exceed 100, as there");
   } else {
-    t.refuse(option,
-             "AdamW, schedule-free AdamW, Lion, Adafactor, CAME, Prodigy, Muon and the 8-bit forms of AdamW and Lion are "
-             "there");
+    t.refuse(
+        option,
+        "AdamW, schedule-free AdamW, Lion, Adafactor, CAME, Prodigy, Muon and the 8-bit forms of AdamW and Lion are "
+        "there");
   }
 }
 
