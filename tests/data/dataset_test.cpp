@@ -46,6 +46,38 @@ TEST_F(Dataset, FilesOfEveryFormThatFfmpegMayReadAreClipsAndOthersAreTold) {
       << problems.notes()[0];
 }
 
+TEST_F(Dataset, WhatClipsFollowIsFoundInItsFolderByTheirNames) {
+  write("clips/a.mp4", ""), write("clips/a.txt", "a"), write("clips/b.mp4", ""), write("clips/b.txt", "b");
+  write("clips/c.mp4", ""), write("clips/c.txt", "c");
+  write("poses/a.mp4", ""), write("poses/b.png", ""), write("poses/notes.md", ""), write("poses/d.mp4", "");
+  Problems problems;
+  const DatasetSpec spec{.path = folder_ / "clips", .controls = folder_ / "poses"};
+  const auto found = read_dataset(spec, problems);
+  ASSERT_EQ(found.size(), 3u);
+  for (const Path Item::*place : {&Item::control, &Item::guide, &Item::pose}) {
+    EXPECT_EQ(found[0].*place, folder_ / "poses/a.mp4");
+    EXPECT_EQ(found[1].*place, folder_ / "poses/b.png");
+    EXPECT_EQ(found[2].*place, Path());
+  }
+  ASSERT_EQ(problems.notes().size(), 1u);
+  EXPECT_NE(problems.notes()[0].find("1 of 3 clips have nothing to follow"), std::string::npos) << problems.notes()[0];
+
+  write("clips/metadata.csv", "video,prompt,control_video\na.mp4,a,b.mp4\nb.mp4,b,\n");
+  const auto rows = read_dataset(spec, problems);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].control, folder_ / "clips/b.mp4") << "a column of the table goes before the folder";
+  EXPECT_EQ(rows[1].control, folder_ / "poses/b.png");
+  fs::remove(folder_ / "clips/metadata.csv");
+
+  write("poses/a.webm", "");
+  expect_error(Exit::input, {"a control of the same name as"}, [&] { read_dataset(spec); });
+  write("others/x.mp4", "");
+  expect_error(Exit::input, {"data.control_path", "no file there has the name of a clip"},
+               [&] { read_dataset({.path = folder_ / "clips", .controls = folder_ / "others"}); });
+  expect_error(Exit::input, {"data.control_path", "there is no such folder"},
+               [&] { read_dataset({.path = folder_ / "clips", .controls = folder_ / "none"}); });
+}
+
 TEST_F(Dataset, PackedArchivesAreToldWithTheLineThatUnpacksThem) {
   for (const char* name : {"00000.tar.gz", "00001.tgz", "00002.tar.zst"}) {
     write(name, "");

@@ -361,13 +361,16 @@ TEST_F(Planning, TheRunItsSamplesAndTheWordsOfAStartFollowFromTheStep) {
   r.run.sample_every = 4, r.run.sample_prompts = 3, r.run.sample_steps = 7;
   const Planned sampled = make_plan(r);
   const auto json = run_of(sampled);
+  Planned probed = sampled;
+  probed.machine.profile.machine = "this one";
+  EXPECT_NE(plan_words(probed).find("nine of ten predictions are within 10 %"), std::string::npos);
   EXPECT_GT(json["prompt_seconds"], 0.0);
   EXPECT_DOUBLE_EQ(json["prompts_seconds"], 3 * 3 * json["prompt_seconds"].get<double>()) << "after 4, 8 and 10 steps";
   EXPECT_DOUBLE_EQ(json["seconds"], 10 * step + json["prompts_seconds"].get<double>());
   const std::string words = plan_words(sampled), text = plan_text(sampled);
   EXPECT_EQ(std::ranges::count(words, '\n'), 1) << words;
-  for (const char* part : {"small on mesh dp_shard=2", "a step takes about", "samples/s", "nine of ten predictions",
-                           "(in FSDP's words: ", "The plan: keep "})
+  for (const char* part : {"small on mesh dp_shard=2", "a step takes about", "samples/s",
+                           "half of published runs are within 21 %", "(in FSDP's words: ", "The plan: keep "})
     EXPECT_NE(words.find(part), std::string::npos) << part << ": " << words;
   for (const char* row : {"\n  samples/s ", "\n  a prompt ", "\n  the run ", "\n  in FSDP's words "})
     EXPECT_NE(text.find(row), std::string::npos) << row << text;

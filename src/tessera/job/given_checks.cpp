@@ -119,7 +119,7 @@ void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const
       if (!set.data.control_path.empty() && !follows)
         throw UserError(Exit::usage, "recipe",
                         "data.control_path = " + set.data.control_path + ": the model follows no other clip",
-                        "leave it out, or train a model that follows one: VACE, Fun-Control, S2V");
+                        "leave it out, or train a model that follows a clip (docs/data-sets.md)");
     if (!part.recipe.diffusion.conditions.empty()) recipe::in_part(part, [&] { check_lengths(part.recipe, codec); });
     if (!part.recipe.diffusion.mask_ratios.empty() && !takes.frame_masks)
       refuse("diffusion.mask_ratios", part.recipe, "the model takes no frames without noise among the noisy ones",

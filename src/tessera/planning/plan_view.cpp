@@ -305,7 +305,9 @@ double samples_per_second(const Planned& planned, const RunSeconds& run) {
 }
 
 std::string within_text(const RunSeconds& run) {
-  return "nine of ten predictions are within " + std::to_string(std::lround(100 * run.within)) + " %";
+  const std::string percent = std::to_string(std::lround(100 * run.within)) + " %";
+  return run.probed ? "nine of ten predictions are within " + percent
+                    : "not probed: half of published runs are within " + percent;
 }
 
 void run_rows(Table& table, const Planned& planned) {
@@ -372,8 +374,9 @@ RunSeconds run_seconds(const Planned& planned) {
   const int64_t last = shape.last_step > 0 ? std::min(shape.last_step, shape.steps) : shape.steps;
   run.steps = std::max<int64_t>(0, last - shape.first_step + 1);
   run.step = mean_step_seconds(planned);
-  constexpr double kOfProbes = 0.10, kOfSheets = 0.15;  // docs/simulator.md
-  run.within = planned.machine.profile.machine.empty() ? kOfSheets : kOfProbes;
+  constexpr double kOfProbes = 0.10, kOfPublished = 0.21;  // docs/simulator.md
+  run.probed = !planned.machine.profile.machine.empty();
+  run.within = run.probed ? kOfProbes : kOfPublished;
   if (shape.sample_every <= 0 || shape.sample_prompts <= 0) return run;
   const plan::CostModel cost(planned.spec, planned.plan(), planned.machine);
   const plan::Schedule pass =
@@ -462,6 +465,7 @@ std::string plan_json(const Planned& planned) {
         {"samples_per_second", samples_per_second(planned, run)},
         {"prompt_seconds", run.sample},
         {"prompts_seconds", run.samples},
+        {"probed", run.probed},
         {"within", run.within}}},
       {"busy_seconds", {{"collectives", slowest.busy_link}, {"copies", slowest.busy_copy}}},
       {"experts", expert_json(planned)},

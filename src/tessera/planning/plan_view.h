@@ -28,7 +28,10 @@ struct RunSeconds {
   double step = 0;     ///< on average
   double sample = 0;   ///< a prompt's denoising while the run samples; 0: it does not
   double samples = 0;  ///< all prompts' of the stage
-  double within = 0;   ///< the share that nine of ten predictions are off by at most
+  bool probed = false;
+  /// How far predictions are off at most, of the seconds that were measured: nine of ten after a probe; without one, half of
+  /// those of other programs' published runs.
+  double within = 0;
   double total() const { return static_cast<double>(steps) * step + samples; }
 };
 RunSeconds run_seconds(const Planned& planned);
