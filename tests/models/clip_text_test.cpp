@@ -1,5 +1,7 @@
 #include "tessera/models/encoders/clip_text.h"
 
+#include <map>
+
 #include "golden.h"
 #include "tessera/base/check.h"
 #include "tessera/models/foreign_config.h"
@@ -63,9 +65,9 @@ TEST(ClipText, TheReleasedEncoderHasThePublishedSize) {
   EXPECT_EQ(tensors, 196u);
   EXPECT_EQ(encoder->dim(), 768);
   EXPECT_EQ(encoder->most_tokens(), 77);
-  EXPECT_EQ(pooled_preset(768), "clip-l");
-  EXPECT_EQ(pooled_preset(32), "clip-text-demo");
-  EXPECT_EQ(pooled_preset(64), "") << "an encoder without a pooled row of that width";
+  std::map<std::string, int64_t> pooled;  // encoders without a pooled row are not among them
+  for (const auto& [preset, width] : pooled_presets()) pooled[preset] = width;
+  EXPECT_EQ(pooled, (std::map<std::string, int64_t>{{"clip-l", 768}, {"clip-text-demo", 32}}));
 }
 
 TEST(ClipText, ItsFilesAreKnownByTheirTensorsAndConfig) {

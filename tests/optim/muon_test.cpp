@@ -11,33 +11,31 @@
 namespace tessera::optim {
 namespace {
 
-using at::Tensor;
-
-Tensor values(std::vector<int64_t> shape, uint64_t index) {
-  const Tensor drawn = at::empty(shape);
+at::Tensor values(std::vector<int64_t> shape, uint64_t index) {
+  const at::Tensor drawn = at::empty(shape);
   RandomKey(5, Purpose::test, index).normal(drawn.mutable_data_ptr<float>(), 0, static_cast<size_t>(drawn.numel()));
   return drawn;
 }
 
 /// In fp64, always of the wide form.
-Tensor plain_iterations(Tensor x, int64_t steps, const MuonOptions& o) {
+at::Tensor plain_iterations(at::Tensor x, int64_t steps, const MuonOptions& o) {
   x = x.to(at::kDouble);
   const bool tall = x.size(0) > x.size(1);
   if (tall) x = x.t();
   const double norm = x.norm().item<double>();
   x = x / (o.adds_eps ? norm + o.eps : std::max(norm, o.eps));
   for (int64_t step = 0; step < steps; ++step) {
-    const Tensor a = at::mm(x, x.t());
+    const at::Tensor a = at::mm(x, x.t());
     x = o.coefficients[0] * x + at::mm(o.coefficients[1] * a + o.coefficients[2] * at::mm(a, a), x);
   }
   return tall ? x.t() : x;
 }
 
-double off(const Tensor& found, const Tensor& expected) {
+double largest_difference(const at::Tensor& found, const at::Tensor& expected) {
   return (found.to(at::kDouble) - expected).abs().max().item<double>();
 }
 
-Tensor work_for(const Tensor& x) {
+at::Tensor work_for(const at::Tensor& x) {
   const DType type = x.scalar_type() == at::kFloat ? DType::f32 : DType::bf16;
   return at::empty({plan::transform_bytes({1, x.size(0), x.size(1)}, type)}, at::kByte);
 }
@@ -48,26 +46,27 @@ TEST(Muon, IterationsFollowTheirFormulaOnEveryShape) {
     for (const auto& shape :
          std::vector<std::vector<int64_t>>{{8, 8}, {20, 6}, {6, 20}, {1, 12}, {9, 1}, {65, 130}, {1, 1}})
       for (const int64_t steps : {1, 3, 5}) {
-        const Tensor x = values(shape, 2), expected = plain_iterations(x, steps, options);
-        Tensor exact = x.clone(), narrow = x.to(at::kBFloat16);
+        const at::Tensor x = values(shape, 2), expected = plain_iterations(x, steps, options);
+        at::Tensor exact = x.clone(), narrow = x.to(at::kBFloat16);
         orthogonalise(exact, work_for(exact), steps, options);
         orthogonalise(narrow, work_for(narrow), steps, options);
-        EXPECT_LE(off(exact, expected), 2e-4 * expected.abs().max().item<double>()) << shape[0] << "x" << shape[1];
-        EXPECT_LE(off(narrow, expected), 0.06) << shape[0] << "x" << shape[1];
-        if (x.numel() > 1) EXPECT_GT(off(narrow, expected), 0) << "it is rounded";
+        EXPECT_LE(largest_difference(exact, expected), 2e-4 * expected.abs().max().item<double>())
+            << shape[0] << "x" << shape[1];
+        EXPECT_LE(largest_difference(narrow, expected), 0.06) << shape[0] << "x" << shape[1];
+        if (x.numel() > 1) EXPECT_GT(largest_difference(narrow, expected), 0) << "it is rounded";
       }
 }
 
 TEST(Muon, AMatrixOfZerosStaysZero) {
   for (const bool adds : {false, true}) {
-    Tensor x = at::zeros({5, 7});
+    at::Tensor x = at::zeros({5, 7});
     orthogonalise(x, work_for(x), 5, {.adds_eps = adds});
     EXPECT_EQ(x.abs().max().item<double>(), 0);
   }
 }
 
 TEST(Muon, AnIterationWithTooLittleMemoryIsAFault) {
-  Tensor x = values({6, 7}, 9);
+  at::Tensor x = values({6, 7}, 9);
   EXPECT_THROW(orthogonalise(x, work_for(x).narrow(0, 0, 400), 5, {}), InternalError);
 }
 
@@ -85,7 +84,7 @@ struct Matrix {
   plan::ParamSpec spec;
   std::vector<plan::StateSpec> specs;
   std::vector<int64_t> cuts;
-  Tensor param, momentum;
+  at::Tensor param, momentum;
 
   Matrix(const Muon& muon, std::vector<int64_t> shape, std::vector<int64_t> at)
       : spec{"w", shape, true}, cuts(std::move(at)), param(values(shape, 1).view({-1}).clone()) {
@@ -94,8 +93,9 @@ struct Matrix {
     momentum = at::zeros_like(param);
   }
 
-  void step(const Muon& muon, const plan::StateFormat& format, const net::StepControl& control, const Tensor& grad) {
-    const Tensor direction = at::empty({param.numel()}, format.matrices == DType::f32 ? at::kFloat : at::kBFloat16);
+  void step(const Muon& muon, const plan::StateFormat& format, const net::StepControl& control,
+            const at::Tensor& grad) {
+    const at::Tensor direction = at::empty({param.numel()}, format.matrices == DType::f32 ? at::kFloat : at::kBFloat16);
     const auto each = [&](const auto& act) {
       for (size_t c = 0; c + 1 < cuts.size(); ++c) {
         net::Slice slice;
@@ -126,23 +126,23 @@ TEST(Muon, FollowsItsFormulasWhereverATensorIsCut) {
       const Muon muon(options);
       const int64_t count = c10::multiply_integers(shape);
       Matrix whole(muon, shape, {0, count}), cut(muon, shape, {0, 256, count});
-      Tensor p = whole.param.to(at::kDouble), m = at::zeros_like(p);
+      at::Tensor p = whole.param.to(at::kDouble), m = at::zeros_like(p);
       for (int64_t step = 1; step <= 6; ++step) {
-        const Tensor grad = values({count}, 10 + static_cast<uint64_t>(step));
+        const at::Tensor grad = values({count}, 10 + static_cast<uint64_t>(step));
         const net::StepControl control{step, 2e-2, 0.5};
         whole.step(muon, options.format, control, grad);
         cut.step(muon, options.format, control, grad);
-        const Tensor g = grad.to(at::kDouble) * 0.5 * (options.damped ? 1 - options.momentum : 1);
+        const at::Tensor g = grad.to(at::kDouble) * 0.5 * (options.damped ? 1 - options.momentum : 1);
         m = options.momentum * m + g;
-        Tensor u = options.nesterov ? options.momentum * m + g : m;
+        at::Tensor u = options.nesterov ? options.momentum * m + g : m;
         const bool batch = options.batches && shape.size() == 3;
         u = batch ? u.view(shape).clone() : u.view({1, shape[0], count / shape[0]}).clone();
         for (int64_t b = 0; b < u.size(0); ++b) u[b].copy_(plain_iterations(u[b], 5, options));
         p = p * (1 - 2e-2 * options.weight_decay) - 2e-2 * muon.scale(shape) * u.reshape({-1});
       }
-      EXPECT_LE(off(whole.param, p), 1e-4) << shape[0] << "x" << shape[1];
+      EXPECT_LE(largest_difference(whole.param, p), 1e-4) << shape[0] << "x" << shape[1];
       EXPECT_TRUE(at::equal(whole.param, cut.param)) << "not a bit of it depends on the cuts";
-      EXPECT_LE(off(whole.momentum, m), 1e-5);
+      EXPECT_LE(largest_difference(whole.momentum, m), 1e-5);
     }
 }
 
@@ -155,9 +155,9 @@ TEST(Muon, OtherParametersHaveAdamWAtTheirOwnRate) {
   const auto specs = muon.states(spec);
   EXPECT_EQ(specs, adamw.states(spec));
   const auto run = [&](const net::UnitUpdate& update, double lr) {
-    Tensor p = values({300}, 3), m = at::zeros({300}), v = at::zeros({300});
+    at::Tensor p = values({300}, 3), m = at::zeros({300}), v = at::zeros({300});
     for (int64_t step = 1; step <= 4; ++step) {
-      const Tensor grad = values({300}, 20 + static_cast<uint64_t>(step));
+      const at::Tensor grad = values({300}, 20 + static_cast<uint64_t>(step));
       net::Slice slice;
       slice.spec = &spec, slice.numel = slice.end = 300, slice.param = p.mutable_data_ptr<float>();
       slice.grad = grad.const_data_ptr<float>(), slice.specs = &specs;
