@@ -133,7 +133,7 @@ Command launch_command() {
   c.name = "launch";
   c.summary =
       "Starts a process for each rank and watches them.\nWhen a rank dies or hangs, it names that rank and ends the "
-      "others.\nMachines, their numbers and the rendezvous may come from the scheduler's variables.";
+      "others.\nMachines, their numbers and the rendezvous may come from the scheduler.";
   c.usage =
       "launch [-n N] [--nnodes K --node-rank I --rdzv-endpoint HOST:PORT] [--max-restarts R] [--min-nodes M] "
       "COMMAND|./PROGRAM ...";

@@ -243,7 +243,7 @@ TEST_F(Package, AProgramOfOnesOwnTrainsThroughTheLibrary) {
   expect(launched("4", "stopped 40"), 0, {"step 40  loss "});
   const Result resumed = launched("2", "stopped 80");
   expect(resumed, 0, {"resumed from step 40 of dp_shard=4", "step 80  loss "});
-  EXPECT_EQ(resumed.output.find("step 40 "), std::string::npos) << resumed.output;
+  EXPECT_EQ(resumed.output.find("\nstep 40 "), std::string::npos) << resumed.output;
   EXPECT_NEAR(loss_of(resumed, "80"), loss_of(straight, "80"), 1e-3 * loss_of(straight, "80"));
   expect(launched("2", "one"), 3, {"expected FOLDER STEPS"});
   expect(run_bare(folder_, "moved/bin/tessera launch -n 2 ./nowhere"), 2, {"no program that may be executed"});

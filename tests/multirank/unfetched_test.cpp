@@ -46,7 +46,12 @@ TEST_F(EmptyFolder, EachShippedRecipeIsPlannedForEachKindOfMachine) {
                            {"sana1.5-1.6b_full_h100", "sana1.5-1.6b", "1024"},
                            {"wan2.1-t2v-14b_full_h200", "wan2.1-t2v-14b", "32760"},
                            {"wan2.2-t2v-a14b_full_h200", "wan2.2-t2v-a14b", "32760"},
-                           {"wan2.2-s2v-14b_full_a100", "wan2.2-s2v-14b", "32760"}};
+                           {"wan2.2-s2v-14b_full_a100", "wan2.2-s2v-14b", "32760"},
+                           {"wan2.1-vace-14b_part_h200", "wan2.1-vace-14b", "34320"},
+                           {"wan2.2-fun-5b-control_full_h100", "wan2.2-fun-5b-control", "19360"},
+                           {"wan2.2-animate-14b_lora_h100", "wan2.2-animate-14b", "32760"},
+                           {"hunyuan1.5-480p-t2v_lora_24gb", "hunyuan1.5-480p-t2v", "27425"},
+                           {"hunyuan1.5-480p-i2v_full_h200", "hunyuan1.5-480p-i2v", "51275"}};
   constexpr const char* kMachines[] = {"h200", "h100", "4090"};
   size_t recipes = 0;
   for (const auto& file : fs::directory_iterator(kRecipes)) recipes += !file.path().stem().string().ends_with("_cpu");

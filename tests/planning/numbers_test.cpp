@@ -155,6 +155,8 @@ const std::map<std::string, Shipped> kShipped = {
     {"wan2.1-vace-14b_part_h200", {"h200", 8}},
     {"wan2.2-fun-5b-control_full_h100", {"h100", 8}},
     {"wan2.2-animate-14b_lora_h100", {"1xh100", 1}},
+    {"hunyuan1.5-480p-t2v_lora_24gb", {"rtx4090", 1}},
+    {"hunyuan1.5-480p-i2v_full_h200", {"h200", 8}},
     {"wan2.1-t2v-1.3b_lora", {"rtx4090", 1, {{"train.micro_batch", "1"}}}},
     {"wan2.1-t2v-1.3b_full_anywhere", {"1xh200", 1, {{"train.micro_batch", "2"}}}},
     {"sana-1.6b_lora_24gb", {"rtx4090", 1, {{"train.micro_batch", "4"}}}},

@@ -338,6 +338,24 @@ TEST(ImportExamples, ScriptsOfVideoXFun) {
                 "--trainable_modules_low_learning_rate modulation --motion_sub_loss --lora_skip_name x"));
 }
 
+TEST(ImportExamples, OfAConceptsSubfoldersThoseWithPicturesAreRead) {
+  const Folder folder;
+  for (const char* name :
+       {"clips/one/a.png", "clips/one/deep/b.mp4", "clips/notes/readme.md", "clips/empty/inside/.keep"})
+    folder.file(name, "");
+  const std::string path = (folder.path / "clips").string();
+  const auto file = [&](const char* below) {
+    return import_file(
+        folder.file("one.json", R"({"model_type": "SANA", "base_model_name": "S", "concepts": [{"path": ")" + path +
+                                    R"(", "include_subdirectories": )" + below + "}]}"),
+        {.ranks = 1});
+  };
+  check({"below", {{"data.path", path + "/one," + path + "/one/deep"}}}, file("true"));
+  check({"alone", {{"data.path", path}}}, file("false"));
+  folder.file("clips/c.webp", "");
+  check({"its own too", {{"data.path", path + "," + path + "/one," + path + "/one/deep"}}}, file("true"));
+}
+
 TEST(ImportExamples, ConfigurationsOfOneTrainer) {
   const Folder folder;
   const auto file = [&](const std::string& text) { return import_file(folder.file("one.json", text), {.ranks = 2}); };
@@ -397,7 +415,7 @@ TEST(ImportExamples, ConfigurationsOfOneTrainer) {
   check({"another model", {{"model_type", "refused"}, {"training_method", "refused"}}},
         file(R"({"model_type": "FLUX_DEV_1", "training_method": "EMBEDDING", "learning_rate": 1e-3})"));
   check(
-      {"two concepts", {{"data.path", "A"}, {"concept 1 (B)", "refused"}, {"diffusion.timesteps", "cosmap"}}},
+      {"two concepts", {{"data.set.0.path", "A"}, {"data.set.1.path", "B"}, {"diffusion.timesteps", "cosmap"}}},
       file(
           R"({"model_type": "SANA", "concepts": [{"path": "A"}, {"path": "B"}], "timestep_distribution": "COS_MAP"})"));
 }

@@ -129,8 +129,9 @@ int64_t beside_plan(const recipe::Recipe& recipe, const job::Job& job, const Mes
 
 int64_t prompt_bytes(const job::Job& job, int prompts) {
   int64_t pictures = 0;
-  for (const auto& [name, value] : job.model->blank(job.latent).extra)
-    pictures += round_up(static_cast<int64_t>(value.nbytes()), 64);
+  if (prompts > 0)
+    for (const auto& [name, value] : job.model->blank(job.latent).extra)
+      pictures += round_up(static_cast<int64_t>(value.nbytes()), 64);
   if (const net::Conditions takes = job.model->conditions(); takes.given_frames)  // 1.3's has no mask, and an index
     pictures += round_up(4 * (job.latent[0] + 1) * job.latent[1] * job.latent[2] * job.latent[3], 64);
   else if (takes.clean_first)

@@ -509,11 +509,14 @@ class Preparation {
     text.load();
     pace.barrier();  // every rank has its encoder
     if (online_ && !recipe_.data.texts)
-      for (const data::Clip& clip : data_.plan_.clips)
-        for (const std::string& caption : data_.items_[static_cast<size_t>(clip.item)].captions) {
-          const Words words{caption, is_apart(clip)};
-          if (!data_.texts_.contains(words)) data_.texts_[words] = cached(text.encode(words));
-        }
+      for (const data::Clip& clip : data_.plan_.clips) {
+        const data::Item& item = data_.items_[static_cast<size_t>(clip.item)];
+        for (const auto* texts : {&item.captions, &item.class_captions})
+          for (const std::string& caption : *texts) {
+            const Words words{caption, is_apart(clip)};
+            if (!data_.texts_.contains(words)) data_.texts_[words] = cached(text.encode(words));
+          }
+      }
     else if (!online_)
       cache_texts(text, pace);
     encode_prompts(text);

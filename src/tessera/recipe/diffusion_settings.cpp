@@ -109,7 +109,7 @@ std::string usual_shares() {
   for (const std::string& name : families::share_names()) {
     char share[16];
     std::snprintf(share, sizeof share, "=%g", families::share_of(shares, name));
-    text += (text.empty() ? "" : ",") + name + share;
+    text += (text.empty() ? "" : ", ") + name + share;
   }
   return text;
 }

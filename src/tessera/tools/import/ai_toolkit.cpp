@@ -111,7 +111,8 @@ void toolkit_batch(Translator& t) {
     how += (how.empty() ? "" : " x ") + t.value(option);
   }
   // Each clip is there once more for what is to stay.
-  const bool twins = t.flag("train.diff_output_preservation") || t.flag("train.blank_prompt_preservation");
+  const bool twins =
+      t.has("network.type") && (t.flag("train.diff_output_preservation") || t.flag("train.blank_prompt_preservation"));
   if (options.empty() && twins) return t.assume("train.global_batch", "2", "a clip, and once more for what is to stay");
   if (twins) count *= 2, how += " x 2";
   if (!options.empty()) t.set_batch(count, options, how);
@@ -121,7 +122,11 @@ void toolkit_batch(Translator& t) {
 void toolkit_preservation(Translator& t) {
   const std::string of_class = "train.diff_output_preservation", blank = "train.blank_prompt_preservation",
                     word = "train.diff_output_preservation_class";
-  const bool by_class = t.flag(of_class), by_blank = !by_class && t.flag(blank);
+  const bool adapts = t.has("network.type"), by_class = adapts && t.flag(of_class),
+             by_blank = adapts && !by_class && t.flag(blank);
+  if (!adapts)
+    for (const std::string& option : {of_class, blank})
+      if (t.flag(option)) t.refuse(option, "without a network there are no adapters to leave out: leave it out");
   if (by_class) t.set("train.preserve", "class", {of_class});
   if (by_class && t.value(word).empty())
     t.refuse(of_class, "without diff_output_preservation_class: set train.preserve_class");

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tessera/base/check.h"
+#include "tessera/data/files/file_kinds.h"
 #include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/parts.h"
@@ -25,19 +26,23 @@ void trainer_model(Translator& t) {
   t.assume("data.tokenizer", (fs::path(folder) / "tokenizer").string(), "its folder");
 }
 
-/// The folder, and those below it that have files, where they are to be read too.
+bool holds_clips(const fs::path& folder) {
+  std::error_code unreadable;
+  return std::ranges::any_of(fs::directory_iterator(folder, unreadable), [](const fs::directory_entry& inner) {
+    return inner.is_regular_file() && data::is_clip(inner.path());
+  });
+}
+
+/// The folder, and those below it that have pictures or videos, where they are to be read too.
 void concept_folders(Translator& t) {
   const std::string option = "path", below = "include_subdirectories", path = t.value(option);
   if (t.has(option) && t.flag(below) && fs::is_directory(path)) {
     std::vector<std::string> folders;
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path))
-      if (entry.is_directory() && std::ranges::any_of(fs::directory_iterator(entry.path()),
-                                                      [](const auto& inner) { return inner.is_regular_file(); }))
-        folders.push_back(entry.path().string());
+    for (const fs::directory_entry& entry :
+         fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied))
+      if (entry.is_directory() && holds_clips(entry.path())) folders.push_back(entry.path().string());
     std::ranges::sort(folders);
-    const bool own_files =
-        std::ranges::any_of(fs::directory_iterator(path), [](const auto& inner) { return inner.is_regular_file(); });
-    if (own_files || folders.empty()) folders.insert(folders.begin(), path);
+    if (holds_clips(path) || folders.empty()) folders.insert(folders.begin(), path);
     std::string all;
     for (const std::string& folder : folders) all += folder + kListSeparator;
     return t.set("data.path", folders.size() == 1 ? folders[0] : all, {option, below});
@@ -179,7 +184,6 @@ void trainer_validation(Translator& t, const std::string& held_out) {
     return;
   }
   t.set("eval.path", held_out, {on}, "the concepts of type VALIDATION");
-  t.assume("eval.sigmas", "0.5", "OneTrainer's");
   if (t.has(unit)) t.imply(unit, "eval.every counts steps");
   const std::string& said = t.has(after) ? after : on;
   if (word == "STEP" && t.has(after))
@@ -188,6 +192,7 @@ void trainer_validation(Translator& t, const std::string& held_out) {
     set_eval_epochs(t, said, t.integer(after, 1));
   else
     t.refuse(said, "the loss is measured every so many steps: set eval.every");
+  if (t.result().find("eval.every")) t.assume("eval.sigmas", "0.5", "OneTrainer's");
 }
 
 void trainer_shapes(Translator& t) {

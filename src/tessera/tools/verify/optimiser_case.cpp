@@ -132,7 +132,7 @@ void OptimiserCase::step(const net::UnitUpdate& update, const net::StepControl& 
     if (comm::Group* group = sums_[static_cast<size_t>(buffer)])
       group->all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kFloat));
   };
-  engine::Store::Whole whole;
+  engine::Store::Whole whole = {};
   if (work_.defined())
     whole = {&matrices_, work_, [&](int buffer, const auto& out, const auto& in) {
                sums_[static_cast<size_t>(buffer)]->all_to_all(out, in);
