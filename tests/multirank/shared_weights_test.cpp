@@ -78,8 +78,8 @@ TEST_P(SharedWeights, GiveTheBitsOfRanksThatKeepTheirOwnInThePlannedMemory) {
   const Result sharing = run_program(words(ranks, one, flags), kShared);
   ASSERT_EQ(sharing.code, 0) << sharing.output;
   EXPECT_NE(sharing.output.find("of frozen weights"), std::string::npos) << sharing.output;
-  const std::string plan = text_of(shared().out(one) + "/plan.txt");
-  EXPECT_NE(plan.find("frozen weights of the host tier are shared by the "), std::string::npos) << plan;
+  const std::string told = text_of(shared().out(one) + "/plan.txt");
+  EXPECT_NE(told.find("frozen weights of the host tier are shared by the "), std::string::npos) << told;
   const Result own = run_program(words(ranks, each, flags), kOwn);
   ASSERT_EQ(own.code, 0) << own.output;
   const std::string refused = "not shared by ranks 0 to " + std::to_string(ranks - 1) +
