@@ -469,7 +469,7 @@ TEST_F(Prepare, AFolderThatManyRanksWriteAtOnceIsWholeWhenHalfOfThemAreKilled) {
   for (const char* dies : {"3", "nobody"})
     jobs.push_back(start_program(argv, log + dies,
                                  {{"LD_PRELOAD", KILL_AT},
-                                  {"TESSERA_KILL_AT", std::string("call=rename path=*/shared/*.safetensors nth=9 "
+                                  {"TESSERA_KILL_AT", std::string("call=rename path=*/shared/*.safetensors nth=1 "
                                                                   "when=before end=self who=") +
                                                           dies},
                                   {"TESSERA_KILL_DONE", (run_.folder() / dies).string()},

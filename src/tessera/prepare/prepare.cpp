@@ -453,7 +453,6 @@ class Preparation {
   /// caller looks at.
   void check_room(const std::optional<TextPass>& text) {
     if ((work_.empty() && missing_texts_.empty()) || rank_ != 0) return;
-    if (options_.before_encoding) options_.before_encoding();
     int64_t need = 0;
     for (const size_t w : work_) {
       const data::Clip& clip = clip_of(w);
@@ -491,6 +490,7 @@ class Preparation {
           Exit::disk, "data.cache",
           folder_.string() + ": the samples need " + format_bytes(need) + ", " + format_bytes(free) + " are free",
           "free space, set data.cache to another disk, or to \"online\" to store nothing");
+    if (options_.before_encoding) options_.before_encoding();
   }
 
   /// Shows how many of `total` things are done, until the progress goes.

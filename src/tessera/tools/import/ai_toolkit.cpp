@@ -100,6 +100,11 @@ void toolkit_frames(Translator& t) {
     t.warn_of("shrink_video_to_frames is not given", why);
 }
 
+bool has_adapters(const Translator& t) {
+  const std::string kind = t.value("network.type");
+  return kind == "lora" || kind == "lokr";
+}
+
 void toolkit_batch(Translator& t) {
   std::vector<std::string> options;
   int64_t count = 1;
@@ -112,7 +117,7 @@ void toolkit_batch(Translator& t) {
   }
   // Each clip is there once more for what is to stay.
   const bool twins =
-      t.has("network.type") && (t.flag("train.diff_output_preservation") || t.flag("train.blank_prompt_preservation"));
+      has_adapters(t) && (t.flag("train.diff_output_preservation") || t.flag("train.blank_prompt_preservation"));
   if (options.empty() && twins) return t.assume("train.global_batch", "2", "a clip, and once more for what is to stay");
   if (twins) count *= 2, how += " x 2";
   if (!options.empty()) t.set_batch(count, options, how);
@@ -122,7 +127,7 @@ void toolkit_batch(Translator& t) {
 void toolkit_preservation(Translator& t) {
   const std::string of_class = "train.diff_output_preservation", blank = "train.blank_prompt_preservation",
                     word = "train.diff_output_preservation_class";
-  const bool adapts = t.has("network.type"), by_class = adapts && t.flag(of_class),
+  const bool adapts = has_adapters(t), by_class = adapts && t.flag(of_class),
              by_blank = adapts && !by_class && t.flag(blank);
   if (!adapts)
     for (const std::string& option : {of_class, blank})
@@ -189,8 +194,7 @@ void toolkit_masks(Translator& t) {
 void toolkit_network(Translator& t) {
   const std::string option = "network.type", kind = t.value(option), full = "network.lokr_full_rank",
                     factor = "network.lokr_factor";
-  const bool known = kind == "lora" || kind == "lokr", lokr = kind == "lokr",
-             whole = lokr && (!t.has(full) || t.flag(full));
+  const bool known = has_adapters(t), lokr = kind == "lokr", whole = lokr && (!t.has(full) || t.flag(full));
   if (t.has(option) && known)
     t.set("train.mode", "lora", {option});
   else if (t.has(option))
