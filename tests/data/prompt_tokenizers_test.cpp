@@ -193,7 +193,8 @@ TEST_F(PromptTokenizers, OfByt5AreBytesWithTheFurtherTokensOfEitherRelease) {
                          R"({"en-Bold": 1, "cn-Thin": 0})");
   auto diffusers = checkpoint::Json{{"tokenizer_class", "ByT5Tokenizer"}};
   int64_t id = 384;
-  for (const auto& token : json("config.json").at("_added_tokens"))
+  const auto config = json("config.json");
+  for (const auto& token : config.at("_added_tokens"))
     diffusers["added_tokens_decoder"][std::to_string(id++)] = {{"content", token}};
   std::filesystem::create_directories(folder_ / "tokenizer_2");
   checkpoint::write_text(folder_ / "tokenizer_2/tokenizer_config.json", diffusers.dump());

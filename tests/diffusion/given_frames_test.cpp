@@ -69,7 +69,8 @@ TEST(GivenFrames, ATrainersChoicesGivenFramesAndMasksAreTheRecordedOnes) {
   TESSERA_NEED_GOLDENS();
   const Golden golden("opensora_condition");
   const TensorMap file = golden.tensors("case.safetensors");
-  for (const auto& [name, about] : Json::parse(golden.text("config.json")).at("runs").items())
+  const Json config = Json::parse(golden.text("config.json"));
+  for (const auto& [name, about] : config.at("runs").items())
     if (!about.at("pad").get<bool>())  // of frames repeated at the ends, which no trainer asks for
       compare({name, about, draws(golden.path("case.safetensors"), "in." + name + ".u")}, file);
 }
@@ -78,7 +79,8 @@ TEST(GivenFrames, ASamplersReferencesAreGivenWhereTheRecordedOnesAre) {
   TESSERA_NEED_GOLDENS();
   const Golden golden("opensora_condition");
   const TensorMap file = golden.tensors("case.safetensors");
-  for (const auto& [name, about] : Json::parse(golden.text("config.json")).at("inference").items()) {
+  const Json config = Json::parse(golden.text("config.json"));
+  for (const auto& [name, about] : config.at("inference").items()) {
     const at::Tensor masks = file.at("out." + name + ".masks"), masked = file.at("out." + name + ".masked");
     std::vector<at::Tensor> references;
     for (size_t i = 0; i < about.at("ref_latent_frames").size(); ++i)
