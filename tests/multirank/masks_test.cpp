@@ -89,6 +89,10 @@ TEST(Masks, WeighTheSameOnEveryLayoutAndTakeThePlannedMemory) {
       trained("plain", {"--eval.path", folder("data"), "--eval.every", "2", "--diffusion.loss", "mse=0.7,huber=0.3"});
   EXPECT_GT(std::abs(plain[0] - one[0]), 1e-3 * plain[0]);
   EXPECT_NE(tiny().metrics("plain", "eval")[0]["loss"], tiny().metrics("one", "eval")[0]["loss"]);
+  const auto peak = [](const char* name) {
+    return tiny().metrics(name).back()["ranks"][0]["predicted_peak_bytes"].get<int64_t>();
+  };
+  EXPECT_GT(peak("one"), peak("plain")) << "weights lie beside the targets";
 }
 
 TEST(Masks, GoOnToTheBitAndAreTheSameWithoutACache) {
@@ -174,6 +178,9 @@ TEST(Masks, SetsHaveTheirOwnAndTheRunNoticesOthersBesideNoCache) {
     EXPECT_NEAR(masked[0], plain[0], 1e-6 * plain[0]) << "the other set has none";
     EXPECT_EQ(masked[1], 0) << name;
     if (name != "online") expect_planned_peaks(tiny().metrics("sets-black-" + name).back(), name);
+    for (const auto& rank :
+         tiny().metrics("sets-black-" + name).back().at("ranks"))  // encoders may be done before the peak
+      EXPECT_LE(rank.at("peak_bytes"), rank.at("predicted_peak_bytes")) << name;
     trained("sets-lifted-" + name, with(black, {"--data.set.1.mask_min_value", "0.25"}), ranks);
     EXPECT_NEAR(of_sets("sets-lifted-" + name, 0)[1], 0.25 * plain[1], 1e-6 * plain[1]) << name;
     trained("sets-inverted-" + name, with(black, {"--data.set.1.invert_mask", "true"}), ranks);
