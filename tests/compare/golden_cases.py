@@ -107,15 +107,26 @@ def lines_of(output: str, name: str) -> str:
     return "\n".join(found) or output[-3000:]
 
 
+def drawn_case(kind: str, seed: str) -> tuple:
+    """The case of a seed, and the draws that follow it."""
+    for attempt in range(100):
+        draw = random.Random(f"{seed} again {attempt}" if attempt else seed)
+        plain.forget()
+        try:
+            return draw, KINDS[kind](draw)
+        except plain.IllConditioned:
+            continue
+    raise RuntimeError(f"{kind}: a hundred draws of {seed} were ill-conditioned")
+
+
 def draw_all(kinds: list, count: int, seed: str, root: Path) -> dict:
     """Three folders for each case: as it is, with another expected value, and with an unknown key. Name -> seconds."""
     seconds = {}
     for kind in kinds:
         begin = time.process_time()
         for i in range(count):
-            draw, name = random.Random(f"{seed} {kind} {i}"), f"{kind}-{i}"
-            plain.forget()
-            case = KINDS[kind](draw)
+            name = f"{kind}-{i}"
+            draw, case = drawn_case(kind, f"{seed} {kind} {i}")
             write(case, root / "plain" / name)
             write(altered(case, draw), root / "altered" / name)
             unknown = copy.copy(case)

@@ -5,7 +5,7 @@ import random
 
 from golden_files import Case, Tensor, f32, numbers
 from golden_networks import Adapted, OF_DIFFUSERS, finish, modulate, thirds, rope3, grid, from_patches, patches, positions2
-from plain import (Array, attention, cat, chunks, forget, gelu_tanh, heads, layer_norm, linear, mean, narrow,
+from plain import (Array, IllConditioned, attention, cat, chunks, forget, gelu_tanh, heads, layer_norm, linear, mean, narrow,
                    noise, products, relu, reshape, rms_norm, rotate, silu, sinusoid, square, stack, sums, swap,
                    unheads, Weights)
 
@@ -57,6 +57,8 @@ def sana_attention(w: Weights, name: str, x: Array, c: dict, angles: list) -> Ar
     turned_q, turned_k = (rotate(a, angles, False) for a in (q, k)) if angles else (q, k)
     above = products(turned_q, products(swap(v), swap(turned_k)))  # [heads, n, d]
     below = products(q, reshape(sums(swap(k)), n, 1, -1)) + 1e-15
+    if min(below.v) < 1e-4:  # no feature of the query is one of the keys': what is turned is divided by 1e-15
+        raise IllConditioned
     return w.linear(name + ".to_out.0", unheads(above / below), d)
 
 

@@ -17,6 +17,10 @@ from golden_files import Tensor, f32
 _tape = []
 
 
+class IllConditioned(Exception):
+    """Drawn numbers of which any two programs give other results: the case is drawn again."""
+
+
 class Array:
     def __init__(self, shape: list, values: list):
         self.shape, self.v, self.g = list(shape), values, None
