@@ -9,6 +9,7 @@
 #include "checkpoint/files.h"
 #include "engine/toy_engine.h"
 #include "tessera/engine/store/average.h"
+#include "tessera/engine/store/updates.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/optim/muon.h"
 #include "tessera/plan/optimizers.h"
@@ -90,7 +91,7 @@ TEST(Slices, SayWhichElementsOfTheTensorTheirValuesAndGradientsAreOf) {
               store.grad(part.unit)[store.layout(part.unit).buffers[part.buffer].held + part.offset + i - part.begin] =
                   gradient_at(whole_place(param, i, tp, plan.mesh.coordinate(rank, Axis::tp)));
           }
-          store.update(1, shown, {1, 1e-2, 1}, {});
+          update_unit(store, 1, shown, {1, 1e-2, 1}, {});
         }
         for (const plan::ParamSpec& param : unit.params) {
           const auto& counts = seen.at(param.name);
@@ -112,7 +113,7 @@ TEST(Slices, TotalsAreOfAllUnitsUntilTheyAreTaken) {
   store.make_states(shown);
   for (int u = 0; u < store.units(); ++u) {
     for (const plan::ParamSpec& param : store.spec(u).params) elements += static_cast<double>(param.numel());
-    store.update(u, shown, {1, 1e-2, 1}, {});
+    update_unit(store, u, shown, {1, 1e-2, 1}, {});
   }
   EXPECT_EQ(store.take_totals(), (net::Totals{elements, 9}));
   EXPECT_EQ(store.take_totals(), net::Totals{});
@@ -320,7 +321,8 @@ class MuonRanks {
           if (m != index) in[m].copy_(board_[static_cast<size_t>(members[m])][index]);
         meet.arrive_and_wait();
       };
-      store.update(u, muon_, {step, 1e-2, 0.5}, {}, nullptr, {}, {&parts, at::zeros({bytes}, at::kByte), exchange});
+      update_unit(store, u, muon_, {step, 1e-2, 0.5}, {}, nullptr, {},
+                  {&parts, at::zeros({bytes}, at::kByte), exchange});
     }
   }
 

@@ -1,5 +1,5 @@
 // The parameter store alone: what a rank holds, what a slot shows, where buffers rest.
-#include "tessera/engine/store/store.h"
+#include "tessera/engine/store/updates.h"
 
 #include <gtest/gtest.h>
 
@@ -101,7 +101,7 @@ TEST(Store, AnUpdateDoesNotDependOnTheTierOrTheThreads) {
     fill_shards(store, toy::fill);
     for (int64_t step = 1; step <= 2; ++step) {
       store.grad(1).copy_(toy::normals({store.grad(1).numel()}, static_cast<uint64_t>(step)));
-      store.update(1, adamw, {step, 1e-2, 0.5}, {}, workers);
+      update_unit(store, 1, adamw, {step, 1e-2, 0.5}, {}, workers);
     }
     return store.masters(1, 0).clone();
   };

@@ -174,7 +174,7 @@ void SlotGroups::gather_outer(const plan::Instruction& in, Done& done) {
   }
 }
 
-Store::SumOver SlotGroups::sum_over(const plan::Instruction& in, Done& done) const {
+SumOver SlotGroups::sum_over(const plan::Instruction& in, Done& done) const {
   return [&](int buffer, std::vector<float>& values) {
     const OfBuffer& of = of_[in.unit][static_cast<size_t>(buffer)];
     comm::Group* group = in.lane == plan::Lane::host ? of.host_sums : of.sums;
@@ -184,7 +184,7 @@ Store::SumOver SlotGroups::sum_over(const plan::Instruction& in, Done& done) con
   };
 }
 
-Store::Whole SlotGroups::whole_of(const plan::Instruction& in, Tensor work, Done& done) const {
+WholeUpdate SlotGroups::whole_of(const plan::Instruction& in, Tensor work, Done& done) const {
   if (matrices_.empty() || in.work == 0) return {};
   const auto exchange = [this, &in, &done](int buffer, const std::vector<Tensor>& out,
                                            const std::vector<Tensor>& from) {

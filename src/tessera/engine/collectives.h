@@ -10,7 +10,7 @@
 #include "tessera/comm/comm.h"
 #include "tessera/device/backend.h"
 #include "tessera/engine/signatures.h"
-#include "tessera/engine/store/store.h"
+#include "tessera/engine/store/updates.h"
 #include "tessera/net/model.h"
 #include "tessera/plan/schedule.h"
 
@@ -29,9 +29,9 @@ class SlotGroups {
   void reduce_outer(const plan::Instruction& in, Done& done);
   void gather_outer(const plan::Instruction& in, Done& done);
   /// The sums of an update over its tensors.
-  Store::SumOver sum_over(const plan::Instruction& in, Done& done) const;
+  SumOver sum_over(const plan::Instruction& in, Done& done) const;
   /// Its whole matrices; `work`: the memory that the schedule gives it.
-  Store::Whole whole_of(const plan::Instruction& in, Tensor work, Done& done) const;
+  WholeUpdate whole_of(const plan::Instruction& in, Tensor work, Done& done) const;
 
   /// Lends the groups the arena for their messages (comm.h). The collectives of slots use it as a symmetric window, where
   /// groups can, and where all members send from one offset in all of `used`: plans that offload, or whose ranks have other

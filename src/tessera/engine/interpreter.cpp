@@ -247,10 +247,10 @@ void Interpreter::execute(ScheduleRun& run, int index) {
       if (in.work > 0 && in.target >= 0)
         work = store_.arena(in.target, div_up(in.work, int64_t{sizeof(float)})).view(at::kByte);
       if (control_ && run.update)
-        store_.update(in.unit, *run.update, *control_,
-                      {in.slot, in.grad, in.scratch, in.grad < 0 || run.plan().update != plan::Update::in_backward},
-                      in.lane == plan::Lane::host ? &workers(run.plan().update_threads) : nullptr,
-                      groups_.sum_over(in, done), groups_.whole_of(in, std::move(work), done));
+        update_unit(store_, in.unit, *run.update, *control_,
+                    {in.slot, in.grad, in.scratch, in.grad < 0 || run.plan().update != plan::Update::in_backward},
+                    in.lane == plan::Lane::host ? &workers(run.plan().update_threads) : nullptr,
+                    groups_.sum_over(in, done), groups_.whole_of(in, std::move(work), done));
       break;
     }
     case plan::Op::flush:

@@ -105,7 +105,7 @@ void StepMeter::after(StepEnd& end) {
   work_ = own > 0 ? work / static_cast<double>(own) : 0;
   report::StepMetrics& metrics = end.metrics;
   metrics.plan_hash = parts_.plan_hash();
-  const engine::Store::Moved moved = engine_.store().take_moved();
+  const engine::ExpertSwap::Moved moved = engine_.store().take_moved();
   metrics.moved = {moved.bytes, moved.seconds, moved.waited};
   metrics.samples = experts_.data().batch(experts_.own_step());
   const auto bucket = static_cast<size_t>(experts_.data().bucket(experts_.own_step()));

@@ -1,7 +1,16 @@
 #include "tessera/engine/store/store.h"
 
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+
 #include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/ops/bf16.h"
+#include "tessera/ops/frozen.h"
 #include "tessera/ops/ranges.h"
+#include "tessera/plan/nvme.h"
 
 namespace tessera::engine {
 
@@ -65,7 +74,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
         unit.sites[p].blocks = {place.shape[0], place.numel / place.shape[0]};
     }
   }
-  make_mover();
+  make_swap();
 }
 
 void Store::place_gradients(const plan::Plan& plan) {
@@ -321,6 +330,396 @@ int64_t Store::persistent_bytes() const {
   for (const auto& unit : units_)
     if (unit.owned) bytes += static_cast<int64_t>(unit.param.nbytes() + (unit.grad.defined() ? unit.grad.nbytes() : 0));
   return bytes;
+}
+
+void Store::open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool trainable) {
+  if (device_.is_meta()) return;
+  constexpr int64_t kPage = 4096;
+  int64_t bytes = 0;
+  const auto experts = static_cast<int64_t>(inactive_.size());
+  // of the active expert and of the inactive ones
+  const auto add = [&](plan::Tier tier, int64_t size) {
+    const int64_t pages = round_up(size, kPage);
+    if (tier == plan::Tier::nvme) bytes += pages;
+    if (plan.inactive_tier(tier) == plan::Tier::nvme) bytes += experts * pages;
+  };
+  for (const Unit& unit : units_) {
+    if (!unit.owned) continue;
+    add(unit.plan.parameters, plan::shard_bytes(unit.layout, masters_));
+    if (!trainable) continue;
+    if (unit.plan.gradients == plan::Tier::nvme) bytes += round_up(plan.gradient_bytes(unit.layout), kPage);
+    add(unit.plan.states, plan::state_layout(unit.spec, unit.layout, unit.held, plan::states_of(plan.states)).bytes);
+  }
+  if (bytes == 0) return;
+  plan::require_nvme_folder(place.folder, "the plan puts buffers on nvme");
+  disk_ = std::make_unique<Disk>(place, bytes);
+}
+
+Tensor Store::make_buffer(int64_t count, at::ScalarType type, plan::Tier tier, engine::Part part, int64_t& extent) {
+  const auto options = at::TensorOptions().dtype(type).device(device_);
+  if (tier == plan::Tier::device || device_.is_meta() || count == 0) {
+    const Meter::Scope scope(part);
+    return at::zeros({count}, options);
+  }
+  const int64_t bytes = count * static_cast<int64_t>(c10::elementSize(type));
+  const auto host = options.device(at::kCPU);
+  if (tier == plan::Tier::host) {
+    host_.push_back(std::make_unique<HostMemory>());
+    host_.back()->reserve(bytes);  // mapped memory is zero
+    return at::from_blob(host_.back()->at(0), {count}, host);
+  }
+  extent = disk_->reserve(bytes);
+  return at::from_blob(disk_->map(extent, bytes), {count}, host);  // reserved disk space reads as zeros
+}
+
+Tensor Store::make_parameters(int u, int expert, plan::Tier tier, int64_t& extent) {
+  const int64_t bytes = plan::shard_bytes(units_[u].layout, masters_);
+  // not an expert's that a swap writes: its tier while it is active is not the host
+  const bool rests = units_[u].plan.parameters == plan::Tier::host;
+  HostMemory* memory = shared_ && rests ? shared_->memory(u, expert) : nullptr;
+  if (memory) return at::from_blob(memory->at(0), {bytes}, at::TensorOptions(at::kByte));
+  return make_buffer(bytes, at::kByte, tier, engine::Part::parameters, extent);
+}
+
+void Store::begin_fill() {
+  if (shared_) shared_->begin_fill();
+}
+
+void Store::await_fill() {
+  if (shared_) shared_->end_fill();
+}
+
+bool Store::shares(const Part& part) const {
+  return shared_ && !layout(part.unit).buffers[part.buffer].trainable && !shared_->sharers(part.unit).empty();
+}
+
+bool Store::fills(const Part& part) const { return !shares(part) || shared_->fills(part.unit); }
+
+bool Store::counts_filled(const Part& part) const {
+  return fills(part) && is_primary(part.unit, part.buffer, shares(part) ? shared_->sharers(part.unit).front() : rank_);
+}
+
+void Store::move(const plan::Instruction& in, char* host) {
+  Unit& unit = units_[in.unit];
+  auto [tensor, extent] = in.part == plan::Part::parameters  ? std::pair(unit.param, unit.param_extent)
+                          : in.part == plan::Part::gradients ? std::pair(unit.grad, unit.grad_extent)
+                                                             : std::pair(unit.buffer, unit.states_extent);
+  const bool fetch = in.op == plan::Op::fetch;
+  // of an update: what it leaves alone stays where it is
+  if (const int64_t trained = plan::trained_shard_bytes(unit.layout, masters_);
+      in.part == plan::Part::parameters && in.bytes == trained)
+    tensor = tensor.narrow(0, 0, trained);
+  check_internal(static_cast<int64_t>(tensor.nbytes()) == in.bytes, "engine.store",
+                 unit.spec.name + ": the schedule moves " + std::to_string(in.bytes) + " bytes of " +
+                     std::string(name(in.part)) + ", there are " + std::to_string(tensor.nbytes()));
+  if (in.lane == plan::Lane::disk) {
+    device::host_uses(host, in.bytes, fetch);
+    fetch ? disk_->read(extent, host, in.bytes) : disk_->write(extent, host, in.bytes);
+    return;
+  }
+  const Tensor stored = host ? at::from_blob(host, tensor.sizes(), tensor.options().device(at::kCPU)) : tensor;
+  if (in.part == plan::Part::gradients && grad_type_ != at::kFloat && (!fetch || in.micro >= 0))
+    return move_gradient(arena(in.slot, tensor.numel()), stored, fetch);  // see [Note: gradients in fewer bits]
+  const Tensor here = arena(in.slot, div_up(in.bytes, int64_t{4})).view(at::kByte).narrow(0, 0, in.bytes);
+  fetch ? ops::enqueue_copy(here, stored) : ops::enqueue_copy(stored, here);
+}
+
+/// Between an fp32 gradient in the arena and its 16-bit form in host memory. What a device sends or gets is in 16 bits
+/// too: a piece at a time, through memory of its own.
+void Store::move_gradient(const Tensor& values, const Tensor& stored, bool fetch) {
+  if (!ops::on_device(values)) return fetch ? ops::widen(values, stored) : ops::narrow(stored, values);
+  constexpr int64_t kPiece = 1 << 20;
+  const Tensor piece = ops::device_scratch(0, kPiece, grad_type_);
+  for (int64_t first = 0; first < values.numel(); first += kPiece) {
+    const int64_t count = std::min(kPiece, values.numel() - first);
+    const Tensor there = stored.narrow(0, first, count), here = values.narrow(0, first, count),
+                 rounded = piece.narrow(0, 0, count);
+    if (fetch) {
+      ops::enqueue_copy(rounded, there);
+      ops::widen(here, rounded);
+    } else {
+      ops::narrow(rounded, here);
+      ops::enqueue_copy(there, rounded);
+    }
+  }
+}
+
+/// Between schedules the host reads and writes what is offloaded; within one its instructions say what they use.
+void Store::settle(const Tensor& buffer) {
+  if (!after_ || !buffer.defined() || !buffer.is_cpu()) return;
+  if (!settled_) after_->await();
+  settled_ = true;
+  device::host_uses(buffer.const_data_ptr(), static_cast<int64_t>(buffer.nbytes()), /*writes=*/true);
+}
+
+Tensor Store::grad_at(int u, int64_t offset) {
+  return offset < 0 ? units_[u].grad : arena(offset, units_[u].layout.grad_shard);
+}
+
+void Store::round_gradient(const Tensor& shard) const {
+  if (grad_type_ != at::kFloat) ops::round_values(shard, grad_type_);
+}
+
+void Store::flush_disk() {
+  if (disk_) disk_->flush();
+}
+
+int64_t Store::host_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& memory : host_) bytes += memory->size();
+  return bytes + (shared_ ? shared_->counted_bytes() : 0);
+}
+
+int64_t Store::disk_bytes() const {
+  int64_t bytes = 0;
+  const auto add = [&](const Tensor& tensor, int64_t extent) {
+    if (extent >= 0) bytes += static_cast<int64_t>(tensor.nbytes());
+  };
+  for (const Unit& unit : units_) {
+    add(unit.param, unit.param_extent);
+    add(unit.grad, unit.grad_extent);
+    add(unit.buffer, unit.states_extent);
+    for (const Unit::Inactive& inactive : unit.inactive)
+      add(inactive.param, inactive.param_extent), add(inactive.buffer, inactive.states_extent);
+  }
+  return bytes;
+}
+
+void Store::make_states(const net::UnitUpdate& update) {
+  for (int u = 0; u < units(); ++u) {
+    Unit& unit = units_[u];
+    if (!unit.owned) continue;
+    unit.states = plan::state_layout(unit.spec, unit.layout, unit.held,
+                                     [&](const plan::ParamSpec& param) { return update.states(param); });
+    unit.buffer = make_buffer(unit.states.bytes, at::kByte, unit.plan.states, engine::Part::states, unit.states_extent);
+    for (Unit::Inactive& inactive : unit.inactive)
+      inactive.buffer =
+          make_buffer(unit.states.bytes, at::kByte, unit.plan.states == plan::Tier::device ? idle_ : unit.plan.states,
+                      engine::Part::states, inactive.states_extent);
+  }
+}
+
+Store::Range Store::state(const Part& part, size_t state) {
+  Unit& unit = units_[part.unit];
+  await_states(part.unit), settle(unit.buffer);
+  return {static_cast<uint8_t*>(ops::address(unit.buffer)) + unit.states.ranges[part.range].at[state],
+          ops::on_device(unit.buffer)};
+}
+
+net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged staged) {
+  Unit& unit = units_[u];
+  if (staged.states < 0) await_states(u), settle(unit.buffer);
+  const Tensor shard = this->shard(u, range.buffer, staged.param);
+  const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
+  const Tensor buffer_of_states = staged.states < 0 ? unit.buffer : arena(staged.states, 1);
+  auto* states =  // null: nothing is trained
+      buffer_of_states.defined() ? static_cast<uint8_t*>(ops::address(buffer_of_states)) : nullptr;
+  const plan::ParamSpec& param = unit.spec.params[range.param];
+  net::Slice slice;
+  slice.spec = &param;
+  slice.tensor = hash_text(param.name);
+  slice.numel = param.numel();
+  slice.begin = range.begin, slice.end = range.end;
+  if (tp_ > 1 && param.split == plan::Split::column_parallel) {  // this rank's rows are consecutive in the whole tensor
+    const int64_t first = unit.layout.params[range.param].numel * tp_rank_;
+    slice.begin += first, slice.end += first;
+  }
+  if (tp_ > 1 && param.split == plan::Split::row_parallel) {  // its columns are not
+    slice.cut.inner = param.numel() / param.shape[0], slice.cut.width = slice.cut.inner / tp_;
+    slice.cut.first = slice.cut.width * tp_rank_;
+  }
+  slice.param = static_cast<uint8_t*>(ops::address(shard)) + range.offset * shard.element_size();
+  if (buffer.trainable && (unit.grad.defined() || staged.grad >= 0)) {
+    const int64_t at = buffer.held + range.offset;
+    if (grad_type_ == at::kFloat || !staged.as_stored) {
+      slice.grad = static_cast<const float*>(ops::read_address(grad_at(u, staged.grad))) + at;
+    } else {
+      const Tensor halves =
+          staged.grad < 0 ? unit.grad : arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_);
+      slice.half_grad = static_cast<const uint16_t*>(ops::read_address(halves)) + at;
+      slice.half_type = grad_type_;
+    }
+  }
+  slice.on_device = ops::on_device(shard);
+  slice.specs = &range.states;
+  for (const int64_t at : range.at) slice.states.push_back(states + at);
+  return slice;
+}
+
+namespace {
+
+/// The two halves of split masters, as the host sees them. `low` is null for bf16 masters and for masters that another
+/// replica updates.
+struct Halves {
+  ops::HostBytes high, low;
+
+  Halves(const net::Slice& slice, plan::Masters form, const Store::Part& part, int64_t first, int64_t count,
+         ops::HostBytes::Contents contents)
+      : high(static_cast<uint16_t*>(slice.param) + first, 2 * count, slice.on_device, contents),
+        low(low_of(slice, form, part, first), low_of(slice, form, part, first) ? 2 * count : 0, slice.on_device,
+            contents) {}
+
+ private:
+  static uint16_t* low_of(const net::Slice& slice, plan::Masters form, const Store::Part& part, int64_t first) {
+    auto* low = slice.state<uint16_t>(plan::kMasterLow);
+    check_internal(low || form != plan::Masters::split || !part.updated, "engine.store",
+                   "split masters are set before the optimiser's states are made");
+    return low ? low + first : nullptr;
+  }
+};
+
+/// Elements that are not stored as fp32; in 8-bit forms the first must be that of a block.
+ops::HostBytes stored_at(const Tensor& shard, DType stored, int64_t element, int64_t count,
+                         ops::HostBytes::Contents contents) {
+  check_internal(stored == DType::bf16 || element % plan::kFlatAlign == 0, "engine.store",
+                 "parameters stored in blocks are set and read from the start of a block");
+  return {static_cast<uint8_t*>(ops::address(shard)) + plan::stored_bytes(stored, element),
+          plan::stored_bytes(stored, count), ops::on_device(shard), contents};
+}
+
+}  // namespace
+
+void Store::set_masters(const Part& part, int64_t first, int64_t count, const float* values) {
+  constexpr auto kUnread = ops::HostBytes::Contents::unread;
+  if (!fills(part)) return;
+  check_internal(!shares(part) || shared_->filling(), "engine.store",
+                 "weights that ranks share are set between begin_fill() and await_fill()");
+  if (const DType form = stored(part); form != DType::f32) {
+    const auto to = stored_at(shard(part.unit, part.buffer), form, part.offset + first, count, kUnread);
+    ops::write_stored(to.data(), values, count, scalar_type(form));
+    return to.keep();
+  }
+  const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
+  if (master_form(part) == plan::Masters::fp32)
+    return ops::copy_bytes(static_cast<float*>(slice.param) + first, values,
+                           count * static_cast<int64_t>(sizeof(float)), slice.on_device);
+  const Halves to(slice, masters_, part, first, count, kUnread);
+  auto *high = to.high.as<uint16_t>(), *low = to.low.as<uint16_t>();
+  if (low)
+    ops::split_fp32(high, low, values, count);
+  else if (masters_ == plan::Masters::split)
+    ops::high_half(high, values, count);
+  else
+    ops::to_bf16(high, values, count);
+  to.high.keep(), to.low.keep();
+}
+
+void Store::read_masters(const Part& part, int64_t first, int64_t count, float* values) {
+  constexpr auto kRead = ops::HostBytes::Contents::read;
+  if (const DType form = stored(part); form != DType::f32) {
+    const auto from = stored_at(shard(part.unit, part.buffer), form, part.offset + first, count, kRead);
+    return ops::read_stored(values, from.data(), count, scalar_type(form));
+  }
+  const net::Slice slice = this->slice(part.unit, units_[part.unit].states.ranges[part.range]);
+  if (master_form(part) == plan::Masters::fp32)
+    return ops::copy_bytes(values, static_cast<float*>(slice.param) + first,
+                           count * static_cast<int64_t>(sizeof(float)), slice.on_device);
+  const Halves from(slice, masters_, part, first, count, kRead);
+  const auto *high = from.high.as<uint16_t>(), *low = from.low.as<uint16_t>();
+  if (low)
+    ops::join_fp32(values, high, low, count);
+  else
+    ops::from_bf16(values, high, count);
+}
+
+Tensor Store::masters(int u, int b) {
+  const Tensor held = shard(u, b);
+  if (held.scalar_type() == at::kFloat) return held.cpu();
+  Tensor values = at::zeros({layout(u).buffers[b].shard}, at::TensorOptions(at::kFloat));
+  for (const Part& part : parts())
+    if (part.unit == u && part.buffer == b)
+      read_masters(part, 0, part.end - part.begin, ops::host_pointer<float>(values) + part.offset);
+  return values;
+}
+
+void Store::add_totals(int u, const net::Totals& totals) {
+  for (size_t t = 0; t < totals.size(); ++t) units_[u].totals[t] += totals[t];
+}
+
+net::Totals Store::take_totals() {
+  net::Totals all = {};
+  for (Unit& unit : units_) {
+    const net::Totals own = std::exchange(unit.totals, {});
+    for (size_t t = 0; t < all.size(); ++t) all[t] += own[t];
+  }
+  return all;
+}
+
+void Store::make_swap() {
+  if (!inactive_.empty() && idle_ != plan::Tier::device) swap_ = std::make_shared<ExpertSwap>(device_);
+}
+
+void Store::await_param(int unit) const {
+  if (swap_) swap_->await_param(unit);
+}
+void Store::await_states(int unit) const {
+  if (swap_) swap_->await_states(unit);
+}
+ExpertSwap::Moved Store::take_moved() { return swap_ ? swap_->take_moved() : ExpertSwap::Moved{}; }
+
+std::function<std::string()> Store::swap_on_device() const {
+  if (!swap_) return {};
+  return [swap = swap_] { return swap->on_device(); };
+}
+
+size_t Store::inactive_index(int expert) const {
+  const auto found = std::find(inactive_.begin(), inactive_.end(), expert);
+  check_internal(found != inactive_.end(), "engine.store", "there is no expert " + std::to_string(expert));
+  return static_cast<size_t>(found - inactive_.begin());
+}
+
+// [Note: inactive experts] Buffers that a unit's plan keeps on the host or on disk stay there whether their expert is
+// active or not: a swap of experts swaps pointers. Buffers that the plan keeps on the device are, for an inactive
+// expert, on the plan's `idle` tier. If that is not the device, a swap exchanges the bytes of the two buffers in place.
+
+void Store::swap_with(size_t index, bool moving) {
+  if (swap_) swap_->settle();
+  const bool tiers_differ = moving && idle_ != plan::Tier::device;
+  std::vector<ExpertSwap::Pair> pairs, states;
+  std::vector<int> param_at(units_.size(), -1), states_at = param_at;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Unit& unit = units_[u];
+    if (!unit.owned) continue;
+    Unit::Inactive& inactive = unit.inactive[index];
+    if (tiers_differ && unit.plan.parameters == plan::Tier::device) {
+      param_at[u] = static_cast<int>(pairs.size());
+      pairs.push_back({unit.param, inactive.param, "parameters of " + unit.spec.name});
+    } else {
+      std::swap(unit.param, inactive.param);
+      std::swap(unit.param_extent, inactive.param_extent);
+      unit.views.clear();  // some may be views of the shard
+    }
+    if (!unit.buffer.defined()) continue;
+    if (tiers_differ && unit.plan.states == plan::Tier::device) {
+      states_at[u] = static_cast<int>(states.size());
+      states.push_back({unit.buffer, inactive.buffer, "states of " + unit.spec.name});
+    } else {
+      std::swap(unit.buffer, inactive.buffer);
+      std::swap(unit.states_extent, inactive.states_extent);
+    }
+  }
+  const std::string swap = "swap of experts " + std::to_string(expert_) + " and " + std::to_string(inactive_[index]);
+  std::swap(expert_, inactive_[index]);
+  if (!tiers_differ) return;
+  for (int& at : states_at)
+    if (at >= 0) at += static_cast<int>(pairs.size());
+  pairs.insert(pairs.end(), states.begin(), states.end());
+  swap_->start(swap, std::move(pairs), std::move(param_at), std::move(states_at));
+}
+
+void Store::switch_to(int expert) {
+  if (expert != expert_) swap_with(inactive_index(expert), true);
+}
+
+Store::ExpertScope::ExpertScope(Store& store, int expert) : store_(store), before_(store.expert_) {
+  if (expert != before_)
+    store_.swap_with(store_.inactive_index(expert), false);
+  else if (store_.swap_)
+    store_.swap_->settle();
+}
+
+Store::ExpertScope::~ExpertScope() {
+  if (before_ != store_.expert_) store_.swap_with(store_.inactive_index(before_), false);
 }
 
 }  // namespace tessera::engine

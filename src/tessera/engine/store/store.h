@@ -12,6 +12,7 @@
 #include "tessera/engine/memory/disk.h"
 #include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/expert_swap.h"
 #include "tessera/engine/store/shared_weights.h"
 #include "tessera/net/unit_update.h"
 #include "tessera/ops/tensor.h"
@@ -19,12 +20,10 @@
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/unit_spec.h"
-#include "tessera/plan/whole_matrices.h"
 
 namespace tessera::engine {
 
 using at::Tensor;
-class Workers;
 
 /// Arena offsets of the offloaded buffers that were fetched for an update, -1 for buffers that are kept on the device.
 struct Staged {
@@ -87,7 +86,8 @@ class Store {
   Tensor arena(int64_t offset, int64_t elements) const;  ///< a view, fp32
   const Tensor& arena() const { return arena_; }         ///< all of it; undefined before there is one
 
-  // store_tiers.cpp: buffers that are offloaded to the host or to disk
+  // Buffers that are offloaded to the host or to disk. Between steps a buffer on disk is mapped memory; within a step it is
+  // read and written past the page cache.
   /// One hop of a fetch or stash; `host`: the bounce buffer of a hop from or to the disk.
   void move(const plan::Instruction& in, char* host);
   void move_gradient(const Tensor& values, const Tensor& stored, bool fetch);
@@ -158,7 +158,7 @@ class Store {
   int tp() const { return tp_; }
   at::Device device() const { return device_; }
 
-  // store_states.cpp: masters and the optimiser's states
+  // Masters in their several forms, and the optimiser's states
   /// Makes the states that the optimiser declares, as zeros. Must come before split masters are set: their low halves
   /// are a state.
   void make_states(const net::UnitUpdate& update);
@@ -169,21 +169,10 @@ class Store {
     return units_[unit].buffer;
   }
   Range state(const Part& part, size_t state);
-  /// Adds the values of all ranks that update other elements of a buffer's tensors, in place ([Note: sums over
-  /// tensors]).
-  using SumOver = std::function<void(int buffer, std::vector<float>& values)>;
-  /// Sends out[i] to member i of the ranks that update parts of a buffer's matrices, and receives in[i] from it.
-  using Exchange = std::function<void(int buffer, const std::vector<Tensor>& out, const std::vector<Tensor>& in)>;
-  /// What an update of whole matrices needs ([Note: whole matrices]).
-  struct Whole {
-    const std::vector<plan::MatrixParts>* parts;  ///< by buffer of the unit; null: none
-    Tensor work;                                  ///< bytes, plan::work_bytes() of all buffers at least
-    Exchange exchange;                            ///< null: no other rank has a part
-  };
-  /// One optimiser step of the unit's shard, on this thread or on all of `workers`, with the same bits. Null `sum`: no
-  /// other rank has a part.
-  void update(int unit, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
-              Workers* workers = nullptr, const SumOver& sum = {}, const Whole& whole = {});
+  /// What an update of the range reads and writes. `staged`: where a schedule has fetched offloaded buffers.
+  net::Slice slice(int unit, const plan::StateLayout::Range& range, Staged staged = {});
+  /// Adds to what take_totals() returns.
+  void add_totals(int unit, const net::Totals& totals);
   /// What the updates since the last call summed of the elements that this rank counts ([Note: totals]). Their
   /// instructions are done.
   net::Totals take_totals();
@@ -194,23 +183,22 @@ class Store {
   void read_masters(const Part& part, int64_t first, int64_t count, float* values);
   Tensor masters(int unit, int buffer);  ///< the shard as fp32 in host memory; no copy if it is that
   plan::Masters master_form() const { return masters_; }
+  DType matrix_type() const { return matrices_; }  ///< of whole matrices in an update
   /// The form of a part's masters; fp32 for frozen parameters, which have none.
   plan::Masters master_form(const Part& part) const {
     return layout(part.unit).buffers[part.buffer].trainable ? masters_ : plan::Masters::fp32;
   }
 
-  // store_experts.cpp: several denoisers of one shape (Plan::experts); all other members are about the active one
+  // Experts: several denoisers of one shape (Plan::experts), of which one is active in a step; all other members are about
+  // it. Each has parameters and states of its own; they share layout, slots and gradients, so that the same schedule runs a
+  // step of any of them.
   int experts() const { return static_cast<int>(inactive_.size()) + 1; }
   int expert() const { return expert_; }  ///< the active one; at first 0
   /// Activates an expert, between steps; the plan places the buffers of the one that it replaces. A thread of its own
   /// moves bytes between tiers, in the order in which a step needs them; access to a buffer that is not there yet
   /// waits.
   void switch_to(int expert);
-  struct Moved {
-    int64_t bytes = 0;               ///< both ways
-    double seconds = 0, waited = 0;  ///< of the thread, and of lanes that waited for it
-  };
-  Moved take_moved();  ///< since the last call; waits for the thread
+  ExpertSwap::Moved take_moved();  ///< since the last call; waits for the thread
   /// Asks, on any thread and after the store too, for what the device is at in a swap: "swap of experts 0 and 1: parameters of
   /// blocks.3"; an empty text: in none. An empty function: it never moves bytes.
   std::function<std::string()> swap_on_device() const;
@@ -265,7 +253,6 @@ class Store {
   };
   std::vector<Tensor> views_of(const Unit& unit, const Tensor& flat, bool gradients) const;
   int64_t gather_stored(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from);
-  net::Slice slice(int unit, const plan::StateLayout::Range& range, Staged staged = {});
   void open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool trainable);
   /// The parameters of an expert, zeros, shared where they may be; sets `extent` on disk.
   Tensor make_parameters(int unit, int expert, plan::Tier tier, int64_t& extent);
@@ -274,8 +261,8 @@ class Store {
 
   void settle(const Tensor& buffer);
 
-  class Mover;
-  void make_mover();
+  /// Where swaps will move bytes: its memory is taken before the first step.
+  void make_swap();
   /// Makes the inactive expert `index` the active one: swaps the two's buffers, or, if `moving` and their tiers differ,
   /// the bytes in them.
   void swap_with(size_t index, bool moving);
@@ -290,7 +277,7 @@ class Store {
   const Mesh mesh_;
   const int rank_, tp_, tp_rank_;
   plan::Masters masters_;
-  const DType matrices_;  // in which an update has whole ones
+  const DType matrices_;
   const DType gathered_, slots_;
   const at::ScalarType grad_type_;  // of stored gradients
   at::Device device_;
@@ -299,8 +286,8 @@ class Store {
   std::unique_ptr<SharedWeights> shared_;  // null: none
   std::unique_ptr<Disk> disk_;
   const device::Mark* after_ = nullptr;
-  bool settled_ = false;          // the host has waited for it
-  std::shared_ptr<Mover> mover_;  // null: inactive experts are kept on the same tiers
+  bool settled_ = false;              // the host has waited for it
+  std::shared_ptr<ExpertSwap> swap_;  // null: inactive experts are kept on the same tiers
 };
 
 }  // namespace tessera::engine

@@ -1,6 +1,6 @@
 #pragma once
 // Cost of an expert swap: parameters and states of the old and the new expert change places while the first step of the
-// new expert already runs (engine/store/store_experts.cpp).
+// new expert already runs (engine/store/expert_swap.h).
 //
 //   const Prediction p = predict(spec, plan, machine);
 //   const ExpertSwap swap = expert_swap(spec, plan, machine, p);

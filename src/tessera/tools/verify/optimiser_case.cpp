@@ -132,12 +132,12 @@ void OptimiserCase::step(const net::UnitUpdate& update, const net::StepControl& 
     if (comm::Group* group = sums_[static_cast<size_t>(buffer)])
       group->all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kFloat));
   };
-  engine::Store::Whole whole = {};
+  engine::WholeUpdate whole = {};
   if (work_.defined())
     whole = {&matrices_, work_, [&](int buffer, const auto& out, const auto& in) {
                sums_[static_cast<size_t>(buffer)]->all_to_all(out, in);
              }};
-  store_->update(0, update, control, {}, nullptr, sum, whole);
+  engine::update_unit(*store_, 0, update, control, {}, nullptr, sum, whole);
 }
 
 int OptimiserCase::index(const std::string& name) const {

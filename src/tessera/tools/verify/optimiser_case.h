@@ -5,7 +5,7 @@
 //   OptimiserCase state(context, file, adamw, format);
 //   for (int64_t step = 1; step <= steps; ++step) state.step(adamw, {step, lr, scale});
 //   state.param("big"); state.state("big", "exp_avg");
-#include "tessera/engine/store/store.h"
+#include "tessera/engine/store/updates.h"
 #include "tessera/tools/verify/case.h"
 
 namespace tessera::tools {

@@ -1,10 +1,10 @@
-// Updates: an optimiser over the slices of a unit's shard.
+#include "tessera/engine/store/updates.h"
+
 #include <ATen/Parallel.h>
 
 #include "tessera/base/check.h"
 #include "tessera/device/streams.h"
 #include "tessera/engine/memory/workers.h"
-#include "tessera/engine/store/store.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/ranges.h"
 
@@ -161,8 +161,7 @@ class SliceUpdates {
   void add(const net::Slice& slice, int buffer, bool counted) { slices_.push_back({slice, buffer, counted}); }
 
   /// One round of sums. `at`: for each slice the place of its tensor among the sums of its buffer.
-  void round(int round, std::vector<std::vector<float>>& sums, const std::vector<int64_t>& at,
-             const Store::SumOver& sum) {
+  void round(int round, std::vector<std::vector<float>>& sums, const std::vector<int64_t>& at, const SumOver& sum) {
     std::vector<std::vector<double>> parts;
     for (const auto& values : sums) parts.emplace_back(values.size(), 0.0);
     each_slice([&](size_t i) {
@@ -181,7 +180,7 @@ class SliceUpdates {
   }
 
   /// The update of a buffer's matrices, whose slices are done then ([Note: whole matrices]).
-  void run_whole(int buffer, const plan::UnitSpec& unit, const plan::MatrixParts& parts, const Store::Whole& whole) {
+  void run_whole(int buffer, const plan::UnitSpec& unit, const plan::MatrixParts& parts, const WholeUpdate& whole) {
     const DType type = bytes_.direction == size_of(DType::f32) ? DType::f32 : DType::bf16;
     WholeMatrices matrices(unit, parts, type, whole.work);
     const auto first = std::ranges::stable_partition(
@@ -304,39 +303,29 @@ class SliceUpdates {
 
 }  // namespace
 
-void Store::update(int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
-                   Workers* workers, const SumOver& sum, const Whole& whole) {
-  Unit& unit = units_[u];
-  const int64_t master_bytes = plan::master_bytes(masters_);
-  const bool halves = grad_type_ != at::kFloat && staged.as_stored;
-  const Tensor stored = !halves ? Tensor()
-                        : staged.grad >= 0
-                            ? arena(staged.grad, div_up(unit.layout.grad_shard, int64_t{2})).view(grad_type_)
-                            : unit.grad;
-  for (const Tensor& used : {unit.param, unit.buffer, unit.grad, whole.work})
+void update_unit(Store& store, int u, const net::UnitUpdate& update, const net::StepControl& control, Staged staged,
+                 Workers* workers, const SumOver& sum, const WholeUpdate& whole) {
+  const plan::UnitSpec& spec = store.spec(u);
+  const int64_t master_bytes = plan::master_bytes(store.master_form());
+  for (const Tensor& used : {store.param(u), store.state_buffer(u), store.grad(u), whole.work})
     if (workers && used.defined())
       device::host_uses(used.const_data_ptr(), static_cast<int64_t>(used.nbytes()), /*writes=*/true);
-  SliceUpdates updates(update, control, {master_bytes, size_of(matrices_)}, workers);
+  SliceUpdates updates(update, control, {master_bytes, size_of(store.matrix_type())}, workers);
   std::vector<HostSlice> copies;
   std::vector<const plan::StateLayout::Range*> ranges;
-  for (const auto& range : unit.states.ranges) {
-    if (!range.updated || !unit.spec.params[range.param].trainable) continue;
-    net::Slice slice = this->slice(u, range, staged);
-    if (halves) {
-      slice.half_grad = static_cast<const uint16_t*>(ops::read_address(stored)) +
-                        unit.layout.buffers[range.buffer].held + range.offset;
-      slice.half_type = grad_type_;
-    }
+  for (const auto& range : store.states(u).ranges) {
+    if (!range.updated || !spec.params[range.param].trainable) continue;
+    net::Slice slice = store.slice(u, range, staged);
     if (!update.on_device()) copies.emplace_back(slice, master_bytes);
-    updates.add(slice, range.buffer, is_primary(u, range.buffer));
+    updates.add(slice, range.buffer, store.is_primary(u, range.buffer));
     ranges.push_back(&range);
   }
   std::vector<std::vector<std::vector<float>>> sums(static_cast<size_t>(update.rounds()));
   for (int round = 0; round < update.rounds(); ++round) {
-    std::vector<int64_t> place(unit.spec.params.size());  // of each tensor among the sums of its buffer
-    for (const plan::Buffer& buffer : unit.layout.buffers) {
+    std::vector<int64_t> place(spec.params.size());  // of each tensor among the sums of its buffer
+    for (const plan::Buffer& buffer : store.layout(u).buffers) {
       int64_t count = 0;
-      for (const int p : buffer.params) place[p] = count, count += update.sums(unit.spec.params[p], round);
+      for (const int p : buffer.params) place[p] = count, count += update.sums(spec.params[p], round);
       sums[round].emplace_back(static_cast<size_t>(count));
     }
     std::vector<int64_t> at;
@@ -345,19 +334,10 @@ void Store::update(int u, const net::UnitUpdate& update, const net::StepControl&
   }
   for (size_t b = 0; whole.parts && b < whole.parts->size(); ++b)
     if (const plan::MatrixParts& parts = (*whole.parts)[b]; !parts.empty())
-      updates.run_whole(static_cast<int>(b), unit.spec, parts, whole);
+      updates.run_whole(static_cast<int>(b), spec, parts, whole);
   updates.run();
-  for (size_t t = 0; t < unit.totals.size(); ++t) unit.totals[t] += updates.totals()[t];
+  store.add_totals(u, updates.totals());
   for (const HostSlice& copy : copies) copy.keep();
-}
-
-net::Totals Store::take_totals() {
-  net::Totals all = {};
-  for (Unit& unit : units_) {
-    const net::Totals own = std::exchange(unit.totals, {});
-    for (size_t t = 0; t < all.size(); ++t) all[t] += own[t];
-  }
-  return all;
 }
 
 }  // namespace tessera::engine
