@@ -34,6 +34,7 @@
 #include "tessera/recipe/load_recipe.h"
 #include "tessera/report/count_progress.h"
 #include "tessera/report/terminal_text.h"
+#include "tessera/plan/plan_file.h"
 
 namespace tessera::apps {
 
@@ -450,7 +451,7 @@ int run_plan(const Arguments& arguments) {
   if (!arguments.has("--json")) print_more_memory(plans, columns);
   if (arguments.has("--write"))
     write_parts(plans, arguments.value("--write"),
-                [](const planning::Planned& planned) { return planned.plan().to_toml(planned.unit_names()); });
+                [](const planning::Planned& planned) { return to_toml(planned.plan(), planned.unit_names()); });
   if (arguments.has("--html")) write_parts(plans, arguments.value("--html"), planning::plan_page);
   if (arguments.has("--trace")) {
     const auto executed =

@@ -16,6 +16,7 @@
 #include "tessera/data/rows.h"
 #include "tessera/data/text/text.h"
 #include "tessera/plan/plan.h"
+#include "tessera/plan/plan_file.h"
 #include "tessera/plan/scenario/scenario.h"
 #include "tessera/plan/schedule_json.h"
 #include "tessera/plan/simulate/profile.h"
@@ -36,7 +37,7 @@ void read_json(const std::string& bytes, const std::string&) {
 }
 void read_recipe(const std::string&, const std::string& file) { recipe::load_recipe(file, {}); }
 void read_plan(const std::string& bytes, const std::string& file) {
-  plan::Plan::from_toml(bytes, file, {"embedding", "blocks.0", "blocks.1", "head"});
+  plan::plan_of_toml(bytes, file, {"embedding", "blocks.0", "blocks.1", "head"});
 }
 void read_profile(const std::string& bytes, const std::string& file) { plan::parse_profile(bytes, file).to_toml(); }
 void read_scenario(const std::string& bytes, const std::string& file) { plan::parse_scenarios(bytes, file); }

@@ -35,6 +35,7 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/rules/races.h"
+#include "tessera/plan/plan_file.h"
 
 namespace tessera::engine {
 namespace {
@@ -586,7 +587,7 @@ void with_case(const Family& family, const Mesh& mesh, int rank, uint64_t seed, 
   } catch (const Error&) {
     std::vector<std::string> names;
     for (const auto& unit : c.model->units()) names.push_back(unit->spec().name);
-    std::fprintf(stderr, "rank %d, plan %d:\n%s", rank, static_cast<int>(seed), c.plan.to_toml(names).c_str());
+    std::fprintf(stderr, "rank %d, plan %d:\n%s", rank, static_cast<int>(seed), to_toml(c.plan, names).c_str());
     throw;
   }
 }

@@ -6,6 +6,7 @@
 
 #include "bounded.h"
 #include "tessera/plan/plan.h"
+#include "tessera/plan/plan_file.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/scenario.h"
 #include "tessera/plan/simulate/profile.h"
@@ -18,7 +19,7 @@ const std::string kSizes = "dim = 1024\nffn_dim = 4096\nlayers = 4\ntokens = 100
 
 TEST(PlanAttacks, DepthIsRefusedByEveryReader) {
   for (const std::string& text : {"a = " + repeated("[", 200'000), repeated("a.", 200'000) + "a = 1"}) {
-    expect_refused_cheaply([&] { Plan::from_toml(text, "plan.toml", {"a"}); }, {"plan.toml:1", "nested deeper"});
+    expect_refused_cheaply([&] { plan_of_toml(text, "plan.toml", {"a"}); }, {"plan.toml:1", "nested deeper"});
     expect_refused_cheaply([&] { parse_profile(text, "p.toml"); }, {"p.toml", "line 1", "nested deeper"});
     expect_refused_cheaply([&] { parse_scenarios(text, "s.toml"); }, {"s.toml:1", "nested deeper"});
   }

@@ -5,6 +5,7 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/simulate/expert_swap.h"
+#include "tessera/plan/plan_file.h"
 
 namespace tessera::plan {
 namespace {
@@ -47,9 +48,9 @@ TEST(IdleExperts, ThePlanInTheFileIsThePlan) {
   const ModelSpec spec = toy::model(2);
   Plan plan = toy::plan(spec, "dp_shard=2", 4, 2, 1);
   plan.experts = 2, plan.idle = Tier::host;
-  EXPECT_EQ(Plan::from_toml(plan.to_toml(toy::names(spec)), "plan.toml", toy::names(spec)), plan);
+  EXPECT_EQ(plan_of_toml(to_toml(plan, toy::names(spec)), "plan.toml", toy::names(spec)), plan);
   EXPECT_NE(plan.summary().find("2 experts, idle on host"), std::string::npos) << plan.summary();
-  EXPECT_THROW(Plan::from_toml("idle = \"attic\"", "plan.toml", toy::names(spec)), UserError);
+  EXPECT_THROW(plan_of_toml("idle = \"attic\"", "plan.toml", toy::names(spec)), UserError);
 }
 
 TEST(IdleExperts, AStepIsThatOfOneOfThem) {

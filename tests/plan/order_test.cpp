@@ -8,6 +8,7 @@
 #include "plan/toy.h"
 #include "tessera/plan/compile/activation_walk.h"
 #include "tessera/plan/rules/races.h"
+#include "tessera/plan/plan_file.h"
 
 namespace tessera::plan {
 namespace {
@@ -92,7 +93,7 @@ TEST(Order, NoTwoInstructionsOfARandomPlanUseTheSameMemoryInNoOrder) {
       for (const Schedule& schedule : c.schedules(rank)) {
         const auto races = find_races(c.spec, c.plan, schedule, rank);
         ASSERT_TRUE(races.empty()) << "seed " << seed << ", " << schedule.phase << " on rank " << rank << "\n"
-                                   << text(races, schedule) << c.plan.to_toml(toy::names(c.spec));
+                                   << text(races, schedule) << to_toml(c.plan, toy::names(c.spec));
         for (const Instruction& in : schedule.list) taking[in.op] += takes_memory(in);
       }
   }
@@ -124,7 +125,7 @@ TEST(Order, AnyWaitThatIsRemovedIsMissed) {
           ASSERT_FALSE(races.empty()) << "seed " << seed << ", " << schedule.phase << ": " << i << " "
                                       << to_json(in, schedule.phase, 0, 1, i, 0) << " without "
                                       << to_json(schedule.list[removed], schedule.phase, 0, 1, removed, 0) << "\n"
-                                      << c.plan.to_toml(toy::names(c.spec));
+                                      << to_toml(c.plan, toy::names(c.spec));
           ++kinds[std::string(name(in.op)) + " after " + std::string(name(schedule.list[removed].op))];
         }
         in.wait = whole;
@@ -267,7 +268,7 @@ TEST(Order, AHostUpdateOfARankWithoutSamplesComesAfterTheCopyOfItsShard) {
     for (UnitPlan& unit : plan.units)
       if (draw(random, 0, 1)) unit.parameters = unit.gradients = unit.states = unit.update_on = Tier::host;
     Schedule schedule = compile_train(spec, plan, 0);
-    ASSERT_EQ(text(find_races(spec, plan, schedule, 0), schedule), "") << plan.to_toml(toy::names(spec));
+    ASSERT_EQ(text(find_races(spec, plan, schedule, 0), schedule), "") << to_toml(plan, toy::names(spec));
     for (int i = 0; i < static_cast<int>(schedule.list.size()); ++i) {
       Instruction& in = schedule.list[i];
       if (in.lane != Lane::host) continue;

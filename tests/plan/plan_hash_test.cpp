@@ -1,4 +1,5 @@
 #include "tessera/plan/plan_hash.h"
+#include "tessera/plan/plan_file.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +24,7 @@ TEST(InstructionsHash, OfTheWorkIsTheSameOnRanksThatArePricedTogether) {
     }
     for (int rank = 0; rank < plan.mesh.world(); ++rank)
       ASSERT_EQ(instructions_hash(compile_all(spec, plan, rank, 2).train).work, priced.at(rank_kind(plan, rank)))
-          << plan.to_toml(toy::names(spec)) << "rank " << rank;
+          << to_toml(plan, toy::names(spec)) << "rank " << rank;
   }
 }
 

@@ -1,4 +1,5 @@
 #include "tessera/plan/plan.h"
+#include "tessera/plan/plan_file.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +14,7 @@ const std::vector<std::string> kNames = {"stem", "blocks.0", "blocks.1", "blocks
 /// The message of the usage error that reading `text` gives.
 std::string refusal(const std::string& text) {
   try {
-    Plan::from_toml(text, "p.toml", kNames);
+    plan_of_toml(text, "p.toml", kNames);
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), Exit::usage);
     return error.what();
@@ -110,18 +111,18 @@ TEST(PlanToml, RandomPlansReadBackAsTheyWere) {
   for (int n = 0; n < 200; ++n) {
     const ModelSpec spec = toy::random_model(random);
     const Plan plan = toy::random_plan(random, spec);
-    const std::string text = plan.to_toml(toy::names(spec));
-    EXPECT_EQ(Plan::from_toml(text, "p.toml", toy::names(spec)), plan) << text;
-    EXPECT_EQ(Plan::from_toml(text, "p.toml", toy::names(spec)).to_toml(toy::names(spec)), text);
+    const std::string text = to_toml(plan, toy::names(spec));
+    EXPECT_EQ(plan_of_toml(text, "p.toml", toy::names(spec)), plan) << text;
+    EXPECT_EQ(to_toml(plan_of_toml(text, "p.toml", toy::names(spec)), toy::names(spec)), text);
   }
 }
 
 TEST(PlanToml, ASiteWithADotIsAskedForInQuotes) {
   const std::string start = "[[units]]\nname = \"blocks.3\"\nactivations = \"recompute\"\nsites = { ";
-  EXPECT_EQ(Plan::from_toml(start + "\"ffn.2\" = \"keep\" }\n", "p.toml", kNames).units[4].policy("ffn.2"),
+  EXPECT_EQ(plan_of_toml(start + "\"ffn.2\" = \"keep\" }\n", "p.toml", kNames).units[4].policy("ffn.2"),
             Policy::keep);
   try {
-    Plan::from_toml(start + "ffn.2 = \"keep\" }\n", "p.toml", kNames);
+    plan_of_toml(start + "ffn.2 = \"keep\" }\n", "p.toml", kNames);
     ADD_FAILURE() << "accepted";
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("{ \"ffn.2\" = \"keep\" }"), std::string::npos) << error.what();
@@ -132,7 +133,7 @@ TEST(PlanToml, FoldsAlikeUnitsIntoRanges) {
   Plan plan;
   plan.units.resize(kNames.size());
   plan.units[4].activations = Policy::recompute;
-  const std::string text = plan.to_toml(kNames);
+  const std::string text = to_toml(plan, kNames);
   EXPECT_NE(text.find("name = \"blocks.0-2\"\nactivations = \"keep\"\nstrategy = \"full_shard\"\n"), std::string::npos)
       << text;
   EXPECT_NE(text.find("name = \"blocks.3\"\nactivations = \"recompute\""), std::string::npos) << text;
@@ -143,12 +144,12 @@ TEST(PlanToml, NumbersThatDoNotCountOnAreNotFolded) {
   Plan plan;
   plan.units.resize(names.size());
   plan.units[2].activations = plan.units[3].activations = Policy::recompute;
-  EXPECT_EQ(Plan::from_toml(plan.to_toml(names), "p.toml", names), plan);
+  EXPECT_EQ(plan_of_toml(to_toml(plan, names), "p.toml", names), plan);
 }
 
 TEST(PlanToml, AcceptsTheNamesOfFsdpAndZero) {
   const auto strategy = [](const std::string& line) {
-    return Plan::from_toml("[[units]]\nname = \"*\"\n" + line, "p.toml", kNames).units[2].strategy;
+    return plan_of_toml("[[units]]\nname = \"*\"\n" + line, "p.toml", kNames).units[2].strategy;
   };
   for (const char* full : {"FULL_SHARD", "full_shard", "ZeRO-3", "zero3"})
     EXPECT_EQ(strategy("strategy = \"" + std::string(full) + "\""), Strategy::full_shard);
@@ -161,7 +162,7 @@ TEST(PlanToml, AcceptsTheNamesOfFsdpAndZero) {
 }
 
 TEST(PlanToml, ALaterTableOverridesAnEarlierOne) {
-  const Plan plan = Plan::from_toml(
+  const Plan plan = plan_of_toml(
       "[[units]]\nname='*'\nactivations='recompute'\n[[units]]\nname='blocks.1-2'\nactivations='keep'\n", "p.toml",
       kNames);
   EXPECT_EQ(plan.units[0].activations, Policy::recompute);
@@ -195,7 +196,7 @@ TEST(Plan, FewerBitsAreWrittenAndReadByName) {
   plan.units[1].activations = {Graph::rebuild, DType::i8};
   plan.units[2].activations = {Graph::rebuild, DType::f8_e4m3, Tier::host};
   plan.units[3].sites = {{"attn", policy_of("bf16", "sites")}, {"boundary", policy_of("offload_fp16", "sites")}};
-  EXPECT_EQ(Plan::from_toml(plan.to_toml(toy::names(spec)), "p.toml", toy::names(spec)), plan);
+  EXPECT_EQ(plan_of_toml(to_toml(plan, toy::names(spec)), "p.toml", toy::names(spec)), plan);
   EXPECT_TRUE(plan.units[2].offloads() && plan.units[2].compresses());
   EXPECT_FALSE(plan.units[1].offloads());
   EXPECT_EQ(policy_of("offload_fp8", "").form, DType::f8_e4m3);
@@ -209,7 +210,7 @@ TEST(Plan, WhenAndWhereUpdatesRunIsWrittenAndReadAndHeldAgainstTheTiers) {
   plan.update = Update::just_in_time, plan.update_threads = 3;
   for (Tier UnitPlan::*part : {&UnitPlan::parameters, &UnitPlan::gradients, &UnitPlan::states, &UnitPlan::update_on})
     plan.units[1].*part = Tier::host;
-  EXPECT_EQ(Plan::from_toml(plan.to_toml(toy::names(spec)), "p.toml", toy::names(spec)), plan);
+  EXPECT_EQ(plan_of_toml(to_toml(plan, toy::names(spec)), "p.toml", toy::names(spec)), plan);
   EXPECT_NE(plan.summary().find("updates just in time, updates of 1 on the host"), std::string::npos) << plan.summary();
   expect_refusal("update = \"just_in_tim\"", {"p.toml: update", "just_in_time"});
   expect_refusal("[[units]]\nname = \"*\"\nupdate_on = \"host\"", {"update_on", "parameters are on device"});

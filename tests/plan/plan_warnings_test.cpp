@@ -1,4 +1,5 @@
 #include "tessera/plan/search/plan_warnings.h"
+#include "tessera/plan/plan_file.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +11,7 @@ namespace {
 std::string noted(const std::string& text) {
   const std::vector<std::string> names = toy::names(toy::model(4));
   std::string all;
-  for (const std::string& note : plan_warnings(text, Plan::from_toml(text, "plan.toml", names), names))
+  for (const std::string& note : plan_warnings(text, plan_of_toml(text, "plan.toml", names), names))
     all += note + "\n";
   return all;
 }
@@ -21,7 +22,7 @@ TEST(PlanNotes, NothingIsSaidOfWhatThePlannerWritesAndOfPlansThatBeginWithAll) {
   for (int n = 0; n < 50; ++n) {
     Plan plan = toy::random_plan(random, spec);
     for (UnitPlan& unit : plan.units) unit.offload_to = Tier::host;
-    EXPECT_EQ(noted(plan.to_toml(toy::names(spec))), "");
+    EXPECT_EQ(noted(to_toml(plan, toy::names(spec))), "");
   }
   EXPECT_EQ(noted(""), "") << "all is as it is by default";
   EXPECT_EQ(noted("[[units]]\nname = \"*\"\n[[units]]\nname = \"blocks.1-2\"\nactivations = \"recompute\"\n"), "");

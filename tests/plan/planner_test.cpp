@@ -1,4 +1,5 @@
 #include "tessera/plan/search/planner.h"
+#include "tessera/plan/plan_file.h"
 
 #include <gtest/gtest.h>
 
@@ -321,7 +322,7 @@ TEST(Planner, GradientsAreReducedOnceAStepWhereThatIsAskedFor) {
     return std::ranges::count(schedule.list, Op::reduce, &Instruction::op);
   };
   EXPECT_EQ(reductions(each), 4 * reductions(once));
-  EXPECT_NE(once.plan.to_toml(std::vector<std::string>(once.plan.units.size(), "unit")).find("reduce = \"once\""),
+  EXPECT_NE(to_toml(once.plan, std::vector<std::string>(once.plan.units.size(), "unit")).find("reduce = \"once\""),
             std::string::npos);
 }
 
@@ -476,7 +477,7 @@ TEST(Planner, EveryFourthBlockOfTheModelRecomputesOnAnyStageAndOfEachExpert) {
         in.recompute_every = 4;
         const Choice choice = choose(spec, Mesh::parse(mesh), in, machine());
         ASSERT_TRUE(choice.fits) << choice.advice;
-        const Plan plan = Plan::from_toml(choice.plan.to_toml(names), "plan.toml", names);
+        const Plan plan = plan_of_toml(to_toml(choice.plan, names), "plan.toml", names);
         std::set<std::string> planned, run;
         for (size_t u = 0; u < plan.units.size(); ++u)
           if (plan.units[u].recomputes()) planned.insert(names[u]);

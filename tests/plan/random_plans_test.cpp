@@ -8,6 +8,7 @@
 #include "plan/toy.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
+#include "tessera/plan/plan_file.h"
 
 namespace tessera::plan {
 namespace {
@@ -31,7 +32,7 @@ TEST(RandomPlans, FiveHundredCompileAndKeepTheRules) {
     if (n % 4 == 1) plan.reduce = DType::f16;
     if (n % 3 == 2) plan.grad = DType::bf16;
     const auto violations = check(toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2)));
-    ASSERT_TRUE(violations.empty()) << plan.to_toml(toy::names(spec)) << toy::text(violations);
+    ASSERT_TRUE(violations.empty()) << to_toml(plan, toy::names(spec)) << toy::text(violations);
   }
 }
 
@@ -49,7 +50,7 @@ TEST(RandomPlans, CompiledForMemoryTakeWhatTheRunTakes) {
       EXPECT_EQ(std::tie(run.arena, run.host_arena, run.disk_arena),
                 std::tie(memory.arena, memory.host_arena, memory.disk_arena));
       const MemoryCurve of_run = memory_curve(spec, plan, run, rank), found = memory_curve(spec, plan, memory, rank);
-      ASSERT_EQ(of_run.peak, found.peak) << plan.to_toml(toy::names(spec));
+      ASSERT_EQ(of_run.peak, found.peak) << to_toml(plan, toy::names(spec));
       EXPECT_EQ(of_run.host.total(), found.host.total());
       EXPECT_EQ(of_run.nvme.total(), found.nvme.total());
       if (plan.update != Update::just_in_time) continue;
@@ -347,7 +348,7 @@ TEST(RandomPlans, EveryMutationIsRefused) {
       if (!mutation.apply(edit, random)) continue;
       ++applied[mutation.name];
       ASSERT_FALSE(check(edit.done()).empty()) << mutation.name << "\n"
-                                               << plan.to_toml(toy::names(spec)) << toy::text(edit.done());
+                                               << to_toml(plan, toy::names(spec)) << toy::text(edit.done());
     }
   }
   for (const Mutation& mutation : kMutations)

@@ -1,5 +1,6 @@
 // Which ranks share frozen weights on the host, and what each of them counts and moves.
 #include "tessera/plan/shared_weights.h"
+#include "tessera/plan/plan_file.h"
 
 #include <gtest/gtest.h>
 
@@ -161,10 +162,10 @@ TEST(SharedWeights, ThePlannerKeepsThemWholeOnTheHostWhereGathersAreSlow) {
 TEST(SharedWeights, APlanFileSaysHowManyRanksAMachineHas) {
   const ModelSpec spec = adapted();
   const Plan plan = on(spec, "dp_replicate=4", 2, kHost);
-  const std::string text = plan.to_toml(toy::names(spec));
+  const std::string text = to_toml(plan, toy::names(spec));
   EXPECT_NE(text.find("local_world = 2"), text.npos) << text;
-  EXPECT_EQ(Plan::from_toml(text, "plan.toml", toy::names(spec)), plan);
-  const std::string none = on(spec, "dp_replicate=4", 2, {}).to_toml(toy::names(spec));
+  EXPECT_EQ(plan_of_toml(text, "plan.toml", toy::names(spec)), plan);
+  const std::string none = to_toml(on(spec, "dp_replicate=4", 2, {}), toy::names(spec));
   EXPECT_EQ(none.find("local_world"), none.npos) << "nothing rests on the host";
 }
 

@@ -12,6 +12,7 @@
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/simulate/predict.h"
+#include "tessera/plan/plan_file.h"
 
 namespace tessera::plan {
 namespace {
@@ -28,7 +29,7 @@ TEST(Stages, ThreeHundredRandomPipelinesKeepTheRules) {
     const ModelSpec spec = conditioned(toy::random_model(random));
     const Plan plan = random_pipeline(random, spec);
     const auto violations = check(toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2)));
-    ASSERT_TRUE(violations.empty()) << plan.to_toml(toy::names(spec)) << toy::text(violations);
+    ASSERT_TRUE(violations.empty()) << to_toml(plan, toy::names(spec)) << toy::text(violations);
   }
 }
 
@@ -42,7 +43,7 @@ TEST(Stages, WhatARankTakesInAStepItGivesBack) {
       for (const Schedule* schedule : {&train, &sample}) {
         ActivationWalk walk(spec, plan, rank, schedule == &train);
         for (const Instruction& in : schedule->list) walk.run(in);
-        ASSERT_EQ(walk.live(), 0) << schedule->phase << " on rank " << rank << "\n" << plan.to_toml(toy::names(spec));
+        ASSERT_EQ(walk.live(), 0) << schedule->phase << " on rank " << rank << "\n" << to_toml(plan, toy::names(spec));
       }
     }
   }
@@ -64,7 +65,7 @@ TEST(Stages, NothingBeforeTheFirstTrainedUnitHasABackward) {
     stopped += !all;
     const auto lines = toy::run(spec, plan, draw(random, 1, 2), draw(random, 0, 2));
     const auto violations = check(lines);
-    ASSERT_TRUE(violations.empty()) << plan.to_toml(toy::names(spec)) << toy::text(violations);
+    ASSERT_TRUE(violations.empty()) << to_toml(plan, toy::names(spec)) << toy::text(violations);
     for (int rank = 0; rank < plan.mesh.world(); ++rank) {
       ActivationWalk walk(spec, plan, rank, true);
       std::set<int> backward, forward;
@@ -75,7 +76,7 @@ TEST(Stages, NothingBeforeTheFirstTrainedUnitHasABackward) {
         if (back) backward.insert(in.unit);
         if (in.op == Op::forward) forward.insert(in.unit);
       }
-      ASSERT_EQ(walk.live(), 0) << "rank " << rank << "\n" << plan.to_toml(toy::names(spec));
+      ASSERT_EQ(walk.live(), 0) << "rank " << rank << "\n" << to_toml(plan, toy::names(spec));
       for (const int u : backward) ASSERT_TRUE(all || u >= first) << u;
       for (const int u : forward) ASSERT_TRUE(u < first || backward.contains(u)) << u;
     }
@@ -240,12 +241,12 @@ TEST(Stages, APlanFileSaysWhereStagesBegin) {
   const ModelSpec spec = toy::model(6);
   Plan plan = toy::plan(spec, "pp=2,dp_shard=2", 8, 1, 1);
   plan.pipeline = {PipelineSchedule::interleaved, 2, {0, 2, 4, 7}};
-  const std::string text = plan.to_toml(toy::names(spec));
+  const std::string text = to_toml(plan, toy::names(spec));
   EXPECT_NE(text.find("first = [\"stem\", \"blocks.1\", \"blocks.3\", \"head\"]"), std::string::npos) << text;
-  EXPECT_EQ(Plan::from_toml(text, "plan.toml", toy::names(spec)), plan);
+  EXPECT_EQ(plan_of_toml(text, "plan.toml", toy::names(spec)), plan);
   const auto refused = [&](const std::string& pipeline, const std::string& because) {
     try {
-      Plan::from_toml("[mesh]\npp = 2\n[pipeline]\n" + pipeline, "plan.toml", toy::names(spec));
+      plan_of_toml("[mesh]\npp = 2\n[pipeline]\n" + pipeline, "plan.toml", toy::names(spec));
       ADD_FAILURE() << pipeline;
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find(because), std::string::npos) << error.what();

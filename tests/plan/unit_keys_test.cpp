@@ -1,5 +1,6 @@
 // What a recipe sets for some units: it stays as it was set, the planner chooses the rest.
 #include "tessera/plan/unit_keys.h"
+#include "tessera/plan/plan_file.h"
 
 #include <gtest/gtest.h>
 
@@ -162,10 +163,10 @@ TEST(UnitsOfExperts, ThePlanFileHasThemAndGivesThemBack) {
   in.strategy = Strategy::full_shard;
   const Plan plan = choose(spec, kTwo, in, machine()).plan;
   ASSERT_EQ(plan.of_expert.size(), 1u);
-  const std::string text = plan.to_toml(names);
-  EXPECT_EQ(Plan::from_toml(text, "plan.toml", names), plan) << text;
+  const std::string text = to_toml(plan, names);
+  EXPECT_EQ(plan_of_toml(text, "plan.toml", names), plan) << text;
   const auto refused = [&](const std::string& toml) {
-    return refusal([&] { Plan::from_toml(toml, "plan.toml", names); });
+    return refusal([&] { plan_of_toml(toml, "plan.toml", names); });
   };
   expect_words(refused("experts = 2\n[[units]]\nname = \"*\"\nexpert = 2\n"),
                {"units[0].expert: found 2, the plan has experts = 2"});

@@ -1,4 +1,5 @@
 #include "tessera/planning/priced.h"
+#include "tessera/plan/plan_file.h"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +30,7 @@ TEST_P(Priced, EachRankCompilesWhatTheRankThatPlannedHasPriced) {
   const std::vector<PricedStep> priced = priced_steps(found);
   ASSERT_EQ(static_cast<int>(priced.size()), found.plan().mesh.world());
   for (int rank = 0; rank < found.plan().mesh.world(); ++rank) {
-    const Planned taken = take_plan(request(), found.plan().to_toml(found.unit_names()), rank);
+    const Planned taken = take_plan(request(), to_toml(found.plan(), found.unit_names()), rank);
     EXPECT_EQ(taken.plan(), found.plan());
     EXPECT_EQ(taken.choice.memory.peak, found.memory(rank).peak);
     EXPECT_NO_THROW(require_priced(taken.schedules(rank).train, priced[static_cast<size_t>(rank)], rank)) << rank;
@@ -54,7 +55,7 @@ TEST_P(Priced, ARankWithLessMemoryThanThePlanNeedsSaysSo) {
   PlanRequest less = request();
   less.planner.budget = found.memory(0).peak / 2;
   try {
-    take_plan(less, found.plan().to_toml(found.unit_names()), 0);
+    take_plan(less, to_toml(found.plan(), found.unit_names()), 0);
     FAIL() << "taken";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), Exit::no_fit);

@@ -2,7 +2,7 @@
 // The decision: mesh, micro-batches, dtypes and, for each unit, sharding, placement and activation policy. A plan is
 // written by hand as TOML or found by the search (search/planner.h).
 //
-//   Plan plan = Plan::from_toml(text, "plan.toml");
+//   Plan plan = plan_of_toml(text, "plan.toml", unit_names);  // plan_file.h
 //   plan.units[7].activations = Policy::recompute;
 #include <cstdint>
 #include <map>
@@ -148,9 +148,6 @@ struct Plan : Formats {
   };
   Slice slice(int dp_rank, int64_t micro) const;
 
-  std::string to_toml(const std::vector<std::string>& unit_names) const;
-  /// Throws UserError (usage) naming file and key.
-  static Plan from_toml(const std::string& text, const std::string& file, const std::vector<std::string>& unit_names);
   std::string summary() const;  ///< one line: "keep 6 of 8 units, recompute 2, prefetch 1, ..."
 };
 

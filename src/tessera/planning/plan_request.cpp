@@ -12,7 +12,7 @@
 #include "tessera/job/given_checks.h"
 #include "tessera/models/registry.h"
 #include "tessera/ops/session.h"
-#include "tessera/plan/plan_rows.h"
+#include "tessera/plan/plan_file.h"
 #include "tessera/plan/search/plan_warnings.h"
 #include "tessera/plan/simulate/libraries.h"
 #include "tessera/planning/encoder_bytes.h"
@@ -322,7 +322,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                 recipe.plan.file + ": there is no such file",
                 "tessera plan RECIPE --write FILE writes a plan, or use auto");
     const std::string text = checkpoint::read_text(recipe.plan.file);
-    request.by_hand = plan::Plan::from_toml(text, recipe.plan.file, names);
+    request.by_hand = plan::plan_of_toml(text, recipe.plan.file, names);
     for (const std::string& note : plan::plan_warnings(text, *request.by_hand, names))
       request.notes += (request.notes.empty() ? "" : "; ") + recipe.plan.file + ": " + note;
     check_formats(recipe, *request.by_hand);

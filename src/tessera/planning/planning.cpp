@@ -1,4 +1,5 @@
 #include "tessera/planning/planning.h"
+#include "tessera/plan/plan_file.h"
 
 #include <algorithm>
 #include <iterator>
@@ -442,7 +443,7 @@ std::string faster_in_bf16(const Planned& planned) {
 Planned take_plan(const PlanRequest& request, const std::string& plan, int rank) {
   std::vector<std::string> names;
   for (const auto& unit : request.model->units()) names.push_back(unit->spec().name);
-  plan::Plan chosen = plan::Plan::from_toml(plan, "the plan of rank 0", names);
+  plan::Plan chosen = plan::plan_of_toml(plan, "the plan of rank 0", names);
   MeasuredModels known;
   Planned planned = measured(request, chosen, known);
   planned.choice.plan = std::move(chosen);

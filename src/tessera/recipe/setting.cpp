@@ -8,7 +8,7 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/hub.h"
 #include "tessera/checkpoint/model_folder.h"
-#include "tessera/plan/row_kinds.h"
+#include "tessera/plan/toml_value.h"
 
 namespace tessera::recipe {
 

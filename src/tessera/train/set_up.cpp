@@ -1,4 +1,5 @@
 #include "tessera/train/set_up.h"
+#include "tessera/plan/plan_file.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -202,7 +203,7 @@ void make_plans(Run& run) {
   std::vector<std::string> texts(run_parts.size());
   std::vector<planning::PricedStep> own_priced;
   for (size_t p = 0; p < texts.size(); ++p) {
-    if (ranks.first()) texts[p] = plans[p].planned.plan().to_toml(plans[p].planned.unit_names());
+    if (ranks.first()) texts[p] = to_toml(plans[p].planned.plan(), plans[p].planned.unit_names());
     texts[p] = ranks.of_first(texts[p]);
     std::vector<planning::PricedStep> priced(static_cast<size_t>(ranks.place.world));
     if (ranks.first()) priced = planning::priced_steps(plans[p].planned);
@@ -217,7 +218,7 @@ void make_plans(Run& run) {
         });
   phase(run, StartPhase::compile);
   std::string all;
-  for (const planning::PartPlan& p : plans) all += p.planned.plan().to_toml(p.planned.unit_names());
+  for (const planning::PartPlan& p : plans) all += to_toml(p.planned.plan(), p.planned.unit_names());
   ranks.comm.check_agreement("plan", all);
   ModelFlops count(*run.job.model);
   std::vector<std::vector<double>> flops;  // counted now: memory is planned from step 1 on
@@ -344,7 +345,7 @@ void write_plan(const Run& run) {
   checkpoint::write_text(out / "plan.txt", planning::plans_text(plans));
   for (const planning::PartPlan& p : plans) {
     const std::string plan = p.part.number == 0 ? "plan.toml" : "plan-stage-" + std::to_string(p.part.number) + ".toml";
-    checkpoint::write_text(out / plan, p.planned.plan().to_toml(p.planned.unit_names()));
+    checkpoint::write_text(out / plan, to_toml(p.planned.plan(), p.planned.unit_names()));
   }
 }
 

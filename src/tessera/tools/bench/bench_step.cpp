@@ -1,4 +1,5 @@
 #include "tessera/tools/bench/bench_step.h"
+#include "tessera/plan/plan_file.h"
 
 #include <ATen/Parallel.h>
 #include <kineto/libkineto.h>
@@ -56,7 +57,7 @@ planning::PlanRequest request_of(const BenchOptions& options, const net::Denoise
   request.planner.grad = options.grad, request.planner.states.moments = options.moments;
   if (!options.plan.empty()) {
     request.by_hand =
-        plan::Plan::from_toml(read_foreign(options.plan, kMostTomlBytes, "bench"), options.plan, unit_names(model));
+        plan::plan_of_toml(read_foreign(options.plan, kMostTomlBytes, "bench"), options.plan, unit_names(model));
     mesh = request.by_hand->mesh;
     request.planner.global_batch = request.by_hand->global_batch;
     request.planner.micro_batch = request.by_hand->micro_batch;

@@ -1,0 +1,370 @@
+#include "tessera/plan/plan_file.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tessera/base/check.h"
+#include "tessera/base/toml_text.h"
+#include "tessera/plan/optimizers.h"
+#include "tessera/plan/plan.h"
+#include "tessera/plan/toml_value.h"
+#include "tessera/plan/unit_keys.h"
+
+namespace tessera::plan {
+
+namespace {
+
+bool several_experts(const Plan& plan) { return plan.experts > 1; }
+
+bool shares_host(const Plan& plan) {
+  const auto on_host = [](const UnitPlan& unit) { return unit.parameters == Tier::host; };
+  return plan.local_world > 1 && std::ranges::any_of(plan.units, on_host);
+}
+
+constexpr Row<Plan> with_idle(Row<Plan> row, std::string_view (*idle)(const Plan&)) {
+  row.idle = idle;
+  return row;
+}
+
+/// Written as the dtype that is gathered, because that is what a file may state beside masters.
+constexpr Row<Plan> kParamDtype = {
+    "param_dtype", [](Plan& plan, const TomlValue& value) { read_enum(plan.param_dtype, value.text(), value.where()); },
+    [](const Plan& plan) { return in_quotes(name(plan.gathered())); }, always};
+
+constexpr Row<Plan> kEma = {"ema", [](Plan& plan, const TomlValue& value) { plan.states.ema = value.boolean(); },
+                            [](const Plan& plan) { return std::string(plan.states.ema ? "true" : "false"); },
+                            [](const Plan& plan) { return plan.states.ema; }};
+
+constexpr Row<Plan> kFirstMoment = {
+    "first_moment", [](Plan& plan, const TomlValue& value) { plan.states.first_moment = value.boolean(); },
+    [](const Plan& plan) { return std::string(plan.states.first_moment ? "true" : "false"); },
+    [](const Plan& plan) { return plan.states.first_moment; },
+    [](const Plan& plan) -> std::string_view {
+      return row(plan.states.optimizer).first_if_asked ? "" : "the optimizer decides it";
+    }};
+
+bool of_matrices(const Plan& plan) { return row(plan.states.optimizer).whole; }
+std::string_view no_matrices(const Plan& plan) {
+  return of_matrices(plan) ? "" : "the optimizer updates no whole matrices";
+}
+
+constexpr Row<Plan> kMatrixDtype = {"matrix_dtype",
+                                    [](Plan& plan, const TomlValue& value) {
+                                      read_enum(plan.states.matrices, value.text(), value.where());
+                                      if (plan.states.matrices != DType::f32 && plan.states.matrices != DType::bf16)
+                                        value.fail("matrices are iterated in fp32 or bf16", "write \"bf16\"");
+                                    },
+                                    [](const Plan& plan) { return in_quotes(name(plan.states.matrices)); }, of_matrices,
+                                    no_matrices};
+
+constexpr Row<Plan> kIterations = {
+    "matrix_iterations", [](Plan& plan, const TomlValue& value) { plan.states.iterations = value.integer(1); },
+    [](const Plan& plan) { return std::to_string(plan.states.iterations); }, of_matrices, no_matrices};
+
+constexpr Row<Plan> kRows[] = {
+    count<Plan, 1, &Plan::global_batch>("global_batch", always),
+    count<Plan, 1, &Plan::micro_batch>("micro_batch", always),
+    count<Plan, 0, &Plan::prefetch>("prefetch", always),
+    enum_row<Plan, &Plan::update>("update", always),
+    enum_row<Plan, &Plan::states, &StateFormat::masters>("masters", always),
+    enum_row<Plan, &Plan::states, &StateFormat::moments>("moments", always),
+    enum_row<Plan, &Plan::states, &StateFormat::optimizer>("optimizer"),
+    kEma,
+    kFirstMoment,
+    kMatrixDtype,
+    kIterations,
+    kParamDtype,
+    enum_row<Plan, &Plan::compute>("compute_dtype", always),
+    enum_row<Plan, &Plan::attention>("attention"),
+    enum_row<Plan, &Plan::reduce>("reduce_dtype", always),
+    enum_row<Plan, &Plan::grad>("grad_dtype"),
+    with_idle(count<Plan, 0, &Plan::update_threads>("update_threads"),
+              [](const Plan& plan) -> std::string_view {
+                const auto on_host = [](const UnitPlan& unit) { return unit.update_on == Tier::host; };
+                return std::ranges::any_of(plan.units, on_host) ? "" : "no unit has update_on = \"host\"";
+              }),
+    count<Plan, 1, &Plan::local_world>("local_world", shares_host),
+    count<Plan, 1, &Plan::experts>("experts"),
+    with_idle(
+        enum_row<Plan, &Plan::idle>("idle", several_experts),
+        [](const Plan& plan) -> std::string_view { return several_experts(plan) ? "" : "the run has one denoiser"; }),
+};
+
+}  // namespace
+
+std::span<const Row<Plan>> plan_rows() { return kRows; }
+
+// The keys of a [[units]] table.
+
+namespace {
+
+void read_offload_to(UnitPlan& unit, const TomlValue& value) {
+  unit.offload_to = tier_of(value.text(), value.where());
+  if (unit.offload_to == Tier::device)
+    value.fail("found 'device'",
+               "expected \"host\" or \"nvme\"; to keep activations on the device set activations = \"keep\"");
+}
+
+void read_reduce(UnitPlan& unit, const TomlValue& value) {
+  const std::string reduce = value.text();
+  if (reduce != "each" && reduce != "once")
+    value.fail("found '" + reduce + "'", "expected \"each\" (micro-batch) or \"once\" (a step)");
+  unit.reduce_once = reduce == "once";
+}
+
+void read_reshard(UnitPlan& unit, const TomlValue& value) {
+  const auto reshard = value.node().value_exact<bool>();
+  if (!reshard) value.fail("not true or false", "true is full_shard, false shard_grad_op");
+  const Strategy meant = *reshard ? Strategy::full_shard : Strategy::shard_grad_op;
+  if (value.beside("strategy") && unit.strategy != meant)
+    value.fail("contradicts strategy = " + in_quotes(name(unit.strategy)), "keep one of the two keys");
+  unit.strategy = meant;
+}
+
+void read_site(UnitPlan& unit, const std::string& site, const TomlValue& value) {
+  if (const toml::table* inner = value.node().as_table(); inner && !inner->empty())
+    value.fail("a table", "a name with a dot is written in quotes: { \"" + site + "." +
+                              std::string(inner->begin()->first.str()) + "\" = \"keep\" }");
+  const auto word = value.node().value_exact<std::string>();
+  if (!word) value.fail("not a string", "write \"keep\", \"offload\", \"int8\" ...");
+  const Policy policy = policy_of(*word, value.where());
+  if (policy == Policy::recompute && !unit.recomputes())
+    value.fail("recompute is for a whole unit", "set activations = \"recompute\" and name the sites to keep");
+  if (policy == Policy::rebuild)
+    value.fail("rebuild is for a whole unit",
+               "set activations = \"rebuild\"; sites name what is done with what it keeps");
+  unit.sites[site] = policy;
+}
+
+void read_sites(UnitPlan& unit, const TomlValue& value) {
+  const toml::table& sites = value.table("write sites = { self_attn = \"keep\" }");
+  unit.sites.clear();
+  for (const auto& [key, node] : sites)
+    read_site(unit, std::string(key.str()), {sites, key.str(), value.name() + ".", value.file()});
+}
+
+std::string sites_text(const UnitPlan& unit) {
+  std::string text;
+  for (const auto& [site, policy] : unit.sites)  // a JSON string is a TOML string
+    text += (text.empty() ? "" : ", ") + nlohmann::json(site).dump() + " = " + in_quotes(name(policy));
+  return "{ " + text + " }";
+}
+
+constexpr Row<UnitPlan> kUnitRows[] = {
+    enum_row<UnitPlan, &UnitPlan::activations>("activations", always),
+    enum_row<UnitPlan, &UnitPlan::strategy>("strategy", always),
+    enum_row<UnitPlan, &UnitPlan::parameters>("parameters"),
+    enum_row<UnitPlan, &UnitPlan::gradients>("gradients"),
+    enum_row<UnitPlan, &UnitPlan::states>("states"),
+    enum_row<UnitPlan, &UnitPlan::update_on>("update_on"),
+    {"offload_to", read_offload_to, [](const UnitPlan& unit) { return in_quotes(name(unit.offload_to)); },
+     changed<UnitPlan, &UnitPlan::offload_to>},
+    {"reduce", read_reduce, [](const UnitPlan& unit) { return in_quotes(unit.reduce_once ? "once" : "each"); },
+     changed<UnitPlan, &UnitPlan::reduce_once>},
+    {"sites", read_sites, sites_text, changed<UnitPlan, &UnitPlan::sites>},
+    {"reshard_after_forward", read_reshard,
+     [](const UnitPlan& unit) { return std::string(unit.strategy == Strategy::full_shard ? "true" : "false"); }, never},
+};
+
+}  // namespace
+
+std::span<const Row<UnitPlan>> unit_rows() { return kUnitRows; }
+
+// The plan as a TOML file: scalars, a [mesh] table, and one [[units]] table for each run of units with equal settings.
+// A later table overrides an earlier one, so a hand-written plan may begin with name = "*".
+
+namespace {
+
+std::vector<std::string> keys_of(auto rows, std::vector<std::string> keys) {
+  for (const auto& row : rows) keys.emplace_back(row.key);
+  return keys;
+}
+
+class Reader {
+ public:
+  Reader(const std::string& file, const std::vector<std::string>& names) : file_(file), names_(names) {}
+
+  Plan read(const std::string& text) const {
+    toml::table root;
+    try {
+      root = parse_toml(text, file_);
+    } catch (const toml::parse_error& error) {
+      throw UserError(Exit::usage, "plan.read",
+                      file_ + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()),
+                      "correct the line, or write a plan with 'tessera plan' and start from it");
+    }
+    check_known_keys(root, "", file_, keys_of(plan_rows(), {"mesh", "pipeline", "units"}));
+    Plan plan;
+    plan.units.resize(names_.size());
+    read_rows(plan_rows(), root, "", plan);
+    if (!root.contains("param_dtype")) {
+      plan.param_dtype = plan.compute;
+      plan.param_dtype = plan.gathered();
+    }
+    if (const TomlValue mesh = value(root, "mesh")) read_mesh(mesh, plan.mesh);
+    plan.check_types("plan.read " + file_ + ": ");
+    if (const TomlValue pipeline = value(root, "pipeline")) read_pipeline(pipeline, plan);
+    if (const TomlValue units = value(root, "units")) read_units(units, plan);
+    plan.check_updates("plan.read " + file_ + ": ", names_);
+    plan.check_experts("plan.read " + file_ + ": units", names_);
+    return plan;
+  }
+
+ private:
+  TomlValue value(const toml::table& table, std::string_view key, const std::string& prefix = "") const {
+    return {table, key, prefix, file_};
+  }
+
+  template <class S>
+  void read_rows(std::span<const Row<S>> rows, const toml::table& table, const std::string& prefix, S& to) const {
+    for (const Row<S>& row : rows)
+      if (const TomlValue found = value(table, row.key, prefix)) row.read(to, found);
+  }
+
+  void read_mesh(const TomlValue& mesh, Mesh& to) const {
+    const toml::table& table = mesh.table("write [mesh] and below it, for example, dp_shard = 2");
+    std::vector<std::string> axes;
+    for (Axis axis : kAllAxes) axes.emplace_back(axis_name(axis));
+    check_known_keys(table, "mesh.", file_, axes);
+    for (Axis axis : kAllAxes)
+      if (const TomlValue size = value(table, axis_name(axis), "mesh.")) to[axis] = static_cast<int>(size.integer(1));
+  }
+
+  void read_pipeline(const TomlValue& given, Plan& plan) const {
+    const toml::table& table = given.table("write [pipeline] and below it schedule = \"1f1b\"");
+    check_known_keys(table, "pipeline.", file_, {"schedule", "chunks", "first"});
+    Pipeline& pipeline = plan.pipeline;
+    if (const TomlValue schedule = value(table, "schedule", "pipeline."))
+      pipeline.schedule = pipeline_schedule_of(schedule.text(), schedule.where());
+    const TomlValue chunks = value(table, "chunks", "pipeline."), first = value(table, "first", "pipeline.");
+    if (chunks) pipeline.chunks = static_cast<int>(chunks.integer(1));
+    if (pipeline.chunks > 1 && pipeline.schedule != PipelineSchedule::interleaved)
+      chunks.fail("only the interleaved schedule has several", "write schedule = \"interleaved\"");
+    const int stages = plan.stages();
+    if (stages > static_cast<int>(names_.size()))
+      given.fail(std::to_string(stages) + " stages for " + std::to_string(names_.size()) + " units",
+                 "every stage needs one: use fewer ranks on pp, or chunks");
+    if (first) read_first(first, stages, pipeline);
+  }
+
+  void read_first(const TomlValue& first, int stages, Pipeline& pipeline) const {
+    const toml::array* list = first.node().as_array();
+    if (!list || static_cast<int>(list->size()) != stages)
+      first.fail("not a list of " + std::to_string(stages) + " units",
+                 "name the first unit of each stage, pp x chunks of them");
+    for (const toml::node& item : *list) {
+      const std::string unit = item.value_or(std::string());
+      const auto found = std::find(names_.begin(), names_.end(), unit);
+      const int index = static_cast<int>(found - names_.begin());
+      if (found == names_.end())
+        first.fail("no unit of the model is named '" + unit + "'",
+                   "did you mean '" + nearest(unit, names_).front() + "'?");
+      if (pipeline.first.empty() ? index != 0 : index <= pipeline.first.back())
+        first.fail("'" + unit + "' is out of order",
+                   "begin with '" + names_.front() + "' and go on in the order of the model");
+      pipeline.first.push_back(index);
+    }
+  }
+
+  /// Tables of one expert, which have its number, are read after those of all.
+  void read_units(const TomlValue& units, Plan& plan) const {
+    const toml::array* list = units.node().as_array();
+    if (!list) units.fail("not a list of tables", "write [[units]] and below it name = \"blocks.0-3\"");
+    for (const bool of_one : {false, true})
+      for (size_t n = 0; n < list->size(); ++n) {
+        const std::string name = "units[" + std::to_string(n) + "]";
+        const toml::table* table = (*list)[n].as_table();
+        if (!table)
+          throw UserError(Exit::usage, "plan.read", file_ + ": " + name + ": not a table",
+                          "write [[units]] and below it its keys");
+        const TomlValue expert = value(*table, "expert", name + ".");
+        if (static_cast<bool>(expert) != of_one) continue;
+        std::vector<UnitPlan>& to = of_one ? units_of(expert, plan) : plan.units;
+        read_unit(*table, name + ".", to);
+      }
+    std::erase_if(plan.of_expert, [&](const auto& own) { return own.second == plan.units; });
+  }
+
+  static std::vector<UnitPlan>& units_of(const TomlValue& expert, Plan& plan) {
+    const int64_t number = expert.integer(1);
+    if (number >= plan.experts)
+      expert.fail("found " + std::to_string(number) + ", the plan has experts = " + std::to_string(plan.experts),
+                  "experts count from 0; tables without the key are of all");
+    return plan.of_expert.emplace(static_cast<int>(number), plan.units).first->second;
+  }
+
+  void read_unit(const toml::table& table, const std::string& prefix, std::vector<UnitPlan>& units) const {
+    check_known_keys(table, prefix, file_, keys_of(unit_rows(), {"name", "expert"}));
+    const TomlValue name = value(table, "name", prefix);
+    if (!name) name.fail("missing", "set name to the units that the table is for, for example \"*\"");
+    const std::string pattern = name.text();
+    const auto chosen = matching(pattern, names_);
+    if (chosen.empty())
+      name.fail("no unit of the model is named '" + pattern + "'",
+                names_.empty() ? "the model has no units" : "did you mean '" + nearest(pattern, names_).front() + "'?");
+    for (size_t u : chosen) read_rows(unit_rows(), table, prefix, units[u]);
+  }
+
+  const std::string& file_;
+  const std::vector<std::string>& names_;
+};
+
+template <class S>
+void write_rows(std::ostream& out, std::span<const Row<S>> rows, const S& from) {
+  for (const Row<S>& row : rows)
+    if (row.written(from)) out << row.key << " = " << row.text(from) << "\n";
+}
+
+/// One table for each run of units with equal settings. Of an `expert`, those units that differ from `all`, with the keys
+/// that make the difference too.
+void write_units(std::ostream& out, const std::vector<UnitPlan>& units, const std::vector<std::string>& unit_names,
+                 const std::vector<UnitPlan>& all, int expert) {
+  for (size_t first = 0; first < units.size();) {
+    const Numbered start = numbered(unit_names[first]);
+    size_t last = first;
+    while (start.index >= 0 && last + 1 < units.size() && units[last + 1] == units[first] &&
+           all[last + 1] == all[first] &&
+           unit_names[last + 1] == start.stem + std::to_string(start.index + static_cast<int64_t>(last + 1 - first)))
+      ++last;
+    const UnitPlan &unit = units[first], &of_all = all[first];
+    std::string label = unit_names[first];
+    if (last > first) label += "-" + std::to_string(numbered(unit_names[last]).index);
+    first = last + 1;
+    if (expert > 0 && unit == of_all) continue;
+    out << "\n[[units]]\nname = " << nlohmann::json(label).dump() << "\n";  // a JSON string is a TOML string
+    if (expert > 0) out << "expert = " << expert << "\n";
+    for (const Row<UnitPlan>& row : unit_rows())
+      if (row.written(unit) || (row.written(of_all) && row.text(unit) != row.text(of_all)))
+        out << row.key << " = " << row.text(unit) << "\n";
+  }
+}
+
+}  // namespace
+
+std::string to_toml(const Plan& plan, const std::vector<std::string>& unit_names) {
+  check_internal(unit_names.size() == plan.units.size(), "plan.write",
+                 std::to_string(plan.units.size()) + " units, but " + std::to_string(unit_names.size()) + " names");
+  std::ostringstream out;
+  out << "# " << plan.summary() << "\n";
+  write_rows(out, plan_rows(), plan);
+  out << "\n[mesh]\n";
+  for (Axis axis : kAllAxes)
+    if (plan.mesh[axis] > 1 || axis == Axis::dp_shard) out << axis_name(axis) << " = " << plan.mesh[axis] << "\n";
+  if (plan.mesh[Axis::pp] > 1) {
+    out << "\n[pipeline]\nschedule = \"" << name(plan.pipeline.schedule) << "\"\nchunks = " << plan.pipeline.chunks
+        << "\nfirst = [";
+    for (int stage = 0; stage < plan.stages(); ++stage)
+      out << (stage > 0 ? ", " : "") << nlohmann::json(unit_names[plan.first_unit(stage)]).dump();
+    out << "]\n";
+  }
+  write_units(out, plan.units, unit_names, plan.units, 0);
+  for (const auto& [expert, own] : plan.of_expert) write_units(out, own, unit_names, plan.units, expert);
+  return out.str();
+}
+
+Plan plan_of_toml(const std::string& text, const std::string& file, const std::vector<std::string>& unit_names) {
+  return Reader(file, unit_names).read(text);
+}
+
+}  // namespace tessera::plan
