@@ -20,6 +20,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/aspect_ratios.h"
 #include "tessera/job/assumed.h"
+#include "tessera/plan/plan_file.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/composes.h"
 #include "tessera/planning/frontier.h"
@@ -34,7 +35,6 @@
 #include "tessera/recipe/load_recipe.h"
 #include "tessera/report/count_progress.h"
 #include "tessera/report/terminal_text.h"
-#include "tessera/plan/plan_file.h"
 
 namespace tessera::apps {
 

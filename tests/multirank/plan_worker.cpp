@@ -34,8 +34,8 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/rules/races.h"
 #include "tessera/plan/plan_file.h"
+#include "tessera/plan/rules/races.h"
 
 namespace tessera::engine {
 namespace {

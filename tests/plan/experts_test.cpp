@@ -4,8 +4,8 @@
 #include "tessera/base/check.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
-#include "tessera/plan/simulate/expert_swap.h"
 #include "tessera/plan/plan_file.h"
+#include "tessera/plan/simulate/expert_swap.h"
 
 namespace tessera::plan {
 namespace {

@@ -119,8 +119,7 @@ TEST(PlanToml, RandomPlansReadBackAsTheyWere) {
 
 TEST(PlanToml, ASiteWithADotIsAskedForInQuotes) {
   const std::string start = "[[units]]\nname = \"blocks.3\"\nactivations = \"recompute\"\nsites = { ";
-  EXPECT_EQ(plan_of_toml(start + "\"ffn.2\" = \"keep\" }\n", "p.toml", kNames).units[4].policy("ffn.2"),
-            Policy::keep);
+  EXPECT_EQ(plan_of_toml(start + "\"ffn.2\" = \"keep\" }\n", "p.toml", kNames).units[4].policy("ffn.2"), Policy::keep);
   try {
     plan_of_toml(start + "ffn.2 = \"keep\" }\n", "p.toml", kNames);
     ADD_FAILURE() << "accepted";
@@ -162,9 +161,9 @@ TEST(PlanToml, AcceptsTheNamesOfFsdpAndZero) {
 }
 
 TEST(PlanToml, ALaterTableOverridesAnEarlierOne) {
-  const Plan plan = plan_of_toml(
-      "[[units]]\nname='*'\nactivations='recompute'\n[[units]]\nname='blocks.1-2'\nactivations='keep'\n", "p.toml",
-      kNames);
+  const Plan plan =
+      plan_of_toml("[[units]]\nname='*'\nactivations='recompute'\n[[units]]\nname='blocks.1-2'\nactivations='keep'\n",
+                   "p.toml", kNames);
   EXPECT_EQ(plan.units[0].activations, Policy::recompute);
   EXPECT_EQ(plan.units[2].activations, Policy::keep);
   EXPECT_EQ(plan.units[4].activations, Policy::recompute);

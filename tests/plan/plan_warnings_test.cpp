@@ -11,8 +11,7 @@ namespace {
 std::string noted(const std::string& text) {
   const std::vector<std::string> names = toy::names(toy::model(4));
   std::string all;
-  for (const std::string& note : plan_warnings(text, plan_of_toml(text, "plan.toml", names), names))
-    all += note + "\n";
+  for (const std::string& note : plan_warnings(text, plan_of_toml(text, "plan.toml", names), names)) all += note + "\n";
   return all;
 }
 

@@ -10,9 +10,9 @@
 #include "tessera/plan/compile/activation_walk.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
+#include "tessera/plan/plan_file.h"
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/simulate/predict.h"
-#include "tessera/plan/plan_file.h"
 
 namespace tessera::plan {
 namespace {

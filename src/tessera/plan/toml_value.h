@@ -3,10 +3,10 @@
 //
 //   TomlValue value(table, "states", "units[0].", "plan.toml");
 //   if (value) tier_of(value.text(), value.where());
+#include <toml++/toml.h>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <toml++/toml.h>
 #include <vector>
 
 #include "tessera/base/field.h"
