@@ -1,15 +1,12 @@
 #pragma once
-// Plan files: a plan as TOML and back, and the keys, one row each, of which both are made.
+// Plan files: a plan as TOML, and back.
 //
 //   write_text("plan.toml", to_toml(plan, unit_names));
 //   Plan read = plan_of_toml(text, "plan.toml", unit_names);
-//   for (const Row<UnitPlan>& row : unit_rows())
-//     if (row.written(unit)) out << row.key << " = " << row.text(unit) << "\n";
-#include <span>
 #include <string>
 #include <vector>
 
-#include "tessera/plan/toml_value.h"
+#include "tessera/plan/plan.h"
 
 namespace tessera::plan {
 
@@ -17,10 +14,5 @@ namespace tessera::plan {
 std::string to_toml(const Plan& plan, const std::vector<std::string>& unit_names);
 /// Throws UserError (usage) naming `file` and key.
 Plan plan_of_toml(const std::string& text, const std::string& file, const std::vector<std::string>& unit_names);
-
-/// The keys above the tables, in the order in which they are written.
-std::span<const Row<Plan>> plan_rows();
-/// The keys of a [[units]] table except its name, likewise.
-std::span<const Row<UnitPlan>> unit_rows();
 
 }  // namespace tessera::plan

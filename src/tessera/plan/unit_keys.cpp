@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "tessera/base/check.h"
-#include "tessera/plan/plan_file.h"
+#include "tessera/plan/plan_rows.h"
 #include "tessera/plan/toml_value.h"
 
 namespace tessera::plan {

@@ -13,6 +13,7 @@
 #include "tessera/models/registry.h"
 #include "tessera/ops/session.h"
 #include "tessera/plan/plan_file.h"
+#include "tessera/plan/plan_rows.h"
 #include "tessera/plan/search/plan_warnings.h"
 #include "tessera/plan/simulate/libraries.h"
 #include "tessera/planning/encoder_bytes.h"

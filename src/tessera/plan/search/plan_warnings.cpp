@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "tessera/base/toml_text.h"
-#include "tessera/plan/plan_file.h"
+#include "tessera/plan/plan_rows.h"
 #include "tessera/plan/unit_keys.h"
 
 namespace tessera::plan {
