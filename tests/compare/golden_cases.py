@@ -97,7 +97,8 @@ def altered(case: Case, draw: random.Random) -> Case:
     if tensor.dtype.startswith(("U", "I")):
         tensor.values[at] = int(before) ^ 1
     else:
-        tensor.values[at] = before + 1 + abs(before) if math.isfinite(before) else 1.0
+        largest = max((abs(value) for value in tensor.values if math.isfinite(value)), default=0.0)  # what is allowed goes by it
+        tensor.values[at] = before + 1 + largest if math.isfinite(before) else 1.0
     return changed
 
 

@@ -1,6 +1,11 @@
 #include "tessera/data/clip_format.h"
 
+#include <malloc.h>
+
+#include <set>
+
 #include "data/scene.h"
+#include "tessera/checkpoint/file.h"
 #include "tessera/data/image.h"
 #include "tessera/data/palette.h"
 
@@ -42,6 +47,25 @@ TEST_F(ClipFormats, AGifPlaysInALoopAndIsTheSameEachTime) {
   EXPECT_TRUE(bytes.starts_with("GIF89a"));
   EXPECT_NE(bytes.find("NETSCAPE2.0"), std::string::npos);
   EXPECT_EQ(gif, encode_gif(clip));
+}
+
+TEST_F(ClipFormats, AnMp4HasTheSameBytesWhateverWasInMemoryBefore) {
+  for (const int seed : {2, 3, 7}) {
+    Frames clip{4, 32, 48, 8.0, {}};
+    for (int t = 0; t < clip.count; ++t)
+      for (int y = 0; y < clip.height; ++y)
+        for (int x = 0; x < clip.width; ++x)
+          for (int c = 0; c < 3; ++c)
+            clip.rgb.push_back(static_cast<uint8_t>(100 + (x * 7 + y * 3 + t * 11 * seed) % 50 + c * 9 + t * 10));
+    std::set<std::string> files;
+    for (int filled = 31; filled < 250; filled += 31) {
+      mallopt(M_PERTURB, filled);  // what malloc() gives begins with these bytes
+      write_clip(folder_ / "a.mp4", clip, ClipFormat::mp4);
+      mallopt(M_PERTURB, 0);
+      files.insert(checkpoint::read_text(folder_ / "a.mp4"));
+    }
+    EXPECT_EQ(files.size(), 1U) << seed;
+  }
 }
 
 TEST_F(ClipFormats, FramesAreNumberedPicturesWithoutLoss) {

@@ -50,6 +50,8 @@ CodecPtr open_video_encoder(int width, int height, double fps) {
   if (x264) {
     av_opt_set(codec->priv_data, "preset", "medium", 0);
     av_opt_set(codec->priv_data, "crf", "12", 0);
+    // In small frames it reads memory that x264 has not written: the same frames then gave other bytes each time.
+    av_opt_set(codec->priv_data, "mbtree", "0", 0);
   } else {
     constant_quality(*codec, 2);
   }
