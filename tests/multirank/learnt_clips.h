@@ -43,6 +43,33 @@ inline void write_captioned(const std::filesystem::path& folder, const std::stri
   std::ofstream(folder / (stem + ".txt")) << caption;
 }
 
+/// A clip of each caption in the folder, painted by `colour(clip, frame, x, y)`. Returns the captions as `sample.prompts`.
+inline std::string write_painted(const std::filesystem::path& folder, const std::vector<std::string>& captions,
+                                 const data::Frames& frames,
+                                 const std::function<std::array<int, 3>(size_t, int, int, int)>& colour) {
+  std::string prompts;
+  for (size_t i = 0; i < captions.size(); ++i) {
+    const auto of_clip = [&](int frame, int x, int y) { return colour(i, frame, x, y); };
+    write_captioned(folder, "clip" + std::to_string(i), painted(frames, of_clip), captions[i]);
+    prompts += (i > 0 ? "," : "") + captions[i];
+  }
+  return prompts;
+}
+
+/// The autoencoder of a golden case, whose latents are brought to a spread of about one, as published ones are by their
+/// config: the keys of its config that are in `scales` are replaced. Without that a clip is a small part of what the denoiser
+/// predicts, and what it learns of the noise outweighs it.
+inline std::string scaled_vae(const std::filesystem::path& folder, const std::string& name,
+                              const nlohmann::json& scales) {
+  const std::filesystem::path golden = std::filesystem::path(TESSERA_GOLDENS) / name, copy = folder / name;
+  std::filesystem::create_directories(copy);
+  std::filesystem::copy_file(golden / "model.safetensors", copy / "model.safetensors");
+  nlohmann::json config = json_of(golden / "config.json");
+  config.update(scales);
+  std::ofstream(copy / "config.json") << config.dump(1);
+  return copy.string();
+}
+
 /// What the decoder makes of the first clips' own latents: the most that a denoiser can reach, as a random decoder does not
 /// undo its encoder.
 inline std::vector<data::Frames> reconstructions(const TinyRun& run, const std::string& name, size_t clips) {

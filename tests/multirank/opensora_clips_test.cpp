@@ -37,19 +37,6 @@ data::Frames frame_of(const data::Frames& clip, int frame) {
   return one;
 }
 
-/// The autoencoder of a golden case, whose latents are brought to a spread of about one, as published ones are by their
-/// config: the keys of its config that are in `scales` are replaced. Without that a clip is a small part of what the denoiser
-/// predicts, and what it learns of the noise outweighs it.
-std::string scaled_vae(const fs::path& folder, const std::string& name, const nlohmann::json& scales) {
-  const fs::path golden = fs::path(TESSERA_GOLDENS) / name, copy = folder / name;
-  fs::create_directories(copy);
-  fs::copy_file(golden / "model.safetensors", copy / "model.safetensors");
-  nlohmann::json config = json_of(golden / "config.json");
-  config.update(scales);
-  std::ofstream(copy / "config.json") << config.dump(1);
-  return copy.string();
-}
-
 /// Encoders with random weights: the Hunyuan autoencoder of its golden case, a T5 of three layers and a CLIP of two. A
 /// random decoder does not undo its encoder, so a sample is held against what it makes of the clip's own latent.
 class OpenSoraClips : public ::testing::Test {
@@ -57,12 +44,7 @@ class OpenSoraClips : public ::testing::Test {
   void SetUp() override {
     TESSERA_NEED_GOLDENS();
     const fs::path clips = run_.folder() / "learnt";
-    for (size_t i = 0; i < kCaptions.size(); ++i) {
-      const auto of_clip = [i](int frame, int x, int y) { return colour(i, frame, x, y); };
-      write_captioned(clips, "clip" + std::to_string(i), painted({kFrames, kHeight, kWidth, 8, {}}, of_clip),
-                      kCaptions[i]);
-      prompts_ += (i > 0 ? "," : "") + kCaptions[i];
-    }
+    prompts_ = write_painted(clips, kCaptions, {kFrames, kHeight, kWidth, 8, {}}, colour);
     flags_ = {"--data.path",
               clips.string(),
               "--data.size",

@@ -75,13 +75,7 @@ class QuotedClips : public ::testing::Test {
   void SetUp() override {
     TESSERA_NEED_GOLDENS();
     const fs::path clips = run_.folder() / "learnt";
-    std::string prompts;
-    for (size_t i = 0; i < kCaptions.size(); ++i) {
-      const auto of_clip = [i](int frame, int x, int y) { return colour(i, frame, x, y); };
-      write_captioned(clips, "clip" + std::to_string(i), painted({kFrames, kHeight, kWidth, 8, {}}, of_clip),
-                      kCaptions[i]);
-      prompts += (i > 0 ? "," : "") + kCaptions[i];
-    }
+    const std::string prompts = write_painted(clips, kCaptions, {kFrames, kHeight, kWidth, 8, {}}, colour);
     flags_ = {"--data.path",
               clips.string(),
               "--data.size",
@@ -91,7 +85,7 @@ class QuotedClips : public ::testing::Test {
               "--data.fps",
               "8",
               "--data.vae",
-              scaled_vae(),
+              scaled_vae(run_.folder(), "hunyuan15_vae", {{"scaling_factor", 1.0}}),
               "--train.global_batch",
               "6",
               "--train.lr",
@@ -134,17 +128,6 @@ class QuotedClips : public ::testing::Test {
   std::vector<std::string> texts() const { return stored(run_.folder() / "cache/texts"); }
   std::vector<std::string> clips() const { return stored(run_.folder() / "cache"); }
 
-  /// That of its golden case, with latents of a spread of about one, as published ones have.
-  std::string scaled_vae() const {
-    const fs::path golden = fs::path(TESSERA_GOLDENS) / "hunyuan15_vae", copy = run_.folder() / "vae";
-    fs::create_directories(copy);
-    fs::copy_file(golden / "model.safetensors", copy / "model.safetensors");
-    nlohmann::json config = json_of(golden / "config.json");
-    config["scaling_factor"] = kScale;
-    std::ofstream(copy / "config.json") << config.dump(1);
-    return copy.string();
-  }
-
   void learn(const std::string& name, int ranks, int steps, const Flags& more) const {
     Flags all = flags_;
     for (const char* key : {"--run.steps", "--sample.every"}) all.insert(all.end(), {key, std::to_string(steps)});
@@ -154,7 +137,6 @@ class QuotedClips : public ::testing::Test {
     ASSERT_EQ(run_.metrics(name, "sample").size(), kCaptions.size());
   }
 
-  static constexpr double kScale = 1;
   TinyRun run_{"quoted-clips", TESSERA_BINARY, R"(preset = "hunyuan-tiny"
 config = { hidden_size = 64, rope_dim_list = [4, 6, 6], in_channels = 2, out_channels = 2, text_len = 2, glyph_len = 24 })"};
   Flags flags_;

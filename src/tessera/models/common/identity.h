@@ -63,5 +63,16 @@ inline constexpr int64_t kMostBlocks = int64_t{1} << 20;
 int64_t count_blocks(const Shapes& official);
 /// A size of a tensor; 0 where there is no such tensor or dimension.
 int64_t size_of(const Shapes& official, const std::string& name, size_t dim);
+/// The preset of a causal language model with the vocabulary, the width and the blocks of the weights; null: none has them.
+template <class Config>
+const std::pair<std::string, Config>* preset_of(const std::vector<std::pair<std::string, Config>>& presets,
+                                                const Shapes& official) {
+  for (const auto& preset : presets)
+    if (preset.second.vocab_size == size_of(official, "embed_tokens.weight", 0) &&
+        preset.second.dim == size_of(official, "embed_tokens.weight", 1) &&
+        preset.second.num_layers == count_blocks(official))
+      return &preset;
+  return nullptr;
+}
 
 }  // namespace tessera::models

@@ -137,19 +137,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const std::pair<std::string, Config>* preset_of(const Shapes& official) {
-  for (const auto& preset : presets())
-    if (preset.second.vocab_size == size_of(official, "embed_tokens.weight", 0) &&
-        preset.second.dim == size_of(official, "embed_tokens.weight", 1) &&
-        preset.second.num_layers == count_blocks(official))
-      return &preset;
-  return nullptr;
-}
-
 /// The head dimension is in no shape: it comes from the given config or from the preset of these sizes.
 Json config_json(const ConfigSource& source) {
   const Sizes& size = source.size;
-  const auto* preset = preset_of(size.shapes);
+  const auto* preset = preset_of(presets(), size.shapes);
   const Config known = preset ? preset->second : Config{};
   const auto given = [&](const char* key, auto absent) { return source.given.get(key, key, absent); };
   const auto head = given("head_dim", preset ? known.head_dim : int64_t{0});
@@ -190,7 +181,7 @@ WeightForm weight_form() {
           .names = {.diffusers = {}, .ours_are_diffusers = true},
           .refine =
               [](const Shapes& official, Identity& identity) {
-                if (const auto* preset = preset_of(official)) identity.model = preset->first;
+                if (const auto* preset = preset_of(presets(), official)) identity.model = preset->first;
               },
           .config = config_json,
           .config_marks = {"query_pre_attn_scalar"}};
