@@ -214,11 +214,11 @@ class Comm {
   void watch_device(DeviceWatch watch);
 
  private:
-  struct Backend;
+  struct Shared;
   void make_device_links(const device::Communicators& table);
   const Rendezvous place_;
   const Mesh mesh_;
-  std::shared_ptr<Backend> backend_;
+  std::shared_ptr<Shared> shared_;
   const std::string within_;  // what the names of its groups begin with in the store
   std::map<std::string, std::unique_ptr<Group>> groups_;
   bool library_sums_ = false;

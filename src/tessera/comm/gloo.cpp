@@ -18,19 +18,16 @@
 #include <thread>
 
 #include "tessera/base/check.h"
-#include "tessera/base/device_messages.h"
 #include "tessera/base/limits.h"
 #include "tessera/comm/addresses.h"
-#include "tessera/comm/comm.h"
-#include "tessera/comm/device_links.h"
 #include "tessera/comm/environment.h"
 #include "tessera/comm/gloo_yield.h"
+#include "tessera/comm/network.h"
 #include "tessera/comm/patience.h"
 #include "tessera/comm/shared/rings.h"
 #include "tessera/comm/store.h"
 #include "tessera/comm/token.h"
 #include "tessera/device/backend.h"
-#include "tessera/device/nccl_ways.h"
 
 namespace tessera::comm {
 
@@ -115,12 +112,6 @@ c10::intrusive_ptr<c10d::Store> store_of_torchrun(const std::string& host, int p
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
-}
-
-/// The address that other ranks connect to.
-std::string own_address(const Rendezvous& place) {
-  const bool here = place.host == "127.0.0.1" || place.host == "localhost";
-  return here ? "127.0.0.1" : address_towards(place.host, place.port);
 }
 
 /// Sends what lies in host memory; what lies on a device travels as a copy there.
@@ -379,11 +370,6 @@ std::unique_ptr<SharedRings> share_memory(c10d::Store& store, int index, int siz
   return read("memory of all") == joined ? std::move(rings) : nullptr;
 }
 
-bool on_one_machine(const std::vector<int>& members, const Rendezvous& place) {
-  const auto machine = [&](int rank) { return rank / place.local_world; };
-  return std::ranges::all_of(members, [&](int rank) { return machine(rank) == machine(members[0]); });
-}
-
 std::string host_name() {
   char name[256] = {};
   return gethostname(name, sizeof name - 1) == 0 ? name : "an unknown host";
@@ -454,19 +440,6 @@ class CheckIn {
   const double seconds_;
 };
 
-}  // namespace
-
-struct Comm::Backend {
-  std::unique_ptr<HostedStore> hosted;  // by rank 0, where no launcher does
-  c10::intrusive_ptr<c10d::Store> store;
-  std::chrono::milliseconds timeout;
-  std::optional<Watchdog> watchdog;
-  bool even = false;                   // as many ranks on each machine
-  std::unique_ptr<DeviceLinks> links;  // null: what lies on a device is sent as copies
-};
-
-namespace {
-
 /// The store of this process's launcher, or rank 0's. Rank 0 makes it, and the token of the run, where no launcher does.
 c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& place, double patience,
                                            std::unique_ptr<HostedStore>& hosted) {
@@ -492,156 +465,85 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& place, double patie
                                         timeout);
 }
 
+class GlooNetwork final : public Network {
+ public:
+  GlooNetwork(const Rendezvous& place, double timeout)
+      // The launcher names a lost rank after fault.timeout. Sockets time out later, so that their errors are not reported
+      // first.
+      : place_(place), timeout_(static_cast<int64_t>((timeout + 10) * 1000)), watchdog_(timeout + 10) {
+    quiet_sockets();
+    const double patience = start_seconds(timeout);
+    try {
+      store_ = c10::make_intrusive<c10d::PrefixStore>("attempt" + std::to_string(place.attempt),
+                                                      open_store(place, patience, hosted_));
+      CheckIn check_in(*store_, place, patience);
+      check_in.run();
+      even_ = check_in.even();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw UserError(Exit::rank_lost, "comm",
+                      "rank " + std::to_string(place.rank) + " could not reach the store at " +
+                          place_text(place.host, place.port) + " (" + first_line(error) + ")",
+                      "are all ranks started, and is the address right?");
+    }
+  }
+
+  std::unique_ptr<Transport> connect(const std::string& name, std::string_view purpose, const std::vector<int>& members,
+                                     int index) override {
+    const int size = static_cast<int>(members.size());
+    try {
+      const auto store = c10::make_intrusive<c10d::PrefixStore>(name, store_);
+      int each = place_.local_world;  // as many as can share memory
+      for (const int all = each; each > kRingMembers || all % each != 0;) --each;
+      const bool relayed = even_ && size == place_.world && each > 1 && size > each &&
+                           (purpose == "control" || purpose == "pace" || purpose == "failures");
+      if (!relayed) return direct(store, index, size, on_one_machine(members, place_));
+      const auto part = [&](const std::string& of) -> c10::intrusive_ptr<c10d::Store> {
+        return c10::make_intrusive<c10d::PrefixStore>(of, store);
+      };
+      const int machine = index / each;
+      auto here = direct(part("machine " + std::to_string(machine)), index % each, each, true);
+      auto firsts = index % each == 0 ? direct(part("machines"), machine, size / each, false) : nullptr;
+      const auto all = [this, index, size, store = part("all")] { return direct(store, index, size, false); };
+      return std::make_unique<RelayedTransport>(std::move(here), std::move(firsts), index, each, all);
+    } catch (const std::exception& error) {
+      const std::string limit = limit_behind(first_line(error));
+      throw UserError(limit.empty() ? Exit::rank_lost : Exit::usage, "comm",
+                      "the group " + name + " could not be created (" + first_line(error) + ")" + limit,
+                      limit.empty() ? "a rank did not start; see its messages" : "raise that limit");
+    }
+  }
+
+  std::string agree(const std::string& name, const std::string& key, const std::string& mine) override {
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(name, store_);
+    if (!mine.empty()) store->set(key, std::vector<uint8_t>(mine.begin(), mine.end()));
+    const std::vector<uint8_t> found = store->get(key);
+    return {found.begin(), found.end()};
+  }
+
+ private:
+  std::unique_ptr<Transport> direct(const c10::intrusive_ptr<c10d::Store>& store, int index, int size, bool here) {
+    if (here)
+      if (auto rings = share_memory(*store, index, size))
+        return std::make_unique<SharedTransport>(std::move(rings), watchdog_);
+    return std::make_unique<GlooTransport>(store, index, size, timeout_, place_, watchdog_);
+  }
+
+  const Rendezvous place_;
+  const std::chrono::milliseconds timeout_;
+  Watchdog watchdog_;
+  std::unique_ptr<HostedStore> hosted_;  // by rank 0, where no launcher does
+  c10::intrusive_ptr<c10d::Store> store_;
+  bool even_ = false;  // as many ranks on each machine
+};
+
 }  // namespace
 
 bool has_gloo() { return true; }
 
-Comm::Comm(const Rendezvous& place, const Mesh& mesh, double timeout) : place_(place), mesh_(mesh) {
-  check_internal(mesh.world() == place.world, "comm", "mesh and world differ");
-  backend_ = std::make_shared<Backend>();
-  // The launcher names a lost rank after fault.timeout. Sockets time out later, so that their errors are not reported
-  // first.
-  backend_->timeout = std::chrono::milliseconds(static_cast<int64_t>((timeout + 10) * 1000));
-  if (place.single()) return;
-  backend_->watchdog.emplace(timeout + 10);
-  quiet_sockets();
-  const double patience = start_seconds(timeout);
-  try {
-    backend_->store = c10::make_intrusive<c10d::PrefixStore>("attempt" + std::to_string(place.attempt),
-                                                             open_store(place, patience, backend_->hosted));
-    CheckIn check_in(*backend_->store, place, patience);
-    check_in.run();
-    backend_->even = check_in.even();
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw UserError(Exit::rank_lost, "comm",
-                    "rank " + std::to_string(place.rank) + " could not reach the store at " +
-                        place_text(place.host, place.port) + " (" + first_line(error) + ")",
-                    "are all ranks started, and is the address right?");
-  }
-}
-
-Comm::Comm(const Comm& other, const Mesh& mesh)
-    : place_(other.place_), mesh_(mesh), backend_(other.backend_), within_(mesh.to_string() + "/") {
-  check_internal(mesh.world() == place_.world && mesh != other.mesh_, "comm", "expected another mesh of these ranks");
-}
-
-Comm::~Comm() = default;
-
-Group& Comm::group(std::string_view purpose, const std::vector<Axis>& axes) {
-  std::string axis;
-  for (Axis a : axes)
-    if (mesh_[a] > 1) axis += (axis.empty() ? "" : "+") + std::string(axis_name(a));
-  return group_of(purpose, axis, mesh_.group(place_.rank, axes));
-}
-
-Group& Comm::group_of(std::string_view purpose, const std::string& axis, const std::vector<int>& members) {
-  const std::string key = std::string(purpose) + ":" + axis;
-  std::string prefix = key;
-  for (int m : members) prefix += "," + std::to_string(m);
-  auto& slot = groups_[prefix];
-  if (slot) return *slot;
-  const int size = static_cast<int>(members.size());
-  const int index = static_cast<int>(std::find(members.begin(), members.end(), place_.rank) - members.begin());
-  std::unique_ptr<Transport> transport;
-  c10::intrusive_ptr<c10d::Store> store;
-  if (size > 1) {
-    try {
-      store = c10::make_intrusive<c10d::PrefixStore>(within_ + prefix, backend_->store);
-      const auto direct = [backend = backend_.get(), place = place_](const auto& store, int index, int size,
-                                                                     bool here) -> std::unique_ptr<Transport> {
-        if (here)
-          if (auto rings = share_memory(*store, index, size))
-            return std::make_unique<SharedTransport>(std::move(rings), *backend->watchdog);
-        return std::make_unique<GlooTransport>(store, index, size, backend->timeout, place, *backend->watchdog);
-      };
-      int each = place_.local_world;  // as many as can share memory
-      for (const int all = each; each > kRingMembers || all % each != 0;) --each;
-      const bool relayed = backend_->even && size == place_.world && each > 1 && size > each &&
-                           (purpose == "control" || purpose == "pace" || purpose == "failures");
-      const auto part = [&](const std::string& name) -> c10::intrusive_ptr<c10d::Store> {
-        return c10::make_intrusive<c10d::PrefixStore>(name, store);
-      };
-      if (!relayed) {
-        transport = direct(store, index, size, on_one_machine(members, place_));
-      } else {
-        const int machine = index / each;
-        auto here = direct(part("machine " + std::to_string(machine)), index % each, each, true);
-        auto firsts = index % each == 0 ? direct(part("machines"), machine, size / each, false) : nullptr;
-        const auto all = [=, store = part("all")] { return direct(store, index, size, false); };
-        transport = std::make_unique<RelayedTransport>(std::move(here), std::move(firsts), index, each, all);
-      }
-    } catch (const std::exception& error) {
-      const std::string limit = limit_behind(first_line(error));
-      throw UserError(limit.empty() ? Exit::rank_lost : Exit::usage, "comm",
-                      "the group " + prefix + " could not be created (" + first_line(error) + ")" + limit,
-                      limit.empty() ? "a rank did not start; see its messages" : "raise that limit");
-    }
-  }
-  slot = std::make_unique<Group>(key, axis, members, index, std::move(transport));
-  slot->watch(watch_);
-  slot->library_sums_ = library_sums_;
-  if (size == 1 || !backend_->links) return *slot;
-  slot->links_ = backend_->links.get();
-  slot->one_machine_ = on_one_machine(members, place_);
-  slot->connect_ = [group = slot.get(), store, purpose = std::string(purpose), times = 0]() mutable {
-    const std::string key = "device" + std::to_string(times++);  // a second time after a window was refused
-    const auto agree = [&](const std::string& mine) {
-      if (!mine.empty()) store->set(key, std::vector<uint8_t>(mine.begin(), mine.end()));
-      const std::vector<uint8_t> found = store->get(key);
-      return std::string(found.begin(), found.end());
-    };
-    return group->links_->connect(group->name(), group->index_, group->size(),
-                                  device_messages(purpose, group->library_sums_), agree);
-  };
-  return *slot;
-}
-
-/// Groups that are there already send nothing that lies on the device, but learn of its failures.
-void Comm::make_device_links(const device::Communicators& table) {
-  const double seconds = std::chrono::duration<double>(backend_->timeout).count();
-  backend_->links = std::make_unique<DeviceLinks>(table, seconds);
-  for (auto& [key, group] : groups_) group->links_ = backend_->links.get();
-}
-
-bool Comm::by_device() const { return backend_->links != nullptr; }
-
-void Comm::watch_device(DeviceWatch watch) {
-  if (backend_->links) backend_->links->watch(std::move(watch));
-}
-
-namespace {
-
-/// Of a group whose tensors on the device are sent by its own communicator.
-Link device_link(const Group& group, const std::string& version, bool one_machine) {
-  const Transport& transport = *group.device_transport();
-  const device::Ways& ways = *transport.ways();
-  std::string by = version + ", enqueued on streams, " + (one_machine ? "within this machine" : "between machines");
-  by += ways.known() ? ", by " + ways.text() : " (NCCL_DEBUG=INFO tells which links it found)";
-  if (!transport.lends()) by += ", from copies of its own";
-  if (!group.window_text().empty()) by += ", " + group.window_text();
-  return {group.name(), group.size(), by, ways.warning(one_machine)};
-}
-
-}  // namespace
-
-std::vector<Link> Comm::links() const {
-  if (place_.single()) return {};
-  const std::string leaves = env::text("GLOO_SOCKET_IFNAME").value_or(own_address(place_));
-  const Interface way = interface_of(leaves);
-  const std::string by = "Gloo, " + describe(way, leaves);
-  const std::string warning = slow_way(way, place_.local_world, place_.world, device::used() && !backend_->links);
-  std::vector<Link> links;
-  for (const auto& [key, group] : groups_) {
-    if (group->size() == 1) continue;
-    if (group->by_device())
-      links.push_back(device_link(*group, backend_->links->version(), on_one_machine(group->members(), place_)));
-    else
-      links.push_back(
-          {group->name(), group->size(), group->by_shared_memory() ? "memory that the ranks share" : by, warning});
-  }
-  return links;
+std::unique_ptr<Network> open_network(const Rendezvous& place, double timeout) {
+  return std::make_unique<GlooNetwork>(place, timeout);
 }
 
 }  // namespace tessera::comm

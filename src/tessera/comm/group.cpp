@@ -197,11 +197,6 @@ bool Group::library_sums(const at::Tensor& tensor) const {
   return library_sums_ && device_transport_ && !tensor.is_cpu() && size() > 1;
 }
 
-void Comm::sum_by_library() {
-  library_sums_ = true;
-  for (auto& [key, group] : groups_) group->library_sums_ = true;
-}
-
 void Group::reduce_scatter(at::Tensor shard, const at::Tensor& flat, at::Tensor scratch, bool accumulate) {
   const int64_t n = shard.numel();
   if (library_sums(shard) && n > 0) {
@@ -354,89 +349,5 @@ void Group::barrier() {
 }
 
 int64_t Group::take_sent_bytes() { return std::exchange(sent_, 0); }
-
-void Comm::watch(Watch watch) {
-  watch_ = std::move(watch);
-  for (auto& [key, group] : groups_) group->watch(watch_);
-}
-
-namespace {
-
-/// What member `root` has, on all of them.
-std::string text_of(Group& group, int root, std::string_view mine) {
-  const auto lengths = group.all_gather_doubles({static_cast<double>(mine.size())});
-  std::string text(static_cast<size_t>(lengths[static_cast<size_t>(root)][0]), '\0');
-  if (group.rank() == root) text = mine;
-  if (!text.empty()) group.broadcast(at::from_blob(text.data(), {static_cast<int64_t>(text.size())}, at::kChar), root);
-  return text;
-}
-
-}  // namespace
-
-Comm::DeviceLinking Comm::use_device_links(std::string against) {
-  Group& all = group("control", {kAllAxes.begin(), kAllAxes.end()});
-  const device::Backend* gpu = device::used();
-  const device::Communicators* table = gpu ? gpu->communicators : nullptr;
-  if (against.empty() && !table) against = "the device has no communicators";
-  if (against.empty()) against = table->absence();
-  const std::string version = against.empty() ? table->version() : "";
-  // as two halves of a hash, which doubles hold exactly
-  const uint64_t id = hash_text(version);
-  const auto rows = all.all_gather_doubles(
-      {against.empty() ? 1.0 : 0.0, static_cast<double>(id >> 32), static_cast<double>(id & 0xFFFFFFFFu)});
-  for (size_t rank = 0; rank < rows.size(); ++rank)
-    if (rows[rank][0] == 0)
-      return {false, "rank " + std::to_string(rank) + ": " + text_of(all, static_cast<int>(rank), against)};
-  const auto other = std::ranges::find_if(rows, [&](const auto& row) { return row != rows[0]; });
-  if (other != rows.end()) {
-    const auto rank = static_cast<int>(other - rows.begin());
-    const std::string first = text_of(all, 0, version), second = text_of(all, rank, version);
-    return {false, "rank 0 has " + first + ", rank " + std::to_string(rank) + " has " + second};
-  }
-  if (!place_.single()) make_device_links(*table);
-  struct statvfs shared {};
-  if (statvfs("/dev/shm", &shared) != 0) return {true, version};
-  return {true, version,
-          device::small_shared_memory(static_cast<int64_t>(shared.f_blocks * shared.f_frsize), place_.local_world)};
-}
-
-void Comm::barrier() { group("control", {kAllAxes.begin(), kAllAxes.end()}).barrier(); }
-
-namespace {
-
-/// The first line in which two texts differ, of each of them.
-std::pair<std::string, std::string> first_difference(const std::string& one, const std::string& other) {
-  std::istringstream ones(one), others(other);
-  for (std::string a, b; ones || others;) {
-    a.clear(), b.clear();
-    std::getline(ones, a), std::getline(others, b);
-    if (a != b) return {a, b};
-  }
-  return {one, other};  // line ends alone
-}
-
-}  // namespace
-
-void Comm::check_agreement(std::string_view what, std::string_view text) {
-  Group& all = group("control", {kAllAxes.begin(), kAllAxes.end()});
-  const uint64_t hash = hash_text(text);
-  const auto rows = all.all_gather_doubles({static_cast<double>(hash >> 32), static_cast<double>(hash & 0xFFFFFFFFu)});
-  const auto other = std::ranges::find_if(rows, [&](const auto& row) { return row != rows[0]; });
-  if (other == rows.end()) return;
-  const auto named = static_cast<int>(other - rows.begin());
-  const std::string ours = text_of(all, 0, text), theirs = text_of(all, named, text);
-  const auto [here, there] = first_difference(ours, theirs);
-  throw UserError(Exit::usage, "comm",
-                  "rank " + std::to_string(named) + " has another " + std::string(what) + " than rank 0: '" + there +
-                      "', and rank 0 has '" + here + "'",
-                  "start every rank with the same program, recipe, flags and files");
-}
-
-std::map<std::string, int64_t> Comm::take_sent_bytes() {
-  std::map<std::string, int64_t> bytes;
-  for (auto& [key, group] : groups_)
-    if (!group->axis().empty() && !key.starts_with("control")) bytes[group->axis()] += group->take_sent_bytes();
-  return bytes;
-}
 
 }  // namespace tessera::comm
