@@ -1,3 +1,5 @@
+#include "tessera/comm/comm.h"
+
 #include <sys/statvfs.h>
 
 #include <algorithm>

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "tessera/base/device_messages.h"
-#include "tessera/comm/comm.h"
+#include "tessera/comm/transport.h"
 #include "tessera/device/communicators.h"
 
 namespace tessera::comm {

@@ -1,3 +1,5 @@
+#include "tessera/comm/group.h"
+
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
-#include "tessera/comm/comm.h"
 #include "tessera/comm/device_links.h"
 #include "tessera/comm/shared/rings.h"
 #include "tessera/comm/sum_in_order.h"

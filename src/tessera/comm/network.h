@@ -6,7 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/comm/comm.h"
+#include "tessera/comm/rendezvous.h"
+#include "tessera/comm/transport.h"
 
 namespace tessera::comm {
 
