@@ -1,7 +1,9 @@
 #include "tessera/plan/simulate/expert_swap.h"
 
 #include <algorithm>
+#include <map>
 
+#include "tessera/base/check.h"
 #include "tessera/plan/compile/compile.h"
 
 namespace tessera::plan {
@@ -101,6 +103,69 @@ GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine
   const double swaps = gate.disagreeing_experts > 1 ? expert_swap(model, plan, machine, alone).waited : 0;
   gate.disagreeing = std::max(gate.different, gate.disagreeing_experts * (alone.step.total + swaps));
   return gate;
+}
+
+namespace {
+
+/// Bytes/s of a rank's messages in host memory: through memory that the ranks of a node share, and the node's network card.
+double message_rate(const Profile& profile, const Mesh& mesh) {
+  const int world = mesh.world();
+  if (profile.devices > 0 && world > profile.devices) {
+    const double rate = profile.nic.exchange > 0 ? profile.nic.exchange : profile.nic.reduce;
+    return rate / profile.devices;
+  }
+  const double link = profile.link.exchange > 0 ? profile.link.exchange : profile.link.reduce;
+  // A message is written there once and read once.
+  return profile.host_bandwidth > 0 ? profile.host_bandwidth / (2 * world) : link;
+}
+
+/// Seconds of passes of so many samples on the fullest rank, each predicted once. Of very many sizes a few are.
+class PassSeconds {
+ public:
+  PassSeconds(const ModelSpec& model, const Plan& plan, const Machine& machine, int64_t most)
+      : model_(model), plan_(plan), machine_(machine), stride_(div_up(most, kSizes)) {
+    plan_.shares.clear();
+  }
+  double of(int64_t samples) {
+    const int64_t size = round_up(samples, stride_);
+    const auto [found, added] = known_.try_emplace(size, 0.0);
+    if (added) {
+      plan_.global_batch = size * plan_.mesh.dp_size();
+      const Prediction each = predict(model_, plan_, machine_);
+      found->second = each.step.total + expert_swap(model_, plan_, machine_, each).waited;
+    }
+    return found->second * static_cast<double>(samples) / static_cast<double>(size);
+  }
+  double of(const DealForecast::Way& way) {
+    double seconds = 0;
+    for (const auto& [samples, passes] : way.passes) seconds += passes * of(samples);
+    return seconds;
+  }
+
+ private:
+  static constexpr int64_t kSizes = 16;
+  const ModelSpec& model_;
+  Plan plan_;
+  const Machine& machine_;
+  const int64_t stride_;
+  std::map<int64_t, double> known_;
+};
+
+}  // namespace
+
+GateMean gate_mean(const ModelSpec& model, const Plan& plan, const Machine& machine,
+                   const std::vector<double>& frequencies, const std::vector<int64_t>& own, int64_t sample_bytes) {
+  GateMean mean;
+  mean.forecast = deal_forecast(frequencies, own, plan.micro_batch);
+  PassSeconds seconds(model, plan, machine, std::max<int64_t>(1, std::ranges::max(own)));
+  const double rate = message_rate(machine.profile, plan.mesh), bytes = static_cast<double>(sample_bytes);
+  const auto taken = [&](double of) { return rate > 0 ? of / rate : 0; };
+  mean.mean_bytes = mean.forecast.busiest * bytes, mean.mean_seconds = taken(mean.mean_bytes);
+  mean.worst_bytes = mean.forecast.worst_sent * sample_bytes;
+  mean.worst_seconds = taken(static_cast<double>(mean.worst_bytes));
+  mean.undealt = seconds.of(mean.forecast.undealt);
+  mean.dealt = seconds.of(mean.forecast.dealt) + mean.mean_seconds;
+  return mean;
 }
 
 }  // namespace tessera::plan

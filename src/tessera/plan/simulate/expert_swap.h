@@ -5,6 +5,7 @@
 //   const Prediction p = predict(spec, plan, machine);
 //   const ExpertSwap swap = expert_swap(spec, plan, machine, p);
 //   p.step.total + swap.waited;                       // of the first step after a swap
+#include "tessera/plan/deal.h"
 #include "tessera/plan/simulate/predict.h"
 
 namespace tessera::plan {
@@ -34,5 +35,19 @@ struct GateSeconds {
 /// `soft`: all experts evaluate each sample, so both bounds are equal; each expert runs an extra forward before
 /// training.
 GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine& machine, bool soft);
+
+/// The mean step behind a hard gate whose experts are chosen with given frequencies, with samples dealt to ranks and without.
+struct GateMean {
+  DealForecast forecast;
+  double dealt = 0, undealt = 0;  ///< seconds of a step; the first with the deal itself
+  /// Bytes and seconds of the rank with the most to send or receive, and of the rank that sends most in any step.
+  double mean_bytes = 0, mean_seconds = 0;
+  int64_t worst_bytes = 0;
+  double worst_seconds = 0;
+};
+
+/// `own`: samples of each dp rank. `sample_bytes`: of a sample's message, and 8 that say its length.
+GateMean gate_mean(const ModelSpec& model, const Plan& plan, const Machine& machine,
+                   const std::vector<double>& frequencies, const std::vector<int64_t>& own, int64_t sample_bytes);
 
 }  // namespace tessera::plan
