@@ -169,11 +169,12 @@ void GateSchedule::deal(int64_t step, const diffusion::TrainingSamples& samples,
   }
   int64_t sent = 0;
   for (const at::Tensor& each : told) sent += each.sum().item<int64_t>() + static_cast<int64_t>(each.nbytes());
-  // In a trace: what uses no unit and none of the plan's memory is a flush, and it is work of the host.
-  const auto program = std::make_shared<const plan::Program>(
-      plan(),
-      plan::Schedule{.phase = "deal", .list = {{.op = plan::Op::flush, .lane = plan::Lane::host, .bytes = sent}}});
-  std::unique_ptr<engine::ScheduleTimes> traced = engine.times().begin(program, step);
+  plan::Instruction shown;  // in a trace: what uses no unit and none of the plan's memory is a flush
+  shown.op = plan::Op::flush, shown.lane = plan::Lane::host, shown.bytes = sent;
+  plan::Schedule schedule;
+  schedule.phase = "deal", schedule.list = {shown};
+  std::unique_ptr<engine::ScheduleTimes> traced =
+      engine.times().begin(std::make_shared<const plan::Program>(plan(), std::move(schedule)), step);
   peers_->all_to_all(told, heard);
   for (size_t m = 0; m < members; ++m) {
     const int64_t bytes = told[m].sum().item<int64_t>();
