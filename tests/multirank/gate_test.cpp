@@ -529,10 +529,10 @@ TEST(DealtSamples, GoOnOnOtherLayouts) {
 TEST(DealtSamples, StayWhereTheyAreAndSaySoWithoutAHardGate) {
   const Flags soft = gate_of(2) + Flags{"--experts.hard", "false"}, both = {"--experts.train", "both"},
               two = {"--mesh.dp_shard", "2"};
-  EXPECT_EQ(planned(soft + two)["no_deal"], "all experts run every sample, on the rank that has it");
-  EXPECT_EQ(planned(both + two)["no_deal"], "each step trains one expert, on all ranks");
-  EXPECT_EQ(planned(gate_of(2))["no_deal"], "one rank has all samples");
-  EXPECT_EQ(planned(gate_of(2) + two + Flags{"--experts.deal", "off"})["no_deal"], "experts.deal = off");
+  EXPECT_EQ(planned(soft + two)["deal"], "off: all experts run every sample, on the rank that has it");
+  EXPECT_EQ(planned(both + two)["deal"], "off: each step trains one expert, on all ranks");
+  EXPECT_EQ(planned(gate_of(2))["deal"], "off: one rank has all samples");
+  EXPECT_EQ(planned(gate_of(2) + two + Flags{"--experts.deal", "off"})["deal"], "off: experts.deal = off");
   for (const auto& [name, flags] : {std::pair("soft-stays", soft), {"turns-stay", both}}) {
     const Result r = gated().train(2, name, flags + two + Flags{"--experts.deal", "off", "--run.steps", "2"});
     EXPECT_EQ(r.code, 0) << r.output;

@@ -10,6 +10,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
+#include "tessera/plan/simulate/expert_swap.h"
 
 namespace tessera::plan {
 namespace {

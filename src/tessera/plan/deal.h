@@ -1,15 +1,13 @@
 #pragma once
 // Samples that chose an expert each, dealt to the dp ranks: how many of each expert a rank runs, who sends how many to
-// whom, and what of the ranks' time a step leaves unused.
+// whom, and what of the ranks' time a step leaves unused. Its means over many steps: plan/simulate/expert_swap.h.
 //
 //   const Deal dealt = deal(chosen);                               // chosen[e][r]: samples of dp rank r that chose e
 //   step_use(dealt.shares, micro_batch).idle();                    // 0.05; of `chosen` itself: without the deal
-//   deal_forecast({0.9, 0.1}, {4, 4}, micro_batch).dealt.idle;     // its mean over the choices of many steps
 //
 // Everything here is a function of the counts alone, which all ranks know: they come to the same deal without a word.
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <vector>
 
 namespace tessera::plan {
@@ -46,22 +44,5 @@ struct StepUse {
   double dummy_share() const { return micros > 0 ? static_cast<double>(dummies) / static_cast<double>(micros) : 0; }
 };
 StepUse step_use(const ExpertShares& shares, int64_t micro_batch);
-
-/// Means over steps whose samples choose their experts independently of each other.
-struct DealForecast {
-  struct Way {
-    double idle = 0, dummies = 0;  ///< StepUse::idle() and dummy_share()
-    /// Passes of a step, by the samples of the rank that has the most of them.
-    std::map<int64_t, double> passes = {};
-  } dealt, undealt;
-  double moved = 0;        ///< samples that change their rank
-  double busiest = 0;      ///< those that the rank sends or receives that does most of it
-  int64_t worst_sent = 0;  ///< the most that a rank sends in any step
-};
-
-/// `frequencies`: of the experts, with any sum above 0. `own`: samples of each dp rank. Drawn with fixed keys: the same
-/// numbers give the same forecast.
-DealForecast deal_forecast(const std::vector<double>& frequencies, const std::vector<int64_t>& own,
-                           int64_t micro_batch);
 
 }  // namespace tessera::plan

@@ -17,13 +17,10 @@ plan::ExpertSwap moved(const Planned& planned) {
 plan::GateSeconds gated(const Planned& planned) {
   return plan::gate_seconds(planned.spec, planned.plan(), planned.machine, planned.routing.soft);
 }
-/// A message of a sample with the longest text, and the number that says its length.
-int64_t message_bytes(const Planned& planned) {
-  return planned.host_sample + diffusion::kMessageHead + static_cast<int64_t>(sizeof(int64_t));
-}
+/// Of samples with the longest text, and 8 bytes that say how long their message is.
 plan::GateMean mean_of(const Planned& planned) {
   return plan::gate_mean(planned.spec, planned.plan(), planned.machine, planned.routing.frequencies,
-                         planned.own_samples(), message_bytes(planned));
+                         planned.own_samples(), planned.host_sample + diffusion::kMessageHead + 8);
 }
 /// Why samples stay where they were drawn; empty: they are dealt to ranks by their experts.
 std::string undealt(const Planned& planned) {
@@ -32,56 +29,28 @@ std::string undealt(const Planned& planned) {
   if (planned.plan().mesh.dp_size() == 1) return "one rank has all samples";
   return planned.routing.deals ? "" : "experts.deal = off";
 }
-std::string percent(double share) {
+std::string print(const char* format, double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.3g %%", 100 * share);
+  std::snprintf(text, sizeof text, format, value);
   return text;
 }
-std::string listed(const std::vector<double>& frequencies) {
-  std::string text;
-  for (const double frequency : frequencies) {
-    char number[32];
-    std::snprintf(number, sizeof number, "%.3g", frequency);
-    text += (text.empty() ? "" : ", ") + std::string(number);
-  }
-  return text;
-}
+std::string percent(double share) { return print("%.3g %%", 100 * share); }
 /// Of a hard gate: the mean step, what of the ranks' time it leaves unused, and the deal.
 void add_mean_rows(const Planned& planned, std::vector<SecondsRow>& rows) {
   const plan::GateMean mean = mean_of(planned);
-  const std::string why = undealt(planned), &from = planned.routing.frequencies_from;
-  const std::string with = "experts chosen " + listed(planned.routing.frequencies) + " (" + from + ")";
-  if (why.empty()) {
+  const std::string why = undealt(planned), as_drawn = percent(mean.forecast.undealt.idle);
+  std::string with = "experts chosen ";
+  for (const double frequency : planned.routing.frequencies) with += print("%.3g ", frequency);
+  with += "(" + planned.routing.frequencies_from + "), ranks idle for ";
+  if (why.empty())
     rows.push_back({"mean step", format_seconds(mean.dealt),
-                    with + ": ranks idle for " + percent(mean.forecast.dealt.idle) + " of it; " +
-                        format_seconds(mean.undealt) + " and " + percent(mean.forecast.undealt.idle) +
-                        " if samples stayed where they were drawn"});
-    rows.push_back({"deal", format_seconds(mean.mean_seconds),
-                    format_bytes(static_cast<int64_t>(mean.mean_bytes)) + " of a rank on average, at most " +
-                        format_bytes(mean.worst_bytes) + " in " + format_seconds(mean.worst_seconds)});
-    return;
-  }
-  rows.push_back({"mean step", format_seconds(mean.undealt),
-                  with + ": ranks idle for " + percent(mean.forecast.undealt.idle) + " of it"});
-  rows.push_back({"deal", "off", why});
-}
-nlohmann::ordered_json mean_json(const Planned& planned) {
-  const plan::GateMean mean = mean_of(planned);
-  nlohmann::ordered_json json = {{"frequencies", planned.routing.frequencies},
-                                 {"frequencies_from", planned.routing.frequencies_from},
-                                 {"idle_share", mean.forecast.dealt.idle},
-                                 {"dummy_share", mean.forecast.dealt.dummies},
-                                 {"mean_step_seconds", mean.dealt},
-                                 {"undealt_idle_share", mean.forecast.undealt.idle},
-                                 {"undealt_dummy_share", mean.forecast.undealt.dummies},
-                                 {"undealt_mean_step_seconds", mean.undealt},
-                                 {"sample_bytes", message_bytes(planned)},
-                                 {"moved_samples", mean.forecast.moved},
-                                 {"mean_bytes", mean.mean_bytes},
-                                 {"worst_bytes", mean.worst_bytes},
-                                 {"mean_seconds", mean.mean_seconds},
-                                 {"worst_seconds", mean.worst_seconds}};
-  return json;
+                    with + percent(mean.forecast.dealt.idle) + "; if samples stayed where they were drawn " +
+                        format_seconds(mean.undealt) + " and " + as_drawn});
+  else
+    rows.push_back({"mean step", format_seconds(mean.undealt), with + as_drawn});
+  const std::string sent = format_bytes(static_cast<int64_t>(mean.mean_bytes)) + " of a rank, at most " +
+                           format_bytes(mean.worst_bytes) + " in " + format_seconds(mean.worst_seconds);
+  rows.push_back({"deal", why.empty() ? format_seconds(mean.mean_seconds) : "off", why.empty() ? sent : why});
 }
 std::string name_of(const Planned& planned, int expert) {
   const auto e = static_cast<size_t>(expert);
@@ -139,8 +108,7 @@ nlohmann::ordered_json expert_json(const Planned& planned) {
   nlohmann::ordered_json json = {{"router", planned.routing.gated ? "gate" : "turns"},
                                  {"count", planned.plan().experts}};
   const std::string why = undealt(planned);
-  json["deal"] = why.empty() ? "on" : "off";
-  if (!why.empty()) json["no_deal"] = why;
+  json["deal"] = why.empty() ? "on" : "off: " + why;
   if (planned.routing.gated) {
     const plan::GateSeconds gate = gated(planned);
     json["soft"] = planned.routing.soft;
@@ -149,7 +117,22 @@ nlohmann::ordered_json expert_json(const Planned& planned) {
     json["different_experts"] = gate.experts;
     json["disagreeing_step_seconds"] = gate.disagreeing;
     json["disagreeing_experts"] = gate.disagreeing_experts;
-    if (!planned.routing.soft) json["by_frequency"] = mean_json(planned);
+    if (planned.routing.soft) return json;
+    const plan::GateMean mean = mean_of(planned);
+    json["by_frequency"] = {{"frequencies", planned.routing.frequencies},
+                            {"frequencies_from", planned.routing.frequencies_from},
+                            {"idle_share", mean.forecast.dealt.idle},
+                            {"dummy_share", mean.forecast.dealt.dummies},
+                            {"mean_step_seconds", mean.dealt},
+                            {"undealt_idle_share", mean.forecast.undealt.idle},
+                            {"undealt_dummy_share", mean.forecast.undealt.dummies},
+                            {"undealt_mean_step_seconds", mean.undealt},
+                            {"sample_bytes", mean.sample_bytes},
+                            {"moved_samples", mean.forecast.moved},
+                            {"mean_bytes", mean.mean_bytes},
+                            {"worst_bytes", mean.worst_bytes},
+                            {"mean_seconds", mean.mean_seconds},
+                            {"worst_seconds", mean.worst_seconds}};
     return json;
   }
   const plan::ExpertSwap change = moved(planned);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "tessera/base/check.h"
+#include "tessera/base/random.h"
 #include "tessera/plan/compile/compile.h"
 
 namespace tessera::plan {
@@ -107,6 +109,61 @@ GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine
 
 namespace {
 
+/// Adds what one step of `shares` does to the sums of a way.
+void add(DealForecast::Way& way, const ExpertShares& shares, int64_t micro_batch) {
+  const StepUse use = step_use(shares, micro_batch);
+  way.idle += use.idle(), way.dummies += use.dummy_share();
+  for (const std::vector<int64_t>& of_expert : shares)
+    if (const int64_t most = std::ranges::max(of_expert); most > 0) way.passes[most] += 1;
+}
+
+void divide(DealForecast::Way& way, double steps) {
+  way.idle /= steps, way.dummies /= steps;
+  for (auto& [samples, passes] : way.passes) passes /= steps;
+}
+
+}  // namespace
+
+DealForecast deal_forecast(const std::vector<double>& frequencies, const std::vector<int64_t>& own,
+                           int64_t micro_batch) {
+  const double sum = std::accumulate(frequencies.begin(), frequencies.end(), 0.0);
+  check_internal(sum > 0 && !own.empty(), "plan.gate", "a forecast of no expert or no rank");
+  // Enough that the mean is known to a hundredth of its spread, and few enough for the largest batches.
+  constexpr int64_t kSteps = 4000, kLeastSteps = 200, kDraws = 2'000'000;
+  const int64_t work = std::max(std::accumulate(own.begin(), own.end(), int64_t{0}),
+                                std::ssize(own) * std::ssize(frequencies));  // of a step
+  const int64_t steps = std::clamp(kDraws / std::max<int64_t>(1, work), kLeastSteps, kSteps);
+  DealForecast forecast;
+  for (int64_t step = 0; step < steps; ++step) {
+    const RandomKey key(0, Purpose::expert, static_cast<uint64_t>(step));
+    ExpertShares chosen(frequencies.size(), std::vector<int64_t>(own.size(), 0));
+    uint64_t sample = 0;
+    for (size_t r = 0; r < own.size(); ++r)
+      for (int64_t s = 0; s < own[r]; ++s) {
+        double left = key.uniform(sample++) * sum;
+        size_t e = 0;
+        while (e + 1 < frequencies.size() && (left -= frequencies[e]) >= 0) ++e;
+        ++chosen[e][r];
+      }
+    const Deal dealt = deal(chosen);
+    add(forecast.undealt, chosen, micro_batch);
+    add(forecast.dealt, dealt.shares, micro_batch);
+    std::vector<int64_t> sent(own.size(), 0), received(own.size(), 0);
+    for (const Deal::Move& move : dealt.moves) {
+      sent[static_cast<size_t>(move.from)] += move.samples, received[static_cast<size_t>(move.to)] += move.samples;
+      forecast.moved += static_cast<double>(move.samples);
+    }
+    forecast.busiest += static_cast<double>(std::max(std::ranges::max(sent), std::ranges::max(received)));
+  }
+  const auto count = static_cast<double>(steps);
+  divide(forecast.dealt, count), divide(forecast.undealt, count);
+  forecast.moved /= count, forecast.busiest /= count;
+  forecast.worst_sent = most_sent(std::ranges::max(own), static_cast<int>(own.size()));
+  return forecast;
+}
+
+namespace {
+
 /// Bytes/s of a rank's messages in host memory: through memory that the ranks of a node share, and the node's network card.
 double message_rate(const Profile& profile, const Mesh& mesh) {
   const int world = mesh.world();
@@ -156,6 +213,7 @@ class PassSeconds {
 GateMean gate_mean(const ModelSpec& model, const Plan& plan, const Machine& machine,
                    const std::vector<double>& frequencies, const std::vector<int64_t>& own, int64_t sample_bytes) {
   GateMean mean;
+  mean.sample_bytes = sample_bytes;
   mean.forecast = deal_forecast(frequencies, own, plan.micro_batch);
   PassSeconds seconds(model, plan, machine, std::max<int64_t>(1, std::ranges::max(own)));
   const double rate = message_rate(machine.profile, plan.mesh), bytes = static_cast<double>(sample_bytes);
