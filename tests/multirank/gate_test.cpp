@@ -499,13 +499,13 @@ TEST(DealtSamples, LeaveRanksIdleAsThePlanSays) {
   EXPECT_EQ(planned(gate_of(4))["by_frequency"]["frequencies"], nlohmann::json({0.25, 0.25, 0.25, 0.25}));
 }
 
-/// A run that is cut goes on on other layouts, and again to the bit on its own.
+/// A run that is cut goes on on other layouts, and again to the bit on its own, whatever frequencies are planned for.
 TEST(DealtSamples, GoOnOnOtherLayouts) {
   const Flags flags = frequent({0.6, 0.3, 0.1}) + Flags{"--checkpoint.every", "1", "--checkpoint.keep", "0"},
               shards = {"--mesh.dp_shard", "2"};
   train(2, "dealt-whole", flags + shards, 5);
   const auto expected = gated().metrics("dealt-whole");
-  const std::vector<Layout> others = {{"same", 2, shards},
+  const std::vector<Layout> others = {{"same", 2, shards + Flags{"--experts.frequencies", "1,2,3"}},
                                       {"three", 3, {"--mesh.dp_shard", "3"}},
                                       {"off", 2, shards + Flags{"--experts.deal", "off"}},
                                       {"tp", 4, {"--mesh.dp_shard", "2", "--mesh.tp", "2"}}};
