@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/diffusion/flow_matching.h"
 #include "tessera/plan/token_shares.h"
@@ -27,6 +28,62 @@ TEST(TrainingSamples, HaveNoiseOfTheirOwnByTheSeedTheStepAndThePlace) {
   for (const at::Tensor& other : {noise(2, 2, 3), noise(1, 3, 3), noise(1, 2, 4), noise(1, 0, 3)})
     EXPECT_GT((first - other).abs().min().item<double>(), 1e-6);
   EXPECT_NEAR(at::cat({first, noise(1, 5, 3), noise(1, 6, 3), noise(1, 7, 3)}).square().mean().item<double>(), 1, 0.4);
+}
+
+/// Every field of a sample, tensors of several types and of no values among its conditions.
+TrainingSample full(int64_t frames, bool masked) {
+  NoiseSettings settings{.seed = 3};
+  TrainingSample sample = noised(settings, {}, clean(frames), 5, 7);
+  sample.input.weight = 0.25, sample.weight = 1.5, sample.index = 41, sample.set = 2;
+  sample.from_base = masked, sample.twin = !masked;
+  sample.form.c = 0.125, sample.form[ops::ErrorKind::huber] = 0.5;
+  for (int64_t f = 0; masked && f < frames; ++f) sample.frame_weights.push_back(1.0 / static_cast<double>(f + 1));
+  if (masked) sample.weights = at::rand({frames, 2, 2});
+  sample.input.extra["y"] = at::rand({5, frames, 3}).transpose(0, 1);
+  sample.input.extra["mask_index"] = at::empty({0}, at::kLong);
+  sample.input.extra["flags"] = at::ones({3}, at::kBool);
+  sample.input.extra["height"] = at::scalar_tensor(32.0, at::kDouble);
+  return sample;
+}
+
+TEST(TrainingSamples, ReachAnotherRankAsTheyWere) {
+  for (const int64_t frames : {1, 2, 7, 500})
+    for (const bool masked : {false, true}) {
+      const TrainingSample sent = full(frames, masked);
+      // Behind another message, as they are sent.
+      const int64_t before = message_bytes(full(1, false)), bytes = message_bytes(sent);
+      EXPECT_EQ(bytes % 64, 0);
+      const at::Tensor all = at::zeros({before + bytes}, at::kByte);
+      write_message(9, sent, static_cast<char*>(all.mutable_data_ptr()) + before);
+      const auto [place, got] = read_message(all.narrow(0, before, bytes));
+      EXPECT_EQ(place, 9);
+      EXPECT_EQ(got->input.t, sent.input.t);
+      EXPECT_EQ(got->input.weight, sent.input.weight);
+      EXPECT_EQ(got->weight, sent.weight);
+      EXPECT_EQ(got->form, sent.form);
+      EXPECT_EQ(got->frame_weights, sent.frame_weights);
+      EXPECT_EQ(got->index, sent.index);
+      EXPECT_EQ(got->set, sent.set);
+      EXPECT_EQ(got->from_base, sent.from_base);
+      EXPECT_EQ(got->twin, sent.twin);
+      EXPECT_TRUE(at::equal(got->input.x, sent.input.x));
+      EXPECT_TRUE(at::equal(got->input.context, sent.input.context));
+      EXPECT_TRUE(at::equal(got->velocity, sent.velocity));
+      EXPECT_EQ(got->weights.defined(), masked);
+      if (masked) EXPECT_TRUE(at::equal(got->weights, sent.weights));
+      ASSERT_EQ(got->input.extra.size(), sent.input.extra.size());
+      for (const auto& [name, value] : sent.input.extra) {
+        EXPECT_EQ(got->input.extra.at(name).scalar_type(), value.scalar_type()) << name;
+        EXPECT_TRUE(at::equal(got->input.extra.at(name), value)) << name;
+      }
+    }
+}
+
+TEST(TrainingSamples, TakeAHeadAndTheirTensorsInAMessage) {
+  const TrainingSample sample = noised({}, {}, clean(), 5, 7);
+  EXPECT_EQ(message_bytes(sample), kMessageHead + 2 * round_up(4 * 3 * 2 * 2 * 2, 64) + round_up(4 * 5 * 4, 64));
+  EXPECT_EQ(message_bytes(full(500, true)) - message_bytes(full(500, false)), round_up(4 * 500 * 2 * 2, 64) + 4 * 1024)
+      << "weights of 500 frames do not fit into the head of others";
 }
 
 TEST(TrainingSamples, DropCaptionsAndBeginCleanByTheirSharesAndNotTogether) {

@@ -11,8 +11,10 @@
 #include "planned_memory.h"
 #include "processes.h"
 #include "program.h"
+#include "tessera/base/mesh.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/training.h"
+#include "tessera/plan/deal.h"
 
 namespace tessera::testing {
 namespace {
@@ -167,11 +169,17 @@ TEST(Gate, TakesTheMemoryThatWasPredicted) {
   }
 }
 
+nlohmann::json without_seconds(nlohmann::json gate) {
+  gate.erase("deal_seconds");
+  for (auto& e : gate["experts"]) e.erase("seconds");
+  return gate;
+}
+
 /// Loss and everything of the gate, to the last digit.
 std::vector<std::string> curve(const std::string& run) {
   std::vector<std::string> lines;
   for (const auto& step : gated().metrics(run))
-    lines.push_back(step["loss"].dump() + " " + step["grad_norm"].dump() + " " + step["gate"].dump());
+    lines.push_back(step["loss"].dump() + " " + step["grad_norm"].dump() + " " + without_seconds(step["gate"]).dump());
   return lines;
 }
 
@@ -264,6 +272,294 @@ TEST(Gate, LearnsTheGradientOfTheLossThatWasBooked) {
   EXPECT_NEAR(gradient[0], slope, 0.02 * std::abs(slope));
 }
 
+/// The folder of a model whose gate chooses with these frequencies, whatever the sample is.
+std::string chosen_with(const std::vector<double>& frequencies) {
+  const std::string count = std::to_string(frequencies.size()), source = "chosen-from-" + count;
+  std::string name = "chosen";
+  for (const double frequency : frequencies) name += "-" + std::to_string(static_cast<int>(1000 * frequency));
+  if (fs::exists(gated().out(name))) return gated().out(name);
+  if (!fs::exists(gated().out(source))) train(1, source, gate_of(static_cast<int>(frequencies.size())), 1);
+  fs::copy(gated().out(source) + "/model", gated().out(name), fs::copy_options::recursive);
+  const std::string file = gated().out(name) + "/gate.safetensors";
+  const auto open = checkpoint::SafetensorsFile::open(file);
+  std::vector<std::vector<float>> values;
+  std::vector<checkpoint::TensorData> tensors;
+  for (const auto& entry : open.entries()) {
+    values.emplace_back(static_cast<size_t>(entry.count()), 0.0F);  // no weights, and a temperature of 1
+    for (size_t e = 0; entry.name == "gate.bias" && e < frequencies.size(); ++e)
+      values.back()[e] = static_cast<float>(std::log(frequencies[e]));
+    tensors.push_back({entry.name, entry.dtype, entry.shape, nullptr});
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) tensors[i].data = values[i].data();
+  checkpoint::write_safetensors(file, tensors);
+  return gated().out(name);
+}
+
+Flags frequent(const std::vector<double>& frequencies, const char* deal = "auto") {
+  return gate_of(static_cast<int>(frequencies.size())) + Flags{"--model.path",         chosen_with(frequencies),
+                                                               "--experts.balance",    "0",
+                                                               "--train.global_batch", "8",
+                                                               "--experts.deal",       deal,
+                                                               "--train.micro_batch",  "1"};
+}
+
+/// What the instructions of a run say that its ranks ran.
+struct Traced {
+  plan::ExpertShares shares;                // micro-batches with a sample, which are samples here
+  std::map<int, int64_t> sent;              // bytes of the deal, by rank
+  std::map<size_t, int64_t> micros, slots;  // by expert: of a rank; of all of them
+  int64_t dummies = 0;
+};
+std::map<int64_t, Traced> traced(const std::string& file, const Mesh& mesh, size_t experts) {
+  std::map<int64_t, std::map<std::pair<int, size_t>, std::map<int, bool>>> ran;  // whether a sample was there
+  std::map<int64_t, Traced> steps;
+  for (const std::string& line : lines_of(file)) {
+    const auto in = nlohmann::json::parse(line);
+    const std::string phase = in["phase"], op = in["op"];
+    const int64_t step = in["step"];
+    const int rank = in["rank"];
+    if (phase == "deal") steps[step].sent[rank] += in["bytes"].get<int64_t>();
+    if (!phase.starts_with("train expert_") || (op != "backward" && op != "idle")) continue;
+    bool& there = ran[step][{rank, std::stoul(phase.substr(13))}][in["micro"].get<int>()];
+    there = there || op == "backward";
+  }
+  for (const auto& [step, of_step] : ran) {
+    Traced& seen = steps[step];
+    seen.shares.assign(experts, std::vector<int64_t>(static_cast<size_t>(mesh.dp_size()), 0));
+    for (const auto& [who, micros] : of_step) {
+      const auto& [rank, expert] = who;
+      const auto with = std::ranges::count_if(micros, [](const auto& micro) { return micro.second; });
+      int64_t& samples = seen.shares[expert][static_cast<size_t>(mesh.dp_rank(rank))];
+      EXPECT_TRUE(samples == 0 || samples == with) << "ranks that share samples run the same";
+      samples = with;
+      seen.dummies += std::ssize(micros) - with, seen.slots[expert] += std::ssize(micros);
+    }
+  }
+  return steps;
+}
+
+/// The curve is that of one rank; what moved is what the counts say, to the byte; nothing idles that need not.
+void expect_dealt(const Layout& layout, const std::vector<double>& frequencies) {
+  std::string name = std::to_string(frequencies.size());
+  for (const double f : frequencies) name += "-" + std::to_string(static_cast<int>(1000 * f));
+  const std::string one = "dealt-alone-" + name;
+  if (!fs::exists(gated().out(one))) train(1, one, frequent(frequencies));
+  const auto expected = gated().metrics(one);
+  Mesh mesh;
+  for (size_t f = 0; f + 1 < layout.flags.size(); f += 2)
+    for (const Axis axis : kAllAxes)
+      if (layout.flags[f] == "--mesh." + std::string(axis_name(axis))) mesh[axis] = std::stoi(layout.flags[f + 1]);
+  ASSERT_EQ(mesh.world(), layout.ranks) << layout.name;
+  std::map<std::string, std::map<int64_t, Traced>> ran;
+  std::map<std::string, std::vector<nlohmann::json>> steps;
+  for (const char* deal : {"off", "auto"}) {
+    const std::string run = "dealt-" + std::string(layout.name) + "-" + name + "-" + deal,
+                      trace = gated().out(run + ".jsonl");
+    train(layout.ranks, run, frequent(frequencies, deal) + layout.flags + Flags{"--trace-schedule", trace});
+    ran[deal] = traced(trace, mesh, frequencies.size());
+    steps[deal] = gated().metrics(run);
+    ASSERT_EQ(steps[deal].size(), expected.size()) << run;
+    const Result check = gated().tessera({"plan", "--check", trace});
+    EXPECT_EQ(check.code, 0) << run << "\n" << check.output;
+  }
+  std::set<int64_t> message_bytes;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const auto number = static_cast<int64_t>(i + 1);
+    const std::string where = std::string(layout.name) + ", " + name + ", step " + std::to_string(number);
+    const plan::Deal deal = plan::deal(ran["off"][number].shares);
+    EXPECT_EQ(ran["auto"][number].shares, deal.shares) << where;
+    for (const char* how : {"off", "auto"}) {
+      const auto& step = steps[how][i];
+      EXPECT_EQ(samples_of(step), samples_of(expected[i])) << where << how;
+      for (const char* key : {"loss", "grad_norm"}) {
+        const double wanted = expected[i][key];
+        EXPECT_NEAR(step[key].get<double>(), wanted, 2e-6 * std::abs(wanted)) << where << ", " << key << ", " << how;
+      }
+      const double learned = expected[i]["gate"]["grad_norm"];
+      EXPECT_NEAR(step["gate"]["grad_norm"].get<double>(), learned, 1e-4 * learned + 1e-9) << where << how;
+      const Traced& seen = ran[how][number];
+      const plan::StepUse use = plan::step_use(seen.shares, 1);
+      EXPECT_DOUBLE_EQ(step["gate"]["idle_share"].get<double>(), use.idle()) << where << how;
+      int64_t slots = 0;
+      for (const auto& [expert, of_expert] : seen.slots) slots += of_expert;
+      EXPECT_DOUBLE_EQ(step["gate"]["dummy_share"].get<double>(),
+                       static_cast<double>(seen.dummies) / static_cast<double>(slots))
+          << where << how;
+      EXPECT_DOUBLE_EQ(step["gate"]["undealt_idle_share"].get<double>(),
+                       plan::step_use(ran["off"][number].shares, 1).idle())
+          << where << how;
+    }
+    int64_t moved = 0;
+    for (int rank = 0; rank < layout.ranks; ++rank) {
+      const int64_t samples = deal.sent(mesh.dp_rank(rank));
+      const auto& own = steps["auto"][i]["ranks"][static_cast<size_t>(rank)];
+      const int64_t sent = own["sent_bytes"].value("deal", int64_t{0});
+      EXPECT_EQ(ran["auto"][number].sent[rank], sent) << where << ", rank " << rank;
+      EXPECT_EQ(steps["off"][i]["ranks"][static_cast<size_t>(rank)]["sent_bytes"].count("deal"), 0u) << where;
+      if (samples == 0) {
+        EXPECT_EQ(sent, 0) << where << ", rank " << rank;
+        continue;
+      }
+      EXPECT_EQ(sent % samples, 0) << where << ", rank " << rank;
+      message_bytes.insert(sent / samples);
+      moved += samples;
+    }
+    EXPECT_EQ(steps["auto"][i]["gate"]["moved_samples"].get<int64_t>(), moved / (mesh.world() / mesh.dp_size()))
+        << where;
+    // Each tensor of a sample, the number that says how long it is, and its head.
+    const int64_t own = steps["auto"][i]["ranks"][0]["samples_bytes"], count = 8 / mesh.dp_size();
+    for (const int64_t bytes : message_bytes) EXPECT_NEAR(bytes, own / count + 1024 + 8, 3 * 64) << where;
+  }
+  EXPECT_LE(message_bytes.size(), 1u) << layout.name << ": samples are alike";
+}
+
+TEST(DealtSamples, TrainTheCurveOfOneRankAndMoveWhatTheCountsSay) {
+  const std::vector<Layout> layouts = {{"shard-2", 2, {"--mesh.dp_shard", "2"}},
+                                       {"shard-4", 4, {"--mesh.dp_shard", "4"}},
+                                       {"replicas", 4, {"--mesh.dp_replicate", "2", "--mesh.dp_shard", "2"}},
+                                       {"shard-tp", 4, {"--mesh.dp_shard", "2", "--mesh.tp", "2"}},
+                                       {"shard-pp", 4, {"--mesh.dp_shard", "2", "--mesh.pp", "2"}},
+                                       {"shard-sp", 4, {"--mesh.dp_shard", "2", "--mesh.sp", "2"}},
+                                       {"shard-cp", 4, {"--mesh.dp_shard", "2", "--mesh.cp", "2"}}};
+  const std::vector<std::vector<double>> frequencies = {{0.9, 0.1}, {0.6, 0.3, 0.1}, {0.2, 0.2, 0.2, 0.2, 0.2}};
+  const auto count = static_cast<int>(frequencies.size());
+  MatrixPart part("dealt samples", count * static_cast<int>(layouts.size()));
+  for (const int i : part)
+    expect_dealt(layouts[static_cast<size_t>(i / count)], frequencies[static_cast<size_t>(i % count)]);
+}
+
+TEST(DealtSamples, AreSpreadOverRanksThatDoNotDivideThem) {
+  const std::vector<double> frequencies = {0.6, 0.3, 0.1};
+  const std::string one = "thirds-alone";
+  train(1, one, frequent(frequencies));
+  train(3, "thirds", frequent(frequencies) + Flags{"--mesh.dp_shard", "3"});
+  const auto expected = gated().metrics(one), steps = gated().metrics("thirds");
+  ASSERT_EQ(steps.size(), expected.size());
+  int64_t moved = 0;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const double wanted = expected[i]["loss"];
+    EXPECT_NEAR(steps[i]["loss"].get<double>(), wanted, 2e-6 * std::abs(wanted)) << i;
+    EXPECT_EQ(samples_of(steps[i]), samples_of(expected[i])) << i;
+    int64_t room = 0;
+    for (const int64_t samples : samples_of(steps[i])) room += 3 * ((samples + 2) / 3);
+    EXPECT_DOUBLE_EQ(steps[i]["gate"]["idle_share"].get<double>(), 1 - 8 / static_cast<double>(room)) << i;
+    moved += steps[i]["gate"]["moved_samples"].get<int64_t>();
+  }
+  EXPECT_GT(moved, 0);
+}
+
+/// Of `plan --json`.
+nlohmann::json planned(const Flags& flags) {
+  const Result r = gated().tessera(Flags{"plan", gated().recipe(), "--json"} + flags);
+  EXPECT_EQ(r.code, 0) << r.output;
+  const size_t first = r.output.find("{\n"), last = r.output.rfind("\n}");
+  if (first == std::string::npos || last == std::string::npos) return nlohmann::json::object();
+  return nlohmann::json::parse(r.output.substr(first, last + 2 - first))["experts"];
+}
+
+/// The plan says how long ranks will idle, of frequencies that are given or that a run has measured.
+TEST(DealtSamples, LeaveRanksIdleAsThePlanSays) {
+  for (const std::vector<double>& frequencies : {std::vector<double>{0.9, 0.1}, {0.6, 0.3, 0.1}}) {
+    std::string list;
+    for (const double f : frequencies) list += (list.empty() ? "" : ",") + std::to_string(f);
+    const Flags flags = frequent(frequencies) + Flags{"--mesh.dp_shard", "2"};
+    const auto said = planned(flags + Flags{"--experts.frequencies", list});
+    ASSERT_EQ(said["deal"], "on") << said;
+    const auto& mean = said["by_frequency"];
+    const std::string run = "idle-" + std::to_string(frequencies.size());
+    constexpr int kSteps = 20;
+    train(2, run, flags, kSteps);
+    double idle = 0, undealt = 0, dummies = 0, moved = 0;
+    for (const auto& step : gated().metrics(run)) {
+      const auto& gate = step["gate"];
+      idle += gate["idle_share"].get<double>() / kSteps, undealt += gate["undealt_idle_share"].get<double>() / kSteps;
+      dummies += gate["dummy_share"].get<double>() / kSteps, moved += gate["moved_samples"].get<double>() / kSteps;
+      EXPECT_LE(gate["idle_share"], gate["undealt_idle_share"]);
+      for (const auto& rank : step["ranks"])
+        EXPECT_LE(rank["sent_bytes"].value("deal", int64_t{0}), mean["worst_bytes"].get<int64_t>());
+    }
+    EXPECT_NEAR(idle, mean["idle_share"].get<double>(), 0.06) << run;
+    EXPECT_NEAR(undealt, mean["undealt_idle_share"].get<double>(), 0.09) << run;
+    EXPECT_NEAR(dummies, mean["dummy_share"].get<double>(), 0.06) << run;
+    EXPECT_NEAR(moved, mean["moved_samples"].get<double>(), 0.5) << run;
+    EXPECT_LT(mean["idle_share"], mean["undealt_idle_share"]);
+    EXPECT_GT(mean["mean_bytes"], 0);
+    EXPECT_LE(mean["mean_bytes"], mean["worst_bytes"]);
+    EXPECT_LE(mean["mean_seconds"], mean["worst_seconds"]);
+    EXPECT_GT(mean["mean_step_seconds"], 0);
+    const auto measured = planned(flags + Flags{"--experts.frequencies", gated().out(run)})["by_frequency"];
+    std::vector<double> share(frequencies.size(), 0);
+    for (const auto& step : gated().metrics(run))
+      for (size_t e = 0; e < share.size(); ++e)
+        share[e] += static_cast<double>(samples_of(step)[e]) / static_cast<double>(8 * kSteps);
+    for (size_t e = 0; e < share.size(); ++e)
+      EXPECT_NEAR(measured["frequencies"][e].get<double>(), share[e], 1e-9) << e;
+    EXPECT_EQ(measured["frequencies_from"], gated().out(run));
+  }
+  EXPECT_EQ(planned(gate_of(4))["by_frequency"]["frequencies"], nlohmann::json({0.25, 0.25, 0.25, 0.25}));
+}
+
+/// A run that is cut goes on on other layouts, and again to the bit on its own, whatever frequencies are planned for.
+TEST(DealtSamples, GoOnOnOtherLayouts) {
+  const Flags flags = frequent({0.6, 0.3, 0.1}) + Flags{"--checkpoint.every", "1", "--checkpoint.keep", "0"},
+              shards = {"--mesh.dp_shard", "2"};
+  train(2, "dealt-whole", flags + shards, 5);
+  const auto expected = gated().metrics("dealt-whole");
+  const std::vector<Layout> others = {{"same", 2, shards + Flags{"--experts.frequencies", "1,2,3"}},
+                                      {"three", 3, {"--mesh.dp_shard", "3"}},
+                                      {"off", 2, shards + Flags{"--experts.deal", "off"}},
+                                      {"tp", 4, {"--mesh.dp_shard", "2", "--mesh.tp", "2"}}};
+  for (const Layout& other : others) {
+    const std::string name = std::string("dealt-again-") + other.name, at = "/checkpoints/step-000002";
+    fs::create_directories(gated().out(name) + "/checkpoints");
+    fs::copy(gated().out("dealt-whole") + at, gated().out(name) + at, fs::copy_options::recursive);
+    fs::copy(gated().out("dealt-whole") + "/metrics.jsonl", gated().out(name) + "/metrics.jsonl");
+    train(other.ranks, name, flags + other.flags, 5);
+    const auto steps = gated().metrics(name);
+    ASSERT_EQ(steps.size(), expected.size()) << name;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const double wanted = expected[i]["loss"];
+      EXPECT_NEAR(steps[i]["loss"].get<double>(), wanted, 2e-6 * std::abs(wanted)) << name << ", step " << i + 1;
+      EXPECT_EQ(samples_of(steps[i]), samples_of(expected[i])) << name << ", step " << i + 1;
+    }
+    if (std::string(other.name) == "same") EXPECT_EQ(curve(name), curve("dealt-whole"));
+  }
+}
+
+TEST(DealtSamples, StayWhereTheyAreAndSaySoWithoutAHardGate) {
+  const Flags soft = gate_of(2) + Flags{"--experts.hard", "false"}, both = {"--experts.train", "both"},
+              two = {"--mesh.dp_shard", "2"};
+  EXPECT_EQ(planned(soft + two)["deal"], "off: all experts run every sample, on the rank that has it");
+  EXPECT_EQ(planned(both + two)["deal"], "off: each step trains one expert, on all ranks");
+  EXPECT_EQ(planned(gate_of(2))["deal"], "off: one rank has all samples");
+  EXPECT_EQ(planned(gate_of(2) + two + Flags{"--experts.deal", "off"})["deal"], "off: experts.deal = off");
+  for (const auto& [name, flags] : {std::pair("soft-stays", soft), {"turns-stay", both}}) {
+    const Result r = gated().train(2, name, flags + two + Flags{"--experts.deal", "off", "--run.steps", "2"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find("experts.deal = off has no effect"), std::string::npos) << name << "\n" << r.output;
+    for (const auto& step : gated().metrics(name))
+      for (const auto& rank : step["ranks"]) EXPECT_EQ(rank["sent_bytes"].count("deal"), 0u) << name;
+  }
+}
+
+TEST(DealtSamples, AreCountedByExpertAndTimestep) {
+  train(2, "counted", frequent({0.6, 0.3, 0.1}) + Flags{"--mesh.dp_shard", "2"}, 3);
+  for (const auto& step : gated().metrics("counted")) {
+    std::vector<int64_t> all(10, 0);
+    for (const auto& e : step["gate"]["experts"]) {
+      int64_t own = 0;
+      for (size_t b = 0; b < 10; ++b) {
+        const int64_t count = e["by_timestep"][b]["count"];
+        own += count, all[b] += count;
+      }
+      EXPECT_EQ(own, e["samples"]);
+      EXPECT_EQ(e["seconds"] > 0, e["samples"] > 0);
+    }
+    for (size_t b = 0; b < 10; ++b) EXPECT_EQ(step["loss_by_timestep"][b]["count"], all[b]) << b;
+    EXPECT_GE(step["gate"]["deal_seconds"], 0);
+  }
+}
+
 TEST(Gate, WhatDoesNotGoTogetherIsToldWithAReason) {
   const auto told = [](const Flags& flags, int code, const std::string& why) {
     const Result r = gated().train(1, "wrong", flags + Flags{"--run.steps", "1"});
@@ -279,6 +575,10 @@ TEST(Gate, WhatDoesNotGoTogetherIsToldWithAReason) {
   fs::create_directories(gated().out("two") + "/expert_0");
   fs::create_directories(gated().out("two") + "/expert_1");
   told(gate_of(3) + Flags{"--model.path", gated().out("two")}, 2, "set experts.count = 2");
+  for (const char* wrong : {"0.5,0.5", "1,1,-1", "0,0,0", "nan,1,1"})
+    told(gate_of(3) + Flags{"--experts.frequencies", wrong}, 2, "experts.frequencies");
+  told(gate_of(3) + Flags{"--experts.frequencies", gated().out("no-run")}, 3, "no-run");
+  told({"--experts.frequencies", "1,2", "--run.out", gated().out("frequencies")}, 0, "has no effect");
   told({"--model.path", gated().out("two")}, 2, "experts.router");
 }
 

@@ -17,10 +17,10 @@ using toy::draw;
 using toy::Random;
 
 /// A plan, on one rank or stages in turn, in every format.
-struct Case {
+struct OrderedCase {
   ModelSpec spec;
   Plan plan;
-  explicit Case(uint64_t seed) {
+  explicit OrderedCase(uint64_t seed) {
     Random random(seed);
     spec = toy::conditioned(toy::random_model(random));
     plan = seed % 2 ? toy::random_pipeline(random, spec) : toy::random_plan(random, spec, 2);
@@ -88,7 +88,7 @@ TEST(Clocks, AWaitOrdersWhatItsLaneHasDoneBeforeAndNothingElse) {
 TEST(Order, NoTwoInstructionsOfARandomPlanUseTheSameMemoryInNoOrder) {
   std::map<Op, int> taking;  // the cases have what they are to show
   for (uint64_t seed = 0; seed < 400; ++seed) {
-    const Case c(seed);
+    const OrderedCase c(seed);
     for (int rank = 0; rank < c.plan.mesh.world(); ++rank)
       for (const Schedule& schedule : c.schedules(rank)) {
         const auto races = find_races(c.spec, c.plan, schedule, rank);
@@ -107,7 +107,7 @@ TEST(Order, NoTwoInstructionsOfARandomPlanUseTheSameMemoryInNoOrder) {
 TEST(Order, AnyWaitThatIsRemovedIsMissed) {
   std::map<std::string, int> kinds;
   for (uint64_t seed = 1000; seed < 1060; ++seed) {
-    const Case c(seed);
+    const OrderedCase c(seed);
     const int rank = static_cast<int>(seed) % c.plan.mesh.world();
     for (Schedule& schedule : c.schedules(rank)) {
       for (int i = 0; i < static_cast<int>(schedule.list.size()); ++i) {
@@ -290,7 +290,7 @@ TEST(Order, AHostUpdateOfARankWithoutSamplesComesAfterTheCopyOfItsShard) {
 TEST(Order, WhatTakesMemoryIsWhatThePredictionSaysTakesIt) {
   std::set<Op> changing;
   for (uint64_t seed = 0; seed < 100; ++seed) {
-    const Case c(seed);
+    const OrderedCase c(seed);
     for (int rank = 0; rank < c.plan.mesh.world(); ++rank)
       for (const Schedule& schedule : c.schedules(rank)) {
         ActivationWalk walk(c.spec, c.plan, rank, schedule.phase == "train");

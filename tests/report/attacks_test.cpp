@@ -48,6 +48,35 @@ TEST_F(ReportAttacks, AGateThatBeginsLateHasItsTable) {
   EXPECT_NE(cells.find("0.25", from + 1), std::string::npos) << "from the first step that has a gate: " << cells;
 }
 
+/// Shares over the steps as a picture, by timestep as a table; numbers that make no sense do no harm.
+TEST_F(ReportAttacks, ExpertsBehindAGateAreDrawnAndCountedByTimestep) {
+  const auto run = new_run("run", 3);
+  std::string lines;
+  for (int s = 1; s <= 3; ++s)
+    lines +=
+        "{\"type\":\"step\",\"step\":" + std::to_string(s) +
+        ",\"loss\":1,\"samples\":4,\"gate\":{\"idle_share\":0.25,\"undealt_idle_share\":0.5,\"dummy_share\":0.125,"
+        "\"moved_samples\":2,\"experts\":[{\"samples\":3,\"seconds\":0.5,\"by_timestep\":[{\"count\":3},{\"count\":-7}]},"
+        "{\"samples\":1,\"by_timestep\":[{\"count\":1}]},{\"samples\":-5}]}}\n";
+  write("run/metrics.jsonl", lines);
+  write_run_report({run}, run / "report.html");
+  const std::string page = read(run / "report.html");
+  for (const char* wanted :
+       {"Share of the samples by expert", "<title>expert_1</title>", "Experts by timestep, newest tenth of the steps",
+        "<td>0.0 to 0.5</td><td>75.0 %</td><td>25.0 %</td>", "<td>0.5 to 1.0</td><td></td>",
+        "<td>ranks idle</td><td>25.0 %</td>", "<td>without a deal</td><td>50.0 %</td>",
+        "<td>dummies</td><td>12.5 %</td>", "<td>dealt</td><td>2</td>"})
+    EXPECT_NE(page.find(wanted), std::string::npos) << wanted;
+  const std::vector<double> often = RunFolder(run).expert_frequencies();
+  ASSERT_EQ(often.size(), 3u);
+  EXPECT_EQ(often[0], 0.75);
+  EXPECT_EQ(often[2], 0);
+  refused("metrics.jsonl",
+          R"({"type":"step","step":1,"gate":{"experts":[{"by_timestep":[1]}]}})"
+          "\n",
+          {"metrics.jsonl, line 1"});
+}
+
 TEST_F(ReportAttacks, DepthAndLinesWithoutEndTakeNoMemory) {
   const auto run = new_run("run", 3);
   write("run/metrics.jsonl", repeated("[", 200'000) + "\n" + repeated("{\"a\":", 200'000) + "\n");

@@ -245,6 +245,26 @@ TEST_F(Top, PlainTextIsAsciiAndHasLettersForColours) {
   EXPECT_NE(text.find("Tr"), std::string::npos) << text;
 }
 
+/// Frequencies are those of the newest steps, the rest of the last one.
+TEST_F(Top, TellsHowOftenEachExpertIsChosen) {
+  const auto path = new_run("run", 9);
+  {
+    MetricsWriter metrics(path / "metrics.jsonl", 0);
+    for (int64_t s = 1; s <= 4; ++s) {
+      StepMetrics m = step(s, 1.0);
+      m.gate.emplace();
+      m.gate->experts = {{.samples = s == 4 ? 1 : 3, .seconds = 0.5}, {.samples = s == 4 ? 3 : 1, .seconds = 2}};
+      m.gate->entropy = 0.625, m.gate->idle = 0.25, m.gate->dummies = 0.5;
+      metrics.step(m);
+    }
+  }
+  const std::string text = joined(top_screen(RunFolder(path), {.width = 100}));
+  for (const char* wanted : {"entropy 0.625", "ranks idle 25%", "dummies 50%", "62% of the samples, 2 samples/s",
+                             "38% of the samples, 1.5 samples/s"})
+    EXPECT_NE(text.find(wanted), std::string::npos) << wanted << " is missing in\n" << text;
+  EXPECT_EQ(joined(top_screen(run_of(9, 4), {.width = 100})).find("gate"), std::string::npos);
+}
+
 TEST_F(Top, ARunBeforeItsFirstStepSaysSo) {
   const std::string text = joined(top_screen(RunFolder(new_run("run", 10)), {.width = 80}));
   EXPECT_NE(text.find("starting"), std::string::npos) << text;

@@ -1,6 +1,7 @@
 #include "tessera/diffusion/training_sample.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
@@ -171,6 +172,137 @@ int64_t host_bytes(const TrainingSample& sample) {
   if (sample.weights.defined()) bytes += sample.weights.nbytes();
   for (const auto& [name, value] : sample.input.extra) bytes += value.nbytes();
   return static_cast<int64_t>(bytes);
+}
+
+namespace {
+
+constexpr int64_t kBlock = 64;  // where a tensor of a message begins
+
+/// The tensors of a sample by name, in the order of its message.
+std::vector<std::pair<std::string, at::Tensor>> named_tensors(const TrainingSample& sample) {
+  std::vector<std::pair<std::string, at::Tensor>> all = {{"x", sample.input.x},
+                                                         {"context", sample.input.context},
+                                                         {"velocity", sample.velocity},
+                                                         {"weights", sample.weights}};
+  for (const auto& [name, value] : sample.input.extra) all.emplace_back("extra." + name, value);
+  std::erase_if(all, [](const auto& named) { return !named.second.defined(); });
+  return all;
+}
+
+/// What a message begins with, written to `bytes` or read from it.
+class MessageHead {
+ public:
+  explicit MessageHead(std::vector<char> bytes = {}) : bytes_(std::move(bytes)) {}
+  template <class T>
+  void put(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const char* from = reinterpret_cast<const char*>(&value);
+    bytes_.insert(bytes_.end(), from, from + sizeof(T));
+  }
+  template <class T>
+  T take() {
+    check_internal(next_ + sizeof(T) <= bytes_.size(), "diffusion.message", "the head of a sample's message is cut");
+    T value;
+    std::memcpy(&value, bytes_.data() + next_, sizeof(T));
+    next_ += sizeof(T);
+    return value;
+  }
+  const std::vector<char>& bytes() const { return bytes_; }
+
+ private:
+  std::vector<char> bytes_;
+  size_t next_ = 0;
+};
+
+/// The numbers of a sample beside its tensors, by `act` on each: written or read.
+template <class Sample, class Act>
+void each_number(Sample& sample, Act&& act) {
+  act(sample.input.t), act(sample.input.weight), act(sample.weight), act(sample.form), act(sample.index);
+  act(sample.set), act(sample.from_base), act(sample.twin);
+}
+
+MessageHead head_of(int64_t place, const TrainingSample& sample) {
+  MessageHead head;
+  head.put(place);
+  each_number(sample, [&](const auto& number) { head.put(number); });
+  head.put(static_cast<int64_t>(sample.frame_weights.size()));
+  for (const double weight : sample.frame_weights) head.put(weight);
+  const auto tensors = named_tensors(sample);
+  head.put(static_cast<int64_t>(tensors.size()));
+  for (const auto& [name, tensor] : tensors) {
+    head.put(static_cast<int64_t>(name.size()));
+    for (const char letter : name) head.put(letter);
+    head.put(tensor.scalar_type());
+    head.put(tensor.dim());
+    for (const int64_t size : tensor.sizes()) head.put(size);
+  }
+  return head;
+}
+
+/// Behind the number of its bytes.
+int64_t head_bytes(const MessageHead& head) {
+  return round_up(static_cast<int64_t>(sizeof(int64_t) + head.bytes().size()), kMessageHead);
+}
+
+}  // namespace
+
+int64_t message_bytes(const TrainingSample& sample) {
+  int64_t bytes = head_bytes(head_of(0, sample));
+  for (const auto& [name, tensor] : named_tensors(sample))
+    bytes += round_up(static_cast<int64_t>(tensor.nbytes()), kBlock);
+  return bytes;
+}
+
+void write_message(int64_t place, const TrainingSample& sample, char* to) {
+  const MessageHead head = head_of(place, sample);
+  const auto size = static_cast<int64_t>(head.bytes().size());
+  std::memcpy(to, &size, sizeof size);
+  std::memcpy(to + sizeof size, head.bytes().data(), head.bytes().size());
+  to += head_bytes(head);
+  for (const auto& [name, tensor] : named_tensors(sample)) {
+    const at::Tensor values = tensor.contiguous();
+    if (values.nbytes() > 0) std::memcpy(to, values.const_data_ptr(), values.nbytes());
+    to += round_up(static_cast<int64_t>(values.nbytes()), kBlock);
+  }
+}
+
+std::pair<int64_t, std::shared_ptr<const TrainingSample>> read_message(const at::Tensor& message) {
+  const char* bytes = static_cast<const char*>(message.const_data_ptr());
+  int64_t size = 0;
+  std::memcpy(&size, bytes, sizeof size);
+  check_internal(
+      size > 0 && size <= message.numel() - static_cast<int64_t>(sizeof size), "diffusion.message",
+      "a sample's message of " + std::to_string(message.numel()) + " bytes has a head of " + std::to_string(size));
+  MessageHead head({bytes + sizeof size, bytes + sizeof size + size});
+  const auto sample = std::make_shared<TrainingSample>();
+  const auto place = head.take<int64_t>();
+  each_number(*sample, [&](auto& number) { number = head.take<std::remove_reference_t<decltype(number)>>(); });
+  for (auto frames = head.take<int64_t>(); frames > 0; --frames) sample->frame_weights.push_back(head.take<double>());
+  int64_t at = head_bytes(head);
+  for (auto tensors = head.take<int64_t>(); tensors > 0; --tensors) {
+    std::string name(static_cast<size_t>(head.take<int64_t>()), ' ');
+    for (char& letter : name) letter = head.take<char>();
+    const auto type = head.take<at::ScalarType>();
+    std::vector<int64_t> sizes(static_cast<size_t>(head.take<int64_t>()));
+    for (int64_t& each : sizes) each = head.take<int64_t>();
+    const int64_t own = c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type));
+    const at::Tensor values = own == 0 ? at::empty(sizes, type) : message.narrow(0, at, own).view(type).view(sizes);
+    at += round_up(own, kBlock);
+    if (name == "x")
+      sample->input.x = values;
+    else if (name == "context")
+      sample->input.context = values;
+    else if (name == "velocity")
+      sample->velocity = values;
+    else if (name == "weights")
+      sample->weights = values;
+    else
+      sample->input.extra[name.substr(std::string_view("extra.").size())] = values;
+  }
+  check_internal(at == message.numel(), "diffusion.message",
+                 "a sample's message has " + std::to_string(message.numel()) + " bytes, and its tensors end at " +
+                     std::to_string(at));
+  return {place, sample};
 }
 
 TrainingSample noised(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,

@@ -43,6 +43,14 @@ struct CleanSample {
 /// Bytes of the sample's tensors.
 int64_t host_bytes(const TrainingSample& sample);
 
+/// A sample as the bytes of a message to another rank of the run, kMessageHead and those of each tensor by 64. (A head that
+/// tells of very many frames takes as much again.)
+inline constexpr int64_t kMessageHead = 1024;
+int64_t message_bytes(const TrainingSample& sample);
+void write_message(int64_t place, const TrainingSample& sample, char* to);
+/// The reverse. Its tensors lie in `message`, [message_bytes] of bytes.
+std::pair<int64_t, std::shared_ptr<const TrainingSample>> read_message(const at::Tensor& message);
+
 struct NoiseSettings {
   uint64_t seed = 0;
   Options timesteps = {};

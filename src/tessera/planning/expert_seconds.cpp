@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/units.h"
+#include "tessera/diffusion/training_sample.h"
 #include "tessera/plan/simulate/expert_swap.h"
 
 namespace tessera::planning {
@@ -15,6 +16,41 @@ plan::ExpertSwap moved(const Planned& planned) {
 }
 plan::GateSeconds gated(const Planned& planned) {
   return plan::gate_seconds(planned.spec, planned.plan(), planned.machine, planned.routing.soft);
+}
+/// Of samples with the longest text, and 8 bytes that say how long their message is.
+plan::GateMean mean_of(const Planned& planned) {
+  return plan::gate_mean(planned.spec, planned.plan(), planned.machine, planned.routing.frequencies,
+                         planned.own_samples(), planned.host_sample + diffusion::kMessageHead + 8);
+}
+/// Why samples stay where they were drawn; empty: they are dealt to ranks by their experts.
+std::string undealt(const Planned& planned) {
+  if (!planned.routing.gated) return "each step trains one expert, on all ranks";
+  if (planned.routing.soft) return "all experts run every sample, on the rank that has it";
+  if (planned.plan().mesh.dp_size() == 1) return "one rank has all samples";
+  return planned.routing.deals ? "" : "experts.deal = off";
+}
+std::string print(const char* format, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+std::string percent(double share) { return print("%.3g %%", 100 * share); }
+/// Of a hard gate: the mean step, what of the ranks' time it leaves unused, and the deal.
+void add_mean_rows(const Planned& planned, std::vector<SecondsRow>& rows) {
+  const plan::GateMean mean = mean_of(planned);
+  const std::string why = undealt(planned), as_drawn = percent(mean.forecast.undealt.idle);
+  std::string with = "experts chosen ";
+  for (const double frequency : planned.routing.frequencies) with += print("%.3g ", frequency);
+  with += "(" + planned.routing.frequencies_from + "), ranks idle for ";
+  if (why.empty())
+    rows.push_back({"mean step", format_seconds(mean.dealt),
+                    with + percent(mean.forecast.dealt.idle) + "; if samples stayed where they were drawn " +
+                        format_seconds(mean.undealt) + " and " + as_drawn});
+  else
+    rows.push_back({"mean step", format_seconds(mean.undealt), with + as_drawn});
+  const std::string sent = format_bytes(static_cast<int64_t>(mean.mean_bytes)) + " of a rank, at most " +
+                           format_bytes(mean.worst_bytes) + " in " + format_seconds(mean.worst_seconds);
+  rows.push_back({"deal", why.empty() ? format_seconds(mean.mean_seconds) : "off", why.empty() ? sent : why});
 }
 std::string name_of(const Planned& planned, int expert) {
   const auto e = static_cast<size_t>(expert);
@@ -37,11 +73,15 @@ std::vector<SecondsRow> expert_rows(const Planned& planned) {
   if (planned.routing.gated) {
     const plan::GateSeconds gate = gated(planned);
     if (planned.routing.soft)
-      return {{"with the gate", format_seconds(gate.alike), "all experts evaluate every sample"}};
-    return {{"with the gate", format_seconds(gate.alike),
-             "if all samples choose one expert, to " + format_seconds(gate.different) + " if they choose " +
-                 std::to_string(gate.experts) + " different experts, " + format_seconds(gate.disagreeing) +
-                 " where the ranks disagree and each of them chooses one"}};
+      return {{"with the gate", format_seconds(gate.alike), "all experts evaluate every sample"},
+              {"deal", "off", undealt(planned)}};
+    std::vector<SecondsRow> rows;
+    rows.push_back({"with the gate", format_seconds(gate.alike),
+                    "if all samples choose one expert, to " + format_seconds(gate.different) + " if they choose " +
+                        std::to_string(gate.experts) + " different experts, " + format_seconds(gate.disagreeing) +
+                        " where the ranks disagree and each of them chooses one"});
+    add_mean_rows(planned, rows);
+    return rows;
   }
   const plan::ExpertSwap change = moved(planned);
   std::vector<SecondsRow> rows;
@@ -49,9 +89,7 @@ std::vector<SecondsRow> expert_rows(const Planned& planned) {
     rows.push_back(
         {name_of(planned, expert), format_seconds(step.total),
          "a step of it, above of the " + name_of(planned, 0) + " expert: " + planned.plan().as_of(expert).summary()});
-  char share[32];
-  std::snprintf(share, sizeof share, "%.3g %%", 100 * planned.routing.changes);
-  const std::string often = std::string("before ") + share + " of the steps";
+  const std::string often = "before " + percent(planned.routing.changes) + " of the steps";
   if (change.bytes == 0) {
     rows.push_back({"expert swap", format_seconds(0), often + ": nothing moves"});
     if (planned.of_expert.empty()) return rows;
@@ -61,6 +99,7 @@ std::vector<SecondsRow> expert_rows(const Planned& planned) {
                         " of a rank move"});
   }
   rows.push_back({"mean step", format_seconds(mean_seconds(planned, change)), "expert swaps included"});
+  rows.push_back({"deal", "off", undealt(planned)});
   return rows;
 }
 
@@ -68,6 +107,8 @@ nlohmann::ordered_json expert_json(const Planned& planned) {
   if (planned.plan().experts <= 1) return nullptr;
   nlohmann::ordered_json json = {{"router", planned.routing.gated ? "gate" : "turns"},
                                  {"count", planned.plan().experts}};
+  const std::string why = undealt(planned);
+  json["deal"] = why.empty() ? "on" : "off: " + why;
   if (planned.routing.gated) {
     const plan::GateSeconds gate = gated(planned);
     json["soft"] = planned.routing.soft;
@@ -76,6 +117,22 @@ nlohmann::ordered_json expert_json(const Planned& planned) {
     json["different_experts"] = gate.experts;
     json["disagreeing_step_seconds"] = gate.disagreeing;
     json["disagreeing_experts"] = gate.disagreeing_experts;
+    if (planned.routing.soft) return json;
+    const plan::GateMean mean = mean_of(planned);
+    json["by_frequency"] = {{"frequencies", planned.routing.frequencies},
+                            {"frequencies_from", planned.routing.frequencies_from},
+                            {"idle_share", mean.forecast.dealt.idle},
+                            {"dummy_share", mean.forecast.dealt.dummies},
+                            {"mean_step_seconds", mean.dealt},
+                            {"undealt_idle_share", mean.forecast.undealt.idle},
+                            {"undealt_dummy_share", mean.forecast.undealt.dummies},
+                            {"undealt_mean_step_seconds", mean.undealt},
+                            {"sample_bytes", mean.sample_bytes},
+                            {"moved_samples", mean.forecast.moved},
+                            {"mean_bytes", mean.mean_bytes},
+                            {"worst_bytes", mean.worst_bytes},
+                            {"mean_seconds", mean.mean_seconds},
+                            {"worst_seconds", mean.worst_seconds}};
     return json;
   }
   const plan::ExpertSwap change = moved(planned);

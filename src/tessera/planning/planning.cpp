@@ -87,14 +87,17 @@ std::vector<std::string> Planned::unit_names() const {
   return names;
 }
 
+std::vector<int64_t> Planned::own_samples() const {
+  std::vector<int64_t> own(static_cast<size_t>(plan().mesh.dp_size()), 0);
+  for (int d = 0; d < plan().mesh.dp_size(); ++d)
+    for (int64_t m = 0; m < plan().accumulation(); ++m) own[static_cast<size_t>(d)] += plan().slice(d, m).count;
+  return own;
+}
+
 int64_t Planned::loader_bytes() const {
-  int64_t most = 0;
-  for (int d = 0; d < plan().mesh.dp_size(); ++d) {
-    int64_t own = 0;
-    for (int64_t m = 0; m < plan().accumulation(); ++m) own += plan().slice(d, m).count;
-    most = std::max(most, own);
-  }
-  return 2 * most * host_sample;
+  const int64_t most = std::ranges::max(own_samples());
+  const bool dealt = routing.deals && plan().mesh.dp_size() > 1;
+  return (dealt ? 4 : 2) * most * host_sample;
 }
 
 std::vector<plan::LibraryBytes> Planned::workspaces() const {

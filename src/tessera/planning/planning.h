@@ -26,6 +26,10 @@ struct Routing {
   double changes = 0;                   ///< with an expert schedule: share of the steps that begin with an expert swap
   std::vector<std::string> names = {};  ///< likewise: of the experts
   std::vector<double> shares = {};      ///< likewise: of the steps, as numbers of steps
+  bool deals = false;                   ///< with a gate: samples go to the ranks by their experts
+  /// With a gate: how often samples choose each expert, and where that is from.
+  std::vector<double> frequencies = {};
+  std::string frequencies_from = {};
 };
 
 /// What planning is about to do, for those who say where the time goes.
@@ -143,8 +147,11 @@ struct Planned {
   void predict();                            ///< fills prediction and of_expert
   double mean_step() const;                  ///< seconds of a step without expert swaps, over all experts
   std::vector<std::string> unit_names() const;
-  int64_t loader_bytes()
-      const;  ///< host bytes of a rank for the samples of a step and of the next one, which is loaded meanwhile
+  /// Host bytes of a rank for the samples of a step and of the next one, which is loaded meanwhile; where samples are dealt
+  /// to ranks also for those that came and for the messages that they go in.
+  int64_t loader_bytes() const;
+  /// Samples of each dp rank in a step.
+  std::vector<int64_t> own_samples() const;
   /// Workspaces of libraries, within the peak as activations; and what lies beside it on the GPU. None without a target.
   std::vector<plan::LibraryBytes> workspaces() const;
   std::vector<plan::LibraryBytes> beside() const;

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
@@ -13,6 +14,7 @@
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
+#include "tessera/report/run_folder.h"
 
 namespace tessera::planning {
 
@@ -85,9 +87,29 @@ void check_by_hand(PlanRequest& request, const recipe::RunPart& part, int64_t ba
   request.by_hand->global_batch = batch;
 }
 
+/// How often samples choose each expert: as the recipe says, or as a run had it lately.
+void place_frequencies(Routing& routing, const recipe::Recipe::ExpertKeys& experts) {
+  routing.deals = experts.deals();
+  routing.frequencies = experts.frequencies, routing.frequencies_from = "experts.frequencies";
+  if (!experts.frequencies_of.empty()) {
+    routing.frequencies_from = experts.frequencies_of;
+    routing.frequencies = report::RunFolder(experts.frequencies_of).expert_frequencies();
+    check_input(std::ssize(routing.frequencies) == experts.count, "experts.frequencies",
+                experts.frequencies_of + " has measured " + std::to_string(routing.frequencies.size()) +
+                    " experts behind a gate, experts.count is " + std::to_string(experts.count),
+                "name the folder of a run with this number of experts, or give numbers");
+  } else if (routing.frequencies.empty()) {
+    routing.frequencies.assign(static_cast<size_t>(experts.count), 1.0);
+    routing.frequencies_from = "chosen alike";
+  }
+  const double sum = std::accumulate(routing.frequencies.begin(), routing.frequencies.end(), 0.0);
+  for (double& frequency : routing.frequencies) frequency /= sum;
+}
+
 /// How the experts share the steps of `part`; `run` says whose each step is.
 Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan::RunShape& run) {
   Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
+  if (routing.gated && !routing.soft) place_frequencies(routing, part.recipe.experts);
   if (!run.expert_of) return routing;
   for (const job::Expert& expert : job.experts.list) routing.names.push_back(expert.name);
   routing.shares.assign(job.experts.size(), 0);

@@ -291,6 +291,18 @@ void check_paths(const Recipe& r) {
       "holds all");
 }
 
+void check_frequencies(const Recipe& r) {
+  const std::vector<double>& given = r.experts.frequencies;
+  if (given.empty() || r.experts.router != "gate") return;
+  double sum = 0;
+  bool negative = false;
+  for (const double frequency : given) sum += frequency, negative = negative || !(frequency >= 0);
+  if (std::ssize(given) != r.experts.count || negative || !(sum > 0) || !std::isfinite(sum))
+    throw UserError(Exit::usage, "experts.frequencies",
+                    std::to_string(given.size()) + " numbers for experts.count = " + std::to_string(r.experts.count),
+                    "give one for each expert, not below 0 and not all 0, as 0.9,0.1; or the folder of a run");
+}
+
 void check_encoders(const Recipe& r) {
   if (r.data.encoders == Encoders::sharded && r.experts.router == "gate")
     throw UserError(Exit::usage, "recipe",
@@ -470,6 +482,7 @@ void resolve(Recipe& r) {
   check_masks(r);
   check_paths(r);
   check_encoders(r);
+  check_frequencies(r);
   r.model.config = model_config(r.values);
   r.data.captions.fps = r.data.fps;
   resolve_buckets(r);

@@ -190,7 +190,12 @@ struct Recipe {
     int64_t count = 2;             ///< experts of a gate
     double temperature = 1;        ///< at the start
     bool hard = true;
-    double balance = 0;  ///< weight of the balance loss
+    double balance = 0;               ///< weight of the balance loss
+    std::string deal = "auto";        ///< or off
+    std::vector<double> frequencies;  ///< with which samples choose the experts; empty: alike, or
+    std::string frequencies_of;       ///< as in the run of this folder
+    /// Whether samples go to the ranks by their experts.
+    bool deals() const { return router == "gate" && hard && deal == "auto"; }
   } experts;
   Mesh mesh;
   struct Planning : plan::PlanKeys {

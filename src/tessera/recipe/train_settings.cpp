@@ -119,6 +119,18 @@ void read_shares(Recipe& recipe, const Given& given) {
     recipe.experts.shares.push_back(checked_number(given, share, "numbers"));
 }
 
+/// Numbers, or the folder of a run that has them.
+void read_frequencies(Recipe& recipe, const Given& given) {
+  const std::vector<std::string> list = split_list(given.text);
+  recipe.experts.frequencies.clear(), recipe.experts.frequencies_of.clear();
+  if (list.size() == 1 && list[0].find_first_not_of("0123456789.eE+-") != std::string::npos) {
+    recipe.experts.frequencies_of = list[0];
+    return;
+  }
+  for (const std::string& frequency : list)
+    recipe.experts.frequencies.push_back(checked_number(given, frequency, "numbers, or the folder of a run"));
+}
+
 /// The name of a schedule as a template argument.
 template <size_t n>
 struct Name {
@@ -143,6 +155,8 @@ const Needs kOfFp16 = {[](const Facts& f) {
                        },
                        "it belongs to plan.compute_dtype or plan.reduce_dtype = \"fp16\""};
 const Needs kOfGate = {[](const Facts& f) { return f.gated(); }, "it belongs to experts.router = \"gate\""};
+const Needs kOfHard = {[](const Facts& f) { return !f.gated() || f.recipe.experts.hard; },
+                       "with experts.hard = false every expert runs every sample, on the rank that has it"};
 const Needs kOfTurns = {[](const Facts& f) { return !f.gated(); }, "it belongs to experts.router = \"turns\""};
 
 /// "auto|both" and every family's experts.
@@ -644,6 +658,18 @@ std::vector<Setting> experts_settings() {
        "weight of the load-balance loss: experts x sum of share x mean probability, which is 1 when balanced",
        experts<&Recipe::ExpertKeys::balance>,
        {.range = at_least(0), .needs = {kOfGate}}},
+      {"experts.deal",
+       Kind::choice,
+       "auto",
+       "auto: behind a hard gate the samples of each expert are spread evenly over the data-parallel ranks; off: they stay where they were drawn",
+       experts<&Recipe::ExpertKeys::deal>,
+       {.choices = "auto|off", .needs = {kOfGate, kOfHard}}},
+      {"experts.frequencies",
+       Kind::list,
+       "",
+       "how often samples choose each expert, for what plan predicts: numbers, or the folder of a run that has measured them; empty: alike",
+       read_frequencies,
+       {.needs = {kOfGate, kOfHard}}},
       {"experts.train",
        Kind::choice,
        "auto",

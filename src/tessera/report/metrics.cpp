@@ -248,13 +248,20 @@ std::string set_fields(const std::vector<std::pair<std::string, StepMetrics::Bin
 std::string gate_fields(const std::optional<StepMetrics::Gate>& gate) {
   if (!gate) return "";
   std::string text;
-  for (const StepMetrics::Chosen& e : gate->experts)
+  for (const StepMetrics::Chosen& e : gate->experts) {
+    std::string bins;
+    for (const int64_t count : e.by_timestep)
+      bins += (bins.empty() ? "" : ",") + std::string("{\"count\":") + std::to_string(count) + "}";
     text += (text.empty() ? "" : ",") + std::string("{\"samples\":") + std::to_string(e.samples) +
             ",\"probability\":" + exact(e.probability) + ",\"grad_norm\":" + exact(e.grad_norm) +
-            ",\"updates\":" + std::to_string(e.updates) + "}";
+            ",\"updates\":" + std::to_string(e.updates) + ",\"seconds\":" + exact(e.seconds) + ",\"by_timestep\":[" +
+            bins + "]}";
+  }
   return ",\"gate\":{\"experts\":[" + text + "],\"balance_loss\":" + exact(gate->balance_loss) +
          ",\"entropy\":" + exact(gate->entropy) + ",\"temperature\":" + exact(gate->temperature) +
-         ",\"grad_norm\":" + exact(gate->grad_norm) + "}";
+         ",\"grad_norm\":" + exact(gate->grad_norm) + ",\"idle_share\":" + exact(gate->idle) +
+         ",\"undealt_idle_share\":" + exact(gate->undealt_idle) + ",\"dummy_share\":" + exact(gate->dummies) +
+         ",\"moved_samples\":" + std::to_string(gate->moved) + ",\"deal_seconds\":" + exact(gate->seconds) + "}";
 }
 
 }  // namespace

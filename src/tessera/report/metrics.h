@@ -100,12 +100,21 @@ struct StepMetrics {
     double probability = 0;  ///< mean over the samples of what the gate gives it without noise
     double grad_norm = 0;    ///< 0: it had no sample, and no update
     int64_t updates = 0;     ///< so far
+    double seconds = 0;      ///< of its pass
+    /// Those samples by tenths of the range of timesteps.
+    std::vector<int64_t> by_timestep = {};
   };
   struct Gate {
     std::vector<Chosen> experts;
     double balance_loss = 0;  ///< 1: even; as many as there are experts: all samples choose one
     double entropy = 0;       ///< mean over the samples, in nats
     double temperature = 0, grad_norm = 0;
+    /// Of the time that all ranks took for the step's samples, the share in which they had none; and of their
+    /// micro-batches those without a sample (plan/deal.h).
+    double idle = 0, dummies = 0;
+    double undealt_idle = 0;  ///< what `idle` would be if samples had stayed where they were drawn
+    int64_t moved = 0;        ///< samples that went to another rank
+    double seconds = 0;       ///< that this took rank 0
   };
   std::optional<Gate> gate;
   /// The mean loss of the samples whose timestep is in each tenth of the range, and how many they were.

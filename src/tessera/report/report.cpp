@@ -35,6 +35,15 @@ std::string strip_card(const ReportInput::Strip& strip) {
   return out + "</div>";
 }
 
+/// Whom the samples chose, over the steps.
+std::string expert_curves(const std::vector<ReportInput::Run>& experts) {
+  if (experts.empty()) return "";
+  return run_legend(experts) + "<div class=grid>" +
+         curve_card(
+             "Share of the samples by expert", experts, [](const ReportInput::Step& s) { return s.loss; }, false) +
+         "</div>";
+}
+
 std::string curves(const std::vector<ReportInput::Run>& runs) {
   using Step = ReportInput::Step;
   return "<div class=grid>" +
@@ -62,7 +71,7 @@ std::string render_report(const ReportInput& in) {
   for (const auto& table : in.tables) tables += table_card(table);
   // What a run learned comes first; of several, which they are.
   const bool several = in.runs.size() > 1;
-  out << (several ? tables : "") << curves(in.runs);
+  out << (several ? tables : "") << curves(in.runs) << expert_curves(in.experts);
   for (const auto& strip : in.strips) out << strip_card(strip);
   out << (several ? "" : tables) << memory_card(in.ranks) << lanes_card(in.lanes, in.lanes_title);
   for (const auto& [heading, text] : in.texts)

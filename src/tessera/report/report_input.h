@@ -21,6 +21,7 @@ struct ReportInput {
     std::vector<Step> steps;
   };
   std::vector<Run> runs;
+  std::vector<Run> experts;  ///< behind a gate: `loss` is the share of the step's samples that chose it
 
   struct Table {
     std::string title;

@@ -166,6 +166,40 @@ std::span<const StepMetrics> newest(const std::vector<StepMetrics>& steps) {
 
 }  // namespace
 
+std::vector<double> RunFolder::expert_frequencies() const {
+  std::vector<double> samples;
+  double all = 0;
+  for (const StepMetrics& step : newest(steps_)) {
+    if (!step.gate) continue;
+    samples.resize(std::max(samples.size(), step.gate->experts.size()));
+    for (size_t e = 0; e < step.gate->experts.size(); ++e) {
+      const auto own = static_cast<double>(std::max<int64_t>(0, step.gate->experts[e].samples));
+      samples[e] += own, all += own;
+    }
+  }
+  if (!(all > 0)) return {};
+  for (double& own : samples) own /= all;
+  return samples;
+}
+
+std::vector<std::vector<int64_t>> RunFolder::experts_by_timestep() const {
+  std::vector<std::vector<int64_t>> chosen;
+  size_t bins = 0;
+  for (const StepMetrics& step : newest(steps_)) {
+    if (!step.gate) continue;
+    chosen.resize(std::max(chosen.size(), step.gate->experts.size()));
+    for (size_t e = 0; e < step.gate->experts.size(); ++e) {
+      const std::vector<int64_t>& own = step.gate->experts[e].by_timestep;
+      bins = std::max(bins, own.size());
+      chosen[e].resize(std::max(chosen[e].size(), own.size()));
+      for (size_t b = 0; b < own.size(); ++b) chosen[e][b] += std::max<int64_t>(0, own[b]);
+    }
+  }
+  if (bins == 0) return {};
+  for (auto& own : chosen) own.resize(bins);
+  return chosen;
+}
+
 std::vector<StepMetrics::Bin> RunFolder::loss_by_timestep() const {
   std::vector<StepMetrics::Bin> bins;
   for (const StepMetrics& step : newest(steps_)) {
@@ -237,9 +271,17 @@ void RunFolder::take_line(const std::string& line) {
     m.gate->entropy = gate.real("entropy", NAN);
     m.gate->temperature = gate.real("temperature", NAN);
     m.gate->grad_norm = gate.real("grad_norm", NAN);
-    for (const JsonFields& e : gate.list("experts"))
-      m.gate->experts.push_back(
-          {e.whole("samples"), e.real("probability", NAN), e.real("grad_norm", NAN), e.whole("updates")});
+    m.gate->idle = gate.real("idle_share");
+    m.gate->undealt_idle = gate.real("undealt_idle_share");
+    m.gate->dummies = gate.real("dummy_share");
+    m.gate->moved = gate.whole("moved_samples");
+    m.gate->seconds = gate.real("deal_seconds");
+    for (const JsonFields& e : gate.list("experts")) {
+      StepMetrics::Chosen chosen{e.whole("samples"), e.real("probability", NAN), e.real("grad_norm", NAN),
+                                 e.whole("updates"), e.real("seconds")};
+      for (const JsonFields& bin : e.list("by_timestep")) chosen.by_timestep.push_back(bin.whole("count"));
+      m.gate->experts.push_back(std::move(chosen));
+    }
   }
   steps_.push_back(std::move(m));
   if (in.has("ranks")) {

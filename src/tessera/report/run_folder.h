@@ -50,6 +50,10 @@ class RunFolder {
   std::vector<StepMetrics::Bin> loss_by_timestep() const;
   /// Likewise of each of several data sets, by its name.
   std::vector<std::pair<std::string, StepMetrics::Bin>> loss_by_set() const;
+  /// Likewise the samples that chose each expert behind a gate, by tenths of the timesteps; empty: the run has none.
+  std::vector<std::vector<int64_t>> experts_by_timestep() const;
+  /// Likewise how often samples chose each.
+  std::vector<double> expert_frequencies() const;
   bool finished() const { return facts_.steps > 0 && last_step() >= facts_.steps; }
   int64_t last_step() const { return last_step_; }  ///< 0: none yet
   /// Mean over the newest steps (at most 20; the first one, which warms up, only when it is alone); 0: no step yet.

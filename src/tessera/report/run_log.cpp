@@ -24,7 +24,9 @@ std::vector<std::pair<std::string, double>> step_scalars(const StepMetrics& m) {
   if (m.gate) {
     values.insert(values.end(), {{"gate/balance_loss", m.gate->balance_loss},
                                  {"gate/entropy", m.gate->entropy},
-                                 {"gate/temperature", m.gate->temperature}});
+                                 {"gate/temperature", m.gate->temperature},
+                                 {"gate/idle share", m.gate->idle},
+                                 {"gate/dummy share", m.gate->dummies}});
     for (size_t e = 0; e < m.gate->experts.size(); ++e)
       values.emplace_back("gate/expert_" + std::to_string(e) + " share",
                           static_cast<double>(m.gate->experts[e].samples) / static_cast<double>(m.samples));

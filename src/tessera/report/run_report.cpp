@@ -136,28 +136,32 @@ ReportInput::Table held_out_table(const RunFolder& run) {
 
 /// Whom the samples of a run with a gate chose, and how decided the gate has become.
 ReportInput::Table gate_table(const RunFolder& run) {
-  ReportInput::Table table{"Gate", {"expert", "samples", "share", "of the last tenth", "updates", "steps without"}, {}};
+  ReportInput::Table table{
+      "Gate", {"expert", "samples", "share", "of the last tenth", "updates", "steps without", "samples/s"}, {}};
   const auto& steps = run.steps();
   if (steps.empty() || !steps.back().gate) return table;
   const size_t experts = steps.back().gate->experts.size(), tenth = steps.size() - (steps.size() + 9) / 10;
   for (size_t e = 0; e < experts; ++e) {
     int64_t own = 0, all = 0, own_late = 0, all_late = 0, without = 0;
+    double seconds = 0;
     for (size_t s = 0; s < steps.size(); ++s) {
       if (!steps[s].gate || steps[s].gate->experts.size() <= e) continue;
       const int64_t samples = steps[s].gate->experts[e].samples;
       own += samples, all += steps[s].samples;
       if (s >= tenth) own_late += samples, all_late += steps[s].samples;
       without += samples == 0;
+      if (steps[s].gate->experts[e].seconds > 0) seconds += steps[s].gate->experts[e].seconds;
     }
     const auto share = [](int64_t part, int64_t whole) {
       return print("%.1f %%", whole > 0 ? 100 * static_cast<double>(part) / static_cast<double>(whole) : 0.0);
     };
     table.rows.push_back({"expert_" + std::to_string(e), std::to_string(own), share(own, all),
                           share(own_late, all_late), std::to_string(steps.back().gate->experts[e].updates),
-                          std::to_string(without)});
+                          std::to_string(without),
+                          seconds > 0 ? print("%.3g", static_cast<double>(own) / seconds) : ""});
   }
   const auto last = [&](const char* name, double first, double now) {
-    table.rows.push_back({name, print("%.4g", first), "to", print("%.4g", now), "", ""});
+    table.rows.push_back({name, print("%.4g", first), "to", print("%.4g", now), "", "", ""});
   };
   // A run may have begun without a gate, and the file may be anybody's.
   const auto begun = std::ranges::find_if(steps, [](const StepMetrics& s) { return s.gate.has_value(); });
@@ -165,6 +169,56 @@ ReportInput::Table gate_table(const RunFolder& run) {
   last("temperature", first.temperature, now.temperature);
   last("entropy", first.entropy, now.entropy);
   last("balance loss", first.balance_loss, now.balance_loss);
+  double idle = 0, undealt = 0, dummies = 0, moved = 0, count = 0;
+  for (const StepMetrics& s : steps)
+    if (s.gate)
+      idle += s.gate->idle, undealt += s.gate->undealt_idle, dummies += s.gate->dummies,
+          moved += static_cast<double>(s.gate->moved), count += 1;
+  const auto mean = [&](const char* name, double sum, const char* told) {
+    table.rows.push_back({name, print("%.1f %%", 100 * sum / count), told, "", "", "", ""});
+  };
+  mean("ranks idle", idle, "of the time of the passes, by samples");
+  mean("without a deal", undealt, "of it");
+  mean("dummies", dummies, "of the micro-batches");
+  table.rows.push_back({"dealt", print("%.4g", moved / count), "samples a step", "", "", "", ""});
+  return table;
+}
+
+/// Of each expert behind a gate, the share of the samples of every step.
+std::vector<ReportInput::Run> expert_shares(const RunFolder& run) {
+  std::vector<ReportInput::Run> experts;
+  for (const StepMetrics& s : run.steps()) {
+    if (!s.gate || s.samples <= 0) continue;
+    for (size_t e = experts.size(); e < s.gate->experts.size(); ++e)
+      experts.push_back({"expert_" + std::to_string(e), {}});
+    for (size_t e = 0; e < s.gate->experts.size(); ++e) {
+      const double share = static_cast<double>(s.gate->experts[e].samples) / static_cast<double>(s.samples);
+      experts[e].steps.push_back({s.step, share, NAN, NAN, NAN});
+    }
+  }
+  return experts;
+}
+
+/// Whom samples chose by tenths of the timesteps, in the newest steps.
+ReportInput::Table choice_table(const RunFolder& run) {
+  ReportInput::Table table{"Experts by timestep, newest tenth of the steps", {"timesteps"}, {}};
+  const auto chosen = run.experts_by_timestep();
+  if (chosen.empty()) return table;
+  for (size_t e = 0; e < chosen.size(); ++e) table.head.push_back("expert_" + std::to_string(e));
+  table.head.push_back("samples");
+  for (size_t b = 0; b < chosen[0].size(); ++b) {
+    const auto edge = [&](size_t place) {
+      return print("%.1f", static_cast<double>(place) / static_cast<double>(chosen[0].size()));
+    };
+    int64_t all = 0;
+    for (const auto& of_expert : chosen) all += of_expert[b];
+    std::vector<std::string> row = {edge(b) + " to " + edge(b + 1)};
+    for (const auto& of_expert : chosen)
+      row.push_back(all > 0 ? print("%.1f %%", 100 * static_cast<double>(of_expert[b]) / static_cast<double>(all))
+                            : "");
+    row.push_back(std::to_string(all));
+    table.rows.push_back(std::move(row));
+  }
   return table;
 }
 
@@ -388,6 +442,7 @@ ReportInput single(const RunFolder& run) {
   in.subtitle = f.model + (f.plan.empty() ? "" : ", " + f.plan);
   in.facts = facts(run);
   in.runs = curves(run, run.folder().string());
+  in.experts = expert_shares(run);
   in.ranks = memory(run);
   read_lanes(run.folder() / "schedule.jsonl", in);
   in.strips = strips(run);
@@ -403,6 +458,7 @@ ReportInput single(const RunFolder& run) {
   in.tables.push_back(set_table(run));
   in.tables.push_back(expert_table(run));
   in.tables.push_back(gate_table(run));
+  in.tables.push_back(choice_table(run));
   in.tables.push_back(std::move(troubles));
   for (const auto& [heading, file] : {std::pair{"Recipe", "recipe.toml"}, std::pair{"Plan", "plan.toml"},
                                       std::pair{"Where the bytes go", "plan.txt"}})

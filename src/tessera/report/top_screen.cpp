@@ -163,6 +163,31 @@ class Screen {
       put(held_out);
     }
     data_sets();
+    gate();
+  }
+
+  /// Of a run with a learned gate: whom samples choose lately, and what that leaves unused.
+  void gate() {
+    const StepMetrics& last = run_.steps().back();
+    const std::vector<double> often = run_.expert_frequencies();
+    if (!last.gate || often.empty()) return;
+    put(line()
+            .add("gate ", Ink::soft)
+            .add(formatted("entropy %.3f", last.gate->entropy) +
+                 formatted("  ranks idle %.0f%%", 100 * last.gate->idle) +
+                 formatted("  dummies %.0f%%", 100 * last.gate->dummies)));
+    const size_t shown = std::min(often.size(), rows(often.size(), 8));
+    for (size_t e = 0; e < shown; ++e) {
+      std::string after = formatted(" %.0f%% of the samples", 100 * often[e]);
+      const StepMetrics::Chosen own = e < last.gate->experts.size() ? last.gate->experts[e] : StepMetrics::Chosen{};
+      if (own.seconds > 0) after += formatted(", %.3g samples/s", static_cast<double>(own.samples) / own.seconds);
+      Line row = line();
+      row.add("expert " + std::to_string(e), Ink::soft).pad_to(kLabel);
+      const int cells = std::min(24, row.left() - static_cast<int>(after.size()));
+      if (cells >= 4) row.bar({{often[e], Ink::blue, '#'}}, cells);
+      put(row.add(after));
+    }
+    if (shown < often.size()) text(formatted("%zu more experts", often.size() - shown), Ink::soft);
   }
 
   /// Of a run with several, late in it.

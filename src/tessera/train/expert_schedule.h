@@ -63,7 +63,7 @@ class ExpertSchedule {
   const prepare::StageData& data() const { return data_[place()][part_]; }  ///< of the step that has begun
   int64_t own_step() const { return own_step_; }
   /// Samples of this rank in the step; what a slow rank is measured by.
-  int64_t own_samples() const;
+  virtual int64_t own_samples() const;
   /// Another cut of the batch from the next step on: new training programs.
   void change(plan::Programs programs) { programs_ = std::move(programs); }
   virtual bool rebalances() const { return true; }

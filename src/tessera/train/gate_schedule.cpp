@@ -2,14 +2,27 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
 #include "tessera/engine/group_check.h"
 #include "tessera/plan/compile/compile.h"
+#include "tessera/train/step_report.h"
 
 namespace tessera::train {
+
+namespace {
+
+double clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Tenths of the range of timesteps.
+constexpr size_t kBins = diffusion::LossByTimestep::kBins;
+
+}  // namespace
 
 GateSchedule::GateSchedule(const job::Job& job, const recipe::Recipe& recipe,
                            const std::vector<prepare::StageData>& data, Ranks& ranks)
@@ -17,6 +30,8 @@ GateSchedule::GateSchedule(const job::Job& job, const recipe::Recipe& recipe,
       router_(recipe, job.experts.size(), job.model->context_dim()),
       ranks_(ranks) {
   needs_spares_ = !router_.hard();
+  const std::vector<int> peers = ranks.mesh.group(ranks.rank(), {Axis::dp_replicate, Axis::dp_shard});
+  if (recipe.experts.deals() && peers.size() > 1) peers_ = &ranks.comm.group_of(kDeal, kDeal, peers);
 }
 
 void GateSchedule::begin_part(size_t part, const planning::PartPlan& plan, const net::Denoiser& model,
@@ -63,34 +78,40 @@ bool GateSchedule::speaks(int rank) const {
                              [&](Axis axis) { return ranks_.mesh.coordinate(rank, axis) == 0; });
 }
 
-void GateSchedule::route(int64_t step, const diffusion::TrainingSamples& samples) {
+GateSchedule::Own GateSchedule::ask(int64_t step, int64_t place, const diffusion::TrainingSample& sample) const {
+  const RandomKey noise(static_cast<uint64_t>(now_->run.seed), Purpose::expert, static_cast<uint64_t>(step),
+                        static_cast<uint64_t>(place));
+  const at::Tensor context = sample.input.context.contiguous();
+  const std::span<const float> values(context.const_data_ptr<float>(), static_cast<size_t>(context.numel()));
+  Own own{place, diffusion::gate_inputs(sample.input.t, values, context.size(0), context.size(1)), {}, sample.input.t};
+  own.answer = router_.gate().ask(own.inputs, &noise);
+  return own;
+}
+
+void GateSchedule::route(int64_t step, const diffusion::TrainingSamples& samples, engine::Engine& engine) {
   own_.clear(), sums_.clear();
-  const auto seed = static_cast<uint64_t>(now_->run.seed);
-  for (const int64_t place : own_places()) {
-    const net::Sample& sample = samples.at(place)->input;
-    const RandomKey noise(seed, Purpose::expert, static_cast<uint64_t>(step), static_cast<uint64_t>(place));
-    const at::Tensor context = sample.context.contiguous();
-    const std::span<const float> values(context.const_data_ptr<float>(), static_cast<size_t>(context.numel()));
-    Own own{place, diffusion::gate_inputs(sample.t, values, context.size(0), context.size(1)), {}};
-    own.answer = router_.gate().ask(own.inputs, &noise);
-    own_.push_back(std::move(own));
-  }
+  for (const int64_t place : own_places()) own_.push_back(ask(step, place, *samples.at(place)));
   agree();
+  gate_.undealt_idle = plan::step_use(shares_, plan().micro_batch).idle();
+  if (peers_) deal(step, samples, engine);
   assign();
+  count_use();
 }
 
 /// One exchange: how many samples chose each expert on each rank, and the sums that balance and statistics are made of.
 void GateSchedule::agree() {
   const size_t experts = router_.gate().experts();
-  std::vector<double> mine(2 * experts + 1, 0.0);
+  std::vector<double> mine((2 + kBins) * experts + 1, 0.0);
   for (const Own& own : own_) {
     mine[own.answer.chosen] += 1;
     for (size_t e = 0; e < experts; ++e) mine[experts + e] += own.answer.noiseless[e];
+    mine[2 * experts + own.answer.chosen * kBins + diffusion::LossByTimestep::bin(own.t)] += 1;
     mine.back() += own.answer.entropy();
   }
   shares_.assign(experts, std::vector<int64_t>(static_cast<size_t>(ranks_.mesh.dp_size()), 0));
   gate_ = {};
   gate_.experts.resize(experts);
+  for (auto& e : gate_.experts) e.by_timestep.assign(kBins, 0);
   gate_.temperature = router_.gate().temperature();
   const auto batch = static_cast<double>(plan().global_batch);
   const std::vector<std::vector<double>> rows = ranks_.gather(mine);
@@ -102,6 +123,8 @@ void GateSchedule::agree() {
       shares_[e][static_cast<size_t>(ranks_.mesh.dp_rank(rank))] = count;
       gate_.experts[e].samples += count;
       gate_.experts[e].probability += row[experts + e] / batch;
+      for (size_t b = 0; b < kBins; ++b)
+        gate_.experts[e].by_timestep[b] += static_cast<int64_t>(row[2 * experts + e * kBins + b]);
     }
     gate_.entropy += row.back() / batch;
   }
@@ -111,6 +134,80 @@ void GateSchedule::agree() {
     probability.push_back(e.probability);
   }
   gate_.balance_loss = diffusion::balance_loss(share, probability);
+}
+
+void GateSchedule::deal(int64_t step, const diffusion::TrainingSamples& samples, engine::Engine& engine) {
+  // The device's plan does not know of it.
+  const engine::Meter::Scope host(engine::Part::host);
+  const double began = clock_seconds();
+  plan::Deal dealt = plan::deal(shares_);
+  shares_ = std::move(dealt.shares);
+  dealt_.clear();
+  for (const Own& own : own_) dealt_[own.place] = samples.at(own.place);
+  if (dealt.moves.empty()) return;
+  ranks_.watch.phase(step, "dealing samples to ranks");
+  const auto members = static_cast<size_t>(peers_->size());
+  std::vector<std::vector<int64_t>> leave(members);  // places of samples, by who runs them
+  std::vector<int64_t> come(members, 0);
+  std::vector<std::vector<int64_t>> own(shares_.size());  // by expert
+  for (const Own& each : own_) own[each.answer.chosen].push_back(each.place);
+  for (const plan::Deal::Move& move : dealt.moves) {
+    gate_.moved += move.samples;
+    if (move.to == dp_rank()) come[static_cast<size_t>(move.from)] += move.samples;
+    for (int64_t s = 0; move.from == dp_rank() && s < move.samples; ++s) {
+      leave[static_cast<size_t>(move.to)].push_back(own[move.expert].back());
+      own[move.expert].pop_back();
+    }
+  }
+  // How long each is, then all of them.
+  std::vector<at::Tensor> told, heard, out, in;
+  for (size_t m = 0; m < members; ++m) {
+    told.push_back(at::empty({std::ssize(leave[m])}, at::kLong));
+    heard.push_back(at::empty({come[m]}, at::kLong));
+    for (size_t s = 0; s < leave[m].size(); ++s)
+      told[m].mutable_data_ptr<int64_t>()[s] = diffusion::message_bytes(*samples.at(leave[m][s]));
+  }
+  int64_t sent = 0;
+  for (const at::Tensor& each : told) sent += each.sum().item<int64_t>() + static_cast<int64_t>(each.nbytes());
+  plan::Instruction shown;  // in a trace: what uses no unit and none of the plan's memory is a flush
+  shown.op = plan::Op::flush, shown.lane = plan::Lane::host, shown.bytes = sent;
+  plan::Schedule schedule;
+  schedule.phase = "deal", schedule.list = {shown};
+  std::unique_ptr<engine::ScheduleTimes> traced =
+      engine.times().begin(std::make_shared<const plan::Program>(plan(), std::move(schedule)), step);
+  peers_->all_to_all(told, heard);
+  for (size_t m = 0; m < members; ++m) {
+    const int64_t bytes = told[m].sum().item<int64_t>();
+    out.push_back(at::empty({bytes}, at::kByte));
+    in.push_back(at::empty({heard[m].sum().item<int64_t>()}, at::kByte));
+    char* to = static_cast<char*>(out[m].mutable_data_ptr());
+    for (size_t s = 0; s < leave[m].size(); ++s) {
+      diffusion::write_message(leave[m][s], *samples.at(leave[m][s]), to);
+      to += told[m].const_data_ptr<int64_t>()[s];
+      dealt_.erase(leave[m][s]);
+    }
+  }
+  peers_->all_to_all(out, in);
+  std::erase_if(own_, [&](const Own& each) { return !dealt_.contains(each.place); });
+  for (size_t m = 0; m < members; ++m) {
+    int64_t at = 0;
+    for (int64_t s = 0; s < come[m]; ++s) {
+      const int64_t bytes = heard[m].const_data_ptr<int64_t>()[s];
+      const auto [place, sample] = diffusion::read_message(in[m].narrow(0, at, bytes));
+      at += bytes;
+      dealt_[place] = sample;
+      own_.push_back(ask(step, place, *sample));
+    }
+  }
+  std::ranges::sort(own_, {}, &Own::place);
+  gate_.seconds = clock_seconds() - began;
+  traced->ended(0, 0);
+  engine.times().end(std::move(traced));
+}
+
+void GateSchedule::count_use() {
+  const plan::StepUse use = plan::step_use(shares_, plan().micro_batch);
+  gate_.idle = use.idle(), gate_.dummies = use.dummy_share();
 }
 
 void GateSchedule::assign() {
@@ -161,7 +258,7 @@ std::vector<ExpertPass> GateSchedule::passes(const plan::Visit& visit, const dif
   own_step_ = visit.step;
   metrics_ = {};
   loss_ = squares_ = 0, whole_ = true;
-  route(visit.step, samples);
+  route(visit.step, samples, engine);
   if (!router_.hard()) mix(visit.step, samples, engine);
   std::vector<ExpertPass> passes;
   for (const size_t e : active_) {
@@ -169,7 +266,7 @@ std::vector<ExpertPass> GateSchedule::passes(const plan::Visit& visit, const dif
     pass.pass = {.program = program(e), .step = visit.step, .expert = e};
     pass.last = e == active_.back();
     pass.data = {.plan = &pass.pass.program->plan,
-                 .samples = &samples,
+                 .samples = peers_ ? &dealt_ : &samples,
                  .places = places_[e],
                  .step = own_step_,
                  .weighed = true};
@@ -179,6 +276,7 @@ std::vector<ExpertPass> GateSchedule::passes(const plan::Visit& visit, const dif
     }
     passes.push_back(std::move(pass));
   }
+  pass_began_ = clock_seconds();
   return passes;
 }
 
@@ -187,6 +285,8 @@ void GateSchedule::book(const ExpertPass& pass, const Decision& decision, const 
   whole_ = whole_ && decision.skipped.empty();
   by_weight_[pass.pass.expert] = objective.by_weight();
   gate_.experts[pass.pass.expert].grad_norm = decision.norm;
+  const double now = clock_seconds();
+  gate_.experts[pass.pass.expert].seconds = now - std::exchange(pass_began_, now);
   loss_ += decision.loss;
   squares_ += decision.norm * decision.norm;
 }
@@ -198,6 +298,7 @@ report::StepMetrics GateSchedule::end(const plan::Visit&) {
   metrics_.grad_norm = std::sqrt(squares_);
   for (size_t e = 0; e < gate_.experts.size(); ++e) gate_.experts[e].updates = updates_[e];
   metrics_.gate = gate_;
+  dealt_.clear();
   return std::exchange(metrics_, {});
 }
 

@@ -6,11 +6,18 @@
 // samples as chose it there (Plan::shares). A rank of which none did runs dummy micro-batches: it joins the gathers, and
 // the reductions with zeros. So ranks always run the same collectives, and what they must agree on is only the counts.
 //
+// [Note: dealt samples] A pass takes as long as the rank with the most samples of its expert. So, when the counts are known,
+// samples go to other ranks until each has as many of an expert as the others (plan/deal.h): the whole sample as it was
+// drawn, noise and all, since draws belong to samples. A rank sends to those that have its place on the other axes of the
+// mesh. Who receives a sample asks the gate about it again, which has the same answer there, and its share of the gate's
+// gradient is made where the expert ran it.
+//
 //   auto experts = make_expert_schedule(job, recipe, data, ranks);      // of a job with a gate or without one
 #include <array>
 #include <map>
 #include <set>
 
+#include "tessera/plan/deal.h"
 #include "tessera/train/expert_schedule.h"
 #include "tessera/train/ranks.h"
 
@@ -36,6 +43,7 @@ class GateSchedule final : public ExpertSchedule {
   report::StepMetrics end(const plan::Visit& visit) override;
 
   bool rebalances() const override { return false; }
+  int64_t own_samples() const override { return static_cast<int64_t>(own_.size()); }  ///< that this rank ran
   const job::GateRouter* router() const override { return &router_; }
   void write(int64_t step, checkpoint::Manifest& manifest) const override;
   std::vector<checkpoint::Piece> pieces(engine::Store& store) const override;
@@ -48,13 +56,18 @@ class GateSchedule final : public ExpertSchedule {
     int64_t place;
     std::vector<float> inputs;
     diffusion::Gate::Answer answer;
+    double t = 0;  // of its timestep
   };
   /// Of ranks that share a sample one speaks for it.
   bool speaks(int rank) const;
-  /// Asks the gate about this rank's samples, and agrees with the other ranks.
-  void route(int64_t step, const diffusion::TrainingSamples& samples);
+  /// Asks the gate about this rank's samples, agrees with the other ranks, and deals.
+  void route(int64_t step, const diffusion::TrainingSamples& samples, engine::Engine& engine);
+  Own ask(int64_t step, int64_t place, const diffusion::TrainingSample& sample) const;
   void agree();
+  /// Sends what others are to run of this rank's samples, and takes what it is to run of theirs.
+  void deal(int64_t step, const diffusion::TrainingSamples& samples, engine::Engine& engine);
   void assign();
+  void count_use();
   /// Soft: the predictions of all experts for this rank's samples, summed by their weights.
   void mix(int64_t step, const diffusion::TrainingSamples& samples, engine::Engine& engine);
   /// Sums the gate's gradient over all ranks, in their order, and moves it.
@@ -74,14 +87,18 @@ class GateSchedule final : public ExpertSchedule {
   std::map<std::array<int64_t, 3>, plan::ProgramPtr> known_;
   std::set<int64_t> compared_;  // micro-batches of the fullest rank
 
-  std::vector<Own> own_;
+  comm::Group* peers_ =
+      nullptr;  // that have this rank's place on all axes but those of samples; null: nothing is dealt
+  diffusion::TrainingSamples dealt_;  // that this rank runs
+  std::vector<Own> own_;              // by place
   std::vector<size_t> active_;
-  std::vector<std::vector<int64_t>> shares_;  // [expert][dp rank]
+  plan::ExpertShares shares_;                 // [expert][dp rank]
   std::vector<std::vector<int64_t>> places_;  // [expert]: of this rank's samples
   std::map<int64_t, at::Tensor> sums_;        // by place
   std::vector<std::vector<double>> by_weight_;
   report::StepMetrics::Gate gate_;
   double loss_ = 0, squares_ = 0;  // over the passes
+  double pass_began_ = 0;          // seconds
   bool whole_ = true;              // no pass was skipped
 };
 

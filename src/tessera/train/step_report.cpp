@@ -34,7 +34,8 @@ void each_number(Report& r, Visit&& visit) {
                       &r.due,
                       &r.gpu_utilisation,
                       &r.gpu_watts,
-                      &r.gpu_bytes})
+                      &r.gpu_bytes,
+                      &r.dealt})
     visit(*field);
   for (auto* bins : {&r.by_timestep.sums, &r.by_timestep.counts})
     for (auto& bin : *bins) visit(bin);
@@ -44,7 +45,7 @@ void each_number(Report& r, Visit&& visit) {
   for (auto& seconds : r.busy) visit(seconds);
 }
 
-static_assert(23 + 2 * diffusion::LossByTimestep::kBins + std::tuple_size_v<net::Totals> + kAxes + engine::kParts +
+static_assert(24 + 2 * diffusion::LossByTimestep::kBins + std::tuple_size_v<net::Totals> + kAxes + engine::kParts +
                       plan::kLaneCount <
                   plan::kControlDoubles,
               "the exchange has no room for a report");
@@ -76,9 +77,11 @@ void StepReport::read_meter() {
 }
 
 void StepReport::take(const std::map<std::string, int64_t>& sent, const std::map<std::string, double>& lanes) {
-  for (const auto& [axis, bytes] : sent)
+  for (const auto& [axis, bytes] : sent) {
+    if (axis == kDeal) dealt += static_cast<double>(bytes);
     for (size_t a = 0; a < kAxes; ++a)
       if (axis.substr(0, axis.find('+')) == axis_name(kAllAxes[a])) this->sent[a] += static_cast<double>(bytes);
+  }
   for (int lane = 0; lane < plan::kLaneCount; ++lane)
     if (const auto found = lanes.find(std::string(name(static_cast<plan::Lane>(lane)))); found != lanes.end())
       busy[static_cast<size_t>(lane)] = found->second;
@@ -108,6 +111,7 @@ report::RankMetrics rank_metrics(int rank, const StepReport& report, const Mesh&
   if (report.compression_error >= 0) m.compression_error = {report.compression_error, report.most_compression_error};
   for (size_t a = 0; a < kAxes; ++a)
     if (mesh[kAllAxes[a]] > 1) m.sent_bytes[std::string(axis_name(kAllAxes[a]))] = whole(report.sent[a]);
+  if (report.dealt > 0) m.sent_bytes[kDeal] = whole(report.dealt);
   for (int lane = 0; lane < plan::kLaneCount; ++lane)
     if (const double seconds = report.busy[static_cast<size_t>(lane)]; seconds > 0) {
       const std::string name(plan::name(static_cast<plan::Lane>(lane)));

@@ -28,6 +28,9 @@
 
 namespace tessera::train {
 
+/// What the bytes of dealt samples count for beside the axes of the mesh.
+inline constexpr const char* kDeal = "deal";
+
 struct StepReport {
   double loss = 0;        ///< this rank's share of the mean loss
   double bad_sample = 0;  ///< 1 + dataset index of a sample with a NaN or infinite loss, 0: none
@@ -45,6 +48,7 @@ struct StepReport {
   std::array<double, engine::kParts> at_peak{};  ///< bytes by engine::Part when the peak was reached
   std::array<double, kAxes> sent{};              ///< bytes of the step before, by mesh axis; a group over several
                                                  ///< axes counts on the outermost
+  double dealt = 0;                              ///< bytes of the samples that this rank sent to others, of this step
   std::array<double, plan::kLaneCount> busy{};   ///< seconds of each lane in the step before
   /// Of the GPU, by its driver since the step before (device/driver_watch.h); no bytes: it says nothing.
   double gpu_utilisation = 0, gpu_watts = 0, gpu_bytes = 0;

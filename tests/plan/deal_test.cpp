@@ -1,0 +1,172 @@
+// Samples dealt to ranks by their experts: spread evenly by the fewest moves, the same on every rank; what a step leaves of
+// the ranks' time; and the forecast of both, held against all choices that there are.
+#include "tessera/plan/deal.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/plan/simulate/expert_swap.h"
+
+namespace tessera::plan {
+namespace {
+
+int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
+
+/// Counts of `own` samples a rank, whose choices lean to a few experts, other ones on each rank.
+ExpertShares drawn(uint64_t seed, int ranks, int64_t own, size_t experts) {
+  const RandomKey key(seed, Purpose::test);
+  ExpertShares chosen(experts, std::vector<int64_t>(static_cast<size_t>(ranks), 0));
+  uint64_t next = 0;
+  for (int r = 0; r < ranks; ++r) {
+    const double lean = 1 + 8 * key.uniform(next++);
+    const auto favourite = static_cast<size_t>(key.below(next++, experts));
+    for (int64_t s = 0; s < own; ++s) {
+      const auto step = static_cast<size_t>(std::pow(key.uniform(next++), lean) * static_cast<double>(experts));
+      ++chosen[(favourite + step) % experts][static_cast<size_t>(r)];
+    }
+  }
+  return chosen;
+}
+
+TEST(Deal, SpreadsEachExpertEvenlyByTheFewestMoves) {
+  for (uint64_t seed = 0; seed < 1500; ++seed) {
+    const int ranks = 1 + static_cast<int>(seed % 7);
+    const auto own = static_cast<int64_t>(seed % 9);
+    const ExpertShares chosen = drawn(seed, ranks, own, 1 + seed % 5);
+    const Deal dealt = deal(chosen);
+    ASSERT_EQ(dealt.shares.size(), chosen.size());
+    ExpertShares moved = chosen;
+    int64_t moves = 0, fewest = 0;
+    for (const Deal::Move& move : dealt.moves) {
+      EXPECT_NE(move.from, move.to);
+      EXPECT_GT(move.samples, 0);
+      moved[move.expert][static_cast<size_t>(move.from)] -= move.samples;
+      moved[move.expert][static_cast<size_t>(move.to)] += move.samples;
+      moves += move.samples;
+    }
+    EXPECT_EQ(moved, dealt.shares) << seed;
+    for (size_t e = 0; e < chosen.size(); ++e) {
+      EXPECT_LE(std::ranges::max(dealt.shares[e]) - std::ranges::min(dealt.shares[e]), 1) << seed;
+      EXPECT_EQ(sum(dealt.shares[e]), sum(chosen[e])) << seed;
+      // Whatever even shares there are, above the larger part all must go, and of those above the smaller as many stay as
+      // there are larger parts.
+      const int64_t even = sum(chosen[e]) / ranks, larger = sum(chosen[e]) % ranks;
+      int64_t above = 0, reach = 0;
+      for (const int64_t samples : chosen[e]) above += std::max<int64_t>(0, samples - even), reach += samples > even;
+      fewest += above - std::min(larger, reach);
+    }
+    EXPECT_EQ(moves, fewest) << seed;
+    int64_t sent = 0, received = 0;
+    for (int r = 0; r < ranks; ++r) {
+      EXPECT_LE(dealt.sent(r), most_sent(own, ranks)) << seed << ", rank " << r;
+      sent += dealt.sent(r), received += dealt.received(r);
+    }
+    EXPECT_EQ(sent, moves);
+    EXPECT_EQ(received, moves);
+  }
+}
+
+TEST(Deal, SendsTheMostWhereARankAloneHasSamplesOfItsExpert) {
+  for (const int ranks : {2, 3, 4, 5})
+    for (int64_t own = 1; own < 12; ++own) {
+      ExpertShares chosen(2, std::vector<int64_t>(static_cast<size_t>(ranks), own));
+      chosen[0].front() = own, chosen[1].front() = 0;
+      for (size_t r = 1; r < chosen[0].size(); ++r) chosen[0][r] = 0;
+      EXPECT_EQ(deal(chosen).sent(0), most_sent(own, ranks)) << ranks << " ranks of " << own;
+    }
+}
+
+/// What does not divide stays where it is; what moves goes where fewer samples are.
+TEST(Deal, LeavesWhatDoesNotDivideWhereItIs) {
+  EXPECT_TRUE(deal({{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}).moves.empty());
+  EXPECT_TRUE(deal({{2, 2}, {1, 1}}).moves.empty());
+  const std::vector<Deal::Move> away = {{1, 0, 2, 1}};
+  EXPECT_EQ(deal({{0, 1, 0}, {2, 0, 0}}).moves, away) << "rank 1 has a sample already";
+  EXPECT_EQ(deal({{4, 0}, {0, 4}}).shares, (ExpertShares{{2, 2}, {2, 2}}));
+  EXPECT_TRUE(deal({}).shares.empty());
+}
+
+TEST(StepUse, CountsWhatRanksCouldHaveRunAndMicroBatchesWithoutASample) {
+  const StepUse alone = step_use({{4, 0}, {0, 4}}, 1);
+  EXPECT_EQ(alone.samples, 8);
+  EXPECT_EQ(alone.room, 16);
+  EXPECT_EQ(alone.micros, 16);
+  EXPECT_EQ(alone.dummies, 8);
+  EXPECT_EQ(alone.idle(), 0.5);
+  const StepUse uneven = step_use({{3, 1, 0}}, 2);
+  EXPECT_EQ(uneven.room, 9);
+  EXPECT_EQ(uneven.micros, 6) << "3 samples in two micro-batches, on each rank";
+  EXPECT_EQ(uneven.dummies, 3);
+  EXPECT_EQ(step_use({{0, 0}}, 1).idle(), 0);
+  EXPECT_EQ(step_use({{0, 0}}, 1).dummy_share(), 0);
+}
+
+/// The mean over all choices of so few samples that they can be listed.
+DealForecast listed(const std::vector<double>& frequencies, const std::vector<int64_t>& own, int64_t micro_batch) {
+  const double all = std::accumulate(frequencies.begin(), frequencies.end(), 0.0);
+  int64_t samples = sum(own), cases = 1;
+  for (int64_t s = 0; s < samples; ++s) cases *= static_cast<int64_t>(frequencies.size());
+  DealForecast mean;
+  for (int64_t c = 0; c < cases; ++c) {
+    double probability = 1;
+    int64_t left = c;
+    ExpertShares chosen(frequencies.size(), std::vector<int64_t>(own.size(), 0));
+    for (size_t r = 0; r < own.size(); ++r)
+      for (int64_t s = 0; s < own[r]; ++s) {
+        const auto e = static_cast<size_t>(left) % frequencies.size();
+        left /= static_cast<int64_t>(frequencies.size());
+        probability *= frequencies[e] / all;
+        ++chosen[e][r];
+      }
+    const Deal dealt = deal(chosen);
+    for (const auto& [way, shares] : {std::pair(&mean.dealt, &dealt.shares), {&mean.undealt, &chosen}}) {
+      const StepUse use = step_use(*shares, micro_batch);
+      way->idle += probability * use.idle(), way->dummies += probability * use.dummy_share();
+      for (const auto& of_expert : *shares)
+        if (std::ranges::max(of_expert) > 0) way->passes[std::ranges::max(of_expert)] += probability;
+    }
+    int64_t busiest = 0;
+    for (int r = 0; r < static_cast<int>(own.size()); ++r)
+      busiest = std::max({busiest, dealt.sent(r), dealt.received(r)});
+    mean.busiest += probability * static_cast<double>(busiest);
+    for (const Deal::Move& move : dealt.moves) mean.moved += probability * static_cast<double>(move.samples);
+  }
+  return mean;
+}
+
+TEST(Forecast, IsTheMeanOverAllChoices) {
+  for (const std::vector<double>& frequencies :
+       {std::vector<double>{0.9, 0.1}, {60, 30, 10}, {1, 1, 1}, {1, 1}, {0, 1}, {0.5, 0.2, 0.1, 0.1, 0.1}})
+    for (const std::vector<int64_t>& own : {std::vector<int64_t>{1, 1}, {3, 3}, {2, 2, 2}, {2, 1, 1}, {4}})
+      for (const int64_t micro : {1, 2}) {
+        if (frequencies.size() == 5 && sum(own) > 5) continue;
+        DealForecast found = deal_forecast(frequencies, own, micro);
+        const DealForecast expected = listed(frequencies, own, micro);
+        constexpr double kNear = 0.03;  // of means of 4000 numbers up to 1: five of their deviations
+        EXPECT_NEAR(found.dealt.idle, expected.dealt.idle, kNear);
+        EXPECT_NEAR(found.undealt.idle, expected.undealt.idle, kNear);
+        EXPECT_NEAR(found.dealt.dummies, expected.dealt.dummies, kNear);
+        EXPECT_NEAR(found.undealt.dummies, expected.undealt.dummies, kNear);
+        EXPECT_NEAR(found.moved, expected.moved, 3 * kNear);
+        EXPECT_NEAR(found.busiest, expected.busiest, 3 * kNear);
+        for (const auto& [samples, passes] : expected.dealt.passes)
+          EXPECT_NEAR(found.dealt.passes[samples], passes, 2 * kNear) << samples;
+        EXPECT_LE(found.dealt.idle, found.undealt.idle + 1e-12);
+        EXPECT_EQ(found.worst_sent, most_sent(std::ranges::max(own), static_cast<int>(own.size())));
+      }
+}
+DealForecast found(const std::vector<double>& f) { return deal_forecast(f, {4, 4, 4}, 1); }
+
+TEST(Forecast, IsTheSameForTheSameFrequenciesInAnyUnit) {
+  EXPECT_EQ(found({0.9, 0.1}).dealt.idle, found({90, 10}).dealt.idle);
+  EXPECT_EQ(found({1, 0}).undealt.idle, 0) << "a single expert leaves nothing unused";
+  EXPECT_EQ(found({1, 0}).moved, 0);
+}
+
+}  // namespace
+}  // namespace tessera::plan
