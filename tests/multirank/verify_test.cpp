@@ -42,6 +42,18 @@ TEST_F(Verify, LinearAttentionAndConvolutionsOnSeveralLayouts) {
   }
 }
 
+TEST_F(Verify, StepsOfSeveralNetworksAndChunksOfClipsOnSeveralLayouts) {
+  for (const char* mesh : drawn("verify distillation", {"dp_shard=1", "dp_shard=2", "tp=2", "sp=2", "cp=2", "pp=2",
+                                                        "dp_shard=2,tp=2", "pp=2,sp=2"})) {
+    std::vector<std::string> arguments = {"--mesh", mesh};
+    for (const char* name : {"sana_sprint_training", "sana_sprint_ladd", "longsana_attention", "longsana_dmd"})
+      arguments.push_back((goldens_ / name).string());
+    const Result r = verify(arguments);
+    EXPECT_EQ(r.code, 0) << mesh << "\n" << r.output;
+    EXPECT_EQ(r.output.find("not compared"), std::string::npos) << r.output;
+  }
+}
+
 TEST_F(Verify, FactorsOfLoHaAndLoKrOnSeveralLayouts) {
   for (const char* mesh : drawn("verify factors", {"dp_shard=1", "dp_shard=2", "dp_replicate=2", "tp=2", "tp=4", "sp=2",
                                                    "cp=2", "pp=2", "dp_shard=2,tp=2"})) {

@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/ops/reference.h"
 #include "tessera/ops/session.h"
+#include "tessera/ops/tangent.h"
 
 namespace tessera::testing {
 
@@ -92,6 +93,20 @@ TEST(GeluLinear, AKnownResultIsTakenAsItIsAndHasTheSameGradients) {
 
 }  // namespace
 
+TEST(ForwardMode, AnOperatorWithoutARuleRefusesWhatMovesAndAGraphIsRefused) {
+  const Tensor x = at::ones({4, 8}), bias = at::zeros({2, 4, 4});
+  {
+    const at::NoGradGuard no_graph;
+    const ops::ForwardMode mode;
+    const Tensor q = ops::moving(x, at::ones_like(x));
+    EXPECT_THROW(ops::attention_bias(q, x, x, 2, bias), InternalError);
+    EXPECT_FALSE(ops::moves(ops::attention_bias(x, x, x, 2, bias)));
+    const ops::ForwardMode inner;  // as another thread's, which shares the level
+    EXPECT_TRUE(ops::moves(q));
+  }
+  EXPECT_THROW(ops::ForwardMode(), InternalError);
+}
+
 TEST_P(Operators, ValuesAndGradientsEqualTheReference) {
   const Operator& op = std::get<1>(GetParam());
   const Expected expected = expected_of(op);
@@ -110,6 +125,42 @@ TEST_P(Operators, ValuesAndGradientsEqualTheReference) {
   run_backward(y, expected.dy, inputs, sites);
   for (size_t i = 0; i < op.weights.size(); ++i)
     expect_close(sites[i].grad, 2 * expected.weight_grads[i], "the second gradient is added");
+}
+
+// [Note: forward mode] in ops/tangent.h.
+TEST_P(Operators, TangentsAreTheDifferencesOfTheReference) {
+  constexpr double kStep = 1e-6;
+  const Operator& op = std::get<1>(GetParam());
+  if (op.inputs.empty()) return;  // it reads a weight, which never moves
+  const auto to_double = [](const Tensor& t) { return t.is_floating_point() ? t.to(at::kDouble) : t; };
+  const Tensors weights = map(op.weights, to_double), constants = map(op.constants, to_double);
+  auto generator = at::detail::createCPUGenerator(9);
+  const at::NoGradGuard no_graph;
+  // along all inputs together, and along each alone: the others stand still
+  for (size_t only = 0; only <= op.inputs.size(); ++only) {
+    if (op.inputs.size() == 1 && only == 1) break;
+    Tensors directions;
+    for (size_t i = 0; i < op.inputs.size(); ++i)
+      directions.push_back(only == op.inputs.size() || only == i
+                               ? at::randn(op.inputs[i].sizes(), generator, at::kFloat)
+                               : Tensor());
+    const auto displaced = [&](double by) {
+      Tensors inputs = map(op.inputs, to_double);
+      for (size_t i = 0; i < inputs.size(); ++i)
+        if (directions[i].defined()) inputs[i] = inputs[i] + by * directions[i].to(at::kDouble);
+      return op.reference(inputs, weights, constants);
+    };
+    const Tensor differences = (displaced(kStep) - displaced(-kStep)) / (2 * kStep);
+    const ops::ForwardMode mode;
+    Tensors moving;
+    for (size_t i = 0; i < op.inputs.size(); ++i) moving.push_back(ops::moving(op.inputs[i], directions[i]));
+    Sites sites = sites_of(op.weights, /*trainable=*/false);
+    const auto [value, tangent] = ops::parts(op.fast(moving, sites, op.constants));
+    expect_close(value, displaced(0), "value");
+    ASSERT_TRUE(tangent.defined()) << "the tangent of input " << only << " is lost";
+    const double bound = 1e-5 * differences.abs().max().item<double>();
+    EXPECT_LE((tangent.to(at::kDouble) - differences).abs().max().item<double>(), bound) << "input " << only;
+  }
 }
 
 TEST_P(Operators, WeightsMayMoveBetweenForwardAndBackward) {

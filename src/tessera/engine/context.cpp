@@ -284,9 +284,11 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
   const bool shares_heads = has_group_rows(q);
   if (shares_heads) heads /= mode_.parallel->tp();
   const plan::TokenRange here = query_rows(0, shares_heads);
-  const std::vector<int64_t> offsets = tokens_.local_offsets(here.begin, here.end);
+  const std::vector<int64_t> offsets = clamped(tokens_.state_offsets(), here);
   Tensor states = ops::linear_attention_states(rotated.k ? *rotated.k : k, k, v, heads, offsets);
   if (mode_.parallel && tokens_.cut()) states = sum_states(states, !shares_heads, *mode_.parallel);
+  states = tokens_.read_states(states);
+  if (tokens_.history) states = tokens_.history->read(place_of(site), states);
   return ops::linear_attention_result(rotated.q ? *rotated.q : q, q, states, heads, offsets, eps);
 }
 
@@ -305,7 +307,30 @@ Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::C
   session_.site = site;
   const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/true);
   const Tensor wide = reach_rows(x, reach, mode_.parallel);
-  return ops::unfold(wide, tap_table(reach, tokens_, space, how.kernel, x));
+  const Tensor y = ops::unfold(wide, tap_table(reach, tokens_, space, how.kernel, x));
+  return tokens_.history && how.kernel[0] > 1 ? behind_history(site, x, y, how) : y;
+}
+
+/// The neighbours of x with the last frame of the chunk before; stores that of this one, of which every rank has all rows.
+Tensor ShardContext::behind_history(std::string_view site, const Tensor& x, const Tensor& y, const net::Conv& how) {
+  check_internal(how.kernel == std::array<int64_t, 3>({3, 1, 1}), "engine.context",
+                 "a chunk reads one frame of the chunk before, and its neighbours in time alone");
+  const net::History& history = *tokens_.history;
+  if (history.storing) {
+    const Tensor own = x.detach();
+    const Tensor all = mode_.parallel && tokens_.cut() ? mode_.parallel->gather_tokens(own, tokens_.total()) : own;
+    if (!x.is_meta()) (*history.storing)[place_of(site)] = tokens_.last_frames(all).clone();
+  }
+  if (x.is_meta()) return y;  // measured, which asks for sizes and messages alone
+  const Tensor last = history.last(place_of(site));
+  if (!last.defined()) return y;
+  const Tensor before = tokens_.before_first_frames(last, x.size(0)).to(y.scalar_type());
+  return (y.view({x.size(0), x.size(1), 3}) + at::constant_pad_nd(before.unsqueeze(2), {0, 2})).view(y.sizes());
+}
+
+/// A site's name in what chunks leave.
+std::string ShardContext::place_of(std::string_view site) const {
+  return store_.spec(unit_).name + "." + std::string(site);
 }
 
 Tensor ShardContext::param(std::string_view site) {

@@ -83,6 +83,8 @@ class ShardContext final : public net::Context {
   /// The rows of a space that have queries on this rank.
   plan::TokenRange query_rows(int space, bool shares_heads) const;
   Tensor rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, const net::Space& space);
+  Tensor behind_history(std::string_view site, const Tensor& x, const Tensor& y, const net::Conv& how);
+  std::string place_of(std::string_view site) const;
   double pairs(const net::Segments& segments, int64_t queries, bool shares_heads) const;
   Tensor shared_attention(std::string_view site, const ops::AttentionInputs& in, int64_t heads,
                           const net::Segments& segments);

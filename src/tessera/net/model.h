@@ -95,6 +95,7 @@ struct DenoiserSizes {
 };
 
 class VideoCodec;
+struct Direction;  // passes.h
 
 class Denoiser {
  public:
@@ -129,6 +130,13 @@ class Denoiser {
   virtual Tensor pack_target(const Tensor& target) const = 0;
   /// Tokens of one latent.
   virtual int64_t token_count(const std::array<int64_t, 4>& latent) const = 0;
+  /// Columns of the last unit's rows behind those of the prediction: numbers of the sample, the same in all its rows.
+  virtual int64_t numbers_beside() const { return 0; }
+  /// In forward mode (passes.h), which tensors of the shared conditioning move with a sample's latent and timestep;
+  /// empty: the family has no forward mode.
+  virtual std::vector<bool> moving_conditioning() const { return {}; }
+  /// The tangents of pack()'s inputs, undefined for those that stand still.
+  virtual std::vector<Tensor> pack_directions(const Batch& batch, const std::vector<Direction>& directions) const;
   /// Name of a parameter -> its name in a naming: "official", "diffusers", or "tessera", our own. Parameters that files
   /// hold together have names of parts (checkpoint/row_part.h).
   virtual std::string foreign_name(const std::string& name, const std::string& naming) const = 0;

@@ -132,19 +132,24 @@ Tensor PlainContext::attention(std::string_view, const Tensor& q, const Tensor& 
   return out.index_select(0, at::argsort(segments.order));
 }
 
-Tensor PlainContext::linear_attention(std::string_view, const Tensor& q, const Tensor& k, const Tensor& v,
+Tensor PlainContext::linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
                                       int64_t heads, double eps, const Rotated& rotated) {
-  std::vector<Tensor> samples;
-  for (size_t s = 0; s + 1 < tokens_.offsets.size(); ++s) {
-    const auto of = [&](const Tensor& x) {  // [heads, n, d]
-      return split_heads(x.slice(0, tokens_.offsets[s], tokens_.offsets[s + 1]), heads);
-    };
-    const Tensor keys = of(rotated.k ? *rotated.k : k), queries = of(rotated.q ? *rotated.q : q);
-    const Tensor up = at::matmul(queries, at::matmul(keys.transpose(1, 2), of(v)));  // [heads, n, d]
-    const Tensor down = at::matmul(of(q), of(k).sum(1).unsqueeze(-1)) + eps;         // [heads, n, 1]
-    samples.push_back(join_heads(up / down));
+  const std::vector<int64_t> at = tokens_.state_offsets();
+  const auto of = [&](const Tensor& x, size_t s) { return split_heads(x.slice(0, at[s], at[s + 1]), heads); };
+  std::vector<Tensor> states, results;  // [heads, d + 1, d]: the products, and behind them the sums of keys
+  for (size_t s = 0; s + 1 < at.size(); ++s)
+    states.push_back(at::cat({at::matmul(of(rotated.k ? *rotated.k : k, s).transpose(1, 2), of(v, s)),
+                              of(k, s).sum(1, /*keepdim=*/true)},
+                             1));
+  Tensor read = tokens_.read_states(at::stack(states));
+  if (tokens_.history) read = tokens_.history->read(prefix_ + std::string(site), read);
+  for (size_t s = 0; s + 1 < at.size(); ++s) {
+    const int64_t d = read.size(3);
+    const Tensor up = at::matmul(of(rotated.q ? *rotated.q : q, s), read[s].narrow(1, 0, d));  // [heads, n, d]
+    const Tensor down = at::matmul(of(q, s), read[s].narrow(1, d, 1).transpose(1, 2)) + eps;   // [heads, n, 1]
+    results.push_back(join_heads(up / down));
   }
-  return at::cat(samples);
+  return at::cat(results);
 }
 
 Tensor PlainContext::conv(std::string_view site, const Tensor& x, const Conv& how, int index) {
@@ -163,17 +168,31 @@ Tensor PlainContext::conv(std::string_view site, const Tensor& x, const Conv& ho
   return at::cat(samples);
 }
 
-Tensor PlainContext::unfold(std::string_view, const Tensor& x, const Conv& how, int index) {
+Tensor PlainContext::unfold(std::string_view site, const Tensor& x, const Conv& how, int index) {
   const Space& space = tokens_.space(index);
   const auto& k = how.kernel;
-  std::vector<Tensor> samples;
+  const std::string place = prefix_ + std::string(site);
+  const bool in_time = tokens_.history && k[0] > 1;
+  const Tensor last = in_time ? tokens_.history->last(place) : Tensor();  // of the chunk before, k[0] = 3
+  if (in_time && tokens_.history->storing) (*tokens_.history->storing)[place] = tokens_.last_frames(x).detach();
+  std::vector<Tensor> rows;
+  int64_t at = 0;
   for (size_t s = 0; s + 1 < space.offsets.size(); ++s) {
-    const auto [f, h, w] = space.shapes.at(s);
+    const int64_t h = space.shapes.at(s)[1], w = space.shapes[s][2], f = space.shapes[s][0];
     const Tensor grid = x.slice(0, space.offsets[s], space.offsets[s + 1]).view({f, h, w, -1});
-    const Tensor wide = at::constant_pad_nd(grid, {0, 0, k[2] / 2, k[2] / 2, k[1] / 2, k[1] / 2, k[0] / 2, k[0] / 2});
-    samples.push_back(wide.unfold(0, k[0], 1).unfold(1, k[1], 1).unfold(2, k[2], 1).reshape({f * h * w, -1}));
+    for (int64_t first = 0, end = 0; first < f; first = end) {  // chunk by chunk: zeros behind each
+      end = space.chunk_end(s, first);
+      const int64_t left = std::min(first, k[0] / 2);
+      Tensor chunk = at::constant_pad_nd(grid.slice(0, first - left, end),
+                                         {0, 0, k[2] / 2, k[2] / 2, k[1] / 2, k[1] / 2, k[0] / 2 - left, k[0] / 2});
+      if (first == 0 && last.defined())
+        chunk = at::cat({last.slice(0, at, at + h * w).view({1, h, w, -1}), chunk.slice(0, 1)});
+      rows.push_back(
+          chunk.unfold(0, k[0], 1).unfold(1, k[1], 1).unfold(2, k[2], 1).reshape({(end - first) * h * w, -1}));
+    }
+    at += h * w;
   }
-  return at::cat(samples);
+  return at::cat(rows);
 }
 
 Tensor PlainContext::param(std::string_view site) { return weight(site, ""); }

@@ -12,6 +12,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "tessera/ops/row_index.h"
@@ -22,11 +25,32 @@ namespace tessera::net {
 using at::Tensor;
 using plan::TokenRange;
 
+// [Note: chunks in time] A clip may be made a chunk of frames at a time. Linear attention then reads a token's own chunk
+// and those before it, whose keys and values are a state of constant size, and a convolution over frames reads the last
+// frames before a chunk and none behind its end. Either all chunks are here (Space::chunks), or one of them, beside what
+// the finished ones have left (Tokens::history).
+
+/// What the finished chunks of a micro-batch's clips have left on this rank, by unit and site: states of linear
+/// attentions, and last frames of what is convolved over time. Nothing of it has a gradient.
+struct History {
+  using Sites = std::map<std::string, Tensor, std::less<>>;
+  std::vector<Sites> finished;
+  int64_t reach = 0;         ///< how many chunks before its own an attention reads; not above 0: all
+  Sites* storing = nullptr;  ///< receives what this pass leaves
+
+  /// States as this chunk's queries read them: its own, which are stored, and those of the chunks within reach.
+  Tensor read(const std::string& site, const Tensor& own) const;
+  /// What the last chunk has left at a site; undefined: there is none.
+  Tensor last(const std::string& site) const;
+};
+
 struct Space {
   std::vector<int64_t> offsets;                ///< [B+1] where each sample's rows start, counted over all ranks
   std::vector<std::array<int64_t, 3>> shapes;  ///< [B] frames, height and width of a sample's rows; empty: no grid
   std::vector<std::array<int64_t, 2>> ranges;  ///< [B] part of the tokens: [begin, end) of each sample's among them
   ops::RowIndex rows;                          ///< modulation row of each of the rows here
+  /// [B] frames at which a sample's chunks begin, 0 first; empty: clips are whole ([Note: chunks in time]).
+  std::vector<std::vector<int64_t>> chunks;
   Tensor cos, sin;              ///< [rows, d_h/2] fp32: rotary table at each row's position; where ranks of tp share
                                 ///< heads, it covers the rows of all these ranks
   int64_t begin = 0, end = -1;  ///< this rank's rows; -1: to the last
@@ -40,6 +64,8 @@ struct Space {
   std::vector<int64_t> local_offsets(int64_t first, int64_t last) const;
   /// The range of the space's rows that are among `tokens`; space 0 returns `tokens` itself.
   TokenRange within(TokenRange tokens) const;
+  /// The frame behind the chunk of a sample's frame.
+  int64_t chunk_end(size_t sample, int64_t frame) const;
 };
 
 /// The segments of an attention: which queries of space `q` attend to which keys of space `k`.
@@ -73,6 +99,7 @@ struct Tokens : Space {
   std::vector<Segments> segments = {};  ///< the family's tables, for attention that is not sample by sample
   std::vector<uint64_t> samples = {};   ///< [B] keys of each sample's random numbers; empty: not training
   uint64_t step = 0;                    ///< the training step, part of these keys
+  std::shared_ptr<History> history = {};  ///< of a chunk that others precede; null: none do
 
   const Space& space(int index) const { return index == 0 ? *this : spaces.at(static_cast<size_t>(index) - 1); }
   /// The rows of a space as ranges of this rank's tokens, or of the tokens `of`: [begin, end) for each sample with
@@ -83,6 +110,15 @@ struct Tokens : Space {
   std::vector<std::array<int64_t, 2>> row_ranges(int space, TokenRange of) const;
   /// Query-key pairs of self-attention by sample: the sum, over this rank's tokens, of the tokens of their sample.
   double pairs() const;
+  /// [N+1] where the rows begin that make a state of linear attention: of each sample, or of each of its chunks.
+  std::vector<int64_t> state_offsets() const;
+  /// The rows of each sample's last frame in x, which has all tokens, one after the other.
+  Tensor last_frames(const Tensor& x) const;
+  /// Such rows, of the chunk before, as the left neighbours of the first frames' tokens in `rows` rows of this rank; zeros
+  /// for all other tokens.
+  Tensor before_first_frames(const Tensor& last, int64_t rows) const;
+  /// States [N, ...] made those that the rows of each read: with those of the sample's chunks before it.
+  Tensor read_states(const Tensor& states) const;
   /// All tables that are defined.
   std::vector<Tensor> tables() const;
   /// Replaces each table that is defined.

@@ -3,6 +3,7 @@
 
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/tangent.h"
 
 namespace tessera::ops {
 
@@ -21,7 +22,11 @@ struct Gelu : Function<Gelu> {
 
 }  // namespace
 
-Tensor gelu_tanh(const Tensor& x) { return wants_graph({&x}) ? Gelu::apply(x) : kernels(x).gelu_tanh(x); }
+Tensor gelu_tanh(const Tensor& x) {
+  if (const auto [value, tangent] = parts(x); tangent.defined())
+    return moving(kernels(value).gelu_tanh(value), kernels(value).gelu_tanh_gradient(tangent, value));
+  return wants_graph({&x}) ? Gelu::apply(x) : kernels(x).gelu_tanh(x);
+}
 
 namespace {
 
@@ -42,6 +47,12 @@ struct Relu : Function<Relu> {
 
 }  // namespace
 
-at::Tensor relu(const at::Tensor& x) { return wants_graph({&x}) ? Relu::apply(x) : Relu::run(x); }
+at::Tensor relu(const at::Tensor& x) {
+  if (const auto [value, tangent] = parts(x); tangent.defined()) {
+    const Tensor out = Relu::run(value);
+    return moving(out, at::threshold_backward(tangent, out, 0));
+  }
+  return wants_graph({&x}) ? Relu::apply(x) : Relu::run(x);
+}
 
 }  // namespace tessera::ops

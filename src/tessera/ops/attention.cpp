@@ -11,6 +11,7 @@
 #include "tessera/ops/node.h"
 #include "tessera/ops/rows.h"
 #include "tessera/ops/session.h"
+#include "tessera/ops/tangent.h"
 
 namespace tessera::ops {
 
@@ -58,6 +59,42 @@ struct Attention : Function<Attention> {
   }
 };
 
+/// [rows, heads * d] to [heads, rows, d] in fp32.
+Tensor by_head(const Tensor& x, int64_t first, int64_t last, int64_t heads) {
+  return as_floats(x.slice(0, first, last)).view({last - first, heads, -1}).transpose(0, 1);
+}
+
+/// The tangent of the result, some queries at a time: with P = exp(S - lse) and S = q k^T / sqrt(d),
+/// dO = (P dS) v - rows(P dS) O + P dv.
+Tensor attention_tangent(const Moving& q, const Moving& k, const Moving& v, const AttentionResult& result,
+                         int64_t heads, const Offsets& q_at, const Offsets& k_at) {
+  constexpr int64_t kScores = int64_t{1} << 22;  // held at once
+  const double scale = usual_scale(q.value, heads);
+  const Tensor tangent = at::zeros(result.out.sizes(), result.out.options().dtype(at::kFloat));
+  for (size_t s = 0; s + 1 < q_at.size(); ++s) {
+    const auto keys = [&](const Tensor& x) { return by_head(x, k_at[s], k_at[s + 1], heads); };
+    const Tensor keys_t = keys(k.value).transpose(1, 2), values = keys(v.value);
+    const int64_t rows = std::max<int64_t>(1, kScores / (heads * (k_at[s + 1] - k_at[s])));
+    for (int64_t first = q_at[s]; first < q_at[s + 1]; first += rows) {
+      const int64_t last = std::min(first + rows, q_at[s + 1]);
+      const auto queries = [&](const Tensor& x) { return by_head(x, first, last, heads); };
+      const Tensor p = at::exp(at::matmul(queries(q.value), keys_t) * scale -
+                               result.lse.slice(1, first, last).unsqueeze(2));  // [heads, rows, keys]
+      Tensor d_scores, d;
+      if (q.moves()) d_scores = at::matmul(queries(q.tangent), keys_t);
+      if (k.moves())
+        d_scores = sum_of_tangents({d_scores, at::matmul(queries(q.value), keys(k.tangent).transpose(1, 2))});
+      if (d_scores.defined()) {
+        d_scores = d_scores * p * scale;
+        d = at::matmul(d_scores, values) - d_scores.sum(2, true) * queries(result.out);
+      }
+      if (v.moves()) d = sum_of_tangents({d, at::matmul(p, keys(v.tangent))});
+      tangent.slice(0, first, last).view({last - first, heads, -1}).transpose(0, 1).copy_(d);
+    }
+  }
+  return tangent;
+}
+
 void check_offsets(const Offsets& q_at, const Offsets& k_at) {
   check_internal(q_at.size() == k_at.size() && q_at.size() > 1, "ops.attention",
                  "queries and keys have different sample counts");
@@ -74,6 +111,14 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
   if (known)
     check_internal(known->out.defined() && known->out.sizes() == q.sizes(), "ops.attention",
                    "the known result is not that of these queries");
+  if (any_moves({&q, &k, &v})) {
+    check_internal(!keep && !known, "ops.attention", "forward mode recomputes nothing");
+    const Moving mq = parts(q), mk = parts(k), mv = parts(v);
+    AttentionResult result;
+    result.out = run_forward(mq.value, mk.value, mv.value, {}, heads, usual_scale(q, heads), q_offsets, k_offsets,
+                             result.lse);
+    return moving(result.out, attention_tangent(mq, mk, mv, result, heads, q_offsets, k_offsets));
+  }
   if (wants_graph({&q, &k, &v})) {
     check_internal(!keep, "ops.attention", "a result can only be kept of a pass without a graph");
     return Attention::apply(q, k, v, heads, q_offsets, k_offsets, known);
@@ -209,6 +254,48 @@ struct FromStates : Function<FromStates> {
   }
 };
 
+/// What the states change by: they are bilinear, but for the sums of k, which have no values.
+Tensor states_tangent(const Moving& rotated, const Moving& k, const Moving& v, int64_t heads, const Offsets& at) {
+  const auto run = [&](const Tensor& keys, const Tensor& summed, const Tensor& values) {
+    return States::run(keys, summed, values, heads, at);
+  };
+  Tensor by_keys, by_values;
+  if (rotated.moves() || k.moves()) {
+    const auto tangent = [](const Moving& x) { return x.moves() ? x.tangent : at::zeros_like(x.value); };
+    by_keys = run(tangent(rotated), tangent(k), v.value);
+  }
+  if (v.moves()) {
+    by_values = run(rotated.value, k.value, v.tangent);
+    by_values.select(2, by_values.size(2) - 1).zero_();
+  }
+  return sum_of_tangents({by_keys, by_values});
+}
+
+/// Of (S q_rot) / (s . q + eps): the tangent of the numerator less the result times that of the divisor, over it.
+Tensor result_tangent(const Moving& rotated, const Moving& q, const Moving& states, const Tensor& out,
+                      const Tensor& down, int64_t heads, const Offsets& at) {
+  const Tensor tangent = at::zeros(out.sizes(), out.options().dtype(at::kFloat));
+  const int64_t d = out.size(1) / heads;
+  for (size_t s = 0; s + 1 < at.size(); ++s) {
+    if (at[s] == at[s + 1]) continue;
+    const auto rows = [&](const Tensor& x) { return by_head(x, at[s], at[s + 1], heads); };      // [heads, rows, d]
+    const auto products = [&](const Tensor& all) { return all[s].narrow(1, 0, d); };          // [heads, d, d]
+    const auto sums = [&](const Tensor& all) { return all[s].narrow(1, d, 1).transpose(1, 2); };  // [heads, d, 1]
+    const auto times = [](const Tensor& a, const Tensor& b) { return at::matmul(a, b); };
+    Tensor up, below;
+    if (states.moves()) {
+      up = times(rows(rotated.value), products(states.tangent));
+      below = times(rows(q.value), sums(states.tangent));
+    }
+    if (rotated.moves()) up = sum_of_tangents({up, times(rows(rotated.tangent), products(states.value))});
+    if (q.moves()) below = sum_of_tangents({below, times(rows(q.tangent), sums(states.value))});
+    if (below.defined()) up = sum_of_tangents({up, -below * rows(out)});
+    const Tensor divisors = down.slice(0, at[s], at[s + 1]).t().unsqueeze(2);
+    tangent.slice(0, at[s], at[s + 1]).view({at[s + 1] - at[s], heads, d}).transpose(0, 1).copy_(up / divisors);
+  }
+  return tangent;
+}
+
 void check_heads(const Tensor& a, const Tensor& b, int64_t heads, const Offsets& at) {
   const bool fits = a.sizes() == b.sizes() && a.is_contiguous() && b.is_contiguous() && a.size(1) % heads == 0;
   check_internal(fits && at.back() == a.size(0), "ops.linear_attention",
@@ -220,6 +307,11 @@ void check_heads(const Tensor& a, const Tensor& b, int64_t heads, const Offsets&
 Tensor linear_attention_states(const Tensor& rotated_k, const Tensor& k, const Tensor& v, int64_t heads,
                                const Offsets& at) {
   check_heads(rotated_k, k, heads, at), check_heads(k, v, heads, at);
+  if (any_moves({&rotated_k, &k, &v})) {
+    const Moving rotated = parts(rotated_k), mk = parts(k), mv = parts(v);
+    return moving(States::run(rotated.value, mk.value, mv.value, heads, at),
+                  states_tangent(rotated, mk, mv, heads, at));
+  }
   if (wants_graph({&rotated_k, &k, &v})) return States::apply(rotated_k, k, v, heads, at);
   return States::run(rotated_k, k, v, heads, at);
 }
@@ -229,6 +321,11 @@ Tensor linear_attention_result(const Tensor& rotated_q, const Tensor& q, const T
   check_heads(rotated_q, q, heads, at);
   if (wants_graph({&rotated_q, &q, &states})) return FromStates::apply(rotated_q, q, states, heads, at, eps);
   Tensor down;
+  if (any_moves({&rotated_q, &q, &states})) {
+    const Moving rotated = parts(rotated_q), mq = parts(q), all = parts(states);
+    const Tensor out = FromStates::run(rotated.value, mq.value, all.value, heads, at, eps, down);
+    return moving(out, result_tangent(rotated, mq, all, out, down, heads, at));
+  }
   return FromStates::run(rotated_q, q, states, heads, at, eps, down);
 }
 

@@ -5,17 +5,14 @@
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/rebuild.h"
+#include "tessera/ops/tangent.h"
 
 namespace tessera::ops {
 
 namespace {
 
-/// table[ids] in fp32; index_select has no meta form in LibTorch, so meta results are allocated directly.
-Tensor rows_of(const Tensor& table, const Tensor& ids) {
-  const Tensor rows =
-      table.is_meta() ? at::empty({ids.numel(), table.size(1)}, table.options()) : table.index_select(0, ids);
-  return as_floats(rows);
-}
+/// table[ids] in fp32.
+Tensor rows_of(const Tensor& table, const Tensor& ids) { return as_floats(table_rows(table, ids)); }
 
 struct Sum : Function<Sum> {
   static Tensor run(const Tensor& x, const Tensor& y) {
@@ -103,11 +100,26 @@ struct Embedding : Function<Embedding> {
 
 Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows, bool value) {
   check_rows(rows, x, gate, "ops.gated_residual");
+  if (any_moves({&x, &y, &gate})) {
+    const Moving mx = parts(x), my = parts(y), mg = parts(gate);
+    const auto times = [&](const Tensor& a, const Tensor& table) {
+      return a.defined() && table.defined() ? as_floats(a) * table_rows(table, rows.of_token) : Tensor();
+    };
+    return moving(
+        GatedResidual::run(mx.value, my.value, mg.value, rows, value),
+        sum_of_tangents({mx.tangent, times(my.tangent, mg.value), times(my.value, mg.tangent)}));
+  }
   return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, &rows, value)
                                       : GatedResidual::run(x, y, gate, rows, value);
 }
 
-Tensor sum(const Tensor& x, const Tensor& y) { return wants_graph({&x, &y}) ? Sum::apply(x, y) : Sum::run(x, y); }
+Tensor sum(const Tensor& x, const Tensor& y) {
+  if (any_moves({&x, &y})) {
+    const Moving mx = parts(x), my = parts(y);
+    return moving(Sum::run(mx.value, my.value), sum_of_tangents({mx.tangent, my.tangent}));
+  }
+  return wants_graph({&x, &y}) ? Sum::apply(x, y) : Sum::run(x, y);
+}
 
 void drop_rows(const Tensor& x, const Dropout& drop, int64_t first_row) { kernels(x).drop_rows(x, drop, first_row); }
 

@@ -11,6 +11,7 @@
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/tangent.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -242,6 +243,13 @@ Tensor frozen_linear(const Tensor& x, WeightSite& weight, WeightSite* bias, cons
     check_internal(known->size(0) == x.size(0) && known->scalar_type() == type, "ops.lora",
                    "the known result is not that of these rows");
   const bool graph = adapter ? wants_graph({&x, &anchor}) : wants_graph({&x});
+  if (moves(x)) {
+    check_internal(!known, "ops.lora", "forward mode recomputes nothing");
+    const auto [value, tangent] = parts(x);
+    const Tensor dx = gelu ? kernels(value).gelu_tanh_gradient(tangent, value) : tangent;
+    return moving(frozen_linear(value, weight, bias, adapter, anchor, gelu, type),
+                  frozen_linear(dx, weight, nullptr, adapter, anchor, false, type));
+  }
   if (graph)
     return FrozenLinear::apply(x, anchor, handle(&weight), handle(bias), adapter, gelu, static_cast<int64_t>(type),
                                known);

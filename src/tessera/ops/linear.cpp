@@ -3,6 +3,7 @@
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/tangent.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::ops {
@@ -82,6 +83,12 @@ Tensor apply(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor
   if (known)
     check_internal(known->size(0) == x.size(0) && known->scalar_type() == type, "ops.linear",
                    "the known result is not that of these rows");
+  if (moves(x)) {
+    check_internal(!known, "ops.linear", "forward mode recomputes nothing");
+    const auto [value, tangent] = parts(x);
+    const Tensor dx = kGelu ? kernels(value).gelu_tanh_gradient(tangent, value) : tangent;
+    return moving(run_forward(value, weight, bias, type, kGelu), run_forward(dx, weight, nullptr, type, false));
+  }
   if (!wants_graph({&x, &anchor})) return known ? *known : run_forward(x, weight, bias, type, kGelu);
   const variable_list made = Linear<kGelu>::apply(x, anchor, handle(&weight), handle(bias), static_cast<int64_t>(type),
                                                   known, weight_gradients == When::late, passed != nullptr);

@@ -61,6 +61,11 @@ inline void check_rows(const RowIndex& rows, const at::Tensor& x, const at::Tens
       where, "shift, scale and gate must be fp32 [rows, channels] with unit stride in the last dim");
 }
 
+/// table[ids]; index_select has no meta form in LibTorch, so meta results are allocated directly.
+inline at::Tensor table_rows(const at::Tensor& table, const at::Tensor& ids) {
+  return table.is_meta() ? at::empty({ids.numel(), table.size(1)}, table.options()) : table.index_select(0, ids);
+}
+
 /// Keeps the runs of a row index with a node, which saves its tensor by save_for_backward.
 inline void save_runs(AutogradContext* ctx, const RowIndex& rows) {
   std::vector<int64_t> flat;

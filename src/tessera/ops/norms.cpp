@@ -4,6 +4,7 @@
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
 #include "tessera/ops/rebuild.h"
+#include "tessera/ops/tangent.h"
 
 namespace tessera::ops {
 
@@ -29,6 +30,15 @@ Gradients gradients(const variable_list& grads) {
 Tensor first_of(const variable_list& made, Tensor* passed) {
   if (passed) *passed = made[1];
   return made[0];
+}
+
+/// The normalised values of x [T, D], and how they change along `tangent` (undefined: they do not).
+Moving normalised(const Tensor& value, const Tensor& tangent, const Tensor& stats) {
+  const auto of = stats.unbind(1);  // (mean, rstd)
+  const Tensor mean = of[0].unsqueeze(1), rstd = of[1].unsqueeze(1), xhat = (as_floats(value) - mean) * rstd;
+  if (!tangent.defined()) return {xhat};
+  const Tensor dx = as_floats(tangent);
+  return {xhat, rstd * (dx - dx.mean(1, true) - xhat * (dx * xhat).mean(1, true))};
 }
 
 struct LayerNorm : Function<LayerNorm> {
@@ -109,6 +119,11 @@ struct ModulatedNorm : Function<ModulatedNorm> {
 
 Tensor layer_norm(const Tensor& x, WeightSite& weight, WeightSite& bias, double eps, const Tensor& anchor,
                   at::ScalarType type, Tensor* passed) {
+  if (const auto [value, tangent] = parts(x); tangent.defined()) {
+    Tensor stats;
+    const Tensor y = LayerNorm::run(value, weight, bias, eps, type, stats);
+    return moving(y, normalised(value, tangent, stats).tangent * as_floats(weight.value));
+  }
   if (wants_graph({&x, &anchor}))
     return first_of(
         LayerNorm::apply(x, anchor, handle(&weight), handle(&bias), eps, static_cast<int64_t>(type), passed != nullptr),
@@ -121,6 +136,16 @@ Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale,
                       at::ScalarType type, Tensor* passed) {
   check_rows(rows, x, scale, "ops.modulated_norm");
   check_rows(rows, x, shift, "ops.modulated_norm");
+  if (any_moves({&x, &shift, &scale})) {
+    const Moving mx = parts(x), by = parts(scale), to = parts(shift);
+    const auto of_tokens = [&](const Tensor& table) { return table_rows(table, rows.of_token); };
+    Tensor stats;
+    const Tensor y = ModulatedNorm::run(mx.value, to.value, by.value, rows, eps, type, stats);
+    const auto [xhat, turned] = normalised(mx.value, mx.tangent, stats);
+    return moving(y, sum_of_tangents({turned.defined() ? turned * (1 + of_tokens(by.value)) : Tensor(),
+                                      by.moves() ? xhat * of_tokens(by.tangent) : Tensor(),
+                                      to.moves() ? of_tokens(to.tangent) : Tensor()}));
+  }
   if (wants_graph({&x, &shift, &scale}))
     return first_of(ModulatedNorm::apply(x, shift, scale, &rows, eps, static_cast<int64_t>(type), passed != nullptr),
                     passed);
@@ -193,9 +218,24 @@ struct RmsNorm : Function<RmsNorm> {
   }
 };
 
+/// In forward mode.
+Tensor moving_rms_norm(const Tensor& x, const WeightSite& w, const RotaryTables& rotary, int64_t heads, double eps,
+                       const SharedWidth* shared) {
+  const auto [value, tangent] = parts(x);
+  Tensor stats;
+  const Tensor y = run_forward(value, w, rotary, eps, shared, stats);
+  const Tensor xf = as_floats(value), dx = as_floats(tangent), rstd = stats.view({-1, 1});
+  Tensor dots = (xf * dx).sum(1);
+  if (shared) shared->sum_of_all(dots);
+  dots = dots.unsqueeze(1) / static_cast<double>(width_of(x, shared));
+  const Tensor dy = ((dx - xf * rstd.square() * dots) * rstd * as_floats(w.value)).to(y.scalar_type());
+  return moving(y, rotary.cos.defined() ? kernels(dy).rope(dy, rotary.cos, rotary.sin, heads, false, 1) : dy);
+}
+
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, WeightSite& weight, double eps, const Tensor& anchor, const SharedWidth* shared) {
+  if (moves(x)) return moving_rms_norm(x, weight, {}, 0, eps, shared);
   if (wants_graph({&x, &anchor}))
     return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(), std::optional<Tensor>(), eps, shared);
   Tensor stats;
@@ -207,6 +247,7 @@ Tensor rms_norm_rope(const Tensor& x, WeightSite& weight, const Tensor& cos, con
   const bool fits = cos.sizes() == at::IntArrayRef({x.size(0), x.size(1) / heads / 2}) && cos.sizes() == sin.sizes();
   check_internal(fits && cos.is_contiguous() && sin.is_contiguous(), "ops.rms_norm_rope",
                  "cos and sin must be [tokens, channels / heads / 2]");
+  if (moves(x)) return moving_rms_norm(x, weight, {cos, sin}, heads, eps, shared);
   if (wants_graph({&x, &anchor}))
     return RmsNorm::apply(x, anchor, handle(&weight), std::optional<Tensor>(cos), std::optional<Tensor>(sin), eps,
                           shared);

@@ -4,6 +4,7 @@
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/tangent.h"
 
 namespace tessera::ops {
 
@@ -97,9 +98,11 @@ struct Unfold : Function<Unfold> {
 }  // namespace
 
 Tensor take_rows(const Tensor& x, const Tensor& order) {
+  if (moves(x)) return moving_linearly(x, [&](const Tensor& t) { return taken(t, order); });
   return wants_graph({&x}) ? TakeRows::apply(x, order) : taken(x, order);
 }
 Tensor put_rows(const Tensor& x, const Tensor& order) {
+  if (moves(x)) return moving_linearly(x, [&](const Tensor& t) { return put(t, order); });
   return wants_graph({&x}) ? PutRows::apply(x, order) : put(x, order);
 }
 
@@ -107,12 +110,15 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads
   const bool fits = cos.sizes() == at::IntArrayRef({x.size(0), x.size(1) / heads / 2}) && cos.sizes() == sin.sizes();
   check_internal(fits && cos.is_contiguous() && sin.is_contiguous() && x.is_contiguous(), "ops.rope",
                  "cos and sin must be [rows, channels / heads / 2]");
+  if (moves(x))
+    return moving_linearly(x, [&](const Tensor& t) { return kernels(t).rope(t, cos, sin, heads, half_split, 1); });
   return wants_graph({&x}) ? Rope::apply(x, cos, sin, heads, half_split)
                            : kernels(x).rope(x, cos, sin, heads, half_split, 1);
 }
 
 Tensor unfold(const Tensor& x, const Tensor& table) {
   check_internal(x.is_contiguous() && x.dim() == 2 && table.dim() == 2, "ops.unfold", "expected rows and their taps");
+  if (moves(x)) return moving_linearly(x, [&](const Tensor& t) { return kernels(t).unfold(t, table); });
   return wants_graph({&x}) ? Unfold::apply(x, table) : kernels(x).unfold(x, table);
 }
 
@@ -120,6 +126,9 @@ Tensor depthwise(const Tensor& x, const Tensor& table, WeightSite& weight, Weigh
                  at::ScalarType type) {
   check_internal(x.is_contiguous() && weight.value.numel() == x.size(1) * table.size(0), "ops.depthwise",
                  "the weight must have a value for each channel and tap");
+  if (const auto [value, tangent] = parts(x); tangent.defined())
+    return moving(Depthwise::run(value, table, weight, bias, type),
+                  Depthwise::run(tangent, table, weight, nullptr, type));
   if (wants_graph({&x, &anchor}))
     return Depthwise::apply(x, anchor, table, handle(&weight), handle(bias), static_cast<int64_t>(type));
   return Depthwise::run(x, table, weight, bias, type);

@@ -7,6 +7,7 @@
 #include "tessera/ops/node.h"
 #include "tessera/ops/rows.h"
 #include "tessera/ops/session.h"
+#include "tessera/ops/tangent.h"
 
 namespace tessera::engine {
 
@@ -438,6 +439,8 @@ Tensor segment_attention(const ops::AttentionInputs& wide, int64_t heads, const 
 
 Tensor sum_states(const Tensor& states, bool over_tp, const Parallel& parallel) {
   if (parallel.sharers(over_tp) == 1) return states;
+  if (ops::moves(states))
+    return ops::moving_linearly(states, [&](const Tensor& t) { return SumStates::run(t, over_tp, parallel); });
   return ops::wants_graph({&states}) ? SumStates::apply(states, over_tp, &parallel)
                                      : SumStates::run(states, over_tp, parallel);
 }

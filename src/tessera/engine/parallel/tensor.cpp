@@ -8,6 +8,7 @@
 #include "tessera/ops/half.h"
 #include "tessera/ops/kernels.h"
 #include "tessera/ops/node.h"
+#include "tessera/ops/tangent.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/ops/weight.h"
 
@@ -145,6 +146,7 @@ TpGroupRows tp_group_rows(const net::Tokens& tokens, int space, const Parallel& 
 Tensor gather_over_tp(const Tensor& x, const TpGroupRows& rows, const Parallel& parallel) {
   check_internal(x.size(0) == rows.counts.at(parallel.tp_rank()), "engine.tensor",
                  "these rows are not this rank's share");
+  if (ops::moves(x)) return ops::moving_linearly(x, [&](const Tensor& t) { return gather(t, rows, parallel); });
   if (ops::wants_graph({&x})) return GatherOverTp::apply(x, rows, &parallel);
   return gather(x, rows, parallel);
 }
@@ -152,6 +154,8 @@ Tensor gather_over_tp(const Tensor& x, const TpGroupRows& rows, const Parallel& 
 Tensor sum_to_shares(const Tensor& y, const TpGroupRows& rows, const Parallel& parallel, ops::WeightSite* bias,
                      const Tensor& anchor, const Tensor* known) {
   check_internal(y.size(0) == rows.total(), "engine.tensor", "these rows are not those of the tp group");
+  if (const auto [value, tangent] = ops::parts(y); tangent.defined())
+    return ops::moving(sum(value, rows, parallel, bias), sum(tangent, rows, parallel));
   if (ops::wants_graph({&y, &anchor})) return SumToShares::apply(y, anchor, rows, &parallel, ops::handle(bias), known);
   return known ? *known : sum(y, rows, parallel, bias);
 }
@@ -244,6 +248,7 @@ Reach reach_of(const net::Tokens& tokens, int space, const std::array<int64_t, 3
 Tensor reach_rows(const Tensor& x, const Reach& reach, const Parallel* parallel) {
   check_internal(x.size(0) == reach.own().count(), "engine.reach", "these rows are not this rank's share");
   if (reach.rows.size() == 1) return x;
+  if (ops::moves(x)) return ops::moving_linearly(x, [&](const Tensor& t) { return widen(t, reach, *parallel); });
   if (ops::wants_graph({&x})) return ReachRows::apply(x, reach, parallel);
   return widen(x, reach, *parallel);
 }
@@ -263,11 +268,12 @@ Tensor tap_table(const Reach& reach, const net::Tokens& tokens, int index, const
     const auto [frames, height, width] = space.shapes[sample];
     const int64_t at = row - space.offsets[sample];
     const std::array<int64_t, 3> place = {at / (height * width), at / width % height, at % width};
+    const int64_t end = space.chunk_end(sample, place[0]);
     for (int64_t t = 0; t < taps; ++t) {
       const int64_t f = place[0] + t / (kernel[1] * kernel[2]) - kernel[0] / 2,
                     h = place[1] + t / kernel[2] % kernel[1] - kernel[1] / 2,
                     w = place[2] + t % kernel[2] - kernel[2] / 2;
-      const bool inside = f >= 0 && f < frames && h >= 0 && h < height && w >= 0 && w < width;
+      const bool inside = f >= 0 && f < end && h >= 0 && h < height && w >= 0 && w < width;
       to[t * rows + r] =
           inside ? static_cast<int32_t>(space.offsets[sample] + (f * height + h) * width + w - first) : -1;
     }

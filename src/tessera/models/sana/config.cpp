@@ -116,6 +116,7 @@ Config parse_config(std::string_view text, const std::string& file) {
   c.cross_norm_eps = json.real("cross_attention_norm_eps", c.cross_norm_eps);
   c.timestep_scale = json.real("timestep_scale", c.timestep_scale);
   c.guidance_scale = json.real("guidance_embeds_scale", c.guidance_scale);
+  c.logvar = json.flag("logvar", false);
   check_sizes(json, c, of_recipe);
   return c;
 }
@@ -152,6 +153,7 @@ std::string to_json(const Config& c) {
   // not fields of the classes
   if (c.caption_len != usual.caption_len) json["caption_length"] = c.caption_len;
   if (c.attention_eps != usual.attention_eps) json["linear_attention_eps"] = c.attention_eps;
+  if (c.logvar) json["logvar"] = true;
   if (c.cross_norm_eps != usual.cross_norm_eps) json["cross_attention_norm_eps"] = c.cross_norm_eps;
   return json.dump(2) + "\n";
 }

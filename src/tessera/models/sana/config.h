@@ -38,6 +38,7 @@ struct Config {
   double cross_norm_eps = 1e-5;  ///< of the norms of the cross-attention; 1e-6 in NVlabs' program
   double timestep_scale = 1;     ///< of Sprint's timesteps, which are in 0..1
   double guidance_scale = 0.1;   ///< factor of the guidance before its embedding
+  bool logvar = false;           ///< makes the log variance that weighs a sample's consistency loss
 
   int64_t dim() const { return num_heads * head_dim; }
   int64_t hidden() const { return static_cast<int64_t>(mlp_ratio * static_cast<double>(dim())); }

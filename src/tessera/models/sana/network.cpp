@@ -12,7 +12,7 @@ using net::Norm;
 
 namespace {
 
-enum Cond { kTime, kModulation, kContext };  // order of the shared conditioning
+enum Cond { kTime, kModulation, kContext, kLogvar };  // order of the shared conditioning
 const net::Linear kByHeads{.split = kColumns}, kOfText{.space = kText, .split = kColumns}, kFromHeads{.split = kRows};
 constexpr double kRmsEps = 1e-5;   // of captions, and of queries and keys of the linear attention
 constexpr double kHeadEps = 1e-6;  // of the last norm, whatever norm_eps says of those of the blocks
@@ -39,7 +39,9 @@ class Stem final : public FamilyUnit<Config> {
     const Tensor context = ctx.norm("attention_y_norm",
                                     ctx.linear("y_embedder.y_proj.fc2", words, {.act = Act::gelu_tanh, .space = kText}),
                                     {.kind = Norm::rms, .eps = kRmsEps}, kText);  // [n, d]
-    return {{x}, {e, e6, context}};
+    Flow out{{x}, {e, e6, context}};
+    if (c_.logvar) out.cond.push_back(ctx.linear("logvar_linear", e, {.out = 1}));  // [R, 1]
+    return out;
   }
   std::vector<std::string_view> order() const override { return {"x_embedder", "y_embedder", "attention_y_norm"}; }
 };
@@ -131,7 +133,10 @@ class Head final : public FamilyUnit<Config> {
     const auto s =
         (ctx.param("scale_shift_table", {2, c_.dim()}) + in.cond[kTime].unsqueeze(1)).unbind(1);  // s[2] of [R, d]
     const Tensor y = ctx.norm("norm", in.stream[0], {.eps = kHeadEps, .shift = &s[0], .scale = &s[1]});
-    return {{ctx.linear("linear", y, {.out = c_.patch_size() * c_.out_channels})}, {}};
+    const Tensor rows = ctx.linear("linear", y, {.out = c_.patch_size() * c_.out_channels});
+    if (!c_.logvar) return {{rows}, {}};
+    const Tensor ones = at::ones({rows.size(0), 1}, in.stream[0].options());
+    return {{at::cat({rows, ctx.residual("logvar", at::zeros_like(ones), ones, &in.cond[kLogvar])}, 1)}, {}};
   }
 };
 

@@ -6,6 +6,7 @@
 #include "tessera/models/common/patches.h"
 #include "tessera/models/common/rotary.h"
 #include "tessera/models/sana/weight_form.h"
+#include "tessera/net/passes.h"
 
 namespace tessera::models::sana {
 
@@ -68,6 +69,17 @@ Times times_of(const net::Sample& sample, const Config& c) {
   return times;
 }
 
+/// The frames at which a clip's chunks begin.
+std::vector<int64_t> chunks_of(const Tensor& given, int64_t frames) {
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < given.numel(); ++i) {
+    starts.push_back(given[i].item<int64_t>());
+    check_input(i == 0 ? starts[0] == 0 : starts[i] > starts[i - 1] && starts[i] < frames, "sana.pack",
+                "chunks begin at 0 and at later frames of the clip, of " + std::to_string(frames) + " latent frames");
+  }
+  return starts;
+}
+
 /// In units of the grid that the model was trained on.
 void put_positions(const Tensor& rows, const Grid3& grid, const Config& c) {
   const auto base = static_cast<double>(c.sample_size / c.patch[1]);
@@ -101,6 +113,10 @@ class Packing {
     any_clean_ = any_clean_ || clean;
     tokens.offsets.push_back(end);
     tokens.shapes.push_back(grid);
+    const auto chunks = sample.extra.find("chunks");
+    check_input(tokens.chunks.size() == (chunks == sample.extra.end() ? 0 : tokens.shapes.size() - 1), "sana.pack",
+                "some samples of a micro-batch have chunks and some have none");
+    if (chunks != sample.extra.end()) tokens.chunks.push_back(chunks_of(chunks->second, grid[0]));
     tokens.spaces[kText - 1].offsets.push_back(tokens.spaces[kText - 1].total() + sample.context.size(0));
     batch_.shapes.push_back({c_.out_channels, sample.x.size(1), sample.x.size(2), sample.x.size(3)});
     batch_.predicted.push_back({begin + (clean ? grid[1] * grid[2] : 0), end});
@@ -133,7 +149,12 @@ class Packing {
       fill_rows(batch_.inputs[0].slice(0, begin, begin + grid[1] * grid[2]), image->second, c_.patch);
     copy_caption(batch_.inputs[1].slice(0, text.offsets[s], text.offsets[s + 1]), sample.context);
     if (c_.interpolation_scale) put_positions(here(batch_.inputs.back()), grid, c_);
-    if (c_.is_video()) fill_rotary(here(tokens.cos), here(tokens.sin), clip_grid(grid[0], grid[1], grid[2]));
+    if (c_.is_video()) {
+      Grid positions = clip_grid(grid[0], grid[1], grid[2]);
+      if (const auto first = sample.extra.find("first_frame"); first != sample.extra.end())
+        for (int64_t& time : positions.times) time += first->second.item<int64_t>();
+      fill_rotary(here(tokens.cos), here(tokens.sin), positions);
+    }
     const Times times = times_of(sample, c_);
     const auto first = static_cast<int64_t>(t_.size());
     for (int64_t f = 0; f < grid[0]; ++f) {
@@ -195,6 +216,40 @@ std::vector<std::map<std::string, Tensor>> Sana::unpack_input_grads(const std::v
     result.push_back({{"x", from_rows(grads[0].slice(0, tokens[s], tokens[s + 1]), batch.shapes[s], config_.patch)},
                       {"context", grads[1].slice(0, text[s], text[s + 1])}});
   return result;
+}
+
+std::vector<Tensor> Sana::unpack(const Tensor& out, const net::Batch& batch) const {
+  return FamilyDenoiser::unpack(out.slice(1, 0, out.size(1) - numbers_beside()), batch);
+}
+
+Tensor Sana::pack_target(const Tensor& target) const {
+  const Tensor rows = FamilyDenoiser::pack_target(target);
+  return numbers_beside() > 0 ? at::constant_pad_nd(rows, {0, numbers_beside()}) : rows;
+}
+
+/// Time, its modulation and what is made of time do; captions do not.
+std::vector<bool> Sana::moving_conditioning() const {
+  if (config_.is_video()) return {};
+  std::vector<bool> moving = {true, true, false};
+  if (config_.logvar) moving.push_back(true);
+  return moving;
+}
+
+std::vector<Tensor> Sana::pack_directions(const net::Batch& batch,
+                                          const std::vector<net::Direction>& directions) const {
+  const Tensor patches = at::empty_like(batch.inputs[0]), &waves = batch.inputs[2];  // [cos | sin], a row a sample
+  std::vector<double> dt;
+  for (size_t s = 0; s < directions.size(); ++s) {
+    fill_rows(patches.slice(0, batch.tokens.offsets[s], batch.tokens.offsets[s + 1]), directions[s].x, config_.patch);
+    dt.push_back(directions[s].t * (config_.has_guidance() ? config_.timestep_scale / 1000 : 1));
+  }
+  const auto halves = waves.chunk(2, 1);
+  const Tensor rates = rotary_frequencies(kFrequencies / 2) * at::tensor(dt, at::kDouble).unsqueeze(1);  // of angles
+  const Tensor turning = rates.to(waves.options());
+  std::vector<Tensor> tangents(batch.inputs.size());
+  tangents[0] = patches;
+  tangents[2] = at::cat({-halves[1] * turning, halves[0] * turning}, 1);
+  return tangents;
 }
 
 std::string Sana::foreign_name(const std::string& name, const std::string& naming) const {

@@ -7,7 +7,8 @@
 //
 // A caption's rows are its tokens without padding. Extras of a sample: "t" [F] (a timestep a frame, video),
 // "image_latent" [C, 1, H, W] (video: the first frame is this and has t = 0), "guidance" [1] (Sprint: the strength of
-// the guidance, before the config's factor; 4.5 without it). Sprint's timesteps of 0..1 are t / 1000 here.
+// the guidance, before the config's factor; 4.5 without it). Sprint's timesteps of 0..1 are t / 1000 here. "chunks" [n] (video: the
+// frames at which its chunks begin), "first_frame" [1] (video: where a chunk begins in its clip).
 //
 // The Sana transformer as units: stem, blocks, head.
 //
@@ -38,6 +39,12 @@ class Sana final : public FamilyDenoiser<Config> {
   std::vector<std::map<std::string, at::Tensor>> unpack_input_grads(
       const std::vector<at::Tensor>& grads, const net::Batch& batch,
       const std::vector<net::Sample>& samples) const override;
+  std::vector<at::Tensor> unpack(const at::Tensor& out, const net::Batch& batch) const override;
+  at::Tensor pack_target(const at::Tensor& target) const override;
+  int64_t numbers_beside() const override { return config_.logvar; }
+  std::vector<bool> moving_conditioning() const override;
+  std::vector<at::Tensor> pack_directions(const net::Batch& batch,
+                                          const std::vector<net::Direction>& directions) const override;
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
   std::string file_naming() const override { return "diffusers"; }  // with its config.json
   std::string why_not_trained() const override;

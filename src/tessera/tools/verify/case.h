@@ -168,6 +168,12 @@ CaseResults verify_eval_loss(const CaseContext& context);
 CaseResults verify_retention(const CaseContext& context);
 CaseResults verify_clip_picks(const CaseContext& context);
 CaseResults verify_captions(const CaseContext& context);
+// Of steps with several networks: a student with its teacher and heads, a critic beside a frozen score.
+CaseResults verify_sprint_training(const CaseContext& context);
+CaseResults verify_sprint_ladd(const CaseContext& context);
+CaseResults verify_matching(const CaseContext& context);
+/// Clips that are made a chunk of frames at a time.
+CaseResults verify_chunks(const CaseContext& context);
 // Kinds that a model's folder brings.
 CaseResults verify_schedulers(const CaseContext& context);
 /// What `before`, where there is any, checks of the case's other files comes first.

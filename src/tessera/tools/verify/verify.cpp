@@ -71,7 +71,11 @@ Kinds all_kinds() {
                  {"hunyuan15_inputs", verify_picture_inputs},
                  {"opensora_buckets", verify_buckets},
                  {"opensora_checkpoint", verify_trainer_folders},
-                 {"sampling_opensora", verify_size_sampling}};
+                 {"sampling_opensora", verify_size_sampling},
+                 {"sana_sprint_training", verify_sprint_training},
+                 {"sana_sprint_ladd", verify_sprint_ladd},
+                 {"longsana_attention", verify_chunks},
+                 {"longsana_dmd", verify_matching}};
   for (const models::AutoencoderMake& make : models::autoencoders()) {
     for (const std::string& kind : make.picture_cases) kinds[kind] = verify_pictures;
     for (const std::string& kind : make.clip_cases) kinds[kind] = verify_clips;

@@ -1,0 +1,106 @@
+// Passes over a denoiser beside its own: in forward mode, and up to some of its blocks.
+#include "tessera/net/passes.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/check.h"
+#include "tessera/base/random.h"
+#include "tessera/models/registry.h"
+#include "tessera/net/plain_context.h"
+
+namespace tessera::net {
+namespace {
+
+using at::Tensor;
+
+Tensor normals(at::IntArrayRef shape, uint64_t index) {
+  const Tensor values = at::empty(shape, at::kFloat);
+  RandomKey(11, Purpose::test, index).normal(values.mutable_data_ptr<float>(), 0, static_cast<size_t>(values.numel()));
+  return values;
+}
+
+WeightMap weights_of(const Denoiser& model) {
+  WeightMap weights;
+  uint64_t index = 100;
+  for (const auto& unit : model.units())
+    for (const plan::ParamSpec& param : unit->spec().params)
+      weights[param.name] = (normals(param.shape, ++index) * 0.3).to(at::kDouble);
+  return weights;
+}
+
+Batch in_double(Batch batch) {
+  for (Tensor& input : batch.inputs) input = input.to(at::kDouble);
+  return batch;
+}
+
+std::vector<Sample> samples_of(const Denoiser& model) {
+  std::vector<Sample> samples;
+  for (const int64_t side : {4, 6}) {
+    Sample sample = model.blank({model.in_channels(), 1, side, 4});
+    sample.x = normals(sample.x.sizes(), static_cast<uint64_t>(side));
+    sample.context = normals({3, model.context_dim()}, 20);
+    sample.t = 100.0 * static_cast<double>(side);
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+TEST(Passes, ForwardModeIsTheDifferenceOfDisplacedCalls) {
+  const at::NoGradGuard no_graph;
+  for (const char* preset : {"sana-tiny", "sana-tiny-norms", "sana-tiny-sprint"}) {
+    const auto model = models::make_denoiser({.preset = preset});
+    const WeightMap weights = weights_of(*model);
+    const std::vector<Sample> samples = samples_of(*model);
+    std::vector<Direction> directions;
+    for (size_t s = 0; s < samples.size(); ++s)
+      directions.push_back({normals(samples[s].x.sizes(), 30 + s), s == 0 ? 2.0 : -1.5});
+    const Tensor both =
+        run_plain(forward_mode(*model), weights, in_double(pack_moving(*model, samples, directions)));
+    const auto halves = both.chunk(2, 1);
+    const auto displaced = [&](double by) {  // sinusoids are of fp32: steps are large, and the rule is of fourth order
+      std::vector<Sample> moved = samples;
+      for (size_t s = 0; s < moved.size(); ++s) {
+        moved[s].x = samples[s].x + by * directions[s].x;
+        moved[s].t += by * directions[s].t;
+      }
+      return run_plain(model->units(), weights, in_double(model->pack(moved)));
+    };
+    constexpr double kStep = 2e-2;
+    const Tensor differences = (8 * (displaced(kStep) - displaced(-kStep)) -
+                                (displaced(2 * kStep) - displaced(-2 * kStep))) / (12 * kStep);
+    const double scale = differences.abs().max().item<double>();
+    EXPECT_LE((halves[0] - displaced(0)).abs().max().item<double>(), 1e-12 * displaced(0).abs().max().item<double>());
+    EXPECT_GT(scale, 1e-3) << preset;
+    EXPECT_LE((halves[1] - differences).abs().max().item<double>(), 2e-3 * scale) << preset;
+  }
+}
+
+TEST(Passes, AFamilyWithoutForwardModeIsRefused) {
+  EXPECT_THROW(forward_mode(*models::make_denoiser({.preset = "wan-tiny"})), UserError);
+}
+
+TEST(Passes, FeaturesAreWhatTheirBlocksReturn) {
+  const at::NoGradGuard no_graph;
+  const auto model = models::make_denoiser({.preset = "sana-tiny-norms"});
+  const WeightMap weights = weights_of(*model);
+  const Batch batch = in_double(model->pack(samples_of(*model)));
+  std::vector<Tensor> streams;
+  Flow flow{batch.inputs, {}};
+  for (const auto& unit : model->units()) {
+    PlainContext ctx(weights, unit->prefix(), batch.tokens);
+    Flow out = unit->forward(ctx, flow);
+    flow.stream = out.stream;
+    if (!out.cond.empty()) flow.cond = out.cond;
+    streams.push_back(flow.stream[0]);
+  }
+  EXPECT_TRUE(at::equal(run_plain(up_to_blocks(*model, {0, 1}), weights, batch), at::cat({streams[1], streams[2]}, 1)));
+  EXPECT_TRUE(at::equal(run_plain(up_to_blocks(*model, {1}), weights, batch), streams[2]));
+  const auto units = up_to_blocks(*model, {0});
+  EXPECT_EQ(units.size(), 2u) << "what stands behind the last block is not run";
+  EXPECT_TRUE(at::equal(run_plain(units, weights, batch), streams[1]));
+  EXPECT_THROW(up_to_blocks(*model, {2}), UserError);
+  EXPECT_THROW(up_to_blocks(*model, {}), UserError);
+}
+
+}  // namespace
+}  // namespace tessera::net
