@@ -4,7 +4,7 @@
 // them.
 //
 //   store.make_states(adamw);                       // one buffer a unit, by what it declares
-//   store.update(unit, adamw, control);             // calls adamw.update for every slice of the shard
+//   update_unit(store, unit, adamw, control, {});   // calls adamw.update for every slice of the shard
 //
 // [Note: sums over tensors] An optimiser whose update of an element depends on the whole tensor names rounds of sums. For
 // each round the engine calls add_sums() for every slice, adds the sums of all ranks that update the tensor, and calls
