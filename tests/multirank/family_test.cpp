@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "layout_table.h"
+#include "learnt_clips.h"
 #include "matrix.h"
 #include "matrix_cases.h"
 #include "planned_memory.h"
@@ -126,10 +127,18 @@ config = { in_dim = 28, out_dim = 12, text_dim = 64, text_len = 5, image_dim = 2
   if (name == "fun") {  // tokens of a picture behind a clip's; each condition is absent in some row
     static const Trained fun{TinyRun("fun", TESSERA_BINARY, R"(preset = "wan-tiny-fun-control"
 config = { in_dim = 36, out_dim = 12, in_dim_ref_conv = 12, text_dim = 64, text_len = 5, image_dim = 24, image_len = 5, num_heads = 4, dim = 48 })")};
-    std::ofstream(fun.run.folder() / "data" / "metadata.csv") << "video,prompt,control_video,reference_image\n"
-                                                                 "clip0.mp4,one,clip1.mp4,\n"
-                                                                 "clip1.mp4,two,,clip2.mp4\n"
-                                                                 "clip2.mp4,three,clip0.mp4,clip1.mp4\n";
+    const fs::path data = fun.run.folder() / "data";
+    for (const int blue : {0, 250})
+      write_captioned(data, "seen" + std::to_string(blue),
+                      painted({1, 32, 32, 8, {}},
+                              [=](int, int x, int y) {
+                                return std::array<int, 3>{8 * x, 8 * y, blue};
+                              }),
+                      "");
+    std::ofstream(data / "metadata.csv") << "video,prompt,control_video,reference_image\n"
+                                            "clip0.mp4,one,clip1.mp4,\n"
+                                            "clip1.mp4,two,,seen0.png\n"
+                                            "clip2.mp4,three,clip0.mp4,seen250.png\n";
     return fun;
   }
   if (name == "stdit_windows") {  // 1.3: attention in windows, and positions by rotation
