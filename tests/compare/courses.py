@@ -220,7 +220,7 @@ def afterwards(d, case: Case, traced: bool) -> None:
         add("convert", ["convert", LORA, f"converted-{naming}.safetensors", "--to", naming])
         add("merge", ["convert", "base/model", "merged/model", "--merge", LORA, "--scale", "0.8"])
     else:
-        naming = d.rng.choice(["comfyui", "official"] + ([] if d.spoken else ["diffusers"]))  # which knows no s2v
+        naming = d.rng.choice(["comfyui", "official"] + (["diffusers"] if d.family in d.OF_DIFFUSERS else []))
         dtype = d.rng.choice(["fp32", "bf16", "fp16"])
         form = d.rng.choice(["safetensors", "safetensors", "pth"])
         add("convert", ["convert", "run/model", "converted", "--to", naming, "--dtype", dtype, "--format", form])

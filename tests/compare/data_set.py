@@ -1,6 +1,6 @@
 """Tiny data sets, made without any other program: what the runs of compare.py train on.
 
-    make_all(folder)     # frames, table, spoken and mixed in it, and the autoencoders wan21 and wan22
+    make_all(folder)     # frames, table, spoken, mixed and those of FOLLOWED in it, and the autoencoders wan21 and wan22
 
 Every byte follows from the numbers below, and every file has the same time of change, so that a cache made from them is
 the same whoever made it.
@@ -11,6 +11,7 @@ import os
 import struct
 import wave
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import autoencoder
@@ -119,6 +120,29 @@ def spoken(folder: Path) -> None:
     (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
 
 
+def followed(columns: str, fields: list[str]) -> Callable[[Path], None]:
+    """Videos and a table of what each follows: further columns, and their fields in each row."""
+    def make(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        lines = [f"video,prompt,{columns}"]
+        for clip in range(3):
+            write_avi(folder / f"clip{clip}.avi", [picture(clip, frame) for frame in range(FRAMES)])
+            lines.append(f'clip{clip}.avi,"{CAPTIONS[clip]}",{fields[clip]}')
+        write_png(folder / "start.png", picture(1, 5))
+        (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return make
+
+
+FOLLOWED = {
+    "guides": followed("vace_video,vace_video_mask,vace_reference_image",
+                       ["clip1.avi,,", "clip2.avi,clip0.avi,start.png", ",,start.png"]),
+    "controls": followed("control_video,reference_image", ["clip1.avi,", ",start.png", "clip0.avi,start.png"]),
+    "cameras": followed("camera_control_direction,camera_control_speed", ["LeftUp,0.1", "In,", ","]),
+    "drivers": followed("pose,animate_face_video,reference_image",
+                        ["clip1.avi,clip2.avi,", "clip2.avi,clip0.avi,start.png", "clip0.avi,clip1.avi,"]),
+}
+
+
 def mixed(folder: Path) -> None:
     """Clips of two shapes and single pictures, for several buckets."""
     folder.mkdir(parents=True)
@@ -133,6 +157,8 @@ def mixed(folder: Path) -> None:
 
 def make_all(folder: Path) -> None:
     for make, name in ((frame_folders, "frames"), (table, "table"), (spoken, "spoken"), (mixed, "mixed")):
+        make(folder / name)
+    for name, make in FOLLOWED.items():
         make(folder / name)
     autoencoder.make(folder / "wan21", patch=1)
     autoencoder.make(folder / "wan22", patch=2)

@@ -17,12 +17,18 @@ FAMILIES = {
     "flf2v": ({"model_type": "flf2v", "image_dim": 24, "image_len": 5}, {}),
     "ti2v": ({"model_type": "ti2v"}, {}),
     "s2v": ({"model_type": "s2v", "audio_dim": 32}, {}),
+    "vace": ({"model_type": "vace"}, {}),
+    "fun": ({"model_type": "i2v", "image_dim": 24, "image_len": 5}, {}),
+    "fun-2.2": ({"model_type": "i2v"}, {}),
+    "camera": ({"model_type": "i2v", "in_dim_control_adapter": 24}, {}),
+    "animate": ({"preset": "wan-animate-tiny", "image_dim": 24, "image_len": 5}, {}),
     "turns": ({}, {"train": "both"}),
     "turns-i2v": ({"model_type": "i2v"}, {"train": "both"}),
     "gate-hard": ({}, {"router": "gate", "hard": True}),
     "gate-soft": ({}, {"router": "gate", "hard": False}),
 }
 PICTURES = ("i2v", "i2v-2.2", "flf2v", "turns-i2v")
+FOLLOWED = {"vace": "guides", "fun": "controls", "fun-2.2": "controls", "camera": "cameras", "animate": "drivers"}  # their data
 FORMATS = [{}, {}, {"compute_dtype": "bf16"}, {"compute_dtype": "fp16"}, {"masters": "split"},
            {"compute_dtype": "bf16", "masters": "split", "moments": "int8"}, {"masters": "bf16"}, {"moments": "int8"},
            {"moments": "bf16", "grad_dtype": "bf16"}, {"grad_dtype": "bf16"}, {"reduce_dtype": "bf16"},
@@ -72,6 +78,7 @@ def card(deck: str, seed: int, index: int, attempt: int, rng: random.Random):
 
 class Draw:
     """The draws of one run; `recipe` grows table by table."""
+    OF_DIFFUSERS = set(FAMILIES) - {"s2v", "fun", "fun-2.2", "camera", "animate"}  # those that it has classes of
 
     def __init__(self, seed: int, index: int, attempt: int):
         self.rng = random.Random(f"{seed} run {index} {attempt}")
@@ -119,11 +126,22 @@ class Draw:
         fields = dict(FAMILIES[self.family][0])
         if self.family in PICTURES:
             fields["in_dim"] = 2 * channels + 4
+        if self.family == "vace":
+            fields |= {"vace_in_dim": 2 * channels + (256 if self.vae == "wan22" else 64),
+                       "vace_layers": [0, *sorted(rng.sample(range(1, layers), rng.randint(0, layers - 1)))]}
+        if self.family in ("fun", "fun-2.2"):
+            fields |= {"in_dim": 3 * channels + (4 if self.family == "fun-2.2" else 0), "in_dim_ref_conv": channels}
+        if self.family == "camera":
+            fields |= {"in_dim": 2 * channels, "downscale_factor_control_adapter": 16 if self.vae == "wan22" else 8}
+        if self.family == "animate":
+            layers += -layers % 5  # an adapter behind each fifth
+            fields["in_dim"] = 2 * channels + 4
         if self.spoken:
             after = sorted(rng.sample(range(layers), rng.randint(1, min(2, layers))))
             fields |= {"cond_dim": channels, "num_audio_token": rng.randint(2, 4), "audio_inject_layers": after}
         ffn = self.axis("tp") * rng.randint(12, 64 // self.axis("tp"))
-        self.recipe["model"] = {"family": "wan", "config": {
+        preset = fields.pop("preset", "")
+        self.recipe["model"] = {**({"preset": preset} if preset else {"family": "wan"}), "config": {
             "dim": heads * head, "ffn_dim": ffn, "num_heads": heads, "num_layers": layers, "in_dim": channels,
             "out_dim": channels, "freq_dim": rng.choice([16, 32, 64]), "text_dim": 64, "text_len": rng.randint(5, 20),
             **fields}}
@@ -132,7 +150,7 @@ class Draw:
 
     def data(self) -> None:
         rng, ranks = self.rng, self.axis("cp") * self.axis("sp") * self.axis("tp")
-        source = "spoken" if self.spoken else self.cards["data"]
+        source = "spoken" if self.spoken else FOLLOWED.get(self.family, self.cards["data"])
         if source == "mixed" and (self.family in PICTURES or self.vae == "wan22"):
             source = "table"  # a single picture is no video of two latent frames, and 48 pixels are no three blocks
         table = {"path": f"data/{source}", "cache": self.cards["caches"], "fps": 8.0}
@@ -261,7 +279,7 @@ class Draw:
                  "sampler": rng.choice(["euler", "euler_diffusers", "unipc", "unipc_diffusers", "dpmpp"])}
         if self.chance(0.4):
             table |= {"guidance": 3.0} | rng.choice([{}, {"negative_prompt": "noise"}])
-        if self.chance(0.4) and not self.spoken:
+        if self.chance(0.4) and not self.spoken and self.family not in FOLLOWED:  # whose prompts are those of rows
             table["prompts"] = ["a square that moves to the right"]
         if self.family == "ti2v" and self.chance(0.5):
             table["image"] = ["clip"]

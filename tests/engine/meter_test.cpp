@@ -65,8 +65,8 @@ TEST(Meter, AutogradOnMetaCountsWhatTheCpuWouldTake) {
   const int64_t cpu_peak = Meter::peak() - base, cpu_live = Meter::live() - base;
   Meter::MetaCount count;
   const auto meta = run(at::kMeta);
-  EXPECT_NEAR(count.peak(), cpu_peak, 128) << "the scalar 2 is a CPU tensor on both";
-  EXPECT_NEAR(count.live(), cpu_live, 128);
+  EXPECT_EQ(count.peak(), cpu_peak) << "the scalar 2 is a CPU tensor on both";
+  EXPECT_EQ(count.live(), cpu_live);
 }
 
 TEST(Meter, RefusesWhatTheBudgetDoesNotHoldAndTellsWhoHoldsIt) {

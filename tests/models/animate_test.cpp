@@ -4,6 +4,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
+#include "tessera/net/plain_context.h"
 
 namespace tessera::models::wan {
 
@@ -87,6 +88,25 @@ TEST(Animate, ASamplesResultIsItsOwnWhateverIsBesideIt) {
   const std::vector<net::Sample> samples = {lively.sample(2, 4, 4), lively.sample(4, 2, 6), lively.sample(3, 4, 2)};
   for (size_t s = 0; s < samples.size(); ++s)
     expect_close(lively.run(samples, s), lively.run({samples[s]}), 1e-4, std::to_string(s));
+}
+
+TEST(Animate, AFaceIsTheSameHoweverManyFramesAreEncodedAtOnce) {
+  const at::NoGradGuard no_grad;
+  AnimateConfig config = animate_preset("wan-animate-tiny");
+  const Animate model(config);
+  const Lively lively(model);
+  const net::Tokens tokens;
+  net::PlainContext ctx(lively.weights, "", tokens);
+  for (const int64_t frames : {2, 3, 5, 7}) {
+    const at::Tensor pixels = at::randn({face_frames(frames), 3, config.face_size, config.face_size});
+    config.frames_at_once = pixels.size(0);
+    const at::Tensor whole = encode_faces(ctx, config, pixels, {frames});
+    for (const int64_t at_once : {1, 2, 3, 8, 100}) {
+      config.frames_at_once = at_once;
+      expect_close(encode_faces(ctx, config, pixels, {frames}), whole, 0,
+                   std::to_string(frames) + " frames, at once " + std::to_string(at_once));
+    }
+  }
 }
 
 TEST(Animate, AFaceOfLaterFramesAndThePosesMatter) {

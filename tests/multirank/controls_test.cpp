@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "learnt_clips.h"
 #include "program.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/data/video.h"
@@ -63,7 +64,108 @@ std::vector<std::map<std::string, std::vector<int64_t>>> cached(const TinyRun& r
   return all;
 }
 
+using Colour = std::array<int, 3>;
+constexpr Colour kBright = {250, 240, 20}, kDark = {120, 10, 10}, kGround = {10, 10, 220};
+
+/// A box in one of the four corners, which moves to another one in the second half.
+data::Frames box(int corner, int then, Colour inside, Colour ground) {
+  return painted({8, 32, 32, 8, {}}, [=](int frame, int x, int y) {
+    const int at = frame < 4 ? corner : then;
+    return y / 16 == at / 2 && x / 16 == at % 2 ? inside : ground;
+  });
+}
+void write_picture(const fs::path& file, const data::Frames& frames) {
+  const std::vector<uint8_t> png = data::write_png(frames, 0);
+  std::ofstream(file, std::ios::binary) << std::string(png.begin(), png.end());
+}
+
+/// A clip of a table, further fields of its row, and what a sample is given that is to be it; all captions are the same.
+struct Followed {
+  data::Frames clip;
+  std::string fields;
+  Arguments given;
+};
+
+/// Trains on these clips, which nothing but what they follow tells apart, and samples each.
+void expect_followed(const TinyRun& run, const Arguments& model, const std::string& columns,
+                     const std::vector<Followed>& clips) {
+  const fs::path data = run.folder() / "data";
+  std::ofstream table(data / "metadata.csv");
+  table << "video,prompt" << columns << "\n";
+  const auto file = [&](size_t i) { return data / ("video" + std::to_string(i) + ".mp4"); };
+  for (size_t i = 0; i < clips.size(); ++i) {
+    data::write_mp4(file(i), clips[i].clip);
+    table << file(i).filename().string() << ",a box" << clips[i].fields << "\n";
+  }
+  table.close();
+  const Result r =
+      run.train(1, "run", with(model, {"--run.steps", "500", "--train.lr", "3e-3", "--train.global_batch", "4"}), 500);
+  ASSERT_EQ(r.code, 0) << r.output;
+  for (size_t i = 0; i < clips.size(); ++i) {
+    const std::string out = (run.folder() / "made.mp4").string();
+    const Result s = run.tessera(with({"sample", run.out() + "/recipe.toml", "--prompt", "a box", "--sample.steps",
+                                       "10", "--sample.guidance", "1", "--out", out},
+                                      clips[i].given));
+    ASSERT_EQ(s.code, 0) << s.output;
+    const data::Frames made = data::decode_clip(out, {});
+    ASSERT_EQ(made.count, 8);
+    for (size_t other = 0; other < clips.size(); ++other) {
+      const double found = data::psnr(made, data::decode_clip(file(other), {}));
+      std::printf("sample %zu, clip %zu: %.1f dB\n", i, other, found);
+      if (other == i)
+        EXPECT_GT(found, 14) << i;
+      else
+        EXPECT_LT(found, 12) << i << " " << other;
+    }
+  }
+}
+
 }  // namespace
+
+TEST(Controls, ClipsLearntByTheirControlAndReferenceAreSampledByThem) {
+  const TinyRun run("controls-learnt");
+  const fs::path data = run.folder() / "data";
+  std::vector<Followed> clips;
+  for (const bool bright : {false, true}) {
+    const std::string seen = bright ? "bright.png" : "dark.png";
+    write_picture(data / seen, box(1, 1, bright ? kBright : kDark, {90, 90, 90}));
+    for (const int corner : {0, 3}) {
+      const std::string control = "control" + std::to_string(corner) + ".mp4";
+      data::write_mp4(data / control, box(corner, 3 - corner, {255, 255, 255}, {0, 0, 0}));
+      clips.push_back({box(corner, 3 - corner, bright ? kBright : kDark, kGround),
+                       "," + control + "," + seen,
+                       {"--sample.control", (data / control).string(), "--sample.reference", (data / seen).string()}});
+    }
+  }
+  expect_followed(run, kControl, ",control_video,reference_image", clips);
+}
+
+TEST(Controls, ClipsLearntByTheirFirstPictureAreSampledByIt) {
+  const TinyRun run("inp-learnt");
+  std::vector<Followed> clips;
+  for (const int corner : {0, 1, 2, 3}) {
+    const std::string first = (run.folder() / ("first" + std::to_string(corner) + ".png")).string();
+    clips.push_back({box(corner, 3 - corner, corner % 2 ? kBright : kDark, kGround), "", {"--sample.image", first}});
+    write_picture(first, clips.back().clip);
+  }
+  expect_followed(run, kFilled, "", clips);
+}
+
+/// All of them begin alike.
+TEST(Controls, ClipsLearntByTheirCamerasAreSampledByThem) {
+  const TinyRun run("cameras-learnt");
+  const std::string first = (run.folder() / "first.png").string();
+  std::vector<Followed> clips;
+  for (const auto& [camera, corner] : {std::pair<std::string, int>("Left", 1), {"Right", 2}, {"In", 3}}) {
+    clips.push_back({box(0, corner, corner == 2 ? kDark : kBright, kGround),
+                     "," + camera + ",0.1",
+                     {"--sample.camera", camera + ":0.1", "--sample.image", first}});
+  }
+  for (Followed& clip : clips)  // the first frames of all
+    std::copy_n(clips[0].clip.rgb.begin(), 4 * clip.clip.frame_bytes(), clip.clip.rgb.begin());
+  write_picture(first, clips[0].clip);
+  expect_followed(run, kCamera, ",camera_control_direction,camera_control_speed", clips);
+}
 
 TEST(Controls, ARowsControlReferenceAndCameraAreCached) {
   for (const auto& [flags, masked, clip] :

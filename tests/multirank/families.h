@@ -101,7 +101,7 @@ inline std::string animate_config(Random& random, const Mesh& mesh) {
          R"(,"model_type":"animate","in_dim":12,"image_dim":6,"image_len":)" + std::to_string(draw(random, 2, 5)) +
          R"(,"motion_encoder_dim":10,"motion_encoder_size":)" + (eight ? "8" : "4") +
          R"(,"motion_encoder_channel_sizes":{"4":4,"8":3},"motion_style_dim":6,"motion_dim":)" +
-         std::to_string(draw(random, 2, 5)) + R"(,"face_encoder_hidden_dim":6,"face_encoder_num_heads":2})";
+         std::to_string(draw(random, 2, 10)) + R"(,"face_encoder_hidden_dim":6,"face_encoder_num_heads":2})";
 }
 
 /// Odd where it may be: sp and tp share heads, tp the feed-forward.
@@ -199,6 +199,7 @@ inline const Family& family_of(std::string_view name) {
       {"wan:vace-lora", vace_config, wan_attentions, wan_results, 4, 3, 2e-4, true},
       {"wan:fun", wan_fun_config, wan_attentions, wan_results, 4, 3, 1e-3},
       {"wan:animate", animate_config, wan_attentions, wan_results, 4, 3, 1e-3, false, {3, 6, 6}, false, 2},
+      {"wan:animate-lora", animate_config, wan_attentions, wan_results, 4, 3, 1e-3, true, {3, 6, 6}, false, 2},
       {"toy", toy_config, {"joint", "time"}, {}},
       {"sana", sana_config, {"cross_attn"}, {}, 1, 3, 1e-3},
       {"sana-video", sana_video_config, {"cross_attn"}, {}, 4, 3, 1e-3},

@@ -2,9 +2,11 @@
 // those of the plain context on one rank, random plans change no bit and take the memory they predict, and the program
 // trains them to the same losses and weights on every layout, also from another layout's checkpoint. A new family takes
 // the same three tests.
+#include <fstream>
 #include <optional>
 
 #include "layout_table.h"
+#include "learnt_clips.h"
 #include "matrix.h"
 #include "matrix_cases.h"
 #include "planned_memory.h"
@@ -17,22 +19,20 @@ namespace fs = std::filesystem;
 
 /// Those of families.h but the standard one, which has tests of its own.
 const std::vector<std::string> kFamilies = {"toy",       "sana",      "sana-video", "opensora", "hunyuan",
-                                            "stdit:1.2", "stdit:1.3", "wan:vace",   "wan:fun"};
+                                            "stdit:1.2", "stdit:1.3", "wan:vace",   "wan:fun",  "wan:animate"};
 
 TEST(Families, HaveTheGradientsOfThePlainContextOnEveryRank) {
   const std::vector<std::string> axes = {"sp=2", "cp=2", "tp=2", "cp=2,tp=2"};
   const std::vector<std::string> table = {"cp=3",      "sp=3",           "tp=3",      "cp=4", "cp=2,sp=2",
                                           "sp=2,tp=2", "cp=2,sp=2,tp=2", "cp=3,tp=2", "cp=5"};
   std::vector<Job> jobs;
-  // Plans of Animate are low by the column of its batch that says which tokens follow a pose: a few hundred bytes.
-  std::vector<std::string> families = kFamilies;
-  families.emplace_back("wan:animate");
-  for (const std::string& family : families) {
+  for (const std::string& family : kFamilies) {
     MatrixPart two("gradients of " + family, static_cast<int>(axes.size()), 2);
     for (const int i : two) jobs.push_back({axes[static_cast<size_t>(i)], 0, 3, family});
     MatrixPart part("gradients of a family", 2 * static_cast<int>(table.size()));
     for (const int i : part) jobs.push_back({table[static_cast<size_t>(i) % table.size()], 10 * i, 10 * i + 5, family});
   }
+  jobs.push_back({"cp=3", 15, 16, "wan:animate"});  // of one frame of a face
   expect_jobs_pass(FAMILY_WORKER, jobs);
 }
 
@@ -66,6 +66,9 @@ TEST(Families, TakeRandomPlansWithoutAChangeOfBits) {
   }
   // A message of two streams is under way while its stage's backward runs.
   jobs.push_back({"pp=2,cp=2", 446, 447, "wan:vace"});
+  // The most that a rank has is where a gradient is scaled by a number.
+  jobs.push_back({"pp=2", 46, 47, "wan:animate"});
+  jobs.push_back({"dp_shard=1", 102, 103, "wan:animate-lora"});
   expect_jobs_pass(PLAN_WORKER, jobs);
 }
 
@@ -111,6 +114,32 @@ config = { in_channels = 12, caption_channels = 64, model_max_length = 5 })")};
 config = { in_dim = 12, out_dim = 12, vace_in_dim = 88, text_dim = 64, text_len = 5, num_heads = 4, dim = 48 })"),
                               {"--data.references", "0"}};
     return vace;
+  }
+  if (name == "animate") {  // other clips' motion, and a unit of its own kind between the blocks
+    static const Trained animate{TinyRun("animate", TESSERA_BINARY, R"(preset = "wan-animate-tiny"
+config = { in_dim = 28, out_dim = 12, text_dim = 64, text_len = 5, image_dim = 24, image_len = 5, num_heads = 4, dim = 48 })")};
+    std::ofstream(animate.run.folder() / "data" / "metadata.csv") << "video,prompt,pose,animate_face_video\n"
+                                                                     "clip0.mp4,one,clip1.mp4,clip2.mp4\n"
+                                                                     "clip1.mp4,two,clip2.mp4,clip0.mp4\n"
+                                                                     "clip2.mp4,three,clip0.mp4,clip1.mp4\n";
+    return animate;
+  }
+  if (name == "fun") {  // tokens of a picture behind a clip's; each condition is absent in some row
+    static const Trained fun{TinyRun("fun", TESSERA_BINARY, R"(preset = "wan-tiny-fun-control"
+config = { in_dim = 36, out_dim = 12, in_dim_ref_conv = 12, text_dim = 64, text_len = 5, image_dim = 24, image_len = 5, num_heads = 4, dim = 48 })")};
+    const fs::path data = fun.run.folder() / "data";
+    for (const int blue : {0, 250})
+      write_captioned(data, "seen" + std::to_string(blue),
+                      painted({1, 32, 32, 8, {}},
+                              [=](int, int x, int y) {
+                                return std::array<int, 3>{8 * x, 8 * y, blue};
+                              }),
+                      "");
+    std::ofstream(data / "metadata.csv") << "video,prompt,control_video,reference_image\n"
+                                            "clip0.mp4,one,clip1.mp4,\n"
+                                            "clip1.mp4,two,,seen0.png\n"
+                                            "clip2.mp4,three,clip0.mp4,seen250.png\n";
+    return fun;
   }
   if (name == "stdit_windows") {  // 1.3: attention in windows, and positions by rotation
     static const Trained stdit{TinyRun("stdit-windows", TESSERA_BINARY, R"(preset = "opensora1.3-tiny"
@@ -196,10 +225,10 @@ void check(const Trained& family, const std::string& matrix, const std::string& 
   }
 }
 
-/// All of them; of some one, by turns: a family's two generations, a model of the standard family, and the second one
-/// of two streams.
+/// All of them; of some one, by turns: a family's two generations, models of the standard family, and the second one of two
+/// streams.
 std::vector<const char*> families_in_turn() {
-  constexpr const char* kGenerations[] = {"stdit", "stdit_windows", "vace", "hunyuan"};
+  constexpr const char* kGenerations[] = {"stdit", "stdit_windows", "vace", "hunyuan", "animate", "fun"};
   std::vector<const char*> all = {"toy", "sana", "sana_video", "opensora"};
   const auto chosen = in_turn("families by turns", kGenerations);
   all.insert(all.end(), chosen.begin(), chosen.end());

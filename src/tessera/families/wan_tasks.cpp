@@ -4,8 +4,6 @@ namespace tessera::families {
 
 namespace {
 
-constexpr const char* kOther = "this kind of Wan model is not there";
-
 // Frames, steps, rate, shift and guidance are those of the releases' configurations.
 constexpr WanTask kTasks[] = {
     {"t2v-1.3B", "wan2.1-t2v-1.3b", "t2v", false, kWan21Vae, 81, 50, 16, 5, 5, 832, 480},
@@ -17,9 +15,9 @@ constexpr WanTask kTasks[] = {
     {"i2v-A14B", "wan2.2-i2v-a14b", "i2v", true, kWan21Vae, 81, 40, 16, 5, 3.5, 1280, 720},
     {"ti2v-5B", "wan2.2-ti2v-5b", "ti2v", false, kWan22Vae, 121, 50, 24, 5, 5, 1280, 704},
     {"s2v-14B", "wan2.2-s2v-14b", "s2v", false, kWan21Vae, 80, 40, 16, 3, 4.5, 1280, 720},
-    {"animate-14B", "", "animate", false, kWan21Vae, 77, 20, 16, 5, 1, 1280, 720, kOther},
-    {"vace-1.3B", "", "vace", false, kWan21Vae, 81, 50, 16, 16, 5, 832, 480, kOther},
-    {"vace-14B", "", "vace", false, kWan21Vae, 81, 50, 16, 16, 5, 1280, 720, kOther},
+    {"animate-14B", "wan2.2-animate-14b", "animate", false, kWan21Vae, 77, 20, 30, 5, 1, 1280, 720},
+    {"vace-1.3B", "wan2.1-vace-1.3b", "vace", false, kWan21Vae, 81, 50, 16, 16, 5, 832, 480},
+    {"vace-14B", "wan2.1-vace-14b", "vace", false, kWan21Vae, 81, 50, 16, 16, 5, 1280, 720},
 };
 
 }  // namespace

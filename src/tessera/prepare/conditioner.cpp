@@ -161,14 +161,19 @@ at::Tensor Conditioner::given(const std::string& kind, const Pictures& pictures,
 Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& sound, int64_t frames,
                                  const data::Path& poses, double pose_start, const Controls& controls) {
   if (wanted_.takes_images()) {
-    Extras extras = this->extras(pictures, look(pictures), frames);
-    extras.merge(control_extras(*job_.codec, controls,
-                                {.frames = static_cast<int>(frames),
-                                 .height = static_cast<int>(recipe_.data.height),
-                                 .width = static_cast<int>(recipe_.data.width),
-                                 .fps = recipe_.data.fps,
-                                 .showing = recipe_.data.clips.showing},
-                                wanted_));
+    const data::ClipSpec spec{.frames = static_cast<int>(frames),
+                              .height = static_cast<int>(recipe_.data.height),
+                              .width = static_cast<int>(recipe_.data.width),
+                              .fps = recipe_.data.fps,
+                              .showing = recipe_.data.clips.showing};
+    Pictures seen = pictures;
+    if (wanted_.control_dim > 0 && !controls.reference.empty()) {  // which the image encoder sees, as in training
+      data::Item row;
+      row.references = {controls.reference};
+      seen.shown = clip_pictures(row, spec, wanted_).shown;
+    }
+    Extras extras = this->extras(seen, look(seen), frames);
+    extras.merge(control_extras(*job_.codec, controls, spec, wanted_));
     return extras;
   }
   if (const std::string kind = sampled_condition(recipe_, wanted_); families::places_of(kind).any()) {

@@ -16,6 +16,7 @@
 #include "tessera/device/communicators.h"
 #include "tessera/engine/memory/reserve.h"
 #include "tessera/engine/memory/same_place.h"
+#include "tessera/ops/session.h"
 #include "tessera/torch_headers.h"
 
 namespace tessera::engine {
@@ -79,6 +80,12 @@ Books& books() {
   return *instance;
 }
 
+thread_local Count meta_count;
+/// Whether this thread's numbers of operators count with its meta tensors ([Note: bytes by running on meta]).
+thread_local bool counts_numbers = false;
+constexpr int64_t kNumber =
+    2 * kAlign;  // in double, and in the type of what it is used with, which meta tensors do not ask for
+
 /// Memory of the CPU: the device tier, or host memory beside a GPU.
 class CountingAllocator final : public c10::Allocator {
  public:
@@ -109,7 +116,9 @@ class CountingAllocator final : public c10::Allocator {
       if (size >= kHuge) madvise(data, size, MADV_HUGEPAGE);
     }
     books().count.add(part, size);
-    blocks_[data] = {size, part};
+    const bool number = counts_numbers && size == kAlign;
+    if (number) meta_count.add(Part::compute, kNumber);
+    blocks_[data] = {size, part, number};
     return data;
   }
 
@@ -121,6 +130,7 @@ class CountingAllocator final : public c10::Allocator {
       return;
     }
     books().count.add(it->second.part, -static_cast<int64_t>(it->second.size));
+    if (it->second.number && counts_numbers) meta_count.add(Part::compute, -kNumber);
     free_[it->second.size].push_back(data);
     cached_ += it->second.size;
     blocks_.erase(it);
@@ -137,6 +147,7 @@ class CountingAllocator final : public c10::Allocator {
   struct Block {
     size_t size;
     Part part;
+    bool number;  // also counted with the meta tensors of its thread
   };
   size_t cached_ = 0;
   std::unordered_map<void*, Block> blocks_;
@@ -223,8 +234,6 @@ void DeviceAllocator::give_raw(void* data) {
   self.blocks_.erase(it);
   self.reserve_->give(data);
 }
-
-thread_local Count meta_count;
 
 /// Meta tensors have no memory: their data pointer is null and the context carries the size.
 class MetaAllocator final : public c10::Allocator {
@@ -349,8 +358,11 @@ Meter::Scope::~Scope() { innermost_part = before_; }
 Meter::Only::Only(Part part) : before_(only_part) { only_part = part; }
 Meter::Only::~Only() { only_part = before_; }
 
-Meter::MetaCount::MetaCount() { meta_count = Count{}; }
-Meter::MetaCount::~MetaCount() = default;
+Meter::MetaCount::MetaCount() {
+  meta_count = Count{};
+  counts_numbers = !ops::session().target && !device::used();
+}
+Meter::MetaCount::~MetaCount() { counts_numbers = false; }
 int64_t Meter::MetaCount::live() const { return meta_count.total; }
 int64_t Meter::MetaCount::peak() const { return meta_count.peak; }
 void Meter::MetaCount::reset_peak() { meta_count.reset(); }

@@ -9,7 +9,8 @@
 //
 // [Note: bytes by running on meta] The same counting stands behind LibTorch's meta device, whose tensors have sizes
 // but no memory. Running a unit on meta tensors therefore counts the bytes that the same code will allocate in
-// training, and no formula has to follow the code (measure.h).
+// training, and no formula has to follow the code (measure.h). Numbers that operators make tensors of (the 2 of x * 2) are
+// on the CPU there too: what takes the least there is counts with the meta tensors, unless a GPU is what is counted for.
 #include <array>
 #include <cstdint>
 #include <optional>

@@ -156,7 +156,6 @@ AnimateConfig parse_animate_config(std::string_view text, const std::string& fil
   const ConfigReader json(text, file);
   json.expect("use_img_emb", true);
   json.expect("inject_face_latents_blocks", kBlocksAnAdapter);
-  json.without_effect({"motion_encoder_batch_size"});  // how many frames are encoded at once
   Json base = parse_ordered_json(text, file);
   base["model_type"] = "i2v";
   if (!base.contains("image_dim")) base["image_dim"] = 1280;  // a constant of the official code
@@ -171,6 +170,7 @@ AnimateConfig parse_animate_config(std::string_view text, const std::string& fil
   c.directions = json.size("motion_dim", c.directions);
   c.face_hidden = json.size("face_encoder_hidden_dim", c.face_hidden);
   c.face_heads = json.size("face_encoder_num_heads", c.face_heads);
+  c.frames_at_once = json.size("motion_encoder_batch_size", c.frames_at_once);
   if (c.base.num_layers % kBlocksAnAdapter != 0)
     json.fail("num_layers " + std::to_string(c.base.num_layers) + " is no multiple of " +
               std::to_string(kBlocksAnAdapter) + ", the blocks of a face adapter");
@@ -195,6 +195,7 @@ std::string to_json(const AnimateConfig& c) {
   json["motion_dim"] = c.directions;
   json["face_encoder_hidden_dim"] = c.face_hidden;
   json["face_encoder_num_heads"] = c.face_heads;
+  json["motion_encoder_batch_size"] = c.frames_at_once;
   return json.dump(2) + "\n";
 }
 

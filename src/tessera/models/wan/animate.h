@@ -22,6 +22,7 @@ struct AnimateConfig {
   int64_t directions = 20;        ///< of motion (motion_dim)
   int64_t face_hidden = 1024;     ///< of the face encoder
   int64_t face_heads = 4;         ///< face tokens of a latent frame, without the learned one
+  int64_t frames_at_once = 8;     ///< of faces, in the motion encoder's convolutions (motion_encoder_batch_size)
 
   int64_t face_tokens() const { return face_heads + 1; }  ///< of a latent frame
   bool operator==(const AnimateConfig&) const = default;

@@ -4,6 +4,7 @@
 
 #include "tessera/models/wan/animate.h"
 #include "tessera/models/wan/s2v_network.h"
+#include "tessera/ops/rebuild.h"
 
 namespace tessera::models::wan {
 
@@ -15,19 +16,31 @@ namespace {
 constexpr double kSlope = 0.2;             // of the leaky ReLU
 constexpr double kDirectionOffset = 1e-8;  // added before the directions are made orthogonal
 
+/// The windows that a convolution of x [N, C, H, W] multiplies, [N * h * w, C * side * side]: many times what they are of,
+/// so a graph that may rebuild values keeps x instead.
+Tensor windows_of(const Tensor& x, int64_t side, int64_t stride) {
+  const auto make = [side, stride](const std::vector<Tensor>& from) {
+    const int64_t h = (from[0].size(2) - side) / stride + 1, w = (from[0].size(3) - side) / stride + 1;
+    const auto part = [&](int64_t axis, int64_t begin, int64_t count, const Tensor& of) {
+      return of.slice(axis, begin, begin + (count - 1) * stride + 1, stride);
+    };
+    std::vector<Tensor> taps;  // [N, h, w, C] each
+    for (int64_t i = 0; i < side; ++i)
+      for (int64_t j = 0; j < side; ++j) taps.push_back(part(3, j, w, part(2, i, h, from[0])).permute({0, 2, 3, 1}));
+    return at::stack(taps, 4).flatten(3).flatten(0, 2);
+  };
+  const Tensor windows = make({x});
+  if (ops::Rebuilds* rebuilds = ops::session().rebuilds) rebuilds->register_value(windows, {x}, make);
+  return windows;
+}
+
 /// A convolution of x [N, C, H, W] whose weight is scaled when it runs, by one over the root of what a result is summed over.
 Tensor scaled_convolution(Context& ctx, const std::string& site, const Tensor& x, int64_t out, int64_t side,
                           int64_t stride) {
-  const int64_t n = x.size(0), c = x.size(1);
   const int64_t h = (x.size(2) - side) / stride + 1, w = (x.size(3) - side) / stride + 1;
-  std::vector<Tensor> taps;
-  for (int64_t i = 0; i < side; ++i)
-    for (int64_t j = 0; j < side; ++j)
-      taps.push_back(x.slice(2, i, i + (h - 1) * stride + 1, stride).slice(3, j, j + (w - 1) * stride + 1, stride));
-  const Tensor windows = at::stack(taps, 2).permute({0, 3, 4, 1, 2}).reshape({n * h * w, c * side * side});
-  const double scale = 1 / std::sqrt(static_cast<double>(c * side * side));
-  return ctx.linear(site, windows * scale, {.out = out, .bias = false, .kernel = {side, side}})
-      .view({n, h, w, out})
+  const double scale = 1 / std::sqrt(static_cast<double>(x.size(1) * side * side));
+  return ctx.linear(site, windows_of(x * scale, side, stride), {.out = out, .bias = false, .kernel = {side, side}})
+      .view({x.size(0), h, w, out})
       .permute({0, 3, 1, 2});
 }
 
@@ -56,25 +69,29 @@ Tensor orthogonal(const Tensor& matrix) {
   const int64_t rows = matrix.size(0), columns = matrix.size(1);
   Tensor left = matrix.to(at::kDouble);
   std::vector<Tensor> reflections;  // v [rows - j, 1] of column j, scaled so that I - v v^T reflects
-  for (int64_t j = 0; j < columns && rows - j > 1; ++j) {
+  const int64_t count = std::min(columns, rows - 1);
+  for (int64_t j = 0; j < count; ++j) {
     const Tensor column = left.slice(0, j).slice(1, j, j + 1), first = column.slice(0, 0, 1);
     const Tensor size = column.square().sum().sqrt();
     const Tensor turned = first + size * (2 * first.detach().ge(0).to(at::kDouble) - 1);
     const Tensor v = at::cat({turned, column.slice(0, 1)});
     reflections.push_back(v * (2 / v.square().sum()).sqrt());
+    if (j + 1 == count) break;  // a part of the graph that leads nowhere would be kept where saved tensors are listed
     const Tensor rest = left.slice(0, j);
     left = at::cat({left.slice(0, 0, j), rest - at::mm(reflections.back(), at::mm(reflections.back().t(), rest))});
   }
-  Tensor q = at::eye(rows, columns, left.options());
-  for (int64_t j = static_cast<int64_t>(reflections.size()) - 1; j >= 0; --j) {
+  // not at::eye, which resizes its result: on meta tensors that takes no memory, and plans are counted on them
+  Tensor q = at::zeros({rows, columns}, left.options());
+  q.diagonal().fill_(1);
+  for (int64_t j = count - 1; j >= 0; --j) {
     const Tensor &v = reflections[static_cast<size_t>(j)], rest = q.slice(0, j);
     q = at::cat({q.slice(0, 0, j), rest - at::mm(v, at::mm(v.t(), rest))});
   }
   return q.to(at::kFloat);
 }
 
-/// [N, 3, S, S] -> [N, motion_dim]
-Tensor encode_motion(Context& ctx, const AnimateConfig& c, const Tensor& pixels) {
+/// The convolutions of the motion encoder but the last, each frame by itself: [n, 3, S, S] -> [n, channels, 4, 4]
+Tensor encode_frames(Context& ctx, const AnimateConfig& c, const Tensor& pixels) {
   const std::string net = "motion_encoder.enc.net_app.convs.";
   Tensor x = activated_with_bias(ctx, net + "0.1.bias",
                                  scaled_convolution(ctx, net + "0.0", pixels, c.channels.front(), 1, 1));
@@ -87,8 +104,16 @@ Tensor encode_motion(Context& ctx, const AnimateConfig& c, const Tensor& pixels)
     const Tensor beside = scaled_convolution(ctx, block + "skip.1", blurred(x, 1), c.channels[i], 1, 2);
     x = (y + beside) / std::sqrt(2.0);
   }
-  const std::string last = net + std::to_string(c.channels.size());
-  Tensor motion = scaled_convolution(ctx, last, x, c.style_dim, 4, 1).flatten(1);  // [N, style]
+  return x;
+}
+
+/// [N, 3, S, S] -> [N, motion_dim]. Frames are large and what is made of them is small: few are encoded at once.
+Tensor encode_motion(Context& ctx, const AnimateConfig& c, const Tensor& pixels) {
+  std::vector<Tensor> parts;
+  for (int64_t at = 0; at < pixels.size(0); at += c.frames_at_once)
+    parts.push_back(encode_frames(ctx, c, pixels.slice(0, at, std::min(at + c.frames_at_once, pixels.size(0)))));
+  const std::string last = "motion_encoder.enc.net_app.convs." + std::to_string(c.channels.size());
+  Tensor motion = scaled_convolution(ctx, last, at::cat(parts), c.style_dim, 4, 1).flatten(1);  // [N, style]
   constexpr int kLinears = 5;
   for (int i = 0; i < kLinears; ++i) {
     const std::string site = "motion_encoder.enc.fc." + std::to_string(i);

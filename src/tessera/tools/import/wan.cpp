@@ -51,6 +51,35 @@ void sampling(Translator& t, const WanTask& task) {
   }
 }
 
+/// What VACE and Animate follow. Animate's are files that its preprocessing gives their names.
+void followed(Translator& t) {
+  const auto set = [&](const char* key, const std::string& file, const char* option) {
+    t.set(key, file + kListSeparator, {option});
+  };
+  if (t.has("--src_ref_images")) {
+    const std::string pictures = t.value("--src_ref_images");
+    if (pictures.find(',') == std::string::npos)
+      set("sample.reference", pictures, "--src_ref_images");
+    else
+      t.refuse("--src_ref_images",
+               "a sample is given one picture; name several in column vace_reference_image of a "
+               "table, and set sample.reference = clip and data.references to their number");
+  }
+  const std::string root = t.value("--src_root_path", ".") + "/";
+  if (t.has("--src_root_path"))
+    for (const auto& [key, file] : {std::pair("sample.pose", "src_pose.mp4"),
+                                    {"sample.face", "src_face.mp4"},
+                                    {"sample.reference", "src_ref.png"}})
+      set(key, root + file, "--src_root_path");
+  for (const char* option : {"--replace_flag", "--use_relighting_lora"})
+    if (t.has(option) && !t.flag(option)) t.imply(option, "it is off");
+  if (t.flag("--replace_flag"))
+    set("sample.guide", root + "src_bg.mp4", "--replace_flag"),
+        set("sample.guide_mask", root + "src_mask.mp4", "--replace_flag");
+  if (t.flag("--use_relighting_lora"))
+    set("sample.lora", t.value("--ckpt_dir") + "/relighting_lora.ckpt", "--use_relighting_lora");
+}
+
 void generate_together(Translator& t) {
   if (!t.has("--ckpt_dir"))
     throw UserError(Exit::usage, "import", "generate.py's options without the weights",
@@ -60,6 +89,7 @@ void generate_together(Translator& t) {
     t.imply("--task", std::string("a ") + task.type + " model" + (task.two_experts ? " of two experts" : ""));
   set_wan_folder(t, task, t.value("--ckpt_dir"), {"--ckpt_dir"});
   sampling(t, task);
+  followed(t);
   // as many clips as the audio lasts, unless an option gives their number
   if (std::string_view(task.type) == "s2v" && !t.has("--num_clip")) t.set("sample.clips", "auto", {"--task"});
   if (t.has("--base_seed")) {

@@ -51,11 +51,8 @@ void check_wan_task(const WanTask& task, const std::string& folder, const checkp
 const WanTask& wan_task(const std::string& name) {
   std::vector<std::string> known;
   for (const WanTask& task : families::wan_tasks()) {
-    if (task.name == name) {
-      if (task.why_not) throw UserError(Exit::usage, "import", "--task " + name + ": " + task.why_not);
-      return task;
-    }
-    if (!task.why_not) known.push_back(task.name);
+    if (task.name == name) return task;
+    known.push_back(task.name);
   }
   std::string list;
   for (const std::string& other : known) list += (list.empty() ? "" : ", ") + other;
