@@ -24,9 +24,7 @@ void AdamW::update(const net::Slice& slice, const net::StepControl& control) con
   SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
   const ops::MasterRange masters = ranges.masters();
   const ops::MomentRange m = ranges.moment("exp_avg"), v = ranges.moment("exp_avg_sq");
-  ops::GradientRange gradient{.fp32 = slice.grad};
-  (slice.half_type == at::kBFloat16 ? gradient.bf16 : gradient.fp16) = slice.half_grad;
-  ops::backend(slice.on_device).adamw(masters, m, v, gradient, slice.count(), step);
+  ops::backend(slice.on_device).adamw(masters, m, v, ranges.gradient(), slice.count(), step);
 }
 
 double clip_coefficient(double norm, double max_norm) {

@@ -23,6 +23,7 @@ class Lion final : public net::UnitUpdate {
 
   std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return states_(param); }
   void update(const net::Slice& slice, const net::StepControl& control) const override;
+  bool on_device() const override { return true; }
 
  private:
   LionOptions options_;
