@@ -27,6 +27,21 @@ void AdamW::update(const net::Slice& slice, const net::StepControl& control) con
   ops::backend(slice.on_device).adamw(masters, m, v, ranges.gradient(), slice.count(), step);
 }
 
+void Lion::update(const net::Slice& slice, const net::StepControl& control) const {
+  const auto rounded = [](double x) { return static_cast<float>(x); };
+  const ops::LionFactors f = {rounded(control.scale),
+                              rounded(1 - control.lr * options_.weight_decay),
+                              rounded(control.lr),
+                              rounded(options_.betas[0]),
+                              rounded(1 - options_.betas[0]),
+                              rounded(options_.betas[1]),
+                              rounded(1 - options_.betas[1])};
+  SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
+  const ops::MasterRange masters = ranges.masters();
+  const ops::MomentRange moment = ranges.moment("exp_avg");
+  ops::backend(slice.on_device).lion(masters, moment, ranges.gradient(), slice.count(), f);
+}
+
 double clip_coefficient(double norm, double max_norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
