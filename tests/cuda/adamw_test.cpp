@@ -1,4 +1,5 @@
-// AdamW on the device gives the bits of ops/adamw.h, in all forms of masters, moments and gradients.
+// AdamW, Lion, schedule-free updates and averages on the device give the bits of ops/adamw.h, in all forms of masters, moments
+// and gradients.
 #include "tessera/ops/adamw.h"
 
 #include <memory>
@@ -182,6 +183,103 @@ INSTANTIATE_TEST_SUITE_P(, AdamWForms,
                            return std::string(word(std::get<0>(info.param))) + "_" + word(std::get<1>(info.param)) +
                                   "_" + word(std::get<2>(info.param));
                          });
+
+/// A gradient as both sides take it: with halves on the CPU too.
+ops::GradientRange here(Gradient& g) {
+  if (g.type == at::kFloat) return {.fp32 = g.wide.data()};
+  if (g.type == at::kHalf) return {.fp16 = g.halves.data()};
+  return {.bf16 = g.halves.data()};
+}
+
+constexpr Case kCases[] = {{1, 0, 16, false, false},
+                           {255, 0, 16, false, false},
+                           {2049, 1, 13, false, false},
+                           {2049, 0, (1ull << 35) - 9, false, false},
+                           {777, 0, 16, false, false, at::kBFloat16},
+                           {777, 1, 16, false, false, at::kHalf}};
+
+class LionForms : public KernelTest, public ::testing::WithParamInterface<std::tuple<Form, Form>> {};
+
+TEST_P(LionForms, HaveTheCpusBits) {
+  const auto [master, form] = GetParam();
+  const auto& map = ops::DynamicMap::with_sign();
+  for (const Case& c : kCases) {
+    Numbers p(master, test_values(c.n, 1), map), m(form, test_values(c.n, 2), map);
+    DeviceNumbers device_p(p, map, c.offset), device_m(m, map, c.offset);
+    for (uint64_t step = 1; step <= 2; ++step) {
+      Gradient g(test_values(c.n, 10 + step), c.gradient, c.offset);
+      const RandomKey kp(5, Purpose::rounding, step, 1), km(5, Purpose::rounding, step, 2);
+      const ops::LionFactors factors{0.7f, 0.999f, 1e-2f, 0.9f, 0.1f, 0.99f, 0.01f};
+      ops::lion(p.masters(kp, c.first), m.moment(km, c.first), here(g), c.n, factors);
+      check(launch_lion(device_p.masters(kp, c.first), device_m.moment(km, c.first), g.range(), c.n, factors, nullptr));
+      const std::string at = " of " + std::to_string(c.n) + " after step " + std::to_string(step);
+      expect_same_numbers(device_p, p, "masters" + at), expect_same_numbers(device_m, m, "moment" + at);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, LionForms,
+                         ::testing::Combine(::testing::Values(Form::fp32, Form::split, Form::bf16),
+                                            ::testing::Values(Form::fp32, Form::bf16, Form::codes)),
+                         [](const auto& info) {
+                           return std::string(word(std::get<0>(info.param))) + "_" + word(std::get<1>(info.param));
+                         });
+
+class UpdateForms : public KernelTest, public ::testing::WithParamInterface<Form> {};
+
+/// The first step begins z and x, whatever was there; a step before RAdam can divide; and one that does.
+TEST_P(UpdateForms, ScheduleFreeHasTheCpusBits) {
+  const auto& map = ops::DynamicMap::with_sign();
+  for (const Case& c : kCases) {
+    Numbers y(GetParam(), test_values(c.n, 1), map);
+    DeviceNumbers device_y(y, map, c.offset);
+    std::vector<float> z(static_cast<size_t>(c.n), kNaN), x = z, v(z.size());
+    DeviceArray<float> device_z(z, c.offset), device_x(x, c.offset), device_v(v, c.offset);
+    for (uint64_t step = 1; step <= 3; ++step) {
+      Gradient g(test_values(c.n, 10 + step), c.gradient, c.offset);
+      const RandomKey key(5, Purpose::rounding, step, 1);
+      const ops::ScheduleFreeFactors factors{.scale = 0.7f,
+                                             .keep = 0.999f,
+                                             .take = 0.001f,
+                                             .correction = 3.1f,
+                                             .eps = 1e-8f,
+                                             .decay = 0.01f,
+                                             .rate = 1e-2f,
+                                             .average = 1.0f / static_cast<float>(step),
+                                             .inwards = 0.1f,
+                                             .divides = step != 2,
+                                             .begins = step == 1};
+      ops::schedule_free(y.masters(key, c.first), z.data(), v.data(), x.data(), here(g), c.n, factors);
+      check(launch_schedule_free(device_y.masters(key, c.first), device_z.data(), device_v.data(), device_x.data(),
+                                 g.range(), c.n, factors, nullptr));
+      const std::string at = " of " + std::to_string(c.n) + " after step " + std::to_string(step);
+      expect_same_numbers(device_y, y, "masters" + at);
+      expect_same(device_z.values(), z, "z" + at), expect_same(device_x.values(), x, "x" + at);
+      expect_same(device_v.values(), v, "second moment" + at);
+    }
+  }
+}
+
+/// Taken whole an average is a copy to the last bit, whatever it was.
+TEST_P(UpdateForms, AveragesHaveTheCpusBits) {
+  const auto& map = ops::DynamicMap::with_sign();
+  for (const Case& c : kCases) {
+    Numbers p(GetParam(), test_values(c.n, 1), map);
+    DeviceNumbers device_p(p, map, c.offset);
+    std::vector<float> average = test_values(c.n, 2);
+    average[0] = kNaN;
+    DeviceArray<float> device_average(average, c.offset);
+    const RandomKey key(5, Purpose::rounding, 1, 1);
+    for (const float take : {0.001f, 1.0f, 0.75f}) {
+      ops::move_average(average.data(), p.masters(key, c.first), c.n, take);
+      check(launch_move_average(device_average.data(), device_p.masters(key, c.first), c.n, take, nullptr));
+      expect_same(device_average.values(), average, "average of " + std::to_string(c.n));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, UpdateForms, ::testing::Values(Form::fp32, Form::split, Form::bf16),
+                         [](const auto& info) { return word(info.param); });
 
 }  // namespace
 }  // namespace tessera::cuda

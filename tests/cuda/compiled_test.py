@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CHIPS = (80, 86, 89, 90, 100, 120)
 LIMITS = {  # kernel: registers, bytes of shared memory
     "adamw": (96, 2048),  # two maps of 256 values
+    "lion": (128, 1024),
+    "schedule_free": (128, 0),  # three states and the parameter, all of which are stored
+    "move_average": (64, 0),
     "quantise": (40, 1024),
     "dequantise": (40, 1024),
     "quantise_int8": (40, 0),
@@ -44,7 +47,9 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "layer_norm_back": (128, 64),  # at 6,144 columns a thread has 72 values: x and the sums of two tables
     "rms_norm_rows": (64, 64),
     "rms_norm_back": (128, 64),
-    "add_groups": (40, 0),
+    "add_groups": (48, 0),
+    "gelu_lanes": (40, 0),
+    "gelu_back": (128, 0),  # four tokens of both operands are under way
     "gated_rows": (40, 0),
     "gated_back": (128, 0),  # four tokens of both operands are under way
     "turn_neighbours": (64, 0),
@@ -62,6 +67,11 @@ LIMITS = {  # kernel: registers, bytes of shared memory
 WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
     "adamw": ("ld.global.nc.v4.f32", "ld.global.nc.v4.u32", "ld.global.v4.f32", "ld.global.v4.u32", "ld.global.v4.u16",
               "st.global.wb.v4.u32", "st.global.wb.v2.u32"),
+    "lion": ("ld.global.nc.v4.f32", "ld.global.v4.f32", "st.global.wb.v4.u32", "st.global.wb.v2.u32"),
+    "schedule_free": ("ld.global.v4.f32", "ld.global.v4.u32", "st.global.wb.v4.u32"),
+    "move_average": ("ld.global.v4.f32", "ld.global.v4.u32", "st.global.wb.v4.u32"),
+    "gelu_lanes": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
+    "gelu_back": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),
     "quantise": ("ld.global.nc.v4.f32", "st.global.wb.v2.u32"),
     "dequantise": ("ld.global.nc.v4.u16", "st.global.wb.v4.u32"),
     "quantise_int8": ("ld.global.nc.v4.f32", "st.global.wb.v2.u32"),

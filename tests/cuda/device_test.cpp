@@ -173,15 +173,15 @@ TEST_F(Traffic, OfALayerNormIsItsOperandsOnce) {
 TEST_F(Traffic, OfAnRmsNormWithRotaryEmbeddingIsItsOperandsOnce) {
   const ops::Angles angles{cos.data(), sin.data(), 64};
   const int64_t of_angles = 2 * 4 * kTokens * 64;
-  ops::RmsNormRows n{kTokens, kWidth,       in(half), out(second), stats.data(),
-                     false,   table.data(), angles,   nullptr,     static_cast<float>(kWidth),
+  ops::RmsNormRows n{kTokens, kWidth,    in(half), out(second), stats.data(),
+                     false,   in(table), angles,   nullptr,     static_cast<float>(kWidth),
                      1e-6f};
   ASSERT_EQ(cuda::launch_rms_norm(n, nullptr), cudaSuccess);
   const Touched forward = touched();
   EXPECT_EQ(forward.read_once, 2 * kValues + kRow + of_angles);
   EXPECT_EQ(forward.written, 2 * kValues);
   ops::RmsNormGradients g{kTokens,   kWidth,        in(second),
-                          in(half),  stats.data(),  table.data(),
+                          in(half),  stats.data(),  in(table),
                           angles,    nullptr,       static_cast<float>(kWidth),
                           out(last), sums(partials)};
   ASSERT_EQ(cuda::launch_rms_norm_gradients(g, nullptr), cudaSuccess);
@@ -201,6 +201,18 @@ TEST_F(Traffic, OfASumWithAGateIsItsOperandsOnce) {
   const Touched backward = touched();
   EXPECT_EQ(backward.read, 6 * kValues + 2 * (kWidth / 256) * 32 * 8 * 4) << "the gate once for each group";
   EXPECT_EQ(backward.written, 2 * kValues + kPartials);
+}
+
+TEST_F(Traffic, OfGeluAndBothOfItsResultsIsItsOperandsOnce) {
+  ASSERT_EQ(cuda::launch_gelu({kValues, in(half), out(second)}, nullptr), cudaSuccess);
+  const Touched forward = touched();
+  EXPECT_EQ(forward.read, 2 * kValues);
+  EXPECT_EQ(forward.written, 2 * kValues);
+  ops::GeluGradients g{kTokens, kWidth, in(second), in(half), out(half), out(second), partials.data()};
+  ASSERT_EQ(cuda::launch_gelu_gradients(g, nullptr), cudaSuccess);
+  const Touched backward = touched();
+  EXPECT_EQ(backward.read, 2 * 2 * kValues);
+  EXPECT_EQ(backward.written, 2 * 2 * kValues + kPartials);
 }
 
 TEST_F(Traffic, OfAConvolutionByTapsIsItsOperandsOnce) {

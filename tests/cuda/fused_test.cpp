@@ -72,6 +72,7 @@ struct Sums {
   Sums(int64_t rows, int64_t stride, int64_t groups, uint64_t seed)
       : table(plain(rows * stride, seed)), partials(unset(groups * stride)), stride(stride) {}
   TableSums at(bool there) { return {table.at(there), stride, partials.at(there)}; }
+  TableSums fresh(bool there, int64_t rows) { return {table.at(there), stride, partials.at(there), rows}; }
 };
 
 struct Shape {
@@ -118,7 +119,9 @@ TEST_F(Fused, LayerNormAndItsGradientsHaveTheBitsOfTheTwin) {
     const int64_t n = s.tokens * s.width, stride = s.width + 3;
     Matrix x(plain(n, 1), s.x, s.offset), y(plain(n, 2), s.y), dy(plain(n, 3), s.y, s.offset), dx(plain(n, 4), s.x),
         beside(plain(n, 5), s.x);
-    Floats stats = unset(2 * s.tokens), table(plain(kTableRows * stride, 6)), shift(plain(kTableRows * stride, 7));
+    Floats stats = unset(2 * s.tokens);
+    Matrix table(plain(kTableRows * stride, 6), s.y), shift(plain(kTableRows * stride, 7), s.y);
+    const auto row_table = [&](Matrix& of, bool there) { return RowTable{of.in(there).data, stride, s.y}; };
     const auto forward = [&](bool known) {
       return [&, known](bool there) {
         return ops::LayerNormRows{s.tokens,
@@ -127,8 +130,8 @@ TEST_F(Fused, LayerNormAndItsGradientsHaveTheBitsOfTheTwin) {
                                   y.out(there),
                                   stats.at(there),
                                   known,
-                                  {table.at(there), stride},
-                                  {shift.at(there), stride},
+                                  row_table(table, there),
+                                  row_table(shift, there),
                                   runs,
                                   1,
                                   1e-6f};
@@ -142,11 +145,12 @@ TEST_F(Fused, LayerNormAndItsGradientsHaveTheBitsOfTheTwin) {
     for (const int which : {0, 1, 2, 3}) {  // all; without another gradient; dx alone; tables alone
       const auto backward = [&](bool there) {
         ops::LayerNormGradients g{
-            s.tokens, s.width, dy.in(there), x.in(there), stats.at(there), {table.at(there), stride}, 1, runs,
+            s.tokens, s.width, dy.in(there), x.in(there), stats.at(there), row_table(table, there), 1, runs,
             {},       {},      {},           {}};
         if (which == 0) g.beside = beside.in(there);
         if (which != 3) g.dx = dx.out(there);
         if (which != 2) g.scale_sums = scale_sums.at(there), g.shift_sums = shift_sums.at(there);
+        if (which == 1) g.shift_sums = shift_sums.fresh(there, kTableRows);
         return g;
       };
       run_both(backward, ops::layer_norm_gradients, launch_layer_norm_gradients);
@@ -162,8 +166,9 @@ TEST_F(Fused, RmsNormAndItsGradientsHaveTheBitsOfTheTwin) {
       SCOPED_TRACE(name_of(s) + ", pairs " + std::to_string(half));
       const int64_t n = s.tokens * s.width;
       Matrix x(plain(n, 1), s.x, s.offset), y(plain(n, 2), s.x), dy(plain(n, 3), s.x, s.offset), dx(plain(n, 4), s.x);
-      Floats stats = unset(s.tokens), w(plain(s.width, 6)), cos(plain(s.tokens * half, 7)),
-             sin(plain(s.tokens * half, 8)), whole(std::vector<float>(static_cast<size_t>(s.tokens), 3.5f));
+      Matrix w(plain(s.width, 6), s.y, s.offset);
+      Floats stats = unset(s.tokens), cos(plain(s.tokens * half, 7)), sin(plain(s.tokens * half, 8)),
+             whole(std::vector<float>(static_cast<size_t>(s.tokens), 3.5f));
       const auto angles = [&](bool there) {
         return half ? ops::Angles{cos.at(there), sin.at(there), half} : ops::Angles{};
       };
@@ -175,7 +180,7 @@ TEST_F(Fused, RmsNormAndItsGradientsHaveTheBitsOfTheTwin) {
                                   y.out(there),
                                   stats.at(there),
                                   which == 1,
-                                  w.at(there),
+                                  w.in(there),
                                   angles(there),
                                   which == 2 ? whole.at(there) : nullptr,
                                   static_cast<float>(which == 2 ? 2 * s.width : s.width),
@@ -184,23 +189,29 @@ TEST_F(Fused, RmsNormAndItsGradientsHaveTheBitsOfTheTwin) {
         run_both(forward, ops::rms_norm, launch_rms_norm);
         y.expect_alike("value"), stats.expect_alike("statistics");
       }
-      Sums sums(1, s.width, (s.tokens + ops::kGroupTokens - 1) / ops::kGroupTokens, 9);
-      for (const int which : {0, 1, 2}) {  // all, of a sharded width; dx alone; the weight alone
+      const int64_t groups = (s.tokens + ops::kGroupTokens - 1) / ops::kGroupTokens;
+      Sums sums(1, s.width, groups, 9);
+      Floats columns = unset(groups * s.width);
+      for (const int which :
+           {0, 1, 2, 3}) {  // all, of a sharded width; dx alone; the weight alone; it begins, and columns
         const auto backward = [&](bool there) {
           return ops::RmsNormGradients{s.tokens,
                                        s.width,
                                        dy.in(there),
                                        x.in(there),
                                        stats.at(there),
-                                       w.at(there),
+                                       w.in(there),
                                        angles(there),
                                        which == 0 ? whole.at(there) : nullptr,
                                        static_cast<float>(s.width),
                                        which == 2 ? ops::RowsOut{} : dx.out(there),
-                                       which == 1 ? TableSums{} : sums.at(there)};
+                                       which == 1   ? TableSums{}
+                                       : which == 3 ? sums.fresh(there, 1)
+                                                    : sums.at(there),
+                                       which == 3 ? columns.at(there) : nullptr};
         };
         run_both(backward, ops::rms_norm_gradients, launch_rms_norm_gradients);
-        dx.expect_alike("gradient of x"), sums.table.expect_alike("of the weight");
+        dx.expect_alike("gradient of x"), sums.table.expect_alike("of the weight"), columns.expect_alike("columns");
       }
     }
 }
@@ -227,21 +238,60 @@ TEST_F(Fused, SumsWithAGateAndTheirGradientsHaveTheBitsOfTheTwin) {
     }
     Sums sums(kTableRows, s.width, runs.groups, 6);
     Matrix dy(plain(n, 7), s.y);
-    for (const int which : {0, 1, 2, 3}) {  // both; dy alone; the gate alone; both, dy over y
+    Floats columns = unset(runs.groups * s.width);
+    for (const int which :
+         {0, 1, 2, 3, 4, 5}) {  // both; dy alone; the gate alone; both, dy over y; columns too; no gate
       const auto backward = [&](bool there) {
         return ops::GatedGradients{s.tokens,
                                    s.width,
                                    up.in(there),
                                    y.in(there),
-                                   {gate.at(there), stride},
+                                   which == 5 ? RowTable{} : RowTable{gate.at(there), stride},
                                    runs,
                                    which == 3   ? y.out(there)
                                    : which == 2 ? ops::RowsOut{}
                                                 : dy.out(there),
-                                   which == 1 ? TableSums{} : sums.at(there)};
+                                   which == 1 || which == 5 ? TableSums{}
+                                   : which == 4             ? sums.fresh(there, kTableRows)
+                                                            : sums.at(there),
+                                   which >= 4 ? columns.at(there) : nullptr};
       };
       run_both(backward, ops::gated_gradients, launch_gated_gradients);
       dy.expect_alike("gradient of y"), y.expect_alike("y"), sums.table.expect_alike("of the gate");
+      columns.expect_alike("columns");
+    }
+  }
+}
+
+/// Values at which GELU is 0, x and in between, largest and smallest ones, and what is not finite.
+TEST_F(Fused, GeluAndItsGradientHaveTheBitsOfTheTwin) {
+  for (const Shape& s : shapes()) {
+    SCOPED_TRACE(name_of(s));
+    const int64_t n = s.tokens * s.width, groups = (s.tokens + ops::kGroupTokens - 1) / ops::kGroupTokens;
+    std::vector<float> values = plain(n, 1);
+    for (size_t i = 0; i < values.size(); ++i) values[i] *= i % 7 == 0 ? 12.0f : 2.0f;
+    const float odd[] = {kNaN, kInfinity, -kInfinity, 3e38f, -3e38f, kSubnormal, -0.0f};
+    for (size_t i = 0; i < std::size(odd) && s.tokens * s.width > 200; ++i) values[i * 17] = odd[i];
+    Matrix x(values, s.y, s.offset), y(plain(n, 2), s.y), dy(plain(n, 3), s.y, s.offset), dx(plain(n, 4), s.y),
+        again(plain(n, 5), s.y);
+    Floats columns = unset(groups * s.width);
+    run_both([&](bool there) { return ops::GeluRows{n, x.in(there), y.out(there)}; }, ops::gelu, launch_gelu);
+    y.expect_alike("value");
+    for (const int which : {0, 1, 2}) {  // the gradient alone; all; in place, as a linear has it
+      const auto backward = [&](bool there) {
+        return ops::GeluGradients{s.tokens,
+                                  s.width,
+                                  dy.in(there),
+                                  x.in(there),
+                                  which == 2 ? x.out(there) : dx.out(there),
+                                  which == 2   ? dy.out(there)
+                                  : which == 1 ? again.out(there)
+                                               : ops::RowsOut{},
+                                  which > 0 ? columns.at(there) : nullptr};
+      };
+      run_both(backward, ops::gelu_gradients, launch_gelu_gradients);
+      dx.expect_alike("gradient"), again.expect_alike("value again"), columns.expect_alike("columns");
+      x.expect_alike("over x"), dy.expect_alike("over dy");
     }
   }
 }
@@ -446,7 +496,7 @@ TEST_F(Fused, ValuesThatAreNotFinitePass) {
   run_both(
       [&](bool there) {
         return ops::RmsNormRows{tokens, width,           x.in(there), dx.out(there), rstd.at(there),
-                                false,  table.at(there), {},          nullptr,       static_cast<float>(width),
+                                false,  table.in(there), {},          nullptr,       static_cast<float>(width),
                                 1e-6f};
       },
       ops::rms_norm, launch_rms_norm);
@@ -493,6 +543,8 @@ TEST_F(Fused, RowsThatDoNotFitAreRefusedAndNoRowsAreNothing) {
   EXPECT_EQ(launch_layer_norm_gradients(ops::LayerNormGradients{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_rms_norm_gradients(ops::RmsNormGradients{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_gated_gradients(ops::GatedGradients{}, nullptr), cudaSuccess);
+  EXPECT_EQ(launch_gelu(ops::GeluRows{}, nullptr), cudaSuccess);
+  EXPECT_EQ(launch_gelu_gradients(ops::GeluGradients{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_rotate_rows(ops::RotatedRows{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_depthwise(ops::DepthwiseRows{}, nullptr), cudaSuccess);
   EXPECT_EQ(launch_depthwise_gradients(ops::DepthwiseGradients{}, nullptr), cudaSuccess);

@@ -354,6 +354,44 @@ void adamw(const ops::MasterRange& p, const ops::MomentRange& m, const ops::Mome
   });
 }
 
+/// The masters of an update.
+ops::MasterRange masters(ops::MasterRange p, int64_t n, std::vector<Use>& uses) {
+  for (const Use& use : {written(p.fp32, 4 * n), written(p.bf16, 2 * n), written(p.low, 2 * n)}) uses.push_back(use);
+  p.fp32 = shadow(p.fp32, n), p.bf16 = shadow(p.bf16, n), p.low = shadow(p.low, n);
+  return p;
+}
+ops::GradientRange gradient(ops::GradientRange g, int64_t n, std::vector<Use>& uses) {
+  const auto take = [&](auto*& data) {
+    if (data) uses.push_back(read(data, n * static_cast<int64_t>(sizeof *data)));
+    data = shadow(const_cast<std::remove_cvref_t<decltype(*data)>*>(data), n);
+  };
+  take(g.fp32), take(g.bf16), take(g.fp16);
+  return g;
+}
+
+void lion(const ops::MasterRange& p, const ops::MomentRange& m, const ops::GradientRange& g, int64_t n,
+          const ops::LionFactors& factors) {
+  std::vector<Use> uses;
+  const ops::MasterRange to = masters(p, n, uses);
+  const ops::MomentRange first = moment(m, n, uses);
+  const ops::GradientRange from = gradient(g, n, uses);
+  timeline().run("lion", uses, [=] { ops::lion(to, first, from, n, factors); });
+}
+void schedule_free(const ops::MasterRange& y, float* z, float* v, float* x, const ops::GradientRange& g, int64_t n,
+                   const ops::ScheduleFreeFactors& factors) {
+  std::vector<Use> uses = {written(z, 4 * n), written(v, 4 * n), written(x, 4 * n)};
+  const ops::MasterRange to = masters(y, n, uses);
+  const ops::GradientRange from = gradient(g, n, uses);
+  timeline().run("schedule_free", uses, [=, z = shadow(z, n), v = shadow(v, n), x = shadow(x, n)] {
+    ops::schedule_free(to, z, v, x, from, n, factors);
+  });
+}
+void move_average(float* average, const ops::MasterRange& p, int64_t n, float take) {
+  std::vector<Use> uses = {written(average, 4 * n)};
+  const ops::MasterRange from = masters(p, n, uses);
+  timeline().run("move_average", uses, [=, to = shadow(average, n)] { ops::move_average(to, from, n, take); });
+}
+
 void quantise_int8(int8_t* q, float* scales, const float* x, int64_t n) {
   timeline().run("quantise_int8", {read(x, 4 * n), written(q, n), written(scales, 4 * scales_of(n))},
                  [=, to = shadow(q, n), by = shadow(scales, scales_of(n)), from = shadow(x, n)] {
@@ -404,13 +442,17 @@ class Operands {
     data = const_cast<T*>(shadow(const_cast<float*>(data), n));
   }
   void table(ops::RowTable& table, const ops::TableRuns& runs) {
-    values(table.values, span(table.stride, runs), false);
+    table.values = flat(table.values, table.form, span(table.stride, runs), false);
   }
+  /// One row for all tokens.
+  void row(ops::RowsIn& rows) { rows.data = flat(rows.data, rows.form, width_, false); }
+  void columns(float*& columns, int64_t groups) { values(columns, groups * width_, true); }
   void sums(ops::TableSums& sums, const ops::TableRuns& runs) {
     if (!sums.table) return;
-    sums_.push_back({read(sums.partials, 4 * runs.groups * width_), written(sums.table, 4 * span(sums.stride, runs))});
+    const int64_t rows = std::max(span(sums.stride, runs), (sums.fresh - 1) * sums.stride + width_);
+    sums_.push_back(read(sums.partials, 4 * runs.groups * width_)), sums_.push_back(written(sums.table, 4 * rows));
     values(sums.partials, runs.groups * width_, true);
-    sums.table = shadow(sums.table, span(sums.stride, runs));
+    sums.table = shadow(sums.table, rows);
   }
   void angles(ops::Angles& angles) {
     values(angles.cos, tokens_ * angles.half, false), values(angles.sin, tokens_ * angles.half, false);
@@ -418,12 +460,13 @@ class Operands {
   const std::vector<Use>& uses() const { return uses_; }
   /// The second half of a sum over tokens is a kernel of its own.
   void add_groups() const {
-    for (const auto& [partials, table] : sums_) timeline().run("add_groups", {partials, table}, [] {});
+    if (!sums_.empty()) timeline().run("add_groups", sums_, [] {});
   }
 
  private:
-  void* matrix(const void* data, ops::Form form, bool writes) {
-    const int64_t n = tokens_ * width_, size = form == ops::Form::fp32 ? 4 : 2;
+  void* matrix(const void* data, ops::Form form, bool writes) { return flat(data, form, tokens_ * width_, writes); }
+  void* flat(const void* data, ops::Form form, int64_t n, bool writes) {
+    const int64_t size = form == ops::Form::fp32 ? 4 : 2;
     if (!data || n == 0) return nullptr;
     uses_.push_back({data, n * size, writes});
     if (size == 2) return halves(data, n);
@@ -438,7 +481,7 @@ class Operands {
 
   const int64_t tokens_, width_;
   std::vector<Use> uses_;
-  std::vector<std::pair<Use, Use>> sums_;
+  std::vector<Use> sums_;
 };
 
 std::vector<Use> together(std::initializer_list<const Operands*> operands) {
@@ -465,7 +508,7 @@ void layer_norm_gradients(const ops::LayerNormGradients& rows) {
 void rms_norm(const ops::RmsNormRows& rows) {
   ops::RmsNormRows n = rows;
   Operands on(n.tokens, n.width);
-  on.in(n.x), on.out(n.y), on.values(n.stats, n.tokens, !n.known), on.values(n.w, n.width, false), on.angles(n.angles);
+  on.in(n.x), on.out(n.y), on.values(n.stats, n.tokens, !n.known), on.row(n.w), on.angles(n.angles);
   on.values(n.squares, n.tokens, false);
   timeline().run("rms_norm", on.uses(), [n] { ops::rms_norm(n); });
 }
@@ -474,8 +517,8 @@ void rms_norm_gradients(const ops::RmsNormGradients& rows) {
   Operands on(n.tokens, n.width);
   ops::TableRuns all;
   all.add(0, 0, n.tokens);
-  on.in(n.dy), on.in(n.x), on.values(n.stats, n.tokens, false), on.values(n.w, n.width, false), on.angles(n.angles);
-  on.values(n.dots, n.tokens, false), on.out(n.dx), on.sums(n.sums, all);
+  on.in(n.dy), on.in(n.x), on.values(n.stats, n.tokens, false), on.row(n.w), on.angles(n.angles);
+  on.values(n.dots, n.tokens, false), on.out(n.dx), on.sums(n.sums, all), on.columns(n.columns, all.groups);
   timeline().run("rms_norm_gradients", on.uses(), [n] { ops::rms_norm_gradients(n); });
   on.add_groups();
 }
@@ -489,8 +532,22 @@ void gated_gradients(const ops::GatedGradients& rows) {
   ops::GatedGradients n = rows;
   Operands on(n.tokens, n.width);
   on.in(n.up), on.in(n.y), on.table(n.gate, n.runs), on.out(n.dy), on.sums(n.sums, n.runs);
+  on.columns(n.columns, n.runs.groups);
   timeline().run("gated_gradients", on.uses(), [n] { ops::gated_gradients(n); });
   on.add_groups();
+}
+void gelu(const ops::GeluRows& rows) {
+  ops::GeluRows n = rows;
+  Operands on(1, n.values);
+  on.in(n.x), on.out(n.y);
+  timeline().run("gelu", on.uses(), [n] { ops::gelu(n); });
+}
+void gelu_gradients(const ops::GeluGradients& rows) {
+  ops::GeluGradients n = rows;
+  Operands on(n.tokens, n.width);
+  on.in(n.dy), on.in(n.x), on.out(n.dx), on.out(n.y);
+  on.columns(n.columns, div_up(n.tokens, int64_t{ops::kGroupTokens}));
+  timeline().run("gelu_gradients", on.uses(), [n] { ops::gelu_gradients(n); });
 }
 void rotate_rows(const ops::RotatedRows& rows) {
   ops::RotatedRows n = rows;
@@ -656,6 +713,9 @@ const device::Backend kTable = {
     .sum_halves_rounded = placed<sum_halves_rounded>,
     .sum_of_squares = placed<sum_of_squares>,
     .adamw = placed<adamw>,
+    .lion = placed<lion>,
+    .schedule_free = placed<schedule_free>,
+    .move_average = placed<move_average>,
     .quantise_int8 = placed<quantise_int8>,
     .dequantise_int8 = placed<dequantise_int8>,
     .quantise_fp8 = placed<quantise_fp8>,
@@ -667,6 +727,8 @@ const device::Backend kTable = {
     .rms_norm_gradients = placed<rms_norm_gradients>,
     .gated_sum = placed<gated_sum>,
     .gated_gradients = placed<gated_gradients>,
+    .gelu = placed<gelu>,
+    .gelu_gradients = placed<gelu_gradients>,
     .rotate_rows = placed<rotate_rows>,
     .depthwise = placed<depthwise>,
     .depthwise_gradients = placed<depthwise_gradients>,

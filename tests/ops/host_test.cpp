@@ -54,7 +54,7 @@ TEST(HostPointer, IsAskedForByTheKernelsOfCpus) {
   const ops::Kernels& k = ops::cpu_kernels();
   const at::Tensor here = at::ones({3, 4}), rows = at::zeros({3}, at::kInt);
   const ops::RowIndex index(rows);
-  expect_refused([&] { k.gated_residual_backward(t, here, here, index, {}, here); });
+  expect_refused([&] { k.gated_residual_backward(t, here, here, index, {}, here, true, nullptr); });
   expect_refused([&] { k.gelu_tanh_gradient(t, here); });
   expect_refused([&] { k.sum(here, t); });
   expect_refused([&] { k.rms_norm_dots(t, here, at::ones({4}), {}, here); });

@@ -383,6 +383,82 @@ TEST_P(PassedOn, NothingIsPassedWhereNothingNeedsAGradient) {
 
 INSTANTIATE_TEST_SUITE_P(, PassedOn, each_table(), table_name);
 
+using Biases = WithEachTable<>;
+
+const ops::Kernels* counted_table = nullptr;
+std::vector<int64_t> rows_read;  ///< by the gradients of biases
+void counted_bias_gradient(const Tensor& db, const Tensor& dy, bool add) {
+  rows_read.push_back(dy.size(0));
+  counted_table->bias_gradient(db, dy, add);
+}
+
+/// Who reads a linear's result may leave the sums of columns of its gradient: the bias has the gradient that it has from the
+/// gradient itself, also where the result is read twice, and with the fused kernels no gradient is read again for it.
+TEST_P(Biases, HaveTheirGradientsFromWhoWritesThatOfTheResult) {
+  constexpr int64_t kTokens = 130, kGroups = 3, kWidth = 24;
+  const auto random = [](at::IntArrayRef shape, uint64_t seed) {
+    return at::randn(shape, at::detail::createCPUGenerator(seed), at::kFloat);
+  };
+  ops::Kernels counting = table;
+  counted_table = &table, counting.bias_gradient = counted_bias_gradient;
+  const ops::CpuKernelsScope scope(counting);
+  const ops::RowIndex rows(at::zeros({kTokens}, at::kInt));
+  const char* readers[] = {"norm", "norm of 16-bit weights", "gate", "sum", "gelu"};
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+    for (int reader = 0; reader < 5; ++reader)
+      for (const bool twice : {false, true}) {
+        SCOPED_TRACE(std::string(readers[reader]) + (twice ? ", read twice" : "") + ", " + at::toString(type));
+        std::vector<Tensor> found;
+        for (const bool alone : {false, true}) {  // behind another operator nobody sees the linear
+          Sites w = sites_of({random({kWidth, 16}, 1), random({kWidth}, 2)}), next = sites_of({random({kWidth}, 3)}),
+                last = sites_of({random({8, kWidth}, 4), random({8}, 5)});
+          for (ops::WeightSite& site : w.sites) site.value = site.value.to(type);
+          for (ops::WeightSite& site : last.sites) site.value = site.value.to(type);
+          if (reader == 1) next[0].value = next[0].value.to(at::kBFloat16);
+          const Tensor x = random({kTokens, 16}, 6).to(type), stream = random({kTokens, kWidth}, 7).requires_grad_(),
+                       gate = random({1, kWidth}, 8);
+          const Tensor made = ops::linear(x, w[0], &w[1], w.anchor, type), y = alone ? made.alias() : made;
+          Tensor out = reader <= 1   ? ops::rms_norm(y, next[0], 1e-6, next.anchor)
+                       : reader == 2 ? ops::gated_residual(stream, y, gate, rows)
+                       : reader == 3 ? ops::sum(stream, y)
+                                     : ops::gelu_linear(y, last[0], &last[1], last.anchor, type);
+          std::vector<Tensor> results = {out}, ups = {random(out.sizes(), 9).to(out.scalar_type())};
+          if (twice) results.push_back(y * 2), ups.push_back(random(y.sizes(), 10).to(type));
+          rows_read.clear();
+          torch::autograd::grad(results, {w.anchor}, ups, false, false, /*allow_unused=*/true);
+          found.push_back(w[1].grad);
+          const bool leaves = &table == &ops::fused_kernels() && !alone && (reader != 3 || type != at::kFloat);
+          EXPECT_EQ(rows_read.back(), leaves && !twice ? kGroups : kTokens);
+        }
+        const double size = found[1].abs().max().item<double>();
+        EXPECT_LE((found[0] - found[1]).abs().max().item<double>(), size * (type == at::kFloat ? 1e-5 : 1.0 / 128));
+        EXPECT_GT(size, 0);
+      }
+}
+
+/// An fp32 operand of a product whose weight and result are bf16 is rounded; one whose result is fp32 or fp16 is not, and the
+/// CPU's own kernels round none.
+TEST_P(Biases, AnFp32OperandOfABf16ProductIsRounded) {
+  const auto random = [](at::IntArrayRef shape, uint64_t seed) {
+    return at::randn(shape, at::detail::createCPUGenerator(seed), at::kFloat);
+  };
+  const Tensor x = random({67, 40}, 1), w = random({24, 40}, 2), b = random({24}, 3), dy = random({67, 24}, 4);
+  for (const at::ScalarType form : {at::kBFloat16, at::kHalf})
+    for (const at::ScalarType type : {form, at::kFloat}) {
+      const auto run = [&](const Tensor& from) {
+        const Tensor value = table.linear(from, w.to(form), b.to(form), false, type), dw = at::empty({24, 40});
+        table.linear_weight_gradient(dw, dy.to(type), from, false, false);
+        return Tensors{value, dw};
+      };
+      const Tensors whole = run(x), half = run(x.to(form).to(at::kFloat));
+      const bool rounds = !ours && type == at::kBFloat16;
+      for (size_t i = 0; i < 2; ++i)
+        EXPECT_EQ(at::equal(whole[i], half[i]), rounds) << i << " of " << at::toString(type);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Biases, each_table(), table_name);
+
 TEST(Linear, AllocatesItsResultAndNothingElse) {
   for (const Operator& op : all_operators()) {
     if (op.name.find("linear") == std::string::npos || op.name == "linears_of_one_input") continue;  // several results

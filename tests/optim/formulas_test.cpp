@@ -6,7 +6,6 @@
 #include "tessera/optim/adafactor.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/came.h"
-#include "tessera/optim/lion.h"
 
 namespace tessera::optim {
 namespace {

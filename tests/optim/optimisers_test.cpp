@@ -7,7 +7,6 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/averaged.h"
 #include "tessera/optim/came.h"
-#include "tessera/optim/lion.h"
 #include "tessera/optim/prodigy.h"
 
 namespace tessera::optim {

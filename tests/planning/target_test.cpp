@@ -90,16 +90,17 @@ TEST(TargetMemory, NormsGatesAndWeightGradientsTakeNoCopiesOfTheirOperands) {
   const ops::RowIndex rows(at::empty({kTokens}, at::TensorOptions(at::kMeta).dtype(at::kInt)));
   const auto of_norms = [&](bool fused) {
     const ops::Kernels& k = fused ? ops::kernels(x) : ops::aten_kernels();
-    return std::vector<int64_t>{taken([&] {
-                                  k.layer_norm(x, {table, table}, 1e-6, at::kBFloat16, moments);
-                                }),
-                                taken([&] {
-                                  k.layer_norm_backward(y, x, {.scale = table}, moments, {table, table}, true, x);
-                                }),
-                                taken([&] { k.rms_norm(y, table, {}, 1e-6, kWidth, {}, root); }),
-                                taken([&] { k.rms_norm_backward(y, y, table, {}, root, kWidth, {}, dx, table); }),
-                                taken([&] { k.gated_residual_backward(x, y, gate, rows, dx, gate); }),
-                                taken([&] { k.linear_weight_gradient(dw, y, y, /*gelu=*/false, /*add=*/true); })};
+    return std::vector<int64_t>{
+        taken([&] {
+          k.layer_norm(x, {table, table}, 1e-6, at::kBFloat16, moments);
+        }),
+        taken([&] {
+          k.layer_norm_backward(y, x, {.scale = table}, moments, {table, table}, true, x);
+        }),
+        taken([&] { k.rms_norm(y, table, {}, 1e-6, kWidth, {}, root); }),
+        taken([&] { k.rms_norm_backward(y, y, table, {}, root, kWidth, {}, dx, table, true, nullptr); }),
+        taken([&] { k.gated_residual_backward(x, y, gate, rows, dx, gate, true, nullptr); }),
+        taken([&] { k.linear_weight_gradient(dw, y, y, /*gelu=*/false, /*add=*/true); })};
   };
   const ops::TargetScope scope(target("sm_90", "test"));
   EXPECT_EQ(of_norms(true), (std::vector<int64_t>{kFloats / 2, kFloats + 2 * kSums, kFloats / 2, kSums, kSums, 0}));

@@ -350,6 +350,18 @@ void adamw(const ops::MasterRange& p, const ops::MomentRange& m, const ops::Mome
                               step.keep_sign, stream()));
 }
 
+void lion(const ops::MasterRange& p, const ops::MomentRange& m, const ops::GradientRange& g, int64_t n,
+          const ops::LionFactors& factors) {
+  C10_CUDA_CHECK(launch_lion(masters_of(p), moment_of(m, ops::DynamicMap::with_sign()), g, n, factors, stream()));
+}
+void schedule_free(const ops::MasterRange& y, float* z, float* v, float* x, const ops::GradientRange& g, int64_t n,
+                   const ops::ScheduleFreeFactors& factors) {
+  C10_CUDA_CHECK(launch_schedule_free(masters_of(y), z, v, x, g, n, factors, stream()));
+}
+void move_average(float* average, const ops::MasterRange& p, int64_t n, float take) {
+  C10_CUDA_CHECK(launch_move_average(average, masters_of(p), n, take, stream()));
+}
+
 void quantise_int8(int8_t* q, float* scales, const float* x, int64_t n) {
   C10_CUDA_CHECK(launch_quantise_int8(q, scales, x, n, stream()));
 }
@@ -434,6 +446,9 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .sum_halves_rounded = sum_halves_rounded,
       .sum_of_squares = sum_of_squares,
       .adamw = adamw,
+      .lion = lion,
+      .schedule_free = schedule_free,
+      .move_average = move_average,
       .quantise_int8 = quantise_int8,
       .dequantise_int8 = dequantise_int8,
       .quantise_fp8 = quantise_fp8,
@@ -445,6 +460,8 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .rms_norm_gradients = fused<launch_rms_norm_gradients>,
       .gated_sum = fused<launch_gated_sum>,
       .gated_gradients = fused<launch_gated_gradients>,
+      .gelu = fused<launch_gelu>,
+      .gelu_gradients = fused<launch_gelu_gradients>,
       .rotate_rows = fused<launch_rotate_rows>,
       .depthwise = fused<launch_depthwise>,
       .depthwise_gradients = fused<launch_depthwise_gradients>,

@@ -100,11 +100,15 @@ class RowSums {
   int turn_ = 0;
 };
 
-/// A token's row of a table.
-__device__ inline const float* table_row(const RowTable& table, const TableRuns& runs, int64_t token) {
+/// Row `index` of a table, and that of a token.
+__device__ inline RowsIn row_of(const RowTable& table, int64_t index) {
+  return {static_cast<const char*>(table.values) + index * table.stride * (table.form == Form::fp32 ? 4 : 2),
+          table.form};
+}
+__device__ inline RowsIn table_row(const RowTable& table, const TableRuns& runs, int64_t token) {
   int i = 0;
   while (runs.at[i].end <= token) ++i;
-  return table.values + runs.at[i].row * table.stride;
+  return row_of(table, runs.at[i].row);
 }
 
 struct Group {

@@ -1,5 +1,5 @@
-// Sums with a gate, their backward, and rotary embedding by itself: twins of ops/fused.h without a sum along rows, so that
-// every lane of eight columns goes its own way.
+// Sums with a gate, GELU, their backward, and rotary embedding by itself: twins of ops/fused.h without a sum along rows, so
+// that every lane of eight columns goes its own way.
 #include "tessera/cuda/fused.cuh"
 
 namespace tessera::cuda {
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) gated_rows(ops::GatedRows n) {
     load_values(y, n.y, at, count);
     if (n.gate.values) {
       float gate[kLaneValues];
-      load_lane(gate, table_row(n.gate, n.runs, t) + column, count);
+      load_values(gate, table_row(n.gate, n.runs, t), column, count);
       for (int j = 0; j < kLaneValues; ++j) y[j] *= gate[j];
     }
     for (int j = 0; j < kLaneValues; ++j) x[j] += y[j];
@@ -31,35 +31,115 @@ __global__ void __launch_bounds__(kThreads) gated_rows(ops::GatedRows n) {
   });
 }
 
-// A warp has 256 columns of a group of tokens; it reads four tokens ahead, before it writes where y may be.
-__global__ void __launch_bounds__(kThreads) gated_back(ops::GatedGradients n) {
-  constexpr int kAhead = 4;
-  const int64_t slices = (n.width + kBlockValues - 1) / kBlockValues;
-  for (int64_t i = WarpOfRow::first(); i < n.runs.groups * slices; i += WarpOfRow::step()) {
-    const int64_t g = i / slices, column = i % slices * kBlockValues + WarpOfRow::thread() * kLaneValues;
-    const int count = values_at(column, n.width);
-    const Group group = group_of(n.runs, g);
-    float gate[kLaneValues], sums[kLaneValues] = {};
-    load_lane(gate, n.gate.values + group.row * n.gate.stride + column, count);
+constexpr int kAhead = 4;  // tokens of a group that are read before the first of them is written
+
+/// 256 columns of a group of tokens, which a warp has.
+struct Part {
+  int64_t group, column;
+  int count;  ///< of the lane's columns
+};
+/// Calls body(part) for each of `groups` groups and each part of their columns.
+template <class Body>
+__device__ void each_part(int64_t groups, int64_t width, const Body& body) {
+  const int64_t slices = (width + kBlockValues - 1) / kBlockValues;
+  for (int64_t i = WarpOfRow::first(); i < groups * slices; i += WarpOfRow::step()) {
+    const int64_t column = i % slices * kBlockValues + WarpOfRow::thread() * kLaneValues;
+    body(Part{i / slices, column, values_at(column, width)});
+  }
+}
+int blocks_of_parts(int64_t groups, int64_t width) {
+  return blocks_of_rows(groups * ((width + kBlockValues - 1) / kBlockValues), kWarps);
+}
+
+__global__ void __launch_bounds__(kThreads, 2) gated_back(ops::GatedGradients n) {
+  each_part(n.runs.groups, n.width, [&](const Part& part) {
+    const Group group = group_of(n.runs, part.group);
+    float gate[kLaneValues] = {}, sums[kLaneValues] = {}, columns[kLaneValues] = {};
+    if (n.gate.values) load_values(gate, row_of(n.gate, group.row), part.column, part.count);
     for (int64_t t = group.begin; t < group.end; t += kAhead) {
       float up[kAhead][kLaneValues], y[kAhead][kLaneValues];
       TESSERA_UNROLL
       for (int a = 0; a < kAhead; ++a) {
-        const int here = t + a < group.end ? count : 0;
-        load_values(up[a], n.up, (t + a) * n.width + column, here);
-        load_values(y[a], n.y, (t + a) * n.width + column, n.sums.table ? here : 0);
+        const int here = t + a < group.end ? part.count : 0;
+        load_values(up[a], n.up, (t + a) * n.width + part.column, here);
+        load_values(y[a], n.y, (t + a) * n.width + part.column, n.sums.table ? here : 0);
       }
       TESSERA_UNROLL
       for (int a = 0; a < kAhead; ++a) {
+        const bool inside = t + a < group.end;
         for (int j = 0; j < kLaneValues; ++j)
-          if (t + a < group.end) sums[j] += up[a][j] * y[a][j];
+          if (inside) sums[j] += up[a][j] * y[a][j];
         if (!n.dy.data) continue;
-        for (int j = 0; j < kLaneValues; ++j) up[a][j] *= gate[j];
-        store_values(n.dy, up[a], (t + a) * n.width + column, t + a < group.end ? count : 0);
+        for (int j = 0; j < kLaneValues; ++j) {
+          if (n.gate.values) up[a][j] *= gate[j];
+          if (inside) columns[j] += up[a][j];
+        }
+        store_values(n.dy, up[a], (t + a) * n.width + part.column, inside ? part.count : 0);
       }
     }
-    if (n.sums.table) store_lane(n.sums.partials + g * n.width + column, sums, count);
+    const int64_t at = part.group * n.width + part.column;
+    if (n.sums.table) store_lane(n.sums.partials + at, sums, part.count);
+    if (n.columns) store_lane(n.columns + at, columns, part.count);
+  });
+}
+
+/// exp_fast of ops/kernel.h.
+__device__ float exp_fast(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 88.0f ? 88.0f : x;
+  const float n = rintf(x * 1.44269504f), r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return p * __uint_as_float((static_cast<uint32_t>(static_cast<int>(n)) + 127u) << 23);
+}
+
+constexpr float kTwoRoot = 1.5957691216057308f, kCubic = 0.044715f;  // 2 sqrt(2 / pi)
+__device__ float gelu_gate(float x) { return 1.0f / (1.0f + exp_fast(-kTwoRoot * (x + kCubic * x * x * x))); }
+
+__global__ void __launch_bounds__(kThreads) gelu_lanes(ops::GeluRows n) {
+  for (BlockOfWarp block(n.values); block.inside(); block.next()) {
+    float x[kLaneValues];
+    load_values(x, n.x, block.at(), block.count());
+    for (int j = 0; j < kLaneValues; ++j) x[j] = x[j] * gelu_gate(x[j]);
+    store_values(n.y, x, block.at(), block.count());
   }
+}
+
+__global__ void __launch_bounds__(kThreads, 2) gelu_back(ops::GeluGradients n) {
+  const int64_t groups = (n.tokens + ops::kGroupTokens - 1) / ops::kGroupTokens;
+  each_part(groups, n.width, [&](const Part& part) {
+    const int64_t begin = part.group * ops::kGroupTokens,
+                  end = begin + ops::kGroupTokens < n.tokens ? begin + ops::kGroupTokens : n.tokens;
+    float columns[kLaneValues] = {};
+    for (int64_t t = begin; t < end; t += kAhead) {
+      float dy[kAhead][kLaneValues], x[kAhead][kLaneValues];
+      TESSERA_UNROLL
+      for (int a = 0; a < kAhead; ++a) {
+        const int here = t + a < end ? part.count : 0;
+        load_values(dy[a], n.dy, (t + a) * n.width + part.column, here);
+        load_values(x[a], n.x, (t + a) * n.width + part.column, here);
+      }
+      TESSERA_UNROLL
+      for (int a = 0; a < kAhead; ++a) {
+        const bool inside = t + a < end;
+        const int64_t at = (t + a) * n.width + part.column;
+        for (int j = 0; j < kLaneValues; ++j) {
+          const float value = x[a][j], gate = gelu_gate(value), y = value * gate;
+          dy[a][j] *= gate + y * (1.0f - gate) * kTwoRoot * (1.0f + 3 * kCubic * value * value);
+          x[a][j] = y;
+          if (inside) columns[j] += dy[a][j];
+        }
+        store_values(n.dx, dy[a], at, inside ? part.count : 0);
+        if (n.y.data) store_values(n.y, x[a], at, inside ? part.count : 0);
+      }
+    }
+    if (n.columns) store_lane(n.columns + part.group * n.width + part.column, columns, part.count);
+  });
 }
 
 __global__ void __launch_bounds__(kThreads) turn_neighbours(ops::RotatedRows n) {
@@ -112,10 +192,22 @@ cudaError_t launch_gated_sum(const ops::GatedRows& n, cudaStream_t stream) {
 
 cudaError_t launch_gated_gradients(const ops::GatedGradients& n, cudaStream_t stream) {
   if (n.runs.groups == 0) return cudaSuccess;
-  const int64_t slices = (n.width + kBlockValues - 1) / kBlockValues;
-  TESSERA_LAUNCH(gated_back, blocks_of_rows(n.runs.groups * slices, kWarps), kThreads, stream, n);
+  TESSERA_LAUNCH(gated_back, blocks_of_parts(n.runs.groups, n.width), kThreads, stream, n);
   const cudaError_t error = cudaGetLastError();
-  return error != cudaSuccess ? error : launch_add_groups(n.sums, n.runs, n.width, stream);
+  return error != cudaSuccess ? error : launch_add_groups({n.sums}, n.runs, n.width, stream);
+}
+
+cudaError_t launch_gelu(const ops::GeluRows& n, cudaStream_t stream) {
+  if (n.values == 0) return cudaSuccess;
+  TESSERA_LAUNCH(gelu_lanes, thread_blocks(n.values), kThreads, stream, n);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_gelu_gradients(const ops::GeluGradients& n, cudaStream_t stream) {
+  if (n.tokens == 0) return cudaSuccess;
+  const int64_t groups = (n.tokens + ops::kGroupTokens - 1) / ops::kGroupTokens;
+  TESSERA_LAUNCH(gelu_back, blocks_of_parts(groups, n.width), kThreads, stream, n);
+  return cudaGetLastError();
 }
 
 cudaError_t launch_rotate_rows(const ops::RotatedRows& n, cudaStream_t stream) {

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/fused.h"
@@ -76,6 +77,13 @@ struct DeviceMoment {
 cudaError_t launch_adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const ops::GradientRange& g, int64_t n,
                          ops::AdamWFactors factors, bool keep_sign, cudaStream_t stream);
 
+/// The others of ops/adamw.h.
+cudaError_t launch_lion(DeviceMasters p, DeviceMoment m, const ops::GradientRange& g, int64_t n,
+                        const ops::LionFactors& factors, cudaStream_t stream);
+cudaError_t launch_schedule_free(DeviceMasters y, float* z, float* v, float* x, const ops::GradientRange& g, int64_t n,
+                                 const ops::ScheduleFreeFactors& factors, cudaStream_t stream);
+cudaError_t launch_move_average(float* average, DeviceMasters p, int64_t n, float take, cudaStream_t stream);
+
 /// ops::DropRange.
 struct DropRows {
   int64_t rows, cols, stride, width;
@@ -93,6 +101,8 @@ cudaError_t launch_rms_norm(const ops::RmsNormRows& rows, cudaStream_t stream);
 cudaError_t launch_rms_norm_gradients(const ops::RmsNormGradients& rows, cudaStream_t stream);
 cudaError_t launch_gated_sum(const ops::GatedRows& rows, cudaStream_t stream);
 cudaError_t launch_gated_gradients(const ops::GatedGradients& rows, cudaStream_t stream);
+cudaError_t launch_gelu(const ops::GeluRows& rows, cudaStream_t stream);
+cudaError_t launch_gelu_gradients(const ops::GeluGradients& rows, cudaStream_t stream);
 cudaError_t launch_rotate_rows(const ops::RotatedRows& rows, cudaStream_t stream);
 cudaError_t launch_depthwise(const ops::DepthwiseRows& rows, cudaStream_t stream);
 cudaError_t launch_depthwise_gradients(const ops::DepthwiseGradients& rows, cudaStream_t stream);
@@ -101,8 +111,8 @@ cudaError_t launch_add_states(const ops::StateSums& rows, cudaStream_t stream);
 cudaError_t launch_state_results(const ops::StateResults& rows, cudaStream_t stream);
 cudaError_t launch_state_gradients(const ops::StateGradients& rows, cudaStream_t stream);
 cudaError_t launch_state_result_gradients(const ops::StateResultGradients& rows, cudaStream_t stream);
-/// The second half of a sum over tokens.
-cudaError_t launch_add_groups(const ops::TableSums& sums, const ops::TableRuns& runs, int64_t width,
+/// The second half of a sum over tokens: of one table, or of two with the same rows.
+cudaError_t launch_add_groups(std::initializer_list<ops::TableSums> sums, const ops::TableRuns& runs, int64_t width,
                               cudaStream_t stream);
 
 /// Keeps the stream busy for so many cycles.

@@ -33,14 +33,14 @@ __global__ void __launch_bounds__(kThreads, 4) layer_norm_rows(ops::LayerNormRow
       rstd = 1.0f / sqrtf(sum(squares) / width + n.eps);
       if (Owner::thread() == 0) n.stats[2 * t] = mean, n.stats[2 * t + 1] = rstd;
     }
-    const float *scale = table_row(n.scale, n.runs, t), *shift = table_row(n.shift, n.runs, t);
+    const RowsIn scale = table_row(n.scale, n.runs, t), shift = table_row(n.shift, n.runs, t);
     TESSERA_UNROLL
     for (int k = 0; k < K; ++k) {
       const int64_t column = column_of<Owner>(k);
       const int count = values_at(column, n.width);
       float a[kLaneValues], b[kLaneValues];
-      load_lane(a, scale + column, count);
-      load_lane(b, shift + column, count);
+      load_values(a, scale, column, count);
+      load_values(b, shift, column, count);
       for (int j = 0; j < kLaneValues; ++j) x[k][j] = (x[k][j] - mean) * rstd * (n.one + a[j]) + b[j];
       store_values(n.y, x[k], t * n.width + column, count);
     }
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 2) layer_norm_back(ops::LayerNormGra
   const auto width = static_cast<float>(n.width);
   for (int64_t g = Owner::first(); g < n.runs.groups; g += Owner::step()) {
     const Group group = group_of(n.runs, g);
-    const float* scale = n.scale.values + group.row * n.scale.stride;
+    const RowsIn scale = row_of(n.scale, group.row);
     float dscale[K][kLaneValues] = {}, dshift[K][kLaneValues] = {};
     for (int64_t t = group.begin; t < group.end; ++t) {
       float x[K][kLaneValues];  // normalised
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 2) layer_norm_back(ops::LayerNormGra
         float up[kLaneValues], a[kLaneValues];
         load_values(up, n.dy, t * n.width + column, count);
         load_values(x[k], n.x, t * n.width + column, count);
-        load_lane(a, scale + column, count);
+        load_values(a, scale, column, count);
         for (int j = 0; j < kLaneValues; ++j) {
           const float weighted = up[j] * (n.one + a[j]);
           x[k][j] = j < count ? (x[k][j] - mean) * rstd : 0.0f;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, 2) layer_norm_back(ops::LayerNormGra
         const int count = values_at(column, n.width);
         float up[kLaneValues], a[kLaneValues];
         load_values(up, n.dy, t * n.width + column, count);
-        load_lane(a, scale + column, count);
+        load_values(a, scale, column, count);
         for (int j = 0; j < kLaneValues; ++j) up[j] = (up[j] * (n.one + a[j]) - along - x[k][j] * dot) * rstd;
         if (n.beside.data) {
           load_values(a, n.beside, t * n.width + column, count);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 4) rms_norm_rows(ops::RmsNormRows n)
       const int64_t column = column_of<Owner>(k);
       const int count = values_at(column, n.width);
       float w[kLaneValues];
-      load_lane(w, n.w + column, count);
+      load_values(w, n.w, column, count);
       for (int j = 0; j < kLaneValues; ++j) x[k][j] = x[k][j] * rstd * w[j];
       if (n.angles.half) turn_pairs(x[k], n.angles, t, column, count, 1);
       store_values(n.y, x[k], t * n.width + column, count);
@@ -176,6 +176,7 @@ __global__ void __launch_bounds__(kThreads, 4) rms_norm_rows(ops::RmsNormRows n)
   }
 }
 
+// The gradient of a row and both sums take 72 registers at the largest width; x is read a second time, from the cache.
 template <class Owner, int K>
 __global__ void __launch_bounds__(kThreads, 2) rms_norm_back(ops::RmsNormGradients n) {
   __shared__ WarpSums shared;
@@ -184,24 +185,24 @@ __global__ void __launch_bounds__(kThreads, 2) rms_norm_back(ops::RmsNormGradien
   for (int64_t group = Owner::first(); group < groups; group += Owner::step()) {
     const int64_t begin = group * ops::kGroupTokens,
                   end = begin + ops::kGroupTokens < n.tokens ? begin + ops::kGroupTokens : n.tokens;
-    float dw[K][kLaneValues] = {};
+    float dw[K][kLaneValues] = {}, columns[K][kLaneValues] = {};
     for (int64_t t = begin; t < end; ++t) {
-      float up[K][kLaneValues], x[K][kLaneValues];
+      float up[K][kLaneValues];
       load_row<Owner>(up, n.dy, t, n.width);
-      load_row<Owner>(x, n.x, t, n.width);
       const float rstd = n.stats[t];
       float products = 0;
       TESSERA_UNROLL
       for (int k = 0; k < K; ++k) {
         const int64_t column = column_of<Owner>(k);
         const int count = values_at(column, n.width);
-        float w[kLaneValues];
-        load_lane(w, n.w + column, count);
+        float x[kLaneValues], w[kLaneValues];
+        load_values(x, n.x, t * n.width + column, count);
+        load_values(w, n.w, column, count);
         if (n.angles.half) turn_pairs(up[k], n.angles, t, column, count, -1);
         for (int j = 0; j < kLaneValues; ++j) {
-          dw[k][j] += up[k][j] * x[k][j] * rstd;
+          dw[k][j] += up[k][j] * x[j] * rstd;
           up[k][j] *= w[j];
-          products += up[k][j] * x[k][j];
+          products += up[k][j] * x[j];
         }
       }
       if (!n.dx.data) continue;
@@ -209,30 +210,47 @@ __global__ void __launch_bounds__(kThreads, 2) rms_norm_back(ops::RmsNormGradien
       TESSERA_UNROLL
       for (int k = 0; k < K; ++k) {
         const int64_t column = column_of<Owner>(k);
-        for (int j = 0; j < kLaneValues; ++j) x[k][j] = up[k][j] * rstd - x[k][j] * back;
-        store_values(n.dx, x[k], t * n.width + column, values_at(column, n.width));
+        const int count = values_at(column, n.width);
+        float x[kLaneValues];
+        load_values(x, n.x, t * n.width + column, count);
+        for (int j = 0; j < kLaneValues; ++j) {
+          x[j] = up[k][j] * rstd - x[j] * back;
+          columns[k][j] += x[j];
+        }
+        store_values(n.dx, x, t * n.width + column, count);
       }
     }
     if (n.sums.table) store_partials<Owner>(n.sums.partials, dw, group, n.width);
+    if (n.columns) store_partials<Owner>(n.columns, columns, group, n.width);
   }
 }
 
-/// Adds the sums of groups to a table's rows: a thread has a column, and asks for sixteen groups ahead.
-__global__ void add_groups(TableSums sums, TableRuns runs, int64_t width) {
+/// Of one or two tables of the same rows.
+struct BothSums {
+  TableSums of[2];
+};
+
+/// Adds the sums of groups to tables' rows: a thread has a column, and asks for sixteen groups ahead.
+__global__ void add_groups(BothSums both, TableRuns runs, int64_t width) {
   constexpr int kAhead = 16;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < width;
-       i += static_cast<int64_t>(gridDim.x) * kThreads)
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < 2 * width;
+       i += static_cast<int64_t>(gridDim.x) * kThreads) {
+    const TableSums sums = i < width ? both.of[0] : both.of[1];
+    const int64_t column = i < width ? i : i - width;
+    if (!sums.table) continue;
+    for (int64_t r = 0; r < sums.fresh; ++r) sums.table[r * sums.stride + column] = 0;
     for (int r = 0; r < runs.count; ++r) {
       const int end = r + 1 < runs.count ? runs.at[r + 1].groups : runs.groups;
       float total = 0;
       for (int g = runs.at[r].groups; g < end; g += kAhead) {
         float ahead[kAhead];
-        for (int j = 0; j < kAhead; ++j) ahead[j] = g + j < end ? sums.partials[(g + j) * width + i] : 0.0f;
+        for (int j = 0; j < kAhead; ++j) ahead[j] = g + j < end ? sums.partials[(g + j) * width + column] : 0.0f;
         for (int j = 0; j < kAhead; ++j) total += ahead[j];
       }
-      float& to = sums.table[runs.at[r].row * sums.stride + i];
+      float& to = sums.table[runs.at[r].row * sums.stride + column];
       to += total;
     }
+  }
 }
 
 /// Calls launch(owner, lanes of a thread) with what rows of this width need.
@@ -255,9 +273,14 @@ static_assert(ops::kMostRowWidth == 3 * kThreads * kLaneValues);
 
 }  // namespace
 
-cudaError_t launch_add_groups(const TableSums& sums, const TableRuns& runs, int64_t width, cudaStream_t stream) {
-  if (!sums.table || runs.count == 0) return cudaSuccess;
-  TESSERA_LAUNCH(add_groups, blocks_of_rows(width, kThreads), kThreads, stream, sums, runs, width);
+cudaError_t launch_add_groups(std::initializer_list<TableSums> sums, const TableRuns& runs, int64_t width,
+                              cudaStream_t stream) {
+  BothSums both = {};
+  int count = 0;
+  for (const TableSums& one : sums)
+    if (one.table) both.of[count++] = one;
+  if (count == 0 || runs.count == 0) return cudaSuccess;
+  TESSERA_LAUNCH(add_groups, blocks_of_rows(count * width, kThreads), kThreads, stream, both, runs, width);
   return cudaGetLastError();
 }
 
@@ -275,9 +298,7 @@ cudaError_t launch_layer_norm_gradients(const ops::LayerNormGradients& n, cudaSt
     TESSERA_LAUNCH((layer_norm_back<decltype(owner), lanes.value>), blocks_of_rows(n.runs.groups, owner.kRowsAtOnce),
                    kThreads, stream, n);
   });
-  if (error != cudaSuccess) return error;
-  const cudaError_t scale = launch_add_groups(n.scale_sums, n.runs, n.width, stream);
-  return scale != cudaSuccess ? scale : launch_add_groups(n.shift_sums, n.runs, n.width, stream);
+  return error != cudaSuccess ? error : launch_add_groups({n.scale_sums, n.shift_sums}, n.runs, n.width, stream);
 }
 
 cudaError_t launch_rms_norm(const ops::RmsNormRows& n, cudaStream_t stream) {
@@ -296,7 +317,7 @@ cudaError_t launch_rms_norm_gradients(const ops::RmsNormGradients& n, cudaStream
     TESSERA_LAUNCH((rms_norm_back<decltype(owner), lanes.value>), blocks_of_rows(all.groups, owner.kRowsAtOnce),
                    kThreads, stream, n);
   });
-  return error != cudaSuccess ? error : launch_add_groups(n.sums, all, n.width, stream);
+  return error != cudaSuccess ? error : launch_add_groups({n.sums}, all, n.width, stream);
 }
 
 }  // namespace tessera::cuda

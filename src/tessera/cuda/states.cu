@@ -54,7 +54,7 @@ struct HeadOfToken {
         count(token < tokens ? kLaneValues : 0) {}
   __device__ bool writes() const { return part == 0 && count > 0; }
   __device__ const float* state(const RowTable& states, const TableRuns& runs, int64_t head) const {
-    return table_row(states, runs, count > 0 ? token : 0) + head * kStateValues;
+    return static_cast<const float*>(table_row(states, runs, count > 0 ? token : 0).data) + head * kStateValues;
   }
   /// All channels.
   __device__ void load(float (&x)[kParts][kLaneValues], const RowsIn& from) const {
@@ -177,7 +177,7 @@ cudaError_t launch_add_states(const ops::StateSums& n, cudaStream_t stream) {
   if (n.runs.groups == 0) return cudaSuccess;
   TESSERA_LAUNCH(sum_states, blocks_of_rows(n.runs.groups * n.heads, kWarps), kThreads, stream, n);
   const cudaError_t error = cudaGetLastError();
-  return error != cudaSuccess ? error : launch_add_groups(n.sums, n.runs, n.heads * kStateValues, stream);
+  return error != cudaSuccess ? error : launch_add_groups({n.sums}, n.runs, n.heads * kStateValues, stream);
 }
 
 cudaError_t launch_state_results(const ops::StateResults& n, cudaStream_t stream) {

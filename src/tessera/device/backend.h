@@ -25,6 +25,8 @@ struct Allocator;
 }
 namespace tessera::ops {
 struct AdamWStep;
+struct LionFactors;
+struct ScheduleFreeFactors;
 struct MasterRange;
 struct MomentRange;
 struct GradientRange;
@@ -36,6 +38,8 @@ struct RmsNormRows;
 struct RmsNormGradients;
 struct GatedRows;
 struct GatedGradients;
+struct GeluRows;
+struct GeluGradients;
 struct RotatedRows;
 struct DepthwiseRows;
 struct DepthwiseGradients;
@@ -48,7 +52,7 @@ struct StateResultGradients;
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 12;
+inline constexpr int kBackendVersion = 13;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -158,6 +162,11 @@ struct Backend {
   // The optimiser and quantisers: twins of ops/adamw.h, ops/eight_bit.h, ops/eight_bit.h. Keys of random numbers are the host's.
   void (*adamw)(const ops::MasterRange& p, const ops::MomentRange& m, const ops::MomentRange& v,
                 const ops::GradientRange& g, int64_t n, const ops::AdamWStep& step);
+  void (*lion)(const ops::MasterRange& p, const ops::MomentRange& m, const ops::GradientRange& g, int64_t n,
+               const ops::LionFactors& factors);
+  void (*schedule_free)(const ops::MasterRange& y, float* z, float* v, float* x, const ops::GradientRange& g, int64_t n,
+                        const ops::ScheduleFreeFactors& factors);
+  void (*move_average)(float* average, const ops::MasterRange& p, int64_t n, float take);
   void (*quantise_int8)(int8_t* q, float* scales, const float* x, int64_t n);
   void (*dequantise_int8)(float* out, const int8_t* q, const float* scales, int64_t n);
   void (*quantise_fp8)(uint8_t* codes, float* scales, const float* x, const ops::Fp8Tiles& tiles);
@@ -171,6 +180,8 @@ struct Backend {
   void (*rms_norm_gradients)(const ops::RmsNormGradients& rows);
   void (*gated_sum)(const ops::GatedRows& rows);
   void (*gated_gradients)(const ops::GatedGradients& rows);
+  void (*gelu)(const ops::GeluRows& rows);
+  void (*gelu_gradients)(const ops::GeluGradients& rows);
   void (*rotate_rows)(const ops::RotatedRows& rows);
   void (*depthwise)(const ops::DepthwiseRows& rows);
   void (*depthwise_gradients)(const ops::DepthwiseGradients& rows);

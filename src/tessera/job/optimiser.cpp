@@ -7,7 +7,6 @@
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/averaged.h"
 #include "tessera/optim/came.h"
-#include "tessera/optim/lion.h"
 #include "tessera/optim/muon.h"
 #include "tessera/optim/schedule_free.h"
 #include "tessera/recipe/parameter_keys.h"

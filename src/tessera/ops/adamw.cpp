@@ -10,6 +10,7 @@
 #include "tessera/base/check.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/update_block.h"
+#include "tessera/ops/widen.h"
 
 namespace tessera::ops {
 
@@ -90,6 +91,79 @@ void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, con
       store(m, with_sign, step.keep_sign, first, at, count);
       store(v, without_sign, false, second, at, count);
     }
+  });
+}
+
+namespace {
+
+/// Calls each(first, count) for blocks of kUpdateBlock elements, on several threads.
+template <class Each>
+void each_block(int64_t n, const Each& each) {
+  at::parallel_for(0, div_up(n, kUpdateBlock), kUpdateGrain / kUpdateBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin * kUpdateBlock; at < std::min(n, end * kUpdateBlock); at += kUpdateBlock)
+      each(at, std::min(kUpdateBlock, n - at));
+  });
+}
+
+const float* load(const GradientRange& g, float* block, int64_t at, int64_t n) {
+  if (g.fp32) return g.fp32 + at;
+  widen(block, (g.bf16 ? g.bf16 : g.fp16) + at, g.bf16 ? at::kBFloat16 : at::kHalf, n);
+  return block;
+}
+
+TESSERA_KERNEL void lion_kernel(float* __restrict p, float* __restrict m, const float* __restrict g, int64_t n,
+                                LionFactors f) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float gradient = g[i] * f.scale, direction = m[i] * f.keep_now + gradient * f.take_now;
+    const float sign = static_cast<float>(direction > 0) - static_cast<float>(direction < 0);
+    p[i] = p[i] * f.decay - f.step * sign;
+    m[i] = m[i] * f.keep + gradient * f.take;
+  }
+}
+
+TESSERA_KERNEL void schedule_free_kernel(float* __restrict y, float* __restrict z, float* __restrict v,
+                                         float* __restrict x, const float* __restrict g, int64_t n,
+                                         ScheduleFreeFactors f) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (f.begins) z[i] = x[i] = y[i];
+    const float gradient = g[i] * f.scale;
+    v[i] = v[i] * f.keep + gradient * gradient * f.take;
+    const float direction = f.divides ? gradient / (std::sqrt(v[i] * f.correction) + f.eps) : gradient;
+    z[i] -= f.rate * (direction + f.decay * y[i]);
+    x[i] += f.average * (z[i] - x[i]);
+    y[i] = x[i] + f.inwards * (z[i] - x[i]);
+  }
+}
+
+}  // namespace
+
+void lion(const MasterRange& p, const MomentRange& m, const GradientRange& g, int64_t n, const LionFactors& factors) {
+  const DynamicMap& map = DynamicMap::with_sign();
+  each_block(n, [&](int64_t at, int64_t count) {
+    float blocks[3][kUpdateBlock];
+    float *values = load(p, blocks[0], at, count), *moment = load(m, map, blocks[1], at, count);
+    lion_kernel(values, moment, load(g, blocks[2], at, count), count, factors);
+    store(p, values, at, count);
+    store(m, map, /*keep_sign=*/false, moment, at, count);
+  });
+}
+
+void schedule_free(const MasterRange& y, float* z, float* v, float* x, const GradientRange& g, int64_t n,
+                   const ScheduleFreeFactors& factors) {
+  each_block(n, [&](int64_t at, int64_t count) {
+    float blocks[2][kUpdateBlock];
+    float* values = load(y, blocks[0], at, count);
+    schedule_free_kernel(values, z + at, v + at, x + at, load(g, blocks[1], at, count), count, factors);
+    store(y, values, at, count);
+  });
+}
+
+void move_average(float* average, const MasterRange& p, int64_t n, float take) {
+  each_block(n, [&](int64_t at, int64_t count) {
+    float block[kUpdateBlock];
+    const float* values = load(p, block, at, count);
+    for (int64_t i = 0; i < count; ++i)
+      average[at + i] = take == 1 ? values[i] : average[at + i] - take * (average[at + i] - values[i]);
   });
 }
 

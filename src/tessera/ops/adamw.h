@@ -30,6 +30,26 @@ struct AdamWFactors {
 void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, const float* g, int64_t n,
            const AdamWStep& step);
 
+/// What Lion's loops multiply by.
+struct LionFactors {
+  float scale, decay, step, keep_now, take_now, keep, take;
+};
+/// p *= decay, less `step` in the direction of the sign of keep_now m + take_now g; m = keep m + take g; g = scale * gradient.
+void lion(const MasterRange& p, const MomentRange& m, const GradientRange& g, int64_t n, const LionFactors& factors);
+
+/// What the loops of schedule-free updates multiply by (Defazio and others, 2024). `divides`: by the root of the second
+/// moment; `begins`: z and x are what y is.
+struct ScheduleFreeFactors {
+  float scale, keep, take, correction, eps, decay, rate, average, inwards;
+  bool divides, begins;
+};
+/// y are the parameters, between z and their average x; v is the second moment.
+void schedule_free(const MasterRange& y, float* z, float* v, float* x, const GradientRange& g, int64_t n,
+                   const ScheduleFreeFactors& factors);
+
+/// average += take * (p - average); with `take` 1 a copy of p, whatever the average was.
+void move_average(float* average, const MasterRange& p, int64_t n, float take);
+
 /// The same with everything in fp32.
 inline void adamw(float* p, float* m, float* v, const float* g, int64_t n, const AdamWStep& step) {
   adamw(MasterRange{.fp32 = p}, MomentRange{.fp32 = m}, MomentRange{.fp32 = v}, g, n, step);

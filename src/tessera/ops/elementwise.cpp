@@ -26,11 +26,17 @@ struct Sum : Function<Sum> {
   }
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& y) {
     ctx->saved_data["type of y"] = static_cast<int64_t>(y.scalar_type());
+    ctx->saved_data["bias"] = bias_behind(y);
     return run(x, y);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto type = static_cast<at::ScalarType>(ctx->saved_data["type of y"].toInt());
-    return {grads[0], ctx->needs_input_grad(1) ? grads[0].to(type) : Tensor()};
+    if (!ctx->needs_input_grad(1) || grads[0].scalar_type() == type)
+      return {grads[0], ctx->needs_input_grad(1) ? grads[0] : Tensor()};
+    ColumnSums columns(ctx);
+    const Tensor dy = kernels(grads[0]).sum_backward(grads[0].contiguous(), type, columns.wanted());
+    columns.leave(dy);
+    return {grads[0], dy};
   }
 };
 
@@ -50,6 +56,7 @@ struct GatedResidual : Function<GatedResidual> {
                         const RowIndex* rows, bool value) {
     ctx->save_for_backward({y, gate, rows->of_token});
     save_runs(ctx, *rows);
+    ctx->saved_data["bias"] = bias_behind(y);
     return run(x, y, gate, *rows, value);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -57,9 +64,11 @@ struct GatedResidual : Function<GatedResidual> {
     const Tensor &y = saved[0], &gate = saved[1], up = grads[0].contiguous();
     const RowIndex rows = saved_rows(ctx, saved[2]);
     Tensor dy, dgate;
-    if (ctx->needs_input_grad(2)) dgate = at::zeros(gate.sizes(), gate.options());
+    if (ctx->needs_input_grad(2)) dgate = at::empty(gate.sizes(), gate.options());
     if (ctx->needs_input_grad(1)) dy = is_sole_owner(y) ? y.detach() : at::empty_like(y);
-    kernels(y).gated_residual_backward(up, y, gate, rows, dy, dgate);
+    ColumnSums columns(ctx);
+    kernels(y).gated_residual_backward(up, y, gate, rows, dy, dgate, /*add=*/false, columns.wanted());
+    columns.leave(dy);
     return {grads[0], dy, dgate, {}, {}};
   }
 };

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tessera/ops/kernel.h"
 #include "tessera/ops/widen.h"
 
 namespace tessera::ops {
@@ -46,10 +47,11 @@ float row_sum(const float* values, int64_t width) {
   return total;
 }
 
-const float* table_row(const RowTable& table, const TableRuns& runs, int64_t t) {
+/// A token's row of a table: where it lies, or widened into `space`.
+const float* table_row(const RowTable& table, const TableRuns& runs, int64_t t, int64_t width, float* space) {
   int i = 0;
   while (runs.at[i].end <= t) ++i;
-  return table.values + runs.at[i].row * table.stride;
+  return row_of(table.row(runs.at[i].row), 0, width, space);
 }
 
 /// Room for `count` rows.
@@ -89,6 +91,7 @@ void each_group(const TableRuns& runs, int64_t width, int64_t rows_of_space, con
 
 void add_groups(const TableSums& sums, const TableRuns& runs, int64_t width) {
   if (!sums.table) return;
+  for (int64_t r = 0; r < sums.fresh; ++r) std::fill_n(sums.table + r * sums.stride, width, 0.0f);
   for (int r = 0; r < runs.count; ++r) {
     float* to = sums.table + runs.at[r].row * sums.stride;
     const int64_t end = r + 1 < runs.count ? runs.at[r + 1].groups : runs.groups;
@@ -98,6 +101,13 @@ void add_groups(const TableSums& sums, const TableRuns& runs, int64_t width) {
       to[i] += total;
     }
   }
+}
+
+/// A group's sums of columns, which begin at zero; null where none are wanted.
+float* columns_of(float* all, int64_t group, int64_t width) {
+  if (!all) return nullptr;
+  std::fill_n(all + group * width, width, 0.0f);
+  return all + group * width;
 }
 
 /// The groups of sums over all tokens.
@@ -123,7 +133,7 @@ void turn(float* to, const float* from, const Angles& a, int64_t t, int64_t widt
 }  // namespace
 
 void layer_norm(const LayerNormRows& n) {
-  each_token(n.tokens, n.width, 2, [&](int64_t t, Space& space) {
+  each_token(n.tokens, n.width, 4, [&](int64_t t, Space& space) {
     const float* x = row_of(n.x, t, n.width, space.row(0));
     float *y = space.row(1), *stats = n.stats + 2 * t;
     if (!n.known) {
@@ -132,20 +142,20 @@ void layer_norm(const LayerNormRows& n) {
       for (int64_t i = 0; i < n.width; ++i) y[i] = (x[i] - stats[0]) * (x[i] - stats[0]);
       stats[1] = 1.0f / std::sqrt(row_sum(y, n.width) / width + n.eps);
     }
-    const float *scale = table_row(n.scale, n.runs, t), *shift = table_row(n.shift, n.runs, t), mean = stats[0],
-                rstd = stats[1];
+    const float *scale = table_row(n.scale, n.runs, t, n.width, space.row(2)),
+                *shift = table_row(n.shift, n.runs, t, n.width, space.row(3)), mean = stats[0], rstd = stats[1];
     for (int64_t i = 0; i < n.width; ++i) y[i] = (x[i] - mean) * rstd * (n.one + scale[i]) + shift[i];
     store_row(n.y, t, n.width, y);
   });
 }
 
 void layer_norm_gradients(const LayerNormGradients& n) {
-  each_group(n.runs, n.width, 5, [&](int64_t group, int64_t row, int64_t begin, int64_t end, Space& space) {
+  each_group(n.runs, n.width, 6, [&](int64_t group, int64_t row, int64_t begin, int64_t end, Space& space) {
     float *normal = space.row(2), *weighted = space.row(3), *out = space.row(4);
     float* dscale = n.scale_sums.table ? n.scale_sums.partials + group * n.width : nullptr;
     float* dshift = dscale ? n.shift_sums.partials + group * n.width : nullptr;
     if (dscale) std::fill_n(dscale, n.width, 0.0f), std::fill_n(dshift, n.width, 0.0f);
-    const float* scale = n.scale.values + row * n.scale.stride;
+    const float* scale = row_of(n.scale.row(row), 0, n.width, space.row(5));
     for (int64_t t = begin; t < end; ++t) {
       const float *dy = row_of(n.dy, t, n.width, space.row(0)), *x = row_of(n.x, t, n.width, space.row(1)),
                   mean = n.stats[2 * t], rstd = n.stats[2 * t + 1];
@@ -171,15 +181,15 @@ void layer_norm_gradients(const LayerNormGradients& n) {
 }
 
 void rms_norm(const RmsNormRows& n) {
-  each_token(n.tokens, n.width, 2, [&](int64_t t, Space& space) {
-    const float* x = row_of(n.x, t, n.width, space.row(0));
+  each_token(n.tokens, n.width, 3, [&](int64_t t, Space& space) {
+    const float *x = row_of(n.x, t, n.width, space.row(0)), *w = row_of(n.w, 0, n.width, space.row(2));
     float* y = space.row(1);
     if (!n.known) {
       for (int64_t i = 0; i < n.width; ++i) y[i] = x[i] * x[i];
       n.stats[t] = 1.0f / std::sqrt((n.squares ? n.squares[t] : row_sum(y, n.width)) / n.whole + n.eps);
     }
     const float rstd = n.stats[t];
-    for (int64_t i = 0; i < n.width; ++i) y[i] = x[i] * rstd * n.w[i];
+    for (int64_t i = 0; i < n.width; ++i) y[i] = x[i] * rstd * w[i];
     if (n.angles.half) turn(y, y, n.angles, t, n.width, false, 1);
     store_row(n.y, t, n.width, y);
   });
@@ -187,8 +197,10 @@ void rms_norm(const RmsNormRows& n) {
 
 void rms_norm_gradients(const RmsNormGradients& n) {
   const TableRuns runs = all_of(n.tokens);
-  each_group(runs, n.width, 4, [&](int64_t group, int64_t, int64_t begin, int64_t end, Space& space) {
-    float *turned = space.row(2), *out = space.row(3), *dw = n.sums.table ? n.sums.partials + group * n.width : nullptr;
+  each_group(runs, n.width, 5, [&](int64_t group, int64_t, int64_t begin, int64_t end, Space& space) {
+    float *turned = space.row(2), *out = space.row(3), *dw = n.sums.table ? n.sums.partials + group * n.width : nullptr,
+          *columns = columns_of(n.columns, group, n.width);
+    const float* w = row_of(n.w, 0, n.width, space.row(4));
     if (dw) std::fill_n(dw, n.width, 0.0f);
     for (int64_t t = begin; t < end; ++t) {
       const float *g = row_of(n.dy, t, n.width, space.row(0)), *x = row_of(n.x, t, n.width, space.row(1)),
@@ -196,9 +208,10 @@ void rms_norm_gradients(const RmsNormGradients& n) {
       if (n.angles.half) turn(turned, g, n.angles, t, n.width, false, -1), g = turned;
       for (int64_t i = 0; dw && i < n.width; ++i) dw[i] += g[i] * x[i] * rstd;
       if (!n.dx.data) continue;
-      for (int64_t i = 0; i < n.width; ++i) out[i] = g[i] * n.w[i] * x[i];
+      for (int64_t i = 0; i < n.width; ++i) out[i] = g[i] * w[i] * x[i];
       const float dot = n.dots ? n.dots[t] : row_sum(out, n.width), back = dot * rstd * rstd * rstd / n.whole;
-      for (int64_t i = 0; i < n.width; ++i) out[i] = g[i] * n.w[i] * rstd - x[i] * back;
+      for (int64_t i = 0; i < n.width; ++i) out[i] = g[i] * w[i] * rstd - x[i] * back;
+      for (int64_t i = 0; columns && i < n.width; ++i) columns[i] += out[i];
       store_row(n.dx, t, n.width, out);
     }
   });
@@ -206,9 +219,9 @@ void rms_norm_gradients(const RmsNormGradients& n) {
 }
 
 void gated_sum(const GatedRows& n) {
-  each_token(n.tokens, n.width, 3, [&](int64_t t, Space& space) {
+  each_token(n.tokens, n.width, 4, [&](int64_t t, Space& space) {
     const float *x = row_of(n.x, t, n.width, space.row(0)), *y = row_of(n.y, t, n.width, space.row(1)),
-                *gate = n.gate.values ? table_row(n.gate, n.runs, t) : nullptr;
+                *gate = n.gate.values ? table_row(n.gate, n.runs, t, n.width, space.row(3)) : nullptr;
     float* out = space.row(2);
     for (int64_t i = 0; i < n.width; ++i) out[i] = x[i] + (gate ? y[i] * gate[i] : y[i]);
     store_row(n.out, t, n.width, out);
@@ -216,20 +229,63 @@ void gated_sum(const GatedRows& n) {
 }
 
 void gated_gradients(const GatedGradients& n) {
-  each_group(n.runs, n.width, 3, [&](int64_t group, int64_t row, int64_t begin, int64_t end, Space& space) {
-    float *out = space.row(2), *dgate = n.sums.table ? n.sums.partials + group * n.width : nullptr;
+  each_group(n.runs, n.width, 4, [&](int64_t group, int64_t row, int64_t begin, int64_t end, Space& space) {
+    float *out = space.row(2), *dgate = n.sums.table ? n.sums.partials + group * n.width : nullptr,
+          *columns = columns_of(n.columns, group, n.width);
     if (dgate) std::fill_n(dgate, n.width, 0.0f);
-    const float* gate = n.gate.values + row * n.gate.stride;
+    const float* gate = n.gate.values ? row_of(n.gate.row(row), 0, n.width, space.row(3)) : nullptr;
     for (int64_t t = begin; t < end; ++t) {
       const float *up = row_of(n.up, t, n.width, space.row(0)),
                   *y = dgate ? row_of(n.y, t, n.width, space.row(1)) : nullptr;
       for (int64_t i = 0; dgate && i < n.width; ++i) dgate[i] += up[i] * y[i];
       if (!n.dy.data) continue;
-      for (int64_t i = 0; i < n.width; ++i) out[i] = up[i] * gate[i];
+      for (int64_t i = 0; i < n.width; ++i) out[i] = gate ? up[i] * gate[i] : up[i];
+      for (int64_t i = 0; columns && i < n.width; ++i) columns[i] += out[i];
       store_row(n.dy, t, n.width, out);
     }
   });
   add_groups(n.sums, n.runs, n.width);
+}
+
+namespace {
+
+constexpr float kTwoRoot = 1.5957691216057308f, kCubic = 0.044715f;  // 2 sqrt(2 / pi)
+
+/// sigmoid(2 u) of GELU's u(x): with one exponential and without cancellation.
+float gelu_gate(float x) { return 1 / (1 + exp_fast(-kTwoRoot * (x + kCubic * x * x * x))); }
+
+}  // namespace
+
+void gelu(const GeluRows& n) {
+  constexpr int64_t kAtOnce = 2048;
+  at::parallel_for(0, (n.values + kAtOnce - 1) / kAtOnce, 8, [&](int64_t begin, int64_t end) {
+    Space space(1, kAtOnce);
+    for (int64_t at = begin * kAtOnce; at < std::min(end * kAtOnce, n.values); at += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, n.values - at);
+      const auto bytes = [at](Form form) { return at * (form == Form::fp32 ? 4 : 2); };
+      float* y = space.row(0);
+      const float* x = row_of({static_cast<const char*>(n.x.data) + bytes(n.x.form), n.x.form}, 0, count, y);
+      for (int64_t i = 0; i < count; ++i) y[i] = x[i] * gelu_gate(x[i]);
+      store_row({static_cast<char*>(n.y.data) + bytes(n.y.form), n.y.form}, 0, count, y);
+    }
+  });
+}
+
+void gelu_gradients(const GeluGradients& n) {
+  each_group(all_of(n.tokens), n.width, 4, [&](int64_t group, int64_t, int64_t begin, int64_t end, Space& space) {
+    float *slope = space.row(2), *y = space.row(3), *columns = columns_of(n.columns, group, n.width);
+    for (int64_t t = begin; t < end; ++t) {
+      const float *dy = row_of(n.dy, t, n.width, space.row(0)), *x = row_of(n.x, t, n.width, space.row(1));
+      for (int64_t i = 0; i < n.width; ++i) {
+        const float gate = gelu_gate(x[i]);
+        y[i] = x[i] * gate;
+        slope[i] = dy[i] * (gate + y[i] * (1 - gate) * kTwoRoot * (1 + 3 * kCubic * x[i] * x[i]));
+      }
+      for (int64_t i = 0; columns && i < n.width; ++i) columns[i] += slope[i];
+      store_row(n.dx, t, n.width, slope);
+      if (n.y.data) store_row(n.y, t, n.width, y);
+    }
+  });
 }
 
 void depthwise(const DepthwiseRows& n) {
@@ -306,6 +362,11 @@ void each_head(int64_t tokens, int64_t heads, const Body& body) {
 const float* head_of(const RowsIn& rows, int64_t place, float* space) { return row_of(rows, place, kStateHead, space); }
 void store_head(const RowsOut& rows, int64_t place, const float* values) { store_row(rows, place, kStateHead, values); }
 
+/// The state of a token's head.
+const float* state_of(const RowTable& states, const TableRuns& runs, int64_t t, int64_t head) {
+  return table_row(states, runs, t, kStateValues, nullptr) + head * kStateValues;
+}
+
 /// x times the products of a state, or times them transposed.
 void times_products(float* out, const float* x, const float* state) {
   std::fill_n(out, kStateHead, 0.0f);
@@ -345,7 +406,7 @@ void add_states(const StateSums& n) {
 
 void state_results(const StateResults& n) {
   each_head(n.tokens, n.heads, [&](int64_t t, int64_t h, Space& space, int64_t place) {
-    const float* state = table_row(n.states, n.runs, t) + h * kStateValues;
+    const float* state = state_of(n.states, n.runs, t, h);
     float *out = space.row(1), down = 0;
     times_products(out, head_of(n.rotated, place, space.row(0)), state);
     const float *q = head_of(n.q, place, space.row(0)), *last = state + kStateHead * kStateHead;
@@ -364,7 +425,7 @@ void state_results(const StateResults& n) {
 
 void state_gradients(const StateGradients& n) {
   each_head(n.tokens, n.heads, [&](int64_t t, int64_t h, Space& space, int64_t place) {
-    const float *state = table_row(n.states, n.runs, t) + h * kStateValues, *last = state + kStateHead * kStateHead;
+    const float *state = state_of(n.states, n.runs, t, h), *last = state + kStateHead * kStateHead;
     float *db = space.row(1), *da = space.row(2);
     times_products(db, head_of(n.a, place, space.row(0)), state);
     times_transposed(da, head_of(n.b, place, space.row(0)), state);
@@ -379,7 +440,7 @@ void state_gradients(const StateGradients& n) {
 
 void state_result_gradients(const StateResultGradients& n) {
   each_head(n.tokens, n.heads, [&](int64_t t, int64_t h, Space& space, int64_t place) {
-    const float* state = table_row(n.states, n.runs, t) + h * kStateValues;
+    const float* state = state_of(n.states, n.runs, t, h);
     const float *dy = head_of(n.dy, place, space.row(0)), *out = head_of(n.out, place, space.row(1));
     float *up = space.row(2), *dq = space.row(3), *rotated = space.row(4), slope = 0;
     for (int64_t i = 0; i < kStateHead; ++i) {

@@ -1,5 +1,5 @@
 #pragma once
-// Operators over rows that a GPU has as kernels of our own (cuda/norms.cu, gates.cu, taps.cu), and their twins on CPUs, with the
+// Operators over rows that a GPU has as kernels of our own (cuda/norms.cu, gates.cu, taps.cu ...), and their twins on CPUs, with the
 // same bits: what a kernel of LibTorch does in ten passes over memory, these do in one.
 //
 //   layer_norm({.tokens = 90, .width = 71, .x = {x, Form::fp32}, .y = {y, Form::bf16}, .stats = stats, ...});
@@ -27,8 +27,12 @@ struct RowsOut {
 
 /// Vectors of `width` values for tokens, `stride` values apart.
 struct RowTable {
-  const float* values = nullptr;
+  const void* values = nullptr;
   int64_t stride = 0;
+  Form form = Form::fp32;
+  RowsIn row(int64_t index) const {
+    return {static_cast<const char*>(values) + index * stride * (form == Form::fp32 ? 4 : 2), form};
+  }
 };
 
 inline constexpr int kGroupTokens = 64;  ///< of a partial sum over tokens
@@ -68,7 +72,12 @@ struct TableSums {
   float* table = nullptr;
   int64_t stride = 0;
   float* partials = nullptr;
+  int64_t fresh = 0;  ///< so many rows of the table have no values yet, and begin at zero
 };
+
+// [Note: sums of columns] The gradient of a bias is the sum of the rows of a gradient that another kernel has written. That
+// one leaves the sums of each group of its rows, `columns` [groups, width], so that nothing of it is read again. They are of
+// values before these are rounded.
 
 struct LayerNormGradients {
   int64_t tokens, width;
@@ -96,7 +105,7 @@ struct RmsNormRows {
   RowsOut y;
   float* stats;
   bool known;
-  const float* w;
+  RowsIn w;
   Angles angles;
   const float* squares;
   float whole, eps;
@@ -106,12 +115,14 @@ void rms_norm(const RmsNormRows& rows);
 struct RmsNormGradients {
   int64_t tokens, width;
   RowsIn dy, x;
-  const float *stats, *w;
+  const float* stats;
+  RowsIn w;
   Angles angles;
   const float* dots;  ///< null or the sums of dy * w * x over whole rows
   float whole;
-  RowsOut dx;      ///< null: not wanted
-  TableSums sums;  ///< of w, or none
+  RowsOut dx;                ///< null: not wanted
+  TableSums sums;            ///< of w, or none
+  float* columns = nullptr;  ///< null or of dx
 };
 void rms_norm_gradients(const RmsNormGradients& rows);
 
@@ -125,16 +136,34 @@ struct GatedRows {
 };
 void gated_sum(const GatedRows& rows);
 
-/// dy = up * gate and the sums of up * y; dy may be y.
+/// dy = up * gate, or up without a gate, and the sums of up * y; dy may be y.
 struct GatedGradients {
   int64_t tokens, width;
   RowsIn up, y;
   RowTable gate;
   TableRuns runs;
-  RowsOut dy;      ///< null: not wanted
-  TableSums sums;  ///< or none
+  RowsOut dy;                ///< null: not wanted
+  TableSums sums;            ///< or none
+  float* columns = nullptr;  ///< null or of dy
 };
 void gated_gradients(const GatedGradients& rows);
+
+/// y = GELU(x) in its tanh approximation, x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)); y may be x.
+struct GeluRows {
+  int64_t values;
+  RowsIn x;
+  RowsOut y;
+};
+void gelu(const GeluRows& rows);
+
+/// dx = dy * GELU'(x), which may be x or dy, and GELU(x), which may be dy.
+struct GeluGradients {
+  int64_t tokens, width;
+  RowsIn dy, x;
+  RowsOut dx, y;             ///< y null: not wanted
+  float* columns = nullptr;  ///< null or of dx
+};
+void gelu_gradients(const GeluGradients& rows);
 
 /// y = x with pairs turned by the angles (sign 1) or back (-1): neighbours, or (half_split) of the two halves of a head.
 struct RotatedRows {

@@ -8,10 +8,10 @@
 
 // clang-format off
 #define TESSERA_EACH_KERNEL(each) \
-  each(linear) each(linear_input_gradient) each(linear_weight_gradient) each(bias_gradient) \
+  each(linear) each(linear_input_gradient) each(linear_weight_gradient) each(gelu_linear_gradients) each(bias_gradient) \
   each(frozen_linear) each(frozen_linear_backward) each(adapted_norms) each(layer_norm) \
   each(layer_norm_backward) each(row_squares) each(rms_norm) \
-  each(rms_norm_dots) each(rms_norm_backward) each(sum) each(sum_of_halves) \
+  each(rms_norm_dots) each(rms_norm_backward) each(sum) each(sum_backward) each(sum_of_halves) \
   each(gated_residual) each(gated_residual_backward) each(gelu_tanh) \
   each(gelu_tanh_gradient) each(add_error) each(dot) each(rope) each(depthwise) each(depthwise_input_gradient) \
   each(depthwise_weight_gradient) each(unfold) each(unfold_gradient) each(embedding_gradient) \
@@ -30,6 +30,15 @@ static_assert(sizeof(Kernels) ==
                   sizeof(const char*) + (0 TESSERA_EACH_KERNEL(TESSERA_COUNT_KERNEL)) * sizeof(void (*)()),
               "a function of Kernels is missing in TESSERA_EACH_KERNEL");
 #undef TESSERA_COUNT_KERNEL
+
+}  // namespace tessera::ops
+
+namespace tessera::ops {
+
+/// A sum to add to, which is zero where it has no values yet; undefined ones stay so.
+inline void begin(const Tensor& sum, bool add) {
+  if (sum.defined() && !add) sum.zero_();
+}
 
 }  // namespace tessera::ops
 

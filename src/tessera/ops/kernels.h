@@ -14,7 +14,9 @@
 // which is how the planner measures ([Note: bytes by running on meta] in engine/measure.h), those in LibTorch's operators
 // what these allocate on a GPU ([Note: memory of a target] in session.h).
 //
-// Shapes as in ops.h. Outputs that the caller passes are contiguous in their last dim. "Adds to" means +=.
+// Shapes as in ops.h. Outputs that the caller passes are contiguous in their last dim. "Adds to" means +=; with `add` false what
+// it adds to has no values yet. `columns`: null, or where a backward may leave the sums of its gradient's columns, fp32
+// [groups of its rows, D], for the gradient of a bias ([Note: sums of columns] in fused.h); undefined: it leaves none.
 #include <array>
 
 #include "tessera/ops/ops.h"
@@ -37,6 +39,7 @@ struct RotaryTables {
 /// What the backward of a norm makes besides the gradient of x: adds to these fp32 sums, [R, D] or [D]; undefined: not wanted.
 struct NormSums {
   Tensor scale = {}, shift = {};
+  bool add_scale = true, add_shift = true;  ///< false: they have no values yet
 };
 
 using Offsets = std::vector<int64_t>;
@@ -100,6 +103,9 @@ struct Kernels {
                                   const Tensor& beside);
   /// dw = dy^T x, or adds to it. dw fp32.
   void (*linear_weight_gradient)(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add);
+  /// Both gradients of gelu_tanh(x) W^T: that of x, and dw as above.
+  Tensor (*gelu_linear_gradients)(const Tensor& dy, const Tensor& w, const Tensor& x, bool in_place, const Tensor& dw,
+                                  bool add, Tensor* columns);
   /// db = the sum of the rows of dy, or adds to it, in a fixed order. db [out] fp32.
   void (*bias_gradient)(const Tensor& db, const Tensor& dy, bool add);
 
@@ -112,7 +118,7 @@ struct Kernels {
   /// The lengths of the rows of W + s B A [out], for DoRA.
   Tensor (*adapted_norms)(const WeightSite& weight, const Adapter& adapter);
 
-  // Norms. Statistics are fp32: (mean, rstd) [T, 2] of a LayerNorm, rstd [T] of an RMSNorm; read if defined, else
+  // Norms. Weights and tables of any form. Statistics are fp32: (mean, rstd) [T, 2] of a LayerNorm, rstd [T] of an RMSNorm; read if defined, else
   // computed and returned.
   Tensor (*layer_norm)(const Tensor& x, const NormTables& tables, double eps, at::ScalarType type, Tensor& stats);
   /// The gradient of x, or undefined where it is not wanted. `beside`: what x has by another way, to be included; or
@@ -129,16 +135,19 @@ struct Kernels {
                           const Tensor& dx);
   /// Writes dx and adds to dw [D] fp32; undefined: not wanted. `dots`: of whole rows of a sharded width, else undefined.
   void (*rms_norm_backward)(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
-                            const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw);
+                            const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw,
+                            bool add, Tensor* columns);
 
   // Sums and activations.
   Tensor (*sum)(const Tensor& x, const Tensor& y);
+  /// The gradient of y in its dtype.
+  Tensor (*sum_backward)(const Tensor& up, at::ScalarType type, Tensor* columns);
   /// The sum over n of 16-bit parts [n, rows, cols] and `bias` [cols], or undefined, in fp32 and rounded once.
   Tensor (*sum_of_halves)(const Tensor& parts, const Tensor& bias);
   Tensor (*gated_residual)(const Tensor& x, const Tensor& y, const Tensor& gate, const RowIndex& rows);
   /// Adds up * y to the rows of dgate [R, D] fp32, and dy = up * gate[row]; undefined: not wanted. dy may share memory with y.
   void (*gated_residual_backward)(const Tensor& up, const Tensor& y, const Tensor& gate, const RowIndex& rows,
-                                  const Tensor& dy, const Tensor& dgate);
+                                  const Tensor& dy, const Tensor& dgate, bool add, Tensor* columns);
   Tensor (*gelu_tanh)(const Tensor& x);
   Tensor (*gelu_tanh_gradient)(const Tensor& dy, const Tensor& x);
 

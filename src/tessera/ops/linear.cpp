@@ -32,6 +32,7 @@ struct Linear : Function<Linear<kGelu>> {
     ctx->saved_data["w"] = weight;
     ctx->saved_data["b"] = bias;
     ctx->saved_data["late"] = late;
+    if (kGelu) ctx->saved_data["bias"] = bias_behind(x);
     ctx->save_for_backward({x});
     const Tensor y = known ? known->detach()
                            : run_forward(x, *site_of(weight), site_of(bias), static_cast<at::ScalarType>(type), kGelu);
@@ -45,7 +46,21 @@ struct Linear : Function<Linear<kGelu>> {
       session().products.weight_grads += flops_of(x, weight.grad);
       kernels(x).linear_weight_gradient(matrix(weight.grad), dy, x, kGelu, !std::exchange(weight.fresh, false));
     }
-    if (bias && bias->grad.defined()) bias_gradient(dy, *bias);
+    if (bias && bias->grad.defined()) bias_gradient(ColumnSums::rows_to_add(dy), *bias);
+  }
+
+  /// Of gelu(x) W^T at once, for which gelu(x) is made once.
+  static Tensor both_gradients(AutogradContext* ctx, const Tensor& x, const Tensor& dy, WeightSite& weight,
+                               WeightSite* bias) {
+    session().products.weight_grads += flops_of(x, weight.grad);
+    session().products.results += flops_of(x, weight.value);
+    if (bias && bias->grad.defined()) bias_gradient(ColumnSums::rows_to_add(dy), *bias);
+    ColumnSums columns(ctx);
+    const bool add = !std::exchange(weight.fresh, false);
+    const Tensor dx = kernels(x).gelu_linear_gradients(dy, matrix(weight.value), x, is_sole_owner(x),
+                                                       matrix(weight.grad), add, columns.wanted());
+    columns.leave(dx);
+    return dx;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -55,6 +70,8 @@ struct Linear : Function<Linear<kGelu>> {
     WeightSite &weight = *site_of(ctx, "w"), *bias = site_of(ctx, "b");
     const bool wants_input = ctx->needs_input_grad(0);
     DeferredGradients* deferred = session().deferred;
+    if (kGelu && wants_input && !deferred && weight.grad.defined())
+      return {both_gradients(ctx, x, dy, weight, bias), {}, {}, {}, {}, {}, {}, {}};
     // It holds x, which then has another owner: only where it is needed.
     const auto work = [&] { return [x, dy, &weight, bias] { weight_gradients(x, dy, weight, bias); }; };
     const bool learns = weight.grad.defined() || (bias && bias->grad.defined());
@@ -97,6 +114,52 @@ Tensor apply(const Tensor& x, WeightSite& weight, WeightSite* bias, const Tensor
 }
 
 }  // namespace
+
+namespace {
+
+/// Sums of columns on their way from a kernel to a linear: of which gradient, and of which of its versions.
+struct Left {
+  c10::weak_intrusive_ptr<c10::TensorImpl> of;
+  int64_t version;
+  Tensor sums;
+};
+std::vector<Left>& all_left() {
+  thread_local std::vector<Left> left;
+  return left;
+}
+
+}  // namespace
+
+Handle bias_behind(const Tensor& y) {
+  using torch::autograd::CppNode;
+  torch::autograd::Node* node = y.output_nr() == 0 ? y.grad_fn().get() : nullptr;
+  AutogradContext* ctx = nullptr;
+  if (auto* linear = dynamic_cast<CppNode<Linear<false>>*>(node)) ctx = &linear->ctx_;
+  if (auto* linear = dynamic_cast<CppNode<Linear<true>>*>(node)) ctx = &linear->ctx_;
+  return ctx ? ctx->saved_data.at("b").toInt() : 0;
+}
+
+ColumnSums::ColumnSums(AutogradContext* ctx) {
+  const WeightSite* bias = site_of(ctx, "bias");
+  wanted_ = bias && bias->grad.defined() && !session().deferred;
+}
+
+void ColumnSums::leave(const Tensor& gradient) {
+  std::erase_if(all_left(), [](const Left& left) { return left.of.expired(); });
+  if (sums_.defined())
+    all_left().push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(gradient.getIntrusivePtr()),
+                          static_cast<int64_t>(gradient._version()), std::move(sums_)});
+}
+
+Tensor ColumnSums::rows_to_add(const Tensor& gradient) {
+  std::vector<Left>& left = all_left();
+  const auto it = std::find_if(left.begin(), left.end(),
+                               [&](const Left& one) { return one.of.lock() == gradient.getIntrusivePtr(); });
+  if (it == left.end()) return gradient;
+  const Tensor sums = it->version == static_cast<int64_t>(gradient._version()) ? it->sums : gradient;
+  left.erase(it);
+  return sums;
+}
 
 void bias_gradient(const Tensor& dy, WeightSite& bias) {
   kernels(dy).bias_gradient(bias.grad, dy, !std::exchange(bias.fresh, false));

@@ -49,6 +49,34 @@ inline at::Tensor accumulating(WeightSite& site) {
   return site.grad;
 }
 
+/// The same where kernels begin a gradient that has no values yet.
+struct Opened {
+  at::Tensor grad;
+  bool add = true;
+};
+inline Opened opened(WeightSite& site) {
+  open_gradient(site);
+  return {site.grad, !(site.grad.defined() && std::exchange(site.fresh, false))};
+}
+
+/// The trained bias of the linear whose result y is, as a node's forward gets it; 0: y is something else.
+Handle bias_behind(const at::Tensor& y);
+
+/// For the backward of a node that has kept bias_behind() of an input as "bias": the sums of columns that a kernel leaves
+/// ([Note: sums of columns] in fused.h). The linear takes them if what it gets is that gradient, and nothing was added to it.
+class ColumnSums {
+ public:
+  explicit ColumnSums(AutogradContext* ctx);
+  at::Tensor* wanted() { return wanted_ ? &sums_ : nullptr; }  ///< null: nobody would take them
+  void leave(const at::Tensor& gradient);
+  /// What was left of a gradient, once; else the gradient itself: in both the sum of all rows is the bias's.
+  static at::Tensor rows_to_add(const at::Tensor& gradient);
+
+ private:
+  bool wanted_;
+  at::Tensor sums_;
+};
+
 /// Checks a table [R, D] indexed by `rows` for the tokens of x [T, D].
 inline void check_rows(const RowIndex& rows, const at::Tensor& x, const at::Tensor& table, const char* where) {
   check_internal(rows.defined() && rows.of_token.scalar_type() == at::kInt && rows.of_token.dim() == 1 &&

@@ -45,7 +45,7 @@ struct LayerNorm : Function<LayerNorm> {
   static Tensor run(const Tensor& x, const WeightSite& w, const WeightSite& b, double eps, at::ScalarType type,
                     Tensor& stats) {
     const auto made = [&w, &b, eps, type](const Tensor& x, Tensor& stats) {
-      return kernels(x).layer_norm(x, {as_floats(w.value), as_floats(b.value)}, eps, type, stats);
+      return kernels(x).layer_norm(x, {w.value, b.value}, eps, type, stats);
     };
     check_matrix(x);
     const Tensor y = made(x, stats);
@@ -71,9 +71,9 @@ struct LayerNorm : Function<LayerNorm> {
     const auto [dy, beside] = gradients(grads);
     if (!dy.defined()) return {beside, {}, {}, {}, {}, {}, {}};
     WeightSite &w = *site_of(ctx, "w"), &b = *site_of(ctx, "b");
-    const Tensor dw = accumulating(w), db = accumulating(b);
-    const Tensor dx = kernels(x).layer_norm_backward(dy, x, {.scale = as_floats(w.value)}, stats, {dw, db},
-                                                     ctx->needs_input_grad(0), beside);
+    const Opened dw = opened(w), db = opened(b);
+    const Tensor dx = kernels(x).layer_norm_backward(
+        dy, x, {.scale = w.value}, stats, {dw.grad, db.grad, dw.add, db.add}, ctx->needs_input_grad(0), beside);
     return {dx, {}, {}, {}, {}, {}, {}};
   }
 };
@@ -107,10 +107,11 @@ struct ModulatedNorm : Function<ModulatedNorm> {
     if (!dy.defined()) return {beside, {}, {}, {}, {}, {}, {}};
     const RowIndex rows = saved_rows(ctx, saved[2]);
     Tensor dshift, dscale;
-    if (ctx->needs_input_grad(1)) dshift = at::zeros(scale.sizes(), scale.options());
-    if (ctx->needs_input_grad(2)) dscale = at::zeros(scale.sizes(), scale.options());
+    if (ctx->needs_input_grad(1)) dshift = at::empty(scale.sizes(), scale.options());
+    if (ctx->needs_input_grad(2)) dscale = at::empty(scale.sizes(), scale.options());
     const Tensor dx = kernels(x).layer_norm_backward(dy, x, {.scale = scale, .rows = &rows, .one = 1}, stats,
-                                                     {dscale, dshift}, ctx->needs_input_grad(0), beside);
+                                                     {dscale, dshift, /*add_scale=*/false, /*add_shift=*/false},
+                                                     ctx->needs_input_grad(0), beside);
     return {dx, dshift, dscale, {}, {}, {}, {}};
   }
 };
@@ -172,10 +173,9 @@ int64_t width_of(const Tensor& x, const SharedWidth* shared) { return shared ? s
 Tensor normed(const Tensor& x, const WeightSite& w, const RotaryTables& rotary, double eps, const SharedWidth* shared,
               Tensor& stats) {
   check_internal(x.dim() == 2 && x.is_contiguous(), "ops.rms_norm", "x must be a contiguous [tokens, channels]");
-  const Tensor weight = as_floats(w.value);
   Tensor squares;
   if (!stats.defined()) squares = sum_of_all(shared, [&] { return kernels(x).row_squares(x); });
-  return kernels(x).rms_norm(x, weight, rotary, eps, width_of(x, shared), squares, stats);
+  return kernels(x).rms_norm(x, w.value, rotary, eps, width_of(x, shared), squares, stats);
 }
 
 Tensor run_forward(const Tensor& x, const WeightSite& w, const RotaryTables& rotary, double eps,
@@ -197,6 +197,7 @@ struct RmsNorm : Function<RmsNorm> {
     const RotaryTables rotary{cos.value_or(Tensor()), sin.value_or(Tensor())};
     Tensor y = run_forward(x, *site_of(w), rotary, eps, shared, stats);
     ctx->saved_data["shared"] = reinterpret_cast<int64_t>(shared);
+    ctx->saved_data["bias"] = bias_behind(x);
     ctx->saved_data["w"] = w;
     ctx->save_for_backward({x, stats, rotary.cos, rotary.sin});
     return y;
@@ -206,14 +207,16 @@ struct RmsNorm : Function<RmsNorm> {
     const Tensor &x = saved[0], &stats = saved[1], dy = grads[0].contiguous();
     const RotaryTables rotary{saved[2], saved[3]};
     WeightSite& w = *site_of(ctx, "w");
-    const Tensor dw = accumulating(w);
+    const Opened dw = opened(w);
     const auto* shared = reinterpret_cast<const SharedWidth*>(ctx->saved_data["shared"].toInt());
     const Kernels& k = kernels(x);
     Tensor dx, dots;
     if (ctx->needs_input_grad(0)) dx = at::empty_like(x);
-    const Tensor weight = as_floats(w.value);
-    if (dx.defined()) dots = sum_of_all(shared, [&] { return k.rms_norm_dots(dy, x, weight, rotary, dx); });
-    k.rms_norm_backward(dy, x, weight, rotary, stats, width_of(x, shared), dots, dx, dw);
+    if (dx.defined()) dots = sum_of_all(shared, [&] { return k.rms_norm_dots(dy, x, w.value, rotary, dx); });
+    ColumnSums columns(ctx);
+    k.rms_norm_backward(dy, x, w.value, rotary, stats, width_of(x, shared), dots, dx, dw.grad, dw.add,
+                        columns.wanted());
+    columns.leave(dx);
     return {dx, {}, {}, {}, {}, {}, {}};
   }
 };

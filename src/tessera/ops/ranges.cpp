@@ -79,6 +79,7 @@ device::Backend of_cpu() {
   cpu.sum_of_squares = [](double* out, const float* x, int64_t n) { *out = sum_of_squares(x, n); };
   cpu.adamw = [](const MasterRange& p, const MomentRange& m, const MomentRange& v, const GradientRange& g, int64_t n,
                  const AdamWStep& step) { adamw(p, m, v, g.fp32, n, step); };
+  cpu.lion = lion, cpu.schedule_free = schedule_free, cpu.move_average = move_average;
   cpu.quantise_int8 = quantise_int8, cpu.dequantise_int8 = dequantise_int8;
   cpu.quantise_fp8 = quantise_fp8, cpu.dequantise_fp8 = dequantise_fp8;
   cpu.drop = drop_range;

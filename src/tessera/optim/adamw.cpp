@@ -24,9 +24,22 @@ void AdamW::update(const net::Slice& slice, const net::StepControl& control) con
   SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
   const ops::MasterRange masters = ranges.masters();
   const ops::MomentRange m = ranges.moment("exp_avg"), v = ranges.moment("exp_avg_sq");
-  ops::GradientRange gradient{.fp32 = slice.grad};
-  (slice.half_type == at::kBFloat16 ? gradient.bf16 : gradient.fp16) = slice.half_grad;
-  ops::backend(slice.on_device).adamw(masters, m, v, gradient, slice.count(), step);
+  ops::backend(slice.on_device).adamw(masters, m, v, ranges.gradient(), slice.count(), step);
+}
+
+void Lion::update(const net::Slice& slice, const net::StepControl& control) const {
+  const auto rounded = [](double x) { return static_cast<float>(x); };
+  const ops::LionFactors f = {rounded(control.scale),
+                              rounded(1 - control.lr * options_.weight_decay),
+                              rounded(control.lr),
+                              rounded(options_.betas[0]),
+                              rounded(1 - options_.betas[0]),
+                              rounded(options_.betas[1]),
+                              rounded(1 - options_.betas[1])};
+  SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
+  const ops::MasterRange masters = ranges.masters();
+  const ops::MomentRange moment = ranges.moment("exp_avg");
+  ops::backend(slice.on_device).lion(masters, moment, ranges.gradient(), slice.count(), f);
 }
 
 double clip_coefficient(double norm, double max_norm) {

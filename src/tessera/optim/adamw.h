@@ -3,6 +3,11 @@
 // in any format of plan/states.h.
 //
 //   AdamW adamw({.betas = {0.9, 0.999}, .weight_decay = 0.01, .format = {plan::Masters::split, plan::Moments::int8}});
+//
+// Lion (Chen et al., 2023, https://arxiv.org/abs/2302.06675): parameters move by the sign of a momentum, all by the same
+// amount. One moment; needs a learning rate three to ten times smaller than AdamW's and a decay as much larger.
+//
+//   Lion lion({.betas = {0.9, 0.99}, .weight_decay = 0.1, .format = {.optimizer = plan::Optimizer::lion}});
 #include <array>
 
 #include "tessera/net/unit_update.h"
@@ -31,6 +36,27 @@ class AdamW final : public net::UnitUpdate {
 
  private:
   AdamWOptions options_;
+  plan::StatesOf states_;
+};
+
+struct LionOptions {
+  std::array<double, 2> betas = {0.9, 0.99};
+  double weight_decay = 0;
+  plan::StateFormat format = {.optimizer = plan::Optimizer::lion};
+  uint64_t seed = 0;  ///< key of stochastic rounding
+};
+
+/// p *= 1 - lr wd; p -= lr sign(b1 m + (1 - b1) g), where sign(0) is 0; m = b2 m + (1 - b2) g.
+class Lion final : public net::UnitUpdate {
+ public:
+  explicit Lion(LionOptions options) : options_(options), states_(plan::states_of(options.format)) {}
+
+  std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return states_(param); }
+  void update(const net::Slice& slice, const net::StepControl& control) const override;
+  bool on_device() const override { return true; }
+
+ private:
+  LionOptions options_;
   plan::StatesOf states_;
 };
 

@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/device/backend.h"
-#include "tessera/ops/update_block.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {
@@ -29,21 +28,8 @@ void Averaged::update(const net::Slice& slice, const net::StepControl& control) 
   inner_->update(slice, control);
   const auto take = static_cast<float>(1 - average_decay(options_, control.step));
   auto* average = slice.state<float>(plan::kAverage);
-  if (slice.on_device) {
-    const auto on = at::TensorOptions(at::kFloat).device(device::here());
-    const at::Tensor p = at::from_blob(slice.param, {slice.count()}, on);
-    at::from_blob(average, {slice.count()}, on).lerp_(p, take);
-    return;
-  }
-  const ops::MasterRange masters = SliceRanges(slice, masters_, 0, control.step).masters();
-  each_block(slice.count(), [&](int64_t at, int64_t count) {
-    float block[ops::kUpdateBlock];
-    const float* p = ops::load(masters, block, at, count);
-    if (take == 1)  // a copy to the last bit, whatever the average was
-      std::copy_n(p, count, average + at);
-    else
-      for (int64_t i = 0; i < count; ++i) average[at + i] -= take * (average[at + i] - p[i]);
-  });
+  SliceRanges ranges(slice, masters_, 0, control.step);
+  ops::backend(slice.on_device).move_average(average, ranges.masters(), slice.count(), take);
 }
 
 }  // namespace tessera::optim

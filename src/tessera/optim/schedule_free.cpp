@@ -3,31 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/ops/kernel.h"
-#include "tessera/ops/update_block.h"
+#include "tessera/ops/adamw.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {
 
 namespace {
-
-struct Factors {
-  float scale, keep, take, correction, eps, decay, rate, average, inwards;
-  bool divides, begins;
-};
-
-TESSERA_KERNEL void block(float* __restrict y, float* __restrict z, float* __restrict v, float* __restrict x,
-                          const float* __restrict g, int64_t n, Factors f) {
-  for (int64_t i = 0; i < n; ++i) {
-    if (f.begins) z[i] = x[i] = y[i];
-    const float gradient = g[i] * f.scale;
-    v[i] = v[i] * f.keep + gradient * gradient * f.take;
-    const float direction = f.divides ? gradient / (std::sqrt(v[i] * f.correction) + f.eps) : gradient;
-    z[i] -= f.rate * (direction + f.decay * y[i]);
-    x[i] += f.average * (z[i] - x[i]);
-    y[i] = x[i] + f.inwards * (z[i] - x[i]);
-  }
-}
 
 /// Of RAdam's variance in step t: the length of its average; above kLeast it can be corrected.
 constexpr double kLeast = 4;
@@ -68,27 +50,23 @@ double ScheduleFree::averaging(int64_t step) const {
 void ScheduleFree::update(const net::Slice& slice, const net::StepControl& control) const {
   const double beta = options_.betas[1], average = averaging(control.step);
   const auto rounded = [](double number) { return static_cast<float>(number); };
-  const Factors f = {.scale = rounded(control.scale),
-                     .keep = rounded(beta),
-                     .take = rounded(1 - beta),
-                     .correction = rounded(1 / (1 - std::pow(beta, static_cast<double>(control.step)))),
-                     .eps = rounded(options_.eps),
-                     .decay = rounded(options_.weight_decay),
-                     .rate = rounded(control.lr * rectification(control.step)),
-                     .average = rounded(average),
-                     .inwards = rounded(1 - options_.betas[0]),
-                     .divides = divides(control.step),
-                     .begins = average == 0 || average == 1};
+  const ops::ScheduleFreeFactors f = {
+      .scale = rounded(control.scale),
+      .keep = rounded(beta),
+      .take = rounded(1 - beta),
+      .correction = rounded(1 / (1 - std::pow(beta, static_cast<double>(control.step)))),
+      .eps = rounded(options_.eps),
+      .decay = rounded(options_.weight_decay),
+      .rate = rounded(control.lr * rectification(control.step)),
+      .average = rounded(average),
+      .inwards = rounded(1 - options_.betas[0]),
+      .divides = divides(control.step),
+      .begins = average == 0 || average == 1};
   SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
   const ops::MasterRange masters = ranges.masters();
   auto *z = slice.state<float>("exp_avg"), *v = slice.state<float>("exp_avg_sq"),
        *x = slice.state<float>(plan::kAverage);
-  each_block(slice.count(), [&](int64_t at, int64_t count) {
-    float scratch[ops::kUpdateBlock];
-    float* y = ops::load(masters, scratch, at, count);
-    block(y, z + at, v + at, x + at, slice.grad + at, count, f);
-    ops::store(masters, y, at, count);
-  });
+  ops::backend(slice.on_device).schedule_free(masters, z, v, x, ranges.gradient(), slice.count(), f);
 }
 
 }  // namespace tessera::optim

@@ -33,4 +33,10 @@ ops::MomentRange SliceRanges::moment(const std::string& kind) {
   return range;
 }
 
+ops::GradientRange SliceRanges::gradient() const {
+  ops::GradientRange range{.fp32 = slice_.grad};
+  (slice_.half_type == at::kBFloat16 ? range.bf16 : range.fp16) = slice_.half_grad;
+  return range;
+}
+
 }  // namespace tessera::optim

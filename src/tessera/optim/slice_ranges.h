@@ -22,6 +22,7 @@ class SliceRanges {
   /// The ranges point to random keys of this object.
   ops::MasterRange masters();
   ops::MomentRange moment(const std::string& kind);
+  ops::GradientRange gradient() const;
 
  private:
   ops::Rounding rounding(std::string_view kind);

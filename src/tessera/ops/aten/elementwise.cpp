@@ -9,6 +9,8 @@ Tensor sum(const Tensor& x, const Tensor& y) {
   return x.scalar_type() == y.scalar_type() ? x + y : (as_floats(x) + as_floats(y)).to(x.scalar_type());
 }
 
+Tensor sum_backward(const Tensor& up, at::ScalarType type, Tensor* /*columns*/) { return up.to(type); }
+
 Tensor sum_of_halves(const Tensor& parts, const Tensor& bias) {
   const Tensor total = at::empty(parts.sizes().slice(1), parts.options()),
                wide = bias.defined() ? at::empty_like(total, at::kFloat) : Tensor();
@@ -33,7 +35,8 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
 }
 
 void gated_residual_backward(const Tensor& up, const Tensor& y, const Tensor& gate, const RowIndex& rows,
-                             const Tensor& dy, const Tensor& dgate) {
+                             const Tensor& dy, const Tensor& dgate, bool add, Tensor* /*columns*/) {
+  begin(dgate, add);
   if (dgate.defined())
     each_part(&rows, up.size(0),
               [&](const TokenPart& part) { part.add_sums(dgate, part.tokens(up) * as_floats(part.tokens(y))); });

@@ -26,7 +26,9 @@ void* data_of(const Tensor& t) { return t.defined() && !t.is_meta() ? address(t)
 float* floats_of(const Tensor& t) { return static_cast<float*>(data_of(t)); }
 RowsIn in(const Tensor& t) { return {data_of(t), t.defined() ? form_of(t.scalar_type()) : Form::fp32}; }
 RowsOut out(const Tensor& t) { return {data_of(t), t.defined() ? form_of(t.scalar_type()) : Form::fp32}; }
-RowTable table_of(const Tensor& t) { return {floats_of(t), t.dim() == 2 ? t.stride(0) : 0}; }
+RowTable table_of(const Tensor& t) {
+  return {data_of(t), t.dim() == 2 ? t.stride(0) : 0, t.defined() ? form_of(t.scalar_type()) : Form::fp32};
+}
 Angles angles_of(const Tensor& cos, const Tensor& sin) {
   return cos.defined() ? Angles{floats_of(cos), floats_of(sin), cos.size(1)} : Angles{};
 }
@@ -54,8 +56,16 @@ void run(const Tensor& x, void (*here)(const Rows&), void (*device::Backend::*th
 Tensor partials(const Tensor& like, int64_t groups, int64_t width) {
   return at::empty({groups, width}, like.options().dtype(at::kFloat));
 }
-TableSums sums_of(const Tensor& table, const Tensor& partials) {
-  return {floats_of(table), table.dim() == 2 ? table.stride(0) : 0, floats_of(partials)};
+/// `add`: to what the table has.
+TableSums sums_of(const Tensor& table, const Tensor& partials, bool add = true) {
+  const bool rows = table.dim() == 2;
+  return {floats_of(table), rows ? table.stride(0) : 0, floats_of(partials), add ? 0 : rows ? table.size(0) : 1};
+}
+/// Room for the sums of columns, where they are wanted.
+float* columns_of(Tensor* columns, const Tensor& like, int64_t groups, int64_t width) {
+  if (!columns || groups == 0) return nullptr;
+  *columns = partials(like, groups, width);
+  return floats_of(*columns);
 }
 
 Tensor layer_norm(const Tensor& x, const NormTables& tables, double eps, at::ScalarType type, Tensor& stats) {
@@ -89,7 +99,8 @@ Tensor layer_norm_backward(const Tensor& dy, const Tensor& x, const NormTables& 
     scale = sums.scale.defined() ? sums.scale : at::empty_like(either);
     shift = sums.shift.defined() ? sums.shift : at::empty_like(either);
     of_scale = partials(x, runs.groups, width), of_shift = partials(x, runs.groups, width);
-    rows.scale_sums = sums_of(scale, of_scale), rows.shift_sums = sums_of(shift, of_shift);
+    rows.scale_sums = sums_of(scale, of_scale, sums.add_scale);
+    rows.shift_sums = sums_of(shift, of_shift, sums.add_shift);
   }
   run(x, ops::layer_norm_gradients, &device::Backend::layer_norm_gradients, rows);
   return dx;
@@ -102,32 +113,35 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, const RotaryTables& rotary, do
   const bool known = stats.defined();
   if (!known) stats = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
   run(x, ops::rms_norm, &device::Backend::rms_norm,
-      RmsNormRows{x.size(0), x.size(1), in(x), out(y), floats_of(stats), known, floats_of(w),
+      RmsNormRows{x.size(0), x.size(1), in(x), out(y), floats_of(stats), known, in(w),
                   angles_of(rotary.cos, rotary.sin), floats_of(squares), static_cast<float>(width),
                   static_cast<float>(eps)});
   return y;
 }
 
 void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
-                       const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw) {
+                       const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw,
+                       bool add, Tensor* columns) {
   if (x.size(1) > kMostRowWidth || !fits(nullptr, x.size(0)) || !has_form(x))
-    return aten::rms_norm_backward(dy, x, w, rotary, stats, width, dots, dx, dw);
+    return aten::rms_norm_backward(dy, x, w, rotary, stats, width, dots, dx, dw, add, nullptr);
   RmsNormGradients rows{x.size(0),
                         x.size(1),
                         in(dy),
                         in(x),
                         floats_of(stats),
-                        floats_of(w),
+                        in(w),
                         angles_of(rotary.cos, rotary.sin),
                         floats_of(dots),
                         static_cast<float>(width),
                         out(dx),
                         {}};
+  const int64_t of_rows = runs_of(nullptr, x.size(0)).groups;
   Tensor groups;
   if (dw.defined()) {
-    groups = partials(x, runs_of(nullptr, x.size(0)).groups, x.size(1));
-    rows.sums = sums_of(dw, groups);
+    groups = partials(x, of_rows, x.size(1));
+    rows.sums = sums_of(dw, groups, add);
   }
+  if (dx.defined()) rows.columns = columns_of(columns, x, of_rows, x.size(1));
   run(x, ops::rms_norm_gradients, &device::Backend::rms_norm_gradients, rows);
 }
 
@@ -148,16 +162,78 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
 }
 
 void gated_residual_backward(const Tensor& up, const Tensor& y, const Tensor& gate, const RowIndex& rows,
-                             const Tensor& dy, const Tensor& dgate) {
-  if (!fits(&rows, up.size(0)) || !has_form(y)) return aten::gated_residual_backward(up, y, gate, rows, dy, dgate);
+                             const Tensor& dy, const Tensor& dgate, bool add, Tensor* columns) {
+  if (!fits(&rows, up.size(0)) || !has_form(y))
+    return aten::gated_residual_backward(up, y, gate, rows, dy, dgate, add, nullptr);
   const TableRuns runs = runs_of(&rows, up.size(0));
   GatedGradients n{up.size(0), up.size(1), in(up), in(y), table_of(gate), runs, out(dy), {}};
   Tensor groups;
   if (dgate.defined()) {
     groups = partials(up, runs.groups, up.size(1));
-    n.sums = sums_of(dgate, groups);
+    n.sums = sums_of(dgate, groups, add);
   }
+  if (dy.defined()) n.columns = columns_of(columns, up, runs.groups, up.size(1));
   run(up, ops::gated_gradients, &device::Backend::gated_gradients, n);
+}
+
+Tensor sum_backward(const Tensor& up, at::ScalarType type, Tensor* columns) {
+  if (!has_form(up) || !fits(nullptr, up.size(0))) return aten::sum_backward(up, type, nullptr);
+  const Tensor dy = at::empty(up.sizes(), up.options().dtype(type));
+  const TableRuns runs = runs_of(nullptr, up.size(0));
+  run(up, ops::gated_gradients, &device::Backend::gated_gradients,
+      GatedGradients{
+          up.size(0), up.size(1), in(up), {}, {}, runs, out(dy), {}, columns_of(columns, up, runs.groups, up.size(1))});
+  return dy;
+}
+
+Tensor gelu_tanh(const Tensor& x) {
+  if (!has_form(x) || !x.is_contiguous()) return aten::gelu_tanh(x);
+  const Tensor y = at::empty_like(x);
+  run(x, ops::gelu, &device::Backend::gelu, GeluRows{x.numel(), in(x), out(y)});
+  return y;
+}
+
+/// The gradient of x in `dx`, and gelu(x) in `y`, if it is defined.
+void gelu_into(const Tensor& dx, const Tensor& y, const Tensor& dy, const Tensor& x, Tensor* columns) {
+  const int64_t tokens = x.size(0), width = x.size(1);
+  run(x, ops::gelu_gradients, &device::Backend::gelu_gradients,
+      GeluGradients{tokens, width, in(dy), in(x), out(dx), out(y),
+                    columns_of(columns, x, runs_of(nullptr, tokens).groups, width)});
+}
+bool fits_gelu(const Tensor& x) { return x.dim() == 2 && has_form(x) && x.is_contiguous() && fits(nullptr, x.size(0)); }
+
+Tensor gelu_tanh_gradient(const Tensor& dy, const Tensor& x) {
+  if (!fits_gelu(x) || dy.scalar_type() != x.scalar_type()) return aten::gelu_tanh_gradient(dy, x);
+  const Tensor dx = at::empty_like(x);
+  gelu_into(dx, {}, dy, x, nullptr);
+  return dx;
+}
+
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, bool gelu, at::ScalarType type) {
+  return aten::linear(gelu ? fused::gelu_tanh(x) : x, w, bias, false, type);
+}
+
+Tensor linear_input_gradient(const Tensor& dy, const Tensor& w, const Tensor& x, bool gelu, bool in_place,
+                             const Tensor& beside) {
+  if (!gelu || !fits_gelu(x)) return aten::linear_input_gradient(dy, w, x, gelu, in_place, beside);
+  const Tensor dz = aten::linear_input_gradient(dy, w, x, false, false, {}), dx = in_place ? x.detach() : dz;
+  gelu_into(dx, {}, dz, x, nullptr);
+  return dx;
+}
+
+void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x, bool gelu, bool add) {
+  aten::linear_weight_gradient(dw, dy, gelu ? fused::gelu_tanh(x) : x, false, add);
+}
+
+/// gelu(x) takes the place of its gradient once that is multiplied: x is read once for both.
+Tensor gelu_linear_gradients(const Tensor& dy, const Tensor& w, const Tensor& x, bool in_place, const Tensor& dw,
+                             bool add, Tensor* columns) {
+  if (!fits_gelu(x)) return aten::gelu_linear_gradients(dy, w, x, in_place, dw, add, nullptr);
+  const Tensor dz = aten::linear_input_gradient(dy, w, x, false, false, {}),
+               dx = in_place ? x.detach() : at::empty_like(x);
+  gelu_into(dx, dz, dz, x, columns);
+  aten::linear_weight_gradient(dw, dy, dz, false, add);
+  return dx;
 }
 
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t heads, bool half_split, float sign) {
@@ -281,11 +357,18 @@ const Kernels& fused_kernels() {
   static const Kernels table = [] {
     Kernels all = aten_kernels();
     all.name = "fused";
+    all.linear = fused::linear;
+    all.linear_input_gradient = fused::linear_input_gradient;
+    all.linear_weight_gradient = fused::linear_weight_gradient;
+    all.gelu_linear_gradients = fused::gelu_linear_gradients;
+    all.gelu_tanh = fused::gelu_tanh;
+    all.gelu_tanh_gradient = fused::gelu_tanh_gradient;
     all.layer_norm = fused::layer_norm;
     all.layer_norm_backward = fused::layer_norm_backward;
     all.rms_norm = fused::rms_norm;
     all.rms_norm_backward = fused::rms_norm_backward;
     all.sum = fused::sum;
+    all.sum_backward = fused::sum_backward;
     all.gated_residual = fused::gated_residual;
     all.gated_residual_backward = fused::gated_residual_backward;
     all.rope = fused::rope;

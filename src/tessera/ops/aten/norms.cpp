@@ -32,13 +32,14 @@ Tensor layer_norm(const Tensor& x, const NormTables& tables, double eps, at::Sca
   if (!stats.defined()) stats = layer_statistics(x, eps);
   const Tensor y = normalised(x, stats);
   each_part(tables.rows, x.size(0), [&](const TokenPart& part) {
-    part.tokens(y).mul_(part.rows(tables.scale) + tables.one).add_(part.rows(tables.shift));
+    part.tokens(y).mul_(as_floats(part.rows(tables.scale)) + tables.one).add_(part.rows(tables.shift));
   });
   return y.to(type);
 }
 
 Tensor layer_norm_backward(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats,
                            const NormSums& sums, bool wanted, const Tensor& beside) {
+  begin(sums.scale, sums.add_scale), begin(sums.shift, sums.add_shift);
   if (sums.scale.defined() || sums.shift.defined()) {
     const Tensor up = as_floats(dy), products = sums.scale.defined() ? normalised(x, stats).mul_(up) : Tensor();
     each_part(tables.rows, x.size(0), [&](const TokenPart& part) {
@@ -49,7 +50,7 @@ Tensor layer_norm_backward(const Tensor& dy, const Tensor& x, const NormTables& 
   if (!wanted) return {};
   const Tensor weighted = at::empty(x.sizes(), x.options().dtype(at::kFloat)), normal = normalised(x, stats);
   each_part(tables.rows, x.size(0), [&](const TokenPart& part) {
-    part.tokens(weighted).copy_(part.tokens(dy) * (part.rows(tables.scale) + tables.one));
+    part.tokens(weighted).copy_(part.tokens(dy) * (as_floats(part.rows(tables.scale)) + tables.one));
   });
   const Tensor along = (weighted * normal).mean(1, true);
   weighted.sub_(weighted.mean(1, true)).sub_(normal * along).mul_(stats.narrow(1, 1, 1));
@@ -74,7 +75,9 @@ Tensor rms_norm_dots(const Tensor& dy, const Tensor& x, const Tensor& w, const R
 }
 
 void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
-                       const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw) {
+                       const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw,
+                       bool add, Tensor* /*columns*/) {
+  begin(dw, add);
   if (dw.defined()) dw.add_((rotated(as_floats(dy), rotary, -1) * as_floats(x) * stats.unsqueeze(1)).sum(0));
   if (!dx.defined()) return;
   const Tensor weighted = rotated(as_floats(dy), rotary, -1) * w, wide = as_floats(x);

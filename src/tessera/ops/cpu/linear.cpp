@@ -76,6 +76,12 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
   gemm(dw, dy.t(), x, add, nullptr, gelu_map(gelu));
 }
 
+Tensor gelu_linear_gradients(const Tensor& dy, const Tensor& w, const Tensor& x, bool in_place, const Tensor& dw,
+                             bool add, Tensor* /*columns*/) {
+  linear_weight_gradient(dw, dy, x, /*gelu=*/true, add);
+  return linear_input_gradient(dy, w, x, /*gelu=*/true, in_place, {});
+}
+
 void bias_gradient(const Tensor& db, const Tensor& dy, bool add) {
   if (dy.is_meta()) return;
   float* grad = out_data(db);

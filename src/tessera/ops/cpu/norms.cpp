@@ -102,7 +102,8 @@ Tensor layer_norm(const Tensor& x, const NormTables& tables, double eps, at::Sca
   const bool known = stats.defined();
   if (!known) stats = at::empty({x.size(0), 2}, x.options().dtype(at::kFloat));
   if (x.is_meta()) return y;
-  const NormTable scale = table_of(tables.scale, tables.rows), shift = table_of(tables.shift, tables.rows);
+  const Tensor scales = as_floats(tables.scale), shifts = as_floats(tables.shift);
+  const NormTable scale = table_of(scales, tables.rows), shift = table_of(shifts, tables.rows);
   const Values from(x);
   const Results to(y);
   const bool half = from.half() || to.half();
@@ -124,7 +125,8 @@ namespace {
 Tensor layer_norm_input_gradient(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats) {
   Tensor dx = at::empty_like(x);
   if (x.is_meta()) return dx;
-  const NormTable scale = table_of(tables.scale, tables.rows);
+  const Tensor scales = as_floats(tables.scale);
+  const NormTable scale = table_of(scales, tables.rows);
   const Values up(dy), from(x);
   const Results to(dx);
   const bool half = up.half() || from.half();
@@ -145,7 +147,7 @@ Tensor layer_norm_input_gradient(const Tensor& dy, const Tensor& x, const NormTa
 void add_table_gradients(const Tensor& dy, const Tensor& x, const Tensor& stats, const RowIndex* rows,
                          const NormSums& to) {
   if (x.is_meta()) return;
-  const auto& [dscale, dshift] = to;
+  const Tensor &dscale = to.scale, &dshift = to.shift;
   const int32_t* index = rows ? host_pointer<const int32_t>(rows->of_token) : nullptr;
   float *scale = dscale.defined() ? out_data(dscale) : nullptr, *shift = dshift.defined() ? out_data(dshift) : nullptr;
   const Values up(dy), from(x);
@@ -165,6 +167,7 @@ void add_table_gradients(const Tensor& dy, const Tensor& x, const Tensor& stats,
 
 Tensor layer_norm_backward(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats,
                            const NormSums& sums, bool wanted, const Tensor& beside) {
+  begin(sums.scale, sums.add_scale), begin(sums.shift, sums.add_shift);
   if (sums.scale.defined() || sums.shift.defined()) add_table_gradients(dy, x, stats, tables.rows, sums);
   if (!wanted) return {};
   const Tensor dx = layer_norm_input_gradient(dy, x, tables, stats);
@@ -317,13 +320,14 @@ Tensor row_squares(const Tensor& x) {
 
 Tensor rms_norm_dots(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary, const Tensor& dx) {
   const Rotation rotation = rotation_of(rotary);
+  const Tensor weight = as_floats(w);
   return row_sums(x, [&](int64_t first, int64_t n, float* sums) {
     const Values up(dy), from(x);
     const int64_t width = x.size(1), at = first * width, count = n * width;
     const auto space = [&](int which) { return from.half() ? half_scratch(which, count) : nullptr; };
     // A row of dx temporarily stores its rotated-back part of dy.
     float* rotated = Results(dx).place(at, space(2));
-    dots_kernel(up.read(at, count, space(0)), from.read(at, count, space(1)), data(w), rotation.from(first), 0, n,
+    dots_kernel(up.read(at, count, space(0)), from.read(at, count, space(1)), data(weight), rotation.from(first), 0, n,
                 width, rotated, sums);
   });
 }
@@ -338,12 +342,13 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, const RotaryTables& rotary, do
   const Values from(x);
   const Results to(y);
   const Rotation rotation = rotation_of(rotary);
+  const Tensor weight = as_floats(w);
   at::parallel_for(0, x.size(0), kRmsTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, from.half(), kHalfRows, [&](int64_t first, int64_t n) {
       const int64_t at = first * width, count = n * width;
       float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
       float* out = to.place(at, b);
-      rms_norm_kernel(from.read(at, count, a), data(w), rotation.from(first), static_cast<float>(eps), known, 0, n,
+      rms_norm_kernel(from.read(at, count, a), data(weight), rotation.from(first), static_cast<float>(eps), known, 0, n,
                       width, static_cast<float>(whole_width), squares.defined() ? data(squares) + first : nullptr, out,
                       out_data(stats) + first);
       to.store(at, count, out);
@@ -379,12 +384,13 @@ void input_gradient(const Tensor& dy, const Tensor& x, const Tensor& w, const Ro
   const Values up(dy), from(x);
   const Results to(dx);
   const int64_t width = x.size(1);
+  const Tensor weight = as_floats(w);
   at::parallel_for(0, x.size(0), kRmsTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, from.half(), kHalfRows, [&](int64_t first, int64_t n) {
       const int64_t at = first * width, count = n * width;
       float *a = from.half() ? half_scratch(0, count) : nullptr, *b = from.half() ? half_scratch(1, count) : nullptr;
       float* out = to.place(at, from.half() ? half_scratch(2, count) : nullptr);
-      rms_norm_input_kernel(up.read(at, count, a), from.read(at, count, b), data(w), rotation.from(first),
+      rms_norm_input_kernel(up.read(at, count, a), from.read(at, count, b), data(weight), rotation.from(first),
                             data(stats) + first, 0, n, width, static_cast<float>(whole_width),
                             dots.defined() ? data(dots) + first : nullptr, out);
       to.store(at, count, out);
@@ -395,7 +401,9 @@ void input_gradient(const Tensor& dy, const Tensor& x, const Tensor& w, const Ro
 }  // namespace
 
 void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary,
-                       const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw) {
+                       const Tensor& stats, int64_t width, const Tensor& dots, const Tensor& dx, const Tensor& dw,
+                       bool add, Tensor* /*columns*/) {
+  begin(dw, add);
   if (dw.defined()) add_weight_gradient(dy, x, rotary, stats, dw);
   if (dx.defined()) input_gradient(dy, x, w, rotary, stats, width, dots, dx);
 }
