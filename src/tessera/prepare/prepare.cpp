@@ -68,7 +68,7 @@ class Preparation {
           pace.barrier();  // every rank has looked before any rank writes, so all have the same list
         }
         if (text) encode_texts(*text, pace);
-        if (stored_null() && (drops() || preserves_blank()))
+        if (stored_null() && (drops() || asks_blank()))
           data_.null_captions_ = {data_.of_recipe_.blank = stored_null_text(recipe_, job_)};
       }  // the text encoder goes before the others come
       if (online_ || !work_.empty() || options_.prompts) load_conditioner();
@@ -97,13 +97,10 @@ class Preparation {
   };
 
   bool drops() const { return options_.null_caption && job::drops_captions(recipe_); }
-  /// Twins have a caption of no words, whatever is kept of one that is dropped.
-  bool preserves_blank() const {
-    return options_.null_caption && recipe_.train.preserve == recipe::Recipe::Train::Preserve::blank;
-  }
+  bool asks_blank() const { return options_.null_caption && recipe_.asks_blank(); }
   bool stored_null() const { return recipe_.data.texts && !recipe_.data.null_text.empty(); }
   bool encodes_texts() const {
-    return !recipe_.data.texts || options_.prompts || ((drops() || preserves_blank()) && !stored_null());
+    return !recipe_.data.texts || options_.prompts || ((drops() || asks_blank()) && !stored_null());
   }
   const data::MaskFiles& masks_of(const data::Item& item) const {
     return data_.of_recipe_.masks.at(static_cast<size_t>(item.set));
@@ -114,7 +111,7 @@ class Preparation {
   void encode_prompts(Text& text) {
     for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode({prompt}));
     if (options_.prompts) data_.negative_ = text.encode_negative(recipe_.sample.negative_prompt);
-    if (preserves_blank() && !stored_null()) data_.of_recipe_.blank = text.encode_negative("");
+    if (asks_blank() && !stored_null()) data_.of_recipe_.blank = text.encode_negative("");
     if (!drops() || stored_null()) return;
     data_.null_captions_.clear();
     for (const recipe::Recipe::DataSet& set : recipe_.data_sets()) {
@@ -505,7 +502,7 @@ class Preparation {
 
   /// Captions that the cache lacks, and the texts of this run that are never stored.
   void encode_texts(TextPass& text, Pace& pace) {
-    if (!online_ && missing_texts_.empty() && !options_.prompts && !drops() && !preserves_blank()) return;
+    if (!online_ && missing_texts_.empty() && !options_.prompts && !drops() && !asks_blank()) return;
     text.load();
     pace.barrier();  // every rank has its encoder
     if (online_ && !recipe_.data.texts)

@@ -50,6 +50,7 @@ class RunFolder {
   std::vector<StepMetrics::Bin> loss_by_timestep() const;
   /// Likewise of each of several data sets, by its name.
   std::vector<std::pair<std::string, StepMetrics::Bin>> loss_by_set() const;
+  StepMetrics::Bin preserved() const;  ///< of twins, likewise; count 0: there are none
   bool finished() const { return facts_.steps > 0 && last_step() >= facts_.steps; }
   int64_t last_step() const { return last_step_; }  ///< 0: none yet
   /// Mean over the newest steps (at most 20; the first one, which warms up, only when it is alone); 0: no step yet.
