@@ -389,7 +389,10 @@ TEST(GuidedTargets, AreDrawnByTheSampleAndLieSoFarFromThePredictionWithoutACapti
     EXPECT_FALSE(sample.unguided->extra.contains("glyphs"));
     EXPECT_TRUE(sample.input.extra.contains("glyphs"));
   }
-  EXPECT_GE(least, 2), EXPECT_LT(least, 2.05), EXPECT_LT(most, 5), EXPECT_GT(most, 4.95);
+  EXPECT_GE(least, 2);
+  EXPECT_LT(least, 2.05);
+  EXPECT_LT(most, 5);
+  EXPECT_GT(most, 4.95);
   EXPECT_NEAR(sum / kDrawn, 3.5, 0.1);
   settings.loss.guidance = {.low = 3, .high = 3, .by_sigma = true};
   const TrainingSample sample = noised(settings, {}, from, 1, 0);

@@ -354,8 +354,9 @@ class Preparation {
   /// What is in the cache and right; the rest is to be encoded.
   void find_entries(const std::optional<TextPass>& text, Pace& pace) {
     const std::vector<Wanted*> all = all_wanted();
-    std::vector<data::CacheKey> keys;
-    for (const Wanted* wanted : all) keys.push_back(wanted->key);
+    std::vector<data::CacheKey> keys;  // lent to the search: of millions there are not two
+    keys.reserve(all.size());
+    for (Wanted* wanted : all) keys.push_back(std::move(wanted->key));
     const fs::path file = folder_ / "contents.jsonl";
     const auto rows = [&](const std::string& caption) { return same_texts_ ? text->token_count(caption) : -1; };
     if (rank_ == 0 && !options_.trust) {
@@ -372,6 +373,7 @@ class Preparation {
     std::vector<data::CacheSearch::Found> entries = search.find(keys);
     for (size_t e = 0; e < all.size(); ++e) {
       Wanted* wanted = all[e];
+      wanted->key = std::move(keys[e]);
       data::CacheSearch::Found& found = entries[e];
       moved += found.moved;
       if (found.unreadable && options_.verify)
@@ -564,6 +566,7 @@ class Preparation {
     failures.share(comm_, mesh_, rank_);
     leave_out(failures);
     if (rank_ == 0) tell_footage();
+    take_entries();
   }
 
   void tell_footage() {
@@ -650,8 +653,18 @@ class Preparation {
           std::ranges::any_of(entries_[c].clips, [&](int clip) { return !clips_[static_cast<size_t>(clip)].entry; });
     keep(failed);
     judge(data_.samples_.empty());
-    for (Wanted& clip : clips_) data_.clip_entries_.push_back(clip.entry.value_or(data::CacheEntry{}));
-    for (Wanted& text : texts_) data_.text_entries_.push_back(*text.entry);
+  }
+
+  /// What samples read. Nothing asks for the keys any more, of which there is one for each of them.
+  void take_entries() {
+    for (auto [all, entries] :
+         {std::pair(&clips_, &data_.clip_entries_), std::pair(&texts_, &data_.text_entries_)}) {
+      entries->reserve(all->size());
+      for (Wanted& wanted : *all) {
+        entries->push_back(wanted.entry ? std::move(*wanted.entry) : data::CacheEntry{});
+        wanted = {};
+      }
+    }
   }
 
   void keep(const std::vector<char>& failed) {
