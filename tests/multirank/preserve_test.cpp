@@ -212,7 +212,7 @@ TEST(Guided, RunsThePassesThatArePlanned) {
     for (size_t i = 0; i < a.size(); ++i) {
       ASSERT_EQ(a[i], b[i].substr(0, b[i].find(",\"t0\":")) + "}") << label << " line " << i + 1;
       first += a[i].find("\"step\":1,") != std::string::npos && a[i].find("\"phase\":\"base\"") != std::string::npos &&
-               a[i].find("\"op\":\"load\"") != std::string::npos;
+               a[i].find("\"op\":\"forward\",\"unit\":\"stem\"") != std::string::npos;
     }
     EXPECT_EQ(first, passes) << label;
   }
