@@ -36,8 +36,8 @@ Flags lora(const Flags& more = {}) {
 }
 /// Of a model that was trained a little, without adapters.
 Flags whole(const Flags& more = {}) { return with(lora({"--train.mode", "full", "--train.lr", "1e-3"}), more); }
-const Flags kGuided = {"--train.guidance_target", "2:4", "--train.guidance_schedule", "sigma", "--train.guidance_zero",
-                       "true"};
+const Flags kGuided = {"--train.guidance_target", "2:4", "--train.guidance_schedule", "sigma",
+                       "--train.guidance_zero",   "true"};
 const Flags kClass = {"--train.preserve", "class", "--data.trigger", "sks", "--train.preserve_class", "dog"},
             kBlank = {"--train.preserve", "blank"};
 /// The second set, of the same clips, has the base as its target.
@@ -173,9 +173,8 @@ TEST(Guided, LossesAreOfTargetsThatLieSoFarFromWhatIsPredictedWithoutACaption) {
 }
 
 TEST(Guided, TrainsTheSameOnEveryLayoutTakesThePlannedMemoryAndGoesOnToTheBit) {
-  for (const auto& [kind, flags] : {std::pair("whole", whole(kGuided)),
-                                    {"adapters", lora(kGuided)},
-                                    {"twins", lora(with(kGuided, kBlank))}}) {
+  for (const auto& [kind, flags] :
+       {std::pair("whole", whole(kGuided)), {"adapters", lora(kGuided)}, {"twins", lora(with(kGuided, kBlank))}}) {
     const std::string name = std::string("guided-") + kind;
     const std::vector<double> one = trained(name, flags);
     ASSERT_EQ(one.size(), 4u);
@@ -196,9 +195,8 @@ TEST(Guided, TrainsTheSameOnEveryLayoutTakesThePlannedMemoryAndGoesOnToTheBit) {
 }
 
 TEST(Guided, RunsThePassesThatArePlanned) {
-  for (const auto& [more, label, passes] :
-       {std::tuple(Flags{"--train.micro_batch", "2"}, "without captions", 2),
-        {with(kBlank, {"--train.micro_batch", "2"}), "for targets", 4}}) {
+  for (const auto& [more, label, passes] : {std::tuple(Flags{"--train.micro_batch", "2"}, "without captions", 2),
+                                            {with(kBlank, {"--train.micro_batch", "2"}), "for targets", 4}}) {
     const std::string planned = tiny().out("guided-planned.jsonl"), executed = tiny().out("guided-executed.jsonl");
     const Flags flags = lora(with(with(kGuided, more), {"--run.steps", "2", "--run.out", tiny().out(label)}));
     const Result p = tiny().tessera(with({"plan", tiny().recipe(), "--schedule", planned}, flags));

@@ -657,8 +657,7 @@ class Preparation {
 
   /// What samples read. Nothing asks for the keys any more, of which there is one for each of them.
   void take_entries() {
-    for (auto [all, entries] :
-         {std::pair(&clips_, &data_.clip_entries_), std::pair(&texts_, &data_.text_entries_)}) {
+    for (auto [all, entries] : {std::pair(&clips_, &data_.clip_entries_), std::pair(&texts_, &data_.text_entries_)}) {
       entries->reserve(all->size());
       for (Wanted& wanted : *all) {
         entries->push_back(wanted.entry ? std::move(*wanted.entry) : data::CacheEntry{});
