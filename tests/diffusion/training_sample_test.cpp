@@ -427,6 +427,43 @@ TEST(LossMasks, OfASampleAreItsWeightsOrWholeByTheirShare) {
   EXPECT_FALSE(noised({}, {}, sample, 1, 1).weights.defined());
 }
 
+TEST(GuidedTargets, AreDrawnByTheSampleAndLieSoFarFromThePredictionWithoutACaption) {
+  NoiseSettings settings{.seed = 7, .loss = {.guidance = {.low = 2, .high = 5, .weight = 0.25}}};
+  settings.blank_context = at::zeros({9, 4});  // a caption of no words has no more rows than the clip's
+  CleanSample from = clean();
+  from.extra["glyphs"] = at::ones({2, 3});
+  double least = 9, most = 0, sum = 0;
+  constexpr int kDrawn = 2000;
+  for (int64_t place = 0; place < kDrawn; ++place) {
+    const TrainingSample sample = noised(settings, {}, from, 1, place);
+    least = std::min(least, sample.guidance), most = std::max(most, sample.guidance), sum += sample.guidance;
+    ASSERT_TRUE(sample.unguided);
+    EXPECT_EQ(sample.weight, 0.25);
+    EXPECT_TRUE(at::equal(sample.unguided->x, sample.input.x));
+    EXPECT_EQ(sample.unguided->t, sample.input.t);
+    EXPECT_TRUE(at::equal(sample.unguided->context, at::zeros({5, 4})));
+    EXPECT_TRUE(at::equal(sample.input.context, from.context));
+    EXPECT_FALSE(sample.unguided->extra.contains("glyphs"));
+    EXPECT_TRUE(sample.input.extra.contains("glyphs"));
+  }
+  EXPECT_GE(least, 2);
+  EXPECT_LT(least, 2.05);
+  EXPECT_LT(most, 5);
+  EXPECT_GT(most, 4.95);
+  EXPECT_NEAR(sum / kDrawn, 3.5, 0.1);
+  settings.loss.guidance = {.low = 3, .high = 3, .by_sigma = true};
+  const TrainingSample sample = noised(settings, {}, from, 1, 0);
+  EXPECT_NEAR(sample.guidance, 1 + 2 * sample.input.t / 1000, 1e-12);
+  settings.loss.guidance = {};
+  EXPECT_FALSE(noised(settings, {}, from, 1, 0).unguided);
+
+  const at::Tensor v = at::tensor({1.0f, 2.0f, -1.0f}), u = at::tensor({2.0f, 0.0f, 1.0f});
+  EXPECT_TRUE(at::allclose(guided_target(v, u, 3, false), at::tensor({-1.0f, 6.0f, -5.0f})));
+  const float part = 1.0f / 5;  // <v, u> / |u|^2
+  EXPECT_TRUE(at::allclose(guided_target(v, u, 3, true), u * part + 3 * (v - u * part)));
+  EXPECT_TRUE(at::equal(guided_target(v, u, 1, false), v));
+}
+
 TEST(HeldOutSamples, HaveNoiseOfTheirOwnThatTrainingNeverDraws) {
   NoiseSettings settings{.seed = 4, .image_share = 0.5};
   const auto noise = [&](double sigma, int64_t number) {

@@ -78,6 +78,7 @@ TEST_F(RunFolderTest, LossesOfSetsAreMeansOverTheirSamples) {
     StepMetrics one = step(1, 1.0), two = step(2, 1.0);
     one.by_set = {{"clips/\"a\"", {2.0, 3}}, {"b", {0, 0}}};
     two.by_set = {{"clips/\"a\"", {4.0, 1}}, {"b", {0.5, 3}}};
+    one.preserved = {0.5, 4}, two.preserved = {0, 0};
     log.step(one), log.step(two), log.step(step(3, 1.0));
   }
   RunFolder run(folder);
@@ -89,6 +90,9 @@ TEST_F(RunFolderTest, LossesOfSetsAreMeansOverTheirSamples) {
   EXPECT_EQ(sets[1].second.count, 3);
   EXPECT_DOUBLE_EQ(sets[1].second.loss, 0.5);
   EXPECT_TRUE(run.steps()[2].by_set.empty());
+  EXPECT_EQ(run.preserved().count, 4);
+  EXPECT_DOUBLE_EQ(run.preserved().loss, 0.5) << "a step without twins says nothing of them";
+  EXPECT_FALSE(run.steps()[2].preserved);
 }
 
 TEST_F(RunFolderTest, WhatComputeWaitedForIsTheMeanOfAllStepsButTheFirstForEachCause) {

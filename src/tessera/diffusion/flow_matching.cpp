@@ -56,18 +56,27 @@ net::Batch FlowMatching::inputs(int micro) const {
   return pack({begin, begin + slice.count}, unused);
 }
 
-net::Batch FlowMatching::base_inputs(int micro, std::vector<int64_t>& places) const {
+net::Batch FlowMatching::asked_inputs(int micro, Asked asked, std::vector<int64_t>& places) const {
   const auto slice = this->slice(micro);
   const auto begin = pass_.places.begin() + (slice.first - first_sample());
   places.clear();
-  std::copy_if(begin, begin + slice.count, std::back_inserter(places),
-               [&](int64_t place) { return pass_.samples->at(place)->from_base; });
+  std::copy_if(begin, begin + slice.count, std::back_inserter(places), [&](int64_t place) {
+    const TrainingSample& sample = *pass_.samples->at(place);
+    return asked == Asked::base ? sample.from_base : sample.unguided.has_value();
+  });
   std::vector<int64_t> packed = places;
   if (packed.empty())
     packed = {slice.count > 0 ? *begin
                               : spare_place(*pass_.plan, batch_samples(), pass_.plan->mesh.dp_rank(rank_), micro)};
   Micro unused;
-  return pack(packed, unused);
+  return pack(packed, unused, asked);
+}
+
+at::Tensor FlowMatching::asked_target(Asked asked, int64_t place, const at::Tensor& predicted) const {
+  if (asked == Asked::base) return predicted;
+  const TrainingSample& sample = *pass_.samples->at(place);
+  const at::Tensor rows = model_.pack_target(sample.velocity);  // tokens that stand behind the clip's have none
+  return guided_target(rows, predicted.narrow(0, 0, rows.size(0)).cpu(), sample.guidance, sample.zero_guidance);
 }
 
 namespace {
@@ -82,15 +91,15 @@ at::Tensor packed_weights(const net::Denoiser& model, const TrainingSample& samp
 
 }  // namespace
 
-/// The velocity, or what the model predicted without its adapters, of which tokens that stand behind the clip's are none.
+/// The velocity, or what was made of a prediction, of which tokens that stand behind the clip's are none.
 at::Tensor FlowMatching::target_rows(int64_t place, const TrainingSample& sample) const {
   at::Tensor rows = model_.pack_target(sample.velocity);
-  if (!pass_.base) return rows;
-  const auto base = pass_.base->find(place);
-  return base == pass_.base->end() ? rows : base->second.narrow(0, 0, rows.size(0));
+  if (!pass_.targets) return rows;
+  const auto made = pass_.targets->find(place);
+  return made == pass_.targets->end() ? rows : made->second.narrow(0, 0, rows.size(0));
 }
 
-net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m) const {
+net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m, Asked asked) const {
   std::vector<net::Sample> samples;
   const bool has_loss = pass_.plan->owns(rank_, static_cast<int>(pass_.plan->units.size()) - 1);
   for (const int64_t place : places) {
@@ -103,7 +112,7 @@ net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m) cons
     m.forms.push_back(sample.form);
     m.t.push_back(sample.input.t);
     m.sets.push_back(sample.set);
-    samples.push_back(sample.input);
+    samples.push_back(asked == Asked::unguided && sample.unguided ? *sample.unguided : sample.input);
   }
   net::Batch batch = model_.pack(samples);
   batch.tokens.samples.assign(places.begin(), places.end());
@@ -137,7 +146,7 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
     const auto [begin, end] = rows_here(batch, s);
     const double part = last > first ? static_cast<double>(end - begin) / static_cast<double>(last - first) : 0;
     losses_.push_back({share(m, s), m.indices[s], LossByTimestep::bin(m.t[s]), part, m.sets[s],
-                       !m.samples[s]->from_base, !m.samples[s]->twin,
+                       !m.samples[s]->from_base, m.samples[s]->twin,
                        sample_error(answer, batch, s, m.targets[s], share(m, s) * pass_.gradient_scale, gradient,
                                     m.frame_weights[s], m.forms[s])});
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
@@ -170,7 +179,10 @@ void FlowMatching::read(std::span<const double> numbers) {
     if (!pass_.counts) continue;
     loss_ += error * b.share;
     if (b.of_noise) by_timestep_.sums[b.bin] += error, by_timestep_.counts[b.bin] += b.part;
-    if (b.of_set) by_set_.add(static_cast<size_t>(b.set), error, b.part);
+    if (b.twin)
+      by_set_.twins += error, by_set_.twin_count += b.part;
+    else
+      by_set_.add(static_cast<size_t>(b.set), error, b.part);
   }
   for (const auto& [own, product] : products_) by_weight_[static_cast<size_t>(own)] = *next++ / pass_.gradient_scale;
   losses_.clear(), products_.clear();

@@ -31,9 +31,8 @@ struct PassData {
   std::vector<double> weights = {};  ///< weight of the prediction, by own sample; empty: 1
   /// By position: the weighted sum of all experts' predictions [rows, C], from which the loss is computed.
   const std::map<int64_t, at::Tensor>* sums = nullptr;
-  /// By position: what the model predicted without its adapters for each token of the sample, [rows, C], the target of
-  /// those samples.
-  const std::map<int64_t, at::Tensor>* base = nullptr;
+  /// By position: targets that are made of what the model predicted before (asked_target), [rows, C].
+  const std::map<int64_t, at::Tensor>* targets = nullptr;
   bool counts = true;  ///< whether the loss counts; of several experts that predict together, one counts it
 };
 
@@ -45,11 +44,15 @@ struct LossByTimestep {
   static size_t bin(double t);  ///< of a timestep, 0 to 1000
 };
 
-/// Losses of samples by their data set, sums and counts likewise.
+/// Losses of samples by their data set, sums and counts likewise; those of twins apart from them.
 struct LossBySet {
   std::vector<double> sums, counts;  ///< by set, so far as there were samples
+  double twins = 0, twin_count = 0;
   void add(size_t set, double loss, double count);
 };
+
+/// What the model is asked before a step, for targets: without adapters, or without a caption.
+enum class Asked { base, unguided };
 
 class FlowMatching final : public net::Objective {
  public:
@@ -63,9 +66,11 @@ class FlowMatching final : public net::Objective {
   /// The same for a pass without a loss. A rank without a sample in the micro-batch runs another one (spare_place), so
   /// that all ranks run one.
   net::Batch inputs(int micro) const;
-  /// Likewise those samples of the micro-batch whose target is the prediction without adapters, and their positions. A
-  /// rank without one runs another of its samples.
-  net::Batch base_inputs(int micro, std::vector<int64_t>& places) const;
+  /// Likewise those samples of the micro-batch whose target is made of such a prediction, as it is asked for, and their
+  /// positions. A rank without one runs another of its samples.
+  net::Batch asked_inputs(int micro, Asked asked, std::vector<int64_t>& places) const;
+  /// The target of the sample at `place`, by what was predicted for each of its tokens [T, C].
+  at::Tensor asked_target(Asked asked, int64_t place, const at::Tensor& predicted) const;
   /// Mean over the global batch of each sample's weighted mean squared error; returns its gradient [T, C]. Ranks that
   /// share a sample each compute the part of their own tokens, in prediction and loss.
   /// The host waits neither for the loss nor for what a gate learns from.
@@ -105,10 +110,10 @@ class FlowMatching final : public net::Objective {
     size_t bin = 0;   // of LossByTimestep
     double part = 0;  // of the sample's predictions that this rank has
     int set = 0;
-    bool of_noise = true, of_set = true;  // counts in the losses by timestep and by set
+    bool of_noise = true, twin = false;  // counts in the losses by timestep, not in those by set
     ops::SampleError error;
   };
-  net::Batch pack(const std::vector<int64_t>& places, Micro& micro) const;
+  net::Batch pack(const std::vector<int64_t>& places, Micro& micro, Asked asked = Asked::base) const;
   at::Tensor target_rows(int64_t place, const TrainingSample& sample) const;
   void cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const;
   at::Tensor with_sums(const at::Tensor& prediction, const net::Batch& batch, const Micro& micro) const;

@@ -28,6 +28,21 @@ ops::ErrorForm LossRule::at(double t) const {
   return form;
 }
 
+double Guidance::at(double draw, double t) const {
+  const double s = low + (high - low) * draw;
+  return by_sigma ? 1 + (s - 1) * t / 1000 : s;
+}
+
+at::Tensor guided_target(const at::Tensor& target, const at::Tensor& unguided, double s, bool zero) {
+  at::Tensor from = unguided.to(target.dtype());
+  if (zero) {
+    const at::Tensor u = unguided.to(at::kDouble), v = target.to(at::kDouble);
+    constexpr double kLeast = 1e-8;  // as the published formula has it
+    from = (u * ((v * u).sum() / ((u * u).sum() + kLeast))).to(target.dtype());
+  }
+  return from + s * (target - from);
+}
+
 at::Tensor on_grid(const at::Tensor& pixels, const std::string& way, int64_t height, int64_t width) {
   const at::Tensor planes = pixels.unsqueeze(1);
   const std::array<int64_t, 2> size = {height, width};

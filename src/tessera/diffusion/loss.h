@@ -29,6 +29,20 @@ struct MaskRule {
   bool operator==(const MaskRule&) const = default;
 };
 
+/// How far targets are moved away from what the model predicts without a caption: for bases that were distilled of their
+/// guidance, whose plain targets would unlearn it.
+struct Guidance {
+  double low = 1, high = 1;  ///< s is drawn between them for each sample; 1: targets stay
+  bool by_sigma = false;     ///< s becomes 1 + (s - 1) t
+  bool zero = false;         ///< the prediction is first scaled to what it has of the target (CFG-Zero)
+  double weight = 1;         ///< of the loss
+  bool on() const { return low != 1 || high != 1; }
+  /// s of a sample of timestep `t`, 0 to 1000, by its draw in [0, 1).
+  double at(double draw, double t) const;
+};
+/// u + s (v - u) of a target v and the prediction u without a caption, both of one sample and of one shape.
+at::Tensor guided_target(const at::Tensor& target, const at::Tensor& unguided, double s, bool zero);
+
 /// Masks of pixels [n, H, W] on the grid of latents [n, h, w]; `way`: area, nearest, nearest_exact or bilinear.
 at::Tensor on_grid(const at::Tensor& pixels, const std::string& way, int64_t height, int64_t width);
 /// The mask [F, H, W] of a clip, or of all its frames [1, H, W], on the grid of its latent of shape [C, f, h, w]: means of
@@ -54,6 +68,7 @@ struct LossRule {
   HuberSchedule schedule = HuberSchedule::constant;
   double scale = 1;  ///< multiplies c
   MaskRule masks = {};
+  Guidance guidance = {};
   /// The form for a sample of timestep `t`, 0 to 1000.
   ops::ErrorForm at(double t) const;
 };

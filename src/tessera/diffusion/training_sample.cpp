@@ -15,7 +15,7 @@ namespace {
 
 /// Indices of these draws in the sample's timestep stream, beyond the draws of the timestep itself.
 constexpr uint64_t kConditionDraw = 1000, kCaptionDraw = 1001, kPooledDraw = 1002, kGivenDraw = 1003, kMaskDraw = 1004,
-                   kDropDraw = 1005, kWholeDraw = 1006, kLeaveDraw = 1100;
+                   kDropDraw = 1005, kWholeDraw = 1006, kGuidanceDraw = 1007, kLeaveDraw = 1100;
 /// Of the frames of a mask: those of a kind, and one a frame.
 constexpr uint64_t kMaskDraws = 2000, kFrameDraws = 3000;
 
@@ -53,6 +53,17 @@ void leave_unseen(TrainingSample& sample, const net::Conditions& takes, const Cl
   });
   if (takes.image_with_first && !begins && !sample.input.extra.count("image_latent"))
     sample.input.extra.erase(takes.image_extra);
+}
+
+/// The same sample with the caption of no words, of which targets are moved away.
+void guide(TrainingSample& sample, const NoiseSettings& settings, const CleanSample& clean, double draw) {
+  const Guidance& guidance = settings.loss.guidance;
+  sample.guidance = guidance.at(draw, sample.input.t), sample.zero_guidance = guidance.zero;
+  sample.weight *= guidance.weight;
+  net::Sample& input = sample.unguided.emplace(sample.input);
+  input.context = in_place_of(clean.context, settings.blank_context);
+  input.extra.erase("glyphs");
+  if (settings.blank_pooled.defined()) input.extra["pooled"] = settings.blank_pooled;
 }
 
 /// Of a sample whose frames are drawn.
@@ -342,6 +353,8 @@ TrainingSample noised(const NoiseSettings& settings, const net::Conditions& cond
   sample.form = settings.loss.at(drawn.t);
   weigh_places(sample, settings.loss.masks, clean,
                drops(settings.loss.masks.whole_share, kWholeDraw, settings, step, place));
+  if (settings.loss.guidance.on())
+    guide(sample, settings, clean, RandomKey(settings.seed, Purpose::timestep, step, place).uniform(kGuidanceDraw));
   return sample;
 }
 

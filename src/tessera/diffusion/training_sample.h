@@ -5,6 +5,7 @@
 //   TrainingSample s = noised(settings, conditions, {latent, context, extra}, step, place);
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tessera/diffusion/flow.h"
@@ -26,6 +27,10 @@ struct TrainingSample {
   int set = 0;              ///< of the run's data sets, from 0
   bool from_base = false;   ///< its target is what the model predicts without its adapters
   bool twin = false;        ///< of the sample before it, with another caption, for that target alone
+  /// The input with the caption of no words, from whose prediction the target is moved away (Guidance); none: it stays.
+  std::optional<net::Sample> unguided = {};
+  double guidance = 1;  ///< how far
+  bool zero_guidance = false;
 };
 /// The samples of a step in host memory, by position in the global batch.
 using TrainingSamples = std::map<int64_t, std::shared_ptr<const TrainingSample>>;
@@ -69,6 +74,8 @@ struct NoiseSettings {
   at::Tensor null_glyphs = {};   ///< what is quoted in it, dropped with it; undefined: nothing is
   double pooled_dropout = 0;     ///< likewise of extra "pooled", by a draw of its own:
   at::Tensor null_pooled = {};   ///< [D] fp32
+  /// Of the caption of no words, for loss.guidance: [n, D] and [D] fp32.
+  at::Tensor blank_context = {}, blank_pooled = {};
 };
 
 /// The frames of a clip that are given beside the noisy ones in this draw, so far as they are encoded or sliced by

@@ -26,7 +26,7 @@ bool drops_captions(const recipe::Recipe& recipe) {
 
 bool encodes_texts(const recipe::Recipe& recipe) {
   return any_part(recipe, [](const recipe::Recipe& part) {
-    const bool null = drops_captions(part) || part.train.preserve == recipe::Recipe::Train::Preserve::blank;
+    const bool null = drops_captions(part) || part.asks_blank();
     return !part.data.texts || part.sample.every > 0 || (null && part.data.null_text.empty());
   });
 }

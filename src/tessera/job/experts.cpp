@@ -213,6 +213,8 @@ diffusion::LossRule loss_rule(const recipe::Recipe& recipe) {
   rule.schedule = diffusion::huber_schedule_of(recipe.diffusion.huber_schedule);
   rule.scale = recipe.diffusion.huber_scale;
   rule.masks = mask_rule(recipe.masked(), recipe.diffusion, recipe.data);
+  const auto& guidance = recipe.train.guidance;
+  rule.guidance = {guidance.low, guidance.high, guidance.by_sigma, guidance.zero, guidance.weight};
   return rule;
 }
 

@@ -112,6 +112,7 @@ constexpr Make kMakes[] = {
     },
     [](const recipe::Recipe::Train& t, plan::StateFormat format, uint64_t seed) -> Made {
       optim::MuonOptions options{.momentum = t.momentum, .nesterov = t.nesterov, .weight_decay = t.weight_decay};
+      std::ranges::copy(t.ns_coefficients, options.coefficients.begin());
       if (t.scale_original) options.scale = optim::MuonOptions::Scale::original;
       options.adamw = {.betas = {t.betas[0], t.betas[1]}, .eps = t.eps, .weight_decay = t.weight_decay};
       if (t.muon_adam_lr > 0) options.adamw_rate = t.muon_adam_lr / t.lr;

@@ -16,7 +16,8 @@ Plan::Slice slice_of(const Plan& plan, int64_t batch, int dp_rank, int64_t micro
 int64_t asking_base(const Plan& plan, AskBase which, int dp_rank, int64_t micro) {
   if (which == AskBase::none) return 0;
   const Plan::Slice own = plan.slice(dp_rank, micro);
-  return which == AskBase::any ? own.count : (own.first + own.count) / 2 - own.first / 2;
+  const int64_t twins = (own.first + own.count) / 2 - own.first / 2;
+  return which == AskBase::any ? own.count : which == AskBase::twins ? twins : own.count - twins;
 }
 
 std::vector<int64_t> asking_base(const Plan& plan, AskBase which) {

@@ -15,11 +15,12 @@ namespace tessera::plan {
 /// each divides its own over as many micro-batches as the plan has: the schedule is the plan's.
 Plan::Slice slice_of(const Plan& plan, int64_t batch, int dp_rank, int64_t micro);
 
-/// Which samples of a step have the prediction of the model without its adapters as their target.
-enum class AskBase { none, twins, any };  ///< twins: those at odd places of the batch
+/// Which samples of a step have a target that is made of what the model predicts before it: without its adapters, or without
+/// a caption.
+enum class AskBase { none, twins, clips, any };  ///< twins: those at odd places of the batch; clips: the others
 /// How many of a micro-batch at most. Where one has some on any rank, all ranks run a pass without a gradient for it.
 int64_t asking_base(const Plan& plan, AskBase which, int dp_rank, int64_t micro);
-/// The most that a dp rank has of each micro-batch.
+/// The most that a dp rank has of each micro-batch: a pass for each that is not 0.
 std::vector<int64_t> asking_base(const Plan& plan, AskBase which);
 
 /// Numbers of samples that micro-batches of the plan have beside the largest and 0, in order: those that end a rank's share.

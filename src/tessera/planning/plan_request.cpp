@@ -80,9 +80,10 @@ void check_gated(const job::Job& job, plan::Update update, const std::string& wh
 
 /// What runs before a step reads weights that it would find without the updates of the step before.
 void check_base_passes(const recipe::Recipe& recipe, plan::Update update, const std::string& where) {
-  if (recipe.asks_base() && update == plan::Update::just_in_time)
+  if (recipe.asks() && update == plan::Update::just_in_time)
     throw UserError(Exit::usage, where,
-                    "\"just_in_time\" leaves updates to the next step, and passes without adapters come before it",
+                    std::string("\"just_in_time\" leaves updates to the next step, and passes without ") +
+                        (recipe.asks_base() ? "adapters" : "captions") + " come before it",
                     "use \"end\"");
 }
 
@@ -303,7 +304,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.any_micro_batch = recipe.train.micro_batch == 0;
   static_cast<plan::PlanKeys&>(request.planner) = recipe.plan;
   if (recipe.plan.update) check_base_passes(recipe, *recipe.plan.update, "plan.update");
-  if (job.experts.gated || (recipe.asks_base() && !recipe.plan.update)) request.planner.update = plan::Update::end;
+  if (job.experts.gated || (recipe.asks() && !recipe.plan.update)) request.planner.update = plan::Update::end;
   if (recipe.plan.update) check_gated(job, *recipe.plan.update, "plan.update");
   if (recipe.plan.update == plan::Update::in_backward)
     check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
@@ -359,11 +360,11 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.run.sample_every = recipe.sample.every;
   request.run.eval_every = recipe.eval.on() ? recipe.eval.every : 0;
   request.run.eval_passes = held_out_passes(recipe.eval, shapes.guidance_branches, mesh);
-  if (recipe.asks_base())  // micro-batches of a bucket's own batch have other places than the plan's
-    request.run.base =
-        recipe.train.twins() && recipe::batches(recipe).empty() && std::ranges::none_of(recipe.sets, is_prior)
-            ? plan::AskBase::twins
-            : plan::AskBase::any;
+  // Micro-batches of a bucket's own batch have other places than the plan's.
+  const bool by_place =
+      recipe.train.twins() && recipe::batches(recipe).empty() && std::ranges::none_of(recipe.sets, is_prior);
+  if (recipe.asks_base()) request.run.base = by_place ? plan::AskBase::twins : plan::AskBase::any;
+  if (recipe.train.guidance.on()) request.run.unguided = by_place ? plan::AskBase::clips : plan::AskBase::any;
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe, *job.model);
   return request;

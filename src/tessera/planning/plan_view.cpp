@@ -337,7 +337,11 @@ void time_rows(Table& table, const Planned& planned) {
   if (planned.plan().mesh[Axis::pp] > 1) part("bubble", step.bubble, "waiting for other stages of the pipeline");
   part("exposed copies", step.exposed_copy, "of " + format_seconds(slowest.busy_copy) + " to and from host and disk");
   part("optimiser", step.optimizer, "norm and updates");
-  if (step.base > 0) part("without adapters", step.base, "passes without a gradient, whose results are targets");
+  if (step.base > 0)
+    part(planned.run.unguided == plan::AskBase::none ? "without adapters"
+         : planned.run.base == plan::AskBase::none   ? "without captions"
+                                                     : "for targets",
+         step.base, "passes without a gradient, of whose results targets are made");
   if (planned.encoding.total() > 0) part("encoders", step.encoders, encoding_text(planned));
   for (const SecondsRow& row : expert_rows(planned)) table.row(row.label, row.value, row.note);
   run_rows(table, planned);

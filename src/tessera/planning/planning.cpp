@@ -39,7 +39,7 @@ net::Batch representative_batch(const PlanRequest& request, const std::array<int
 
 plan::RunSchedules Planned::schedules(int rank) const {
   plan::RunSchedules all = plan::compile_all(spec, plan(), rank, guidance_branches);
-  if (run.base != plan::AskBase::none) all.base = plan::compile_forward(spec, plan(), rank, "base", 1);
+  if (run.asks()) all.base = plan::compile_forward(spec, plan(), rank, "base", 1);
   return all;
 }
 
@@ -64,10 +64,11 @@ void Planned::predict() {
   of_expert.clear();
   for (const auto& [expert, units] : plan().of_expert)
     of_expert[expert] = plan::predict(spec, plan().as_of(expert), machine).step;
-  if (run.base == plan::AskBase::none) return;
+  if (!run.asks()) return;
   double batches = 0;  // passes, each as long as its share of a micro-batch
-  for (const int64_t samples : plan::asking_base(plan(), run.base))
-    batches += static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
+  for (const plan::AskBase which : {run.base, run.unguided})
+    for (const int64_t samples : plan::asking_base(plan(), which))
+      batches += static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
   const double seconds = batches * plan::forward_seconds(spec, plan(), machine);
   const auto add = [seconds](plan::StepSeconds& step) { step.base = seconds, step.total += seconds; };
   add(prediction.step);

@@ -327,8 +327,9 @@ void write_schedule(const std::vector<PartPlan>& plans, const std::string& file)
   const int world = plans.at(0).planned.plan().mesh.world();
   for (int rank = 0; rank < world; ++rank) {
     for (const PartPlan& p : plans) {
-      const std::vector<int64_t> asked = plan::asking_base(p.planned.plan(), p.planned.run.base);
-      const auto passes = std::ranges::count_if(asked, [](int64_t samples) { return samples > 0; });
+      int64_t passes = 0;
+      for (const plan::AskBase which : {p.planned.run.base, p.planned.run.unguided})
+        passes += std::ranges::count_if(plan::asking_base(p.planned.plan(), which), [](int64_t n) { return n > 0; });
       int64_t current = -1;
       int base = 0;
       plan::each_schedule(

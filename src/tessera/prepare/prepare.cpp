@@ -68,7 +68,7 @@ class Preparation {
           pace.barrier();  // every rank has looked before any rank writes, so all have the same list
         }
         if (text) encode_texts(*text, pace);
-        if (stored_null() && (drops() || preserves_blank()))
+        if (stored_null() && (drops() || asks_blank()))
           data_.null_captions_ = {data_.of_recipe_.blank = stored_null_text(recipe_, job_)};
       }  // the text encoder goes before the others come
       if (online_ || !work_.empty() || options_.prompts) load_conditioner();
@@ -97,13 +97,10 @@ class Preparation {
   };
 
   bool drops() const { return options_.null_caption && job::drops_captions(recipe_); }
-  /// Twins have a caption of no words, whatever is kept of one that is dropped.
-  bool preserves_blank() const {
-    return options_.null_caption && recipe_.train.preserve == recipe::Recipe::Train::Preserve::blank;
-  }
+  bool asks_blank() const { return options_.null_caption && recipe_.asks_blank(); }
   bool stored_null() const { return recipe_.data.texts && !recipe_.data.null_text.empty(); }
   bool encodes_texts() const {
-    return !recipe_.data.texts || options_.prompts || ((drops() || preserves_blank()) && !stored_null());
+    return !recipe_.data.texts || options_.prompts || ((drops() || asks_blank()) && !stored_null());
   }
   const data::MaskFiles& masks_of(const data::Item& item) const {
     return data_.of_recipe_.masks.at(static_cast<size_t>(item.set));
@@ -114,7 +111,7 @@ class Preparation {
   void encode_prompts(Text& text) {
     for (const auto& prompt : data_.prompts_) data_.prompt_encoded_.push_back(text.encode({prompt}));
     if (options_.prompts) data_.negative_ = text.encode_negative(recipe_.sample.negative_prompt);
-    if (preserves_blank() && !stored_null()) data_.of_recipe_.blank = text.encode_negative("");
+    if (asks_blank() && !stored_null()) data_.of_recipe_.blank = text.encode_negative("");
     if (!drops() || stored_null()) return;
     data_.null_captions_.clear();
     for (const recipe::Recipe::DataSet& set : recipe_.data_sets()) {
@@ -357,8 +354,9 @@ class Preparation {
   /// What is in the cache and right; the rest is to be encoded.
   void find_entries(const std::optional<TextPass>& text, Pace& pace) {
     const std::vector<Wanted*> all = all_wanted();
-    std::vector<data::CacheKey> keys;
-    for (const Wanted* wanted : all) keys.push_back(wanted->key);
+    std::vector<data::CacheKey> keys;  // lent to the search: of millions there are not two
+    keys.reserve(all.size());
+    for (Wanted* wanted : all) keys.push_back(std::move(wanted->key));
     const fs::path file = folder_ / "contents.jsonl";
     const auto rows = [&](const std::string& caption) { return same_texts_ ? text->token_count(caption) : -1; };
     if (rank_ == 0 && !options_.trust) {
@@ -375,6 +373,7 @@ class Preparation {
     std::vector<data::CacheSearch::Found> entries = search.find(keys);
     for (size_t e = 0; e < all.size(); ++e) {
       Wanted* wanted = all[e];
+      wanted->key = std::move(keys[e]);
       data::CacheSearch::Found& found = entries[e];
       moved += found.moved;
       if (found.unreadable && options_.verify)
@@ -505,7 +504,7 @@ class Preparation {
 
   /// Captions that the cache lacks, and the texts of this run that are never stored.
   void encode_texts(TextPass& text, Pace& pace) {
-    if (!online_ && missing_texts_.empty() && !options_.prompts && !drops() && !preserves_blank()) return;
+    if (!online_ && missing_texts_.empty() && !options_.prompts && !drops() && !asks_blank()) return;
     text.load();
     pace.barrier();  // every rank has its encoder
     if (online_ && !recipe_.data.texts)
@@ -567,6 +566,7 @@ class Preparation {
     failures.share(comm_, mesh_, rank_);
     leave_out(failures);
     if (rank_ == 0) tell_footage();
+    take_entries();
   }
 
   void tell_footage() {
@@ -653,8 +653,17 @@ class Preparation {
           std::ranges::any_of(entries_[c].clips, [&](int clip) { return !clips_[static_cast<size_t>(clip)].entry; });
     keep(failed);
     judge(data_.samples_.empty());
-    for (Wanted& clip : clips_) data_.clip_entries_.push_back(clip.entry.value_or(data::CacheEntry{}));
-    for (Wanted& text : texts_) data_.text_entries_.push_back(*text.entry);
+  }
+
+  /// What samples read. Nothing asks for the keys any more, of which there is one for each of them.
+  void take_entries() {
+    for (auto [all, entries] : {std::pair(&clips_, &data_.clip_entries_), std::pair(&texts_, &data_.text_entries_)}) {
+      entries->reserve(all->size());
+      for (Wanted& wanted : *all) {
+        entries->push_back(wanted.entry ? std::move(*wanted.entry) : data::CacheEntry{});
+        wanted = {};
+      }
+    }
   }
 
   void keep(const std::vector<char>& failed) {

@@ -96,7 +96,7 @@ class PreparedData {
   const EncodedText& null_caption(int set = 0) const {
     return null_captions_.at(std::min<size_t>(static_cast<size_t>(set), null_captions_.size() - 1));
   }
-  /// The caption of no words, for train.preserve = "blank"; undefined without it.
+  /// The caption of no words, for train.preserve = "blank" and train.guidance_target; undefined without them.
   const EncodedText& blank_caption() const { return of_recipe_.blank; }
   const std::filesystem::path& tokenizer() const { return tokenizer_; }
   /// A clip of the shape that is sampled (the first bucket) whose first caption the prompt is, or -1.
@@ -137,7 +137,7 @@ class PreparedData {
     std::vector<data::MaskFiles> masks;  // of each set, or of all data
     families::ConditionDraws draws;
     bool pictures_apart = false;  // whether their captions have an instruction of their own
-    EncodedText blank;            // the caption of twins without one
+    EncodedText blank;            // the caption of no words
   } of_recipe_;
   const data::MaskFiles& masks_of(int64_t index) const {
     return of_recipe_.masks.at(static_cast<size_t>(item(index).set));

@@ -444,6 +444,11 @@ void check_held_out(const Recipe& r) {
 
 /// What the model says without its adapters is a target: there must be adapters, and one pass of a step.
 void check_base(const Recipe& r) {
+  if (r.train.guidance.on() && r.experts.router == "gate")
+    throw UserError(
+        Exit::usage, "recipe",
+        "train.guidance_target with experts.router = \"gate\": a gate sums the predictions of several experts",
+        "leave train.guidance_target out, or set experts.router = \"turns\"");
   if (!r.asks_base()) return;
   const std::string key = r.train.twins() ? "train.preserve = \"" + r.values.at("train.preserve") + "\""
                                           : std::string("role = \"prior\" of a [[data.set]]");

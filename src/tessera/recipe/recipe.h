@@ -128,6 +128,7 @@ struct Recipe {
     bool warmup_init = false;                                ///< Adafactor's own rate rises by 1e-6 a step
     double momentum = 0.95;                                  ///< Muon's
     bool nesterov = true;                                    ///< Muon's
+    double ns_coefficients[3] = {3.4445, -4.775, 2.0315};    ///< of Muon's iterations
     bool scale_original = false;  ///< Muon's steps have sqrt(max(1, rows / columns)), not 0.2 sqrt(max(rows, columns))
     double muon_adam_lr = 0;      ///< Muon: the rate of what AdamW updates, with lr_scale; 0: lr
     double ema = 0;               ///< decay of the average of the weights; 0: none
@@ -142,6 +143,15 @@ struct Recipe {
     std::string preserve_class;
     double preserve_weight = 1;  ///< of the twins' mean loss beside that of the others
     bool twins() const { return preserve != Preserve::none; }
+    /// Targets are moved away from what the model predicts without a caption, s times as far: for bases that were distilled
+    /// of their guidance.
+    struct Guidance {
+      double low = 1, high = 1;  ///< of s, which is drawn for each sample between them; 1: targets stay
+      bool by_sigma = false;     ///< s is 1 at the clean end
+      bool zero = false;         ///< the prediction is first scaled to what it has of the target
+      double weight = 1;         ///< of the loss
+      bool on() const { return low != 1 || high != 1; }
+    } guidance;
   } train;
   struct Lora {
     bool on = false;  ///< train.mode = lora
@@ -265,6 +275,10 @@ struct Recipe {
     const auto is_prior = [](const DataSet& set) { return set.role == Role::prior; };
     return train.twins() || std::ranges::any_of(sets, is_prior);
   }
+  /// Whether passes without a gradient make targets before a step.
+  bool asks() const { return asks_base() || train.guidance.on(); }
+  /// Whether the caption of no words is needed beside those of the clips, whatever is kept of one that is dropped.
+  bool asks_blank() const { return train.preserve == Train::Preserve::blank || train.guidance.on(); }
 
   /// What holds in the `count`-th stage: this recipe with the changes of its first `count` stages, without stages.
   Recipe at_stage(size_t count) const;

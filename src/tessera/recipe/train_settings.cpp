@@ -11,8 +11,8 @@ namespace tessera::recipe {
 
 namespace {
 
-template <auto member>
-constexpr Read train = into<&Recipe::train, member>;
+template <auto... members>
+constexpr Read train = into<&Recipe::train, members...>;
 template <auto member>
 constexpr Read rate = into<&Recipe::lr_schedule, member>;
 template <auto member>
@@ -42,6 +42,8 @@ const Needs kOfMuon = {[](const Facts& f) { return plan::row(f.recipe.plan.state
                        "it belongs to train.optimizer = \"muon\""};
 bool has_betas(const Facts& f) { return plan::row(f.recipe.plan.states.optimizer).first; }
 const Needs kOfTwins = {[](const Facts& f) { return f.recipe.train.twins(); }, "it belongs to train.preserve"};
+const Needs kOfGuidance = {[](const Facts& f) { return f.recipe.train.guidance.on(); },
+                           "it belongs to train.guidance_target"};
 const Needs kOfAverage = {[](const Facts& f) { return f.recipe.train.ema > 0; }, "it belongs to train.ema"};
 
 /// "adamw|lion|...", and the names of their 8-bit forms.
@@ -72,6 +74,26 @@ void read_preserve(Recipe& recipe, const Given& given) {
   recipe.train.preserve = given.text == "class"   ? Preserve::of_class
                           : given.text == "blank" ? Preserve::blank
                                                   : Preserve::none;
+}
+
+/// A number, or LOW:HIGH.
+void read_guidance(Recipe& recipe, const Given& given) {
+  auto& [low, high, by_sigma, zero, weight] = recipe.train.guidance;
+  const std::string expected = "a number over 0, or LOW:HIGH";
+  const size_t colon = given.text.find(':');
+  low = high = checked_number(given, given.text.substr(0, colon), expected);
+  if (colon != given.text.npos) high = checked_number(given, given.text.substr(colon + 1), expected);
+  if (!(low > 0 && low <= high && std::isfinite(high))) given.fail(expected);
+}
+
+void read_guidance_schedule(Recipe& recipe, const Given& given) {
+  recipe.train.guidance.by_sigma = given.text == "sigma";
+}
+
+void read_ns_coefficients(Recipe& recipe, const Given& given) {
+  const std::vector<std::string> numbers = split_list(given.text);
+  if (numbers.size() != 3) given.fail("three numbers");
+  for (size_t i = 0; i < 3; ++i) recipe.train.ns_coefficients[i] = checked_number(given, numbers[i], "three numbers");
 }
 
 void read_growth_rate(Recipe& recipe, const Given& given) {
@@ -393,6 +415,12 @@ std::vector<Setting> train_settings() {
        "muon: Newton-Schulz iterations that make a matrix orthogonal",
        read_ns_steps,
        {.range = {.least = 1, .most = 100}, .needs = {kOfMuon}}},
+      {"train.ns_coefficients",
+       Kind::list,
+       "3.4445,-4.775,2.0315",
+       "muon: a, b, c of an iteration X = a X + b (X X^T) X + c (X X^T)^2 X",
+       read_ns_coefficients,
+       {.needs = {kOfMuon}, .in_stages = true}},
       {"train.ns_dtype",
        Kind::choice,
        "bf16",
@@ -504,6 +532,27 @@ std::vector<Setting> train_settings() {
        "weight of the mean loss of what is to stay beside that of the clips",
        train<&Recipe::Train::preserve_weight>,
        {.range = at_least(0), .needs = {kOfTwins}, .in_stages = true}},
+      {"train.guidance_target", Kind::text, "1",
+       "for bases that were distilled of their guidance: targets lie so many times as far from what the model predicts without a caption, 3 is usual; LOW:HIGH draws it for each sample; 1: targets stay",
+       read_guidance},
+      {"train.guidance_schedule",
+       Kind::choice,
+       "constant",
+       "train.guidance_target over the timesteps; sigma: it is 1 at the clean end and grows to itself",
+       read_guidance_schedule,
+       {.choices = "constant|sigma", .needs = {kOfGuidance}, .in_stages = true}},
+      {"train.guidance_zero",
+       Kind::choice,
+       "false",
+       "the prediction without a caption is first scaled to what it has of the target (CFG-Zero)",
+       train<&Recipe::Train::guidance, &Recipe::Train::Guidance::zero>,
+       {.choices = "true|false", .needs = {kOfGuidance}, .in_stages = true}},
+      {"train.guidance_weight",
+       Kind::number,
+       "1",
+       "weight of the loss against moved targets",
+       train<&Recipe::Train::guidance, &Recipe::Train::Guidance::weight>,
+       {.range = at_least(0), .needs = {kOfGuidance}, .in_stages = true}},
   };
 }
 

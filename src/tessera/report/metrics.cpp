@@ -245,6 +245,13 @@ std::string set_fields(const std::vector<std::pair<std::string, StepMetrics::Bin
   return ",\"sets\":[" + text + "]";
 }
 
+/// ,"preserved":{"loss":..,"samples":..} of the twins.
+std::string preserved_fields(const std::optional<StepMetrics::Bin>& twins) {
+  if (!twins) return "";
+  return ",\"preserved\":{" + (twins->count > 0 ? "\"loss\":" + exact(twins->loss) + "," : std::string()) +
+         "\"samples\":" + std::to_string(twins->count) + "}";
+}
+
 std::string gate_fields(const std::optional<StepMetrics::Gate>& gate) {
   if (!gate) return "";
   std::string text;
@@ -273,8 +280,8 @@ void MetricsWriter::step(const StepMetrics& m) {
         (m.plan_hash.empty() ? "" : ",\"plan_hash\":\"" + m.plan_hash + "\"") +
         (m.loss_scale ? ",\"loss_scale\":" + exact(*m.loss_scale) : "") + (m.d ? ",\"d\":" + exact(*m.d) : "") +
         (m.mfu ? ",\"mfu\":" + exact(*m.mfu) : "") + (m.peak_flops ? ",\"peak_flops\":" + exact(*m.peak_flops) : "") +
-        bin_fields(m.by_timestep) + set_fields(m.by_set) + expert_fields(m) + gate_fields(m.gate) + rank_fields(m) +
-        "}");
+        bin_fields(m.by_timestep) + set_fields(m.by_set) + preserved_fields(m.preserved) + expert_fields(m) +
+        gate_fields(m.gate) + rank_fields(m) + "}");
 }
 
 void MetricsWriter::eval(const EvalMetrics& m) {

@@ -124,6 +124,7 @@ struct StepMetrics {
   };
   std::vector<Bin> by_timestep = {};
   std::vector<std::pair<std::string, Bin>> by_set = {};  ///< likewise of each of several data sets, by its name
+  std::optional<Bin> preserved = {};  ///< likewise of the twins (train.preserve), which no set counts
   std::vector<RankMetrics> ranks;
   std::string plan_hash = {};  ///< of the plan that the step executed (plan/plan_hash.h)
 

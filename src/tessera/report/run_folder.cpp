@@ -220,6 +220,13 @@ std::vector<std::pair<std::string, StepMetrics::Bin>> RunFolder::loss_by_set() c
   return sets;
 }
 
+StepMetrics::Bin RunFolder::preserved() const {
+  StepMetrics::Bin all;
+  for (const StepMetrics& step : newest(steps_))
+    if (step.preserved) add(all, *step.preserved);
+  return all;
+}
+
 void RunFolder::take_line(const std::string& line) {
   ++line_;
   const AnyJson json = json_or_nothing(line);
@@ -264,6 +271,10 @@ void RunFolder::take_line(const std::string& line) {
   if (in.has("sets"))
     for (const JsonFields& set : in.list("sets"))
       m.by_set.emplace_back(printable(set.text("set")), StepMetrics::Bin{set.real("loss", NAN), set.whole("samples")});
+  if (in.has("preserved")) {
+    const JsonFields twins = in.object("preserved");
+    m.preserved = StepMetrics::Bin{twins.real("loss", NAN), twins.whole("samples")};
+  }
   if (in.has("gate")) {
     const JsonFields gate = in.object("gate");
     m.gate.emplace();

@@ -94,7 +94,7 @@ ReportInput::Table timestep_table(const RunFolder& run) {
   return table;
 }
 
-/// Of a run with several data sets: samples of the whole run, the loss late in it.
+/// Of a run with several data sets: samples of the whole run, the loss late in it. What is to stay is of all sets.
 ReportInput::Table set_table(const RunFolder& run) {
   ReportInput::Table table{"Data sets", {"data set", "samples", "of all", "loss, newest tenth of the steps"}, {}};
   std::map<std::string, int64_t> samples;
@@ -102,6 +102,8 @@ ReportInput::Table set_table(const RunFolder& run) {
   for (const StepMetrics& step : run.steps())
     for (const auto& [name, own] : step.by_set) samples[name] += own.count, all += own.count;
   const auto newest = run.loss_by_set();
+  if (const StepMetrics::Bin twins = run.preserved(); twins.count > 0)
+    table.rows.push_back({"what is to stay (train.preserve)", "", "", print("%.4g", twins.loss)});
   for (const auto& [name, count] : samples) {
     const auto late = std::ranges::find(newest, name, &std::pair<std::string, StepMetrics::Bin>::first);
     const bool trained = late != newest.end() && late->second.count > 0;

@@ -162,6 +162,11 @@ class Screen {
                std::to_string(best->step));
       put(held_out);
     }
+    if (const StepMetrics::Bin twins = run_.preserved(); twins.count > 0) {
+      Line kept = line();
+      kept.add("preserved ", Ink::soft).add(formatted("loss %.5f of what is to stay", twins.loss), Ink::blue);
+      put(kept);
+    }
     data_sets();
     gate();
   }

@@ -32,8 +32,8 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
   now_ = &plan.part.recipe;
   model_ = &model;
   programs_ = std::move(programs);
-  base_kind_ = plan.planned.run.base;
-  needs_spares_ = needs_spares_ || base_kind_ != plan::AskBase::none;
+  shape_ = plan.planned.run;
+  needs_spares_ = needs_spares_ || shape_.asks();
   noise_.clear();
   for (size_t e = 0; e < experts_.places(); ++e)
     noise_.push_back({.seed = static_cast<uint64_t>(now_->run.seed),
@@ -49,7 +49,9 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
                       .null_context = data_[e][part_].samples->null_caption().context,
                       .null_glyphs = data_[e][part_].samples->null_caption().glyphs,
                       .pooled_dropout = now_->diffusion.pooled_dropout,
-                      .null_pooled = data_[e][part_].samples->null_caption().pooled});
+                      .null_pooled = data_[e][part_].samples->null_caption().pooled,
+                      .blank_context = data_[e][part_].samples->blank_caption().context,
+                      .blank_pooled = data_[e][part_].samples->blank_caption().pooled});
 }
 
 std::vector<int64_t> ExpertSchedule::places_of(int dp_rank, int64_t batch) const {
@@ -114,9 +116,10 @@ std::vector<Wanted> ExpertSchedule::wanted(int64_t step) const {
     if (own) of_set.loss.masks = job::mask_rule(now_->masked(), now_->diffusion, own->data);
     const bool blank = twin && now_->train.preserve == recipe::Recipe::Train::Preserve::blank;
     if (twin) of_set.caption_dropout = of_set.pooled_dropout = 0;
+    if (from_base) of_set.loss.guidance = {};
     if (blank) {
-      of_set.null_context = data.samples->blank_caption().context, of_set.caption_dropout = 1;
-      of_set.null_pooled = data.samples->blank_caption().pooled;
+      of_set.null_context = of_set.blank_context, of_set.caption_dropout = 1;
+      of_set.null_pooled = of_set.blank_pooled;
       of_set.pooled_dropout = of_set.null_pooled.defined() ? 1 : 0;
     }
     const auto make = [samples = data.samples, noise = std::move(of_set), takes = model_->conditions(), own_step, drawn,
@@ -155,26 +158,31 @@ std::vector<ExpertPass> ExpertSchedule::passes(const plan::Visit& visit, const d
                .places = own_places(),
                .batch = data().batch(own_step_),
                .step = own_step_};
-  if (base_kind_ == plan::AskBase::none) return {pass};
-  ask_base(visit.step, pass.data, engine);
-  pass.data.base = &base_;
+  if (!shape_.asks()) return {pass};
+  targets_.clear();
+  engine.swap(expert_);
+  ask(diffusion::Asked::base, shape_.base, visit.step, pass.data, engine);
+  ask(diffusion::Asked::unguided, shape_.unguided, visit.step, pass.data, engine);
+  pass.data.targets = &targets_;
   return {pass};
 }
 
-void ExpertSchedule::ask_base(int64_t step, const diffusion::PassData& data, engine::Engine& engine) {
-  base_.clear();
-  engine.swap(expert_);
+void ExpertSchedule::ask(diffusion::Asked asked, plan::AskBase which, int64_t step, const diffusion::PassData& data,
+                         engine::Engine& engine) {
   diffusion::FlowMatching packer(*model_, rank_);
   packer.begin(data);
-  const std::vector<int64_t> asked = plan::asking_base(plan(), base_kind_);
-  for (size_t micro = 0; micro < asked.size(); ++micro) {
-    if (asked[micro] == 0) continue;
+  const std::vector<int64_t> samples = plan::asking_base(plan(), which);
+  for (size_t micro = 0; micro < samples.size(); ++micro) {
+    if (samples[micro] == 0) continue;
     std::vector<int64_t> places;
-    const net::Batch batch = packer.base_inputs(static_cast<int>(micro), places);
-    const at::Tensor out = engine.forward(programs_.base, {batch}, step, /*without_adapters=*/true)[0].to(at::kFloat);
+    const net::Batch batch = packer.asked_inputs(static_cast<int>(micro), asked, places);
+    const at::Tensor out =
+        engine.forward(programs_.base, {batch}, step, /*without_adapters=*/asked == diffusion::Asked::base)[0].to(
+            at::kFloat);
     for (size_t s = 0; s < places.size(); ++s) {
       const int64_t begin = batch.tokens.offsets[s];
-      base_[places[s]] = out.narrow(0, begin, batch.tokens.offsets[s + 1] - begin);
+      targets_[places[s]] =
+          packer.asked_target(asked, places[s], out.narrow(0, begin, batch.tokens.offsets[s + 1] - begin));
     }
   }
 }

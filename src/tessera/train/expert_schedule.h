@@ -98,18 +98,19 @@ class ExpertSchedule {
   const recipe::Recipe* now_ = nullptr;  // of the part that runs
   const net::Denoiser* model_ = nullptr;
   plan::Programs programs_;
-  plan::AskBase base_kind_ = plan::AskBase::none;  // of the part that runs
+  plan::RunShape shape_;  // of the part that runs
   size_t part_ = 0, expert_ = 0;
   int64_t own_step_ = 0;
-  bool needs_spares_ = false;           // a rank without a sample of a micro-batch runs another's
-  std::map<int64_t, at::Tensor> base_;  // by place, what the model predicts without its adapters
-  report::StepMetrics metrics_;         // of the step
+  bool needs_spares_ = false;              // a rank without a sample of a micro-batch runs another's
+  std::map<int64_t, at::Tensor> targets_;  // by place, those made of what the model predicts before the step
+  report::StepMetrics metrics_;            // of the step
   /// Adds a pass's to the step's.
   void add_by_timestep(const diffusion::LossByTimestep& pass);
 
  private:
-  /// The passes without adapters of a step.
-  void ask_base(int64_t step, const diffusion::PassData& data, engine::Engine& engine);
+  /// The passes before a step, of whose predictions targets are made.
+  void ask(diffusion::Asked asked, plan::AskBase which, int64_t step, const diffusion::PassData& data,
+           engine::Engine& engine);
   void check_steps(size_t expert, int64_t done, int64_t step) const;
   std::vector<int64_t> wanted_places(int dp_rank, int64_t batch) const;
 

@@ -59,6 +59,7 @@ StepReport StepMeter::numbers(bool last) {
   r.by_timestep = objective_.by_timestep();
   for (size_t s = 0; s < objective_.by_set().sums.size(); ++s)
     by_set_.add(s, objective_.by_set().sums[s], objective_.by_set().counts[s]);
+  by_set_.twins += objective_.by_set().twins, by_set_.twin_count += objective_.by_set().twin_count;
   r.due = last && due && due() ? 1 : 0;
   r.read_meter();
   r.predicted = static_cast<double>(parts_.predicted().peak);
@@ -84,17 +85,21 @@ StepReport StepMeter::numbers(bool last) {
 /// Losses of sets have no place in the exchange at `norm`: there may be any number of them. All ranks together.
 void StepMeter::add_by_set(report::StepMetrics& metrics) {
   const std::vector<std::string>& names = experts_.data().sets;
-  if (names.empty()) return;
-  std::vector<double> own = by_set_.sums, all(2 * names.size());
+  const bool twins = experts_.data().times > 1;
+  if (names.empty() && !twins) return;
+  std::vector<double> own = by_set_.sums, all(2 * names.size() + 2);
   own.resize(names.size());
   own.insert(own.end(), by_set_.counts.begin(), by_set_.counts.end());
-  own.resize(all.size());
+  own.resize(2 * names.size());
+  own.insert(own.end(), {by_set_.twins, by_set_.twin_count});
   for (const auto& rank : ranks_.gather(own))
     for (size_t i = 0; i < all.size(); ++i) all[i] += rank[i];
-  for (size_t s = 0; s < names.size(); ++s) {
-    const int64_t count = std::llround(all[names.size() + s]);  // a sample's parts on several ranks add up to it
-    metrics.by_set.push_back({names[s], {count > 0 ? all[s] / static_cast<double>(count) : 0, count}});
-  }
+  const auto mean = [&](double sum, double parts) -> report::StepMetrics::Bin {
+    const int64_t count = std::llround(parts);  // a sample's parts on several ranks add up to it
+    return {count > 0 ? sum / static_cast<double>(count) : 0, count};
+  };
+  for (size_t s = 0; s < names.size(); ++s) metrics.by_set.push_back({names[s], mean(all[s], all[names.size() + s])});
+  if (twins) metrics.preserved = mean(all[all.size() - 2], all.back());
 }
 
 void StepMeter::after(StepEnd& end) {

@@ -37,9 +37,11 @@ struct RunShape {
   int64_t checkpoint_every = 0;  ///< 0: only after the last step
   int64_t sample_every = 0;      ///< 0: never
   int sample_prompts = 0, sample_steps = 0;
-  int64_t eval_every = 0;        ///< held-out loss, before the first step too; 0: never
-  int eval_passes = 0;           ///< forward passes of it
-  AskBase base = AskBase::none;  ///< what runs forward without adapters before each training step
+  int64_t eval_every = 0;            ///< held-out loss, before the first step too; 0: never
+  int eval_passes = 0;               ///< forward passes of it
+  AskBase base = AskBase::none;      ///< what runs forward without adapters before each training step
+  AskBase unguided = AskBase::none;  ///< and without captions
+  bool asks() const { return base != AskBase::none || unguided != AskBase::none; }
   bool forwards() const { return sample_every > 0 || eval_every > 0; }  ///< whether it runs what runs forward alone
   /// The expert that trains a step; empty if there is one denoiser, or if a gate decides.
   std::function<int(int64_t step)> expert_of = {};
@@ -64,7 +66,7 @@ inline bool has_instructions(const ProgramPtr& program) { return program != null
 template <class T>
 struct AllOf {
   T train, sample, checkpoint;
-  T base;  ///< a pass without adapters over a micro-batch, whose result is a target; empty where none is asked for
+  T base;  ///< a pass over a micro-batch, of whose result targets are made; empty where none is asked for
   /// With just-in-time updates: a step without deferred updates before it, and the deferred updates alone. Otherwise
   /// empty and never run.
   T first, updates;

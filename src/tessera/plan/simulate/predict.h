@@ -18,7 +18,7 @@ struct StepSeconds {
   double total = 0, compute = 0, exposed_comm = 0, exposed_copy = 0, optimizer = 0;
   double bubble = 0;    ///< waiting for other pipeline stages
   double encoders = 0;  ///< Machine::beside, but for what is hidden behind the step
-  double base = 0;      ///< passes without adapters, whose results are targets (RunShape::base)
+  double base = 0;      ///< passes of whose results targets are made (RunShape::asks)
 };
 
 /// Ranks with identical schedules.

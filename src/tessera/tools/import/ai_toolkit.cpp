@@ -146,6 +146,36 @@ void toolkit_preservation(Translator& t) {
       on ? t.set("train.preserve_weight", t.value(option), {option}) : t.imply(option, "it belongs to a preservation");
 }
 
+/// Targets are moved away from what the model says without a prompt; the difference to them may count several times, which
+/// there is so of gradients and of losses by its square.
+void toolkit_guidance(Translator& t) {
+  const std::string on = "train.do_guidance_loss", target = "train.guidance_loss_target",
+                    zero = "train.do_guidance_loss_cfg_zero", schedule = "train.guidance_loss_schedule",
+                    moves = "train.do_differential_guidance", times = "train.differential_guidance_scale";
+  const bool guided = t.flag(on), moved = guided && t.flag(moves);
+  if (guided && t.has(target)) {
+    const std::vector<std::string> ends = split_list(t.value(target));
+    t.set("train.guidance_target", ends.size() == 2 ? ends[0] + ":" + ends[1] : t.value(target), {on, target});
+  } else if (guided) {
+    t.set("train.guidance_target", "3", {on}, "ai-toolkit's guidance_loss_target");
+  }
+  if (guided && t.flag(zero)) t.set("train.guidance_zero", "true", {zero});
+  if (guided && t.has(schedule)) {
+    const std::string kind = t.value(schedule);
+    kind == "sigma" || kind == "constant" ? t.set("train.guidance_schedule", kind, {schedule})
+                                          : t.refuse(schedule, "constant and sigma are there");
+  }
+  if (moved && t.value("train.loss_type", "mse") != "mse")
+    t.refuse(moves, "of a loss other than mse it is no weight: leave it out");
+  else if (moved)
+    t.set("train.guidance_weight", t.value(times, "3"),
+          t.has(times) ? std::vector<std::string>{moves, times} : std::vector<std::string>{moves},
+          "gradients are so many times as large");
+  for (const std::string& option : {on, target, zero, schedule, moves, times})
+    if (t.has(option) && !t.is_answered(option))
+      t.imply(option, guided || option == on ? "it is off" : "it belongs to do_guidance_loss");
+}
+
 /// What only a [[data.set]] has.
 void toolkit_set(Translator& t) {
   const std::string beside = "datasets.is_reg", prior = "datasets.prior_reg", weight = "datasets.loss_multiplier";
@@ -223,6 +253,7 @@ void toolkit_together(Translator& t) {
   toolkit_frames(t);
   toolkit_batch(t);
   toolkit_preservation(t);
+  toolkit_guidance(t);
   toolkit_set(t);
   toolkit_masks(t);
   const std::string name = "config.name", folder = "training_folder";

@@ -284,14 +284,16 @@ class LossCase {
     const bool zero = run.at("do_guidance_loss_cfg_zero"), moves = run.at("do_differential_guidance");
     const double difference = run.at("differential_guidance_scale");
     if (!run.at("do_guidance_loss").get<bool>()) return;
-    Tensor scale = doubles(scales), without = file_.tensor("in.video.uncond_pred").to(at::kDouble);
-    if (schedule == "sigma") scale = 1 + (scale - 1) * video_.timesteps / 1000;
-    if (zero) {
-      const Tensor product = (video_.target * without).flatten(1).sum(1),
-                   square = (without * without).flatten(1).sum(1);
-      without = without * video_.along(product / (square + 1e-8));
+    const Tensor without = file_.tensor("in.video.uncond_pred").to(at::kDouble),
+                 targets = video_.target.to(at::kDouble);
+    std::vector<Tensor> moved;
+    for (int64_t i = 0; i < video_.batch(); ++i) {
+      const double at = scales[static_cast<size_t>(i)];
+      const diffusion::Guidance guidance{at, at, schedule == "sigma"};
+      moved.push_back(
+          diffusion::guided_target(targets[i], without[i], guidance.at(0, video_.timesteps[i].item<double>()), zero));
     }
-    term.d = video_.pred - (without + video_.along(scale) * (video_.target - without));
+    term.d = video_.pred - at::stack(moved);
     if (moves) term.d = term.d * difference;
   }
 
