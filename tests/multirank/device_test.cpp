@@ -10,6 +10,7 @@
 #include "curves.h"
 #include "matrix_cases.h"
 #include "need_goldens.h"
+#include "planned_memory.h"
 #include "seed_jobs.h"
 #include "tessera/data/video.h"
 
@@ -105,6 +106,26 @@ const Case kOnDeviceCases[] = {
     {"shared_weights", 2, {"--mesh", "dp_replicate=2", "--plan.parameters", "host"}, true}};
 INSTANTIATE_TEST_SUITE_P(ByTurns, OnDevice, ::testing::ValuesIn(in_turn("runs on a device", kOnDeviceCases, 6)),
                          [](const auto& info) { return std::string(info.param.name); });
+
+/// The errors of a GPU's kernels take memory beside the gradients that they write: the plan knows how much, of any sizes.
+TEST(OnDeviceRuns, EveryLossKeepsToItsPlan) {
+  const char* losses[] = {"mse",
+                          "mae",
+                          "huber",
+                          "smooth_l1",
+                          "pseudo_huber",
+                          "true_huber",
+                          "true_smooth_l1",
+                          "log_cosh",
+                          "mse=0.7,huber=0.3",
+                          "mae=1,true_huber=2,log_cosh=1"};
+  for (const std::string loss : in_turn("losses on a device", losses, 3)) {
+    const std::string name = "loss-" + loss;
+    const Result run = train(ON_DEVICE, 1, name, {"--diffusion.loss", loss, "--run.steps", "2"});
+    ASSERT_EQ(run.code, 0) << run.output;
+    expect_planned_peaks(shared().metrics(name).back(), name);
+  }
+}
 
 /// Copies and reductions that are done late, by threads of their streams, after random times: what waits for too little has
 /// other numbers.

@@ -46,6 +46,22 @@ TEST(Scenario, PublishedRunsAreReadAndComparedInTheUnitOfTheirSource) {
   }
 }
 
+TEST(Scenario, AttentionByFlashTakesFlashsRates) {
+  const auto of = [](const char* flash, const char* profile) {
+    const std::string text =
+        std::string("[[run]]\nname = \"x\"\ndim = 1024\nffn_dim = 4096\nlayers = 4\ntokens = 65536\n") +
+        "profile = \"" + profile + "\"\nflash = " + flash + "\n";
+    return run(parse_scenarios(text, "x.toml").front()).seconds;
+  };
+  EXPECT_EQ(of("true", "1xa100-80"), of("false", "1xa100-80")) << "no other kernel is known there";
+  const Profile h100 = find_profile("1xh100");
+  const auto rate = [&](const char* dtype) {
+    return 4.0 * 65536 * 65536 * 1024 * 4 / h100.device.attention.at(dtype).top;
+  };
+  EXPECT_GT(of("true", "1xh100") - of("false", "1xh100"), rate("bf16") - rate("bf16_cudnn"))
+      << "the backward differs too";
+}
+
 TEST(Scenario, AThousandRanksOfWan14BTakeUnderASecond) {
   Scenario s;
   s.sizes = {.dim = 5120, .ffn_dim = 13824, .layers = 40, .text_tokens = 512};

@@ -71,6 +71,25 @@ TEST_F(Top, TellsStepLossSpeedMemoryLanesAndEvents) {
     EXPECT_NE(text.find(wanted), std::string::npos) << wanted << "\n" << text;
 }
 
+/// Of more than 16 ranks a line names a few; what all take is its summary.
+TEST_F(Top, UsedAndReservedAreThoseOfAllRanks) {
+  for (const int ranks : {1, 2, 16, 17, 64}) {
+    const auto path = new_run("run" + std::to_string(ranks), 3);
+    StepMetrics m = step(2, 0.5, ranks);  // not one of the steps that name all
+    for (RankMetrics& rank : m.ranks) {
+      rank.peak_bytes = (100 + rank.rank) << 20, rank.predicted_peak_bytes = int64_t{200} << 20;
+      rank.reserved_bytes = (300 + 2 * rank.rank) << 20;
+    }
+    MetricsWriter(path / "metrics.jsonl", 0).step(m);
+    const std::string text = joined(top_screen(RunFolder(path), {.width = 140}));
+    const auto mib = [](int n) { return std::to_string(n) + ".00 MiB"; };
+    const std::string median = ranks > 2 ? " (median " + mib(100 + ranks / 2) + ")" : "";
+    const std::string used = ranks == 1 ? mib(100) : mib(100) + " to " + mib(99 + ranks) + median;
+    EXPECT_NE(text.find("used " + used + " of 200.00 MiB planned, reserved 300.00 MiB"), std::string::npos) << text;
+    EXPECT_NE(text.find(std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks")), std::string::npos) << text;
+  }
+}
+
 TEST_F(Top, MfuIsShownWhereItIsKnown) {
   const auto path = new_run("run", 3);
   StepMetrics m = step(1, 0.5);

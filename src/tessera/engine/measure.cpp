@@ -283,11 +283,25 @@ class Probe {
     const int64_t each = options_.masked ? 2 : 1;                   // a mask's weights are as large as the target
     for (size_t s = 0; options_.train && s + 1 < rows.size(); ++s)  // each sample has its own
       spec.targets += each * round_up((rows[s + 1] - rows[s]) * spec.prediction_row, 64);
+    if (options_.train && !options_.loss.is_mse()) spec.loss_peak += loss_scratch(rows, stream[0].size(-1));
     spec.resident = 64 * static_cast<int64_t>(units_.size());  // anchors
     return spec;
   }
 
  private:
+  /// What the errors of the samples take beside their gradients: that of the sample with most rows, and what each leaves.
+  int64_t loss_scratch(const std::vector<int64_t>& rows, int64_t width) const {
+    int64_t most = 0;
+    for (size_t s = 0; s + 1 < rows.size(); ++s) most = std::max(most, rows[s + 1] - rows[s]);
+    const auto row = [&] { return at::empty({most, width}, at::dtype(at::kFloat).device(at::kMeta)); };
+    const Tensor prediction = row(), target = row(), gradient = row(), weights = options_.masked ? row() : Tensor();
+    const Meter::MetaCount count;
+    ops::SampleError error;
+    ops::kernels(prediction)
+        .add_error(error, prediction, target, weights, options_.loss, /*part=*/1, /*scale=*/1, gradient);
+    return count.peak() + count.live() * (std::ssize(rows) - 2);
+  }
+
   /// The first unit with a trained parameter; the backward ends there.
   size_t first_trained() const {
     const auto trained = [](const auto& unit) {

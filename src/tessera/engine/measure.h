@@ -4,6 +4,7 @@
 //
 //   plan::ModelSpec spec = measure(model.units(), batch, "wan2.1-t2v-1.3b", {});
 #include "tessera/net/model.h"
+#include "tessera/ops/kernels.h"
 #include "tessera/plan/states.h"
 
 namespace tessera::engine {
@@ -15,6 +16,7 @@ struct MeasureOptions {
   DType compute = DType::f32;  ///< plan.compute
   plan::Attention attention = plan::Attention::flash;  ///< plan.attention
   bool masked = false;                                 ///< targets have weights of their size
+  ops::ErrorForm loss = {};                            ///< of a sample's rows: all but squares take memory of their own
   int rank = -1;  ///< a rank's own numbers in place of the largest; -1: no one rank's
 };
 

@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/job/catalogue.h"
 #include "tessera/job/device.h"
+#include "tessera/job/experts.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/models/registry.h"
 #include "tessera/ops/session.h"
@@ -232,6 +233,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     return job::blank_sample(recipe, *model, latent);
   };
   request.masked = recipe.masked();
+  request.loss = job::loss_rule(recipe).form;
   request.latent = shapes.largest;  // smaller buckets use the same schedule
   std::vector<std::array<int64_t, 4>> latents;
   for (const data::Bucket& b : recipe.data.clips.buckets)

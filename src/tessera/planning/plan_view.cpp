@@ -378,7 +378,7 @@ RunSeconds run_seconds(const Planned& planned) {
   const int64_t last = shape.last_step > 0 ? std::min(shape.last_step, shape.steps) : shape.steps;
   run.steps = std::max<int64_t>(0, last - shape.first_step + 1);
   run.step = mean_step_seconds(planned);
-  constexpr double kOfProbes = 0.10, kOfPublished = 0.21;  // docs/simulator.md
+  constexpr double kOfProbes = 0.10, kOfPublished = 0.14;  // docs/simulator.md
   run.probed = !planned.machine.profile.machine.empty();
   run.within = run.probed ? kOfProbes : kOfPublished;
   if (shape.sample_every <= 0 || shape.sample_prompts <= 0) return run;

@@ -246,10 +246,13 @@ class Measurements {
     if (known != found_.end()) return known->second;
     const auto& units = request.model->units();
     const engine::Parallel last(shares, shares.world() - 1);
-    Found found = {
-        engine::measure(units, batch, request.model_name,
-                        {.mesh = shares, .compute = compute, .attention = attention, .masked = request.masked}),
-        engine::count_signatures(units, engine::slice(batch, last), compute)};
+    Found found = {engine::measure(units, batch, request.model_name,
+                                   {.mesh = shares,
+                                    .compute = compute,
+                                    .attention = attention,
+                                    .masked = request.masked,
+                                    .loss = request.loss}),
+                   engine::count_signatures(units, engine::slice(batch, last), compute)};
     return found_.emplace(key, std::move(found)).first->second;
   }
 
@@ -275,7 +278,8 @@ plan::Measured measure_model(const PlanRequest& request, int64_t samples) {
   const engine::MeasureOptions options{.mesh = request.mesh,
                                        .compute = request.planner.compute,
                                        .attention = request.planner.attention,
-                                       .masked = request.masked};
+                                       .masked = request.masked,
+                                       .loss = request.loss};
   auto [measured, counted] = request.measurements->of(request, samples, batch);
   spec = std::move(measured);
   if (engine::has_halos(batch, request.mesh))
@@ -422,9 +426,14 @@ Planned plan_for(const PlanRequest& request, int64_t samples, MeasuredModels& kn
   return planned;
 }
 
-/// A choice that fits before one that does not, then the faster; of two that do not fit, the smaller.
-bool better(const plan::Choice& a, const plan::Choice& b) {
+/// A choice that fits before one that does not, then the faster, or where they take the same time ([Note: the same time] in
+/// candidate.h) the one that memory decides for; of two that do not fit, the smaller.
+bool better(const plan::Choice& a, const plan::Choice& b, bool thrifty) {
   if (a.fits != b.fits) return a.fits;
+  const auto [fast, slow] = std::minmax(a.seconds, b.seconds);
+  if (a.fits && thrifty && slow <= fast * (1 + plan::kSameTime))
+    return plan::time_and_memory(a.seconds, a.memory.peak) <
+           plan::time_and_memory(b.seconds, b.memory.peak) * (1 - 1e-9);
   return a.fits ? a.seconds < b.seconds * (1 - 1e-9) : a.memory.peak < b.memory.peak;
 }
 
@@ -537,7 +546,8 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
     Planned tried = plan_for(request, samples, known);
     evaluated += tried.choice.evaluated;
     std::ranges::move(tried.choice.candidates, std::back_inserter(considered));
-    if (!best || better(tried.choice, best->choice)) best = std::move(tried);
+    const bool thrifty = request.planner.thrifty && request.planner.budget > 0;
+    if (!best || better(tried.choice, best->choice, thrifty)) best = std::move(tried);
   }
   best->choice.candidates = std::move(considered);
   best->choice.evaluated = evaluated;

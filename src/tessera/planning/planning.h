@@ -82,6 +82,7 @@ struct PlanRequest {
   bool base_in_int8 = false;          ///< a frozen base in bf16 is planned in 8 bits instead
   bool any_micro_batch = false;       ///< micro-batches smaller than planner.micro_batch are tried too
   bool masked = false;                ///< samples have masks of what counts in their loss
+  ops::ErrorForm loss = {};           ///< of their predictions
   plan::Machine machine;              ///< its work is counted by make_plan
   std::optional<plan::Plan> by_hand;  ///< plan.file: used unchanged
   std::string notes;                  ///< warnings about that file and about the autoencoder, reported with the plan

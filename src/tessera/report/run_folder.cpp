@@ -103,6 +103,7 @@ void RunFolder::read_facts() {
 void RunFolder::restart() {
   steps_.clear();
   ranks_.clear();
+  memory_ = {};
   events_.clear();
   evals_.clear();
   compression_ = {};
@@ -327,6 +328,17 @@ void RunFolder::take_line(const std::string& line) {
         compression_.most = std::max(compression_.most, error->most);
       }
     }
+    const std::vector<Spread> here_named = all ? spreads(ranks_) : std::vector<Spread>();
+    for (const auto& [field, spread] : {std::pair("peak_bytes", &memory_.used),
+                                        {"reserved_bytes", &memory_.reserved},
+                                        {"predicted_peak_bytes", &memory_.planned}}) {
+      *spread = {};
+      for (const Spread& s : here_named)
+        if (s.field == field) *spread = s;
+      if (all || !in.has("ranks_summary")) continue;
+      const JsonFields of_all = in.object("ranks_summary").object(field);
+      *spread = {field, of_all.real("min"), of_all.real("median"), of_all.real("max")};
+    }
   }
 }
 
@@ -417,6 +429,17 @@ std::optional<std::chrono::duration<double>> RunFolder::quiet() const {
   const auto written = fs::last_write_time(folder_ / "metrics.jsonl", error);
   if (error) return std::nullopt;
   return fs::file_time_type::clock::now() - written;
+}
+
+std::string used_and_reserved(const RunFolder::Memory& memory, size_t world) {
+  const auto bytes = [](double value) { return format_bytes(static_cast<int64_t>(value)); };
+  const auto spread = [&](const Spread& s) {
+    if (bytes(s.least) == bytes(s.most)) return bytes(s.most);
+    return bytes(s.least) + " to " + bytes(s.most) + (world > 2 ? " (median " + bytes(s.median) + ")" : "");
+  };
+  return "used " + spread(memory.used) + " of " + spread(memory.planned) + " planned" +
+         (memory.reserved.most > 0 ? ", reserved " + spread(memory.reserved) : "") + "; " + std::to_string(world) +
+         (world == 1 ? " rank" : " ranks");
 }
 
 }  // namespace tessera::report

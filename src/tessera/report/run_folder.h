@@ -77,6 +77,12 @@ class RunFolder {
     std::optional<RankMetrics::Driver> driver;
   };
   std::vector<Utilisation> utilisation() const;
+  /// Of the newest step, over all its ranks: bytes that tensors took at the peak, and that the allocator held. Of many ranks
+  /// a step names a few; these are from its ranks_summary.
+  struct Memory {
+    Spread used, reserved, planned;
+  };
+  const Memory& memory() const { return memory_; }
   /// The line of a stop that was asked for, if nothing came after it.
   const RunEvent* stop() const;
   /// Numbers, from 1, of the lines that are no events; they are skipped.
@@ -94,6 +100,7 @@ class RunFolder {
   RunFacts facts_;
   std::vector<StepMetrics> steps_;
   std::vector<RankMetrics> ranks_;
+  Memory memory_;
   std::vector<RunEvent> events_;
   std::vector<EvalMetrics> evals_;
   struct {
@@ -116,6 +123,9 @@ class RunFolder {
   int64_t offset_ = 0;     ///< bytes of metrics.jsonl that were read, whole lines only
   std::string last_line_;  ///< the one that ends at offset_: when it is no longer there, the file was cut back
 };
+
+/// "used 8.00 to 9.00 MiB (median 8.50) of 10.00 MiB planned, 10.00 MiB reserved; 64 ranks".
+std::string used_and_reserved(const RunFolder::Memory& memory, size_t world);
 
 /// The run below `base` (at most three folders deep) that was written to last. Throws UserError (usage) when there is none.
 std::filesystem::path newest_run(const std::filesystem::path& base);

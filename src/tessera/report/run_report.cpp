@@ -259,6 +259,8 @@ std::vector<std::pair<std::string, std::string>> facts(const RunFolder& run) {
                                                             static_cast<double>(run.steps().back().samples)));
   if (f.global_batch > 0) facts.emplace_back("global batch", std::to_string(f.global_batch));
   if (!run.ranks().empty()) facts.emplace_back("ranks", std::to_string(run.world()));
+  if (!run.ranks().empty())
+    facts.emplace_back("device memory", used_and_reserved(run.memory(), static_cast<size_t>(run.world())));
   facts.emplace_back("steps", std::to_string(run.last_step()) +
                                   (run.finished() || f.steps == 0 ? "" : " of " + std::to_string(f.steps)));
   if (!run.steps().empty()) {

@@ -247,6 +247,7 @@ class Screen {
     }
     put(title);
     const auto world = static_cast<size_t>(run_.world());  // of many ranks a step names a few
+    text(used_and_reserved(run_.memory(), world), Ink::soft);
     const size_t shown = std::min(ranks.size(), rows(world, static_cast<int>(std::min<size_t>(ranks.size(), 4)) + 4));
     for (size_t i = 0; i < shown; ++i) memory_row(ranks[i], most);
     if (shown < world) {

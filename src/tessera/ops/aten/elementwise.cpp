@@ -58,14 +58,15 @@ void slopes_of(const ErrorForm& form, const Tensor& differences, const Tensor& w
   const double c = form.c;
   const auto weight = [&](ErrorKind kind) { return form.weights[static_cast<size_t>(kind)]; };
   for (int64_t at = 0; at < all.numel(); at += kAtOnce) {
-    const Tensor place = all.narrow(0, at, std::min(kAtOnce, all.numel() - at)), d = place.clone();
+    const Tensor place = all.narrow(0, at, std::min(kAtOnce, all.numel() - at)), d = place.clone(),
+                 size = d * d.sign();  // abs() and where() run on no meta tensor
     Tensor error = at::zeros_like(d);
     place.zero_();
     const auto add = [&](double by, const Tensor& value, const Tensor& slope) {
       if (by != 0) error.add_(value, by), place.add_(slope, by);
     };
     add(weight(ErrorKind::mse), d * d, 2 * d);
-    add(weight(ErrorKind::mae), d.abs(), d.sign());
+    add(weight(ErrorKind::mae), size, d.sign());
     const double soft =
         2 * c * weight(ErrorKind::huber) + 2 * weight(ErrorKind::smooth_l1) + weight(ErrorKind::pseudo_huber);
     if (soft != 0) {
@@ -73,9 +74,12 @@ void slopes_of(const ErrorForm& form, const Tensor& differences, const Tensor& w
       add(soft, root - c, d / root);
     }
     const double hard = weight(ErrorKind::true_huber) + weight(ErrorKind::true_smooth_l1) / c;
-    if (hard != 0) add(hard, at::where(d.abs() < c, d * d / 2, c * (d.abs() - c / 2)), d.clamp(-c, c));
+    if (hard != 0) {
+      const Tensor inner = size.clamp_max(c);
+      add(hard, inner * (size - inner / 2), d.clamp(-c, c));
+    }
     if (weight(ErrorKind::log_cosh) != 0)
-      add(weight(ErrorKind::log_cosh), d.abs() - M_LN2 + at::log1p(at::exp(-2 * d.abs())), at::tanh(d));
+      add(weight(ErrorKind::log_cosh), size - M_LN2 + at::log1p(at::exp(-2 * size)), at::tanh(d));
     if (weight_of.defined()) {
       const Tensor here = weight_of.narrow(0, at, place.numel());
       error.mul_(here), place.mul_(here);

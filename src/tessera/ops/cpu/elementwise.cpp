@@ -160,6 +160,7 @@ Tensor number(double value) {
 
 void add_error(SampleError& error, const Tensor& prediction, const Tensor& target, const Tensor& weights,
                const ErrorForm& form, double part, double scale, const Tensor& gradient) {
+  if (prediction.is_meta()) return;
   const int64_t count = prediction.numel();
   const auto *p = host_pointer<const float>(prediction), *t = host_pointer<const float>(target),
              *w = weights.defined() ? host_pointer<const float>(weights) : nullptr;

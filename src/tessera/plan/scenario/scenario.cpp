@@ -162,6 +162,9 @@ Machine machine_of(const Scenario& s) {
   for (auto* rates :
        {&machine.profile.device.gemm, &machine.profile.device.attention, &machine.profile.device.attention_backward})
     for (auto& [dtype, rate] : *rates) rate.top *= s.products;
+  if (s.flash)
+    for (auto* rates : {&machine.profile.device.attention, &machine.profile.device.attention_backward})
+      std::erase_if(*rates, [](const auto& rate) { return rate.first.ends_with(kByCudnn); });
   if (s.frozen) machine.update_bytes = 0;
   return machine;
 }

@@ -43,6 +43,7 @@ struct Scenario {
   double wire = 1;      ///< bytes on a link for each byte of gathered parameters and reduced gradients (0.5: bf16)
   bool frozen = false;  ///< LoRA: gradients, states and reductions of base weights are negligible
   Machine machine;
+  bool flash = false;   ///< attention by flash, in place of the faster kernel
   double products = 1;  ///< share of the profile's rates available to this run (a power limit)
 
   /// The published result: one of these.

@@ -28,7 +28,7 @@ class RunReader {
     get("gated_ffn", z.gated_ffn), get("causal", z.causal);
     get("tokens", s.tokens), get("global_batch", s.global_batch), get("micro_batch", s.micro_batch);
     get("recompute", s.recompute), get("prefetch", s.prefetch), get("frozen", s.frozen);
-    get("search", s.search);
+    get("search", s.search), get("flash", s.flash);
     get("products", s.products), get("update_bytes", s.machine.update_bytes);
     get("seconds", s.seconds), get("tokens_per_gpu", s.tokens_per_gpu), get("teraflops", s.teraflops);
     get("off", s.off);

@@ -15,7 +15,7 @@ bool set_by_hand(const PlannerInput& input) { return static_cast<const Choices&>
 
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds) {
-  static_cast<Choices&>(input) = {};
+  static_cast<Choices&>(input) = {}, input.rungs = 0;
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kMinReportedGain)) return {};
   const auto [would, takes] = format_distinct_seconds(free.seconds, seconds);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/base/in_threads.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
@@ -28,6 +29,9 @@ std::vector<size_t> blocks_of(const ModelSpec& model) {
     if (is_block(model.units[u])) blocks.push_back(u);
   return blocks;
 }
+
+/// More than this the passes after the search of all levels hardly gain, nor trading memory after these.
+constexpr double kMostGain = 1.3, kMostTraded = 1.05;
 
 class Search {
  public:
@@ -90,8 +94,10 @@ class Search {
     }
     if (input_.incumbent) pool_.consider(evaluator_.evaluate(*input_.incumbent));
     for (const Update when : whens) search(when, false);
-    if (!pool_.best && may_mix() && !input_.first_that_fits) mix_activations(pool_, evaluator_);
-    if (!pool_.best || input_.first_that_fits) return finish();
+    const bool useless =
+        input_.slower > 0 && (!pool_.best || pool_.best->candidate.seconds > input_.slower * kMostGain);
+    if (!pool_.best && may_mix() && !input_.first_that_fits && !useless) mix_activations(pool_, evaluator_);
+    if (!pool_.best || input_.first_that_fits || useless) return finish();
     plan::spend(pool_, evaluator_, mesh_, pipelines_);
     const double at_end = pool_.best->candidate.seconds;
     move_updates();
@@ -111,8 +117,50 @@ class Search {
 
  private:
   Choice trade_and_finish() {
+    if (input_.slower > 0 && pool_.best->candidate.seconds > input_.slower * kMostTraded) return finish();
     if (may_mix() && input_.trades) trade_memory(pool_, evaluator_);
+    if (input_.trades && may_try_less() && try_less()) {
+      plan::spend(pool_, evaluator_, mesh_, pipelines_);
+      if (may_mix()) trade_memory(pool_, evaluator_);
+    }
     return finish();
+  }
+
+  bool may_try_less() const {
+    return input_.rungs > 0 && input_.budget > 0 && pool_.best && !by_hand_.any_of_one_expert();
+  }
+
+  /// [Note: less memory] Each pass of a search takes what looks best within the memory that there is, and another budget may
+  /// lead it to a better plan. So what searches of smaller budgets find is considered too. These are powers of the eighth
+  /// root of two, below what the best plan takes: searches of different budgets share them, and a larger one finds what a
+  /// smaller one found. Whether one of them is faster.
+  bool try_less() {
+    constexpr double kOfAnOctave = 8;
+    const Candidate own = pool_.best->candidate;
+    std::vector<PlannerInput> less;
+    const auto below = [&](int64_t taken, int64_t PlannerInput::*budget, int rungs) {
+      if (taken <= 0 || input_.*budget <= 0) return;
+      const double most = std::floor(std::log2(static_cast<double>(taken)) * kOfAnOctave) + 1;
+      for (int i = 0; i <= rungs; ++i) {
+        const auto bytes = static_cast<int64_t>(std::exp2((most - i) / kOfAnOctave));
+        if (bytes >= input_.*budget || bytes < 1) continue;
+        less.push_back(input_);
+        less.back().*budget = bytes;
+      }
+    };
+    below(own.peak, &PlannerInput::budget, input_.rungs);
+    below(own.host, &PlannerInput::host_budget, input_.rungs / 4);
+    std::vector<Choice> found(less.size());
+    for_each_in_threads(less.size(), [&](size_t i) {
+      less[i].rungs = 0, less[i].incumbent.reset();
+      less[i].slower = own.seconds * (mesh_[Axis::pp] > 1 ? kMostGain : 1);  // levels are tried with one pipeline alone
+      found[i] = Search(model_, mesh_, less[i], machine_).run();
+    });
+    for (const Choice& choice : found) {
+      evaluated_less_ += choice.evaluated;
+      if (choice.fits) pool_.consider(evaluator_.evaluate(choice.plan));
+    }
+    return is_better(pool_.best->candidate, own);
   }
 
   /// `rest`: policy of the other blocks, keep or rebuild.
@@ -209,9 +257,11 @@ class Search {
     }
     if (!may_save) return;
     const auto slower = [&](double seconds) {
-      return pool_.best && seconds > pool_.best->candidate.seconds * (1 + 1e-9);
+      return (pool_.best && seconds > pool_.best->candidate.seconds * (1 + 1e-9)) ||
+             (input_.slower > 0 && seconds > input_.slower * kMostTraded);
     };
-    if (pool_.best) unsaved.step = evaluator_.seconds(plan_of(tiers, strategy, prefetch, Saving{}, 0));
+    if (pool_.best || input_.slower > 0)
+      unsaved.step = evaluator_.seconds(plan_of(tiers, strategy, prefetch, Saving{}, 0));
     if (slower(unsaved.step.total)) return;
     for (const Saving& saving : savings(input_)) {
       if (input_.first_that_fits && pool_.best) return;
@@ -238,7 +288,7 @@ class Search {
           pool_.consider(evaluator_.evaluate(plan_of(tiers, strategy, prefetch, saving, blocks, Policy::rebuild)));
         continue;
       }
-      const double least = pool_.best ? least_seconds(unsaved, saving) : 0;
+      const double least = pool_.best || input_.slower > 0 ? least_seconds(unsaved, saving) : 0;
       if (slower(least) && (least < INFINITY || saving.activations != Policy::rebuild)) continue;
       const auto with = [&](int blocks) {
         const Policy rest = unsaved.saving.activations;
@@ -283,8 +333,8 @@ class Search {
   /// Whether each block may save in its own way.
   bool may_mix() const { return !input_.recompute_units && !input_.activations; }
 
-  /// The best plan with all of its micro-batches ([Note: many micro-batches]); where that does not fit after all, or the
-  /// incumbent is faster after all, the next best.
+  /// The best plan of those of the same time with all of its micro-batches ([Note: many micro-batches]); where that does not
+  /// fit after all, or the incumbent is faster after all, the next best.
   void evaluate_whole() {
     if (!pool_.best) return;
     constexpr size_t kMost = 16;  // so many plans are looked at
@@ -292,6 +342,14 @@ class Search {
     for (const Candidate& c : pool_.candidates)
       if (c.fits) fitting.push_back(&c);
     std::ranges::stable_sort(fitting, [](const Candidate* a, const Candidate* b) { return is_better(*a, *b); });
+    fastest_ = pool_.best->candidate.seconds;
+    if (input_.thrifty && input_.budget > 0 && input_.slower <= 0 && !input_.first_that_fits) {
+      const auto slower = std::ranges::partition_point(
+          fitting, [&](const Candidate* c) { return c->seconds <= fastest_ * (1 + kSameTime); });
+      std::ranges::stable_sort(fitting.begin(), slower, {},
+                               [](const Candidate* c) { return time_and_memory(c->seconds, c->peak); });
+      if (!fitting.empty() && !by_hand_.any_of_one_expert()) pool_.best->candidate.plan = fitting.front()->plan;
+    }
     std::optional<Evaluated> best = evaluator_.evaluate(pool_.best->candidate.plan, true);
     for (size_t i = 0; i < std::min(kMost, fitting.size()) && !best->candidate.fits; ++i)
       best = evaluator_.evaluate(fitting[i]->plan, true);
@@ -315,16 +373,20 @@ class Search {
     const std::string among =
         std::to_string(pool_.candidates.size()) + (pool_.candidates.size() == 1 ? " candidate" : " candidates");
     if (pool_.best) {
-      choice.why = "least predicted time of " + among + ", peak " + format_bytes(winner.candidate.peak) + " at " +
-                   choice.memory.at_name;
-      if (without_moved_updates_ > 0) choice.why += describe_gain(winner.candidate, without_moved_updates_);
+      choice.why = "least predicted time of " + among;
+      if (winner.candidate.seconds > fastest_ * (1 + 1e-3))
+        choice.why = "the least memory of those that take the same time (within " +
+                     std::to_string(std::lround(100 * kSameTime)) + " %) as the fastest of " + among;
+      choice.why += ", peak " + format_bytes(winner.candidate.peak) + " at " + choice.memory.at_name;
+      if (without_moved_updates_ > winner.candidate.seconds)
+        choice.why += describe_gain(winner.candidate, without_moved_updates_);
     } else {
       choice.why = "nothing fits; this is the smallest of " + among;
       choice.advice = describe(shortage_of(input_, pool_.candidates), input_) +
                       describe_shortage(input_, winner.candidate, choice.memory.by_part);
     }
     choice.candidates = std::move(pool_.candidates);
-    choice.evaluated = evaluator_.evaluated();
+    choice.evaluated = evaluator_.evaluated() + evaluated_less_;
     return choice;
   }
 
@@ -338,6 +400,8 @@ class Search {
   Update update_ = Update::end;       // of the plans to try
   bool on_host_ = false;              // of the plans to try: updates run on the host
   double without_moved_updates_ = 0;  // seconds of a step, where overlapped updates made it faster
+  double fastest_ = 0;                // seconds of a step, with some of its micro-batches
+  int evaluated_less_ = 0;            // plans of smaller budgets
   std::vector<Pipeline> pipelines_;   // to choose from; all plans are tried with the first
   const UnitsByHand by_hand_;
   Evaluator evaluator_;
