@@ -120,7 +120,11 @@ class CarryingUnit final : public Unit {
  public:
   /// `carried`: how many features come with its input.
   CarryingUnit(const Unit& unit, size_t carried, bool adds, bool last)
-      : Unit(unit.spec(), unit.prefix()), unit_(unit), carried_(carried), adds_(adds), last_(last) {}
+      : Unit(described(unit, carried, adds, last), unit.prefix()),
+        unit_(unit),
+        carried_(carried),
+        adds_(adds),
+        last_(last) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const auto carried = in.stream.end() - static_cast<std::ptrdiff_t>(carried_);
@@ -134,6 +138,13 @@ class CarryingUnit final : public Unit {
   std::vector<std::string_view> order() const override { return unit_.order(); }
 
  private:
+  /// Units of one kind have boundary tensors of the same shapes.
+  static plan::UnitSpec described(const Unit& unit, size_t carried, bool adds, bool last) {
+    plan::UnitSpec spec = unit.spec();
+    spec.kind += " carrying " + std::to_string(carried) + (last ? ", the last" : adds ? " and its own" : "");
+    return spec;
+  }
+
   const Unit& unit_;
   const size_t carried_;
   const bool adds_, last_;
