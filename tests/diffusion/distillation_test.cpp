@@ -35,9 +35,8 @@ TEST_F(Distillation, ACallMovesAsItsDifferences) {
         };
         const FlowCall call = flow.call(x, t);
         const FlowMove move = flow.move(call, dx, dt);
-        const Tensor u = network(call.z, call.time),
-                     du = at::cos(call.z) * std::cos(3 * call.time) * move.z -
-                          3 * std::sin(3 * call.time) * at::sin(call.z) * move.time;
+        const Tensor u = network(call.z, call.time), du = at::cos(call.z) * std::cos(3 * call.time) * move.z -
+                                                          3 * std::sin(3 * call.time) * at::sin(call.z) * move.time;
         const Tensor differences = (f(1e-6) - f(-1e-6)) / 2e-6;
         EXPECT_LE((move.output(du, u) - differences).abs().max().item<double>(), 1e-7) << t;
       }
@@ -175,8 +174,7 @@ TEST_F(Distillation, SigmasAreTheNearestOfTheTable) {
   ASSERT_EQ(sigmas.size(), 1000u);
   EXPECT_EQ(sigmas[0], 1);
   EXPECT_NEAR(nearest_sigma(sigmas, 0), 7 * 0.001 / (1 + 6 * 0.001), 1e-15);
-  for (const double t : {1000.0, 960.0, 500.0, 20.0})
-    EXPECT_LE(std::abs(1000 * nearest_sigma(sigmas, t) - t), 4) << t;
+  for (const double t : {1000.0, 960.0, 500.0, 20.0}) EXPECT_LE(std::abs(1000 * nearest_sigma(sigmas, t) - t), 4) << t;
 }
 
 }  // namespace

@@ -54,8 +54,7 @@ TEST(Passes, ForwardModeIsTheDifferenceOfDisplacedCalls) {
     std::vector<Direction> directions;
     for (size_t s = 0; s < samples.size(); ++s)
       directions.push_back({normals(samples[s].x.sizes(), 30 + s), s == 0 ? 2.0 : -1.5});
-    const Tensor both =
-        run_plain(forward_mode(*model), weights, in_double(pack_moving(*model, samples, directions)));
+    const Tensor both = run_plain(forward_mode(*model), weights, in_double(pack_moving(*model, samples, directions)));
     const auto halves = both.chunk(2, 1);
     const auto displaced = [&](double by) {  // sinusoids are of fp32: steps are large, and the rule is of fourth order
       std::vector<Sample> moved = samples;
@@ -66,8 +65,8 @@ TEST(Passes, ForwardModeIsTheDifferenceOfDisplacedCalls) {
       return run_plain(model->units(), weights, in_double(model->pack(moved)));
     };
     constexpr double kStep = 2e-2;
-    const Tensor differences = (8 * (displaced(kStep) - displaced(-kStep)) -
-                                (displaced(2 * kStep) - displaced(-2 * kStep))) / (12 * kStep);
+    const Tensor differences =
+        (8 * (displaced(kStep) - displaced(-kStep)) - (displaced(2 * kStep) - displaced(-2 * kStep))) / (12 * kStep);
     const double scale = differences.abs().max().item<double>();
     EXPECT_LE((halves[0] - displaced(0)).abs().max().item<double>(), 1e-12 * displaced(0).abs().max().item<double>());
     EXPECT_GT(scale, 1e-3) << preset;
