@@ -35,9 +35,8 @@ TEST_F(Distillation, ACallMovesAsItsDifferences) {
         };
         const FlowCall call = flow.call(x, t);
         const FlowMove move = flow.move(call, dx, dt);
-        const Tensor u = network(call.z, call.time),
-                     du = at::cos(call.z) * std::cos(3 * call.time) * move.z -
-                          3 * std::sin(3 * call.time) * at::sin(call.z) * move.time;
+        const Tensor u = network(call.z, call.time), du = at::cos(call.z) * std::cos(3 * call.time) * move.z -
+                                                          3 * std::sin(3 * call.time) * at::sin(call.z) * move.time;
         const Tensor differences = (f(1e-6) - f(-1e-6)) / 2e-6;
         EXPECT_LE((move.output(du, u) - differences).abs().max().item<double>(), 1e-7) << t;
       }
@@ -85,44 +84,51 @@ TEST_F(Distillation, TheConsistencyLossHasTheGradientsOfItsDefinition) {
   }
 }
 
-/// Two heads on features of five channels; their singular vectors have settled, so that differences hold them too.
-Discriminator settled_heads(Distillation& /*test*/, const std::function<Tensor(at::IntArrayRef)>& normals,
-                            const Tensors& features) {
+/// With the singular vectors that power iteration goes to, so that differences hold what follows them too.
+std::map<std::string, Tensor> settled(std::map<std::string, Tensor> values) {
+  const std::string end = ".weight_orig";
+  std::map<std::string, Tensor> result = values;
+  for (const auto& [name, weight] : values) {
+    if (!name.ends_with(end)) continue;
+    const auto [u, s, vh] = at::linalg_svd(weight.detach().flatten(1), /*full_matrices=*/false);
+    const std::string at = name.substr(0, name.size() - end.size());
+    result[at + ".weight_u"] = u.select(1, 0).contiguous(), result[at + ".weight_v"] = vh.select(0, 0).contiguous();
+  }
+  return result;
+}
+
+/// Two heads on features of five channels.
+std::map<std::string, Tensor> drawn_heads(const std::function<Tensor(at::IntArrayRef)>& normals) {
   std::map<std::string, Tensor> values;
   for (const std::string head : {"heads.0.", "heads.1."})
     for (const auto& [name, out, kernel] :
          {std::tuple{"main.0.0", 5, 1}, std::tuple{"main.1.fn.0", 5, 9}, std::tuple{"cls", 1, 1}}) {
       const std::string at = head + name;
       values[at + ".weight_orig"] = normals({out, 5, kernel}), values[at + ".bias"] = normals({out});
-      values[at + ".weight_u"] = normals({out}), values[at + ".weight_v"] = normals({5 * kernel});
-      if (out == 5) {
-        const std::string norm = at.substr(0, at.size() - 1) + "1";
-        values[norm + ".weight"] = normals({5}), values[norm + ".bias"] = normals({5});
-      }
+      if (out == 1) continue;
+      const std::string norm = at.substr(0, at.size() - 1) + "1";
+      values[norm + ".weight"] = normals({5}), values[norm + ".bias"] = normals({5});
     }
-  Discriminator heads(values);
-  for (int i = 0; i < 400; ++i) heads.logits(features, /*training=*/true);
-  return heads;
+  return settled(values);
 }
 
 TEST_F(Distillation, HeadsLearnByTheGradientsOfTheirLosses) {
   const auto draw = [&](at::IntArrayRef shape) { return normals(shape); };
   const Tensors fake = {draw({3, 5, 7}), draw({3, 5, 7})}, real = {draw({2, 5, 7}), draw({2, 5, 7})};
   for (const AdversarialRule rule : {AdversarialRule{true, 0}, AdversarialRule{false, 0}, AdversarialRule{true, 0.3}}) {
-    Discriminator heads = settled_heads(*this, draw, fake);
-    const std::map<std::string, Tensor> settled = heads.values();
+    const std::map<std::string, Tensor> drawn = drawn_heads(draw);
+    Discriminator heads(drawn);
     const auto loss = [&](const std::string& name, const Tensor& moved) {
-      std::map<std::string, Tensor> values = settled;
-      values[name] = values.at(name).detach() + moved;
-      Discriminator other(values);
-      for (int i = 0; i < 400; ++i) other.logits(fake, /*training=*/true);
+      std::map<std::string, Tensor> values = drawn;
+      values[name] = values.at(name) + moved;
+      Discriminator other(settled(values));
       return discriminator_loss(other, fake, real, rule).loss;
     };
     const AdversarialLoss made = discriminator_loss(heads, fake, real, rule);
     EXPECT_GT(made.loss, 0);
     for (const char* name : {"heads.0.main.0.0.weight_orig", "heads.1.main.1.fn.0.weight_orig",
                              "heads.0.main.1.fn.1.weight", "heads.1.cls.weight_orig", "heads.0.cls.bias"}) {
-      const Tensor direction = draw(settled.at(name).sizes());
+      const Tensor direction = draw(drawn.at(name).sizes());
       EXPECT_NEAR((loss(name, 1e-5 * direction) - loss(name, -1e-5 * direction)) / 2e-5,
                   (made.gradients.at(name) * direction).sum().item<double>(), 2e-5)
           << name;
@@ -133,7 +139,7 @@ TEST_F(Distillation, HeadsLearnByTheGradientsOfTheirLosses) {
 TEST_F(Distillation, TheStudentIsToldTheGradientAtTheFeatures) {
   const auto draw = [&](at::IntArrayRef shape) { return normals(shape); };
   Tensors features = {draw({2, 5, 3}), draw({2, 5, 3})};  // fewer tokens than the convolution reaches
-  Discriminator heads = settled_heads(*this, draw, features);
+  Discriminator heads(drawn_heads(draw));
   for (const bool hinge : {true, false}) {
     const JudgedLoss told = generator_loss(heads, features, {hinge, 0});
     const Tensor direction = draw({2, 5, 3});
@@ -146,7 +152,7 @@ TEST_F(Distillation, TheStudentIsToldTheGradientAtTheFeatures) {
 
 TEST_F(Distillation, ABatchThatIsNoMultipleOfItsGroupsIsRefused) {
   const auto draw = [&](at::IntArrayRef shape) { return normals(shape); };
-  Discriminator heads = settled_heads(*this, draw, {draw({2, 5, 7}), draw({2, 5, 7})});
+  Discriminator heads(drawn_heads(draw));
   EXPECT_THROW(heads.logits_of_head(0, draw({9, 5, 7}), false), UserError);  // two groups
   EXPECT_EQ(heads.logits_of_head(0, draw({10, 5, 7}), false).sizes(), at::IntArrayRef({10, 7}));
 }
@@ -168,8 +174,7 @@ TEST_F(Distillation, SigmasAreTheNearestOfTheTable) {
   ASSERT_EQ(sigmas.size(), 1000u);
   EXPECT_EQ(sigmas[0], 1);
   EXPECT_NEAR(nearest_sigma(sigmas, 0), 7 * 0.001 / (1 + 6 * 0.001), 1e-15);
-  for (const double t : {1000.0, 960.0, 500.0, 20.0})
-    EXPECT_LE(std::abs(1000 * nearest_sigma(sigmas, t) - t), 4) << t;
+  for (const double t : {1000.0, 960.0, 500.0, 20.0}) EXPECT_LE(std::abs(1000 * nearest_sigma(sigmas, t) - t), 4) << t;
 }
 
 }  // namespace

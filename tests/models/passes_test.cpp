@@ -54,24 +54,36 @@ TEST(Passes, ForwardModeIsTheDifferenceOfDisplacedCalls) {
     std::vector<Direction> directions;
     for (size_t s = 0; s < samples.size(); ++s)
       directions.push_back({normals(samples[s].x.sizes(), 30 + s), s == 0 ? 2.0 : -1.5});
-    const Tensor both =
-        run_plain(forward_mode(*model), weights, in_double(pack_moving(*model, samples, directions)));
-    const auto halves = both.chunk(2, 1);
-    const auto displaced = [&](double by) {  // sinusoids are of fp32: steps are large, and the rule is of fourth order
+    const Batch moving = in_double(pack_moving(*model, samples, directions));
+    const size_t count = model->pack(samples).inputs.size();  // tangents of patches and of the sinusoid stand behind
+    ASSERT_EQ(moving.inputs.size(), count + 2);
+    const auto packed = [&](double by) {
       std::vector<Sample> moved = samples;
-      for (size_t s = 0; s < moved.size(); ++s) {
-        moved[s].x = samples[s].x + by * directions[s].x;
-        moved[s].t += by * directions[s].t;
-      }
-      return run_plain(model->units(), weights, in_double(model->pack(moved)));
+      for (size_t s = 0; s < moved.size(); ++s)
+        moved[s].x = samples[s].x + by * directions[s].x, moved[s].t += by * directions[s].t;
+      return in_double(model->pack(moved));
     };
-    constexpr double kStep = 2e-2;
-    const Tensor differences = (8 * (displaced(kStep) - displaced(-kStep)) -
-                                (displaced(2 * kStep) - displaced(-2 * kStep))) / (12 * kStep);
+    for (const size_t input : {0, 2})
+      EXPECT_LE(((packed(1e-2).inputs[input] - packed(-1e-2).inputs[input]) / 2e-2 -
+                 moving.inputs[input == 0 ? count : count + 1])
+                    .abs()
+                    .max()
+                    .item<double>(),
+                1e-3)
+          << preset << " " << input;
+    const auto displaced = [&](double by) {
+      Batch batch = moving;
+      batch.inputs[0] = moving.inputs[0] + by * moving.inputs[count];
+      batch.inputs[2] = moving.inputs[2] + by * moving.inputs[count + 1];
+      batch.inputs.resize(count);
+      return run_plain(model->units(), weights, batch);
+    };
+    const auto halves = run_plain(forward_mode(*model), weights, moving).chunk(2, 1);
+    const Tensor differences = (displaced(1e-6) - displaced(-1e-6)) / 2e-6, value = displaced(0);
     const double scale = differences.abs().max().item<double>();
-    EXPECT_LE((halves[0] - displaced(0)).abs().max().item<double>(), 1e-12 * displaced(0).abs().max().item<double>());
     EXPECT_GT(scale, 1e-3) << preset;
-    EXPECT_LE((halves[1] - differences).abs().max().item<double>(), 2e-3 * scale) << preset;
+    EXPECT_LE((halves[0] - value).abs().max().item<double>(), 1e-10 * value.abs().max().item<double>());
+    EXPECT_LE((halves[1] - differences).abs().max().item<double>(), 1e-4 * scale) << preset;
   }
 }
 

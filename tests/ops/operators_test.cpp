@@ -137,13 +137,11 @@ TEST_P(Operators, TangentsAreTheDifferencesOfTheReference) {
   auto generator = at::detail::createCPUGenerator(9);
   const at::NoGradGuard no_graph;
   // along all inputs together, and along each alone: the others stand still
-  for (size_t only = 0; only <= op.inputs.size(); ++only) {
-    if (op.inputs.size() == 1 && only == 1) break;
+  for (size_t only = op.inputs.size() == 1 ? 1 : 0; only <= op.inputs.size(); ++only) {
     Tensors directions;
     for (size_t i = 0; i < op.inputs.size(); ++i)
-      directions.push_back(only == op.inputs.size() || only == i
-                               ? at::randn(op.inputs[i].sizes(), generator, at::kFloat)
-                               : Tensor());
+      directions.push_back(
+          only == op.inputs.size() || only == i ? at::randn(op.inputs[i].sizes(), generator, at::kFloat) : Tensor());
     const auto displaced = [&](double by) {
       Tensors inputs = map(op.inputs, to_double);
       for (size_t i = 0; i < inputs.size(); ++i)

@@ -41,7 +41,7 @@ struct FlowCall {
 struct FlowMove {
   at::Tensor z;
   double time = 0;
-  at::Tensor beside;            ///< what F moves by beside u
+  at::Tensor beside;  ///< what F moves by beside u
   double q_rate = 0, q = 0;
   at::Tensor output(const at::Tensor& u_tangent, const at::Tensor& u) const {
     return beside + q_rate * u + q * u_tangent;
@@ -69,16 +69,16 @@ struct ConsistencySample {
   at::Tensor velocity = {};  ///< dx_t / dt, the teacher's
   at::Tensor f = {};         ///< the student's F
   at::Tensor tangent = {};   ///< of F, along cos t sin t (velocity / sigma_d, 1)
-  double logvar = 0;    ///< 0 without a learned weight
+  double logvar = 0;         ///< 0 without a learned weight
 };
 
 /// mean[weight e^-logvar (F - F_stopped - g)^2 + logvar] over all values of all samples.
 struct ConsistencyLoss {
   double loss = 0, without_logvar = 0, without_weight = 0;
-  double g_norm = 0;                ///< mean over samples, before g is normalised
-  std::vector<at::Tensor> g;        ///< of each sample
-  std::vector<double> weights;      ///< likewise
-  std::vector<at::Tensor> at_f;     ///< gradients
+  double g_norm = 0;             ///< mean over samples, before g is normalised
+  std::vector<at::Tensor> g;     ///< of each sample
+  std::vector<double> weights;   ///< likewise
+  std::vector<at::Tensor> at_f;  ///< gradients
   std::vector<double> at_logvar;
 };
 /// `r`: how far the warm-up of the tangent is, 0 to 1.

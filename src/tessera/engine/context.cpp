@@ -286,7 +286,12 @@ Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, co
   const plan::TokenRange here = query_rows(0, shares_heads);
   const std::vector<int64_t> offsets = clamped(tokens_.state_offsets(), here);
   Tensor states = ops::linear_attention_states(rotated.k ? *rotated.k : k, k, v, heads, offsets);
-  if (mode_.parallel && tokens_.cut()) states = sum_states(states, !shares_heads, *mode_.parallel);
+  if (mode_.parallel && tokens_.cut()) {  // messages are counted by samples, which have as many chunks each
+    const auto samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
+    check_internal(states.size(0) % samples == 0, "engine.context", "samples of a micro-batch differ in their chunks");
+    const auto sizes = states.sizes().vec();
+    states = sum_states(states.view({samples, -1, sizes[2], sizes[3]}), !shares_heads, *mode_.parallel).view(sizes);
+  }
   states = tokens_.read_states(states);
   if (tokens_.history) states = tokens_.history->read(place_of(site), states);
   return ops::linear_attention_result(rotated.q ? *rotated.q : q, q, states, heads, offsets, eps);

@@ -56,8 +56,8 @@ class MovingUnit final : public Unit {
     const at::NoGradGuard no_graph;  // measuring asks for none, and turns none off
     const ops::ForwardMode mode;
     const Beside stream(inputs_.empty() ? std::vector<bool>(in.stream.size() / 2, true) : inputs_);
-    const Flow out = unit_.forward(
-        ctx, {stream.joined(in.stream), in.cond.empty() ? in.cond : conditioning_.joined(in.cond)});
+    const Flow out =
+        unit_.forward(ctx, {stream.joined(in.stream), in.cond.empty() ? in.cond : conditioning_.joined(in.cond)});
     Flow apart;
     apart.stream = Beside(std::vector<bool>(out.stream.size(), true)).apart(out.stream);
     if (!out.cond.empty()) apart.cond = conditioning_.apart(out.cond);
@@ -120,7 +120,11 @@ class CarryingUnit final : public Unit {
  public:
   /// `carried`: how many features come with its input.
   CarryingUnit(const Unit& unit, size_t carried, bool adds, bool last)
-      : Unit(unit.spec(), unit.prefix()), unit_(unit), carried_(carried), adds_(adds), last_(last) {}
+      : Unit(described(unit, carried, adds, last), unit.prefix()),
+        unit_(unit),
+        carried_(carried),
+        adds_(adds),
+        last_(last) {}
 
   Flow forward(Context& ctx, const Flow& in) const override {
     const auto carried = in.stream.end() - static_cast<std::ptrdiff_t>(carried_);
@@ -134,6 +138,13 @@ class CarryingUnit final : public Unit {
   std::vector<std::string_view> order() const override { return unit_.order(); }
 
  private:
+  /// Units of one kind have boundary tensors of the same shapes.
+  static plan::UnitSpec described(const Unit& unit, size_t carried, bool adds, bool last) {
+    plan::UnitSpec spec = unit.spec();
+    spec.kind += " carrying " + std::to_string(carried) + (last ? ", the last" : adds ? " and its own" : "");
+    return spec;
+  }
+
   const Unit& unit_;
   const size_t carried_;
   const bool adds_, last_;
@@ -146,9 +157,10 @@ std::vector<std::unique_ptr<Unit>> up_to_blocks(const Denoiser& model, const std
   const auto count = std::ranges::count(all, std::string("block"), [](const auto& unit) { return unit->spec().kind; });
   if (blocks.empty() || *blocks.begin() < 0 || *blocks.rbegin() >= count)
     throw UserError(Exit::usage, "net.features",
-                    blocks.empty() ? "no block whose features are wanted"
-                                   : "block " + std::to_string(*blocks.begin() < 0 ? *blocks.begin() : *blocks.rbegin()) +
-                                         " of a model with blocks 0 to " + std::to_string(count - 1),
+                    blocks.empty()
+                        ? "no block whose features are wanted"
+                        : "block " + std::to_string(*blocks.begin() < 0 ? *blocks.begin() : *blocks.rbegin()) +
+                              " of a model with blocks 0 to " + std::to_string(count - 1),
                     "name blocks that the teacher has");
   std::vector<std::unique_ptr<Unit>> units;
   size_t carried = 0;

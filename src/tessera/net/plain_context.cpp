@@ -138,9 +138,9 @@ Tensor PlainContext::linear_attention(std::string_view site, const Tensor& q, co
   const auto of = [&](const Tensor& x, size_t s) { return split_heads(x.slice(0, at[s], at[s + 1]), heads); };
   std::vector<Tensor> states, results;  // [heads, d + 1, d]: the products, and behind them the sums of keys
   for (size_t s = 0; s + 1 < at.size(); ++s)
-    states.push_back(at::cat({at::matmul(of(rotated.k ? *rotated.k : k, s).transpose(1, 2), of(v, s)),
-                              of(k, s).sum(1, /*keepdim=*/true)},
-                             1));
+    states.push_back(at::cat(
+        {at::matmul(of(rotated.k ? *rotated.k : k, s).transpose(1, 2), of(v, s)), of(k, s).sum(1, /*keepdim=*/true)},
+        1));
   Tensor read = tokens_.read_states(at::stack(states));
   if (tokens_.history) read = tokens_.history->read(prefix_ + std::string(site), read);
   for (size_t s = 0; s + 1 < at.size(); ++s) {

@@ -95,10 +95,10 @@ SegmentOffsets segment_offsets(const Tokens& tokens, const Segments& segments);
 /// a sequence, x and every table have only the tokens [begin, end), while offsets stay those of the whole micro-batch
 /// (engine/parallel/slice.h).
 struct Tokens : Space {
-  std::vector<Space> spaces = {};       ///< 1, 2, ...: as the family numbers them
-  std::vector<Segments> segments = {};  ///< the family's tables, for attention that is not sample by sample
-  std::vector<uint64_t> samples = {};   ///< [B] keys of each sample's random numbers; empty: not training
-  uint64_t step = 0;                    ///< the training step, part of these keys
+  std::vector<Space> spaces = {};         ///< 1, 2, ...: as the family numbers them
+  std::vector<Segments> segments = {};    ///< the family's tables, for attention that is not sample by sample
+  std::vector<uint64_t> samples = {};     ///< [B] keys of each sample's random numbers; empty: not training
+  uint64_t step = 0;                      ///< the training step, part of these keys
   std::shared_ptr<History> history = {};  ///< of a chunk that others precede; null: none do
 
   const Space& space(int index) const { return index == 0 ? *this : spaces.at(static_cast<size_t>(index) - 1); }

@@ -115,8 +115,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, int64_t head
     check_internal(!keep && !known, "ops.attention", "forward mode recomputes nothing");
     const Moving mq = parts(q), mk = parts(k), mv = parts(v);
     AttentionResult result;
-    result.out = run_forward(mq.value, mk.value, mv.value, {}, heads, usual_scale(q, heads), q_offsets, k_offsets,
-                             result.lse);
+    result.out =
+        run_forward(mq.value, mk.value, mv.value, {}, heads, usual_scale(q, heads), q_offsets, k_offsets, result.lse);
     return moving(result.out, attention_tangent(mq, mk, mv, result, heads, q_offsets, k_offsets));
   }
   if (wants_graph({&q, &k, &v})) {
@@ -278,8 +278,8 @@ Tensor result_tangent(const Moving& rotated, const Moving& q, const Moving& stat
   const int64_t d = out.size(1) / heads;
   for (size_t s = 0; s + 1 < at.size(); ++s) {
     if (at[s] == at[s + 1]) continue;
-    const auto rows = [&](const Tensor& x) { return by_head(x, at[s], at[s + 1], heads); };      // [heads, rows, d]
-    const auto products = [&](const Tensor& all) { return all[s].narrow(1, 0, d); };          // [heads, d, d]
+    const auto rows = [&](const Tensor& x) { return by_head(x, at[s], at[s + 1], heads); };       // [heads, rows, d]
+    const auto products = [&](const Tensor& all) { return all[s].narrow(1, 0, d); };              // [heads, d, d]
     const auto sums = [&](const Tensor& all) { return all[s].narrow(1, d, 1).transpose(1, 2); };  // [heads, d, 1]
     const auto times = [](const Tensor& a, const Tensor& b) { return at::matmul(a, b); };
     Tensor up, below;

@@ -114,9 +114,8 @@ Tensor gated_residual(const Tensor& x, const Tensor& y, const Tensor& gate, cons
     const auto times = [&](const Tensor& a, const Tensor& table) {
       return a.defined() && table.defined() ? as_floats(a) * table_rows(table, rows.of_token) : Tensor();
     };
-    return moving(
-        GatedResidual::run(mx.value, my.value, mg.value, rows, value),
-        sum_of_tangents({mx.tangent, times(my.tangent, mg.value), times(my.value, mg.tangent)}));
+    return moving(GatedResidual::run(mx.value, my.value, mg.value, rows, value),
+                  sum_of_tangents({mx.tangent, times(my.tangent, mg.value), times(my.value, mg.tangent)}));
   }
   return wants_graph({&x, &y, &gate}) ? GatedResidual::apply(x, y, gate, &rows, value)
                                       : GatedResidual::run(x, y, gate, rows, value);

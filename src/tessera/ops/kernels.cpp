@@ -64,7 +64,8 @@ const Kernels& table_of_device() {
 }  // namespace
 
 const Kernels& kernels(const Tensor& x) {
-  check_internal(!moves(x), "ops.kernels", "this operator has no forward mode: its rule would stand beside its backward");
+  check_internal(!moves(x), "ops.kernels",
+                 "this operator has no forward mode: its rule would stand beside its backward");
   const device::Backend* device = device::used();
   if (x.is_cpu() || (x.is_meta() && !session().target && !device))
     return *table_of_cpu().load(std::memory_order_relaxed);

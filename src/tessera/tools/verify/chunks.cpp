@@ -28,8 +28,8 @@ struct ChunkRule {
   int64_t base = 1, reach = 0;  ///< frames of a chunk, and how many chunks before its own one reads; 0: all
   std::vector<double> steps;    ///< timesteps of the rollout
   std::vector<double> sigmas;
-  bool one_exit = false;     ///< all chunks end at the first one's step
-  bool stores_end = false;   ///< what is stored comes from the last step, whichever ends the chunk
+  bool one_exit = false;    ///< all chunks end at the first one's step
+  bool stores_end = false;  ///< what is stored comes from the last step, whichever ends the chunk
 
   double sigma(double t) const { return diffusion::nearest_sigma(sigmas, t); }
 };
@@ -102,8 +102,7 @@ class ChunkCase {
       const auto part = [&](const Tensor& of, int64_t i) { return of[i].slice(1, bounds[c], bounds[c + 1]); };
       std::vector<net::Sample> samples, finished;
       for (int64_t i = 0; i < noisy.size(0); ++i) {
-        samples.push_back(
-            chunk_sample(part(noisy, i), t[i][static_cast<int64_t>(c)].item<double>(), bounds[c], i));
+        samples.push_back(chunk_sample(part(noisy, i), t[i][static_cast<int64_t>(c)].item<double>(), bounds[c], i));
         finished.push_back(chunk_sample(part(clean, i), 0, bounds[c], i));
       }
       const std::vector<Outputs> said = network_.forward(samples);
@@ -239,8 +238,7 @@ class ChunkCase {
             const Tensor own = states->second[s];
             for (int64_t h = 0; h < own.size(0); ++h)
               shared.put(name_of(slice.first + s, tp_rank * own.size(0) + h), own[h]);
-            shared.put(name_of(slice.first + s, -1),
-                       rows->second.slice(0, s * frame.size(3), (s + 1) * frame.size(3)));
+            shared.put(name_of(slice.first + s, -1), rows->second.slice(0, s * frame.size(3), (s + 1) * frame.size(3)));
           }
         const auto all = shared.gather(*context_.comm, shapes);
         std::vector<Tensor> products, sums, frames;

@@ -118,8 +118,8 @@ StepGradients run_gradients(const CaseContext& context, const net::Denoiser& mod
   const auto slice = plan.slice(context.mesh.dp_rank(context.rank), 0);
   PartObjective objective(model, {samples.begin() + slice.first, samples.begin() + slice.first + slice.count},
                           slice.first, engine.interpreter().parallel(), gradient, history);
-  const engine::StepRun step = engine.run({.program = program, .step = 1}, objective,
-                                          [&] { return std::vector{loss ? loss() : 0.0}; });
+  const engine::StepRun step =
+      engine.run({.program = program, .step = 1}, objective, [&] { return std::vector{loss ? loss() : 0.0}; });
   for (const std::vector<double>& rank : step.ranks()) result.loss += rank[0];
   engine.finish(step, std::nullopt);
   if (slice.count > 0 && store.owns(0)) {
@@ -169,7 +169,8 @@ DitRun run_dit(const CaseContext& context, const net::Denoiser& model, const std
       context, model, model.units(), samples,
       [&](engine::Store& store) { engine::load_weights(store, named.set(), named.names(), {}, adapters); }, compared,
       [&] { return loss; });
-  DitRun result{.outputs = {}, .loss = step.loss, .input_grads = std::move(step.inputs), .grads = std::move(step.parameters)};
+  DitRun result{
+      .outputs = {}, .loss = step.loss, .input_grads = std::move(step.inputs), .grads = std::move(step.parameters)};
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
   for (size_t i = 0; i < samples.size(); ++i) shapes.emplace_back(numbered("out", i), samples[i].target.sizes().vec());
   const auto all = shared.gather(*context.comm, shapes);

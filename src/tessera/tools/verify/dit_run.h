@@ -46,9 +46,9 @@ plan::Plan plan_of_case(const plan::ModelSpec& spec, const Mesh& mesh, int64_t s
 
 /// A training step up to its gradients, which all ranks get.
 struct StepGradients {
-  std::vector<std::map<std::string, at::Tensor>> inputs;         ///< of each sample
-  std::vector<std::pair<std::string, at::Tensor>> parameters;    ///< by official names
-  double loss = 0;                                               ///< the sum of what `loss` gave
+  std::vector<std::map<std::string, at::Tensor>> inputs;       ///< of each sample
+  std::vector<std::pair<std::string, at::Tensor>> parameters;  ///< by official names
+  double loss = 0;                                             ///< the sum of what `loss` gave
 };
 /// What a rank has of a step: its samples from the `first` on.
 struct StepPart {

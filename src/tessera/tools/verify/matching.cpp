@@ -98,8 +98,7 @@ CaseResults verify_matching(const CaseContext& context) {
     const Tensor wanted = run.clean(said[0].prediction), without = run.clean(said[1].prediction),
                  guided = wanted + rule.guidance * (wanted - without),
                  own = run.clean(fake.forward({run.sample(text)})[0].prediction);
-    const diffusion::MatchingLoss loss =
-        diffusion::matching_loss(run.x, own, guided, mask_of(file, run_name, run.x));
+    const diffusion::MatchingLoss loss = diffusion::matching_loss(run.x, own, guided, mask_of(file, run_name, run.x));
     compare_drawn(run, context, file, out);
     file.compare(out + "x0_fake", own.unsqueeze(0), bound);
     file.compare(out + "x0_real", guided.unsqueeze(0), bound);
@@ -115,9 +114,9 @@ CaseResults verify_matching(const CaseContext& context) {
     file.compare("out.critic.loss", off.to(at::kDouble).square().mean().to(at::kFloat), bound);
     const auto gradients =
         fake.backward({run.sample(text)}, {{off * (2.0 / static_cast<double>(off.numel()))}}).parameters;
-    for (const auto& [parameter, value] : models::stored_together(
-             {gradients.begin(), gradients.end()},
-             [&](const std::string& name) { return fake.model().foreign_name(name, "diffusers"); }))
+    for (const auto& [parameter, value] :
+         models::stored_together({gradients.begin(), gradients.end()},
+                                 [&](const std::string& name) { return fake.model().foreign_name(name, "diffusers"); }))
       file.compare("grad.critic." + parameter, value, context.bound("grad"));
   }
   CaseResults results;

@@ -38,9 +38,10 @@ class OwnOrAll {
 /// NVlabs' settings of a run. What a file leaves out has the default of their classes.
 struct SprintRun {
   diffusion::TrigFlow flow;
-  double mean = 0, std = 1, judged_mean = 0, judged_std = 1;  ///< of the draws of t, the student's and the discriminator's
-  bool guided = false;                                        ///< the teacher's velocity is
-  double guidance_scale = 1;                                  ///< of the number that the student embeds
+  double mean = 0, std = 1, judged_mean = 0,
+         judged_std = 1;      ///< of the draws of t, the student's and the discriminator's
+  bool guided = false;        ///< the teacher's velocity is
+  double guidance_scale = 1;  ///< of the number that the student embeds
   double logvar_scale = 1;
   double warmup = 10000;  ///< steps
   double consistency = 1, adversarial = 1;
@@ -120,11 +121,11 @@ Tensor numbers_of(const std::vector<double>& values) { return at::tensor(values,
 struct GeneratorStep {
   diffusion::ConsistencyLoss consistency;
   std::vector<diffusion::ConsistencySample> samples;
-  Tensors clean;                                         ///< x0 of the consistency pass, or of the pass for the heads
+  Tensors clean;  ///< x0 of the consistency pass, or of the pass for the heads
   double adversarial = 0, total = 0;
   std::vector<double> t_new, t_judged;
   Tensor logits;
-  std::map<std::string, Tensor> gradients;               ///< of the student, by official names
+  std::map<std::string, Tensor> gradients;  ///< of the student, by official names
 };
 
 /// And a discriminator's.
@@ -463,7 +464,8 @@ void check_draws(const CaseContext& context, const SprintCase& sprint, CaseFile&
 
 /// The allowed difference of a gradient: of what is zero in exact arithmetic the case has the rounding.
 std::function<double(double)> gradient_bound(const CaseContext& context, const std::string& name) {
-  const auto zero = context.description.json.value("grads_that_are_zero_in_exact_arithmetic", std::vector<std::string>());
+  const auto zero =
+      context.description.json.value("grads_that_are_zero_in_exact_arithmetic", std::vector<std::string>());
   const bool rounding = std::ranges::find(zero, name) != zero.end();
   return [bound = context.bound("grad"), rounding](double most) {
     return rounding ? std::max(bound(most), 4 * most) : bound(most);

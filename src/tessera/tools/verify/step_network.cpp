@@ -43,8 +43,7 @@ StepNetwork::Rows StepNetwork::rows_of(const UnitList& units, const Samples& sam
   const auto count = static_cast<int64_t>(samples.size());
   net::Batch all = pack(samples, 0);
   all.tokens.history = history_;
-  const plan::ModelSpec spec =
-      engine::measure(units, all, context_.name, {.train = false, .mesh = context_.mesh});
+  const plan::ModelSpec spec = engine::measure(units, all, context_.name, {.train = false, .mesh = context_.mesh});
   const plan::Plan plan = plan_of_case(spec, context_.mesh, count);
   const auto program = std::make_shared<const plan::Program>(
       plan, plan::compile_forward(spec, plan, context_.rank, "verify", /*micros=*/1));
