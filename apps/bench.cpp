@@ -3,7 +3,7 @@
 #include "commands.h"
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
-#include "tessera/tools/bench/bench_step.h"
+#include "tessera/tools/probe/bench_step.h"
 
 namespace tessera::apps {
 

@@ -11,8 +11,8 @@
 #include "tessera/base/log.h"
 #include "tessera/base/mesh.h"
 #include "tessera/comm/rendezvous.h"
-#include "tessera/recipe/load_recipe.h"
 #include "tessera/recipe/recipe_file.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/tools/import/import.h"
 
 namespace tessera::apps {

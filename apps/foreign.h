@@ -6,8 +6,8 @@
 //   const Given given = recipe_from(arguments, arguments.overrides, world);
 //   given.recipe; given.translation.file;
 #include "commands.h"
-#include "tessera/recipe/load_recipe.h"
 #include "tessera/recipe/recipe.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/tools/import/dialects.h"
 
 namespace tessera::apps {

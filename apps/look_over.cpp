@@ -4,9 +4,9 @@
 
 #include "tessera/base/log.h"
 #include "tessera/comm/rendezvous.h"
-#include "tessera/job/without_effect.h"
+#include "tessera/job/given_checks.h"
 #include "tessera/planning/mesh_checks.h"
-#include "tessera/recipe/recipe_checks.h"
+#include "tessera/recipe/recipe_file.h"
 #include "tessera/sample/sampling.h"
 
 namespace tessera::apps {

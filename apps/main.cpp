@@ -21,7 +21,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
-#include "tessera/job/tell_error.h"
+#include "tessera/job/given_checks.h"
 #include "version.h"
 
 namespace tessera::apps {

@@ -4,7 +4,7 @@
 
 #include "commands.h"
 #include "tessera/base/check.h"
-#include "tessera/recipe/recipe_checks.h"
+#include "tessera/recipe/recipe_file.h"
 #include "tessera/recipe/recipe_table.h"
 
 namespace tessera::apps {

@@ -24,7 +24,6 @@
 #include "tessera/plan/rules/rules.h"
 #include "tessera/plan/scenario/composes.h"
 #include "tessera/planning/frontier.h"
-#include "tessera/planning/more_memory.h"
 #include "tessera/planning/plan_advice.h"
 #include "tessera/planning/plan_layouts.h"
 #include "tessera/planning/plan_page.h"
@@ -32,8 +31,8 @@
 #include "tessera/planning/plan_view.h"
 #include "tessera/planning/run_plan.h"
 #include "tessera/prepare/prepare.h"
-#include "tessera/recipe/load_recipe.h"
-#include "tessera/report/count_progress.h"
+#include "tessera/recipe/run_recipe.h"
+#include "tessera/report/progress.h"
 #include "tessera/report/terminal_text.h"
 
 namespace tessera::apps {

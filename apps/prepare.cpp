@@ -11,7 +11,7 @@
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/run_plan.h"
 #include "tessera/prepare/stage_data.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/sample/sampling.h"
 
 namespace tessera::apps {

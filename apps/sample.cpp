@@ -5,7 +5,7 @@
 #include "foreign.h"
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/hub.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/sample/sampling.h"
 
 namespace tessera::apps {

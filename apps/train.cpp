@@ -1,7 +1,7 @@
 #include "commands.h"
 #include "foreign.h"
 #include "look_over.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::apps {

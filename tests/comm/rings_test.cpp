@@ -1,4 +1,4 @@
-#include "tessera/comm/shared/rings.h"
+#include "tessera/comm/rings.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

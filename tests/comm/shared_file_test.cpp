@@ -1,4 +1,4 @@
-#include "tessera/comm/shared/shared_file.h"
+#include "tessera/comm/shared_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

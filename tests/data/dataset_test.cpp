@@ -3,7 +3,7 @@
 #include "data/scene.h"
 #include "tessera/data/clips.h"
 #include "tessera/data/frame_folder.h"
-#include "tessera/data/rows.h"
+#include "tessera/data/listing.h"
 #include "tessera/data/text/text.h"
 
 namespace tessera::data {

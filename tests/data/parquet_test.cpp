@@ -8,7 +8,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/file_kinds.h"
-#include "tessera/data/rows.h"
+#include "tessera/data/listing.h"
 #include "tessera/data/video.h"
 
 namespace tessera::data {

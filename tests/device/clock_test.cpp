@@ -8,7 +8,7 @@
 
 #include "simulated.h"
 #include "tessera/device/streams.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/tools/probe/sizes.h"
 #include "timeline.h"

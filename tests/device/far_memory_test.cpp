@@ -5,7 +5,7 @@
 
 #include "folder_test.h"
 #include "tessera/base/check.h"
-#include "tessera/engine/memory/host_memory.h"
+#include "tessera/engine/store/host_memory.h"
 #include "tessera/job/device.h"
 
 namespace tessera::job {

@@ -15,7 +15,7 @@
 
 #include "../ops/operators.h"
 #include "tessera/device/open.h"
-#include "tessera/engine/memory/reserve.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/convolution.h"
 #include "tessera/ops/kernels.h"

@@ -11,12 +11,12 @@
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
 #include "tessera/engine/engine.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/job/job.h"
 #include "tessera/job/optimiser.h"
 #include "tessera/ops/session.h"
 #include "tessera/planning/plan_request.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "tessera/diffusion/gate.h"
+#include "tessera/diffusion/experts.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The engine's Context against the plain one at the same sites: results, gradients of the input and of the weights.
-#include "tessera/engine/context.h"
+#include "tessera/engine/unit_run.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tessera/engine/memory/disk.h"
+#include "tessera/engine/store/disk.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -10,7 +10,7 @@
 #include <random>
 
 #include "tessera/base/check.h"
-#include "tessera/engine/memory/host_memory.h"
+#include "tessera/engine/store/host_memory.h"
 
 namespace tessera::engine {
 namespace {

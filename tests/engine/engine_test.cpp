@@ -5,7 +5,7 @@
 
 #include "engine/memory_record.h"
 #include "engine/toy_engine.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 
 namespace tessera::engine {
 namespace {

@@ -1,5 +1,5 @@
 // Host memory whose end is a file that processes share.
-#include "tessera/engine/memory/host_memory.h"
+#include "tessera/engine/store/host_memory.h"
 
 #include <gtest/gtest.h>
 

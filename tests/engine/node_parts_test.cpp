@@ -1,5 +1,5 @@
 // Which NUMA nodes have the host memory of ranks, on machines that are made up.
-#include "tessera/engine/memory/node_parts.h"
+#include "tessera/engine/store/node_parts.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // Which NUMA node a GPU hangs on, read from a folder like the system's.
-#include "tessera/engine/memory/node_parts.h"
+#include "tessera/engine/store/node_parts.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

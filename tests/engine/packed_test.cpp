@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/torch_headers.h"
 
 namespace tessera::engine {

@@ -5,9 +5,9 @@
 #include "engine/ranks.h"
 #include "engine/toy_engine.h"
 #include "tessera/engine/collectives.h"
-#include "tessera/engine/context.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/parallel/tensor.h"
+#include "tessera/engine/unit_run.h"
 
 namespace tessera::engine {
 namespace {

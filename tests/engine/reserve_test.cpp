@@ -1,4 +1,4 @@
-#include "tessera/engine/memory/reserve.h"
+#include "tessera/engine/store/meter.h"
 
 #include <gtest/gtest.h>
 

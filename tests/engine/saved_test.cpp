@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/check.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/ops/ops.h"
 #include "tessera/torch_headers.h"
 

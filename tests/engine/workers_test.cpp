@@ -1,4 +1,4 @@
-#include "tessera/engine/memory/workers.h"
+#include "tessera/engine/store/workers.h"
 
 #include <gtest/gtest.h>
 

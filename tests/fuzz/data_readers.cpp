@@ -20,7 +20,7 @@
 #include "tessera/data/captions.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/npy.h"
-#include "tessera/data/shards.h"
+#include "tessera/data/listing.h"
 #include "tessera/data/text/tokenizer.h"
 #include "tessera/report/history.h"
 

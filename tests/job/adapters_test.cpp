@@ -14,7 +14,7 @@
 #include "tessera/job/lora_run.h"
 #include "tessera/models/known.h"
 #include "tessera/net/adapters.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/weights/convert.h"
 #include "tessera/weights/convert_lora.h"
 

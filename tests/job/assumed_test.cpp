@@ -11,7 +11,7 @@
 #include "tessera/job/job.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/simulate/profile.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::job {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/job/job.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::job {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/job/job.h"
 #include "tessera/models/vae/hunyuan.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::job {
 namespace {

@@ -10,7 +10,7 @@
 #include "folder_test.h"
 #include "tessera/base/check.h"
 #include "tessera/models/registry.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::job {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "optim/plain.h"
 #include "tessera/optim/averaged.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::job {
 namespace {

@@ -1,5 +1,5 @@
 // Ranges of numbers, and keys that are set and change nothing: each is told, nothing else is.
-#include "tessera/recipe/recipe_checks.h"
+#include "tessera/recipe/recipe_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,14 +10,12 @@
 #include "tessera/base/check.h"
 #include "tessera/checkpoint/own_weights.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/job/encoders_used.h"
+#include "tessera/job/encoders.h"
 #include "tessera/job/experts.h"
-#include "tessera/job/image_encoder.h"
+#include "tessera/job/given_checks.h"
 #include "tessera/job/job.h"
-#include "tessera/job/second_encoder.h"
-#include "tessera/job/without_effect.h"
 #include "tessera/models/registry.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::job {
 namespace {

@@ -6,7 +6,7 @@
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
-#include "tessera/models/vae/vae_weights.h"
+#include "tessera/models/vae/layer_runner.h"
 
 namespace tessera::models::dc_ae_video {
 

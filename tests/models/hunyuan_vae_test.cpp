@@ -7,7 +7,7 @@
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
 #include "tessera/models/vae/hunyuan.h"
-#include "tessera/models/vae/vae_weights.h"
+#include "tessera/models/vae/layer_runner.h"
 
 namespace tessera::models::hunyuan_vae {
 

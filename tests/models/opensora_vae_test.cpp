@@ -6,9 +6,9 @@
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
 #include "tessera/models/registry.h"
+#include "tessera/models/vae/layer_runner.h"
 #include "tessera/models/vae/opensora12.h"
 #include "tessera/models/vae/opensora13.h"
-#include "tessera/models/vae/vae_weights.h"
 
 namespace tessera::models {
 

@@ -10,7 +10,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/families/registry.h"
-#include "tessera/models/vae/vae_weights.h"
+#include "tessera/models/vae/layer_runner.h"
 
 namespace tessera::models {
 

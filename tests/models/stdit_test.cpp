@@ -8,7 +8,6 @@
 #include "tessera/models/common/unknown.h"
 #include "tessera/models/foreign_config.h"
 #include "tessera/models/identify.h"
-#include "tessera/models/stdit/patching.h"
 
 namespace tessera::models::stdit {
 

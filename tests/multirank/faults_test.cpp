@@ -1,5 +1,5 @@
 // A rank that dies, stops or hangs in any kind of collective is named with its instruction and with what the others
-// wait for; runs go on from their last checkpoint when they may. Faults are injected (train/rank_watch.h).
+// wait for; runs go on from their last checkpoint when they may. Faults are injected (train/ranks.h).
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

@@ -29,6 +29,7 @@
 #include "tessera/engine/measure.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/store/transfer.h"
+#include "tessera/engine/store/updates.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/session.h"
 #include "tessera/optim/adamw.h"
@@ -389,7 +390,7 @@ void check_update(const Case& c, const plan::ModelSpec& spec, Store& store, cons
     if (!store.owns(u) || store.layout(u).grad_total == 0) continue;
     if ((c.lossy() || to_the_bound()) && !keeps_gradient(c, store, u)) continue;  // nobody knows what it was
     reference.grad(u).copy_(expected.gradients[u]);
-    reference.update(u, adamw, {1, 1e-3, 0.5}, {});
+    update_unit(reference, u, adamw, {1, 1e-3, 0.5}, {});
     for (size_t b = 0; b < reference.layout(u).buffers.size(); ++b) {
       if (reference.layout(u).buffers[b].partitions == 1) continue;
       const Tensor shard = reference.shard(u, static_cast<int>(b));

@@ -15,7 +15,7 @@
 #include "tessera/comm/launch/launcher.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/device/open.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 
 namespace tessera::testing {
 

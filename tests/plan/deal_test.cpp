@@ -10,7 +10,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
-#include "tessera/plan/simulate/expert_swap.h"
+#include "tessera/plan/simulate/predict.h"
 
 namespace tessera::plan {
 namespace {

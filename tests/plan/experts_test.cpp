@@ -5,7 +5,7 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/plan_file.h"
-#include "tessera/plan/simulate/expert_swap.h"
+#include "tessera/plan/simulate/predict.h"
 
 namespace tessera::plan {
 namespace {

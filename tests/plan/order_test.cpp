@@ -6,7 +6,7 @@
 
 #include "plan/edit.h"
 #include "plan/toy.h"
-#include "tessera/plan/compile/activation_walk.h"
+#include "tessera/plan/compile/memory.h"
 #include "tessera/plan/plan_file.h"
 #include "tessera/plan/rules/races.h"
 

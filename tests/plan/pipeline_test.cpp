@@ -1,5 +1,5 @@
 // Pipeline schedules: the order of each, by the clock, against the formulas of the literature.
-#include "tessera/plan/pipeline.h"
+#include "tessera/plan/policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 #include "tessera/plan/plan.h"
-#include "tessera/plan/plan_file.h"
 
 #include <gtest/gtest.h>
 
 #include "plan/toy.h"
 #include "tessera/base/check.h"
+#include "tessera/plan/plan_file.h"
 
 namespace tessera::plan {
 namespace {

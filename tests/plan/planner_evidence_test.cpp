@@ -7,7 +7,7 @@
 
 #include "matrix.h"
 #include "plan/planner_toy.h"
-#include "tessera/plan/search/best_mix.h"
+#include "tessera/plan/search/mix.h"
 #include "tessera/plan/search/planner_messages.h"
 #include "tessera/plan/search/search_space.h"
 
@@ -375,7 +375,7 @@ TEST(Evidence, ALargerBudgetAloneIsSeldomPlannedSlower) {
   }
   std::printf("%d larger budgets: slower by more than 0.1 %% are %d, the worst %.4f times; without rungs %d, %.4f\n",
               pairs, slower[1], worst[1], slower[0], worst[0]);
-  EXPECT_LE(slower[1], pairs / 10 + 1);
+  EXPECT_LE(slower[1], pairs / 50 + 1);
 }
 
 TEST(Evidence, WhatNoPlanCouldTakeIsToldFromWhatWasNotFound) {

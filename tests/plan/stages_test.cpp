@@ -7,7 +7,6 @@
 #include "plan/edit.h"
 #include "plan/toy.h"
 #include "tessera/base/check.h"
-#include "tessera/plan/compile/activation_walk.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/memory.h"
 #include "tessera/plan/plan_file.h"

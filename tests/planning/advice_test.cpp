@@ -6,12 +6,11 @@
 #include "planning/shipped.h"
 #include "tessera/base/units.h"
 #include "tessera/job/job.h"
-#include "tessera/planning/make_plan.h"
-#include "tessera/planning/more_memory.h"
+#include "tessera/planning/plan_layouts.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
 #include "tessera/planning/rank_share.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::planning {
 namespace {

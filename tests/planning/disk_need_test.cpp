@@ -5,7 +5,7 @@
 #include "folder_test.h"
 #include "tessera/base/check.h"
 #include "tessera/models/registry.h"
-#include "tessera/planning/make_plan.h"
+#include "tessera/planning/plan_request.h"
 
 namespace tessera::planning {
 namespace {

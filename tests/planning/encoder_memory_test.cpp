@@ -14,18 +14,17 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/data/video.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/job/codec.h"
 #include "tessera/job/encoder_plan.h"
 #include "tessera/job/job.h"
 #include "tessera/models/registry.h"
 #include "tessera/models/vae/wan.h"
-#include "tessera/planning/encoder_bytes.h"
-#include "tessera/planning/make_plan.h"
+#include "tessera/planning/encoders.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/run_plan.h"
 #include "tessera/prepare/prepare.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::planning {
 namespace {

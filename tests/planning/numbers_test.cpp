@@ -10,7 +10,7 @@
 #include "tessera/job/job.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/planning.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::planning {
 namespace {

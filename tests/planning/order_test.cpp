@@ -8,7 +8,7 @@
 #include "tessera/plan/rules/races.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/planning.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::planning {
 namespace {

@@ -1,5 +1,5 @@
-#include "tessera/planning/priced.h"
 #include "tessera/plan/plan_file.h"
+#include "tessera/planning/plan_request.h"
 
 #include <gtest/gtest.h>
 

@@ -5,9 +5,8 @@
 #include "matrix.h"
 #include "planning/shipped.h"
 #include "tessera/job/job.h"
-#include "tessera/planning/make_plan.h"
 #include "tessera/planning/plan_request.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::planning {
 namespace {

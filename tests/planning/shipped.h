@@ -3,7 +3,7 @@
 //
 //   const recipe::Recipe recipe = shipped("wan2.1-t2v-14b_full_h200", {{"plan.profile", "h200"}});
 #include "tessera/job/assumed.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::planning {
 

@@ -10,7 +10,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/engine/measure.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/job/job.h"
 #include "tessera/models/registry.h"
 #include "tessera/ops/kernels.h"
@@ -19,7 +19,7 @@
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::planning {
 namespace {

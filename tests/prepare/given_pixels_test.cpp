@@ -1,4 +1,4 @@
-#include "tessera/prepare/given_pixels.h"
+#include "tessera/prepare/encoded.h"
 
 #include <gtest/gtest.h>
 

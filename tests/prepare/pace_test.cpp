@@ -10,8 +10,7 @@
 #include <chrono>
 
 #include "tessera/comm/rendezvous.h"
-#include "tessera/prepare/failures.h"
-#include "tessera/report/count_progress.h"
+#include "tessera/report/progress.h"
 
 namespace tessera::prepare {
 namespace {

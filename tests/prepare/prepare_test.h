@@ -6,7 +6,7 @@
 #include "tessera/comm/rendezvous.h"
 #include "tessera/data/video.h"
 #include "tessera/prepare/prepare.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::prepare {
 

@@ -5,7 +5,7 @@
 #include "bounded.h"
 #include "folder_test.h"
 #include "tessera/base/mesh.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::recipe {
 namespace {

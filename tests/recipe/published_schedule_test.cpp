@@ -2,8 +2,8 @@
 // tenth of it.
 #include <gtest/gtest.h>
 
-#include "tessera/optim/schedule/lr_schedule.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/lr_schedule.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::recipe {
 namespace {
@@ -15,7 +15,7 @@ TEST(PublishedSchedule, HasTheRatesOfTheRunAfter10000And80000And150000Steps) {
                                          {"train.schedule", "cosine_min"},
                                          {"train.eta_min", "2.5e-06"},
                                          {"train.warmup_steps", "10000"}});
-  const auto after = [&](int64_t steps) { return optim::learning_rate(recipe.lr_schedule, steps); };
+  const auto after = [&](int64_t steps) { return recipe::learning_rate(recipe.lr_schedule, steps); };
   EXPECT_EQ(after(0), 0);
   EXPECT_NEAR(after(5000), 1.25e-5, 1e-20);
   EXPECT_NEAR(after(10000), 2.5e-5, 1e-20) << "the end of the warm-up";

@@ -10,7 +10,7 @@
 #include "tessera/base/options.h"
 #include "tessera/recipe/recipe_file.h"
 #include "tessera/recipe/recipe_table.h"
-#include "tessera/recipe/settings.h"
+#include "tessera/recipe/setting.h"
 
 namespace tessera::recipe {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "folder_test.h"
 #include "tessera/base/check.h"
-#include "tessera/recipe/load_recipe.h"
 #include "tessera/recipe/recipe_table.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/recipe/stages.h"
 
 namespace tessera::recipe {

@@ -5,8 +5,8 @@
 
 #include "folder_test.h"
 #include "tessera/base/check.h"
-#include "tessera/optim/schedule/lr_schedule.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/lr_schedule.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::recipe {
 namespace {
@@ -232,8 +232,8 @@ TEST_F(Stages, TheLearningRateFollowsTheBatch) {
 TEST_F(Stages, TheLearningRateFollowsTheBatchOfTheStage) {
   const Recipe recipe = load("[[stage]]\nfrom = 5\ntrain.global_batch = 16\n",
                              {{"train.lr_scale", "sqrt"}, {"train.lr_base_batch", "4"}});
-  EXPECT_EQ(optim::learning_rate(recipe.lr_schedule, 3), 1e-3);
-  EXPECT_EQ(optim::learning_rate(recipe.at_stage(1).lr_schedule, 4), 2e-3);
+  EXPECT_EQ(recipe::learning_rate(recipe.lr_schedule, 3), 1e-3);
+  EXPECT_EQ(recipe::learning_rate(recipe.at_stage(1).lr_schedule, 4), 2e-3);
 }
 
 TEST_F(Stages, TheResolvedRecipeShowsTheScaledRateAndScalesOnce) {

@@ -3,7 +3,7 @@
 
 #include "folder_test.h"
 #include "tessera/base/check.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::recipe {
 namespace {

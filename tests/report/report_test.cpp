@@ -3,7 +3,7 @@
 
 #include "report/run_files.h"
 #include "tessera/data/video.h"
-#include "tessera/report/report_charts.h"
+#include "tessera/report/report.h"
 
 namespace tessera::report {
 namespace {

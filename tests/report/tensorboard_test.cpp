@@ -1,12 +1,11 @@
 // The event files, read back by a parser that shares nothing with the writer but the published format.
-#include "tessera/report/tensorboard.h"
+#include "tessera/report/run_log.h"
 
 #include <cmath>
 #include <cstring>
 #include <map>
 
 #include "report/run_files.h"
-#include "tessera/report/run_log.h"
 
 namespace tessera::report {
 namespace {

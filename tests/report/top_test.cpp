@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "report/run_files.h"
-#include "tessera/report/top_screen.h"
+#include "tessera/report/top.h"
 
 namespace tessera::report {
 namespace {

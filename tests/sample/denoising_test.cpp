@@ -3,7 +3,7 @@
 
 #include "tessera/base/random.h"
 #include "tessera/models/registry.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/sample/validation.h"
 
 namespace tessera::sample {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "tessera/job/experts.h"
-#include "tessera/job/without_effect.h"
-#include "tessera/optim/schedule/lr_schedule.h"
+#include "tessera/job/given_checks.h"
+#include "tessera/recipe/lr_schedule.h"
 #include "tools/import_cases.h"
 
 namespace tessera::tools {
@@ -167,7 +167,7 @@ void hold(const Folder& folder, const Row& row) {
   EXPECT_EQ(r.train.global_batch, m.batch);
   if (m.steps > 0) EXPECT_EQ(r.run.steps, m.steps);
   for (const auto& [step, rate] : m.lr)
-    EXPECT_NEAR(optim::learning_rate(r.lr_schedule, step), rate, 1e-6 * rate + 2e-13) << "rate of step " << step;
+    EXPECT_NEAR(recipe::learning_rate(r.lr_schedule, step), rate, 1e-6 * rate + 2e-13) << "rate of step " << step;
   hold_optimiser(r, m.by);
   EXPECT_DOUBLE_EQ(r.diffusion.caption_dropout, m.dropout);
   if (!m.sigmas.empty()) hold_timesteps(r, m);

@@ -1,5 +1,5 @@
 // Open-Sora 2.0's configurations and lines: every key in effect or explained.
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tools/import_cases.h"
 
 namespace tessera::tools {

@@ -1,6 +1,6 @@
 // Configurations and commands of Sana's two trainers, NVlabs' own and diffusers': every key in effect or explained.
 #include "tessera/data/dataset.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/tools/import/command_line.h"
 #include "tools/import_cases.h"
 

@@ -1,7 +1,7 @@
 // Texts of other trainers in, recipe keys and refusals out: a line a case.
 #include <gtest/gtest.h>
 
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 #include "tessera/tools/import/command_line.h"
 #include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"

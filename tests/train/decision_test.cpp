@@ -1,4 +1,4 @@
-#include "tessera/train/decision.h"
+#include "tessera/train/step_report.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "tessera/device/backend.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 
 namespace tessera::train {
 namespace {

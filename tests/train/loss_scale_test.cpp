@@ -1,5 +1,5 @@
 // The loss scale of a run: where there is one, with the recipe's numbers, and over a stop.
-#include "tessera/train/decision.h"
+#include "tessera/train/step_report.h"
 
 #include <gtest/gtest.h>
 

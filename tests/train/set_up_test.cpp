@@ -11,7 +11,7 @@
 #include "tessera/checkpoint/folders.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/data/video.h"
-#include "tessera/recipe/load_recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::train {
 namespace {

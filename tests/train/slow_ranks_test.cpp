@@ -1,4 +1,4 @@
-#include "tessera/train/slow_ranks.h"
+#include "tessera/train/observers.h"
 
 #include <gtest/gtest.h>
 

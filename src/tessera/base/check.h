@@ -4,6 +4,7 @@
 //   throw UserError(Exit::input, "data.decode", "clips/a.mp4: no video stream", "re-encode or remove the file");
 //   check_input(size > 8, "safetensors", path + ": " + std::to_string(size) + " bytes, a header needs at least 8");
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -65,5 +66,24 @@ constexpr int64_t round_up(int64_t a, int64_t b) { return div_up(a, b) * b; }
 
 /// The known names closest to `word` (Levenshtein distance), best first, at most `count`; for "did you mean".
 std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& known, size_t count = 1);
+
+// Arithmetic on numbers of users and of their files: what does not fit is an error, never another number.
+//
+//   const int64_t samples = checked_product({steps, global_batch}, "recipe: run.steps x train.global_batch");
+
+/// Throw UserError (usage), which `what` opens, where the result is beyond 2^63.
+int64_t checked_product(std::initializer_list<int64_t> factors, std::string_view what);
+int64_t checked_sum(std::initializer_list<int64_t> terms, std::string_view what);
+/// As an int.
+int checked_int(int64_t value, std::string_view what);
+
+// Accesses a member by a path of member pointers, so that tables can name where a value is stored.
+//
+//   field<&Recipe::plan, &PlanKeys::strategy>(recipe) = Strategy::full_shard;
+
+template <auto... Path>
+constexpr auto& field(auto& object) {
+  return (object.*....*Path);
+}
 
 }  // namespace tessera

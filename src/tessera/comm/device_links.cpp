@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "tessera/comm/patience.h"
-#include "tessera/comm/shared/rings.h"
+#include "tessera/comm/rings.h"
 #include "tessera/device/nccl_ways.h"
 #include "tessera/device/streams.h"
 

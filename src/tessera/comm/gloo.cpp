@@ -24,7 +24,7 @@
 #include "tessera/comm/gloo_yield.h"
 #include "tessera/comm/network.h"
 #include "tessera/comm/patience.h"
-#include "tessera/comm/shared/rings.h"
+#include "tessera/comm/rings.h"
 #include "tessera/comm/store.h"
 #include "tessera/comm/token.h"
 #include "tessera/device/backend.h"

@@ -11,7 +11,7 @@
 #include "tessera/base/random.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/device_links.h"
-#include "tessera/comm/shared/rings.h"
+#include "tessera/comm/rings.h"
 #include "tessera/comm/sum_in_order.h"
 #include "tessera/device/backend.h"
 #include "tessera/device/nccl_ways.h"

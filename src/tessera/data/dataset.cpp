@@ -7,15 +7,13 @@
 #include <utility>
 
 #include "tessera/base/check.h"
-#include "tessera/base/checked.h"
 #include "tessera/checkpoint/file.h"
 #include "tessera/data/camera.h"
 #include "tessera/data/files/archive.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/files/parquet.h"
 #include "tessera/data/frame_folder.h"
-#include "tessera/data/rows.h"
-#include "tessera/data/shards.h"
+#include "tessera/data/listing.h"
 #include "tessera/data/text/text.h"
 #include "tessera/families/registry.h"
 

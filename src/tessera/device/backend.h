@@ -200,7 +200,7 @@ const Backend* used();
 /// The device of the calling thread's tensors: the CPU without use().
 c10::Device here();
 /// While it exists, the calling thread computes on the CPU although the process uses a device: used() is null and here() the
-/// CPU for it, and for lanes (engine/memory/lane.h) that begin meanwhile. Encoders in host memory run so. What was made
+/// CPU for it, and for lanes (engine/store/lane.h) that begin meanwhile. Encoders in host memory run so. What was made
 /// under it is used and destroyed under one. Scopes nest.
 class OnHost {
  public:

@@ -5,7 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/device/backend.h"
 #include "tessera/engine/group_check.h"
-#include "tessera/engine/memory/same_place.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/plan/unit_spec.h"
 

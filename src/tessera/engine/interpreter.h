@@ -9,10 +9,10 @@
 
 #include "tessera/comm/comm.h"
 #include "tessera/engine/collectives.h"
-#include "tessera/engine/memory/disk.h"
-#include "tessera/engine/memory/workers.h"
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/step_numbers.h"
+#include "tessera/engine/store/disk.h"
+#include "tessera/engine/store/workers.h"
 #include "tessera/plan/nvme.h"
 
 namespace tessera::engine {

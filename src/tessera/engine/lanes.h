@@ -18,8 +18,8 @@
 
 #include "tessera/device/failure.h"
 #include "tessera/engine/interpreter.h"
-#include "tessera/engine/memory/host_memory.h"
-#include "tessera/engine/memory/lane.h"
+#include "tessera/engine/store/host_memory.h"
+#include "tessera/engine/store/lane.h"
 #include "tessera/plan/compile/compile.h"
 
 namespace tessera::engine {

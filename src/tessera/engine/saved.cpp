@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/eight_bit.h"
 #include "tessera/ops/ranges.h"

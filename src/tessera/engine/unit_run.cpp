@@ -5,9 +5,354 @@
 
 #include <algorithm>
 
+#include "tessera/base/check.h"
+#include "tessera/device/backend.h"
+#include "tessera/engine/parallel/attention.h"
+#include "tessera/engine/parallel/tensor.h"
+#include "tessera/ops/frozen.h"
+#include "tessera/ops/ops.h"
+#include "tessera/ops/rows.h"
 #include "tessera/ops/session.h"
 
 namespace tessera::engine {
+
+namespace {
+
+/// Whether the product of an input's gradient adds to what others have of it: a GPU's does, and so does that of a plan for one.
+bool adds_gradients(const Tensor& rows) {
+  return rows.is_meta() ? ops::session().target.has_value() || device::used() : !rows.is_cpu();
+}
+
+/// Query-key pairs of all segments: the work of attention is proportional to them.
+double attended_pairs(const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
+  double sum = 0;
+  for (size_t s = 0; s + 1 < queries.size(); ++s)
+    sum += static_cast<double>(queries[s + 1] - queries[s]) * static_cast<double>(keys[s + 1] - keys[s]);
+  return sum;
+}
+
+std::vector<int64_t> clamped(std::vector<int64_t> offsets, plan::TokenRange rows) {
+  for (int64_t& at : offsets) at = std::clamp<int64_t>(at - rows.begin, 0, rows.count());
+  return offsets;
+}
+
+/// What the site's adapter does without: columns of its input, and whole ranks or samples.
+void set_dropouts(ops::Adapter& adapter, const net::AdapterSettings& adapters, std::string_view site,
+                  const net::Tokens& tokens, const Tensor& x, const InputPart& part) {
+  if (adapters.dropout <= 0 && adapters.rank_dropout <= 0 && adapters.module_dropout <= 0) return;
+  net::Space rows = tokens.space(part.space);
+  if (part.rows) rows.begin = part.rows->begin, rows.end = part.rows->end;
+  adapter.dropout = net::dropout_at(adapters, site, tokens, rows, x.size(0), x.is_meta());
+  adapter.dropout.width = part.width, adapter.dropout.first_column = part.first_column;
+  adapter.left_out = net::left_out_at(adapters, site, tokens, rows, x.size(0), x.is_meta());
+}
+
+}  // namespace
+
+ops::WeightSite& ShardContext::weight(std::string_view site, std::string_view suffix) {
+  return store_.site(unit_, std::string(site).append(suffix));
+}
+Tensor ShardContext::anchor(const ops::WeightSite& site) const {
+  return site.frozen ? store_.anchor(unit_).detach() : store_.anchor(unit_);
+}
+ops::WeightSite* ShardContext::bias(std::string_view site) { return store_.find(unit_, std::string(site) + ".bias"); }
+
+const plan::ParamSpec* ShardContext::cut(std::string_view site) const {
+  if (!tensor_parallel()) return nullptr;
+  const plan::ParamSpec* spec = store_.find_spec(unit_, std::string(site) + ".weight");
+  return spec && spec->split != plan::Split::none ? spec : nullptr;
+}
+
+const ops::AttentionResult* ShardContext::known(std::string_view site) const {
+  if (!mode_.known) return nullptr;
+  const auto it = mode_.known->find(site);
+  return it == mode_.known->end() ? nullptr : &it->second;
+}
+
+ops::AttentionResult* ShardContext::to_keep(std::string_view site) const {
+  if (!mode_.keep) return nullptr;
+  const auto it = mode_.keep->find(site);
+  return it == mode_.keep->end() ? nullptr : &it->second;
+}
+
+Tensor ShardContext::linear_as_cut(std::string_view site, const Tensor& x, int space, const RunLinear& run,
+                                   const Tensor* known) {
+  const plan::ParamSpec* spec = cut(site);
+  if (!spec || (spec->split == plan::Split::column_parallel && spec->whole_input)) return run(x, bias(site), known);
+  const TpGroupRows rows = tp_group_rows(tokens_, space, *mode_.parallel);
+  if (spec->split == plan::Split::row_parallel) {
+    gathered_ = Tensor();
+    Tensor unread;  // where the sum is known, this rank's summand has a shape and no values
+    if (known) unread = at::empty({1, 1}, known->options()).expand({x.size(0), known->size(1)});
+    return sum_to_shares(run(x, nullptr, known ? &unread : nullptr), rows, *mode_.parallel, bias(site),
+                         store_.anchor(unit_), known);
+  }
+  if (!gathered_.defined() || gathered_of_.lock() != x.getIntrusivePtr()) {
+    gathered_ = Tensor();
+    gathered_ = gather_over_tp(x, rows, *mode_.parallel);
+    gathered_of_ = c10::weak_intrusive_ptr<c10::TensorImpl>(x.getIntrusivePtr());
+  }
+  return run(gathered_, bias(site), known);
+}
+
+InputPart ShardContext::input_part(std::string_view site, int space, int64_t cols) const {
+  const plan::ParamSpec* spec = cut(site);
+  InputPart part{.space = space};
+  if (!spec || (spec->split == plan::Split::column_parallel && spec->whole_input)) return part;
+  part.rows = tokens_.space(space).within(mode_.parallel->tp_group(tokens_.total()));
+  if (spec->split == plan::Split::row_parallel)
+    part.width = cols * mode_.parallel->tp(), part.first_column = cols * mode_.parallel->tp_rank();
+  return part;
+}
+
+Tensor ShardContext::frozen_linear(std::string_view site, const Tensor& x, ops::WeightSite* bias, bool gelu,
+                                   const InputPart& part, const Tensor* known) {
+  const auto find = [&](const std::string& ending) { return store_.find(unit_, std::string(site) + ending); };
+  const bool adapted = adapters_ && !mode_.without_adapters;
+  ops::WeightSite &w = weight(site, ".weight"), *a = adapted ? find(net::kLoraA) : nullptr;
+  const net::ChangeKind* kind = adapted && !a ? net::change_kind(find) : nullptr;
+  if (!a && !kind) return ops::frozen_linear(x, w, bias, nullptr, store_.anchor(unit_), gelu, type_, known);
+  ops::Adapter adapter{.scale = adapters_->scale_of(site)};
+  set_dropouts(adapter, *adapters_, site, tokens_, x, part);
+  if (kind) {
+    const auto half = [&](const std::string& name) {
+      return ops::Adapter::Half{find(name), find(name + net::kLeft), find(name + net::kRight)};
+    };
+    adapter.kind = kind->kind, adapter.first = half(kind->first), adapter.second = half(kind->second);
+  } else {
+    adapter.a = a, adapter.b = &weight(site, net::kLoraB), adapter.magnitude = find(net::kLoraMagnitude);
+  }
+  return ops::frozen_linear(x, w, bias, &adapter, store_.anchor(unit_), gelu, type_, known);
+}
+
+/// The sum over tp for an RMSNorm whose columns its ranks share; null where they do not.
+const ops::SharedWidth* ShardContext::shared_width(std::string_view site, const Tensor& x, int space) const {
+  const plan::ParamSpec* spec = cut(site);
+  if (!spec) return nullptr;
+  const auto samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
+  const int64_t width = x.size(1) * mode_.parallel->tp();
+  if (spec->whole_input) return &mode_.parallel->shared_width(width, plan::Rows::context, samples);
+  return &mode_.parallel->shared_width(width, plan::Rows::own, samples, part_of(tokens_, space));
+}
+
+Tensor ShardContext::linear(std::string_view site, const Tensor& input, const net::Linear& how) {
+  session_.site = site;
+  ops::WeightSite& w = weight(site, ".weight");
+  const bool gelu = how.act == net::Act::gelu_tanh;  // fused: the activated input never exists as a whole
+  const Tensor x = gelu ? input : net::activated(input, how);
+  // DoRA's magnitude reads this rank's summand in its backward, and a kept sum does not have it.
+  const bool may_stay = gelu && (!cut(site) || !store_.find(unit_, std::string(site).append(net::kLoraMagnitude)));
+  const ops::AttentionResult* there = gelu ? known(site) : nullptr;
+  const auto weight_gradients = exchanged_.lock() == x.getIntrusivePtr() ? ops::When::late : ops::When::at_once;
+  const RunLinear run = [&](const Tensor& rows, ops::WeightSite* b, const Tensor* result) {
+    if (w.frozen && (!b || b->frozen))
+      return frozen_linear(site, rows, b, gelu, input_part(site, how.space, rows.size(1)), result);
+    const Tensor again = read_.defined() && read_of_.lock() == rows.getIntrusivePtr() ? read_ : rows;
+    read_ = Tensor();
+    if (gelu) return ops::gelu_linear(rows, w, b, store_.anchor(unit_), type_, result);
+    if (!adds_gradients(rows)) return ops::linear(rows, w, b, store_.anchor(unit_), type_, weight_gradients);
+    read_of_ = c10::weak_intrusive_ptr<c10::TensorImpl>(rows.getIntrusivePtr());
+    return ops::linear(again, w, b, store_.anchor(unit_), type_, weight_gradients, &read_);
+  };
+  const Tensor y = linear_as_cut(site, x, how.space, run, there ? &there->out : nullptr);
+  if (mode_.on_result && may_stay) mode_.on_result(site, 2 * static_cast<double>(x.numel() * y.size(1)));
+  if (ops::AttentionResult* keep = gelu ? to_keep(site) : nullptr) keep->out = y;
+  return y;
+}
+
+Tensor ShardContext::norm(std::string_view site, const Tensor& x, const net::Norm& how, int index) {
+  session_.site = site;
+  const net::Space& space = tokens_.space(index);
+  if (how.kind == net::Norm::rms) return rms_norm(site, x, how, space, shared_width(site, x, index));
+  Tensor y, passed;
+  if (how.scale) {
+    y = ops::modulated_norm(x, *how.shift, *how.scale, space.rows, how.eps, type_, &passed);
+  } else {
+    ops::WeightSite &w = weight(site, ".weight"), &b = weight(site, ".bias");
+    y = ops::layer_norm(x, w, b, how.eps, anchor(w.frozen ? b : w), type_, &passed);
+  }
+  if (passed.defined()) passed_.emplace_back(x.getIntrusivePtr(), passed);
+  return y;
+}
+
+/// x as the last norm that read it passes it on.
+Tensor ShardContext::passed(const Tensor& x) {
+  for (auto it = passed_.rbegin(); it != passed_.rend(); ++it)
+    if (it->first.lock() == x.getIntrusivePtr()) {
+      Tensor again = it->second;
+      passed_.erase(std::next(it).base());
+      return again;
+    }
+  return x;
+}
+
+Tensor ShardContext::rms_norm(std::string_view site, const Tensor& x, const net::Norm& how, const net::Space& space,
+                              const ops::SharedWidth* shared) {
+  ops::WeightSite& w = weight(site, ".weight");
+  if (how.heads > 0) {  // a row for each head
+    const Tensor y = ops::rms_norm(x.view({-1, w.value.size(0)}), w, how.eps, anchor(w)).view(x.sizes());
+    return how.rope > 0 ? rope(site, y, how.rope, net::RopeStyle::interleaved, space) : y;
+  }
+  if (how.rope == 0) return ops::rms_norm(x, w, how.eps, anchor(w), shared);
+  const int64_t heads = shared ? how.rope / mode_.parallel->tp() : how.rope;
+  return ops::rms_norm_rope(x, w, space.cos, space.sin, heads, how.eps, anchor(w), shared);
+}
+
+Tensor ShardContext::rope(std::string_view site, const Tensor& x, int64_t heads, net::RopeStyle style, int space) {
+  session_.site = site;
+  return rope(site, x, heads, style, tokens_.space(space));
+}
+
+/// Where ranks share the heads, x has the columns of this rank's: their number follows from the width of the tables.
+Tensor ShardContext::rope(std::string_view, const Tensor& x, int64_t, net::RopeStyle style, const net::Space& space) {
+  const int64_t here = div_exact(x.size(1), 2 * space.cos.size(1), "engine.context: channels / a head's");
+  return ops::rope(x, space.cos, space.sin, here, style == net::RopeStyle::half_split);
+}
+
+Tensor ShardContext::residual(std::string_view site, const Tensor& x, const Tensor& y, const Tensor* gate, int space) {
+  session_.site = site;
+  const Tensor stream = passed(x);
+  return gate ? ops::gated_residual(stream, y, *gate, tokens_.space(space).rows, site != mode_.unneeded)
+              : ops::sum(stream, y);
+}
+
+/// After a column-parallel linear a tensor has the rows of the whole tp group and this rank's columns.
+bool ShardContext::has_group_rows(int64_t rows) const {
+  return tensor_parallel() && rows == mode_.parallel->tp_group(tokens_.total()).count();
+}
+
+/// Query-key pairs of this rank. Where tp ranks share the heads, the pairs of the whole tp group: the caller multiplies
+/// them by this rank's columns.
+double ShardContext::pairs(const net::Segments& segments, int64_t queries, bool shares_heads) const {
+  const bool self = segments.q == 0 && segments.k == 0;
+  if (self && segments.ranges.empty()) return tokens_.pairs() * (shares_heads ? mode_.parallel->tp() : 1);
+  const net::SegmentOffsets offsets = net::segment_offsets(tokens_, segments);
+  if (!self) return attended_pairs(clamped(offsets.q_offsets, query_rows(segments.q, shares_heads)), offsets.k_offsets);
+  return attended_pairs(offsets.q_offsets, offsets.k_offsets) * static_cast<double>(queries) /
+         static_cast<double>(std::max<int64_t>(tokens_.total(), 1));
+}
+
+plan::TokenRange ShardContext::query_rows(int space, bool shares_heads) const {
+  const net::Space& rows = tokens_.space(space);
+  if (!shares_heads) return {rows.begin, rows.begin + rows.count()};
+  return rows.within(mode_.parallel->tp_group(tokens_.total()));
+}
+
+Tensor ShardContext::ahead(std::string_view site, const Tensor& x) {
+  session_.site = site;
+  return mode_.parallel ? sent_.send(x, tokens_.total(), *mode_.parallel) : x;
+}
+
+Tensor ShardContext::shared_attention(std::string_view site, const ops::AttentionInputs& in, int64_t heads,
+                                      const net::Segments& segments) {
+  const Parallel& parallel = *mode_.parallel;
+  const ops::AttentionInputs wide = sent_.arrive(in.q, in.k, in.v, tokens_.total(), parallel);
+  Tensor out = segments.ranges.empty()
+                   ? sequence_attention(wide, heads, tokens_, parallel, to_keep(site), known(site))
+                   : segment_attention(wide, heads, tokens_, segments, parallel, to_keep(site), known(site));
+  if (parallel.sp() > 1) exchanged_ = c10::weak_intrusive_ptr<c10::TensorImpl>(out.getIntrusivePtr());
+  return out;
+}
+
+Tensor ShardContext::attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v, int64_t heads,
+                               const net::Segments& segments, const net::Softmax& softmax) {
+  if (softmax.bias) return ops::attention_bias(q, k, v, heads, softmax.bias->contiguous());
+  session_.site = site;
+  gathered_ = read_ = Tensor();
+  const auto [queries, width] = sent_.sizes(q);
+  const bool self = segments.q == 0 && segments.k == 0, shares_heads = segments.q == 0 && has_group_rows(queries);
+  if (shares_heads) heads /= mode_.parallel->tp();
+  if (segments.q == segments.k && !self && tokens_.space(segments.q).cut())
+    throw UserError(Exit::usage, "mesh",
+                    "attention " + std::string(site) +
+                        " is of a part of the tokens to itself, and ranks of cp, sp or tp "
+                        "share the tokens",
+                    "use dp_shard or pp in place of cp, sp and tp: attention over ranks is of all tokens");
+  check_internal(!self || !tensor_parallel() || shares_heads, "engine.context",
+                 "self-attention " + std::string(site) + " sees some of the tokens: the model has no table for tp");
+  if (mode_.on_result) mode_.on_result(site, 4 * pairs(segments, queries, shares_heads) * static_cast<double>(width));
+  if (self && mode_.parallel && mode_.parallel->cuts_attention())
+    return shared_attention(site, {q, k, v}, heads, segments);
+  net::SegmentOffsets offsets = net::segment_offsets(tokens_, segments);
+  if (!self) offsets.q_offsets = clamped(offsets.q_offsets, query_rows(segments.q, shares_heads));
+  const auto in_order = [&](const Tensor& x) {
+    return segments.order.defined() ? ops::take_rows(x, segments.order) : x;
+  };
+  const Tensor out = ops::attention(in_order(q), in_order(k), in_order(v), heads, offsets.q_offsets, offsets.k_offsets,
+                                    to_keep(site), known(site));
+  return segments.order.defined() ? ops::put_rows(out, segments.order) : out;
+}
+
+Tensor ShardContext::linear_attention(std::string_view site, const Tensor& q, const Tensor& k, const Tensor& v,
+                                      int64_t heads, double eps, const net::Rotated& rotated) {
+  session_.site = site;
+  gathered_ = read_ = Tensor();
+  const bool shares_heads = has_group_rows(q);
+  if (shares_heads) heads /= mode_.parallel->tp();
+  const plan::TokenRange here = query_rows(0, shares_heads);
+  const std::vector<int64_t> offsets = clamped(tokens_.state_offsets(), here);
+  Tensor states = ops::linear_attention_states(rotated.k ? *rotated.k : k, k, v, heads, offsets);
+  if (mode_.parallel && tokens_.cut()) {  // messages are counted by samples, which have as many chunks each
+    const auto samples = static_cast<int64_t>(tokens_.offsets.size()) - 1;
+    check_internal(states.size(0) % samples == 0, "engine.context", "samples of a micro-batch differ in their chunks");
+    const auto sizes = states.sizes().vec();
+    states = sum_states(states.view({samples, -1, sizes[2], sizes[3]}), !shares_heads, *mode_.parallel).view(sizes);
+  }
+  states = tokens_.read_states(states);
+  if (tokens_.history) states = tokens_.history->read(place_of(site), states);
+  return ops::linear_attention_result(rotated.q ? *rotated.q : q, q, states, heads, offsets, eps);
+}
+
+Tensor ShardContext::conv(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
+  session_.site = site;
+  gathered_ = read_ = Tensor();
+  ops::WeightSite& w = weight(site, ".weight");
+  const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/cut(site) == nullptr);
+  const Tensor wide = reach_rows(x, reach, mode_.parallel);
+  ops::WeightSite* b = bias(site);
+  return ops::depthwise(wide, tap_table(reach, tokens_, space, how.kernel, x), w, b, anchor(w.frozen && b ? *b : w),
+                        type_);
+}
+
+Tensor ShardContext::unfold(std::string_view site, const Tensor& x, const net::Conv& how, int space) {
+  session_.site = site;
+  const Reach reach = reach_of(tokens_, space, how.kernel, mode_.parallel, /*over_tp=*/true);
+  const Tensor wide = reach_rows(x, reach, mode_.parallel);
+  const Tensor y = ops::unfold(wide, tap_table(reach, tokens_, space, how.kernel, x));
+  return tokens_.history && how.kernel[0] > 1 ? behind_history(site, x, y, how) : y;
+}
+
+/// The neighbours of x with the last frame of the chunk before; stores that of this one, of which every rank has all rows.
+Tensor ShardContext::behind_history(std::string_view site, const Tensor& x, const Tensor& y, const net::Conv& how) {
+  check_internal(how.kernel == std::array<int64_t, 3>({3, 1, 1}), "engine.context",
+                 "a chunk reads one frame of the chunk before, and its neighbours in time alone");
+  const net::History& history = *tokens_.history;
+  if (history.storing) {
+    const Tensor own = x.detach();
+    const Tensor all = mode_.parallel && tokens_.cut() ? mode_.parallel->gather_tokens(own, tokens_.total()) : own;
+    if (!x.is_meta()) (*history.storing)[place_of(site)] = tokens_.last_frames(all).clone();
+  }
+  if (x.is_meta()) return y;  // measured, which asks for sizes and messages alone
+  const Tensor last = history.last(place_of(site));
+  if (!last.defined()) return y;
+  const Tensor before = tokens_.before_first_frames(last, x.size(0)).to(y.scalar_type());
+  return (y.view({x.size(0), x.size(1), 3}) + at::constant_pad_nd(before.unsqueeze(2), {0, 2})).view(y.sizes());
+}
+
+/// A site's name in what chunks leave.
+std::string ShardContext::place_of(std::string_view site) const {
+  return store_.spec(unit_).name + "." + std::string(site);
+}
+
+Tensor ShardContext::param(std::string_view site) {
+  session_.site = site;
+  ops::WeightSite& w = weight(site, "");
+  return ops::param(w, anchor(w));
+}
+Tensor ShardContext::embedding(std::string_view site, const Tensor& ids) {
+  ops::WeightSite& w = weight(site, ".weight");
+  return ops::embedding(ids, w, anchor(w));
+}
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include "tessera/checkpoint/model_folder.h"
 #include "tessera/checkpoint/weights.h"
 #include "tessera/device/streams.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/families/registry.h"
 #include "tessera/models/registry.h"
 #include "tessera/models/vae/video_vae.h"

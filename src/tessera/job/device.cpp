@@ -9,8 +9,8 @@
 #include "tessera/base/units.h"
 #include "tessera/device/driver_watch.h"
 #include "tessera/device/open.h"
-#include "tessera/engine/memory/meter.h"
-#include "tessera/engine/memory/node_parts.h"
+#include "tessera/engine/store/meter.h"
+#include "tessera/engine/store/node_parts.h"
 #include "tessera/plan/simulate/reserve.h"
 
 namespace tessera::job {

@@ -38,7 +38,7 @@ std::string computing_machine();
 void check_devices(comm::Comm& comm);
 
 /// Decides on which NUMA nodes the host memory of ranks lies: near their GPUs, and what has no room there on the next node that
-/// has (engine/memory/node_parts.h). Rank 0 says how much lies where, and warns of what lies far. Throws UserError (memory) on
+/// has (engine/store/node_parts.h). Rank 0 says how much lies where, and warns of what lies far. Throws UserError (memory) on
 /// every rank if all nodes of a machine together are short. All ranks together, before any of it is taken. `host_bytes`: of
 /// this rank's. Does nothing on CPU ranks. `sysfs`: where the system says what hangs where.
 void place_host_memory(comm::Comm& comm, int64_t host_bytes, const std::string& sysfs = "/sys");

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/diffusion/expert_order.h"
+#include "tessera/diffusion/experts.h"
 #include "tessera/diffusion/flow.h"
 #include "tessera/diffusion/loss.h"
 #include "tessera/engine/store/store.h"

@@ -10,7 +10,7 @@
 #include <functional>
 
 #include "tessera/checkpoint/training.h"
-#include "tessera/diffusion/gate.h"
+#include "tessera/diffusion/experts.h"
 #include "tessera/recipe/recipe.h"
 #include "tessera/torch_headers.h"
 

@@ -3,6 +3,11 @@
 // such frames take.
 //
 //   check_given(recipe, *job.model, *job.codec);
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "tessera/base/check.h"
 #include "tessera/net/model.h"
 #include "tessera/recipe/recipe.h"
 
@@ -22,5 +27,21 @@ std::vector<families::GivenFrames> encoded_given(const recipe::Recipe& recipe, i
 /// the others, each run of them has rows of its own.
 net::Sample blank_sample(const recipe::Recipe& recipe, const net::Denoiser& model,
                          const std::array<int64_t, 4>& latent);
+
+// Keys of a recipe that change nothing together with others.
+//
+//   for (const std::string& message : without_effect(recipe, mesh)) log::warn(message);
+
+/// A sentence for each key that was set and does nothing, or not what its name promises, with what to change. `mesh`:
+/// of the ranks that run.
+std::vector<std::string> without_effect(const recipe::Recipe& recipe, const Mesh& mesh);
+
+// How a command or a rank ends with an error: its message in the log, and its exit code.
+//
+//   try { ... } catch (const std::exception& error) { std::_Exit(static_cast<int>(tell_error(error))); }
+
+/// Logs what failed and returns the exit code: of a GPU that failed for good in place of the errors that follow from it; of
+/// our own errors; 7 or 3 for files; 8 for memory; 70 for everything else, which is a bug.
+Exit tell_error(const std::exception& error);
 
 }  // namespace tessera::job

@@ -125,7 +125,7 @@ Made schedule_free(const recipe::Recipe& recipe, const recipe::Recipe::Train& t,
   optim::ScheduleFreeOptions options{.betas = {t.betas[0], t.betas[1]}, .eps = t.eps, .weight_decay = t.weight_decay};
   options.format = format, options.seed = static_cast<uint64_t>(recipe.run.seed);
   return std::make_unique<const optim::ScheduleFree>(
-      options, [schedule = recipe.lr_schedule](int64_t step) { return optim::learning_rate(schedule, step - 1); });
+      options, [schedule = recipe.lr_schedule](int64_t step) { return recipe::learning_rate(schedule, step - 1); });
 }
 
 Made grouped(const recipe::Recipe& recipe, plan::StateFormat format, const net::Denoiser* model) {

@@ -1,7 +1,7 @@
 #pragma once
 // What operators of a thread are asked beside their operands: which chip meta tensors stand for, what attention takes, which
 // site they run at, and where weight gradients and recomputed results go. One session a thread: a node of autograd has its
-// operands alone, and runs on the thread that asked for its backward. Contexts of the engine (engine/context.h) tell it the
+// operands alone, and runs on the thread that asked for its backward. Contexts of the engine (engine/unit_run.h) tell it the
 // site; the rest is set for a time by a scope of its own.
 //
 //   const TargetScope scope(target("sm_90", "plan.profile"));

@@ -1,6 +1,6 @@
 #pragma once
 // Samples that chose an expert each, dealt to the dp ranks: how many of each expert a rank runs, who sends how many to
-// whom, and what of the ranks' time a step leaves unused. Its means over many steps: plan/simulate/expert_swap.h.
+// whom, and what of the ranks' time a step leaves unused. Its means over many steps: plan/simulate/predict.h.
 //
 //   const Deal dealt = deal(chosen);                               // chosen[e][r]: samples of dp rank r that chose e
 //   step_use(dealt.shares, micro_batch).idle();                    // 0.05; of `chosen` itself: without the deal

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "tessera/base/mesh.h"
-#include "tessera/plan/pipeline.h"
 #include "tessera/plan/policy.h"
 #include "tessera/plan/states.h"
 #include "tessera/plan/unit_spec.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/base/field.h"
+#include "tessera/base/check.h"
 #include "tessera/base/text.h"
 #include "tessera/plan/optimizers.h"
 #include "tessera/plan/plan.h"

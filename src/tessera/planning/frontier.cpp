@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/planning/mesh_checks.h"
+#include "tessera/report/terminal_text.h"
 
 namespace tessera::planning {
 
@@ -27,11 +28,6 @@ std::vector<int64_t> host_budgets(int64_t all) {
   for (const int64_t parts : {4, 2, 1})
     if (all / parts > budgets.back()) budgets.push_back(all / parts);
   return budgets;
-}
-
-std::string in_column(std::string text, size_t width) {
-  text.resize(std::max(width, text.size() + 2), ' ');
-  return text;
 }
 
 /// "1.26  13.0 s", in 15 columns for steps of up to some hours.
@@ -99,7 +95,7 @@ Frontier find_frontier(const PlanRequest& request, const std::function<void(int6
       if (!less || found.ratio(point) > 1 + kAsFast) {
         PlanRequest with = request;
         with.planner.budget = point.device, with.planner.host_budget = point.host;
-        with.planner.thrifty = false, with.planner.rungs = 0;
+        with.planner.rungs = 0;
         if (less) with.planner.incumbent = plan;
         const Planned planned = search_plan(with, known);
         const plan::Choice& choice = planned.choice;
@@ -123,16 +119,17 @@ std::string frontier_text(const Frontier& found) {
                      std::to_string(found.tokens) + " tokens a micro-batch\n1.00 is a step of " +
                      format_seconds(found.all_seconds) + " with all in device memory, " +
                      format_bytes(found.all_bytes) + " a rank\n";
-  std::string head = in_column("device", kFirst) + in_column("of all", kShare);
-  for (const int64_t host : found.hosts) head += in_column(host == 0 ? "host: none" : format_bytes(host), kCell);
+  std::string head = report::in_column("device", kFirst) + report::in_column("of all", kShare);
+  for (const int64_t host : found.hosts)
+    head += report::in_column(host == 0 ? "host: none" : format_bytes(host), kCell);
   const auto line = [](std::string row) { return row.erase(row.find_last_not_of(' ') + 1) + "\n"; };
   text += line(head);
   for (size_t d = 0; d < found.devices.size(); ++d) {
     const double share = 100 * static_cast<double>(found.devices[d]) / static_cast<double>(found.all_bytes);
     char percent[16];
     std::snprintf(percent, sizeof percent, "%.0f %%", share);
-    std::string row = in_column(format_bytes(found.devices[d]), kFirst) + in_column(percent, kShare);
-    for (size_t h = 0; h < found.hosts.size(); ++h) row += in_column(cell(found, found.at(h, d)), kCell);
+    std::string row = report::in_column(format_bytes(found.devices[d]), kFirst) + report::in_column(percent, kShare);
+    for (size_t h = 0; h < found.hosts.size(); ++h) row += report::in_column(cell(found, found.at(h, d)), kCell);
     text += line(row);
   }
   return text + "-: no plan of these budgets was found\n";

@@ -30,7 +30,7 @@ std::string seconds(double s) {
   return text;
 }
 
-constexpr double kWidth = 1200, kLeft = 84, kRight = 16, kRow = 30, kCurve = 190;
+constexpr double kPageWidth = 1200, kPageLeft = 84, kPageRight = 16, kRow = 30, kCurve = 190;
 
 class Picture {
  public:
@@ -44,13 +44,13 @@ class Picture {
     curve(top);
     axis(top + kCurve);
     std::ostringstream svg;
-    svg << "<div class=scroll><svg class=lanes viewBox='0 0 " << kWidth << " " << top + kCurve + 28 << "' role='img'>"
-        << out_.str() << "</svg></div>";
+    svg << "<div class=scroll><svg class=lanes viewBox='0 0 " << kPageWidth << " " << top + kCurve + 28
+        << "' role='img'>" << out_.str() << "</svg></div>";
     return svg.str();
   }
 
  private:
-  double x(double t) const { return kLeft + (end_ > 0 ? t / end_ : 0) * (kWidth - kLeft - kRight); }
+  double x(double t) const { return kPageLeft + (end_ > 0 ? t / end_ : 0) * (kPageWidth - kPageLeft - kPageRight); }
 
   void lanes() {
     for (int lane = 0; lane < plan::kLaneCount; ++lane) {
@@ -79,9 +79,9 @@ class Picture {
     const auto y = [&](double bytes) { return top + (1 - bytes / (1.06 * static_cast<double>(most))) * kCurve; };
     for (int i = 0; i <= 4; ++i) {
       const double bytes = static_cast<double>(most) * i / 4;
-      out_ << "<line x1='" << kLeft << "' x2='" << kWidth - kRight << "' y1='" << y(bytes) << "' y2='" << y(bytes)
-           << "' stroke='var(--line)'/><text x='" << kLeft - 6 << "' y='" << y(bytes) + 4 << "' text-anchor='end'>"
-           << format_bytes(static_cast<int64_t>(bytes)) << "</text>";
+      out_ << "<line x1='" << kPageLeft << "' x2='" << kPageWidth - kPageRight << "' y1='" << y(bytes) << "' y2='"
+           << y(bytes) << "' stroke='var(--line)'/><text x='" << kPageLeft - 6 << "' y='" << y(bytes) + 4
+           << "' text-anchor='end'>" << format_bytes(static_cast<int64_t>(bytes)) << "</text>";
     }
     // The compute lane's instructions in order of time, each with its peak bytes.
     std::vector<size_t> order;
@@ -96,23 +96,24 @@ class Picture {
       line << x(group_.spans[i].begin) << "," << level << " " << last << "," << level << " ";
     }
     const double floor = y(0);
-    out_ << "<polygon fill='var(--mem)' opacity='.18' points='" << kLeft << "," << floor << " " << line.str() << last
-         << "," << floor << "'/><polyline fill='none' stroke='var(--mem)' stroke-width='1.5' points='" << line.str()
-         << "'/>";
-    out_ << "<line x1='" << kLeft << "' x2='" << kWidth - kRight << "' y1='"
+    out_ << "<polygon fill='var(--mem)' opacity='.18' points='" << kPageLeft << "," << floor << " " << line.str()
+         << last << "," << floor << "'/><polyline fill='none' stroke='var(--mem)' stroke-width='1.5' points='"
+         << line.str() << "'/>";
+    out_ << "<line x1='" << kPageLeft << "' x2='" << kPageWidth - kPageRight << "' y1='"
          << y(static_cast<double>(memory.persistent)) << "' y2='" << y(static_cast<double>(memory.persistent))
          << "' stroke='var(--soft)' stroke-dasharray='2 4'><title>always there: parameters, gradients, states, "
          << format_bytes(memory.persistent) << "</title></line>";
     if (most == planned_.budget)
-      out_ << "<line x1='" << kLeft << "' x2='" << kWidth - kRight << "' y1='" << y(static_cast<double>(most))
-           << "' y2='" << y(static_cast<double>(most)) << "' stroke='#d04a3a' stroke-dasharray='6 4'/><text x='"
-           << kWidth - kRight << "' y='" << y(static_cast<double>(most)) - 4 << "' text-anchor='end'>budget</text>";
+      out_ << "<line x1='" << kPageLeft << "' x2='" << kPageWidth - kPageRight << "' y1='"
+           << y(static_cast<double>(most)) << "' y2='" << y(static_cast<double>(most))
+           << "' stroke='#d04a3a' stroke-dasharray='6 4'/><text x='" << kPageWidth - kPageRight << "' y='"
+           << y(static_cast<double>(most)) - 4 << "' text-anchor='end'>budget</text>";
     if (memory.at >= 0) {
       const plan::Span& span = group_.spans[memory.at];
       const double at = x((span.begin + span.end) / 2), level = y(static_cast<double>(memory.peak));
       out_ << "<circle cx='" << at << "' cy='" << level << "' r='3.5' fill='#d04a3a'/><text x='"
-           << at + (at > kWidth * 0.7 ? -8 : 8) << "' y='" << level - 6 << "' text-anchor='"
-           << (at > kWidth * 0.7 ? "end" : "start") << "'>peak " << format_bytes(memory.peak) << ", "
+           << at + (at > kPageWidth * 0.7 ? -8 : 8) << "' y='" << level - 6 << "' text-anchor='"
+           << (at > kPageWidth * 0.7 ? "end" : "start") << "'>peak " << format_bytes(memory.peak) << ", "
            << escape_html(memory.at_name) << "</text>";
     }
   }

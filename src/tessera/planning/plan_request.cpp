@@ -17,9 +17,11 @@
 #include "tessera/plan/plan_rows.h"
 #include "tessera/plan/search/plan_warnings.h"
 #include "tessera/plan/simulate/libraries.h"
-#include "tessera/planning/encoder_bytes.h"
+#include "tessera/planning/encoders.h"
 #include "tessera/planning/mesh_checks.h"
+#include "tessera/planning/plan_advice.h"
 #include "tessera/planning/rank_share.h"
+#include "tessera/planning/slower_mesh.h"
 #include "tessera/recipe/stages.h"
 
 namespace tessera::planning {
@@ -370,6 +372,58 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe, *job.model);
   return request;
+}
+
+Planned make_plan(const PlanRequest& request) {
+  Planned planned = make_plan_as_is(request);
+  if (!planned.choice.fits) {
+    const Advice changes = advice(request);
+    planned.choice.evaluated += changes.evaluated;
+    planned.choice.advice +=
+        !changes.text.empty() ? ". It fits " + changes.text
+                              : ". No plan was found with other micro-batches, smaller formats, more host memory, "
+                                "more ranks or fewer frames: raise plan.budget and use more ranks (--mesh dp_shard=" +
+                                    std::to_string(2 * request.mesh.shard_size()) + ") together";
+  }
+  for (const std::string& warning :
+       {advice_without_disk(request, planned), useless_grad_dtype(planned), useless_offload_to(request, planned),
+        useless_prefetch(request, planned), useless_update_threads(request, planned), slower_mesh(request, planned)})
+    planned.warn(warning);
+  return planned;
+}
+
+void hold_prepare(const PlanRequest& request, Planned& planned) {
+  const int64_t budget = request.planner.budget, peak = request.encoders.prepare();
+  if (!request.prepare_peak || budget <= 0 || peak <= budget) return;
+  constexpr int64_t kStep = int64_t{1} << 20;
+  int64_t enough = round_up(budget, kStep);  // set in the recipe, it moves weights of encoders to the host
+  for (int64_t takes = 0; (takes = request.prepare_peak(enough)) > enough;) enough = round_up(takes, kStep);
+  planned.choice.advice += (planned.choice.fits ? "" : "; ") +
+                           ("prepare, which encodes captions and clips before the steps, takes " + format_bytes(peak) +
+                            " a rank at its peak, the budget is " + format_bytes(budget) +
+                            ". It fits with plan.budget = " + std::to_string(enough / kStep) + "MiB");
+  planned.choice.fits = false;
+}
+
+std::vector<PricedStep> priced_steps(const Planned& planned) {
+  const plan::Plan& plan = planned.plan();
+  std::map<std::array<int64_t, 2>, PricedStep> by_kind;
+  for (const plan::RankGroup& group : planned.prediction.groups)
+    by_kind[plan::rank_kind(plan, group.rank)] = {plan::instructions_hash(group.schedule), false};
+  std::vector<PricedStep> by_rank;
+  for (int rank = 0; rank < plan.mesh.world(); ++rank) by_rank.push_back(by_kind.at(plan::rank_kind(plan, rank)));
+  for (const plan::RankGroup& group : planned.prediction.groups) by_rank[static_cast<size_t>(group.rank)].exact = true;
+  return by_rank;
+}
+
+void require_priced(const plan::Schedule& schedule, const PricedStep& priced, int rank) {
+  const plan::InstructionsHash compiled = plan::instructions_hash(schedule);
+  check_internal(
+      compiled.work == priced.instructions.work && (!priced.exact || compiled == priced.instructions), "train.plan",
+      "rank " + std::to_string(rank) + " compiled a step of " + std::to_string(schedule.list.size()) +
+          " instructions with hashes " + std::to_string(compiled.work) + " and " + std::to_string(compiled.exact) +
+          ", its plan was priced with " + std::to_string(priced.instructions.work) + " and " +
+          std::to_string(priced.instructions.exact) + (priced.exact ? "" : " on a rank like it"));
 }
 
 }  // namespace tessera::planning

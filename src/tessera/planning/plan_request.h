@@ -3,8 +3,11 @@
 //
 //   const PlanRequest request = plan_request(recipe, job, shapes, mesh, prompts);
 //   make_plan(request);
+#include <vector>
+
 #include "tessera/comm/rendezvous.h"
 #include "tessera/job/job.h"
+#include "tessera/plan/plan_hash.h"
 #include "tessera/planning/planning.h"
 
 namespace tessera::planning {
@@ -24,5 +27,34 @@ int64_t beside_plan(const recipe::Recipe& recipe, const job::Job& job, const Mes
 
 /// Bytes of the embeddings of the sampled prompts and the negative prompt.
 int64_t prompt_bytes(const job::Job& job, int prompts);
+
+// Makes a plan, with advice if none fits and warnings about settings without effect.
+//
+//   const Planned planned = make_plan(request);
+//   planned.choice.advice; planned.choice.warning;
+
+/// Measures the model, chooses (or takes) the plan and simulates it. If nothing fits, choice.advice says what to
+/// change, with memory and time of the changed run.
+Planned make_plan(const PlanRequest& request);
+
+/// What is encoded before the steps is held against the budget as they are: a plan beside which it does not fit does not
+/// fit, and its advice says with which budget it would.
+void hold_prepare(const PlanRequest& request, Planned& planned);
+
+// Checks that a rank executes the instructions that the planner simulated for it to price its time and memory.
+//
+//   const std::vector<PricedStep> priced = priced_steps(planned);          // on the rank that planned: by rank
+//   require_priced(schedules.train, priced[rank], rank);                   // on each rank, of what it will execute
+
+/// The training step that was simulated for a rank; of the first expert's.
+struct PricedStep {
+  plan::InstructionsHash instructions;
+  bool exact = true;  ///< false: a rank with the same stages and samples was simulated in its place
+};
+
+std::vector<PricedStep> priced_steps(const Planned& planned);
+
+/// Throws InternalError where `schedule` has other instructions.
+void require_priced(const plan::Schedule& schedule, const PricedStep& priced, int rank);
 
 }  // namespace tessera::planning

@@ -14,7 +14,7 @@
 #include "tessera/plan/plan_hash.h"
 #include "tessera/plan/simulate/reserve.h"
 #include "tessera/planning/disk_need.h"
-#include "tessera/planning/expert_seconds.h"
+#include "tessera/planning/rank_share.h"
 
 namespace tessera::planning {
 

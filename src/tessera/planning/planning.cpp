@@ -1,5 +1,4 @@
 #include "tessera/planning/planning.h"
-#include "tessera/plan/plan_file.h"
 
 #include <algorithm>
 #include <iterator>
@@ -17,6 +16,7 @@
 #include "tessera/job/given_checks.h"
 #include "tessera/ops/session.h"
 #include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/plan_file.h"
 #include "tessera/plan/shares.h"
 #include "tessera/plan/unit_keys.h"
 #include "tessera/planning/mesh_checks.h"
@@ -426,14 +426,9 @@ Planned plan_for(const PlanRequest& request, int64_t samples, MeasuredModels& kn
   return planned;
 }
 
-/// A choice that fits before one that does not, then the faster, or where they take the same time ([Note: the same time] in
-/// candidate.h) the one that memory decides for; of two that do not fit, the smaller.
-bool better(const plan::Choice& a, const plan::Choice& b, bool thrifty) {
+/// A choice that fits before one that does not, then the faster; of two that do not fit, the smaller.
+bool better(const plan::Choice& a, const plan::Choice& b) {
   if (a.fits != b.fits) return a.fits;
-  const auto [fast, slow] = std::minmax(a.seconds, b.seconds);
-  if (a.fits && thrifty && slow <= fast * (1 + plan::kSameTime))
-    return plan::time_and_memory(a.seconds, a.memory.peak) <
-           plan::time_and_memory(b.seconds, b.memory.peak) * (1 - 1e-9);
   return a.fits ? a.seconds < b.seconds * (1 - 1e-9) : a.memory.peak < b.memory.peak;
 }
 
@@ -546,8 +541,7 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
     Planned tried = plan_for(request, samples, known);
     evaluated += tried.choice.evaluated;
     std::ranges::move(tried.choice.candidates, std::back_inserter(considered));
-    const bool thrifty = request.planner.thrifty && request.planner.budget > 0;
-    if (!best || better(tried.choice, best->choice, thrifty)) best = std::move(tried);
+    if (!best || better(tried.choice, best->choice)) best = std::move(tried);
   }
   best->choice.candidates = std::move(considered);
   best->choice.evaluated = evaluated;

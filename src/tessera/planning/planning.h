@@ -14,8 +14,7 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/search/layouts.h"
 #include "tessera/plan/simulate/libraries.h"
-#include "tessera/planning/encoder_bytes.h"
-#include "tessera/planning/encoder_seconds.h"
+#include "tessera/planning/encoders.h"
 
 namespace tessera::planning {
 

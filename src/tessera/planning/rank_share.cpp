@@ -1,12 +1,16 @@
 #include "tessera/planning/rank_share.h"
 
 #include <unistd.h>
-
 #include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
 
+#include "tessera/base/units.h"
+#include "tessera/diffusion/training_sample.h"
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/models/common/adapted.h"
 #include "tessera/plan/simulate/libraries.h"
+#include "tessera/plan/simulate/predict.h"
 
 namespace tessera::planning {
 
@@ -97,6 +101,142 @@ std::optional<PlanRequest> on_mesh(PlanRequest request, const Mesh& mesh) {
   request.planner.micro_batch = std::min(request.planner.micro_batch, share);
   if (request.share_on && !set_share(request, request.share_on(mesh))) return std::nullopt;
   return request;
+}
+
+namespace {
+
+plan::ExpertSwap moved(const Planned& planned) {
+  return plan::expert_swap(planned.spec, planned.plan(), planned.machine, planned.prediction);
+}
+plan::GateSeconds gated(const Planned& planned) {
+  return plan::gate_seconds(planned.spec, planned.plan(), planned.machine, planned.routing.soft);
+}
+/// Of samples with the longest text, and 8 bytes that say how long their message is.
+plan::GateMean mean_of(const Planned& planned) {
+  return plan::gate_mean(planned.spec, planned.plan(), planned.machine, planned.routing.frequencies,
+                         planned.own_samples(), planned.host_sample + diffusion::kMessageHead + 8);
+}
+/// Why samples stay where they were drawn; empty: they are dealt to ranks by their experts.
+std::string undealt(const Planned& planned) {
+  if (!planned.routing.gated) return "each step trains one expert, on all ranks";
+  if (planned.routing.soft) return "all experts run every sample, on the rank that has it";
+  if (planned.plan().mesh.dp_size() == 1) return "one rank has all samples";
+  return planned.routing.deals ? "" : "experts.deal = off";
+}
+std::string print(const char* format, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+std::string percent(double share) { return print("%.3g %%", 100 * share); }
+/// Of a hard gate: the mean step, what of the ranks' time it leaves unused, and the deal.
+void add_mean_rows(const Planned& planned, std::vector<SecondsRow>& rows) {
+  const plan::GateMean mean = mean_of(planned);
+  const std::string why = undealt(planned), as_drawn = percent(mean.forecast.undealt.idle);
+  std::string with = "experts chosen ";
+  for (const double frequency : planned.routing.frequencies) with += print("%.3g ", frequency);
+  with += "(" + planned.routing.frequencies_from + "), ranks idle for ";
+  if (why.empty())
+    rows.push_back({"mean step", format_seconds(mean.dealt),
+                    with + percent(mean.forecast.dealt.idle) + "; if samples stayed where they were drawn " +
+                        format_seconds(mean.undealt) + " and " + as_drawn});
+  else
+    rows.push_back({"mean step", format_seconds(mean.undealt), with + as_drawn});
+  const std::string sent = format_bytes(static_cast<int64_t>(mean.mean_bytes)) + " of a rank, at most " +
+                           format_bytes(mean.worst_bytes) + " in " + format_seconds(mean.worst_seconds);
+  rows.push_back({"deal", why.empty() ? format_seconds(mean.mean_seconds) : "off", why.empty() ? sent : why});
+}
+std::string name_of(const Planned& planned, int expert) {
+  const auto e = static_cast<size_t>(expert);
+  return e < planned.routing.names.size() ? planned.routing.names[e] : "expert " + std::to_string(expert);
+}
+/// Mean seconds of a step, with the waiting time of expert swaps spread over all steps.
+double mean_seconds(const Planned& planned, const plan::ExpertSwap& change) {
+  return planned.mean_step() + planned.routing.changes * change.waited;
+}
+
+}  // namespace
+
+double mean_step_seconds(const Planned& planned) {
+  if (planned.plan().experts <= 1 || planned.routing.gated) return planned.mean_step();
+  return mean_seconds(planned, moved(planned));
+}
+
+std::vector<SecondsRow> expert_rows(const Planned& planned) {
+  if (planned.plan().experts <= 1) return {};
+  if (planned.routing.gated) {
+    const plan::GateSeconds gate = gated(planned);
+    if (planned.routing.soft)
+      return {{"with the gate", format_seconds(gate.alike), "all experts evaluate every sample"},
+              {"deal", "off", undealt(planned)}};
+    std::vector<SecondsRow> rows;
+    rows.push_back({"with the gate", format_seconds(gate.alike),
+                    "if all samples choose one expert, to " + format_seconds(gate.different) + " if they choose " +
+                        std::to_string(gate.experts) + " different experts, " + format_seconds(gate.disagreeing) +
+                        " where the ranks disagree and each of them chooses one"});
+    add_mean_rows(planned, rows);
+    return rows;
+  }
+  const plan::ExpertSwap change = moved(planned);
+  std::vector<SecondsRow> rows;
+  for (const auto& [expert, step] : planned.of_expert)
+    rows.push_back(
+        {name_of(planned, expert), format_seconds(step.total),
+         "a step of it, above of the " + name_of(planned, 0) + " expert: " + planned.plan().as_of(expert).summary()});
+  const std::string often = "before " + percent(planned.routing.changes) + " of the steps";
+  if (change.bytes == 0) {
+    rows.push_back({"expert swap", format_seconds(0), often + ": nothing moves"});
+    if (planned.of_expert.empty()) return rows;
+  } else {
+    rows.push_back({"expert swap", format_seconds(change.waited),
+                    often + ", of " + format_seconds(change.seconds) + " in which " + format_bytes(change.bytes) +
+                        " of a rank move"});
+  }
+  rows.push_back({"mean step", format_seconds(mean_seconds(planned, change)), "expert swaps included"});
+  rows.push_back({"deal", "off", undealt(planned)});
+  return rows;
+}
+
+nlohmann::ordered_json expert_json(const Planned& planned) {
+  if (planned.plan().experts <= 1) return nullptr;
+  nlohmann::ordered_json json = {{"router", planned.routing.gated ? "gate" : "turns"},
+                                 {"count", planned.plan().experts}};
+  const std::string why = undealt(planned);
+  json["deal"] = why.empty() ? "on" : "off: " + why;
+  if (planned.routing.gated) {
+    const plan::GateSeconds gate = gated(planned);
+    json["soft"] = planned.routing.soft;
+    json["alike_step_seconds"] = gate.alike;
+    json["different_step_seconds"] = gate.different;
+    json["different_experts"] = gate.experts;
+    json["disagreeing_step_seconds"] = gate.disagreeing;
+    json["disagreeing_experts"] = gate.disagreeing_experts;
+    if (planned.routing.soft) return json;
+    const plan::GateMean mean = mean_of(planned);
+    json["by_frequency"] = {{"frequencies", planned.routing.frequencies},
+                            {"frequencies_from", planned.routing.frequencies_from},
+                            {"idle_share", mean.forecast.dealt.idle},
+                            {"dummy_share", mean.forecast.dealt.dummies},
+                            {"mean_step_seconds", mean.dealt},
+                            {"undealt_idle_share", mean.forecast.undealt.idle},
+                            {"undealt_dummy_share", mean.forecast.undealt.dummies},
+                            {"undealt_mean_step_seconds", mean.undealt},
+                            {"sample_bytes", mean.sample_bytes},
+                            {"moved_samples", mean.forecast.moved},
+                            {"mean_bytes", mean.mean_bytes},
+                            {"worst_bytes", mean.worst_bytes},
+                            {"mean_seconds", mean.mean_seconds},
+                            {"worst_seconds", mean.worst_seconds}};
+    return json;
+  }
+  const plan::ExpertSwap change = moved(planned);
+  json["changes_per_step"] = planned.routing.changes;
+  json["moved_bytes"] = change.bytes;
+  json["moved_seconds"] = change.seconds;
+  json["moved_waited_seconds"] = change.waited;
+  json["mean_step_seconds"] = mean_seconds(planned, change);
+  for (const auto& [expert, step] : planned.of_expert) json["step_seconds_of"][name_of(planned, expert)] = step.total;
+  return json;
 }
 
 }  // namespace tessera::planning

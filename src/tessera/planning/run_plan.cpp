@@ -10,7 +10,6 @@
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/run_walk.h"
 #include "tessera/plan/nvme.h"
-#include "tessera/planning/make_plan.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"
 #include "tessera/planning/plan_view.h"

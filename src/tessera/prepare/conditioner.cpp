@@ -8,7 +8,7 @@
 #include "tessera/diffusion/given_frames.h"
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/codec.h"
-#include "tessera/job/image_encoder.h"
+#include "tessera/job/encoders.h"
 
 namespace tessera::prepare {
 

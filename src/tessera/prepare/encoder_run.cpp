@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/units.h"
-#include "tessera/job/text_weights.h"
+#include "tessera/job/encoders.h"
 
 namespace tessera::prepare {
 

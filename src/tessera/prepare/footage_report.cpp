@@ -13,7 +13,7 @@
 #include "tessera/checkpoint/json.h"
 #include "tessera/data/files/file_kinds.h"
 #include "tessera/data/probes.h"
-#include "tessera/report/count_progress.h"
+#include "tessera/report/progress.h"
 
 namespace tessera::prepare {
 

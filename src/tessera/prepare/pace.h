@@ -15,8 +15,11 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tessera/base/check.h"
 #include "tessera/comm/comm.h"
@@ -67,6 +70,30 @@ class Pace {
   Exit failed_code_ = Exit::done;
   std::exception_ptr lost_;
   std::thread thread_;
+};
+
+// Collects failures of work that is shared over ranks: each rank records its own, then all ranks know all of them.
+//
+//   Failures failures(pieces);
+//   failures.add(piece, "cut short");                    // on the rank whose piece it was
+//   failures.share(comm, mesh, rank);                    // together
+//   failures.text(piece);                                // the same on every rank
+
+class Failures {
+ public:
+  explicit Failures(size_t pieces) : pieces_(pieces) {}
+
+  void add(size_t piece, std::string why) { why_[piece] = std::move(why); }
+  /// Texts beyond the first 50 and beyond 480 bytes each stay with the rank that booked them.
+  void share(comm::Comm& comm, const Mesh& mesh, int rank);
+
+  bool failed(size_t piece) const { return why_.contains(piece); }
+  const std::string& text(size_t piece) const { return why_.at(piece); }
+  bool empty() const { return why_.empty(); }
+
+ private:
+  size_t pieces_;
+  std::map<size_t, std::string> why_;
 };
 
 }  // namespace tessera::prepare

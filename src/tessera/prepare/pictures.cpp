@@ -11,7 +11,7 @@
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/job/codec.h"
 #include "tessera/models/common/picture_resize.h"
-#include "tessera/prepare/given_pixels.h"
+#include "tessera/prepare/encoded.h"
 
 namespace tessera::prepare {
 

@@ -10,18 +10,16 @@
 #include "tessera/data/text/text.h"
 #include "tessera/data/video.h"
 #include "tessera/job/codec.h"
-#include "tessera/job/encoders_used.h"
+#include "tessera/job/encoders.h"
 #include "tessera/job/given_checks.h"
 #include "tessera/prepare/conditioner.h"
 #include "tessera/prepare/controls.h"
-#include "tessera/prepare/digest.h"
-#include "tessera/prepare/failures.h"
+#include "tessera/prepare/encoded.h"
 #include "tessera/prepare/footage_report.h"
 #include "tessera/prepare/pace.h"
 #include "tessera/prepare/stored_texts.h"
 #include "tessera/prepare/text_pass.h"
-#include "tessera/prepare/told_captions.h"
-#include "tessera/report/count_progress.h"
+#include "tessera/report/progress.h"
 
 namespace tessera::prepare {
 

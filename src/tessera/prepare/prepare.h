@@ -20,7 +20,7 @@
 #include "tessera/job/job.h"
 #include "tessera/prepare/encoded.h"
 #include "tessera/prepare/sounds.h"
-#include "tessera/prepare/text_beside.h"
+#include "tessera/prepare/text_pass.h"
 
 namespace tessera::prepare {
 

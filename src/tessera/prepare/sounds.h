@@ -11,7 +11,7 @@
 
 #include "tessera/data/cache.h"
 #include "tessera/data/dataset.h"
-#include "tessera/job/audio_encoder.h"
+#include "tessera/job/encoders.h"
 #include "tessera/job/job.h"
 
 namespace tessera::prepare {

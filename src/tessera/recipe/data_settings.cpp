@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "tessera/families/registry.h"
-#include "tessera/recipe/settings.h"
+#include "tessera/recipe/setting.h"
 
 namespace tessera::recipe {
 

@@ -5,7 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/families/registry.h"
-#include "tessera/recipe/settings.h"
+#include "tessera/recipe/setting.h"
 
 namespace tessera::recipe {
 

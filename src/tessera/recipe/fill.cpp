@@ -6,13 +6,12 @@
 #include <span>
 
 #include "tessera/base/check.h"
-#include "tessera/base/checked.h"
 #include "tessera/data/aspect_ratios.h"
 #include "tessera/data/text/text.h"
 #include "tessera/plan/optimizers.h"
 #include "tessera/recipe/parameter_keys.h"
 #include "tessera/recipe/recipe_table.h"
-#include "tessera/recipe/settings.h"
+#include "tessera/recipe/setting.h"
 #include "tessera/recipe/stages.h"
 
 namespace tessera::recipe {

@@ -3,7 +3,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/unit_keys.h"
-#include "tessera/recipe/settings.h"
+#include "tessera/recipe/setting.h"
 
 namespace tessera::recipe {
 

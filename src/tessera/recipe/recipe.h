@@ -12,9 +12,9 @@
 #include "tessera/base/options.h"
 #include "tessera/data/clips.h"
 #include "tessera/families/frames/pixel_masks.h"
-#include "tessera/optim/schedule/lr_schedule.h"
 #include "tessera/plan/nvme.h"
 #include "tessera/plan/plan_keys.h"
+#include "tessera/recipe/lr_schedule.h"
 
 namespace tessera::recipe {
 
@@ -259,7 +259,7 @@ struct Recipe {
     int64_t slow_steps = 20;
     bool rebalance = false;
   } fault;
-  optim::LrSchedule lr_schedule;
+  recipe::LrSchedule lr_schedule;
 
   Values values;                          ///< every option as text
   std::vector<std::string> assumed = {};  ///< keys of weights that are not here: plans take their release's sizes

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "tessera/base/check.h"
-#include "tessera/recipe/settings.h"
+#include "tessera/recipe/setting.h"
 
 namespace tessera::recipe {
 

@@ -3,7 +3,7 @@
 #include "tessera/base/check.h"
 #include "tessera/families/frames/given_frames.h"
 #include "tessera/families/registry.h"
-#include "tessera/recipe/settings.h"
+#include "tessera/recipe/setting.h"
 
 namespace tessera::recipe {
 

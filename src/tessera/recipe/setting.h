@@ -2,13 +2,13 @@
 // A key of recipes as a row of a table: how it is written, where its value lands, its range, and when it does nothing.
 //
 //   const Setting row = {"train.power", Kind::number, "1", "power of polynomial",
-//                        into<&Recipe::lr_schedule, &optim::LrSchedule::power>,
+//                        into<&Recipe::lr_schedule, &recipe::LrSchedule::power>,
 //                        {.range = above(0), .idle = {{is_polynomial, "it belongs to ..."}}, .in_stages = true}};
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "tessera/base/field.h"
+#include "tessera/base/check.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::recipe {
@@ -114,5 +114,30 @@ std::optional<int> automatic(const Given& given, const std::vector<std::pair<std
 std::optional<int> automatic_count(const Given& given);
 /// A number where a word may stand as well; `expected` names both.
 double checked_number(const Given& given, const std::string& text, const std::string& expected);
+
+// The only list of a recipe's keys.
+//
+//   for (const Setting& setting : settings()) ... setting.key, setting.help ...
+
+/// All rows, in the order of help and of resolved recipes.
+const std::vector<Setting>& settings();
+/// Of the tables of lists, data.set.N.repeats: keys of a set alone, then keys of data.* that a set may have for itself,
+/// which are read as these. No value is there unless it was written.
+const std::vector<Setting>& set_settings();
+
+// a function for each table
+std::vector<Setting> run_settings();
+std::vector<Setting> model_settings();
+std::vector<Setting> data_settings();
+std::vector<Setting> train_settings();
+std::vector<Setting> lora_settings();
+std::vector<Setting> diffusion_settings();
+std::vector<Setting> experts_settings();
+std::vector<Setting> mesh_settings();
+std::vector<Setting> plan_settings();
+std::vector<Setting> checkpoint_settings();
+std::vector<Setting> eval_settings();
+std::vector<Setting> sample_settings();
+std::vector<Setting> fault_settings();
 
 }  // namespace tessera::recipe

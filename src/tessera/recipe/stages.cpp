@@ -5,7 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
 #include "tessera/recipe/recipe_table.h"
-#include "tessera/recipe/settings.h"
+#include "tessera/recipe/setting.h"
 
 namespace tessera::recipe {
 

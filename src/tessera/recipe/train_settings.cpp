@@ -5,7 +5,7 @@
 #include "tessera/families/lora_namings.h"
 #include "tessera/families/registry.h"
 #include "tessera/plan/optimizers.h"
-#include "tessera/recipe/settings.h"
+#include "tessera/recipe/setting.h"
 
 namespace tessera::recipe {
 
@@ -256,7 +256,7 @@ std::vector<Setting> train_settings() {
        Kind::choice,
        "constant_with_warmup",
        "learning-rate schedule",
-       rate<&optim::LrSchedule::name>,
+       rate<&recipe::LrSchedule::name>,
        {.choices =
             "constant|constant_with_warmup|linear|cosine|cosine_min|cosine_with_restarts|polynomial|wsd|torch_linear_then_cosine|opensora_linear_warmup",
         .in_stages = true}},
@@ -264,7 +264,7 @@ std::vector<Setting> train_settings() {
        Kind::integer,
        "0",
        "warm-up steps",
-       rate<&optim::LrSchedule::warmup_steps>,
+       rate<&recipe::LrSchedule::warmup_steps>,
        {.range = at_least(0),
         .needs = {{[](const Facts& f) { return !schedule_is<"constant">(f); },
                    "train.schedule = \"constant\" has no warm-up; \"constant_with_warmup\" has"}},
@@ -273,7 +273,7 @@ std::vector<Setting> train_settings() {
        Kind::number,
        "0",
        "lowest learning rate of cosine_min and torch_linear_then_cosine",
-       rate<&optim::LrSchedule::eta_min>,
+       rate<&recipe::LrSchedule::eta_min>,
        {.range = at_least(0),
         .needs = {{schedule_is<"cosine_min", "torch_linear_then_cosine">,
                    "train.schedule = \"cosine_min\" and \"torch_linear_then_cosine\" have a lowest rate"}},
@@ -282,7 +282,7 @@ std::vector<Setting> train_settings() {
        Kind::number,
        "1",
        "cycles of cosine_with_restarts",
-       rate<&optim::LrSchedule::num_cycles>,
+       rate<&recipe::LrSchedule::num_cycles>,
        {.range = above(0),
         .needs = {{schedule_is<"cosine_with_restarts">, "it belongs to train.schedule = \"cosine_with_restarts\""}},
         .in_stages = true}},
@@ -290,7 +290,7 @@ std::vector<Setting> train_settings() {
        Kind::number,
        "1",
        "exponent of polynomial",
-       rate<&optim::LrSchedule::power>,
+       rate<&recipe::LrSchedule::power>,
        {.range = above(0),
         .needs = {{schedule_is<"polynomial">, "it belongs to train.schedule = \"polynomial\""}},
         .in_stages = true}},
@@ -298,7 +298,7 @@ std::vector<Setting> train_settings() {
        Kind::integer,
        "0",
        "wsd: steps at the full learning rate",
-       rate<&optim::LrSchedule::stable_steps>,
+       rate<&recipe::LrSchedule::stable_steps>,
        {.range = at_least(0),
         .needs = {{schedule_is<"wsd">, "it belongs to train.schedule = \"wsd\""}},
         .in_stages = true}},
@@ -306,7 +306,7 @@ std::vector<Setting> train_settings() {
        Kind::integer,
        "0",
        "wsd: steps of the decay",
-       rate<&optim::LrSchedule::decay_steps>,
+       rate<&recipe::LrSchedule::decay_steps>,
        {.range = at_least(0),
         .needs = {{schedule_is<"wsd">, "it belongs to train.schedule = \"wsd\""}},
         .in_stages = true}},

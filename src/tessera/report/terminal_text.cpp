@@ -139,6 +139,11 @@ Line& Line::bar(const std::vector<Piece>& pieces, int cells) {
   return add(rest, Ink::grey);
 }
 
+std::string in_column(std::string text, size_t width) {
+  text.resize(std::max(width, text.size() + 2), ' ');
+  return text;
+}
+
 std::string sparkline(const std::vector<double>& values, int cells, bool utf8) {
   static constexpr std::array<const char*, 8> kBlocks = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   static constexpr std::array<const char*, 8> kAscii = {"_", ".", "-", "~", "=", "+", "*", "#"};

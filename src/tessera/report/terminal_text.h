@@ -54,6 +54,9 @@ class Line {
   int width_ = 0;
 };
 
+/// The text with spaces behind it up to `width` columns, two at least.
+std::string in_column(std::string text, size_t width);
+
 /// `values` as a row of at most `cells` small columns, each the mean of a stretch; NaN leaves a gap.
 std::string sparkline(const std::vector<double>& values, int cells, bool utf8);
 

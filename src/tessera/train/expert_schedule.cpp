@@ -214,10 +214,10 @@ report::StepMetrics ExpertSchedule::end(const plan::Visit&) { return std::exchan
 
 /// A schedule is as long as the expert's share of the run.
 double ExpertSchedule::learning_rate(size_t expert, int64_t own_step) const {
-  optim::LrSchedule schedule = now_->lr_schedule;
+  recipe::LrSchedule schedule = now_->lr_schedule;
   if (experts_.places() > 1)
     schedule.total_steps = std::max<int64_t>(1, expert_order_.done(expert, expert_order_.steps()));
-  return optim::learning_rate(schedule, own_step - 1);
+  return recipe::learning_rate(schedule, own_step - 1);
 }
 
 std::vector<std::string> ExpertSchedule::describe() const {

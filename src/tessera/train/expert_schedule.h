@@ -15,8 +15,8 @@
 #include "tessera/plan/compile/run_walk.h"
 #include "tessera/planning/run_plan.h"
 #include "tessera/prepare/stage_data.h"
-#include "tessera/train/decision.h"
 #include "tessera/train/loader.h"
+#include "tessera/train/step_report.h"
 
 namespace tessera::train {
 

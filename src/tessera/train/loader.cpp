@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "tessera/device/backend.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 
 namespace tessera::train {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tessera/plan/compile/run_walk.h"
-#include "tessera/planning/priced.h"
+#include "tessera/planning/plan_request.h"
 #include "tessera/planning/run_plan.h"
 
 namespace tessera::train {

@@ -4,7 +4,7 @@
 #include "tessera/base/log.h"
 #include "tessera/engine/store/average.h"
 #include "tessera/job/experts.h"
-#include "tessera/sample/expert_passes.h"
+#include "tessera/sample/sampling.h"
 
 namespace tessera::train {
 

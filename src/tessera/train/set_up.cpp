@@ -1,5 +1,4 @@
 #include "tessera/train/set_up.h"
-#include "tessera/plan/plan_file.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -25,10 +24,11 @@
 #include "tessera/job/codec.h"
 #include "tessera/job/device.h"
 #include "tessera/job/given_checks.h"
+#include "tessera/job/null_caption.h"
 #include "tessera/job/optimiser.h"
-#include "tessera/job/random_parts.h"
 #include "tessera/ops/session.h"
 #include "tessera/ops/tensor.h"
+#include "tessera/plan/plan_file.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/mesh_checks.h"
 #include "tessera/planning/plan_request.h"

@@ -16,7 +16,7 @@
 
 #include "tessera/comm/comm.h"
 #include "tessera/device/streams.h"
-#include "tessera/engine/memory/lane.h"
+#include "tessera/engine/store/lane.h"
 #include "tessera/ops/ops.h"
 #include "tessera/ops/session.h"
 #include "tessera/plan/device_groups.h"

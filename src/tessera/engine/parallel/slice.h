@@ -6,8 +6,8 @@
 #include <deque>
 
 #include "tessera/device/streams.h"
-#include "tessera/engine/memory/host_memory.h"
 #include "tessera/engine/parallel/parallel.h"
+#include "tessera/engine/store/host_memory.h"
 #include "tessera/net/model.h"
 #include "tessera/torch_headers.h"
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/ops/ranges.h"
 #include "tessera/plan/compile/memory.h"
 

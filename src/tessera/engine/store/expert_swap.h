@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tessera/device/streams.h"
-#include "tessera/engine/memory/host_memory.h"
+#include "tessera/engine/store/host_memory.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::engine {

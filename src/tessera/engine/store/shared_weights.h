@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tessera/comm/comm.h"
-#include "tessera/engine/memory/host_memory.h"
+#include "tessera/engine/store/host_memory.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::engine {

@@ -9,10 +9,10 @@
 //   store.site(unit, "self_attn.q.weight").value
 #include "tessera/comm/comm.h"
 #include "tessera/device/streams.h"
-#include "tessera/engine/memory/disk.h"
-#include "tessera/engine/memory/host_memory.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/disk.h"
 #include "tessera/engine/store/expert_swap.h"
+#include "tessera/engine/store/host_memory.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/engine/store/shared_weights.h"
 #include "tessera/net/unit_update.h"
 #include "tessera/ops/tensor.h"

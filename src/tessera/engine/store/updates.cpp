@@ -4,7 +4,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/device/streams.h"
-#include "tessera/engine/memory/workers.h"
+#include "tessera/engine/store/workers.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/ranges.h"
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
-#include "tessera/plan/compile/activation_walk.h"
 #include "tessera/plan/compile/compiler.h"
+#include "tessera/plan/compile/saved_bytes.h"
+#include "tessera/plan/compile/traffic.h"
 #include "tessera/plan/effects.h"
 #include "tessera/plan/shared_weights.h"
 #include "tessera/plan/unit_sizes.h"
@@ -147,6 +149,228 @@ void order_memory(Schedule& schedule) {
     const auto at = std::lower_bound(in.wait.begin(), in.wait.end(), last);
     if (at == in.wait.end() || *at != last) in.wait.insert(at, last);
   }
+}
+
+namespace {
+
+int64_t sum(const std::vector<int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
+
+bool goes_forward(Lane lane) { return lane == Lane::send_next || lane == Lane::recv_prev; }
+
+}  // namespace
+
+ActivationWalk::ActivationWalk(const ModelSpec& model, const Plan& plan, int rank, bool train)
+    : model_(model),
+      plan_(plan),
+      dp_rank_(plan.mesh.dp_rank(rank)),
+      train_(train),
+      has_first_(plan.owns(rank, 0)),
+      has_last_(plan.owns(rank, static_cast<int>(model.units.size()) - 1)),
+      defers_(train && plan.pipeline.schedule == PipelineSchedule::zero_bubble),
+      backward_from_(train ? backward_from(model, plan) : 0),
+      first_unit_(std::max(plan.first_unit(plan.mesh.coordinate(rank, Axis::pp)), backward_from_)),
+      only_forward_(plan.first_unit(plan.mesh.coordinate(rank, Axis::pp) + 1) <= backward_from_) {
+  const auto add = [&](const ModelSpec& of) {
+    Costs& costs = costs_.emplace_back(Costs{of, {}});
+    for (size_t u = 0; u < of.units.size(); ++u) costs.units.push_back(facts(of, static_cast<int>(u)));
+  };
+  for (const ModelSpec& smaller : model.smaller) add(smaller);
+  add(model);
+}
+
+const ActivationWalk::Costs& ActivationWalk::costs(int micro) const {
+  if (!train_ || micro < 0 || model_.smaller.empty()) return costs_.back();
+  const ModelSpec& model = model_.on(plan_.slice(dp_rank_, micro).count);
+  return *std::ranges::find(costs_, &model, [](const Costs& costs) { return &costs.model; });
+}
+
+int64_t ActivationWalk::run(const Instruction& in) {
+  const int64_t before = live_;
+  const auto& [model, units] = costs(in.micro);
+  switch (in.op) {
+    case Op::forward:
+      return forward(in.unit, in.micro);
+    case Op::loss:
+      live_ += model.loss_grad - model.targets;
+      live_ -= let_go(static_cast<int>(units.size()) - 1, in.micro);  // the prediction
+      return before + model.loss_peak;
+    case Op::finish:
+      load(in.micro);
+      live_ -= has_last_ ? model.units.back().cost.out : 0;
+      end(in.micro);
+      return before + (has_last_ ? 0 : model.units.back().cost.out);
+    case Op::recompute:
+      live_ += units[in.unit].rebuilt;
+      return before + units[in.unit].recompute_peak;
+    case Op::backward:
+      return backward(in.unit, in.micro);
+    case Op::weight_grad:
+      return weight_grad(in.unit, in.micro);
+    case Op::drop:
+      if (in.part == Part::message && std::pair(in.unit, in.micro) == sent_) {
+        sent_ = {-1, -1};
+        live_ -= let_go(in.unit - 1, in.micro);
+        if (only_forward_) end(in.micro);
+        return before;
+      }
+      live_ -= in.part == Part::activations || in.part == Part::message ? in.bytes : 0;
+      return before;
+    case Op::compress: {
+      const Compressed c = compressed_bytes(model, plan_, in.unit);
+      live_ += c.bytes() - c.whole;
+      return before + c.bytes();
+    }
+    case Op::expand: {
+      const Compressed c = compressed_bytes(model, plan_, in.unit);
+      live_ += c.whole - c.bytes();
+      return before + c.whole;
+    }
+    case Op::fetch:  // [Note: memory at a place]
+      live_ += in.part == Part::activations && in.lane != Lane::disk ? in.bytes : 0;
+      return live_;
+    case Op::recv:  // likewise
+      receive(in);
+      return live_;
+    case Op::send:
+      return send(in);
+    default:
+      return before;
+  }
+}
+
+ActivationWalk::Facts ActivationWalk::facts(const ModelSpec& model, int unit) const {
+  const Footprint& f = model.units[unit].cost;
+  if (!train_ || unit < backward_from_) return {f.forward_peak, 0, 0, 0, 0, &f};
+  const UnitPlan& plan = plan_.units[unit];
+  const GraphCost& graph = f.graph(plan.selective());
+  if (!plan.recomputes()) return {graph.keep_peak, graph.saved, 0, 0, graph.saved_out, &graph};
+  const std::string sites = replayed_sites(model.units[unit], plan);
+  if (sites.empty()) return {f.forward_peak, 0, f.recompute_peak, f.recompute_saved, 0, &graph};
+  const Footprint::Replay& replay = f.replays.at(sites);
+  int64_t kept = 0;
+  for (const auto& [site, bytes] : f.results)
+    if (plan.policy(site) != Policy::recompute) kept += bytes;
+  return {replay.forward_peak, kept, replay.recompute_peak, replay.recompute_saved, 0, &graph};
+}
+
+/// Returns the micro-batch and loads its inputs at the rank's first use of it. Later stages have only what the tokens need.
+ActivationWalk::Micro& ActivationWalk::load(int micro) {
+  const auto [it, is_new] = micros_.try_emplace(micro);
+  if (is_new) {
+    const ModelSpec& model = costs(micro).model;
+    it->second.inputs = has_first_ ? model.inputs : model.tables;
+    live_ += it->second.inputs + (train_ && has_last_ ? model.targets : 0);
+  }
+  return it->second;
+}
+
+int64_t ActivationWalk::forward(int unit, int micro) {
+  Micro& m = load(micro);
+  const auto& [model, units] = costs(micro);
+  const Footprint& f = model.units[unit].cost;
+  const int64_t peak = live_ + units[unit].forward_peak;
+  live_ += f.out + f.cond + units[unit].kept;
+  m.conditioning += f.cond;
+  if ((!train_ || unit < backward_from_) && unit > 0) live_ -= model.units[unit - 1].cost.out;
+  return peak;
+}
+
+int64_t ActivationWalk::backward(int unit, int micro) {
+  Micro& m = load(micro);
+  const auto& [model, units] = costs(micro);
+  const Footprint& f = model.units[unit].cost;
+  m.cond_grad.resize(std::max({m.cond_grad.size(), f.grad_cond.size(), m.received.size()}));
+  if (unit == m.received_by) {
+    for (size_t c = 0; c < m.received.size(); ++c) {  // added to the existing gradient, or kept as the first one
+      if (m.cond_grad[c] > 0)
+        live_ -= m.received[c];
+      else
+        m.cond_grad[c] = m.received[c];
+    }
+    m.received.clear();
+    m.received_by = -1;
+  }
+  const GraphCost& graph = *units[unit].graph;
+  // A message that is under way still holds what the graph, else alone with it, would let go of on its way.
+  const int64_t beside = m.held.contains(unit) ? 0 : units[unit].saved_out;
+  const int64_t peak = live_ + beside + (defers_ ? graph.deferred_peak : graph.backward_peak);
+  live_ += defers_ ? graph.deferred : 0;
+  live_ -= units[unit].kept + units[unit].rebuilt;
+  if (units[unit].saved_out > 0) live_ -= std::exchange(m.held[unit], 0);
+  const bool begins_stage = plan_.first_unit(plan_.stage_of(unit)) == unit;  // its input is a message
+  if (unit > 0)  // this unit's input, used here for the last time
+    live_ -= begins_stage ? model.units[unit - 1].cost.out : let_go(unit - 1, micro);
+  const bool ends_stage = plan_.first_unit(plan_.stage_of(unit) + 1) == unit + 1;
+  live_ -= is_last(unit) ? model.loss_grad : ends_stage ? f.out : model.units[unit + 1].cost.grad_in;
+  live_ += f.grad_in;
+  for (size_t c = 0; c < f.grad_cond.size(); ++c) {
+    if (m.cond_grad[c] > 0) continue;
+    m.cond_grad[c] = f.grad_cond[c];
+    live_ += f.grad_cond[c];
+  }
+  if (unit == backward_from_) {  // the end of the micro-batch
+    live_ -= sum(m.cond_grad) + f.grad_in;
+    if (!defers_) end(micro);
+  }
+  return peak;
+}
+
+/// The deferred weight gradients also hold inputs and conditioning: the micro-batch ends with the last of them.
+int64_t ActivationWalk::weight_grad(int unit, int micro) {
+  const GraphCost& graph = *costs(micro).units[unit].graph;
+  const int64_t peak = live_ + graph.weight_grad_peak;
+  live_ -= graph.deferred;
+  if (unit == first_unit_) end(micro);
+  return peak;
+}
+
+/// Whether the message carries conditioning: each rank receives it once, with its first stage, and sends back its
+/// gradient from there.
+bool ActivationWalk::carries_conditioning(const Instruction& in) const {
+  return plan_.stage_of(goes_forward(in.lane) ? in.unit : in.unit + 1) < plan_.mesh[Axis::pp];
+}
+
+void ActivationWalk::receive(const Instruction& in) {
+  Micro& m = load(in.micro);
+  live_ += in.bytes;
+  if (!carries_conditioning(in)) return;
+  const std::vector<int64_t>& conditioning = costs(in.micro).model.conditioning;
+  if (goes_forward(in.lane))
+    m.conditioning += sum(conditioning);
+  else
+    m.received = conditioning, m.received_by = in.unit;
+}
+
+int64_t ActivationWalk::send(const Instruction& in) {
+  const int64_t before = live_;
+  if (goes_forward(in.lane)) {
+    sent_ = {in.unit, in.micro};
+    return before;
+  }
+  // Outputs that were not computed are sent as zeros. The zeros are allocated while the micro-batch is still held, and
+  // a head that is alone in its stage allocates more for them than its backward needs.
+  const ModelSpec& model = costs(in.micro).model;
+  live_ += model.units[in.unit].cost.out - model.units[in.unit + 1].cost.grad_in;
+  if (!carries_conditioning(in)) return std::max(before, live_);
+  live_ += sum(model.conditioning) - sum(micros_[in.micro].cond_grad);
+  const int64_t highest = std::max(before, live_);
+  if (!defers_) end(in.micro);
+  return highest;
+}
+
+/// The bytes that are free once nothing but the unit's graph holds its output.
+int64_t ActivationWalk::let_go(int unit, int micro) {
+  const auto& [model, units] = costs(micro);
+  const int64_t out = model.units[unit].cost.out, saved = units[unit].saved_out;
+  const auto m = micros_.find(micro);
+  if (saved == 0 || m == micros_.end()) return out;
+  const bool lives = m->second.held.try_emplace(unit, saved).second;  // else its backward was before
+  return lives ? out - saved : out;
+}
+
+void ActivationWalk::end(int micro) {
+  live_ -= micros_[micro].inputs + micros_[micro].conditioning;
+  micros_.erase(micro);
 }
 
 }  // namespace tessera::plan

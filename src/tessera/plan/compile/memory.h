@@ -3,6 +3,7 @@
 //
 //   MemoryCurve curve = memory_curve(spec, plan, schedule, rank);
 //   curve.peak; curve.at;                    // bytes, and the instruction with the highest live bytes
+#include <map>
 #include <string>
 #include <vector>
 
@@ -38,5 +39,71 @@ inline int64_t swap_piece(const ModelSpec& model, const Plan& plan) {
 /// once (0: this schedule's).
 MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedule& schedule, int rank,
                          int64_t arena = 0, int64_t host_arena = 0);
+
+// Live bytes of activations on one rank, instruction by instruction: a model of what engine/interpreter.cpp allocates and
+// frees. Internal to memory.cpp.
+//
+//   ActivationWalk walk(model, plan, rank, /*train=*/true);
+//   for (const Instruction& in : schedule.list) highest = std::max(highest, walk.run(in));
+
+class ActivationWalk {
+ public:
+  /// Keeps references to `model` and `plan`.
+  ActivationWalk(const ModelSpec& model, const Plan& plan, int rank, bool train);
+
+  /// Runs one instruction and returns the highest live bytes during it.
+  int64_t run(const Instruction& in);
+  int64_t live() const { return live_; }
+
+ private:
+  /// Costs of one unit under its plan.
+  struct Facts {
+    int64_t forward_peak;    // peak of the forward
+    int64_t kept;            // held from forward to backward, without output and conditioning
+    int64_t recompute_peak;  // peak of the recompute
+    int64_t rebuilt;         // further bytes of a recomputed graph
+    int64_t saved_out;       // bytes of the output that the graph of the forward holds as well
+    const GraphCost* graph;  // costs of the backward's graph
+  };
+  /// The model on micro-batches of one number of samples, with the costs of its units.
+  struct Costs {
+    const ModelSpec& model;
+    std::vector<Facts> units;
+  };
+  /// A micro-batch in flight.
+  struct Micro {
+    int64_t inputs = 0;                  // batch and tables
+    int64_t conditioning = 0;            // computed by the stem or received
+    std::vector<int64_t> cond_grad;      // for each conditioning tensor: bytes of its gradient, 0 before the first
+    std::vector<int64_t> received = {};  // the same for a received gradient that is not added yet
+    int received_by = -1;                // the unit that adds it; messages may arrive before other stages' backwards
+    std::map<int, int64_t> held = {};    // by unit: what its graph holds of an output that others let go of; 0: no more
+  };
+
+  Facts facts(const ModelSpec& model, int unit) const;
+  const Costs& costs(int micro) const;
+  Micro& load(int micro);
+  int64_t forward(int unit, int micro);
+  int64_t backward(int unit, int micro);
+  int64_t weight_grad(int unit, int micro);
+  void receive(const Instruction& in);
+  int64_t send(const Instruction& in);
+  bool carries_conditioning(const Instruction& in) const;
+  int64_t let_go(int unit, int micro);
+  void end(int micro);
+  bool is_last(int unit) const { return unit + 1 == static_cast<int>(model_.units.size()); }
+
+  const ModelSpec& model_;
+  const Plan& plan_;
+  const int dp_rank_;
+  const bool train_, has_first_, has_last_, defers_;
+  const int backward_from_;   // the first unit that has a backward
+  const int first_unit_;      // of those in the rank's first stage, which ends a micro-batch
+  const bool only_forward_;   // no unit of the rank has one: the message to the next stage ends a micro-batch
+  std::vector<Costs> costs_;  // of ModelSpec::smaller, then of the largest micro-batch
+  std::map<int, Micro> micros_;
+  std::pair<int, int> sent_ = {-1, -1};  // unit and micro-batch of the last output sent on, until it is dropped
+  int64_t live_ = 0;
+};
 
 }  // namespace tessera::plan

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "tessera/base/check.h"
-#include "tessera/base/checked.h"
 #include "tessera/base/toml_text.h"
 #include "tessera/plan/scenario/scenario.h"
 

@@ -1,4 +1,27 @@
 #pragma once
+// The knapsack of [Note: mixing] (mix.h): how each block saves so that least is computed again. Internal to the planner.
+//
+//   best_mix({{keep, recompute}, {keep, recompute}}, int64_t{10} << 30, 0);   // {1, 0}: the first block recomputes
+#include <cstdint>
+#include <vector>
+
+#include "tessera/plan/search/evaluator.h"
+
+namespace tessera::plan {
+
+/// A way of saving of one block as the knapsack sees it.
+struct MixOption {
+  double seconds = 0;  ///< computed again
+  int64_t kept = 0;    ///< bytes on the device between forward and backward
+  int64_t sent = 0;    ///< bytes offloaded in between
+  bool operator==(const MixOption&) const = default;
+};
+
+/// The options with the least sum of seconds whose `kept` sum to `kept` at most and whose `sent` to `sent` at most: an
+/// index into each block's list. Empty if there are none. Solved over the blocks by tables of (bytes kept, bytes
+/// sent) -> least seconds, exact up to one part in 256 of `kept` and one in 16 of `sent`.
+std::vector<int> best_mix(const std::vector<std::vector<MixOption>>& blocks, int64_t kept, int64_t sent);
+
 // Gives each block its own way of saving activations: the mix of ways that computes least again within the memory there
 // is. Internal to the planner.
 //
@@ -15,10 +38,6 @@
 // and one more for what they send to the host. How many units are best on which side only shows once the blocks are mixed
 // for it: an eighth of the units changes sides and the knapsack is solved anew, while that helps; then a sixteenth, then
 // fewer.
-#include "tessera/plan/search/best_mix.h"
-#include "tessera/plan/search/evaluator.h"
-
-namespace tessera::plan {
 
 /// What the block computes again, keeps and sends under the plan.
 MixOption mix_option(const ModelSpec& model, const Plan& plan, const Machine& machine, size_t block);

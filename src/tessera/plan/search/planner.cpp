@@ -12,7 +12,7 @@
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
-#include "tessera/plan/search/by_hand.h"
+#include "tessera/plan/plan.h"
 #include "tessera/plan/search/mix.h"
 #include "tessera/plan/search/planner_messages.h"
 #include "tessera/plan/search/search_space.h"
@@ -333,8 +333,8 @@ class Search {
   /// Whether each block may save in its own way.
   bool may_mix() const { return !input_.recompute_units && !input_.activations; }
 
-  /// The best plan of those of the same time with all of its micro-batches ([Note: many micro-batches]); where that does not
-  /// fit after all, or the incumbent is faster after all, the next best.
+  /// The best plan with all of its micro-batches ([Note: many micro-batches]); where that does not fit after all, or the
+  /// incumbent is faster after all, the next best.
   void evaluate_whole() {
     if (!pool_.best) return;
     constexpr size_t kMost = 16;  // so many plans are looked at
@@ -342,14 +342,6 @@ class Search {
     for (const Candidate& c : pool_.candidates)
       if (c.fits) fitting.push_back(&c);
     std::ranges::stable_sort(fitting, [](const Candidate* a, const Candidate* b) { return is_better(*a, *b); });
-    fastest_ = pool_.best->candidate.seconds;
-    if (input_.thrifty && input_.budget > 0 && input_.slower <= 0 && !input_.first_that_fits) {
-      const auto slower = std::ranges::partition_point(
-          fitting, [&](const Candidate* c) { return c->seconds <= fastest_ * (1 + kSameTime); });
-      std::ranges::stable_sort(fitting.begin(), slower, {},
-                               [](const Candidate* c) { return time_and_memory(c->seconds, c->peak); });
-      if (!fitting.empty() && !by_hand_.any_of_one_expert()) pool_.best->candidate.plan = fitting.front()->plan;
-    }
     std::optional<Evaluated> best = evaluator_.evaluate(pool_.best->candidate.plan, true);
     for (size_t i = 0; i < std::min(kMost, fitting.size()) && !best->candidate.fits; ++i)
       best = evaluator_.evaluate(fitting[i]->plan, true);
@@ -373,11 +365,8 @@ class Search {
     const std::string among =
         std::to_string(pool_.candidates.size()) + (pool_.candidates.size() == 1 ? " candidate" : " candidates");
     if (pool_.best) {
-      choice.why = "least predicted time of " + among;
-      if (winner.candidate.seconds > fastest_ * (1 + 1e-3))
-        choice.why = "the least memory of those that take the same time (within " +
-                     std::to_string(std::lround(100 * kSameTime)) + " %) as the fastest of " + among;
-      choice.why += ", peak " + format_bytes(winner.candidate.peak) + " at " + choice.memory.at_name;
+      choice.why = "least predicted time of " + among + ", peak " + format_bytes(winner.candidate.peak) + " at " +
+                   choice.memory.at_name;
       if (without_moved_updates_ > winner.candidate.seconds)
         choice.why += describe_gain(winner.candidate, without_moved_updates_);
     } else {
@@ -400,7 +389,6 @@ class Search {
   Update update_ = Update::end;       // of the plans to try
   bool on_host_ = false;              // of the plans to try: updates run on the host
   double without_moved_updates_ = 0;  // seconds of a step, where overlapped updates made it faster
-  double fastest_ = 0;                // seconds of a step, with some of its micro-batches
   int evaluated_less_ = 0;            // plans of smaller budgets
   std::vector<Pipeline> pipelines_;   // to choose from; all plans are tried with the first
   const UnitsByHand by_hand_;
@@ -438,6 +426,53 @@ Choice choose(const ModelSpec& model, const Mesh& mesh, const PlannerInput& by_h
   const PlannerInput input =
       placed(reconciled(by_hand, static_cast<int>(std::ranges::count_if(model.units, is_block))));
   return Search(model, mesh, input, machine).run();
+}
+
+// What a search without the user's settings would find.
+
+namespace {
+
+/// The planner keeps settings of the user; it warns if its own choice would be faster by more than this share.
+constexpr double kMinReportedGain = 0.02;
+
+}  // namespace
+
+bool set_by_hand(const PlannerInput& input) { return static_cast<const Choices&>(input) != Choices{}; }
+
+std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
+                           double seconds) {
+  static_cast<Choices&>(input) = {}, input.rungs = 0;
+  const Choice free = choose(model, mesh, input, machine);
+  if (!free.fits || free.seconds >= seconds * (1 - kMinReportedGain)) return {};
+  const auto [would, takes] = format_distinct_seconds(free.seconds, seconds);
+  return "a step of this plan, with its keys set by hand, takes " + takes + "; \"" + free.plan.summary() +
+         "\" would take " + would + " and fits (leave plan.* on auto for it)";
+}
+
+PlannerInput reconciled(PlannerInput input, int blocks) {
+  if (input.recompute_every > 0) input.recompute_units = (blocks + input.recompute_every - 1) / input.recompute_every;
+  if (!input.activations || !input.recompute_units) return input;
+  const bool recompute = input.activations->graph == Graph::recompute;
+  const std::string recomputed = *input.recompute_units >= blocks ? "all" : std::to_string(*input.recompute_units);
+  if (recompute != (*input.recompute_units > 0))
+    throw UserError(Exit::usage, "plan.recompute",
+                    recomputed + " blocks with plan.activations = \"" + std::string(name(*input.activations)) + "\"",
+                    "leave one of the two on auto");
+  if (!recompute) input.recompute_units.reset();
+  return input;
+}
+
+PlannerInput placed(PlannerInput input) {
+  if (input.update_on != Tier::host) return input;
+  for (std::optional<Tier>* tier : {&input.parameters, &input.gradients, &input.states_tier})
+    if (!*tier) *tier = Tier::host;
+  Plan plan;
+  plan.units.push_back({.parameters = *input.parameters,
+                        .gradients = *input.gradients,
+                        .states = *input.states_tier,
+                        .update_on = Tier::host});
+  plan.check_updates("plan.");
+  return input;
 }
 
 }  // namespace tessera::plan

@@ -13,17 +13,16 @@ namespace tessera::plan {
 struct PlannerInput : PlanKeys {
   int64_t global_batch = 1;
   int64_t micro_batch = 1;
-  int64_t budget = 0;                   ///< device bytes of a rank; 0: unlimited
-  int64_t host_budget = 0;              ///< host bytes of a rank; 0: nothing may be offloaded
-  int local_world = 1;                  ///< see Plan
-  bool nvme = false;                    ///< a disk is available
-  bool first_that_fits = false;         ///< stop at the first plan that fits, to compare many layouts quickly
-  bool trades = true;                   ///< the best plan trades memory at the end of the search (mix.h)
-  int rungs = 4;                        ///< smaller budgets to search, for a trading search: [Note: less memory]
-  bool thrifty = false;                 ///< of plans of the same time, one of little memory: [Note: the same time]
-  double slower = 0;                    ///< no use are plans that take longer; 0: there is no such bound
-  bool may_update_in_backward = false;  ///< no gradient clipping, loss scaling or skipped steps
-  int experts = 1;                      ///< see Plan
+  int64_t budget = 0;                          ///< device bytes of a rank; 0: unlimited
+  int64_t host_budget = 0;                     ///< host bytes of a rank; 0: nothing may be offloaded
+  int local_world = 1;                         ///< see Plan
+  bool nvme = false;                           ///< a disk is available
+  bool first_that_fits = false;                ///< stop at the first plan that fits, to compare many layouts quickly
+  bool trades = true;                          ///< the best plan trades memory at the end of the search (mix.h)
+  int rungs = 4;                               ///< smaller budgets to search, for a trading search: [Note: less memory]
+  double slower = 0;                           ///< no use are plans that take longer; 0: there is no such bound
+  bool may_update_in_backward = false;         ///< no gradient clipping, loss scaling or skipped steps
+  int experts = 1;                             ///< see Plan
   std::vector<std::string> expert_names = {};  ///< that `units` may begin with; empty: it is of all experts
   std::vector<double> expert_shares = {};      ///< of the steps; empty: alike
   /// A plan of this model, mesh and batch that the search begins with, as with a smaller budget: where it fits, the

@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "tessera/base/check.h"
-#include "tessera/base/checked.h"
 #include "tessera/tools/import/config_file.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/import.h"

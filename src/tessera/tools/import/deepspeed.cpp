@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
-#include "tessera/base/checked.h"
 #include "tessera/recipe/recipe_table.h"
 #include "tessera/tools/import/dialects.h"
 #include "tessera/tools/import/parts.h"

@@ -9,7 +9,6 @@
 #include <toml++/toml.h>
 
 #include "tessera/base/check.h"
-#include "tessera/base/checked.h"
 #include "tessera/base/toml_text.h"
 #include "tessera/recipe/recipe_table.h"
 

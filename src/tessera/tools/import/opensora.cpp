@@ -6,7 +6,6 @@
 #include <set>
 
 #include "tessera/base/check.h"
-#include "tessera/base/checked.h"
 #include "tessera/families/family.h"
 #include "tessera/families/frames/frame_masks.h"
 #include "tessera/families/frames/given_frames.h"

@@ -4,8 +4,8 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/text.h"
-#include "tessera/recipe/load_recipe.h"
 #include "tessera/recipe/recipe_table.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::tools {
 

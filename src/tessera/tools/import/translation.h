@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/recipe/load_recipe.h"
 #include "tessera/recipe/recipe.h"
+#include "tessera/recipe/run_recipe.h"
 
 namespace tessera::tools {
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tessera/families/wan.h"
-#include "tessera/families/wan_tasks.h"
 #include "tessera/tools/import/dialect.h"
 
 namespace tessera::tools {

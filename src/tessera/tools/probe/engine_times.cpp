@@ -12,7 +12,7 @@
 #include "tessera/plan/simulate/predict.h"
 #include "tessera/plan/unit_spec.h"
 #include "tessera/planning/planning.h"
-#include "tessera/tools/bench/synthetic_run.h"
+#include "tessera/tools/probe/synthetic_run.h"
 
 namespace tessera::tools {
 

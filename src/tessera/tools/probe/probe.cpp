@@ -10,14 +10,13 @@
 #include "tessera/base/target.h"
 #include "tessera/comm/comm.h"
 #include "tessera/comm/rendezvous.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/job/device.h"
 #include "tessera/tools/probe/clock.h"
 #include "tessera/tools/probe/engine_times.h"
 #include "tessera/tools/probe/rates.h"
 #include "tessera/tools/probe/signatures.h"
 #include "tessera/tools/probe/sizes.h"
-#include "tessera/tools/probe/transfers.h"
 
 namespace tessera::tools {
 

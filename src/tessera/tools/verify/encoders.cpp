@@ -6,7 +6,7 @@
 #include "tessera/base/json.h"
 #include "tessera/data/text/tokenizer.h"
 #include "tessera/engine/store/transfer.h"
-#include "tessera/job/audio_encoder.h"
+#include "tessera/job/encoders.h"
 #include "tessera/prepare/clip_weights.h"
 #include "tessera/prepare/encoder_run.h"
 #include "tessera/tools/verify/case.h"

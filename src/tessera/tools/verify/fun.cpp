@@ -8,7 +8,7 @@
 #include "tessera/job/codec.h"
 #include "tessera/models/common/camera_rays.h"
 #include "tessera/models/registry.h"
-#include "tessera/prepare/given_pixels.h"
+#include "tessera/prepare/encoded.h"
 #include "tessera/tools/verify/case.h"
 
 namespace tessera::tools {

@@ -6,7 +6,7 @@
 #include "tessera/job/optimiser.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/optim/adamw.h"
-#include "tessera/optim/schedule/lr_schedule.h"
+#include "tessera/recipe/lr_schedule.h"
 #include "tessera/tools/verify/case.h"
 #include "tessera/tools/verify/optimiser_case.h"
 
@@ -93,12 +93,12 @@ GroupedRun grouped_run(const std::string& name, const RunSettings& run) {
 
 /// Of all groups in a step, from 0: (s + 1) / warm-up, then linear to 0.
 double warmed(const GroupedRun& run, const RunSettings& settings, int64_t step) {
-  optim::LrSchedule schedule;
+  recipe::LrSchedule schedule;
   schedule.name = run.parts ? "constant" : "linear";
   schedule.lr = settings.at("lr");
   schedule.warmup_steps = settings.at("warmup");
   schedule.total_steps = settings.at("steps");
-  return optim::learning_rate(schedule, step < schedule.warmup_steps ? step + 1 : step);
+  return recipe::learning_rate(schedule, step < schedule.warmup_steps ? step + 1 : step);
 }
 
 }  // namespace
@@ -170,14 +170,14 @@ CaseResults verify_adamw(const CaseContext& context) {
   std::vector<std::string> params;
   for (const auto& name : file.names("in.param.")) params.push_back(name.substr(9));
 
-  optim::LrSchedule schedule;
+  recipe::LrSchedule schedule;
   schedule.name = "cosine_min";
   schedule.lr = config.at("lr");
   schedule.eta_min = config.at("eta_min");
   schedule.warmup_steps = config.at("warmup");
   schedule.total_steps = steps;
   at::Tensor lr = at::empty({steps}, at::kDouble);
-  for (int64_t i = 0; i < steps; ++i) lr[i] = optim::learning_rate(schedule, i);
+  for (int64_t i = 0; i < steps; ++i) lr[i] = recipe::learning_rate(schedule, i);
   file.compare("out.lr", lr, [](double largest) { return 1e-9 * largest; });
 
   const auto check = [&](const std::string& name, const RunSettings& settings) {
@@ -197,7 +197,7 @@ CaseResults verify_adamw(const CaseContext& context) {
       norms[step] = std::sqrt(squares);
       net::StepControl control;
       control.step = step + 1;
-      control.lr = run.scheduled ? optim::learning_rate(schedule, step) : settings.at("lr_big").get<double>();
+      control.lr = run.scheduled ? recipe::learning_rate(schedule, step) : settings.at("lr_big").get<double>();
       control.scale = run.clipped ? optim::clip_coefficient(std::sqrt(squares), settings.at("clip")) : 1.0;
       state.step(adamw, control);
       if ((step + 1) % every != 0) continue;
@@ -229,7 +229,7 @@ CaseResults verify_lr_schedules(const CaseContext& context) {
   const Settings& config = context.config;
   CaseFile file(context.name, context.case_files().front());
   for (const auto& key : file.names("out.")) {
-    optim::LrSchedule schedule;
+    recipe::LrSchedule schedule;
     schedule.name = key.substr(4);
     schedule.lr = config.at("lr");
     schedule.total_steps = config.at("total");
@@ -244,7 +244,7 @@ CaseResults verify_lr_schedules(const CaseContext& context) {
       schedule.eta_min = config.at("torch_linear_then_cosine").at("eta_min");
     schedule.initial_lr = config.at("opensora_initial_lr");
     at::Tensor lr = at::empty({schedule.total_steps}, at::kDouble);
-    for (int64_t i = 0; i < schedule.total_steps; ++i) lr[i] = optim::learning_rate(schedule, i);
+    for (int64_t i = 0; i < schedule.total_steps; ++i) lr[i] = recipe::learning_rate(schedule, i);
     // Relative 1e-9 of every value, not of the largest: compare each in units of itself.
     const at::Tensor expected = file.tensor(key);
     bool close = expected.sizes() == lr.sizes();

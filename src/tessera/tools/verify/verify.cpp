@@ -12,7 +12,7 @@
 #include "tessera/checkpoint/file.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/device/failure.h"
-#include "tessera/engine/memory/meter.h"
+#include "tessera/engine/store/meter.h"
 #include "tessera/job/device.h"
 #include "tessera/models/common/config_reader.h"
 #include "tessera/models/known.h"
