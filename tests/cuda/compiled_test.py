@@ -67,7 +67,7 @@ LIMITS = {  # kernel: registers, bytes of shared memory
 WIDE = {  # kernel: accesses of 8 or 16 bytes that it must have
     "adamw": ("ld.global.nc.v4.f32", "ld.global.nc.v4.u32", "ld.global.v4.f32", "ld.global.v4.u32", "ld.global.v4.u16",
               "st.global.wb.v4.u32", "st.global.wb.v2.u32"),
-    "lion": ("ld.global.nc.v4.f32", "ld.global.v4.f32", "st.global.wb.v4.u32", "st.global.wb.v2.u32"),
+    "lion": ("ld.global.v4.f32", "ld.global.v4.u32", "ld.global.v4.u16", "st.global.wb.v4.u32", "st.global.wb.v2.u32"),
     "schedule_free": ("ld.global.v4.f32", "ld.global.v4.u32", "st.global.wb.v4.u32"),
     "move_average": ("ld.global.v4.f32", "ld.global.v4.u32", "st.global.wb.v4.u32"),
     "gelu_lanes": ("ld.global.v4.u32", "ld.global.v4.f32", "st.global.wb.v4.u32"),

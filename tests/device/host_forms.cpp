@@ -82,7 +82,11 @@ Tensor HostForms::back(const Tensor& result) {
   timeline().also({use_of(out, true)});
   if (sizes_alone()) return out;
   const int64_t bytes = bytes_spanned(result);
-  std::memcpy(memory().shadow_bytes(out.storage().data(), bytes), result.const_data_ptr(), bytes);
+  void* to = memory().shadow_bytes(out.storage().data(), bytes);
+  if (result._is_zerotensor())  // which has no memory
+    std::memset(to, 0, bytes);
+  else
+    std::memcpy(to, result.const_data_ptr(), bytes);
   return out;
 }
 

@@ -87,7 +87,7 @@ TEST_F(RangesOnDevice, TheTableOfKernelsIsLibTorchsButForTheRowsThatTheDeviceHas
   EXPECT_EQ(&own, &ops::fused_kernels());
   EXPECT_EQ(&ops::kernels(x.to(at::kMeta)), &own) << "meta tensors stand for those of the process's device";
   EXPECT_NE(own.layer_norm, libtorchs.layer_norm);
-  EXPECT_EQ(own.linear, libtorchs.linear);
+  EXPECT_EQ(own.frozen_linear, libtorchs.frozen_linear);
   EXPECT_EQ(own.add_error, libtorchs.add_error);
   const ops::Dropout drop{.p = 0.3, .seed = 1, .step = 2, .site = 3, .runs = {{0, 40, 5, 7}}};
   ops::drop_rows(x, drop, 0), ops::drop_rows(far, drop, 0);

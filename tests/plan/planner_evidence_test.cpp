@@ -332,52 +332,6 @@ TEST(Evidence, MoreMemoryOrAFasterLinkNeverPlansSlower) {
   if (fitted >= 20) EXPECT_GT(faster, 0);  // of a handful, drawn under sanitizers, none may be
 }
 
-/// Budgets that grow, each searched by itself: no plan of less memory is told. With the rungs below its budget ([Note: less
-/// memory]) a search is no further from the fastest of all smaller budgets than without them.
-TEST(Evidence, ALargerBudgetAloneIsSeldomPlannedSlower) {
-  constexpr int kSeeds = 200, kBudgets = 4;
-  tessera::testing::MatrixPart part("budgets that grow, on every mesh", kSeeds);
-  const char* meshes[] = {"single", "dp_shard=4", "dp_replicate=2,dp_shard=2", "pp=2", "pp=2,dp_shard=2"};
-  int pairs = 0, slower[2] = {0, 0};
-  double worst[2] = {1, 1};
-  for (const int i : part) {
-    Random random(static_cast<uint64_t>(i) + 4300);
-    Problem p = drawn(random, draw(random, 2, 10));
-    p.mesh = Mesh::parse(meshes[static_cast<size_t>(i) % std::size(meshes)]);
-    p.input.global_batch = 4 * draw(random, 1, 2);
-    p.input.update.reset(), p.input.prefetch.reset();
-    p.input.parameters.reset(), p.input.gradients.reset(), p.input.states_tier.reset();
-    if (p.input.host_budget > (int64_t{1} << 35)) p.input.host_budget = p.input.budget / draw(random, 1, 8);
-    const int64_t first = p.input.budget;
-    const int rungs = p.input.rungs;
-    ASSERT_GT(rungs, 0);
-    double best[2] = {INFINITY, INFINITY};
-    for (int b = 0; b < kBudgets; ++b) {
-      p.input.budget = first + first * b / 8;
-      double alone = INFINITY;
-      for (const bool with : {false, true}) {
-        p.input.rungs = with ? rungs : 0;
-        const Choice choice = choose(p.model, p.mesh, p.input, p.machine);
-        if (!choice.fits) {
-          EXPECT_EQ(best[with], INFINITY) << i << ", budget " << b << ": what fitted fits no more";
-          continue;
-        }
-        EXPECT_LE(choice.memory.peak, p.input.budget) << i;
-        if (!with) alone = choice.seconds;
-        if (with) EXPECT_LE(choice.seconds, alone * (1 + 1e-9)) << i << ": rungs only add plans";
-        if (best[with] < INFINITY) {
-          pairs += with, slower[with] += choice.seconds > best[with] * 1.001;
-          worst[with] = std::max(worst[with], choice.seconds / best[with]);
-        }
-        best[with] = std::min(best[with], choice.seconds);
-      }
-    }
-  }
-  std::printf("%d larger budgets: slower by more than 0.1 %% are %d, the worst %.4f times; without rungs %d, %.4f\n",
-              pairs, slower[1], worst[1], slower[0], worst[0]);
-  EXPECT_LE(slower[1], pairs / 50 + 1);
-}
-
 TEST(Evidence, WhatNoPlanCouldTakeIsToldFromWhatWasNotFound) {
   for (int i = 0; i < 40; ++i) {
     Random random(static_cast<uint64_t>(i) + 900);

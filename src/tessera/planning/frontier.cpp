@@ -95,7 +95,6 @@ Frontier find_frontier(const PlanRequest& request, const std::function<void(int6
       if (!less || found.ratio(point) > 1 + kAsFast) {
         PlanRequest with = request;
         with.planner.budget = point.device, with.planner.host_budget = point.host;
-        with.planner.rungs = 0;
         if (less) with.planner.incumbent = plan;
         const Planned planned = search_plan(with, known);
         const plan::Choice& choice = planned.choice;

@@ -115,7 +115,7 @@ std::vector<MemoryPrice> memory_prices(const PlanRequest& request, const Planned
     plan::PlannerInput input = asked;
     input.micro_batch = planned.plan().micro_batch, input.idle = planned.plan().idle;
     input.budget = device, input.host_budget = host;
-    input.incumbent = planned.plan(), input.rungs = 0;
+    input.incumbent = planned.plan();
     return plan::choose(planned.spec, request.mesh, input, planned.machine).seconds;
   };
   const auto counts = [&](double seconds) { return seconds < planned.choice.seconds * (1 - kCounts); };

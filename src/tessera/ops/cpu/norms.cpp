@@ -101,8 +101,8 @@ Tensor layer_norm(const Tensor& x, const NormTables& tables, double eps, at::Sca
   Tensor y = at::empty(x.sizes(), x.options().dtype(type));
   const bool known = stats.defined();
   if (!known) stats = at::empty({x.size(0), 2}, x.options().dtype(at::kFloat));
-  if (x.is_meta()) return y;
   const Tensor scales = as_floats(tables.scale), shifts = as_floats(tables.shift);
+  if (x.is_meta()) return y;
   const NormTable scale = table_of(scales, tables.rows), shift = table_of(shifts, tables.rows);
   const Values from(x);
   const Results to(y);
@@ -124,8 +124,8 @@ namespace {
 
 Tensor layer_norm_input_gradient(const Tensor& dy, const Tensor& x, const NormTables& tables, const Tensor& stats) {
   Tensor dx = at::empty_like(x);
-  if (x.is_meta()) return dx;
   const Tensor scales = as_floats(tables.scale);
+  if (x.is_meta()) return dx;
   const NormTable scale = table_of(scales, tables.rows);
   const Values up(dy), from(x);
   const Results to(dx);
@@ -337,12 +337,12 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, const RotaryTables& rotary, do
   Tensor y = at::empty_like(x);
   const bool known = stats.defined();
   if (!known) stats = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
+  const Tensor weight = as_floats(w);
   if (x.is_meta()) return y;
   const int64_t width = x.size(1);
   const Values from(x);
   const Results to(y);
   const Rotation rotation = rotation_of(rotary);
-  const Tensor weight = as_floats(w);
   at::parallel_for(0, x.size(0), kRmsTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, from.half(), kHalfRows, [&](int64_t first, int64_t n) {
       const int64_t at = first * width, count = n * width;
@@ -379,12 +379,12 @@ void add_weight_gradient(const Tensor& dy, const Tensor& x, const RotaryTables& 
 
 void input_gradient(const Tensor& dy, const Tensor& x, const Tensor& w, const RotaryTables& rotary, const Tensor& stats,
                     int64_t whole_width, const Tensor& dots, const Tensor& dx) {
+  const Tensor weight = as_floats(w);
   if (x.is_meta()) return;
   const Rotation rotation = rotation_of(rotary);
   const Values up(dy), from(x);
   const Results to(dx);
   const int64_t width = x.size(1);
-  const Tensor weight = as_floats(w);
   at::parallel_for(0, x.size(0), kRmsTokenGrain, [&](int64_t begin, int64_t end) {
     each_piece(begin, end, from.half(), kHalfRows, [&](int64_t first, int64_t n) {
       const int64_t at = first * width, count = n * width;

@@ -159,7 +159,7 @@ class LayoutSearch {
     const OnMesh there = on_mesh_(mesh);
     PlannerInput input = input_;
     input.budget = there.budget, input.host_budget = there.host_budget;
-    input.first_that_fits = soon, input.rungs = 0;
+    input.first_that_fits = soon;
     if (soon && !input.strategy && mesh.shard_size() > 1) input.strategy = Strategy::full_shard;
     Choice choice = choose(there.measured.model, mesh, input, there.measured.machine);
     choice.candidates.clear();

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "tessera/base/check.h"
-#include "tessera/base/in_threads.h"
 #include "tessera/base/units.h"
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/compile/saved_bytes.h"
@@ -29,9 +28,6 @@ std::vector<size_t> blocks_of(const ModelSpec& model) {
     if (is_block(model.units[u])) blocks.push_back(u);
   return blocks;
 }
-
-/// More than this the passes after the search of all levels hardly gain, nor trading memory after these.
-constexpr double kMostGain = 1.3, kMostTraded = 1.05;
 
 class Search {
  public:
@@ -94,10 +90,8 @@ class Search {
     }
     if (input_.incumbent) pool_.consider(evaluator_.evaluate(*input_.incumbent));
     for (const Update when : whens) search(when, false);
-    const bool useless =
-        input_.slower > 0 && (!pool_.best || pool_.best->candidate.seconds > input_.slower * kMostGain);
-    if (!pool_.best && may_mix() && !input_.first_that_fits && !useless) mix_activations(pool_, evaluator_);
-    if (!pool_.best || input_.first_that_fits || useless) return finish();
+    if (!pool_.best && may_mix() && !input_.first_that_fits) mix_activations(pool_, evaluator_);
+    if (!pool_.best || input_.first_that_fits) return finish();
     plan::spend(pool_, evaluator_, mesh_, pipelines_);
     const double at_end = pool_.best->candidate.seconds;
     move_updates();
@@ -117,50 +111,8 @@ class Search {
 
  private:
   Choice trade_and_finish() {
-    if (input_.slower > 0 && pool_.best->candidate.seconds > input_.slower * kMostTraded) return finish();
     if (may_mix() && input_.trades) trade_memory(pool_, evaluator_);
-    if (input_.trades && may_try_less() && try_less()) {
-      plan::spend(pool_, evaluator_, mesh_, pipelines_);
-      if (may_mix()) trade_memory(pool_, evaluator_);
-    }
     return finish();
-  }
-
-  bool may_try_less() const {
-    return input_.rungs > 0 && input_.budget > 0 && pool_.best && !by_hand_.any_of_one_expert();
-  }
-
-  /// [Note: less memory] Each pass of a search takes what looks best within the memory that there is, and another budget may
-  /// lead it to a better plan. So what searches of smaller budgets find is considered too. These are powers of the eighth
-  /// root of two, below what the best plan takes: searches of different budgets share them, and a larger one finds what a
-  /// smaller one found. Whether one of them is faster.
-  bool try_less() {
-    constexpr double kOfAnOctave = 8;
-    const Candidate own = pool_.best->candidate;
-    std::vector<PlannerInput> less;
-    const auto below = [&](int64_t taken, int64_t PlannerInput::*budget, int rungs) {
-      if (taken <= 0 || input_.*budget <= 0) return;
-      const double most = std::floor(std::log2(static_cast<double>(taken)) * kOfAnOctave) + 1;
-      for (int i = 0; i <= rungs; ++i) {
-        const auto bytes = static_cast<int64_t>(std::exp2((most - i) / kOfAnOctave));
-        if (bytes >= input_.*budget || bytes < 1) continue;
-        less.push_back(input_);
-        less.back().*budget = bytes;
-      }
-    };
-    below(own.peak, &PlannerInput::budget, input_.rungs);
-    below(own.host, &PlannerInput::host_budget, input_.rungs / 4);
-    std::vector<Choice> found(less.size());
-    for_each_in_threads(less.size(), [&](size_t i) {
-      less[i].rungs = 0, less[i].incumbent.reset();
-      less[i].slower = own.seconds * (mesh_[Axis::pp] > 1 ? kMostGain : 1);  // levels are tried with one pipeline alone
-      found[i] = Search(model_, mesh_, less[i], machine_).run();
-    });
-    for (const Choice& choice : found) {
-      evaluated_less_ += choice.evaluated;
-      if (choice.fits) pool_.consider(evaluator_.evaluate(choice.plan));
-    }
-    return is_better(pool_.best->candidate, own);
   }
 
   /// `rest`: policy of the other blocks, keep or rebuild.
@@ -257,11 +209,9 @@ class Search {
     }
     if (!may_save) return;
     const auto slower = [&](double seconds) {
-      return (pool_.best && seconds > pool_.best->candidate.seconds * (1 + 1e-9)) ||
-             (input_.slower > 0 && seconds > input_.slower * kMostTraded);
+      return pool_.best && seconds > pool_.best->candidate.seconds * (1 + 1e-9);
     };
-    if (pool_.best || input_.slower > 0)
-      unsaved.step = evaluator_.seconds(plan_of(tiers, strategy, prefetch, Saving{}, 0));
+    if (pool_.best) unsaved.step = evaluator_.seconds(plan_of(tiers, strategy, prefetch, Saving{}, 0));
     if (slower(unsaved.step.total)) return;
     for (const Saving& saving : savings(input_)) {
       if (input_.first_that_fits && pool_.best) return;
@@ -288,7 +238,7 @@ class Search {
           pool_.consider(evaluator_.evaluate(plan_of(tiers, strategy, prefetch, saving, blocks, Policy::rebuild)));
         continue;
       }
-      const double least = pool_.best || input_.slower > 0 ? least_seconds(unsaved, saving) : 0;
+      const double least = pool_.best ? least_seconds(unsaved, saving) : 0;
       if (slower(least) && (least < INFINITY || saving.activations != Policy::rebuild)) continue;
       const auto with = [&](int blocks) {
         const Policy rest = unsaved.saving.activations;
@@ -375,7 +325,7 @@ class Search {
                       describe_shortage(input_, winner.candidate, choice.memory.by_part);
     }
     choice.candidates = std::move(pool_.candidates);
-    choice.evaluated = evaluator_.evaluated() + evaluated_less_;
+    choice.evaluated = evaluator_.evaluated();
     return choice;
   }
 
@@ -389,7 +339,6 @@ class Search {
   Update update_ = Update::end;       // of the plans to try
   bool on_host_ = false;              // of the plans to try: updates run on the host
   double without_moved_updates_ = 0;  // seconds of a step, where overlapped updates made it faster
-  int evaluated_less_ = 0;            // plans of smaller budgets
   std::vector<Pipeline> pipelines_;   // to choose from; all plans are tried with the first
   const UnitsByHand by_hand_;
   Evaluator evaluator_;
@@ -441,7 +390,7 @@ bool set_by_hand(const PlannerInput& input) { return static_cast<const Choices&>
 
 std::string slower_by_hand(const ModelSpec& model, const Mesh& mesh, PlannerInput input, const Machine& machine,
                            double seconds) {
-  static_cast<Choices&>(input) = {}, input.rungs = 0;
+  static_cast<Choices&>(input) = {};
   const Choice free = choose(model, mesh, input, machine);
   if (!free.fits || free.seconds >= seconds * (1 - kMinReportedGain)) return {};
   const auto [would, takes] = format_distinct_seconds(free.seconds, seconds);

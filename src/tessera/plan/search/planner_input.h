@@ -19,8 +19,6 @@ struct PlannerInput : PlanKeys {
   bool nvme = false;                           ///< a disk is available
   bool first_that_fits = false;                ///< stop at the first plan that fits, to compare many layouts quickly
   bool trades = true;                          ///< the best plan trades memory at the end of the search (mix.h)
-  int rungs = 4;                               ///< smaller budgets to search, for a trading search: [Note: less memory]
-  double slower = 0;                           ///< no use are plans that take longer; 0: there is no such bound
   bool may_update_in_backward = false;         ///< no gradient clipping, loss scaling or skipped steps
   int experts = 1;                             ///< see Plan
   std::vector<std::string> expert_names = {};  ///< that `units` may begin with; empty: it is of all experts
