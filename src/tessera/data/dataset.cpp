@@ -105,12 +105,11 @@ class CaptionsBeside {
     std::vector<Path> files;
     if (fresh)
       for (const fs::directory_entry& entry : fs::directory_iterator(folder.empty() ? "." : folder, unseen))
-        if (!is_hidden(entry.path()) && contains(endings_, data::ending_of(entry.path())))
-          files.push_back(entry.path());
+        if (!is_hidden(entry.path()) && contains(endings_, ending_of(entry.path()))) files.push_back(entry.path());
     std::ranges::sort(files);
     for (const std::string& ending : endings_)
       for (const Path& file : files)
-        if (data::ending_of(file) == ending && is_file(file))
+        if (ending_of(file) == ending && is_file(file))
           known->second.emplace(compose_name(Path(file).replace_extension()), file);
     return known->second;
   }
@@ -174,7 +173,7 @@ void add_clip(const Path& clip, std::vector<Item>& items, Folder& folder) {
     const Path beside = folder.captions.of(clip);
     std::string caption = caption_beside(clip, beside, folder.spec.caption);
     NamedCaptions of_json;
-    if (data::ending_of(beside) == ".json" && is_file(beside)) {
+    if (ending_of(beside) == ".json" && is_file(beside)) {
       of_json = named_captions(checkpoint::parse_json(caption, beside.string()));
       caption = caption_of(of_json, beside);
     }
@@ -229,7 +228,7 @@ void tell_subfolder(const Path& inner, Folder& folder) {
 bool goes_with_clips(const Path& file) {
   const Names known = {".json", ".jsonl",   ".csv",   ".tsv", ".md",  ".toml", ".yaml",
                        ".yml",  ".parquet", ".arrow", ".db",  ".ini", ""};
-  const std::string ending = data::ending_of(file);
+  const std::string ending = ending_of(file);
   for (const Names& names : {known, caption_endings(), tensor_endings(), kSoundEndings})
     if (contains(names, ending)) return true;
   return is_clip(file) || is_archive(file);
@@ -272,7 +271,7 @@ std::vector<Item> read_folder(const Path& path, Folder& folder) {
       folder.problems.add(clip.string(), "is packed, and only members of a plain .tar are read in their places",
                           "unpack it: " + command);
     else if (file && !goes_with_clips(clip))
-      ++others[data::ending_of(clip)];
+      ++others[ending_of(clip)];
   }
   tell_left_out(path, others, folder.problems);
   std::sort(clips.begin(), clips.end(), [](const Path& a, const Path& b) { return a.native() < b.native(); });
@@ -473,7 +472,7 @@ Item item_of(const Row& row, const Path& folder, const DatasetSpec& spec) {
 }
 
 /// What the row's numbers end its captions in. A picture has no rate.
-std::string ending_of(const Row& row, const Path& clip, const CaptionRules& rules) {
+std::string end_of_captions(const Row& row, const Path& clip, const CaptionRules& rules) {
   NamedNumbers numbers;
   for (const std::string& column : rules.columns) {
     const auto found = row.fields.find(column);
@@ -550,7 +549,7 @@ std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder)
   for (const Row& row : table.rows) {
     try {
       Item item = item_of(row, path, folder.spec);
-      const std::string ending = ending_of(row, item.path, folder.spec.captions);
+      const std::string ending = end_of_captions(row, item.path, folder.spec.captions);
       for (std::string& caption : item.captions) caption += ending;
       items.push_back(std::move(item));
     } catch (const UserError& error) {
@@ -563,7 +562,7 @@ std::vector<Item> read_table(const Path& file, const Path& path, Folder& folder)
 
 /// A table by itself, named in place of its folder. One of archives is read by archives_of().
 bool is_table(const Path& path) {
-  return contains({".csv", ".json", ".jsonl", ".parquet", ".arrow"}, data::ending_of(path)) && is_file(path) &&
+  return contains({".csv", ".json", ".jsonl", ".parquet", ".arrow"}, ending_of(path)) && is_file(path) &&
          !is_archive(path) && path.filename() != "wids-meta.json";
 }
 
