@@ -1,6 +1,7 @@
 #include "tessera/comm/launch/rank_process.h"
 
 #include <fcntl.h>
+#include <linux/oom.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -32,19 +33,30 @@ std::set<int> closed_by_exec() {
   return all;
 }
 
-/// The kernel's memory killer takes ranks before the launcher, which lives to name them. Without this it may take both:
-/// it looks for another process while the first one's pages are still being freed.
-void prefer_to_be_killed() {
-  constexpr int kMost = 1000, kMore = 100;  // thousandths of the memory, as if it held so much more
-  const char* const path = "/proc/self/oom_score_adj";
+const char* const kOomScore = "/proc/self/oom_score_adj";
+
+/// The kernel's memory killer takes ranks and not their launcher, which lives to name them: without this it may take both,
+/// since it looks for another process while the first one's pages are still being freed. Returns the score until now. Only
+/// who may lower its score (CAP_SYS_RESOURCE) is spared altogether; for all others ranks raise theirs.
+int refuse_to_be_killed() {
   int score = 0;
-  if (std::ifstream(path) >> score) std::ofstream(path) << std::min(kMost, score + kMore);
+  std::ifstream(kOomScore) >> score;
+  std::ofstream(kOomScore) << OOM_SCORE_ADJ_MIN;
+  return score;
+}
+
+void prefer_to_be_killed(int launchers_score) {
+  constexpr int kMore = 100;  // thousandths of the memory, as if it held so much more
+  std::ofstream(kOomScore) << std::min(OOM_SCORE_ADJ_MAX, launchers_score + kMore);
 }
 
 }  // namespace
 
 RankForks::RankForks(std::vector<std::string> arguments, RankProgram program)
-    : arguments_(std::move(arguments)), program_(std::move(program)), open_before_(closed_by_exec()) {}
+    : arguments_(std::move(arguments)),
+      program_(std::move(program)),
+      open_before_(closed_by_exec()),
+      score_(refuse_to_be_killed()) {}
 
 pid_t RankForks::fork(RankVariables variables, int threads, const std::vector<int>& processors) const {
   if (threads > 0) variables.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
@@ -56,7 +68,7 @@ pid_t RankForks::fork(RankVariables variables, int threads, const std::vector<in
   if (getppid() != parent) _exit(1);  // the launcher died meanwhile
   [&]() noexcept {                    // nothing of the launcher may go on here
     forget_stop_signals();
-    prefer_to_be_killed();
+    prefer_to_be_killed(score_);
     for (const int fd : open_now)
       if (!open_before_.contains(fd)) close(fd);
     cpu_set_t bound;

@@ -50,6 +50,7 @@ class RankForks {
   const std::vector<std::string> arguments_;
   const RankProgram program_;
   const std::set<int> open_before_;
+  const int score_;  ///< of this process for the kernel's memory killer, before it was spared
 };
 
 }  // namespace tessera::comm
