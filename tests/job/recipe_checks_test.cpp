@@ -299,7 +299,7 @@ TEST(CheckTextEncoders, RefusesReleasedWeightsWhoseSecondEncoderIsRandom) {
   Job job;
   const auto refused = [&](const char* weights, const recipe::Overrides& overrides) -> std::string {
     try {
-      check_text_encoders(recipe::load_recipe(kDemo, overrides), job, (folder / weights).string());
+      check_text_encoders(recipe::load_recipe(kDemo, overrides).data, job, (folder / weights).string());
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), Exit::usage);
       return error.what();
@@ -326,12 +326,12 @@ TEST(CheckTextEncoders, RefusesReleasedWeightsWhoseSecondEncoderIsRandom) {
 
 TEST(PooledEncoder, IsThatOfTheModelsWidth) {
   const recipe::Recipe plain = recipe::load_recipe(kDemo, {});
-  EXPECT_EQ(open_second_encoder(plain, {}), nullptr);
-  EXPECT_EQ(open_second_encoder(plain, {.pooled_dim = 768})->fingerprint(),
+  EXPECT_EQ(open_second_encoder(plain.data, {}), nullptr);
+  EXPECT_EQ(open_second_encoder(plain.data, {.pooled_dim = 768})->fingerprint(),
             models::make_text_encoder({.preset = "clip-l"})->fingerprint());
   const auto refused = [](const char* name, int64_t width) -> std::string {
     try {
-      open_second_encoder(recipe::load_recipe(kDemo, {{"data.pooled_encoder", name}}), {.pooled_dim = width});
+      open_second_encoder(recipe::load_recipe(kDemo, {{"data.pooled_encoder", name}}).data, {.pooled_dim = width});
     } catch (const UserError& error) {
       return error.what();
     }
@@ -346,7 +346,7 @@ TEST(PooledEncoder, IsThatOfTheModelsWidth) {
 TEST(GlyphEncoder, IsThatOfTheModelsWidthAndReadsRows) {
   const auto opened = [](const recipe::Overrides& overrides, const net::Conditions& takes) -> std::string {
     try {
-      const auto encoder = open_second_encoder(recipe::load_recipe(kDemo, overrides), takes);
+      const auto encoder = open_second_encoder(recipe::load_recipe(kDemo, overrides).data, takes);
       return encoder ? encoder->fingerprint() : "none";
     } catch (const UserError& error) {
       return error.what();

@@ -206,12 +206,13 @@ TEST(HeldEncoders, OfAFileThatIsNotThereAreHeldAsTheyWereReleased) {
   for (const auto& [preset, dtype] :
        {std::pair("umt5-xxl", DType::bf16), {"gemma-2-2b", DType::bf16}, {"t5-v1_1-xxl", DType::f32}}) {
     recipe.data.text_encoder = preset;
-    EXPECT_EQ(job::text_storage(recipe).dtype, dtype) << preset;
-    EXPECT_FALSE(job::text_storage(recipe).rounded) << preset;
+    EXPECT_EQ(job::text_storage(recipe.data, recipe.plan).dtype, dtype) << preset;
+    EXPECT_FALSE(job::text_storage(recipe.data, recipe.plan).rounded) << preset;
   }
   recipe.data.text_encoder = "umt5-xxl";
   recipe.data.text_encoder_path.clear();
-  EXPECT_EQ(job::text_storage(recipe).dtype, DType::f32) << "random weights are not those of the release";
+  EXPECT_EQ(job::text_storage(recipe.data, recipe.plan).dtype, DType::f32)
+      << "random weights are not those of the release";
 }
 
 TEST_F(EncoderMemory, ASecondTimeNothingIsReadAtAll) {

@@ -121,6 +121,10 @@ TEST_F(CachedTexts, TheHashOfVersionOneIsThatOfAllEncodersTogether) {
   EXPECT_EQ(encoder_hashes(r, job, tokenizer).both, hex);
 }
 
+job::HeldWeights held_of(decltype(job::text_storage) storage, const recipe::Recipe& recipe) {
+  return storage(recipe.data, recipe.plan);
+}
+
 TEST_F(CachedTexts, TheEncoderIsHeldInTheDtypeOfItsFileOrOfTheRecipe) {
   const job::Job job = job::make_job(recipe());
   const std::string bf16 = encoder_file(job, DType::bf16, true), same = encoder_file(job, DType::f32, true),
@@ -132,14 +136,14 @@ TEST_F(CachedTexts, TheEncoderIsHeldInTheDtypeOfItsFileOrOfTheRecipe) {
                    {"plan.compute_dtype", compute},
                    {"data.cache", (folder_ / ("cache-" + fs::path(weights).stem().string() + compute)).string()}});
   };
-  const auto held = [&](const recipe::Recipe& r) { return job::text_storage(r).dtype; };
+  const auto held = [&](const recipe::Recipe& r) { return held_of(job::text_storage, r).dtype; };
   EXPECT_EQ(held(recipe()), DType::f32);
   EXPECT_EQ(held(recipe({{"plan.compute_dtype", "bf16"}})), DType::f32) << "random weights have no file";
   EXPECT_EQ(held(with(same, "fp32")), DType::f32);
   EXPECT_EQ(held(with(bf16, "fp32")), DType::bf16);
   EXPECT_EQ(held(with(exact, "bf16")), DType::bf16);
-  EXPECT_FALSE(job::text_storage(with(bf16, "bf16")).rounded);
-  EXPECT_TRUE(job::text_storage(with(exact, "bf16")).rounded);
+  EXPECT_FALSE(held_of(job::text_storage, with(bf16, "bf16")).rounded);
+  EXPECT_TRUE(held_of(job::text_storage, with(exact, "bf16")).rounded);
 
   const auto context = [&](const recipe::Recipe& r) { return prepared(r, job).sample(0).context; };
   const at::Tensor plain = context(with(same, "fp32"));
@@ -182,12 +186,13 @@ TEST_F(CachedTexts, TheImageEncoderIsHeldInTheDtypeOfItsFileOrOfTheRecipe) {
   const std::string bf16 = weights_of(*job.image, "clip-", DType::bf16, true),
                     same = weights_of(*job.image, "clip-", DType::f32, true),
                     exact = weights_of(*job.image, "clip-", DType::f32, false);
-  EXPECT_EQ(job::image_storage(looking("", "bf16")).dtype, DType::f32) << "random weights have no file";
-  EXPECT_EQ(job::image_storage(looking(same, "fp32")).dtype, DType::f32);
-  EXPECT_EQ(job::image_storage(looking(bf16, "fp32")).dtype, DType::bf16);
-  EXPECT_EQ(job::second_storage(recipe({{"data.pooled_encoder_path", bf16}})).dtype, DType::bf16);
+  EXPECT_EQ(held_of(job::image_storage, looking("", "bf16")).dtype, DType::f32) << "random weights have no file";
+  EXPECT_EQ(held_of(job::image_storage, looking(same, "fp32")).dtype, DType::f32);
+  EXPECT_EQ(held_of(job::image_storage, looking(bf16, "fp32")).dtype, DType::bf16);
+  EXPECT_EQ(held_of(job::second_storage, recipe({{"data.pooled_encoder_path", bf16}})).dtype, DType::bf16);
   EXPECT_TRUE(
-      job::second_storage(recipe({{"data.pooled_encoder_path", exact}, {"plan.compute_dtype", "bf16"}})).rounded);
+      held_of(job::second_storage, recipe({{"data.pooled_encoder_path", exact}, {"plan.compute_dtype", "bf16"}}))
+          .rounded);
 
   const auto seen = [&](const std::string& weights, const char* compute) {
     const recipe::Recipe r = looking(weights, compute);

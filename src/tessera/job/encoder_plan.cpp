@@ -22,9 +22,9 @@ bool released_in_bf16(const std::string& preset) {
   });
 }
 
-HeldWeights storage(const recipe::Recipe& recipe, const std::string& path, Eighths eighths,
-                    const std::string& preset = {}) {
-  const int64_t room = recipe.data.beside() ? 0 : std::max<int64_t>(0, recipe.plan.budget) / 8 * eighths;
+HeldWeights storage(const recipe::Recipe::Data& data, const recipe::Recipe::Planning& plan, const std::string& path,
+                    Eighths eighths, const std::string& preset = {}) {
+  const int64_t room = data.beside() ? 0 : std::max<int64_t>(0, plan.budget) / 8 * eighths;
   if (path.empty()) return {.room = room};
   bool narrow = released_in_bf16(preset);
   if (std::filesystem::exists(path)) {
@@ -32,7 +32,7 @@ HeldWeights storage(const recipe::Recipe& recipe, const std::string& path, Eight
     narrow = std::ranges::all_of(weights.names(),
                                  [&](const std::string& name) { return weights.at(name).dtype == DType::bf16; });
   }
-  const bool asked = recipe.plan.compute != DType::f32;
+  const bool asked = plan.compute != DType::f32;
   return {narrow || asked ? DType::bf16 : DType::f32, asked && !narrow, room};
 }
 
@@ -45,16 +45,16 @@ int64_t held_bytes(const plan::ModelSpec& spec, const plan::Plan& plan) {
 
 }  // namespace
 
-HeldWeights text_storage(const recipe::Recipe& recipe) {
-  return storage(recipe, recipe.data.text_encoder_path, kText, recipe.data.text_encoder);
+HeldWeights text_storage(const recipe::Recipe::Data& data, const recipe::Recipe::Planning& plan) {
+  return storage(data, plan, data.text_encoder_path, kText, data.text_encoder);
 }
 
-HeldWeights second_storage(const recipe::Recipe& recipe) {
-  return storage(recipe, recipe.data.second_encoder_path(), kSecond);
+HeldWeights second_storage(const recipe::Recipe::Data& data, const recipe::Recipe::Planning& plan) {
+  return storage(data, plan, data.second_encoder_path(), kSecond);
 }
 
-HeldWeights image_storage(const recipe::Recipe& recipe) {
-  return storage(recipe, recipe.data.image_encoder_path, kImage);
+HeldWeights image_storage(const recipe::Recipe::Data& data, const recipe::Recipe::Planning& plan) {
+  return storage(data, plan, data.image_encoder_path, kImage);
 }
 
 void hold_as(plan::ModelSpec& spec, DType dtype) {

@@ -2,7 +2,7 @@
 // How a frozen encoder that is a list of units lies on the ranks while data are prepared.
 //
 //   plan::ModelSpec spec = ...;                                    // of the encoder's units
-//   hold_as(spec, text_storage(recipe).dtype);                     // second_storage, image_storage
+//   hold_as(spec, text_storage(recipe.data, recipe.plan).dtype);                     // second_storage, image_storage
 //   const plan::Plan plan = encoder_plan(spec, mesh);
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
@@ -24,10 +24,10 @@ struct HeldWeights {
 };
 /// bf16 where the file has bf16 (the released UMT5-XXL: 11 GiB, not 21) or the recipe computes in 16 bits; fp32 for
 /// random weights. By headers alone; a file that is not there counts as its encoder was released.
-HeldWeights text_storage(const recipe::Recipe& recipe);
+HeldWeights text_storage(const recipe::Recipe::Data& data, const recipe::Recipe::Planning& plan);
 /// The same of the second text encoder, and of CLIP's image tower (2.4 GiB in fp32).
-HeldWeights second_storage(const recipe::Recipe& recipe);
-HeldWeights image_storage(const recipe::Recipe& recipe);
+HeldWeights second_storage(const recipe::Recipe::Data& data, const recipe::Recipe::Planning& plan);
+HeldWeights image_storage(const recipe::Recipe::Data& data, const recipe::Recipe::Planning& plan);
 
 void hold_as(plan::ModelSpec& spec, DType dtype);
 

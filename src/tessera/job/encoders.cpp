@@ -33,14 +33,13 @@ bool any_part(const recipe::Recipe& recipe, const Has& has) {
 
 }  // namespace
 
-bool drops_captions(const recipe::Recipe& recipe) {
-  return recipe.diffusion.caption_dropout > 0 || recipe.diffusion.pooled_dropout > 0 ||
-         families::any_beside(recipe.diffusion.mask_types);
+bool drops_captions(const recipe::Recipe::Diffusion& diffusion) {
+  return diffusion.caption_dropout > 0 || diffusion.pooled_dropout > 0 || families::any_beside(diffusion.mask_types);
 }
 
 bool encodes_texts(const recipe::Recipe& recipe) {
   return any_part(recipe, [](const recipe::Recipe& part) {
-    const bool null = drops_captions(part) || part.asks_blank();
+    const bool null = drops_captions(part.diffusion) || part.asks_blank();
     return !part.data.texts || part.sample.every > 0 || (null && part.data.null_text.empty());
   });
 }
@@ -186,15 +185,15 @@ std::unique_ptr<net::TextEncoder> open_one(const char* key, std::string name, in
 
 }  // namespace
 
-std::unique_ptr<net::TextEncoder> open_second_encoder(const recipe::Recipe& recipe, const net::Conditions& wanted) {
+std::unique_ptr<net::TextEncoder> open_second_encoder(const recipe::Recipe::Data& data, const net::Conditions& wanted) {
   const auto width = [](int64_t number) { return std::to_string(number); };
   if (wanted.pooled_dim > 0)
-    return open_one("data.pooled_encoder", recipe.data.pooled_encoder, wanted.pooled_dim, models::pooled_presets(),
+    return open_one("data.pooled_encoder", data.pooled_encoder, wanted.pooled_dim, models::pooled_presets(),
                     "the model takes one vector of " + width(wanted.pooled_dim) + " a caption, ", /*pools=*/true);
   if (wanted.glyph_dim > 0)
-    return open_one("data.glyph_encoder", recipe.data.glyph_encoder, wanted.glyph_dim, glyph_presets(),
+    return open_one("data.glyph_encoder", data.glyph_encoder, wanted.glyph_dim, glyph_presets(),
                     "the model takes rows of " + width(wanted.glyph_dim) + " of quoted text, ", /*pools=*/false);
-  if (!recipe.data.glyph_encoder_path.empty())
+  if (!data.glyph_encoder_path.empty())
     throw UserError(Exit::usage, "data.glyph_encoder_path", "the model reads no quoted text", "leave it out");
   return nullptr;
 }

@@ -1,7 +1,7 @@
 #pragma once
 // Which frozen encoders a run uses: none for what it reads from files that another program encoded, but for its samples.
 //
-//   if (encodes_texts(recipe)) check_text_encoders(recipe, job, weights);
+//   if (encodes_texts(recipe)) check_text_encoders(recipe.data, job, weights);
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -22,7 +22,7 @@ bool encodes_texts(const recipe::Recipe& recipe);
 bool encodes_clips(const recipe::Recipe& recipe);
 
 /// Whether samples train with the caption of no words.
-bool drops_captions(const recipe::Recipe& recipe);
+bool drops_captions(const recipe::Recipe::Diffusion& diffusion);
 
 // What a text encoder is opened with: weights under any program's names, the instruction in front of prompts.
 //
@@ -51,11 +51,11 @@ std::unique_ptr<models::clip::ClipVision> open_image_encoder(const recipe::Recip
 // The second text encoder as a recipe names it: of models that take one vector a caption (CLIP-L beside T5), and of those
 // that take the rows of what a caption has in quotes (byT5 beside Qwen2.5-VL).
 //
-//   job.second = open_second_encoder(recipe, model.conditions());               // no weights yet
+//   job.second = open_second_encoder(recipe.data, model.conditions());               // no weights yet
 
 /// The encoder of data.pooled_encoder or data.glyph_encoder, or of the model's width; nothing for a model without. Throws
 /// UserError (usage) where they do not fit each other.
-std::unique_ptr<net::TextEncoder> open_second_encoder(const recipe::Recipe& recipe, const net::Conditions& wanted);
+std::unique_ptr<net::TextEncoder> open_second_encoder(const recipe::Recipe::Data& data, const net::Conditions& wanted);
 
 // The speech model that a recipe names, and what a denoiser takes of a clip's sound.
 //

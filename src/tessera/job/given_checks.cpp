@@ -60,8 +60,8 @@ void check_latents(const char* key, const recipe::Recipe& recipe, bool encodes) 
          "train on the clips, or leave it out");
 }
 
-bool has_conditions(const recipe::Recipe& recipe) {
-  return std::ranges::any_of(recipe.diffusion.conditions, [](const families::Weighted& kind) {
+bool has_conditions(const recipe::Recipe::Diffusion& diffusion) {
+  return std::ranges::any_of(diffusion.conditions, [](const families::Weighted& kind) {
     return kind.weight > 0 && families::places_of(kind.name).any();
   });
 }
@@ -140,24 +140,26 @@ void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const
   }
 }
 
-int64_t given_bytes(const recipe::Recipe& recipe, const net::Denoiser& model, const std::array<int64_t, 4>& latent) {
+int64_t given_bytes(const recipe::Recipe::Diffusion& diffusion, const net::Denoiser& model,
+                    const std::array<int64_t, 4>& latent) {
   const net::Conditions takes = model.conditions();
   constexpr int64_t kFloat = 4, kIndex = 8, kBlock = 64;
-  const int64_t mask = takes.frame_masks && !recipe.diffusion.mask_ratios.empty() ? kFloat * latent[1] : 0;
+  const int64_t mask = takes.frame_masks && !diffusion.mask_ratios.empty() ? kFloat * latent[1] : 0;
   if (latent[1] < 2) return 0;
   const int64_t frames = kFloat * latent[0] * latent[1] * latent[2] * latent[3];
   if (diffusion::reads_beside(takes)) {
-    if (!families::any_beside(recipe.diffusion.mask_types)) return mask;
+    if (!families::any_beside(diffusion.mask_types)) return mask;
     return round_up(frames, kBlock) + round_up(kFloat * model.context_length() * model.context_dim(), kBlock) +
            kIndex * latent[1];
   }
-  if (takes.given_frames && has_conditions(recipe)) return frames + frames / latent[0];
+  if (takes.given_frames && has_conditions(diffusion)) return frames + frames / latent[0];
   return mask;
 }
 
-std::vector<families::GivenFrames> encoded_given(const recipe::Recipe& recipe, int64_t frames, int64_t latent_frames) {
-  std::vector<families::GivenFrames> all = families::all_given(recipe.diffusion.conditions, frames, latent_frames);
-  if (latent_frames > 1 && families::any_noisy(recipe.diffusion.mask_types))
+std::vector<families::GivenFrames> encoded_given(const recipe::Recipe::Diffusion& diffusion, int64_t frames,
+                                                 int64_t latent_frames) {
+  std::vector<families::GivenFrames> all = families::all_given(diffusion.conditions, frames, latent_frames);
+  if (latent_frames > 1 && families::any_noisy(diffusion.mask_types))
     all.push_back({0, frames, 0, latent_frames, true});
   return all;
 }

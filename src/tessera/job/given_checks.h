@@ -18,10 +18,12 @@ namespace tessera::job {
 void check_given(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec);
 
 /// Bytes of what a training sample has of them, for a latent of this shape.
-int64_t given_bytes(const recipe::Recipe& recipe, const net::Denoiser& model, const std::array<int64_t, 4>& latent);
+int64_t given_bytes(const recipe::Recipe::Diffusion& diffusion, const net::Denoiser& model,
+                    const std::array<int64_t, 4>& latent);
 
 /// All that clips of this length may be asked for and that is encoded beside the whole clip, each once.
-std::vector<families::GivenFrames> encoded_given(const recipe::Recipe& recipe, int64_t frames, int64_t latent_frames);
+std::vector<families::GivenFrames> encoded_given(const recipe::Recipe::Diffusion& diffusion, int64_t frames,
+                                                 int64_t latent_frames);
 
 /// net::Denoiser::blank with the frames that make a sample of this recipe largest: where frames read another text than
 /// the others, each run of them has rows of its own.

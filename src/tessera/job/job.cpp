@@ -259,15 +259,15 @@ Job make_job(const recipe::Recipe& recipe) {
                     "name the text encoder that the model was trained with (tessera list presets), or set the model's "
                     "width of texts in model.config to that number");
   job.context_length = job.model->context_length();
-  job.second = open_second_encoder(recipe, job.model->conditions());
+  job.second = open_second_encoder(recipe.data, job.model->conditions());
   check_beside(recipe, job);
   check_texts(recipe, job);
   check_given(recipe, *job.model, *job.codec);
   return job;
 }
 
-int sample_passes(const recipe::Recipe& recipe, const net::Denoiser& model) {
-  return static_cast<int>(recipe.sample.steps) + (model.conditions().audio_dim > 0 ? 1 : 0);
+int sample_passes(const recipe::Recipe::Sample& sample, const net::Denoiser& model) {
+  return static_cast<int>(sample.steps) + (model.conditions().audio_dim > 0 ? 1 : 0);
 }
 
 namespace {
@@ -300,9 +300,9 @@ void check_trainable(const Job& job) {
                   "sample from it, convert it, or train the model that it was distilled from");
 }
 
-void check_text_encoders(const recipe::Recipe& recipe, const Job& job, const std::string& weights) {
+void check_text_encoders(const recipe::Recipe::Data& data, const Job& job, const std::string& weights) {
   if (!job.second) return;
-  const bool text = recipe.data.text_encoder_path.empty(), second = recipe.data.second_encoder_path().empty(),
+  const bool text = data.text_encoder_path.empty(), second = data.second_encoder_path().empty(),
              pools = job.second->pooled_row({0}) >= 0;
   if ((!text && !second) || checkpoint::is_own(checkpoint::open_weights(weights))) return;
   const std::string second_key = pools ? "data.pooled_encoder_path" : "data.glyph_encoder_path";
@@ -320,7 +320,7 @@ void check_weights(const recipe::Recipe& recipe, const Job& job) {
   for (size_t e = 0; e < job.experts.size(); ++e)
     if (!recipe.model.path.empty() && recipe.model.init != "random") {
       const recipe::Recipe own = for_expert(recipe, job.experts, e);
-      if (encodes_texts(recipe)) check_text_encoders(recipe, job, own.model.path);
+      if (encodes_texts(recipe)) check_text_encoders(recipe.data, job, own.model.path);
       const weights::NamedWeights weights = open_initial_weights(own, job);
       weights.check(job.model->units(), likely_cause);
       if (recipe.values.at("model.extra_tensors") == "refuse")

@@ -44,7 +44,7 @@ Job make_job(const recipe::Recipe& recipe);
 Shapes shapes_of(const recipe::Recipe& recipe, const net::Denoiser& model, const net::VideoCodec& codec);
 
 /// Passes of the denoiser that one sample takes: its steps; with audio conditioning one more, without audio.
-int sample_passes(const recipe::Recipe& recipe, const net::Denoiser& model);
+int sample_passes(const recipe::Recipe::Sample& sample, const net::Denoiser& model);
 
 /// Throws UserError (usage) for a model that is sampled and converted but not trained, with the reason.
 void check_trainable(const Job& job);
@@ -52,7 +52,7 @@ void check_trainable(const Job& job);
 /// Throws UserError (usage) where `weights` are of another program and were trained with two text encoders
 /// of which one would have random weights here: the model knows no such captions. Those that a run of ours wrote are
 /// marked (checkpoint/own_weights.h).
-void check_text_encoders(const recipe::Recipe& recipe, const Job& job, const std::string& weights);
+void check_text_encoders(const recipe::Recipe::Data& data, const Job& job, const std::string& weights);
 
 /// Whether the weights of model.path and data.text_encoder_path are there and have the sizes of the job, by their
 /// headers alone: before anything is encoded. Throws UserError (input) naming file, tensor and both shapes.

@@ -220,8 +220,8 @@ engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<s
   };
 }
 
-void start_adapters(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm) {
-  if (!recipe.lora.on || !recipe.lora.dora || !recipe.lora.init.empty()) return;
+void start_adapters(const recipe::Recipe::Lora& lora, engine::Store& store, comm::Comm& comm) {
+  if (!lora.on || !lora.dora || !lora.init.empty()) return;
   std::map<std::string, at::Tensor> lengths;  // of this unit's rows
   for (int u = 0; u < store.units(); ++u)
     engine::whole_unit(store, comm, u, /*gradients=*/false, [&](const plan::ParamSpec& param, const at::Tensor& value) {

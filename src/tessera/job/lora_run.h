@@ -34,7 +34,7 @@ engine::Fill adapter_values(const models::AdapterRule& rule, const std::vector<s
 
 /// Before the first step, when the weights are there: DoRA's magnitudes become the lengths of their rows, unless
 /// lora.init has them. All ranks take part.
-void start_adapters(const recipe::Recipe& recipe, engine::Store& store, comm::Comm& comm);
+void start_adapters(const recipe::Recipe::Lora& lora, engine::Store& store, comm::Comm& comm);
 
 /// What a file of adapters says of itself beside their sizes.
 struct LoraFacts {

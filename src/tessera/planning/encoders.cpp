@@ -28,8 +28,8 @@ EncoderForward encoder_forward(const std::vector<std::unique_ptr<net::Unit>>& un
   return forward;
 }
 
-net::Batch longest_caption(const recipe::Recipe& recipe, const job::Job& job, const net::TextEncoder& encoder) {
-  int64_t tokens = job::longest_prompt(recipe.data, job.context_length);
+net::Batch longest_caption(const recipe::Recipe::Data& data, const job::Job& job, const net::TextEncoder& encoder) {
+  int64_t tokens = job::longest_prompt(data, job.context_length);
   const int64_t glyphs = job.model->conditions().glyph_rows;
   if (&encoder == job.second.get()) tokens = glyphs > 0 ? glyphs : std::min(tokens, encoder.most_tokens());
   return encoder.pack({std::vector<int64_t>(static_cast<size_t>(tokens), 0)});
@@ -53,11 +53,11 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
   most.tile_frames = job.vae_tile_frames;
   std::optional<OnHostMemory> host;  // of what is measured: kernels of the CPU, whatever the plan is for
   if (most.place == recipe::Encoders::host) host.emplace();
-  most.text =
-      stack_bytes(job.text->units(), longest_caption(recipe, job, *job.text), text_mesh, job::text_storage(recipe));
+  most.text = stack_bytes(job.text->units(), longest_caption(recipe.data, job, *job.text), text_mesh,
+                          job::text_storage(recipe.data, recipe.plan));
   if (job.second)
-    most.pooled = stack_bytes(job.second->units(), longest_caption(recipe, job, *job.second), text_mesh,
-                              job::second_storage(recipe));
+    most.pooled = stack_bytes(job.second->units(), longest_caption(recipe.data, job, *job.second), text_mesh,
+                              job::second_storage(recipe.data, recipe.plan));
   for (const data::Bucket& b : recipe.data.clips.buckets) {
     const job::CodecBytes one = job::codec_bytes(*job.codec, b.frames, b.height, b.width);
     most.codec_weights = one.weights;
@@ -68,7 +68,7 @@ EncoderBytes encoder_bytes(const recipe::Recipe& recipe, const job::Job& job, co
   if (job.image) {
     const int64_t side = job.image->config().image_size;
     most.image = stack_bytes(job.image->units(), job.image->pack({at::zeros({3, side, side})}), mesh,
-                             job::image_storage(recipe));
+                             job::image_storage(recipe.data, recipe.plan));
   }
   most.decode = job::codec_bytes(*job.codec, recipe.data.frames, recipe.data.height, recipe.data.width).decode;
   if (!ops::session().target || models::is_built_in_codec(recipe.data.vae)) return most;
@@ -130,11 +130,11 @@ EncoderSeconds encoder_seconds(const recipe::Recipe& recipe, const job::Job& job
   if (recipe.data.beside()) {
     const Mesh text_mesh = seconds.place == recipe::Encoders::sharded ? mesh : Mesh{};
     const auto caption = [&](const net::TextEncoder& encoder, const job::HeldWeights& held) {
-      return forward_seconds(encoder.units(), longest_caption(recipe, job, encoder), text_mesh, held, rates);
+      return forward_seconds(encoder.units(), longest_caption(recipe.data, job, encoder), text_mesh, held, rates);
     };
     seconds.captions = own;
-    seconds.caption = caption(*job.text, job::text_storage(recipe));
-    if (job.second) seconds.caption += caption(*job.second, job::second_storage(recipe));
+    seconds.caption = caption(*job.text, job::text_storage(recipe.data, recipe.plan));
+    if (job.second) seconds.caption += caption(*job.second, job::second_storage(recipe.data, recipe.plan));
   }
   if (recipe.data.latents) return seconds;
   seconds.clips = job.model->conditions().takes_images() ? 2 * own : own;

@@ -90,7 +90,7 @@ EncoderForward encoder_forward(const std::vector<std::unique_ptr<net::Unit>>& un
                                const Mesh& mesh, const job::HeldWeights& held);
 
 /// Of the longest prompt, for the text encoder and the second one.
-net::Batch longest_caption(const recipe::Recipe& recipe, const job::Job& job, const net::TextEncoder& encoder);
+net::Batch longest_caption(const recipe::Recipe::Data& data, const job::Job& job, const net::TextEncoder& encoder);
 
 /// Likewise.
 StackBytes stack_bytes(const std::vector<std::unique_ptr<net::Unit>>& units, const net::Batch& batch, const Mesh& mesh,

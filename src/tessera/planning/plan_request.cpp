@@ -158,7 +158,7 @@ int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, con
   for (const auto& [name, value] :
        job.model->conditions().references > 0 ? blank.extra : job.model->blank(shapes.largest).extra)
     bytes += round_up(static_cast<int64_t>(value.nbytes()), kBlock);
-  bytes += round_up(job::given_bytes(recipe, *job.model, shapes.largest), kBlock);
+  bytes += round_up(job::given_bytes(recipe.diffusion, *job.model, shapes.largest), kBlock);
   if (recipe.masked()) bytes += round_up(4 * blank.x.numel() / blank.x.size(0), kBlock);
   if (recipe.asks_base()) bytes += round_up(4 * blank.x.numel(), kBlock);  // what the base says
   return bytes;
@@ -297,7 +297,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     for (const data::Bucket& b : recipe.data.clips.buckets) {
       const auto latent = job.codec->latent_shape(b.frames, b.height, b.width);
       if (latent != shapes.largest) continue;
-      for (const families::GivenFrames& given : job::encoded_given(recipe, b.frames, latent[1]))
+      for (const families::GivenFrames& given : job::encoded_given(recipe.diffusion, b.frames, latent[1]))
         numbers += latent[0] * given.latents * latent[2] * latent[3];
       break;
     }
@@ -370,7 +370,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   if (recipe.asks_base()) request.run.base = by_place ? plan::AskBase::twins : plan::AskBase::any;
   if (recipe.train.guidance.on()) request.run.unguided = by_place ? plan::AskBase::clips : plan::AskBase::any;
   request.run.sample_prompts = prompts;
-  request.run.sample_steps = job::sample_passes(recipe, *job.model);
+  request.run.sample_steps = job::sample_passes(recipe.sample, *job.model);
   return request;
 }
 

@@ -14,36 +14,37 @@ namespace tessera::prepare {
 
 namespace {
 
-std::string image_text(const recipe::Recipe& recipe, const job::Job& job) {
+std::string image_text(const recipe::Recipe::Data& data, const job::Job& job) {
   if (!job.image) return {};
-  const std::string text = "|" + job.image->fingerprint(), &weights = recipe.data.image_encoder_path;
+  const std::string text = "|" + job.image->fingerprint(), &weights = data.image_encoder_path;
   return weights.empty() ? text : text + "|" + checkpoint::fingerprint(checkpoint::open_weights(weights));
 }
 
 }  // namespace
 
-std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job& job) {
+std::string conditioner_fingerprint(const recipe::Recipe::Data& data, const recipe::Recipe::Diffusion& diffusion,
+                                    const job::Job& job) {
   const net::Conditions wanted = job.model->conditions();
-  const std::string seen = wanted.image_with_first ? image_text(recipe, job) : "";
-  if (const std::string given = families::given_text(recipe.diffusion.conditions); !given.empty())
+  const std::string seen = wanted.image_with_first ? image_text(data, job) : "";
+  if (const std::string given = families::given_text(diffusion.conditions); !given.empty())
     return "|given " + given + seen;
-  if (families::any_noisy(recipe.diffusion.mask_types)) return "|given noisy";
-  if (wanted.audio_dim > 0) return "|" + job::audio_fingerprint(audio_encoder_of(recipe, wanted));
-  std::string text = "|guides " + std::to_string(recipe.data.references);
+  if (families::any_noisy(diffusion.mask_types)) return "|given noisy";
+  if (wanted.audio_dim > 0) return "|" + job::audio_fingerprint(audio_encoder_of(data, wanted));
+  std::string text = "|guides " + std::to_string(data.references);
   if (wanted.guides.empty()) {
     if (!wanted.takes_images()) return seen;
     text = "|y" + std::to_string(wanted.mask_channels) + (wanted.last_image ? "+last" : "") +
            (wanted.control_dim > 0 ? "+control" : "") + (wanted.reference_dim > 0 ? "+reference" : "") +
            (wanted.camera_scale > 0 ? "+camera" : "");
   }
-  return text + image_text(recipe, job);
+  return text + image_text(data, job);
 }
 
 Conditioner::Conditioner(const recipe::Recipe& recipe, const job::Job& job, const Mesh& mesh, comm::Comm& comm,
                          int rank)
-    : recipe_(recipe), job_(job), wanted_(job.model->conditions()), listener_(recipe, job) {
+    : recipe_(recipe), job_(job), wanted_(job.model->conditions()), listener_(recipe.data, job) {
   if (!job.image) return;
-  const job::HeldWeights held = job::image_storage(recipe);
+  const job::HeldWeights held = job::image_storage(recipe.data, recipe.plan);
   run_ = std::make_unique<EncoderRun>(job.image->units(), job.image->fingerprint(), mesh, comm, rank, held);
   if (held.dtype != DType::f32 || run_->any_on_host()) log::info(run_->held_text("image encoder", held, mesh));
   if (recipe.data.image_encoder_path.empty())
@@ -176,7 +177,8 @@ Extras Conditioner::for_sampling(const Pictures& pictures, const data::Sound& so
     extras.merge(control_extras(*job_.codec, controls, spec, wanted_));
     return extras;
   }
-  if (const std::string kind = sampled_condition(recipe_, wanted_); families::places_of(kind).any()) {
+  if (const std::string kind = sampled_condition(recipe_.diffusion, recipe_.sample, wanted_);
+      families::places_of(kind).any()) {
     if (diffusion::reads_beside(wanted_)) return given_beside(kind, pictures, frames);
     return with_seen({{"cond", given(kind, pictures, frames)}}, pictures);
   }

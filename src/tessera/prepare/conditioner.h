@@ -49,6 +49,7 @@ class Conditioner {
 };
 
 /// What makes extras, as text for cache keys; empty where there are none.
-std::string conditioner_fingerprint(const recipe::Recipe& recipe, const job::Job& job);
+std::string conditioner_fingerprint(const recipe::Recipe::Data& data, const recipe::Recipe::Diffusion& diffusion,
+                                    const job::Job& job);
 
 }  // namespace tessera::prepare

@@ -213,13 +213,13 @@ net::Guides clip_guides(const data::Item& item, const data::ClipSpec& spec, cons
   return guides;
 }
 
-std::string sampled_condition(const recipe::Recipe& recipe, const net::Conditions& wanted) {
-  const auto& sample = recipe.sample;
+std::string sampled_condition(const recipe::Recipe::Diffusion& diffusion, const recipe::Recipe::Sample& sample,
+                              const net::Conditions& wanted) {
   const auto refuse = [](const std::string& key, const std::string& what, const std::string& hint) {
     throw UserError(Exit::usage, key, what, hint);
   };
   const bool beside = diffusion::reads_beside(wanted);
-  const bool asked = sample.condition != "auto" || !sample.videos.empty() || !recipe.diffusion.mask_types.empty();
+  const bool asked = sample.condition != "auto" || !sample.videos.empty() || !diffusion.mask_types.empty();
   if (!wanted.given_frames || (beside && !asked)) {  // 1.3's may begin with a first frame without noise as well
     const std::string key = !sample.videos.empty() ? "sample.video" : "sample.condition";
     if (!sample.videos.empty() || sample.condition != "auto")
@@ -306,7 +306,7 @@ std::vector<Pictures> prompt_pictures(const recipe::Recipe& recipe, const std::v
   if (!model.guides.empty() && recipe.sample.images.empty() && recipe.sample.last_images.empty() &&
       recipe.sample.videos.empty())
     return prompt_guides(recipe, prompts, clips, model);
-  const std::string kind = sampled_condition(recipe, model);
+  const std::string kind = sampled_condition(recipe.diffusion, recipe.sample, model);
   const families::GivenPlaces given = families::places_of(kind);
   if (given.any() && !given.pictures) return prompt_videos(recipe, prompts, clips);
   net::Conditions wanted = model;

@@ -33,7 +33,8 @@ struct Pictures {
 
 /// Which frames a sample is given, for models that are given some beside the noisy ones: sample.condition, or what the
 /// other keys make of auto; none for other models. Throws UserError (usage) where keys do not go together.
-std::string sampled_condition(const recipe::Recipe& recipe, const net::Conditions& wanted);
+std::string sampled_condition(const recipe::Recipe::Diffusion& diffusion, const recipe::Recipe::Sample& sample,
+                              const net::Conditions& wanted);
 
 /// The pictures that the row names, else the clip's first and last frame, as many as the model takes, in the clip's
 /// size. Throws UserError (input) naming the file.

@@ -67,7 +67,7 @@ class Preparation {
         }
         if (text) encode_texts(*text, pace);
         if (stored_null() && (drops() || asks_blank()))
-          data_.null_captions_ = {data_.of_recipe_.blank = stored_null_text(recipe_, job_)};
+          data_.null_captions_ = {data_.of_recipe_.blank = stored_null_text(recipe_.data, job_)};
       }  // the text encoder goes before the others come
       if (online_ || !work_.empty() || options_.prompts) load_conditioner();
       pace.barrier();  // every rank has its encoders
@@ -94,7 +94,7 @@ class Preparation {
     bool of_picture = false;  // a caption
   };
 
-  bool drops() const { return options_.null_caption && job::drops_captions(recipe_); }
+  bool drops() const { return options_.null_caption && job::drops_captions(recipe_.diffusion); }
   bool asks_blank() const { return options_.null_caption && recipe_.asks_blank(); }
   bool stored_null() const { return recipe_.data.texts && !recipe_.data.null_text.empty(); }
   bool encodes_texts() const {
@@ -173,9 +173,9 @@ class Preparation {
     const auto pictures = prompt_pictures(
         recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
     data_.prompt_sounds_ = prompt_sounds(
-        recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
+        recipe_.data, recipe_.sample, data_.prompts_, [&] { return data_.items_; }, wanted_);
     const auto poses = prompt_poses(
-        recipe_, data_.prompts_, [&] { return data_.items_; }, wanted_);
+        recipe_.sample, data_.prompts_, [&] { return data_.items_; }, wanted_);
     const auto controls = prompt_controls(
         recipe_.sample, data_.prompts_, [&] { return data_.items_; }, wanted_);
     pace.barrier();
@@ -185,9 +185,9 @@ class Preparation {
   }
 
   void read(Pace& pace) {
-    data_.items_ = read_items(recipe_, problems_);
+    data_.items_ = read_items(recipe_, &problems_);
     for (const std::string& note : problems_.notes()) log::info("data: " + note);
-    if (options_.prompts) data_.prompts_ = sample_prompts(recipe_, data_.items_);
+    if (options_.prompts) data_.prompts_ = sample_prompts(recipe_.data, recipe_.sample, data_.items_);
     if (options_.prompts && rank_ == 0) tell_random_prompts(recipe_.data);
     captions_ = distinct_captions(data_.items_);
     pace.barrier();
@@ -197,8 +197,9 @@ class Preparation {
     if (rank_ == 0) {
       if (!online_)
         for (const fs::path& folder : {folder_, folder_ / "texts"}) checkpoint::remove_dead_partials(folder);
-      if (encodes) make_tokenizer(recipe_, job_, captions_, data_.tokenizer_);
-      if (!recipe_.data.texts && data::has_tokenizer()) tell_cut_captions(recipe_, job_, captions_, data_.tokenizer_);
+      if (encodes) make_tokenizer(recipe_.data, job_, captions_, data_.tokenizer_);
+      if (!recipe_.data.texts && data::has_tokenizer())
+        tell_cut_captions(recipe_.data, job_, captions_, data_.tokenizer_);
       if (!online_ && data::has_video())
         look_into_files(recipe_.data, data_.items_, [&](const data::Item& item) { return shown_files(item, wanted_); });
     }
@@ -460,7 +461,7 @@ class Preparation {
         for (const auto& [name, value] : job::blank_sample(recipe_, *job_.model, latent).extra)
           numbers += value.numel();
       if (job_.image && wanted_.image_with_first && bucket.frames > 1) numbers += wanted_.clip_rows * wanted_.clip_dim;
-      for (const families::GivenFrames& given : job::encoded_given(recipe_, bucket.frames, latent[1]))
+      for (const families::GivenFrames& given : job::encoded_given(recipe_.diffusion, bucket.frames, latent[1]))
         numbers += latent[0] * given.latents * latent[2] * latent[3];
       if (const data::Item& item = data_.items_[static_cast<size_t>(clip.item)]; has_mask(masks_of(item), item))
         numbers += latent[1] * latent[2] * latent[3];
@@ -607,7 +608,8 @@ class Preparation {
                  .shape = key.fields.at("shape"),
                  .footage = data::look_at(frames)});
     made.latent = cached(job::encode_frames(*job_.codec, frames));
-    for (const families::GivenFrames& given : job::encoded_given(recipe_, frames.count, made.latent.shape.at(1)))
+    for (const families::GivenFrames& given :
+         job::encoded_given(recipe_.diffusion, frames.count, made.latent.shape.at(1)))
       made.extras[given.name()] = cached(encode_given(*job_.codec, frames, given));
   }
 
@@ -740,7 +742,7 @@ class Preparation {
     data_.of_recipe_.references = recipe_.data.references;
     data_.of_recipe_.draws = recipe_.diffusion.draws;
     data_.of_recipe_.pictures_apart = !recipe_.data.instruction_image.empty();
-    if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_, job_);
+    if (online_ && wanted_.audio_dim > 0) data_.listener_ = std::make_shared<const Listener>(recipe_.data, job_);
     // [Note: frozen encoders] in encoder_bytes.h; with data.encoders = "host" the Loader's thread reads them again, there
     if (!online_ || recipe_.data.encoders == recipe::Encoders::host) job::release(*job_.codec);
   }

@@ -173,13 +173,15 @@ std::set<std::string> inputs_of(const net::Denoiser& model, const std::array<int
 data::CachedTensor stored_latent(const data::Path& path);
 
 /// Prompts of a user with the ending that sample.motion_score names.
-std::vector<std::string> moving_prompts(const recipe::Recipe& recipe, std::vector<std::string> prompts);
+std::vector<std::string> moving_prompts(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
+                                        std::vector<std::string> prompts);
 /// The prompts a run samples: sample.prompts with that ending, or the data set's first captions (at most four), which have
 /// their own, when there are none.
-std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std::vector<data::Item>& items);
-/// The readable rows of the data set: those of all of data.path, one after the other.
-std::vector<data::Item> read_items(const recipe::Recipe& recipe);
-std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems);
+std::vector<std::string> sample_prompts(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
+                                        const std::vector<data::Item>& items);
+/// The readable rows of the data set: those of all of data.path, one after the other. `problems`: where what cannot be read
+/// goes; nobody asks where `prepare` has told it.
+std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems* problems = nullptr);
 
 /// Embeddings of prompts and, last, of the negative one, with the recipe's tokenizers (or the one its data set made). All
 /// ranks take part.

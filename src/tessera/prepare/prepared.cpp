@@ -258,12 +258,13 @@ std::vector<data::Item> read_set(const recipe::Recipe::Data& set, int repeats, d
 
 }  // namespace
 
-std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems& problems) {
+std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems* problems) {
+  data::Problems told_by_prepare(/*strict=*/false);
   std::vector<data::Item> items;
   const std::vector<recipe::Recipe::DataSet> sets = recipe.data_sets();
   const int repeats = recipe.sets.empty() ? static_cast<int>(recipe.data.repeats) : 1;  // those of sets are an order's
   for (size_t s = 0; s < sets.size(); ++s) {
-    std::vector<data::Item> more = read_set(sets[s].data, repeats, problems);
+    std::vector<data::Item> more = read_set(sets[s].data, repeats, problems ? *problems : told_by_prepare);
     for (data::Item& item : more) {
       item.set = static_cast<int>(s);
       if (recipe.train.preserve != recipe::Recipe::Train::Preserve::of_class || recipe.eval.held_out) continue;
@@ -276,28 +277,25 @@ std::vector<data::Item> read_items(const recipe::Recipe& recipe, data::Problems&
   return of_share(std::move(items), recipe.eval);
 }
 
-std::vector<data::Item> read_items(const recipe::Recipe& recipe) {
-  data::Problems told_by_prepare(/*strict=*/false);
-  return read_items(recipe, told_by_prepare);
-}
-
-std::vector<std::string> moving_prompts(const recipe::Recipe& recipe, std::vector<std::string> prompts) {
-  if (!recipe.data.captions.columns.empty()) {
+std::vector<std::string> moving_prompts(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
+                                        std::vector<std::string> prompts) {
+  if (!data.captions.columns.empty()) {
     data::NamedNumbers numbers;
-    for (const std::string& column : recipe.data.captions.columns)
-      if (const double number = column == "fps" ? recipe.data.fps : recipe.sample.motion_score; number > 0)
+    for (const std::string& column : data.captions.columns)
+      if (const double number = column == "fps" ? data.fps : sample.motion_score; number > 0)
         numbers.emplace_back(column, number);
     for (std::string& prompt : prompts) prompt += data::column_ending(numbers);
     return prompts;
   }
-  if (recipe.sample.motion_score > 0)
-    for (std::string& prompt : prompts) prompt += data::motion_ending(recipe.sample.motion_score);
+  if (sample.motion_score > 0)
+    for (std::string& prompt : prompts) prompt += data::motion_ending(sample.motion_score);
   return prompts;
 }
 
-std::vector<std::string> sample_prompts(const recipe::Recipe& recipe, const std::vector<data::Item>& items) {
-  std::vector<std::string> prompts = recipe.sample.prompts;
-  if (!prompts.empty()) return moving_prompts(recipe, std::move(prompts));
+std::vector<std::string> sample_prompts(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
+                                        const std::vector<data::Item>& items) {
+  std::vector<std::string> prompts = sample.prompts;
+  if (!prompts.empty()) return moving_prompts(data, sample, std::move(prompts));
   for (const auto& item : items)
     if (prompts.size() < 4 && std::find(prompts.begin(), prompts.end(), item.caption()) == prompts.end())
       prompts.push_back(item.caption());
@@ -311,7 +309,7 @@ std::vector<EncodedText> encode_prompts(const recipe::Recipe& recipe, const job:
   if (tokenizer.empty()) {
     const std::vector<std::string> captions = distinct_captions(read_items(recipe));
     tokenizer = tokenizer_file(recipe, captions);
-    if (rank == 0) make_tokenizer(recipe, job, captions, tokenizer);
+    if (rank == 0) make_tokenizer(recipe.data, job, captions, tokenizer);
     comm.barrier();
   }
   if (rank == 0) tell_random_prompts(recipe.data);

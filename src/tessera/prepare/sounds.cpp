@@ -54,9 +54,9 @@ SoundRows sound_rows(const net::VideoCodec& codec, int64_t frames, int64_t heigh
   return rows;
 }
 
-Listener::Listener(const recipe::Recipe& recipe, const job::Job& job)
-    : recipe_(recipe), job_(job), wanted_(job.model->conditions()) {
-  const std::string name = audio_encoder_of(recipe, wanted_);
+Listener::Listener(const recipe::Recipe::Data& data, const job::Job& job)
+    : data_(data), job_(job), wanted_(job.model->conditions()) {
+  const std::string name = audio_encoder_of(data, wanted_);
   if (!name.empty()) encoder_ = job::open_audio_encoder(name);
 }
 
@@ -79,7 +79,7 @@ std::map<std::string, at::Tensor> Listener::extras(const data::Item& item, const
     extras["audio"] = rows_of(clip_sound(item, encoder_->sizes().sample_rate, spec.start, length), rows);
   }
   if (wanted_.pose_dim > 0 && !item.pose.empty())
-    extras["pose"] = encoded(recipe_.data.encoders, [&] { return pose(item.pose, spec); });
+    extras["pose"] = encoded(data_.encoders, [&] { return pose(item.pose, spec); });
   return extras;
 }
 
@@ -89,16 +89,16 @@ at::Tensor Listener::pose(const data::Path& file, const data::ClipSpec& spec) co
 
 std::map<std::string, at::Tensor> Listener::extras(const data::Sound& sound, int64_t frames) const {
   if (!encoder_ || sound.samples.empty()) return {};
-  const SoundRows rows = sound_rows(*job_.codec, frames, recipe_.data.height, recipe_.data.width,
-                                    recipe_.data.fps > 0 ? recipe_.data.fps : 16, wanted_.audio_rows);
+  const SoundRows rows =
+      sound_rows(*job_.codec, frames, data_.height, data_.width, data_.fps > 0 ? data_.fps : 16, wanted_.audio_rows);
   return {{"audio", rows_of(sound, rows)}};
 }
 
-std::string audio_encoder_of(const recipe::Recipe& recipe, const net::Conditions& wanted) {
+std::string audio_encoder_of(const recipe::Recipe::Data& data, const net::Conditions& wanted) {
   if (wanted.audio_dim == 0) return {};
   const std::string takes = "the model takes " + std::to_string(wanted.audio_layers) + " states of width " +
                             std::to_string(wanted.audio_dim) + " of a speech model, ";
-  const std::string& name = recipe.data.audio_encoder;
+  const std::string& name = data.audio_encoder;
   if (name == "auto") {
     if (const std::string preset = job::audio_preset(wanted.audio_dim, wanted.audio_layers); !preset.empty())
       return preset;
@@ -123,19 +123,20 @@ std::vector<data::RowFile> sound_files(const data::Item& item, const net::Condit
   return files;
 }
 
-std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
+std::vector<data::Sound> prompt_sounds(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
+                                       const std::vector<std::string>& prompts,
                                        const std::function<std::vector<data::Item>()>& clips,
                                        const net::Conditions& wanted, std::optional<double> wanted_seconds) {
-  const std::vector<std::string>& files = recipe.sample.sounds;
+  const std::vector<std::string>& files = sample.sounds;
   if (wanted.audio_dim == 0) {
     if (!files.empty())
       throw UserError(Exit::usage, "sample.audio", "the model has no audio input",
                       "leave sample.audio out, or sample with a speech-to-video model");
     return {};
   }
-  const double fps = recipe.data.fps > 0 ? recipe.data.fps : 16;
-  const int rate = job::audio_sizes(audio_encoder_of(recipe, wanted)).sample_rate;
-  const double seconds = wanted_seconds.value_or(static_cast<double>(recipe.data.frames) / fps + kMargin);
+  const double fps = data.fps > 0 ? data.fps : 16;
+  const int rate = job::audio_sizes(audio_encoder_of(data, wanted)).sample_rate;
+  const double seconds = wanted_seconds.value_or(static_cast<double>(data.frames) / fps + kMargin);
   std::vector<data::Sound> sounds;
   std::vector<data::Item> items;
   for (size_t p = 0; p < prompts.size(); ++p) {
@@ -153,10 +154,10 @@ std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::
   return sounds;
 }
 
-std::vector<data::Path> prompt_poses(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
+std::vector<data::Path> prompt_poses(const recipe::Recipe::Sample& sample, const std::vector<std::string>& prompts,
                                      const std::function<std::vector<data::Item>()>& clips,
                                      const net::Conditions& wanted) {
-  const std::vector<std::string>& files = recipe.sample.poses;
+  const std::vector<std::string>& files = sample.poses;
   std::vector<data::Path> poses(prompts.size());
   const bool guided = std::ranges::find(wanted.guides, "pose") != wanted.guides.end();  // prompt_pictures() has them
   if (files.empty() || guided) return poses;

@@ -1,7 +1,7 @@
 #pragma once
 // The audio and pose conditioning of speech-to-video models, for clips and for prompts, as extras of samples.
 //
-//   Listener listener(recipe, job);                           // loads the speech model if the model has an audio input
+//   Listener listener(recipe.data, job);                           // loads the speech model if the model has an audio input
 //   extras = listener.extras(item, plan.spec(clip));          // audio [25, 4 (f - 1), dim]; pose where the row has one
 #include <functional>
 #include <map>
@@ -29,7 +29,7 @@ SoundRows sound_rows(const net::VideoCodec& codec, int64_t frames, int64_t heigh
 
 class Listener {
  public:
-  Listener(const recipe::Recipe& recipe, const job::Job& job);
+  Listener(const recipe::Recipe::Data& data, const job::Job& job);
 
   /// Extras of a row's audio (its own file, else the clip's track) and pose. Throws UserError (input) naming the file:
   /// it has no track, or the track ends before the clip begins.
@@ -43,7 +43,7 @@ class Listener {
  private:
   at::Tensor rows_of(const data::Sound& sound, const SoundRows& rows) const;
 
-  const recipe::Recipe& recipe_;
+  const recipe::Recipe::Data& data_;
   const job::Job& job_;
   const net::Conditions wanted_;
   std::unique_ptr<net::AudioEncoder> encoder_;
@@ -51,7 +51,7 @@ class Listener {
 
 /// The speech model's name for this recipe: data.audio_encoder, or with auto the preset of the model's width. Empty for
 /// a model without audio input. Throws UserError (usage) if the two do not fit together.
-std::string audio_encoder_of(const recipe::Recipe& recipe, const net::Conditions& wanted);
+std::string audio_encoder_of(const recipe::Recipe::Data& data, const net::Conditions& wanted);
 
 /// The row's audio and pose files, by the role that they have in the key of the clip's entry.
 std::vector<data::RowFile> sound_files(const data::Item& item, const net::Conditions& wanted);
@@ -59,13 +59,14 @@ std::vector<data::RowFile> sound_files(const data::Item& item, const net::Condit
 /// The audio of each prompt: the files of sample.audio, repeated if there are fewer ("clip" or empty: the audio of the
 /// prompt's own clip). `seconds`: its length, 0: to the end, nullopt: one clip. Empty for a model without audio input.
 /// Throws UserError (usage, input).
-std::vector<data::Sound> prompt_sounds(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
+std::vector<data::Sound> prompt_sounds(const recipe::Recipe::Data& data, const recipe::Recipe::Sample& sample,
+                                       const std::vector<std::string>& prompts,
                                        const std::function<std::vector<data::Item>()>& clips,
                                        const net::Conditions& wanted, std::optional<double> seconds = {});
 
 /// The pose video of each prompt: the files of sample.pose, repeated if there are fewer ("clip": of the prompt's row).
 /// Empty without sample.pose. Throws UserError (usage) for a model without pose input and for a row without poses.
-std::vector<data::Path> prompt_poses(const recipe::Recipe& recipe, const std::vector<std::string>& prompts,
+std::vector<data::Path> prompt_poses(const recipe::Recipe::Sample& sample, const std::vector<std::string>& prompts,
                                      const std::function<std::vector<data::Item>()>& clips,
                                      const net::Conditions& wanted);
 

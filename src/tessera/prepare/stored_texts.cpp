@@ -62,8 +62,8 @@ std::vector<data::RowFile> text_files(const data::Item& item) {
   return files;
 }
 
-std::string text_form(const recipe::Recipe& recipe, const job::Job& job) {
-  if (!recipe.data.texts) return {};
+std::string text_form(const recipe::Recipe::Data& data, const job::Job& job) {
+  if (!data.texts) return {};
   return "|texts of " + std::to_string(job.context_length) + "x" + std::to_string(job.model->context_dim()) + "+" +
          std::to_string(job.model->conditions().pooled_dim);
 }
@@ -74,8 +74,8 @@ CachedText stored_text(const data::Path& context, const data::Path& pooled, cons
   return text;
 }
 
-EncodedText stored_null_text(const recipe::Recipe& recipe, const job::Job& job) {
-  const std::vector<std::string>& files = recipe.data.null_text;
+EncodedText stored_null_text(const recipe::Recipe::Data& data, const job::Job& job) {
+  const std::vector<std::string>& files = data.null_text;
   if (files.empty()) return {};
   const CachedText text = stored_text(files.front(), data::Path(files.size() > 1 ? files[1] : ""), job);
   return {tensor_of(text.context), text.pooled.shape.empty() ? at::Tensor() : tensor_of(text.pooled)};

@@ -15,13 +15,13 @@ namespace tessera::prepare {
 std::vector<data::RowFile> text_files(const data::Item& item);
 
 /// What an entry's texts have to fit, for its key; empty where captions are encoded.
-std::string text_form(const recipe::Recipe& recipe, const job::Job& job);
+std::string text_form(const recipe::Recipe::Data& data, const job::Job& job);
 
 /// Either may stand behind ones: [1, n, D], [1, P]. Throws UserError (input) naming the file, what it has, and what the
 /// model takes.
 CachedText stored_text(const data::Path& context, const data::Path& pooled, const job::Job& job);
 /// Of data.null_text; nothing where that is empty.
-EncodedText stored_null_text(const recipe::Recipe& recipe, const job::Job& job);
+EncodedText stored_null_text(const recipe::Recipe::Data& data, const job::Job& job);
 
 /// Warns where a model that trained on captions of another program would sample prompts that encoders with random weights
 /// encode.

@@ -28,8 +28,8 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
     : job_(job),
       weights_(recipe.data.text_encoder_path),
       second_weights_(recipe.data.second_encoder_path()),
-      storage_(job::text_storage(recipe)),
-      second_storage_(job::second_storage(recipe)),
+      storage_(job::text_storage(recipe.data, recipe.plan)),
+      second_storage_(job::second_storage(recipe.data, recipe.plan)),
       mesh_(mesh),
       comm_(comm),
       rank_(rank),
@@ -43,7 +43,7 @@ TextPass::TextPass(const recipe::Recipe& recipe, const job::Job& job, const Mesh
   if (!tokenizer.empty()) checkpoint::await_file(tokenizer);  // rank 0 may have made it
   if (data::has_tokenizer()) prompts();
   const net::Conditions takes = job.model->conditions();
-  if (takes.pooled_dim > 0) pooled_tokenizer_.emplace(pooled_tokenizer_file(recipe, tokenizer));
+  if (takes.pooled_dim > 0) pooled_tokenizer_.emplace(pooled_tokenizer_file(recipe.data, tokenizer));
   if (takes.glyph_dim > 0) glyph_tokenizer_.emplace(data::Tokenizer::of_bytes());
 }
 
@@ -121,9 +121,9 @@ std::string stamp_of(const std::string& path) {
 
 }  // namespace
 
-fs::path pooled_tokenizer_file(const recipe::Recipe& recipe, const fs::path& tokenizer) {
-  if (!recipe.data.pooled_tokenizer.empty()) return recipe.data.pooled_tokenizer;
-  if (recipe.data.pooled_encoder_path.empty()) return tokenizer;
+fs::path pooled_tokenizer_file(const recipe::Recipe::Data& data, const fs::path& tokenizer) {
+  if (!data.pooled_tokenizer.empty()) return data.pooled_tokenizer;
+  if (data.pooled_encoder_path.empty()) return tokenizer;
   throw UserError(Exit::usage, "data.pooled_tokenizer",
                   "data.pooled_encoder_path has weights, and no tokenizer is given",
                   "set data.pooled_tokenizer to the tokenizer's folder that came with the encoder: tokenizer_2/ or "
@@ -136,11 +136,11 @@ EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, 
     std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(hash_text(text)));
     return std::string(hex);
   };
-  const std::string conditions = conditioner_fingerprint(recipe, job);
-  const bool rounded_image = job.image && job::image_storage(recipe).rounded;
+  const std::string conditions = conditioner_fingerprint(recipe.data, recipe.diffusion, job);
+  const bool rounded_image = job.image && job::image_storage(recipe.data, recipe.plan).rounded;
   const std::string clip = job.codec->fingerprint() + conditions + (rounded_image ? "|in bf16" : "");
   if (recipe.data.texts)
-    return {.clip = hash(clip + text_form(recipe, job)), .text = {}, .picture_text = {}, .both = {}};
+    return {.clip = hash(clip + text_form(recipe.data, job)), .text = {}, .picture_text = {}, .both = {}};
   const net::Conditions takes = job.model->conditions();
   const auto made_by = [&](const std::string& instruction) {
     std::string text = job.text->fingerprint() + "|" + data::tokenizer_text(tokenizer);
@@ -148,12 +148,12 @@ EncoderHashes encoder_hashes(const recipe::Recipe& recipe, const job::Job& job, 
     text += stamp_of(recipe.data.text_encoder_path);
     if (takes.padded_text) text += "|padded to " + std::to_string(job.context_length);
     if (job.second) text += "|" + job.second->fingerprint();
-    if (takes.pooled_dim > 0) text += "|" + data::tokenizer_text(pooled_tokenizer_file(recipe, tokenizer));
+    if (takes.pooled_dim > 0) text += "|" + data::tokenizer_text(pooled_tokenizer_file(recipe.data, tokenizer));
     if (takes.glyph_dim > 0) text += "|quotes of " + std::to_string(takes.glyph_rows);
     return job.second ? text + stamp_of(recipe.data.second_encoder_path()) : text;
   };
-  const job::HeldWeights storage = job::text_storage(recipe);
-  const bool rounded_second = job.second && job::second_storage(recipe).rounded;
+  const job::HeldWeights storage = job::text_storage(recipe.data, recipe.plan);
+  const bool rounded_second = job.second && job::second_storage(recipe.data, recipe.plan).rounded;
   const std::string held = "|" + std::string(name(storage.dtype)) + (rounded_second ? "|pooled in bf16" : "") +
                            "|at most " + std::to_string(job.context_length) + " tokens";
   const std::string text = made_by(job::instruction_text(recipe.data));
@@ -184,9 +184,9 @@ fs::path tokenizer_file(const recipe::Recipe& recipe, const std::vector<std::str
   return fs::path(recipe.data.online() ? recipe.run.out : recipe.data.cache) / name;
 }
 
-void make_tokenizer(const recipe::Recipe& recipe, const job::Job& job, const std::vector<std::string>& captions,
+void make_tokenizer(const recipe::Recipe::Data& data, const job::Job& job, const std::vector<std::string>& captions,
                     const fs::path& file) {
-  if (!recipe.data.tokenizer.empty() || fs::exists(file)) return;
+  if (!data.tokenizer.empty() || fs::exists(file)) return;
   checkpoint::make_folder(file.parent_path(), "check data.cache");
   data::train_tokenizer(captions, static_cast<int>(job.text->vocabulary()), file);
 }
@@ -276,7 +276,7 @@ void TextBeside::together(const std::vector<std::vector<Words>>& of_ranks, size_
   before_ = std::exchange(now_, std::move(made));
 }
 
-void tell_cut_captions(const recipe::Recipe& recipe, const job::Job& job, const std::vector<std::string>& captions,
+void tell_cut_captions(const recipe::Recipe::Data& data, const job::Job& job, const std::vector<std::string>& captions,
                        const std::filesystem::path& tokenizer) {
   constexpr int64_t kUncut = int64_t{1} << 21;  // a caption has at most so many bytes, and a token at least one
   constexpr size_t kShown = 60;
@@ -285,7 +285,7 @@ void tell_cut_captions(const recipe::Recipe& recipe, const job::Job& job, const 
   std::string first;
   for (const std::string& caption : captions) {
     if (static_cast<int64_t>(caption.size()) < job.context_length) continue;
-    if (!prompts) prompts.emplace(tokenizer, job::instruction_text(recipe.data), kUncut);
+    if (!prompts) prompts.emplace(tokenizer, job::instruction_text(data), kUncut);
     const int64_t tokens = prompts->encode(caption).kept();
     if (tokens <= job.context_length) continue;
     if (cut++ == 0) first = caption.substr(0, kShown);

@@ -72,7 +72,7 @@ at::Tensor kept_rows(const at::Tensor& hidden, const data::PromptIds& prompt);
 
 /// data.pooled_tokenizer; where neither it nor weights are given, the text encoder's own. Throws UserError (usage) for
 /// weights without a tokenizer.
-std::filesystem::path pooled_tokenizer_file(const recipe::Recipe& recipe, const std::filesystem::path& tokenizer);
+std::filesystem::path pooled_tokenizer_file(const recipe::Recipe::Data& data, const std::filesystem::path& tokenizer);
 
 /// What encodes, as hashes: a change of any of it makes other cache entries ([Note: keys of the cache]).
 struct EncoderHashes {
@@ -91,7 +91,7 @@ std::vector<std::string> distinct_captions(const std::vector<data::Item>& items)
 /// cached samples, or in the run folder when there is no cache.
 std::filesystem::path tokenizer_file(const recipe::Recipe& recipe, const std::vector<std::string>& captions);
 /// Makes it unless it is there. One rank does it.
-void make_tokenizer(const recipe::Recipe& recipe, const job::Job& job, const std::vector<std::string>& captions,
+void make_tokenizer(const recipe::Recipe::Data& data, const job::Job& job, const std::vector<std::string>& captions,
                     const std::filesystem::path& file);
 
 // Text encoders that stay in memory during training and encode captions concurrently with its steps (data.encoders).
@@ -146,11 +146,11 @@ data::CachedTensor cached(const at::Tensor& tensor);
 
 // Warns about captions that are longer than the model reads.
 //
-//   tell_cut_captions(recipe, job, captions, tokenizer);       // one rank
+//   tell_cut_captions(recipe.data, job, captions, tokenizer);       // one rank
 
 /// Says how many captions have more tokens than the model reads (its text_len), by how many at most, and which is the
 /// first: the rest of them is cut off.
-void tell_cut_captions(const recipe::Recipe& recipe, const job::Job& job, const std::vector<std::string>& captions,
+void tell_cut_captions(const recipe::Recipe::Data& data, const job::Job& job, const std::vector<std::string>& captions,
                        const std::filesystem::path& tokenizer);
 
 }  // namespace tessera::prepare

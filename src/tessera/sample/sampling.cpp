@@ -77,7 +77,7 @@ void load_trained(recipe::Recipe recipe, const job::Job& job, const SampleOption
                     std::to_string(job.experts.size()),
                 job.experts.gated ? "set experts.count to that number"
                                   : "set experts.train accordingly: " + families::listed(expert_words(recipe), "or"));
-    for (const job::Expert& expert : there.list) job::check_text_encoders(recipe, job, expert.path);
+    for (const job::Expert& expert : there.list) job::check_text_encoders(recipe.data, job, expert.path);
     job::load_weights_of(recipe, job, there, store);
   }
   log::info("sample: weights of " + from.string());
@@ -190,10 +190,11 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
   if (!recipe.lora.on) trained.model.init = "load";  // from a checkpoint or a file: none of it is random
   const job::Job job = job::make_job(trained);
   planning::check_mesh(mesh, *job.model, job.latent);
-  std::vector<std::string> prompts = prepare::moving_prompts(recipe, options.prompts);
+  std::vector<std::string> prompts = prepare::moving_prompts(recipe.data, recipe.sample, options.prompts);
   if (prompts.empty())
     prompts = prepare::sample_prompts(
-        recipe, recipe.sample.prompts.empty() ? prepare::read_items(recipe) : std::vector<data::Item>{});
+        recipe.data, recipe.sample,
+        recipe.sample.prompts.empty() ? prepare::read_items(recipe) : std::vector<data::Item>{});
   const std::vector<std::string> files = sample_files(options, recipe.run.out, prompts.size());
   if (format_of(options) == data::ClipFormat::png && recipe.data.frames != 1)
     throw UserError(Exit::usage, "sample",
@@ -213,9 +214,9 @@ int sample(recipe::Recipe recipe, const SampleOptions& options) {
     const auto clips = [&] { return own_clips ? prepare::read_items(recipe) : std::vector<data::Item>{}; };
     const auto pictures = prepare::prompt_pictures(recipe, prompts, clips, wanted);
     prepare::Conditioner conditioner(recipe, job, mesh, comm, place.rank);
-    const auto poses = prepare::prompt_poses(recipe, prompts, clips, wanted);
+    const auto poses = prepare::prompt_poses(recipe.sample, prompts, clips, wanted);
     const auto controls = prepare::prompt_controls(recipe.sample, prompts, clips, wanted);
-    sounds = prepare::prompt_sounds(recipe, prompts, clips, wanted, chain.sound_seconds());
+    sounds = prepare::prompt_sounds(recipe.data, recipe.sample, prompts, clips, wanted, chain.sound_seconds());
     sounds.resize(prompts.size());  // silent, for a model without audio input
     for (size_t p = 0; p < prompts.size(); ++p)
       for (int64_t clip = 0; clip < chain.count(sounds[p]); ++clip)

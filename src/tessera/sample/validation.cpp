@@ -159,7 +159,7 @@ void Denoising::hold_first_frame() {
   if (const auto cond = extra_.find("cond"); cond != extra_.end() && done()) {
     const at::Tensor& given =
         cond->second;  // a mask, and latents; of a video it goes on from it is as it was predicted
-    const std::string kind = prepare::sampled_condition(recipe_, job_.model->conditions());
+    const std::string kind = prepare::sampled_condition(recipe_.diffusion, recipe_.sample, job_.model->conditions());
     if (families::places_of(kind).pictures) x_ = at::where(given.slice(0, 0, 1) > 0, given.slice(0, 1), x_);
     return;
   }

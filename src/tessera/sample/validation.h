@@ -35,7 +35,7 @@ class Denoising {
   Denoising(const recipe::Recipe& recipe, const job::Job& job, const job::Shapes& shapes, int prompt,
             prepare::EncodedText text, prepare::EncodedText negative, std::map<std::string, at::Tensor> extra);
   void pass(const RunBranches& run);
-  bool done() const { return passes_ == job::sample_passes(recipe_, *job_.model); }
+  bool done() const { return passes_ == job::sample_passes(recipe_.sample, *job_.model); }
   /// Effect of audio on the prediction in the middle of denoising: root mean square of the difference to the prediction
   /// with silence, relative to that prediction. Empty for a model without audio input.
   std::optional<double> audio_effect() const { return audio_effect_; }

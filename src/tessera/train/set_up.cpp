@@ -325,7 +325,7 @@ engine::Roundings begin_anew(Run& run) {
   const engine::Roundings rounded = job::load_initial_weights(run.recipe, run.job, store);
   run.experts->load_model(run.recipe.model.path);
   job::each_expert(store, run.job.experts, [&](size_t e, const std::string&) {
-    job::start_adapters(job::for_expert(run.recipe, run.job.experts, e), store, run.ranks.comm);
+    job::start_adapters(job::for_expert(run.recipe, run.job.experts, e).lora, store, run.ranks.comm);
     engine::begin_averages(store);
   });
   return rounded;
