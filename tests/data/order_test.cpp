@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "data/scene.h"
+#include "tessera/base/random.h"
 
 namespace tessera::data {
 
@@ -309,6 +310,75 @@ TEST(SetOrder, BatchesOfSeveralSizesAndSetsTakeWhatIsDue) {
       ++used[static_cast<size_t>(data.sets[static_cast<size_t>(order.at(step * order.stride() + place).index)])];
   }
   EXPECT_NEAR(static_cast<double>(used[0]) / static_cast<double>(samples), 0.25, 0.02);
+}
+
+TEST(Turns, ThatAreApartAreEachNthButTheFirst) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const RandomKey draw(seed, Purpose::order, 1);
+    uint64_t d = 0;
+    const auto number = [&](int64_t least, int64_t most) {
+      return least + static_cast<int64_t>(draw.below(d++, static_cast<uint64_t>(most - least + 1)));
+    };
+    const auto members = static_cast<size_t>(number(2, 5));
+    const int64_t every = number(2, 7);
+    std::vector<int64_t> rates, batches, half_rates[2], half_batches[2];
+    std::vector<bool> apart;
+    std::vector<int32_t> of_halves[2];
+    for (size_t i = 0; i < members; ++i) {
+      rates.push_back(number(1, 40)), batches.push_back(number(1, 6));
+      apart.push_back(i == 0 ? false : i == 1 ? true : number(0, 1) == 1);
+      half_rates[apart[i]].push_back(rates[i]), half_batches[apart[i]].push_back(batches[i]);
+      of_halves[apart[i]].push_back(static_cast<int32_t>(i));
+    }
+    const Turns turns(rates, batches, apart, every);
+    const Turns halves[] = {Turns(half_rates[0], half_batches[0]), Turns(half_rates[1], half_batches[1])};
+    std::vector<int64_t> before(members);
+    int64_t of_half[2] = {0, 0};
+    for (int64_t n = 0; n < 200; ++n) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", turn " + std::to_string(n));
+      const bool is_apart = n > 0 && n % every == 0;
+      const Turns::Turn turn = turns.at(n), alone = halves[is_apart].at(of_half[is_apart]++);
+      ASSERT_EQ(turn.whose, of_halves[is_apart].at(static_cast<size_t>(alone.whose)));
+      ASSERT_EQ(turn.number, alone.number);
+      ASSERT_EQ(turns.before(turn), before);
+      ++before[static_cast<size_t>(turn.whose)];
+    }
+  }
+}
+
+/// Shapes 3 and 5 have one frame; 4 is a clip's.
+TEST(BatchOrder, GivesImagesEachNthBatch) {
+  std::vector<int> buckets;
+  for (int i = 0; i < 30; ++i) buckets.push_back(i < 4 ? 3 : i < 20 ? 4 : 5);
+  const std::map<int, int64_t> batches = {{3, 2}, {4, 4}, {5, 2}};
+  const BatchOrder order(9, buckets, 4, batches, {}, {.buckets = {3, 5, 8}, .every = 5});
+  std::map<int, int> steps;
+  std::map<int64_t, int> seen;
+  int64_t samples = 0;
+  for (int64_t step = 0; step < 600; ++step) {
+    const int bucket = order.bucket(step);
+    ASSERT_EQ(bucket != 4, step > 0 && step % 5 == 0) << step;
+    ASSERT_EQ(order.consumed(step * order.stride()), samples) << step;
+    ASSERT_EQ(order.go_on(samples), step * order.stride());
+    for (int64_t i = 0; i < order.batch_size(step); ++i) ++seen[order.at(step * order.stride() + i).index];
+    samples += order.batch_size(step), ++steps[bucket];
+  }
+  EXPECT_NEAR(steps[5], steps[3] * 2.5, 3) << "images among each other come by their number";
+  for (int64_t i = 0; i < 30; ++i) EXPECT_NEAR(seen[i], i < 4 || i >= 20 ? 119 * 2 / 14 : 481 * 4 / 16, 1) << i;
+}
+
+TEST(BatchOrder, RefusesTurnsOfImagesWithoutBoth) {
+  const auto refused = [](const std::vector<int>& buckets) -> std::string {
+    try {
+      const BatchOrder order(1, buckets, 2, {}, {}, {.buckets = {1}, .every = 3});
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(refused({0, 0}).find("no image"), std::string::npos);
+  EXPECT_NE(refused({1, 1}).find("images alone"), std::string::npos);
+  EXPECT_EQ(refused({0, 1}), "");
 }
 
 }  // namespace tessera::data

@@ -244,6 +244,23 @@ TEST_F(Prepare, SeveralShapesTrainTheSameOnEveryLayout) {
   ASSERT_EQ(run_.train(1, "parts", five).code, 0);
   ASSERT_EQ(run_.train(1, "parts", flags).code, 0);
   EXPECT_EQ(run_.losses("parts"), one);
+
+  // Each third step but the first is of stills, on another layout that went on behind the fifth too.
+  const auto turns = [&](const char* steps) -> std::vector<std::string> {
+    return {"--data.buckets", "8x32x32,8x16x64,1x32x32", "--data.images_every", "3", "--run.steps", steps};
+  };
+  ASSERT_EQ(run_.train(1, "turns", turns("12")).code, 0);
+  ASSERT_EQ(run_.train(2, "turned", turns("5")).code, 0);
+  ASSERT_EQ(run_.train(1, "turned", turns("12")).code, 0);
+  const auto stills = run_.metrics("turns"), went_on = run_.metrics("turned");
+  ASSERT_EQ(stills.size(), went_on.size());
+  const auto tokens = [](const auto& step) { return step.at("tokens").template get<int64_t>(); };
+  for (size_t i = 0; i < stills.size(); ++i) {
+    EXPECT_EQ(tokens(stills[i]) < tokens(stills[0]), i > 0 && i % 3 == 0) << i;
+    EXPECT_NEAR(stills[i].at("loss").get<double>(), went_on[i].at("loss").get<double>(),
+                1e-5 * stills[i].at("loss").get<double>())
+        << i;
+  }
 }
 
 TEST_F(Prepare, OnlineIsTheSameTrainingWithoutACache) {

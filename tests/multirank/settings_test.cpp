@@ -194,6 +194,7 @@ const std::vector<Key>& keys() {
       {"data.fps", "4", {"--data.frames", "4"}},
       {"data.repeats", "2"},
       {"data.buckets", "4x32x32"},
+      {"data.images_every", "2", {"--data.buckets", "4x32x32,1x32x32", "--data.clip_lengths", "every"}},
       {"data.max_crop", "0.1", {"--data.size", "16,32"}, 1, true},
       {"data.clip_mode", "chunks", {"--data.frames", "4"}},
       {"data.clip_lengths", "longest", {"--data.buckets", "4x32x32,8x32x32", "--data.clip_lengths", "every"}, 1, true},

@@ -1135,7 +1135,7 @@ TEST(ImportMeanings, VideoXFun) {
 TEST(ImportMeanings, Sana) {
   if (!TESSERA_HAS_YAML) GTEST_SKIP() << "this build reads no YAML";
   const Folder folder;
-  const std::string clips = folder.clips("clips", 12), name = "sana.yaml";
+  const std::string clips = folder.clips("clips", 12), images = folder.clips("images", 5), name = "sana.yaml";
   const auto config = [&](const std::string& model, const std::string& optimiser, const std::string& train,
                           const std::string& rest = "") {
     return "data: {data_dir: ['" + clips +
@@ -1206,6 +1206,29 @@ TEST(ImportMeanings, Sana) {
          .sigmas = sigmoid(6),
          .dropout = 0.1,
          .by = {.name = "came8bit", .decay = 0, .clip = 0.1, .eight = true}}},
+       {"videos and images in turns",
+        "data: {data_dir: {toy: '" + clips +
+            "'}, type: SanaZipDataset, num_frames: 81, image_size: 480, transform: default_train_video}\n"
+            "image_data: {data_dir: ['" +
+            images +
+            "'], type: SanaWebDatasetMS, image_size: 480, caption_proportion: "
+            "{prompt: 1}, external_caption_suffixes: [], load_vae_feat: false, aspect_ratio_type: "
+            "ASPECT_RATIO_VIDEO_480_MS, sort_dataset: false}\nmodel: {model: SanaMSVideo_2000M_P2_D20, multi_scale: true, "
+            "aspect_ratio_type: ASPECT_RATIO_VIDEO_480_MS, class_dropout_prob: 0.1}\nscheduler: {flow_shift: 3.0, "
+            "weighting_scheme: logit_normal, logit_mean: 0.0, logit_std: 1.0}\ntrain: {train_batch_size: 1, "
+            "train_batch_size_image: 4, gradient_accumulation_steps: 2, gradient_clip: 0.1, num_epochs: 3, "
+            "joint_training_interval: 10, optimizer: {" +
+            adamw + "}, lr_schedule: constant}\nwork_dir: o\n",
+        {.lr = level(2e-5 * std::sqrt(6.0 / 256)),
+         .batch = 6,
+         .dropout = 0.1,
+         .by = plain,
+         .told = {{"data.images_every", "10"},
+                  {"data.path", clips + "," + images},
+                  {"data.buckets", "81xASPECT_RATIO_VIDEO_480_MS=6,1xASPECT_RATIO_VIDEO_480_MS=24"},
+                  {"train.num_epochs", "refused"}}},
+        name,
+        3},
        {"what is not there",
         config(square + ", micro_condition: true", adamw,
                "train_batch_size: 4, gradient_clip: 0.1, joint_training_interval: 10, snr_loss: true, "

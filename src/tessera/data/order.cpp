@@ -39,6 +39,20 @@ std::vector<int64_t> SampleOrder::batch(int64_t position, int64_t global_batch, 
 Turns::Turns(std::vector<int64_t> rates, std::vector<int64_t> batches)
     : rates_(std::move(rates)), batches_(std::move(batches)) {}
 
+Turns::Turns(const std::vector<int64_t>& rates, const std::vector<int64_t>& batches, const std::vector<bool>& apart,
+             int64_t every)
+    : every_(every) {
+  for (const bool half : {false, true}) {
+    std::vector<int32_t> members;
+    std::vector<int64_t> own_rates, own_batches;
+    for (size_t i = 0; i < rates.size(); ++i)
+      if (apart.at(i) == half)
+        members.push_back(static_cast<int32_t>(i)), own_rates.push_back(rates[i]), own_batches.push_back(batches[i]);
+    check_internal(!members.empty() && every > 1, "data.order", "turns apart of nobody, or each of them");
+    halves_.push_back({std::move(members), Turns(std::move(own_rates), std::move(own_batches))});
+  }
+}
+
 // [Note: batches of several sizes] Batch j of a bucket of n samples, s of them in a batch, is due when its samples have
 // been used (j + 1/2) s / n times; batches are taken as they are due, equal ones in the order of the buckets. That is the
 // cycle of BatchOrder where all have the same s. The turn of batch number k is found by halving: it is the bucket's batch
@@ -58,12 +72,37 @@ int64_t Turns::due_before(Turn turn, int32_t other) const {
 
 std::vector<int64_t> Turns::before(Turn turn) const {
   std::vector<int64_t> counts;
+  if (!halves_.empty()) {
+    const auto place = std::ranges::find(halves_[1].members, turn.whose);
+    const bool apart = place != halves_[1].members.end();
+    const std::vector<int32_t>& own = halves_[apart].members;
+    const auto at = static_cast<int32_t>(std::ranges::find(own, turn.whose) - own.begin());
+    std::vector<int64_t> of_halves[2];
+    of_halves[apart] = halves_[apart].turns.before({at, turn.number});
+    const int64_t index = std::accumulate(of_halves[apart].begin(), of_halves[apart].end(), int64_t{0});  // of its half
+    const int64_t rest =
+        index < every_ ? 0 : 1 + (index - every_) / (every_ - 1);  // apart before turn `index` of the rest
+    const int64_t other = apart ? (index + 1) * every_ - index : rest;
+    const Turns& others = halves_[!apart].turns;
+    of_halves[!apart] = others.before(others.at(other));
+    counts.resize(halves_[0].members.size() + halves_[1].members.size());
+    for (const int half : {0, 1})
+      for (size_t i = 0; i < of_halves[half].size(); ++i)
+        counts[static_cast<size_t>(halves_[static_cast<size_t>(half)].members[i])] = of_halves[half][i];
+    return counts;
+  }
   for (int32_t other = 0; other < static_cast<int32_t>(rates_.size()); ++other)
     counts.push_back(other == turn.whose ? turn.number : due_before(turn, other));
   return counts;
 }
 
 Turns::Turn Turns::at(int64_t turn) const {
+  if (!halves_.empty()) {
+    const bool apart = turn > 0 && turn % every_ == 0;
+    const int64_t apart_before = turn == 0 ? 0 : (turn - 1) / every_;
+    const Turn own = halves_[apart].turns.at(apart ? apart_before : turn - apart_before);
+    return {halves_[apart].members[static_cast<size_t>(own.whose)], own.number};
+  }
   for (int32_t whose = 0; whose < static_cast<int32_t>(rates_.size()); ++whose) {
     const auto all_before = [&](int64_t number) {
       int64_t all = number;
@@ -95,7 +134,7 @@ std::vector<int64_t> BatchOrder::Shape::taken(int64_t samples) const {
 }
 
 BatchOrder::BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t global_batch,
-                       const std::map<int, int64_t>& batches, const SetShares& sets)
+                       const std::map<int, int64_t>& batches, const SetShares& sets, const ImageTurns& images)
     : global_batch_(global_batch),
       by_set_(!sets.amounts.empty()),
       set_sizes_(std::max<size_t>(1, sets.amounts.size())) {
@@ -133,6 +172,18 @@ BatchOrder::BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t g
     own.push_back(batch == batches.end() ? global_batch : batch->second);
   }
   global_batch_ = *std::ranges::max_element(own);
+  if (images.every > 0) {
+    std::vector<bool> apart;
+    for (const Shape& bucket : buckets_) apart.push_back(images.buckets.contains(bucket.name));
+    const auto of_images = std::ranges::count(apart, true);
+    check_input(of_images > 0 && of_images<std::ssize(apart), "data.images_every", of_images> 0
+                    ? "the data set has images alone, and none of its clips has more than one frame"
+                    : "the data set has no image: no sample has one frame",
+                "give both, or leave data.images_every out");
+    turns_.emplace(rates, own, apart, images.every);
+    batches_ = std::move(own);
+    return;
+  }
   if (by_set_ || std::ranges::count(own, global_batch_) < std::ssize(own)) {
     turns_.emplace(std::move(rates), own);
     batches_ = std::move(own);

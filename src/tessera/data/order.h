@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,10 @@ class Turns {
  public:
   /// Of each that takes part; `batches`: how much of its rate a turn uses up.
   Turns(std::vector<int64_t> rates, std::vector<int64_t> batches);
+  /// Turn number `every`, 2 `every` and so on, from 0, are of those that `apart` names, by their rates among each other; all
+  /// others are of the rest. Both have members; `every` is 2 or more.
+  Turns(const std::vector<int64_t>& rates, const std::vector<int64_t>& batches, const std::vector<bool>& apart,
+        int64_t every);
 
   struct Turn {
     int32_t whose = 0;
@@ -62,6 +67,20 @@ class Turns {
   int64_t due_before(Turn turn, int32_t other) const;
 
   std::vector<int64_t> rates_, batches_;
+
+  struct Half;
+  std::vector<Half> halves_;  ///< where turns are apart: the rest, and those apart
+  int64_t every_ = 0;
+};
+struct Turns::Half {
+  std::vector<int32_t> members;
+  Turns turns;
+};
+
+/// Shapes of one frame that have each `every`-th batch but the first to themselves, and the clips all others.
+struct ImageTurns {
+  std::set<int> buckets = {};
+  int64_t every = 0;  ///< 0: they come as often as there are samples of them
 };
 
 /// Data sets that are gone through each by itself: of which each sample is, and how many samples of an epoch come from
@@ -80,9 +99,10 @@ struct SetShares {
 class BatchOrder {
  public:
   /// `buckets`: of each sample, by index; numbers need not be contiguous.
-  /// `batches`: samples of a global batch by bucket, for those that have another number than the others.
+  /// `batches`: samples of a global batch by bucket, for those that have another number than the others. Throws UserError
+  /// (input) where images take turns with clips and there are none of either.
   BatchOrder(uint64_t seed, const std::vector<int>& buckets, int64_t global_batch,
-             const std::map<int, int64_t>& batches = {}, const SetShares& sets = {});
+             const std::map<int, int64_t>& batches = {}, const SetShares& sets = {}, const ImageTurns& images = {});
 
   int64_t size() const { return size_; }  ///< samples of an epoch
   SampleOrder::Place place(int64_t position) const { return {consumed(position) / size_, consumed(position) % size_}; }

@@ -89,8 +89,12 @@ std::vector<StageData> prepare_parts(recipe::Recipe& recipe, const job::Job& job
     }
     std::map<int, int64_t> batches = recipe::batches(part.recipe);
     for (auto& [bucket, batch] : batches) batch = part.recipe.clips_of(batch);
+    data::ImageTurns images{.every = part.recipe.data.images_every};
+    const std::vector<data::Bucket>& shapes = part.recipe.data.clips.buckets;
+    for (size_t b = 0; b < shapes.size(); ++b)
+      if (shapes[b].frames == 1) images.buckets.insert(static_cast<int>(b));
     data::BatchOrder order(static_cast<uint64_t>(recipe.run.seed), samples->buckets(),
-                           part.recipe.clips_of(part.recipe.train.global_batch), batches, samples->sets());
+                           part.recipe.clips_of(part.recipe.train.global_batch), batches, samples->sets(), images);
     const int64_t stride = order.stride();
     const bool same = p > 0 && samples == result.back().samples;
     auto held_out = same ? result.back().held_out : prepare_held_out(part.recipe, job, mesh, comm, rank, options);

@@ -121,6 +121,11 @@ void read_caption_endings(Recipe& recipe, const Given& given) {
 bool slides(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::slide; }
 bool uniform(const Facts& f) { return f.recipe.data.clips.mode == data::ClipMode::uniform; }
 bool takes_some_length(const Facts& f) { return f.recipe.data.clips.mode != data::ClipMode::full; }
+bool has_images_and_clips(const Facts& f) {
+  const auto of_one = [](const data::Bucket& bucket) { return bucket.frames == 1; };
+  const std::vector<data::Bucket>& buckets = f.recipe.data.clips.buckets;
+  return std::ranges::any_of(buckets, of_one) && !std::ranges::all_of(buckets, of_one);
+}
 const Needs kPictures = {[](const Facts& f) { return !f.recipe.data.latents; },
                          "data.latents are trained, not pictures"};
 const Needs kNoBuckets = {[](const Facts& f) { return f.recipe.values.at("data.buckets").empty(); },
@@ -379,6 +384,14 @@ std::vector<Setting> data_settings() {
        "training shapes, FRAMESxHEIGHTxWIDTH: 33x480x832,1x768x768; or a table of aspect ratios: ASPECT_RATIO_1024, 81xASPECT_RATIO_VIDEO_480_MS, 129x256px, 33xAREA_832x480; each may end in =BATCH, its global batch, or =BATCH:TAKE:KEEP, with shares of the clips; samples have the first shape; empty: data.frames and data.size",
        nullptr,
        {.in_stages = true}},
+      {"data.images_every",
+       Kind::integer,
+       "0",
+       "each n-th step trains on samples of one frame, and all others on clips; 0: both come as often as there are samples of them",
+       data_key<&Recipe::Data::images_every>,
+       {.range = at_least(0),
+        .needs = {{has_images_and_clips, "data.buckets list no shapes of one frame beside others of more"}},
+        .in_stages = true}},
       {"data.max_crop",
        Kind::text,
        "auto",

@@ -92,6 +92,9 @@ void check_batches_and_shares(const Recipe& r) {
     refuse("shares of the clips with data.latents = \"" + r.values.at("data.latents") +
                "\", whose latents have one shape each",
            "leave the shares out, or train on the clips");
+  if (r.data.images_every == 1)
+    throw UserError(Exit::usage, "data.images_every", "1 would train on images alone, from the second step on",
+                    "give 2 or more, or list shapes of one frame alone");
 }
 
 void resolve_buckets(Recipe& r) {
@@ -380,6 +383,9 @@ void check_set(const Recipe& r, const std::string& list, const Recipe::DataSet& 
     refuse(list + "path is empty, and so is " + list + "metadata", "name the folder or table of each [[data.set]]");
   if (r.values.contains(list + "repeats") && set.weight > 0)
     refuse(list + "repeats beside " + list + "weight", "one of them says how often samples of a set come");
+  if (r.data.images_every > 0 && set.weight > 0)
+    refuse(list + "weight beside data.images_every, which says how often images come",
+           "leave the weight out: images, and clips, come by their number");
   if (set.to_step > 0 && set.to_step < set.from_step)
     refuse(list + "to_step = " + std::to_string(set.to_step) +
                " lies before its from_step = " + std::to_string(set.from_step),

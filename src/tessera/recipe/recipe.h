@@ -58,10 +58,11 @@ struct Recipe {
     std::string instruction_image;                           ///< the same of pictures; empty: that of clips
     int64_t height = 0, width = 0, frames = 0, repeats = 1;  ///< the shape that is sampled: the first bucket
     double fps = 0;
-    bool strict = false;    ///< stop at the first faulty row
-    int64_t allow_bad = 0;  ///< faulty rows that training may leave out
-    data::ClipRules clips;  ///< at least one bucket
-    std::string caption;    ///< of clips without one; empty: they are faulty
+    int64_t images_every = 0;  ///< the n-th step each trains on images, all others on clips; 0: by their number
+    bool strict = false;       ///< stop at the first faulty row
+    int64_t allow_bad = 0;     ///< faulty rows that training may leave out
+    data::ClipRules clips;     ///< at least one bucket
+    std::string caption;       ///< of clips without one; empty: they are faulty
     data::CaptionRules captions;
     bool latents = false;                ///< files of latents in place of pictures
     bool latent_column = false;          ///< of these, those that a column of the table names

@@ -148,11 +148,17 @@ void set_sana_model(Translator& t) {
 
 // ---- data ---------------------------------------------------------------------------------------------------------
 
-/// A folder, a list of them, or a table of folders by name (data.data_dir.NAME).
+/// Each so manieth step trains on images beside videos; 0: none does.
+int64_t image_interval(const Translator& t) {
+  return t.has("data.num_frames") ? t.integer("train.joint_training_interval", 0) : 0;
+}
+
+/// A folder, a list of them, or a table of folders by name (data.data_dir.NAME); with those of images.
 void data_dirs(Translator& t) {
   std::vector<std::string> options, folders;
   for (const Given& g : t.given()) {
-    if (g.name != "data.data_dir" && !g.name.starts_with("data.data_dir.")) continue;
+    const auto names = [&](const std::string& option) { return g.name == option || g.name.starts_with(option + "."); };
+    if (!names("data.data_dir") && !(image_interval(t) > 1 && names("image_data.data_dir"))) continue;
     options.push_back(g.name);
     for (const std::string& folder : items_of(g.value)) folders.push_back(folder);
   }
@@ -236,6 +242,13 @@ void latents(Translator& t, const Given& g) {
     t.set("data.latents", "npy", {g.name});
 }
 
+/// Samples of a step of all ranks, of a batch size of one.
+std::string global_batch(const Translator& t, const char* option) {
+  const int64_t steps = t.integer("train.gradient_accumulation_steps", 1);
+  return std::to_string(
+      checked_product({t.integer(option, 32), steps, t.dp_size().value_or(1)}, "import: a global batch"));
+}
+
 /// Sizes of pictures: those of a table of aspect ratios, or squares.
 void shapes(Translator& t) {
   const std::string table = "model.aspect_ratio_type", own = "data.aspect_ratio_type";
@@ -249,6 +262,19 @@ void shapes(Translator& t) {
   for (const char* option : {"data.image_size", "model.image_size"})
     if (t.has(option)) sizes.push_back(option);
   const std::string name = t.has(table) ? t.value(table) : t.value(own, "ASPECT_RATIO_1024");
+  if (video && image_interval(t) > 1) {
+    const bool sized = !several && !sizes.empty();
+    const std::string square = sized ? t.value(sizes.back()) + "x" + t.value(sizes.back()) : "",
+                      images = sized ? square : t.value("image_data.aspect_ratio_type", name);
+    options.insert(options.end(), sizes.begin(), sizes.end());
+    for (const char* option : {"train.train_batch_size", "train.train_batch_size_image"})
+      if (t.has(option)) options.push_back(option);
+    t.set("data.buckets",
+          frames + "x" + (sized ? square : name) + "=" + global_batch(t, "train.train_batch_size") + ",1x" + images +
+              "=" + global_batch(t, "train.train_batch_size_image"),
+          options, "clips and images, each with their batches of all ranks");
+    return;
+  }
   if (several && !options.empty()) {
     t.set("data.buckets", (video ? frames + "x" : "") + name, options);
     for (const std::string& option : sizes) t.imply(option, "the sizes are those of " + name);
@@ -264,21 +290,39 @@ void shapes(Translator& t) {
   t.assume("data.frames", frames, "pictures");
 }
 
-/// A second data set of pictures beside videos; with an interval of 0 it is not trained on.
+/// A second data set of images beside videos, which have each so manieth step to themselves.
 void image_data(Translator& t) {
-  const bool off = t.integer("train.joint_training_interval", 0) == 0;
-  for (const Given& g : t.given())
-    if (g.name.starts_with("image_data.") || g.name == "train.train_batch_size_image") {
-      if (off)
-        t.imply(g.name, "train.joint_training_interval is 0: pictures are not trained on");
-      else
-        t.refuse(g.name, "one data set is trained on: put pictures and videos into one folder or table");
-    }
-  if (t.has("train.joint_training_interval")) {
-    if (off)
-      t.imply("train.joint_training_interval", "pictures are not trained on");
+  const std::string interval = "train.joint_training_interval", off = interval + " is 0: images are not trained on";
+  const int64_t every = image_interval(t);
+  if (every > 1) {
+    t.set("data.images_every", t.value(interval), {interval});
+    if (!t.has("image_data.data_dir") &&
+        std::ranges::none_of(t.given(), [](const Given& g) { return g.name.starts_with("image_data.data_dir."); }))
+      t.warn(interval, "image_data.data_dir names no folder of images");
+  } else if (t.has(interval)) {
+    if (every == 1)
+      t.refuse(interval, "1 trains on images alone, from the second step on");
+    else if (t.integer(interval, 0) > 0)
+      t.refuse(interval, "data.num_frames names no videos that would take turns with images");
     else
-      t.refuse("train.joint_training_interval", "batches of several data sets do not take turns");
+      t.imply(interval, "images are not trained on");
+  }
+  const auto plain = [](const Given& g) {
+    return is_false(g.value) ||
+           std::ranges::all_of(items_of(g.value), [](const std::string& item) { return item.empty(); });
+  };
+  for (const Given& g : t.given()) {
+    if ((!g.name.starts_with("image_data.") && g.name != "train.train_batch_size_image") || t.is_answered(g.name))
+      continue;
+    const std::string name = g.name.substr(g.name.find('.') + 1);
+    if (every <= 1)
+      t.imply(g.name, off);
+    else if (name == "load_vae_feat" || name == "load_text_feat" || name == "external_caption_suffixes" ||
+             name == "external_clipscore_suffixes")
+      plain(g) ? t.imply(g.name, "there are none")
+               : t.refuse(g.name, "images are read as clips are: put this into data." + name + " for both");
+    else
+      t.imply(g.name, "images lie in data.path beside the clips, and are read as those are");
   }
 }
 
@@ -367,7 +411,9 @@ void amount(Translator& t) {
   const int64_t batch = t.integer("train.train_batch_size", 32),
                 steps = t.integer("train.gradient_accumulation_steps", 1);
   if (!options.empty()) t.set_batch(batch * steps, options, std::to_string(batch) + " x " + std::to_string(steps));
-  if (t.has("train.num_epochs")) {
+  if (t.has("train.num_epochs") && image_interval(t) > 1) {
+    t.refuse("train.num_epochs", "an epoch has there as many steps as there are batches of videos: set run.steps");
+  } else if (t.has("train.num_epochs")) {
     // this reader of lists goes through the list 2000 times an epoch
     const bool list = t.value("data.type") == "SanaImgDataset";
     t.result().implied.push_back({"train.num_epochs", "all batches of an epoch count, there the last 30 do not"});
