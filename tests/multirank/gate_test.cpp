@@ -500,6 +500,20 @@ TEST(DealtSamples, LeaveRanksIdleAsThePlanSays) {
   EXPECT_EQ(planned(gate_of(4))["by_frequency"]["frequencies"], nlohmann::json({0.25, 0.25, 0.25, 0.25}));
 }
 
+/// A pass with a sample on each rank takes as long as one sample does, however many a micro-batch may have.
+TEST(DealtSamples, ArePricedAsManyAsAPassHas) {
+  const auto mean = [](const char* micro_batch) {
+    const auto said = planned(gate_of(5) + Flags{"--mesh.dp_shard", "2", "--train.global_batch", "8", "--data.size",
+                                                 "128,128", "--train.micro_batch", micro_batch});
+    return said["by_frequency"]["mean_step_seconds"].get<double>();
+  };
+  const double one = mean("1");
+  for (const char* more : {"2", "4"}) {
+    EXPECT_LT(mean(more), 1.01 * one) << more << ": no more gathers, and the same samples";
+    EXPECT_GT(mean(more), 0.5 * one) << more;
+  }
+}
+
 /// A run that is cut goes on on other layouts, and again to the bit on its own, whatever frequencies are planned for.
 TEST(DealtSamples, GoOnOnOtherLayouts) {
   const Flags flags = frequent({0.6, 0.3, 0.1}) + Flags{"--checkpoint.every", "1", "--checkpoint.keep", "0"},

@@ -470,10 +470,11 @@ std::vector<int64_t> halves_of(int64_t most) {
   return sizes;
 }
 
-/// Sizes of micro-batches by which passes of experts may run; none: they follow the plan's.
-std::vector<int64_t> sizes_by_use(const PlanRequest& request, const plan::Plan& plan) {
-  const bool free = request.routing.by_use && request.any_micro_batch && !request.by_hand && request.others.empty();
-  return free ? halves_of(plan.micro_batch) : std::vector<int64_t>();
+/// Sizes of micro-batches that passes of a hard gate's experts are measured in, as any number of samples may choose one;
+/// none: all have the plan's.
+std::vector<int64_t> sizes_of_passes(const PlanRequest& request, const plan::Plan& plan) {
+  const bool hard = request.routing.gated && !request.routing.soft && request.others.empty();
+  return hard ? halves_of(plan.micro_batch) : std::vector<int64_t>();
 }
 
 /// Measures micro-batches of these sizes as well.
@@ -543,10 +544,11 @@ void add_by_use(Planned& planned, const PlanRequest& request, int64_t batch, int
 void plan_by_use(Planned& planned, const PlanRequest& request) {
   planned.by_use.clear();
   const plan::Plan& leader = planned.plan();
-  const std::vector<int64_t> sizes = sizes_by_use(request, leader);
-  if (sizes.empty() || !planned.choice.fits) return;
+  const std::vector<int64_t> sizes = sizes_of_passes(request, leader);
   MeasuredModels known;
   measure_sizes(planned, request, sizes, known);
+  const bool free = request.routing.by_use && request.any_micro_batch && !request.by_hand;
+  if (sizes.empty() || !free || !planned.choice.fits) return;
   planned.by_use = {{leader, {}}};
   for (const int64_t samples :
        sizes)  // of a pass with all samples of the batch, and of one that is a single micro-batch
@@ -576,7 +578,7 @@ Planned take_plan(const PlanRequest& request, const std::string& plan, int rank,
     for (const nlohmann::json& each : nlohmann::json::parse(by_use))
       planned.by_use.push_back({plan::plan_of_toml(each.at("plan"), "a plan by use of rank 0", names),
                                 each.at("seconds").get<std::vector<double>>()});
-  if (!planned.by_use.empty()) measure_sizes(planned, request, sizes_by_use(request, planned.plan()), known);
+  measure_sizes(planned, request, sizes_of_passes(request, planned.plan()), known);
   planned.choice.why = "found by rank 0";
   planned.choice.memory = planned.memory(rank);
   const auto check = [rank](int64_t bytes, int64_t budget, const char* where, const char* key) {

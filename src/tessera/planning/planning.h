@@ -197,7 +197,8 @@ Planned make_plan_as_is(const PlanRequest& request);
 
 /// With experts.by_use: the plans beside the chosen one by which an expert's passes may run, into `planned.by_use`. Their
 /// micro-batches are smaller, so that one with fewer samples than these in a pass keeps more of its activations; all else is
-/// the chosen plan's, and each fits the budgets. None where the user has set the micro-batch or the plan.
+/// the chosen plan's, and each fits the budgets. None where the user has set the micro-batch or the plan. With any hard gate:
+/// measures micro-batches of fewer samples, which passes have.
 void plan_by_use(Planned& planned, const PlanRequest& request);
 /// `by_use` as text, with its prices, for other ranks.
 std::string by_use_text(const Planned& planned);
