@@ -378,7 +378,7 @@ void expect_dealt(const Layout& layout, const std::vector<double>& frequencies) 
       const double learned = expected[i]["gate"]["grad_norm"];
       EXPECT_NEAR(step["gate"]["grad_norm"].get<double>(), learned, 1e-4 * learned + 1e-9) << where << how;
       const Traced& seen = ran[how][number];
-      const plan::StepUse use = plan::step_use(seen.shares, 1);
+      const plan::StepUse use = plan::step_use(seen.shares, {1});
       EXPECT_DOUBLE_EQ(step["gate"]["idle_share"].get<double>(), use.idle()) << where << how;
       int64_t slots = 0;
       for (const auto& [expert, of_expert] : seen.slots) slots += of_expert;
@@ -386,7 +386,7 @@ void expect_dealt(const Layout& layout, const std::vector<double>& frequencies) 
                        static_cast<double>(seen.dummies) / static_cast<double>(slots))
           << where << how;
       EXPECT_DOUBLE_EQ(step["gate"]["undealt_idle_share"].get<double>(),
-                       plan::step_use(ran["off"][number].shares, 1).idle())
+                       plan::step_use(ran["off"][number].shares, {1}).idle())
           << where << how;
     }
     int64_t moved = 0;
@@ -415,6 +415,7 @@ void expect_dealt(const Layout& layout, const std::vector<double>& frequencies) 
 
 TEST(DealtSamples, TrainTheCurveOfOneRankAndMoveWhatTheCountsSay) {
   const std::vector<Layout> layouts = {{"shard-2", 2, {"--mesh.dp_shard", "2"}},
+                                       {"shard-3", 3, {"--mesh.dp_shard", "3"}},
                                        {"shard-4", 4, {"--mesh.dp_shard", "4"}},
                                        {"replicas", 4, {"--mesh.dp_replicate", "2", "--mesh.dp_shard", "2"}},
                                        {"shard-tp", 4, {"--mesh.dp_shard", "2", "--mesh.tp", "2"}},
@@ -499,6 +500,20 @@ TEST(DealtSamples, LeaveRanksIdleAsThePlanSays) {
   EXPECT_EQ(planned(gate_of(4))["by_frequency"]["frequencies"], nlohmann::json({0.25, 0.25, 0.25, 0.25}));
 }
 
+/// A pass with a sample on each rank takes as long as one sample does, however many a micro-batch may have.
+TEST(DealtSamples, ArePricedAsManyAsAPassHas) {
+  const auto mean = [](const char* micro_batch) {
+    const auto said = planned(gate_of(5) + Flags{"--mesh.dp_shard", "2", "--train.global_batch", "8", "--data.size",
+                                                 "128,128", "--train.micro_batch", micro_batch});
+    return said["by_frequency"]["mean_step_seconds"].get<double>();
+  };
+  const double one = mean("1");
+  for (const char* more : {"2", "4"}) {
+    EXPECT_LT(mean(more), 1.01 * one) << more << ": no more gathers, and the same samples";
+    EXPECT_GT(mean(more), 0.5 * one) << more;
+  }
+}
+
 /// A run that is cut goes on on other layouts, and again to the bit on its own, whatever frequencies are planned for.
 TEST(DealtSamples, GoOnOnOtherLayouts) {
   const Flags flags = frequent({0.6, 0.3, 0.1}) + Flags{"--checkpoint.every", "1", "--checkpoint.keep", "0"},
@@ -558,6 +573,131 @@ TEST(DealtSamples, AreCountedByExpertAndTimestep) {
     for (size_t b = 0; b < 10; ++b) EXPECT_EQ(step["loss_by_timestep"][b]["count"], all[b]) << b;
     EXPECT_GE(step["gate"]["deal_seconds"], 0);
   }
+}
+
+/// Under a budget in which the plan recomputes activations, and a pass with a sample or two on a rank need not.
+Flags tight(const std::vector<double>& frequencies) {
+  return gate_of(static_cast<int>(frequencies.size())) + Flags{"--model.path",         chosen_with(frequencies),
+                                                               "--experts.balance",    "0",
+                                                               "--train.global_batch", "8",
+                                                               "--experts.by_use",     "auto",
+                                                               "--plan.budget",        "7500KiB",
+                                                               "--data.size",          "128,128"};
+}
+
+std::vector<int64_t> micro_batches_of(const nlohmann::json& step) {
+  std::vector<int64_t> all;
+  for (const auto& e : step["gate"]["experts"]) all.push_back(e["micro_batch"]);
+  return all;
+}
+
+void expect_losses(const std::string& run, const std::string& expected) {
+  const auto steps = gated().metrics(run), wanted = gated().metrics(expected);
+  ASSERT_EQ(steps.size(), wanted.size()) << run;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const double loss = wanted[i]["loss"];
+    EXPECT_NEAR(steps[i]["loss"].get<double>(), loss, 2e-6 * std::abs(loss)) << run << ", step " << i + 1;
+    EXPECT_EQ(samples_of(steps[i]), samples_of(wanted[i])) << run << ", step " << i + 1;
+  }
+}
+
+TEST(ByUse, RunsEachExpertByThePlanThatSuitsIt) {
+  const Flags flags = tight({0.95, 0.05}) + Flags{"--experts.frequencies", "0.95,0.05"}, two = {"--mesh.dp_shard", "2"};
+  const auto said = planned(flags + two)["by_use"];
+  ASSERT_EQ(said.size(), 2u);
+  const std::vector<int64_t> micro_batches = {said[0]["micro_batch"], said[1]["micro_batch"]};
+  EXPECT_GT(micro_batches[0], micro_batches[1]) << said;
+  EXPECT_EQ(said[0]["plan"].get<std::string>().find("keep 5 of 5"), std::string::npos) << said;
+  EXPECT_NE(said[1]["plan"].get<std::string>().find("keep 5 of 5"), std::string::npos) << said;
+  EXPECT_LT(said[1]["mean_seconds"], said[1]["alike_mean_seconds"]);
+  EXPECT_EQ(said[0]["mean_seconds"], said[0]["alike_mean_seconds"]);
+  const std::string trace = gated().out("by-use.jsonl");
+  train(1, "by-use-alone", flags + Flags{"--experts.by_use", "off", "--plan.budget", "1GiB"});
+  const Result ran = train(2, "by-use", flags + two + Flags{"--trace-schedule", trace});
+  EXPECT_NE(ran.output.find("experts by use: expert_0, chosen by 95 %"), std::string::npos) << ran.output;
+  expect_losses("by-use", "by-use-alone");
+  const Result check = gated().tessera({"plan", "--check", trace});
+  EXPECT_EQ(check.code, 0) << check.output;
+  const auto steps = gated().metrics("by-use");
+  expect_planned_peaks(steps.back(), "by-use");
+  std::map<std::pair<int64_t, size_t>, std::set<int>> micros;  // of rank 0, by step and expert
+  for (const std::string& line : lines_of(trace)) {
+    const auto in = nlohmann::json::parse(line);
+    const std::string phase = in["phase"];
+    if (!phase.starts_with("train expert_") || in["rank"] != 0) continue;
+    const size_t expert = std::stoul(phase.substr(13));
+    if (in["micro"].is_number() && in["micro"] >= 0)
+      micros[{in["step"].get<int64_t>(), expert}].insert(in["micro"].get<int>());
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(micro_batches_of(steps[i]), micro_batches) << i + 1;
+    for (size_t e = 0; e < 2; ++e) {
+      const int64_t most = (samples_of(steps[i])[e] + 1) / 2;  // dealt to two ranks
+      EXPECT_EQ(std::ssize(micros[{static_cast<int64_t>(i + 1), e}]), (most + micro_batches[e] - 1) / micro_batches[e])
+          << "step " << i + 1 << ", expert " << e;
+    }
+  }
+}
+
+/// The recipe says that the other expert is chosen often; from the first checkpoint on the run knows better.
+TEST(ByUse, GoesOnToTheBitAcrossAChangeOfFrequencies) {
+  const Flags flags = tight({0.95, 0.05}) + Flags{"--checkpoint.every", "4", "--checkpoint.keep", "0"},
+              wrong = {"--experts.frequencies", "0.05,0.95"}, two = {"--mesh.dp_shard", "2"};
+  const Result whole = train(2, "use-whole", flags + wrong + two, 8);
+  EXPECT_NE(whole.output.find("experts by use from step 5 on"), std::string::npos) << whole.output;
+  const auto steps = gated().metrics("use-whole");
+  ASSERT_EQ(steps.size(), 8u);
+  const std::vector<int64_t> before = micro_batches_of(steps[3]), after = micro_batches_of(steps[4]);
+  EXPECT_LT(before[0], before[1]);
+  EXPECT_GT(after[0], after[1]);
+  EXPECT_EQ(micro_batches_of(steps[0]), before) << "nothing changes between checkpoints";
+  EXPECT_EQ(micro_batches_of(steps[7]), after);
+  const auto use_at = [](const std::string& run, const char* step) {
+    return json_of(gated().out(run) + "/checkpoints/" + step + "/manifest.json")["experts_by_use"];
+  };
+  std::vector<double> counted = {0.05 / 2, 0.95 / 2};  // what the recipe says weighs as one sample
+  for (size_t i = 0; i < 4; ++i)
+    for (size_t e = 0; e < 2; ++e) counted[e] += static_cast<double>(samples_of(steps[i])[e]);
+  const auto saved = use_at("use-whole", "step-000004");
+  for (size_t e = 0; e < 2; ++e) EXPECT_NEAR(saved["frequencies"][e].get<double>(), counted[e], 1e-9) << saved;
+  EXPECT_EQ(saved["since"], nlohmann::json({0, 0}));
+  // Cut at the change, with frequencies in the recipe that say otherwise; and between two changes.
+  const auto go_on = [&](const std::string& name, int ranks, const Flags& more) {
+    const std::string at = "/checkpoints/step-000004";
+    fs::create_directories(gated().out(name) + "/checkpoints");
+    fs::copy(gated().out("use-whole") + at, gated().out(name) + at, fs::copy_options::recursive);
+    fs::copy(gated().out("use-whole") + "/metrics.jsonl", gated().out(name) + "/metrics.jsonl");
+    return train(ranks, name, flags + more, 8);
+  };
+  go_on("use-resumed", 2, two + Flags{"--experts.frequencies", "0.5,0.5"});
+  train(2, "use-cut", flags + wrong + two, 6);
+  EXPECT_NE(use_at("use-cut", "step-000006")["since"], nlohmann::json({0, 0}));
+  train(2, "use-cut", flags + wrong + two, 8);
+  for (const char* name : {"use-resumed", "use-cut"}) {
+    EXPECT_EQ(curve(name), curve("use-whole")) << name;
+    for (int e = 0; e < 2; ++e) EXPECT_EQ(weights(name, e), weights("use-whole", e)) << name;
+    EXPECT_EQ(use_at(name, "step-000008"), use_at("use-whole", "step-000008")) << name;
+  }
+  go_on("use-four", 4, Flags{"--mesh.dp_shard", "2", "--mesh.tp", "2"});
+  expect_losses("use-four", "use-whole");
+  EXPECT_EQ(use_at("use-four", "step-000008"), use_at("use-whole", "step-000008"));
+}
+
+TEST(ByUse, LeavesWhatTheUserHasSet) {
+  const Flags flags = tight({0.95, 0.05}) + Flags{"--experts.frequencies", "0.95,0.05", "--mesh.dp_shard", "2"};
+  const auto said = planned(flags + Flags{"--plan.activations", "recompute"})["by_use"];
+  ASSERT_EQ(said.size(), 2u);
+  for (const auto& expert : said)
+    EXPECT_NE(expert["plan"].get<std::string>().find("recompute 3"), std::string::npos) << expert;
+  for (const Flags& of : {flags + Flags{"--train.micro_batch", "2"}, gate_of(2) + Flags{"--experts.hard", "false"},
+                          Flags{"--experts.train", "both"}}) {
+    const Flags asked = of + Flags{"--experts.by_use", "auto"};
+    const Result r = gated().tessera(Flags{"plan", gated().recipe()} + asked);
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find("experts.by_use = auto has no effect"), std::string::npos) << r.output;
+    EXPECT_TRUE(planned(asked).value("by_use", nlohmann::json()).is_null());
+  }
+  EXPECT_TRUE(planned(flags + Flags{"--experts.by_use", "off"}).value("by_use", nlohmann::json()).is_null());
 }
 
 TEST(Gate, WhatDoesNotGoTogetherIsToldWithAReason) {

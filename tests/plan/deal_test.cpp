@@ -92,18 +92,18 @@ TEST(Deal, LeavesWhatDoesNotDivideWhereItIs) {
 }
 
 TEST(StepUse, CountsWhatRanksCouldHaveRunAndMicroBatchesWithoutASample) {
-  const StepUse alone = step_use({{4, 0}, {0, 4}}, 1);
+  const StepUse alone = step_use({{4, 0}, {0, 4}}, {1});
   EXPECT_EQ(alone.samples, 8);
   EXPECT_EQ(alone.room, 16);
   EXPECT_EQ(alone.micros, 16);
   EXPECT_EQ(alone.dummies, 8);
   EXPECT_EQ(alone.idle(), 0.5);
-  const StepUse uneven = step_use({{3, 1, 0}}, 2);
+  const StepUse uneven = step_use({{3, 1, 0}}, {2});
   EXPECT_EQ(uneven.room, 9);
   EXPECT_EQ(uneven.micros, 6) << "3 samples in two micro-batches, on each rank";
   EXPECT_EQ(uneven.dummies, 3);
-  EXPECT_EQ(step_use({{0, 0}}, 1).idle(), 0);
-  EXPECT_EQ(step_use({{0, 0}}, 1).dummy_share(), 0);
+  EXPECT_EQ(step_use({{0, 0}}, {1}).idle(), 0);
+  EXPECT_EQ(step_use({{0, 0}}, {1}).dummy_share(), 0);
 }
 
 /// The mean over all choices of so few samples that they can be listed.
@@ -125,10 +125,11 @@ DealForecast listed(const std::vector<double>& frequencies, const std::vector<in
       }
     const Deal dealt = deal(chosen);
     for (const auto& [way, shares] : {std::pair(&mean.dealt, &dealt.shares), {&mean.undealt, &chosen}}) {
-      const StepUse use = step_use(*shares, micro_batch);
+      const StepUse use = step_use(*shares, {micro_batch});
       way->idle += probability * use.idle(), way->dummies += probability * use.dummy_share();
-      for (const auto& of_expert : *shares)
-        if (std::ranges::max(of_expert) > 0) way->passes[std::ranges::max(of_expert)] += probability;
+      way->passes.resize(shares->size());
+      for (size_t e = 0; e < shares->size(); ++e)
+        if (std::ranges::max((*shares)[e]) > 0) way->passes[e][std::ranges::max((*shares)[e])] += probability;
     }
     int64_t busiest = 0;
     for (int r = 0; r < static_cast<int>(own.size()); ++r)
@@ -145,7 +146,7 @@ TEST(Forecast, IsTheMeanOverAllChoices) {
     for (const std::vector<int64_t>& own : {std::vector<int64_t>{1, 1}, {3, 3}, {2, 2, 2}, {2, 1, 1}, {4}})
       for (const int64_t micro : {1, 2}) {
         if (frequencies.size() == 5 && sum(own) > 5) continue;
-        DealForecast found = deal_forecast(frequencies, own, micro);
+        DealForecast found = deal_forecast(frequencies, own, {micro});
         const DealForecast expected = listed(frequencies, own, micro);
         constexpr double kNear = 0.03;  // of means of 4000 numbers up to 1: five of their deviations
         EXPECT_NEAR(found.dealt.idle, expected.dealt.idle, kNear);
@@ -154,13 +155,49 @@ TEST(Forecast, IsTheMeanOverAllChoices) {
         EXPECT_NEAR(found.undealt.dummies, expected.undealt.dummies, kNear);
         EXPECT_NEAR(found.moved, expected.moved, 3 * kNear);
         EXPECT_NEAR(found.busiest, expected.busiest, 3 * kNear);
-        for (const auto& [samples, passes] : expected.dealt.passes)
-          EXPECT_NEAR(found.dealt.passes[samples], passes, 2 * kNear) << samples;
+        for (size_t e = 0; e < frequencies.size(); ++e)
+          for (const auto& [samples, passes] : expected.dealt.passes[e])
+            EXPECT_NEAR(found.dealt.passes[e][samples], passes, 2 * kNear) << e << ", " << samples;
         EXPECT_LE(found.dealt.idle, found.undealt.idle + 1e-12);
         EXPECT_EQ(found.worst_sent, most_sent(std::ranges::max(own), static_cast<int>(own.size())));
       }
 }
-DealForecast found(const std::vector<double>& f) { return deal_forecast(f, {4, 4, 4}, 1); }
+DealForecast found(const std::vector<double>& f) { return deal_forecast(f, {4, 4, 4}, {1}); }
+
+/// Of up to four samples on a rank: one plan runs them at once and recomputes, the other one by one and keeps all.
+std::vector<PassPlan> two_plans() { return {{{}, {4, 4, 4, 4.5}}, {{}, {1.5, 3, 4.5, 6}}}; }
+
+TEST(PlansByUse, TakeTheFewestSecondsForHowOftenAnExpertIsChosen) {
+  DealForecast::Way use;
+  use.passes = {{{4, 0.9}, {3, 0.1}}, {{1, 0.3}}, {}, {{4, 0.5}, {1, 0.5}}};
+  EXPECT_EQ(plans_by_use(two_plans(), use), (std::vector<size_t>{0, 1, 1, 1}));
+  EXPECT_DOUBLE_EQ(seconds_of(two_plans()[0], use.passes[3]), 4.25);
+  EXPECT_DOUBLE_EQ(seconds_of(two_plans()[1], use.passes[3]), 3.75);
+  EXPECT_EQ(seconds_of(two_plans()[1], use.passes[2]), 0) << "no step chose it";
+  std::vector<PassPlan> near = two_plans();
+  near[1].seconds = {3.97, 3.97, 3.97, 4.47};
+  EXPECT_EQ(plans_by_use(near, use), std::vector<size_t>(4, 0)) << "a per cent is no reason";
+  near[1].seconds = {3.95, 3.95, 3.95, 4.45};
+  EXPECT_EQ(plans_by_use(near, use), std::vector<size_t>(4, 1));
+  EXPECT_EQ(plans_by_use({two_plans()[0]}, use), std::vector<size_t>(4, 0));
+}
+
+TEST(PlansByUse, FollowTheFrequencies) {
+  const auto chosen = [](const std::vector<double>& frequencies) {
+    return plans_by_use(two_plans(), deal_forecast(frequencies, {4, 4}, {1}).dealt);
+  };
+  EXPECT_EQ(chosen({0.9, 0.1}), (std::vector<size_t>{0, 1}));
+  EXPECT_EQ(chosen({1, 9}), (std::vector<size_t>{1, 0}));
+  EXPECT_EQ(chosen({1, 0}), (std::vector<size_t>{0, 1}));
+  EXPECT_EQ(chosen({0.2, 0.2, 0.2, 0.2, 0.2}), std::vector<size_t>(5, 1));
+}
+
+TEST(StepUse, HasMicroBatchesOfEachExpert) {
+  const StepUse use = step_use({{4, 4}, {1, 0}}, {4, 1});
+  EXPECT_EQ(use.micros, 4);
+  EXPECT_EQ(use.dummies, 1);
+  EXPECT_EQ(use.room, 10);
+}
 
 TEST(Forecast, IsTheSameForTheSameFrequenciesInAnyUnit) {
   EXPECT_EQ(found({0.9, 0.1}).dealt.idle, found({90, 10}).dealt.idle);

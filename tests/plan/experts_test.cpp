@@ -154,6 +154,33 @@ TEST(AGate, TakesAsManyStepsAsItsSamplesChooseExperts) {
   EXPECT_DOUBLE_EQ(one.alike, one.disagreeing);
 }
 
+/// Samples travel in host memory: where ranks that share them are on several nodes, over the network of the hosts, whatever
+/// cards the devices have.
+TEST(AGate, DealsBetweenNodesOverTheNetworkOfTheHosts) {
+  const ModelSpec spec = toy::model(3);
+  Machine machine = gpus(1e9);
+  machine.profile.host_bandwidth = 100e9;
+  const auto deal = [&](const char* mesh, int ranks) {
+    Plan plan = toy::plan(spec, mesh, 2 * ranks, 1, 1);
+    plan.experts = 3;
+    return gate_mean(spec, plan, machine, {1, 1, 1}, std::vector<int64_t>(static_cast<size_t>(ranks), 2), 1 << 20);
+  };
+  const GateMean node = deal("dp_shard=8", 8), stages = deal("pp=2,dp_shard=8", 8), nodes = deal("dp_shard=16", 16);
+  ASSERT_GT(node.mean_bytes, 0);
+  EXPECT_NEAR(node.mean_seconds, node.mean_bytes / (100e9 / 16), 1e-9 * node.mean_seconds);
+  EXPECT_DOUBLE_EQ(stages.mean_seconds, node.mean_seconds) << "ranks that share samples are on one node";
+  const double hosts = 25e9 / 8 / 8, beyond = 8.0 / 15;  // bytes/s of a rank; ranks on the other node
+  EXPECT_NEAR(nodes.mean_seconds, nodes.mean_bytes * (beyond / hosts + (1 - beyond) / (100e9 / 16)),
+              1e-9 * nodes.mean_seconds);
+  EXPECT_NEAR(nodes.worst_seconds, static_cast<double>(nodes.worst_bytes) / hosts, 1e-9 * nodes.worst_seconds);
+  EXPECT_GT(nodes.dealt - nodes.mean_seconds, 0);
+  machine.profile.nic.exchange = 10 * machine.profile.nic.reduce;
+  EXPECT_DOUBLE_EQ(deal("dp_shard=16", 16).mean_seconds, nodes.mean_seconds);
+  machine.profile.nic.exchange = 1e9;  // a slower network than the one that is assumed
+  EXPECT_NEAR(deal("dp_shard=16", 16).worst_seconds, 8 * static_cast<double>(nodes.worst_bytes) / 1e9,
+              1e-9 * nodes.worst_seconds);
+}
+
 /// A step of a gate runs, for each expert, as many micro-batches as the rank that chose it most has samples for. The
 /// bounds hold for whatever ranks choose, and are reached.
 TEST(AGate, NoChoiceOfRanksTakesLongerThanTheBound) {

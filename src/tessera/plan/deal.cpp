@@ -68,9 +68,11 @@ Deal deal(const ExpertShares& chosen) {
 /// A rank keeps its part of each expert that it has samples of, and at least as much where it has all of them.
 int64_t most_sent(int64_t own, int ranks) { return own - div_up(own, ranks); }
 
-StepUse step_use(const ExpertShares& shares, int64_t micro_batch) {
+StepUse step_use(const ExpertShares& shares, const std::vector<int64_t>& micro_batches) {
   StepUse use;
-  for (const std::vector<int64_t>& of_expert : shares) {
+  for (size_t e = 0; e < shares.size(); ++e) {
+    const std::vector<int64_t>& of_expert = shares[e];
+    const int64_t micro_batch = micro_batches.at(micro_batches.size() == 1 ? 0 : e);
     const auto ranks = static_cast<int64_t>(of_expert.size());
     const int64_t most = std::ranges::max(of_expert), micros = div_up(most, micro_batch);
     use.samples += sum_of(of_expert);

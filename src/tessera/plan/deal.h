@@ -3,7 +3,7 @@
 // whom, and what of the ranks' time a step leaves unused. Its means over many steps: plan/simulate/predict.h.
 //
 //   const Deal dealt = deal(chosen);                               // chosen[e][r]: samples of dp rank r that chose e
-//   step_use(dealt.shares, micro_batch).idle();                    // 0.05; of `chosen` itself: without the deal
+//   step_use(dealt.shares, {micro_batch}).idle();                  // 0.05; of `chosen` itself: without the deal
 //
 // Everything here is a function of the counts alone, which all ranks know: they come to the same deal without a word.
 #include <cstddef>
@@ -43,6 +43,7 @@ struct StepUse {
   double idle() const { return room > 0 ? 1 - static_cast<double>(samples) / static_cast<double>(room) : 0; }
   double dummy_share() const { return micros > 0 ? static_cast<double>(dummies) / static_cast<double>(micros) : 0; }
 };
-StepUse step_use(const ExpertShares& shares, int64_t micro_batch);
+/// `micro_batches`: of each expert; one number: of all.
+StepUse step_use(const ExpertShares& shares, const std::vector<int64_t>& micro_batches);
 
 }  // namespace tessera::plan

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 
@@ -46,16 +47,23 @@ plan::RunSchedules Planned::schedules(int rank) const {
 plan::MemoryCurve Planned::memory(int rank) const {
   const plan::RunSchedules all = schedules(rank);
   const bool samples = run.forwards();
+  int64_t arena = all.arena(samples), host_arena = all.host_arena(samples);
+  std::vector<plan::Schedule> passes;  // of the plans behind the first in by_use
+  for (size_t p = 1; p < by_use.size(); ++p) {
+    const plan::Schedule& pass = passes.emplace_back(plan::compile_train(spec, by_use[p].plan, rank));
+    arena = std::max(arena, pass.arena), host_arena = std::max(host_arena, pass.host_arena);
+  }
   const auto curve = [&](const plan::Plan& of, const plan::Schedule& train) {
-    return plan::memory_curve(spec, of, train, rank, all.arena(samples), all.host_arena(samples));
+    return plan::memory_curve(spec, of, train, rank, arena, host_arena);
   };
   plan::MemoryCurve most = curve(plan(), all.train);
-  for (const auto& [expert, own] : all.of_expert) {
-    plan::MemoryCurve other = curve(plan().as_of(expert), own.train);
+  const auto cover = [&most](plan::MemoryCurve other) {
     const plan::MemoryParts host = other.host.total() > most.host.total() ? other.host : most.host;
     if (other.peak > most.peak) most = std::move(other);
     most.host = host;
-  }
+  };
+  for (const auto& [expert, own] : all.of_expert) cover(curve(plan().as_of(expert), own.train));
+  for (size_t p = 1; p < by_use.size(); ++p) cover(curve(by_use[p].plan, passes[p - 1]));
   return most;
 }
 
@@ -93,6 +101,11 @@ std::vector<int64_t> Planned::own_samples() const {
   for (int d = 0; d < plan().mesh.dp_size(); ++d)
     for (int64_t m = 0; m < plan().accumulation(); ++m) own[static_cast<size_t>(d)] += plan().slice(d, m).count;
   return own;
+}
+
+std::vector<size_t> Planned::plans_of_experts(const std::vector<double>& frequencies) const {
+  const plan::DealForecast often = plan::deal_forecast(frequencies, own_samples(), {plan().micro_batch});
+  return plan::plans_by_use(by_use, routing.deals ? often.dealt : often.undealt);
 }
 
 int64_t Planned::loader_bytes() const {
@@ -448,13 +461,124 @@ std::string faster_in_bf16(const Planned& planned) {
 
 }  // namespace
 
-Planned take_plan(const PlanRequest& request, const std::string& plan, int rank) {
+namespace {
+
+/// `most`, halved repeatedly.
+std::vector<int64_t> halves_of(int64_t most) {
+  std::vector<int64_t> sizes = {most};
+  for (int64_t times = 2; sizes.back() > 1; times *= 2) sizes.push_back(div_up(most, times));
+  return sizes;
+}
+
+/// Sizes of micro-batches that passes of a hard gate's experts are measured in, as any number of samples may choose one;
+/// none: all have the plan's.
+std::vector<int64_t> sizes_of_passes(const PlanRequest& request, const plan::Plan& plan) {
+  const bool hard = request.routing.gated && !request.routing.soft && request.others.empty();
+  return hard ? halves_of(plan.micro_batch) : std::vector<int64_t>();
+}
+
+/// Measures micro-batches of these sizes as well.
+void measure_sizes(Planned& planned, const PlanRequest& request, const std::vector<int64_t>& sizes,
+                   MeasuredModels& known) {
+  std::vector<plan::ModelSpec>& smaller = planned.spec.smaller;
+  for (const int64_t samples : sizes) {
+    if (samples == planned.spec.samples || planned.machine.smaller.contains(samples)) continue;
+    const auto found =
+        known.contains(samples) ? known.find(samples) : known.emplace(samples, measure_model(request, samples)).first;
+    smaller.push_back(found->second.model);
+    planned.machine.smaller[samples] = {found->second.machine.work, found->second.machine.sizes};
+  }
+  std::ranges::sort(smaller, {}, &plan::ModelSpec::samples);
+}
+
+/// How much more than its budgets a rank would take: of its device, and of its host.
+std::array<int64_t, 2> beyond(const PlanRequest& request, const plan::MemoryCurve& memory) {
+  const auto more = [](int64_t bytes, int64_t budget) { return budget > 0 ? std::max<int64_t>(0, bytes - budget) : 0; };
+  return {more(memory.peak, request.planner.budget), more(memory.host.total(), request.planner.host_budget)};
+}
+
+/// Adds the plan with the activations that a search finds for passes of `batch` samples on all ranks, in micro-batches of
+/// `samples`. The search has the leader's strategies and tiers. It knows nothing of the leader's slots, which are there in any
+/// pass: it gets less memory until the plan fits beside them.
+void add_by_use(Planned& planned, const PlanRequest& request, int64_t batch, int64_t samples, MeasuredModels& known) {
+  const plan::Plan& leader = planned.plan();
+  const Planned other = measured(request, batch_of(request, samples), known);
+  plan::PlannerInput input = request.planner;
+  input.global_batch = batch, input.micro_batch = samples, input.incumbent.reset();
+  input.idle = leader.idle, input.prefetch = leader.prefetch;
+  input.strategy = leader.units[0].strategy, input.reduce_once = leader.units[0].reduce_once;
+  input.parameters = input.gradients = input.states_tier = plan::Tier::device;  // as each unit has its own:
+  for (size_t u = 0; u < leader.units.size(); ++u) {
+    const plan::UnitPlan& unit = leader.units[u];
+    input.units.push_back({other.spec.units[u].name,
+                           {{"strategy", std::string(name(unit.strategy))},
+                            {"reduce", unit.reduce_once ? "once" : "each"},
+                            {"parameters", std::string(name(unit.parameters))},
+                            {"gradients", std::string(name(unit.gradients))},
+                            {"states", std::string(name(unit.states))}}});
+  }
+  constexpr int kTimes = 4;
+  for (int times = 0; times < kTimes; ++times) {
+    const plan::Choice choice = plan::choose(other.spec, request.mesh, input, other.machine);
+    planned.choice.evaluated += choice.evaluated;
+    if (!choice.fits) return;
+    plan::Plan plan = leader;
+    plan.micro_batch = samples;
+    for (size_t u = 0; u < plan.units.size(); ++u) {
+      const plan::UnitPlan& found = choice.plan.units[u];
+      plan.units[u].activations = found.activations, plan.units[u].sites = found.sites;
+      plan.units[u].offload_to = found.offload_to;
+    }
+    if (std::ranges::count(planned.by_use, plan, &plan::PassPlan::plan) > 0) return;
+    planned.by_use.push_back({std::move(plan), {}});
+    const auto [device, host] = beyond(request, planned.memory(planned.highest_rank()));
+    if (device == 0 && host == 0) return;
+    planned.by_use.pop_back();
+    if (device >= input.budget || (host > 0 && host >= input.host_budget)) return;
+    input.budget -= device, input.host_budget -= host;
+  }
+}
+
+}  // namespace
+
+void plan_by_use(Planned& planned, const PlanRequest& request) {
+  planned.by_use.clear();
+  const plan::Plan& leader = planned.plan();
+  const std::vector<int64_t> sizes = sizes_of_passes(request, leader);
+  MeasuredModels known;
+  measure_sizes(planned, request, sizes, known);
+  const bool free = request.routing.by_use && request.any_micro_batch && !request.by_hand;
+  if (sizes.empty() || !free || !planned.choice.fits) return;
+  planned.by_use = {{leader, {}}};
+  for (const int64_t samples :
+       sizes)  // of a pass with all samples of the batch, and of one that is a single micro-batch
+    for (const int64_t batch : {leader.global_batch, samples * leader.mesh.dp_size()})
+      add_by_use(planned, request, batch, samples, known);
+  for (plan::PassPlan& each : planned.by_use)
+    each.seconds =
+        plan::pass_seconds(planned.spec, each.plan, planned.machine, std::ranges::max(planned.own_samples()));
+  planned.choice.memory = planned.memory(planned.highest_rank());
+}
+
+std::string by_use_text(const Planned& planned) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const plan::PassPlan& each : planned.by_use)
+    all.push_back({{"plan", to_toml(each.plan, planned.unit_names())}, {"seconds", each.seconds}});
+  return all.dump();
+}
+
+Planned take_plan(const PlanRequest& request, const std::string& plan, int rank, const std::string& by_use) {
   std::vector<std::string> names;
   for (const auto& unit : request.model->units()) names.push_back(unit->spec().name);
   plan::Plan chosen = plan::plan_of_toml(plan, "the plan of rank 0", names);
   MeasuredModels known;
   Planned planned = measured(request, chosen, known);
   planned.choice.plan = std::move(chosen);
+  if (!by_use.empty())
+    for (const nlohmann::json& each : nlohmann::json::parse(by_use))
+      planned.by_use.push_back({plan::plan_of_toml(each.at("plan"), "a plan by use of rank 0", names),
+                                each.at("seconds").get<std::vector<double>>()});
+  measure_sizes(planned, request, sizes_of_passes(request, planned.plan()), known);
   planned.choice.why = "found by rank 0";
   planned.choice.memory = planned.memory(rank);
   const auto check = [rank](int64_t bytes, int64_t budget, const char* where, const char* key) {
@@ -517,12 +641,11 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known) {
   const int64_t most =
       request.any_micro_batch ? std::min(request.planner.micro_batch, kMostSamples) : request.planner.micro_batch;
   if (!request.any_micro_batch) check_rounds(request, most);
-  std::vector<int64_t> sizes = {most};  // halved repeatedly
-  for (int64_t times = 2; request.any_micro_batch && sizes.back() > 1; times *= 2) {
-    const int64_t samples = div_up(most, times);
-    if (request.most_rounds > 0 && div_up(most, samples) > request.most_rounds) break;
-    sizes.push_back(samples);
-  }
+  std::vector<int64_t> sizes = {most};
+  if (request.any_micro_batch) sizes = halves_of(most);
+  if (request.most_rounds > 0)
+    std::erase_if(sizes,
+                  [&](int64_t samples) { return samples < most && div_up(most, samples) > request.most_rounds; });
   // Smaller micro-batches halve activations, but cost gathers and small kernels. What does not fit, or is slower with all
   // the memory that it likes, is not searched.
   std::optional<Planned> best;

@@ -14,6 +14,7 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/search/layouts.h"
 #include "tessera/plan/simulate/libraries.h"
+#include "tessera/plan/simulate/predict.h"
 #include "tessera/planning/encoders.h"
 
 namespace tessera::planning {
@@ -29,6 +30,7 @@ struct Routing {
   /// With a gate: how often samples choose each expert, and where that is from.
   std::vector<double> frequencies = {};
   std::string frequencies_from = {};
+  bool by_use = false;  ///< with a gate: an expert's passes run by a plan that suits how often it is chosen
 };
 
 /// What planning is about to do, for those who say where the time goes.
@@ -140,13 +142,18 @@ struct Planned {
   EncoderBytes encoders;
   EncoderSeconds encoding;
   std::vector<MemoryPrice> prices = {};  ///< of more memory, where they were asked for (more_memory.h)
+  /// The plan, and others by which an expert's passes may run (plan_by_use); empty: all run by the plan.
+  std::vector<plan::PassPlan> by_use = {};
 
   const plan::Plan& plan() const { return choice.plan; }
   plan::RunSchedules schedules(int rank) const;
-  plan::MemoryCurve memory(int rank) const;  ///< of the training step that needs most, with the run's arena
-  void predict();                            ///< fills prediction and of_expert
-  double mean_step() const;                  ///< seconds of a step without expert swaps, over all experts
+  /// Of the training step, or the expert's pass, that needs most, with the run's arena.
+  plan::MemoryCurve memory(int rank) const;
+  void predict();            ///< fills prediction and of_expert
+  double mean_step() const;  ///< seconds of a step without expert swaps, over all experts
   std::vector<std::string> unit_names() const;
+  /// The plan in `by_use` of each expert, where samples choose them so often.
+  std::vector<size_t> plans_of_experts(const std::vector<double>& frequencies) const;
   /// Host bytes of a rank for the samples of a step and of the next one, which is loaded meanwhile; where samples are dealt
   /// to ranks also for those that came and for the messages that they go in.
   int64_t loader_bytes() const;
@@ -188,9 +195,18 @@ Planned search_plan(const PlanRequest& request, MeasuredModels& known);
 /// Measures the model, chooses (or takes) the plan and simulates it.
 Planned make_plan_as_is(const PlanRequest& request);
 
-/// The request with a plan that another rank found for it, as text (Plan::to_toml): the model is measured, nothing is
-/// searched or simulated. Throws UserError (no_fit) where the budgets of `rank`, this one, are less than the plan needs.
-Planned take_plan(const PlanRequest& request, const std::string& plan, int rank);
+/// With experts.by_use: the plans beside the chosen one by which an expert's passes may run, into `planned.by_use`. Their
+/// micro-batches are smaller, so that one with fewer samples than these in a pass keeps more of its activations; all else is
+/// the chosen plan's, and each fits the budgets. None where the user has set the micro-batch or the plan. With any hard gate:
+/// measures micro-batches of fewer samples, which passes have.
+void plan_by_use(Planned& planned, const PlanRequest& request);
+/// `by_use` as text, with its prices, for other ranks.
+std::string by_use_text(const Planned& planned);
+
+/// The request with a plan that another rank found for it, as text (Plan::to_toml), and with its by_use_text: the model is
+/// measured, nothing is searched or simulated. Throws UserError (no_fit) where the budgets of `rank`, this one, are less
+/// than the plan needs.
+Planned take_plan(const PlanRequest& request, const std::string& plan, int rank, const std::string& by_use = {});
 
 /// Simulates planned.choice.plan: time, memory, whether it fits, and advice if it does not.
 void evaluate(Planned& planned, const PlanRequest& request);

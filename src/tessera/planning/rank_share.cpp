@@ -129,9 +129,33 @@ std::string print(const char* format, double value) {
   return text;
 }
 std::string percent(double share) { return print("%.3g %%", 100 * share); }
+/// What an expert's passes take of the mean step, by the plan that they run by.
+struct ExpertUse {
+  size_t plan = 0;                ///< in Planned::by_use
+  double seconds = 0, alike = 0;  ///< by it; by the plan of all
+};
+/// With experts.by_use, of each expert: subtracts what their own plans save from `mean`, and has its dummies with them.
+std::vector<ExpertUse> uses_of(const Planned& planned, plan::GateMean& mean) {
+  std::vector<ExpertUse> uses;
+  if (planned.by_use.empty()) return uses;
+  std::vector<int64_t> micro_batches;
+  const bool deals = undealt(planned).empty();
+  const auto& passes = deals ? mean.forecast.dealt.passes : mean.forecast.undealt.passes;
+  for (const size_t plan : planned.plans_of_experts(planned.routing.frequencies)) {
+    const auto& of_expert = passes.at(uses.size());
+    const ExpertUse use{plan, plan::seconds_of(planned.by_use[plan], of_expert),
+                        plan::seconds_of(planned.by_use[0], of_expert)};
+    (deals ? mean.dealt : mean.undealt) -= use.alike - use.seconds;
+    micro_batches.push_back(planned.by_use[plan].plan.micro_batch);
+    uses.push_back(use);
+  }
+  mean.forecast = plan::deal_forecast(planned.routing.frequencies, planned.own_samples(), micro_batches);
+  return uses;
+}
 /// Of a hard gate: the mean step, what of the ranks' time it leaves unused, and the deal.
 void add_mean_rows(const Planned& planned, std::vector<SecondsRow>& rows) {
-  const plan::GateMean mean = mean_of(planned);
+  plan::GateMean mean = mean_of(planned);
+  const std::vector<ExpertUse> uses = uses_of(planned, mean);
   const std::string why = undealt(planned), as_drawn = percent(mean.forecast.undealt.idle);
   std::string with = "experts chosen ";
   for (const double frequency : planned.routing.frequencies) with += print("%.3g ", frequency);
@@ -145,6 +169,14 @@ void add_mean_rows(const Planned& planned, std::vector<SecondsRow>& rows) {
   const std::string sent = format_bytes(static_cast<int64_t>(mean.mean_bytes)) + " of a rank, at most " +
                            format_bytes(mean.worst_bytes) + " in " + format_seconds(mean.worst_seconds);
   rows.push_back({"deal", why.empty() ? format_seconds(mean.mean_seconds) : "off", why.empty() ? sent : why});
+  for (size_t e = 0; e < uses.size(); ++e) {
+    const plan::Plan& own = planned.by_use[uses[e].plan].plan;
+    rows.push_back(
+        {"expert " + std::to_string(e), format_seconds(uses[e].seconds),
+         "of the mean step, in micro-batches of " + std::to_string(own.micro_batch) +
+             (uses[e].plan == 0 ? " by the plan above"
+                                : ": " + own.summary() + "; by the plan above " + format_seconds(uses[e].alike))});
+  }
 }
 std::string name_of(const Planned& planned, int expert) {
   const auto e = static_cast<size_t>(expert);
@@ -212,7 +244,15 @@ nlohmann::ordered_json expert_json(const Planned& planned) {
     json["disagreeing_step_seconds"] = gate.disagreeing;
     json["disagreeing_experts"] = gate.disagreeing_experts;
     if (planned.routing.soft) return json;
-    const plan::GateMean mean = mean_of(planned);
+    plan::GateMean mean = mean_of(planned);
+    const std::vector<ExpertUse> uses = uses_of(planned, mean);
+    for (const ExpertUse& use : uses) {
+      const plan::Plan& own = planned.by_use[use.plan].plan;
+      json["by_use"].push_back({{"micro_batch", own.micro_batch},
+                                {"plan", own.summary()},
+                                {"mean_seconds", use.seconds},
+                                {"alike_mean_seconds", use.alike}});
+    }
     json["by_frequency"] = {{"frequencies", planned.routing.frequencies},
                             {"frequencies_from", planned.routing.frequencies_from},
                             {"idle_share", mean.forecast.dealt.idle},

@@ -109,6 +109,7 @@ void place_frequencies(Routing& routing, const recipe::Recipe::ExpertKeys& exper
 Routing routing_of(const job::Job& job, const recipe::RunPart& part, const plan::RunShape& run) {
   Routing routing{.gated = job.experts.gated, .soft = job.experts.gated && !part.recipe.experts.hard};
   if (routing.gated && !routing.soft) place_frequencies(routing, part.recipe.experts);
+  routing.by_use = part.recipe.experts.plans_by_use();
   if (!run.expert_of) return routing;
   for (const job::Expert& expert : job.experts.list) routing.names.push_back(expert.name);
   routing.shares.assign(job.experts.size(), 0);
@@ -173,17 +174,21 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
       std::move(parts), job, mesh, prompts, on_phase,
       [](const PlanRequest& request, size_t) { return make_plan(request); }, requests);
   unify_placement(plans, requests);
+  for (size_t p = 0; p < plans.size(); ++p) plan_by_use(plans[p].planned, requests[p]);
   for (size_t p = 0; !prepared && p < plans.size(); ++p) hold_prepare(requests[p], plans[p].planned);
   return plans;
 }
 
 std::vector<PartPlan> take_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
-                                 const std::vector<int>& prompts, const std::vector<std::string>& plans, int rank,
-                                 const OnPlanPhase& on_phase) {
+                                 const std::vector<int>& prompts, const std::vector<std::string>& plans,
+                                 const std::vector<std::string>& by_use, int rank, const OnPlanPhase& on_phase) {
   std::vector<PlanRequest> requests;
   return each_part(
       std::move(parts), job, mesh, prompts, on_phase,
-      [&](const PlanRequest& request, size_t part) { return take_plan(request, plans.at(part), rank); }, requests);
+      [&](const PlanRequest& request, size_t part) {
+        return take_plan(request, plans.at(part), rank, by_use.at(part));
+      },
+      requests);
 }
 
 void require_fit(const std::vector<PartPlan>& plans) {
@@ -354,7 +359,8 @@ recipe::Recipe resolved(recipe::Recipe recipe, const std::vector<PartPlan>& plan
        {std::pair("data.vae", recipe.data.vae), {"data.text_encoder", recipe.data.text_encoder}})
     if (recipe.values.at(key) == "auto") recipe.set(key, chosen);
   for (const PartPlan& p : plans) {
-    if (p.part.recipe.train.micro_batch > 0) continue;  // set by the user
+    // Set by the user; or left open, as passes of experts have their own.
+    if (p.part.recipe.train.micro_batch > 0 || p.part.recipe.experts.plans_by_use()) continue;
     const std::string chosen = std::to_string(p.planned.plan().micro_batch);
     if (p.part.number == 0)
       recipe.set("train.micro_batch", chosen);

@@ -26,11 +26,11 @@ std::vector<PartPlan> plan_parts(std::vector<recipe::RunPart> parts, const job::
                                  const std::vector<int>& prompts, bool prepared = false,
                                  const OnPlanPhase& on_phase = {});
 
-/// The same stages with the plans that plan_parts found on another rank, as texts (Plan::to_toml), for this one: see
-/// take_plan.
+/// The same stages with the plans that plan_parts found on another rank, as texts (Plan::to_toml and by_use_text), for this
+/// one: see take_plan.
 std::vector<PartPlan> take_parts(std::vector<recipe::RunPart> parts, const job::Job& job, const Mesh& mesh,
-                                 const std::vector<int>& prompts, const std::vector<std::string>& plans, int rank,
-                                 const OnPlanPhase& on_phase = {});
+                                 const std::vector<int>& prompts, const std::vector<std::string>& plans,
+                                 const std::vector<std::string>& by_use, int rank, const OnPlanPhase& on_phase = {});
 
 /// Throws UserError (no_fit) with the advice for the first stage that does not fit, naming it.
 void require_fit(const std::vector<PartPlan>& plans);

@@ -179,6 +179,8 @@ const Needs kOfFp16 = {[](const Facts& f) {
 const Needs kOfGate = {[](const Facts& f) { return f.gated(); }, "it belongs to experts.router = \"gate\""};
 const Needs kOfHard = {[](const Facts& f) { return !f.gated() || f.recipe.experts.hard; },
                        "with experts.hard = false every expert runs every sample, on the rank that has it"};
+const Needs kOfFreePlan = {[](const Facts& f) { return f.searches() && f.recipe.train.micro_batch == 0; },
+                           "train.micro_batch and plan.file set what passes of all experts run by"};
 const Needs kOfTurns = {[](const Facts& f) { return !f.gated(); }, "it belongs to experts.router = \"turns\""};
 
 /// "auto|both" and every family's experts.
@@ -713,10 +715,16 @@ std::vector<Setting> experts_settings() {
        "auto: behind a hard gate the samples of each expert are spread evenly over the data-parallel ranks; off: they stay where they were drawn",
        experts<&Recipe::ExpertKeys::deal>,
        {.choices = "auto|off", .needs = {kOfGate, kOfHard}}},
+      {"experts.by_use",
+       Kind::choice,
+       "off",
+       "auto: behind a hard gate passes of an expert that is seldom chosen may run with smaller micro-batches and other activations than those of one that is chosen often, by frequencies that are measured from checkpoint to checkpoint; off: all by one plan",
+       experts<&Recipe::ExpertKeys::by_use>,
+       {.choices = "auto|off", .needs = {kOfGate, kOfHard, kOfFreePlan}}},
       {"experts.frequencies",
        Kind::list,
        "",
-       "how often samples choose each expert, for what plan predicts: numbers, or the folder of a run that has measured them; empty: alike",
+       "how often samples choose each expert, for what plan predicts and experts.by_use begins with: numbers, or the folder of a run that has measured them; empty: alike",
        read_frequencies,
        {.needs = {kOfGate, kOfHard}}},
       {"experts.train",

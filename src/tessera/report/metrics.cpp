@@ -261,8 +261,8 @@ std::string gate_fields(const std::optional<StepMetrics::Gate>& gate) {
       bins += (bins.empty() ? "" : ",") + std::string("{\"count\":") + std::to_string(count) + "}";
     text += (text.empty() ? "" : ",") + std::string("{\"samples\":") + std::to_string(e.samples) +
             ",\"probability\":" + exact(e.probability) + ",\"grad_norm\":" + exact(e.grad_norm) +
-            ",\"updates\":" + std::to_string(e.updates) + ",\"seconds\":" + exact(e.seconds) + ",\"by_timestep\":[" +
-            bins + "]}";
+            ",\"updates\":" + std::to_string(e.updates) + ",\"seconds\":" + exact(e.seconds) +
+            ",\"micro_batch\":" + std::to_string(e.micro_batch) + ",\"by_timestep\":[" + bins + "]}";
   }
   return ",\"gate\":{\"experts\":[" + text + "],\"balance_loss\":" + exact(gate->balance_loss) +
          ",\"entropy\":" + exact(gate->entropy) + ",\"temperature\":" + exact(gate->temperature) +

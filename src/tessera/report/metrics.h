@@ -103,6 +103,7 @@ struct StepMetrics {
     double seconds = 0;      ///< of its pass
     /// Those samples by tenths of the range of timesteps.
     std::vector<int64_t> by_timestep = {};
+    int64_t micro_batch = 0;  ///< samples that its pass runs at once, at most
   };
   struct Gate {
     std::vector<Chosen> experts;

@@ -291,6 +291,7 @@ void RunFolder::take_line(const std::string& line) {
     for (const JsonFields& e : gate.list("experts")) {
       StepMetrics::Chosen chosen{e.whole("samples"), e.real("probability", NAN), e.real("grad_norm", NAN),
                                  e.whole("updates"), e.real("seconds")};
+      chosen.micro_batch = e.whole("micro_batch");
       for (const JsonFields& bin : e.list("by_timestep")) chosen.by_timestep.push_back(bin.whole("count"));
       m.gate->experts.push_back(std::move(chosen));
     }

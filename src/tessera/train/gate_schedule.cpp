@@ -4,8 +4,11 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <numeric>
 
 #include "tessera/base/check.h"
+#include "tessera/base/log.h"
 #include "tessera/base/random.h"
 #include "tessera/engine/group_check.h"
 #include "tessera/plan/compile/compile.h"
@@ -22,6 +25,8 @@ double clock_seconds() {
 /// Tenths of the range of timesteps.
 constexpr size_t kBins = diffusion::LossByTimestep::kBins;
 
+constexpr const char* kByUse = "experts_by_use";  // a field of Manifest::extra
+
 }  // namespace
 
 GateSchedule::GateSchedule(const job::Job& job, const recipe::Recipe& recipe,
@@ -30,6 +35,7 @@ GateSchedule::GateSchedule(const job::Job& job, const recipe::Recipe& recipe,
       router_(recipe, job.experts.size(), job.model->context_dim()),
       ranks_(ranks) {
   needs_spares_ = !router_.hard();
+  chosen_.assign(job.experts.size(), 0), counted_.assign(job.experts.size(), 0);
   const std::vector<int> peers = ranks.mesh.group(ranks.rank(), {Axis::dp_replicate, Axis::dp_shard});
   if (recipe.experts.deals() && peers.size() > 1) peers_ = &ranks.comm.group_of(kDeal, kDeal, peers);
 }
@@ -37,39 +43,75 @@ GateSchedule::GateSchedule(const job::Job& job, const recipe::Recipe& recipe,
 void GateSchedule::begin_part(size_t part, const planning::PartPlan& plan, const net::Denoiser& model,
                               plan::Programs programs) {
   ExpertSchedule::begin_part(part, plan, model, std::move(programs));
-  spec_ = &plan.planned.spec;
+  planned_ = &plan.planned;
   known_.clear(), compared_.clear();
   const plan::Plan& whole = this->plan();
-  evaluate_ = std::make_shared<const plan::Program>(whole, plan::compile_forward(*spec_, whole, rank_, "evaluate", 1));
+  evaluate_ =
+      std::make_shared<const plan::Program>(whole, plan::compile_forward(planned_->spec, whole, rank_, "evaluate", 1));
   arena_ = router_.hard() ? 0 : evaluate_->schedule.arena;
   host_arena_ = router_.hard() ? 0 : evaluate_->schedule.host_arena;
   // A step of fewer micro-batches takes no more than the fullest, but for what the order of slots makes of it.
-  for (int64_t micros = 1; micros <= whole.accumulation(); ++micros) {
-    const plan::Program program = compile(std::vector<int64_t>(ranks_.mesh.dp_size(), micros * whole.micro_batch));
-    arena_ = std::max(arena_, program.schedule.arena);
-    host_arena_ = std::max(host_arena_, program.schedule.host_arena);
+  for (size_t p = 0; p < std::max<size_t>(1, planned_->by_use.size()); ++p) {
+    const plan::Plan& of = planned_->by_use.empty() ? whole : by_use(p);
+    for (int64_t micros = 1; micros <= of.accumulation(); ++micros) {
+      const plan::Program program = compile(of, std::vector<int64_t>(ranks_.mesh.dp_size(), micros * of.micro_batch));
+      arena_ = std::max(arena_, program.schedule.arena);
+      host_arena_ = std::max(host_arena_, program.schedule.host_arena);
+    }
   }
   if (!router_.hard()) engine::check_groups(ranks_.comm, {&evaluate_->schedule});
+  if (frequencies_.empty()) frequencies_ = planned_->routing.frequencies;
+  choose_plans(0);
 }
 
-plan::Program GateSchedule::compile(const std::vector<int64_t>& shares) const {
-  plan::Plan part = plan();
+plan::Program GateSchedule::compile(plan::Plan part, const std::vector<int64_t>& shares) const {
   part.shares = shares;
-  plan::Schedule schedule = plan::compile_train(*spec_, part, rank_);
+  plan::Schedule schedule = plan::compile_train(planned_->spec, part, rank_);
   return {std::move(part), std::move(schedule)};
+}
+
+std::vector<int64_t> GateSchedule::micro_batches() const {
+  std::vector<int64_t> all;
+  for (size_t e = 0; e < chosen_.size(); ++e) all.push_back(plan_of(e).micro_batch);
+  return all;
+}
+
+void GateSchedule::choose_plans(int64_t step) {
+  if (planned_->by_use.empty()) return;
+  const std::vector<size_t> before = std::exchange(chosen_, planned_->plans_of_experts(frequencies_));
+  if (chosen_ == before && step > 0) return;
+  known_.clear();
+  const double all = std::accumulate(frequencies_.begin(), frequencies_.end(), 0.0);
+  std::string text;
+  for (size_t e = 0; e < chosen_.size(); ++e) {
+    char often[32];
+    std::snprintf(often, sizeof often, "%.3g %%", 100 * frequencies_[e] / all);
+    text += (e > 0 ? "; " : "") + name(e) + ", chosen by " + often + " of the samples: " + plan_of(e).summary();
+  }
+  const std::string from = step > 0 ? " from step " + std::to_string(step) + " on" : "";
+  if (ranks_.first()) log::info("experts by use" + from + ": " + text);
+}
+
+void GateSchedule::follow_use(int64_t step) {
+  for (size_t e = 0; e < counted_.size(); ++e) counted_[e] += gate_.experts[e].samples;
+  if (planned_->by_use.empty() || shape_.checkpoint_every <= 0 || step % shape_.checkpoint_every != 0) return;
+  for (size_t e = 0; e < counted_.size(); ++e)
+    frequencies_[e] = frequencies_[e] / 2 + static_cast<double>(std::exchange(counted_[e], 0));
+  choose_plans(step + 1);
 }
 
 plan::ProgramPtr GateSchedule::program(size_t expert) {
   const std::vector<int64_t>& shares = shares_[expert];
-  const int64_t micros = div_up(*std::ranges::max_element(shares), plan().micro_batch);
+  const plan::Plan& of = plan_of(expert);
+  const int64_t micros = div_up(*std::ranges::max_element(shares), of.micro_batch);
   plan::ProgramPtr& known = known_[{static_cast<int64_t>(expert), micros, shares[static_cast<size_t>(dp_rank())]}];
   if (!known) {
-    plan::Program made = compile(shares);
+    plan::Program made = compile(of, shares);
     made.schedule.phase = "train expert_" + std::to_string(expert);  // passes of a step are told apart by their phases
     known = std::make_shared<const plan::Program>(std::move(made));
   }
   // All ranks see so many micro-batches for the first time together.
-  if (compared_.insert(micros).second) engine::check_groups(ranks_.comm, {&known->schedule});
+  if (compared_.emplace(chosen_[expert], micros).second) engine::check_groups(ranks_.comm, {&known->schedule});
   return known;
 }
 
@@ -92,7 +134,7 @@ void GateSchedule::route(int64_t step, const diffusion::TrainingSamples& samples
   own_.clear(), sums_.clear();
   for (const int64_t place : own_places()) own_.push_back(ask(step, place, *samples.at(place)));
   agree();
-  gate_.undealt_idle = plan::step_use(shares_, plan().micro_batch).idle();
+  gate_.undealt_idle = plan::step_use(shares_, {1}).idle();
   if (peers_) deal(step, samples, engine);
   assign();
   count_use();
@@ -111,7 +153,10 @@ void GateSchedule::agree() {
   shares_.assign(experts, std::vector<int64_t>(static_cast<size_t>(ranks_.mesh.dp_size()), 0));
   gate_ = {};
   gate_.experts.resize(experts);
-  for (auto& e : gate_.experts) e.by_timestep.assign(kBins, 0);
+  for (size_t e = 0; e < experts; ++e) {
+    gate_.experts[e].by_timestep.assign(kBins, 0);
+    gate_.experts[e].micro_batch = plan_of(e).micro_batch;
+  }
   gate_.temperature = router_.gate().temperature();
   const auto batch = static_cast<double>(plan().global_batch);
   const std::vector<std::vector<double>> rows = ranks_.gather(mine);
@@ -206,7 +251,7 @@ void GateSchedule::deal(int64_t step, const diffusion::TrainingSamples& samples,
 }
 
 void GateSchedule::count_use() {
-  const plan::StepUse use = plan::step_use(shares_, plan().micro_batch);
+  const plan::StepUse use = plan::step_use(shares_, micro_batches());
   gate_.idle = use.idle(), gate_.dummies = use.dummy_share();
 }
 
@@ -298,6 +343,7 @@ report::StepMetrics GateSchedule::end(const plan::Visit&) {
   metrics_.grad_norm = std::sqrt(squares_);
   for (size_t e = 0; e < gate_.experts.size(); ++e) gate_.experts[e].updates = updates_[e];
   metrics_.gate = gate_;
+  follow_use(metrics_.step);
   dealt_.clear();
   return std::exchange(metrics_, {});
 }
@@ -329,6 +375,7 @@ void GateSchedule::learn(double lr) {
 void GateSchedule::write(int64_t step, checkpoint::Manifest& manifest) const {
   ExpertSchedule::write(step, manifest);
   router_.write(manifest);
+  if (!planned_->by_use.empty()) manifest.extra[kByUse] = {{"frequencies", frequencies_}, {"since", counted_}};
 }
 
 std::vector<checkpoint::Piece> GateSchedule::pieces(engine::Store& store) const {
@@ -340,6 +387,14 @@ std::vector<checkpoint::Piece> GateSchedule::pieces(engine::Store& store) const 
 void GateSchedule::resume(engine::Store& store, checkpoint::TrainingCheckpoint& saved) {
   ExpertSchedule::resume(store, saved);
   router_.resume(saved);
+  const auto use = saved.manifest().extra.find(kByUse);
+  if (use == saved.manifest().extra.end()) return;
+  frequencies_ = use->value("frequencies", std::vector<double>());
+  counted_ = use->value("since", std::vector<int64_t>());
+  check_input(frequencies_.size() == chosen_.size() && counted_.size() == chosen_.size(), "run.resume",
+              saved.path().string() + " has frequencies of " + std::to_string(frequencies_.size()) + " experts, and " +
+                  std::to_string(counted_.size()) + " counts, the run has " + std::to_string(chosen_.size()),
+              "restore its manifest.json, or resume from another checkpoint");
 }
 
 void GateSchedule::save_model(const std::filesystem::path& folder) const {

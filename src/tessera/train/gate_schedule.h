@@ -12,6 +12,11 @@
 // mesh. Who receives a sample asks the gate about it again, which has the same answer there, and its share of the gate's
 // gradient is made where the expert ran it.
 //
+// [Note: plans by use] With experts.by_use an expert's passes run by the plan of Planned::by_use that suits how often samples
+// chose it up to the last checkpoint of checkpoint.every. Between them nothing changes, nor at a checkpoint that a signal or
+// the clock asked for: a run that is stopped and goes on runs what it would have run. The checkpoint has the frequencies, and
+// what was counted since.
+//
 //   auto experts = make_expert_schedule(job, recipe, data, ranks);      // of a job with a gate or without one
 #include <array>
 #include <map>
@@ -72,20 +77,32 @@ class GateSchedule final : public ExpertSchedule {
   void mix(int64_t step, const diffusion::TrainingSamples& samples, engine::Engine& engine);
   /// Sums the gate's gradient over all ranks, in their order, and moves it.
   void learn(double lr);
-  /// A step of this rank in which the dp ranks have so many samples.
-  plan::Program compile(const std::vector<int64_t>& shares) const;
+  /// The plan that an expert's passes run by.
+  const plan::Plan& plan_of(size_t expert) const { return planned_->by_use.empty() ? plan() : by_use(chosen_[expert]); }
+  const plan::Plan& by_use(size_t which) const { return planned_->by_use[which].plan; }
+  std::vector<int64_t> micro_batches() const;
+  /// Chooses each expert's plan by `frequencies_`, from `step` on; says so at the begin of a part (0), and where one changes.
+  /// Does nothing without experts.by_use.
+  void choose_plans(int64_t step);
+  /// Behind a step: counts its samples, and at a checkpoint of checkpoint.every chooses anew.
+  void follow_use(int64_t step);
+  /// A step of this rank by `part` in which the dp ranks have so many samples.
+  plan::Program compile(plan::Plan part, const std::vector<int64_t>& shares) const;
   /// Of this rank, for as many samples as chose the expert. Compiled when first asked for; then all ranks compare what
   /// they will run.
   plan::ProgramPtr program(size_t expert);
 
   job::GateRouter router_;
   Ranks& ranks_;
-  const plan::ModelSpec* spec_ = nullptr;
+  const planning::Planned* planned_ = nullptr;  // of the part that runs
   int64_t arena_ = 0, host_arena_ = 0;
   plan::ProgramPtr evaluate_;  // of mix
   /// By expert, micro-batches of the fullest rank, and own samples: all that a rank's program depends on.
   std::map<std::array<int64_t, 3>, plan::ProgramPtr> known_;
-  std::set<int64_t> compared_;  // micro-batches of the fullest rank
+  std::set<std::pair<size_t, int64_t>> compared_;  // plan by use, and micro-batches of the fullest rank
+  std::vector<size_t> chosen_;                     // of each expert: the plan by use; all the first without
+  std::vector<double> frequencies_;                // by which; newer samples weigh more
+  std::vector<int64_t> counted_;                   // samples of each expert since they were taken
 
   comm::Group* peers_ =
       nullptr;  // that have this rank's place on all axes but those of samples; null: nothing is dealt

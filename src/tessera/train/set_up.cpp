@@ -200,11 +200,12 @@ void make_plans(Run& run) {
     }
   }
   const std::vector<recipe::RunPart> run_parts = parts_of(run);
-  std::vector<std::string> texts(run_parts.size());
+  std::vector<std::string> texts(run_parts.size()), by_use(run_parts.size());
   std::vector<planning::PricedStep> own_priced;
   for (size_t p = 0; p < texts.size(); ++p) {
     if (ranks.first()) texts[p] = to_toml(plans[p].planned.plan(), plans[p].planned.unit_names());
     texts[p] = ranks.of_first(texts[p]);
+    by_use[p] = ranks.of_first(ranks.first() ? planning::by_use_text(plans[p].planned) : std::string());
     std::vector<planning::PricedStep> priced(static_cast<size_t>(ranks.place.world));
     if (ranks.first()) priced = planning::priced_steps(plans[p].planned);
     const auto bytes = static_cast<int64_t>(priced.size() * sizeof(planning::PricedStep));
@@ -213,7 +214,7 @@ void make_plans(Run& run) {
   }
   if (!ranks.first())
     plans = planning::take_parts(
-        run_parts, run.job, ranks.mesh, prompts, texts, ranks.rank(), [&](planning::PlanPhase next) {
+        run_parts, run.job, ranks.mesh, prompts, texts, by_use, ranks.rank(), [&](planning::PlanPhase next) {
           phase(run, next == planning::PlanPhase::measuring ? StartPhase::measure : StartPhase::compile);
         });
   phase(run, StartPhase::compile);

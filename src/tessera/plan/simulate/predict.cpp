@@ -301,22 +301,24 @@ GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine
 namespace {
 
 /// Adds what one step of `shares` does to the sums of a way.
-void add(DealForecast::Way& way, const ExpertShares& shares, int64_t micro_batch) {
-  const StepUse use = step_use(shares, micro_batch);
+void add(DealForecast::Way& way, const ExpertShares& shares, const std::vector<int64_t>& micro_batches) {
+  const StepUse use = step_use(shares, micro_batches);
   way.idle += use.idle(), way.dummies += use.dummy_share();
-  for (const std::vector<int64_t>& of_expert : shares)
-    if (const int64_t most = std::ranges::max(of_expert); most > 0) way.passes[most] += 1;
+  way.passes.resize(shares.size());
+  for (size_t e = 0; e < shares.size(); ++e)
+    if (const int64_t most = std::ranges::max(shares[e]); most > 0) way.passes[e][most] += 1;
 }
 
 void divide(DealForecast::Way& way, double steps) {
   way.idle /= steps, way.dummies /= steps;
-  for (auto& [samples, passes] : way.passes) passes /= steps;
+  for (auto& of_expert : way.passes)
+    for (auto& [samples, passes] : of_expert) passes /= steps;
 }
 
 }  // namespace
 
 DealForecast deal_forecast(const std::vector<double>& frequencies, const std::vector<int64_t>& own,
-                           int64_t micro_batch) {
+                           const std::vector<int64_t>& micro_batches) {
   const double sum = std::accumulate(frequencies.begin(), frequencies.end(), 0.0);
   check_internal(sum > 0 && !own.empty(), "plan.gate", "a forecast of no expert or no rank");
   // Enough that the mean is known to a hundredth of its spread, and few enough for the largest batches.
@@ -337,8 +339,8 @@ DealForecast deal_forecast(const std::vector<double>& frequencies, const std::ve
         ++chosen[e][r];
       }
     const Deal dealt = deal(chosen);
-    add(forecast.undealt, chosen, micro_batch);
-    add(forecast.dealt, dealt.shares, micro_batch);
+    add(forecast.undealt, chosen, micro_batches);
+    add(forecast.dealt, dealt.shares, micro_batches);
     std::vector<int64_t> sent(own.size(), 0), received(own.size(), 0);
     for (const Deal::Move& move : dealt.moves) {
       sent[static_cast<size_t>(move.from)] += move.samples, received[static_cast<size_t>(move.to)] += move.samples;
@@ -355,17 +357,37 @@ DealForecast deal_forecast(const std::vector<double>& frequencies, const std::ve
 
 namespace {
 
-/// Bytes/s of a rank's messages in host memory: through memory that the ranks of a node share, and the node's network card.
-double message_rate(const Profile& profile, const Mesh& mesh) {
-  const int world = mesh.world();
-  if (profile.devices > 0 && world > profile.devices) {
-    const double rate = profile.nic.exchange > 0 ? profile.nic.exchange : profile.nic.reduce;
-    return rate / profile.devices;
+/// The time of dealt samples, which travel in host memory: through memory that the ranks of a node share, and between nodes by
+/// Gloo, which is TCP over what network the hosts have beside the cards of the devices. No profile knows its rate, so that of
+/// a plain one is taken.
+class MessageSeconds {
+ public:
+  MessageSeconds(const Profile& profile, const Mesh& mesh) {
+    const int world = mesh.world(), node = profile.devices > 0 ? std::min(profile.devices, world) : world;
+    const std::vector<int> peers = mesh.group(0, {Axis::dp_replicate, Axis::dp_shard});
+    const auto beyond = std::ranges::count_if(peers, [&](int peer) { return peer >= node; });
+    if (peers.size() > 1) far_ = static_cast<double>(beyond) / static_cast<double>(peers.size() - 1);
+    const double link = profile.link.exchange > 0 ? profile.link.exchange : profile.link.reduce;
+    // A message is written there once and read once.
+    near_rate_ = profile.host_bandwidth > 0 ? profile.host_bandwidth / (2 * node) : link;
+    const double cards = profile.nic.exchange > 0 ? profile.nic.exchange : profile.nic.reduce;
+    far_rate_ = std::min(kStream, (cards > 0 ? std::min(cards, kHosts) : kHosts) / node);
   }
-  const double link = profile.link.exchange > 0 ? profile.link.exchange : profile.link.reduce;
-  // A message is written there once and read once.
-  return profile.host_bandwidth > 0 ? profile.host_bandwidth / (2 * world) : link;
-}
+  /// Of a rank whose samples go to any of the others alike.
+  double of(double bytes) const { return seconds(bytes * (1 - far_), near_rate_) + seconds(bytes * far_, far_rate_); }
+  /// Where all of them go the slower way.
+  double worst(double bytes) const {
+    const double near = seconds(bytes, near_rate_);
+    return far_ > 0 ? std::max(near, seconds(bytes, far_rate_)) : near;
+  }
+
+ private:
+  static double seconds(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
+  static constexpr double kStream = 1e9;      // bytes/s of a connection, which one thread of a rank serves
+  static constexpr double kHosts = 25e9 / 8;  // bytes/s of a host
+  double far_ = 0;                            // share of the other ranks that are on other nodes
+  double near_rate_ = 0, far_rate_ = 0;
+};
 
 /// Seconds of passes of so many samples on the fullest rank, each predicted once. Of very many sizes a few are.
 class PassSeconds {
@@ -386,7 +408,8 @@ class PassSeconds {
   }
   double of(const DealForecast::Way& way) {
     double seconds = 0;
-    for (const auto& [samples, passes] : way.passes) seconds += passes * of(samples);
+    for (const auto& of_expert : way.passes)
+      for (const auto& [samples, passes] : of_expert) seconds += passes * of(samples);
     return seconds;
   }
 
@@ -401,17 +424,44 @@ class PassSeconds {
 
 }  // namespace
 
+std::vector<double> pass_seconds(const ModelSpec& model, const Plan& plan, const Machine& machine, int64_t most) {
+  PassSeconds seconds(model, plan, machine, most);
+  std::vector<double> all;
+  for (int64_t samples = 1; samples <= most; ++samples) all.push_back(seconds.of(samples));
+  return all;
+}
+
+double seconds_of(const PassPlan& plan, const std::map<int64_t, double>& passes) {
+  double seconds = 0;
+  for (const auto& [samples, count] : passes) seconds += count * plan.seconds.at(static_cast<size_t>(samples - 1));
+  return seconds;
+}
+
+std::vector<size_t> plans_by_use(const std::vector<PassPlan>& plans, const DealForecast::Way& use) {
+  constexpr double kWorthIt = 0.99;  // less is within what predictions of two plans are off by
+  std::vector<size_t> chosen;
+  for (const std::map<int64_t, double>& passes : use.passes) {
+    const std::map<int64_t, double> ran = passes.empty() ? std::map<int64_t, double>{{1, 1.0}} : passes;
+    size_t best = 0;
+    double least = kWorthIt * seconds_of(plans.at(0), ran);
+    for (size_t p = 1; p < plans.size(); ++p)
+      if (const double seconds = seconds_of(plans[p], ran); seconds < least) best = p, least = seconds;
+    chosen.push_back(best);
+  }
+  return chosen;
+}
+
 GateMean gate_mean(const ModelSpec& model, const Plan& plan, const Machine& machine,
                    const std::vector<double>& frequencies, const std::vector<int64_t>& own, int64_t sample_bytes) {
   GateMean mean;
   mean.sample_bytes = sample_bytes;
-  mean.forecast = deal_forecast(frequencies, own, plan.micro_batch);
+  mean.forecast = deal_forecast(frequencies, own, {plan.micro_batch});
   PassSeconds seconds(model, plan, machine, std::max<int64_t>(1, std::ranges::max(own)));
-  const double rate = message_rate(machine.profile, plan.mesh), bytes = static_cast<double>(sample_bytes);
-  const auto taken = [&](double of) { return rate > 0 ? of / rate : 0; };
-  mean.mean_bytes = mean.forecast.busiest * bytes, mean.mean_seconds = taken(mean.mean_bytes);
+  const MessageSeconds taken(machine.profile, plan.mesh);
+  mean.mean_bytes = mean.forecast.busiest * static_cast<double>(sample_bytes);
+  mean.mean_seconds = taken.of(mean.mean_bytes);
   mean.worst_bytes = mean.forecast.worst_sent * sample_bytes;
-  mean.worst_seconds = taken(static_cast<double>(mean.worst_bytes));
+  mean.worst_seconds = taken.worst(static_cast<double>(mean.worst_bytes));
   mean.undealt = seconds.of(mean.forecast.undealt);
   mean.dealt = seconds.of(mean.forecast.dealt) + mean.mean_seconds;
   return mean;

@@ -96,24 +96,37 @@ GateSeconds gate_seconds(const ModelSpec& model, const Plan& plan, const Machine
 struct DealForecast {
   struct Way {
     double idle = 0, dummies = 0;  ///< StepUse::idle() and dummy_share()
-    /// Passes of a step, by the samples of the rank that has the most of them.
-    std::map<int64_t, double> passes = {};
+    /// Passes of each expert in a step, by the samples of the rank that has the most of them.
+    std::vector<std::map<int64_t, double>> passes = {};
   } dealt, undealt;
   double moved = 0;        ///< samples that change their rank
   double busiest = 0;      ///< those that the rank sends or receives that does most of it
   int64_t worst_sent = 0;  ///< the most that a rank sends in any step
 };
 
-/// `frequencies`: of the experts, with any sum above 0. `own`: samples of each dp rank. Drawn with fixed keys: the same
-/// numbers give the same forecast.
+/// `frequencies`: of the experts, with any sum above 0. `own`: samples of each dp rank. `micro_batches`: see step_use(). Drawn
+/// with fixed keys: the same numbers give the same forecast.
 DealForecast deal_forecast(const std::vector<double>& frequencies, const std::vector<int64_t>& own,
-                           int64_t micro_batch);
+                           const std::vector<int64_t>& micro_batches);
+
+/// A plan by which an expert's passes may run: with the buffers of the others, and micro-batches and activations of its own.
+struct PassPlan {
+  Plan plan;
+  std::vector<double> seconds;  ///< [n - 1]: of a pass in which the fullest rank has n samples
+};
+/// Those seconds, up to `most` samples.
+std::vector<double> pass_seconds(const ModelSpec& model, const Plan& plan, const Machine& machine, int64_t most);
+/// Seconds that a step spends in an expert's passes.
+double seconds_of(const PassPlan& plan, const std::map<int64_t, double>& passes);
+/// For each expert the plan under which a step spends the fewest seconds in its passes; of one that no step chooses, the
+/// fewest for a single sample. The first plan where another is hardly faster.
+std::vector<size_t> plans_by_use(const std::vector<PassPlan>& plans, const DealForecast::Way& use);
 
 /// The mean step behind a hard gate whose experts are chosen with given frequencies, with samples dealt to ranks and without.
 struct GateMean {
   DealForecast forecast;
   int64_t sample_bytes = 0;
-  double dealt = 0, undealt = 0;  ///< seconds of a step; the first with the deal itself
+  double dealt = 0, undealt = 0;  ///< seconds of a step, all experts under one plan; the first with the deal itself
   /// Bytes and seconds of the rank with the most to send or receive, and of the rank that sends most in any step.
   double mean_bytes = 0, mean_seconds = 0;
   int64_t worst_bytes = 0;
