@@ -183,12 +183,12 @@ TEST_F(Prodigy, TotalsOfManyPartsAreAddedInOrder) {
   factors.begins = false;
   std::vector<double> totals(2 * parts), sum = {0.5, -3};
   DeviceArray<double> device_totals(totals.size()), device_sum(sum);
-  ops::prodigy({.fp32 = p.data()}, {.fp32 = m.data()}, {.fp32 = v.data()}, s.data(), start.data(), {.fp32 = g.data()}, n,
-               factors, totals.data());
+  ops::prodigy({.fp32 = p.data()}, {.fp32 = m.data()}, {.fp32 = v.data()}, s.data(), start.data(), {.fp32 = g.data()},
+               n, factors, totals.data());
   DeviceMoment first = {}, second = {};
   first.fp32 = dm.data(), second.fp32 = dv.data();
-  check(launch_prodigy({dp.data(), nullptr, nullptr, {}}, first, second, ds.data(), dstart.data(), {.fp32 = dg.data()}, n,
-                       factors, device_totals.data(), nullptr));
+  check(launch_prodigy({dp.data(), nullptr, nullptr, {}}, first, second, ds.data(), dstart.data(), {.fp32 = dg.data()},
+                       n, factors, device_totals.data(), nullptr));
   expect_same(device_totals.values(), totals, "totals");
   expect_same(dp.values(), p, "masters");
   ops::add_totals(sum.data(), totals.data(), parts);

@@ -23,8 +23,10 @@ const Part kParts[] = {
     {"slice", {.begin = 256, .count = 2744, .matrices = 1, .rows = 64, .columns = 50}},
     {"slice in bf16", {.begin = 512, .count = 1111, .matrices = 1, .rows = 19, .columns = 190}, at::kBFloat16, 1},
     {"matrices", {.begin = 256, .count = 1644, .matrices = 3, .rows = 10, .columns = 70}, at::kHalf},
-    {"own columns", {.begin = 256, .count = 700, .inner = 96, .width = 24, .first = 48, .matrices = 1, .rows = 40, .columns = 96}},
-    {"few own columns", {.count = 700, .inner = 300, .width = 7, .first = 293, .matrices = 1, .rows = 100, .columns = 300}},
+    {"own columns",
+     {.begin = 256, .count = 700, .inner = 96, .width = 24, .first = 48, .matrices = 1, .rows = 40, .columns = 96}},
+    {"few own columns",
+     {.count = 700, .inner = 300, .width = 7, .first = 293, .matrices = 1, .rows = 100, .columns = 300}},
     {"own rows", {.count = 768, .inner = 768, .width = 384, .first = 384, .matrices = 2, .rows = 16, .columns = 48}},
     {"parts of rows", {.count = 600, .inner = 40, .width = 20, .first = 10, .matrices = 1, .rows = 10, .columns = 120}},
     {"one column", {.count = 700, .matrices = 1, .rows = 700, .columns = 1}},
@@ -65,10 +67,13 @@ struct Both {
     add(sums.data(), device_sums.data());
     expect_same(device_sums.values(), sums, "sums of " + what);
     std::copy(sums.begin(), sums.end(), factors.begin());
-    if (!factors.empty()) check(cudaMemcpy(device_factors.data(), factors.data(), 4 * factors.size(), cudaMemcpyHostToDevice));
+    if (!factors.empty())
+      check(cudaMemcpy(device_factors.data(), factors.data(), 4 * factors.size(), cudaMemcpyHostToDevice));
     ops::take_means({part.place, rows.data(), columns.data(), factors.data(), 0.9});
-    check(launch_take_means({part.place, device_rows.data(), device_columns.data(), device_factors.data(), 0.9}, nullptr));
-    expect_same(device_rows.values(), rows, "rows of " + what), expect_same(device_columns.values(), columns, "columns of " + what);
+    check(launch_take_means({part.place, device_rows.data(), device_columns.data(), device_factors.data(), 0.9},
+                            nullptr));
+    expect_same(device_rows.values(), rows, "rows of " + what),
+        expect_same(device_columns.values(), columns, "columns of " + what);
     expect_same(device_factors.values(), factors, "factors of " + what);
   }
 };
@@ -101,12 +106,13 @@ class FactoredForms : public KernelTest, public ::testing::WithParamInterface<st
         there.gradient = g.range();
         if (place.matrices == 0) slice.second = both.second.data(), there.second = both.device_second.data();
         if (place.matrices > 0)
-          both.take(both.factors, both.device_factors,
-                    [&](double* sums, double* device_sums) {
-                      ops::add_row_sums(slice, sums);
-                      check(launch_add_row_sums(there, device_sums, nullptr));
-                    },
-                    what);
+          both.take(
+              both.factors, both.device_factors,
+              [&](double* sums, double* device_sums) {
+                ops::add_row_sums(slice, sums);
+                check(launch_add_row_sums(there, device_sums, nullptr));
+              },
+              what);
         slice.factors = both.factors.data(), there.factors = both.device_factors.data();
         std::vector<double> squares = {0.5};
         DeviceArray<double> device_squares(squares), partials(2);
@@ -150,18 +156,20 @@ TEST_P(FactoredForms, AdafactorHasTheCpusBits) {
 
 TEST_P(FactoredForms, CameHasTheCpusBits) {
   const auto step_of = [](const Sides& sides) {
-    return ops::CameStep{.p = sides.p, .first = sides.m, .keep = 0.9f, .take = 0.1f, .eps = 1e-16f, .lr = 1e-2f, .decay = 0.999f};
+    return ops::CameStep{
+        .p = sides.p, .first = sides.m, .keep = 0.9f, .take = 0.1f, .eps = 1e-16f, .lr = 1e-2f, .decay = 0.999f};
   };
   each_part(
       [&](const ops::ClippedSlice& slice, const ops::ClippedSlice& there, Both& both, const Sides& sides,
           const std::string& what) {
         if (slice.place.matrices == 0) return;
-        both.take(both.residual, both.device_residual,
-                  [&](double* sums, double* device_sums) {
-                    ops::add_residual_sums(slice, step_of(sides), sums);
-                    check(launch_add_residual_sums(there, step_of(sides), sides.device_m, device_sums, nullptr));
-                  },
-                  "residual of " + what);
+        both.take(
+            both.residual, both.device_residual,
+            [&](double* sums, double* device_sums) {
+              ops::add_residual_sums(slice, step_of(sides), sums);
+              check(launch_add_residual_sums(there, step_of(sides), sides.device_m, device_sums, nullptr));
+            },
+            "residual of " + what);
       },
       [&](const ops::ClippedSlice& slice, const ops::ClippedSlice& there, Both& both, const Sides& sides) {
         ops::CameStep step = step_of(sides);

@@ -400,10 +400,9 @@ void prodigy(const ops::MasterRange& p, const ops::MomentRange& m, const ops::Mo
   const ops::MasterRange to = masters(p, n, uses);
   const ops::MomentRange first = moment(m, n, uses), second = moment(v, n, uses);
   const ops::GradientRange from = gradient(g, n, uses);
-  timeline().run("prodigy", uses,
-                 [=, s = shadow(s, n), start = shadow(start, n), totals = shadow(totals, parts)] {
-                   ops::prodigy(to, first, second, s, start, from, n, factors, totals);
-                 });
+  timeline().run("prodigy", uses, [=, s = shadow(s, n), start = shadow(start, n), totals = shadow(totals, parts)] {
+    ops::prodigy(to, first, second, s, start, from, n, factors, totals);
+  });
 }
 void add_totals(double* out, const double* parts, int64_t count) {
   timeline().run("add_totals", {written(out, 16), read(parts, 16 * count)},
@@ -472,10 +471,10 @@ void take_means(const ops::FactoredMeans& means) {
   ops::FactoredMeans to = means;
   const int64_t rows = to.place.matrices * to.place.rows, columns = to.place.matrices * to.place.columns;
   to.rows = shadow(to.rows, rows), to.columns = shadow(to.columns, columns), to.sums = shadow(to.sums, rows + columns);
-  timeline().run("take_means",
-                 {written(means.rows, 4 * rows), written(means.columns, 4 * columns),
-                  written(means.sums, 4 * (rows + columns))},
-                 [=] { ops::take_means(to); });
+  timeline().run(
+      "take_means",
+      {written(means.rows, 4 * rows), written(means.columns, 4 * columns), written(means.sums, 4 * (rows + columns))},
+      [=] { ops::take_means(to); });
 }
 void adafactor(const ops::ClippedSlice& slice, const ops::AdafactorStep& step) {
   std::vector<Use> uses = {read(step.size, step.size ? 4 : 0)};

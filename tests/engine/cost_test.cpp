@@ -44,8 +44,9 @@ TEST(EngineCost, OfAnInstructionDoesNotGrowWithTheModel) {
   const Cost few = of(20), many = of(120);
   const auto instructions = static_cast<double>(many.instructions - few.instructions);
   const double computing = (many.computing - few.computing) / instructions, all = (many.all - few.all) / instructions;
-  std::printf("host time an instruction: %.2f us computing, %.2f us with lanes; %.1f instructions and %.1f us a block\n",
-              1e6 * computing, 1e6 * all, instructions / 100, 1e4 * (many.computing - few.computing));
+  std::printf(
+      "host time an instruction: %.2f us computing, %.2f us with lanes; %.1f instructions and %.1f us a block\n",
+      1e6 * computing, 1e6 * all, instructions / 100, 1e4 * (many.computing - few.computing));
   EXPECT_GT(computing, 0);
   EXPECT_LT(computing, 100e-6);
 }

@@ -377,8 +377,7 @@ void add_totals(double* out, const double* parts, int64_t pairs) {
 }
 void momentum(const ops::MomentRange& m, const ops::GradientRange& g, int64_t n, const ops::MomentumFactors& factors,
               const ops::DirectionRange& direction) {
-  C10_CUDA_CHECK(
-      launch_momentum(moment_of(m, ops::DynamicMap::with_sign()), g, n, factors, direction, stream()));
+  C10_CUDA_CHECK(launch_momentum(moment_of(m, ops::DynamicMap::with_sign()), g, n, factors, direction, stream()));
 }
 void step_along(const ops::MasterRange& p, const ops::DirectionRange& direction, int64_t n, float keep, float step) {
   C10_CUDA_CHECK(launch_step_along(masters_of(p), direction, n, keep, step, stream()));

@@ -175,7 +175,8 @@ __device__ void add_columns(const FactoredPlace& p, double* sums, const Value& v
       for (int j = 0; j < kAhead; ++j) {
         const int64_t whole = (row + j) * p.columns + column;
         const int64_t element = before(p, whole);
-        there[j] = row + j < to && element >= p.begin && element < end && (p.width == 0 || in_tensor(p, element) == whole);
+        there[j] =
+            row + j < to && element >= p.begin && element < end && (p.width == 0 || in_tensor(p, element) == whole);
         ahead[j] = there[j] ? value(element - p.begin, row + j, c) : 0;
       }
       for (int j = 0; j < kAhead; ++j)
@@ -322,8 +323,7 @@ struct CameNumbers {
   float lr, decay;
 };
 
-__global__ void __launch_bounds__(kThreads, 2)
-    came(ClippedSlice s, CameNumbers step, DeviceMasters p, DeviceMoment m) {
+__global__ void __launch_bounds__(kThreads, 2) came(ClippedSlice s, CameNumbers step, DeviceMasters p, DeviceMoment m) {
   __shared__ float map[256];
   if (m.codes) load_map(map, m.map);
   __syncthreads();
@@ -401,8 +401,8 @@ cudaError_t launch_take_means(const ops::FactoredMeans& m, cudaStream_t stream) 
 cudaError_t launch_adafactor(const ClippedSlice& s, const ops::AdafactorStep& step, DeviceMasters p, DeviceMoment first,
                              cudaStream_t stream) {
   if (s.place.count == 0) return cudaSuccess;
-  const AdafactorNumbers numbers{step.has_first, step.keep,  step.take, step.lr, step.weight_decay,
-                                 step.least,     step.size};
+  const AdafactorNumbers numbers{step.has_first,    step.keep,  step.take, step.lr,
+                                 step.weight_decay, step.least, step.size};
   TESSERA_LAUNCH(adafactor, thread_blocks(s.place.count), kThreads, stream, s, numbers, p, first);
   return cudaGetLastError();
 }

@@ -17,8 +17,8 @@ __device__ inline uint16_t round_stochastic(float x, uint32_t random) {
   return static_cast<uint16_t>((bits >> 16) + (finite && random < (bits & 0xffffu))) | (nan ? 0x40 : 0);
 }
 
-__device__ inline void store_rounded(uint16_t* to, const float (&x)[kLaneValues], const DeviceRounding& rounding, int64_t at,
-                              int count) {
+__device__ inline void store_rounded(uint16_t* to, const float (&x)[kLaneValues], const DeviceRounding& rounding,
+                                     int64_t at, int count) {
   uint32_t halves[2 * kLaneValues];
   half_words(halves, rounding, rounding.first + static_cast<uint64_t>(at));
   uint16_t lane[kLaneValues];
@@ -50,7 +50,7 @@ __device__ inline void store(const DeviceMasters& p, const float (&x)[kLaneValue
 }
 
 __device__ inline void load(float (&x)[kLaneValues], const DeviceMoment& m, const float (&map)[256],
-                     const BlockOfWarp& block) {
+                            const BlockOfWarp& block) {
   if (m.fp32) return load_lane(x, m.fp32 + block.at(), block.count());
   if (m.bf16) return load_widened(x, m.bf16 + block.at(), HalfType::bf16, block.count());
   uint8_t codes[kLaneValues];
@@ -61,8 +61,8 @@ __device__ inline void load(float (&x)[kLaneValues], const DeviceMoment& m, cons
 }
 
 /// All lanes call it, also those without values.
-__device__ inline void store(const DeviceMoment& m, const float (&map)[256], bool keep_sign, const float (&x)[kLaneValues],
-                      const BlockOfWarp& block) {
+__device__ inline void store(const DeviceMoment& m, const float (&map)[256], bool keep_sign,
+                             const float (&x)[kLaneValues], const BlockOfWarp& block) {
   if (m.fp32) return store_lane(m.fp32 + block.at(), x, block.count());
   if (m.bf16) return store_rounded(m.bf16, x, m.rounding, block.at(), block.count());
   uint8_t codes[kLaneValues];

@@ -130,8 +130,7 @@ void add_residual_sums(const ClippedSlice& s, const CameStep& step, double* sums
 }
 
 void add_divided_squares(const ClippedSlice& s, double* sum) {
-  add_squares(s.place.count, sum,
-              [&](int64_t at, int64_t count, float* to) { divided(s, at, count, to, nullptr); });
+  add_squares(s.place.count, sum, [&](int64_t at, int64_t count, float* to) { divided(s, at, count, to, nullptr); });
 }
 
 void add_master_squares(const MasterRange& p, int64_t n, double* sum) {

@@ -53,7 +53,8 @@ struct GradientRange {
 //   });
 
 inline constexpr int64_t kUpdateBlock = kQuantBlock;
-inline constexpr int64_t kUpdateGrain = 1 << 16;  ///< least number of elements of a thread, and those of one partial sum
+inline constexpr int64_t kUpdateGrain = 1
+                                        << 16;  ///< least number of elements of a thread, and those of one partial sum
 
 const float* load(const GradientRange& g, float* block, int64_t at, int64_t n);
 

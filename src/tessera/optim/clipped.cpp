@@ -8,8 +8,7 @@ namespace tessera::optim {
 ops::FactoredPlace Clipped::place(const net::Slice& slice) const {
   const plan::Factors factors = this->factors(slice);
   const net::Cut& cut = slice.cut;
-  return {slice.begin,      slice.count(), cut.inner,      cut.width, cut.first,
-          factors.matrices, factors.rows,  factors.columns};
+  return {slice.begin, slice.count(), cut.inner, cut.width, cut.first, factors.matrices, factors.rows, factors.columns};
 }
 
 ops::ClippedSlice Clipped::clipped(const net::Slice& slice, const net::StepControl& control) const {

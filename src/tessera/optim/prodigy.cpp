@@ -22,16 +22,16 @@ void Prodigy::update(const net::Slice& slice, const net::StepControl& control) c
   const double d = control.d, rate = options_.rate(control);
   const auto& [b1, b2] = options_.betas;
   const ops::ProdigyFactors f = {rounded(control.scale),
-                            rounded(b1),
-                            rounded((1 - b1) * d),
-                            rounded(b2),
-                            rounded((1 - b2) * d * d),
-                            rounded(options_.third()),
-                            rounded(d / options_.d0 * (options_.safeguard_warmup ? d : rate)),
-                            rounded(1 - rate * options_.weight_decay),
-                            rounded(rate),
-                            rounded(d * options_.eps),
-                            control.step == 1};
+                                 rounded(b1),
+                                 rounded((1 - b1) * d),
+                                 rounded(b2),
+                                 rounded((1 - b2) * d * d),
+                                 rounded(options_.third()),
+                                 rounded(d / options_.d0 * (options_.safeguard_warmup ? d : rate)),
+                                 rounded(1 - rate * options_.weight_decay),
+                                 rounded(rate),
+                                 rounded(d * options_.eps),
+                                 control.step == 1};
   SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
   const ops::MasterRange masters = ranges.masters();
   const ops::MomentRange first = ranges.moment("exp_avg"), second = ranges.moment("exp_avg_sq");
@@ -40,7 +40,8 @@ void Prodigy::update(const net::Slice& slice, const net::StepControl& control) c
   std::vector<net::Totals> parts(slice.on_device ? 0 : div_up(slice.count(), ops::kUpdateGrain));
   net::Totals* totals = slice.on_device ? slice.totals : parts.data();
   ops::backend(slice.on_device)
-      .prodigy(masters, first, second, s, start, ranges.gradient(), slice.count(), f, totals ? totals->data() : nullptr);
+      .prodigy(masters, first, second, s, start, ranges.gradient(), slice.count(), f,
+               totals ? totals->data() : nullptr);
   for (const net::Totals& part : parts)
     for (size_t t = 0; slice.totals && t < part.size(); ++t) (*slice.totals)[t] += part[t];
 }

@@ -645,8 +645,9 @@ double* Store::device_totals(int u) {
     if (!data)
       throw UserError(Exit::memory, "engine.store", "the device has no " + format_bytes(bytes) + " left for totals",
                       "leave more of the device free: lower plan.budget");
-    device_totals_ = at::from_blob(data, {units(), 2}, [table = &ops::backend(true)](void* d) { table->give(d); },
-                                   at::TensorOptions(at::kDouble).device(device_));
+    device_totals_ = at::from_blob(
+        data, {units(), 2}, [table = &ops::backend(true)](void* d) { table->give(d); },
+        at::TensorOptions(at::kDouble).device(device_));
     device_totals_.zero_();
   }
   return device_totals_.mutable_data_ptr<double>() + 2 * u;
