@@ -22,11 +22,11 @@ LIMITS = {  # kernel: registers, bytes of shared memory
     "schedule_free": (128, 0),  # three states and the parameter, all of which are stored
     "move_average": (64, 0),
     "prodigy": (128, 19968),  # products of 16 values a lane in a block, and two maps
-    "momentum": (80, 1024),
-    "step_along": (80, 0),
-    "row_sums": (80, 20480),  # 32 columns of 32 rows for each of four warps
+    "momentum": (96, 1024),
+    "step_along": (96, 0),
+    "row_sums": (96, 20480),  # 32 columns of 32 rows for each of four warps
     "column_sums": (96, 0),
-    "residual_rows": (80, 20480),
+    "residual_rows": (96, 20480),
     "residual_columns": (96, 1024),
     "divided_squares": (96, 2048),
     "master_squares": (80, 2048),
