@@ -1,102 +1,14 @@
-// AdamW, Lion, schedule-free updates and averages on the device give the bits of ops/adamw.h, in all forms of masters, moments
+// AdamW, Lion, schedule-free updates, Prodigy, Muon's momentum and step, and averages on the device give the bits of ops/adamw.h, in all forms of masters, moments
 // and gradients.
 #include "tessera/ops/adamw.h"
 
 #include <memory>
 #include <tuple>
 
-#include "half_values.h"
-#include "tessera/ops/bf16.h"
-#include "tessera/ops/blockwise.h"
+#include "forms.h"
 
 namespace tessera::cuda {
 namespace {
-
-enum class Form { fp32, bf16, split, codes };
-constexpr uint64_t kStream[] = {11, 12, 13};  // of random bits: masters, first and second moment
-
-const char* word(Form form) {
-  return form == Form::fp32 ? "fp32" : form == Form::bf16 ? "bf16" : form == Form::split ? "split" : "codes";
-}
-
-/// Masters or a moment on the CPU.
-struct Numbers {
-  Form form;
-  std::vector<float> fp32, scales;
-  std::vector<uint16_t> bf16, low;
-  std::vector<uint8_t> codes;
-
-  Numbers(Form form, const std::vector<float>& x, const ops::DynamicMap& map) : form(form) {
-    const auto n = static_cast<int64_t>(x.size());
-    if (form == Form::fp32) fp32 = x;
-    if (form == Form::bf16 || form == Form::split) bf16.resize(x.size());
-    if (form == Form::bf16) ops::to_bf16(bf16.data(), x.data(), n);
-    if (form == Form::split) low.resize(x.size()), ops::split_fp32(bf16.data(), low.data(), x.data(), n);
-    if (form != Form::codes) return;
-    codes.resize(x.size()), scales.resize((x.size() + 255) / 256);
-    ops::quantise_blocks(codes.data(), scales.data(), x.data(), n, map);
-  }
-
-  ops::MasterRange masters(const RandomKey& key, uint64_t first) {
-    if (form == Form::fp32) return {.fp32 = fp32.data()};
-    return {.bf16 = bf16.data(), .low = form == Form::split ? low.data() : nullptr, .rounding = {&key, first}};
-  }
-  ops::MomentRange moment(const RandomKey& key, uint64_t first) {
-    if (form == Form::fp32) return {.fp32 = fp32.data()};
-    if (form == Form::bf16) return {.bf16 = bf16.data(), .rounding = {&key, first}};
-    return {.codes = codes.data(), .scales = scales.data()};
-  }
-};
-
-/// A copy of them on the device.
-struct DeviceNumbers {
-  Form form;
-  DeviceArray<float> fp32, scales, map;
-  DeviceArray<uint16_t> bf16, low;
-  DeviceArray<uint8_t> codes;
-  int zero;
-
-  DeviceNumbers(const Numbers& x, const ops::DynamicMap& values, size_t offset)
-      : form(x.form),
-        fp32(x.fp32, offset),
-        scales(x.scales),
-        map(std::vector<float>(values.values().begin(), values.values().end())),
-        bf16(x.bf16, offset),
-        low(x.low, offset),
-        codes(x.codes, offset),
-        zero(values.zero()) {}
-
-  static DeviceRounding rounding(const RandomKey& key, uint64_t first) {
-    const auto words = key.words();
-    return {{words[0], words[1], words[2], words[3]}, first};
-  }
-  DeviceMasters masters(const RandomKey& key, uint64_t first) {
-    if (form == Form::fp32) return {fp32.data(), nullptr, nullptr, {}};
-    return {nullptr, bf16.data(), form == Form::split ? low.data() : nullptr, rounding(key, first)};
-  }
-  DeviceMoment moment(const RandomKey& key, uint64_t first) {
-    if (form == Form::fp32) return {fp32.data(), nullptr, nullptr, nullptr, nullptr, 0, {}};
-    if (form == Form::bf16) return {nullptr, bf16.data(), nullptr, nullptr, nullptr, 0, rounding(key, first)};
-    return {nullptr, nullptr, codes.data(), scales.data(), map.data(), zero, {}};
-  }
-};
-
-/// 16-bit values are compared as the numbers they are: which NaN they hold is the processor's.
-std::vector<float> joined(const std::vector<uint16_t>& high, const std::vector<uint16_t>& low) {
-  std::vector<float> x(high.size());
-  if (low.empty())
-    ops::from_bf16(x.data(), high.data(), static_cast<int64_t>(high.size()));
-  else
-    ops::join_fp32(x.data(), high.data(), low.data(), static_cast<int64_t>(high.size()));
-  return x;
-}
-
-void expect_same_numbers(DeviceNumbers& device, const Numbers& cpu, const std::string& what) {
-  expect_same(device.fp32.values(), cpu.fp32, what);
-  expect_same(joined(device.bf16.values(), device.low.values()), joined(cpu.bf16, cpu.low), what + " in bf16");
-  expect_same(device.codes.values(), cpu.codes, what + "'s codes");
-  expect_same(device.scales.values(), cpu.scales, what + "'s scales");
-}
 
 struct Case {
   int64_t n;
@@ -104,29 +16,6 @@ struct Case {
   uint64_t first;  // element of the random bits
   bool decay_last, keep_sign;
   c10::ScalarType gradient = at::kFloat;
-};
-
-/// A gradient on the device, and as the CPU's loops read it: 16-bit ones are widened first.
-struct Gradient {
-  std::vector<float> wide;
-  std::vector<uint16_t> halves;
-  DeviceArray<float> fp32;
-  DeviceArray<uint16_t> half;
-  c10::ScalarType type;
-
-  Gradient(const std::vector<float>& x, c10::ScalarType type, size_t offset)
-      : wide(x),
-        halves(type == at::kFloat ? std::vector<uint16_t>() : narrowed(x, type)),
-        fp32(x, offset),
-        half(halves, offset),
-        type(type) {
-    if (type != at::kFloat) wide = widened(halves, type);
-  }
-  ops::GradientRange range() {
-    if (type == at::kFloat) return {.fp32 = fp32.data()};
-    if (type == at::kHalf) return {.fp16 = half.data()};
-    return {.bf16 = half.data()};
-  }
 };
 
 void expect_the_cpus_bits(Form master, Form first, Form second, const Case& c) {
@@ -184,13 +73,6 @@ INSTANTIATE_TEST_SUITE_P(, AdamWForms,
                                   "_" + word(std::get<2>(info.param));
                          });
 
-/// A gradient as both sides take it: with halves on the CPU too.
-ops::GradientRange here(Gradient& g) {
-  if (g.type == at::kFloat) return {.fp32 = g.wide.data()};
-  if (g.type == at::kHalf) return {.fp16 = g.halves.data()};
-  return {.bf16 = g.halves.data()};
-}
-
 constexpr Case kCases[] = {{1, 0, 16, false, false},
                            {255, 0, 16, false, false},
                            {2049, 1, 13, false, false},
@@ -216,6 +98,102 @@ TEST_P(LionForms, HaveTheCpusBits) {
       expect_same_numbers(device_p, p, "masters" + at), expect_same_numbers(device_m, m, "moment" + at);
     }
   }
+}
+
+constexpr ops::ProdigyFactors kProdigy = {0.7f, 0.9f, 0.1f, 0.999f, 0.001f, 0.99f, 0.02f, 0.999f, 1e-3f, 1e-8f, true};
+
+/// The first step begins with what the parameters are, whatever was there.
+TEST_P(LionForms, ProdigyHasTheCpusBitsAndTotals) {
+  const auto [master, form] = GetParam();
+  const auto &map = ops::DynamicMap::with_sign(), &unsigned_map = ops::DynamicMap::without_sign();
+  for (const Case& c : kCases) {
+    std::vector<float> squares = test_values(c.n, 3), s = test_values(c.n, 4), start(s.size(), kNaN);
+    for (float& x : squares) x = std::abs(x) * 1e-3f;
+    Numbers p(master, test_values(c.n, 1), map), m(form, test_values(c.n, 2), map), v(form, squares, unsigned_map);
+    DeviceNumbers device_p(p, map, c.offset), device_m(m, map, c.offset), device_v(v, unsigned_map, c.offset);
+    DeviceArray<float> device_s(s, c.offset), device_start(start, c.offset);
+    for (uint64_t step = 1; step <= 3; ++step) {
+      Gradient g(test_values(c.n, 10 + step), c.gradient, c.offset);
+      const RandomKey kp(5, Purpose::rounding, step, 1), km(5, Purpose::rounding, step, 2),
+          kv(5, Purpose::rounding, step, 3);
+      ops::ProdigyFactors factors = kProdigy;
+      factors.begins = step == 1;
+      std::vector<double> totals(2);
+      DeviceArray<double> device_totals(2);
+      double* there = step == 3 ? nullptr : device_totals.data();  // an element that no total counts
+      ops::prodigy(p.masters(kp, c.first), m.moment(km, c.first), v.moment(kv, c.first), s.data(), start.data(),
+                   here(g), c.n, factors, there ? totals.data() : nullptr);
+      check(launch_prodigy(device_p.masters(kp, c.first), device_m.moment(km, c.first), device_v.moment(kv, c.first),
+                           device_s.data(), device_start.data(), g.range(), c.n, factors, there, nullptr));
+      const std::string at = " of " + std::to_string(c.n) + " after step " + std::to_string(step);
+      expect_same_numbers(device_p, p, "masters" + at), expect_same_numbers(device_m, m, "first moment" + at);
+      expect_same_numbers(device_v, v, "second moment" + at);
+      expect_same(device_s.values(), s, "sums" + at), expect_same(device_start.values(), start, "start" + at);
+      if (there) expect_same(device_totals.values(), totals, "totals" + at);
+    }
+  }
+}
+
+TEST_P(LionForms, MuonsMomentumAndStepHaveTheCpusBits) {
+  const auto [master, form] = GetParam();
+  const auto& map = ops::DynamicMap::with_sign();
+  for (const Case& c : kCases)
+    for (const bool exact : {false, true}) {
+      const auto n = static_cast<size_t>(c.n);
+      Numbers p(master, test_values(c.n, 1), map), m(form, test_values(c.n, 2), map);
+      DeviceNumbers device_p(p, map, c.offset), device_m(m, map, c.offset);
+      std::vector<float> whole(exact ? n : 0);
+      std::vector<uint16_t> halves(exact ? 0 : n);
+      DeviceArray<float> device_whole(whole.size(), c.offset);
+      DeviceArray<uint16_t> device_halves(halves.size(), c.offset);
+      const ops::DirectionRange way = {exact ? whole.data() : nullptr, exact ? nullptr : halves.data()},
+                                device_way = {exact ? device_whole.data() : nullptr,
+                                              exact ? nullptr : device_halves.data()};
+      for (uint64_t step = 1; step <= 2; ++step) {
+        Gradient g(test_values(c.n, 10 + step), c.gradient, c.offset);
+        const RandomKey kp(5, Purpose::rounding, step, 1), km(5, Purpose::rounding, step, 2);
+        const ops::MomentumFactors factors = {0.7f, 0.05f, 0.95f, /*nesterov=*/step == 1};
+        ops::momentum(m.moment(km, c.first), here(g), c.n, factors, way);
+        check(launch_momentum(device_m.moment(km, c.first), g.range(), c.n, factors, device_way, nullptr));
+        ops::step_along(p.masters(kp, c.first), way, c.n, 0.999f, 1e-2f);
+        check(launch_step_along(device_p.masters(kp, c.first), device_way, c.n, 0.999f, 1e-2f, nullptr));
+        const std::string at = " of " + std::to_string(c.n) + " after step " + std::to_string(step);
+        expect_same(device_whole.values(), whole, "direction" + at);
+        expect_same(joined(device_halves.values(), {}), joined(halves, {}), "direction in bf16" + at);
+        expect_same_numbers(device_p, p, "masters" + at), expect_same_numbers(device_m, m, "moment" + at);
+      }
+    }
+}
+
+class Prodigy : public KernelTest {};
+
+/// More parts than thread blocks, and a last one that ends inside a block; then all of them in order.
+TEST_F(Prodigy, TotalsOfManyPartsAreAddedInOrder) {
+  const int64_t n = (4 << 16) + 5 * 256 + 77, parts = 5;
+  const RandomKey key(7, Purpose::test);
+  std::vector<float> all[6];
+  for (size_t i = 0; i < 6; ++i) {
+    all[i].resize(static_cast<size_t>(n));
+    key.normal(all[i].data(), i * static_cast<uint64_t>(n), all[i].size());
+  }
+  for (float& x : all[2]) x = x * x;
+  auto& [p, m, v, s, start, g] = all;
+  DeviceArray<float> dp(p), dm(m), dv(v), ds(s), dstart(start), dg(g);
+  ops::ProdigyFactors factors = kProdigy;
+  factors.begins = false;
+  std::vector<double> totals(2 * parts), sum = {0.5, -3};
+  DeviceArray<double> device_totals(totals.size()), device_sum(sum);
+  ops::prodigy({.fp32 = p.data()}, {.fp32 = m.data()}, {.fp32 = v.data()}, s.data(), start.data(), {.fp32 = g.data()},
+               n, factors, totals.data());
+  DeviceMoment first = {}, second = {};
+  first.fp32 = dm.data(), second.fp32 = dv.data();
+  check(launch_prodigy({dp.data(), nullptr, nullptr, {}}, first, second, ds.data(), dstart.data(), {.fp32 = dg.data()},
+                       n, factors, device_totals.data(), nullptr));
+  expect_same(device_totals.values(), totals, "totals");
+  expect_same(dp.values(), p, "masters");
+  ops::add_totals(sum.data(), totals.data(), parts);
+  check(launch_add_in_order(device_sum.data(), device_totals.data(), 2 * parts, 2, true, nullptr));
+  expect_same(device_sum.values(), sum, "their sum");
 }
 
 INSTANTIATE_TEST_SUITE_P(, LionForms,

@@ -69,6 +69,9 @@ class DeviceArray {
 inline bool same(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
 }
+inline bool same(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b) || (std::isnan(a) && std::isnan(b));
+}
 inline bool same(int a, int b) { return a == b; }
 
 /// Equal to the bit; which of the NaNs a float is does not matter.

@@ -20,6 +20,7 @@
 #include "tessera/ops/blockwise.h"
 #include "tessera/ops/dropout.h"
 #include "tessera/ops/eight_bit.h"
+#include "tessera/ops/factored.h"
 #include "tessera/ops/fused.h"
 #include "tessera/ops/half.h"
 #include "timeline.h"
@@ -392,6 +393,104 @@ void move_average(float* average, const ops::MasterRange& p, int64_t n, float ta
   timeline().run("move_average", uses, [=, to = shadow(average, n)] { ops::move_average(to, from, n, take); });
 }
 
+void prodigy(const ops::MasterRange& p, const ops::MomentRange& m, const ops::MomentRange& v, float* s, float* start,
+             const ops::GradientRange& g, int64_t n, const ops::ProdigyFactors& factors, double* totals) {
+  const int64_t parts = 2 * div_up(n, ops::kUpdateGrain);
+  std::vector<Use> uses = {written(s, 4 * n), written(start, 4 * n), written(totals, totals ? 8 * parts : 0)};
+  const ops::MasterRange to = masters(p, n, uses);
+  const ops::MomentRange first = moment(m, n, uses), second = moment(v, n, uses);
+  const ops::GradientRange from = gradient(g, n, uses);
+  timeline().run("prodigy", uses, [=, s = shadow(s, n), start = shadow(start, n), totals = shadow(totals, parts)] {
+    ops::prodigy(to, first, second, s, start, from, n, factors, totals);
+  });
+}
+void add_totals(double* out, const double* parts, int64_t count) {
+  timeline().run("add_totals", {written(out, 16), read(parts, 16 * count)},
+                 [=, to = shadow(out, 2), from = shadow(parts, 2 * count)] { ops::add_totals(to, from, count); });
+}
+ops::DirectionRange direction(ops::DirectionRange d, int64_t n, std::vector<Use>& uses) {
+  for (const Use& use : {written(d.fp32, 4 * n), written(d.bf16, 2 * n)}) uses.push_back(use);
+  return {shadow(d.fp32, n), shadow(d.bf16, n)};
+}
+void momentum(const ops::MomentRange& m, const ops::GradientRange& g, int64_t n, const ops::MomentumFactors& factors,
+              const ops::DirectionRange& way) {
+  std::vector<Use> uses;
+  const ops::MomentRange first = moment(m, n, uses);
+  const ops::GradientRange from = gradient(g, n, uses);
+  const ops::DirectionRange to = direction(way, n, uses);
+  timeline().run("momentum", uses, [=] { ops::momentum(first, from, n, factors, to); });
+}
+void step_along(const ops::MasterRange& p, const ops::DirectionRange& way, int64_t n, float keep, float step) {
+  std::vector<Use> uses;
+  const ops::MasterRange to = masters(p, n, uses);
+  const ops::DirectionRange along = direction(way, n, uses);
+  timeline().run("step_along", uses, [=] { ops::step_along(to, along, n, keep, step); });
+}
+
+int64_t factors_of(const ops::FactoredPlace& place) { return place.matrices * (place.rows + place.columns); }
+
+ops::ClippedSlice clipped(ops::ClippedSlice s, std::vector<Use>& uses) {
+  const int64_t n = s.place.count, factors = factors_of(s.place);
+  for (const Use& use : {written(s.second, s.second ? 4 * n : 0), read(s.factors, s.factors ? 4 * factors : 0),
+                         read(s.squares, s.squares ? 4 : 0)})
+    uses.push_back(use);
+  s.gradient = gradient(s.gradient, n, uses);
+  s.second = shadow(s.second, n), s.factors = shadow(s.factors, factors), s.squares = shadow(s.squares, 1);
+  return s;
+}
+void add_row_sums(const ops::ClippedSlice& slice, double* sums) {
+  const int64_t count = factors_of(slice.place);
+  std::vector<Use> uses = {written(sums, 8 * count)};
+  const ops::ClippedSlice from = clipped(slice, uses);
+  timeline().run("add_row_sums", uses, [=, to = shadow(sums, count)] { ops::add_row_sums(from, to); });
+}
+ops::CameStep came_step(ops::CameStep step, const ops::FactoredPlace& place, std::vector<Use>& uses) {
+  uses.push_back(read(step.factors, step.factors ? 4 * factors_of(place) : 0));
+  step.factors = shadow(step.factors, factors_of(place));
+  step.p = masters(step.p, place.count, uses), step.first = moment(step.first, place.count, uses);
+  return step;
+}
+void add_residual_sums(const ops::ClippedSlice& slice, const ops::CameStep& step, double* sums) {
+  const int64_t count = factors_of(slice.place);
+  std::vector<Use> uses = {written(sums, 8 * count)};
+  const ops::ClippedSlice from = clipped(slice, uses);
+  const ops::CameStep by = came_step(step, slice.place, uses);
+  timeline().run("add_residual_sums", uses, [=, to = shadow(sums, count)] { ops::add_residual_sums(from, by, to); });
+}
+void add_divided_squares(const ops::ClippedSlice& slice, double* sum) {
+  std::vector<Use> uses = {written(sum, 8)};
+  const ops::ClippedSlice from = clipped(slice, uses);
+  timeline().run("add_divided_squares", uses, [=, to = shadow(sum, 1)] { ops::add_divided_squares(from, to); });
+}
+void add_master_squares(const ops::MasterRange& p, int64_t n, double* sum) {
+  std::vector<Use> uses = {written(sum, 8)};
+  const ops::MasterRange from = masters(p, n, uses);
+  timeline().run("add_master_squares", uses, [=, to = shadow(sum, 1)] { ops::add_master_squares(from, n, to); });
+}
+void take_means(const ops::FactoredMeans& means) {
+  ops::FactoredMeans to = means;
+  const int64_t rows = to.place.matrices * to.place.rows, columns = to.place.matrices * to.place.columns;
+  to.rows = shadow(to.rows, rows), to.columns = shadow(to.columns, columns), to.sums = shadow(to.sums, rows + columns);
+  timeline().run(
+      "take_means",
+      {written(means.rows, 4 * rows), written(means.columns, 4 * columns), written(means.sums, 4 * (rows + columns))},
+      [=] { ops::take_means(to); });
+}
+void adafactor(const ops::ClippedSlice& slice, const ops::AdafactorStep& step) {
+  std::vector<Use> uses = {read(step.size, step.size ? 4 : 0)};
+  const ops::ClippedSlice from = clipped(slice, uses);
+  ops::AdafactorStep to = step;
+  to.size = shadow(step.size, 1);
+  to.p = masters(step.p, slice.place.count, uses), to.first = moment(step.first, slice.place.count, uses);
+  timeline().run("adafactor", uses, [=] { ops::adafactor(from, to); });
+}
+void came(const ops::ClippedSlice& slice, const ops::CameStep& step) {
+  std::vector<Use> uses;
+  const ops::ClippedSlice from = clipped(slice, uses);
+  const ops::CameStep to = came_step(step, slice.place, uses);
+  timeline().run("came", uses, [=] { ops::came(from, to); });
+}
+
 void quantise_int8(int8_t* q, float* scales, const float* x, int64_t n) {
   timeline().run("quantise_int8", {read(x, 4 * n), written(q, n), written(scales, 4 * scales_of(n))},
                  [=, to = shadow(q, n), by = shadow(scales, scales_of(n)), from = shadow(x, n)] {
@@ -716,6 +815,17 @@ const device::Backend kTable = {
     .lion = placed<lion>,
     .schedule_free = placed<schedule_free>,
     .move_average = placed<move_average>,
+    .prodigy = placed<prodigy>,
+    .add_totals = placed<add_totals>,
+    .momentum = placed<momentum>,
+    .step_along = placed<step_along>,
+    .add_row_sums = placed<add_row_sums>,
+    .add_residual_sums = placed<add_residual_sums>,
+    .add_divided_squares = placed<add_divided_squares>,
+    .add_master_squares = placed<add_master_squares>,
+    .take_means = placed<take_means>,
+    .adafactor = placed<adafactor>,
+    .came = placed<came>,
     .quantise_int8 = placed<quantise_int8>,
     .dequantise_int8 = placed<dequantise_int8>,
     .quantise_fp8 = placed<quantise_fp8>,

@@ -37,13 +37,15 @@ inline Tensor normals(std::vector<int64_t> shape, uint64_t index) {
   return values;
 }
 
-/// A linear layer "b", or (kind "block") a residual of a norm and two of them.
+/// A linear layer "b"; or (kind "block") a residual of a norm and two of them; or (kind "idle") nothing, with a weight that it
+/// does not read.
 class Layer final : public net::Unit {
  public:
   Layer(const std::string& name, const std::string& kind, int64_t from, int64_t to)
       : Unit(describe(name, kind, from, to)) {}
   net::Flow forward(net::Context& ctx, const net::Flow& in) const override {
     const Tensor& x = in.stream[0];  // x [tokens, from]
+    if (spec().kind == "idle") return {{x.view_as(x)}, {}};
     if (spec().kind != "block") return {{ctx.linear("b", x)}, {}};
     const Tensor y = ctx.linear("b", ctx.linear("a", ctx.norm("norm", x, {})), {.act = net::Act::gelu_tanh});
     return {{ctx.residual("sum", x, y)}, {}};
@@ -71,10 +73,10 @@ struct ToyStep {
 
 class Toy {
  public:
-  explicit Toy(int blocks = 1) {
+  explicit Toy(int blocks = 1, const std::string& kind = "block") {
     units_.push_back(std::make_unique<Layer>("in", "stem", 3, kWidth));
     for (int b = 0; b < blocks; ++b)
-      units_.push_back(std::make_unique<Layer>("mid" + (b ? std::to_string(b) : ""), "block", kWidth, kWidth));
+      units_.push_back(std::make_unique<Layer>("mid" + (b ? std::to_string(b) : ""), kind, kWidth, kWidth));
     units_.push_back(std::make_unique<Layer>("out", "head", kWidth, 2));
     spec_ = measure(units_, batch(0, 2), "toy", {});
   }

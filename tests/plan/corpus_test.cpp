@@ -13,6 +13,7 @@
 #include "matrix.h"
 #include "plan/toy.h"
 #include "plan/transformer.h"
+#include "tessera/plan/optimizers.h"
 #include "tessera/plan/simulate/reserve.h"
 
 namespace tessera::plan {
@@ -63,7 +64,7 @@ Problem problem(int number) {
   PlannerInput& in = p.input;
   in.param_dtype = in.compute = DType::bf16;
   if (draw(random, 0, 1)) in.states = {.masters = Masters::split, .moments = Moments::int8};
-  p.machine.update_bytes = 4 + 2 * bytes_per_parameter(in.states);
+  p.machine.update_bytes = update_bytes(in.states, DType::f32);
   in.global_batch = p.mesh.dp_size() * draw(random, 1, 2) * p.mesh[Axis::pp], in.micro_batch = 1;
   // The networks have fewer blocks than released ones: so much less is the memory.
   PlannerInput probe = in;

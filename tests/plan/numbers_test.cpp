@@ -3,6 +3,7 @@
 
 #include "plan/toy.h"
 #include "tessera/plan/compile/memory.h"
+#include "tessera/plan/optimizers.h"
 #include "tessera/plan/scenario/scenario.h"
 
 namespace tessera::plan {
@@ -20,7 +21,7 @@ Scenario wan_14b(const std::string& mesh) {
   s.wire = 0.5;
   s.states.masters = Masters::split, s.states.moments = Moments::int8;
   s.machine.profile = find_profile("a100-80");
-  s.machine.update_bytes = 4 + 2 * bytes_per_parameter(s.states);
+  s.machine.update_bytes = update_bytes(s.states, DType::f32);
   return s;
 }
 

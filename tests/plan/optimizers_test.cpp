@@ -40,6 +40,25 @@ TEST(Optimizers, BytesOfAParameterWithItsMasters) {
   EXPECT_DOUBLE_EQ(bytes(Optimizer::adamw, Moments::fp32, true), 16);
 }
 
+/// What each reads and writes, by hand: sums over rows, over columns, of the divided gradient and of the residual read again.
+TEST(Optimizers, AnUpdateMovesWhatItsPassesReadAndWrite) {
+  const auto bytes = [](StateFormat format, DType grad = DType::f32) { return update_bytes(format, grad); };
+  EXPECT_DOUBLE_EQ(bytes({}), 28);
+  EXPECT_DOUBLE_EQ(bytes({}, DType::bf16), 26);
+  EXPECT_DOUBLE_EQ(bytes({.optimizer = Optimizer::lion}), 20);
+  EXPECT_DOUBLE_EQ(bytes({.optimizer = Optimizer::prodigy}), 44);
+  constexpr double kFactors = 0.01;  // of a large matrix
+  EXPECT_NEAR(bytes({.optimizer = Optimizer::adafactor}), 12 + 8 + 4 + 4, kFactors);
+  EXPECT_NEAR(bytes({.masters = Masters::bf16, .optimizer = Optimizer::adafactor}), 8 + 8 + 2 + 4, kFactors);
+  EXPECT_NEAR(bytes({.optimizer = Optimizer::adafactor, .first_moment = true}), 20 + 8 + 4 + 4, kFactors);
+  EXPECT_NEAR(bytes({.optimizer = Optimizer::came}), 20 + 8 + 4 + 2 * (4 + 4), kFactors);
+  EXPECT_NEAR(bytes({.moments = Moments::bf16, .optimizer = Optimizer::came}, DType::bf16), 14 + 4 + 2 + 2 * (2 + 2),
+              kFactors);
+  EXPECT_NEAR(bytes({.moments = Moments::int8, .optimizer = Optimizer::came}), 14 + 8 + 4 + 2 * (4 + 1), 0.05);
+  EXPECT_DOUBLE_EQ(bytes({.optimizer = Optimizer::muon}), 20 + 2 * 2) << "a direction in bf16";
+  EXPECT_DOUBLE_EQ(bytes({.optimizer = Optimizer::muon, .matrices = DType::f32}), 20 + 2 * 4);
+}
+
 TEST(Optimizers, FactorsOfATensor) {
   const auto text = [](Factoring factoring, std::vector<int64_t> shape) {
     const Factors f = factors_of(factoring, {"w", std::move(shape)});

@@ -1,79 +1,11 @@
-// AdamW, Lion, schedule-free updates and averages in one pass over memory, whatever the form of masters, moments and gradients
-// (ops/adamw.h): each lane widens its eight values, the warp agrees on the scales of 8-bit moments, and everything is stored
-// again.
-#include "tessera/cuda/dynamic_map.cuh"
-#include "tessera/cuda/halves.cuh"
-#include "tessera/cuda/random.cuh"
+// AdamW, Lion, schedule-free updates, Muon's momentum and step, and averages in one pass over memory, whatever the form of
+// masters, moments and gradients (ops/adamw.h): each lane widens its eight values, the warp agrees on the scales of 8-bit
+// moments, and everything is stored again.
+#include "tessera/cuda/forms.cuh"
 
 namespace tessera::cuda {
 
 namespace {
-
-__device__ uint16_t round_stochastic(float x, uint32_t random) {
-  const uint32_t bits = __float_as_uint(x);
-  const bool finite = (bits & 0x7f800000u) != 0x7f800000u, nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  return static_cast<uint16_t>((bits >> 16) + (finite && random < (bits & 0xffffu))) | (nan ? 0x40 : 0);
-}
-
-__device__ void store_rounded(uint16_t* to, const float (&x)[kLaneValues], const DeviceRounding& rounding, int64_t at,
-                              int count) {
-  uint32_t halves[2 * kLaneValues];
-  half_words(halves, rounding, rounding.first + static_cast<uint64_t>(at));
-  uint16_t lane[kLaneValues];
-  for (int j = 0; j < kLaneValues; ++j) lane[j] = round_stochastic(x[j], halves[j]);
-  store_lane(to + at, lane, count);
-}
-
-__device__ void load(float (&x)[kLaneValues], const DeviceMasters& p, const BlockOfWarp& block) {
-  if (p.fp32) return load_lane(x, p.fp32 + block.at(), block.count());
-  if (!p.low) return load_widened(x, p.bf16 + block.at(), HalfType::bf16, block.count());
-  uint16_t high[kLaneValues], low[kLaneValues];
-  load_lane(high, p.bf16 + block.at(), block.count());
-  load_lane(low, p.low + block.at(), block.count());
-  for (int j = 0; j < kLaneValues; ++j)
-    x[j] = __uint_as_float((static_cast<uint32_t>(high[j]) - (low[j] >> 15)) << 16 | low[j]);
-}
-
-__device__ void store(const DeviceMasters& p, const float (&x)[kLaneValues], const BlockOfWarp& block) {
-  if (p.fp32) return store_lane(p.fp32 + block.at(), x, block.count());
-  if (!p.low) return store_rounded(p.bf16, x, p.rounding, block.at(), block.count());
-  uint16_t high[kLaneValues], low[kLaneValues];
-  for (int j = 0; j < kLaneValues; ++j) {
-    const uint32_t bits = __float_as_uint(x[j]);
-    high[j] = static_cast<uint16_t>((bits + 0x8000u) >> 16);
-    low[j] = static_cast<uint16_t>(bits);
-  }
-  store_lane(p.bf16 + block.at(), high, block.count());
-  store_lane(p.low + block.at(), low, block.count());
-}
-
-__device__ void load(float (&x)[kLaneValues], const DeviceMoment& m, const float (&map)[256],
-                     const BlockOfWarp& block) {
-  if (m.fp32) return load_lane(x, m.fp32 + block.at(), block.count());
-  if (m.bf16) return load_widened(x, m.bf16 + block.at(), HalfType::bf16, block.count());
-  uint8_t codes[kLaneValues];
-  load_lane(codes, m.codes + block.at(), block.count());
-  dequantise_lane(x, codes, m.scales[block.index()], map);
-  for (int j = 0; j < kLaneValues; ++j)
-    if (j >= block.count()) x[j] = 0;  // code 0 is the least value of the map, and would count in the scale
-}
-
-/// All lanes call it, also those without values.
-__device__ void store(const DeviceMoment& m, const float (&map)[256], bool keep_sign, const float (&x)[kLaneValues],
-                      const BlockOfWarp& block) {
-  if (m.fp32) return store_lane(m.fp32 + block.at(), x, block.count());
-  if (m.bf16) return store_rounded(m.bf16, x, m.rounding, block.at(), block.count());
-  uint8_t codes[kLaneValues];
-  float scale;
-  quantise_lane(codes, scale, x, map, m.zero, keep_sign);
-  store_lane(m.codes + block.at(), codes, block.count());
-  if (block.leads()) m.scales[block.index()] = scale;
-}
-
-__device__ void load(float (&x)[kLaneValues], const ops::GradientRange& g, const BlockOfWarp& block) {
-  if (g.fp32) return load_lane(x, g.fp32 + block.at(), block.count());
-  load_widened(x, (g.bf16 ? g.bf16 : g.fp16) + block.at(), g.bf16 ? HalfType::bf16 : HalfType::fp16, block.count());
-}
 
 __global__ void __launch_bounds__(kThreads, 2)
     lion(DeviceMasters p, DeviceMoment m, ops::GradientRange g, int64_t n, ops::LionFactors f) {
@@ -164,7 +96,55 @@ __global__ void adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const flo
   }
 }
 
+__global__ void __launch_bounds__(kThreads, 2)
+    momentum(DeviceMoment m, ops::GradientRange g, int64_t n, ops::MomentumFactors f, ops::DirectionRange direction) {
+  __shared__ float map[256];
+  if (m.codes) load_map(map, m.map);
+  __syncthreads();
+  for (BlockOfWarp block(n); block.inside(); block.next()) {
+    float gradient[kLaneValues], moment[kLaneValues], way[kLaneValues];
+    load(gradient, g, block);
+    load(moment, m, map, block);
+    for (int j = 0; j < kLaneValues; ++j) {
+      const float taken = gradient[j] * f.scale * f.take;
+      moment[j] = moment[j] * f.keep + taken;
+      way[j] = f.nesterov ? moment[j] * f.keep + taken : moment[j];
+    }
+    __syncwarp();  // all lanes have read the scales
+    if (direction.fp32)
+      store_lane(direction.fp32 + block.at(), way, block.count());
+    else
+      store_narrowed(direction.bf16 + block.at(), way, HalfType::bf16, block.count());
+    store(m, map, false, moment, block);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 2)
+    step_along(DeviceMasters p, ops::DirectionRange direction, int64_t n, float keep, float step) {
+  for (BlockOfWarp block(n); block.inside(); block.next()) {
+    float way[kLaneValues], value[kLaneValues];
+    load(way, ops::GradientRange{direction.fp32, direction.bf16, nullptr}, block);
+    load(value, p, block);
+    for (int j = 0; j < kLaneValues; ++j) value[j] = value[j] * keep - step * way[j];
+    store(p, value, block);
+  }
+}
+
 }  // namespace
+
+cudaError_t launch_momentum(DeviceMoment m, const ops::GradientRange& g, int64_t n, const ops::MomentumFactors& factors,
+                            const ops::DirectionRange& direction, cudaStream_t stream) {
+  if (n == 0) return cudaSuccess;
+  TESSERA_LAUNCH(momentum, thread_blocks(n), kThreads, stream, m, g, n, factors, direction);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_step_along(DeviceMasters p, const ops::DirectionRange& direction, int64_t n, float keep, float step,
+                              cudaStream_t stream) {
+  if (n == 0) return cudaSuccess;
+  TESSERA_LAUNCH(step_along, thread_blocks(n), kThreads, stream, p, direction, n, keep, step);
+  return cudaGetLastError();
+}
 
 cudaError_t launch_adamw(DeviceMasters p, DeviceMoment m, DeviceMoment v, const ops::GradientRange& g, int64_t n,
                          ops::AdamWFactors factors, bool keep_sign, cudaStream_t stream) {

@@ -306,9 +306,13 @@ class Partials {
   int64_t count_ = 0;
 };
 
-void sum_of_squares(double* out, const float* x, int64_t n) {
+double* partials_of(int64_t n) {
   thread_local Partials partials;  // of one stream: a thread keeps its own
-  C10_CUDA_CHECK(launch_sum_of_squares(out, partials.of(partial_sums(n)), x, n, stream()));
+  return partials.of(partial_sums(n));
+}
+
+void sum_of_squares(double* out, const float* x, int64_t n) {
+  C10_CUDA_CHECK(launch_sum_of_squares(out, partials_of(n), x, n, stream()));
 }
 
 // --- the optimiser and quantisers
@@ -360,6 +364,45 @@ void schedule_free(const ops::MasterRange& y, float* z, float* v, float* x, cons
 }
 void move_average(float* average, const ops::MasterRange& p, int64_t n, float take) {
   C10_CUDA_CHECK(launch_move_average(average, masters_of(p), n, take, stream()));
+}
+
+void prodigy(const ops::MasterRange& p, const ops::MomentRange& m, const ops::MomentRange& v, float* s, float* start,
+             const ops::GradientRange& g, int64_t n, const ops::ProdigyFactors& factors, double* totals) {
+  C10_CUDA_CHECK(launch_prodigy(masters_of(p), moment_of(m, ops::DynamicMap::with_sign()),
+                                moment_of(v, ops::DynamicMap::without_sign()), s, start, g, n, factors, totals,
+                                stream()));
+}
+void add_totals(double* out, const double* parts, int64_t pairs) {
+  C10_CUDA_CHECK(launch_add_in_order(out, parts, 2 * pairs, 2, /*adds=*/true, stream()));
+}
+void momentum(const ops::MomentRange& m, const ops::GradientRange& g, int64_t n, const ops::MomentumFactors& factors,
+              const ops::DirectionRange& direction) {
+  C10_CUDA_CHECK(launch_momentum(moment_of(m, ops::DynamicMap::with_sign()), g, n, factors, direction, stream()));
+}
+void step_along(const ops::MasterRange& p, const ops::DirectionRange& direction, int64_t n, float keep, float step) {
+  C10_CUDA_CHECK(launch_step_along(masters_of(p), direction, n, keep, step, stream()));
+}
+
+DeviceMoment first_of(const ops::MomentRange& first) { return moment_of(first, ops::DynamicMap::with_sign()); }
+void add_row_sums(const ops::ClippedSlice& slice, double* sums) {
+  C10_CUDA_CHECK(launch_add_row_sums(slice, sums, stream()));
+}
+void add_residual_sums(const ops::ClippedSlice& slice, const ops::CameStep& step, double* sums) {
+  C10_CUDA_CHECK(launch_add_residual_sums(slice, step, first_of(step.first), sums, stream()));
+}
+void add_divided_squares(const ops::ClippedSlice& slice, double* sum) {
+  double* partials = partials_of(slice.place.count);
+  C10_CUDA_CHECK(launch_add_divided_squares(slice, sum, partials, stream()));
+}
+void add_master_squares(const ops::MasterRange& p, int64_t n, double* sum) {
+  C10_CUDA_CHECK(launch_add_master_squares(masters_of(p), n, sum, partials_of(n), stream()));
+}
+void take_means(const ops::FactoredMeans& means) { C10_CUDA_CHECK(launch_take_means(means, stream())); }
+void adafactor(const ops::ClippedSlice& slice, const ops::AdafactorStep& step) {
+  C10_CUDA_CHECK(launch_adafactor(slice, step, masters_of(step.p), first_of(step.first), stream()));
+}
+void came(const ops::ClippedSlice& slice, const ops::CameStep& step) {
+  C10_CUDA_CHECK(launch_came(slice, step, masters_of(step.p), first_of(step.first), stream()));
 }
 
 void quantise_int8(int8_t* q, float* scales, const float* x, int64_t n) {
@@ -449,6 +492,17 @@ extern "C" const tessera::device::Backend* tessera_cuda_register() {
       .lion = lion,
       .schedule_free = schedule_free,
       .move_average = move_average,
+      .prodigy = prodigy,
+      .add_totals = add_totals,
+      .momentum = momentum,
+      .step_along = step_along,
+      .add_row_sums = add_row_sums,
+      .add_residual_sums = add_residual_sums,
+      .add_divided_squares = add_divided_squares,
+      .add_master_squares = add_master_squares,
+      .take_means = take_means,
+      .adafactor = adafactor,
+      .came = came,
       .quantise_int8 = quantise_int8,
       .dequantise_int8 = dequantise_int8,
       .quantise_fp8 = quantise_fp8,

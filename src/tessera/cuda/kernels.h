@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "tessera/ops/adamw.h"
+#include "tessera/ops/factored.h"
 #include "tessera/ops/fused.h"
 
 namespace tessera::cuda {
@@ -35,6 +36,9 @@ cudaError_t launch_sum_halves_rounded(uint16_t* out, const void* const* parts, i
 constexpr int64_t kSquaresOfPartial = 1 << 16;
 constexpr int64_t partial_sums(int64_t n) { return (n + kSquaresOfPartial - 1) / kSquaresOfPartial; }
 cudaError_t launch_sum_of_squares(double* out, double* partials, const float* x, int64_t n, cudaStream_t stream);
+/// out[t] = partials[t] + partials[each + t] + ... of `count` in all, or adds that; `each` divides 256.
+cudaError_t launch_add_in_order(double* out, const double* partials, int64_t count, int each, bool adds,
+                                cudaStream_t stream);
 
 /// `map`: the 256 values of an ops::DynamicMap, `zero` its code of 0. keep_sign as there.
 cudaError_t launch_quantise_blocks(uint8_t* codes, float* scales, const float* x, int64_t n, const float* map, int zero,
@@ -83,6 +87,27 @@ cudaError_t launch_lion(DeviceMasters p, DeviceMoment m, const ops::GradientRang
 cudaError_t launch_schedule_free(DeviceMasters y, float* z, float* v, float* x, const ops::GradientRange& g, int64_t n,
                                  const ops::ScheduleFreeFactors& factors, cudaStream_t stream);
 cudaError_t launch_move_average(float* average, DeviceMasters p, int64_t n, float take, cudaStream_t stream);
+
+cudaError_t launch_prodigy(DeviceMasters p, DeviceMoment m, DeviceMoment v, float* s, float* start,
+                           const ops::GradientRange& g, int64_t n, const ops::ProdigyFactors& factors, double* totals,
+                           cudaStream_t stream);
+cudaError_t launch_momentum(DeviceMoment m, const ops::GradientRange& g, int64_t n, const ops::MomentumFactors& factors,
+                            const ops::DirectionRange& direction, cudaStream_t stream);
+cudaError_t launch_step_along(DeviceMasters p, const ops::DirectionRange& direction, int64_t n, float keep, float step,
+                              cudaStream_t stream);
+
+/// ops/factored.h. What the steps have as ops::MasterRange and ops::MomentRange is not read. `partials` as above.
+cudaError_t launch_add_row_sums(const ops::ClippedSlice& slice, double* sums, cudaStream_t stream);
+cudaError_t launch_add_residual_sums(const ops::ClippedSlice& slice, const ops::CameStep& step, DeviceMoment first,
+                                     double* sums, cudaStream_t stream);
+cudaError_t launch_add_divided_squares(const ops::ClippedSlice& slice, double* sum, double* partials,
+                                       cudaStream_t stream);
+cudaError_t launch_add_master_squares(DeviceMasters p, int64_t n, double* sum, double* partials, cudaStream_t stream);
+cudaError_t launch_take_means(const ops::FactoredMeans& means, cudaStream_t stream);
+cudaError_t launch_adafactor(const ops::ClippedSlice& slice, const ops::AdafactorStep& step, DeviceMasters p,
+                             DeviceMoment first, cudaStream_t stream);
+cudaError_t launch_came(const ops::ClippedSlice& slice, const ops::CameStep& step, DeviceMasters p, DeviceMoment first,
+                        cudaStream_t stream);
 
 /// ops::DropRange.
 struct DropRows {

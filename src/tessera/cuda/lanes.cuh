@@ -30,7 +30,8 @@ inline int thread_blocks(int64_t n) {
 class BlockOfWarp {
  public:
   __device__ explicit BlockOfWarp(int64_t n)
-      : n_(n), block_(static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32) {}
+      : BlockOfWarp(n, static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32) {}
+  __device__ BlockOfWarp(int64_t n, int64_t block) : n_(n), block_(block) {}
   __device__ bool inside() const { return block_ * kBlockValues < n_; }
   __device__ void next() { block_ += static_cast<int64_t>(gridDim.x) * kWarps; }
   __device__ int64_t index() const { return block_; }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tessera/cuda/halves.cuh"
+#include "tessera/cuda/squares.cuh"
 
 namespace tessera::cuda {
 
@@ -56,49 +57,29 @@ __global__ void sum_halves_rounded(uint16_t* out, Parts<uint16_t> parts, HalfTyp
   }
 }
 
-// A warp has a partial sum and each of its lanes one of the 32 sums that take turns (ops::sum_of_squares). A lane adds in
-// order, so it waits for each addition; what it reads, it asks for sixteen turns ahead.
+/// Of values in fp32.
+struct Floats {
+  const float* values;
+  __device__ float operator()(int64_t i) const { return values[i]; }
+};
+
 __global__ void sum_squares(double* __restrict__ partials, const float* __restrict__ x, int64_t n) {
-  constexpr int kAhead = 16;
   __shared__ double sums[kWarps][32];
-  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int64_t c = static_cast<int64_t>(blockIdx.x) * kWarps + warp; c * kSquaresOfPartial < n;
-       c += static_cast<int64_t>(gridDim.x) * kWarps) {
-    const float* values = x + c * kSquaresOfPartial;
-    const int64_t left = n - c * kSquaresOfPartial;
-    const int count = static_cast<int>(left < kSquaresOfPartial ? left : kSquaresOfPartial), whole = count / 32 * 32;
-    double sum = 0;
-    int i = 0;
-    for (; i + kAhead * 32 <= whole; i += kAhead * 32) {
-      float ahead[kAhead];
-      for (int j = 0; j < kAhead; ++j) ahead[j] = values[i + j * 32 + lane];
-      for (int j = 0; j < kAhead; ++j) sum += static_cast<double>(ahead[j]) * static_cast<double>(ahead[j]);
-    }
-    for (; i < whole; i += 32) sum += static_cast<double>(values[i + lane]) * static_cast<double>(values[i + lane]);
-    sums[warp][lane] = sum;
-    __syncwarp();
-    if (lane == 0) {
-      const double(&turns)[32] = sums[warp];
-      double total = 0;
-      for (int w = 0; w < 8; ++w) total += (turns[w] + turns[8 + w]) + (turns[16 + w] + turns[24 + w]);
-      for (; i < count; ++i) total += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-      partials[c] = total;
-    }
-    __syncwarp();  // the sums are read
-  }
+  partial_squares(partials, sums, n, Floats{x});
 }
 
-/// out = partials[0] + partials[1] + ... One thread adds, the others of its block read ahead.
-__global__ void add_in_order(double* out, const double* partials, int64_t count) {
+/// out[t] = partials[t] + partials[each + t] + ..., or adds that. One thread adds for each t, all of the block read ahead.
+__global__ void add_in_order(double* out, const double* partials, int64_t count, int each, bool adds) {
   __shared__ double ahead[kThreads];
+  const int own = threadIdx.x;
   double total = 0;
   for (int64_t first = 0; first < count; first += kThreads) {
-    if (first + threadIdx.x < count) ahead[threadIdx.x] = partials[first + threadIdx.x];
+    if (first + own < count) ahead[own] = partials[first + own];
     __syncthreads();
-    for (int i = 0; threadIdx.x == 0 && i < kThreads && first + i < count; ++i) total += ahead[i];
+    for (int i = own; own < each && i < kThreads && first + i < count; i += each) total += ahead[i];
     __syncthreads();  // they are added
   }
-  if (threadIdx.x == 0) *out = total;
+  if (own < each) out[own] = adds ? out[own] + total : total;
 }
 
 template <class T, class P>
@@ -143,7 +124,12 @@ cudaError_t launch_sum_of_squares(double* out, double* partials, const float* x,
   if (n > 0)
     TESSERA_LAUNCH(sum_squares, static_cast<int>(std::min<int64_t>(wanted, kMaxThreadBlocks)), kThreads, stream,
                    partials, x, n);
-  TESSERA_LAUNCH(add_in_order, 1, kThreads, stream, out, partials, partial_sums(n));
+  return launch_add_in_order(out, partials, partial_sums(n), 1, /*adds=*/false, stream);
+}
+
+cudaError_t launch_add_in_order(double* out, const double* partials, int64_t count, int each, bool adds,
+                                cudaStream_t stream) {
+  TESSERA_LAUNCH(add_in_order, 1, kThreads, stream, out, partials, count, each, adds);
   return cudaGetLastError();
 }
 

@@ -83,7 +83,7 @@ bool WorkspaceLimit::allows(int64_t bytes) {
 }
 
 void* scratch(int which, int64_t bytes) {
-  static thread_local Buffer buffers[3];
+  static thread_local Buffer buffers[4];
   Buffer& buffer = buffers[which];
   if (buffer.bytes >= bytes) return buffer.data;
   if (buffer.data) used()->give(buffer.data);

@@ -27,6 +27,13 @@ namespace tessera::ops {
 struct AdamWStep;
 struct LionFactors;
 struct ScheduleFreeFactors;
+struct ProdigyFactors;
+struct MomentumFactors;
+struct DirectionRange;
+struct ClippedSlice;
+struct AdafactorStep;
+struct CameStep;
+struct FactoredMeans;
 struct MasterRange;
 struct MomentRange;
 struct GradientRange;
@@ -52,7 +59,7 @@ struct StateResultGradients;
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 13;
+inline constexpr int kBackendVersion = 14;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -159,7 +166,7 @@ struct Backend {
   void (*sum_halves_rounded)(void* out, const void* const* parts, int count, c10::ScalarType half, int64_t n);
   void (*sum_of_squares)(double* out, const float* x, int64_t n);  ///< ops::sum_of_squares to an address on the device
 
-  // The optimiser and quantisers: twins of ops/adamw.h, ops/eight_bit.h, ops/eight_bit.h. Keys of random numbers are the host's.
+  // The optimiser and quantisers: twins of ops/adamw.h, ops/factored.h, ops/eight_bit.h. Keys of random numbers are the host's.
   void (*adamw)(const ops::MasterRange& p, const ops::MomentRange& m, const ops::MomentRange& v,
                 const ops::GradientRange& g, int64_t n, const ops::AdamWStep& step);
   void (*lion)(const ops::MasterRange& p, const ops::MomentRange& m, const ops::GradientRange& g, int64_t n,
@@ -167,6 +174,21 @@ struct Backend {
   void (*schedule_free)(const ops::MasterRange& y, float* z, float* v, float* x, const ops::GradientRange& g, int64_t n,
                         const ops::ScheduleFreeFactors& factors);
   void (*move_average)(float* average, const ops::MasterRange& p, int64_t n, float take);
+  void (*prodigy)(const ops::MasterRange& p, const ops::MomentRange& m, const ops::MomentRange& v, float* s,
+                  float* start, const ops::GradientRange& g, int64_t n, const ops::ProdigyFactors& factors,
+                  double* totals);
+  void (*add_totals)(double* out, const double* parts, int64_t count);
+  void (*momentum)(const ops::MomentRange& m, const ops::GradientRange& g, int64_t n,
+                   const ops::MomentumFactors& factors, const ops::DirectionRange& direction);
+  void (*step_along)(const ops::MasterRange& p, const ops::DirectionRange& direction, int64_t n, float keep,
+                     float step);
+  void (*add_row_sums)(const ops::ClippedSlice& slice, double* sums);
+  void (*add_residual_sums)(const ops::ClippedSlice& slice, const ops::CameStep& step, double* sums);
+  void (*add_divided_squares)(const ops::ClippedSlice& slice, double* sum);
+  void (*add_master_squares)(const ops::MasterRange& p, int64_t n, double* sum);
+  void (*take_means)(const ops::FactoredMeans& means);
+  void (*adafactor)(const ops::ClippedSlice& slice, const ops::AdafactorStep& step);
+  void (*came)(const ops::ClippedSlice& slice, const ops::CameStep& step);
   void (*quantise_int8)(int8_t* q, float* scales, const float* x, int64_t n);
   void (*dequantise_int8)(float* out, const int8_t* q, const float* scales, int64_t n);
   void (*quantise_fp8)(uint8_t* codes, float* scales, const float* x, const ops::Fp8Tiles& tiles);
@@ -240,7 +262,7 @@ class WorkspaceLimit {
 };
 
 /// Memory of the device for intermediate values of the calling thread, beside what the engine plans: at least `bytes`,
-/// kept until the thread ends. `which` in 0..2 selects separate buffers. Null where the driver has none left.
+/// kept until the thread ends. `which` in 0..3 selects separate buffers; the last is of updates. Null where the driver has none left.
 void* scratch(int which, int64_t bytes);
 
 /// How often this process asked the driver for memory, or to page-lock some of the host's. Each time may wait for the device.

@@ -175,12 +175,12 @@ void SlotGroups::gather_outer(const plan::Instruction& in, Done& done) {
 }
 
 SumOver SlotGroups::sum_over(const plan::Instruction& in, Done& done) const {
-  return [&](int buffer, std::vector<float>& values) {
+  return [&](int buffer, const Tensor& values) {
     const OfBuffer& of = of_[in.unit][static_cast<size_t>(buffer)];
     comm::Group* group = in.lane == plan::Lane::host ? of.host_sums : of.sums;
     if (!group) return;
-    group->all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kFloat));
-    done.push_back({group->axis(), "all_reduce", static_cast<int64_t>(values.size() * sizeof(float))});
+    group->all_reduce(values);
+    done.push_back({group->axis(), "all_reduce", static_cast<int64_t>(values.nbytes())});
   };
 }
 

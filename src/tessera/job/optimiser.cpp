@@ -39,7 +39,6 @@ class ByParameter final : public net::UnitUpdate {
       : optimisers_(std::move(optimisers)), choose_(std::move(choose)) {}
 
   std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return any().states(param); }
-  bool on_device() const override { return any().on_device(); }
   bool totals() const override { return any().totals(); }
   int rounds() const override { return any().rounds(); }
   int64_t sums(const plan::ParamSpec& param, int round) const override { return any().sums(param, round); }

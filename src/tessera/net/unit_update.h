@@ -60,7 +60,9 @@ struct Slice {
   std::vector<float*> sums = {};  ///< of each round so far, as take_sums() left them
   /// Of a tensor that is `whole`: the slice's part of the direction, in the plan's dtype of matrices (StateFormat::matrices).
   void* direction = nullptr;
-  Totals* totals = nullptr;  ///< where update() adds the slice's part; of an optimiser that has totals
+  /// Where update() adds the slice's part, of an optimiser that has totals. Of a slice on a device it writes a part for each
+  /// ops::kUpdateGrain elements there.
+  Totals* totals = nullptr;
 
   int64_t count() const { return end - begin; }
   /// The state of that kind, null when there is none.
@@ -72,15 +74,14 @@ struct Slice {
   }
 };
 
-/// One optimiser over flat shards, without state of its own: any rank, order or device may run any slice.
+/// One optimiser over flat shards, without state of its own: any rank, order or device may run any slice, with the same bits.
+/// Of a slice on a device all that a pointer leads to lies there, sums too.
 class UnitUpdate {
  public:
   virtual ~UnitUpdate() = default;
   /// The optimiser states of a parameter, which start as zeros. A pure function of the parameter.
   virtual std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const = 0;
   virtual void update(const Slice& slice, const StepControl& control) const = 0;
-  /// Whether update() takes slices on a device. Else the engine updates copies of them on the host.
-  virtual bool on_device() const { return false; }
 
   virtual bool totals() const { return false; }  ///< [Note: totals]
 

@@ -16,8 +16,6 @@ namespace tessera::ops {
 
 namespace {
 
-constexpr int64_t kUpdateGrain = 1 << 16;  // minimum number of elements of a thread, and of one partial sum
-
 TESSERA_KERNEL void adamw_kernel(float* __restrict p, float* __restrict m, float* __restrict v,
                                  const float* __restrict g, int64_t n, AdamWFactors f) {
 #pragma omp simd
@@ -96,21 +94,6 @@ void adamw(const MasterRange& p, const MomentRange& m, const MomentRange& v, con
 
 namespace {
 
-/// Calls each(first, count) for blocks of kUpdateBlock elements, on several threads.
-template <class Each>
-void each_block(int64_t n, const Each& each) {
-  at::parallel_for(0, div_up(n, kUpdateBlock), kUpdateGrain / kUpdateBlock, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin * kUpdateBlock; at < std::min(n, end * kUpdateBlock); at += kUpdateBlock)
-      each(at, std::min(kUpdateBlock, n - at));
-  });
-}
-
-const float* load(const GradientRange& g, float* block, int64_t at, int64_t n) {
-  if (g.fp32) return g.fp32 + at;
-  widen(block, (g.bf16 ? g.bf16 : g.fp16) + at, g.bf16 ? at::kBFloat16 : at::kHalf, n);
-  return block;
-}
-
 TESSERA_KERNEL void lion_kernel(float* __restrict p, float* __restrict m, const float* __restrict g, int64_t n,
                                 LionFactors f) {
   for (int64_t i = 0; i < n; ++i) {
@@ -139,7 +122,7 @@ TESSERA_KERNEL void schedule_free_kernel(float* __restrict y, float* __restrict 
 
 void lion(const MasterRange& p, const MomentRange& m, const GradientRange& g, int64_t n, const LionFactors& factors) {
   const DynamicMap& map = DynamicMap::with_sign();
-  each_block(n, [&](int64_t at, int64_t count) {
+  each_block(n, kUpdateBlock, kUpdateGrain, [&](int64_t at, int64_t count) {
     float blocks[3][kUpdateBlock];
     float *values = load(p, blocks[0], at, count), *moment = load(m, map, blocks[1], at, count);
     lion_kernel(values, moment, load(g, blocks[2], at, count), count, factors);
@@ -150,7 +133,7 @@ void lion(const MasterRange& p, const MomentRange& m, const GradientRange& g, in
 
 void schedule_free(const MasterRange& y, float* z, float* v, float* x, const GradientRange& g, int64_t n,
                    const ScheduleFreeFactors& factors) {
-  each_block(n, [&](int64_t at, int64_t count) {
+  each_block(n, kUpdateBlock, kUpdateGrain, [&](int64_t at, int64_t count) {
     float blocks[2][kUpdateBlock];
     float* values = load(y, blocks[0], at, count);
     schedule_free_kernel(values, z + at, v + at, x + at, load(g, blocks[1], at, count), count, factors);
@@ -159,12 +142,107 @@ void schedule_free(const MasterRange& y, float* z, float* v, float* x, const Gra
 }
 
 void move_average(float* average, const MasterRange& p, int64_t n, float take) {
-  each_block(n, [&](int64_t at, int64_t count) {
+  each_block(n, kUpdateBlock, kUpdateGrain, [&](int64_t at, int64_t count) {
     float block[kUpdateBlock];
     const float* values = load(p, block, at, count);
     for (int64_t i = 0; i < count; ++i)
       average[at + i] = take == 1 ? values[i] : average[at + i] - take * (average[at + i] - values[i]);
   });
+}
+
+namespace {
+
+struct Moved {
+  float *p, *m, *v, *s;
+  const float *start, *g;
+};
+
+/// Eight sums take turns, so that the loop vectorises with one order for every processor.
+constexpr int kTurns = 8;
+
+TESSERA_KERNEL void prodigy_block(const Moved& x, int64_t n, const ProdigyFactors& f, double* totals) {
+  float toward[kTurns] = {}, size[kTurns] = {};
+  const auto one = [&](int64_t i, int turn) {
+    const float g = x.g[i] * f.scale;
+    toward[turn] += g * (x.start[i] - x.p[i]);
+    x.m[i] = x.m[i] * f.keep_first + g * f.take_first;
+    x.v[i] = x.v[i] * f.keep_second + g * g * f.take_second;
+    x.s[i] = x.s[i] * f.keep_sum + g * f.take_sum;
+    size[turn] += std::abs(x.s[i]);
+    const float root = std::sqrt(x.v[i]) + f.eps;
+    x.p[i] = x.p[i] * f.decay - (root > 0 ? f.step * (x.m[i] / root) : 0);
+  };
+  int64_t i = 0;
+  for (; i + kTurns <= n; i += kTurns)
+    for (int turn = 0; turn < kTurns; ++turn) one(i + turn, turn);
+  for (int turn = 0; i < n; ++i, ++turn) one(i, turn);
+  for (int turn = 0; turn < kTurns; ++turn)
+    totals[0] += static_cast<double>(toward[turn]), totals[1] += static_cast<double>(size[turn]);
+}
+
+}  // namespace
+
+void prodigy(const MasterRange& p, const MomentRange& m, const MomentRange& v, float* s, float* start,
+             const GradientRange& g, int64_t n, const ProdigyFactors& factors, double* totals) {
+  const DynamicMap &with_sign = DynamicMap::with_sign(), &without = DynamicMap::without_sign();
+  at::parallel_for(0, div_up(n, kUpdateGrain), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      double sums[2] = {};
+      const int64_t stop = std::min(n, (part + 1) * kUpdateGrain);
+      for (int64_t at = part * kUpdateGrain; at < stop; at += kUpdateBlock) {
+        const int64_t count = std::min(kUpdateBlock, stop - at);
+        float blocks[4][kUpdateBlock];
+        float *values = load(p, blocks[0], at, count), *first = load(m, with_sign, blocks[1], at, count),
+              *second = load(v, without, blocks[2], at, count);
+        if (factors.begins) std::copy_n(values, count, start + at);
+        prodigy_block({values, first, second, s + at, start + at, load(g, blocks[3], at, count)}, count, factors, sums);
+        store(p, values, at, count);
+        store(m, with_sign, /*keep_sign=*/false, first, at, count);
+        store(v, without, /*keep_sign=*/false, second, at, count);
+      }
+      if (totals) std::copy_n(sums, 2, totals + 2 * part);
+    }
+  });
+}
+
+void add_totals(double* out, const double* parts, int64_t count) {
+  double sums[2] = {};
+  for (int64_t i = 0; i < count; ++i) sums[0] += parts[2 * i], sums[1] += parts[2 * i + 1];
+  out[0] += sums[0], out[1] += sums[1];
+}
+
+void momentum(const MomentRange& m, const GradientRange& g, int64_t n, const MomentumFactors& f,
+              const DirectionRange& direction) {
+  const DynamicMap& map = DynamicMap::with_sign();
+  each_block(n, kUpdateBlock, kUpdateGrain, [&](int64_t at, int64_t count) {
+    float blocks[3][kUpdateBlock];
+    float* moment = load(m, map, blocks[0], at, count);
+    const float* gradient = load(g, blocks[1], at, count);
+    float* out = direction.fp32 ? direction.fp32 + at : blocks[2];
+    for (int64_t i = 0; i < count; ++i) {
+      const float taken = gradient[i] * f.scale * f.take;
+      moment[i] = moment[i] * f.keep + taken;
+      out[i] = f.nesterov ? moment[i] * f.keep + taken : moment[i];
+    }
+    if (!direction.fp32) to_bf16(direction.bf16 + at, out, count);
+    store(m, map, /*keep_sign=*/false, moment, at, count);
+  });
+}
+
+void step_along(const MasterRange& p, const DirectionRange& direction, int64_t n, float keep, float step) {
+  each_block(n, kUpdateBlock, kUpdateGrain, [&](int64_t at, int64_t count) {
+    float blocks[2][kUpdateBlock];
+    const float* along = load(GradientRange{.fp32 = direction.fp32, .bf16 = direction.bf16}, blocks[1], at, count);
+    float* values = load(p, blocks[0], at, count);
+    for (int64_t i = 0; i < count; ++i) values[i] = values[i] * keep - step * along[i];
+    store(p, values, at, count);
+  });
+}
+
+const float* load(const GradientRange& g, float* block, int64_t at, int64_t n) {
+  if (g.fp32) return g.fp32 + at;
+  widen(block, (g.bf16 ? g.bf16 : g.fp16) + at, g.bf16 ? at::kBFloat16 : at::kHalf, n);
+  return block;
 }
 
 double sum_of_squares(const float* x, int64_t n) {

@@ -50,6 +50,35 @@ void schedule_free(const MasterRange& y, float* z, float* v, float* x, const Gra
 /// average += take * (p - average); with `take` 1 a copy of p, whatever the average was.
 void move_average(float* average, const MasterRange& p, int64_t n, float take);
 
+/// What Prodigy's loops multiply by; `begins`: the parameters are what they began as.
+struct ProdigyFactors {
+  float scale, keep_first, take_first, keep_second, take_second, keep_sum, take_sum, decay, step, eps;
+  bool begins;
+};
+/// With g = scale * gradient: m, v and s, then p *= decay, less step * m / (sqrt(v) + eps). `totals`, unless null, gets for each
+/// kUpdateGrain elements the sums of g (start - p) before the update and of |s|: in fp32 by eight that take turns in a block,
+/// which are added in double.
+void prodigy(const MasterRange& p, const MomentRange& m, const MomentRange& v, float* s, float* start,
+             const GradientRange& g, int64_t n, const ProdigyFactors& factors, double* totals);
+/// out[t] += parts[t] + parts[2 + t] + ..., of `count` pairs, in this order.
+void add_totals(double* out, const double* parts, int64_t count);
+
+/// What a momentum multiplies by: the gradient by `scale`, then `take`.
+struct MomentumFactors {
+  float scale, take, keep;
+  bool nesterov;
+};
+/// Values in fp32, or in bf16. Set one.
+struct DirectionRange {
+  float* fp32 = nullptr;
+  uint16_t* bf16 = nullptr;
+};
+/// m = keep m + g; the direction is keep m + g with Nesterov, else m.
+void momentum(const MomentRange& m, const GradientRange& g, int64_t n, const MomentumFactors& factors,
+              const DirectionRange& direction);
+/// p = keep p - step direction.
+void step_along(const MasterRange& p, const DirectionRange& direction, int64_t n, float keep, float step);
+
 /// The same with everything in fp32.
 inline void adamw(float* p, float* m, float* v, const float* g, int64_t n, const AdamWStep& step) {
   adamw(MasterRange{.fp32 = p}, MomentRange{.fp32 = m}, MomentRange{.fp32 = v}, g, n, step);

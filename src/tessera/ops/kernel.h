@@ -3,8 +3,13 @@
 // without intrinsics; `#pragma omp simd reduction` for sums whose order does not matter.
 //
 //   TESSERA_KERNEL void scale(float* __restrict x, int64_t n, float a) { for (int64_t i = 0; i < n; ++i) x[i] *= a; }
+#include <ATen/Parallel.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "tessera/base/check.h"
 
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
 #define TESSERA_KERNEL __attribute__((target_clones("avx512f", "arch=haswell", "default")))
@@ -13,6 +18,15 @@
 #endif
 
 namespace tessera::ops {
+
+/// Calls each(at, count) for blocks of so many elements, on all threads, of which each has `grain` elements at least. Blocks are
+/// independent, so the result does not depend on the number of threads.
+template <class Each>
+void each_block(int64_t n, int64_t block, int64_t grain, const Each& each) {
+  at::parallel_for(0, div_up(n, block), grain / block, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin * block; at < std::min(n, end * block); at += block) each(at, std::min(block, n - at));
+  });
+}
 
 /// e^x to 2 ulp without a branch, so that loops vectorise (libm's does not without -ffast-math). Clamped at e^-87 and
 /// e^88; NaN stays NaN. Cody-Waite reduction, minimax polynomial of Cephes.

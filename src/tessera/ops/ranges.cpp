@@ -12,6 +12,7 @@
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/dropout.h"
 #include "tessera/ops/eight_bit.h"
+#include "tessera/ops/factored.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/tensor.h"
 
@@ -80,6 +81,10 @@ device::Backend of_cpu() {
   cpu.adamw = [](const MasterRange& p, const MomentRange& m, const MomentRange& v, const GradientRange& g, int64_t n,
                  const AdamWStep& step) { adamw(p, m, v, g.fp32, n, step); };
   cpu.lion = lion, cpu.schedule_free = schedule_free, cpu.move_average = move_average;
+  cpu.prodigy = prodigy, cpu.add_totals = add_totals, cpu.momentum = momentum, cpu.step_along = step_along;
+  cpu.add_row_sums = add_row_sums, cpu.add_residual_sums = add_residual_sums;
+  cpu.add_divided_squares = add_divided_squares, cpu.add_master_squares = add_master_squares;
+  cpu.take_means = take_means, cpu.adafactor = adafactor, cpu.came = came;
   cpu.quantise_int8 = quantise_int8, cpu.dequantise_int8 = dequantise_int8;
   cpu.quantise_fp8 = quantise_fp8, cpu.dequantise_fp8 = dequantise_fp8;
   cpu.drop = drop_range;

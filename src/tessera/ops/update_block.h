@@ -45,12 +45,18 @@ struct GradientRange {
 // Blocks of an update on the CPU, in the L1 cache: values are widened, updated, and stored again. fp32 ranges are updated
 // in place. Internal to updates.
 //
-//   float block[kUpdateBlock];
-//   float* values = load(masters, block, at, count);      // at: a multiple of kUpdateBlock
-//   ... values[i] ...
-//   store(masters, values, at, count);
+//   each_block(n, kUpdateBlock, kUpdateGrain, [&](int64_t at, int64_t count) {
+//     float block[kUpdateBlock];
+//     float* values = load(masters, block, at, count);
+//     ... values[i] ...
+//     store(masters, values, at, count);
+//   });
 
 inline constexpr int64_t kUpdateBlock = kQuantBlock;
+inline constexpr int64_t kUpdateGrain = 1
+                                        << 16;  ///< least number of elements of a thread, and those of one partial sum
+
+const float* load(const GradientRange& g, float* block, int64_t at, int64_t n);
 
 inline void store_rounded(uint16_t* out, const float* x, const Rounding& rounding, int64_t at, int64_t n) {
   uint16_t random[kUpdateBlock];

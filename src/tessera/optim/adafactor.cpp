@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/ops/update_block.h"
+#include "tessera/ops/ranges.h"
 #include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {
@@ -16,50 +16,33 @@ Clipped::Second Adafactor::second(const net::StepControl& control) const {
 void Adafactor::add_sums(const net::Slice& slice, const net::StepControl& control, int round, double* sums) const {
   Clipped::add_sums(slice, control, round, sums);
   if (round != 0) return;
-  double& squares = sums[factors(slice).sums()];
   const ops::MasterRange masters = SliceRanges(slice, options_.format.masters, options_.seed, control.step).masters();
-  for (int64_t at = 0; at < slice.count(); at += ops::kUpdateBlock) {
-    const int64_t count = std::min(ops::kUpdateBlock, slice.count() - at);
-    float block[ops::kUpdateBlock];
-    const float* p = ops::load(masters, block, at, count);
-    for (int64_t i = 0; i < count; ++i) squares += static_cast<double>(p[i]) * static_cast<double>(p[i]);
-  }
+  ops::backend(slice.on_device).add_master_squares(masters, slice.count(), sums + factors(slice).sums());
 }
 
-double Adafactor::rate(const net::Slice& slice, const net::StepControl& control) const {
+/// Before it is multiplied by the size of the parameter.
+double Adafactor::rate(const net::StepControl& control) const {
   const auto t = static_cast<double>(control.step);
   double lr = control.lr;
   if (options_.relative_step) lr = std::min(lr, 1 / std::sqrt(t));
   if (options_.warmup_init) lr = std::min(lr, 1e-6 * t);
-  if (!options_.scale_parameter) return lr;
-  const double size = std::sqrt(slice.sums[0][factors(slice).sums()] / static_cast<double>(slice.numel));
-  return lr * std::max(options_.eps[1], size);
+  return lr;
 }
 
 void Adafactor::update(const net::Slice& slice, const net::StepControl& control) const {
-  const double lr = rate(slice, control);
-  const auto step = static_cast<float>(lr * clip(slice, control)),
-             decay = static_cast<float>(1 - lr * options_.weight_decay);
-  auto* moment = slice.state<float>("exp_avg_sq");
   SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
-  const ops::MasterRange masters = ranges.masters();
+  const auto rounded = [](double x) { return static_cast<float>(x); };
   const bool has_first = plan::has_first_moment(options_.format);
-  const ops::MomentRange first = has_first ? ranges.moment("exp_avg") : ops::MomentRange{};
-  const auto keep = static_cast<float>(options_.beta1), take = static_cast<float>(1 - options_.beta1);
-  const ops::DynamicMap& map = ops::DynamicMap::with_sign();
-  each_block(slice.count(), [&](int64_t at, int64_t count) {
-    float blocks[2][ops::kUpdateBlock], moved[ops::kUpdateBlock];
-    float* p = ops::load(masters, blocks[0], at, count);
-    divided(slice, control, at, count, moved, moment ? moment + at : nullptr);
-    for (int64_t i = 0; i < count; ++i) moved[i] *= step;
-    if (has_first) {
-      float* m = ops::load(first, map, blocks[1], at, count);
-      for (int64_t i = 0; i < count; ++i) moved[i] = m[i] = m[i] * keep + moved[i] * take;
-      ops::store(first, map, /*keep_sign=*/false, m, at, count);
-    }
-    for (int64_t i = 0; i < count; ++i) p[i] = p[i] * decay - moved[i];
-    ops::store(masters, p, at, count);
-  });
+  const ops::AdafactorStep step = {.p = ranges.masters(),
+                                   .first = has_first ? ranges.moment("exp_avg") : ops::MomentRange{},
+                                   .has_first = has_first,
+                                   .keep = rounded(options_.beta1),
+                                   .take = rounded(1 - options_.beta1),
+                                   .lr = rate(control),
+                                   .weight_decay = options_.weight_decay,
+                                   .least = options_.eps[1],
+                                   .size = options_.scale_parameter ? slice.sums[0] + factors(slice).sums() : nullptr};
+  ops::backend(slice.on_device).adafactor(clipped(slice, control), step);
 }
 
 }  // namespace tessera::optim

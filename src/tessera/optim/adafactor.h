@@ -31,7 +31,7 @@ class Adafactor final : public Clipped {
 
  private:
   Second second(const net::StepControl& control) const override;
-  double rate(const net::Slice& slice, const net::StepControl& control) const;
+  double rate(const net::StepControl& control) const;
 
   AdafactorOptions options_;
 };

@@ -32,7 +32,6 @@ class AdamW final : public net::UnitUpdate {
 
   std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return states_(param); }
   void update(const net::Slice& slice, const net::StepControl& control) const override;
-  bool on_device() const override { return true; }
 
  private:
   AdamWOptions options_;
@@ -53,7 +52,6 @@ class Lion final : public net::UnitUpdate {
 
   std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return states_(param); }
   void update(const net::Slice& slice, const net::StepControl& control) const override;
-  bool on_device() const override { return true; }
 
  private:
   LionOptions options_;

@@ -29,7 +29,6 @@ class Averaged final : public net::UnitUpdate {
 
   std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return inner_->states(param); }
   void update(const net::Slice& slice, const net::StepControl& control) const override;
-  bool on_device() const override { return inner_->on_device(); }
   bool totals() const override { return inner_->totals(); }
   int rounds() const override { return inner_->rounds(); }
   int64_t sums(const plan::ParamSpec& param, int round) const override { return inner_->sums(param, round); }

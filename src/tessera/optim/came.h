@@ -10,6 +10,8 @@
 
 namespace tessera::optim {
 
+class SliceRanges;
+
 struct CameOptions {
   std::array<double, 3> betas = {0.9, 0.999, 0.9999};  ///< of the first moment, the second, the residual
   std::array<double, 2> eps = {1e-30, 1e-16};          ///< added to squared gradients; to squared residuals
@@ -30,9 +32,7 @@ class Came final : public Clipped {
 
  private:
   Second second(const net::StepControl& control) const override;
-  /// The clipped update of a block, and the first moment with it, unrounded.
-  void moments(const net::Slice& slice, const net::StepControl& control, int64_t at, int64_t count, float* update,
-               float* first, float* second) const;
+  ops::CameStep step(SliceRanges& ranges, const net::Slice& slice, const net::StepControl& control) const;
 
   CameOptions options_;
 };

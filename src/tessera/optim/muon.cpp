@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/adamw.h"
 #include "tessera/ops/gemm.h"
 #include "tessera/ops/ranges.h"
-#include "tessera/ops/update_block.h"
 #include "tessera/optim/slice_ranges.h"
 
 namespace tessera::optim {
@@ -106,12 +106,6 @@ void iterate_there(const Tensor& x, const Places& at, int64_t iterations, const 
   }
 }
 
-/// A slice's range on its device.
-Tensor range(const void* data, int64_t count, at::ScalarType type, bool on_device) {
-  const auto options = at::TensorOptions().dtype(type).device(on_device ? device::here() : at::Device(at::kCPU));
-  return at::from_blob(const_cast<void*>(data), {count}, options);
-}
-
 }  // namespace
 
 void orthogonalise(const Tensor& matrix, const Tensor& work, int64_t iterations, const MuonOptions& options) {
@@ -126,11 +120,6 @@ void orthogonalise(const Tensor& matrix, const Tensor& work, int64_t iterations,
 
 Muon::Muon(MuonOptions options)
     : options_(options), adamw_(adamw_of(options)), states_(plan::states_of(options.format)) {}
-
-/// Slices of the device's formats; the host updates copies of the others.
-bool Muon::on_device() const {
-  return options_.format.masters == plan::Masters::fp32 && options_.format.moments == plan::Moments::fp32;
-}
 
 plan::MatrixShape Muon::shape_of(const std::vector<int64_t>& shape) const {
   constexpr size_t kKernel = 4;  // dimensions of a convolution over pictures, which is flat in both
@@ -153,40 +142,18 @@ void Muon::transform(const plan::ParamSpec& param, const Tensor& matrix, const T
   for (int64_t m = 0; m < shape.count; ++m) orthogonalise(all[m], work, options_.format.iterations, options_);
 }
 
+ops::DirectionRange Muon::direction(const net::Slice& slice) const {
+  if (options_.format.matrices == DType::f32) return {.fp32 = static_cast<float*>(slice.direction)};
+  return {.bf16 = static_cast<uint16_t*>(slice.direction)};
+}
+
 void Muon::direct(const net::Slice& slice, const net::StepControl& control) const {
-  const double take = options_.damped ? 1 - options_.momentum : 1;
-  const bool exact = options_.format.matrices == DType::f32;
-  if (slice.on_device) {
-    const Tensor m = range(slice.state<void>("exp_avg"), slice.count(), at::kFloat, true);
-    const Tensor g = slice.grad ? range(slice.grad, slice.count(), at::kFloat, true)
-                                : range(slice.half_grad, slice.count(), slice.half_type, true);
-    Tensor out = range(slice.direction, slice.count(), exact ? at::kFloat : at::kBFloat16, true);
-    m.mul_(options_.momentum).add_(g, take * control.scale);
-    if (options_.nesterov && options_.momentum > 0)  // times 1 / momentum: the iteration begins with its norm
-      at::add_out(out, m, g, take * control.scale / options_.momentum);
-    else
-      out.copy_(options_.nesterov ? g : m);
-    return;
-  }
-  const auto keep = static_cast<float>(options_.momentum), taken = static_cast<float>(take),
-             scale = static_cast<float>(control.scale);
+  const auto rounded = [](double x) { return static_cast<float>(x); };
+  const ops::MomentumFactors f = {rounded(control.scale), rounded(options_.damped ? 1 - options_.momentum : 1),
+                                  rounded(options_.momentum), options_.nesterov};
   SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
   const ops::MomentRange moment = ranges.moment("exp_avg");
-  const ops::DynamicMap& map = ops::DynamicMap::with_sign();
-  each_block(slice.count(), [&](int64_t at, int64_t count) {
-    float block[ops::kUpdateBlock], direction[ops::kUpdateBlock];
-    float* m = ops::load(moment, map, block, at, count);
-    for (int64_t i = 0; i < count; ++i) {
-      const float g = slice.grad[at + i] * scale * taken;
-      m[i] = m[i] * keep + g;
-      direction[i] = options_.nesterov ? m[i] * keep + g : m[i];
-    }
-    if (exact)
-      std::copy_n(direction, count, static_cast<float*>(slice.direction) + at);
-    else
-      std::copy_n(direction, count, static_cast<c10::BFloat16*>(slice.direction) + at);
-    ops::store(moment, map, /*keep_sign=*/false, m, at, count);
-  });
+  ops::backend(slice.on_device).momentum(moment, ranges.gradient(), slice.count(), f, direction(slice));
 }
 
 void Muon::update(const net::Slice& slice, const net::StepControl& control) const {
@@ -196,26 +163,10 @@ void Muon::update(const net::Slice& slice, const net::StepControl& control) cons
     return adamw_.update(slice, own);
   }
   const double rate = control.lr * scale(slice.spec->shape), keep = 1 - control.lr * options_.weight_decay;
-  const bool exact = options_.format.matrices == DType::f32;
-  if (slice.on_device) {
-    range(slice.param, slice.count(), at::kFloat, true)
-        .mul_(keep)
-        .add_(range(slice.direction, slice.count(), exact ? at::kFloat : at::kBFloat16, true), -rate);
-    return;
-  }
   SliceRanges ranges(slice, options_.format.masters, options_.seed, control.step);
   const ops::MasterRange masters = ranges.masters();
-  const auto kept = static_cast<float>(keep), step = static_cast<float>(rate);
-  each_block(slice.count(), [&](int64_t at, int64_t count) {
-    float block[ops::kUpdateBlock], direction[ops::kUpdateBlock];
-    if (exact)
-      std::copy_n(static_cast<const float*>(slice.direction) + at, count, direction);
-    else
-      std::copy_n(static_cast<const c10::BFloat16*>(slice.direction) + at, count, direction);
-    float* p = ops::load(masters, block, at, count);
-    for (int64_t i = 0; i < count; ++i) p[i] = p[i] * kept - step * direction[i];
-    ops::store(masters, p, at, count);
-  });
+  ops::backend(slice.on_device)
+      .step_along(masters, direction(slice), slice.count(), static_cast<float>(keep), static_cast<float>(rate));
 }
 
 }  // namespace tessera::optim

@@ -9,6 +9,7 @@
 // products are rounded to it, as published.
 #include <array>
 
+#include "tessera/ops/adamw.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/plan/whole_matrices.h"
 
@@ -44,13 +45,13 @@ class Muon final : public net::UnitUpdate {
   explicit Muon(MuonOptions options);
 
   std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return states_(param); }
-  bool on_device() const override;
   void update(const net::Slice& slice, const net::StepControl& control) const override;
   void direct(const net::Slice& slice, const net::StepControl& control) const override;
   void transform(const plan::ParamSpec& param, const at::Tensor& matrix, const at::Tensor& work) const override;
   double scale(const std::vector<int64_t>& shape) const;
 
  private:
+  ops::DirectionRange direction(const net::Slice& slice) const;
   plan::MatrixShape shape_of(const std::vector<int64_t>& shape) const;
 
   const MuonOptions options_;

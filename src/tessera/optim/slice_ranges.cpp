@@ -33,9 +33,9 @@ ops::MomentRange SliceRanges::moment(const std::string& kind) {
   return range;
 }
 
-ops::GradientRange SliceRanges::gradient() const {
-  ops::GradientRange range{.fp32 = slice_.grad};
-  (slice_.half_type == at::kBFloat16 ? range.bf16 : range.fp16) = slice_.half_grad;
+ops::GradientRange gradient_of(const net::Slice& slice) {
+  ops::GradientRange range{.fp32 = slice.grad};
+  (slice.half_type == at::kBFloat16 ? range.bf16 : range.fp16) = slice.half_grad;
   return range;
 }
 

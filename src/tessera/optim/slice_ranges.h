@@ -3,15 +3,14 @@
 //
 //   const SliceRanges ranges(slice, options.seed, control.step);
 //   ops::adamw(ranges.masters(), ranges.moment("exp_avg"), ranges.moment("exp_avg_sq"), ...);
-#include <ATen/Parallel.h>
-
-#include <algorithm>
 #include <list>
 
 #include "tessera/net/unit_update.h"
 #include "tessera/ops/update_block.h"
 
 namespace tessera::optim {
+
+ops::GradientRange gradient_of(const net::Slice& slice);
 
 class SliceRanges {
  public:
@@ -22,7 +21,7 @@ class SliceRanges {
   /// The ranges point to random keys of this object.
   ops::MasterRange masters();
   ops::MomentRange moment(const std::string& kind);
-  ops::GradientRange gradient() const;
+  ops::GradientRange gradient() const { return gradient_of(slice_); }
 
  private:
   ops::Rounding rounding(std::string_view kind);
@@ -33,21 +32,5 @@ class SliceRanges {
   const int64_t step_;
   std::list<RandomKey> keys_;
 };
-
-// The blocks of a slice's update. Internal to the optimisers.
-//
-//   each_block(slice.count(), [&](int64_t at, int64_t count) { ... });     // of at most ops::kUpdateBlock elements
-
-/// On all threads; blocks are independent, so the result does not depend on their number.
-template <class Each>
-void each_block(int64_t elements, const Each& each) {
-  constexpr int64_t kGrain = 256;  // blocks of a thread at least
-  at::parallel_for(0, (elements + ops::kUpdateBlock - 1) / ops::kUpdateBlock, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      const int64_t at = b * ops::kUpdateBlock;
-      each(at, std::min(ops::kUpdateBlock, elements - at));
-    }
-  });
-}
 
 }  // namespace tessera::optim

@@ -121,6 +121,20 @@ int64_t sums(Optimizer optimizer, Factoring factoring, const ParamSpec& param, i
   return factors_of(factoring, param).sums() + (round == 0 && row(optimizer).size ? 1 : 0);
 }
 
+double update_bytes(const StateFormat& format, DType grad) {
+  const OptimizerRow& optimizer = row(format.optimizer);
+  const auto gradient = static_cast<double>(size_of(grad));
+  double bytes = gradient + 2 * bytes_per_parameter(format);
+  const double first = format.moments == Moments::fp32 ? 4 : format.moments == Moments::bf16 ? 2 : 1;
+  constexpr double kMaster = 4;
+  if (optimizer.rounds > 0) bytes += 2 * gradient;  // by rows, and by columns
+  if (optimizer.rounds > 0 && optimizer.size) bytes += format.masters == Masters::bf16 ? kMaster / 2 : kMaster;
+  if (optimizer.rounds > 1) bytes += gradient;
+  if (optimizer.rounds > 2) bytes += 2 * (gradient + first);
+  if (optimizer.whole) bytes += 2 * static_cast<double>(size_of(format.matrices));
+  return bytes;
+}
+
 std::vector<Axis> sum_axes(const Plan& plan, const Buffer& buffer) {
   std::vector<Axis> found;
   const auto add = [&](const std::vector<Axis>& axes) { found.insert(found.end(), axes.begin(), axes.end()); };

@@ -59,6 +59,10 @@ Optimizer optimizer_of(std::string_view text, std::string_view where);
 StatesOf states_of(StateFormat format, Factoring factoring);
 int64_t sums(Optimizer optimizer, Factoring factoring, const ParamSpec& param, int round);
 
+/// Bytes that an update moves for each element of a large matrix: the gradient, masters and states read, all but the gradient
+/// written; what rounds of sums read before; and the direction of a whole matrix. `grad`: of stored gradients.
+double update_bytes(const StateFormat& format, DType grad);
+
 /// Communicators of these sums, of updates on the compute lane and on the host lane; and of whole matrices.
 inline constexpr const char *kSums = "sums", *kHostSums = "host_sums";
 inline constexpr const char *kMatrices = "matrices", *kHostMatrices = "host_matrices";

@@ -132,11 +132,6 @@ std::optional<Change> smaller_micro_batch(const PlanRequest& request, Jobs& jobs
   return std::nullopt;
 }
 
-/// Bytes that an update moves for each element.
-double update_bytes(const plan::PlannerInput& formats) {
-  return static_cast<double>(size_of(formats.grad)) + 2 * plan::bytes_per_parameter(formats.states);
-}
-
 bool has_bf16_base(const net::Denoiser& model) {
   const auto of_base = [](const plan::ParamSpec& p) { return !p.trainable && p.stored == DType::bf16; };
   return std::ranges::any_of(model.units(),
@@ -176,10 +171,11 @@ constexpr Format kFormats[] = {
 
 /// The request with these formats; empty if one of them changes nothing.
 std::optional<PlanRequest> with_formats(PlanRequest request, const FormatSet& formats) {
-  const double before = update_bytes(request.planner);
+  const double before = plan::update_bytes(request.planner.states, request.planner.grad);
   for (const Format* format : formats)
     if (!format->apply(request)) return std::nullopt;
-  if (const double bytes = update_bytes(request.planner); bytes != before) request.machine.update_bytes = bytes;
+  if (const double bytes = plan::update_bytes(request.planner.states, request.planner.grad); bytes != before)
+    request.machine.update_bytes = bytes;
   return request;
 }
 

@@ -13,6 +13,7 @@
 #include "tessera/job/given_checks.h"
 #include "tessera/models/registry.h"
 #include "tessera/ops/session.h"
+#include "tessera/plan/optimizers.h"
 #include "tessera/plan/plan_file.h"
 #include "tessera/plan/plan_rows.h"
 #include "tessera/plan/search/plan_warnings.h"
@@ -314,8 +315,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
     check_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce, "plan.update");
   request.planner.may_update_in_backward = why_not_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce).empty();
   request.planner.nvme = !recipe.plan.nvme.empty();
-  request.machine.update_bytes =
-      static_cast<double>(size_of(recipe.plan.grad)) + 2 * plan::bytes_per_parameter(recipe.plan.states);
+  request.machine.update_bytes = plan::update_bytes(recipe.plan.states, recipe.plan.grad);
   request.planner.experts = static_cast<int>(job.experts.size());
   check_units_of_gate(job, recipe.plan.units);
   if (job.experts.several() && !job.experts.gated)

@@ -245,11 +245,7 @@ void make_engine(Run& run, const std::string& trace) {
   job::place_host_memory(run.ranks.comm, host);
   run.engine = std::make_unique<engine::Engine>(run.job.model->units(), planned.spec, planned.plan(), run.ranks.comm,
                                                 ranks.rank(), options);
-  auto optimiser = job::optimiser_of(run.recipe, planned.plan().states, run.job.model.get());
-  if (ranks.first() && !device::here().is_cpu() && !optimiser->on_device())
-    log::info("train.optimizer = \"" + run.recipe.values.at("train.optimizer") +
-              "\" has no kernels for this device: its updates run on the host, on copies");
-  run.engine->optimise(std::move(optimiser));
+  run.engine->optimise(job::optimiser_of(run.recipe, planned.plan().states, run.job.model.get()));
   run.engine->times().read();
   run.ranks.watch.follow(*run.engine);
   if (!device::driver()) return;

@@ -7,6 +7,8 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/random.h"
+#include "tessera/base/units.h"
+#include "tessera/device/staging.h"
 #include "tessera/ops/bf16.h"
 #include "tessera/ops/frozen.h"
 #include "tessera/ops/ranges.h"
@@ -636,7 +638,28 @@ void Store::add_totals(int u, const net::Totals& totals) {
   for (size_t t = 0; t < totals.size(); ++t) units_[u].totals[t] += totals[t];
 }
 
+double* Store::device_totals(int u) {
+  if (!device_totals_.defined()) {
+    const int64_t bytes = units() * static_cast<int64_t>(sizeof(net::Totals));
+    void* data = ops::backend(true).take(bytes);
+    if (!data)
+      throw UserError(Exit::memory, "engine.store", "the device has no " + format_bytes(bytes) + " left for totals",
+                      "leave more of the device free: lower plan.budget");
+    device_totals_ = at::from_blob(
+        data, {units(), 2}, [table = &ops::backend(true)](void* d) { table->give(d); },
+        at::TensorOptions(at::kDouble).device(device_));
+    device_totals_.zero_();
+  }
+  return device_totals_.mutable_data_ptr<double>() + 2 * u;
+}
+
 net::Totals Store::take_totals() {
+  if (device_totals_.defined()) {
+    std::vector<net::Totals> there(static_cast<size_t>(units()));
+    device::copy(there.data(), device_totals_.const_data_ptr<double>(), static_cast<int64_t>(device_totals_.nbytes()));
+    device_totals_.zero_();
+    for (int u = 0; u < units(); ++u) add_totals(u, there[static_cast<size_t>(u)]);
+  }
   net::Totals all = {};
   for (Unit& unit : units_) {
     const net::Totals own = std::exchange(unit.totals, {});

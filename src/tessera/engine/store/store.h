@@ -173,6 +173,7 @@ class Store {
   net::Slice slice(int unit, const plan::StateLayout::Range& range, Staged staged = {});
   /// Adds to what take_totals() returns.
   void add_totals(int unit, const net::Totals& totals);
+  double* device_totals(int unit);  ///< of a device's updates: a pair there, which they add to
   /// What the updates since the last call summed of the elements that this rank counts ([Note: totals]). Their
   /// instructions are done.
   net::Totals take_totals();
@@ -251,6 +252,7 @@ class Store {
     std::map<int64_t, std::vector<Tensor>> grad_views;
     net::Totals totals = {};  // of updates since take_totals()
   };
+  Tensor device_totals_;  // pairs by unit; beside what the engine plans
   std::vector<Tensor> views_of(const Unit& unit, const Tensor& flat, bool gradients) const;
   int64_t gather_stored(int unit, int buffer, int64_t slot, comm::Group* group, int64_t from);
   void open_disk(const plan::Plan& plan, const plan::DiskPlace& place, bool trainable);

@@ -5,6 +5,7 @@
 #include "tessera/base/check.h"
 #include "tessera/device/streams.h"
 #include "tessera/engine/store/workers.h"
+#include "tessera/ops/adamw.h"
 #include "tessera/ops/half.h"
 #include "tessera/ops/ranges.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 /// Elements that a thread updates at once: whole quantisation blocks, and so many that the hand-out costs nothing.
 constexpr int64_t kUpdateChunk = 1 << 16;
-static_assert(kUpdateChunk % plan::kFlatAlign == 0);
+static_assert(kUpdateChunk % plan::kFlatAlign == 0 && kUpdateChunk == ops::kUpdateGrain);
 
 /// Bytes of elements of a slice.
 struct ElementBytes {
@@ -38,32 +39,24 @@ net::Slice chunk_of(net::Slice slice, int64_t from, ElementBytes bytes) {
   return slice;
 }
 
-/// A device's slice in host memory, for optimisers that compute there alone; keep() writes it back.
-class HostSlice {
+/// The memory of a unit's sums: parts in double and what they become in fp32, for each round and buffer, then the parts of
+/// totals. Of a device it lies beside what the engine plans.
+class SumMemory {
  public:
-  HostSlice(net::Slice& slice, int64_t master_bytes) {
-    if (!slice.on_device) return;
-    const int64_t count = slice.count();
-    slice.param = seen(slice.param, count * master_bytes, true);
-    if (slice.grad) slice.grad = static_cast<float*>(seen(const_cast<float*>(slice.grad), count * 4, false));
-    if (slice.half_grad)
-      slice.half_grad = static_cast<uint16_t*>(seen(const_cast<uint16_t*>(slice.half_grad), count * 2, false));
-    for (size_t s = 0; s < slice.states.size(); ++s) {
-      const plan::StateSpec& spec = (*slice.specs)[s];
-      slice.states[s] = seen(slice.states[s], spec.values(slice.begin, slice.end) * size_of(spec.type), true);
-    }
-    slice.on_device = false;
+  SumMemory(bool on_device, int64_t bytes) {
+    if (bytes == 0) return;
+    constexpr int kOfUpdates = 3;
+    memory_ = on_device ? ops::device_scratch(kOfUpdates, bytes, at::kByte) : at::empty({bytes}, at::kByte);
+    memory_.zero_();
   }
-  void keep() const {
-    for (const ops::HostBytes& bytes : written_) bytes.keep();
+  Tensor take(int64_t count, at::ScalarType type) {
+    const int64_t bytes = count * static_cast<int64_t>(c10::elementSize(type)), at = std::exchange(end_, end_ + bytes);
+    return count > 0 ? memory_.narrow(0, at, bytes).view(type) : Tensor();
   }
 
  private:
-  void* seen(void* data, int64_t bytes, bool written) {
-    std::vector<ops::HostBytes>& to = written ? written_ : read_;
-    return to.emplace_back(data, bytes, true, ops::HostBytes::Contents::read).data();
-  }
-  std::vector<ops::HostBytes> written_, read_;
+  Tensor memory_;
+  int64_t end_ = 0;
 };
 
 /// The directions of a buffer's matrices in the memory of their update ([Note: whole matrices]).
@@ -76,7 +69,6 @@ class WholeMatrices {
                        std::to_string(work.defined() ? work.nbytes() : 0));
   }
 
-  bool on_device() const { return ops::on_device(work_); }
   /// The direction of this rank's i-th piece.
   void* own(size_t i) const { return static_cast<uint8_t*>(ops::address(work_)) + at_.own.at(i); }
   /// All of a parameter; undefined if it is another member's.
@@ -151,7 +143,13 @@ class WholeMatrices {
   const Tensor work_;
 };
 
-/// Slices that a step updates, and the sums over their tensors. Gradients of 16 bits are widened a chunk at a time.
+/// The sums of a round: of each buffer, in double as this rank adds them, and in fp32 as ranks exchange them.
+struct RoundSums {
+  std::vector<Tensor> parts, sums;
+};
+
+/// Slices that a step updates, and the sums over their tensors. Gradients of 16 bits are widened a chunk at a time. A device
+/// takes whole slices, one after the other, as they are.
 class SliceUpdates {
  public:
   SliceUpdates(const net::UnitUpdate& update, const net::StepControl& control, ElementBytes bytes, Workers* workers)
@@ -159,22 +157,32 @@ class SliceUpdates {
 
   /// `counted`: this rank counts the slice's elements in totals.
   void add(const net::Slice& slice, int buffer, bool counted) { slices_.push_back({slice, buffer, counted}); }
+  bool on_device() const { return !slices_.empty() && slices_.front().slice.on_device; }
+  /// Parts of totals that a device writes.
+  int64_t total_parts() const {
+    int64_t count = 0;
+    for (const Updated& updated : slices_)
+      if (updated.counted) count += div_up(updated.slice.count(), kUpdateChunk);
+    return count;
+  }
 
   /// One round of sums. `at`: for each slice the place of its tensor among the sums of its buffer.
-  void round(int round, std::vector<std::vector<float>>& sums, const std::vector<int64_t>& at, const SumOver& sum) {
-    std::vector<std::vector<double>> parts;
-    for (const auto& values : sums) parts.emplace_back(values.size(), 0.0);
+  void round(int round, const RoundSums& of, const std::vector<int64_t>& at, const SumOver& sum) {
     each_slice([&](size_t i) {
-      each_chunk(slices_[i].slice, [&](const net::Slice& chunk) {
-        update_.add_sums(chunk, control_, round, parts[slices_[i].buffer].data() + at[i]);
-      });
+      const Tensor& parts = of.parts[static_cast<size_t>(slices_[i].buffer)];
+      if (parts.defined())
+        each_chunk(slices_[i].slice, [&](const net::Slice& chunk) {
+          update_.add_sums(chunk, control_, round, parts.mutable_data_ptr<double>() + at[i]);
+        });
     });
-    for (size_t b = 0; b < sums.size(); ++b) {
-      for (size_t v = 0; v < sums[b].size(); ++v) sums[b][v] = static_cast<float>(parts[b][v]);
-      if (sum && !sums[b].empty()) sum(static_cast<int>(b), sums[b]);
+    for (size_t b = 0; b < of.sums.size(); ++b) {
+      if (!of.sums[b].defined()) continue;
+      at::Tensor(of.sums[b]).copy_(of.parts[b]);
+      if (sum) sum(static_cast<int>(b), of.sums[b]);
     }
     each_slice([&](size_t i) {
-      slices_[i].slice.sums.push_back(sums[slices_[i].buffer].data() + at[i]);
+      const Tensor& sums = of.sums[static_cast<size_t>(slices_[i].buffer)];
+      slices_[i].slice.sums.push_back(sums.defined() ? sums.mutable_data_ptr<float>() + at[i] : nullptr);
       update_.take_sums(slices_[i].slice, control_, round);
     });
   }
@@ -188,12 +196,8 @@ class SliceUpdates {
     std::vector<net::Slice> own;
     for (const Updated& updated : first) own.push_back(updated.slice);
     slices_.erase(first.begin(), first.end());
-    const auto each_of_own = [&](bool keeps, const auto& act) {
-      std::vector<ops::HostBytes> seen;  // directions as the host has them, of slices that it updates for the device
-      for (size_t i = 0; i < own.size(); ++i)
-        own[i].direction = seen.emplace_back(matrices.own(i), own[i].count() * bytes_.direction,
-                                             matrices.on_device() && !own[i].on_device)
-                               .data();
+    for (size_t i = 0; i < own.size(); ++i) own[i].direction = matrices.own(i);
+    const auto each_of_own = [&](const auto& act) {
       std::vector<net::Slice> chunks;
       for (const net::Slice& slice : own)
         if (slice.on_device)
@@ -202,9 +206,8 @@ class SliceUpdates {
           for (int64_t from = 0; from < slice.count(); from += kUpdateChunk)
             chunks.push_back(chunk_of(slice, from, bytes_));
       each(static_cast<int64_t>(chunks.size()), [&](size_t i) { widened(chunks[i], act); });
-      for (size_t i = 0; keeps && i < seen.size(); ++i) seen[i].keep();
     };
-    each_of_own(true, [&](const net::Slice& slice) { update_.direct(slice, control_); });
+    each_of_own([&](const net::Slice& slice) { update_.direct(slice, control_); });
     if (parts.members > 1) whole.exchange(buffer, matrices.to_members(), matrices.from_members());
     matrices.assemble();
     for (size_t p = 0; p < unit.params.size(); ++p)
@@ -212,11 +215,12 @@ class SliceUpdates {
         update_.transform(unit.params[p], matrix, matrices.beside());
     matrices.take_apart();
     if (parts.members > 1) whole.exchange(buffer, matrices.from_members(), matrices.to_members());
-    each_of_own(false, [&](const net::Slice& slice) { update_.update(slice, control_); });
+    each_of_own([&](const net::Slice& slice) { update_.update(slice, control_); });
   }
 
-  /// The update itself.
-  void run() {
+  /// The update itself. `parts`: of totals on a device; `totals`: where it adds them.
+  void run(const Tensor& parts, double* totals) {
+    if (on_device()) return run_on_device(parts, totals);
     if (update_.rounds() > 0)  // their sums are taken a tensor at a time too
       return each_slice([&](size_t i) {
         each_chunk(slices_[i].slice, [&](const net::Slice& chunk) { update_.update(chunk, control_); });
@@ -224,7 +228,7 @@ class SliceUpdates {
     if (update_.totals()) return run_with_totals();
     std::vector<net::Slice> chunks;
     for (const auto& [slice, buffer, counted] : slices_) {
-      if (!workers_ && (!slice.half_grad || slice.on_device)) {
+      if (!workers_ && !slice.half_grad) {
         update_.update(slice, control_);
         continue;
       }
@@ -246,6 +250,19 @@ class SliceUpdates {
     int buffer;
     bool counted;
   };
+
+  void run_on_device(const Tensor& parts, double* totals) {
+    int64_t next = 0;
+    for (Updated& updated : slices_) {
+      net::Slice& slice = updated.slice;
+      if (parts.defined() && updated.counted) {
+        slice.totals = reinterpret_cast<net::Totals*>(parts.mutable_data_ptr<double>()) + next;
+        next += div_up(slice.count(), kUpdateChunk);
+      }
+      update_.update(slice, control_);
+    }
+    if (next > 0) ops::backend(true).add_totals(totals, parts.const_data_ptr<double>(), next);
+  }
 
   /// Chunks are the same wherever updates run, and their parts are added in order: so the totals have the same bits.
   void run_with_totals() {
@@ -275,17 +292,21 @@ class SliceUpdates {
   }
   template <class One>
   void each_slice(const One& one) {
-    each(static_cast<int64_t>(slices_.size()), one);
+    if (on_device())
+      for (size_t i = 0; i < slices_.size(); ++i) one(i);
+    else
+      each(static_cast<int64_t>(slices_.size()), one);
   }
 
   template <class Each>
   void each_chunk(const net::Slice& slice, const Each& each) const {
+    if (slice.on_device) return each(slice);
     for (int64_t from = 0; from < slice.count(); from += kUpdateChunk) widened(chunk_of(slice, from, bytes_), each);
   }
 
   template <class Each>
   static void widened(net::Slice chunk, const Each& each) {
-    if (chunk.half_grad && !chunk.on_device) {
+    if (chunk.half_grad) {
       float* values = ops::half_scratch(0, kUpdateChunk);
       ops::widen(values, chunk.half_grad, chunk.half_type, chunk.count());
       chunk.grad = values, chunk.half_grad = nullptr;
@@ -311,33 +332,42 @@ void update_unit(Store& store, int u, const net::UnitUpdate& update, const net::
     if (workers && used.defined())
       device::host_uses(used.const_data_ptr(), static_cast<int64_t>(used.nbytes()), /*writes=*/true);
   SliceUpdates updates(update, control, {master_bytes, size_of(store.matrix_type())}, workers);
-  std::vector<HostSlice> copies;
   std::vector<const plan::StateLayout::Range*> ranges;
   for (const auto& range : store.states(u).ranges) {
     if (!range.updated || !spec.params[range.param].trainable) continue;
-    net::Slice slice = store.slice(u, range, staged);
-    if (!update.on_device()) copies.emplace_back(slice, master_bytes);
-    updates.add(slice, range.buffer, store.is_primary(u, range.buffer));
+    updates.add(store.slice(u, range, staged), range.buffer, store.is_primary(u, range.buffer));
     ranges.push_back(&range);
   }
-  std::vector<std::vector<std::vector<float>>> sums(static_cast<size_t>(update.rounds()));
+  const auto buffers = store.layout(u).buffers.size();
+  std::vector<std::vector<int64_t>> place(static_cast<size_t>(update.rounds())), counts = place;
+  int64_t values = 0;
   for (int round = 0; round < update.rounds(); ++round) {
-    std::vector<int64_t> place(spec.params.size());  // of each tensor among the sums of its buffer
+    place[round].resize(spec.params.size());  // of each tensor among the sums of its buffer
     for (const plan::Buffer& buffer : store.layout(u).buffers) {
-      int64_t count = 0;
-      for (const int p : buffer.params) place[p] = count, count += update.sums(spec.params[p], round);
-      sums[round].emplace_back(static_cast<size_t>(count));
+      int64_t& count = counts[round].emplace_back(0);
+      for (const int p : buffer.params) place[round][p] = count, count += update.sums(spec.params[p], round);
+      values += round_up(count, int64_t{2});  // doubles begin at multiples of eight bytes
+    }
+  }
+  const int64_t parts = update.totals() && updates.on_device() ? 2 * updates.total_parts() : 0;
+  SumMemory memory(updates.on_device(), values * 12 + parts * 8);
+  for (int round = 0; round < update.rounds(); ++round) {
+    RoundSums sums;
+    for (size_t b = 0; b < buffers; ++b) {
+      const int64_t count = counts[round][b], taken = round_up(count, int64_t{2});
+      const Tensor in_double = memory.take(taken, at::kDouble), in_floats = memory.take(taken, at::kFloat);
+      sums.parts.push_back(count > 0 ? in_double.narrow(0, 0, count) : Tensor());
+      sums.sums.push_back(count > 0 ? in_floats.narrow(0, 0, count) : Tensor());
     }
     std::vector<int64_t> at;
-    for (const auto* range : ranges) at.push_back(place[range->param]);
-    updates.round(round, sums[round], at, sum);
+    for (const auto* range : ranges) at.push_back(place[round][range->param]);
+    updates.round(round, sums, at, sum);
   }
   for (size_t b = 0; whole.parts && b < whole.parts->size(); ++b)
-    if (const plan::MatrixParts& parts = (*whole.parts)[b]; !parts.empty())
-      updates.run_whole(static_cast<int>(b), spec, parts, whole);
-  updates.run();
+    if (const plan::MatrixParts& matrices = (*whole.parts)[b]; !matrices.empty())
+      updates.run_whole(static_cast<int>(b), spec, matrices, whole);
+  updates.run(memory.take(parts, at::kDouble), parts > 0 ? store.device_totals(u) : nullptr);
   store.add_totals(u, updates.totals());
-  for (const HostSlice& copy : copies) copy.keep();
 }
 
 }  // namespace tessera::engine

@@ -16,7 +16,7 @@ namespace tessera::engine {
 class Workers;
 
 /// Adds the values of all ranks that update other elements of a buffer's tensors, in place ([Note: sums over tensors]).
-using SumOver = std::function<void(int buffer, std::vector<float>& values)>;
+using SumOver = std::function<void(int buffer, const Tensor& values)>;
 /// Sends out[i] to member i of the ranks that update parts of a buffer's matrices, and receives in[i] from it.
 using Exchange = std::function<void(int buffer, const std::vector<Tensor>& out, const std::vector<Tensor>& in)>;
 

@@ -5,6 +5,7 @@
 
 #include "tessera/base/check.h"
 #include "tessera/base/toml_text.h"
+#include "tessera/plan/optimizers.h"
 #include "tessera/plan/scenario/scenario.h"
 
 namespace tessera::plan {
@@ -37,7 +38,7 @@ class RunReader {
     if (get("strategy", text)) s.strategy = strategy_of(text, place_ + ": strategy");
     if (get("masters", text)) s.states.masters = masters_of(text, place_ + ": masters");
     if (get("moments", text)) s.states.moments = moments_of(text, place_ + ": moments");
-    if (!table_.contains("update_bytes")) s.machine.update_bytes = 4 + 2 * bytes_per_parameter(s.states);
+    if (!table_.contains("update_bytes")) s.machine.update_bytes = update_bytes(s.states, DType::f32);
     for (const auto& [key, node] : table_)
       if (std::find(known_.begin(), known_.end(), key.str()) == known_.end())
         fail(std::string(key.str()), "unknown key; did you mean " + nearest(key.str(), known_).front() + "?");

@@ -15,9 +15,9 @@
 //   each call then also takes the time to dispatch it, each instruction what the engine adds to it (Profile::starts), and
 //   a graph that is not recomputed its bytes, written and read when no cache holds them. A GPU works while the host
 //   dispatches: a forward or backward takes the longer of its work and of its dispatches
-//   update     at the plain bandwidth: parameter, gradient and both moments read, all but the gradient written: 28
-//              bytes an fp32 element; on the host at the lower of the rank's share of host memory bandwidth and the
-//              rate of its threads
+//   update     at the plain bandwidth: parameter, gradient and states read, all but the gradient written (AdamW: 28
+//              bytes an fp32 element), and what sums over tensors read before; on the host at the lower of the rank's
+//              share of host memory bandwidth and the rate of its threads
 //   collective a ring: bytes sent / bandwidth + (n - 1) hops. A group within a node uses the device's link; a group
 //              across nodes also the node's NIC, shared by all groups that leave the node together; the slower counts
 //              Inside a unit: one around the ring overlaps self-attention; another, what the unit was measured to compute

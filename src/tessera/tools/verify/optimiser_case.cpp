@@ -128,9 +128,8 @@ void OptimiserCase::step(const net::UnitUpdate& update, const net::StepControl& 
     }
     store_->grad(0).narrow(0, part.offset, count).copy_(given);
   }
-  const auto sum = [&](int buffer, std::vector<float>& values) {
-    if (comm::Group* group = sums_[static_cast<size_t>(buffer)])
-      group->all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kFloat));
+  const auto sum = [&](int buffer, const at::Tensor& values) {
+    if (comm::Group* group = sums_[static_cast<size_t>(buffer)]) group->all_reduce(values);
   };
   engine::WholeUpdate whole = {};
   if (work_.defined())

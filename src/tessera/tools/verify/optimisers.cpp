@@ -250,7 +250,6 @@ class Missing final : public net::UnitUpdate {
   Missing(const optim::Muon& muon, const CaseFile& file) : muon_(muon), file_(file) {}
 
   std::vector<plan::StateSpec> states(const plan::ParamSpec& param) const override { return muon_.states(param); }
-  bool on_device() const override { return muon_.on_device(); }
   void direct(const net::Slice& slice, const net::StepControl& control) const override { muon_.direct(slice, control); }
   void transform(const plan::ParamSpec& param, const at::Tensor& matrix, const at::Tensor& work) const override {
     muon_.transform(param, matrix, work);
