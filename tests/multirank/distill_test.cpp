@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "layout_table.h"
+#include "learnt_clips.h"
 #include "planned_memory.h"
 #include "tessera/checkpoint/safetensors.h"
 
@@ -52,6 +53,18 @@ std::vector<nlohmann::json> trained(const std::string& name, const Flags& flags,
   return shared().metrics(name);
 }
 
+/// The loss is of differences of nearly equal predictions, and with a learned weight a sum of either sign: its rounding is
+/// held against the largest one of the run.
+void expect_same_losses(const std::vector<nlohmann::json>& one, const std::vector<nlohmann::json>& other, int steps) {
+  ASSERT_EQ(one.size(), static_cast<size_t>(steps));
+  ASSERT_EQ(other.size(), one.size());
+  const auto loss = [](const nlohmann::json& step) { return step.at("loss").get<double>(); };
+  double scale = 0;
+  for (const auto& step : one) scale = std::max(scale, std::abs(loss(step)));
+  for (size_t i = 0; i < one.size(); ++i)
+    EXPECT_NEAR(loss(other[i]), loss(one[i]), kSameLoss * scale) << "step " << i + 1;
+}
+
 TEST(Distillation, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
   constexpr int kSteps = 20;
   const Flags flags = student({"--run.steps", std::to_string(kSteps), "--train.global_batch", "4"});
@@ -64,9 +77,21 @@ TEST(Distillation, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
     SCOPED_TRACE(line);
     const Layout layout = layout_of(line);
     const auto other = trained(line, flags + layout.flags, layout.ranks);
-    expect_same_curve(one, other, kSteps);
+    expect_same_losses(one, other, kSteps);
     ASSERT_FALSE(other.empty());
     expect_planned_peaks(other.back(), line);
+  }
+}
+
+TEST(Distillation, WithoutALearnedWeightIsTheSameToo) {
+  constexpr int kSteps = 8;
+  const Flags flags =
+      student({"--run.steps", std::to_string(kSteps), "--train.global_batch", "4", "--distill.logvar", "false"});
+  const auto one = trained("plain", flags);
+  for (const char* line : {"dp_shard=3", "tp=2", "pp=2"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    expect_same_losses(one, trained(std::string("plain-") + line, flags + layout.flags, layout.ranks), kSteps);
   }
 }
 
@@ -95,9 +120,7 @@ TEST(Distillation, NoRankHoldsAWholeNetwork) {
   };
   const nlohmann::json one = persistent("whole", {}, 1), four = persistent("shared", {"--mesh", "dp_shard=4"}, 4);
   const auto parameters = [](const nlohmann::json& plan) {
-    for (const auto& part : plan.at("memory").at("parts"))
-      if (part.at("name") == "parameters") return part.at("bytes").get<double>();
-    return 0.0;
+    return plan.at("device").at("by_part").at("parameters").get<double>();
   };
   ASSERT_GT(parameters(one), 0);
   EXPECT_LT(parameters(four), 0.3 * parameters(one)) << "of both networks a quarter, with the ends of shards";
@@ -179,6 +202,89 @@ TEST(Distillation, RefusesWhatItDoesNotHave) {
     EXPECT_EQ(r.code, 2) << r.output;
     EXPECT_NE(r.output.find(word), std::string::npos) << word << "\n" << r.output;
   }
+}
+
+std::array<int, 3> colour(int picture, int x, int y) {
+  if (picture == 0)
+    return (x - 16) * (x - 16) + (y - 16) * (y - 16) < 100 ? std::array{230, 30, 40} : std::array{20, 20, 30};
+  if (picture == 1) return x / 8 % 2 ? std::array{30, 60, 230} : std::array{240, 240, 220};
+  return x < 16 && y < 16 ? std::array{30, 200, 60} : std::array{200, 180, 150};
+}
+
+/// Three pictures of one caption: in one step a flow model gives their mean, and a student one of them, as its teacher does in
+/// many. Measured: 11.7 dB from the nearest picture before, 13.4 dB after 1500 steps, 14.4 dB after 2500; taught by a network
+/// that knows nothing 10.1 dB.
+TEST(Distillation, AStudentSaysInOneStepWhatItsTeacherSaysInMany) {
+  const TinyRun run("distill-learn", TESSERA_BINARY, R"(preset = "sana-tiny-norms"
+config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 16, in_channels = 48 })");
+  std::vector<data::Frames> pictures;
+  for (int i = 0; i < 3; ++i) {
+    pictures.push_back(painted({1, 32, 32, 8, {}}, [i](int, int x, int y) { return colour(i, x, y); }));
+    write_captioned(run.folder() / "pictures", "p" + std::to_string(i), pictures.back(), "a picture");
+  }
+  const Flags all = {"--data.path",          (run.folder() / "pictures").string(),
+                     "--data.frames",        "1",
+                     "--data.vae",           "haar:48",
+                     "--train.global_batch", "6",
+                     "--train.schedule",     "cosine"};
+  const auto train = [&](const std::string& name, const Flags& more) {
+    const Result r = run.train(1, name, all + more, 600);
+    EXPECT_EQ(r.code, 0) << r.output;
+  };
+  const Flags of_teachers = {
+      "--model.config.timestep_scale", "0.001",        "--train.lr",        "4e-3", "--train.warmup_steps", "50",
+      "--diffusion.timesteps",         "logit_normal", "--diffusion.shift", "1"};
+  train("teacher", of_teachers + Flags{"--run.steps", "1500"});
+  train("ignorant", of_teachers + Flags{"--run.steps", "1"});
+  const auto reached = [&](const std::string& name, const std::string& teacher, const std::string& lr, int steps) {
+    train(name, {"--model.preset",
+                 "sana-tiny-sprint",
+                 "--model.path",
+                 run.out("teacher") + "/model",
+                 "--distill.method",
+                 "scm",
+                 "--distill.teacher",
+                 run.out(teacher) + "/model",
+                 "--distill.guidance",
+                 "1",
+                 "--distill.logit_mean",
+                 "1",
+                 "--distill.tangent_warmup",
+                 "1500",
+                 "--train.lr",
+                 lr,
+                 "--train.clip_norm",
+                 "0.5",
+                 "--train.ema",
+                 "0.99",
+                 "--run.steps",
+                 std::to_string(steps),
+                 "--sample.every",
+                 std::to_string(steps),
+                 "--sample.sampler",
+                 "scm",
+                 "--sample.steps",
+                 "1",
+                 "--sample.guidance",
+                 "1",
+                 "--sample.prompts",
+                 "a picture,a picture,a picture,a picture"});
+    double sum = 0;
+    const auto samples = run.metrics(name, "sample");
+    EXPECT_EQ(samples.size(), 4u);
+    for (const auto& sample : samples) {
+      const data::Frames made = data::decode_clip(sample.at("file").get<std::string>(), {});
+      double nearest = 0;
+      for (const data::Frames& picture : pictures) nearest = std::max(nearest, data::psnr(made, picture));
+      sum += nearest / 4;
+    }
+    std::printf("%s: %.2f dB from the nearest picture\n", name.c_str(), sum);
+    return sum;
+  };
+  const double before = reached("before", "teacher", "0", 4), learnt = reached("learnt", "teacher", "5e-4", 1500),
+               mistaught = reached("mistaught", "ignorant", "5e-4", 500);
+  EXPECT_GT(learnt, before + 1);
+  EXPECT_LT(mistaught, before);
 }
 
 }  // namespace
