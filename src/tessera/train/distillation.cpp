@@ -2,13 +2,13 @@
 // (diffusion/distillation.h). Teacher and student share layout, slots and programs, as experts do: the teacher is the one
 // that has no states.
 //
-//   const std::unique_ptr<ExpertSchedule> schedule = make_distillation(job, recipe, data, rank);
+//   const std::unique_ptr<ExpertSchedule> schedule = make_expert_schedule(job, recipe, data, ranks);
 #include <algorithm>
 #include <cmath>
 
 #include "tessera/base/check.h"
 #include "tessera/net/passes.h"
-#include "tessera/train/expert_schedule.h"
+#include "tessera/train/gate_schedule.h"
 
 namespace tessera::train {
 
@@ -158,9 +158,11 @@ class Distillation final : public ExpertSchedule {
 
 }  // namespace
 
-std::unique_ptr<ExpertSchedule> make_distillation(const job::Job& job, const recipe::Recipe& recipe,
-                                                  const std::vector<prepare::StageData>& data, int rank) {
-  return std::make_unique<Distillation>(job, recipe, data, rank);
+std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
+                                                     const std::vector<prepare::StageData>& data, Ranks& ranks) {
+  if (job.experts.gated) return std::make_unique<GateSchedule>(job, recipe, data, ranks);
+  if (!job.experts.teacher.empty()) return std::make_unique<Distillation>(job, recipe, data, ranks.rank());
+  return std::make_unique<ExpertSchedule>(job.experts, recipe, data, ranks.rank());
 }
 
 }  // namespace tessera::train

@@ -121,8 +121,4 @@ class ExpertSchedule {
   std::tuple<size_t, int64_t, std::vector<int64_t>> captions_of_{};  // part, step and shares that were encoded last
 };
 
-/// One student and its frozen teacher (distillation.cpp). All arguments outlive it.
-std::unique_ptr<ExpertSchedule> make_distillation(const job::Job& job, const recipe::Recipe& recipe,
-                                                  const std::vector<prepare::StageData>& data, int rank);
-
 }  // namespace tessera::train
