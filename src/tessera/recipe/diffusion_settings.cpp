@@ -446,7 +446,7 @@ std::vector<Setting> distill_settings() {
       {"distill.method",
        Kind::choice,
        "none",
-       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM), as SANA-Sprint's; for models of pictures whose family has a forward mode; none: the model is trained on the data alone",
+       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM); for models of pictures whose family has a forward mode; none: the model is trained on the data alone",
        distill<&Recipe::Distill::method>,
        {.choices = "none|scm"}},
       {"distill.teacher",
