@@ -328,6 +328,14 @@ const std::map<std::string, std::string>& elsewhere() {
       {"diffusion.condition_dropout", "controls_test"},
       {"diffusion.pooled_dropout", "opensora_test"},
       {"lora.init", "lora_test"},
+      {"distill.method", "of models of pictures: distill_test"},
+      {"distill.teacher", "distill_test"},
+      {"distill.logvar", "distill_test"},
+      {"distill.guidance", "distill_test"},
+      {"distill.sigma_data", "distill_test"},
+      {"distill.logit_mean", "distill_test"},
+      {"distill.logit_std", "distill_test"},
+      {"distill.tangent_warmup", "distill_test"},
   };
   return all;
 }

@@ -390,7 +390,7 @@ TEST(ImportSana, SprintIsRefusedInWords) {
   for (const char* option : {"train_scm_ladd.py", "model.model", "model.cfg_embed", "scheduler.weighting_scheme",
                              "train.scm_loss", "train.optimizer_D.lr"})
     EXPECT_EQ(found(t, option), "refused") << option;
-  expect_words(message([&] { t.refuse_to("train"); }), {"distilled", "Jacobian-vector products", "discriminator"});
+  expect_words(message([&] { t.refuse_to("train"); }), {"distilled", "adversarial heads", "distill.method"});
 }
 
 TEST(ImportSana, AKeyThatIsNotThereIsAnErrorThatNamesIt) {

@@ -106,7 +106,7 @@ net::Batch FlowMatching::pack(const std::vector<int64_t>& places, Micro& m, Aske
     const TrainingSample& sample = *pass_.samples->at(place);
     if (has_loss) m.targets.push_back({target_rows(place, sample), 0, packed_weights(model_, sample)});
     m.samples.push_back(&sample);
-    m.weights.push_back(sample.weight);
+    m.weights.push_back(sample.weight * (pass_.learned ? pass_.learned->at(place).weight : 1));
     m.frame_weights.push_back(sample.frame_weights);
     m.indices.push_back(sample.index);
     m.forms.push_back(sample.form);
@@ -145,11 +145,12 @@ at::Tensor FlowMatching::gradient(const at::Tensor& prediction, const net::Batch
     const auto [first, last] = batch.predictions_of(s);
     const auto [begin, end] = rows_here(batch, s);
     const double part = last > first ? static_cast<double>(end - begin) / static_cast<double>(last - first) : 0;
-    losses_.push_back({share(m, s), m.indices[s], LossByTimestep::bin(m.t[s]), part, m.sets[s],
+    losses_.push_back({share(m, s), 0, m.indices[s], LossByTimestep::bin(m.t[s]), part, m.sets[s],
                        !m.samples[s]->from_base, m.samples[s]->twin,
                        sample_error(answer, batch, s, m.targets[s], share(m, s) * pass_.gradient_scale, gradient,
                                     m.frame_weights[s], m.forms[s])});
     if (pass_.weighed) weigh(prediction, batch, s, m.first + static_cast<int64_t>(s), gradient);
+    if (pass_.learned) learn_beside(batch, m, s, gradient);
   }
   return gradient;
 }
@@ -177,7 +178,7 @@ void FlowMatching::read(std::span<const double> numbers) {
     const double error = b.error.number.defined() ? *next++ * b.error.unit : 0;
     if (!std::isfinite(error) && bad_sample_ < 0) bad_sample_ = b.index;
     if (!pass_.counts) continue;
-    loss_ += error * b.share;
+    loss_ += error * b.share + b.beside;
     if (b.of_noise) by_timestep_.sums[b.bin] += error, by_timestep_.counts[b.bin] += b.part;
     if (b.twin)
       by_set_.twins += error, by_set_.twin_count += b.part;
@@ -186,6 +187,20 @@ void FlowMatching::read(std::span<const double> numbers) {
   }
   for (const auto& [own, product] : products_) by_weight_[static_cast<size_t>(own)] = *next++ / pass_.gradient_scale;
   losses_.clear(), products_.clear();
+}
+
+/// The numbers beside a prediction are the same in all its rows, each of which has a part of their gradient.
+void FlowMatching::learn_beside(const net::Batch& batch, const Micro& m, size_t s, at::Tensor& gradient) {
+  const Learned& learned = pass_.learned->at(static_cast<int64_t>(batch.tokens.samples[s]));
+  const auto [first, last] = batch.predictions_of(s);
+  const auto [begin, end] = rows_here(batch, s);
+  if (begin >= end || model_.numbers_beside() == 0) return;
+  const double own = m.samples[s]->weight / static_cast<double>(batch_samples()),
+               all = static_cast<double>(last - first);
+  losses_.back().beside = own * learned.beside * static_cast<double>(end - begin) / all;
+  gradient.narrow(0, begin, end - begin)
+      .narrow(1, gradient.size(1) - model_.numbers_beside(), model_.numbers_beside())
+      .fill_(own * learned.at_beside * pass_.gradient_scale / all);
 }
 
 /// The prediction that the loss uses: the expert's own, or the weighted sum if several experts predict together.

@@ -17,6 +17,13 @@
 
 namespace tessera::diffusion {
 
+/// Of a student's sample, from its forward mode: the loss is `weight` times the error of its prediction, and the mean
+/// of the numbers beside it, which have a gradient of their own.
+struct Learned {
+  double weight = 1;
+  double beside = 0, at_beside = 0;
+};
+
 /// The data of one pass. Everything it points to must outlive the pass.
 struct PassData {
   const plan::Plan* plan = nullptr;  ///< its slices assign samples to this rank
@@ -33,6 +40,8 @@ struct PassData {
   const std::map<int64_t, at::Tensor>* sums = nullptr;
   /// By position: targets that are made of what the model predicted before (asked_target), [rows, C].
   const std::map<int64_t, at::Tensor>* targets = nullptr;
+  /// By position, what a student has learned of a sample; null: no student's.
+  const std::map<int64_t, Learned>* learned = nullptr;
   bool counts = true;  ///< whether the loss counts; of several experts that predict together, one counts it
 };
 
@@ -105,7 +114,7 @@ class FlowMatching final : public net::Objective {
   };
   /// A loss value that is read at the end of the pass.
   struct PendingLoss {
-    double share = 0;
+    double share = 0, beside = 0;
     int64_t index = 0;
     size_t bin = 0;   // of LossByTimestep
     double part = 0;  // of the sample's predictions that this rank has
@@ -118,6 +127,7 @@ class FlowMatching final : public net::Objective {
   void cut_targets(std::vector<Target>& targets, const net::Tokens& tokens) const;
   at::Tensor with_sums(const at::Tensor& prediction, const net::Batch& batch, const Micro& micro) const;
   void weigh(const at::Tensor& prediction, const net::Batch& batch, size_t s, int64_t own, at::Tensor& gradient);
+  void learn_beside(const net::Batch& batch, const Micro& m, size_t s, at::Tensor& gradient);
   double share(const Micro& m, size_t s) const { return m.weights[s] / static_cast<double>(batch_samples()); }
   int64_t first_sample() const;
   int64_t batch_samples() const { return pass_.batch > 0 ? pass_.batch : pass_.plan->global_batch; }

@@ -1,6 +1,7 @@
 #include "tessera/diffusion/training_sample.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tessera/base/check.h"
@@ -44,6 +45,16 @@ void drop_caption(TrainingSample& sample, const NoiseSettings& settings) {
   sample.input.context = in_place_of(sample.input.context, settings.null_context);
   sample.input.extra.erase("glyphs");
   if (settings.null_glyphs.defined()) sample.input.extra["glyphs"] = settings.null_glyphs;
+}
+
+void drop_by_draw(TrainingSample& sample, const NoiseSettings& settings, int64_t step, int64_t place) {
+  if (drops(settings.caption_dropout, kCaptionDraw, settings, step, place)) drop_caption(sample, settings);
+}
+
+at::Tensor noise_of(const NoiseSettings& settings, const CleanSample& clean, int64_t step, int64_t place) {
+  const at::Tensor noise = at::empty(clean.latent.sizes(), at::kFloat);
+  RandomKey(settings.seed, Purpose::noise, step, place).normal(noise.mutable_data_ptr<float>(), 0, noise.numel());
+  return noise;
 }
 
 /// Features of a picture go where the sample is not given its first frame.
@@ -182,6 +193,7 @@ int64_t host_bytes(const TrainingSample& sample) {
   size_t bytes = sample.input.x.nbytes() + sample.input.context.nbytes() + sample.velocity.nbytes();
   if (sample.weights.defined()) bytes += sample.weights.nbytes();
   for (const auto& [name, value] : sample.input.extra) bytes += value.nbytes();
+  if (sample.call) bytes += sample.call->scaled.nbytes();
   return static_cast<int64_t>(bytes);
 }
 
@@ -316,18 +328,45 @@ std::pair<int64_t, std::shared_ptr<const TrainingSample>> read_message(const at:
   return {place, sample};
 }
 
+namespace {
+
+/// The network's timestep is 1000 s, whatever its sinusoid is made of; the target is the clip's own dx_t / dt, for which a
+/// teacher has its own.
+TrainingSample at_an_angle(const NoiseSettings& settings, const CleanSample& clean, int64_t step, int64_t place) {
+  const AngleDraws& draws = settings.angles;
+  const RandomKey key(settings.seed, Purpose::timestep, step, place);
+  const at::Tensor noise = noise_of(settings, clean, step, place);
+  const double t = drawn_angle(key.normal(0), draws.mean, draws.std), sigma = draws.flow.sigma_data;
+  TrainingSample sample;
+  sample.call = draws.flow.call(draws.flow.noisy(sigma * clean.latent, noise, t), t);
+  sample.input.x = sample.call->z;
+  sample.input.t = 1000 * sample.call->s;
+  sample.input.context = clean.context;
+  sample.input.extra = clean.extra;
+  drop_by_draw(sample, settings, step, place);
+  sample.velocity = sigma * (std::cos(t) * noise - std::sin(t) * clean.latent);
+  if (draws.guidance.empty()) return sample;
+  sample.guidance = draws.guidance[key.below(kGuidanceDraw, draws.guidance.size())];
+  sample.input.extra["guidance"] = at::tensor({sample.guidance}, at::kDouble);
+  sample.unguided = sample.input;
+  sample.unguided->context = in_place_of(sample.input.context, settings.blank_context);
+  return sample;
+}
+
+}  // namespace
+
 TrainingSample noised(const NoiseSettings& settings, const net::Conditions& conditions, const CleanSample& clean,
                       int64_t step, int64_t place) {
+  if (settings.angles.on) return at_an_angle(settings, clean, step, place);
   const Options timesteps = of_size(settings.timesteps, clean.latent.sizes(), pixels_of(clean.extra));
   const TrainingDraw drawn = draw(timesteps, settings.seed, step, place);
-  const at::Tensor noise = at::empty(clean.latent.sizes(), at::kFloat);
-  RandomKey(settings.seed, Purpose::noise, step, place).normal(noise.mutable_data_ptr<float>(), 0, noise.numel());
+  const at::Tensor noise = noise_of(settings, clean, step, place);
   TrainingSample sample;
   sample.input.x = add_noise(clean.latent, noise, drawn.sigma, timesteps.least_noise);
   sample.input.t = drawn.t;
   sample.input.context = clean.context;
   sample.input.extra = clean.extra;
-  if (drops(settings.caption_dropout, kCaptionDraw, settings, step, place)) drop_caption(sample, settings);
+  drop_by_draw(sample, settings, step, place);
   if (drops(settings.pooled_dropout, kPooledDraw, settings, step, place))
     sample.input.extra["pooled"] = settings.null_pooled;
   leave_out(sample, settings, conditions, step, place);

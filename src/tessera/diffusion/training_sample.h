@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "tessera/diffusion/distillation.h"
 #include "tessera/diffusion/flow.h"
 #include "tessera/diffusion/loss.h"
 #include "tessera/families/frames/given_frames.h"
@@ -31,6 +32,7 @@ struct TrainingSample {
   std::optional<net::Sample> unguided = {};
   double guidance = 1;  ///< how far
   bool zero_guidance = false;
+  std::optional<FlowCall> call = {};  ///< of a student: `input` is the network's
 };
 /// The samples of a step in host memory, by position in the global batch.
 using TrainingSamples = std::map<int64_t, std::shared_ptr<const TrainingSample>>;
@@ -56,9 +58,18 @@ void write_message(int64_t place, const TrainingSample& sample, char* to);
 /// The reverse. Its tensors lie in `message`, [message_bytes] of bytes.
 std::pair<int64_t, std::shared_ptr<const TrainingSample>> read_message(const at::Tensor& message);
 
+/// How a student's samples are noised.
+struct AngleDraws {
+  bool on = false;
+  TrigFlow flow = {};
+  double mean = 0, std = 1;
+  std::vector<double> guidance = {};  ///< strengths, of which each sample has one; empty: the teacher is not guided
+};
+
 struct NoiseSettings {
   uint64_t seed = 0;
   Options timesteps = {};
+  AngleDraws angles = {};  ///< in place of `timesteps` and all below but caption_dropout
   LossRule loss = {};
   /// share of samples that begin with a clean frame, for models that support it (net::Conditions)
   double image_share = 0;

@@ -61,7 +61,8 @@ void Engine::optimise(std::unique_ptr<const net::UnitUpdate> optimiser) {
 void Engine::use(const plan::Programs& programs, int64_t arena, int64_t host_arena) {
   const std::vector<plan::ProgramPtr> before = std::exchange(used_, {});
   std::vector<const plan::Schedule*> fresh;
-  std::vector<plan::ProgramPtr> all = {programs.train, programs.sample, programs.checkpoint, programs.base};
+  std::vector<plan::ProgramPtr> all = {programs.train, programs.sample, programs.checkpoint, programs.base,
+                                       programs.tangent};
   for (const auto& [expert, own] : programs.of_expert) all.push_back(own.train);
   for (const plan::ProgramPtr& program : all) {
     if (!program) continue;
@@ -131,12 +132,12 @@ void Engine::update(const plan::ProgramPtr& program, int64_t step) {
 }
 
 std::vector<Tensor> Engine::forward(const plan::ProgramPtr& program, const std::vector<net::Batch>& batches,
-                                    int64_t step, bool without_adapters) {
+                                    int64_t step, bool without_adapters, const OtherForm* form) {
   check_internal(static_cast<int>(batches.size()) == program->schedule.micros, "engine.forward",
                  "batches do not match the schedule");
   const at::NoGradGuard no_grad;
   const auto run = std::make_shared<ScheduleRun>(ScheduleRun{program, step});
-  run->batches = &batches, run->without_adapters = without_adapters;
+  run->batches = &batches, run->without_adapters = without_adapters, run->form = form;
   run->results.resize(batches.size());
   run_whole(run);
   return std::move(run->results);

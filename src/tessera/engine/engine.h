@@ -42,9 +42,10 @@ class Engine {
   /// Activates an expert. A thread of its own brings its buffers to the device, in the order in which a step needs
   /// them.
   void swap(size_t expert) { store_.switch_to(static_cast<int>(expert)); }
-  /// The last unit's boundary tensor with all tokens, one a micro-batch, computed by the active expert; or by its base.
+  /// The last unit's boundary tensor with all tokens, one a micro-batch, computed by the active expert; or by its base, or by
+  /// units of another form.
   std::vector<Tensor> forward(const plan::ProgramPtr& program, const std::vector<net::Batch>& batches, int64_t step = 0,
-                              bool without_adapters = false);
+                              bool without_adapters = false, const OtherForm* form = nullptr);
   /// Saves a checkpoint, all ranks together: calls `write` for this rank's shards and, when all have written, `commit`. The
   /// ranks wait fault.timeout for each other behind both.
   void checkpoint(const plan::ProgramPtr& program, int64_t step, const std::function<void()>& write,

@@ -125,7 +125,7 @@ std::vector<plan::Comm> Interpreter::declared(const ScheduleRun& run, const plan
     return comm;
   }
   size_t next = 0;
-  for (const plan::Traffic& t : plan::traffic_of(store_.spec(in.unit), run.plan().units[in.unit], in.op))
+  for (const plan::Traffic& t : plan::traffic_of(spec_of(run, in.unit), run.plan().units[in.unit], in.op))
     if (next < comm.size() && t.several(run.plan().mesh))
       comm[next++].bytes = depends_on_more(t) ? kAnyBytes : bytes(t);
   return comm;
@@ -299,7 +299,7 @@ void Interpreter::forward(ScheduleRun& run, const plan::Instruction& in) {
   const bool elsewhere = returns && (plan.offloads() || plan.compresses());
   if (graph && (plan.selective() || elsewhere))
     saved.emplace(foreign_tensors(unit_run.in, micro.cond, micro.batch.tokens), plan.selective());
-  net::Flow out = run_forward(*units_[in.unit], ctx, micro.cond, graph, unit_run);
+  net::Flow out = run_forward(*units_of(run)[in.unit], ctx, micro.cond, graph, unit_run);
   if (elsewhere)
     sort_saved(unit_run, plan, in.unit, saved ? saved->take(out.stream, out.cond) : std::vector<SavedStorage>{});
   saved.reset();
@@ -353,7 +353,7 @@ MicroRun& Interpreter::load(ScheduleRun& run, int index) {
   run.tokens[index] = batch.tokens.total();
   run.samples[index] = static_cast<int64_t>(batch.tokens.offsets.size()) - 1;
   if (messages_.active()) {
-    micro.shapes = boundary_shapes(units_, batch);
+    micro.shapes = boundary_shapes(units_of(run), batch);
     if (!run.plan().owns(rank_, 0)) batch.inputs.clear();
   }
   // On a CPU the device's memory is the host's, and what was packed counted there.

@@ -88,6 +88,11 @@ class Interpreter {
   /// Whether gradients flow back to the unit that makes the shared conditioning.
   bool wants_conditioning() const { return options_.input_grad || store_.first_trained() == 0; }
 
+  const Units& units_of(const ScheduleRun& run) const { return run.form ? run.form->units : units_; }
+  const plan::UnitSpec& spec_of(const ScheduleRun& run, int unit) const {
+    return run.form ? run.form->spec.units[static_cast<size_t>(unit)] : store_.spec(unit);
+  }
+
   const Units& units_;
   Store& store_;
   const int rank_;

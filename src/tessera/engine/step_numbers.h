@@ -89,6 +89,12 @@ struct MicroRun {
   std::vector<Tensor> stream_grad;                 // gradient of the boundary, going back
 };
 
+/// Units of another form over the same parameters, and what they were measured to take: forward mode (net/passes.h).
+struct OtherForm {
+  std::vector<std::unique_ptr<net::Unit>> units;
+  plan::ModelSpec spec;
+};
+
 /// One program being interpreted.
 struct ScheduleRun {
   plan::ProgramPtr program;
@@ -98,6 +104,7 @@ struct ScheduleRun {
   const net::UnitUpdate* update = nullptr;
   const std::vector<net::Batch>* batches = nullptr;
   bool without_adapters = false;
+  const OtherForm* form = nullptr;  ///< of the units; null: their own
   std::vector<Tensor> results = {};
   const std::function<void()>* write = nullptr;
   const std::function<void()>* commit = nullptr;

@@ -22,6 +22,8 @@ Family sana() {
       {"sample_size", Kind::integer, "side of the latents that the table of positions is for"},
       {"interpolation_scale", Kind::number, "scale of the table of positions; empty: no table"},
       {"qk_norm", Kind::text, "rms_norm_across_heads, or empty: no norms of queries and keys"},
+      {"timestep_scale", Kind::number,
+       "factor of timesteps before their embedding; 0.001 for a model that shall become a teacher (distill.teacher)"},
       {"norm_eps", Kind::number, "epsilon of the modulated norms"},
       {"linear_attention_eps", Kind::number, "added to the divisor of the linear attention: 1e-15, or NVlabs' 1e-8"},
       {"cross_attention_norm_eps", Kind::number, "epsilon of the cross-attention's norms: 1e-5, or NVlabs' 1e-6"},

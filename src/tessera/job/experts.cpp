@@ -141,6 +141,7 @@ Experts find_experts(const recipe::Recipe& recipe) {
                         (train == "both" ? "" : " and are called " + train),
                     "leave experts.train out, or set experts.router = \"gate\"");
   if (experts.list.empty()) experts.list = {{"", recipe.model.path, ""}};
+  if (recipe.distill.on()) experts.teacher = recipe.distill.teacher;
   return experts;
 }
 

@@ -32,10 +32,12 @@ struct Expert {
 struct Experts {
   std::vector<Expert> list;  ///< high noise first; those that this run trains
   double boundary = 0;       ///< sigma from which on a timestep is the high-noise expert's; set by place_boundary
+  std::string teacher = {};  ///< weights of a frozen denoiser of the same form, behind those of the list; empty: none
   bool gated = false;        ///< each sample's is chosen by a gate (job/gate_router.h); they own no timesteps
 
   bool several() const { return list.size() > 1; }
   size_t size() const { return list.size(); }
+  int teachers() const { return teacher.empty() ? 0 : 1; }
   /// That have steps of their own: all, but for a gate, whose experts share every step.
   size_t places() const { return gated ? 1 : list.size(); }
   /// The expert that denoises at timestep `t`, 0 to 1000.

@@ -2,7 +2,9 @@
 
 #include <ATen/Context.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "tessera/base/check.h"
 #include "tessera/base/log.h"
@@ -272,11 +274,47 @@ int sample_passes(const recipe::Recipe::Sample& sample, const net::Denoiser& mod
 
 namespace {
 
-weights::NamedWeights open_initial_weights(const recipe::Recipe& recipe, const Job& job) {
-  const auto foreign = [&model = *job.model](const std::string& name, const std::string& naming) {
-    return model.foreign_name(name, naming);
+std::string likely_cause(const std::string& name, const std::vector<int64_t>& shape) {
+  const std::string preset = models::likely_preset(name, shape);
+  return preset.empty() ? "does model.config belong to these weights?"
+                        : "these weights are " + preset + ": try model.preset = \"" + preset + "\"";
+}
+
+weights::NamedWeights open_weights_of(const std::string& path, const net::Denoiser& form) {
+  const auto foreign = [&form](const std::string& name, const std::string& naming) {
+    return form.foreign_name(name, naming);
   };
-  return weights::NamedWeights(recipe.model.path, job.model->units(), foreign, models::kDenoiserNamings);
+  return weights::NamedWeights(path, form.units(), foreign, models::kDenoiserNamings);
+}
+
+std::set<std::string> parameters_of(const net::Denoiser& form) {
+  std::set<std::string> names;
+  for (const auto& unit : form.units())
+    for (const plan::ParamSpec& param : unit->spec().params) names.insert(param.name);
+  return names;
+}
+
+/// The form that a student's file has: its own, or its teacher's, of which it begins. Null: its own.
+std::unique_ptr<net::Denoiser> form_of_file(const Job& job, const std::string& path) {
+  std::unique_ptr<net::Denoiser> teacher = job.experts.teacher.empty() ? nullptr : job.model->teacher_form();
+  if (!teacher) return nullptr;
+  const std::set<std::string> lacks = parameters_of(*teacher);
+  const std::vector<std::string> stored = checkpoint::open_weights(path).names();
+  for (const std::string& name : parameters_of(*job.model))
+    for (const std::string& naming : models::kDenoiserNamings)
+      if (!lacks.contains(name) && std::ranges::count(stored, job.model->foreign_name(name, naming)) > 0)
+        return nullptr;
+  return teacher;
+}
+
+/// Of `path`, a file of that form; what the model has beside it is `absent`.
+void load_form(const std::string& path, const net::Denoiser& form, engine::Store& store, const engine::Fill& absent,
+               engine::Roundings* rounded) {
+  const weights::NamedWeights weights = open_weights_of(path, form);
+  const std::set<std::string> known = parameters_of(form);
+  const auto stored = weights.names();
+  const auto name = [&](const std::string& param) { return known.contains(param) ? stored(param) : std::string(); };
+  engine::load_weights(store, weights.set(), name, likely_cause, absent, rounded);
 }
 
 /// Values of the adapters; of a model without any never asked for.
@@ -285,15 +323,15 @@ engine::Fill initial_adapters(const recipe::Recipe& recipe, const Job& job) {
   return rule ? adapter_values(*rule, job.adapted, recipe.lora.init, models::form_of(*job.model)) : engine::Fill();
 }
 
-std::string likely_cause(const std::string& name, const std::vector<int64_t>& shape) {
-  const std::string preset = models::likely_preset(name, shape);
-  return preset.empty() ? "does model.config belong to these weights?"
-                        : "these weights are " + preset + ": try model.preset = \"" + preset + "\"";
-}
-
 }  // namespace
 
 void check_trainable(const Job& job) {
+  if (!job.experts.teacher.empty()) {
+    if (!job.model->moving_conditioning().empty() && job.model->teacher_form()) return;
+    throw UserError(Exit::usage, "distill.method",
+                    job.name + " has no forward mode, in which the consistency loss runs its student",
+                    "distil a model of pictures whose family has one, or leave distill.method out");
+  }
   const std::string why = job.model->why_not_trained();
   if (why.empty()) return;
   throw UserError(Exit::usage, "model", job.name + " cannot be trained here, with or without LoRA: " + why,
@@ -316,17 +354,47 @@ void check_text_encoders(const recipe::Recipe::Data& data, const Job& job, const
           "; model.init = \"random\" trains without weights");
 }
 
+namespace {
+
+/// The student's sizes and timesteps are its teacher's, so far as a config.json says them.
+void check_teacher(const Job& job) {
+  const std::unique_ptr<net::Denoiser> form = job.model->teacher_form();
+  open_weights_of(job.experts.teacher, *form).check(form->units(), likely_cause);
+  std::string file;
+  for (const std::filesystem::path& folder :
+       {std::filesystem::path(job.experts.teacher), std::filesystem::path(job.experts.teacher).parent_path()})
+    if (file.empty() && std::filesystem::is_regular_file(folder / "config.json"))
+      file = (folder / "config.json").string();
+  if (file.empty()) return;
+  const auto fields = [](const net::Denoiser& model) { return checkpoint::Json::parse(model.config_json()); };
+  const checkpoint::Json ours = fields(*form), theirs = fields(*models::make_denoiser({.config = file}));
+  for (const auto& [key, value] : ours.items())
+    if (!theirs.contains(key) || theirs[key] != value)
+      throw UserError(Exit::usage, "distill.teacher",
+                      file + " has " + key + " = " + (theirs.contains(key) ? theirs[key].dump() : "nothing") +
+                          ", the teacher of this student has " + value.dump(),
+                      key == "timestep_scale"
+                          ? "fine-tune the teacher with model.config.timestep_scale = " + value.dump() +
+                                " first: consistency needs a network that is smooth in time"
+                          : "student and teacher are of the same sizes: set model.preset or model.config");
+}
+
+}  // namespace
+
 void check_weights(const recipe::Recipe& recipe, const Job& job) {
   for (size_t e = 0; e < job.experts.size(); ++e)
     if (!recipe.model.path.empty() && recipe.model.init != "random") {
       const recipe::Recipe own = for_expert(recipe, job.experts, e);
       if (encodes_texts(recipe)) check_text_encoders(recipe.data, job, own.model.path);
-      const weights::NamedWeights weights = open_initial_weights(own, job);
-      weights.check(job.model->units(), likely_cause);
+      const std::unique_ptr<net::Denoiser> other = form_of_file(job, own.model.path);
+      const net::Denoiser& form = other ? *other : *job.model;
+      const weights::NamedWeights weights = open_weights_of(own.model.path, form);
+      weights.check(form.units(), likely_cause);
       if (recipe.values.at("model.extra_tensors") == "refuse")
-        weights.check_unknown(job.model->units(),
+        weights.check_unknown(form.units(),
                               "give the model that the file is of, or go on without: model.extra_tensors = \"ignore\"");
     }
+  if (!job.experts.teacher.empty()) check_teacher(job);
   if (const auto rule = adapter_rule(recipe); rule && !recipe.lora.init.empty())
     for (size_t e = 0; e < job.experts.size(); ++e)
       check_lora_init(*rule, job.adapted, *job.model, for_expert(recipe, job.experts, e).lora.init);
@@ -352,11 +420,26 @@ void load_expert(const recipe::Recipe& recipe, const Job& job, engine::Store& st
     engine::fill_shards(store, initial, &rounded);
     return;
   }
-  const weights::NamedWeights weights = open_initial_weights(recipe, job);
+  if (const std::unique_ptr<net::Denoiser> teacher = form_of_file(job, recipe.model.path)) {
+    const engine::Fill own = [&](const plan::ParamSpec& param, int64_t first, int64_t count, float* out) {
+      job.model->initialise(param, static_cast<uint64_t>(recipe.run.seed), first, count, out);
+    };
+    return load_form(recipe.model.path, *teacher, store, own, &rounded);
+  }
+  const weights::NamedWeights weights = open_weights_of(recipe.model.path, *job.model);
   engine::load_weights(store, weights.set(), weights.names(), likely_cause, adapters, &rounded);
 }
 
 }  // namespace
+
+void load_teacher(const Job& job, engine::Store& store) {
+  if (job.experts.teacher.empty()) return;
+  const engine::Store::ExpertScope active(store, static_cast<int>(job.experts.size()));
+  const engine::Fill none = [](const plan::ParamSpec&, int64_t, int64_t count, float* out) {
+    std::fill_n(out, count, 0.0F);  // what its student is told beside its own inputs adds nothing
+  };
+  load_form(job.experts.teacher, *job.model->teacher_form(), store, none, nullptr);
+}
 
 engine::Roundings load_initial_weights(const recipe::Recipe& recipe, const Job& job, engine::Store& store) {
   return load_weights_of(recipe, job, job.experts, store);

@@ -64,5 +64,7 @@ engine::Roundings load_initial_weights(const recipe::Recipe& recipe, const Job& 
 /// The same of other paths, for instance of an exported model; as many experts as the store has.
 engine::Roundings load_weights_of(const recipe::Recipe& recipe, const Job& job, const Experts& experts,
                                   engine::Store& store);
+/// Those of the frozen teacher, where the run has one; no checkpoint has them.
+void load_teacher(const Job& job, engine::Store& store);
 
 }  // namespace tessera::job

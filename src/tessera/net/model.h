@@ -137,6 +137,8 @@ class Denoiser {
   virtual std::vector<bool> moving_conditioning() const { return {}; }
   /// The tangents of pack()'s inputs, undefined for those that stand still.
   virtual std::vector<Tensor> pack_directions(const Batch& batch, const std::vector<Direction>& directions) const;
+  /// The form of its teacher: without the parameters that distillation adds. Null: the family has no students.
+  virtual std::unique_ptr<Denoiser> teacher_form() const { return nullptr; }
   /// Name of a parameter -> its name in a naming: "official", "diffusers", or "tessera", our own. Parameters that files
   /// hold together have names of parts (checkpoint/row_part.h).
   virtual std::string foreign_name(const std::string& name, const std::string& naming) const = 0;

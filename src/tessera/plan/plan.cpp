@@ -251,7 +251,9 @@ std::string Plan::summary() const {
     text += ", pipeline " + std::string(name(pipeline.schedule));
     if (pipeline.chunks > 1) text += " with " + std::to_string(pipeline.chunks) + " chunks a rank";
   }
-  if (experts > 1) text += ", " + std::to_string(experts) + " experts, idle on " + std::string(name(idle));
+  if (experts > 1)
+    text += (teachers > 0 ? ", a frozen teacher" : ", " + std::to_string(experts) + " experts") +
+            std::string(", idle on ") + std::string(name(idle));
   for (const auto& [expert, own] : of_expert) text += ", expert " + std::to_string(expert) + " with other units";
   if (update == Update::just_in_time) text += ", updates just in time";
   if (update == Update::in_backward) text += ", updates in backward";

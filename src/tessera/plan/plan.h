@@ -98,6 +98,8 @@ struct Plan : Formats {
   Pipeline pipeline = {};  ///< pipeline schedule, used if the mesh has a pp axis
   /// Number of denoisers of this architecture. A step trains one; the others only keep parameters and states.
   int experts = 1;
+  /// The last so many of them are never trained, and have no states: teachers of the others.
+  int teachers = 0;
   Tier idle = Tier::device;  ///< placement of an inactive expert's buffers that the unit plans place on the device
   std::vector<UnitPlan> units;
   /// Units of experts whose steps differ from the first expert's, by expert. All experts share the first one's buffers

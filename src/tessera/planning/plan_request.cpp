@@ -86,8 +86,11 @@ void check_gated(const job::Job& job, plan::Update update, const std::string& wh
 void check_base_passes(const recipe::Recipe& recipe, plan::Update update, const std::string& where) {
   if (recipe.asks() && update == plan::Update::just_in_time)
     throw UserError(Exit::usage, where,
-                    std::string("\"just_in_time\" leaves updates to the next step, and passes without ") +
-                        (recipe.asks_base() ? "adapters" : "captions") + " come before it",
+                    std::string("\"just_in_time\" leaves updates to the next step, and passes ") +
+                        (recipe.distill.on()  ? "of the teacher"
+                         : recipe.asks_base() ? "without adapters"
+                                              : "without captions") +
+                        " come before it",
                     "use \"end\"");
 }
 
@@ -162,6 +165,9 @@ int64_t host_sample_bytes(const recipe::Recipe& recipe, const job::Job& job, con
   bytes += round_up(job::given_bytes(recipe.diffusion, *job.model, shapes.largest), kBlock);
   if (recipe.masked()) bytes += round_up(4 * blank.x.numel() / blank.x.size(0), kBlock);
   if (recipe.asks_base()) bytes += round_up(4 * blank.x.numel(), kBlock);  // what the base says
+  if (recipe.distill.on())  // x_t apart from the input, what the teacher says, and the caption of no words
+    bytes +=
+        2 * round_up(4 * blank.x.numel(), kBlock) + round_up(4 * job.context_length * job.model->context_dim(), kBlock);
   return bytes;
 }
 
@@ -316,7 +322,8 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
   request.planner.may_update_in_backward = why_not_in_backward(recipe, recipe.plan.compute, recipe.plan.reduce).empty();
   request.planner.nvme = !recipe.plan.nvme.empty();
   request.machine.update_bytes = plan::update_bytes(recipe.plan.states, recipe.plan.grad);
-  request.planner.experts = static_cast<int>(job.experts.size());
+  request.planner.teachers = job.experts.teachers();
+  request.planner.experts = static_cast<int>(job.experts.size()) + request.planner.teachers;
   check_units_of_gate(job, recipe.plan.units);
   if (job.experts.several() && !job.experts.gated)
     for (const job::Expert& expert : job.experts.list) request.planner.expert_names.push_back(expert.name);
@@ -341,6 +348,11 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
                       recipe.plan.file + " has experts = " + std::to_string(request.by_hand->experts) +
                           ", the run has " + std::to_string(request.planner.experts),
                       "set experts in the plan to that number");
+    if (request.by_hand->teachers != request.planner.teachers)
+      throw UserError(Exit::usage, "plan.file",
+                      recipe.plan.file + " has teachers = " + std::to_string(request.by_hand->teachers) +
+                          ", the run has " + std::to_string(request.planner.teachers),
+                      "set teachers in the plan to that number");
     request.planner.compute = request.by_hand->compute;  // shapes are measured in it
     request.planner.attention = request.by_hand->attention;
   }
@@ -369,6 +381,7 @@ PlanRequest plan_request(const recipe::Recipe& recipe, const job::Job& job, cons
       recipe.train.twins() && recipe::batches(recipe).empty() && std::ranges::none_of(recipe.sets, is_prior);
   if (recipe.asks_base()) request.run.base = by_place ? plan::AskBase::twins : plan::AskBase::any;
   if (recipe.train.guidance.on()) request.run.unguided = by_place ? plan::AskBase::clips : plan::AskBase::any;
+  request.run.teacher_passes = recipe.distill.on() ? (recipe.distill.guided() ? 2 : 1) : 0;
   request.run.sample_prompts = prompts;
   request.run.sample_steps = job::sample_passes(recipe.sample, *job.model);
   return request;

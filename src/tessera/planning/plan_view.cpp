@@ -13,6 +13,7 @@
 #include "tessera/plan/compile/compile.h"
 #include "tessera/plan/plan_hash.h"
 #include "tessera/plan/simulate/reserve.h"
+#include "tessera/plan/unit_sizes.h"
 #include "tessera/planning/disk_need.h"
 #include "tessera/planning/rank_share.h"
 
@@ -338,9 +339,10 @@ void time_rows(Table& table, const Planned& planned) {
   part("exposed copies", step.exposed_copy, "of " + format_seconds(slowest.busy_copy) + " to and from host and disk");
   part("optimiser", step.optimizer, "norm and updates");
   if (step.base > 0)
-    part(planned.run.unguided == plan::AskBase::none ? "without adapters"
-         : planned.run.base == plan::AskBase::none   ? "without captions"
-                                                     : "for targets",
+    part(planned.run.distils()                         ? "teacher, tangent"
+         : planned.run.unguided == plan::AskBase::none ? "without adapters"
+         : planned.run.base == plan::AskBase::none     ? "without captions"
+                                                       : "for targets",
          step.base, "passes without a gradient, of whose results targets are made");
   if (planned.encoding.total() > 0) part("encoders", step.encoders, encoding_text(planned));
   for (const SecondsRow& row : expert_rows(planned)) table.row(row.label, row.value, row.note);
@@ -505,16 +507,42 @@ std::string plan_words(const Planned& planned) {
   return text + "\n";
 }
 
+namespace {
+
+/// Of a run of several networks, what each takes of a rank; of one or of experts nothing.
+std::vector<Fact> networks(const Planned& planned) {
+  const plan::Plan& plan = planned.plan();
+  if (plan.teachers == 0) return {};
+  const int rank = planned.highest_rank();
+  const plan::UnitSizes sizes(planned.spec, plan, rank);
+  int64_t parameters = 0, states = 0;
+  for (size_t u = 0; u < planned.spec.units.size(); ++u) {
+    if (!plan.owns(rank, static_cast<int>(u))) continue;
+    parameters += plan::shard_bytes(sizes.layout(static_cast<int>(u)), plan.states.masters);
+    states += sizes.state_bytes(static_cast<int>(u));
+  }
+  const std::string shards = format_bytes(parameters) + " of parameters";
+  return {{"student", shards + ", " + format_bytes(states) + " of states", "trained; in forward mode before each step"},
+          {"teacher", shards,
+           "frozen; " + std::to_string(planned.run.teacher_passes) + " passes before each step, between them on the " +
+               std::string(name(plan.idle))}};
+}
+
+}  // namespace
+
 std::string plan_text(const Planned& planned) {
   const plan::MemoryCurve memory = planned.memory(planned.highest_rank());
   Table table(18);
-  table.title(
-      planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters" +
-      (planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, " : ", ") +
-      std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " + planned.plan().mesh.to_string());
+  table.title(planned.spec.name + ": " + std::to_string(planned.spec.numel()) + " parameters" +
+              (planned.plan().teachers > 0  ? " in each of " + std::to_string(planned.plan().experts) + " networks, "
+               : planned.plan().experts > 1 ? " in each of " + std::to_string(planned.plan().experts) + " experts, "
+                                            : ", ") +
+              std::to_string(planned.spec.all_tokens()) + " tokens a micro-batch, mesh " +
+              planned.plan().mesh.to_string());
   table.row("plan", planned.plan().summary());
   if (const std::string words = fsdp_words(planned.plan()); !words.empty()) table.row("in FSDP's words", words);
   if (const auto base = job::base_facts(planned.spec)) table.row("base", job::describe(*base));
+  for (const Fact& network : networks(planned)) table.row(network.name, network.value, network.note);
   table.row("why", planned.choice.why);
   if (const std::string kernels = planned.spec.attention().text(); !kernels.empty()) table.row("attention by", kernels);
   if (!planned.choice.warning.empty()) table.row("warning", planned.choice.warning);

@@ -15,6 +15,7 @@
 #include "tessera/engine/parallel/slice.h"
 #include "tessera/engine/signatures.h"
 #include "tessera/job/given_checks.h"
+#include "tessera/net/passes.h"
 #include "tessera/ops/session.h"
 #include "tessera/plan/compile/saved_bytes.h"
 #include "tessera/plan/plan_file.h"
@@ -40,7 +41,8 @@ net::Batch representative_batch(const PlanRequest& request, const std::array<int
 
 plan::RunSchedules Planned::schedules(int rank) const {
   plan::RunSchedules all = plan::compile_all(spec, plan(), rank, guidance_branches);
-  if (run.asks()) all.base = plan::compile_forward(spec, plan(), rank, "base", 1);
+  if (run.asks()) all.base = plan::compile_forward(spec, plan(), rank, run.distils() ? "teacher" : "base", 1);
+  if (tangent) all.tangent = plan::compile_forward(*tangent, plan(), rank, "tangent", 1);
   return all;
 }
 
@@ -64,6 +66,8 @@ plan::MemoryCurve Planned::memory(int rank) const {
   };
   for (const auto& [expert, own] : all.of_expert) cover(curve(plan().as_of(expert), own.train));
   for (size_t p = 1; p < by_use.size(); ++p) cover(curve(by_use[p].plan, passes[p - 1]));
+  if (tangent)
+    cover(plan::memory_curve(*tangent, plan(), all.tangent, rank, all.arena(samples), all.host_arena(samples)));
   return most;
 }
 
@@ -77,6 +81,11 @@ void Planned::predict() {
   for (const plan::AskBase which : {run.base, run.unguided})
     for (const int64_t samples : plan::asking_base(plan(), which))
       batches += static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
+  constexpr double kForwardMode = 2.5;  // of a forward: values and tangents of every product, and more of what is small
+  if (run.distils())
+    for (const int64_t samples : plan::asking_base(plan(), plan::AskBase::any))
+      batches +=
+          (run.teacher_passes + kForwardMode) * static_cast<double>(samples) / static_cast<double>(plan().micro_batch);
   const double seconds = batches * plan::forward_seconds(spec, plan(), machine);
   const auto add = [seconds](plan::StepSeconds& step) { step.base = seconds, step.total += seconds; };
   add(prediction.step);
@@ -136,8 +145,8 @@ class DeviceStates {
       : spec_(spec), plan_(plan), states_(plan::states_of(plan.states)) {
     for (size_t u = 0; u < spec.units.size(); ++u) {
       const plan::Tier tier = plan.units[u].states;
-      const int copies =
-          (tier == plan::Tier::device) + (plan.inactive_tier(tier) == plan::Tier::device) * (plan.experts - 1);
+      const int copies = (tier == plan::Tier::device) +
+                         (plan.inactive_tier(tier) == plan::Tier::device) * (plan.experts - plan.teachers - 1);
       if (copies > 0) units_.push_back({static_cast<int>(u), copies, plan.layout(spec.units[u], static_cast<int>(u))});
     }
   }
@@ -364,6 +373,34 @@ plan::Plan batch_of(const PlanRequest& request, int64_t samples) {
   return batch;
 }
 
+/// The model in forward mode, for all micro-batches of `batch`.
+std::shared_ptr<const plan::ModelSpec> measure_tangent(const PlanRequest& request, const plan::Plan& batch) {
+  const std::lock_guard lock(measuring);
+  const ops::TargetScope scope(measured_target(request.machine.profile));
+  const net::Denoiser& model = *request.model;
+  const std::vector<std::unique_ptr<net::Unit>> units = net::forward_mode(model);
+  const auto of = [&](int64_t count) {
+    const engine::MeasureOptions options{.train = false,
+                                         .mesh = request.mesh,
+                                         .compute = request.planner.compute,
+                                         .attention = request.planner.attention};
+    const auto packed = [&](const std::array<int64_t, 4>& latent) {
+      const net::Sample blank = request.blank ? request.blank(latent) : model.blank(latent);
+      const auto samples = static_cast<size_t>(count);
+      return net::pack_moving(model, std::vector<net::Sample>(samples, blank),
+                              std::vector<net::Direction>(samples, {blank.x, 1}));
+    };
+    const net::Batch largest = packed(request.latent);
+    plan::ModelSpec spec = engine::measure(units, largest, request.model_name, options);
+    if (engine::has_halos(largest, request.mesh))
+      for (const auto& latent : request.wider) engine::cover(spec, units, packed(latent), options);
+    return spec;
+  };
+  plan::ModelSpec spec = of(batch.micro_batch);
+  for (const int64_t samples : plan::smaller_micro_batches(batch)) spec.smaller.push_back(of(samples));
+  return std::make_shared<const plan::ModelSpec>(std::move(spec));
+}
+
 /// A Planned measured for the micro-batches of `batch`, without a plan yet.
 Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredModels& known) {
   Planned planned;
@@ -386,6 +423,12 @@ Planned measured(const PlanRequest& request, const plan::Plan& batch, MeasuredMo
   plan::Measured found = measure_batch(request, batch, known);
   planned.spec = std::move(found.model);
   planned.machine = std::move(found.machine);
+  if (!request.run.distils()) return planned;
+  const std::shared_ptr<const plan::ModelSpec> moving = measure_tangent(request, batch);
+  plan::ModelSpec beside = *moving;
+  beside.resident = planned.spec.resident, beside.between_steps = planned.spec.between_steps;
+  beside.swap_piece = planned.spec.swap_piece;
+  planned.tangent = std::make_shared<const plan::ModelSpec>(std::move(beside));
   return planned;
 }
 
@@ -422,6 +465,14 @@ Planned plan_for(const PlanRequest& request, int64_t samples, MeasuredModels& kn
   input.micro_batch = samples;
   if (input.incumbent && input.incumbent->micro_batch != samples) input.incumbent.reset();
   planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
+  // The search sees training steps alone. What forward mode takes beyond them is kept free in a second one.
+  if (planned.tangent && input.budget > 0 && planned.choice.fits)
+    if (const int64_t peak = planned.memory(planned.highest_rank()).peak; peak > input.budget) {
+      input.budget = std::max<int64_t>(1, input.budget - (peak - planned.choice.memory.peak));
+      planned.choice = plan::choose(planned.spec, request.mesh, input, planned.machine);
+      planned.choice.fits =
+          planned.choice.fits && planned.memory(planned.highest_rank()).peak <= request.planner.budget;
+    }
   // An inactive expert costs no time on the device, so it is offloaded only if memory requires it.
   std::vector<plan::Tier> elsewhere;
   if (request.any_idle && input.host_budget > 0) elsewhere.push_back(plan::Tier::host);

@@ -121,6 +121,7 @@ struct MemoryPrice {
 
 struct Planned {
   plan::ModelSpec spec;
+  std::shared_ptr<const plan::ModelSpec> tangent = nullptr;  ///< in forward mode; null: the run has no such pass
   plan::Machine machine;
   plan::Choice choice;
   plan::Prediction prediction;                 ///< of choice.plan; where experts' steps differ, of the first expert's

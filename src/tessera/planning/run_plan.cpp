@@ -334,6 +334,7 @@ void write_schedule(const std::vector<PartPlan>& plans, const std::string& file)
       int64_t passes = 0;
       for (const plan::AskBase which : {p.planned.run.base, p.planned.run.unguided})
         passes += std::ranges::count_if(plan::asking_base(p.planned.plan(), which), [](int64_t n) { return n > 0; });
+      passes += p.planned.run.teacher_passes * p.planned.plan().accumulation();
       int64_t current = -1;
       int base = 0;
       plan::each_schedule(

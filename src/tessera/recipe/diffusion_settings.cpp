@@ -214,6 +214,9 @@ const Needs kOfDraws = {[](const Facts& f) { return f.recipe.diffusion.draws.on(
 const Needs kOfMaskTypes = {[](const Facts& f) { return families::any_beside(f.recipe.diffusion.mask_types); },
                             "it belongs to diffusion.mask_types"};
 
+const Needs kOfFlow = {[](const Facts& f) { return !f.recipe.distill.on(); },
+                       "distill.method draws angles of its own and has its own loss"};
+
 /// Those of diffusion.* that say which timesteps are drawn.
 std::vector<Setting> timestep_settings() {
   return {
@@ -226,7 +229,7 @@ std::vector<Setting> timestep_settings() {
            families::listed(families::names_in(&families::Family::shift_by_size), "and") +
            "; flux_shift and qwen_shift: logit_normal, and the shift follows from the tokens of a frame; mode, cosmap: as in SD3; mix: 70 % logit_normal, 30 % uniform; logsnr: a normal logarithm of the signal to noise ratio; qinglong_flux, qinglong_qwen: mixtures of these, as in musubi-tuner",
        read_timesteps,
-       {.in_stages = true}},
+       {.needs = {kOfFlow}, .in_stages = true}},
       {"diffusion.logit_mean",
        Kind::number,
        "0",
@@ -253,13 +256,13 @@ std::vector<Setting> timestep_settings() {
        "0",
        "equal shares of the distribution, from each of which one timestep is drawn before any gets a second one, over the steps; 0: timesteps are independent",
        diffusion<&Recipe::Diffusion::strata>,
-       {.range = {.least = 0, .most = 100000}, .in_stages = true}},
+       {.range = {.least = 0, .most = 100000}, .needs = {kOfFlow}, .in_stages = true}},
       {"diffusion.bands",
        Kind::list,
        "",
        "ranges of timesteps after the shift by their share of the samples, LOW:HIGH=SHARE: 0:0.5=1,0.5:1=3; within each the distribution is as without; empty: none",
        read_bands,
-       {.in_stages = true}},
+       {.needs = {kOfFlow}, .in_stages = true}},
       {"diffusion.shift",
        Kind::number,
        "5",
@@ -312,13 +315,13 @@ std::vector<Setting> diffusion_settings() {
        "none",
        "loss weight over timesteps; sigma_sqrt: 1 / sigma^2; cosmap: 2 / (pi (1 - 2 sigma + 2 sigma^2)); sigma: sigma",
        diffusion<&Recipe::Diffusion::weighting>,
-       {.choices = "none|diffsynth|sigma_sqrt|cosmap|sigma", .in_stages = true}},
+       {.choices = "none|diffsynth|sigma_sqrt|cosmap|sigma", .needs = {kOfFlow}, .in_stages = true}},
       {"diffusion.loss",
        Kind::list,
        "mse",
        "loss of a prediction: mse, mae, huber or smooth_l1 as in sd-scripts, pseudo_huber as in ai-toolkit, true_huber or true_smooth_l1 as in PyTorch, log_cosh; or a sum, KIND=WEIGHT: mse=0.5,huber=0.5",
        read_loss,
-       {.in_stages = true}},
+       {.needs = {kOfFlow}, .in_stages = true}},
       {"diffusion.huber_c",
        Kind::number,
        "0.1",
@@ -404,18 +407,91 @@ std::vector<Setting> diffusion_settings() {
        "0",
        "smallest timestep that is drawn, 0 to 1 after the shift",
        diffusion<&Recipe::Diffusion::min_t>,
-       {.range = {.least = 0, .most = 1}, .in_stages = true}},
+       {.range = {.least = 0, .most = 1}, .needs = {kOfFlow}, .in_stages = true}},
       {"diffusion.max_t",
        Kind::number,
        "1",
        "largest timestep that is drawn, 0 to 1 after the shift",
        diffusion<&Recipe::Diffusion::max_t>,
-       {.range = {.least = 0, .most = 1}, .in_stages = true}},
+       {.range = {.least = 0, .most = 1}, .needs = {kOfFlow}, .in_stages = true}},
   };
   rows.insert(rows.end(), others.begin(), others.end());
   const std::vector<Setting> drawn = drawn_condition_settings();
   rows.insert(rows.end(), drawn.begin(), drawn.end());
   return rows;
+}
+
+namespace {
+
+template <auto member>
+constexpr Read distill = into<&Recipe::distill, member>;
+
+/// "4,4.5,5"
+void read_strengths(Recipe& recipe, const Given& given) {
+  auto& strengths = recipe.distill.guidance;
+  strengths.clear();
+  for (const std::string& item : split_list(given.text)) {
+    strengths.push_back(checked_number(given, item, "numbers of at least 0, as 4,4.5,5"));
+    if (!(strengths.back() >= 0 && std::isfinite(strengths.back()))) given.fail("numbers of at least 0, as 4,4.5,5");
+  }
+  if (strengths.empty()) given.fail("a number or several", "1: the teacher is not guided");
+}
+
+const Needs kDistils = {[](const Facts& f) { return f.recipe.distill.on(); }, "it belongs to distill.method"};
+
+}  // namespace
+
+std::vector<Setting> distill_settings() {
+  return {
+      {"distill.method",
+       Kind::choice,
+       "none",
+       "how a frozen teacher trains the model, its student of few steps; scm: continuous-time consistency (sCM); for models of pictures whose family has a forward mode; none: the model is trained on the data alone",
+       distill<&Recipe::Distill::method>,
+       {.choices = "none|scm"}},
+      {"distill.teacher",
+       Kind::text,
+       "",
+       "weights of the teacher, as model.path; a model of the same sizes, whose network sees timesteps of 0 to 1 (model.config.timestep_scale)",
+       weights_path<&Recipe::distill, &Recipe::Distill::teacher>,
+       {.needs = {kDistils}}},
+      {"distill.logvar",
+       Kind::choice,
+       "true",
+       "whether the student learns how much a sample weighs in the loss by its time and guidance",
+       distill<&Recipe::Distill::logvar>,
+       {.choices = "true|false", .needs = {kDistils}}},
+      {"distill.guidance",
+       Kind::list,
+       "4,4.5,5",
+       "strengths of the teacher's guidance, of which each sample draws one, and the student is told it; the first of 1 or less: without",
+       read_strengths,
+       {.needs = {kDistils}}},
+      {"distill.sigma_data",
+       Kind::number,
+       "0.5",
+       "standard deviation that the data are taken to have",
+       distill<&Recipe::Distill::sigma_data>,
+       {.range = above(0), .needs = {kDistils}}},
+      {"distill.logit_mean",
+       Kind::number,
+       "0.2",
+       "mean of the normal numbers n from which angles are drawn, atan(2 exp(n))",
+       distill<&Recipe::Distill::logit_mean>,
+       {.needs = {kDistils}, .in_stages = true}},
+      {"distill.logit_std",
+       Kind::number,
+       "1.6",
+       "their standard deviation",
+       distill<&Recipe::Distill::logit_std>,
+       {.range = above(0), .needs = {kDistils}, .in_stages = true}},
+      {"distill.tangent_warmup",
+       Kind::integer,
+       "4000",
+       "steps over which the tangent's share of the loss grows from none to all",
+       distill<&Recipe::Distill::tangent_warmup>,
+       {.range = at_least(0), .needs = {kDistils}, .in_stages = true}},
+  };
 }
 
 }  // namespace tessera::recipe

@@ -64,6 +64,15 @@ std::string model_config(const Values& values) {
   return config.empty() ? "" : config.dump();
 }
 
+/// With the output that a student has of its own.
+std::string with_logvar(const std::string& config, const Recipe::Distill& distill) {
+  if (!distill.on() || !distill.logvar) return config;
+  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  if (!config.empty()) all = nlohmann::ordered_json::parse(config);
+  all["logvar"] = true;
+  return all.dump();
+}
+
 /// data.size, [height, width].
 std::pair<int64_t, int64_t> size_of_clips(const Values& values) {
   const std::vector<std::string> size = split_list(values.at("data.size"));
@@ -486,6 +495,25 @@ void check_base(const Recipe& r) {
   }
 }
 
+/// What a student's step does not have.
+void check_distillation(const Recipe& r) {
+  if (!r.distill.on()) return;
+  const std::string method = "distill.method = \"" + r.distill.method + "\"";
+  if (r.distill.teacher.empty())
+    throw UserError(Exit::usage, "recipe", method + " without distill.teacher", "give the teacher's weights");
+  const std::pair<bool, const char*> beside[] = {
+      {r.lora.on, "train.mode = \"lora\": students are trained whole"},
+      {r.experts.router == "gate" || r.experts.train != "auto", "experts: a student is one denoiser"},
+      {r.asks_base() || r.train.guidance.on(),
+       "train.preserve, train.guidance_target or a set of role \"prior\": its targets are the teacher's"},
+      {r.masked(), "masks: the loss is normalised over all of a sample"},
+      {r.eval.on(), "eval.every: a held-out loss is that of flow matching"},
+      {!r.diffusion.conditions.empty() || !r.diffusion.mask_ratios.empty() || !r.diffusion.mask_types.empty(),
+       "frames that are given: pictures have none"}};
+  for (const auto& [there, what] : beside)
+    if (there) throw UserError(Exit::usage, "recipe", method + " with " + what, "leave one of them out");
+}
+
 /// The rules about a whole recipe, when all rows are read.
 void resolve(Recipe& r) {
   check_held_out(r);
@@ -493,7 +521,7 @@ void resolve(Recipe& r) {
   check_paths(r);
   check_encoders(r);
   check_frequencies(r);
-  r.model.config = model_config(r.values);
+  r.model.config = with_logvar(model_config(r.values), r.distill);
   r.data.captions.fps = r.data.fps;
   resolve_buckets(r);
   r.train.lr *= scale_of(r.values).factor;
@@ -540,6 +568,7 @@ void Recipe::fill() {
   resolve(*this);
   resolve_sets(*this);
   check_base(*this);
+  check_distillation(*this);
 }
 
 bool Recipe::masked() const {

@@ -89,6 +89,9 @@ bool has_chunks(const Facts& f) {
   return !f.searches() || (f.mesh[Axis::pp] > 1 && f.recipe.plan.pipeline.value_or(kInterleaved) == kInterleaved);
 }
 
+const Needs kSeveralNetworks = {[](const Facts& f) { return f.recipe.distill.on() || kSeveral.met(f); },
+                                kSeveral.otherwise};
+
 }  // namespace
 
 std::vector<Setting> mesh_settings() {
@@ -215,9 +218,9 @@ std::vector<Setting> plan_settings() {
       {"plan.idle",
        Kind::choice,
        "auto",
-       "where the inactive expert's shards and states are kept; auto: on the device if they fit",
+       "where the inactive expert's shards and states are kept, or the teacher's shards; auto: on the device if they fit",
        plan_key<&plan::PlanKeys::idle>,
-       {.choices = "auto|device|host|nvme", .needs = {kSeveral, kSearched}}},
+       {.choices = "auto|device|host|nvme", .needs = {kSeveralNetworks, kSearched}}},
       {"plan.compute_dtype",
        Kind::choice,
        "auto",

@@ -192,6 +192,19 @@ struct Recipe {
     double pooled_dropout = 0;    ///< share of samples whose pooled caption is that of the empty one
     double min_t = 0, max_t = 1;  ///< sigmas after the shift, between which timesteps are drawn
   } diffusion;
+  /// A frozen teacher trains the denoiser, its student.
+  struct Distill {
+    std::string method = "none";  ///< or scm
+    std::string teacher;          ///< its weights
+    bool logvar = true;           ///< the student learns how much a sample weighs
+    double sigma_data = 0.5;
+    double logit_mean = 0.2, logit_std = 1.6;  ///< of the normal numbers that angles are made from
+    std::vector<double> guidance = {4, 4.5,
+                                    5};  ///< of the teacher, one of them for each sample; from 1 down: it has none
+    int64_t tangent_warmup = 4000;       ///< steps
+    bool on() const { return method != "none"; }
+    bool guided() const { return !guidance.empty() && guidance.front() > 1; }
+  } distill;
   struct ExpertKeys {
     std::string train;             ///< auto, both, high_noise or low_noise
     std::string boundary;          ///< auto, a sigma, diffsynth(INDEX FRACTION)
@@ -280,9 +293,11 @@ struct Recipe {
     return train.twins() || std::ranges::any_of(sets, is_prior);
   }
   /// Whether passes without a gradient make targets before a step.
-  bool asks() const { return asks_base() || train.guidance.on(); }
+  bool asks() const { return asks_base() || train.guidance.on() || distill.on(); }
   /// Whether the caption of no words is needed beside those of the clips, whatever is kept of one that is dropped.
-  bool asks_blank() const { return train.preserve == Train::Preserve::blank || train.guidance.on(); }
+  bool asks_blank() const {
+    return train.preserve == Train::Preserve::blank || train.guidance.on() || (distill.on() && distill.guided());
+  }
 
   /// What holds in the `count`-th stage: this recipe with the changes of its first `count` stages, without stages.
   Recipe at_stage(size_t count) const;

@@ -132,6 +132,7 @@ std::vector<Setting> data_settings();
 std::vector<Setting> train_settings();
 std::vector<Setting> lora_settings();
 std::vector<Setting> diffusion_settings();
+std::vector<Setting> distill_settings();
 std::vector<Setting> experts_settings();
 std::vector<Setting> mesh_settings();
 std::vector<Setting> plan_settings();

@@ -12,6 +12,18 @@
 
 namespace tessera::train {
 
+namespace {
+
+diffusion::AngleDraws angles_of(const recipe::Recipe::Distill& distill) {
+  return {.on = distill.on(),
+          .flow = {.sigma_data = distill.sigma_data},
+          .mean = distill.logit_mean,
+          .std = distill.logit_std,
+          .guidance = distill.guided() ? distill.guidance : std::vector<double>{}};
+}
+
+}  // namespace
+
 ExpertSchedule::ExpertSchedule(const job::Experts& experts, const recipe::Recipe& recipe,
                                const std::vector<prepare::StageData>& data, int rank)
     : experts_(experts),
@@ -38,6 +50,7 @@ void ExpertSchedule::begin_part(size_t part, const planning::PartPlan& plan, con
   for (size_t e = 0; e < experts_.places(); ++e)
     noise_.push_back({.seed = static_cast<uint64_t>(now_->run.seed),
                       .timesteps = job::timestep_options(*now_, experts_.list[e]),
+                      .angles = angles_of(now_->distill),
                       .loss = job::loss_rule(*now_),
                       .image_share = now_->diffusion.image_share,
                       .conditions = now_->diffusion.conditions,

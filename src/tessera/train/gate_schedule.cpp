@@ -405,10 +405,4 @@ void GateSchedule::load_model(const std::filesystem::path& folder) {
   if (job::GateRouter::is_in(folder)) router_.load_model(folder);
 }
 
-std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
-                                                     const std::vector<prepare::StageData>& data, Ranks& ranks) {
-  if (job.experts.gated) return std::make_unique<GateSchedule>(job, recipe, data, ranks);
-  return std::make_unique<ExpertSchedule>(job.experts, recipe, data, ranks.rank());
-}
-
 }  // namespace tessera::train

@@ -119,7 +119,7 @@ class GateSchedule final : public ExpertSchedule {
   bool whole_ = true;              // no pass was skipped
 };
 
-/// A schedule by noise level, or a gate that chooses for each sample. All arguments outlive it.
+/// A schedule by noise level, a gate that chooses for each sample, or a student with its teacher (distillation.cpp). All arguments outlive it.
 std::unique_ptr<ExpertSchedule> make_expert_schedule(const job::Job& job, const recipe::Recipe& recipe,
                                                      const std::vector<prepare::StageData>& data, Ranks& ranks);
 

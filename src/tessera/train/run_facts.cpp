@@ -37,6 +37,11 @@ void add_base(Values& facts, const recipe::Recipe& recipe, const job::Job& job) 
     if (base.empty()) base = random ? "random" : checkpoint::fingerprint(checkpoint::open_weights(expert.path));
     facts[job.experts.several() ? "base of " + expert.name : "base"] = base;
   }
+  if (job.experts.teacher.empty()) return;
+  facts["teacher"] = checkpoint::fingerprint(checkpoint::open_weights(job.experts.teacher));
+  for (const char* key : {"distill.method", "distill.logvar", "distill.guidance", "distill.sigma_data",
+                          "distill.logit_mean", "distill.logit_std", "distill.tangent_warmup"})
+    facts[key] = recipe.values.at(key);
 }
 
 void add_lora(Values& facts, const recipe::Recipe& recipe, const job::Job& job) {

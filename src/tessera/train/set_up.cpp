@@ -379,6 +379,7 @@ void log_base(Run& run, const engine::Roundings& rounded) {
 void load(Run& run) {
   checkpoint::TrainingCheckpoint* resumed = run.folder->resumed();
   const engine::Roundings rounded = resumed ? resume(run, *resumed) : begin_anew(run);
+  job::load_teacher(run.job, run.engine->store());
   run.checkpoints->begin_part(run.parts->recipe().checkpoint);
   run.ranks.first_acts(run.folder->step(), "taking over the run's folder",
                        "waiting for rank 0 to take over the run's folder", [&] { claim_folder(run); });

@@ -43,7 +43,7 @@ AveragedWeights::~AveragedWeights() noexcept(false) {
 }
 
 void AveragedWeights::swap() {
-  for (int e = 0; e < store_.experts(); ++e) {
+  for (int e = 0; e < store_.trained_experts(); ++e) {
     const Store::ExpertScope active(store_, e);
     swap_active();
   }

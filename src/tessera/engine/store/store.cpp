@@ -30,7 +30,7 @@ Store::Store(const plan::ModelSpec& model, std::vector<std::string> prefixes, co
       device_(device),
       shared_(std::move(shared)) {
   for (int e = 1; e < plan.experts; ++e) inactive_.push_back(e);
-  idle_ = plan.idle;
+  idle_ = plan.idle, teachers_ = plan.teachers;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
   for (size_t u = 0; u < model.units.size(); ++u) {
     Unit unit;
@@ -494,10 +494,11 @@ void Store::make_states(const net::UnitUpdate& update) {
     unit.states = plan::state_layout(unit.spec, unit.layout, unit.held,
                                      [&](const plan::ParamSpec& param) { return update.states(param); });
     unit.buffer = make_buffer(unit.states.bytes, at::kByte, unit.plan.states, engine::Part::states, unit.states_extent);
-    for (Unit::Inactive& inactive : unit.inactive)
-      inactive.buffer =
-          make_buffer(unit.states.bytes, at::kByte, unit.plan.states == plan::Tier::device ? idle_ : unit.plan.states,
-                      engine::Part::states, inactive.states_extent);
+    for (size_t i = 0; i < unit.inactive.size(); ++i)
+      if (inactive_[i] < trained_experts())
+        unit.inactive[i].buffer =
+            make_buffer(unit.states.bytes, at::kByte, unit.plan.states == plan::Tier::device ? idle_ : unit.plan.states,
+                        engine::Part::states, unit.inactive[i].states_extent);
   }
 }
 
@@ -513,7 +514,9 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   if (staged.states < 0) await_states(u), settle(unit.buffer);
   const Tensor shard = this->shard(u, range.buffer, staged.param);
   const plan::Buffer& buffer = unit.layout.buffers[range.buffer];
-  const Tensor buffer_of_states = staged.states < 0 ? unit.buffer : arena(staged.states, 1);
+  const Tensor buffer_of_states = expert_ >= trained_experts() ? Tensor()
+                                  : staged.states < 0          ? unit.buffer
+                                                               : arena(staged.states, 1);
   auto* states =  // null: nothing is trained
       buffer_of_states.defined() ? static_cast<uint8_t*>(ops::address(buffer_of_states)) : nullptr;
   const plan::ParamSpec& param = unit.spec.params[range.param];
@@ -544,7 +547,8 @@ net::Slice Store::slice(int u, const plan::StateLayout::Range& range, Staged sta
   }
   slice.on_device = ops::on_device(shard);
   slice.specs = &range.states;
-  for (const int64_t at : range.at) slice.states.push_back(states + at);
+  for (const int64_t at : range.at)
+    if (states) slice.states.push_back(states + at);
   return slice;
 }
 
@@ -595,11 +599,14 @@ void Store::set_masters(const Part& part, int64_t first, int64_t count, const fl
   if (master_form(part) == plan::Masters::fp32)
     return ops::copy_bytes(static_cast<float*>(slice.param) + first, values,
                            count * static_cast<int64_t>(sizeof(float)), slice.on_device);
-  const Halves to(slice, masters_, part, first, count, kUnread);
+  const bool trained = expert_ < trained_experts();  // else there is no low half to hold the rest
+  Part own = part;
+  own.updated = part.updated && trained;
+  const Halves to(slice, masters_, own, first, count, kUnread);
   auto *high = to.high.as<uint16_t>(), *low = to.low.as<uint16_t>();
   if (low)
     ops::split_fp32(high, low, values, count);
-  else if (masters_ == plan::Masters::split)
+  else if (masters_ == plan::Masters::split && trained)
     ops::high_half(high, values, count);
   else
     ops::to_bf16(high, values, count);
@@ -712,7 +719,8 @@ void Store::swap_with(size_t index, bool moving) {
       std::swap(unit.param_extent, inactive.param_extent);
       unit.views.clear();  // some may be views of the shard
     }
-    if (!unit.buffer.defined()) continue;
+    // Teachers have no states: those of the expert that they replace stay where they are.
+    if (!unit.buffer.defined() || !inactive.buffer.defined()) continue;
     if (tiers_differ && unit.plan.states == plan::Tier::device) {
       states_at[u] = static_cast<int>(states.size());
       states.push_back({unit.buffer, inactive.buffer, "states of " + unit.spec.name});

@@ -194,6 +194,8 @@ class Store {
   // it. Each has parameters and states of its own; they share layout, slots and gradients, so that the same schedule runs a
   // step of any of them.
   int experts() const { return static_cast<int>(inactive_.size()) + 1; }
+  /// The first so many of them; teachers come behind them, and have no states (Plan::teachers).
+  int trained_experts() const { return experts() - teachers_; }
   int expert() const { return expert_; }  ///< the active one; at first 0
   /// Activates an expert, between steps; the plan places the buffers of the one that it replaces. A thread of its own
   /// moves bytes between tiers, in the order in which a step needs them; access to a buffer that is not there yet
@@ -274,7 +276,7 @@ class Store {
 
   std::vector<Unit> units_;
   std::vector<int> inactive_;  // the inactive experts
-  int expert_ = 0;
+  int expert_ = 0, teachers_ = 0;
   plan::Tier idle_ = plan::Tier::device;
   const Mesh mesh_;
   const int rank_, tp_, tp_rank_;

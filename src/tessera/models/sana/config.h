@@ -36,7 +36,7 @@ struct Config {
   double norm_eps = 1e-6;
   double attention_eps = 1e-15;  ///< added to the linear attention's divisor; 1e-8 in NVlabs' program
   double cross_norm_eps = 1e-5;  ///< of the norms of the cross-attention; 1e-6 in NVlabs' program
-  double timestep_scale = 1;     ///< of Sprint's timesteps, which are in 0..1
+  double timestep_scale = 1;     ///< of timesteps, which are in 0..1 for Sprint's models, else in 0..1000
   double guidance_scale = 0.1;   ///< factor of the guidance before its embedding
   bool logvar = false;           ///< makes the log variance that weighs a sample's consistency loss
 

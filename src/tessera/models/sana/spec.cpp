@@ -25,6 +25,9 @@ Grid3 grid_of(const Tensor& x, const Config& c) {
 }
 int64_t count_of(const Grid3& grid) { return grid[0] * grid[1] * grid[2]; }
 
+/// Of a timestep of 0 to 1000 what its sinusoid is made of.
+double time_unit(const Config& c) { return c.has_guidance() ? c.timestep_scale / 1000 : c.timestep_scale; }
+
 void check_sample(const net::Sample& sample, const Config& c) {
   const Tensor &x = sample.x, &text = sample.context;
   const bool one_frame = c.is_video() || x.dim() != 4 || x.size(1) == 1;
@@ -169,10 +172,8 @@ class Packing {
 
   void finish() {
     const at::Device device = batch_.inputs[0].device();
-    if (c_.has_guidance()) {
-      for (double& t : t_) t *= c_.timestep_scale / 1000;
-      batch_.inputs[3] = timestep_sinusoid(guidance_, kFrequencies).to(device);
-    }
+    for (double& t : t_) t *= time_unit(c_);
+    if (c_.has_guidance()) batch_.inputs[3] = timestep_sinusoid(guidance_, kFrequencies).to(device);
     batch_.inputs[2] = timestep_sinusoid(t_, kFrequencies).to(device);
     batch_.tokens.rows = ops::RowIndex(time_rows_);
     batch_.tokens.rows.of_token = batch_.tokens.rows.of_token.to(device);
@@ -241,7 +242,7 @@ std::vector<Tensor> Sana::pack_directions(const net::Batch& batch,
   std::vector<double> dt;
   for (size_t s = 0; s < directions.size(); ++s) {
     fill_rows(patches.slice(0, batch.tokens.offsets[s], batch.tokens.offsets[s + 1]), directions[s].x, config_.patch);
-    dt.push_back(directions[s].t * (config_.has_guidance() ? config_.timestep_scale / 1000 : 1));
+    dt.push_back(directions[s].t * time_unit(config_));
   }
   const auto halves = waves.chunk(2, 1);
   const Tensor rates = rotary_frequencies(kFrequencies / 2) * at::tensor(dt, at::kDouble).unsqueeze(1);  // of angles
@@ -252,6 +253,14 @@ std::vector<Tensor> Sana::pack_directions(const net::Batch& batch,
   return tangents;
 }
 
+std::unique_ptr<net::Denoiser> Sana::teacher_form() const {
+  if (config_.is_video()) return nullptr;
+  Config teacher = config_;
+  teacher.timestep_scale = time_unit(config_);
+  teacher.type = Type::image, teacher.logvar = false, teacher.guidance_scale = Config().guidance_scale;
+  return std::make_unique<Sana>(teacher);
+}
+
 std::string Sana::foreign_name(const std::string& name, const std::string& naming) const {
   if (naming == "diffusers") return rename(diffusers_names(config_.type), name);
   return naming == "official" ? rename(official_names(), name) : name;
@@ -259,8 +268,7 @@ std::string Sana::foreign_name(const std::string& name, const std::string& namin
 
 std::string Sana::why_not_trained() const {
   if (!config_.has_guidance()) return {};
-  return "SANA-Sprint is trained by distillation: continuous-time consistency, which takes derivatives of the teacher "
-         "along its path (JVP), and an adversarial loss";
+  return "SANA-Sprint is trained by distillation: set distill.method = \"scm\" and distill.teacher";
 }
 
 /// Those of NVlabs' program: Xavier for linears, 1 / sqrt(D) for the tables, N(0, 0.02) for the embeddings. The last only
@@ -274,6 +282,8 @@ Initial Sana::initial(const plan::ParamSpec& param) const {
   if (name == "attention_y_norm.weight") return Initial::constant(0.01);
   if (has("_norm.")) return Initial::constant(1);
   const auto out = static_cast<double>(param.shape.front()), in = static_cast<double>(param.numel()) / out;
+  if (name == "logvar_linear.weight" || name == "cfg_embedder.mlp.2.weight")
+    return Initial::constant(0);  // samples weigh alike at first, and guidance says nothing
   if (has("_embedder.mlp.") || has(".y_proj.") || name.starts_with("t_block."))
     return is_released(presets(), config_) ? Initial::normal(0.02) : Initial::embedding(in, out);
   if (has("_conv.")) return {Initial::Kind::uniform, 1 / std::sqrt(in)};  // PyTorch's own, of convolutions

@@ -45,6 +45,7 @@ class Sana final : public FamilyDenoiser<Config> {
   std::vector<bool> moving_conditioning() const override;
   std::vector<at::Tensor> pack_directions(const net::Batch& batch,
                                           const std::vector<net::Direction>& directions) const override;
+  std::unique_ptr<net::Denoiser> teacher_form() const override;
   std::string foreign_name(const std::string& name, const std::string& naming) const override;
   std::string file_naming() const override { return "diffusers"; }  // with its config.json
   std::string why_not_trained() const override;

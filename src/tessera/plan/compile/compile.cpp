@@ -317,7 +317,8 @@ RunSchedules compile_all(const ModelSpec& model, const Plan& plan, int rank, int
 }
 
 int64_t RunSchedules::most(int64_t Schedule::*bytes, bool samples) const {
-  int64_t all = std::max({train.*bytes, base.*bytes, first.*bytes, updates.*bytes, samples ? sample.*bytes : 0});
+  int64_t all =
+      std::max({train.*bytes, base.*bytes, tangent.*bytes, first.*bytes, updates.*bytes, samples ? sample.*bytes : 0});
   for (const auto& [expert, own] : of_expert)
     all = std::max({all, own.train.*bytes, own.first.*bytes, own.updates.*bytes});
   return all;
@@ -341,6 +342,7 @@ Programs::Programs(const Plan& plan, RunSchedules schedules, bool samples)
   sample = program(schedules.sample);
   checkpoint = program(schedules.checkpoint);
   base = program(schedules.base);
+  tangent = program(schedules.tangent);
   first = program(schedules.first);
   updates = program(schedules.updates);
   for (auto& [expert, own] : schedules.of_expert) {

@@ -41,7 +41,11 @@ struct RunShape {
   int eval_passes = 0;               ///< forward passes of it
   AskBase base = AskBase::none;      ///< what runs forward without adapters before each training step
   AskBase unguided = AskBase::none;  ///< and without captions
-  bool asks() const { return base != AskBase::none || unguided != AskBase::none; }
+  /// Before each training step a frozen teacher predicts each micro-batch, twice where it is guided, and then the student in
+  /// forward mode.
+  int teacher_passes = 0;
+  bool distils() const { return teacher_passes > 0; }
+  bool asks() const { return base != AskBase::none || unguided != AskBase::none || distils(); }
   bool forwards() const { return sample_every > 0 || eval_every > 0; }  ///< whether it runs what runs forward alone
   /// The expert that trains a step; empty if there is one denoiser, or if a gate decides.
   std::function<int(int64_t step)> expert_of = {};
@@ -66,7 +70,8 @@ inline bool has_instructions(const ProgramPtr& program) { return program != null
 template <class T>
 struct AllOf {
   T train, sample, checkpoint;
-  T base;  ///< a pass over a micro-batch, of whose result targets are made; empty where none is asked for
+  T base;     ///< a pass over a micro-batch, of whose result targets are made; empty where none is asked for
+  T tangent;  ///< the same in forward mode
   /// With just-in-time updates: a step without deferred updates before it, and the deferred updates alone. Otherwise
   /// empty and never run.
   T first, updates;

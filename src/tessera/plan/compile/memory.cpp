@@ -36,7 +36,7 @@ MemoryCurve memory_curve(const ModelSpec& model, const Plan& plan, const Schedul
       place(unit.gradients).gradients += plan.gradient_bytes(layout);
     place(unit.states).states += moments;
     place(plan.inactive_tier(unit.parameters)).parameters += (plan.experts - 1) * parameters;
-    place(plan.inactive_tier(unit.states)).states += (plan.experts - 1) * moments;
+    place(plan.inactive_tier(unit.states)).states += (plan.experts - plan.teachers - 1) * moments;
   }
   curve.host.slots = std::max(host_arena, schedule.host_arena);
   curve.nvme.activations = schedule.disk_arena;

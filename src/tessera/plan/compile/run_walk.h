@@ -55,7 +55,7 @@ class RunWalk {
 };
 
 /// Calls `emit(step, schedule)` for everything one rank runs, in order. `base_passes`: of RunSchedules::base before each
-/// training step.
+/// training step, with those in forward mode between them.
 void each_schedule(const RunShape& run, const RunSchedules& schedules,
                    const std::function<void(int64_t, const Schedule&)>& emit, int64_t base_passes = 0);
 

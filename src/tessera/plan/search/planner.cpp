@@ -125,7 +125,7 @@ class Search {
     plan.prefetch = prefetch;
     plan.update = update_, plan.update_threads = input_.update_threads;
     static_cast<Formats&>(plan) = input_;
-    plan.experts = input_.experts;
+    plan.experts = input_.experts, plan.teachers = input_.teachers;
     plan.idle = input_.idle.value_or(Tier::device);
     if (!pipelines_.empty()) plan.pipeline = pipelines_.front();
     // The first blocks recompute or offload, because their activations live longest; with recompute_every, blocks at
@@ -364,8 +364,9 @@ bool lasting_bytes_exceed_memory(const ModelSpec& model, const Mesh& mesh, const
   int64_t bytes = 0;
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitLayout layout = plan.layout(model.units[u], static_cast<int>(u));
-    bytes += input.experts * (shard_bytes(layout, plan.states.masters) +
-                              state_layout(model.units[u], layout, plan.held(layout, 0), states).bytes);
+    bytes +=
+        input.experts * shard_bytes(layout, plan.states.masters) +
+        (input.experts - input.teachers) * state_layout(model.units[u], layout, plan.held(layout, 0), states).bytes;
     if (!input.may_update_in_backward) bytes += plan.gradient_bytes(layout);
   }
   return bytes > input.budget + std::max<int64_t>(0, input.host_budget);

@@ -1,0 +1,291 @@
+// A student and its frozen teacher: a step is the same on every layout, over a stop, as planned, line for line; no rank holds
+// a whole network where ranks share it; and a small student learns in two steps what its teacher says in twenty.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "layout_table.h"
+#include "learnt_clips.h"
+#include "planned_memory.h"
+#include "tessera/checkpoint/safetensors.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Flags = std::vector<std::string>;
+
+constexpr const char* kModel = R"(preset = "sana-tiny-norms"
+config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 5, in_channels = 12 })";
+
+Flags operator+(Flags a, const Flags& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const TinyRun& shared() {
+  static const TinyRun run("distill", TESSERA_BINARY, kModel);
+  return run;
+}
+const Flags kPictures = {"--data.frames", "1"};
+
+/// Of timesteps of 0 to 1, trained a little.
+std::string teacher() {
+  static const std::string path = [] {
+    const Result r = shared().train(
+        1, "teacher",
+        kPictures + Flags{"--model.config.timestep_scale", "0.001", "--run.steps", "6", "--train.lr", "3e-3"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return shared().out("teacher") + "/model";
+  }();
+  return path;
+}
+Flags student(const Flags& more = {}) {
+  return kPictures +
+         Flags{"--model.preset",    "sana-tiny-sprint", "--model.path", teacher(),  "--distill.method",         "scm",
+               "--distill.teacher", teacher(),          "--train.eps",  kSmoothEps, "--distill.tangent_warmup", "10"} +
+         more;
+}
+
+std::vector<nlohmann::json> trained(const std::string& name, const Flags& flags, int ranks = 1) {
+  const Result r = shared().train(ranks, name, flags, 300);
+  EXPECT_EQ(r.code, 0) << name << "\n" << r.output;
+  return shared().metrics(name);
+}
+
+/// The loss is of differences of nearly equal predictions, and with a learned weight a sum of either sign: its rounding is
+/// held against the largest one of the run.
+void expect_same_losses(const std::vector<nlohmann::json>& one, const std::vector<nlohmann::json>& other, int steps) {
+  ASSERT_EQ(one.size(), static_cast<size_t>(steps));
+  ASSERT_EQ(other.size(), one.size());
+  const auto loss = [](const nlohmann::json& step) { return step.at("loss").get<double>(); };
+  double scale = 0;
+  for (const auto& step : one) scale = std::max(scale, std::abs(loss(step)));
+  for (size_t i = 0; i < one.size(); ++i)
+    EXPECT_NEAR(loss(other[i]), loss(one[i]), kSameLoss * scale) << "step " << i + 1;
+}
+
+TEST(Distillation, IsTheSameOnEveryLayoutAndTakesThePlannedMemory) {
+  constexpr int kSteps = 20;
+  const Flags flags = student({"--run.steps", std::to_string(kSteps), "--train.global_batch", "4"});
+  const auto one = trained("one", flags);
+  ASSERT_EQ(one.size(), static_cast<size_t>(kSteps));
+  expect_planned_peaks(one.back(), "one");
+  for (const char* line :
+       {"dp_shard=2", "dp_shard=4", "dp_replicate=3", "tp=2", "sp=2", "cp=2", "pp=2",
+        "dp_shard=1 --train.micro_batch 1", "dp_shard=2 --plan.idle host --plan.parameters device"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    const auto other = trained(line, flags + layout.flags, layout.ranks);
+    expect_same_losses(one, other, kSteps);
+    ASSERT_FALSE(other.empty());
+    expect_planned_peaks(other.back(), line);
+  }
+}
+
+TEST(Distillation, WithoutALearnedWeightIsTheSameToo) {
+  constexpr int kSteps = 8;
+  const Flags flags =
+      student({"--run.steps", std::to_string(kSteps), "--train.global_batch", "4", "--distill.logvar", "false"});
+  const auto one = trained("plain", flags);
+  for (const char* line : {"dp_shard=3", "tp=2", "pp=2"}) {
+    SCOPED_TRACE(line);
+    const Layout layout = layout_of(line);
+    expect_same_losses(one, trained(std::string("plain-") + line, flags + layout.flags, layout.ranks), kSteps);
+  }
+}
+
+TEST(Distillation, AStudentThatIsItsTeacherHasNothingToLearn) {
+  // Without the tangent and without guidance the loss draws the student to its teacher, at whose weights it begins.
+  const Flags still =
+      student({"--run.steps", "3", "--train.global_batch", "2", "--train.lr", "0", "--distill.tangent_warmup",
+               "1000000000", "--distill.logit_mean", "1", "--distill.logit_std", "0.5"});
+  double most = 0;
+  for (const auto& step : trained("still", still + Flags{"--distill.guidance", "1"}))
+    most = std::max(most, std::abs(step.at("loss").get<double>()));
+  EXPECT_LT(most, 1e-8);
+  for (const auto& step : trained("guided", still + Flags{"--distill.guidance", "3"}))
+    EXPECT_GT(step.at("loss").get<double>(), 1000 * most) << "guidance is what it lacks";
+  for (const auto& step : trained("moved", still + Flags{"--distill.guidance", "1", "--distill.tangent_warmup", "0"}))
+    EXPECT_GT(step.at("loss").get<double>(), 1000 * most) << "and its path bends";
+}
+
+TEST(Distillation, NoRankHoldsAWholeNetwork) {
+  const Flags flags = student({"--run.steps", "2", "--train.global_batch", "4", "--plan.strategy", "full_shard"});
+  const auto persistent = [&](const std::string& name, const Flags& mesh, int ranks) {
+    const auto steps = trained(name, flags + mesh, ranks);
+    const nlohmann::json plan = json_of(shared().out(name) + "/plan.json");
+    expect_planned_peaks(steps.back(), name);
+    return plan;
+  };
+  const nlohmann::json one = persistent("whole", {}, 1), four = persistent("shared", {"--mesh", "dp_shard=4"}, 4);
+  const auto parameters = [](const nlohmann::json& plan) {
+    return plan.at("device").at("by_part").at("parameters").get<double>();
+  };
+  ASSERT_GT(parameters(one), 0);
+  EXPECT_LT(parameters(four), 0.3 * parameters(one)) << "of both networks a quarter, with the ends of shards";
+}
+
+TEST(Distillation, WhatIsPlannedIsExecuted) {
+  for (const auto& [mesh, ranks] : {std::pair("dp_shard=2", 2), {"pp=2", 2}, {"dp_replicate=1", 1}}) {
+    SCOPED_TRACE(mesh);
+    const std::string planned = shared().out("planned.jsonl"), executed = shared().out("executed.jsonl");
+    const Flags flags = student({"--mesh", mesh, "--run.steps", "3", "--checkpoint.every", "2", "--train.global_batch",
+                                 "3", "--run.out", shared().out(std::string("traced-") + mesh)});
+    const Result p = shared().tessera(Flags{"plan", shared().recipe(), "--schedule", planned} + flags);
+    ASSERT_EQ(p.code, 0) << p.output;
+    EXPECT_NE(p.output.find("teacher"), std::string::npos) << p.output;
+    const Result t = shared().tessera(
+        Flags{"launch", "-n", std::to_string(ranks), "train", shared().recipe(), "--trace-schedule", executed} + flags);
+    ASSERT_EQ(t.code, 0) << t.output;
+    const auto a = lines_of(planned), b = lines_of(executed);
+    ASSERT_GT(a.size(), 50u);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i)
+      ASSERT_EQ(a[i], b[i].substr(0, b[i].find(",\"t0\":")) + (b[i].find(",\"t0\":") == std::string::npos ? "" : "}"))
+          << "line " << i + 1;
+    const Result check = shared().tessera({"plan", "--check", executed});
+    EXPECT_EQ(check.code, 0) << check.output;
+  }
+}
+
+TEST(Distillation, GoesOnToTheBitOnTheSameLayoutAndAlongTheCurveOnAnother) {
+  const Flags flags = student({"--train.global_batch", "4", "--train.optimizer", "came"});
+  const auto whole = trained("whole-run", flags + Flags{"--run.steps", "8"});
+  trained("parts", flags + Flags{"--run.steps", "4"});
+  fs::copy(shared().out("parts"), shared().out("other"), fs::copy_options::recursive);
+  const auto same = trained("parts", flags + Flags{"--run.steps", "8"});
+  ASSERT_EQ(same.size(), whole.size());
+  for (size_t s = 0; s < whole.size(); ++s) EXPECT_EQ(same[s]["loss"], whole[s]["loss"]) << "step " << s + 1;
+  const auto other = trained("other", flags + Flags{"--run.steps", "8", "--mesh", "tp=2"}, 2);
+  expect_same_curve(whole, other, 8);
+}
+
+TEST(Distillation, EverySettingOfItActs) {
+  const Flags flags = student({"--run.steps", "3", "--train.global_batch", "2"});
+  const auto losses = [&](const std::string& name, const Flags& more) {
+    std::vector<double> all;
+    for (const auto& step : trained(name, flags + more)) all.push_back(step.at("loss"));
+    return all;
+  };
+  const std::vector<double> usual = losses("usual", {});
+  EXPECT_EQ(losses("again", {}), usual);
+  for (const auto& [key, value] : {std::pair("logvar", "false"),
+                                   {"guidance", "1"},
+                                   {"guidance", "2"},
+                                   {"sigma_data", "1"},
+                                   {"logit_mean", "1"},
+                                   {"logit_std", "0.5"},
+                                   {"tangent_warmup", "3"}})
+    EXPECT_NE(losses(std::string(key) + value, {std::string("--distill.") + key, value}), usual)
+        << key << " = " << value;
+  ASSERT_EQ(
+      shared().train(1, "second", kPictures + Flags{"--model.config.timestep_scale", "0.001", "--run.steps", "2"}).code,
+      0);
+  EXPECT_NE(losses("taught", {"--distill.teacher", shared().out("second") + "/model"}), usual);
+}
+
+TEST(Distillation, RefusesWhatItDoesNotHave) {
+  const std::pair<Flags, const char*> refused[] = {
+      {{"--distill.method", "scm", "--model.preset", "sana-tiny-sprint"}, "distill.teacher"},
+      {student({"--train.mode", "lora"}), "train.mode"},
+      {student({"--train.guidance_target", "3"}), "train.guidance_target"},
+      {student({"--eval.share", "0.4", "--eval.every", "2"}), "eval.every"},
+      {student({"--experts.router", "gate"}), "experts"},
+      {student({"--plan.update", "just_in_time"}), "teacher"},
+      {student({"--model.config.timestep_scale", "1000"}), "timestep_scale"},
+      {student(
+           {"--model.preset", "sana-tiny-norms", "--distill.method", "none", "--model.config.model_type", "sprint"}),
+       "distill.method"}};
+  for (const auto& [flags, word] : refused) {
+    const Result r = shared().train(1, "refused", kPictures + flags);
+    EXPECT_EQ(r.code, 2) << r.output;
+    EXPECT_NE(r.output.find(word), std::string::npos) << word << "\n" << r.output;
+  }
+}
+
+std::array<int, 3> colour(int picture, int x, int y) {
+  if (picture == 0)
+    return (x - 16) * (x - 16) + (y - 16) * (y - 16) < 100 ? std::array{230, 30, 40} : std::array{20, 20, 30};
+  if (picture == 1) return x / 8 % 2 ? std::array{30, 60, 230} : std::array{240, 240, 220};
+  return x < 16 && y < 16 ? std::array{30, 200, 60} : std::array{200, 180, 150};
+}
+
+/// Three pictures of one caption: in one step a flow model gives their mean, and a student one of them, as its teacher does in
+/// many. Measured: 11.7 dB from the nearest picture before, 13.4 dB after 1500 steps, 14.4 dB after 2500; taught by a network
+/// that knows nothing 10.1 dB.
+TEST(Distillation, AStudentSaysInOneStepWhatItsTeacherSaysInMany) {
+  const TinyRun run("distill-learn", TESSERA_BINARY, R"(preset = "sana-tiny-norms"
+config = { num_cross_attention_heads = 4, num_layers = 3, caption_channels = 64, caption_length = 16, in_channels = 48 })");
+  std::vector<data::Frames> pictures;
+  for (int i = 0; i < 3; ++i) {
+    pictures.push_back(painted({1, 32, 32, 8, {}}, [i](int, int x, int y) { return colour(i, x, y); }));
+    write_captioned(run.folder() / "pictures", "p" + std::to_string(i), pictures.back(), "a picture");
+  }
+  const Flags all = {"--data.path",          (run.folder() / "pictures").string(),
+                     "--data.frames",        "1",
+                     "--data.vae",           "haar:48",
+                     "--train.global_batch", "6",
+                     "--train.schedule",     "cosine"};
+  const auto train = [&](const std::string& name, const Flags& more) {
+    const Result r = run.train(1, name, all + more, 600);
+    EXPECT_EQ(r.code, 0) << r.output;
+  };
+  const Flags of_teachers = {
+      "--model.config.timestep_scale", "0.001",        "--train.lr",        "4e-3", "--train.warmup_steps", "50",
+      "--diffusion.timesteps",         "logit_normal", "--diffusion.shift", "1"};
+  train("teacher", of_teachers + Flags{"--run.steps", "1500"});
+  train("ignorant", of_teachers + Flags{"--run.steps", "1"});
+  const auto reached = [&](const std::string& name, const std::string& teacher, const std::string& lr, int steps) {
+    train(name, {"--model.preset",
+                 "sana-tiny-sprint",
+                 "--model.path",
+                 run.out("teacher") + "/model",
+                 "--distill.method",
+                 "scm",
+                 "--distill.teacher",
+                 run.out(teacher) + "/model",
+                 "--distill.guidance",
+                 "1",
+                 "--distill.logit_mean",
+                 "1",
+                 "--distill.tangent_warmup",
+                 "1500",
+                 "--train.lr",
+                 lr,
+                 "--train.clip_norm",
+                 "0.5",
+                 "--train.ema",
+                 "0.99",
+                 "--run.steps",
+                 std::to_string(steps),
+                 "--sample.every",
+                 std::to_string(steps),
+                 "--sample.sampler",
+                 "scm",
+                 "--sample.steps",
+                 "1",
+                 "--sample.guidance",
+                 "1",
+                 "--sample.prompts",
+                 "a picture,a picture,a picture,a picture"});
+    double sum = 0;
+    const auto samples = run.metrics(name, "sample");
+    EXPECT_EQ(samples.size(), 4u);
+    for (const auto& sample : samples) {
+      const data::Frames made = data::decode_clip(sample.at("file").get<std::string>(), {});
+      double nearest = 0;
+      for (const data::Frames& picture : pictures) nearest = std::max(nearest, data::psnr(made, picture));
+      sum += nearest / 4;
+    }
+    std::printf("%s: %.2f dB from the nearest picture\n", name.c_str(), sum);
+    return sum;
+  };
+  const double before = reached("before", "teacher", "0", 4), learnt = reached("learnt", "teacher", "5e-4", 1500),
+               mistaught = reached("mistaught", "ignorant", "5e-4", 500);
+  EXPECT_GT(learnt, before + 1);
+  EXPECT_LT(mistaught, before);
+}
+
+}  // namespace
+}  // namespace tessera::testing
