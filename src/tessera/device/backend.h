@@ -40,6 +40,7 @@ struct GatedRows;
 struct GatedGradients;
 struct GeluRows;
 struct GeluGradients;
+struct QuantisedLines;
 struct RotatedRows;
 struct DepthwiseRows;
 struct DepthwiseGradients;
@@ -52,7 +53,7 @@ struct StateResultGradients;
 
 namespace tessera::device {
 
-inline constexpr int kBackendVersion = 13;
+inline constexpr int kBackendVersion = 14;
 inline constexpr int kMaxSummands = 64;  ///< of sums in rank order, because the pointers are a kernel argument
 
 struct Properties {
@@ -182,6 +183,7 @@ struct Backend {
   void (*gated_gradients)(const ops::GatedGradients& rows);
   void (*gelu)(const ops::GeluRows& rows);
   void (*gelu_gradients)(const ops::GeluGradients& rows);
+  void (*quantise_lines)(const ops::QuantisedLines& lines);
   void (*rotate_rows)(const ops::RotatedRows& rows);
   void (*depthwise)(const ops::DepthwiseRows& rows);
   void (*depthwise_gradients)(const ops::DepthwiseGradients& rows);
