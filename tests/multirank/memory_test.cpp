@@ -115,7 +115,7 @@ const Case kEighths[] = {
     {"recompute", 2, {"--plan.recompute", "all"}},
     {"features", 2, {"--mesh", "tp=2", "--plan.recompute", "2"}},
     {"stages", 2, {"--mesh", "pp=2", "--train.micro_batch", "1", "--plan.pipeline", "zero_bubble"}},
-    {"lora", 1, {"--train.mode", "lora", "--lora.rank", "4", "--lora.base_dtype", "fp8"}}};
+    {"lora", 1, {"--train.mode", "lora", "--model.init", "random", "--lora.rank", "4", "--lora.base_dtype", "fp8"}}};
 INSTANTIATE_TEST_SUITE_P(ByTurns, Eighths, ::testing::ValuesIn(in_turn("memory of products in 8 bits", kEighths)),
                          name_of);
 
